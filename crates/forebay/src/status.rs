@@ -80,11 +80,11 @@ pub struct TargetStatus {
     pub redirect: Option<String>,
     /// Sessions that are open.
     pub sessions: u64,
-    /// SCSI commands in these.
+    /// SCSI commands since the start of the process, in sessions open and closed.
     pub commands: u64,
-    /// Bytes that they wrote.
+    /// Bytes written since then.
     pub data_out_bytes: u64,
-    /// Bytes that they read.
+    /// Bytes read since then.
     pub data_in_bytes: u64,
     /// How this gateway stands in the pair that it is of.
     #[serde(default)]

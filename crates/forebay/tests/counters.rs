@@ -66,6 +66,24 @@ async fn commands_and_pdus_are_counted_at_both_ends() {
     assert!(text.contains("READ(10): 64") && text.contains("half below"), "{text}");
 }
 
+/// S6: the table of targets counted open sessions only.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_ended_sessions_wrote_stays_in_the_table_of_targets() {
+    let place = Place::new();
+    let node = place.serve("node", &node(place.folder.path(), 0));
+    let target = || node.status()["targets"][0].clone();
+    for session in 1..=2 {
+        let volume = connect(node.address, "iqn.2026-11.test:node").await;
+        for block in 0..8 {
+            write(&*volume, block, session).await.expect("written");
+        }
+        volume.close().await;
+        eventually("the end of the session", || target()["sessions"] == 0).await;
+        assert_eq!(target()["data_out_bytes"], session * 8 * 4096);
+        assert!(target()["commands"].as_u64().is_some_and(|commands| commands >= session * 8));
+    }
+}
+
 /// What a table says of some PDUs has to be so: how many there are, and that their bytes fit the classes.
 fn check_sizes(figures: &Value, way: &str) -> (u64, u64) {
     let sizes = &figures[format!("pdus_{way}_by_size")];

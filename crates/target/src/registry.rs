@@ -82,6 +82,9 @@ struct Inner {
     last_tsih: u16,
     /// What closed sessions had counted.
     past: Counters,
+    /// The same by target: as many entries as targets were ever logged in to, of which there are as many as
+    /// settings and moved volumes name.
+    past_of: HashMap<String, Counters>,
     /// What their commands were.
     past_commands: Tally,
 }
@@ -243,6 +246,7 @@ impl Registry {
     pub(crate) fn statistics(&self) -> Statistics {
         let inner = self.inner.lock();
         let mut total = inner.past;
+        let mut by_target = inner.past_of.clone();
         let commands = Tally::default();
         commands.add(&inner.past_commands);
         inner.sessions.values().for_each(|entry| commands.add(&entry.tally));
@@ -252,6 +256,9 @@ impl Registry {
             .map(|(number, entry)| {
                 let published = entry.published.lock();
                 total += published.counters;
+                if let Some(target) = &entry.target_name {
+                    *by_target.entry(target.clone()).or_default() += published.counters;
+                }
                 let session = SessionStatistics {
                     initiator_name: entry.initiator_name.clone(),
                     address: entry.address,
@@ -274,6 +281,7 @@ impl Registry {
             failed_logins: self.events.failed_logins.load(Ordering::Relaxed),
             opened_sessions: self.events.opened_sessions.load(Ordering::Relaxed),
             total,
+            by_target,
             commands: commands.counted().collect(),
             times: self.times.taken(),
             ..Statistics::default()
@@ -338,10 +346,14 @@ impl Seat {
 impl Drop for Seat {
     fn drop(&mut self) {
         let mut inner = self.registry.inner.lock();
-        inner.sessions.remove(&self.number);
+        let counted = self.published.lock().counters;
+        let ended = inner.sessions.remove(&self.number);
+        if let Some(target) = ended.and_then(|entry| entry.target_name) {
+            *inner.past_of.entry(target).or_default() += counted;
+        }
         inner.tsihs.remove(&self.tsih);
         inner.waiting.retain(|number| *number != self.number);
-        inner.past += self.published.lock().counters;
+        inner.past += counted;
         inner.past_commands.add(&self.tally);
     }
 }

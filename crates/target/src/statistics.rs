@@ -1,6 +1,7 @@
 //! What a server has seen.
 
 use std::{
+    collections::HashMap,
     net::SocketAddr,
     sync::{
         Arc,
@@ -36,6 +37,8 @@ pub struct Statistics {
     pub opened_sessions: u64,
     /// Everything counted since the start, in sessions open and closed.
     pub total: Counters,
+    /// The same for each target that a session was ever open to.
+    pub by_target: HashMap<String, Counters>,
     /// Commands since the start by operation code, those that occurred.
     pub commands: Vec<(u8, u64)>,
     /// What they took at their units.

@@ -130,18 +130,16 @@ impl Served {
         });
         let is_its =
             |session: &&target::SessionStatistics| session.target_name.as_ref() == Some(&self.name);
-        let sum = |figure: fn(&target::SessionStatistics) -> u64| {
-            statistics.sessions.iter().filter(is_its).map(figure).sum()
-        };
+        let counted = statistics.by_target.get(&self.name).copied().unwrap_or_default();
         TargetStatus {
             name: self.name.clone(),
             redirect: None,
             pair: None,
             refused: Vec::new(),
             sessions: statistics.sessions.iter().filter(is_its).count() as u64,
-            commands: sum(|session| session.counters.commands),
-            data_out_bytes: sum(|session| session.counters.data_out_bytes),
-            data_in_bytes: sum(|session| session.counters.data_in_bytes),
+            commands: counted.commands,
+            data_out_bytes: counted.data_out_bytes,
+            data_in_bytes: counted.data_in_bytes,
             units: units.collect(),
         }
     }
