@@ -120,6 +120,7 @@ pub(crate) async fn serve(
     let initiator = session.initiator_name().to_owned();
     let target = session.target_name().unwrap_or("(discovery)").to_owned();
     let user = seat.user.as_deref().map(printable);
+    surroundings.repeats.end((address.ip(), &initiator, &target));
     let tsih = seat.tsih.0;
     match surroundings.session_report(address.ip()) {
         Some(unreported) => {
@@ -327,7 +328,7 @@ fn challenge() -> Option<Challenge> {
 }
 
 /// One event for a login that came to nothing, with who it seemed to be, as far as its address does
-/// not have too many.
+/// not have too many and it was not told already.
 fn told(
     surroundings: &Surroundings,
     address: SocketAddr,
@@ -353,12 +354,27 @@ fn told(
         debug!(%address, %initiator, %target, user, %failure, reason, "login refused");
         return failure;
     }
-    match surroundings.report(address) {
-        Some(unreported) => {
-            warn!(%address, %initiator, %target, user, %failure, reason, unreported, "login failed");
+    let refused = (address.ip(), initiator, target);
+    let repeated = match &failure {
+        Failure::Refused(_) | Failure::OtherUser | Failure::Tls(_) => {
+            let words = format!("{failure} {reason} {user:?}");
+            surroundings.repeats.note(refused, &words, Instant::now())
         }
-        None => debug!(%address, %initiator, %target, user, %failure, reason, "login failed"),
-    }
+        _ => Some(0),
+    };
+    let unreported = repeated.and_then(|_| surroundings.report(address));
+    let Some(unreported) = unreported else {
+        if repeated.is_some() {
+            // It was not told after all: the next one may be.
+            surroundings.repeats.end(refused);
+        }
+        debug!(%address, %initiator, %target, user, %failure, reason, "login failed");
+        return failure;
+    };
+    let repeated = repeated.filter(|repeated| *repeated > 0);
+    warn!(
+        %address, %initiator, %target, user, %failure, reason, repeated, unreported, "login failed"
+    );
     failure
 }
 

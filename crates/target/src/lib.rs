@@ -12,6 +12,7 @@ mod door;
 mod times;
 mod statistics;
 mod guard;
+mod repeats;
 mod end;
 mod gauge;
 mod pool;

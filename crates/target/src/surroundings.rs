@@ -12,7 +12,7 @@ use transport::{Places, Reports};
 
 use crate::{
     access::Security, door::Door, guard::Guard, names::Names, pool::Pool, portal::Portals,
-    registry::Registry, settings::Settings,
+    registry::Registry, repeats::Repeats, settings::Settings,
 };
 
 /// Shared by the server, its portals and its connections.
@@ -31,6 +31,8 @@ pub(crate) struct Surroundings {
     pub(crate) guard: Guard,
     /// Events about logins that fail and connections that are refused.
     pub(crate) login_reports: Reports,
+    /// Refused logins that were told lately.
+    pub(crate) repeats: Repeats,
     /// Events about discovery sessions.
     pub(crate) discovery_reports: Reports,
     /// Events about normal sessions and their connections.

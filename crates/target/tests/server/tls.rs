@@ -6,7 +6,7 @@ use iscsi::{Cid, Serial, Tsih, keys::Offer};
 use target::{Portal, Server, Settings, Target};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
-    net::TcpStream,
+    net::{TcpSocket, TcpStream},
 };
 use transport::{Identity, Stream, TlsClient, TlsServer};
 
@@ -103,8 +103,12 @@ async fn who_does_not_get_through_the_handshake_is_told_once_with_his_address() 
     let (server, address) = serve(Settings::default(), &tls).await;
     let mut good = log_in(address, &ours, 1).await;
     let mut here = Vec::new();
-    for said in [&[0x43; 48][..], &[0xff; 5000], b"GET / HTTP/1.1\r\n\r\n"] {
-        let mut stream = soon(TcpStream::connect(address)).await.unwrap();
+    let said = [&[0x43; 48][..], &[0xff; 5000], b"GET / HTTP/1.1\r\n\r\n"];
+    for (number, said) in (2..).zip(said) {
+        // Each has an address of its own: the same failure of one address is not told again soon.
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.bind(([127, 0, 0, number], 0).into()).unwrap();
+        let mut stream = soon(socket.connect(address)).await.unwrap();
         here.push(stream.local_addr().unwrap());
         stream.write_all(said).await.unwrap();
         let mut heard = Vec::new();

@@ -1,0 +1,107 @@
+//! Refusals that an initiator meets again and again, as a gateway does that logs in every five seconds until
+//! somebody corrects its secret: each is told once, and again after ten minutes with a count.
+
+use std::{
+    collections::HashMap,
+    hash::{BuildHasher, RandomState},
+    net::IpAddr,
+    time::{Duration, Instant},
+};
+
+use parking_lot::Mutex;
+
+/// Refusals that were told lately.
+#[derive(Debug, Default)]
+pub(crate) struct Repeats {
+    /// Keys are chosen by strangers. Of each only a hash with a random seed is kept.
+    hasher: RandomState,
+    told: Mutex<HashMap<u64, Told>>,
+}
+
+#[derive(Debug)]
+struct Told {
+    /// A hash of the failure in words.
+    failure: u64,
+    at: Instant,
+    /// How often it came since then.
+    repeated: u64,
+}
+
+/// The time after which a refusal that goes on is told again.
+const AGAIN_AFTER: Duration = Duration::from_secs(600);
+
+/// Refusals that are remembered: 1,024 entries of some 50 bytes. With more the one that was told first is
+/// forgotten, and the next of its kind is told, within the limits of [`transport::Reports`].
+const ENTRIES: usize = 1024;
+
+/// Who is refused, and where: address, initiator and target.
+pub(crate) type Refused<'a> = (IpAddr, &'a str, &'a str);
+
+impl Repeats {
+    /// Returns how often this failure has come since it was told last; `None` if it is not to be told again
+    /// now.
+    pub(crate) fn note(&self, refused: Refused<'_>, failure: &str, now: Instant) -> Option<u64> {
+        let key = self.hasher.hash_one(refused);
+        let failure = self.hasher.hash_one(failure);
+        let mut told = self.told.lock();
+        let before = told.get_mut(&key).filter(|before| before.failure == failure);
+        let mut repeated = 0;
+        if let Some(before) = before {
+            if now.saturating_duration_since(before.at) < AGAIN_AFTER {
+                before.repeated += 1;
+                return None;
+            }
+            repeated = before.repeated;
+        }
+        if told.len() >= ENTRIES && !told.contains_key(&key) {
+            let oldest = told.iter().min_by_key(|(_, told)| told.at).map(|(key, _)| *key);
+            oldest.map(|oldest| told.remove(&oldest));
+        }
+        told.insert(key, Told { failure, at: now, repeated: 0 });
+        Some(repeated)
+    }
+
+    /// Notes that a login has succeeded: the next refusal is a new condition.
+    pub(crate) fn end(&self, refused: Refused<'_>) {
+        self.told.lock().remove(&self.hasher.hash_one(refused));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HERE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 1));
+
+    #[test]
+    fn a_refusal_that_goes_on_is_told_once_in_ten_minutes_with_a_count() {
+        let (repeats, now) = (Repeats::default(), Instant::now());
+        let gateway = (HERE, "gateway", "vol0");
+        let wrong = "AuthenticationFailure";
+        assert_eq!(repeats.note(gateway, wrong, now), Some(0));
+        for seconds in (5..600).step_by(5) {
+            let later = now + Duration::from_secs(seconds);
+            assert_eq!(repeats.note(gateway, wrong, later), None);
+        }
+        assert_eq!(repeats.note((HERE, "other", "vol0"), wrong, now), Some(0));
+        assert_eq!(repeats.note(gateway, wrong, now + AGAIN_AFTER), Some(119));
+        assert_eq!(
+            repeats.note(gateway, "NotFound", now + AGAIN_AFTER),
+            Some(0),
+            "another failure"
+        );
+        repeats.end(gateway);
+        let told = repeats.note(gateway, "NotFound", now + AGAIN_AFTER);
+        assert_eq!(told, Some(0), "it was let in meanwhile");
+    }
+
+    #[test]
+    fn strangers_cannot_fill_the_table() {
+        let (repeats, now) = (Repeats::default(), Instant::now());
+        for number in 0..2 * ENTRIES {
+            let name = number.to_string();
+            assert_eq!(repeats.note((HERE, &name, "vol0"), "NotFound", now), Some(0));
+        }
+        assert_eq!(repeats.told.lock().len(), ENTRIES);
+    }
+}
