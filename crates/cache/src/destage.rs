@@ -151,11 +151,14 @@ fn tell(shared: &Shared, trouble: &mut Trouble, failed: Failed) -> Duration {
     let is_broken = failed.is_reset() && word != Word::SentAgain;
     let error = failed.error;
     match word {
-        Word::SentAgain => tracing::info!(
-            reason = %error,
-            "the far volume did not make a round of destage stable: all of it is sent again, and \
-             nothing is lost"
-        ),
+        Word::SentAgain => {
+            // The far volume says of all its initiators that writes may be lost; the log has those of this one.
+            tracing::debug!(%error, "the flush of a round failed");
+            tracing::info!(
+                "the far volume did not make a round of destage stable: all of it is sent again, and \
+                 nothing is lost"
+            );
+        }
         Word::Failed => {
             tracing::warn!(%error, "destage stopped: it is tried again until it succeeds");
         }

@@ -15,8 +15,7 @@ pub enum OpenError {
     Log(#[source] Error),
     /// The log disk holds something that is not a log.
     #[error(
-        "the log disk holds something else, or both its superblocks are damaged; to use it as a \
-         log, and lose what it holds, format it with force"
+        "the log disk holds something else than a log, or both superblocks of the log are damaged"
     )]
     NotALog,
     /// The log or the NVRAM was written by a newer or an older Forebay.
@@ -179,8 +178,7 @@ pub enum OpenError {
     NoWitness,
     /// A log with dirty data was to be formatted.
     #[error(
-        "log {instance} holds {slots} slots that are not in volume \"{name}\" yet; drain it, or \
-         format with force to lose them"
+        "log {instance} holds {slots} blocks of 4096 bytes that are not in volume \"{name}\" yet"
     )]
     Dirty {
         /// The log.

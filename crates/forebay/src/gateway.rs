@@ -148,11 +148,19 @@ fn left(standing: &Standing) -> String {
 
 fn not_in_time(unit: &str, standing: &Standing) -> Failure {
     let message = format!("{unit} is not done: {}", left(standing));
-    let remedy = match standing.rate_limit {
-        Some(_) => {
+    let remedy = match (&standing.lower_error, standing.rate_limit) {
+        (Some(error), _) if error.contains("refused the login") => {
+            "have the far side let this gateway in again (user, secret, certificate, `allow`); destage \
+             goes on by itself then"
+                .to_owned()
+        }
+        (Some(_), _) => {
+            "remove that cause at the far side; destage goes on by itself then".to_owned()
+        }
+        (None, Some(_)) => {
             format!("give it more time, or a higher rate: `forebay gateway rate {unit} unlimited`")
         }
-        None => "give it more time; destage goes on by itself".to_owned(),
+        (None, None) => "give it more time; destage goes on by itself".to_owned(),
     };
     Failure::new(message).remedy(remedy)
 }

@@ -114,16 +114,41 @@ fn refused(args: &Ls, error: &initiator::Error) -> Failure {
             authentication_remedy(&args.credentials)
         }
         initiator::Error::Tls(distrust) => tls::remedy(distrust.cause, Named::Options),
+        initiator::Error::Closed if args.credentials.ca.is_some() => {
+            "see what the target's events say of this connection".to_owned()
+        }
         initiator::Error::Closed => "see whether the portal wants TLS: --ca FILE".to_owned(),
         initiator::Error::Login(LoginFailure::Proof(_)) => {
             "correct the name in --mutual or the secret in --mutual-secret-file".to_owned()
         }
-        initiator::Error::Login(_) => {
-            "correct the target's name; without one, all are listed".to_owned()
-        }
+        initiator::Error::Login(LoginFailure::Refused(status)) => login_remedy(args, *status),
+        initiator::Error::Login(_) => "see what the target's events say of this login".to_owned(),
         _ => "see whether an iSCSI target listens there".to_owned(),
     };
     Failure::new(format!("cannot list {}: {error}", args.url)).remedy(remedy)
+}
+
+/// Says what to do about a login that was refused for another reason than its proof.
+fn login_remedy(args: &Ls, status: LoginStatus) -> String {
+    let us = &args.initiator_name;
+    let is_discovery = args
+        .url
+        .parse()
+        .is_ok_and(|far: Far| matches!(far, Far::At(initiator::Url { target: None, .. })));
+    match status {
+        LoginStatus::ServiceUnavailable | LoginStatus::OutOfResources => {
+            "try again in a while: the target is not served there now, or has no place left"
+                .to_owned()
+        }
+        LoginStatus::NotFound if !is_discovery => format!(
+            "correct the target's name, or have its `allow` admit {us}; without a name, all are listed \
+             that this initiator may see"
+        ),
+        LoginStatus::AuthorizationFailure if is_discovery => {
+            format!("have `allow` in [discovery] of the target's settings admit {us}")
+        }
+        _ => format!("see what the target's events say of the login of {us}"),
+    }
 }
 
 fn authentication_remedy(credentials: &Credentials) -> String {

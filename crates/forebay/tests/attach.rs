@@ -521,7 +521,7 @@ fn what_cannot_be_done_is_said_at_once() {
         assert!(!output.status.success() && said.contains(why), "{arguments:?}: {said}");
     };
     refused(&[&url, "--mount", "/nowhere/at/all"], "mkdir -p /nowhere/at/all");
-    refused(&[&url, "--mount", &folder], "the volume holds zeros only: `--mkfs TYPE`");
+    refused(&[&url, "--mount", &folder], "hold zeros only: if it is a new volume, `--mkfs TYPE`");
     refused(&[&url, "--mkfs", "nosuchfs"], "there is no program mkfs.nosuchfs");
     refused(&[&url, "--mkfs", "../ext4"], "such as ext4");
     refused(&["iscsi://127.0.0.1:1/iqn.x:y/0"], "start the target there");

@@ -201,7 +201,7 @@ impl Device {
                 Err(error) if error.error.raw_os_error() == Some(libc::EROFS) => {
                     self.has_stopped = true;
                 }
-                Err(error) => return Err(self.not_stable(&error)),
+                Err(error) => return Err(self.not_stable(&error).await),
             }
             // While it is mounted still: who gives up here has everything as before.
             if manner == Manner::Drained
@@ -219,7 +219,7 @@ impl Device {
         if manner == Manner::Drained {
             // What an unmount writes is little; without a mount it may be all that was written.
             if let Err(error) = apart(move || Ok(device.flush())).await? {
-                return Err(self.not_stable(&error));
+                return Err(self.not_stable(&error).await);
             }
             if let Some(standing) = self.drain().await? {
                 return Ok(Some(standing));
@@ -232,7 +232,7 @@ impl Device {
                 return Err(self.in_use(&users));
             }
             Err(error) if matches!(error.part, attach::Part::LoopFlush(_)) => {
-                return Err(self.not_stable(&error));
+                return Err(self.not_stable(&error).await);
             }
             Err(error) => return Err(refusal(&error)),
         }
@@ -265,15 +265,22 @@ impl Device {
     }
 
     /// Why it is not taken away.
-    fn not_stable(&self, error: &attach::Error) -> Failure {
+    async fn not_stable(&self, error: &attach::Error) -> Failure {
+        // The kernel says no more than that there was an I/O error.
+        let flushed = timeout(RUSH, self.volume.flush()).await;
+        let cause = flushed.unwrap_or(Err(NO_ANSWER)).err();
         let mut message = format!("what was written last is not stable: {error}");
-        let remedy = match self.lost() {
-            Some(lost) => {
-                message.push_str("; ");
-                message.push_str(&lost);
-                "bring the far side back, have who wrote it write it again, and ask again; --force gives it up"
-            }
-            None => "bring the far side back, and ask again; --force gives it up",
+        for more in cause.as_ref().map(ToString::to_string).into_iter().chain(self.lost()) {
+            message.push_str("; ");
+            message.push_str(&more);
+        }
+        let again = match self.served.lost() {
+            Some(_) => "have who wrote it write it again, and ask again",
+            None => "ask again",
+        };
+        let remedy = match way_out(cause.as_ref()) {
+            Some(first) => format!("{first}, {again}; --force gives it up"),
+            None => format!("{again}; --force gives it up"),
         };
         Failure::new(message).remedy(remedy)
     }
@@ -368,14 +375,29 @@ impl Device {
     }
 }
 
+/// Says what makes a volume take a flush again that fails like this.
+fn way_out(cause: Option<&volume::Error>) -> Option<&'static str> {
+    match cause? {
+        volume::Error::NoSpace => Some("make room at the far side"),
+        volume::Error::Fenced(_) => Some("give this host the volume back, if it is to have it"),
+        error if error.may_pass() => Some("bring the far side back"),
+        _ => Some("remove the cause of that error"),
+    }
+}
+
 /// Says how a device gets rid of these users.
 fn leave(users: &[User]) -> String {
+    if users.is_empty() {
+        return "look for mount namespaces that have it with `lsns -t mnt`, and end what holds them; then \
+                ask again; --force takes it away from them"
+            .to_owned();
+    }
     let commands: Vec<String> = users.iter().filter_map(unmount_elsewhere).collect();
     let mut first = match &commands[..] {
         [] => String::new(),
         commands => format!("run `{}`", commands.join("`, `")),
     };
-    if commands.len() < users.len() || users.is_empty() {
+    if commands.len() < users.len() {
         let joint = if first.is_empty() { "" } else { "; " };
         first += &format!("{joint}unmount it, or end who uses it");
     }
@@ -386,7 +408,8 @@ fn leave(users: &[User]) -> String {
 fn unmount_elsewhere(user: &User) -> Option<String> {
     let User::MountElsewhere { place, id, .. } = user else { return None };
     let place = shell_word(&place.display().to_string());
-    Some(format!("nsenter --mount=/proc/{id}/ns/mnt umount {place}"))
+    // The place is named as that process sees it, which may be in a chroot.
+    Some(format!("nsenter --mount=/proc/{id}/ns/mnt --root=/proc/{id}/root umount {place}"))
 }
 
 /// A name as one word of a command that people hand to a shell.
@@ -434,6 +457,9 @@ async fn apart<T: Send + 'static>(
     spawn_blocking(work).await.map_err(Failure::new)?.map_err(|error| refusal(&error))
 }
 
+/// The error of a volume that has not answered a flush for [`RUSH`].
+const NO_ANSWER: volume::Error = volume::Error::Busy("no answer to a flush within 10 s");
+
 /// How often those are looked for who keep a device open that is taken away.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
@@ -451,7 +477,7 @@ mod tests {
             id,
             name: "sleep".to_owned(),
         };
-        let command = "nsenter --mount=/proc/7/ns/mnt umount";
+        let command = "nsenter --mount=/proc/7/ns/mnt --root=/proc/7/root umount";
         assert_eq!(
             leave(&[there("/srv/data", 7)]),
             format!("run `{command} /srv/data`, and ask again; --force takes it away from them")
@@ -462,6 +488,18 @@ mod tests {
             odd.starts_with(&format!(r"run `{command} '/a b'\'';reboot'`; unmount it, or end")),
             "{odd}"
         );
-        assert!(leave(&[]).starts_with("unmount it, or end who uses it, and ask again"));
+        assert!(leave(&[User::Swap]).starts_with("unmount it, or end who uses it, and ask again"));
+        assert!(leave(&[]).contains("`lsns -t mnt`"), "a mount namespace without a process");
+    }
+
+    #[test]
+    fn each_error_of_a_last_flush_has_a_remedy_of_its_own() {
+        use volume::Error;
+        let first = |error: Error| way_out(Some(&error)).expect("there is one");
+        assert!(first(Error::Away("link".into())).contains("bring the far side back"));
+        for other in [Error::NoSpace, Error::Device("the log is lost".into()), Error::ReadOnly] {
+            assert!(!first(other).contains("bring the far side back"));
+        }
+        assert_eq!(way_out(None), None, "it takes flushes again");
     }
 }

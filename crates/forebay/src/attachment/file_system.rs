@@ -45,7 +45,10 @@ pub async fn plan(args: &Attach, volume: &dyn Volume) -> Result<Plan, Failure> {
             Err(refusal("the volume holds data, of a kind that is not known here"))
         }
         (None, Content::Nothing) => Err(Failure::new("there is no file system on the volume")
-            .remedy("the volume holds zeros only: `--mkfs TYPE`, such as `--mkfs ext4`, makes a file system")),
+            .remedy(
+                "its first and its last MiB hold zeros only: if it is a new volume, `--mkfs TYPE`, such as \
+                 `--mkfs ext4`, makes a file system",
+            )),
         (None, Content::Other(what)) => {
             Err(Failure::new(format!("what is on the volume cannot be mounted: {what}"))
                 .remedy("leave out --mount, and use the device"))

@@ -119,9 +119,18 @@ pub async fn open(
             return Ok(Arc::new(volume));
         }
         if !may_pass(&error) || begun.elapsed() >= remote.start_timeout.0 {
-            return Err(refusal(remote, &error));
+            let mut failure = refusal(remote, &error);
+            if matches!(error, Error::Login(_)) {
+                failure.message += &format!(" (we are {})", us.initiator_name);
+            }
+            return Err(failure);
         }
-        tracing::warn!(url = remote.url, %error, "the far side is away; waiting for it");
+        if !std::mem::replace(&mut is_told, true) {
+            let at_most = remote.start_timeout;
+            tracing::warn!(
+                url = remote.url, %error, %at_most, "the far side is away; waiting for it"
+            );
+        }
         tokio::time::sleep(PAUSE).await;
     }
 }
@@ -155,6 +164,9 @@ pub fn refusal(remote: &Remote, error: &Error) -> Failure {
         Error::NotLocated(_) => {
             "see `forebay names`; let the node tell of the volume, and this one ask a node that knows it".to_owned()
         }
+        Error::Closed if remote.tls.is_some() => {
+            "see what the target's events say of this connection".to_owned()
+        }
         Error::Closed => {
             let ours = match named {
                 Named::Options => "give --ca FILE",
@@ -181,8 +193,19 @@ pub fn refusal(remote: &Remote, error: &Error) -> Failure {
                 "give `mutual` the name and the secret that the target proves".to_owned()
             }
         },
+        Error::Login(LoginFailure::Refused(
+            LoginStatus::ServiceUnavailable | LoginStatus::OutOfResources,
+        )) => "see `forebay status` there: the target is not served now, or has no place left"
+            .to_owned(),
         Error::Login(_) => {
-            format!("see whether the target has that name and admits us: forebay ls {portal}")
+            let us = match &remote.user {
+                Some(proof) => format!("the user {} and this initiator", proof.name),
+                None => "this initiator".to_owned(),
+            };
+            format!(
+                "see whether the target has that name, and whether its `allow` admits {us}: `forebay ls \
+                 {portal}` shows the targets, and the target's events name the initiator that was refused"
+            )
         }
         Error::Unit(_) => format!("see which units there are: forebay ls {portal}"),
         Error::Fenced(_) => "see `forebay claim show` at the node".to_owned(),
