@@ -108,9 +108,15 @@ pub async fn open(
 ) -> Result<Arc<RemoteVolume>, Failure> {
     let session = session(remote, us, naming)?;
     let begun = Instant::now();
+    let mut is_told = false;
     loop {
         let error = match RemoteVolume::connect(session.clone()).await {
-            Ok(volume) => return Ok(Arc::new(volume)),
+            Ok(volume) => {
+                if is_told {
+                    tracing::info!(url = remote.url, "the far side is there");
+                }
+                return Ok(Arc::new(volume));
+            }
             Err(error) => error,
         };
         if let Some(known) = known.clone() {
