@@ -199,6 +199,9 @@ impl<'a> Building<'a> {
                     let cache = cache_over(&self.unit.stack[index + 1..]);
                     let mut settings = settings.clone();
                     let mut known = self.known.take();
+                    let lasting = Some(lasting(self.target, self.unit, self.us, self.common_log));
+                    let us = Us { initiator_name: self.us.clone(), lasting };
+                    let mut connected = None;
                     match (cache, &self.given) {
                         (Some(cache), Given::Log(mirror)) => {
                             let opened =
@@ -212,6 +215,13 @@ impl<'a> Building<'a> {
                             self.log = Some(opened);
                         }
                         (Some(cache), _) => {
+                            if !log_disk::exists(cache) {
+                                // To make a log may take minutes. First ask whether the far side lets us in.
+                                self.recorder.look_at_log(cache)?;
+                                let opened =
+                                    remote::open(&settings, &us, None, self.naming).await?;
+                                connected = Some(opened);
+                            }
                             let opened =
                                 cache_layer::open_recorded_log(cache, &self.recorder).await?;
                             known = opened.known();
@@ -220,9 +230,10 @@ impl<'a> Building<'a> {
                         (None, _) => {}
                     }
                     let settings = &settings;
-                    let lasting = Some(lasting(self.target, self.unit, self.us, self.common_log));
-                    let us = Us { initiator_name: self.us.clone(), lasting };
-                    let volume = remote::open(settings, &us, known, self.naming).await?;
+                    let volume = match connected {
+                        Some(volume) => volume,
+                        None => remote::open(settings, &us, known, self.naming).await?,
+                    };
                     volume.identity().clone_into(&mut self.identity);
                     let handle = Handle::Remote(Arc::clone(&volume));
                     let is_cache =
