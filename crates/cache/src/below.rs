@@ -10,21 +10,42 @@ use crate::{
     state::{Shared, State},
 };
 
+/// How the lower volume fails at one moment.
+#[derive(Debug, Default)]
+pub(crate) struct Trouble {
+    /// For how long every call has failed with an error that may pass, or nothing was answered.
+    pub away: Option<Duration>,
+    /// It is `away` only since it has not answered yet: no call has failed. A slow flush looks like this.
+    pub is_silent: bool,
+    /// For how long it has refused destage with an error that does not pass by itself.
+    pub refuses: Option<Duration>,
+    /// The error of either.
+    pub error: Option<String>,
+}
+
 impl Shared {
     /// Whether the lower volume does not answer, as far as is known.
     pub fn is_away(&self, state: &State) -> bool {
         state.lower_error.as_ref().is_some_and(Error::may_pass) || self.lower.is_silent()
     }
 
-    /// For how long the lower volume has not answered, and how it fails; `None` while it works.
-    pub fn trouble_below(&self, state: &State) -> Option<(Duration, String)> {
+    /// How the lower volume fails now.
+    pub fn trouble_below(&self, state: &State) -> Trouble {
         let silence = self.lower.silence();
         let failing = state.lower_fails_since.map(|since| since.elapsed());
-        match (&state.lower_error, failing) {
-            (Some(error), Some(failing)) => {
-                Some((failing.max(silence.unwrap_or_default()), error.to_string()))
-            }
-            _ => silence.map(|silence| (silence, "no answer".to_owned())),
+        let passing = state.lower_error.as_ref().filter(|error| error.may_pass());
+        let away = match (passing, failing) {
+            (Some(_), Some(failing)) => Some(failing.max(silence.unwrap_or_default())),
+            _ => silence,
+        };
+        let refuses = state.refuses.as_ref();
+        let error = passing.or(refuses.map(|(_, error)| error)).or(state.lower_error.as_ref());
+        let no_answer = || away.map(|_| "no answer".to_owned());
+        Trouble {
+            away,
+            is_silent: away.is_some() && passing.is_none(),
+            refuses: refuses.map(|(since, _)| since.elapsed()),
+            error: error.map(ToString::to_string).or_else(no_answer),
         }
     }
 
@@ -38,9 +59,25 @@ impl Shared {
             Err(error) => {
                 self.counters.lower_errors.add(1);
                 let mut state = self.state.lock();
-                state.lower_error = Some(error.clone());
-                state.lower_fails_since.get_or_insert_with(Instant::now);
+                let before = state.lower_error.replace(error.clone());
+                let goes_on = before.is_some_and(|before| before.may_pass() == error.may_pass());
+                let since = state.lower_fails_since.filter(|_| goes_on);
+                state.lower_fails_since = Some(since.unwrap_or_else(Instant::now));
             }
+        }
+    }
+
+    /// Notes how a call of a destage round ended. An error that does not pass by itself is noted until a
+    /// round is complete.
+    pub fn note_round<T>(&self, result: &Result<T, Error>) {
+        self.note_lower(result);
+        if let Err(error) = result
+            && !error.may_pass()
+            && !matches!(error, Error::Fenced(_))
+        {
+            let mut state = self.state.lock();
+            let since = state.refuses.take().map_or_else(Instant::now, |(since, _)| since);
+            state.refuses = Some((since, error.clone()));
         }
     }
 

@@ -425,10 +425,11 @@ impl Cache {
         statistics.nvram_error = nvram_error.map(|error| {
             format!("{error}; until the next start every write waits for the log disk")
         });
-        if let Some((time, error)) = shared.trouble_below(&state) {
-            statistics.lower_away_ms = Some(time.as_millis() as u64);
-            statistics.lower_error = Some(error);
-        }
+        let trouble = shared.trouble_below(&state);
+        statistics.lower_away_ms = trouble.away.map(|time| time.as_millis() as u64);
+        statistics.lower_is_silent = trouble.is_silent;
+        statistics.lower_refuses_ms = trouble.refuses.map(|time| time.as_millis() as u64);
+        statistics.lower_error = trouble.error;
         let sent = state.round.as_ref().map_or(0, |round| round.sent_bytes);
         statistics.round_sent_bytes = sent.min(statistics.dirty_bytes);
         let fill = shared.fill(&mut state);

@@ -165,7 +165,7 @@ fn tell(shared: &Shared, trouble: &mut Trouble, failed: Failed) -> Duration {
         Word::StillFails => tracing::debug!(%error, "destage still fails"),
     }
     if is_broken {
-        shared.note_lower::<()>(&Err(error));
+        shared.note_round::<()>(&Err(error));
     }
     delay
 }
@@ -235,7 +235,7 @@ async fn round(shared: &Arc<Shared>, pace: &mut Pace) -> Result<(), Failed> {
         // `tell` decides about a device error. A far volume that was reset reports one to the next flush,
         // and is sound.
         if !matches!(flushed, Err(Error::Device(_))) {
-            shared.note_lower(&flushed);
+            shared.note_round(&flushed);
         }
         flushed.map_err(|error| Failed { error, at_flush: true, is_sent: false })?;
         pieces += 1;
@@ -262,6 +262,7 @@ async fn round(shared: &Arc<Shared>, pace: &mut Pace) -> Result<(), Failed> {
         .await?;
     clean(shared, cut, started).await;
     shared.counters.rounds.add(1);
+    shared.state.lock().refuses = None;
     Ok(())
 }
 
@@ -676,7 +677,7 @@ async fn write_down(shared: &Shared, lba: Lba, data: Data) -> Result<(), Stop> {
 }
 
 fn note_sent(shared: &Shared, sent: Result<(), Error>) -> Result<(), Stop> {
-    shared.note_lower(&sent);
+    shared.note_round(&sent);
     shared.counters.destaged_runs.add(u64::from(sent.is_ok()));
     sent.map_err(Stop::Lower)
 }

@@ -12,7 +12,7 @@ use crate::{
 pub(crate) struct Fill {
     /// From 0 to 100; 100 only if no write fits any more.
     pub percent: u64,
-    /// Time until it is full at the present rate; `None` if it does not fill.
+    /// Time until it is full at the present rate; `None` if it does not fill, or is full.
     pub lasts: Option<Duration>,
 }
 
@@ -20,13 +20,19 @@ impl Shared {
     pub fn fill(&self, state: &mut State) -> Fill {
         let most = state.ring.most_room().saturating_sub(state.ring.reserve()).max(1);
         let left = state.ring.room().saturating_sub(self.promised_room(state));
-        let is_full = left < LEAST_WRITE || !state.log_line.is_empty();
+        // Calls wait in the same line for the end of a resize or for entries of the slot table.
+        let lacks_room = state.log_line.first().is_some_and(|wants| wants > left as usize);
+        let is_full = left < LEAST_WRITE || lacks_room;
         let used = most.saturating_sub(left);
         let percent = match is_full {
             true => 100,
             false => (u64::from(used) * 100 / u64::from(most)).min(99),
         };
-        let growth = state.gauge.growth(used);
+        let rates = state.gauge.rates(used, state.ring.pushed());
+        // The growth of the last minute is that of a time with destage, unless there was none for so long.
+        let is_stopped =
+            self.is_away(state) || state.refuses.is_some() || state.orders.hold().is_some();
+        let growth = if is_stopped { rates.appended } else { rates.growth };
         let seconds = f64::from(left) / growth;
         let lasts = (growth * SLOT_BYTES as f64 >= 1.0 && seconds < LONGEST)
             .then(|| Duration::from_secs_f64(seconds));

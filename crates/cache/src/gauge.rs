@@ -1,30 +1,52 @@
-//! The rate at which the log fills.
+//! The rates at which the log is written and at which it fills.
 
 use std::{collections::VecDeque, time::Duration};
 
 use tokio::time::Instant;
 
-/// Blocks in use at moments of the last minute, oldest first.
+/// What was counted at moments of the last minute, oldest first.
 #[derive(Default)]
 pub(crate) struct Gauge {
-    samples: VecDeque<(Instant, u32)>,
+    samples: VecDeque<Sample>,
+}
+
+#[derive(Clone, Copy)]
+struct Sample {
+    at: Instant,
+    /// Blocks in use.
+    used: u32,
+    /// Blocks written to the log so far.
+    appended: u64,
+}
+
+/// Blocks per second, averaged over the window.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Rates {
+    /// Growth of the blocks in use. It is negative while destage frees more blocks than hosts write.
+    pub growth: f64,
+    /// Blocks written to the log. The log fills at this rate while nothing is destaged.
+    pub appended: f64,
 }
 
 impl Gauge {
-    /// Notes that `used` blocks are in use now. Returns the growth in blocks per second, averaged over the
-    /// window. It is negative while destage frees more blocks than hosts write.
-    pub fn growth(&mut self, used: u32) -> f64 {
-        let now = Instant::now();
-        let is_old = |&(at, _): &(Instant, u32)| now - at > WINDOW;
-        while self.samples.front().is_some_and(is_old) {
+    /// Notes that `used` blocks are in use now, and that `appended` were written to the log so far.
+    pub fn rates(&mut self, used: u32, appended: u64) -> Rates {
+        let at = Instant::now();
+        while self.samples.front().is_some_and(|sample| at - sample.at > WINDOW) {
             self.samples.pop_front();
         }
-        if self.samples.back().is_none_or(|&(at, _)| now - at >= LEAST_APART) {
-            self.samples.push_back((now, used));
+        if self.samples.back().is_none_or(|sample| at - sample.at >= LEAST_APART) {
+            self.samples.push_back(Sample { at, used, appended });
         }
-        let Some(&(then, before)) = self.samples.front() else { return 0.0 };
-        let seconds = (now - then).as_secs_f64();
-        if seconds > 0.0 { (f64::from(used) - f64::from(before)) / seconds } else { 0.0 }
+        let Some(then) = self.samples.front() else { return Rates::default() };
+        let seconds = (at - then.at).as_secs_f64();
+        if seconds == 0.0 {
+            return Rates::default();
+        }
+        Rates {
+            growth: (f64::from(used) - f64::from(then.used)) / seconds,
+            appended: appended.saturating_sub(then.appended) as f64 / seconds,
+        }
     }
 }
 
@@ -40,23 +62,25 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn the_rate_is_that_of_the_last_minute() {
+    async fn the_rates_are_those_of_the_last_minute() {
         let mut gauge = Gauge::default();
-        assert_eq!(gauge.growth(1000), 0.0);
-        let mut used = 1000;
+        assert_eq!(gauge.rates(1000, 7000), Rates::default());
+        let (mut used, mut appended) = (1000, 7000);
         for _ in 0..120 {
             advance(Duration::from_millis(500)).await;
             used += 5;
-            gauge.growth(used);
+            appended += 20;
+            gauge.rates(used, appended);
         }
-        assert!((gauge.growth(used) - 10.0).abs() < 0.1);
+        let rates = gauge.rates(used, appended);
+        assert!((rates.growth - 10.0).abs() < 0.1 && (rates.appended - 40.0).abs() < 0.1);
         for _ in 0..62 {
             advance(Duration::from_secs(1)).await;
-            gauge.growth(used);
+            gauge.rates(used, appended);
         }
-        assert_eq!(gauge.growth(used), 0.0, "nothing came in for a minute");
+        assert_eq!(gauge.rates(used, appended), Rates::default(), "nothing came in for a minute");
         advance(Duration::from_secs(1)).await;
-        assert!(gauge.growth(used - 100) < 0.0);
+        assert!(gauge.rates(used - 100, appended).growth < 0.0);
         assert!(gauge.samples.len() <= 62);
     }
 }

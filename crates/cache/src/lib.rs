@@ -86,5 +86,5 @@ pub use partner::{Answer, Half, Look, Member, Role, Surroundings, Timing};
 pub use refusal::{KeyRefusal, OpenError};
 pub use resize::ResizeError;
 pub use settings::{NvramSurvives, OnLogError, Order, Report, Settings, TooLarge};
-pub use statistics::Statistics;
+pub use statistics::{BYPASS_ALLOWED, Statistics};
 pub use tiering::{TierError, inspect_tier};

@@ -34,6 +34,11 @@ impl Line {
         }
     }
 
+    /// Returns the number of units that the call wants that has waited longest.
+    pub fn first(&self) -> Option<usize> {
+        self.waiting.front().map(|waiting| waiting.wants)
+    }
+
     pub fn is_empty(&self) -> bool {
         self.waiting.is_empty()
     }

@@ -667,6 +667,46 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn a_write_that_waits_for_a_resize_does_not_make_the_log_full() {
+        let site = Site::new(1500, small()).await;
+        let shared = site.cache.shared();
+        shared.state.lock().frozen = true;
+        let mut waiting = pin!(site.write(0, 1, 4096));
+        assert!(timeout(Duration::from_secs(1), waiting.as_mut()).await.is_err());
+        assert!(!shared.state.lock().log_line.is_empty());
+        assert!(site.cache.statistics().log_fill_percent < 5);
+        shared.state.lock().frozen = false;
+        shared.changed.notify_waiters();
+        waiting.await.expect("written");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn how_long_the_log_lasts_is_known_in_the_first_seconds_of_an_outage() {
+        let site = Site::new(1500, Settings { busy_after_ms: 0, ..small() }).await;
+        let mut second = 0;
+        let mut turn = async || {
+            // Four slots and a header a second.
+            let written = site.write(second * 32 % 16384, 1, 16 << 10).await;
+            sleep(Duration::from_secs(1)).await;
+            second += 1;
+            written.map(|()| site.cache.statistics())
+        };
+        for _ in 0..120 {
+            let told = turn().await.expect("written");
+            assert!(told.log_fill_percent < 50, "destage keeps up: {told:?}");
+        }
+        site.set_away(true);
+        for _ in 0..3 {
+            turn().await.expect("written");
+        }
+        let (told, begun) = (turn().await.expect("written"), Instant::now());
+        let lasts = told.log_lasts_s.expect("it fills") as f64;
+        while turn().await.is_ok() {}
+        let lasted = begun.elapsed().as_secs_f64();
+        assert!((lasted - lasts).abs() < 0.1 * lasted, "{lasted} s, and {lasts} s were told");
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn the_fill_of_the_log_and_how_long_it_lasts_are_told() {
         let site = Site::new(1500, Settings { busy_after_ms: 0, ..small() }).await;
         site.set_away(true);

@@ -38,7 +38,7 @@ use crate::{
     seals::Seals,
     settings::{OnLogError, Order, Report, Settings},
     slot::{Entry, Place, SLOT_BYTES, SlotTable, WHOLE},
-    statistics::{AllTimes, Counters},
+    statistics::{AllTimes, BYPASS_ALLOWED, Counters},
     streams::Streams,
     tier::Tiered,
 };
@@ -354,7 +354,7 @@ impl Shared {
             // What an earlier mode has left in the log is lost with it.
             if self.state.lock().is_dirty() { EMPTYING } else { "every write that was answered" }
         } else if !self.is_strict() {
-            "none (bypass allowed)"
+            BYPASS_ALLOWED
         } else if self.joined.is_some() && self.has_atomic_epochs() {
             "epochs, atomic in each volume"
         } else if self.has_atomic_epochs() {

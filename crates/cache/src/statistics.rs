@@ -4,6 +4,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use volume::{Taken, Times};
 
+/// [`Statistics::order`] where writes go past a full log: the far volume alone is in no order.
+pub const BYPASS_ALLOWED: &str = "none (bypass allowed)";
+
 /// One moment of a cache. Counters count from the opening.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Statistics {
@@ -106,7 +109,7 @@ pub struct Statistics {
     pub order: &'static str,
     /// Calls to the lower volume that failed; destage tries again until it succeeds.
     pub lower_errors: u64,
-    /// The last of them, if it was the newest call.
+    /// How it fails now: the error of its newest call, or the one with which it refuses destage.
     pub lower_error: Option<String>,
     /// Slots that are in the log and not in the lower volume.
     pub dirty_slots: u64,
@@ -136,8 +139,14 @@ pub struct Statistics {
     pub log_fill_percent: u64,
     /// Seconds until it is full at the rate of the last minute; `None` if it does not fill.
     pub log_lasts_s: Option<u64>,
-    /// For how many milliseconds the lower volume has failed or not answered, if it does.
+    /// For how many milliseconds the lower volume has not answered, or failed every call with an error that
+    /// may pass, if it does.
     pub lower_away_ms: Option<u64>,
+    /// `lower_away_ms` is the time of an answer that is waited for: no call has failed.
+    pub lower_is_silent: bool,
+    /// For how many milliseconds the lower volume has refused destage with an error that does not pass by
+    /// itself, as one without space does; other calls may succeed meanwhile. It ends with a complete round.
+    pub lower_refuses_ms: Option<u64>,
     /// Number of the newest stable segment.
     pub committed_segment: u64,
     /// Segments that recovery found when the cache was opened.

@@ -38,6 +38,8 @@ pub(crate) struct Ring {
     /// The start of the oldest live segment in the zones that are written to now: there the free
     /// blocks end.
     wall: Option<u32>,
+    /// Blocks of all segments that were ever pushed.
+    pushed: u64,
 }
 
 impl Ring {
@@ -53,7 +55,8 @@ impl Ring {
     pub fn with_layouts(layouts: Vec<Layout>, longest: u32, next: u64, head: u32) -> Self {
         let layouts = VecDeque::from(layouts);
         let starts = VecDeque::new();
-        let mut ring = Self { longest, layouts, current: 0, head, starts, tail: next, wall: None };
+        let (tail, wall, pushed) = (next, None, 0);
+        let mut ring = Self { longest, layouts, current: 0, head, starts, tail, wall, pushed };
         ring.enter();
         // What was the end of a zone, or is hostile.
         if ring.layout().zone_of(ring.head).is_none() {
@@ -141,12 +144,18 @@ impl Ring {
         assert!(self.fits(blocks), "room was promised before the segment was built");
         let start = self.position();
         self.starts.push_back(start);
+        self.pushed += u64::from(blocks);
         self.wall.get_or_insert(start);
         self.head = self.end_of(start, blocks);
         if self.current + 1 < self.layouts.len() {
             self.enter();
         }
         start
+    }
+
+    /// Blocks of all segments that were pushed since this ring was made, those that are free again included.
+    pub fn pushed(&self) -> u64 {
+        self.pushed
     }
 
     /// The block after a segment.

@@ -407,6 +407,27 @@ async fn a_slow_lower_volume_that_answers_is_not_away() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_far_volume_refuses_until_a_round_is_complete_though_it_answers_reads() {
+    let gateway = Gateway::new(LOG);
+    let cache = gateway.start().await;
+    read(&cache, 0, 8).await.unwrap();
+    gateway.far.set_failing(true);
+    write(&cache, 0, 1, 8).await.unwrap();
+    sleep(Duration::from_secs(1)).await;
+    for slot in 1..=60 {
+        read(&cache, slot * 8, 8).await.expect("it fails writes only");
+        let told = cache.statistics();
+        assert!(told.lower_refuses_ms.is_some_and(|ms| ms >= (slot - 1) * 1000), "{told:?}");
+        assert!(told.lower_away_ms.is_none() && told.lower_error.is_some(), "{told:?}");
+        sleep(Duration::from_secs(1)).await;
+    }
+    gateway.far.set_failing(false);
+    sleep(Duration::from_secs(6)).await;
+    let told = cache.statistics();
+    assert_eq!((told.dirty_slots, told.lower_refuses_ms, told.lower_error), (0, None, None));
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_failing_far_device_is_tried_again_for_ever() {
     let gateway = Gateway::new(LOG);
     let cache = gateway.start().await;
