@@ -1,19 +1,20 @@
-//! Events of a cache: a log that fills (at 80 %, at 95 %, when it is full, and when it has room again),
-//! and a far volume that does not answer. Each condition gets one event when it begins and one when it ends.
+//! Events of a cache: a log that fills (at 80 %, at 95 %, when it is full, and when it has room again), a far
+//! volume that does not answer, and one that refuses what destage sends. Each condition gets one event when it
+//! begins and one when it ends.
 
 use std::{
     path::{Path, PathBuf},
-    sync::Weak,
+    sync::{Arc, Weak},
     time::Duration,
 };
 
 use cache::{Cache, Statistics};
+use initiator::RemoteVolume;
+use tokio::time::Instant;
 
 use crate::quantity::about;
 
-/// The highest fill level that the log has reached since it last had room. The event of a level is not
-/// repeated before the log has emptied to [`ROOM_AGAIN`]: each destage round frees an eighth of a full log,
-/// and the next writes fill it again within seconds.
+/// The highest fill level that the log has reached since it last had room.
 #[derive(Clone, Copy, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
 enum Level {
     #[default]
@@ -25,113 +26,252 @@ enum Level {
 
 impl Level {
     /// Returns the level for a log that is so full. `refuses`: hosts got BUSY since the last check.
-    fn next(self, percent: u64, refuses: bool) -> Self {
-        let seen = match percent {
+    fn of(percent: u64, refuses: bool) -> Self {
+        match percent {
             100.. => Self::Full,
             _ if refuses => Self::Full,
             95.. => Self::NearlyFull,
             80.. => Self::Filling,
-            ..ROOM_AGAIN => return Self::Room,
             _ => Self::Room,
-        };
-        self.max(seen)
+        }
     }
 }
 
-/// Checks the log of `cache` each second for as long as the cache lives.
-pub async fn watch(cache: Weak<Cache>, volume: String, log: PathBuf) {
-    let mut level = Level::default();
+/// The level that was told. The event of a level is not repeated before the log has been emptier than
+/// [`ROOM_AGAIN`] for [`ROOM_FOR`]: each destage round frees an eighth of a full log, and the next writes fill
+/// it again within seconds; a large write finds a small log full though it is half empty.
+#[derive(Default)]
+struct Fill {
+    level: Level,
+    has_room_since: Option<Instant>,
+}
+
+impl Fill {
+    /// Returns the level if an event must tell it now.
+    fn look(&mut self, percent: u64, refuses: bool, now: Instant) -> Option<Level> {
+        if percent >= ROOM_AGAIN || refuses {
+            self.has_room_since = None;
+        } else {
+            self.has_room_since.get_or_insert(now);
+        }
+        let next = match self.has_room_since {
+            Some(since) if now - since >= ROOM_FOR => Level::Room,
+            _ => self.level.max(Level::of(percent, refuses)),
+        };
+        (next != std::mem::replace(&mut self.level, next)).then_some(next)
+    }
+}
+
+/// For how long the session with a far volume has been lost or silent, and why.
+type LinkTrouble = Option<(Duration, Arc<str>)>;
+
+/// The conditions of the far volume that were told.
+#[derive(Default)]
+struct FarSide {
+    is_away: bool,
+    refuses: bool,
+    /// When calls were last seen to fail, and the number of complete rounds at that time.
+    failed: Option<(Instant, u64)>,
+}
+
+/// Beginning or end of a condition of the far volume.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Change {
+    Away,
+    Answers,
+    Refuses,
+    Takes,
+}
+
+impl FarSide {
+    fn look(&mut self, counted: &Statistics, link: &LinkTrouble, now: Instant) -> Vec<Change> {
+        let mut changes = Vec::new();
+        let refuses = counted.lower_refuses_ms.is_some();
+        if refuses != std::mem::replace(&mut self.refuses, refuses) {
+            changes.push(if refuses { Change::Refuses } else { Change::Takes });
+        }
+        if counted.lower_away_ms.is_some() && !counted.lower_is_silent {
+            self.failed = Some((now, counted.rounds));
+        }
+        if !self.is_away && is_away(counted, link) {
+            self.is_away = true;
+            changes.push(Change::Away);
+        } else if self.is_away && self.answers(counted, link, now) {
+            self.is_away = false;
+            changes.push(Change::Answers);
+        }
+        changes
+    }
+
+    /// Calls that succeed do not end the condition by themselves: one that is answered may come between two
+    /// rounds of destage that fail, and may be for another volume of a common cache.
+    fn answers(&self, counted: &Statistics, link: &LinkTrouble, now: Instant) -> bool {
+        let is_over = |(at, rounds)| counted.rounds > rounds || now - at >= QUIET;
+        link.is_none() && counted.lower_away_ms.is_none() && self.failed.is_none_or(is_over)
+    }
+}
+
+fn is_away(counted: &Statistics, link: &LinkTrouble) -> bool {
+    // A far volume that works on a long flush answers pings meanwhile.
+    let limit = if counted.lower_is_silent { LONGEST_ANSWER } else { AWAY_AFTER };
+    let failing = counted.lower_away_ms.map(Duration::from_millis);
+    failing.is_some_and(|time| time >= limit)
+        || link.as_ref().is_some_and(|(time, _)| *time >= AWAY_AFTER)
+}
+
+/// Checks the log of `cache` and the far side each second for as long as the cache lives. `links` lead to its
+/// far volumes.
+pub async fn watch(
+    cache: Weak<Cache>,
+    volume: String,
+    log: PathBuf,
+    links: Vec<Weak<RemoteVolume>>,
+) {
+    let (mut fill, mut far) = (Fill::default(), FarSide::default());
     let mut refused = 0;
-    let mut is_away = false;
     while let Some(cache) = cache.upgrade() {
         let counted = cache.statistics();
         drop(cache);
+        let trouble = links.iter().filter_map(|link| link.upgrade()?.session().away());
+        let link = trouble.max_by_key(|(time, _)| *time);
         let refuses = counted.refused_busy > std::mem::replace(&mut refused, counted.refused_busy)
             && counted.log_fill_percent >= NEARLY;
-        let next = level.next(counted.log_fill_percent, refuses);
-        if next != level {
-            tell(next, &counted, &volume, &log);
-            level = next;
+        let now = Instant::now();
+        let told = Told { volume: &volume, log: &log, counted: &counted, link: &link };
+        if let Some(level) = fill.look(counted.log_fill_percent, refuses, now) {
+            told.level(level);
         }
-        if let Some(away) = changed(is_away, counted.lower_away_ms) {
-            is_away = away;
-            tell_of_far_side(away, &counted, &volume, &log);
+        for change in far.look(&counted, &link, now) {
+            told.change(change);
         }
         tokio::time::sleep(LOOK_EVERY).await;
     }
 }
 
-fn tell(level: Level, counted: &Statistics, volume: &str, log: &Path) {
-    let log = log.display();
-    let percent = counted.log_fill_percent;
-    let dirty = about(counted.dirty_bytes);
-    let lasts = lasts(counted);
-    let far_side = far_side(counted);
-    match level {
-        Level::Room => tracing::info!(
-            volume, %log, percent, dirty, far_side, "the log has room again"
-        ),
-        Level::Filling | Level::NearlyFull => tracing::warn!(
-            volume, %log, percent, dirty, lasts, far_side, "the log fills up"
-        ),
-        Level::Full => tracing::error!(
-            volume, %log, dirty, far_side,
-            "the log is full: writes wait for room, and get BUSY after `busy_after`; bring the far \
-             volume back, or make the log larger with `forebay gateway log-resize`"
-        ),
-    }
+/// The figures of an event.
+struct Told<'a> {
+    volume: &'a str,
+    log: &'a Path,
+    counted: &'a Statistics,
+    link: &'a LinkTrouble,
 }
 
-/// Returns the new state of the far volume (true: it does not answer) if the state has changed.
-fn changed(was_away: bool, away_ms: Option<u64>) -> Option<bool> {
-    match away_ms {
-        None if was_away => Some(false),
-        Some(AWAY_AFTER_MS..) if !was_away => Some(true),
-        _ => None,
+impl Told<'_> {
+    fn level(&self, level: Level) {
+        let Self { volume, counted, .. } = *self;
+        let log = self.log.display();
+        let percent = counted.log_fill_percent;
+        let dirty = about(counted.dirty_bytes);
+        let (lasts, far_side, remedy) = (self.lasts(), self.far_side(), self.remedy());
+        match level {
+            Level::Room => tracing::info!(
+                volume, %log, percent, dirty, far_side, "the log has room again"
+            ),
+            Level::Filling | Level::NearlyFull => tracing::warn!(
+                volume, %log, percent, dirty, lasts, far_side, remedy, "the log fills up"
+            ),
+            Level::Full if self.goes_past() => tracing::error!(
+                volume, %log, dirty, far_side, remedy,
+                "the log is full: writes go past it to the far volume, at its speed"
+            ),
+            Level::Full => tracing::error!(
+                volume, %log, dirty, far_side, remedy,
+                "the log is full: writes wait for room, and get BUSY after `busy_after`"
+            ),
+        }
     }
-}
 
-fn tell_of_far_side(away: bool, counted: &Statistics, volume: &str, log: &Path) {
-    let log = log.display();
-    let dirty = about(counted.dirty_bytes);
-    if away {
-        let (far_side, lasts) = (far_side(counted), lasts(counted));
-        tracing::warn!(
-            volume, %log, dirty, lasts, far_side,
-            "the far volume does not answer: what is written stays in the log until it does"
-        );
-    } else {
-        tracing::info!(volume, %log, dirty, "the far volume answers again");
+    fn change(&self, change: Change) {
+        let Self { volume, counted, .. } = *self;
+        let log = self.log.display();
+        let dirty = about(counted.dirty_bytes);
+        let (lasts, far_side) = (self.lasts(), self.far_side());
+        match change {
+            Change::Away => tracing::warn!(
+                volume, %log, dirty, lasts, far_side,
+                "the far volume does not answer: what is written stays in the log until it does"
+            ),
+            Change::Answers => {
+                tracing::info!(volume, %log, dirty, "the far volume answers again");
+            }
+            Change::Refuses => tracing::warn!(
+                volume, %log, dirty, lasts, far_side,
+                "the far volume refuses what destage sends: what is written stays in the log; \
+                 remove the cause there, and destage goes on by itself"
+            ),
+            Change::Takes => {
+                tracing::info!(volume, %log, dirty, "the far volume takes destage again");
+            }
+        }
     }
-}
 
-/// Returns in words the time until the log is full.
-fn lasts(counted: &Statistics) -> String {
-    match counted.log_lasts_s {
-        None => "it does not fill at present".to_owned(),
-        Some(seconds @ 0..120) => format!("{seconds} s"),
-        Some(seconds @ 120..7200) => format!("{} min", seconds / 60),
-        Some(seconds) => format!("{} h", seconds / 3600),
+    /// Returns in words the time until the log is full.
+    fn lasts(&self) -> String {
+        match self.counted.log_lasts_s {
+            _ if self.counted.log_fill_percent >= 100 => "it is full".to_owned(),
+            None => "it does not fill at present".to_owned(),
+            Some(seconds @ 0..120) => format!("{seconds} s"),
+            Some(seconds @ 120..7200) => format!("{} min", seconds / 60),
+            Some(seconds) => format!("{} h", seconds / 3600),
+        }
     }
-}
 
-/// Returns in words the state of the far volume.
-fn far_side(counted: &Statistics) -> String {
-    match (counted.lower_away_ms, &counted.lower_error) {
-        (Some(ms), Some(error)) => format!("away for {} s: {error}", ms / 1000),
-        _ if counted.paused_ms.is_some() => "destage is paused".to_owned(),
-        _ if counted.destage_rate_limit == Some(0) => "destage may send nothing now".to_owned(),
-        _ => "it answers".to_owned(),
+    /// Returns in words the state of the far volume.
+    fn far_side(&self) -> String {
+        let counted = self.counted;
+        let error = counted.lower_error.as_deref().unwrap_or("no answer");
+        match (self.link, counted.lower_away_ms, counted.lower_refuses_ms) {
+            (Some((time, why)), ..) => format!("away for {} s: {why}", time.as_secs()),
+            (_, Some(ms), _) => format!("away for {} s: {error}", ms / 1000),
+            (.., Some(ms)) => format!("it refuses destage for {} s: {error}", ms / 1000),
+            _ if counted.paused_ms.is_some() => "destage is paused".to_owned(),
+            _ if counted.destage_rate_limit == Some(0) => "destage may send nothing now".to_owned(),
+            _ => "it answers".to_owned(),
+        }
+    }
+
+    /// Says what gives the log room in this state.
+    fn remedy(&self) -> String {
+        let counted = self.counted;
+        let first = if self.link.is_some() || counted.lower_away_ms.is_some() {
+            "bring the far volume back"
+        } else if counted.lower_refuses_ms.is_some() {
+            "remove the cause of the far volume's error"
+        } else if counted.paused_ms.is_some() {
+            "let destage go on with `forebay gateway resume`"
+        } else if counted.destage_rate_limit.is_some() {
+            "give destage a higher rate with `forebay gateway rate`"
+        } else {
+            "let the hosts write less, since destage is slower than they are"
+        };
+        format!("{first}, or make the log larger with `forebay gateway log-resize`")
+    }
+
+    /// Returns true if writes that find no room go past the log: with `order = "relaxed"`, while the far
+    /// volume answers.
+    fn goes_past(&self) -> bool {
+        self.counted.order == cache::BYPASS_ALLOWED
+            && self.link.is_none()
+            && self.counted.lower_away_ms.is_none()
     }
 }
 
 /// The percentage below which a log that was filling has room again.
 const ROOM_AGAIN: u64 = 70;
+/// For so long the log must have been below [`ROOM_AGAIN`]: twice the longest pause of destage between two
+/// tries.
+const ROOM_FOR: Duration = Duration::from_secs(10);
 /// The percentage from which a refusal with BUSY is counted as one for want of room.
 const NEARLY: u64 = 90;
-/// A far volume that has not answered for so long gets an event. Hosts do not notice so short a time, and one
-/// lost call does not take so long.
-const AWAY_AFTER_MS: u64 = 2000;
+/// A far volume that fails every call, or does not answer pings, for so long gets an event. Hosts do not
+/// notice so short a time, and one lost call does not take so long.
+const AWAY_AFTER: Duration = Duration::from_secs(2);
+/// A far volume that answers pings may take so long for one call: half a minute is the time after which hosts
+/// abort a command. A flush of several seconds is usual on a busy disk.
+const LONGEST_ANSWER: Duration = Duration::from_secs(30);
+/// Without a complete round of destage, a far volume that failed calls answers again when none has failed for
+/// so long: several of the pauses of 5 s between two rounds that fail.
+const QUIET: Duration = Duration::from_secs(30);
 /// A log of 64 GiB at 1 GB/s goes from 80 % to full in 13 s.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
@@ -140,54 +280,135 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_level_is_told_once_until_the_log_has_room_again() {
-        let mut level = Level::default();
+    fn each_level_is_told_once_until_the_log_has_had_room_for_a_while() {
+        let (mut fill, begun) = (Fill::default(), Instant::now());
         let mut told = Vec::new();
+        let mut seconds = 0;
+        let mut look = |percent, refuses| {
+            seconds += 1;
+            let level = fill.look(percent, refuses, begun + Duration::from_secs(seconds));
+            told.extend(level.map(|level| (percent, level)));
+        };
         // Full, and filled again after each round of destage.
-        for percent in [10, 79, 80, 85, 94, 95, 99, 100, 88, 100, 87, 100, 71, 100, 69, 60, 75, 81]
-        {
-            let next = level.next(percent, false);
-            if next != level {
-                told.push((percent, next));
-                level = next;
-            }
+        for percent in [10, 79, 80, 85, 94, 95, 99, 100, 88, 100, 87, 100, 71, 100] {
+            look(percent, false);
         }
+        // Each large write finds too little room in a small log.
+        for percent in [40, 41, 40, 100].repeat(10) {
+            look(percent, false);
+        }
+        for percent in (50..70).rev() {
+            look(percent, false);
+        }
+        look(81, false);
+        look(92, true);
         let expected = [
             (80, Level::Filling),
             (95, Level::NearlyFull),
             (100, Level::Full),
-            (69, Level::Room),
+            (59, Level::Room),
             (81, Level::Filling),
+            (92, Level::Full),
         ];
         assert_eq!(told, expected);
-        assert_eq!(Level::Filling.next(92, true), Level::Full, "a large write was refused");
     }
 
-    #[test]
-    fn a_far_side_that_is_away_is_told_of_once_and_once_when_it_is_back() {
-        let mut is_away = false;
+    /// One look: milliseconds for which calls have failed, whether that is silence only, milliseconds for
+    /// which destage is refused, complete rounds, and seconds for which the link is down.
+    type Look = (Option<u64>, bool, Option<u64>, u64, Option<u64>);
+
+    /// The seconds at which changes are told, of one look a second.
+    fn told(looks: impl IntoIterator<Item = Look>) -> Vec<(u64, Change)> {
+        let (mut far, begun) = (FarSide::default(), Instant::now());
         let mut told = Vec::new();
-        for away_ms in [None, Some(300), None, Some(1999), Some(2500), Some(3500), None, None] {
-            if let Some(away) = changed(is_away, away_ms) {
-                told.push(away);
-                is_away = away;
-            }
+        for (second, (away, is_silent, refuses, rounds, down)) in (0..).zip(looks) {
+            let counted = Statistics {
+                lower_away_ms: away,
+                lower_is_silent: is_silent,
+                lower_refuses_ms: refuses,
+                rounds,
+                ..Statistics::default()
+            };
+            let link = down.map(|seconds| (Duration::from_secs(seconds), "lost".into()));
+            let changes = far.look(&counted, &link, begun + Duration::from_secs(second));
+            told.extend(changes.into_iter().map(|change| (second, change)));
         }
-        assert_eq!(told, [true, false]);
+        told
+    }
+
+    const WELL: Look = (None, false, None, 0, None);
+
+    #[test]
+    fn a_link_that_is_down_is_told_once_and_once_when_it_is_back() {
+        let down = |seconds| (None, false, None, 0, Some(seconds));
+        let looks = [WELL, down(0), WELL, down(0), down(1), down(2), down(3), WELL, WELL];
+        assert_eq!(told(looks), [(5, Change::Away), (7, Change::Answers)]);
     }
 
     #[test]
-    fn the_time_left_and_the_far_side_are_told_in_words() {
-        let counted = |seconds, away| Statistics {
-            log_lasts_s: seconds,
-            lower_away_ms: away,
-            lower_error: away.map(|_| "no answer".to_owned()),
+    fn a_flush_of_some_seconds_is_no_silence_of_the_far_volume() {
+        let slow = |ms| (Some(ms), true, None, 0, None);
+        let round = [slow(1500), slow(2500), slow(9500), WELL];
+        assert_eq!(told(round.repeat(5)), []);
+        assert_eq!(told([slow(29_500), slow(30_500), slow(31_500)]), [(1, Change::Away)]);
+    }
+
+    #[test]
+    fn reads_that_succeed_between_rounds_that_fail_end_no_condition() {
+        let failing = |ms| (Some(ms), false, None, 7, None);
+        let between = (None, false, None, 7, None);
+        let tries = [failing(2500), failing(3500), between, between, failing(100)];
+        let complete = (None, false, None, 8, None);
+        let looks = tries.repeat(20).into_iter().chain([between, complete, complete]);
+        assert_eq!(told(looks), [(0, Change::Away), (101, Change::Answers)]);
+        // No round comes, since nothing is dirty.
+        let looks = [failing(2500)].into_iter().chain([between; 40]);
+        assert_eq!(told(looks), [(0, Change::Away), (30, Change::Answers)]);
+    }
+
+    #[test]
+    fn a_far_volume_without_space_refuses_and_is_not_away() {
+        let full = (None, false, Some(500), 0, None);
+        let looks = [WELL, full, full, full, WELL];
+        assert_eq!(told(looks), [(1, Change::Refuses), (4, Change::Takes)]);
+    }
+
+    #[test]
+    fn the_time_left_the_far_side_and_the_remedy_are_told_in_words() {
+        let words = |counted: Statistics, link: LinkTrouble| {
+            let log = Path::new("g.log");
+            let told = Told { volume: "v", log, counted: &counted, link: &link };
+            (told.lasts(), told.far_side(), told.remedy(), told.goes_past())
+        };
+        let lasts = |log_lasts_s, log_fill_percent| {
+            words(Statistics { log_lasts_s, log_fill_percent, ..Statistics::default() }, None).0
+        };
+        assert_eq!(lasts(Some(45), 80), "45 s");
+        assert_eq!(lasts(Some(3599), 80), "59 min");
+        assert_eq!(lasts(Some(10_000), 80), "2 h");
+        assert_eq!(lasts(None, 80), "it does not fill at present");
+        assert_eq!(lasts(None, 100), "it is full");
+        let order = cache::BYPASS_ALLOWED;
+        let (_, far_side, remedy, goes_past) =
+            words(Statistics { order, ..Statistics::default() }, None);
+        assert_eq!(far_side, "it answers");
+        assert!(remedy.starts_with("let the hosts write less") && goes_past, "{remedy}");
+        let link = Some((Duration::from_secs(61), "no answer in time".into()));
+        let (_, far_side, remedy, goes_past) =
+            words(Statistics { order, ..Statistics::default() }, link);
+        assert_eq!(far_side, "away for 61 s: no answer in time");
+        assert!(remedy.starts_with("bring the far volume back") && !goes_past, "{remedy}");
+        let refuses = Statistics {
+            lower_refuses_ms: Some(61_500),
+            lower_error: Some("no space left".into()),
             ..Statistics::default()
         };
-        assert_eq!(lasts(&counted(Some(45), None)), "45 s");
-        assert_eq!(lasts(&counted(Some(3599), None)), "59 min");
-        assert_eq!(lasts(&counted(Some(10_000), None)), "2 h");
-        assert_eq!(far_side(&counted(None, Some(61_500))), "away for 61 s: no answer");
-        assert_eq!(far_side(&counted(None, None)), "it answers");
+        let (_, far_side, remedy, _) = words(refuses, None);
+        assert_eq!(far_side, "it refuses destage for 61 s: no space left");
+        assert!(remedy.starts_with("remove the cause"), "{remedy}");
+        let paused = Statistics { paused_ms: Some(1), ..Statistics::default() };
+        let (_, far_side, remedy, _) = words(paused, None);
+        assert_eq!(far_side, "destage is paused");
+        assert!(remedy.contains("`forebay gateway resume`"), "{remedy}");
     }
 }

@@ -11,6 +11,7 @@ use cache::{
     Cache, Coherent, CommonMember, Identity, InspectError, KeyRefusal, LogInfo, LogKey, MappedFile,
     Mark, MemberRecord, NvramWatch, OpenError, Parts, ResizeError, StableMemory,
 };
+use initiator::RemoteVolume;
 use parking_lot::Mutex;
 use serde_json::{Map, Value, json};
 use tokio::task::JoinHandle;
@@ -196,8 +197,6 @@ impl CacheLayer {
             );
         }
         let mut layer = Self::begin(cache, settings, (log.disk, record), below);
-        let names: Vec<_> = volumes.iter().map(|(name, _)| name.as_str()).collect();
-        layer.watch(names.join(", "));
         (layer.volumes, layer.given_up) = (volumes, given_up);
         Ok((layer, above))
     }
@@ -247,10 +246,10 @@ impl CacheLayer {
     }
 
     /// Reports a log that fills and a far volume that does not answer. `volume` is the name in the events:
-    /// that of the volume, or those of all volumes of a common cache.
-    pub fn watch(&self, volume: String) {
-        let watch = cache_events::watch(Arc::downgrade(&self.cache), volume, self.log.clone());
-        tokio::spawn(watch);
+    /// that of the volume, or those of all volumes of a common cache. `links` lead to these volumes.
+    pub fn watch(&self, volume: String, links: Vec<Weak<RemoteVolume>>) {
+        let (cache, log) = (Arc::downgrade(&self.cache), self.log.clone());
+        tokio::spawn(cache_events::watch(cache, volume, log, links));
     }
 
     /// The cache itself.
@@ -555,6 +554,7 @@ impl CacheLayer {
             "lower_errors": counted.lower_errors,
             "lower_error": counted.lower_error,
             "lower_away_since": counted.lower_away_ms.map(since),
+            "lower_refuses_since": counted.lower_refuses_ms.map(since),
             "recovered_slots": counted.recovered_slots,
             "recovered_nvram": counted.recovered_nvram,
         })));

@@ -68,6 +68,8 @@ pub async fn open_common(
     let opened = CacheLayer::open_common(settings, members.collect(), log, &initiator_name.0);
     let (cache, above) = opened.await?;
     let cache = Arc::new(cache);
+    let names: Vec<_> = buildings.iter().map(|building| building.identity.as_str()).collect();
+    cache.watch(names.join(", "), buildings.iter().flat_map(Building::links).collect());
     let mut opened = Vec::new();
     for (mut building, stack) in buildings.into_iter().zip(above) {
         let name = building.unit.in_common().unwrap_or_default();

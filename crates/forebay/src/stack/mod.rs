@@ -18,7 +18,12 @@ mod write_through;
 mod common;
 mod orders;
 
-use std::{ops::Range, os::unix::fs::FileTypeExt, path::Path, sync::Arc};
+use std::{
+    ops::Range,
+    os::unix::fs::FileTypeExt,
+    path::Path,
+    sync::{Arc, Weak},
+};
 
 use initiator::{LinkState, RemoteVolume};
 use serde_json::{Map, Value, json};
@@ -289,7 +294,7 @@ impl<'a> Building<'a> {
                     let cache =
                         CacheLayer::open(settings, lower(), log, &self.identity, &self.us.0)
                             .await?;
-                    cache.watch(format!("{}/{}", self.target, self.unit.lun));
+                    cache.watch(format!("{}/{}", self.target, self.unit.lun), self.links());
                     let on = settings.log.display().to_string();
                     (
                         cache.volume(),
@@ -325,6 +330,15 @@ impl<'a> Building<'a> {
                 Ok((Arc::clone(&part) as Stack, Handle::FilePart(part)))
             }
         }
+    }
+
+    /// The remote volumes below.
+    fn links(&self) -> Vec<Weak<RemoteVolume>> {
+        let remote = |part: &Part| match &part.handle {
+            Handle::Remote(volume) => Some(Arc::downgrade(volume)),
+            _ => None,
+        };
+        self.layers.iter().filter_map(remote).collect()
     }
 
     fn put(&mut self, stack: Stack, part: Part) {
