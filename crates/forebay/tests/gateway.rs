@@ -3,6 +3,7 @@
 mod support;
 
 use std::{
+    path::{Path, PathBuf},
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -272,6 +273,63 @@ async fn a_node_killed_under_a_serving_gateway_loses_nothing() {
     }
 }
 
+/// Starts `serve` with its events in a file.
+fn serve_with_events(place: &Place, name: &str, text: &str) -> (Serving, PathBuf) {
+    let path = place.path(&format!("{name}.events"));
+    let file = std::fs::File::create(&path).expect("made");
+    (place.serve_with(name, text, file), path)
+}
+
+/// How often these words are in the events so far.
+fn told(events: &Path, words: &str) -> usize {
+    std::fs::read_to_string(events).expect("text").matches(words).count()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_outage_is_told_once_and_its_end_once() {
+    let place = Place::new();
+    let mut far = place.serve("node", &node(place.folder.path(), 0));
+    let settings = gateway(place.folder.path(), far.address, "");
+    let (near, events) = serve_with_events(&place, "gateway", &settings);
+    let volume = connect(near.address, GATEWAY).await;
+    write(&*volume, 1, 1).await.expect("written");
+    eventually("destage", || near.figure("cache", "dirty_bytes") == 0).await;
+    far.kill();
+    write(&*volume, 2, 1).await.expect("taken by the log while the far side is away");
+    let begins = "the far volume does not answer: what is written stays in the log";
+    eventually("the event", || told(&events, begins) > 0).await;
+    // After `give_up_after` of 2 s calls fail, and destage tries again and again.
+    eventually("a failed call", || near.figure("cache", "lower_errors") > 1).await;
+    let far = place.serve("node", &node(place.folder.path(), far.address.port()));
+    let ends = "the far volume answers again";
+    eventually("the end", || told(&events, ends) > 0).await;
+    assert_eq!(near.figure("cache", "dirty_bytes"), 0);
+    let there = connect(far.address, NODE).await;
+    assert_eq!(read(&*there, 2).await.expect("read"), content(2, 1));
+    for words in [begins, ends, "lost the session", "destage stopped", "destage goes on"] {
+        assert_eq!(told(&events, words), 1, "{words}");
+    }
+}
+
+/// S21, at both ends: neither says it again every five seconds.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_target_that_lets_the_gateway_in_no_more_is_told_once_at_both_ends() {
+    let place = Place::new();
+    let mut far = place.serve("node", &node(place.folder.path(), 0));
+    let settings = gateway(place.folder.path(), far.address, "");
+    let (_near, events) = serve_with_events(&place, "gateway", &settings);
+    eventually("a session", || told(&events, "session is up") == 1).await;
+    far.kill();
+    // Without CHAP users it answers as if there was no such target (0203).
+    let another = "[[target]]\nallow = [ { initiator = 'iqn.2026-11.test:another' } ]";
+    let settings = node(place.folder.path(), far.address.port()).replace("[[target]]", another);
+    let (far, refusals) = serve_with_events(&place, "node", &settings);
+    let refused = || far.status()["counters"]["failed_logins"].as_u64().expect("a number");
+    eventually("refused logins", || refused() > 2).await;
+    assert_eq!(told(&events, "the target lets this initiator in no more"), 1);
+    assert_eq!(told(&refusals, "login failed"), 1);
+}
+
 /// Many may write to it, and a loss can be told to one of them only: so nothing can be lost.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_gateway_without_a_cache_is_written_through() {
@@ -455,6 +513,8 @@ fn a_start_without_log_and_far_side_waits_and_gives_up() {
     let error = place.try_serve("gateway", &text).err().expect("refused");
     assert!(begun.elapsed() >= Duration::from_secs(1));
     assert!(error.contains("waiting for it") && error.contains("cannot connect"), "{error}");
+    assert_eq!(error.matches("waiting for it").count(), 1, "once, not at each try: {error}");
+    assert!(!place.path("gateway.log").exists(), "no log is made and filled for nothing");
     assert!(error.contains("remedy: start the target there"), "{error}");
 }
 

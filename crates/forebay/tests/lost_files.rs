@@ -168,6 +168,9 @@ async fn what_a_log_that_was_cut_short_does_not_give_back_is_named_and_all_else_
     }
     let told = said.lines().filter(|line| line.contains("not give back")).count();
     assert!(told <= lost.len().min(257), "{told} events");
+    let told = || events.lock().expect("whole").matches("the log is lost: ").count();
+    eventually("the event of the loss", || told() > 0).await;
+    assert_eq!(told(), 1);
     let control = place.path("gateway.sock").display().to_string();
     let status = support::run(&["status", "--json", "--control", &control]);
     let status: serde_json::Value = serde_json::from_slice(&status.stdout).expect("a status");
