@@ -122,7 +122,10 @@ impl Trouble {
             self.delay = Some(FIRST_DELAY);
             return (Word::SentAgain, FIRST_DELAY);
         }
-        let kind = std::mem::discriminant(&failed.error);
+        // A far volume that is away fails calls before and after they were sent.
+        let passing = Error::Busy("");
+        let kind = if failed.error.may_pass() { &passing } else { &failed.error };
+        let kind = std::mem::discriminant(kind);
         let is_known = self.told.contains(&kind);
         if !is_known {
             self.told.push(kind);
@@ -774,6 +777,8 @@ mod tests {
             assert_eq!(trouble.note(&away).0, Word::StillFails);
         }
         assert_eq!(trouble.note(&away).1, LAST_DELAY);
+        let unsent = Failed::from(Error::Away("the link is down".into()));
+        assert_eq!(trouble.note(&unsent).0, Word::StillFails, "it is away all the same");
         assert_eq!(trouble.note(&reset), (Word::SentAgain, FIRST_DELAY), "and it costs no 5 s");
         assert!(trouble.end(), "its end is told");
         assert_eq!(trouble.note(&reset), (Word::SentAgain, FIRST_DELAY));

@@ -703,7 +703,8 @@ mod tests {
         let lasts = told.log_lasts_s.expect("it fills") as f64;
         while turn().await.is_ok() {}
         let lasted = begun.elapsed().as_secs_f64();
-        assert!((lasted - lasts).abs() < 0.1 * lasted, "{lasted} s, and {lasts} s were told");
+        // Before, the growth of a minute with destage told half an hour and more.
+        assert!((lasted - lasts).abs() < 0.2 * lasted, "{lasted} s, and {lasts} s were told");
     }
 
     #[tokio::test(start_paused = true)]

@@ -303,7 +303,7 @@ async fn an_outage_is_told_once_and_its_end_once() {
     let far = place.serve("node", &node(place.folder.path(), far.address.port()));
     let ends = "the far volume answers again";
     eventually("the end", || told(&events, ends) > 0).await;
-    assert_eq!(near.figure("cache", "dirty_bytes"), 0);
+    eventually("destage", || near.figure("cache", "dirty_bytes") == 0).await;
     let there = connect(far.address, NODE).await;
     assert_eq!(read(&*there, 2).await.expect("read"), content(2, 1));
     for words in [begins, ends, "lost the session", "destage stopped", "destage goes on"] {
