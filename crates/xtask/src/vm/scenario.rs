@@ -11,6 +11,7 @@ pub mod digests;
 pub mod chap;
 pub mod lio;
 pub mod gateway;
+pub mod full_log;
 pub mod peers;
 
 use anyhow::Result;
@@ -83,6 +84,11 @@ pub const SCENARIOS: &[Scenario] = &[
         name: "gateway",
         shows: "a gateway over a slow line is killed under load and started again",
         play: gateway::play,
+    },
+    Scenario {
+        name: "full-log",
+        shows: "how long the kernel endures a full log, by BUSY and by held commands",
+        play: full_log::play,
     },
     Scenario {
         name: "peers",

@@ -1,0 +1,346 @@
+//! A log without room: how long the kernel's initiator endures BUSY, and how long a held command. Then room is made
+//! again, and everything that was written is compared.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+
+use crate::node::Node;
+use crate::tgt;
+use crate::vm::guest::{Guest, HOSTS, Hardware};
+use crate::vm::stage::{Figure, INITIATOR, LONG, SHORT, Stage};
+
+/// The functions of the scripts.
+const WRITERS: &str = include_str!("../guest/full_log.sh");
+
+/// The kernel's last messages about writes that fail.
+const KERNEL_SAYS: &str =
+    "dmesg | grep -E 'timing out|I/O error|abort|EXT4-fs|JBD2|iscsi|Result:' | tail -n 40 || true";
+
+/// What a write meets.
+struct Case {
+    name: &'static str,
+    what: &'static str,
+    /// `busy_after` of a gateway whose destage is paused; `None`: the unit does not answer writes.
+    busy_after: Option<&'static str>,
+    /// How long the scenario waits for the kernel to fail the write.
+    limit: Duration,
+    /// The same with `--all`.
+    limit_of_all: Duration,
+}
+
+/// After BUSY, Linux sends a write again until it is 180 s old: (5 retries + 1) times the command timeout of 30 s. The
+/// last try may be held for 25 s more, and a slow machine needs the rest.
+const BUSY_LIMIT: Duration = Duration::from_secs(240);
+
+/// Linux aborts a command without an answer after 30 to 60 s, since its initiator sends a ping first and then waits
+/// once more, and sends it again five times: 360 s at most. That is too long for a usual run.
+const HELD_LIMIT: Duration = Duration::from_secs(420);
+
+const CASES: &[Case] = &[
+    Case {
+        name: "busy-0s",
+        what: "BUSY at once",
+        busy_after: Some("0s"),
+        limit: BUSY_LIMIT,
+        limit_of_all: BUSY_LIMIT,
+    },
+    Case {
+        name: "busy-15s",
+        what: "held for 15 s, then BUSY",
+        busy_after: Some("15s"),
+        limit: BUSY_LIMIT,
+        limit_of_all: BUSY_LIMIT,
+    },
+    Case {
+        name: "busy-25s",
+        what: "held for 25 s, then BUSY",
+        busy_after: Some("25s"),
+        limit: BUSY_LIMIT,
+        limit_of_all: BUSY_LIMIT,
+    },
+    Case {
+        name: "held",
+        what: "held without an answer",
+        busy_after: None,
+        limit: BUSY_LIMIT,
+        limit_of_all: HELD_LIMIT,
+    },
+];
+
+/// How a unit is written to: its disk with `O_DIRECT`, or a file system on it with fsync.
+const KINDS: [&str; 2] = ["raw", "ext4"];
+
+/// How long every write must endure. The kernel aborts a held command once within this time.
+const ENDURED: Duration = Duration::from_secs(75);
+
+/// Eight logins and four file systems: under emulation, on a machine that others use, minutes.
+const SET_UP_LIMIT: Duration = Duration::from_secs(400);
+
+/// A log of 8 MiB is full within seconds; a machine that others use needs longer.
+const FILL_LIMIT: Duration = Duration::from_secs(180);
+
+/// From room in the log to the end of the write: a lost session is replaced within seconds.
+const ROOM_LIMIT: Duration = Duration::from_secs(180);
+
+/// Plays it.
+pub fn play(stage: &mut Stage<'_>) -> Result<()> {
+    let mut servers = Servers::start(stage)?;
+    let mut guest = stage.boot(Hardware::default())?;
+    run(&mut guest, "log in, make file systems", SET_UP_LIMIT, &set_up(&servers))?;
+    let defaults = run(&mut guest, "look at the kernel's settings", SHORT, "defaults")?;
+    stage.held(format!("settings of the kernel and open-iscsi: {}", one_line(&defaults)));
+
+    servers.take_room(stage)?;
+    let endured = ENDURED.as_secs();
+    let limit = FILL_LIMIT + ENDURED;
+    let wait = format!(
+        "{}wait_for {} 'writes to wait' all_wait {endured} $(writers)\nnone_failed",
+        fill(),
+        limit.as_secs()
+    );
+    run(&mut guest, "fill the logs, wait", FILL_LIMIT + limit, &wait)?;
+    servers.make_room(stage)?;
+    let stop = format!("stop_writers {}\n", ROOM_LIMIT.as_secs());
+    let check = stop.clone() + "none_failed\n" + &verify();
+    run(&mut guest, "room again: finish, compare", ROOM_LIMIT + SET_UP_LIMIT, &check)?;
+    stage.held(format!(
+        "every write endures {endured} s, and is finished when there is room again; data verified"
+    ));
+
+    servers.take_room(stage)?;
+    let before = until_they_fail(stage, &mut guest)?;
+    servers.make_room(stage)?;
+    let report = stop.clone() + "report";
+    let after = Ending::all(&run(&mut guest, "room again: finish", ROOM_LIMIT * 2, &report)?)?;
+    for (case, _, name) in writers() {
+        let (before, after) = (&before[&name], &after[&name]);
+        println!("    {}", after.line());
+        // The node's start ends its sessions. Linux then fails writes that are older than 180 s.
+        let session_lost = case.busy_after.is_none();
+        ensure!(session_lost || before.failed() == after.failed(), "{name}: {}", after.line());
+    }
+    // A file system whose journal was given up is mended by `verify`.
+    let all: Vec<String> = writers().map(|(.., name)| name).collect();
+    let write = start(&all) + &stop + "none_failed\n";
+    let again = verify() + &write + &verify() + "go_away";
+    run(
+        &mut guest,
+        "compare, write what failed again, compare",
+        ROOM_LIMIT + SET_UP_LIMIT,
+        &again,
+    )?;
+    stage.held("when there is room again, what failed is written again; data verified");
+    servers.gateway.stop()?;
+    servers.node.context("no node")?.stop()?;
+    Ok(())
+}
+
+/// Waits until every write has failed or its limit is over, and keeps how long each of them took.
+fn until_they_fail(stage: &mut Stage<'_>, guest: &mut Guest) -> Result<BTreeMap<String, Ending>> {
+    let limit = |case: &Case| if stage.all { case.limit_of_all } else { case.limit };
+    let longest = CASES.iter().map(limit).max().unwrap_or_default() + FILL_LIMIT;
+    let waits = writers().map(|(case, _, name)| {
+        format!("wait_for {} {name} waits {name} {}\n", longest.as_secs(), limit(case).as_secs())
+    });
+    let script = fill() + &waits.collect::<String>() + "report";
+    let report = run(guest, "fill the logs, wait for errors", longest + FILL_LIMIT, &script)?;
+    let endings = Ending::all(&report)?;
+    println!("{}", run(guest, "the kernel's messages", LONG, KERNEL_SAYS)?.trim_end());
+    for (case, kind, name) in writers() {
+        let ending = endings.get(&name).with_context(|| format!("no {name} in {report}"))?;
+        println!("    {}", ending.line());
+        let seconds = ending.time_ms / 1e3;
+        let how = if ending.failed() { "fails after" } else { "still waits after" };
+        stage.held(format!("{}, {kind}: a write {how} {seconds:.0} s", case.what));
+        stage.figures.push(Figure {
+            what: "how long a write endures a full log",
+            name: name.clone(),
+            unit: "s",
+            value: seconds,
+        });
+    }
+    Ok(endings)
+}
+
+/// The gateway whose logs fill, and the node that holds writes.
+struct Servers {
+    gateway: Node,
+    node: Option<Node>,
+    /// Started again, the node must be where the machine looks for it.
+    node_port: u16,
+}
+
+impl Servers {
+    fn start(stage: &Stage<'_>) -> Result<Servers> {
+        let gateway =
+            stage.serve("gateway", &settings(0, |case| case.busy_after.is_some(), false))?;
+        let node_port = tgt::free_port()?.port();
+        let mut servers = Servers { gateway, node: None, node_port };
+        servers.start_node(stage, false)?;
+        Ok(servers)
+    }
+
+    fn start_node(&mut self, stage: &Stage<'_>, holds: bool) -> Result<()> {
+        self.node = None;
+        let settings = settings(self.node_port, |case| case.busy_after.is_none(), holds);
+        self.node = Some(stage.serve("node", &settings)?);
+        Ok(())
+    }
+
+    /// From now on logs only fill, and the node holds writes.
+    fn take_room(&mut self, stage: &Stage<'_>) -> Result<()> {
+        self.each_gateway("pause")?;
+        self.start_node(stage, true)
+    }
+
+    fn make_room(&mut self, stage: &Stage<'_>) -> Result<()> {
+        self.each_gateway("resume")?;
+        self.start_node(stage, false)?;
+        println!("    room made");
+        Ok(())
+    }
+
+    fn each_gateway(&self, command: &str) -> Result<()> {
+        for (case, _, name) in writers().filter(|(case, ..)| case.busy_after.is_some()) {
+            let asked = self.gateway.ask(&["gateway", command, &target(&name)])?;
+            ensure!(asked.success(), "forebay gateway {command}, {}: {}", case.name, asked.tail(5));
+        }
+        Ok(())
+    }
+
+    /// The target and portal of a writer, as the machine reaches it.
+    fn unit(&self, case: &Case, name: &str) -> String {
+        let port = case.busy_after.map_or(self.node_port, |_| self.gateway.portal().port());
+        format!("{} {}:{port}", target(name), HOSTS[0])
+    }
+}
+
+/// Each case with each kind, and what the writer of both is called.
+fn writers() -> impl Iterator<Item = (&'static Case, &'static str, String)> {
+    let both =
+        |case: &'static Case| KINDS.map(|kind| (case, kind, format!("{}-{kind}", case.name)));
+    CASES.iter().flat_map(both)
+}
+
+fn target(name: &str) -> String {
+    format!("iqn.2026-11.forebay.vm:{name}")
+}
+
+/// Settings with a target for each writer of these cases.
+fn settings(port: u16, wanted: impl Fn(&Case) -> bool, holds: bool) -> String {
+    let mut text = format!("listen = [\"127.0.0.1:{port}\"]\n");
+    for (case, _, name) in writers().filter(|(case, ..)| wanted(case)) {
+        let file = format!("{{ file = {{ path = \"{name}.img\", size = \"64MiB\" }} }}");
+        let above = match case.busy_after {
+            Some(busy_after) => format!(
+                ", {{ cache = {{ log = \"{name}.log\", log_size = \"8MiB\", dram = \"16MiB\", \
+                 busy_after = \"{busy_after}\" }} }}"
+            ),
+            None if holds => ", { fault = { operation = \"write\", error = \"hang\" } }".to_owned(),
+            None => String::new(),
+        };
+        text += &format!(
+            "[[target]]\nname = \"{}\"\n[[target.unit]]\nserial = \"{name}\"\n\
+             stack = [{file}{above}]\n",
+            target(&name)
+        );
+    }
+    text
+}
+
+/// Logs in to every target, and makes the writers.
+fn set_up(servers: &Servers) -> String {
+    let mut script = format!("start_initiator {INITIATOR}\n");
+    for (case, kind, name) in writers() {
+        let unit = servers.unit(case, &name);
+        script += &format!("record {unit}\nlogin {unit}\nmake_writer {name} {kind} {unit}\n");
+    }
+    script
+}
+
+/// Fills the logs, then lets others write to the node, so that all begin to wait at about the same time.
+fn fill() -> String {
+    let (near, far): (Vec<_>, Vec<_>) = writers().partition(|(case, ..)| case.busy_after.is_some());
+    let near: Vec<String> = near.into_iter().map(|(.., name)| name).collect();
+    let far: Vec<String> = far.into_iter().map(|(.., name)| name).collect();
+    let limit = FILL_LIMIT.as_secs();
+    let wait = format!("wait_for {limit} 'full logs' all_wait 5 {}\n", near.join(" "));
+    start(&near) + &wait + &start(&far)
+}
+
+fn start(names: &[String]) -> String {
+    names.iter().map(|name| format!("start_writer {name}\n")).collect()
+}
+
+fn verify() -> String {
+    writers().map(|(_, _, name)| format!("verify {name}\n")).collect()
+}
+
+fn one_line(text: &str) -> String {
+    text.lines().map(str::trim).collect::<Vec<_>>().join(", ")
+}
+
+fn run(guest: &mut Guest, what: &str, limit: Duration, script: &str) -> Result<String> {
+    guest.run(what, limit, &format!("{WRITERS}\n{script}"))
+}
+
+/// What became of a writer's last write, as `report` prints it.
+#[derive(Debug, PartialEq)]
+struct Ending {
+    name: String,
+    /// `failed`, `finished` or `waits`.
+    word: String,
+    time_ms: f64,
+    /// The error, if it failed.
+    error: String,
+}
+
+impl Ending {
+    /// The endings in a report, by the writer's name.
+    fn all(report: &str) -> Result<BTreeMap<String, Ending>> {
+        let lines = report.lines().map(|line| {
+            let mut words = line.splitn(4, ' ').map(str::to_owned);
+            let mut next = || words.next().with_context(|| format!("'{line}' is no ending"));
+            let (name, word, time_ms) = (next()?, next()?, next()?.parse()?);
+            let error = words.next().unwrap_or_default();
+            Ok((name.clone(), Ending { name, word, time_ms, error }))
+        });
+        lines.collect()
+    }
+
+    fn failed(&self) -> bool {
+        self.word == "failed"
+    }
+
+    fn line(&self) -> String {
+        let Ending { name, word, time_ms, error } = self;
+        format!("{name} {word} {:.1} s {error}", time_ms / 1e3)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_report_says_which_writes_failed() {
+        let report = "a failed 181250 dd: error writing: EIO\nb waits 240007\nc finished 90001\n";
+        let endings = Ending::all(report).unwrap();
+        assert_eq!(endings.len(), 3);
+        assert_eq!(endings["a"].line(), "a failed 181.2 s dd: error writing: EIO");
+        assert_eq!((&*endings["b"].word, endings["b"].time_ms), ("waits", 240_007.0));
+        assert!(Ending::all("cmp: differ").is_err());
+    }
+
+    #[test]
+    fn held_writes_are_served_without_a_cache() {
+        let held = settings(3260, |case| case.busy_after.is_none(), true);
+        assert_eq!(held.matches("hang").count(), KINDS.len());
+        assert!(!held.contains("cache"));
+        assert!(!settings(3260, |case| case.busy_after.is_none(), false).contains("hang"));
+        let gateway = settings(0, |case| case.busy_after.is_some(), false);
+        assert_eq!(gateway.matches("busy_after").count(), (CASES.len() - 1) * KINDS.len());
+    }
+}
