@@ -34,8 +34,8 @@ struct Case {
 /// last try may be held for 25 s more, and a slow machine needs the rest.
 const BUSY_LIMIT: Duration = Duration::from_secs(240);
 
-/// Linux aborts a command without an answer after 30 to 60 s, since its initiator sends a ping first and then waits
-/// once more, and sends it again five times: 360 s at most. That is too long for a usual run.
+/// Linux resets a unit that holds a write after about three minutes, and waits on. This is twice as long and a minute
+/// more, too long for a usual run.
 const HELD_LIMIT: Duration = Duration::from_secs(420);
 
 const CASES: &[Case] = &[
@@ -72,7 +72,7 @@ const CASES: &[Case] = &[
 /// How a unit is written to: its disk with `O_DIRECT`, or a file system on it with fsync.
 const KINDS: [&str; 2] = ["raw", "ext4"];
 
-/// How long every write must endure. The kernel aborts a held command once within this time.
+/// How long every write must endure: more than twice the command timeout of 30 s.
 const ENDURED: Duration = Duration::from_secs(75);
 
 /// Eight logins and four file systems: under emulation, on a machine that others use, minutes.
