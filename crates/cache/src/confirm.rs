@@ -1,5 +1,5 @@
 //! Advances the confirmed numbers: with each segment, with each flush that the NVRAM answers, and once a
-//! second.
+//! second. Once a second it also looks whether a failed NVRAM is still needed.
 
 use std::{future::pending, sync::Arc, time::Duration};
 
@@ -19,17 +19,34 @@ impl Shared {
     }
 }
 
+impl Shared {
+    /// Notes in the superblock that a failed NVRAM is not needed, once the log has all that it held: no later write
+    /// is acknowledged because of it. Otherwise a start after a kill would be refused for an NVRAM that is
+    /// missing, although nothing is lost. If this fails it is tried again a second later.
+    async fn note_needless_nvram(&self) {
+        let is_needless = {
+            let state = self.state.lock();
+            let has_failed = state.nvram.as_ref().is_some_and(|nvram| !nvram.is_sound());
+            has_failed && state.is_settled() && state.durable >= state.kept
+        };
+        if is_needless && self.superblock.lock().await.immediate {
+            let _ = self.write_superblock(|superblock| superblock.immediate = false).await;
+        }
+    }
+}
+
 /// Confirms once a second what writes alone have advanced, and makes the store of confirmed numbers stable.
 pub(crate) async fn run(shared: Arc<Shared>) {
     let store = shared.confirming.store.clone();
     // Without a store only acknowledged writes in the NVRAM can be ahead of what the last segment confirmed.
-    if store.is_none() && !shared.settings.nvram_is_stable() {
+    if store.is_none() && !shared.settings.report.is_immediate() {
         return pending().await;
     }
     let mut synced = shared.confirming.noted();
     loop {
         sleep(EVERY).await;
         shared.confirm();
+        shared.note_needless_nvram().await;
         let noted = shared.confirming.noted();
         if let Some(ConfirmedIn(store)) = store.clone().filter(|_| synced != noted) {
             // A store that fails says so itself. Its numbers then stay behind, which refuses no healthy log.
