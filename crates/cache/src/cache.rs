@@ -648,7 +648,15 @@ impl Volume for Cache {
     fn flush(&self) -> Io<'_, ()> {
         self.count(Lba(0));
         self.shared.counters.flushes.add(1);
-        if let Err(error) = self.shared.lower.check().and_then(|()| self.shared.check_log()) {
+        if let Err(error) = self.shared.lower.check() {
+            return Box::pin(std::future::ready(Err(error)));
+        }
+        if let Err(error) = self.shared.check_log() {
+            // The epoch ends all the same, so that destage sends it: once the lower volume has everything that was
+            // written until now, the next flush succeeds.
+            if self.shared.is_by_flush() {
+                self.shared.end_epoch();
+            }
             return Box::pin(std::future::ready(Err(error)));
         }
         if !self.shared.is_volatile() {

@@ -34,8 +34,12 @@ pub(crate) async fn run(shared: Arc<Shared>) {
     while wait_for_work(&shared).await {
         pace.give_way(&shared).await;
         match round(&shared, &mut pace).await {
-            Ok(()) if trouble.end() => tracing::info!("destage goes on"),
-            Ok(()) => {}
+            Ok(()) => {
+                if trouble.end() {
+                    tracing::info!("destage goes on");
+                }
+                shared.tell_when_sent();
+            }
             Err(Failed { error: Error::Fenced(reason), .. }) => {
                 tracing::warn!(%reason, "destage has ended: the volume is somebody else's");
                 refresh_superblock(&shared).await;

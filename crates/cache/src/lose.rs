@@ -55,6 +55,22 @@ impl Shared {
         self.state.lock().risk().map_or(Ok(()), Err)
     }
 
+    /// Reports, once, that the lower volume has everything that a lost log had. Call this after a round.
+    pub fn tell_when_sent(&self) {
+        let is_sent = {
+            let mut state = self.state.lock();
+            let is_dirty = state.is_dirty();
+            let lost = state.lost_log.as_mut().filter(|lost| !is_dirty && !lost.is_told);
+            lost.map(|lost| lost.is_told = true).is_some()
+        };
+        if is_sent {
+            tracing::warn!(
+                "everything that the lost log held is at the far volume: restart this process, which \
+                 makes a new log"
+            );
+        }
+    }
+
     /// Names the blocks whose newest content a lost log does not give back, and waits until there is
     /// something else to do. Their slots stay dirty, and hosts that read them get an error; all other slots
     /// up to the cut become clean, so that hosts read them from the lower volume.
@@ -205,7 +221,7 @@ impl State {
 
 impl LostLog {
     fn new(reason: &str) -> Self {
-        Self { reason: reason.into(), all_sent: false, sent: HashSet::new() }
+        Self { reason: reason.into(), all_sent: false, is_told: false, sent: HashSet::new() }
     }
 
     /// Returns the error that hosts get.

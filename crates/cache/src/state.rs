@@ -221,6 +221,8 @@ pub(crate) struct LostLog {
     pub reason: Arc<str>,
     /// The lower volume has all that the log gives back, and some of it could not be read.
     pub all_sent: bool,
+    /// An event has reported that the lower volume has everything.
+    pub is_told: bool,
     /// Slots that are clean though the log has records of them. While it is lost it cannot note that a write
     /// past it voids these, so such a write is refused. As many as the log has blocks, at most.
     pub sent: HashSet<u64>,

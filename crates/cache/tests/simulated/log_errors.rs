@@ -215,6 +215,28 @@ async fn what_waits_for_a_log_that_is_lost_is_not_acknowledged_by_it() {
     }
 }
 
+/// Each flush failed before it ended the epoch, so what was written since the last one stayed in the lost log for ever.
+#[tokio::test(start_paused = true)]
+async fn what_was_not_flushed_when_the_log_was_lost_goes_down_with_the_next_flush() {
+    let mut gateway = lazy();
+    gateway.settings.report = Report::AtFlush;
+    let cache = gateway.start().await;
+    write(&cache, 0, 1, 8).await.unwrap();
+    cache.flush().await.unwrap();
+    write(&cache, 0, 2, 8).await.unwrap();
+    write(&cache, 8, 2, 8).await.unwrap();
+    cache.lose_log("its file was removed");
+    assert!(write(&cache, 16, 3, 8).await.is_err());
+    sleep(Duration::from_secs(10)).await;
+    let below = (far(&gateway, 0).await, far(&gateway, 8).await);
+    assert_eq!(below, (1, 0), "half an epoch is no consistent prefix");
+    assert!(cache.flush().await.is_err(), "it is nowhere else yet");
+    until("destage", || cache.statistics().dirty_slots == 0).await;
+    assert_eq!((far(&gateway, 0).await, far(&gateway, 8).await), (2, 2));
+    cache.flush().await.unwrap();
+    cache.stop().await.unwrap();
+}
+
 /// A gateway of 64 slots of memory with 200 slots of `1` in its log, of which the disk gives back the first
 /// `blocks` blocks only.
 async fn cut_short(gateway: &mut Gateway, blocks: u64) -> Arc<Cache> {
