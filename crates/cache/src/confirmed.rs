@@ -41,6 +41,11 @@ pub trait ConfirmedStore: Send + Sync {
 
     /// Makes the noted numbers stable. This may wait for a disk.
     fn sync(&self);
+
+    /// Local time of the newest note of the selected log, for people; `None` if it is not known.
+    fn noted_at(&self) -> Option<String> {
+        None
+    }
 }
 
 /// A [`ConfirmedStore`] in [`crate::Settings`].

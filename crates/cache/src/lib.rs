@@ -81,7 +81,7 @@ pub use log::{
 pub use mutant::Mutant;
 pub use nvram::{MappedFile, NvramWatch, StableMemory, length_for};
 pub use older::check_older;
-pub use open::Parts;
+pub use open::{Parts, check_nvram};
 pub use partner::{Answer, Half, Look, Member, Role, Surroundings, Timing};
 pub use refusal::{KeyRefusal, OpenError};
 pub use resize::ResizeError;

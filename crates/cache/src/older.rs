@@ -28,11 +28,34 @@ pub(crate) fn boot(settings: &Settings) -> Option<[u8; 16]> {
 
 /// Returns true if the machine has been rebooted since the log was open, or is another one, and the NVRAM was not
 /// declared to survive that. Then the NVRAM must not be used: some of its pages may be as old as the last time the system
-/// wrote them back, and the writes that are left would not be a consistent prefix.
+/// wrote them back, and the writes that are left would not be a consistent prefix. A boot id that cannot be read now
+/// counts as another one.
 pub(crate) fn is_nvram_void(settings: &Settings, superblock: &Superblock) -> bool {
     let is_in_use = superblock.immediate && !superblock.clean;
-    let boots = superblock.boot.map(BootId).zip(settings.boot);
-    is_in_use && boots.is_some_and(|(then, now)| now != then)
+    is_in_use && superblock.boot.is_some_and(|then| settings.boot != Some(BootId(then)))
+}
+
+/// Reports which acknowledged writes may be lost with an [NVRAM that is void](is_nvram_void). `slots` is how many
+/// blocks it has.
+pub(crate) fn tell_of_void_nvram(
+    settings: &Settings,
+    superblock: &Superblock,
+    found: &Scan,
+    slots: u32,
+) {
+    let confirmed_at =
+        settings.confirmed_in.as_ref().and_then(|ConfirmedIn(store)| store.noted_at());
+    tracing::warn!(
+        log = %superblock.instance,
+        write = found.complete,
+        segment = found.ring.next() - 1,
+        at_most = slots,
+        last_confirmed = confirmed_at.as_deref().unwrap_or("not known"),
+        "the machine was rebooted, and the NVRAM was not declared to survive that: the log ends at this \
+         write, and writes that were acknowledged after it are lost; they came while the next segment was \
+         being written, at_most so many blocks of 4096 bytes, and not later than about a second after \
+         last_confirmed"
+    );
 }
 
 /// Refuses an NVRAM that has not noted the newest segment of its log: it lacks the writes that were

@@ -55,6 +55,44 @@ pub struct Parts {
     pub nvram: Option<Box<dyn StableMemory>>,
 }
 
+/// Judges the NVRAM beside its log as an opening with these settings would. `log` is `None` if the log is not there
+/// yet. Changes nothing.
+///
+/// # Errors
+/// See [`OpenError`].
+pub async fn check_nvram(
+    settings: &Settings,
+    log: Option<&Stack>,
+    nvram: Option<Box<dyn StableMemory>>,
+) -> Result<(), OpenError> {
+    let Some(log) = log else { return check_new(nvram.as_deref(), settings) };
+    let superblock = match superblock(log).await {
+        Ok(superblock) => superblock,
+        Err(NoSuperblock::Blank) => return check_new(nvram.as_deref(), settings),
+        Err(error) => return Err(no_superblock(error)),
+    };
+    check_size(log, &superblock)?;
+    let is_void = older::is_nvram_void(settings, &superblock);
+    // The salt is for writes, and there are none.
+    let sealing = settings.log_key.clone().map(|key| (key, Salt::default()));
+    let wrong_key = wrong_key(settings, &superblock);
+    let opens = (sealing, wrong_key.is_none());
+    let nvram = look_at_nvram(nvram, &superblock, settings, opens, is_void)?;
+    check_held(&nvram.held, &superblock, settings)?;
+    if let Some(refusal) = wrong_key.filter(|_| !nvram.held.is_empty()) {
+        return Err(OpenError::Key(refusal));
+    }
+    let found = scan(log, &superblock, nvram.watermark, |_, _| {}).await;
+    let found = found.map_err(OpenError::Log)?;
+    if settings.accept_loss {
+        return Ok(());
+    }
+    if let Some(loss) = found.loss {
+        return Err(OpenError::Missing(loss));
+    }
+    nvram.check_noted(&superblock, &found)
+}
+
 /// Opens a cache, formatting a blank log.
 pub(crate) async fn open(
     settings: Settings,
@@ -90,7 +128,7 @@ pub(crate) async fn open(
     let confirmed = older::recall(&settings, &superblock)?;
     let is_void = older::is_nvram_void(&settings, &superblock);
     let opens = (sealing, wrong_key.is_none());
-    let mut nvram = open_nvram(nvram, &superblock, &settings, opens, is_void)?;
+    let mut nvram = look_at_nvram(nvram, &superblock, &settings, opens, is_void)?;
     check_held(&nvram.held, &superblock, &settings)?;
     if let Some(refusal) = wrong_key.filter(|_| !nvram.held.is_empty()) {
         return Err(OpenError::Key(refusal));
@@ -144,23 +182,14 @@ pub(crate) async fn open(
     }
     let newest = nvram.held.iter().map(|held| held.serial).fold(found.serial, u64::max);
     if !settings.accept_loss {
-        if let Some(noted) = nvram.noted.filter(|_| superblock.immediate && !superblock.clean) {
-            older::check_nvram(&superblock, &found, noted)?;
-        }
+        nvram.check_noted(&superblock, &found)?;
         if let Some(confirmed) = confirmed {
             older::check_confirmed(&settings, confirmed, (&superblock, &found), newest)?;
         }
     }
     if is_void {
-        tracing::warn!(
-            log = %superblock.instance,
-            write = found.complete,
-            segment = found.ring.next() - 1,
-            at_most = nvram.buffer.as_ref().map_or(0, Buffer::slots),
-            "the machine has started anew, and the NVRAM was not declared to survive that: the log ends at \
-             this write; writes are lost that were acknowledged after it, while the next segment was being \
-             written: at_most so many blocks of 4096 bytes"
-        );
+        let slots = nvram.buffer.as_ref().map_or(0, Buffer::slots);
+        older::tell_of_void_nvram(&settings, &superblock, &found, slots);
     }
     let dirty_flags = match &joining {
         Some(joining) => several(joining, &mut superblock, &mut table, &mut nvram)?,
@@ -179,10 +208,8 @@ pub(crate) async fn open(
     superblock.generation_first = found.ring.next();
     if wrong_key.is_some() {
         change_key(&mut superblock, &mut found, &settings);
-        // It holds nothing, as was checked, but what was in it before may be in clear.
-        if let Some(buffer) = &mut nvram.buffer {
-            buffer.clear_data();
-        }
+        // No slot is in use, as was checked, but older data may be in clear.
+        nvram.change.clears_data = true;
         epochs = self::epochs(&settings, &superblock, lower_geometry);
     }
     superblock.index_first = superblock.index_tail + found.index.frames.len() as u64;
@@ -190,26 +217,14 @@ pub(crate) async fn open(
     superblock.committed = found.ring.next() - 1;
     superblock.serial = newest;
     superblock.complete = found.complete;
+    // Until the claim is granted, the NVRAM and all that the superblock says about it stay as they were: this may be an
+    // older copy of the log, and the NVRAM may hold acknowledged writes of the newest one.
+    superblock.immediate &= !superblock.clean;
+    superblock.noted &= nvram.noted.is_some_and(|noted| noted >= superblock.committed);
     superblock.clean = false;
     // It may have grown: noted before the first slot of what is new can be in a segment.
     superblock.identity.geometry.blocks = lower_geometry.blocks;
-    superblock.immediate = settings.report.is_immediate() || !nvram.held.is_empty();
-    // Writes that the NVRAM holds from before keep the promise under which they were acknowledged.
-    let boot = older::boot(&settings);
     let was_stable = superblock.boot.is_none();
-    if nvram.held.is_empty() || !was_stable {
-        superblock.boot = boot;
-    }
-    if let Some(buffer) = &mut nvram.buffer {
-        // Everything up to here is stable, so that a crash from now on may rely on it.
-        buffer.note_begun(superblock.committed);
-        buffer.note_begun(superblock.committed);
-        superblock.noted = settings.report.is_immediate() && buffer.is_sound();
-    } else {
-        superblock.noted = false;
-    }
-    // From here on no other memory is believed to hold this log's writes.
-    superblock.nvram = nvram.mark;
     let alone = pair.as_ref().and_then(|mirror| mirror.alone());
     if let Some(alone) = alone {
         // It went on alone, perhaps without noting that here: one generation was for that.
@@ -235,6 +250,11 @@ pub(crate) async fn open(
     ownership::claim(&settings, asking, &log, &scratch, &mut superblock, told).await?;
     if alone.is_some() && lower.holding() != Holding::Held {
         return Err(OpenError::Unwitnessed);
+    }
+    let boot = older::boot(&settings);
+    if nvram.take_into_use(&mut superblock, &settings, boot)? {
+        superblock.sequence += 1;
+        write_copies(&log, &scratch, &superblock).await.map_err(OpenError::Log)?;
     }
 
     let counters = Counters::default();
@@ -493,9 +513,7 @@ fn forget_given_up(
     }
     let (void, held) = nvram.held.drain(..).partition(|held| is_void(held.slot));
     nvram.held = held;
-    if let Some(buffer) = &mut nvram.buffer {
-        void.iter().for_each(|held: &Held| buffer.release(held.index));
-    }
+    nvram.change.released.extend(void.iter().map(|held: &Held| held.index));
     given_up
 }
 
@@ -524,11 +542,10 @@ fn new_seals(settings: &Settings, superblock: &Superblock) -> Option<Seals> {
     settings.log_key.clone().map(|key| Seals::new(key, superblock.instance, blocks))
 }
 
-/// Gives a log without data the key of the settings. Its next segment is its first: none of another
-/// shape or another key is ever looked at again.
+/// Prepares a log without data for the key of the settings, which the superblock gets when the NVRAM is taken into
+/// use. Its next segment is its first: none of another shape or another key is ever looked at again.
 fn change_key(superblock: &mut Superblock, found: &mut Scan, settings: &Settings) {
     let key = settings.log_key.as_ref();
-    superblock.key = key.map(|key| key.check(&superblock.instance.0));
     superblock.segment_slots = superblock.segment_slots.min(most_segment_slots(key.is_some()));
     superblock.index_tail += found.index.frames.len() as u64;
     found.index = FoundIndex::default();
@@ -574,10 +591,78 @@ struct Found {
     watermark: Option<u64>,
     /// The newest segment that it has noted, stable or begun.
     noted: Option<u64>,
+    /// Made when nothing refuses the opening any more.
+    change: Change,
 }
 
-/// Looks into the NVRAM; takes it into use if it is new.
-fn open_nvram(
+/// The changes to an NVRAM before it is used.
+#[derive(Default)]
+struct Change {
+    /// The NVRAM is new to this log.
+    formats: bool,
+    /// Slots that hold nothing that the log needs.
+    released: Vec<u32>,
+    clears_data: bool,
+}
+
+impl Found {
+    /// Refuses an NVRAM that is an older copy of itself.
+    fn check_noted(&self, superblock: &Superblock, found: &Scan) -> Result<(), OpenError> {
+        match self.noted {
+            Some(noted) => older::check_nvram(superblock, found, noted),
+            None => Ok(()),
+        }
+    }
+
+    /// Makes the changes, and notes in the superblock what the log relies on from now on. Returns true if
+    /// the superblock says something new.
+    fn take_into_use(
+        &mut self,
+        superblock: &mut Superblock,
+        settings: &Settings,
+        boot: Option<[u8; 16]>,
+    ) -> Result<bool, OpenError> {
+        let is_immediate = settings.report.is_immediate();
+        let mut noted = false;
+        if let Some(buffer) = &mut self.buffer {
+            if self.change.formats {
+                buffer.format(superblock.instance, self.mark);
+            } else {
+                buffer.mend();
+                self.change.released.iter().for_each(|index| buffer.release(*index));
+                if self.change.clears_data {
+                    buffer.clear_data();
+                }
+            }
+            check_readable(buffer)?;
+            // Everything up to here is stable, so that a crash from now on may rely on it. Twice: a higher
+            // number that no longer holds may be in either cell.
+            buffer.note_begun(superblock.committed);
+            buffer.note_begun(superblock.committed);
+            noted = is_immediate && buffer.is_sound();
+        }
+        // Writes that the NVRAM holds from before keep the promise under which they were acknowledged.
+        let keeps_boot = !self.held.is_empty() && superblock.boot.is_none();
+        let key = settings.log_key.as_ref().map(|key| key.check(&superblock.instance.0));
+        let next = Superblock {
+            // Only now: the NVRAM has nothing any more that is in clear or under another key.
+            key,
+            immediate: is_immediate || !self.held.is_empty(),
+            boot: if keeps_boot { None } else { boot },
+            noted,
+            // From here on no other memory is believed to hold this log's writes.
+            nvram: self.mark,
+            ..superblock.clone()
+        };
+        let is_new = next != *superblock;
+        *superblock = next;
+        Ok(is_new)
+    }
+}
+
+/// Looks into the NVRAM, and decides what becomes of it. Changes nothing: what is found out later may still
+/// refuse the opening.
+fn look_at_nvram(
     memory: Option<Box<dyn StableMemory>>,
     superblock: &Superblock,
     settings: &Settings,
@@ -587,15 +672,17 @@ fn open_nvram(
     // Only then can acknowledged data be in the NVRAM alone.
     let needed = superblock.immediate && !superblock.clean && !settings.accept_loss && !is_void;
     let missing = |what: &str| Err(OpenError::NvramMissing(what.into()));
+    let mut change = Change::default();
     let Some(memory) = memory else {
         if settings.report.is_immediate() {
             return Err(OpenError::Settings("immediate report needs an NVRAM".into()));
         }
-        let none = Found { buffer: None, mark: 0, held: Vec::new(), watermark: None, noted: None };
+        let none =
+            Found { buffer: None, mark: 0, held: Vec::new(), watermark: None, noted: None, change };
         return if needed { missing("is not configured") } else { Ok(none) };
     };
     let instance = superblock.instance;
-    let (mut buffer, mut contents) = Buffer::open(memory, instance, sealing);
+    let (buffer, mut contents) = Buffer::open(memory, instance, sealing);
     check_readable(&buffer)?;
     let may_be_ours = matches!(
         contents,
@@ -621,7 +708,7 @@ fn open_nvram(
         }
         // What it holds is from before: the log has all that was acknowledged since.
         Contents::Ours { mark, held, watermark, .. } if mark == superblock.nvram => {
-            held.iter().for_each(|held| buffer.release(held.index));
+            change.released = held.iter().map(|held| held.index).collect();
             (mark, Vec::new(), Some(watermark), None)
         }
         Contents::Blank if needed => return missing("is blank"),
@@ -644,19 +731,18 @@ fn open_nvram(
         | Contents::DamagedSlots(_)
         | Contents::Other { .. } => {
             let [a, b, c, d, ..] = random(&superblock.identity.name);
-            let mark = u32::from_le_bytes([a, b, c, d]).max(1);
-            buffer.format(instance, mark);
-            (mark, Vec::new(), None, None)
+            change.formats = true;
+            (u32::from_le_bytes([a, b, c, d]).max(1), Vec::new(), None, None)
         }
     };
     check_readable(&buffer)?;
-    if settings.report.is_immediate() && buffer.slots() < LEAST_NVRAM_SLOTS {
+    let slots = if change.formats { buffer.most_slots() } else { buffer.slots() };
+    if settings.report.is_immediate() && slots < LEAST_NVRAM_SLOTS {
         return Err(OpenError::Settings(format!(
-            "the NVRAM has {} slots, immediate report needs at least {LEAST_NVRAM_SLOTS}",
-            buffer.slots()
+            "the NVRAM has {slots} slots, immediate report needs at least {LEAST_NVRAM_SLOTS}"
         )));
     }
-    Ok(Found { buffer: Some(buffer), mark, held, watermark, noted })
+    Ok(Found { buffer: Some(buffer), mark, held, watermark, noted, change })
 }
 
 /// Whether the writes that the NVRAM holds can be this volume's, and fit into memory.

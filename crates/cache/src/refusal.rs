@@ -4,7 +4,7 @@ use volume::Error;
 
 use crate::log::{recovery::Loss, superblock::InstanceId};
 
-/// Why a cache could not be opened. Nothing was changed.
+/// Why a cache could not be opened. What its log and its NVRAM hold was not changed.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// A setting is out of range.

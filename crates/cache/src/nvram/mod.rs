@@ -90,6 +90,8 @@ pub(crate) struct Buffer {
     free: Vec<u32>,
     /// Which cell of each pair in [`CELLS_AT`] is written next.
     next_cells: [usize; 2],
+    /// Headers that are damaged, each with what [`Buffer::mend`] writes in its place.
+    mending: Vec<(u32, [u8; ENTRY_BYTES])>,
     sealing: Option<Sealing>,
 }
 
@@ -121,7 +123,14 @@ impl Buffer {
             let sealer = key.for_nvram(&instance.0, &salt);
             Sealing { key, instance, salt, sealer, count: 0 }
         });
-        let mut buffer = Self { memory, slots, free: Vec::new(), next_cells: [0; 2], sealing };
+        let mut buffer = Self {
+            memory,
+            slots,
+            free: Vec::new(),
+            next_cells: [0; 2],
+            mending: Vec::new(),
+            sealing,
+        };
         let contents = buffer.contents(&header, instance);
         (buffer, contents)
     }
@@ -162,15 +171,15 @@ impl Buffer {
         if let Some(bad) = held.iter().find(|held| !self.data_is_whole(held.index)) {
             return Contents::DamagedSlots(format!("its data for slot {} is damaged", bad.slot));
         }
-        // Cleared, or it would count beside the one that is torn next.
+        // Torn headers are cleared, or they would count beside the one that is torn next.
         let void = damage.torn.iter().chain(&damage.unused);
-        void.for_each(|&index| self.write(entry_at(index), &[0; ENTRY_BYTES]));
-        damage.mended.iter().for_each(|(index, entry)| self.write(entry_at(*index), entry));
+        self.mending = void.map(|&index| (index, [0; ENTRY_BYTES])).collect();
+        self.mending.extend(&damage.mended);
         if damage.unused.len() + damage.mended.len() > 0 {
             tracing::warn!(
                 unused = damage.unused.len(),
                 used = damage.mended.len(),
-                "bits of slot headers in the NVRAM had flipped and are mended; nothing is lost"
+                "bits of slot headers in the NVRAM have flipped; nothing is lost"
             );
         }
         let pairs = [WATERMARK, BEGUN].map(|pair| self.pair(pair));
@@ -178,6 +187,13 @@ impl Buffer {
         let [watermark, begun] = pairs.map(|(number, _)| number);
         self.free = (0..slots).rev().filter(|i| held.iter().all(|h| h.index != *i)).collect();
         Contents::Ours { mark, held, watermark, begun }
+    }
+
+    /// Writes damaged headers anew, as [`Self::open`] has understood them.
+    pub fn mend(&mut self) {
+        for (index, entry) in std::mem::take(&mut self.mending) {
+            self.write(entry_at(index), &entry);
+        }
     }
 
     /// Zeros the data of all slots, of which none may be in use: what an earlier log or opening had put
@@ -194,7 +210,8 @@ impl Buffer {
     pub fn format(&mut self, instance: InstanceId, mark: u32) {
         // A crash in here leaves a blank or torn header, and then the slots do not count.
         self.write(0, &[0; HEADER_BYTES]);
-        self.slots = slots_in(self.memory.len());
+        self.mending.clear();
+        self.slots = self.most_slots();
         for slot in 0..self.slots {
             self.write(entry_at(slot), &[0; ENTRY_BYTES]);
         }
@@ -221,6 +238,11 @@ impl Buffer {
     /// replaced from now on.
     pub fn retire(&mut self) {
         self.write(0, &[0; HEADER_BYTES]);
+    }
+
+    /// How many slots the buffer has when it is formatted.
+    pub fn most_slots(&self) -> u32 {
+        slots_in(self.memory.len())
     }
 
     /// How many slots the buffer has.
@@ -307,8 +329,7 @@ impl Buffer {
     /// Copies the data of a slot; false if it is not what was put there.
     pub fn read(&self, held: Held, to: &mut [u8]) -> bool {
         self.memory.read(self.data_offset(held.index), to);
-        let mut entry = [0; ENTRY_BYTES];
-        self.memory.read(entry_at(held.index), &mut entry);
+        let entry = self.entry(held.index);
         let is_sealed = entry[ENTRY_FLAGS_AT] & SEALED != 0;
         let Some(sealing) = &self.sealing else { return !is_sealed };
         let sealer = sealing.key.for_nvram(&sealing.instance.0, &array(&entry, ENTRY_SALT_AT));
@@ -375,12 +396,17 @@ impl Buffer {
     }
 
     fn data_is_whole(&self, index: u32) -> bool {
-        let mut entry = [0; ENTRY_BYTES];
-        self.memory.read(entry_at(index), &mut entry);
-        let entry = if is_whole(&entry) { entry } else { mended(entry).unwrap_or(entry) };
+        let entry = self.entry(index);
         let mut data = vec![0; BLOCK_BYTES];
         self.memory.read(self.data_offset(index), &mut data);
         crc32c(&data) == u32_at(&entry, ENTRY_DATA_CHECKSUM_AT)
+    }
+
+    /// The header of a slot, mended if one bit of it has flipped.
+    fn entry(&self, index: u32) -> [u8; ENTRY_BYTES] {
+        let mut entry = [0; ENTRY_BYTES];
+        self.memory.read(entry_at(index), &mut entry);
+        if is_whole(&entry) { entry } else { mended(entry).unwrap_or(entry) }
     }
 
     fn data_offset(&self, index: u32) -> usize {
@@ -576,9 +602,11 @@ mod tests {
         for (index, bit) in [(1, 77), (2, 3), (2, 500), (3, 0)] {
             bytes[entry_at(index) + bit / 8] ^= 1 << (bit % 8);
         }
-        let (buffer, contents) = reopen(bytes);
+        let (mut buffer, contents) = reopen(bytes.clone());
         assert!(matches!(contents, Contents::Ours { held, .. } if held.len() == 1));
         assert_eq!(buffer.free(), 3);
+        assert!(dump(&buffer) == bytes, "a look changes nothing");
+        buffer.mend();
         assert!(dump(&buffer) == clean, "they are zeros again");
     }
 
@@ -590,8 +618,9 @@ mod tests {
             for index in 0..3 {
                 bytes[entry_at(index) + bit / 8] ^= 1 << (bit % 8);
             }
-            let (buffer, contents) = reopen(bytes);
+            let (mut buffer, contents) = reopen(bytes);
             assert!(matches!(contents, Contents::Ours { held, .. } if held.len() == 3), "{bit}");
+            buffer.mend();
             assert!(dump(&buffer) == clean, "{bit}");
         }
     }

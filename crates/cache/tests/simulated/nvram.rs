@@ -10,6 +10,7 @@ use std::{
 
 use crate::support::{
     confirmed::Confirmed,
+    far::Far,
     gateway::{Gateway, filled, read},
     memory::Memory,
 };
@@ -17,7 +18,8 @@ use cache::{BootId, Cache, MappedFile, NvramSurvives, OpenError, Parts, Report, 
 use sim::{CrashVolume, Rng};
 use tokio::time::timeout;
 use volume::{
-    Call, Durability, Error, Extent, Fault, Faults, Geometry, Lba, Rule, Stack, Symptom, Volume,
+    Call, Claim, Data, Durability, Error, Extent, Fault, Faults, Geometry, Holding, Io, Lba,
+    MemVolume, Rule, Stack, Symptom, Volume,
 };
 
 /// A gateway whose log disk can be hung and loses its power.
@@ -204,6 +206,89 @@ async fn an_older_nvram_is_refused_by_what_was_confirmed_though_no_segment_was_w
         *memory.0.lock() = newest;
         let cache = site.gateway.open().await;
         assert_eq!(read(&cache, 8, 8).await.unwrap(), [2; 8]);
+    }
+}
+
+/// A far volume whose claim is with another gateway.
+struct Claimed(Arc<Far>);
+
+impl Volume for Claimed {
+    fn geometry(&self) -> Geometry {
+        self.0.geometry()
+    }
+
+    fn read(&self, extent: Extent) -> Io<'_, Data> {
+        self.0.read(extent)
+    }
+
+    fn write(&self, lba: Lba, data: Data, durability: Durability) -> Io<'_, ()> {
+        self.0.write(lba, data, durability)
+    }
+
+    fn flush(&self) -> Io<'_, ()> {
+        self.0.flush()
+    }
+
+    fn discard(&self, extent: Extent) -> Io<'_, ()> {
+        self.0.discard(extent)
+    }
+
+    fn claim(&self, _: Claim) -> Io<'_, Holding> {
+        Box::pin(std::future::ready(Ok(Holding::Refused("another gateway has it".into()))))
+    }
+}
+
+/// A log disk with the content of another one.
+async fn copy_of(log: &Stack) -> Stack {
+    let blocks = log.geometry().blocks as u32;
+    let content = log.read(Extent { lba: Lba(0), blocks }).await.unwrap();
+    let copy = MemVolume::new(log.geometry());
+    copy.write(Lba(0), content, Durability::Volatile).await.unwrap();
+    Arc::new(copy)
+}
+
+/// The copy says that it was stopped cleanly, so that nothing in the NVRAM seems to be needed.
+#[tokio::test(start_paused = true)]
+async fn a_refused_older_log_leaves_the_nvram_to_the_newest_one() {
+    for (is_drained, is_claimed) in [(true, false), (false, false), (true, true), (false, true)] {
+        let what = format!("drained {is_drained}, claimed {is_claimed}");
+        let mut gateway = Gateway::new(1024).with_nvram();
+        gateway.settings.report = Report::Immediate;
+        gateway.settings.nvram_survives = NvramSurvives::PowerLoss;
+        if !is_claimed {
+            gateway.settings.confirmed_in = Some(Confirmed::default().store());
+        }
+        let memory = gateway.memory.clone().expect("it has one");
+        let cache = gateway.start().await;
+        stable(&cache, 0, 1).await.unwrap();
+        if is_drained {
+            cache.drain().await.unwrap();
+        }
+        // A drained log forgets its NVRAM at the stop, and any other keeps it.
+        cache.stop().await.unwrap();
+        drop(cache);
+        let (newest, older) = (gateway.log.clone(), copy_of(&gateway.log).await);
+        let faults = connect(&mut gateway, newest.clone());
+        let cache = gateway.open().await;
+        faults.add(Rule::always(Call::Any, Symptom::Hangs));
+        assert!(is_done(stable(&cache, 8, 2)).await, "only the NVRAM has it");
+        drop(cache);
+        let before = memory.0.lock().clone();
+        let lower: Stack = match is_claimed {
+            true => Arc::new(Claimed(gateway.far.clone())),
+            false => gateway.far.clone(),
+        };
+        let parts = Parts { lower, log: older, nvram: Some(Box::new(memory.clone())) };
+        let refused = Cache::open(gateway.settings.clone(), parts, gateway.identity()).await.err();
+        let is_right = match is_claimed {
+            true => matches!(refused, Some(OpenError::Claim(_))),
+            false => matches!(refused, Some(OpenError::Behind { .. })),
+        };
+        assert!(is_right, "{what}: {refused:?}");
+        assert!(*memory.0.lock() == before, "{what}: the NVRAM was changed");
+        gateway.log = newest;
+        let cache = gateway.open().await;
+        assert_eq!(read(&cache, 8, 8).await.unwrap(), [2; 8], "{what}");
     }
 }
 
@@ -545,4 +630,42 @@ fn every_opening_syncs_the_folder_of_the_file() {
         let open = || drop(MappedFile::open(&path, 65536).unwrap());
         assert_eq!(sim::openings_of(folder.path(), open).0, 1, "{times}");
     }
+}
+
+/// The blank file of the next start refused it, although the log had everything.
+#[tokio::test(start_paused = true)]
+async fn an_nvram_that_failed_is_not_needed_once_the_log_has_all_that_it_held() {
+    let mut site = Site::new(NvramSurvives::PowerLoss);
+    let left = Arc::new(AtomicUsize::new(usize::MAX));
+    let cache = open_with(&site.gateway, Failing::new(&left)).await.unwrap();
+    tokio::spawn(cache.run());
+    stable(&cache, 0, 1).await.unwrap();
+    left.store(0, Ordering::Relaxed);
+    stable(&cache, 8, 2).await.unwrap();
+    let before = copy_of(&(site.disk.clone() as Stack)).await;
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    drop(cache);
+    // Another file has its name by now.
+    site.gateway.memory = Some(Memory::new(256));
+    site.gateway.log = before;
+    let refused = site.gateway.try_open().await.err();
+    assert!(matches!(refused, Some(OpenError::NvramMissing(_))), "{refused:?}");
+    site.gateway.log = site.disk.clone();
+    let cache = site.gateway.open().await;
+    assert_eq!(read(&cache, 0, 16).await.unwrap(), [[1; 8], [2; 8]].concat());
+}
+
+/// The writes that it holds may be of an earlier boot.
+#[tokio::test(start_paused = true)]
+async fn an_nvram_that_need_not_survive_a_reboot_is_not_used_where_the_boot_is_not_known() {
+    let mut site = Site::new(NvramSurvives::Restart);
+    site.gateway.settings.boot = Some(boot(1));
+    let cache = site.gateway.open().await;
+    site.hang_log();
+    assert!(is_done(cache.write(Lba(0), filled(7, 8), Durability::Volatile)).await);
+    drop(cache);
+    site.power_cut(1);
+    site.gateway.settings.boot = None;
+    let cache = site.gateway.open().await;
+    assert_eq!(read(&cache, 0, 8).await.unwrap(), [0; 8]);
 }

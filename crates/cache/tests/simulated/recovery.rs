@@ -582,3 +582,24 @@ async fn a_record_of_confirmed_writes_that_cannot_be_used_is_not_taken_for_none(
     gateway.settings.confirmed_in = Some(ConfirmedIn(Arc::new(Damaged)));
     assert!(matches!(refusal(&gateway).await, OpenError::Confirmed(_)));
 }
+
+/// The copy that was not put back is newer, and counts.
+#[tokio::test(start_paused = true)]
+async fn one_superblock_of_an_older_copy_loses_nothing() {
+    for (block, is_drained) in [(0, false), (1, false), (0, true), (1, true)] {
+        let gateway = Gateway::new(LOG);
+        let cache = gateway.start().await;
+        write(&cache, 0, 1, 8).await.unwrap();
+        cache.drain().await.unwrap();
+        let older = copy_of(&gateway.log).await[block * 4096..][..4096].to_vec();
+        write(&cache, 0, 2, 8).await.unwrap();
+        write(&cache, 8, 2, 8).await.unwrap();
+        if is_drained {
+            cache.drain().await.unwrap();
+        }
+        drop(cache);
+        set_block(&gateway.log, block as u64, older).await;
+        let cache = gateway.open().await;
+        assert_eq!(read(&cache, 0, 16).await.unwrap(), [2; 16], "block {block}");
+    }
+}
