@@ -11,7 +11,7 @@ use sha2::{Digest as _, Sha256};
 use super::record::{Record, Storage, now};
 use crate::{
     failure::{Failure, NotOpened},
-    settings::{self, Settings},
+    settings::{self, Layer, Settings},
     state, state_folder, whole_file,
 };
 
@@ -23,6 +23,8 @@ pub struct Records {
     config: PathBuf,
     /// The settings name no `state` folder.
     is_beside_settings: bool,
+    /// The logs of all caches of the settings.
+    pub(super) logs: Vec<PathBuf>,
 }
 
 /// Keeps records for one user of storage: a unit or a common cache.
@@ -44,6 +46,7 @@ impl Records {
             folder: settings.records_folder(),
             config: settings.file.clone(),
             is_beside_settings: settings.state.is_none(),
+            logs: logs(settings),
         }
     }
 
@@ -101,8 +104,7 @@ impl Records {
         removed.map(|()| true).map_err(|error| self.cannot("remove", &file, &error))
     }
 
-    /// All records that can be read. Only messages and hints come from this list: a record that is
-    /// damaged is reported when its own path is opened.
+    /// All records that can be read. A record that is damaged is reported when its own path is opened.
     pub fn all(&self) -> Vec<Record> {
         let entries = fs::read_dir(&self.folder).into_iter().flatten().flatten();
         let files = entries.map(|entry| entry.path());
@@ -157,6 +159,18 @@ impl Recorder {
     pub(super) fn record(&self, path: PathBuf, storage: Storage) -> Record {
         Record { path, used_by: self.used_by.clone(), opened: now(), storage }
     }
+}
+
+fn logs(settings: &Settings) -> Vec<PathBuf> {
+    let layers =
+        settings.target.iter().flat_map(|target| &target.unit).flat_map(|unit| &unit.stack);
+    let caches = layers.filter_map(|layer| match layer {
+        Layer::Cache(cache) => Some(cache),
+        _ => None,
+    });
+    let caches = caches.chain(settings.common_cache.iter().map(|common| &common.cache));
+    let paths = caches.flat_map(|cache| [Some(&cache.log), cache.log_mirror.as_ref()]).flatten();
+    paths.filter_map(|path| absolute(path).ok()).collect()
 }
 
 /// The path under which a file is recorded. Its folder is resolved, so that two names of one folder

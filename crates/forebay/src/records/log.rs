@@ -24,10 +24,16 @@ pub struct LogRecords {
     recorder: Recorder,
     /// The log, and the other half of its mirror.
     paths: Vec<PathBuf>,
-    /// Records of logs that may hold acknowledged data.
+    /// Instance ids in the records of these paths.
+    known: Vec<String>,
+    /// Records of these paths that say that the log may hold acknowledged data.
     expected: Vec<(Record, LogIdentity)>,
+    /// Records of other paths that no cache of the settings names: each is of a log that the same user had there, and
+    /// that may hold acknowledged data.
+    elsewhere: Vec<(Record, LogIdentity)>,
     /// Mirror legs that the log had before and no longer has.
     former: Vec<PathBuf>,
+    accept_loss: bool,
 }
 
 /// The records of a log that is open.
@@ -45,11 +51,11 @@ struct State {
 }
 
 impl Recorder {
-    /// The records of a cache's log. Refuses if they say that it holds data, and no file of it is
-    /// there. Changes nothing.
+    /// The records of a cache's log. Refuses if they say that it holds data, or that a log under a former path
+    /// does, and no file of it is there. Changes nothing.
     pub fn look_at_log(&self, cache: &Cache) -> Result<LogRecords, NotOpened> {
         let mut paths = Vec::new();
-        let (mut expected, mut former) = (Vec::new(), Vec::new());
+        let (mut expected, mut former, mut known) = (Vec::new(), Vec::new(), Vec::new());
         for path in [Some(&cache.log), cache.log_mirror.as_ref()].into_iter().flatten() {
             paths.push(absolute(path)?);
             let Some(record) = self.records.load(path)? else { continue };
@@ -58,6 +64,7 @@ impl Recorder {
                 Storage::Volume(_) => return Err(self.another_kind(&record, "the volume")),
             };
             former.extend(log.mirror.clone());
+            known.push(log.instance.clone());
             // The exported log was taken elsewhere, and the log that is adopted here replaces it.
             let is_replaced = log.is_exported && cache.takes_over;
             if record.may_hold_data() && !cache.accept_loss && !is_replaced {
@@ -65,11 +72,30 @@ impl Recorder {
             }
         }
         former.retain(|path| !paths.contains(path));
-        let records = LogRecords { recorder: self.clone(), paths, expected, former };
+        let elsewhere = self.logs_elsewhere(&paths);
+        let (recorder, accept_loss) = (self.clone(), cache.accept_loss);
+        let records =
+            LogRecords { recorder, paths, known, expected, elsewhere, former, accept_loss };
         if records.paths.iter().all(|path| is_missing(path)) {
             records.refuse("is missing")?;
+            records.refuse_elsewhere("is missing")?;
         }
         Ok(records)
+    }
+
+    /// See [`LogRecords`].
+    fn logs_elsewhere(&self, paths: &[PathBuf]) -> Vec<(Record, LogIdentity)> {
+        let is_named = |path: &PathBuf| paths.contains(path) || self.records.logs.contains(path);
+        let lost = self.records.all().into_iter().filter_map(|record| {
+            let Storage::Log(log) = &record.storage else { return None };
+            let is_it = record.used_by == self.used_by
+                && record.may_hold_data()
+                && !log.is_exported
+                && !is_named(&record.path);
+            let log = log.clone();
+            is_it.then_some((record, log))
+        });
+        lost.collect()
     }
 }
 
@@ -77,29 +103,57 @@ impl LogRecords {
     /// Compares the instance id of the log that was found with the records; `None`: the log is blank.
     pub fn check(&self, found: Option<&str>) -> Result<(), NotOpened> {
         match found {
-            None => self.refuse("is blank"),
+            None => {
+                self.refuse("is blank")?;
+                self.refuse_elsewhere("is blank")
+            }
             Some(found) if self.expected.iter().any(|(_, log)| log.instance != found) => {
                 self.refuse(&format!("was replaced by another log, instance {found}"))
             }
-            Some(_) => Ok(()),
+            // The log was in use here before: it did not take the place of one elsewhere.
+            Some(found) if self.known.iter().any(|instance| instance == found) => Ok(()),
+            // The log was moved here.
+            Some(found) if self.elsewhere.iter().all(|(_, log)| log.instance == found) => Ok(()),
+            Some(found) => self.refuse_elsewhere(&format!("is another log, instance {found}")),
         }
+    }
+
+    /// Fails if a log under a former path may hold acknowledged data. `what` says what is under the path of now.
+    fn refuse_elsewhere(&self, what: &str) -> Result<(), NotOpened> {
+        let Some((record, log)) = self.elsewhere.first().filter(|_| !self.accept_loss) else {
+            return Ok(());
+        };
+        let (former, now) = (&record.path, &self.paths[0]);
+        let failure = Failure::new(format!(
+            "the log {} of {} {what}, and the log that was at {} before is not named any more: its record \
+             says instance {}, last opened {}, {}",
+            now.display(),
+            record.used_by,
+            former.display(),
+            log.instance,
+            record.opened,
+            held(log)
+        ));
+        let remedy = format!(
+            "name {} as the log again, or move that file to {}, and {}; to give up what it holds: `{}`",
+            former.display(),
+            now.display(),
+            self.recorder.again(),
+            self.recorder.records.forget_command(former, true)
+        );
+        Err(NotOpened::Refused(failure.remedy(remedy)))
     }
 
     /// Fails if a record says that the log may hold acknowledged data.
     fn refuse(&self, what: &str) -> Result<(), NotOpened> {
         let Some((record, log)) = self.expected.first() else { return Ok(()) };
         let path = record.path.display();
-        let held = match log.dirty_bytes {
-            0 => "acknowledged writes may be in it alone".to_owned(),
-            bytes => format!(
-                "at least {} ({bytes} bytes) of acknowledged writes were in it alone (noted {})",
-                about(bytes),
-                log.noted
-            ),
-        };
         let failure = Failure::new(format!(
-            "the log {path} of {} {what}: its record says instance {}, last opened {}, {held}",
-            record.used_by, log.instance, record.opened
+            "the log {path} of {} {what}: its record says instance {}, last opened {}, {}",
+            record.used_by,
+            log.instance,
+            record.opened,
+            held(log)
         ));
         let forget = self.recorder.records.forget_command(&record.path, true);
         let remedy = match log.is_exported {
@@ -126,7 +180,10 @@ impl LogRecords {
         dirty_bytes: u64,
         writes_back: bool,
     ) -> Result<Arc<KeptLog>, Failure> {
-        let Self { recorder, paths, former, .. } = self;
+        let Self { recorder, paths, elsewhere, mut former, accept_loss, .. } = self;
+        let is_settled = |log: &LogIdentity| accept_loss || log.instance == instance;
+        let settled = elsewhere.into_iter().filter(|(_, log)| is_settled(log));
+        former.extend(settled.map(|(record, _)| record.path));
         let log = LogIdentity {
             instance,
             dirty_bytes,
@@ -210,6 +267,18 @@ impl KeptLog {
             self.recorder.records.keep(&record)?;
         }
         Ok(())
+    }
+}
+
+/// Says what only a log had when its record was written.
+fn held(log: &LogIdentity) -> String {
+    match log.dirty_bytes {
+        0 => "acknowledged writes may be in it alone".to_owned(),
+        bytes => format!(
+            "at least {} ({bytes} bytes) of acknowledged writes were in it alone (noted {})",
+            about(bytes),
+            log.noted
+        ),
     }
 }
 
