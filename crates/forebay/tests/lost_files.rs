@@ -244,6 +244,31 @@ async fn a_removed_half_of_a_log_is_left_out_and_the_other_one_goes_on() {
     assert_written(&*volume, block + 1).await;
 }
 
+/// Nobody noticed, and the stop said that the next start would recover what was gone.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_log_that_has_lost_both_its_halves_sends_all_that_it_has_to_the_node() {
+    let pair = Pair::new("log_mirror = 'second.log'\n");
+    let volume = connect(pair.near.address, GATEWAY).await;
+    for block in 0..64 {
+        write(&*volume, block, 1).await.expect("written");
+    }
+    fs::remove_file(pair.place.path("second.log")).expect("it is there");
+    fs::remove_file(&pair.log).expect("it is there");
+    let (more, taken) = write_until_refused(&*volume, 64).await;
+    assert!(taken < Duration::from_secs(5), "it took {taken:?}");
+    eventually("the lost log", || pair.said("log_error").contains("its other half")).await;
+    eventually("destage", || pair.near.figure("cache", "dirty_bytes") == 0).await;
+    volume.flush().await.expect("all is at the node");
+    assert_written(&*connect(pair.far.address, NODE).await, 64 + more).await;
+    let Pair { place, far, near, .. } = pair;
+    assert!(near.terminate().0.success());
+    let more_keys = format!("{LAZY}log_mirror = 'second.log'\n");
+    let near = place.serve("gateway", &gateway(place.folder.path(), far.address, &more_keys));
+    let volume = connect(near.address, GATEWAY).await;
+    assert_written(&*volume, 64 + more).await;
+    write(&*volume, 0, 2).await.expect("written");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_removed_volume_file_is_read_and_not_written_any_more() {
     let place = Place::new();

@@ -1,52 +1,69 @@
 //! What a cache's log lies on: a file or device, or a mirror of two.
 
-use std::{path::Path, sync::Arc};
+use std::{
+    path::Path,
+    sync::{Arc, Weak},
+    time::Duration,
+};
 
 use parking_lot::Mutex;
 
 use serde_json::{Map, Value, json};
-use volume::{FileVolume, Mirror, MirrorError, Options, Stack, Standing, Volume};
+use volume::{FileVolume, Holding, Mirror, MirrorError, Options, Stack, Standing, Volume};
 
 use super::{file, object, watch};
-use crate::{failure::Failure, settings::Cache};
+use crate::{
+    failure::{Failure, NotOpened},
+    settings::Cache,
+};
+
+/// The file or device of a log, or those of the halves that are there.
+type Files = Arc<Mutex<Vec<Option<Arc<FileVolume>>>>>;
 
 /// The log disk of a cache.
 pub struct LogDisk {
     volume: Stack,
     mirror: Option<Arc<Mirror>>,
-    /// The file or device, or those of the halves that are there.
-    files: Mutex<Vec<Option<Arc<FileVolume>>>>,
+    files: Files,
     settings: Cache,
 }
 
 impl LogDisk {
-    /// Opens it, or makes it. Of a mirror one half may be missing.
-    pub async fn open(settings: &Cache) -> Result<Self, Failure> {
+    /// Opens it, or makes it. Of a mirror one half may be missing. A file or device that cannot be used keeps only the
+    /// units of this cache from being served.
+    pub async fn open(settings: &Cache) -> Result<Self, NotOpened> {
         let settings = settings.clone();
         let Some(second) = &settings.log_mirror else {
-            let volume = Arc::new(file::open(file::log_options(&settings, &settings.log)).await?);
-            let files = Mutex::new(vec![Some(Arc::clone(&volume))]);
+            let opened = file::open(file::log_options(&settings, &settings.log)).await;
+            let volume = Arc::new(opened.map_err(NotOpened::Refused)?);
+            let files = Arc::new(Mutex::new(vec![Some(Arc::clone(&volume))]));
             return Ok(Self { volume, mirror: None, files, settings });
         };
         let mut opened = Vec::new();
         for path in [&settings.log, second] {
             opened.push(file::open(file::log_options(&settings, path)).await);
         }
-        let files = there(opened)?;
+        let files = there(opened).map_err(NotOpened::Refused)?;
         files.iter().flatten().for_each(|file| watch::fence(file, true));
         let opened = files.clone().map(|file| file.map(|file| file as Stack));
         let mut id = [0; 16];
         getrandom::fill(&mut id)
             .map_err(|error| Failure::new(format!("the system has no random bytes: {error}")))?;
         let mirror = Mirror::open(opened, id, settings.log_degraded).await;
-        let mirror = Arc::new(mirror.map_err(|error| refusal(&settings, &error))?);
+        let refused = |error| NotOpened::Refused(refusal(&settings, &error));
+        let mirror = Arc::new(mirror.map_err(refused)?);
         let volume = Arc::clone(&mirror) as Stack;
-        Ok(Self { volume, mirror: Some(mirror), files: Mutex::new(files.into()), settings })
+        Ok(Self {
+            volume,
+            mirror: Some(mirror),
+            files: Arc::new(Mutex::new(files.into())),
+            settings,
+        })
     }
 
     /// That of a pair, which is put together already.
     pub fn of_pair(settings: &Cache, mirror: Arc<Mirror>) -> Self {
-        let (files, settings) = (Mutex::default(), settings.clone());
+        let (files, settings) = (Files::default(), settings.clone());
         Self { volume: Arc::clone(&mirror) as Stack, mirror: Some(mirror), files, settings }
     }
 
@@ -127,10 +144,16 @@ impl LogDisk {
     }
 
     /// Starts the check of the log's file, which reports a lost file to the cache. A lost mirror leg accepts
-    /// no writes instead, and the mirror goes on with the other one.
+    /// no writes instead, and the mirror goes on with the other one; the cache hears of the last one.
     pub fn watch(&self, cache: &Arc<::cache::Cache>) {
-        if self.mirror.is_none() {
-            self.present().iter().for_each(|file| watch::log(cache, file));
+        match &self.mirror {
+            None => self.present().iter().for_each(|file| watch::log(cache, file)),
+            // The half of a pair is checked where it is opened, and the partner has the other one.
+            Some(_) if self.present().is_empty() => {}
+            Some(mirror) => {
+                let halves = (Arc::downgrade(mirror), Arc::clone(&self.files));
+                tokio::spawn(watch_halves(Arc::downgrade(cache), halves));
+            }
         }
     }
 
@@ -168,6 +191,57 @@ impl LogDisk {
         object(json!({ "log_halves": halves, "log_zeroed_blocks": mirror.zeroed() }))
     }
 }
+
+/// Reports a mirrored log to its cache as lost when no half that has everything is left under its name. The open files
+/// take writes again then: the cache acknowledges none because of them, and destage can send everything.
+async fn watch_halves(cache: Weak<::cache::Cache>, (mirror, files): (Weak<Mirror>, Files)) {
+    let mut is_lost = false;
+    loop {
+        tokio::time::sleep(LOOK_EVERY).await;
+        let (Some(cache), Some(mirror)) = (cache.upgrade(), mirror.upgrade()) else { return };
+        // An exported log takes nothing any more, and is about to be moved away.
+        if matches!(cache.holding(), Holding::Refused(_)) {
+            continue;
+        }
+        let halves = files.lock().clone();
+        let look = move || {
+            let changed = |file: Option<&Arc<FileVolume>>| {
+                Some((file?.path().display().to_string(), file?.change()?))
+            };
+            let changes = halves.iter().map(|half| changed(half.as_ref())).collect::<Vec<_>>();
+            (changes, halves)
+        };
+        let Ok((changes, halves)) = tokio::task::spawn_blocking(look).await else { return };
+        if !is_lost {
+            let standings = mirror.standings();
+            let is_whole = |(standing, change): (&Standing, &Option<_>)| {
+                *standing == Standing::InSync && change.is_none()
+            };
+            let mut lost = changes.iter().flatten();
+            let Some((path, change)) = lost.next() else { continue };
+            if standings.iter().zip(&changes).any(is_whole) {
+                continue;
+            }
+            is_lost = true;
+            cache.lose_log(&format!(
+                "the log {path}, and its other half is not there either: {change}"
+            ));
+            tracing::error!(
+                log = path,
+                what = %change,
+                dirty_bytes = cache.statistics().dirty_bytes,
+                "both halves of the log are lost: it acknowledges no more writes, and destage sends what it \
+                 holds to the far volume; let this process run until `forebay status` shows dirty_bytes 0, \
+                 and restart it then"
+            );
+        }
+        // Each time: another check may refuse their writes later than this one has noticed.
+        halves.iter().flatten().for_each(|file| file.unfence());
+    }
+}
+
+/// Two checks a second: a file that is lost must be noticed within one second.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
 
 /// Gives the file system back what a file has beyond so many bytes.
 async fn cut(file: &Arc<FileVolume>, bytes: u64) -> Result<(), Failure> {
@@ -300,6 +374,7 @@ mod tests {
 
     async fn refused(settings: &Cache) -> String {
         let refused = LogDisk::open(settings).await.err().expect("it is no mirror");
+        let NotOpened::Refused(refused) = refused else { panic!("it ends the start: {refused:?}") };
         format!("{refused} {}", refused.remedy.clone().unwrap_or_default())
     }
 
