@@ -215,6 +215,7 @@ async fn look_at_log(cache: &settings::Cache, recorder: &Recorder) -> Result<Str
         Some(_) => None,
     };
     if !stack::log_exists(cache) && cache.log_size.is_some() {
+        stack::check_nvram(cache, None).await?;
         if let Some(second) = &cache.log_mirror {
             would_be_made(&stack::log_options(cache, second), "")?;
         }
@@ -225,7 +226,9 @@ async fn look_at_log(cache: &settings::Cache, recorder: &Recorder) -> Result<Str
     if let Some(records) = records {
         records.check(stack::instance(cache, &log).await?.as_deref())?;
     }
-    stack::describe_log(cache, &log).await
+    let found = stack::describe_log(cache, &log).await?;
+    stack::check_nvram(cache, Some(&log)).await?;
+    Ok(found)
 }
 
 /// The half of a pair's log.

@@ -109,6 +109,13 @@ impl ConfirmedStore for ConfirmedFiles {
             self.tell(&path, file.sync_data());
         }
     }
+
+    fn noted_at(&self) -> Option<String> {
+        let open = self.open.lock();
+        let modified = open.as_ref()?.file.metadata().ok()?.modified().ok()?;
+        let time = jiff::Timestamp::try_from(modified).ok()?.to_zoned(jiff::tz::TimeZone::system());
+        Some(time.strftime("%Y-%m-%dT%H:%M:%S%:z").to_string())
+    }
 }
 
 impl ConfirmedFiles {

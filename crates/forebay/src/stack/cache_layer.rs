@@ -109,17 +109,20 @@ fn owner(info: &LogInfo) -> Known {
 }
 
 /// The volume that the data of the log in this volume belongs to.
-pub async fn known(settings: &settings::Cache, log: &Stack) -> Result<Option<Known>, Failure> {
+pub async fn known(settings: &settings::Cache, log: &Stack) -> Result<Option<Known>, NotOpened> {
     Ok(look(settings, log).await?.as_ref().map(owner))
 }
 
 /// The instance id of the log in this volume; none if it was never used.
-pub async fn instance(settings: &settings::Cache, log: &Stack) -> Result<Option<String>, Failure> {
+pub async fn instance(
+    settings: &settings::Cache,
+    log: &Stack,
+) -> Result<Option<String>, NotOpened> {
     Ok(look(settings, log).await?.map(|info| info.instance.to_string()))
 }
 
 /// Opens or makes the log and reads what it says of itself.
-pub async fn open_log(settings: &settings::Cache) -> Result<Log, Failure> {
+pub async fn open_log(settings: &settings::Cache) -> Result<Log, NotOpened> {
     let disk = LogDisk::open(settings).await?;
     let info = look(settings, &disk.volume()).await?;
     Ok(Log { disk, info, pair: None, records: None })
@@ -138,7 +141,10 @@ pub async fn open_recorded_log(
 }
 
 /// The log of a pair, put together, and what it says of itself.
-pub async fn log_of_pair(settings: &settings::Cache, mirror: Arc<Mirror>) -> Result<Log, Failure> {
+pub async fn log_of_pair(
+    settings: &settings::Cache,
+    mirror: Arc<Mirror>,
+) -> Result<Log, NotOpened> {
     let info = look(settings, &(Arc::clone(&mirror) as Stack)).await?;
     let disk = LogDisk::of_pair(settings, Arc::clone(&mirror));
     // A pair has a claim at the node, which names the log, so its mirror legs need no record.
@@ -654,7 +660,8 @@ fn watch_files(
 /// An NVRAM, and how to see what becomes of its file.
 type Nvram = (Box<dyn StableMemory>, NvramWatch);
 
-fn nvram(settings: &settings::Cache) -> Result<Option<Nvram>, Failure> {
+/// Opens or makes the NVRAM of a cache, if it has one.
+fn nvram(settings: &settings::Cache) -> Result<Option<Nvram>, NotOpened> {
     let Some(path) = &settings.nvram else { return Ok(None) };
     let opened = MappedFile::open(path, settings.nvram_size.0);
     let opened = match settings.nvram_survives {
@@ -666,14 +673,16 @@ fn nvram(settings: &settings::Cache) -> Result<Option<Nvram>, Failure> {
         Ok((Box::new(opened) as Box<dyn StableMemory>, watch))
     });
     let watched = watched.map_err(|error| {
-        Failure::new(format!("cannot use the NVRAM file {}: {error}", path.display()))
-            .remedy(file::io_remedy(&error, path))
+        let failure =
+            Failure::new(format!("cannot use the NVRAM file {}: {error}", path.display()));
+        NotOpened::Refused(failure.remedy(file::io_remedy(&error, path)))
     })?;
     Ok(Some(watched))
 }
 
-fn behaviour(settings: &settings::Cache, owner: &str) -> Result<cache::Settings, Failure> {
-    let key = settings.key().map(|key| key_file::open(&key)).transpose()?;
+fn behaviour(settings: &settings::Cache, owner: &str) -> Result<cache::Settings, NotOpened> {
+    let key = settings.key().map(|key| key_file::open(&key)).transpose();
+    let key = key.map_err(NotOpened::Refused)?;
     let millis =
         |span: crate::quantity::Span| u64::try_from(span.0.as_millis()).unwrap_or(u64::MAX).max(1);
     let bytes = |size: crate::quantity::Size| u32::try_from(size.0).unwrap_or(u32::MAX);
@@ -739,11 +748,11 @@ pub async fn dirty_of(
 }
 
 /// What a log says of itself; nothing if it was never used.
-async fn look(settings: &settings::Cache, log: &Stack) -> Result<Option<LogInfo>, Failure> {
+async fn look(settings: &settings::Cache, log: &Stack) -> Result<Option<LogInfo>, NotOpened> {
     match cache::inspect(log).await {
         Ok(info) => Ok(Some(info)),
         Err(InspectError::Blank) => Ok(None),
-        Err(InspectError::Open(error)) => Err(refusal(settings, &error)),
+        Err(InspectError::Open(error)) => Err(not_opened(settings, &error)),
     }
 }
 
@@ -809,11 +818,48 @@ fn check_older(settings: &settings::Cache, info: &LogInfo) -> Result<(), OpenErr
     cache::check_older(info, nvram, confirmed, confirmed::boot_id())
 }
 
+/// Fails if `serve` would refuse the NVRAM beside this log, or the log beside it. `log` is `None` if the log is
+/// not there yet. Changes nothing.
+pub async fn check_nvram(settings: &settings::Cache, log: Option<&Stack>) -> Result<(), Failure> {
+    let memory: Option<Box<dyn StableMemory>> = match &settings.nvram {
+        None => None,
+        Some(path) if has_content(path) => {
+            match MappedFile::open(path, settings.nvram_size.0) {
+                Ok(memory) => Some(Box::new(memory)),
+                // That a process has it, or why it cannot be used, is reported of the file itself.
+                Err(_) => return Ok(()),
+            }
+        }
+        Some(_) => Some(Box::new(Blank(cache::length_for(settings.nvram_size.0 / 4096) as usize))),
+    };
+    let behaviour = behaviour(settings, "")?;
+    let judged = cache::check_nvram(&behaviour, log, memory).await;
+    judged.map_err(|error| refusal(settings, &error))
+}
+
+/// The memory of an NVRAM file that is not there yet.
+struct Blank(usize);
+
+impl StableMemory for Blank {
+    fn len(&self) -> usize {
+        self.0
+    }
+
+    fn read(&self, _offset: usize, to: &mut [u8]) {
+        to.fill(0);
+    }
+
+    fn write(&mut self, _offset: usize, _from: &[u8]) {}
+}
+
+fn has_content(path: &Path) -> bool {
+    std::fs::metadata(path).is_ok_and(|found| found.len() > 0)
+}
+
 /// The NVRAM file, if it is there and can be read: one that is not there would be made.
 fn existing_nvram(settings: &settings::Cache) -> Option<MappedFile> {
     let path = settings.nvram.as_ref()?;
-    let has_content = std::fs::metadata(path).is_ok_and(|found| found.len() > 0);
-    has_content.then(|| MappedFile::open(path, settings.nvram_size.0).ok()).flatten()
+    has_content(path).then(|| MappedFile::open(path, settings.nvram_size.0).ok()).flatten()
 }
 
 /// Whether a log with data in it is encrypted though no key is given, or the reverse. Whether it is the

@@ -41,7 +41,9 @@ use crate::{
     settings::{self, FaultError, IscsiName, Layer, Operation, Unit},
     status::{EnsembleStatus, LayerStatus},
 };
-pub use cache_layer::{CacheLayer, Log, describe_log, dirty_of, instance, known, open_log};
+pub use cache_layer::{
+    CacheLayer, Log, check_nvram, describe_log, dirty_of, instance, known, open_log,
+};
 pub use common::{known_as_unit, known_by, open_common};
 pub use file::{io_remedy, log_options, open as open_file, open_half, options, refusal};
 pub use log_disk::{exists as log_exists, half, look as look_at_log};

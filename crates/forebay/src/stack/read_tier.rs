@@ -7,7 +7,10 @@ use serde_json::{Map, Value, json};
 use volume::{OpenError, Options, Stack, UntrustedLink};
 
 use super::{file, object, watch};
-use crate::{failure::Failure, settings};
+use crate::{
+    failure::{Failure, NotOpened},
+    settings,
+};
 
 /// What a cache asks of the disk of its tier. One that is there has the size that it has. It is not filled:
 /// what was never written is never read.
@@ -22,8 +25,8 @@ pub fn options(cache: &settings::Cache, path: &Path) -> Options {
 }
 
 /// Gives the cache its tier, if the settings name one. One whose disk is gone or broken is told of, and
-/// the cache serves without.
-pub async fn open(settings: &settings::Cache, cache: &Arc<Cache>) -> Result<(), Failure> {
+/// the cache serves without. One that holds something else keeps only the units of this cache from being served.
+pub async fn open(settings: &settings::Cache, cache: &Arc<Cache>) -> Result<(), NotOpened> {
     let Some(path) = &settings.read_tier else { return Ok(()) };
     let disk = match file::try_open(options(settings, path)).await? {
         Ok(volume) => Arc::new(volume),
@@ -31,10 +34,11 @@ pub async fn open(settings: &settings::Cache, cache: &Arc<Cache>) -> Result<(), 
             cache.go_without_tier(format!("cannot {doing} it: {source}").into());
             return Ok(());
         }
-        Err(error) => return Err(file::refusal(&error)),
+        Err(error) => return Err(NotOpened::Refused(file::refusal(&error))),
     };
     watch::tier(cache, &disk);
-    cache.use_tier(disk as Stack).await.map_err(|error| refusal(path, &error))
+    let used = cache.use_tier(disk as Stack).await;
+    used.map_err(|error| NotOpened::Refused(refusal(path, &error)))
 }
 
 /// Why a disk is not taken, and what to do.
