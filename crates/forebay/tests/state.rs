@@ -346,6 +346,101 @@ async fn a_volume_that_has_grown_is_recorded_with_its_new_size() {
     assert!(refused(&told).contains("was cut to 8388608 bytes"));
 }
 
+/// The file has its full size again as soon as somebody writes behind the new end, and zeros in between.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_volume_file_that_is_cut_short_in_use_takes_no_writes_and_is_refused_at_the_next_start() {
+    let place = Place::new();
+    let settings = two_volumes(&place, "").replace(", size = '8MiB'", "");
+    written(&place, "").await;
+    let events = std::fs::File::create(place.path("events")).expect("made");
+    let serving = place.serve_with("node", &settings, events);
+    let volume = connect(serving.address, NODE).await;
+    let file = std::fs::File::options().write(true).open(place.path("disk.img")).expect("there");
+    file.set_len(4 << 20).expect("cut");
+    // A look at the size must not make the smaller one count.
+    serving.status();
+    let told = || std::fs::read_to_string(place.path("events")).expect("text");
+    eventually("an event", || told().contains("was cut short to 4194304 of 8388608 bytes")).await;
+    assert!(told().contains("the bytes behind its new end are lost"), "{}", told());
+    assert!(put(&*volume, 3, 7).await.is_err(), "it takes no more writes");
+    assert!(put(&*volume, 2047, 7).await.is_err(), "nor behind the end");
+    assert!(volume.flush().await.is_err(), "nothing is promised");
+    assert_eq!(read(&*volume, 1).await.expect("what is left"), content(1, 7));
+    drop(volume);
+    serving.terminate();
+    let (code, text) = command(&place, &["check"]);
+    assert!(code == Some(1) && text.contains("was cut to 4194304 bytes"), "{text}");
+    let serving = place.serve("node", &settings);
+    let told = refused(&serving);
+    assert!(told.contains("was cut to 4194304 bytes") && told.contains("8388608 bytes"), "{told}");
+}
+
+/// Its file was copied onto a larger one, or has grown, and the settings still say how large it was.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_volume_file_of_another_size_than_the_settings_say_keeps_no_other_unit_from_being_served()
+{
+    let place = Place::new();
+    written(&place, "").await;
+    let file = std::fs::File::options().write(true).open(place.path("disk.img")).expect("there");
+    file.set_len(16 << 20).expect("longer");
+    let serving = place.serve("node", &two_volumes(&place, ""));
+    let told = refused(&serving);
+    assert!(told.contains("has 16777216 bytes, not 8388608"), "{told}");
+    assert!(told.contains("leave `size`"), "{told}");
+    let other = connect(serving.address, OTHER).await;
+    assert_eq!(read(&*other, 1).await.expect("served"), content(1, 7));
+    place.write("node", &two_volumes(&place, "").replacen(", size = '8MiB'", "", 1));
+    let (code, text) = command(&place, &["reload"]);
+    assert_eq!(code, Some(0), "{text}");
+    let back = connect(serving.address, NODE).await;
+    assert_eq!(read(&*back, 1).await.expect("served"), content(1, 7));
+    // A size that is no whole number of blocks is a mistake in the settings.
+    drop((back, other, serving));
+    let wrong = two_volumes(&place, "").replacen("'8MiB'", "'8388609'", 1);
+    assert!(place.try_serve("node", &wrong).is_err());
+}
+
+/// A folder of records that is lost, or on a disk that is not mounted, looks like one that is new.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_volume_file_that_holds_data_and_has_no_record_is_told_of() {
+    let place = Place::new();
+    let told = |text: &str| {
+        let events = std::fs::File::create(place.path("events")).expect("made");
+        let serving = place.serve_with("node", text, events);
+        assert!(serving.terminate().0.success());
+        let events = std::fs::read_to_string(place.path("events")).expect("text");
+        events.matches("there is no record of it").count()
+    };
+    let text = two_volumes(&place, "");
+    assert_eq!(told(&text), 0, "new files");
+    written(&place, "").await;
+    assert_eq!(told(&text), 0, "their records are there");
+    std::fs::rename(place.path("forebay-state"), place.path("away")).expect("not mounted");
+    assert_eq!(told(&text), 2);
+    assert_eq!(told(&text), 0, "recorded by now");
+}
+
+/// Then the disk with the volume is not mounted, and the path does not lead to where it was recorded.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_volume_file_behind_a_link_that_leads_nowhere_is_missing_and_the_others_are_served() {
+    let place = Place::new();
+    std::fs::create_dir(place.path("mounted")).expect("made");
+    std::os::unix::fs::symlink(place.path("mounted"), place.path("link")).expect("linked");
+    let text = two_volumes(&place, "").replace("disk.img", "link/disk.img");
+    let serving = place.serve("node", &text);
+    put(&*connect(serving.address, NODE).await, 1, 7).await.expect("written");
+    assert!(serving.terminate().0.success());
+    std::fs::rename(place.path("mounted"), place.path("away")).expect("moved");
+    let serving = place.serve("node", &text);
+    let told = refused(&serving);
+    assert!(told.contains("is missing") && told.contains("mount its disk"), "{told}");
+    drop(serving);
+    std::fs::rename(place.path("away"), place.path("mounted")).expect("moved");
+    let serving = place.serve("node", &text);
+    let volume = connect(serving.address, NODE).await;
+    assert_eq!(read(&*volume, 1).await.expect("served"), content(1, 7));
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn records_that_are_lost_or_older_than_the_volumes_keep_nothing_from_being_served() {
     let place = Place::new();

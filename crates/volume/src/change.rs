@@ -41,11 +41,12 @@ impl Change {
                 _ => {}
             }
         }
-        let found = if own.is_file() {
-            own.len()
-        } else {
-            rustix::fs::seek(file, rustix::fs::SeekFrom::End(0)).ok()?
-        };
+        Self::of_size(file, bytes)
+    }
+
+    /// Returns [`Self::CutShort`] if a file or device has fewer than `bytes` bytes.
+    pub(crate) fn of_size(file: &File, bytes: u64) -> Option<Self> {
+        let found = rustix::fs::seek(file, rustix::fs::SeekFrom::End(0)).ok()?;
         (found < bytes).then_some(Self::CutShort { found, expected: bytes })
     }
 

@@ -171,8 +171,7 @@ impl Node {
         copy: Copy,
     ) -> Result<String, Failure> {
         let Copy { file, writes, records, .. } = copy;
-        // The unit opens it anew.
-        drop((writes, file));
+        drop(writes);
         // A reload may have let others in meanwhile.
         self.lets_in_no_more(&come.volume)?;
         let redirect = self.redirect_for(&come.volume)?;
@@ -180,7 +179,9 @@ impl Node {
         // place.
         let unit = format!("{}/{}", come.volume.target, come.volume.lun);
         let recorder = Records::of(&self.settings()).recorder(unit);
-        recorder.look_at_volume(&come.file).map_err(Failure::from)?.keep()?;
+        recorder.look_at_volume(&come.file).map_err(Failure::from)?.keep(&file)?;
+        // The unit opens it anew.
+        drop(file);
         let state = self.settings().state.clone().ok_or_else(|| Failure::new("no state folder"))?;
         let identity = come.volume.identity();
         let kept = tokio::task::spawn_blocking(move || {

@@ -1,7 +1,7 @@
 //! The folder in which records of storage lie, one file for each recorded path.
 
 use std::{
-    fs::{self, File},
+    fs,
     io::{self, Read},
     path::{Path, PathBuf},
 };
@@ -50,6 +50,11 @@ impl Records {
         }
     }
 
+    /// The folder, which may not be there yet.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
     /// Keeps records for the user of that name.
     pub fn recorder(&self, used_by: impl Into<String>) -> Recorder {
         let used_by = used_by.into();
@@ -59,10 +64,11 @@ impl Records {
     /// The record of a path; none if nothing was ever opened there. A damaged record is an error:
     /// it must not count as none.
     pub fn load(&self, path: &Path) -> Result<Option<Record>, NotOpened> {
-        let path = absolute(path)?;
+        let named = std::path::absolute(path).map_err(Failure::new)?;
+        let path = resolved(&named).unwrap_or_else(|| named.clone());
         let file = self.file(&path);
         let bytes = match read_file(&file) {
-            Err(error) if is_absent(&error) => return Ok(None),
+            Err(error) if is_absent(&error) => return Ok(self.by_name(named)),
             read => read.map_err(|error| self.cannot("read", &file, &error))?,
         };
         let record = read(&bytes).filter(|record| record.path == path);
@@ -80,6 +86,15 @@ impl Records {
             ));
             NotOpened::Refused(failure)
         })
+    }
+
+    /// The record of a path whose folder cannot be found, such as a link to a disk that is not mounted.
+    fn by_name(&self, named: PathBuf) -> Option<Record> {
+        if resolved(&named).is_some() {
+            return None;
+        }
+        let named = Some(named);
+        self.all().into_iter().find(|record| record.named == named)
     }
 
     /// Keeps a record; it is stable when this returns.
@@ -157,7 +172,45 @@ impl Recorder {
 
     /// Returns a record of the storage that was opened now at an absolute path.
     pub(super) fn record(&self, path: PathBuf, storage: Storage) -> Record {
-        Record { path, used_by: self.used_by.clone(), opened: now(), storage }
+        Record { path, named: None, used_by: self.used_by.clone(), opened: now(), storage }
+    }
+}
+
+/// The failures to renew one record: one event when they begin and one when they end.
+#[derive(Default)]
+pub(super) struct Renewal {
+    has_failed: bool,
+}
+
+/// What is new about the renewal of a record.
+#[derive(Debug, Eq, PartialEq)]
+enum Turn {
+    Fails,
+    Succeeds,
+}
+
+impl Renewal {
+    /// Reports the result of a renewal if it differs from the one before.
+    pub(super) fn tell(&mut self, renewed: &Result<(), Failure>) {
+        match (self.turn(renewed.is_err()), renewed) {
+            (Some(Turn::Fails), Err(failure)) => tracing::warn!(
+                %failure,
+                "a record of storage cannot be renewed; this is tried again, and told when it succeeds"
+            ),
+            (Some(Turn::Succeeds), _) => {
+                tracing::info!("the record of storage is renewed again");
+            }
+            _ => {}
+        }
+    }
+
+    fn turn(&mut self, fails: bool) -> Option<Turn> {
+        let before = std::mem::replace(&mut self.has_failed, fails);
+        match (before, fails) {
+            (false, true) => Some(Turn::Fails),
+            (true, false) => Some(Turn::Succeeds),
+            _ => None,
+        }
     }
 }
 
@@ -178,8 +231,12 @@ fn logs(settings: &Settings) -> Vec<PathBuf> {
 /// whose number changes with each boot, keep their records.
 pub fn absolute(path: &Path) -> Result<PathBuf, Failure> {
     let path = std::path::absolute(path).map_err(Failure::new)?;
-    let resolved = || Some(path.parent()?.canonicalize().ok()?.join(path.file_name()?));
-    Ok(resolved().unwrap_or(path))
+    Ok(resolved(&path).unwrap_or(path))
+}
+
+/// The path with its folder resolved; none if there is no such folder.
+fn resolved(path: &Path) -> Option<PathBuf> {
+    Some(path.parent()?.canonicalize().ok()?.join(path.file_name()?))
 }
 
 /// Returns true if the error says that there is no such file.
@@ -187,10 +244,10 @@ pub(super) fn is_absent(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
 }
 
-/// Reads the file of a record, at most as many bytes as a record can have.
+/// Reads the file of a record, at most as many bytes as a record can have. Links are not followed.
 fn read_file(file: &Path) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    File::open(file)?.take(MOST_BYTES).read_to_end(&mut bytes)?;
+    volume::open_own(file, false, false)?.take(MOST_BYTES).read_to_end(&mut bytes)?;
     Ok(bytes)
 }
 
@@ -198,9 +255,9 @@ fn read(bytes: &[u8]) -> Option<Record> {
     serde_json::from_slice(state::unframed(bytes)?).ok()
 }
 
-/// More than a record needs: two paths of 4096 bytes (PATH_MAX), each byte at most six in JSON, and
+/// More than a record needs: two or three paths of 4096 bytes (PATH_MAX), each byte at most six in JSON, and
 /// some hundred bytes beside them.
-const MOST_BYTES: u64 = 64 << 10;
+const MOST_BYTES: u64 = 128 << 10;
 /// The extension of a record's file.
 const EXTENSION: &str = "storage";
 
@@ -216,7 +273,7 @@ mod tests {
 
     fn record(path: PathBuf) -> Record {
         let storage = Storage::Volume(VolumeIdentity { bytes: 4096, ..VolumeIdentity::default() });
-        Record { path, used_by: "iqn.a:b/0".into(), opened: now(), storage }
+        Record { path, named: None, used_by: "iqn.a:b/0".into(), opened: now(), storage }
     }
 
     #[test]
@@ -272,5 +329,48 @@ mod tests {
         std::os::unix::fs::symlink(&real, &link).unwrap();
         let [one, two] = [real, link].map(|folder| absolute(&folder.join("v.img")).unwrap());
         assert_eq!(one, two);
+    }
+
+    /// Otherwise a volume behind a link would be taken for one that was never opened while its disk is not
+    /// mounted.
+    #[test]
+    fn a_record_is_found_by_the_path_as_written_while_its_link_leads_nowhere() {
+        let folder = tempfile::tempdir().unwrap();
+        let records = records(folder.path());
+        let (real, link) = (folder.path().join("real"), folder.path().join("link"));
+        fs::create_dir(&real).unwrap();
+        std::os::unix::fs::symlink(&real, &link).unwrap();
+        let named = link.join("v.img");
+        let kept = Record { named: Some(named.clone()), ..record(absolute(&named).unwrap()) };
+        records.keep(&kept).unwrap();
+        fs::remove_dir(&real).unwrap();
+        assert_eq!(records.load(&named).unwrap(), Some(kept));
+        assert_eq!(records.load(&link.join("other.img")).unwrap(), None);
+        // The link leads to another disk now, on which nothing was opened.
+        fs::create_dir(folder.path().join("other")).unwrap();
+        fs::remove_file(&link).unwrap();
+        std::os::unix::fs::symlink(folder.path().join("other"), &link).unwrap();
+        assert_eq!(records.load(&named).unwrap(), None);
+    }
+
+    #[test]
+    fn a_link_in_the_place_of_a_record_is_an_error_and_never_no_record() {
+        let folder = tempfile::tempdir().unwrap();
+        let records = records(folder.path());
+        let path = absolute(&folder.path().join("v.img")).unwrap();
+        records.keep(&record(path.clone())).unwrap();
+        let (file, elsewhere) = (records.file(&path), folder.path().join("elsewhere"));
+        fs::rename(&file, &elsewhere).unwrap();
+        std::os::unix::fs::symlink(&elsewhere, &file).unwrap();
+        let failure = Failure::from(records.load(&path).unwrap_err());
+        assert!(failure.message.contains("symbolic link"), "{failure}");
+    }
+
+    #[test]
+    fn renewals_that_fail_are_told_once_when_they_begin_and_once_when_they_end() {
+        let mut renewal = Renewal::default();
+        let turns = [false, true, true, true, false, false, true].map(|fails| renewal.turn(fails));
+        let (fails, succeeds) = (Some(Turn::Fails), Some(Turn::Succeeds));
+        assert_eq!(turns, [None, fails, None, None, succeeds, None, Some(Turn::Fails)]);
     }
 }

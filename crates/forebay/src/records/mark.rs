@@ -1,28 +1,39 @@
 //! The random id of a volume file, in an extended attribute: it goes along when the file is renamed,
 //! and two volumes never have the same.
 
-use std::{fs::File, io, path::Path};
+use std::{io, os::fd::AsFd, path::Path};
 
 use rustix::{
-    fs::{XattrFlags, getxattr, setxattr},
+    fs::{XattrFlags, fgetxattr, fsetxattr, fsync, getxattr},
     io::Errno,
 };
 
 use crate::failure::Failure;
 
-/// The id of the file; none if it has none, or if its file system keeps none.
-pub(super) fn of(path: &Path) -> Option<String> {
+/// The id of an open file; none if it has none, or if its file system keeps none.
+pub(super) fn of(file: impl AsFd) -> Option<String> {
+    let mut value = [0; MOST_BYTES];
+    let length = fgetxattr(file, ATTRIBUTE, &mut value).ok()?;
+    id(&value[..length])
+}
+
+/// The id of the file at a path, which may be another file by the time it is opened.
+pub(super) fn at(path: &Path) -> Option<String> {
     let mut value = [0; MOST_BYTES];
     let length = getxattr(path, ATTRIBUTE, &mut value).ok()?;
-    let text = std::str::from_utf8(&value[..length]).ok()?;
+    id(&value[..length])
+}
+
+fn id(value: &[u8]) -> Option<String> {
+    let text = std::str::from_utf8(value).ok()?;
     let is_id = text.len() == 32 && text.bytes().all(|digit| digit.is_ascii_hexdigit());
     is_id.then(|| text.to_owned())
 }
 
-/// Gives the file an id, stable when this returns. None where the file system keeps no extended
-/// attributes.
-pub(super) fn put(path: &Path, id: String) -> Result<Option<String>, Failure> {
-    match setxattr(path, ATTRIBUTE, id.as_bytes(), XattrFlags::empty()) {
+/// Gives an open file an id, stable when this returns. None where the file system keeps no extended
+/// attributes. The path is for messages.
+pub(super) fn put(file: impl AsFd, path: &Path, id: String) -> Result<Option<String>, Failure> {
+    match fsetxattr(&file, ATTRIBUTE, id.as_bytes(), XattrFlags::empty()) {
         Ok(()) => {}
         // A file system without them, one that has no room for them, a device node.
         Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::PERM | Errno::ACCESS | Errno::NOSPC) => {
@@ -31,7 +42,7 @@ pub(super) fn put(path: &Path, id: String) -> Result<Option<String>, Failure> {
         Err(error) => return Err(cannot(path, &error.into())),
     }
     // Otherwise a start after a power cut would find a file without an id and warn of it.
-    File::open(path).and_then(|file| file.sync_all()).map_err(|error| cannot(path, &error))?;
+    fsync(&file).map_err(|error| cannot(path, &error.into()))?;
     Ok(Some(id))
 }
 

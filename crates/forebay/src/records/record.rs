@@ -9,6 +9,10 @@ use serde::{Deserialize, Serialize};
 pub struct Record {
     /// The absolute path, as [`super::folder::absolute`] makes it.
     pub path: PathBuf,
+    /// The absolute path as the settings had it, if that is another one because a link is part of it. While the
+    /// link leads nowhere, the record is found by this path.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub named: Option<PathBuf>,
     /// The unit (`TARGET/LUN`) or the common cache that used it.
     pub used_by: String,
     /// Local time of the last opening. People read it; nothing is decided by it.
@@ -101,6 +105,7 @@ mod tests {
         };
         let record = Record {
             path: "/a/gw.log".into(),
+            named: None,
             used_by: "iqn.a:b/0".into(),
             opened: "now".into(),
             storage: Storage::Log(log),
@@ -113,7 +118,7 @@ mod tests {
         assert_eq!(serde_json::to_value(&record).unwrap(), json);
         assert_eq!(serde_json::from_value::<Record>(json).unwrap(), record);
         let json = serde_json::json!({
-            "path": "/a/v.img", "used_by": "iqn.a:b/0", "opened": "now", "kind": "volume",
+            "path": "/a/v.img", "named": "/link/v.img", "used_by": "iqn.a:b/0", "opened": "now", "kind": "volume",
             "bytes": 8192, "is_written": true, "id": null, "device": 1, "inode": 2,
         });
         let read: Record = serde_json::from_value(json.clone()).unwrap();

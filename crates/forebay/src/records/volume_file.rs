@@ -3,16 +3,20 @@
 use std::{
     fs::{self, File},
     io::{self, Seek, SeekFrom},
-    os::unix::fs::{FileTypeExt, MetadataExt},
+    os::{
+        fd::AsFd,
+        unix::fs::{FileTypeExt, MetadataExt},
+    },
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{Arc, Weak},
     time::Duration,
 };
 
 use parking_lot::Mutex;
+use volume::FileVolume;
 
 use super::{
-    folder::{Recorder, absolute, is_absent},
+    folder::{Recorder, Renewal, absolute, is_absent},
     mark,
     record::{Record, Storage, VolumeIdentity},
 };
@@ -25,17 +29,23 @@ use crate::{
 pub struct VolumeRecord {
     recorder: Recorder,
     path: PathBuf,
-    /// The id that the volume had.
-    id: Option<String>,
+    /// The absolute path as the settings have it.
+    named: PathBuf,
+    /// The record of the volume, if there is one.
+    before: Option<Record>,
+    /// There is no record, but the file was recorded or written once.
+    is_record_missing: bool,
 }
 
 /// The record of a volume that is open.
 pub struct KeptVolume {
     recorder: Recorder,
     record: Mutex<Record>,
+    /// The volume. A file that lost its name meanwhile is still the recorded one.
+    file: Weak<FileVolume>,
 }
 
-/// The file or device found at a path.
+/// A file or device as it is now.
 struct Found {
     bytes: u64,
     is_written: bool,
@@ -61,31 +71,35 @@ impl Recorder {
     /// Compares the file or device at `path` with its record. Changes nothing.
     pub fn look_at_volume(&self, path: &Path) -> Result<VolumeRecord, NotOpened> {
         let before = self.records.load(path)?;
-        let path = absolute(path)?;
-        let Some(record) = before else {
-            return Ok(VolumeRecord { recorder: self.clone(), path, id: None });
-        };
-        let was = match &record.storage {
-            Storage::Volume(was) => was,
-            Storage::Log(_) if record.may_hold_data() => {
-                return Err(self.another_kind(&record, "a cache log"));
+        let named = std::path::absolute(path).map_err(Failure::new)?;
+        let path = before.as_ref().map_or_else(|| absolute(path), |it| Ok(it.path.clone()))?;
+        let before = match before {
+            Some(record) if matches!(record.storage, Storage::Log(_)) => {
+                if record.may_hold_data() {
+                    return Err(self.another_kind(&record, "a cache log"));
+                }
+                None
             }
-            Storage::Log(_) => {
-                return Ok(VolumeRecord { recorder: self.clone(), path, id: None });
-            }
+            before => before,
         };
-        let found = Found::at(&path).map_err(|error| cannot_look(&path, &error))?;
-        match found.map(|found| judge(was, &found, &path, &self.records.all())) {
+        let found =
+            Found::at(&path).map_err(|error| NotOpened::Refused(cannot_look(&path, &error)))?;
+        let is_used = found.as_ref().is_some_and(|found| found.id.is_some() || found.is_written);
+        let is_record_missing = before.is_none() && is_used;
+        let record =
+            VolumeRecord { recorder: self.clone(), path, named, before, is_record_missing };
+        let Some(before) = &record.before else { return Ok(record) };
+        match found.map(|found| record.judge(before, &found)) {
             Some(Verdict::Same) => {}
             Some(Verdict::Unmarked) => tracing::warn!(
-                path = %path.display(), unit = self.used_by,
+                path = %record.path.display(), unit = self.used_by,
                 "the volume file is not the one that was served last, and has no id: it is taken \
                  for a copy that was put back"
             ),
-            Some(Verdict::Wrong(what)) => return Err(self.refused(&record, &what)),
-            None => return Err(self.refused(&record, "is missing")),
+            Some(Verdict::Wrong(what)) => return Err(self.refused(before, &what)),
+            None => return Err(self.refused(before, "is missing")),
         }
-        Ok(VolumeRecord { recorder: self.clone(), path, id: was.id.clone() })
+        Ok(record)
     }
 
     fn refused(&self, record: &Record, what: &str) -> NotOpened {
@@ -120,18 +134,45 @@ impl Recorder {
 }
 
 impl VolumeRecord {
+    /// Warns if the volume was in use before and nothing is recorded of it: the folder of records may be lost, or
+    /// on a disk that is not mounted.
+    pub fn warn_if_unrecorded(&self) {
+        if self.is_record_missing {
+            tracing::warn!(
+                path = %self.path.display(), unit = self.recorder.used_by,
+                records = %self.recorder.records.folder().display(),
+                "the volume file holds data, and there is no record of it: it is recorded now as it is. That is right \
+                 when it is served for the first time with these settings; else see whether the disk with the \
+                 records is mounted"
+            );
+        }
+    }
+
     /// Records the volume, which is open and locked by now: stable when this returns, and before
     /// anything of it is served.
-    pub fn keep(self) -> Result<Arc<KeptVolume>, Failure> {
-        let Self { recorder, path, id, .. } = self;
-        let found = Found::at(&path).and_then(|found| found.ok_or(io::ErrorKind::NotFound.into()));
-        let mut found = found.map_err(|error| cannot_look(&path, &error))?;
+    pub fn keep(self, file: &Arc<FileVolume>) -> Result<Arc<KeptVolume>, NotOpened> {
+        let mut found = Found::of(file).map_err(|error| cannot_look(&self.path, &error))?;
+        // Another file may have taken the name between the look and the opening.
+        if let Some(before) = &self.before
+            && let Verdict::Wrong(what) = self.judge(before, &found)
+        {
+            return Err(self.recorder.refused(before, &what));
+        }
+        let Self { recorder, path, named, before, .. } = self;
         if !found.is_device {
-            found.id = own_id(&recorder, &path, found.id, id)?;
+            let recorded = before.and_then(|before| before.volume().id);
+            found.id = own_id(&recorder, file, &path, found.id, recorded)?;
         }
         let record = recorder.record(path, Storage::Volume(found.identity()));
+        let named = Some(named).filter(|named| *named != record.path);
+        let record = Record { named, ..record };
         recorder.records.keep(&record)?;
-        Ok(Arc::new(KeptVolume { recorder, record: Mutex::new(record) }))
+        let file = Arc::downgrade(file);
+        Ok(Arc::new(KeptVolume { recorder, record: Mutex::new(record), file }))
+    }
+
+    fn judge(&self, before: &Record, found: &Found) -> Verdict {
+        judge(&before.volume(), found, &self.path, &self.recorder.records.all())
     }
 }
 
@@ -139,6 +180,7 @@ impl VolumeRecord {
 /// of another recorded volume, which still has that id.
 fn own_id(
     recorder: &Recorder,
+    file: impl AsFd,
     path: &Path,
     found: Option<String>,
     recorded: Option<String>,
@@ -148,13 +190,13 @@ fn own_id(
         let mut others = others.iter().filter(|record| record.path != path);
         others.any(|other| {
             matches!(&other.storage, Storage::Volume(volume) if volume.id.as_ref() == Some(id))
-                && mark::of(&other.path).as_ref() == Some(id)
+                && mark::at(&other.path).as_ref() == Some(id)
         })
     };
     match found {
         Some(id) if !is_copy(&id) => Ok(Some(id)),
-        Some(_) => mark::put(path, mark::random()?),
-        None => mark::put(path, recorded.map_or_else(mark::random, Ok)?),
+        Some(_) => mark::put(file, path, mark::random()?),
+        None => mark::put(file, path, recorded.map_or_else(mark::random, Ok)?),
     }
 }
 
@@ -167,17 +209,15 @@ impl KeptVolume {
         }
         let kept = Arc::downgrade(self);
         tokio::spawn(async move {
+            let mut renewal = Renewal::default();
             loop {
                 tokio::time::sleep(LOOK_EVERY).await;
                 let Some(kept) = kept.upgrade() else { return };
-                let look =
-                    tokio::task::spawn_blocking(move || kept.note().map(|()| kept.is_done()));
-                match look.await {
-                    Ok(Ok(false)) => {}
-                    Ok(Ok(true)) | Err(_) => return,
-                    Ok(Err(failure)) => {
-                        tracing::warn!(%failure, "a volume's record is not renewed")
-                    }
+                let note = tokio::task::spawn_blocking(move || (kept.note(), kept.is_done()));
+                let Ok((noted, is_done)) = note.await else { return };
+                renewal.tell(&noted);
+                if is_done {
+                    return;
                 }
             }
         });
@@ -187,18 +227,20 @@ impl KeptVolume {
         self.record.lock().volume().is_written
     }
 
-    /// Notes the file's size, and whether something was written to it, if either has changed.
+    /// Notes the file's size, and whether something was written to it, if either has changed. A smaller size is
+    /// not noted: nobody makes a volume smaller on purpose, and the next start must find that it was cut short.
     pub fn note(&self) -> Result<(), Failure> {
+        let Some(found) = self.file.upgrade().and_then(|file| Found::of(&*file).ok()) else {
+            return Ok(());
+        };
         let mut record = self.record.lock();
-        let Ok(Some(found)) = Found::at(&record.path) else { return Ok(()) };
         let was = record.volume();
-        let is_this = found.is_device || (found.device, found.inode) == (was.device, was.inode);
         let now = VolumeIdentity {
-            bytes: found.bytes,
+            bytes: found.bytes.max(was.bytes),
             is_written: was.is_written || found.is_written,
             ..was.clone()
         };
-        if !is_this || now == was {
+        if now == was {
             return Ok(());
         }
         let renewed = Record { storage: Storage::Volume(now), ..record.clone() };
@@ -219,27 +261,46 @@ impl Record {
 }
 
 impl Found {
+    /// The file or device at a path; none if there is none.
     fn at(path: &Path) -> io::Result<Option<Self>> {
         let found = match fs::metadata(path) {
             Err(error) if is_absent(&error) => return Ok(None),
             found => found?,
         };
         if found.file_type().is_block_device() {
-            // A device says 0 in its metadata; its end tells.
-            let bytes = File::open(path)?.seek(SeekFrom::End(0))?;
-            // Node and numbers may change with each boot.
-            let (id, device, inode) = (None, 0, 0);
-            let (is_written, is_device) = (false, true);
-            return Ok(Some(Self { bytes, is_written, id, device, inode, is_device }));
+            return File::open(path).and_then(|device| Self::device(&device)).map(Some);
         }
-        Ok(Some(Self {
+        Ok(Some(Self::file(&found, mark::at(path))))
+    }
+
+    /// An open one.
+    fn of(file: impl AsFd) -> io::Result<Self> {
+        let file = File::from(file.as_fd().try_clone_to_owned()?);
+        let found = file.metadata()?;
+        if found.file_type().is_block_device() {
+            return Self::device(&file);
+        }
+        Ok(Self::file(&found, mark::of(&file)))
+    }
+
+    fn device(mut device: &File) -> io::Result<Self> {
+        // A device says 0 in its metadata; its end tells.
+        let bytes = device.seek(SeekFrom::End(0))?;
+        // Node and numbers may change with each boot.
+        let (id, device, inode) = (None, 0, 0);
+        let (is_written, is_device) = (false, true);
+        Ok(Self { bytes, is_written, id, device, inode, is_device })
+    }
+
+    fn file(found: &fs::Metadata, id: Option<String>) -> Self {
+        Self {
             bytes: found.len(),
             is_written: found.blocks() > 0,
-            id: mark::of(path),
+            id,
             device: found.dev(),
             inode: found.ino(),
             is_device: false,
-        }))
+        }
     }
 
     fn identity(self) -> VolumeIdentity {
@@ -323,6 +384,7 @@ mod tests {
         let volume = VolumeIdentity { inode, ..was(id) };
         Record {
             path: "/b.img".into(),
+            named: None,
             used_by: "iqn.a:b/1".into(),
             opened: "then".into(),
             storage: Storage::Volume(volume),

@@ -67,15 +67,32 @@ pub async fn open_recorded(
     recorder: &Recorder,
 ) -> Result<(Arc<FileVolume>, Option<Arc<KeptVolume>>), NotOpened> {
     let before = recorder.look_at_volume(&settings.path)?;
-    let volume = Arc::new(open(options(settings)).await?);
+    let volume = try_open(options(settings)).await?.map_err(|error| not_opened(&error))?;
+    let volume = Arc::new(volume);
     space::watch(&volume, settings.path.clone());
     if settings.read_only {
         return Ok((volume, None));
     }
-    watch::fence(&volume, false);
-    let kept = before.keep()?;
+    watch::fence(&volume);
+    before.warn_if_unrecorded();
+    let kept = before.keep(&volume)?;
     kept.note_first_write();
     Ok((volume, Some(kept)))
+}
+
+/// A volume that cannot be opened keeps its own unit from being served, and no others. A wrong setting keeps the
+/// process from starting.
+fn not_opened(error: &OpenError) -> NotOpened {
+    let failure = refusal(error);
+    match error {
+        OpenError::BlockSize(_) => NotOpened::Failed(failure),
+        OpenError::Empty(_)
+        | OpenError::InUse(_)
+        | OpenError::Io { .. }
+        | OpenError::NoRoom { .. }
+        | OpenError::NoStorage(_)
+        | OpenError::WrongSize { .. } => NotOpened::Refused(failure),
+    }
 }
 
 /// Opens it; waits a moment for one that is in use.
@@ -86,7 +103,7 @@ pub async fn open(options: Options) -> Result<FileVolume, Failure> {
 /// Opens half of the log of a pair, which takes no more writes when its file is lost.
 pub async fn open_half(options: Options) -> Result<Arc<FileVolume>, Failure> {
     let file = Arc::new(open(options).await?);
-    watch::fence(&file, true);
+    watch::fence(&file);
     Ok(file)
 }
 

@@ -44,7 +44,7 @@ impl LogDisk {
             opened.push(file::open(file::log_options(&settings, path)).await);
         }
         let files = there(opened).map_err(NotOpened::Refused)?;
-        files.iter().flatten().for_each(|file| watch::fence(file, true));
+        files.iter().flatten().for_each(|file| watch::fence(file));
         let opened = files.clone().map(|file| file.map(|file| file as Stack));
         let mut id = [0; 16];
         getrandom::fill(&mut id)
@@ -90,7 +90,7 @@ impl LogDisk {
         mirror.release(half).await.map_err(told)?;
         self.files.lock()[half] = None;
         let opened = Arc::new(file::open(file::log_options(&self.settings, path)).await?);
-        watch::fence(&opened, true);
+        watch::fence(&opened);
         mirror.replace(half, Arc::clone(&opened) as Stack).await.map_err(told)?;
         self.files.lock()[half] = Some(opened);
         Ok(())

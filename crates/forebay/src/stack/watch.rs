@@ -1,17 +1,20 @@
 //! Files that are removed, renamed, replaced or cut short while they are in use.
 //!
 //! An open file can be read and written after it has lost its name, but a restart does not find it: writes
-//! that are acknowledged there are lost when the process ends. So each file is checked twice a second. The
-//! name of a block device may disappear without harm, so only the size of a device is checked.
+//! that are acknowledged there are lost when the process ends. A file that was cut short has lost data, and a
+//! write behind its new end would fill the gap with zeros. So each file is checked twice a second. The name of
+//! a block device may disappear without harm, so only the size of a device is checked.
 
 use std::{
-    path::{Path, PathBuf},
+    path::Path,
     sync::{Arc, Weak},
     time::Duration,
 };
 
 use cache::{Cache, NvramWatch};
 use volume::{Change, FileVolume, Holding};
+
+use crate::{output::quoted, whole_file};
 
 /// Two checks a second: a file that is lost must be noticed within one second.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
@@ -47,25 +50,18 @@ impl Seen {
     }
 }
 
-/// Refuses writes to the file of a volume while it has lost its name. With `is_fixed` it refuses them also
-/// after the file was cut short: nobody makes such a file smaller on purpose.
-pub fn fence(file: &Arc<FileVolume>, is_fixed: bool) {
+/// Refuses writes to a file while it has lost its name, and from the moment on in which it was cut short. Nobody
+/// makes a volume smaller while it is served; what Forebay itself cuts off a log is no change.
+pub fn fence(file: &Arc<FileVolume>) {
     let file = Arc::downgrade(file);
     tokio::spawn(async move {
         let mut seen = Seen::default();
         while let Some((file, change)) = next(&file).await {
-            let change = change.filter(|change| is_fixed || change_of_name(*change));
             let path = file.path().display();
             match seen.turn(change) {
                 Some(Turn::Lost(change)) => {
                     file.fence(&format!("{path}: {change}"));
-                    tracing::error!(
-                        %path,
-                        what = %change,
-                        remedy = remedy(&file),
-                        "the file takes no more writes: what was written to it is lost when this \
-                         process ends"
-                    );
+                    tell_of_fence(&file, change);
                 }
                 Some(Turn::Back) => {
                     file.unfence();
@@ -75,6 +71,25 @@ pub fn fence(file: &Arc<FileVolume>, is_fixed: bool) {
             }
         }
     });
+}
+
+fn tell_of_fence(file: &FileVolume, change: Change) {
+    let path = file.path().display();
+    match change {
+        Change::CutShort { .. } => tracing::error!(
+            %path,
+            what = %change,
+            remedy = "stop its hosts and this process, and put a whole copy in its place; the next start refuses \
+                      the file as it is, and names the command that gives the lost bytes up",
+            "the file takes no more writes: the bytes behind its new end are lost"
+        ),
+        Change::Removed | Change::Renamed | Change::Replaced => tracing::error!(
+            %path,
+            what = %change,
+            remedy = copy_remedy(file),
+            "the file takes no more writes: what was written to it is lost when this process ends"
+        ),
+    }
 }
 
 /// Stops a cache from acknowledging writes that are only in a log that has lost its name.
@@ -173,18 +188,13 @@ async fn next(file: &Weak<FileVolume>) -> Option<(Arc<FileVolume>, Option<Change
     .ok()
 }
 
-/// An administrator may make the file of a volume smaller, which is a resize.
-fn change_of_name(change: Change) -> bool {
-    !matches!(change, Change::CutShort { .. })
-}
-
-/// Says how to save the content of a file that has lost its name.
-fn remedy(file: &FileVolume) -> String {
+/// Says how to save the content of a file that has lost its name. The copy is its owner's alone, as the file was.
+fn copy_remedy(file: &FileVolume) -> String {
     let (process, descriptor) = (std::process::id(), file.descriptor());
-    let copy: PathBuf = file.path().with_extension("saved");
+    let copy = whole_file::beside(file.path(), "saved");
     format!(
-        "stop its hosts, copy it (cp --sparse=always /proc/{process}/fd/{descriptor} {}), stop this \
+        "stop its hosts, copy it (`(umask 077; cp --sparse=always /proc/{process}/fd/{descriptor} {})`), stop this \
          process, and put the copy in its place; or give it its own name back",
-        copy.display()
+        quoted(&copy)
     )
 }

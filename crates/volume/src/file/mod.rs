@@ -10,7 +10,7 @@ use std::{
     io,
     ops::Range,
     os::{
-        fd::{AsRawFd, RawFd},
+        fd::{AsFd, AsRawFd, BorrowedFd, RawFd},
         unix::fs::MetadataExt,
     },
     path::{Path, PathBuf},
@@ -46,7 +46,10 @@ pub struct FileVolume {
     geometry: Geometry,
     /// How many blocks it has now.
     blocks: AtomicU64,
-    /// Counts the calls that made the file smaller. Advances after `blocks` is lowered and before the file
+    /// The most blocks that the file has had since it was opened, less what [`Self::shrink`] took away: with
+    /// fewer it was cut short, also after [`Volume::refresh`] has found the smaller size.
+    whole: AtomicU64,
+    /// Counts the calls that made the file smaller. Advances after `whole` is lowered and before the file
     /// is cut.
     cuts: AtomicU64,
     /// Blocks that come to it later are filled, too.
@@ -132,6 +135,7 @@ impl FileVolume {
             synced: Arc::new(syncs),
             geometry,
             blocks: AtomicU64::new(geometry.blocks),
+            whole: AtomicU64::new(geometry.blocks),
             cuts: AtomicU64::new(0),
             preallocated: options.preallocate,
             direct,
@@ -174,7 +178,7 @@ impl FileVolume {
     /// judged if [`Self::shrink`] cuts the file while `look` runs; the next call judges it.
     fn change_by(&self, look: impl FnOnce(u64) -> Option<Change>) -> Option<Change> {
         let cuts = self.cuts.load(Ordering::Acquire);
-        let bytes = self.blocks.load(Ordering::Acquire) * u64::from(self.geometry.block_size);
+        let bytes = self.whole.load(Ordering::Acquire) * u64::from(self.geometry.block_size);
         let was_cut = || self.cuts.load(Ordering::Acquire) != cuts;
         look(bytes).filter(|change| !(matches!(change, Change::CutShort { .. }) && was_cut()))
     }
@@ -274,11 +278,15 @@ impl FileVolume {
             if let Err(error) = filled {
                 // The kernel tells of a lost write once, and a flush must still hear of it.
                 self.ledger.note_sync_failure(&error);
-                // Nobody has seen the new blocks: a start finds the file in its old size.
+                // Nobody has seen the new blocks: a start finds the file in its old size. A refresh may have
+                // found the new size meanwhile.
+                self.whole.fetch_min(before / block_size, Ordering::AcqRel);
+                self.cuts.fetch_add(1, Ordering::AcqRel);
                 let _ = self.synced.set_len(before);
                 return Err(error);
             }
         }
+        self.whole.fetch_max(size / block_size, Ordering::AcqRel);
         self.blocks.fetch_max(size / block_size, Ordering::AcqRel);
         Ok(size)
     }
@@ -292,7 +300,9 @@ impl FileVolume {
         if !self.synced.metadata()?.is_file() {
             return Ok(());
         }
-        self.blocks.fetch_min(bytes / u64::from(self.geometry.block_size), Ordering::AcqRel);
+        let blocks = bytes / u64::from(self.geometry.block_size);
+        self.blocks.fetch_min(blocks, Ordering::AcqRel);
+        self.whole.fetch_min(blocks, Ordering::AcqRel);
         self.cuts.fetch_add(1, Ordering::AcqRel);
         self.synced.set_len(bytes)?;
         // A start after a power cut must find the size that the log's superblock and the settings say.
@@ -348,7 +358,23 @@ impl FileVolume {
         let extent = self.geometry().check_write(lba, data.len())?;
         let range = self.bytes(extent);
         self.ledger.settle(&self.engine, range.clone()).await;
+        self.check_end(extent)?;
         self.write_bytes(extent, range, data, durability).await
+    }
+
+    /// Refuses a write of the last block to a file that was cut short: it would give the file its full size
+    /// again, and the bytes that were lost would read as zeros without anybody noticing. Any other write
+    /// leaves the file too short, which [`Self::change`] finds.
+    fn check_end(&self, extent: Extent) -> Result<(), Error> {
+        let whole = self.whole.load(Ordering::Acquire);
+        if extent.end().0 < whole {
+            return Ok(());
+        }
+        let bytes = whole * u64::from(self.geometry.block_size);
+        match self.change_by(|_| Change::of_size(&self.file, bytes)) {
+            Some(change) => Err(Error::Device(change.to_string().into())),
+            None => Ok(()),
+        }
     }
 
     async fn write_bytes(
@@ -519,6 +545,12 @@ impl FileVolume {
     }
 }
 
+impl AsFd for FileVolume {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+}
+
 impl Volume for FileVolume {
     fn geometry(&self) -> Geometry {
         Geometry { blocks: self.blocks.load(Ordering::Relaxed), ..self.geometry }
@@ -538,6 +570,7 @@ impl Volume for FileVolume {
         let blocks = bytes / u64::from(self.geometry.block_size);
         // Nothing at all is left of a file only while somebody writes it anew.
         if blocks > 0 {
+            self.whole.fetch_max(blocks, Ordering::AcqRel);
             self.blocks.store(blocks, Ordering::Relaxed);
         }
     }
@@ -637,6 +670,32 @@ mod tests {
         let cut = Some(Change::CutShort { found: 1 << 18, expected: 1 << 19 });
         assert_eq!(volume.change(), cut);
         assert_eq!(volume.change_by(look), cut);
+    }
+
+    /// The kernel gives a file that is written behind its end the bytes in between, as zeros.
+    #[tokio::test]
+    async fn a_file_that_was_cut_short_is_not_made_whole_again_by_a_write_or_a_look_at_its_size() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let options =
+            Options { create: Some(1 << 20), ..Options::new(directory.path().join("volume")) };
+        let volume = FileVolume::open(&options).expect("opened");
+        let other = File::options().write(true).open(volume.path()).expect("opened");
+        other.set_len(1 << 19).expect("cut");
+        let last = volume.write(Lba(2047), vec![1; 512].into(), Durability::Volatile).await;
+        assert!(matches!(last, Err(Error::Device(_))), "{last:?}");
+        volume.write(Lba(2046), vec![1; 512].into(), Durability::Volatile).await.expect("taken");
+        let cut = |found| Some(Change::CutShort { found, expected: 1 << 20 });
+        assert_eq!(volume.change(), cut((1 << 20) - 512));
+        other.set_len(1 << 19).expect("cut");
+        volume.refresh();
+        assert_eq!(volume.geometry().bytes(), 1 << 19);
+        assert_eq!(volume.change(), cut(1 << 19));
+        // A file that was made larger by another process must keep that size.
+        other.set_len(1 << 21).expect("grown");
+        volume.refresh();
+        assert_eq!(volume.change(), None);
+        other.set_len(1 << 20).expect("cut");
+        assert_eq!(volume.change(), Some(Change::CutShort { found: 1 << 20, expected: 1 << 21 }));
     }
 
     /// What fails in a stable write is its sync, which speaks for earlier writes too.
