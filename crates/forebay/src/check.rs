@@ -1,10 +1,14 @@
 //! `forebay check`: reads settings and looks at what they name, without changing anything.
 
+mod kept;
+mod room;
+
 use std::{io::ErrorKind, path::Path, sync::Arc};
 
 use cache::MappedFile;
 use target::Listener;
 use transport::SocketOptions;
+use unit::Identity;
 use volume::{FileVolume, Mirror, OpenError, Options, Stack};
 
 use crate::{
@@ -17,23 +21,27 @@ use crate::{
     quantity::about,
     records::{Recorder, Records},
     settings::{self, Far, Layer, Settings, Target, Unit},
-    stack, state_folder,
+    stack, state,
     status::{ClaimStatus, Status},
 };
 
 /// Prints a line for each thing looked at; fails if one of them would stop `serve`, or a reload of
 /// the process that serves.
 pub async fn run(config: &Path) -> Result<(), Failure> {
-    let settings = Settings::load(config)?;
+    let mut settings = Settings::load(config)?;
     let mut report = Report::default();
     print_line(format_args!("{}: the settings are right", config.display()))?;
     let running = running(&settings);
-    portals(&settings, running.as_ref(), &mut report)?;
-    if let Some(state) = &settings.state {
-        let looked = state_folder::check(state);
-        let found = looked.map(|()| format!("the folder {} is right", state.display()));
-        report.say("state", found)?;
+    if running.is_none() {
+        let free = control::path(&settings).and_then(|path| control::check(&path).map(|()| path));
+        report.say("control", free.map(|path| format!("{} is free", path.display())))?;
     }
+    portals(&settings, running.as_ref(), &mut report)?;
+    kept::folders(&settings, &mut report)?;
+    kept::names(&settings, running.as_ref(), &mut report)?;
+    kept::moves(&mut settings, &mut report)?;
+    let settings = settings;
+    room::room(&settings, &mut report)?;
     for target in &settings.target {
         if let Some(address) = open_to_all(&settings, target) {
             print_line(format_args!(
@@ -44,6 +52,12 @@ pub async fn run(config: &Path) -> Result<(), Failure> {
         }
         for unit in &target.unit {
             let place = format!("{} LUN {}", target.name, unit.lun);
+            if let Some(state) = &settings.state {
+                let identity = Identity::new(&node::serial(target, unit));
+                if let Err(failure) = state::check(state, &identity) {
+                    report.say(&place, Err(failure))?;
+                }
+            }
             look_at(&settings, target, unit, &place, &mut report).await?;
         }
     }
@@ -99,6 +113,8 @@ fn portals(
     running: Option<&Status>,
     report: &mut Report,
 ) -> Result<(), Failure> {
+    // Held together: two of them may be in each other's way.
+    let mut held = Vec::new();
     for group in settings.groups() {
         for (address, _) in &group.portals {
             let place = format!("portal {address}");
@@ -106,7 +122,10 @@ fn portals(
                 status.portals.iter().any(|portal| portal.address == address.to_string())
             };
             let found = match Listener::bind(address.0.into(), &SocketOptions::default()) {
-                Ok(_) => Ok("it is free".to_owned()),
+                Ok(listener) => {
+                    held.push(listener);
+                    Ok("it is free".to_owned())
+                }
                 Err(error) => match running.filter(is_open) {
                     Some(status) if error.kind() == ErrorKind::AddrInUse => {
                         Ok(format!("it is open in process {}", status.pid))

@@ -15,7 +15,7 @@ use std::{
 
 use ::names::{Place, VolumeName};
 use rustix::{
-    fs::Mode,
+    fs::{Access, Mode},
     net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType},
 };
 use serde::{Deserialize, Serialize};
@@ -315,20 +315,66 @@ impl Drop for Control {
 
 /// The lock beside the socket, with the owner's process number in it.
 fn own(path: &Path) -> Result<File, Failure> {
-    let mut beside = path.as_os_str().to_owned();
-    beside.push(".lock");
-    let lock = PathBuf::from(beside);
+    let lock = lock_of(path);
     let cannot = |error: io::Error| {
         Failure::new(format!("cannot use {}: {error}", lock.display()))
             .remedy("name another path with `control` in the settings")
     };
-    take(&lock).map_err(cannot)?.map_err(|owner| {
-        Failure::new(format!(
-            "forebay is already running with the control socket {} (process {owner})",
-            path.display(),
-        ))
-        .remedy("stop it first, or give this one its own `control = \"PATH\"`")
-    })
+    take(&lock).map_err(cannot)?.map_err(|owner| is_owned(path, &owner))
+}
+
+fn lock_of(path: &Path) -> PathBuf {
+    let mut beside = path.as_os_str().to_owned();
+    beside.push(".lock");
+    beside.into()
+}
+
+fn is_owned(path: &Path, owner: &str) -> Failure {
+    Failure::new(format!(
+        "forebay is already running with the control socket {} (process {owner})",
+        path.display(),
+    ))
+    .remedy("stop it first, or give this one its own `control = \"PATH\"`")
+}
+
+/// The number of the process that has the lock. It may be anybody's file: only a number is passed on.
+fn owner_of(lock: File) -> String {
+    let mut owner = String::new();
+    let read = lock.take(32).read_to_string(&mut owner);
+    let number = read.ok().and_then(|_| owner.trim().parse::<u32>().ok());
+    number.map_or_else(|| "unknown".to_owned(), |number| number.to_string())
+}
+
+/// Checks that a process could have its control socket at this path. Changes nothing.
+pub fn check(path: &Path) -> Result<(), Failure> {
+    let refused = |what: String| {
+        Err(Failure::new(format!("cannot make the control socket {}: {what}", path.display()))
+            .remedy("name another path with `control` in the settings"))
+    };
+    match std::fs::symlink_metadata(path) {
+        Ok(found) if !found.file_type().is_socket() => {
+            return refused("something that is not a socket is there".into());
+        }
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return refused(error.to_string()),
+        _ => {}
+    }
+    let folders = path.ancestors().skip(1).filter(|above| !above.as_os_str().is_empty());
+    if let Some(above) = folders.into_iter().find(|above| above.exists()) {
+        let access = Access::WRITE_OK | Access::EXEC_OK;
+        if !above.is_dir() {
+            return refused(format!("{} is no folder", above.display()));
+        }
+        if let Err(error) = rustix::fs::access(above, access) {
+            return refused(format!("{}: {error}", above.display()));
+        }
+    }
+    match volume::open_own(&lock_of(path), true, false) {
+        Ok(lock) if matches!(lock.try_lock_shared(), Err(TryLockError::WouldBlock)) => {
+            Err(is_owned(path, &owner_of(lock)))
+        }
+        Err(error) if error.kind() != io::ErrorKind::NotFound => refused(error.to_string()),
+        _ => Ok(()),
+    }
 }
 
 /// Takes a lock, held as long as the file is open, and writes this process's number into it; or says the
@@ -337,11 +383,7 @@ pub fn take(lock: &Path) -> io::Result<Result<File, String>> {
     let mut file = volume::open_own(lock, true, true)?;
     match file.try_lock() {
         Ok(()) => {}
-        Err(TryLockError::WouldBlock) => {
-            let mut owner = String::new();
-            let _ = (&mut file).take(32).read_to_string(&mut owner);
-            return Ok(Err(owner.trim().to_owned()));
-        }
+        Err(TryLockError::WouldBlock) => return Ok(Err(owner_of(file))),
         Err(TryLockError::Error(error)) => return Err(error),
     }
     file.set_len(0)?;

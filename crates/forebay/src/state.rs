@@ -35,24 +35,32 @@ pub fn open_unit(
     {
         tracing::warn!(unit = serial, "a sanitize was not finished: nobody can use its blocks yet");
     }
-    opened.map_err(|error| {
-        let what = format!("cannot use what unit {serial} keeps in {}: {error}", folder.display());
-        let remedy = match error.kind() {
-            io::ErrorKind::InvalidData => {
-                "restore the file from a copy; or, if no host relies on a reservation that it may \
-                 have held, and no unit was being sanitized, delete it"
-            }
-            io::ErrorKind::ResourceBusy => {
-                "give each unit its own `serial`, each process its own `state`"
-            }
-            io::ErrorKind::PermissionDenied if state_folder::check(folder).is_err() => {
-                "take the right to write to it from group and others (chmod go-w), and look at what \
-                 is in it"
-            }
-            _ => "let the user who serves read and write the folder, or name another with `state`",
-        };
-        Failure::new(what).remedy(remedy)
-    })
+    opened.map_err(|error| cannot_use(folder, &serial, &error))
+}
+
+/// Checks that the files of a unit are whole. Changes nothing.
+pub fn check(folder: &Path, identity: &Identity) -> Result<(), Failure> {
+    let read = records(folder, identity);
+    read.map(drop).map_err(|error| cannot_use(folder, &identity.serial, &error))
+}
+
+fn cannot_use(folder: &Path, serial: &str, error: &io::Error) -> Failure {
+    let what = format!("cannot use what unit {serial} keeps in {}: {error}", folder.display());
+    let remedy = match error.kind() {
+        io::ErrorKind::InvalidData => {
+            "restore the file from a copy; or, if no host relies on a reservation that it may \
+             have held, and no unit was being sanitized, delete it"
+        }
+        io::ErrorKind::ResourceBusy => {
+            "give each unit its own `serial`, each process its own `state`"
+        }
+        io::ErrorKind::PermissionDenied if state_folder::check(folder).is_err() => {
+            "take the right to write to it from group and others (chmod go-w), and look at what \
+             is in it"
+        }
+        _ => "let the user who serves read and write the folder, or name another with `state`",
+    };
+    Failure::new(what).remedy(remedy)
 }
 
 /// What a unit keeps, by the names of its records, for another node.

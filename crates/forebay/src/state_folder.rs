@@ -7,6 +7,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use rustix::fs::Access;
 use volume::is_ours;
 
 use crate::{failure::Failure, whole_file};
@@ -37,6 +38,22 @@ pub fn check(folder: &Path) -> Result<(), Failure> {
             Err(Failure::new(message).remedy("name a folder of this user with `state`"))
         }
     }
+}
+
+/// Checks that records can be written into a folder, or that it can be made. Changes nothing.
+pub fn can_be_used(folder: &Path) -> Result<(), Failure> {
+    let cannot = |error: io::Error| {
+        Failure::new(format!("the state folder {} cannot be used: {error}", folder.display()))
+            .remedy("let the user who serves write there, or name another folder with `state`")
+    };
+    let found = folder.ancestors().find_map(|above| Some((above, above.metadata().ok()?)));
+    let Some((above, found)) = found else { return Ok(()) };
+    if !found.is_dir() {
+        let what = format!("{} is no folder", above.display());
+        return Err(cannot(io::Error::new(io::ErrorKind::NotADirectory, what)));
+    }
+    let access = Access::WRITE_OK | Access::EXEC_OK;
+    rustix::fs::access(above, access).map_err(|error| cannot(error.into()))
 }
 
 /// A folder that somebody else may write to.

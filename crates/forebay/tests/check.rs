@@ -77,6 +77,126 @@ fn what_serve_could_not_make_is_refused_before() {
 }
 
 #[test]
+fn files_that_fit_their_disk_only_one_by_one_are_refused() {
+    let place = Place::new();
+    let free = rustix::fs::statvfs(place.folder.path()).expect("a file system");
+    let most = free.f_bavail * free.f_frsize * 6 / 10 / 4096 * 4096;
+    let cache = |log: &str| {
+        format!(
+            "{{ memory = {{ size = '16MiB' }} }}, {{ cache = {{ log = '{log}', log_size = '{most}', \
+             dram = '8MiB' }} }}"
+        )
+    };
+    let two = unit(LOOPBACK, &cache("a.log"))
+        + &unit(LOOPBACK, &cache("b.log"))
+            .replace("listen = ['127.0.0.1:0']\n", "")
+            .replace(":a'", ":b'");
+    let (code, text) = check(&place, &unit(LOOPBACK, &cache("a.log")));
+    assert_eq!(code, Some(0), "{text}");
+    let (code, text) = check(&place, &two);
+    assert_eq!(code, Some(1), "{text}");
+    assert!(text.contains("bytes together") && text.contains("remedy: make room"), "{text}");
+}
+
+/// `serve` and `check` read the same records.
+#[test]
+fn records_that_serve_would_refuse_are_found() {
+    let place = Place::new();
+    let file = "{ file = { path = 'v.img', size = '16MiB' } }";
+    let names = |state: &str| {
+        let names =
+            "listen = ['127.0.0.1:0']\n[names]\nlisten = ['127.0.0.1:0']\nsecret_file = 'secret'\n";
+        unit(LOOPBACK, file).replacen("listen = ['127.0.0.1:0']\n", &format!("{state}{names}"), 1)
+    };
+    support::nodes::secret(&place, "secret");
+    let text = names("state = 'kept'\n");
+    assert!(place.serve("gateway", &text).terminate().0.success());
+    let (code, said) = check(&place, &text);
+    assert!(code == Some(0) && said.contains("this node has the number"), "{said}");
+    let refused = |what: &str| {
+        let (code, said) = check(&place, &text);
+        assert!(code == Some(1) && said.contains(what), "{what}: {said}");
+        let told = place.try_serve("gateway", &text).err();
+        assert!(told.is_some_and(|told| told.contains(what)), "{what}");
+    };
+    let state = place.path("kept");
+    let (moved, gln) = (state.join("moved"), state.join("gln"));
+    let number = fs::read(&gln).expect("a number");
+    fs::write(&gln, "7\n").expect("written");
+    refused("does not hold this node's number");
+    fs::write(&gln, &number).expect("written");
+    fs::create_dir(&moved).expect("made");
+    fs::write(moved.join("payroll.volume"), "").expect("written");
+    refused("whether the volume is here is not known");
+    fs::remove_file(&gln).expect("there");
+    refused("has records of moves");
+    fs::remove_dir_all(&moved).expect("there");
+    fs::write(&gln, &number).expect("written");
+    let lock = fs::read_dir(&state).expect("a folder").flatten().map(|entry| entry.path());
+    let mut lock = lock.filter(|file| file.extension().is_some_and(|it| it == "lock"));
+    let claim = lock.next().expect("of the unit").with_extension("claim");
+    fs::write(&claim, "damaged").expect("written");
+    refused("is damaged");
+    fs::remove_file(&claim).expect("there");
+    // Without `state`, records of storage lie beside the settings.
+    let beside = place.path("forebay-state");
+    let text = unit(LOOPBACK, file);
+    fs::write(&beside, "").expect("written");
+    let (code, said) = check(&place, &text);
+    assert!(code == Some(1) && said.contains("records of storage: "), "{said}");
+    assert!(place.try_serve("gateway", &text).is_err());
+    fs::remove_file(&beside).expect("there");
+    fs::create_dir(&beside).expect("made");
+    fs::set_permissions(&beside, fs::Permissions::from_mode(0o777)).expect("chmod");
+    let (code, said) = check(&place, &text);
+    assert!(code == Some(1) && said.contains("(mode 0777)"), "{said}");
+    assert!(place.try_serve("gateway", &text).is_err());
+}
+
+#[test]
+fn the_addresses_and_the_socket_of_a_process_are_taken_for_a_moment() {
+    let place = Place::new();
+    support::nodes::secret(&place, "secret");
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = taken.local_addr().expect("bound").port();
+    let names = |port: u16| {
+        let names = format!(
+            "listen = ['127.0.0.1:0']\nstate = 'kept'\n[names]\nlisten = ['127.0.0.1:{port}']\n\
+             secret_file = 'secret'\n"
+        );
+        let memory = unit(LOOPBACK, "{ memory = { size = '16MiB' } }");
+        memory.replacen("listen = ['127.0.0.1:0']\n", &names, 1)
+    };
+    let (code, said) = check(&place, &names(port));
+    let told = place.try_serve("gateway", &names(port)).err().expect("it is taken");
+    assert_eq!(code, Some(1), "{said}");
+    for text in [said, told] {
+        assert!(text.contains("cannot listen for questions about names"), "{text}");
+    }
+    drop(taken);
+    let (code, said) = check(&place, &names(port));
+    assert_eq!(code, Some(0), "{said}");
+    // The process that serves has it open.
+    let serving = place.serve("gateway", &names(port));
+    let (code, said) = check(&place, &names(port));
+    assert!(code == Some(0) && said.contains("open in the process that serves"), "{said}");
+    drop(serving);
+    // A process that does not answer has the socket.
+    let lock = fs::File::create(place.path("gateway.sock.lock")).expect("made");
+    fs::write(place.path("gateway.sock.lock"), "\x1b[2Jsecret").expect("written");
+    lock.lock().expect("taken");
+    let (code, said) = check(&place, &names(port));
+    assert!(code == Some(1) && said.contains("already running with the control socket"), "{said}");
+    assert!(said.contains("(process unknown)") && !said.contains("secret\n"), "{said:?}");
+    drop(lock);
+    fs::remove_file(place.path("gateway.sock.lock")).expect("there");
+    let _ = fs::remove_file(place.path("gateway.sock"));
+    fs::write(place.path("gateway.sock"), "").expect("written");
+    let (code, said) = check(&place, &names(port));
+    assert!(code == Some(1) && said.contains("something that is not a socket"), "{said}");
+}
+
+#[test]
 fn a_list_is_asked_for_as_a_list_and_an_open_door_is_told() {
     let place = Place::new();
     let stack = "{ memory = { size = '16MiB' } }";

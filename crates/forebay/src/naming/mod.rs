@@ -24,7 +24,7 @@ use tokio::{net::TcpStream, sync::Notify, time::timeout};
 use zeroize::Zeroizing;
 
 pub use finder::{Finder, usable};
-pub use service::serve;
+pub use service::{cannot_listen, serve};
 
 use crate::{
     failure::Failure,
@@ -73,6 +73,19 @@ impl Naming {
         let naming = Self::new(names, gln, version + 1, Some(kept))?;
         naming.keep()?;
         Ok(Some(naming))
+    }
+
+    /// Checks the secret and the number that is kept, and says which number that is. Changes nothing.
+    pub fn check(settings: &Settings) -> Result<String, Failure> {
+        let Some(names) = &settings.names else { return Ok("there are none".to_owned()) };
+        secret(names)?;
+        Ok(match &settings.state {
+            None => "this process asks others, and tells nothing".to_owned(),
+            Some(state) => match number::load(&number::path(state))? {
+                Some((gln, _)) => format!("this node has the number {gln}"),
+                None => "this node would take part with a new number".to_owned(),
+            },
+        })
     }
 
     /// The same for a command that asks others, those of `listen` among them, and tells nothing.

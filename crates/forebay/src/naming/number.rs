@@ -17,23 +17,51 @@ pub fn path(state: &Path) -> PathBuf {
 
 /// What is in the file; a new number, if there is none.
 pub fn load_or_make(path: &Path) -> Result<(Gln, u64), Failure> {
-    let cannot = |what: &str, error: std::io::Error| {
-        Failure::new(format!("cannot {what} this node's number in {}: {error}", path.display()))
-            .remedy("let the user who serves read and write the `state` folder, or name another")
-    };
-    match whole_file::read(path) {
-        Ok(text) => std::str::from_utf8(&text).ok().and_then(parse).ok_or_else(|| {
-            Failure::new(format!("{} does not hold this node's number", path.display())).remedy(
-                "restore it from a copy; or delete it, and this node takes part as a new one",
-            )
-        }),
-        Err(error) if error.kind() == ErrorKind::NotFound => {
-            let folder = path.parent().unwrap_or(Path::new("."));
-            state_folder::make(folder).map_err(|error| cannot("make the folder for", error))?;
-            Ok((random()?, 0))
-        }
-        Err(error) => Err(cannot("read", error)),
+    if let Some(found) = load(path)? {
+        return Ok(found);
     }
+    let folder = path.parent().unwrap_or(Path::new("."));
+    state_folder::make(folder).map_err(|error| cannot("make the folder for", path, &error))?;
+    Ok((random()?, 0))
+}
+
+/// What is in the file; `None` if there is none, and nothing beside it was kept under a number. Changes nothing.
+pub fn load(path: &Path) -> Result<Option<(Gln, u64)>, Failure> {
+    match whole_file::read(path) {
+        Ok(text) => {
+            let found = std::str::from_utf8(&text).ok().and_then(parse);
+            found.map(Some).ok_or_else(|| {
+                Failure::new(format!("{} does not hold this node's number", path.display())).remedy(
+                    "restore it from a copy; or delete it, and this node takes part as a new one",
+                )
+            })
+        }
+        // A node that is known by the number that it had decides about moves, and is asked for them by it.
+        Err(error) if error.kind() == ErrorKind::NotFound && has_moved(path) => {
+            let moved = path.with_file_name("moved");
+            let (path, moved) = (path.display(), moved.display());
+            let what =
+                format!("{path}, this node's number, is missing, and {moved} has records of moves");
+            Err(Failure::new(what).remedy(format!(
+                "restore {path} from a copy; if there is none, see on which nodes the volumes named in {moved} are \
+                 (`forebay names` at another node), take those that are elsewhere out of the settings, and move \
+                 {moved} away: this node then takes part as a new one"
+            )))
+        }
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(cannot("read", path, &error)),
+    }
+}
+
+/// Whether records of moves lie beside the file. An error of the system is left to who reads them.
+fn has_moved(path: &Path) -> bool {
+    let entries = std::fs::read_dir(path.with_file_name("moved")).into_iter().flatten().flatten();
+    entries.into_iter().any(|entry| entry.path().extension().is_some_and(|it| it == "volume"))
+}
+
+fn cannot(what: &str, path: &Path, error: &std::io::Error) -> Failure {
+    Failure::new(format!("cannot {what} this node's number in {}: {error}", path.display()))
+        .remedy("let the user who serves read and write the `state` folder, or name another")
 }
 
 /// Puts the count into the file; it is stable when this returns.
@@ -75,5 +103,21 @@ mod tests {
             fs::write(&path, damaged).unwrap();
             assert!(load_or_make(&path).is_err(), "{damaged:?}");
         }
+    }
+
+    #[test]
+    fn a_number_that_is_missing_beside_records_of_moves_is_not_made_anew() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = path(folder.path());
+        let moved = folder.path().join("moved");
+        fs::create_dir(&moved).unwrap();
+        assert_eq!(load(&path).unwrap(), None);
+        load_or_make(&path).unwrap();
+        fs::write(moved.join("payroll.volume"), "").unwrap();
+        let failure = load_or_make(&path).unwrap_err();
+        assert!(failure.message.contains("is missing"), "{failure}");
+        let gln = random().unwrap();
+        keep(&path, gln, 3).unwrap();
+        assert_eq!(load_or_make(&path).unwrap(), (gln, 3));
     }
 }

@@ -36,16 +36,19 @@ pub async fn serve(
     let mut tasks = JoinSet::new();
     let mut bound = Vec::new();
     for address in listen {
-        let cannot = |error: std::io::Error| {
-            Failure::new(format!("cannot listen for questions about names on {address}: {error}"))
-                .remedy("change `listen` of [names]")
-        };
+        let cannot = |error: std::io::Error| cannot_listen(*address, &error);
         let listener = TcpListener::bind(address).await.map_err(cannot)?;
         bound.push(listener.local_addr().map_err(cannot)?);
         tasks.spawn(accept(Arc::clone(naming), listener));
     }
     tasks.spawn(tell(Arc::clone(naming)));
     Ok((tasks, bound))
+}
+
+/// Says what to do about an address for names that cannot be listened on.
+pub fn cannot_listen(address: SocketAddr, error: &std::io::Error) -> Failure {
+    Failure::new(format!("cannot listen for questions about names on {address}: {error}"))
+        .remedy("change `listen` of [names]")
 }
 
 async fn accept(naming: Arc<Naming>, listener: TcpListener) {

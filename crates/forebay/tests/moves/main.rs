@@ -23,6 +23,25 @@ use support::{
     read, run, stderr, write,
 };
 
+/// `forebay check` looks at a volume where it is by now, and at nothing of one that has gone.
+fn checks_what_has_moved(place: &support::Place) {
+    let check = |node: &str| {
+        let config = place.path(&format!("{node}.toml")).display().to_string();
+        let output = run(&["check", "--config", &config]);
+        (output.status.code(), String::from_utf8_lossy(&output.stdout).into_owned())
+    };
+    let (old, new) = (place.path("payroll.img"), place.path("cellar.moved/payroll.img"));
+    let (code, said) = check("attic");
+    assert!(code == Some(0) && !said.contains(&old.display().to_string()), "{said}");
+    let (code, said) = check("cellar");
+    assert!(code == Some(0) && said.contains(&new.display().to_string()), "{said}");
+    let away = place.path("away.img");
+    std::fs::rename(&new, &away).expect("its disk is not mounted");
+    let (code, said) = check("cellar");
+    assert!(code == Some(1) && said.contains("is missing"), "{said}");
+    std::fs::rename(&away, &new).expect("mounted");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_volume_moves_while_a_gateway_and_its_hosts_write_to_it() {
     let (place, _seed, seeds) = place();
@@ -63,6 +82,7 @@ async fn a_volume_moves_while_a_gateway_and_its_hosts_write_to_it() {
     assert!(String::from_utf8_lossy(&reloaded.stdout).contains("nothing is different"));
     attic.terminate();
     cellar.terminate();
+    checks_what_has_moved(&place);
     let attic = place.serve("attic", &attic_settings);
     let cellar = place.serve("cellar", &cellar_settings);
     assert!(!serves(&attic) && serves(&cellar));

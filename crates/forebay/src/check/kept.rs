@@ -1,0 +1,85 @@
+//! What the process keeps beside its storage: folders of records, the node's number, records of moves. With the
+//! addresses on which it answers questions about names.
+
+use std::{io::ErrorKind, net::TcpListener};
+
+use super::Report;
+use crate::{
+    control::{self, Request, Response},
+    failure::Failure,
+    moves::Moves,
+    naming::{self, Naming},
+    settings::{Layer, Settings},
+    state_folder,
+    status::Status,
+};
+
+/// The folders of records: the `state` folder, or the one beside the settings file, if any storage is recorded.
+pub(super) fn folders(settings: &Settings, report: &mut Report) -> Result<(), Failure> {
+    let is_recorded = |layer: &Layer| matches!(layer, Layer::File(_) | Layer::Cache(_));
+    let mut units = settings.target.iter().flat_map(|target| &target.unit);
+    let records = settings.records_folder();
+    let (place, folder) = match &settings.state {
+        Some(state) => ("state", state),
+        None if !settings.common_cache.is_empty()
+            || units.any(|unit| unit.stack.iter().any(is_recorded)) =>
+        {
+            ("records of storage", &records)
+        }
+        None => return Ok(()),
+    };
+    let found = state_folder::check(folder).and_then(|()| state_folder::can_be_used(folder));
+    report.say(place, found.map(|()| format!("the folder {} is right", folder.display())))
+}
+
+/// The node's number, and the addresses on which it answers questions about names.
+pub(super) fn names(
+    settings: &Settings,
+    running: Option<&Status>,
+    report: &mut Report,
+) -> Result<(), Failure> {
+    let Some(names) = &settings.names else { return Ok(()) };
+    report.say("names", Naming::check(settings))?;
+    if settings.state.is_none() {
+        // It only asks others.
+        return Ok(());
+    }
+    let ports = |status: &Status| -> Option<Vec<String>> {
+        status.gln?;
+        match control::ask(&control::path(settings).ok()?, Request::Names) {
+            Ok(Response::Names(known)) => Some(known.nodes.into_iter().next()?.addresses),
+            _ => None,
+        }
+    };
+    let open = running.and_then(ports).unwrap_or_default();
+    let mut held = Vec::new();
+    for address in &names.listen {
+        // The running process tells of its address by another name where it listens on all of them.
+        let port = format!(":{}", address.0.port());
+        let is_open = || open.iter().any(|told| told.ends_with(&port));
+        let found = match TcpListener::bind(address.0) {
+            Ok(listener) => {
+                held.push(listener);
+                Ok("it is free".to_owned())
+            }
+            Err(error) if error.kind() == ErrorKind::AddrInUse && is_open() => {
+                Ok("it is open in the process that serves".to_owned())
+            }
+            Err(error) => Err(naming::cannot_listen(address.0, &error)),
+        };
+        report.say(&format!("names {}", address.0), found)?;
+    }
+    Ok(())
+}
+
+/// Applies what is recorded of moves: volumes that have gone are not looked at, and those that have come are.
+pub(super) fn moves(settings: &mut Settings, report: &mut Report) -> Result<(), Failure> {
+    let moves = match Moves::open(settings) {
+        Ok(moves) => moves,
+        Err(failure) => return report.say("moves", Err(failure)),
+    };
+    for (volume, failure) in moves.apply(settings) {
+        report.say(&format!("volume {volume}"), Err(failure))?;
+    }
+    Ok(())
+}
