@@ -11,7 +11,7 @@ use crate::{
     moves::{Access, Come, CopyStage, Described, Fate, Kept, MoveId},
     quantity::{Size, about},
     records::Records,
-    settings::{Accept, File, Settings, Target},
+    settings::{Accept, File, Layer, Settings, Target, Unit},
     stack, state, whole_file,
 };
 
@@ -108,7 +108,7 @@ impl Node {
         let _one_at_a_time = self.admitting.lock();
         let Offer { from, from_node, id, volume } = offer;
         let name = &volume.volume;
-        let settings = self.settings();
+        let settings = self.settings_with_refused();
         let kept = self.moves.of(name);
         if let Some(gone) = kept.gone.as_ref().filter(|gone| gone.generation >= volume.generation) {
             return Err(Failure::new(format!(
@@ -117,14 +117,15 @@ impl Node {
             ))
             .remedy("see on which node it is (`forebay names`); if this one is right, give it a higher `generation`"));
         }
+        let file = accept.folder.join(format!("{name}.img"));
         free_of(&settings, &volume)?;
+        free_of_file(&settings, &file)?;
         self.free_of_others(&settings, &volume)?;
         self.lets_in_no_more(&volume)?;
         self.has_room(accept.size, &accept.folder, &volume)?;
         self.redirect_for(&volume)?;
         // Another unit of this serial number would have its files.
         state::StateFiles::open(state, &volume.identity()).map_err(Failure::new)?;
-        let file = accept.folder.join(format!("{name}.img"));
         // What was left of it here, before it came back.
         let is_left = kept.gone.as_ref().is_some_and(|gone| gone.left.as_ref() == Some(&file));
         if file.exists() && !is_left {
@@ -134,6 +135,15 @@ impl Node {
         let come = Come { id, stage: CopyStage::Arriving, from, from_node, file, volume };
         self.moves.keep(&come.volume.volume, Kept { come: Some(come.clone()), ..kept })?;
         Ok(come)
+    }
+
+    /// The settings with all that has gone and come, and with the units that are not served because of their
+    /// storage: these keep their names, files and records.
+    fn settings_with_refused(&self) -> Settings {
+        let mut settings = (*Arc::clone(&self.inner.lock().base)).clone();
+        // What is blocked was told of already.
+        let _ = self.moves.apply(&mut settings);
+        settings
     }
 
     /// That settings which are to be put in force take no name from what is coming.
@@ -271,6 +281,27 @@ fn free_of(settings: &Settings, volume: &Described) -> Result<(), Failure> {
         if target.name.0 == volume.target && !target.unit.is_empty() {
             return Err(Failure::new(format!("the node has a target {} already", volume.target))
                 .remedy("give one of the two another name"));
+        }
+        let has_its_serial = |unit: &&Unit| super::serial(target, unit) == volume.serial;
+        if let Some(unit) = target.unit.iter().find(has_its_serial) {
+            return Err(Failure::new(format!(
+                "{} LUN {} of the node has the serial number {} already",
+                target.name, unit.lun, volume.serial
+            ))
+            .remedy("give one of the two another `serial`"));
+        }
+    }
+    Ok(())
+}
+
+/// That no unit of the settings has this file. A file that is missing may be on a disk that is not mounted.
+fn free_of_file(settings: &Settings, file: &Path) -> Result<(), Failure> {
+    let is_it = |layer: &Layer| matches!(layer, Layer::File(it) if it.path == file);
+    for target in &settings.target {
+        if let Some(unit) = target.unit.iter().find(|unit| unit.stack.iter().any(is_it)) {
+            let (name, lun, file) = (&target.name, unit.lun, file.display());
+            return Err(Failure::new(format!("{file} is the file of {name} LUN {lun}"))
+                .remedy("name another `folder` in [accept]"));
         }
     }
     Ok(())

@@ -273,6 +273,40 @@ async fn of_two_volumes_with_one_target_the_second_does_not_come() {
     assert!(serves(&cellar));
 }
 
+/// The unit is not served, and its file may come back: nobody gets its claim, its reservations or its record.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_unit_that_is_not_served_keeps_its_name_its_target_and_its_serial_number() {
+    let (place, _seed, seeds) = place();
+    let attic = place.serve("attic", &attic(0, &seeds, ""));
+    let file = |name: &str| format!("{{ file = {{ path = \"{name}.img\", size = \"4MiB\" }} }}");
+    let nodes = [
+        ("name", target("a", "volume = \"payroll\"\n", &file("a")), "has a volume payroll already"),
+        ("target", target("payroll", "", &file("b")), "has a target iqn.2026-11.test:payroll"),
+        ("serial", target("c", "serial = \"PAYROLL-1\"\n", &file("c")), "has the serial number"),
+        ("path", target("d", "", &file("path.moved/payroll")), "is the file of"),
+    ];
+    std::fs::create_dir(place.path("path.moved")).expect("made");
+    let mut serving = Vec::new();
+    for (node, unit, _) in &nodes {
+        let text = cellar(node, &seeds, &accept(node)) + unit;
+        // Nobody is told of a second volume of that name.
+        let untold = text.replace("volume = \"payroll\"\n", "");
+        assert!(place.serve(node, &untold).terminate().0.success());
+        for file in ["a.img", "b.img", "c.img", "path.moved/payroll.img"] {
+            let _ = std::fs::remove_file(place.path(file));
+        }
+        serving.push(place.serve(node, &text));
+    }
+    knows(&attic, &nodes.each_ref().map(|(node, ..)| *node)).await;
+    for ((node, _, expected), of) in nodes.iter().zip(&serving) {
+        let status = of.status().to_string();
+        assert!(status.contains("\"refused\"") && status.contains("is missing"), "{status}");
+        let text = stderr(&move_to(&attic, node, &[]));
+        assert!(text.contains(expected) && text.contains("remedy"), "{node}: {text}");
+        assert!(serves(&attic));
+    }
+}
+
 /// Each that comes has one of the 64 places of those who ask for names, as long as it comes.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_seventeenth_volume_at_once_is_refused_at_both_ends() {
