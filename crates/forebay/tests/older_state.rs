@@ -61,6 +61,23 @@ fn clocks() -> Vec<Clock> {
     vec![Clock::Right, Clock::DayBehind]
 }
 
+/// Checks by a record of storage in this folder that the process which wrote it last saw this clock.
+fn assert_seen(clock: Clock, folder: &Path) {
+    let files = std::fs::read_dir(folder).expect("a folder").flatten().map(|entry| entry.path());
+    let mut records = files.filter(|file| file.extension().is_some_and(|it| it == "storage"));
+    let bytes = std::fs::read(records.next().expect("a record")).expect("it is there");
+    let text = String::from_utf8_lossy(&bytes).into_owned();
+    let (_, opened) = text.split_once("\"opened\":\"").expect("a time");
+    let opened: jiff::Timestamp =
+        opened.split('"').next().expect("a time").parse().expect("a time");
+    let hours = (jiff::Timestamp::now().as_second() - opened.as_second()) / 3600;
+    let expected = match clock {
+        Clock::Right => 0..1,
+        Clock::DayBehind => 23..26,
+    };
+    assert!(expected.contains(&hours), "{clock:?}: {hours} hours ago");
+}
+
 /// A node and a gateway, each with a state folder of its own.
 struct Site {
     place: Place,
@@ -119,11 +136,16 @@ fn drain(gateway: &Serving) {
     assert!(output.status.success(), "{}", stderr(&output));
 }
 
+/// The log has all that was acknowledged, whatever the folders of records say: it is served in each case.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_state_folder_of_last_week_loses_nothing_that_was_acknowledged() {
+    let both = ["node-state", "a-state"];
     for clock in clocks() {
-        for restored in [&["node-state"][..], &["a-state"], &["node-state", "a-state"]] {
-            let what = format!("{restored:?}, {clock:?}");
+        // At last the gateway is opened once more after the folders were copied.
+        for (restored, openings) in
+            [(&both[..1], 1), (&both[1..], 1), (&both[..], 1), (&both[..], 2)]
+        {
+            let what = format!("{restored:?}, {clock:?}, {openings} openings");
             let (site, mut far) = Site::new();
             let mut near = site.gateway("a", Clock::Right).expect("it starts");
             let volume = connect(near.address, GATEWAY).await;
@@ -131,6 +153,12 @@ async fn a_state_folder_of_last_week_loses_nothing_that_was_acknowledged() {
             for folder in restored {
                 site.copy(folder, &format!("{folder}-old"));
             }
+            drop(volume);
+            for _ in 1..openings {
+                assert!(near.terminate().0.success());
+                near = site.gateway("a", Clock::Right).expect("it starts");
+            }
+            let volume = connect(near.address, GATEWAY).await;
             write_all(&*volume, 2).await;
             drain(&near);
             write_all(&*volume, 3).await;
@@ -140,17 +168,62 @@ async fn a_state_folder_of_last_week_loses_nothing_that_was_acknowledged() {
                 site.copy(&format!("{folder}-old"), folder);
             }
             let _far = site.node(clock).unwrap_or_else(|error| panic!("{what}: {error}"));
-            match site.gateway("a", clock) {
-                Ok(near) => {
-                    let volume = connect(near.address, GATEWAY).await;
-                    check_all(&*volume, 3..4, &what).await;
-                    drain(&near);
-                    let raw = connect(SocketAddr::from(([127, 0, 0, 1], site.port)), NODE).await;
-                    check_all(&*raw, 3..4, &what).await;
-                }
-                Err(error) => assert!(error.contains("remedy: "), "{what}: {error}"),
+            let near = site.gateway("a", clock).unwrap_or_else(|error| panic!("{what}: {error}"));
+            for folder in both {
+                assert_seen(clock, &site.place.path(folder));
             }
+            let volume = connect(near.address, GATEWAY).await;
+            check_all(&*volume, 3..4, &what).await;
+            drain(&near);
+            let raw = connect(SocketAddr::from(([127, 0, 0, 1], site.port)), NODE).await;
+            check_all(&*raw, 3..4, &what).await;
         }
+    }
+}
+
+/// No decision about a volume file depends on the clock.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_volume_file_that_was_replaced_is_refused_whatever_the_clock_says() {
+    let place = Place::new();
+    let text = |name: &str| {
+        let text = node(place.folder.path(), 0).replace("node.img", &format!("{name}.img"));
+        format!("state = 'state'\n{}", text.replace(", size = \"64MiB\"", ""))
+    };
+    for name in ["node", "other"] {
+        let file = place.path(&format!("{name}.img"));
+        std::fs::File::create(&file).and_then(|it| it.set_len(8 << 20)).expect("made");
+        let serving = place.serve(name, &text(name));
+        write(&*connect(serving.address, NODE).await, 1, 1).await.expect("written");
+        assert!(serving.terminate().0.success());
+    }
+    let [file, other, kept] = ["node.img", "other.img", "kept.img"].map(|name| place.path(name));
+    std::fs::rename(&file, &kept).expect("moved");
+    let bytes = std::fs::read(&kept).expect("a volume");
+    let cases: [(&str, &dyn Fn()); 3] = [
+        ("replaced by a file of 16777216 bytes", &|| {
+            std::fs::write(&file, [&bytes[..], &bytes].concat()).expect("longer");
+        }),
+        ("replaced by a file of 4194304 bytes", &|| {
+            std::fs::write(&file, &bytes[..4 << 20]).expect("shorter");
+        }),
+        ("replaced by the volume recorded as", &|| {
+            std::fs::hard_link(&other, &file).expect("linked");
+        }),
+    ];
+    for clock in clocks() {
+        for (why, replace) in cases {
+            replace();
+            let told = place.try_serve_by(clock.start(), "node", &text("node"));
+            let told = told.err().unwrap_or_else(|| panic!("{clock:?}: {why}: it is served"));
+            assert!(told.contains(why) && told.contains("remedy: "), "{clock:?}: {told}");
+            std::fs::remove_file(&file).expect("it was put there");
+        }
+        std::fs::rename(&kept, &file).expect("moved");
+        let serving = place.try_serve_by(clock.start(), "node", &text("node")).expect("its own");
+        let volume = connect(serving.address, NODE).await;
+        assert_eq!(read(&*volume, 1).await.expect("read"), content(1, 1));
+        drop(serving);
+        std::fs::rename(&file, &kept).expect("moved");
     }
 }
 
