@@ -871,7 +871,8 @@ async fn a_log_nvram_or_read_tier_that_cannot_be_used_keeps_no_other_unit_from_b
         volume.flush().await.expect("flushed");
     }
     assert!(serving.terminate().0.success());
-    let damages: [(&str, &str, fn(&mut Vec<u8>)); 4] = [
+    type Damage = fn(&mut Vec<u8>);
+    let damages: [(&str, &str, Damage); 4] = [
         ("the.log", "holds something else", |bytes| bytes[..8192].fill(7)),
         ("the.log", "but the log disk only", |bytes| bytes.truncate(12 << 20)),
         ("the.nvram", "remove the file to change it", |bytes| bytes.push(1)),
