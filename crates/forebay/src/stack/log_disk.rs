@@ -44,7 +44,7 @@ impl LogDisk {
             opened.push(file::open(file::log_options(&settings, path)).await);
         }
         let files = there(opened).map_err(NotOpened::Refused)?;
-        files.iter().flatten().for_each(|file| watch::fence(file));
+        files.iter().flatten().for_each(watch::fence);
         let opened = files.clone().map(|file| file.map(|file| file as Stack));
         let mut id = [0; 16];
         getrandom::fill(&mut id)

@@ -1,0 +1,341 @@
+//! Logs, NVRAM files and read tiers that are missing, blank, older or damaged at a start: none is taken for new,
+//! and only the units that need them are not served.
+
+use support::{Place, connect, content, gateway, node, read, run, stderr, write};
+use volume::Volume;
+
+use crate::{GATEWAY, NODE, give_up, pair, support};
+
+/// The ways in which a log is lost.
+#[derive(Clone, Copy, Debug)]
+enum Lost {
+    Missing,
+    Blank,
+}
+
+/// Takes the log away, or its first MiB; what puts it back.
+fn lose(log: &std::path::Path, how: Lost) -> impl FnOnce() + use<> {
+    let whole = std::fs::read(log).expect("a log");
+    match how {
+        Lost::Missing => std::fs::remove_file(log).expect("removed"),
+        Lost::Blank => {
+            let mut blank = whole.clone();
+            blank[..1 << 20].fill(0);
+            std::fs::write(log, blank).expect("written");
+        }
+    }
+    let log = log.to_owned();
+    move || std::fs::write(log, whole).expect("put back")
+}
+
+const KEEPS_DIRTY: &str = "destage_idle = '30s'\ndirty_age = '1h'\ndestage_threshold = 0.9";
+
+/// A gateway over a node without claims, killed with dirty data in its log, is not started without
+/// that log, and loses nothing when the log is back.
+async fn is_refused_without_its_log(top: &str, more: &str, how: Lost) {
+    let place = Place::new();
+    let (far, mut near) = (place.serve("node", &node(place.folder.path(), 0)), None);
+    let settings = format!("{top}{}", gateway(place.folder.path(), far.address, more));
+    let serving = near.insert(place.serve("gateway", &settings));
+    let volume = connect(serving.address, GATEWAY).await;
+    for block in 0..40 {
+        write(&*volume, block, 1).await.expect("taken");
+    }
+    volume.flush().await.expect("flushed");
+    drop(volume);
+    serving.kill();
+    let log = place.path("gateway.log");
+    let put_back = lose(&log, how);
+    let config = place.path("gateway.toml").display().to_string();
+    let check = run(&["check", "--config", &config]);
+    let checked = String::from_utf8_lossy(&check.stdout).into_owned();
+    assert_eq!(check.status.code(), Some(1), "{checked}");
+    // Twice: the first refusal must leave nothing that the second start takes for a log.
+    for _ in 0..2 {
+        let told = place.try_serve("gateway", &settings).err().expect("its log is lost");
+        assert!(told.contains("gateway.log") && told.contains("instance"), "{told}");
+        assert!(told.contains("last opened") && told.contains("forebay forget"), "{told}");
+        assert!(checked.contains("forebay forget"), "{checked}");
+    }
+    put_back();
+    let serving = place.serve("gateway", &settings);
+    let volume = connect(serving.address, GATEWAY).await;
+    for block in 0..40 {
+        assert_eq!(read(&*volume, block).await.expect("recovered"), content(block, 1));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_log_that_is_missing_or_blank_is_not_made_anew() {
+    is_refused_without_its_log("", KEEPS_DIRTY, Lost::Missing).await;
+    is_refused_without_its_log("state = 'near'\n", KEEPS_DIRTY, Lost::Blank).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_log_that_is_missing_beside_its_nvram_is_not_made_anew() {
+    let place = Place::new();
+    let nvram = place.path("nvram").display().to_string();
+    let more = format!("{KEEPS_DIRTY}\nreport = 'immediate'\nnvram = '{nvram}'");
+    let (_far, mut near) = pair(&place, &more);
+    let volume = connect(near.address, GATEWAY).await;
+    for block in 0..40 {
+        write(&*volume, block, 1).await.expect("taken");
+    }
+    volume.flush().await.expect("flushed");
+    drop(volume);
+    near.kill();
+    let settings = std::fs::read_to_string(place.path("gateway.toml")).expect("settings");
+    let settings = settings.split_once('\n').expect("the control socket").1.to_owned();
+    for how in [Lost::Missing, Lost::Blank] {
+        let put_back = lose(&place.path("gateway.log"), how);
+        let told = place.try_serve("gateway", &settings).err().expect("its log is lost");
+        assert!(told.contains("forebay forget"), "{told}");
+        // With the records lost, too, the NVRAM still knows the log.
+        let (records, away) = (place.path("forebay-state"), place.path("away"));
+        std::fs::rename(&records, &away).expect("records");
+        for _ in 0..2 {
+            let told = place.try_serve("gateway", &settings).err().expect("the NVRAM is its");
+            assert!(told.contains("NVRAM is in use by log"), "{told}");
+        }
+        let (code, checked) = check(&place, "gateway");
+        assert!(code == Some(1) && checked.contains("NVRAM is in use by log"), "{checked}");
+        let _ = std::fs::remove_dir_all(&records);
+        std::fs::rename(&away, &records).expect("put back");
+        put_back();
+    }
+    let near = place.serve("gateway", &settings);
+    let volume = connect(near.address, GATEWAY).await;
+    assert_eq!(read(&*volume, 39).await.expect("recovered"), content(39, 1));
+}
+
+/// The exit code and the lines of `forebay check` of the settings of that name.
+fn check(place: &Place, name: &str) -> (Option<i32>, String) {
+    let config = place.path(&format!("{name}.toml")).display().to_string();
+    let output = run(&["check", "--config", &config]);
+    (output.status.code(), String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// `check` said that the NVRAM file would be made.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_nvram_that_is_missing_or_an_older_copy_is_found_by_check() {
+    let place = Place::new();
+    let more = format!("{KEEPS_DIRTY}\nreport = 'immediate'\nnvram = 'nvram'");
+    let (_far, mut near) = pair(&place, &more);
+    let volume = connect(near.address, GATEWAY).await;
+    write(&*volume, 0, 1).await.expect("taken");
+    let nvram = place.path("nvram");
+    let older = std::fs::read(&nvram).expect("it was made");
+    for block in 1..40 {
+        write(&*volume, block, 1).await.expect("taken");
+        volume.flush().await.expect("flushed");
+    }
+    drop(volume);
+    near.kill();
+    let (code, checked) = check(&place, "gateway");
+    assert_eq!(code, Some(0), "{checked}");
+    let newest = std::fs::read(&nvram).expect("it was made");
+    let settings = std::fs::read_to_string(place.path("gateway.toml")).expect("settings");
+    let settings = settings.split_once('\n').expect("the control socket").1.to_owned();
+    for (content, why) in [(None, "is blank"), (Some(older), "older copy of itself")] {
+        match &content {
+            None => std::fs::remove_file(&nvram).expect("removed"),
+            Some(content) => std::fs::write(&nvram, content).expect("put back"),
+        }
+        let (code, checked) = check(&place, "gateway");
+        assert!(code == Some(1) && checked.contains(why), "{checked}");
+        assert!(content.is_some() || !nvram.exists(), "check makes nothing");
+        let told = place.try_serve("gateway", &settings).err().expect("refused");
+        assert!(told.contains(why), "{told}");
+    }
+    std::fs::write(&nvram, newest).expect("put back");
+    let near = place.serve("gateway", &settings);
+    let volume = connect(near.address, GATEWAY).await;
+    assert_eq!(read(&*volume, 39).await.expect("recovered"), content(39, 1));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_log_of_a_node_that_counts_writes_with_the_next_flush_is_not_made_anew() {
+    let place = Place::new();
+    let log = place.path("node.log");
+    let settings = format!(
+        "state = 'kept'\n{}",
+        node(place.folder.path(), 0).replace(
+            " } ]",
+            &format!(
+                " }}, {{ cache = {{ log = '{}', log_size = '32MiB', report = 'at-flush', \
+                 destage_idle = '30s', dirty_age = '1h', destage_threshold = 0.9 }} }} ]",
+                log.display()
+            )
+        )
+    );
+    let mut far = place.serve("node", &settings);
+    let volume = connect(far.address, NODE).await;
+    for block in 0..40 {
+        write(&*volume, block, 1).await.expect("taken");
+    }
+    volume.flush().await.expect("flushed");
+    drop(volume);
+    far.kill();
+    for how in [Lost::Missing, Lost::Blank] {
+        let put_back = lose(&log, how);
+        let told = place.try_serve("node", &settings).err().expect("its log is lost");
+        assert!(told.contains("node.log") && told.contains("forebay forget"), "{told}");
+        put_back();
+    }
+    let far = place.serve("node", &settings);
+    let volume = connect(far.address, NODE).await;
+    assert_eq!(read(&*volume, 39).await.expect("recovered"), content(39, 1));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_log_that_was_drained_and_stopped_may_be_made_anew() {
+    for nvram in [false, true] {
+        let place = Place::new();
+        let path = place.path("nvram").display().to_string();
+        let more = match nvram {
+            true => format!("report = 'immediate'\nnvram = '{path}'"),
+            false => String::new(),
+        };
+        let (far, near) = pair(&place, &more);
+        let volume = connect(near.address, GATEWAY).await;
+        write(&*volume, 1, 1).await.expect("taken");
+        // The dirty bytes of the status are without what waits in the NVRAM.
+        let control = near.control.display().to_string();
+        let drained = run(&["gateway", "drain", GATEWAY, "--control", &control]);
+        assert!(drained.status.success(), "{}", stderr(&drained));
+        drop(volume);
+        assert!(near.terminate().0.success());
+        std::fs::remove_file(place.path("gateway.log")).expect("it was made");
+        let near = place.serve("gateway", &gateway(place.folder.path(), far.address, &more));
+        let volume = connect(near.address, GATEWAY).await;
+        assert_eq!(read(&*volume, 1).await.expect("read"), content(1, 1));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_claim_of_a_log_that_is_missing_here_is_told_as_our_own() {
+    let place = Place::new();
+    let claims = format!("state = 'far'\n{}", node(place.folder.path(), 0));
+    let far = place.serve("node", &claims);
+    let settings = gateway(place.folder.path(), far.address, KEEPS_DIRTY);
+    let mut near = place.serve("gateway", &settings);
+    let volume = connect(near.address, GATEWAY).await;
+    write(&*volume, 1, 1).await.expect("taken");
+    drop(volume);
+    near.kill();
+    // Both are lost: the log, and what was recorded of it.
+    give_up(&place, "gateway", "gateway.log");
+    let config = place.path("gateway.toml").display().to_string();
+    let check = run(&["check", "--config", &config]);
+    let checked = String::from_utf8_lossy(&check.stdout).into_owned();
+    assert_eq!(check.status.code(), Some(1), "{checked}");
+    assert!(checked.contains("of this gateway") && checked.contains("is missing"), "{checked}");
+    let drop_it = format!("forebay claim drop {NODE}/0 --lose-dirty-data");
+    assert!(checked.contains(&drop_it), "{checked}");
+    let told = place.try_serve("gateway", &settings).err().expect("its log is lost");
+    assert!(told.contains("(this gateway itself)") && !told.contains("adopt"), "{told}");
+    assert!(told.contains("gateway.log") && told.contains("forebay claim drop"), "{told}");
+    // Another gateway hears whose the claim is.
+    let other = format!("initiator_name = 'iqn.2026-11.test:second'\n{settings}")
+        .replace("gateway.log", "second.log");
+    let config = place.write("second", &other).display().to_string();
+    let check = run(&["check", "--config", &config]);
+    let checked = String::from_utf8_lossy(&check.stdout).into_owned();
+    assert_eq!(check.status.code(), Some(1), "{checked}");
+    assert!(checked.contains("this gateway cannot write to it"), "{checked}");
+}
+
+/// A node with a plain file, and one behind a cache whose writes count when they are in the NVRAM.
+fn two_units(place: &Place, log: &str) -> String {
+    let path = |name: &str| place.path(name).display().to_string();
+    format!(
+        "listen = ['127.0.0.1:0']\n[[target]]\nname = '{NODE}'\n[[target.unit]]\n\
+         stack = [ {{ file = {{ path = '{}', size = '8MiB' }} }} ]\n\
+         [[target]]\nname = '{GATEWAY}'\n[[target.unit]]\n\
+         stack = [ {{ file = {{ path = '{}', size = '8MiB' }} }}, {{ cache = {{ log = '{}', \
+         log_size = '16MiB', dram = '8MiB', report = 'immediate', nvram = '{}', nvram_size = '1MiB', \
+         read_tier = '{}', read_tier_size = '8MiB', destage_idle = '30s', dirty_age = '1h', \
+         destage_threshold = 0.9 }} }} ]\n",
+        path("plain.img"),
+        path("cached.img"),
+        path(log),
+        path("the.nvram"),
+        path("the.tier"),
+    )
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_log_nvram_or_read_tier_that_cannot_be_used_keeps_no_other_unit_from_being_served() {
+    let place = Place::new();
+    let settings = two_units(&place, "the.log");
+    let serving = place.serve("node", &settings);
+    for target in [NODE, GATEWAY] {
+        let volume = connect(serving.address, target).await;
+        write(&*volume, 1, 7).await.expect("written");
+        volume.flush().await.expect("flushed");
+    }
+    assert!(serving.terminate().0.success());
+    type Damage = fn(&mut Vec<u8>);
+    let damages: [(&str, &str, Damage); 4] = [
+        ("the.log", "holds something else", |bytes| bytes[..8192].fill(7)),
+        ("the.log", "but the log disk only", |bytes| bytes.truncate(12 << 20)),
+        ("the.nvram", "remove the file to change it", |bytes| bytes.push(1)),
+        ("the.tier", "as read tier", |bytes| bytes[..128 << 10].fill(7)),
+    ];
+    for (name, why, damage) in damages {
+        let path = place.path(name);
+        let whole = std::fs::read(&path).expect("it was made");
+        let mut bytes = whole.clone();
+        damage(&mut bytes);
+        std::fs::write(&path, &bytes).expect("damaged");
+        let serving = place.serve("node", &settings);
+        let refused = serving.status()["targets"][1]["refused"][0].to_string();
+        assert!(refused.contains(name) && refused.contains(why), "{refused}");
+        let plain = connect(serving.address, NODE).await;
+        assert_eq!(read(&*plain, 1).await.expect("served"), content(1, 7));
+        drop(serving);
+        assert!(std::fs::read(&path).expect("it is there") == bytes, "{name} was changed");
+        std::fs::write(&path, whole).expect("put back");
+    }
+    let serving = place.serve("node", &settings);
+    let cached = connect(serving.address, GATEWAY).await;
+    assert_eq!(read(&*cached, 1).await.expect("served"), content(1, 7));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_log_under_another_path_is_not_taken_for_the_one_that_was_in_use() {
+    let place = Place::new();
+    let [before, after] = ["before.log", "after.log"].map(|log| two_units(&place, log));
+    let refused = |settings: &str, log: &str| {
+        let serving = place.serve("node", settings);
+        let refused = serving.status()["targets"][1]["refused"][0].to_string();
+        assert!(refused.contains(log) && refused.contains("last opened 20"), "{refused}");
+        let (code, checked) = check(&place, "node");
+        assert!(code == Some(1) && checked.contains("is not named any more"), "{checked}");
+        refused
+    };
+    let mut serving = place.serve("node", &before);
+    let volume = connect(serving.address, GATEWAY).await;
+    write(&*volume, 1, 7).await.expect("written");
+    volume.flush().await.expect("flushed");
+    drop(volume);
+    serving.kill();
+    let told = refused(&after, "before.log");
+    assert!(told.contains("--lose-data") && told.contains("move that file"), "{told}");
+    assert!(!place.path("after.log").exists(), "no log was made");
+    // The file was moved, as the message says.
+    std::fs::rename(place.path("before.log"), place.path("after.log")).expect("moved");
+    let mut serving = place.serve("node", &after);
+    let volume = connect(serving.address, GATEWAY).await;
+    assert_eq!(read(&*volume, 1).await.expect("served"), content(1, 7));
+    drop(volume);
+    serving.kill();
+    refused(&before, "after.log");
+    let log = place.path("after.log").display().to_string();
+    let config = place.path("node.toml").display().to_string();
+    let forgotten = run(&["forget", &log, "--lose-data", "--config", &config]);
+    assert!(forgotten.status.success(), "{}", stderr(&forgotten));
+    std::fs::remove_file(place.path("the.nvram")).expect("it was of that log");
+    let serving = place.serve("node", &before);
+    connect(serving.address, GATEWAY).await;
+}
