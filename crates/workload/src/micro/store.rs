@@ -163,8 +163,11 @@ impl Store {
 
 impl Drop for Store {
     fn drop(&mut self) {
-        if let Self::Remote { runtime, volume, .. } = self {
-            runtime.block_on(volume.close());
+        match self {
+            // A program that another thread starts has a copy of the descriptor for a moment: closing alone would
+            // leave the lock until then.
+            Self::File { file, .. } => drop(flock(&*file, FlockOperation::Unlock)),
+            Self::Remote { runtime, volume, .. } => runtime.block_on(volume.close()),
         }
     }
 }
