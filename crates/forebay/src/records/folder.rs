@@ -55,6 +55,11 @@ impl Records {
         &self.folder
     }
 
+    /// The absolute path of the settings file.
+    pub(super) fn settings(&self) -> Option<PathBuf> {
+        absolute(&self.config).ok()
+    }
+
     /// Keeps records for the user of that name.
     pub fn recorder(&self, used_by: impl Into<String>) -> Recorder {
         let used_by = used_by.into();
@@ -172,7 +177,8 @@ impl Recorder {
 
     /// Returns a record of the storage that was opened now at an absolute path.
     pub(super) fn record(&self, path: PathBuf, storage: Storage) -> Record {
-        Record { path, named: None, used_by: self.used_by.clone(), opened: now(), storage }
+        let (used_by, settings) = (self.used_by.clone(), self.records.settings());
+        Record { path, named: None, used_by, settings, opened: now(), storage }
     }
 }
 
@@ -255,7 +261,7 @@ fn read(bytes: &[u8]) -> Option<Record> {
     serde_json::from_slice(state::unframed(bytes)?).ok()
 }
 
-/// More than a record needs: two or three paths of 4096 bytes (PATH_MAX), each byte at most six in JSON, and
+/// More than a record needs: two to four paths of 4096 bytes (PATH_MAX), each byte at most six in JSON, and
 /// some hundred bytes beside them.
 const MOST_BYTES: u64 = 128 << 10;
 /// The extension of a record's file.
@@ -273,7 +279,8 @@ mod tests {
 
     fn record(path: PathBuf) -> Record {
         let storage = Storage::Volume(VolumeIdentity { bytes: 4096, ..VolumeIdentity::default() });
-        Record { path, named: None, used_by: "iqn.a:b/0".into(), opened: now(), storage }
+        let used_by = "iqn.a:b/0".into();
+        Record { path, named: None, used_by, settings: None, opened: now(), storage }
     }
 
     #[test]

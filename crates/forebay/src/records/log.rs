@@ -28,8 +28,8 @@ pub struct LogRecords {
     known: Vec<String>,
     /// Records of these paths that say that the log may hold acknowledged data.
     expected: Vec<(Record, LogIdentity)>,
-    /// Records of other paths that no cache of the settings names: each is of a log that the same user had there, and
-    /// that may hold acknowledged data.
+    /// Records of other paths that no cache of the settings names: each is of a log that the same user of the same
+    /// settings file had there, and that may hold acknowledged data.
     elsewhere: Vec<(Record, LogIdentity)>,
     /// Mirror legs that the log had before and no longer has.
     former: Vec<PathBuf>,
@@ -86,9 +86,12 @@ impl Recorder {
     /// See [`LogRecords`].
     fn logs_elsewhere(&self, paths: &[PathBuf]) -> Vec<(Record, LogIdentity)> {
         let is_named = |path: &PathBuf| paths.contains(path) || self.records.logs.contains(path);
+        // Two gateways of one target may have their settings, and so their records, in one folder.
+        let Some(settings) = self.records.settings() else { return Vec::new() };
         let lost = self.records.all().into_iter().filter_map(|record| {
             let Storage::Log(log) = &record.storage else { return None };
             let is_it = record.used_by == self.used_by
+                && record.settings.as_ref() == Some(&settings)
                 && record.may_hold_data()
                 && !log.is_exported
                 && !is_named(&record.path);

@@ -15,6 +15,9 @@ pub struct Record {
     pub named: Option<PathBuf>,
     /// The unit (`TARGET/LUN`) or the common cache that used it.
     pub used_by: String,
+    /// The absolute path of the settings file whose unit used it; none in records of earlier versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub settings: Option<PathBuf>,
     /// Local time of the last opening. People read it; nothing is decided by it.
     pub opened: String,
     /// Kind and identity.
@@ -107,11 +110,12 @@ mod tests {
             path: "/a/gw.log".into(),
             named: None,
             used_by: "iqn.a:b/0".into(),
+            settings: Some("/etc/forebay.toml".into()),
             opened: "now".into(),
             storage: Storage::Log(log),
         };
         let json = serde_json::json!({
-            "path": "/a/gw.log", "used_by": "iqn.a:b/0", "opened": "now", "kind": "log",
+            "path": "/a/gw.log", "used_by": "iqn.a:b/0", "settings": "/etc/forebay.toml", "opened": "now", "kind": "log",
             "instance": "0a".repeat(16), "is_drained": false, "is_exported": false,
             "dirty_bytes": 4096, "noted": "then", "mirror": "/b/second.log",
         });

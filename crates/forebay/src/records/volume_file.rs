@@ -386,6 +386,7 @@ mod tests {
             path: "/b.img".into(),
             named: None,
             used_by: "iqn.a:b/1".into(),
+            settings: None,
             opened: "then".into(),
             storage: Storage::Volume(volume),
         }

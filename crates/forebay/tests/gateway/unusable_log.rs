@@ -335,7 +335,9 @@ async fn a_log_under_another_path_is_not_taken_for_the_one_that_was_in_use() {
     let config = place.path("node.toml").display().to_string();
     let forgotten = run(&["forget", &log, "--lose-data", "--config", &config]);
     assert!(forgotten.status.success(), "{}", stderr(&forgotten));
-    std::fs::remove_file(place.path("the.nvram")).expect("it was of that log");
+    for file in ["the.nvram", "the.tier"] {
+        std::fs::remove_file(place.path(file)).expect("it was of that log");
+    }
     let serving = place.serve("node", &before);
     connect(serving.address, GATEWAY).await;
 }
