@@ -283,6 +283,9 @@ fn printable_owner(claim: &Claim) -> String {
 /// has asked: its own former log is missing.
 pub const OURSELVES: &str = "(this gateway itself)";
 
+/// Is part of the reason of a refused claim where the node was put back from an older backup.
+pub const NODE_IS_OLDER: &str = "the node is of an earlier day";
+
 /// Logs in and asks for the claim on the unit of `settings.lun`; none if the unit keeps no claims, or
 /// was never claimed.
 pub async fn claim_of(settings: &Settings) -> Result<Option<ClaimReport>, Error> {
@@ -333,13 +336,13 @@ pub(crate) fn reason(sense: Sense, claim: &Claim, report: Option<&ClaimReport>) 
             "its dirty data is with {owner}, in log {log}, generation {generation}"
         ),
         0x82 if *instance != claim.instance => format!(
-            "the node knows nothing of this log, which was generation {} there: the node is of an \
-             earlier day, and what it got since is missing from it",
+            "the node knows nothing of this log, which was generation {} there: {NODE_IS_OLDER}, and what it got \
+             since is missing from it",
             claim.granted
         ),
         0x82 => format!(
             "the node knows this log as generation {generation}, and the log was generation {} \
-             there: the node is of an earlier day, and what it got since is missing from it",
+             there: {NODE_IS_OLDER}, and what it got since is missing from it",
             claim.granted
         ),
         0x83 => format!(

@@ -31,7 +31,7 @@ mod owning;
 mod stability;
 mod volume;
 
-pub use claim::{OURSELVES, claim_of};
+pub use claim::{NODE_IS_OLDER, OURSELVES, claim_of};
 pub use discovery::{DiscoveredTarget, ListedUnit, discover, list_units};
 pub use error::{CommandError, Error};
 pub use facts::Facts;

@@ -132,6 +132,11 @@ pub fn refusal(settings: &settings::Cache, error: &OpenError) -> Failure {
             settings,
             "end the claim at the node (`forebay claim drop TARGET/LUN --lose-dirty-data` there), ",
         ),
+        OpenError::Claim(reason) if reason.contains(initiator::NODE_IS_OLDER) => {
+            "bring back the node's newest `state` folder and volume; if they are gone for good, set `accept_loss = \
+             true` for one start, and check what is on the volume then"
+                .to_owned()
+        }
         OpenError::Claim(_) => {
             "see `forebay claim show` at the node for who has it; if this log is to \
              be taken up here in place of its former owner, `forebay gateway adopt`; see \
