@@ -2,7 +2,7 @@
 
 use std::sync::{
     Arc,
-    atomic::{AtomicU64, Ordering},
+    atomic::{AtomicBool, AtomicU64, Ordering},
 };
 
 use parking_lot::Mutex;
@@ -18,6 +18,8 @@ pub(crate) struct Witness {
     pub witnessed: AtomicU64,
     /// The claim of going on alone that is asked, or would be.
     pub question: Mutex<Option<Question>>,
+    /// The claim was given back at a clean stop: nothing is claimed any more.
+    pub is_over: AtomicBool,
     begun: Instant,
     /// Microseconds from then until when the partner cannot have taken over.
     leased: AtomicU64,
@@ -41,6 +43,7 @@ impl Witness {
             mirror,
             witnessed: witnessed.into(),
             question: Mutex::default(),
+            is_over: false.into(),
             begun: Instant::now(),
             leased: 0.into(),
         }

@@ -219,7 +219,7 @@ impl Cache {
         };
         if is_empty && matches!(shared.lower.holding(), Holding::Held | Holding::Reserved) {
             // Not heard of, it stays: this log is let in again, others after a look by somebody.
-            let released = timeout(RELEASE_TIME, shared.lower.release()).await;
+            let released = timeout(RELEASE_TIME, shared.give_claim_back()).await;
             tracing::debug!(?released, "gave the claim back");
         }
         Ok(())

@@ -36,12 +36,31 @@ impl Shared {
     pub async fn vouch(self: &Arc<Self>) -> Result<(), Error> {
         let Some(pair) = &self.pair else { return Ok(()) };
         let Some(alone) = pair.unwitnessed() else { return Ok(()) };
+        if pair.is_over.load(Ordering::Acquire) {
+            return Err(Error::Busy(STOPPED));
+        }
         self.begin_asking(pair, alone).await;
         let known = self.wait_until(|_| match self.lower.check() {
             Ok(()) => pair.unwitnessed().is_none().then_some(Ok(())),
             Err(error) => Some(Err(error)),
         });
         timeout(LONGEST_QUESTION, known).await.unwrap_or(Err(Error::Busy(NOBODY_THERE)))
+    }
+
+    /// Gives the claim back at a clean stop. A log that goes on with one half is made known to the lower volume
+    /// first: by that it refuses the other half, which lacks the end. After that nothing is claimed any more.
+    ///
+    /// # Errors
+    /// The lower volume has not answered: the claim stays.
+    pub async fn give_claim_back(self: &Arc<Self>) -> Result<(), Error> {
+        self.vouch().await?;
+        if let Some(pair) = &self.pair {
+            pair.is_over.store(true, Ordering::Release);
+            if pair.unwitnessed().is_some() {
+                return Err(Error::Busy(STOPPED));
+            }
+        }
+        self.lower.release().await
     }
 
     async fn begin_asking(self: &Arc<Self>, pair: &Witness, alone: Alone) {
@@ -141,7 +160,8 @@ async fn ask(shared: Weak<Shared>, alone: Alone, claim: Claim) {
     loop {
         let Some(shared) = shared.upgrade() else { return };
         let pair = shared.pair.as_ref().expect("it asks for one");
-        if pair.mirror.alone() != Some(alone) || shared.lower.check().is_err() {
+        let is_over = pair.is_over.load(Ordering::Acquire);
+        if is_over || pair.mirror.alone() != Some(alone) || shared.lower.check().is_err() {
             break shared.changed.notify_waiters();
         }
         let holding = if is_asked {
@@ -219,4 +239,5 @@ pub(crate) fn number(seed: &str) -> u64 {
 const LONGEST_QUESTION: Duration = Duration::from_secs(2);
 /// How often to look how the claim stands.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
+const STOPPED: &str = "the cache has stopped, and claims nothing any more";
 const NOBODY_THERE: &str = "the partner is away, and so is the node that has to know of it";

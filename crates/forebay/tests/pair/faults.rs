@@ -7,7 +7,7 @@ use volume::{Extent, Lba, Volume};
 
 use crate::{
     scene::{GATEWAY, Scene, pair},
-    support::{Place, content, forebay, read, run, stderr, write},
+    support::{Place, connect, content, eventually, forebay, read, run, stderr, write},
 };
 
 /// Far longer than a gateway that may serve takes until it does.
@@ -80,6 +80,34 @@ async fn a_partner_that_goes_on_after_it_was_stopped_has_everything_again() {
     let host = scene.host(1).await;
     scene.check(&host, 0..5, 4).await;
     scene.check(&host, 5..20, 3).await;
+}
+
+/// The active gateway went on alone while it stopped, and claimed the volume once more after it had given the
+/// claim back: the node then refused all other readers.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pair_that_has_stopped_leaves_no_claim_at_the_node() {
+    let scene = Scene::new(Place::new(), "").await;
+    let host = scene.host(0).await;
+    scene.write(&host, 0..20, 1).await;
+    drop(host);
+    let is_sent = || {
+        let status = scene.serving[0].status();
+        let mut targets = status["targets"].as_array().expect("targets").iter();
+        let layers = &targets.find(|target| target["name"] == GATEWAY).expect("the pair's")["units"]
+            [0]["layers"];
+        let mut layers = layers.as_array().expect("layers").iter();
+        layers.find(|layer| layer["layer"] == "cache").expect("a cache")["figures"]["dirty_bytes"]
+            == 0
+    };
+    eventually("destage", is_sent).await;
+    let Scene { node, serving: [active, standby], place: _place, .. } = scene;
+    assert!(standby.terminate().0.success());
+    assert!(active.terminate().0.success());
+    let direct = connect(node.address, "iqn.2026-11.test:node").await;
+    for block in 0..20 {
+        let found = read(&*direct, block).await.expect("nobody has claimed the volume");
+        assert_eq!(found, content(block, 1), "block {block}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
