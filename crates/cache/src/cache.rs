@@ -195,13 +195,14 @@ impl Cache {
         self.shared.regain_log()
     }
 
-    /// Ends cleanly, within five seconds: takes no more writes, brings what waits to the log, and
-    /// notes that this is its end. Dirty data stays in the log.
+    /// Ends cleanly, within five seconds, or seven if the log is lost: takes no more writes, brings what waits
+    /// to the log, and notes that this is its end. Dirty data stays in the log.
     pub async fn stop(&self) -> Result<(), Error> {
         // Its log may have been copied: nothing is written to it any more.
         if self.exported.load(Ordering::Acquire) {
             return Ok(());
         }
+        self.send_what_a_lost_log_has().await;
         self.come_to_rest().await?;
         self.note_end().await?;
         self.shared.check_log()?;
@@ -223,6 +224,20 @@ impl Cache {
             tracing::debug!(?released, "gave the claim back");
         }
         Ok(())
+    }
+
+    /// Waits for destage to send everything, for two seconds at most, if the log is lost: the next start finds
+    /// nothing of it.
+    async fn send_what_a_lost_log_has(&self) {
+        if !self.has_lost_log() {
+            return;
+        }
+        let sent = self.shared.wait_until(|state| {
+            let is_sent =
+                state.reserved.live == 0 && state.is_settled() && state.table.dirty() == 0;
+            is_sent.then_some(())
+        });
+        let _ = timeout(LAST_SEND_TIME, sent).await;
     }
 
     /// Ends cleanly, for the log to be taken up elsewhere: all that was acknowledged is in it, and
@@ -726,6 +741,8 @@ const SAMPLED_WAITING: u64 = 4;
 const STOP_TIME: Duration = Duration::from_secs(2);
 /// What it waits for the lower volume to take the claim back.
 const RELEASE_TIME: Duration = Duration::from_millis(500);
+/// As long as each of the other steps of a stop may take.
+const LAST_SEND_TIME: Duration = Duration::from_secs(2);
 
 #[cfg(test)]
 mod tests {
