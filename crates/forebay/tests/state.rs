@@ -365,6 +365,9 @@ async fn a_volume_file_that_is_cut_short_in_use_takes_no_writes_and_is_refused_a
     assert!(put(&*volume, 3, 7).await.is_err(), "it takes no more writes");
     assert!(put(&*volume, 2047, 7).await.is_err(), "nor behind the end");
     assert!(volume.flush().await.is_err(), "nothing is promised");
+    // A host that logs in now sees the smaller disk.
+    drop(volume);
+    let volume = connect(serving.address, NODE).await;
     assert_eq!(read(&*volume, 1).await.expect("what is left"), content(1, 7));
     drop(volume);
     serving.terminate();
