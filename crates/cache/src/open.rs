@@ -347,6 +347,7 @@ fn assemble(
         state: Mutex::new(state),
         index: Mutex::new(Index::new(&superblock, settings.index_segments, index)),
         superblock: tokio::sync::Mutex::new(superblock),
+        first_copy: 0.into(),
         lower_flush: tokio::sync::Mutex::new(()),
         lower_epoch_turn: Arc::default(),
         resizing: Arc::default(),

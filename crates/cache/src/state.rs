@@ -29,7 +29,7 @@ use crate::{
     gauge::Gauge,
     heard::Heard,
     line::Line,
-    log::{ring::Ring, seal::Salt, superblock::Superblock},
+    log::{recovery::copy_to_mend, ring::Ring, seal::Salt, superblock::Superblock},
     meter::Meter,
     mutant::Mutation,
     nvram::Buffer,
@@ -76,6 +76,8 @@ pub(crate) struct Shared {
     pub index: Mutex<Index>,
     /// What the superblock says; the lock makes its writers take turns. Taken before `state`.
     pub superblock: tokio::sync::Mutex<Superblock>,
+    /// The copy of the superblock that is written first: the one whose write failed last, which may be damaged.
+    pub first_copy: AtomicU64,
     /// Those who flush the lower volume take turns: it tells of a loss only once, to one of them.
     pub lower_flush: tokio::sync::Mutex<()>,
     /// Where the lower volume's epochs are whole or nothing: a round has it alone, and whoever goes
@@ -443,7 +445,12 @@ impl Shared {
         }
         let layouts = std::mem::take(&mut next.layouts);
         next.keep_layouts(layouts.into_iter());
-        let written = write_copies(&self.log, &self.scratch, &next).await;
+        let first = self.first_copy.load(Ordering::Relaxed);
+        let written = write_copies_from(first, &self.log, &self.scratch, &next).await;
+        let written = written.map_err(|(copy, error)| {
+            self.first_copy.store(copy, Ordering::Relaxed);
+            error
+        });
         self.tell_of_superblock(&written);
         written?;
         if !moves {
@@ -484,9 +491,22 @@ pub(crate) async fn write_copies(
     scratch: &Arc<PagePool>,
     superblock: &Superblock,
 ) -> Result<(), Error> {
+    let first = copy_to_mend(log).await?;
+    write_copies_from(first, log, scratch, superblock).await.map_err(|(_, error)| error)
+}
+
+/// The same, and `first` is the copy that may be damaged: if the other one was written before it, a power failure
+/// could leave none that is whole. An error comes with the copy whose write has failed.
+async fn write_copies_from(
+    first: u64,
+    log: &Stack,
+    scratch: &Arc<PagePool>,
+    superblock: &Superblock,
+) -> Result<(), (u64, Error)> {
     let block = scratch_block(scratch, |block| superblock.encode(block));
-    for lba in [0, 1] {
-        log.write(Lba(lba), Data::from(block.clone()), Durability::Stable).await?;
+    for copy in [first, 1 - first] {
+        let written = log.write(Lba(copy), Data::from(block.clone()), Durability::Stable).await;
+        written.map_err(|error| (copy, error))?;
     }
     Ok(())
 }

@@ -97,6 +97,14 @@ pub(crate) async fn superblock(log: &Stack) -> Result<Superblock, NoSuperblock> 
     }
 }
 
+/// The copy of the superblock that is damaged; 0 if neither is.
+pub(crate) async fn copy_to_mend(log: &Stack) -> Result<u64, Error> {
+    let bytes = read(log, 0, FIRST_BLOCK).await?;
+    let is_whole = |copy: &[u8]| Superblock::decode(copy).is_ok();
+    let whole: Vec<_> = bytes.chunks_exact(BLOCK_BYTES).map(is_whole).collect();
+    Ok(u64::from(whole[..2] == [true, false]))
+}
+
 /// Reads every segment from the tail to the end, in full or in the index, and gives each one of a
 /// whole epoch to `apply`, with the block where it begins. `watermark` is a segment number that is
 /// known from elsewhere (NVRAM) to be stable.

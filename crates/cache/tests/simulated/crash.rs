@@ -145,6 +145,13 @@ fn nothing_acknowledged_is_lost_at_any_crash_point() {
     assert!(done.into_inner() >= wanted);
 }
 
+/// The write of the second superblock had failed in the middle, and the next one began with the first: a crash then
+/// left both damaged.
+#[test]
+fn a_superblock_whose_write_failed_is_written_before_the_whole_one() {
+    crash_everywhere(&Script::new(167)).unwrap();
+}
+
 #[test]
 fn the_scripts_reach_every_path() {
     let mut sums = [0; 17];
