@@ -544,7 +544,7 @@ mod tests {
                 *known = bytes[0];
             }
             if rng.chance(25) {
-                // It fails, perhaps, while the far volume is away.
+                // The flush may fail while the far volume is away.
                 let _ = timeout(Duration::from_millis(200), site.cache.flush()).await;
             }
             sleep(Duration::from_millis(rng.below(500))).await;

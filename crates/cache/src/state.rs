@@ -485,7 +485,7 @@ impl Shared {
     }
 }
 
-/// Writes the two copies of a superblock.
+/// Writes the two copies of a superblock, a damaged copy first.
 pub(crate) async fn write_copies(
     log: &Stack,
     scratch: &Arc<PagePool>,
@@ -495,8 +495,8 @@ pub(crate) async fn write_copies(
     write_copies_from(first, log, scratch, superblock).await.map_err(|(_, error)| error)
 }
 
-/// The same, and `first` is the copy that may be damaged: if the other one was written before it, a power failure
-/// could leave none that is whole. An error comes with the copy whose write has failed.
+/// Writes the two copies of a superblock. The copy `first`, which may be damaged, is written first: otherwise a power
+/// failure during the write of the whole copy could leave both damaged. An error names the copy that was not written.
 async fn write_copies_from(
     first: u64,
     log: &Stack,

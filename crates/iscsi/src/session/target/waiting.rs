@@ -28,12 +28,13 @@ pub(super) struct Charge {
     bytes: usize,
 }
 
-/// The time in which something made no progress. What the initiator could not help is left out, up to a limit.
+/// Measures for how long a transfer has made no progress. Time for which the target itself read nothing from the
+/// socket does not count, up to a limit.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Stall {
-    /// It made its last progress then, or later if some time was left out.
+    /// Time of the last progress, moved forward by the time that does not count.
     pub(super) since: Instant,
-    /// The time that was left out.
+    /// The time that did not count so far.
     excused: Duration,
 }
 

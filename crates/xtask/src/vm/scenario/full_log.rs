@@ -11,7 +11,7 @@ use crate::tgt;
 use crate::vm::guest::{Guest, HOSTS, Hardware};
 use crate::vm::stage::{Figure, INITIATOR, LONG, SHORT, Stage};
 
-/// The functions of the scripts.
+/// Shell functions that start, verify and repeat the writes in the guest.
 const WRITERS: &str = include_str!("../guest/full_log.sh");
 
 /// The kernel's last messages about writes that fail.
@@ -69,7 +69,7 @@ const CASES: &[Case] = &[
     },
 ];
 
-/// How a unit is written to: its disk with `O_DIRECT`, or a file system on it with fsync.
+/// The two ways in which the guest writes to a unit: to the disk with `O_DIRECT`, and to a file on ext4 with fsync.
 const KINDS: [&str; 2] = ["raw", "ext4"];
 
 /// How long every write must endure: more than twice the command timeout of 30 s.
