@@ -18,7 +18,7 @@ pub(crate) struct Witness {
     pub witnessed: AtomicU64,
     /// The claim of going on alone that is asked, or would be.
     pub question: Mutex<Option<Question>>,
-    /// The claim was given back at a clean stop: nothing is claimed any more.
+    /// A clean stop has begun to give the claim back: nothing may be claimed any more.
     pub is_over: AtomicBool,
     begun: Instant,
     /// Microseconds from then until when the partner cannot have taken over.

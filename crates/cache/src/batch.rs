@@ -158,8 +158,8 @@ impl State {
         if superblock.noted
             && let Some(nvram) = &mut self.nvram
         {
-            // Before the segment can be in the log: an older NVRAM then knows less than the log's newest
-            // segment, and is recognized by that.
+            // Note the segment before it can be in the log. An older copy of the NVRAM then has not noted the log's
+            // newest segment, and is refused.
             nvram.note_begun(batch.header.number);
             batch.header.noted = nvram.is_sound();
         }

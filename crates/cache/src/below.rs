@@ -10,26 +10,26 @@ use crate::{
     state::{Shared, State},
 };
 
-/// How the lower volume fails at one moment.
+/// The present failure of the lower volume.
 #[derive(Debug, Default)]
 pub(crate) struct Trouble {
-    /// For how long every call has failed with an error that may pass, or nothing was answered.
+    /// How long every call has failed with an error that may pass by itself, or has had no answer.
     pub away: Option<Duration>,
-    /// It is `away` only since it has not answered yet: no call has failed. A slow flush looks like this.
+    /// `away` is set only because an answer is missing: no call has failed. A slow flush looks like this.
     pub is_silent: bool,
-    /// For how long it has refused destage with an error that does not pass by itself.
+    /// How long the lower volume has refused destage with an error that does not pass by itself.
     pub refuses: Option<Duration>,
-    /// The error of either.
+    /// The text of the error.
     pub error: Option<String>,
 }
 
 impl Shared {
-    /// Whether the lower volume does not answer, as far as is known.
+    /// Returns true if the lower volume does not answer, as far as is known.
     pub fn is_away(&self, state: &State) -> bool {
         state.lower_error.as_ref().is_some_and(Error::may_pass) || self.lower.is_silent()
     }
 
-    /// How the lower volume fails now.
+    /// Returns how the lower volume fails now.
     pub fn trouble_below(&self, state: &State) -> Trouble {
         let silence = self.lower.silence();
         let failing = state.lower_fails_since.map(|since| since.elapsed());
@@ -67,8 +67,8 @@ impl Shared {
         }
     }
 
-    /// Notes how a call of a destage round ended. An error that does not pass by itself is noted until a
-    /// round is complete.
+    /// Notes how a call of a destage round ended. An error that does not pass by itself stays noted until a
+    /// round completes.
     pub fn note_round<T>(&self, result: &Result<T, Error>) {
         self.note_lower(result);
         if let Err(error) = result

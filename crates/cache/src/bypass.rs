@@ -357,9 +357,8 @@ async fn record(claim: &Claim, answer: &mut Option<oneshot::Sender<Result<(), Er
         serial
     };
     while let Err(error) = shared.committed(serial).await {
-        // The host is told; the slots stay claimed until the record is in the log after all,
-        // since it may be there already. The lower volume is changed: the error must not say that nothing
-        // was done.
+        // The host gets the error. The slots stay claimed until the record is stable in the log, since it may
+        // be there already. The lower volume is changed, so the error must not mean that nothing was done.
         if let Some(answer) = answer.take() {
             let _ = answer.send(Err(error.after_a_part()));
         }
@@ -383,7 +382,7 @@ mod tests {
     use super::*;
     use crate::{Cache, Identity, Parts, Settings};
 
-    /// The record in the log comes after the change of the lower volume. A mirrored log may be away.
+    /// The record is written to the log after the lower volume was changed, and a mirrored log may be away by then.
     #[tokio::test(start_paused = true)]
     async fn an_error_of_the_log_after_a_discard_never_says_that_nothing_was_done() {
         for error in [Error::Away("the link is down".into()), Error::Busy("the disk is busy")] {

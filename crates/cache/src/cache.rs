@@ -170,12 +170,12 @@ impl Cache {
         self.shared.use_tier(disk).await
     }
 
-    /// Tells that the disk of its read tier cannot be used, and why.
+    /// Notes that the disk of the read tier cannot be used, and why.
     pub fn go_without_tier(&self, reason: Arc<str>) {
         self.shared.end_tier(Error::Device(reason));
     }
 
-    /// Takes note that the log's file was removed, cut short or replaced. From now on no write is
+    /// Notes that the log's file was removed, cut short or replaced. From now on no write is
     /// acknowledged because it is in the log, and destage sends everything that can be read to the lower
     /// volume without waiting for idle moments. Events name the blocks that cannot be read. Hosts get
     /// `reason` in the error.
@@ -183,22 +183,22 @@ impl Cache {
         self.shared.lose_log(reason);
     }
 
-    /// Returns true from [`Cache::lose_log`] until [`Cache::regain_log`].
+    /// Returns true after [`Cache::lose_log`], until [`Cache::regain_log`] succeeds.
     #[must_use]
     pub fn has_lost_log(&self) -> bool {
         self.shared.state.lock().lost_log.is_some()
     }
 
-    /// Ends the effect of [`Cache::lose_log`]: the same file has its name back and has lost no byte. Returns
-    /// false if a part of it could not be read meanwhile: then only the next start uses it again.
+    /// Ends the effect of [`Cache::lose_log`]. Call this when the same file has its name back and has lost no byte.
+    /// Returns false if a part of the log could not be read meanwhile: then only the next start uses it again.
     pub fn regain_log(&self) -> bool {
         self.shared.regain_log()
     }
 
-    /// Ends cleanly, within five seconds, or seven if the log is lost: takes no more writes, brings what waits
-    /// to the log, and notes that this is its end. Dirty data stays in the log.
+    /// Stops the cache cleanly, within five seconds, or seven if the log is lost: takes no more writes, writes what
+    /// waits for the log, and notes the clean end in the log. Dirty data stays in the log.
     pub async fn stop(&self) -> Result<(), Error> {
-        // Its log may have been copied: nothing is written to it any more.
+        // An exported log may have been copied, so nothing more may be written to it.
         if self.exported.load(Ordering::Acquire) {
             return Ok(());
         }
@@ -209,7 +209,7 @@ impl Cache {
         let shared = &self.shared;
         let is_empty = {
             let mut state = shared.state.lock();
-            // As long as anything is dirty the NVRAM goes on saying which log has it.
+            // Blank the NVRAM only if nothing is dirty: otherwise it must go on naming the log that has the data.
             if state.table.dirty() == 0
                 && state.is_settled()
                 && let Some(nvram) = &mut state.nvram
@@ -219,15 +219,16 @@ impl Cache {
             state.table.dirty() == 0 && state.ring.segments() == 0 && state.is_settled()
         };
         if is_empty && matches!(shared.lower.holding(), Holding::Held | Holding::Reserved) {
-            // Not heard of, it stays: this log is let in again, others after a look by somebody.
+            // If the lower volume does not answer, the claim stays: it admits this log again, but another log
+            // only after an operator's decision.
             let released = timeout(RELEASE_TIME, shared.give_claim_back()).await;
             tracing::debug!(?released, "gave the claim back");
         }
         Ok(())
     }
 
-    /// Waits for destage to send everything, for two seconds at most, if the log is lost: the next start finds
-    /// nothing of it.
+    /// If the log is lost, waits up to two seconds until destage has sent everything, since the next start will not
+    /// find this log.
     async fn send_what_a_lost_log_has(&self) {
         if !self.has_lost_log() {
             return;
@@ -240,16 +241,16 @@ impl Cache {
         let _ = timeout(LAST_SEND_TIME, sent).await;
     }
 
-    /// Ends cleanly, for the log to be taken up elsewhere: all that was acknowledged is in it, and
-    /// it is not written to again. Hosts are told so from now on, even if it fails; then it may be
-    /// asked again. The claim stays, for whoever takes the log up.
+    /// Stops the cache cleanly so that another gateway can open the log: all acknowledged writes are in the log, and
+    /// it is not written to again. From now on hosts get `Fenced`, even if the export fails; it may then be
+    /// called again. The claim stays for the gateway that opens the log.
     pub async fn export(&self) -> Result<(), Error> {
         let told = Error::Fenced("the log was exported, to be taken up elsewhere".into());
         self.shared.lower.fence(&told);
         if self.exported.load(Ordering::Acquire) {
             return Ok(());
         }
-        // What ends later would still write to the log.
+        // A call that ends later would still write to the log.
         if !self.come_to_rest().await? {
             return Err(Error::Busy("the far volume has not answered what it was sent"));
         }
@@ -275,7 +276,7 @@ impl Cache {
         });
         let is_quiet = timeout(STOP_TIME, settled).await.is_ok();
         shared.state.lock().closed = true;
-        // Writes that wait for room end with the refusal of a closed cache.
+        // Wake the writes that wait for room: they fail because the cache is closed.
         shared.changed.notify_waiters();
         if !is_quiet && !shared.state.lock().is_settled() {
             return Err(Error::Device("the log disk does not take what waits for it".into()));
@@ -283,14 +284,14 @@ impl Cache {
         Ok(is_quiet)
     }
 
-    /// Notes in the log that this is its end.
+    /// Notes in the superblock that the log ends cleanly.
     async fn note_end(&self) -> Result<(), Error> {
         let last = |superblock: &mut crate::log::superblock::Superblock| superblock.clean = true;
         let written = timeout(STOP_TIME, self.shared.write_superblock(last)).await;
         written.unwrap_or_else(|_| Err(Error::Device("the log disk does not answer".into())))
     }
 
-    /// Returns true once it was stopped or exported. Its NVRAM may be blank from then on.
+    /// Returns true after the cache was stopped or exported. The NVRAM may be blank from then on.
     #[must_use]
     pub fn is_closed(&self) -> bool {
         self.shared.state.lock().closed
@@ -510,14 +511,14 @@ impl Cache {
         }
     }
 
-    /// Zeros for sectors that are not a whole slot, by a discard that has `begun` already or begins with
-    /// them.
+    /// Writes zeros to sectors that are not a whole slot, as a part of a discard. Sets `begun`; if it was set before,
+    /// no error is BUSY.
     async fn write_zeros(&self, sector: u64, end: u64, begun: &mut bool) -> Result<(), Error> {
         if sector >= end {
             return Ok(());
         }
         let zeros = Data::zeros((end - sector) as usize * SECTOR_BYTES);
-        // What is discarded at flush is safe with the flush.
+        // Where only a flush ends an epoch, a discard becomes stable with the next flush.
         let stable = !self.shared.is_by_flush();
         let durability = if stable { Durability::Stable } else { Durability::Volatile };
         let written = self.shared.write(sector, zeros, durability, *begun).await;
@@ -667,7 +668,7 @@ impl Volume for Cache {
             return Box::pin(std::future::ready(Err(error)));
         }
         if let Err(error) = self.shared.check_log() {
-            // The epoch ends all the same, so that destage sends it: once the lower volume has everything that was
+            // End the epoch all the same, so that destage sends it: once the lower volume has everything that was
             // written until now, the next flush succeeds.
             if self.shared.is_by_flush() {
                 self.shared.end_epoch();
@@ -725,7 +726,7 @@ impl Volume for Cache {
     }
 }
 
-/// Between two tries of a discard that goes past the log and has to be finished.
+/// The pause between two tries of a discard that bypasses the log and must be finished.
 const PAST_AGAIN: Duration = Duration::from_secs(1);
 /// What one question about holes looks at, 64 MiB: the lock is held for less than a millisecond.
 const SLOTS_LOOKED_AT: u64 = 1 << 14;
@@ -741,7 +742,7 @@ const SAMPLED_WAITING: u64 = 4;
 const STOP_TIME: Duration = Duration::from_secs(2);
 /// What it waits for the lower volume to take the claim back.
 const RELEASE_TIME: Duration = Duration::from_millis(500);
-/// As long as each of the other steps of a stop may take.
+/// How long a stop waits for destage of a lost log: as long as for each of the other steps.
 const LAST_SEND_TIME: Duration = Duration::from_secs(2);
 
 #[cfg(test)]

@@ -45,13 +45,13 @@ impl Shared {
         batch.seal(&sealer, |fill| scratch_block(&self.scratch, fill));
     }
 
-    /// Level 1 for all that is waiting now. At flush, its epoch ends with it.
+    /// Destages to level 1 everything that waits for the log now. Where only a flush ends an epoch, ends the epoch.
     pub async fn settle(self: &Arc<Self>) -> Result<(), Error> {
         let serial = if self.is_by_flush() { self.end_epoch() } else { self.state.lock().serial };
         self.committed(serial).await
     }
 
-    /// Ends the epoch of all that was queued until now. Gives the serial that is durable with it.
+    /// Ends the epoch with what was queued until now. Returns the serial that is durable once the epoch's end is.
     pub fn end_epoch(self: &Arc<Self>) -> u64 {
         let mut state = self.state.lock();
         let serial = state.end_epoch();
@@ -83,15 +83,15 @@ async fn write_segments(shared: Arc<Shared>) {
         let published = {
             let mut state = shared.state.lock();
             let published = state.publish(&batch, shared.is_by_flush(), Instant::now);
-            // Before anybody can look for what is in it.
+            // Note the seals before any read can look for content of this segment.
             if let Some(seals) = &shared.seals {
                 seals.note(published.start, &batch.header);
             }
             published
         };
-        // Before anybody is answered who relies on this segment.
+        // Confirm before any write that relies on this segment is acknowledged.
         shared.confirm();
-        // Pages and wakers go without the lock.
+        // Drop pages and call wakers without the lock.
         let header = batch.header;
         drop(batch.pages);
         shared.counters.absorbed_slots.add(published.absorbed);
@@ -154,7 +154,7 @@ async fn write_segment(shared: &Arc<Shared>, batch: &Batch) -> bool {
 }
 
 /// The kinds of errors that events have reported while one segment could not be written. A disk that stays broken
-/// gets one event, not one for each try.
+/// causes one event, not one for each try.
 #[derive(Default)]
 struct Reported(Vec<Discriminant<Error>>);
 

@@ -1,5 +1,5 @@
-//! Advances the confirmed numbers: with each segment, with each flush that the NVRAM answers, and once a
-//! second. Once a second it also looks whether a failed NVRAM is still needed.
+//! Advances the confirmed numbers with each segment, with each flush that needs no segment because the NVRAM is
+//! stable, and once a second. Also checks once a second whether a failed NVRAM is still needed.
 
 use std::{future::pending, sync::Arc, time::Duration};
 
@@ -8,8 +8,8 @@ use tokio::{task::spawn_blocking, time::sleep};
 use crate::{confirmed::ConfirmedIn, state::Shared};
 
 impl Shared {
-    /// Notes the newest writes that log and NVRAM hold now. Call this before a flush or a write is answered
-    /// that relies on them.
+    /// Notes the newest writes that the log and the NVRAM hold now. Call this before acknowledging a flush or a
+    /// write that relies on them.
     pub fn confirm(&self) {
         let (logged, kept) = {
             let state = self.state.lock();
@@ -20,9 +20,9 @@ impl Shared {
 }
 
 impl Shared {
-    /// Notes in the superblock that a failed NVRAM is not needed, once the log has all that it held: no later write
-    /// is acknowledged because of it. Otherwise a start after a kill would be refused for an NVRAM that is
-    /// missing, although nothing is lost. If this fails it is tried again a second later.
+    /// Notes in the superblock that a failed NVRAM is not needed, once the log has all of its writes: no later write
+    /// is acknowledged from it. Without this note a start after a kill would be refused because the NVRAM is
+    /// missing, although nothing is lost. If writing the note fails, it is tried again a second later.
     async fn note_needless_nvram(&self) {
         let is_needless = {
             let state = self.state.lock();
@@ -35,10 +35,11 @@ impl Shared {
     }
 }
 
-/// Confirms once a second what writes alone have advanced, and makes the store of confirmed numbers stable.
+/// Notes the confirmed numbers once a second, and makes the store of confirmed numbers stable.
 pub(crate) async fn run(shared: Arc<Shared>) {
     let store = shared.confirming.store.clone();
-    // Without a store only acknowledged writes in the NVRAM can be ahead of what the last segment confirmed.
+    // Without a store the loop has nothing to do unless the NVRAM holds acknowledged writes: only these can be
+    // newer than what the last segment confirmed.
     if store.is_none() && !shared.settings.report.is_immediate() {
         return pending().await;
     }
@@ -49,7 +50,7 @@ pub(crate) async fn run(shared: Arc<Shared>) {
         shared.note_needless_nvram().await;
         let noted = shared.confirming.noted();
         if let Some(ConfirmedIn(store)) = store.clone().filter(|_| synced != noted) {
-            // A store that fails says so itself. Its numbers then stay behind, which refuses no healthy log.
+            // A store reports its own failures. Numbers that are too low make no opening refuse a healthy log.
             let _ = spawn_blocking(move || store.sync()).await;
             synced = noted;
         }

@@ -1,8 +1,8 @@
-//! Numbers kept outside of log and NVRAM that say how far both must reach: an older copy of the two ends
-//! before them and is refused.
+//! Confirmed numbers: kept outside of log and NVRAM, they say up to which write both must reach. An older copy
+//! of log and NVRAM ends earlier and is refused.
 //!
-//! Writes are numbered by their serials. A number is raised only after recovery is sure to find that write
-//! again, so no power cut and no kill makes a log that was not put back end before it.
+//! A number is the serial of a write. It is raised only after recovery is sure to find that write again. So a
+//! log that was not replaced by an older copy never ends before its number, whatever power cut or kill happens.
 
 use std::{fmt, sync::Arc};
 
@@ -11,44 +11,45 @@ use volume::Confirmed;
 
 use crate::log::superblock::InstanceId;
 
-/// One run of the kernel of one machine. No two runs have the same, on whatever machines.
+/// Identifies one boot of one machine. No two boots have the same id, on any machine.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct BootId(pub [u8; 16]);
 
-/// The newest writes that recovery is sure to find.
+/// The numbers of the newest writes that recovery is sure to find.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct ConfirmedWrites {
-    /// Every write up to this number is in the log on stable storage, or below it.
+    /// Every write up to this number is stable, in the log or in the lower volume.
     pub logged: u64,
     /// Every acknowledged write up to this number is in the log or in the NVRAM; at least `logged`.
     pub kept: u64,
-    /// The boot within which `kept` holds; `None` if the NVRAM survives the loss of power.
+    /// The boot within which `kept` is valid; `None` if the NVRAM survives the loss of power.
     pub boot: Option<BootId>,
 }
 
-/// A place outside of log and NVRAM that keeps [`ConfirmedWrites`] of logs.
+/// Storage outside of log and NVRAM that keeps the [`ConfirmedWrites`] of logs.
 pub trait ConfirmedStore: Send + Sync {
-    /// Selects `instance` as the log of all later calls, and returns its numbers; `None` if the store has
+    /// Selects `instance` as the log of all later calls, and returns its numbers, or `None` if the store has
     /// none.
     ///
     /// # Errors
     /// The record exists and cannot be used; the text says why. It must not be treated as missing.
     fn recall(&self, instance: InstanceId) -> Result<Option<ConfirmedWrites>, String>;
 
-    /// Replaces the numbers of the log so that they outlast the process. Flushes are answered after this
+    /// Replaces the numbers of the log so that they survive the process. Flushes are acknowledged after this
     /// call, so it must not wait for a disk.
     fn note(&self, confirmed: ConfirmedWrites);
 
     /// Makes the noted numbers stable. This may wait for a disk.
     fn sync(&self);
 
-    /// Local time of the newest note of the selected log, for people; `None` if it is not known.
+    /// Returns the local time, as text for people, at which the selected log's numbers were noted last; `None` if it
+    /// is not known.
     fn noted_at(&self) -> Option<String> {
         None
     }
 }
 
-/// A [`ConfirmedStore`] in [`crate::Settings`].
+/// Holds a [`ConfirmedStore`] in [`crate::Settings`].
 #[derive(Clone)]
 pub struct ConfirmedIn(pub Arc<dyn ConfirmedStore>);
 
@@ -66,15 +67,15 @@ impl fmt::Debug for ConfirmedIn {
 
 /// Passes the numbers of an open log to the claim on the lower volume and to the store of the settings.
 pub(crate) struct Confirming {
-    /// Read by the claim whenever it is presented or brought up to date.
+    /// The number that each presentation or update of the claim sends to the lower volume.
     pub claimed: Confirmed,
     pub store: Option<ConfirmedIn>,
-    /// The numbers that the store was given last. The lock is held during the call to the store, so that a
-    /// lower number never follows a higher one.
+    /// The numbers that were passed to the store last. The lock is held during the call to the store, so that a
+    /// lower number never replaces a higher one.
     noted: Mutex<ConfirmedWrites>,
     /// See [`ConfirmedWrites::boot`].
     boot: Option<BootId>,
-    /// Acknowledged writes in the NVRAM outlast the loss of power, so the claim may count them.
+    /// Acknowledged writes in the NVRAM survive the loss of power, so the claim's number may count them.
     nvram_is_stable: bool,
 }
 
@@ -88,7 +89,7 @@ impl Confirming {
         Self { claimed, store, noted: Mutex::default(), boot, nvram_is_stable }
     }
 
-    /// Notes the numbers of a log that was just opened. They may be lower than before: the loss was accepted.
+    /// Notes the numbers of a log that was just opened. They may be lower than before if a loss was accepted.
     pub fn begin(&self, logged: u64, kept: u64) {
         self.note_if(logged, kept, true);
     }
@@ -99,7 +100,8 @@ impl Confirming {
     }
 
     fn note_if(&self, logged: u64, kept: u64, is_first: bool) {
-        // Without a boot id a later opening cannot find out whether the NVRAM has outlasted a reboot.
+        // Without a boot id, a later opening cannot find out whether the machine was rebooted, which the NVRAM
+        // does not survive.
         let counts = self.nvram_is_stable || self.boot.is_some();
         let kept = if counts { kept.max(logged) } else { logged };
         self.claimed.raise(if self.nvram_is_stable { kept } else { logged });

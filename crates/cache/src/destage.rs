@@ -49,7 +49,7 @@ pub(crate) async fn run(shared: Arc<Shared>) {
             Err(failed) => {
                 let is_sent = failed.is_sent;
                 let delay = tell(&shared, &mut trouble, failed);
-                // Before: without a round, an export takes the log for one that is left alone.
+                // Do this before giving up the round: export() reads "no round" as "log is idle".
                 refresh_superblock(&shared).await;
                 let last = shared.state.lock().round.as_ref().map(|round| round.cut);
                 let rotten = give_up_round(&shared);
@@ -70,17 +70,17 @@ pub(crate) async fn run(shared: Arc<Shared>) {
     }
 }
 
-/// A round that failed.
+/// The failure of a round.
 struct Failed {
     error: Error,
-    /// The round has sent its whole epoch, and the lower volume did not make it stable.
+    /// The lower volume failed to make stable what the round had sent.
     at_flush: bool,
-    /// The round has sent all of its epoch that the log gives back, and that is stable in the lower volume.
+    /// Everything of the epoch that could be read from the log was sent, and is stable in the lower volume.
     is_sent: bool,
 }
 
 impl Failed {
-    /// The lower volume was reset since it was written to, or its device fails.
+    /// Returns true if the lower volume was reset after the round had written to it, or if its device fails.
     fn is_reset(&self) -> bool {
         self.at_flush && matches!(self.error, Error::Device(_))
     }
@@ -92,10 +92,10 @@ impl From<Error> for Failed {
     }
 }
 
-/// Rounds that failed one after the other.
+/// The state of a series of rounds that failed one after the other.
 #[derive(Default)]
 struct Trouble {
-    /// The pause before the last try.
+    /// The pause before the latest try.
     delay: Option<Duration>,
     /// The kinds of errors that events have reported since the last round that succeeded.
     told: Vec<Discriminant<Error>>,
@@ -117,16 +117,17 @@ enum Word {
 }
 
 impl Trouble {
-    /// Notes a failed round. Gives the pause before the next try.
+    /// Notes a failed round. Returns the event to report and the pause before the next try.
     fn note(&mut self, failed: &Failed) -> (Word, Duration) {
         let is_reset = failed.is_reset();
         let was_reset = std::mem::replace(&mut self.was_reset, is_reset);
-        // A remote volume says so once, to the first flush after a reset.
+        // A remote volume reports a reset once, to the first flush after it.
         if is_reset && !was_reset {
             self.delay = Some(FIRST_DELAY);
             return (Word::SentAgain, FIRST_DELAY);
         }
-        // A far volume that is away fails calls before and after they were sent.
+        // Count all errors that may pass as one kind: a far volume that is away fails calls with one error before they
+        // were sent and with another one after that.
         let passing = Error::Busy("");
         let kind = if failed.error.may_pass() { &passing } else { &failed.error };
         let kind = std::mem::discriminant(kind);
@@ -159,7 +160,7 @@ fn tell(shared: &Shared, trouble: &mut Trouble, failed: Failed) -> Duration {
     let error = failed.error;
     match word {
         Word::SentAgain => {
-            // The far volume says of all its initiators that writes may be lost; the log has those of this one.
+            // The error says that the far volume may have lost writes of any initiator; the log still has this one's.
             tracing::debug!(%error, "the flush of a round failed");
             tracing::info!(
                 "the far volume did not make a round of destage stable: all of it is sent again, and \
@@ -177,7 +178,7 @@ fn tell(shared: &Shared, trouble: &mut Trouble, failed: Failed) -> Duration {
     delay
 }
 
-/// Waits until something is dirty, or the log holds records that only a round gives free. False
+/// Waits until something is dirty, or the log holds records that only a round can free. Returns false
 /// if the cache is stopping.
 async fn wait_for_work(shared: &Shared) -> bool {
     loop {
@@ -234,13 +235,13 @@ async fn round(shared: &Arc<Shared>, pace: &mut Pace) -> Result<(), Failed> {
             give_up_round(shared);
             return Ok(());
         }
-        // The order that loses nothing: all data of the round is in the lower volume and stable
-        // before the superblock lets go of the log's copy; that is stable before the slots count as
-        // clean (from then on a write may go past the log without voiding their records); and all
-        // of that is done before their blocks are written over.
+        // This order loses nothing. First all data of the round is stable in the lower volume. Then the
+        // superblock gives up the log's copy, and that is stable before the slots count as clean (from
+        // then on a write may bypass the log without voiding their records). Only then may the log
+        // overwrite their blocks.
         let flushed = shared.flush_lower(losses).await;
-        // `tell` decides about a device error. A far volume that was reset reports one to the next flush,
-        // and is sound.
+        // `tell` decides whether to note a device error: a far volume that was reset reports one to the next
+        // flush although it works.
         if !matches!(flushed, Err(Error::Device(_))) {
             shared.note_round(&flushed);
         }
@@ -346,15 +347,15 @@ fn begin(shared: &Shared) -> u64 {
     cut
 }
 
-/// Returns true if the round that has sent its epoch up to `cut` has sent everything that a lost log gives
-/// back.
+/// Returns true if the log is lost and the round with this `cut` has sent everything that could be read
+/// from it.
 fn has_sent_rest(shared: &Shared, cut: u64) -> bool {
     let state = shared.state.lock();
     state.lost_log.is_some() && state.is_settled() && shared.newest_to_send(&state) == cut
 }
 
-/// Closes a round that was not completed. Its epoch stays the oldest. Returns what the log did not
-/// give back of it.
+/// Closes a round that was not completed. Its epoch stays the oldest one. Returns the slots of it that could
+/// not be read from the log.
 fn give_up_round(shared: &Shared) -> Vec<(u64, Place)> {
     let rotten = shared.state.lock().round.take().map_or_else(Vec::new, |round| round.rotten);
     shared.changed.notify_waiters();
@@ -364,9 +365,9 @@ fn give_up_round(shared: &Shared) -> Vec<(u64, Place)> {
     rotten
 }
 
-/// An epoch that cannot go down any more is joined with later ones, which may have newer content of
-/// what is rotten. At a volume whose epochs are whole or nothing no more are joined than that takes;
-/// elsewhere, and when the log is lost, all are, so that as much as can goes down.
+/// Joins an epoch that cannot be destaged with later epochs, which may hold newer content of the rotten
+/// slots. If the lower volume has atomic epochs, joins no more of them than that takes. Otherwise, and
+/// when the log is lost, joins all, so that as much as possible is destaged.
 fn join_rotten(shared: &Shared, rotten: &[(u64, Place)]) {
     let has_epochs = shared.is_strict() && shared.lower_epoch.load(Ordering::Relaxed) > 0;
     let mut state = shared.state.lock();
@@ -480,7 +481,7 @@ async fn send_all(
             }
         }
     }
-    // A lost log will not give more the next time: the round goes on with the rest of its pieces.
+    // A second try would not read more from a lost log, so the round goes on with the rest of its pieces.
     let unreadable = unreadable.filter(|_| shared.state.lock().lost_log.is_none());
     match failure.or(unreadable) {
         Some(error) => Err(error),

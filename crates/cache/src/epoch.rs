@@ -43,9 +43,9 @@ pub(crate) struct Epochs {
     kept: usize,
     /// The last segment of the newest epoch that was destaged.
     completed: u64,
-    /// By index in the table: the place that a slot had in the newest sealed epoch when the open epoch
-    /// first replaced it. Places up to `completed` are void: the lower volume has their content, and
-    /// the log may have written over them. `None` where every segment ends an epoch.
+    /// For each slot that the open epoch has replaced, by index in the table: its place in the newest sealed
+    /// epoch. Places up to `completed` are void: the lower volume has their content, and
+    /// the log may have overwritten them. `None` if an epoch can end without a flush.
     replaced: Option<HashMap<u32, Place>>,
 }
 
@@ -70,8 +70,8 @@ impl Epochs {
         }
     }
 
-    /// Starts without epochs, in the mode in which only a flush ends an epoch. The open epoch can be given
-    /// up, and reads can leave it out.
+    /// Starts without epochs, in the mode in which only a flush ends an epoch. In this mode the open epoch can be
+    /// given up, and reads can ignore it.
     pub fn by_flush(end: u64) -> Self {
         Self { replaced: Some(HashMap::new()), ..Self::new(end) }
     }
@@ -122,16 +122,16 @@ impl Epochs {
         }
     }
 
-    /// Makes the oldest epoch one with the next, or with what is open up to segment `newest`: then it
-    /// has their content where that is newer. False if there is nothing behind it.
+    /// Joins the oldest epoch with the next one, or with the open one up to segment `newest`. The joined epoch has
+    /// the newer content of each slot. Returns false if no epoch follows.
     pub fn join_oldest(&mut self, table: &SlotTable, newest: Option<u64>) -> bool {
         if self.sealed.len() > 1 {
             let first = self.sealed.pop_front().expect("there are two");
             let next = self.sealed.front_mut().expect("there is another one");
             self.kept -= first.older.len();
             let again: HashSet<u32> = next.older.iter().map(|item| item.index).collect();
-            // A slot that the next epoch does not write keeps its place: the log's copy of it becomes free
-            // together with this epoch, and what is behind that may be given up by a crash or a rollback.
+            // Keep the place of a slot that the next epoch does not write: the log frees that copy together with the
+            // joined epoch, and a crash or a rollback may give up the slot's later content.
             let is_kept = |item: &Item| {
                 let is_behind = |place: Place| place.segment > next.end;
                 table.is_alive(item.index, item.incarnation)
@@ -152,15 +152,15 @@ impl Epochs {
         }
     }
 
-    /// Makes one epoch of all up to segment `newest`, which is the newest there is: then no older places
-    /// are kept.
+    /// Joins everything up to segment `newest` into one epoch. Since that is the newest segment of the log, no older
+    /// places are kept.
     pub fn join_all(&mut self, newest: u64) {
         self.sealed.clear();
         self.kept = 0;
         self.seal(newest);
     }
 
-    /// Older places that are kept, in all epochs.
+    /// Returns the number of older places that are kept, in all epochs.
     pub fn kept(&self) -> usize {
         self.kept
     }
@@ -205,15 +205,15 @@ impl Epochs {
         self.sealed.iter().flat_map(|epoch| &epoch.older)
     }
 
-    /// The place, as of the end of the newest sealed epoch, of a slot whose newest place is in the open
-    /// one. `None`: the lower volume has that content.
+    /// Returns the place that a slot had at the end of the newest sealed epoch, if its newest place is in the open
+    /// epoch. `None` means that the lower volume has the content as of that time.
     pub fn replaced(&self, index: u32) -> Option<Place> {
         let place = *self.replaced.as_ref()?.get(&index)?;
         (place.segment > self.completed).then_some(place)
     }
 
-    /// Gives up the open epoch. Returns the places that its slots had before, by index in the table. A slot
-    /// without such a place is clean.
+    /// Gives up the open epoch. Returns the earlier places of its slots, by index in the table. A slot without such a
+    /// place is clean.
     pub fn void_open(&mut self) -> HashMap<u32, Place> {
         let mut replaced = self.replaced.take().unwrap_or_default();
         replaced.retain(|_, place| place.segment > self.completed);

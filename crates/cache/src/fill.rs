@@ -10,9 +10,9 @@ use crate::{
 /// The fill of the log at one moment.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(crate) struct Fill {
-    /// From 0 to 100; 100 only if no write fits any more.
+    /// From 0 to 100. It is 100 only if even a write of one slot does not fit, or a waiting write does not fit.
     pub percent: u64,
-    /// Time until it is full at the present rate; `None` if it does not fill, or is full.
+    /// Time until the log is full at the present rate; `None` if it does not fill, or is full.
     pub lasts: Option<Duration>,
 }
 
@@ -20,7 +20,8 @@ impl Shared {
     pub fn fill(&self, state: &mut State) -> Fill {
         let most = state.ring.most_room().saturating_sub(state.ring.reserve()).max(1);
         let left = state.ring.room().saturating_sub(self.promised_room(state));
-        // Calls wait in the same line for the end of a resize or for entries of the slot table.
+        // Compare with the wanted room: calls in this line may also wait for the end of a resize or for entries of
+        // the slot table.
         let lacks_room = state.log_line.first().is_some_and(|wants| wants > left as usize);
         let is_full = left < LEAST_WRITE || lacks_room;
         let used = most.saturating_sub(left);
@@ -29,7 +30,7 @@ impl Shared {
             false => (u64::from(used) * 100 / u64::from(most)).min(99),
         };
         let rates = state.gauge.rates(used, state.ring.pushed());
-        // The growth of the last minute is that of a time with destage, unless there was none for so long.
+        // While destage is stopped, take the rate of writes: the growth of the last minute may include destage.
         let is_stopped =
             self.is_away(state) || state.refuses.is_some() || state.orders.hold().is_some();
         let growth = if is_stopped { rates.appended } else { rates.growth };
@@ -40,7 +41,7 @@ impl Shared {
     }
 }
 
-/// Blocks of the log for a write of one slot: its data, and the headers that are counted for it.
+/// Log blocks that a write of one slot needs: its data, and the headers that are counted for it.
 const LEAST_WRITE: u32 = 3;
-/// Beyond a year the log lasts, in seconds.
+/// One year in seconds: a log that lasts longer counts as one that does not fill.
 const LONGEST: f64 = 365.0 * 86_400.0;

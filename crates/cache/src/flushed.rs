@@ -1,7 +1,7 @@
-//! Reads as of the last flush, where writes count with the next one.
+//! Reads the volume as of the last flush, for caches in which only a flush ends an epoch.
 //!
-//! Initiators beside the owner of a claim read like this: the owner is in the middle of an epoch most
-//! of the time, and half an epoch is no consistent prefix of what its hosts wrote. A slot that was
+//! Initiators other than the owner of the claim read like this: the owner is in the middle of an epoch most
+//! of the time, and half an epoch is no consistent prefix of its hosts' writes. A slot that was
 //! written since the last flush has its older content in the log, at the place that the newest
 //! sealed epoch gave it, or else in the lower volume.
 
@@ -33,7 +33,7 @@ enum Newer {
 }
 
 impl Piece {
-    /// The wanted sectors that are read from the lower volume.
+    /// Returns the wanted sectors that must be read from the lower volume.
     fn below(&self) -> u8 {
         let newer = match &self.newer {
             Newer::None => 0,
@@ -46,7 +46,7 @@ impl Piece {
 }
 
 impl State {
-    /// The content of a slot as of the end of the newest sealed epoch.
+    /// Returns the content of a slot as of the end of the newest sealed epoch.
     fn flushed(&self, slot: u64) -> Newer {
         let Some(index) = self.table.find(slot) else { return Newer::None };
         let entry = self.table.entry(index);
@@ -68,20 +68,20 @@ impl State {
 }
 
 impl Shared {
-    /// The sectors from `sector` on, as of the end of one epoch: the newest one that was sealed at
-    /// some moment of the call.
+    /// Reads the sectors that begin at `sector`, as of the end of one epoch: the newest one that was sealed at
+    /// some moment during the call.
     ///
     /// # Errors
-    /// Writes count without a flush; or the log disk or the lower volume fails.
+    /// Epochs do not end with a flush in this cache; or the log disk or the lower volume fails.
     pub async fn read_flushed(&self, sector: u64, sectors: u64) -> Result<Data, Error> {
         if !self.is_by_flush() {
             return Err(Error::Device("writes count without a flush".into()));
         }
         self.make_lower_stable().await?;
-        // A round that begins during the read would replace, in the lower volume, content that the
-        // read is about to fetch there by that of a later epoch.
+        // Keep a round from beginning: it would overwrite content in the lower volume that this read is about to
+        // fetch with content of a later epoch.
         let _no_round_begins = self.flushed_reads.read().await;
-        // The second time at the latest, no round is under way that could free a part of the log.
+        // The second try succeeds at the latest: then no round is running that could free a part of the log.
         loop {
             if let Some(data) = self.try_read_flushed(sector, sectors).await? {
                 return Ok(data);
@@ -89,8 +89,7 @@ impl Shared {
         }
     }
 
-    /// `None` if the round that was under way has ended meanwhile and has freed a block of the log that
-    /// was to be read.
+    /// Returns `None` if the running round has ended meanwhile and has freed a log block that this read needs.
     async fn try_read_flushed(&self, sector: u64, sectors: u64) -> Result<Option<Data>, Error> {
         let pieces: Vec<Piece> = {
             let state = self.state.lock();
@@ -145,7 +144,7 @@ impl Shared {
     }
 }
 
-/// Sectors that are read from the lower volume at once.
+/// A run of sectors, read from the lower volume with one call.
 struct Run {
     start: u64,
     end: u64,
@@ -166,8 +165,8 @@ fn runs_below(pieces: &[Piece]) -> Vec<Run> {
     all
 }
 
-/// Puts a read together from blocks of the log, one for each piece that has a place there, and runs of
-/// the lower volume, each with its first sector.
+/// Assembles the data of a read. `logged` has one log block for each piece that is in the log; `below` has the
+/// runs from the lower volume, each with its first sector.
 fn join(pieces: &[Piece], logged: &[Data], below: &[(u64, Data)]) -> Data {
     let (mut logged, mut below) = (logged.iter(), below.iter());
     let mut run: Option<&(u64, Data)> = None;
@@ -177,7 +176,7 @@ fn join(pieces: &[Piece], logged: &[Data], below: &[(u64, Data)]) -> Data {
             .then(|| logged.next().expect("one block for each place"));
         let wanted = mask(piece.first, piece.count);
         let from_below = piece.below();
-        // In the order of the sectors: a run of the slot is wholly of one kind.
+        // Go through the sectors in order. Each run of sectors comes wholly from one source.
         let mut sector = piece.first;
         while sector < piece.first + piece.count {
             let is_below = from_below & (1 << sector) != 0;
@@ -207,5 +206,5 @@ fn join(pieces: &[Piece], logged: &[Data], below: &[(u64, Data)]) -> Data {
     data
 }
 
-/// Reads of the lower volume that one call has under way at once.
+/// The most reads of the lower volume that one call has in flight.
 const MOST_AT_ONCE: usize = 16;

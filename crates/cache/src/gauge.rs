@@ -4,7 +4,7 @@ use std::{collections::VecDeque, time::Duration};
 
 use tokio::time::Instant;
 
-/// What was counted at moments of the last minute, oldest first.
+/// Samples of the last minute, the oldest first.
 #[derive(Default)]
 pub(crate) struct Gauge {
     samples: VecDeque<Sample>,
@@ -13,7 +13,7 @@ pub(crate) struct Gauge {
 #[derive(Clone, Copy)]
 struct Sample {
     at: Instant,
-    /// Blocks in use.
+    /// Blocks of the log in use.
     used: u32,
     /// Blocks written to the log so far.
     appended: u64,
@@ -29,7 +29,8 @@ pub(crate) struct Rates {
 }
 
 impl Gauge {
-    /// Notes that `used` blocks are in use now, and that `appended` were written to the log so far.
+    /// Notes that `used` blocks are in use now and that `appended` were written so far. Returns the rates of the
+    /// last minute.
     pub fn rates(&mut self, used: u32, appended: u64) -> Rates {
         let at = Instant::now();
         while self.samples.front().is_some_and(|sample| at - sample.at > WINDOW) {
@@ -50,9 +51,9 @@ impl Gauge {
     }
 }
 
-/// Long enough to hold several rounds of destage, which free the log in jumps.
+/// The averaging window: it contains several destage rounds, which free log blocks in jumps.
 const WINDOW: Duration = Duration::from_secs(60);
-/// A sample is kept only if this time has passed since the one before.
+/// A sample is kept only if this time has passed since the last one kept.
 const LEAST_APART: Duration = Duration::from_secs(1);
 
 #[cfg(test)]

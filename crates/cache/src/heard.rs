@@ -38,12 +38,12 @@ impl Heard {
         Self { lower, times, silence, fenced: OnceLock::new() }
     }
 
-    /// It was asked and has not answered anything for [`LONGEST_SILENCE`].
+    /// Returns true if calls are waiting and the lower volume has answered none for [`LONGEST_SILENCE`].
     pub fn is_silent(&self) -> bool {
         self.silence().is_some()
     }
 
-    /// Returns the time since its last answer, if that is [`LONGEST_SILENCE`] or more.
+    /// Returns the time since the last answer if calls are waiting and it is [`LONGEST_SILENCE`] or more.
     pub fn silence(&self) -> Option<Duration> {
         let silence = self.silence.lock();
         let elapsed = silence.since.elapsed();

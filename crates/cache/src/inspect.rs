@@ -52,7 +52,7 @@ pub struct LogInfo {
     pub dirty_of_members: Vec<u64>,
     /// Acknowledged data that is missing.
     pub loss: Option<Loss>,
-    /// Number of the write up to which it has every write.
+    /// The log has every write up to this number.
     pub complete: u64,
     /// Number of the newest write.
     pub newest: u64,
@@ -130,7 +130,7 @@ pub async fn inspect(log: &Stack) -> Result<LogInfo, InspectError> {
     })
 }
 
-/// The write up to which a log has every write. A superblock of an older program does not say so.
+/// Returns the number up to which a log has every write. A superblock of an older program does not have it.
 pub(crate) fn complete(superblock: &Superblock, found: &Scan) -> u64 {
     if superblock.complete == 0 { found.serial } else { found.complete }
 }

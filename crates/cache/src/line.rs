@@ -1,9 +1,9 @@
-//! Calls that wait for room, first come, first served: a large write is not starved by small ones
-//! that would take each bit of room as it becomes free.
+//! Calls that wait for room are served in order of arrival: otherwise small writes would take each bit of room
+//! as it becomes free and starve a large write.
 
 use std::collections::VecDeque;
 
-/// Waiting calls, the oldest first. Each wants a number of units of one kind of room.
+/// Waiting calls, the oldest first. Each wants a number of units, for example of log blocks.
 #[derive(Default)]
 pub(crate) struct Line {
     waiting: VecDeque<Waiting>,
@@ -19,7 +19,7 @@ struct Waiting {
 pub(crate) type Ticket = u64;
 
 impl Line {
-    /// Adds a call that wants so many units, behind all others.
+    /// Adds a call that wants `wants` units, behind all others.
     pub fn join(&mut self, wants: usize) -> Ticket {
         let ticket = self.next;
         self.next += 1;
@@ -34,7 +34,7 @@ impl Line {
         }
     }
 
-    /// Returns the number of units that the call wants that has waited longest.
+    /// Returns the number of units that the longest waiting call wants.
     pub fn first(&self) -> Option<usize> {
         self.waiting.front().map(|waiting| waiting.wants)
     }
@@ -43,13 +43,13 @@ impl Line {
         self.waiting.is_empty()
     }
 
-    /// Returns true if `wants` of the `free` units can be given to the call with this ticket and enough units
-    /// remain for all calls before it. `None` stands for a call that has not joined the line.
+    /// Returns true if `free` units suffice for the `wants` units of the call with this ticket and for all calls
+    /// before it. `None` stands for a call that has not joined the line.
     pub fn is_due(&self, ticket: Option<Ticket>, wants: usize, free: usize) -> bool {
         let Some(mut spare) = free.checked_sub(wants) else { return false };
         let before = |waiting: &&Waiting| ticket.is_none_or(|ticket| waiting.ticket < ticket);
         for waiting in self.waiting.iter().take_while(before) {
-            // Ends after `free` steps at the latest: each call wants one unit at least.
+            // The loop ends after `free` steps at the latest, since each call counts as one unit at least.
             match spare.checked_sub(waiting.wants.max(1)) {
                 Some(rest) => spare = rest,
                 None => return false,

@@ -1,7 +1,7 @@
-//! A log whose file was removed, cut short or replaced while it is in use.
+//! Handles a log whose file was removed, cut short or replaced while it is in use.
 //!
-//! The open file may still be read and written, but a restart would not find it. So no write is acknowledged
-//! any more because it is in the log. Everything else goes on: writes that were acknowledged before and wait
+//! The open file may still be read and written, but a restart would not find it. So a write is no longer
+//! acknowledged because it is in the log. Everything else goes on: writes that were acknowledged before and wait
 //! for the log are written to the open file, and destage sends all that can be read to the lower volume.
 
 use std::{
@@ -18,8 +18,8 @@ use crate::{
 };
 
 impl Shared {
-    /// Stops acknowledging writes because they are in the log, and lets destage run without pauses. Hosts get
-    /// the reason in the error; only the reason of the first call is kept.
+    /// Marks the log as lost: from now on no write is acknowledged because it is in the log, and destage runs
+    /// without pauses. Hosts get the reason in the error; only the reason of the first call is kept.
     pub fn lose_log(&self, reason: &str) {
         let wakers: Vec<Waker> = {
             let mut state = self.state.lock();
@@ -35,8 +35,8 @@ impl Shared {
         self.changed.notify_waiters();
     }
 
-    /// Ends the effect of [`Self::lose_log`]: the file has its name back, and nobody else has changed it.
-    /// Returns false if a part of it could not be read meanwhile: then only the next start uses it again.
+    /// Ends the effect of [`Self::lose_log`]. Call this when the file has its name back and nothing else has changed
+    /// it. Returns false if a part of the log could not be read meanwhile: then only the next start uses it again.
     pub fn regain_log(&self) -> bool {
         let mut state = self.state.lock();
         if state.lost_log.as_ref().is_some_and(|lost| lost.all_sent) {
@@ -50,12 +50,12 @@ impl Shared {
         true
     }
 
-    /// Fails if something that was acknowledged is in a lost log only.
+    /// Fails if acknowledged data is in a lost log only.
     pub fn check_log(&self) -> Result<(), Error> {
         self.state.lock().risk().map_or(Ok(()), Err)
     }
 
-    /// Reports, once, that the lower volume has everything that a lost log had. Call this after a round.
+    /// Reports once that the lower volume has everything that a lost log held. Call this after a completed round.
     pub fn tell_when_sent(&self) {
         let is_sent = {
             let mut state = self.state.lock();
@@ -71,9 +71,9 @@ impl Shared {
         }
     }
 
-    /// Names the blocks whose newest content a lost log does not give back, and waits until there is
-    /// something else to do. Their slots stay dirty, and hosts that read them get an error; all other slots
-    /// up to the cut become clean, so that hosts read them from the lower volume.
+    /// Names in events the blocks whose newest content cannot be read from a lost log, and waits until there is more
+    /// to destage, or the cache stops, or the log is regained. The slots of these blocks stay dirty, and hosts that
+    /// read them get an error. All other slots up to the cut become clean: hosts read them from the lower volume.
     pub async fn rest_without(&self, cut: u64, unreadable: &[(u64, Place)]) {
         let volumes = self.names().await;
         let ranges = self.ranges(unreadable);
@@ -101,8 +101,8 @@ impl Shared {
         .await;
     }
 
-    /// Marks slots as clean that the lower volume has as of the cut: all but those that are unreadable. The
-    /// lost log still has records of them, so each is remembered.
+    /// Marks all slots up to the cut as clean, except the unreadable ones. Adds each to [`LostLog::sent`], since the
+    /// lost log still has a record of it.
     async fn clean_sent(&self, cut: u64, unreadable: &[(u64, Place)]) {
         let unreadable: HashMap<u64, Place> = unreadable.iter().copied().collect();
         let indices = {
@@ -140,7 +140,7 @@ impl Shared {
         self.changed.notify_waiters();
     }
 
-    /// Names blocks, once, that the log disk does not give back and that the lower volume lacks.
+    /// Names, in one event, blocks that cannot be read from the log disk and that the lower volume lacks.
     pub async fn name_unreadable(&self, unreadable: &[(u64, Place)]) {
         let volumes = self.names().await;
         let ranges = self.ranges(unreadable);
@@ -158,13 +158,13 @@ impl Shared {
         );
     }
 
-    /// The newest segment that may be destaged. Where writes count with the next flush, it is that of the
+    /// Returns the newest segment that may be destaged. Where only a flush ends an epoch, it is the segment of the
     /// last flush.
     pub fn newest_to_send(&self, state: &State) -> u64 {
         if self.is_by_flush() { state.epochs.end() } else { state.ring.next() - 1 }
     }
 
-    /// The names of the volumes by their places.
+    /// Returns the names of the cached volumes, indexed by their places.
     async fn names(&self) -> Vec<String> {
         match &self.joined {
             Some(joined) => (0..self.reach.places())
@@ -174,7 +174,7 @@ impl Shared {
         }
     }
 
-    /// The blocks of some places, as ranges in ascending order.
+    /// Returns the blocks of these slots as ranges in ascending order.
     fn ranges(&self, places: &[(u64, Place)]) -> Vec<Range> {
         let mut places = places.to_vec();
         places.sort_unstable_by_key(|(slot, _)| *slot);
@@ -189,7 +189,7 @@ impl Shared {
                 let start = self.reach.place_start(member);
                 let (first, last) = (lba - start, lba - start + blocks - 1);
                 match ranges.last_mut() {
-                    // Several epochs may hold the slot.
+                    // The list may name a slot twice, since several epochs may hold it.
                     Some(range) if range.place == member && first <= range.last + 1 => {
                         if last > range.last {
                             range.bytes += (last - range.last) * per_block * 512;
@@ -204,7 +204,7 @@ impl Shared {
     }
 }
 
-/// Adjacent blocks of one volume.
+/// A range of adjacent blocks of one volume.
 struct Range {
     place: usize,
     first: u64,
@@ -213,7 +213,7 @@ struct Range {
 }
 
 impl State {
-    /// Returns the error of a flush while the log is lost and holds data that the lower volume lacks.
+    /// Returns the error of flushes while the log is lost and the lower volume lacks some of its data.
     pub fn risk(&self) -> Option<Error> {
         self.lost_log.as_ref().filter(|_| self.is_dirty()).map(LostLog::error)
     }
@@ -232,9 +232,9 @@ impl LostLog {
     }
 }
 
-/// At most so many ranges get an event of their own, since a log that was cut short may lack thousands.
+/// The most ranges that get an event of their own, since a log that was cut short may lack thousands.
 const MOST_NAMED: usize = 256;
-/// Ranges that one event lists.
+/// The most ranges that one event lists.
 const MOST_LISTED: usize = 16;
-/// Entries looked at under the lock at once: some tens of microseconds.
+/// The number of entries checked while the lock is held once: some tens of microseconds.
 const STEP: u32 = 1024;

@@ -1,10 +1,10 @@
-//! A file mapped into memory that anybody may cut short without ending the process.
+//! A file mapped into memory. If another program cuts the file short, the process survives.
 //!
-//! A load or store behind the end of a mapped file raises SIGBUS, and so does one whose page the kernel
-//! cannot bring: a hole that finds no room, or memory that is broken. The handler here puts a page of zeros
-//! of our own under the address and notes that the mapping has failed, so that the instruction goes on. The
-//! bytes that are written there reach no file: the caller asks [`Mapping::has_failed`] after each write,
-//! before anything is acknowledged.
+//! A load or store behind the end of a mapped file raises SIGBUS. So does an access to a page that the kernel
+//! cannot load: a hole on a full disk, or broken memory. The signal handler in this file maps an anonymous page
+//! of zeros at the address and notes that the mapping has failed; then the instruction goes on. Bytes that are
+//! written to that page reach no file, so the caller checks [`Mapping::has_failed`] after each write, before
+//! anything is acknowledged.
 //!
 //! `pwrite` would fail without a signal, but costs a system call for each write: 3.0 us instead of 0.09 us
 //! for a slot and its headers on tmpfs, 15 us on ext4, all under the cache's lock.
@@ -23,7 +23,7 @@ use std::{
 
 use memmap2::MmapMut;
 
-/// A mapping that survives the loss of its file.
+/// A mapping that stays usable in the process when its file is cut short.
 pub(crate) struct Mapping {
     map: MmapMut,
     region: &'static Region,
@@ -36,8 +36,8 @@ impl Mapping {
     /// Errors of mmap(2); also if [`MOST`] mappings exist in this process.
     pub fn new(file: &File) -> io::Result<Self> {
         install();
-        // SAFETY: the file is locked against other instances of ours. Bytes that another program changes are
-        // checked wherever they are read, and the handler covers a file that is cut short.
+        // SAFETY: the file lock keeps other Forebay processes out. The readers verify checksums, so bytes that another
+        // program changes do no harm, and the handler covers a file that is cut short.
         let map = unsafe { MmapMut::map_mut(file)? };
         let region = REGIONS.iter().find(|region| region.take(&map));
         let region = region.ok_or_else(|| {
@@ -46,15 +46,15 @@ impl Mapping {
         Ok(Self { map, region })
     }
 
-    /// Returns true once a page was used that the file does not have. It stays true.
+    /// Returns true after the first access to a page that could not be loaded from the file. It stays true.
     pub fn has_failed(&self) -> bool {
         self.region.failed.load(Ordering::Acquire)
     }
 
-    /// Brings a part to where the file lies (msync(2)).
+    /// Syncs a range to the storage of the file (msync(2)).
     ///
     /// # Errors
-    /// The system's.
+    /// Errors of msync(2).
     pub fn flush_range(&self, offset: usize, length: usize) -> io::Result<()> {
         self.map.flush_range(offset, length)
     }
@@ -76,14 +76,14 @@ impl DerefMut for Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // Before the addresses are given back, and may become another mapping.
+        // Free the region before the addresses are unmapped and may be reused for another mapping.
         self.region.start.store(FREE, Ordering::Release);
     }
 }
 
-/// The addresses of a mapping, for the handler, which can take no lock.
+/// The addresses of a mapping. They are atomics because the signal handler can take no lock.
 struct Region {
-    /// [`FREE`], [`TAKEN`] while the rest is set, or the first address.
+    /// [`FREE`]; or [`TAKEN`] while the other fields are being set; or the first address.
     start: AtomicUsize,
     bytes: AtomicUsize,
     failed: AtomicBool,
@@ -114,14 +114,14 @@ impl Region {
 
 const FREE: usize = 0;
 const TAKEN: usize = 1;
-/// The most units of a node, each with a cache and an NVRAM of its own. The handler searches all of them.
+/// Most mappings in a process: a node may have 1024 units, each with a cache and an NVRAM. The handler searches all.
 const MOST: usize = 1024;
 static REGIONS: [Region; MOST] = [const { Region::new() }; MOST];
 
-/// The action that the process had before, for signals that are not about a mapping.
+/// The SIGBUS action that the process had before, for signals that do not concern a mapping.
 struct Before(UnsafeCell<mem::MaybeUninit<libc::sigaction>>);
 
-// SAFETY: written once, before the handler that reads it is in place.
+// SAFETY: the cell is written once, before the handler that reads it is installed.
 unsafe impl Sync for Before {}
 
 static BEFORE: Before = Before(UnsafeCell::new(mem::MaybeUninit::uninit()));
@@ -129,8 +129,8 @@ static BEFORE: Before = Before(UnsafeCell::new(mem::MaybeUninit::uninit()));
 fn install() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
-        // SAFETY: both actions are whole; the handler calls nothing but system calls that signal
-        // handlers may make. It runs on the thread's signal stack, where there is one.
+        // SAFETY: both actions are fully initialized. The handler makes only system calls that are allowed in a signal
+        // handler, and runs on the thread's signal stack if there is one.
         unsafe {
             libc::sigaction(libc::SIGBUS, ptr::null(), (*BEFORE.0.get()).as_mut_ptr());
             let mut action: libc::sigaction = mem::zeroed();
@@ -142,16 +142,16 @@ fn install() {
     });
 }
 
-/// Puts memory of our own under an address of a mapping.
+/// Handles SIGBUS: maps an anonymous page at the address if that belongs to a mapping.
 extern "C" fn handle(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
-    // SAFETY: the kernel gives a whole record; `errno` is this thread's, and is put back. The page that is
-    // replaced lies in a mapping of ours that lives as long as somebody uses its addresses.
+    // SAFETY: the kernel passes a complete record. `errno` belongs to this thread and is restored. The page that is
+    // replaced lies in a live `Mapping`, since the faulting instruction uses it.
     unsafe {
         let errno = *libc::__errno_location();
         let address = (*info).si_addr().addr();
         match REGIONS.iter().find(|region| region.holds(address)) {
             Some(region) if replace_page(address) => region.failed.store(true, Ordering::Release),
-            // The instruction is tried again, and meets the action of before.
+            // Restore the former action. The instruction runs again, faults again and reaches that action.
             _ => {
                 libc::sigaction(libc::SIGBUS, (*BEFORE.0.get()).as_ptr(), ptr::null_mut());
             }
@@ -162,7 +162,7 @@ extern "C" fn handle(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc::c
 
 /// Maps a page of zeros over the page of an address. Returns false if the kernel refuses.
 fn replace_page(address: usize) -> bool {
-    // SAFETY: asks for a number; maps a page over one that cannot be used.
+    // SAFETY: `sysconf` only returns a number; `mmap` replaces one page that could not be accessed.
     unsafe {
         let page = libc::sysconf(libc::_SC_PAGESIZE) as usize;
         let at = ptr::with_exposed_provenance_mut(address & !(page - 1));

@@ -1,4 +1,4 @@
-//! Recognizes a log or an NVRAM that is an older copy of itself.
+//! Recognizes a log or an NVRAM that was replaced by an older copy.
 
 use crate::{
     confirmed::{BootId, ConfirmedIn, ConfirmedWrites},
@@ -9,7 +9,7 @@ use crate::{
     settings::{NvramSurvives, Settings},
 };
 
-/// The confirmed number that the store of the settings has for this log.
+/// Returns the confirmed numbers that the store of the settings has for this log.
 pub(crate) fn recall(
     settings: &Settings,
     superblock: &Superblock,
@@ -18,8 +18,8 @@ pub(crate) fn recall(
     store.recall(superblock.instance).map_err(OpenError::Confirmed)
 }
 
-/// The boot to note in the superblock: the one over which an NVRAM that may hold acknowledged writes keeps
-/// its bytes.
+/// Returns the boot to note in the superblock: the present one, if acknowledged writes may be in an NVRAM that does
+/// not survive a reboot.
 pub(crate) fn boot(settings: &Settings) -> Option<[u8; 16]> {
     let is_lost = settings.nvram_survives == NvramSurvives::Restart;
     let boot = settings.boot.filter(|_| is_lost && settings.report.is_immediate());
@@ -27,16 +27,15 @@ pub(crate) fn boot(settings: &Settings) -> Option<[u8; 16]> {
 }
 
 /// Returns true if the machine has been rebooted since the log was open, or is another one, and the NVRAM was not
-/// declared to survive that. Then the NVRAM must not be used: some of its pages may be as old as the last time the system
-/// wrote them back, and the writes that are left would not be a consistent prefix. A boot id that cannot be read now
-/// counts as another one.
+/// declared to survive that. Then the NVRAM must not be used: some of its pages may be as old as their last write-back
+/// by the system, and the remaining writes would not be a consistent prefix. An unknown boot id counts as another one.
 pub(crate) fn is_nvram_void(settings: &Settings, superblock: &Superblock) -> bool {
     let is_in_use = superblock.immediate && !superblock.clean;
     is_in_use && superblock.boot.is_some_and(|then| settings.boot != Some(BootId(then)))
 }
 
-/// Reports which acknowledged writes may be lost with an [NVRAM that is void](is_nvram_void). `slots` is how many
-/// blocks it has.
+/// Reports which acknowledged writes may be lost with a [void NVRAM](is_nvram_void). `slots` is the number of blocks
+/// that it has.
 pub(crate) fn tell_of_void_nvram(
     settings: &Settings,
     superblock: &Superblock,
@@ -58,8 +57,8 @@ pub(crate) fn tell_of_void_nvram(
     );
 }
 
-/// Refuses an NVRAM that has not noted the newest segment of its log: it lacks the writes that were
-/// acknowledged since then. `noted` is the newest segment that it has noted.
+/// Refuses an NVRAM that has not noted the newest segment of its log: it is an older copy and lacks writes that were
+/// acknowledged later. `noted` is the newest segment that the NVRAM has noted.
 pub(crate) fn check_nvram(
     superblock: &Superblock,
     found: &Scan,
@@ -73,7 +72,7 @@ pub(crate) fn check_nvram(
     Ok(())
 }
 
-/// Refuses a log that ends before the confirmed numbers. `newest` is the newest write in log and NVRAM.
+/// Refuses a log that ends before the confirmed numbers. `newest` is the newest write in the log and the NVRAM.
 pub(crate) fn check_confirmed(
     settings: &Settings,
     confirmed: ConfirmedWrites,
@@ -83,8 +82,7 @@ pub(crate) fn check_confirmed(
     compare((complete(superblock, found), newest), confirmed, settings.boot)
 }
 
-/// Refuses a log and NVRAM that are an older copy of themselves, as an opening in this boot would. Changes
-/// nothing.
+/// Refuses a log and NVRAM that are an older copy, as an opening in this boot would. Changes nothing.
 ///
 /// # Errors
 /// [`OpenError::Behind`].

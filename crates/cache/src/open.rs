@@ -55,8 +55,8 @@ pub struct Parts {
     pub nvram: Option<Box<dyn StableMemory>>,
 }
 
-/// Judges the NVRAM beside its log as an opening with these settings would. `log` is `None` if the log is not there
-/// yet. Changes nothing.
+/// Checks the NVRAM against its log as an opening with these settings would. `log` is `None` if the log does not
+/// exist yet. Changes nothing.
 ///
 /// # Errors
 /// See [`OpenError`].
@@ -73,7 +73,7 @@ pub async fn check_nvram(
     };
     check_size(log, &superblock)?;
     let is_void = older::is_nvram_void(settings, &superblock);
-    // The salt is for writes, and there are none.
+    // The salt is used only by writes, and this check makes none.
     let sealing = settings.log_key.clone().map(|key| (key, Salt::default()));
     let wrong_key = wrong_key(settings, &superblock);
     let opens = (sealing, wrong_key.is_none());
@@ -208,7 +208,7 @@ pub(crate) async fn open(
     superblock.generation_first = found.ring.next();
     if wrong_key.is_some() {
         change_key(&mut superblock, &mut found, &settings);
-        // No slot is in use, as was checked, but older data may be in clear.
+        // No slot is in use, as was checked above, but the slots may still contain older data in clear text.
         nvram.change.clears_data = true;
         epochs = self::epochs(&settings, &superblock, lower_geometry);
     }
@@ -217,17 +217,17 @@ pub(crate) async fn open(
     superblock.committed = found.ring.next() - 1;
     superblock.serial = newest;
     superblock.complete = found.complete;
-    // Until the claim is granted, the NVRAM and all that the superblock says about it stay as they were: this may be an
-    // older copy of the log, and the NVRAM may hold acknowledged writes of the newest one.
+    // Until the claim is granted, keep the NVRAM, and what the superblock says about it, as they were: this log may be
+    // an older copy, and the NVRAM may hold acknowledged writes of the newest log.
     superblock.immediate &= !superblock.clean;
     superblock.noted &= nvram.noted.is_some_and(|noted| noted >= superblock.committed);
     superblock.clean = false;
-    // It may have grown: noted before the first slot of what is new can be in a segment.
+    // The volume may have grown: note that before a segment can hold a slot of the new part.
     superblock.identity.geometry.blocks = lower_geometry.blocks;
     let was_stable = superblock.boot.is_none();
     let alone = pair.as_ref().and_then(|mirror| mirror.alone());
     if let Some(alone) = alone {
-        // It went on alone, perhaps without noting that here: one generation was for that.
+        // This half went on without the partner, perhaps without a note of that here: one generation was for that.
         superblock.note_number(alone.number);
         superblock.generation += 1;
     }
@@ -544,7 +544,7 @@ fn new_seals(settings: &Settings, superblock: &Superblock) -> Option<Seals> {
 }
 
 /// Prepares a log without data for the key of the settings, which the superblock gets when the NVRAM is taken into
-/// use. Its next segment is its first: none of another shape or another key is ever looked at again.
+/// use. The next segment is the log's first one: recovery never reads older segments, of another shape or key.
 fn change_key(superblock: &mut Superblock, found: &mut Scan, settings: &Settings) {
     let key = settings.log_key.as_ref();
     superblock.segment_slots = superblock.segment_slots.min(most_segment_slots(key.is_some()));
@@ -572,8 +572,8 @@ fn straighten(ring: &mut Ring, superblock: &mut Superblock) {
     superblock.keep_layouts(ring.layouts().cloned());
 }
 
-/// Fails if the NVRAM says that it is in use by a log: a blank log beside it is not a new one, and
-/// formatting it would make the loss look like a fresh start.
+/// Fails if the NVRAM is in use by a log: that log is missing, and formatting the blank one
+/// would make the loss look like a fresh start.
 fn check_new(nvram: Option<&dyn StableMemory>, settings: &Settings) -> Result<(), OpenError> {
     match nvram.and_then(owner) {
         Some(found) if !settings.accept_loss => Err(OpenError::LogMissing { found }),
@@ -581,33 +581,33 @@ fn check_new(nvram: Option<&dyn StableMemory>, settings: &Settings) -> Result<()
     }
 }
 
-/// What is in the NVRAM.
+/// An NVRAM that was found at an opening, and its contents.
 struct Found {
     buffer: Option<Buffer>,
-    /// How the log knows it again; 0 if there is none.
+    /// The mark by which the log recognizes its NVRAM; 0 if there is no NVRAM.
     mark: u32,
     /// Acknowledged writes, in serial order.
     held: Vec<Held>,
-    /// The newest segment that it has seen become stable.
+    /// The newest segment that the NVRAM has noted as stable.
     watermark: Option<u64>,
-    /// The newest segment that it has noted, stable or begun.
+    /// The newest segment that the NVRAM has noted as stable or as begun.
     noted: Option<u64>,
-    /// Made when nothing refuses the opening any more.
+    /// The changes to make once no check can refuse the opening any more.
     change: Change,
 }
 
-/// The changes to an NVRAM before it is used.
+/// The changes to make to an NVRAM before it is used.
 #[derive(Default)]
 struct Change {
     /// The NVRAM is new to this log.
     formats: bool,
-    /// Slots that hold nothing that the log needs.
+    /// Slots whose writes the log does not need.
     released: Vec<u32>,
     clears_data: bool,
 }
 
 impl Found {
-    /// Refuses an NVRAM that is an older copy of itself.
+    /// Refuses an NVRAM that is an older copy.
     fn check_noted(&self, superblock: &Superblock, found: &Scan) -> Result<(), OpenError> {
         match self.noted {
             Some(noted) => older::check_nvram(superblock, found, noted),
@@ -615,8 +615,8 @@ impl Found {
         }
     }
 
-    /// Makes the changes, and notes in the superblock what the log relies on from now on. Returns true if
-    /// the superblock says something new.
+    /// Makes the changes, and sets in the superblock what the log relies on from now on. Returns true if
+    /// the superblock has changed.
     fn take_into_use(
         &mut self,
         superblock: &mut Superblock,
@@ -636,22 +636,23 @@ impl Found {
                 }
             }
             check_readable(buffer)?;
-            // Everything up to here is stable, so that a crash from now on may rely on it. Twice: a higher
-            // number that no longer holds may be in either cell.
+            // Every segment up to this one is stable, so recovery after a crash may rely on the number. Note
+            // it twice: either cell may still hold a higher number that is no longer valid.
             buffer.note_begun(superblock.committed);
             buffer.note_begun(superblock.committed);
             noted = is_immediate && buffer.is_sound();
         }
-        // Writes that the NVRAM holds from before keep the promise under which they were acknowledged.
+        // Do not bind writes that were acknowledged as surviving a power failure to this boot: a start after a
+        // reboot would give them up.
         let keeps_boot = !self.held.is_empty() && superblock.boot.is_none();
         let key = settings.log_key.as_ref().map(|key| key.check(&superblock.instance.0));
         let next = Superblock {
-            // Only now: the NVRAM has nothing any more that is in clear or under another key.
+            // The key is set only now: the NVRAM holds no more data in clear text or under another key.
             key,
             immediate: is_immediate || !self.held.is_empty(),
             boot: if keeps_boot { None } else { boot },
             noted,
-            // From here on no other memory is believed to hold this log's writes.
+            // From now on no other NVRAM is accepted as the holder of this log's writes.
             nvram: self.mark,
             ..superblock.clone()
         };
@@ -661,8 +662,8 @@ impl Found {
     }
 }
 
-/// Looks into the NVRAM, and decides what becomes of it. Changes nothing: what is found out later may still
-/// refuse the opening.
+/// Reads the NVRAM, and decides how to use it. Changes nothing, since later checks may still refuse the
+/// opening.
 fn look_at_nvram(
     memory: Option<Box<dyn StableMemory>>,
     superblock: &Superblock,
@@ -670,7 +671,7 @@ fn look_at_nvram(
     (sealing, fits): (Option<(LogKey, Salt)>, bool),
     is_void: bool,
 ) -> Result<Found, OpenError> {
-    // Only then can acknowledged data be in the NVRAM alone.
+    // Only in this case can acknowledged data be in the NVRAM alone.
     let needed = superblock.immediate && !superblock.clean && !settings.accept_loss && !is_void;
     let missing = |what: &str| Err(OpenError::NvramMissing(what.into()));
     let mut change = Change::default();
@@ -707,7 +708,7 @@ fn look_at_nvram(
         {
             (mark, held, Some(watermark), Some(watermark.max(begun)))
         }
-        // What it holds is from before: the log has all that was acknowledged since.
+        // The log has every acknowledged write, so the NVRAM's slots can be released.
         Contents::Ours { mark, held, watermark, .. } if mark == superblock.nvram => {
             change.released = held.iter().map(|held| held.index).collect();
             (mark, Vec::new(), Some(watermark), None)
@@ -725,7 +726,7 @@ fn look_at_nvram(
             let supported = crate::log::VERSION;
             return Err(OpenError::Version { what: "NVRAM", found, supported });
         }
-        // Damaged slots of this log count as little as whole ones: the log has all that was acknowledged.
+        // Format the NVRAM. Slots of this log, damaged or whole, are not needed: the log has every acknowledged write.
         Contents::Ours { .. }
         | Contents::Blank
         | Contents::Damaged(_)
@@ -805,7 +806,7 @@ fn recover_nvram(shared: &Arc<Shared>, held: Vec<Held>, complete: u64) -> Result
     Ok(())
 }
 
-/// Refuses an NVRAM of which a page could not be read: it reads as zeros, like a slot without a write.
+/// Refuses an NVRAM with a page that could not be read: such a page reads as zeros, which look like free slots.
 fn check_readable(buffer: &Buffer) -> Result<(), OpenError> {
     buffer.error().map_or(Ok(()), |error| Err(OpenError::Nvram(error.to_string())))
 }

@@ -102,7 +102,7 @@ impl Reach {
         self.outgrown.fetch_or(1 << place, Ordering::Relaxed) & (1 << place) == 0
     }
 
-    /// The first block of the volume at a place.
+    /// Returns the first block, in the joined address space, of the volume at a place.
     pub fn place_start(&self, place: usize) -> u64 {
         if place == 0 { 0 } else { place as u64 * self.stride }
     }

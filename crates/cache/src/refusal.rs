@@ -1,10 +1,10 @@
-//! Why a cache is not opened, each with the way out.
+//! The reasons why a cache is not opened, each with the way out.
 
 use volume::Error;
 
 use crate::log::{recovery::Loss, superblock::InstanceId};
 
-/// Why a cache could not be opened. What its log and its NVRAM hold was not changed.
+/// Why a cache could not be opened. The data in its log and its NVRAM was not changed.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// A setting is out of range.
@@ -114,15 +114,15 @@ pub enum OpenError {
          it back, or open with accept_loss to give up what it held"
     )]
     NvramMissing(String),
-    /// The NVRAM is an older copy: it lacks writes that were acknowledged since.
+    /// The NVRAM is an older copy: it lacks writes that were acknowledged later.
     #[error(
         "the NVRAM is an older copy of itself: the log has segment {segment}, and the NVRAM knows \
          segments up to {noted}; writes that were acknowledged since are missing from it"
     )]
     NvramBehind {
-        /// The newest segment of the log that the NVRAM had noted.
+        /// The newest segment of the log that says that the NVRAM had noted it.
         segment: u64,
-        /// The newest segment that the NVRAM knows.
+        /// The newest segment that this NVRAM has noted.
         noted: u64,
     },
     /// The log, with its NVRAM, is an older copy.
@@ -131,12 +131,12 @@ pub enum OpenError {
          confirmed; the volume may have newer data than the log"
     )]
     Behind {
-        /// The newest write of the log.
+        /// The write at which log and NVRAM end.
         ends: u64,
         /// The newest write that was confirmed.
         confirmed: u64,
     },
-    /// The record of confirmed writes cannot be used.
+    /// The stored record of the log's confirmed writes cannot be used.
     #[error("the record of the log's confirmed writes cannot be used: {0}")]
     Confirmed(String),
     /// The NVRAM does not take what is written to it.
@@ -155,7 +155,7 @@ pub enum OpenError {
         /// How many writes.
         held: usize,
     },
-    /// The log is blank, and the NVRAM is in use by another one.
+    /// The log is blank, and the NVRAM is in use by another log.
     #[error("the log is blank, but its NVRAM is in use by log {found}: that log is missing")]
     LogMissing {
         /// The log that the NVRAM belongs to.

@@ -1,10 +1,10 @@
-//! Room in the log for a whole write, reserved before its first block changes anything.
+//! Reserves room in the log for a whole write before the write changes any block.
 //!
-//! A write that meets a full log waits here with nothing done, and is refused with nothing done: the
-//! host that gets BUSY finds every block as it was. A write that has its reservation is never refused
-//! for want of room: the log keeps its data blocks and headers until it has used them, or until it
-//! is dropped. Between two steps it still waits for pages of memory, for NVRAM slots and for its turn.
-//! These become free as the log is written, even if the lower volume does not answer.
+//! A write that finds the log full waits here and may be refused here. In both cases it has changed nothing:
+//! after BUSY the host finds every block as it was. A write with a reservation is never refused for lack of
+//! room: the log keeps blocks for its data and headers until the write has used them or drops the reservation.
+//! Between two steps the write still waits for memory pages, for NVRAM slots and for its turn. These become
+//! free as the log is written, even if the lower volume does not answer.
 
 use std::{pin::pin, sync::Arc, time::Duration};
 
@@ -19,32 +19,33 @@ use crate::{
     state::{Shared, State},
 };
 
-/// The way that a write takes, decided once for all of it.
+/// The path of a write, decided once for the whole write.
 pub(crate) enum Way<'a> {
-    /// Through the log, which keeps room for it.
+    /// The write goes through the log, which keeps the reserved room for it.
     Log(Reservation<'a>),
-    /// Past the log.
+    /// The write bypasses the log and goes directly to the lower volume.
     Past,
 }
 
-/// A call that asks for room.
+/// The room that a call asks for.
 #[derive(Clone, Copy)]
 pub(crate) struct Wanted {
-    /// At least one.
+    /// Number of slots; at least one.
     pub slots: usize,
     /// Bytes of data that the call keeps in memory while it waits.
     pub bytes: usize,
-    /// The call makes entries of the slot table that the log has no block for: zeros.
+    /// The call writes zeros. These take no data blocks of the log, so the log's size does not limit how many entries
+    /// they add to the slot table.
     pub is_zeros: bool,
-    /// The call has done a part of its work: it must not end in BUSY, and waits longer.
+    /// The call has already changed some blocks: it must not end in BUSY, so it waits longer.
     pub has_begun: bool,
 }
 
-/// Room that a write has not used yet. Dropping it gives the rest back.
+/// Reserved room that a write has not used yet. Dropping the reservation returns the unused room.
 pub(crate) struct Reservation<'a> {
     shared: &'a Shared,
     slots: usize,
-    /// Headers of segments: one for each step, since each may end up in a segment of its own.
+    /// Segment headers: one for each step, since each step may end up in a segment of its own.
     headers: usize,
     is_live: bool,
 }
@@ -53,18 +54,18 @@ pub(crate) struct Reservation<'a> {
 enum Found {
     Room,
     Past,
-    /// There is no room at this moment, for a reason that the log disk ends within seconds.
+    /// The log takes no writes because of a resize or a rollback, which ends within seconds.
     Soon(&'static str),
-    /// There is no room now, for this reason.
+    /// The log has no room, for this reason.
     Nothing(&'static str),
 }
 
 impl Shared {
-    /// Waits for room in the log for a whole write, or for the decision that it goes past the log.
+    /// Waits for room in the log for a whole write, or for the decision that the write bypasses the log.
     ///
     /// # Errors
-    /// [`Error::Busy`]: no room for so long as a write is held, or for a longer time if the call has
-    /// begun; [`Error::TooLong`]: the log never has so much room; how the log disk fails.
+    /// [`Error::Busy`]: the log had no room for `busy_after_ms`, or for [`BETWEEN_STEPS`] if the call has begun;
+    /// [`Error::TooLong`]: the write does not fit even into an empty log; or the error of the log disk.
     pub async fn way(self: &Arc<Self>, wanted: Wanted) -> Result<Way<'_>, Error> {
         let held = {
             let mut state = self.state.lock();
@@ -99,18 +100,18 @@ impl Shared {
             if now >= until {
                 return Err(self.refuse(Error::Busy(why)));
             }
-            // The silence of the lower volume is no change that would wake us.
+            // Wake at intervals: no notification comes when the lower volume stops answering.
             let _ = timeout_at(until.min(now + LOOK_EVERY), changed).await;
         }
     }
 
-    /// Checks that a write of so many bytes would be accepted now, or held until there is room for it.
+    /// Checks that a write of `bytes` bytes would be accepted now, or held until the log has room for it.
     pub fn admit(self: &Arc<Self>, bytes: usize) -> Result<(), Error> {
         let mut state = self.state.lock();
         if self.settings.report.is_past() {
             return self.refusal(&state).map_or(Ok(()), |error| Err(self.refuse(error)));
         }
-        // It may begin in the middle of a slot.
+        // A write that begins in the middle of a slot touches one slot more.
         let slots = bytes.div_ceil(SLOT_BYTES) + 1;
         let wanted = Wanted { slots, bytes, is_zeros: false, has_begun: false };
         match self.find_room(&mut state, wanted, None)? {
@@ -121,7 +122,7 @@ impl Shared {
         }
     }
 
-    /// Looks for room for a call, behind all that wait longer.
+    /// Looks for room for a call. Calls that have waited longer get room first.
     fn find_room(
         self: &Arc<Self>,
         state: &mut State,
@@ -155,7 +156,7 @@ impl Shared {
             return Ok(Found::Room);
         }
         if !self.is_strict() {
-            // Past the log the write would wait for the lower volume all the same.
+            // While the lower volume is away a bypassing write would wait for it, so the write waits for room here.
             return Ok(match self.is_away(state) && !is_too_long {
                 true => Found::Nothing("the log is full and the far volume does not answer"),
                 false => Found::Past,
@@ -164,7 +165,7 @@ impl Shared {
         self.ask_for_round(state)
     }
 
-    /// Room comes from a round only, since nothing may overtake the log.
+    /// Asks for a destage round. In strict order only a round makes room, since no write may bypass the log.
     fn ask_for_round(self: &Arc<Self>, state: &mut State) -> Result<Found, Error> {
         if let Some(why) = state.orders.hold() {
             return Ok(Found::Nothing(why));
@@ -181,7 +182,7 @@ impl Shared {
         }))
     }
 
-    /// Handles an epoch that is too large for the log: refuses further writes, or ends the epoch here.
+    /// Handles an epoch that does not fit into the log: refuses the write, or ends the epoch here.
     fn end_too_large(self: &Arc<Self>, state: &mut State) -> Result<(), Error> {
         if self.settings.too_large == TooLarge::Refused {
             self.counters.refused_epochs.add(1);
@@ -196,19 +197,20 @@ impl Shared {
         Ok(())
     }
 
-    /// Blocks of the log for a write of so many slots: data, headers of full segments, and one header
-    /// for each step.
+    /// Returns the log blocks that a write of `slots` slots needs: data, one header for each full segment, and one
+    /// header for each step.
     fn cost(&self, state: &State, slots: usize) -> usize {
         let longest = state.ring.longest_data() as usize;
         slots + slots.div_ceil(longest) + self.steps(state, slots)
     }
 
-    /// The error of a write of so many slots, for a log that has room for `most` blocks when it is empty.
+    /// Returns the error of a write of `slots` slots to a log that has room for `most` blocks when it is empty.
     fn too_long(&self, state: &State, slots: usize, most: usize) -> Error {
         let per_slot = 1.0
             + 1.0 / f64::from(state.ring.longest_data())
             + 1.0 / self.longest_step(state) as f64;
-        // Two headers are rounded up, and a write may begin in the middle of a slot.
+        // `cost` rounds up two numbers of headers: subtract two blocks. Below, subtract one slot, since a write may
+        // begin in the middle of a slot.
         let most = (most.saturating_sub(UNDER_WAY + 2) as f64 / per_slot) as usize;
         let [bytes, most] =
             [slots, most.saturating_sub(1)].map(|slots| (slots * SLOT_BYTES) as u64);
@@ -227,8 +229,8 @@ impl Shared {
         slots.div_ceil(self.longest_step(state))
     }
 
-    /// Slots that one step of a write takes at most: those of a full segment, so that one large write
-    /// does not keep others from the log for longer; and half of what may wait for the log, so that
+    /// Returns the most slots that one step of a write takes. The limit is a full segment, so that a large write
+    /// delays others by no more than that. It is also half of the slots that may wait for the log, so that
     /// the next step is copied while the log disk writes this one.
     fn longest_step(&self, state: &State) -> usize {
         let mut limit = self.pending_limit;
@@ -240,8 +242,8 @@ impl Shared {
     }
 
     /// Returns true if memory has room for the data of one more write that waits for the log. While destage
-    /// runs, waiting writes may hold as much memory as the cache has for blocks; while nothing goes down,
-    /// they may hold a quarter of that. One write is always held.
+    /// runs, waiting writes may hold as much memory as the cache has for blocks (`dram_bytes`); while destage is
+    /// held or the lower volume is away, a quarter of that. One write may always wait, unless `busy_after_ms` is 0.
     fn may_hold(&self, state: &State, wanted: Wanted) -> bool {
         if wanted.has_begun {
             return true;
@@ -252,7 +254,7 @@ impl Shared {
         self.settings.busy_after_ms > 0 && (state.held_bytes == 0 || held as u64 <= share)
     }
 
-    /// Counts a refusal.
+    /// Counts the error if it is BUSY, and returns it.
     pub fn refuse(&self, error: Error) -> Error {
         if matches!(error, Error::Busy(_)) {
             self.counters.refused_busy.add(1);
@@ -290,8 +292,8 @@ impl Drop for Held<'_> {
 }
 
 impl Reservation<'_> {
-    /// Slots that the next step may place now; `None` if it has to wait: for the log to take what is
-    /// queued, or for its turn among the steps of others.
+    /// Returns the number of slots that the next step may place now. Returns `None` if the step has to wait until the
+    /// log has taken queued slots, or for its turn behind the steps of other writes.
     pub fn step(&self, state: &State, ticket: Option<Ticket>) -> Option<usize> {
         let shared = self.shared;
         let wants = self.next_step(state);
@@ -304,16 +306,17 @@ impl Reservation<'_> {
         (has_header && state.step_line.is_due(ticket, wants, free)).then_some(wants)
     }
 
-    /// Slots that the next step wants.
+    /// Returns the number of slots that the next step wants.
     pub fn next_step(&self, state: &State) -> usize {
         self.slots.min(self.shared.longest_step(state))
     }
 
-    /// Begins a step that places up to so many slots, by [`Self::step`].
+    /// Begins a step that places up to `slots` slots, as [`Self::step`] has allowed.
     pub fn begin_step(&mut self, state: &mut State, slots: usize) {
         self.slots -= slots;
         state.reserved.slots -= slots;
-        // More steps than were planned, since one was cut short: `step` has seen the room.
+        // A step that was cut short leads to more steps than were planned. Such a step has no reserved header:
+        // `step` has checked that the log has room for one.
         let planned = usize::from(self.headers > 0);
         self.headers -= planned;
         state.reserved.headers -= planned;
@@ -321,7 +324,7 @@ impl Reservation<'_> {
         state.copying += 1;
     }
 
-    /// Ends a step that was to place `begun` slots and has placed the first `placed` of them.
+    /// Ends a step that was begun for `begun` slots and has placed the first `placed` of them.
     pub fn end_step(&mut self, state: &mut State, begun: usize, placed: usize) {
         state.copying_slots -= begun;
         state.copying -= 1;
@@ -351,20 +354,20 @@ impl Drop for Reservation<'_> {
     }
 }
 
-/// See [`Shared::longest_step`].
+/// Most slots in a step: a full segment, see [`Shared::longest_step`].
 pub(crate) const MAX_STEP: usize = 128;
-/// Blocks that are counted in addition to those of calls, see `Shared::promised_room`: two headers.
+/// Blocks that `Shared::promised_room` counts in addition to those of calls: the headers of two segments in flight.
 const UNDER_WAY: usize = 2;
-/// The share of the cache's memory that data of waiting writes may take beside it while nothing goes
-/// down: with the default of 256 MiB that is 64 MiB, 128 writes of 512 KiB.
+/// While nothing is destaged, waiting writes may hold `dram_bytes / HELD_SHARE` of memory in addition to the
+/// cached blocks: 64 MiB with the default of 256 MiB, or 128 writes of 512 KiB.
 const HELD_SHARE: u64 = 4;
-/// A call that waits for a round checks at this interval whether the lower volume still answers.
+/// A call that waits for room checks at this interval whether the lower volume still answers.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
-/// The longest wait of a write for a resize or a roll-back of the log: twice the five seconds that a resize
-/// gives the log disk, and less than hosts wait.
+/// The longest wait of a write for a resize or a rollback of the log: twice the five seconds that a resize
+/// allows the log disk, and less than the timeout of hosts.
 const SOON: Duration = Duration::from_secs(10);
-/// The longest wait for one step of a call that has done a part of its work. Initiators abort a command after
-/// 30 s (Linux) or 60 s (Windows), so this ends only the wait of a command that nobody aborts.
+/// The longest wait for one step of a call that has already changed some blocks. Initiators abort a command after
+/// 30 s (Linux) or 60 s (Windows), so this ends only the wait of a command that no initiator aborts.
 pub(crate) const BETWEEN_STEPS: Duration = Duration::from_secs(60);
 
 #[cfg(test)]
@@ -406,12 +409,12 @@ mod tests {
     }
 
     impl Site {
-        /// A cache with a log of so many blocks over a far volume of 16 MiB, with destage running.
+        /// Opens a cache with a log of `log_blocks` blocks over a far volume of 16 MiB, and runs destage.
         async fn new(log_blocks: u64, settings: Settings) -> Self {
             Self::slow(log_blocks, settings, Duration::ZERO).await
         }
 
-        /// The far volume takes so long for each write.
+        /// Does the same as [`Self::new`]; each write to the far volume takes the time `write`.
         async fn slow(log_blocks: u64, settings: Settings, write: Duration) -> Self {
             let far = Arc::new(MemVolume::new(Geometry::with_blocks(32768)));
             let far =
@@ -443,13 +446,13 @@ mod tests {
             self.cache.write(Lba(lba), data, Durability::Volatile).await
         }
 
-        /// Sends all that was written to the far volume.
+        /// Destages everything that was written.
         async fn drain(&self) {
             self.cache.flush().await.expect("flushed");
             self.cache.drain().await.expect("drained");
         }
 
-        /// The only byte that these blocks have.
+        /// Returns the byte that fills these blocks. Panics if they do not all hold the same byte.
         async fn one(&self, lba: u64, bytes: usize) -> u8 {
             let extent = Extent { lba: Lba(lba), blocks: (bytes / 512) as u32 };
             let data = self.cache.read(extent).await.expect("it is cached").into_bytes();
@@ -511,7 +514,7 @@ mod tests {
         }
     }
 
-    /// Writes of one host to blocks of its own, some of them given up by it. Counts how they ended.
+    /// Writes as one host to blocks of its own, and gives up some of the writes. Counts how the writes ended.
     async fn host(site: &Site, number: u64, seed: u64) -> [usize; 3] {
         let mut rng = Rng::new(seed * 100 + number);
         let (first, most) = (number * 2048, MIB);
@@ -528,7 +531,7 @@ mod tests {
             let found = loop {
                 match site.cache.read(extent).await {
                     Ok(found) => break found.into_bytes(),
-                    // Evicted from memory, and the far volume is away.
+                    // The block was evicted from memory, and the far volume is away.
                     Err(_) => sleep(Duration::from_millis(50)).await,
                 }
             };
@@ -568,10 +571,10 @@ mod tests {
         }
     }
 
-    /// Eight hosts at a full log, while the link goes up and down. Counts how the writes of each ended.
+    /// Runs eight hosts at a full log while the link goes up and down. Counts how the writes of each host ended.
     async fn many_hosts(settings: Settings, seed: u64) -> Vec<[usize; 3]> {
         let site = Site::new(1500, settings).await;
-        // Known content in every block, so that reads do not need the far volume.
+        // Every block gets known content, so that reads do not need the far volume.
         for number in 0..8 {
             site.write(number * 2048, 0, MIB).await.expect("written");
             site.drain().await;
@@ -600,7 +603,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_large_write_is_not_starved_by_small_ones() {
         let settings = Settings { dram_bytes: 64 << 20, ..Settings::default() };
-        // A round takes a moment, in which the small writes would use up all that the one before has freed.
+        // A slow round gives the small writes the time to use up all room that the previous round has freed.
         let site = Site::slow(1500, settings, Duration::from_millis(100)).await;
         site.set_away(true);
         let mut slot = 0;
@@ -612,7 +615,7 @@ mod tests {
             sleep(Duration::from_millis(5)).await;
             site.write(0, 2, 2 * MIB).await
         };
-        // They take each slot that becomes free, and come again at once.
+        // The small writes take each slot that becomes free, and are repeated at once.
         let small = join_all((0..32).map(|number| {
             let site = &site;
             async move {
@@ -685,7 +688,7 @@ mod tests {
         let site = Site::new(1500, Settings { busy_after_ms: 0, ..small() }).await;
         let mut second = 0;
         let mut turn = async || {
-            // Four slots and a header a second.
+            // The log takes four slots and a header per second.
             let written = site.write(second * 32 % 16384, 1, 16 << 10).await;
             sleep(Duration::from_secs(1)).await;
             second += 1;
@@ -703,7 +706,7 @@ mod tests {
         let lasts = told.log_lasts_s.expect("it fills") as f64;
         while turn().await.is_ok() {}
         let lasted = begun.elapsed().as_secs_f64();
-        // Before, the growth of a minute with destage told half an hour and more.
+        // Regression: the estimate used the growth of a minute with destage, and said half an hour or more.
         assert!((lasted - lasts).abs() < 0.2 * lasted, "{lasted} s, and {lasts} s were told");
     }
 
@@ -713,7 +716,7 @@ mod tests {
         site.set_away(true);
         let begun = Instant::now();
         let (mut seconds, mut percent, mut full_at) = (0, 0, None);
-        // Four slots and a header a second.
+        // The log takes four slots and a header per second.
         while site.write(seconds * 32 % 16384, 1, 16 << 10).await.is_ok() {
             sleep(Duration::from_secs(1)).await;
             seconds += 1;

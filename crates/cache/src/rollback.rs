@@ -19,14 +19,14 @@ impl Shared {
             return Err(Error::Device("writes count without a flush".into()));
         }
         let _turn = self.rolling_back.lock().await;
-        // Writes with a reservation come to their end first: of one in the middle, a part would be given up
-        // and the rest not. No other write begins meanwhile.
+        // Let writes with a reservation finish, and no other write begin: of a write in progress, only a part would
+        // be given up.
         let stopped = RollingBack::begin(self)?;
         let given_up = self.wait_until(|state| {
             if let Some((_, error)) = &state.failure {
                 return Some(Err(error.clone()));
             }
-            // In one step with giving up: a flush in between would count what is forgotten.
+            // Give up under the lock of this check: a flush in between would acknowledge writes that are then lost.
             (state.reserved.live == 0 && state.is_settled()).then(|| Ok(self.give_up_open(state)))
         });
         let serial = given_up.await?;

@@ -108,9 +108,9 @@ pub struct Settings {
     /// Data older than this, in milliseconds, goes down even if the host is never idle.
     /// Default 5000.
     pub max_dirty_age_ms: u64,
-    /// A write that finds the log full is held for so many milliseconds, with nothing done, before it ends in
+    /// How many milliseconds a write that finds the log full may wait, with nothing changed, before it ends in
     /// BUSY: 0 to 25,000. Default 15,000, half of the 30 s after which hosts abort a command.
-    /// QEMU gives up after eight BUSY answers, some of them within seconds, but waits for a held command
+    /// QEMU gives up after eight BUSY answers, some of them within seconds, but waits for a pending command
     /// without limit (docs/results/busy.md).
     pub busy_after_ms: u64,
     /// Most that is read ahead of a sequential reader, in bytes; 0 switches it off. Default 8 MiB;
@@ -137,13 +137,12 @@ pub struct Settings {
     pub log_key: Option<LogKey>,
     /// The lower volume is written by others, too: all calls come through [`crate::Coherent`].
     pub shares: bool,
-    /// Open a log in which acknowledged data is missing, with what is left; also one that is an older copy
-    /// of itself. Default false.
+    /// Open a log although acknowledged data is missing from it, or although it is an older copy. Default false.
     pub accept_loss: bool,
-    /// Where the confirmed numbers of the log are kept. Default nowhere: then only the claim has one.
+    /// The store for the confirmed numbers of the log. Default none: then only the claim keeps a number.
     pub confirmed_in: Option<ConfirmedIn>,
-    /// The run of the kernel that the cache is opened in. Default not known: then an NVRAM that does not
-    /// survive the loss of power is refused when it is damaged or behind, whatever happened.
+    /// The boot in which the cache is opened. Default not known: then an NVRAM that does not survive the
+    /// loss of power is refused when it is damaged or behind, even after a power failure.
     pub boot: Option<BootId>,
 }
 

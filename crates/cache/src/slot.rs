@@ -333,14 +333,14 @@ impl SlotTable {
         self.dirty += 1;
     }
 
-    /// Forgets the place: the lower volume has the content, or newer.
+    /// Forgets the place of an entry in the log. Call this when the lower volume has the content, or newer content.
     pub fn clear_place(&mut self, index: u32) {
         self.unlink(index);
         let entry = self.entry_mut(index);
         entry.place = None;
     }
 
-    /// Makes an entry clean: the lower volume has its content, stable.
+    /// Makes an entry clean. Call this when the lower volume has its content and has made it stable.
     pub fn clean(&mut self, index: u32) {
         self.clear_place(index);
         let resident = self.page(index).is_some();

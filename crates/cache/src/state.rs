@@ -60,7 +60,7 @@ pub(crate) struct Shared {
     pub scratch: Arc<PagePool>,
     /// Slots that may wait for the log.
     pub pending_limit: usize,
-    /// What every segment carries.
+    /// The fields that every segment header carries.
     pub identity: SegmentIdentity,
     /// What seals the log's blocks, if they are sealed.
     pub seals: Option<Seals>,
@@ -76,24 +76,24 @@ pub(crate) struct Shared {
     pub index: Mutex<Index>,
     /// What the superblock says; the lock makes its writers take turns. Taken before `state`.
     pub superblock: tokio::sync::Mutex<Superblock>,
-    /// The copy of the superblock that is written first: the one whose write failed last, which may be damaged.
+    /// The superblock copy that is written first: the one whose write failed last, since it may be damaged.
     pub first_copy: AtomicU64,
-    /// Those who flush the lower volume take turns: it tells of a loss only once, to one of them.
+    /// Serializes flushes of the lower volume, which reports a loss only once, to one of them.
     pub lower_flush: tokio::sync::Mutex<()>,
     /// Where the lower volume's epochs are whole or nothing: a round has it alone, and whoever goes
     /// past the log shares it, since the flush of one would count half of the other.
     pub lower_epoch_turn: Arc<tokio::sync::RwLock<()>>,
-    /// Those who resize the log take turns.
+    /// Serializes resizes of the log.
     pub resizing: Arc<tokio::sync::Mutex<()>>,
-    /// Shared by reads as of the last flush; a round has it alone for the moment at which it begins.
+    /// Held shared by reads as of the last flush, and exclusively by a destage round while it begins.
     pub flushed_reads: tokio::sync::RwLock<()>,
-    /// Those who give up what was not flushed take turns.
+    /// Serializes rollbacks to the last flush.
     pub rolling_back: tokio::sync::Mutex<()>,
     /// Flushes of the lower volume that failed.
     pub lower_losses: AtomicU64,
-    /// What was there when this was opened is stable.
+    /// The lower volume has made stable what it held when the cache was opened.
     pub lower_is_stable: AtomicBool,
-    /// Something changed that calls wait for: room, a commit, a claim, a run.
+    /// Notifies calls that something changed that they may wait for: room, a commit, a claim, a run.
     pub changed: Notify,
     /// Level 2 has something to look at.
     pub wake_destage: Notify,
@@ -105,7 +105,7 @@ pub(crate) struct Shared {
     pub lower_epoch: AtomicU64,
     /// Fetches under way that a host waits for.
     pub host_fetches: AtomicUsize,
-    /// Stores that keep the number of the newest confirmed write outside of log and NVRAM.
+    /// Passes the number of the newest confirmed write to the places outside of log and NVRAM that keep it.
     pub confirming: Confirming,
     /// What is done wrong on purpose.
     pub mutation: Mutation,
@@ -136,19 +136,19 @@ pub(crate) struct State {
     pub last_end: u64,
     /// Something was queued since.
     pub unflushed: bool,
-    /// What is not flushed is being given up: no write is taken.
+    /// A rollback to the last flush is running: new writes wait.
     pub rolling_back: bool,
     /// Calls wait for room that a round has to make.
     pub starving: bool,
     /// Room in the log that writes have reserved and have not used yet.
     pub reserved: Reserved,
-    /// Writes that wait for room in the log, by the blocks that they want. None has done anything.
+    /// Writes that wait for room in the log, each with the blocks that it wants. They hold no reservation.
     pub log_line: Line,
-    /// Bytes of data that they keep in memory.
+    /// Bytes of data that the writes in `log_line` keep in memory.
     pub held_bytes: usize,
-    /// Writes with a reservation that wait for their next step, by the slots that they want.
+    /// Writes with a reservation that wait for their next step, each with the slots that it wants.
     pub step_line: Line,
-    /// The slots of the segment that is being written.
+    /// First slot and count of each record of the segment that is being written.
     pub in_flight: Vec<(u64, u32)>,
     pub in_flight_slots: usize,
     /// A driver is writing segments.
@@ -164,7 +164,7 @@ pub(crate) struct State {
     pub logged: u64,
     /// The newest write that the NVRAM holds, or held until the log had it.
     pub kept: u64,
-    /// The log disk fails: writes up to this serial were told so.
+    /// The error of a failing log disk; writes up to this serial got it.
     pub failure: Option<(u64, Error)>,
     /// The log's file was removed, cut short or replaced.
     pub lost_log: Option<LostLog>,
@@ -172,7 +172,7 @@ pub(crate) struct State {
     pub next_waiter: u64,
     pub claims: Claims,
     pub epochs: Epochs,
-    /// What is sent down now.
+    /// The running destage round.
     pub round: Option<Round>,
     /// The lower volume may hold what was not flushed there.
     pub unflushed_below: bool,
@@ -182,14 +182,14 @@ pub(crate) struct State {
     pub streams: Streams,
     /// When the oldest dirty data became dirty, or earlier.
     pub dirty_since: Option<Instant>,
-    /// Told with the claim on the lower volume: the log has dirty data, or is about to.
+    /// Sent with the claim on the lower volume: the log has dirty data, or is about to have it.
     pub dirty: DirtyFlags,
     /// The last call to the lower volume failed for good or for now.
     pub lower_error: Option<Error>,
-    /// Since when each call to it has failed.
+    /// Start of the present series of failed calls to the lower volume.
     pub lower_fails_since: Option<Instant>,
-    /// Since when the lower volume refuses a destage round, and with which error. Other calls may succeed
-    /// meanwhile, so that only a completed round ends it.
+    /// Since when the lower volume refuses destage rounds, and with which error. Only a completed round clears this,
+    /// since other calls may succeed meanwhile.
     pub refuses: Option<(Instant, Error)>,
     /// The last write of the log's superblock failed.
     pub superblock_fails: bool,
@@ -201,7 +201,7 @@ pub(crate) struct State {
     /// Measures the rate at which the log fills.
     pub gauge: Gauge,
     pub stopping: bool,
-    /// The end of the log was noted, or is about to be: nothing is queued any more.
+    /// The log is being closed or is closed: nothing may be queued any more.
     pub closed: bool,
     /// Destage without waiting for idle periods, until nothing is dirty.
     pub draining: usize,
@@ -212,21 +212,21 @@ pub(crate) struct State {
 pub(crate) struct Reserved {
     /// Writes with a reservation.
     pub live: usize,
-    /// Slots that they have not placed yet.
+    /// Slots that these writes have not placed yet.
     pub slots: usize,
-    /// Headers for the steps that they have not begun yet.
+    /// Segment headers for the steps that these writes have not begun yet.
     pub headers: usize,
 }
 
-/// Why the log counts as stable no more, though the open file may still be read and written.
+/// A log that counts as stable no more, although the open file may still be read and written.
 pub(crate) struct LostLog {
     pub reason: Arc<str>,
-    /// The lower volume has all that the log gives back, and some of it could not be read.
+    /// Destage has sent everything that could be read from the log; a part of the log could not be read.
     pub all_sent: bool,
-    /// An event has reported that the lower volume has everything.
+    /// An event has reported that the lower volume has everything that the log held.
     pub is_told: bool,
-    /// Slots that are clean though the log has records of them. While it is lost it cannot note that a write
-    /// past it voids these, so such a write is refused. As many as the log has blocks, at most.
+    /// Slots that are clean although the log still has records of them. A write that bypasses the log would have to
+    /// void these records, which a lost log cannot store, so such a write is refused. At most one per log block.
     pub sent: HashSet<u64>,
 }
 
@@ -267,9 +267,9 @@ pub(crate) struct Round {
     pub cut: u64,
     /// Runs of slots that are being sent.
     pub in_flight: Vec<(u64, u64)>,
-    /// Bytes of slots that were sent.
+    /// Bytes that the round has sent.
     pub sent_bytes: u64,
-    /// Slots whose content the log does not give back.
+    /// Slots whose content cannot be read from the log.
     pub rotten: Vec<(u64, Place)>,
 }
 
@@ -302,20 +302,20 @@ impl Shared {
         self.pool.take_beyond(state.tier.unused_pages())
     }
 
-    /// Blocks that the log must have room for, whatever becomes of it.
+    /// Returns the blocks that the log must keep free: those promised to calls and records, and the ring's reserve.
     pub fn promised_room(&self, state: &State) -> u32 {
         (self.blocks_promised(state) + state.tombstones) as u32 + state.ring.reserve()
     }
 
-    /// Whether the log has room for one more record of a bypassed write.
+    /// Returns true if the log has room for one more record of a bypassing write.
     pub fn room_for_tombstone(&self, state: &State) -> bool {
-        // While it changes nobody knows what room it has.
+        // While the ring changes its layout its room is not known.
         let taken = self.blocks_promised(state) + state.tombstones;
         !state.frozen && state.ring.room() as usize > taken
     }
 
-    /// Blocks that queued and reserved slots will take in the log: data, a header for every full
-    /// segment and two for those in flight, one for each step of a write that is under way or
+    /// Returns the log blocks that queued and reserved slots will take: data, one header for each full
+    /// segment, two for segments in flight, one for each step that a write has begun or
     /// reserved, and one for each end of an epoch.
     fn blocks_promised(&self, state: &State) -> usize {
         let slots = state.pending_slots() + state.reserved.slots;
@@ -473,12 +473,12 @@ impl Shared {
         }
     }
 
-    /// Why writes are not taken now, if they are not.
+    /// Returns why new writes are refused now, if they are.
     pub fn refusal(&self, state: &State) -> Option<Error> {
         if state.stopping {
             return Some(Error::Busy("the cache is stopping"));
         }
-        // Past a log that has nothing, a write needs no log.
+        // A write that bypasses an empty log does not need the log.
         let needs_log = !self.settings.report.is_past() || state.is_dirty();
         let stops = self.settings.on_log_error == OnLogError::StopWrites;
         state.log_error().filter(|_| stops && needs_log)
@@ -496,7 +496,7 @@ pub(crate) async fn write_copies(
 }
 
 /// Writes the two copies of a superblock. The copy `first`, which may be damaged, is written first: otherwise a power
-/// failure during the write of the whole copy could leave both damaged. An error names the copy that was not written.
+/// failure during the write of the other copy could leave both damaged. An error names the copy that was not written.
 async fn write_copies_from(
     first: u64,
     log: &Stack,
@@ -755,14 +755,14 @@ impl State {
     }
 }
 
-/// What every segment carries.
+/// The fields that every segment header carries.
 #[derive(Clone, Copy)]
 pub(crate) struct SegmentIdentity {
     pub instance: crate::log::superblock::InstanceId,
     pub generation: u64,
-    /// Of this opening, if blocks are sealed.
+    /// The salt of this opening, if blocks are sealed.
     pub salt: Option<Salt>,
-    /// The NVRAM holds acknowledged writes, so it notes each segment before that is written.
+    /// The NVRAM holds acknowledged writes, so it notes the number of each segment before the segment is written.
     pub noted: bool,
 }
 

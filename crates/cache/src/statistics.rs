@@ -4,7 +4,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use volume::{Taken, Times};
 
-/// [`Statistics::order`] where writes go past a full log: the far volume alone is in no order.
+/// [`Statistics::order`] of a cache whose writes may bypass a full log: the far volume alone need not hold a
+/// consistent prefix.
 pub const BYPASS_ALLOWED: &str = "none (bypass allowed)";
 
 /// One moment of a cache. Counters count from the opening.
@@ -109,7 +110,7 @@ pub struct Statistics {
     pub order: &'static str,
     /// Calls to the lower volume that failed; destage tries again until it succeeds.
     pub lower_errors: u64,
-    /// How it fails now: the error of its newest call, or the one with which it refuses destage.
+    /// The present error of the lower volume: that of the newest call, or the one with which it refuses destage.
     pub lower_error: Option<String>,
     /// Slots that are in the log and not in the lower volume.
     pub dirty_slots: u64,
@@ -133,19 +134,19 @@ pub struct Statistics {
     pub log_used_bytes: u64,
     /// Bytes of the log.
     pub log_bytes: u64,
-    /// Bytes of dirty data that the round under way has sent; they count as dirty until its end.
+    /// Bytes of dirty data that the running destage round has sent; they count as dirty until its end.
     pub round_sent_bytes: u64,
-    /// The part of the log's room for data that is in use, in percent; 100 if hosts have to wait for room.
+    /// Percentage of the log's room for data that is in use; 100 if hosts have to wait for room.
     pub log_fill_percent: u64,
-    /// Seconds until it is full at the rate of the last minute; `None` if it does not fill.
+    /// Seconds until the log is full at the rate of the last minute; `None` if it does not fill, or is full.
     pub log_lasts_s: Option<u64>,
-    /// For how many milliseconds the lower volume has not answered, or failed every call with an error that
-    /// may pass, if it does.
+    /// Milliseconds for which the lower volume has not answered, or has failed every call with an error that may
+    /// pass by itself; `None` if it answers.
     pub lower_away_ms: Option<u64>,
-    /// `lower_away_ms` is the time of an answer that is waited for: no call has failed.
+    /// `lower_away_ms` counts only the wait for an answer: no call has failed.
     pub lower_is_silent: bool,
-    /// For how many milliseconds the lower volume has refused destage with an error that does not pass by
-    /// itself, as one without space does; other calls may succeed meanwhile. It ends with a complete round.
+    /// Milliseconds for which the lower volume has refused destage with an error that does not pass by itself, for
+    /// example because it has no space. Other calls may succeed meanwhile; only a completed round ends this.
     pub lower_refuses_ms: Option<u64>,
     /// Number of the newest stable segment.
     pub committed_segment: u64,

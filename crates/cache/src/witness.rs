@@ -1,9 +1,9 @@
-//! A log of which one half is with a partner, who may take it up: the lower volume is the witness.
+//! A log with one half at a partner gateway, which may open that half: the lower volume is the witness.
 //!
-//! While both halves have all, the partner may open his at any time, and everything that was
-//! acknowledged is in it. So before anything is acknowledged that one half alone has, the lower volume
-//! grants a claim of which the other half knows nothing: from then on that one's claim is refused.
-//! Whichever of the two asks first is the one that goes on.
+//! While both halves have everything, the partner may open its half at any time, and every acknowledged
+//! write is in it. So before a write is acknowledged that only one half has, the lower volume grants that half
+//! a claim that the other half does not know. From then on it refuses claims of the other half.
+//! The half that asks first is the one that goes on.
 
 use std::{
     sync::{Arc, Weak, atomic::Ordering},
@@ -22,13 +22,13 @@ use crate::{
 };
 
 impl Shared {
-    /// Whether hosts may read what is here, as far as others are concerned.
+    /// Fails if hosts must not read from this cache, because another gateway may have newer data.
     pub fn readable(&self) -> Result<(), Error> {
         self.lower.check()?;
         self.pair.as_ref().map_or(Ok(()), Witness::readable)
     }
 
-    /// Returns when what the log holds now may be acknowledged.
+    /// Waits until the writes that the log holds now may be acknowledged.
     ///
     /// # Errors
     /// [`Error::Busy`]: neither the partner nor the lower volume is there; [`Error::Fenced`]: the
@@ -47,11 +47,11 @@ impl Shared {
         timeout(LONGEST_QUESTION, known).await.unwrap_or(Err(Error::Busy(NOBODY_THERE)))
     }
 
-    /// Gives the claim back at a clean stop. A log that goes on with one half is made known to the lower volume
-    /// first: by that it refuses the other half, which lacks the end. After that nothing is claimed any more.
+    /// Gives the claim back at a clean stop. If the log went on with one half, first gets a claim for that half, so
+    /// that the lower volume refuses the other half, which lacks the end of the log. Claims nothing afterwards.
     ///
     /// # Errors
-    /// The lower volume has not answered: the claim stays.
+    /// The lower volume has not answered, and the claim stays.
     pub async fn give_claim_back(self: &Arc<Self>) -> Result<(), Error> {
         self.vouch().await?;
         if let Some(pair) = &self.pair {

@@ -16,13 +16,13 @@ use crate::{
     state::{Shared, State},
 };
 
-/// The end of one step of a write.
+/// The result of one step of a write.
 enum Step {
     /// So many slots are in the queue.
     Placed { slots: usize, serial: u64 },
-    /// Nothing was placed: pages, the queue, the NVRAM or a claim must change first.
+    /// Nothing was placed: first a page, room in the queue or the NVRAM, or a claim must become free.
     Wait,
-    /// This part of the slot's content must come from the log first.
+    /// The slot's content at this place in the log must be read first.
     Load { slot: u64, place: Place },
 }
 
@@ -54,11 +54,11 @@ impl Part {
 }
 
 impl Shared {
-    /// Replaces sectors from `sector` on; done when the report mode says so. `has_begun`: for a call that
-    /// has changed other sectors already, see [`Wanted::has_begun`].
+    /// Replaces the sectors that begin at `sector`. Returns when the report mode allows the write to be acknowledged.
+    /// `has_begun` says that the call has already changed other sectors, see [`Wanted::has_begun`].
     ///
     /// # Errors
-    /// [`Error::Busy`]: nothing was changed.
+    /// [`Error::Busy`] means that nothing was changed.
     pub async fn write(
         self: &Arc<Self>,
         sector: u64,
@@ -80,21 +80,20 @@ impl Shared {
         if !self.waits_for_log(durability) {
             return Ok(());
         }
-        // A stable write is a write and a flush.
+        // Where an epoch ends with a flush, a stable write is a write and a flush.
         let serial = if self.is_by_flush() { self.end_epoch() } else { serial };
         self.decided(serial).await
     }
 
-    /// Waits until a write is in the log, or is known to be lost. A log disk that is only busy or
-    /// away does not end the wait: the blocks are changed already, and BUSY would say that they are
-    /// not.
+    /// Waits until a write is stable in the log or has failed for good. An error of the log disk that may pass does
+    /// not end the wait: the blocks are changed already, and BUSY would tell the host that they are not.
     async fn decided(&self, serial: u64) -> Result<(), Error> {
         match self.committed(serial).await {
             Err(error) if error.may_pass() => {}
             decided => return decided,
         }
         self.wait_until(|state| {
-            // The log has lost its name: what it takes now does not outlast this process.
+            // A restart would not find a lost log, so a write to it must not count as stable.
             if let Some(lost) = state.risk() {
                 return Some(Err(lost));
             }
@@ -108,7 +107,7 @@ impl Shared {
         .await
     }
 
-    /// Puts all of a write into slots. Gives the serial of its last step.
+    /// Puts a whole write into slots. Returns the serial of its last step.
     async fn place_all(
         self: &Arc<Self>,
         sector: u64,
@@ -165,8 +164,8 @@ impl Shared {
             returned.as_mut().enable();
             {
                 let mut state = self.state.lock();
-                // A claim may last as long as the lower volume does not answer: the steps of others
-                // do not wait behind it.
+                // Leave the line while the slot is claimed: a claim may last until the lower volume answers
+                // again, and other writes must not wait behind this one.
                 if self.is_claimed(&state, slot) {
                     drop(state);
                     turn = None;
@@ -194,7 +193,7 @@ impl Shared {
     /// Whether a write that is in its slots, and in the NVRAM, is not done yet.
     fn waits_for_log(&self, durability: Durability) -> bool {
         match self.settings.report {
-            // An NVRAM that has failed keeps nothing: then the log has to.
+            // If the NVRAM has failed, it keeps nothing, so the write waits for the log.
             Report::Immediate => {
                 let waits = durability == Durability::Stable && !self.settings.nvram_is_stable();
                 waits || !self.tells_early(&self.state.lock())
@@ -222,7 +221,7 @@ impl Shared {
         ticket: Option<Ticket>,
     ) -> Result<Step, Error> {
         let parts = parts(sector, data.len() - at, at);
-        // Pages and room in the queue and the NVRAM first.
+        // First take pages and room in the queue and the NVRAM.
         let mut pages = Vec::new();
         {
             let mut state = self.state.lock();
@@ -258,10 +257,10 @@ impl Shared {
         Ok(self.publish_parts(filled, reservation, loaded))
     }
 
-    /// Checks that a write can be finished that has its reservation and may have changed some of its blocks.
+    /// Checks that a write with a reservation can be finished. It may have changed some of its blocks already.
     ///
     /// # Errors
-    /// Never one that may pass ([`Error::may_pass`]).
+    /// Only errors that do not pass by themselves, see [`Error::may_pass`].
     fn may_go_on(&self, state: &State) -> Result<(), Error> {
         self.lower.check()?;
         if state.closed {
@@ -306,9 +305,8 @@ impl Shared {
         if placed == 0 { Step::Wait } else { Step::Placed { slots: placed, serial } }
     }
 
-    /// With immediate report, makes the content stable in the NVRAM before the write is acknowledged. An
-    /// NVRAM that has failed keeps the older version until the log has this one, and the write waits for the
-    /// log.
+    /// With immediate report, makes the content stable in the NVRAM before the write is acknowledged. If the NVRAM
+    /// fails, it keeps the older version until the log has this one, and the write waits for the log.
     fn keep_in_nvram(
         &self,
         state: &mut State,
@@ -332,7 +330,7 @@ impl Shared {
             return;
         }
         state.kept = serial;
-        // The older version only after the newer one is whole.
+        // Release the older version only after the newer one is whole.
         let older = std::mem::replace(&mut entry.nvram, newer);
         if older != NONE {
             nvram.release(older);
@@ -343,10 +341,9 @@ impl Shared {
         state.claims.overlap(slot, slot + 1)
     }
 
-    /// Makes whole slots read as zeros, through the log, in steps. False if there is no room for that
-    /// and they are to go past the log; then some may be zeros already. Sets `begun` when the first slot
-    /// is about to change: from then on it waits longer for each step, and an error is never
-    /// [`Error::Busy`].
+    /// Makes whole slots read as zeros, through the log, in steps. Returns false if the log has no room and the
+    /// rest must bypass it; some slots may be zeros already. Sets `begun` when the first slot is about to change:
+    /// from then on each step may wait longer, and no error is [`Error::Busy`].
     pub async fn write_zeros(
         self: &Arc<Self>,
         first: u64,
@@ -374,7 +371,7 @@ impl Shared {
         Ok(true)
     }
 
-    /// Places zeros in slots that have a reservation. Gives the serial of the last step.
+    /// Places zeros in slots that have a reservation. Returns the serial of the last step.
     async fn place_zeros(
         self: &Arc<Self>,
         first: u64,
@@ -417,7 +414,7 @@ impl Shared {
     }
 }
 
-/// The place of a write among those that wait for their next step.
+/// The position of a write in the line of writes that wait for their next step.
 struct Turn<'a> {
     shared: &'a Shared,
     ticket: Ticket,
@@ -437,12 +434,12 @@ impl Drop for Turn<'_> {
     }
 }
 
-/// Returns true for an error of the log disk that may end by itself.
+/// Returns true for an error of the log disk that may pass by itself.
 pub(crate) fn may_pass(error: &Error) -> bool {
     error.may_pass()
 }
 
-/// The error of a call that was done in part and cannot go on.
+/// Returns the error of a call that has changed some blocks and cannot go on. It is never BUSY.
 pub(crate) fn stalled(error: Error) -> Error {
     if !may_pass(&error) {
         return error;

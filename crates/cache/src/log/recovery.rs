@@ -43,10 +43,10 @@ pub(crate) struct Scan {
     /// Segments after the last whole epoch: they hold what was never flushed, and are not used.
     pub unflushed: u64,
     pub loss: Option<Loss>,
-    /// The number that the segment after the last whole one would have, and its first block.
+    /// The number and the first block that the segment after the last whole one would have.
     pub end: (u64, u32),
     pub index: FoundIndex,
-    /// Number of the newest whole segment, if the NVRAM had noted it when it was written.
+    /// Number of the newest whole segment, if its header says that the NVRAM had noted it.
     pub noted: Option<u64>,
 }
 
@@ -87,7 +87,7 @@ pub(crate) async fn superblock(log: &Stack) -> Result<Superblock, NoSuperblock> 
             return Err(NoSuperblock::Version(*version));
         }
     }
-    // Zeros where the superblocks were, but not behind them: not a new disk.
+    // If only the superblocks are zeros and the block behind them is not, the disk is not new.
     let blank = copies.iter().chain(&beyond).all(|copy| *copy == Err(Invalid::Blank));
     let newest = copies.into_iter().flatten().max_by_key(|copy| copy.sequence);
     match newest {
@@ -97,7 +97,7 @@ pub(crate) async fn superblock(log: &Stack) -> Result<Superblock, NoSuperblock> 
     }
 }
 
-/// The copy of the superblock that is damaged; 0 if neither is.
+/// Returns the superblock copy to write first: copy 1 if only that is damaged, otherwise copy 0.
 pub(crate) async fn copy_to_mend(log: &Stack) -> Result<u64, Error> {
     let bytes = read(log, 0, FIRST_BLOCK).await?;
     let is_whole = |copy: &[u8]| Superblock::decode(copy).is_ok();
@@ -180,7 +180,7 @@ pub(crate) async fn scan(
         intact: ring.segments() as u64,
         evidence,
     });
-    // The index does not have this field of a header.
+    // Read the newest header from the log: the index does not have its `noted` field.
     let newest = match newest {
         Some((number, start)) => window.header(start).await?.filter(|h| h.number == number),
         None => None,

@@ -38,7 +38,7 @@ pub(crate) struct Ring {
     /// The start of the oldest live segment in the zones that are written to now: there the free
     /// blocks end.
     wall: Option<u32>,
-    /// Blocks of all segments that were ever pushed.
+    /// Blocks of all segments that were pushed since this ring was made.
     pushed: u64,
 }
 
@@ -153,7 +153,7 @@ impl Ring {
         start
     }
 
-    /// Blocks of all segments that were pushed since this ring was made, those that are free again included.
+    /// Returns the blocks of all segments that were pushed since this ring was made, including freed ones.
     pub fn pushed(&self) -> u64 {
         self.pushed
     }
@@ -186,13 +186,13 @@ impl Ring {
         }
     }
 
-    /// Blocks that segments may still take, whatever their lengths: what is lost at the ends of zones
-    /// is taken off.
+    /// Returns the blocks that segments of any lengths may still take: the blocks that may stay unused at the ends
+    /// of zones are subtracted.
     pub fn room(&self) -> u32 {
         self.free().saturating_sub(self.lost())
     }
 
-    /// [`Self::room`] of the ring when it is empty.
+    /// Returns the [`Self::room`] of an empty ring.
     pub fn most_room(&self) -> u32 {
         self.blocks().saturating_sub(self.lost())
     }

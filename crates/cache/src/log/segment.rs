@@ -52,8 +52,8 @@ pub(crate) struct Header {
     pub voids_open: bool,
     /// Its data blocks are sealed, by an opening that drew this.
     pub salt: Option<Salt>,
-    /// The NVRAM had noted the segment when it was written: one that has not is an older copy. Not in the
-    /// index.
+    /// The NVRAM had noted this segment before it was written, so an NVRAM that has not is an older copy. The index
+    /// does not have this field.
     pub noted: bool,
     pub records: Vec<Record>,
 }

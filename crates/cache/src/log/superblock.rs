@@ -80,10 +80,10 @@ pub(crate) struct Superblock {
     pub immediate: bool,
     /// The mark of the NVRAM in use; 0 if there is none.
     pub nvram: u32,
-    /// The NVRAM had noted segment `committed`.
+    /// The NVRAM had noted segment `committed`, so an NVRAM that has not is an older copy.
     pub noted: bool,
-    /// The run of the kernel over which the NVRAM keeps its bytes; `None` if it keeps them longer, or if
-    /// that is not known.
+    /// The boot in which the NVRAM keeps its bytes; `None` if it keeps them longer, or if the boot is not
+    /// known.
     pub boot: Option<[u8; 16]>,
     /// Blocks of the index, the last of the log.
     pub index_blocks: u32,
@@ -164,14 +164,15 @@ impl Superblock {
         }
         put(block, KEY_AT, &self.key.unwrap_or_default());
         self.encode_layouts(block);
-        // Before the members, whose checksum goes over it.
+        // Encode the boot before the members: their checksum covers it.
         self.encode_boot(block);
         self.encode_members(block);
         let checksum = crc32c(&block[..CHECKSUM_AT]);
         put_u32(block, CHECKSUM_AT, checksum);
     }
 
-    /// They are behind what no disk tears: a checksum of their own says whether they belong to it.
+    /// Encodes the layouts behind the first 512 bytes, which no disk tears. Their own checksum says whether they belong
+    /// to these.
     fn encode_layouts(&self, block: &mut [u8]) {
         let count = self.layouts.len();
         assert!(count <= MOST_LAYOUTS, "a resize that needs more is refused");
@@ -195,8 +196,8 @@ impl Superblock {
         right.then(|| bytes.chunks_exact(LAYOUT_BYTES).map(Layout::decode).collect())?
     }
 
-    /// At the end of the block. The checksum goes over the sequence number too: a disk that tears the block
-    /// must not leave the boot of an earlier state.
+    /// Encodes the boot at the end of the block. Its checksum covers the sequence number too: if a disk tears the
+    /// block, the boot of another state must not be accepted.
     fn encode_boot(&self, block: &mut [u8]) {
         if let Some(boot) = self.boot {
             put(block, BOOT_AT, &boot);
@@ -470,11 +471,11 @@ const NVRAM_AT: usize = 504;
 /// All of it in the first 512 bytes, which no disk tears: an interrupted format leaves a blank disk.
 const CHECKSUM_AT: usize = 508;
 const LAYOUTS_AT: usize = 512;
-/// Behind the last of the layouts.
+/// The records of the members follow those of the layouts.
 const MEMBERS_AT: usize = LAYOUTS_AT + MOST_LAYOUTS * LAYOUT_BYTES;
 /// Bytes for the records of all volumes.
 pub(crate) const MEMBERS_BYTES: usize = BOOT_AT - MEMBERS_AT;
-/// Behind the members; up to the end of the block.
+/// The boot and its checksum follow the members and end the block.
 const BOOT_AT: usize = BLOCK_BYTES - 20;
 const BOOT_CHECKSUM_AT: usize = BLOCK_BYTES - 4;
 
@@ -578,7 +579,7 @@ pub(crate) mod tests {
             with_boot.encode(&mut block);
             assert_eq!(Superblock::decode(&block), Ok(with_boot));
         }
-        // The first sector of this state, the rest of the next one.
+        // A torn block: the first sector is of this state, the rest of the next one.
         let first = block[..512].to_vec();
         Superblock { boot: Some([6; 16]), sequence: 8, ..sample() }.encode(&mut block);
         block[..512].copy_from_slice(&first);

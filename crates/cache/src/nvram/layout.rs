@@ -1,8 +1,8 @@
-//! The offsets of an NVRAM, as `docs/formats/nvram.md` has them.
+//! The offsets of an NVRAM, as described in `docs/formats/nvram.md`.
 
 use crate::log::BLOCK_BYTES;
 
-/// Bytes of stable memory that hold `slots` slots with their headers.
+/// Returns the bytes of stable memory that `slots` slots with their headers need.
 #[must_use]
 pub const fn length_for(slots: u64) -> u64 {
     data_at(slots as usize) as u64 + slots * BLOCK_BYTES as u64
@@ -16,7 +16,7 @@ pub(super) const fn data_at(slots: usize) -> usize {
     (ENTRIES_AT + slots * ENTRY_BYTES).next_multiple_of(BLOCK_BYTES)
 }
 
-/// The most slots whose headers and data fit.
+/// Returns the most slots whose headers and data fit into `length` bytes.
 pub(super) fn slots_in(length: usize) -> u32 {
     let mut slots = length.saturating_sub(ENTRIES_AT) / (ENTRY_BYTES + BLOCK_BYTES);
     while slots > 0 && data_at(slots) + slots * BLOCK_BYTES > length {
@@ -32,7 +32,7 @@ pub(super) const INSTANCE_AT: usize = 16;
 pub(super) const MARK_AT: usize = 32;
 pub(super) const CHECKSUM_AT: usize = 36;
 pub(super) const HEADER_BYTES: usize = 40;
-/// Pairs of cells with a number, each cell in a cache line of its own.
+/// Two pairs of cells; each cell holds a number and has a cache line of its own.
 pub(super) const CELLS_AT: [[usize; 2]; 2] = [[64, 128], [192, 256]];
 /// The pair that holds the newest stable segment.
 pub(super) const WATERMARK: usize = 0;
@@ -51,8 +51,8 @@ pub(super) const ENTRY_TAG_AT: usize = 24;
 pub(super) const ENTRY_SALT_AT: usize = 40;
 pub(super) const ENTRY_COUNT_AT: usize = 52;
 pub(super) const ENTRY_CHECKSUM_AT: usize = 60;
-/// A flag of an entry: its data is sealed.
+/// Flag of a slot header: the data is sealed.
 pub(super) const SEALED: u8 = 1;
-/// Most bits set in a header that counts as unused. A header in use has two random checksums and a mask: that
-/// it has no more than this happens once in 10^13.
+/// The most bits set in a damaged header that still counts as unused. A header in use has two random checksums and
+/// a mask: one in 10^13 has so few bits set.
 pub(super) const MOST_FLIPPED: u32 = 4;

@@ -145,8 +145,8 @@ fn nothing_acknowledged_is_lost_at_any_crash_point() {
     assert!(done.into_inner() >= wanted);
 }
 
-/// The write of the second superblock had failed in the middle, and the next one began with the first: a crash then
-/// left both damaged.
+/// Regression: the write of the second superblock failed in the middle, and the next write began with the first copy.
+/// A crash during that write left both copies damaged.
 #[test]
 fn a_superblock_whose_write_failed_is_written_before_the_whole_one() {
     crash_everywhere(&Script::new(167)).unwrap();

@@ -228,7 +228,7 @@ proptest! {
 }
 
 /// A full log of 8 GiB with a million dirty slots, on a real file. Run it with
-/// `cargo test --release -p cache --test simulated index:: -- --ignored --nocapture`; needs 8 GiB in `TMPDIR`.
+/// `cargo test --release -p cache --test simulated index:: -- --ignored --nocapture`. It needs 8 GiB in `TMPDIR`.
 #[tokio::test]
 #[ignore = "writes 8 GiB"]
 async fn recovery_of_a_full_large_log_reads_little_of_it() {

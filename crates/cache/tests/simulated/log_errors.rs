@@ -1,4 +1,4 @@
-//! A log disk that fails while it is used: what the host is told, what goes on, what is kept.
+//! A log disk that fails while it is in use: which errors hosts get, which operations go on, which data is kept.
 
 use std::{sync::Arc, time::Duration};
 
@@ -7,7 +7,7 @@ use cache::{Cache, OnLogError, Report};
 use tokio::time::sleep;
 use volume::{Call, Error, Extent, Fault, Faults, Lba, Rule, Symptom, Volume};
 
-/// A gateway with slot 0 in its log, whose log disk takes no more writes. Nothing is destaged.
+/// Returns a gateway with slot 0 in its log, whose log disk takes no more writes. Destage does not run.
 async fn failing(policy: OnLogError) -> (Gateway, Arc<Cache>, Arc<Faults>) {
     let mut gateway = Gateway::new(1000);
     let fault = Fault::new(Arc::clone(&gateway.log));
@@ -17,7 +17,7 @@ async fn failing(policy: OnLogError) -> (Gateway, Arc<Cache>, Arc<Faults>) {
     let cache = gateway.open().await;
     write(&cache, 0, 1, 8).await.unwrap();
     faults.add(Rule::always(Call::Write, Symptom::Fails(Error::NoSpace)));
-    // The first one that meets it is told, and stays on its way to the log.
+    // The first write that meets the failure gets the error, and stays queued for the log.
     assert!(matches!(write(&cache, 8, 2, 8).await, Err(Error::NoSpace)));
     assert!(cache.statistics().log_error.is_some_and(|error| error.contains("no space")));
     (gateway, cache, faults)
@@ -50,7 +50,8 @@ async fn written_through_what_the_log_knows_nothing_of_is_at_the_far_side() {
     assert_eq!(far(&gateway, 80).await, 3, "stable at the far side when it is answered");
     assert_eq!(read(&cache, 80, 8).await.unwrap(), [3; 8]);
     cache.discard(Extent { lba: Lba(88), blocks: 16 }).await.unwrap();
-    // In the log, or on the way there: a crash could bring the older content back.
+    // These slots are in the log or queued for it. If a write bypassed the log, recovery could bring the older
+    // content back.
     for lba in [0, 8] {
         assert!(matches!(write(&cache, lba, 9, 8).await, Err(Error::NoSpace)), "{lba}");
         let extent = Extent { lba: Lba(lba), blocks: 8 };
@@ -67,8 +68,8 @@ async fn written_through_what_the_log_knows_nothing_of_is_at_the_far_side() {
     assert_eq!(read(&cache, 80, 8).await.unwrap(), [3; 8]);
 }
 
-/// Where what is between two flushes counts as a whole, a write that goes past the log is stable
-/// with what was sent before it: half a round would count.
+/// At a far volume with atomic epochs, a stable write that bypasses the log also makes stable what was sent
+/// before it. During a round that would be half of the round.
 #[tokio::test(start_paused = true)]
 async fn a_write_past_the_log_is_not_made_stable_together_with_half_a_round() {
     let (gateway, cache, _faults) = failing(OnLogError::WriteThrough).await;
@@ -77,7 +78,7 @@ async fn a_write_past_the_log_is_not_made_stable_together_with_half_a_round() {
     gateway.far.fail_next_flush();
     tokio::spawn(cache.run());
     let mut seen = Vec::new();
-    // Seven seconds: beyond the age at which dirty data goes down though the host is never idle.
+    // Seven seconds: longer than `max_dirty_age_ms`, so that data is destaged though the host is never idle.
     for turn in 0..400 {
         write(&cache, 80 + turn * 8, 3, 8).await.unwrap();
         sleep(Duration::from_millis(7)).await;
@@ -91,7 +92,7 @@ async fn a_write_past_the_log_is_not_made_stable_together_with_half_a_round() {
             "roll back" => is_open = false,
             "flush" => {
                 flushes += 1;
-                // The first one failed.
+                // The first flush failed.
                 is_open = flushes == 1;
             }
             "write stable" => assert!(!is_open, "{call:?} in {seen:?}"),
@@ -101,7 +102,8 @@ async fn a_write_past_the_log_is_not_made_stable_together_with_half_a_round() {
     assert!(flushes > 0, "no round was sent: {seen:?}");
 }
 
-/// A round that is held in the middle would keep such writes out for ever.
+/// A write that bypasses the log waits for the end of a round. While destage is paused that would be for ever, so
+/// the round must be given up.
 #[tokio::test(start_paused = true)]
 async fn a_round_that_is_held_makes_room_for_writes_past_the_log() {
     let mut gateway = Gateway::new(1000);
@@ -133,7 +135,7 @@ async fn a_round_that_is_held_makes_room_for_writes_past_the_log() {
     assert_eq!(far(&gateway, 240).await, 1, "the round comes to its end later");
 }
 
-/// What the log holds goes down though nothing can be noted in it.
+/// The log's data is destaged although the log takes no writes. It stays dirty, since the tail cannot move.
 #[tokio::test(start_paused = true)]
 async fn destage_goes_on_and_what_it_sent_stays_dirty() {
     let (gateway, cache, _faults) = failing(OnLogError::WriteThrough).await;
@@ -143,7 +145,7 @@ async fn destage_goes_on_and_what_it_sent_stays_dirty() {
     assert_eq!(cache.statistics().dirty_slots, 1, "the tail cannot move");
 }
 
-/// A gateway with a log that is destaged only if something is in a hurry.
+/// Returns a gateway that destages only in a drain, when the log is lost, or after an idle minute.
 fn lazy() -> Gateway {
     let mut gateway = Gateway::new(1000);
     gateway.settings.idle_ms = 60_000;
@@ -186,8 +188,8 @@ async fn a_lost_log_acknowledges_nothing_and_goes_down_at_once() {
     cache.stop().await.unwrap();
 }
 
-/// Writes that wait for the log when it is lost fail, though they may come to the open file; those that
-/// were acknowledged from the NVRAM go down.
+/// Writes that wait for the log when it is lost fail, although the open file may still get them. Writes that were
+/// acknowledged from the NVRAM are destaged.
 #[tokio::test(start_paused = true)]
 async fn what_waits_for_a_log_that_is_lost_is_not_acknowledged_by_it() {
     for report in [Report::AfterComplete, Report::Immediate] {
@@ -215,7 +217,7 @@ async fn what_waits_for_a_log_that_is_lost_is_not_acknowledged_by_it() {
     }
 }
 
-/// Each flush failed before it ended the epoch, so what was written since the last one stayed in the lost log for ever.
+/// Regression: each flush failed before it ended the epoch, so later writes stayed in the lost log for ever.
 #[tokio::test(start_paused = true)]
 async fn what_was_not_flushed_when_the_log_was_lost_goes_down_with_the_next_flush() {
     let mut gateway = lazy();
@@ -237,8 +239,8 @@ async fn what_was_not_flushed_when_the_log_was_lost_goes_down_with_the_next_flus
     cache.stop().await.unwrap();
 }
 
-/// A gateway of 64 slots of memory with 200 slots of `1` in its log, of which the disk gives back the first
-/// `blocks` blocks only.
+/// Opens a cache with 64 slots of memory, writes `1` to 200 slots, and loses the log: only its first `blocks` blocks
+/// can be read from now on.
 async fn cut_short(gateway: &mut Gateway, blocks: u64) -> Arc<Cache> {
     gateway.settings.dram_bytes = 256 << 10;
     gateway.settings.nvram_bytes = 64 << 10;
@@ -256,14 +258,14 @@ async fn cut_short(gateway: &mut Gateway, blocks: u64) -> Arc<Cache> {
     cache
 }
 
-/// Slots of which the far side has `1`, and those of which it has nothing.
+/// Returns the slots that hold `1` at the far volume, and those that hold nothing there.
 async fn sent(gateway: &Gateway) -> (Vec<u64>, Vec<u64>) {
     let content = first_bytes(&gateway.far.peek(0, 1600).await);
     let of = |byte| (0..200).filter(|slot| content[*slot as usize * 8] == byte).collect();
     (of(1), of(0))
 }
 
-/// The newest slots went down from memory. When they had left it, reads of them failed.
+/// Regression: the newest slots were destaged from memory, and reads of them failed once memory had evicted them.
 #[tokio::test(start_paused = true)]
 async fn what_a_cut_log_has_sent_is_read_from_the_far_side_and_only_the_rest_is_dirty() {
     for (policy, epoch_blocks) in
@@ -288,7 +290,7 @@ async fn what_a_cut_log_has_sent_is_read_from_the_far_side_and_only_the_rest_is_
         assert!((20..150).contains(&missing.len()), "{missing:?}");
         assert_eq!(cache.statistics().dirty_slots, missing.len() as u64);
         assert!(cache.flush().await.is_err(), "something is lost");
-        // Reads of other blocks take the memory.
+        // Reads of other blocks evict the slots from memory.
         for slot in 200..400 {
             assert_eq!(read(&cache, slot * 8, 8).await.unwrap(), [0; 8]);
         }
@@ -299,7 +301,8 @@ async fn what_a_cut_log_has_sent_is_read_from_the_far_side_and_only_the_rest_is_
             let refused = read(&cache, slot * 8, 8).await;
             assert!(matches!(refused, Err(Error::Medium { .. })), "slot {slot}: {refused:?}");
         }
-        // The lost log has a record of what was sent: a start with it would send that again, over this.
+        // The lost log still has a record of the destaged slot: a start with that log would destage it again, over
+        // this write.
         assert!(write(&cache, there[0] * 8, 2, 8).await.is_err());
         assert_eq!(far(&gateway, there[0] * 8).await, 1);
         let elsewhere = write(&cache, 8 * 1000, 2, 8).await;
@@ -308,7 +311,7 @@ async fn what_a_cut_log_has_sent_is_read_from_the_far_side_and_only_the_rest_is_
     }
 }
 
-/// Nothing may count as sent that the far side has lost before it was stable there.
+/// A slot is not clean before it is stable at the far volume, which may lose it until then.
 #[tokio::test(start_paused = true)]
 async fn what_a_cut_log_has_sent_is_dirty_until_the_far_side_has_made_it_stable() {
     let mut gateway = lazy();
@@ -327,8 +330,8 @@ async fn what_a_cut_log_has_sent_is_dirty_until_the_far_side_has_made_it_stable(
     assert_eq!(cache.statistics().dirty_slots, missing.len() as u64);
 }
 
-/// A slot of an epoch that was flushed, rotten in the log and written anew in the next epoch, has the two go
-/// down as one. That one lacked what the next epoch does not write, and the log let go of it.
+/// If a slot of an epoch is rotten in the log and the next epoch writes it again, both epochs are destaged as one.
+/// Regression: slots that only the first epoch writes were missing from it, and the log freed them.
 #[tokio::test(start_paused = true)]
 async fn flushed_writes_go_down_when_another_write_of_their_epoch_has_rotted() {
     let mut gateway = Gateway::new(1000);
@@ -344,7 +347,7 @@ async fn flushed_writes_go_down_when_another_write_of_their_epoch_has_rotted() {
     cache.flush().await.unwrap();
     gateway.far.take_calls();
     until("a round", || gateway.far.take_calls().contains(&("write", first, 8))).await;
-    // The next epoch, and an open one behind it, while the first one goes down.
+    // While the first epoch is destaged, write the next one and an open one after it.
     write(&cache, rotten, 4, 8).await.unwrap();
     cache.flush().await.unwrap();
     write(&cache, kept, 5, 8).await.unwrap();

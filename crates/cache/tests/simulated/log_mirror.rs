@@ -342,7 +342,7 @@ async fn copy_of(half: &Stack) -> Vec<u8> {
     read.unwrap().into_bytes().to_vec()
 }
 
-/// K3 with two halves: one of them that is put back is mended by the other, and both together are refused.
+/// If one mirror leg is put back from an older copy, the other leg repairs it. If both are, the log is refused.
 #[tokio::test(start_paused = true)]
 async fn halves_that_are_put_back_from_a_copy_lose_nothing_or_are_refused() {
     for put_back in [&[0][..], &[1], &[0, 1]] {

@@ -1,16 +1,16 @@
-//! Gateway, link and node under the crash simulator: power fails at each of both at every operation,
+//! Gateway, link and node under the crash simulator: the power of gateway or node fails at every operation,
 //! and the gateway's log may be lost altogether.
 //!
 //! 1. With the log, every acknowledged write is there.
-//! 2. Without it, what the node has is a *past* of the near volume: there is a moment such that each
+//! 2. Without it, the node has a consistent prefix of the near volume: there is a moment such that each
 //!    sector holds its newest write that was acknowledged before that moment, or one that was under
-//!    way at it; nothing submitted after it is there. The moment is no earlier than the last drain.
-//!    Where the order is relaxed only the last: what was there when it was called is at the node. What
-//!    was written through while the log disk failed may be there early.
+//!    way then; nothing submitted after it is there. The moment is no earlier than the last drain.
+//!    With relaxed order only this holds: the node has all writes that preceded the last drain. Writes
+//!    that bypassed a failing log disk may be at the node early.
 //!
-//! `FOREBAY_CRASH_POINTS=n` sets how many points `crash` tries; here it is 3 for every 20 of them, as in
-//! the ordinary run. `FOREBAY_CRASH_SEED=n` runs one script,
-//! `FOREBAY_CRASH_WRONG=name` does only that wrong.
+//! `FOREBAY_CRASH_POINTS=n` sets how many points `crash` tries; this test tries 3 for every 20 of them, the same
+//! ratio as without the variable. `FOREBAY_CRASH_SEED=n` runs one script; `FOREBAY_CRASH_WRONG=name` injects only
+//! that fault.
 
 use std::{
     io::Write,

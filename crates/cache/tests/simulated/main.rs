@@ -1,4 +1,5 @@
-//! The cache on simulated hardware that loses power, and on real files. One binary has all the tests: it links once.
+//! Tests of the cache on simulated hardware that loses power, and on real files. One binary has all tests, so that
+//! they are linked only once.
 
 mod support;
 mod cache;

@@ -1,4 +1,5 @@
-//! An NVRAM that survives the loss of power: what is in it is stable, and nothing waits for the log disk.
+//! Immediate report from an NVRAM: which writes are stable in it, which NVRAMs a start refuses, and what happens
+//! when the memory fails.
 
 use std::{
     sync::{
@@ -22,7 +23,7 @@ use volume::{
     MemVolume, Rule, Stack, Symptom, Volume,
 };
 
-/// A gateway whose log disk can be hung and loses its power.
+/// A gateway whose log disk can hang and can lose its power.
 struct Site {
     gateway: Gateway,
     disk: Arc<CrashVolume>,
@@ -44,7 +45,7 @@ impl Site {
         self.faults.add(Rule::always(Call::Any, Symptom::Hangs));
     }
 
-    /// The power goes, and comes back.
+    /// Simulates a power failure: the log disk loses some of the writes that were not stable.
     fn power_cut(&mut self, seed: u64) {
         let left = self.disk.crash(&mut Rng::new(seed));
         self.disk = Arc::new(CrashVolume::reopen(left, seed));
@@ -63,7 +64,7 @@ fn connect(gateway: &mut Gateway, disk: Stack) -> Arc<Faults> {
     faults
 }
 
-/// Whether a call is done without the log disk.
+/// Returns true if the call succeeds within a minute, which with a hung log disk means without it.
 async fn is_done<T>(call: impl Future<Output = Result<T, Error>>) -> bool {
     timeout(Duration::from_secs(60), call).await.is_ok_and(|done| done.is_ok())
 }
@@ -83,10 +84,10 @@ async fn with_it_a_write_is_stable_at_once_and_there_after_a_power_cut() {
         assert!(is_done(stable(&cache, 8, 2)).await);
         assert!(is_done(cache.write(Lba(9), filled(3, 2), Durability::Volatile)).await);
         assert!(is_done(cache.flush()).await);
-        // What is not in the NVRAM is not stable before it is in the log.
+        // The NVRAM does not hold discards, so a discard is not stable before it is in the log.
         let mut discard = Box::pin(cache.discard(Extent { lba: Lba(0), blocks: 8 }));
         assert!(futures_util::poll!(&mut discard).is_pending());
-        // Nor is it told of.
+        // A read waits too: it must not show the discard before that is stable.
         assert!(!is_done(read(&cache, 0, 8)).await);
         assert!(is_done(read(&cache, 8, 8)).await);
         drop(discard);
@@ -109,7 +110,7 @@ async fn without_it_a_flush_waits_for_the_log_disk() {
     assert!(!is_done(stable(&cache, 8, 2)).await);
 }
 
-/// K4: the log has a newer version of the block than the NVRAM, and writes after that are missing.
+/// The log has a newer version of the block than the NVRAM, and the NVRAM lacks later acknowledged writes.
 #[tokio::test(start_paused = true)]
 async fn an_nvram_that_is_older_than_the_log_is_refused() {
     for survives in [NvramSurvives::Restart, NvramSurvives::PowerLoss] {
@@ -127,7 +128,7 @@ async fn an_nvram_that_is_older_than_the_log_is_refused() {
                 .write(Lba(u64::from(byte) * 8), filled(byte, 8), Durability::Stable)
                 .await
                 .unwrap();
-            // The next copy is of an NVRAM that has seen this segment.
+            // The next copy is of an NVRAM that has noted this segment.
             cache.drain().await.unwrap();
         }
         drop(cache);
@@ -147,7 +148,7 @@ async fn an_nvram_that_is_older_than_the_log_is_refused() {
     }
 }
 
-/// The log's data is older than data that was destaged later.
+/// The older NVRAM holds data that is older than the destaged data.
 #[tokio::test(start_paused = true)]
 async fn an_older_nvram_whose_loss_is_accepted_replaces_nothing_that_went_down_since() {
     let mut gateway = Gateway::new(1024).with_nvram();
@@ -155,7 +156,7 @@ async fn an_older_nvram_whose_loss_is_accepted_replaces_nothing_that_went_down_s
     let cache = gateway.start().await;
     cache.write(Lba(0), filled(1, 8), Durability::Volatile).await.unwrap();
     let memory = gateway.memory.clone().expect("it has one");
-    // The first write is in it: the log has its turn when something waits.
+    // The NVRAM still holds the first write: the log takes it only when something waits for the log.
     let before = memory.0.lock().clone();
     cache.write(Lba(0), filled(2, 8), Durability::Stable).await.unwrap();
     cache.drain().await.unwrap();
@@ -166,7 +167,7 @@ async fn an_older_nvram_whose_loss_is_accepted_replaces_nothing_that_went_down_s
     assert_eq!(read(&cache, 0, 8).await.unwrap(), [2; 8]);
 }
 
-/// K4: the log disk hung, so that no segment tells of the writes that the older NVRAM lacks.
+/// The log disk hung, so no segment shows that the older NVRAM lacks writes. The confirmed numbers show it.
 #[tokio::test(start_paused = true)]
 async fn an_older_nvram_is_refused_by_what_was_confirmed_though_no_segment_was_written_since() {
     for (survives, how) in [
@@ -209,7 +210,7 @@ async fn an_older_nvram_is_refused_by_what_was_confirmed_though_no_segment_was_w
     }
 }
 
-/// A far volume whose claim is with another gateway.
+/// A far volume that refuses every claim, since another gateway holds it.
 struct Claimed(Arc<Far>);
 
 impl Volume for Claimed {
@@ -238,7 +239,7 @@ impl Volume for Claimed {
     }
 }
 
-/// A log disk with the content of another one.
+/// Copies a log disk to a new one.
 async fn copy_of(log: &Stack) -> Stack {
     let blocks = log.geometry().blocks as u32;
     let content = log.read(Extent { lba: Lba(0), blocks }).await.unwrap();
@@ -247,7 +248,7 @@ async fn copy_of(log: &Stack) -> Stack {
     Arc::new(copy)
 }
 
-/// The copy says that it was stopped cleanly, so that nothing in the NVRAM seems to be needed.
+/// The older log says that it was stopped cleanly, so it seems to need nothing in the NVRAM.
 #[tokio::test(start_paused = true)]
 async fn a_refused_older_log_leaves_the_nvram_to_the_newest_one() {
     for (is_drained, is_claimed) in [(true, false), (false, false), (true, true), (false, true)] {
@@ -264,7 +265,7 @@ async fn a_refused_older_log_leaves_the_nvram_to_the_newest_one() {
         if is_drained {
             cache.drain().await.unwrap();
         }
-        // A drained log forgets its NVRAM at the stop, and any other keeps it.
+        // A stop makes the NVRAM blank if the log is drained; otherwise the NVRAM still names its log.
         cache.stop().await.unwrap();
         drop(cache);
         let (newest, older) = (gateway.log.clone(), copy_of(&gateway.log).await);
@@ -292,8 +293,8 @@ async fn a_refused_older_log_leaves_the_nvram_to_the_newest_one() {
     }
 }
 
-/// K5: after a power cut an NVRAM that was not declared to survive it has pages of any age. 38 of 50 starts
-/// were refused.
+/// After a power failure, an NVRAM that was not declared to survive it has pages of any age. Regression: 38 of 50
+/// starts were refused.
 #[tokio::test(start_paused = true)]
 async fn an_nvram_that_need_not_survive_a_reboot_refuses_no_start_and_leaves_a_prefix() {
     for seed in 0..40 {
@@ -311,7 +312,7 @@ async fn an_nvram_that_need_not_survive_a_reboot_refuses_no_start_and_leaves_a_p
             if number == last / 2 {
                 site.hang_log();
             }
-            // Each write into a block of its own, and over a counter after that.
+            // Write to a block of its own first, then overwrite the counter in block 0.
             for lba in [number * 8, 0] {
                 let data = filled(number as u8, 8);
                 assert!(is_done(cache.write(Lba(lba), data, Durability::Volatile)).await);
@@ -320,7 +321,7 @@ async fn an_nvram_that_need_not_survive_a_reboot_refuses_no_start_and_leaves_a_p
                 cache.flush().await.unwrap();
                 flushed = number;
             }
-            // The system writes some of its pages back.
+            // The system writes some pages of the NVRAM file back.
             let newest = memory.0.lock().clone();
             for (page, newest) in pages.chunks_mut(4096).zip(newest.chunks(4096)) {
                 if random.chance(30) {
@@ -328,7 +329,7 @@ async fn an_nvram_that_need_not_survive_a_reboot_refuses_no_start_and_leaves_a_p
                 }
             }
         }
-        // Half of them have confirmed the last write: in the next boot that does not count.
+        // With odd seeds the last write gets confirmed. That number does not count in the next boot.
         tokio::time::sleep(Duration::from_millis(1100 * (seed % 2))).await;
         drop(cache);
         *memory.0.lock() = pages;
@@ -342,10 +343,10 @@ async fn an_nvram_that_need_not_survive_a_reboot_refuses_no_start_and_leaves_a_p
         );
         for number in 1..=last {
             let is_there = read(&cache, number * 8, 8).await.unwrap()[0] == number as u8;
-            // The write before the counter may be there without it.
+            // The write to the own block may survive although the counter's write after it did not.
             assert_eq!(is_there || number == counter + 1, number <= counter + 1, "seed {seed}");
         }
-        // From here on it is in order again.
+        // The NVRAM works again from here on.
         assert!(is_done(stable(&cache, 0, 99)).await);
         drop(cache);
         let cache = site.gateway.open().await;
@@ -353,7 +354,7 @@ async fn an_nvram_that_need_not_survive_a_reboot_refuses_no_start_and_leaves_a_p
     }
 }
 
-/// A log that is taken up on another machine was without power in between, like one of a machine that was rebooted.
+/// A log that is opened on another machine was without power in between, as after a reboot.
 #[tokio::test(start_paused = true)]
 async fn on_another_machine_an_nvram_counts_only_where_it_survives_the_loss_of_power() {
     for (survives, expected) in [(NvramSurvives::PowerLoss, 7), (NvramSurvives::Restart, 0)] {
@@ -370,7 +371,7 @@ async fn on_another_machine_an_nvram_counts_only_where_it_survives_the_loss_of_p
     }
 }
 
-/// The machine was not started anew: what is damaged then was damaged by something else.
+/// Damage that no reboot explains is refused: either the boot is the same one, or the NVRAM survives a reboot.
 #[tokio::test(start_paused = true)]
 async fn a_damaged_nvram_is_refused_within_one_boot_and_where_it_survives_the_loss_of_power() {
     for (survives, number) in [(NvramSurvives::Restart, 1), (NvramSurvives::PowerLoss, 2)] {
@@ -392,8 +393,8 @@ async fn a_damaged_nvram_is_refused_within_one_boot_and_where_it_survives_the_lo
     }
 }
 
-/// The log has every write that was acknowledged: after a clean end, and once it was opened without immediate
-/// report. The system may have written back some pages of the memory and not others then.
+/// The log has every acknowledged write after a clean stop, and after an opening without immediate report. At that
+/// time the system may have written back some pages of the NVRAM file and not others.
 #[tokio::test(start_paused = true)]
 async fn damaged_slots_refuse_no_start_when_the_log_has_every_write() {
     for ends_cleanly in [true, false] {
@@ -405,7 +406,7 @@ async fn damaged_slots_refuse_no_start_when_the_log_has_every_write() {
             cache.write(Lba(slot * 8), filled(7, 8), Durability::Volatile).await.unwrap();
         }
         let mut damaged = memory.0.lock().clone();
-        // Their data is behind 4096 bytes of header and 64 bytes for each of the 256 slots.
+        // The data of the slots follows 4096 bytes of header and 64 bytes for each of the 256 slots.
         damaged[4096 + 64 * 256..].iter_mut().for_each(|byte| *byte ^= 0x55);
         if ends_cleanly {
             cache.stop().await.unwrap();
@@ -425,12 +426,12 @@ async fn damaged_slots_refuse_no_start_when_the_log_has_every_write() {
     }
 }
 
-/// A memory whose storage fails when it is told to: after that, what is written is seen, and some of it may
-/// get to the storage all the same.
+/// A memory whose storage fails after a number of writes. Later writes are still read back, and some of them may
+/// reach the storage all the same.
 struct Failing {
     seen: Memory,
     stable: Memory,
-    /// Writes until it fails.
+    /// Number of writes until the storage fails.
     left: Arc<AtomicUsize>,
     error: Option<std::io::Error>,
 }
@@ -441,7 +442,8 @@ impl Failing {
         Self { seen, stable, left: Arc::clone(left), error: None }
     }
 
-    /// What the power leaves: of what did not get to the storage, whole lines of the processor's cache or none.
+    /// Returns the memory after a power failure: each cache line of 64 bytes reached the storage as a whole or not at
+    /// all.
     fn after_power_cut(seen: &Memory, stable: &Memory, random: &mut Rng) -> Memory {
         let mut left = stable.0.lock().clone();
         let seen = seen.0.lock();
@@ -484,7 +486,7 @@ async fn open_with(gateway: &Gateway, nvram: impl StableMemory) -> Result<Arc<Ca
     Cache::open(gateway.settings.clone(), parts, gateway.identity()).await
 }
 
-/// A page that cannot be brought reads as zeros, like slots without a write.
+/// A page that cannot be loaded reads as zeros, which look like free slots.
 #[tokio::test(start_paused = true)]
 async fn a_page_that_cannot_be_read_at_the_start_is_not_taken_for_free_slots() {
     let mut site = Site::new(NvramSurvives::PowerLoss);
@@ -499,7 +501,7 @@ async fn a_page_that_cannot_be_read_at_the_start_is_not_taken_for_free_slots() {
     let nvram = open(&left);
     let file = std::fs::File::options().write(true).open(&left).unwrap();
     let length = file.metadata().unwrap().len();
-    // The header of the file is there still, and the headers of its slots are not.
+    // The file keeps its header and loses its slot headers.
     file.set_len(4096).unwrap();
     let refused = open_with(&site.gateway, nvram).await;
     assert!(matches!(refused, Err(OpenError::Nvram(_))), "{:?}", refused.err());
@@ -518,11 +520,11 @@ async fn when_it_fails_every_write_waits_for_the_log_disk() {
     assert!(cache.statistics().nvram_error.is_some_and(|error| error.starts_with("no more; ")));
     site.hang_log();
     assert!(!is_done(write(2)).await);
-    // No host is told of a volatile cache, and none has to flush.
+    // Hosts still see no volatile cache, and need not flush.
     assert!(!cache.geometry().volatile_cache && is_done(cache.flush()).await);
 }
 
-/// A file that somebody cut short keeps nothing over a restart either.
+/// An NVRAM file that was cut short does not survive a restart either.
 #[tokio::test(start_paused = true)]
 async fn when_one_that_survives_a_restart_fails_writes_wait_for_the_log_disk() {
     let site = Site::new(NvramSurvives::Restart);
@@ -544,11 +546,11 @@ async fn one_that_fails_at_the_opening_is_not_used() {
     assert!(matches!(refused, Some(OpenError::Nvram(_))), "{refused:?}");
 }
 
-/// The version before a write that it failed at is there until the log has the newer one: its place was
-/// freed as soon as the newer one was put beside it, stable or not.
+/// If a write to the NVRAM fails, the NVRAM keeps the older version until the log has the newer one. Regression:
+/// the older version's slot was freed although the newer one was not stable.
 #[tokio::test(start_paused = true)]
 async fn what_was_acknowledged_before_it_failed_outlasts_a_power_cut() {
-    // Of a write: data, its header, the end of the older version.
+    // A write to the cache makes three writes to the memory: data, slot header, and the older version's release.
     for (writes, seed) in (0..8).flat_map(|writes| (0..20).map(move |seed| (writes, seed))) {
         let mut random = Rng::new(seed);
         let mut site = Site::new(NvramSurvives::PowerLoss);
@@ -570,7 +572,7 @@ async fn what_was_acknowledged_before_it_failed_outlasts_a_power_cut() {
         assert!(cache.statistics().nvram_error.is_some());
         drop(cache);
         site.power_cut(seed);
-        // Either the power went, or the process alone.
+        // Either only the process was killed, or the power failed.
         let found = match seed % 4 {
             0 => seen,
             _ => Failing::after_power_cut(&seen, &stable_bytes, &mut random),
@@ -594,7 +596,7 @@ fn with_it_a_synced_file_has_every_byte_that_was_written() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("nvram");
     let mut file = MappedFile::open(&path, 65536).unwrap().synced().unwrap();
-    // Across pages, nothing, and at the end.
+    // Write across pages, write nothing, and write at the end.
     file.write(4090, &[7; 5000]);
     file.write(0, &[]);
     file.write(file.len() - 1, &[8]);
@@ -604,8 +606,8 @@ fn with_it_a_synced_file_has_every_byte_that_was_written() {
     assert_eq!(found.iter().filter(|byte| **byte != 0).count(), 5001);
 }
 
-/// A page that an earlier process could not bring to the disk is clean for the kernel all the same: what is
-/// found is brought there anew. Told by the time of the last change, which storage keeps that takes writes back.
+/// The kernel marks a page as clean even if an earlier process could not write it to the disk, so every page is
+/// written again. The test sees this by the modification time of the file.
 #[test]
 fn what_is_found_in_a_synced_file_is_written_anew() {
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
@@ -632,7 +634,7 @@ fn every_opening_syncs_the_folder_of_the_file() {
     }
 }
 
-/// The blank file of the next start refused it, although the log had everything.
+/// Regression: a start with a new, blank NVRAM file was refused although the log had every write.
 #[tokio::test(start_paused = true)]
 async fn an_nvram_that_failed_is_not_needed_once_the_log_has_all_that_it_held() {
     let mut site = Site::new(NvramSurvives::PowerLoss);
@@ -645,7 +647,7 @@ async fn an_nvram_that_failed_is_not_needed_once_the_log_has_all_that_it_held() 
     let before = copy_of(&(site.disk.clone() as Stack)).await;
     tokio::time::sleep(Duration::from_secs(3)).await;
     drop(cache);
-    // Another file has its name by now.
+    // A new, blank memory replaces the one that failed.
     site.gateway.memory = Some(Memory::new(256));
     site.gateway.log = before;
     let refused = site.gateway.try_open().await.err();
@@ -655,7 +657,7 @@ async fn an_nvram_that_failed_is_not_needed_once_the_log_has_all_that_it_held() 
     assert_eq!(read(&cache, 0, 16).await.unwrap(), [[1; 8], [2; 8]].concat());
 }
 
-/// The writes that it holds may be of an earlier boot.
+/// Without a boot id, the writes in the NVRAM may be from an earlier boot.
 #[tokio::test(start_paused = true)]
 async fn an_nvram_that_need_not_survive_a_reboot_is_not_used_where_the_boot_is_not_known() {
     let mut site = Site::new(NvramSurvives::Restart);

@@ -231,15 +231,15 @@ async fn a_drain_is_no_flush_where_writes_count_with_one() {
     assert_eq!(first_bytes(&gateway.far.peek(0, 16).await), [[1; 8], [3; 8]].concat());
 }
 
-/// The first byte of each block, as of the last flush.
+/// Returns the first byte of each block as of the last flush.
 async fn read_flushed(cache: &Cache, lba: u64, blocks: u32) -> Vec<u8> {
     let data = cache.read_flushed(Extent { lba: Lba(lba), blocks }).await.unwrap();
     first_bytes(&data.into_bytes())
 }
 
-/// A cache at flush with content in each place that content can have. Blocks 0 to 7 are flushed, 8 to 15 are
-/// at the lower volume, 16 to 23 are flushed zeros, of 24 to 31 the first half is flushed and the rest at the
-/// lower volume, 32 to 39 were never written.
+/// Puts content into each place where a cache with report at flush can have it. Blocks 0 to 7 are flushed to the
+/// log, 8 to 15 are at the lower volume, and 16 to 23 are zeros in the log. Of 24 to 31 the first half is in the
+/// log and the rest at the lower volume. Blocks 32 to 39 were never written. Returns the expected content.
 async fn in_all_places(gateway: &Gateway, cache: &Cache) -> Vec<u8> {
     for lba in [8, 16, 24] {
         write(cache, lba, 1, 8).await.unwrap();
@@ -266,7 +266,7 @@ async fn a_read_as_of_the_last_flush_sees_nothing_of_what_came_after_it() {
         gateway.far.set_away(false);
         cache.pause();
         assert_eq!(read_flushed(&cache, 0, 40).await, flushed);
-        // Each kind of change, over each kind of content; then so much that memory forgets the pages.
+        // Make each kind of change over each kind of content; then write so much that memory evicts the pages.
         write(&cache, 2, 3, 8).await.unwrap();
         cache.discard(Extent { lba: Lba(11), blocks: 7 }).await.unwrap();
         write(&cache, 20, 3, 1).await.unwrap();
@@ -279,7 +279,7 @@ async fn a_read_as_of_the_last_flush_sees_nothing_of_what_came_after_it() {
         assert_eq!(read_flushed(&cache, 0, 40).await, flushed);
         assert_eq!(read_flushed(&cache, 3, 30).await, flushed[3..33]);
         assert_eq!(read(&cache, 32, 8).await.unwrap(), [3; 8], "the owner reads its own");
-        // The epoch of before goes down, the open one stays open.
+        // The flushed epoch is destaged; the open one stays open.
         cache.resume();
         cache.drain().await.unwrap();
         assert_eq!(read_flushed(&cache, 0, 40).await, flushed);
@@ -292,7 +292,7 @@ async fn a_read_as_of_the_last_flush_sees_nothing_of_what_came_after_it() {
     }
 }
 
-/// A read that goes to the lower volume again and again must not find parts of a later epoch there.
+/// A read that makes many calls to the lower volume must not find parts of a later epoch there.
 #[tokio::test(start_paused = true)]
 async fn a_round_does_not_begin_during_a_read_as_of_the_last_flush() {
     let mut gateway = Gateway::new(LOG);
@@ -301,7 +301,7 @@ async fn a_round_does_not_begin_during_a_read_as_of_the_last_flush() {
     write(&cache, 0, 1, 8 * 128).await.unwrap();
     cache.flush().await.unwrap();
     cache.drain().await.unwrap();
-    // Every other slot, so that the others are as many reads.
+    // Write every other slot, so that the read needs one call to the lower volume for each slot between them.
     for slot in (0..128).step_by(2) {
         write(&cache, slot * 8, 2, 8).await.unwrap();
     }
@@ -350,7 +350,7 @@ async fn discards_again_and_again_are_kept_in_so_much_memory_only() {
             Err(error) => break error,
         }
     };
-    // It had begun, and waited a minute for the far side: BUSY would say that nothing was done.
+    // The discard had begun, and waited a minute for the far volume. BUSY would mean that nothing was changed.
     assert!(refused.to_string().contains("a part of the blocks was changed"), "{refused}");
     assert!(
         matches!(cache.discard(whole).await, Err(Error::Busy(_))),

@@ -275,7 +275,7 @@ async fn an_nvram_that_was_given_up_is_never_believed_again() {
     // Killed, with one write in the new memory alone.
     immediate(&cache, 2, 8).await;
     let newer = gateway.memory.clone().expect("it has one").0.lock().clone();
-    // Before the log has it, too: memory and log are of one moment.
+    // Copy the log before it has that write too, so that both copies are of the same moment.
     let killed = copy(&gateway).await;
     drop(cache);
 
@@ -314,9 +314,9 @@ async fn the_nvram_of_another_log_is_refused() {
     let gateway = Gateway::new(LOG).with_nvram();
     *gateway.memory.as_ref().expect("it has one").0.lock() = bytes;
     assert!(matches!(refusal(&gateway).await, OpenError::LogMissing { .. }));
-    // A refusal that had made the log would be taken for an opening of it by the next start.
+    // A second start is refused too: the first refusal must not have formatted the log.
     assert!(matches!(refusal(&gateway).await, OpenError::LogMissing { .. }));
-    // A log that is no new one has never been the NVRAM's.
+    // A log that is not blank, but is not the NVRAM's log, gets another error.
     let used = Gateway::new(LOG);
     used.open().await.stop().await.unwrap();
     let used = Gateway { memory: gateway.memory.clone(), ..used };
@@ -330,7 +330,7 @@ async fn a_blank_log_beside_an_nvram_in_use_is_refused_unless_the_log_was_draine
     let cache = gateway.open().await;
     cache.write(Lba(8), Data::from(vec![6; 4096]), Durability::Stable).await.unwrap();
     drop(cache);
-    // Nothing is held: the log had the write.
+    // The NVRAM holds no write, since the log has it, but still names its log.
     let (far, memory) = (gateway.far.clone(), gateway.memory.clone());
     let settings = gateway.settings.clone();
     let blank = Gateway { far, memory, settings, log: Gateway::new(LOG).log };
@@ -453,7 +453,7 @@ async fn copy_of(log: &Stack) -> Vec<u8> {
     read.expect("memory does not fail").into_bytes().to_vec()
 }
 
-/// A cache that writes, is copied, writes on, and is killed; then the copy is put back. Gives the store of
+/// Writes with a cache, copies its log, writes more, kills the cache and puts the copy back. Returns the store of
 /// its confirmed numbers.
 async fn put_back(gateway: &mut Gateway) -> Confirmed {
     let confirmed = Confirmed::default();
@@ -470,7 +470,7 @@ async fn put_back(gateway: &mut Gateway) -> Confirmed {
     confirmed
 }
 
-/// K3: the copy is of the same opening, so that nothing in it says that it is old.
+/// The copy is of the same opening, so nothing in it shows that it is old. The confirmed numbers show it.
 #[tokio::test(start_paused = true)]
 async fn a_copy_of_a_log_is_refused_once_its_log_has_confirmed_newer_writes() {
     for report in [Report::AfterComplete, Report::AtFlush] {
@@ -486,7 +486,7 @@ async fn a_copy_of_a_log_is_refused_once_its_log_has_confirmed_newer_writes() {
     }
 }
 
-/// After a reboot the NVRAM counts for nothing, so that it says nothing of the log's age. The log itself does.
+/// After a reboot the NVRAM is void and cannot show the log's age. The confirmed number of the log alone must.
 #[tokio::test(start_paused = true)]
 async fn a_copy_of_a_log_is_refused_after_a_reboot_that_its_nvram_does_not_survive() {
     let boot = |number| BootId([[7; 8], [number; 8]].concat().try_into().unwrap());
@@ -499,7 +499,7 @@ async fn a_copy_of_a_log_is_refused_after_a_reboot_that_its_nvram_does_not_survi
     assert!(matches!(error, OpenError::Behind { .. }), "{error}");
 }
 
-/// Counts how often what was noted became stable.
+/// Counts the calls of `sync`.
 struct Synced(Confirmed, AtomicUsize);
 
 impl ConfirmedStore for Synced {
@@ -550,7 +550,7 @@ async fn a_log_that_goes_on_is_never_behind_what_it_has_confirmed() {
         gateway.settings.confirmed_in = Some(confirmed.store());
         let mut last = 0;
         for round in 0..4_u8 {
-            // A log gets another key, or none, when it is opened with nothing in it.
+            // An empty log accepts another key, or none, at each opening.
             gateway.settings.log_key = (round % 2 == 1).then(|| LogKey::new(&[round; 64]));
             let cache = gateway.start().await;
             for slot in 0..20 {
@@ -583,7 +583,7 @@ async fn a_record_of_confirmed_writes_that_cannot_be_used_is_not_taken_for_none(
     assert!(matches!(refusal(&gateway).await, OpenError::Confirmed(_)));
 }
 
-/// The copy that was not put back is newer, and counts.
+/// The other superblock copy, which was not put back, is newer and is used.
 #[tokio::test(start_paused = true)]
 async fn one_superblock_of_an_older_copy_loses_nothing() {
     for (block, is_drained) in [(0, false), (1, false), (0, true), (1, true)] {

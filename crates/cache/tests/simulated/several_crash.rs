@@ -2,15 +2,15 @@
 //! and of the nodes, and the gateway may be lost with its log.
 //!
 //! 1. With the log, every acknowledged write to each volume is there.
-//! 2. Without it, whenever no round is under way, what the nodes have *together* is a past of all volumes:
-//!    there is a moment such that each sector of each holds its newest write that was acknowledged before
-//!    it, and nothing submitted after it.
-//! 3. While a round is under way, the volume of each node with epochs is such a past by itself.
-//! 4. All that also if one node is away for long, or for good. Given up, it takes nothing with it of the others.
+//! 2. Without it, whenever no round is running, the nodes *together* hold a consistent prefix of all volumes:
+//!    there is a moment such that each sector of each volume holds its newest write that was acknowledged before
+//!    that moment, and nothing submitted after it.
+//! 3. While a round is running, the volume of each node with epochs is a consistent prefix by itself.
+//! 4. All this holds if one node is away for long, or for good. Giving that node up loses no data of the others.
 //!
-//! A cache of its own for each volume does not hold the second, which the last test shows.
-//! `FOREBAY_CRASH_POINTS=n` sets how many points `crash` tries; here it is 3 for every 100 of them, as in
-//! the ordinary run. `FOREBAY_CRASH_SEED=n` runs one script.
+//! With a separate cache for each volume the second does not hold, as the last test shows.
+//! `FOREBAY_CRASH_POINTS=n` sets how many points `crash` tries; this test tries 3 for every 100 of them, the same
+//! ratio as without the variable. `FOREBAY_CRASH_SEED=n` runs one script.
 
 use std::{
     io::Write,

@@ -282,14 +282,14 @@ impl Hardware {
         }
     }
 
-    /// A store of confirmed numbers that outlasts every end as it was: the strictest that there can be.
+    /// Returns a store of confirmed numbers that loses nothing at any kind of end: the strictest possible store.
     pub fn confirmed(&self) -> ConfirmedIn {
         let (confirmed, power) = (Arc::clone(&self.confirmed), Arc::clone(&self.power));
         ConfirmedIn(Arc::new(Powered { confirmed, power }))
     }
 }
 
-/// The confirmed numbers of each log that a store was given last.
+/// The newest confirmed numbers of each log.
 type Confirmed = Mutex<Vec<(InstanceId, ConfirmedWrites)>>;
 
 struct Powered {
@@ -302,13 +302,13 @@ impl ConfirmedStore for Powered {
         let mut confirmed = self.confirmed.lock();
         let at = confirmed.iter().position(|(other, _)| *other == instance);
         let found = at.map(|at| confirmed.remove(at).1);
-        // The last one is the log that is open.
+        // The last entry is that of the open log.
         confirmed.push((instance, found.unwrap_or_default()));
         Ok(found)
     }
 
     fn note(&self, noted: ConfirmedWrites) {
-        // After the power is gone nothing is noted, and nobody is answered.
+        // After the power is off nothing is noted, and no call is acknowledged.
         if !self.power.is_off()
             && let Some((_, last)) = self.confirmed.lock().last_mut()
         {

@@ -301,7 +301,7 @@ impl Site {
         }
     }
 
-    /// Another initiator reads the node while the gateway works: each image is a past.
+    /// Reads the node as another initiator while the gateway works: each image must be a consistent prefix.
     async fn look(&self, world: &World) {
         let (promise, node) = (self.trial.promise, &self.trial.node);
         if promise == Promise::Drained || node.report != Report::AtFlush {
@@ -355,7 +355,7 @@ impl Site {
         self.check_past_from(world.drained.load(Ordering::Relaxed), world, bytes)
     }
 
-    /// Checks that the image is of a moment that is not before `least`.
+    /// Checks that the image is a consistent prefix of a moment not before `least`.
     fn check_past_from(&self, least: u64, world: &World, bytes: &[u8]) -> Result<(), String> {
         let model = world.model.lock();
         let through = self.through.lock();
@@ -425,7 +425,7 @@ impl Site {
     }
 }
 
-/// The whole volume as of the last flush.
+/// Reads the whole volume as of the last flush.
 async fn read_flushed(script: &Script, node: &Cache) -> Result<Vec<u8>, String> {
     let blocks = script.geometry.blocks as u32;
     let read = node.read_flushed(Extent { lba: Lba(0), blocks }).await;
@@ -433,7 +433,7 @@ async fn read_flushed(script: &Script, node: &Cache) -> Result<Vec<u8>, String> 
     Ok(data.into_bytes().to_vec())
 }
 
-/// What a node holds that has nothing but its disks.
+/// Returns the content of a node that restarts with nothing but its disks.
 pub fn node_contents(
     trial: &Trial,
     remains: Remains,
@@ -447,7 +447,7 @@ pub fn node_contents(
     Ok((bytes, hardware.end(End::Kill, &mut Rng::new(seed))))
 }
 
-/// Another initiator reads the whole node so many times while the gateway works.
+/// How often another initiator reads the whole node while the gateway works.
 const LOOKS: u32 = 4;
 
 /// The node as the gateway sees it.

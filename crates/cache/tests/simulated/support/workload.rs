@@ -152,7 +152,7 @@ impl Script {
             nvram: self.nvram.then(|| hardware.nvram()),
         };
         let identity = Identity { name: "far volume".into(), geometry: self.geometry };
-        // A healthy log never ends before what it has confirmed, at whatever point it was cut off.
+        // A healthy log never ends before its confirmed numbers, wherever the power cut hits it.
         let settings = Settings {
             confirmed_in: Some(hardware.confirmed()),
             boot: Some(BootId([1; 16])),
