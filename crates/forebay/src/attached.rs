@@ -25,7 +25,7 @@ pub struct Attached {
     pub process: u32,
 }
 
-/// A device that was taken away, and where the data is that was written to it.
+/// A detached device, and where the data is that was written to it.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct Detached {
     /// The device.
@@ -39,9 +39,9 @@ pub struct Detached {
 pub struct LogLeft {
     /// The path of the log.
     pub path: PathBuf,
-    /// Bytes in it that are not at the far side.
+    /// Bytes in the log that the far volume does not have.
     pub dirty_bytes: u64,
-    /// The settings with the cache.
+    /// The settings file that has the cache.
     pub config: PathBuf,
     /// The unit with the cache: `TARGET/LUN`.
     pub unit: String,

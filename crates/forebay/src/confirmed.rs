@@ -18,7 +18,7 @@ use parking_lot::Mutex;
 
 use crate::{state_folder, whole_file};
 
-/// The store in a state folder.
+/// Returns the store of confirmed writes in a state folder.
 pub fn store(folder: &Path) -> ConfirmedIn {
     ConfirmedIn(Arc::new(ConfirmedFiles {
         folder: folder.to_owned(),
@@ -27,7 +27,8 @@ pub fn store(folder: &Path) -> ConfirmedIn {
     }))
 }
 
-/// Reads the numbers that a state folder has of a log; `None` if it has none. Changes nothing.
+/// Reads the confirmed writes of a log from a state folder; `None` if the folder has no file for it. Changes
+/// nothing.
 pub fn recorded(folder: &Path, log: InstanceId) -> Result<Option<ConfirmedWrites>, String> {
     let path = file_of(folder, log);
     let read = || {
@@ -48,13 +49,13 @@ fn file_of(folder: &Path, log: InstanceId) -> PathBuf {
     folder.join(format!("log-{log}.confirmed"))
 }
 
-/// This run of the kernel (boot_id of random(4)); `None` where the system does not say.
+/// Returns the kernel's boot_id (random(4)); `None` if the system has none.
 pub fn boot_id() -> Option<BootId> {
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
     number(&boot).map(BootId)
 }
 
-/// The bytes of 32 hexadecimal digits, with or without dashes.
+/// Parses 32 hexadecimal digits, with or without dashes. Zero is not an id.
 fn number(text: &str) -> Option<[u8; 16]> {
     let digits: String = text.trim().chars().filter(|c| *c != '-').collect();
     let number = u128::from_str_radix(&digits, 16).ok()?;
@@ -73,7 +74,7 @@ struct ConfirmedFiles {
 struct Open {
     path: PathBuf,
     file: Arc<File>,
-    /// Counts the notes.
+    /// The sequence number of the newest note.
     sequence: u64,
 }
 
@@ -91,9 +92,9 @@ impl ConfirmedStore for ConfirmedFiles {
         let mut open = self.open.lock();
         let Some(Open { path, file, sequence }) = &mut *open else { return };
         *sequence += 1;
-        // In turn: a write that is torn leaves the cell before it.
+        // Alternate between the two cells: a torn write then leaves the previous note intact.
         let at = CELLS_AT[(*sequence % 2) as usize];
-        // Into the system's memory: this outlasts the process, and waits for no disk.
+        // This writes to the page cache only: the note survives the end of the process, and no disk delays it.
         let written = file.write_all_at(&encode(*sequence, confirmed), at);
         let path = path.clone();
         drop(open);
@@ -104,8 +105,8 @@ impl ConfirmedStore for ConfirmedFiles {
         let open =
             self.open.lock().as_ref().map(|open| (open.path.clone(), Arc::clone(&open.file)));
         if let Some((path, file)) = open {
-            // Bounds the time for which an older copy is not recognized after a power cut. An older number
-            // refuses no log.
+            // After a power cut the file may have an older number. That refuses no log, but it may miss an
+            // older copy; the sync bounds how much older the number is.
             self.tell(&path, file.sync_data());
         }
     }
@@ -135,7 +136,7 @@ impl ConfirmedFiles {
     }
 }
 
-/// Opens or makes the file of a log. All of it is allocated before the first note.
+/// Opens or creates the file of a log, and allocates all of it before the first note.
 fn open(path: &Path) -> io::Result<(File, Option<(u64, ConfirmedWrites)>)> {
     if let Some(folder) = path.parent() {
         state_folder::make(folder)?;
@@ -148,8 +149,8 @@ fn open(path: &Path) -> io::Result<(File, Option<(u64, ConfirmedWrites)>)> {
     let mut bytes = vec![0; length.min(FILE_BYTES as u64) as usize];
     file.read_exact_at(&mut bytes, 0)?;
     if bytes.len() < FILE_BYTES && bytes.iter().all(|byte| *byte == 0) {
-        // New, or its making was not finished. If a power cut takes it, an older copy of log and NVRAM is
-        // not recognized by it; no data depends on it.
+        // The file is new, or a crash interrupted its creation. If a power cut removes it, an older copy of log
+        // and NVRAM is not recognized; no data depends on the file.
         file.write_all_at(&[0; FILE_BYTES], 0)?;
         file.sync_all()?;
         whole_file::settle_names(path)?;
@@ -209,7 +210,7 @@ fn crc32c(bytes: &[u8]) -> u32 {
 const MAGIC: &[u8; 8] = b"FBYCONFM";
 const VERSION: u32 = 1;
 const FILE_BYTES: usize = 4096;
-/// In two sectors, which no disk tears.
+/// The two cells are in different sectors, and a disk does not tear a sector.
 const CELLS_AT: [u64; 2] = [0, 512];
 const CELL_BYTES: usize = 64;
 const CHECKSUM_AT: usize = 60;

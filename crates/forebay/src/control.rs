@@ -117,8 +117,8 @@ pub enum Request {
         /// Though somebody uses it.
         force: bool,
     },
-    /// Send down all that the cache in the process has, then take away what the process has attached. Asked again as long
-    /// as the answer says how the cache stands.
+    /// Destage all dirty data of the cache in the process, then detach what the process has attached. Repeat
+    /// the request while the answer is the state of the cache.
     DrainAndDetach,
     /// Change an emulated link; each setting as `key=value`.
     Link {
@@ -162,9 +162,9 @@ pub enum Response {
     Moving(Progress),
     /// What is known of moves.
     Moves(Vec<Listed>),
-    /// What is attached.
+    /// The attached device.
     Attachment(Attached),
-    /// What was attached until now.
+    /// The detached device, and the log that its cache has left.
     Detached(Detached),
     /// How an emulated link is.
     Link(Box<Linked>),
@@ -337,7 +337,8 @@ fn is_owned(path: &Path, owner: &str) -> Failure {
     .remedy("stop it first, or give this one its own `control = \"PATH\"`")
 }
 
-/// The number of the process that has the lock. It may be anybody's file: only a number is passed on.
+/// Returns the number of the process that has the lock. Anybody may have written the file, so only a number is
+/// passed on.
 fn owner_of(lock: File) -> String {
     let mut owner = String::new();
     let read = lock.take(32).read_to_string(&mut owner);

@@ -57,7 +57,7 @@ pub enum NotOpened {
     /// The storage of this unit does not agree with what is recorded about it, or another gateway
     /// has its claim. Other units of the process can be served.
     Refused(Failure),
-    /// Anything else.
+    /// Any other failure, such as a wrong setting.
     Failed(Failure),
 }
 

@@ -76,20 +76,20 @@ fn send_down(of: &OfCache, timeout: Option<Span>, mut order: Order) -> Result<()
     }
 }
 
-/// Shows how far a flush or drain is, and gives it up when it takes too long.
+/// Shows the progress of a flush or drain, and fails when the timeout has passed.
 pub struct Progress {
-    /// How people know the unit.
+    /// The name of the unit in messages.
     unit: String,
     timeout: Option<Span>,
     bar: ProgressBar,
     begun: Instant,
     told_at: Instant,
-    /// The most bytes that were not sent.
+    /// The largest number of unsent bytes that was seen.
     most: u64,
 }
 
 impl Progress {
-    /// Begins now.
+    /// Starts the time and the progress bar.
     pub fn begin(unit: String, timeout: Option<Span>) -> Self {
         let bar = ProgressBar::new(0);
         let style = ProgressStyle::with_template("{spinner} [{bar:30}] {elapsed:>4} {msg}");
@@ -98,10 +98,10 @@ impl Progress {
         Self { unit, timeout, bar, begun, told_at: begun, most: 0 }
     }
 
-    /// Shows how the cache stands.
+    /// Shows the state of the cache.
     ///
     /// # Errors
-    /// If the time is over.
+    /// If the timeout has passed.
     pub fn show(&mut self, standing: &Standing) -> Result<(), Failure> {
         if self.timeout.is_some_and(|timeout| self.begun.elapsed() >= timeout.0) {
             self.end();
@@ -114,7 +114,7 @@ impl Progress {
         Ok(())
     }
 
-    /// Shows something else that is done meanwhile.
+    /// Shows another activity in the meantime.
     pub fn say(&mut self, what: &str) {
         self.bar.set_message(what.to_owned());
         self.bar.tick();
@@ -124,16 +124,17 @@ impl Progress {
         }
     }
 
-    /// Clears the terminal.
+    /// Clears the progress bar.
     pub fn end(&self) {
         self.bar.finish_and_clear();
     }
 }
 
-/// Without a terminal a line tells so often how far a flush or drain is.
+/// Without a terminal, a line reports the progress of a flush or drain at this interval.
 const TOLD_EVERY: Duration = Duration::from_secs(5);
 
-/// Bytes that destage has not sent: those of the round under way count as dirty until its end.
+/// Returns the bytes that destage has not sent. Bytes that the current round has sent count as dirty until its
+/// end.
 fn unsent(standing: &Standing) -> u64 {
     standing.dirty_bytes.saturating_sub(standing.sent_bytes)
 }

@@ -44,7 +44,7 @@ pub fn make(
     let written = file.and_then(|mut file| {
         file.write_all(&bytes)?;
         file.sync_all()?;
-        // Encrypted data is lost if a power cut takes the name of the key file.
+        // Sync the name: if a power cut took the key file, the encrypted data would be lost.
         whole_file::settle_names(path)
     });
     written.map_err(|error| {
@@ -255,7 +255,7 @@ mod tests {
         assert!(!bytes.windows(16).any(|part| key.bytes().windows(16).any(|clear| clear == part)));
     }
 
-    /// What is encrypted with the key could not be read if its name were lost.
+    /// If a power cut took the name of the key, what is encrypted with it could not be read.
     #[test]
     fn the_name_of_a_new_key_is_synced() {
         let (folder, secrets) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());

@@ -56,7 +56,7 @@ fn for_people(known: &Known) -> String {
     text
 }
 
-/// Whether another node has the volume since a later move.
+/// Returns true if another node has the volume with a higher generation, because of a later move.
 fn has_moved(entry: &Entry, known: &Known) -> bool {
     let mut entries = known.nodes.iter().flat_map(|node| &node.volumes);
     entries.any(|other| other.volume == entry.volume && other.generation > entry.generation)

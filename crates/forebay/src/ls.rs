@@ -128,7 +128,7 @@ fn refused(args: &Ls, error: &initiator::Error) -> Failure {
     Failure::new(format!("cannot list {}: {error}", args.url)).remedy(remedy)
 }
 
-/// Says what to do about a login that was refused for another reason than its proof.
+/// Returns the remedy for a login that was refused for another reason than authentication.
 fn login_remedy(args: &Ls, status: LoginStatus) -> String {
     let us = &args.initiator_name;
     let is_discovery = args

@@ -7,10 +7,10 @@ use std::time::Duration;
 /// ended.
 const PERIOD: Duration = Duration::from_secs(5);
 
-/// Trims the heap each time that connections have ended; `ended` counts them. Never returns.
+/// Trims the heap after connections have ended; `ended` returns their number. Never returns.
 ///
-/// glibc keeps what is freed in the arenas of its threads, except at their ends: after 32 sessions that held
-/// 1 GiB of Data-Out, 0.5 to 1.2 GiB stayed with the process.
+/// glibc keeps freed memory in the arenas of its threads, except at their ends: after 32 sessions that held 1
+/// GiB of Data-Out, 0.5 to 1.2 GiB stayed with the process.
 pub async fn give_back(ended: impl Fn() -> u64) {
     let mut seen = 0;
     loop {
@@ -18,7 +18,7 @@ pub async fn give_back(ended: impl Fn() -> u64) {
         let now = ended();
         if now != seen {
             seen = now;
-            // It fails only when the runtime ends.
+            // This fails only when the runtime ends.
             let _ = tokio::task::spawn_blocking(trim).await;
         }
     }
@@ -26,10 +26,10 @@ pub async fn give_back(ended: impl Fn() -> u64) {
 
 #[cfg(target_env = "gnu")]
 fn trim() {
-    // SAFETY: malloc_trim(3) has no preconditions, and may run beside other threads.
+    // SAFETY: malloc_trim(3) has no preconditions, and other threads may run meanwhile.
     unsafe { libc::malloc_trim(0) };
 }
 
-/// Other allocators than glibc's decide by themselves.
+/// Allocators other than glibc's return memory by themselves.
 #[cfg(not(target_env = "gnu"))]
 fn trim() {}

@@ -2,13 +2,13 @@
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Files beside the sockets of initiators: volumes, logs, NVRAM and state files of some 50 units with four
+/// Files besides the sockets of initiators: volumes, logs, NVRAM and state files of some 50 units with four
 /// files each, portals, far sessions, the control socket and the runtime's own.
 const RESERVE: u64 = 256;
 
-/// Raises the soft limit to the hard one, and warns if that does not suffice for so many connections. The
-/// soft limit is 1,024 in many systems, for programs that use select(2); we do not. `serve` starts no other
-/// programs, which would inherit the new limit.
+/// Raises the soft limit to the hard one, and warns if that does not suffice for this many connections. The
+/// soft limit is 1,024 in many systems, for programs that use select(2), which we do not. `serve` starts no
+/// other programs, which would inherit the new limit.
 pub fn raise(connections: usize) {
     let former = getrlimit(Resource::Nofile);
     let raised = Rlimit { current: former.maximum, maximum: former.maximum };
@@ -20,7 +20,7 @@ pub fn raise(connections: usize) {
         }
     };
     let needed = (connections as u64).saturating_add(RESERVE);
-    // `None` is no limit.
+    // `None` means no limit.
     if let Some(limit) = limit.filter(|limit| *limit < needed) {
         tracing::warn!(
             limit,

@@ -100,7 +100,7 @@ pub struct Standing {
     pub done: bool,
     /// Bytes that are not at the far side.
     pub dirty_bytes: u64,
-    /// Bytes of those that destage has sent in the round under way, at the end of which they count as sent.
+    /// Bytes of these that destage has sent in the current round; they count as dirty until its end.
     #[serde(default)]
     pub sent_bytes: u64,
     /// Since when destage is paused, if it is.

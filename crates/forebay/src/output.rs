@@ -30,14 +30,14 @@ pub fn tell(text: impl std::fmt::Display) {
     let _ = std::io::stderr().lock().write_all(format!("{text}\n").as_bytes());
 }
 
-/// A path as a shell takes it for one word: in single quotes, if anything in it means something to a shell.
+/// Quotes a path as one word for a shell: in single quotes if it contains a special character.
 pub fn quoted(path: &Path) -> Cow<'_, str> {
     let text = path.to_string_lossy();
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-+:,@%=".contains(c);
     if !text.is_empty() && !text.starts_with('-') && text.chars().all(is_plain) {
         return text;
     }
-    // A word that begins with a hyphen is an option, quoted or not.
+    // A shell command reads a word that begins with a hyphen as an option, quoted or not.
     let here = if text.starts_with('-') { "./" } else { "" };
     format!("'{here}{}'", text.replace('\'', "'\\''")).into()
 }

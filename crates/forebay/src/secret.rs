@@ -25,7 +25,7 @@ pub fn make(args: &Secret) -> Result<(), Failure> {
     let written = file.and_then(|mut file| {
         file.write_all(&text)?;
         file.sync_all()?;
-        // A key that is locked with the secret cannot be used if a power cut takes its name.
+        // Sync the name: if a power cut took the secret, a key that is locked with it could not be used.
         whole_file::settle_names(&args.file)
     });
     written.map_err(|error| {
@@ -41,7 +41,7 @@ pub fn make(args: &Secret) -> Result<(), Failure> {
 mod tests {
     use super::*;
 
-    /// A key that is locked with it would be lost with the name.
+    /// If a power cut took the name of the secret, a key that is locked with it would be lost.
     #[test]
     fn the_name_of_a_new_secret_is_synced() {
         let folder = tempfile::tempdir().unwrap();

@@ -26,8 +26,8 @@ pub fn make(folder: &Path) -> io::Result<()> {
     }
 }
 
-/// Refuses a folder that belongs to another user than root or the one of this process, and one that group or
-/// others may write to. One that is not there is right: it will be made.
+/// Fails if a folder belongs to another user than root or the one of this process, or if group or others may
+/// write to it. A missing folder is accepted: it will be made.
 pub fn check(folder: &Path) -> Result<(), Failure> {
     match refusal(folder) {
         Ok(None) => Ok(()),
@@ -96,7 +96,7 @@ impl fmt::Display for Refusal {
     }
 }
 
-/// The reason for which a folder is refused, if there is one.
+/// Returns the reason why a folder is refused, if there is one.
 fn refusal(folder: &Path) -> io::Result<Option<Refusal>> {
     let found = std::fs::metadata(folder)?;
     if !found.is_dir() {

@@ -33,7 +33,7 @@ pub struct Status {
     pub portals: Vec<PortalStatus>,
     /// What it serves.
     pub targets: Vec<TargetStatus>,
-    /// The block device of this host that the process has made of its only unit, if it was started by `forebay attach`.
+    /// The block device of this host that `forebay attach` has made of the process's only unit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attached: Option<Attached>,
     /// Who is logged in.
@@ -82,16 +82,16 @@ pub struct TargetStatus {
     pub sessions: u64,
     /// SCSI commands since the start of the process, in sessions open and closed.
     pub commands: u64,
-    /// Bytes written since then.
+    /// Bytes written since the start of the process.
     pub data_out_bytes: u64,
-    /// Bytes read since then.
+    /// Bytes read since the start of the process.
     pub data_in_bytes: u64,
     /// How this gateway stands in the pair that it is of.
     #[serde(default)]
     pub pair: Option<PairStatus>,
     /// Its units.
     pub units: Vec<UnitStatus>,
-    /// Units of the settings that are not served, since their storage is not what it should be.
+    /// Units of the settings that are not served because of their storage.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub refused: Vec<RefusedStatus>,
 }
@@ -99,9 +99,9 @@ pub struct TargetStatus {
 /// A unit that is not served.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct RefusedStatus {
-    /// Its number.
+    /// The LUN.
     pub lun: u16,
-    /// Why.
+    /// The reason.
     pub message: String,
     /// The remedy, with the command to run.
     pub remedy: Option<String>,
@@ -486,7 +486,7 @@ impl Status {
                 let _ = writeln!(text, "{}", layers(&unit.layers));
             }
         }
-        // Nobody logs in to an attached volume.
+        // Initiators do not log in to an attached volume, so "no sessions" would say nothing.
         if self.sessions.is_empty() && self.attached.is_none() {
             text.push_str("\nno sessions\n");
         } else if !self.sessions.is_empty() {

@@ -27,8 +27,8 @@ impl From<Wrong> for Failure {
     }
 }
 
-/// Where the user has named the address, the secrets and the certificates of a far side, and so where a remedy has to
-/// send him.
+/// Where the user has named the address, the secrets and the certificates of a far volume. Remedies name these
+/// options or keys.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum Named {
     /// On the command line.
@@ -38,7 +38,7 @@ pub enum Named {
     Settings,
 }
 
-/// Returns what to do about a portal and us that do not trust each other.
+/// Returns the remedy if a portal and this process do not trust each other.
 pub fn remedy(cause: Cause, named: Named) -> String {
     let (ca, server_name, ours) = match named {
         Named::Options => ("--ca FILE", "--server-name NAME", "--certificate FILE --key FILE"),

@@ -35,12 +35,12 @@ const SET_UP: Duration = Duration::from_secs(10);
 /// After an error of `accept` (out of file descriptors, say) the next try waits so long.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Handshakes of strangers at once, in all and from one address, as many as targets take logins
-/// by default. With more, the one that has waited longest of the address that has most is closed.
+/// The most handshakes at once, in all and from one address: as many as targets take logins by default. Beyond
+/// that, the address with the most handshakes loses the one that has waited longest.
 const HANDSHAKES: usize = 128;
 const HANDSHAKES_PER_ADDRESS: usize = 64;
 
-/// Events about connections of one address in ten seconds, and of all addresses.
+/// The most events about connections in ten seconds, of one address and of all addresses.
 const REPORTS: u32 = 10;
 const REPORTS_IN_ALL: u32 = 200;
 
@@ -54,9 +54,9 @@ enum Side {
 struct End {
     side: Side,
     to: String,
-    /// For connections onwards: `--max-connections`.
+    /// Places for connections onwards, by `--max-connections`.
     places: Arc<Semaphore>,
-    /// For connections whose handshake at the near side is not done.
+    /// Places for connections whose handshake at the near side is in progress.
     handshakes: Arc<Places>,
     reports: Reports,
 }
@@ -127,7 +127,7 @@ impl End {
         let options = SocketOptions::default();
         options.apply(&near)?;
         match &self.side {
-            // Before its handshake a peer causes no connection onwards, and takes none of
+            // A peer that has not completed its handshake causes no connection onwards, and takes no place of
             // `--max-connections`.
             Side::Near(acceptor) => {
                 let near = self.shake_hands(acceptor, near, from).await?;
@@ -143,7 +143,7 @@ impl End {
         }
     }
 
-    /// Does the handshake, unless newer connections take its place first.
+    /// Does the handshake. Fails if newer connections take its place first.
     async fn shake_hands(
         &self,
         acceptor: &TlsAcceptor,
@@ -159,7 +159,7 @@ impl End {
         }
     }
 
-    /// One of `--max-connections`.
+    /// Takes one place of `--max-connections`.
     fn place(&self) -> io::Result<OwnedSemaphorePermit> {
         let place = Arc::clone(&self.places).try_acquire_owned();
         place.map_err(|_| io::Error::other("there are too many connections (--max-connections)"))

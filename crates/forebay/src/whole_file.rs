@@ -15,10 +15,11 @@ pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     settle_names(path)
 }
 
-/// The first part of that: the new file lies beside the old one, stable, with `new` behind its name.
+/// The first part of [`replace`]: writes the new file beside the old one, with `new` behind its name. It is
+/// stable when this returns.
 ///
-/// A file with that name that a crash has left is removed first. The new one is always made and never
-/// opened, so that no link in its place leads to another file.
+/// A file of that name that a crash has left is removed first. The new file is always created and never opened,
+/// so that a link at that name cannot lead to another file.
 pub fn prepare(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let new = beside(path, "new");
     match fs::remove_file(&new) {
@@ -49,11 +50,11 @@ pub fn settle_names(path: &Path) -> io::Result<()> {
 pub fn make_folder(folder: &Path, mode: u32) -> io::Result<()> {
     let missing = folder.ancestors().take_while(|above| !above.exists()).count();
     DirBuilder::new().recursive(true).mode(mode).create(folder)?;
-    // The folder may stem from a process that was killed before it made the name stable.
+    // A process that was killed may have made the folder and not its name stable.
     folder.ancestors().take(missing.max(1)).try_for_each(settle_names)
 }
 
-/// The content of a file that [`replace`] writes. Links are not followed.
+/// Returns the content of a file that [`replace`] writes. Links are not followed.
 pub fn read(path: &Path) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     volume::open_own(path, false, false)?.read_to_end(&mut bytes)?;
@@ -66,7 +67,7 @@ mod tests {
 
     use super::*;
 
-    /// A folder that was made is named in the one above it, which is opened to sync its names.
+    /// The name of a new folder is synced by opening the folder above it.
     #[test]
     fn the_names_of_new_folders_and_of_replaced_files_are_synced() {
         let folder = tempfile::tempdir().unwrap();

@@ -87,7 +87,7 @@ fn each_sees_what_is_meant_for_it() {
 fn a_list_without_a_user_says_that_targets_may_be_hidden() {
     let place = Place::new();
     let text = node(&place);
-    // Without the open target.
+    // The settings without the open target.
     let (guarded, _) = text.rsplit_once("[[target]]").expect("two targets");
     let node = place.serve("node", guarded);
     let (listed, text) = ls(&place, node.address, &[]);
@@ -290,10 +290,10 @@ fn a_name_cannot_forge_a_line_of_events() {
     assert!(!events.contains(fs::read_to_string(place.path("alice")).expect("made").trim()));
 }
 
-/// As many sockets with discovery sessions without a proof, from eight addresses. One that is closed logs in
-/// again.
+/// Opens `sockets` connections from eight addresses with unauthenticated discovery sessions. A closed one logs
+/// in again.
 fn discover(to: SocketAddr, sockets: usize, are_open: &AtomicBool, stop: &AtomicBool) {
-    /// Sockets that come again in one turn: not as fast as a processor can.
+    /// The most logins in one turn, below what a processor could do.
     const MOST_AGAIN: usize = 8;
     let keys = [("InitiatorName", "iqn.2026-11.test:stranger"), ("SessionType", "Discovery")];
     let log_in = |number: usize| {
@@ -318,7 +318,7 @@ fn discover(to: SocketAddr, sockets: usize, are_open: &AtomicBool, stop: &Atomic
     }
 }
 
-/// Has the strangers stop when it is dropped, also by a failure.
+/// Stops the strangers when dropped, also after a failed assertion.
 struct Stopping<'a>(&'a AtomicBool);
 
 impl Drop for Stopping<'_> {
@@ -327,7 +327,7 @@ impl Drop for Stopping<'_> {
     }
 }
 
-/// A normal session with alice's proof.
+/// Opens a normal session with alice's proof.
 async fn log_in_as_alice(place: &Place, address: SocketAddr) {
     let secret = fs::read(place.path("alice")).expect("a secret");
     let secret = Secret::new(secret.trim_ascii_end()).expect("a secret");
@@ -337,8 +337,8 @@ async fn log_in_as_alice(place: &Place, address: SocketAddr) {
     initiator::RemoteVolume::connect(settings).await.expect("alice is let in");
 }
 
-/// Findings W2, W4 and W7: each of these kept users out, or had them wait. With FOREBAY_TEST_STRANGERS=1024
-/// there are that many sockets for discovery sessions.
+/// Findings W2, W4 and W7: each of these attacks kept users out, or delayed them. FOREBAY_TEST_STRANGERS=1024
+/// opens that many sockets for discovery sessions.
 #[test]
 fn a_user_logs_in_within_a_second_whatever_strangers_do() {
     let place = Place::new();
@@ -355,7 +355,7 @@ fn a_user_logs_in_within_a_second_whatever_strangers_do() {
             let (stop, address) = (&stop, node.address);
             scope.spawn(move || {
                 while !stop.load(Relaxed) {
-                    // One user from many addresses, and many users from one address.
+                    // Guess as one user from many addresses, and as many users from one address.
                     let (from, user) = if number % 2 == 0 {
                         (local(40 + number), "alice".to_owned())
                     } else {
@@ -364,7 +364,7 @@ fn a_user_logs_in_within_a_second_whatever_strangers_do() {
                     let mut stream = connect_from(from, address);
                     stream.set_read_timeout(Some(Duration::from_secs(1))).expect("set");
                     assert!(matches!(guess(&mut stream, NODE, &user), Some(0x0201) | None));
-                    // A guesser that was closed comes again, though not as fast as a processor can.
+                    // A guesser that was closed reconnects, at a limited rate.
                     std::thread::sleep(Duration::from_millis(20));
                 }
             });

@@ -544,7 +544,7 @@ fn what_cannot_be_done_is_said_at_once() {
     detached(forced);
 }
 
-/// Finding A4: the refusal said that it was not known who uses the device.
+/// Finding A4: the refusal said that the user of the device was unknown.
 #[test]
 fn a_mount_in_another_namespace_is_named_with_the_command_that_ends_it() {
     if !is_possible() {
@@ -572,7 +572,7 @@ fn a_mount_in_another_namespace_is_named_with_the_command_that_ends_it() {
     detached(attached);
 }
 
-/// So it is on hosts with systemd: services with mounts of their own are no users of the device.
+/// This is so on hosts with systemd: services with mounts of their own are not users of the device.
 #[test]
 fn a_mount_in_another_namespace_that_goes_with_ours_stops_no_detach() {
     if !is_possible() {
@@ -595,7 +595,7 @@ fn a_mount_in_another_namespace_that_goes_with_ours_stops_no_detach() {
     detached(attached);
 }
 
-/// A process with a copy of all mounts.
+/// Starts a process with a copy of all mounts.
 fn sleep_in_namespace(propagation: &str) -> Ended {
     let mut command = Command::new("unshare");
     command.args(["--mount", "--propagation", propagation, "sleep", "100"]);
@@ -609,7 +609,7 @@ fn sleep_in_namespace(propagation: &str) -> Ended {
     child
 }
 
-/// Finding S9: nothing was at the folder, and nothing said why.
+/// Finding S9: nothing was in the folder, and no message said why.
 #[test]
 fn a_mount_that_others_do_not_see_is_said() {
     if !is_possible() {
@@ -700,7 +700,7 @@ fn in_the_background_it_returns_when_the_device_is_there() {
     assert!(String::from_utf8_lossy(&output.stdout).contains("stable"), "it was there: {output:?}");
 }
 
-/// Finding W1: a read of the device waited in the kernel, beyond SIGKILL, as long as nobody read the events.
+/// Finding W1: while nobody read the events, a read of the device blocked in the kernel, beyond SIGKILL.
 #[test]
 fn a_reader_of_stderr_that_takes_nothing_stops_no_device() {
     if !is_possible() {
@@ -709,7 +709,7 @@ fn a_reader_of_stderr_that_takes_nothing_stops_no_device() {
     let place = Place::new();
     let node = place.serve("node", &settings("16MiB"));
     let (_reader, writer) = full_pipe();
-    // At this level every request of the kernel is an event.
+    // At this level every request of the kernel causes an event.
     let mut command = forebay();
     command.args(["attach", &node.url(TARGET), "--log-level", "trace"]);
     let attached = start_with(&mut command, writer.into()).expect("attached");

@@ -405,7 +405,7 @@ async fn slices_of_files_that_grow_are_the_same_volumes_to_their_log() {
     assert_eq!(read(&*second, 3000).await.expect("read"), content(3000, 8));
 }
 
-/// K3: one log with the data of two volumes, put back from a copy of the same run.
+/// K3: one log with the data of two volumes is restored from a copy of the same run.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_common_log_that_was_put_back_from_a_copy_serves_neither_volume() {
     let mut site = Site::new();

@@ -76,14 +76,14 @@ async fn what_a_lost_gateway_has_left_is_a_past() {
     }
 }
 
-/// Versions go to the blocks in turn: an image is a consistent prefix if there is a version such that
-/// each block holds the newest one up to it. 0: the block was not written yet.
+/// Returns the newest version up to `version` that `block` holds; 0: the block was not written yet. Versions go
+/// to the blocks in turn, so an image is a consistent prefix if one version explains all blocks.
 fn newest(version: u64, block: u64) -> u64 {
     let turn = version - version % BLOCKS + block;
     if block <= version % BLOCKS { turn } else { turn.saturating_sub(BLOCKS) }
 }
 
-/// The version that an image of the node is a prefix of, read as another initiator.
+/// Returns the version of which the node's image is a consistent prefix. Reads the image as another initiator.
 async fn prefix(far: &Serving, sent: u64) -> Result<u64, String> {
     let raw = connect(far.address, NODE).await;
     let mut versions = Vec::new();
@@ -105,11 +105,11 @@ async fn prefix(far: &Serving, sent: u64) -> Result<u64, String> {
     }
 }
 
-/// Writes versions from one on, each when the one before is acknowledged, until the gateway is gone.
-/// `sent` is the last one that was submitted.
+/// Writes ascending versions, each after the one before was acknowledged, until the gateway is gone. `sent` is
+/// the last version that was submitted.
 async fn keep_writing(gateway: SocketAddr, sent: Arc<AtomicU64>) {
     let volume = connect(gateway, GATEWAY).await;
-    // The last one may have been lost unacknowledged: the same content once more changes nothing.
+    // The last version may have been lost unacknowledged; writing the same content again changes nothing.
     for version in sent.load(Ordering::SeqCst).max(1).. {
         sent.store(version, Ordering::SeqCst);
         if write(&*volume, version % BLOCKS, version).await.is_err() {
@@ -118,8 +118,8 @@ async fn keep_writing(gateway: SocketAddr, sent: Arc<AtomicU64>) {
     }
 }
 
-/// Waits until the gateway is in the middle of a round: a part of an epoch has come to the node since
-/// its last flush. Gives the number of flushes, which is not `before`.
+/// Waits until the gateway is in the middle of a destage round: a part of an epoch has reached the node since
+/// its last flush. Returns the number of flushes, which is not `before`.
 async fn middle_of_a_round(far: &Serving, before: u64) -> u64 {
     let figures = || {
         let status = far.status();
@@ -140,7 +140,7 @@ async fn middle_of_a_round(far: &Serving, before: u64) -> u64 {
     begun.0
 }
 
-/// A node and a gateway whose rounds take a second or so, and the versions that are sent.
+/// Returns a node and a gateway whose destage rounds take about a second, and the number of versions sent.
 fn with_slow_rounds() -> (Place, Serving, String, Arc<AtomicU64>) {
     let place = Place::new();
     let far = place.serve("node", &with_epochs(&place, 0));
@@ -166,7 +166,7 @@ async fn others_read_a_prefix_at_a_node_whose_gateway_was_killed_in_the_middle_o
         last = found;
     }
     assert!(last > 0, "no epoch came to the node");
-    // Each return of the gateway gave up what the one before had left.
+    // At each return of the gateway, the node rolled back the half epoch that the kill had left.
     let given_up = far.figure("cache", "rolled_back");
     assert!(given_up >= ROUNDS / 2, "{given_up} of {ROUNDS} kills left half an epoch");
 }
@@ -192,7 +192,7 @@ async fn others_read_a_prefix_at_a_node_whose_gateway_stands_still_in_the_middle
     assert!(half >= ROUNDS / 2, "{half} of {ROUNDS} stops were in the middle of a round");
 }
 
-/// The flush of a unit that a reload takes away would make half an epoch count.
+/// The flush of a unit that a reload removes would make half an epoch stable.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_reload_that_takes_a_claimed_unit_away_leaves_half_an_epoch_uncounted() {
     let place = Place::new();
@@ -243,14 +243,14 @@ fn claim() -> Claim {
     }
 }
 
-/// A plain file has one version of each block: half an epoch is refused there, and never read.
+/// A plain file has one version of each block, so the node refuses reads of half an epoch.
 #[tokio::test(flavor = "multi_thread")]
 async fn others_are_refused_at_a_plain_file_whose_gateway_was_killed_in_the_middle_of_a_round() {
     let place = Place::new();
     let plain =
         format!("state = '{}'\n{}", place.path("state").display(), node(place.folder.path(), 0));
     let far = place.serve("node", &plain);
-    // Without recovery of connections the node knows at once that the gateway is gone.
+    // Without connection recovery, the node notices at once that the gateway is gone.
     let settings = |more| {
         let settings = gateway(place.folder.path(), far.address, more);
         settings.replace("give_up_after", "error_recovery_level = 0, give_up_after")
@@ -271,7 +271,7 @@ async fn others_are_refused_at_a_plain_file_whose_gateway_was_killed_in_the_midd
     }
     let refused = refused.expect("a gateway was killed in the middle of a round");
     assert!(refused.contains("in the middle of a destage round"), "{refused}");
-    // When the gateway has sent the rest, others read all of it.
+    // Once the gateway has sent the rest, others read all of it.
     let near = place.serve("gateway", &settings(""));
     eventually("destage", || near.figure("cache", "dirty_bytes") == 0).await;
     let last = prefix(&far, sent.load(Ordering::SeqCst)).await.expect("a prefix");
@@ -279,12 +279,12 @@ async fn others_are_refused_at_a_plain_file_whose_gateway_was_killed_in_the_midd
     assert!(last == sent || last + 1 == sent, "version {last} of {sent}");
 }
 
-/// Blocks of 4 KiB that are written in turn: a round has about as many.
+/// 4 KiB blocks that are written in turn: about as many as one destage round has.
 const BLOCKS: u64 = 256;
-/// A gateway is killed, or stopped, so many times.
+/// How often a gateway is killed or stopped.
 const ROUNDS: u64 = 8;
 
-/// Settings of a node of 512 MiB whose answers take so much longer: a link.
+/// Settings of a node of 512 MiB that delays its answers by `delay`, like a link.
 fn far_node(place: &Place, cache: &str, delay: &str) -> String {
     let (image, state) = (place.path("node.img"), place.path("state"));
     format!(
@@ -296,8 +296,8 @@ fn far_node(place: &Place, cache: &str, delay: &str) -> String {
     )
 }
 
-/// Writes 256 MiB in order to a gateway that sends nothing yet, then lets it drain. Gives MiB/s of the
-/// drain, and MiB that the node has written to its disk when nothing is left to do.
+/// Writes 256 MiB in order to a gateway that does not destage yet, then drains it. Returns the MiB/s of the
+/// drain, and the MiB that the node has written to its disk at the end.
 async fn drained(is_whole: bool, delay: &str) -> (f64, f64) {
     let place = Place::new();
     let log = place.path("node.log");
@@ -344,7 +344,7 @@ async fn drained(is_whole: bool, delay: &str) -> (f64, f64) {
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "figures, a minute"]
 async fn the_price_of_whole_epochs() {
-    // A link of 4 ms each way, and none.
+    // With a link of 4 ms each way, and without one.
     for delay in ["8ms", "0ms"] {
         let (mut plain, mut whole) = (Vec::new(), Vec::new());
         for _ in 0..5 {

@@ -24,7 +24,7 @@ fn keeping(place: &Place, port: u16) -> String {
     format!("state = '{}'\n{}", place.path("state").display(), node(place.folder.path(), port))
 }
 
-/// A gateway of another host: with another name, and a log and a state folder of its own name.
+/// Settings of a gateway on another host: with another name, and a log and a state folder of that name.
 fn other_gateway(place: &Place, name: &str, node: SocketAddr, more: &str) -> String {
     let text = gateway(place.folder.path(), node, more)
         .replace("gateway.log", &format!("{name}.log"))
@@ -513,13 +513,13 @@ async fn a_log_that_comes_to_other_settings_loses_nothing() {
     check_all(&*raw, 0..60, 1).await;
 }
 
-/// Confirmed writes of the log at the node: what CLAIM OUT has told.
+/// Returns the confirmed writes of the log at the node, as CLAIM OUT has reported them.
 fn confirmed(far: &Serving) -> u64 {
     claim(far)["confirmed"].as_u64().unwrap_or(0)
 }
 
-/// A process that writes to `target`, is copied while it runs (`files`), writes again, and is killed; then
-/// the copy is put back. Gives what the next start says.
+/// Starts a process that writes to `target`, copies `files` while it runs, writes again, kills the process, and
+/// restores the copy. Returns the message of the next start.
 async fn put_back(
     place: &Place,
     far: Option<&Serving>,
@@ -536,12 +536,12 @@ async fn put_back(
     write_all(&*volume, 0..20, 2).await;
     volume.flush().await.expect("flushed");
     if let Some(far) = far {
-        // Both rounds of twenty writes, each of which has a number.
+        // Two rounds of twenty writes; each write has a number.
         eventually("the confirmed number", || confirmed(far) >= 40).await;
     }
     serving.kill();
     if far.is_some() {
-        // The node alone knows how far the log had come.
+        // Now only the node has the newest number of the log.
         std::fs::remove_dir_all(place.path(&format!("state-of-{name}"))).expect("removed");
     }
     for file in files {
@@ -549,7 +549,7 @@ async fn put_back(
         copy(place.path(&format!("{file}.old")), place.path(file));
     }
     let error = place.try_serve(name, text).err().expect("an older copy is refused");
-    // The newest ones are let in, with all that was flushed.
+    // The newest files are accepted, with everything that was flushed.
     for file in files {
         copy(place.path(&format!("{file}.new")), place.path(file));
     }
@@ -561,7 +561,7 @@ async fn put_back(
 
 const IMMEDIATE: &str = "report = 'immediate'\nnvram = 'a.nvram'";
 
-/// K3: log and NVRAM of one opening, put back together. Nothing in them says that they are old.
+/// K3: log and NVRAM of one opening are restored together. Nothing in them shows that they are old.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_copy_of_log_and_nvram_is_refused_by_the_claim_at_the_node() {
     for (more, files) in [
@@ -577,7 +577,7 @@ async fn a_copy_of_log_and_nvram_is_refused_by_the_claim_at_the_node() {
     }
 }
 
-/// K3 without claims: the number is in the state folder of the process that has the log.
+/// K3 without claims: the newest number is in the state folder of the process that has the log.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_copy_of_log_and_nvram_is_refused_by_the_state_folder() {
     for (more, files) in [
@@ -591,7 +591,7 @@ async fn a_copy_of_log_and_nvram_is_refused_by_the_state_folder() {
         assert!(error.contains("log and NVRAM are an older copy: they end at write"), "{error}");
         assert!(error.contains("accept_loss") && error.contains("claim drop"), "{error}");
     }
-    // The log of a node whose writes count with the next flush.
+    // The log of a node whose writes become stable with the next flush.
     let place = Place::new();
     let cache = "}, { cache = { log = 'a.log', log_size = '32MiB', dram = '8MiB', nvram_size = '1MiB', \
                  report = 'at-flush', destage_idle = '30s', dirty_age = '1h' } } ]";
@@ -601,7 +601,7 @@ async fn a_copy_of_log_and_nvram_is_refused_by_the_state_folder() {
     assert!(error.contains("log and NVRAM are an older copy: they end at write"), "{error}");
 }
 
-/// The choice that the refusal offers: newer data of the node stays.
+/// The other remedy of the refusal: newer data of the node stays.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_older_copy_that_is_given_up_writes_over_nothing() {
     let place = Place::new();
@@ -611,7 +611,7 @@ async fn an_older_copy_that_is_given_up_writes_over_nothing() {
     let volume = connect(near.address, GATEWAY).await;
     write_all(&*volume, 0..20, 1).await;
     copy(place.path("a.log"), place.path("a.log.old"));
-    // The newest log has brought its data down before it is lost.
+    // The newest log destages its data before it is lost.
     write_all(&*volume, 0..20, 2).await;
     drain(&near);
     eventually("the confirmed number", || confirmed(&far) >= 40).await;
@@ -629,8 +629,8 @@ async fn an_older_copy_that_is_given_up_writes_over_nothing() {
     check_all(&*raw, 0..20, 2).await;
 }
 
-/// The state folder of one host knows less than a log that went on elsewhere, and nothing of one that it has
-/// never seen.
+/// The state folder of a host has older numbers than a log that was used elsewhere meanwhile, and none of a log
+/// that it has never seen.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_log_that_goes_to_another_host_and_back_is_no_older_copy() {
     let place = Place::new();

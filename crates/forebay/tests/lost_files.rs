@@ -1,5 +1,5 @@
-//! Files of a node and of a gateway that are removed, renamed, replaced or cut short while they are in
-//! use: the process lives, nothing more is acknowledged there, and what can be read goes to the node.
+//! Files of a node and of a gateway that are removed, renamed, replaced or cut short while in use. The process
+//! stays up, acknowledges no more writes to them, and sends what can be read to the node.
 
 mod support;
 
@@ -22,7 +22,7 @@ const LAZY: &str = "destage_idle = '60s'\ndestage_threshold = 0.9\ndirty_age = '
 /// 16 MiB, twice what the memory of the gateway holds.
 const BLOCKS: u64 = 4096;
 
-/// A node and a gateway that keeps what it gets.
+/// A node, and a gateway that keeps writes in its log.
 struct Pair {
     place: Place,
     far: Serving,
@@ -47,7 +47,7 @@ impl Pair {
     }
 }
 
-/// Writes blocks from `first` on until one is refused; how many were acknowledged, and how long that took.
+/// Writes blocks from `first` on until one is refused. Returns the number of acknowledged blocks and the time.
 async fn write_until_refused(volume: &dyn Volume, first: u64) -> (u64, Duration) {
     let begun = Instant::now();
     for count in 0.. {
@@ -66,7 +66,7 @@ async fn assert_written(volume: &dyn Volume, blocks: u64) {
     }
 }
 
-/// S14: the log without a name went on to acknowledge, and the stop threw its content away.
+/// S14: a log without a name still acknowledged writes, and the stop discarded its content.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_removed_log_acknowledges_no_more_and_all_that_it_has_goes_to_the_node() {
     let pair = Pair::new("");
@@ -87,7 +87,7 @@ async fn a_removed_log_acknowledges_no_more_and_all_that_it_has_goes_to_the_node
     assert_written(&*volume, 64 + more).await;
     volume.flush().await.expect("all is at the node");
     assert_written(&*connect(pair.far.address, NODE).await, 64 + more).await;
-    // Nothing is missing, so a start makes a new log.
+    // No data is missing, so a start makes a new log.
     let Pair { place, far, near, .. } = pair;
     assert!(near.terminate().0.success());
     let near = place.serve("gateway", &gateway(place.folder.path(), far.address, LAZY));
@@ -114,7 +114,7 @@ async fn a_log_whose_name_another_file_took_is_used_again_when_it_has_its_name_b
     assert_written(&*volume, more + 2).await;
 }
 
-/// More than memory holds, so that some of it can be read nowhere any more.
+/// The log holds more than memory does, so some of its data can no longer be read anywhere.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_log_that_was_cut_short_does_not_give_back_is_named_and_all_else_goes_to_the_node() {
     let place = Place::new();
@@ -150,7 +150,7 @@ async fn what_a_log_that_was_cut_short_does_not_give_back_is_named_and_all_else_
         let (first, last) = (number("first_lba=") / 8, number("last_lba=") / 8);
         lost[first..=last.min(BLOCKS as usize - 1)].fill(true);
     }
-    // 6 MiB of the log and 8 MiB of memory have the rest.
+    // The rest was in 6 MiB of the log and 8 MiB of memory.
     let count = lost.iter().filter(|is_lost| **is_lost).count();
     assert!((1..BLOCKS as usize / 2).contains(&count), "{count} blocks: {said}");
     let node = connect(far.address, NODE).await;
@@ -161,7 +161,7 @@ async fn what_a_log_that_was_cut_short_does_not_give_back_is_named_and_all_else_
         } else {
             let found = read(&*node, block).await.expect("read");
             assert_eq!(found, content(block, 1), "block {block}");
-            // What went down from memory and has left it is read from the node.
+            // Data that was destaged from memory and then evicted is read from the node.
             let found = read(&*volume, block).await.expect("read");
             assert_eq!(found, content(block, 1), "block {block} at the gateway");
         }
@@ -178,7 +178,7 @@ async fn what_a_log_that_was_cut_short_does_not_give_back_is_named_and_all_else_
     assert_eq!(cache["dirty_bytes"], count * 4096, "what is dirty is what is lost");
 }
 
-/// The events of a process, as far as they have come.
+/// Collects the events of a process.
 fn events_of(running: &mut Running) -> Arc<Mutex<String>> {
     let (stderr, events) = (running.stderr(), Arc::new(Mutex::new(String::new())));
     let kept = Arc::clone(&events);
@@ -244,7 +244,7 @@ async fn a_removed_half_of_a_log_is_left_out_and_the_other_one_goes_on() {
     assert_written(&*volume, block + 1).await;
 }
 
-/// Nobody noticed, and the stop said that the next start would recover what was gone.
+/// Nobody noticed the loss, and the stop said that the next start would recover the lost data.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_log_that_has_lost_both_its_halves_sends_all_that_it_has_to_the_node() {
     let pair = Pair::new("log_mirror = 'second.log'\n");
@@ -276,7 +276,7 @@ async fn a_removed_volume_file_is_read_and_not_written_any_more() {
     let volume = connect(far.address, NODE).await;
     write(&*volume, 0, 1).await.expect("written");
     let (file, kept) = (place.path("node.img"), place.path("kept.img"));
-    // It comes back from another name first, then it has none.
+    // First the file comes back from another name, then it is removed.
     fs::rename(&file, &kept).expect("renamed");
     let (more, taken) = write_until_refused(&*volume, 1).await;
     assert!(taken < Duration::from_secs(5), "it took {taken:?}");

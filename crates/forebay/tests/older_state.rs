@@ -1,8 +1,8 @@
-//! Machines of which an older copy comes back: the state folder of the node, of the gateway or of both is put back
-//! to an earlier moment, or two copies of one gateway run at once. Each is tried with the right clock, and with one
-//! that is a day behind.
+//! Older copies of a machine's state: the state folder of the node, of the gateway or of both is restored from
+//! an earlier moment, or two copies of one gateway run at once. Each case runs with the right clock, and with
+//! one that is a day behind.
 //!
-//! Whatever the program decides, what was acknowledged is served, or the unit is refused with a remedy.
+//! In each case all acknowledged data is served, or the unit is refused with a remedy.
 
 mod support;
 
@@ -38,7 +38,7 @@ impl Clock {
         let mut command = forebay();
         if let Clock::DayBehind = self {
             command.env("LD_PRELOAD", faketime()).env("FAKETIME", "-1d");
-            // Timeouts are those of the monotonic clock, which nobody sets back.
+            // Timeouts use the monotonic clock, which nobody sets back.
             command.env("FAKETIME_DONT_FAKE_MONOTONIC", "1").env("DONT_FAKE_MONOTONIC", "1");
         }
         command
@@ -61,7 +61,7 @@ fn clocks() -> Vec<Clock> {
     vec![Clock::Right, Clock::DayBehind]
 }
 
-/// Checks by a record of storage in this folder that the process which wrote it last saw this clock.
+/// Checks by a record of storage in this folder that its writer saw this clock.
 fn assert_seen(clock: Clock, folder: &Path) {
     let files = std::fs::read_dir(folder).expect("a folder").flatten().map(|entry| entry.path());
     let mut records = files.filter(|file| file.extension().is_some_and(|it| it == "storage"));
@@ -98,7 +98,7 @@ impl Site {
         self.place.try_serve_by(clock.start(), "node", &text)
     }
 
-    /// The gateway of this name, with files and a state folder of that name.
+    /// Starts the gateway of this name, with files and a state folder of that name.
     fn gateway(&self, name: &str, clock: Clock) -> Result<Serving, String> {
         let address = SocketAddr::from(([127, 0, 0, 1], self.port));
         let text = gateway(self.place.folder.path(), address, KEEPS)
@@ -121,7 +121,7 @@ async fn write_all(volume: &dyn Volume, version: u64) {
     }
 }
 
-/// Every block has a version of this range.
+/// Asserts that every block has a version of this range.
 async fn check_all(volume: &dyn Volume, versions: Range<u64>, what: &str) {
     for block in BLOCKS {
         let found = read(volume, block).await.expect("read");
@@ -136,13 +136,14 @@ fn drain(gateway: &Serving) {
     assert!(output.status.success(), "{}", stderr(&output));
 }
 
-/// The log has all that was acknowledged. It is served whatever the folders say of the opening in which they were
-/// copied; a node of an earlier opening refuses it until its newest folder is back.
+/// The log has all acknowledged data, so it is served whatever the restored folders say about the opening in
+/// which they were copied. A node with a folder of an earlier opening refuses it until its newest folder is
+/// back.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_state_folder_of_last_week_loses_nothing_that_was_acknowledged() {
     let both = ["node-state", "a-state"];
     for clock in clocks() {
-        // At last the gateway is opened once more after the folders were copied.
+        // In the last case the gateway is opened once more after the folders were copied.
         for (restored, openings) in
             [(&both[..1], 1), (&both[1..], 1), (&both[..], 1), (&both[..], 2)]
         {
@@ -255,8 +256,8 @@ async fn of_two_copies_of_one_gateway_at_once_one_serves_and_nothing_is_lost() {
         })
         .await;
         match site.gateway("b", clock) {
-            // The copy has taken the volume over, with all that the log had when it was copied. The first gateway
-            // must notice that, and acknowledge nothing from then on.
+            // The clone has taken the volume over, with the data of the log when it was copied. The first
+            // gateway must notice that and acknowledge nothing from then on.
             Ok(clone) => {
                 eventually("the first one is shut out", || {
                     near.status().to_string().contains("fenced")

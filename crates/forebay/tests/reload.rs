@@ -365,14 +365,14 @@ async fn units_have_slices_of_one_file_and_no_byte_belongs_to_two() {
         assert_eq!(read(&low_volume, block).await.expect("read"), content(block, 1));
         assert_eq!(read(&*high_volume, block).await.expect("read"), content(block, 2));
     }
-    // It grows up to the other one, and no further.
+    // The slice grows up to the other slice, and no further.
     let grown = part(1, "size = '4MiB'");
     assert!(change(&place, &serving, &settings(&grown, &high)).contains("its slice grows to 4MiB"));
     place.write("node", &settings(&part(1, "size = '5MiB'"), &high));
     let refused = stderr(&reload(&serving));
     let ranges = "the bytes from 4MiB to 8MiB of pool.img overlap the bytes from 0B to 5MiB";
     assert!(refused.contains(ranges), "{refused}");
-    // Not in the reload that takes the other one out, either: its commands may still be under way.
+    // Nor can it grow in the reload that removes the other unit: that unit's commands may still be in progress.
     place.write("node", &settings(&part(1, "size = '5MiB'"), ""));
     let refused = stderr(&reload(&serving));
     assert!(refused.contains("other LUN 0 uses the bytes from 4MiB to 8MiB"), "{refused}");
@@ -380,11 +380,11 @@ async fn units_have_slices_of_one_file_and_no_byte_belongs_to_two() {
     change(&place, &serving, &settings(&grown, ""));
     let larger = settings(&part(1, "size = '5MiB'"), "");
     assert!(change(&place, &serving, &larger).contains("its slice grows to 5MiB"));
-    // The bytes of one that has gone are free for another.
+    // The bytes of a removed unit are free for another one.
     let newer = target("newer", "", &part(0, "start = '5MiB'"));
     change(&place, &serving, &settings(&part(1, "size = '5MiB'"), &newer));
     assert!(is_served(address, "iqn.2026-11.test:newer", 0).await);
-    // The file grows for all, and with it the slice that reaches to its end.
+    // The file grows for all units, and with it the slice that extends to its end.
     let text = settings(&part(1, "size = '5MiB'"), &newer);
     change(&place, &serving, &text.replace("size = '8MiB'", "size = '16MiB'"));
     let status = serving.status();

@@ -241,7 +241,7 @@ async fn a_read_only_layer_refuses_writes() {
     assert!(write(&*volume, 0, 1).await.is_err());
 }
 
-/// Logs in and leaves, as an initiator with a long name: some 600 bytes of events each time.
+/// Logs in and out `times` times as an initiator with a long name: some 600 bytes of events each time.
 fn come_and_go(node: &Serving, times: u16) {
     let initiator = format!("iqn.2026-11.test:{}", "x".repeat(190));
     for isid in 0..times {
@@ -255,7 +255,7 @@ fn dropped(node: &Serving) -> u64 {
     node.status()["counters"]["events_dropped"].as_u64().expect("a number")
 }
 
-/// A node whose events nobody reads, after more logins than a pipe has room for events.
+/// Returns a node whose events nobody reads, after more logins than a pipe has room for events.
 async fn unread(place: &Place) -> (Serving, PipeReader) {
     let (reader, writer) = full_pipe();
     // At this level every session is an event, however many an address has.
@@ -269,7 +269,7 @@ async fn unread(place: &Place) -> (Serving, PipeReader) {
     (node, reader)
 }
 
-/// Finding W1: a stopped log collector, or a terminal with Ctrl-S, stopped sessions, logins, `status` and
+/// Finding W1: a stopped log collector, or a terminal with Ctrl-S, blocked sessions, logins, `status` and
 /// SIGTERM.
 #[tokio::test]
 async fn a_reader_of_stderr_that_takes_nothing_stops_nothing() {
@@ -306,8 +306,8 @@ fn open_files(node: &Serving) -> (String, String) {
     (numbers.next().expect("soft"), numbers.next().expect("hard"))
 }
 
-/// With the usual soft limit of 1,024 a thousand strangers kept everybody out, and state files could not be
-/// opened either.
+/// With the usual soft limit of 1,024, a thousand connections of strangers kept everybody out, and state files
+/// could not be opened either.
 #[test]
 fn the_limit_of_open_files_is_raised_and_one_that_is_too_low_is_reported() {
     let place = Place::new();
@@ -343,17 +343,17 @@ fn resident(node: &Serving) -> usize {
     kib.parse::<usize>().expect("a number") << 10
 }
 
-/// Finding W3: what 32 sessions sent behind a hole in CmdSN took 1.05 GB, and 0.5 to 1.2 GB stayed when they
-/// had ended. With FOREBAY_TEST_HOLES=1024 it is that many sessions, for minutes on a slow machine.
+/// Finding W3: the data that 32 sessions sent behind a hole in CmdSN took 1.05 GB, and 0.5 to 1.2 GB stayed
+/// after their end. FOREBAY_TEST_HOLES=1024 runs that many sessions, for minutes on a slow machine.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn data_behind_holes_in_the_command_order_is_bounded_over_all_sessions() {
     let holes = std::env::var("FOREBAY_TEST_HOLES");
     let sessions: usize = holes.map_or(32, |number| number.parse().expect("a number"));
-    // 512 MiB at least.
+    // Together at least 512 MiB.
     let writes = (2048 / sessions).clamp(4, 126) as u32;
     let place = Place::new();
     raw::allow_open_files(sessions);
-    // These, the user's session, and those that come and go.
+    // Places for these sessions, the user's session, and those that come and go.
     let places = (sessions + 16).max(1024);
     let text = format!("{}[iscsi]\nmax_connections = {places}\n", memory("'127.0.0.1:0'"));
     let node = place.serve("node", &text);
@@ -389,7 +389,7 @@ async fn data_behind_holes_in_the_command_order_is_bounded_over_all_sessions() {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
     let (open, begun) = filling.await.expect("filled");
-    // A session that was ended would hold nothing any more.
+    // A session that was ended would hold no data, so all of them must still be open.
     let status = node.status();
     let is_stalled = begun.elapsed() >= Duration::from_secs(15);
     let listed = status["sessions"].as_array().expect("a list");
@@ -408,8 +408,8 @@ async fn data_behind_holes_in_the_command_order_is_bounded_over_all_sessions() {
         mib(most),
         took.len()
     );
-    // A share for each, at most 256 KiB, at least 128 MiB for those who need more, and what is no data of
-    // waiting writes.
+    // The limit: a share for each session, at most 256 KiB; at least 128 MiB for sessions that need more; and
+    // memory that is not data of waiting writes.
     let waiting = 384 << 20;
     let share = FIRST_BURST.min((waiting - (64 << 20)) / places);
     let settings = waiting - share * (places - sessions);

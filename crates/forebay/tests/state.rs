@@ -184,7 +184,7 @@ async fn written(place: &Place, top: &str) {
     assert!(serving.terminate().0.success());
 }
 
-/// Runs `forebay COMMAND… --config node.toml`; the exit code and all that it says.
+/// Runs `forebay COMMAND… --config node.toml`, and returns the exit code and the output.
 fn command(place: &Place, arguments: &[&str]) -> (Option<i32>, String) {
     let config = place.path("node.toml").display().to_string();
     let output = run(&[arguments, &["--config", &config]].concat());
@@ -229,7 +229,7 @@ async fn a_volume_file_that_is_missing_is_not_made_anew_and_the_others_are_serve
     }
 }
 
-/// Its far volume was replaced by a smaller one: that is no reason to serve nothing.
+/// The far volume of the cache was replaced by a smaller one. The other units must still be served.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cache_over_a_volume_of_another_size_keeps_no_other_unit_from_being_served() {
     let place = Place::new();
@@ -255,7 +255,7 @@ async fn a_cache_over_a_volume_of_another_size_keeps_no_other_unit_from_being_se
     assert_eq!(read(&*other, 1).await.expect("served"), content(1, 7));
 }
 
-/// A process that hangs may still have the file open, which has lost its name.
+/// A process that hangs may still have the file open, although the file has lost its name.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_record_is_not_removed_while_a_process_has_the_socket_and_does_not_answer() {
     let place = Place::new();
@@ -264,12 +264,12 @@ async fn a_record_is_not_removed_while_a_process_has_the_socket_and_does_not_ans
     std::fs::remove_file(&disk).expect("it was made");
     let socket = place.path("node.sock");
     let listener = std::os::unix::net::UnixListener::bind(&socket).expect("bound");
-    // Whoever has the socket takes the question, and does not answer.
+    // The process that has the socket accepts the request, and does not answer.
     let silent = std::thread::spawn(move || drop(listener.accept()));
     let (code, text) = command(&place, &["forget", &disk, "--lose-data"]);
     silent.join().expect("asked");
     assert!(code == Some(1) && text.contains("it is not known whether"), "{text}");
-    // Nobody listens any more.
+    // No process listens any more.
     let (code, text) = command(&place, &["forget", &disk, "--lose-data"]);
     assert_eq!(code, Some(0), "{text}");
 }
@@ -321,7 +321,7 @@ async fn a_volume_file_in_the_place_of_another_is_not_served() {
     assert_eq!(read(&*volume, 1).await.expect("served"), content(1, 7));
     drop((volume, serving));
 
-    // Each has the other's name: neither is served, so nothing is.
+    // The two files have changed names: neither is served, so no unit is left.
     std::fs::rename(&disk, &kept).expect("moved");
     std::fs::rename(&other, &disk).expect("moved");
     std::fs::rename(&kept, &other).expect("moved");
@@ -346,7 +346,7 @@ async fn a_volume_that_has_grown_is_recorded_with_its_new_size() {
     assert!(refused(&told).contains("was cut to 8388608 bytes"));
 }
 
-/// The file has its full size again as soon as somebody writes behind the new end, and zeros in between.
+/// A write behind the new end would give the file its full size again, with zeros in between.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_volume_file_that_is_cut_short_in_use_takes_no_writes_and_is_refused_at_the_next_start() {
     let place = Place::new();
@@ -357,7 +357,7 @@ async fn a_volume_file_that_is_cut_short_in_use_takes_no_writes_and_is_refused_a
     let volume = connect(serving.address, NODE).await;
     let file = std::fs::File::options().write(true).open(place.path("disk.img")).expect("there");
     file.set_len(4 << 20).expect("cut");
-    // A look at the size must not make the smaller one count.
+    // A query of the size must not make the smaller size count.
     serving.status();
     let told = || std::fs::read_to_string(place.path("events")).expect("text");
     eventually("an event", || told().contains("was cut short to 4194304 of 8388608 bytes")).await;
@@ -378,7 +378,7 @@ async fn a_volume_file_that_is_cut_short_in_use_takes_no_writes_and_is_refused_a
     assert!(told.contains("was cut to 4194304 bytes") && told.contains("8388608 bytes"), "{told}");
 }
 
-/// Its file was copied onto a larger one, or has grown, and the settings still say how large it was.
+/// The file was copied onto a larger one, or has grown, and the settings still have the former size.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_volume_file_of_another_size_than_the_settings_say_keeps_no_other_unit_from_being_served()
 {
@@ -403,7 +403,7 @@ async fn a_volume_file_of_another_size_than_the_settings_say_keeps_no_other_unit
     assert!(place.try_serve("node", &wrong).is_err());
 }
 
-/// A folder of records that is lost, or on a disk that is not mounted, looks like one that is new.
+/// A folder of records that is lost, or on a disk that is not mounted, looks like a new one.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_volume_file_that_holds_data_and_has_no_record_is_told_of() {
     let place = Place::new();
@@ -423,7 +423,8 @@ async fn a_volume_file_that_holds_data_and_has_no_record_is_told_of() {
     assert_eq!(told(&text), 0, "recorded by now");
 }
 
-/// Then the disk with the volume is not mounted, and the path does not lead to where it was recorded.
+/// If the link leads nowhere, the disk with the volume is not mounted, and the path resolves to another name
+/// than the recorded one.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_volume_file_behind_a_link_that_leads_nowhere_is_missing_and_the_others_are_served() {
     let place = Place::new();

@@ -146,7 +146,7 @@ fn a_key_that_others_can_read_is_refused() {
     assert!(error.contains("remedy: chmod 600 host.key"), "{error}");
 }
 
-/// Finding W4: of four others none got through.
+/// Finding W4: no further connection got through.
 #[test]
 fn half_open_handshakes_keep_no_tunnel_closed() {
     let place = certificates();
@@ -159,7 +159,7 @@ fn half_open_handshakes_keep_no_tunnel_closed() {
     }
 }
 
-/// Finding W1: each connection that broke waited for the reader of stderr, with a thread that relayed.
+/// Finding W1: each connection that broke blocked on stderr, and with it a relay thread.
 #[test]
 fn a_reader_of_stderr_that_takes_nothing_stops_no_tunnel() {
     let place = certificates();

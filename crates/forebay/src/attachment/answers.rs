@@ -1,5 +1,6 @@
-//! Answers of an attaching process on its control sockets: on the one of the volume, which `forebay detach` finds, and,
-//! where the volume is a unit of a settings file, on the one that the settings name, as a gateway does.
+//! Answers of a `forebay attach` process on its control sockets. The process has a socket for the volume, which
+//! `forebay detach` finds. If the volume is a unit of a settings file, the process also answers on the socket
+//! that the settings name, as a gateway does.
 
 use std::{
     path::PathBuf,
@@ -35,29 +36,29 @@ pub enum Manner {
     Force,
 }
 
-/// Somebody wants the device taken away.
+/// A request to detach the device.
 pub struct Asked {
-    /// The way.
+    /// How to detach it.
     pub manner: Manner,
-    /// Takes the answer.
+    /// Receives the answer.
     pub answer: oneshot::Sender<Result<Answered, Failure>>,
 }
 
-/// The answer to that.
+/// The answer to a request to detach.
 pub enum Answered {
-    /// The device is gone.
+    /// The device is detached.
     Detached(Box<Detached>),
-    /// The device is there: the cache has to send more, and stands like this.
+    /// The device is still attached, since the cache has to send more; its state.
     Draining(Standing),
 }
 
-/// The state of an attachment, for those who ask on a control socket.
+/// The state of an attachment, for answers on the control sockets.
 pub struct Answers {
     since: Instant,
     unit: UnitName,
     serial: String,
     config: Option<PathBuf>,
-    /// The reason why a request cannot change the size of the volume, if there is one.
+    /// The reason why a request cannot resize the volume, if there is one.
     fixed_size: Option<String>,
     opened: OnceLock<Arc<Opened>>,
     attached: Mutex<Option<Attached>>,
@@ -66,7 +67,7 @@ pub struct Answers {
 }
 
 impl Answers {
-    /// Answers for a volume that is not open yet. Requests to take it away go to `ask`.
+    /// Creates the answers for a volume that is not open yet. Requests to detach go to `ask`.
     pub fn new(source: &Source, ask: mpsc::Sender<Asked>) -> Self {
         Self {
             since: Instant::now(),
@@ -81,17 +82,17 @@ impl Answers {
         }
     }
 
-    /// The stack of the volume is open.
+    /// Notes that the stack of the volume is open.
     pub fn set_opened(&self, opened: &Arc<Opened>) {
         let _ = self.opened.set(Arc::clone(opened));
     }
 
-    /// The device is there, or is as large as this from now on.
+    /// Notes that the device exists, or that it has a new size.
     pub fn set_attached(&self, attached: &Attached) {
         *self.attached.lock() = Some(attached.clone());
     }
 
-    /// The device is gone, and the stack is about to be stopped.
+    /// Notes that the device is gone and that the stack is about to be stopped.
     pub fn set_stopping(&self) {
         self.is_stopping.store(true, Ordering::Relaxed);
     }
@@ -131,7 +132,7 @@ impl Answers {
 
     async fn take_away(&self, manner: Manner) -> Result<Response, Failure> {
         let gone = || Failure::new("the process has ended before it was done");
-        // A device that is not there yet would be made after the answer.
+        // Refuse while there is no device: it would be created after the answer that it is detached.
         self.device()?;
         let (answer, answered) = oneshot::channel();
         self.ask.send(Asked { manner, answer }).await.map_err(|_| gone())?;
@@ -149,7 +150,7 @@ impl Answers {
         })
     }
 
-    /// The stack, if this is its unit.
+    /// Returns the stack, if `unit` is the unit of this process.
     fn opened(&self, unit: &UnitName) -> Result<&Arc<Opened>, Failure> {
         if *unit != self.unit {
             let message =

@@ -37,9 +37,9 @@ pub fn start() -> Result<(), Failure> {
     print(line)
 }
 
-/// Lets go of the terminal, or of who waits for the end of what we print.
+/// Redirects stdout and stderr to /dev/null: that frees the terminal, and a reader of our output sees its end.
 pub fn leave() -> Result<(), Failure> {
-    // Events until now belong on the terminal.
+    // Earlier events belong on the terminal.
     events::flush();
     let nowhere =
         OpenOptions::new().read(true).write(true).open("/dev/null").map_err(Failure::new)?;

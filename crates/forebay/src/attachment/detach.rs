@@ -51,7 +51,7 @@ pub fn run(args: &Detach) -> Result<(), Failure> {
             spinner.finish_and_clear();
             match answer? {
                 Response::Detached(detached) => detached,
-                // A process of an older version says no more.
+                // A process of an older version does not report its cache.
                 Response::Attachment(attached) => return tell_little(args, &attached),
                 other => return Err(other.unexpected()),
             }
@@ -60,8 +60,8 @@ pub fn run(args: &Detach) -> Result<(), Failure> {
     tell(args, &detached)
 }
 
-/// Asks until the far side has everything and the device is gone. An answer says how far it is: who gives up between two
-/// answers leaves the device attached.
+/// Repeats the request until the far volume has everything and the device is gone. Each answer reports the
+/// progress. A user who gives up between two answers leaves the device attached.
 fn drain(socket: &Path, attached: &Attached, timeout: Option<Span>) -> Result<Detached, Failure> {
     let device = attached.device.display();
     let mut progress = Progress::begin(device.to_string(), timeout);
@@ -80,12 +80,12 @@ fn drain(socket: &Path, attached: &Attached, timeout: Option<Span>) -> Result<De
                 };
             }
         }
-        // The process works at it while it is asked; this only keeps a fault from spinning.
+        // The process drains while it handles each request, so this pause only keeps a fault from spinning.
         std::thread::sleep(Duration::from_millis(10));
     }
 }
 
-/// Asks, and calls `meanwhile` again and again until there is an answer.
+/// Sends a request, and calls `meanwhile` repeatedly until the answer comes.
 fn ask(socket: &Path, request: Request, mut meanwhile: impl FnMut()) -> Result<Response, Failure> {
     let (answer, answered) = mpsc::channel();
     let socket = socket.to_owned();
@@ -104,7 +104,7 @@ fn ask(socket: &Path, request: Request, mut meanwhile: impl FnMut()) -> Result<R
     }
 }
 
-/// Says that a device is gone whose process did not say whether a cache has data that the far side lacks.
+/// Reports a detached device whose process did not say whether a cache has data that the far volume lacks.
 fn tell_little(args: &Detach, attached: &Attached) -> Result<(), Failure> {
     if args.json {
         return print_line(json!({
@@ -122,7 +122,7 @@ fn tell_little(args: &Detach, attached: &Attached) -> Result<(), Failure> {
     ))
 }
 
-/// Says that a device is gone, and where the data is that was written to it.
+/// Reports a detached device, and where the data is that was written to it.
 fn tell(args: &Detach, detached: &Detached) -> Result<(), Failure> {
     let Detached { attached, log } = detached;
     let device = attached.device.display();
@@ -140,7 +140,7 @@ fn tell(args: &Detach, detached: &Detached) -> Result<(), Failure> {
         print_line(where_data_is(attached, args.force, dirty))?;
     }
     match dirty {
-        // Somebody wrote after the drain.
+        // Something was written to the device after the drain.
         Some(log) if args.drain => Err(Failure::new(format!(
             "{device} is detached, but {} were written after its cache was drained",
             about(log.dirty_bytes)
@@ -150,7 +150,7 @@ fn tell(args: &Detach, detached: &Detached) -> Result<(), Failure> {
     }
 }
 
-/// Says where the data is that was written to a device that is gone.
+/// Returns in words where the data is that was written to a detached device.
 fn where_data_is(attached: &Attached, by_force: bool, dirty: Option<&LogLeft>) -> String {
     let device = attached.device.display();
     let Some(log) = dirty else {
@@ -171,8 +171,8 @@ fn where_data_is(attached: &Attached, by_force: bool, dirty: Option<&LogLeft>) -
     )
 }
 
-/// Returns the commands that send down what is in a log. The volume is named with its settings, since others may have a unit of that
-/// name.
+/// Returns the commands that destage the content of a log. They name the volume together with its settings
+/// file, since other settings may have a unit of that name.
 fn send_it_down(log: &LogLeft, attached: &Attached) -> String {
     let config = shell_word(&log.config.display().to_string());
     let (unit, volume) = (shell_word(&log.unit), shell_word(&attached.volume));
@@ -181,7 +181,7 @@ fn send_it_down(log: &LogLeft, attached: &Attached) -> String {
     )
 }
 
-/// Says what an attaching process does while it does not answer.
+/// Returns in words what an attaching process does while it does not answer.
 fn writing_back(attached: &Attached) -> String {
     format!("writing back: {} requests under way", under_way(attached))
 }
@@ -194,7 +194,8 @@ fn under_way(attached: &Attached) -> u64 {
     text.split_whitespace().filter_map(|number| number.parse::<u64>().ok()).sum()
 }
 
-/// Whether a word of the command line names this volume: `TARGET` or `TARGET/LUN`, of whatever settings.
+/// Returns true if a word of the command line names this volume: `TARGET` or `TARGET/LUN`, of any settings
+/// file.
 fn is_name(volume: &str, word: &str) -> bool {
     let unit = volume.split_once(" of ").map_or(volume, |(unit, _)| unit);
     unit == word || unit.strip_suffix("/0") == Some(word)

@@ -23,7 +23,7 @@ pub struct Device {
     served: Served,
     volume: Stack,
     opened: Arc<Opened>,
-    /// The name by which orders mean the volume.
+    /// The name of the volume in orders.
     unit: UnitName,
     attached: Attached,
     /// The kernel has taken it away.
@@ -94,7 +94,7 @@ impl Device {
         }
         if let Some(folder) = &args.mount {
             let folder = folder.canonicalize().map_err(Failure::new)?;
-            // What the volume held is not there any more where a file system was made.
+            // A new file system has replaced what the volume held.
             let found = if plan.make.is_some() { Content::Nothing } else { plan.found };
             file_system::mount(&self.attached.device, args, &folder, found).await?;
             self.attached.mount = Some(folder);
@@ -103,7 +103,8 @@ impl Device {
         Ok(())
     }
 
-    /// `ip netns exec`, for one, starts a program with mounts of its own.
+    /// Warns if other programs do not see the mount. `ip netns exec`, for example, starts a program with mounts
+    /// of its own.
     async fn warn_if_hidden(&self) -> Result<(), Failure> {
         let number = self.device.number;
         if let Some(mount) = &self.attached.mount
@@ -167,12 +168,12 @@ impl Device {
         }
     }
 
-    /// Takes it away when everything that was written is stable. If somebody uses it, or what was written
-    /// last does not become stable, nothing happens but that is said; by force it is taken away all the
-    /// same. When it is taken away ([`Self::is_gone`]), an error says what is not stable.
+    /// Detaches the device once everything that was written to it is stable. If it is in use, or the last
+    /// writes do not become stable, it stays attached and an error says so; by force it is detached all the
+    /// same. If it was detached ([`Self::is_gone`]), an error says what is not stable.
     ///
-    /// If a cache is to be drained before and has more to send than is sent in a moment, it is not taken away, and how the
-    /// cache stands is returned: to go on, call this again.
+    /// With [`Manner::Drained`], the cache first has to send its dirty data. If that takes more than a moment,
+    /// the device stays attached, and the state of the cache is returned: to continue, call this again.
     pub async fn detach(&mut self, manner: Manner) -> Result<Option<Standing>, Failure> {
         if manner == Manner::Force {
             return self.tear_off().await.map(|()| None);
@@ -189,7 +190,7 @@ impl Device {
             return Err(self.in_use(&users));
         }
         if let Some(folder) = self.attached.mount.clone() {
-            // A drain is asked for again and again.
+            // Not for a drain, which is requested repeatedly.
             if manner == Manner::Usual {
                 tracing::info!(mount = %folder.display(), "writing back and unmounting");
             }
@@ -203,7 +204,7 @@ impl Device {
                 }
                 Err(error) => return Err(self.not_stable(&error).await),
             }
-            // While it is mounted still: who gives up here has everything as before.
+            // Drain while it is still mounted: a user who gives up during the drain finds everything as before.
             if manner == Manner::Drained
                 && let Some(standing) = self.drain().await?
             {
@@ -217,7 +218,7 @@ impl Device {
         }
         let device = self.device;
         if manner == Manner::Drained {
-            // What an unmount writes is little; without a mount it may be all that was written.
+            // With a mount, the unmount has written little that is new; without one, this may be all the data.
             if let Err(error) = apart(move || Ok(device.flush())).await? {
                 return Err(self.not_stable(&error).await);
             }
@@ -248,7 +249,7 @@ impl Device {
         self.outcome(problem).map(|()| None)
     }
 
-    /// Sends down what the cache has, for a moment at most. Returns how the cache stands if that was not everything.
+    /// Destages for a moment at most. Returns the state of the cache if dirty data is left.
     async fn drain(&self) -> Result<Option<Standing>, Failure> {
         if self.opened.cache().is_none() {
             return Ok(None);
@@ -266,7 +267,7 @@ impl Device {
 
     /// Why it is not taken away.
     async fn not_stable(&self, error: &attach::Error) -> Failure {
-        // The kernel says no more than that there was an I/O error.
+        // The kernel reports only an I/O error; a flush of the volume tells the cause.
         let flushed = timeout(RUSH, self.volume.flush()).await;
         let cause = flushed.unwrap_or(Err(NO_ANSWER)).err();
         let mut message = format!("what was written last is not stable: {error}");
@@ -375,7 +376,7 @@ impl Device {
     }
 }
 
-/// Says what makes a volume take a flush again that fails like this.
+/// Returns what lets a volume accept a flush again that failed with this error.
 fn way_out(cause: Option<&volume::Error>) -> Option<&'static str> {
     match cause? {
         volume::Error::NoSpace => Some("make room at the far side"),
@@ -385,7 +386,7 @@ fn way_out(cause: Option<&volume::Error>) -> Option<&'static str> {
     }
 }
 
-/// Says how a device gets rid of these users.
+/// Returns the instructions that free a device from these users.
 fn leave(users: &[User]) -> String {
     if users.is_empty() {
         return "look for mount namespaces that have it with `lsns -t mnt`, and end what holds them; then \
@@ -404,15 +405,15 @@ fn leave(users: &[User]) -> String {
     format!("{first}, and ask again; --force takes it away from them")
 }
 
-/// The command that unmounts a file system in another mount namespace, if the user is a mount there.
+/// Returns the command that unmounts a file system in another mount namespace, if the user is a mount there.
 fn unmount_elsewhere(user: &User) -> Option<String> {
     let User::MountElsewhere { place, id, .. } = user else { return None };
     let place = shell_word(&place.display().to_string());
-    // The place is named as that process sees it, which may be in a chroot.
+    // The path is the one that the process sees, which may be in a chroot.
     Some(format!("nsenter --mount=/proc/{id}/ns/mnt --root=/proc/{id}/root umount {place}"))
 }
 
-/// A name as one word of a command that people hand to a shell.
+/// Quotes a name as one word of a shell command.
 pub fn shell_word(name: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-+:,@%".contains(c);
     match name.chars().all(is_plain) {
@@ -460,7 +461,7 @@ async fn apart<T: Send + 'static>(
 /// The error of a volume that has not answered a flush for [`RUSH`].
 const NO_ANSWER: volume::Error = volume::Error::Busy("no answer to a flush within 10 s");
 
-/// How often those are looked for who keep a device open that is taken away.
+/// The interval between two checks for users that keep a detached device open.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 /// For each step when it has to go fast: a service manager waits 90 s before it kills.
@@ -482,7 +483,7 @@ mod tests {
             leave(&[there("/srv/data", 7)]),
             format!("run `{command} /srv/data`, and ask again; --force takes it away from them")
         );
-        // What a folder is called is no part of the command.
+        // The name of a folder must not become a part of the command.
         let odd = leave(&[there("/a b';reboot", 7), User::Swap]);
         assert!(
             odd.starts_with(&format!(r"run `{command} '/a b'\'';reboot'`; unmount it, or end")),

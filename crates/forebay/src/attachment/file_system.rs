@@ -126,8 +126,8 @@ pub async fn mount(
     mounted.map_err(|failure| not_mounted(failure, found))
 }
 
-/// Says what to do about a file system that cannot be mounted. Only zeros are called empty: whatever else is there may be
-/// somebody's.
+/// Returns the failure with a remedy for a file system that cannot be mounted. Only a volume of zeros is called
+/// empty: any other content may be somebody's data.
 fn not_mounted(failure: Failure, found: Content) -> Failure {
     match found {
         Content::Unknown => Failure::new(format!(

@@ -79,7 +79,7 @@ async fn attach(args: &Attach) -> Result<(), Failure> {
     };
     if let Some((asker, attached)) = asker {
         let detached = || Answered::Detached(Box::new(answers.detached(attached)));
-        // Whoever asked may have gone.
+        // The client that asked may have ended.
         let _ = asker.send(result.clone().map(|()| detached()));
     }
     place.finish().await;
@@ -89,8 +89,8 @@ async fn attach(args: &Attach) -> Result<(), Failure> {
     result
 }
 
-/// Answers on the control socket of the settings, too. A device is worth more than that socket: where another process has it,
-/// or it cannot be made, the volume is attached all the same.
+/// Also answers on the control socket of the settings. The device matters more than that socket: if another
+/// process has it, or it cannot be made, the volume is attached all the same.
 async fn open_control(source: &Source, place: &Place, answers: &Arc<Answers>) -> Option<Control> {
     let path = source.control()?;
     let answers = Arc::clone(answers);
@@ -113,11 +113,11 @@ async fn open_control(source: &Source, place: &Place, answers: &Arc<Answers>) ->
     }
 }
 
-/// The channel to the asker who waits until the device is gone, and that device.
+/// The client that waits until the device is gone, and the device that was detached.
 type Asker = Option<(oneshot::Sender<Result<Answered, Failure>>, Attached)>;
 
-/// Serves until it is detached. What a signal asks for is done as soon as nobody uses the device,
-/// at the second signal at once.
+/// Serves the device until it is detached. After a first signal it is detached as soon as it is not in use;
+/// after a second one, at once.
 async fn serve(
     device: &mut Device,
     answers: &Answers,
@@ -169,8 +169,8 @@ async fn serve(
     }
 }
 
-/// Detaches the device, which may take its time; at the second signal at once. If its cache has to send more before, says
-/// how the cache stands.
+/// Detaches the device, which may take long; a second signal detaches it at once. Returns the state of the
+/// cache if that has to send more first.
 async fn detach_patiently(
     device: &mut Device,
     manner: Manner,
@@ -183,8 +183,8 @@ async fn detach_patiently(
     }
 }
 
-/// What comes of `work`, unless there is a second signal before: the first says only that we are to
-/// end, and `work` goes on.
+/// Returns the result of `work`; `None` at a second signal. A first signal only marks the process as ending,
+/// and `work` continues.
 async fn until_second<T>(
     work: impl Future<Output = T>,
     mut signal: impl AsyncFnMut(),

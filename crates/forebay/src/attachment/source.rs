@@ -27,14 +27,14 @@ pub struct Source {
     pub name: String,
     target: IscsiName,
     unit: Unit,
-    /// The settings file that has the unit; none if the command line names a far side.
+    /// The settings file that has the unit; `None` if the command line names a far volume.
     of_settings: Option<OfSettings>,
     initiator_name: IscsiName,
-    /// Who finds a volume that has a name and no address.
+    /// Finds a volume that has a name and no address.
     naming: Option<Arc<Naming>>,
-    /// Others write to it, too.
+    /// Other hosts write to the volume, too.
     is_shared: bool,
-    /// Where records of storage are kept. The stack of a URL lies on no file, and needs none.
+    /// The records of storage. The stack of a URL has no file, and needs none.
     records: Records,
 }
 
@@ -164,7 +164,7 @@ impl Source {
         self.of_settings.as_ref().map(|settings| &*settings.control)
     }
 
-    /// Returns the name by which orders mean the unit.
+    /// Returns the name of the unit in orders.
     pub fn unit_name(&self) -> UnitName {
         UnitName { target: self.target.0.clone(), lun: self.unit.lun }
     }

@@ -1,5 +1,5 @@
-//! What the process keeps beside its storage: folders of records, the node's number, records of moves. With the
-//! addresses on which it answers questions about names.
+//! Checks of what the process keeps beside its storage: folders of records, the node's number and records of
+//! moves; and of the addresses on which it answers questions about names.
 
 use std::{io::ErrorKind, net::TcpListener};
 
@@ -14,7 +14,8 @@ use crate::{
     status::Status,
 };
 
-/// The folders of records: the `state` folder, or the one beside the settings file, if any storage is recorded.
+/// Checks the folders of records: the `state` folder, or the one beside the settings file if any storage is
+/// recorded.
 pub(super) fn folders(settings: &Settings, report: &mut Report) -> Result<(), Failure> {
     let is_recorded = |layer: &Layer| matches!(layer, Layer::File(_) | Layer::Cache(_));
     let mut units = settings.target.iter().flat_map(|target| &target.unit);
@@ -32,7 +33,7 @@ pub(super) fn folders(settings: &Settings, report: &mut Report) -> Result<(), Fa
     report.say(place, found.map(|()| format!("the folder {} is right", folder.display())))
 }
 
-/// The node's number, and the addresses on which it answers questions about names.
+/// Checks the node's number, and the addresses on which it answers questions about names.
 pub(super) fn names(
     settings: &Settings,
     running: Option<&Status>,
@@ -41,7 +42,7 @@ pub(super) fn names(
     let Some(names) = &settings.names else { return Ok(()) };
     report.say("names", Naming::check(settings))?;
     if settings.state.is_none() {
-        // It only asks others.
+        // Without a `state` folder the process only asks other nodes, and listens on no address.
         return Ok(());
     }
     let ports = |status: &Status| -> Option<Vec<String>> {
@@ -54,7 +55,7 @@ pub(super) fn names(
     let open = running.and_then(ports).unwrap_or_default();
     let mut held = Vec::new();
     for address in &names.listen {
-        // The running process tells of its address by another name where it listens on all of them.
+        // Compare only the ports: a process that listens on all addresses may report another one.
         let port = format!(":{}", address.0.port());
         let is_open = || open.iter().any(|told| told.ends_with(&port));
         let found = match TcpListener::bind(address.0) {
@@ -72,7 +73,8 @@ pub(super) fn names(
     Ok(())
 }
 
-/// Applies what is recorded of moves: volumes that have gone are not looked at, and those that have come are.
+/// Applies the records of moves to the settings: volumes that have moved away are not checked, and those that
+/// have moved here are.
 pub(super) fn moves(settings: &mut Settings, report: &mut Report) -> Result<(), Failure> {
     let moves = match Moves::open(settings) {
         Ok(moves) => moves,

@@ -1,4 +1,4 @@
-//! Room for the files that a start would make.
+//! Checks the room for the files that a start would make.
 
 use std::{collections::HashMap, os::unix::fs::MetadataExt};
 
@@ -11,7 +11,7 @@ use crate::{
     stack,
 };
 
-/// Adds up the files that would be made and filled, for each file system: each alone may fit.
+/// Adds up the files that would be made and filled, for each file system, since each file alone may fit.
 pub(super) fn room(settings: &Settings, report: &mut Report) -> Result<(), Failure> {
     let units = settings.target.iter().flat_map(|target| &target.unit);
     let mut wanted = Vec::new();
@@ -26,7 +26,7 @@ pub(super) fn room(settings: &Settings, report: &mut Report) -> Result<(), Failu
             log(cache);
         }
     }
-    // Units that have slices of one file name it once each.
+    // Count a file once, although each unit with a slice of it names it.
     let files = layers.iter().filter_map(|layer| match layer {
         Layer::File(file) if !file.read_only => Some(stack::options(file)),
         _ => None,

@@ -124,10 +124,10 @@ pub struct Moves {
 const ENDING: &str = ".volume";
 
 impl Moves {
-    /// What is in the state folder of these settings.
+    /// Reads the moves in the state folder of these settings.
     pub fn open(settings: &Settings) -> Result<Self, Failure> {
-        // Also of a node that takes part in the names no more: what has gone stays gone.
-        // The first look into the state folder at a start: nothing in one that others write to counts.
+        // Read also by a node without [names]: a volume that has moved away stays away. This is the first
+        // access to the state folder at a start, so first refuse one that others may write to.
         let folder = settings.state.as_ref().map(|state| state.join("moved"));
         for folder in [settings.state.as_ref(), folder.as_ref()].into_iter().flatten() {
             state_folder::check(folder)?;

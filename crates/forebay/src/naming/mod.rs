@@ -50,8 +50,8 @@ pub struct Naming {
     other: OnceLock<Visit>,
 }
 
-/// Takes a connection with the hello that came on it, and with its place. The place is to be kept once the
-/// caller has shown that it knows the secret.
+/// Takes over a connection that is not about names, with the hello that came on it, and with its place. Keep
+/// the place once the caller has proved that it knows the secret.
 pub type Visit = Box<
     dyn Fn(TcpStream, [u8; HELLO_BYTES], Arc<transport::Place>) -> BoxFuture<'static, ()>
         + Send
@@ -75,7 +75,7 @@ impl Naming {
         Ok(Some(naming))
     }
 
-    /// Checks the secret and the number that is kept, and says which number that is. Changes nothing.
+    /// Checks the secret and the stored number, and returns the number in words. Changes nothing.
     pub fn check(settings: &Settings) -> Result<String, Failure> {
         let Some(names) = &settings.names else { return Ok("there are none".to_owned()) };
         secret(names)?;
@@ -240,14 +240,14 @@ impl Naming {
         }
     }
 
-    /// Everything that is known once the seeds were asked. A volume that has just moved is then shown at its
-    /// new node; without the question its former node would be shown until the next beat.
+    /// Returns everything that is known after asking the seeds. A volume that has just moved is then shown at
+    /// its new node; without asking, its former node would be shown until the next beat.
     pub async fn known_by_seeds(&self) -> Known {
         self.ask_seeds().await;
         self.known()
     }
 
-    /// Everything that this process knows without asking others.
+    /// Returns everything that this process knows without asking others.
     fn known(&self) -> Known {
         let table = self.table.lock();
         let now = Instant::now();
@@ -347,7 +347,7 @@ mod tests {
 
     use super::*;
 
-    /// Settings of a process whose seed answers at this address.
+    /// Returns the settings of a process whose seed answers at this address.
     fn settings(folder: &std::path::Path, seed: SocketAddr) -> Settings {
         let secret = folder.join("secret");
         crate::whole_file::replace(&secret, b"a secret of all who take part\n").unwrap();
@@ -385,10 +385,11 @@ mod tests {
         assert!(known.nodes.iter().any(|node| node.volumes == [moved.clone()]), "{known:?}");
     }
 
-    /// They reconnect together, and each would wait for those before it and for the seeds.
+    /// The volumes reconnect at the same time. If each asked the seeds by itself, it would wait for all others
+    /// first.
     #[tokio::test]
     async fn reconnects_of_many_volumes_wait_once_for_seeds_that_are_silent() {
-        // It takes connections and says nothing.
+        // This seed accepts connections and never answers.
         let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let folder = tempfile::tempdir().unwrap();
         let settings = settings(folder.path(), silent.local_addr().unwrap());

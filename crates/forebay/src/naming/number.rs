@@ -25,7 +25,8 @@ pub fn load_or_make(path: &Path) -> Result<(Gln, u64), Failure> {
     Ok((random()?, 0))
 }
 
-/// What is in the file; `None` if there is none, and nothing beside it was kept under a number. Changes nothing.
+/// Reads the number from the file; `None` if there is no file and no record of a move beside it. Changes
+/// nothing.
 pub fn load(path: &Path) -> Result<Option<(Gln, u64)>, Failure> {
     match whole_file::read(path) {
         Ok(text) => {
@@ -36,7 +37,7 @@ pub fn load(path: &Path) -> Result<Option<(Gln, u64)>, Failure> {
                 )
             })
         }
-        // A node that is known by the number that it had decides about moves, and is asked for them by it.
+        // Do not make up a new number: other nodes ask this node about its moves by the number that it had.
         Err(error) if error.kind() == ErrorKind::NotFound && has_moved(path) => {
             let moved = path.with_file_name("moved");
             let (path, moved) = (path.display(), moved.display());
@@ -53,7 +54,8 @@ pub fn load(path: &Path) -> Result<Option<(Gln, u64)>, Failure> {
     }
 }
 
-/// Whether records of moves lie beside the file. An error of the system is left to who reads them.
+/// Returns true if records of moves lie beside the file. An I/O error counts as none: reading the records
+/// reports it.
 fn has_moved(path: &Path) -> bool {
     let entries = std::fs::read_dir(path.with_file_name("moved")).into_iter().flatten().flatten();
     entries.into_iter().any(|entry| entry.path().extension().is_some_and(|it| it == "volume"))

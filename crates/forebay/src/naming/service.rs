@@ -17,18 +17,18 @@ use transport::{Places, Reports};
 use super::{Naming, talk, talk::Failed};
 use crate::failure::Failure;
 
-/// A sign of life goes out so often: fifteen of them may be lost before a node is stale by default.
+/// The interval of the signs of life. By default a node is stale after fifteen lost ones.
 const BEAT: Duration = Duration::from_secs(2);
-/// Conversations at once, in all and with one address: they take milliseconds, and a stranger's at most 5 s
-/// and 64 KiB. With more, the caller that has waited longest of the address that has most is closed, unless
-/// it has shown by then that it knows the secret.
+/// The most conversations at once, in all and with one address. One takes milliseconds; a stranger's at most 5
+/// s and 64 KiB. Beyond that, the address with the most conversations loses the one that has waited longest,
+/// unless its caller has proved that it knows the secret.
 const CALLERS: usize = 64;
 const CALLERS_PER_ADDRESS: usize = 32;
-/// Events about refused callers of one address in ten seconds, and of all addresses.
+/// The most events about refused callers in ten seconds, of one address and of all addresses.
 const REPORTS: u32 = 1;
 const REPORTS_IN_ALL: u32 = 10;
 
-/// Listens; what listens, and everything else, ends when the result is dropped.
+/// Starts to listen. Dropping the result ends this and everything that belongs to it.
 pub async fn serve(
     naming: &Arc<Naming>,
     listen: &[SocketAddr],
@@ -45,7 +45,7 @@ pub async fn serve(
     Ok((tasks, bound))
 }
 
-/// Says what to do about an address for names that cannot be listened on.
+/// Returns the failure, with its remedy, for an address for names that cannot be listened on.
 pub fn cannot_listen(address: SocketAddr, error: &std::io::Error) -> Failure {
     Failure::new(format!("cannot listen for questions about names on {address}: {error}"))
         .remedy("change `listen` of [names]")
@@ -62,7 +62,7 @@ async fn accept(naming: Arc<Naming>, listener: TcpListener) {
             continue;
         };
         while conversations.try_join_next().is_some() {}
-        // None gives way where all have shown that they know the secret.
+        // If all callers have proved that they know the secret, none gives way, and the new one is closed.
         let place = callers.enter(address.ip(), CALLERS, CALLERS_PER_ADDRESS);
         let Some(place) = place.map(Arc::new) else { continue };
         let (naming, reports) = (Arc::clone(&naming), Arc::clone(&reports));

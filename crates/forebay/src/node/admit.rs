@@ -137,11 +137,11 @@ impl Node {
         Ok(come)
     }
 
-    /// The settings with all that has gone and come, and with the units that are not served because of their
+    /// Returns the settings with all moves applied, including the units that are not served because of their
     /// storage: these keep their names, files and records.
     fn settings_with_refused(&self) -> Settings {
         let mut settings = (*Arc::clone(&self.inner.lock().base)).clone();
-        // What is blocked was told of already.
+        // Moves that are blocked were reported before.
         let _ = self.moves.apply(&mut settings);
         settings
     }
@@ -211,7 +211,8 @@ impl Node {
             ))
             .remedy("raise `size` of its [accept] table, and reload"));
         }
-        // The old node removes the volume when it has come: the folder must not be lost after that.
+        // The old node removes the volume once it has arrived: after that, a power cut must not lose the
+        // folder.
         whole_file::make_folder(folder, 0o777).map_err(|error| no_file(folder, &error))?;
         let free = rustix::fs::statvfs(folder).map_err(|error| no_file(folder, &error.into()))?;
         let free = free.f_bavail.saturating_mul(free.f_frsize);
@@ -294,7 +295,7 @@ fn free_of(settings: &Settings, volume: &Described) -> Result<(), Failure> {
     Ok(())
 }
 
-/// That no unit of the settings has this file. A file that is missing may be on a disk that is not mounted.
+/// Fails if a unit of the settings has this file, even a missing one: its disk may not be mounted.
 fn free_of_file(settings: &Settings, file: &Path) -> Result<(), Failure> {
     let is_it = |layer: &Layer| matches!(layer, Layer::File(it) if it.path == file);
     for target in &settings.target {

@@ -175,12 +175,11 @@ impl Node {
         // A reload may have let others in meanwhile.
         self.lets_in_no_more(&come.volume)?;
         let redirect = self.redirect_for(&come.volume)?;
-        // From here on this may be the only copy: with its record, no start creates an empty file in its
-        // place.
+        // From here on this may be the only copy. With its record, no start creates an empty file in its place.
         let unit = format!("{}/{}", come.volume.target, come.volume.lun);
         let recorder = Records::of(&self.settings()).recorder(unit);
         recorder.look_at_volume(&come.file).map_err(Failure::from)?.keep(&file)?;
-        // The unit opens it anew.
+        // The unit opens the file again.
         drop(file);
         let state = self.settings().state.clone().ok_or_else(|| Failure::new("no state folder"))?;
         let identity = come.volume.identity();

@@ -62,7 +62,7 @@ impl Node {
     }
 }
 
-/// Says what is the matter after a claim could not be dropped, and what helps.
+/// Returns the message and the remedy after a claim could not be dropped.
 fn not_dropped(unit: &UnitName, error: &NotDropped) -> Failure {
     let first = match error {
         NotDropped::NotRolledBack(_) => "see to the log of the unit's cache",

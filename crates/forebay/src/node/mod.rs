@@ -64,7 +64,7 @@ pub struct Node {
     events: Events,
     /// Who is told of volumes, and asked.
     naming: Option<Arc<Naming>>,
-    /// Files that several units have slices of.
+    /// Files of which several units have slices.
     files: Files,
     /// Volumes that have gone and come.
     moves: Moves,
@@ -95,7 +95,7 @@ struct Inner {
     /// The settings in force: without volumes that have gone, with those that have come.
     settings: Arc<Settings>,
     targets: Vec<Served>,
-    /// Units that are not served, since their storage is not what it should be.
+    /// Units that are not served because of their storage, with the reasons.
     refused: Vec<refused::Refused>,
     /// Units that were opened with others of their common cache, and are not served yet.
     waiting: Vec<(UnitName, Opened)>,
@@ -256,7 +256,7 @@ impl Node {
         self.server.add(self.shown(settings, target)).map_err(Failure::settings)
     }
 
-    /// Opens a unit of a target; with it the others of its common cache.
+    /// Opens a unit of a target, together with the other units of its common cache.
     async fn open_one(
         &self,
         settings: &Settings,
@@ -306,8 +306,8 @@ impl Node {
         let is_paired = target.unit.iter().any(|unit| unit.pair().is_some());
         // Settings name none such: its volume is here, and not ours yet.
         let is_coming = target.unit.is_empty() && target.redirect.is_none();
-        // Hosts of a target without any unit are told to try again. Where other units of the target are
-        // served, the refused one is missing among them: a login is for all units of a target.
+        // A login is for all units of a target. If all of them are refused, hosts are told to try again; if
+        // some are served, hosts log in and do not find the refused ones.
         let is_refused = inner.refused.iter().any(|refused| refused.unit.target == target.name.0);
         let groups = settings.groups();
         let reached = groups.iter().filter(|group| target.is_reached_through(group));
@@ -321,16 +321,16 @@ impl Node {
         }
     }
 
-    /// Fails if an address of a portal cannot be listened on. Do this before any log is made or filled: that
-    /// may take minutes, and a start that fails must leave nothing changed. The addresses are given back: who
-    /// connects before its targets are served is refused.
+    /// Fails if an address of a portal cannot be listened on. Check this before any log is made or filled,
+    /// which may take minutes: a start that fails must leave nothing changed. The sockets are closed again, so
+    /// a host that connects before its targets are served is refused.
     fn check_portals(&self, settings: &Settings) -> Result<(), Failure> {
         let groups = settings.groups();
         let addresses = groups.iter().flat_map(|group| &group.portals).map(|(address, _)| *address);
         let bound = addresses.map(|address| {
             self.server.bind(address.0.into()).map_err(|error| cannot_listen(address, &error))
         });
-        // Held together: two of them may be in each other's way.
+        // Keep the sockets until the end: two of the addresses may exclude each other.
         bound.collect::<Result<Vec<_>, _>>().map(drop)
     }
 

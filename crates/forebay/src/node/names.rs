@@ -40,7 +40,7 @@ impl Node {
         naming.tell(addresses, entries);
     }
 
-    /// The nodes and volumes that the naming service knows, after its seeds were asked.
+    /// Returns the nodes and volumes that the naming service knows after asking its seeds.
     pub async fn known(&self) -> Result<Known, Failure> {
         Ok(self.naming()?.known_by_seeds().await)
     }

@@ -19,8 +19,7 @@ pub(super) struct Refused {
 }
 
 impl Node {
-    /// Notes that a unit is not served; with it all units of its common cache, which are opened
-    /// together.
+    /// Notes that a unit is not served, and with it all units of its common cache, which are opened together.
     pub(super) fn refuse(
         &self,
         settings: &Settings,
@@ -50,8 +49,8 @@ impl Node {
         leave_out(settings, &self.inner.lock().refused);
     }
 
-    /// Ends the start: takes the refused units out of the settings in force. Fails if no other unit is left
-    /// to serve.
+    /// Completes the start: removes the refused units from the settings in force. Fails if no other unit is
+    /// left to serve.
     pub(super) fn settle_refused(&self, settings: &Settings) -> Result<(), Failure> {
         let mut in_force = settings.clone();
         self.leave_out_refused(&mut in_force);
@@ -69,7 +68,7 @@ impl Node {
         Ok(())
     }
 
-    /// The refused units of a target.
+    /// Returns the refused units of a target.
     pub(super) fn refused_of(refused: &[Refused], target: &str) -> Vec<RefusedStatus> {
         let its = refused.iter().filter(|refused| refused.unit.target == target);
         its.map(|refused| RefusedStatus {

@@ -65,8 +65,8 @@ impl Node {
         Ok(changes)
     }
 
-    /// Opens the units that were refused before. Those that are refused again are taken out of `new`
-    /// and returned. The units of a common cache are opened at the start only.
+    /// Opens the units that were refused before. Removes from `new` and returns those that are refused again.
+    /// The units of a common cache are opened at the start only.
     async fn try_refused(&self, new: &mut Settings) -> Result<(Prepared, Vec<Refused>), Failure> {
         let (mut prepared, mut still_refused) = (Prepared::default(), Vec::new());
         let before = self.inner.lock().refused.clone();
@@ -284,8 +284,8 @@ pub(super) async fn put_away(removed: &[ServedUnit]) {
     }
 }
 
-/// Makes stable what was written to units that go, all at once: nobody can ask for it any more. Half an epoch
-/// of a gateway is left as it is: the flush would make it count.
+/// Makes the writes to removed units stable, all units at once: nobody can request that afterwards. Skips a
+/// unit with an unfinished epoch of a gateway: the flush would make half an epoch stable.
 async fn flush(units: &[ServedUnit]) {
     let flushed = units.iter().filter(|unit| !has_open_epoch(unit)).map(|unit| async {
         let result = match tokio::time::timeout(FLUSH_WITHIN, unit.opened.top.flush()).await {
@@ -299,8 +299,8 @@ async fn flush(units: &[ServedUnit]) {
     futures_util::future::join_all(flushed).await;
 }
 
-/// Returns true if the unflushed writes of a unit may be half an epoch of a claim's owner. The owner sends
-/// all of it again.
+/// Returns true if the unflushed writes of a unit may be half an epoch of the exclusive writer, which sends the
+/// whole epoch again.
 fn has_open_epoch(unit: &ServedUnit) -> bool {
     let is_claimed = unit.unit.claim_report().is_some_and(|claim| claim.is_held);
     is_claimed && unit.opened.top.geometry().epoch_blocks > 0

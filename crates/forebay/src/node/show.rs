@@ -16,7 +16,7 @@ use crate::{
 };
 
 impl Node {
-    /// Connections of initiators that have ended since the start.
+    /// Returns the number of initiator connections that have ended since the start.
     pub fn ended_connections(&self) -> u64 {
         self.server.ended_connections()
     }

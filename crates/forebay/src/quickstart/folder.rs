@@ -36,8 +36,9 @@ impl Folder {
         Ok(path)
     }
 
-    /// Settings of a node with one file of so many bytes, which is a consistent prefix of what the gateway's
-    /// hosts wrote at every moment. Its cache is small, so that reads at the end are answered by the file.
+    /// Returns the settings of a node with one file of `bytes`. At every moment the file is a consistent prefix
+    /// of what the gateway's hosts wrote. The node's cache is small, so that the reads at the end come from the
+    /// file.
     pub fn node_settings(&self, name: &str, bytes: u64) -> String {
         let image = quoted(&self.0.join("node.img"));
         let (log, state) = (quoted(&self.0.join("node.log")), quoted(&self.0.join("node.state")));

@@ -1,4 +1,4 @@
-//! The folder in which records of storage lie, one file for each recorded path.
+//! The folder of the records of storage, with one file for each recorded path.
 
 use std::{
     fs,
@@ -30,7 +30,7 @@ pub struct Records {
 /// Keeps records for one user of storage: a unit or a common cache.
 #[derive(Clone, Debug)]
 pub struct Recorder {
-    /// Where they are kept.
+    /// The records that this recorder writes to.
     pub records: Records,
     /// The unit as `TARGET/LUN`, or the common cache.
     pub used_by: String,
@@ -39,7 +39,7 @@ pub struct Recorder {
 }
 
 impl Records {
-    /// The records of these settings: in the `state` folder if there is one, else in a folder
+    /// Returns the records of these settings. They are in the `state` folder if there is one, else in a folder
     /// beside the settings file. Claims and reservations are kept in a `state` folder only.
     pub fn of(settings: &Settings) -> Self {
         Self {
@@ -50,7 +50,7 @@ impl Records {
         }
     }
 
-    /// The folder, which may not be there yet.
+    /// Returns the folder of the records, which may not exist yet.
     pub fn folder(&self) -> &Path {
         &self.folder
     }
@@ -60,14 +60,14 @@ impl Records {
         absolute(&self.config).ok()
     }
 
-    /// Keeps records for the user of that name.
+    /// Returns a recorder for the unit or common cache `used_by`.
     pub fn recorder(&self, used_by: impl Into<String>) -> Recorder {
         let used_by = used_by.into();
         Recorder { records: self.clone(), used_by, is_opened_at_start_only: false }
     }
 
-    /// The record of a path; none if nothing was ever opened there. A damaged record is an error:
-    /// it must not count as none.
+    /// Returns the record of a path; `None` if no storage was ever opened there. A damaged record is an error:
+    /// taken for no record, it would let a blank file replace the volume.
     pub fn load(&self, path: &Path) -> Result<Option<Record>, NotOpened> {
         let named = std::path::absolute(path).map_err(Failure::new)?;
         let path = resolved(&named).unwrap_or_else(|| named.clone());
@@ -93,7 +93,8 @@ impl Records {
         })
     }
 
-    /// The record of a path whose folder cannot be found, such as a link to a disk that is not mounted.
+    /// Finds a record by the path as written, if the folder of that path cannot be resolved: for example
+    /// through a link to a disk that is not mounted.
     fn by_name(&self, named: PathBuf) -> Option<Record> {
         if resolved(&named).is_some() {
             return None;
@@ -102,7 +103,7 @@ impl Records {
         self.all().into_iter().find(|record| record.named == named)
     }
 
-    /// Keeps a record; it is stable when this returns.
+    /// Writes a record; it is stable when this returns.
     pub fn keep(&self, record: &Record) -> Result<(), Failure> {
         let file = self.file(&record.path);
         let write = || {
@@ -137,7 +138,7 @@ impl Records {
         settings::forget_command(&self.config, path, loses_data)
     }
 
-    /// The file name is a hash: no part of a path that somebody chose gets into it.
+    /// The file name is a hash of the path, so that no text of a user's path becomes part of a file name.
     fn file(&self, path: &Path) -> PathBuf {
         let hash = Sha256::digest(path.as_os_str().as_encoded_bytes());
         let name: String = hash.iter().take(16).map(|byte| format!("{byte:02x}")).collect();
@@ -162,12 +163,12 @@ impl Records {
 }
 
 impl Recorder {
-    /// The same for a unit of a common cache, or for the cache itself.
+    /// Returns this recorder for a unit of a common cache, or for the common cache itself.
     pub fn in_common(self) -> Self {
         Self { is_opened_at_start_only: true, ..self }
     }
 
-    /// How the unit is opened again when its storage is back.
+    /// Returns the words for a message that say how to open the unit when its storage is back.
     pub(super) fn again(&self) -> &'static str {
         match self.is_opened_at_start_only {
             true => "start again (a reload does not open units of a common cache)",
@@ -182,13 +183,13 @@ impl Recorder {
     }
 }
 
-/// The failures to renew one record: one event when they begin and one when they end.
+/// Reduces the events about failed renewals of one record to one when the failures begin and one when they end.
 #[derive(Default)]
 pub(super) struct Renewal {
     has_failed: bool,
 }
 
-/// What is new about the renewal of a record.
+/// A change in the results of renewing one record.
 #[derive(Debug, Eq, PartialEq)]
 enum Turn {
     Fails,
@@ -232,15 +233,15 @@ fn logs(settings: &Settings) -> Vec<PathBuf> {
     paths.filter_map(|path| absolute(path).ok()).collect()
 }
 
-/// The path under which a file is recorded. Its folder is resolved, so that two names of one folder
-/// have one record. The last component is not: a link that leads nowhere, and a link to a device
-/// whose number changes with each boot, keep their records.
+/// Returns the path under which a file is recorded. Its folder is resolved, so that two names of one folder
+/// give one record. The last component is not resolved: a dangling link, and a link to a device whose number
+/// changes with each boot, keep their records.
 pub fn absolute(path: &Path) -> Result<PathBuf, Failure> {
     let path = std::path::absolute(path).map_err(Failure::new)?;
     Ok(resolved(&path).unwrap_or(path))
 }
 
-/// The path with its folder resolved; none if there is no such folder.
+/// Resolves the folder of a path; `None` if the folder does not exist.
 fn resolved(path: &Path) -> Option<PathBuf> {
     Some(path.parent()?.canonicalize().ok()?.join(path.file_name()?))
 }
@@ -262,7 +263,7 @@ fn read(bytes: &[u8]) -> Option<Record> {
 }
 
 /// More than a record needs: two to four paths of 4096 bytes (PATH_MAX), each byte at most six in JSON, and
-/// some hundred bytes beside them.
+/// some hundred bytes more.
 const MOST_BYTES: u64 = 128 << 10;
 /// The extension of a record's file.
 const EXTENSION: &str = "storage";

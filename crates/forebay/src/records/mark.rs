@@ -1,5 +1,5 @@
-//! The random id of a volume file, in an extended attribute: it goes along when the file is renamed,
-//! and two volumes never have the same.
+//! The random id of a volume file, in an extended attribute. A renamed file keeps its id, and two recorded
+//! volumes never have the same one.
 
 use std::{io, os::fd::AsFd, path::Path};
 
@@ -10,14 +10,14 @@ use rustix::{
 
 use crate::failure::Failure;
 
-/// The id of an open file; none if it has none, or if its file system keeps none.
+/// Returns the id of an open file; `None` if it has none, or if its file system keeps none.
 pub(super) fn of(file: impl AsFd) -> Option<String> {
     let mut value = [0; MOST_BYTES];
     let length = fgetxattr(file, ATTRIBUTE, &mut value).ok()?;
     id(&value[..length])
 }
 
-/// The id of the file at a path, which may be another file by the time it is opened.
+/// Returns the id of the file at a path. Another file may be there by the time the path is opened.
 pub(super) fn at(path: &Path) -> Option<String> {
     let mut value = [0; MOST_BYTES];
     let length = getxattr(path, ATTRIBUTE, &mut value).ok()?;
@@ -30,23 +30,23 @@ fn id(value: &[u8]) -> Option<String> {
     is_id.then(|| text.to_owned())
 }
 
-/// Gives an open file an id, stable when this returns. None where the file system keeps no extended
-/// attributes. The path is for messages.
+/// Gives an open file an id, which is stable when this returns. Returns `None` if the file system keeps no
+/// extended attributes. The path is for messages.
 pub(super) fn put(file: impl AsFd, path: &Path, id: String) -> Result<Option<String>, Failure> {
     match fsetxattr(&file, ATTRIBUTE, id.as_bytes(), XattrFlags::empty()) {
         Ok(()) => {}
-        // A file system without them, one that has no room for them, a device node.
+        // The file system has no extended attributes or no room for one, or this is a device node.
         Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::PERM | Errno::ACCESS | Errno::NOSPC) => {
             return Ok(None);
         }
         Err(error) => return Err(cannot(path, &error.into())),
     }
-    // Otherwise a start after a power cut would find a file without an id and warn of it.
+    // Without this sync, a start after a power cut could find a file without an id and warn of it.
     fsync(&file).map_err(|error| cannot(path, &error.into()))?;
     Ok(Some(id))
 }
 
-/// A new id.
+/// Returns a new id.
 pub(super) fn random() -> Result<String, Failure> {
     let mut bytes = [0; 16];
     getrandom::fill(&mut bytes)
@@ -62,7 +62,6 @@ fn cannot(path: &Path, error: &io::Error) -> Failure {
     .remedy("see to its file system")
 }
 
-/// The attribute's name.
 const ATTRIBUTE: &str = "user.forebay.volume";
-/// More than an id has: a longer value is none.
+/// Longer than any id: a longer value is not an id.
 const MOST_BYTES: usize = 64;

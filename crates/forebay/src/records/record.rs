@@ -1,4 +1,4 @@
-//! One record of storage.
+//! The record of one volume file, device or cache log.
 
 use std::path::{Path, PathBuf};
 
@@ -13,9 +13,9 @@ pub struct Record {
     /// link leads nowhere, the record is found by this path.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub named: Option<PathBuf>,
-    /// The unit (`TARGET/LUN`) or the common cache that used it.
+    /// The unit (`TARGET/LUN`) or the common cache that used the storage.
     pub used_by: String,
-    /// The absolute path of the settings file whose unit used it; none in records of earlier versions.
+    /// The absolute path of the settings file of that user; `None` in records of earlier versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub settings: Option<PathBuf>,
     /// Local time of the last opening. People read it; nothing is decided by it.
@@ -31,19 +31,19 @@ pub struct Record {
 pub enum Storage {
     /// A file or block device with the blocks of a volume.
     Volume(VolumeIdentity),
-    /// The log of a cache, or one half of its mirror.
+    /// The log of a cache, or one leg of its mirror.
     Log(LogIdentity),
 }
 
 /// The properties by which the file or device of a volume is recognized.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 pub struct VolumeIdentity {
-    /// Its size.
+    /// Size in bytes.
     pub bytes: u64,
-    /// Its file system had given it blocks: something was written to it. Never true of a device.
+    /// The file system has allocated blocks to it, so something was written. Never true of a device.
     pub is_written: bool,
-    /// The random id in its extended attribute, in hexadecimal digits; none where the file system
-    /// keeps no such attributes.
+    /// The random id in its extended attribute, in hexadecimal digits; `None` if the file system keeps no such
+    /// attributes.
     pub id: Option<String>,
     /// Device number of its file system.
     pub device: u64,
@@ -56,21 +56,22 @@ pub struct VolumeIdentity {
 pub struct LogIdentity {
     /// The instance id in its superblocks, in hexadecimal digits.
     pub instance: String,
-    /// It was stopped when the volume below had everything.
+    /// The far volume had everything when the log was last stopped, or when a cache that does not write back
+    /// opened it.
     pub is_drained: bool,
-    /// It was put away to be taken up on another host.
+    /// The log was exported, to be adopted on another host.
     pub is_exported: bool,
-    /// Bytes that only the log had when this was noted; more may have come since.
+    /// Bytes that only the log held when this was noted; more may have come since.
     pub dirty_bytes: u64,
     /// Local time at which the record was written. For people only: no decision depends on the clock.
     pub noted: String,
-    /// Path of the other half of a mirrored log.
+    /// Path of the other leg of a mirrored log.
     #[serde(default)]
     pub mirror: Option<PathBuf>,
 }
 
 impl Record {
-    /// Returns true if acknowledged data may be lost with this storage.
+    /// Returns true if the storage may hold acknowledged data that would be lost with it.
     pub fn may_hold_data(&self) -> bool {
         match &self.storage {
             Storage::Volume(_) => true,
@@ -78,7 +79,7 @@ impl Record {
         }
     }
 
-    /// Path of the other half of a mirrored log.
+    /// Returns the path of the other leg of a mirrored log.
     pub fn mirror(&self) -> Option<&Path> {
         match &self.storage {
             Storage::Log(log) => log.mirror.as_deref(),
@@ -87,7 +88,7 @@ impl Record {
     }
 }
 
-/// The local time of day, for people.
+/// Returns the local time, for people.
 pub fn now() -> String {
     jiff::Zoned::now().strftime("%Y-%m-%dT%H:%M:%S%:z").to_string()
 }
@@ -96,7 +97,7 @@ pub fn now() -> String {
 mod tests {
     use super::*;
 
-    /// `docs/formats/state.md` names these fields: a record of today is read by later versions.
+    /// `docs/formats/state.md` names these fields: later versions must read the records of this one.
     #[test]
     fn the_json_of_a_record_has_the_documented_fields() {
         let log = LogIdentity {

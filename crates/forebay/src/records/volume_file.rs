@@ -33,7 +33,7 @@ pub struct VolumeRecord {
     named: PathBuf,
     /// The record of the volume, if there is one.
     before: Option<Record>,
-    /// There is no record, but the file was recorded or written once.
+    /// The record is missing, although the file has an id or holds data.
     is_record_missing: bool,
 }
 
@@ -41,7 +41,7 @@ pub struct VolumeRecord {
 pub struct KeptVolume {
     recorder: Recorder,
     record: Mutex<Record>,
-    /// The volume. A file that lost its name meanwhile is still the recorded one.
+    /// The open volume. A file that was renamed or deleted while open is still the recorded one.
     file: Weak<FileVolume>,
 }
 
@@ -60,10 +60,10 @@ struct Found {
 enum Verdict {
     /// It is the recorded volume, perhaps larger.
     Same,
-    /// It has the recorded size, and nothing tells whether it is the recorded volume: a copy that was
-    /// put back has no id.
+    /// The size agrees, but neither id nor inode proves that it is the recorded volume. A copy that was put
+    /// back looks like this.
     Unmarked,
-    /// It is not the recorded volume, or not all of it.
+    /// It is another volume, or the recorded one cut short. The text completes "the volume PATH of USER ...".
     Wrong(String),
 }
 
@@ -148,11 +148,11 @@ impl VolumeRecord {
         }
     }
 
-    /// Records the volume, which is open and locked by now: stable when this returns, and before
-    /// anything of it is served.
+    /// Records the volume, which must be open and locked. The record is stable when this returns; call this
+    /// before the volume is served.
     pub fn keep(self, file: &Arc<FileVolume>) -> Result<Arc<KeptVolume>, NotOpened> {
         let mut found = Found::of(file).map_err(|error| cannot_look(&self.path, &error))?;
-        // Another file may have taken the name between the look and the opening.
+        // Another file may have been put at this path between `look_at_volume` and the opening.
         if let Some(before) = &self.before
             && let Verdict::Wrong(what) = self.judge(before, &found)
         {
@@ -176,8 +176,8 @@ impl VolumeRecord {
     }
 }
 
-/// The id of a file that is to be recorded at `path`. A file keeps the id it has, unless it is a copy
-/// of another recorded volume, which still has that id.
+/// Returns the id for a file that is to be recorded at `path`. A file keeps its id, unless it is a copy of
+/// another recorded volume that still has that id: then it gets a new one.
 fn own_id(
     recorder: &Recorder,
     file: impl AsFd,
@@ -201,8 +201,8 @@ fn own_id(
 }
 
 impl KeptVolume {
-    /// Checks the file until something was written to it, and records that then. From then on a blank file of
-    /// the same size is refused in its place.
+    /// Polls the file until it holds data, and records that. From then on a start refuses a blank file of the
+    /// same size in its place.
     pub fn note_first_write(self: &Arc<Self>) {
         if self.record.lock().volume().is_written {
             return;
@@ -251,7 +251,7 @@ impl KeptVolume {
 }
 
 impl Record {
-    /// The volume that it is about; of another kind of storage nothing is known.
+    /// Returns the recorded volume; an empty identity if the record is of a log.
     fn volume(&self) -> VolumeIdentity {
         match &self.storage {
             Storage::Volume(volume) => volume.clone(),
@@ -261,7 +261,7 @@ impl Record {
 }
 
 impl Found {
-    /// The file or device at a path; none if there is none.
+    /// Examines the file or device at a path; `None` if nothing is there.
     fn at(path: &Path) -> io::Result<Option<Self>> {
         let found = match fs::metadata(path) {
             Err(error) if is_absent(&error) => return Ok(None),
@@ -273,7 +273,7 @@ impl Found {
         Ok(Some(Self::file(&found, mark::at(path))))
     }
 
-    /// An open one.
+    /// Examines an open file or device.
     fn of(file: impl AsFd) -> io::Result<Self> {
         let file = File::from(file.as_fd().try_clone_to_owned()?);
         let found = file.metadata()?;
@@ -284,9 +284,9 @@ impl Found {
     }
 
     fn device(mut device: &File) -> io::Result<Self> {
-        // A device says 0 in its metadata; its end tells.
+        // The metadata of a block device give length 0, so seek to its end.
         let bytes = device.seek(SeekFrom::End(0))?;
-        // Node and numbers may change with each boot.
+        // The device node and its numbers may change with each boot, so they identify nothing.
         let (id, device, inode) = (None, 0, 0);
         let (is_written, is_device) = (false, true);
         Ok(Self { bytes, is_written, id, device, inode, is_device })
@@ -328,8 +328,8 @@ fn judge(was: &VolumeIdentity, found: &Found, path: &Path, all: &[Record]) -> Ve
             Some(owner) => return Verdict::Wrong(format!("was replaced by {owner}")),
             None => false,
         },
-        // Without ids the inode is the best there is. A file that has lost its id is another one: a
-        // file system uses the number of a deleted file again.
+        // Without ids, only the inode identifies a file. If only the record has an id, do not trust the inode:
+        // a file system reuses the inode number of a deleted file.
         (None, None) => found.is_device || (was.device, was.inode) == (found.device, found.inode),
         (Some(_), None) => false,
     };

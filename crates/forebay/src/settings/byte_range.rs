@@ -4,8 +4,8 @@ use std::fmt;
 
 use crate::quantity::Size;
 
-/// Bytes from `start` on: `end` is behind the last, `u64::MAX` stands for the end of the file wherever that
-/// is.
+/// The bytes from `start` up to, not including, `end`. `u64::MAX` as `end` stands for the end of the file,
+/// wherever that is.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct ByteRange {
     start: u64,
@@ -13,7 +13,7 @@ pub struct ByteRange {
 }
 
 impl ByteRange {
-    /// `size` bytes from `start` on; all up to the end of the file without a size.
+    /// Returns the range of `size` bytes from `start` on; without a size, up to the end of the file.
     pub fn new(start: u64, size: Option<u64>) -> Self {
         let end = size.and_then(|size| start.checked_add(size)).unwrap_or(u64::MAX);
         Self { start, end }

@@ -331,7 +331,7 @@ fn a_node_that_takes_moved_volumes_needs_no_target() {
     };
     assert_eq!(ports(accept), [3260]);
     assert_eq!(ports(&format!("{accept}{portal}")), [2]);
-    // Where targets have portals of their own, nobody has asked for the default of `listen`.
+    // If targets have portals of their own, the default of `listen` opens none.
     let own = "[[target]]\nname='iqn.a:own'\nredirect='h'\nlisten=['127.0.0.1:4']\n";
     assert_eq!(ports(&format!("{accept}{own}")), [4]);
     assert_eq!(ports(&format!("listen=['127.0.0.1:5']\n{accept}{own}")), [5, 4]);

@@ -150,7 +150,7 @@ pub struct Remote {
     pub ping_interval: Span,
     /// How long a start waits for a far side that is away, where nothing local knows the volume.
     pub start_timeout: Span,
-    /// Whether the command line has said all this instead of a settings file.
+    /// Where the user has given these values: on the command line or in a settings file.
     #[serde(skip)]
     pub named: Named,
 }
@@ -348,7 +348,7 @@ pub struct Cache {
     pub destage_rates: Vec<Hours>,
     /// Age at which dirty data is destaged even if requests never pause.
     pub dirty_age: Span,
-    /// A write that finds the log full is held for so long before it ends in BUSY; 0: it ends at once.
+    /// A write that finds the log full is held for this long before it ends in BUSY; 0: it ends at once.
     pub busy_after: Span,
     /// The second read tier: a file or block device for what leaves memory.
     pub read_tier: Option<PathBuf>,
@@ -364,10 +364,10 @@ pub struct Cache {
     /// since it holds once.
     #[serde(skip)]
     pub takes_over: bool,
-    /// The folder where the log's confirmed writes are noted: not to be set here.
+    /// The folder where the log's confirmed writes are noted. The program sets it, not the file.
     #[serde(skip)]
     pub state: Option<PathBuf>,
-    /// The settings file, for the commands in messages: not to be set here.
+    /// The settings file, for the commands in messages. The program sets it, not the file.
     #[serde(skip)]
     pub config: PathBuf,
 }

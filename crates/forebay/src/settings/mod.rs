@@ -76,7 +76,7 @@ pub struct Settings {
     pub common_cache: Vec<CommonCache>,
     /// The targets.
     pub target: Vec<Target>,
-    /// The file that they were read from.
+    /// The file that the settings were read from.
     #[serde(skip)]
     pub file: PathBuf,
 }
@@ -89,7 +89,7 @@ pub struct Iscsi {
     pub max_connections: u32,
     /// Connections that have not logged in yet.
     pub max_logins: u32,
-    /// Of these, from one address.
+    /// Connections from one address that have not logged in yet.
     pub max_logins_per_address: u32,
     /// Discovery sessions at once.
     pub max_discovery_sessions: u32,
@@ -97,8 +97,8 @@ pub struct Iscsi {
     pub max_discovery_sessions_per_address: u32,
     /// Time without a request after which a discovery session is closed.
     pub discovery_timeout: Span,
-    /// Bytes that writes may hold, of all sessions together, while they wait for commands before
-    /// them or for their own data.
+    /// Bytes that the data of writes may take, of all sessions together, while the writes wait for earlier
+    /// commands or for the rest of their data.
     pub waiting_data: Size,
     /// The hashes of CHAP that are accepted, most wanted first.
     pub chap: Vec<Chap>,
@@ -391,8 +391,8 @@ impl Settings {
         }
     }
 
-    /// The folder for records of storage and of confirmed writes: the `state` folder if there is one, else
-    /// a folder beside the settings file. Claims and reservations are kept in a `state` folder only.
+    /// Returns the folder for records of storage and of confirmed writes: the `state` folder if there is one,
+    /// else a folder beside the settings file. Claims and reservations are kept in a `state` folder only.
     pub fn records_folder(&self) -> PathBuf {
         records_folder(self.state.as_deref(), &self.file)
     }
@@ -403,19 +403,19 @@ fn records_folder(state: Option<&Path>, file: &Path) -> PathBuf {
     lasting(&state.map_or_else(beside, Path::to_owned))
 }
 
-/// The path as it holds for each working directory.
+/// Returns the path in absolute form, which holds in each working directory.
 fn lasting(path: &Path) -> PathBuf {
     std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
 }
 
-/// The command that removes the record of a path, where this is the settings file.
+/// Returns the command that removes the record of a path that the settings file `config` names.
 pub fn forget_command(config: &Path, path: &Path, loses_data: bool) -> String {
     let lose = if loses_data { " --lose-data" } else { "" };
     let (path, config) = (lasting(path), lasting(config));
     format!("forebay forget {} --config {}{lose}", quoted(&path), quoted(&config))
 }
 
-/// The folder for records where the settings name no `state`.
+/// The name of the folder for records if the settings name no `state`.
 const BESIDE_SETTINGS: &str = "forebay-state";
 
 impl Cache {

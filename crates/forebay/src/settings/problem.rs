@@ -130,7 +130,7 @@ impl From<Problem> for Failure {
     }
 }
 
-/// Says how to write a value as a list of one element.
+/// Returns in words how to write a value as a list of one element.
 fn as_list(key: &KeyPath, value: Option<&str>) -> String {
     let name = key.0.iter().rev().find_map(|step| match step {
         Step::Key(name) => Some(name.as_str()),

@@ -235,7 +235,7 @@ fn iscsi(at: &KeyPath, iscsi: &Iscsi) -> Checked {
     range(at, "max_discovery_sessions_per_address", own, 1, most)?;
     let idle = iscsi.discovery_timeout;
     range(at, "discovery_timeout", idle, Span::seconds(1), Span::seconds(3600))?;
-    // Less would leave no shares beside the room for the longest writes, 64 MiB.
+    // A smaller value leaves no shares beside the room for the longest writes, 64 MiB.
     range(at, "waiting_data", iscsi.waiting_data, Size::mib(128), Size::mib(1 << 20))?;
     chap(&iscsi.chap, at)?;
     range(at, "queue_depth", iscsi.queue_depth, 1, 1024)?;
@@ -475,7 +475,7 @@ fn stack<'a>(unit: &'a Unit, at: &KeyPath, files: &mut UsedFiles<'a>) -> Checked
     Ok(())
 }
 
-/// A file of which the unit has a slice, as others may have.
+/// Checks a file of which the unit has a slice; other units may have other slices.
 fn file_part<'a>(
     (file, slice): (&'a File, &Slice),
     at: &KeyPath,

@@ -1,4 +1,4 @@
-//! Which files the settings name, so that none is used twice: a unit has a whole file, or a slice of it that
+//! The files that the settings name. A file is used once: a unit has a whole file, or a slice of it that
 //! belongs to no other unit.
 
 use std::{collections::HashMap, path::Path};
@@ -9,7 +9,7 @@ use super::{
     rule::{Checked, required, wrong},
 };
 
-/// The files of one settings file, with the places that name them.
+/// The files of one settings file, with the keys that name them.
 #[derive(Default)]
 pub(super) struct UsedFiles<'a>(HashMap<&'a str, Vec<Use<'a>>>);
 
@@ -64,7 +64,7 @@ impl<'a> UsedFiles<'a> {
     }
 }
 
-/// A path that is required, of a file that nothing else uses.
+/// Requires a path, and that nothing else uses its file.
 pub(super) fn path<'a>(
     at: &KeyPath,
     name: &str,
@@ -76,15 +76,15 @@ pub(super) fn path<'a>(
 }
 
 impl Slice {
-    /// The bytes that it has of what is below it.
+    /// Returns the bytes of the layer below that the slice covers.
     pub fn range(&self) -> ByteRange {
         ByteRange::new(self.start.0, self.size.map(|size| size.0))
     }
 }
 
 impl Unit {
-    /// The file at the bottom and the slice right above it, if that is what the unit is made of. Such a file
-    /// may have slices of several units.
+    /// Returns the file at the bottom and the slice directly above it, if the unit begins with these. Several
+    /// units may have slices of such a file.
     pub fn file_part(&self) -> Option<(&File, &Slice)> {
         match &self.stack[..] {
             [Layer::File(file), Layer::Slice(slice), ..] => Some((file, slice)),

@@ -25,7 +25,7 @@ enum Level {
 }
 
 impl Level {
-    /// Returns the level for a log that is so full. `refuses`: hosts got BUSY since the last check.
+    /// Returns the level for a log that is `percent` full. `refuses`: hosts got BUSY since the last check.
     fn of(percent: u64, refuses: bool) -> Self {
         match percent {
             100.. => Self::Full,
@@ -37,9 +37,9 @@ impl Level {
     }
 }
 
-/// The level that was told. The event of a level is not repeated before the log has been emptier than
-/// [`ROOM_AGAIN`] for [`ROOM_FOR`]: each destage round frees an eighth of a full log, and the next writes fill
-/// it again within seconds; a large write finds a small log full though it is half empty.
+/// The level that was reported. Its event is not repeated before the log has been below [`ROOM_AGAIN`] for
+/// [`ROOM_FOR`]: each destage round frees an eighth of a full log, and the next writes fill it again within
+/// seconds; a large write finds a small log full although it is half empty.
 #[derive(Default)]
 struct Fill {
     level: Level,
@@ -47,7 +47,7 @@ struct Fill {
 }
 
 impl Fill {
-    /// Returns the level if an event must tell it now.
+    /// Returns the level if an event must report it now.
     fn look(&mut self, percent: u64, refuses: bool, now: Instant) -> Option<Level> {
         if percent >= ROOM_AGAIN || refuses {
             self.has_room_since = None;
@@ -65,7 +65,7 @@ impl Fill {
 /// For how long the session with a far volume has been lost or silent, and why.
 type LinkTrouble = Option<(Duration, Arc<str>)>;
 
-/// The conditions of the far volume that were told.
+/// The conditions of the far volume that were reported.
 #[derive(Default)]
 struct FarSide {
     is_away: bool,
@@ -74,7 +74,7 @@ struct FarSide {
     failed: Option<(Instant, u64)>,
 }
 
-/// Beginning or end of a condition of the far volume.
+/// The beginning or the end of a condition of the far volume.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Change {
     Away,
@@ -103,8 +103,8 @@ impl FarSide {
         changes
     }
 
-    /// Calls that succeed do not end the condition by themselves: one that is answered may come between two
-    /// rounds of destage that fail, and may be for another volume of a common cache.
+    /// Returns true if the far volume answers again. Calls that succeed do not suffice: one may succeed between
+    /// two destage rounds that fail, and may be for another volume of a common cache.
     fn answers(&self, counted: &Statistics, link: &LinkTrouble, now: Instant) -> bool {
         let is_over = |(at, rounds)| counted.rounds > rounds || now - at >= QUIET;
         link.is_none() && counted.lower_away_ms.is_none() && self.failed.is_none_or(is_over)
@@ -112,7 +112,7 @@ impl FarSide {
 }
 
 fn is_away(counted: &Statistics, link: &LinkTrouble) -> bool {
-    // A far volume that works on a long flush answers pings meanwhile.
+    // A far volume that is busy with a long flush still answers pings, so allow it more time.
     let limit = if counted.lower_is_silent { LONGEST_ANSWER } else { AWAY_AFTER };
     let failing = counted.lower_away_ms.map(Duration::from_millis);
     failing.is_some_and(|time| time >= limit)
@@ -230,7 +230,7 @@ impl Told<'_> {
         }
     }
 
-    /// Says what gives the log room in this state.
+    /// Returns in words what gives the log room in this state.
     fn remedy(&self) -> String {
         let counted = self.counted;
         let first = if self.link.is_some() || counted.lower_away_ms.is_some() {
@@ -258,21 +258,20 @@ impl Told<'_> {
 
 /// The percentage below which a log that was filling has room again.
 const ROOM_AGAIN: u64 = 70;
-/// For so long the log must have been below [`ROOM_AGAIN`]: twice the longest pause of destage between two
-/// tries.
+/// How long the log must have been below [`ROOM_AGAIN`]: twice the longest pause of destage between two tries.
 const ROOM_FOR: Duration = Duration::from_secs(10);
-/// The percentage from which a refusal with BUSY is counted as one for want of room.
+/// The percentage from which a refusal with BUSY counts as one for lack of room.
 const NEARLY: u64 = 90;
-/// A far volume that fails every call, or does not answer pings, for so long gets an event. Hosts do not
+/// A far volume that fails every call, or does not answer pings, for this long gets an event. Hosts do not
 /// notice so short a time, and one lost call does not take so long.
 const AWAY_AFTER: Duration = Duration::from_secs(2);
-/// A far volume that answers pings may take so long for one call: half a minute is the time after which hosts
+/// A far volume that answers pings may take this long for one call: half a minute is the time after which hosts
 /// abort a command. A flush of several seconds is usual on a busy disk.
 const LONGEST_ANSWER: Duration = Duration::from_secs(30);
-/// Without a complete round of destage, a far volume that failed calls answers again when none has failed for
-/// so long: several of the pauses of 5 s between two rounds that fail.
+/// Without a complete destage round, a far volume that failed calls counts as answering again when no call has
+/// failed for this long: several of the pauses of 5 s between two rounds that fail.
 const QUIET: Duration = Duration::from_secs(30);
-/// A log of 64 GiB at 1 GB/s goes from 80 % to full in 13 s.
+/// The interval of the checks: a log of 64 GiB at 1 GB/s goes from 80 % to full in 13 s.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
@@ -313,11 +312,11 @@ mod tests {
         assert_eq!(told, expected);
     }
 
-    /// One look: milliseconds for which calls have failed, whether that is silence only, milliseconds for
+    /// One check: milliseconds for which calls have failed, whether that is silence only, milliseconds for
     /// which destage is refused, complete rounds, and seconds for which the link is down.
     type Look = (Option<u64>, bool, Option<u64>, u64, Option<u64>);
 
-    /// The seconds at which changes are told, of one look a second.
+    /// Returns the changes that one check a second reports, each with its second.
     fn told(looks: impl IntoIterator<Item = Look>) -> Vec<(u64, Change)> {
         let (mut far, begun) = (FarSide::default(), Instant::now());
         let mut told = Vec::new();

@@ -60,8 +60,8 @@ pub const RELEASED_WITHIN: Duration = Duration::from_secs(2);
 /// How often to look whether they are free.
 pub const LOOK_EVERY: Duration = Duration::from_millis(10);
 
-/// Opens a volume file or device to serve it. Refuses one that does not agree with its record, and
-/// makes a new file only where none is recorded. One that is only read is not recorded.
+/// Opens a volume file or device to serve it. Fails if it does not agree with its record. Creates a file only
+/// where none is recorded. A file that is only read is not recorded.
 pub async fn open_recorded(
     settings: &File,
     recorder: &Recorder,
@@ -80,8 +80,8 @@ pub async fn open_recorded(
     Ok((volume, Some(kept)))
 }
 
-/// A volume that cannot be opened keeps its own unit from being served, and no others. A wrong setting keeps the
-/// process from starting.
+/// Decides how far an error reaches. A volume that cannot be opened keeps only its own unit from being served;
+/// a wrong setting ends the start.
 fn not_opened(error: &OpenError) -> NotOpened {
     let failure = refusal(error);
     match error {
@@ -100,7 +100,7 @@ pub async fn open(options: Options) -> Result<FileVolume, Failure> {
     try_open(options).await?.map_err(|error| refusal(&error))
 }
 
-/// Opens half of the log of a pair, which takes no more writes when its file is lost.
+/// Opens one mirror leg of the log of a pair. Once its file is lost, it refuses writes.
 pub async fn open_half(options: Options) -> Result<Arc<FileVolume>, Failure> {
     let file = Arc::new(open(options).await?);
     watch::fence(&file);
@@ -126,7 +126,7 @@ async fn open_once(options: Options) -> Result<Result<FileVolume, OpenError>, Fa
     let mut told = 0;
     let mut is_filled = false;
     let mut progress = move |done: u64, all: u64| {
-        // A file that has all its blocks already is not filled: the first call says that it is done.
+        // Report nothing for a file that has all its blocks already: its first call says that it is done.
         is_filled |= done < all;
         let tenth = done * 10 / all.max(1);
         if is_filled && tenth > told {

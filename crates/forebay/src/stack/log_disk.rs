@@ -17,7 +17,7 @@ use crate::{
     settings::Cache,
 };
 
-/// The file or device of a log, or those of the halves that are there.
+/// The open file or device of a log; of a mirrored log, one entry for each leg, `None` for a missing one.
 type Files = Arc<Mutex<Vec<Option<Arc<FileVolume>>>>>;
 
 /// The log disk of a cache.
@@ -29,8 +29,8 @@ pub struct LogDisk {
 }
 
 impl LogDisk {
-    /// Opens it, or makes it. Of a mirror one half may be missing. A file or device that cannot be used keeps only the
-    /// units of this cache from being served.
+    /// Opens or creates the log disk. One leg of a mirror may be missing. A file or device that cannot be used
+    /// keeps only the units of this cache from being served.
     pub async fn open(settings: &Cache) -> Result<Self, NotOpened> {
         let settings = settings.clone();
         let Some(second) = &settings.log_mirror else {
@@ -143,12 +143,13 @@ impl LogDisk {
         )
     }
 
-    /// Starts the check of the log's file, which reports a lost file to the cache. A lost mirror leg accepts
-    /// no writes instead, and the mirror goes on with the other one; the cache hears of the last one.
+    /// Starts the check of the log's file, which reports a lost file to the cache. A lost mirror leg only
+    /// refuses writes, and the mirror continues with the other leg; the cache is told when the last leg is
+    /// lost.
     pub fn watch(&self, cache: &Arc<::cache::Cache>) {
         match &self.mirror {
             None => self.present().iter().for_each(|file| watch::log(cache, file)),
-            // The half of a pair is checked where it is opened, and the partner has the other one.
+            // The local leg of a pair's log is checked where it is opened; the partner has the other one.
             Some(_) if self.present().is_empty() => {}
             Some(mirror) => {
                 let halves = (Arc::downgrade(mirror), Arc::clone(&self.files));
@@ -192,14 +193,14 @@ impl LogDisk {
     }
 }
 
-/// Reports a mirrored log to its cache as lost when no half that has everything is left under its name. The open files
-/// take writes again then: the cache acknowledges none because of them, and destage can send everything.
+/// Reports a mirrored log to its cache as lost when no leg with all data is left under its name. The open files
+/// then accept writes again: the cache acknowledges none because of them, and destage can send everything.
 async fn watch_halves(cache: Weak<::cache::Cache>, (mirror, files): (Weak<Mirror>, Files)) {
     let mut is_lost = false;
     loop {
         tokio::time::sleep(LOOK_EVERY).await;
         let (Some(cache), Some(mirror)) = (cache.upgrade(), mirror.upgrade()) else { return };
-        // An exported log takes nothing any more, and is about to be moved away.
+        // An exported log takes no more writes, and its files are about to be moved away.
         if matches!(cache.holding(), Holding::Refused(_)) {
             continue;
         }
@@ -235,7 +236,8 @@ async fn watch_halves(cache: Weak<::cache::Cache>, (mirror, files): (Weak<Mirror
                  and restart it then"
             );
         }
-        // Each time: another check may refuse their writes later than this one has noticed.
+        // Repeat this at each check: the check of a single leg may fence its writes later than this one has
+        // noticed the loss.
         halves.iter().flatten().for_each(|file| file.unfence());
     }
 }

@@ -78,11 +78,11 @@ pub struct Part {
 /// What a layer can be asked for beside reads and writes.
 enum Handle {
     Nothing,
-    /// With the record of what it lies on; none if it is only read.
+    /// With the record of the file; `None` if the file is only read.
     File(Arc<FileVolume>, Option<Arc<KeptVolume>>),
-    /// A file that others may have slices of, too.
+    /// A file of which other units may have slices, too.
     FilePart(Arc<FilePart>),
-    /// `true`: it reaches to the end of what is below.
+    /// True if the slice extends to the end of the layer below.
     Slice(Arc<SliceVolume>, bool),
     Counters(Arc<Counters>),
     Remote(Arc<RemoteVolume>),
@@ -223,7 +223,8 @@ impl<'a> Building<'a> {
                         }
                         (Some(cache), _) => {
                             if !log_disk::exists(cache) {
-                                // To make a log may take minutes. First ask whether the far side lets us in.
+                                // Making a log may take minutes, so first find out whether the far side admits
+                                // us.
                                 self.recorder.look_at_log(cache)?;
                                 let opened =
                                     remote::open(&settings, &us, None, self.naming).await?;
@@ -318,7 +319,8 @@ impl<'a> Building<'a> {
         Ok(())
     }
 
-    /// The file at the bottom: for this unit alone, or for all that have slices of it.
+    /// Opens the file at the bottom: for this unit alone, or shared with the other units that have slices of
+    /// it.
     async fn file(&self, settings: &settings::File) -> Result<(Stack, Handle), NotOpened> {
         match self.unit.file_part() {
             None => {
@@ -334,7 +336,7 @@ impl<'a> Building<'a> {
         }
     }
 
-    /// The remote volumes below.
+    /// Returns the remote volumes of this stack.
     fn links(&self) -> Vec<Weak<RemoteVolume>> {
         let remote = |part: &Part| match &part.handle {
             Handle::Remote(volume) => Some(Arc::downgrade(volume)),
@@ -509,7 +511,7 @@ impl Opened {
             Failure::new(format!("{on} cannot grow: {error}"))
                 .remedy("ask for more than it has, in whole blocks, and have room for it")
         })?;
-        // A record of the former size does no harm: a volume may be larger than recorded.
+        // An outdated record does no harm: a volume may be larger than recorded.
         note(handle.record()).await;
         self.grow_slices()?;
         Ok(self.top.geometry().bytes())
@@ -548,7 +550,7 @@ impl Opened {
                     if !size.0.is_multiple_of(block_size) {
                         return Err(part.cannot_grow(&"it would not end with a block"));
                     }
-                    // Before the slice grows: the bytes may be those of another unit.
+                    // Reserve the bytes before the slice grows: they may belong to another unit.
                     if let (1, Some(Handle::FilePart(file))) = (at, self.bottom()) {
                         file.extend(size.0)?;
                     }
@@ -623,7 +625,7 @@ impl Opened {
 }
 
 impl Handle {
-    /// The file, if the layer is one.
+    /// Returns the file, if the layer is one.
     fn file(&self) -> Option<&Arc<FileVolume>> {
         match self {
             Self::File(file, _) => Some(file),
@@ -632,7 +634,7 @@ impl Handle {
         }
     }
 
-    /// The record of the file; none if it is only read.
+    /// Returns the record of the file; `None` if the file is only read.
     fn record(&self) -> Option<&Arc<KeptVolume>> {
         match self {
             Self::File(_, record) => record.as_ref(),
@@ -698,7 +700,7 @@ fn object(value: Value) -> Map<String, Value> {
 fn file_figures(file: &FileVolume) -> Map<String, Value> {
     let refused = *file.refusals().borrow();
     let mut figures = object(json!({ "refused_no_space": refused }));
-    // A block device has all its space.
+    // A block device has no usage: all its space is allocated.
     if let Some(usage) = file.usage() {
         figures.insert("allocated_bytes".to_owned(), usage.used.into());
         figures.insert("free_bytes".to_owned(), usage.available.into());

@@ -7,7 +7,7 @@ use crate::{
 };
 
 impl Opened {
-    /// Does what is asked of the cache of this unit, which people know by `name`.
+    /// Executes an order for the cache of this unit. `name` names the unit in messages.
     pub async fn order(&self, name: &UnitName, order: Order) -> Result<Standing, Failure> {
         let cache = self.cache().ok_or_else(|| {
             Failure::new(format!("{name} has no cache"))

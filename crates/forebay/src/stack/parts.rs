@@ -21,22 +21,22 @@ use crate::{
     settings::{self, ByteRange},
 };
 
-/// The files of one process that units have slices of. The lock on a file keeps other processes away, and
-/// units that use the whole of it.
+/// The files of one process of which units have slices. The lock on a file keeps out other processes, and units
+/// that use the whole file.
 #[derive(Default)]
 pub struct Files(Mutex<HashMap<PathBuf, Arc<Shared>>>);
 
-/// A file and who uses what of it.
+/// A file, and the bytes of it that each unit uses.
 #[derive(Default)]
 struct Shared {
-    /// Held while the file is opened, so that units that come at the same time share it. The file is closed
-    /// with its last part.
+    /// Locked while the file is opened, so that units that open it at the same time share it. The file is
+    /// closed with its last part.
     file: tokio::sync::Mutex<Weak<OpenFile>>,
     used: Mutex<Vec<Used>>,
     last_number: AtomicU64,
 }
 
-/// A file that is open, with its record; none if it is only read.
+/// An open file with its record; `None` if the file is only read.
 struct OpenFile {
     volume: Arc<FileVolume>,
     record: Option<Arc<KeptVolume>>,
@@ -58,8 +58,8 @@ pub struct FilePart {
 }
 
 impl Files {
-    /// Opens the file, or takes it as it is open already, for a `unit` that uses these bytes of it. Waits a
-    /// moment for bytes that another unit uses: that may be about to end.
+    /// Opens the file, or shares it if it is open already, for a `unit` that uses these bytes of it. If another
+    /// unit uses some of them, waits a moment, since that unit may be about to end.
     ///
     /// # Errors
     /// If another unit uses some of these bytes, or as [`file::open_recorded`].
@@ -97,8 +97,8 @@ impl Files {
     }
 }
 
-/// The path without links, so that two names of one file are known as such. A file that is still to be made
-/// is known by its folder.
+/// Resolves the links of a path, so that two names of one file are recognized. A file that does not exist yet
+/// is recognized by its folder.
 fn resolved(path: &Path) -> PathBuf {
     let in_folder = || Some(path.parent()?.canonicalize().ok()?.join(path.file_name()?));
     path.canonicalize().ok().or_else(in_folder).unwrap_or_else(|| path.to_owned())
@@ -127,7 +127,7 @@ impl Shared {
     }
 }
 
-/// Bytes of a file that is not open yet.
+/// Bytes that are reserved in a file that is not open yet.
 struct Taken<'a> {
     shared: &'a Shared,
     number: u64,
@@ -140,20 +140,20 @@ impl Drop for Taken<'_> {
 }
 
 impl FilePart {
-    /// The whole file.
+    /// Returns the whole file.
     pub fn file(&self) -> &Arc<FileVolume> {
         &self.file.volume
     }
 
-    /// The record of the file; none if it is only read.
+    /// Returns the record of the file; `None` if the file is only read.
     pub fn record(&self) -> Option<&Arc<KeptVolume>> {
         self.file.record.as_ref()
     }
 
-    /// Has it use these bytes from now on, more than before. Nothing changes if that fails.
+    /// Extends the bytes that this part uses to `size`. Nothing changes if that fails.
     ///
     /// # Errors
-    /// If another unit uses some of them.
+    /// If another unit uses some of the added bytes.
     pub fn extend(&self, size: u64) -> Result<(), Failure> {
         let (range, unit) = {
             let used = self.shared.used.lock();
@@ -167,8 +167,8 @@ impl FilePart {
 
 impl Drop for FilePart {
     fn drop(&mut self) {
-        // No call is in progress: each borrows this. One that was abandoned may still reach the disk, and the
-        // file has later calls for the same blocks wait for it, also those of another unit.
+        // No call of this part is in progress, since each borrows it. An abandoned call may still reach the
+        // disk; the file delays later calls for the same blocks until then, also those of another unit.
         self.shared.give_back(self.number);
     }
 }

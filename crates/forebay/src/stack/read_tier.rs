@@ -24,8 +24,9 @@ pub fn options(cache: &settings::Cache, path: &Path) -> Options {
     }
 }
 
-/// Gives the cache its tier, if the settings name one. One whose disk is gone or broken is told of, and
-/// the cache serves without. One that holds something else keeps only the units of this cache from being served.
+/// Opens the read tier of the cache, if the settings name one. If its disk is missing or broken, an event says
+/// so, and the cache serves without it. A file that holds something else keeps only the units of this cache
+/// from being served.
 pub async fn open(settings: &settings::Cache, cache: &Arc<Cache>) -> Result<(), NotOpened> {
     let Some(path) = &settings.read_tier else { return Ok(()) };
     let disk = match file::try_open(options(settings, path)).await? {

@@ -227,7 +227,8 @@ pub fn refusal(remote: &Remote, error: &Error) -> Failure {
     Failure::new(format!("cannot use {url}: {error}")).remedy(remedy)
 }
 
-/// Says what to do about a target that does not believe who we are, in the words in which the user has said it.
+/// Returns the remedy for a target that does not accept our authentication. It names the options or keys that
+/// the user has used.
 fn authentication_remedy(remote: &Remote) -> String {
     let Some(proof) = &remote.user else {
         return match remote.named {

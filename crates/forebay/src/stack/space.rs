@@ -13,9 +13,9 @@ use tokio::{
 };
 use volume::{FileVolume, Volume};
 
-/// The condition ends when no call was refused for so long and there is room. Writes to blocks that have
-/// their place succeed all the time, so that a write that succeeds does not end it. A cache above sends a
-/// refused round again after 5 s and its time on the way, which must not look like an end.
+/// The condition ends when no call was refused for this long and there is room. A write that succeeds does not
+/// end it, since writes to allocated blocks always succeed. A cache above repeats a refused round only after 5
+/// s plus the time of the round, and that pause must not look like an end.
 const QUIET: Duration = Duration::from_secs(30);
 
 /// The interval between two checks whether the condition has ended.
@@ -32,11 +32,11 @@ enum Change {
 enum Room {
     /// The file was closed.
     Closed,
-    /// Bytes that it may still take, as far as the system says.
+    /// Bytes that are free for it, if the system reports them.
     Free(Option<u64>),
 }
 
-/// Reports the lack of room for a file, and its end, until the file is closed.
+/// Reports when a file has no room and when that ends, until the file is closed.
 pub fn watch(file: &Arc<FileVolume>, path: PathBuf) {
     let (refusals, file) = (file.refusals(), Arc::downgrade(file));
     tokio::spawn(async move {
@@ -87,7 +87,8 @@ async fn follow(
                 Ok(false) => {}
             }
             let Room::Free(free) = room() else { return };
-            // A quota is not in what the file system says: there, quiet is all that can be known.
+            // The free space of the file system does not include a quota: with a quota, only the quiet shows
+            // the end.
             if last.elapsed() >= QUIET && free != Some(0) {
                 let count = *refusals.borrow();
                 tell(Change::Ends { refused: count - before, free });
@@ -138,7 +139,7 @@ mod tests {
     async fn a_quota_that_refuses_each_try_of_destage_is_told_once() {
         let (refusals, told) = (watch::Sender::new(0), Arc::new(Mutex::new(Vec::new())));
         let tell = Arc::clone(&told);
-        // The file system has room, which the quota does not give.
+        // The file system has room, but the quota does not grant it.
         let room = || Room::Free(Some(1 << 30));
         let changed = move |change| tell.lock().push(change);
         tokio::spawn(follow(refusals.subscribe(), room, changed));

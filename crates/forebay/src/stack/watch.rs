@@ -44,14 +44,14 @@ impl Seen {
                 self.0 = Some(change);
                 None
             }
-            // The bytes of a file that was removed or cut short do not come back.
+            // A file that was removed or cut short does not get its bytes back.
             _ => None,
         }
     }
 }
 
-/// Refuses writes to a file while it has lost its name, and from the moment on in which it was cut short. Nobody
-/// makes a volume smaller while it is served; what Forebay itself cuts off a log is no change.
+/// Refuses writes to a file while it has lost its name, and for good once it was cut short. Nobody makes a
+/// volume smaller while it is served; the cut that Forebay itself makes to a log is not counted.
 pub fn fence(file: &Arc<FileVolume>) {
     let file = Arc::downgrade(file);
     tokio::spawn(async move {
@@ -99,7 +99,7 @@ pub fn log(cache: &Arc<Cache>, file: &Arc<FileVolume>) {
         let mut seen = Seen::default();
         while let Some((file, change)) = next(&file).await {
             let Some(cache) = cache.upgrade() else { return };
-            // An exported log takes nothing any more, and is about to be moved away.
+            // An exported log takes no more writes, and is about to be moved away.
             if matches!(cache.holding(), Holding::Refused(_)) {
                 continue;
             }
@@ -188,7 +188,8 @@ async fn next(file: &Weak<FileVolume>) -> Option<(Arc<FileVolume>, Option<Change
     .ok()
 }
 
-/// Says how to save the content of a file that has lost its name. The copy is its owner's alone, as the file was.
+/// Returns the remedy that saves the content of a file that has lost its name. Only the owner can read the
+/// copy, like the file itself.
 fn copy_remedy(file: &FileVolume) -> String {
     let (process, descriptor) = (std::process::id(), file.descriptor());
     let copy = whole_file::beside(file.path(), "saved");

@@ -50,10 +50,10 @@ impl Volume for WriteThrough {
         Box::pin(async move {
             let _turn = self.discarding.lock().await;
             self.lower.discard(extent).await?;
-            // From here on the blocks are changed: no error may say that nothing was done.
+            // From here on the blocks have changed: no error may report that nothing was done.
             for _ in 1..ATTEMPTS {
                 match self.lower.flush().await {
-                    // `lower` started anew in between, perhaps
+                    // `lower` may have restarted between discard and flush.
                     Err(Error::Device(_)) => {}
                     flushed => return flushed.map_err(Error::after_a_part),
                 }

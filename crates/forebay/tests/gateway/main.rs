@@ -1,4 +1,4 @@
-//! A gateway over a node, both killed in every way: nothing acknowledged is lost.
+//! A gateway over a node, each killed in several ways: no acknowledged write is lost.
 
 mod unusable_log;
 #[path = "../support/mod.rs"]
@@ -26,7 +26,7 @@ fn pair(place: &Place, more: &str) -> (Serving, Serving) {
     (far, near)
 }
 
-/// Removes a file and gives up what is recorded of it.
+/// Removes a file and its record.
 fn give_up(place: &Place, who: &str, file: &str) {
     let (file, config) = (place.path(file), place.path(&format!("{who}.toml")));
     std::fs::remove_file(&file).expect("it was made");
@@ -35,8 +35,8 @@ fn give_up(place: &Place, who: &str, file: &str) {
     assert!(told.status.success(), "{}", stderr(&told));
 }
 
-/// Versions written to blocks 0..16 by turns until a write fails; per block the last acknowledged
-/// and the last submitted.
+/// Writes versions to blocks 0..16 in turn until a write fails. Returns for each block the last acknowledged
+/// and the last submitted version.
 async fn write_until_it_fails(volume: Arc<impl Volume>) -> Vec<(u64, u64)> {
     let mut versions = vec![(0, 0); 16];
     for turn in 0_u64.. {
@@ -51,7 +51,7 @@ async fn write_until_it_fails(volume: Arc<impl Volume>) -> Vec<(u64, u64)> {
     versions
 }
 
-/// Each block holds its last acknowledged version or the one submitted after it.
+/// Asserts that each block holds its last acknowledged version, or the one submitted after it.
 async fn assert_nothing_lost(volume: &impl Volume, versions: &[(u64, u64)]) {
     for (block, (acknowledged, submitted)) in versions.iter().enumerate() {
         let block = block as u64 * 3;
@@ -76,7 +76,7 @@ async fn a_gateway_killed_while_written_to_loses_nothing() {
         assert!(versions.iter().all(|(acknowledged, _)| *acknowledged > 0));
         near = place.serve("gateway", &gateway(place.folder.path(), far.address, ""));
         assert_nothing_lost(&*connect(near.address, GATEWAY).await, &versions).await;
-        // And the far side gets the same, in the end.
+        // The far volume finally gets the same data.
         eventually("destage", || near.figure("cache", "dirty_bytes") == 0).await;
         assert_nothing_lost(&*connect(far.address, NODE).await, &versions).await;
     }
@@ -106,7 +106,8 @@ async fn a_node_and_its_gateway_start_in_one_process() {
     drop(both);
 }
 
-/// Both ends tell what crossed the link; a node that does not allow it is served without.
+/// Both ends report the bytes that crossed the link. With a node that does not allow compression, the gateway
+/// serves without it.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_crosses_the_link_is_compressed_where_both_ends_want_it() {
     let allowed = "[iscsi]\ncompression = ['lz4', 'zstd']\n";
@@ -150,8 +151,8 @@ async fn what_crosses_the_link_is_compressed_where_both_ends_want_it() {
     }
 }
 
-/// At both ends. What the host does not allow is done without, and data arrives all the same; which of the
-/// two it was, the status says.
+/// At both ends. If the host does not allow the congestion control, connections use the default, and data
+/// arrives all the same. The status says which one is in use.
 #[tokio::test(flavor = "multi_thread")]
 async fn connections_have_the_congestion_control_that_is_wanted_or_the_kernels() {
     let default = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_congestion_control");
@@ -233,14 +234,14 @@ async fn a_stop_with_dirty_data_is_quick_and_the_data_safe() {
     assert!(status.success(), "{status}");
     assert!(took < Duration::from_secs(5), "{took:?}");
 
-    // Started while the far side is away: the log knows the volume.
+    // The gateway starts while the far volume is away: the log knows the volume.
     let address = far.address;
     let near = place.serve("gateway", &gateway(place.folder.path(), address, ""));
     let volume = connect(near.address, GATEWAY).await;
     for block in 2..50 {
         assert_eq!(read(&*volume, block).await.expect("served from the log"), content(block, 1));
     }
-    // The far side comes back and gets everything.
+    // The far volume comes back and gets all the data.
     let far = place.serve("node", &node(place.folder.path(), address.port()));
     eventually("destage", || near.figure("cache", "dirty_bytes") == 0).await;
     let there = connect(far.address, NODE).await;
@@ -282,7 +283,7 @@ fn serve_with_events(place: &Place, name: &str, text: &str) -> (Serving, PathBuf
     (place.serve_with(name, text, file), path)
 }
 
-/// How often these words are in the events so far.
+/// Returns how often these words occur in the events so far.
 fn told(events: &Path, words: &str) -> usize {
     std::fs::read_to_string(events).expect("text").matches(words).count()
 }
@@ -300,7 +301,7 @@ async fn an_outage_is_told_once_and_its_end_once() {
     write(&*volume, 2, 1).await.expect("taken by the log while the far side is away");
     let begins = "the far volume does not answer: what is written stays in the log";
     eventually("the event", || told(&events, begins) > 0).await;
-    // After `give_up_after` of 2 s calls fail, and destage tries again and again.
+    // After `give_up_after` of 2 s calls fail, and destage retries.
     eventually("a failed call", || near.figure("cache", "lower_errors") > 1).await;
     let far = place.serve("node", &node(place.folder.path(), far.address.port()));
     let ends = "the far volume answers again";
@@ -313,7 +314,7 @@ async fn an_outage_is_told_once_and_its_end_once() {
     }
 }
 
-/// S21, at both ends: neither says it again every five seconds.
+/// S21, at both ends: neither repeats the event every five seconds.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_target_that_lets_the_gateway_in_no_more_is_told_once_at_both_ends() {
     let place = Place::new();
@@ -322,7 +323,7 @@ async fn a_target_that_lets_the_gateway_in_no_more_is_told_once_at_both_ends() {
     let (_near, events) = serve_with_events(&place, "gateway", &settings);
     eventually("a session", || told(&events, "session is up") == 1).await;
     far.kill();
-    // Without CHAP users it answers as if there was no such target (0203).
+    // Without CHAP users, the node answers as if there were no such target (0203).
     let another = "[[target]]\nallow = [ { initiator = 'iqn.2026-11.test:another' } ]";
     let settings = node(place.folder.path(), far.address.port()).replace("[[target]]", another);
     let (far, refusals) = serve_with_events(&place, "node", &settings);
@@ -332,7 +333,8 @@ async fn a_target_that_lets_the_gateway_in_no_more_is_told_once_at_both_ends() {
     assert_eq!(told(&refusals, "login failed"), 1);
 }
 
-/// Many may write to it, and a loss can be told to one of them only: so nothing can be lost.
+/// Several hosts may write to it, and the loss of a write can be reported to only one of them, so no write may
+/// be lost.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_gateway_without_a_cache_is_written_through() {
     let place = Place::new();
@@ -361,7 +363,7 @@ async fn write_run(
     volume.write(Lba(first * 8), Data::from(data), Durability::Volatile).await
 }
 
-/// Writes next versions until one is refused. Then all blocks hold the last version that was taken.
+/// Writes ascending versions until one is refused. Then all blocks hold the last version that was acknowledged.
 async fn overwrite_until_busy(volume: &impl Volume, run: (u64, u64), mut version: u64) {
     let refused = loop {
         match write_run(volume, run, version + 1).await {
@@ -389,13 +391,13 @@ async fn a_full_log_without_the_far_side_refuses_before_it_takes() {
         ["fills up", "log is full", "has room again"].map(|text| events.matches(text).count())
     };
     let mut settings = initiator::Settings::new(near.address.to_string(), GATEWAY, 0);
-    // Each refusal is tried again for so long.
+    // The initiator retries a refused write for this long.
     settings.busy_time_out = Duration::from_millis(100);
     let volume = RemoteVolume::connect(settings).await.expect("a login");
     let (large, small) = ((4000, 256), (8000, 64));
     write(&volume, 0, 1).await.expect("written");
     far.kill();
-    // The log has 32 MiB. It is looked at once a second, so each level is waited for.
+    // The log has 32 MiB. The gateway checks it once a second, so wait for each level.
     let fill = || near.figure("cache", "log_fill_percent");
     let (mut of_large, mut of_small) = (0, 0);
     while fill() < 80 {
@@ -411,7 +413,7 @@ async fn a_full_log_without_the_far_side_refuses_before_it_takes() {
     overwrite_until_busy(&volume, large, of_large).await;
     overwrite_until_busy(&volume, small, of_small).await;
     let mut taken = 1;
-    // A block of a volume of 64 MiB each time.
+    // Write one block each time; the volume has 64 MiB.
     let refused = loop {
         match write(&volume, taken, 1).await {
             Ok(()) => taken += 1,
@@ -559,8 +561,8 @@ fn check_tells_whose_a_log_is() {
     assert!(check().contains("last stopped cleanly"), "{}", check());
 }
 
-/// The node's file grows while a host writes through the gateway: no write fails, the gateway tells
-/// the new size and serves it, also after it was killed.
+/// The node's file grows while a host writes through the gateway. No write fails, and the gateway reports and
+/// serves the new size, also after it was killed.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_that_grows_is_followed_by_its_gateway_and_the_gateways_hosts() {
     let place = Place::new();
@@ -604,7 +606,7 @@ async fn a_node_that_grows_is_followed_by_its_gateway_and_the_gateways_hosts() {
     assert_eq!(read(&*direct, last).await.expect("read"), content(last, 7));
 }
 
-/// K5: a log was made and filled, which takes minutes where it is large, before the port was looked at.
+/// K5: the gateway made and filled a log, which takes minutes if it is large, before it checked the port.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_port_that_is_taken_is_noticed_before_a_log_is_made() {
     let place = Place::new();

@@ -23,7 +23,7 @@ use support::{
     read, run, stderr, write,
 };
 
-/// `forebay check` looks at a volume where it is by now, and at nothing of one that has gone.
+/// `forebay check` checks a volume at the node where it is now, and skips one that has moved away.
 fn checks_what_has_moved(place: &support::Place) {
     let check = |node: &str| {
         let config = place.path(&format!("{node}.toml")).display().to_string();

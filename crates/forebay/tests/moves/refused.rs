@@ -273,7 +273,7 @@ async fn of_two_volumes_with_one_target_the_second_does_not_come() {
     assert!(serves(&cellar));
 }
 
-/// The unit is not served, and its file may come back: nobody gets its claim, its reservations or its record.
+/// The unit is not served, but its file may come back: no other unit gets its claim, reservations or record.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_unit_that_is_not_served_keeps_its_name_its_target_and_its_serial_number() {
     let (place, _seed, seeds) = place();
@@ -289,7 +289,7 @@ async fn a_unit_that_is_not_served_keeps_its_name_its_target_and_its_serial_numb
     let mut serving = Vec::new();
     for (node, unit, _) in &nodes {
         let text = cellar(node, &seeds, &accept(node)) + unit;
-        // Nobody is told of a second volume of that name.
+        // No other node learns of a second volume of that name.
         let untold = text.replace("volume = \"payroll\"\n", "");
         assert!(place.serve(node, &untold).terminate().0.success());
         for file in ["a.img", "b.img", "c.img", "path.moved/payroll.img"] {

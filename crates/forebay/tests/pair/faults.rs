@@ -82,8 +82,8 @@ async fn a_partner_that_goes_on_after_it_was_stopped_has_everything_again() {
     scene.check(&host, 5..20, 3).await;
 }
 
-/// The active gateway went on alone while it stopped, and claimed the volume once more after it had given the
-/// claim back: the node then refused all other readers.
+/// The active gateway continued without its partner while it stopped, and claimed the volume again after it had
+/// released the claim: the node then refused all other readers.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pair_that_has_stopped_leaves_no_claim_at_the_node() {
     let scene = Scene::new(Place::new(), "").await;
@@ -241,7 +241,7 @@ async fn an_encrypted_log_is_taken_over_with_its_key_and_not_with_another() {
     assert_eq!(pair(&scene.serving[0])["role"], "standby");
 }
 
-/// K3: both halves of the log from a copy of the same run, which agree with each other.
+/// K3: both mirror legs of the log are restored from a copy of the same run, so they agree with each other.
 #[tokio::test(flavor = "multi_thread")]
 async fn halves_that_were_both_put_back_from_a_copy_are_not_served() {
     let mut scene = Scene::new(Place::new(), "dirty_age = '1h'").await;

@@ -1,6 +1,6 @@
-//! Attached volumes, for tests: root and the devices that they need, and what a failed test must not leave.
+//! Attached volumes for tests: checks for root and devices, and cleanup after a failed test.
 
-// Each test file uses its own part of this.
+// Each test file uses only a part of this.
 #![allow(dead_code)]
 
 use std::{
@@ -13,7 +13,7 @@ use std::{
 
 use crate::support::{Place, Running, forebay, start, stderr};
 
-/// Far beyond what it takes.
+/// Far longer than any of these steps takes.
 pub const LIMIT: Duration = Duration::from_secs(60);
 
 pub fn is_possible() -> bool {
@@ -30,11 +30,12 @@ pub fn is_possible() -> bool {
 /// A folder to mount on, unmounted when a test fails.
 pub struct Mount(pub PathBuf, Turn);
 
-/// A program with mounts of its own keeps a copy of whatever is mounted when it starts, and so the devices of all tests that run
-/// then: a test that starts one runs while no other has anything mounted.
+/// A program with mounts of its own keeps a copy of every mount that exists when it starts, and with it the
+/// devices of all tests that run then. So a test that starts such a program runs while no other test has a
+/// mount.
 static MOUNTS: RwLock<()> = RwLock::new(());
 
-/// Held as long as a test mounts.
+/// Held while a test has a mount.
 enum Turn {
     BesideOthers(RwLockReadGuard<'static, ()>),
     Alone(RwLockWriteGuard<'static, ()>),
@@ -79,7 +80,7 @@ impl Drop for Mount {
     }
 }
 
-/// Attached, in the foreground.
+/// Attaches a volume in the foreground.
 pub fn attach(arguments: &[&str]) -> Running {
     try_attach(arguments).unwrap_or_else(|error| panic!("not attached: {error}"))
 }
@@ -107,7 +108,7 @@ pub fn detached(mut running: Running) {
     assert!(!has_device(&running), "the loop device is cleared");
 }
 
-/// Whether its device is its own still: another test may have that number by now.
+/// Returns true if the device is still its own: another test may have that number by now.
 pub fn has_device(running: &Running) -> bool {
     let name = fs::read_to_string(backing(&running.ready)).unwrap_or_default();
     name.contains(&format!("-{}.", running.child.id()))
@@ -118,7 +119,7 @@ fn backing(device: &str) -> PathBuf {
     Path::new("/sys/block").join(name).join("loop/backing_file")
 }
 
-/// Waits for a child, which has to end by itself.
+/// Waits for a child, which must end by itself. Returns false after [`LIMIT`].
 pub fn ends(child: &mut Child) -> bool {
     let begun = Instant::now();
     while begun.elapsed() < LIMIT {

@@ -89,7 +89,7 @@ impl Place {
         self.try_serve_by(forebay(), name, text)
     }
 
-    /// Starts `serve` with a stderr of the caller's, and waits until it listens.
+    /// Starts `serve` with the caller's stderr, and waits until it listens.
     pub fn serve_with(&self, name: &str, text: &str, stderr: impl Into<Stdio>) -> Serving {
         let config = self.write(name, text);
         let started = start_with(forebay().args(["serve", "--config"]).arg(config), stderr.into());
@@ -98,7 +98,7 @@ impl Place {
         Serving { running, address, control: self.path(&format!("{name}.sock")) }
     }
 
-    /// Starts `serve` by a command of the caller's, which goes on with arguments of the program.
+    /// Starts `serve` through the caller's command, to which the arguments of the program are added.
     pub fn try_serve_by(
         &self,
         mut command: Command,
@@ -220,7 +220,7 @@ impl Serving {
         self.running.child.wait().expect("it ends");
     }
 
-    /// The process id.
+    /// Returns the process id.
     pub fn id(&self) -> u32 {
         self.running.child.id()
     }

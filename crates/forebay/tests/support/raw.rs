@@ -18,7 +18,7 @@ use socket2::{Domain, Socket, Type};
 /// The longest time that an answer may take on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A pipe that takes nothing more, as long as its reader is not read.
+/// Returns a pipe that accepts no more bytes until its reader is read.
 pub fn full_pipe() -> (PipeReader, PipeWriter) {
     let (reader, mut writer) = std::io::pipe().expect("a pipe");
     let flags = fcntl_getfl(writer.as_fd()).expect("flags");
@@ -30,7 +30,7 @@ pub fn full_pipe() -> (PipeReader, PipeWriter) {
     (reader, writer)
 }
 
-/// Connects from this address of ours.
+/// Connects from the local address `from`.
 pub fn connect_from(from: IpAddr, to: SocketAddr) -> TcpStream {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
     socket.bind(&SocketAddr::new(from, 0).into()).expect("bound");
@@ -60,8 +60,8 @@ pub fn login_request(current: u8, next: Option<u8>, isid: u16, keys: &[(&str, &s
     pdu
 }
 
-/// One PDU: its header and its data segment. `None` if the peer has closed the connection, or says nothing
-/// for longer than the stream's time.
+/// Reads one PDU: its header and its data segment. `None` if the peer has closed the connection, or sends
+/// nothing within the stream's timeout.
 pub fn read_pdu(stream: &mut TcpStream) -> Option<([u8; 48], Vec<u8>)> {
     use ErrorKind::{ConnectionReset, TimedOut, UnexpectedEof, WouldBlock};
     let mut header = [0; 48];
@@ -77,21 +77,21 @@ pub fn read_pdu(stream: &mut TcpStream) -> Option<([u8; 48], Vec<u8>)> {
     Some((header, data))
 }
 
-/// Status class and detail of a login response (RFC 7143, 11.13.5).
+/// Returns status class and detail of a login response (RFC 7143, 11.13.5).
 pub fn login_status(header: &[u8; 48]) -> u16 {
     assert_eq!(header[0], 0x23, "a login response");
     u16::from_be_bytes([header[36], header[37]])
 }
 
-/// Logs in without a proof, straight to the full feature phase. The status of the answer; `None` if the
-/// connection was closed without one.
+/// Logs in without authentication, straight to the full feature phase. Returns the status of the answer; `None`
+/// if the connection was closed without one.
 pub fn log_in(stream: &mut TcpStream, isid: u16, keys: &[(&str, &str)]) -> Option<u16> {
     stream.write_all(&login_request(1, Some(3), isid, keys)).ok()?;
     read_pdu(stream).map(|(header, _)| login_status(&header))
 }
 
-/// Logs in as `user` to `target` with a proof that is wrong. The status of the answer; `None` if the
-/// connection was closed without one.
+/// Logs in as `user` to `target` with a wrong proof. Returns the status of the answer; `None` if the connection
+/// was closed without one.
 pub fn guess(stream: &mut TcpStream, target: &str, user: &str) -> Option<u16> {
     let names = [
         ("InitiatorName", "iqn.2026-11.test:guesser"),
@@ -109,10 +109,10 @@ pub fn guess(stream: &mut TcpStream, target: &str, user: &str) -> Option<u16> {
     panic!("a wrong proof was accepted");
 }
 
-/// The longest write whose data comes with it.
+/// The longest write whose data is sent with the command.
 pub const FIRST_BURST: usize = 256 << 10;
 
-/// Keys that allow for that.
+/// Keys that allow that first burst.
 pub const FIRST_BURST_KEYS: [(&str, &str); 3] =
     [("InitialR2T", "No"), ("ImmediateData", "Yes"), ("FirstBurstLength", "262144")];
 
@@ -131,7 +131,7 @@ pub fn write_command(cmd_sn: u32) -> Vec<u8> {
     pdu
 }
 
-/// Lets this process open so many sockets beside its other files, if it may (setrlimit(2)).
+/// Raises the limit of this process to so many sockets beside its other files, if permitted (setrlimit(2)).
 pub fn allow_open_files(sockets: usize) {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);
@@ -143,25 +143,25 @@ pub fn allow_open_files(sockets: usize) {
     }
 }
 
-/// Whether the peer has neither closed the connection nor sent anything. The stream does not block.
+/// Returns true if the peer has neither closed the connection nor sent anything. The stream does not block.
 pub fn is_idle(stream: &TcpStream) -> bool {
     matches!(stream.peek(&mut [0]), Err(error) if error.kind() == ErrorKind::WouldBlock)
 }
 
-/// An address of this machine.
+/// Returns a loopback address of this machine.
 pub fn local(last: u8) -> IpAddr {
     Ipv4Addr::new(127, 0, 0, last).into()
 }
 
-/// 300 connections of three addresses that say nothing. One that is closed comes again at once, so that all
-/// places of strangers are taken for as long as nobody is made to give way. They end when this is dropped.
+/// 300 connections from three addresses that send nothing. A closed one reconnects at once, so that all places
+/// of strangers stay taken unless the program closes some. Dropping this ends them.
 pub struct Silent {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Silent {
-    /// Returns when there are 300.
+    /// Returns once there are 300 connections.
     pub fn at(to: SocketAddr) -> Self {
         let connect = move |number: usize| {
             let stream = connect_from(local(8 + (number % 3) as u8), to);
@@ -179,12 +179,12 @@ impl Silent {
                         *stream = connect(number);
                         closed += 1;
                     }
-                    // Not as fast as a processor can.
+                    // Limit the rate below what a processor could do.
                     if closed == MOST_AGAIN {
                         break;
                     }
                 }
-                // Others are asked first in the next turn.
+                // The next turn begins with other connections.
                 open.rotate_left(MOST_AGAIN);
                 thread::sleep(Duration::from_millis(4));
             }
@@ -193,7 +193,7 @@ impl Silent {
     }
 }
 
-/// Connections that come again in one turn.
+/// The most reconnects in one turn.
 const MOST_AGAIN: usize = 8;
 
 impl Drop for Silent {
