@@ -19,7 +19,7 @@ use crate::process::{self, Finished, Running};
 /// From start to listening, with a log of some hundred megabytes to recover or to create.
 pub const READY_LIMIT: Duration = Duration::from_secs(60);
 
-/// From SIGTERM to the end, on a crowded machine.
+/// Limit from SIGTERM to the end of the process, on a busy machine.
 const STOP_LIMIT: Duration = Duration::from_secs(30);
 
 /// One question over the control socket.
@@ -72,7 +72,7 @@ impl Node {
         Node::start_as(How::Usual, program, folder, name, settings)
     }
 
-    /// The same, with a place among the other processes of the machine.
+    /// Starts it as `start` does, with the given CPU priority or affinity.
     pub fn start_as(
         how: How,
         program: &Path,
@@ -83,7 +83,7 @@ impl Node {
         Node::start_heard(how, program, folder, name, settings, |_| ())
     }
 
-    /// Starts it and gives its process id to `started` before waiting until it listens.
+    /// Starts it as `start_as` does, and calls `started` with the process id before it waits until the program listens.
     pub fn start_heard(
         how: How,
         program: &Path,
@@ -174,7 +174,8 @@ impl Node {
         lines[lines.len().saturating_sub(20)..].join("\n")
     }
 
-    /// Asks it to stop (SIGTERM) and waits for exit code 0. It promises five seconds, of a CPU of its own.
+    /// Asks it to stop (SIGTERM) and waits for exit code 0. The program promises to end within five seconds; the limit
+    /// is longer, since other processes may occupy the CPUs.
     pub fn stop(mut self) -> Result<Duration> {
         let start = Instant::now();
         self.running.signal(rustix::process::Signal::TERM)?;
@@ -256,7 +257,7 @@ impl Line {
     }
 }
 
-/// A program ended before it printed a line: it refuses to serve, or was killed.
+/// The error that a program ended before it printed a line: it refused to serve, or was killed.
 #[derive(Debug)]
 pub struct Ended;
 

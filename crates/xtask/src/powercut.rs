@@ -1,10 +1,10 @@
-//! A file system for tests that forgets, reorders and tears what was not synced when the power fails.
+//! A file system for tests: when the simulated power fails, it loses, reorders and tears unsynced writes.
 //!
-//! It lives in this process and is mounted with FUSE, so that the real program runs on it. Every
-//! write reaches it at once: the kernel keeps pages for reading, but writes through them. Only the
-//! pages of a shared mapping wait in the kernel until msync(2) or the end of the process.
+//! It runs in this process and is mounted with FUSE, so that the real program can use it. Every write(2)
+//! reaches it at once: the kernel caches pages for reads, but writes through them. Only the dirty pages
+//! of a shared mapping wait in the kernel until msync(2) or the end of the process.
 //!
-//! | call | what becomes stable |
+//! | call | bytes or names that become stable |
 //! |---|---|
 //! | fsync, fdatasync, msync | all bytes of the file that were written before, and its size |
 //! | write with O_DSYNC or RWF_DSYNC | the bytes of this write, and the size of the file |

@@ -39,9 +39,9 @@ pub struct Steps {
     filter: Option<String>,
     done: Vec<(String, Duration, Tally)>,
     left_out: Vec<String>,
-    /// Runs before the next step that the filter lets run.
+    /// A step that runs before the next one that the filter lets run.
     before_next: Option<(String, Step)>,
-    /// The step that others needed and that failed.
+    /// The failed step that the following ones need.
     missing: Option<String>,
 }
 
@@ -77,12 +77,13 @@ impl Steps {
         }
     }
 
-    /// Runs a step before the first of the following ones that the filter lets run. If it fails, they fail.
+    /// Keeps a step back until the filter lets a following one run, and runs it before that. If it fails, the following
+    /// steps fail without running.
     pub fn run_before_next(&mut self, name: &str, step: impl FnOnce() -> Result<Tally> + 'static) {
         self.before_next = Some((name.to_owned(), Box::new(step)));
     }
 
-    /// The following steps do not need that step.
+    /// Ends the effect of [`Steps::run_before_next`]: the following steps do not need its step.
     pub fn forget_before_next(&mut self) {
         self.before_next = None;
         self.missing = None;

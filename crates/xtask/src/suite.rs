@@ -36,7 +36,7 @@ pub struct Wanted {
     pub crash_points: Option<u64>,
     /// How long gateways that share a volume are killed and watched; their test's own time if not said.
     pub coherence_minutes: Option<u64>,
-    /// How often the power of the counter's gateway and node fails.
+    /// Rounds of "write data, write a counter elsewhere, kill -9".
     pub counter_rounds: u32,
     /// Rounds of `kill -9` under load in each mode; 0 leaves them out.
     pub kill_rounds: u32,
@@ -66,7 +66,7 @@ pub fn test(wanted: Wanted) -> bool {
     let Wanted { crash_points, coherence_minutes, counter_rounds, kill_rounds, .. } = wanted;
     let Wanted { power_cuts, cut, pair_rounds, .. } = wanted;
     let compiling = steps.wanted(UNITS).then(units::Compiling::begin);
-    // With a filter, too: an older program would be tested otherwise, and nobody would notice.
+    // Build also for a filter that names only a later step: it would test an out-of-date binary unnoticed.
     steps.run_before_next("build: release", || node::build().map(|_| Tally::one()));
     match node::binary() {
         Ok(program) => {

@@ -1,6 +1,6 @@
-//! Every place in the program that makes something stable has a number and a reason.
+//! Checks that every call in the program that makes data or names stable has a number in a table.
 //!
-//! `cargo xtask power-cuts --ignore-site` shows for each number what is lost without it.
+//! `cargo xtask power-cuts --ignore-site` shows for each number which loss a power cut causes without it.
 
 use std::fs;
 use std::path::Path;
@@ -11,7 +11,7 @@ use crate::check::source;
 
 /// One call of fsync, fdatasync, msync or syncfs, or one use of a flag such as RWF_DSYNC.
 pub struct Place {
-    /// Stays when other places go.
+    /// Never changes, even when other places are removed: pages and results refer to it.
     pub number: usize,
     /// The source file below `crates`.
     pub file: &'static str,
@@ -23,7 +23,7 @@ const fn place(number: usize, file: &'static str, name: &'static str) -> Place {
     Place { number, file, name }
 }
 
-/// All places.
+/// All places, by number.
 pub const PLACES: &[Place] = &[
     place(1, "volume/src/file/open.rs", "size of a volume or log that was never written to"),
     place(2, "volume/src/file/open.rs", "name of a volume or log, at every opening"),
@@ -52,7 +52,7 @@ pub const PLACES: &[Place] = &[
     place(25, "forebay/src/confirmed.rs", "confirmed writes, once a second"),
 ];
 
-/// Names that stand in such calls and in no others.
+/// Identifiers that occur only in calls that make something stable.
 const NAMES: [&str; 17] = [
     "DSYNC",
     "O_DSYNC",
@@ -73,10 +73,10 @@ const NAMES: [&str; 17] = [
     "syncfs",
 ];
 
-/// Source text of such calls, where the name alone stands elsewhere, too.
+/// Source text of such calls whose function name alone also occurs in other code.
 const CALLS: [&str; 2] = ["Fsync::new", "map.flush()"];
 
-/// Crates whose calls need no number, and why.
+/// Crates whose calls need no number, with the reason.
 const EXEMPT: [(&str, &str); 3] = [
     ("lab", "an experiment keeps nobody's data; one that is cut off is done again"),
     ("workload", "it writes as users' programs do, and keeps nobody's data"),
@@ -122,7 +122,7 @@ fn check_folder(crates: &Path, folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Lines with calls, without those of tests, imports and functions that are defined.
+/// Counts the lines with such calls. Tests, imports and the definitions of functions do not count.
 fn calls(source: &str) -> usize {
     let code = source::without_tests(&source::code(source));
     let mut is_import = false;

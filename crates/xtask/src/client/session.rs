@@ -165,8 +165,8 @@ impl Session {
     }
 
     fn get_ready(&mut self) -> Result<()> {
-        // A new nexus has unit attentions to tell; each is told once. A gateway whose node was away is not
-        // ready until it has found it.
+        // A new nexus gets each pending unit attention once. A gateway whose node was down answers NOT READY or
+        // BUSY until it has found the node again.
         let deadline = Instant::now() + READY_LIMIT;
         loop {
             let status = self.one(Request::test_unit_ready())?.0;
@@ -437,10 +437,10 @@ impl<W: Workload> Member<W> for Session {
     }
 }
 
-/// A gateway looks for its node every few seconds.
+/// How long a unit may take to get ready: a gateway looks for its node every few seconds.
 const READY_LIMIT: Duration = Duration::from_secs(30);
 
-/// Pause between two questions whether a unit is ready.
+/// Pause between two TEST UNIT READY commands.
 const READY_PAUSE: Duration = Duration::from_millis(5);
 
 /// Waits for answers to what was sent before.

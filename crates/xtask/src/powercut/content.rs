@@ -5,24 +5,24 @@ use std::ops::Range;
 
 use crate::powercut::fate::{Chance, Fate};
 
-/// A disk writes so many bytes as a whole or not at all.
+/// Bytes that a disk writes as a whole or not at all.
 pub const SECTOR: usize = 512;
 
-/// Holes are counted in pages.
+/// Granularity of holes in a file.
 pub const PAGE: usize = 4096;
 
-/// The bytes of one file.
+/// The bytes of one file, with the versions that are not stable yet.
 #[derive(Clone, Debug, Default)]
 pub struct Content {
-    /// Reads see this.
+    /// Content that reads return.
     now: Vec<u8>,
-    /// A power cut cannot take this back.
+    /// Content that survives every power cut.
     stable: Vec<u8>,
     /// Versions of each sector that are newer than `stable`, oldest first; never empty.
     unsynced: BTreeMap<u64, Vec<Version>>,
-    /// Sizes that are newer than that of `stable`, oldest first.
+    /// Sizes of the file that are newer than the length of `stable`, oldest first.
     sizes: Vec<Size>,
-    /// Pages that are no holes.
+    /// Pages with data; all others are holes.
     pages: BTreeSet<u64>,
 }
 
@@ -36,12 +36,12 @@ struct Version {
 struct Size {
     operation: u64,
     bytes: usize,
-    /// Written to and not set: a part of the write can be there.
+    /// A write made the file longer (not ftruncate): a power cut may leave a part of that write.
     is_append: bool,
 }
 
 impl Content {
-    /// A file that a power cut has left: all of it is stable.
+    /// A file as a power cut has left it: all of its bytes are stable.
     fn left(bytes: Vec<u8>, pages: BTreeSet<u64>) -> Content {
         Content { now: bytes.clone(), stable: bytes, pages, ..Content::default() }
     }
@@ -50,12 +50,12 @@ impl Content {
         self.now.len()
     }
 
-    /// The size that a power cut cannot take back.
+    /// The stable size: a power cut does not undo it.
     pub fn stable_len(&self) -> usize {
         self.stable.len()
     }
 
-    /// Bytes that are no holes.
+    /// Bytes in pages that are not holes.
     pub fn allocated(&self) -> u64 {
         (self.pages.len() * PAGE) as u64
     }
@@ -66,8 +66,8 @@ impl Content {
         &self.now[start..offset.saturating_add(size).clamp(start, self.now.len())]
     }
 
-    /// The first byte at or after `offset` that is in a hole or, with `data`, that is not. The end of
-    /// the file counts as a hole.
+    /// Returns the first byte at or after `offset` that is in data (with `data`) or in a hole (without).
+    /// The end of the file counts as a hole.
     pub fn seek(&self, offset: usize, data: bool) -> Option<usize> {
         let ends = (offset / PAGE * PAGE..self.now.len()).step_by(PAGE);
         let found = ends.into_iter().find(|at| self.pages.contains(&((at / PAGE) as u64)) == data);
@@ -89,14 +89,14 @@ impl Content {
         self.remember(operation, offset..end);
     }
 
-    /// Cuts the file or makes it longer with a hole.
+    /// Truncates the file, or extends it with a hole.
     pub fn resize(&mut self, operation: u64, size: usize) {
         let before = self.now.len();
         if size == before {
             return;
         }
         if size < before {
-            // The bytes are gone even if the file grows again later.
+            // If the file grows again later, reads must return zeros here and not the old bytes.
             self.now[size..].fill(0);
             self.remember(operation, size..before);
             self.pages.retain(|page| (*page as usize) * PAGE < size);
@@ -105,7 +105,7 @@ impl Content {
         self.sizes.push(Size { operation, bytes: size, is_append: false });
     }
 
-    /// Makes zeros of a range, and holes where whole pages are zeros.
+    /// Zeroes a range; pages that lie in it completely become holes.
     pub fn zero(&mut self, operation: u64, range: Range<usize>) {
         let range = range.start.min(self.now.len())..range.end.min(self.now.len());
         self.now[range.clone()].fill(0);
@@ -118,7 +118,7 @@ impl Content {
         self.remember(operation, range);
     }
 
-    /// fsync and fdatasync.
+    /// Makes all bytes and the size stable (fsync, fdatasync).
     pub fn sync(&mut self) {
         self.sizes.clear();
         self.stable.resize(self.now.len(), 0);
@@ -128,7 +128,7 @@ impl Content {
         }
     }
 
-    /// The end of a write with O_DSYNC: what it wrote is stable, and with that what it replaced.
+    /// Ends a write with O_DSYNC: makes its bytes stable, and drops the older versions that it replaced.
     pub fn sync_write(&mut self, operation: u64, range: Range<usize>) {
         let known = self.sizes.partition_point(|size| size.operation <= operation);
         if let Some(size) = self.sizes.drain(..known).next_back() {
@@ -160,7 +160,7 @@ impl Content {
         }
         left.resize(size, 0);
         for (sector, versions) in &self.unsynced {
-            // Versions of one sector reach the disk in their order: the last that survives is there.
+            // Versions of one sector reach the disk in order, so the newest surviving one is found after the cut.
             let spared = |version: &&Version| fate.spares(version.operation, chance);
             if let Some(version) = versions.iter().rev().find(spared) {
                 put(&mut left, *sector, &version.bytes);
@@ -182,7 +182,7 @@ impl Content {
     }
 }
 
-/// Writes as much of a sector as the file is long.
+/// Writes a sector, cut off at the end of the file.
 fn put(to: &mut [u8], sector: u64, bytes: &[u8; SECTOR]) {
     let start = sector as usize * SECTOR;
     let end = (start + SECTOR).min(to.len());

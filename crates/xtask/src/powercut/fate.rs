@@ -2,7 +2,7 @@
 
 use crate::client::stamp;
 
-/// Random numbers that a seed repeats.
+/// Pseudo-random numbers: the same seed gives the same sequence.
 #[derive(Clone, Debug)]
 pub struct Chance(u64);
 
@@ -11,7 +11,7 @@ impl Chance {
         Chance(seed)
     }
 
-    /// Any number.
+    /// A number from the whole range of `u64`.
     pub fn any(&mut self) -> u64 {
         stamp::next(&mut self.0)
     }
@@ -21,35 +21,35 @@ impl Chance {
         self.any() % bound
     }
 
-    /// True in `percent` of a hundred cases.
+    /// True with a probability of `percent` in a hundred.
     pub fn percent(&mut self, percent: u64) -> bool {
         self.below(100) < percent
     }
 }
 
-/// How one power cut treats unsynced operations. Pure chance for each sector would almost never give
-/// the cases that find most faults (all lost, all kept, all up to one), so those are chosen on
-/// purpose, as `sim::CrashVolume` does.
+/// How one power cut treats unsynced operations. The cases that find most faults (all lost, all kept,
+/// all lost after one operation) would almost never occur if each sector survived by chance. Therefore
+/// each of these cases is a variant of its own, as in `sim::CrashVolume`.
 #[derive(Clone, Copy, Debug)]
 pub enum Fate {
     /// Nothing survives.
     Lost,
     /// Everything survives.
     Kept,
-    /// Operations before the number survive, that one is torn, later ones are lost.
+    /// Operations before this number survive, the one with the number is torn, later ones are lost.
     InOrder(u64),
-    /// Operations before the number are lost, that one is torn, later ones survive.
+    /// Operations before this number are lost, the one with the number is torn, later ones survive.
     Reordered(u64),
-    /// Each operation survives whole or not at all, by this seed.
+    /// Each operation survives as a whole or not at all; this seed decides which ones.
     Whole(u64),
-    /// Each sector of each operation survives by itself, with this chance in per cent.
+    /// Each sector of each operation survives independently, with this probability in per cent.
     Torn(u64),
 }
 
 impl Fate {
     /// Draws a fate; `operations` is the number of operations until the cut.
     pub fn draw(operations: u64, chance: &mut Chance) -> Fate {
-        // Most operations that are not stable yet are among the last few.
+        // Choose among the last few operations: most older ones are stable, so that a cut there changes nothing.
         let recent = |chance: &mut Chance| {
             let window = [4, 16, operations + 1][chance.below(3) as usize];
             operations.saturating_sub(chance.below(window))

@@ -1,4 +1,4 @@
-//! A file system in its place, where the program finds it.
+//! Mounts the file system for tests, and gives the processes of a test a boot id of their own.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -18,12 +18,13 @@ use crate::powercut::supply::Supply;
 use crate::powercut::system::{Core, Honour, System};
 use crate::powercut::tree::Tree;
 
-/// Why nothing can be mounted here; `None` if it can.
+/// Returns why the file system cannot be mounted here; `None` if it can.
 pub fn missing() -> Option<String> {
     if !rustix::process::geteuid().is_root() {
         return Some("only root may mount a file system".to_owned());
     }
-    // Root in a container may lack the right for one of the calls. A thread of its own keeps the mounts apart.
+    // Root in a container may lack the privilege for one of the calls, so try them all. The trial needs a thread of
+    // its own: the new mount namespace ends with that thread and does not change the caller's.
     match std::thread::spawn(try_all).join() {
         Ok(Ok(())) => None,
         Ok(Err(error)) => Some(format!("{error:#}")),
@@ -31,7 +32,7 @@ pub fn missing() -> Option<String> {
     }
 }
 
-/// Mounts, replaces and unmounts everything once that the power cuts need.
+/// Makes every mount once that the power cuts need, and unmounts it again.
 fn try_all() -> Result<()> {
     private_namespace()?;
     let folder = tempfile::tempdir()?;
@@ -40,11 +41,11 @@ fn try_all() -> Result<()> {
     Boot::new(folder.path().join("boot_id"), &mut Chance::new(0)).map(drop)
 }
 
-/// Gives this thread, and the programs that it starts from now on, mounts of their own: nobody else
-/// sees them, and they are gone with the last process that does, however that ends.
+/// Gives this thread, and the programs that it starts from now on, a mount namespace of their own. Other
+/// processes do not see its mounts, and the kernel removes them when its last process ends.
 pub fn private_namespace() -> Result<()> {
-    // SAFETY: only this thread leaves the namespace, which also gives it a working directory of its
-    // own; nothing of that reaches memory.
+    // SAFETY: unshare(CLONE_NEWNS) moves only this thread, which also gets a working directory of its
+    // own (CLONE_FS). It does not touch memory of this process.
     if unsafe { libc::unshare(libc::CLONE_NEWNS) } != 0 {
         return Err(io::Error::last_os_error()).context("cannot make a mount namespace");
     }
@@ -52,8 +53,8 @@ pub fn private_namespace() -> Result<()> {
     rustix::mount::mount_change("/", flags).context("cannot make mounts private")
 }
 
-/// What programs in this thread's mount namespace read as the id of this run of the kernel
-/// (`boot_id` of proc(5)). It is the machine's own again when this is dropped.
+/// Replaces the kernel's boot id (`boot_id` of proc(5)) for programs in this thread's mount namespace.
+/// Dropping it makes the machine's own boot id visible again.
 pub struct Boot {
     file: PathBuf,
 }
@@ -61,7 +62,8 @@ pub struct Boot {
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
 impl Boot {
-    /// Puts an id, which `file` holds, in the place of the kernel's. Wants [`private_namespace`].
+    /// Writes a new boot id to `file` and mounts that file over the kernel's. Call [`private_namespace`] before,
+    /// or every process of the machine reads the false id.
     pub fn new(file: PathBuf, chance: &mut Chance) -> Result<Boot> {
         let boot = Boot { file };
         boot.renew(chance)?;
@@ -69,7 +71,7 @@ impl Boot {
         Ok(boot)
     }
 
-    /// The machine has started anew.
+    /// Draws a new boot id, as a reboot of the machine does.
     pub fn renew(&self, chance: &mut Chance) -> Result<()> {
         let id = format!("{:016x}{:016x}", chance.any(), chance.any());
         let parts = [&id[..8], &id[8..12], &id[12..16], &id[16..20], &id[20..]];
@@ -83,18 +85,18 @@ impl Drop for Boot {
     }
 }
 
-/// A mounted file system. It is unmounted when this is dropped.
+/// A mounted file system. Dropping it unmounts it.
 pub struct Mounted {
     core: Arc<Core>,
     path: PathBuf,
     server: Option<JoinHandle<io::Result<()>>>,
 }
 
-/// Threads that take requests. A sync and a write can be under way at once.
+/// Threads that serve FUSE requests: two, so that a sync and a write can be under way at once.
 const THREADS: usize = 2;
 
 impl Mounted {
-    /// Mounts a tree at a path, which is made if it is not there.
+    /// Mounts a tree at a path; creates the folder if it is missing.
     pub fn mount(
         tree: Tree,
         path: &Path,
@@ -122,8 +124,8 @@ impl Mounted {
         self.core.tree()
     }
 
-    /// Unmounts it; the tree as it is then. Processes that had files of it open must have ended: what is
-    /// open still fails from now on.
+    /// Unmounts the file system and returns its tree. End all processes with open files on it first: every call
+    /// on a file that is still open fails from now on.
     pub fn unmount(mut self) -> Result<Tree> {
         self.end()?;
         Ok(self.core.tree())
@@ -131,13 +133,14 @@ impl Mounted {
 
     fn end(&mut self) -> Result<()> {
         let Some(server) = self.server.take() else { return Ok(()) };
-        // FORCE ends the connection, so that a file that is open somewhere does not keep the server.
+        // FORCE ends the FUSE connection. Without it, a file that a process still has open would keep the server
+        // thread running, and the join below would never return.
         let flags = UnmountFlags::FORCE | UnmountFlags::DETACH;
         let unmounted = rustix::mount::unmount(&self.path, flags);
         unmounted.with_context(|| format!("cannot unmount {}", self.path.display()))?;
         let ended = server.join().map_err(|_| anyhow::anyhow!("the file system panicked"))?;
         match ended {
-            // A thread of the server that asks for the next call after FORCE is answered so.
+            // A server thread that reads the next request after FORCE gets this error; the server did not fail.
             Err(error) if error.raw_os_error() == Some(libc::ECONNABORTED) => Ok(()),
             ended => ended.context("the file system ended badly"),
         }

@@ -1,5 +1,5 @@
-//! The power of several machines: it counts what their file systems do, and fails at the chosen
-//! moment. Instead of the power, the processes alone can end then (`kill -9`).
+//! The simulated power of several machines: it counts the operations of their file systems and fails at
+//! the chosen operation. Instead of a power failure, the cut can be a `kill -9` of the processes alone.
 
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
@@ -32,7 +32,7 @@ impl Phase {
     }
 }
 
-/// Answers a call that is held back while the power fails.
+/// Answers a FUSE call that is held back while the power fails.
 type Answer = Box<dyn FnOnce() + Send>;
 
 /// The power of several machines, by number.
@@ -43,23 +43,23 @@ pub struct Supply {
 
 struct State {
     machines: Vec<Machine>,
-    /// Writes, changes of names and syncs of all machines since the last cut.
+    /// Writes, changes of names and syncs of all machines since a cut was armed last.
     operations: u64,
     cut: Option<Cut>,
 }
 
 struct Machine {
     phase: Phase,
-    /// A handle never means another process, even when its process was waited for and the number is used
-    /// again.
+    /// Handles (pidfd) of the processes. Unlike a process id, which the kernel reuses after a wait, a handle never
+    /// refers to another process: a kill cannot hit a stranger.
     processes: Vec<OwnedFd>,
     held: Vec<Answer>,
 }
 
-/// The end of processes that is to come.
+/// A planned failure: when the processes of which machines end, and how.
 #[derive(Clone, Debug)]
 pub struct Cut {
-    /// The number of the operation during which it comes.
+    /// The number of the operation during which the failure begins.
     pub operation: u64,
     /// The machines whose processes end.
     pub machines: Vec<usize>,
@@ -71,15 +71,15 @@ pub struct Cut {
 pub enum Ending {
     /// The power fails.
     Power {
-        /// So long the processors run on after the disks have stopped.
+        /// How long the processors run on after the disks have stopped.
         lag: Duration,
     },
-    /// `kill -9`: the machine goes on, and its disk keeps what was written.
+    /// `kill -9`: the machine keeps running, and its disk keeps all writes.
     Kill,
 }
 
 impl Supply {
-    /// The power of so many machines is on.
+    /// Makes a supply for this number of machines, all with power.
     pub fn new(machines: usize) -> Arc<Supply> {
         let machine = || Machine { phase: Phase::On, processes: vec![], held: vec![] };
         let machines = (0..machines).map(|_| machine()).collect();
@@ -87,8 +87,8 @@ impl Supply {
         Arc::new(Supply { state: Mutex::new(state), changed: Condvar::new() })
     }
 
-    /// Names a process that runs on a machine. Nobody may have waited for it yet.
-    /// The process is killed at once if its machine's processes ended before it was named.
+    /// Adds a process to a machine. Call it before anybody waits for the process, or its id may mean another one.
+    /// If the machine has failed already, the process is killed at once.
     pub fn runs(&self, machine: usize, process: Pid) -> Result<()> {
         let process = pidfd_open(process, PidfdFlags::empty()).context("pidfd_open")?;
         let mut state = self.lock();
@@ -100,19 +100,19 @@ impl Supply {
         Ok(())
     }
 
-    /// Lets the power fail later; operations are counted from now on.
+    /// Plans a cut, and counts operations from zero.
     pub fn arm(&self, cut: Cut) {
         let mut state = self.lock();
         state.operations = 0;
         state.cut = Some(cut);
     }
 
-    /// Whether the armed cut has begun, or none is armed.
+    /// Whether no cut is armed: it has begun, or none was planned.
     pub fn is_cut(&self) -> bool {
         self.lock().cut.is_none()
     }
 
-    /// Lets the power fail now, unless the armed cut has begun already.
+    /// Begins the armed cut now. Does nothing if it has begun already.
     pub fn cut_now(self: &Arc<Supply>) {
         let mut state = self.lock();
         if let Some(cut) = state.cut.take() {
@@ -120,7 +120,7 @@ impl Supply {
         }
     }
 
-    /// Waits until the armed cut has begun, at most so long.
+    /// Waits until the armed cut has begun, but at most `limit`.
     pub fn wait_cut(&self, limit: Duration) {
         let state = self.lock();
         let is_armed = |state: &mut State| state.cut.is_some();
@@ -139,7 +139,7 @@ impl Supply {
         Ok(())
     }
 
-    /// The power of a machine is back, or new processes may start there after a kill.
+    /// Gives a machine its power back; after a kill, allows new processes on it.
     pub fn restore(&self, machine: usize) {
         let mut state = self.lock();
         let machine = &mut state.machines[machine];
@@ -147,7 +147,7 @@ impl Supply {
         machine.processes.clear();
     }
 
-    /// Counts an operation of a machine and says whether it still has power for it.
+    /// Counts an operation of a machine, begins the armed cut if it is due, and returns the state of the power.
     pub fn spend(self: &Arc<Supply>, machine: usize) -> Phase {
         let mut state = self.lock();
         state.operations += 1;
@@ -163,8 +163,8 @@ impl Supply {
         self.lock().machines[machine].phase
     }
 
-    /// Keeps a call without an answer until the machine is off. A process that waits for a call of
-    /// FUSE does not end before the call is answered, even when it was killed.
+    /// Delays the answer to a FUSE call until the machine is off; answers at once if its power is not failing. The
+    /// answer must come in the end: even a killed process does not end while it waits for a FUSE call.
     pub fn hold(&self, machine: usize, answer: Answer) {
         let mut state = self.lock();
         if state.machines[machine].phase == Phase::Failing {
@@ -215,10 +215,10 @@ impl Supply {
     }
 }
 
-/// Kills a process. It may have ended by itself.
+/// Kills a process. Errors are ignored: the process may have ended by itself.
 fn kill(process: &OwnedFd) {
     let _ = pidfd_send_signal(process, Signal::KILL);
 }
 
-/// The lag before the processes are killed is a few milliseconds; a crowded machine needs more.
+/// How long [`Supply::wait_off`] waits. The lag is a few milliseconds; a busy machine needs longer.
 const OFF_LIMIT: Duration = Duration::from_secs(20);

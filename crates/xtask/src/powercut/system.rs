@@ -1,4 +1,4 @@
-//! What the kernel asks of the file system, while the power is on, while it fails and after that.
+//! The FUSE calls of the file system: with power, while the power fails, and without power.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsStr;
@@ -18,7 +18,7 @@ use crate::powercut::content::{Content, SECTOR};
 use crate::powercut::supply::{Phase, Supply};
 use crate::powercut::tree::{self, Folder, Inode, Node, ROOT, Tree};
 
-/// The kind of call that made bytes or names stable.
+/// The kind of call that makes bytes or names stable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
     /// fsync of a file.
@@ -31,22 +31,22 @@ pub enum Kind {
     Names,
 }
 
-/// One sync, for a test that wants to ignore some of them.
+/// One sync. A test decides by these properties whether to ignore it ([`Honour`]).
 #[derive(Clone, Debug)]
 pub struct Sync {
     pub kind: Kind,
     /// The path of the file or folder in this file system, with a slash before each name.
     pub path: String,
-    /// The number of syncs of this kind since the file was opened last.
+    /// The number of earlier syncs of this kind since the file was opened last.
     pub since_opened: u64,
-    /// Bytes of the file that were stable before; 0 of a folder.
+    /// The stable size of the file before this sync; 0 for a folder.
     pub stable_bytes: usize,
 }
 
-/// Decides whether a sync is honoured. One that is not is answered with success all the same.
+/// Decides whether a sync is honoured. An ignored sync makes nothing stable, but the program gets success.
 pub type Honour = Arc<dyn Fn(&Sync) -> bool + Send + std::marker::Sync>;
 
-/// A file system, while it is mounted and after that.
+/// A file system. It outlasts its mount, so that a test can draw from the tree afterwards.
 pub struct Core {
     state: Mutex<State>,
     supply: Arc<Supply>,
@@ -59,8 +59,8 @@ type UnsyncedWrite = (u64, Range<usize>);
 
 struct State {
     tree: Tree,
-    /// Writes with O_DSYNC whose fsync has not come yet, by thread and inode. The kernel sends it
-    /// from the thread that wrote (`generic_write_sync`).
+    /// Writes with O_DSYNC that wait for their fsync, by thread and inode. After such a write the kernel sends
+    /// an fsync from the thread that wrote (`generic_write_sync`).
     stable_writes: BTreeMap<(u32, u64), Vec<UnsyncedWrite>>,
     /// Syncs of each inode since it was opened last, by kind.
     syncs: HashMap<(u64, Kind), u64>,
@@ -72,7 +72,7 @@ impl Core {
         Arc::new(Core { state: Mutex::new(state), supply, machine, honour })
     }
 
-    /// A copy of the file system as it is now, to draw from.
+    /// A copy of the tree; [`Tree::draw`] makes the images of a power cut from it.
     pub fn tree(&self) -> Tree {
         self.lock().tree.clone()
     }
@@ -81,9 +81,9 @@ impl Core {
         self.state.lock().expect("no panic in here")
     }
 
-    /// Does something that a power cut can take back, and answers: with its outcome while the power
-    /// is on; not before the process is killed while the power fails. It is done in any case, since
-    /// a disk may do what it has not confirmed.
+    /// Makes a change that a power cut can undo, and answers the call: with the outcome if there is power,
+    /// else with an error after the processes were killed. The change is made in either case, since a
+    /// disk may carry out a write that it has not acknowledged.
     fn change<T>(
         &self,
         change: impl FnOnce(&mut State) -> Result<T, tree::Errno>,
@@ -96,7 +96,7 @@ impl Core {
         self.answer(phase, outcome, answer);
     }
 
-    /// Makes something stable, while the power is on.
+    /// Carries out a sync if there is power, and answers the call.
     fn sync(&self, sync: impl FnOnce(&mut State) -> Result<(), tree::Errno>, reply: ReplyEmpty) {
         let mut state = self.lock();
         let phase = self.supply.spend(self.machine);
@@ -132,12 +132,13 @@ impl Core {
 /// The kernel's side of a [`Core`].
 pub struct System(pub Arc<Core>);
 
-/// Names and attributes change only through the kernel, which knows that.
+/// How long the kernel may cache names and attributes. They change only through this mount, so the cache is
+/// never out of date.
 const KEPT: Duration = Duration::from_secs(3600);
 
 impl Filesystem for System {
     fn init(&mut self, _: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        // Without FUSE_WRITEBACK_CACHE: every write comes here before write(2) returns.
+        // FUSE_WRITEBACK_CACHE stays off, so that every write arrives here before write(2) returns.
         let _ = config.set_max_write(1 << 20);
         Ok(())
     }
@@ -259,7 +260,7 @@ impl Filesystem for System {
 
     fn open(&self, _: &Request, ino: INodeNo, _: OpenFlags, reply: ReplyOpen) {
         self.0.lock().syncs.retain(|(other, _), _| *other != ino.0);
-        // The pages of an earlier opening are right: nothing changes a file but the kernel.
+        // The kernel may keep cached pages of an earlier opening: a file changes only through this mount.
         reply.opened(FileHandle(0), FopenFlags::FOPEN_KEEP_CACHE);
     }
 
@@ -439,7 +440,7 @@ impl Filesystem for System {
     }
 }
 
-/// Files live in memory, and a test needs megabytes.
+/// The largest file. Files are kept in memory, and a test needs some megabytes only.
 const SIZE_LIMIT: u64 = 1 << 30;
 
 fn file_size(size: u64) -> Result<usize, tree::Errno> {

@@ -1,4 +1,4 @@
-//! The promises of each call, on a file system that is mounted for real.
+//! Tests of what each call makes stable, on a mounted file system. They need root and /dev/fuse.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -18,10 +18,10 @@ use super::tree::ROOT;
 use super::{Honour, Mounted, Tree, missing, private_namespace};
 use crate::process::Running;
 
-/// Enough draws to meet every outcome of a few sectors.
+/// Number of images that a test draws: enough to see every outcome of a few sectors.
 const DRAWS: u64 = 300;
 
-/// A mounted file system of a test; `None` where nothing can be mounted.
+/// The mounted file system of a test, with its power and its folder.
 struct Bench {
     mounted: Mounted,
     supply: Arc<Supply>,
@@ -53,7 +53,7 @@ impl Bench {
         Some(Bench { mounted, supply, folder })
     }
 
-    /// A process of the machine that writes to `f` until it is killed.
+    /// Starts a process of the machine that appends to `f` until it is killed.
     fn writer(&self) -> Running {
         let script = "i=0; while :; do i=$((i+1)); echo $i >> f; echo $i; done";
         let mut command = Command::new("sh");
@@ -67,7 +67,7 @@ impl Bench {
         self.folder.path().join(name)
     }
 
-    /// A file whose name is stable, with so many stable sectors of zeros.
+    /// Makes a file with a stable name and `sectors` stable sectors of zeros.
     fn file(&self, name: &str, sectors: usize) -> File {
         let mut options = File::options();
         let options = options.read(true).write(true).create(true).truncate(false);
@@ -88,13 +88,13 @@ impl Bench {
     }
 }
 
-/// The bytes of a file; `None` if it is not there.
+/// Returns the bytes of a file; `None` if there is no such file.
 fn bytes(tree: &Tree, name: &str) -> Option<Vec<u8>> {
     let content = tree.file(tree.lookup(ROOT, OsStr::new(name)).ok()?).expect("a file");
     Some(content.read(0, content.len()).to_vec())
 }
 
-/// The first byte of each sector, after each of many cuts.
+/// Returns every outcome of many power cuts: the first byte of each sector of the file.
 fn outcomes(tree: &Tree, name: &str) -> BTreeSet<Vec<u8>> {
     let firsts = |seed| {
         let bytes = bytes(&tree.draw(seed), name).expect("there");
@@ -329,7 +329,7 @@ fn a_kill_leaves_all_that_was_written_and_the_disk_goes_on() {
     let written = fs::read_to_string(bench.path("f")).expect("the disk has power");
     assert!(written.starts_with("1\n2\n"), "{written}");
     fs::write(bench.path("g"), "after the kill").expect("the disk has power");
-    // What the killed process has not synced can still be lost.
+    // A later power cut can still lose the unsynced writes of the killed process.
     assert!(outcomes(&bench.end(), "f").len() > 1);
 }
 

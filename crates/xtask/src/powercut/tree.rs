@@ -1,4 +1,4 @@
-//! Folders and files: as they are now, and as a power cut may leave them.
+//! The folders and files of a file system: their current state, and the images that a power cut may leave.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -6,14 +6,14 @@ use std::ffi::{OsStr, OsString};
 use crate::powercut::content::Content;
 use crate::powercut::fate::{Chance, Fate};
 
-/// The inode of the root folder, as FUSE wants it.
+/// The inode number of the root folder, which FUSE fixes.
 pub const ROOT: u64 = 1;
 
-/// All inodes of a file system. What has no name any more stays until the next power cut.
+/// All inodes of a file system. An inode without a name stays until the next power cut.
 #[derive(Clone, Debug)]
 pub struct Tree {
     inodes: BTreeMap<u64, Inode>,
-    /// How many operations have changed something so far.
+    /// The number of operations so far that changed the tree.
     operations: u64,
 }
 
@@ -24,7 +24,7 @@ pub struct Inode {
     pub mode: u16,
     pub uid: u32,
     pub gid: u32,
-    /// From the root, with a slash before each name. A file keeps its last one when it is removed.
+    /// The path from the root, with a slash before each name. A removed file keeps its last path.
     pub path: String,
 }
 
@@ -34,16 +34,16 @@ pub enum Node {
     Folder(Folder),
 }
 
-/// The names in a folder.
+/// The names in a folder: current, stable, and the changes in between.
 #[derive(Clone, Debug, Default)]
 pub struct Folder {
     names: BTreeMap<OsString, u64>,
     stable: BTreeMap<OsString, u64>,
-    /// Changes that are not in `stable`, oldest first.
+    /// Changes that `stable` does not contain yet, oldest first.
     unsynced: Vec<Change>,
 }
 
-/// Names that one operation changes together: to an inode, or to nothing.
+/// The names that one operation changes together: each gets an inode, or is removed (`None`).
 type Change = Vec<(OsString, Option<u64>)>;
 
 /// An `errno`.
@@ -62,7 +62,7 @@ impl Tree {
         Tree { inodes: BTreeMap::from([(ROOT, root)]), operations: 0 }
     }
 
-    /// A folder in the root that is stable, for what a machine has before the program comes.
+    /// Adds a stable folder to the root: one that exists before the program is installed.
     pub fn add_folder(&mut self, name: &str) -> Result<(), Errno> {
         let node = Node::Folder(Folder::default());
         let inode = Inode { node, mode: 0o700, uid: 0, gid: 0, path: String::new() };
@@ -108,7 +108,7 @@ impl Tree {
         Ok(names.iter().map(|(name, ino)| (name.clone(), *ino)).collect())
     }
 
-    /// A new file or folder under a name that is free.
+    /// Adds a file or folder; the name must not exist yet.
     pub fn create(&mut self, folder: u64, name: &OsStr, inode: Inode) -> Result<u64, Errno> {
         if self.folder(folder)?.names.contains_key(name) {
             return Err(libc::EEXIST);
@@ -131,8 +131,8 @@ impl Tree {
         self.change(folder, vec![(name.to_owned(), None)])
     }
 
-    /// Renames within one folder. Between two of them a power cut would have to treat both alike; the
-    /// program does not need that.
+    /// Renames within one folder. A rename between two folders is not supported: a power cut would have to
+    /// keep or undo it in both together, and the program does not use it.
     pub fn rename(&mut self, folder: u64, from: &OsStr, to: &OsStr) -> Result<(), Errno> {
         let ino = self.lookup(folder, from)?;
         if from == to {
@@ -143,7 +143,7 @@ impl Tree {
         self.change(folder, vec![(from.to_owned(), None), (to.to_owned(), Some(ino))])
     }
 
-    /// fsync of a folder.
+    /// Makes the names in a folder stable (fsync of the folder).
     pub fn sync_names(&mut self, folder: u64) -> Result<(), Errno> {
         let Node::Folder(folder) = &mut self.inode_mut(folder)?.node else {
             return Err(libc::ENOTDIR);
@@ -154,7 +154,7 @@ impl Tree {
         Ok(())
     }
 
-    /// What a power cut leaves: the same for the same operations and the same seed.
+    /// Draws the tree that a power cut leaves. The same operations and the same seed give the same tree.
     pub fn draw(&self, seed: u64) -> Tree {
         let mut chance = Chance::new(seed);
         let fate = Fate::draw(self.operations, &mut chance);
@@ -163,8 +163,8 @@ impl Tree {
         left
     }
 
-    /// Copies what is left of an inode, and of all below it. Inodes that are left without a name are
-    /// gone.
+    /// Copies to `left` what a power cut leaves of an inode and of everything below it. An inode without a
+    /// surviving name is not copied.
     fn keep(&self, ino: u64, fate: Fate, chance: &mut Chance, left: &mut Tree) {
         let inode = &self.inodes[&ino];
         let node = match &inode.node {
@@ -199,7 +199,7 @@ impl Tree {
 }
 
 impl Folder {
-    /// Changes of names survive in their order: all up to one of them.
+    /// Draws the names that survive: the stable ones with the first changes, up to a random one, applied in order.
     fn draw(&self, fate: Fate, chance: &mut Chance) -> BTreeMap<OsString, u64> {
         let count = match fate {
             Fate::Lost => 0,

@@ -1,6 +1,6 @@
-//! Killing (SIGKILL) the gateway while it writes and destages, and the node behind it: what was
-//! acknowledged must be there, whole, and nothing else but what was under way. Here the node is behind a
-//! line of 4 ms, the log is full and no privilege is needed; `power` kills in every mode.
+//! Kills (SIGKILL) the gateway while it writes and destages, and the node behind it. Afterwards each block
+//! must hold its last acknowledged write or one that was under way, never a torn one. The node is behind a
+//! line of 4 ms, the log is full, and no privilege is needed; `power` has the rounds for every mode.
 
 use std::path::Path;
 use std::time::Instant;
@@ -20,7 +20,7 @@ const BLOCKS: u64 = 4096;
 const SECTORS: u16 = 8;
 const SECTOR: u32 = 512;
 
-/// 16 commands in flight, what each reads kept.
+/// Shape of a session: 16 commands in flight; it keeps the data that each command reads.
 const SHAPE: Shape = Shape { depth: 16, bytes: 4096, keep: true };
 
 /// Writes before the kill: enough for the log to be full of dirty data and for destage to be under way.
@@ -29,10 +29,10 @@ const WRITES: u64 = 1500;
 /// A flush after so many writes.
 const FLUSH_EVERY: u64 = 64;
 
-/// Who is killed, round by round.
+/// The processes to kill, one entry for each round.
 const VICTIMS: [Victim; 4] = [Victim::Gateway, Victim::Node, Victim::Gateway, Victim::Both];
 
-/// Rounds with one kind of report. Each round is a case, and so is the comparison of the node's own volume at the end.
+/// Runs the rounds with one `report`. Each round is a case; the check of the node's own volume at the end is one more.
 pub fn rounds(program: &Path, report: &str) -> Result<Tally> {
     let folder = tempfile::tempdir()?;
     let cache = format!(
@@ -132,7 +132,7 @@ impl Ledger {
         }
     }
 
-    /// A write of a block was not carried out.
+    /// Records that a write of a block was not carried out: its version must not be found later.
     fn forget(&mut self, block: u64) {
         if let Some(under_way) = self.under_way.get_mut(block as usize) {
             *under_way = None;
@@ -210,7 +210,7 @@ impl Workload for Writer<'_, '_> {
         match answer.status {
             0 if answer.number == FLUSH => {}
             0 => self.ledger.acknowledge(answer.number),
-            // Nothing of it was done.
+            // The unit did nothing of this command, so its version must not appear.
             status if NOT_NOW.contains(&status) => self.ledger.forget(answer.number),
             status => {
                 let sense = answer.sense;

@@ -1,5 +1,5 @@
-//! Power cuts and kills of the real program: node and gateways run on file systems that forget, reorder
-//! and tear what was not synced, hosts write over iSCSI, the power fails or processes are killed, and
+//! Power cuts and kills of the real program. Node and gateways run on file systems that lose, reorder and tear
+//! unsynced writes in a power cut. Hosts write over iSCSI until the power fails or processes are killed, and
 //! after the restart every sector is checked against a model.
 
 mod model;
@@ -25,7 +25,7 @@ pub use sites::SyncSite;
 
 use round::{Plan, Rig};
 
-/// The rounds to run: modes, number and seed.
+/// The rounds to run.
 pub struct Wanted {
     /// Only this mode; all if none is named.
     pub mode: Option<Mode>,
@@ -33,16 +33,16 @@ pub struct Wanted {
     pub failure: Failure,
     /// Rounds of each mode.
     pub rounds: u32,
-    /// Seed of the moments, and of the images after power cuts.
+    /// Seed of the moments of failure, and of the images that power cuts leave.
     pub seed: u64,
-    /// The sync site whose syncs change nothing.
+    /// The sync site whose syncs the file system ignores.
     pub ignored: Option<SyncSite>,
 }
 
-/// Rigs side by side: each waits for its own processes most of the time, and a pair for its `dead_after`.
+/// Number of rigs that run at once. A rig mostly waits for its own processes, and a pair for its `dead_after`.
 const SIDE_BY_SIDE: usize = 5;
 
-/// The steps of the suite; no rounds leave one out.
+/// Runs both kinds of failure as steps of the suite; a kind with 0 rounds is left out.
 pub fn steps(steps: &mut Steps, program: &Path, kills: u32, cuts: u32) {
     let both =
         [(Failure::Kill, kills, "--kill-rounds 0"), (Failure::Power, cuts, "--power-cuts 0")];
@@ -66,7 +66,8 @@ fn title(failure: Failure) -> &'static str {
     }
 }
 
-/// `cargo xtask power-cuts` and `kill-rounds`; true if all held, or every ignored site was caught.
+/// Runs `cargo xtask power-cuts` or `kill-rounds`. Returns true if every round held, or with `ignored` if each
+/// ignored site showed a loss or has a reason why it shows none.
 pub fn command(program: Option<PathBuf>, ignored: Option<&str>, wanted: &Wanted) -> Result<bool> {
     if let Some(why) = missing() {
         bail!("{why}");
@@ -86,7 +87,7 @@ pub fn command(program: Option<PathBuf>, ignored: Option<&str>, wanted: &Wanted)
     }
 }
 
-/// The seed of the suite: it tries the same moments in every run.
+/// The seed of the suite: a fixed one, so that every run draws the same moments.
 pub const SEED: u64 = 17;
 
 /// Runs the rounds of every wanted mode; every round is one case.
@@ -121,17 +122,18 @@ pub fn run(program: &Path, wanted: &Wanted) -> Result<Tally> {
     Ok(all.tally.with_note(note))
 }
 
-/// Rounds that follow each other on the same files, as long as they hold.
+/// Rounds that one rig runs on the same files. After a round that did not hold, the next one gets new files.
 const ROUNDS_OF_A_RIG: u32 = 5;
 
-/// The same with an ignored sync: files are made once, and the names of new ones are synced then.
+/// Rounds of a rig with an ignored sync. There are fewer, since each rig creates its files only once, and some syncs
+/// are needed only then.
 const IGNORING_ROUNDS_OF_A_RIG: u32 = 2;
 
-/// How some rounds of one mode went.
+/// The results of some rounds of one mode.
 #[derive(Default)]
 struct Outcome {
     tally: Tally,
-    /// The last sentence of the first round that showed a loss.
+    /// The reason that the first round with a loss gave, in one line.
     first_loss: Option<String>,
     writes: u64,
     sectors: u64,
@@ -146,7 +148,7 @@ impl Outcome {
         self.sectors += other.sectors;
     }
 
-    /// Takes what a rig has counted. Processes that still run are killed.
+    /// Adds the counts of a rig, and drops the rig, which kills its processes.
     fn add_rig(&mut self, rig: Option<Rig>) {
         if let Some(rig) = rig {
             self.writes += rig.model.acknowledged;
@@ -166,7 +168,7 @@ impl Outcome {
     }
 }
 
-/// Some rounds of one mode, on one rig as long as they hold.
+/// Runs some rounds of one mode. They share one rig until a round does not hold; the next round makes a new one.
 fn rounds(program: &Path, mode: Mode, wanted: &Wanted, numbers: Range<u32>) -> Outcome {
     let mut outcome = Outcome::default();
     if let Err(error) = private_namespace() {
@@ -196,7 +198,8 @@ fn rounds(program: &Path, mode: Mode, wanted: &Wanted, numbers: Range<u32>) -> O
     outcome
 }
 
-/// The reason of a fault for one cell of a table: what the program said last, or the innermost error.
+/// Returns the reason of a failed round for a table cell: the program's own error message if there is one, else the
+/// first line of the error.
 fn in_a_line(error: &anyhow::Error) -> String {
     let text = format!("{error:#}");
     let said = text.lines().find_map(|line| line.strip_prefix("forebay: "));
@@ -204,14 +207,14 @@ fn in_a_line(error: &anyhow::Error) -> String {
     told.replace('|', "/").chars().take(240).collect()
 }
 
-/// Every round of every mode has a seed of its own.
+/// Returns the seed of one round of one mode; no two rounds share a seed.
 fn seed_of(seed: u64, mode: Mode, round: u32) -> u64 {
     let mode = Mode::ALL.iter().position(|other| *other == mode).unwrap_or(0) as u64;
     Chance::new(seed ^ mode << 32 ^ u64::from(round) << 40).any()
 }
 
-/// `cargo xtask power-cuts --ignore-site`: cuts until a loss shows that a site is needed. Prints a row
-/// for each site.
+/// Runs `cargo xtask power-cuts --ignore-site`: for each site, cuts the power until a loss shows that its sync is
+/// needed. Prints a table row for each site.
 fn ignore(program: &Path, sites: &[SyncSite], wanted: &Wanted) -> Result<bool> {
     let left = Mutex::new(sites.iter().copied());
     let rows: Mutex<Vec<(usize, String, bool)>> = Mutex::new(vec![]);
@@ -237,7 +240,8 @@ fn ignore(program: &Path, sites: &[SyncSite], wanted: &Wanted) -> Result<bool> {
     Ok(rows.iter().all(|(.., is_right)| *is_right))
 }
 
-/// How the power cuts of a site's modes show that it is needed, and whether that is what its entry says.
+/// Cuts the power in the modes of a site, with its syncs ignored. Returns a text with the result, and whether the
+/// result agrees with the site's entry.
 fn ignore_one(program: &Path, site: SyncSite, wanted: &Wanted) -> (String, bool) {
     let about = site.about();
     let modes = wanted.mode.map_or(about.modes.to_vec(), |mode| vec![mode]);

@@ -91,14 +91,14 @@ pub fn run(
     Ok(tally)
 }
 
-/// How long the tests may take with so many crash points and minutes of coherence.
+/// Time limit of the tests. It grows with the crash points and with the minutes of the coherence test.
 fn limit(crash_points: Option<u64>, coherence_minutes: Option<u64>) -> Duration {
     let points = crash_points.unwrap_or_default() * MILLISECONDS_PER_POINT;
     LIMIT + Duration::from_millis(points + 60_000 * coherence_minutes.unwrap_or_default())
 }
 
-/// The ordinary 20,000 points take a minute of two CPUs, which is 3 ms for each; other work on the machine
-/// makes that up to ten times as long.
+/// Time allowed for each crash point. The default of 20,000 points takes a minute on two idle CPUs, which is 3 ms a
+/// point; other work on the machine can make it ten times as long.
 const MILLISECONDS_PER_POINT: u64 = 40;
 
 /// Counts a line of output and prints it, unless it says that a case passed.

@@ -1,4 +1,4 @@
-//! Writes and flushes until the power fails, and reading everything back.
+//! The load of a round: writes and flushes until the failure, and reading every sector afterwards.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -11,21 +11,20 @@ use crate::client::stamp::{self, Content};
 use crate::client::{Answer, Login, Next, Request, Session, Workload};
 use crate::powercut::{Chance, Supply};
 
-/// 16 commands in flight, what each reads kept.
+/// Shape of a session: 16 commands in flight; it keeps the data that each command reads.
 pub const SHAPE: Shape = Shape { depth: 16, bytes: (LONGEST * SECTOR as u64) as usize, keep: true };
 
-/// Writes after which the power fails if it has not failed by then.
+/// Number of writes and flushes after which the failure comes at the latest.
 const MOST_WRITES: u64 = 4000;
 
-/// Reads that are refused for the moment are sent again for so long: a gateway takes some seconds until it
-/// has found a node that was away.
+/// How long reads that end with BUSY are sent again: a gateway needs some seconds to find a node that was down.
 const READ_LIMIT: Duration = Duration::from_secs(30);
 
-/// Pause before a read is sent again.
+/// Pause before a read that ended with BUSY is sent again.
 const READ_PAUSE: Duration = Duration::from_millis(5);
 
-/// Whether nothing of a command was done, and it may be sent again: BUSY, TASK SET FULL (SAM-5, 5.3.1) or
-/// a unit attention (SAM-5, 5.14).
+/// Whether the unit did nothing of a command, so that it may be sent again: BUSY, TASK SET FULL (SAM-5, 5.3.1)
+/// or a unit attention (SAM-5, 5.14).
 fn is_not_now(answer: &Answer<'_>) -> bool {
     match answer.status {
         0x08 | 0x28 => true,
@@ -34,7 +33,7 @@ fn is_not_now(answer: &Answer<'_>) -> bool {
     }
 }
 
-/// Random writes with some flushes among them.
+/// A load of random writes, with a flush in 3 of 100 commands.
 pub struct Load<'a> {
     pub model: &'a mut Model,
     pub chance: &'a mut Chance,
@@ -64,7 +63,7 @@ impl Workload for Load<'_> {
             _ if is_not_now(answer) => self.model.not_done(answer.number),
             status => {
                 self.model.refused(answer.number);
-                // While the node is away, calls to it may fail.
+                // After the cut the node may be down, and errors are expected. Before it they are a fault.
                 if !self.supply.is_cut() {
                     let sense = answer.sense;
                     self.wrong =
@@ -91,7 +90,7 @@ pub fn read(login: &Login) -> Result<Vec<Content>> {
 
 struct Reader {
     found: Vec<Content>,
-    /// First sectors of the reads that are to be sent, the next one last.
+    /// First sectors of the reads to send; the next one is the last of the list.
     wanted: Vec<u64>,
     /// Sectors that no read has answered yet.
     left: u64,

@@ -1,8 +1,8 @@
-//! The ways of serving a volume whose promises a power cut puts to the test.
+//! The modes: ways of serving a volume, with what each promises after a failure.
 
 use super::model::Promise;
 
-/// The machines of a site, by the number of their power.
+/// The machines of a site, by their number in the power supply.
 pub const NODE: usize = 0;
 pub const GATEWAY: usize = 1;
 pub const PARTNER: usize = 2;
@@ -10,7 +10,7 @@ pub const PARTNER: usize = 2;
 /// How machines fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Failure {
-    /// Their processes are killed (`kill -9`); what they wrote stays.
+    /// Their processes are killed (`kill -9`); all their writes stay in the file system.
     Kill,
     /// Their power fails.
     Power,
@@ -26,19 +26,19 @@ pub enum Mode {
     ImmediatePowerLoss,
     Through,
     Around,
-    /// The node has a cache whose writes count with the next flush.
+    /// The node has a cache whose writes become stable with the next flush (`report = "at-flush"`).
     AtFlush,
     /// The gateway's log is on two disks.
     Mirrored,
     /// Two gateways with half of the log each.
     Pair,
-    /// Report, order, NVRAM and the log's key are others after each cut.
+    /// After each failure the gateway gets other values of `report`, `order`, `nvram_survives` and the log's key.
     Changing,
 }
 
 impl Mode {
     pub const ALL: [Mode; 9] = [
-        // The slowest first, so that no thread is left with it at the end.
+        // Slowest first, so that the run does not end with one thread busy and the others idle.
         Mode::Pair,
         Mode::Changing,
         Mode::AtFlush,
@@ -74,10 +74,10 @@ impl Mode {
     pub fn victims(self, failure: Failure) -> &'static [&'static [usize]] {
         match self {
             Mode::Pair => &[&[GATEWAY, PARTNER], &[GATEWAY], &[PARTNER], &[NODE, GATEWAY, PARTNER]],
-            // What a read has found in the NVRAM is not on the log disk yet, so the model takes what it
-            // reads for stable only when the gateway was among the victims.
+            // Never the node alone: the gateway would keep running with data that is in its NVRAM only, and the
+            // model would wrongly take what it reads there for stable.
             Mode::ImmediateRestart if failure == Failure::Power => &[&[NODE, GATEWAY], &[GATEWAY]],
-            // Other settings come with a start.
+            // The gateway always: it takes new settings only at a start.
             Mode::Changing => &[&[NODE, GATEWAY], &[GATEWAY]],
             _ => &[&[NODE, GATEWAY], &[NODE, GATEWAY], &[GATEWAY], &[NODE]],
         }
@@ -88,7 +88,7 @@ impl Mode {
     }
 }
 
-/// What of the settings changes between two cuts in [`Mode::Changing`], and stands in all others.
+/// The settings that [`Mode::Changing`] changes between two failures; fixed in all other modes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Variant {
     pub report: &'static str,

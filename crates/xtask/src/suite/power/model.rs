@@ -1,4 +1,4 @@
-//! The contents that each sector of a volume may have, by what was written, acknowledged and flushed.
+//! A model of the volume: which contents each sector may have after the writes, acknowledgments and flushes so far.
 //!
 //! Every sector carries its number and a version. Versions grow with the order in which writes are
 //! sent, over all sectors, so that each version of a sector names one write.
@@ -11,15 +11,15 @@ use crate::client::Request;
 use crate::client::stamp::{self, Content};
 use crate::powercut::Chance;
 
-/// Sectors of 512 bytes that are written: 2 MiB, less than a log of 8 MiB holds, so that writes also
-/// overwrite what is still dirty.
+/// Sectors of 512 bytes that the load writes: 2 MiB. A log of 8 MiB holds more, so that writes also overwrite
+/// blocks that are still dirty.
 pub const SECTORS: u64 = 4096;
 pub const SECTOR: u32 = 512;
 
-/// Sectors of the longest write: four slots of the cache.
+/// Sectors of the longest write: 16 KiB, four slots of the cache.
 pub const LONGEST: u64 = 32;
 
-/// The promise of a mode for writes after a power cut.
+/// The promise of a mode: which writes the volume holds after a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Promise {
     /// Every acknowledged write is there.
@@ -36,7 +36,7 @@ pub struct Model {
     /// Acknowledged writes that no flush has covered yet, oldest acknowledgment first.
     unflushed: VecDeque<(u64, Range)>,
     flushes: BTreeMap<u64, u64>,
-    /// Grows with every event: what was sent before what was acknowledged is known by it.
+    /// A logical clock that every event advances. It tells whether a write was sent after another's acknowledgment.
     clock: u64,
     version: u64,
     pub acknowledged: u64,
@@ -47,15 +47,15 @@ pub struct Model {
 struct Range {
     first: u64,
     count: u64,
-    /// Its write has FUA: stable when it is answered.
+    /// The write has FUA: it is stable when it is acknowledged.
     fua: bool,
 }
 
 #[derive(Default)]
 struct Sector {
-    /// The oldest version that may be found.
+    /// The oldest version that the sector may hold; an older one is a loss.
     floor: u64,
-    /// Writes in the order of their versions, without those that a cut took back.
+    /// Writes in the order of their versions, without those that were lost in an earlier failure.
     writes: Vec<Write>,
     is_under_way: bool,
 }
@@ -67,7 +67,7 @@ struct Write {
     acknowledged: Option<u64>,
 }
 
-/// The number of a flush has this bit; writes have their version.
+/// Bit in the number of a flush. The number of a write is its version, without this bit.
 const FLUSH: u64 = 1 << 63;
 
 impl Model {
@@ -84,12 +84,12 @@ impl Model {
         }
     }
 
-    /// A write of sectors that no other write has under way, and its number; its data is put into
-    /// `payload`.
+    /// Draws a write of sectors that no other write under way covers. Puts its data into `payload` and returns the
+    /// request and its number.
     pub fn write(&mut self, chance: &mut Chance, payload: &mut [u8]) -> (Request, u64) {
         let range = loop {
             let count = [1, 8, 8, 1 + chance.below(LONGEST)][chance.below(4) as usize];
-            // A part of the writes goes to few sectors, which are overwritten again and again.
+            // 30 % of the writes go to a small area, so that its sectors are overwritten again and again.
             let area = if chance.percent(30) { SECTORS / 32 } else { SECTORS };
             let fua = chance.percent(5);
             let range = Range { first: chance.below(area - count + 1), count, fua };
@@ -112,7 +112,7 @@ impl Model {
         (request, version)
     }
 
-    /// A flush and its number.
+    /// Makes a flush; returns the request and its number.
     pub fn flush(&mut self) -> (Request, u64) {
         self.clock += 1;
         let number = FLUSH | self.clock;
@@ -120,7 +120,7 @@ impl Model {
         (Request::flush(), number)
     }
 
-    /// A write or flush was answered with GOOD.
+    /// Records that a write or flush ended with GOOD.
     pub fn good(&mut self, number: u64, promise: Promise) {
         self.clock += 1;
         let now = self.clock;
@@ -143,7 +143,7 @@ impl Model {
         }
     }
 
-    /// A write was not carried out: nothing of it may be found later.
+    /// Records that a command was not carried out. If a later read finds data of such a write, that is a fault.
     pub fn not_done(&mut self, number: u64) {
         self.flushes.remove(&number);
         if let Some(range) = self.under_way.remove(&number) {
@@ -154,7 +154,7 @@ impl Model {
         }
     }
 
-    /// A write ended with an error. Whether something of it was done is not known.
+    /// Records that a command ended with an error: a later read may find the write's data or not.
     pub fn refused(&mut self, number: u64) {
         self.flushes.remove(&number);
         if let Some(range) = self.under_way.remove(&number) {
@@ -162,13 +162,14 @@ impl Model {
         }
     }
 
-    /// Nothing is under way any more: the power has failed, or the session has ended.
+    /// Records that the session has ended or the power has failed: each write under way may have been done or not.
     pub fn lost_contact(&mut self) {
         let numbers: Vec<u64> = self.under_way.keys().chain(self.flushes.keys()).copied().collect();
         numbers.into_iter().for_each(|number| self.refused(number));
     }
 
-    /// Checks a whole volume against the promises, and takes what was found for what there is.
+    /// Checks the content of a whole volume against the promises. Then takes it as the model's new state: what was
+    /// read once may not be lost later.
     pub fn verify(&mut self, found: &[Content]) -> Result<()> {
         let found = self.versions(found)?;
         let lost = |(sector, found): &(usize, &u64)| **found < self.sectors[*sector].floor;
@@ -196,13 +197,14 @@ impl Model {
         Ok(())
     }
 
-    /// Checks that a volume which may lag behind is a consistent prefix of all writes, as the far volume
-    /// alone is.
+    /// Checks only that the content is a consistent prefix of all writes. Use it for the far volume alone, which may
+    /// lack the newest acknowledged writes.
     pub fn verify_behind(&self, found: &[Content]) -> Result<()> {
         self.check_prefix(&self.versions(found)?)
     }
 
-    /// The version in each sector; each must be of a write that was sent and not taken back.
+    /// Returns the version in each sector. Fails if a sector holds a version that was never sent there, or was lost
+    /// before.
     fn versions(&self, found: &[Content]) -> Result<Vec<u64>> {
         ensure!(found.len() == SECTORS as usize, "{} sectors were read", found.len());
         let version = |(sector, content): (usize, &Content)| {
@@ -221,7 +223,7 @@ impl Model {
         found.iter().enumerate().map(version).collect()
     }
 
-    /// No write may be lost that was acknowledged before one was sent that is there.
+    /// Checks for a consistent prefix: if a write is there, every write acknowledged before it was sent must be, too.
     fn check_prefix(&self, found: &[u64]) -> Result<()> {
         let there = |(sector, version): (&Sector, &u64)| {
             let write = sector.writes.iter().rfind(|write| write.version == *version)?;
@@ -244,7 +246,7 @@ impl Model {
         Ok(())
     }
 
-    /// All that was acknowledged before a flush was sent is stable.
+    /// Raises the floors for a flush: every write acknowledged before the flush was sent is stable now.
     fn flushed(&mut self, sent: u64) {
         while let Some((version, range)) = self.unflushed.front().copied() {
             let first = &self.sectors[range.first as usize];
@@ -268,7 +270,7 @@ impl Model {
 mod tests {
     use super::*;
 
-    /// The volume with each sector's newest version of at most `upto`.
+    /// Returns the content of a volume that holds, in each sector, its newest version of at most `upto`.
     fn volume(model: &Model, upto: u64) -> Vec<Content> {
         let content = |sector: &Sector| {
             let newest = sector.writes.iter().rfind(|write| write.version <= upto);
@@ -277,7 +279,7 @@ mod tests {
         model.sectors.iter().map(content).collect()
     }
 
-    /// A model with so many writes, one after the other; the last is not acknowledged.
+    /// Returns a model with `count` writes, sent one after the other; the last is not acknowledged.
     fn written(count: u64, promise: Promise) -> Model {
         let (mut model, mut chance) = (Model::new(), Chance::new(1));
         let mut payload = vec![0; (LONGEST * u64::from(SECTOR)) as usize];

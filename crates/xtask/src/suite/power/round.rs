@@ -1,4 +1,4 @@
-//! One round: load, a failure, what it leaves, restart, look.
+//! One round: load, failure, restart, and the check of every sector against the model.
 
 use std::fmt;
 use std::path::Path;
@@ -17,17 +17,17 @@ use crate::node::Ended;
 use crate::powercut::Chance;
 use crate::powercut::supply::{Cut, Ending};
 
-/// What a rig is put through.
+/// The program under test, with the mode and the failure of its rounds.
 #[derive(Clone, Copy)]
 pub struct Plan<'a> {
     pub program: &'a Path,
     pub mode: Mode,
     pub failure: Failure,
-    /// The sync site whose syncs change nothing.
+    /// The sync site whose syncs the file system ignores.
     pub ignored: Option<SyncSite>,
 }
 
-/// A site with what is known of its volume.
+/// A site with the model of its volume.
 pub struct Rig {
     site: Site,
     pub model: Model,
@@ -35,7 +35,8 @@ pub struct Rig {
     failure: Failure,
 }
 
-/// The program has lost data or the record of a claim. Other errors may be the machine's, or the test's.
+/// Marks an error as a fault of the program: it has lost data or the record of a claim. Other errors may come from the
+/// machine or the test, such as a timeout.
 #[derive(Debug)]
 struct Loss;
 
@@ -45,7 +46,7 @@ impl fmt::Display for Loss {
     }
 }
 
-/// Whether an error shows that something was lost: it is missing, or a start was refused without it.
+/// Whether an error shows a loss: data or a claim is missing, or the program refused to start.
 pub fn shows_a_loss(error: &Error) -> bool {
     error.downcast_ref::<Loss>().is_some() || error.downcast_ref::<Ended>().is_some()
 }
@@ -69,8 +70,8 @@ impl Rig {
         self.site.events()
     }
 
-    /// Sends everything to the node, and checks the node's own volume after one more failure of the node
-    /// alone: nothing else has what it has not made stable.
+    /// Sends everything to the node, lets the node alone fail once more, and checks its own volume. The gateway is
+    /// stopped by then: data that the node has not made stable is lost and shows.
     pub fn finish(&mut self) -> Result<()> {
         self.site.settle().context("sending everything to the node")?;
         let ending = match self.failure {
@@ -90,14 +91,14 @@ impl Rig {
     }
 }
 
-/// One round of a rig, which is made if there is none.
+/// Runs one round on a rig; makes the rig if there is none.
 pub fn run(plan: &Plan<'_>, rig: &mut Option<Rig>, seed: u64) -> Result<()> {
     let mut chance = Chance::new(seed);
     let rig = match rig {
         Some(rig) => rig,
         None => {
             let rig = rig.insert(Rig::new(plan)?);
-            // Processes may be killed, and the power may fail, while the files are made for the first time.
+            // Up to two failures while the program creates its files for the first time.
             for _ in 0..chance.below(3) {
                 let is_kill = plan.failure == Failure::Kill || chance.percent(50);
                 let failure = if is_kill { Failure::Kill } else { Failure::Power };
@@ -113,7 +114,8 @@ pub fn run(plan: &Plan<'_>, rig: &mut Option<Rig>, seed: u64) -> Result<()> {
     }
     let mut window = [30, 300, 1500][chance.below(3) as usize];
     if plan.failure == Failure::Power && chance.percent(20) {
-        // Nobody reads before the power fails: a new start must make stable what it has found.
+        // Kill, start again, and cut the power without a read in between. The new start must make stable what the
+        // killed process had only written: it may be acknowledged.
         let kill = draw(plan.mode, Failure::Kill, window, &mut chance);
         fail_under_load(rig, kill, &mut chance).context("a kill before the cut")?;
         change_settings(rig, &mut chance);
@@ -130,7 +132,7 @@ pub fn run(plan: &Plan<'_>, rig: &mut Option<Rig>, seed: u64) -> Result<()> {
     let mut machines = cut.machines.clone();
     fail_under_load(rig, cut, &mut chance)?;
     if plan.mode == Mode::Pair && machines.len() == 1 && chance.percent(50) {
-        // The other gateway takes writes alone; then it fails, too.
+        // The other gateway takes writes alone; then it fails, too, with the node or without it.
         let survivor = GATEWAY + PARTNER - machines[0];
         let victims = if chance.percent(50) { vec![survivor] } else { vec![NODE, survivor] };
         let cut = draw(plan.mode, plan.failure, ALONE, &mut chance);
@@ -149,19 +151,21 @@ pub fn run(plan: &Plan<'_>, rig: &mut Option<Rig>, seed: u64) -> Result<()> {
     })
 }
 
-/// Operations within which the power fails after a kill: a later load makes everything stable.
+/// Number of operations within which the power fails after a kill. Later, the load would have made everything stable,
+/// and the cut would test nothing.
 const AFTER_KILL: u64 = 80;
 
-/// Operations within which the second gateway of a pair fails: it needs some until it serves alone.
+/// Number of operations within which the second gateway of a pair fails; the takeover itself needs some.
 const ALONE: u64 = 1500;
 
-/// Starts what is down, perhaps with one more failure while it starts, and checks every sector.
+/// Starts all machines that are down, perhaps with one more failure during the start, and checks every sector.
 fn rise(rig: &mut Rig, machines: &[usize], chance: &mut Chance) -> Result<()> {
     let starts_fail = machines.contains(&GATEWAY) && chance.percent(20);
     if starts_fail {
         fail_in_start(rig, rig.failure, chance)?;
     }
-    // A gateway that goes on destages between two reads, and they see different epochs.
+    // Check the node's own volume only while no gateway runs: a running gateway destages between two reads, which then
+    // see different epochs.
     let node_is_alone = [NODE, GATEWAY].iter().all(|machine| machines.contains(machine));
     if rig.site.mode == Mode::AtFlush && node_is_alone {
         rig.site.raise_one(NODE, rig.variant)?;
@@ -174,17 +178,17 @@ fn rise(rig: &mut Rig, machines: &[usize], chance: &mut Chance) -> Result<()> {
     rig.model.verify(&found).context(Loss)
 }
 
-/// Under load the failure comes by then, however few operations there were.
+/// The failure under load comes after this time at the latest, even if too few operations were counted.
 const LOAD_LIMIT: Duration = Duration::from_secs(20);
 
-/// The moment and the machines of a failure.
+/// Draws the moment and the machines of a failure.
 fn draw(mode: Mode, failure: Failure, window: u64, chance: &mut Chance) -> Cut {
     let victims = mode.victims(failure);
     let machines = victims[chance.below(victims.len() as u64) as usize].to_vec();
     Cut { operation: 1 + chance.below(window), machines, ending: ending(failure, 3000, chance) }
 }
 
-/// How processes end in a failure; processors run on for less than so many microseconds.
+/// Draws how processes end in a failure. In a power cut the processors run on for less than `most_lag` microseconds.
 fn ending(failure: Failure, most_lag: u64, chance: &mut Chance) -> Ending {
     match failure {
         Failure::Kill => Ending::Kill,
@@ -192,7 +196,7 @@ fn ending(failure: Failure, most_lag: u64, chance: &mut Chance) -> Ending {
     }
 }
 
-/// Writes until the failure, and takes away what it has ended.
+/// Writes until the failure, and removes the processes that it ended.
 fn fail_under_load(rig: &mut Rig, cut: Cut, chance: &mut Chance) -> Result<()> {
     let Cut { machines, ending, .. } = cut.clone();
     let seed = chance.any();
@@ -206,17 +210,17 @@ fn fail_under_load(rig: &mut Rig, cut: Cut, chance: &mut Chance) -> Result<()> {
     let node_only = machines == [NODE];
     let is_victim = machines.contains(&serving);
     let (ended, fallen) = std::thread::scope(|scope| {
-        // The load has a thread of its own, since commands in flight may wait for the node to come back.
-        // The machines fall and rise in this thread: the kernel kills a process that we started when
-        // the thread that started it ends (PR_SET_PDEATHSIG).
+        // The load runs in a thread of its own, since its commands may wait until this thread restarts the node.
+        // Processes must be started in this thread, which lives on: the kernel kills a process when the thread that
+        // started it ends (PR_SET_PDEATHSIG).
         let loading = scope.spawn(|| {
             let ended = session.run(&mut load);
             let was_cut = supply.is_cut();
             supply.cut_now();
             match ended {
-                // The gateway lives: everything in flight is answered, and its answers count.
+                // The gateway lives: it must answer all commands in flight, and the model counts the answers.
                 Ok(()) if node_only => session.drain(&mut load).map_err(|error| (error, false)),
-                // What it has answered before its end counts, until the connection breaks.
+                // The gateway has failed: count the answers that it sent before the connection broke.
                 Ok(()) if is_victim => {
                     let _ = session.drain(&mut load);
                     Ok(())
@@ -251,10 +255,10 @@ fn fail_under_load(rig: &mut Rig, cut: Cut, chance: &mut Chance) -> Result<()> {
     Ok(())
 }
 
-/// Starts what is down, and ends everything while it starts.
+/// Starts all machines that are down, and lets all machines fail during that start.
 fn fail_in_start(rig: &mut Rig, failure: Failure, chance: &mut Chance) -> Result<()> {
     let machines: Vec<usize> = (0..rig.site.mode.machines()).collect();
-    // The first operations are those that make files and their names.
+    // 12: the first operations of a start create files and their names, so cut often among them.
     let window = [12, 80][chance.below(2) as usize];
     let operation = 1 + chance.below(window);
     let ending = ending(failure, 1000, chance);
@@ -270,7 +274,7 @@ fn fail_in_start(rig: &mut Rig, failure: Failure, chance: &mut Chance) -> Result
     }
 }
 
-/// Other settings for the gateway that is down, by chance, in the mode that changes them.
+/// In [`Mode::Changing`], draws new settings for the gateway, which is down.
 fn change_settings(rig: &mut Rig, chance: &mut Chance) {
     if rig.site.mode == Mode::Changing {
         rig.variant = changed(rig.variant, chance);
@@ -287,7 +291,8 @@ fn changed(variant: Variant, chance: &mut Chance) -> Variant {
     }
 }
 
-/// Another key for the log, by chance: it takes one when nothing is in it, after a stop.
+/// Perhaps gives the log another key, or none. A log takes a new key only while it is empty, so the gateway drains and
+/// stops first.
 fn change_key(rig: &mut Rig, chance: &mut Chance) -> Result<()> {
     let key = chance.below(3);
     if key == rig.variant.key || chance.percent(50) {
@@ -298,8 +303,8 @@ fn change_key(rig: &mut Rig, chance: &mut Chance) -> Result<()> {
     rig.site.raise(rig.variant)
 }
 
-/// Another size of the log or of the volume, by chance, while both are served. What was answered must
-/// stand after the failure: a start refuses a file that is shorter than its record.
+/// Perhaps changes the size of the log or of the volume while both are served. The new size must be stable before it is
+/// confirmed: after a failure, a start refuses a file that is shorter than its record.
 fn change_sizes(rig: &mut Rig, chance: &mut Chance) -> Result<()> {
     match chance.below(10) {
         0 | 1 => rig.site.resize_log([8, 12][chance.below(2) as usize]),
@@ -311,7 +316,7 @@ fn change_sizes(rig: &mut Rig, chance: &mut Chance) -> Result<()> {
     }
 }
 
-/// A volume only grows: by four steps with the same disks.
+/// Largest size of the volume in MiB. A volume only grows: from 4 MiB by at most four steps of 1 MiB on a rig.
 const LARGEST_VOLUME: u64 = 8;
 
 #[cfg(test)]

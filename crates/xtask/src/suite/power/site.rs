@@ -1,5 +1,5 @@
-//! A node and its gateways with all their files on disks that forget, each a process of the real
-//! program.
+//! A node and its gateways, each a process of the real program. All their files are on file systems that lose
+//! unsynced writes in a power cut.
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -21,13 +21,14 @@ use crate::node::{How, Node};
 use crate::powercut::{Boot, Chance, Honour, Mounted, Supply, Sync, Tree};
 use crate::process;
 
-/// A start, a takeover or the end of a killed process on a crowded machine.
+/// Time limit of a start, a takeover or the end of a killed process; long, since the machine may be busy.
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// Decides which syncs of a disk are honoured, by the name of the disk.
 pub type Judge = Arc<dyn Fn(&str, &Sync) -> bool + Send + std::marker::Sync>;
 
-/// The processes, their power and their disks. Processes end before their disks are unmounted.
+/// The processes, their power and their disks. `processes` stands before `disks`, since processes must end before
+/// their disks are unmounted (fields are dropped in order).
 pub struct Site {
     pub mode: Mode,
     pub supply: Arc<Supply>,
@@ -38,8 +39,8 @@ pub struct Site {
     folder: tempfile::TempDir,
     judge: Judge,
     engine: &'static str,
-    /// The machines share one kernel, and so one boot: those whose power did not fail go on and do not look
-    /// again.
+    /// The boot id of all machines: they share one kernel. A power cut of one machine changes it for the others, too;
+    /// their processes keep running and do not read it again.
     boot: Boot,
 }
 
@@ -50,13 +51,13 @@ struct Disk {
     mounted: Option<Mounted>,
 }
 
-/// Folders that stand on each disk before the program comes.
+/// Folders that each disk has before the program starts.
 const FOLDERS: [&str; 4] = ["volume", "log", "nvram", "var"];
 
 const NAMES: [&str; 3] = ["node", "gateway", "partner"];
 
 impl Site {
-    /// New disks, and nothing that runs.
+    /// Makes a site with empty disks and without processes.
     pub fn new(program: &Path, mode: Mode, engine: &'static str, judge: Judge) -> Result<Site> {
         let folder = tempfile::tempdir()?;
         let disk = |name, machine| Disk { name, machine, mounted: None };
@@ -91,7 +92,7 @@ impl Site {
         Ok(site)
     }
 
-    /// Makes the keys that the log of a changing site may have.
+    /// Makes the two keys between which the log changes in [`Mode::Changing`].
     pub fn make_keys(&self) -> Result<()> {
         for key in 1..=2 {
             let disk = self.path("gateway/var");
@@ -108,14 +109,14 @@ impl Site {
         Ok(())
     }
 
-    /// Starts whoever is down, the node first, and waits until the volume is served.
+    /// Starts every process that is down, the node first, and waits until the volume is served.
     pub fn raise(&mut self, variant: Variant) -> Result<()> {
         for machine in 0..self.processes.len() {
             self.raise_one(machine, variant)?;
         }
         if self.mode == Mode::Pair {
-            // Where the CPUs are crowded, a partner's half may not be filled in time. A gateway that serves
-            // alone has made the same promises.
+            // Accept `alone`: on a busy machine the copy to the partner's half may not be complete in time. A gateway
+            // that serves alone makes the same promises.
             self.wait_for_role(&["active"]).or_else(|_| self.wait_for_role(&["alone"]))?;
         }
         Ok(())
@@ -151,12 +152,12 @@ impl Site {
         }
     }
 
-    /// Gives the volume of the running node another size.
+    /// Gives the volume of the running node the size of the variant.
     pub fn grow_volume(&self, variant: Variant) -> Result<()> {
         self.process(NODE)?.change(&self.settings(NODE, variant))
     }
 
-    /// Gives the log of the running gateway another size, as soon as nothing is in it.
+    /// Drains the log of the running gateway, then gives it another size.
     pub fn resize_log(&self, mib: u64) -> Result<()> {
         let gateway = self.process(GATEWAY)?;
         destage::drained(gateway, LIMIT)?;
@@ -166,7 +167,8 @@ impl Site {
         Ok(())
     }
 
-    /// Takes away what the power cut has killed, and leaves on its disks what a seed draws.
+    /// Cleans up after a power cut of these machines: waits for their processes to end, and mounts on their disks the
+    /// images that the cut leaves, drawn from the seed.
     pub fn fall(&mut self, machines: &[usize], seed: u64) -> Result<()> {
         self.bury(machines)?;
         for at in 0..self.disks.len() {
@@ -180,8 +182,8 @@ impl Site {
         self.boot.renew(&mut Chance::new(seed))
     }
 
-    /// Takes away processes that were killed while their machines go on: what they wrote stays as it is, and
-    /// what they did not sync can still be lost later.
+    /// Cleans up after a kill of these machines' processes. The disks stay as they are: a later power cut can still
+    /// lose the unsynced writes of the killed processes.
     pub fn fall_alone(&mut self, machines: &[usize]) -> Result<()> {
         self.bury(machines)?;
         machines.iter().for_each(|machine| self.supply.restore(*machine));
@@ -199,11 +201,12 @@ impl Site {
         Ok(())
     }
 
-    /// Lets the gateway that serves send everything to the node, and stops all gateways.
+    /// Drains the serving gateway to the node, and stops all gateways.
     pub fn settle(&mut self) -> Result<()> {
         let serving = self.serving()?;
         destage::drained(self.process(serving)?, LIMIT)?;
-        // While its partner is there, the one that serves waits for nobody, and gives its claim back.
+        // Stop the serving gateway first: while its partner runs, it does not wait for the partner, and gives its claim
+        // back.
         self.stop_one(serving)?;
         match serving {
             GATEWAY if self.mode == Mode::Pair => self.stop_one(PARTNER),
@@ -212,14 +215,14 @@ impl Site {
         }
     }
 
-    /// Stops a machine's process in order.
+    /// Stops a machine's process with SIGTERM, and checks that it ends without an error.
     pub fn stop_one(&mut self, machine: usize) -> Result<()> {
         let process = self.processes[machine].take();
         process.with_context(|| format!("{} is down", NAMES[machine]))?.stop().map(drop)
     }
 
-    /// Checks that the node has the record of the claim that a gateway has made. Nothing is served without
-    /// one.
+    /// Checks that the node has the record of a claim. A gateway serves only after it has claimed the volume, so the
+    /// record must be stable by now.
     pub fn check_claim(&self) -> Result<()> {
         let folder = self.path("node/var/state");
         let names = fs::read_dir(&folder).with_context(|| format!("{} is lost", folder.display()));
@@ -229,12 +232,12 @@ impl Site {
         Ok(())
     }
 
-    /// How to reach the volume: through a gateway that serves it.
+    /// Login to the volume through a gateway.
     pub fn near(&self, machine: usize) -> Result<Login> {
         Ok(self.process(machine)?.login(site_settings::GATEWAY))
     }
 
-    /// How to reach the node's own volume.
+    /// Login to the node's own volume.
     pub fn far(&self) -> Result<Login> {
         Ok(self.process(NODE)?.login(site_settings::NODE))
     }
@@ -244,7 +247,7 @@ impl Site {
         process.with_context(|| format!("{} is down", NAMES[machine]))
     }
 
-    /// The last events of every process.
+    /// The last 12 events of every process.
     pub fn events(&self) -> String {
         let tail = |name: &&str| {
             let path = self.path(&format!("{name}.events"));
@@ -255,7 +258,7 @@ impl Site {
         NAMES.iter().take(self.mode.machines()).map(tail).collect()
     }
 
-    /// The gateway that serves the volume; of a pair, when one does.
+    /// Returns the gateway that serves the volume; waits until one of a pair does.
     pub fn serving(&self) -> Result<usize> {
         match self.mode {
             Mode::Pair => self.wait_for_role(&["active", "alone"]),
@@ -263,7 +266,7 @@ impl Site {
         }
     }
 
-    /// The gateway of a pair that has one of these roles, when one has it.
+    /// Waits until a gateway of a pair has one of these roles, and returns it.
     fn wait_for_role(&self, roles: &[&str]) -> Result<usize> {
         let deadline = Instant::now() + LIMIT;
         loop {
@@ -277,8 +280,8 @@ impl Site {
         }
     }
 
-    /// Whether a gateway of a pair serves alone, now that its partner is gone. It gives a reason if it lacks
-    /// what the partner had: on a crowded machine the partner may have served alone before.
+    /// Waits until a gateway of a pair serves alone, since its partner is down. Returns false if its status gives a
+    /// reason why it cannot: on a busy machine the partner may have served alone before, and have the newest data.
     pub fn takes_over(&self, machine: usize) -> Result<bool> {
         let Err(error) = self.wait_for_role(&["active", "alone"]) else { return Ok(true) };
         match self.pair(machine)?["reason"].as_str() {
@@ -290,7 +293,7 @@ impl Site {
         }
     }
 
-    /// What a gateway of a pair does: `active`, `alone` or `standby`.
+    /// The role of a gateway of a pair: `active`, `alone` or `standby`.
     fn role(&self, machine: usize) -> Result<String> {
         Ok(self.pair(machine)?["role"].as_str().unwrap_or_default().to_owned())
     }
@@ -302,8 +305,8 @@ impl Site {
         Ok(found.map(|target| target["pair"].clone()).unwrap_or_default())
     }
 
-    /// Whether a gateway of a pair has left its volume to the partner, as it does when it gets no CPU for
-    /// longer than `dead_after`.
+    /// Whether the partner of a gateway has taken over the volume. That happens to a gateway with power when it gets no
+    /// CPU for longer than `dead_after`.
     pub fn was_taken_over(&self, machine: usize) -> Result<bool> {
         Ok(self.mode == Mode::Pair && self.role(machine)? == "standby")
     }
@@ -323,11 +326,11 @@ impl Site {
     }
 }
 
-/// Where the first machine listens; the others listen at the ports behind it.
+/// The port of the first machine; the others use the ports after it.
 const FIRST_PORT: u16 = 3260;
 
-/// An address that nobody else listens at or connects from, neither another process nor another mode of
-/// this one, so that its ports are free in each start.
+/// Returns a loopback address that no other test process and no other site of this one uses. Otherwise a stranger's
+/// connection could occupy a port while a machine is down, and its next start would fail.
 fn loopback() -> Ipv4Addr {
     static NEXT: AtomicU8 = AtomicU8::new(0);
     let [.., high, low] = std::process::id().to_be_bytes();

@@ -8,17 +8,17 @@ use super::mode::{GATEWAY as FIRST, Mode, NODE as NODES, PARTNER, Variant};
 pub const NODE: &str = "iqn.2026-11.forebay.test:power-node";
 pub const GATEWAY: &str = "iqn.2026-11.forebay.test:power-gateway";
 
-/// Where everything is.
+/// The folder and the addresses of a site.
 pub struct Places<'a> {
-    /// Each disk is mounted below it, under its name.
+    /// The folder in which each disk is mounted under its name.
     pub folder: &'a Path,
-    /// Where each machine listens.
+    /// The address at which each machine listens.
     pub addresses: &'a [SocketAddr],
-    /// How files are read and written: `engine` of a file, `log_engine` of a log.
+    /// The I/O engine of all files: `engine` of a volume file, `log_engine` of a log.
     pub engine: &'static str,
 }
 
-/// Settings of the node.
+/// Returns the settings of the node.
 pub fn node(places: &Places<'_>, mode: Mode, variant: Variant) -> String {
     let disk = places.folder.join("node");
     let disk = disk.display();
@@ -39,7 +39,7 @@ pub fn node(places: &Places<'_>, mode: Mode, variant: Variant) -> String {
     )
 }
 
-/// Settings of a gateway.
+/// Returns the settings of a gateway.
 pub fn gateway(places: &Places<'_>, mode: Mode, machine: usize, variant: Variant) -> String {
     let disk = places.folder.join(if machine == PARTNER { "partner" } else { "gateway" });
     let disk = disk.display();

@@ -1,9 +1,9 @@
-//! How a power cut shows that a sync of the program is needed: the modes in which its loss is found,
-//! or why it stays although none finds one.
+//! For each sync of the program: the modes in which a power cut shows a loss without it, or the reason to
+//! keep it although no mode shows one.
 //!
-//! The program knows nothing of this table, so that nothing in it can switch a sync off. The file
-//! system for tests recognises a place by the file and the kind of the sync, and ignores it for
-//! `cargo xtask power-cuts --ignore-site`.
+//! The program does not contain this table, so it has no switch that could turn a sync off. For `cargo
+//! xtask power-cuts --ignore-site`, the file system for tests recognises a sync site by the file and the
+//! kind of the sync, and ignores it.
 
 use anyhow::{Context, Result};
 
@@ -11,20 +11,20 @@ use super::mode::Mode;
 use crate::check::syncs::{PLACES, Place};
 use crate::powercut::{Kind, Sync};
 
-/// A place that makes something stable, by its index in [`SITES`].
+/// A sync site: a place in the program that makes data or names stable, by its index in [`SITES`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SyncSite(usize);
 
-/// What becomes of the data when the syncs of one place are ignored.
+/// What happens to the data when the syncs of one site are ignored.
 pub struct About {
     pub number: usize,
-    /// Modes in which a loss shows when it is ignored, in the order in which they are tried.
+    /// Modes to try with the site ignored, in this order; a loss is expected.
     pub modes: &'static [Mode],
-    /// Blocking calls in threads or io_uring, where the place belongs to one of the two.
+    /// The I/O engine (`threads` or `uring`) if the site belongs to one of the two.
     pub engine: Option<&'static str>,
-    /// Why it stays although no power cut of a mode finds a loss without it.
+    /// Why the program keeps the sync although no power cut may show a loss without it.
     pub reason: Option<&'static str>,
-    /// Whether a sync comes from here; the name of the disk, and the sync.
+    /// Whether a sync comes from this site. Arguments: the name of the disk, and the sync.
     is_of: fn(&str, &Sync) -> bool,
 }
 
@@ -40,7 +40,7 @@ macro_rules! sites {
 
 use Mode::{AfterComplete, AtFlush, Changing, ImmediatePowerLoss, ImmediateRestart, Through};
 
-/// All places, as in [`PLACES`]. A reason stands beside the place in the source, too.
+/// All sync sites, with the numbers of [`PLACES`]. A comment at the call in the source gives the reason, too.
 pub const SITES: &[About] = sites! {
     1 &[AfterComplete, AtFlush], None, None,
         |_, sync| sync.kind == Kind::File && is_volume_or_log(sync) && sync.stable_bytes == 0;
@@ -112,7 +112,7 @@ fn is_volume_or_log(sync: &Sync) -> bool {
     matches!(sync.path.as_str(), "/volume/volume" | "/log/log")
 }
 
-/// Whether a file that has a size got another one.
+/// Whether the sync comes from a change of size: an fsync of a file that already has stable bytes.
 fn is_new_size(sync: &Sync) -> bool {
     sync.kind == Kind::File && sync.stable_bytes > 0
 }
@@ -122,7 +122,7 @@ fn is_nvram(sync: &Sync) -> bool {
 }
 
 impl SyncSite {
-    /// The site with a number.
+    /// Returns the site with a number; an error if there is none.
     pub fn numbered(number: usize) -> Result<SyncSite> {
         let found = SITES.iter().position(|about| about.number == number);
         Ok(SyncSite(found.with_context(|| format!("no sync site has the number {number}"))?))
@@ -136,13 +136,13 @@ impl SyncSite {
         &SITES[self.0]
     }
 
-    /// The place in the source.
+    /// The entry of this site in [`PLACES`]: its source file and what it makes stable.
     pub fn place(self) -> &'static Place {
         let number = self.about().number;
         PLACES.iter().find(|place| place.number == number).expect("a test holds that")
     }
 
-    /// Whether a sync of a disk comes from here.
+    /// Whether a sync on a disk comes from this site.
     pub fn is_of(self, disk: &str, sync: &Sync) -> bool {
         (self.about().is_of)(disk, sync)
     }

@@ -1,5 +1,5 @@
-//! A log without room: how long the kernel's initiator endures BUSY, and how long a held command. Then room is made
-//! again, and everything that was written is compared.
+//! A full log: how long the kernel's initiator retries a write that ends with BUSY, and how long it waits for a write
+//! without an answer. Then destage resumes, and all finished writes are compared.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,31 +11,31 @@ use crate::tgt;
 use crate::vm::guest::{Guest, HOSTS, Hardware};
 use crate::vm::stage::{Figure, INITIATOR, LONG, SHORT, Stage};
 
-/// Shell functions that start, verify and repeat the writes in the guest.
+/// Shell functions for the guest that start, repeat and verify the writes.
 const WRITERS: &str = include_str!("../guest/full_log.sh");
 
-/// The kernel's last messages about writes that fail.
+/// Prints the kernel's last messages about failed writes.
 const KERNEL_SAYS: &str =
     "dmesg | grep -E 'timing out|I/O error|abort|EXT4-fs|JBD2|iscsi|Result:' | tail -n 40 || true";
 
-/// What a write meets.
+/// How a unit treats a write that it cannot take.
 struct Case {
     name: &'static str,
     what: &'static str,
-    /// `busy_after` of a gateway whose destage is paused; `None`: the unit does not answer writes.
+    /// `busy_after` of a gateway whose destage is paused; `None` for a node that does not answer writes at all.
     busy_after: Option<&'static str>,
-    /// How long the scenario waits for the kernel to fail the write.
+    /// How long the scenario waits for the kernel to give up the write.
     limit: Duration,
-    /// The same with `--all`.
+    /// The limit with `--all`.
     limit_of_all: Duration,
 }
 
-/// After BUSY, Linux sends a write again until it is 180 s old: (5 retries + 1) times the command timeout of 30 s. The
-/// last try may be held for 25 s more, and a slow machine needs the rest.
+/// Limit of the cases with BUSY. Linux repeats a write until it is 180 s old: (5 retries + 1) times the command timeout
+/// of 30 s. The last try may be held for 25 s more; the rest is for a slow machine.
 const BUSY_LIMIT: Duration = Duration::from_secs(240);
 
-/// Linux resets a unit that holds a write after about three minutes, and waits on. This is twice as long and a minute
-/// more, too long for a usual run.
+/// Limit of a write without an answer, with `--all`. Linux resets the unit after about three minutes and keeps waiting.
+/// This limit is twice as long plus a minute, too long for a usual run.
 const HELD_LIMIT: Duration = Duration::from_secs(420);
 
 const CASES: &[Case] = &[
@@ -69,22 +69,22 @@ const CASES: &[Case] = &[
     },
 ];
 
-/// The two ways in which the guest writes to a unit: to the disk with `O_DIRECT`, and to a file on ext4 with fsync.
+/// The two ways in which the guest writes: to the disk with `O_DIRECT`, and to files on ext4 with fsync.
 const KINDS: [&str; 2] = ["raw", "ext4"];
 
-/// How long every write must endure: more than twice the command timeout of 30 s.
+/// How long every write must wait without an error: more than twice the command timeout of 30 s.
 const ENDURED: Duration = Duration::from_secs(75);
 
-/// Eight logins and four file systems: under emulation, on a machine that others use, minutes.
+/// Limit for eight logins and four file systems: minutes under emulation on a busy machine.
 const SET_UP_LIMIT: Duration = Duration::from_secs(400);
 
-/// A log of 8 MiB is full within seconds; a machine that others use needs longer.
+/// Limit until the logs are full: a log of 8 MiB takes seconds, and longer on a busy machine.
 const FILL_LIMIT: Duration = Duration::from_secs(180);
 
-/// From room in the log to the end of the write: a lost session is replaced within seconds.
+/// Limit from the first free space in the log to the end of the write; a lost session is replaced within seconds.
 const ROOM_LIMIT: Duration = Duration::from_secs(180);
 
-/// Plays it.
+/// Plays the scenario: a wait that every write endures, then one until writes fail.
 pub fn play(stage: &mut Stage<'_>) -> Result<()> {
     let mut servers = Servers::start(stage)?;
     let mut guest = stage.boot(Hardware::default())?;
@@ -117,11 +117,12 @@ pub fn play(stage: &mut Stage<'_>) -> Result<()> {
     for (case, _, name) in writers() {
         let (before, after) = (&before[&name], &after[&name]);
         println!("    {}", after.line());
-        // The node's start ends its sessions. Linux then fails writes that are older than 180 s.
+        // The restart of the node ends its sessions, and Linux then fails writes older than 180 s: writes without an
+        // answer may fail only now.
         let session_lost = case.busy_after.is_none();
         ensure!(session_lost || before.failed() == after.failed(), "{name}: {}", after.line());
     }
-    // A file system whose journal was given up is mended by `verify`.
+    // `verify` also repairs a file system whose journal the kernel has aborted.
     let all: Vec<String> = writers().map(|(.., name)| name).collect();
     let write = start(&all) + &stop + "none_failed\n";
     let again = verify() + &write + &verify() + "go_away";
@@ -137,7 +138,7 @@ pub fn play(stage: &mut Stage<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Waits until every write has failed or its limit is over, and keeps how long each of them took.
+/// Waits until every write has failed or reached its limit; records how long each one waited.
 fn until_they_fail(stage: &mut Stage<'_>, guest: &mut Guest) -> Result<BTreeMap<String, Ending>> {
     let limit = |case: &Case| if stage.all { case.limit_of_all } else { case.limit };
     let longest = CASES.iter().map(limit).max().unwrap_or_default() + FILL_LIMIT;
@@ -168,7 +169,7 @@ fn until_they_fail(stage: &mut Stage<'_>, guest: &mut Guest) -> Result<BTreeMap<
 struct Servers {
     gateway: Node,
     node: Option<Node>,
-    /// Started again, the node must be where the machine looks for it.
+    /// The port of the node. A restarted node must use it again, or the guest's sessions cannot log in again.
     node_port: u16,
 }
 
@@ -189,7 +190,7 @@ impl Servers {
         Ok(())
     }
 
-    /// From now on logs only fill, and the node holds writes.
+    /// Pauses destage, so that the logs fill, and restarts the node so that it does not answer writes.
     fn take_room(&mut self, stage: &Stage<'_>) -> Result<()> {
         self.each_gateway("pause")?;
         self.start_node(stage, true)
@@ -210,14 +211,14 @@ impl Servers {
         Ok(())
     }
 
-    /// The target and portal of a writer, as the machine reaches it.
+    /// The target and portal of a writer, as the guest reaches them.
     fn unit(&self, case: &Case, name: &str) -> String {
         let port = case.busy_after.map_or(self.node_port, |_| self.gateway.portal().port());
         format!("{} {}:{port}", target(name), HOSTS[0])
     }
 }
 
-/// Each case with each kind, and what the writer of both is called.
+/// All writers: each case with each kind, and the writer's name.
 fn writers() -> impl Iterator<Item = (&'static Case, &'static str, String)> {
     let both =
         |case: &'static Case| KINDS.map(|kind| (case, kind, format!("{}-{kind}", case.name)));
@@ -228,7 +229,7 @@ fn target(name: &str) -> String {
     format!("iqn.2026-11.forebay.vm:{name}")
 }
 
-/// Settings with a target for each writer of these cases.
+/// Returns settings with a target for each writer of the wanted cases.
 fn settings(port: u16, wanted: impl Fn(&Case) -> bool, holds: bool) -> String {
     let mut text = format!("listen = [\"127.0.0.1:{port}\"]\n");
     for (case, _, name) in writers().filter(|(case, ..)| wanted(case)) {
@@ -250,7 +251,7 @@ fn settings(port: u16, wanted: impl Fn(&Case) -> bool, holds: bool) -> String {
     text
 }
 
-/// Logs in to every target, and makes the writers.
+/// Returns the script that logs in to every target and makes the writers.
 fn set_up(servers: &Servers) -> String {
     let mut script = format!("start_initiator {INITIATOR}\n");
     for (case, kind, name) in writers() {
@@ -260,7 +261,8 @@ fn set_up(servers: &Servers) -> String {
     script
 }
 
-/// Fills the logs, then lets others write to the node, so that all begin to wait at about the same time.
+/// Returns the script that fills the logs, and then starts the writers of the node, so that all writes begin to wait
+/// at about the same time.
 fn fill() -> String {
     let (near, far): (Vec<_>, Vec<_>) = writers().partition(|(case, ..)| case.busy_after.is_some());
     let near: Vec<String> = near.into_iter().map(|(.., name)| name).collect();
@@ -286,19 +288,19 @@ fn run(guest: &mut Guest, what: &str, limit: Duration, script: &str) -> Result<S
     guest.run(what, limit, &format!("{WRITERS}\n{script}"))
 }
 
-/// What became of a writer's last write, as `report` prints it.
+/// The result of a writer's last write, as `report` prints it.
 #[derive(Debug, PartialEq)]
 struct Ending {
     name: String,
     /// `failed`, `finished` or `waits`.
     word: String,
     time_ms: f64,
-    /// The error, if it failed.
+    /// The error message of dd, if the write failed.
     error: String,
 }
 
 impl Ending {
-    /// The endings in a report, by the writer's name.
+    /// Parses a report; the endings are keyed by the writer's name.
     fn all(report: &str) -> Result<BTreeMap<String, Ending>> {
         let lines = report.lines().map(|line| {
             let mut words = line.splitn(4, ' ').map(str::to_owned);
