@@ -187,8 +187,8 @@ impl LoopDevice {
         told >= 0 || !matches!(error, Some(libc::ENOTCONN | libc::ENXIO))
     }
 
-    /// Has the kernel write its pages of the device, so that an error of the volume is told before the device
-    /// is gone. What the volume makes stable is its own matter.
+    /// Makes the kernel write its dirty pages of the device, so that an error of the volume is reported before the
+    /// device is gone. Whether the volume then has the data on stable storage is its own matter.
     fn sync(self, device: &File) -> Result<(), Error> {
         device.sync_all().map_err(|error| Part::LoopFlush(self.number).failed(error))
     }

@@ -1,4 +1,4 @@
-//! Mounts, as `/proc/PID/mountinfo` lists them (proc_pid_mountinfo(5)), in the mount namespace of this process and in others.
+//! Mounts of this process's mount namespace and of others, from `/proc/PID/mountinfo` (proc_pid_mountinfo(5)).
 
 use std::{
     collections::BTreeSet,
@@ -6,33 +6,33 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// A mount.
+/// One line of mountinfo.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct MountLine {
     /// `MAJOR:MINOR`.
     pub(crate) device: String,
     pub(crate) place: PathBuf,
-    /// The path or name that was mounted; some file systems have device numbers of their own.
+    /// The path or name that was mounted. It is compared because some file systems use device numbers of their own.
     pub(crate) source: PathBuf,
-    /// The peer group that the mount is in: mounts and unmounts below one member happen below all.
+    /// The peer group of the mount: a mount or unmount below one member happens below all members.
     shared: Option<u32>,
     /// The peer group from which the mount only receives mounts and unmounts.
     receives_from: Option<u32>,
 }
 
 impl MountLine {
-    /// The mounts that this process sees.
+    /// Returns the mounts that this process sees.
     pub(crate) fn all() -> Vec<Self> {
         Self::of(Path::new("/proc/self"))
     }
 
-    /// The mounts that the process with this folder in `/proc` sees; none if the process has ended.
+    /// Returns the mounts that the process with this folder in `/proc` sees; none if the process has ended.
     fn of(process: &Path) -> Vec<Self> {
         let text = fs::read(process.join("mountinfo")).unwrap_or_default();
         String::from_utf8_lossy(&text).lines().filter_map(Self::parse).collect()
     }
 
-    /// `36 35 98:0 /root /place options shared:1 master:2 - type source options`
+    /// Parses a line such as `36 35 98:0 /root /place options shared:1 master:2 - type source options`.
     fn parse(line: &str) -> Option<Self> {
         let (before, after) = line.split_once(" - ")?;
         let mut fields = before.split(' ').skip(2);
@@ -51,25 +51,28 @@ impl MountLine {
     }
 }
 
-/// Spaces and the like are octal there.
+/// Decodes the octal codes that mountinfo has in place of spaces, tabs, line ends and backslashes.
 fn unescape(field: &str) -> String {
     [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")]
         .iter()
         .fold(field.to_owned(), |field, (code, text)| field.replace(code, text))
 }
 
-/// The mounts of the session from which this process was started, if that has another mount namespace than this process.
+/// Returns the mounts that the session which started this process sees, if its mount namespace is another one
+/// than that of this process.
 pub(crate) fn of_session_elsewhere() -> Option<Vec<MountLine>> {
     let namespace = |id: u32| fs::read_link(format!("/proc/{id}/ns/mnt")).ok();
     let this = std::process::id();
-    // A process without a parent that is seen from here has the number 0 for it. Not every process shows its namespace.
+    // The kernel reports parent 0 for a process whose parent is in another PID namespace or does not exist. We may
+    // not be allowed to read the namespace of every process.
     let ancestors = std::iter::successors(parent(this), |id| parent(*id)).take(MOST_ANCESTORS);
     let outermost = ancestors.filter(|id| *id > 0 && namespace(*id).is_some()).last()?;
     let is_elsewhere = namespace(this)? != namespace(outermost)?;
     is_elsewhere.then(|| MountLine::of(&PathBuf::from(format!("/proc/{outermost}"))))
 }
 
-/// Processes may end and their numbers be given again while their parents are asked for: the chain has an end.
+/// Limits the search for ancestors: processes may end and their numbers be reused during it, which could
+/// make a loop.
 const MOST_ANCESTORS: usize = 1024;
 
 fn parent(id: u32) -> Option<u32> {
@@ -77,13 +80,13 @@ fn parent(id: u32) -> Option<u32> {
     text.lines().find_map(|line| line.strip_prefix("PPid:"))?.trim().parse().ok()
 }
 
-/// The mounts in other mount namespaces that are meant and that stay when the mounts `here` are unmounted, each with
-/// the number of a process that sees it. Namespaces without a process that is seen from here are left out.
+/// Returns the mounts in other mount namespaces that `is_meant` accepts and that stay when the mounts `here` are
+/// unmounted, each with the number of a process that sees it. A namespace is left out if we see no process in it.
 pub(crate) fn elsewhere(
     here: &[MountLine],
     is_meant: impl Fn(&MountLine) -> bool,
 ) -> Vec<(u32, PathBuf)> {
-    // Processes of one namespace with different roots see different parts of its mounts.
+    // Processes of one namespace with different root folders see different parts of its mounts.
     let view = |process: &Path| {
         let link = |name: &str| fs::read_link(process.join(name)).ok();
         link("ns/mnt").zip(link("root"))
@@ -108,7 +111,7 @@ pub(crate) fn elsewhere(
     found.into_iter().filter(|(_, line)| stays(line)).map(|(id, line)| (id, line.place)).collect()
 }
 
-/// The peer groups whose mounts are unmounted with the mounts `here`.
+/// Returns the peer groups whose mounts disappear when the mounts `here` are unmounted.
 fn followed(here: &[MountLine], all: &[&MountLine]) -> BTreeSet<u32> {
     let mut groups: BTreeSet<u32> = here.iter().filter_map(|line| line.shared).collect();
     loop {
@@ -124,7 +127,7 @@ fn followed(here: &[MountLine], all: &[&MountLine]) -> BTreeSet<u32> {
     }
 }
 
-/// The numbers of all processes that are seen from here, the lowest first.
+/// Returns the numbers of all processes in our `/proc`, in ascending order.
 fn processes() -> BTreeSet<u32> {
     let all = fs::read_dir("/proc").into_iter().flatten().flatten();
     all.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()

@@ -31,7 +31,7 @@ pub(crate) struct Requests {
     patience: Duration,
     /// Held by a request while it is served; closed when no more are.
     places: Semaphore,
-    /// Calls that fail, by what they are: reads may succeed while writes fail.
+    /// The kinds of calls that fail now. Reads may succeed while writes fail.
     failing: Mutex<Failing>,
     losses: Losses,
 }
@@ -193,8 +193,8 @@ impl Requests {
 struct Failing(Vec<(&'static str, Instant)>);
 
 impl Failing {
-    /// Notes how a call ended. Returns true if that begins or ends a condition. A call that succeeds ends it
-    /// when none of its kind has failed for [`QUIET`]: a volume may fail some blocks only.
+    /// Notes whether a call succeeded. Returns true if its kind begins or ceases to fail. A success counts only if
+    /// no call of the kind has failed for [`QUIET`]: a volume may fail for some of its blocks only.
     fn turn(&mut self, what: &'static str, is_done: bool, now: Instant) -> bool {
         let at = self.0.iter().position(|(failing, _)| *failing == what);
         match (at, is_done) {
@@ -218,7 +218,7 @@ impl Failing {
     }
 }
 
-/// The kernel writes dirty pages of a file system every 5 s, and tries again what has failed.
+/// Two rounds of the kernel's write-back, which writes dirty pages every 5 s and repeats failed writes.
 const QUIET: Duration = Duration::from_secs(10);
 
 /// 2 GiB: whole blocks of every size, and fewer than 2^32 of any.

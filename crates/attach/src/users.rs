@@ -15,9 +15,9 @@ use crate::{
 pub enum User {
     /// A file system on it is mounted there.
     Mount(PathBuf),
-    /// A file system on it is mounted there in another mount namespace. To unmount it here does not unmount it there.
+    /// A file system on it is mounted there in another mount namespace. Unmounting it here does not unmount it there.
     MountElsewhere {
-        /// The folder, as the processes of that namespace see it.
+        /// The mount point, as the processes of that namespace see it.
         place: PathBuf,
         /// The number of a process in that namespace.
         id: u32,
@@ -83,8 +83,8 @@ pub fn users(number: u32) -> Vec<User> {
     found
 }
 
-/// Whether what this process has mounted from `/dev/loopN` is not to be seen in the session from which it was started,
-/// since this process has a mount namespace of its own. `false` where that cannot be known.
+/// Returns true if mounts of `/dev/loopN` by this process cannot be seen in the session from which it was started,
+/// because this process has a mount namespace of its own. Returns false if that cannot be determined.
 #[must_use]
 pub fn is_hidden(number: u32) -> bool {
     let devices = devices(number);
@@ -181,7 +181,7 @@ fn mounts(devices: &[Device]) -> Vec<PathBuf> {
     found
 }
 
-/// Whether a file system on one of these devices is mounted there.
+/// Returns true if a file system on one of these devices is mounted there.
 fn is_on(line: &MountLine, devices: &[Device]) -> bool {
     devices.iter().any(|device| device.id == line.device || device.path == line.source)
 }
@@ -200,7 +200,6 @@ fn processes(is_meant: impl Fn(&Path) -> bool) -> Vec<User> {
     using.map(|id| User::Process { id, name: name_of(id) }).collect()
 }
 
-/// The name of a process.
 fn name_of(id: u32) -> String {
     let name = fs::read_to_string(format!("/proc/{id}/comm")).unwrap_or_default();
     name.trim().to_owned()

@@ -30,11 +30,11 @@ struct Inner {
     holding: Holding,
     /// It was granted in one session at least.
     was_held: bool,
-    /// The unit takes no confirmed numbers: it is of an older node.
+    /// The unit is of an older node, which keeps no confirmed numbers.
     is_old: bool,
     /// The unit has carried out an ADVANCE, so its node knows that action.
     has_advanced: bool,
-    /// The confirmed number that the unit has answered last.
+    /// The newest confirmed number that the unit has on stable storage.
     advanced: u64,
 }
 
@@ -61,12 +61,12 @@ impl Claimed {
         Claim { granted, ..Claim::clone(claim) }
     }
 
-    /// Which version of the parameter list the unit is sent.
+    /// Returns the version of the parameter list that the unit understands.
     pub(crate) fn list(&self) -> List {
         if self.inner.lock().is_old { List::Old } else { List::Confirmed }
     }
 
-    /// Notes that the unit takes no confirmed numbers, with an event. Returns false if that was known.
+    /// Notes that the unit keeps no confirmed numbers, and reports it as an event. Returns false if that was known.
     pub(crate) fn note_old(&self) -> bool {
         let is_new = !std::mem::replace(&mut self.inner.lock().is_old, true);
         if is_new {
@@ -84,8 +84,8 @@ impl Claimed {
         self.note_advanced(confirmed);
     }
 
-    /// Notes the sense of an ADVANCE that the unit refused. Only a unit that has never carried one out and
-    /// knows no such action is of an older node; any other refusal may pass, and the number is told again.
+    /// Notes the sense of an ADVANCE that the unit refused. Only a unit that has never carried out an ADVANCE and
+    /// does not know the action is of an older node. After any other refusal the number is sent again.
     pub(crate) fn note_refused_advance(&self, sense: &Sense) {
         let is_unknown = sense.is(Sense::INVALID_COMMAND_OPERATION_CODE)
             || sense.is(Sense::INVALID_FIELD_IN_CDB);
@@ -94,7 +94,7 @@ impl Claimed {
         }
     }
 
-    /// The confirmed number to tell the unit now; `None` while it knows the newest one, or takes none.
+    /// Returns the confirmed number to send to the unit now; `None` if it has the newest one, or keeps none.
     pub(crate) fn to_advance(&self) -> Option<u64> {
         let inner = self.inner.lock();
         let confirmed = inner.claim.as_ref()?.confirmed.get();
@@ -235,7 +235,7 @@ impl Verdict {
 pub(crate) const LOST: &str =
     "the unit granted a claim of this log once, and keeps no claims any more";
 
-/// Which parameter list of CLAIM OUT a unit is sent.
+/// The version of the CLAIM OUT parameter list that a unit is sent.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum List {
     /// Version 2, with the confirmed number.
@@ -244,8 +244,8 @@ pub(crate) enum List {
     Old,
 }
 
-/// Returns true for the answers of a node that knows only version 1 to a list of version 2: 5/26/00 that
-/// points at the version, or 5/1A/00.
+/// Returns true for the sense with which a node that knows only version 1 refuses a list of version 2:
+/// 5/26/00 that points at the version, or 5/1A/00.
 pub(crate) fn knows_no_confirmed(sense: &Sense) -> bool {
     sense.key == SenseKey::IllegalRequest && matches!(sense.asc, 0x1a | 0x26)
 }
@@ -273,21 +273,21 @@ pub(crate) fn out(action: ClaimAction, claim: &Claim, list: List) -> (Cdb, Trans
     (command.encode(), Transfer::Out(Bytes::from(list)))
 }
 
-/// The owner as the unit gets to know it.
+/// The owner's name as it is sent to the unit: characters other than printable ASCII become `?`.
 fn printable_owner(claim: &Claim) -> String {
     let printable = |c: char| if matches!(c, ' '..='~') { c } else { '?' };
     claim.owner.chars().map(printable).take(Claim::MOST_OWNER).collect()
 }
 
-/// Stands behind the owner's name in the reason of a refused claim where that is the gateway that
-/// has asked: its own former log is missing.
+/// Follows the owner's name in the reason of a refused claim if the owner is this same gateway: the log
+/// with which it made that claim is missing.
 pub const OURSELVES: &str = "(this gateway itself)";
 
-/// Is part of the reason of a refused claim where the node was put back from an older backup.
+/// Part of the reason of a refused claim if the node was restored from an older backup.
 pub const NODE_IS_OLDER: &str = "the node is of an earlier day";
 
-/// Logs in and asks for the claim on the unit of `settings.lun`; none if the unit keeps no claims, or
-/// was never claimed.
+/// Logs in and reads the claim on the unit of `settings.lun`. Returns `None` if the unit keeps no claims. The
+/// report of a unit that was never claimed has an empty owner.
 pub async fn claim_of(settings: &Settings) -> Result<Option<ClaimReport>, Error> {
     let mut wires = Wires::open(settings, false).await?;
     let (cdb, transfer) = r#in();

@@ -64,7 +64,7 @@ enum End {
     Lost { reason: Arc<str>, wait: Duration },
 }
 
-/// Returns true if connections will fail until somebody changes a certificate, a secret or the permissions.
+/// Returns true if logins will fail until somebody changes a certificate, a secret or a permission.
 fn needs_somebody(error: &Error) -> bool {
     match error {
         Error::Tls(_) | Error::Login(LoginFailure::Proof(_)) => true,
@@ -75,8 +75,8 @@ fn needs_somebody(error: &Error) -> bool {
     }
 }
 
-/// Returns true for a refused login that will most likely be refused again, as by a target that does not
-/// allow this initiator any more: it answers as if there was no such target (0203).
+/// Returns true for a refused login that will most likely be refused again. A target that does not allow this
+/// initiator any more answers as if it did not exist (0203).
 fn is_refused(error: &Error) -> bool {
     use LoginStatus::{OutOfResources, ServiceUnavailable};
     matches!(error, Error::Login(LoginFailure::Refused(status))
@@ -474,8 +474,8 @@ impl Driver {
                     continue;
                 }
                 Err(error) if needs_somebody(&error) => {
-                    // A certificate, a secret or a permission has to be changed first. No call waits for
-                    // that, and logins are tried at the longest pause.
+                    // Somebody has to change a certificate, a secret or a permission first. Commands do not wait
+                    // for that, and the next logins are tried at the longest pause.
                     self.note_reason(&error);
                     let reason = self.give_up();
                     self.tell_of_refusal(&mut is_told, &reason);
@@ -485,7 +485,7 @@ impl Driver {
                 Err(error) => {
                     debug!(%error, "cannot reconnect");
                     self.note_reason(&error);
-                    // A volume that moves, or a pair that changes places, may be at another portal by now.
+                    // After a move of the volume or a takeover, the unit may be at another portal by now.
                     if is_refused(&error) && (!self.settings.has_choice() || verdict.is_some()) {
                         self.tell_of_refusal(&mut is_told, &error.to_string());
                     }

@@ -114,10 +114,10 @@ impl From<codec::Error> for Error {
 /// Why a command was not performed, after all retries.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum CommandError {
-    /// There is no connection. It was never sent.
+    /// There is no connection. The command was never sent.
     #[error("{0}")]
     Away(Arc<str>),
-    /// It was sent and not answered. It may have been performed.
+    /// The command was sent and not answered. It may have been performed.
     #[error("{0}")]
     Unreachable(Arc<str>),
     /// The far side has become another one: nothing is sent to it.
@@ -182,7 +182,7 @@ impl CommandError {
                 (SenseKey::IllegalRequest, 0x21, 0x00) => volume::Error::OutOfRange(extent),
                 // the storage behind the target does not answer, which may pass
                 (SenseKey::NotReady | SenseKey::UnitAttention, ..) => volume::Error::Away(reason),
-                // the same, in the middle of the command
+                // The storage stopped answering in the middle of the command.
                 (SenseKey::AbortedCommand, ..) => volume::Error::Unreachable(reason),
                 _ => volume::Error::Device(reason),
             },

@@ -95,8 +95,8 @@ impl Session {
         ClaimReport::from_bytes(&told.into_bytes())
     }
 
-    /// Tells the unit how far the log is confirmed by now. A failure only delays it: the next look tells the
-    /// number again, and so does the next session's claim.
+    /// Sends the confirmed number of the log to the unit. A failure only delays that: the number is sent again at
+    /// the next look, and with the claim of the next session.
     async fn advance(&self, claim: &Claim, confirmed: u64) {
         let list = claim::List::Confirmed;
         let (cdb, transfer) = claim::out(ClaimAction::Advance, claim, list);

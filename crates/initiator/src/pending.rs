@@ -495,7 +495,7 @@ mod tests {
         assert!(matches!(unsent.try_recv().unwrap(), Err(CommandError::Away(_))));
     }
 
-    /// The target may have performed it before the connection was lost.
+    /// The target may have performed the command before the connection was lost.
     #[test]
     fn a_command_that_was_sent_twice_is_not_busy() {
         let (mut table, mut now) = (table(), Instant::now());

@@ -119,8 +119,8 @@ impl Session {
         self.shared.state.borrow().clone()
     }
 
-    /// Returns for how long the far side has not been heard, and why: there is no session, or pings are not
-    /// answered. `None` while it is heard. A command that takes long does not count.
+    /// Returns for how long nothing has come from the far side, and why: there is no session, or pings are not
+    /// answered. `None` while it answers. A command that takes long does not count.
     #[must_use]
     pub fn away(&self) -> Option<(Duration, Arc<str>)> {
         match &*self.shared.state.borrow() {

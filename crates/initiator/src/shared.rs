@@ -42,7 +42,7 @@ pub(crate) struct Shared {
     pub(crate) state: watch::Sender<LinkState>,
     /// As of the last login.
     pub(crate) facts: Mutex<Option<Arc<Facts>>>,
-    /// Since when the target of the session that there is has not answered pings, if it does not.
+    /// Since when the target of the current session has not answered pings; `None` if it answers.
     pub(crate) silent_since: Mutex<Option<Instant>>,
     /// Where the session is, or was last.
     pub(crate) portal: Mutex<Option<Arc<str>>>,

@@ -28,8 +28,8 @@ pub struct Frame {
     pub ahs: Bytes,
     /// The data segment.
     pub data: Bytes,
-    /// The data is a piece of a receive buffer that is much larger, and that lasts as long as the data. Copy
-    /// it before it is kept for long.
+    /// The data is a piece of a much larger receive buffer, which stays in memory as long as the data does. Copy
+    /// the data before keeping it for long.
     pub is_shared: bool,
     /// The data digest did not fit the data: to be rejected, and recovered or not as the
     /// recovery level says. (A wrong *header* digest is an [`Error`]: framing is lost.)
@@ -78,7 +78,7 @@ pub struct Decoder {
     /// An empty handle on the memory of the last large data segment, to be used again as soon as
     /// nobody else holds it.
     spare: BytesMut,
-    /// The size of that memory.
+    /// The size of the memory that `spare` is a handle on.
     spare_bytes: usize,
     /// How long the PDU at the front of `small` is, as far as known.
     wanted: usize,
@@ -98,7 +98,7 @@ struct Large {
     body: BytesMut,
     body_length: usize,
     /// The size of the memory that `body` is in. Its capacity may be less: it begins behind the data segment
-    /// that was there before.
+    /// that was in this memory before.
     buffer_bytes: usize,
 }
 
@@ -273,7 +273,7 @@ impl Decoder {
         }
         body.truncate(body_length);
         let data_digest_error = self.digests.data && length > 0 && !data_digest_fits(&body);
-        // The buffer may be that of a longer data segment before this one.
+        // The buffer may have been allocated for a longer data segment before this one.
         let is_shared = buffer_bytes > 2 * length + TAIL;
         body.truncate(length);
         let data = body.split().freeze();
@@ -292,12 +292,12 @@ impl Decoder {
         std::mem::take(&mut self.small)
     }
 
-    /// Gives back memory that is only kept to be used again soon: the connection is idle, or has no
-    /// more room.
+    /// Frees memory that is only kept for the next PDUs. For a connection that is idle, or a session that may
+    /// hold nothing more.
     pub fn rest(&mut self) {
         self.spare = BytesMut::new();
         if self.small.len() < BHS {
-            // Keep the bytes of an incomplete header only.
+            // Keep the bytes of an incomplete header.
             self.small = BytesMut::from(&self.small[..]);
         }
     }

@@ -52,7 +52,7 @@ struct Sequence {
     /// Its R2T was sent a second time, and still nothing has come.
     repeated: bool,
     pieces: SmallVec<[Bytes; 1]>,
-    /// Short pieces at the end of the run, copied so that they are one piece.
+    /// Short pieces at the end of the sequence, copied together into one piece.
     tail: BytesMut,
 }
 
@@ -81,7 +81,8 @@ impl State {
 /// that much will not get better by itself.
 const RECOVERIES: u32 = 8;
 
-/// Data that has to wait, without the receive buffer that it may be a piece of.
+/// Returns data that has to wait; copied if it is a piece of a larger receive buffer, so that it does not keep
+/// that buffer in memory.
 pub(crate) fn unshared(data: Bytes, is_shared: bool) -> Bytes {
     if is_shared { Bytes::copy_from_slice(&data) } else { data }
 }
@@ -196,12 +197,12 @@ impl Gather {
         }
     }
 
-    /// Bytes that have come.
+    /// Returns the number of bytes that have come.
     pub(crate) fn received(&self) -> u32 {
         self.sequences.iter().map(|sequence| sequence.received).sum()
     }
 
-    /// Data is dropped as it comes.
+    /// Returns true if data is dropped as it comes.
     pub(crate) fn is_draining(&self) -> bool {
         self.drains
     }
@@ -241,7 +242,7 @@ impl Gather {
         !self.drains && self.next_offset == self.length && self.is_quiet()
     }
 
-    /// Whether all data is there once this has come: then it does not wait in the gather.
+    /// Returns true if this PDU completes the data, so that its data need not wait in the gather.
     pub(crate) fn is_completed_by(&self, data_out: &DataOut) -> bool {
         let length = self.received().checked_add(data_out.data.len() as u32);
         let is_last = |s: &Sequence| s.ttt == data_out.ttt || s.state == State::Ended;

@@ -102,7 +102,7 @@ impl<T> Window<T> {
         }
     }
 
-    /// Commands that are held.
+    /// Returns the commands that are held until their turn.
     pub(crate) fn held(&self) -> impl Iterator<Item = &T> {
         self.held.iter().filter_map(|(_, item)| item.as_ref())
     }

@@ -1,5 +1,5 @@
-//! Programs that we start: each leads a group of its own, has the default signal dispositions and does not
-//! itself outlive us, nobody waits longer for its end than they want, and what it says is kept for who asks.
+//! Programs that we start. Each leads a process group of its own, has the default signal dispositions and does
+//! not itself outlive us. Waiting for its end has a time limit, and its output is kept for the caller.
 //!
 //! Which programs these are, and what becomes of one that fails, is their starter's affair.
 

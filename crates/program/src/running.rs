@@ -31,11 +31,11 @@ pub struct Running {
 }
 
 impl Running {
-    /// Starts it, with default signal dispositions (see [`reset_signals`]).
+    /// Starts the program with default signal dispositions (see [`reset_signals`]).
     ///
-    /// To be called by a thread that lives as long as the program is needed: when that thread ends, the program gets the
-    /// signal `when_we_die` (prctl(2), PR_SET_PDEATHSIG). So it does not stay behind if we are killed; what
-    /// it has started itself may.
+    /// Call this from a thread that lives as long as the program is needed: when that thread ends, the program
+    /// gets the signal `when_we_die` (prctl(2), PR_SET_PDEATHSIG). So it does not stay behind if we are killed;
+    /// programs that it has started itself may.
     ///
     /// # Errors
     /// What the system says.
@@ -229,7 +229,7 @@ mod tests {
 
     #[test]
     fn a_program_has_default_signals_although_we_ignore_them() {
-        // In a process of its own: dispositions belong to the whole process.
+        // Run the test in a process of its own: dispositions belong to the whole process.
         let again = r#"trap "" HUP INT QUIT TERM; exec "$0" "$@""#;
         let mut command = Command::new("sh");
         command.args(["-c", again]).arg(std::env::current_exe().unwrap());

@@ -2,16 +2,16 @@
 
 use std::{io, os::unix::process::CommandExt, process::Command};
 
-/// nohup(1) ignores SIGHUP, and a shell without job control ignores SIGINT and SIGQUIT in what it runs in the
-/// background. SIGTERM is here because programs are asked to end by it.
+/// nohup(1) ignores SIGHUP, and a shell without job control ignores SIGINT and SIGQUIT for its background
+/// commands. SIGTERM is included because we end programs with it.
 const RESET: [libc::c_int; 4] = [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGTERM];
 
-/// Has the program start with the default disposition of SIGHUP, SIGINT, SIGQUIT and SIGTERM.
+/// Makes the program start with the default dispositions of SIGHUP, SIGINT, SIGQUIT and SIGTERM.
 ///
-/// An ignored signal stays ignored across execve(2). Without this, a program that is started from under
-/// nohup(1) or from the background of a script does not end when we send it one of these signals.
+/// An ignored signal stays ignored across execve(2). Without this, a program that is started under nohup(1) or
+/// in the background of a script does not end when we send it one of these signals.
 pub fn reset_signals(command: &mut Command) -> &mut Command {
-    // SAFETY: between fork and exec the closure calls signal(2) only, which is async-signal-safe.
+    // SAFETY: between fork and exec the closure calls only signal(2), which is async-signal-safe.
     unsafe { command.pre_exec(reset) }
 }
 

@@ -65,8 +65,8 @@ pub struct ClaimReport {
     pub is_dropped: bool,
     /// A session that has presented it is there.
     pub is_present: bool,
-    /// Number of the newest write that its log has confirmed. The node alone knows it: the bytes of CLAIM
-    /// IN do not have it, and a report that was read from them says 0.
+    /// Number of the newest write that the log has confirmed. Only the node itself knows it: the bytes of CLAIM IN
+    /// do not carry it, and a report that was parsed from them has 0.
     pub confirmed: u64,
 }
 
@@ -74,7 +74,7 @@ impl ClaimParameters {
     /// The longest list.
     pub const MOST_BYTES: usize = FIXED + 8 + MOST_PREDECESSORS * 8 + MOST_OWNER + CHECKSUM;
 
-    /// The list, checksum included: of version 2 with a confirmed number, of version 1 without.
+    /// Returns the list with its checksum: version 2 if there is a confirmed number, else version 1.
     ///
     /// # Panics
     /// If owner or predecessors are too long: for what we build ourselves.
@@ -249,7 +249,7 @@ fn crc32c(bytes: &[u8]) -> u32 {
 
 const MAGIC: &[u8; 8] = b"FBYCLAIM";
 const VERSION: u8 = 1;
-/// The version of a list of CLAIM OUT that has a confirmed number.
+/// Version of a CLAIM OUT list with a confirmed number.
 const WITH_CONFIRMED: u8 = 2;
 /// An iSCSI name (RFC 7143, 4.2.7.1).
 const MOST_OWNER: usize = 223;

@@ -1,8 +1,8 @@
-//! Characters of a peer's text that are safe in a line for people.
+//! Characters of a peer's text that are safe to show to people in one line.
 
 /// Returns true if a character shows as itself in a line of text. Control characters and format characters do
-/// not. Format characters that change the direction of the text after them (such as U+202E) make one name
-/// look like another; those without a width make two names look the same. The list has the characters of
+/// not. Format characters that change the direction of the following text (such as U+202E) make one name look
+/// like another; those without a width make two different names look the same. The list has the characters of
 /// Unicode 16 with general category Cf, and the two separators Zl and Zp.
 #[must_use]
 pub fn is_plain(c: char) -> bool {

@@ -204,15 +204,15 @@ impl Sense {
     /// The log ends before the newest write that it has confirmed to the unit: it is an older copy (ours).
     /// INFORMATION has the confirmed number.
     pub const CLAIM_BEHIND: Self = Self::new(SenseKey::DataProtect, 0x27, 0x87);
-    /// A read beside the owner of the claim, who is away and has left half an epoch: no consistent prefix
-    /// (ours).
+    /// A read by another initiator while the claim's owner is away and has left half an epoch, so that the unit
+    /// holds no consistent prefix (ours).
     pub const CLAIM_HALF_AN_EPOCH: Self = Self::new(SenseKey::DataProtect, 0x27, 0x88);
     /// A thin volume has no room (SPACE ALLOCATION FAILED WRITE PROTECT).
     pub const SPACE_ALLOCATION_FAILED: Self = Self::new(SenseKey::DataProtect, 0x27, 0x07);
     /// A copy that cannot be done, or ended before it was.
     pub const COPY_ABORTED: Self = Self::new(SenseKey::CopyAborted, 0x00, 0x00);
-    /// The storage below the unit did not answer in time. The command was done in part, up to the block in
-    /// the INFORMATION field, or it is not known whether it was done.
+    /// The storage below the unit did not answer in time. The command was done in part, up to the block in the
+    /// INFORMATION field, or it is not known whether it was done.
     pub const LOGICAL_UNIT_COMMUNICATION_TIME_OUT: Self =
         Self::new(SenseKey::AbortedCommand, 0x08, 0x01);
     /// Units of a copy have blocks of other sizes than was said, or than each other.

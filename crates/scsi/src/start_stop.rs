@@ -18,7 +18,7 @@ pub struct StartStop {
 }
 
 impl StartStop {
-    /// Returns true for a stop that makes what was written stable first.
+    /// Returns true for a stop that makes earlier writes stable first.
     #[must_use]
     pub fn flushes(&self) -> bool {
         self.power_condition == 0 && !self.start && !self.no_flush

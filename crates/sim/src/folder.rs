@@ -1,11 +1,11 @@
-//! Whether a folder is opened: nobody can make the names in it stable without that.
+//! Counts the openings of a folder: a program that makes names stable must open their folder to sync it.
 
 use std::{io, mem::MaybeUninit, path::Path};
 
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, Reader, WatchFlags};
 
 /// Counts how often a folder itself, and not a file in it, is opened while `act` runs, by this process or
-/// another.
+/// another one.
 ///
 /// # Panics
 /// If the system cannot watch the folder.

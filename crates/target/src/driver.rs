@@ -45,8 +45,7 @@ pub(crate) async fn run(
     seat: Seat,
 ) -> End {
     if session.is_discovery() {
-        // Nothing of what a discovery session may ask for has to wait, and its initiator may have proved
-        // nothing.
+        // Nothing that a discovery session may send has to wait, and its initiator may have proved nothing.
         session.limit_waiting(0);
     }
     let target = session.target_name().filter(|_| !session.is_discovery());
@@ -102,23 +101,23 @@ pub(crate) struct Driver<'a> {
     last_end: End,
     /// What the connections share of TCP's.
     congestion: Arc<SessionCongestion>,
-    /// Room for waiting writes beyond the kept share.
+    /// Memory for waiting writes beyond the kept share.
     lease: Lease,
-    /// The last text request of a discovery session, or its begin.
+    /// The time of the last text request of a discovery session, or of its beginning.
     pub(crate) last_request: Instant,
     /// One for each connection of `session`. None for a while, if its tasks may be reassigned.
-    /// Dropped after the commands: who waits for the connections to go waits for the commands, too.
+    /// Dropped after the commands: a caller that waits for the connections to end waits for the commands, too.
     pub(crate) lines: Vec<Line>,
-    /// Dropped last: a session that replaces this one waits for the seat, and then finds the places
-    /// of its connections free.
+    /// Dropped last: a session that replaces this one waits for the seat, and must then find the places of this
+    /// session's connections free.
     pub(crate) seat: Seat,
 }
 
 /// When the clock is looked at next if nothing is waited for.
 const IDLE: Duration = Duration::from_secs(1);
 
-/// Room that a session keeps although it does not need it now: four first bursts, so that not every write
-/// asks the pool.
+/// Memory that a session keeps although it does not need it now: four first bursts, so that not every write
+/// has to ask the pool.
 const SPARE_LEASE: usize = 1 << 20;
 
 /// Looks at the sockets before a busy-polling task gives way to others: about two microseconds.
@@ -313,8 +312,8 @@ impl Driver<'_> {
         }
     }
 
-    /// Provides for the data of a PDU that may have to wait, and for the first burst of the next
-    /// command, so that the command window stays open as long as there is room.
+    /// Borrows memory for the data of a PDU that may have to wait, and for the first burst of the next command,
+    /// so that the command window stays open as long as there is room.
     fn make_room(&mut self, bytes: usize) {
         if self.session.is_discovery() {
             return;
@@ -329,7 +328,7 @@ impl Driver<'_> {
         self.session.limit_waiting(self.kept_share() + self.lease.bytes());
     }
 
-    /// Finds room for a write whose data is to be asked for. True if there was some.
+    /// Borrows memory for a write whose data is to be requested. Returns true if there was some.
     fn find_room(&mut self, context: &Context<'_>) -> bool {
         let lacking = self.session.lacking_bytes();
         if lacking == 0 {
@@ -342,7 +341,7 @@ impl Driver<'_> {
         let mut found = grow(&mut self.lease);
         if !found {
             self.lease.wait(context.waker());
-            // Room that was given back before that has woken nobody.
+            // Another session may have given memory back before this driver was registered, without waking it.
             found = grow(&mut self.lease);
         }
         if found {
@@ -351,7 +350,7 @@ impl Driver<'_> {
         found
     }
 
-    /// Gives back room that is not needed, and buffers of a session that may hold nothing more.
+    /// Gives back memory that is not needed, and the idle buffers of a session that may hold nothing more.
     fn give_room_back(&mut self) {
         if self.session.is_over_share() {
             self.lines.iter_mut().for_each(|line| line.decoder.rest());
@@ -461,7 +460,7 @@ impl Driver<'_> {
         }
         let (initiator, tsih, cid) = (self.session.initiator_name(), self.seat.tsih.0, cid.0);
         let left = self.lines.len();
-        // The line of a connection that was replaced is gone already.
+        // Without an address, the connection was replaced, and its line is gone already.
         let report = address.map_or(Some(None), |it| self.surroundings.session_report(it.ip()));
         match report {
             Some(unreported) if end.is_expected() => {
@@ -528,7 +527,7 @@ impl Driver<'_> {
         due.unwrap_or_else(|| Instant::now() + IDLE)
     }
 
-    /// When a discovery session that asks for nothing more ends. Answers to our pings do not count.
+    /// Returns when a discovery session ends unless it sends a text request. Answers to our pings do not count.
     fn idle_at(&self) -> Option<Instant> {
         let idle = self.surroundings.settings.discovery_idle;
         self.session.is_discovery().then(|| self.last_request + idle)

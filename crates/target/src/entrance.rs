@@ -140,7 +140,7 @@ pub(crate) async fn serve(
     }
 }
 
-/// Serves a discovery session, in a place that it has to give to newer ones when there are many.
+/// Serves a discovery session. It loses its place to newer sessions when there are too many.
 async fn discover(surroundings: &Surroundings, socket: Socket, session: Session, seat: Seat) {
     let Surroundings { settings, discoveries, discovery_reports, registry, .. } = surroundings;
     let address = socket.address;
@@ -194,7 +194,7 @@ async fn log_in(
     let mut socket = Socket { stream, decoder, address, local, permit, membership: None };
     let conversation = converse(&mut socket, &mut phase);
     let failure = match timeout_at(deadline, conversation).await {
-        // A login that is through may wait for an older session to end.
+        // Keep the place before entering: a login that has succeeded may wait for an older session to end.
         Ok(Ok(_)) if !place.keep() => return Err(Failure::Displaced),
         Ok(Ok(login)) => {
             let entering = enter(surroundings, &door, &login, socket, phase);
@@ -211,7 +211,7 @@ async fn log_in(
         Ok(Err(Failure::Refused(LoginStatus::AuthenticationFailure))) => {
             let failure = Failure::Refused(LoginStatus::AuthenticationFailure);
             let until = phase.claims().user.map_or_else(Instant::now, |user| {
-                // Only who has said who he is has guessed.
+                // A login without a user name was no guess of a secret.
                 surroundings.guard.failed(address.ip(), &user, Instant::now())
             });
             let failure = told(surroundings, address, &door, &phase, failure);
@@ -307,7 +307,7 @@ async fn join(
     }
 }
 
-/// Why a login is refused whose proof was right.
+/// Returns why a login is refused although its proof was right.
 fn turned_away(status: LoginStatus) -> Failure {
     match status {
         LoginStatus::AuthenticationFailure => Failure::OtherUser,
@@ -327,8 +327,8 @@ fn challenge() -> Option<Challenge> {
     Some(Challenge { identifier, value })
 }
 
-/// One event for a login that came to nothing, with who it seemed to be, as far as its address does
-/// not have too many and it was not told already.
+/// Reports a failed login as one event, with the names that the initiator has given. Does not report it if
+/// its address has too many events, or if the same failure was reported lately.
 fn told(
     surroundings: &Surroundings,
     address: SocketAddr,
@@ -365,7 +365,7 @@ fn told(
     let unreported = repeated.and_then(|_| surroundings.report(address));
     let Some(unreported) = unreported else {
         if repeated.is_some() {
-            // It was not told after all: the next one may be.
+            // This failure was not reported after all, so the next one may be.
             surroundings.repeats.end(refused);
         }
         debug!(%address, %initiator, %target, user, %failure, reason, "login failed");
@@ -378,8 +378,8 @@ fn told(
     failure
 }
 
-/// Returns what a refusal means that belongs to normal operation. Only an initiator that is allowed to log in
-/// to the target is refused in this way, so that no stranger can hide in here.
+/// Explains a refusal that belongs to normal operation; `None` for others. Only an initiator that is allowed
+/// to log in to the target gets such a refusal, so no stranger can avoid an event in this way.
 fn usual(failure: &Failure) -> Option<&'static str> {
     match failure {
         Failure::Refused(LoginStatus::SessionDoesNotExist) => Some(
@@ -465,11 +465,11 @@ async fn take_seat(
 }
 
 impl Surroundings {
-    /// A place for one more connection of a normal session.
+    /// Takes a place for one more connection of a normal session.
     fn membership(&self, login: &Established, is_tls: bool) -> Result<Permit, LoginStatus> {
         let Self { settings, registry, .. } = self;
-        // A portal with TLS asks for a certificate. Without CHAP users an initiator cannot prove anything, so
-        // no places are kept.
+        // A portal with TLS requires a certificate. Without CHAP users an initiator cannot prove anything, so no
+        // places are kept.
         let has_proved = is_tls || login.user.is_some() || self.security.read().users.is_empty();
         let limit =
             if has_proved { settings.max_connections } else { settings.unproved_connections() };
@@ -480,7 +480,7 @@ impl Surroundings {
     }
 
     /// Returns how many events about logins of this address were left out since the last one; `None` if this
-    /// one is to be left out as well.
+    /// event is to be left out as well.
     fn report(&self, address: SocketAddr) -> Option<u64> {
         self.login_reports.report(address.ip(), Instant::now())
     }

@@ -20,7 +20,7 @@ impl Gauge {
         self.count.load(Ordering::SeqCst)
     }
 
-    /// The number of permits that were given back since the start.
+    /// Returns the number of permits that were given back since the start.
     pub(crate) fn given_back(&self) -> u64 {
         self.given_back.load(Ordering::Relaxed)
     }

@@ -1,4 +1,4 @@
-//! The pace at which wrong proofs are answered.
+//! Delays the answers to wrong CHAP proofs.
 
 use std::{
     collections::HashMap,
@@ -10,16 +10,16 @@ use std::{
 use parking_lot::Mutex;
 use transport::party;
 
-/// Answers wrong proofs one after the other, for each address and for each user name, however many
+/// Answers the wrong proofs of each address and of each user name one after the other, however many
 /// connections they come on. Each proof is judged at once, so that a right one never waits for wrong ones.
 #[derive(Default)]
 pub(crate) struct Guard {
-    /// By a hash of the address or of the user name that nobody outside of the process can predict.
+    /// The key is a hash of the address or of the user name that nobody outside of the process can predict.
     lines: Mutex<HashMap<u16, Line>>,
     hasher: RandomState,
 }
 
-/// Those who wait for the answer to a wrong proof.
+/// The wrong proofs of one address or user name that wait for their answers.
 struct Line {
     /// Wrong proofs, until none came for a while.
     failures: u32,
@@ -28,26 +28,25 @@ struct Line {
     last_failure: Instant,
 }
 
-/// There are so many lines at most, of about 48 bytes each. Addresses and names that share one, by chance,
-/// wait for each other's wrong proofs and for nothing else; no stranger can empty a line by filling the
-/// table.
+/// Maximum number of lines, of about 48 bytes each. Addresses and names that happen to share a line wait for
+/// each other's wrong proofs and for nothing else. A stranger cannot clear a line by filling the table.
 const LINES: u64 = 4096;
 
-/// After the first wrong proof; it doubles with each, up to `PAUSE_MAX`.
+/// The delay of the first wrong proof. It doubles with each further one, up to `PAUSE_MAX`.
 const PAUSE: Duration = Duration::from_millis(250);
 
-/// Two of these and a login still fit into the 15 s that initiators wait for one.
+/// Two of these delays and a login still fit into the 15 s that initiators wait for a login.
 const PAUSE_MAX: Duration = Duration::from_secs(5);
 
-/// A line is never longer, so that a flood of wrong proofs has no effect after it has ended. A login has the
-/// same time by default: whoever would have to wait longer is closed without an answer.
+/// The longest wait for an answer, so that a flood of wrong proofs has no effect after it has ended. A login
+/// has the same time by default, so a connection that would wait longer is closed without an answer.
 const LONGEST_LINE: Duration = Duration::from_secs(15);
 
-/// Without a wrong proof for so long, those before are forgotten.
+/// A line without a wrong proof for so long starts again with the first delay.
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(600);
 
 impl Guard {
-    /// A wrong proof of `user` came from `address`. Returns when it may be answered.
+    /// Notes a wrong proof of `user` from `address`. Returns when it may be answered.
     pub(crate) fn failed(&self, address: IpAddr, user: &str, now: Instant) -> Instant {
         let keys = [
             self.hasher.hash_one(("address", party(address))),
@@ -63,7 +62,7 @@ impl Guard {
 }
 
 impl Line {
-    /// One more waits; returns until when.
+    /// Adds a wrong proof to the line. Returns when it may be answered.
     fn append(&mut self, now: Instant) -> Instant {
         if now.saturating_duration_since(self.last_failure) >= FORGOTTEN_AFTER {
             self.failures = 0;
@@ -100,7 +99,7 @@ mod tests {
     #[test]
     fn wrong_proofs_that_come_together_are_answered_one_after_the_other() {
         let now = Instant::now();
-        // The address is the same and the names differ, or the other way round.
+        // All proofs have the same address and different names, or the other way round.
         for (begin, end) in [(1, 1), (1, 40)] {
             let guard = Guard::default();
             let last = |number: u8| if end == 1 { begin } else { number };

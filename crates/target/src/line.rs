@@ -28,9 +28,9 @@ pub(crate) struct Line {
     pub(crate) local: SocketAddr,
     /// The socket takes no output since then.
     pub(crate) blocked_since: Option<Instant>,
-    /// The socket took no output for a while since the last input: the silence is excused.
+    /// Output was blocked at the last look at this connection. When it no longer is, the silence is excused.
     pub(crate) is_held_up: bool,
-    /// What comes is not read, since too much output or too much data waits.
+    /// Input is not read now, because too much output or too much data waits.
     pub(crate) is_unread: bool,
     /// How much output there was when it became too much, in bytes.
     pub(crate) held_at: Option<usize>,
@@ -46,10 +46,10 @@ pub(crate) struct Socket {
     pub(crate) decoder: Decoder,
     pub(crate) address: SocketAddr,
     pub(crate) local: SocketAddr,
-    /// The place among all open connections of the server.
+    /// The permit that counts this connection among all open connections of the server.
     pub(crate) permit: Permit,
-    /// The place among connections of normal sessions; `None` before the end of the login, and in a
-    /// discovery session.
+    /// The permit that counts this connection among those of normal sessions; `None` before the end of the login,
+    /// and in a discovery session.
     pub(crate) membership: Option<Permit>,
 }
 

@@ -1,4 +1,4 @@
-//! Memory for the data of writes that wait, of all sessions together.
+//! Memory for the data of waiting writes, shared by all sessions.
 
 use std::{
     sync::Arc,
@@ -10,10 +10,10 @@ use parking_lot::Mutex;
 
 /// Memory that sessions may borrow beyond the share that is kept for each of their connections.
 ///
-/// The shares of all connections and this pool together are `Settings::waiting_bytes`. Nobody can take a
-/// share away, so a session that holds little always goes on. The pool is divided evenly among those who
-/// borrow from it. While somebody lacks room, sessions must bring the data of their writes within a time
-/// (`Settings::data_time` of a session).
+/// The shares of all connections and this pool together are `Settings::waiting_bytes`. No other session can
+/// use up a share, so a session that holds little can always continue. The pool is divided evenly among the
+/// sessions that borrow from it. While a session lacks room, all sessions must send the data of their writes
+/// within `Settings::data_time`.
 #[derive(Debug)]
 pub(crate) struct Pool {
     bytes: usize,
@@ -24,10 +24,10 @@ pub(crate) struct Pool {
 struct Inner {
     lent: usize,
     borrowers: usize,
-    /// The driver of each session that waits for room, by the number of its lease.
+    /// The wakers of the drivers whose sessions wait for room, each with the number of its lease.
     waiting: Vec<(u64, Waker)>,
     last_number: u64,
-    /// When somebody asked for more than there was.
+    /// The last time that a session asked for more than it could get.
     refused: Option<Instant>,
 }
 
@@ -39,8 +39,8 @@ pub(crate) struct Lease {
     bytes: usize,
 }
 
-/// Room was lacking for so long after somebody asked for more than there was: as long as three waits for room,
-/// so that it goes on while an initiator repeats writes that were answered with BUSY.
+/// The pool counts as contended for so long after a refusal. This is as long as three waits for room, so that
+/// the state lasts while an initiator repeats writes that were answered with BUSY.
 const CONTENDED: Duration = Duration::from_secs(15);
 
 impl Pool {
@@ -48,14 +48,14 @@ impl Pool {
         Self { bytes, inner: Mutex::default() }
     }
 
-    /// Nothing borrowed yet.
+    /// Returns a lease with nothing borrowed yet.
     pub(crate) fn lease(self: &Arc<Self>) -> Lease {
         let mut inner = self.inner.lock();
         inner.last_number += 1;
         Lease { pool: Arc::clone(self), number: inner.last_number, bytes: 0 }
     }
 
-    /// Whether a session lacks room, or did a moment ago.
+    /// Returns true if a session lacks room, or did within the last [`CONTENDED`].
     pub(crate) fn is_contended(&self, now: Instant) -> bool {
         let refused = self.inner.lock().refused;
         refused.is_some_and(|refused| now.saturating_duration_since(refused) < CONTENDED)
@@ -67,14 +67,14 @@ impl Lease {
         self.bytes
     }
 
-    /// Borrows so many bytes more. False if the pool has less, or if this session would have more than an
+    /// Borrows `bytes` more. Returns false if the pool has less, or if this session would then have more than an
     /// even part.
     pub(crate) fn grow(&mut self, bytes: usize) -> bool {
         self.borrow(bytes, false)
     }
 
-    /// Borrows so many bytes more, beyond an even part if there are as many: for the only write of a session
-    /// whose data is to be asked for, so that a long one is let through.
+    /// Borrows `bytes` more, even beyond an even part. For a session without any other write whose data was
+    /// requested, so that a long write can be done.
     pub(crate) fn grow_for_one(&mut self, bytes: usize) -> bool {
         self.borrow(bytes, true)
     }
@@ -96,7 +96,7 @@ impl Lease {
         true
     }
 
-    /// Gives back what is above `bytes`, and wakes other sessions that wait for room.
+    /// Gives back all bytes above `bytes`, and wakes the other sessions that wait for room.
     pub(crate) fn shrink_to(&mut self, bytes: usize) {
         if bytes >= self.bytes {
             return;
@@ -105,14 +105,14 @@ impl Lease {
         inner.lent -= self.bytes - bytes;
         inner.borrowers -= usize::from(bytes == 0);
         self.bytes = bytes;
-        // It needed what is left: its own room is no more than before.
+        // Do not wake the driver of this session: its own room has not grown.
         let others = inner.waiting.extract_if(.., |(number, _)| *number != self.number);
         let others: Vec<Waker> = others.map(|(_, waker)| waker).collect();
         drop(inner);
         others.into_iter().for_each(Waker::wake);
     }
 
-    /// Wakes this driver the next time that another session gives something back.
+    /// Wakes this driver the next time that another session gives memory back.
     pub(crate) fn wait(&self, waker: &Waker) {
         let mut inner = self.pool.inner.lock();
         match inner.waiting.iter_mut().find(|(number, _)| *number == self.number) {
@@ -158,7 +158,7 @@ mod tests {
         let pool = Arc::new(Pool::new(100));
         let mut others: Vec<_> = (0..3).map(|_| pool.lease()).collect();
         assert!(others.iter_mut().all(|other| other.grow(10)));
-        // It has borrowed for the data that came with the write.
+        // This session has borrowed memory for the immediate data of the write.
         let mut long = pool.lease();
         assert!(long.grow(10) && !long.grow(60), "more than an even part");
         assert!(long.grow_for_one(60));

@@ -144,11 +144,11 @@ impl Portals {
         open.iter().map(|open| &open.portal).find(|portal| is_it(portal)).cloned()
     }
 
-    /// Returns the values of TargetAddress for a connection that came in at `local`: the portals of `group`,
-    /// with its tag, the portal of this connection first.
+    /// Returns the TargetAddress values for a connection that came in at `local`: the portals of `group` with its
+    /// tag, the portal of this connection first.
     ///
-    /// A plain connection gets the plain portals of the group, one with TLS gets those with TLS. An initiator
-    /// takes every address for a path to the target, and one without TLS would try the others for ever.
+    /// A plain connection gets the plain portals of the group, and one with TLS gets those with TLS. An initiator
+    /// takes every address for a path to the target: one without TLS would try portals with TLS for ever.
     pub(crate) fn addresses(&self, group: PortalGroup, local: SocketAddr) -> Vec<String> {
         let entered = self.entered(local);
         let has_tls = entered.as_ref().is_some_and(|portal| portal.tls.is_some());

@@ -64,9 +64,9 @@ const ORDERS: usize = 16;
 pub(crate) struct Registry {
     inner: Mutex<Inner>,
     pub(crate) events: Events,
-    /// Connections that are open, logged in or not.
+    /// Open connections, logged in or not.
     pub(crate) connections: Arc<Gauge>,
-    /// Connections of normal sessions.
+    /// Open connections of normal sessions.
     pub(crate) members: Arc<Gauge>,
     times: Arc<CommandTimes>,
 }
@@ -82,8 +82,8 @@ struct Inner {
     last_tsih: u16,
     /// What closed sessions had counted.
     past: Counters,
-    /// The same by target: as many entries as targets were ever logged in to, of which there are as many as
-    /// settings and moved volumes name.
+    /// `past` by target name. Only targets that were logged in to have an entry, and only settings and moved
+    /// volumes add targets.
     past_of: HashMap<String, Counters>,
     /// What their commands were.
     past_commands: Tally,
@@ -131,12 +131,12 @@ pub(crate) struct Predecessor {
 }
 
 impl Registry {
-    /// The session that a new one named like this replaces (RFC 7143, 6.3.5).
+    /// Returns the session that a new one of the same name replaces (RFC 7143, 6.3.5).
     ///
     /// # Errors
-    /// [`LoginStatus::AuthenticationFailure`] if it is a normal session of another CHAP user, as far as
-    /// `is_user` knows that one: he may be allowed on the target as well, but must not end the session by
-    /// giving its initiator's name.
+    /// [`LoginStatus::AuthenticationFailure`] if it is a normal session of another CHAP user whom `is_user` still
+    /// knows. The new user may be allowed on the target as well, but must not end that session by giving its
+    /// initiator's name.
     pub(crate) fn predecessor(
         &self,
         login: &Established,
@@ -146,7 +146,7 @@ impl Registry {
         let Some(entry) = inner.sessions.values().find(|entry| entry.is_named_like(login)) else {
             return Ok(None);
         };
-        // A session without a user may be one of before the target wanted any.
+        // A session without a user may have begun before the target required one.
         let is_others = |user: &String| login.user.as_ref() != Some(user) && is_user(user);
         if entry.target_name.is_some() && entry.user.as_ref().is_some_and(is_others) {
             return Err(LoginStatus::AuthenticationFailure);

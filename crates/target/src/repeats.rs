@@ -1,5 +1,5 @@
-//! Refusals that an initiator meets again and again, as a gateway does that logs in every five seconds until
-//! somebody corrects its secret: each is told once, and again after ten minutes with a count.
+//! Refusals that an initiator gets again and again, such as a gateway that logs in every five seconds until
+//! somebody corrects its secret. Each is reported once, and again after ten minutes with a count.
 
 use std::{
     collections::HashMap,
@@ -10,36 +10,35 @@ use std::{
 
 use parking_lot::Mutex;
 
-/// Refusals that were told lately.
+/// Refusals that were reported lately.
 #[derive(Debug, Default)]
 pub(crate) struct Repeats {
-    /// Keys are chosen by strangers. Of each only a hash with a random seed is kept.
+    /// Strangers choose the keys, so only a hash with a random seed is stored of each.
     hasher: RandomState,
     told: Mutex<HashMap<u64, Told>>,
 }
 
 #[derive(Debug)]
 struct Told {
-    /// A hash of the failure in words.
+    /// A hash of the failure's text.
     failure: u64,
     at: Instant,
-    /// How often it came since then.
+    /// How often the failure came since it was reported.
     repeated: u64,
 }
 
-/// The time after which a refusal that goes on is told again.
+/// After this time a refusal that continues is reported again.
 const AGAIN_AFTER: Duration = Duration::from_secs(600);
 
-/// Refusals that are remembered: 1,024 entries of some 50 bytes. With more the one that was told first is
-/// forgotten, and the next of its kind is told, within the limits of [`transport::Reports`].
+/// Maximum number of refusals that are remembered: 1,024 entries of some 50 bytes. Beyond it, the one that was
+/// reported first is forgotten, and reported when it comes again, within the limits of [`transport::Reports`].
 const ENTRIES: usize = 1024;
 
-/// Who is refused, and where: address, initiator and target.
+/// The address, initiator name and target name of a refused login.
 pub(crate) type Refused<'a> = (IpAddr, &'a str, &'a str);
 
 impl Repeats {
-    /// Returns how often this failure has come since it was told last; `None` if it is not to be told again
-    /// now.
+    /// Returns how often this failure has come since it was last reported; `None` if it must not be reported now.
     pub(crate) fn note(&self, refused: Refused<'_>, failure: &str, now: Instant) -> Option<u64> {
         let key = self.hasher.hash_one(refused);
         let failure = self.hasher.hash_one(failure);
@@ -61,7 +60,7 @@ impl Repeats {
         Some(repeated)
     }
 
-    /// Notes that a login has succeeded: the next refusal is a new condition.
+    /// Forgets a refusal, so that the next one is reported. Call this when a login has succeeded.
     pub(crate) fn end(&self, refused: Refused<'_>) {
         self.told.lock().remove(&self.hasher.hash_one(refused));
     }

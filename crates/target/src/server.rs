@@ -37,23 +37,23 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// a thread.
 const CLOSING: Duration = Duration::from_secs(2);
 
-/// Events about failed logins of one address in ten seconds, and of all addresses: enough for a
-/// person who sets up an initiator, or many of them at once; too few to fill a disk (4 kB/s).
+/// Events about failed logins in ten seconds, of one address and of all addresses: enough for a person who sets
+/// up one initiator or many at once; too few to fill a disk (4 kB/s).
 const LOGIN_REPORTS: u32 = 10;
 const LOGIN_REPORTS_IN_ALL: u32 = 200;
-/// Events about discovery sessions of one address in ten seconds, and of all addresses. A host that
-/// discovers regularly has nothing new to report.
+/// Events about discovery sessions in ten seconds, of one address and of all addresses. A host that repeats its
+/// discovery has nothing new to report.
 const DISCOVERY_REPORTS: u32 = 1;
 const DISCOVERY_REPORTS_IN_ALL: u32 = 50;
-/// Events about sessions of one address in ten seconds, and of all addresses: a host that opens 50 sessions at
-/// once and closes them is reported in full; whoever does nothing else fills no disk (12 kB/s in all).
+/// Events about normal sessions in ten seconds, of one address and of all addresses. A host that opens and
+/// closes 50 sessions at once is reported in full; no number of sessions can fill a disk (12 kB/s in all).
 const SESSION_REPORTS: u32 = 100;
 const SESSION_REPORTS_IN_ALL: u32 = 500;
 
 impl Server {
     /// A server that listens nowhere yet.
     pub fn new(mut settings: Settings, targets: Vec<Target>) -> Result<Self, TargetError> {
-        // A longer write would wait for room that there never is.
+        // A longer write would wait for more room than the pool can ever have.
         let most = u32::try_from(settings.borrowed_bytes()).unwrap_or(u32::MAX);
         settings.session.max_transfer_bytes = settings.session.max_transfer_bytes.min(most);
         settings.session.excused_time = settings.slow_reader;
@@ -214,7 +214,7 @@ impl Server {
         }
     }
 
-    /// Connections of normal sessions that have ended since the start.
+    /// Returns the number of connections of normal sessions that have ended since the start.
     #[must_use]
     pub fn ended_connections(&self) -> u64 {
         self.surroundings.registry.members.given_back()
@@ -275,7 +275,7 @@ async fn accept(surroundings: Arc<Surroundings>, listener: TcpListener) {
     }
 }
 
-/// Starts a connection. Closes it where no other gives way to it.
+/// Starts to serve a connection. Closes it if no other connection gives way to it.
 fn admit(surroundings: &Arc<Surroundings>, stream: TcpStream, address: SocketAddr) {
     let Surroundings { settings, registry, logins, login_reports, .. } = &**surroundings;
     let connection = Permit::take(&registry.connections, settings.open_connections());

@@ -7,8 +7,8 @@ use transport::{Congestion, SocketOptions};
 
 use crate::access::Security;
 
-/// Twice the longest write whose data is asked for (`session.max_transfer_bytes`): room that is not divided
-/// into shares, so that such a write is let through.
+/// Part of `waiting_bytes` that is not divided into shares: twice `session.max_transfer_bytes`, the longest
+/// write whose data is requested with R2Ts, so that such a write can always be done.
 pub(crate) const BORROWED_BYTES: usize = 64 << 20;
 
 /// How a [`Server`](crate::Server) treats its initiators.
@@ -23,27 +23,27 @@ pub struct Settings {
     /// The congestion control of a session's connections, from the end of their login on; discovery
     /// sessions have the kernel's. Default: the kernel's for all.
     pub congestion: Congestion,
-    /// Connections of normal sessions. A login beyond that is refused with status 0302 (out of
-    /// resources). Where CHAP users are configured, a quarter of the places is kept for initiators
-    /// that have proved to be one of them, or came through TLS: strangers must not lock out users.
-    /// At recovery level 2 a quarter as many sessions without a connection may wait for their
-    /// initiators; with more, those that have waited longest end. Default 1024.
+    /// Maximum number of connections of normal sessions. A login beyond it is refused with status 0302 (out
+    /// of resources). Where CHAP users are configured, a quarter of the places is kept for initiators that
+    /// have proved to be one of them or have connected through TLS, so that strangers cannot lock users out.
+    /// At recovery level 2, a quarter as many sessions without a connection may wait for their initiators;
+    /// beyond that, those that have waited longest end. Default 1024.
     pub max_connections: usize,
-    /// Connections that have not logged in. With more, the one that has waited longest of the
-    /// address that has most is closed. Each holds at most 64 KiB. Default 128.
+    /// Maximum number of connections that have not logged in. Beyond it, the address with the most such
+    /// connections loses its oldest one. Each holds at most 64 KiB. Default 128.
     pub max_logins: usize,
-    /// Connections of one address (one /64 network of IPv6) that have not logged in. With more, the
-    /// one of that address that has waited longest is closed. Default 64.
+    /// Maximum number of connections of one address (one /64 network of IPv6) that have not logged in. Beyond
+    /// it, the oldest one of that address is closed. Default 64.
     pub max_logins_per_address: usize,
-    /// Discovery sessions. With more, the oldest one of the address that has most is closed.
-    /// Default 64: a discovery takes a few round trips, so that even at 200 ms some 100 initiators
-    /// a second find a place.
+    /// Maximum number of discovery sessions. Beyond it, the address with the most sessions loses its oldest
+    /// one. Default 64: a discovery takes a few round trips, so that some 100 initiators a second find a
+    /// place even with a round trip of 200 ms.
     pub max_discovery_sessions: usize,
-    /// Discovery sessions of one address (one /64 network of IPv6). With more, the oldest one of that
-    /// address is closed. Default 16: hosts behind one translating router share one.
+    /// Maximum number of discovery sessions of one address (one /64 network of IPv6). Beyond it, the oldest one
+    /// of that address is closed. Default 16: the hosts behind one NAT router share one address.
     pub max_discovery_sessions_per_address: usize,
-    /// A discovery session without a text request for so long is closed. Default 10 s: initiators
-    /// ask at once, and some log in to targets before they close it.
+    /// A discovery session that sends no text request for so long is closed. Default 10 s: initiators send
+    /// one at once, and some log in to targets before they close the session.
     pub discovery_idle: Duration,
     /// Who proves what to be let in, at the start.
     pub security: Security,
@@ -61,17 +61,16 @@ pub struct Settings {
     /// same share is what a connection may have asked for with R2Ts. Default 24 MiB: six times what
     /// 32 writes of 128 KiB hold, so that 64 sessions of a gateway stay within 64 MiB.
     pub held_bytes: usize,
-    /// Data of writes that wait, of all sessions together, in bytes: for commands before them, for
-    /// the rest of their data, and data that was asked for. Each of `max_connections` connections
-    /// has a share of its own, one first burst if that fits beside [`BORROWED_BYTES`]; the rest is
-    /// divided among the sessions that need more. A session that has used up its part gets no
-    /// further command numbers; the data of further writes is asked for later, or not kept, and
-    /// the write answered with BUSY. Default 384 MiB: first bursts of 256 KiB for 1,024
-    /// connections, and 128 MiB, which is 8 MiB for each of 16 gateways that have 32 writes with
-    /// first bursts on their way.
+    /// Data of waiting writes, of all sessions together, in bytes. A write waits for commands before it, for
+    /// the rest of its data, or for data requested with R2Ts. Each of `max_connections` connections has its
+    /// own share, one first burst if that fits beside [`BORROWED_BYTES`]. The rest is divided among the
+    /// sessions that need more. A session that has used up its part gets no further command numbers, and the
+    /// data of its further writes is requested later, or dropped and the write answered with BUSY. Default
+    /// 384 MiB: first bursts of 256 KiB for 1,024 connections, and 128 MiB, which is 8 MiB for each of 16
+    /// gateways with 32 outstanding writes and their first bursts.
     pub waiting_bytes: usize,
-    /// The same of what commands in progress may return, in bytes. Default 256 MiB: what ten
-    /// gigabits a second bring in 200 ms from far storage.
+    /// Data that commands in progress may return, in bytes, divided among connections like `held_bytes`.
+    /// Default 256 MiB: what ten gigabits a second bring in 200 ms from far storage.
     pub returned_bytes: usize,
     /// Output that waits for the initiator to read it, in bytes: above that no further PDU is
     /// looked at. Default 4 MiB.
@@ -106,27 +105,28 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// Bytes of `waiting_bytes` that each connection has for itself, whatever others hold.
+    /// Bytes of `waiting_bytes` that each connection has for itself, whatever other connections hold.
     pub(crate) fn kept_share(&self) -> usize {
         let shares = self.waiting_bytes.saturating_sub(BORROWED_BYTES);
         let even = shares / self.max_connections.max(1);
         even.min(self.offer.first_burst_length as usize)
     }
 
-    /// Bytes of `waiting_bytes` beside the shares of connections.
+    /// Bytes of `waiting_bytes` that are left beside the shares of the connections.
     pub(crate) fn borrowed_bytes(&self) -> usize {
         self.waiting_bytes - self.kept_share() * self.max_connections
     }
 
-    /// Sockets that are open at once. Those that have lost their place take a moment to close: as
-    /// many are allowed for as have one.
+    /// Maximum number of sockets that are open at once. A connection that has lost its place takes a moment
+    /// to close, so twice the places of logins and discovery sessions are counted.
     #[must_use]
     pub fn open_connections(&self) -> usize {
         let passing = self.max_logins.saturating_add(self.max_discovery_sessions);
         self.max_connections.saturating_add(passing.saturating_mul(2))
     }
 
-    /// Connections of sessions whose initiators have proved nothing, where they could have.
+    /// Maximum number of connections of normal sessions whose initiators have proved nothing although CHAP
+    /// users are configured.
     pub(crate) fn unproved_connections(&self) -> usize {
         self.max_connections - self.max_connections / 4
     }

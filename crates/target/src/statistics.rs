@@ -26,10 +26,10 @@ pub struct Statistics {
     pub logins_in_progress: usize,
     /// Discovery sessions that are open.
     pub discovery_sessions: usize,
-    /// Connections refused since there were too many: closed at once, or answered with login
+    /// Connections that were refused because there were too many: closed at once, or answered with login
     /// status 0302.
     pub refused_connections: u64,
-    /// Logins and discovery sessions that were closed because newcomers took their places.
+    /// Logins and discovery sessions that were closed because newcomers got their places.
     pub displaced_connections: u64,
     /// Logins that were refused, broken off or took too long.
     pub failed_logins: u64,
@@ -37,7 +37,7 @@ pub struct Statistics {
     pub opened_sessions: u64,
     /// Everything counted since the start, in sessions open and closed.
     pub total: Counters,
-    /// The same for each target that a session was ever open to.
+    /// `total` for each target that a session was ever open to.
     pub by_target: HashMap<String, Counters>,
     /// Commands since the start by operation code, those that occurred.
     pub commands: Vec<(u8, u64)>,

@@ -22,20 +22,20 @@ pub(crate) struct Surroundings {
     pub(crate) registry: Arc<Registry>,
     pub(crate) portals: Arc<Portals>,
     pub(crate) security: RwLock<Arc<Security>>,
-    /// Connections that have not logged in.
+    /// Places of connections that have not logged in.
     pub(crate) logins: Arc<Places>,
-    /// Discovery sessions.
+    /// Places of discovery sessions.
     pub(crate) discoveries: Arc<Places>,
-    /// Room for waiting writes beyond the shares of connections.
+    /// Memory for waiting writes beyond the shares of the connections.
     pub(crate) pool: Arc<Pool>,
     pub(crate) guard: Guard,
-    /// Events about logins that fail and connections that are refused.
+    /// Limits the events about failed logins and refused connections.
     pub(crate) login_reports: Reports,
-    /// Refused logins that were told lately.
+    /// Refused logins that were reported lately.
     pub(crate) repeats: Repeats,
-    /// Events about discovery sessions.
+    /// Limits the events about discovery sessions.
     pub(crate) discovery_reports: Reports,
-    /// Events about normal sessions and their connections.
+    /// Limits the events about normal sessions and their connections.
     pub(crate) session_reports: Reports,
     /// True when the server stops: nobody is let in any more.
     pub(crate) stopping: watch::Sender<bool>,
@@ -48,14 +48,14 @@ impl Surroundings {
         Door { names, portals, security: self.security.read().clone(), local, peer }
     }
 
-    /// Whether an event about a session of this address is to be reported: then how many were left out since
-    /// the last one, if any.
+    /// Returns `None` if an event about a session of this address must not be reported now. Otherwise returns how
+    /// many events were left out since the last one, if any.
     pub(crate) fn session_report(&self, address: IpAddr) -> Option<Option<u64>> {
         let unreported = self.session_reports.report(address, Instant::now())?;
         Some((unreported > 0).then_some(unreported))
     }
 
-    /// One connection's part of what all connections of normal sessions together may hold, `all`.
+    /// Returns the part of `all` that one connection of a normal session may hold.
     pub(crate) fn share(&self, all: usize) -> usize {
         all / self.registry.members.get().max(1)
     }

@@ -1,31 +1,31 @@
-//! Why two ends of TLS do not trust each other.
+//! Why the two ends of a TLS connection do not trust each other.
 
 use std::{io, sync::Arc};
 
 use rustls::{AlertDescription, CertificateError, Error, InvalidMessage};
 
-/// A handshake failed for a reason that trying again does not change.
+/// The reason of a failed handshake that a retry would not change.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[error("{reason}")]
 pub struct Distrust {
-    /// Decides the remedy.
+    /// The cause, which decides the remedy.
     pub cause: Cause,
-    /// The words of rustls, or our own, for a message.
+    /// The reason as text for a message, from rustls or our own.
     pub reason: Arc<str>,
 }
 
-/// The causes that need different remedies, seen from this end.
+/// The causes that need different remedies, as seen from this end.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Cause {
     /// No authority that we trust has signed the peer's certificate.
     UnknownAuthority,
-    /// The peer's certificate is for another name than the one that we connected to.
+    /// The peer's certificate is for another name than the one we connected to.
     OtherName,
     /// The peer's certificate has expired, or is not valid yet.
     OutOfDate,
-    /// The peer wants a certificate from us, and we showed none.
+    /// The peer requires a certificate from us, and we have sent none.
     OursMissing,
-    /// The peer does not accept the certificate that we showed.
+    /// The peer does not accept our certificate.
     OursRefused,
     /// The peer does not speak TLS.
     NoTls,
@@ -39,7 +39,7 @@ impl Distrust {
     }
 }
 
-/// Returns why the ends do not trust or understand each other. `None` for an error that may pass.
+/// Returns why the two ends do not trust or understand each other; `None` for an error that may pass.
 #[must_use]
 pub fn distrust(error: &io::Error) -> Option<Distrust> {
     let error = error.get_ref()?.downcast_ref::<Error>()?;
@@ -70,7 +70,7 @@ pub fn distrust(error: &io::Error) -> Option<Distrust> {
     Some(Distrust::new(cause, error.to_string()))
 }
 
-/// `None` for an alert that is not about trust.
+/// Returns the cause of an alert; `None` for an alert that is not about trust.
 fn cause_of(alert: AlertDescription) -> Option<Cause> {
     use AlertDescription as Is;
     match alert {
@@ -79,7 +79,7 @@ fn cause_of(alert: AlertDescription) -> Option<Cause> {
         | Is::CertificateExpired
         | Is::CertificateRevoked
         | Is::CertificateUnknown
-        // A signature that is another's; noise is BadRecordMac.
+        // The signature is not of the certificate's key. Noise on the line causes BadRecordMac instead.
         | Is::DecryptError
         | Is::UnknownCA
         | Is::UnsupportedCertificate => Some(Cause::OursRefused),

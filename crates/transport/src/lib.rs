@@ -5,7 +5,7 @@
 //! [`poll_receive`] and [`poll_send`], which arrange for its waking. [`receive_now`] is for busy
 //! polling.
 //!
-//! [`Places`] and [`Reports`] bound what peers may cause before they have proved who they are.
+//! [`Places`] and [`Reports`] limit what peers can cause before they have proved who they are.
 
 #[cfg(test)]
 #[path = "../tests/certificates/mod.rs"]

@@ -1,4 +1,4 @@
-//! A bounded number of places for connections of strangers: those that have proved nothing yet.
+//! A bounded number of places for connections whose peers have not yet proved who they are.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -11,10 +11,10 @@ use tokio::sync::Notify;
 
 /// Places for connections that hold resources before their peers have proved who they are.
 ///
-/// Peers that hold connections without going on must not lock out others. So a newcomer gets a place even
-/// when all are taken: the party that holds most of them loses its oldest one. A peer that needs a place for
-/// milliseconds keeps it for that long, whatever others do. Connections that have failed lose their places
-/// first.
+/// Peers that keep their connections open and send nothing must not lock out others. So a newcomer gets a
+/// place even when all are taken: the party with the most places loses its oldest one. A peer that needs its
+/// place only for milliseconds has it for that long, whatever others do. Connections whose login has failed
+/// lose their places first.
 #[derive(Debug, Default)]
 pub struct Places {
     inner: Mutex<Inner>,
@@ -36,18 +36,18 @@ struct Taken {
     rank: Rank,
 }
 
-/// Decides which connection gives way first.
+/// Decides which connection loses its place first.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Rank {
-    /// The holder has failed and waits for that answer: it loses its place before all others.
+    /// The peer has failed to log in and waits for that answer. It loses its place before all others.
     Failed,
-    /// The holder has proved nothing yet.
+    /// The peer has proved nothing yet.
     Stranger,
-    /// The holder has proved enough: it does not give way any more.
+    /// The peer has proved enough, so it keeps its place.
     Kept,
 }
 
-/// One of the places; dropping it gives it back.
+/// One of the places. Dropping it makes it free.
 #[derive(Debug)]
 pub struct Place {
     places: Arc<Places>,
@@ -56,9 +56,9 @@ pub struct Place {
 }
 
 impl Places {
-    /// Takes a place for a connection from `address`. Of all places there are `limit`, and for one party
-    /// `per_party`. If they are taken, another connection loses its place; `None` if all of those that could
-    /// give way are kept.
+    /// Takes a place for a connection from `address`. There are `limit` places in all, of which one party may
+    /// have `per_party`. If these are taken, another connection loses its place. Returns `None` if all places
+    /// that could be freed are kept.
     pub fn enter(
         self: &Arc<Self>,
         address: IpAddr,
@@ -84,7 +84,7 @@ impl Places {
         Some(Place { places: Arc::clone(self), number, lost })
     }
 
-    /// Places that are taken.
+    /// Returns the number of places that are taken.
     #[must_use]
     pub fn taken(&self) -> usize {
         self.inner.lock().taken.len()
@@ -92,13 +92,13 @@ impl Places {
 }
 
 impl Inner {
-    /// The oldest place of this rank that `is_meant` accepts.
+    /// Returns the oldest place of this rank that `is_meant` accepts.
     fn oldest(&self, rank: Rank, is_meant: impl Fn(&Taken) -> bool) -> Option<u64> {
         let found = self.taken.iter().find(|(_, taken)| taken.rank == rank && is_meant(taken));
         found.map(|(number, _)| *number)
     }
 
-    /// The oldest place of the party that holds most. The newcomer counts as one place of its party.
+    /// Returns the oldest place of the party with the most places. The newcomer counts as one place of its party.
     fn oldest_of_busiest(&self, newcomer: IpAddr) -> Option<u64> {
         let held = |party: &IpAddr| {
             self.held.get(party).copied().unwrap_or(0) + usize::from(*party == newcomer)
@@ -133,19 +133,19 @@ impl Inner {
 }
 
 impl Place {
-    /// Returns when the place was given to a newcomer: then the connection is to be closed.
+    /// Returns when a newcomer has got this place: the caller must then close the connection.
     pub async fn lost(&self) {
         self.lost.notified().await;
     }
 
-    /// The peer has proved enough: from now on the place is kept until it is dropped. False if it is lost
-    /// already.
+    /// The peer has proved enough: keeps the place until it is dropped. Returns false if a newcomer has got
+    /// the place already.
     #[must_use]
     pub fn keep(&self) -> bool {
         self.rank(Rank::Kept)
     }
 
-    /// Marks the peer as failed: its place is the first that newcomers get while it waits for our answer.
+    /// Marks the peer as failed. A newcomer gets its place first, while the peer waits for the answer.
     pub fn fail(&self) {
         self.rank(Rank::Failed);
     }
@@ -162,8 +162,8 @@ impl Drop for Place {
     }
 }
 
-/// The address that stands for everybody behind `address`: what one party usually has of its own is an IPv4
-/// address or a /64 network of IPv6.
+/// Returns the address that stands for the whole party behind `address`. One party usually has one IPv4
+/// address or one /64 network of IPv6.
 #[must_use]
 pub fn party(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
@@ -200,7 +200,7 @@ mod tests {
             assert!(!is_lost(place).await);
         }
         assert_eq!(places.taken(), 6);
-        // The newcomer makes its own address the busiest.
+        // The newcomer makes its own address the busiest one.
         let _more = enter(3);
         assert!(is_lost(&other[0]).await && !is_lost(&busy[1]).await);
         drop((quiet, busy, other, newcomer));

@@ -1,4 +1,4 @@
-//! A bound on the events that strangers cause.
+//! A limit on the events that peers cause before they have proved who they are.
 
 use std::{
     collections::HashMap,
@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 
 use crate::places::party;
 
-/// Bounds the number of events that strangers cause, for each address and for all together.
+/// Limits the number of events that peers cause, for each address and for all addresses together.
 #[derive(Debug)]
 pub struct Reports {
     per_party: u32,
@@ -20,7 +20,7 @@ pub struct Reports {
 
 #[derive(Debug, Default)]
 struct Inner {
-    /// Events that were reported in the current period, of all parties.
+    /// Events of all parties that were reported in the current period.
     all: Period,
     parties: HashMap<IpAddr, Record>,
 }
@@ -28,7 +28,7 @@ struct Inner {
 #[derive(Debug, Default)]
 struct Record {
     period: Period,
-    /// Events that were not reported since the last one that was.
+    /// Events that were left out since the last one that was reported.
     unreported: u64,
 }
 
@@ -41,20 +41,20 @@ struct Period {
 /// The length of a period.
 const PERIOD: Duration = Duration::from_secs(10);
 
-/// Addresses that are remembered: 4,096 records of some 60 bytes. With more the one whose period began first
-/// is forgotten, and its count of unreported events with it.
+/// Maximum number of addresses that are remembered: 4,096 records of some 60 bytes. Beyond it, the one whose
+/// period began first is forgotten with its count of unreported events.
 const RECORDS: usize = 4096;
 
 impl Reports {
-    /// In ten seconds `per_party` events of one address (one /64 network of IPv6) are reported, and `in_all`
-    /// of all.
+    /// Allows `per_party` events of one address (one /64 network of IPv6) and `in_all` events of all addresses
+    /// in ten seconds.
     #[must_use]
     pub fn new(per_party: u32, in_all: u32) -> Self {
         Self { per_party, in_all, inner: Mutex::default() }
     }
 
-    /// Returns `None` if an event that `address` has caused must not be reported, else the number of events
-    /// of that address that were not reported since the last one.
+    /// Returns `None` if an event of `address` must not be reported now. Otherwise returns how many events of
+    /// that address were left out since the last one that was reported.
     pub fn report(&self, address: IpAddr, now: Instant) -> Option<u64> {
         let key = party(address);
         let mut inner = self.inner.lock();

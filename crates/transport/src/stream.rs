@@ -47,7 +47,7 @@ impl Stream {
         }
     }
 
-    /// Returns true if the stream is encrypted and both ends have shown certificates.
+    /// Returns true for an uncompressed TLS stream: it is encrypted, and both ends have shown certificates.
     #[must_use]
     pub fn is_tls(&self) -> bool {
         matches!(self, Self::Tls(_))

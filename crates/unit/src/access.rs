@@ -28,18 +28,18 @@ pub(crate) enum Against {
     Block(Bytes),
 }
 
-/// The version of its blocks that a command reads.
+/// The version of the blocks that a command reads.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Version {
     Newest,
-    /// The newest one, which has to be on stable storage before it is answered (FUA).
+    /// The newest version, which must be stable before the command is answered (FUA).
     Stable,
-    /// The one of the last flush: another nexus owns the open epoch.
+    /// The version of the last flush, because another nexus owns the open epoch.
     Flushed,
 }
 
 impl Version {
-    /// Reads this version; [`Version::Stable`] like [`Version::Newest`], without the flush.
+    /// Reads this version. [`Version::Stable`] is read like [`Version::Newest`]: the caller has to flush first.
     pub(crate) fn of<'a>(self, volume: &'a dyn Volume, extent: Extent) -> Io<'a, Data> {
         match self {
             Self::Newest | Self::Stable => volume.read(extent),
@@ -87,7 +87,7 @@ pub(crate) fn write<'a>(
         let _held = held;
         let mut written = first.await.map_err(failed_write);
         if written == Err(Failure::Unanswered) {
-            // It may have been done, and BUSY would say that it was not.
+            // The write may have been done, and BUSY would say that it was not.
             let write = || async {
                 volume.write(lba, data.clone(), durability).await.map_err(failed_write)
             };

@@ -36,8 +36,8 @@ pub(crate) struct ModeSettings {
 }
 
 impl Modes {
-    /// The two pages that hold them. WCE of a unit with epochs is always 1 and cannot be changed: if each write
-    /// were stable, each write of a gateway would be an epoch, and a part of the gateway's epoch would count.
+    /// Returns the two pages of these parameters. WCE of a unit with epochs is always 1 and cannot be changed. With
+    /// WCE=0 each write of a gateway would end an epoch, so that a part of the gateway's epoch would become stable.
     pub(crate) fn pages(self, geometry: &Geometry) -> [ModePage; 2] {
         let caching = Caching {
             write_cache: geometry.volatile_cache

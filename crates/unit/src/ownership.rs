@@ -1,8 +1,8 @@
-//! Who alone may change the unit: the cache whose claim it keeps (CLAIM OUT), over restarts.
+//! The claim on a unit (CLAIM OUT): the record of the one cache log that may write it, kept over restarts.
 //!
-//! The claim belongs to one opening of one log, and to the session that presented it last. While
-//! it is in force, others may read and change nothing. A session whose claim has been taken over is
-//! shut out: what it still has on its way would be older than what is written now.
+//! The claim belongs to one opening of one log, and to the session that presented it last. While it is in
+//! force, other initiators may read and change nothing. A session whose claim has been taken over is fenced:
+//! its outstanding writes are older than those of the new owner.
 
 use std::{
     collections::HashSet,
@@ -25,28 +25,28 @@ use crate::{
 /// The claim on a unit that has a store.
 pub(crate) struct Ownership {
     store: Arc<dyn Store>,
-    /// Somebody may be barred from something. Written under the lock; while it is false, or for the
-    /// holder, a command need not take the lock.
+    /// True while a claim is in force or a session is fenced. Written under the lock. A command need not take
+    /// the lock while this is false, nor if it comes from the holder.
     any: AtomicBool,
     /// The session that has presented the claim in force, or [`NOBODY`]. Written under the lock.
     holder: AtomicU64,
     known: Mutex<Known>,
     image: Image,
-    /// Held through a change until it is saved. What the store is known to hold; `None` while that
-    /// is not sure.
+    /// The record that the store is known to hold; `None` while that is uncertain. Locked through a change
+    /// until it is saved.
     saved: tokio::sync::Mutex<Option<Vec<u8>>>,
 }
 
 #[derive(Default)]
 struct Known {
-    /// `None`: nobody ever claimed it.
+    /// The claim that was granted last; `None` if there never was one.
     last: Option<Owner>,
-    /// Sessions whose claim is not in force any more.
+    /// Sessions that have lost their claim.
     fenced: HashSet<u64>,
-    /// It was told that somebody else wanted to change the unit.
+    /// A refused write of another initiator has been reported since the claim was granted.
     is_told: bool,
-    /// The claim in force has no epoch of its own yet. What is open is to be rolled back, if true, or
-    /// flushed.
+    /// Set while the claim in force has not begun an epoch of its own: true if the open epoch has to be rolled
+    /// back first, false if it has to be flushed.
     unbegun: Option<bool>,
 }
 
@@ -60,12 +60,12 @@ pub(crate) struct Owner {
     pub(crate) is_held: bool,
     pub(crate) is_dirty: bool,
     pub(crate) is_dropped: bool,
-    /// Number of the newest write that the log has confirmed; 0 if it has never confirmed one.
+    /// Number of the newest write that the log has confirmed; 0 if it never confirmed one.
     pub(crate) confirmed: u64,
 }
 
 impl Ownership {
-    /// The claim that was saved.
+    /// Loads the claim from the store.
     pub(crate) fn load(store: Arc<dyn Store>) -> io::Result<Self> {
         let record = store.load(Record::Claim)?.unwrap_or_default();
         let last = match record.is_empty() {
@@ -88,13 +88,12 @@ impl Ownership {
         Ok(ownership)
     }
 
-    /// The claim that was granted last.
     pub(crate) fn last(&self) -> Option<Owner> {
         self.known.lock().last.clone()
     }
 
-    /// Why the command is not for this session, if it is not. `has_epochs`: a read beside the owner gets
-    /// the last flushed epoch.
+    /// Returns the failure of a command that this session may not execute. `reads_beside` says whether sessions
+    /// other than the owner's may read, `has_epochs` whether such a read gets the last flushed epoch.
     pub(crate) fn bar(
         &self,
         nexus: u64,
@@ -131,8 +130,8 @@ impl Ownership {
         }
     }
 
-    /// The answer to a read that would get half an epoch: BUSY while the owner has a session, since its
-    /// round ends soon; afterwards only its return, or the operator, ends the state.
+    /// The answer to a read that would return half an epoch. It is BUSY while the owner has a session, since
+    /// its destage round ends soon; afterwards only the owner's return, or the operator, ends the state.
     fn half_an_epoch(&self) -> Failure {
         match self.holder.load(Ordering::Acquire) {
             NOBODY => Sense::CLAIM_HALF_AN_EPOCH.into(),
@@ -152,14 +151,14 @@ impl Ownership {
         self.image.changes()
     }
 
-    /// Notes a successful flush of the owner that began after so many changes.
+    /// Notes a successful flush of the owner. `changes` is the value of [`Self::changes`] when it began.
     pub(crate) fn note_flush(&self, nexus: u64, changes: u64) {
         if self.holder.load(Ordering::Acquire) == nexus {
             self.image.note_flush(changes);
         }
     }
 
-    /// Checks that a nexus may change WCE and SWP, which hold for the writes of the claim's owner, too.
+    /// Checks that a nexus may change WCE and SWP: both also affect the writes of the claim's owner.
     pub(crate) fn check_modes(&self, nexus: u64) -> Result<(), Sense> {
         if self.known.lock().fenced.contains(&nexus) {
             return Err(Sense::CLAIM_FENCED);
@@ -170,36 +169,36 @@ impl Ownership {
         }
     }
 
-    /// Begins a read of an initiator that is not the owner. Returns a number for [`Self::end_read`]; fails in
-    /// the middle of an epoch.
+    /// Begins a read of an initiator that is not the owner, and returns a number for [`Self::end_read`]. Fails
+    /// in the middle of an epoch.
     pub(crate) fn begin_read(&self) -> Result<u64, Failure> {
         self.image.whole().ok_or_else(|| self.half_an_epoch())
     }
 
-    /// Ends that read. Fails if the owner has begun to change blocks since its beginning: the data may be of
-    /// two epochs.
+    /// Ends a read that [`Self::begin_read`] has begun. Fails if the owner has begun to change blocks since
+    /// then: the data may be of two epochs.
     pub(crate) fn end_read(&self, changes: u64) -> Result<(), Failure> {
         if self.changes() == changes { Ok(()) } else { Err(self.half_an_epoch()) }
     }
 
-    /// Whether somebody else alone changes the unit.
+    /// Returns true if another nexus is the exclusive writer of the unit.
     pub(crate) fn is_beside(&self, nexus: u64) -> bool {
         self.any.load(Ordering::Acquire)
             && self.holder.load(Ordering::Acquire) != nexus
             && self.is_held()
     }
 
-    /// Returns true if the log of another nexus's claim may hold data that the blocks lack.
+    /// Returns true if another nexus has the claim and its log may hold data that the unit lacks.
     pub(crate) fn is_beside_dirty(&self, nexus: u64) -> bool {
         self.is_beside(nexus) && self.last().is_some_and(|last| last.is_dirty)
     }
 
-    /// Whether a claim is in force.
+    /// Returns true if a claim is in force.
     pub(crate) fn is_held(&self) -> bool {
         self.known.lock().last.as_ref().is_some_and(|last| last.is_held)
     }
 
-    /// CLAIM OUT: CLAIM. Nothing has changed when it fails.
+    /// CLAIM OUT: CLAIM. Changes nothing if it fails.
     pub(crate) async fn claim(&self, nexus: u64, asked: ClaimParameters) -> Result<(), Sense> {
         let mut saved = self.saved.lock().await;
         let is_present = self.holder.load(Ordering::Acquire) != NOBODY;
@@ -236,7 +235,7 @@ impl Ownership {
             if before != nexus && before != NOBODY {
                 known.fenced.insert(before);
             }
-            // Who asks again in its session has not lost what it sent.
+            // A session that repeats its claim has lost none of its writes, so its epoch goes on.
             if before != nexus {
                 let is_held = known.last.as_ref().is_some_and(|last| last.is_held);
                 known.unbegun = known.unbegun.or(Some(is_held));
@@ -248,7 +247,7 @@ impl Ownership {
         Ok(())
     }
 
-    /// CLAIM OUT: RELEASE. The record stays, so that older copies of the log are known.
+    /// CLAIM OUT: RELEASE. Keeps the record, so that older copies of the log are recognized.
     pub(crate) async fn release(&self, nexus: u64, asked: &ClaimParameters) -> Result<(), Sense> {
         let mut saved = self.saved.lock().await;
         let last = self.known.lock().last.clone();
@@ -269,8 +268,8 @@ impl Ownership {
         Ok(())
     }
 
-    /// CLAIM OUT: ADVANCE. Keeps the newest write that the log in force has confirmed, so that an older copy
-    /// of it is refused later. Stable when it returns.
+    /// CLAIM OUT: ADVANCE. Saves the number of the newest write that the log has confirmed, so that an older
+    /// copy of the log is refused later. The number is stable when this returns.
     pub(crate) async fn advance(&self, nexus: u64, asked: &ClaimParameters) -> Result<(), Sense> {
         let mut saved = self.saved.lock().await;
         let last = self.known.lock().last.clone();
@@ -285,18 +284,18 @@ impl Ownership {
         Ok(())
     }
 
-    /// Returns how the epoch of the claim in force begins: true with a roll-back, false with a flush. `None`
-    /// once it has begun.
+    /// Returns how the first epoch of the claim in force has to begin: true with a roll-back, false with a
+    /// flush. `None` once it has begun.
     pub(crate) fn unbegun(&self) -> Option<bool> {
         self.known.lock().unbegun
     }
 
-    /// Notes that the epoch of the claim in force has begun.
+    /// Notes that the first epoch of the claim in force has begun.
     pub(crate) fn note_begun(&self) {
         self.known.lock().unbegun = None;
     }
 
-    /// Refuses all further commands of the session that has presented the claim. The claim stays in force.
+    /// Fences the session that has presented the claim. The claim stays in force.
     pub(crate) fn shut_holder_out(&self) {
         self.change(|known, holder| {
             let before = std::mem::replace(holder, NOBODY);
@@ -306,7 +305,7 @@ impl Ownership {
         });
     }
 
-    /// The operator ends the claim, whatever its owner still has.
+    /// Ends the claim on behalf of the operator, and gives up the data that only its log has.
     pub(crate) async fn drop_claim(&self) -> Result<(), Sense> {
         let mut saved = self.saved.lock().await;
         let Some(last) = self.known.lock().last.clone() else { return Ok(()) };
@@ -324,7 +323,7 @@ impl Ownership {
         Ok(())
     }
 
-    /// CLAIM IN. The numbers of openings are not told: who knows them could pass for the owner.
+    /// CLAIM IN. Does not report the numbers of openings: with one, another initiator could pass for the owner.
     pub(crate) fn report(&self) -> ClaimReport {
         let known = self.known.lock();
         let last = known.last.clone().unwrap_or_default();
@@ -364,7 +363,7 @@ impl Ownership {
         Ok(())
     }
 
-    /// Changes what is known, and then what follows from it.
+    /// Changes `known`, and then updates `holder` and `any` from it.
     fn change(&self, change: impl FnOnce(&mut Known, &mut u64)) {
         let mut known = self.known.lock();
         let mut holder = self.holder.load(Ordering::Acquire);
@@ -375,7 +374,8 @@ impl Ownership {
     }
 }
 
-/// Whether a claim is granted after the last one; `is_present`: a session that holds that is there.
+/// Decides whether a claim is granted. `last` is the claim that was granted last; `is_present` says whether
+/// a session holds it.
 pub(crate) fn admit(
     last: Option<&Owner>,
     asked: &ClaimParameters,
@@ -395,13 +395,13 @@ pub(crate) fn admit(
             Ok(())
         };
     }
-    // Nobody is ahead of anybody any more: one who says so goes on, from whichever copy.
+    // The operator has dropped the claim, so no copy of the log counts as the newest: accept_loss lets any copy in.
     if last.is_dropped {
         return accepted(Sense::CLAIM_DROPPED);
     }
     admit_opening(last, asked, is_present)?;
-    // Decide this last: a copy that another opening has overtaken is told so. A copy of the opening that
-    // stands passes all other checks, and would write its older data over the unit's newer data.
+    // Check this last, so that a copy that another opening has overtaken gets that sense. A copy of the opening
+    // in force passes all other checks, and would write its older data over newer data of the unit.
     match asked.confirmed {
         Some(confirmed) if confirmed < last.confirmed => {
             accepted(Sense::CLAIM_BEHIND.with_information(last.confirmed))
@@ -413,16 +413,16 @@ pub(crate) fn admit(
 /// Checks that the opening in a claim may follow the last opening of the same log.
 fn admit_opening(last: &Owner, asked: &ClaimParameters, is_present: bool) -> Result<(), Sense> {
     let accepted = |sense| if asked.accept_loss { Ok(()) } else { Err(sense) };
-    // The same opening comes back.
+    // The same opening presents its claim again.
     if (last.opening, last.generation) == (asked.opening, asked.generation) {
         return Ok(());
     }
-    // This very claim was granted here once, after the one that stands: no matter that it succeeds that.
+    // This unit granted this very claim once, after the claim on record: the record is from an older backup.
     if asked.granted == asked.generation && asked.granted > last.generation {
         return accepted(Sense::CLAIM_WENT_BACK);
     }
     if asked.predecessors.contains(&last.opening) && asked.generation > last.generation {
-        // A copy of the log that was started by accident must not stop who works with it.
+        // A copy of the log that was started by accident must not fence the gateway that works with the log.
         let is_at_work = is_present && !asked.takes_over;
         return if is_at_work { Err(Sense::CLAIM_OWNER_IS_PRESENT) } else { Ok(()) };
     }
@@ -432,19 +432,18 @@ fn admit_opening(last: &Owner, asked: &ClaimParameters, is_present: bool) -> Res
     Err(Sense::CLAIM_FENCED)
 }
 
-/// What a command has to do with the blocks.
+/// The effect of a command on the blocks.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Touch {
     Nothing,
-    /// Speaks for what was written.
+    /// Makes earlier writes stable.
     Flushes,
     Reads,
     Changes,
 }
 
-/// Returns true for a command by which the owner of a claim changes blocks as a part of an epoch, which a
-/// flush ends. A write with FUA is no part of one: a cache sends it past its log, and a flush need not
-/// follow.
+/// Returns true for a command whose change of blocks is a part of the owner's epoch, which a flush ends. A
+/// write with FUA is none: a cache sends it past its log, and a flush need not follow.
 pub(crate) fn needs_a_flush(command: &Command) -> bool {
     let stands_alone = matches!(command, Command::Write(transfer) if transfer.fua);
     Touch::of(command) == Touch::Changes && !stands_alone
@@ -469,16 +468,16 @@ impl Touch {
             | Command::Verify { .. } => Self::Reads,
             Command::StartStop(asked) if asked.flushes() => Self::Flushes,
             Command::SynchronizeCache { .. } => Self::Flushes,
-            // What an EXTENDED COPY reads and writes it does by commands of its own.
+            // An EXTENDED COPY reads and writes by commands of its own.
             _ => Self::Nothing,
         }
     }
 }
 
 impl Owner {
-    /// The record of a claim that is granted after `last`.
+    /// Returns the record of a claim that is granted after `last`.
     pub(crate) fn granted(last: Option<&Self>, asked: ClaimParameters) -> Self {
-        // An older gateway tells no number, but its log goes on from where it was.
+        // An older gateway sends no confirmed number. Its log continues, so keep the number that is known.
         let before = last.filter(|last| last.instance == asked.instance).map(|l| l.confirmed);
         Self {
             confirmed: asked.confirmed.or(before).unwrap_or(0),
@@ -492,7 +491,7 @@ impl Owner {
         }
     }
 
-    /// Returns true if the parameters name the opening that the claim was granted to.
+    /// Returns true if the parameters name the opening to which the claim was granted.
     pub(crate) fn is_of(&self, asked: &ClaimParameters) -> bool {
         (self.instance, self.opening) == (asked.instance, asked.opening)
     }
@@ -512,7 +511,7 @@ impl Owner {
         bytes
     }
 
-    /// Reads a record. `None` if it is none.
+    /// Parses a record; `None` if the bytes are not a valid one.
     pub(crate) fn from_record(bytes: &[u8]) -> Option<Self> {
         let (fixed, rest) = bytes.split_first_chunk::<36>()?;
         let number = |at: usize| fixed[at..].first_chunk().map(|bytes| u64::from_le_bytes(*bytes));
@@ -546,7 +545,7 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// No session: they are numbered from below.
+/// No session. Sessions are numbered upwards from a low number.
 const NOBODY: u64 = u64::MAX;
 /// Version of the record without a confirmed number; `docs/formats/state.md` has its bytes.
 const VERSION: u8 = 1;
@@ -603,7 +602,7 @@ mod tests {
         }
     }
 
-    /// K1: a read that the owner's next change overtakes may have parts of two epochs.
+    /// K1: the owner may change blocks during a read, whose data is then of two epochs.
     #[test]
     fn a_read_beside_the_owner_fails_if_the_owner_changes_blocks_before_or_during_it() {
         const OWNER: u64 = 1;
@@ -627,7 +626,7 @@ mod tests {
         let last = owner(2, 20);
         assert_eq!(admit(Some(&last), &asked(2, 20, 2, &[]), true), Ok(()), "it comes back");
         assert_eq!(admit(Some(&last), &asked(3, 30, 2, &[20]), false), Ok(()));
-        // Cut off after it was granted, before its log knew.
+        // The gateway lost its connection after the claim was granted and before its log recorded that.
         assert_eq!(admit(Some(&last), &asked(3, 30, 1, &[10, 20]), false), Ok(()));
     }
 
@@ -637,7 +636,7 @@ mod tests {
         for generation in [3, 4, 99] {
             let copy = asked(generation, 31, 2, &[20]);
             assert_eq!(admit(Some(&last), &copy, false), Err(Sense::CLAIM_FENCED));
-            // No setting of the copy's own gets it in.
+            // accept_loss set by the copy does not change that.
             assert_eq!(admit(Some(&last), &accepting(&copy), false), Err(Sense::CLAIM_FENCED));
         }
         let given_back = Owner { is_held: false, is_dirty: false, ..last };
@@ -663,7 +662,7 @@ mod tests {
             assert_eq!(admit(last, &later, false), Err(Sense::CLAIM_WENT_BACK));
             assert_eq!(admit(last, &accepting(&later), false), Ok(()));
         }
-        // Its session comes again, and it was granted when the one of 70 was the last.
+        // The session of opening 80 comes back; its claim was granted after that of opening 70.
         let again = asked(8, 80, 8, &[70]);
         for last in [None, Some(&owner(7, 70))] {
             assert_eq!(admit(last, &again, false), Err(Sense::CLAIM_WENT_BACK));
@@ -679,7 +678,7 @@ mod tests {
         let refused = Err(Sense::CLAIM_HELD_BY_ANOTHER_LOG);
         assert_eq!(admit(Some(&held), &other, false), refused);
         assert_eq!(admit(Some(&held), &accepting(&other), false), refused);
-        // Nothing can be lost of who only reads ahead, once it is gone.
+        // A clean log holds nothing that could be lost, so its claim ends with its session.
         let clean = Owner { is_dirty: false, ..owner(3, 30) };
         assert_eq!(admit(Some(&clean), &other, true), refused);
         assert_eq!(admit(Some(&clean), &other, false), Ok(()));
@@ -698,7 +697,7 @@ mod tests {
         let next = asked(4, 40, 3, &[30]);
         assert_eq!(admit(Some(&dropped), &next, false), Err(Sense::CLAIM_DROPPED));
         assert_eq!(admit(Some(&dropped), &accepting(&next), false), Ok(()));
-        // A copy that had been shut out is let in as well, if all that came after it is gone.
+        // A copy that was fenced is granted the claim as well: nothing newer is left.
         let copy = asked(3, 31, 2, &[20]);
         assert_eq!(admit(Some(&dropped), &copy, false), Err(Sense::CLAIM_DROPPED));
         assert_eq!(admit(Some(&dropped), &accepting(&copy), false), Ok(()));
@@ -741,10 +740,10 @@ mod tests {
         assert_eq!(admit(Some(&last), &accepting(&next(Some(99))), false), Ok(()));
         let given_back = Owner { is_held: false, is_dirty: false, ..last.clone() };
         assert_eq!(admit(Some(&given_back), &next(Some(99)), false), behind);
-        // An older gateway tells no number; what the unit knows stays with the log.
+        // An older gateway sends no number: the unit keeps the one that it has for this log.
         assert_eq!(admit(Some(&last), &next(None), false), Ok(()));
         assert_eq!(Owner::granted(Some(&last), next(None)).confirmed, 100);
-        // Another log counts anew, and a loss that was accepted is not held against the log again.
+        // Another log has numbers of its own. After accept_loss, the unit takes the log's lower number.
         let other = ClaimParameters { instance: [2; 16], ..next(Some(5)) };
         assert_eq!(Owner::granted(Some(&last), other).confirmed, 5);
         assert_eq!(Owner::granted(Some(&last), accepting(&next(Some(99)))).confirmed, 99);

@@ -1,5 +1,5 @@
-//! Commands that are done in steps: after the first step they wait inside for a volume that is full
-//! or away, since BUSY would say that nothing was done.
+//! Commands that are executed in steps. Once a step has succeeded, a command waits inside of the unit for a
+//! volume that is full or away, since BUSY would say that nothing was done.
 
 use std::{future::Future, time::Duration};
 
@@ -8,24 +8,24 @@ use tokio::time::{Instant, sleep};
 
 use crate::sense::Failure;
 
-/// The waiting of one command. A host's abort drops the command, and ends it at any time.
+/// The waiting of one command. Dropping the command, as for a host's abort, ends it at any time.
 #[derive(Debug, Default)]
 pub(crate) struct Patience {
     has_begun: bool,
 }
 
 impl Patience {
-    /// For a command whose first step may have been done.
+    /// Returns the state of a command whose first step may have been done.
     pub(crate) fn begun() -> Self {
         Self { has_begun: true }
     }
 
-    /// Does one step. Before the first one has succeeded BUSY is the command's answer; after it, and after a
-    /// step that may have been done, the step is tried again, for a minute at most.
+    /// Does one step. Before the first step has succeeded, BUSY of the volume becomes the command's answer.
+    /// Afterwards, and after a step that may have been done, the step is repeated for a minute at most.
     ///
     /// # Errors
-    /// As the step. B/08/01, naming block `lba` as the first that was not done, if it was busy all the
-    /// time.
+    /// The failure of the step. 08/01 with ABORTED COMMAND if the step was busy for a minute; INFORMATION then
+    /// has `lba`, the first block that was not done.
     pub(crate) async fn step<T, F>(&mut self, lba: u64, step: impl Fn() -> F) -> Result<T, Failure>
     where
         F: Future<Output = Result<T, Failure>>,
@@ -52,7 +52,7 @@ impl Patience {
 
 /// Longer than hosts wait for an answer before they abort a command: Linux 30 s, Windows 60 s.
 const LONGEST: Duration = Duration::from_secs(60);
-/// Between two tries: a full cache holds each of them for a while itself.
+/// Pause between two tries. A full cache holds each try for a while by itself.
 const PAUSE: Duration = Duration::from_millis(100);
 
 #[cfg(test)]

@@ -8,10 +8,10 @@ use crate::Completion;
 /// Why a command does not end in GOOD.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Failure {
-    /// BUSY: the initiator tries again. Nothing was done.
+    /// BUSY: nothing was done, and the initiator repeats the command.
     Busy,
-    /// The volume did not answer a change, which may have been done. It may be tried again inside of the
-    /// command; if that does not help it is ABORTED COMMAND, which initiators try again, too.
+    /// The volume did not answer a change, which may have been done. The unit may repeat the change; if that does
+    /// not help, the answer is ABORTED COMMAND, after which initiators repeat the command, too.
     Unanswered,
     /// RESERVATION CONFLICT.
     Conflict,
@@ -19,13 +19,13 @@ pub(crate) enum Failure {
     Check(Sense),
 }
 
-/// What was done to the volume when it failed.
+/// The kind of access to the volume that failed.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Access {
     Read,
     /// A change of blocks.
     Write,
-    /// A flush or its like, which may be repeated without harm though it was done.
+    /// A flush, or another call that may be repeated without harm even if it was done.
     Flush,
 }
 

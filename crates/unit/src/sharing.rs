@@ -158,12 +158,12 @@ impl Sharing {
         Extent { lba, blocks: self.grain }
     }
 
-    /// CLAIM OUT: CLAIM. Nothing has changed when it fails.
+    /// CLAIM OUT: CLAIM. Changes nothing if it fails.
     ///
     /// # Errors
-    /// 5/26/00 if the owner is not the initiator's name; 7/27/81 if there is no place, if the session holds
-    /// the claim of another log, or if the initiator holds [`MOST_OF_ONE`] others; else as a single owner
-    /// gets them.
+    /// 5/26/00 if the owner's name is not the initiator's; 7/27/81 if there is no place, if the session has the
+    /// claim of another log, or if the initiator has [`MOST_OF_ONE`] places already; otherwise as with a claim
+    /// on an unshared unit.
     pub(crate) async fn claim(&self, from: &Nexus, asked: ClaimParameters) -> Result<(), Sense> {
         let nexus = from.number;
         let _saving = self.saved.lock().await;
@@ -376,13 +376,13 @@ fn ranges(blocks: u64, grain: u32) -> Option<u32> {
 }
 
 impl State {
-    /// Which member a claim would be.
+    /// Decides which member a claim becomes, or why it is refused.
     fn admit(&self, nexus: u64, asked: &ClaimParameters) -> Result<Member, Sense> {
         if !asked.shares {
             return Err(Sense::CLAIM_NOT_SHARED);
         }
-        // A gateway has a session for each of its logs. Places outlive sessions and restarts, so that without
-        // these two bounds one initiator could take all of them.
+        // A gateway has a session for each of its logs. Places outlast sessions and restarts, so without
+        // these two limits one initiator could take all of them.
         let holds = self.present.get(&nexus).map(|member| &self.owners[member.0 as usize]);
         if holds.is_some_and(|owner| owner.instance != asked.instance) {
             return Err(Sense::CLAIM_HELD_BY_ANOTHER_LOG);
@@ -454,8 +454,8 @@ impl State {
     }
 }
 
-/// Messages show a claim by the name of its owner, so this must be the name with which the initiator has
-/// logged in. Gateways send that name, with `?` in place of characters that are not printable ASCII.
+/// Messages show a claim by its owner's name, so this must be the name with which the initiator has
+/// logged in. Gateways send that name with `?` in place of characters that are not printable ASCII.
 fn is_own_name(from: &Nexus, owner: &str) -> Result<(), Sense> {
     let port = &*from.initiator_port;
     let name = port.rsplit_once(",i,0x").map_or(port, |(name, _)| name);
@@ -497,9 +497,9 @@ fn read_record(bytes: &[u8]) -> Option<Vec<Owner>> {
 
 /// Gateways of one unit, with those that have gone: more than share one volume anywhere we know of.
 const MOST_MEMBERS: usize = 16;
-/// Places of one initiator name: gateways of one host have the same name if the settings give them none.
+/// The most places of one initiator name. Gateways of one host share a name if the settings give them none.
 const MOST_OF_ONE: usize = 4;
-/// The field of the list of CLAIM OUT that says how long the owner's name is.
+/// Offset of the byte with the length of the owner's name in the CLAIM OUT parameter list.
 const OWNER_LENGTH: u16 = 13;
 /// The longest that a TOKEN IN stays: well below the time that initiators give a command.
 const MOST_WAIT: Duration = Duration::from_secs(5);

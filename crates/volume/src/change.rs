@@ -5,25 +5,25 @@ use std::{fmt, fs::File, io, os::unix::fs::MetadataExt, path::Path};
 /// A change of a file while it is open: removed, renamed, replaced or cut short.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Change {
-    /// The file has no name any more: its bytes are gone when it is closed.
+    /// The file has no name any more: its data is lost when it is closed.
     Removed,
     /// The file has another name, and its former one leads nowhere.
     Renamed,
     /// Its name leads to another file.
     Replaced,
-    /// It has fewer bytes than it had.
+    /// The file has become smaller.
     CutShort {
-        /// Bytes that it has now.
+        /// Its size in bytes now.
         found: u64,
-        /// Bytes that it must have.
+        /// The size in bytes that it must have at least.
         expected: u64,
     },
 }
 
 impl Change {
     /// Returns the change of `file`, which was opened as `path` and must have at least `bytes` bytes; `None`
-    /// if there is none. For a device only the size is compared. An error of the system is no change: a file
-    /// system that does not answer or forbids the look has not lost the file.
+    /// if there is none. For a device only the size is compared. An error of the system counts as no change: a
+    /// file system that does not answer, or that denies access, has not lost the file.
     #[must_use]
     pub fn of(file: &File, path: &Path, bytes: u64) -> Option<Self> {
         let own = file.metadata().ok()?;
@@ -50,7 +50,7 @@ impl Change {
         (found < bytes).then_some(Self::CutShort { found, expected: bytes })
     }
 
-    /// Returns true if all bytes are there and the file may get its name back.
+    /// Returns true if the file still has all its bytes, so that it is whole once it has its name back.
     #[must_use]
     pub fn may_pass(self) -> bool {
         matches!(self, Self::Renamed | Self::Replaced)

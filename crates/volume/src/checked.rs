@@ -11,14 +11,14 @@ pub struct Checked {
 }
 
 impl Checked {
-    /// A door in front of `lower`.
+    /// Returns a volume that checks all calls before they reach `lower`.
     #[must_use]
     pub fn new(lower: Stack) -> Self {
         Self { lower }
     }
 
-    /// Calls `read` if `extent` is inside the volume, and checks the length of the answer: callers
-    /// slice the data without looking at it.
+    /// Calls `read` if `extent` is inside of the volume, and checks the length of the data: callers slice it
+    /// without looking at its length.
     fn read_by<'a>(
         &'a self,
         extent: Extent,

@@ -36,8 +36,8 @@ pub struct Claim {
     pub shares: bool,
     /// Somebody has decided to go on though the volume may not have all that it once had.
     pub accept_loss: bool,
-    /// The number of the newest write that the log promises to hold. The volume keeps it with the claim,
-    /// and refuses a copy of the log that ends before it.
+    /// The number of the newest write that the log promises to hold. The volume keeps it with the claim, and
+    /// refuses a copy of the log that ends before it.
     pub confirmed: Confirmed,
 }
 
@@ -46,8 +46,8 @@ impl Claim {
     pub const MOST_OWNER: usize = 223;
     /// The opening that was granted last and seven that were cut off while they asked.
     pub const MOST_PREDECESSORS: usize = 8;
-    /// Part of the reason in [`Holding::Refused`] where the log ends before the confirmed number: callers
-    /// tell that refusal from others by it.
+    /// Part of the reason in [`Holding::Refused`] where the log ends before the confirmed number. Callers
+    /// recognize this refusal by it.
     pub const OLDER_LOG: &'static str = "is an older copy of itself";
 }
 
@@ -77,8 +77,8 @@ impl Dirty {
     }
 }
 
-/// The number of the newest write that a log promises to hold after a crash. Writes are numbered from 1 by
-/// the log; the number only grows within one opening. Clones share it.
+/// The number of the newest write that a log promises to hold after a crash. The log numbers its writes from
+/// 1, and the number only grows within one opening. Clones share the number.
 #[derive(Clone, Debug, Default)]
 pub struct Confirmed(Arc<AtomicU64>);
 

@@ -46,12 +46,11 @@ pub trait Volume: Send + Sync + 'static {
         }
     }
 
-    /// Reads the blocks of `extent` without the writes and discards that no flush has followed: the
-    /// content is that of one moment, at which a flush ended, not before the last flush that was
-    /// answered when this is called.
+    /// Reads `extent` as of the end of one flush: without the writes and discards after that flush. It is the
+    /// last flush that was answered before this call, or a later one.
     ///
     /// # Errors
-    /// [`Error::Device`] where [`Geometry::epoch_blocks`] is 0: the volume keeps one version of a block.
+    /// [`Error::Device`] where [`Geometry::epoch_blocks`] is 0: such a volume keeps one version of each block.
     fn read_flushed(&self, extent: Extent) -> Io<'_, Data> {
         match self.lower() {
             Some(lower) => lower.read_flushed(extent),
@@ -325,8 +324,8 @@ pub enum Error {
     /// The storage below has no room for a block that was not written before.
     #[error("no space left below the volume")]
     NoSpace,
-    /// A write did nothing, because a buffer or a log is full: try again later. A discard may have been
-    /// done in part where the volume says so; doing it again is harmless.
+    /// A buffer or a log is full, and a write has done nothing: try again later. A discard may have been done in
+    /// part where the volume says so; repeating it is harmless.
     #[error("busy: {0}")]
     Busy(&'static str),
     /// The write needs more room than the log of the volume has when it is empty. Nothing was done.
@@ -337,31 +336,31 @@ pub enum Error {
     TooLong {
         /// Bytes of the write, counted in whole slots of 4096.
         bytes: u64,
-        /// Bytes that a write may have for certain.
+        /// The largest write in bytes that an empty log takes for certain.
         most: u64,
     },
-    /// There is no connection to the storage below. Nothing was sent there, so nothing was done.
+    /// There is no connection to the storage below. The call was not sent, so nothing was done.
     #[error("the lower volume is not reachable: {0}")]
     Away(Arc<str>),
-    /// The storage below does not answer. A write may have happened, as a whole or in part, or not.
+    /// The storage below does not answer. A write may have been done, as a whole or in part, or not at all.
     #[error("the lower volume does not answer: {0}")]
     Unreachable(Arc<str>),
     /// The device failed as a whole.
     #[error("device failure: {0}")]
     Device(Arc<str>),
-    /// Somebody else has the volume now: whoever held its dirty data is shut out for good.
+    /// Another log has the claim on the volume: the caller is fenced for good.
     #[error("fenced: {0}")]
     Fenced(Arc<str>),
 }
 
 impl Error {
-    /// Returns true if the same call may succeed later, since the storage below is full, away or silent now.
+    /// Returns true if the same call may succeed later: the storage below is full, away or silent now.
     #[must_use]
     pub fn may_pass(&self) -> bool {
         matches!(self, Self::Busy(_) | Self::Away(_) | Self::Unreachable(_))
     }
 
-    /// The error of a call that has done a part of its work when it meets this one. It never says that
+    /// Converts the error of one step of a call whose earlier steps have been done. The result never says that
     /// nothing was done.
     #[must_use]
     pub fn after_a_part(self) -> Self {

@@ -428,7 +428,7 @@ fn a_file_grows_while_it_is_open_and_never_shrinks() {
     }
 }
 
-/// The process that made the file may have been killed before it made the name stable.
+/// The process that created the file may have been killed before it made the name stable.
 #[test]
 fn every_opening_for_writing_syncs_the_folder_of_the_file() {
     let place = Place::new();
@@ -442,7 +442,7 @@ fn every_opening_for_writing_syncs_the_folder_of_the_file() {
     assert_eq!(sim::openings_of(folder, || drop(FileVolume::open(&reading).expect("opened"))).0, 0);
 }
 
-/// A link may lie in another folder than the file.
+/// A symbolic link may be in another folder than the file.
 #[test]
 fn the_folder_that_is_synced_is_that_of_the_file_and_not_that_of_a_link_to_it() {
     let (place, links) = (Place::new(), tempfile::tempdir().expect("a directory"));

@@ -102,7 +102,7 @@ impl LogicalUnit for Occupied {
     }
 }
 
-/// A unit of a node that knows claims without a confirmed number.
+/// A unit of an older node, which knows no confirmed numbers in claims.
 struct Old(BlockUnit);
 
 impl LogicalUnit for Old {
@@ -409,7 +409,7 @@ async fn until_confirmed(unit: &BlockUnit, number: u64) {
     tokio::time::timeout(PATIENCE, confirmed).await.expect("the unit hears of it");
 }
 
-/// K3: the number goes to the unit beside the commands, and an older copy of the log is refused by it.
+/// K3: the number is sent to the unit without a host's command, and the unit then refuses an older copy of the log.
 #[tokio::test]
 async fn the_unit_hears_how_far_a_log_is_confirmed_and_refuses_a_copy_that_ends_before() {
     let unit = Arc::new(block_unit());
@@ -442,7 +442,7 @@ async fn an_older_node_is_claimed_without_a_confirmed_number() {
     let first = Claim { confirmed: confirmed.clone(), ..claim(1, &[]) };
     assert_eq!(owner.claim(first).await.expect("asked"), Holding::Held);
     confirmed.raise(70);
-    // The next session presents it in the same way.
+    // The next session presents the claim in the same way.
     let intruder = RemoteVolume::connect(settings("a")).await.expect("a session");
     intruder.close().await;
     write(&owner).await.expect("written in a new session");

@@ -175,7 +175,7 @@ async fn a_target_that_takes_long_for_a_command_is_not_away() {
     let mut write = std::pin::pin!(write);
     let begun = Instant::now();
     while tokio::time::timeout(Duration::from_millis(20), write.as_mut()).await.is_err() {
-        // A machine that has other things to do may be late with an answer.
+        // On a busy machine an answer to a ping may be late.
         let away = volume.session().away().map(|(time, _)| time);
         assert!(away.is_none_or(|time| time < delay / 2), "{away:?}");
     }

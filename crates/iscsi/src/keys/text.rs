@@ -136,7 +136,7 @@ pub(super) fn is_name(value: &str) -> bool {
     !value.is_empty() && value.len() <= NAME_MAX && value.chars().all(allowed)
 }
 
-/// An iSCSI-local-name-value, which people will read: characters that do not show as themselves are replaced,
+/// Parses an iSCSI-local-name-value, which people will read. Replaces characters that do not show as themselves,
 /// so that an alias cannot forge a line of the events.
 pub(super) fn local_name(value: &str) -> String {
     value.chars().map(|c| if is_plain(c) { c } else { char::REPLACEMENT_CHARACTER }).collect()

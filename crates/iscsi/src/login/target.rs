@@ -82,7 +82,7 @@ pub struct TargetLogin {
     challenge: Option<Challenge>,
     proof: Proof,
     reason: Option<&'static str>,
-    /// Set when the login is established: the names have left `negotiation` then.
+    /// The names that the initiator gave; set when the login is established, as `negotiation` loses them then.
     established: Option<Claims>,
 }
 

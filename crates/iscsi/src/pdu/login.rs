@@ -15,8 +15,8 @@ pub enum Stage {
     Security = 0,
     /// LoginOperationalNegotiation.
     Operational = 1,
-    /// A code that the standard reserves. A request may hold it, because the target has to answer such a
-    /// request with a login status; it is not valid in a response.
+    /// A code that the standard reserves. A request may contain it, because the target must answer such a request
+    /// with a login status. It is not valid in a response.
     Reserved = 2,
     /// FullFeaturePhase.
     FullFeature = 3,
@@ -208,7 +208,7 @@ impl Stages {
 }
 
 impl Stage {
-    /// Reads the two low bits.
+    /// Parses the two low bits.
     fn parse(bits: u8) -> Self {
         match bits & 3 {
             0 => Self::Security,

@@ -68,8 +68,8 @@ fn digests() -> impl Strategy<Value = Digests> {
     (any::<bool>(), any::<bool>()).prop_map(|(header, data)| Digests { header, data })
 }
 
-/// Data that waits is charged for its length: a piece of 16 KiB kept 64 KiB of the receive buffer, or the
-/// 256 KiB of the longer data segment before it.
+/// Data that waits is charged for its own length. A piece of 16 KiB kept 64 KiB of the receive buffer in memory,
+/// or the 256 KiB of a longer data segment before it.
 #[test]
 fn a_frame_says_whether_its_data_keeps_a_larger_buffer() {
     let shared = |lengths: &[usize]| {
@@ -83,7 +83,7 @@ fn a_frame_says_whether_its_data_keeps_a_larger_buffer() {
             let count = bytes.len().min(buffer.remaining_mut());
             buffer.put_slice(&bytes[..count]);
             bytes = &bytes[count..];
-            // Each is dropped, so that its buffer is used again.
+            // Each frame is dropped, so that its buffer is used again.
             while let Some(frame) = decoder.next().unwrap() {
                 shared.push(frame.is_shared);
             }

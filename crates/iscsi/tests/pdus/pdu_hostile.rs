@@ -110,7 +110,7 @@ fn fields_with_values_that_the_standard_excludes() {
     ] {
         assert_eq!(parse(opcode, fields, data), Err(ParseError::Field(complaint)));
     }
-    // The target answers a request with a reserved stage with a login status.
+    // A request with a reserved stage is parsed: the target answers it with a login status.
     let Ok(Pdu::LoginRequest(request)) = parse(0x03, &[(1, 0x88)], b"") else { panic!() };
     assert_eq!(request.current_stage, Stage::Reserved);
     // A response that is no completion: flags are not looked at.

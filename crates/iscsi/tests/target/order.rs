@@ -122,7 +122,7 @@ fn the_tag_that_means_no_task_is_rejected() {
     assert_eq!(reject(&rig.send(Pdu::ScsiCommand(command))), RejectReason::InvalidPduField);
 }
 
-/// Behind a hole in CmdSN they were held, and took memory for an initiator that had proved nothing.
+/// Behind a hole in CmdSN these PDUs were held, and took memory for an initiator that had proved nothing.
 #[test]
 fn a_command_or_data_ends_a_discovery_session_before_anything_is_kept() {
     for in_turn in [true, false] {

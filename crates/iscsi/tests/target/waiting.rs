@@ -1,4 +1,4 @@
-//! Memory of writes that wait, for commands before them or for their own data: its bound, and the end of
+//! Memory of writes that wait for commands before them or for their own data: its limit, and the end of
 //! sessions that hold it without progress (finding W3).
 
 use std::time::Duration;
@@ -15,9 +15,9 @@ use crate::rig::{Rig, burst, data_out, frame, pattern, r2ts, response};
 
 const KEYS: &str = "InitialR2T=No\nImmediateData=Yes\nMaxOutstandingR2T=1\nFirstBurstLength=65536\n\
      MaxBurstLength=65536\n";
-/// The first burst.
+/// FirstBurstLength of the session.
 const FIRST: usize = 65_536;
-/// The least that a Data-Out takes while it waits.
+/// The least memory that a Data-Out takes while it waits.
 const KEPT: usize = size_of::<(DataOut, Bhs)>();
 
 fn good() -> Outcome {
@@ -47,11 +47,11 @@ fn data_behind_a_hole_is_bounded_and_what_had_no_room_is_answered_with_busy() {
         assert!(rig.session.waiting_bytes() <= 4 * FIRST);
     }
     rig.no_event();
-    // No further number is given out.
+    // The target gives out no further command numbers.
     let before = rig.login_response.numbers;
     let ping = rig.ping(1000, 0);
     assert_eq!(numbers(&rig.send(Pdu::NopOut(ping))).max_cmd_sn, before.max_cmd_sn);
-    // The missing command is taken all the same, and all others have their turn.
+    // The missing command is accepted all the same, and all other commands have their turn.
     let answers = rig.send(Pdu::ScsiCommand(missing));
     assert_eq!(rig.command().itt, Itt(1));
     for itt in 2..=5 {
@@ -68,7 +68,7 @@ fn data_behind_a_hole_is_bounded_and_what_had_no_room_is_answered_with_busy() {
         assert_eq!((busy.itt, busy.status), (Itt(itt), Status::Busy as u8));
     }
     assert_eq!(rig.session.waiting_bytes(), 0);
-    // The window is open again.
+    // The answers have opened the window again.
     let opened = numbers(&rig.complete(1, good()));
     assert_eq!(opened.exp_cmd_sn, before.exp_cmd_sn.add(127));
     assert!(before.max_cmd_sn.is_before(opened.max_cmd_sn));
@@ -89,7 +89,7 @@ fn unsolicited_data_behind_a_hole_is_bounded() {
             assert!(rig.session.waiting_bytes() <= room);
         }
     }
-    // No data of the last one has come yet.
+    // Write 10 waits without any of its data.
     let write = rig.write(10, FIRST as u32, 0, false);
     rig.send(Pdu::ScsiCommand(write));
     let answers = rig.send(Pdu::ScsiCommand(missing));
@@ -100,7 +100,7 @@ fn unsolicited_data_behind_a_hole_is_bounded() {
     assert_eq!(rig.session.waiting_bytes(), 0);
 }
 
-/// 126 writes of 5,461 empty Data-Outs each took 80 MB and counted for nothing.
+/// 126 writes with 5,461 empty Data-Outs each took 80 MB and were charged for nothing.
 #[test]
 fn empty_data_behind_a_hole_is_bounded() {
     for length in [0, 1] {
@@ -157,7 +157,7 @@ fn unsolicited_data_that_never_ends_is_bounded() {
         assert!(rig.session.waiting_bytes() <= 2 * FIRST);
     }
     rig.no_event();
-    // Each is answered when its data has ended: the first two are performed.
+    // Each write is answered when its data has ended. The first two are performed.
     for itt in 1..=100 {
         let answers = rig.send(data_out(itt, Ttt::NONE, 1, FIRST - 512, 512, true));
         if itt <= 2 {
@@ -180,11 +180,11 @@ fn data_is_asked_for_when_there_is_room_for_all_of_it() {
     assert_eq!(first.len(), 1);
     assert!(rig.admit(2).is_empty() && rig.admit(3).is_empty());
     assert_eq!(rig.session.lacking_bytes(), FIRST);
-    // Room that comes from elsewhere lets the second go on.
+    // A higher limit lets write 2 continue.
     rig.session.limit_waiting(4 * FIRST);
     assert_eq!(r2ts(&rig.output())[0].itt, Itt(2));
     assert_eq!(rig.session.lacking_bytes(), 2 * FIRST);
-    // The room of the first lets the third go on.
+    // The room that write 1 gives back lets write 3 continue.
     let mut queue = first;
     while let Some(r2t) = queue.pop() {
         for pdu in burst(&r2t, FIRST) {
@@ -242,7 +242,7 @@ fn a_session_that_holds_memory_without_progress_ends() {
         let mut rig = Rig::new(KEYS);
         let command = case(&mut rig);
         rig.send(Pdu::ScsiCommand(command));
-        // It talks, and makes no progress.
+        // The initiator answers, and its write makes no progress.
         for second in 1..15 {
             assert_eq!(rig.pass(Duration::from_secs(1)), Ok(()), "after {second} s");
             let ping = rig.ping(1000 + second, 0);
@@ -267,7 +267,7 @@ fn a_slow_session_that_makes_progress_stays() {
         }
     }
     assert_eq!(rig.command().data_out.concat().len(), 4 * FIRST);
-    // A hole that is filled, and another one behind it.
+    // A hole in CmdSN that is filled, and another one behind it.
     let (missing, next) = (rig.read(2, 0), rig.write(3, 512, 512, true));
     let (another, last) = (rig.read(4, 0), rig.write(5, 512, 512, true));
     rig.send(Pdu::ScsiCommand(next));
@@ -280,7 +280,7 @@ fn a_slow_session_that_makes_progress_stays() {
     assert_eq!(rig.pass(Duration::from_secs(60)), Ok(()), "it holds nothing");
 }
 
-/// It kept its first burst and was not answered for as long as others held the pool.
+/// Such a write kept its first burst and was not answered for as long as other sessions used up the pool.
 #[test]
 fn a_write_that_waits_for_room_ends_with_busy_and_gives_its_first_burst_back() {
     let mut rig = limited(3 * FIRST);
@@ -303,7 +303,7 @@ fn a_write_that_waits_for_room_ends_with_busy_and_gives_its_first_burst_back() {
     rig.pass(Duration::from_secs(1)).unwrap();
     assert_eq!(response(&rig.output()).itt, Itt(3));
     assert_eq!(rig.session.lacking_bytes(), 0);
-    // The first goes on, and so does what comes later.
+    // Write 1 continues, and so do later writes.
     assert!(rig.session.poll_timeout().is_some_and(|due| due > rig.now));
     assert_eq!(rig.session.waiting_bytes(), 2 * FIRST);
 }
@@ -327,7 +327,7 @@ fn a_write_that_waits_for_others_of_its_connection_does_not_end() {
         }
     }
     assert_eq!(rig.command().itt, Itt(1));
-    // While others lack room it does not keep the data that came with it for ever.
+    // While other sessions lack room, the write does not keep its immediate data for ever.
     rig.session.note_contention(true, rig.now);
     rig.pass(Duration::from_secs(59)).unwrap();
     assert!(rig.output().iter().all(|pdu| matches!(pdu, Pdu::NopIn(_))));
@@ -337,8 +337,8 @@ fn a_write_that_waits_for_others_of_its_connection_does_not_end() {
     assert_eq!(response(&rig.output()).itt, Itt(2));
 }
 
-/// 64 KiB in 15 s was enough whatever a write held: four sessions with one write of 32 MiB each held the pool
-/// for two hours.
+/// 64 KiB in 15 s counted as progress however much a write held: four sessions with one write of 32 MiB each
+/// occupied the pool for two hours.
 #[test]
 fn data_comes_within_a_minute_while_others_lack_room() {
     let trickle = |rig: &mut Rig, is_contended: bool| {
@@ -362,7 +362,7 @@ fn data_comes_within_a_minute_while_others_lack_room() {
     assert_eq!(trickle(&mut rig, true), Err(Error::Slow(64 * FIRST)));
     assert!(rig.now - begun <= Duration::from_secs(75), "{:?}", rig.now - begun);
 
-    // A hole that moves on does not save what waits behind it.
+    // A hole in CmdSN that moves on does not save the writes that wait behind it.
     let mut rig = Rig::new(KEYS);
     let missing: Vec<_> = (0..20)
         .map(|number| {
@@ -398,14 +398,14 @@ fn who_waits_for_us_is_not_stalled() {
     }
     rig.session.limit_waiting(2 * FIRST);
     assert_eq!(r2ts(&rig.output()).len(), 1);
-    // From now on it is the initiator that is waited for.
+    // From now on the target waits for the initiator.
     rig.pass(Duration::from_secs(14)).unwrap();
     let ping = rig.ping(2000, 0);
     rig.send(Pdu::NopOut(ping));
     assert!(matches!(rig.pass(Duration::from_secs(15)), Err(Error::Stalled(_))));
 }
 
-/// The seconds after which the session ends that is excused every second.
+/// Calls `excuse` every second, and returns the seconds after which the session ends.
 fn ended_after(rig: &mut Rig, excuse: impl Fn(&mut Rig)) -> u64 {
     for second in 1..1000 {
         excuse(rig);
@@ -419,7 +419,7 @@ fn ended_after(rig: &mut Rig, excuse: impl Fn(&mut Rig)) -> u64 {
     panic!("it does not end");
 }
 
-/// An initiator that did not read its answers was never stalled, though it was read.
+/// An initiator that did not read its answers was never stalled, although the target read from it.
 #[test]
 fn what_an_initiator_could_not_help_is_excused_and_that_for_a_minute_at_most() {
     let hole = || {
@@ -446,7 +446,7 @@ fn what_an_initiator_could_not_help_is_excused_and_that_for_a_minute_at_most() {
     let is_not_read = |rig: &mut Rig| rig.session.excuse_unread(crate::rig::CID, rig.now);
     assert_eq!(ended_after(&mut hole(), takes_no_output), 15);
     assert_eq!(ended_after(&mut unsolicited(), takes_no_output), 15);
-    // The request for the data may not have left.
+    // The R2T may not have left the target.
     let asked = ended_after(&mut solicited(), takes_no_output);
     assert!((60..=76).contains(&asked), "{asked}");
     for rig in [&mut hole(), &mut unsolicited(), &mut solicited()] {
@@ -455,7 +455,7 @@ fn what_an_initiator_could_not_help_is_excused_and_that_for_a_minute_at_most() {
     }
 }
 
-/// A piece of 16 KiB was charged for that and kept the whole receive buffer.
+/// A piece of 16 KiB was charged for 16 KiB and kept the whole receive buffer in memory.
 #[test]
 fn what_waits_keeps_no_receive_buffer() {
     let (hole, immediate, data) = (0, 1, 2);
@@ -492,7 +492,7 @@ fn what_waits_keeps_no_receive_buffer() {
         };
         assert_eq!(rig.command().data_out.concat(), pattern(0, length).to_vec());
     }
-    // What is handed on at once is not copied.
+    // Data that is handed on at once is not copied.
     let mut rig = Rig::new(KEYS);
     let buffer = bytes::Bytes::from(pattern(0, 65_536).to_vec());
     let shared = |pdu| Frame { data: buffer.slice(..16_384), is_shared: true, ..frame(pdu) };

@@ -15,8 +15,8 @@ use crate::Error;
 const MARK: &str = ".forebay-lab";
 const WORDS: &str =
     "Made by `forebay lab run`. The next run here removes what is in this folder.\n";
-/// Where a node keeps its records of storage beside its settings. The files that they are about are
-/// removed with them.
+/// The folder in which a node keeps its records of storage, beside its settings. The files that the records
+/// are about are removed together with it.
 const RECORDS: &str = "forebay-state";
 /// A run that ends removes its folder in the moment in which another takes it. That many in a row do not.
 const ATTEMPTS: usize = 8;

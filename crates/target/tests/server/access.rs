@@ -229,11 +229,11 @@ async fn another_user_cannot_end_a_session_by_the_name_of_its_initiator() {
     let bob = end(address, ALICES, chap("bob")).await;
     assert_eq!(bob, Err(LoginStatus::AuthenticationFailure));
     alice.settle().await;
-    // The same user takes the place of a session that is lost.
+    // The same user may replace his own session, as after a lost connection.
     let mut again = log_in((HERE, address), Some(ALICES), chap("alice")).await.unwrap();
     again.settle().await;
     assert_eq!(server.statistics().sessions.len(), 1);
-    // A user who was taken out of the settings keeps nobody away.
+    // A user who was removed from the settings keeps nobody out.
     let users = [credential("bob")];
     server.change_security(Security { users: users.into(), ..security() });
     log_in((HERE, address), Some(ALICES), chap("bob")).await.unwrap();
@@ -252,7 +252,7 @@ async fn who_is_sent_elsewhere_has_proved_himself_first() {
     assert!(sent.await.unwrap_err().is_panic());
 }
 
-/// Finding W7: of 40 guesses that came together each was answered at once.
+/// Finding W7: 40 guesses that came together were each answered at once.
 #[tokio::test]
 async fn wrong_proofs_wait_their_turn_and_right_ones_do_not() {
     let (_server, address) = guarded().await;
@@ -277,7 +277,7 @@ async fn wrong_proofs_wait_their_turn_and_right_ones_do_not() {
     for (from, user) in [(HERE, "alice"), (Ipv4Addr::new(127, 0, 0, 11), "alice")] {
         let asked = Instant::now();
         log_in((from, address), Some(ALICES), chap(user)).await.unwrap();
-        // The second wrong proof of an address or a user waits so long, and those after it longer.
+        // The second wrong proof of an address or a user waits 750 ms, and later ones wait longer.
         assert!(asked.elapsed() < Duration::from_millis(750), "{:?}", asked.elapsed());
     }
     let mut answered: [Vec<Duration>; 2] = Default::default();
@@ -304,7 +304,7 @@ async fn one_address_cannot_take_all_places() {
     assert!(log_in((THERE, address), Some(OPEN), None).await.is_ok());
 }
 
-/// Finding W4: 64 silent connections of each of two addresses kept everybody out.
+/// Finding W4: 64 silent connections from each of two addresses locked everybody out.
 #[tokio::test]
 async fn half_open_logins_of_two_addresses_keep_nobody_out() {
     let (server, address) = guarded().await;
@@ -321,7 +321,7 @@ async fn half_open_logins_of_two_addresses_keep_nobody_out() {
     assert_eq!(server.statistics().refused_connections, 0);
 }
 
-/// Logs in as one of several initiators to the open target.
+/// Logs in to the open target as initiator number `who`.
 async fn log_in_as(who: u8, to: SocketAddr, chap: Option<Chap>) -> Result<Client, LoginStatus> {
     log_in_as_to(who, (HERE, to), Some(OPEN), chap).await
 }
@@ -348,7 +348,7 @@ async fn log_in_as_to(
 
 #[tokio::test]
 async fn a_quarter_of_the_places_is_kept_for_users() {
-    // `None` is chosen where it is enough: alice's proof is wanted by a rule.
+    // The target lets this initiator choose AuthMethod None where that is enough: a rule requires alice's proof.
     let open = |user| {
         vec![target(OPEN, Some(vec![rule(&format!("{HOST}1*"), "", ""), rule("", "", user)]))]
     };
@@ -367,7 +367,7 @@ async fn a_quarter_of_the_places_is_kept_for_users() {
     assert_eq!(server.statistics().refused_connections, 2);
 }
 
-/// Finding W2: discovery sessions that strangers kept open took all places, without a proof.
+/// Finding W2: discovery sessions that strangers kept open took all places without a proof.
 #[tokio::test]
 async fn discovery_sessions_keep_nobody_out() {
     let settings = Settings {
@@ -382,7 +382,7 @@ async fn discovery_sessions_keep_nobody_out() {
     for (who, from) in (1..).zip([HERE, HERE, HERE, HERE, HERE, THERE, THERE, THERE]) {
         discoveries.push(log_in_as_to(who, (from, address), None, None).await.unwrap());
         if who == 5 {
-            // All have room for one more, their own address has not.
+            // There is room for one more in all, but not for this address.
             until(|| server.statistics().displaced_connections == 1).await;
             assert_eq!(server.statistics().discovery_sessions, 4);
         }
@@ -391,7 +391,7 @@ async fn discovery_sessions_keep_nobody_out() {
     until(|| open() == 6).await;
     assert_eq!(server.statistics().discovery_sessions, 6);
     assert_eq!(server.statistics().displaced_connections, 2);
-    // The first gave way to the fifth of its address, the second to the third of the other.
+    // The first session gave way to the fifth of its address, the second one to the third of the other address.
     for displaced in &mut discoveries[..2] {
         assert!(soon(displaced.receive()).await.is_none());
     }
@@ -409,7 +409,7 @@ async fn a_discovery_session_that_asks_for_nothing_ends_soon() {
     let (server, address) = serve(settings, targets()).await;
     let begun = Instant::now();
     let mut client = log_in((HERE, address), None, None).await.unwrap();
-    // It answers pings, and stays no longer for that.
+    // The initiator answers pings, which does not keep the session open.
     let mut pings = 0;
     while let Some(pdu) = soon(client.receive()).await {
         let Pdu::NopIn(ping) = pdu else { panic!("{pdu:?}") };
@@ -436,7 +436,7 @@ async fn many_discovery_sessions_are_one_event() {
     assert_eq!(server.statistics().opened_sessions, 21);
 }
 
-/// Whoever may log in to an open target filled the events: two lines for each session.
+/// Anybody who may log in to an open target could fill the log with events: two lines for each session.
 #[tokio::test]
 async fn sessions_that_come_and_go_without_end_do_not_fill_the_events() {
     let log = Log::start();

@@ -168,8 +168,8 @@ async fn data_that_commands_in_progress_may_return_is_bounded() {
     expect_twelve_in_fours(&unit, &mut client).await;
 }
 
-/// A write that waited for another of its connection had the driver borrow room, give it back and wake itself:
-/// a processor was busy until the first write was done.
+/// A write that waited for another of its connection made the driver borrow room, give it back and wake itself:
+/// one processor was busy until the first write was done.
 #[test]
 fn a_session_whose_write_waits_for_another_sleeps() {
     let parked = Arc::new(Notify::new());
@@ -186,7 +186,7 @@ fn a_session_whose_write_waits_for_another_sleeps() {
             client.send(Pdu::ScsiCommand(command)).await;
         }
         assert!(!client.asked().await.is_empty());
-        // Forget parks before this.
+        // Discard a notification of an earlier park.
         tokio::select! {
             biased;
             () = parked.notified() => {}

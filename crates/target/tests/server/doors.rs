@@ -67,7 +67,7 @@ async fn connections_in_all_are_limited() {
     let second = Client::try_log_in(address, 2, Offer::initiator(), Tsih(0), Some(TARGET)).await;
     assert_eq!(refused(second.err().unwrap()), LoginStatus::OutOfResources);
     assert_eq!(server.statistics().refused_connections, 1);
-    // A new session of the same name takes the place of the old one.
+    // A new session of the same name may replace the old one.
     let again = Client::log_in(address, 1).await;
     drop((first, again));
     until(|| server.statistics().connections == 0).await;

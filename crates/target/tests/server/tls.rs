@@ -105,7 +105,7 @@ async fn who_does_not_get_through_the_handshake_is_told_once_with_his_address() 
     let mut here = Vec::new();
     let said = [&[0x43; 48][..], &[0xff; 5000], b"GET / HTTP/1.1\r\n\r\n"];
     for (number, said) in (2..).zip(said) {
-        // Each has an address of its own: the same failure of one address is not told again soon.
+        // Each connection has its own address: the same failure of one address is not reported again soon.
         let socket = TcpSocket::new_v4().unwrap();
         socket.bind(([127, 0, 0, number], 0).into()).unwrap();
         let mut stream = soon(socket.connect(address)).await.unwrap();

@@ -182,7 +182,7 @@ impl BlockUnit {
     }
 }
 
-/// The failure of a step of a copy. How far the copy came, RECEIVE COPY RESULTS tells.
+/// Converts the failure of a step of a copy. RECEIVE COPY RESULTS reports how far the copy came.
 pub(super) fn aborted(failure: Failure) -> Failure {
     match failure {
         Failure::Check(sense) if sense.is(Sense::LOGICAL_UNIT_COMMUNICATION_TIME_OUT) => {

@@ -47,7 +47,7 @@ impl BlockUnit {
                 // Which byte of the data that came (SBC-3, 5.2.1).
                 return Err(Sense::MISCOMPARE_DURING_VERIFY.with_information(offset as u64).into());
             }
-            // One that may have been done is not tried again inside: the initiator has to look what is there.
+            // Do not repeat a write that may have been done: the initiator has to read what is there.
             volume.write(extent.lba, new, durability).await.map_err(access::failed_write)
         };
         Ok(finished(exchange, 2 * half, turn))

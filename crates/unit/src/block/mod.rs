@@ -395,7 +395,7 @@ impl BlockUnit {
                 extent.map_or(0, |e| e.blocks) * geometry.block_size
             }
             Command::WriteSame { .. } => {
-                // Such commands are done a piece at a time: that is what the volume must have room for.
+                // Such a command is executed a piece at a time, so the volume needs room for one piece.
                 let extent = self.check_write_same(&command, &geometry)?.extent;
                 let bytes = extent.map_or(0, |e| e.blocks) * geometry.block_size;
                 bytes.min(access::PIECE as u32)
@@ -411,7 +411,7 @@ impl BlockUnit {
             }
             _ => return Ok(()),
         };
-        // Whatever fails there: nothing was done.
+        // Nothing was done yet, whatever the failure.
         self.volume.admit(bytes as usize).map_err(|error| access::failed_flush(error).into())
     }
 

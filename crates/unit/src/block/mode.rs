@@ -44,7 +44,7 @@ impl BlockUnit {
                 && (wanted.write_through, wanted.write_protect)
                     != (before.write_through, before.write_protect)
             {
-                // The flush below would end the owner's epoch in the middle.
+                // The flush below would end an epoch of another nexus in the middle.
                 ownership.check_modes(nexus.number)?;
             }
             // What was answered under the old values is stable before the new ones are in force.

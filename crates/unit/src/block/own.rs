@@ -39,7 +39,7 @@ pub(super) fn is_for_all(command: &Command) -> bool {
 /// The reason for which a claim could not be dropped. The claim is still in force.
 #[derive(Clone, Debug)]
 pub enum NotDropped {
-    /// The volume could not go back to the last flush of the owner.
+    /// The volume could not be rolled back to the last flush of the owner.
     NotRolledBack(volume::Error),
     /// The end of the claim could not be saved.
     NotSaved,
@@ -90,12 +90,12 @@ impl BlockUnit {
                     }
                     ClaimAction::Release => {
                         drop(turn);
-                        // What it had is given on at once.
+                        // Other gateways get its ranges at once, so none of its writes may still be in progress.
                         let _nothing_else = self.when_all_has_ended().await;
                         sharing.release(nexus, &asked).await
                     }
                     ClaimAction::Advance => {
-                        // Saving takes a disk sync: other commands must not wait for it.
+                        // Saving takes a disk sync, and other commands must not wait for it.
                         drop(turn);
                         sharing.advance(nexus, &asked).await
                     }
@@ -107,7 +107,7 @@ impl BlockUnit {
         let has_epochs = work.geometry.epoch_blocks > 0;
         if action == ClaimAction::Advance {
             return Ok(Box::pin(async move {
-                // Saving takes a disk sync: other commands must not wait for it.
+                // Saving takes a disk sync, and other commands must not wait for it.
                 drop(turn);
                 let done = ownership.advance(nexus, &asked).await;
                 done.map_or_else(|sense| taking_with(taken, sense.into()), |()| taking(taken))
@@ -160,26 +160,25 @@ impl BlockUnit {
         (!report.owner.is_empty()).then_some(report)
     }
 
-    /// Ends the claim on behalf of the unit's operator; where several gateways share the unit, the claims of
-    /// those that have no session here. What its owner still has is refused from
-    /// then on, and lost.
+    /// Ends the claim on behalf of the unit's operator. Where several gateways share the unit, ends the claims of
+    /// those that have no session here. The data that only their logs have is lost: the unit refuses it from then
+    /// on.
     ///
     /// # Errors
-    /// See [`NotDropped`]. The claim is still in force, and this may be called again.
+    /// See [`NotDropped`]. The claim is still in force, and the call may be repeated.
     pub async fn drop_claim(&self) -> Result<(), NotDropped> {
         if let Some(sharing) = &self.sharing {
-            // What they had is given on at once: a write of theirs must not end after that.
+            // Other gateways get their ranges at once, so none of their writes may still be in progress.
             let _nothing_else = self.when_all_has_ended().await;
             return sharing.drop_absent().await.map_err(|_| NotDropped::NotSaved);
         }
         let Some(ownership) = &self.ownership else { return Ok(()) };
-        // Nobody reads or writes between the roll-back and the end of the claim: half an epoch would be
-        // read, and new writes would be given up with it.
+        // Nobody may read or write between the roll-back and the end of the claim: a read would return half an
+        // epoch, and new writes would be rolled back with it.
         let _nothing_else = self.when_all_has_ended().await;
         if self.volume.geometry().epoch_blocks > 0 {
-            // The roll-back comes first. If it fails, the claim still keeps other initiators from reading the
-            // half epoch, and from flushing it. The owner must not flush the rest of an epoch whose first
-            // half was given up.
+            // Roll back first. If that fails, the claim still keeps other initiators from reading and from flushing the
+            // half epoch. The owner must not flush the rest of an epoch whose first half was given up.
             ownership.shut_holder_out();
             self.begin_epoch(true).await.map_err(NotDropped::NotRolledBack)?;
         }

@@ -36,8 +36,8 @@ impl BlockUnit {
         let Work { data, geometry, turn, .. } = work;
         let bytes = list_to_do(&data, length as usize)?;
         let refused = |sense: Sense| taking_with(length, sense.into());
-        // A token is void when its blocks are written. The next flush of the owner of the epoch would
-        // change what this nexus reads there without a write.
+        // A write to its blocks voids a token. The next flush of the epoch's owner would change what this nexus
+        // reads there without a write, so no token is made.
         if self.is_anothers_epoch(nexus.number, &geometry) {
             return Err(refused(Sense::INSUFFICIENT_RESOURCES_TO_CREATE_ROD_TOKEN));
         }
@@ -129,7 +129,7 @@ impl BlockUnit {
                 let lba = range.lba + u64::from(done);
                 let piece = || async {
                     let data = source.read(from.lba.0, blocks).await?;
-                    // Looked at after the read: a write that began before it ended is seen.
+                    // Check this after the read: then a write that began before the end of the read is noticed.
                     if rod.is_void() {
                         return Err(Sense::TOKEN_REVOKED.into());
                     }

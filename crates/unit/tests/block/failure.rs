@@ -108,7 +108,7 @@ fn admission_asks_the_volume_for_what_will_come() {
     assert!(host.unit.admit(&host.nexus, &Command::read(0, 8).encode(), 0).is_none());
 }
 
-/// A log that is too small for the whole of such a command takes it a piece at a time.
+/// A log that is too small for the whole command takes its data a piece at a time.
 #[test]
 fn admission_asks_for_one_piece_of_a_command_that_is_done_in_pieces() {
     let host = Host::new(volume::Geometry::with_blocks(10_000));

@@ -1,4 +1,4 @@
-//! Commands that change blocks, over a volume that is full in the middle of them.
+//! Commands that change blocks, on a volume that becomes full while they are executed.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use crate::{
 
 const BLOCKS: u64 = 1 << 15;
 
-/// A unit and the faults of its volume.
+/// A unit, and the fault injection of its volume.
 fn faulty(party: &Arc<Party>, serial: &str) -> (Member, Arc<Faults>) {
     let fault = Fault::new(Arc::new(MemVolume::new(Geometry::with_blocks(BLOCKS))));
     let faults = Arc::clone(fault.faults());
@@ -35,7 +35,7 @@ fn full(call: On) -> Rule {
     Rule::always(call, Symptom::Fails(Error::Busy("the log is full")))
 }
 
-/// Commands that are done in steps, with their data and the calls that they make of the volume.
+/// Commands that are executed in steps, each with its data and the volume call that its steps make.
 fn commands() -> Vec<(Command, Vec<u8>, On)> {
     let same = |unmap| Command::WriteSame {
         transfer: sixteen(0, 5000),
@@ -165,7 +165,7 @@ async fn a_compare_and_write_that_may_have_been_done_does_not_end_in_busy() {
     member.good(&command, exchange(2, 3)).await;
 }
 
-/// BUSY would say that nothing was done.
+/// BUSY would tell the initiator that nothing was done.
 #[tokio::test(start_paused = true)]
 async fn a_write_that_may_have_been_done_waits_inside_and_never_ends_in_busy() {
     let transfer = Transfer::new(0, 8);
@@ -177,17 +177,17 @@ async fn a_write_that_may_have_been_done_waits_inside_and_never_ends_in_busy() {
     let away = || Symptom::Fails(Error::Away("the link is down".into()));
     for command in commands {
         let (member, faults) = alone();
-        // Never sent: nothing was done.
+        // The write was never sent, so nothing was done.
         faults.add(Rule::always(On::Write, away()));
         assert_eq!(member.send(&command, pattern(1, 8)).await.status, Status::Busy);
         faults.clear();
         assert_eq!(member.good(&Command::read(0, 8), vec![]).await, vec![0; 8 * BLOCK]);
-        // The link is cut in the middle of the write, and comes back.
+        // The link is cut during the write, and comes back.
         faults.add(Rule::always(On::Write, silent()).times(1));
         faults.add(Rule::always(On::Write, away()).times(50));
         member.good(&command, pattern(2, 8)).await;
         assert_eq!(member.good(&Command::read(0, 8), vec![]).await, pattern(2, 8));
-        // It does not come back in time.
+        // The link does not come back in time.
         faults.add(Rule::always(On::Write, silent()).times(1));
         faults.add(Rule::always(On::Write, away()));
         let sense = member.fails(&command, pattern(3, 8)).await;

@@ -36,7 +36,7 @@ pub struct Calls {
     noted: Mutex<Vec<Call>>,
     pub blocks: AtomicU64,
     pub full: AtomicBool,
-    /// Whether a roll-back fails.
+    /// Makes roll-backs fail.
     pub keeps_open_epoch: AtomicBool,
     /// What it says of its space.
     pub usage: Mutex<Option<Usage>>,

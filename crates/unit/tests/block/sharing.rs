@@ -23,7 +23,7 @@ fn shared(store: &Arc<MemoryStore>) -> Host {
 /// The initiator name of sessions to which a test gives no other name.
 const HOST: &str = "iqn.2026-11.io.forebay:host";
 
-/// A session of another initiator, and a claim of it.
+/// A session of another initiator, and a claim for it.
 fn stranger(host: &Host, log: u8) -> (Nexus, ClaimParameters) {
     let owner = format!("iqn.2026-11.io.forebay:{log}");
     let initiator_port = format!("{owner},i,0x{log:012x}").into();
@@ -138,7 +138,7 @@ fn one_initiator_cannot_take_all_places() {
     assert_eq!(claims(&host, &first, &claim(1, true)), None);
     assert_eq!(claims(&host, &first, &claim(1, true)), None, "again in its session");
     assert_eq!(claims(&host, &first, &claim(2, true)), refused, "a second log in one session");
-    // Nor can it by one session after the other, over restarts.
+    // The same initiator cannot take more places by one session after the other, either, over restarts.
     for log in 2..=4 {
         let host = shared(&store);
         assert_eq!(claims(&host, &host.other(2), &claim(log, true)), None, "{log}");

@@ -40,19 +40,19 @@ pub use open::{OpenError, Options};
 /// Its futures run on a Tokio runtime with I/O enabled, or outside of any, where they block.
 pub struct FileVolume {
     file: Arc<File>,
-    /// For syncs alone, see [`Opened::syncs`].
+    /// A second open file description, used for syncs alone: see [`Opened::syncs`].
     synced: Arc<File>,
-    /// As it was opened.
+    /// The geometry at the opening.
     geometry: Geometry,
-    /// How many blocks it has now.
+    /// The current size in blocks.
     blocks: AtomicU64,
-    /// The most blocks that the file has had since it was opened, less what [`Self::shrink`] took away: with
-    /// fewer it was cut short, also after [`Volume::refresh`] has found the smaller size.
+    /// The most blocks that the file has had since it was opened, less those that [`Self::shrink`] removed. A
+    /// file with fewer blocks was cut short, also after [`Volume::refresh`] has found the smaller size.
     whole: AtomicU64,
     /// Counts the calls that made the file smaller. Advances after `whole` is lowered and before the file
     /// is cut.
     cuts: AtomicU64,
-    /// Blocks that come to it later are filled, too.
+    /// Blocks that are added later are written with zeros, too.
     preallocated: bool,
     direct: Option<Direct>,
     engine: Engine,
@@ -60,26 +60,26 @@ pub struct FileVolume {
     ledger: Ledger,
     syncs: Syncs,
     in_memory: bool,
-    /// The page cache can be asked for what it has without waiting for the rest.
+    /// The page cache can return what it holds without waiting for the disk.
     reads_at_once: AtomicBool,
-    /// The page cache can be given what it has room for without waiting for more.
+    /// The page cache can take data as far as it has room, without waiting.
     writes_at_once: AtomicBool,
     /// Aligned zeros, for discards where holes cannot be made.
     zeros: Bytes,
-    /// Calls that the file system had no room for.
+    /// Counts the calls that failed because the file system was full.
     refusals: watch::Sender<u64>,
     /// The absolute path under which the file was opened.
     path: PathBuf,
-    /// The file system gives the open file and its name the same numbers.
+    /// True if the file system reports the same device and inode numbers for the open file and for its path.
     is_watched: bool,
-    /// The reason for which writes are refused, while they are.
+    /// Makes writes fail while it is up.
     fence: Fence,
 }
 
-/// Keeps writes from a file that has lost its name.
+/// Makes writes fail while the file is not whole or does not have its name.
 #[derive(Default)]
 struct Fence {
-    /// Asked for every write.
+    /// Read by every write, so that `why` is locked only while the fence is up.
     is_up: AtomicBool,
     why: Mutex<String>,
 }
@@ -154,28 +154,28 @@ impl FileVolume {
         })
     }
 
-    /// Where it was opened: an absolute path, which may be a link.
+    /// Returns the absolute path under which the file was opened. It may be a symbolic link.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The number of the open file in this process.
+    /// Returns the file descriptor of the open file.
     #[must_use]
     pub fn descriptor(&self) -> RawFd {
         self.file.as_raw_fd()
     }
 
-    /// Returns the change of the file since it was opened, if there is one. This asks the system, which may
-    /// take long to answer.
+    /// Returns the change of the file since it was opened, if there is one. Asks the file system, which may take
+    /// long to answer.
     #[must_use]
     pub fn change(&self) -> Option<Change> {
         let look = |bytes| Change::of(&self.file, &self.path, bytes);
         self.is_watched.then(|| self.change_by(look)).flatten()
     }
 
-    /// Returns the change that `look` finds, which is given the size that the file must have. The size is not
-    /// judged if [`Self::shrink`] cuts the file while `look` runs; the next call judges it.
+    /// Calls `look` with the size that the file must have, and returns the change that it finds. Ignores
+    /// [`Change::CutShort`] if [`Self::shrink`] has cut the file while `look` ran; the next call judges the size.
     fn change_by(&self, look: impl FnOnce(u64) -> Option<Change>) -> Option<Change> {
         let cuts = self.cuts.load(Ordering::Acquire);
         let bytes = self.whole.load(Ordering::Acquire) * u64::from(self.geometry.block_size);
@@ -183,13 +183,13 @@ impl FileVolume {
         look(bytes).filter(|change| !(matches!(change, Change::CutShort { .. }) && was_cut()))
     }
 
-    /// Fails all writes, discards and flushes from now on, with this reason. Reads go on.
+    /// Fails all writes, discards and flushes from now on, with this reason. Reads are still served.
     pub fn fence(&self, why: &str) {
         why.clone_into(&mut self.fence.why.lock());
         self.fence.is_up.store(true, Ordering::Release);
     }
 
-    /// Ends a fence: the file is whole and has its name.
+    /// Takes writes again. Call this when the file is whole and has its name back.
     pub fn unfence(&self) {
         self.fence.is_up.store(false, Ordering::Release);
     }
@@ -225,14 +225,14 @@ impl FileVolume {
         }
     }
 
-    /// Counts the calls that failed with [`Error::NoSpace`] since the file was opened. The other end is
-    /// closed with the file.
+    /// Returns the number of calls that failed with [`Error::NoSpace`] since the file was opened. The channel is
+    /// closed with the volume.
     #[must_use]
     pub fn refusals(&self) -> watch::Receiver<u64> {
         self.refusals.subscribe()
     }
 
-    /// Counts a call that finds no space.
+    /// Counts `call` in `refusals` if it fails for lack of space.
     async fn counted(&self, call: impl Future<Output = Result<(), Error>>) -> Result<(), Error> {
         let result = call.await;
         if matches!(result, Err(Error::NoSpace)) {
@@ -272,14 +272,14 @@ impl FileVolume {
             let filled = if self.preallocated {
                 prefill::prefill(&self.synced, size, &mut |_, _| ())
             } else {
-                // Hosts are told of the new size: it must be the same after a power cut.
+                // Hosts are told the new size, so it must survive a power cut.
                 self.synced.sync_all()
             };
             if let Err(error) = filled {
-                // The kernel tells of a lost write once, and a flush must still hear of it.
+                // The kernel reports a lost write once, and the next flush must still fail for it.
                 self.ledger.note_sync_failure(&error);
-                // Nobody has seen the new blocks: a start finds the file in its old size. A refresh may have
-                // found the new size meanwhile.
+                // The new size was never reported, so the file gets its old size back. A refresh may have raised
+                // `whole` in the meantime.
                 self.whole.fetch_min(before / block_size, Ordering::AcqRel);
                 self.cuts.fetch_add(1, Ordering::AcqRel);
                 let _ = self.synced.set_len(before);
@@ -305,7 +305,7 @@ impl FileVolume {
         self.whole.fetch_min(blocks, Ordering::AcqRel);
         self.cuts.fetch_add(1, Ordering::AcqRel);
         self.synced.set_len(bytes)?;
-        // A start after a power cut must find the size that the log's superblock and the settings say.
+        // After a power cut the file must have the size that the log's superblock and the settings say.
         self.synced.sync_all()
     }
 
@@ -362,9 +362,9 @@ impl FileVolume {
         self.write_bytes(extent, range, data, durability).await
     }
 
-    /// Refuses a write of the last block to a file that was cut short: it would give the file its full size
-    /// again, and the bytes that were lost would read as zeros without anybody noticing. Any other write
-    /// leaves the file too short, which [`Self::change`] finds.
+    /// Refuses a write of the last block if the file was cut short. The write would give the file its full size
+    /// again, and the bytes that were lost would read as zeros without notice. After any other write the file is
+    /// still too short, which [`Self::change`] finds.
     fn check_end(&self, extent: Extent) -> Result<(), Error> {
         let whole = self.whole.load(Ordering::Acquire);
         if extent.end().0 < whole {
@@ -664,7 +664,7 @@ mod tests {
         });
         assert_eq!(seen, None);
         assert_eq!(volume.change(), None);
-        // Another process makes it smaller.
+        // Another process makes the file smaller.
         let other = File::options().write(true).open(volume.path()).expect("opened");
         other.set_len(1 << 18).expect("cut");
         let cut = Some(Change::CutShort { found: 1 << 18, expected: 1 << 19 });
@@ -672,7 +672,7 @@ mod tests {
         assert_eq!(volume.change_by(look), cut);
     }
 
-    /// The kernel gives a file that is written behind its end the bytes in between, as zeros.
+    /// A write beyond the end of a file makes the kernel fill the gap with zeros.
     #[tokio::test]
     async fn a_file_that_was_cut_short_is_not_made_whole_again_by_a_write_or_a_look_at_its_size() {
         let directory = tempfile::tempdir().expect("a directory");
@@ -690,7 +690,7 @@ mod tests {
         volume.refresh();
         assert_eq!(volume.geometry().bytes(), 1 << 19);
         assert_eq!(volume.change(), cut(1 << 19));
-        // A file that was made larger by another process must keep that size.
+        // After another process has made the file larger, the file must keep that size.
         other.set_len(1 << 21).expect("grown");
         volume.refresh();
         assert_eq!(volume.change(), None);

@@ -77,14 +77,14 @@ pub enum OpenError {
         /// What the system said.
         source: io::Error,
     },
-    /// The file system has too little room for a file whose blocks are all to be written.
+    /// The file system has too little room for a file whose blocks are all to be allocated.
     #[error("{path:?} needs {needed} bytes more, and its file system has {free} free")]
     NoRoom {
-        /// Which file.
+        /// The path of the file.
         path: PathBuf,
-        /// Bytes that it does not have yet.
+        /// Bytes that the file does not have yet.
         needed: u64,
-        /// Bytes that are free.
+        /// Free bytes of the file system.
         free: u64,
     },
     /// A directory, a pipe, or something else without blocks.
@@ -155,7 +155,7 @@ pub(super) fn open(
 
     // Before anything is written that could be lost.
     let syncs = open_again(options, &metadata).map_err(failed("open a second time"))?;
-    // Looked at under the lock: another process may have made the file a moment ago.
+    // Read the size under the lock: another process may have created the file a moment ago.
     let was_empty = named.file.metadata().is_ok_and(|found| found.is_file() && found.len() == 0);
     let prepared = prepare(&named.file, was_empty, is_device, options, progress).and_then(|size| {
         if !is_device && !options.read_only {
@@ -190,7 +190,7 @@ pub(super) fn open(
     Ok(Opened { file, syncs, geometry, direct, in_memory })
 }
 
-/// Gives a new file its size and its blocks; the size in bytes.
+/// Gives a new file its size and its blocks. Returns the size in bytes.
 fn prepare(
     file: &File,
     was_empty: bool,
@@ -202,9 +202,10 @@ fn prepare(
     let failed = |doing| move |source| OpenError::Io { doing, path: path.clone(), source };
     let size = size_of(file, options)?;
     if options.preallocate && !is_device && !options.read_only {
-        // Only of a new file: some file systems keep zeros as holes, and an older log must open there.
+        // Check the room for a new file only: some file systems keep zeros as holes, and an older log must
+        // still open there.
         if was_empty {
-            // Asked of the open file: its name may be a link into another file system.
+            // Ask for the open file: its path may be a link into another file system.
             let system = rustix::fs::fstatvfs(file);
             let system = system.map_err(|error| failed("measure")(error.into()))?;
             let free = system.f_bavail.saturating_mul(system.f_frsize);
@@ -275,8 +276,8 @@ fn size_of(file: &File, options: &Options) -> Result<u64, OpenError> {
         }
         _ if found < u64::from(options.block_size) => Err(OpenError::Empty(path.clone())),
         _ => {
-            // Nothing was ever written to it: the process that made it may have been killed before it
-            // made the size stable.
+            // Nothing was ever written to the file: the process that created it may have been killed before
+            // it made the size stable.
             let metadata = file.metadata().map_err(failed("look at"))?;
             if metadata.is_file() && metadata.blocks() == 0 && !options.read_only {
                 settle_size(file).map_err(failed("sync"))?;
@@ -291,12 +292,12 @@ fn settle_size(file: &File) -> io::Result<()> {
     file.sync_all()
 }
 
-/// Makes the name of a file stable. This is done at every opening, since the process that made the file may
-/// have been killed before it did so.
+/// Makes the name of a file stable. Every opening does this, since the process that created the file may have
+/// been killed before it did so.
 ///
 /// # Errors
-/// The system's, for a file that was empty. For another file a failure is an event: its folder may not be
-/// readable for us, and the file was usable before.
+/// The system's error if the file was empty. For another file a failure is only reported as an event:
+/// we may have no permission to read its folder, and the file was usable before.
 fn settle_name(path: &Path, was_empty: bool) -> io::Result<()> {
     match File::open(folder_of(path)).and_then(|folder| folder.sync_all()) {
         Err(error) if !was_empty => {

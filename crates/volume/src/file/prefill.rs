@@ -29,14 +29,14 @@ pub(super) fn prefill(
             at += length;
             unsynced += length;
             if unsynced >= SYNC_EVERY {
-                // Promises nothing: bounds how much memory is dirty, and how long the last sync takes.
+                // This sync promises nothing. It bounds the dirty memory and the duration of the last sync.
                 file.sync_data()?;
                 unsynced = 0;
             }
         }
     }
-    // A file system that allocates blocks when it writes them back finds out here that there is no room, and
-    // not when a host waits. A power cut alone loses nothing without it: zeros that are lost read as zeros.
+    // A file system that allocates blocks at write-back reports a lack of room here, and not later while a
+    // host waits. Without this sync a power cut would lose nothing: zeros that are lost read as zeros.
     file.sync_data()?;
     progress(size, size);
     Ok(())

@@ -164,8 +164,8 @@ impl Store {
 impl Drop for Store {
     fn drop(&mut self) {
         match self {
-            // A program that another thread starts has a copy of the descriptor for a moment: closing alone would
-            // leave the lock until then.
+            // A program that another thread starts has a copy of the descriptor for a moment: closing alone would keep
+            // the lock until the program closes its copy.
             Self::File { file, .. } => drop(flock(&*file, FlockOperation::Unlock)),
             Self::Remote { runtime, volume, .. } => runtime.block_on(volume.close()),
         }

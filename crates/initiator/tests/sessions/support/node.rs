@@ -29,11 +29,11 @@ pub struct Node {
     pub tls: Option<(TlsServer, TlsClient)>,
     /// What the node allows from the next start on.
     pub compression: Vec<Compression>,
-    /// The secret that initiators have to prove from the next start on.
+    /// The secret that initiators must prove from the next start on.
     pub secret: Option<&'static str>,
 }
 
-/// The user of a node that has a secret.
+/// The CHAP user of a node that has a secret.
 fn user(secret: &str) -> Credential {
     let secret = Secret::new(secret.as_bytes()).expect("12 bytes and more");
     Credential { name: "gateway".into(), secret }

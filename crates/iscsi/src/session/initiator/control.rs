@@ -410,7 +410,7 @@ impl Connection {
         self.heard.max(self.carried).max(ping.sent)
     }
 
-    /// Since when the answer to a ping is owed and nothing has come; `None` if none is owed.
+    /// Returns since when an answer to a ping has been owed and nothing has come; `None` if no answer is owed.
     pub(super) fn owed_since(&self) -> Option<Instant> {
         self.ping.as_ref().map(|ping| self.silent_since(ping))
     }

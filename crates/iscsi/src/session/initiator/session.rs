@@ -312,9 +312,9 @@ impl Session {
         }
     }
 
-    /// Since when the target has sent nothing though it was pinged on every connection, and no byte of ours
-    /// got through; `None` if one connection waits for no answer. A target that takes long for a command
-    /// answers pings meanwhile.
+    /// Returns since when the target has sent nothing although every connection waits for the answer to a ping and
+    /// no byte of ours got through; `None` if one connection waits for no answer. A target that takes long for a
+    /// command answers pings meanwhile.
     #[must_use]
     pub fn silent_since(&self) -> Option<Instant> {
         let silent: Option<Vec<_>> = self.connections.iter().map(Connection::owed_since).collect();

@@ -27,8 +27,8 @@ impl Session {
         self.begin_command(at, pdu, None, bhs);
     }
 
-    /// Answers a command with BUSY whose data was dropped while it waited for its turn.
-    /// `has_ended`: all of its unsolicited data has come.
+    /// Answers a command with BUSY whose data was dropped while it waited for its turn. `has_ended` says whether
+    /// all of its unsolicited data has come.
     pub(super) fn refuse_command(
         &mut self,
         at: usize,
@@ -96,8 +96,8 @@ impl Session {
         self.begin_gather(pdu, refusal);
     }
 
-    /// A write with data still to come, or one that is refused and must be answered when the data
-    /// that is on its way has come.
+    /// Begins a write whose data is not complete. With `refusal`, begins one that is answered with it as soon as
+    /// the data that is on its way has come.
     fn begin_gather(&mut self, pdu: ScsiCommand, refusal: Option<Outcome>) {
         let itt = pdu.itt;
         let length = pdu.expected_data_transfer_length;
@@ -214,15 +214,15 @@ impl Session {
         self.connections[at].lacks_room_since = None;
     }
 
-    /// When the first of the writes that wait on a connection has waited for room for too long.
+    /// Returns when the first write that waits on a connection has waited too long for room.
     pub(super) fn room_due(&self, connection: &Connection) -> Option<Instant> {
         let since = connection.lacks_room_since?;
         let first = self.gathers.get(connection.waiting.front()?)?;
         Some(first.begun.max(since) + self.settings.room_time)
     }
 
-    /// Ends writes with BUSY that have waited for too long: for room, or, while other sessions lack room, for
-    /// other writes of their connection. They would keep the data that came with them.
+    /// Ends writes with BUSY that have waited too long: for room, or, while other sessions lack room, for other
+    /// writes of their connection. Otherwise they would keep the data that came with them.
     pub(super) fn refuse_waiting(&mut self) {
         let mut is_any = false;
         for at in 0..self.connections.len() {
@@ -251,7 +251,7 @@ impl Session {
             }
         }
         if is_any {
-            // The data that came with them has left room.
+            // The data that came with these writes was dropped, so there may be room for others.
             (0..self.connections.len()).for_each(|at| self.grant_waiting(at));
         }
     }
@@ -330,7 +330,7 @@ impl Session {
         }
         let lun_fits = data_out.ttt == crate::Ttt::NONE || task.lun == data_out.lun;
         let mut is_known = lun_fits;
-        // Data that was asked for has its room already, save what was lost before.
+        // Data that was requested is charged already, except for data that was lost and requested again.
         let held = transfer.gather.received() as usize + length;
         let lacking = held.saturating_sub(transfer.charge.bytes());
         if !transfer.gather.is_draining() && lacking > 0 {
@@ -366,7 +366,7 @@ impl Session {
     /// is nothing unusual. False if there is no such command, or this is more than it may send.
     fn keep_early_data(&mut self, at: usize, mut data_out: DataOut, bhs: &Bhs) -> bool {
         let instance = self.connections[at].instance;
-        // The last PDU of a burst may be shorter than what each counts for.
+        // The charge of the last Data-Out of a burst may be larger than its data.
         let limit = self.parameters.first_burst_length as usize + KEPT_DATA_OUT;
         let early = self.window.find_held(|early| {
             early.allegiance == instance
@@ -374,8 +374,8 @@ impl Session {
         });
         let Some(early) = early else { return false };
         let length = data_out.data.len();
-        // Each counts for what its header takes at least: with its data alone, any number of empty ones
-        // would be kept.
+        // Each Data-Out counts for what its header takes at least. If only its data counted, any number of empty
+        // ones would be kept.
         let bytes = early.data_bytes + length.max(KEPT_DATA_OUT);
         if bytes > limit {
             return false;

@@ -41,7 +41,7 @@ pub struct Connection {
     /// Writes that were admitted and wait for their share of the data that may be asked for: each once,
     /// has a gather, and is `AdmissionState::Waiting`.
     pub(super) waiting: VecDeque<Itt>,
-    /// Since when there has been no room for the data of the first of these.
+    /// Since when there has been no room for the data of the first write in `waiting`.
     pub(super) lacks_room_since: Option<Instant>,
     /// Data asked for and not worked off, in bytes.
     pub(super) solicited: u64,
@@ -75,10 +75,10 @@ pub enum Error {
     /// Statuses were sent and never acknowledged.
     #[error("the initiator acknowledges nothing of what was sent")]
     Unacknowledged,
-    /// The session holds memory for writes whose data, or the commands before them, do not come.
+    /// The session holds memory for writes that make no progress: their data, or commands before them, do not come.
     #[error("waiting writes hold {0} bytes and make no progress")]
     Stalled(usize),
-    /// The session holds memory for writes whose data has taken too long to come, while others lack room.
+    /// The session holds memory for writes whose data takes too long to come while other sessions lack room.
     #[error("waiting writes hold {0} bytes for too long while other sessions lack room")]
     Slow(usize),
     /// The login took too long.
@@ -231,8 +231,8 @@ impl Connection {
         self.output = Output::default();
     }
 
-    /// Whether a write of so many bytes has to wait for others that were asked for their data: together they
-    /// would be above `share`. One write is always let through.
+    /// Returns true if a write of so many bytes must wait for other writes whose data was requested: together they
+    /// would exceed `share`. A single write is always let through.
     pub(super) fn exceeds_solicited(&self, wanted: u64, share: u64) -> bool {
         self.solicited > 0 && self.solicited + wanted > share
     }

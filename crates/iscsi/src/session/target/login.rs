@@ -114,7 +114,7 @@ impl LoginPhase {
         if now < self.deadline { Ok(()) } else { Err(Error::LoginTimeout) }
     }
 
-    /// A PDU has arrived. After `Established`, `Close` and `NoLogin` no other is taken.
+    /// Handles a received PDU. No further PDU is accepted after `Established`, `Close` and `NoLogin`.
     pub fn handle_frame(&mut self, frame: &Frame) -> LoginProgress<'_> {
         if self.last.is_some() {
             // Nothing may follow the final request before our answer.

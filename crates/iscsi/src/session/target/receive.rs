@@ -97,8 +97,8 @@ impl Session {
         Error::Codec(error)
     }
 
-    /// Keeps a PDU that has come before its turn. Where there is no room for its data, a command
-    /// is kept without it; other PDUs count as lost.
+    /// Keeps a PDU that has come before its turn. If there is no room for its data, a command is kept without the
+    /// data, and any other PDU counts as lost.
     fn hold(&mut self, at: usize, cmd_sn: Serial, mut pdu: Pdu, bhs: Bhs) {
         let allegiance = self.connections[at].instance;
         let mut charge = self.waiting.charge();
@@ -108,7 +108,7 @@ impl Session {
                 charge.add(data.len());
                 *data = unshared(std::mem::take(data), self.is_shared);
             } else {
-                // `clear` would keep the memory.
+                // `Bytes::clear` would keep the memory.
                 *data = bytes::Bytes::new();
                 is_shed = true;
             }
@@ -201,14 +201,14 @@ impl Session {
     }
 }
 
-/// Whether a discovery session takes this PDU. RFC 7143, 4.3 b allows only text and logout requests; we answer
-/// pings as well. A stranger may open a discovery session: a command that waited for its turn there would hold
-/// memory for somebody who has proved nothing.
+/// Returns true if a discovery session accepts this PDU. RFC 7143, 4.3 b allows only text and logout requests; we
+/// answer pings as well. Strangers may open discovery sessions, so a command that waited for its turn in one
+/// would hold memory for an initiator that has proved nothing.
 fn is_for_discovery(pdu: &Pdu) -> bool {
     !matches!(pdu, Pdu::ScsiCommand(_) | Pdu::TaskRequest(_) | Pdu::DataOut(_))
 }
 
-/// The data of a PDU that takes part in command order.
+/// Returns the data of a PDU that is subject to command order.
 fn data_of(pdu: &mut Pdu) -> Option<&mut bytes::Bytes> {
     match pdu {
         Pdu::ScsiCommand(pdu) => Some(&mut pdu.data),

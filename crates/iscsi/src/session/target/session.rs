@@ -43,16 +43,17 @@ pub struct Session {
     pub(super) tasks: Tasks<Task>,
     /// Writes whose data is not complete, by tag.
     pub(super) gathers: Tasks<Transfer>,
-    /// Memory of commands that wait for those before them, and of `gathers`.
+    /// Memory that waiting commands and `gathers` hold, and its limit.
     pub(super) waiting: Waiting,
-    /// The data of the PDU at hand is a piece of a larger buffer ([`Frame::is_shared`](crate::codec::Frame::is_shared)). It is copied if it has
-    /// to wait: it would keep all of the buffer, and be charged for its own length.
+    /// The data of the PDU at hand is a piece of a larger buffer
+    /// ([`Frame::is_shared`](crate::codec::Frame::is_shared)). Data that has to wait is copied then: it would
+    /// keep the whole buffer in memory, and be charged for its own length only.
     pub(super) is_shared: bool,
-    /// The number of the command for which others wait.
+    /// The number of the missing command for which others wait, and for how long it has been missing.
     pub(super) hole: Option<(Serial, Stall)>,
-    /// When the session is next looked at whether its waiting writes make progress.
+    /// When the progress of the waiting writes is checked next.
     pub(super) stall_check: Option<Instant>,
-    /// Since when other sessions have lacked room.
+    /// Since when other sessions have lacked room for their writes.
     pub(super) contended_since: Option<Instant>,
     /// What one connection may have asked for at once, in bytes.
     pub(super) solicited_share: u64,
@@ -92,17 +93,17 @@ pub(super) struct Early {
     pub(super) bhs: Bhs,
     /// The connection it came on.
     pub(super) allegiance: Instance,
-    /// Unsolicited data that has come for it since, with its headers: up to FirstBurstLength.
+    /// Unsolicited data of the command that came before its turn, with its headers: up to FirstBurstLength.
     pub(super) data: Vec<(DataOut, Bhs)>,
-    /// What `data` counts for.
+    /// The bytes that `data` counts for.
     pub(super) data_bytes: usize,
-    /// When it came.
+    /// When the PDU arrived.
     pub(super) begun: Instant,
-    /// For its data.
+    /// The charge for its data.
     pub(super) charge: Charge,
-    /// There was no room for its data, which is dropped. It is answered with BUSY in its turn.
+    /// Its data was dropped for lack of room. The command is answered with BUSY in its turn.
     pub(super) is_shed: bool,
-    /// The last of its unsolicited data has come and was dropped.
+    /// The last PDU of its unsolicited data has come, and was dropped.
     pub(super) has_ended: bool,
 }
 
@@ -332,10 +333,10 @@ impl Session {
         connection
     }
 
-    /// ExpCmdSN and MaxCmdSN, to be completed with a StatSN. What tells of the window opens it as
-    /// far as there is room: not only the end of a task makes some, but each PDU in order that is
-    /// no task, too. A session whose waiting writes have used up their share of memory gets no
-    /// further commands; the answers to these writes open the window again.
+    /// Returns ExpCmdSN and MaxCmdSN; the caller adds a StatSN. Opens the window as far as there is room before
+    /// it is reported: not only the end of a task makes room, but each PDU in order that is no task, too. A
+    /// session whose waiting writes have used up their share of memory gets no further command numbers; the
+    /// answers to these writes open the window again.
     pub(super) fn window_numbers(&mut self) -> Numbers {
         if !self.is_over_share() {
             self.window.open(self.in_progress);
@@ -347,15 +348,15 @@ impl Session {
         }
     }
 
-    /// Bytes that are held for writes that wait: data that came before its turn, data of writes
-    /// that are not complete, and room for data that was asked for.
+    /// Returns the bytes that waiting writes hold: data that came before its turn, data of writes that are not
+    /// complete, and room for data that was requested.
     #[must_use]
     pub fn waiting_bytes(&self) -> usize {
         self.waiting.held()
     }
 
-    /// Sets how many bytes waiting writes may hold from now on; what is held already stays.
-    /// Without this call there is no limit.
+    /// Limits the bytes that waiting writes may hold from now on. Bytes that are held already stay. Without this
+    /// call there is no limit.
     pub fn limit_waiting(&mut self, bytes: usize) {
         let is_more = bytes > self.waiting.limit();
         self.waiting.set_limit(bytes);
@@ -364,20 +365,20 @@ impl Session {
         }
     }
 
-    /// Says whether other sessions lack room for their writes. To be called before `handle_timeout`.
+    /// Notes whether other sessions lack room for their writes. Call this before `handle_timeout`.
     pub fn note_contention(&mut self, is_contended: bool, now: Instant) {
         self.contended_since = if is_contended { self.contended_since.or(Some(now)) } else { None };
     }
 
-    /// Whether a write was asked for its data and is not done.
+    /// Returns true if a write that is not done has been asked for data.
     #[must_use]
     pub fn has_solicited(&self) -> bool {
         self.connections.iter().any(|connection| connection.solicited > 0)
     }
 
-    /// Bytes that are lacking before the data of the next write can be asked for; zero if no write
-    /// waits for that. A write that waits for others of its connection lacks nothing: room would not let it
-    /// go on.
+    /// Returns the bytes that are lacking before the data of the next write can be requested; zero if no write
+    /// waits for room. A write that waits for other writes of its connection lacks nothing: more room would
+    /// not let it continue.
     #[must_use]
     pub fn lacking_bytes(&self) -> usize {
         let first = |connection: &Connection| {
@@ -392,7 +393,7 @@ impl Session {
         self.connections.iter().filter_map(first).max().unwrap_or(0)
     }
 
-    /// Waiting writes leave no room for the unsolicited data of one more command.
+    /// Returns true if the waiting writes leave no room for the first burst of one more command.
     #[must_use]
     pub fn is_over_share(&self) -> bool {
         let next = self.parameters.first_burst_length as usize;

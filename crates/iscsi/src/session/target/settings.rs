@@ -38,21 +38,21 @@ pub struct Settings {
     /// segment lost. It is not much, since Linux sends nothing more after its request (its
     /// `node.session.iscsi.FastAbort`, on by default, does as if that had been agreed on).
     pub burst_silence: Duration,
-    /// A session that holds data of writes that wait, for commands before them or for the rest of
-    /// their data, ends after so long without progress. Default 15 s: longer than `sequence_time`,
-    /// so that data that was lost can be asked for again.
+    /// A session that holds data of waiting writes ends after so long without progress. The writes wait for
+    /// commands before them or for the rest of their data. Default 15 s: longer than `sequence_time`, so that
+    /// lost data can be requested again.
     pub stalled_after: Duration,
-    /// The time that is left out of that at most, since the initiator could do nothing: its connection was not
-    /// read, or the request for the data had not left. Default 60 s, after which an initiator that takes
-    /// nothing of what is sent counts as gone.
+    /// The most time that is left out of `stalled_after` because the initiator could do nothing: its connection was
+    /// not read, or the R2T had not been sent. Default 60 s; an initiator that reads no output for so long counts
+    /// as gone.
     pub excused_time: Duration,
-    /// A write that has waited so long for room for its data, because other sessions hold it, ends with BUSY:
-    /// it would keep the data that came with it while others wait. Nothing of it was performed, and the
-    /// initiator repeats it. Default 5 s: a sixth of the 30 s in which Linux gives a command up, so that it is
-    /// repeated a few times before that.
+    /// A write that waits so long for room for its data, because other sessions hold it, ends with BUSY. Otherwise
+    /// it would keep the data that came with it while others wait. Nothing of it was performed, and the initiator
+    /// repeats it. Default 5 s: a sixth of the 30 s after which Linux gives up a command, so that it is repeated a
+    /// few times before that.
     pub room_time: Duration,
-    /// While other sessions lack room, a session ends if the data of one of its writes takes longer than this
-    /// to come. Default 60 s: no initiator of the field waits longer for a command (Linux 30 s, Windows 60 s).
+    /// While other sessions lack room, a session ends if the data of one of its writes takes longer than this to
+    /// come. Default 60 s: no known initiator waits longer for a command (Linux 30 s, Windows 60 s).
     pub data_time: Duration,
     /// After so long without a PDU the target sends a NOP-In. Default 15 s.
     pub ping_after: Duration,

@@ -89,17 +89,17 @@ pub(super) struct Transfer {
     pub(super) refusal: Option<Outcome>,
     /// When it last came further.
     pub(super) progress: Instant,
-    /// For what it holds, and for what it was asked for.
+    /// The charge for data that has come and for data that was requested.
     pub(super) charge: Charge,
-    /// When it came, when it was admitted, or when its data was asked for: the last of these.
+    /// When the write came, was admitted, or was last asked for data, whichever was last.
     pub(super) begun: Instant,
-    /// Since then less than [`PROGRESS`](super::waiting::PROGRESS) bytes have come: `arrived`.
+    /// `arrived` bytes have come since then: less than [`PROGRESS`](super::waiting::PROGRESS).
     pub(super) stall: Stall,
     pub(super) arrived: u32,
 }
 
 impl Transfer {
-    /// A request for some of its data was not answered in full.
+    /// Returns true if an R2T of this write was not answered in full.
     pub(super) fn is_asked_for(&self) -> bool {
         self.gather.has_valid_ttt()
     }

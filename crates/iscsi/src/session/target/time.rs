@@ -31,14 +31,14 @@ impl Session {
         next
     }
 
-    /// What is sent to this initiator does not get there yet: that nothing comes on this connection says
-    /// nothing about it, and requests for data may still wait to be sent. To be called before
-    /// `handle_timeout`, and once more when that is over.
+    /// Notes that output of this connection is blocked, so that R2Ts may not have reached the initiator. Its
+    /// silence is excused. Call this before `handle_timeout`, and once more when the output is no longer blocked.
     pub fn excuse_silence(&mut self, cid: Cid, now: Instant) {
         self.excuse(cid, now, Transfer::is_asked_for);
     }
 
-    /// The same of a connection that is not read for now: what would be progress may wait there.
+    /// Notes that this connection is not read for now, so that the awaited data may wait in the socket. Call this
+    /// at the same times as [`Self::excuse_silence`].
     pub fn excuse_unread(&mut self, cid: Cid, now: Instant) {
         let most = self.settings.excused_time;
         self.excuse(cid, now, |_| true);
@@ -100,15 +100,15 @@ impl Session {
         failed
     }
 
-    /// Looks after waiting writes from now on.
+    /// Begins to check the progress of waiting writes, if that is not done yet.
     pub(super) fn watch_progress(&mut self) {
         if self.stall_check.is_none() {
             self.stall_check = Some(self.now + self.settings.stalled_after);
         }
     }
 
-    /// Ends the session if it holds memory for writes that make no progress: then the return says
-    /// so of one of its connections.
+    /// Checks that waiting writes make progress. If they do not, the session has to end: returns one of its
+    /// connections with the error.
     fn check_progress(&mut self) -> Option<(Cid, Error)> {
         let holds_early = self.window.held().any(|early| early.charge.bytes() > 0);
         let hole = self.hole.filter(|_| holds_early).map(|(_, stall)| stall.since);
@@ -139,8 +139,8 @@ impl Session {
         Some((self.connections[0].cid(), error))
     }
 
-    /// When the data of a write has taken too long to come, while other sessions lack room. Writes whose data
-    /// is not asked for yet have ended before that: see `refuse_waiting`.
+    /// Returns when the data of a write has taken too long to come while other sessions lack room. Writes whose data
+    /// has not been requested have ended before that: see `refuse_waiting`.
     fn data_due(&self) -> Option<Instant> {
         let contended = self.contended_since?;
         let held = |begun: Instant, charge: &Charge| (charge.bytes() > 0).then_some(begun);
@@ -163,7 +163,7 @@ impl Session {
             .collect();
         for itt in late {
             let Some(transfer) = self.gathers.get_mut(&itt) else { continue };
-            // Data that is asked for again has its time again, a few times for each write.
+            // Data that is requested again gets its full time again, a few times for each write.
             (transfer.progress, transfer.stall) = (self.now, Stall::new(self.now));
             let allegiance = self.tasks.get(&itt).map(|task| task.allegiance);
             let Some(at) = allegiance.and_then(|instance| self.position(instance)) else {
