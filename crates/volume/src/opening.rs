@@ -1,4 +1,4 @@
-//! Opening files by name, so that nobody else can put another file in their place.
+//! Opens files by name without following a symbolic link that another user could have planted.
 //!
 //! A user who may write to a folder can replace a name in it by a symbolic link. A program that follows the
 //! link then reads, overwrites or locks, with its own rights, a file that this user chose (CVE-2009-1297).
@@ -19,9 +19,9 @@ use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 /// Options for opening a file that the administrator named.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct OpenNamed {
-    /// Opens it for writing, too.
+    /// Opens the file for writing as well as for reading.
     pub write: bool,
-    /// Makes a file that is missing, with mode 0600.
+    /// Creates the file with mode 0600 if it is missing.
     pub create: bool,
     /// Fails on a block device that is mounted or otherwise in use (`O_EXCL`). Without effect on files.
     pub exclusive: bool,
@@ -32,9 +32,9 @@ pub struct OpenNamed {
 pub struct Named {
     /// The open file.
     pub file: File,
-    /// Where it lies: the path behind all links that were followed.
+    /// The path of the file, after all links in its last part were followed.
     pub path: PathBuf,
-    /// It was not there before.
+    /// True if this opening has created the file.
     pub is_new: bool,
 }
 
@@ -42,12 +42,12 @@ impl OpenNamed {
     /// Opens a path that the administrator named: a volume, a log, a secret.
     ///
     /// A symbolic link as the last part of the path is followed if the link and its folder belong to root or
-    /// to the user of this process and nobody else may write to the folder. If it leads to a block device,
-    /// the owner of the link is enough, whatever its folder. Links in earlier parts of the path are followed
-    /// always. A pipe does not make this wait: the caller must look at the type of what was opened.
+    /// to the user of this process and nobody else may write to the folder. If the link leads to a block
+    /// device, only the owner of the link counts. Links in earlier parts of the path are always followed.
+    /// Opening a pipe does not block, so the caller must check the type of the opened file.
     ///
     /// # Errors
-    /// The system's; [`UntrustedLink`] inside of an [`io::Error`] for a link that is not followed.
+    /// The system's error; [`UntrustedLink`] inside of an [`io::Error`] for a link that is not followed.
     pub fn open(self, path: &Path) -> io::Result<Named> {
         let mut path = path.to_owned();
         for _ in 0..MOST_LINKS {
@@ -63,7 +63,7 @@ impl OpenNamed {
                 Err(error) if self.create && error.kind() == io::ErrorKind::NotFound => {
                     match self.open_file(&path, true) {
                         Ok(file) => return Ok(Named { file, path, is_new: true }),
-                        // Another process was faster: the next turn opens the file that is there now.
+                        // Another process has just created the file: the next turn opens it.
                         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
                         Err(error) => return Err(error),
                     }
@@ -82,7 +82,7 @@ impl OpenNamed {
     }
 
     fn open_device(self, path: &Path) -> io::Result<File> {
-        // On a block device, and there only, O_EXCL without O_CREAT means: not if it is in use.
+        // On a block device only, O_EXCL without O_CREAT makes open(2) fail while the device is in use.
         let exclusive = if self.exclusive { libc::O_EXCL } else { 0 };
         let file = self.options().custom_flags(libc::O_NOFOLLOW | exclusive).open(path)?;
         if !file.metadata()?.file_type().is_block_device() {
@@ -99,8 +99,8 @@ impl OpenNamed {
 }
 
 impl Named {
-    /// Removes the file again if this opening made it and its name is still its own: what could not be
-    /// finished must not fill the disk.
+    /// Removes the file again if this opening has created it and its name still leads to it. Otherwise a file
+    /// that could not be finished would fill the disk.
     pub fn take_back(&self) {
         let same =
             |found: &Metadata, own: &Metadata| (found.dev(), found.ino()) == (own.dev(), own.ino());
@@ -117,16 +117,17 @@ impl Named {
     }
 }
 
-/// Bytes that the user of this process can still put into the file system where `path` is, or would be.
+/// Returns the bytes that the user of this process can still write to the file system of `path`. The file
+/// itself need not exist.
 ///
 /// # Errors
-/// The system's; [`io::ErrorKind::NotFound`] if there is no such folder.
+/// Returns the system's error; [`io::ErrorKind::NotFound`] if the folder of `path` does not exist.
 pub fn free_bytes(path: &Path) -> io::Result<u64> {
     let found = rustix::fs::statvfs(folder_of(path))?;
     Ok(found.f_bavail.saturating_mul(found.f_frsize))
 }
 
-/// The folder in which the last part of a path is looked up.
+/// Returns the folder in which the last part of a path is looked up.
 pub(crate) fn folder_of(path: &Path) -> &Path {
     match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
@@ -134,12 +135,13 @@ pub(crate) fn folder_of(path: &Path) -> &Path {
     }
 }
 
-/// Opens a file that only this program makes and names, such as a lock or a record: never through a
+/// Opens a file that only this program creates and names, such as a lock or a record. Never follows a
 /// symbolic link.
 ///
 /// # Errors
-/// The system's; also if it is a link or no plain file. With `create`, which is for locks whose content is
-/// replaced, also if the file has a second name: it could be somebody's file.
+/// Returns the system's error, or another one if `path` is a symbolic link or no regular file. With `create`,
+/// which is for locks whose content is replaced, a file with a second hard link is refused, too: it could be
+/// another user's file.
 pub fn open_own(path: &Path, write: bool, create: bool) -> io::Result<File> {
     let mut options = File::options();
     options.read(true).write(write).create(create).mode(0o600).custom_flags(PLAIN);
@@ -159,10 +161,10 @@ pub fn open_own(path: &Path, write: bool, create: bool) -> io::Result<File> {
     Ok(file)
 }
 
-/// Takes the rights of group and others from a file that holds what hosts wrote. A file that has none, a
-/// device and anything else that is no plain file are left as they are.
+/// Takes the permissions of group and others from a file that holds data of hosts. Leaves devices and
+/// everything else that is no regular file as they are.
 ///
-/// A failure is an event and no error: the file was as open before, and its data is needed.
+/// A failure is reported as an event and not returned: the file was as open before, and its data is needed.
 pub fn narrow(file: &File, path: &Path) {
     let Ok(found) = file.metadata() else { return };
     let mode = found.permissions().mode() & 0o7777;
@@ -183,62 +185,75 @@ pub fn narrow(file: &File, path: &Path) {
     }
 }
 
-/// A symbolic link that is not followed.
+/// A symbolic link that is not followed, because another user could replace it.
 #[derive(Debug, thiserror::Error)]
-#[error(
-    "{link:?} is a symbolic link that another user could replace: {why} {folder:?} (owner {owner}, mode {mode:04o})"
-)]
+#[error("{link:?} is a symbolic link that another user could replace: {why}")]
 pub struct UntrustedLink {
     link: PathBuf,
-    folder: PathBuf,
-    owner: u32,
-    mode: u32,
-    why: &'static str,
+    why: Untrusted,
+}
+
+/// Why a symbolic link is not trusted.
+#[derive(Debug, thiserror::Error)]
+enum Untrusted {
+    #[error("it belongs to user {owner}")]
+    Link { owner: u32 },
+    #[error("its folder {folder:?} belongs to user {owner}")]
+    Owner { folder: PathBuf, owner: u32 },
+    #[error("group or others may write to its folder {folder:?} (mode {mode:04o})")]
+    Mode { folder: PathBuf, mode: u32 },
 }
 
 impl UntrustedLink {
-    /// The one inside of an error, if that is what it is about.
+    /// Returns the `UntrustedLink` inside of `error`, if there is one.
     #[must_use]
     pub fn of(error: &io::Error) -> Option<&Self> {
         error.get_ref()?.downcast_ref()
     }
 
-    /// The command that makes the link acceptable, or what to do instead.
+    /// Returns what the administrator can do so that the file is opened.
     #[must_use]
     pub fn remedy(&self) -> String {
-        format!(
-            "name the file that the link leads to; or, if only you should write there, \
-             chmod go-w {}",
-            self.folder.display()
-        )
+        let or = match &self.why {
+            Untrusted::Link { .. } => {
+                format!("make the link anew as the user who serves: {}", self.link.display())
+            }
+            Untrusted::Owner { folder, .. } => {
+                format!("make the user who serves the owner of {}", folder.display())
+            }
+            Untrusted::Mode { folder, .. } => {
+                format!("if only its owner should write there, chmod go-w {}", folder.display())
+            }
+        };
+        format!("name the file that the link leads to; or {or}")
     }
 }
 
-/// The path that a link leads to, if nobody else can have put it there. A link that leads to a block device
-/// may lie in a folder that others write to: its owner counts, as for fs.protected_symlinks of the kernel.
+/// Returns the path that a link leads to. Fails if another user could have put the link there. A link to a
+/// block device may lie in a folder that others write to: its owner counts, as for the kernel's
+/// fs.protected_symlinks.
 fn follow(link: &Path, leads_to_device: bool) -> io::Result<PathBuf> {
     let folder = folder_of(link);
-    // Owner and destination are of the same link, though another may take its name meanwhile.
+    // Read owner and destination through one descriptor: another link may take the name in between.
     let opened =
         File::options().read(true).custom_flags(libc::O_PATH | libc::O_NOFOLLOW).open(link)?;
     let (found, around) = (opened.metadata()?, std::fs::metadata(folder)?);
     let why = if !is_ours(&found) {
-        "it belongs to another user, in"
+        Untrusted::Link { owner: found.uid() }
     } else if leads_to_device {
         return destination(&opened, folder);
     } else if !is_ours(&around) {
-        "its folder belongs to another user:"
+        Untrusted::Owner { folder: folder.to_owned(), owner: around.uid() }
     } else if around.mode() & 0o022 != 0 {
-        "group or others may write to its folder"
+        Untrusted::Mode { folder: folder.to_owned(), mode: around.mode() & 0o7777 }
     } else {
         return destination(&opened, folder);
     };
-    let (link, folder) = (link.to_owned(), folder.to_owned());
-    let (owner, mode) = (around.uid(), around.mode() & 0o7777);
-    Err(io::Error::other(UntrustedLink { link, folder, owner, mode, why }))
+    Err(io::Error::other(UntrustedLink { link: link.to_owned(), why }))
 }
 
-/// The path that an open link in this folder leads to. Fails if it is no link any more.
+/// Returns the path that an open link in this folder leads to. Fails if the opened file is no link, because
+/// another file took its name.
 fn destination(link: &File, folder: &Path) -> io::Result<PathBuf> {
     let to = rustix::fs::readlinkat(link, "", Vec::new())?;
     Ok(folder.join(OsStr::from_bytes(to.as_bytes())))
@@ -250,17 +265,17 @@ pub fn is_ours(found: &Metadata) -> bool {
     [0, rustix::process::geteuid().as_raw()].contains(&found.uid())
 }
 
-/// Has later calls wait again, which opening must not: a pipe would have held it up.
+/// Clears O_NONBLOCK, so that later calls wait. Only the opening needs the flag: a pipe would block it.
 fn wait_in_calls(file: &File) -> io::Result<()> {
     let flags = fcntl_getfl(file)?;
     Ok(fcntl_setfl(file, flags - OFlags::NONBLOCK)?)
 }
 
-/// The rights of group and others in a mode.
+/// The permission bits of group and others.
 const OF_OTHERS: u32 = 0o077;
-/// Links are not followed, and pipes not waited for.
+/// Open flags: do not follow a link, and do not wait for the other end of a pipe.
 const PLAIN: i32 = libc::O_NOFOLLOW | libc::O_NONBLOCK;
-/// The kernel follows the same number of links (path_resolution(7)).
+/// The most links that are followed; the kernel has the same limit (path_resolution(7)).
 const MOST_LINKS: usize = 40;
 
 #[cfg(test)]
@@ -314,7 +329,7 @@ mod tests {
         assert!(READ.open(&ours.path().join("round")).is_err(), "a loop has an end");
     }
 
-    /// fs.protected_symlinks would follow neither, if the folder is sticky.
+    /// The kernel's fs.protected_symlinks refuses such a link in a sticky folder only.
     #[test]
     fn a_link_of_another_user_is_not_followed_though_it_leads_to_a_block_device() {
         let is_device = |found: fs::DirEntry| {
@@ -335,7 +350,10 @@ mod tests {
             symlink(&device, &link).expect("linked");
             assert!(READ.open(&link).is_ok(), "a link of root");
             lchown(&link, Some(65_534), None).expect("given away");
-            assert!(UntrustedLink::of(&READ.open(&link).expect_err("refused")).is_some());
+            let error = READ.open(&link).expect_err("refused");
+            let refused = UntrustedLink::of(&error).expect("as a link");
+            assert!(error.to_string().contains("it belongs to user 65534"), "{error}");
+            assert!(refused.remedy().contains("make the link anew"), "{}", refused.remedy());
         }
     }
 
