@@ -9,9 +9,9 @@ use super::{
 use crate::{Completion, Nexus, access::Answer};
 
 impl BlockUnit {
-    /// Ejects or loads the medium. There is no motor: a stop makes all that was written stable,
-    /// and the unit stays ready; a power condition is taken and changes nothing. The stop of an initiator
-    /// beside a claim flushes nothing, since the flush would end the owner's epoch in the middle.
+    /// Ejects or loads the medium. Others cannot eject it from the owner of a claim. There is no motor: a stop makes earlier writes stable, and the unit stays
+    /// ready; a power condition is accepted and changes nothing. A stop by an initiator that is not the claim's
+    /// owner flushes nothing, since the flush would end the owner's epoch in the middle.
     pub(super) fn start_stop<'a>(
         &'a self,
         nexus: &Nexus,
@@ -26,6 +26,10 @@ impl BlockUnit {
                 return Err(Sense::invalid_bit_in_cdb(4, 1).into());
             }
             self.medium.check_free()?;
+            // Without the medium, the owner could not send what only its log holds.
+            if !asked.start && self.has_another_owner(nexus.number) {
+                return Err(Sense::MEDIUM_REMOVAL_PREVENTED.into());
+            }
         }
         if asked.start {
             if asked.load_eject && self.medium.set_present(true) {

@@ -19,7 +19,7 @@ use crate::{
     sense::Failure,
 };
 
-/// A read beside a claim, of a volume that has one version of each block.
+/// A read by an initiator that is not the claim's owner, of a volume that has one version of each block.
 struct Beside<'a> {
     ownership: &'a Ownership,
     changes: u64,
@@ -51,7 +51,7 @@ impl BlockUnit {
         }
         let has_cache = work.geometry.volatile_cache && !work.geometry.read_only;
         let version = match self.version_for(work.nexus, &work.geometry) {
-            // Before anything else: a flush for FUA would end the epoch of the owner in the middle.
+            // Decide this first: a flush for FUA would end the owner's epoch in the middle.
             Version::Newest if transfer.fua && has_cache => Version::Stable,
             version => version,
         };
@@ -105,9 +105,9 @@ impl BlockUnit {
         }))
     }
 
-    /// When a write must be stable: at once with FUA, or if the write cache is turned off (WCE=0). A WCE of 0
-    /// that was saved before the unit had epochs does not hold for the owner of a claim, each of whose writes
-    /// would be an epoch.
+    /// Returns whether a write must be stable when it is answered: with FUA, or if the write cache is turned off
+    /// (WCE=0). A WCE of 0 that was saved before the unit had epochs has no effect while the unit is claimed: each
+    /// write of the owner would be an epoch of its own.
     pub(super) fn durability(&self, fua: bool, geometry: &Geometry) -> Durability {
         let is_claimed = || self.ownership.as_ref().is_some_and(Ownership::is_held);
         let is_off = self.modes.current().write_through;
@@ -189,7 +189,7 @@ impl BlockUnit {
                 let beside = beside.map_err(|failure| taking_with(taken, failure))?;
                 let verify = async move {
                     let verified = access::verify(&*self.volume, extent, against, version).await;
-                    // Blocks of two epochs are no miscompare.
+                    // A difference between blocks of two epochs is no miscompare.
                     beside.map_or(Ok(()), |beside| beside.end())?;
                     verified
                 };
@@ -199,7 +199,7 @@ impl BlockUnit {
         })
     }
 
-    /// Begins to read beside the claim of another nexus. `None`: what is read cannot be half an epoch.
+    /// Begins a read beside the claim of another nexus. Returns `None` if the read cannot return half an epoch.
     fn begin_read_beside(
         &self,
         nexus: u64,
@@ -227,7 +227,7 @@ impl BlockUnit {
         Ok(finished(self.flush_as(nexus.number), 0, work.turn))
     }
 
-    /// Makes stable what was written before the call. A flush of the claim's owner ends its epoch.
+    /// Makes earlier writes stable. A flush of the claim's owner ends its epoch.
     pub(super) fn flush_as(
         &self,
         nexus: u64,
@@ -246,12 +246,16 @@ impl BlockUnit {
     /// Returns true if the open epoch belongs to a claim of another nexus, so that a flush would end it in
     /// the middle. Writes of this nexus are stable: they were flushed before the claim was granted.
     pub(super) fn is_anothers_epoch(&self, nexus: u64, geometry: &Geometry) -> bool {
-        geometry.epoch_blocks > 0
-            && self.ownership.as_ref().is_some_and(|ownership| ownership.is_beside(nexus))
+        geometry.epoch_blocks > 0 && self.has_another_owner(nexus)
     }
 
-    /// The version of the blocks that this nexus reads. Half an epoch of another is no consistent prefix
-    /// of what the hosts of its owner wrote.
+    /// Returns true if another nexus is the exclusive writer of the unit.
+    pub(super) fn has_another_owner(&self, nexus: u64) -> bool {
+        self.ownership.as_ref().is_some_and(|ownership| ownership.is_beside(nexus))
+    }
+
+    /// Returns the version of the blocks that this nexus reads. Half an epoch of another nexus is no consistent
+    /// prefix of the writes of its hosts.
     fn version_for(&self, nexus: u64, geometry: &Geometry) -> Version {
         match self.is_anothers_epoch(nexus, geometry) {
             true => Version::Flushed,

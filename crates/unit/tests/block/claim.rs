@@ -337,7 +337,7 @@ fn readers_beside_a_claim_get_the_last_flushed_epoch_and_end_none() {
     assert_eq!(ask(&host, &host.nexus, ClaimAction::Claim, &claim(1, 10, &[])), None);
     assert_eq!(calls(&host.nexus, Command::read(3, 2)), [Call::Read(3, 2)]);
     let flushed = [Call::ReadFlushed(3, 2)];
-    // With the owner there, and when it is gone; FUA flushes nothing, since the flush would end an epoch.
+    // While the owner is there, and when it is gone. FUA flushes nothing, since the flush would end an epoch.
     for is_gone in [false, true] {
         if is_gone {
             host.unit.nexus_closed(&host.nexus);
@@ -356,7 +356,7 @@ fn readers_beside_a_claim_get_the_last_flushed_epoch_and_end_none() {
         assert_eq!(select_as(&host, &other, &protected(false)), None, "back");
         assert_eq!(host.asked(), []);
     }
-    // Its next flush would change what the token stands for, without a write that voids it.
+    // The owner's next flush would change the data that the token represents, without a write that voids it.
     let ranges = vec![TokenRange { lba: 0, blocks: 8 }];
     let list = PopulateToken { timeout_s: 0, rod_type: None, ranges }.to_bytes();
     let length = list.len() as u32;
@@ -368,7 +368,7 @@ fn readers_beside_a_claim_get_the_last_flushed_epoch_and_end_none() {
     assert_eq!(calls(&other, STOP), [Call::Flush], "nobody owns an epoch any more");
 }
 
-/// Whoever has lost the claim must not end an epoch of the present owner, nor write-protect the unit.
+/// A session that has lost the claim must neither end an epoch of the present owner nor write-protect the unit.
 #[test]
 fn a_fenced_session_neither_flushes_by_a_stop_nor_changes_mode_parameters() {
     let store = Arc::new(MemoryStore::default());
@@ -381,13 +381,26 @@ fn a_fenced_session_neither_flushes_by_a_stop_nor_changes_mode_parameters() {
     assert_eq!(host.send(&STOP.encode(), &[]).sense, fenced);
     assert_eq!(select_as(&host, &host.nexus, &protected(true)), fenced);
     assert_eq!(host.asked(), []);
-    // Its owner may do both.
+    // The present owner may do both.
     assert_eq!(host.send_as(&later, &STOP.encode(), &[]).status, Status::Good);
     assert_eq!(select_as(&host, &later, &protected(true)), None);
     assert_eq!(host.asked(), [Call::Flush, Call::Flush]);
 }
 
-/// A unit may have been given a cache with epochs after a host had turned its write cache off.
+#[test]
+fn nobody_else_ejects_a_medium_from_the_owner_of_a_claim() {
+    let store = Arc::new(MemoryStore::default());
+    let removable = Settings { removable: true, ..Settings::default() };
+    let host = Host::with_store_and_settings(geometry(), removable, &store);
+    let other = host.other(2);
+    let eject = Command::StartStop(StartStop { load_eject: true, ..STOPPING }).encode();
+    assert_eq!(ask(&host, &host.nexus, ClaimAction::Claim, &claim(1, 10, &[])), None);
+    assert_eq!(host.send_as(&other, &eject, &[]).sense, Some(Sense::MEDIUM_REMOVAL_PREVENTED));
+    assert_eq!(write_as(&host, &host.nexus), None, "the medium is still there");
+    assert_eq!(host.send(&eject, &[]).status, Status::Good);
+}
+
+/// A host may have turned the write cache off before the unit got a cache with epochs.
 #[test]
 fn with_a_saved_wce_of_0_the_writes_of_an_owner_are_no_epochs_of_their_own() {
     let store = Arc::new(MemoryStore::default());
@@ -403,7 +416,7 @@ fn with_a_saved_wce_of_0_the_writes_of_an_owner_are_no_epochs_of_their_own() {
     assert_eq!(wrote(&host), [Call::Write(0, 512, Durability::Stable)], "a host may rely on it");
     assert_eq!(ask(&host, &host.nexus, ClaimAction::Claim, &claim(1, 10, &[])), None);
     assert_eq!(wrote(&host), [Call::Write(0, 512, Durability::Volatile)]);
-    // A gateway asks before it claims whether it has to flush.
+    // Before it claims, a gateway asks whether it has to flush.
     let asked = Command::ModeSense(ModeSense {
         ten: false,
         long_lba: false,
@@ -425,13 +438,14 @@ fn with_a_saved_wce_of_0_the_writes_of_an_owner_are_no_epochs_of_their_own() {
     assert_eq!(wrote(&host), [Call::Write(0, 512, Durability::Volatile)], "the host took it back");
 }
 
-const STOP: Command = Command::StartStop(StartStop {
+const STOPPING: StartStop = StartStop {
     immediate: false,
     power_condition: 0,
     no_flush: false,
     load_eject: false,
     start: false,
-});
+};
+const STOP: Command = Command::StartStop(STOPPING);
 
 fn no_write_cache() -> ModePage {
     Caching { write_cache: false, read_cache_disabled: false }.to_page()
@@ -453,7 +467,7 @@ fn with_descriptors() -> ModePage {
     .to_page()
 }
 
-/// The sense of a MODE SELECT that saves a page, without its field pointer.
+/// Returns the sense of a MODE SELECT that saves a page, without its field pointer.
 fn select_as(host: &Host, from: &Nexus, page: &ModePage) -> Option<Sense> {
     let pages = vec![page.clone()];
     let list = ModeParameters { pages, ..ModeParameters::default() }.to_bytes_6();
@@ -487,7 +501,7 @@ fn a_claim_whose_epoch_cannot_be_rolled_back_stays_in_force_and_can_be_dropped_l
         assert_eq!((read.status, host.asked()), (Status::Good, vec![Call::ReadFlushed(3, 2)]));
         let flush = host.send_as(&other, &Command::synchronize_cache().encode(), &[]);
         assert_eq!((flush.status, host.asked()), (Status::Good, vec![]), "it ends no epoch");
-        // The owner must not complete an epoch that was rolled back, or perhaps in part.
+        // The epoch was rolled back, perhaps in part: its owner must not complete it.
         let fenced = Some(Sense::CLAIM_FENCED);
         assert_eq!(write_as(&host, &host.nexus), fenced);
         assert_eq!(host.send(&Command::synchronize_cache().encode(), &[]).sense, fenced);
@@ -502,7 +516,7 @@ fn a_claim_whose_epoch_cannot_be_rolled_back_stays_in_force_and_can_be_dropped_l
     }
 }
 
-/// A volume without epochs is a consistent prefix only from a flush of the owner until its next write.
+/// A volume without epochs holds a consistent prefix only from a flush of the owner until its next write.
 #[test]
 fn readers_beside_a_claim_are_refused_where_a_volume_without_epochs_has_half_of_one() {
     let store = Arc::new(MemoryStore::default());
@@ -533,14 +547,14 @@ fn readers_beside_a_claim_are_refused_where_a_volume_without_epochs_has_half_of_
     assert_eq!(write_as(&host, &host.nexus), None);
     host.good(&STOP, &[]);
     assert_eq!(read_as(&other, &host), good, "the owner's stop is a flush");
-    // A write past the owner's log, after which no flush need come.
+    // The gateway writes this past its log (FUA), so no flush need follow.
     host.good(&Command::write(0, 1, true), &pattern(1, 1));
     assert_eq!(read_as(&other, &host), good);
-    // The owner is gone in the middle of a round: nobody else can end it.
+    // The owner is lost in the middle of a destage round: nobody else can end the round.
     assert_eq!(write_as(&host, &host.nexus), None);
     host.unit.nexus_closed(&host.nexus);
     assert_eq!(read_as(&other, &host), refused);
-    // It comes back with dirty data, which is not there yet; after a restart of the unit, too.
+    // The owner comes back with dirty data that the unit does not have yet; then again after a restart of the unit.
     let back = host.other(3);
     assert_eq!(ask(&host, &back, ClaimAction::Claim, &dirty(1, 10, &[])), None);
     assert_eq!(read_as(&other, &host), busy);
@@ -550,10 +564,10 @@ fn readers_beside_a_claim_are_refused_where_a_volume_without_epochs_has_half_of_
     assert_eq!(read_as(&other, &host), refused, "it is not known what was sent");
     assert_eq!(ask(&host, &host.nexus, ClaimAction::Claim, &dirty(1, 10, &[])), None);
     assert_eq!(read_as(&other, &host), busy);
-    // A log with nothing in it: the volume has all there is.
+    // The owner's log is empty, so the volume has all data.
     assert_eq!(ask(&host, &host.nexus, ClaimAction::Claim, &claim(1, 10, &[])), None);
     assert_eq!(read_as(&other, &host), good);
-    // The operator gives up what the owner still has.
+    // The operator gives up the data that only the owner's log has.
     assert_eq!(write_as(&host, &host.nexus), None);
     host.unit.nexus_closed(&host.nexus);
     assert_eq!(read_as(&other, &host), refused);
@@ -561,7 +575,7 @@ fn readers_beside_a_claim_are_refused_where_a_volume_without_epochs_has_half_of_
     assert_eq!(read_as(&other, &host), good);
 }
 
-/// The bar at the begin of a command does not know what the owner does during it.
+/// The check at the beginning of a command cannot know what the owner does during the command.
 #[tokio::test(start_paused = true)]
 async fn a_verify_during_which_a_round_begins_is_busy_where_a_volume_has_no_epochs() {
     let read = Duration::from_secs(1);
@@ -598,7 +612,7 @@ async fn a_verify_during_which_a_round_begins_is_busy_where_a_volume_has_no_epoc
     assert_eq!(send(&other, verify, vec![]).await.status, Status::Good);
 }
 
-/// Where each write is at the volume before it is answered, every moment is a prefix.
+/// A cache that writes through answers a write after the volume has it: every moment is a consistent prefix.
 #[test]
 fn readers_beside_the_claim_of_a_cache_that_writes_through_are_not_refused() {
     let store = Arc::new(MemoryStore::default());
@@ -627,7 +641,7 @@ pub fn now<T>(future: impl Future<Output = T>) -> T {
     }
 }
 
-/// K3: the confirmed number is stable before it is answered, and only its owner raises it.
+/// K3: a confirmed number is stable before its ADVANCE is answered, and only the claim's owner raises it.
 #[test]
 fn a_confirmed_number_outlasts_a_restart_and_is_raised_by_the_holder_alone() {
     let store = Arc::new(MemoryStore::default());
