@@ -1,4 +1,4 @@
-//! Stable memory, and the mapped file that serves as one.
+//! The stable memory of an NVRAM, and the mapped file that implements it.
 
 use std::{
     fs::{File, TryLockError},
@@ -11,64 +11,58 @@ use std::{
     },
 };
 
-use volume::{Change, OpenNamed, narrow};
+use volume::{Change, Named, OpenNamed, narrow};
 
 use super::layout::{HEADER_BYTES, MAGIC, length_for};
 use crate::{log::BLOCK_BYTES, mapping::Mapping};
 
-/// A small memory that keeps its bytes over the failures it is bought for.
+/// A small memory that survives the failures that [`crate::NvramSurvives`] declares.
 ///
-/// Bytes become stable in the order in which they are written, at once: what survives is always
-/// everything up to some byte, until there is an [error](StableMemory::error).
+/// Bytes become stable at once, in the order in which they are written: a failure leaves all bytes up to some
+/// byte, and none behind it. This no longer holds after an [error](StableMemory::error).
 pub trait StableMemory: Send + 'static {
-    /// Its size in bytes. Never changes.
+    /// Returns the size in bytes, which never changes.
     fn len(&self) -> usize;
 
-    /// Fills `to` with the bytes from `offset` on.
+    /// Fills `to` with the bytes that begin at `offset`.
     fn read(&self, offset: usize, to: &mut [u8]);
 
-    /// Replaces the bytes from `offset` on.
+    /// Replaces the bytes that begin at `offset`.
     fn write(&mut self, offset: usize, from: &[u8]);
 
-    /// Why it could not make bytes stable, once that has happened, for good: what was written before
-    /// that write is stable, of that write perhaps some bytes. Nothing is written to it any more.
+    /// Returns why a write could not be made stable, if that has happened. The error is final: earlier writes are
+    /// stable, and of the failed write perhaps some bytes. The caller writes nothing after it.
     fn error(&self) -> Option<&io::Error> {
         None
     }
 
-    /// True if it has no bytes.
+    /// Returns true if the memory has no bytes.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
 }
 
-/// A file mapped into memory. Survives the end of the process, however it ends. Survives a power
-/// failure where the file lies on storage that does, if it is [synced](MappedFile::synced).
+/// A file mapped into memory. Its content survives the end of the process, however it ends. It survives a power
+/// failure if it is [synced](MappedFile::synced) and its storage survives one.
 pub struct MappedFile {
     map: Mapping,
-    /// Each write is brought to where the file lies.
+    /// Each write is synced to the storage of the file.
     is_synced: bool,
     error: Arc<OnceLock<io::Error>>,
-    /// Held for its lock.
+    /// Kept open because it holds the file lock.
     file: File,
 }
 
 impl MappedFile {
-    /// Opens or creates the file with room for `nvram_bytes` of slots, and locks it. Other users lose
-    /// their rights to it.
+    /// Opens or creates the file with room for `nvram_bytes` of slots, and locks it. Removes the access rights of
+    /// other users.
     ///
     /// # Errors
-    /// As the system says; also if another process has it, or its size is that of other settings. A file
-    /// that was made here and could not be filled is removed again.
+    /// Errors of the system; also if another process has the file open, or if its size does not match
+    /// `nvram_bytes`. A new file that cannot be filled is removed again.
     pub fn open(path: &Path, nvram_bytes: u64) -> io::Result<Self> {
         let length = length_for(nvram_bytes / BLOCK_BYTES as u64);
-        let mut named = OpenNamed { write: true, create: true, exclusive: true }.open(path)?;
-        named.file.try_lock().map_err(|error| match error {
-            TryLockError::Error(error) => error,
-            TryLockError::WouldBlock => {
-                io::Error::new(io::ErrorKind::ResourceBusy, "another process has it open")
-            }
-        })?;
+        let mut named = locked(path, true)?;
         narrow(&named.file, path);
         let metadata = named.file.metadata()?;
         let found = metadata.len();
@@ -77,19 +71,15 @@ impl MappedFile {
                 .and_then(|()| fill(&mut named.file, length))
                 .and_then(|()| settle(&named.file, &named.path));
             if let Err(error) = filled {
-                // The file held only zeros. It gets its former size, so that it does not fill the disk.
+                // The file held only zeros. Restore its former size, so that it does not fill the disk.
                 let _ = named.file.set_len(found);
                 named.take_back();
                 return Err(error);
             }
         } else if found != length {
-            let message = format!(
-                "it has {found} bytes, but {nvram_bytes} bytes of NVRAM need {length}; stop \
-                 cleanly with the former setting and remove the file to change it"
-            );
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
+            return Err(other_length(found, nvram_bytes));
         } else if let Err(error) = settle(&named.file, &named.path) {
-            // Its folder may not be readable for us, and the file was usable before.
+            // No reason to fail: the file was usable before, and this process may not be able to read its folder.
             tracing::warn!(
                 path = %path.display(), %error,
                 "the NVRAM file or its folder cannot be synced: if the file was made a moment ago, a power \
@@ -100,26 +90,49 @@ impl MappedFile {
         Ok(Self { map, is_synced: false, error: Arc::default(), file: named.file })
     }
 
+    /// Opens and locks an existing file to see what it holds. Changes neither its content nor its access rights.
+    /// Returns `None` if the file is missing, empty, or too short and full of zeros: [`open`](Self::open) would
+    /// create or fill it.
+    ///
+    /// # Errors
+    /// As for [`open`](Self::open).
+    pub fn inspect(path: &Path, nvram_bytes: u64) -> io::Result<Option<Self>> {
+        let mut named = match locked(path, false) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            named => named?,
+        };
+        let found = named.file.metadata()?.len();
+        let length = length_for(nvram_bytes / BLOCK_BYTES as u64);
+        if found < length && is_zeros(&mut named.file)? {
+            return Ok(None);
+        }
+        if found != length {
+            return Err(other_length(found, nvram_bytes));
+        }
+        let map = Mapping::new(&named.file)?;
+        Ok(Some(Self { map, is_synced: false, error: Arc::default(), file: named.file }))
+    }
+
     /// Checks that a missing file could be created with `nvram_bytes` of slots. Changes nothing.
     ///
     /// # Errors
-    /// [`io::ErrorKind::NotFound`] without its folder, [`io::ErrorKind::StorageFull`] without room.
+    /// [`io::ErrorKind::NotFound`]: the folder is missing; [`io::ErrorKind::StorageFull`]: the file system has no room.
     pub fn can_be_made(path: &Path, nvram_bytes: u64) -> io::Result<()> {
         check_room(path, 0, length_for(nvram_bytes / BLOCK_BYTES as u64))
     }
 
-    /// The same for memory that is to survive a power failure: what is in it, and each write from now on
-    /// before the next, is brought to where the file lies (msync(2)). On persistent memory (DAX) that is
-    /// out of the processor's caches; on tmpfs it is nothing.
+    /// Prepares the memory to survive a power failure: syncs its content to storage (msync(2)), and from now on
+    /// each write before the next one. On persistent memory (DAX) this flushes the processor's caches; on tmpfs it
+    /// does nothing.
     ///
-    /// The content counts only after that. The kernel marks a page as clean even if an earlier process failed
-    /// to write it to storage, and reads still return its bytes. So every page is written again.
+    /// The content is stable only after this call. The kernel marks a page as clean even if an earlier process
+    /// failed to write it to storage, and reads still return its bytes. So every page is written again.
     ///
     /// # Errors
-    /// As the system says.
+    /// Errors of the system; also if a page of the file cannot be used.
     pub fn synced(mut self) -> io::Result<Self> {
         for byte in self.map.iter_mut().step_by(LEAST_PAGE) {
-            // The same byte, but the compiler is not to know.
+            // Store the same byte to make the page dirty. `black_box` keeps the compiler from removing the store.
             *byte = std::hint::black_box(*byte);
         }
         if self.map.has_failed() {
@@ -129,7 +142,7 @@ impl MappedFile {
         Ok(Self { is_synced: true, ..self })
     }
 
-    /// Notes that a page of the file could not be used, if that has happened.
+    /// Sets the error if a page of the file could not be used.
     fn note_failure(&self) {
         if self.map.has_failed() && self.error.set(unusable()).is_ok() {
             tracing::error!(
@@ -139,11 +152,10 @@ impl MappedFile {
         }
     }
 
-    /// Returns a watch that finds out, each time it is asked, whether the file is still intact under its
-    /// name.
+    /// Returns a watch that checks on each call whether the file is still intact under its name.
     ///
     /// # Errors
-    /// The system's.
+    /// Errors of the system.
     pub fn watch(&self, path: &Path) -> io::Result<NvramWatch> {
         let (file, length) = (self.file.try_clone()?, self.map.len() as u64);
         let path = std::path::absolute(path)?;
@@ -156,14 +168,14 @@ pub struct NvramWatch {
     file: File,
     path: PathBuf,
     length: u64,
-    /// The header that the first look found. An opening writes the header once.
+    /// The header as the first check found it. Each opening of the cache writes the header once.
     header: Option<[u8; HEADER_BYTES]>,
     error: Arc<OnceLock<io::Error>>,
 }
 
 impl NvramWatch {
-    /// Checks once. If something is wrong, the memory [fails](StableMemory::error) from now on, and the first
-    /// such call returns the reason.
+    /// Checks the file once. If something is wrong, the memory [fails](StableMemory::error) from now on. Only the
+    /// call that finds the fault returns the reason.
     pub fn look(&mut self) -> Option<String> {
         if self.error.get().is_some() {
             return None;
@@ -179,7 +191,7 @@ impl NvramWatch {
         let mut header = [0; HEADER_BYTES];
         let read = self.file.read_exact_at(&mut header, 0);
         if read.is_err() || !header.starts_with(MAGIC) {
-            // Not taken into use yet, or overwritten since.
+            // If no check has seen a header yet, the memory is not in use yet; otherwise the header was overwritten.
             return self.header.map(|_| "its content was overwritten".into());
         }
         let before = *self.header.get_or_insert(header);
@@ -187,7 +199,7 @@ impl NvramWatch {
     }
 }
 
-/// Fails if a file of `found` bytes cannot become one of `length`.
+/// Fails if the file system has no room to extend a file from `found` to `length` bytes.
 fn check_room(path: &Path, found: u64, length: u64) -> io::Result<()> {
     let (free, needed) = (volume::free_bytes(path)?, length.saturating_sub(found));
     if needed <= free {
@@ -197,8 +209,8 @@ fn check_room(path: &Path, found: u64, length: u64) -> io::Result<()> {
     Err(io::Error::new(io::ErrorKind::StorageFull, message))
 }
 
-/// Makes the size and the name of a file stable. This is done at every opening, since the process that made
-/// the file may have been killed before it did so.
+/// Makes the size and the name of a file stable. Every opening does this, since the process that made the file may
+/// have been killed before it did so.
 fn settle(file: &File, path: &Path) -> io::Result<()> {
     file.sync_all()?;
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
@@ -206,6 +218,27 @@ fn settle(file: &File, path: &Path) -> io::Result<()> {
 }
 
 /// Returns true if all bytes are zero: the file is new, or its creation was interrupted.
+/// Opens the file, creates it if it is missing and `create` is true, and locks it.
+fn locked(path: &Path, create: bool) -> io::Result<Named> {
+    let named = OpenNamed { write: true, create, exclusive: true }.open(path)?;
+    named.file.try_lock().map_err(|error| match error {
+        TryLockError::Error(error) => error,
+        TryLockError::WouldBlock => {
+            io::Error::new(io::ErrorKind::ResourceBusy, "another process has it open")
+        }
+    })?;
+    Ok(named)
+}
+
+fn other_length(found: u64, nvram_bytes: u64) -> io::Error {
+    let length = length_for(nvram_bytes / BLOCK_BYTES as u64);
+    let message = format!(
+        "it has {found} bytes, but {nvram_bytes} bytes of NVRAM need {length}; stop cleanly with the former \
+         setting and remove the file to change it"
+    );
+    io::Error::new(io::ErrorKind::InvalidInput, message)
+}
+
 fn is_zeros(file: &mut File) -> io::Result<bool> {
     let mut piece = [0; PIECE];
     file.rewind()?;
@@ -218,7 +251,7 @@ fn is_zeros(file: &mut File) -> io::Result<bool> {
     }
 }
 
-/// Real zeros, not a hole: a hole that cannot be filled later would kill the process.
+/// Fills the file with real zeros. In a hole, a later store could find the disk full: SIGBUS, and the NVRAM fails.
 fn fill(file: &mut File, length: u64) -> io::Result<()> {
     let zeros = [0; PIECE];
     let mut left = length;
@@ -231,9 +264,9 @@ fn fill(file: &mut File, length: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// Read or written at once.
+/// Bytes that are read or written at once.
 const PIECE: usize = 65536;
-/// No kernel has smaller pages.
+/// The smallest page size of any kernel.
 const LEAST_PAGE: usize = 4096;
 
 fn unusable() -> io::Error {
@@ -247,13 +280,13 @@ impl StableMemory for MappedFile {
 
     fn read(&self, offset: usize, to: &mut [u8]) {
         to.copy_from_slice(&self.map[offset..offset + to.len()]);
-        // A page that cannot be brought reads as zeros, which would be taken for slots that are free.
+        // Note a page that the kernel cannot load: it reads as zeros, which look like free slots.
         self.note_failure();
     }
 
     fn write(&mut self, offset: usize, from: &[u8]) {
         self.map[offset..offset + from.len()].copy_from_slice(from);
-        // Keeps the stores of one write before those of the next.
+        // The fence keeps the stores of one write before those of the next.
         fence(Ordering::SeqCst);
         self.note_failure();
         if self.is_synced

@@ -36,22 +36,22 @@ pub(crate) struct Held {
 /// What was in the memory when it was opened.
 #[derive(Debug, Eq, PartialEq)]
 pub(crate) enum Contents {
-    /// Nothing that anyone wrote: zeros, or a header that was never finished.
+    /// The memory was never in use: it has no header, or one that was never finished.
     Blank,
-    /// The memory belongs to this log. It has the acknowledged writes in serial order, the number of the
-    /// newest stable segment, and the number of the newest segment that was begun.
+    /// The memory belongs to this log. `held` has the acknowledged writes in serial order, `watermark` is the newest
+    /// stable segment, and `begun` is the newest segment that was begun.
     Ours { mark: u32, held: Vec<Held>, watermark: u64, begun: u64 },
-    /// The memory belongs to another log, and holds `held` acknowledged writes of it.
+    /// The memory belongs to another log, and holds `held` acknowledged writes of that log.
     Other { instance: InstanceId, held: usize },
     /// The memory has a format version that this program does not know.
     Version(u32),
-    /// The header is damaged and does not say which log the memory belongs to; the text says in which way.
+    /// The header is damaged and cannot say which log the memory belongs to; the text describes the damage.
     Damaged(String),
-    /// The memory belongs to this log, and slots of it are damaged; the text says in which way.
+    /// The memory belongs to this log, and some slots are damaged; the text describes the damage.
     DamagedSlots(String),
 }
 
-/// The log that has the memory in use; none if the memory is blank, or its header is damaged.
+/// Returns the log that uses the memory; `None` if the memory is blank or its header is damaged.
 pub(crate) fn owner(memory: &dyn StableMemory) -> Option<InstanceId> {
     let mut header = [0; HEADER_BYTES];
     if memory.len() < BLOCK_BYTES {
@@ -63,7 +63,7 @@ pub(crate) fn owner(memory: &dyn StableMemory) -> Option<InstanceId> {
     is_whole.then(|| InstanceId(array(&header, INSTANCE_AT)))
 }
 
-/// Number of the newest write that a memory holds of a log; 0 if it holds none. Changes nothing.
+/// Returns the number of the newest write of a log that the memory holds; 0 if it holds none. Changes nothing.
 pub(crate) fn newest_write(memory: &dyn StableMemory, instance: InstanceId) -> u64 {
     if owner(memory) != Some(instance) {
         return 0;
@@ -71,38 +71,39 @@ pub(crate) fn newest_write(memory: &dyn StableMemory, instance: InstanceId) -> u
     let mut header = [0; HEADER_BYTES];
     memory.read(0, &mut header);
     let slots = u32_at(&header, SLOTS_AT).min(slots_in(memory.len()));
-    let serials = (0..slots).filter_map(|index| {
-        let mut entry = [0; ENTRY_BYTES];
-        memory.read(entry_at(index), &mut entry);
-        is_whole(&entry).then(|| u64_at(&entry, ENTRY_SERIAL_AT))
+    let serials = (0..slots).filter_map(|index| match SlotHeader::read(memory, index) {
+        SlotHeader::Whole(entry) | SlotHeader::Mended(entry) => {
+            Some(u64_at(&entry, ENTRY_SERIAL_AT))
+        }
+        SlotHeader::Free | SlotHeader::Flipped | SlotHeader::Torn => None,
     });
     serials.max().unwrap_or(0)
 }
 
 /// The buffer over a stable memory.
 ///
-/// Once the memory has failed, nothing is written to it any more, so that what is stable of it is what was
-/// written up to some moment, as after any crash: a header then vouches for no data that did not get there, a
-/// slot is not freed before the newer one is there, and what is freed in vain is older than what the log has.
+/// Once the memory has failed, nothing more is written to it. Its stable content is then what was written up to
+/// some moment, as after any crash: no whole header has data that is not stable, no version of a slot was freed
+/// before the newer one was stable, and a version whose release was not stored is older than the log's.
 pub(crate) struct Buffer {
     memory: Box<dyn StableMemory>,
     slots: u32,
     free: Vec<u32>,
-    /// Which cell of each pair in [`CELLS_AT`] is written next.
+    /// The cell of each pair in [`CELLS_AT`] that is written next.
     next_cells: [usize; 2],
-    /// Headers that are damaged, each with what [`Buffer::mend`] writes in its place.
+    /// Slots with damaged headers, each with the header that [`Buffer::mend`] writes.
     mending: Vec<(u32, [u8; ENTRY_BYTES])>,
     sealing: Option<Sealing>,
 }
 
-/// How what is put into a buffer is sealed.
+/// The state for sealing the data of a buffer.
 struct Sealing {
     key: LogKey,
     instance: InstanceId,
-    /// Of this opening.
+    /// The salt of this opening.
     salt: Salt,
     sealer: Sealer,
-    /// Of all that was sealed in this opening.
+    /// Number of slots that were sealed in this opening.
     count: u64,
 }
 
@@ -164,14 +165,14 @@ impl Buffer {
             return Contents::Other { instance: found, held: held.len() };
         }
         let mark = u32_at(header, MARK_AT);
-        // One header may be torn: the one being written when the end came, never acknowledged.
+        // One header may be torn: the crash interrupted its write, so that write was never acknowledged.
         if count > 1 {
             return Contents::DamagedSlots(format!("{count} of its slots have damaged headers"));
         }
         if let Some(bad) = held.iter().find(|held| !self.data_is_whole(held.index)) {
             return Contents::DamagedSlots(format!("its data for slot {} is damaged", bad.slot));
         }
-        // Torn headers are cleared, or they would count beside the one that is torn next.
+        // Clear torn headers: otherwise they and the header that the next crash tears would count as damage.
         let void = damage.torn.iter().chain(&damage.unused);
         self.mending = void.map(|&index| (index, [0; ENTRY_BYTES])).collect();
         self.mending.extend(&damage.mended);
@@ -189,15 +190,15 @@ impl Buffer {
         Contents::Ours { mark, held, watermark, begun }
     }
 
-    /// Writes damaged headers anew, as [`Self::open`] has understood them.
+    /// Rewrites damaged headers as [`Self::open`] has decided.
     pub fn mend(&mut self) {
         for (index, entry) in std::mem::take(&mut self.mending) {
             self.write(entry_at(index), &entry);
         }
     }
 
-    /// Zeros the data of all slots, of which none may be in use: what an earlier log or opening had put
-    /// there may be in clear, or under a key that is to be forgotten.
+    /// Zeros the data of all slots, none of which may be in use. Data of an earlier log or opening may be in clear
+    /// text, or under a key that is to be forgotten.
     pub fn clear_data(&mut self) {
         for slot in 0..self.slots {
             let at = self.data_offset(slot);
@@ -234,23 +235,23 @@ impl Buffer {
         self.next_cells = [0; 2];
     }
 
-    /// Marks the memory blank: its log has stopped and has all that was acknowledged, and may be
+    /// Makes the memory blank. Call this when the log has stopped and no acknowledged data is missing if the log is
     /// replaced from now on.
     pub fn retire(&mut self) {
         self.write(0, &[0; HEADER_BYTES]);
     }
 
-    /// How many slots the buffer has when it is formatted.
+    /// Returns the number of slots that the buffer gets when it is formatted.
     pub fn most_slots(&self) -> u32 {
         slots_in(self.memory.len())
     }
 
-    /// How many slots the buffer has.
+    /// Returns the number of slots of the buffer.
     pub fn slots(&self) -> u32 {
         self.slots
     }
 
-    /// Whether what is put into it is stable.
+    /// Returns true if data that is put into the buffer is stable.
     pub fn is_sound(&self) -> bool {
         self.memory.error().is_none()
     }
@@ -311,7 +312,7 @@ impl Buffer {
         self.set_cell(WATERMARK, number);
     }
 
-    /// Notes the newest segment that is about to be written to the log.
+    /// Notes the newest segment that was begun. Call this before the segment is written to the log.
     pub fn note_begun(&mut self, number: u64) {
         self.set_cell(BEGUN, number);
     }
@@ -321,7 +322,7 @@ impl Buffer {
         put_u64(&mut cell, 0, number);
         let checksum = crc32c(&cell[..CELL_CHECKSUM_AT]);
         put_u32(&mut cell, CELL_CHECKSUM_AT, !checksum);
-        // In turn: a torn cell leaves the other, which is one segment behind.
+        // Write the cells in turn: if one is torn, the other is only one segment behind.
         self.write(CELLS_AT[pair][self.next_cells[pair]], &cell);
         self.next_cells[pair] ^= 1;
     }
@@ -351,7 +352,7 @@ impl Buffer {
         }
     }
 
-    /// The number that a pair of cells holds, and which of the two is written next.
+    /// Returns the number that a pair of cells holds, and the index of the cell that is written next.
     fn pair(&self, pair: usize) -> (u64, usize) {
         let cells = CELLS_AT[pair].map(|at| {
             let mut cell = [0; CELL_BYTES];
@@ -362,28 +363,26 @@ impl Buffer {
         if cells[0] >= cells[1] { (cells[0], 1) } else { (cells[1], 0) }
     }
 
-    /// The slots in use in serial order, and the headers that are damaged.
+    /// Returns the slots in use, in serial order, and the damaged headers.
     fn held(&self) -> (Vec<Held>, Damage) {
         let (mut held, mut damage) = (Vec::new(), Damage::default());
         for index in 0..self.slots {
-            let mut entry = [0; ENTRY_BYTES];
-            self.memory.read(entry_at(index), &mut entry);
-            let set: u32 = entry.iter().map(|byte| byte.count_ones()).sum();
-            if set == 0 {
-                continue;
-            }
-            if !is_whole(&entry) {
-                if set <= MOST_FLIPPED {
+            let entry = match SlotHeader::read(&*self.memory, index) {
+                SlotHeader::Free => continue,
+                SlotHeader::Flipped => {
                     damage.unused.push(index);
                     continue;
                 }
-                let Some(mended) = mended(entry) else {
+                SlotHeader::Torn => {
                     damage.torn.push(index);
                     continue;
-                };
-                entry = mended;
-                damage.mended.push((index, mended));
-            }
+                }
+                SlotHeader::Mended(entry) => {
+                    damage.mended.push((index, entry));
+                    entry
+                }
+                SlotHeader::Whole(entry) => entry,
+            };
             held.push(Held {
                 index,
                 serial: u64_at(&entry, ENTRY_SERIAL_AT),
@@ -402,7 +401,7 @@ impl Buffer {
         crc32c(&data) == u32_at(&entry, ENTRY_DATA_CHECKSUM_AT)
     }
 
-    /// The header of a slot, mended if one bit of it has flipped.
+    /// Returns the header of a slot, mended if one bit of it has flipped.
     fn entry(&self, index: u32) -> [u8; ENTRY_BYTES] {
         let mut entry = [0; ENTRY_BYTES];
         self.memory.read(entry_at(index), &mut entry);
@@ -414,23 +413,50 @@ impl Buffer {
     }
 }
 
-/// Headers of slots that are neither whole nor zeros.
+/// Slots whose headers are neither whole nor all zeros.
 #[derive(Default)]
 struct Damage {
-    /// They held nothing: so few bits are set that they are flipped zeros.
+    /// Slots that were free: so few bits of the header are set that they are flipped zeros.
     unused: Vec<u32>,
-    /// One bit had flipped; what they were.
+    /// Slots whose header had one flipped bit, each with the mended header.
     mended: Vec<(u32, [u8; ENTRY_BYTES])>,
-    /// They were being written, or are damaged beyond that.
+    /// Slots whose header was being written at the crash, or is damaged beyond repair.
     torn: Vec<u32>,
+}
+
+/// A slot header as it was found in the memory.
+enum SlotHeader {
+    /// All zeros.
+    Free,
+    /// The slot was free, and some zeros of its header have flipped.
+    Flipped,
+    Whole([u8; ENTRY_BYTES]),
+    /// One bit had flipped; this is the header before that.
+    Mended([u8; ENTRY_BYTES]),
+    /// The header was being written at a crash, or is damaged beyond repair.
+    Torn,
+}
+
+impl SlotHeader {
+    fn read(memory: &dyn StableMemory, index: u32) -> Self {
+        let mut entry = [0; ENTRY_BYTES];
+        memory.read(entry_at(index), &mut entry);
+        let set: u32 = entry.iter().map(|byte| byte.count_ones()).sum();
+        match set {
+            0 => Self::Free,
+            _ if is_whole(&entry) => Self::Whole(entry),
+            set if set <= MOST_FLIPPED => Self::Flipped,
+            _ => mended(entry).map_or(Self::Torn, Self::Mended),
+        }
+    }
 }
 
 fn is_whole(entry: &[u8; ENTRY_BYTES]) -> bool {
     u32_at(entry, ENTRY_CHECKSUM_AT) == crc32c(&entry[..ENTRY_CHECKSUM_AT])
 }
 
-/// The header with one bit flipped back, if that makes it whole. No other header is within one bit: the
-/// distance of CRC32C at this length is 6.
+/// Returns the header with one bit flipped back, if that makes it whole. Only one bit can: CRC32C has Hamming
+/// distance 6 at this length.
 fn mended(mut entry: [u8; ENTRY_BYTES]) -> Option<[u8; ENTRY_BYTES]> {
     (0..ENTRY_BYTES * 8).find_map(|bit| {
         entry[bit / 8] ^= 1 << (bit % 8);
@@ -591,7 +617,7 @@ mod tests {
         assert!(matches!(reopen(bytes).1, Contents::DamagedSlots(_)));
     }
 
-    /// K5: the flipped bits counted as torn headers, and two of them refused the memory.
+    /// Regression: flipped bits counted as torn headers, and with two such headers the memory was refused.
     #[test]
     fn flipped_bits_in_headers_that_hold_nothing_refuse_nothing() {
         let mut buffer = sample();
@@ -613,11 +639,14 @@ mod tests {
     #[test]
     fn a_flipped_bit_in_a_header_that_holds_a_write_loses_nothing() {
         let clean = dump(&sample());
+        let newest = newest_write(&Plain(clean.clone()), INSTANCE);
+        assert!(newest > 0);
         for bit in 0..ENTRY_BYTES * 8 {
             let mut bytes = clean.clone();
             for index in 0..3 {
                 bytes[entry_at(index) + bit / 8] ^= 1 << (bit % 8);
             }
+            assert_eq!(newest_write(&Plain(bytes.clone()), INSTANCE), newest, "{bit}");
             let (mut buffer, contents) = reopen(bytes);
             assert!(matches!(contents, Contents::Ours { held, .. } if held.len() == 3), "{bit}");
             buffer.mend();
