@@ -7,7 +7,7 @@ use anyhow::{Result, bail, ensure};
 
 use crate::process::{self, Finished};
 
-/// Compiling cargo-deny takes minutes on two cores; it is kept in cargo's own folder afterwards.
+/// Compiling cargo-deny takes minutes on two cores. Cargo keeps the program in its own folder afterwards.
 const INSTALL_LIMIT: Duration = Duration::from_secs(900);
 
 /// A check reads the lock file and, for advisories, fetches a small repository.
@@ -62,10 +62,12 @@ fn install() -> Result<()> {
         return Ok(());
     }
     println!(
-        "cargo-deny is not installed: `cargo install cargo-deny --locked` (some minutes, once)"
+        "cargo-deny is not installed: `cargo install cargo-deny --locked --debug` (some minutes, once)"
     );
     let mut command = Command::new("cargo");
-    command.args(["install", "cargo-deny", "--locked", "--quiet"]).env_remove("CARGO_TARGET_DIR");
+    // Unoptimized (`--debug`): compiling takes most of the time, checking a few seconds either way.
+    let arguments = ["install", "cargo-deny", "--locked", "--debug", "--quiet"];
+    command.args(arguments).env_remove("CARGO_TARGET_DIR");
     let finished = process::run(&mut command, INSTALL_LIMIT)?;
     ensure!(
         finished.success(),
