@@ -5,7 +5,7 @@ mod room;
 
 use std::{io::ErrorKind, path::Path, sync::Arc};
 
-use cache::MappedFile;
+use cache::{MappedFile, StableMemory as _};
 use target::Listener;
 use transport::SocketOptions;
 use unit::Identity;
@@ -113,7 +113,7 @@ fn portals(
     running: Option<&Status>,
     report: &mut Report,
 ) -> Result<(), Failure> {
-    // Held together: two of them may be in each other's way.
+    // Keep the sockets until the end: two of the addresses may exclude each other.
     let mut held = Vec::new();
     for group in settings.groups() {
         for (address, _) in &group.portals {
@@ -139,8 +139,8 @@ fn portals(
     Ok(())
 }
 
-/// The first address beyond this host at which a target lets everybody in, if there is one. Where a
-/// portal wants a certificate, that says who may.
+/// Returns the first address beyond this host at which a target admits every initiator, if there is one. A
+/// portal that requires certificates admits only their owners.
 fn open_to_all(settings: &Settings, target: &Target) -> Option<settings::Address> {
     if target.allow.is_some() {
         return None;
@@ -228,7 +228,7 @@ async fn look_at_log(cache: &settings::Cache, recorder: &Recorder) -> Result<Str
     if cache.pair.is_some() && cache.log.exists() {
         return look_at_half(cache).await;
     }
-    // The halves of a pair's log are not recorded.
+    // The log of a pair has no record.
     let records = match cache.pair {
         None => Some(recorder.look_at_log(cache)?),
         Some(_) => None,
@@ -298,22 +298,16 @@ async fn look_at_tier(cache: &settings::Cache, path: &Path) -> Result<String, Fa
 
 fn look_at_nvram(path: &Path, bytes: u64) -> Result<String, Failure> {
     let name = path.display();
-    match std::fs::metadata(path) {
-        Ok(found) if found.len() > 0 => match MappedFile::open(path, bytes) {
-            Ok(_) => Ok(format!("the NVRAM file {name} has {}", about(found.len()))),
-            Err(error) if error.kind() == ErrorKind::ResourceBusy => Ok(in_use(path)),
-            Err(error) => Err(Failure::new(format!("cannot use the NVRAM file {name}: {error}"))
-                .remedy(stack::io_remedy(&error, path))),
-        },
-        Err(error) if error.kind() != ErrorKind::NotFound => {
-            Err(Failure::new(format!("cannot use the NVRAM file {name}: {error}"))
-                .remedy(stack::io_remedy(&error, path)))
-        }
-        _ => match MappedFile::can_be_made(path, bytes) {
+    match MappedFile::inspect(path, bytes) {
+        Ok(Some(found)) => Ok(format!("the NVRAM file {name} has {}", about(found.len() as u64))),
+        Ok(None) => match MappedFile::can_be_made(path, bytes) {
             Ok(()) => Ok(format!("the NVRAM file {name} would be made")),
             Err(error) => Err(Failure::new(format!("cannot make the NVRAM file {name}: {error}"))
                 .remedy(stack::io_remedy(&error, path))),
         },
+        Err(error) if error.kind() == ErrorKind::ResourceBusy => Ok(in_use(path)),
+        Err(error) => Err(Failure::new(format!("cannot use the NVRAM file {name}: {error}"))
+            .remedy(stack::io_remedy(&error, path))),
     }
 }
 
@@ -377,9 +371,9 @@ async fn look_at_far_side(
     }
 }
 
-/// Compares the claim that the node has of the volume with the log that is here. A claim of another
-/// log refuses this one at the start. `None`: nothing stands in the way, or the node does not answer,
-/// which was said before.
+/// Compares the node's claim of the volume with the local log. A start would refuse this log if another one has
+/// the claim. Returns `None` if nothing stands in the way, or if the node does not answer, which is reported
+/// before.
 async fn look_at_claim(
     settings: &Settings,
     target: &Target,
@@ -387,12 +381,12 @@ async fn look_at_claim(
     cache: &settings::Cache,
 ) -> Option<Failure> {
     let far: Far = remote.url.parse().ok()?;
-    // Gateways that share a volume, and the two of a pair, have a claim in common.
+    // Gateways that share a volume, and the two gateways of a pair, have one claim in common.
     if is_own(settings, target, &far) || cache.share || cache.pair.is_some() {
         return None;
     }
     let here = match stack::log_exists(cache) {
-        // In use: its process has presented the claim.
+        // A log in use ends this check: its process has presented the claim.
         true => stack::instance(cache, &stack::look_at_log(cache, open).await.ok()??).await.ok()?,
         false => None,
     };

@@ -1,5 +1,5 @@
-//! `forebay check`: what it says of the far side of a gateway, of the log over it, and of files that `serve`
-//! would have to make.
+//! `forebay check`: its report about the far side of a gateway, about the log over it, and about files that
+//! `serve` would have to make.
 
 mod support;
 
@@ -32,7 +32,7 @@ impl Stopped {
     }
 }
 
-/// The exit code and the lines of `forebay check` of some settings.
+/// Returns the exit code and the output of `forebay check` for these settings.
 fn check(place: &Place, text: &str) -> (Option<i32>, String) {
     let config = place.write("gateway", text);
     let output = run(&["check", "--config", config.to_str().expect("plain")]);
@@ -50,7 +50,7 @@ fn unit(listen: &str, stack: &str) -> String {
 
 const LOOPBACK: &str = "['127.0.0.1:0']";
 
-/// S22: `check` said that these would be made, and `serve` failed.
+/// S22: `check` said that these files would be made, and `serve` failed to make them.
 #[test]
 fn what_serve_could_not_make_is_refused_before() {
     let place = Place::new();
@@ -138,7 +138,7 @@ fn records_that_serve_would_refuse_are_found() {
     fs::write(&claim, "damaged").expect("written");
     refused("is damaged");
     fs::remove_file(&claim).expect("there");
-    // Without `state`, records of storage lie beside the settings.
+    // Without `state`, records of storage are in a folder beside the settings file.
     let beside = place.path("forebay-state");
     let text = unit(LOOPBACK, file);
     fs::write(&beside, "").expect("written");
@@ -176,7 +176,7 @@ fn the_addresses_and_the_socket_of_a_process_are_taken_for_a_moment() {
     drop(taken);
     let (code, said) = check(&place, &names(port));
     assert_eq!(code, Some(0), "{said}");
-    // The process that serves has it open.
+    // The process that serves has the port open.
     let serving = place.serve("gateway", &names(port));
     let (code, said) = check(&place, &names(port));
     assert!(code == Some(0) && said.contains("open in the process that serves"), "{said}");
@@ -215,7 +215,7 @@ fn a_list_is_asked_for_as_a_list_and_an_open_door_is_told() {
     }
 }
 
-/// W7: `check` and `serve` waited for somebody who writes into it.
+/// W7: `check` and `serve` waited until somebody wrote into the pipe.
 #[test]
 fn a_pipe_in_the_place_of_a_secret_holds_up_no_check() {
     let place = Place::new();
@@ -262,8 +262,24 @@ fn files_with_data_of_hosts_are_their_owners_alone() {
     names.into_iter().for_each(open);
     let (code, said) = check(&place, &text);
     assert_eq!(code, Some(0), "{said}");
+    assert_eq!(names.map(mode), [0o664; 4], "check changes no access rights");
     serve();
     assert_eq!(names.map(mode), [0o600; 4], "narrowed");
+}
+
+#[test]
+fn a_check_does_not_fill_an_nvram_file_that_is_too_short() {
+    let place = Place::new();
+    fs::write(place.path("nv"), [0; 4096]).expect("written");
+    let cache = "log = 'l.log', log_size = '32MiB', dram = '8MiB', nvram = 'nv', nvram_size = '1MiB', \
+                 report = 'immediate'";
+    let text = unit(
+        LOOPBACK,
+        &format!("{{ memory = {{ size = '16MiB' }} }}, {{ cache = {{ {cache} }} }}"),
+    );
+    let (code, said) = check(&place, &text);
+    assert!(code == Some(0) && said.contains("nv would be made"), "{said}");
+    assert_eq!(fs::metadata(place.path("nv")).expect("it is there").len(), 4096);
 }
 
 #[test]
@@ -301,8 +317,8 @@ fn another_volume_than_that_of_the_log_is_named_beside_it() {
     assert!(text.contains("1 of these things cannot be used as they are"), "{text}");
 }
 
-/// K3: `check` took an older copy of log and NVRAM for right, which `serve` then refused. Without `state` nobody
-/// noticed the copy at all.
+/// K3: `check` accepted an older copy of log and NVRAM that `serve` then refused. Without `state`, neither of
+/// them noticed the copy.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_log_that_was_put_back_from_a_copy_is_refused_as_serve_does() {
     const LAZY: &str = "destage_idle = '60s'\ndestage_threshold = 0.9\ndirty_age = '1h'\n";
@@ -327,7 +343,7 @@ async fn a_log_that_was_put_back_from_a_copy_is_refused_as_serve_does() {
         }
         volume.flush().await.expect("flushed");
         if who != "was confirmed" {
-            // The gateway itself knows nothing of it, and the node hears of it within a second.
+            // The gateway itself keeps no number, and the node gets it within a second.
             let confirmed =
                 || far.status()["targets"][0]["units"][0]["claim"]["confirmed"].as_u64();
             eventually("a confirmed number", || confirmed().is_some_and(|number| number > 8)).await;
@@ -355,14 +371,14 @@ async fn a_log_that_was_put_back_from_a_copy_is_refused_as_serve_does() {
         put_back(&copies);
         let (code, checked) = check(&place, &settings);
         let told = place.try_serve("gateway", &settings).err().expect("it is an older copy");
-        // The node tells its number to nobody but the owner of the claim, when it refuses the claim.
+        // The node reports its number only to the owner of the claim, when it refuses the claim.
         let is_own = who == "was confirmed";
         assert_eq!(code, Some(i32::from(is_own)), "{checked}");
         let texts = if is_own { vec![&checked, &told] } else { vec![&told] };
         for text in &texts {
             assert!(text.contains(who) && text.contains("older copy"), "{who}: {text}");
         }
-        // The command as a whole, so that it works as it stands.
+        // The message must have the whole command, so that it can be pasted.
         let forget = format!(
             "`forebay forget {} --config {} --lose-data`",
             files[0].display(),
@@ -380,7 +396,7 @@ async fn a_log_that_was_put_back_from_a_copy_is_refused_as_serve_does() {
     }
 }
 
-/// A pipe that nobody writes to held up `forebay forget` for ever.
+/// A pipe that nobody writes to blocked `forebay forget` for ever.
 #[test]
 fn what_is_no_file_in_the_place_of_a_log_is_told_to_who_forgets_it() {
     let stopped = Stopped::new();

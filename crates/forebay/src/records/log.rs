@@ -10,7 +10,7 @@ use std::{
 use parking_lot::Mutex;
 
 use super::{
-    folder::{Recorder, absolute, is_absent},
+    folder::{Recorder, Renewal, absolute, is_absent},
     record::{LogIdentity, Record, Storage, now},
 };
 use crate::{
@@ -22,12 +22,15 @@ use crate::{
 /// The records of a log that is about to be opened: one for each file or device.
 pub struct LogRecords {
     recorder: Recorder,
-    /// The log, and the other half of its mirror.
+    /// The path of the log, and that of its second mirror leg.
     paths: Vec<PathBuf>,
     /// Instance ids in the records of these paths.
     known: Vec<String>,
     /// Records of these paths that say that the log may hold acknowledged data.
     expected: Vec<(Record, LogIdentity)>,
+    /// Records of these paths that say that the log was drained and stopped. It may be made anew, but another log
+    /// in its place would send older data of the same volume to the node.
+    drained: Vec<(Record, LogIdentity)>,
     /// Records of other paths that no cache of the settings names: each is of a log that the same user of the same
     /// settings file had there, and that may hold acknowledged data.
     elsewhere: Vec<(Record, LogIdentity)>,
@@ -51,11 +54,12 @@ struct State {
 }
 
 impl Recorder {
-    /// The records of a cache's log. Refuses if they say that it holds data, or that a log under a former path
-    /// does, and no file of it is there. Changes nothing.
+    /// Reads the records of a cache's log. Fails if no file of the log exists although the records say that it,
+    /// or a log at a former path, may hold acknowledged data. Changes nothing.
     pub fn look_at_log(&self, cache: &Cache) -> Result<LogRecords, NotOpened> {
         let mut paths = Vec::new();
-        let (mut expected, mut former, mut known) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut expected, mut drained) = (Vec::new(), Vec::new());
+        let (mut former, mut known) = (Vec::new(), Vec::new());
         for path in [Some(&cache.log), cache.log_mirror.as_ref()].into_iter().flatten() {
             paths.push(absolute(path)?);
             let Some(record) = self.records.load(path)? else { continue };
@@ -67,15 +71,28 @@ impl Recorder {
             known.push(log.instance.clone());
             // The exported log was taken elsewhere, and the log that is adopted here replaces it.
             let is_replaced = log.is_exported && cache.takes_over;
-            if record.may_hold_data() && !cache.accept_loss && !is_replaced {
+            if cache.accept_loss || is_replaced {
+                continue;
+            }
+            if record.may_hold_data() {
                 expected.push((record, log));
+            } else if !log.is_exported && !cache.takes_over {
+                drained.push((record, log));
             }
         }
         former.retain(|path| !paths.contains(path));
         let elsewhere = self.logs_elsewhere(&paths);
         let (recorder, accept_loss) = (self.clone(), cache.accept_loss);
-        let records =
-            LogRecords { recorder, paths, known, expected, elsewhere, former, accept_loss };
+        let records = LogRecords {
+            recorder,
+            paths,
+            known,
+            expected,
+            drained,
+            elsewhere,
+            former,
+            accept_loss,
+        };
         if records.paths.iter().all(|path| is_missing(path)) {
             records.refuse("is missing")?;
             records.refuse_elsewhere("is missing")?;
@@ -83,7 +100,7 @@ impl Recorder {
         Ok(records)
     }
 
-    /// See [`LogRecords`].
+    /// Returns the records for `LogRecords::elsewhere`.
     fn logs_elsewhere(&self, paths: &[PathBuf]) -> Vec<(Record, LogIdentity)> {
         let is_named = |path: &PathBuf| paths.contains(path) || self.records.logs.contains(path);
         // Two gateways of one target may have their settings, and so their records, in one folder.
@@ -113,15 +130,43 @@ impl LogRecords {
             Some(found) if self.expected.iter().any(|(_, log)| log.instance != found) => {
                 self.refuse(&format!("was replaced by another log, instance {found}"))
             }
-            // The log was in use here before: it did not take the place of one elsewhere.
+            // The log was in use at this path before, so it does not replace one at a former path.
             Some(found) if self.known.iter().any(|instance| instance == found) => Ok(()),
+            Some(found) if !self.drained.is_empty() && !self.was_elsewhere(found) => {
+                self.refuse_in_place_of_drained(found)
+            }
             // The log was moved here.
             Some(found) if self.elsewhere.iter().all(|(_, log)| log.instance == found) => Ok(()),
             Some(found) => self.refuse_elsewhere(&format!("is another log, instance {found}")),
         }
     }
 
-    /// Fails if a log under a former path may hold acknowledged data. `what` says what is under the path of now.
+    fn was_elsewhere(&self, instance: &str) -> bool {
+        self.elsewhere.iter().any(|(_, log)| log.instance == instance)
+    }
+
+    /// Fails if the log that was in use under one of the paths was drained and stopped.
+    fn refuse_in_place_of_drained(&self, found: &str) -> Result<(), NotOpened> {
+        let Some((record, log)) = self.drained.first() else { return Ok(()) };
+        let failure = Failure::new(format!(
+            "the log {} of {} was replaced by another log, instance {found}: its record says instance {}, last \
+             opened {}, drained and stopped; writes that the other log holds may be older than those in the volume",
+            record.path.display(),
+            record.used_by,
+            log.instance,
+            record.opened
+        ));
+        let remedy = format!(
+            "put the log back, or remove the file so that an empty one is made, and {}; to send what the other log \
+             holds to the volume: `{}`",
+            self.recorder.again(),
+            self.recorder.records.forget_command(&record.path, false)
+        );
+        Err(NotOpened::Refused(failure.remedy(remedy)))
+    }
+
+    /// Fails if a log at a former path may hold acknowledged data. `what` describes the file at the current
+    /// path.
     fn refuse_elsewhere(&self, what: &str) -> Result<(), NotOpened> {
         let Some((record, log)) = self.elsewhere.first().filter(|_| !self.accept_loss) else {
             return Ok(());
@@ -175,8 +220,8 @@ impl LogRecords {
         Err(NotOpened::Refused(failure.remedy(remedy)))
     }
 
-    /// Records the log, which is open: stable when this returns, and before anything of it is served.
-    /// If it `writes_back`, acknowledged data may be in it alone from now on.
+    /// Records the log, which must be open. The record is stable when this returns; call this before the log is
+    /// served. If the cache `writes_back`, from now on only the log may hold acknowledged data.
     pub fn keep(
         self,
         instance: String,
@@ -194,9 +239,10 @@ impl LogRecords {
             noted: now(),
             ..LogIdentity::default()
         };
-        let state = State { log, opened: now(), is_closed: false };
-        let kept = KeptLog { recorder, paths, state: Mutex::new(state) };
-        kept.write(&kept.state.lock())?;
+        let (opened, is_closed) = (now(), false);
+        let state = Mutex::new(State { log: log.clone(), opened: opened.clone(), is_closed });
+        let kept = KeptLog { recorder, paths, state };
+        kept.write(&log, &opened)?;
         for path in former {
             kept.recorder.records.forget(&path)?;
         }
@@ -205,7 +251,7 @@ impl LogRecords {
 }
 
 impl KeptLog {
-    /// Notes from time to time how much only the log has, by `dirty_bytes`; that gives none when the
+    /// Records at intervals the dirty bytes that `dirty_bytes` returns, until it returns `None` because the
     /// cache is gone.
     pub fn note_dirty(
         self: &Arc<Self>,
@@ -213,6 +259,7 @@ impl KeptLog {
     ) {
         let kept = Arc::downgrade(self);
         tokio::spawn(async move {
+            let mut renewal = Renewal::default();
             loop {
                 tokio::time::sleep(NOTE_EVERY).await;
                 let (Some(kept), Some(dirty)) = (kept.upgrade(), dirty_bytes()) else { return };
@@ -222,31 +269,31 @@ impl KeptLog {
                         log.is_drained &= dirty == 0;
                     })
                 };
-                if let Ok(Err(failure)) = tokio::task::spawn_blocking(note).await {
-                    tracing::warn!(%failure, "a log's record is not renewed");
+                if let Ok(renewed) = tokio::task::spawn_blocking(note).await {
+                    renewal.tell(&renewed);
                 }
             }
         });
     }
 
-    /// The cache has stopped, and only the log has so much.
+    /// Records that the cache has stopped, and that only the log holds `dirty_bytes`.
     pub fn close(&self, dirty_bytes: u64) -> Result<(), Failure> {
         let closed = self.change(|log| {
             log.dirty_bytes = dirty_bytes;
             log.is_drained = dirty_bytes == 0;
         });
-        self.state.lock().is_closed = true;
+        self.state.lock().is_closed = closed.is_ok();
         closed
     }
 
-    /// The log was put away, to be taken up on another host.
+    /// Records that the log was exported, to be adopted on another host.
     pub fn export(&self, dirty_bytes: u64) -> Result<(), Failure> {
         let exported = self.change(|log| {
             log.dirty_bytes = dirty_bytes;
             log.is_drained = dirty_bytes == 0;
             log.is_exported = true;
         });
-        self.state.lock().is_closed = true;
+        self.state.lock().is_closed = exported.is_ok();
         exported
     }
 
@@ -257,23 +304,26 @@ impl KeptLog {
         if state.is_closed || log == state.log {
             return Ok(());
         }
-        state.log = LogIdentity { noted: now(), ..log };
-        self.write(&state)
+        let log = LogIdentity { noted: now(), ..log };
+        self.write(&log, &state.opened)?;
+        // Only now: after a failure the same note must be written again.
+        state.log = log;
+        Ok(())
     }
 
-    fn write(&self, state: &State) -> Result<(), Failure> {
+    fn write(&self, log: &LogIdentity, opened: &str) -> Result<(), Failure> {
         for path in &self.paths {
             let mirror = self.paths.iter().find(|other| *other != path).cloned();
-            let log = LogIdentity { mirror, ..state.log.clone() };
+            let log = LogIdentity { mirror, ..log.clone() };
             let record = self.recorder.record(path.clone(), Storage::Log(log));
-            let record = Record { opened: state.opened.clone(), ..record };
+            let record = Record { opened: opened.to_owned(), ..record };
             self.recorder.records.keep(&record)?;
         }
         Ok(())
     }
 }
 
-/// Says what only a log had when its record was written.
+/// Describes, for messages, the data that only the log held when its record was written.
 fn held(log: &LogIdentity) -> String {
     match log.dirty_bytes {
         0 => "acknowledged writes may be in it alone".to_owned(),
@@ -285,7 +335,7 @@ fn held(log: &LogIdentity) -> String {
     }
 }
 
-/// An empty file is as good as none: it would be filled.
+/// An empty file counts as missing: opening the log would format it.
 fn is_missing(path: &Path) -> bool {
     match fs::metadata(path) {
         Ok(found) => found.is_file() && found.len() == 0,
@@ -295,3 +345,32 @@ fn is_missing(path: &Path) -> bool {
 
 /// The dirty bytes are noted at this interval. Each note writes and syncs a file of half a kilobyte.
 const NOTE_EVERY: Duration = Duration::from_secs(60);
+
+#[cfg(test)]
+mod tests {
+    use super::{super::Records, *};
+    use crate::settings::Settings;
+
+    #[test]
+    fn a_note_that_could_not_be_written_is_written_by_the_next_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let settings = Settings { file: folder.path().join("node.toml"), ..Settings::default() };
+        let recorder = Records::of(&settings).recorder("iqn.a:b/0");
+        let path = folder.path().join("l.log");
+        let cache = Cache { log: path.clone(), ..Cache::default() };
+        let kept = recorder.look_at_log(&cache).unwrap().keep("1".into(), 0, true).unwrap();
+        let (records, away) = (recorder.records.folder(), folder.path().join("away"));
+        fs::rename(records, &away).unwrap();
+        fs::write(records, "no folder").unwrap();
+        kept.close(4096).unwrap_err();
+        fs::remove_file(records).unwrap();
+        fs::rename(&away, records).unwrap();
+        let dirty = || match recorder.records.load(&path).unwrap().unwrap().storage {
+            Storage::Log(log) => log.dirty_bytes,
+            Storage::Volume(_) => panic!("another kind"),
+        };
+        assert_eq!(dirty(), 0);
+        kept.export(4096).unwrap();
+        assert_eq!(dirty(), 4096);
+    }
+}

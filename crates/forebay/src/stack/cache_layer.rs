@@ -1,5 +1,4 @@
-//! The cache of a gateway as a layer: its log and NVRAM opened, its destage running, its refusals
-//! turned into remedies.
+//! The cache of a gateway as a layer: opens its log and NVRAM, and runs its destage.
 
 use std::{
     path::{Path, PathBuf},
@@ -47,13 +46,13 @@ pub struct CacheLayer {
     pacing: Arc<Pacing>,
     log: PathBuf,
     disk: LogDisk,
-    /// The log's record of storage; none for the log of a pair.
+    /// The log's record of storage; `None` for the log of a pair.
     record: Option<Arc<KeptLog>>,
-    /// Those who resize the log take turns.
+    /// Serializes resizes of the log.
     resizing: tokio::sync::Mutex<()>,
-    /// It has been stopped, or is about to be: units that have it in common stop it once.
+    /// True once a stop has begun. Each unit of a common cache stops the cache; only the first call does it.
     is_stopped: tokio::sync::Mutex<bool>,
-    /// Its volumes, if it is the cache of several: what each calls itself, and each.
+    /// The volumes of a common cache, each with its name.
     volumes: Vec<(String, Stack)>,
     /// Those that were given up, with how many bytes.
     given_up: Vec<(String, u64)>,
@@ -62,9 +61,9 @@ pub struct CacheLayer {
 /// A log disk before its cache is opened.
 pub struct Log {
     disk: LogDisk,
-    /// What it says of itself; `None` if it was never used.
+    /// Its `LogInfo`; `None` if it was never used.
     info: Option<LogInfo>,
-    /// Its other half is with a partner.
+    /// The mirror of a pair's log, whose other leg is at the partner.
     pair: Option<Arc<Mirror>>,
     /// The records of the log, if it is to be served.
     records: Option<LogRecords>,
@@ -108,12 +107,12 @@ fn owner(info: &LogInfo) -> Known {
     Known { identity: info.identity.name.clone(), geometry: info.identity.geometry }
 }
 
-/// The volume that the data of the log in this volume belongs to.
+/// Returns the volume whose data the log in `log` holds.
 pub async fn known(settings: &settings::Cache, log: &Stack) -> Result<Option<Known>, NotOpened> {
     Ok(look(settings, log).await?.as_ref().map(owner))
 }
 
-/// The instance id of the log in this volume; none if it was never used.
+/// Returns the instance id of the log in `log`; `None` if it was never used.
 pub async fn instance(
     settings: &settings::Cache,
     log: &Stack,
@@ -121,14 +120,14 @@ pub async fn instance(
     Ok(look(settings, log).await?.map(|info| info.instance.to_string()))
 }
 
-/// Opens or makes the log and reads what it says of itself.
+/// Opens or creates the log and reads its `LogInfo`.
 pub async fn open_log(settings: &settings::Cache) -> Result<Log, NotOpened> {
     let disk = LogDisk::open(settings).await?;
     let info = look(settings, &disk.volume()).await?;
     Ok(Log { disk, info, pair: None, records: None })
 }
 
-/// Opens or makes the log to serve from it. Refuses a log that does not agree with its record.
+/// Opens or creates the log to serve from it. Fails if the log does not agree with its record.
 pub async fn open_recorded_log(
     settings: &settings::Cache,
     recorder: &Recorder,
@@ -140,7 +139,7 @@ pub async fn open_recorded_log(
     Ok(Log { records: Some(records), ..log })
 }
 
-/// The log of a pair, put together, and what it says of itself.
+/// Returns the assembled log of a pair, with its `LogInfo`.
 pub async fn log_of_pair(
     settings: &settings::Cache,
     mirror: Arc<Mirror>,
@@ -251,8 +250,8 @@ impl CacheLayer {
         }
     }
 
-    /// Reports a log that fills and a far volume that does not answer. `volume` is the name in the events:
-    /// that of the volume, or those of all volumes of a common cache. `links` lead to these volumes.
+    /// Starts the events about a log that fills and a far volume that does not answer. `volume` names the
+    /// volume in the events, or all volumes of a common cache. `links` lead to these volumes.
     pub fn watch(&self, volume: String, links: Vec<Weak<RemoteVolume>>) {
         let (cache, log) = (Arc::downgrade(&self.cache), self.log.clone());
         tokio::spawn(cache_events::watch(cache, volume, log, links));
@@ -418,7 +417,7 @@ impl CacheLayer {
         &self.log
     }
 
-    /// What the far side does not have.
+    /// Returns the number of bytes that the far volume does not have.
     pub fn dirty_bytes(&self) -> u64 {
         self.cache.statistics().dirty_bytes
     }
@@ -657,10 +656,10 @@ fn watch_files(
     }
 }
 
-/// An NVRAM, and how to see what becomes of its file.
+/// An NVRAM, and the means to check its file.
 type Nvram = (Box<dyn StableMemory>, NvramWatch);
 
-/// Opens or makes the NVRAM of a cache, if it has one.
+/// Opens or creates the NVRAM of a cache, if it has one.
 fn nvram(settings: &settings::Cache) -> Result<Option<Nvram>, NotOpened> {
     let Some(path) = &settings.nvram else { return Ok(None) };
     let opened = MappedFile::open(path, settings.nvram_size.0);
@@ -823,21 +822,22 @@ fn check_older(settings: &settings::Cache, info: &LogInfo) -> Result<(), OpenErr
 pub async fn check_nvram(settings: &settings::Cache, log: Option<&Stack>) -> Result<(), Failure> {
     let memory: Option<Box<dyn StableMemory>> = match &settings.nvram {
         None => None,
-        Some(path) if has_content(path) => {
-            match MappedFile::open(path, settings.nvram_size.0) {
-                Ok(memory) => Some(Box::new(memory)),
-                // That a process has it, or why it cannot be used, is reported of the file itself.
-                Err(_) => return Ok(()),
+        Some(path) => match MappedFile::inspect(path, settings.nvram_size.0) {
+            Ok(Some(memory)) => Some(Box::new(memory)),
+            Ok(None) => {
+                Some(Box::new(Blank(cache::length_for(settings.nvram_size.0 / 4096) as usize)))
             }
-        }
-        Some(_) => Some(Box::new(Blank(cache::length_for(settings.nvram_size.0 / 4096) as usize))),
+            // `forebay check` reports a file that another process uses, or that it cannot open, when it
+            // checks the file itself.
+            Err(_) => return Ok(()),
+        },
     };
     let behaviour = behaviour(settings, "")?;
     let judged = cache::check_nvram(&behaviour, log, memory).await;
     judged.map_err(|error| refusal(settings, &error))
 }
 
-/// The memory of an NVRAM file that is not there yet.
+/// Stands for an NVRAM file that does not exist yet.
 struct Blank(usize);
 
 impl StableMemory for Blank {
@@ -852,18 +852,14 @@ impl StableMemory for Blank {
     fn write(&mut self, _offset: usize, _from: &[u8]) {}
 }
 
-fn has_content(path: &Path) -> bool {
-    std::fs::metadata(path).is_ok_and(|found| found.len() > 0)
-}
-
-/// The NVRAM file, if it is there and can be read: one that is not there would be made.
+/// Opens the NVRAM file without a change. Returns `None` if it does not exist yet or cannot be used.
 fn existing_nvram(settings: &settings::Cache) -> Option<MappedFile> {
     let path = settings.nvram.as_ref()?;
-    has_content(path).then(|| MappedFile::open(path, settings.nvram_size.0).ok()).flatten()
+    MappedFile::inspect(path, settings.nvram_size.0).ok().flatten()
 }
 
-/// Whether a log with data in it is encrypted though no key is given, or the reverse. Whether it is the
-/// right key shows when it is opened.
+/// Refuses a log with dirty data that is encrypted although no key is given, or the reverse. A wrong key is
+/// found when the log is opened.
 fn key_refusal(settings: &settings::Cache, info: &LogInfo) -> Option<Failure> {
     let how = match (&settings.log_key, info.encrypted) {
         _ if info.dirty_slots == 0 => return None,

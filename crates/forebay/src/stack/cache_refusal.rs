@@ -1,4 +1,4 @@
-//! Why a cache cannot use its log or NVRAM, and what helps in each case.
+//! Messages of a cache that cannot use its log or NVRAM, with the remedy for each cause.
 
 use std::{os::unix::fs::FileTypeExt, path::Path};
 
@@ -11,9 +11,9 @@ use crate::{
     settings,
 };
 
-/// A cache that cannot use its log, its NVRAM or its far volume keeps its own units from being served, and
-/// no others. A wrong setting keeps the process from starting, and so does a pair that does not know which
-/// of its halves goes on.
+/// Decides how far an error reaches. An unusable log, NVRAM or far volume keeps only the units of this cache
+/// from being served. A wrong setting ends the start, and so does a pair without a witness: it cannot tell
+/// which mirror leg is current.
 pub fn not_opened(settings: &settings::Cache, error: &OpenError) -> NotOpened {
     let failure = refusal(settings, error);
     match error {
@@ -44,14 +44,14 @@ pub fn not_opened(settings: &settings::Cache, error: &OpenError) -> NotOpened {
     }
 }
 
-/// Says what to do about a log that cannot be used.
+/// Returns the message and the remedy for a log that cannot be used.
 pub fn refusal(settings: &settings::Cache, error: &OpenError) -> Failure {
     let path = quoted(&settings.log);
     let accept = "set `accept_loss = true` for one start to go on with what is whole, and check \
     what is on the volume then";
     let zero = format!(
         "{}, and give up its record (`{}`)",
-        give_up(&settings.log),
+        give_up_log(settings),
         settings::forget_command(&settings.config, &settings.log, true)
     );
     let remedy = match error {
@@ -68,9 +68,11 @@ pub fn refusal(settings: &settings::Cache, error: &OpenError) -> Failure {
              {zero}"
         ),
         OpenError::Size(_) => "give it another `log_size`, or another device".into(),
-        OpenError::Truncated { .. } => {
-            format!("bring back the whole log; {accept} only if it cannot come back")
-        }
+        OpenError::Truncated { recorded, .. } => format!(
+            "bring back the whole log; if it is gone for good, give the file its former length (`truncate -s {} \
+             {path}`) and start; if acknowledged writes are missing from it then, {accept}",
+            recorded.saturating_mul(4096)
+        ),
         OpenError::OtherVolume { .. } => format!(
             "name that volume's own log, or point the stack at the log's volume; once that log \
              is drained, {zero} to use it here"
@@ -152,11 +154,9 @@ pub fn refusal(settings: &settings::Cache, error: &OpenError) -> Failure {
     Failure::new(format!("cannot use the log {}: {error}", settings.log.display())).remedy(remedy)
 }
 
-/// The remedy for a log that is an older copy of itself. `first` is a step that comes before the log is given
-/// up.
+/// Returns the remedy for a log that is an older copy of itself. `first` is a step to take before the log is
+/// discarded.
 fn older_log(settings: &settings::Cache, first: &str) -> String {
-    let paths = [Some(&settings.log), settings.log_mirror.as_ref()];
-    let give_up: Vec<_> = paths.into_iter().flatten().map(|path| give_up(path)).collect();
     let nvram = settings.nvram.as_ref();
     let nvram = nvram
         .map_or_else(String::new, |path| format!(", remove the NVRAM (`rm {}`)", quoted(path)));
@@ -165,12 +165,20 @@ fn older_log(settings: &settings::Cache, first: &str) -> String {
          remove the log's record (`{}`), and start; the volume then keeps what it has, and writes that only this \
          log holds are lost. `accept_loss = true` does the opposite: it writes the older data of this copy over \
          newer data of the volume",
-        give_up.join(", "),
+        give_up_log(settings),
         settings::forget_command(&settings.config, &settings.log, true)
     )
 }
 
-/// How the content of a log is given up, with the command: a file is removed, a block device is overwritten.
+/// Returns the instructions to discard the content of the log and of the other half of its mirror.
+fn give_up_log(settings: &settings::Cache) -> String {
+    let paths = [Some(&settings.log), settings.log_mirror.as_ref()];
+    let commands: Vec<_> = paths.into_iter().flatten().map(|path| give_up(path)).collect();
+    commands.join(", ")
+}
+
+/// Returns the instruction, with the command, to discard the content of a log: a file is removed, a block
+/// device overwritten.
 fn give_up(log: &Path) -> String {
     let path = quoted(log);
     match std::fs::metadata(log) {
@@ -210,7 +218,7 @@ mod tests {
             nvram: Some("/srv/$x".into()),
             ..settings::Cache::default()
         };
-        let remedy = |error: OpenError| refusal(&cache, &error).remedy.expect("there is one");
+        let remedy = |error| refusal(&cache, &error).remedy.expect("there is one");
         let behind = remedy(OpenError::Behind { ends: 1, confirmed: 2 });
         assert!(
             behind.contains("(`rm '/srv/a b.log'`), remove the NVRAM (`rm '/srv/$x'`)"),
@@ -218,5 +226,10 @@ mod tests {
         );
         assert!(behind.contains("`forebay forget '/srv/a b.log' --config "), "{behind}");
         assert!(remedy(OpenError::NotALog).contains("`rm '/srv/a b.log'`"));
+        let short = remedy(OpenError::Truncated { recorded: 2, found: 1 });
+        assert!(short.contains("`truncate -s 8192 '/srv/a b.log'`"), "{short}");
+        let mirrored = settings::Cache { log_mirror: Some("/srv/m.log".into()), ..cache };
+        let both = refusal(&mirrored, &OpenError::NotALog).remedy.expect("there is one");
+        assert!(both.contains("(`rm '/srv/a b.log'`), remove it (`rm /srv/m.log`)"), "{both}");
     }
 }

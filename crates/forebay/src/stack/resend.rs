@@ -129,7 +129,13 @@ impl Resend {
                         return Err(Error::Device(reason));
                     }
                     let bytes = state.kept();
-                    tracing::info!(%reason, bytes, "sending again what was not flushed");
+                    // The reason says that writes may be lost, which is not so here.
+                    tracing::debug!(%reason, "a flush failed");
+                    tracing::info!(
+                        bytes,
+                        "the far volume has started anew: all writes that were not flushed are sent again, and \
+                         nothing is lost"
+                    );
                 }
                 Err(error) => return Err(error),
             }

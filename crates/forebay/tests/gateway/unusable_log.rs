@@ -1,5 +1,5 @@
-//! Logs, NVRAM files and read tiers that are missing, blank, older or damaged at a start: none is taken for new,
-//! and only the units that need them are not served.
+//! Logs, NVRAM files and read tiers that are missing, blank, older or damaged at a start. None is treated as
+//! new, and only the units that need them are not served.
 
 use support::{Place, connect, content, gateway, node, read, run, stderr, write};
 use volume::Volume;
@@ -13,7 +13,7 @@ enum Lost {
     Blank,
 }
 
-/// Takes the log away, or its first MiB; what puts it back.
+/// Removes the log, or zeros its first MiB. Returns a function that restores it.
 fn lose(log: &std::path::Path, how: Lost) -> impl FnOnce() + use<> {
     let whole = std::fs::read(log).expect("a log");
     match how {
@@ -50,7 +50,7 @@ async fn is_refused_without_its_log(top: &str, more: &str, how: Lost) {
     let check = run(&["check", "--config", &config]);
     let checked = String::from_utf8_lossy(&check.stdout).into_owned();
     assert_eq!(check.status.code(), Some(1), "{checked}");
-    // Twice: the first refusal must leave nothing that the second start takes for a log.
+    // Start twice: the first refusal must leave nothing that the second start takes for a log.
     for _ in 0..2 {
         let told = place.try_serve("gateway", &settings).err().expect("its log is lost");
         assert!(told.contains("gateway.log") && told.contains("instance"), "{told}");
@@ -108,14 +108,14 @@ async fn a_log_that_is_missing_beside_its_nvram_is_not_made_anew() {
     assert_eq!(read(&*volume, 39).await.expect("recovered"), content(39, 1));
 }
 
-/// The exit code and the lines of `forebay check` of the settings of that name.
+/// Returns the exit code and the output of `forebay check` for the settings of that name.
 fn check(place: &Place, name: &str) -> (Option<i32>, String) {
     let config = place.path(&format!("{name}.toml")).display().to_string();
     let output = run(&["check", "--config", &config]);
     (output.status.code(), String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// `check` said that the NVRAM file would be made.
+/// Before the fix, `check` said that the NVRAM file would be made.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_nvram_that_is_missing_or_an_older_copy_is_found_by_check() {
     let place = Place::new();
@@ -199,7 +199,7 @@ async fn a_log_that_was_drained_and_stopped_may_be_made_anew() {
         let (far, near) = pair(&place, &more);
         let volume = connect(near.address, GATEWAY).await;
         write(&*volume, 1, 1).await.expect("taken");
-        // The dirty bytes of the status are without what waits in the NVRAM.
+        // `dirty_bytes` in the status does not include what waits in the NVRAM.
         let control = near.control.display().to_string();
         let drained = run(&["gateway", "drain", GATEWAY, "--control", &control]);
         assert!(drained.status.success(), "{}", stderr(&drained));
@@ -213,6 +213,36 @@ async fn a_log_that_was_drained_and_stopped_may_be_made_anew() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_log_of_another_gateway_in_the_place_of_a_drained_one_is_refused() {
+    let (place, other) = (Place::new(), Place::new());
+    let far = place.serve("node", &node(place.folder.path(), 0));
+    let mut stale = other.serve("gateway", &gateway(other.folder.path(), far.address, KEEPS_DIRTY));
+    let volume = connect(stale.address, GATEWAY).await;
+    write(&*volume, 1, 1).await.expect("taken");
+    drop(volume);
+    stale.kill();
+    let settings = gateway(place.folder.path(), far.address, "");
+    let near = place.serve("gateway", &settings);
+    let volume = connect(near.address, GATEWAY).await;
+    write(&*volume, 1, 2).await.expect("taken");
+    let control = near.control.display().to_string();
+    let drained = run(&["gateway", "drain", GATEWAY, "--control", &control]);
+    assert!(drained.status.success(), "{}", stderr(&drained));
+    drop(volume);
+    assert!(near.terminate().0.success());
+    let log = place.path("gateway.log");
+    std::fs::copy(other.path("gateway.log"), &log).expect("copied");
+    let told = place.try_serve("gateway", &settings).err().expect("its log was replaced");
+    assert!(told.contains("was replaced by another log") && told.contains("forget"), "{told}");
+    let (code, checked) = check(&place, "gateway");
+    assert!(code == Some(1) && checked.contains("was replaced by another log"), "{checked}");
+    std::fs::remove_file(&log).expect("the other log");
+    let near = place.serve("gateway", &settings);
+    let volume = connect(near.address, GATEWAY).await;
+    assert_eq!(read(&*volume, 1).await.expect("read"), content(1, 2));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn the_claim_of_a_log_that_is_missing_here_is_told_as_our_own() {
     let place = Place::new();
     let claims = format!("state = 'far'\n{}", node(place.folder.path(), 0));
@@ -223,7 +253,7 @@ async fn the_claim_of_a_log_that_is_missing_here_is_told_as_our_own() {
     write(&*volume, 1, 1).await.expect("taken");
     drop(volume);
     near.kill();
-    // Both are lost: the log, and what was recorded of it.
+    // Both the log and its record are lost.
     give_up(&place, "gateway", "gateway.log");
     let config = place.path("gateway.toml").display().to_string();
     let check = run(&["check", "--config", &config]);
@@ -235,7 +265,7 @@ async fn the_claim_of_a_log_that_is_missing_here_is_told_as_our_own() {
     let told = place.try_serve("gateway", &settings).err().expect("its log is lost");
     assert!(told.contains("(this gateway itself)") && !told.contains("adopt"), "{told}");
     assert!(told.contains("gateway.log") && told.contains("forebay claim drop"), "{told}");
-    // Another gateway hears whose the claim is.
+    // Another gateway is told who has the claim.
     let other = format!("initiator_name = 'iqn.2026-11.test:second'\n{settings}")
         .replace("gateway.log", "second.log");
     let config = place.write("second", &other).display().to_string();
@@ -245,7 +275,7 @@ async fn the_claim_of_a_log_that_is_missing_here_is_told_as_our_own() {
     assert!(checked.contains("this gateway cannot write to it"), "{checked}");
 }
 
-/// A node with a plain file, and one behind a cache whose writes count when they are in the NVRAM.
+/// A node with a plain file, and a file behind a cache that acknowledges writes from the NVRAM.
 fn two_units(place: &Place, log: &str) -> String {
     let path = |name: &str| place.path(name).display().to_string();
     format!(
