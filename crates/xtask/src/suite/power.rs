@@ -13,6 +13,7 @@ mod round;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
 
@@ -97,6 +98,7 @@ pub fn run(program: &Path, wanted: &Wanted) -> Result<Tally> {
     let left = Mutex::new(rigs.flat_map(|first| modes.iter().map(move |mode| (*mode, first))));
     let outcomes = modes.iter().map(|mode| (*mode, Outcome::default())).collect();
     let outcomes: Mutex<Vec<(Mode, Outcome)>> = Mutex::new(outcomes);
+    let progress = Mutex::new(Progress::of(u64::from(wanted.rounds) * modes.len() as u64));
     let next = || left.lock().expect("no panic in here").next();
     std::thread::scope(|scope| {
         for _ in 0..SIDE_BY_SIDE {
@@ -111,6 +113,7 @@ pub fn run(program: &Path, wanted: &Wanted) -> Result<Tally> {
                     if outcome.rounds() == u64::from(wanted.rounds) {
                         println!("{}: {}", mode.name(), outcome.note());
                     }
+                    progress.lock().expect("no panic in here").report(&outcomes);
                 }
             });
         }
@@ -121,6 +124,33 @@ pub fn run(program: &Path, wanted: &Wanted) -> Result<Tally> {
     let note = format!("{} writes acknowledged, {} sectors verified", all.writes, all.sectors);
     Ok(all.tally.with_note(note))
 }
+
+/// The progress of a long run, printed once a minute.
+struct Progress {
+    rounds: u64,
+    begun: Instant,
+    reported: Instant,
+}
+
+impl Progress {
+    fn of(rounds: u64) -> Progress {
+        let now = Instant::now();
+        Progress { rounds, begun: now, reported: now }
+    }
+
+    fn report(&mut self, outcomes: &[(Mode, Outcome)]) {
+        if self.reported.elapsed() < REPORT_EVERY {
+            return;
+        }
+        self.reported = Instant::now();
+        let done: u64 = outcomes.iter().map(|(_, outcome)| outcome.rounds()).sum();
+        let failed: u64 = outcomes.iter().map(|(_, outcome)| outcome.tally.failed).sum();
+        let minutes = self.begun.elapsed().as_secs() / 60;
+        println!("{minutes} min: {done} of {} rounds, {failed} did not hold", self.rounds);
+    }
+}
+
+const REPORT_EVERY: Duration = Duration::from_secs(60);
 
 /// Rounds that one rig runs on the same files. After a round that did not hold, the next one gets new files.
 const ROUNDS_OF_A_RIG: u32 = 5;
