@@ -339,7 +339,6 @@ async fn a_volume_that_has_grown_is_recorded_with_its_new_size() {
     let (code, text) = command(&place, &["reload"]);
     assert_eq!(code, Some(0), "{text}");
     drop(serving);
-    drop(place.serve("node", &grown));
     let file = std::fs::File::options().write(true).open(place.path("disk.img")).expect("there");
     file.set_len(8 << 20).expect("cut");
     let told = place.serve("node", &grown.replace(", size = '16MiB'", ""));

@@ -103,6 +103,8 @@ async fn a_pair_that_has_stopped_leaves_no_claim_at_the_node() {
     let Scene { node, serving: [active, standby], place: _place, .. } = scene;
     assert!(standby.terminate().0.success());
     assert!(active.terminate().0.success());
+    let claim = node.status()["targets"][0]["units"][0]["claim"].clone();
+    assert_eq!(claim["held"], false, "{claim}");
     let direct = connect(node.address, "iqn.2026-11.test:node").await;
     for block in 0..20 {
         let found = read(&*direct, block).await.expect("nobody has claimed the volume");
