@@ -57,9 +57,6 @@ pub fn run(
         command.env("FOREBAY_COHERENCE_SECONDS", (minutes * 60).to_string());
     }
     command.args(["test", "--workspace", "--no-fail-fast"]).current_dir(root());
-    if let Ok(cpus) = std::thread::available_parallelism() {
-        command.env("RUST_TEST_THREADS", (THREADS_PER_CPU * cpus.get()).to_string());
-    }
     // A group of its own: past the limit, the test that hangs must end with cargo.
     command.stdin(Stdio::null()).stdout(Stdio::piped()).process_group(0);
     let mut running = Running::start(&mut command)?;
@@ -103,9 +100,6 @@ fn limit(crash_points: Option<u64>, coherence_minutes: Option<u64>) -> Duration 
 /// Time allowed for each crash point. The default of 20,000 points takes a minute on two idle CPUs, which is 3 ms a
 /// point; other work on the machine can make it ten times as long.
 const MILLISECONDS_PER_POINT: u64 = 40;
-
-/// Tests that run at the same time, for each CPU. Many tests wait for processes and for time limits.
-const THREADS_PER_CPU: usize = 2;
 
 /// Counts a line of output and prints it, unless it says that a case passed.
 fn read(line: &str, tally: &mut Tally) {
