@@ -157,8 +157,8 @@ impl LogRecords {
             record.opened
         ));
         let remedy = format!(
-            "put the log back, or remove the file so that an empty one is made, and {}; to send what the other log \
-             holds to the volume: `{}`",
+            "put the log back and {}; for a new and empty log, remove the file (on a block device, write zeros over \
+             the first MiB) first; to send what the other log holds to the volume: `{}`",
             self.recorder.again(),
             self.recorder.records.forget_command(&record.path, false)
         );
