@@ -1,7 +1,7 @@
 //! Logs, NVRAM files and read tiers that are missing, blank, older or damaged at a start. None is treated as
 //! new, and only the units that need them are not served.
 
-use support::{Place, connect, content, gateway, node, read, run, stderr, write};
+use support::{Place, Serving, connect, content, gateway, node, read, run, stderr, write};
 use volume::Volume;
 
 use crate::{GATEWAY, NODE, give_up, pair, support};
@@ -187,6 +187,14 @@ async fn the_log_of_a_node_that_counts_writes_with_the_next_flush_is_not_made_an
     assert_eq!(read(&*volume, 39).await.expect("recovered"), content(39, 1));
 }
 
+/// Drains the gateway by command, since `dirty_bytes` in its status does not include what waits in the NVRAM.
+fn drain_and_stop(near: Serving) {
+    let control = near.control.display().to_string();
+    let drained = run(&["gateway", "drain", GATEWAY, "--control", &control]);
+    assert!(drained.status.success(), "{}", stderr(&drained));
+    assert!(near.terminate().0.success());
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_log_that_was_drained_and_stopped_may_be_made_anew() {
     for nvram in [false, true] {
@@ -199,12 +207,8 @@ async fn a_log_that_was_drained_and_stopped_may_be_made_anew() {
         let (far, near) = pair(&place, &more);
         let volume = connect(near.address, GATEWAY).await;
         write(&*volume, 1, 1).await.expect("taken");
-        // `dirty_bytes` in the status does not include what waits in the NVRAM.
-        let control = near.control.display().to_string();
-        let drained = run(&["gateway", "drain", GATEWAY, "--control", &control]);
-        assert!(drained.status.success(), "{}", stderr(&drained));
         drop(volume);
-        assert!(near.terminate().0.success());
+        drain_and_stop(near);
         std::fs::remove_file(place.path("gateway.log")).expect("it was made");
         let near = place.serve("gateway", &gateway(place.folder.path(), far.address, &more));
         let volume = connect(near.address, GATEWAY).await;
@@ -225,11 +229,8 @@ async fn a_log_of_another_gateway_in_the_place_of_a_drained_one_is_refused() {
     let near = place.serve("gateway", &settings);
     let volume = connect(near.address, GATEWAY).await;
     write(&*volume, 1, 2).await.expect("taken");
-    let control = near.control.display().to_string();
-    let drained = run(&["gateway", "drain", GATEWAY, "--control", &control]);
-    assert!(drained.status.success(), "{}", stderr(&drained));
     drop(volume);
-    assert!(near.terminate().0.success());
+    drain_and_stop(near);
     let log = place.path("gateway.log");
     std::fs::copy(other.path("gateway.log"), &log).expect("copied");
     let told = place.try_serve("gateway", &settings).err().expect("its log was replaced");
