@@ -2,7 +2,7 @@
 
 use std::{
     collections::HashMap,
-    hash::{BuildHasher, RandomState},
+    hash::{BuildHasher, Hash, RandomState},
     net::IpAddr,
     time::{Duration, Instant},
 };
@@ -13,10 +13,17 @@ use transport::party;
 /// Answers the wrong proofs of each address and of each user name one after the other, however many
 /// connections they come on. Each proof is judged at once, so that a right one never waits for wrong ones.
 #[derive(Default)]
-pub(crate) struct Guard {
-    /// The key is a hash of the address or of the user name that nobody outside of the process can predict.
+pub(crate) struct Guard<S = RandomState> {
+    addresses: Lines<S>,
+    users: Lines<S>,
+}
+
+/// A table of lines. The key is a hash of the address or of the user name. Nobody outside of the process can
+/// predict it.
+#[derive(Default)]
+struct Lines<S> {
     lines: Mutex<HashMap<u16, Line>>,
-    hasher: RandomState,
+    hasher: S,
 }
 
 /// The wrong proofs of one address or user name that wait for their answers.
@@ -28,7 +35,7 @@ struct Line {
     last_failure: Instant,
 }
 
-/// Maximum number of lines, of about 48 bytes each. Addresses and names that happen to share a line wait for
+/// Maximum number of lines of a table, of about 48 bytes each. Addresses and names that happen to share a line wait for
 /// each other's wrong proofs and for nothing else. A stranger cannot clear a line by filling the table.
 const LINES: u64 = 4096;
 
@@ -45,19 +52,21 @@ const LONGEST_LINE: Duration = Duration::from_secs(15);
 /// A line without a wrong proof for so long starts again with the first delay.
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(600);
 
-impl Guard {
+impl<S: BuildHasher> Guard<S> {
     /// Notes a wrong proof of `user` from `address`. Returns when it may be answered.
     pub(crate) fn failed(&self, address: IpAddr, user: &str, now: Instant) -> Instant {
-        let keys = [
-            self.hasher.hash_one(("address", party(address))),
-            self.hasher.hash_one(("user", user)),
-        ];
-        let mut lines = self.lines.lock();
-        let ends = keys.map(|key| {
-            let new = Line { failures: 0, end: now, last_failure: now };
-            lines.entry((key % LINES) as u16).or_insert(new).append(now)
-        });
-        ends[0].max(ends[1])
+        let of_address = self.addresses.append(party(address), now);
+        let of_user = self.users.append(user, now);
+        of_address.max(of_user)
+    }
+}
+
+impl<S: BuildHasher> Lines<S> {
+    /// Adds a wrong proof to the line of `key`. Returns when the line lets it be answered.
+    fn append(&self, key: impl Hash, now: Instant) -> Instant {
+        let key = (self.hasher.hash_one(key) % LINES) as u16;
+        let new = Line { failures: 0, end: now, last_failure: now };
+        self.lines.lock().entry(key).or_insert(new).append(now)
     }
 }
 
@@ -77,7 +86,12 @@ impl Line {
 
 #[cfg(test)]
 mod tests {
+    use std::hash::{BuildHasherDefault, DefaultHasher};
+
     use super::*;
+
+    /// A guard whose lines are the same in each run, so that no test meets two keys of one line by chance.
+    type Guard = super::Guard<BuildHasherDefault<DefaultHasher>>;
 
     const HERE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 1));
 
@@ -135,7 +149,20 @@ mod tests {
         for number in 0..3 * LINES as u32 {
             guard.failed(IpAddr::V4(number.into()), &number.to_string(), now);
         }
-        assert!(guard.lines.lock().len() <= LINES as usize);
+        assert!(guard.addresses.lines.lock().len() <= LINES as usize);
+        assert!(guard.users.lines.lock().len() <= LINES as usize);
         assert!(guard.failed(HERE, "bob", now) >= now + 3 * PAUSE);
+    }
+
+    #[test]
+    fn an_address_and_a_name_with_the_same_hash_count_a_wrong_proof_once_each() {
+        let hasher = BuildHasherDefault::<DefaultHasher>::default();
+        let line = |key: u64| key % LINES;
+        let address = line(hasher.hash_one(party(HERE)));
+        let mut names = (0..).map(|number: u32| number.to_string());
+        let user = names.find(|name| line(hasher.hash_one(name)) == address).unwrap();
+        let guard = Guard::default();
+        let now = Instant::now();
+        assert_eq!(guard.failed(HERE, &user, now), now + PAUSE);
     }
 }
