@@ -35,8 +35,8 @@ struct Line {
     last_failure: Instant,
 }
 
-/// Maximum number of lines of a table, of about 48 bytes each. Addresses and names that happen to share a line wait for
-/// each other's wrong proofs and for nothing else. A stranger cannot clear a line by filling the table.
+/// Maximum number of lines of a table, of about 48 bytes each. Addresses that happen to share a line, or names,
+/// wait for each other's wrong proofs and for nothing else. A stranger cannot clear a line by filling the table.
 const LINES: u64 = 4096;
 
 /// The delay of the first wrong proof. It doubles with each further one, up to `PAUSE_MAX`.
