@@ -21,8 +21,8 @@ use tokio::{
 };
 
 use crate::{
-    attacks::Log,
     client::{Client, memory, refused, soon, until},
+    events::Log,
 };
 
 /// Open to everybody, to alice, to alice from another host, to bob, to one other network.

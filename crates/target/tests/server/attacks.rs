@@ -1,7 +1,6 @@
 //! Initiators that attack: nothing happens to the others, and it is told once who it was.
 
 use std::{
-    io::Write,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -11,7 +10,6 @@ use iscsi::{
     keys::Offer,
     pdu::{DataOut, LoginRequest, LoginStatus, Stage},
 };
-use parking_lot::Mutex;
 use socket2::SockRef;
 use target::{Server, Settings, Target};
 use tokio::{io::AsyncWriteExt, net::TcpStream};
@@ -20,6 +18,7 @@ use volume::{Geometry, MemVolume};
 
 use crate::client::{Client, LOOPBACK, TARGET, memory, refused, server, soon, until};
 use crate::doors::closed;
+use crate::events::Log;
 
 /// A login request with this text.
 fn login(text: impl Into<bytes::Bytes>) -> Pdu {
@@ -440,40 +439,4 @@ async fn refusals_that_belong_to_a_restart_are_no_warnings() {
     let lines = log.lines();
     let warnings: Vec<_> = lines.iter().filter(|line| line.contains("WARN")).collect();
     assert!(warnings.len() == 1 && warnings[0].contains("forebay:none"), "{lines:?}");
-}
-
-/// What an operator sees, of this thread.
-pub struct Log {
-    text: Arc<Mutex<Vec<u8>>>,
-    _guard: tracing::subscriber::DefaultGuard,
-}
-
-impl Log {
-    pub fn start() -> Self {
-        let text = Arc::new(Mutex::new(Vec::new()));
-        let sink = text.clone();
-        let subscriber = tracing_subscriber::fmt()
-            .with_ansi(false)
-            .with_max_level(tracing::Level::INFO)
-            .with_writer(move || Sink(sink.clone()))
-            .finish();
-        Self { text, _guard: tracing::subscriber::set_default(subscriber) }
-    }
-
-    pub fn lines(&self) -> Vec<String> {
-        String::from_utf8_lossy(&self.text.lock()).lines().map(str::to_owned).collect()
-    }
-}
-
-struct Sink(Arc<Mutex<Vec<u8>>>);
-
-impl Write for Sink {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0.lock().extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
 }

@@ -2,6 +2,7 @@
 
 #[path = "../../../transport/tests/certificates/mod.rs"]
 mod certificates;
+mod events;
 mod access;
 mod client;
 mod attacks;

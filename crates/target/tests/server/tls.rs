@@ -11,9 +11,9 @@ use tokio::{
 use transport::{Identity, Stream, TlsClient, TlsServer};
 
 use crate::{
-    attacks::Log,
     certificates::{Authority, Issued},
     client::{Client, LOOPBACK, TARGET, login, memory, soon, until},
+    events::Log,
 };
 
 /// Both ends with certificates of this authority; the server's is for 127.0.0.1.
