@@ -18,7 +18,7 @@ use iscsi::{
     Cid, Itt,
     session::target::{Connection, Session},
 };
-use tokio::time::Sleep;
+use tokio::{sync::mpsc, time::Sleep};
 use tracing::{debug, info, warn};
 use transport::{Congestion, SessionCongestion};
 use unit::Nexus;
@@ -69,6 +69,7 @@ pub(crate) async fn run(
         executions: Executions::new(watch),
         deferred: Deferred::default(),
         presence,
+        looks: Vec::new(),
         seat,
         timer: Box::pin(tokio::time::sleep(Duration::ZERO)),
         unsent: 0,
@@ -89,9 +90,12 @@ pub(crate) struct Driver<'a> {
     pub(crate) session: Session,
     pub(crate) executions: Executions,
     pub(crate) deferred: Deferred,
-    /// `None` in a discovery session. Dropped after the executions: a unit never hears of a nexus
+    /// `None` in a discovery session, and after a logout. Dropped after the executions: a unit never hears of a nexus
     /// again after `nexus_closed`.
     pub(crate) presence: Option<Presence>,
+    /// Logins that wait until this driver has looked at its connections. Dropped after the presence: they go on
+    /// when the nexus of a session that has ended by that is gone.
+    looks: Vec<mpsc::Sender<()>>,
     timer: Pin<Box<Sleep>>,
     /// Commands answered since the last write.
     pub(crate) unsent: usize,
@@ -120,7 +124,7 @@ const IDLE: Duration = Duration::from_secs(1);
 /// has to ask the pool.
 const SPARE_LEASE: usize = 1 << 20;
 
-/// Looks at the sockets before a busy-polling task gives way to others: about two microseconds.
+/// How often a task looks at a socket before it gives way to others: about two microseconds if nothing comes.
 const LOOKS: usize = 8;
 
 impl Driver<'_> {
@@ -192,9 +196,38 @@ impl Driver<'_> {
                     self.change_units(context);
                     drop(done);
                 }
+                Order::LookAtConnections { done } => {
+                    self.looks.push(done);
+                    self.look_at_connections(context)?;
+                    self.looks.clear();
+                    progress = true;
+                }
             }
         }
         Ok(progress)
+    }
+
+    /// Reads from the sockets directly, because the runtime may not have noticed yet that an initiator has closed
+    /// its connection.
+    fn look_at_connections(&mut self, context: &mut Context<'_>) -> Result<(), End> {
+        let mut at = 0;
+        while let Some(line) = self.lines.get(at) {
+            let cid = line.cid;
+            match self.look_at(at, context) {
+                Ok(()) => at += 1,
+                Err(end) => self.drop_line(cid, end, context)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn look_at(&mut self, at: usize, context: &mut Context<'_>) -> Result<(), End> {
+        for _ in 0..LOOKS {
+            if !self.run_frames(at, context)? || !self.lines[at].look()? {
+                break;
+            }
+        }
+        Ok(())
     }
 
     /// A connection that has logged in is added, or takes the place of one with its CID.
@@ -417,11 +450,22 @@ impl Driver<'_> {
     }
 
     fn send_on(&mut self, at: usize, context: &mut Context<'_>) -> Result<(), End> {
+        if self.session.is_logged_out() {
+            self.leave_units();
+        }
         let line = &mut self.lines[at];
         match self.session.connection_mut(line.cid) {
             Some(connection) => line.send(connection.output_mut(), context),
             None => Ok(()),
         }
+    }
+
+    /// Ends the nexus before the logout is answered: an initiator that has the answer finds no reservation of
+    /// this session, and no medium that it keeps locked.
+    fn leave_units(&mut self) {
+        self.executions.clear();
+        self.deferred = Deferred::default();
+        self.presence = None;
     }
 
     /// Closes what is logged out, and the session if nothing is left of it.

@@ -44,6 +44,9 @@ const DATA_SEGMENT: u32 = 8192;
 /// How long a session is waited for that is to be replaced. Its driver closes at once unless a
 /// unit holds its thread.
 const REPLACEMENT: Duration = Duration::from_secs(5);
+/// How long a login waits for the other sessions of its initiator to look at their connections. A driver does so
+/// within microseconds unless a unit holds its thread.
+const SETTLING: Duration = Duration::from_secs(1);
 
 /// Why a login came to nothing.
 #[derive(Debug, thiserror::Error)]
@@ -443,6 +446,10 @@ async fn take_seat(
         if tokio::time::timeout(REPLACEMENT, predecessor.close()).await.is_err() {
             return Err(LoginStatus::OutOfResources);
         }
+    }
+    if login.session_type == SessionType::Normal {
+        // The login goes on in any case: what it waits for concerns sessions that have ended.
+        let _ = tokio::time::timeout(SETTLING, registry.settle(login)).await;
     }
     let membership = match login.session_type {
         SessionType::Normal => Some(surroundings.membership(login, socket.stream.is_tls())?),

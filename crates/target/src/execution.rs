@@ -135,6 +135,14 @@ impl Executions {
         }
     }
 
+    /// Drops everything that is in progress, and what has finished but was not taken.
+    pub(crate) fn clear(&mut self) {
+        self.running.clear();
+        self.commands.clear();
+        self.held = Held::default();
+        self.finished.clear();
+    }
+
     /// One that has finished.
     pub(crate) fn poll(&mut self, context: &mut Context<'_>) -> Option<Finished> {
         if self.finished.is_empty()

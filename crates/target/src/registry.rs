@@ -38,6 +38,9 @@ pub(crate) enum Order {
     Clear { lun: Option<Lun>, done: mpsc::Sender<()> },
     /// The target may have other units than before. Done when the sender in it is dropped.
     LookAtUnits { done: mpsc::Sender<()> },
+    /// The same initiator logs in with another session: find out which connections it has closed. Done when the
+    /// sender in it is dropped.
+    LookAtConnections { done: mpsc::Sender<()> },
 }
 
 /// A connection that has logged in to a session that is there.
@@ -152,6 +155,27 @@ impl Registry {
             return Err(LoginStatus::AuthenticationFailure);
         }
         Ok(Some(Predecessor { orders: entry.orders.clone(), gone: entry.gone.clone() }))
+    }
+
+    /// Waits until the other sessions of this initiator at this target have noticed which of their connections
+    /// are closed. Otherwise the commands of the new session could meet a reservation, or a locked medium, of a
+    /// session whose end the server has not processed yet.
+    pub(crate) async fn settle(&self, login: &Established) {
+        let drivers: Vec<_> = {
+            let inner = self.inner.lock();
+            let others = inner.sessions.values().filter(|entry| {
+                entry.initiator_name == login.initiator_name
+                    && entry.target_name == login.target_name
+            });
+            others.map(|entry| entry.orders.clone()).collect()
+        };
+        let (done, mut all_done) = mpsc::channel(1);
+        for driver in drivers {
+            // A driver that takes no more orders has ended its session.
+            let _ = driver.send(Order::LookAtConnections { done: done.clone() }).await;
+        }
+        drop(done);
+        while all_done.recv().await.is_some() {}
     }
 
     /// The driver of the session with this TSIH for the same initiator and target. Another user

@@ -25,7 +25,7 @@ use iscsi::{
 use parking_lot::Mutex;
 use scsi::{Cdb, Lun, Sense};
 use target::{Server, Settings, Target};
-use tokio::{net::TcpStream, sync::Notify, time::timeout};
+use tokio::{net::TcpStream, runtime::Handle, sync::Notify, time::timeout};
 use transport::{Received, Sent, Stream, receive, send};
 use unit::{BlockUnit, Completion, Identity, LogicalUnit, Nexus, Task, TaskManagement};
 use volume::{Data, Geometry, MemVolume};
@@ -393,6 +393,8 @@ pub struct Stalling {
     /// What its nexuses are to be told.
     pub attentions: Mutex<Vec<Sense>>,
     pub nexuses: AtomicUsize,
+    /// The end of a nexus takes 200 ms while a test holds this; the test needs several threads.
+    pub slow_end: tokio::sync::Mutex<()>,
     /// What every command returns.
     pub data: Mutex<Data>,
 }
@@ -439,6 +441,10 @@ impl LogicalUnit for Stalling {
     }
 
     fn nexus_closed(&self, _: &Nexus) {
+        if self.slow_end.try_lock().is_err() {
+            let end = timeout(Duration::from_millis(200), self.slow_end.lock());
+            tokio::task::block_in_place(|| Handle::current().block_on(end).is_ok());
+        }
         self.nexuses.fetch_sub(1, Ordering::SeqCst);
     }
 }

@@ -1,19 +1,22 @@
 //! Sessions that meet: replaced, reset, cleared, ended.
 
 use std::{
+    net::SocketAddr,
     sync::{Arc, atomic::Ordering},
     time::Duration,
 };
 
 use iscsi::{
-    Cid, Itt, Pdu, Serial,
+    Cid, Isid, Itt, Pdu, Serial, Tsih,
+    keys::Offer,
+    login::{InitiatorLogin, InitiatorNames},
     pdu::{AsyncEvent, LogoutReason, LogoutRequest, TaskFunction, TaskFunctionResult},
 };
 use scsi::Lun;
 use target::Settings;
 use unit::TaskManagement;
 
-use crate::client::{Client, Stalling, memory, server, soon, until};
+use crate::client::{Client, Stalling, TARGET, memory, server, soon, until};
 
 async fn task_result(client: &mut Client) -> TaskFunctionResult {
     match client.receive().await {
@@ -128,6 +131,12 @@ async fn a_client_that_goes_away_takes_its_commands_with_it() {
 }
 
 async fn log_out(client: &mut Client) {
+    ask_to_log_out(client).await;
+    assert!(matches!(client.receive().await, Some(Pdu::LogoutResponse(_))));
+    assert!(client.receive().await.is_none());
+}
+
+async fn ask_to_log_out(client: &mut Client) {
     let itt = client.next_itt();
     let request = LogoutRequest {
         immediate: true,
@@ -138,8 +147,6 @@ async fn log_out(client: &mut Client) {
         exp_stat_sn: Serial(0),
     };
     client.send(Pdu::LogoutRequest(request)).await;
-    assert!(matches!(client.receive().await, Some(Pdu::LogoutResponse(_))));
-    assert!(client.receive().await.is_none());
 }
 
 #[tokio::test]
@@ -148,6 +155,49 @@ async fn logout_is_answered_and_closes() {
     let mut client = Client::log_in(address, 1).await;
     log_out(&mut client).await;
     until(|| server.statistics().connections == 0).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_logout_is_answered_when_the_units_have_forgotten_the_session() {
+    let unit = Arc::new(Stalling::default());
+    let (_server, address) = server(Settings::default(), unit.clone()).await;
+    let slow_end = unit.slow_end.lock().await;
+    let mut client = Client::log_in(address, 1).await;
+    client.start(&[0]).await;
+    ask_to_log_out(&mut client).await;
+    assert!(matches!(client.receive().await, Some(Pdu::LogoutResponse(_))));
+    assert_eq!((unit.alive(), unit.nexuses.load(Ordering::SeqCst)), (0, 0));
+    drop(slow_end);
+}
+
+/// Logs in as initiator 1, with the ISID of another session.
+async fn log_in_anew(address: SocketAddr) -> Client {
+    let names = InitiatorNames {
+        initiator_name: "iqn.2026-11.io.forebay:initiator-1".to_owned(),
+        initiator_alias: None,
+        target_name: Some(TARGET.to_owned()),
+    };
+    let client = Client::connect(address).await;
+    let isid = Isid([0x80, 0, 0, 0, 1, 1]);
+    let login =
+        InitiatorLogin::new(Offer::initiator(), names, isid, Tsih(0), Cid(1), client.cmd_sn);
+    client.run(login).await.unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_login_waits_until_closed_sessions_of_its_initiator_are_gone_from_the_units() {
+    let unit = Arc::new(Stalling::default());
+    let (_server, address) = server(Settings::default(), unit.clone()).await;
+    for round in 0..50 {
+        let slow_end = if round == 0 { Some(unit.slow_end.lock().await) } else { None };
+        let mut old = Client::log_in(address, 1).await;
+        old.start(&[0]).await;
+        drop(old);
+        let new = log_in_anew(address).await;
+        assert_eq!(unit.nexuses.load(Ordering::SeqCst), 1, "only that of the new session");
+        drop((slow_end, new));
+        until(|| unit.nexuses.load(Ordering::SeqCst) == 0).await;
+    }
 }
 
 #[tokio::test]

@@ -276,6 +276,14 @@ impl Session {
         self.connections.is_empty() && self.lost.is_empty()
     }
 
+    /// Returns true if the initiator has logged the session out: no connection takes another command, and none
+    /// is to be recovered. The session is over when what is queued has been written.
+    #[must_use]
+    pub fn is_logged_out(&self) -> bool {
+        let is_closing = self.connections.iter().all(Connection::is_closing);
+        is_closing && !self.connections.is_empty() && self.lost.is_empty()
+    }
+
     /// What was counted so far, on all connections that there were.
     #[must_use]
     pub fn counters(&self) -> Counters {
