@@ -227,17 +227,20 @@ pub fn complaint(output: &str) -> String {
     lines.join("\n")
 }
 
-/// A failed case is a test that did not go as it has to, on either kind of set-up.
+/// A failed case is a test that did not go as it has to, on either kind of set-up. The note names those, because
+/// the end of the output may be all that is kept of a run.
 fn judge(
     tests: usize,
     documented: &BTreeMap<String, Outcome>,
     default: &BTreeMap<String, Outcome>,
 ) -> Tally {
     let mut tally = Tally::default();
+    let mut wrong = String::new();
     for (setup, outcomes) in [(Setup::Removable, documented), (Setup::Default, default)] {
         for (test, outcome) in outcomes {
             if !is_as_it_should_be(setup, test, *outcome) {
                 tally.failed += 1;
+                wrong += &format!("; {test}: {outcome:?}");
             } else if *outcome == Outcome::Passed {
                 tally.passed += 1;
             }
@@ -247,7 +250,7 @@ fn judge(
         outcomes.values().filter(|outcome| **outcome == Outcome::Passed).count()
     };
     let note = format!(
-        "of {tests} tests {} pass on documented set-ups, {} on the default one",
+        "of {tests} tests {} pass on documented set-ups, {} on the default one{wrong}",
         passed(documented),
         passed(default)
     );
@@ -346,6 +349,7 @@ mod tests {
         let judged = |documented, default| judge(1, &one(documented), &one(default));
         let skipped = judged(Outcome::Skipped, Outcome::Passed);
         assert_eq!((skipped.passed, skipped.failed), (1, 1));
+        assert!(skipped.note.ends_with("; Read10.Simple: Skipped"));
         let fine = judged(Outcome::Passed, Outcome::Skipped);
         assert_eq!((fine.passed, fine.failed), (1, 0));
         assert_eq!(judged(Outcome::Passed, Outcome::Crashed).failed, 1);
