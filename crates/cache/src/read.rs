@@ -302,6 +302,7 @@ impl Shared {
         logged.reverse();
         let mut data = Data::new();
         let mut fetched: Option<(u32, Origin, Data)> = None;
+        let mut joined: Vec<u64> = Vec::new();
         for piece in plan.pieces {
             let bytes = bytes_of(piece.first, piece.count);
             match piece.source {
@@ -319,6 +320,9 @@ impl Shared {
                             }
                             Outcome::Running | Outcome::Abandoned => return Ok(None),
                         }
+                    }
+                    if !plan.own.iter().any(|own| own.id == fetch.id) {
+                        joined.push(piece.slot);
                     }
                     let (_, origin, all) = fetched.as_ref().expect("it is this one now");
                     let is_here = *origin == Origin::Tier;
@@ -345,7 +349,22 @@ impl Shared {
                 }
             }
         }
+        self.use_joined(&joined);
         Ok(Some((data, farthest)))
+    }
+
+    /// Counts pages as used whose content a read took from a fetch that somebody else had begun. Pages that were
+    /// read ahead would otherwise count as unused, and too many of those stop the reading ahead.
+    fn use_joined(&self, slots: &[u64]) {
+        if slots.is_empty() {
+            return;
+        }
+        let mut state = self.state.lock();
+        for slot in slots {
+            if let Some(index) = state.table.find(*slot) {
+                state.table.use_ahead(index);
+            }
+        }
     }
 
     /// Whether the lower volume does not have the newest content of a slot.

@@ -129,6 +129,11 @@ impl<T> Replacement<T> {
         self.nodes[number as usize].value.as_mut().expect("it is in here")
     }
 
+    /// Returns true if the page was read ahead and is not used yet.
+    pub fn is_ahead(&self, number: u32) -> bool {
+        self.nodes[number as usize].is_ahead
+    }
+
     /// The page, which counts as used.
     pub fn touch(&mut self, number: u32) -> &T {
         self.clock = self.clock.wrapping_add(u32::from(self.last != number));

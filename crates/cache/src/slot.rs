@@ -268,6 +268,14 @@ impl SlotTable {
         }
     }
 
+    /// Counts the page of an entry as used if it was read ahead and was not used before.
+    pub fn use_ahead(&mut self, index: u32) {
+        let frame = self.entry(index).frame;
+        if frame != NONE && self.pages.is_ahead(frame) {
+            self.pages.touch(frame);
+        }
+    }
+
     /// Gives an entry a page, in which the sectors of `valid` are right.
     pub fn set_page(&mut self, index: u32, page: Bytes, valid: u8, why: Came) {
         let entry = self.entry_mut(index);
