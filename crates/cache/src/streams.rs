@@ -21,8 +21,13 @@ pub(crate) struct Streams {
 }
 
 struct Stream {
+    /// The first sector of its first read.
+    first: u64,
     /// The sector after its last read.
     next: u64,
+    /// Reads beyond `next` that came before those between: a reader with several requests under way may send them
+    /// on several connections. In order, at most [`EARLY_READS`].
+    early: Vec<Range<u64>>,
     /// Reads that went on where the one before ended.
     reads: u32,
     /// Slots that are to be on their way or here, ahead of it.
@@ -63,16 +68,16 @@ impl Streams {
     ) -> Option<Range<u64>> {
         self.clock += 1;
         let used = self.clock;
-        let Range { start, end } = sectors;
-        let position = end.div_ceil(8);
-        let Some(stream) = self.list.iter_mut().find(|stream| stream.next == start) else {
-            self.begin(end);
+        let Some(at) = self.find(sectors.start) else {
+            self.begin(sectors);
             return None;
         };
+        self.list[at].take(sectors);
+        let at = self.join(at);
+        let stream = &mut self.list[at];
         stream.used = used;
-        stream.next = end;
         stream.waited |= waits;
-        stream.reads = stream.reads.saturating_add(1);
+        let position = stream.next.div_ceil(8);
         stream.ahead = stream.ahead.max(position);
         if most == 0 {
             return None;
@@ -87,15 +92,45 @@ impl Streams {
         if end < stream.ahead + piece {
             return None;
         }
-        stream.adapt(position, self.fetch_time.shortest(), most.max(FIRST_WINDOW));
+        stream.adapt(position, self.fetch_time.shortest(), most.max(LEAST_WINDOW));
         let range = stream.ahead..end;
         stream.ahead = end;
         Some(range)
     }
 
-    fn begin(&mut self, end: u64) {
+    /// The stream that ends where a read begins, or shortly before.
+    fn find(&self, start: u64) -> Option<usize> {
+        let ends_there = self.list.iter().position(|stream| stream.next == start);
+        ends_there.or_else(|| {
+            // A single read is no stream yet.
+            let is_early = |stream: &Stream| {
+                stream.reads > 0 && start > stream.next && start - stream.next <= EARLY_SECTORS
+            };
+            self.list.iter().position(is_early)
+        })
+    }
+
+    /// Joins a stream with one that began where it has come to. Returns where the stream is now.
+    fn join(&mut self, at: usize) -> usize {
+        let next = self.list[at].next;
+        let Some(other) = self.list.iter().position(|stream| stream.first == next) else {
+            return at;
+        };
+        let other = self.list.remove(other);
+        let at = self.list.iter().position(|stream| stream.next == next).unwrap_or(0);
+        let stream = &mut self.list[at];
+        stream.reads = stream.reads.saturating_add(other.reads);
+        stream.go_on(other.next);
+        other.early.into_iter().for_each(|early| stream.take(early));
+        at
+    }
+
+    fn begin(&mut self, sectors: Range<u64>) {
+        let Range { start, end } = sectors;
         let new = Stream {
+            first: start,
             next: end,
+            early: Vec::new(),
             reads: 0,
             window: FIRST_WINDOW,
             ahead: 0,
@@ -133,6 +168,33 @@ impl FetchTime {
 }
 
 impl Stream {
+    fn take(&mut self, sectors: Range<u64>) {
+        if sectors.start == self.next {
+            self.go_on(sectors.end);
+        } else {
+            let at = self.early.partition_point(|early| early.start < sectors.start);
+            self.early.insert(at, sectors);
+            if self.early.len() > EARLY_READS {
+                // The reader has left out what lies before these.
+                self.next = self.early[0].start;
+            }
+        }
+        while let Some(first) = self.early.first()
+            && first.start <= self.next
+        {
+            let end = first.end;
+            self.early.remove(0);
+            if end > self.next {
+                self.go_on(end);
+            }
+        }
+    }
+
+    fn go_on(&mut self, end: u64) {
+        self.next = end;
+        self.reads = self.reads.saturating_add(1);
+    }
+
     /// Sets the window by the speed over the last one.
     fn adapt(&mut self, position: u64, fetch_time: Duration, most: u64) {
         let (from, since) = self.marked;
@@ -150,7 +212,7 @@ impl Stream {
         let times = if std::mem::take(&mut self.waited) { 4.0 } else { 2.0 };
         let wanted = (times * fetched_meanwhile).ceil() as u64;
         // A speed that was taken once may be chance.
-        let least = (self.window / 2).max(FIRST_WINDOW);
+        let least = (self.window / 2).max(LEAST_WINDOW);
         self.window = wanted.clamp(least, (self.window * 2).max(least)).min(most);
     }
 }
@@ -165,14 +227,20 @@ impl Trust {
             self.used /= 2;
             self.wasted /= 2;
         }
-        if self.wasted > self.used && self.wasted > FIRST_WINDOW { FAITHFUL_READS } else { 1 }
+        if self.wasted > self.used && self.wasted > LEAST_WINDOW { FAITHFUL_READS } else { 1 }
     }
 }
 
 /// Sequential readers told apart: one for each session of a busy gateway and some to spare.
-const STREAMS: usize = 16;
-/// Slots read ahead at first: 128 KiB.
-const FIRST_WINDOW: u64 = 32;
+const STREAMS: usize = 32;
+/// Slots read ahead at first: 512 KiB, so that a file of 1 MiB comes in few round trips.
+const FIRST_WINDOW: u64 = 128;
+/// Slots read ahead of a slow reader: 128 KiB.
+const LEAST_WINDOW: u64 = 32;
+/// A read so far beyond the end of a stream belongs to it: 32 requests of 64 KiB.
+const EARLY_SECTORS: u64 = 4096;
+/// Reads that may come before those between; as many as the requests that a host has under way.
+const EARLY_READS: usize = 32;
 /// Most slots in one piece: as a fetch.
 const MOST_PIECE: u64 = 64;
 /// After this a way that has become longer is known as such.
@@ -229,7 +297,7 @@ mod tests {
         streams.fetched_in(FETCH);
         let slow = |_| (Duration::from_millis(1), false);
         let window = read(&mut streams, 0..4000, slow).await;
-        assert!(window <= FIRST_WINDOW, "{window} slots");
+        assert!(window <= LEAST_WINDOW, "{window} slots");
     }
 
     #[tokio::test(start_paused = true)]
@@ -240,6 +308,35 @@ mod tests {
         let fast = read(&mut streams, 0..20_000, speed(33)).await;
         let slow = read(&mut streams, 20_000..40_000, speed(330)).await;
         assert!(fast > 400 && slow < 80, "{fast}, then {slow} slots");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn requests_that_overtake_each_other_are_one_stream() {
+        let mut streams = Streams::default();
+        let mut ahead = 0;
+        // Of eight requests of 16 slots the later ones come first.
+        for group in 0..100 {
+            for within in [3, 0, 1, 2, 7, 6, 5, 4] {
+                let first = (group * 8 + within) * 128;
+                let range = streams.note(first..first + 128, false, 4096, Ahead::default);
+                if let Some(range) = range {
+                    assert!(ahead == 0 || range.start == ahead, "nothing twice, nothing left out");
+                    ahead = range.end;
+                }
+            }
+        }
+        assert!(ahead > 100 * 128, "{ahead} slots");
+        assert!(streams.list.iter().all(|stream| stream.early.is_empty()));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_reader_that_leaves_something_out_stays_a_stream() {
+        let mut streams = Streams::default();
+        let mut note = |slot: u64| streams.note(slot * 8..slot * 8 + 8, true, 256, Ahead::default);
+        assert!((0..8).any(|slot| note(slot).is_some()));
+        let first = (9..1000).find(|slot| note(*slot).is_some_and(|range| range.end > slot + 64));
+        assert!(first.is_some_and(|slot| slot < 100), "{first:?}");
+        assert!(streams.list.iter().all(|stream| stream.early.len() <= EARLY_READS));
     }
 
     #[tokio::test(start_paused = true)]

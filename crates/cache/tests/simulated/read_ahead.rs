@@ -77,6 +77,24 @@ async fn a_sequential_reader_that_waits_for_each_read_gets_what_the_link_has() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_sequential_reader_with_many_requests_under_way_is_read_ahead_of_to_the_end() {
+    let mut gateway = Gateway::new(4096);
+    gateway.settings.dram_bytes = 8 << 20;
+    gateway.settings.read_ahead_bytes = 1 << 20;
+    gateway.far.poke(0, vec![5; VOLUME as usize]).await;
+    let cache = over_a_line(&gateway).await;
+    for first in (0..4096).step_by(128) {
+        let reads = (first..first + 128).step_by(16);
+        let all = reads.map(|slot| read(&cache, slot * 8, 128));
+        futures_util::future::join_all(all).await.into_iter().for_each(|data| drop(data.unwrap()));
+    }
+    let statistics = cache.statistics();
+    let used = statistics.read_ahead_used_slots;
+    assert!(used > 3500, "{used} of 4096 slots were read ahead and used");
+    assert_eq!(statistics.fetched_bytes, VOLUME, "nothing twice");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_slow_reader_fills_no_memory_with_what_it_reads_much_later() {
     let mut gateway = Gateway::new(4096);
     gateway.settings.read_ahead_bytes = 8 << 20;
@@ -86,7 +104,9 @@ async fn a_slow_reader_fills_no_memory_with_what_it_reads_much_later() {
         tokio::time::sleep(Duration::from_millis(2)).await;
         let statistics = cache.statistics();
         let ahead = statistics.read_ahead_bytes / 4096 - statistics.read_ahead_used_slots;
-        assert!(ahead <= 64, "{ahead} slots");
+        // As many as the first window, until the speed of the reader is known.
+        let most = if slot < 300 { 160 } else { 64 };
+        assert!(ahead <= most, "{ahead} slots at {slot}");
     }
 }
 
