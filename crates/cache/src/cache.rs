@@ -416,6 +416,11 @@ impl Cache {
         let shared = &self.shared;
         let mut statistics = shared.counters.snapshot();
         statistics.order = shared.promise();
+        let far_writes = shared.far_writes.lock().estimate();
+        statistics.far_write_rate = far_writes.rate;
+        statistics.far_write_trip_us = far_writes.trip.as_micros() as u64;
+        statistics.far_write_window = far_writes.window;
+        statistics.far_write_under_way = far_writes.under_way;
         let mut state = shared.state.lock();
         let dirty = state.table.dirty() as u64;
         statistics.dirty_slots = dirty;

@@ -25,6 +25,7 @@ use crate::{
     pace::{Pace, refresh_superblock},
     slot::{Place, SECTOR_BYTES, SECTORS, SLOT_BYTES, WHOLE, runs},
     state::{Round, Shared, State},
+    window::Ticket,
 };
 
 /// Sends data down for as long as the cache lives. Ends when it is stopped.
@@ -452,11 +453,12 @@ async fn send_all(
         if !more && under_way.is_empty() {
             break;
         }
-        let room = may_be_in_flight(shared);
+        let has_room = more && (under_way.is_empty() || has_room(shared, under_way.len(), weight));
         tokio::select! {
             biased;
-            Some((sent, result)) = under_way.next(), if !under_way.is_empty() => {
-                weight -= sent;
+            Some((counted, ticket, result)) = under_way.next(), if !under_way.is_empty() => {
+                weight -= counted;
+                note_trip(shared, ticket, &result);
                 // A lower volume that is always ready must not keep the thread for a round.
                 tokio::task::yield_now().await;
                 match result {
@@ -468,7 +470,9 @@ async fn send_all(
                 }
                 }
             },
-            () = pace.give_way(shared), if more && weight < room => {
+            // Runs that are late leave room for others.
+            () = sleep(LOOK), if more && !has_room => {}
+            () = pace.give_way(shared), if has_room => {
                 if !shared.ends_round(&shared.state.lock())
                     && let Some(run) = cursor.next_run(shared)
                 {
@@ -476,7 +480,10 @@ async fn send_all(
                     shared.counters.joined_slots.add(run.parts.len() as u64 - 1);
                     let counted = run.data_bytes().max(least_weight(shared));
                     weight += counted;
-                    under_way.push(async move { (counted, send(shared, run).await) });
+                    // A discard says little about how long data takes.
+                    let ticket = (run.kind == Kind::Data)
+                        .then(|| shared.far_writes.lock().sent(run.data_bytes(), Instant::now()));
+                    under_way.push(async move { (counted, ticket, send(shared, run).await) });
                 }
             }
         }
@@ -489,18 +496,37 @@ async fn send_all(
     }
 }
 
-/// What may be under way at once, in bytes: so many of the longest runs.
+/// Returns true if another run may be sent while so many are under way, which count for `weight`.
+fn has_room(shared: &Shared, runs: usize, weight: u64) -> bool {
+    runs < MOST_RUNS
+        && weight < may_be_in_flight(shared)
+        && shared.far_writes.lock().has_room(Instant::now())
+}
+
+/// Tells the window how a run has ended. Its trip includes the time in which the log was read: what is under way
+/// has to cover that, too.
+fn note_trip(shared: &Shared, ticket: Option<Ticket>, result: &Result<(), Stop>) {
+    let Some(ticket) = ticket else { return };
+    let mut window = shared.far_writes.lock();
+    match result {
+        Ok(()) => window.answered(ticket, Instant::now()),
+        Err(_) => window.failed(ticket),
+    }
+}
+
+/// The limit of the settings for what may be under way at once, in bytes: so many of the longest runs.
 fn most_in_flight(shared: &Shared) -> u64 {
     shared.settings.destage_in_flight as u64 * u64::from(shared.settings.destage_run_bytes)
 }
 
-/// What may be under way now. While a host waits for the lower volume, the link is mostly its, so long
-/// as the log has room: the fuller it is, the sooner other hosts would wait for it.
+/// The limit for now. While a host waits for the lower volume, the link is mostly its, as long as the log has
+/// room: the fuller the log is, the sooner other hosts would wait for room in it.
 fn may_be_in_flight(shared: &Shared) -> u64 {
     let most = most_in_flight(shared);
     if shared.host_fetches.load(Ordering::Relaxed) == 0 {
         return most;
     }
+    let window = shared.far_writes.lock().estimate().window;
     let state = shared.state.lock();
     if state.starving {
         return most;
@@ -508,12 +534,11 @@ fn may_be_in_flight(shared: &Shared) -> u64 {
     let filled = f64::from(state.ring.used()) / f64::from(state.ring.blocks());
     let threshold = shared.settings.destage_threshold;
     let pressure = ((filled - threshold) / (1.0 - threshold)).clamp(0.0, 1.0);
-    ((most as f64 * pressure) as u64).max(1)
+    ((most.min(window) as f64 * pressure) as u64).max(1)
 }
 
-/// What a run counts for, however short it is: four short ones take the place of a long one. With
-/// more of them the host's reads would wait in the same queue, 64 commands of a remote volume.
-/// Where one at a time is asked for, it is one.
+/// What a run counts for, however short it is: four short ones take the place of a long one. Where the settings
+/// ask for one at a time, it is one.
 fn least_weight(shared: &Shared) -> u64 {
     let longest = u64::from(shared.settings.destage_run_bytes);
     if shared.settings.destage_in_flight == 1 { longest } else { longest / 4 }
@@ -756,6 +781,11 @@ impl State {
 const STEP: usize = 1024;
 /// Lists up to this length are sorted where they are made: about a millisecond.
 const SORTED_INLINE: usize = 16384;
+/// Most runs under way: three quarters of the commands that a remote volume has outstanding by default, so that the
+/// requests of hosts do not wait behind them.
+const MOST_RUNS: usize = 96;
+/// How often a round looks for late runs. None is late before this.
+const LOOK: Duration = Duration::from_millis(100);
 /// The first pause after the lower volume failed; it doubles up to [`LAST_DELAY`].
 const FIRST_DELAY: Duration = Duration::from_millis(100);
 /// Longest pause between two attempts.

@@ -27,6 +27,7 @@ mod gauge;
 mod line;
 mod fetch;
 mod streams;
+mod window;
 mod frames;
 mod seals;
 mod alone;

@@ -41,6 +41,7 @@ use crate::{
     state::{SCRATCH_PAGES, SegmentIdentity, Shared, State, write_copies},
     statistics::{AllTimes, Counters},
     tier::MOST_BUFFERED,
+    window::Window,
     witness::number,
 };
 
@@ -355,6 +356,7 @@ fn assemble(
         rolling_back: tokio::sync::Mutex::new(()),
         lower_losses: 0.into(),
         // In order, everything goes through the log.
+        far_writes: Mutex::new(Window::new(Instant::now())),
         lower_is_stable: (settings.order == Order::Strict
             && !settings.report.is_past()
             && settings.on_log_error == OnLogError::StopWrites)

@@ -101,9 +101,9 @@ pub struct Settings {
     /// Longest run of adjacent blocks sent down as one write, in bytes: 4 KiB to 1 MiB.
     /// Default 64 KiB (STICS 4.3.3).
     pub destage_run_bytes: u32,
-    /// How many runs are under way at once, 1 to 64. Default 8: at 64 KiB each, half a megabyte
-    /// is in flight, which fills 1 Gbit/s over 4 ms. Of short runs there are up to four times as
-    /// many; 1 is one after another, always.
+    /// How many of the longest runs are under way at once at most, 1 to 2048; how many in fact follows from the
+    /// link. Default 256: 16 MiB, more than 1 Gbit/s holds over a round trip of 100 ms. 1 is one after another,
+    /// always.
     pub destage_in_flight: usize,
     /// Data older than this, in milliseconds, goes down even if the host is never idle.
     /// Default 5000.
@@ -159,7 +159,7 @@ impl Default for Settings {
             destage_threshold: 0.5,
             idle_ms: 20,
             destage_run_bytes: 64 << 10,
-            destage_in_flight: 8,
+            destage_in_flight: 256,
             max_dirty_age_ms: 5000,
             busy_after_ms: 15_000,
             read_ahead_bytes: 8 << 20,
@@ -214,8 +214,8 @@ impl Settings {
             "destage_run_bytes must be from 4 KiB to 1 MiB",
         )?;
         check(
-            (1..=64).contains(&self.destage_in_flight),
-            "destage_in_flight must be from 1 to 64",
+            (1..=2048).contains(&self.destage_in_flight),
+            "destage_in_flight must be from 1 to 2048",
         )?;
         check(self.busy_after_ms <= 25_000, "busy_after_ms must be at most 25000")?;
         check(self.read_ahead_bytes <= 16 << 20, "read_ahead_bytes must be at most 16 MiB")?;

@@ -41,6 +41,7 @@ use crate::{
     statistics::{AllTimes, BYPASS_ALLOWED, Counters},
     streams::Streams,
     tier::Tiered,
+    window::Window,
 };
 
 /// The cache without its outside.
@@ -103,6 +104,8 @@ pub(crate) struct Shared {
     pub requests: AtomicU64,
     /// What an epoch that goes down may weigh: as the lower volume said last; 0 if it has none.
     pub lower_epoch: AtomicU64,
+    /// What destage may have under way. Nothing else is locked, nor waited for, under its lock.
+    pub far_writes: Mutex<Window>,
     /// Fetches under way that a host waits for.
     pub host_fetches: AtomicUsize,
     /// Passes the number of the newest confirmed write to the places outside of log and NVRAM that keep it.

@@ -122,6 +122,14 @@ pub struct Statistics {
     pub destage_rate: u64,
     /// Bytes per second that may go down; 0: none, `None`: as many as the link takes.
     pub destage_rate_limit: Option<u64>,
+    /// Bytes per second that the lower volume takes when destage does not wait for anything else, as measured lately.
+    pub far_write_rate: u64,
+    /// The shortest time in which a destage write is answered, in microseconds.
+    pub far_write_trip_us: u64,
+    /// Bytes that destage may have under way so that the link is full and its queue is short.
+    pub far_write_window: u64,
+    /// Bytes that destage has under way.
+    pub far_write_under_way: u64,
     /// How long destage has been paused, in milliseconds, if it is.
     pub paused_ms: Option<u64>,
     /// Slots that wait for the log disk.

@@ -146,7 +146,7 @@ pub(super) fn cache<'a>(cache: &'a Cache, at: &KeyPath, files: &mut UsedFiles<'a
     range(at, "dram", cache.dram, least, Size(1 << 42))?;
     range(at, "nvram_size", cache.nvram_size, Size::kib(64), Size(cache.dram.0 / 2))?;
     range(at, "destage_run", cache.destage_run, Size(4096), least)?;
-    range(at, "destage_in_flight", cache.destage_in_flight, 1, 64)?;
+    range(at, "destage_in_flight", cache.destage_in_flight, 1, 2048)?;
     if let Some(rate) = cache.destage_rate {
         range(at, "destage_rate", rate, Size::kib(4), Size(1 << 40))?;
     }

@@ -340,7 +340,7 @@ pub struct Cache {
     pub destage_idle: Span,
     /// Bytes that one destage write carries at most.
     pub destage_run: Size,
-    /// Destage writes outstanding at once.
+    /// Destage writes of full length outstanding at once, at most.
     pub destage_in_flight: u16,
     /// Bytes per second that destage sends at most; if left out, as many as the link takes.
     pub destage_rate: Option<Size>,
@@ -415,7 +415,7 @@ impl Default for Remote {
             tls: None,
             chap: Chap::ALL.to_vec(),
             reserve: false,
-            queue_depth: 64,
+            queue_depth: 128,
             connections: 1,
             error_recovery_level: 2,
             header_digest: Digest::default(),
@@ -464,7 +464,7 @@ impl Default for Cache {
             destage_threshold: 0.5,
             destage_idle: Span::millis(20),
             destage_run: Size::kib(64),
-            destage_in_flight: 8,
+            destage_in_flight: 256,
             destage_rate: None,
             destage_rates: Vec::new(),
             dirty_age: Span::seconds(5),

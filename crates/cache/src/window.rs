@@ -1,0 +1,387 @@
+//! How many bytes may be under way to the far side: what its link holds, found from the answers.
+//!
+//! A link is full when rate × round trip bytes are under way. More of them only wait in a queue, where the
+//! requests of hosts wait behind them; with fewer the link stands idle. Neither the rate nor the trip is known in
+//! advance, and both change. The window is two requests larger than the product of both as measured, and a quarter
+//! larger in one round of eight, which shows when the link has become faster. Rate and trip are taken from requests
+//! and their answers, not from the kernel, since a far disk that is slow also needs requests under way.
+
+use std::{collections::VecDeque, time::Duration};
+
+use tokio::time::Instant;
+
+/// The window of one direction of one far volume.
+pub(crate) struct Window {
+    bytes: u64,
+    mode: Mode,
+    /// The shortest trip of a request since the path was taken to be another one.
+    least_trip: Option<Duration>,
+    /// When to drain the window again although the rate has not fallen, and why.
+    next_drain: Option<(Instant, Reason)>,
+    rate: Peak,
+    round: Round,
+    /// Full rounds in a row at less than [`SLOW`] of the peak.
+    slow_rounds: u32,
+    /// Requests that are not answered, the oldest first.
+    under_way: VecDeque<Request>,
+    next_number: u64,
+    /// The bytes of requests that are under way and not late.
+    timely_bytes: u64,
+    /// The bytes of requests that are under way for so long that they are taken not to be in the link.
+    late_bytes: u64,
+    /// The size of the largest request lately.
+    request_bytes: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Mode {
+    /// The window doubles with each round, until three rounds in a row bring no more or the trips show a queue.
+    Grow { best: f64, flat: u32, trial: Option<Trial> },
+    /// The window follows the measured rate and trip, for so many rounds now.
+    Follow { rounds: u32 },
+    /// One request at a time is sent, so that its trip is that of an empty link. The shortest of some trips counts,
+    /// since an answer may be late for other reasons.
+    Drain { reason: Reason, trips: u32, shortest: Duration },
+}
+
+/// A window that grows to find out whether the path is longer, or others fill the queue.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Trial {
+    /// The trip if the path is the old one.
+    least_trip: Duration,
+    /// The rate that shows that the path is longer.
+    rate: f64,
+}
+
+/// Why a window drains.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Reason {
+    /// The rate has fallen. Either the link is slower, or the path is longer.
+    Slow { peak: f64 },
+    /// The trip was measured while others may have filled the queue of the link.
+    Unsure,
+    /// A trial has failed. Perhaps the path is longer and the link slower.
+    Retry,
+}
+
+/// The highest rate of the last one to two spans, in bytes per second.
+#[derive(Default)]
+struct Peak {
+    since: Option<Instant>,
+    now: f64,
+    before: f64,
+}
+
+/// The time in which one window of bytes is answered.
+struct Round {
+    since: Instant,
+    /// Ends with the first answer to a request that was sent after its beginning.
+    first_number: u64,
+    bytes: u64,
+    answers: u32,
+    /// Somebody wanted to send more than the window allowed.
+    was_full: bool,
+}
+
+struct Request {
+    number: u64,
+    sent: Instant,
+    bytes: u64,
+    /// Nothing else was under way, late requests aside.
+    is_alone: bool,
+    is_late: bool,
+}
+
+/// A request that is under way. It must be given back to the window by `answered` or `failed`.
+#[must_use]
+#[derive(Debug)]
+pub(crate) struct Ticket(u64);
+
+/// What a window shows to an operator.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Estimate {
+    /// Bytes per second.
+    pub rate: u64,
+    /// The round trip on an empty link.
+    pub trip: Duration,
+    /// Bytes that may be under way.
+    pub window: u64,
+    /// Bytes that are under way, late ones included.
+    pub under_way: u64,
+}
+
+/// The window before anything is known: eight requests of 64 KiB.
+const FIRST: u64 = 512 * 1024;
+/// The smallest window: two requests of 64 KiB, so that the far side never waits for the next one.
+const LEAST: u64 = 128 * 1024;
+/// The largest window: 10 Gbit/s over a round trip of 200 ms.
+const MOST: u64 = 256 << 20;
+/// The window in relation to rate × trip in the round that looks for a higher rate.
+const PROBE: f64 = 1.25;
+/// The same in the round after that, which lets the queue of the one before drain.
+const YIELD: f64 = 0.9;
+/// One round in so many looks for a higher rate.
+const PROBED: u32 = 8;
+/// The same in a trial: others that fill the queue would only make it longer.
+const QUEUED_IN_TRIAL: f64 = 1.25;
+/// A rate that is higher by less than this does not make a window double again.
+const HIGHER: f64 = 1.25;
+/// A trip of so many least trips means that a window that doubles has begun to fill a queue.
+const QUEUED: f64 = 2.0;
+/// A round that is full and has less than this part of the peak rate is slow.
+const SLOW: f64 = 0.5;
+/// So many slow rounds in a row mean that the link has changed.
+const SLOW_ROUNDS: u32 = 4;
+/// So many requests travel alone before a window is found anew.
+const DRAIN_TRIPS: u32 = 2;
+/// A trip that is longer by this factor on an empty link is another path.
+const LONGER: f64 = 1.5;
+/// A trial succeeds with this part of the rate that there was.
+const RESTORED: f64 = 0.8;
+/// The time until the first trip is measured again: others may have filled the queue.
+const UNSURE: Duration = Duration::from_secs(5);
+/// The time after a failed trial until the next one.
+const RETRY: Duration = Duration::from_secs(30);
+/// A later trial succeeds with so many times the rate before it: a path that is much longer gives more.
+const RETRIED: f64 = 2.2;
+/// The shortest span of [`Peak`].
+const SPAN: Duration = Duration::from_secs(1);
+/// The span is at least so many trips.
+const SPAN_TRIPS: u32 = 10;
+/// A round has at least so many answers: fewer say little about the rate.
+const ROUND_ANSWERS: u32 = 8;
+/// No request is late before this.
+const LATE: Duration = Duration::from_millis(100);
+/// A request is late after so many trips of a full window.
+const LATE_TRIPS: f64 = 8.0;
+
+impl Window {
+    pub fn new(now: Instant) -> Self {
+        Self {
+            bytes: FIRST,
+            mode: Mode::Grow { best: 0.0, flat: 0, trial: None },
+            least_trip: None,
+            next_drain: Some((now + UNSURE, Reason::Unsure)),
+            rate: Peak::default(),
+            round: Round::new(now, 0),
+            slow_rounds: 0,
+            under_way: VecDeque::new(),
+            next_number: 0,
+            timely_bytes: 0,
+            late_bytes: 0,
+            request_bytes: 0,
+        }
+    }
+
+    /// Returns true if another request may be sent. Late requests do not count; the caller bounds those.
+    pub fn has_room(&mut self, now: Instant) -> bool {
+        self.set_late_aside(now);
+        let has_room = self.timely_bytes < self.bytes;
+        self.round.was_full |= !has_room;
+        has_room
+    }
+
+    /// Notes that a request of so many bytes is sent.
+    pub fn sent(&mut self, bytes: u64, now: Instant) -> Ticket {
+        if self.under_way.is_empty() {
+            // The time without requests is no part of a round.
+            self.round = Round::new(now, self.next_number);
+        }
+        let number = self.next_number;
+        let is_alone = self.timely_bytes == 0;
+        self.next_number += 1;
+        self.timely_bytes += bytes;
+        self.request_bytes = bytes.max(self.request_bytes - self.request_bytes / 64);
+        self.under_way.push_back(Request { number, sent: now, bytes, is_alone, is_late: false });
+        Ticket(number)
+    }
+
+    /// Notes that a request has failed or was given up. It says nothing about the link.
+    pub fn failed(&mut self, ticket: Ticket) {
+        self.take(ticket);
+    }
+
+    /// Notes that a request has been answered.
+    pub fn answered(&mut self, ticket: Ticket, now: Instant) {
+        let Some(request) = self.take(ticket) else { return };
+        self.round.bytes += request.bytes;
+        self.round.answers += 1;
+        let trip = now - request.sent;
+        let least = self.least_trip.get_or_insert(trip);
+        if let Mode::Drain { reason, trips, shortest } = &mut self.mode {
+            if request.is_alone {
+                *trips += 1;
+                *shortest = trip.min(*shortest);
+                if *trips == DRAIN_TRIPS {
+                    let (reason, shortest) = (*reason, *shortest);
+                    self.end_drain(reason, shortest);
+                    self.round = Round::new(now, self.next_number);
+                }
+            }
+            return;
+        }
+        *least = trip.min(*least);
+        let is_round =
+            request.number >= self.round.first_number && self.round.answers >= ROUND_ANSWERS;
+        if is_round && now > self.round.since {
+            self.end_round(trip, now);
+        }
+    }
+
+    pub fn estimate(&self) -> Estimate {
+        Estimate {
+            rate: self.rate.highest() as u64,
+            trip: self.least_trip.unwrap_or_default(),
+            window: self.bytes,
+            under_way: self.timely_bytes + self.late_bytes,
+        }
+    }
+
+    fn take(&mut self, ticket: Ticket) -> Option<Request> {
+        let at = self.under_way.binary_search_by_key(&ticket.0, |request| request.number).ok()?;
+        let request = self.under_way.remove(at)?;
+        let counted = if request.is_late { &mut self.late_bytes } else { &mut self.timely_bytes };
+        *counted -= request.bytes;
+        Some(request)
+    }
+
+    /// Stops counting requests that are under way for too long: a far side that answers one request in a hundred
+    /// late would otherwise empty the link.
+    fn set_late_aside(&mut self, now: Instant) {
+        let rate = self.rate.highest().max(1.0);
+        let full_trip = self.bytes as f64 / rate;
+        let late = LATE.max(Duration::from_secs_f64((LATE_TRIPS * full_trip).min(60.0)));
+        for request in &mut self.under_way {
+            if now - request.sent < late {
+                break;
+            }
+            if !request.is_late {
+                request.is_late = true;
+                self.timely_bytes -= request.bytes;
+                self.late_bytes += request.bytes;
+            }
+        }
+    }
+
+    /// Ends a round with an answer that came after `trip`.
+    fn end_round(&mut self, trip: Duration, now: Instant) {
+        let next = Round::new(now, self.next_number);
+        let round = std::mem::replace(&mut self.round, next);
+        let rate = round.bytes as f64 / (now - round.since).as_secs_f64();
+        let least = self.least_trip.unwrap_or_default();
+        let is_slow = round.was_full && rate < SLOW * self.rate.highest();
+        self.rate.note(rate, SPAN.max(least * SPAN_TRIPS), now);
+        match &mut self.mode {
+            Mode::Grow { best, flat, trial } => {
+                if rate > HIGHER * *best {
+                    (*best, *flat) = (rate, 0);
+                } else if round.was_full {
+                    *flat += 1;
+                }
+                let queued = if trial.is_some() { QUEUED_IN_TRIAL } else { QUEUED };
+                if *flat >= 3 || trip > least.mul_f64(queued) {
+                    let failed = trial.filter(|trial| *best < trial.rate);
+                    self.end_growth(failed, now);
+                } else if round.was_full {
+                    self.set(self.bytes * 2);
+                }
+            }
+            Mode::Follow { rounds } => {
+                *rounds += 1;
+                self.slow_rounds = if is_slow { self.slow_rounds + 1 } else { 0 };
+                if self.slow_rounds >= SLOW_ROUNDS {
+                    let peak = self.rate.highest();
+                    self.rate = Peak::default();
+                    self.rate.note(rate, SPAN, now);
+                    return self.drain(Reason::Slow { peak });
+                }
+                if let Some((time, reason)) = self.next_drain
+                    && now >= time
+                    && round.was_full
+                {
+                    self.next_drain = None;
+                    return self.drain(reason);
+                }
+                let gain = match *rounds % PROBED {
+                    0 => PROBE,
+                    1 => YIELD,
+                    _ => 1.0,
+                };
+                self.follow(gain);
+            }
+            Mode::Drain { .. } => {}
+        }
+    }
+
+    fn drain(&mut self, reason: Reason) {
+        self.slow_rounds = 0;
+        self.mode = Mode::Drain { reason, trips: 0, shortest: Duration::MAX };
+        self.bytes = 1;
+    }
+
+    /// Some requests have travelled alone. If the trip was long nevertheless, others may fill the queue, or the path
+    /// has become longer: then a larger window brings back the rate that there was.
+    fn end_drain(&mut self, reason: Reason, trip: Duration) {
+        let least = self.least_trip.unwrap_or(trip);
+        self.mode = Mode::Follow { rounds: 0 };
+        let restored = match reason {
+            Reason::Slow { peak } => peak * RESTORED,
+            Reason::Retry => self.rate.highest() * RETRIED,
+            Reason::Unsure => f64::INFINITY,
+        };
+        if reason == Reason::Unsure {
+            self.least_trip = Some(trip.min(least));
+        } else if trip > least.mul_f64(LONGER) {
+            let trial = Trial { least_trip: least, rate: restored };
+            self.mode = Mode::Grow { best: 0.0, flat: 0, trial: Some(trial) };
+            self.least_trip = Some(trip);
+        }
+        self.follow(1.0);
+    }
+
+    /// Goes back to the trip before a trial that has failed.
+    fn end_growth(&mut self, failed: Option<Trial>, now: Instant) {
+        self.mode = Mode::Follow { rounds: 0 };
+        if let Some(trial) = failed {
+            self.next_drain = Some((now + RETRY, Reason::Retry));
+            self.least_trip = Some(trial.least_trip);
+            self.rate = Peak::default();
+        }
+        self.follow(1.0);
+    }
+
+    fn follow(&mut self, gain: f64) {
+        let trip = self.least_trip.unwrap_or_default().as_secs_f64();
+        let held = (self.rate.highest() * trip * gain) as u64;
+        self.set(held + 2 * self.request_bytes);
+    }
+
+    fn set(&mut self, bytes: u64) {
+        self.bytes = bytes.clamp(LEAST, MOST);
+    }
+}
+
+impl Round {
+    fn new(since: Instant, first_number: u64) -> Self {
+        Self { since, first_number, bytes: 0, answers: 0, was_full: false }
+    }
+}
+
+impl Peak {
+    fn note(&mut self, rate: f64, span: Duration, now: Instant) {
+        match self.since {
+            Some(since) if now - since < span => self.now = self.now.max(rate),
+            _ => {
+                self.before = std::mem::replace(&mut self.now, rate);
+                self.since = Some(now);
+            }
+        }
+    }
+
+    fn highest(&self) -> f64 {
+        self.now.max(self.before)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,215 @@
+use std::collections::BinaryHeap;
+
+use super::*;
+
+/// A link whose far end answers each request when it has come whole.
+#[derive(Clone, Copy)]
+struct Link {
+    /// Bytes per second.
+    rate: f64,
+    /// Of an empty link, without the time that the bytes themselves take.
+    trip: f64,
+    /// One request in so many is answered a second late; none if 0.
+    late: u64,
+}
+
+/// Megabits per second, and milliseconds of round trip.
+fn link(megabits: f64, trip: f64) -> Link {
+    Link { rate: megabits * 125e3, trip: trip / 1e3, late: 0 }
+}
+
+/// Senders with much to send that share a link, in virtual time.
+struct Simulation {
+    link: Link,
+    begun: Instant,
+    /// In seconds since the beginning.
+    now: f64,
+    /// When the link has carried what was sent so far.
+    free_at: f64,
+    senders: Vec<Sender>,
+    /// The answers to come, in nanoseconds, the next one first: negative, since the heap gives the largest.
+    answers: BinaryHeap<(i64, usize, u64)>,
+    sent: u64,
+}
+
+struct Sender {
+    window: Window,
+    tickets: Vec<(u64, Ticket)>,
+    bytes: u64,
+}
+
+const REQUEST: u64 = 64 * 1024;
+
+impl Simulation {
+    fn new(link: Link, senders: usize) -> Self {
+        let begun = Instant::now();
+        let sender = |_| Sender { window: Window::new(begun), tickets: Vec::new(), bytes: 0 };
+        Self {
+            link,
+            begun,
+            now: 0.0,
+            free_at: 0.0,
+            senders: (0..senders).map(sender).collect(),
+            answers: BinaryHeap::new(),
+            sent: 0,
+        }
+    }
+
+    fn instant(&self) -> Instant {
+        self.begun + Duration::from_secs_f64(self.now)
+    }
+
+    fn send(&mut self, who: usize) {
+        let now = self.instant();
+        while self.senders[who].window.has_room(now) {
+            self.sent += 1;
+            let begins = self.free_at.max(self.now);
+            self.free_at = begins + REQUEST as f64 / self.link.rate;
+            let is_late = self.link.late > 0 && self.sent.is_multiple_of(self.link.late);
+            let comes = self.free_at + self.link.trip + f64::from(u8::from(is_late));
+            self.answers.push((-(comes * 1e9) as i64, who, self.sent));
+            let sender = &mut self.senders[who];
+            sender.tickets.push((self.sent, sender.window.sent(REQUEST, now)));
+        }
+    }
+
+    /// Has each sender send one request while the link is idle, as the commands of a login are.
+    fn log_in(&mut self) {
+        for sender in &mut self.senders {
+            let sent = self.begun + Duration::from_secs_f64(self.now);
+            let ticket = sender.window.sent(REQUEST, sent);
+            self.now += self.link.trip + REQUEST as f64 / self.link.rate;
+            sender.window.answered(ticket, self.begun + Duration::from_secs_f64(self.now));
+        }
+    }
+
+    /// Goes on for so many seconds. Returns what part of the link each sender had, and the longest queue in
+    /// seconds.
+    fn run(&mut self, seconds: f64) -> (Vec<f64>, f64) {
+        let end = self.now + seconds;
+        self.senders.iter_mut().for_each(|sender| sender.bytes = 0);
+        let mut longest = 0.0f64;
+        for who in 0..self.senders.len() {
+            self.send(who);
+        }
+        while let Some(&(at, who, number)) = self.answers.peek()
+            && (-at as f64) / 1e9 <= end
+        {
+            self.answers.pop();
+            self.now = (-at as f64 / 1e9).max(self.now);
+            let now = self.instant();
+            let sender = &mut self.senders[who];
+            let at = sender.tickets.iter().position(|(sent, _)| *sent == number).unwrap();
+            sender.window.answered(sender.tickets.swap_remove(at).1, now);
+            sender.bytes += REQUEST;
+            self.send(who);
+            longest = longest.max(self.free_at - self.now);
+        }
+        self.now = end;
+        let all = self.link.rate * seconds;
+        (self.senders.iter().map(|sender| sender.bytes as f64 / all).collect(), longest)
+    }
+}
+
+/// What a queue may hold: after a drain, the whole window is sent at once.
+fn acceptable(link: Link) -> f64 {
+    1.3 * link.trip + 6.0 * REQUEST as f64 / link.rate
+}
+
+#[test]
+fn a_link_is_full_and_its_queue_short() {
+    for megabits in [10.0, 100.0, 200.0, 1000.0, 10_000.0] {
+        for trip in [1.0, 8.0, 40.0, 80.0, 200.0] {
+            let link = link(megabits, trip);
+            let mut simulation = Simulation::new(link, 1);
+            simulation.run(3.0 + 30.0 * link.trip);
+            let (part, queue) = simulation.run(20.0);
+            assert!(part[0] > 0.97, "{megabits} Mbit/s, {trip} ms: {part:?}");
+            assert!(queue < acceptable(link), "{megabits} Mbit/s, {trip} ms: {queue} s");
+        }
+    }
+}
+
+#[test]
+fn a_slower_link_gets_a_small_window_and_a_faster_one_a_large_one() {
+    for trip in [4.0, 8.0, 60.0] {
+        let (fast, slow) = (link(200.0, trip), link(20.0, trip));
+        let mut simulation = Simulation::new(fast, 1);
+        simulation.run(5.0);
+        simulation.link = slow;
+        simulation.run(8.0);
+        let (part, queue) = simulation.run(10.0);
+        assert!(part[0] > 0.95 && queue < acceptable(slow), "{trip} ms: {part:?}, {queue} s");
+        simulation.link = fast;
+        simulation.run(5.0);
+        let (part, queue) = simulation.run(10.0);
+        assert!(part[0] > 0.95 && queue < acceptable(fast), "{trip} ms: {part:?}, {queue} s");
+    }
+}
+
+#[test]
+fn a_longer_path_gets_a_larger_window() {
+    let (near, far) = (link(200.0, 8.0), link(200.0, 80.0));
+    let mut simulation = Simulation::new(near, 1);
+    simulation.run(5.0);
+    simulation.link = far;
+    simulation.run(5.0);
+    let (part, queue) = simulation.run(10.0);
+    assert!(part[0] > 0.95 && queue < acceptable(far), "{part:?}, {queue} s");
+    simulation.link = near;
+    simulation.run(5.0);
+    let (part, queue) = simulation.run(10.0);
+    assert!(part[0] > 0.95 && queue < acceptable(near), "{part:?}, {queue} s");
+}
+
+#[test]
+fn a_longer_and_slower_path_is_not_left_empty() {
+    let (near, far) = (link(200.0, 8.0), link(50.0, 80.0));
+    let mut simulation = Simulation::new(near, 1);
+    simulation.run(5.0);
+    simulation.link = far;
+    simulation.run(100.0);
+    let (part, queue) = simulation.run(10.0);
+    assert!(part[0] > 0.9 && queue < acceptable(far), "{part:?}, {queue} s");
+}
+
+#[test]
+fn late_answers_do_not_empty_the_link() {
+    for trip in [8.0, 40.0] {
+        let link = Link { late: 100, ..link(200.0, trip) };
+        let mut simulation = Simulation::new(link, 1);
+        simulation.run(5.0);
+        let (part, _) = simulation.run(20.0);
+        assert!(part[0] > 0.9, "{trip} ms: {part:?}");
+        let under_way = simulation.senders[0].window.estimate().under_way;
+        assert!(under_way < 4 << 20, "{under_way} bytes");
+    }
+}
+
+#[test]
+fn senders_share_a_link_within_a_factor_of_two() {
+    for trip in [8.0, 40.0] {
+        let mut simulation = Simulation::new(link(200.0, trip), 8);
+        simulation.log_in();
+        simulation.run(40.0);
+        let (parts, queue) = simulation.run(30.0);
+        let (least, most) = parts
+            .iter()
+            .fold((f64::MAX, 0.0f64), |(least, most), part| (part.min(least), part.max(most)));
+        assert!(most < 2.0 * least && parts.iter().sum::<f64>() > 0.95, "{trip} ms: {parts:?}");
+        assert!(queue < 0.5, "{trip} ms: {queue} s");
+    }
+}
+
+#[test]
+fn requests_that_fail_leave_the_window() {
+    let now = Instant::now();
+    let mut window = Window::new(now);
+    let mut tickets = Vec::new();
+    while window.has_room(now) {
+        tickets.push(window.sent(REQUEST, now));
+    }
+    assert_eq!(window.estimate().under_way, FIRST);
+    tickets.drain(..).for_each(|ticket| window.failed(ticket));
+    assert_eq!(window.estimate(), Estimate { window: FIRST, ..Estimate::default() });
+}
