@@ -22,7 +22,7 @@ pub(crate) struct Window {
     round: Round,
     /// Full rounds in a row at less than [`SLOW`] of the peak.
     slow_rounds: u32,
-    /// Requests that are not answered, the oldest first.
+    /// Requests without an answer, the oldest first.
     under_way: VecDeque<Request>,
     next_number: u64,
     /// The bytes of requests that are under way and not late.
@@ -72,10 +72,10 @@ struct Peak {
     before: f64,
 }
 
-/// The time in which one window of bytes is answered.
+/// About one round trip, over which rate and trip are judged.
 struct Round {
     since: Instant,
-    /// Ends with the first answer to a request that was sent after its beginning.
+    /// The number of the first request that is sent in it. The answer to such a request may end the round.
     first_number: u64,
     bytes: u64,
     answers: u32,
@@ -122,12 +122,12 @@ const PROBE: f64 = 1.25;
 const YIELD: f64 = 0.9;
 /// One round in so many looks for a higher rate.
 const PROBED: u32 = 8;
-/// The same in a trial: others that fill the queue would only make it longer.
-const QUEUED_IN_TRIAL: f64 = 1.25;
 /// A rate that is higher by less than this does not make a window double again.
 const HIGHER: f64 = 1.25;
 /// A trip of so many least trips means that a window that doubles has begun to fill a queue.
 const QUEUED: f64 = 2.0;
+/// The same in a trial. If others fill the queue, it has to end before it adds much to that.
+const QUEUED_IN_TRIAL: f64 = 1.25;
 /// A round that is full and has less than this part of the peak rate is slow.
 const SLOW: f64 = 0.5;
 /// So many slow rounds in a row mean that the link has changed.
