@@ -11,6 +11,7 @@ pub mod report;
 pub mod visit;
 pub mod postmark;
 pub mod emc;
+pub mod far;
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};

@@ -82,9 +82,12 @@ enum Task {
     },
     /// Measure the data path beside a bare TCP program and tgt in the same run, and say which of its
     /// promises hold: target, stream, depth1, polling, digests, tls, sessions, gateway, pauses, options (what compression and an encrypted log cost), memory;
-    /// or, alone, postmark: PostMark on attached volumes (root); or, alone, emc-tel: a trace like that of the STICS
+    /// or, alone, far: gateways over long links (root), with options of its own; postmark: PostMark on attached volumes (root); or, alone, emc-tel: a trace like that of the STICS
     /// paper, 12 minutes for each of seven servers.
+    #[command(args_conflicts_with_subcommands = true, disable_help_subcommand = true)]
     Bench {
+        #[command(subcommand)]
+        alone: Option<Alone>,
         /// Only these; all of them if none is named.
         names: Vec<String>,
         /// How often each point is measured.
@@ -204,6 +207,12 @@ enum Task {
     },
 }
 
+/// A benchmark with options of its own.
+#[derive(Subcommand)]
+enum Alone {
+    Far(bench::far::Options),
+}
+
 fn main() -> ExitCode {
     match Cli::parse().task {
         Task::Check { filter } => {
@@ -236,7 +245,9 @@ fn main() -> ExitCode {
                 pair_rounds,
             }))
         }
+        Task::Bench { alone: Some(Alone::Far(options)), .. } => report(bench::far::bench(&options)),
         Task::Bench {
+            alone: None,
             names,
             rounds,
             seconds,

@@ -152,9 +152,14 @@ impl Node {
 
     /// Runs a command of the program that speaks with this process over its control socket.
     pub fn ask(&self, arguments: &[&str]) -> Result<Finished> {
+        self.ask_for(arguments, STATUS_LIMIT)
+    }
+
+    /// Runs such a command, which may take so long.
+    pub fn ask_for(&self, arguments: &[&str], limit: Duration) -> Result<Finished> {
         let mut command = Command::new(&self.program);
         command.args(arguments).arg("--config").arg(&self.settings);
-        process::run(&mut command, STATUS_LIMIT)
+        process::run(&mut command, limit)
     }
 
     /// Writes other settings, and has it read them again.

@@ -1,0 +1,238 @@
+//! What was measured on one link: medians, quartiles and ratios.
+
+use std::path::{Path as File, PathBuf};
+
+use anyhow::Result;
+use serde_json::{Value, json};
+
+use crate::bench::far::line::{Line, Path};
+use crate::bench::far::load::Outcome;
+use crate::machine::Usage;
+
+/// One point of one round.
+#[derive(Clone, Debug)]
+pub struct Point {
+    name: String,
+    /// Bytes per second.
+    rate: f64,
+    /// Milliseconds; none for a stream.
+    p50: Option<f64>,
+    p99: Option<f64>,
+    /// Packets that the queue of the link dropped, per MiB that passed.
+    drops: f64,
+    /// CPU milliseconds per MiB, by process.
+    cpu: Vec<(&'static str, f64)>,
+}
+
+/// Measures a point.
+pub fn measure(
+    line: &Line,
+    name: &str,
+    processes: &[(&'static str, u32)],
+    measure: impl FnOnce() -> Result<Outcome>,
+) -> Result<Point> {
+    let used = || {
+        let of = |(_, id): &(&str, u32)| Usage::of(*id);
+        processes.iter().map(of).collect::<Result<Vec<_>>>()
+    };
+    let (before, used_before) = (line.traffic()?, used()?);
+    let outcome = measure()?;
+    let (after, used_after) = (line.traffic()?, used()?);
+    let passed = (after.bytes - before.bytes) as f64 / MIB;
+    let usage = used_before.iter().zip(&used_after).map(|(before, after)| after.since(*before));
+    let cpu = |usage: Usage| usage.cpu_ns as f64 / 1e6 / passed.max(1e-9);
+    let milliseconds = |part: f64| {
+        let nanoseconds = outcome.latency.value_at_quantile(part);
+        (!outcome.latency.is_empty()).then_some(nanoseconds as f64 / 1e6)
+    };
+    Ok(Point {
+        name: name.to_owned(),
+        rate: outcome.bytes as f64 / outcome.time.as_secs_f64(),
+        p50: milliseconds(0.5),
+        p99: milliseconds(0.99),
+        drops: (after.dropped - before.dropped) as f64 / passed.max(1e-9),
+        cpu: processes.iter().map(|(name, _)| *name).zip(usage.map(cpu)).collect(),
+    })
+}
+
+const MIB: f64 = (1u64 << 20) as f64;
+
+/// All rounds on one link with one congestion control.
+pub struct Figures {
+    link: String,
+    control: String,
+    programs: Vec<(String, Vec<Vec<Point>>)>,
+    /// The round that is being measured.
+    pending: Vec<(String, Vec<Point>)>,
+    tainted: Vec<String>,
+}
+
+impl Figures {
+    /// None yet.
+    pub fn new(path: &Path, control: &str, programs: &[(String, PathBuf)]) -> Figures {
+        Figures {
+            link: path.to_string(),
+            control: control.to_owned(),
+            programs: programs.iter().map(|(name, _)| (name.clone(), Vec::new())).collect(),
+            pending: Vec::new(),
+            tainted: Vec::new(),
+        }
+    }
+
+    /// Takes the points of a program in the present round.
+    pub fn take(&mut self, program: &str, points: Vec<Point>) {
+        self.pending.push((program.to_owned(), points));
+    }
+
+    /// The present round does not count.
+    pub fn forget(&mut self) {
+        self.pending.clear();
+    }
+
+    /// The present round counts, though it may have been disturbed.
+    pub fn keep(&mut self, tainted: Option<String>) {
+        self.tainted.extend(tainted);
+        for (name, points) in self.pending.drain(..) {
+            if let Some((_, rounds)) = self.programs.iter_mut().find(|(known, _)| *known == name) {
+                rounds.push(points);
+            }
+        }
+    }
+
+    /// Prints a table for each program.
+    pub fn print(&self) {
+        for (program, rounds) in &self.programs {
+            println!("\n{program}: {}, {}, {} rounds", self.link, self.control, rounds.len());
+            println!(
+                "| {:<38} | {:>7} | {:>17} | {:>7} | {:>9} | {:>7} | {:>7} | {:>8} | {:<30} |",
+                "point",
+                "MB/s",
+                "quartiles",
+                "of bulk",
+                "of direct",
+                "p50 ms",
+                "p99 ms",
+                "drops/MiB",
+                "CPU, ms/MiB"
+            );
+            for row in self.rows(rounds) {
+                println!("{row}");
+            }
+        }
+        for reason in &self.tainted {
+            println!("tainted: {reason}");
+        }
+    }
+
+    fn rows(&self, rounds: &[Vec<Point>]) -> Vec<String> {
+        let Some(first) = rounds.first() else { return Vec::new() };
+        let column = |at: usize, value: &dyn Fn(&Point) -> f64| {
+            Spread::of(rounds.iter().map(|points| value(&points[at])).collect())
+        };
+        let number =
+            |value: Option<f64>| value.map_or(String::new(), |value| format!("{value:.2}"));
+        let mut rows = Vec::new();
+        for (at, point) in first.iter().enumerate() {
+            let peers = Peers::of(first, &point.name);
+            let ratio = |peer: Option<usize>| {
+                let peer = peer?;
+                let ratios =
+                    rounds.iter().map(|points| points[at].rate / points[peer].rate).collect();
+                Some(Spread::of(ratios).median)
+            };
+            let rate = column(at, &|point| point.rate / 1e6);
+            let latency = |value: &dyn Fn(&Point) -> Option<f64>| {
+                value(point).map(|_| column(at, &|point| value(point).unwrap_or_default()).median)
+            };
+            let cpu: Vec<String> = (0..point.cpu.len())
+                .map(|which| {
+                    let spread = column(at, &|point| point.cpu[which].1);
+                    format!("{} {:.2}", point.cpu[which].0, spread.median)
+                })
+                .collect();
+            rows.push(format!(
+                "| {:<38} | {:>7.2} | {:>7.2} to {:>6.2} | {:>7} | {:>9} | {:>7} | {:>7} | {:>8.2}  | {:<30} |",
+                point.name,
+                rate.median,
+                rate.low,
+                rate.high,
+                number(ratio(peers.bulk)),
+                number(ratio(peers.direct)),
+                number(latency(&|point| point.p50)),
+                number(latency(&|point| point.p99)),
+                column(at, &|point| point.drops).median,
+                cpu.join(", "),
+            ));
+        }
+        rows
+    }
+
+    fn json(&self) -> Value {
+        let point = |point: &Point| {
+            let cpu: Vec<Value> = point
+                .cpu
+                .iter()
+                .map(|(name, cpu)| json!({"process": name, "ms_per_mib": cpu}))
+                .collect();
+            json!({
+                "point": point.name, "bytes_per_second": point.rate, "p50_ms": point.p50,
+                "p99_ms": point.p99, "drops_per_mib": point.drops, "cpu": cpu,
+            })
+        };
+        let rounds = |rounds: &Vec<Vec<Point>>| -> Vec<Vec<Value>> {
+            rounds.iter().map(|points| points.iter().map(point).collect()).collect()
+        };
+        let programs: Vec<Value> = self
+            .programs
+            .iter()
+            .map(|(name, list)| json!({"program": name, "rounds": rounds(list)}))
+            .collect();
+        json!({
+            "link": self.link, "congestion": self.control, "programs": programs, "tainted": self.tainted,
+        })
+    }
+}
+
+/// The points that a point is compared with.
+struct Peers {
+    bulk: Option<usize>,
+    direct: Option<usize>,
+}
+
+impl Peers {
+    fn of(points: &[Point], name: &str) -> Peers {
+        let find = |wanted: &str| points.iter().position(|point| point.name == wanted);
+        let is_write = ["drain", "writes", "sustained"].iter().any(|word| name.starts_with(word));
+        let bulk = if is_write { "bulk TCP, to the far end" } else { "bulk TCP, from the far end" };
+        let direct = match name {
+            "drain" | "sustained writes, depth 32, gateway" => find("writes, depth 32, direct"),
+            "random reads, full link" => find("random reads, idle link"),
+            _ => name.strip_suffix("gateway").and_then(|stem| find(&format!("{stem}direct"))),
+        };
+        let bulk = (!name.starts_with("bulk") && !name.starts_with("random"))
+            .then(|| find(bulk))
+            .flatten();
+        Peers { bulk, direct }
+    }
+}
+
+struct Spread {
+    low: f64,
+    median: f64,
+    high: f64,
+}
+
+impl Spread {
+    fn of(mut values: Vec<f64>) -> Spread {
+        values.sort_by(f64::total_cmp);
+        let at = |part: f64| values[((values.len() - 1) as f64 * part).round() as usize];
+        Spread { low: at(0.25), median: at(0.5), high: at(0.75) }
+    }
+}
+
+/// Writes every round of every link.
+pub fn write_json(file: &File, all: &[Figures]) -> Result<()> {
+    let links: Vec<Value> = all.iter().map(Figures::json).collect();
+    std::fs::write(file, serde_json::to_string_pretty(&json!({ "links": links }))?)?;
+    Ok(())
+}
