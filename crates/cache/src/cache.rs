@@ -421,6 +421,14 @@ impl Cache {
         statistics.far_write_trip_us = far_writes.trip.as_micros() as u64;
         statistics.far_write_window = far_writes.window;
         statistics.far_write_under_way = far_writes.under_way;
+        let far_reads = shared.far_reads.estimate();
+        statistics.far_read_rate = far_reads.rate;
+        statistics.far_read_trip_us = far_reads.trip.as_micros() as u64;
+        statistics.far_read_window = far_reads.window;
+        statistics.far_read_under_way = far_reads.under_way;
+        let backlog = shared.far_reads.backlog();
+        statistics.far_read_waiting = backlog.stream;
+        statistics.far_ahead_waiting = backlog.ahead;
         let mut state = shared.state.lock();
         let dirty = state.table.dirty() as u64;
         statistics.dirty_slots = dirty;
@@ -609,7 +617,7 @@ impl Volume for Cache {
         counters.read_bytes.add(sectors * SECTOR_BYTES as u64);
         let begun = number.is_multiple_of(SAMPLED).then(Instant::now);
         let hit = self.shared.read_memory(sector, sectors);
-        self.shared.read_ahead(sector, sectors, hit.is_none());
+        let purpose = self.shared.read_ahead(sector, sectors, hit.is_none());
         match hit {
             Some(data) => {
                 if let Some(begun) = begun {
@@ -619,7 +627,7 @@ impl Volume for Cache {
             }
             None => Box::pin(async move {
                 let begun = begun.unwrap_or_else(Instant::now);
-                let data = self.shared.read(sector, sectors).await;
+                let data = self.shared.read(sector, sectors, purpose).await;
                 self.shared.times.reads.add(begun.elapsed(), 1);
                 data
             }),

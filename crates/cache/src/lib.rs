@@ -28,6 +28,7 @@ mod line;
 mod fetch;
 mod streams;
 mod window;
+mod flow;
 mod frames;
 mod seals;
 mod alone;

@@ -15,6 +15,7 @@ use crate::{
     confirmed::Confirming,
     dram::PagePool,
     epoch::{Epochs, limit},
+    flow::Flow,
     frames::Index,
     heard::Heard,
     inspect::{check_size, no_superblock, pool, write_new},
@@ -357,6 +358,7 @@ fn assemble(
         lower_losses: 0.into(),
         // In order, everything goes through the log.
         far_writes: Mutex::new(Window::new(Instant::now())),
+        far_reads: Flow::new(Instant::now()),
         lower_is_stable: (settings.order == Order::Strict
             && !settings.report.is_past()
             && settings.on_log_error == OnLogError::StopWrites)

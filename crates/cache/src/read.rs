@@ -10,6 +10,7 @@ use volume::{Data, Error, Extent, Lba, Volume};
 use crate::{
     checksum::crc32c,
     fetch::{Fetch, Origin, Outcome},
+    flow::Purpose,
     mutant::Mutant,
     slot::{
         Came, Entry, NONE, Place, SECTOR_BYTES, SECTORS, SLOT_BYTES, WHOLE, copy_sectors, mask,
@@ -121,8 +122,13 @@ impl Shared {
     }
 
     /// The sectors from `sector` on, wherever they are.
-    pub async fn read(self: &Arc<Self>, sector: u64, sectors: u64) -> Result<Data, Error> {
-        let (data, origin) = self.read_from_anywhere(sector, sectors).await?;
+    pub async fn read(
+        self: &Arc<Self>,
+        sector: u64,
+        sectors: u64,
+        purpose: Purpose,
+    ) -> Result<Data, Error> {
+        let (data, origin) = self.read_from_anywhere(sector, sectors, purpose).await?;
         let answered = match origin {
             Origin::Memory => &self.counters.reads_dram,
             Origin::Log => &self.counters.reads_log,
@@ -137,14 +143,16 @@ impl Shared {
         self: &Arc<Self>,
         sector: u64,
         sectors: u64,
+        purpose: Purpose,
     ) -> Result<(Data, Origin), Error> {
         if sectors <= LONGEST_STEP {
-            return self.read_step(sector, sectors).await;
+            return self.read_step(sector, sectors, purpose).await;
         }
         let steps = (sector..sector + sectors).step_by(LONGEST_STEP as usize);
-        let all = join_all(
-            steps.map(|step| self.read_step(step, LONGEST_STEP.min(sector + sectors - step))),
-        );
+        let all =
+            join_all(steps.map(|step| {
+                self.read_step(step, LONGEST_STEP.min(sector + sectors - step), purpose)
+            }));
         let (mut data, mut farthest) = (Data::new(), Origin::Memory);
         for step in all.await {
             let (step, origin) = step?;
@@ -171,13 +179,14 @@ impl Shared {
         self: &Arc<Self>,
         sector: u64,
         sectors: u64,
+        purpose: Purpose,
     ) -> Result<(Data, Origin), Error> {
         let mut farthest = Origin::Memory;
         loop {
             let plan = self.plan(&mut self.state.lock(), sector, sectors);
             farthest = farthest.max(plan.origin());
             let untold = plan.untold;
-            if let Some((data, origin)) = self.carry_out(plan).await? {
+            if let Some((data, origin)) = self.carry_out(plan, purpose).await? {
                 if untold > 0
                     && let Err(error) = self.committed(untold).await
                     && self.pair.is_some()
@@ -294,9 +303,14 @@ impl Shared {
 
     /// Does what a plan says, and tells how far it had to go. None if something moved meanwhile: plan
     /// again.
-    async fn carry_out(self: &Arc<Self>, plan: Plan) -> Result<Option<(Data, Origin)>, Error> {
+    async fn carry_out(
+        self: &Arc<Self>,
+        plan: Plan,
+        purpose: Purpose,
+    ) -> Result<Option<(Data, Origin)>, Error> {
         let mut farthest = plan.origin();
-        let own = join_all(plan.own.iter().map(|fetch| self.run_fetch(fetch, true)));
+        self.hasten_joined(&plan);
+        let own = join_all(plan.own.iter().map(|fetch| self.run_fetch(fetch, purpose)));
         let (_, logged) = tokio::join!(own, self.read_logged(&plan));
         let Some(mut logged) = logged? else { return Ok(None) };
         logged.reverse();
@@ -351,6 +365,20 @@ impl Shared {
         }
         self.use_joined(&joined);
         Ok(Some((data, farthest)))
+    }
+
+    /// Has the fetches hurry that a read waits for and did not begin.
+    fn hasten_joined(&self, plan: &Plan) {
+        let mut last = None;
+        for piece in &plan.pieces {
+            if let Source::Lower { fetch, .. } = &piece.source
+                && last != Some(fetch.id)
+                && plan.own.iter().all(|own| own.id != fetch.id)
+            {
+                last = Some(fetch.id);
+                self.far_reads.hasten(fetch.id);
+            }
+        }
     }
 
     /// Counts pages as used whose content a read took from a fetch that somebody else had begun. Pages that were
@@ -507,7 +535,8 @@ impl Shared {
     }
 
     /// Reads what a fetch is for and gives it to the cache and to all who wait.
-    async fn run_fetch(self: &Arc<Self>, fetch: &Arc<Fetch>, host: bool) {
+    async fn run_fetch(self: &Arc<Self>, fetch: &Arc<Fetch>, purpose: Purpose) {
+        let host = purpose.is_of_host();
         let guard = FetchGuard { shared: self, fetch, host };
         if host {
             self.host_fetches.fetch_add(1, Ordering::Relaxed);
@@ -515,7 +544,7 @@ impl Shared {
         let found = self.read_tier(fetch).await;
         let (origin, result) = match found {
             Some(data) => (Origin::Tier, Ok(data)),
-            None => (Origin::Lower, self.read_lower(fetch).await),
+            None => (Origin::Lower, self.read_lower(fetch, purpose).await),
         };
         if let Ok(data) = &result {
             self.keep_fetched(fetch, data, host);
@@ -525,13 +554,15 @@ impl Shared {
     }
 
     /// Reads what a fetch is for from the lower volume.
-    async fn read_lower(&self, fetch: &Fetch) -> Result<Data, Error> {
+    async fn read_lower(&self, fetch: &Fetch, purpose: Purpose) -> Result<Data, Error> {
         let sectors = self.end_of(fetch.first);
         let first = fetch.first * u64::from(SECTORS);
         let count = (u64::from(fetch.count) * u64::from(SECTORS)).min(sectors - first);
         let blocks = (count / self.sectors_per_block()) as u32;
+        let stable = self.make_lower_stable().await;
+        let passage = self.far_reads.admit(purpose, fetch.id, count * SECTOR_BYTES as u64).await;
         let begun = Instant::now();
-        let mut result = match self.make_lower_stable().await {
+        let mut result = match stable {
             Ok(()) => self.lower.read(Extent { lba: self.lba(first), blocks }).await,
             Err(error) => Err(error),
         };
@@ -542,6 +573,7 @@ impl Shared {
         }
         self.note_lower(&result);
         if let Ok(data) = &result {
+            passage.answered();
             self.counters.fetched_bytes.add(data.len() as u64);
             self.state.lock().streams.fetched_in(begun.elapsed());
         }
@@ -600,14 +632,15 @@ impl Shared {
         }
     }
 
-    /// Begins to read ahead if the read of these sectors continues a sequential stream.
-    pub fn read_ahead(self: &Arc<Self>, sector: u64, sectors: u64, waits: bool) {
+    /// Begins to read ahead if the read of these sectors continues a sequential stream. Returns what the read itself
+    /// is for.
+    pub fn read_ahead(self: &Arc<Self>, sector: u64, sectors: u64, waits: bool) -> Purpose {
         let pages = self.settings.dram_bytes / SLOT_BYTES as u64 / AHEAD_SHARE;
         let most = (u64::from(self.settings.read_ahead_bytes) / SLOT_BYTES as u64).min(pages);
         if most == 0 {
-            return;
+            return Purpose::Random;
         }
-        let fetches = {
+        let (purpose, fetches) = {
             let mut state = self.state.lock();
             let State { streams, table, fetches, lower_error, .. } = &mut *state;
             // Far side away, or already busy with what was asked for before; or what was read
@@ -616,16 +649,26 @@ impl Shared {
                 || fetches.len() >= MOST_FETCHES
                 || u64::from(table.ahead().unused) >= pages;
             let most = if is_vain { 0 } else { most };
-            let range = streams.note(sector..sector + sectors, waits, most, || table.ahead());
-            let Some(range) = range else { return };
+            let noted = streams.note(sector..sector + sectors, waits, most, || table.ahead());
+            let purpose = if noted.continues { Purpose::Stream } else { Purpose::Random };
+            let Some(range) = noted.ahead else { return purpose };
             let end = self.end_of(sector / u64::from(SECTORS)).div_ceil(u64::from(SECTORS));
-            missing_runs(&mut state, range.start, range.end.min(end))
+            let longest = self.longest_ahead();
+            (purpose, missing_runs(&mut state, range.start, range.end.min(end), longest))
         };
         for fetch in fetches {
             let shared = Arc::clone(self);
             self.counters.read_ahead_bytes.add(u64::from(fetch.count) * SLOT_BYTES as u64);
-            tokio::spawn(async move { shared.run_fetch(&fetch, false).await });
+            tokio::spawn(async move { shared.run_fetch(&fetch, Purpose::Ahead).await });
         }
+        purpose
+    }
+
+    /// The most slots in one fetch that reads ahead. Of what may be under way it is a small part, so that a random
+    /// read waits behind little.
+    fn longest_ahead(&self) -> u64 {
+        let part = self.far_reads.estimate().window / PIECES / SLOT_BYTES as u64;
+        part.clamp(LEAST_AHEAD, MOST_FETCHED as u64)
     }
 }
 
@@ -679,13 +722,13 @@ fn runs_to_fetch(state: &State, first: u64, count: u32) -> Vec<tier::Piece> {
     state.tier.cut(first, count)
 }
 
-/// Fetches for the slots of `first .. end` of which nothing is known.
-fn missing_runs(state: &mut State, first: u64, end: u64) -> Vec<Arc<Fetch>> {
+/// Fetches for the slots of `first .. end` of which nothing is known, each of at most `longest` slots.
+fn missing_runs(state: &mut State, first: u64, end: u64, longest: u64) -> Vec<Arc<Fetch>> {
     let mut fetches = Vec::new();
     let mut slot = first;
     while slot < end {
         let start = slot;
-        while slot < end && slot - start < MOST_FETCHED as u64 && state.table.find(slot).is_none() {
+        while slot < end && slot - start < longest && state.table.find(slot).is_none() {
             slot += 1;
         }
         if slot > start {
@@ -741,7 +784,11 @@ const MOST_FETCHED: usize = 64;
 const MOST_LOGGED: u32 = 256;
 /// Pages that were read ahead and not used yet are at most one in so many.
 const AHEAD_SHARE: u64 = 8;
-/// Most fetches under way before none is begun for reading ahead.
-const MOST_FETCHES: usize = 64;
+/// Most fetches under way before none is begun for reading ahead: their bookkeeping takes less than 1 MiB.
+const MOST_FETCHES: usize = 1024;
+/// Fetches that read ahead are so many or more to a window.
+const PIECES: u64 = 4;
+/// The least slots in one of them, 64 KiB: smaller ones would cost more processor time than they save.
+const LEAST_AHEAD: u64 = 16;
 /// Slots copied between two looks at the table: some ten microseconds.
 const COPIED_AT_ONCE: u64 = 32;

@@ -113,8 +113,8 @@ pub struct Settings {
     /// QEMU gives up after eight BUSY answers, some of them within seconds, but waits for a pending command
     /// without limit (docs/results/busy.md).
     pub busy_after_ms: u64,
-    /// Most that is read ahead of a sequential reader, in bytes; 0 switches it off. Default 8 MiB;
-    /// as much is read ahead as the reader reads in the time of two fetches.
+    /// Most that is read ahead of a sequential reader, in bytes: at most 512 MiB; 0 switches it off. Default 32 MiB.
+    /// As much is read ahead as the reader reads in the time of two fetches.
     pub read_ahead_bytes: u32,
     /// Longest discard that goes through the log with [`Order::Relaxed`], in bytes; longer ones go
     /// to the lower volume at once. Default 4 MiB.
@@ -162,7 +162,7 @@ impl Default for Settings {
             destage_in_flight: 256,
             max_dirty_age_ms: 5000,
             busy_after_ms: 15_000,
-            read_ahead_bytes: 8 << 20,
+            read_ahead_bytes: 32 << 20,
             discard_log_bytes: 4 << 20,
             segment_slots: MAX_SEGMENT_SLOTS,
             index_segments: 1024,
@@ -218,7 +218,7 @@ impl Settings {
             "destage_in_flight must be from 1 to 2048",
         )?;
         check(self.busy_after_ms <= 25_000, "busy_after_ms must be at most 25000")?;
-        check(self.read_ahead_bytes <= 16 << 20, "read_ahead_bytes must be at most 16 MiB")?;
+        check(self.read_ahead_bytes <= 512 << 20, "read_ahead_bytes must be at most 512 MiB")?;
         check(self.discard_log_bytes <= 16 << 20, "discard_log_bytes must be at most 16 MiB")?;
         check(
             (MIN_SEGMENT_SLOTS..=MAX_SEGMENT_SLOTS).contains(&self.segment_slots),

@@ -25,6 +25,7 @@ use crate::{
     dram::{PageMut, PagePool, scratch_block},
     epoch::Epochs,
     fetch::Fetch,
+    flow::Flow,
     frames::Index,
     gauge::Gauge,
     heard::Heard,
@@ -106,6 +107,8 @@ pub(crate) struct Shared {
     pub lower_epoch: AtomicU64,
     /// What destage may have under way. Nothing else is locked, nor waited for, under its lock.
     pub far_writes: Mutex<Window>,
+    /// The reads of the lower volume that are under way or wait.
+    pub far_reads: Flow,
     /// Fetches under way that a host waits for.
     pub host_fetches: AtomicUsize,
     /// Passes the number of the newest confirmed write to the places outside of log and NVRAM that keep it.

@@ -56,22 +56,43 @@ struct Trust {
     wasted: u64,
 }
 
+/// What a read means for the streams.
+#[derive(Debug, Default, PartialEq)]
+pub(crate) struct Noted {
+    /// It continues a stream.
+    pub continues: bool,
+    /// The slots to read ahead.
+    pub ahead: Option<Range<u64>>,
+}
+
 impl Streams {
-    /// Takes note of a read of the sectors `sectors`, for which the reader has to wait, or not. Gives the slots to read ahead. `most` is
-    /// the longest window, in slots, 0 if nothing is to be read ahead now; of `ahead` it learns what reading ahead is good for.
+    /// Notes a read of the sectors `sectors`. `waits` says whether the reader has to wait for it. `most` is the longest window,
+    /// in slots, 0 if nothing is to be read ahead now. `ahead` tells how much of what was read ahead was used.
     pub fn note(
         &mut self,
         sectors: Range<u64>,
         waits: bool,
         most: u64,
         ahead: impl FnOnce() -> Ahead,
-    ) -> Option<Range<u64>> {
+    ) -> Noted {
         self.clock += 1;
-        let used = self.clock;
         let Some(at) = self.find(sectors.start) else {
             self.begin(sectors);
-            return None;
+            return Noted::default();
         };
+        Noted { continues: true, ahead: self.read_on(at, sectors, waits, most, ahead) }
+    }
+
+    /// Notes a read that continues the stream at `at`. Returns the slots to read ahead.
+    fn read_on(
+        &mut self,
+        at: usize,
+        sectors: Range<u64>,
+        waits: bool,
+        most: u64,
+        ahead: impl FnOnce() -> Ahead,
+    ) -> Option<Range<u64>> {
+        let used = self.clock;
         self.list[at].take(sectors);
         let at = self.join(at);
         let stream = &mut self.list[at];
@@ -270,7 +291,7 @@ mod tests {
         for slot in slots {
             let (time, waits) = each(window);
             let sectors = slot * 8..slot * 8 + 8;
-            if let Some(range) = streams.note(sectors, waits, 4096, Ahead::default) {
+            if let Some(range) = streams.note(sectors, waits, 4096, Ahead::default).ahead {
                 assert!(ahead == 0 || range.start == ahead, "nothing twice, nothing left out");
                 ahead = range.end;
                 window = range.end - slot - 1;
@@ -318,8 +339,8 @@ mod tests {
         for group in 0..100 {
             for within in [3, 0, 1, 2, 7, 6, 5, 4] {
                 let first = (group * 8 + within) * 128;
-                let range = streams.note(first..first + 128, false, 4096, Ahead::default);
-                if let Some(range) = range {
+                let noted = streams.note(first..first + 128, false, 4096, Ahead::default);
+                if let Some(range) = noted.ahead {
                     assert!(ahead == 0 || range.start == ahead, "nothing twice, nothing left out");
                     ahead = range.end;
                 }
@@ -332,7 +353,8 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_reader_that_leaves_something_out_stays_a_stream() {
         let mut streams = Streams::default();
-        let mut note = |slot: u64| streams.note(slot * 8..slot * 8 + 8, true, 256, Ahead::default);
+        let mut note =
+            |slot: u64| streams.note(slot * 8..slot * 8 + 8, true, 256, Ahead::default).ahead;
         assert!((0..8).any(|slot| note(slot).is_some()));
         let first = (9..1000).find(|slot| note(*slot).is_some_and(|range| range.end > slot + 64));
         assert!(first.is_some_and(|slot| slot < 100), "{first:?}");
@@ -343,14 +365,14 @@ mod tests {
     async fn random_reads_are_not_run_ahead_of() {
         let mut streams = Streams::default();
         let mut note = |at: u64| streams.note(at * 8..at * 8 + 8, true, 256, Ahead::default);
-        assert!((0..1000).all(|i| note(i * 7919).is_none()));
+        assert!((0..1000).all(|i| note(i * 7919) == Noted::default()));
     }
 
     #[tokio::test(start_paused = true)]
     async fn where_reading_ahead_was_in_vain_only_long_streams_are_run_ahead_of() {
         let mut streams = Streams::default();
         let in_vain = || Ahead { unused: 0, used: 10, wasted: 1000 };
-        let mut note = |slot: u64| streams.note(slot * 8..slot * 8 + 8, true, 256, in_vain);
+        let mut note = |slot: u64| streams.note(slot * 8..slot * 8 + 8, true, 256, in_vain).ahead;
         let reads: Vec<_> = (0..12).filter(|slot| note(*slot).is_some()).collect();
         assert_eq!(reads.first(), Some(&8));
     }

@@ -40,8 +40,9 @@ enum Mode {
     /// The window follows the measured rate and trip, for so many rounds now.
     Follow { rounds: u32 },
     /// One request at a time is sent, so that its trip is that of an empty link. The shortest of some trips counts,
-    /// since an answer may be late for other reasons.
-    Drain { reason: Reason, trips: u32, shortest: Duration },
+    /// since an answer may be late for other reasons. Requests that do not wait for the window may be under way all
+    /// the time: what is sent two trips after the beginning finds no more in the link than those.
+    Drain { reason: Reason, since: Instant, trips: u32, shortest: Duration },
 }
 
 /// A window that grows to find out whether the path is longer, or others fill the queue.
@@ -208,8 +209,8 @@ impl Window {
         self.round.answers += 1;
         let trip = now - request.sent;
         let least = self.least_trip.get_or_insert(trip);
-        if let Mode::Drain { reason, trips, shortest } = &mut self.mode {
-            if request.is_alone {
+        if let Mode::Drain { reason, since, trips, shortest } = &mut self.mode {
+            if request.is_alone || request.sent > *since + 2 * *least {
                 *trips += 1;
                 *shortest = trip.min(*shortest);
                 if *trips == DRAIN_TRIPS {
@@ -235,6 +236,11 @@ impl Window {
             window: self.bytes,
             under_way: self.timely_bytes + self.late_bytes,
         }
+    }
+
+    /// Returns true while as little as possible is to be under way, so that the trip on an empty link shows.
+    pub fn is_draining(&self) -> bool {
+        matches!(self.mode, Mode::Drain { .. })
     }
 
     fn take(&mut self, ticket: Ticket) -> Option<Request> {
@@ -270,7 +276,10 @@ impl Window {
         let rate = round.bytes as f64 / (now - round.since).as_secs_f64();
         let least = self.least_trip.unwrap_or_default();
         let is_slow = round.was_full && rate < SLOW * self.rate.highest();
-        self.rate.note(rate, SPAN.max(least * SPAN_TRIPS), now);
+        // Requests that did not fill the link do not show what it can carry, unless it is more than was known.
+        if round.was_full || rate > self.rate.highest() {
+            self.rate.note(rate, SPAN.max(least * SPAN_TRIPS), now);
+        }
         match &mut self.mode {
             Mode::Grow { best, flat, trial } => {
                 if rate > HIGHER * *best {
@@ -279,13 +288,14 @@ impl Window {
                     *flat += 1;
                 }
                 let queued = if trial.is_some() { QUEUED_IN_TRIAL } else { QUEUED };
-                if *flat >= 3 || trip > least.mul_f64(queued) {
+                if *flat >= 3 || (round.was_full && trip > least.mul_f64(queued)) {
                     let failed = trial.filter(|trial| *best < trial.rate);
                     self.end_growth(failed, now);
                 } else if round.was_full {
                     self.set(self.bytes * 2);
                 }
             }
+            Mode::Follow { .. } if !round.was_full => self.follow(1.0),
             Mode::Follow { rounds } => {
                 *rounds += 1;
                 self.slow_rounds = if is_slow { self.slow_rounds + 1 } else { 0 };
@@ -293,14 +303,13 @@ impl Window {
                     let peak = self.rate.highest();
                     self.rate = Peak::default();
                     self.rate.note(rate, SPAN, now);
-                    return self.drain(Reason::Slow { peak });
+                    return self.drain(Reason::Slow { peak }, now);
                 }
                 if let Some((time, reason)) = self.next_drain
                     && now >= time
-                    && round.was_full
                 {
                     self.next_drain = None;
-                    return self.drain(reason);
+                    return self.drain(reason, now);
                 }
                 let gain = match *rounds % PROBED {
                     0 => PROBE,
@@ -313,9 +322,9 @@ impl Window {
         }
     }
 
-    fn drain(&mut self, reason: Reason) {
+    fn drain(&mut self, reason: Reason, now: Instant) {
         self.slow_rounds = 0;
-        self.mode = Mode::Drain { reason, trips: 0, shortest: Duration::MAX };
+        self.mode = Mode::Drain { reason, since: now, trips: 0, shortest: Duration::MAX };
         self.bytes = 1;
     }
 

@@ -154,7 +154,7 @@ pub(super) fn cache<'a>(cache: &'a Cache, at: &KeyPath, files: &mut UsedFiles<'a
     range(at, "destage_idle", cache.destage_idle, Span::millis(1), Span::seconds(60))?;
     range(at, "dirty_age", cache.dirty_age, Span::millis(1), Span::seconds(86_400))?;
     range(at, "busy_after", cache.busy_after, Span::default(), Span::seconds(25))?;
-    range(at, "read_ahead", cache.read_ahead, Size(0), Size::mib(16))?;
+    range(at, "read_ahead", cache.read_ahead, Size(0), Size::mib(512))?;
     if !(0.05..=0.9).contains(&cache.destage_threshold) {
         return wrong(
             at.key("destage_threshold"),

@@ -471,7 +471,7 @@ impl Default for Cache {
             busy_after: Span::seconds(15),
             read_tier: None,
             read_tier_size: None,
-            read_ahead: Size::mib(8),
+            read_ahead: Size::mib(32),
             share: false,
             accept_loss: false,
             takes_over: false,

@@ -1,0 +1,221 @@
+//! The reads that are under way to the far side, and those that wait until the link has room for them.
+//!
+//! A random read is sent at once. The reads of a sequential stream, and what is read ahead of it, wait while as
+//! much is under way as the link holds: more of them would only lengthen the queue of the link, in which the random
+//! reads of other hosts wait too. What a host waits for is sent before what is read ahead.
+
+use std::{collections::VecDeque, sync::Arc, time::Duration};
+
+use parking_lot::Mutex;
+use tokio::{
+    sync::Notify,
+    time::{Instant, timeout},
+};
+
+use crate::window::{Estimate, Ticket, Window};
+
+/// What a read of the far side is for.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Purpose {
+    /// A host waits for it. It continues no stream.
+    Random,
+    /// A host waits for it, as a part of a sequential stream.
+    Stream,
+    /// No host has asked for it yet.
+    Ahead,
+}
+
+impl Purpose {
+    pub fn is_of_host(self) -> bool {
+        self != Self::Ahead
+    }
+}
+
+/// The reads of one far volume.
+pub(crate) struct Flow(Mutex<Reads>);
+
+struct Reads {
+    window: Window,
+    /// Reads of streams and ahead of them that are under way. One of these is always sent, so that random reads
+    /// cannot hold up a stream for ever.
+    paced: usize,
+    stream: VecDeque<Waiting>,
+    ahead: VecDeque<Waiting>,
+    next_number: u64,
+}
+
+struct Waiting {
+    number: u64,
+    fetch: u32,
+    bytes: u64,
+    turn: Arc<Notify>,
+}
+
+/// Bytes that wait for room in the window.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Backlog {
+    /// Those that a host waits for.
+    pub stream: u64,
+    pub ahead: u64,
+}
+
+/// A read that is under way. It counts as failed if it is dropped before [`Passage::answered`].
+#[must_use]
+pub(crate) struct Passage<'a> {
+    flow: &'a Flow,
+    ticket: Option<Ticket>,
+    is_paced: bool,
+}
+
+/// The place of a read that waits. Dropping it leaves the queue.
+struct Place<'a> {
+    flow: &'a Flow,
+    number: u64,
+    turn: Arc<Notify>,
+    is_over: bool,
+}
+
+impl Flow {
+    pub fn new(now: Instant) -> Self {
+        Self(Mutex::new(Reads {
+            window: Window::new(now),
+            paced: 0,
+            stream: VecDeque::new(),
+            ahead: VecDeque::new(),
+            next_number: 0,
+        }))
+    }
+
+    /// Waits until a read of so many bytes may be sent.
+    pub async fn admit(&self, purpose: Purpose, fetch: u32, bytes: u64) -> Passage<'_> {
+        let mut place = match self.begin(purpose, fetch, bytes) {
+            Ok(passage) => return passage,
+            Err(place) => place,
+        };
+        loop {
+            // Reads that are late make room without an answer.
+            let _ = timeout(LOOK, place.turn.notified()).await;
+            if let Some(passage) = self.send_if_first(place.number) {
+                place.is_over = true;
+                return passage;
+            }
+        }
+    }
+
+    /// Sends what is read ahead by this fetch as soon as what hosts wait for: now one of them waits for it.
+    pub fn hasten(&self, fetch: u32) {
+        let mut reads = self.0.lock();
+        let Some(at) = reads.ahead.iter().position(|waiting| waiting.fetch == fetch) else {
+            return;
+        };
+        if let Some(waiting) = reads.ahead.remove(at) {
+            reads.stream.push_back(waiting);
+        }
+    }
+
+    pub fn estimate(&self) -> Estimate {
+        self.0.lock().window.estimate()
+    }
+
+    pub fn backlog(&self) -> Backlog {
+        let reads = self.0.lock();
+        let sum = |queue: &VecDeque<Waiting>| queue.iter().map(|waiting| waiting.bytes).sum();
+        Backlog { stream: sum(&reads.stream), ahead: sum(&reads.ahead) }
+    }
+
+    fn begin(&self, purpose: Purpose, fetch: u32, bytes: u64) -> Result<Passage<'_>, Place<'_>> {
+        let mut reads = self.0.lock();
+        let is_paced = purpose != Purpose::Random;
+        let is_next =
+            reads.stream.is_empty() && (purpose == Purpose::Stream || reads.ahead.is_empty());
+        if !is_paced || (is_next && reads.has_room()) {
+            return Ok(self.sent(&mut reads, bytes, is_paced));
+        }
+        let number = reads.next_number;
+        reads.next_number += 1;
+        let turn = Arc::new(Notify::new());
+        let waiting = Waiting { number, fetch, bytes, turn: Arc::clone(&turn) };
+        let queue = if purpose == Purpose::Stream { &mut reads.stream } else { &mut reads.ahead };
+        queue.push_back(waiting);
+        Err(Place { flow: self, number, turn, is_over: false })
+    }
+
+    fn send_if_first(&self, number: u64) -> Option<Passage<'_>> {
+        let mut reads = self.0.lock();
+        let is_first = reads.first()?.number == number;
+        if !is_first || !reads.has_room() {
+            return None;
+        }
+        let first = reads.stream.pop_front().or_else(|| reads.ahead.pop_front())?;
+        let passage = self.sent(&mut reads, first.bytes, true);
+        reads.wake_first();
+        Some(passage)
+    }
+
+    fn sent(&self, reads: &mut Reads, bytes: u64, is_paced: bool) -> Passage<'_> {
+        reads.paced += usize::from(is_paced);
+        let ticket = reads.window.sent(bytes, Instant::now());
+        Passage { flow: self, ticket: Some(ticket), is_paced }
+    }
+}
+
+impl Reads {
+    fn has_room(&mut self) -> bool {
+        let is_held_up = self.paced == 0 && !self.window.is_draining();
+        self.window.has_room(Instant::now()) || is_held_up
+    }
+
+    fn first(&self) -> Option<&Waiting> {
+        self.stream.front().or_else(|| self.ahead.front())
+    }
+
+    fn wake_first(&mut self) {
+        if self.first().is_some()
+            && self.has_room()
+            && let Some(first) = self.first()
+        {
+            first.turn.notify_one();
+        }
+    }
+}
+
+impl Passage<'_> {
+    /// Notes that the read has been answered. Its trip says something about the link.
+    pub fn answered(mut self) {
+        self.end(true);
+    }
+
+    fn end(&mut self, is_answered: bool) {
+        let Some(ticket) = self.ticket.take() else { return };
+        let mut reads = self.flow.0.lock();
+        reads.paced -= usize::from(self.is_paced);
+        if is_answered {
+            reads.window.answered(ticket, Instant::now());
+        } else {
+            reads.window.failed(ticket);
+        }
+        reads.wake_first();
+    }
+}
+
+impl Drop for Passage<'_> {
+    fn drop(&mut self) {
+        self.end(false);
+    }
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        if self.is_over {
+            return;
+        }
+        let mut reads = self.flow.0.lock();
+        reads.stream.retain(|waiting| waiting.number != self.number);
+        reads.ahead.retain(|waiting| waiting.number != self.number);
+        // It may have been woken in vain.
+        reads.wake_first();
+    }
+}
+
+/// How often a read that waits looks for room that comes without an answer.
+const LOOK: Duration = Duration::from_millis(100);
