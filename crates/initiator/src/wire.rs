@@ -107,7 +107,7 @@ impl Wire {
     pub(crate) fn look(&mut self, asked: u64, now: Instant, every: Duration) -> Option<Instant> {
         // One that fails here fails where it is read or written, too.
         let acknowledged = self.stream.acknowledged().unwrap_or(0);
-        let passed = Passed { read: self.stream.read(), acknowledged };
+        let passed = Passed { read: self.stream.arrived().unwrap_or(0), acknowledged };
         self.carriage.look(asked, passed, now, every)
     }
 

@@ -165,6 +165,13 @@ impl Decoder {
         }
     }
 
+    /// Bytes that have not come yet of a data segment of 16 KiB or more, whose header has come.
+    #[must_use]
+    pub fn missing(&self) -> usize {
+        let missing = |large: &Large| large.body_length.saturating_sub(large.body.len());
+        self.large.as_ref().map_or(0, missing)
+    }
+
     /// Makes room in the shared buffer: at least for the PDU at its front, and for a read that is
     /// worth its system call.
     fn make_room(&mut self) {

@@ -12,6 +12,7 @@
 mod certificates;
 mod options;
 mod progress;
+mod low_water;
 mod tcp;
 mod unsent;
 mod secured;

@@ -22,7 +22,7 @@ use crate::{progress::Received, stream::Stream};
 /// What the socket says, save that it would block; what is wrong with TLS.
 pub fn receive(stream: &mut Stream, decoder: &mut Decoder) -> io::Result<Received> {
     let received = match stream {
-        Stream::Plain(tcp) => tcp.read_by(&mut decoder.buffer(), try_read).map(received),
+        Stream::Plain(tcp) => tcp.read_pdus(decoder, try_read).map(received),
         Stream::Tls(stream) => stream.receive(&mut decoder.buffer(), try_read),
         Stream::Compressed(stream) => stream.receive(&mut decoder.buffer(), try_read),
     };
@@ -42,7 +42,7 @@ pub fn poll_receive(
     match stream {
         Stream::Plain(tcp) => {
             let read = |tcp: &mut _, room: &mut _| poll_read(tcp, room, context);
-            tcp.read_by(&mut decoder.buffer(), read).map(received)
+            tcp.read_pdus(decoder, read).map(received)
         }
         Stream::Tls(stream) => {
             let read = |tcp: &mut _, input: &mut _| poll_read(tcp, input, context);
@@ -74,7 +74,7 @@ fn looked_again(
 /// As [`receive`].
 pub fn receive_now(stream: &mut Stream, decoder: &mut Decoder) -> io::Result<Received> {
     let received = match stream {
-        Stream::Plain(tcp) => tcp.read_by(&mut decoder.buffer(), recv).map(received),
+        Stream::Plain(tcp) => tcp.read_pdus(decoder, recv).map(received),
         Stream::Tls(stream) => stream.receive(&mut decoder.buffer(), recv),
         Stream::Compressed(stream) => stream.receive(&mut decoder.buffer(), recv),
     };

@@ -76,10 +76,12 @@ impl Stream {
         self.counted().acknowledged()
     }
 
-    /// Bytes that the kernel gave us, counted in the same way.
-    #[must_use]
-    pub fn read(&self) -> u64 {
-        self.counted().read()
+    /// Bytes that have arrived here, counted in the same way.
+    ///
+    /// # Errors
+    /// What the socket says.
+    pub fn arrived(&self) -> io::Result<u64> {
+        self.counted().arrived()
     }
 
     /// From now on the kernel takes no more output while it holds so many bytes that it has not sent yet

@@ -1,0 +1,163 @@
+//! How many bytes have to arrive before the reader of a socket is woken (SO_RCVLOWAT).
+//!
+//! A link delivers a data segment of 64 KiB in 45 packets. Waking the reader for each of them costs several times as
+//! much processor time as the data itself. So if a long data segment arrives in small pieces, the reader sleeps until
+//! a large part of it is there. What is shorter is announced at once, as ever.
+
+use std::{io, mem::size_of_val, os::fd::AsRawFd};
+
+use tokio::net::TcpStream;
+
+/// The setting of one socket, and what it follows from.
+#[derive(Debug)]
+pub(crate) struct LowWater {
+    /// As the kernel has it.
+    bytes: usize,
+    /// What the last read brought that emptied the socket while each packet woke the reader.
+    piece: usize,
+}
+
+impl Default for LowWater {
+    fn default() -> Self {
+        Self { bytes: 1, piece: usize::MAX }
+    }
+}
+
+impl LowWater {
+    /// Notes that a read has emptied the socket.
+    pub fn note_all(&mut self, count: usize) {
+        if self.bytes == 1 {
+            self.piece = count;
+        }
+    }
+
+    /// Wakes the reader when a good part of so many missing bytes of a data segment has come; at once if none is
+    /// missing.
+    ///
+    /// # Errors
+    /// What the socket says.
+    pub fn wait_for(&mut self, socket: &TcpStream, missing: usize) -> io::Result<()> {
+        let wanted = self.wanted(missing);
+        if wanted != self.bytes {
+            set(socket, wanted)?;
+            self.bytes = wanted;
+        }
+        Ok(())
+    }
+
+    fn wanted(&self, missing: usize) -> usize {
+        let is_in_pieces = self.bytes > 1 || self.piece <= SMALL_PIECE;
+        if is_in_pieces && missing >= WORTH { missing.min(MOST) } else { 1 }
+    }
+}
+
+/// Larger pieces wake the reader seldom enough: some packets that the network card or the kernel has joined.
+const SMALL_PIECE: usize = 8 << 10;
+/// For fewer missing bytes than some packets the system call costs more than it saves.
+const WORTH: usize = 8 << 10;
+/// A slow link needs 5 s for this at 50 kbit/s: by then a peer is asked whether it is alive.
+const MOST: usize = 32 << 10;
+
+fn set(socket: &TcpStream, bytes: usize) -> io::Result<()> {
+    let value = bytes as libc::c_int;
+    let (level, name) = (libc::SOL_SOCKET, libc::SO_RCVLOWAT);
+    let length = size_of_val(&value) as libc::socklen_t;
+    // SAFETY: the kernel reads `length` bytes of `value`, which outlives the call.
+    let result = unsafe {
+        libc::setsockopt(socket.as_raw_fd(), level, name, (&raw const value).cast(), length)
+    };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{future::poll_fn, task::Poll, time::Duration};
+
+    use bytes::Bytes;
+    use iscsi::{
+        Itt, Pdu, Serial, Ttt,
+        codec::{Decoder, Digests, Output},
+        pdu::NopOut,
+    };
+    use scsi::Lun;
+    use tokio::{io::AsyncWriteExt, net::TcpListener, time::timeout};
+
+    use super::*;
+    use crate::{Received, Stream, poll_receive};
+
+    const PACKET: usize = 1448;
+
+    fn pdus(lengths: &[usize]) -> Vec<u8> {
+        let mut output = Output::default();
+        for length in lengths {
+            let nop = NopOut {
+                immediate: true,
+                lun: Lun(0),
+                itt: Itt(1),
+                ttt: Ttt::NONE,
+                cmd_sn: Serial(1),
+                exp_stat_sn: Serial(1),
+                data: Bytes::from(vec![7; *length]),
+            };
+            output.push(Pdu::NopOut(nop), Digests::default());
+        }
+        let mut bytes = Vec::new();
+        while !output.is_empty() {
+            let mut slices = [io::IoSlice::new(&[]); 16];
+            let count = output.slices(&mut slices);
+            slices[..count].iter().for_each(|slice| bytes.extend_from_slice(slice));
+            let sent = slices[..count].iter().map(|slice| slice.len()).sum();
+            output.advance(sent);
+        }
+        bytes
+    }
+
+    /// Receives so many PDUs; says how often there was something to read.
+    async fn receive(stream: &mut Stream, decoder: &mut Decoder, pdus: usize) -> usize {
+        let (mut reads, mut whole) = (0, 0);
+        let received = poll_fn(|context| {
+            while whole < pdus {
+                match poll_receive(stream, decoder, context) {
+                    Poll::Ready(Ok(Received::Bytes(_))) => reads += 1,
+                    Poll::Ready(other) => panic!("{other:?}"),
+                    Poll::Pending => return Poll::Pending,
+                }
+                while decoder.next().expect("valid PDUs").is_some() {
+                    whole += 1;
+                }
+            }
+            Poll::Ready(())
+        });
+        timeout(Duration::from_secs(10), received).await.expect("the reader is woken");
+        reads
+    }
+
+    /// Sends bytes packet by packet: the next one when the reader has had the time to read the one before.
+    async fn send(stream: &mut TcpStream, bytes: &[u8]) {
+        for packet in bytes.chunks(PACKET) {
+            stream.write_all(packet).await.expect("it takes them");
+            for _ in 0..20 {
+                tokio::task::yield_now().await;
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn the_packets_of_a_long_data_segment_wake_their_reader_a_few_times_only() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let mut far = TcpStream::connect(listener.local_addr().unwrap()).await.expect("connected");
+        far.set_nodelay(true).expect("a TCP socket");
+        let mut near = Stream::from(listener.accept().await.expect("connected").0);
+        let mut decoder = Decoder::new(64 << 10, 256 << 10);
+        for _ in 0..3 {
+            let long = pdus(&[128 << 10]);
+            let packets = long.len().div_ceil(PACKET);
+            let (reads, ()) =
+                tokio::join!(receive(&mut near, &mut decoder, 1), send(&mut far, &long));
+            assert!(reads < packets / 4, "{reads} reads of {packets} packets");
+            // What is short is announced at once, also right behind a long one, and so is the last piece.
+            let short = pdus(&[0, 512, 9000, 20_000, 0]);
+            tokio::join!(receive(&mut near, &mut decoder, 5), send(&mut far, &short));
+        }
+    }
+}
