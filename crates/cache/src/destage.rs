@@ -474,7 +474,7 @@ async fn send_all(
             () = sleep(LOOK), if more && !has_room => {}
             () = pace.give_way(shared), if has_room => {
                 if !shared.ends_round(&shared.state.lock())
-                    && let Some(run) = cursor.next_run(shared)
+                    && let Some(run) = cursor.next_run(shared, longest_run(shared))
                 {
                     pace.spend(shared, run.data_bytes());
                     shared.counters.joined_slots.add(run.parts.len() as u64 - 1);
@@ -537,6 +537,12 @@ fn may_be_in_flight(shared: &Shared) -> u64 {
     ((most.min(window) as f64 * pressure) as u64).max(1)
 }
 
+/// The most bytes of data in a run: fewer while a host waits for short reads, which wait behind the runs.
+fn longest_run(shared: &Shared) -> u64 {
+    let longest = shared.far_writes.lock().longest_request(Instant::now());
+    longest.min(u64::from(shared.settings.destage_run_bytes))
+}
+
 /// What a run counts for, however short it is: four short ones take the place of a long one. Where the settings
 /// ask for one at a time, it is one.
 fn least_weight(shared: &Shared) -> u64 {
@@ -590,8 +596,8 @@ struct Cursor<'a> {
 }
 
 impl Cursor<'_> {
-    /// Makes the next run, which counts as under way from now on.
-    fn next_run(&mut self, shared: &Shared) -> Option<Run> {
+    /// Makes the next run, of at most `longest` bytes of data. It counts as under way from now on.
+    fn next_run(&mut self, shared: &Shared, longest: u64) -> Option<Run> {
         let mut state = shared.state.lock();
         let state = &mut *state;
         let mut run: Option<Run> = None;
@@ -632,8 +638,7 @@ impl Cursor<'_> {
                 parts: Vec::new(),
                 slots: (item.slot, item.slot),
             });
-            let long = (end - run.start) * SECTOR_BYTES as u64
-                > u64::from(shared.settings.destage_run_bytes);
+            let long = (end - run.start) * SECTOR_BYTES as u64 > longest;
             if run.end != start || run.kind != kind || (long && kind == Kind::Data) {
                 break;
             }

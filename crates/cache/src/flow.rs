@@ -113,6 +113,11 @@ impl Flow {
         }
     }
 
+    /// How many bytes one read of a stream, or ahead of it, should have at most.
+    pub fn longest_request(&self) -> u64 {
+        self.0.lock().window.longest_request(Instant::now())
+    }
+
     pub fn estimate(&self) -> Estimate {
         self.0.lock().window.estimate()
     }
@@ -126,6 +131,9 @@ impl Flow {
     fn begin(&self, purpose: Purpose, fetch: u32, bytes: u64) -> Result<Passage<'_>, Place<'_>> {
         let mut reads = self.0.lock();
         let is_paced = purpose != Purpose::Random;
+        if !is_paced {
+            reads.window.be_considerate(Instant::now());
+        }
         let is_next =
             reads.stream.is_empty() && (purpose == Purpose::Stream || reads.ahead.is_empty());
         if !is_paced || (is_next && reads.has_room()) {

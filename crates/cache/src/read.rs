@@ -183,7 +183,11 @@ impl Shared {
     ) -> Result<(Data, Origin), Error> {
         let mut farthest = Origin::Memory;
         loop {
-            let plan = self.plan(&mut self.state.lock(), sector, sectors);
+            let longest = match purpose {
+                Purpose::Stream => self.longest_of_stream(),
+                _ => MOST_FETCHED,
+            };
+            let plan = self.plan(&mut self.state.lock(), sector, sectors, longest);
             farthest = farthest.max(plan.origin());
             let untold = plan.untold;
             if let Some((data, origin)) = self.carry_out(plan, purpose).await? {
@@ -199,8 +203,8 @@ impl Shared {
         }
     }
 
-    /// Decides for each slot where it comes from, and begins the fetches that are needed.
-    fn plan(&self, state: &mut State, sector: u64, sectors: u64) -> Plan {
+    /// Decides for each slot where it comes from, and begins the fetches that are needed, each of at most `longest` slots.
+    fn plan(&self, state: &mut State, sector: u64, sectors: u64, longest: usize) -> Plan {
         let mut plan = Plan { pieces: Vec::new(), own: Vec::new(), untold: 0 };
         let telling = self.telling(state);
         // Slots from here on that have no fetch yet; joined into one when the run ends.
@@ -231,7 +235,7 @@ impl Shared {
                             Newer::Log(place) => Source::Log(place),
                         },
                     });
-                    if missing.len() == MOST_FETCHED {
+                    if missing.len() == longest {
                         self.begin(state, &mut plan, &mut missing);
                     }
                     continue;
@@ -560,6 +564,9 @@ impl Shared {
         let count = (u64::from(fetch.count) * u64::from(SECTORS)).min(sectors - first);
         let blocks = (count / self.sectors_per_block()) as u32;
         let stable = self.make_lower_stable().await;
+        if purpose == Purpose::Random {
+            self.far_writes.lock().be_considerate(Instant::now());
+        }
         let passage = self.far_reads.admit(purpose, fetch.id, count * SECTOR_BYTES as u64).await;
         let begun = Instant::now();
         let mut result = match stable {
@@ -653,7 +660,7 @@ impl Shared {
             let purpose = if noted.continues { Purpose::Stream } else { Purpose::Random };
             let Some(range) = noted.ahead else { return purpose };
             let end = self.end_of(sector / u64::from(SECTORS)).div_ceil(u64::from(SECTORS));
-            let longest = self.longest_ahead();
+            let longest = self.longest_of_stream() as u64;
             (purpose, missing_runs(&mut state, range.start, range.end.min(end), longest))
         };
         for fetch in fetches {
@@ -664,11 +671,10 @@ impl Shared {
         purpose
     }
 
-    /// The most slots in one fetch that reads ahead. Of what may be under way it is a small part, so that a random
-    /// read waits behind little.
-    fn longest_ahead(&self) -> u64 {
-        let part = self.far_reads.estimate().window / PIECES / SLOT_BYTES as u64;
-        part.clamp(LEAST_AHEAD, MOST_FETCHED as u64)
+    /// The most slots in one fetch of a stream, or ahead of it.
+    fn longest_of_stream(&self) -> usize {
+        let slots = self.far_reads.longest_request() / SLOT_BYTES as u64;
+        (slots as usize).clamp(1, MOST_FETCHED)
     }
 }
 
@@ -786,9 +792,5 @@ const MOST_LOGGED: u32 = 256;
 const AHEAD_SHARE: u64 = 8;
 /// Most fetches under way before none is begun for reading ahead: their bookkeeping takes less than 1 MiB.
 const MOST_FETCHES: usize = 1024;
-/// Fetches that read ahead are so many or more to a window.
-const PIECES: u64 = 4;
-/// The least slots in one of them, 64 KiB: smaller ones would cost more processor time than they save.
-const LEAST_AHEAD: u64 = 16;
 /// Slots copied between two looks at the table: some ten microseconds.
 const COPIED_AT_ONCE: u64 = 32;

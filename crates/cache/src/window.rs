@@ -31,6 +31,8 @@ pub(crate) struct Window {
     late_bytes: u64,
     /// The size of the largest request lately.
     request_bytes: u64,
+    /// Until then somebody waits for short requests that share the link.
+    considerate_until: Option<Instant>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -111,6 +113,10 @@ pub(crate) struct Estimate {
     pub under_way: u64,
 }
 
+/// The longest request that is made by reading ahead.
+const LONGEST_REQUEST: u64 = 256 << 10;
+/// How long the window is considerate after a short request.
+const CONSIDERATE: Duration = Duration::from_secs(1);
 /// The window before anything is known: eight requests of 64 KiB.
 const FIRST: u64 = 512 * 1024;
 /// The smallest window: two requests of 64 KiB, so that the far side never waits for the next one.
@@ -123,6 +129,8 @@ const PROBE: f64 = 1.25;
 const YIELD: f64 = 0.9;
 /// One round in so many looks for a higher rate.
 const PROBED: u32 = 8;
+/// A window that grows is at most so many times what the rate of its last round fills.
+const GROWTH: f64 = 1.5;
 /// A rate that is higher by less than this does not make a window double again.
 const HIGHER: f64 = 1.25;
 /// A trip of so many least trips means that a window that doubles has begun to fill a queue.
@@ -171,13 +179,33 @@ impl Window {
             timely_bytes: 0,
             late_bytes: 0,
             request_bytes: 0,
+            considerate_until: None,
         }
+    }
+
+    /// Notes that somebody waits for a short request that shares the link. For a second, the window keeps the queue of
+    /// the link as short as it can, though the link may then be empty for moments.
+    pub fn be_considerate(&mut self, now: Instant) {
+        self.considerate_until = Some(now + CONSIDERATE);
+    }
+
+    fn is_considerate(&self, now: Instant) -> bool {
+        self.considerate_until.is_some_and(|until| now < until)
+    }
+
+    /// How long a request should be at most. Of what may be under way it is a small part, so that a short request
+    /// waits behind little.
+    pub fn longest_request(&self, now: Instant) -> u64 {
+        let (parts, least) = if self.is_considerate(now) { (16, 16 << 10) } else { (8, 64 << 10) };
+        (self.bytes / parts).clamp(least, LONGEST_REQUEST)
     }
 
     /// Returns true if another request may be sent. Late requests do not count; the caller bounds those.
     pub fn has_room(&mut self, now: Instant) -> bool {
         self.set_late_aside(now);
-        let has_room = self.timely_bytes < self.bytes;
+        // The window is not exceeded by a part of a request while somebody waits for short ones.
+        let spare = if self.is_considerate(now) { self.request_bytes } else { 1 };
+        let has_room = self.timely_bytes == 0 || self.timely_bytes + spare <= self.bytes;
         self.round.was_full |= !has_room;
         has_room
     }
@@ -215,7 +243,7 @@ impl Window {
                 *shortest = trip.min(*shortest);
                 if *trips == DRAIN_TRIPS {
                     let (reason, shortest) = (*reason, *shortest);
-                    self.end_drain(reason, shortest);
+                    self.end_drain(reason, shortest, now);
                     self.round = Round::new(now, self.next_number);
                 }
             }
@@ -292,10 +320,11 @@ impl Window {
                     let failed = trial.filter(|trial| *best < trial.rate);
                     self.end_growth(failed, now);
                 } else if round.was_full {
-                    self.set(self.bytes * 2);
+                    let carried = (rate * least.as_secs_f64() * GROWTH) as u64;
+                    self.set((self.bytes * 2).min(carried.max(self.bytes)));
                 }
             }
-            Mode::Follow { .. } if !round.was_full => self.follow(1.0),
+            Mode::Follow { .. } if !round.was_full => self.follow(1.0, now),
             Mode::Follow { rounds } => {
                 *rounds += 1;
                 self.slow_rounds = if is_slow { self.slow_rounds + 1 } else { 0 };
@@ -316,7 +345,7 @@ impl Window {
                     1 => YIELD,
                     _ => 1.0,
                 };
-                self.follow(gain);
+                self.follow(gain, now);
             }
             Mode::Drain { .. } => {}
         }
@@ -330,7 +359,7 @@ impl Window {
 
     /// Some requests have travelled alone. If the trip was long nevertheless, others may fill the queue, or the path
     /// has become longer: then a larger window brings back the rate that there was.
-    fn end_drain(&mut self, reason: Reason, trip: Duration) {
+    fn end_drain(&mut self, reason: Reason, trip: Duration, now: Instant) {
         let least = self.least_trip.unwrap_or(trip);
         self.mode = Mode::Follow { rounds: 0 };
         let restored = match reason {
@@ -345,7 +374,7 @@ impl Window {
             self.mode = Mode::Grow { best: 0.0, flat: 0, trial: Some(trial) };
             self.least_trip = Some(trip);
         }
-        self.follow(1.0);
+        self.follow(1.0, now);
     }
 
     /// Goes back to the trip before a trial that has failed.
@@ -356,13 +385,14 @@ impl Window {
             self.least_trip = Some(trial.least_trip);
             self.rate = Peak::default();
         }
-        self.follow(1.0);
+        self.follow(1.0, now);
     }
 
-    fn follow(&mut self, gain: f64) {
+    fn follow(&mut self, gain: f64, now: Instant) {
         let trip = self.least_trip.unwrap_or_default().as_secs_f64();
         let held = (self.rate.highest() * trip * gain) as u64;
-        self.set(held + 2 * self.request_bytes);
+        let more = if self.is_considerate(now) { 1 } else { 2 };
+        self.set(held + more * self.request_bytes);
     }
 
     fn set(&mut self, bytes: u64) {

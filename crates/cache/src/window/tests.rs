@@ -27,6 +27,10 @@ struct Simulation {
     /// When the link has carried what was sent so far.
     free_at: f64,
     senders: Vec<Sender>,
+    /// Somebody waits for short requests all the time, and requests are as short as that asks for.
+    is_considerate: bool,
+    /// The mean time that a request waited for the link, in seconds, as of the last run.
+    mean_queue: f64,
     /// The answers to come, in nanoseconds, the next one first: negative, since the heap gives the largest.
     answers: BinaryHeap<(i64, usize, u64)>,
     sent: u64,
@@ -34,7 +38,8 @@ struct Simulation {
 
 struct Sender {
     window: Window,
-    tickets: Vec<(u64, Ticket)>,
+    /// Numbers of requests, and their bytes.
+    tickets: Vec<(u64, u64, Ticket)>,
     bytes: u64,
 }
 
@@ -50,6 +55,8 @@ impl Simulation {
             now: 0.0,
             free_at: 0.0,
             senders: (0..senders).map(sender).collect(),
+            is_considerate: false,
+            mean_queue: 0.0,
             answers: BinaryHeap::new(),
             sent: 0,
         }
@@ -61,15 +68,21 @@ impl Simulation {
 
     fn send(&mut self, who: usize) {
         let now = self.instant();
+        let window = &mut self.senders[who].window;
+        let mut bytes = REQUEST;
+        if self.is_considerate {
+            window.be_considerate(now);
+            bytes = bytes.min(window.longest_request(now));
+        }
         while self.senders[who].window.has_room(now) {
             self.sent += 1;
             let begins = self.free_at.max(self.now);
-            self.free_at = begins + REQUEST as f64 / self.link.rate;
+            self.free_at = begins + bytes as f64 / self.link.rate;
             let is_late = self.link.late > 0 && self.sent.is_multiple_of(self.link.late);
             let comes = self.free_at + self.link.trip + f64::from(u8::from(is_late));
             self.answers.push((-(comes * 1e9) as i64, who, self.sent));
             let sender = &mut self.senders[who];
-            sender.tickets.push((self.sent, sender.window.sent(REQUEST, now)));
+            sender.tickets.push((self.sent, bytes, sender.window.sent(bytes, now)));
         }
     }
 
@@ -88,7 +101,7 @@ impl Simulation {
     fn run(&mut self, seconds: f64) -> (Vec<f64>, f64) {
         let end = self.now + seconds;
         self.senders.iter_mut().for_each(|sender| sender.bytes = 0);
-        let mut longest = 0.0f64;
+        let (mut longest, mut queues, mut answers) = (0.0f64, 0.0, 0);
         for who in 0..self.senders.len() {
             self.send(who);
         }
@@ -99,13 +112,17 @@ impl Simulation {
             self.now = (-at as f64 / 1e9).max(self.now);
             let now = self.instant();
             let sender = &mut self.senders[who];
-            let at = sender.tickets.iter().position(|(sent, _)| *sent == number).unwrap();
-            sender.window.answered(sender.tickets.swap_remove(at).1, now);
-            sender.bytes += REQUEST;
+            let at = sender.tickets.iter().position(|(sent, ..)| *sent == number).unwrap();
+            let (_, bytes, ticket) = sender.tickets.swap_remove(at);
+            sender.window.answered(ticket, now);
+            sender.bytes += bytes;
             self.send(who);
-            longest = longest.max(self.free_at - self.now);
+            let queue = (self.free_at - self.now).max(0.0);
+            longest = longest.max(queue);
+            (queues, answers) = (queues + queue, answers + 1);
         }
         self.now = end;
+        self.mean_queue = queues / f64::from(answers);
         let all = self.link.rate * seconds;
         (self.senders.iter().map(|sender| sender.bytes as f64 / all).collect(), longest)
     }
@@ -127,6 +144,21 @@ fn a_link_is_full_and_its_queue_short() {
             assert!(part[0] > 0.97, "{megabits} Mbit/s, {trip} ms: {part:?}");
             assert!(queue < acceptable(link), "{megabits} Mbit/s, {trip} ms: {queue} s");
         }
+    }
+}
+
+#[test]
+fn while_somebody_waits_for_short_requests_the_queue_is_a_quarter_of_a_trip_and_the_link_full() {
+    for (megabits, trip) in [(200.0, 8.0), (200.0, 40.0), (200.0, 80.0), (1000.0, 8.0)] {
+        let link = link(megabits, trip);
+        let mut simulation = Simulation::new(link, 1);
+        simulation.run(3.0 + 30.0 * link.trip);
+        simulation.is_considerate = true;
+        simulation.run(5.0);
+        let (part, _) = simulation.run(20.0);
+        let queue = simulation.mean_queue;
+        assert!(part[0] > 0.95, "{megabits} Mbit/s, {trip} ms: {part:?}");
+        assert!(queue < link.trip / 4.0, "{megabits} Mbit/s, {trip} ms: {queue} s");
     }
 }
 

@@ -139,11 +139,15 @@ const OTHERS: f64 = 0.1;
 const LINK: &str = "bench-far";
 /// What is not counted at the beginning of a point: TCP and windows have to grow first.
 const WARM_UP: Duration = Duration::from_secs(1);
-/// What is written into a log before it is drained. The log is a little larger.
-const DRAINED_BYTES: u64 = 48 << 20;
-/// The log whose size sustained writes exceed.
-const SMALL_LOG: &str = "16MiB";
-const LARGE_LOG: &str = "96MiB";
+/// The log of gateways that are read from.
+const LOG_BYTES: u64 = 16 << 20;
+
+/// The log whose size sustained writes exceed holds what the link carries in so many round trips: then the two round
+/// trips and more in which nothing is sent between two epochs cost a twentieth.
+const LOG_TRIPS: u32 = 350;
+const LEAST_LOG_BYTES: u64 = 64 << 20;
+/// Bytes per second at which the log of a gateway is filled here, at least.
+const NEAR_DISK_RATE: f64 = 150e6;
 
 /// One program on one link, once.
 struct Round<'a> {
@@ -196,7 +200,7 @@ impl Round<'_> {
     }
 
     fn reads(&self, line: &Line, site: &Site, points: &mut Vec<Point>) -> Result<()> {
-        let gateway = site.gateway(LARGE_LOG)?;
+        let gateway = site.gateway(LOG_BYTES)?;
         for (range, depth) in [1, 8, 32].into_iter().enumerate() {
             let load = Load::read(Order::Sequential, 64 << 10, depth, range as u64 * RANGE_BYTES);
             let (direct, through) = (site.direct(), gateway.login());
@@ -213,7 +217,7 @@ impl Round<'_> {
     }
 
     fn random(&self, line: &Line, site: &Site, points: &mut Vec<Point>) -> Result<()> {
-        let gateway = site.gateway(LARGE_LOG)?;
+        let gateway = site.gateway(LOG_BYTES)?;
         for (range, depth) in [(0, 1), (1, 32)] {
             let load = Load::read(Order::Scattered, 4096, depth, range * RANGE_BYTES);
             let (direct, through) = (site.direct(), gateway.login());
@@ -230,9 +234,11 @@ impl Round<'_> {
     }
 
     fn drain(&self, line: &Line, site: &Site) -> Result<Point> {
-        let gateway = site.gateway(LARGE_LOG)?;
+        // As much as the bulk stream carries in its time, so that the losses of the first second weigh as much.
+        let bytes = self.path.bytes_in(WARM_UP + self.time).min(RANGE_BYTES) >> 20 << 20;
+        let gateway = site.gateway(bytes * 3 / 2)?;
         gateway.hold(true)?;
-        load::write(gateway.login(), site::WRITTEN_RANGE * RANGE_BYTES, DRAINED_BYTES)?;
+        load::write(gateway.login(), site::WRITTEN_RANGE * RANGE_BYTES, bytes)?;
         let point = self.point(line, "drain", &gateway.processes(site), || {
             gateway.hold(false)?;
             gateway.drain()
@@ -250,22 +256,25 @@ impl Round<'_> {
             &[("node", site.node())],
             || load.measure(direct, self.control, WARM_UP, self.time),
         )?);
-        let gateway = site.gateway(SMALL_LOG)?;
-        // The log is full before anything counts.
-        let warm_up = WARM_UP + self.path.time_for(24 << 20);
+        let held = self.path.bytes_in(self.path.round_trip() * LOG_TRIPS);
+        let log_bytes = held.max(LEAST_LOG_BYTES) >> 20 << 20;
+        let gateway = site.gateway(log_bytes)?;
+        // The log is full before anything counts. An epoch is an eighth of it: at least two of them are sent.
+        let warm_up = WARM_UP + Duration::from_secs_f64(log_bytes as f64 / NEAR_DISK_RATE);
+        let time = self.time.max(self.path.time_for(log_bytes / 4));
         let through = gateway.login();
         points.push(self.point(
             line,
             "sustained writes, depth 32, gateway",
             &gateway.processes(site),
-            || load.measure(through, self.control, warm_up, self.time),
+            || load.measure(through, self.control, warm_up, time),
         )?);
         gateway.stop()
     }
 
     /// Random reads through a gateway: alone, and while another host reads a stream and a third one writes.
     fn latency(&self, line: &Line, site: &Site, points: &mut Vec<Point>) -> Result<()> {
-        let gateway = site.gateway(LARGE_LOG)?;
+        let gateway = site.gateway(LOG_BYTES)?;
         let random = |range: u64| Load::read(Order::Scattered, 4096, 1, range * RANGE_BYTES);
         let login = gateway.login();
         points.push(self.point(

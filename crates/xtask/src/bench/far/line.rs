@@ -41,6 +41,16 @@ impl Path {
         Duration::from_secs_f64(bytes as f64 * 8.0 / 1e6 / self.megabits)
     }
 
+    /// The round trip on an empty link.
+    pub fn round_trip(&self) -> Duration {
+        Duration::from_secs_f64(2.0 * self.delay / 1e3)
+    }
+
+    /// How many bytes are on the wire in so long a time.
+    pub fn bytes_in(&self, time: Duration) -> u64 {
+        (self.megabits * 1e6 / 8.0 * time.as_secs_f64()) as u64
+    }
+
     /// Bytes of the queue, at least ten packets.
     fn queue_bytes(&self) -> u64 {
         let held = self.megabits * 1e6 / 8.0 * 2.0 * self.delay / 1e3;

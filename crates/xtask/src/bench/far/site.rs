@@ -66,14 +66,14 @@ impl Site {
     }
 
     /// Starts a gateway with empty memory and an empty log of this size.
-    pub fn gateway(&self, log_size: &str) -> Result<Gateway> {
+    pub fn gateway(&self, log_bytes: u64) -> Result<Gateway> {
         let number = self.gateways.get();
         self.gateways.set(number + 1);
         let name = format!("gateway-{number}");
         let settings = format!(
             "listen = [\"127.0.0.1:0\"]\n[[target]]\nname = \"{NAME}\"\n[[target.unit]]\nstack = [\n\
              {{ remote = {{ url = \"iscsi://{}/{NAME}/0\", congestion = \"{}\" }} }},\n\
-             {{ cache = {{ log = \"{name}.log\", log_size = \"{log_size}\", dram = \"{DRAM}\" }} }},\n]\n",
+             {{ cache = {{ log = \"{name}.log\", log_size = {log_bytes}, dram = \"{DRAM}\" }} }},\n]\n",
             self.node.portal(),
             self.control,
         );
