@@ -275,14 +275,15 @@ async fn round(shared: &Arc<Shared>, pace: &mut Pace) -> Result<(), Failed> {
     Ok(())
 }
 
-/// Asks what an epoch of the lower volume holds, in writes of up to a slot: 0 if it has none. New
-/// epochs keep to that; without, to a part of the log, so that its tail moves often enough.
+/// Asks what an epoch of the lower volume holds, in writes of up to a slot: 0 if it has none. New epochs keep to that;
+/// without, to a part of the log, so that its tail moves often enough, and that the link is seldom empty.
 fn learn_limit(shared: &Shared) -> u64 {
     let slots = shared.lower.geometry().epoch_blocks / shared.blocks_per_slot();
     shared.lower_epoch.store(slots, Ordering::Relaxed);
     if shared.is_strict() && !shared.is_by_flush() {
+        let link = shared.far_writes.lock().estimate().held() / SLOT_BYTES as u64;
         let mut state = shared.state.lock();
-        let limit = limit(state.ring.blocks(), slots);
+        let limit = limit(state.ring.blocks(), slots, link);
         state.epochs.set_limit(limit);
     }
     slots

@@ -232,20 +232,29 @@ impl Epochs {
     }
 }
 
-/// What an epoch may weigh that comes from a log of so many blocks, for a lower volume whose own
-/// epochs hold so many slots; 0 if it has none.
-pub(crate) fn limit(log_blocks: u32, lower_slots: u64) -> u64 {
-    let own = u64::from(log_blocks / EPOCHS_IN_LOG).clamp(1, LARGEST);
-    if lower_slots > 0 { lower_slots.min(own) } else { own }
+/// What an epoch may weigh that comes from a log of so many blocks, for a lower volume whose own epochs hold so many
+/// slots, 0 if it has none, over a link that holds so many slots.
+pub(crate) fn limit(log_blocks: u32, lower_slots: u64, link_slots: u64) -> u64 {
+    let usual = u64::from(log_blocks / EPOCHS_IN_LOG).clamp(1, LARGEST);
+    if lower_slots > 0 {
+        return lower_slots.min(usual);
+    }
+    // Between two epochs the link is empty for two round trips.
+    let wanted = link_slots.saturating_mul(TRIPS_IN_EPOCH);
+    wanted.clamp(usual, u64::from(log_blocks / LEAST_EPOCHS_IN_LOG).max(usual)).min(LARGEST)
 }
 
 fn weight(place: &Place) -> u64 {
     runs(place.mask).count() as u64
 }
 
-/// Epochs in a full log, at least: few enough to join what is overwritten, enough that it soon has
-/// room again.
+/// Epochs in a full log, as a rule: few enough to join what is overwritten, enough that it soon has room again.
 const EPOCHS_IN_LOG: u32 = 8;
+/// The least number of epochs in a full log, over a link that holds much.
+const LEAST_EPOCHS_IN_LOG: u32 = 4;
+/// An epoch is on the link for so many round trips if the log is large enough: two in which nothing is sent are a
+/// twentieth of that.
+const TRIPS_IN_EPOCH: u64 = 40;
 /// Slots in the largest epoch, 256 MiB: 20 s at 100 Mbit/s, below what hosts wait that meet BUSY.
 const LARGEST: u64 = 1 << 16;
 /// What a slot weighs at most: every other of its eight sectors.
@@ -335,6 +344,16 @@ mod tests {
         assert_eq!((epochs.oldest(), epochs.kept()), (Some(2), 2));
         epochs.join_all(3);
         assert_eq!((epochs.oldest(), epochs.end(), epochs.kept()), (Some(3), 3, 0));
+    }
+
+    #[test]
+    fn an_epoch_is_a_larger_part_of_the_log_over_a_link_that_holds_much() {
+        assert_eq!(limit(8000, 0, 0), 1000);
+        assert_eq!(limit(8000, 0, 30), 1200);
+        assert_eq!(limit(8000, 0, 500), 2000);
+        assert_eq!(limit(8000, 600, 500), 600);
+        assert_eq!(limit(u32::MAX, 0, u64::MAX), LARGEST);
+        assert_eq!(limit(1, 0, 1), 1);
     }
 
     #[test]

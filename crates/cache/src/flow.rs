@@ -132,7 +132,7 @@ impl Flow {
         let mut reads = self.0.lock();
         let is_paced = purpose != Purpose::Random;
         if !is_paced {
-            reads.window.be_considerate(Instant::now());
+            reads.window.note_short(Instant::now());
         }
         let is_next =
             reads.stream.is_empty() && (purpose == Purpose::Stream || reads.ahead.is_empty());

@@ -392,7 +392,7 @@ fn epochs(settings: &Settings, superblock: &Superblock, lower: Geometry) -> Epoc
         && !matches!(settings.report, Report::Through | Report::Around)
     {
         let slots = lower.epoch_blocks / (SLOT_BYTES as u64 / u64::from(lower.block_size));
-        epochs.set_limit(limit(superblock.ring_end(), slots));
+        epochs.set_limit(limit(superblock.ring_end(), slots, 0));
     }
     epochs
 }

@@ -565,7 +565,7 @@ impl Shared {
         let blocks = (count / self.sectors_per_block()) as u32;
         let stable = self.make_lower_stable().await;
         if purpose == Purpose::Random {
-            self.far_writes.lock().be_considerate(Instant::now());
+            self.far_writes.lock().note_short(Instant::now());
         }
         let passage = self.far_reads.admit(purpose, fetch.id, count * SECTOR_BYTES as u64).await;
         let begun = Instant::now();

@@ -31,7 +31,9 @@ pub(crate) struct Window {
     late_bytes: u64,
     /// The size of the largest request lately.
     request_bytes: u64,
-    /// Until then somebody waits for short requests that share the link.
+    /// When somebody last waited for a short request that shares the link.
+    short: Option<Instant>,
+    /// Until then such requests are expected.
     considerate_until: Option<Instant>,
 }
 
@@ -117,6 +119,13 @@ pub(crate) struct Estimate {
 const LONGEST_REQUEST: u64 = 256 << 10;
 /// How long the window is considerate after a short request.
 const CONSIDERATE: Duration = Duration::from_secs(1);
+impl Estimate {
+    /// Bytes that the empty link holds: rate × round trip.
+    pub fn held(&self) -> u64 {
+        (self.rate as f64 * self.trip.as_secs_f64()) as u64
+    }
+}
+
 /// The window before anything is known: eight requests of 64 KiB.
 const FIRST: u64 = 512 * 1024;
 /// The smallest window: two requests of 64 KiB, so that the far side never waits for the next one.
@@ -179,14 +188,19 @@ impl Window {
             timely_bytes: 0,
             late_bytes: 0,
             request_bytes: 0,
+            short: None,
             considerate_until: None,
         }
     }
 
-    /// Notes that somebody waits for a short request that shares the link. For a second, the window keeps the queue of
-    /// the link as short as it can, though the link may then be empty for moments.
-    pub fn be_considerate(&mut self, now: Instant) {
-        self.considerate_until = Some(now + CONSIDERATE);
+    /// Notes that somebody waits for a short request that shares the link. For a second after the second one, the window
+    /// keeps the queue of the link as short as it can, though the link may then be empty for moments. A single one may
+    /// be the first of a stream.
+    pub fn note_short(&mut self, now: Instant) {
+        let before = self.short.replace(now);
+        if before.is_some_and(|before| now < before + CONSIDERATE) {
+            self.considerate_until = Some(now + CONSIDERATE);
+        }
     }
 
     fn is_considerate(&self, now: Instant) -> bool {

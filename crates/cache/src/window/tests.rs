@@ -71,7 +71,7 @@ impl Simulation {
         let window = &mut self.senders[who].window;
         let mut bytes = REQUEST;
         if self.is_considerate {
-            window.be_considerate(now);
+            window.note_short(now);
             bytes = bytes.min(window.longest_request(now));
         }
         while self.senders[who].window.has_room(now) {

@@ -144,7 +144,7 @@ const LOG_BYTES: u64 = 16 << 20;
 
 /// The log whose size sustained writes exceed holds what the link carries in so many round trips: then the two round
 /// trips and more in which nothing is sent between two epochs cost a twentieth.
-const LOG_TRIPS: u32 = 350;
+const LOG_TRIPS: u32 = 180;
 const LEAST_LOG_BYTES: u64 = 64 << 20;
 /// Bytes per second at which the log of a gateway is filled here, at least.
 const NEAR_DISK_RATE: f64 = 150e6;
@@ -259,9 +259,9 @@ impl Round<'_> {
         let held = self.path.bytes_in(self.path.round_trip() * LOG_TRIPS);
         let log_bytes = held.max(LEAST_LOG_BYTES) >> 20 << 20;
         let gateway = site.gateway(log_bytes)?;
-        // The log is full before anything counts. An epoch is an eighth of it: at least two of them are sent.
+        // The log is full before anything counts. An epoch is a quarter of it at most: at least two of them are sent.
         let warm_up = WARM_UP + Duration::from_secs_f64(log_bytes as f64 / NEAR_DISK_RATE);
-        let time = self.time.max(self.path.time_for(log_bytes / 4));
+        let time = self.time.max(self.path.time_for(log_bytes / 2));
         let through = gateway.login();
         points.push(self.point(
             line,
