@@ -6,13 +6,15 @@ use std::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
+    time::Duration,
 };
 
 use fairtcp::{Ensemble, EnsembleControlBlock, Fair};
 use parking_lot::Mutex;
 use socket2::SockRef;
+use tokio::net::TcpStream;
 
-use crate::stream::Stream;
+use crate::{options, stream::Stream};
 
 /// What sessions are given. Default: what the kernel gives every connection.
 #[derive(Clone, Debug, Default)]
@@ -100,6 +102,8 @@ impl SessionCongestion {
     pub fn take_in(&self, stream: &Stream) -> Option<String> {
         let socket = SockRef::from(stream.tcp());
         let failed = self.select(stream).err();
+        // A socket that fails here fails where it is read or written, too.
+        let _ = spread(stream.tcp());
         // Before Linux 2.6.13 there was no such option.
         let name = socket.tcp_congestion().unwrap_or_default();
         let end = name.iter().position(|&byte| byte == 0).unwrap_or(name.len());
@@ -142,9 +146,23 @@ impl SessionCongestion {
     }
 }
 
+/// Has the kernel spread what a distant connection sends over the round trip, as its congestion window allows, instead
+/// of sending a whole response at once: a burst overflows the queue of the link though the link is not full.
+fn spread(socket: &TcpStream) -> io::Result<()> {
+    if options::round_trip(socket)? < DISTANT {
+        return Ok(());
+    }
+    options::set(socket, libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE, FASTEST)
+}
+
+/// From this round trip on there is a link whose queue may be shorter than a response.
+const DISTANT: Duration = Duration::from_millis(1);
+/// Bytes per second: more than any link. Setting a limit is what makes the kernel spread.
+const FASTEST: libc::c_uint = libc::c_uint::MAX - 1;
+
 #[cfg(test)]
 mod tests {
-    use tokio::net::{TcpListener, TcpStream};
+    use tokio::net::TcpListener;
 
     use super::*;
 

@@ -4,9 +4,11 @@
 //! much processor time as the data itself. So if a long data segment arrives in small pieces, the reader sleeps until
 //! a large part of it is there. What is shorter is announced at once, as ever.
 
-use std::{io, mem::size_of_val, os::fd::AsRawFd};
+use std::io;
 
 use tokio::net::TcpStream;
+
+use crate::options;
 
 /// The setting of one socket, and what it follows from.
 #[derive(Debug)]
@@ -39,7 +41,7 @@ impl LowWater {
     pub fn wait_for(&mut self, socket: &TcpStream, missing: usize) -> io::Result<()> {
         let wanted = self.wanted(missing);
         if wanted != self.bytes {
-            set(socket, wanted)?;
+            options::set(socket, libc::SOL_SOCKET, libc::SO_RCVLOWAT, wanted as libc::c_uint)?;
             self.bytes = wanted;
         }
         Ok(())
@@ -57,17 +59,6 @@ const SMALL_PIECE: usize = 8 << 10;
 const WORTH: usize = 8 << 10;
 /// A slow link needs 5 s for this at 50 kbit/s: by then a peer is asked whether it is alive.
 const MOST: usize = 32 << 10;
-
-fn set(socket: &TcpStream, bytes: usize) -> io::Result<()> {
-    let value = bytes as libc::c_int;
-    let (level, name) = (libc::SOL_SOCKET, libc::SO_RCVLOWAT);
-    let length = size_of_val(&value) as libc::socklen_t;
-    // SAFETY: the kernel reads `length` bytes of `value`, which outlives the call.
-    let result = unsafe {
-        libc::setsockopt(socket.as_raw_fd(), level, name, (&raw const value).cast(), length)
-    };
-    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
-}
 
 #[cfg(test)]
 mod tests {

@@ -1,6 +1,11 @@
 //! Socket options of an iSCSI connection.
 
-use std::{io, net::SocketAddr, os::fd::AsFd, time::Duration};
+use std::{
+    io, mem,
+    net::SocketAddr,
+    os::fd::{AsFd, AsRawFd},
+    time::Duration,
+};
 
 use rustix::net::sockopt;
 use socket2::{SockRef, TcpKeepalive};
@@ -77,10 +82,44 @@ impl SocketOptions {
     }
 }
 
+/// The smoothed round trip of a connection, as the kernel measures it (TCP_INFO).
+pub(crate) fn round_trip(socket: &TcpStream) -> io::Result<Duration> {
+    // SAFETY: all zeros is a valid value of a struct of numbers.
+    let mut info: libc::tcp_info = unsafe { mem::zeroed() };
+    let mut length = size_of_val(&info) as libc::socklen_t;
+    // SAFETY: the kernel writes `length` bytes of `info` at most, and any bytes are a valid value of it.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::IPPROTO_TCP,
+            libc::TCP_INFO,
+            (&raw mut info).cast(),
+            &raw mut length,
+        )
+    };
+    if result != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(Duration::from_micros(info.tcpi_rtt.into()))
+}
+
+/// Sets an option whose value is a number.
+pub(crate) fn set(
+    socket: &TcpStream,
+    level: libc::c_int,
+    name: libc::c_int,
+    value: libc::c_uint,
+) -> io::Result<()> {
+    let length = size_of_val(&value) as libc::socklen_t;
+    // SAFETY: the kernel reads `length` bytes of `value`, which outlives the call.
+    let result = unsafe {
+        libc::setsockopt(socket.as_raw_fd(), level, name, (&raw const value).cast(), length)
+    };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
 #[cfg(test)]
 mod tests {
-    use std::os::fd::AsRawFd;
-
     use super::*;
 
     /// By how much our window, and the peer's, is shifted: that of tcp_info(7), whose seventh byte has the peer's below and
