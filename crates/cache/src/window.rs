@@ -139,7 +139,7 @@ const YIELD: f64 = 0.9;
 /// One round in so many looks for a higher rate.
 const PROBED: u32 = 8;
 /// A window that grows is at most so many times what the rate of its last round fills.
-const GROWTH: f64 = 1.5;
+const GROWTH: f64 = 1.75;
 /// A rate that is higher by less than this does not make a window double again.
 const HIGHER: f64 = 1.25;
 /// A trip of so many least trips means that a window that doubles has begun to fill a queue.
@@ -179,7 +179,7 @@ impl Window {
             bytes: FIRST,
             mode: Mode::Grow { best: 0.0, flat: 0, trial: None },
             least_trip: None,
-            next_drain: Some((now + UNSURE, Reason::Unsure)),
+            next_drain: None,
             rate: Peak::default(),
             round: Round::new(now, 0),
             slow_rounds: 0,
@@ -324,15 +324,22 @@ impl Window {
         }
         match &mut self.mode {
             Mode::Grow { best, flat, trial } => {
-                if rate > HIGHER * *best {
+                let is_higher = rate > HIGHER * *best;
+                if is_higher {
                     (*best, *flat) = (rate, 0);
                 } else if round.was_full {
                     *flat += 1;
                 }
+                // As long as the rate rises, a long trip is that of a connection that begins slowly.
                 let queued = if trial.is_some() { QUEUED_IN_TRIAL } else { QUEUED };
-                if *flat >= 3 || (round.was_full && trip > least.mul_f64(queued)) {
+                let is_queued = round.was_full && trip > least.mul_f64(queued);
+                if *flat >= 3 || (is_queued && (trial.is_some() || !is_higher)) {
+                    let is_first = trial.is_none();
                     let failed = trial.filter(|trial| *best < trial.rate);
                     self.end_growth(failed, now);
+                    if is_first {
+                        self.next_drain = Some((now + UNSURE, Reason::Unsure));
+                    }
                 } else if round.was_full {
                     let carried = (rate * least.as_secs_f64() * GROWTH) as u64;
                     self.set((self.bytes * 2).min(carried.max(self.bytes)));
