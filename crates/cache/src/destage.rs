@@ -289,6 +289,16 @@ fn learn_limit(shared: &Shared) -> u64 {
     slots
 }
 
+/// What sealed epochs may weigh that go down in one round: if they were sealed when less was known of the link, they
+/// are short, and between two rounds the link is empty. An epoch of a lower volume that has such is never exceeded.
+fn most_in_round(shared: &Shared, state: &State) -> u64 {
+    if shared.lower_epoch.load(Ordering::Relaxed) > 0 {
+        return 0;
+    }
+    let link = shared.far_writes.lock().estimate().held() / SLOT_BYTES as u64;
+    limit(state.ring.blocks(), 0, link)
+}
+
 /// Where order is relaxed, an epoch of the lower volume is not kept for one round: what went down
 /// before a failure makes room for what is sent again. What the log still gives back beside rotten
 /// content is made stable, unless that would be part of an epoch that is whole or nothing.
@@ -341,6 +351,11 @@ fn begin(shared: &Shared) -> u64 {
         let newest = state.ring.next() - 1;
         assert!(!shared.is_by_flush(), "a round waits for the end of an epoch");
         state.epochs.seal(newest);
+    }
+    if !state.starving {
+        let most = most_in_round(shared, &state);
+        let State { epochs, table, .. } = &mut *state;
+        epochs.join_up_to(table, most);
     }
     let cut = state.epochs.oldest().expect("one was sealed");
     state.table.rewind();

@@ -52,6 +52,8 @@ pub(crate) struct Epochs {
 struct Sealed {
     /// Its last segment.
     end: u64,
+    /// What it weighs, at most.
+    weight: u64,
     /// Places in it of slots that have a newer place behind it.
     older: Vec<Item>,
 }
@@ -98,8 +100,9 @@ impl Epochs {
 
     /// Seals what is open, up to segment `end`, as an epoch of its own.
     pub fn seal(&mut self, end: u64) {
+        let weight = self.open;
         self.close(end);
-        self.sealed.push_back(Sealed { end, older: Vec::new() });
+        self.sealed.push_back(Sealed { end, weight, older: Vec::new() });
     }
 
     fn close(&mut self, end: u64) {
@@ -116,6 +119,7 @@ impl Epochs {
                 self.kept -= newest.older.len();
                 newest.older.clear();
                 newest.end = end;
+                newest.weight += self.open;
                 self.close(end);
             }
             None => self.seal(end),
@@ -138,6 +142,7 @@ impl Epochs {
                     && !again.contains(&item.index)
                     && table.entry(item.index).place.is_some_and(is_behind)
             };
+            next.weight += first.weight;
             let before = next.older.len();
             next.older.extend(first.older.into_iter().filter(is_kept));
             self.kept += next.older.len() - before;
@@ -149,6 +154,15 @@ impl Epochs {
                 true
             }
             _ => false,
+        }
+    }
+
+    /// Joins the oldest epoch with those behind it that are sealed, as long as all of them together weigh at most so much.
+    pub fn join_up_to(&mut self, table: &SlotTable, most: u64) {
+        while let (Some(first), Some(next)) = (self.sealed.front(), self.sealed.get(1))
+            && first.weight.saturating_add(next.weight) <= most
+        {
+            self.join_oldest(table, None);
         }
     }
 
@@ -354,6 +368,24 @@ mod tests {
         assert_eq!(limit(8000, 600, 500), 600);
         assert_eq!(limit(u32::MAX, 0, u64::MAX), LARGEST);
         assert_eq!(limit(1, 0, 1), 1);
+    }
+
+    #[test]
+    fn epochs_are_joined_as_long_as_they_weigh_little() {
+        let (mut table, mut epochs) = (SlotTable::new(64), Epochs::new(0));
+        for segment in 1..=5 {
+            for slot in 0..10 {
+                let index = table.find_or_insert(segment * 100 + slot);
+                epochs.supersede(&mut table, index, place(segment));
+            }
+            epochs.seal(segment);
+        }
+        epochs.join_up_to(&table, 9);
+        assert_eq!(epochs.oldest(), Some(1));
+        epochs.join_up_to(&table, 39);
+        assert_eq!(epochs.oldest(), Some(3));
+        epochs.join_up_to(&table, u64::MAX);
+        assert_eq!((epochs.oldest(), epochs.end()), (Some(5), 5));
     }
 
     #[test]
