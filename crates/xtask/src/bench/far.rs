@@ -17,7 +17,7 @@ use crate::bench::far::bulk::Direction;
 use crate::bench::far::line::{Line, Path};
 use crate::bench::far::load::{Load, Order};
 use crate::bench::far::report::{Figures, Point};
-use crate::bench::far::site::{RANGE_BYTES, Site};
+use crate::bench::far::site::{Site, WRITTEN_RANGE};
 use crate::machine::Others;
 use crate::node;
 
@@ -164,7 +164,9 @@ impl Round<'_> {
     fn measure(&self) -> Result<(Vec<Point>, Option<String>)> {
         let (before, start) = (Others::now()?, Instant::now());
         let line = Line::start(self.program, LINK, self.path)?;
-        let site = Site::start(&line, self.program, self.control)?;
+        // A stream must not come to the end of its range, where what it reads may be in memory.
+        let most = self.path.bytes_in(WARM_UP + self.time);
+        let site = Site::start(&line, self.program, self.control, most)?;
         let mut points = Vec::new();
         for direction in [Direction::Back, Direction::Forth] {
             points.push(self.point(&line, direction.name(), &[], || {
@@ -202,7 +204,7 @@ impl Round<'_> {
     fn reads(&self, line: &Line, site: &Site, points: &mut Vec<Point>) -> Result<()> {
         let gateway = site.gateway(LOG_BYTES)?;
         for (range, depth) in [1, 8, 32].into_iter().enumerate() {
-            let load = Load::read(Order::Sequential, 64 << 10, depth, range as u64 * RANGE_BYTES);
+            let load = Load::read(Order::Sequential, 64 << 10, depth, site.range(range as u64));
             let (direct, through) = (site.direct(), gateway.login());
             let name = format!("sequential reads, depth {depth}, direct");
             points.push(self.point(line, &name, &[("node", site.node())], || {
@@ -219,7 +221,7 @@ impl Round<'_> {
     fn random(&self, line: &Line, site: &Site, points: &mut Vec<Point>) -> Result<()> {
         let gateway = site.gateway(LOG_BYTES)?;
         for (range, depth) in [(0, 1), (1, 32)] {
-            let load = Load::read(Order::Scattered, 4096, depth, range * RANGE_BYTES);
+            let load = Load::read(Order::Scattered, 4096, depth, site.range(range));
             let (direct, through) = (site.direct(), gateway.login());
             let name = format!("random reads, depth {depth}, direct");
             points.push(self.point(line, &name, &[("node", site.node())], || {
@@ -235,10 +237,10 @@ impl Round<'_> {
 
     fn drain(&self, line: &Line, site: &Site) -> Result<Point> {
         // As much as the bulk stream carries in its time, so that the losses of the first second weigh as much.
-        let bytes = self.path.bytes_in(WARM_UP + self.time).min(RANGE_BYTES) >> 20 << 20;
+        let bytes = self.path.bytes_in(WARM_UP + self.time) >> 20 << 20;
         let gateway = site.gateway(bytes * 3 / 2)?;
         gateway.hold(true)?;
-        load::write(gateway.login(), site::WRITTEN_RANGE * RANGE_BYTES, bytes)?;
+        load::write(gateway.login(), site.range(WRITTEN_RANGE).start, bytes)?;
         let point = self.point(line, "drain", &gateway.processes(site), || {
             gateway.hold(false)?;
             gateway.drain()
@@ -248,7 +250,7 @@ impl Round<'_> {
     }
 
     fn sustained(&self, line: &Line, site: &Site, points: &mut Vec<Point>) -> Result<()> {
-        let load = Load::write(64 << 10, 32, site::WRITTEN_RANGE * RANGE_BYTES);
+        let load = Load::write(64 << 10, 32, site.range(WRITTEN_RANGE));
         let direct = site.direct();
         points.push(self.point(
             line,
@@ -275,7 +277,7 @@ impl Round<'_> {
     /// Random reads through a gateway: alone, and while another host reads a stream and a third one writes.
     fn latency(&self, line: &Line, site: &Site, points: &mut Vec<Point>) -> Result<()> {
         let gateway = site.gateway(LOG_BYTES)?;
-        let random = |range: u64| Load::read(Order::Scattered, 4096, 1, range * RANGE_BYTES);
+        let random = |range: u64| Load::read(Order::Scattered, 4096, 1, site.range(range));
         let login = gateway.login();
         points.push(self.point(
             line,
@@ -284,9 +286,10 @@ impl Round<'_> {
             || random(0).measure(login.clone(), self.control, WARM_UP, self.time),
         )?);
         let all = WARM_UP + self.time;
-        let stream = Load::read(Order::Sequential, 64 << 10, 8, 2 * RANGE_BYTES);
-        let writes = Load::write(64 << 10, 8, site::WRITTEN_RANGE * RANGE_BYTES);
+        let stream = Load::read(Order::Sequential, 64 << 10, 8, site.range(2));
+        let writes = Load::write(64 << 10, 8, site.range(WRITTEN_RANGE));
         let name = "random reads, full link";
+        let mut beside = Vec::new();
         let point = self.point(line, name, &gateway.processes(site), || {
             std::thread::scope(|scope| {
                 let others = [stream, writes].map(|load| {
@@ -296,7 +299,7 @@ impl Round<'_> {
                 let measured = random(1).measure(login.clone(), self.control, WARM_UP, self.time);
                 for other in others {
                     match other.join() {
-                        Ok(outcome) => drop(outcome?),
+                        Ok(outcome) => beside.push(outcome?),
                         Err(_) => bail!("a load panicked"),
                     }
                 }
@@ -304,6 +307,11 @@ impl Round<'_> {
             })
         })?;
         points.push(point);
+        for (name, outcome) in
+            ["  the stream beside them", "  the writes beside them"].iter().zip(&beside)
+        {
+            points.push(Point::beside(name, outcome));
+        }
         gateway.stop()
     }
 }

@@ -1,5 +1,6 @@
 //! What hosts do in this benchmark.
 
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail, ensure};
@@ -8,7 +9,6 @@ use rustix::net::sockopt::set_tcp_congestion;
 
 use crate::bench::far::LINK;
 use crate::bench::far::line::{End, at};
-use crate::bench::far::site::RANGE_BYTES;
 use crate::bench::load::histogram;
 use crate::client::crowd::Member;
 use crate::client::session::Shape;
@@ -35,38 +35,38 @@ pub enum Order {
 }
 
 /// Commands of one kind in one range of the volume.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Load {
     write: bool,
     order: Order,
     bytes: u32,
     depth: usize,
-    /// The first byte of the range.
-    first: u64,
+    /// The bytes of the volume that it uses, a power of two.
+    range: Range<u64>,
 }
 
 impl Load {
     /// Reads of so many bytes.
-    pub fn read(order: Order, bytes: u32, depth: usize, first: u64) -> Load {
-        Load { write: false, order, bytes, depth, first }
+    pub fn read(order: Order, bytes: u32, depth: usize, range: Range<u64>) -> Load {
+        Load { write: false, order, bytes, depth, range }
     }
 
     /// Writes of so many bytes, one after the other.
-    pub fn write(bytes: u32, depth: usize, first: u64) -> Load {
-        Load { write: true, order: Order::Sequential, bytes, depth, first }
+    pub fn write(bytes: u32, depth: usize, range: Range<u64>) -> Load {
+        Load { write: true, order: Order::Sequential, bytes, depth, range }
     }
 
     /// Puts the load on a unit at the near end.
     pub fn measure(
-        self,
+        &self,
         login: Login,
         control: &str,
         warm_up: Duration,
         time: Duration,
     ) -> Result<Outcome> {
         at(LINK, End::Near, || {
-            let mut commands = Commands::new(self, RANGE_BYTES);
             let shape = Shape { depth: self.depth, bytes: self.bytes as usize, keep: false };
+            let mut commands = Commands::new(self.clone());
             let mut session = Session::open(&login, shape)?;
             set_tcp_congestion(Member::<Commands>::socket(&session), control)?;
             commands.block_bytes = session.capacity()?.1;
@@ -92,9 +92,9 @@ pub fn write(login: Login, first: u64, bytes: u64) -> Result<()> {
 
 /// The same from where the caller is.
 pub fn fill(login: &Login, first: u64, bytes: u64) -> Result<()> {
-    let load = Load::write(64 << 10, 8, first);
+    let load = Load::write(64 << 10, 8, first..first + bytes);
     let mut session = Session::open(login, Shape { depth: 8, bytes: 64 << 10, keep: false })?;
-    let mut commands = Commands::new(load, bytes);
+    let mut commands = Commands::new(load);
     commands.block_bytes = session.capacity()?.1;
     commands.is_once = true;
     commands.until(FILL_LIMIT);
@@ -120,10 +120,10 @@ struct Commands {
 }
 
 impl Commands {
-    fn new(load: Load, bytes: u64) -> Commands {
+    fn new(load: Load) -> Commands {
         Commands {
+            places: (load.range.end - load.range.start) / u64::from(load.bytes),
             load,
-            places: bytes / u64::from(load.bytes),
             block_bytes: 512,
             sent: 0,
             is_once: false,
@@ -163,7 +163,7 @@ impl Workload for Commands {
             Order::Scattered => self.sent.wrapping_mul(STRIDE) % self.places,
         };
         self.sent += 1;
-        let at = self.load.first + place * u64::from(self.load.bytes);
+        let at = self.load.range.start + place * u64::from(self.load.bytes);
         let lba = (at / u64::from(self.block_bytes)) as u32;
         let blocks = (self.load.bytes / self.block_bytes) as u16;
         let request = if self.load.write {

@@ -24,6 +24,14 @@ pub struct Point {
     cpu: Vec<(&'static str, f64)>,
 }
 
+impl Point {
+    /// What another load did during a point.
+    pub fn beside(name: &str, outcome: &Outcome) -> Point {
+        let rate = outcome.bytes as f64 / outcome.time.as_secs_f64();
+        Point { name: name.to_owned(), rate, p50: None, p99: None, drops: 0.0, cpu: Vec::new() }
+    }
+}
+
 /// Measures a point.
 pub fn measure(
     line: &Line,

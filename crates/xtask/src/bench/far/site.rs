@@ -1,6 +1,7 @@
 //! The node at the far end of the link and the gateways at its near end.
 
 use std::fs;
+use std::ops::Range;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -15,13 +16,10 @@ use crate::client::Login;
 use crate::destage::Destage;
 use crate::node::{How, Node};
 
-/// Each load has a range of the volume for itself, so that it is cold: a power of two.
-pub const RANGE_BYTES: u64 = 128 << 20;
 /// The range that is written.
 pub const WRITTEN_RANGE: u64 = 3;
 const RANGES: u64 = 4;
-/// Less than a range, so that a range that is read again is cold.
-const DRAM: &str = "96MiB";
+const LEAST_RANGE_BYTES: u64 = 128 << 20;
 const NAME: &str = "iqn.2026-11.forebay.bench:far";
 const DRAIN_LIMIT: Duration = Duration::from_secs(120);
 
@@ -32,32 +30,41 @@ pub struct Site {
     node: Node,
     direct: Login,
     control: String,
+    range_bytes: u64,
     gateways: std::cell::Cell<u32>,
 }
 
 impl Site {
-    /// Starts the node, and fills its volume.
-    pub fn start(line: &Line, program: &Path, control: &str) -> Result<Site> {
+    /// Starts the node, and fills its volume. A load reads or writes at most so many bytes of a range.
+    pub fn start(line: &Line, program: &Path, control: &str, most: u64) -> Result<Site> {
         let parent = program.parent().context("the program has a folder")?;
         let folder = tempfile::Builder::new().prefix("bench-far").tempdir_in(parent)?;
         let near_program = script(folder.path(), line, End::Near, program)?;
         let far_program = script(folder.path(), line, End::Far, program)?;
+        let range_bytes = (most + most / 8).max(LEAST_RANGE_BYTES).next_power_of_two();
         let settings = format!(
             "listen = [\"{}:0\"]\n[iscsi]\ncongestion = \"{control}\"\n[[target]]\nname = \"{NAME}\"\n[[target.unit]]\n\
              stack = [{{ memory = {{ size = {} }} }}]\n",
             line.address(End::Far),
-            RANGES * RANGE_BYTES
+            RANGES * range_bytes
         );
         let node = Node::start_as(How::Preferred, &far_program, folder.path(), "node", &settings)?;
         let direct = node.login(NAME);
-        at(LINK, End::Far, || load::fill(&direct, 0, RANGES * RANGE_BYTES))?;
+        at(LINK, End::Far, || load::fill(&direct, 0, RANGES * range_bytes))?;
         let control = control.to_owned();
-        Ok(Site { folder, near_program, node, direct, control, gateways: Default::default() })
+        let gateways = Default::default();
+        Ok(Site { folder, near_program, node, direct, control, range_bytes, gateways })
     }
 
     /// How a host reaches the volume without a gateway.
     pub fn direct(&self) -> Login {
         self.direct.clone()
+    }
+
+    /// Each load has a range of the volume for itself, in bytes, so that it is cold.
+    pub fn range(&self, number: u64) -> Range<u64> {
+        let start = number * self.range_bytes;
+        start..start + self.range_bytes
     }
 
     /// The process id of the node.
@@ -73,9 +80,11 @@ impl Site {
         let settings = format!(
             "listen = [\"127.0.0.1:0\"]\n[[target]]\nname = \"{NAME}\"\n[[target.unit]]\nstack = [\n\
              {{ remote = {{ url = \"iscsi://{}/{NAME}/0\", congestion = \"{}\" }} }},\n\
-             {{ cache = {{ log = \"{name}.log\", log_size = {log_bytes}, dram = \"{DRAM}\" }} }},\n]\n",
+             {{ cache = {{ log = \"{name}.log\", log_size = {log_bytes}, dram = {} }} }},\n]\n",
             self.node.portal(),
             self.control,
+            // Less than a range.
+            self.range_bytes / 4 * 3,
         );
         let folder = self.folder.path();
         let node = Node::start_as(How::Preferred, &self.near_program, folder, &name, &settings)?;
