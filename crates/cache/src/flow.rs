@@ -227,3 +227,86 @@ impl Drop for Place<'_> {
 
 /// How often a read that waits looks for room that comes without an answer.
 const LOOK: Duration = Duration::from_millis(100);
+
+#[cfg(test)]
+mod tests {
+    use std::pin::pin;
+
+    use futures_util::FutureExt;
+
+    use super::*;
+
+    const PIECE: u64 = 64 << 10;
+
+    /// A flow whose window is full of what was read ahead.
+    fn full(flow: &Flow) -> Vec<Passage<'_>> {
+        let mut passages = Vec::new();
+        while let Ok(passage) = flow.begin(Purpose::Ahead, 0, PIECE) {
+            passages.push(passage);
+        }
+        passages
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_random_read_is_sent_at_once() {
+        let flow = Flow::new(Instant::now());
+        let _passages = full(&flow);
+        assert!(flow.admit(Purpose::Random, 1, 4096).now_or_never().is_some());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn random_reads_cannot_hold_up_a_stream() {
+        let flow = Flow::new(Instant::now());
+        let random: Vec<_> =
+            (0..1000).map(|fetch| flow.begin(Purpose::Random, fetch, PIECE).ok()).collect();
+        let stream = flow.admit(Purpose::Stream, 1000, PIECE).now_or_never();
+        assert!(stream.is_some() && random.iter().all(Option::is_some));
+        let second = flow.admit(Purpose::Stream, 1001, PIECE).now_or_never();
+        assert!(second.is_none(), "one at a time");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_a_host_waits_for_goes_before_what_is_read_ahead() {
+        let flow = Flow::new(Instant::now());
+        let mut passages = full(&flow);
+        let mut ahead = pin!(flow.admit(Purpose::Ahead, 1, PIECE));
+        let mut hastened = pin!(flow.admit(Purpose::Ahead, 2, PIECE));
+        let mut stream = pin!(flow.admit(Purpose::Stream, 3, PIECE));
+        for waiting in [&mut ahead, &mut hastened] {
+            assert!(waiting.as_mut().now_or_never().is_none());
+        }
+        assert!(stream.as_mut().now_or_never().is_none());
+        flow.hasten(2);
+        assert_eq!(flow.backlog(), Backlog { stream: 2 * PIECE, ahead: PIECE });
+        passages.pop();
+        assert!(ahead.as_mut().now_or_never().is_none());
+        assert!(hastened.as_mut().now_or_never().is_none());
+        let stream = stream.as_mut().now_or_never();
+        assert!(stream.is_some());
+        passages.pop();
+        assert!(ahead.as_mut().now_or_never().is_none());
+        assert!(hastened.as_mut().now_or_never().is_some());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_read_that_is_given_up_leaves_its_place_to_the_next() {
+        let flow = Flow::new(Instant::now());
+        let mut passages = full(&flow);
+        let mut first = Box::pin(flow.admit(Purpose::Stream, 1, PIECE));
+        let mut second = pin!(flow.admit(Purpose::Stream, 2, PIECE));
+        assert!(first.as_mut().now_or_never().is_none());
+        assert!(second.as_mut().now_or_never().is_none());
+        passages.pop();
+        drop(first);
+        assert!(second.as_mut().now_or_never().is_some());
+        assert_eq!(flow.backlog(), Backlog::default());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn late_reads_make_room_for_others() {
+        let flow = Flow::new(Instant::now());
+        let _lost = full(&flow);
+        let waiting = timeout(Duration::from_secs(120), flow.admit(Purpose::Ahead, 1, PIECE));
+        assert!(waiting.await.is_ok());
+    }
+}
