@@ -612,7 +612,7 @@ impl Volume for Cache {
         let range = self.shared.readable().and_then(|()| self.sectors(extent));
         let (sector, sectors) = match range {
             Ok(range) => range,
-            Err(error) => return Box::pin(std::future::ready(Err(error))),
+            Err(error) => return Io::done(Err(error)),
         };
         counters.read_bytes.add(sectors * SECTOR_BYTES as u64);
         let begun = number.is_multiple_of(SAMPLED).then(Instant::now);
@@ -623,9 +623,9 @@ impl Volume for Cache {
                 if let Some(begun) = begun {
                     self.shared.times.reads.add(begun.elapsed(), SAMPLED);
                 }
-                Box::pin(std::future::ready(Ok(data)))
+                Io::done(Ok(data))
             }
-            None => Box::pin(async move {
+            None => Io::new(async move {
                 let begun = begun.unwrap_or_else(Instant::now);
                 let data = self.shared.read(sector, sectors, purpose).await;
                 self.shared.times.reads.add(begun.elapsed(), 1);
@@ -638,7 +638,7 @@ impl Volume for Cache {
         self.count(extent.lba);
         let shared = &self.shared;
         shared.counters.reads.add(1);
-        Box::pin(async move {
+        Io::new(async move {
             shared.readable()?;
             let (sector, sectors) = self.sectors(extent)?;
             shared.counters.read_bytes.add(sectors * SECTOR_BYTES as u64);
@@ -653,7 +653,7 @@ impl Volume for Cache {
         self.count(lba);
         let number = self.shared.counters.writes.add(1);
         self.shared.counters.written_bytes.add(data.len() as u64);
-        Box::pin(async move {
+        Io::new(async move {
             let block = self.shared.opened.block_size as usize;
             let blocks = u32::try_from(data.len() / block).unwrap_or(0);
             let (sector, _) = self.sectors(Extent { lba, blocks })?;
@@ -678,7 +678,7 @@ impl Volume for Cache {
         self.count(Lba(0));
         self.shared.counters.flushes.add(1);
         if let Err(error) = self.shared.lower.check() {
-            return Box::pin(std::future::ready(Err(error)));
+            return Io::done(Err(error));
         }
         if let Err(error) = self.shared.check_log() {
             // End the epoch all the same, so that destage sends it: once the lower volume has everything that was
@@ -686,13 +686,13 @@ impl Volume for Cache {
             if self.shared.is_by_flush() {
                 self.shared.end_epoch();
             }
-            return Box::pin(std::future::ready(Err(error)));
+            return Io::done(Err(error));
         }
         if !self.shared.is_volatile() {
             self.shared.confirm();
-            return Box::pin(std::future::ready(Ok(())));
+            return Io::done(Ok(()));
         }
-        Box::pin(async move {
+        Io::new(async move {
             let begun = Instant::now();
             let settled = self.shared.settle().await;
             self.shared.times.flushes.add(begun.elapsed(), 1);
@@ -702,13 +702,13 @@ impl Volume for Cache {
 
     fn roll_back(&self) -> Io<'_, ()> {
         self.count(Lba(0));
-        Box::pin(self.shared.roll_back())
+        Io::new(self.shared.roll_back())
     }
 
     fn discard(&self, extent: Extent) -> Io<'_, ()> {
         self.count(extent.lba);
         self.shared.counters.discards.add(1);
-        Box::pin(async move {
+        Io::new(async move {
             let (sector, sectors) = self.sectors(extent)?;
             self.shared.lower.check()?;
             self.writable()?;
@@ -720,7 +720,7 @@ impl Volume for Cache {
     }
 
     fn allocation(&self, extent: Extent) -> Io<'_, Allocation> {
-        Box::pin(self.allocation_of(extent))
+        Io::new(self.allocation_of(extent))
     }
 
     fn admit(&self, bytes: usize) -> Result<(), Error> {
@@ -760,7 +760,7 @@ const LAST_SEND_TIME: Duration = Duration::from_secs(2);
 
 #[cfg(test)]
 mod tests {
-    use std::{future::ready, time::Duration};
+    use std::{time::Duration};
 
     use volume::{Claim, MemVolume};
 
@@ -803,7 +803,7 @@ mod tests {
             } else {
                 Holding::Held
             };
-            Box::pin(ready(Ok(holding)))
+            Io::done(Ok(holding))
         }
     }
 

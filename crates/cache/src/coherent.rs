@@ -161,14 +161,14 @@ impl Volume for Coherent {
     }
 
     fn read(&self, extent: Extent) -> Io<'_, Data> {
-        Box::pin(async move {
+        Io::new(async move {
             let _uses = self.enter(extent, Token::SharedRead).await?;
             self.cache.read(extent).await
         })
     }
 
     fn write(&self, lba: Lba, data: Data, durability: Durability) -> Io<'_, ()> {
-        Box::pin(async move {
+        Io::new(async move {
             let extent = self.cache.geometry().check_write(lba, data.len())?;
             let _uses = self.enter(extent, Token::ExclusiveWrite).await?;
             self.cache.write(lba, data, durability).await
@@ -183,11 +183,11 @@ impl Volume for Coherent {
     /// miss that.
     fn allocation(&self, extent: Extent) -> Io<'_, Allocation> {
         let checked = self.cache.geometry().check_extent(extent);
-        Box::pin(std::future::ready(checked.map(|()| Allocation::mapped(extent.blocks))))
+        Io::done(checked.map(|()| Allocation::mapped(extent.blocks)))
     }
 
     fn discard(&self, extent: Extent) -> Io<'_, ()> {
-        Box::pin(async move {
+        Io::new(async move {
             let _uses = self.enter(extent, Token::ExclusiveWrite).await?;
             self.cache.discard(extent).await
         })

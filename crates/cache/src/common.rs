@@ -4,7 +4,7 @@
 //! The log knows its volumes by what they call themselves, and where among its addresses each lies.
 //! What is above sees each as a volume of its own.
 
-use std::{future::ready, sync::Arc};
+use std::{sync::Arc};
 
 use volume::{
     Allocation, Data, Dirty, Durability, Error, Extent, Geometry, Io, Joined, Lba, Stack, Volume,
@@ -233,19 +233,19 @@ impl Volume for OneOfSeveral {
 
     fn read(&self, extent: Extent) -> Io<'_, Data> {
         if let Err(error) = self.geometry().check_extent(extent) {
-            return Box::pin(ready(Err(error)));
+            return Io::done(Err(error));
         }
         let read = self.cache.read(self.down(extent));
-        Box::pin(async move { read.await.map_err(|error| self.up(error)) })
+        Io::new(async move { read.await.map_err(|error| self.up(error)) })
     }
 
     fn write(&self, lba: Lba, data: Data, durability: Durability) -> Io<'_, ()> {
         match self.geometry().check_write(lba, data.len()) {
             Ok(extent) => {
                 let write = self.cache.write(self.down(extent).lba, data, durability);
-                Box::pin(async move { write.await.map_err(|error| self.up(error)) })
+                Io::new(async move { write.await.map_err(|error| self.up(error)) })
             }
-            Err(error) => Box::pin(ready(Err(error))),
+            Err(error) => Io::done(Err(error)),
         }
     }
 
@@ -255,18 +255,18 @@ impl Volume for OneOfSeveral {
 
     fn discard(&self, extent: Extent) -> Io<'_, ()> {
         if let Err(error) = self.geometry().check_discard(extent) {
-            return Box::pin(ready(Err(error)));
+            return Io::done(Err(error));
         }
         let discard = self.cache.discard(self.down(extent));
-        Box::pin(async move { discard.await.map_err(|error| self.up(error)) })
+        Io::new(async move { discard.await.map_err(|error| self.up(error)) })
     }
 
     fn allocation(&self, extent: Extent) -> Io<'_, Allocation> {
         if let Err(error) = self.geometry().check_extent(extent) {
-            return Box::pin(ready(Err(error)));
+            return Io::done(Err(error));
         }
         let asked = self.cache.allocation(self.down(extent));
-        Box::pin(async move { asked.await.map_err(|error| self.up(error)) })
+        Io::new(async move { asked.await.map_err(|error| self.up(error)) })
     }
 
     fn admit(&self, bytes: usize) -> Result<(), Error> {

@@ -118,27 +118,27 @@ impl Volume for Heard {
     }
 
     fn read(&self, extent: Extent) -> Io<'_, Data> {
-        Box::pin(self.ask(self.lower.read(extent), &self.times.lower_reads))
+        Io::new(self.ask(self.lower.read(extent), &self.times.lower_reads))
     }
 
     fn write(&self, lba: Lba, data: Data, durability: Durability) -> Io<'_, ()> {
-        Box::pin(self.ask(self.lower.write(lba, data, durability), &self.times.lower_writes))
+        Io::new(self.ask(self.lower.write(lba, data, durability), &self.times.lower_writes))
     }
 
     fn flush(&self) -> Io<'_, ()> {
-        Box::pin(self.ask(self.lower.flush(), &self.times.lower_flushes))
+        Io::new(self.ask(self.lower.flush(), &self.times.lower_flushes))
     }
 
     fn roll_back(&self) -> Io<'_, ()> {
-        Box::pin(self.ask(self.lower.roll_back(), &self.times.lower_others))
+        Io::new(self.ask(self.lower.roll_back(), &self.times.lower_others))
     }
 
     fn discard(&self, extent: Extent) -> Io<'_, ()> {
-        Box::pin(self.ask(self.lower.discard(extent), &self.times.lower_discards))
+        Io::new(self.ask(self.lower.discard(extent), &self.times.lower_discards))
     }
 
     fn allocation(&self, extent: Extent) -> Io<'_, Allocation> {
-        Box::pin(self.ask(self.lower.allocation(extent), &self.times.lower_others))
+        Io::new(self.ask(self.lower.allocation(extent), &self.times.lower_others))
     }
 }
 

@@ -202,7 +202,7 @@ impl Keyring for KeyFile {
         let renewed = tokio::task::spawn_blocking(move || {
             locked.renew().inspect_err(|error| locked.tell(error))
         });
-        Box::pin(async move {
+        Io::new(async move {
             let renewed = renewed.await.map_err(io::Error::other).flatten();
             renewed.map_err(|error| Error::Device(error.to_string().into()))
         })

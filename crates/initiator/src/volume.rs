@@ -306,7 +306,7 @@ impl Volume for RemoteVolume {
     }
 
     fn read(&self, extent: Extent) -> Io<'_, Data> {
-        Box::pin(async move {
+        Io::new(async move {
             let facts = self.facts().await?;
             let piece = self.piece_blocks(&facts);
             if extent.blocks <= piece {
@@ -322,7 +322,7 @@ impl Volume for RemoteVolume {
     }
 
     fn write(&self, lba: Lba, data: Data, durability: Durability) -> Io<'_, ()> {
-        Box::pin(async move {
+        Io::new(async move {
             let block_size = self.block_size() as usize;
             let Ok(blocks) = u32::try_from(data.len() / block_size) else {
                 return Err(volume::Error::OutOfRange(Extent { lba, blocks: u32::MAX }));
@@ -361,14 +361,14 @@ impl Volume for RemoteVolume {
     }
 
     fn flush(&self) -> Io<'_, ()> {
-        Box::pin(async move {
+        Io::new(async move {
             let facts = self.facts().await?;
             self.flush_all(&facts).await
         })
     }
 
     fn roll_back(&self) -> Io<'_, ()> {
-        Box::pin(async move {
+        Io::new(async move {
             let facts = self.facts().await?;
             if facts.geometry.epoch_blocks == 0 {
                 return Err(volume::Error::Device("the remote unit has no epochs".into()));
@@ -384,7 +384,7 @@ impl Volume for RemoteVolume {
     }
 
     fn discard(&self, extent: Extent) -> Io<'_, ()> {
-        Box::pin(async move {
+        Io::new(async move {
             let facts = self.facts().await?;
             let failed = |most: u32| {
                 move |error: volume::Error| match extent.blocks <= most {
@@ -407,7 +407,7 @@ impl Volume for RemoteVolume {
     }
 
     fn allocation(&self, extent: Extent) -> Io<'_, Allocation> {
-        Box::pin(async move {
+        Io::new(async move {
             if !self.geometry.thin || self.no_lba_status.load(Ordering::Relaxed) {
                 return Ok(Allocation::mapped(extent.blocks));
             }
@@ -430,7 +430,7 @@ impl Volume for RemoteVolume {
     }
 
     fn claim(&self, claim: Claim) -> Io<'_, Holding> {
-        Box::pin(async move {
+        Io::new(async move {
             let asked = self.session.claim(claim, self.reserves).await;
             let whole = Extent { lba: Lba(0), blocks: 1 };
             let holding = asked.map_err(|error| error.into_volume_error(whole))?;
@@ -444,7 +444,7 @@ impl Volume for RemoteVolume {
     }
 
     fn release(&self) -> Io<'_, ()> {
-        Box::pin(async move {
+        Io::new(async move {
             let Some(claim) = self.session.claimed().get() else { return Ok(()) };
             let (cdb, transfer) = match self.session.claimed().holding() {
                 Holding::Held => {
@@ -460,7 +460,7 @@ impl Volume for RemoteVolume {
     }
 
     fn ask_tokens(&self, list: Bytes) -> Io<'_, ()> {
-        Box::pin(async move {
+        Io::new(async move {
             let command = Command::TokenOut { parameter_list_length: list.len() as u32 };
             let whole = Extent { lba: Lba(0), blocks: 1 };
             self.perform(command.encode(), Transfer::Out(list), whole).await.map(drop)
@@ -468,7 +468,7 @@ impl Volume for RemoteVolume {
     }
 
     fn hear_tokens(&self, wait: Duration) -> Io<'_, Bytes> {
-        Box::pin(async move {
+        Io::new(async move {
             let wait_ms = u16::try_from(wait.as_millis()).unwrap_or(u16::MAX);
             let command = Command::TokenIn { wait_ms, allocation_length: TOKEN_LIST_BYTES };
             let transfer = Transfer::In(TOKEN_LIST_BYTES);

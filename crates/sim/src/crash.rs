@@ -293,22 +293,22 @@ impl Volume for CrashVolume {
     }
 
     fn read(&self, extent: Extent) -> Io<'_, Data> {
-        Box::pin(self.read_blocks(extent))
+        Io::new(self.read_blocks(extent))
     }
 
     fn write(&self, lba: Lba, data: Data, durability: Durability) -> Io<'_, ()> {
-        Box::pin(async move {
+        Io::new(async move {
             let extent = self.geometry.check_write(lba, data.len())?;
             self.change(extent, Some(data), durability).await
         })
     }
 
     fn flush(&self) -> Io<'_, ()> {
-        Box::pin(self.flush_all())
+        Io::new(self.flush_all())
     }
 
     fn discard(&self, extent: Extent) -> Io<'_, ()> {
-        Box::pin(async move {
+        Io::new(async move {
             self.geometry.check_discard(extent)?;
             self.change(extent, None, Durability::Volatile).await
         })
@@ -542,7 +542,7 @@ mod tests {
             let disk = CrashVolume::new(Geometry::with_blocks(64), seed).with_yields(99);
             let mut slow = disk.write(Lba(0), vec![1; 512].into(), Durability::Volatile);
             while disk.power().operations() == 0 {
-                assert!(slow.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+                assert!(std::pin::Pin::new(&mut slow).poll(&mut Context::from_waker(Waker::noop())).is_pending());
             }
             run(disk.flush()).expect("power is on");
             covered.insert(disk.state.lock().unstable.is_empty());
@@ -578,7 +578,7 @@ mod tests {
         second.crash_after(1);
         write(&first, 0, 1, 1, Durability::Stable);
         let mut hung = second.flush();
-        assert!(hung.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        assert!(std::pin::Pin::new(&mut hung).poll(&mut Context::from_waker(Waker::noop())).is_pending());
         assert!(run(first.flush()).is_err());
     }
 

@@ -95,7 +95,7 @@ impl Volume for Restarting {
     }
 
     fn read(&self, extent: Extent) -> Io<'_, Data> {
-        Box::pin(async move {
+        Io::new(async move {
             loop {
                 let (disk, _) = self.now();
                 let answer = disk.read(extent).await;
@@ -108,11 +108,11 @@ impl Volume for Restarting {
 
     fn write(&self, lba: Lba, data: Data, durability: Durability) -> Io<'_, ()> {
         let blocks = data.len() / self.geometry().block_size as usize;
-        Box::pin(self.change(Extent { lba, blocks: blocks as u32 }, Some(data), durability))
+        Io::new(self.change(Extent { lba, blocks: blocks as u32 }, Some(data), durability))
     }
 
     fn flush(&self) -> Io<'_, ()> {
-        Box::pin(async move {
+        Io::new(async move {
             let begun = self.state.lock().unflushed.len();
             let incarnation = loop {
                 let (disk, incarnation) = self.now();
@@ -136,6 +136,6 @@ impl Volume for Restarting {
     }
 
     fn discard(&self, extent: Extent) -> Io<'_, ()> {
-        Box::pin(self.change(extent, None, Durability::Volatile))
+        Io::new(self.change(extent, None, Durability::Volatile))
     }
 }

@@ -8,6 +8,7 @@ use std::{
     hint::black_box,
     os::unix::fs::{FileExt, OpenOptionsExt},
     path::{Path, PathBuf},
+    pin::Pin,
     sync::Arc,
     task::{Context, Poll, Waker},
     time::{Duration, Instant},
@@ -184,7 +185,7 @@ fn nanoseconds<T>(mut call: impl FnMut() -> T) -> f64 {
 }
 
 fn now<T>(mut io: Io<'_, T>) -> T {
-    match io.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+    match Pin::new(&mut io).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(result) => result.expect("done"),
         Poll::Pending => panic!("not in memory"),
     }

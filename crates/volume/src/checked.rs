@@ -1,7 +1,5 @@
 //! The door between layers: range, whole blocks, read-only, and the length of what comes back.
 
-use std::future::ready;
-
 use crate::{Allocation, Data, Durability, Error, Extent, Geometry, Io, Lba, Stack, Volume};
 
 /// Lets only calls through that are in range and whole, so that nothing below has to expect
@@ -30,7 +28,7 @@ impl Checked {
         }
         let expected = u64::from(extent.blocks) * u64::from(geometry.block_size);
         let read = read(&*self.lower);
-        Box::pin(async move {
+        Io::new(async move {
             let data = read.await?;
             if data.len() as u64 == expected {
                 Ok(data)
@@ -82,7 +80,7 @@ impl Volume for Checked {
             return refuse(error);
         }
         let asked = self.lower.allocation(extent);
-        Box::pin(async move {
+        Io::new(async move {
             let allocation = asked.await?;
             // Whoever walks along it relies on getting on, and not beyond.
             if (1..=extent.blocks).contains(&allocation.blocks()) {
@@ -95,7 +93,7 @@ impl Volume for Checked {
 }
 
 fn refuse<T: Send + 'static>(error: Error) -> Io<'static, T> {
-    Box::pin(ready(Err(error)))
+    Io::done(Err(error))
 }
 
 #[cfg(test)]
@@ -155,7 +153,7 @@ mod tests {
                 self.0.geometry()
             }
             fn read(&self, _: Extent) -> Io<'_, Data> {
-                Box::pin(ready(Ok(Data::zeros(100))))
+                Io::done(Ok(Data::zeros(100)))
             }
             fn write(&self, lba: Lba, data: Data, durability: Durability) -> Io<'_, ()> {
                 self.0.write(lba, data, durability)

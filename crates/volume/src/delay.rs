@@ -85,7 +85,7 @@ fn after<'a, T: Send + 'a>(
     if wait.is_zero() {
         return call();
     }
-    Box::pin(async move {
+    Io::new(async move {
         sleep(wait).await;
         call().await
     })

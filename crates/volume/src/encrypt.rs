@@ -2,7 +2,6 @@
 
 use std::{
     fmt,
-    future::ready,
     sync::{Arc, PoisonError, RwLock},
 };
 
@@ -151,14 +150,14 @@ impl<K: Keyring> Volume for Encrypt<K> {
     }
 
     fn read(&self, extent: Extent) -> Io<'_, Data> {
-        Box::pin(async move {
+        Io::new(async move {
             let data = self.lower.read(extent).await?;
             Ok(self.copy(extent.lba, &data, decrypt).await)
         })
     }
 
     fn read_flushed(&self, extent: Extent) -> Io<'_, Data> {
-        Box::pin(async move {
+        Io::new(async move {
             let data = self.lower.read_flushed(extent).await?;
             Ok(self.copy(extent.lba, &data, decrypt).await)
         })
@@ -167,9 +166,9 @@ impl<K: Keyring> Volume for Encrypt<K> {
     fn write(&self, lba: Lba, data: Data, durability: Durability) -> Io<'_, ()> {
         // The units below are whole; a part of one would not be encrypted.
         if let Err(error) = self.geometry().check_write(lba, data.len()) {
-            return Box::pin(ready(Err(error)));
+            return Io::done(Err(error));
         }
-        Box::pin(async move {
+        Io::new(async move {
             let data = self.copy(lba, &data, encrypt).await;
             self.lower.write(lba, data, durability).await
         })
@@ -184,7 +183,7 @@ impl<K: Keyring> Volume for Encrypt<K> {
     }
 
     fn erase_key(&self) -> Io<'_, ()> {
-        Box::pin(async move {
+        Io::new(async move {
             let Renewed { key, settled } = self.keyring.renew().await?;
             // Also where the old one is not quite gone: the next start takes the one that is kept.
             *self.cipher.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(key.cipher());
@@ -197,7 +196,7 @@ impl<K: Keyring> Volume for Encrypt<K> {
         extent: Extent,
         is_right: &'a (dyn Fn(&Data) -> bool + Sync),
     ) -> Io<'a, Option<Data>> {
-        Box::pin(async move {
+        Io::new(async move {
             let judge = |data: &Data| is_right(&self.decrypted(extent.lba, data));
             let found = self.lower.examine(extent, &judge).await?;
             Ok(found.map(|data| self.decrypted(extent.lba, &data)))
@@ -226,7 +225,7 @@ mod tests {
             let mut last = self.0.lock().unwrap();
             *last += 1;
             let settled = if *last < 100 { Ok(()) } else { Err(Error::NoSpace) };
-            Box::pin(ready(Ok(Renewed { key: key(*last), settled })))
+            Io::done(Ok(Renewed { key: key(*last), settled }))
         }
     }
 

@@ -1,7 +1,7 @@
 //! Failures on demand: rules say which calls fail, and how. They can change while calls run.
 
 use std::{
-    future::{pending, ready},
+    future::pending,
     sync::Arc,
 };
 
@@ -142,16 +142,16 @@ impl Fault {
     ) -> Io<'a, T> {
         match symptom {
             None => call(),
-            Some(Symptom::Fails(error)) => Box::pin(ready(Err(error))),
+            Some(Symptom::Fails(error)) => Io::done(Err(error)),
             Some(Symptom::FailsAfter(error)) => {
                 let call = call();
-                Box::pin(async move {
+                Io::new(async move {
                     call.await?;
                     Err(error)
                 })
             }
-            Some(Symptom::Hangs) => Box::pin(pending()),
-            Some(Symptom::Lies) => Box::pin(ready(Ok(lie()))),
+            Some(Symptom::Hangs) => Io::new(pending()),
+            Some(Symptom::Lies) => Io::done(Ok(lie())),
         }
     }
 }
@@ -211,7 +211,10 @@ impl Volume for Fault {
 
 #[cfg(test)]
 mod tests {
-    use std::task::{Context, Waker};
+    use std::{
+        pin::Pin,
+        task::{Context, Waker},
+    };
 
     use super::*;
     use crate::{MemVolume, testing::now};
@@ -277,7 +280,7 @@ mod tests {
         let volume = volume();
         volume.faults().add(Rule::always(Call::Flush, Symptom::Hangs).times(1));
         let mut flush = volume.flush();
-        assert!(flush.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        assert!(Pin::new(&mut flush).poll(&mut Context::from_waker(Waker::noop())).is_pending());
         now(volume.flush()).expect("only the first hangs");
     }
 }

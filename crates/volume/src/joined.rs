@@ -2,7 +2,6 @@
 //! from the next.
 
 use std::{
-    future::ready,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -240,20 +239,20 @@ impl Volume for Joined {
         match self.locate(extent) {
             Ok((place, start, here)) => {
                 let read = place.member.lower.read(here);
-                Box::pin(async move { read.await.map_err(|error| place.up(start, error)) })
+                Io::new(async move { read.await.map_err(|error| place.up(start, error)) })
             }
-            Err(error) => Box::pin(ready(Err(error))),
+            Err(error) => Io::done(Err(error)),
         }
     }
 
     fn write(&self, lba: Lba, data: Data, durability: Durability) -> Io<'_, ()> {
         match self.locate(Extent { lba, blocks: self.blocks(data.len()) }) {
-            Ok((place, start, here)) => Box::pin(async move {
+            Ok((place, start, here)) => Io::new(async move {
                 let _written = Written(&place.written);
                 let written = place.member.lower.write(here.lba, data, durability).await;
                 written.map_err(|error| place.up(start, error))
             }),
-            Err(error) => Box::pin(ready(Err(error))),
+            Err(error) => Io::done(Err(error)),
         }
     }
 
@@ -264,7 +263,7 @@ impl Volume for Joined {
     fn flush(&self) -> Io<'_, ()> {
         let flushes: Vec<_> =
             self.occupied().filter(|place| place.is_unflushed()).map(Place::flush).collect();
-        Box::pin(async move {
+        Io::new(async move {
             let flushed = join_all(flushes).await;
             // Nothing waits from here on: this is told.
             let untold = self.occupied().filter_map(|place| place.untold.lock().take());
@@ -274,18 +273,18 @@ impl Volume for Joined {
 
     fn discard(&self, extent: Extent) -> Io<'_, ()> {
         match self.locate(extent) {
-            Ok((place, start, here)) => Box::pin(async move {
+            Ok((place, start, here)) => Io::new(async move {
                 let _written = Written(&place.written);
                 let discarded = place.member.lower.discard(here).await;
                 discarded.map_err(|error| place.up(start, error))
             }),
-            Err(error) => Box::pin(ready(Err(error))),
+            Err(error) => Io::done(Err(error)),
         }
     }
 
     /// Of those that have epochs; the others keep what they got, and get it again.
     fn roll_back(&self) -> Io<'_, ()> {
-        Box::pin(async move {
+        Io::new(async move {
             let has_epochs = |place: &&Place| place.member.lower.geometry().epoch_blocks > 0;
             let each = self.occupied().filter(has_epochs).map(|place| async {
                 let rolled_back = place.member.lower.roll_back().await;
@@ -303,9 +302,9 @@ impl Volume for Joined {
         match self.locate(extent) {
             Ok((place, start, here)) => {
                 let asked = place.member.lower.allocation(here);
-                Box::pin(async move { asked.await.map_err(|error| place.up(start, error)) })
+                Io::new(async move { asked.await.map_err(|error| place.up(start, error)) })
             }
-            Err(error) => Box::pin(ready(Err(error))),
+            Err(error) => Io::done(Err(error)),
         }
     }
 
@@ -322,7 +321,7 @@ impl Volume for Joined {
     /// Asks each. One that refuses is enough to be refused; what others have granted stays, see
     /// [`Joined::give_back`]. One that is away is asked when it comes back.
     fn claim(&self, claim: Claim) -> Io<'_, Holding> {
-        Box::pin(async move {
+        Io::new(async move {
             let asked = self.occupied().map(|place| async {
                 let answer = place.member.lower.claim(place.claim(&claim)).await;
                 match answer.map_err(|error| place.up(0, error)) {
@@ -343,7 +342,7 @@ impl Volume for Joined {
     }
 
     fn release(&self) -> Io<'_, ()> {
-        Box::pin(async move {
+        Io::new(async move {
             let released = self.occupied().map(|place| async {
                 place.member.lower.release().await.map_err(|error| place.up(0, error))
             });
@@ -378,6 +377,7 @@ fn together(holdings: impl Iterator<Item = Holding>) -> Holding {
 mod tests {
     use std::{
         future::pending,
+        pin::Pin,
         sync::atomic::AtomicBool,
         task::{Context, Waker},
     };
@@ -418,11 +418,11 @@ mod tests {
         fn note(&self, call: &'static str) -> Io<'_, ()> {
             self.calls.lock().push(call);
             if call == "flush" && self.flush_hangs.load(Ordering::SeqCst) {
-                return Box::pin(pending());
+                return Io::new(pending());
             }
             let fails = call == "flush" && self.flush_fails.swap(false, Ordering::SeqCst);
             let lost = || Err(Error::Device("it was lost".into()));
-            Box::pin(ready(if fails { lost() } else { Ok(()) }))
+            Io::done(if fails { lost() } else { Ok(()) })
         }
     }
 
@@ -455,7 +455,7 @@ mod tests {
 
         fn claim(&self, claim: Claim) -> Io<'_, Holding> {
             *self.asked.lock() = Some(claim);
-            Box::pin(ready(Ok(self.holding.clone())))
+            Io::done(Ok(self.holding.clone()))
         }
 
         fn holding(&self) -> Holding {
@@ -542,7 +542,7 @@ mod tests {
     /// Begins a flush, and gives it up.
     fn drop_flush(joined: &Joined) {
         let mut flush = joined.flush();
-        assert!(flush.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        assert!(Pin::new(&mut flush).poll(&mut Context::from_waker(Waker::noop())).is_pending());
     }
 
     #[test]
@@ -600,8 +600,8 @@ mod tests {
         a.flush_hangs.store(true, Ordering::SeqCst);
         let mut first = joined.flush();
         let mut context = Context::from_waker(Waker::noop());
-        assert!(first.as_mut().poll(&mut context).is_pending());
-        assert!(joined.flush().as_mut().poll(&mut context).is_pending(), "a has not answered");
+        assert!(Pin::new(&mut first).poll(&mut context).is_pending());
+        assert!(Pin::new(&mut joined.flush()).poll(&mut context).is_pending(), "a has not answered");
         a.flush_hangs.store(false, Ordering::SeqCst);
         now(joined.flush()).expect("flushed");
         assert_eq!(a.calls(), ["flush"; 3]);
@@ -702,7 +702,7 @@ mod tests {
             joined.give_back().await;
             Ok(())
         };
-        now(Box::pin(give_back)).expect("given back");
+        now(Io::new(give_back)).expect("given back");
         assert_eq!((a.calls(), c.calls()), (vec!["release"], vec![]));
     }
 

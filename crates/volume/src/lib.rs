@@ -3,6 +3,7 @@
 //! A [`Volume`] is an array of fixed-size blocks. A *layer* is a struct that holds the volume
 //! below it in a field called `lower` and is itself a `Volume`; that is the whole mechanism.
 
+mod reply;
 mod data;
 mod allocation;
 mod claim;
@@ -45,6 +46,7 @@ pub use mirror::{Alone, HalfLabel, Mirror, MirrorError, Standing};
 pub use observe::{Counters, Counts, Observe};
 pub use opening::{Named, OpenNamed, UntrustedLink, free_bytes, is_ours, narrow, open_own};
 pub use slice::SliceVolume;
+pub use reply::Reply;
 pub use times::{Taken, Times};
 pub use volume::{Durability, Error, Extent, Geometry, Io, Lba, Stack, Usage, Volume};
 pub use watched::{Changes, Watched};

@@ -127,31 +127,31 @@ impl Volume for Observe {
     fn read(&self, extent: Extent) -> Io<'_, Data> {
         let c = &*self.counters;
         let bytes = self.bytes(extent);
-        Box::pin(c.count(self.lower.read(extent), &c.reads, &c.bytes_read, bytes))
+        Io::new(c.count(self.lower.read(extent), &c.reads, &c.bytes_read, bytes))
     }
 
     fn read_flushed(&self, extent: Extent) -> Io<'_, Data> {
         let c = &*self.counters;
         let bytes = self.bytes(extent);
-        Box::pin(c.count(self.lower.read_flushed(extent), &c.reads, &c.bytes_read, bytes))
+        Io::new(c.count(self.lower.read_flushed(extent), &c.reads, &c.bytes_read, bytes))
     }
 
     fn write(&self, lba: Lba, data: Data, durability: Durability) -> Io<'_, ()> {
         let c = &*self.counters;
         let bytes = data.len() as u64;
         let write = self.lower.write(lba, data, durability);
-        Box::pin(c.count(write, &c.writes, &c.bytes_written, bytes))
+        Io::new(c.count(write, &c.writes, &c.bytes_written, bytes))
     }
 
     fn flush(&self) -> Io<'_, ()> {
         let c = &*self.counters;
-        Box::pin(c.count(self.lower.flush(), &c.flushes, &c.bytes_written, 0))
+        Io::new(c.count(self.lower.flush(), &c.flushes, &c.bytes_written, 0))
     }
 
     fn discard(&self, extent: Extent) -> Io<'_, ()> {
         let c = &*self.counters;
         let bytes = self.bytes(extent);
-        Box::pin(c.count(self.lower.discard(extent), &c.discards, &c.bytes_discarded, bytes))
+        Io::new(c.count(self.lower.discard(extent), &c.discards, &c.bytes_discarded, bytes))
     }
 }
 

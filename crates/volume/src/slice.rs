@@ -1,7 +1,6 @@
 //! A part of a volume, as a volume.
 
 use std::{
-    future::ready,
     sync::atomic::{AtomicU64, Ordering},
 };
 
@@ -94,18 +93,18 @@ impl Volume for SliceVolume {
 
     fn read(&self, extent: Extent) -> Io<'_, Data> {
         if let Err(error) = self.geometry().check_extent(extent) {
-            return Box::pin(ready(Err(error)));
+            return Io::done(Err(error));
         }
         let read = self.lower.read(Extent { lba: self.down(extent.lba), ..extent });
-        Box::pin(async move { read.await.map_err(|error| self.up(error)) })
+        Io::new(async move { read.await.map_err(|error| self.up(error)) })
     }
 
     fn write(&self, lba: Lba, data: Data, durability: Durability) -> Io<'_, ()> {
         if let Err(error) = self.geometry().check_write(lba, data.len()) {
-            return Box::pin(ready(Err(error)));
+            return Io::done(Err(error));
         }
         let write = self.lower.write(self.down(lba), data, durability);
-        Box::pin(async move { write.await.map_err(|error| self.up(error)) })
+        Io::new(async move { write.await.map_err(|error| self.up(error)) })
     }
 
     fn flush(&self) -> Io<'_, ()> {
@@ -114,18 +113,18 @@ impl Volume for SliceVolume {
 
     fn discard(&self, extent: Extent) -> Io<'_, ()> {
         if let Err(error) = self.geometry().check_discard(extent) {
-            return Box::pin(ready(Err(error)));
+            return Io::done(Err(error));
         }
         let discard = self.lower.discard(Extent { lba: self.down(extent.lba), ..extent });
-        Box::pin(async move { discard.await.map_err(|error| self.up(error)) })
+        Io::new(async move { discard.await.map_err(|error| self.up(error)) })
     }
 
     fn allocation(&self, extent: Extent) -> Io<'_, Allocation> {
         if let Err(error) = self.geometry().check_extent(extent) {
-            return Box::pin(ready(Err(error)));
+            return Io::done(Err(error));
         }
         let asked = self.lower.allocation(Extent { lba: self.down(extent.lba), ..extent });
-        Box::pin(async move { asked.await.map_err(|error| self.up(error)) })
+        Io::new(async move { asked.await.map_err(|error| self.up(error)) })
     }
 
     fn admit(&self, bytes: usize) -> Result<(), Error> {

@@ -1,12 +1,15 @@
 //! What the tests of the small layers share.
 
-use std::task::{Context, Poll, Waker};
+use std::{
+    pin::Pin,
+    task::{Context, Poll, Waker},
+};
 
 use crate::{Error, Io};
 
 /// The result of a call that must be ready at its first poll.
 pub fn now<T>(mut io: Io<'_, T>) -> Result<T, Error> {
-    match io.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+    match Pin::new(&mut io).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(result) => result,
         Poll::Pending => panic!("this call has nothing to wait for"),
     }

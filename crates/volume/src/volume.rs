@@ -1,10 +1,10 @@
 //! What every volume answers, and the words its questions are asked in.
 
-use std::{future::Future, pin::Pin, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 
-use crate::{Allocation, Claim, Data, Holding};
+use crate::{Allocation, Claim, Data, Holding, Reply};
 
 /// An array of blocks that behaves like a SCSI disk with a volatile write cache: between two
 /// flushes, writes may reach stable storage in any order.
@@ -42,7 +42,7 @@ pub trait Volume: Send + Sync + 'static {
     fn roll_back(&self) -> Io<'_, ()> {
         match self.lower() {
             Some(lower) => lower.roll_back(),
-            None => answer(Err(Error::Device("the volume has no epochs".into()))),
+            None => Io::done(Err(Error::Device("the volume has no epochs".into()))),
         }
     }
 
@@ -54,7 +54,7 @@ pub trait Volume: Send + Sync + 'static {
     fn read_flushed(&self, extent: Extent) -> Io<'_, Data> {
         match self.lower() {
             Some(lower) => lower.read_flushed(extent),
-            None => answer(Err(Error::Device("the volume has no epochs".into()))),
+            None => Io::done(Err(Error::Device("the volume has no epochs".into()))),
         }
     }
 
@@ -63,7 +63,7 @@ pub trait Volume: Send + Sync + 'static {
     fn allocation(&self, extent: Extent) -> Io<'_, Allocation> {
         match self.lower() {
             Some(lower) => lower.allocation(extent),
-            None => answer(Ok(Allocation::mapped(extent.blocks))),
+            None => Io::done(Ok(Allocation::mapped(extent.blocks))),
         }
     }
 
@@ -72,7 +72,7 @@ pub trait Volume: Send + Sync + 'static {
     fn erase_key(&self) -> Io<'_, ()> {
         match self.lower() {
             Some(lower) => lower.erase_key(),
-            None => answer(Err(Error::Device("it has no key to erase".into()))),
+            None => Io::done(Err(Error::Device("it has no key to erase".into()))),
         }
     }
 
@@ -93,7 +93,7 @@ pub trait Volume: Send + Sync + 'static {
             return lower.examine(extent, is_right);
         }
         let read = self.read(extent);
-        Box::pin(async move { Ok(Some(read.await?).filter(is_right)) })
+        Io::new(async move { Ok(Some(read.await?).filter(is_right)) })
     }
 
     /// Blocks of which there are copies that differ, in order. A plain read of them gives one copy,
@@ -106,7 +106,7 @@ pub trait Volume: Send + Sync + 'static {
     /// Makes the copies of what is still in doubt like the one that plain reads give: everything
     /// that matters has been examined.
     fn settle(&self) -> Io<'_, ()> {
-        self.lower().map_or_else(|| answer(Ok(())), |lower| lower.settle())
+        self.lower().map_or_else(|| Io::done(Ok(())), |lower| lower.settle())
     }
 
     /// How much space its blocks take, and how much is left for them; `None` where that is not
@@ -128,7 +128,7 @@ pub trait Volume: Send + Sync + 'static {
     fn claim(&self, claim: Claim) -> Io<'_, Holding> {
         match self.lower() {
             Some(lower) => lower.claim(claim),
-            None => answer(Ok(Holding::Unsupported)),
+            None => Io::done(Ok(Holding::Unsupported)),
         }
     }
 
@@ -142,7 +142,7 @@ pub trait Volume: Send + Sync + 'static {
     fn ask_tokens(&self, list: Bytes) -> Io<'_, ()> {
         match self.lower() {
             Some(lower) => lower.ask_tokens(list),
-            None => answer(Err(Error::Device("the volume is not shared".into()))),
+            None => Io::done(Err(Error::Device("the volume is not shared".into()))),
         }
     }
 
@@ -150,19 +150,18 @@ pub trait Volume: Send + Sync + 'static {
     fn hear_tokens(&self, wait: Duration) -> Io<'_, Bytes> {
         match self.lower() {
             Some(lower) => lower.hear_tokens(wait),
-            None => answer(Err(Error::Device("the volume is not shared".into()))),
+            None => Io::done(Err(Error::Device("the volume is not shared".into()))),
         }
     }
 
     /// Gives the claim back, when nothing newer than the volume is left above it.
     fn release(&self) -> Io<'_, ()> {
-        self.lower().map_or_else(|| answer(Ok(())), |lower| lower.release())
+        self.lower().map_or_else(|| Io::done(Ok(())), |lower| lower.release())
     }
 }
 
-fn answer<'a, T: Send + 'a>(result: Result<T, Error>) -> Io<'a, T> {
-    Box::pin(std::future::ready(result))
-}
+/// What a volume's calls return.
+pub type Io<'a, T> = Reply<'a, Result<T, Error>>;
 
 /// The space of a thin volume, in bytes.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -174,9 +173,6 @@ pub struct Usage {
     /// Others, too, take from what is left.
     pub shared: bool,
 }
-
-/// What a volume's calls return: boxed, so that stacks are built at run time.
-pub type Io<'a, T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send + 'a>>;
 
 /// A volume with everything below it.
 pub type Stack = Arc<dyn Volume>;

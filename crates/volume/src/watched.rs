@@ -82,7 +82,7 @@ impl Watched {
     {
         let lower = Arc::clone(&self.lower);
         let call = Call::begin(changes, blocks);
-        Box::pin(async move {
+        Io::new(async move {
             let running = tokio::spawn(async move {
                 let delay = call.changes.delay_us.load(Ordering::Relaxed);
                 if delay > 0 {
@@ -231,9 +231,9 @@ impl Volume for Watched {
         };
         match self.lower.geometry().check_write(lba, data.len()) {
             Ok(extent) => self.follow(changes, range(extent), move |lower| {
-                Box::pin(async move { lower.write(lba, data, durability).await })
+                Io::new(async move { lower.write(lba, data, durability).await })
             }),
-            Err(error) => Box::pin(std::future::ready(Err(error))),
+            Err(error) => Io::done(Err(error)),
         }
     }
 
@@ -244,7 +244,7 @@ impl Volume for Watched {
     fn discard(&self, extent: Extent) -> Io<'_, ()> {
         match self.watcher() {
             Some(changes) => self.follow(changes, range(extent), move |lower| {
-                Box::pin(async move { lower.discard(extent).await })
+                Io::new(async move { lower.discard(extent).await })
             }),
             None => self.lower.discard(extent),
         }
@@ -252,7 +252,7 @@ impl Volume for Watched {
 
     fn roll_back(&self) -> Io<'_, ()> {
         let Some(changes) = self.watcher() else { return self.lower.roll_back() };
-        self.follow(changes, 0..u64::MAX, |lower| Box::pin(async move { lower.roll_back().await }))
+        self.follow(changes, 0..u64::MAX, |lower| Io::new(async move { lower.roll_back().await }))
     }
 }
 

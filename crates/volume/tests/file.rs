@@ -8,6 +8,7 @@ mod support;
 use std::{
     future::poll_fn,
     path::PathBuf,
+    pin::Pin,
     sync::Arc,
     task::{Context, Poll, Waker},
 };
@@ -51,7 +52,7 @@ fn run<T>(io: Io<'_, T>) -> Result<T, Error> {
 }
 
 fn once<T>(io: &mut Io<'_, T>) -> Poll<Result<T, Error>> {
-    io.as_mut().poll(&mut Context::from_waker(Waker::noop()))
+    Pin::new(io).poll(&mut Context::from_waker(Waker::noop()))
 }
 
 fn extent(lba: u64, blocks: u32) -> Extent {
@@ -142,7 +143,7 @@ fn a_volume_is_free_as_soon_as_it_is_dropped_with_writes_under_way() {
                 for lba in 0..64 {
                     let data = Data::from(vec![1; 65536]);
                     let mut write = volume.write(Lba(lba * 100), data, Durability::Stable);
-                    let _ = write.as_mut().poll(context);
+                    let _ = Pin::new(&mut write).poll(context);
                 }
                 Poll::Ready(())
             }));
@@ -227,7 +228,7 @@ fn uring_works_outside_of_a_runtime_and_in_one_after_the_other() {
     for byte in 2..5 {
         // Each runtime takes its reaper along, with a write under way.
         runtime().block_on(poll_fn(|context| {
-            let _ = write(byte).as_mut().poll(context);
+            let _ = Pin::new(&mut write(byte)).poll(context);
             Poll::Ready(())
         }));
         let read = run(volume.read(extent(0, 8))).expect("read").into_bytes();
@@ -261,7 +262,7 @@ fn an_abandoned_write_never_undoes_a_later_one() {
                 let lba = Lba(round % 7);
                 let data = Data::from(vec![0xaa; 65536]);
                 let mut abandoned = volume.write(lba, data, Durability::Stable);
-                poll_fn(|context| Poll::Ready(abandoned.as_mut().poll(context).is_ready())).await;
+                poll_fn(|context| Poll::Ready(Pin::new(&mut abandoned).poll(context).is_ready())).await;
                 drop(abandoned);
                 let byte = round as u8;
                 let later = volume.write(lba, vec![byte; 4096].into(), Durability::Volatile);

@@ -358,10 +358,10 @@ impl Volume for Cut {
         self.lower.read(extent)
     }
     fn write(&self, lba: Lba, data: Data, durability: Durability) -> Io<'_, ()> {
-        if self.is_off() { Box::pin(pending()) } else { self.lower.write(lba, data, durability) }
+        if self.is_off() { Io::new(pending()) } else { self.lower.write(lba, data, durability) }
     }
     fn flush(&self) -> Io<'_, ()> {
-        if self.left.load(Ordering::SeqCst) == 0 { Box::pin(pending()) } else { self.lower.flush() }
+        if self.left.load(Ordering::SeqCst) == 0 { Io::new(pending()) } else { self.lower.flush() }
     }
     fn discard(&self, extent: Extent) -> Io<'_, ()> {
         self.lower.discard(extent)

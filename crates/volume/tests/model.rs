@@ -102,7 +102,7 @@ async fn run(volume: Stack, steps: Vec<Step>) {
                     })
                     .collect();
                 std::future::poll_fn(|context| {
-                    writes.retain_mut(|write| match write.as_mut().poll(context) {
+                    writes.retain_mut(|write| match std::pin::Pin::new(write).poll(context) {
                         Poll::Ready(result) => {
                             result.expect("written");
                             false
@@ -122,7 +122,7 @@ async fn run(volume: Stack, steps: Vec<Step>) {
 async fn abandon(volume: &Stack, range: &Range<u64>, data: Data, polls: usize) {
     let mut write = volume.write(Lba(range.start), data, Durability::Stable);
     for _ in 0..polls {
-        let done = std::future::poll_fn(|context| Poll::Ready(write.as_mut().poll(context)));
+        let done = std::future::poll_fn(|context| Poll::Ready(std::pin::Pin::new(&mut write).poll(context)));
         if done.await.is_ready() {
             return;
         }

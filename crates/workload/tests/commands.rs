@@ -105,7 +105,7 @@ impl Volume for Forgetful {
 
     fn write(&self, lba: Lba, data: Data, durability: Durability) -> Io<'_, ()> {
         if self.writes.fetch_add(1, Ordering::Relaxed) == 99 {
-            return Box::pin(async { Ok(()) });
+            return Io::new(async { Ok(()) });
         }
         self.disk.write(lba, data, durability)
     }

@@ -15,7 +15,7 @@ pub(super) struct Bounded {
 impl Bounded {
     fn bound<'a, T: Send + 'a>(&self, call: Io<'a, T>) -> Io<'a, T> {
         let within = self.within;
-        Box::pin(async move {
+        Io::new(async move {
             let silent = |_| Err(Error::Unreachable("the partner does not answer".into()));
             timeout(within, call).await.unwrap_or_else(silent)
         })

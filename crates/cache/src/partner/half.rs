@@ -1,7 +1,6 @@
 //! The half of the log that is here: one at a time uses it, our own cache or the partner's.
 
 use std::{
-    future::ready,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -103,8 +102,8 @@ impl Use {
         self.note();
         let (half, user) = (Arc::clone(&self.half), self.user);
         let disk = Arc::clone(&half.disk);
-        Box::pin(async move {
-            let mut entering = Box::pin(half.enter(user));
+        Io::new(async move {
+            let mut entering = Io::new(half.enter(user));
             // It stands in the queue before anything else is done: who comes later, waits for it.
             let entered = futures_util::poll!(&mut entering);
             let work = tokio::spawn(async move {
@@ -127,7 +126,7 @@ impl Volume for Use {
     fn read(&self, extent: Extent) -> Io<'_, Data> {
         self.note();
         let (half, user) = (Arc::clone(&self.half), self.user);
-        Box::pin(async move {
+        Io::new(async move {
             let disk = Arc::clone(&half.disk);
             let _guard = half.enter(user).await?;
             disk.read(extent).await
@@ -142,7 +141,7 @@ impl Volume for Use {
     fn flush(&self) -> Io<'_, ()> {
         self.note();
         let (half, user) = (Arc::clone(&self.half), self.user);
-        Box::pin(async move {
+        Io::new(async move {
             drop(half.user.write().await);
             let disk = Arc::clone(&half.disk);
             let _guard = half.enter(user).await?;
@@ -155,7 +154,7 @@ impl Volume for Use {
     }
 
     fn settle(&self) -> Io<'_, ()> {
-        Box::pin(ready(Ok(())))
+        Io::done(Ok(()))
     }
 }
 

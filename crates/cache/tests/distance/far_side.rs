@@ -40,14 +40,14 @@ impl Volume for Disks {
     }
 
     fn read(&self, extent: Extent) -> Io<'_, Data> {
-        Box::pin(async move {
+        Io::new(async move {
             self.serve().await;
             self.lower.read(extent).await
         })
     }
 
     fn write(&self, lba: Lba, data: Data, durability: Durability) -> Io<'_, ()> {
-        Box::pin(async move {
+        Io::new(async move {
             self.serve().await;
             self.lower.write(lba, data, durability).await
         })
@@ -96,7 +96,7 @@ impl Volume for Wire {
     }
 
     fn read(&self, extent: Extent) -> Io<'_, Data> {
-        Box::pin(async move {
+        Io::new(async move {
             self.pass(&self.there, 0).await;
             let data = self.lower.read(extent).await?;
             self.pass(&self.back, data.len()).await;
@@ -105,7 +105,7 @@ impl Volume for Wire {
     }
 
     fn write(&self, lba: Lba, data: Data, durability: Durability) -> Io<'_, ()> {
-        Box::pin(async move {
+        Io::new(async move {
             self.pass(&self.there, data.len()).await;
             self.lower.write(lba, data, durability).await?;
             self.pass(&self.back, 0).await;
@@ -114,7 +114,7 @@ impl Volume for Wire {
     }
 
     fn flush(&self) -> Io<'_, ()> {
-        Box::pin(async move {
+        Io::new(async move {
             self.pass(&self.there, 0).await;
             self.lower.flush().await?;
             self.pass(&self.back, 0).await;
@@ -123,7 +123,7 @@ impl Volume for Wire {
     }
 
     fn discard(&self, extent: Extent) -> Io<'_, ()> {
-        Box::pin(async move {
+        Io::new(async move {
             self.pass(&self.there, 0).await;
             self.lower.discard(extent).await?;
             self.pass(&self.back, 0).await;

@@ -235,7 +235,7 @@ impl Volume for Claimed {
     }
 
     fn claim(&self, _: Claim) -> Io<'_, Holding> {
-        Box::pin(std::future::ready(Ok(Holding::Refused("another gateway has it".into()))))
+        Io::done(Ok(Holding::Refused("another gateway has it".into())))
     }
 }
 

@@ -26,7 +26,7 @@ impl Volume for Line {
     }
 
     fn read(&self, extent: Extent) -> Io<'_, Data> {
-        Box::pin(async move {
+        Io::new(async move {
             let data = self.lower.read(extent).await?;
             let arrival = {
                 let mut free = self.free.lock();

@@ -204,7 +204,7 @@ impl Volume for Node {
     }
 
     fn read(&self, extent: Extent) -> Io<'_, Data> {
-        Box::pin(async move {
+        Io::new(async move {
             self.travel().await?;
             let mut seen = self.stable.lock().clone();
             for (over, data) in &*self.staged.lock() {
@@ -222,11 +222,11 @@ impl Volume for Node {
         let mut copy = vec![0; data.len()];
         data.copy_to_slice(&mut copy);
         let extent = Extent { lba, blocks: (copy.len() / SECTOR) as u32 };
-        Box::pin(self.stage(extent, Some(copy.into())))
+        Io::new(self.stage(extent, Some(copy.into())))
     }
 
     fn flush(&self) -> Io<'_, ()> {
-        Box::pin(async move {
+        Io::new(async move {
             self.travel().await?;
             // As an initiator does that knows of the loss (decision 0009).
             if self.lost.swap(false, Ordering::SeqCst) {
@@ -252,7 +252,7 @@ impl Volume for Node {
     }
 
     fn roll_back(&self) -> Io<'_, ()> {
-        Box::pin(async move {
+        Io::new(async move {
             self.travel().await?;
             if !std::mem::take(&mut *self.staged.lock()).is_empty() {
                 self.behind.store(true, Ordering::SeqCst);
@@ -263,7 +263,7 @@ impl Volume for Node {
     }
 
     fn discard(&self, extent: Extent) -> Io<'_, ()> {
-        Box::pin(self.stage(extent, None))
+        Io::new(self.stage(extent, None))
     }
 }
 

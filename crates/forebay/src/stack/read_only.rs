@@ -1,7 +1,5 @@
 //! A volume that may be read by all and written by none.
 
-use std::future::ready;
-
 use volume::{
     Allocation, Data, Durability, Error, Extent, Geometry, Io, Lba, Stack, Usage, Volume,
 };
@@ -32,7 +30,7 @@ impl Volume for ReadOnly {
     }
 
     fn write(&self, _: Lba, _: Data, _: Durability) -> Io<'_, ()> {
-        Box::pin(ready(Err(Error::ReadOnly)))
+        Io::done(Err(Error::ReadOnly))
     }
 
     fn flush(&self) -> Io<'_, ()> {
@@ -40,7 +38,7 @@ impl Volume for ReadOnly {
     }
 
     fn discard(&self, _: Extent) -> Io<'_, ()> {
-        Box::pin(ready(Err(Error::ReadOnly)))
+        Io::done(Err(Error::ReadOnly))
     }
 
     fn allocation(&self, extent: Extent) -> Io<'_, Allocation> {

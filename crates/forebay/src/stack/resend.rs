@@ -1,8 +1,6 @@
 //! A remote volume for one writer that flushes: what it wrote since its last good flush is kept, and
 //! sent again when the far side has begun anew (decision 0004).
 
-use std::future::ready;
-
 use futures_util::{StreamExt, TryStreamExt, stream};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
@@ -244,16 +242,16 @@ impl Volume for Resend {
         let block_size = self.lower.geometry().block_size as usize;
         if kept.iter().map(|(part, _)| part.blocks).sum::<u32>() == extent.blocks {
             let data = Data::with_parts(kept.len());
-            return Box::pin(ready(Ok(join(data, extent, &Data::new(), kept, block_size))));
+            return Io::done(Ok(join(data, extent, &Data::new(), kept, block_size)));
         }
-        Box::pin(async move {
+        Io::new(async move {
             let below = self.lower.read(extent).await?;
             Ok(join(Data::new(), extent, &below, kept, block_size))
         })
     }
 
     fn write(&self, lba: Lba, data: Data, durability: Durability) -> Io<'_, ()> {
-        Box::pin(async move {
+        Io::new(async move {
             let block_size = self.lower.geometry().block_size as usize;
             let Ok(blocks) = u32::try_from(data.len() / block_size) else {
                 return Err(Error::OutOfRange(Extent { lba, blocks: u32::MAX }));
@@ -267,11 +265,11 @@ impl Volume for Resend {
     }
 
     fn flush(&self) -> Io<'_, ()> {
-        Box::pin(self.flush_all())
+        Io::new(self.flush_all())
     }
 
     fn discard(&self, extent: Extent) -> Io<'_, ()> {
-        Box::pin(async move {
+        Io::new(async move {
             self.room().await?;
             let turn = self.turn(extent).await;
             self.lower.discard(extent).await?;
@@ -285,7 +283,7 @@ impl Volume for Resend {
             return self.lower.allocation(extent);
         }
         // Who does not know says so.
-        Box::pin(ready(Ok(Allocation::mapped(extent.blocks))))
+        Io::done(Ok(Allocation::mapped(extent.blocks)))
     }
 
     fn admit(&self, bytes: usize) -> Result<(), Error> {

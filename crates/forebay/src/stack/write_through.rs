@@ -1,8 +1,6 @@
 //! A volume whose writes and discards are stable when they are answered: for a remote volume
 //! without a cache above it, which many write to (decision 0004).
 
-use std::future::ready;
-
 use tokio::sync::Mutex;
 use volume::{
     Allocation, Data, Durability, Error, Extent, Geometry, Io, Lba, Stack, Usage, Volume,
@@ -43,11 +41,11 @@ impl Volume for WriteThrough {
     /// What was answered is stable already. A flush of `lower` could only take away the bad news
     /// that a discard waits for.
     fn flush(&self) -> Io<'_, ()> {
-        Box::pin(ready(Ok(())))
+        Io::done(Ok(()))
     }
 
     fn discard(&self, extent: Extent) -> Io<'_, ()> {
-        Box::pin(async move {
+        Io::new(async move {
             let _turn = self.discarding.lock().await;
             self.lower.discard(extent).await?;
             // From here on the blocks have changed: no error may report that nothing was done.

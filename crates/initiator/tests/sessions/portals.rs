@@ -213,14 +213,14 @@ impl Volume for Served {
     }
 
     fn read(&self, extent: Extent) -> Io<'_, Data> {
-        Box::pin(async move {
+        Io::new(async move {
             self.check()?;
             self.disk.read(extent).await
         })
     }
 
     fn write(&self, lba: Lba, data: Data, durability: Durability) -> Io<'_, ()> {
-        Box::pin(async move {
+        Io::new(async move {
             self.check()?;
             self.disk.write(lba, data, durability).await
         })

@@ -36,7 +36,7 @@ impl Disk {
     ) -> Io<'a, T> {
         let done = when(&mut self.mechanics.lock(), self.began.elapsed());
         let due = self.began + done;
-        Box::pin(async move {
+        Io::new(async move {
             let result = call.await?;
             wait::until(due).await;
             Ok(result)

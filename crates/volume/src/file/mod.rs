@@ -576,23 +576,23 @@ impl Volume for FileVolume {
     }
 
     fn read(&self, extent: Extent) -> Io<'_, Data> {
-        Box::pin(self.read_blocks(extent))
+        Io::new(self.read_blocks(extent))
     }
 
     fn write(&self, lba: Lba, data: Data, durability: Durability) -> Io<'_, ()> {
-        Box::pin(self.counted(self.write_blocks(lba, data, durability)))
+        Io::new(self.counted(self.write_blocks(lba, data, durability)))
     }
 
     fn flush(&self) -> Io<'_, ()> {
-        Box::pin(self.counted(self.flush_all()))
+        Io::new(self.counted(self.flush_all()))
     }
 
     fn discard(&self, extent: Extent) -> Io<'_, ()> {
-        Box::pin(self.counted(self.discard_blocks(extent)))
+        Io::new(self.counted(self.discard_blocks(extent)))
     }
 
     fn allocation(&self, extent: Extent) -> Io<'_, Allocation> {
-        Box::pin(self.allocation_of(extent))
+        Io::new(self.allocation_of(extent))
     }
 }
 

@@ -349,27 +349,27 @@ impl Volume for Mirror {
     }
 
     fn read(&self, extent: Extent) -> Io<'_, Data> {
-        Box::pin(Arc::clone(&self.pair).read(extent))
+        Io::new(Arc::clone(&self.pair).read(extent))
     }
 
     fn write(&self, lba: Lba, data: Data, durability: Durability) -> Io<'_, ()> {
         match self.pair.geometry().check_write(lba, data.len()) {
             Ok(extent) => {
                 let change = Change::Write(data, durability);
-                Box::pin(to_the_end(Arc::clone(&self.pair).change(extent, change)))
+                Io::new(to_the_end(Arc::clone(&self.pair).change(extent, change)))
             }
-            Err(error) => Box::pin(std::future::ready(Err(error))),
+            Err(error) => Io::done(Err(error)),
         }
     }
 
     fn flush(&self) -> Io<'_, ()> {
-        Box::pin(Arc::clone(&self.pair).flush())
+        Io::new(Arc::clone(&self.pair).flush())
     }
 
     fn discard(&self, extent: Extent) -> Io<'_, ()> {
         match self.pair.geometry().check_discard(extent) {
-            Ok(()) => Box::pin(to_the_end(Arc::clone(&self.pair).change(extent, Change::Discard))),
-            Err(error) => Box::pin(std::future::ready(Err(error))),
+            Ok(()) => Io::new(to_the_end(Arc::clone(&self.pair).change(extent, Change::Discard))),
+            Err(error) => Io::done(Err(error)),
         }
     }
 
@@ -378,7 +378,7 @@ impl Volume for Mirror {
     }
 
     fn settle(&self) -> Io<'_, ()> {
-        Box::pin(to_the_end(Arc::clone(&self.pair).settle()))
+        Io::new(to_the_end(Arc::clone(&self.pair).settle()))
     }
 
     fn examine<'a>(
@@ -386,7 +386,7 @@ impl Volume for Mirror {
         extent: Extent,
         is_right: &'a (dyn Fn(&Data) -> bool + Sync),
     ) -> Io<'a, Option<Data>> {
-        Box::pin(Arc::clone(&self.pair).examine(extent, is_right))
+        Io::new(Arc::clone(&self.pair).examine(extent, is_right))
     }
 }
 

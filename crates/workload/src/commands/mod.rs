@@ -230,7 +230,7 @@ mod tests {
         }
 
         fn write(&self, lba: Lba, data: Data, durability: Durability) -> Io<'_, ()> {
-            Box::pin(async move {
+            Io::new(async move {
                 let here = |it: &&Lba| **it == lba;
                 let met = self.on_their_way.lock().unwrap().iter().filter(here).count();
                 self.met.fetch_add(met as u32, Ordering::Relaxed);

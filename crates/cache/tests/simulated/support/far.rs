@@ -131,7 +131,7 @@ impl Volume for Far {
     }
 
     fn read(&self, extent: Extent) -> Io<'_, Data> {
-        Box::pin(async move {
+        Io::new(async move {
             // The answer travels, so that it may be old when it comes.
             let data = self.memory.read(extent).await?;
             self.travel(("read", extent.lba.0, u64::from(extent.blocks))).await?;
@@ -140,7 +140,7 @@ impl Volume for Far {
     }
 
     fn write(&self, lba: Lba, data: Data, durability: Durability) -> Io<'_, ()> {
-        Box::pin(async move {
+        Io::new(async move {
             let blocks = data.len() as u64 / u64::from(self.geometry().block_size);
             let name = if durability == Durability::Stable { "write stable" } else { "write" };
             self.travel((name, lba.0, blocks)).await?;
@@ -149,15 +149,15 @@ impl Volume for Far {
     }
 
     fn flush(&self) -> Io<'_, ()> {
-        Box::pin(self.travel(("flush", 0, 0)))
+        Io::new(self.travel(("flush", 0, 0)))
     }
 
     fn roll_back(&self) -> Io<'_, ()> {
-        Box::pin(self.travel(("roll back", 0, 0)))
+        Io::new(self.travel(("roll back", 0, 0)))
     }
 
     fn discard(&self, extent: Extent) -> Io<'_, ()> {
-        Box::pin(async move {
+        Io::new(async move {
             self.travel(("discard", extent.lba.0, u64::from(extent.blocks))).await?;
             self.memory.discard(extent).await
         })

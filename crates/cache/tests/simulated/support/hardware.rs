@@ -1,7 +1,6 @@
 //! Disks, a far volume behind a slow link, and an NVRAM, on one power supply.
 
 use std::{
-    future::ready,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -397,7 +396,7 @@ impl Volume for LogDisk {
             _ => true,
         };
         let durability = if synced { durability } else { Durability::Volatile };
-        Box::pin(async move {
+        Io::new(async move {
             self.wait().await;
             if self.is_failing() {
                 if self.rng.lock().chance(50) {
@@ -414,7 +413,7 @@ impl Volume for LogDisk {
     fn flush(&self) -> Io<'_, ()> {
         // Only an opening flushes; all else is written to be stable.
         match self.mutation {
-            Mutation::OpeningNotFlushed => Box::pin(ready(Ok(()))),
+            Mutation::OpeningNotFlushed => Io::done(Ok(())),
             _ => self.disk.flush(),
         }
     }
@@ -457,7 +456,7 @@ impl Volume for Remote {
     }
 
     fn read(&self, extent: Extent) -> Io<'_, Data> {
-        Box::pin(async move {
+        Io::new(async move {
             self.travel().await?;
             let data = self.disk.read(extent).await?;
             self.travel().await?;
@@ -466,7 +465,7 @@ impl Volume for Remote {
     }
 
     fn write(&self, lba: Lba, data: Data, durability: Durability) -> Io<'_, ()> {
-        Box::pin(async move {
+        Io::new(async move {
             self.travel().await?;
             let synced = self.mutation != Mutation::PastNotStable;
             let durability = if synced { durability } else { Durability::Volatile };
@@ -476,7 +475,7 @@ impl Volume for Remote {
     }
 
     fn flush(&self) -> Io<'_, ()> {
-        Box::pin(async move {
+        Io::new(async move {
             self.travel().await?;
             let of_discard = self.discarded.swap(false, Ordering::Relaxed);
             let synced = match self.mutation {
@@ -495,7 +494,7 @@ impl Volume for Remote {
     }
 
     fn discard(&self, extent: Extent) -> Io<'_, ()> {
-        Box::pin(async move {
+        Io::new(async move {
             self.travel().await?;
             self.discarded.store(true, Ordering::Relaxed);
             self.disk.discard(extent).await?;

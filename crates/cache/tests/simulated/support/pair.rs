@@ -384,7 +384,7 @@ impl Theirs {
             this.there().await?;
             done
         });
-        Box::pin(
+        Io::new(
             async move { work.await.unwrap_or_else(|_| Err(Error::Unreachable("the end".into()))) },
         )
     }
@@ -502,7 +502,7 @@ impl Volume for Far {
     }
 
     fn read(&self, extent: Extent) -> Io<'_, Data> {
-        Box::pin(async move {
+        Io::new(async move {
             self.enter().await?;
             let data = self.node.memory.read(extent).await;
             self.travel().await?;
@@ -511,7 +511,7 @@ impl Volume for Far {
     }
 
     fn write(&self, lba: Lba, data: Data, durability: Durability) -> Io<'_, ()> {
-        Box::pin(async move {
+        Io::new(async move {
             self.enter().await?;
             self.node.memory.write(lba, data, durability).await?;
             self.travel().await
@@ -519,18 +519,18 @@ impl Volume for Far {
     }
 
     fn flush(&self) -> Io<'_, ()> {
-        Box::pin(self.enter())
+        Io::new(self.enter())
     }
 
     fn discard(&self, extent: Extent) -> Io<'_, ()> {
-        Box::pin(async move {
+        Io::new(async move {
             self.enter().await?;
             self.node.memory.discard(extent).await
         })
     }
 
     fn claim(&self, claim: Claim) -> Io<'_, Holding> {
-        Box::pin(async move {
+        Io::new(async move {
             let alone = self.asked.lock().is_some();
             if alone && self.wrong == Wrong::NoWitness {
                 return Ok(Holding::Held);

@@ -537,14 +537,14 @@ impl Volume for Link {
     }
 
     fn read(&self, extent: Extent) -> Io<'_, Data> {
-        Box::pin(async move {
+        Io::new(async move {
             let read = self.call(|node| async move { node.read(extent).await });
             Ok(read.await?.1)
         })
     }
 
     fn write(&self, lba: Lba, data: Data, durability: Durability) -> Io<'_, ()> {
-        Box::pin(async move {
+        Io::new(async move {
             let mut copy = vec![0; data.len()];
             data.copy_to_slice(&mut copy);
             if durability == Durability::Stable {
@@ -564,7 +564,7 @@ impl Volume for Link {
     }
 
     fn flush(&self) -> Io<'_, ()> {
-        Box::pin(async move {
+        Io::new(async move {
             let lost = || Error::Device("the node started anew".into());
             let begun = {
                 let mut unflushed = self.unflushed.lock();
@@ -598,7 +598,7 @@ impl Volume for Link {
     }
 
     fn roll_back(&self) -> Io<'_, ()> {
-        Box::pin(async move {
+        Io::new(async move {
             if self.site.trial.wrong == Wrong::NoMarkers {
                 return Ok(());
             }
@@ -609,7 +609,7 @@ impl Volume for Link {
     }
 
     fn discard(&self, extent: Extent) -> Io<'_, ()> {
-        Box::pin(async move {
+        Io::new(async move {
             let discard = self.call(|node| async move { node.discard(extent).await });
             let (incarnation, ()) = discard.await?;
             self.note(incarnation);

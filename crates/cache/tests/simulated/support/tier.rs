@@ -65,7 +65,7 @@ impl Volume for Rotting {
     }
 
     fn read(&self, extent: Extent) -> Io<'_, Data> {
-        Box::pin(async move {
+        Io::new(async move {
             tokio::time::sleep(self.sleep).await;
             let data = self.memory.read(extent).await?;
             // A read is not one moment: others go on in its middle.
@@ -75,7 +75,7 @@ impl Volume for Rotting {
     }
 
     fn write(&self, lba: Lba, data: Data, durability: Durability) -> Io<'_, ()> {
-        Box::pin(async move {
+        Io::new(async move {
             tokio::time::sleep(self.sleep).await;
             let data = self.spoil(lba, &data);
             for (at, lba) in (0..data.len()).step_by(BLOCK).zip(lba.0..) {
@@ -87,10 +87,10 @@ impl Volume for Rotting {
     }
 
     fn flush(&self) -> Io<'_, ()> {
-        Box::pin(std::future::ready(Ok(())))
+        Io::done(Ok(()))
     }
 
     fn discard(&self, _extent: Extent) -> Io<'_, ()> {
-        Box::pin(std::future::ready(Err(Error::Device("nobody discards here".into()))))
+        Io::done(Err(Error::Device("nobody discards here".into())))
     }
 }
