@@ -760,7 +760,7 @@ const LAST_SEND_TIME: Duration = Duration::from_secs(2);
 
 #[cfg(test)]
 mod tests {
-    use std::{time::Duration};
+    use std::time::Duration;
 
     use volume::{Claim, MemVolume};
 

@@ -4,7 +4,7 @@
 //! The log knows its volumes by what they call themselves, and where among its addresses each lies.
 //! What is above sees each as a volume of its own.
 
-use std::{sync::Arc};
+use std::sync::Arc;
 
 use volume::{
     Allocation, Data, Dirty, Durability, Error, Extent, Geometry, Io, Joined, Lba, Stack, Volume,

@@ -93,7 +93,9 @@ fn ask(unit: &BlockUnit, cdb: &[u8]) -> Vec<u8> {
         data_out: Default::default(),
         data_in_capacity: u32::MAX,
     });
-    let Poll::Ready(done) = answer.as_mut().poll(&mut Context::from_waker(Waker::noop())) else {
+    let Poll::Ready(done) =
+        std::pin::Pin::new(&mut answer).poll(&mut Context::from_waker(Waker::noop()))
+    else {
         panic!("{cdb:x?} waits");
     };
     assert_eq!(done.status, Status::Good, "{cdb:x?}: {:?}", done.sense);

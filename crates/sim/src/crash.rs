@@ -542,7 +542,11 @@ mod tests {
             let disk = CrashVolume::new(Geometry::with_blocks(64), seed).with_yields(99);
             let mut slow = disk.write(Lba(0), vec![1; 512].into(), Durability::Volatile);
             while disk.power().operations() == 0 {
-                assert!(std::pin::Pin::new(&mut slow).poll(&mut Context::from_waker(Waker::noop())).is_pending());
+                assert!(
+                    std::pin::Pin::new(&mut slow)
+                        .poll(&mut Context::from_waker(Waker::noop()))
+                        .is_pending()
+                );
             }
             run(disk.flush()).expect("power is on");
             covered.insert(disk.state.lock().unstable.is_empty());
@@ -578,7 +582,11 @@ mod tests {
         second.crash_after(1);
         write(&first, 0, 1, 1, Durability::Stable);
         let mut hung = second.flush();
-        assert!(std::pin::Pin::new(&mut hung).poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        assert!(
+            std::pin::Pin::new(&mut hung)
+                .poll(&mut Context::from_waker(Waker::noop()))
+                .is_pending()
+        );
         assert!(run(first.flush()).is_err());
     }
 

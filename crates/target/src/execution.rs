@@ -11,12 +11,12 @@ use std::{
 };
 
 use futures_util::{
-    StreamExt,
+    FutureExt, StreamExt,
     future::{AbortHandle, Abortable, Aborted},
     stream::FuturesUnordered,
 };
 use iscsi::{Itt, pdu::TaskFunction};
-use unit::{Completion, LogicalUnit, Task};
+use unit::{Answer, Completion, LogicalUnit, Task};
 
 use crate::times::{Started, StopWatch};
 
@@ -34,8 +34,6 @@ pub(crate) struct Execution {
     _unit: Arc<dyn LogicalUnit>,
 }
 
-type Answer<'a> = Pin<Box<dyn Future<Output = Completion> + Send + 'a>>;
-
 impl Execution {
     /// Begins a command. `Err`: it is not done at once.
     pub(crate) fn begin(
@@ -43,8 +41,11 @@ impl Execution {
         task: Task,
         context: &mut Context<'_>,
     ) -> Result<Completion, Self> {
-        let mut answer: Answer<'_> = unit.execute(task);
-        if let Poll::Ready(completion) = answer.as_mut().poll(context) {
+        let mut answer = match unit.execute(task).now() {
+            Ok(completion) => return Ok(completion),
+            Err(answer) => answer,
+        };
+        if let Poll::Ready(completion) = answer.poll_unpin(context) {
             return Ok(completion);
         }
         // SAFETY: the future borrows nothing but the unit, which is behind an `Arc` that is kept
@@ -174,7 +175,7 @@ impl Future for Running {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Finished> {
         match &mut *self {
             Self::Command(itt, execution) => {
-                execution.future.as_mut().poll(context).map(|done| Finished::Command(*itt, done))
+                execution.future.poll_unpin(context).map(|done| Finished::Command(*itt, done))
             }
             Self::Management(itt, function, effects) => {
                 let (itt, function) = (*itt, *function);

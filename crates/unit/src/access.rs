@@ -1,21 +1,16 @@
 //! Commands that move blocks or look at them, as calls on a volume.
 
-use std::{future::Future, pin::Pin};
-
 use bytes::{Bytes, BytesMut};
 use scsi::Sense;
 use volume::{Data, Durability, Extent, Io, Lba, Volume};
 
 use crate::{
-    Completion,
+    Answer, Completion,
     claim::Claim,
     order::Turn,
     patience::Patience,
     sense::{Access, Failure},
 };
-
-/// A command on its way.
-pub(crate) type Answer<'a> = Pin<Box<dyn Future<Output = Completion> + Send + 'a>>;
 
 /// What blocks are compared with.
 #[derive(Clone)]
@@ -56,21 +51,27 @@ pub(crate) fn read<'a>(
     turn: Turn<'a>,
 ) -> Answer<'a> {
     if version == Version::Stable {
-        return Box::pin(async move {
+        return Answer::new(async move {
             if let Err(error) = volume.flush().await {
                 return failed_flush(error).into();
             }
             read(volume, extent, Version::Newest, turn).await
         });
     }
-    let read = version.of(volume, extent);
-    Box::pin(async move {
-        let _turn = turn;
-        match read.await {
-            Ok(data) => Completion::good(data),
-            Err(error) => Failure::new(&error, Access::Read).into(),
-        }
-    })
+    match version.of(volume, extent).now() {
+        Ok(result) => Answer::done(completion_of_read(result)),
+        Err(read) => Answer::new(async move {
+            let _turn = turn;
+            completion_of_read(read.await)
+        }),
+    }
+}
+
+fn completion_of_read(result: Result<Data, volume::Error>) -> Completion {
+    match result {
+        Ok(data) => Completion::good(data),
+        Err(error) => Failure::new(&error, Access::Read).into(),
+    }
 }
 
 /// WRITE of whole blocks, at least one. `taken`: what the CDB asked for, in bytes.
@@ -82,8 +83,13 @@ pub(crate) fn write<'a>(
     taken: u32,
     held: (Turn<'a>, Claim<'a>),
 ) -> Answer<'a> {
-    let first = volume.write(lba, data.clone(), durability);
-    Box::pin(async move {
+    let good = move || Completion { data_out_length: Some(taken), ..Completion::good(Data::new()) };
+    let first = match volume.write(lba, data.clone(), durability).now() {
+        Ok(Ok(())) => return Answer::done(good()),
+        Ok(failed) => Io::done(failed),
+        Err(first) => first,
+    };
+    Answer::new(async move {
         let _held = held;
         let mut written = first.await.map_err(failed_write);
         if written == Err(Failure::Unanswered) {
@@ -94,7 +100,7 @@ pub(crate) fn write<'a>(
             written = Patience::begun().step(lba.0, write).await;
         }
         match written {
-            Ok(()) => Completion { data_out_length: Some(taken), ..Completion::good(Data::new()) },
+            Ok(()) => good(),
             Err(failure) => failure.into(),
         }
     })

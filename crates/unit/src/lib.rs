@@ -32,4 +32,6 @@ pub use identity::Identity;
 pub use limits::{Settings, Share};
 pub use sharing::Sharer;
 pub use store::{Record, Saving, Store};
-pub use unit::{Completion, LogicalUnit, Neighbours, Nexus, Task, TaskAttribute, TaskManagement};
+pub use unit::{
+    Answer, Completion, LogicalUnit, Neighbours, Nexus, Task, TaskAttribute, TaskManagement,
+};

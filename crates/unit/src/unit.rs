@@ -1,16 +1,19 @@
 //! What a transport hands to a logical unit, and what it gets back.
 
-use std::{future::Future, pin::Pin, sync::Arc};
+use std::sync::Arc;
 
 use scsi::{Cdb, Lun, Sense, Status, copy::TOKEN_BYTES};
-use volume::Data;
+use volume::{Data, Reply};
 
 use crate::Rod;
+
+/// A command on its way: its completion, or a future of it.
+pub type Answer<'a> = Reply<'a, Completion>;
 
 /// A logical unit: one command in, one completion out.
 pub trait LogicalUnit: Send + Sync + 'static {
     /// Performs one command. Dropping the future aborts the task.
-    fn execute(&self, task: Task) -> Pin<Box<dyn Future<Output = Completion> + Send + '_>>;
+    fn execute(&self, task: Task) -> Answer<'_>;
 
     /// Asked before the data of a write is solicited: a completion (BUSY, TASK SET FULL or a CHECK
     /// CONDITION) if the command would not be taken, and then nothing more comes of it.

@@ -27,16 +27,18 @@ impl Checked {
             return refuse(error);
         }
         let expected = u64::from(extent.blocks) * u64::from(geometry.block_size);
-        let read = read(&*self.lower);
-        Io::new(async move {
-            let data = read.await?;
+        let whole = move |data: Data| {
             if data.len() as u64 == expected {
                 Ok(data)
             } else {
                 let got = data.len();
                 Err(Error::Device(format!("{got} bytes read instead of {expected}").into()))
             }
-        })
+        };
+        match read(&*self.lower).now() {
+            Ok(result) => Io::done(result.and_then(whole)),
+            Err(read) => Io::new(async move { whole(read.await?) }),
+        }
     }
 }
 

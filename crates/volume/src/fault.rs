@@ -1,9 +1,6 @@
 //! Failures on demand: rules say which calls fail, and how. They can change while calls run.
 
-use std::{
-    future::pending,
-    sync::Arc,
-};
+use std::{future::pending, sync::Arc};
 
 use parking_lot::Mutex;
 

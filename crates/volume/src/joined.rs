@@ -1,11 +1,9 @@
 //! Several volumes as one, so that one cache may lie on all of them: each at a place of its own, far
 //! from the next.
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
 };
 
 use futures_util::future::join_all;
@@ -601,7 +599,10 @@ mod tests {
         let mut first = joined.flush();
         let mut context = Context::from_waker(Waker::noop());
         assert!(Pin::new(&mut first).poll(&mut context).is_pending());
-        assert!(Pin::new(&mut joined.flush()).poll(&mut context).is_pending(), "a has not answered");
+        assert!(
+            Pin::new(&mut joined.flush()).poll(&mut context).is_pending(),
+            "a has not answered"
+        );
         a.flush_hangs.store(false, Ordering::SeqCst);
         now(joined.flush()).expect("flushed");
         assert_eq!(a.calls(), ["flush"; 3]);

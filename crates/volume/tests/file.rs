@@ -262,7 +262,8 @@ fn an_abandoned_write_never_undoes_a_later_one() {
                 let lba = Lba(round % 7);
                 let data = Data::from(vec![0xaa; 65536]);
                 let mut abandoned = volume.write(lba, data, Durability::Stable);
-                poll_fn(|context| Poll::Ready(Pin::new(&mut abandoned).poll(context).is_ready())).await;
+                poll_fn(|context| Poll::Ready(Pin::new(&mut abandoned).poll(context).is_ready()))
+                    .await;
                 drop(abandoned);
                 let byte = round as u8;
                 let later = volume.write(lba, vec![byte; 4096].into(), Durability::Volatile);

@@ -1,9 +1,7 @@
 //! What a layer does not answer itself goes down: none of them may swallow a call that was added
 //! to `Volume` after it.
 
-use std::{
-    sync::{Arc, Mutex},
-};
+use std::sync::{Arc, Mutex};
 
 use volume::{
     Allocation, Checked, Claim, Data, Delay, Dirty, Durability, Encrypt, Error, Extent, Fault,

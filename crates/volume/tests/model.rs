@@ -122,7 +122,9 @@ async fn run(volume: Stack, steps: Vec<Step>) {
 async fn abandon(volume: &Stack, range: &Range<u64>, data: Data, polls: usize) {
     let mut write = volume.write(Lba(range.start), data, Durability::Stable);
     for _ in 0..polls {
-        let done = std::future::poll_fn(|context| Poll::Ready(std::pin::Pin::new(&mut write).poll(context)));
+        let done = std::future::poll_fn(|context| {
+            Poll::Ready(std::pin::Pin::new(&mut write).poll(context))
+        });
         if done.await.is_ready() {
             return;
         }

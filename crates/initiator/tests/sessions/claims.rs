@@ -4,7 +4,6 @@
 use std::{
     collections::HashMap,
     io,
-    pin::Pin,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -19,7 +18,7 @@ use scsi::{ClaimParameters, Sense, Status};
 use target::{Server, Target};
 use tokio::sync::watch;
 use unit::{
-    BlockUnit, Completion, Identity, LogicalUnit, Nexus, Record, Saving, Store, Task,
+    Answer, BlockUnit, Completion, Identity, LogicalUnit, Nexus, Record, Saving, Store, Task,
     TaskManagement,
 };
 use volume::{
@@ -45,10 +44,10 @@ impl Store for Kept {
 struct Foreign(BlockUnit);
 
 impl LogicalUnit for Foreign {
-    fn execute(&self, task: Task) -> Pin<Box<dyn Future<Output = Completion> + Send + '_>> {
+    fn execute(&self, task: Task) -> Answer<'_> {
         if matches!(task.cdb.first(), Some(0xc0 | 0xc1)) {
             let unknown = Completion::check_condition(Sense::INVALID_COMMAND_OPERATION_CODE);
-            return Box::pin(std::future::ready(unknown));
+            return Answer::done(unknown);
         }
         self.0.execute(task)
     }
@@ -77,10 +76,10 @@ struct Occupied {
 }
 
 impl LogicalUnit for Occupied {
-    fn execute(&self, task: Task) -> Pin<Box<dyn Future<Output = Completion> + Send + '_>> {
+    fn execute(&self, task: Task) -> Answer<'_> {
         let is_claim = task.cdb.first() == Some(&0xc1);
         if is_claim && self.is_busy.load(Ordering::Relaxed) {
-            return Box::pin(std::future::ready(Completion::status(Status::Busy)));
+            return Answer::done(Completion::status(Status::Busy));
         }
         self.unit.execute(task)
     }
@@ -106,7 +105,7 @@ impl LogicalUnit for Occupied {
 struct Old(BlockUnit);
 
 impl LogicalUnit for Old {
-    fn execute(&self, task: Task) -> Pin<Box<dyn Future<Output = Completion> + Send + '_>> {
+    fn execute(&self, task: Task) -> Answer<'_> {
         if task.cdb.first() == Some(&0xc1) {
             let list = task.data_out.clone().into_bytes();
             let wrong = match (task.cdb[1], list[9]) {
@@ -115,7 +114,7 @@ impl LogicalUnit for Old {
                 _ => None,
             };
             if let Some(sense) = wrong {
-                return Box::pin(std::future::ready(Completion::check_condition(sense)));
+                return Answer::done(Completion::check_condition(sense));
             }
         }
         self.0.execute(task)
@@ -163,11 +162,11 @@ impl Slow {
 }
 
 impl LogicalUnit for Slow {
-    fn execute(&self, task: Task) -> Pin<Box<dyn Future<Output = Completion> + Send + '_>> {
+    fn execute(&self, task: Task) -> Answer<'_> {
         if task.cdb.first() != Some(&0xc1) {
             return self.unit.execute(task);
         }
-        Box::pin(async move {
+        Answer::new(async move {
             let list = task.data_out.clone().into_bytes();
             let generation = ClaimParameters::from_bytes(&list).expect("a claim").generation;
             self.state.send_modify(|(asked, _)| asked.push(generation));

@@ -1,14 +1,14 @@
 //! A far side with a volatile cache whose write to the medium fails later: it tells so at the next
 //! command, which it does not perform (SPC-4, 4.5.7).
 
-use std::{future::Future, pin::Pin, sync::Arc};
+use std::sync::Arc;
 
 use crate::support::{blocks, expect, node::NAME};
 use initiator::{RemoteVolume, Settings};
 use parking_lot::Mutex;
 use scsi::{Cdb, Sense, SenseKey};
 use target::{Server, Target};
-use unit::{BlockUnit, Completion, Identity, LogicalUnit, Nexus, Task, TaskManagement};
+use unit::{Answer, BlockUnit, Completion, Identity, LogicalUnit, Nexus, Task, TaskManagement};
 use volume::{Durability, Error, Extent, Geometry, Lba, MemVolume, Volume};
 
 /// The next command of this operation code ends with this, and is not performed.
@@ -18,10 +18,10 @@ struct Deferring {
 }
 
 impl LogicalUnit for Deferring {
-    fn execute(&self, task: Task) -> Pin<Box<dyn Future<Output = Completion> + Send + '_>> {
+    fn execute(&self, task: Task) -> Answer<'_> {
         let deferred = self.next.lock().take_if(|(code, _)| task.cdb[0] == *code);
         match deferred {
-            Some((_, sense)) => Box::pin(async move { Completion::check_condition(sense) }),
+            Some((_, sense)) => Answer::new(async move { Completion::check_condition(sense) }),
             None => self.unit.execute(task),
         }
     }

@@ -1,10 +1,8 @@
 //! Targets that lie in what they say of themselves, and targets that send us elsewhere.
 
 use std::{
-    future::Future,
     io::Write as _,
     net::SocketAddr,
-    pin::Pin,
     time::{Duration, Instant},
 };
 
@@ -24,7 +22,7 @@ use tokio::{
     net::{TcpListener, TcpStream},
     sync::oneshot,
 };
-use unit::{Completion, LogicalUnit, Nexus, Task, TaskManagement};
+use unit::{Answer, Completion, LogicalUnit, Nexus, Task, TaskManagement};
 use volume::{Data, Durability, Extent, Geometry, Lba, Volume};
 
 /// A unit that answers with noise: the same for the same seed, command after command.
@@ -34,7 +32,7 @@ struct Noise {
 }
 
 impl LogicalUnit for Noise {
-    fn execute(&self, task: Task) -> Pin<Box<dyn Future<Output = Completion> + Send + '_>> {
+    fn execute(&self, task: Task) -> Answer<'_> {
         let mut count = self.answered.lock();
         *count += 1;
         let mut state = self.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ *count << 32;
@@ -60,7 +58,7 @@ impl LogicalUnit for Noise {
             2 => Completion::status(Status::ConditionMet),
             _ => Completion::good(Data::from(data)),
         };
-        Box::pin(async move { completion })
+        Answer::new(async move { completion })
     }
 
     fn admit(&self, _: &Nexus, _: &Cdb, _: u32) -> Option<Completion> {

@@ -3,7 +3,6 @@
 use std::{
     future::Future,
     net::{IpAddr, Ipv4Addr, SocketAddr},
-    pin::Pin,
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
@@ -27,7 +26,7 @@ use scsi::{Cdb, Lun, Sense};
 use target::{Server, Settings, Target};
 use tokio::{net::TcpStream, runtime::Handle, sync::Notify, time::timeout};
 use transport::{Received, Sent, Stream, receive, send};
-use unit::{BlockUnit, Completion, Identity, LogicalUnit, Nexus, Task, TaskManagement};
+use unit::{Answer, BlockUnit, Completion, Identity, LogicalUnit, Nexus, Task, TaskManagement};
 use volume::{Data, Geometry, MemVolume};
 
 pub const TARGET: &str = "iqn.2026-11.io.forebay:node";
@@ -414,10 +413,10 @@ impl Stalling {
 }
 
 impl LogicalUnit for Stalling {
-    fn execute(&self, _: Task) -> Pin<Box<dyn Future<Output = Completion> + Send + '_>> {
+    fn execute(&self, _: Task) -> Answer<'_> {
         self.alive.fetch_add(1, Ordering::SeqCst);
         let alive = Alive(self.alive.clone());
-        Box::pin(async move {
+        Answer::new(async move {
             let _alive = alive;
             self.go.notified().await;
             Completion::good(self.data.lock().clone())

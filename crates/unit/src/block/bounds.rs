@@ -6,10 +6,10 @@ use bytes::Bytes;
 use scsi::{Form, Sense};
 use volume::{Data, Geometry};
 
-use crate::{Completion, access::Answer, order::Turn, sense::Failure};
+use crate::{Answer, Completion, order::Turn, sense::Failure};
 
 pub(super) fn at_once<'a>(completion: Completion) -> Answer<'a> {
-    Box::pin(std::future::ready(completion))
+    Answer::done(completion)
 }
 
 /// Work that ends in GOOD or a failure, of a command that takes so many bytes.
@@ -18,7 +18,7 @@ pub(super) fn finished<'a>(
     taken: u32,
     turn: Turn<'a>,
 ) -> Answer<'a> {
-    Box::pin(async move {
+    Answer::new(async move {
         let _turn = turn;
         match work.await {
             Ok(()) => taking(taken),

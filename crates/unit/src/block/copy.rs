@@ -19,8 +19,7 @@ use super::{
     bounds::{finished, list_to_do, taking, taking_with},
 };
 use crate::{
-    Completion, LogicalUnit, Nexus, Task, TaskAttribute,
-    access::Answer,
+    Answer, Completion, LogicalUnit, Nexus, Task, TaskAttribute,
     copies::{Refused, Running},
     patience::Patience,
     sense::Failure,
@@ -55,7 +54,7 @@ impl BlockUnit {
         let list = list.map_err(|sense| taking_with(length, sense.into()))?;
         let name = list.identified.then_some(list.list);
         let running = self.begin_copy(&nexus, name, u8::from(long))?;
-        Ok(Box::pin(async move {
+        Ok(Answer::new(async move {
             let _turn = turn;
             let copy = self.copy(&nexus, &list, &running);
             run_copy(copy, &running, length).await

@@ -10,8 +10,8 @@ use super::{
     bounds::{finished, taking, taking_with, too_long, writable},
 };
 use crate::{
-    Completion,
-    access::{self, Answer, first_difference, pieces},
+    Answer, Completion,
+    access::{self, first_difference, pieces},
     patience::Patience,
     sense::{Access, Failure},
 };

@@ -6,7 +6,7 @@ use super::{
     BlockUnit, Work,
     bounds::{check_list_length, finished, parameter_list, taking, taking_with},
 };
-use crate::{Completion, Nexus, access::Answer, identifying::Identifying};
+use crate::{Answer, Completion, Nexus, identifying::Identifying};
 
 impl BlockUnit {
     pub(super) fn set_timestamp(

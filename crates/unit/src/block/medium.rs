@@ -6,7 +6,7 @@ use super::{
     BlockUnit, Work,
     bounds::{finished, taking},
 };
-use crate::{Completion, Nexus, access::Answer};
+use crate::{Answer, Completion, Nexus};
 
 impl BlockUnit {
     /// Ejects or loads the medium. Others cannot eject it from the owner of a claim. There is no motor: a stop makes earlier writes stable, and the unit stays

@@ -33,8 +33,8 @@ use volume::{Data, Geometry, Stack};
 use self::bounds::{at_once, check_list_length, taking, writable};
 pub use self::own::NotDropped;
 use crate::{
-    Completion, LogicalUnit, Neighbours, Nexus, Rod, Task, TaskAttribute, TaskManagement,
-    access::{self, Answer},
+    Answer, Completion, LogicalUnit, Neighbours, Nexus, Rod, Task, TaskAttribute, TaskManagement,
+    access,
     attention::Attentions,
     claim::Claims,
     copies::Copies,
@@ -424,7 +424,7 @@ impl BlockUnit {
     fn execute_in_turn(&self, task: Task) -> Answer<'_> {
         match self.order.turn_now(task.attribute) {
             Some(turn) => self.start(task, turn).unwrap_or_else(at_once),
-            None => Box::pin(async move {
+            None => Answer::new(async move {
                 let turn = self.order.turn(task.attribute).await;
                 self.start(task, turn).unwrap_or_else(at_once).await
             }),
@@ -434,7 +434,7 @@ impl BlockUnit {
     /// The same with sense data in descriptor format (D_SENSE=1).
     fn execute_with_descriptors(&self, task: Task) -> Answer<'_> {
         let answer = self.execute_in_turn(task);
-        Box::pin(async move {
+        Answer::new(async move {
             let mut completion = answer.await;
             if let Some(sense) = &mut completion.sense {
                 sense.descriptor_format = true;

@@ -10,7 +10,7 @@ use super::{
     BlockUnit, Work,
     bounds::{finished, parameter_list, taking, taking_with},
 };
-use crate::{Completion, Nexus, access::Answer, modes::Modes};
+use crate::{Answer, Completion, Nexus, modes::Modes};
 
 impl BlockUnit {
     pub(super) fn mode_select<'a>(

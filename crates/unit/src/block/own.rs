@@ -11,10 +11,7 @@ use super::{
     bounds::{parameter_list, taking, taking_with, writable},
 };
 use crate::{
-    Completion, Nexus, TaskAttribute,
-    access::{self, Answer},
-    claim::Claim,
-    order::Turn,
+    Answer, Completion, Nexus, TaskAttribute, access, claim::Claim, order::Turn,
     ownership::Ownership,
 };
 
@@ -79,7 +76,7 @@ impl BlockUnit {
         }
         let (from, nexus, turn) = (nexus.clone(), nexus.number, work.turn);
         if let Some(sharing) = &self.sharing {
-            return Ok(Box::pin(async move {
+            return Ok(Answer::new(async move {
                 let done = match action {
                     ClaimAction::Claim => {
                         let done = sharing.claim(&from, asked).await;
@@ -106,14 +103,14 @@ impl BlockUnit {
         let ownership = self.ownership().map_err(|sense| taking_with(taken, sense.into()))?;
         let has_epochs = work.geometry.epoch_blocks > 0;
         if action == ClaimAction::Advance {
-            return Ok(Box::pin(async move {
+            return Ok(Answer::new(async move {
                 // Saving takes a disk sync, and other commands must not wait for it.
                 drop(turn);
                 let done = ownership.advance(nexus, &asked).await;
                 done.map_or_else(|sense| taking_with(taken, sense.into()), |()| taking(taken))
             }));
         }
-        Ok(Box::pin(async move {
+        Ok(Answer::new(async move {
             let done = match action {
                 ClaimAction::Claim => ownership.claim(nexus, asked).await,
                 _ => ownership.release(nexus, &asked).await,

@@ -6,7 +6,7 @@ use super::{
     BlockUnit, Work,
     bounds::{at_once, check_list_length, parameter_list, taking, taking_with},
 };
-use crate::{Completion, Nexus, TaskAttribute, access::Answer, description::TARGET_PORT_GROUP};
+use crate::{Answer, Completion, Nexus, TaskAttribute, description::TARGET_PORT_GROUP};
 
 impl BlockUnit {
     pub(super) fn persistent_reserve_out<'a>(
@@ -19,7 +19,7 @@ impl BlockUnit {
         let taken = asked.parameter_list_length;
         let list = parameter_list(&work.data, taken as usize)?;
         let turn = work.turn;
-        Ok(Box::pin(async move {
+        Ok(Answer::new(async move {
             let ports = &self.target_ports(&nexus);
             let attentions = match self.reservations.change(&nexus, asked, &list, ports).await {
                 Ok(attentions) => attentions,

@@ -10,7 +10,7 @@ use super::{
     BlockUnit, Work,
     bounds::{finished, parameter_list, taking, taking_with, writable},
 };
-use crate::{Completion, TaskAttribute, access::Answer, sanitize::Method};
+use crate::{Answer, Completion, TaskAttribute, sanitize::Method};
 
 impl BlockUnit {
     /// Waits until every other command has ended, begins the work, and with IMMED lets go of it.
@@ -38,7 +38,7 @@ impl BlockUnit {
         };
         // Without a runtime nothing could go on behind the command's back.
         let runtime = Handle::try_current().map_err(|_| Sense::INTERNAL_TARGET_FAILURE)?;
-        Ok(Box::pin(async move {
+        Ok(Answer::new(async move {
             drop(turn);
             let alone = self.order.turn(TaskAttribute::Ordered).await;
             let volume = Arc::clone(&self.volume);

@@ -11,8 +11,7 @@ use super::{
     bounds::{parameter_list, taking, taking_with},
 };
 use crate::{
-    Completion,
-    access::Answer,
+    Answer, Completion,
     sense::Failure,
     sharing::{Sharer, Sharing},
 };
@@ -46,7 +45,7 @@ impl BlockUnit {
         let requests = read_requests(&list)
             .map_err(|_| taking_with(length, Sense::invalid_field_in_parameter_list(0).into()))?;
         let (nexus, turn) = (work.nexus, work.turn);
-        Ok(Box::pin(async move {
+        Ok(Answer::new(async move {
             // Whoever waits for all that has begun must not wait for this, which may wait for the same.
             drop(turn);
             for request in requests {
@@ -88,7 +87,7 @@ impl BlockUnit {
     ) -> Result<Answer<'a>, Completion> {
         let sharing = self.sharing()?;
         let (nexus, turn) = (work.nexus, work.turn);
-        Ok(Box::pin(async move {
+        Ok(Answer::new(async move {
             drop(turn);
             let wait = Duration::from_millis(wait_ms.into());
             match sharing.hear(nexus, wait, most as usize).await {

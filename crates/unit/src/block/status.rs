@@ -9,8 +9,8 @@ use super::{
     bounds::{finished, in_range},
 };
 use crate::{
-    Completion,
-    access::{Answer, pieces},
+    Answer, Completion,
+    access::pieces,
     sense::{Access, Failure},
 };
 
@@ -28,7 +28,7 @@ impl BlockUnit {
         }
         let blocks = u32::try_from(geometry.blocks - lba).unwrap_or(u32::MAX);
         let asked = self.volume.allocation(Extent { lba: Lba(lba), blocks });
-        Ok(Box::pin(async move {
+        Ok(Answer::new(async move {
             let _turn = turn;
             let allocation = match asked.await {
                 Ok(allocation) => allocation,

@@ -17,8 +17,7 @@ use super::{
     copy::{PIECE, aborted, run_copy},
 };
 use crate::{
-    Completion, Nexus,
-    access::Answer,
+    Answer, Completion, Nexus,
     copies::Running,
     limits::{TOKEN_BYTES_MOST, TOKEN_TIMEOUT_S, TOKEN_TIMEOUT_S_MOST},
     patience::Patience,
@@ -45,7 +44,7 @@ impl BlockUnit {
         let asked = asked.map_err(refused)?;
         check_populate(&asked, &geometry).map_err(refused)?;
         let running = self.begin_copy(&nexus, Some(list), 0x10)?;
-        Ok(Box::pin(async move {
+        Ok(Answer::new(async move {
             let _turn = turn;
             let made = self.make_token(asked, &geometry, &running);
             run_copy(made, &running, length).await
@@ -91,7 +90,7 @@ impl BlockUnit {
         let asked = asked.map_err(refused)?;
         check_ranges(&asked.ranges, 536, &geometry).map_err(refused)?;
         let running = self.begin_copy(&nexus, Some(list), 0x11)?;
-        Ok(Box::pin(async move {
+        Ok(Answer::new(async move {
             let _turn = turn;
             let used = self.use_token(&nexus, &asked, &geometry, &running);
             run_copy(used, &running, length).await

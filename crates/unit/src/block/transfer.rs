@@ -13,8 +13,8 @@ use super::{
     },
 };
 use crate::{
-    Completion, Nexus,
-    access::{self, Against, Answer, Version},
+    Answer, Completion, Nexus,
+    access::{self, Against, Version},
     ownership::Ownership,
     sense::Failure,
 };
@@ -59,7 +59,7 @@ impl BlockUnit {
         let beside = self.begin_read_beside(work.nexus, &work.geometry)?;
         let read = access::read(&*self.volume, part, version, work.turn);
         let read: Answer<'a> = match beside {
-            Some(beside) => Box::pin(async move {
+            Some(beside) => Answer::new(async move {
                 let read = read.await;
                 match beside.end() {
                     Err(failure) if read.status == Status::Good => failure.into(),
@@ -71,7 +71,7 @@ impl BlockUnit {
         if blocks == extent.blocks {
             return Ok(read);
         }
-        Ok(Box::pin(async move {
+        Ok(Answer::new(async move {
             match read.await {
                 read if read.status == Status::Good => {
                     Completion { data_out_length: Some(whole), ..read }
@@ -96,7 +96,7 @@ impl BlockUnit {
             let held = (turn, claim);
             return Ok(access::write(volume, extent.lba, data, durability, taken, held));
         }
-        Ok(Box::pin(async move {
+        Ok(Answer::new(async move {
             let held = (turn, self.claim(extent, &work.geometry).await);
             if let Err(failure) = self.check_token(nexus, extent) {
                 return taking_with(taken, failure);
@@ -270,7 +270,7 @@ impl BlockUnit {
             return Err(Sense::INVALID_COMMAND_OPERATION_CODE.into());
         }
         let turn = work.turn;
-        Ok(Box::pin(async move {
+        Ok(Answer::new(async move {
             drop(turn);
             let _nothing_else = self.when_all_has_ended().await;
             match self.volume.roll_back().await {

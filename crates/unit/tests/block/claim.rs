@@ -95,7 +95,7 @@ fn reads_beside_a_claim_are_refused_if_settings_say_so() {
     let send = |from: &Nexus, command: &Command, data: Vec<u8>| {
         let task = crate::party::task(from, command.encode(), data);
         let mut answer = unit.execute(task);
-        match answer.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+        match std::pin::Pin::new(&mut answer).poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(done) => done,
             Poll::Pending => panic!("a volume in memory answers at once"),
         }
@@ -165,7 +165,7 @@ fn a_claim_waits_for_what_the_former_owner_has_on_its_way() {
     let mut context = Context::from_waker(Waker::noop());
     let mut send = |from: &Nexus, command: &Command, data: Vec<u8>| {
         let mut answer = unit.execute(crate::party::task(from, command.encode(), data));
-        let first = answer.as_mut().poll(&mut context);
+        let first = std::pin::Pin::new(&mut answer).poll(&mut context);
         (answer, first)
     };
     for nexus in [&owner, &later] {
@@ -185,10 +185,14 @@ fn a_claim_waits_for_what_the_former_owner_has_on_its_way() {
     assert!(first.is_pending());
     drop(write);
     let mut context = Context::from_waker(Waker::noop());
-    let Poll::Ready(done) = claimed.as_mut().poll(&mut context) else { panic!("it has ended") };
+    let Poll::Ready(done) = std::pin::Pin::new(&mut claimed).poll(&mut context) else {
+        panic!("it has ended")
+    };
     assert_eq!(done.status, Status::Good);
     drop(claimed);
-    let Poll::Ready(done) = late.as_mut().poll(&mut context) else { panic!("it has its turn") };
+    let Poll::Ready(done) = std::pin::Pin::new(&mut late).poll(&mut context) else {
+        panic!("it has its turn")
+    };
     assert_eq!(done.sense, Some(Sense::CLAIM_FENCED));
 }
 
@@ -601,7 +605,11 @@ async fn a_verify_during_which_a_round_begins_is_busy_where_a_volume_has_no_epoc
     ] {
         let verify = Command::Verify { transfer: Transfer::new(0, 2), byte_check };
         let mut verified = send(&other, verify, data);
-        assert!(verified.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        assert!(
+            std::pin::Pin::new(&mut verified)
+                .poll(&mut Context::from_waker(Waker::noop()))
+                .is_pending()
+        );
         let write = Command::write(100, 1, false);
         assert_eq!(send(&owner, write, pattern(1, 1)).await.status, Status::Good);
         assert_eq!(verified.await.status, Status::Busy, "{byte_check:?}");

@@ -137,7 +137,7 @@ impl Host {
 
     pub fn send_as(&self, nexus: &Nexus, cdb: &[u8], data: &[u8]) -> Completion {
         let mut answer = self.unit.execute(self.task(nexus, cdb, data));
-        match answer.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+        match std::pin::Pin::new(&mut answer).poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(completion) => completion,
             Poll::Pending => panic!("a volume in memory answers at once"),
         }

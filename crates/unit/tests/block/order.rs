@@ -3,14 +3,12 @@
 use std::task::{Context, Poll, Waker};
 
 use scsi::{Cdb, Command, Lun, Status};
-use unit::{Completion, LogicalUnit, Task, TaskAttribute};
+use unit::{Answer, LogicalUnit, Task, TaskAttribute};
 use volume::{Call as On, Extent, Geometry, Lba, Rule, Symptom};
 
 use crate::host::{Call, Host, geometry, pattern};
 
-type Running<'a> = std::pin::Pin<Box<dyn Future<Output = Completion> + Send + 'a>>;
-
-fn start<'a>(host: &'a Host, command: &Command, attribute: TaskAttribute) -> Running<'a> {
+fn start<'a>(host: &'a Host, command: &Command, attribute: TaskAttribute) -> Answer<'a> {
     host.unit.execute(Task {
         nexus: host.nexus.clone(),
         lun: Lun(0),
@@ -21,8 +19,8 @@ fn start<'a>(host: &'a Host, command: &Command, attribute: TaskAttribute) -> Run
     })
 }
 
-fn status(running: &mut Running<'_>) -> Option<Status> {
-    match running.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+fn status(running: &mut Answer<'_>) -> Option<Status> {
+    match std::pin::Pin::new(running).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(completion) => Some(completion.status),
         Poll::Pending => None,
     }

@@ -95,9 +95,9 @@ pub fn task(nexus: &Nexus, cdb: Cdb, data: Vec<u8>) -> Task {
 }
 
 /// The result of what is done at its first poll.
-fn futures<T>(mut future: std::pin::Pin<Box<dyn Future<Output = T> + Send + '_>>) -> T {
+fn futures<T>(future: impl Future<Output = T>) -> T {
     let mut context = std::task::Context::from_waker(std::task::Waker::noop());
-    match future.as_mut().poll(&mut context) {
+    match std::pin::pin!(future).poll(&mut context) {
         std::task::Poll::Ready(value) => value,
         std::task::Poll::Pending => panic!("it waits"),
     }

@@ -537,18 +537,18 @@ fn preempt_and_abort_is_done_when_nothing_of_the_preempted_is_on_its_way() {
         host.faults.add(Rule::always(volume::Call::Write, Symptom::Hangs));
         let write = Command::write(0, 1, false);
         let mut on_its_way = host.unit.execute(host.task(&one, &write.encode(), &pattern(1, 1)));
-        assert!(on_its_way.as_mut().poll(&mut context).is_pending());
+        assert!(std::pin::Pin::new(&mut on_its_way).poll(&mut context).is_pending());
 
         let list = keys_of(2, 1).to_bytes();
         let asked =
             PersistentReserveOut { action: action(WriteExclusive), parameter_list_length: 24 };
         let cdb = Command::PersistentReserveOut(asked).encode();
         let mut preempting = host.unit.execute(host.task(&two, &cdb, &list));
-        assert_eq!(preempting.as_mut().poll(&mut context).is_pending(), waits);
+        assert_eq!(std::pin::Pin::new(&mut preempting).poll(&mut context).is_pending(), waits);
         if waits {
             // The task is aborted, or ends.
             drop(on_its_way);
-            assert!(preempting.as_mut().poll(&mut context).is_ready());
+            assert!(std::pin::Pin::new(&mut preempting).poll(&mut context).is_ready());
         }
         drop(preempting);
         assert_eq!(host.ready_as(&one), Some(Sense::REGISTRATIONS_PREEMPTED));

@@ -216,19 +216,27 @@ fn a_range_is_given_on_when_the_last_write_of_who_had_it_has_ended() {
     };
     host.faults.add(Rule::always(Call::Write, Symptom::Hangs).times(1));
     let mut under_way = write(&a);
-    assert!(under_way.as_mut().poll(&mut context).is_pending());
+    assert!(std::pin::Pin::new(&mut under_way).poll(&mut context).is_pending());
 
     let requests = list(&[Request::Release { life, range, grant, keeps: false }]);
     let command = Command::TokenOut { parameter_list_length: requests.len() as u32 };
     let mut released = host.unit.execute(host.task(&a, &command.encode(), &requests));
-    assert!(released.as_mut().poll(&mut context).is_pending(), "it overtakes the write");
+    assert!(
+        std::pin::Pin::new(&mut released).poll(&mut context).is_pending(),
+        "it overtakes the write"
+    );
     let mut later = write(&a);
-    assert!(later.as_mut().poll(&mut context).is_pending(), "it overtakes the release");
+    assert!(
+        std::pin::Pin::new(&mut later).poll(&mut context).is_pending(),
+        "it overtakes the release"
+    );
     assert!(hears(&host, &b).is_empty(), "both may write");
 
     drop(under_way);
-    assert!(released.as_mut().poll(&mut context).is_ready());
-    let Poll::Ready(later) = later.as_mut().poll(&mut context) else { panic!("it has its turn") };
+    assert!(std::pin::Pin::new(&mut released).poll(&mut context).is_ready());
+    let Poll::Ready(later) = std::pin::Pin::new(&mut later).poll(&mut context) else {
+        panic!("it has its turn")
+    };
     assert_eq!(later.sense, Some(Sense::LOGICAL_UNIT_SOFTWARE_WRITE_PROTECTED));
     assert!(matches!(hears(&host, &b)[..], [Answer::Granted { .. }]));
     assert_eq!(writes(&host, &b, 0), None);
@@ -247,12 +255,15 @@ fn who_joins_waits_for_what_it_had_begun() {
     host.faults.add(Rule::always(Call::Write, Symptom::Hangs).times(1));
     let write = Command::write(0, 1, false).encode();
     let mut under_way = host.unit.execute(host.task(&a, &write, &pattern(1, 1)));
-    assert!(under_way.as_mut().poll(&mut context).is_pending());
+    assert!(std::pin::Pin::new(&mut under_way).poll(&mut context).is_pending());
     let join = list(&[Request::Join { number: 2, exclusive: Vec::new() }]);
     let command = Command::TokenOut { parameter_list_length: join.len() as u32 };
     let mut joined = host.unit.execute(host.task(&a, &command.encode(), &join));
-    assert!(joined.as_mut().poll(&mut context).is_pending(), "it overtakes the write");
+    assert!(
+        std::pin::Pin::new(&mut joined).poll(&mut context).is_pending(),
+        "it overtakes the write"
+    );
     drop(under_way);
-    assert!(joined.as_mut().poll(&mut context).is_ready());
+    assert!(std::pin::Pin::new(&mut joined).poll(&mut context).is_ready());
     assert!(matches!(hears(&host, &b)[..], [Answer::Granted { .. }]));
 }

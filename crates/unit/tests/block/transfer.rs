@@ -43,7 +43,8 @@ fn blocks_that_the_initiator_has_no_room_for_are_told_and_not_read() {
         let mut task = host.task(&host.nexus, &Command::read(3, 8).encode(), &[]);
         task.data_in_capacity = room;
         let mut answer = host.unit.execute(task);
-        let Poll::Ready(completion) = answer.as_mut().poll(&mut Context::from_waker(Waker::noop()))
+        let Poll::Ready(completion) =
+            std::pin::Pin::new(&mut answer).poll(&mut Context::from_waker(Waker::noop()))
         else {
             panic!("a volume in memory answers at once")
         };
