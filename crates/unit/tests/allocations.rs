@@ -1,0 +1,90 @@
+//! What a command costs the allocator.
+
+use std::{
+    alloc::{GlobalAlloc, Layout, System},
+    cell::Cell,
+    sync::Arc,
+};
+
+use bytes::Bytes;
+use scsi::{Cdb, Command, Form, Lun, Status, Transfer};
+use unit::{BlockUnit, Identity, LogicalUnit, Nexus, Settings, Task, TaskAttribute};
+use volume::{Data, Geometry, MemVolume};
+
+/// The system's allocator, which counts.
+struct Counting;
+
+thread_local! {
+    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+}
+
+// SAFETY: the system's allocator does all the work.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.with(|count| count.set(count.get() + 1));
+        // SAFETY: as promised to us.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        // SAFETY: as promised to us.
+        unsafe { System.dealloc(at, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+const COMMANDS: u64 = 1000;
+
+/// Runs commands on a unit in memory, each of 4 KiB, and says how many allocations one of them makes. All of them
+/// are done at once.
+fn allocations_of(command: impl Fn(Transfer) -> Command, data: &Data) -> f64 {
+    let volume = Arc::new(MemVolume::new(Geometry::with_blocks(1 << 16)));
+    let identity = Identity::new("f00d").with_target("iqn.2026-11.io.forebay:a");
+    let unit = BlockUnit::new(volume, identity, Settings::default());
+    let nexus = Nexus { number: 1, initiator_port: Arc::from("iqn.x,i,0x0"), target_port: 1 };
+    unit.nexus_opened(&nexus);
+    let run = |cdb: &[u8], data_out: Data| {
+        let task = Task {
+            nexus: nexus.clone(),
+            lun: Lun(0),
+            cdb: Cdb::new(cdb),
+            attribute: TaskAttribute::Simple,
+            data_out,
+            data_in_capacity: 4096,
+        };
+        unit.execute(task).now().ok().expect("a unit in memory does it at once")
+    };
+    // The unit attention of a new nexus, and the pages.
+    drop(run(&[0; 6], Data::new()));
+    let page = Data::from(Bytes::from_static(&[7; 4096]));
+    let places = (0..64).map(|place| Transfer {
+        lba: place * 8,
+        blocks: 8,
+        dpo: false,
+        fua: false,
+        form: Form::Ten,
+    });
+    for place in places.clone() {
+        drop(run(&Command::Write(place).encode(), page.clone()));
+    }
+    let cdbs: Vec<_> = places.map(|place| command(place).encode()).collect();
+    let before = ALLOCATIONS.get();
+    for number in 0..COMMANDS {
+        let completion = run(&cdbs[number as usize % 64], data.clone());
+        assert_eq!(completion.status, Status::Good);
+    }
+    (ALLOCATIONS.get() - before) as f64 / COMMANDS as f64
+}
+
+#[test]
+fn a_write_to_memory_allocates_nothing() {
+    let page = Data::from(Bytes::from_static(&[7; 4096]));
+    assert_eq!(allocations_of(Command::Write, &page), 0.0);
+}
+
+#[test]
+fn a_read_from_memory_allocates_only_the_handle_on_its_page() {
+    assert_eq!(allocations_of(Command::Read, &Data::new()), 1.0);
+}
