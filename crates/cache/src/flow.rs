@@ -54,8 +54,9 @@ struct Waiting {
 /// Bytes that wait for room in the window.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Backlog {
-    /// Those that a host waits for.
+    /// Of reads that a host waits for.
     pub stream: u64,
+    /// Of what is to be read ahead.
     pub ahead: u64,
 }
 
@@ -102,7 +103,7 @@ impl Flow {
         }
     }
 
-    /// Sends what is read ahead by this fetch as soon as what hosts wait for: now one of them waits for it.
+    /// Moves what this fetch reads ahead to what hosts wait for, since one of them waits for it now.
     pub fn hasten(&self, fetch: u32) {
         let mut reads = self.0.lock();
         let Some(at) = reads.ahead.iter().position(|waiting| waiting.fetch == fetch) else {

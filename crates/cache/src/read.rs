@@ -203,7 +203,8 @@ impl Shared {
         }
     }
 
-    /// Decides for each slot where it comes from, and begins the fetches that are needed, each of at most `longest` slots.
+    /// Decides for each slot where it comes from, and begins the fetches that are needed, each of at most `longest`
+    /// slots.
     fn plan(&self, state: &mut State, sector: u64, sectors: u64, longest: usize) -> Plan {
         let mut plan = Plan { pieces: Vec::new(), own: Vec::new(), untold: 0 };
         let telling = self.telling(state);
@@ -371,7 +372,7 @@ impl Shared {
         Ok(Some((data, farthest)))
     }
 
-    /// Has the fetches hurry that a read waits for and did not begin.
+    /// Gives the fetches that this read waits for and did not begin the place of what a host waits for.
     fn hasten_joined(&self, plan: &Plan) {
         let mut last = None;
         for piece in &plan.pieces {
@@ -563,28 +564,39 @@ impl Shared {
         let first = fetch.first * u64::from(SECTORS);
         let count = (u64::from(fetch.count) * u64::from(SECTORS)).min(sectors - first);
         let blocks = (count / self.sectors_per_block()) as u32;
-        let stable = self.make_lower_stable().await;
+        let result = match self.make_lower_stable().await {
+            Ok(()) => {
+                let extent = Extent { lba: self.lba(first), blocks };
+                let bytes = count * SECTOR_BYTES as u64;
+                self.read_when_admitted(fetch.id, purpose, extent, bytes).await
+            }
+            Err(error) => Err(error),
+        };
+        self.note_lower(&result);
+        result
+    }
+
+    /// Reads an extent of so many bytes from the lower volume when the link has room for it.
+    async fn read_when_admitted(
+        &self,
+        fetch: u32,
+        purpose: Purpose,
+        extent: Extent,
+        bytes: u64,
+    ) -> Result<Data, Error> {
         if purpose == Purpose::Random {
             self.far_writes.lock().note_short(Instant::now());
         }
-        let passage = self.far_reads.admit(purpose, fetch.id, count * SECTOR_BYTES as u64).await;
+        let passage = self.far_reads.admit(purpose, fetch, bytes).await;
         let begun = Instant::now();
-        let mut result = match stable {
-            Ok(()) => self.lower.read(Extent { lba: self.lba(first), blocks }).await,
-            Err(error) => Err(error),
-        };
-        if let Ok(data) = &result
-            && data.len() as u64 != count * SECTOR_BYTES as u64
-        {
-            result = Err(Error::Device("the lower volume returned fewer bytes".into()));
+        let data = self.lower.read(extent).await?;
+        if data.len() as u64 != bytes {
+            return Err(Error::Device("the lower volume returned fewer bytes".into()));
         }
-        self.note_lower(&result);
-        if let Ok(data) = &result {
-            passage.answered();
-            self.counters.fetched_bytes.add(data.len() as u64);
-            self.state.lock().streams.fetched_in(begun.elapsed());
-        }
-        result
+        passage.answered();
+        self.counters.fetched_bytes.add(bytes);
+        self.state.lock().streams.fetched_in(begun.elapsed());
+        Ok(data)
     }
 
     /// Puts fetched content into the table where nothing newer has come.

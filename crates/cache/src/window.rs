@@ -3,8 +3,10 @@
 //! A link is full when rate × round trip bytes are under way. More of them only wait in a queue, where the
 //! requests of hosts wait behind them; with fewer the link stands idle. Neither the rate nor the trip is known in
 //! advance, and both change. The window is two requests larger than the product of both as measured, and a quarter
-//! larger in one round of eight, which shows when the link has become faster. Rate and trip are taken from requests
-//! and their answers, not from the kernel, since a far disk that is slow also needs requests under way.
+//! larger in one round of eight, which shows when the link has become faster. While somebody waits for short
+//! requests, which wait behind the longer ones, the window is one request larger than the product, and no request
+//! exceeds it in part. Rate and trip are taken from requests and their answers, not from the kernel, since a far disk
+//! that is slow also needs requests under way.
 
 use std::{collections::VecDeque, time::Duration};
 
