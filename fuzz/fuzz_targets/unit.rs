@@ -57,7 +57,7 @@ fuzz_target!(|input: &[u8]| {
             data_in_capacity: capacity,
         };
         let mut execution = unit.execute(task);
-        let answer = execution.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        let answer = std::pin::Pin::new(&mut execution).poll(&mut Context::from_waker(Waker::noop()));
         if let std::task::Poll::Ready(completion) = answer {
             assert!(completion.sense.is_none() || completion.data_in.is_empty());
         }

@@ -287,7 +287,7 @@ impl Cache {
     /// Notes in the superblock that the log ends cleanly.
     async fn note_end(&self) -> Result<(), Error> {
         let last = |superblock: &mut crate::log::superblock::Superblock| superblock.clean = true;
-        let written = timeout(STOP_TIME, self.shared.write_superblock(last)).await;
+        let written = timeout(NOTE_TIME, self.shared.write_superblock(last)).await;
         written.unwrap_or_else(|_| Err(Error::Device("the log disk does not answer".into())))
     }
 
@@ -750,9 +750,12 @@ const SAMPLED: u64 = 16;
 /// Of writes that wait for the log disk, one in so many.
 const SAMPLED_WAITING: u64 = 4;
 
-/// What a stop waits for the log disk and for calls to the lower volume under way: twice this is
-/// less than the five seconds that a stop may take.
+/// How long a stop waits for the log disk and for calls to the lower volume that are under way. With
+/// [`NOTE_TIME`] and [`RELEASE_TIME`] this is less than the five seconds that a stop may take.
 const STOP_TIME: Duration = Duration::from_secs(2);
+/// How long a stop waits until the log has noted the clean end. A partner that stops at the same time is given up
+/// after `dead_after`, which may be two seconds; only then the half of the log that is left takes the note.
+const NOTE_TIME: Duration = Duration::from_millis(2400);
 /// What it waits for the lower volume to take the claim back.
 const RELEASE_TIME: Duration = Duration::from_millis(500);
 /// How long a stop waits for destage of a lost log: as long as for each of the other steps.
