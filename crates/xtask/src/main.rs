@@ -80,9 +80,10 @@ enum Task {
         #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=10_000))]
         pair_rounds: u32,
     },
-    /// Measure the data path beside a bare TCP program and tgt in the same run, and say which of its
-    /// promises hold: target, stream, depth1, polling, digests, tls, sessions, gateway, pauses, options (what compression and an encrypted log cost), memory;
-    /// or, alone, far: gateways over long links (root), with options of its own; postmark: PostMark on attached volumes (root); or, alone, emc-tel: a trace like that of the STICS
+    /// Measure the data path, with a bare TCP program and tgt as peers in the same run, and report which promises hold.
+    /// Groups: target, stream, depth1, polling, digests, tls, sessions, gateway, pauses, options (the cost of compression
+    /// and of an encrypted log), memory. Three benchmarks run alone: far measures gateways over long links and has its own
+    /// options (root); postmark runs PostMark on attached volumes (root); emc-tel replays a trace like that of the STICS
     /// paper, 12 minutes for each of seven servers.
     #[command(args_conflicts_with_subcommands = true, disable_help_subcommand = true)]
     Bench {
@@ -207,7 +208,7 @@ enum Task {
     },
 }
 
-/// A benchmark with options of its own.
+/// Benchmarks that have their own options.
 #[derive(Subcommand)]
 enum Alone {
     Far(bench::far::Options),

@@ -155,7 +155,7 @@ impl Node {
         self.ask_for(arguments, STATUS_LIMIT)
     }
 
-    /// Runs such a command, which may take so long.
+    /// Runs a command of the program as `ask` does, with this time limit.
     pub fn ask_for(&self, arguments: &[&str], limit: Duration) -> Result<Finished> {
         let mut command = Command::new(&self.program);
         command.args(arguments).arg("--config").arg(&self.settings);

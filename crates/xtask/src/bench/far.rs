@@ -1,12 +1,13 @@
-//! `cargo xtask bench far`: a gateway over a long link, beside a bulk TCP stream and a host that uses the far volume
-//! directly over the same link.
+//! `cargo xtask bench far`: measures a gateway over a long link, and for comparison a bulk TCP stream and a host that
+//! uses the node directly over the same link.
 
-mod line;
+mod wan;
 mod bulk;
 mod load;
 mod site;
 mod report;
 
+use std::ops::Range;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -14,54 +15,55 @@ use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 
 use crate::bench::far::bulk::Direction;
-use crate::bench::far::line::{Line, Path};
 use crate::bench::far::load::{Load, Order};
 use crate::bench::far::report::{Figures, Point};
 use crate::bench::far::site::{Site, WRITTEN_RANGE};
+use crate::bench::far::wan::{LinkSpec, Wan};
 use crate::machine::Others;
 use crate::node;
 
-/// Measure gateways over an emulated long link (root): cold reads, what destage sends and sustained writes, beside a
-/// bulk TCP stream and a host that uses the far volume directly. Each round has a link, a node and gateways of its
-/// own.
+/// Measure gateways over an emulated long link: cold reads, drain, sustained writes, and the latency of random reads
+/// on a full link. A bulk TCP stream and a host that uses the node directly are measured in the same round. Needs
+/// root. Each round starts a new link, node and gateways.
 #[derive(Args, Debug)]
 pub struct Options {
-    /// A link: megabits per second, milliseconds one way, the queue as a part of bandwidth × delay, and if wanted
-    /// the loss in percent, such as 200,4,0.25,0.1. May be given several times; six links of 200 Mbit/s if not said.
+    /// Link to measure: Mbit/s, one-way delay in ms, queue as a fraction of bandwidth × round trip and, optionally,
+    /// packet loss in percent, such as 200,4,0.25,0.1. May be repeated [default: six links of 200 Mbit/s].
     #[arg(long = "link", value_name = "MBIT,MS,QUEUE[,LOSS]")]
-    links: Vec<Path>,
-    /// A congestion control of the kernel, for both ends; may be given several times; cubic and bbr if not said.
+    links: Vec<LinkSpec>,
+    /// TCP congestion control of both ends. May be repeated [default: cubic and bbr].
     #[arg(long, value_name = "NAME")]
     congestion: Vec<String>,
-    /// Measure this program under this name; may be given several times. Built if not said.
+    /// Program to measure, and its name in the report. May be repeated, to compare two builds in one run [default: the
+    /// release build].
     #[arg(long = "program", value_name = "NAME=FILE", value_parser = named)]
     programs: Vec<(String, PathBuf)>,
-    /// Only these: reads, random, drain, sustained, latency; all if not said.
+    /// Group of points to measure. May be repeated [default: all].
     #[arg(long, value_name = "GROUP")]
     only: Vec<Group>,
-    /// How often each point is measured.
+    /// Number of rounds. Each point is measured once per round.
     #[arg(long, default_value_t = 15, value_parser = clap::value_parser!(u16).range(1..))]
     rounds: u16,
-    /// Seconds that one point takes, after one second that does not count.
+    /// Length of each measurement in seconds, after a warm-up of one second.
     #[arg(long, default_value_t = 3.0)]
     seconds: f64,
-    /// Write every round of every point to this file.
+    /// Write the points of all rounds to this file, as JSON.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 }
 
-/// What is measured together.
+/// A group of points.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, clap::ValueEnum)]
 enum Group {
     /// Cold sequential reads of 64 KiB.
     Reads,
     /// Cold random reads of 4 KiB.
     Random,
-    /// The time in which a gateway sends what its log holds.
+    /// Draining a log that holds as much as the link carries in the time of a point.
     Drain,
-    /// Writes of several times the size of the log.
+    /// Writes to a gateway whose log is full.
     Sustained,
-    /// Random reads while a stream is read and destage sends.
+    /// Random reads on the idle link, and while a sequential reader and destage fill it.
     Latency,
 }
 
@@ -75,7 +77,7 @@ fn named(text: &str) -> Result<(String, PathBuf), String> {
     Ok((name.to_owned(), file))
 }
 
-/// Measures and prints tables.
+/// Measures all links, congestion controls and programs, and prints a table for each.
 pub fn bench(options: &Options) -> Result<bool> {
     ensure!(
         rustix::process::geteuid().is_root(),
@@ -85,7 +87,7 @@ pub fn bench(options: &Options) -> Result<bool> {
         [] => vec![("forebay".to_owned(), node::build()?)],
         some => some.to_vec(),
     };
-    let links = if options.links.is_empty() { Path::usual() } else { options.links.clone() };
+    let links = if options.links.is_empty() { LinkSpec::usual() } else { options.links.clone() };
     let congestion = match &options.congestion[..] {
         [] => vec!["cubic".to_owned(), "bbr".to_owned()],
         some => some.to_vec(),
@@ -93,17 +95,17 @@ pub fn bench(options: &Options) -> Result<bool> {
     let groups = if options.only.is_empty() { GROUPS.to_vec() } else { options.only.clone() };
     let time = Duration::from_secs_f64(options.seconds.clamp(0.5, 60.0));
     let mut all = Vec::new();
-    for path in &links {
+    for spec in &links {
         for control in &congestion {
-            let mut figures = Figures::new(path, control, &programs);
+            let mut figures = Figures::new(spec, control, &programs);
             let mut spare = SPARE_ROUNDS;
             let mut round = 0;
             while round < options.rounds {
                 let mut is_tainted = None;
                 for (name, program) in &programs {
-                    let run = Round { path, control, name, program, groups: &groups, time };
+                    let run = Round { spec, control, name, program, groups: &groups, time };
                     let (points, tainted) = run.measure().with_context(|| {
-                        format!("{name}, {path}, {control}, round {}", round + 1)
+                        format!("{name}, {spec}, {control}, round {}", round + 1)
                     })?;
                     is_tainted = is_tainted.or(tainted);
                     figures.take(name, points);
@@ -111,13 +113,13 @@ pub fn bench(options: &Options) -> Result<bool> {
                 match is_tainted {
                     Some(reason) if spare > 0 => {
                         spare -= 1;
-                        println!("{path} {control}: a round does not count: {reason}");
+                        println!("{spec} {control}: a round does not count: {reason}");
                         figures.forget();
                     }
                     tainted => {
                         round += 1;
                         figures.keep(tainted);
-                        println!("{path} {control}: round {round} of {}", options.rounds);
+                        println!("{spec} {control}: round {round} of {}", options.rounds);
                     }
                 }
             }
@@ -131,27 +133,26 @@ pub fn bench(options: &Options) -> Result<bool> {
     Ok(true)
 }
 
-/// Rounds of a link that other work disturbed and that are measured again.
+/// The most tainted rounds that are repeated for one link.
 const SPARE_ROUNDS: u16 = 5;
-/// Other work may keep this many CPUs busy during a round.
+/// A round is tainted if other processes used more CPUs than this on average.
 const OTHERS: f64 = 0.1;
-/// The name of the link.
+/// The name of the emulated link, from which the names of its namespaces follow.
 const LINK: &str = "bench-far";
-/// What is not counted at the beginning of a point: TCP and windows have to grow first.
+/// The warm-up of each point. TCP's congestion window and the gateway's window grow in it.
 const WARM_UP: Duration = Duration::from_secs(1);
-/// The log of gateways that are read from.
+/// The size of the log of a gateway that only reads.
 const LOG_BYTES: u64 = 16 << 20;
-
-/// The log whose size sustained writes exceed holds what the link carries in so many round trips: then the two round
-/// trips and more in which nothing is sent between two epochs cost a twentieth.
+/// The size of the log for sustained writes, in round trips of the full link. An epoch is then 45 round trips long, and
+/// the two round trips between two epochs, in which the gateway sends nothing, cost a twentieth.
 const LOG_TRIPS: u32 = 180;
 const LEAST_LOG_BYTES: u64 = 64 << 20;
-/// Bytes per second at which the log of a gateway is filled here, at least.
+/// The least rate, in bytes per second, at which hosts fill the log on the disk of this machine.
 const NEAR_DISK_RATE: f64 = 150e6;
 
-/// One program on one link, once.
+/// One round of one program on one link.
 struct Round<'a> {
-    path: &'a Path,
+    spec: &'a LinkSpec,
     control: &'a str,
     name: &'a str,
     program: &'a std::path::Path,
@@ -160,88 +161,92 @@ struct Round<'a> {
 }
 
 impl Round<'_> {
-    /// Returns the points, and why they do not count, if so.
+    /// Measures all points. Also returns why the round is tainted, if it is.
     fn measure(&self) -> Result<(Vec<Point>, Option<String>)> {
         let (before, start) = (Others::now()?, Instant::now());
-        let line = Line::start(self.program, LINK, self.path)?;
-        // A stream must not come to the end of its range, where what it reads may be in memory.
-        let most = self.path.bytes_in(WARM_UP + self.time);
-        let site = Site::start(&line, self.program, self.control, most)?;
+        let wan = Wan::start(self.program, LINK, self.spec)?;
+        // A sequential load must not wrap around in its range: it would read blocks that the gateway holds in memory.
+        let most = self.spec.bytes_in(WARM_UP + self.time);
+        let site = Site::start(&wan, self.program, self.control, most)?;
         let mut points = Vec::new();
         for direction in [Direction::Back, Direction::Forth] {
-            points.push(self.point(&line, direction.name(), &[], || {
-                bulk::measure(direction, self.control, self.time)
+            points.push(self.point(&wan, direction.name(), &[], || {
+                bulk::measure(&wan, direction, self.control, self.time)
             })?);
         }
         for group in self.groups {
             match group {
-                Group::Reads => self.reads(&line, &site, &mut points)?,
-                Group::Random => self.random(&line, &site, &mut points)?,
-                Group::Drain => points.push(self.drain(&line, &site)?),
-                Group::Sustained => self.sustained(&line, &site, &mut points)?,
-                Group::Latency => self.latency(&line, &site, &mut points)?,
+                Group::Reads => self.reads(&wan, &site, &mut points)?,
+                Group::Random => self.random(&wan, &site, &mut points)?,
+                Group::Drain => points.push(self.drain(&wan, &site)?),
+                Group::Sustained => self.sustained(&wan, &site, &mut points)?,
+                Group::Latency => self.latency(&wan, &site, &mut points)?,
             }
         }
-        let tainted = line.tainted()?;
+        let tainted = wan.tainted()?;
         drop(site);
         let others = Others::now()?.cpus_since(before, start.elapsed());
         let busy = (others > OTHERS).then(|| format!("other work kept {others:.2} CPUs busy"));
         Ok((points, busy.or(tainted)))
     }
 
-    /// Measures one point: what passes on the link, what is dropped, and what these processes use.
+    /// Measures one point.
     fn point(
         &self,
-        line: &Line,
+        wan: &Wan,
         name: &str,
         processes: &[(&'static str, u32)],
         measure: impl FnOnce() -> Result<load::Outcome>,
     ) -> Result<Point> {
-        report::measure(line, name, processes, measure)
+        report::measure(wan, name, processes, measure)
             .with_context(|| format!("{name} of {}", self.name))
     }
 
-    fn reads(&self, line: &Line, site: &Site, points: &mut Vec<Point>) -> Result<()> {
+    fn reads(&self, wan: &Wan, site: &Site, points: &mut Vec<Point>) -> Result<()> {
+        self.cold(wan, site, points, "sequential reads", &[1, 8, 32], |depth, range| {
+            Load::read(Order::Sequential, 64 << 10, depth, range)
+        })
+    }
+
+    fn random(&self, wan: &Wan, site: &Site, points: &mut Vec<Point>) -> Result<()> {
+        self.cold(wan, site, points, "random reads", &[1, 32], |depth, range| {
+            Load::read(Order::Scattered, 4096, depth, range)
+        })
+    }
+
+    /// Measures cold reads at several depths, at the node and through a new gateway.
+    fn cold(
+        &self,
+        wan: &Wan,
+        site: &Site,
+        points: &mut Vec<Point>,
+        title: &str,
+        depths: &[usize],
+        load: impl Fn(usize, Range<u64>) -> Load,
+    ) -> Result<()> {
         let gateway = site.gateway(LOG_BYTES)?;
-        for (range, depth) in [1, 8, 32].into_iter().enumerate() {
-            let load = Load::read(Order::Sequential, 64 << 10, depth, site.range(range as u64));
-            let (direct, through) = (site.direct(), gateway.login());
-            let name = format!("sequential reads, depth {depth}, direct");
-            points.push(self.point(line, &name, &[("node", site.node())], || {
-                load.measure(direct, self.control, WARM_UP, self.time)
+        for (number, &depth) in depths.iter().enumerate() {
+            let load = load(depth, site.range(number as u64));
+            let name = format!("{title}, depth {depth}, direct");
+            points.push(self.point(wan, &name, &[("node", site.node())], || {
+                load.measure(site.direct(), self.control, WARM_UP, self.time)
             })?);
-            let name = format!("sequential reads, depth {depth}, gateway");
-            points.push(self.point(line, &name, &gateway.processes(site), || {
-                load.measure(through, self.control, WARM_UP, self.time)
+            let name = format!("{title}, depth {depth}, gateway");
+            points.push(self.point(wan, &name, &gateway.processes(site), || {
+                load.measure(gateway.login(), self.control, WARM_UP, self.time)
             })?);
         }
         gateway.stop()
     }
 
-    fn random(&self, line: &Line, site: &Site, points: &mut Vec<Point>) -> Result<()> {
-        let gateway = site.gateway(LOG_BYTES)?;
-        for (range, depth) in [(0, 1), (1, 32)] {
-            let load = Load::read(Order::Scattered, 4096, depth, site.range(range));
-            let (direct, through) = (site.direct(), gateway.login());
-            let name = format!("random reads, depth {depth}, direct");
-            points.push(self.point(line, &name, &[("node", site.node())], || {
-                load.measure(direct, self.control, WARM_UP, self.time)
-            })?);
-            let name = format!("random reads, depth {depth}, gateway");
-            points.push(self.point(line, &name, &gateway.processes(site), || {
-                load.measure(through, self.control, WARM_UP, self.time)
-            })?);
-        }
-        gateway.stop()
-    }
-
-    fn drain(&self, line: &Line, site: &Site) -> Result<Point> {
-        // As much as the bulk stream carries in its time, so that the losses of the first second weigh as much.
-        let bytes = self.path.bytes_in(WARM_UP + self.time) >> 20 << 20;
+    fn drain(&self, wan: &Wan, site: &Site) -> Result<Point> {
+        // Drain as many bytes as the bulk stream carries in its measurement and warm-up: then the packets lost in TCP's
+        // slow start are the same share of both.
+        let bytes = self.spec.bytes_in(WARM_UP + self.time) >> 20 << 20;
         let gateway = site.gateway(bytes * 3 / 2)?;
         gateway.hold(true)?;
         load::write(gateway.login(), site.range(WRITTEN_RANGE).start, bytes)?;
-        let point = self.point(line, "drain", &gateway.processes(site), || {
+        let point = self.point(wan, "drain", &gateway.processes(site), || {
             gateway.hold(false)?;
             gateway.drain()
         })?;
@@ -249,24 +254,24 @@ impl Round<'_> {
         Ok(point)
     }
 
-    fn sustained(&self, line: &Line, site: &Site, points: &mut Vec<Point>) -> Result<()> {
+    fn sustained(&self, wan: &Wan, site: &Site, points: &mut Vec<Point>) -> Result<()> {
         let load = Load::write(64 << 10, 32, site.range(WRITTEN_RANGE));
         let direct = site.direct();
         points.push(self.point(
-            line,
+            wan,
             "writes, depth 32, direct",
             &[("node", site.node())],
             || load.measure(direct, self.control, WARM_UP, self.time),
         )?);
-        let held = self.path.bytes_in(self.path.round_trip() * LOG_TRIPS);
+        let held = self.spec.bytes_in(self.spec.round_trip() * LOG_TRIPS);
         let log_bytes = held.max(LEAST_LOG_BYTES) >> 20 << 20;
         let gateway = site.gateway(log_bytes)?;
-        // The log is full before anything counts. An epoch is a quarter of it at most: at least two of them are sent.
+        // The warm-up fills the log. The measurement then lasts for at least two epochs of a quarter of the log.
         let warm_up = WARM_UP + Duration::from_secs_f64(log_bytes as f64 / NEAR_DISK_RATE);
-        let time = self.time.max(self.path.time_for(log_bytes / 2));
+        let time = self.time.max(self.spec.time_for(log_bytes / 2));
         let through = gateway.login();
         points.push(self.point(
-            line,
+            wan,
             "sustained writes, depth 32, gateway",
             &gateway.processes(site),
             || load.measure(through, self.control, warm_up, time),
@@ -274,13 +279,13 @@ impl Round<'_> {
         gateway.stop()
     }
 
-    /// Random reads through a gateway: alone, and while another host reads a stream and a third one writes.
-    fn latency(&self, line: &Line, site: &Site, points: &mut Vec<Point>) -> Result<()> {
+    /// Measures random reads through a gateway: alone, and while a second host reads sequentially and a third one writes.
+    fn latency(&self, wan: &Wan, site: &Site, points: &mut Vec<Point>) -> Result<()> {
         let gateway = site.gateway(LOG_BYTES)?;
         let random = |range: u64| Load::read(Order::Scattered, 4096, 1, site.range(range));
         let login = gateway.login();
         points.push(self.point(
-            line,
+            wan,
             "random reads, idle link",
             &gateway.processes(site),
             || random(0).measure(login.clone(), self.control, WARM_UP, self.time),
@@ -290,7 +295,7 @@ impl Round<'_> {
         let writes = Load::write(64 << 10, 8, site.range(WRITTEN_RANGE));
         let name = "random reads, full link";
         let mut beside = Vec::new();
-        let point = self.point(line, name, &gateway.processes(site), || {
+        let point = self.point(wan, name, &gateway.processes(site), || {
             std::thread::scope(|scope| {
                 let others = [stream, writes].map(|load| {
                     let login = gateway.login();

@@ -1,4 +1,4 @@
-//! The limit: one TCP connection that carries as much as it can.
+//! The bulk TCP stream: one connection that always has data to send. It shows what TCP gets out of the link.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -7,22 +7,22 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use rustix::net::sockopt::set_tcp_congestion;
 
-use crate::bench::far::line::{End, at};
 use crate::bench::far::load::Outcome;
+use crate::bench::far::wan::{End, Wan, at};
 use crate::bench::far::{LINK, WARM_UP};
 use crate::bench::load::histogram;
 
-/// Which way the bytes go.
+/// The direction of the data.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Direction {
-    /// To the far end, as writes.
+    /// To the far end, like the data of writes.
     Forth,
-    /// From it, as reads.
+    /// From the far end, like the data of reads.
     Back,
 }
 
 impl Direction {
-    /// The name of the point.
+    /// Returns the name of the point in the report.
     pub fn name(self) -> &'static str {
         match self {
             Direction::Forth => "bulk TCP, to the far end",
@@ -31,15 +31,15 @@ impl Direction {
     }
 }
 
-/// Carries bytes for so long after a warm-up.
-pub fn measure(direction: Direction, control: &str, time: Duration) -> Result<Outcome> {
+/// Measures the throughput over `time`, after [`WARM_UP`]. The addresses of the ends come from `wan`.
+pub fn measure(wan: &Wan, direction: Direction, control: &str, time: Duration) -> Result<Outcome> {
     let (sender, receiver) = match direction {
         Direction::Forth => (End::Near, End::Far),
         Direction::Back => (End::Far, End::Near),
     };
     let listener = at(LINK, receiver, || Ok(TcpListener::bind("0.0.0.0:0")?))?;
     let port = listener.local_addr()?.port();
-    let address = if receiver == End::Near { "10.99.0.1" } else { "10.99.0.2" };
+    let address = wan.address(receiver);
     let socket = at(LINK, sender, || {
         let socket =
             TcpStream::connect((address, port)).context("the bulk stream does not connect")?;
@@ -58,7 +58,7 @@ pub fn measure(direction: Direction, control: &str, time: Duration) -> Result<Ou
     })
 }
 
-/// Sends until the other end closes.
+/// Sends until the receiver closes the connection.
 fn send(mut socket: TcpStream) {
     let block = vec![0x5a; 256 << 10];
     while socket.write_all(&block).is_ok() {}
@@ -70,13 +70,13 @@ fn receive(mut socket: TcpStream, time: Duration) -> Result<Outcome> {
     let begun = Instant::now();
     while begun.elapsed() < WARM_UP {
         if socket.read(&mut block)? == 0 {
-            bail!("the bulk stream ended");
+            bail!("the sender of the bulk stream closed the connection");
         }
     }
     let (begun, mut bytes) = (Instant::now(), 0);
     while begun.elapsed() < time {
         match socket.read(&mut block)? {
-            0 => bail!("the bulk stream ended"),
+            0 => bail!("the sender of the bulk stream closed the connection"),
             count => bytes += count as u64,
         }
     }

@@ -1,4 +1,4 @@
-//! What hosts do in this benchmark.
+//! The load generator: reads or writes in one range of the far volume.
 
 use std::ops::Range;
 use std::time::{Duration, Instant};
@@ -8,55 +8,55 @@ use hdrhistogram::Histogram;
 use rustix::net::sockopt::set_tcp_congestion;
 
 use crate::bench::far::LINK;
-use crate::bench::far::line::{End, at};
+use crate::bench::far::wan::{End, at};
 use crate::bench::load::histogram;
 use crate::client::crowd::Member;
 use crate::client::session::Shape;
 use crate::client::{Answer, Login, Next, Request, Session, Workload};
 
-/// What came of a load.
+/// The result of a load.
 #[derive(Debug)]
 pub struct Outcome {
-    /// Bytes of answered commands.
+    /// Bytes of data of all commands that were answered.
     pub bytes: u64,
-    /// How long it took.
+    /// The length of the measurement.
     pub time: Duration,
-    /// From sending to answer, nanoseconds; empty for a stream.
+    /// Latencies of the commands in nanoseconds. The bulk TCP stream records none.
     pub latency: Histogram<u64>,
 }
 
-/// The order of places.
+/// The order of the addresses.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Order {
-    /// One after the other.
+    /// Ascending addresses.
     Sequential,
-    /// Each place once, in an order that no stream has.
+    /// Each address once, in an order that no stream detector takes for sequential.
     Scattered,
 }
 
-/// Commands of one kind in one range of the volume.
+/// A load: commands of one kind and size, in one range of the volume.
 #[derive(Clone, Debug)]
 pub struct Load {
     write: bool,
     order: Order,
     bytes: u32,
     depth: usize,
-    /// The bytes of the volume that it uses, a power of two.
+    /// The byte range of the volume that the load uses. Its length is a power of two.
     range: Range<u64>,
 }
 
 impl Load {
-    /// Reads of so many bytes.
+    /// Makes a load of reads of `bytes` each.
     pub fn read(order: Order, bytes: u32, depth: usize, range: Range<u64>) -> Load {
         Load { write: false, order, bytes, depth, range }
     }
 
-    /// Writes of so many bytes, one after the other.
+    /// Makes a load of sequential writes of `bytes` each.
     pub fn write(bytes: u32, depth: usize, range: Range<u64>) -> Load {
         Load { write: true, order: Order::Sequential, bytes, depth, range }
     }
 
-    /// Puts the load on a unit at the near end.
+    /// Logs in from the near end, runs the load for `warm_up`, then measures it for `time`.
     pub fn measure(
         &self,
         login: Login,
@@ -85,12 +85,12 @@ impl Load {
     }
 }
 
-/// Writes so many bytes at once.
+/// Writes `bytes` once, from `first` on, as a host at the near end.
 pub fn write(login: Login, first: u64, bytes: u64) -> Result<()> {
     at(LINK, End::Near, || fill(&login, first, bytes))
 }
 
-/// The same from where the caller is.
+/// Writes `bytes` once, from `first` on, in the network namespace of the caller.
 pub fn fill(login: &Login, first: u64, bytes: u64) -> Result<()> {
     let load = Load::write(64 << 10, 8, first..first + bytes);
     let mut session = Session::open(login, Shape { depth: 8, bytes: 64 << 10, keep: false })?;
@@ -134,7 +134,7 @@ impl Commands {
         }
     }
 
-    /// Goes on for a time and counts from the beginning.
+    /// Sets the end of the load to `time` from now and resets the counts.
     fn until(&mut self, time: Duration) {
         self.deadline = Instant::now() + time;
         self.answered = 0;
@@ -159,7 +159,7 @@ impl Workload for Commands {
         }
         let place = match self.load.order {
             Order::Sequential => self.sent % self.places,
-            // The stride has no divisor in common with the places of a range, a power of two.
+            // The number of places is a power of two and the stride is odd, so every place comes once.
             Order::Scattered => self.sent.wrapping_mul(STRIDE) % self.places,
         };
         self.sent += 1;
@@ -183,5 +183,5 @@ impl Workload for Commands {
     }
 }
 
-/// Near the golden ratio of 2^15, so that neighbours come far apart in time.
+/// The stride of [`Order::Scattered`]: 2^15 divided by the golden ratio, so that neighbours are read far apart in time.
 const STRIDE: u64 = 20_249;

@@ -1,40 +1,41 @@
-//! What was measured on one link: medians, quartiles and ratios.
+//! The report: medians, quartiles and ratios of all points that were measured on one link.
 
 use std::path::{Path as File, PathBuf};
 
 use anyhow::Result;
 use serde_json::{Value, json};
 
-use crate::bench::far::line::{Line, Path};
 use crate::bench::far::load::Outcome;
+use crate::bench::far::wan::{LinkSpec, Wan};
 use crate::machine::Usage;
 
-/// One point of one round.
+/// The result of one point in one round.
 #[derive(Clone, Debug)]
 pub struct Point {
     name: String,
-    /// Bytes per second.
+    /// The throughput in bytes per second.
     rate: f64,
-    /// Milliseconds; none for a stream.
+    /// The median latency in milliseconds; `None` if no latencies were recorded.
     p50: Option<f64>,
+    /// The 99th percentile of the latency in milliseconds.
     p99: Option<f64>,
-    /// Packets that the queue of the link dropped, per MiB that passed.
+    /// Packets dropped at the full queue of the link, per MiB that the link delivered.
     drops: f64,
-    /// CPU milliseconds per MiB, by process.
+    /// CPU time of each process in milliseconds, per MiB that the link delivered.
     cpu: Vec<(&'static str, f64)>,
 }
 
 impl Point {
-    /// What another load did during a point.
+    /// Makes a point of a load that ran during another point. It has a throughput only.
     pub fn beside(name: &str, outcome: &Outcome) -> Point {
         let rate = outcome.bytes as f64 / outcome.time.as_secs_f64();
         Point { name: name.to_owned(), rate, p50: None, p99: None, drops: 0.0, cpu: Vec::new() }
     }
 }
 
-/// Measures a point.
+/// Runs `measure` and records the emulator's counts and the CPU time of `processes` around it.
 pub fn measure(
-    line: &Line,
+    wan: &Wan,
     name: &str,
     processes: &[(&'static str, u32)],
     measure: impl FnOnce() -> Result<Outcome>,
@@ -43,9 +44,9 @@ pub fn measure(
         let of = |(_, id): &(&str, u32)| Usage::of(*id);
         processes.iter().map(of).collect::<Result<Vec<_>>>()
     };
-    let (before, used_before) = (line.traffic()?, used()?);
+    let (before, used_before) = (wan.traffic()?, used()?);
     let outcome = measure()?;
-    let (after, used_after) = (line.traffic()?, used()?);
+    let (after, used_after) = (wan.traffic()?, used()?);
     let passed = (after.bytes - before.bytes) as f64 / MIB;
     let usage = used_before.iter().zip(&used_after).map(|(before, after)| after.since(*before));
     let cpu = |usage: Usage| usage.cpu_ns as f64 / 1e6 / passed.max(1e-9);
@@ -70,16 +71,16 @@ pub struct Figures {
     link: String,
     control: String,
     programs: Vec<(String, Vec<Vec<Point>>)>,
-    /// The round that is being measured.
+    /// The points of the current round, by program. [`Figures::keep`] or [`Figures::forget`] ends the round.
     pending: Vec<(String, Vec<Point>)>,
     tainted: Vec<String>,
 }
 
 impl Figures {
-    /// None yet.
-    pub fn new(path: &Path, control: &str, programs: &[(String, PathBuf)]) -> Figures {
+    /// Makes an empty report for these programs.
+    pub fn new(spec: &LinkSpec, control: &str, programs: &[(String, PathBuf)]) -> Figures {
         Figures {
-            link: path.to_string(),
+            link: spec.to_string(),
             control: control.to_owned(),
             programs: programs.iter().map(|(name, _)| (name.clone(), Vec::new())).collect(),
             pending: Vec::new(),
@@ -87,17 +88,17 @@ impl Figures {
         }
     }
 
-    /// Takes the points of a program in the present round.
+    /// Adds the points of a program to the current round.
     pub fn take(&mut self, program: &str, points: Vec<Point>) {
         self.pending.push((program.to_owned(), points));
     }
 
-    /// The present round does not count.
+    /// Discards the current round.
     pub fn forget(&mut self) {
         self.pending.clear();
     }
 
-    /// The present round counts, though it may have been disturbed.
+    /// Ends the current round and keeps its points. `tainted` says why they may be wrong.
     pub fn keep(&mut self, tainted: Option<String>) {
         self.tainted.extend(tainted);
         for (name, points) in self.pending.drain(..) {
@@ -107,7 +108,7 @@ impl Figures {
         }
     }
 
-    /// Prints a table for each program.
+    /// Prints a Markdown table for each program.
     pub fn print(&self) {
         for (program, rounds) in &self.programs {
             println!("\n{program}: {}, {}, {} rounds", self.link, self.control, rounds.len());
@@ -201,7 +202,7 @@ impl Figures {
     }
 }
 
-/// The points that a point is compared with.
+/// The indexes of the points that a point is compared with.
 struct Peers {
     bulk: Option<usize>,
     direct: Option<usize>,
@@ -238,7 +239,7 @@ impl Spread {
     }
 }
 
-/// Writes every round of every link.
+/// Writes all points of all rounds and links as JSON.
 pub fn write_json(file: &File, all: &[Figures]) -> Result<()> {
     let links: Vec<Value> = all.iter().map(Figures::json).collect();
     std::fs::write(file, serde_json::to_string_pretty(&json!({ "links": links }))?)?;

@@ -9,21 +9,21 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 
 use crate::bench::far::LINK;
-use crate::bench::far::line::{End, Line, at};
 use crate::bench::far::load::{self, Outcome};
+use crate::bench::far::wan::{End, Wan, at};
 use crate::bench::load::histogram;
 use crate::client::Login;
 use crate::destage::Destage;
 use crate::node::{How, Node};
 
-/// The range that is written.
+/// The number of the range that loads write to.
 pub const WRITTEN_RANGE: u64 = 3;
 const RANGES: u64 = 4;
 const LEAST_RANGE_BYTES: u64 = 128 << 20;
 const NAME: &str = "iqn.2026-11.forebay.bench:far";
 const DRAIN_LIMIT: Duration = Duration::from_secs(120);
 
-/// A node, and the folder of all.
+/// The node, and the folder of its and the gateways' files.
 pub struct Site {
     folder: tempfile::TempDir,
     near_program: PathBuf,
@@ -35,17 +35,18 @@ pub struct Site {
 }
 
 impl Site {
-    /// Starts the node, and fills its volume. A load reads or writes at most so many bytes of a range.
-    pub fn start(line: &Line, program: &Path, control: &str, most: u64) -> Result<Site> {
+    /// Starts the node and fills its volume. A load may read or write up to `most` bytes without reaching the end of its
+    /// range.
+    pub fn start(wan: &Wan, program: &Path, control: &str, most: u64) -> Result<Site> {
         let parent = program.parent().context("the program has a folder")?;
         let folder = tempfile::Builder::new().prefix("bench-far").tempdir_in(parent)?;
-        let near_program = script(folder.path(), line, End::Near, program)?;
-        let far_program = script(folder.path(), line, End::Far, program)?;
+        let near_program = script(folder.path(), wan, End::Near, program)?;
+        let far_program = script(folder.path(), wan, End::Far, program)?;
         let range_bytes = (most + most / 8).max(LEAST_RANGE_BYTES).next_power_of_two();
         let settings = format!(
             "listen = [\"{}:0\"]\n[iscsi]\ncongestion = \"{control}\"\n[[target]]\nname = \"{NAME}\"\n[[target.unit]]\n\
              stack = [{{ memory = {{ size = {} }} }}]\n",
-            line.address(End::Far),
+            wan.address(End::Far),
             RANGES * range_bytes
         );
         let node = Node::start_as(How::Preferred, &far_program, folder.path(), "node", &settings)?;
@@ -56,18 +57,18 @@ impl Site {
         Ok(Site { folder, near_program, node, direct, control, range_bytes, gateways })
     }
 
-    /// How a host reaches the volume without a gateway.
+    /// Returns the login of a host that uses the node directly.
     pub fn direct(&self) -> Login {
         self.direct.clone()
     }
 
-    /// Each load has a range of the volume for itself, in bytes, so that it is cold.
+    /// Returns the byte range with this number. Each load has a range of its own, so that no cache holds it.
     pub fn range(&self, number: u64) -> Range<u64> {
         let start = number * self.range_bytes;
         start..start + self.range_bytes
     }
 
-    /// The process id of the node.
+    /// Returns the process id of the node.
     pub fn node(&self) -> u32 {
         self.node.id()
     }
@@ -83,7 +84,7 @@ impl Site {
              {{ cache = {{ log = \"{name}.log\", log_size = {log_bytes}, dram = {} }} }},\n]\n",
             self.node.portal(),
             self.control,
-            // Less than a range.
+            // The memory of the gateway holds less than a range, so a load cannot fill it with its whole range.
             self.range_bytes / 4 * 3,
         );
         let folder = self.folder.path();
@@ -98,30 +99,30 @@ pub struct Gateway {
 }
 
 impl Gateway {
-    /// How a host at the near end reaches it.
+    /// Returns the login of a host that uses the gateway.
     pub fn login(&self) -> Login {
         self.node.login(NAME)
     }
 
-    /// The processes whose CPU time counts.
+    /// Returns the gateway and the node with their process ids, for the CPU time of a point.
     pub fn processes(&self, site: &Site) -> [(&'static str, u32); 2] {
         [("gateway", self.node.id()), ("node", site.node())]
     }
 
-    /// Stops destage, or lets it go on.
+    /// Pauses destage, or resumes it.
     pub fn hold(&self, is_held: bool) -> Result<()> {
         let command = if is_held { "pause" } else { "resume" };
         self.ask(&["gateway", command, NAME])
     }
 
-    /// Sends everything to the node; says how much that was, and how long it took.
+    /// Drains the log. Returns the dirty bytes before it and the time that the drain took.
     pub fn drain(&self) -> Result<Outcome> {
         let (before, begun) = (Destage::of(&self.node)?, Instant::now());
         self.ask(&["gateway", "drain", NAME])?;
         Ok(Outcome { bytes: before.dirty, time: begun.elapsed(), latency: histogram() })
     }
 
-    /// Drains and stops it, so that the next gateway may use the volume with a log of its own.
+    /// Drains the log and stops the gateway. That releases the claim, so the next gateway can start with a new log.
     pub fn stop(self) -> Result<()> {
         self.ask(&["gateway", "drain", NAME])?;
         self.node.stop()?;
@@ -136,9 +137,9 @@ impl Gateway {
     }
 }
 
-/// A script that runs a program at an end of the link, in a session of its own.
-fn script(folder: &Path, line: &Line, end: End, program: &Path) -> Result<PathBuf> {
-    let name = line.namespace(end);
+/// Writes a script that runs `program` in the network namespace of an end.
+fn script(folder: &Path, wan: &Wan, end: End, program: &Path) -> Result<PathBuf> {
+    let name = wan.namespace(end);
     let path = folder.join(format!("at-{name}"));
     let program = program.display();
     fs::write(&path, format!("#!/bin/sh\nexec ip netns exec {name} {program} \"$@\"\n"))?;

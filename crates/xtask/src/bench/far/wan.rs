@@ -14,54 +14,54 @@ use serde_json::Value;
 use crate::node;
 use crate::process::{self, Running};
 
-/// What a link is like, the same in both directions.
+/// The properties of a link. They hold in both directions.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Path {
+pub struct LinkSpec {
     megabits: f64,
-    /// Milliseconds one way.
+    /// The one-way delay in milliseconds.
     delay: f64,
-    /// The queue as a part of bandwidth × round trip.
+    /// The length of the queue as a fraction of bandwidth × round trip.
     queue: f64,
-    /// Percent.
+    /// The random packet loss in percent.
     loss: f64,
 }
 
-impl Path {
-    /// The links that are measured if none is named.
-    pub fn usual() -> Vec<Path> {
-        let path = |delay, queue| Path { megabits: 200.0, delay, queue, loss: 0.0 };
+impl LinkSpec {
+    /// Returns the links that are measured if the command line names none.
+    pub fn usual() -> Vec<LinkSpec> {
+        let spec = |delay, queue| LinkSpec { megabits: 200.0, delay, queue, loss: 0.0 };
         [4.0, 20.0, 40.0]
             .into_iter()
-            .flat_map(|delay| [0.25, 1.0].map(|queue| path(delay, queue)))
+            .flat_map(|delay| [0.25, 1.0].map(|queue| spec(delay, queue)))
             .collect()
     }
 
-    /// How long so many bytes are on the wire.
+    /// Returns how long the link takes to transmit `bytes`.
     pub fn time_for(&self, bytes: u64) -> Duration {
         Duration::from_secs_f64(bytes as f64 * 8.0 / 1e6 / self.megabits)
     }
 
-    /// The round trip on an empty link.
+    /// Returns the round trip time of the empty link.
     pub fn round_trip(&self) -> Duration {
         Duration::from_secs_f64(2.0 * self.delay / 1e3)
     }
 
-    /// How many bytes are on the wire in so long a time.
+    /// Returns how many bytes the link transmits in `time`.
     pub fn bytes_in(&self, time: Duration) -> u64 {
         (self.megabits * 1e6 / 8.0 * time.as_secs_f64()) as u64
     }
 
-    /// Bytes of the queue, at least ten packets.
+    /// Returns the length of the queue in bytes: at least ten packets.
     fn queue_bytes(&self) -> u64 {
         let held = self.megabits * 1e6 / 8.0 * 2.0 * self.delay / 1e3;
         (held * self.queue).max(15_000.0) as u64
     }
 }
 
-impl FromStr for Path {
+impl FromStr for LinkSpec {
     type Err = anyhow::Error;
 
-    fn from_str(text: &str) -> Result<Path> {
+    fn from_str(text: &str) -> Result<LinkSpec> {
         let numbers: Result<Vec<f64>, _> = text.split(',').map(str::parse).collect();
         let numbers = numbers.with_context(|| format!("'{text}'"))?;
         ensure!(
@@ -69,91 +69,91 @@ impl FromStr for Path {
             "'{text}' is out of range"
         );
         match numbers[..] {
-            [megabits, delay, queue] => Ok(Path { megabits, delay, queue, loss: 0.0 }),
-            [megabits, delay, queue, loss] => Ok(Path { megabits, delay, queue, loss }),
+            [megabits, delay, queue] => Ok(LinkSpec { megabits, delay, queue, loss: 0.0 }),
+            [megabits, delay, queue, loss] => Ok(LinkSpec { megabits, delay, queue, loss }),
             _ => Err(anyhow!("a link is MBIT,MS,QUEUE or MBIT,MS,QUEUE,LOSS, not '{text}'")),
         }
     }
 }
 
-impl std::fmt::Display for Path {
+impl std::fmt::Display for LinkSpec {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Path { megabits, delay, queue, loss } = self;
+        let LinkSpec { megabits, delay, queue, loss } = self;
         write!(f, "{megabits} Mbit/s, {delay} ms one way, queue {queue}")?;
         if *loss > 0.0 { write!(f, ", {loss} % loss") } else { Ok(()) }
     }
 }
 
-/// One end of the link.
+/// An end of the link.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum End {
-    /// Where hosts and gateways are.
+    /// The end with the hosts and the gateways.
     Near,
-    /// Where the node is.
+    /// The end with the node.
     Far,
 }
 
-/// What has passed so far.
+/// Counts of the emulator since the link was made.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Traffic {
-    /// Bytes of packets that came through, in both directions.
+    /// Bytes of delivered packets, both directions together.
     pub bytes: u64,
-    /// Packets that found the queue full.
+    /// Packets that were dropped because the queue was full, both directions together.
     pub dropped: u64,
 }
 
-/// The running link. It goes when this is dropped.
-pub struct Line {
+/// A running emulated link. Dropping it removes the link and its namespaces.
+pub struct Wan {
     running: Running,
     program: PathBuf,
     name: String,
     addresses: [String; 2],
 }
 
-impl Line {
-    /// Makes the link and its namespaces.
-    pub fn start(program: &std::path::Path, name: &str, path: &Path) -> Result<Line> {
+impl Wan {
+    /// Starts `forebay lab wan run`, which makes the link and a network namespace at each end.
+    pub fn start(program: &std::path::Path, name: &str, spec: &LinkSpec) -> Result<Wan> {
         let mut command = Command::new(program);
         command.args(["lab", "wan", "run", "--name", name]);
-        command.args(["--rate", &format!("{}Mbit", path.megabits)]);
-        command.args(["--delay", &format!("{}us", path.delay * 1e3)]);
-        command.args(["--queue", &format!("{}B", path.queue_bytes())]);
-        command.args(["--loss", &format!("{}%", path.loss)]);
+        command.args(["--rate", &format!("{}Mbit", spec.megabits)]);
+        command.args(["--delay", &format!("{}us", spec.delay * 1e3)]);
+        command.args(["--queue", &format!("{}B", spec.queue_bytes())]);
+        command.args(["--loss", &format!("{}%", spec.loss)]);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
         let mut running = Running::start(&mut command)?;
         let ready = node::line(&mut running, node::READY_LIMIT).context("forebay lab wan run")?;
         let words: Vec<&str> = ready.split_whitespace().collect();
         let ["ready", _, near, _, far] = words[..] else {
-            return Err(anyhow!("'{ready}' is no ready line"));
+            return Err(anyhow!("forebay lab wan run printed '{ready}' instead of its ready line"));
         };
         let addresses = [near.to_owned(), far.to_owned()];
-        let line = Line { running, program: program.to_owned(), name: name.to_owned(), addresses };
+        let wan = Wan { running, program: program.to_owned(), name: name.to_owned(), addresses };
         for end in [End::Near, End::Far] {
-            line.at(end, || {
-                // What one connection has learned of the path must not help the next one.
+            wan.at(end, || {
+                // Each connection has to measure the link itself: the kernel must not reuse the metrics of an earlier one.
                 fs::write("/proc/sys/net/ipv4/tcp_no_metrics_save", "1")
                     .context("tcp_no_metrics_save")
             })?;
         }
-        Ok(line)
+        Ok(wan)
     }
 
-    /// The address of an end.
+    /// Returns the IPv4 address of an end.
     pub fn address(&self, end: End) -> &str {
         &self.addresses[usize::from(end == End::Far)]
     }
 
-    /// The namespace of an end.
+    /// Returns the name of the network namespace of an end.
     pub fn namespace(&self, end: End) -> String {
         namespace(&self.name, end)
     }
 
-    /// Does something at an end, in a thread of its own.
+    /// Runs `work` in the network namespace of an end; see [`at`].
     fn at<T: Send>(&self, end: End, work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
         at(&self.name, end, work)
     }
 
-    /// What has passed from both ends.
+    /// Reads the emulator's counts.
     pub fn traffic(&self) -> Result<Traffic> {
         let status = self.status()?;
         let mut traffic = Traffic::default();
@@ -166,7 +166,7 @@ impl Line {
         Ok(traffic)
     }
 
-    /// Why what was measured so far does not count, if so.
+    /// Returns why the emulator calls its measurements tainted, for example because it woke up late; `None` if it does not.
     pub fn tainted(&self) -> Result<Option<String>> {
         let status = self.status()?;
         let reasons = status["report"]["tainted"].as_array().context("no tainted")?;
@@ -182,9 +182,9 @@ impl Line {
     }
 }
 
-impl Drop for Line {
+impl Drop for Wan {
     fn drop(&mut self) {
-        // It removes its namespaces.
+        // On SIGTERM the emulator removes its namespaces.
         let _ = self.running.signal(rustix::process::Signal::TERM);
         let _ = self.running.wait(Duration::from_secs(10));
     }
@@ -194,11 +194,13 @@ fn namespace(link: &str, end: End) -> String {
     format!("{link}-{}", if end == End::Near { "near" } else { "far" })
 }
 
-/// Does something at an end of a link, in a thread of its own: the sockets that it makes belong there.
+/// Runs `work` in the network namespace of an end. `work` gets a thread of its own, so that the namespace of the caller
+/// does not change. Sockets that `work` opens stay in that namespace.
 pub fn at<T: Send>(link: &str, end: End, work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
     let enter = || {
         let path = format!("/run/netns/{}", namespace(link, end));
-        let handle = fs::File::open(&path).context(path)?;
+        let handle = fs::File::open(&path)
+            .with_context(|| format!("cannot open the network namespace {path}"))?;
         move_into_link_name_space(handle.as_fd(), Some(LinkNameSpaceType::Network))?;
         work()
     };
