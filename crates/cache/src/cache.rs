@@ -753,8 +753,8 @@ const SAMPLED_WAITING: u64 = 4;
 /// How long a stop waits for the log disk and for calls to the lower volume that are under way. With
 /// [`NOTE_TIME`] and [`RELEASE_TIME`] this is less than the five seconds that a stop may take.
 const STOP_TIME: Duration = Duration::from_secs(2);
-/// How long a stop waits until the log has noted the clean end. A partner that stops at the same time is given up
-/// after `dead_after`, which may be two seconds; only then the half of the log that is left takes the note.
+/// How long a stop waits for the write of the clean end to the log. In a pair whose partner stops at the same time, that
+/// write waits until the gateway has declared the partner dead (`dead_after`, 1 s or more); 2.4 s cover 2 s.
 const NOTE_TIME: Duration = Duration::from_millis(2400);
 /// What it waits for the lower volume to take the claim back.
 const RELEASE_TIME: Duration = Duration::from_millis(500);

@@ -275,8 +275,9 @@ async fn round(shared: &Arc<Shared>, pace: &mut Pace) -> Result<(), Failed> {
     Ok(())
 }
 
-/// Asks what an epoch of the lower volume holds, in writes of up to a slot: 0 if it has none. New epochs keep to that;
-/// without, to a part of the log, so that its tail moves often enough, and that the link is seldom empty.
+/// Sets the limit of new epochs, and returns how many writes of up to a slot one epoch of the lower volume holds: 0 if it
+/// has no epochs. Then the limit is a share of the log, so that the tail of the log moves often and the link is seldom
+/// idle.
 fn learn_limit(shared: &Shared) -> u64 {
     let slots = shared.lower.geometry().epoch_blocks / shared.blocks_per_slot();
     shared.lower_epoch.store(slots, Ordering::Relaxed);
@@ -289,8 +290,9 @@ fn learn_limit(shared: &Shared) -> u64 {
     slots
 }
 
-/// What sealed epochs may weigh that go down in one round: if they were sealed when less was known of the link, they
-/// are short, and between two rounds the link is empty. An epoch of a lower volume that has such is never exceeded.
+/// Returns the most that joined epochs may weigh in one round. Epochs that were sealed before the link was measured are
+/// short, and the link is idle between two rounds. Returns 0, so that none are joined, if the lower volume has epochs of
+/// its own: joined epochs could exceed one of those.
 fn most_in_round(shared: &Shared, state: &State) -> u64 {
     if shared.lower_epoch.load(Ordering::Relaxed) > 0 {
         return 0;
@@ -553,7 +555,8 @@ fn may_be_in_flight(shared: &Shared) -> u64 {
     ((most.min(window) as f64 * pressure) as u64).max(1)
 }
 
-/// The most bytes of data in a run: fewer while a host waits for short reads, which wait behind the runs.
+/// Returns the most bytes of data in a run. Runs are shorter while hosts send random reads, since such a read has to wait
+/// until the link has transmitted the runs before it.
 fn longest_run(shared: &Shared) -> u64 {
     let longest = shared.far_writes.lock().longest_request(Instant::now());
     longest.min(u64::from(shared.settings.destage_run_bytes))

@@ -52,7 +52,7 @@ pub(crate) struct Epochs {
 struct Sealed {
     /// Its last segment.
     end: u64,
-    /// What it weighs, at most.
+    /// An upper bound of its weight.
     weight: u64,
     /// Places in it of slots that have a newer place behind it.
     older: Vec<Item>,
@@ -157,7 +157,7 @@ impl Epochs {
         }
     }
 
-    /// Joins the oldest epoch with those behind it that are sealed, as long as all of them together weigh at most so much.
+    /// Joins the oldest epoch with the sealed epochs that follow it, up to a joint weight of `most`.
     pub fn join_up_to(&mut self, table: &SlotTable, most: u64) {
         while let (Some(first), Some(next)) = (self.sealed.front(), self.sealed.get(1))
             && first.weight.saturating_add(next.weight) <= most
@@ -246,14 +246,14 @@ impl Epochs {
     }
 }
 
-/// What an epoch may weigh that comes from a log of so many blocks, for a lower volume whose own epochs hold so many
-/// slots, 0 if it has none, over a link that holds so many slots.
+/// Returns the most that an epoch may weigh. `log_blocks` is the size of the log, `lower_slots` the size of an epoch of the
+/// lower volume (0 if it has none), and `link_slots` what the link holds in one round trip.
 pub(crate) fn limit(log_blocks: u32, lower_slots: u64, link_slots: u64) -> u64 {
     let usual = u64::from(log_blocks / EPOCHS_IN_LOG).clamp(1, LARGEST);
     if lower_slots > 0 {
         return lower_slots.min(usual);
     }
-    // Between two epochs the link is empty for two round trips.
+    // Destage sends nothing for two round trips between two epochs.
     let wanted = link_slots.saturating_mul(TRIPS_IN_EPOCH);
     wanted.clamp(usual, u64::from(log_blocks / LEAST_EPOCHS_IN_LOG).max(usual)).min(LARGEST)
 }
@@ -262,12 +262,13 @@ fn weight(place: &Place) -> u64 {
     runs(place.mask).count() as u64
 }
 
-/// Epochs in a full log, as a rule: few enough to join what is overwritten, enough that it soon has room again.
+/// The usual number of epochs in a full log. With fewer, hosts that meet a full log wait longer; with more, fewer
+/// overwritten blocks are left out.
 const EPOCHS_IN_LOG: u32 = 8;
-/// The least number of epochs in a full log, over a link that holds much.
+/// The least number of epochs in a full log. It applies to links with a large bandwidth × delay product.
 const LEAST_EPOCHS_IN_LOG: u32 = 4;
-/// An epoch is on the link for so many round trips if the log is large enough: two in which nothing is sent are a
-/// twentieth of that.
+/// The length of an epoch in round trips of the full link, if the log is large enough. The two idle round trips between
+/// two epochs are then a twentieth of the time.
 const TRIPS_IN_EPOCH: u64 = 40;
 /// Slots in the largest epoch, 256 MiB: 20 s at 100 Mbit/s, below what hosts wait that meet BUSY.
 const LARGEST: u64 = 1 << 16;

@@ -1,8 +1,8 @@
-//! The reads that are under way to the far side, and those that wait until the link has room for them.
+//! Admission of reads to the link to the far side.
 //!
-//! A random read is sent at once. The reads of a sequential stream, and what is read ahead of it, wait while as
-//! much is under way as the link holds: more of them would only lengthen the queue of the link, in which the random
-//! reads of other hosts wait too. What a host waits for is sent before what is read ahead.
+//! A random read is sent at once. Sequential reads and read-ahead wait while the window is full: more of them would
+//! only lengthen the queue of the link, and random reads of other hosts would wait in that queue, too. Sequential reads
+//! of hosts go before read-ahead.
 
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
@@ -14,14 +14,14 @@ use tokio::{
 
 use crate::window::{Estimate, Ticket, Window};
 
-/// What a read of the far side is for.
+/// The purpose of a read of the far side.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Purpose {
-    /// A host waits for it. It continues no stream.
+    /// A read of a host that does not continue a stream.
     Random,
-    /// A host waits for it, as a part of a sequential stream.
+    /// A read of a host that continues a sequential stream.
     Stream,
-    /// No host has asked for it yet.
+    /// Read-ahead: no host has asked for the data yet.
     Ahead,
 }
 
@@ -31,13 +31,13 @@ impl Purpose {
     }
 }
 
-/// The reads of one far volume.
+/// The reads of one far volume, in flight and waiting.
 pub(crate) struct Flow(Mutex<Reads>);
 
 struct Reads {
     window: Window,
-    /// Reads of streams and ahead of them that are under way. One of these is always sent, so that random reads
-    /// cannot hold up a stream for ever.
+    /// The number of sequential reads and read-ahead in flight. If it is 0, one is admitted although random reads fill the
+    /// window, so that random reads cannot starve a stream.
     paced: usize,
     stream: VecDeque<Waiting>,
     ahead: VecDeque<Waiting>,
@@ -51,16 +51,16 @@ struct Waiting {
     turn: Arc<Notify>,
 }
 
-/// Bytes that wait for room in the window.
+/// Bytes of the reads that wait for room in the window.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Backlog {
-    /// Of reads that a host waits for.
+    /// Sequential reads of hosts.
     pub stream: u64,
-    /// Of what is to be read ahead.
+    /// Read-ahead.
     pub ahead: u64,
 }
 
-/// A read that is under way. It counts as failed if it is dropped before [`Passage::answered`].
+/// A read in flight. Dropping it before [`Passage::answered`] counts the read as failed.
 #[must_use]
 pub(crate) struct Passage<'a> {
     flow: &'a Flow,
@@ -68,7 +68,7 @@ pub(crate) struct Passage<'a> {
     is_paced: bool,
 }
 
-/// The place of a read that waits. Dropping it leaves the queue.
+/// The place of a waiting read in its queue. Dropping it removes the read from the queue.
 struct Place<'a> {
     flow: &'a Flow,
     number: u64,
@@ -87,14 +87,14 @@ impl Flow {
         }))
     }
 
-    /// Waits until a read of so many bytes may be sent.
+    /// Waits until a read of `bytes` for the fetch with the number `fetch` may be sent.
     pub async fn admit(&self, purpose: Purpose, fetch: u32, bytes: u64) -> Passage<'_> {
         let mut place = match self.begin(purpose, fetch, bytes) {
             Ok(passage) => return passage,
             Err(place) => place,
         };
         loop {
-            // Reads that are late make room without an answer.
+            // A late read stops counting without an answer, so look at the window from time to time.
             let _ = timeout(LOOK, place.turn.notified()).await;
             if let Some(passage) = self.send_if_first(place.number) {
                 place.is_over = true;
@@ -103,7 +103,7 @@ impl Flow {
         }
     }
 
-    /// Moves what this fetch reads ahead to what hosts wait for, since one of them waits for it now.
+    /// Moves a waiting read-ahead to the end of the hosts' queue. A host has asked for its data.
     pub fn hasten(&self, fetch: u32) {
         let mut reads = self.0.lock();
         let Some(at) = reads.ahead.iter().position(|waiting| waiting.fetch == fetch) else {
@@ -114,7 +114,7 @@ impl Flow {
         }
     }
 
-    /// How many bytes one read of a stream, or ahead of it, should have at most.
+    /// Returns the most bytes that one sequential read or read-ahead should have.
     pub fn longest_request(&self) -> u64 {
         self.0.lock().window.longest_request(Instant::now())
     }
@@ -189,7 +189,7 @@ impl Reads {
 }
 
 impl Passage<'_> {
-    /// Notes that the read has been answered. Its trip says something about the link.
+    /// Records the answer. The window learns from the trip of the read.
     pub fn answered(mut self) {
         self.end(true);
     }
@@ -221,12 +221,12 @@ impl Drop for Place<'_> {
         let mut reads = self.flow.0.lock();
         reads.stream.retain(|waiting| waiting.number != self.number);
         reads.ahead.retain(|waiting| waiting.number != self.number);
-        // It may have been woken in vain.
+        // This read may have been woken already. Wake the next one instead.
         reads.wake_first();
     }
 }
 
-/// How often a read that waits looks for room that comes without an answer.
+/// How often a waiting read looks whether late reads have left room in the window.
 const LOOK: Duration = Duration::from_millis(100);
 
 #[cfg(test)]
@@ -239,7 +239,7 @@ mod tests {
 
     const PIECE: u64 = 64 << 10;
 
-    /// A flow whose window is full of what was read ahead.
+    /// Fills the window with read-ahead.
     fn full(flow: &Flow) -> Vec<Passage<'_>> {
         let mut passages = Vec::new();
         while let Ok(passage) = flow.begin(Purpose::Ahead, 0, PIECE) {

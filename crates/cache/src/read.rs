@@ -372,7 +372,7 @@ impl Shared {
         Ok(Some((data, farthest)))
     }
 
-    /// Gives the fetches that this read waits for and did not begin the place of what a host waits for.
+    /// Moves read-ahead that this read of a host waits for to the hosts' queue.
     fn hasten_joined(&self, plan: &Plan) {
         let mut last = None;
         for piece in &plan.pieces {
@@ -576,7 +576,7 @@ impl Shared {
         result
     }
 
-    /// Reads an extent of so many bytes from the lower volume when the link has room for it.
+    /// Waits for admission to the link, then reads `extent`, which has `bytes` bytes, from the lower volume.
     async fn read_when_admitted(
         &self,
         fetch: u32,
@@ -651,8 +651,8 @@ impl Shared {
         }
     }
 
-    /// Begins to read ahead if the read of these sectors continues a sequential stream. Returns what the read itself
-    /// is for.
+    /// Starts read-ahead if the read of these sectors continues a sequential stream. Returns the purpose of the read
+    /// itself.
     pub fn read_ahead(self: &Arc<Self>, sector: u64, sectors: u64, waits: bool) -> Purpose {
         let pages = self.settings.dram_bytes / SLOT_BYTES as u64 / AHEAD_SHARE;
         let most = (u64::from(self.settings.read_ahead_bytes) / SLOT_BYTES as u64).min(pages);
@@ -683,7 +683,7 @@ impl Shared {
         purpose
     }
 
-    /// The most slots in one fetch of a stream, or ahead of it.
+    /// Returns the most slots of one fetch of a sequential reader.
     fn longest_of_stream(&self) -> usize {
         let slots = self.far_reads.longest_request() / SLOT_BYTES as u64;
         (slots as usize).clamp(1, MOST_FETCHED)
@@ -802,7 +802,7 @@ const MOST_FETCHED: usize = 64;
 const MOST_LOGGED: u32 = 256;
 /// Pages that were read ahead and not used yet are at most one in so many.
 const AHEAD_SHARE: u64 = 8;
-/// Most fetches under way before none is begun for reading ahead: their bookkeeping takes less than 1 MiB.
+/// The cache starts no read-ahead while so many fetches are in flight or wait. Their bookkeeping takes less than 1 MiB.
 const MOST_FETCHES: usize = 1024;
 /// Slots copied between two looks at the table: some ten microseconds.
 const COPIED_AT_ONCE: u64 = 32;

@@ -113,8 +113,8 @@ pub struct Settings {
     /// QEMU gives up after eight BUSY answers, some of them within seconds, but waits for a pending command
     /// without limit (docs/results/busy.md).
     pub busy_after_ms: u64,
-    /// Most that is read ahead of a sequential reader, in bytes: at most 512 MiB; 0 switches it off. Default 32 MiB.
-    /// As much is read ahead as the reader reads in the time of two fetches.
+    /// The most bytes that the cache reads ahead of a sequential reader: 0 to 512 MiB, default 32 MiB; 0 turns read-ahead
+    /// off. The cache reads ahead as much as the reader consumes in the time of two fetches.
     pub read_ahead_bytes: u32,
     /// Longest discard that goes through the log with [`Order::Relaxed`], in bytes; longer ones go
     /// to the lower volume at once. Default 4 MiB.

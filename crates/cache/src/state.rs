@@ -107,7 +107,7 @@ pub(crate) struct Shared {
     pub lower_epoch: AtomicU64,
     /// What destage may have under way. Nothing else is locked, nor waited for, under its lock.
     pub far_writes: Mutex<Window>,
-    /// The reads of the lower volume that are under way or wait.
+    /// Admits reads of the lower volume to the link.
     pub far_reads: Flow,
     /// Fetches under way that a host waits for.
     pub host_fetches: AtomicUsize,

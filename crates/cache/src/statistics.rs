@@ -130,17 +130,17 @@ pub struct Statistics {
     pub far_write_window: u64,
     /// Bytes that destage has under way.
     pub far_write_under_way: u64,
-    /// The most bytes per second that the lower volume has sent lately.
+    /// The highest recent rate of data from the lower volume, in bytes per second.
     pub far_read_rate: u64,
-    /// The shortest time in which a read of the lower volume is answered, in microseconds.
+    /// The shortest response time of a read of the lower volume, in microseconds.
     pub far_read_trip_us: u64,
-    /// Bytes that sequential reads may have under way so that the link is full and its queue is short.
+    /// The window of sequential reads: the bytes that may be in flight, so that the link is full and its queue short.
     pub far_read_window: u64,
-    /// Bytes of all reads that are under way.
+    /// Bytes of all reads in flight.
     pub far_read_under_way: u64,
-    /// Bytes of sequential reads of hosts that wait for room in the window.
+    /// Bytes of the hosts' sequential reads that wait for room in the window.
     pub far_read_waiting: u64,
-    /// Bytes to be read ahead that wait for room in the window.
+    /// Bytes of read-ahead that wait for room in the window.
     pub far_ahead_waiting: u64,
     /// How long destage has been paused, in milliseconds, if it is.
     pub paused_ms: Option<u64>,

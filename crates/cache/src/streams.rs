@@ -56,18 +56,18 @@ struct Trust {
     wasted: u64,
 }
 
-/// What a read means for the streams.
+/// The result of [`Streams::note`].
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct Noted {
-    /// It continues a stream.
+    /// The read continues a stream.
     pub continues: bool,
-    /// The slots to read ahead.
+    /// The slots that the cache should read ahead now.
     pub ahead: Option<Range<u64>>,
 }
 
 impl Streams {
-    /// Notes a read of the sectors `sectors`. `waits` says whether the reader has to wait for it. `most` is the longest window,
-    /// in slots, 0 if nothing is to be read ahead now. `ahead` tells how much of what was read ahead was used.
+    /// Records a read of `sectors`. `waits` is true if the data is not in memory. `most` is the longest read-ahead window in
+    /// slots; 0 suppresses read-ahead. `ahead` returns how much of earlier read-ahead was used.
     pub fn note(
         &mut self,
         sectors: Range<u64>,
@@ -83,7 +83,7 @@ impl Streams {
         Noted { continues: true, ahead: self.read_on(at, sectors, waits, most, ahead) }
     }
 
-    /// Notes a read that continues the stream at `at`. Returns the slots to read ahead.
+    /// Records a read that continues the stream at `at`. Returns the slots to read ahead.
     fn read_on(
         &mut self,
         at: usize,

@@ -1,12 +1,12 @@
-//! How many bytes may be under way to the far side: what its link holds, found from the answers.
+//! The congestion window of one direction of one far volume: how many bytes may be in flight.
 //!
-//! A link is full when rate × round trip bytes are under way. More of them only wait in a queue, where the
-//! requests of hosts wait behind them; with fewer the link stands idle. Neither the rate nor the trip is known in
-//! advance, and both change. The window is two requests larger than the product of both as measured, and a quarter
-//! larger in one round of eight, which shows when the link has become faster. While somebody waits for short
-//! requests, which wait behind the longer ones, the window is one request larger than the product, and no request
-//! exceeds it in part. Rate and trip are taken from requests and their answers, not from the kernel, since a far disk
-//! that is slow also needs requests under way.
+//! A link is full when rate × round trip time bytes are in flight. With more, requests wait in the queue of the link,
+//! and so do the requests of other hosts; with fewer, the link is idle at times. Neither the rate nor the round trip
+//! time is known in advance, and both change, so the window measures them. It is two requests larger than their
+//! product. In one of eight rounds it is a quarter larger, to notice that the link has become faster. While hosts send
+//! short requests, which have to wait behind longer ones, the window is one request larger than the product, and a
+//! request must fit in completely. Rate and round trip time are measured from requests and their answers, not taken
+//! from the kernel, because a slow far disk also needs requests in flight.
 
 use std::{collections::VecDeque, time::Duration};
 
@@ -33,9 +33,9 @@ pub(crate) struct Window {
     late_bytes: u64,
     /// The size of the largest request lately.
     request_bytes: u64,
-    /// When somebody last waited for a short request that shares the link.
+    /// The time of the last short request of a host.
     short: Option<Instant>,
-    /// Until then such requests are expected.
+    /// Until this time, the window expects more short requests and keeps the queue of the link short.
     considerate_until: Option<Instant>,
 }
 
@@ -45,9 +45,9 @@ enum Mode {
     Grow { best: f64, flat: u32, trial: Option<Trial> },
     /// The window follows the measured rate and trip, for so many rounds now.
     Follow { rounds: u32 },
-    /// One request at a time is sent, so that its trip is that of an empty link. The shortest of some trips counts,
-    /// since an answer may be late for other reasons. Requests that do not wait for the window may be under way all
-    /// the time: what is sent two trips after the beginning finds no more in the link than those.
+    /// One request at a time is sent, so that its trip is that of an empty link. The shortest of several trips counts,
+    /// since an answer may be late for other reasons. Random reads do not wait for the window and may be in flight all
+    /// the time. A request that is sent two trips after the drain began meets only those, so its trip counts, too.
     Drain { reason: Reason, since: Instant, trips: u32, shortest: Duration },
 }
 
@@ -117,12 +117,12 @@ pub(crate) struct Estimate {
     pub under_way: u64,
 }
 
-/// The longest request that is made by reading ahead.
+/// The upper bound of [`Window::longest_request`] in bytes.
 const LONGEST_REQUEST: u64 = 256 << 10;
-/// How long the window is considerate after a short request.
+/// How long the window stays considerate after the last short request.
 const CONSIDERATE: Duration = Duration::from_secs(1);
 impl Estimate {
-    /// Bytes that the empty link holds: rate × round trip.
+    /// Returns rate × round trip time: the bytes that the link holds when its queue is empty.
     pub fn held(&self) -> u64 {
         (self.rate as f64 * self.trip.as_secs_f64()) as u64
     }
@@ -140,7 +140,7 @@ const PROBE: f64 = 1.25;
 const YIELD: f64 = 0.9;
 /// One round in so many looks for a higher rate.
 const PROBED: u32 = 8;
-/// A window that grows is at most so many times what the rate of its last round fills.
+/// A growing window is at most this multiple of rate × trip of its last round.
 const GROWTH: f64 = 1.75;
 /// A rate that is higher by less than this does not make a window double again.
 const HIGHER: f64 = 1.25;
@@ -195,9 +195,9 @@ impl Window {
         }
     }
 
-    /// Notes that somebody waits for a short request that shares the link. For a second after the second one, the window
-    /// keeps the queue of the link as short as it can, though the link may then be empty for moments. A single one may
-    /// be the first of a stream.
+    /// Records a short request of a host. If another one came within the last second, the window becomes considerate for a
+    /// second: it keeps the queue of the link short, although the link may then be idle for moments. A single short
+    /// request has no effect, since it may be the first read of a stream.
     pub fn note_short(&mut self, now: Instant) {
         let before = self.short.replace(now);
         if before.is_some_and(|before| now < before + CONSIDERATE) {
@@ -209,8 +209,8 @@ impl Window {
         self.considerate_until.is_some_and(|until| now < until)
     }
 
-    /// How long a request should be at most. Of what may be under way it is a small part, so that a short request
-    /// waits behind little.
+    /// Returns the most bytes that one request should have: a small part of the window, so that a short request does not
+    /// have to wait long behind it.
     pub fn longest_request(&self, now: Instant) -> u64 {
         let (parts, least) = if self.is_considerate(now) { (16, 16 << 10) } else { (8, 64 << 10) };
         (self.bytes / parts).clamp(least, LONGEST_REQUEST)
@@ -219,7 +219,7 @@ impl Window {
     /// Returns true if another request may be sent. Late requests do not count; the caller bounds those.
     pub fn has_room(&mut self, now: Instant) -> bool {
         self.set_late_aside(now);
-        // The window is not exceeded by a part of a request while somebody waits for short ones.
+        // A considerate window admits a request only if the whole request fits.
         let spare = if self.is_considerate(now) { self.request_bytes } else { 1 };
         let has_room = self.timely_bytes == 0 || self.timely_bytes + spare <= self.bytes;
         self.round.was_full |= !has_room;
@@ -282,7 +282,7 @@ impl Window {
         }
     }
 
-    /// Returns true while as little as possible is to be under way, so that the trip on an empty link shows.
+    /// Returns true while the window measures the trip of an empty link and admits one request at a time.
     pub fn is_draining(&self) -> bool {
         matches!(self.mode, Mode::Drain { .. })
     }
@@ -320,7 +320,7 @@ impl Window {
         let rate = round.bytes as f64 / (now - round.since).as_secs_f64();
         let least = self.least_trip.unwrap_or_default();
         let is_slow = round.was_full && rate < SLOW * self.rate.highest();
-        // Requests that did not fill the link do not show what it can carry, unless it is more than was known.
+        // A round that did not fill the window may raise the measured rate, but must not lower it.
         if round.was_full || rate > self.rate.highest() {
             self.rate.note(rate, SPAN.max(least * SPAN_TRIPS), now);
         }
@@ -332,7 +332,7 @@ impl Window {
                 } else if round.was_full {
                     *flat += 1;
                 }
-                // As long as the rate rises, a long trip is that of a connection that begins slowly.
+                // While the rate still rises, long trips come from TCP's slow start, not from a queue.
                 let queued = if trial.is_some() { QUEUED_IN_TRIAL } else { QUEUED };
                 let is_queued = round.was_full && trip > least.mul_f64(queued);
                 if *flat >= 3 || (is_queued && (trial.is_some() || !is_higher)) {

@@ -165,7 +165,8 @@ impl Decoder {
         }
     }
 
-    /// Bytes that have not come yet of a data segment of 16 KiB or more, whose header has come.
+    /// Returns how many bytes of the current data segment have not arrived. Returns 0 between two PDUs, and for data
+    /// segments shorter than 16 KiB.
     #[must_use]
     pub fn missing(&self) -> usize {
         let missing = |large: &Large| large.body_length.saturating_sub(large.body.len());

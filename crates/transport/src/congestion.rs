@@ -102,7 +102,7 @@ impl SessionCongestion {
     pub fn take_in(&self, stream: &Stream) -> Option<String> {
         let socket = SockRef::from(stream.tcp());
         let failed = self.select(stream).err();
-        // A socket that fails here fails where it is read or written, too.
+        // If the socket is broken, its next read or write reports that.
         let _ = spread(stream.tcp());
         // Before Linux 2.6.13 there was no such option.
         let name = socket.tcp_congestion().unwrap_or_default();
@@ -146,8 +146,9 @@ impl SessionCongestion {
     }
 }
 
-/// Has the kernel spread what a distant connection sends over the round trip, as its congestion window allows, instead
-/// of sending a whole response at once: a burst overflows the queue of the link though the link is not full.
+/// Turns on the kernel's pacing for a connection with a long round trip time. The kernel then spreads a congestion window
+/// over the round trip. Without pacing it sends a whole response at once, and that burst overflows the queue of a link
+/// that is not full.
 fn spread(socket: &TcpStream) -> io::Result<()> {
     if options::round_trip(socket)? < DISTANT {
         return Ok(());
@@ -155,9 +156,9 @@ fn spread(socket: &TcpStream) -> io::Result<()> {
     options::set(socket, libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE, FASTEST)
 }
 
-/// From this round trip on there is a link whose queue may be shorter than a response.
+/// The least round trip time of a connection that is paced. Connections within one site have less.
 const DISTANT: Duration = Duration::from_millis(1);
-/// Bytes per second: more than any link. Setting a limit is what makes the kernel spread.
+/// A pacing rate in bytes per second that no link reaches. Setting any rate turns pacing on.
 const FASTEST: libc::c_uint = libc::c_uint::MAX - 1;
 
 #[cfg(test)]

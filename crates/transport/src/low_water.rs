@@ -1,8 +1,8 @@
-//! How many bytes have to arrive before the reader of a socket is woken (SO_RCVLOWAT).
+//! The receive low-water mark of a socket (SO_RCVLOWAT): how many bytes have to arrive before the kernel wakes the reader.
 //!
-//! A link delivers a data segment of 64 KiB in 45 packets. Waking the reader for each of them costs several times as
-//! much processor time as the data itself. So if a long data segment arrives in small pieces, the reader sleeps until
-//! a large part of it is there. What is shorter is announced at once, as ever.
+//! A link delivers a data segment of 64 KiB in 45 packets. Waking the reader for each packet costs several times as much
+//! processor time as handling the data. If a long data segment arrives in small pieces, the mark is raised, and the
+//! reader sleeps until a large part of the segment is there. For all other input the mark is one byte.
 
 use std::io;
 
@@ -10,12 +10,12 @@ use tokio::net::TcpStream;
 
 use crate::options;
 
-/// The setting of one socket, and what it follows from.
+/// The low-water mark of one socket.
 #[derive(Debug)]
 pub(crate) struct LowWater {
-    /// As the kernel has it.
+    /// The mark that is set in the kernel.
     bytes: usize,
-    /// What the last read brought that emptied the socket while each packet woke the reader.
+    /// The number of bytes in the last read that emptied the socket while the mark was one byte.
     piece: usize,
 }
 
@@ -26,18 +26,18 @@ impl Default for LowWater {
 }
 
 impl LowWater {
-    /// Notes that a read has emptied the socket.
+    /// Records a read of `count` bytes that emptied the socket.
     pub fn note_all(&mut self, count: usize) {
         if self.bytes == 1 {
             self.piece = count;
         }
     }
 
-    /// Wakes the reader when a good part of so many missing bytes of a data segment has come; at once if none is
-    /// missing.
+    /// Sets the mark before the reader sleeps. `missing` is the number of bytes that the current long data segment still
+    /// lacks; with 0, any byte wakes the reader.
     ///
     /// # Errors
-    /// What the socket says.
+    /// The error of setsockopt().
     pub fn wait_for(&mut self, socket: &TcpStream, missing: usize) -> io::Result<()> {
         let wanted = self.wanted(missing);
         if wanted != self.bytes {
@@ -53,11 +53,11 @@ impl LowWater {
     }
 }
 
-/// Larger pieces wake the reader seldom enough: some packets that the network card or the kernel has joined.
+/// The mark stays at one byte if reads bring more than this: the network card or the kernel has joined packets.
 const SMALL_PIECE: usize = 8 << 10;
-/// For fewer missing bytes than some packets the system call costs more than it saves.
+/// The mark stays at one byte if fewer bytes than this are missing: setsockopt() would cost more than it saves.
 const WORTH: usize = 8 << 10;
-/// A slow link needs 5 s for this at 50 kbit/s: by then a peer is asked whether it is alive.
+/// The highest mark. A link of 50 kbit/s fills it in 5 s, the time after which an idle peer is pinged.
 const MOST: usize = 32 << 10;
 
 #[cfg(test)]
@@ -103,7 +103,7 @@ mod tests {
         bytes
     }
 
-    /// Receives so many PDUs; says how often there was something to read.
+    /// Receives `pdus` PDUs. Returns the number of reads that brought data.
     async fn receive(stream: &mut Stream, decoder: &mut Decoder, pdus: usize) -> usize {
         let (mut reads, mut whole) = (0, 0);
         let received = poll_fn(|context| {
@@ -123,7 +123,7 @@ mod tests {
         reads
     }
 
-    /// Sends bytes packet by packet: the next one when the reader has had the time to read the one before.
+    /// Sends `bytes` packet by packet, and lets the reader run after each packet.
     async fn send(stream: &mut TcpStream, bytes: &[u8]) {
         for packet in bytes.chunks(PACKET) {
             stream.write_all(packet).await.expect("it takes them");
@@ -146,7 +146,7 @@ mod tests {
             let (reads, ()) =
                 tokio::join!(receive(&mut near, &mut decoder, 1), send(&mut far, &long));
             assert!(reads < packets / 4, "{reads} reads of {packets} packets");
-            // What is short is announced at once, also right behind a long one, and so is the last piece.
+            // Short PDUs behind a long one wake the reader at once, and so does the last piece of a PDU.
             let short = pdus(&[0, 512, 9000, 20_000, 0]);
             tokio::join!(receive(&mut near, &mut decoder, 5), send(&mut far, &short));
         }

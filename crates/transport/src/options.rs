@@ -82,12 +82,12 @@ impl SocketOptions {
     }
 }
 
-/// The smoothed round trip of a connection, as the kernel measures it (TCP_INFO).
+/// Returns the kernel's smoothed round trip time of a connection (TCP_INFO).
 pub(crate) fn round_trip(socket: &TcpStream) -> io::Result<Duration> {
-    // SAFETY: all zeros is a valid value of a struct of numbers.
+    // SAFETY: the struct has only integers, for which zero bytes are valid.
     let mut info: libc::tcp_info = unsafe { mem::zeroed() };
     let mut length = size_of_val(&info) as libc::socklen_t;
-    // SAFETY: the kernel writes `length` bytes of `info` at most, and any bytes are a valid value of it.
+    // SAFETY: the kernel writes at most `length` bytes to `info`, and the struct has only integers.
     let result = unsafe {
         libc::getsockopt(
             socket.as_raw_fd(),
@@ -103,7 +103,7 @@ pub(crate) fn round_trip(socket: &TcpStream) -> io::Result<Duration> {
     Ok(Duration::from_micros(info.tcpi_rtt.into()))
 }
 
-/// Sets an option whose value is a number.
+/// Sets an integer socket option.
 pub(crate) fn set(
     socket: &TcpStream,
     level: libc::c_int,

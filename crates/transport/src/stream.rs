@@ -76,10 +76,10 @@ impl Stream {
         self.counted().acknowledged()
     }
 
-    /// Bytes that have arrived here, counted in the same way.
+    /// Returns the number of bytes that have arrived from the peer, including those that still wait in the kernel.
     ///
     /// # Errors
-    /// What the socket says.
+    /// The error of the ioctl that asks the kernel.
     pub fn arrived(&self) -> io::Result<u64> {
         self.counted().arrived()
     }

@@ -47,12 +47,12 @@ impl Tcp {
         self.written
     }
 
-    /// Bytes that have arrived, those included that the kernel still holds.
+    /// Returns the number of bytes that have arrived, including those that still wait in the kernel.
     pub(crate) fn arrived(&self) -> io::Result<u64> {
         Ok(self.read + system::ioctl_fionread(&self.stream)?)
     }
 
-    /// Reads into the buffer of a decoder. If nothing is there, the reader is woken when enough has come.
+    /// Reads into the buffer of a decoder. If no data is there, sets the low-water mark for the next wake-up.
     pub(crate) fn read_pdus<'a>(
         &mut self,
         decoder: &'a mut Decoder,
@@ -69,7 +69,7 @@ impl Tcp {
                 Poll::Ready(Ok(count))
             }
             Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
-            // If this failed, the reader might never be woken again.
+            // Report the error: with a mark that is too high the reader might never be woken again.
             Poll::Pending => match self.low_water.wait_for(&self.stream, missing) {
                 Ok(()) => Poll::Pending,
                 Err(error) => Poll::Ready(Err(error)),

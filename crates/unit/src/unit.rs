@@ -7,7 +7,7 @@ use volume::{Data, Reply};
 
 use crate::Rod;
 
-/// A command on its way: its completion, or a future of it.
+/// The reply to a command: its completion, or a future of the completion.
 pub type Answer<'a> = Reply<'a, Completion>;
 
 /// A logical unit: one command in, one completion out.

@@ -1,4 +1,4 @@
-//! What a command costs the allocator.
+//! The number of memory allocations per command.
 
 use std::{
     alloc::{GlobalAlloc, Layout, System},
@@ -11,23 +11,23 @@ use scsi::{Cdb, Command, Form, Lun, Status, Transfer};
 use unit::{BlockUnit, Identity, LogicalUnit, Nexus, Settings, Task, TaskAttribute};
 use volume::{Data, Geometry, MemVolume};
 
-/// The system's allocator, which counts.
+/// Counts the allocations of each thread and passes them to the system's allocator.
 struct Counting;
 
 thread_local! {
     static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
 }
 
-// SAFETY: the system's allocator does all the work.
+// SAFETY: every call goes to the system's allocator unchanged.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.with(|count| count.set(count.get() + 1));
-        // SAFETY: as promised to us.
+        // SAFETY: the caller keeps the contract of `GlobalAlloc`.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        // SAFETY: as promised to us.
+        // SAFETY: the caller keeps the contract of `GlobalAlloc`.
         unsafe { System.dealloc(at, layout) }
     }
 }
@@ -37,8 +37,7 @@ static ALLOCATOR: Counting = Counting;
 
 const COMMANDS: u64 = 1000;
 
-/// Runs commands on a unit in memory, each of 4 KiB, and says how many allocations one of them makes. All of them
-/// are done at once.
+/// Runs 4 KiB commands on a unit in memory, which finishes each of them at once. Returns the allocations per command.
 fn allocations_of(command: impl Fn(Transfer) -> Command, data: &Data) -> f64 {
     let volume = Arc::new(MemVolume::new(Geometry::with_blocks(1 << 16)));
     let identity = Identity::new("f00d").with_target("iqn.2026-11.io.forebay:a");
@@ -56,7 +55,7 @@ fn allocations_of(command: impl Fn(Transfer) -> Command, data: &Data) -> f64 {
         };
         unit.execute(task).now().ok().expect("a unit in memory does it at once")
     };
-    // The unit attention of a new nexus, and the pages.
+    // Clear the unit attention of the new nexus, and allocate the pages of the volume.
     drop(run(&[0; 6], Data::new()));
     let page = Data::from(Bytes::from_static(&[7; 4096]));
     let places = (0..64).map(|place| Transfer {

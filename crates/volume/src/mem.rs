@@ -53,7 +53,7 @@ impl MemVolume {
     fn read_now(&self, extent: Extent) -> Result<Data, Error> {
         self.geometry.check_extent(extent)?;
         let bytes = extent.blocks as usize * self.block_size();
-        // One part needs no allocation. Of more bytes, a page at each end may be there in part.
+        // A list of one part needs no allocation. A longer read may touch one more page at each end.
         let mut data = Data::with_parts(if bytes <= PAGE { 1 } else { bytes / PAGE + 2 });
         let spans: Spans = self.spans(extent).collect();
         // All locks at once, or a write across two chunks could be seen in part.

@@ -1,4 +1,4 @@
-//! What a call returns that may have to wait.
+//! The return type of calls that may have to wait.
 
 use std::{
     future::Future,
@@ -6,32 +6,31 @@ use std::{
     task::{Context, Poll},
 };
 
-/// The result of a call, or a future of it. A call that is finished at once allocates nothing. Stacks are built at run
-/// time, so the future of any other is boxed.
+/// The result of a call, or a boxed future of the result. A call that finishes at once needs no allocation for its reply.
 #[must_use = "a call does nothing more unless it is awaited"]
 pub struct Reply<'a, R>(State<'a, R>);
 
 enum State<'a, R> {
-    /// `None` after it was taken.
+    /// The result; `None` after it was taken.
     Done(Option<R>),
     Waits(Pin<Box<dyn Future<Output = R> + Send + 'a>>),
 }
 
 impl<'a, R> Reply<'a, R> {
-    /// Of a call that is finished.
+    /// Makes the reply of a call that has finished.
     pub fn done(result: R) -> Self {
         Self(State::Done(Some(result)))
     }
 
-    /// Of a call that is finished when the future is.
+    /// Makes the reply of a call that finishes with `future`.
     pub fn new(future: impl Future<Output = R> + Send + 'a) -> Self {
         Self(State::Waits(Box::pin(future)))
     }
 
-    /// The result of a call that is finished.
+    /// Returns the result if the call has finished.
     ///
     /// # Errors
-    /// The reply itself, if it has to be awaited.
+    /// The reply itself, which has to be awaited.
     pub fn now(self) -> Result<R, Self> {
         match self.0 {
             State::Done(Some(result)) => Ok(result),
@@ -40,7 +39,7 @@ impl<'a, R> Reply<'a, R> {
     }
 }
 
-// The result is moved out of it, and nobody gets a pin on it.
+// `poll` never pins the result: it moves the result out.
 impl<R> Unpin for Reply<'_, R> {}
 
 impl<R> Future for Reply<'_, R> {

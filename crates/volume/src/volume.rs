@@ -160,7 +160,7 @@ pub trait Volume: Send + Sync + 'static {
     }
 }
 
-/// What a volume's calls return.
+/// The reply to a call of a volume.
 pub type Io<'a, T> = Reply<'a, Result<T, Error>>;
 
 /// The space of a thin volume, in bytes.

@@ -27,9 +27,9 @@ struct Simulation {
     /// When the link has carried what was sent so far.
     free_at: f64,
     senders: Vec<Sender>,
-    /// Somebody waits for short requests all the time, and requests are as short as that asks for.
+    /// Hosts send short requests all the time, and the senders keep to [`Window::longest_request`].
     is_considerate: bool,
-    /// The mean time that a request waited for the link, in seconds, as of the last run.
+    /// The mean queueing delay in the last run, in seconds.
     mean_queue: f64,
     /// The answers to come, in nanoseconds, the next one first: negative, since the heap gives the largest.
     answers: BinaryHeap<(i64, usize, u64)>,
@@ -38,7 +38,7 @@ struct Simulation {
 
 struct Sender {
     window: Window,
-    /// Numbers of requests, and their bytes.
+    /// The number, the bytes and the ticket of each request in flight.
     tickets: Vec<(u64, u64, Ticket)>,
     bytes: u64,
 }
@@ -139,7 +139,7 @@ fn a_link_is_full_and_its_queue_short() {
         for trip in [1.0, 8.0, 40.0, 80.0, 200.0] {
             let link = link(megabits, trip);
             let mut simulation = Simulation::new(link, 1);
-            // The drain after some seconds is over then.
+            // The window drains once, five seconds after it has stopped growing. Let that pass.
             simulation.run(8.0 + 30.0 * link.trip);
             let (part, queue) = simulation.run(20.0);
             assert!(part[0] > 0.97, "{megabits} Mbit/s, {trip} ms: {part:?}");

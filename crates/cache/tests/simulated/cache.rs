@@ -235,7 +235,7 @@ async fn a_sequential_reader_waits_for_the_link_a_few_times_only() {
     let waits = started.elapsed().as_millis() / 8;
     assert!(waits < 20, "{waits} round trips");
     let reads = gateway.far.take_calls().len();
-    // Of 64 KiB, an eighth of what may be under way at first.
+    // Each read has 64 KiB, an eighth of the first window of 512 KiB.
     assert!(reads < 80, "{reads} reads for 1024 slots");
 }
 
