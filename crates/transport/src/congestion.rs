@@ -103,7 +103,7 @@ impl SessionCongestion {
         let socket = SockRef::from(stream.tcp());
         let failed = self.select(stream).err();
         // If the socket is broken, its next read or write reports that.
-        let _ = spread(stream.tcp());
+        let _ = options::round_trip(stream.tcp()).and_then(|time| pace(stream.tcp(), time));
         // Before Linux 2.6.13 there was no such option.
         let name = socket.tcp_congestion().unwrap_or_default();
         let end = name.iter().position(|&byte| byte == 0).unwrap_or(name.len());
@@ -149,8 +149,8 @@ impl SessionCongestion {
 /// Turns on the kernel's pacing for a connection with a long round trip time. The kernel then spreads a congestion window
 /// over the round trip. Without pacing it sends a whole response at once, and that burst overflows the queue of a link
 /// that is not full.
-fn spread(socket: &TcpStream) -> io::Result<()> {
-    if options::round_trip(socket)? < DISTANT {
+fn pace(socket: &TcpStream, round_trip: Duration) -> io::Result<()> {
+    if round_trip < DISTANT {
         return Ok(());
     }
     options::set(socket, libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE, FASTEST)
@@ -188,6 +188,20 @@ mod tests {
         let session = wanted.session();
         assert_eq!(session.take_in(&stream), None, "once");
         assert_eq!(session.statistics(), before);
+    }
+
+    #[tokio::test]
+    async fn a_distant_connection_is_paced_and_a_near_one_is_not() {
+        let (stream, _far) = connection().await;
+        assert!(options::round_trip(stream.tcp()).unwrap() < DISTANT, "loopback");
+        let unlimited = options::get(stream.tcp(), libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE);
+        assert_eq!(unlimited.unwrap(), libc::c_uint::MAX);
+        assert_eq!(Congestion::default().session().take_in(&stream), None);
+        let near = options::get(stream.tcp(), libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE);
+        assert_eq!(near.unwrap(), libc::c_uint::MAX);
+        pace(stream.tcp(), DISTANT).unwrap();
+        let distant = options::get(stream.tcp(), libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE);
+        assert_eq!(distant.unwrap(), FASTEST);
     }
 
     #[tokio::test]

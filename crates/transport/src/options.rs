@@ -118,6 +118,23 @@ pub(crate) fn set(
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
+/// Returns the value of an integer socket option.
+#[cfg(test)]
+pub(crate) fn get(
+    socket: &TcpStream,
+    level: libc::c_int,
+    name: libc::c_int,
+) -> io::Result<libc::c_uint> {
+    let mut value: libc::c_uint = 0;
+    let mut length = size_of_val(&value) as libc::socklen_t;
+    // SAFETY: the kernel writes at most `length` bytes to `value`.
+    let result = unsafe {
+        let at = (&raw mut value).cast();
+        libc::getsockopt(socket.as_raw_fd(), level, name, at, &raw mut length)
+    };
+    if result == 0 { Ok(value) } else { Err(io::Error::last_os_error()) }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -4,6 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use crate::support::gateway::{Gateway, read};
 use cache::{Cache, Parts};
+use futures_util::StreamExt as _;
 use parking_lot::Mutex;
 use tokio::time::{Instant, sleep_until};
 use volume::{Data, Durability, Extent, Geometry, Io, Lba, Stack, Volume};
@@ -17,6 +18,7 @@ const VOLUME: u64 = 16 << 20;
 /// Answers come one after the other, each as fast as the link is.
 struct Line {
     lower: Stack,
+    bytes_per_second: u64,
     free: Mutex<Instant>,
 }
 
@@ -30,7 +32,8 @@ impl Volume for Line {
             let data = self.lower.read(extent).await?;
             let arrival = {
                 let mut free = self.free.lock();
-                let time = Duration::from_secs_f64(data.len() as f64 / BYTES_PER_SECOND as f64);
+                let time =
+                    Duration::from_secs_f64(data.len() as f64 / self.bytes_per_second as f64);
                 *free = (Instant::now() + DELAY).max(*free) + time;
                 *free
             };
@@ -53,8 +56,12 @@ impl Volume for Line {
 }
 
 async fn over_a_line(gateway: &Gateway) -> Arc<Cache> {
+    over_a_line_of(gateway, BYTES_PER_SECOND).await
+}
+
+async fn over_a_line_of(gateway: &Gateway, bytes_per_second: u64) -> Arc<Cache> {
     let lower: Stack = Arc::clone(&gateway.far) as Stack;
-    let line = Line { lower, free: Mutex::new(Instant::now()) };
+    let line = Line { lower, bytes_per_second, free: Mutex::new(Instant::now()) };
     let parts = Parts { lower: Arc::new(line), log: Arc::clone(&gateway.log), nvram: None };
     Cache::open(gateway.settings.clone(), parts, gateway.identity()).await.expect("it opens")
 }
@@ -170,4 +177,41 @@ async fn a_slot_of_a_long_read_is_there_before_the_whole() {
     // 4 MiB take 34 ms on the link, a piece of 256 KiB two.
     assert!(part < DELAY + Duration::from_millis(5), "{part:?}");
     assert!(whole < DELAY + Duration::from_millis(36), "{whole:?}: all pieces side by side");
+}
+
+#[tokio::test(start_paused = true)]
+async fn random_reads_beside_a_stream_find_a_short_queue() {
+    let mut gateway = Gateway::new(4096);
+    gateway.settings.dram_bytes = 64 << 20;
+    gateway.settings.read_ahead_bytes = 8 << 20;
+    gateway.far.poke(0, vec![5; VOLUME as usize]).await;
+    // At 200 Mbit/s the link holds 200 KB.
+    let cache = over_a_line_of(&gateway, 25_000_000).await;
+    let started = Instant::now();
+    // A host reads three quarters of the volume sequentially, with 32 requests of 64 KiB in flight.
+    let stream = async {
+        let reads = (0..3072).step_by(16).map(|slot| read(&cache, slot * 8, 128));
+        let mut reads = futures_util::stream::iter(reads).buffered(32);
+        while let Some(data) = reads.next().await {
+            data.unwrap();
+        }
+        started.elapsed()
+    };
+    let mut times = Vec::new();
+    let random = async {
+        for number in 0.. {
+            let started = Instant::now();
+            read(&cache, (3072 + number * 127 % 1024) * 8, 8).await.unwrap();
+            times.push(started.elapsed());
+        }
+    };
+    let took = tokio::select! {
+        took = stream => took,
+        () = random => unreachable!("it reads until the stream ends"),
+    };
+    times.sort();
+    let median = times[times.len() / 2];
+    let part = (VOLUME / 4 * 3) as f64 / took.as_secs_f64() / 25e6;
+    assert!(median < DELAY * 3 / 2, "{median:?} of {}", times.len());
+    assert!(part > 0.85, "the stream has {part} of the link");
 }
