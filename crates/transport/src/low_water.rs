@@ -147,8 +147,10 @@ mod tests {
                 tokio::join!(receive(&mut near, &mut decoder, 1), send(&mut far, &long));
             assert!(reads < packets / 4, "{reads} reads of {packets} packets");
             // Short PDUs behind a long one wake the reader at once, and so does the last piece of a PDU.
-            let short = pdus(&[0, 512, 9000, 20_000, 0]);
-            tokio::join!(receive(&mut near, &mut decoder, 5), send(&mut far, &short));
+            for length in [0, 512, 9000, 20_000, 0] {
+                let short = pdus(&[length]);
+                tokio::join!(receive(&mut near, &mut decoder, 1), send(&mut far, &short));
+            }
         }
     }
 }

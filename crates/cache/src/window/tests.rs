@@ -11,11 +11,14 @@ struct Link {
     trip: f64,
     /// One request in so many is answered a second late; none if 0.
     late: u64,
+    /// The first of so many requests is answered three round trips late, each later one a little less, as over a TCP
+    /// connection in slow start.
+    slow: u64,
 }
 
 /// Megabits per second, and milliseconds of round trip.
 fn link(megabits: f64, trip: f64) -> Link {
-    Link { rate: megabits * 125e3, trip: trip / 1e3, late: 0 }
+    Link { rate: megabits * 125e3, trip: trip / 1e3, late: 0, slow: 0 }
 }
 
 /// Senders with much to send that share a link, in virtual time.
@@ -79,7 +82,9 @@ impl Simulation {
             let begins = self.free_at.max(self.now);
             self.free_at = begins + bytes as f64 / self.link.rate;
             let is_late = self.link.late > 0 && self.sent.is_multiple_of(self.link.late);
-            let comes = self.free_at + self.link.trip + f64::from(u8::from(is_late));
+            let left = self.link.slow.saturating_sub(self.sent) as f64;
+            let slow = 3.0 * self.link.trip * left / self.link.slow.max(1) as f64;
+            let comes = self.free_at + self.link.trip + slow + f64::from(u8::from(is_late));
             self.answers.push((-(comes * 1e9) as i64, who, self.sent));
             let sender = &mut self.senders[who];
             sender.tickets.push((self.sent, bytes, sender.window.sent(bytes, now)));
@@ -232,6 +237,41 @@ fn senders_share_a_link_within_a_factor_of_two() {
         assert!(most < 2.0 * least && parts.iter().sum::<f64>() > 0.95, "{trip} ms: {parts:?}");
         assert!(queue < 0.5, "{trip} ms: {queue} s");
     }
+}
+
+#[test]
+fn a_connection_that_begins_slowly_gets_a_full_window() {
+    let link = Link { slow: 24, ..link(200.0, 80.0) };
+    let mut simulation = Simulation::new(link, 1);
+    // The commands of the login have shown the trip of the empty link.
+    simulation.link.slow = 0;
+    simulation.log_in();
+    simulation.link.slow = 24;
+    simulation.run(1.5);
+    let (part, _) = simulation.run(1.0);
+    assert!(part[0] > 0.9, "{part:?}");
+}
+
+#[test]
+fn requests_that_do_not_fill_the_window_do_not_make_it_smaller() {
+    let mut simulation = Simulation::new(link(200.0, 8.0), 1);
+    simulation.run(15.0);
+    let full = simulation.senders[0].window.estimate();
+    // Then, for a minute, never more than two requests are in flight.
+    let mut now = simulation.instant() + Duration::from_secs(1);
+    let Sender { window, tickets, .. } = &mut simulation.senders[0];
+    for (_, _, ticket) in tickets.drain(..) {
+        window.failed(ticket);
+    }
+    let mut last = window.sent(REQUEST, now);
+    for _ in 0..6000 {
+        now += Duration::from_millis(5);
+        let next = window.sent(REQUEST, now);
+        now += Duration::from_millis(5);
+        window.answered(std::mem::replace(&mut last, next), now);
+    }
+    let sparse = window.estimate();
+    assert!(sparse.window > full.window / 10 * 8, "{full:?}, {sparse:?}");
 }
 
 #[test]

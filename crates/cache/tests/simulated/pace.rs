@@ -64,3 +64,18 @@ async fn who_reads_the_lower_volume_all_the_time_does_not_stop_destage_when_the_
     assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
     reader.abort();
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_round_joins_epochs_that_are_short_for_the_link() {
+    let gateway = Gateway::new(4096);
+    gateway.far.set_delay(Duration::from_millis(40));
+    let cache = gateway.start().await;
+    cache.pause();
+    // Nothing is known of the link, so epochs are short: at least eleven are sealed.
+    fill(&cache).await;
+    cache.resume();
+    cache.drain().await.unwrap();
+    // The first round measures the link. Each later round may have a quarter of the log.
+    let rounds = cache.statistics().rounds;
+    assert!(rounds < 8, "{rounds} rounds");
+}
