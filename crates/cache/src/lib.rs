@@ -16,6 +16,7 @@ mod mapping;
 mod nvram;
 mod confirmed;
 mod settings;
+mod log_buffer;
 mod statistics;
 mod tier;
 mod claim;
@@ -79,6 +80,7 @@ pub use log::{
     seal::LogKey,
     superblock::{Identity, InstanceId, is_log},
 };
+pub use log_buffer::{BufferError, BufferLoss, FoundBuffer, LogBuffer, Promise, needs_buffer};
 #[cfg(feature = "mutation")]
 pub use mutant::Mutant;
 pub use nvram::{MappedFile, NvramWatch, StableMemory, length_for};

@@ -1,0 +1,502 @@
+//! An NVRAM in front of a log disk: a write is answered when the NVRAM holds it, and reaches the disk a moment later.
+//!
+//! Each gateway of a pair has such a buffer in front of its half of the log, so a write that both halves have
+//! answered is in the memory of both gateways. Writes reach the disk in the order in which they were answered:
+//! whatever becomes of the NVRAM, the disk holds a prefix of them. A flush ends when the disk has everything.
+//!
+//! The disk's last block is the [`mark`] of the buffer: an opening that does not find the NVRAM again knows by it
+//! that writes may be missing.
+
+mod mark;
+mod ring;
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::Arc,
+};
+
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+use volume::{Data, Durability, Error, Extent, Geometry, Io, Lba, Stack, Volume};
+
+use crate::{
+    confirmed::BootId, log::BLOCK_BYTES, nvram::StableMemory, random::random,
+    settings::NvramSurvives,
+};
+use mark::{BufferId, FoundMark, Mark};
+use ring::{Contents, Ring};
+
+/// A log disk with an NVRAM in front of it. It has one block less than the disk.
+pub struct LogBuffer {
+    shared: Arc<Shared>,
+}
+
+/// What an opening needs to know about the NVRAM.
+#[derive(Clone, Copy, Debug)]
+pub struct Promise {
+    /// What the NVRAM survives.
+    pub survives: NvramSurvives,
+    /// The present boot, if it is known.
+    pub boot: Option<BootId>,
+}
+
+/// Writes that were answered and that neither the NVRAM nor the disk holds any more. The disk holds a prefix of
+/// all writes.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct BufferLoss {
+    /// What happened to the NVRAM, for people.
+    pub reason: String,
+    /// The machine was rebooted, and the NVRAM was not declared to survive that.
+    pub is_declared: bool,
+}
+
+/// Why a log disk cannot be used with an NVRAM, or without one.
+#[derive(Debug, thiserror::Error)]
+pub enum BufferError {
+    /// The disk failed.
+    #[error("the log disk fails: {0}")]
+    Disk(#[from] Error),
+    /// The disk needs the NVRAM that it was used with.
+    #[error("an NVRAM may hold writes that this log does not have")]
+    Needed,
+    /// The NVRAM may hold writes of another log.
+    #[error("the NVRAM is in use by another log, and may hold writes of it")]
+    OthersMemory,
+    /// The last block of the disk is in use.
+    #[error(
+        "the last block of the log disk, where the mark of its NVRAM belongs, holds something else"
+    )]
+    NoPlace,
+    /// The mark was written by a newer program.
+    #[error("the mark of the log's NVRAM has format version {0}, this program knows 1")]
+    Version(u32),
+    /// The NVRAM fails.
+    #[error("the NVRAM fails: {0}")]
+    Memory(String),
+}
+
+/// A buffer whose NVRAM has been read and whose records are on the disk. Nothing of the NVRAM has changed.
+pub struct FoundBuffer {
+    disk: Stack,
+    ring: Ring,
+    promise: Promise,
+    /// The buffer that goes on; `None` if the NVRAM gets a new id.
+    goes_on: Option<BufferId>,
+    loss: Option<BufferLoss>,
+}
+
+struct Shared {
+    disk: Stack,
+    buffer: BufferId,
+    state: Mutex<State>,
+    /// A record has reached the disk, or a try has failed.
+    changed: Notify,
+}
+
+struct State {
+    ring: Ring,
+    /// The writes that are not on the disk, oldest first.
+    pending: VecDeque<Pending>,
+    /// Of each block that is not on the disk, the newest content and the number of its write.
+    newest: BTreeMap<u64, (u64, Data)>,
+    /// Every write up to this number is on the disk.
+    on_disk: u64,
+    /// Every write up to this number was put into the NVRAM before the NVRAM failed.
+    kept: u64,
+    /// The mark says that the failed NVRAM is not needed.
+    is_void: bool,
+    /// Why the last try to write to the disk failed. Until a try succeeds, writes wait for the disk.
+    failure: Option<Error>,
+    /// Counts the failed tries.
+    failures: u64,
+    /// The driver that writes to the disk is at work.
+    is_writing: bool,
+}
+
+struct Pending {
+    number: u64,
+    block: u64,
+    data: Data,
+}
+
+/// Returns true if an NVRAM may hold writes that the disk does not have: it must not be used without that NVRAM.
+///
+/// # Errors
+/// The disk cannot be read.
+pub async fn needs_buffer(disk: &Stack) -> Result<bool, Error> {
+    Ok(matches!(Mark::read(disk).await?, FoundMark::Mark(Mark { in_use: true, .. })))
+}
+
+impl FoundBuffer {
+    /// Reads the mark and the NVRAM, and writes the records in the NVRAM to the disk.
+    ///
+    /// # Errors
+    /// See [`BufferError`]. The NVRAM has not changed.
+    pub async fn open(
+        disk: Stack,
+        memory: Box<dyn StableMemory>,
+        promise: Promise,
+    ) -> Result<Self, BufferError> {
+        let mark = match Mark::read(&disk).await? {
+            FoundMark::Blank => None,
+            FoundMark::Mark(mark) => Some(mark),
+            FoundMark::Version(version) => return Err(BufferError::Version(version)),
+            FoundMark::Garbage => return Err(BufferError::NoPlace),
+        };
+        let buffer = mark.map_or([0; 16], |mark| mark.buffer);
+        let (ring, contents) = Ring::open(memory, buffer);
+        if let Some(error) = ring.error() {
+            return Err(BufferError::Memory(error));
+        }
+        let in_use = mark.filter(|mark| mark.in_use);
+        let Some(mark) = in_use else {
+            // Nothing of this disk is in the NVRAM. What another one left there must not be cleared.
+            if contents == Contents::Other {
+                return Err(BufferError::OthersMemory);
+            }
+            return Ok(Self { disk, ring, promise, goes_on: None, loss: None });
+        };
+        let lost = |reason: &str, is_declared| {
+            let reason = reason.to_owned();
+            Some(BufferLoss { reason, is_declared })
+        };
+        // Some pages may be as old as the last time the system wrote them back.
+        let is_rebooted = mark.boot.is_some() && mark.boot != promise.boot;
+        let loss = match contents {
+            Contents::Other => return Err(BufferError::OthersMemory),
+            _ if is_rebooted => lost(
+                "the machine was rebooted, and the NVRAM was not declared to survive that",
+                true,
+            ),
+            Contents::Whole => None,
+            Contents::Blank => lost("the NVRAM is missing or blank", false),
+            Contents::Damaged => lost("the NVRAM is damaged", false),
+        };
+        if loss.is_none() {
+            for record in ring.held() {
+                let data = Data::from(ring.data(record));
+                disk.write(Lba(record.block), data, Durability::Stable).await?;
+            }
+        }
+        let goes_on = loss.is_none().then_some(buffer);
+        Ok(Self { disk, ring, promise, goes_on, loss })
+    }
+
+    /// The writes that are lost, if any may be. Whoever relies on the disk must know before
+    /// [`begin`](Self::begin) is called, which forgets it.
+    #[must_use]
+    pub fn loss(&self) -> Option<&BufferLoss> {
+        self.loss.as_ref()
+    }
+
+    /// The disk, without what only the buffer needs, to say on it that writes are lost.
+    #[must_use]
+    pub fn disk(&self) -> &Stack {
+        &self.disk
+    }
+
+    /// Takes the NVRAM into use.
+    ///
+    /// # Errors
+    /// The disk or the NVRAM fails.
+    pub async fn begin(mut self) -> Result<LogBuffer, BufferError> {
+        let buffer = match self.goes_on {
+            Some(buffer) => {
+                self.ring.release(u64::MAX);
+                buffer
+            }
+            None => {
+                let id = random("log buffer");
+                self.ring.format(id);
+                id
+            }
+        };
+        if let Some(error) = self.ring.error() {
+            return Err(BufferError::Memory(error));
+        }
+        let boot = match self.promise.survives {
+            NvramSurvives::Restart => self.promise.boot,
+            NvramSurvives::PowerLoss => None,
+        };
+        Mark { buffer, in_use: true, boot }.write(&self.disk).await?;
+        let next = self.ring.next();
+        let state = State {
+            ring: self.ring,
+            pending: VecDeque::new(),
+            newest: BTreeMap::new(),
+            on_disk: next - 1,
+            kept: next - 1,
+            is_void: false,
+            failure: None,
+            failures: 0,
+            is_writing: false,
+        };
+        let (state, changed) = (Mutex::new(state), Notify::new());
+        Ok(LogBuffer { shared: Arc::new(Shared { disk: self.disk, buffer, state, changed }) })
+    }
+}
+
+impl LogBuffer {
+    /// Identifies this use of the NVRAM: another one than before if writes were lost.
+    #[must_use]
+    pub fn id(&self) -> [u8; 16] {
+        self.shared.buffer
+    }
+
+    /// Bytes that are in the NVRAM and not on the disk yet.
+    #[must_use]
+    pub fn pending_bytes(&self) -> u64 {
+        self.shared.state.lock().pending.iter().map(|pending| pending.data.len() as u64).sum()
+    }
+
+    /// Returns true while writes are answered from the NVRAM. False if the NVRAM or the disk has failed: then writes
+    /// wait for the disk.
+    #[must_use]
+    pub fn is_fast(&self) -> bool {
+        self.shared.state.lock().is_fast()
+    }
+
+    /// Waits until everything is on the disk, and notes there that the NVRAM is not needed. Call this at a clean end,
+    /// when nothing is written any more.
+    ///
+    /// # Errors
+    /// The disk fails, and the NVRAM is still needed.
+    pub async fn close(&self) -> Result<(), Error> {
+        self.flush().await?;
+        let mark = Mark { buffer: self.shared.buffer, in_use: false, boot: None };
+        mark.write(&self.shared.disk).await
+    }
+}
+
+impl State {
+    fn is_fast(&self) -> bool {
+        self.failure.is_none() && self.ring.is_sound()
+    }
+
+    /// Takes a write, if there is room for it. Returns its number.
+    fn take(&mut self, block: u64, data: &Data) -> Option<u64> {
+        let number = self.ring.put(block, data)?;
+        if self.ring.is_sound() {
+            self.kept = number;
+        }
+        for at in 0..data.len() / BLOCK_BYTES {
+            let content = data.slice(at * BLOCK_BYTES, BLOCK_BYTES);
+            self.newest.insert(block + at as u64, (number, content));
+        }
+        self.pending.push_back(Pending { number, block, data: data.clone() });
+        Some(number)
+    }
+
+    /// The oldest writes that can go to the disk as one: as long as they are adjacent, up to [`MOST_AT_ONCE`] bytes.
+    /// Nothing, if the next one has to wait for the mark of a failed NVRAM.
+    fn group(&self) -> Option<(u64, Data, u64)> {
+        let may_go = |pending: &&Pending| {
+            self.ring.is_sound() || self.is_void || pending.number <= self.kept
+        };
+        let mut writes = self.pending.iter().take_while(may_go);
+        let first = writes.next()?;
+        let (mut data, mut last) = (first.data.clone(), first.number);
+        for pending in writes {
+            let end = first.block + (data.len() / BLOCK_BYTES) as u64;
+            if pending.block != end || data.len() + pending.data.len() > MOST_AT_ONCE {
+                break;
+            }
+            data.append(pending.data.clone());
+            last = pending.number;
+        }
+        Some((first.block, data, last))
+    }
+
+    /// Notes that the disk has every write up to this one.
+    fn note_on_disk(&mut self, number: u64) {
+        while let Some(first) = self.pending.front().filter(|pending| pending.number <= number) {
+            for block in first.block..first.block + (first.data.len() / BLOCK_BYTES) as u64 {
+                if self.newest.get(&block).is_some_and(|(newest, _)| *newest <= number) {
+                    self.newest.remove(&block);
+                }
+            }
+            self.pending.pop_front();
+        }
+        self.on_disk = number;
+        self.failure = None;
+        self.ring.release(number);
+    }
+}
+
+impl Shared {
+    /// Starts the driver if something is pending and none runs.
+    fn start(self: &Arc<Self>, state: &mut State) {
+        if !state.is_writing && !state.pending.is_empty() {
+            state.is_writing = true;
+            tokio::spawn(write_pending(Arc::clone(self)));
+        }
+    }
+
+    /// Takes a write of at most [`Ring::most_blocks`], waiting for room. Returns when it may be answered.
+    async fn write(self: &Arc<Self>, block: u64, data: Data) -> Result<(), Error> {
+        let taken = self.wait_until(|state| state.take(block, &data)).await?;
+        {
+            let mut state = self.state.lock();
+            self.start(&mut state);
+            if state.is_fast() {
+                return Ok(());
+            }
+        }
+        self.wait_until(|state| (state.on_disk >= taken).then_some(())).await
+    }
+
+    /// Waits until `check` has an answer.
+    ///
+    /// # Errors
+    /// The next try to write to the disk failed.
+    async fn wait_until<T>(
+        self: &Arc<Self>,
+        mut check: impl FnMut(&mut State) -> Option<T>,
+    ) -> Result<T, Error> {
+        let failures = self.state.lock().failures;
+        loop {
+            let mut changed = std::pin::pin!(self.changed.notified());
+            changed.as_mut().enable();
+            {
+                let mut state = self.state.lock();
+                if let Some(answer) = check(&mut state) {
+                    return Ok(answer);
+                }
+                if state.failures != failures
+                    && let Some(error) = &state.failure
+                {
+                    return Err(error.clone());
+                }
+                self.start(&mut state);
+            }
+            changed.await;
+        }
+    }
+
+    /// Waits until the disk has every write that was taken before this call.
+    async fn drain(self: &Arc<Self>) -> Result<(), Error> {
+        let last = self.state.lock().ring.next() - 1;
+        self.wait_until(|state| (state.on_disk >= last).then_some(())).await
+    }
+}
+
+/// Writes to the disk until nothing is pending or a write fails. The next call to the buffer starts another try.
+async fn write_pending(shared: Arc<Shared>) {
+    loop {
+        let group = {
+            let mut state = shared.state.lock();
+            if state.pending.is_empty() {
+                state.is_writing = false;
+                break;
+            }
+            state.group()
+        };
+        let written = match group {
+            Some((block, data, last)) => {
+                let written = shared.disk.write(Lba(block), data, Durability::Stable).await;
+                written.map(|()| shared.state.lock().note_on_disk(last))
+            }
+            // The NVRAM has failed, and the disk has all that it holds. From here on its content is older than the
+            // disk's: an opening must not use it.
+            None => {
+                let mark = Mark { buffer: shared.buffer, in_use: false, boot: None };
+                let written = mark.write(&shared.disk).await;
+                written.map(|()| shared.state.lock().is_void = true)
+            }
+        };
+        if let Err(error) = written {
+            let mut state = shared.state.lock();
+            if state.failure.is_none() {
+                tracing::error!(%error, "the log disk behind the NVRAM fails: writes wait for it");
+            }
+            (state.failure, state.is_writing) = (Some(error), false);
+            state.failures += 1;
+            break;
+        }
+        shared.changed.notify_waiters();
+    }
+    shared.changed.notify_waiters();
+}
+
+impl Volume for LogBuffer {
+    fn geometry(&self) -> Geometry {
+        let geometry = self.shared.disk.geometry();
+        Geometry { blocks: geometry.blocks - 1, ..geometry }
+    }
+
+    fn read(&self, extent: Extent) -> Io<'_, Data> {
+        let newest: Vec<(u64, Data)> = {
+            let state = self.shared.state.lock();
+            let found = state.newest.range(extent.lba.0..extent.end().0);
+            found.map(|(block, (_, content))| (*block, content.clone())).collect()
+        };
+        if newest.is_empty() {
+            return self.shared.disk.read(extent);
+        }
+        Io::new(async move {
+            let on_disk = self.shared.disk.read(extent).await?;
+            let mut data = Data::new();
+            let mut at = extent.lba.0;
+            let piece = |from: u64, to: u64| {
+                let start = (from - extent.lba.0) as usize * BLOCK_BYTES;
+                on_disk.slice(start, (to - from) as usize * BLOCK_BYTES)
+            };
+            for (block, content) in newest {
+                data.append(piece(at, block));
+                data.append(content);
+                at = block + 1;
+            }
+            data.append(piece(at, extent.end().0));
+            Ok(data)
+        })
+    }
+
+    /// Stable in the NVRAM when it returns, whatever the durability; on the disk with the next flush.
+    fn write(&self, lba: Lba, data: Data, _durability: Durability) -> Io<'_, ()> {
+        let most = {
+            let mut state = self.shared.state.lock();
+            let most = state.ring.most_blocks() as usize * BLOCK_BYTES;
+            if data.len() <= most && state.is_fast() && state.take(lba.0, &data).is_some() {
+                self.shared.start(&mut state);
+                if state.is_fast() {
+                    return Io::done(Ok(()));
+                }
+                let taken = state.ring.next() - 1;
+                drop(state);
+                let on_disk = move |state: &mut State| (state.on_disk >= taken).then_some(());
+                return Io::new(async move { self.shared.wait_until(on_disk).await });
+            }
+            most
+        };
+        Io::new(async move {
+            let mut at = 0;
+            while at < data.len() {
+                let piece = data.slice(at, most.min(data.len() - at));
+                let block = lba.0 + (at / BLOCK_BYTES) as u64;
+                at += piece.len();
+                self.shared.write(block, piece).await?;
+            }
+            Ok(())
+        })
+    }
+
+    fn flush(&self) -> Io<'_, ()> {
+        Io::new(async move {
+            self.shared.drain().await?;
+            self.shared.disk.flush().await
+        })
+    }
+
+    fn discard(&self, extent: Extent) -> Io<'_, ()> {
+        Io::new(async move {
+            self.shared.drain().await?;
+            self.shared.disk.discard(extent).await
+        })
+    }
+}
+
+/// The most bytes that go to the disk in one write: any disk is near its full rate with writes of this size.
+const MOST_AT_ONCE: usize = 1 << 20;
+
+#[cfg(test)]
+mod tests;

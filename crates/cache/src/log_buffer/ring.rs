@@ -1,0 +1,312 @@
+//! The ring of records in the NVRAM of a log buffer. Described in `docs/formats/log-buffer.md`.
+
+use std::collections::VecDeque;
+
+use volume::Data;
+
+use super::mark::BufferId;
+use crate::{
+    checksum::crc32c,
+    log::{
+        BLOCK_BYTES,
+        bytes::{array, put, put_u32, put_u64, u32_at, u64_at},
+    },
+    nvram::StableMemory,
+};
+
+/// The writes that the NVRAM holds, in order. Room that is freed at the front is used again at the back.
+///
+/// Nothing is written to the memory once it has [failed](StableMemory::error).
+pub(super) struct Ring {
+    memory: Box<dyn StableMemory>,
+    buffer: BufferId,
+    /// The records, oldest first.
+    held: VecDeque<Record>,
+    /// Number and offset of the next record.
+    next: (u64, usize),
+    /// Which of the two cells is written next.
+    next_cell: usize,
+}
+
+/// One write in the ring.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) struct Record {
+    pub number: u64,
+    /// First block of the disk, and how many there are.
+    pub block: u64,
+    pub blocks: u32,
+    /// Where its header begins in the memory.
+    offset: usize,
+}
+
+impl Record {
+    /// Bytes of the header and the data.
+    fn length(&self) -> usize {
+        HEADER_BYTES + self.blocks as usize * BLOCK_BYTES
+    }
+}
+
+/// What a memory holds for one buffer.
+#[derive(Debug, Eq, PartialEq)]
+pub(super) enum Contents {
+    /// The memory holds no writes: it is zeros, was being cleared, or is that of another buffer without records.
+    Blank,
+    /// The memory belongs to this buffer, and its records are whole.
+    Whole,
+    /// The memory belongs to another buffer and holds writes, or has another use.
+    Other,
+    /// The memory belongs to this buffer, and at least one record is damaged.
+    Damaged,
+}
+
+impl Ring {
+    /// Reads the memory and changes nothing. The ring has records only if the contents are whole.
+    pub fn open(memory: Box<dyn StableMemory>, buffer: BufferId) -> (Self, Contents) {
+        let mut ring =
+            Self { memory, buffer, held: VecDeque::new(), next: (1, RING_AT), next_cell: 0 };
+        let contents = ring.load();
+        if contents != Contents::Whole {
+            ring.held.clear();
+        }
+        (ring, contents)
+    }
+
+    fn load(&mut self) -> Contents {
+        let mut top = [0; TOP_BYTES];
+        self.memory.read(0, &mut top);
+        if top[0] == 0 {
+            return Contents::Blank;
+        }
+        let is_whole = top.starts_with(MAGIC)
+            && u32_at(&top, TOP_CHECKSUM_AT) == crc32c(&top[..TOP_CHECKSUM_AT])
+            && u32_at(&top, VERSION_AT) == VERSION
+            && u64_at(&top, LENGTH_AT) == self.memory.len() as u64;
+        if !is_whole {
+            return Contents::Other;
+        }
+        let found: BufferId = array(&top, BUFFER_AT);
+        if found == self.buffer {
+            return self.load_records();
+        }
+        let ours = std::mem::replace(&mut self.buffer, found);
+        let has_none = self.load_records() == Contents::Whole && self.held.is_empty();
+        self.buffer = ours;
+        if has_none { Contents::Blank } else { Contents::Other }
+    }
+
+    fn load_records(&mut self) -> Contents {
+        let cells = CELLS_AT.map(|at| self.cell(at));
+        let newest = usize::from(cells[1].map(|cell| cell.0) > cells[0].map(|cell| cell.0));
+        let Some((number, offset)) = cells[newest] else { return Contents::Damaged };
+        self.next_cell = 1 - newest;
+        self.next = (number, offset);
+        while let Some(record) = self.following() {
+            if !self.is_whole(&record) {
+                return Contents::Damaged;
+            }
+            self.held.push_back(record);
+            self.next = (record.number + 1, record.offset + record.length());
+        }
+        // A crash tears the newest record at most. One that is newer than the first missing one proves damage.
+        let offsets = (RING_AT..=self.memory.len() - HEADER_BYTES).step_by(HEADER_BYTES);
+        let mut headers = offsets.filter_map(|offset| self.header(offset));
+        if headers.any(|record| record.number > self.next.0) {
+            return Contents::Damaged;
+        }
+        Contents::Whole
+    }
+
+    /// The record that follows the last one: right behind it, or at the beginning of the ring.
+    fn following(&self) -> Option<Record> {
+        let (number, offset) = self.next;
+        let is_it = |record: &Record| record.number == number;
+        self.header(offset).filter(is_it).or_else(|| self.header(RING_AT).filter(is_it))
+    }
+
+    /// The record whose header is at `offset`, if there is a whole header of this buffer.
+    fn header(&self, offset: usize) -> Option<Record> {
+        if offset + HEADER_BYTES > self.memory.len() {
+            return None;
+        }
+        let mut header = [0; HEADER_BYTES];
+        self.memory.read(offset, &mut header);
+        let is_whole = array::<16>(&header, RECORD_BUFFER_AT) == self.buffer
+            && u32_at(&header, RECORD_CHECKSUM_AT) == crc32c(&header[..RECORD_CHECKSUM_AT]);
+        let record = Record {
+            number: u64_at(&header, NUMBER_AT),
+            block: u64_at(&header, BLOCK_AT),
+            blocks: u32_at(&header, BLOCKS_AT),
+            offset,
+        };
+        (is_whole && record.blocks > 0 && offset + record.length() <= self.memory.len())
+            .then_some(record)
+    }
+
+    fn is_whole(&self, record: &Record) -> bool {
+        let mut header = [0; HEADER_BYTES];
+        self.memory.read(record.offset, &mut header);
+        crc32c(&self.data(record)) == u32_at(&header, DATA_CHECKSUM_AT)
+    }
+
+    /// The number and offset in a cell, if the cell is whole.
+    fn cell(&self, at: usize) -> Option<(u64, usize)> {
+        let mut cell = [0; CELL_BYTES];
+        self.memory.read(at, &mut cell);
+        let is_whole = u32_at(&cell, CELL_CHECKSUM_AT) == !crc32c(&cell[..CELL_CHECKSUM_AT]);
+        let offset = usize::try_from(u64_at(&cell, 8)).unwrap_or(usize::MAX);
+        let fits = (RING_AT..=self.memory.len()).contains(&offset);
+        (is_whole && fits).then(|| (u64_at(&cell, 0), offset))
+    }
+
+    /// Takes the memory into use for a buffer with this id, and forgets what is in it.
+    pub fn format(&mut self, buffer: BufferId) {
+        // The magic is cleared first and written last: a memory whose clearing was interrupted is blank.
+        self.write(0, &[0; TOP_BYTES]);
+        self.buffer = buffer;
+        (self.held, self.next, self.next_cell) = (VecDeque::new(), (1, RING_AT), 0);
+        for at in CELLS_AT {
+            self.write(at, &[0; CELL_BYTES]);
+        }
+        self.note_oldest();
+        let mut top = [0; TOP_BYTES];
+        put(&mut top, 0, MAGIC);
+        put_u32(&mut top, VERSION_AT, VERSION);
+        put(&mut top, BUFFER_AT, &buffer);
+        put_u64(&mut top, LENGTH_AT, self.memory.len() as u64);
+        let checksum = crc32c(&top[..TOP_CHECKSUM_AT]);
+        put_u32(&mut top, TOP_CHECKSUM_AT, checksum);
+        self.write(MAGIC.len(), &top[MAGIC.len()..]);
+        self.write(0, MAGIC);
+    }
+
+    /// The records, oldest first.
+    pub fn held(&self) -> impl Iterator<Item = &Record> {
+        self.held.iter()
+    }
+
+    /// The data of a record.
+    pub fn data(&self, record: &Record) -> Vec<u8> {
+        let mut data = vec![0; record.length() - HEADER_BYTES];
+        self.memory.read(record.offset + HEADER_BYTES, &mut data);
+        data
+    }
+
+    /// Returns true if a record that is put into the ring is stable.
+    pub fn is_sound(&self) -> bool {
+        self.memory.error().is_none()
+    }
+
+    /// Why the memory has failed, if it has.
+    pub fn error(&self) -> Option<String> {
+        self.memory.error().map(ToString::to_string)
+    }
+
+    /// The number of the next record.
+    pub fn next(&self) -> u64 {
+        self.next.0
+    }
+
+    /// The most blocks of one record. A quarter of the ring, so that several fit.
+    pub fn most_blocks(&self) -> u32 {
+        let ring = self.memory.len() - RING_AT;
+        u32::try_from((ring / 4 - HEADER_BYTES) / BLOCK_BYTES).unwrap_or(u32::MAX)
+    }
+
+    /// Puts a write into the ring. Returns its number, or `None` if there is no room now. The write is stable when
+    /// this returns, if the ring [is sound](Self::is_sound).
+    pub fn put(&mut self, block: u64, data: &Data) -> Option<u64> {
+        let blocks = (data.len() / BLOCK_BYTES) as u32;
+        let record = Record { number: self.next.0, block, blocks, offset: 0 };
+        let offset = self.room(record.length())?;
+        let record = Record { offset, ..record };
+        let checksum = match data.parts() {
+            [one] => crc32c(one),
+            _ => crc32c(&data.clone().into_bytes()),
+        };
+        let mut header = [0; HEADER_BYTES];
+        put_u64(&mut header, NUMBER_AT, record.number);
+        put_u64(&mut header, BLOCK_AT, block);
+        put_u32(&mut header, BLOCKS_AT, blocks);
+        put_u32(&mut header, DATA_CHECKSUM_AT, checksum);
+        put(&mut header, RECORD_BUFFER_AT, &self.buffer);
+        let checksum = crc32c(&header[..RECORD_CHECKSUM_AT]);
+        put_u32(&mut header, RECORD_CHECKSUM_AT, checksum);
+        // Data before header: a header that is whole vouches for its data.
+        let mut at = offset + HEADER_BYTES;
+        for part in data.parts() {
+            self.write(at, part);
+            at += part.len();
+        }
+        self.write(offset, &header);
+        self.held.push_back(record);
+        self.next = (record.number + 1, offset + record.length());
+        Some(record.number)
+    }
+
+    /// The offset of a piece of the ring with `length` free bytes.
+    fn room(&self, length: usize) -> Option<usize> {
+        let (end, next) = (self.memory.len(), self.next.1);
+        let Some(oldest) = self.held.front().map(|record| record.offset) else {
+            let at = if next + length <= end { next } else { RING_AT };
+            return (at + length <= end).then_some(at);
+        };
+        if next > oldest {
+            if next + length <= end {
+                return Some(next);
+            }
+            return (RING_AT + length <= oldest).then_some(RING_AT);
+        }
+        (next + length <= oldest).then_some(next)
+    }
+
+    /// Frees the room of all records up to this number.
+    pub fn release(&mut self, number: u64) {
+        while self.held.front().is_some_and(|record| record.number <= number) {
+            self.held.pop_front();
+        }
+        self.note_oldest();
+    }
+
+    /// Notes in a cell where the oldest record is.
+    fn note_oldest(&mut self) {
+        let oldest = self.held.front().map(|record| (record.number, record.offset));
+        let (number, offset) = oldest.unwrap_or(self.next);
+        let mut cell = [0; CELL_BYTES];
+        put_u64(&mut cell, 0, number);
+        put_u64(&mut cell, 8, offset as u64);
+        let checksum = crc32c(&cell[..CELL_CHECKSUM_AT]);
+        put_u32(&mut cell, CELL_CHECKSUM_AT, !checksum);
+        // The cells take turns: if one is torn, the other is one step behind.
+        self.write(CELLS_AT[self.next_cell], &cell);
+        self.next_cell = 1 - self.next_cell;
+    }
+
+    fn write(&mut self, at: usize, bytes: &[u8]) {
+        if self.is_sound() {
+            self.memory.write(at, bytes);
+        }
+    }
+}
+
+const MAGIC: &[u8] = b"FBYLOGBU";
+const VERSION: u32 = 1;
+const VERSION_AT: usize = 8;
+const BUFFER_AT: usize = 16;
+const LENGTH_AT: usize = 32;
+const TOP_CHECKSUM_AT: usize = 40;
+const TOP_BYTES: usize = 44;
+/// Each cell has a cache line of its own.
+const CELLS_AT: [usize; 2] = [64, 128];
+const CELL_CHECKSUM_AT: usize = 16;
+const CELL_BYTES: usize = 20;
+const RING_AT: usize = 4096;
+const HEADER_BYTES: usize = 64;
+const NUMBER_AT: usize = 0;
+const BLOCK_AT: usize = 8;
+const BLOCKS_AT: usize = 16;
+const DATA_CHECKSUM_AT: usize = 20;
+const RECORD_BUFFER_AT: usize = 24;
+const RECORD_CHECKSUM_AT: usize = 60;
+
+#[cfg(test)]
+mod tests;
