@@ -249,7 +249,9 @@ impl State {
         self.ends -= batch.ends;
         self.tombstones -= batch.tombstones;
         self.durable = batch.header.complete;
-        if batch.header.ends_epoch {
+        if self.log_is_buffered {
+            self.kept = self.durable;
+        } else if batch.header.ends_epoch {
             self.logged = self.logged.max(self.durable);
         }
         self.failure = None;

@@ -151,7 +151,8 @@ impl Shared {
 
     /// Changes the lower volume. Dirty sectors of slots that a write covers in part go with it,
     /// since the log is about to forget the whole slots.
-    async fn change_lower(&self, claim: &Claim, change: &Change) -> Result<(), Error> {
+    async fn change_lower(self: &Arc<Self>, claim: &Claim, change: &Change) -> Result<(), Error> {
+        self.log_on_disk().await?;
         match change {
             Change::Discard => {
                 let sectors = self.end_of(claim.first);

@@ -66,8 +66,9 @@ impl Cache {
         &self.shared
     }
 
-    /// The same of a log whose second half is with a partner, who takes it up when this one is gone:
-    /// nothing is acknowledged that one half alone has before the lower volume knows which one that is.
+    /// Opens a cache on a log whose second half is with a partner, which takes the log up when this one is gone:
+    /// nothing is acknowledged that one half alone has before the lower volume knows which one that is. With
+    /// [`Settings::log_buffer`] each half has a [`crate::LogBuffer`] in front of its disk.
     pub async fn open_pair(
         settings: Settings,
         lower: Stack,
@@ -694,9 +695,12 @@ impl Volume for Cache {
         }
         Io::new(async move {
             let begun = Instant::now();
-            let settled = self.shared.settle().await;
+            let mut flushed = self.shared.settle().await;
+            if flushed.is_ok() {
+                flushed = self.shared.log_on_disk().await;
+            }
             self.shared.times.flushes.add(begun.elapsed(), 1);
-            settled
+            flushed
         })
     }
 

@@ -51,6 +51,35 @@ impl Shared {
         self.committed(serial).await
     }
 
+    /// Waits until the disks of the log have everything that the log had at this call. Does nothing for a log without
+    /// NVRAMs in front of it: what such a log has is on disk.
+    ///
+    /// # Errors
+    /// Of the log, or of [`Self::vouch`]. Nothing is lost by an error: the NVRAMs keep it.
+    pub async fn log_on_disk(self: &Arc<Self>) -> Result<(), Error> {
+        if self.settings.log_buffer.is_none() {
+            return Ok(());
+        }
+        let asked = self.state.lock().durable;
+        // Callers that come during a flush share the next one.
+        let _turn = self.log_flush.lock().await;
+        let reached = {
+            let state = self.state.lock();
+            if state.logged >= asked {
+                return Ok(());
+            }
+            state.durable
+        };
+        self.log.flush().await?;
+        self.vouch().await?;
+        {
+            let mut state = self.state.lock();
+            state.logged = state.logged.max(reached);
+        }
+        self.confirm();
+        Ok(())
+    }
+
     /// Ends the epoch with what was queued until now. Returns the serial that is durable once the epoch's end is.
     pub fn end_epoch(self: &Arc<Self>) -> u64 {
         let mut state = self.state.lock();

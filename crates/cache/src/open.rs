@@ -236,6 +236,10 @@ pub(crate) async fn open(
     superblock.note_opening(random(&identity.name));
     let scratch = pool(SCRATCH_PAGES + if seals.is_some() { SEALED_PAGES } else { 0 })?;
     write_copies(&log, &scratch, &superblock).await.map_err(OpenError::Log)?;
+    if settings.log_buffer.is_some() {
+        // The lower volume is about to learn of this opening: a later one that does not know it is refused.
+        log.flush().await.map_err(OpenError::Log)?;
+    }
     // Before anything is sent down, or fetched and kept.
     let dirty = dirty_flags.first();
     if joining.is_none() {
@@ -276,6 +280,7 @@ pub(crate) async fn open(
         let mut state = shared.state.lock();
         state.dirty = dirty_flags;
         (state.logged, state.kept) = (found.complete, kept);
+        state.log_is_buffered = shared.settings.log_buffer.is_some();
     }
     shared.confirming.begin(found.complete, kept);
     shared.start_index();
@@ -351,6 +356,7 @@ fn assemble(
         superblock: tokio::sync::Mutex::new(superblock),
         first_copy: 0.into(),
         lower_flush: tokio::sync::Mutex::new(()),
+        log_flush: tokio::sync::Mutex::new(()),
         lower_epoch_turn: Arc::default(),
         resizing: Arc::default(),
         flushed_reads: tokio::sync::RwLock::new(()),
@@ -373,8 +379,8 @@ fn assemble(
         confirming: Confirming::new(
             claimed,
             settings.confirmed_in.clone(),
-            settings.boot.filter(|_| !settings.nvram_is_stable()),
-            settings.nvram_is_stable(),
+            settings.boot.filter(|_| !settings.keeps_over_power_loss()),
+            settings.keeps_over_power_loss(),
         ),
         mutation: Mutation::default(),
         settings,

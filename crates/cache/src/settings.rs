@@ -86,6 +86,10 @@ pub struct Settings {
     pub report: Report,
     /// What the NVRAM survives. Default a restart. Without meaning but with [`Report::Immediate`].
     pub nvram_survives: NvramSurvives,
+    /// What the NVRAMs survive that are in front of the halves of a pair's log ([`crate::LogBuffer`]). A write to the
+    /// log is then stable only as far as they survive, and on disk with a flush of the log. Default none: the log has
+    /// no such NVRAMs.
+    pub log_buffer: Option<NvramSurvives>,
     /// What becomes of writes while the log disk fails. Default: they fail, too.
     pub on_log_error: OnLogError,
     /// Whether anything may overtake the log on its way down. Default strict. Without meaning with
@@ -153,6 +157,7 @@ impl Default for Settings {
             nvram_bytes: 4 << 20,
             report: Report::AfterComplete,
             nvram_survives: NvramSurvives::Restart,
+            log_buffer: None,
             on_log_error: OnLogError::StopWrites,
             order: Order::Strict,
             too_large: TooLarge::Refused,
@@ -182,6 +187,11 @@ impl Settings {
     /// Whether the NVRAM counts as stable.
     pub(crate) fn nvram_is_stable(&self) -> bool {
         self.report == Report::Immediate && self.nvram_survives == NvramSurvives::PowerLoss
+    }
+
+    /// Whether acknowledged writes that are in an NVRAM alone survive the loss of power.
+    pub(crate) fn keeps_over_power_loss(&self) -> bool {
+        self.nvram_is_stable() || self.log_buffer == Some(NvramSurvives::PowerLoss)
     }
 
     /// Says which setting is out of its range, if one is.

@@ -82,6 +82,8 @@ pub(crate) struct Shared {
     pub first_copy: AtomicU64,
     /// Serializes flushes of the lower volume, which reports a loss only once, to one of them.
     pub lower_flush: tokio::sync::Mutex<()>,
+    /// Held by whoever flushes a log with NVRAMs in front of it.
+    pub log_flush: tokio::sync::Mutex<()>,
     /// Where the lower volume's epochs are whole or nothing: a round has it alone, and whoever goes
     /// past the log shares it, since the flush of one would count half of the other.
     pub lower_epoch_turn: Arc<tokio::sync::RwLock<()>>,
@@ -168,8 +170,11 @@ pub(crate) struct State {
     /// Recovery finds every write up to here in the log: the highest *complete* of a superblock or of a
     /// segment that ended an epoch. May be below `durable` after an opening.
     pub logged: u64,
-    /// The newest write that the NVRAM holds, or held until the log had it.
+    /// The newest write that the NVRAM holds, or held until the log had it. Of a pair with NVRAMs in front of its log:
+    /// the newest write in the log.
     pub kept: u64,
+    /// There are NVRAMs in front of the log: [`Shared::log_on_disk`] raises `logged`.
+    pub log_is_buffered: bool,
     /// The error of a failing log disk; writes up to this serial got it.
     pub failure: Option<(u64, Error)>,
     /// The log's file was removed, cut short or replaced.
@@ -453,10 +458,14 @@ impl Shared {
         next.keep_layouts(layouts.into_iter());
         let first = self.first_copy.load(Ordering::Relaxed);
         let written = write_copies_from(first, &self.log, &self.scratch, &next).await;
-        let written = written.map_err(|(copy, error)| {
+        let mut written = written.map_err(|(copy, error)| {
             self.first_copy.store(copy, Ordering::Relaxed);
             error
         });
+        if written.is_ok() && self.settings.log_buffer.is_some() {
+            // The node and the partner rely on what the superblock says, whatever the NVRAMs survive.
+            written = self.log.flush().await;
+        }
         self.tell_of_superblock(&written);
         written?;
         if !moves {
@@ -561,6 +570,7 @@ impl State {
             durable: serial,
             logged: 0,
             kept: 0,
+            log_is_buffered: false,
             failure: None,
             lost_log: None,
             waiters: VecDeque::new(),

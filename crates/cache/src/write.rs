@@ -1,7 +1,8 @@
 //! The write path: data into slots, slots into the queue for the log.
 
-use std::{pin::pin, sync::Arc};
+use std::{pin::pin, sync::Arc, time::Duration};
 
+use tokio::time::sleep;
 use volume::{Data, Durability, Error};
 
 use crate::{
@@ -82,7 +83,21 @@ impl Shared {
         }
         // Where an epoch ends with a flush, a stable write is a write and a flush.
         let serial = if self.is_by_flush() { self.end_epoch() } else { serial };
-        self.decided(serial).await
+        self.decided(serial).await?;
+        if durability == Durability::Stable { self.on_disk().await } else { Ok(()) }
+    }
+
+    /// Waits until the disks of the log have what it has now. An error that may pass does not end the wait, as in
+    /// [`Self::decided`].
+    async fn on_disk(self: &Arc<Self>) -> Result<(), Error> {
+        loop {
+            match self.log_on_disk().await {
+                Err(error) if error.may_pass() => {}
+                ended => return ended,
+            }
+            self.may_go_on(&self.state.lock())?;
+            sleep(RETRY).await;
+        }
     }
 
     /// Waits until a write is stable in the log or has failed for good. An error of the log disk that may pass does
@@ -187,7 +202,8 @@ impl Shared {
 
     /// Whether what was acknowledged becomes stable with a flush only.
     pub fn is_volatile(&self) -> bool {
-        self.settings.report.is_early() && !self.settings.nvram_is_stable()
+        let is_early = self.settings.report.is_early() && !self.settings.nvram_is_stable();
+        is_early || self.settings.log_buffer.is_some()
     }
 
     /// Whether a write that is in its slots, and in the NVRAM, is not done yet.
@@ -533,3 +549,6 @@ fn parts(sector: u64, length: usize, at: usize) -> impl Iterator<Item = Part> + 
         })
     })
 }
+
+/// The pause before the disks of the log are asked again, after an error that may pass.
+const RETRY: Duration = Duration::from_millis(100);

@@ -17,7 +17,9 @@ use std::{
 
 use parking_lot::Mutex;
 use tokio::sync::Notify;
-use volume::{Data, Durability, Error, Extent, Geometry, Io, Lba, Stack, Volume};
+use volume::{
+    Data, Durability, Error, Extent, Geometry, Io, Lba, Mirror, MirrorError, Stack, Volume,
+};
 
 use crate::{
     confirmed::BootId, log::BLOCK_BYTES, nvram::StableMemory, random::random,
@@ -182,17 +184,37 @@ impl FoundBuffer {
         Ok(Self { disk, ring, promise, goes_on, loss })
     }
 
-    /// The writes that are lost, if any may be. Whoever relies on the disk must know before
-    /// [`begin`](Self::begin) is called, which forgets it.
+    /// The writes that are lost, if any may be. [`begin`](Self::begin) forgets that.
     #[must_use]
     pub fn loss(&self) -> Option<&BufferLoss> {
         self.loss.as_ref()
     }
 
-    /// The disk, without what only the buffer needs, to say on it that writes are lost.
-    #[must_use]
-    pub fn disk(&self) -> &Stack {
-        &self.disk
+    /// Says in the label of the mirror's half on this disk whether writes are missing from it
+    /// ([`Mirror::note_loss`]). Call this before [`begin`](Self::begin). The loss is given up, and not noted, if
+    /// `accept_loss` is set, or if the half went on alone, so that no other one has the writes, and they were not
+    /// declared to survive what happened.
+    ///
+    /// # Errors
+    /// The disk holds no half of a mirror, or fails.
+    pub fn note_loss(
+        &self,
+        accept_loss: bool,
+    ) -> impl Future<Output = Result<(), MirrorError>> + Send + use<> {
+        let (disk, loss) = (Arc::clone(&self.disk), self.loss.clone());
+        async move {
+            let Some(loss) = loss else {
+                return if accept_loss { Mirror::note_loss(&disk, false).await } else { Ok(()) };
+            };
+            let is_alone = Mirror::label_of(&disk).await?.is_some_and(|label| label.alone);
+            let is_given_up = accept_loss || (is_alone && loss.is_declared);
+            tracing::warn!(
+                reason = loss.reason,
+                is_given_up,
+                "writes that only the NVRAM in front of this half of the log had are missing from it"
+            );
+            Mirror::note_loss(&disk, !is_given_up).await
+        }
     }
 
     /// Takes the NVRAM into use.
@@ -421,7 +443,8 @@ async fn write_pending(shared: Arc<Shared>) {
 impl Volume for LogBuffer {
     fn geometry(&self) -> Geometry {
         let geometry = self.shared.disk.geometry();
-        Geometry { blocks: geometry.blocks - 1, ..geometry }
+        // A flush is needed to have everything on the disk.
+        Geometry { blocks: geometry.blocks - 1, volatile_cache: true, ..geometry }
     }
 
     fn read(&self, extent: Extent) -> Io<'_, Data> {

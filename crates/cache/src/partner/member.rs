@@ -445,7 +445,7 @@ async fn compare(plan: Plan, here: &Stack, theirs: &Stack) -> Result<Plan, Arc<s
     if ours.is_behind(&theirs) {
         return Err(format!(
             "this half of the log has segments up to {}, and the partner's up to {}: it was put back from a \
-             backup, and is filled when the partner serves the unit",
+             backup, or its NVRAM was lost, and it is filled when the partner serves the unit",
             ours.last, theirs.last
         )
         .into());
@@ -454,7 +454,7 @@ async fn compare(plan: Plan, here: &Stack, theirs: &Stack) -> Result<Plan, Arc<s
         tracing::warn!(
             ours = ours.last,
             theirs = theirs.last,
-            "the partner's half of the log was put back from a backup: it is filled anew"
+            "the partner's half of the log was put back from a backup, or its NVRAM was lost: it is filled anew"
         );
         return Ok(Plan::Here);
     }

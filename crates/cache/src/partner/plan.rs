@@ -29,7 +29,11 @@ pub(super) fn plan(
             (_, Some(_)) => Err("neither half of the log holds everything".into()),
         };
     };
-    let Some(theirs) = whole(theirs.flatten()) else { return Ok(Plan::Here) };
+    let alone = match ours.has_lost {
+        false => Ok(Plan::Here),
+        true => Err(LACKS_WRITES.to_owned()),
+    };
+    let Some(theirs) = whole(theirs.flatten()) else { return alone };
     if theirs.mirror != ours.mirror {
         return Err("the partner's half is of another log".into());
     }
@@ -43,15 +47,18 @@ pub(super) fn plan(
             ours.epoch, theirs.epoch
         ));
     }
-    Ok(Plan::Here)
+    alone
 }
+
+const LACKS_WRITES: &str = "this half of the log lacks writes that were in its NVRAM: it is opened together with the \
+                            partner's half, or filled from it";
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn label(epoch: u64, alone: bool) -> Option<HalfLabel> {
-        Some(HalfLabel { mirror: [1; 16], epoch, alone })
+        Some(HalfLabel { mirror: [1; 16], epoch, alone, has_lost: false })
     }
 
     #[test]
@@ -86,7 +93,22 @@ mod tests {
     fn a_stale_half_is_refused_with_both_numbers() {
         let refused = plan(label(3, false), Some(label(4, true))).unwrap_err();
         assert!(refused.contains("epoch 3") && refused.contains("epoch 4"), "{refused}");
-        let other = Some(HalfLabel { mirror: [2; 16], epoch: 3, alone: false });
+        let other = label(3, false).map(|label| HalfLabel { mirror: [2; 16], ..label });
         assert!(plan(label(3, false), Some(other)).is_err());
+    }
+
+    #[test]
+    fn a_half_that_lacks_writes_is_opened_only_together_with_the_other_one() {
+        let lacking =
+            |epoch, alone| label(epoch, alone).map(|label| HalfLabel { has_lost: true, ..label });
+        assert_eq!(plan(lacking(3, false), Some(label(3, false))), Ok(Plan::Both));
+        assert_eq!(plan(label(3, false), Some(lacking(3, false))), Ok(Plan::Both));
+        assert_eq!(plan(lacking(3, false), Some(lacking(3, false))), Ok(Plan::Both));
+        for theirs in [None, Some(None), Some(label(0, false)), Some(label(2, false))] {
+            for alone in [false, true] {
+                assert!(plan(lacking(3, alone), theirs).is_err(), "{theirs:?}");
+            }
+        }
+        assert_eq!(plan(label(3, false), None), Ok(Plan::Here));
     }
 }

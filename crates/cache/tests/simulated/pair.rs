@@ -11,7 +11,7 @@ use std::{io::Write, sync::Arc, time::Duration};
 
 use crate::support::{
     gateway::{read, write},
-    pair::{DEAD_AFTER, Wire, World, Wrong},
+    pair::{DEAD_AFTER, Nvram, Wire, World, Wrong},
     workload::runtime,
 };
 use parking_lot::Mutex;
@@ -118,7 +118,12 @@ async fn misfortune(world: &Arc<World>, rng: &mut Rng) {
         match rng.below(9) {
             0..3 => {
                 let index = rng.below(2) as usize;
-                world.kill(index);
+                // What both NVRAMs lose at once is not promised to be kept.
+                if world.nvram == Nvram::SurvivesProcess && !world.is_whole() {
+                    world.end_process(index);
+                } else {
+                    world.kill(index);
+                }
                 sleep(Duration::from_millis(rng.below(12_000))).await;
                 if rng.chance(80) {
                     world.start(index);
@@ -194,9 +199,9 @@ async fn check(world: &World, model: &Mutex<Model>) -> Result<(), String> {
 }
 
 /// One history. Gives how many writes were acknowledged, and by how many openings.
-async fn history(seed: u64, wrong: Wrong) -> Result<(u64, u64), String> {
+async fn history(seed: u64, wrong: Wrong, nvram: Nvram) -> Result<(u64, u64), String> {
     let mut rng = Rng::new(seed);
-    let world = World::new(seed, wrong);
+    let world = World::with_nvram(seed, wrong, nvram);
     let slots = vec![(0, 0); SLOTS as usize];
     let model =
         Arc::new(Mutex::new(Model { slots, by: vec![None; SLOTS as usize], ..Model::default() }));
@@ -223,6 +228,7 @@ async fn history(seed: u64, wrong: Wrong) -> Result<(u64, u64), String> {
     let active = usize::from(world.served(0).is_none());
     world.kill(active);
     let begun = Instant::now();
+    // One NVRAM has lost everything: the other one has it.
     while world.served(1 - active).is_none() {
         if begun.elapsed() > PATIENCE {
             return Err(format!("the partner does not take over: {}", world.describe()));
@@ -237,8 +243,9 @@ async fn history(seed: u64, wrong: Wrong) -> Result<(u64, u64), String> {
     Ok((model.acknowledged, model.openings))
 }
 
-fn run(seed: u64, wrong: Wrong) -> Result<(u64, u64), String> {
-    runtime().block_on(history(seed, wrong)).map_err(|fault| format!("seed {seed}: {fault}"))
+fn run(seed: u64, wrong: Wrong, nvram: Nvram) -> Result<(u64, u64), String> {
+    let ended = runtime().block_on(history(seed, wrong, nvram));
+    ended.map_err(|fault| format!("seed {seed}, {nvram:?}: {fault}"))
 }
 
 fn number(name: &str) -> Option<u64> {
@@ -247,19 +254,34 @@ fn number(name: &str) -> Option<u64> {
 
 #[test]
 fn no_acknowledged_write_is_lost_and_never_do_two_acknowledge() {
+    histories(Nvram::None, SEEDS);
+}
+
+#[test]
+fn no_write_that_both_nvrams_have_is_lost_though_power_fails_at_both() {
+    histories(Nvram::SurvivesPower, NVRAM_SEEDS);
+}
+
+#[test]
+fn no_write_that_both_nvrams_have_is_lost_with_one_of_them() {
+    histories(Nvram::SurvivesProcess, NVRAM_SEEDS);
+}
+
+fn histories(nvram: Nvram, seeds: u64) {
     if let Some(seed) = number("FOREBAY_PAIR_SEED") {
-        println!("{:?}", run(seed, Wrong::Nothing).unwrap());
+        println!("{:?}", run(seed, Wrong::Nothing, nvram).unwrap());
         return;
     }
-    let seeds = number("FOREBAY_PAIR_SEEDS").unwrap_or(SEEDS);
+    let seeds = number("FOREBAY_PAIR_SEEDS").unwrap_or(seeds);
     let (mut acknowledged, mut openings) = (0, 0);
     for seed in 1..=seeds {
-        let (writes, openings_here) = run(seed, Wrong::Nothing).unwrap();
+        let (writes, openings_here) = run(seed, Wrong::Nothing, nvram).unwrap();
         acknowledged += writes;
         openings += openings_here;
     }
-    let text =
-        format!("{seeds} histories: {acknowledged} writes, acknowledged by {openings} openings");
+    let text = format!(
+        "{seeds} histories, {nvram:?}: {acknowledged} writes, acknowledged by {openings} openings"
+    );
     writeln!(std::io::stdout(), "{text}").expect("stdout is there");
     assert!(openings > 2 * seeds, "{text}");
 }
@@ -514,12 +536,18 @@ fn a_half_that_says_alone_is_not_overruled_by_an_older_one_that_says_so_too() {
 
 #[test]
 fn what_is_left_out_is_noticed() {
-    for wrong in
-        [Wrong::NoWitness, Wrong::EveryClaimGranted, Wrong::LateWrites, Wrong::StrayAnswers]
-    {
+    for (wrong, nvram) in [
+        (Wrong::NoWitness, Nvram::None),
+        (Wrong::EveryClaimGranted, Nvram::None),
+        (Wrong::LateWrites, Nvram::None),
+        (Wrong::StrayAnswers, Nvram::None),
+        (Wrong::LossNotNoted, Nvram::SurvivesProcess),
+        (Wrong::SessionOutlivesLoss, Nvram::SurvivesProcess),
+    ] {
         // Not that nobody can go on any more: that writes are lost.
         let is_loss = |fault: &String| fault.contains("acknowledge");
-        let noticed = (1..=MUTANT_SEEDS).filter_map(|seed| run(seed, wrong).err()).find(is_loss);
+        let ends = (1..=MUTANT_SEEDS).map(|seed| run(seed, wrong, nvram));
+        let noticed = ends.filter_map(Result::err).find(is_loss);
         println!("{wrong:?}: {noticed:?}");
         assert!(noticed.is_some(), "{wrong:?} is not noticed");
     }
@@ -527,5 +555,7 @@ fn what_is_left_out_is_noticed() {
 
 /// Histories of the ordinary run.
 const SEEDS: u64 = 60;
+/// Histories with each kind of NVRAM.
+const NVRAM_SEEDS: u64 = 40;
 /// Histories that a mutant may survive.
 const MUTANT_SEEDS: u64 = 100;

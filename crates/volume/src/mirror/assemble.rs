@@ -4,7 +4,7 @@ use super::{
     MirrorError,
     label::{Invalid, LABEL_BYTES, Label},
 };
-use crate::{Error, Extent, Lba, Stack};
+use crate::{Durability, Error, Extent, Lba, Stack};
 
 /// Bytes at the beginning of a half that are not the mirror's: two labels.
 pub(super) const RESERVED_BYTES: u64 = 2 * LABEL_BYTES as u64;
@@ -23,6 +23,11 @@ impl Found {
     /// Whether it may be a mirror's only half.
     pub fn is_whole(&self) -> bool {
         matches!(self, Self::Label(label) if label.epoch > 0)
+    }
+
+    /// Whether its label says that writes are missing from it.
+    pub fn has_lost(&self) -> bool {
+        matches!(self, Self::Label(label) if label.has_lost)
     }
 
     /// How often its label was written.
@@ -74,6 +79,16 @@ pub(super) async fn look(index: usize, half: &Stack) -> Result<Found, MirrorErro
     }
 }
 
+/// Writes both copies of the label of a half that nobody uses.
+pub(super) async fn write_both_copies(half: &Stack, label: Label) -> Result<(), Error> {
+    let blocks = LABEL_BYTES as u64 / u64::from(half.geometry().block_size);
+    for count in label.count + 1..label.count + 3 {
+        let copy = Label { count, ..label.clone() }.encode();
+        half.write(Lba(count % 2 * blocks), copy.into(), Durability::Stable).await?;
+    }
+    half.flush().await
+}
+
 /// Decides. `degraded` takes one half alone for right though the other may have gone on without it.
 pub(super) fn decide(found: [Found; 2], degraded: bool) -> Result<Plan, MirrorError> {
     // A half that was being filled holds nothing.
@@ -122,7 +137,8 @@ mod tests {
 
     fn label(epoch: u64, alone: bool) -> Label {
         let dirty = vec![epoch as u32];
-        Label { mirror: [1; 16], blocks: 100, count: 5, epoch, alone, number: 0, dirty }
+        let mirror = [1; 16];
+        Label { mirror, blocks: 100, count: 5, epoch, alone, has_lost: false, number: 0, dirty }
     }
 
     fn decide_on(first: Label, second: Label) -> Result<Plan, MirrorError> {

@@ -141,6 +141,26 @@ impl Pair {
                 Err(error) => self.lose(other, &to, &error).await?,
             }
         }
+        self.forget_losses().await
+    }
+
+    /// Once the halves are equal, none of them lacks anything that the other one has.
+    async fn forget_losses(&self) -> Result<(), Error> {
+        let has_lost = self.labels.lock().await.has_lost;
+        if has_lost == [false; 2] || !self.state.lock().doubt.is_empty() {
+            return Ok(());
+        }
+        for (half, data) in self.in_sync() {
+            if let Err(error) = data.flush().await {
+                self.lose(half, &data, &error).await?;
+            }
+        }
+        self.labels.lock().await.has_lost = [false; 2];
+        if let Err((half, error)) = self.write_labels().await
+            && let Some(data) = self.data(half)
+        {
+            self.lose(half, &data, &error).await?;
+        }
         Ok(())
     }
 

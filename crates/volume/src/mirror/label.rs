@@ -17,6 +17,8 @@ pub(super) struct Label {
     pub epoch: u64,
     /// The other half was lost in this epoch: what was written since is here alone.
     pub alone: bool,
+    /// Writes that the half had answered are missing from it: see [`super::Mirror::note_loss`].
+    pub has_lost: bool,
     /// Given by the mirror's user, to be known by while it is alone; 0: none was.
     pub number: u64,
     /// Regions in which the halves may differ. At most [`MOST_REGIONS`] is the number of each.
@@ -40,7 +42,8 @@ impl Label {
         let mut put = |at: usize, bytes: &[u8]| block[at..at + bytes.len()].copy_from_slice(bytes);
         put(MAGIC_AT, MAGIC);
         put(VERSION_AT, &VERSION.to_le_bytes());
-        put(FLAGS_AT, &u32::from(self.alone).to_le_bytes());
+        let flags = if self.alone { ALONE } else { 0 } | if self.has_lost { HAS_LOST } else { 0 };
+        put(FLAGS_AT, &flags.to_le_bytes());
         put(MIRROR_AT, &self.mirror);
         put(BLOCKS_AT, &self.blocks.to_le_bytes());
         put(COUNT_AT, &self.count.to_le_bytes());
@@ -75,7 +78,8 @@ impl Label {
             blocks: u64_at(block, BLOCKS_AT),
             count: u64_at(block, COUNT_AT),
             epoch: u64_at(block, EPOCH_AT),
-            alone: u32_at(block, FLAGS_AT) & 1 != 0,
+            alone: u32_at(block, FLAGS_AT) & ALONE != 0,
+            has_lost: u32_at(block, FLAGS_AT) & HAS_LOST != 0,
             number: u64_at(block, NUMBER_AT),
             dirty: (0..MOST_REGIONS).filter(|r| map[*r as usize / 8] >> (r % 8) & 1 != 0).collect(),
         };
@@ -99,6 +103,9 @@ pub(super) const LABEL_BYTES: usize = 4096;
 pub(super) const MOST_REGIONS: u32 = 24576;
 
 const VERSION: u32 = 1;
+/// Flags of a label.
+const ALONE: u32 = 1;
+const HAS_LOST: u32 = 2;
 const MAGIC: &[u8] = b"FBYMIRRO";
 const MAGIC_AT: usize = 0;
 const VERSION_AT: usize = 8;
@@ -124,6 +131,7 @@ mod tests {
             count: 7,
             epoch: 3,
             alone: true,
+            has_lost: false,
             number: 77,
             dirty: vec![0, 9, MOST_REGIONS - 1],
         }
@@ -131,7 +139,10 @@ mod tests {
 
     #[test]
     fn decoding_gives_what_was_encoded() {
-        assert_eq!(Label::decode(&sample().encode()), Ok(sample()));
+        for (alone, has_lost) in [(true, false), (false, true), (true, true)] {
+            let label = Label { alone, has_lost, ..sample() };
+            assert_eq!(Label::decode(&label.encode()), Ok(label));
+        }
         assert_eq!(Label::decode(&[0; LABEL_BYTES]), Err(Invalid::Blank));
     }
 

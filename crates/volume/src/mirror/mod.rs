@@ -24,7 +24,7 @@ use parking_lot::Mutex;
 use tokio::sync::{Mutex as AsyncMutex, Notify};
 
 use crate::{Data, Durability, Error, Extent, Geometry, Io, Lba, Stack, Volume};
-use assemble::{Found, Plan, RESERVED_BYTES, decide, look};
+use assemble::{Found, Plan, RESERVED_BYTES, decide, look, write_both_copies};
 use change::Change;
 use label::Label;
 use pair::{Half, Labels, Pair, State, region_blocks, slice};
@@ -134,6 +134,8 @@ pub struct HalfLabel {
     pub epoch: u64,
     /// It went on without the other.
     pub alone: bool,
+    /// Writes that it had answered are missing from it: see [`Mirror::note_loss`].
+    pub has_lost: bool,
 }
 
 /// A volume on two halves. Lives inside a tokio runtime.
@@ -156,20 +158,24 @@ impl Mirror {
         id: [u8; 16],
         degraded: bool,
     ) -> Result<Self, MirrorError> {
-        let (plan, geometry, counts) = survey(&halves, degraded).await?;
+        let (plan, geometry, counts, has_lost) = survey(&halves, degraded).await?;
         let (id, right, dirty, labels) = match plan {
             // As if the first had been alone: however far this comes, one is right.
-            Plan::New => {
-                (id, None, Vec::new(), Labels { epoch: 1, alone: true, number: 0, counts })
-            }
+            Plan::New => (
+                id,
+                None,
+                Vec::new(),
+                Labels { epoch: 1, alone: true, number: 0, counts, has_lost },
+            ),
             Plan::Both { label, dirty } => {
-                let labels = Labels { epoch: label.epoch, alone: false, number: 0, counts };
+                let labels =
+                    Labels { epoch: label.epoch, alone: false, number: 0, counts, has_lost };
                 (label.mirror, None, dirty, labels)
             }
             Plan::One { right, label } => {
                 // Another epoch: the other half may not know yet that it lacks something.
                 let epoch = label.epoch + u64::from(!label.alone);
-                let labels = Labels { epoch, alone: true, number: label.number, counts };
+                let labels = Labels { epoch, alone: true, number: label.number, counts, has_lost };
                 (label.mirror, Some(right), Vec::new(), labels)
             }
         };
@@ -215,7 +221,7 @@ impl Mirror {
     /// # Errors
     /// As [`Self::open`].
     pub async fn look(halves: [Option<Stack>; 2], degraded: bool) -> Result<Stack, MirrorError> {
-        let (plan, geometry, _) = survey(&halves, degraded).await?;
+        let (plan, geometry, ..) = survey(&halves, degraded).await?;
         let right = match plan {
             Plan::New | Plan::Both { .. } => 0,
             Plan::One { right, .. } => right,
@@ -230,11 +236,26 @@ impl Mirror {
     /// It cannot be read, or holds something else.
     pub async fn label_of(half: &Stack) -> Result<Option<HalfLabel>, MirrorError> {
         Ok(match look(0, half).await? {
-            Found::Label(Label { mirror, epoch, alone, .. }) => {
-                Some(HalfLabel { mirror, epoch, alone })
+            Found::Label(Label { mirror, epoch, alone, has_lost, .. }) => {
+                Some(HalfLabel { mirror, epoch, alone, has_lost })
             }
             Found::Blank | Found::Absent => None,
         })
+    }
+
+    /// Says on a half, which nobody uses, whether writes that it had answered are missing from it. Such a half is as
+    /// good as the other one where both are opened together: they differ in the regions that their labels name. By
+    /// itself it is not. The note stays until both halves are equal, or until the half is filled anew.
+    ///
+    /// # Errors
+    /// The half cannot be read or written, or holds something else.
+    pub async fn note_loss(half: &Stack, has_lost: bool) -> Result<(), MirrorError> {
+        let Found::Label(mut label) = look(0, half).await? else { return Ok(()) };
+        if label.has_lost == has_lost {
+            return Ok(());
+        }
+        label.has_lost = has_lost;
+        write_both_copies(half, label).await.map_err(|error| MirrorError::Io { half: 0, error })
     }
 
     /// Which mirror it is: as its labels have it.
@@ -403,7 +424,7 @@ async fn to_the_end(
 async fn survey(
     halves: &[Option<Stack>; 2],
     degraded: bool,
-) -> Result<(Plan, Geometry, [u64; 2]), MirrorError> {
+) -> Result<(Plan, Geometry, [u64; 2], [bool; 2]), MirrorError> {
     let mut found = [Found::Absent, Found::Absent];
     let mut refused = None;
     for (i, half) in halves.iter().enumerate() {
@@ -423,6 +444,7 @@ async fn survey(
         return Err(error);
     }
     let counts = [0, 1].map(|i: usize| found[i].count());
+    let has_lost = [0, 1].map(|i: usize| found[i].has_lost());
     let plan = decide(found, degraded)?;
     let there: Vec<_> = halves.iter().flatten().map(|half| half.geometry()).collect();
     let Some(&first) = there.first() else {
@@ -456,5 +478,5 @@ async fn survey(
         epoch_blocks: 0,
         key_erasable: false,
     };
-    Ok((plan, geometry, counts))
+    Ok((plan, geometry, counts, has_lost))
 }

@@ -73,6 +73,8 @@ pub(super) struct Labels {
     pub(super) number: u64,
     /// Of each half: its copies take turns.
     pub(super) counts: [u64; 2],
+    /// Of each half: it lacks writes that it had answered, and has not been made equal to the other one yet.
+    pub(super) has_lost: [bool; 2],
 }
 
 impl Labels {
@@ -168,10 +170,12 @@ impl Pair {
             count: 0,
             epoch: labels.epoch,
             alone: labels.alone,
+            has_lost: false,
             number: labels.number,
             dirty,
         };
         for half in halves {
+            label.has_lost = labels.has_lost[half];
             let put = self.put_label(labels, half, &mut label).await;
             put.map_err(|error| (half, error))?;
         }
@@ -190,6 +194,8 @@ impl Pair {
         let blocks = LABEL_BYTES as u64 / u64::from(self.shape.block_size);
         let lba = Lba(label.count % 2 * blocks);
         device.write(lba, label.encode().into(), Durability::Stable).await?;
+        // A device may have an NVRAM, in which the write is stable: what it survives is not enough for a label.
+        device.flush().await?;
         // A write that failed may have torn its copy: it is written again.
         labels.counts[half] = label.count;
         Ok(())
@@ -204,9 +210,11 @@ impl Pair {
             count: 0,
             epoch: 0,
             alone: false,
+            has_lost: false,
             number: 0,
             dirty: Vec::new(),
         };
+        labels.has_lost[half] = false;
         // Both copies: none of what it was may be found.
         for _ in 0..2 {
             let put = self.put_label(&mut labels, half, &mut label).await;

@@ -3,19 +3,22 @@
 
 use std::{
     sync::{
-        Arc, Weak,
+        Arc, OnceLock, Weak,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
 };
 
-use cache::{Answer, Cache, Half, Identity, Member, Role, Settings, Surroundings, Timing};
+use cache::{
+    Answer, BootId, Cache, FoundBuffer, Half, Identity, LogBuffer, Member, NvramSurvives, Promise,
+    Role, Settings, StableMemory, Surroundings, Timing,
+};
 use parking_lot::Mutex;
 use sim::{CrashVolume, Image, Outage, Power, Rng};
 use tokio::time::sleep;
 use volume::{
-    Claim, Data, Durability, Error, Extent, Geometry, Holding, Io, Lba, MemVolume, Mirror, Stack,
-    Standing, Volume,
+    Claim, Data, Delay, Durability, Error, Extent, Geometry, Holding, Io, Latency, Lba, MemVolume,
+    Mirror, Stack, Standing, Volume,
 };
 
 /// What is done wrong on purpose.
@@ -30,6 +33,21 @@ pub enum Wrong {
     LateWrites,
     /// What the node says to a claim is taken for its answer to another one that has come meanwhile.
     StrayAnswers,
+    /// A half whose NVRAM was lost does not say so.
+    LossNotNoted,
+    /// A session goes on with a half whose NVRAM was lost meanwhile.
+    SessionOutlivesLoss,
+}
+
+/// What is in front of the halves of the log.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Nvram {
+    /// Nothing.
+    None,
+    /// An NVRAM that survives the loss of power.
+    SurvivesPower,
+    /// An NVRAM that survives the end of the process.
+    SurvivesProcess,
 }
 
 /// A link of which there is one between each two.
@@ -41,6 +59,7 @@ pub enum Wire {
 
 pub struct World {
     pub wrong: Wrong,
+    pub nvram: Nvram,
     /// No packet between the two is held up.
     is_calm: AtomicBool,
     node: Arc<Node>,
@@ -57,6 +76,9 @@ struct Side {
     to_node: AtomicBool,
     running: Mutex<Option<Arc<Process>>>,
     disk: Mutex<Arc<CrashVolume>>,
+    nvram: Arc<Mutex<Vec<u8>>>,
+    /// Counts the boots of its machine.
+    boots: AtomicU64,
     /// Of the session with this one's half that counts.
     session: AtomicU64,
 }
@@ -65,7 +87,9 @@ struct Process {
     world: Weak<World>,
     side: Arc<Side>,
     power: Arc<Power>,
-    half: Arc<Half>,
+    half: OnceLock<Arc<Half>>,
+    /// Identifies the NVRAM of the half, as the unit that shows the half does.
+    buffer: OnceLock<[u8; 16]>,
     member: Mutex<Option<Arc<Member>>>,
     /// While it serves, with a number that counts the openings.
     serving: Mutex<Option<(u64, Arc<Cache>)>>,
@@ -86,6 +110,10 @@ struct Last {
 
 impl World {
     pub fn new(seed: u64, wrong: Wrong) -> Arc<Self> {
+        Self::with_nvram(seed, wrong, Nvram::None)
+    }
+
+    pub fn with_nvram(seed: u64, wrong: Wrong, nvram: Nvram) -> Arc<Self> {
         let node = Arc::new(Node {
             memory: MemVolume::new(Geometry::with_blocks(BLOCKS)),
             last: Mutex::default(),
@@ -97,11 +125,14 @@ impl World {
                 to_node: true.into(),
                 running: Mutex::default(),
                 disk: Mutex::new(Arc::new(CrashVolume::new(geometry, seed + index as u64))),
+                nvram: Arc::new(Mutex::new(vec![0; NVRAM_BYTES])),
+                boots: AtomicU64::new(0),
                 session: AtomicU64::new(0),
             })
         };
         Arc::new(Self {
             wrong,
+            nvram,
             is_calm: false.into(),
             node,
             sides: [side(0), side(1)],
@@ -113,7 +144,11 @@ impl World {
 
     /// One in which no packet between the two is held up for long.
     pub fn calm(seed: u64) -> Arc<Self> {
-        let world = Self::new(seed, Wrong::Nothing);
+        Self::calm_with_nvram(seed, Nvram::None)
+    }
+
+    pub fn calm_with_nvram(seed: u64, nvram: Nvram) -> Arc<Self> {
+        let world = Self::with_nvram(seed, Wrong::Nothing, nvram);
         world.is_calm.store(true, Ordering::SeqCst);
         world
     }
@@ -145,20 +180,23 @@ impl World {
             world: Arc::downgrade(self),
             side: Arc::clone(side),
             power,
-            half: Half::new(disk),
+            half: OnceLock::new(),
+            buffer: OnceLock::new(),
             member: Mutex::default(),
             serving: Mutex::default(),
         });
-        let timing = Timing { dead_after: DEAD_AFTER, is_first: index == 0 };
-        let surroundings: Arc<dyn Surroundings> = process.clone();
-        let member = Member::new(Arc::clone(&process.half), surroundings, timing);
-        *process.member.lock() = Some(Arc::clone(&member));
-        tokio::spawn(member.run());
-        *running = Some(process);
+        *running = Some(Arc::clone(&process));
+        tokio::spawn(process.run(disk, self.nvram, self.wrong));
     }
 
-    /// Its power fails.
+    /// The power of the gateway fails.
     pub fn kill(&self, index: usize) {
+        self.end_process(index);
+        self.sides[index].boots.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// The process of the gateway is killed: what was written to its disk and NVRAM is there.
+    pub fn end_process(&self, index: usize) {
         if let Some(process) = self.sides[index].running.lock().take() {
             process.power.fail();
         }
@@ -249,7 +287,8 @@ impl Surroundings for Process {
                 other: Arc::clone(&world.sides[1 - self.side.index]),
                 number,
                 rng: Arc::new(Mutex::new(Rng::new(world.seed ^ number))),
-                geometry: self.half_geometry(),
+                geometry: self.half().geometry(),
+                buffer: world.sides[1 - self.side.index].buffer(),
             };
             let there = theirs.there().await.map_err(|error| error.to_string())?;
             // A login ends the session that was there before.
@@ -282,6 +321,7 @@ impl Surroundings for Process {
                 read_ahead_bytes: 0,
                 segment_slots: 8,
                 owner: format!("gateway {}", self.side.index),
+                log_buffer: world.nvram.survives(),
                 ..Settings::default()
             };
             let cache = Cache::open_pair(settings, lower, log, identity).await;
@@ -318,8 +358,74 @@ impl Process {
         }
     }
 
-    fn half_geometry(&self) -> Geometry {
-        self.half.for_partner().geometry()
+    fn half(&self) -> Stack {
+        self.half.get().expect("it is open before the member runs").for_partner()
+    }
+
+    /// Opens the half, and does the work of the member for ever.
+    async fn run(self: Arc<Self>, disk: Arc<CrashVolume>, nvram: Nvram, wrong: Wrong) {
+        let mut half: Stack = disk;
+        if let Some(survives) = nvram.survives() {
+            let latency = Latency { write: DISK_WRITE, ..Latency::default() };
+            let slow: Stack = Arc::new(Delay::new(half, latency));
+            let buffer = self.open_buffer(slow, survives, wrong).await;
+            let _ = self.buffer.set(buffer.id());
+            half = Arc::new(buffer);
+        }
+        let half = self.half.get_or_init(|| Half::new(half));
+        let timing = Timing { dead_after: DEAD_AFTER, is_first: self.side.index == 0 };
+        let surroundings: Arc<dyn Surroundings> = self.clone();
+        let member = Member::new(Arc::clone(half), surroundings, timing);
+        *self.member.lock() = Some(Arc::clone(&member));
+        member.run().await;
+    }
+
+    async fn open_buffer(&self, disk: Stack, survives: NvramSurvives, wrong: Wrong) -> LogBuffer {
+        let (power, bytes) = (Arc::clone(&self.power), Arc::clone(&self.side.nvram));
+        let memory = Box::new(SideMemory { power, bytes });
+        let boot = u128::from(self.side.boots.load(Ordering::SeqCst)).to_le_bytes();
+        let promise = Promise { survives, boot: Some(BootId(boot)) };
+        let found = FoundBuffer::open(disk, memory, promise).await.expect("it is the same NVRAM");
+        found.note_loss(wrong == Wrong::LossNotNoted).await.expect("a half");
+        found.begin().await.expect("the disk works")
+    }
+}
+
+impl Side {
+    fn buffer(&self) -> Option<[u8; 16]> {
+        self.running.lock().as_ref().and_then(|process| process.buffer.get().copied())
+    }
+}
+
+impl Nvram {
+    fn survives(self) -> Option<NvramSurvives> {
+        match self {
+            Self::None => None,
+            Self::SurvivesPower => Some(NvramSurvives::PowerLoss),
+            Self::SurvivesProcess => Some(NvramSurvives::Restart),
+        }
+    }
+}
+
+/// The NVRAM of a gateway. Nothing is written to it by a process that has ended.
+struct SideMemory {
+    power: Arc<Power>,
+    bytes: Arc<Mutex<Vec<u8>>>,
+}
+
+impl StableMemory for SideMemory {
+    fn len(&self) -> usize {
+        NVRAM_BYTES
+    }
+
+    fn read(&self, offset: usize, to: &mut [u8]) {
+        to.copy_from_slice(&self.bytes.lock()[offset..offset + to.len()]);
+    }
+
+    fn write(&mut self, offset: usize, from: &[u8]) {
+        if !self.power.is_off() {
+            self.bytes.lock()[offset..offset + from.len()].copy_from_slice(from);
+        }
     }
 }
 
@@ -333,6 +439,8 @@ struct Theirs {
     number: u64,
     rng: Arc<Mutex<Rng>>,
     geometry: Geometry,
+    /// Identifies the NVRAM of the half as it was when the session began.
+    buffer: Option<[u8; 16]>,
 }
 
 impl Theirs {
@@ -348,7 +456,9 @@ impl Theirs {
         let process = self.other.running.lock().clone();
         drop(world);
         match process {
-            Some(process) if is_up && !process.power.is_off() => Ok(process),
+            Some(process) if is_up && !process.power.is_off() && process.half.get().is_some() => {
+                Ok(process)
+            }
             // Sometimes it is told at once, sometimes never.
             _ if self.rng.lock().chance(50) => Err(Error::Unreachable("no route".into())),
             _ => std::future::pending().await,
@@ -380,7 +490,11 @@ impl Theirs {
             if is_late && wrong != Some(Wrong::LateWrites) {
                 return Err(Error::Unreachable("the session was ended".into()));
             }
-            let done = call(process.half.for_partner()).await;
+            let is_other = process.buffer.get() != this.buffer.as_ref();
+            if is_other && wrong != Some(Wrong::SessionOutlivesLoss) {
+                return Err(Error::Device("the unit has become another one".into()));
+            }
+            let done = call(process.half()).await;
             this.there().await?;
             done
         });
@@ -575,4 +689,8 @@ async fn deliver(
 pub const BLOCKS: u64 = 2048;
 /// Of a half of the log, of 4096 bytes.
 const LOG_BLOCKS: u64 = 402;
+/// Of the NVRAM in front of a half: some forty blocks.
+const NVRAM_BYTES: usize = 4096 + 40 * 4160;
+/// A write to a disk behind an NVRAM: slow enough that the NVRAM is seldom empty.
+const DISK_WRITE: Duration = Duration::from_millis(60);
 pub const DEAD_AFTER: Duration = Duration::from_secs(3);
