@@ -21,5 +21,6 @@ mod tier;
 mod tier_figures;
 mod lost_gateway;
 mod pair;
+mod pair_nvram;
 mod crash;
 mod several_crash;

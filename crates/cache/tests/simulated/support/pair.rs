@@ -144,13 +144,20 @@ impl World {
 
     /// One in which no packet between the two is held up for long.
     pub fn calm(seed: u64) -> Arc<Self> {
-        Self::calm_with_nvram(seed, Nvram::None)
+        Self::new(seed, Wrong::Nothing).calmed()
     }
 
-    pub fn calm_with_nvram(seed: u64, nvram: Nvram) -> Arc<Self> {
-        let world = Self::with_nvram(seed, Wrong::Nothing, nvram);
-        world.is_calm.store(true, Ordering::SeqCst);
-        world
+    /// From now on no packet between the two is held up for long.
+    pub fn calmed(self: Arc<Self>) -> Arc<Self> {
+        self.is_calm.store(true, Ordering::SeqCst);
+        self
+    }
+
+    /// The first byte of a slot at the node.
+    pub async fn at_node(&self, slot: u64) -> u8 {
+        let extent = Extent { lba: Lba(slot * 8), blocks: 1 };
+        let data = self.node.memory.read(extent).await.expect("it is memory");
+        data.into_bytes()[0]
     }
 
     fn number(&self) -> u64 {
@@ -692,5 +699,5 @@ const LOG_BLOCKS: u64 = 402;
 /// Of the NVRAM in front of a half: some forty blocks.
 const NVRAM_BYTES: usize = 4096 + 40 * 4160;
 /// A write to a disk behind an NVRAM: slow enough that the NVRAM is seldom empty.
-const DISK_WRITE: Duration = Duration::from_millis(60);
+pub const DISK_WRITE: Duration = Duration::from_millis(60);
 pub const DEAD_AFTER: Duration = Duration::from_secs(3);

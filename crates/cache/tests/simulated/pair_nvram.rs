@@ -1,0 +1,187 @@
+//! A pair of gateways with NVRAMs in front of both halves of the log: power fails while the NVRAMs have what the
+//! disks do not have yet.
+
+use std::{sync::Arc, time::Duration};
+
+use cache::Cache;
+use tokio::time::{Instant, sleep, timeout};
+use volume::{Durability, Lba, Volume};
+
+use crate::support::{
+    gateway::{read, write},
+    pair::{DEAD_AFTER, DISK_WRITE, Nvram, Wire, World, Wrong},
+    workload::runtime,
+};
+
+/// A pair that works, in which NVRAMs are lost with the power. Returns the gateway that serves, and its cache.
+async fn pair(wrong: Wrong) -> (Arc<World>, usize, Arc<Cache>) {
+    let world = World::with_nvram(1, wrong, Nvram::SurvivesProcess).calmed();
+    (0..2).for_each(|index| world.start(index));
+    whole(&world).await.expect("at first");
+    let active = usize::from(world.served(0).is_none());
+    let (_, cache) = world.served(active).expect("it serves");
+    (world, active, cache)
+}
+
+async fn whole(world: &World) -> Result<(), String> {
+    let whole = async {
+        while !world.is_whole() {
+            sleep(Duration::from_millis(50)).await;
+        }
+    };
+    let late = |_| format!("it does not become whole: {}", world.describe());
+    timeout(Duration::from_secs(120), whole).await.map_err(late)
+}
+
+async fn write_slots(cache: &Arc<Cache>, value: u8) {
+    for slot in 0..SLOTS {
+        write(cache, slot * 8, value, 8).await.expect("acknowledged");
+    }
+}
+
+/// What the slots hold, from whoever serves within a while.
+async fn slots(world: &World) -> Result<Vec<u8>, String> {
+    let mut found = Vec::new();
+    let begun = Instant::now();
+    while found.len() < SLOTS as usize {
+        let served = (0..2).find_map(|index| world.served(index));
+        if let Some((_, cache)) = served
+            && let Ok(slot) = read(&cache, found.len() as u64 * 8, 8).await
+        {
+            found.push(slot[0]);
+        } else if begun.elapsed() > Duration::from_secs(120) {
+            return Err(format!("nobody answers: {}", world.describe()));
+        } else {
+            sleep(Duration::from_millis(20)).await;
+        }
+    }
+    Ok(found)
+}
+
+/// Both disks lack what the NVRAMs have: the machine of one gateway loses its power, and the process of the other
+/// one ends.
+async fn one_loses_its_nvram(wrong: Wrong) -> Result<(), String> {
+    let (world, active, cache) = pair(wrong).await;
+    write_slots(&cache, 1).await;
+    world.kill(1 - active);
+    world.end_process(active);
+    world.start(1 - active);
+    sleep(DEAD_AFTER * 10).await;
+    if world.served(1 - active).is_some() {
+        return Err("it serves without what it had in its NVRAM".into());
+    }
+    let reason = world.reason(1 - active).expect("it says why");
+    assert!(reason.contains("NVRAM"), "{reason}");
+    world.start(active);
+    whole(&world).await?;
+    assert_eq!(slots(&world).await?, [1; SLOTS as usize]);
+    Ok(())
+}
+
+#[test]
+fn a_gateway_that_lost_its_nvram_does_not_serve_without_its_partner() {
+    runtime().block_on(one_loses_its_nvram(Wrong::Nothing)).expect("nothing is lost");
+    runtime().block_on(one_loses_its_nvram(Wrong::LossNotNoted)).expect_err("it is noticed");
+}
+
+/// The machine of the gateway that stands by is back before the other one takes it for gone.
+async fn one_reboots_quickly(wrong: Wrong) -> Result<(), String> {
+    let (world, active, cache) = pair(wrong).await;
+    // The log keeps everything.
+    cache.pause();
+    write_slots(&cache, 1).await;
+    world.kill(1 - active);
+    world.start(1 - active);
+    sleep(DEAD_AFTER / 2).await;
+    let filled = async {
+        write_slots(&cache, 2).await;
+        cache.flush().await.expect("flushed");
+    };
+    timeout(Duration::from_secs(60), filled).await.map_err(|_| "it hangs")?;
+    whole(&world).await?;
+    world.kill(active);
+    match slots(&world).await? {
+        found if found == [2; SLOTS as usize] => Ok(()),
+        found => Err(format!("{found:?}")),
+    }
+}
+
+#[test]
+fn a_half_whose_nvram_was_lost_is_filled_anew_however_soon_it_is_back() {
+    runtime().block_on(one_reboots_quickly(Wrong::Nothing)).expect("nothing is lost");
+    runtime().block_on(one_reboots_quickly(Wrong::SessionOutlivesLoss)).expect_err("it is noticed");
+}
+
+#[test]
+fn a_write_is_acknowledged_from_both_nvrams_and_a_flush_or_fua_from_both_disks() {
+    for flushes in [true, false] {
+        runtime().block_on(async {
+            let (world, active, cache) = pair(Wrong::Nothing).await;
+            cache.flush().await.expect("flushed");
+            let begun = Instant::now();
+            write(&cache, 0, 1, 8).await.expect("acknowledged");
+            assert!(begun.elapsed() < DISK_WRITE, "{:?}", begun.elapsed());
+            if flushes {
+                cache.flush().await.expect("flushed");
+            } else {
+                let data = vec![1; 4096].into();
+                cache.write(Lba(8), data, Durability::Stable).await.expect("acknowledged");
+            }
+            assert!(begun.elapsed() >= DISK_WRITE, "{:?}", begun.elapsed());
+            // This one is on no disk.
+            write(&cache, 16, 1, 8).await.expect("acknowledged");
+            (0..2).for_each(|index| world.kill(index));
+            (0..2).for_each(|index| world.start(index));
+            whole(&world).await.expect("both are back");
+            let found = slots(&world).await.expect("answered");
+            assert_eq!(found[..3], [1, u8::from(!flushes), 0], "gateway {active}");
+        });
+    }
+}
+
+/// The far volume must not be ahead of a log that has lost its NVRAMs.
+#[test]
+fn what_both_nvrams_lose_leaves_a_prefix_however_far_destage_was() {
+    runtime().block_on(async {
+        let (world, _, cache) = pair(Wrong::Nothing).await;
+        cache.pause();
+        write_slots(&cache, 1).await;
+        cache.flush().await.expect("flushed");
+        write_slots(&cache, 2).await;
+        cache.resume();
+        let sent = async {
+            while world.at_node(SLOTS - 1).await != 2 {
+                sleep(Duration::from_micros(100)).await;
+            }
+        };
+        timeout(Duration::from_secs(60), sent).await.expect("destage goes on");
+        (0..2).for_each(|index| world.kill(index));
+        (0..2).for_each(|index| world.start(index));
+        whole(&world).await.expect("both are back");
+        assert_eq!(slots(&world).await.expect("answered"), [2; SLOTS as usize]);
+    });
+}
+
+#[test]
+fn a_gateway_that_was_alone_goes_on_after_a_power_failure_that_its_nvram_does_not_survive() {
+    runtime().block_on(async {
+        let (world, active, cache) = pair(Wrong::Nothing).await;
+        world.kill(1 - active);
+        sleep(DEAD_AFTER * 4).await;
+        write_slots(&cache, 1).await;
+        cache.flush().await.expect("flushed");
+        write(&cache, 0, 2, 8).await.expect("acknowledged");
+        world.kill(active);
+        world.start(active);
+        let found = slots(&world).await.expect("it serves");
+        assert_eq!(found, [1; SLOTS as usize], "what was on the disk is there");
+        // The other one never had that.
+        world.set(Wire::Gateways, false);
+        world.start(1 - active);
+        sleep(DEAD_AFTER * 10).await;
+        assert!(world.served(1 - active).is_none(), "{}", world.describe());
+    });
+}
+
+/// As many as the NVRAM has room for, each in a segment of its own.
+const SLOTS: u64 = 12;
