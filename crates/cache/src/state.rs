@@ -458,14 +458,10 @@ impl Shared {
         next.keep_layouts(layouts.into_iter());
         let first = self.first_copy.load(Ordering::Relaxed);
         let written = write_copies_from(first, &self.log, &self.scratch, &next).await;
-        let mut written = written.map_err(|(copy, error)| {
+        let written = written.map_err(|(copy, error)| {
             self.first_copy.store(copy, Ordering::Relaxed);
             error
         });
-        if written.is_ok() && self.settings.log_buffer.is_some() {
-            // The node and the partner rely on what the superblock says, whatever the NVRAMs survive.
-            written = self.log.flush().await;
-        }
         self.tell_of_superblock(&written);
         written?;
         if !moves {

@@ -162,6 +162,41 @@ fn what_both_nvrams_lose_leaves_a_prefix_however_far_destage_was() {
     });
 }
 
+/// The node knows of an opening before anything is written in it.
+#[test]
+fn an_opening_that_the_node_has_granted_is_on_the_disks() {
+    runtime().block_on(async {
+        let (world, active, cache) = pair(Wrong::Nothing).await;
+        write_slots(&cache, 1).await;
+        world.change_places(active).expect("both have everything");
+        while world.served(1 - active).is_none() {
+            sleep(Duration::from_micros(100)).await;
+        }
+        (0..2).for_each(|index| world.kill(index));
+        (0..2).for_each(|index| world.start(index));
+        whole(&world).await.expect("the node grants a claim of the log");
+        assert_eq!(slots(&world).await.expect("answered"), [1; SLOTS as usize]);
+    });
+}
+
+#[test]
+fn a_gateway_that_has_just_gone_on_alone_knows_that_after_a_power_failure() {
+    runtime().block_on(async {
+        let (world, active, cache) = pair(Wrong::Nothing).await;
+        cache.pause();
+        write_slots(&cache, 1).await;
+        cache.flush().await.expect("flushed");
+        world.kill(1 - active);
+        while write(&cache, 0, 2, 8).await.is_err() {
+            sleep(Duration::from_millis(10)).await;
+        }
+        world.kill(active);
+        world.start(active);
+        let found = slots(&world).await.expect("it serves");
+        assert_eq!(found[1..], [1; SLOTS as usize - 1]);
+    });
+}
+
 #[test]
 fn a_gateway_that_was_alone_goes_on_after_a_power_failure_that_its_nvram_does_not_survive() {
     runtime().block_on(async {
