@@ -228,6 +228,62 @@ async fn after_a_crash_no_copy_is_written_over_before_it_was_judged() {
     }
 }
 
+/// Two halves that differ after a crash in block 5: the second one has the write that the first one has lost.
+async fn one_lacks_a_write() -> [Stack; 2] {
+    let halves = [memory(), memory()];
+    write(&both(&halves).await, 5, 1).await.unwrap();
+    write(halves[0].as_ref(), DATA + 5, 9).await.unwrap();
+    Mirror::note_loss(&halves[0], true).await.unwrap();
+    halves
+}
+
+async fn lacks_writes(half: &Stack) -> bool {
+    Mirror::label_of(half).await.unwrap().unwrap().has_lost
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_half_lacks_writes_until_both_are_equal_or_it_is_filled() {
+    let halves = one_lacks_a_write().await;
+    // As long as nobody has judged what differs.
+    drop(both(&halves).await);
+    assert!(lacks_writes(&halves[0]).await);
+    let mirror = both(&halves).await;
+    let found = mirror.examine(extent(5), &|data| *data == filled(1)).await.unwrap();
+    assert!(found.is_some());
+    mirror.settle().await.unwrap();
+    assert!(!lacks_writes(&halves[0]).await);
+    assert_eq!(byte(halves[0].as_ref(), DATA + 5).await, 1);
+    drop(mirror);
+    Mirror::note_loss(&halves[0], true).await.unwrap();
+    let mirror = both(&halves).await;
+    mirror.replace(0, halves[0].clone()).await.unwrap();
+    in_sync(&mirror).await;
+    assert!(!lacks_writes(&halves[0]).await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_copy_is_judged_while_the_other_one_cannot_be_asked() {
+    let halves = one_lacks_a_write().await;
+    let (fault, faults) = faulty(&halves[1]);
+    let mirror = both(&[halves[0].clone(), fault]).await;
+    let away = Error::Unreachable("the partner does not answer".into());
+    faults.add(Rule::always(Call::Read, Symptom::Fails(away)).times(1));
+    let is_right = |data: &Data| *data == filled(1);
+    assert!(mirror.examine(extent(5), &is_right).await.is_err(), "the right one is away");
+    assert!(mirror.examine(extent(5), &is_right).await.unwrap().is_some());
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_goes_on_with_a_half_that_lacks_writes_alone() {
+    let halves = one_lacks_a_write().await;
+    let (fault, faults) = faulty(&halves[1]);
+    let mirror = both(&[halves[0].clone(), fault]).await;
+    faults.add(Rule::always(Call::Write, broken()));
+    assert!(write(&mirror, 6, 2).await.is_err());
+    assert_eq!(mirror.alone(), None);
+    assert!(mirror.release(1).await.is_err());
+}
+
 #[tokio::test(start_paused = true)]
 async fn what_differs_is_read_from_one_half_alone() {
     let halves = [memory(), memory()];

@@ -351,14 +351,19 @@ impl Pair {
         is_right: &(dyn Fn(&Data) -> bool + Sync),
     ) -> Result<Option<Data>, Error> {
         let _held = self.hold(extent.lba.0, extent.end().0).await;
-        let (mut right, mut wrong) = (None, Vec::new());
+        let (mut right, mut wrong, mut unread) = (None, Vec::new(), None);
         for (i, half) in self.in_sync() {
             match half.read(extent).await {
                 // Two that are right and differ: one of them from now on.
                 Ok(data) if right.is_none() && is_right(&data) => right = Some(data),
                 Ok(data) if right.as_ref() == Some(&data) => {}
+                Err(error) if !is_medium(&error) => unread = Some(error),
                 Ok(_) | Err(_) => wrong.push(i),
             }
+        }
+        // The copy that was not read may be the right one.
+        if let (None, Some(error)) = (&right, unread) {
+            return Err(error);
         }
         if let Some(data) = &right {
             let mut mended = true;

@@ -250,7 +250,10 @@ impl Pair {
                     state.halves[half].standing = Standing::Out(error.to_string().into());
                     return Ok(());
                 }
-                Standing::InSync if state.halves[other].standing != Standing::InSync => {
+                Standing::InSync
+                    if state.halves[other].standing != Standing::InSync
+                        || labels.has_lost[other] =>
+                {
                     return Err(error.clone());
                 }
                 Standing::InSync => {}
