@@ -150,8 +150,7 @@ impl FoundBuffer {
         if let Some(error) = ring.error() {
             return Err(BufferError::Memory(error));
         }
-        let in_use = mark.filter(|mark| mark.in_use);
-        let Some(mark) = in_use else {
+        let Some(in_use) = mark.filter(|mark| mark.in_use) else {
             // Nothing of this disk is in the NVRAM. What another one left there must not be cleared.
             if contents == Contents::Other {
                 return Err(BufferError::OthersMemory);
@@ -163,7 +162,7 @@ impl FoundBuffer {
             Some(BufferLoss { reason, is_declared })
         };
         // Some pages may be as old as the last time the system wrote them back.
-        let is_rebooted = mark.boot.is_some() && mark.boot != promise.boot;
+        let is_rebooted = in_use.boot.is_some() && in_use.boot != promise.boot;
         let loss = match contents {
             Contents::Other => return Err(BufferError::OthersMemory),
             _ if is_rebooted => lost(
@@ -259,12 +258,6 @@ impl FoundBuffer {
 }
 
 impl LogBuffer {
-    /// Identifies this use of the NVRAM: another one than before if writes were lost.
-    #[must_use]
-    pub fn id(&self) -> [u8; 16] {
-        self.shared.buffer
-    }
-
     /// Bytes that are in the NVRAM and not on the disk yet.
     #[must_use]
     pub fn pending_bytes(&self) -> u64 {

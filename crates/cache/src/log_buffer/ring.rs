@@ -11,7 +11,7 @@ use crate::{
         BLOCK_BYTES,
         bytes::{array, put, put_u32, put_u64, u32_at, u64_at},
     },
-    nvram::StableMemory,
+    nvram::{BUFFER_MAGIC as MAGIC, StableMemory},
 };
 
 /// The writes that the NVRAM holds, in order. Room that is freed at the front is used again at the back.
@@ -288,7 +288,6 @@ impl Ring {
     }
 }
 
-const MAGIC: &[u8] = b"FBYLOGBU";
 const VERSION: u32 = 1;
 const VERSION_AT: usize = 8;
 const BUFFER_AT: usize = 16;

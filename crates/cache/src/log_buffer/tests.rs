@@ -134,7 +134,7 @@ async fn without_the_nvram_the_disk_has_a_prefix_and_the_loss_is_known() {
     for (clears, boot, is_declared) in [(true, BOOT, false), (false, Some(BootId([2; 16])), true)] {
         let (disk, memory) = (disk(), Memory::new(40));
         let buffer = open(&slow(&disk), &memory).await;
-        let id = buffer.id();
+        let id = buffer.shared.buffer;
         // Each write is to another block and not beside the one before, so that each reaches the disk alone.
         for turn in 0..30_u8 {
             put(&buffer, u64::from(turn) * 2, turn + 1, 1).await.expect("written");
@@ -153,7 +153,7 @@ async fn without_the_nvram_the_disk_has_a_prefix_and_the_loss_is_known() {
         let prefix = kept.iter().take_while(|byte| **byte > 0).count();
         assert!((5..29).contains(&prefix), "{kept:?}");
         assert!(kept[prefix..].iter().all(|byte| *byte == 0), "{kept:?}");
-        assert_ne!(found.begin().await.expect("begun").id(), id);
+        assert_ne!(found.begin().await.expect("begun").shared.buffer, id);
     }
 }
 

@@ -16,6 +16,9 @@ use volume::{Change, Named, OpenNamed, narrow};
 use super::layout::{HEADER_BYTES, MAGIC, length_for};
 use crate::{log::BLOCK_BYTES, mapping::Mapping};
 
+/// How the NVRAM of a [`crate::LogBuffer`] begins.
+pub(crate) const BUFFER_MAGIC: &[u8] = b"FBYLOGBU";
+
 /// A small memory that survives the failures that [`crate::NvramSurvives`] declares.
 ///
 /// Bytes become stable at once, in the order in which they are written: a failure leaves all bytes up to some
@@ -190,7 +193,9 @@ impl NvramWatch {
         }
         let mut header = [0; HEADER_BYTES];
         let read = self.file.read_exact_at(&mut header, 0);
-        if read.is_err() || !header.starts_with(MAGIC) {
+        // The first page has this header, or that of the buffer in front of a pair's log.
+        let is_ours = header.starts_with(MAGIC) || header.starts_with(BUFFER_MAGIC);
+        if read.is_err() || !is_ours {
             // If no check has seen a header yet, the memory is not in use yet; otherwise the header was overwritten.
             return self.header.map(|_| "its content was overwritten".into());
         }

@@ -8,6 +8,7 @@ mod memory;
 
 pub use layout::length_for;
 use layout::*;
+pub(crate) use memory::BUFFER_MAGIC;
 pub use memory::{MappedFile, NvramWatch, StableMemory};
 
 use std::io;

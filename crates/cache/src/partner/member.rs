@@ -22,6 +22,10 @@ pub trait Surroundings: Send + Sync + 'static {
     /// A new session with the partner's half: nothing of an earlier one begins after this has returned.
     fn partner(&self) -> Answer<'_, Stack>;
 
+    /// Ends the sessions of the partner with the half that is here, for good: the partner can begin a new one, and
+    /// what it had sent or sends again in an earlier one is refused.
+    fn turn_partner_away(&self) -> Answer<'_, ()>;
+
     /// Whether the far volume answers now.
     fn far(&self) -> Answer<'_, ()>;
 
@@ -72,6 +76,10 @@ enum Seen {
     Standby,
     Silent,
 }
+
+/// The partner has not answered. True if the session has ended for good, and a new one may be answered.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+struct HasEnded(bool);
 
 /// How a member stands.
 #[derive(Clone, Debug)]
@@ -225,35 +233,44 @@ impl Member {
 
     /// Asks the partner, by way of its half.
     async fn look(&self, watch: &mut Watch) -> Seen {
+        let mut answer = self.ask(watch).await;
+        // The partner ends our session when it takes its half. While this member is active, its log uses the session.
+        if answer == Err(HasEnded(true)) && self.known.lock().active.is_none() {
+            watch.session = None;
+            answer = self.ask(watch).await;
+        }
+        let Ok(seen) = answer else {
+            // What is wrong with the session may be wrong for good.
+            if watch.heard.elapsed() >= self.timing.dead_after {
+                watch.session = None;
+            }
+            return Seen::Silent;
+        };
+        watch.heard = Instant::now();
+        seen
+    }
+
+    /// Reads the label of the partner's half, in a new session if there is none.
+    async fn ask(&self, watch: &mut Watch) -> Result<Seen, HasEnded> {
         let patience = self.timing.look_every() * 2;
+        watch.is_as_it_was = false;
         if watch.session.is_none() {
             let session = timeout(patience, self.surroundings.partner()).await;
             watch.session = session.ok().and_then(Result::ok);
         }
-        let mut seen = Seen::Silent;
-        watch.is_as_it_was = false;
-        if let Some(session) = &watch.session {
-            seen = match timeout(patience, Mirror::label_of(session)).await {
-                Ok(Ok(label)) => {
-                    // Who goes on with a half says so on it before anything else.
-                    watch.is_as_it_was = label.is_some_and(|label| !label.alone);
-                    Seen::Standby
-                }
-                Ok(Err(MirrorError::Io { error, .. })) if is_in_use(&error) => Seen::Active,
-                // Whatever is wrong there: it does not say that it serves.
-                Err(_) | Ok(Err(MirrorError::Io { .. })) => Seen::Silent,
-                Ok(Err(_)) => Seen::Standby,
-            };
-        }
-        if seen == Seen::Silent {
-            // What is wrong with it may be wrong for good.
-            if watch.heard.elapsed() >= self.timing.dead_after {
-                watch.session = None;
+        let Some(session) = &watch.session else { return Err(HasEnded(false)) };
+        match timeout(patience, Mirror::label_of(session)).await {
+            Ok(Ok(label)) => {
+                // Who goes on with a half says so on it before anything else.
+                watch.is_as_it_was = label.is_some_and(|label| !label.alone);
+                Ok(Seen::Standby)
             }
-        } else {
-            watch.heard = Instant::now();
+            Ok(Err(MirrorError::Io { error, .. })) if is_in_use(&error) => Ok(Seen::Active),
+            // Whatever is wrong there: it does not say that it serves.
+            Ok(Err(MirrorError::Io { error, .. })) => Err(HasEnded(!error.may_pass())),
+            Err(_) => Err(HasEnded(false)),
+            Ok(Err(_)) => Ok(Seen::Standby),
         }
-        seen
     }
 
     /// A session whose calls come after all of any earlier one.
@@ -341,6 +358,9 @@ impl Member {
             // be asked whether it is.
             self.surroundings.far().await?;
         }
+        // Before anything is written to the half, which may be lent again without having been served: a write that
+        // the partner sent before this must not come after it.
+        self.surroundings.turn_partner_away().await?;
         let halves = [Some(here), theirs.filter(|_| plan == Plan::Both)];
         let mirror = Mirror::open(halves, random("mirror"), plan == Plan::Here).await;
         let mirror = Arc::new(mirror.map_err(told)?);
@@ -407,6 +427,13 @@ impl Member {
             tracing::error!(%error, "the unit was not put away in order; its log has what was acknowledged");
         }
         active.cache.abandon("the partner of this gateway serves the unit");
+        if at_rest && active.mirror.alone().is_some() {
+            // The partner was lost while the cache was stopped, and cannot take the unit over.
+            tracing::warn!(
+                "the partner's half of the log does not have everything: it is not handed over"
+            );
+            watch.handed_over = false;
+        }
         {
             let mut known = self.known.lock();
             (known.active, known.reason) = (None, reason);
@@ -482,6 +509,10 @@ mod tests {
     impl Surroundings for Around {
         fn partner(&self) -> Answer<'_, Stack> {
             Box::pin(ready(self.0.clone().ok_or_else(|| "it is away".into())))
+        }
+
+        fn turn_partner_away(&self) -> Answer<'_, ()> {
+            Box::pin(ready(Ok(())))
         }
 
         fn far(&self) -> Answer<'_, ()> {

@@ -109,7 +109,7 @@ async fn one_reboots_quickly(wrong: Wrong) -> Result<(), String> {
 #[test]
 fn a_half_whose_nvram_was_lost_is_filled_anew_however_soon_it_is_back() {
     runtime().block_on(one_reboots_quickly(Wrong::Nothing)).expect("nothing is lost");
-    runtime().block_on(one_reboots_quickly(Wrong::SessionOutlivesLoss)).expect_err("it is noticed");
+    runtime().block_on(one_reboots_quickly(Wrong::SessionGoesOn)).expect_err("it is noticed");
 }
 
 #[test]

@@ -35,8 +35,8 @@ pub enum Wrong {
     StrayAnswers,
     /// A half whose NVRAM was lost does not say so.
     LossNotNoted,
-    /// A session goes on with a half whose NVRAM was lost meanwhile.
-    SessionOutlivesLoss,
+    /// A session goes on with a half that was taken, or whose gateway was started again, meanwhile.
+    SessionGoesOn,
 }
 
 /// What is in front of the halves of the log.
@@ -88,8 +88,8 @@ struct Process {
     side: Arc<Side>,
     power: Arc<Power>,
     half: OnceLock<Arc<Half>>,
-    /// Identifies the NVRAM of the half, as the unit that shows the half does.
-    buffer: OnceLock<[u8; 16]>,
+    /// Identifies the unit that shows the half. A session goes on with one unit alone.
+    unit: AtomicU64,
     member: Mutex<Option<Arc<Member>>>,
     /// While it serves, with a number that counts the openings.
     serving: Mutex<Option<(u64, Arc<Cache>)>>,
@@ -188,7 +188,7 @@ impl World {
             side: Arc::clone(side),
             power,
             half: OnceLock::new(),
-            buffer: OnceLock::new(),
+            unit: self.number().into(),
             member: Mutex::default(),
             serving: Mutex::default(),
         });
@@ -206,6 +206,8 @@ impl World {
     pub fn end_process(&self, index: usize) {
         if let Some(process) = self.sides[index].running.lock().take() {
             process.power.fail();
+            // The member holds the process, too.
+            process.member.lock().take();
         }
     }
 
@@ -278,6 +280,8 @@ impl Drop for World {
         for side in &self.sides {
             if let Some(process) = side.running.lock().take() {
                 process.power.fail();
+                // The member holds the process, too.
+                process.member.lock().take();
             }
         }
     }
@@ -295,12 +299,21 @@ impl Surroundings for Process {
                 number,
                 rng: Arc::new(Mutex::new(Rng::new(world.seed ^ number))),
                 geometry: self.half().geometry(),
-                buffer: world.sides[1 - self.side.index].buffer(),
+                unit: 0,
             };
             let there = theirs.there().await.map_err(|error| error.to_string())?;
+            let theirs = Theirs { unit: there.unit.load(Ordering::SeqCst), ..theirs };
             // A login ends the session that was there before.
             there.side.session.store(number, Ordering::SeqCst);
             Ok(Arc::new(theirs) as Stack)
+        })
+    }
+
+    fn turn_partner_away(&self) -> Answer<'_, ()> {
+        Box::pin(async move {
+            let world = self.world.upgrade().ok_or("the end")?;
+            self.unit.store(world.number(), Ordering::SeqCst);
+            Ok(())
         })
     }
 
@@ -376,7 +389,6 @@ impl Process {
             let latency = Latency { write: DISK_WRITE, ..Latency::default() };
             let slow: Stack = Arc::new(Delay::new(half, latency));
             let buffer = self.open_buffer(slow, survives, wrong).await;
-            let _ = self.buffer.set(buffer.id());
             half = Arc::new(buffer);
         }
         let half = self.half.get_or_init(|| Half::new(half));
@@ -395,12 +407,6 @@ impl Process {
         let found = FoundBuffer::open(disk, memory, promise).await.expect("it is the same NVRAM");
         found.note_loss(wrong == Wrong::LossNotNoted).await.expect("a half");
         found.begin().await.expect("the disk works")
-    }
-}
-
-impl Side {
-    fn buffer(&self) -> Option<[u8; 16]> {
-        self.running.lock().as_ref().and_then(|process| process.buffer.get().copied())
     }
 }
 
@@ -446,8 +452,8 @@ struct Theirs {
     number: u64,
     rng: Arc<Mutex<Rng>>,
     geometry: Geometry,
-    /// Identifies the NVRAM of the half as it was when the session began.
-    buffer: Option<[u8; 16]>,
+    /// Identifies the unit as it was when the session began.
+    unit: u64,
 }
 
 impl Theirs {
@@ -486,7 +492,7 @@ impl Theirs {
             let is_calm = world.as_ref().is_some_and(|world| world.is_calm.load(Ordering::SeqCst));
             let wrong = world.map(|world| world.wrong);
             let often = match wrong {
-                Some(Wrong::LateWrites) => 15,
+                Some(Wrong::LateWrites) => 4,
                 _ if is_calm => 0,
                 _ => 2,
             };
@@ -497,8 +503,8 @@ impl Theirs {
             if is_late && wrong != Some(Wrong::LateWrites) {
                 return Err(Error::Unreachable("the session was ended".into()));
             }
-            let is_other = process.buffer.get() != this.buffer.as_ref();
-            if is_other && wrong != Some(Wrong::SessionOutlivesLoss) {
+            let is_other = process.unit.load(Ordering::SeqCst) != this.unit;
+            if is_other && wrong != Some(Wrong::SessionGoesOn) && wrong != Some(Wrong::LateWrites) {
                 return Err(Error::Device("the unit has become another one".into()));
             }
             let done = call(process.half()).await;
