@@ -117,8 +117,20 @@ pub struct PairStatus {
     pub partner_is_there: bool,
     /// How the halves of the log stand, its own first, while it serves.
     pub halves: Vec<String>,
+    /// The NVRAM in front of the half of the log that is here, with `report = "immediate"`.
+    #[serde(default)]
+    pub nvram: Option<PairNvram>,
     /// Why it does not do more.
     pub reason: Option<String>,
+}
+
+/// The NVRAM in front of a half of a pair's log.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub struct PairNvram {
+    /// Bytes in it that are not on the log disk yet.
+    pub pending_bytes: u64,
+    /// Writes are answered from it. False if it or the log disk has failed: then writes wait for the disk.
+    pub is_used: bool,
 }
 
 impl fmt::Display for PairStatus {
@@ -127,6 +139,15 @@ impl fmt::Display for PairStatus {
         write!(f, "{}, the partner is {partner}", self.role)?;
         if let [_, theirs] = &self.halves[..] {
             write!(f, ", its half: {theirs}")?;
+        }
+        match &self.nvram {
+            Some(PairNvram { is_used: false, .. }) => {
+                write!(f, ", the NVRAM or the log disk here has failed: writes wait for the disk")?;
+            }
+            Some(PairNvram { pending_bytes, .. }) => {
+                write!(f, ", NVRAM in use, {} of it not on disk", about(*pending_bytes))?;
+            }
+            None => {}
         }
         self.reason.iter().try_for_each(|reason| write!(f, " ({reason})"))
     }

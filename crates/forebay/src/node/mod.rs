@@ -376,6 +376,7 @@ impl Node {
             let others = waiting.iter().map(|(_, opened)| opened.stop());
             let others = futures_util::future::join_all(others);
             let (stopped, others) = tokio::join!(stop_units(&units), others);
+            self.close_halves().await;
             stopped.and(others.into_iter().collect())
         };
         tokio::select! {
@@ -426,12 +427,27 @@ fn shown_unit(
     unit: &Unit,
     opened: Opened,
 ) -> Result<ServedUnit, Failure> {
+    if matches!(unit.stack.first(), Some(Layer::Half(_))) {
+        return shown_half(target, unit, Arc::new(opened));
+    }
     let serial = serial(target, unit);
     let mut identity = Identity::new(&serial).with_target(&target.name.0);
     identity.product.clone_from(&unit.product);
     let top = Arc::clone(&opened.top);
     let shown = state::open_unit(unit, top, identity, settings.state.as_deref())?;
     Ok(ServedUnit { lun: unit.lun, serial, opened: Arc::new(opened), unit: Arc::new(shown) })
+}
+
+/// The half of a pair's log as the partner sees it: each time as another unit. It keeps no reservations.
+fn shown_half(target: &Target, unit: &Unit, opened: Arc<Opened>) -> Result<ServedUnit, Failure> {
+    let mut drawn = [0; 8];
+    getrandom::fill(&mut drawn)
+        .map_err(|error| Failure::new(format!("the system has no random bytes: {error}")))?;
+    let serial = format!("{:016X}", u64::from_le_bytes(drawn));
+    let mut identity = Identity::new(&serial).with_target(&target.name.0);
+    identity.product.clone_from(&unit.product);
+    let shown = state::open_unit(unit, Arc::clone(&opened.top), identity, None)?;
+    Ok(ServedUnit { lun: unit.lun, serial, opened, unit: Arc::new(shown) })
 }
 
 /// The layers of a unit, for a command: nobody is told of its volume. The first is what was asked for; others

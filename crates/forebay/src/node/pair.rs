@@ -9,21 +9,23 @@ use ::cache::{Answer, Cache, Half, Look, Member, Role, Surroundings, Timing};
 use initiator::RemoteVolume;
 use volume::{Mirror, Stack, Standing};
 
-use super::{Node, ServedUnit, open_unit, partner_link::PartnerLink};
+use super::{Node, ServedUnit, open_unit, partner_link::PartnerLink, shown_half};
 use crate::{
     failure::Failure,
     orders::UnitName,
     quantity::Span,
     settings::{self, IscsiName, Layer, Settings, Target, Unit},
     stack::{self, Given},
-    status::PairStatus,
+    status::{PairNvram, PairStatus},
 };
 
 /// A pair, as far as it is here.
+#[derive(Clone)]
 pub(super) struct Paired {
     /// Of the target.
     name: String,
     lun: u16,
+    local: stack::LocalHalf,
     half: Arc<Half>,
     member: Arc<Member>,
 }
@@ -52,8 +54,8 @@ impl Node {
                     _ => None,
                 });
                 for (cache, pair) in caches {
-                    let log = stack::open_half(stack::log_options(cache, &cache.log)).await?;
-                    let half = Half::new(log);
+                    let local = stack::LocalHalf::open(cache).await?;
+                    let half = Half::new(Arc::clone(&local.volume));
                     let place = Place {
                         node: Arc::downgrade(self),
                         settings: Arc::clone(settings),
@@ -66,7 +68,7 @@ impl Node {
                     let timing = Timing { dead_after: pair.dead_after.0, is_first: pair.first };
                     let member = Member::new(Arc::clone(&half), Arc::new(place), timing);
                     let (name, lun) = (target.name.0.clone(), unit.lun);
-                    self.inner.lock().pairs.push(Paired { name, lun, half, member });
+                    self.inner.lock().pairs.push(Paired { name, lun, local, half, member });
                 }
             }
         }
@@ -90,23 +92,55 @@ impl Node {
         half.map_or(Given::Nothing, |paired| Given::Half(paired.half.for_partner()))
     }
 
+    /// Shows the half of the log of a target as another unit than before, and ends the sessions with it. A session of
+    /// the partner that logs in again finds another unit, and sends it nothing that it had sent before.
+    async fn show_half_anew(&self, settings: &Settings, of: &str) -> Result<(), Failure> {
+        let is_its =
+            |unit: &Unit| matches!(unit.stack.first(), Some(Layer::Half(half)) if half.of.0 == of);
+        for target in settings.target.iter().filter(|target| target.unit.iter().any(is_its)) {
+            {
+                let mut inner = self.inner.lock();
+                let served = inner.targets.iter_mut().find(|served| served.name == target.name.0);
+                let units = served.map(|served| &mut served.units).into_iter().flatten();
+                for served in units {
+                    let unit = target.unit.iter().find(|unit| unit.lun == served.lun);
+                    if let Some(unit) = unit.filter(|unit| is_its(unit)) {
+                        let opened = Arc::clone(&served.opened);
+                        *served = shown_half(target, unit, opened)?;
+                    }
+                }
+            }
+            let shown = self.shown(settings, target);
+            self.server.turn_away(shown).await.map_err(Failure::settings)?;
+        }
+        Ok(())
+    }
+
+    /// Has the disks of all halves hold everything, when nobody writes to them any more.
+    pub(super) async fn close_halves(&self) {
+        let halves: Vec<_> =
+            self.inner.lock().pairs.iter().map(|paired| paired.local.clone()).collect();
+        futures_util::future::join_all(halves.iter().map(stack::LocalHalf::close)).await;
+    }
+
     /// How the pair of a target stands.
     pub(super) fn pair_status(pairs: &[Paired], target: &str) -> Option<PairStatus> {
         let paired = pairs.iter().find(|paired| paired.name == target)?;
-        Some(status_of(&paired.member.standing()))
+        Some(paired.status())
     }
 
     /// Has the unit of a pair change places, and tells how it stands after that.
     pub async fn take_over(&self, name: &UnitName) -> Result<PairStatus, Failure> {
-        let member = {
+        let paired = {
             let inner = self.inner.lock();
             let is_it = |paired: &&Paired| paired.name == name.target && paired.lun == name.lun;
-            inner.pairs.iter().find(is_it).map(|paired| Arc::clone(&paired.member))
+            inner.pairs.iter().find(is_it).cloned()
         };
-        let member = member.ok_or_else(|| {
+        let paired = paired.ok_or_else(|| {
             Failure::new(format!("{name} is not the unit of a pair"))
                 .remedy("name a unit whose cache has `pair`")
         })?;
+        let member = &paired.member;
         let before = member.standing();
         let refused = |reason: Arc<str>| {
             Failure::new(format!("{name} does not change places: {reason}"))
@@ -124,7 +158,7 @@ impl Node {
             let reason = now.reason.unwrap_or_else(|| "it takes longer".into());
             return Err(refused(reason));
         }
-        Ok(status_of(&now))
+        Ok(paired.status())
     }
 
     /// A unit of a pair is served from now on.
@@ -189,6 +223,14 @@ impl Surroundings for Place {
         })
     }
 
+    fn turn_partner_away(&self) -> Answer<'_, ()> {
+        Box::pin(async move {
+            let node = self.node.upgrade().ok_or(ENDING)?;
+            let shown = node.show_half_anew(&self.settings, &self.target.name.0).await;
+            shown.map_err(|failure| failure.to_string().into())
+        })
+    }
+
     fn far(&self) -> Answer<'_, ()> {
         Box::pin(async move {
             let node = self.node.upgrade().ok_or(ENDING)?;
@@ -240,9 +282,20 @@ impl Surroundings for Place {
     }
 }
 
+impl Paired {
+    fn status(&self) -> PairStatus {
+        let nvram = self.local.buffer.as_ref().map(|buffer| PairNvram {
+            pending_bytes: buffer.pending_bytes(),
+            is_used: buffer.is_fast(),
+        });
+        PairStatus { nvram, ..status_of(&self.member.standing()) }
+    }
+}
+
 fn status_of(look: &Look) -> PairStatus {
     let in_sync = Some([Standing::InSync, Standing::InSync]);
     PairStatus {
+        nvram: None,
         role: match look.role {
             Role::Standby => "standby",
             Role::Active if look.halves == in_sync && look.partner_is_there => "active",

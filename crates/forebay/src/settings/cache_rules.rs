@@ -192,10 +192,14 @@ pub(super) fn paired(cache: &Cache, pair: &Pair, at: &KeyPath) -> Checked {
     };
     only(
         "report",
-        cache.report == Report::AfterComplete,
+        matches!(cache.report, Report::AfterComplete | Report::Immediate),
         "the partner has only what is in the log",
     )?;
-    only("nvram", cache.nvram.is_none(), "the partner would not have what is in it")?;
+    only(
+        "nvram",
+        cache.report == Report::Immediate || cache.nvram.is_none(),
+        "a pair uses it with report = \"immediate\" alone",
+    )?;
     only(
         "order",
         cache.order == Order::Strict,

@@ -159,7 +159,9 @@ impl CacheLayer {
         identity: &str,
         owner: &str,
     ) -> Result<Self, NotOpened> {
-        let (nvram, watched) = nvram(settings)?.unzip();
+        // The NVRAM of a pair is in front of the half of the log.
+        let nvram = if settings.pair.is_none() { nvram(settings)? } else { None };
+        let (nvram, watched) = nvram.unzip();
         let identity = Identity { name: identity.to_owned(), geometry: lower.geometry() };
         let below = Arc::clone(&lower);
         let behaviour = behaviour(settings, owner)?;
@@ -669,8 +671,8 @@ fn watch_files(
 /// An NVRAM, and the means to check its file.
 type Nvram = (Box<dyn StableMemory>, NvramWatch);
 
-/// Opens or creates the NVRAM of a cache, if it has one.
-fn nvram(settings: &settings::Cache) -> Result<Option<Nvram>, NotOpened> {
+/// Opens or creates the NVRAM of a cache or of a half of a pair's log, if it has one.
+pub fn nvram(settings: &settings::Cache) -> Result<Option<Nvram>, NotOpened> {
     let Some(path) = &settings.nvram else { return Ok(None) };
     let opened = MappedFile::open(path, settings.nvram_size.0);
     let opened = match settings.nvram_survives {
@@ -689,6 +691,14 @@ fn nvram(settings: &settings::Cache) -> Result<Option<Nvram>, NotOpened> {
     Ok(Some(watched))
 }
 
+/// What the NVRAM was declared to survive.
+pub fn survives(settings: &settings::Cache) -> cache::NvramSurvives {
+    match settings.nvram_survives {
+        NvramSurvives::Restart => cache::NvramSurvives::Restart,
+        NvramSurvives::PowerLoss => cache::NvramSurvives::PowerLoss,
+    }
+}
+
 fn behaviour(settings: &settings::Cache, owner: &str) -> Result<cache::Settings, NotOpened> {
     let key = settings.key().map(|key| key_file::open(&key)).transpose();
     let key = key.map_err(NotOpened::Refused)?;
@@ -700,15 +710,16 @@ fn behaviour(settings: &settings::Cache, owner: &str) -> Result<cache::Settings,
         nvram_bytes: settings.nvram_size.0,
         report: match settings.report {
             Report::AfterComplete => cache::Report::AfterComplete,
+            // What the NVRAMs in front of both halves of the log have is in the log.
+            Report::Immediate if settings.pair.is_some() => cache::Report::AfterComplete,
             Report::Immediate => cache::Report::Immediate,
             Report::Through => cache::Report::Through,
             Report::Around => cache::Report::Around,
             Report::AtFlush => cache::Report::AtFlush,
         },
-        nvram_survives: match settings.nvram_survives {
-            NvramSurvives::Restart => cache::NvramSurvives::Restart,
-            NvramSurvives::PowerLoss => cache::NvramSurvives::PowerLoss,
-        },
+        nvram_survives: survives(settings),
+        log_buffer: (settings.pair.is_some() && settings.report == Report::Immediate)
+            .then(|| survives(settings)),
         order: match settings.order {
             settings::Order::Strict => cache::Order::Strict,
             settings::Order::Relaxed => cache::Order::Relaxed,

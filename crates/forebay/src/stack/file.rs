@@ -100,13 +100,6 @@ pub async fn open(options: Options) -> Result<FileVolume, Failure> {
     try_open(options).await?.map_err(|error| refusal(&error))
 }
 
-/// Opens one mirror leg of the log of a pair. Once its file is lost, it refuses writes.
-pub async fn open_half(options: Options) -> Result<Arc<FileVolume>, Failure> {
-    let file = Arc::new(open(options).await?);
-    watch::fence(&file);
-    Ok(file)
-}
-
 /// The same, for who has an answer to what the system refuses.
 pub async fn try_open(options: Options) -> Result<Result<FileVolume, OpenError>, Failure> {
     let deadline = Instant::now() + RELEASED_WITHIN;

@@ -9,6 +9,7 @@ mod space;
 mod file;
 mod parts;
 mod log_disk;
+mod half;
 mod read_tier;
 mod read_only;
 mod remote;
@@ -45,7 +46,8 @@ pub use cache_layer::{
     CacheLayer, Log, check_nvram, describe_log, dirty_of, instance, known, open_log,
 };
 pub use common::{known_as_unit, known_by, open_common};
-pub use file::{io_remedy, log_options, open as open_file, open_half, options, refusal};
+pub use file::{io_remedy, log_options, open as open_file, options, refusal};
+pub use half::LocalHalf;
 pub use log_disk::{exists as log_exists, half, look as look_at_log};
 use parts::FilePart;
 pub use parts::Files;

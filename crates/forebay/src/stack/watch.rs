@@ -165,7 +165,8 @@ pub fn nvram(cache: &Arc<Cache>, mut watch: NvramWatch, path: &Path) {
     });
 }
 
-fn tell_of_nvram(path: &Path, why: &str) {
+/// Reports that an NVRAM is lost.
+pub fn tell_of_nvram(path: &Path, why: &str) {
     tracing::error!(
         nvram = %path.display(),
         what = why,

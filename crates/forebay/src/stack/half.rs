@@ -1,0 +1,119 @@
+//! The half of a pair's log that is at this gateway, with the NVRAM in front of it.
+
+use std::{path::Path, sync::Arc, time::Duration};
+
+use ::cache::{BufferError, FoundBuffer, LogBuffer, NvramWatch, Promise, needs_buffer};
+use volume::{MirrorError, Stack};
+
+use super::{cache_layer, file, watch};
+use crate::{confirmed, failure::Failure, output::quoted, settings::Cache};
+
+/// The half of a pair's log that is open at this gateway.
+#[derive(Clone)]
+pub struct LocalHalf {
+    /// The blocks of the half.
+    pub volume: Stack,
+    /// The NVRAM in front of them, if the settings name one.
+    pub buffer: Option<Arc<LogBuffer>>,
+}
+
+impl LocalHalf {
+    /// Opens or creates the half. Once its file is lost, it refuses writes.
+    ///
+    /// # Errors
+    /// The disk or the NVRAM cannot be used, or the disk needs an NVRAM that the settings do not name.
+    pub async fn open(settings: &Cache) -> Result<Self, Failure> {
+        let disk = Arc::new(file::open(file::log_options(settings, &settings.log)).await?);
+        watch::fence(&disk);
+        let nvram = cache_layer::nvram(settings).map_err(Failure::from)?;
+        let Some((memory, watched)) = nvram else {
+            if needs_buffer(&(Arc::clone(&disk) as Stack)).await.map_err(Failure::new)? {
+                return Err(refusal(settings, &BufferError::Needed));
+            }
+            return Ok(Self { volume: disk, buffer: None });
+        };
+        let promise =
+            Promise { survives: cache_layer::survives(settings), boot: confirmed::boot_id() };
+        let refused = |error| refusal(settings, &error);
+        let found = FoundBuffer::open(disk as Stack, memory, promise).await.map_err(refused)?;
+        if let Some(loss) = found.loss() {
+            tracing::warn!(
+                log = %settings.log.display(),
+                reason = loss.reason,
+                "this half of the log may lack acknowledged writes: the partner has them"
+            );
+        }
+        found
+            .note_loss(settings.accept_loss)
+            .await
+            .map_err(|error| not_a_half(settings, &error))?;
+        let buffer = Arc::new(found.begin().await.map_err(refused)?);
+        if let Some(path) = &settings.nvram {
+            watch_nvram(path, watched, &buffer);
+        }
+        Ok(Self { volume: Arc::clone(&buffer) as Stack, buffer: Some(buffer) })
+    }
+
+    /// Has the disk hold everything, at a clean end of the process. A failure is not fatal: the NVRAM keeps the rest.
+    pub async fn close(&self) {
+        let Some(buffer) = &self.buffer else { return };
+        if let Err(error) = buffer.close().await {
+            tracing::warn!(%error, "the log disk does not have everything: the next start needs the NVRAM");
+        }
+    }
+}
+
+/// Starts the check of the NVRAM file.
+fn watch_nvram(path: &Path, mut watched: NvramWatch, buffer: &Arc<LogBuffer>) {
+    let (path, buffer) = (path.to_owned(), Arc::downgrade(buffer));
+    tokio::spawn(async move {
+        while buffer.strong_count() > 0 {
+            tokio::time::sleep(LOOK_EVERY).await;
+            let look = tokio::task::spawn_blocking(move || (watched.look(), watched)).await;
+            let Ok((why, again)) = look else { return };
+            watched = again;
+            if let Some(why) = why {
+                return watch::tell_of_nvram(&path, &why);
+            }
+        }
+    });
+}
+
+fn not_a_half(settings: &Cache, error: &MirrorError) -> Failure {
+    let path = settings.log.display();
+    Failure::new(format!("{path} cannot be the half of a log: {error}"))
+        .remedy("name the right file or device")
+}
+
+/// The message and the remedy for a half that cannot be used with its NVRAM, or without one.
+fn refusal(settings: &Cache, error: &BufferError) -> Failure {
+    let log = settings.log.display();
+    let nvram = settings.nvram.as_deref().map(quoted).unwrap_or_default();
+    let remedy = match error {
+        BufferError::Disk(_) => "see to the disk of the log; what it holds may be needed".to_owned(),
+        BufferError::Needed => {
+            "name the NVRAM file as before (`nvram`), and keep `report = \"immediate\"`; after a clean \
+             stop of this gateway both may be left out"
+                .into()
+        }
+        BufferError::OthersMemory => format!(
+            "name the NVRAM file of this log; if nobody needs what is in {nvram}, remove the file: this \
+             half of the log is then filled from the partner's"
+        ),
+        BufferError::NoPlace => {
+            "the log was made without an NVRAM, and has no room for its mark: drain it (`forebay gateway \
+             drain`), stop both gateways, move both halves away, and start with `nvram`"
+                .into()
+        }
+        BufferError::Version(_) => "use the newer Forebay".into(),
+        BufferError::Memory(_) => {
+            "put the NVRAM file on storage that works; this half of the log is then filled from the \
+             partner's"
+                .into()
+        }
+    };
+    Failure::new(format!("cannot use the half of the log {log}: {error}")).remedy(remedy)
+}
+
+/// Two checks a second, as for every other file of a gateway.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
