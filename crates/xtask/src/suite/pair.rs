@@ -37,13 +37,18 @@ pub fn steps(steps: &mut Steps, program: &Path, rounds: u32) {
     if let Some(why) = device::missing() {
         return steps.leave_out(format!("fio over pairs and handovers: {why}"));
     }
-    steps.run("pair: fio while the gateway that serves is killed", || failover(program, rounds));
+    steps.run("pair: fio while the gateway that serves is killed", || {
+        failover(program, rounds, Log::Paired)
+    });
+    steps.run("pair with NVRAMs: fio while the gateway that serves is killed", || {
+        failover(program, rounds, Log::PairedWithNvram)
+    });
     steps.run("pair: fio while a log is handed over and back", || handover(program, rounds));
 }
 
 /// Each round kills who serves, by turns: the second one is the way back.
-fn failover(program: &Path, rounds: u32) -> Result<Tally> {
-    let mut site = Site::start(program, true)?;
+fn failover(program: &Path, rounds: u32, log: Log) -> Result<Tally> {
+    let mut site = Site::start(program, log)?;
     site.wait_for_role(0, "active")?;
     let device = site.attach()?;
     let mut longest = Duration::ZERO;
@@ -64,7 +69,7 @@ fn failover(program: &Path, rounds: u32) -> Result<Tally> {
 
 /// Each round moves the log to the other gateway.
 fn handover(program: &Path, rounds: u32) -> Result<Tally> {
-    let mut site = Site::start(program, false)?;
+    let mut site = Site::start(program, Log::Alone)?;
     let device = site.attach()?;
     let mut longest = Duration::ZERO;
     for round in 0..rounds {
@@ -101,9 +106,20 @@ struct Site<'a> {
 
 const NAMES: [&str; 2] = ["a", "b"];
 
+/// What the log of the unit is.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Log {
+    /// The log of one gateway, handed over.
+    Alone,
+    /// The log of a pair, half of it at each gateway.
+    Paired,
+    /// Such a log with an NVRAM in front of each half.
+    PairedWithNvram,
+}
+
 impl<'a> Site<'a> {
     /// Starts both of a pair, or the first alone.
-    fn start(program: &'a Path, paired: bool) -> Result<Site<'a>> {
+    fn start(program: &'a Path, log: Log) -> Result<Site<'a>> {
         let folder = tempfile::tempdir()?;
         let text = format!(
             "listen = [\"127.0.0.1:0\"]\nstate = \"node.state\"\n[[target]]\nname = \"{NODE}\"\n\
@@ -115,7 +131,8 @@ impl<'a> Site<'a> {
         let addresses = [held[0].local_addr()?, held[1].local_addr()?];
         drop(held);
         // A volume is attached once on a host; others may run this suite, too.
-        let serial = format!("pair-{paired}-{}", std::process::id());
+        let serial = format!("pair-{log:?}-{}", std::process::id());
+        let paired = log != Log::Alone;
         let settings = [0, 1].map(|at| {
             let cache = format!(
                 "log = \"{}.log\", log_size = \"16MiB\", nvram_size = \"1MiB\", dram = \"8MiB\"",
@@ -124,6 +141,12 @@ impl<'a> Site<'a> {
             let cache = match paired {
                 true => format!("{cache}, {}", partner(addresses, at)),
                 false => cache,
+            };
+            let cache = match log {
+                Log::PairedWithNvram => {
+                    format!("{cache}, report = \"immediate\", nvram = \"{}.nvram\"", NAMES[at])
+                }
+                Log::Alone | Log::Paired => cache,
             };
             format!(
                 "initiator_name = \"iqn.2026-11.forebay.test:host-{}\"\nlisten = [\"{}\"]\n\

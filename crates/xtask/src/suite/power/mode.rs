@@ -32,14 +32,17 @@ pub enum Mode {
     Mirrored,
     /// Two gateways with half of the log each.
     Pair,
+    /// Such a pair with immediate report: each gateway has an NVRAM that survives a power cut.
+    PairNvram,
     /// After each failure the gateway gets other values of `report`, `order`, `nvram_survives` and the log's key.
     Changing,
 }
 
 impl Mode {
-    pub const ALL: [Mode; 9] = [
+    pub const ALL: [Mode; 10] = [
         // Slowest first, so that the run does not end with one thread busy and the others idle.
         Mode::Pair,
+        Mode::PairNvram,
         Mode::Changing,
         Mode::AtFlush,
         Mode::Mirrored,
@@ -60,6 +63,7 @@ impl Mode {
             Mode::AtFlush => "at-flush",
             Mode::Mirrored => "mirrored",
             Mode::Pair => "pair",
+            Mode::PairNvram => "pair-nvram",
             Mode::Changing => "changing",
         }
     }
@@ -73,7 +77,9 @@ impl Mode {
     /// The machines that can fail together.
     pub fn victims(self, failure: Failure) -> &'static [&'static [usize]] {
         match self {
-            Mode::Pair => &[&[GATEWAY, PARTNER], &[GATEWAY], &[PARTNER], &[NODE, GATEWAY, PARTNER]],
+            Mode::Pair | Mode::PairNvram => {
+                &[&[GATEWAY, PARTNER], &[GATEWAY], &[PARTNER], &[NODE, GATEWAY, PARTNER]]
+            }
             // Never the node alone: the gateway would keep running with data that is in its NVRAM only, and the
             // model would wrongly take what it reads there for stable.
             Mode::ImmediateRestart if failure == Failure::Power => &[&[NODE, GATEWAY], &[GATEWAY]],
@@ -84,7 +90,12 @@ impl Mode {
     }
 
     pub fn machines(self) -> usize {
-        if self == Mode::Pair { 3 } else { 2 }
+        if self.is_pair() { 3 } else { 2 }
+    }
+
+    /// Whether two gateways serve the volume in turn.
+    pub fn is_pair(self) -> bool {
+        matches!(self, Mode::Pair | Mode::PairNvram)
     }
 }
 
@@ -103,13 +114,15 @@ pub struct Variant {
 impl Variant {
     pub fn of(mode: Mode) -> Variant {
         let report = match mode {
-            Mode::ImmediateRestart | Mode::ImmediatePowerLoss => "immediate",
+            Mode::ImmediateRestart | Mode::ImmediatePowerLoss | Mode::PairNvram => "immediate",
             Mode::Through => "through",
             Mode::Around => "around",
             _ => "after-complete",
         };
-        let nvram_survives =
-            if mode == Mode::ImmediatePowerLoss { "power-loss" } else { "restart" };
+        let nvram_survives = match mode {
+            Mode::ImmediatePowerLoss | Mode::PairNvram => "power-loss",
+            _ => "restart",
+        };
         Variant { report, order: "strict", nvram_survives, key: 0, volume_mib: 4 }
     }
 

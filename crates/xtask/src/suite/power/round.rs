@@ -131,7 +131,7 @@ pub fn run(plan: &Plan<'_>, rig: &mut Option<Rig>, seed: u64) -> Result<()> {
     let cut = draw(plan.mode, plan.failure, window, &mut chance);
     let mut machines = cut.machines.clone();
     fail_under_load(rig, cut, &mut chance)?;
-    if plan.mode == Mode::Pair && machines.len() == 1 && chance.percent(50) {
+    if plan.mode.is_pair() && machines.len() == 1 && chance.percent(50) {
         // The other gateway takes writes alone; then it fails, too, with the node or without it.
         let survivor = GATEWAY + PARTNER - machines[0];
         let victims = if chance.percent(50) { vec![survivor] } else { vec![NODE, survivor] };

@@ -64,7 +64,7 @@ impl Site {
         let mut disks = vec![disk("node", NODE), disk("gateway", GATEWAY)];
         match mode {
             Mode::Mirrored => disks.push(disk("mirror", GATEWAY)),
-            Mode::Pair => disks.push(disk("partner", PARTNER)),
+            Mode::Pair | Mode::PairNvram => disks.push(disk("partner", PARTNER)),
             _ => {}
         }
         let boot = Boot::new(folder.path().join("boot_id"), &mut Chance::new(0))?;
@@ -114,7 +114,7 @@ impl Site {
         for machine in 0..self.processes.len() {
             self.raise_one(machine, variant)?;
         }
-        if self.mode == Mode::Pair {
+        if self.mode.is_pair() {
             // Accept `alone`: on a busy machine the copy to the partner's half may not be complete in time. A gateway
             // that serves alone makes the same promises.
             self.wait_for_role(&["active"]).or_else(|_| self.wait_for_role(&["alone"]))?;
@@ -209,7 +209,7 @@ impl Site {
         // back.
         self.stop_one(serving)?;
         match serving {
-            GATEWAY if self.mode == Mode::Pair => self.stop_one(PARTNER),
+            GATEWAY if self.mode.is_pair() => self.stop_one(PARTNER),
             PARTNER => self.stop_one(GATEWAY),
             _ => Ok(()),
         }
@@ -261,7 +261,7 @@ impl Site {
     /// Returns the gateway that serves the volume; waits until one of a pair does.
     pub fn serving(&self) -> Result<usize> {
         match self.mode {
-            Mode::Pair => self.wait_for_role(&["active", "alone"]),
+            Mode::Pair | Mode::PairNvram => self.wait_for_role(&["active", "alone"]),
             _ => Ok(GATEWAY),
         }
     }
@@ -308,7 +308,7 @@ impl Site {
     /// Whether the partner of a gateway has taken over the volume. That happens to a gateway with power when it gets no
     /// CPU for longer than `dead_after`.
     pub fn was_taken_over(&self, machine: usize) -> Result<bool> {
-        Ok(self.mode == Mode::Pair && self.role(machine)? == "standby")
+        Ok(self.mode.is_pair() && self.role(machine)? == "standby")
     }
 
     fn mount(&mut self, at: usize, tree: Tree) -> Result<()> {

@@ -48,7 +48,7 @@ pub fn gateway(places: &Places<'_>, mode: Mode, machine: usize, variant: Variant
          order = \"{}\", dirty_age = \"20ms\", destage_idle = \"1ms\", log_engine = \"{}\"",
         variant.report, variant.order, places.engine
     );
-    if matches!(mode, Mode::ImmediateRestart | Mode::ImmediatePowerLoss | Mode::Changing) {
+    if mode == Mode::Changing || variant.report == "immediate" {
         cache += &format!(
             ", nvram = \"{disk}/nvram/nvram\", nvram_size = \"1MiB\", nvram_survives = \"{}\"",
             variant.nvram_survives
@@ -64,7 +64,7 @@ pub fn gateway(places: &Places<'_>, mode: Mode, machine: usize, variant: Variant
         );
     }
     let mut half = String::new();
-    if mode == Mode::Pair {
+    if mode.is_pair() {
         let (own, other) = if machine == FIRST { ("a", "b") } else { ("b", "a") };
         let partner = places.addresses[if machine == FIRST { PARTNER } else { FIRST }];
         cache += &format!(
