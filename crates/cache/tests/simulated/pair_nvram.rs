@@ -139,6 +139,35 @@ fn a_write_is_acknowledged_from_both_nvrams_and_a_flush_or_fua_from_both_disks()
     }
 }
 
+/// Per write: the way to the partner and back, and, of writes that wait for the disks, the slower of the two sides.
+#[test]
+fn a_write_costs_one_round_trip_to_the_partner_and_the_disks_are_written_side_by_side() {
+    runtime().block_on(async {
+        let (world, _, cache) = pair(Wrong::Nothing).await;
+        cache.pause();
+        let one_way = Duration::from_millis(20);
+        world.set_distance(one_way);
+        let round_trip = one_way * 2;
+        let mut immediate = Vec::new();
+        let mut durable = Vec::new();
+        for slot in 0..9 {
+            cache.flush().await.expect("flushed");
+            let begun = Instant::now();
+            write(&cache, slot * 8, 1, 8).await.expect("acknowledged");
+            immediate.push(begun.elapsed());
+            let begun = Instant::now();
+            cache.flush().await.expect("flushed");
+            durable.push(begun.elapsed());
+        }
+        immediate.sort();
+        durable.sort();
+        // The link of this world adds up to a millisecond.
+        let slack = Duration::from_millis(1);
+        assert!(immediate[4] <= (round_trip + slack).mul_f64(1.2), "{immediate:?}");
+        assert!(durable[4] <= (round_trip + DISK_WRITE + slack).mul_f64(1.2), "{durable:?}");
+    });
+}
+
 /// The far volume must not be ahead of a log that has lost its NVRAMs.
 #[test]
 fn what_both_nvrams_lose_leaves_a_prefix_however_far_destage_was() {

@@ -62,6 +62,8 @@ pub struct World {
     pub nvram: Nvram,
     /// No packet between the two is held up.
     is_calm: AtomicBool,
+    /// How long a packet between the two takes in addition, in microseconds.
+    distance: AtomicU64,
     node: Arc<Node>,
     sides: [Arc<Side>; 2],
     between: AtomicBool,
@@ -134,6 +136,7 @@ impl World {
             wrong,
             nvram,
             is_calm: false.into(),
+            distance: 0.into(),
             node,
             sides: [side(0), side(1)],
             between: true.into(),
@@ -151,6 +154,11 @@ impl World {
     pub fn calmed(self: Arc<Self>) -> Arc<Self> {
         self.is_calm.store(true, Ordering::SeqCst);
         self
+    }
+
+    /// From now on a packet between the two takes about so much longer.
+    pub fn set_distance(&self, one_way: Duration) {
+        self.distance.store(one_way.as_micros() as u64, Ordering::SeqCst);
     }
 
     /// The first byte of a slot at the node.
@@ -459,8 +467,10 @@ struct Theirs {
 impl Theirs {
     /// Over the link, if it is up, and the other one on.
     async fn there(&self) -> Result<Arc<Process>, Error> {
-        let delay = self.rng.lock().below(400);
-        sleep(Duration::from_micros(100 + delay)).await;
+        let jitter = self.rng.lock().below(400);
+        let distance =
+            self.world.upgrade().map_or(0, |world| world.distance.load(Ordering::SeqCst));
+        sleep(Duration::from_micros(100 + jitter + distance)).await;
         if self.power.is_off() {
             std::future::pending::<()>().await;
         }
