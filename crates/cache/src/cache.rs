@@ -204,8 +204,9 @@ impl Cache {
             return Ok(());
         }
         self.send_what_a_lost_log_has().await;
+        let begun = Instant::now();
         self.come_to_rest().await?;
-        self.note_end().await?;
+        self.note_end(begun).await?;
         self.shared.check_log()?;
         let shared = &self.shared;
         let is_empty = {
@@ -252,10 +253,11 @@ impl Cache {
             return Ok(());
         }
         // A call that ends later would still write to the log.
+        let begun = Instant::now();
         if !self.come_to_rest().await? {
             return Err(Error::Busy("the far volume has not answered what it was sent"));
         }
-        self.note_end().await?;
+        self.note_end(begun).await?;
         if let Some(nvram) = &mut self.shared.state.lock().nvram {
             nvram.retire();
         }
@@ -285,10 +287,12 @@ impl Cache {
         Ok(is_quiet)
     }
 
-    /// Notes in the superblock that the log ends cleanly.
-    async fn note_end(&self) -> Result<(), Error> {
+    /// Notes in the superblock that the log ends cleanly. What [`Self::come_to_rest`] has left of its time since `begun`
+    /// may be used, too.
+    async fn note_end(&self, begun: Instant) -> Result<(), Error> {
         let last = |superblock: &mut crate::log::superblock::Superblock| superblock.clean = true;
-        let written = timeout(NOTE_TIME, self.shared.write_superblock(last)).await;
+        let within = NOTE_TIME + STOP_TIME.saturating_sub(begun.elapsed());
+        let written = timeout(within, self.shared.write_superblock(last)).await;
         written.unwrap_or_else(|_| Err(Error::Device("the log disk does not answer".into())))
     }
 

@@ -256,6 +256,7 @@ async fn look_at_half(cache: &settings::Cache) -> Result<String, Failure> {
     let mut options = stack::log_options(cache, &cache.log);
     (options.preallocate, options.read_only) = (false, true);
     let Some(half) = open(&options)? else { return Ok(in_use(&cache.log)) };
+    stack::check_half(cache, &half).await?;
     let label = Mirror::label_of(&half).await.map_err(|error| {
         Failure::new(format!("{name} cannot be the half of a log: {error}"))
             .remedy("name the right file or device")
@@ -267,7 +268,9 @@ async fn look_at_half(cache: &settings::Cache) -> Result<String, Failure> {
         }
         Some(label) => {
             let alone = if label.alone { ", and went on without the partner's" } else { "" };
-            format!("{name} is the half of a log, of epoch {}{alone}", label.epoch)
+            let lacks =
+                if label.has_lost { "; it lacks writes that its NVRAM has lost" } else { "" };
+            format!("{name} is the half of a log, of epoch {}{alone}{lacks}", label.epoch)
         }
     })
 }

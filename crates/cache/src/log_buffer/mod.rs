@@ -64,10 +64,11 @@ pub enum BufferError {
     /// The NVRAM may hold writes of another log.
     #[error("the NVRAM is in use by another log, and may hold writes of it")]
     OthersMemory,
-    /// The last block of the disk is in use.
-    #[error(
-        "the last block of the log disk, where the mark of its NVRAM belongs, holds something else"
-    )]
+    /// The disk holds something else than a half of a log.
+    #[error(transparent)]
+    Half(#[from] MirrorError),
+    /// The half was made without an NVRAM.
+    #[error("it was made without an NVRAM, and its last block has no room for the mark of one")]
     NoPlace,
     /// The mark was written by a newer program.
     #[error("the mark of the log's NVRAM has format version {0}, this program knows 1")]
@@ -140,6 +141,10 @@ impl FoundBuffer {
         promise: Promise,
     ) -> Result<Self, BufferError> {
         let mark = match Mark::read(&disk).await? {
+            // A half that was made without an NVRAM has the log's blocks up to the end of the disk.
+            FoundMark::Blank if Mirror::label_of(&disk).await?.is_some() => {
+                return Err(BufferError::NoPlace);
+            }
             FoundMark::Blank => None,
             FoundMark::Mark(mark) => Some(mark),
             FoundMark::Version(version) => return Err(BufferError::Version(version)),

@@ -186,6 +186,22 @@ async fn an_nvram_with_writes_of_another_log_is_never_cleared() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn nothing_is_written_to_a_half_that_was_made_without_an_nvram_or_to_another_file() {
+    let half = disk();
+    let halves = [Some(Arc::clone(&half)), Some(disk())];
+    drop(Mirror::open(halves, [1; 16], false).await.expect("made"));
+    let file = disk();
+    put(&*file, 0, 7, 1).await.expect("written");
+    for disk in [half, file] {
+        let all = Extent { lba: Lba(0), blocks: 65 };
+        let before = disk.read(all).await.expect("read");
+        let refused = FoundBuffer::open(Arc::clone(&disk), Memory::new(16).part(), PROMISE).await;
+        assert!(matches!(refused, Err(BufferError::NoPlace | BufferError::Half(_))));
+        assert_eq!(disk.read(all).await.expect("read"), before);
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_full_nvram_makes_writes_wait_for_the_disk_and_long_writes_go_in_pieces() {
     let (disk, memory) = (disk(), Memory::new(8));
     let buffer = open(&slow(&disk), &memory).await;

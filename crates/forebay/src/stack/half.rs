@@ -63,6 +63,14 @@ impl LocalHalf {
     }
 }
 
+/// Fails if the half needs an NVRAM that the settings do not name. Changes nothing.
+pub async fn check(settings: &Cache, half: &Stack) -> Result<(), Failure> {
+    if settings.nvram.is_none() && needs_buffer(half).await.map_err(Failure::new)? {
+        return Err(refusal(settings, &BufferError::Needed));
+    }
+    Ok(())
+}
+
 /// Starts the check of the NVRAM file.
 fn watch_nvram(path: &Path, mut watched: NvramWatch, buffer: &Arc<LogBuffer>) {
     let (path, buffer) = (path.to_owned(), Arc::downgrade(buffer));
@@ -100,9 +108,10 @@ fn refusal(settings: &Cache, error: &BufferError) -> Failure {
             "name the NVRAM file of this log; if nobody needs what is in {nvram}, remove the file: this \
              half of the log is then filled from the partner's"
         ),
+        BufferError::Half(_) => "name the right file or device".into(),
         BufferError::NoPlace => {
-            "the log was made without an NVRAM, and has no room for its mark: drain it (`forebay gateway \
-             drain`), stop both gateways, move both halves away, and start with `nvram`"
+            "start without `nvram` and with `report = \"after-complete\"`; to use an NVRAM, drain the log \
+             (`forebay gateway drain`), stop both gateways, move both halves away, and start with `nvram`"
                 .into()
         }
         BufferError::Version(_) => "use the newer Forebay".into(),

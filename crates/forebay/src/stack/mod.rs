@@ -47,7 +47,7 @@ pub use cache_layer::{
 };
 pub use common::{known_as_unit, known_by, open_common};
 pub use file::{io_remedy, log_options, open as open_file, options, refusal};
-pub use half::LocalHalf;
+pub use half::{LocalHalf, check as check_half};
 pub use log_disk::{exists as log_exists, half, look as look_at_log};
 use parts::FilePart;
 pub use parts::Files;

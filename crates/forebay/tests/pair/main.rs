@@ -2,6 +2,7 @@
 //! killed one comes back, and again; and the unit is handed over by order.
 
 mod faults;
+mod nvram;
 mod scene;
 #[path = "../support/mod.rs"]
 mod support;

@@ -47,7 +47,7 @@ fn free_port() -> TcpListener {
     ports.find_map(Result::ok).expect("a port")
 }
 
-/// Settings of one of the two, with more settings of its cache.
+/// Settings of one of the two, with more settings of its cache, in which NAME stands for its name.
 pub fn settings(
     place: &Place,
     node: SocketAddr,
@@ -89,6 +89,7 @@ first = {first}
         partner = other.address,
         partner_name = other.name,
         first = index == 0,
+        more = more.replace("NAME", own.name),
     )
 }
 

@@ -1,0 +1,78 @@
+//! A pair that acknowledges writes from the NVRAMs of both gateways.
+
+use crate::{
+    scene::{GATEWAY, Scene, pair, settings},
+    support::{Place, eventually, forebay, run, stderr},
+};
+
+const IMMEDIATE: &str = "report = 'immediate'\nnvram = 'NAME.nvram'";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_gateway_whose_nvram_file_was_lost_serves_nothing_until_its_partner_is_back() {
+    let mut scene = Scene::new(Place::new(), IMMEDIATE).await;
+    assert_eq!(pair(&scene.serving[0])["nvram"]["is_used"], true);
+    let host = scene.host(0).await;
+    scene.write(&host, 0..20, 1).await;
+    (0..2).for_each(|index| scene.serving[index].kill());
+    std::fs::remove_file(scene.place.path("a.nvram")).expect("removed");
+    scene.start(0);
+    scene.until_refused(0, &["lacks writes", "NVRAM"]).await;
+    assert!(scene.log_in(0).await.is_err(), "it serves");
+    scene.start(1);
+    let is_active = |scene: &Scene| (0..2).find(|index| scene.role(*index) == "active");
+    eventually("one serves, and both have everything", || is_active(&scene).is_some()).await;
+    let active = is_active(&scene).expect("one serves");
+    let host = scene.host(active).await;
+    scene.check(&host, 0..20, 1).await;
+    // The one that had lost its NVRAM has everything again.
+    scene.write(&host, 0..10, 2).await;
+    scene.serving[active].kill();
+    scene.until(1 - active, "alone").await;
+    let host = scene.host(1 - active).await;
+    scene.check(&host, 0..10, 2).await;
+    scene.check(&host, 10..20, 1).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_half_that_was_killed_needs_its_nvram_and_one_that_was_stopped_does_not() {
+    let mut scene = Scene::new(Place::new(), IMMEDIATE).await;
+    let host = scene.host(0).await;
+    scene.write(&host, 0..20, 1).await;
+    scene.serving[1].kill();
+    let text = |more: &str| settings(&scene.place, scene.node.address, scene.members, 1, more);
+    let without = text("");
+    let refused = scene.place.try_serve("b", &without).err().expect("it does not start");
+    assert!(refused.contains("NVRAM") && refused.contains("nvram"), "{refused}");
+    let checked = run(&["check", "--config", &scene.place.path("b.toml").display().to_string()]);
+    let told = String::from_utf8_lossy(&checked.stdout).into_owned() + &stderr(&checked);
+    assert!(!checked.status.success() && told.contains("NVRAM"), "{told}");
+
+    scene.start(1);
+    scene.until(0, "active").await;
+    drop(host);
+    let Scene { place, node: _node, serving: [_active, standby], .. } = scene;
+    assert!(standby.terminate().0.success(), "it puts everything on its disk");
+    let started = place.try_serve("b", &without);
+    assert!(started.is_ok(), "{:?}", started.err());
+}
+
+/// The gateway that stands by is started again so soon that the other one does not miss it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_gateway_that_is_back_at_once_has_its_half_filled_anew() {
+    let mut scene = Scene::new(Place::new(), IMMEDIATE).await;
+    let host = scene.host(0).await;
+    scene.write(&host, 0..20, 1).await;
+    scene.serving[1].kill();
+    scene.start(1);
+    scene.write(&host, 0..20, 2).await;
+    scene.until(0, "active").await;
+    let told = forebay()
+        .args(["gateway", "takeover", GATEWAY, "--control"])
+        .arg(&scene.serving[0].control)
+        .output()
+        .expect("the binary runs");
+    assert!(told.status.success(), "{}", stderr(&told));
+    scene.until(1, "active").await;
+    let host = scene.host(1).await;
+    scene.check(&host, 0..20, 2).await;
+}
