@@ -19,9 +19,8 @@ use volume::{Holding, Mirror, Stack};
 use super::{
     cache_events,
     cache_refusal::{not_opened, refusal},
-    file,
     log_disk::LogDisk,
-    object,
+    nvram, object,
     pacing::Pacing,
     read_tier,
     remote::Known,
@@ -34,7 +33,7 @@ use crate::{
     orders::{Exported, Order, Standing},
     quantity::{Size, about},
     records::{KeptLog, LogRecords, Recorder},
-    settings::{self, NvramSurvives, OnLogError, Report, TooLarge},
+    settings::{self, OnLogError, Report, TooLarge},
 };
 
 /// A cache at work.
@@ -160,8 +159,8 @@ impl CacheLayer {
         owner: &str,
     ) -> Result<Self, NotOpened> {
         // The NVRAM of a pair is in front of the half of the log.
-        let nvram = if settings.pair.is_none() { nvram(settings)? } else { None };
-        let (nvram, watched) = nvram.unzip();
+        let found = if settings.pair.is_none() { nvram::open(settings)? } else { None };
+        let (nvram, watched) = found.unzip();
         let identity = Identity { name: identity.to_owned(), geometry: lower.geometry() };
         let below = Arc::clone(&lower);
         let behaviour = behaviour(settings, owner)?;
@@ -186,7 +185,7 @@ impl CacheLayer {
         log: Log,
         owner: &str,
     ) -> Result<(Self, Vec<Stack>), NotOpened> {
-        let (nvram, watched) = nvram(settings)?.unzip();
+        let (nvram, watched) = nvram::open(settings)?.unzip();
         let behaviour = behaviour(settings, owner)?;
         let volumes: Vec<_> =
             members.iter().map(|member| (member.name.clone(), Arc::clone(&member.lower))).collect();
@@ -668,37 +667,6 @@ fn watch_files(
     }
 }
 
-/// An NVRAM, and the means to check its file.
-type Nvram = (Box<dyn StableMemory>, NvramWatch);
-
-/// Opens or creates the NVRAM of a cache or of a half of a pair's log, if it has one.
-pub fn nvram(settings: &settings::Cache) -> Result<Option<Nvram>, NotOpened> {
-    let Some(path) = &settings.nvram else { return Ok(None) };
-    let opened = MappedFile::open(path, settings.nvram_size.0);
-    let opened = match settings.nvram_survives {
-        NvramSurvives::Restart => opened,
-        NvramSurvives::PowerLoss => opened.and_then(MappedFile::synced),
-    };
-    let watched = opened.and_then(|opened| {
-        let watch = opened.watch(path)?;
-        Ok((Box::new(opened) as Box<dyn StableMemory>, watch))
-    });
-    let watched = watched.map_err(|error| {
-        let failure =
-            Failure::new(format!("cannot use the NVRAM file {}: {error}", path.display()));
-        NotOpened::Refused(failure.remedy(file::io_remedy(&error, path)))
-    })?;
-    Ok(Some(watched))
-}
-
-/// What the NVRAM was declared to survive.
-pub fn survives(settings: &settings::Cache) -> cache::NvramSurvives {
-    match settings.nvram_survives {
-        NvramSurvives::Restart => cache::NvramSurvives::Restart,
-        NvramSurvives::PowerLoss => cache::NvramSurvives::PowerLoss,
-    }
-}
-
 fn behaviour(settings: &settings::Cache, owner: &str) -> Result<cache::Settings, NotOpened> {
     let key = settings.key().map(|key| key_file::open(&key)).transpose();
     let key = key.map_err(NotOpened::Refused)?;
@@ -717,9 +685,9 @@ fn behaviour(settings: &settings::Cache, owner: &str) -> Result<cache::Settings,
             Report::Around => cache::Report::Around,
             Report::AtFlush => cache::Report::AtFlush,
         },
-        nvram_survives: survives(settings),
+        nvram_survives: nvram::survives(settings),
         log_buffer: (settings.pair.is_some() && settings.report == Report::Immediate)
-            .then(|| survives(settings)),
+            .then(|| nvram::survives(settings)),
         order: match settings.order {
             settings::Order::Strict => cache::Order::Strict,
             settings::Order::Relaxed => cache::Order::Relaxed,
@@ -760,7 +728,7 @@ pub async fn dirty_of(
 ) -> Result<u64, Failure> {
     // One that is not there would be made.
     let nvram = match &settings.nvram {
-        Some(path) if path.exists() => nvram(settings)?.map(|(nvram, _)| nvram),
+        Some(path) if path.exists() => nvram::open(settings)?.map(|(nvram, _)| nvram),
         _ => None,
     };
     let slots = cache::dirty_of(&log.volume(), nvram, member, settings.accept_loss).await;
@@ -833,7 +801,7 @@ fn check_older(settings: &settings::Cache, info: &LogInfo) -> Result<(), OpenErr
     let Some(folder) = &settings.state else { return Ok(()) };
     let confirmed = confirmed::recorded(folder, info.instance).map_err(OpenError::Confirmed)?;
     let Some(confirmed) = confirmed else { return Ok(()) };
-    let nvram = existing_nvram(settings);
+    let nvram = nvram::existing(settings);
     let nvram = nvram.as_ref().map(|nvram| nvram as &dyn StableMemory);
     cache::check_older(info, nvram, confirmed, confirmed::boot_id())
 }
@@ -845,9 +813,9 @@ pub async fn check_nvram(settings: &settings::Cache, log: Option<&Stack>) -> Res
         None => None,
         Some(path) => match MappedFile::inspect(path, settings.nvram_size.0) {
             Ok(Some(memory)) => Some(Box::new(memory)),
-            Ok(None) => {
-                Some(Box::new(Blank(cache::length_for(settings.nvram_size.0 / 4096) as usize)))
-            }
+            Ok(None) => Some(Box::new(nvram::Blank(
+                cache::length_for(settings.nvram_size.0 / 4096) as usize,
+            ))),
             // `forebay check` reports a file that another process uses, or that it cannot open, when it
             // checks the file itself.
             Err(_) => return Ok(()),
@@ -856,27 +824,6 @@ pub async fn check_nvram(settings: &settings::Cache, log: Option<&Stack>) -> Res
     let behaviour = behaviour(settings, "")?;
     let judged = cache::check_nvram(&behaviour, log, memory).await;
     judged.map_err(|error| refusal(settings, &error))
-}
-
-/// Stands for an NVRAM file that does not exist yet.
-struct Blank(usize);
-
-impl StableMemory for Blank {
-    fn len(&self) -> usize {
-        self.0
-    }
-
-    fn read(&self, _offset: usize, to: &mut [u8]) {
-        to.fill(0);
-    }
-
-    fn write(&mut self, _offset: usize, _from: &[u8]) {}
-}
-
-/// Opens the NVRAM file without a change. Returns `None` if it does not exist yet or cannot be used.
-fn existing_nvram(settings: &settings::Cache) -> Option<MappedFile> {
-    let path = settings.nvram.as_ref()?;
-    MappedFile::inspect(path, settings.nvram_size.0).ok().flatten()
 }
 
 /// Refuses a log with dirty data that is encrypted although no key is given, or the reverse. A wrong key is

@@ -5,7 +5,7 @@ use std::{path::Path, sync::Arc, time::Duration};
 use ::cache::{BufferError, FoundBuffer, LogBuffer, NvramWatch, Promise, needs_buffer};
 use volume::{MirrorError, Stack};
 
-use super::{cache_layer, file, watch};
+use super::{file, nvram, watch};
 use crate::{confirmed, failure::Failure, output::quoted, settings::Cache};
 
 /// The half of a pair's log that is open at this gateway.
@@ -25,15 +25,14 @@ impl LocalHalf {
     pub async fn open(settings: &Cache) -> Result<Self, Failure> {
         let disk = Arc::new(file::open(file::log_options(settings, &settings.log)).await?);
         watch::fence(&disk);
-        let nvram = cache_layer::nvram(settings).map_err(Failure::from)?;
+        let nvram = nvram::open(settings).map_err(Failure::from)?;
         let Some((memory, watched)) = nvram else {
             if needs_buffer(&(Arc::clone(&disk) as Stack)).await.map_err(Failure::new)? {
                 return Err(refusal(settings, &BufferError::Needed));
             }
             return Ok(Self { volume: disk, buffer: None });
         };
-        let promise =
-            Promise { survives: cache_layer::survives(settings), boot: confirmed::boot_id() };
+        let promise = Promise { survives: nvram::survives(settings), boot: confirmed::boot_id() };
         let refused = |error| refusal(settings, &error);
         let found = FoundBuffer::open(disk as Stack, memory, promise).await.map_err(refused)?;
         if let Some(loss) = found.loss() {

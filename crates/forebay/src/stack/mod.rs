@@ -9,6 +9,7 @@ mod space;
 mod file;
 mod parts;
 mod log_disk;
+mod nvram;
 mod half;
 mod read_tier;
 mod read_only;
