@@ -12,6 +12,7 @@ pub mod visit;
 pub mod postmark;
 pub mod emc;
 pub mod far;
+pub mod pair;
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};

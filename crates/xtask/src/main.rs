@@ -212,6 +212,7 @@ enum Task {
 #[derive(Subcommand)]
 enum Alone {
     Far(bench::far::Options),
+    Pair(bench::pair::Options),
 }
 
 fn main() -> ExitCode {
@@ -247,6 +248,9 @@ fn main() -> ExitCode {
             }))
         }
         Task::Bench { alone: Some(Alone::Far(options)), .. } => report(bench::far::bench(&options)),
+        Task::Bench { alone: Some(Alone::Pair(options)), .. } => {
+            report(bench::pair::bench(&options))
+        }
         Task::Bench {
             alone: None,
             names,

@@ -1,10 +1,10 @@
 //! `cargo xtask bench far`: measures a gateway over a long link, and for comparison a bulk TCP stream and a host that
 //! uses the node directly over the same link.
 
-mod wan;
+pub mod wan;
 mod bulk;
-mod load;
-mod site;
+pub mod load;
+pub mod site;
 mod report;
 
 use std::ops::Range;
@@ -138,7 +138,7 @@ const SPARE_ROUNDS: u16 = 5;
 /// A round is tainted if other processes used more CPUs than this on average.
 const OTHERS: f64 = 0.1;
 /// The name of the emulated link, from which the names of its namespaces follow.
-const LINK: &str = "bench-far";
+pub const LINK: &str = "bench-far";
 /// The warm-up of each point. TCP's congestion window and the gateway's window grow in it.
 const WARM_UP: Duration = Duration::from_secs(1);
 /// The size of the log of a gateway that only reads.

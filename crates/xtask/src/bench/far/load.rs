@@ -41,6 +41,8 @@ pub struct Load {
     order: Order,
     bytes: u32,
     depth: usize,
+    /// Each write is stable when it is answered.
+    fua: bool,
     /// The byte range of the volume that the load uses. Its length is a power of two.
     range: Range<u64>,
 }
@@ -48,12 +50,17 @@ pub struct Load {
 impl Load {
     /// Makes a load of reads of `bytes` each.
     pub fn read(order: Order, bytes: u32, depth: usize, range: Range<u64>) -> Load {
-        Load { write: false, order, bytes, depth, range }
+        Load { write: false, order, bytes, depth, fua: false, range }
     }
 
     /// Makes a load of sequential writes of `bytes` each.
     pub fn write(bytes: u32, depth: usize, range: Range<u64>) -> Load {
-        Load { write: true, order: Order::Sequential, bytes, depth, range }
+        Load { write: true, order: Order::Sequential, bytes, depth, fua: false, range }
+    }
+
+    /// Makes each write stable when it is answered (FUA).
+    pub fn with_fua(self) -> Load {
+        Load { fua: true, ..self }
     }
 
     /// Logs in from the near end, runs the load for `warm_up`, then measures it for `time`.
@@ -167,7 +174,7 @@ impl Workload for Commands {
         let lba = (at / u64::from(self.block_bytes)) as u32;
         let blocks = (self.load.bytes / self.block_bytes) as u16;
         let request = if self.load.write {
-            Request::write(lba, blocks, self.block_bytes, false)
+            Request::write(lba, blocks, self.block_bytes, self.load.fua)
         } else {
             Request::read(lba, blocks, self.block_bytes)
         };

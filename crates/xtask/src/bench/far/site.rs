@@ -138,7 +138,7 @@ impl Gateway {
 }
 
 /// Writes a script that runs `program` in the network namespace of an end.
-fn script(folder: &Path, wan: &Wan, end: End, program: &Path) -> Result<PathBuf> {
+pub fn script(folder: &Path, wan: &Wan, end: End, program: &Path) -> Result<PathBuf> {
     let name = wan.namespace(end);
     let path = folder.join(format!("at-{name}"));
     let program = program.display();

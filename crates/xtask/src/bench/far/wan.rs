@@ -36,6 +36,11 @@ impl LinkSpec {
             .collect()
     }
 
+    /// Returns a link of this rate and one-way delay in milliseconds that drops nothing of a single host.
+    pub fn new(megabits: f64, delay: f64) -> LinkSpec {
+        LinkSpec { megabits, delay, queue: 1.0, loss: 0.0 }
+    }
+
     /// Returns how long the link takes to transmit `bytes`.
     pub fn time_for(&self, bytes: u64) -> Duration {
         Duration::from_secs_f64(bytes as f64 * 8.0 / 1e6 / self.megabits)
