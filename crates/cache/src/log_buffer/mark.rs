@@ -20,8 +20,7 @@ pub(super) struct Mark {
     pub buffer: BufferId,
     /// The NVRAM may hold writes that the disk does not have.
     pub in_use: bool,
-    /// The boot in which the NVRAM was taken into use; `None` if it survives the loss of power, or if the boot id
-    /// is not known.
+    /// The boot in which the NVRAM was taken into use; `None` if it survives the loss of power.
     pub boot: Option<BootId>,
 }
 

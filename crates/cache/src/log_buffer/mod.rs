@@ -108,6 +108,8 @@ struct State {
     kept: u64,
     /// The mark says that the failed NVRAM is not needed.
     is_void: bool,
+    /// The mark says, or is about to say, that the NVRAM is not needed. Nothing is written any more.
+    is_closed: bool,
     /// Why the last try to write to the disk failed. Until a try succeeds, writes wait for the disk.
     failure: Option<Error>,
     /// Counts the failed tries.
@@ -167,7 +169,8 @@ impl FoundBuffer {
             Some(BufferLoss { reason, is_declared })
         };
         // Some pages may be as old as the last time the system wrote them back.
-        let is_rebooted = in_use.boot.is_some() && in_use.boot != promise.boot;
+        let is_rebooted =
+            in_use.boot.is_some_and(|then| then == UNKNOWN_BOOT || promise.boot != Some(then));
         let loss = match contents {
             Contents::Other => return Err(BufferError::OthersMemory),
             _ if is_rebooted => lost(
@@ -241,7 +244,7 @@ impl FoundBuffer {
             return Err(BufferError::Memory(error));
         }
         let boot = match self.promise.survives {
-            NvramSurvives::Restart => self.promise.boot,
+            NvramSurvives::Restart => Some(self.promise.boot.unwrap_or(UNKNOWN_BOOT)),
             NvramSurvives::PowerLoss => None,
         };
         Mark { buffer, in_use: true, boot }.write(&self.disk).await?;
@@ -253,6 +256,7 @@ impl FoundBuffer {
             on_disk: next - 1,
             kept: next - 1,
             is_void: false,
+            is_closed: false,
             failure: None,
             failures: 0,
             is_writing: false,
@@ -276,12 +280,12 @@ impl LogBuffer {
         self.shared.state.lock().is_fast()
     }
 
-    /// Waits until everything is on the disk, and notes there that the NVRAM is not needed. Call this at a clean end,
-    /// when nothing is written any more.
+    /// Waits until everything is on the disk, and notes there that the NVRAM is not needed. Later writes are refused.
     ///
     /// # Errors
     /// The disk fails, and the NVRAM is still needed.
     pub async fn close(&self) -> Result<(), Error> {
+        self.shared.state.lock().is_closed = true;
         self.flush().await?;
         let mark = Mark { buffer: self.shared.buffer, in_use: false, boot: None };
         mark.write(&self.shared.disk).await
@@ -295,7 +299,11 @@ impl State {
 
     /// Takes a write, if there is room for it. Returns its number.
     fn take(&mut self, block: u64, data: &Data) -> Option<u64> {
-        let number = self.ring.put(block, data)?;
+        // A copy: the pages of the caller must not be kept until the disk has them.
+        let mut bytes = vec![0; data.len()];
+        data.copy_to_slice(&mut bytes);
+        let data = Data::from(bytes);
+        let number = self.ring.put(block, &data)?;
         if self.ring.is_sound() {
             self.kept = number;
         }
@@ -303,7 +311,7 @@ impl State {
             let content = data.slice(at * BLOCK_BYTES, BLOCK_BYTES);
             self.newest.insert(block + at as u64, (number, content));
         }
-        self.pending.push_back(Pending { number, block, data: data.clone() });
+        self.pending.push_back(Pending { number, block, data });
         Some(number)
     }
 
@@ -476,6 +484,9 @@ impl Volume for LogBuffer {
     fn write(&self, lba: Lba, data: Data, _durability: Durability) -> Io<'_, ()> {
         let most = {
             let mut state = self.shared.state.lock();
+            if state.is_closed {
+                return Io::done(Err(Error::Device("the log was closed".into())));
+            }
             let most = state.ring.most_blocks() as usize * BLOCK_BYTES;
             if data.len() <= most && state.is_fast() && state.take(lba.0, &data).is_some() {
                 self.shared.start(&mut state);
@@ -516,6 +527,8 @@ impl Volume for LogBuffer {
     }
 }
 
+/// Stands in a mark for a boot whose id could not be read: it equals no other one.
+const UNKNOWN_BOOT: BootId = BootId([0; 16]);
 /// The most bytes that go to the disk in one write: any disk is near its full rate with writes of this size.
 const MOST_AT_ONCE: usize = 1 << 20;
 

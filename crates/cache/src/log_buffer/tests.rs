@@ -131,7 +131,10 @@ async fn a_killed_process_loses_nothing_that_was_answered() {
 
 #[tokio::test(start_paused = true)]
 async fn without_the_nvram_the_disk_has_a_prefix_and_the_loss_is_known() {
-    for (clears, boot, is_declared) in [(true, BOOT, false), (false, Some(BootId([2; 16])), true)] {
+    let other_boot = Some(BootId([2; 16]));
+    for (clears, boot, is_declared) in
+        [(true, BOOT, false), (false, other_boot, true), (false, None, true)]
+    {
         let (disk, memory) = (disk(), Memory::new(40));
         let buffer = open(&slow(&disk), &memory).await;
         let id = buffer.shared.buffer;
@@ -158,12 +161,26 @@ async fn without_the_nvram_the_disk_has_a_prefix_and_the_loss_is_known() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_nvram_of_a_boot_that_is_not_known_is_not_used_again() {
+    let (disk, memory) = (disk(), Memory::new(16));
+    for (survives, is_lost) in [(NvramSurvives::PowerLoss, false), (NvramSurvives::Restart, true)] {
+        let promise = Promise { survives, boot: None };
+        let open = || FoundBuffer::open(Arc::clone(&disk), memory.part(), promise);
+        let buffer = open().await.expect("it opens").begin().await.expect("it begins");
+        put(&buffer, 1, 1, 1).await.expect("written");
+        end(buffer);
+        assert_eq!(open().await.expect("it opens").loss().is_some(), is_lost, "{survives:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn after_a_clean_end_the_nvram_is_not_needed() {
     let (disk, memory) = (disk(), Memory::new(16));
     let buffer = open(&disk, &memory).await;
     put(&buffer, 3, 1, 2).await.expect("written");
     assert!(needs_buffer(&disk).await.expect("readable"));
     buffer.close().await.expect("closed");
+    assert!(put(&buffer, 5, 1, 1).await.is_err(), "the NVRAM would not be read again");
     assert!(!needs_buffer(&disk).await.expect("readable"));
     let buffer = open(&disk, &Memory::new(32)).await;
     assert_eq!(get(&buffer, 3, 2).await, [1, 1]);

@@ -128,7 +128,7 @@ impl World {
                 running: Mutex::default(),
                 disk: Mutex::new(Arc::new(CrashVolume::new(geometry, seed + index as u64))),
                 nvram: Arc::new(Mutex::new(vec![0; NVRAM_BYTES])),
-                boots: AtomicU64::new(0),
+                boots: AtomicU64::new(1),
                 session: AtomicU64::new(0),
             })
         };
