@@ -111,7 +111,11 @@ impl Node {
                 }
             }
             let shown = self.shown(settings, target);
-            self.server.turn_away(shown).await.map_err(Failure::settings)?;
+            if !self.server.turn_away(shown).await.map_err(Failure::settings)? {
+                return Err(Failure::new(
+                    "a session of the partner with the half of the log does not end",
+                ));
+            }
         }
         Ok(())
     }
