@@ -66,9 +66,9 @@ impl Cache {
         &self.shared
     }
 
-    /// Opens a cache on a log whose second half is with a partner, which takes the log up when this one is gone:
-    /// nothing is acknowledged that one half alone has before the lower volume knows which one that is. With
-    /// [`Settings::log_buffer`] each half has a [`crate::LogBuffer`] in front of its disk.
+    /// Opens a cache on a log whose second half is at a partner gateway. The partner opens the log when this gateway is
+    /// gone. A write that only one half has is acknowledged only after the lower volume has noted which half that is.
+    /// With [`Settings::log_buffer`] each half has a [`crate::LogBuffer`] in front of its disk.
     pub async fn open_pair(
         settings: Settings,
         lower: Stack,
@@ -287,8 +287,8 @@ impl Cache {
         Ok(is_quiet)
     }
 
-    /// Notes in the superblock that the log ends cleanly. What [`Self::come_to_rest`] has left of its time since `begun`
-    /// may be used, too.
+    /// Notes in the superblock that the log ends cleanly. `begun` is the time at which [`Self::come_to_rest`] was called:
+    /// the time that it did not use is added to the time for the note.
     async fn note_end(&self, begun: Instant) -> Result<(), Error> {
         let last = |superblock: &mut crate::log::superblock::Superblock| superblock.clean = true;
         let within = NOTE_TIME + STOP_TIME.saturating_sub(begun.elapsed());

@@ -51,17 +51,17 @@ impl Shared {
         self.committed(serial).await
     }
 
-    /// Waits until the disks of the log have everything that the log had at this call. Does nothing for a log without
-    /// NVRAMs in front of it: what such a log has is on disk.
+    /// Waits until every segment that was in the log at this call is on the log disks. Does nothing for a log without
+    /// NVRAMs in front of it, because its segments are on disk already.
     ///
     /// # Errors
-    /// Of the log, or of [`Self::vouch`]. Nothing is lost by an error: the NVRAMs keep it.
+    /// The flush of the log has failed, or [`Self::vouch`] has. The NVRAMs still hold the segments.
     pub async fn log_on_disk(self: &Arc<Self>) -> Result<(), Error> {
         if self.settings.log_buffer.is_none() {
             return Ok(());
         }
         let asked = self.state.lock().durable;
-        // Callers that come during a flush share the next one.
+        // All callers that arrive while one flush is running share the next flush.
         let _turn = self.log_flush.lock().await;
         let reached = {
             let state = self.state.lock();

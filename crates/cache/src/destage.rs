@@ -226,8 +226,8 @@ async fn round(shared: &Arc<Shared>, pace: &mut Pace) -> Result<(), Failed> {
         let _no_reads = shared.flushed_reads.write().await;
         begin(shared)
     };
-    // The lower volume must never have a write that a log without its NVRAMs does not have: the rest of the log would be
-    // older than the volume, and destage would bring older content back.
+    // First write the segments of this round to the log disks. If the NVRAMs were lost after the lower volume got newer
+    // writes, the next destage would send older content from the log disks over them.
     shared.log_on_disk().await?;
     let items = collect(shared).await;
     let mut rest = &items[..];

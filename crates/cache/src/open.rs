@@ -237,7 +237,7 @@ pub(crate) async fn open(
     let scratch = pool(SCRATCH_PAGES + if seals.is_some() { SEALED_PAGES } else { 0 })?;
     write_copies(&log, &scratch, &superblock).await.map_err(OpenError::Log)?;
     if settings.log_buffer.is_some() {
-        // The lower volume is about to learn of this opening: a later one that does not know it is refused.
+        // The lower volume notes this opening next. It would refuse a later opening whose superblock lacks this one.
         log.flush().await.map_err(OpenError::Log)?;
     }
     // Before anything is sent down, or fetched and kept.

@@ -86,8 +86,8 @@ pub struct Settings {
     pub report: Report,
     /// What the NVRAM survives. Default a restart. Without meaning but with [`Report::Immediate`].
     pub nvram_survives: NvramSurvives,
-    /// What the NVRAMs survive that are in front of the halves of a pair's log ([`crate::LogBuffer`]). A write to the
-    /// log is then stable only as far as they survive, and on disk with a flush of the log. Default none: the log has
+    /// The failures that the NVRAMs in front of the two halves of a pair's log survive ([`crate::LogBuffer`]). With such
+    /// NVRAMs, a write to the log survives only these failures until the next flush of the log. Default none: there are
     /// no such NVRAMs.
     pub log_buffer: Option<NvramSurvives>,
     /// What becomes of writes while the log disk fails. Default: they fail, too.
@@ -189,7 +189,7 @@ impl Settings {
         self.report == Report::Immediate && self.nvram_survives == NvramSurvives::PowerLoss
     }
 
-    /// Whether acknowledged writes that are in an NVRAM alone survive the loss of power.
+    /// Returns true if acknowledged writes that are only in an NVRAM survive the loss of power.
     pub(crate) fn keeps_over_power_loss(&self) -> bool {
         self.nvram_is_stable() || self.log_buffer == Some(NvramSurvives::PowerLoss)
     }

@@ -82,7 +82,7 @@ pub(crate) struct Shared {
     pub first_copy: AtomicU64,
     /// Serializes flushes of the lower volume, which reports a loss only once, to one of them.
     pub lower_flush: tokio::sync::Mutex<()>,
-    /// Held by whoever flushes a log with NVRAMs in front of it.
+    /// Serializes the flushes of a log with NVRAMs in front of it.
     pub log_flush: tokio::sync::Mutex<()>,
     /// Where the lower volume's epochs are whole or nothing: a round has it alone, and whoever goes
     /// past the log shares it, since the flush of one would count half of the other.
@@ -170,10 +170,10 @@ pub(crate) struct State {
     /// Recovery finds every write up to here in the log: the highest *complete* of a superblock or of a
     /// segment that ended an epoch. May be below `durable` after an opening.
     pub logged: u64,
-    /// The newest write that the NVRAM holds, or held until the log had it. Of a pair with NVRAMs in front of its log:
+    /// The newest write that the NVRAM holds, or held until the log had it. With NVRAMs in front of a pair's log, it is
     /// the newest write in the log.
     pub kept: u64,
-    /// There are NVRAMs in front of the log: [`Shared::log_on_disk`] raises `logged`.
+    /// There are NVRAMs in front of the log. Then only [`Shared::log_on_disk`] raises `logged`.
     pub log_is_buffered: bool,
     /// The error of a failing log disk; writes up to this serial got it.
     pub failure: Option<(u64, Error)>,

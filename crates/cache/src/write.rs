@@ -87,8 +87,8 @@ impl Shared {
         if durability == Durability::Stable { self.on_disk().await } else { Ok(()) }
     }
 
-    /// Waits until the disks of the log have what it has now. An error that may pass does not end the wait, as in
-    /// [`Self::decided`].
+    /// Waits until every segment that is in the log now is on the log disks. An error that may pass does not end the wait,
+    /// as in [`Self::decided`].
     async fn on_disk(self: &Arc<Self>) -> Result<(), Error> {
         loop {
             match self.log_on_disk().await {
@@ -550,5 +550,5 @@ fn parts(sector: u64, length: usize, at: usize) -> impl Iterator<Item = Part> + 
     })
 }
 
-/// The pause before the disks of the log are asked again, after an error that may pass.
+/// The pause before a flush of the log is tried again after an error that may pass.
 const RETRY: Duration = Duration::from_millis(100);

@@ -117,7 +117,7 @@ pub struct PairStatus {
     pub partner_is_there: bool,
     /// How the halves of the log stand, its own first, while it serves.
     pub halves: Vec<String>,
-    /// The NVRAM in front of the half of the log that is here, with `report = "immediate"`.
+    /// The NVRAM in front of this gateway's half of the log; `None` without `report = "immediate"`.
     #[serde(default)]
     pub nvram: Option<PairNvram>,
     /// Why it does not do more.
@@ -127,9 +127,10 @@ pub struct PairStatus {
 /// The NVRAM in front of a half of a pair's log.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct PairNvram {
-    /// Bytes in it that are not on the log disk yet.
+    /// Bytes in the NVRAM that are not on the log disk yet.
     pub pending_bytes: u64,
-    /// Writes are answered from it. False if it or the log disk has failed: then writes wait for the disk.
+    /// True while a write is answered when the NVRAM holds it. False if the NVRAM or the log disk has failed: then each
+    /// write waits for the log disk.
     pub is_used: bool,
 }
 

@@ -228,7 +228,7 @@ async fn after_a_crash_no_copy_is_written_over_before_it_was_judged() {
     }
 }
 
-/// Two halves that differ after a crash in block 5: the second one has the write that the first one has lost.
+/// Makes two halves that differ in block 5: the second half has a write that the first one has lost.
 async fn one_lacks_a_write() -> [Stack; 2] {
     let halves = [memory(), memory()];
     write(&both(&halves).await, 5, 1).await.unwrap();
@@ -244,7 +244,7 @@ async fn lacks_writes(half: &Stack) -> bool {
 #[tokio::test(start_paused = true)]
 async fn a_half_lacks_writes_until_both_are_equal_or_it_is_filled() {
     let halves = one_lacks_a_write().await;
-    // As long as nobody has judged what differs.
+    // Opening alone does not clear the note: block 5 is still in doubt.
     drop(both(&halves).await);
     assert!(lacks_writes(&halves[0]).await);
     let mirror = both(&halves).await;

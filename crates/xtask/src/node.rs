@@ -25,6 +25,9 @@ const STOP_LIMIT: Duration = Duration::from_secs(30);
 /// One question over the control socket.
 const STATUS_LIMIT: Duration = Duration::from_secs(10);
 
+/// The pause between two looks at the status of a process.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+
 /// Builds the release binary and says where it is.
 pub fn build() -> Result<PathBuf> {
     crate::check::cargo(&["build", "--release", "--package", "forebay"])?;
@@ -148,6 +151,22 @@ impl Node {
         let finished = self.ask(&["status", "--json"])?;
         ensure!(finished.success(), "forebay status {}: {}", finished.ending(), finished.tail(5));
         Ok(serde_json::from_str(&finished.output)?)
+    }
+
+    /// Waits until this process has a role in the pair of a target: `active`, `alone` or `standby`.
+    pub fn wait_for_role(&self, target: &str, role: &str, limit: Duration) -> Result<()> {
+        let begun = Instant::now();
+        loop {
+            let status = self.status()?;
+            let targets = status["targets"].as_array().context("no targets")?;
+            let found = targets.iter().find(|found| found["name"] == target);
+            let pair = &found.with_context(|| format!("no target {target}"))?["pair"];
+            if pair["role"] == role {
+                return Ok(());
+            }
+            ensure!(begun.elapsed() < limit, "{target} is not {role}: {pair}");
+            std::thread::sleep(LOOK_EVERY);
+        }
     }
 
     /// Runs a command of the program that speaks with this process over its control socket.

@@ -1,4 +1,5 @@
-//! The mark of a log buffer: the last block of the disk, which says what a later opening must find in the NVRAM.
+//! The mark of a log buffer. It is stored in the last block of the log disk, and says whether a later opening needs the
+//! NVRAM, and which one.
 
 use volume::{Data, Durability, Error, Extent, Lba, Stack};
 
@@ -11,26 +12,26 @@ use crate::{
     },
 };
 
-/// Identifies one use of an NVRAM as a log buffer. Drawn anew each time the NVRAM is cleared.
+/// Identifies the content of an NVRAM. A new id is drawn each time the NVRAM is cleared.
 pub(super) type BufferId = [u8; 16];
 
-/// What the disk says about its buffer. Described in `docs/formats/log-buffer.md`.
+/// The mark. `docs/formats/log-buffer.md` describes its bytes.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) struct Mark {
     pub buffer: BufferId,
     /// The NVRAM may hold writes that the disk does not have.
     pub in_use: bool,
-    /// The boot in which the NVRAM was taken into use; `None` if it survives the loss of power.
+    /// The boot id of the machine when the gateway began to use the NVRAM; `None` if the NVRAM survives the loss of power.
     pub boot: Option<BootId>,
 }
 
-/// What was found in the last block of a disk.
+/// The content of the last block of a disk.
 #[derive(Debug, Eq, PartialEq)]
 pub(super) enum FoundMark {
-    /// The block is zeros: the disk never had a buffer.
+    /// The block is zeros: the disk was never used with an NVRAM.
     Blank,
     Mark(Mark),
-    /// The mark is of this format version, which the program does not know.
+    /// The mark has this format version, which the program does not know.
     Version(u32),
     /// The block holds something else, or the mark is damaged.
     Garbage,
@@ -71,19 +72,19 @@ impl Mark {
         })
     }
 
-    /// Reads the mark of a disk.
+    /// Reads the last block of a log disk as a mark.
     pub async fn read(disk: &Stack) -> Result<FoundMark, Error> {
         let block = disk.read(Extent { lba: place(disk), blocks: 1 }).await?;
         Ok(Self::decode(&block.into_bytes()))
     }
 
-    /// Writes the mark. It is stable when this returns.
+    /// Writes the mark to the log disk, stable.
     pub async fn write(&self, disk: &Stack) -> Result<(), Error> {
         disk.write(place(disk), Data::from(self.encode()), Durability::Stable).await
     }
 }
 
-/// The block of the mark: the last one.
+/// Returns the block of the mark: the last one of the disk.
 fn place(disk: &Stack) -> Lba {
     Lba(disk.geometry().blocks - 1)
 }

@@ -4,7 +4,7 @@
 //! answered is in the memory of both gateways. Writes reach the disk in the order in which they were answered:
 //! whatever becomes of the NVRAM, the disk holds a prefix of them. A flush ends when the disk has everything.
 //!
-//! The disk's last block is the [`mark`] of the buffer: an opening that does not find the NVRAM again knows by it
+//! The last block of the disk is the [`mark`] of the buffer. If an opening does not find the NVRAM again, the mark shows
 //! that writes may be missing.
 
 mod mark;
@@ -33,10 +33,10 @@ pub struct LogBuffer {
     shared: Arc<Shared>,
 }
 
-/// What an opening needs to know about the NVRAM.
+/// The failures that the NVRAM survives, and the present boot of the machine.
 #[derive(Clone, Copy, Debug)]
 pub struct Promise {
-    /// What the NVRAM survives.
+    /// The failures that the NVRAM was declared to survive.
     pub survives: NvramSurvives,
     /// The present boot, if it is known.
     pub boot: Option<BootId>,
@@ -46,7 +46,7 @@ pub struct Promise {
 /// all writes.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct BufferLoss {
-    /// What happened to the NVRAM, for people.
+    /// A description of what happened to the NVRAM, for the log of events.
     pub reason: String,
     /// The machine was rebooted, and the NVRAM was not declared to survive that.
     pub is_declared: bool,
@@ -78,12 +78,12 @@ pub enum BufferError {
     Memory(String),
 }
 
-/// A buffer whose NVRAM has been read and whose records are on the disk. Nothing of the NVRAM has changed.
+/// A buffer whose NVRAM has been read, and whose records have been written to the disk. The NVRAM has not changed.
 pub struct FoundBuffer {
     disk: Stack,
     ring: Ring,
     promise: Promise,
-    /// The buffer that goes on; `None` if the NVRAM gets a new id.
+    /// The id of the NVRAM, if the buffer continues with its content; `None` if the NVRAM is to be cleared.
     goes_on: Option<BufferId>,
     loss: Option<BufferLoss>,
 }
@@ -92,7 +92,7 @@ struct Shared {
     disk: Stack,
     buffer: BufferId,
     state: Mutex<State>,
-    /// A record has reached the disk, or a try has failed.
+    /// Notified when a record has reached the disk, and when a write to the disk has failed.
     changed: Notify,
 }
 
@@ -100,21 +100,21 @@ struct State {
     ring: Ring,
     /// The writes that are not on the disk, oldest first.
     pending: VecDeque<Pending>,
-    /// Of each block that is not on the disk, the newest content and the number of its write.
+    /// For each block whose newest content is not on the disk: the number of the write, and the content.
     newest: BTreeMap<u64, (u64, Data)>,
     /// Every write up to this number is on the disk.
     on_disk: u64,
     /// Every write up to this number was put into the NVRAM before the NVRAM failed.
     kept: u64,
-    /// The mark says that the failed NVRAM is not needed.
+    /// The NVRAM has failed, and the mark says that it is not needed.
     is_void: bool,
-    /// The mark says, or is about to say, that the NVRAM is not needed. Nothing is written any more.
+    /// [`LogBuffer::close`] was called: writes are refused.
     is_closed: bool,
-    /// Why the last try to write to the disk failed. Until a try succeeds, writes wait for the disk.
+    /// The error of the last write to the disk. It is cleared when a write succeeds; until then hosts wait for the disk.
     failure: Option<Error>,
-    /// Counts the failed tries.
+    /// The number of writes to the disk that have failed.
     failures: u64,
-    /// The driver that writes to the disk is at work.
+    /// The task that writes to the disk is running.
     is_writing: bool,
 }
 
@@ -124,7 +124,7 @@ struct Pending {
     data: Data,
 }
 
-/// Returns true if an NVRAM may hold writes that the disk does not have: it must not be used without that NVRAM.
+/// Returns true if an NVRAM may hold writes that are not on this disk. Then the disk must not be opened without it.
 ///
 /// # Errors
 /// The disk cannot be read.
@@ -143,7 +143,7 @@ impl FoundBuffer {
         promise: Promise,
     ) -> Result<Self, BufferError> {
         let mark = match Mark::read(&disk).await? {
-            // A half that was made without an NVRAM has the log's blocks up to the end of the disk.
+            // In a half that was made without an NVRAM, the last block belongs to the log.
             FoundMark::Blank if Mirror::label_of(&disk).await?.is_some() => {
                 return Err(BufferError::NoPlace);
             }
@@ -158,7 +158,7 @@ impl FoundBuffer {
             return Err(BufferError::Memory(error));
         }
         let Some(in_use) = mark.filter(|mark| mark.in_use) else {
-            // Nothing of this disk is in the NVRAM. What another one left there must not be cleared.
+            // The NVRAM has no writes of this log. Do not clear it if it has writes of another log.
             if contents == Contents::Other {
                 return Err(BufferError::OthersMemory);
             }
@@ -168,7 +168,7 @@ impl FoundBuffer {
             let reason = reason.to_owned();
             Some(BufferLoss { reason, is_declared })
         };
-        // Some pages may be as old as the last time the system wrote them back.
+        // After a reboot, a page of the NVRAM file may be as old as the last time the system wrote it back.
         let is_rebooted =
             in_use.boot.is_some_and(|then| then == UNKNOWN_BOOT || promise.boot != Some(then));
         let loss = match contents {
@@ -191,16 +191,15 @@ impl FoundBuffer {
         Ok(Self { disk, ring, promise, goes_on, loss })
     }
 
-    /// The writes that are lost, if any may be. [`begin`](Self::begin) forgets that.
+    /// Returns why writes may be lost; `None` if none are. [`begin`](Self::begin) clears the NVRAM and with it this finding.
     #[must_use]
     pub fn loss(&self) -> Option<&BufferLoss> {
         self.loss.as_ref()
     }
 
-    /// Says in the label of the mirror's half on this disk whether writes are missing from it
-    /// ([`Mirror::note_loss`]). Call this before [`begin`](Self::begin). The loss is given up, and not noted, if
-    /// `accept_loss` is set, or if the half went on alone, so that no other one has the writes, and they were not
-    /// declared to survive what happened.
+    /// Notes a loss in the label of the half on this disk ([`Mirror::note_loss`]). Call this before
+    /// [`begin`](Self::begin). The loss is accepted, and not noted, in two cases: `accept_loss` is set; or the half went
+    /// on alone, so that no other half has the writes, and the NVRAM was not declared to survive this failure.
     ///
     /// # Errors
     /// The disk holds no half of a mirror, or fails.
@@ -224,10 +223,10 @@ impl FoundBuffer {
         }
     }
 
-    /// Takes the NVRAM into use.
+    /// Begins to use the NVRAM, and says so in the mark.
     ///
     /// # Errors
-    /// The disk or the NVRAM fails.
+    /// The disk or the NVRAM has failed.
     pub async fn begin(mut self) -> Result<LogBuffer, BufferError> {
         let buffer = match self.goes_on {
             Some(buffer) => {
@@ -267,7 +266,7 @@ impl FoundBuffer {
 }
 
 impl LogBuffer {
-    /// Bytes that are in the NVRAM and not on the disk yet.
+    /// Returns the number of bytes that are in the NVRAM and not on the disk.
     #[must_use]
     pub fn pending_bytes(&self) -> u64 {
         self.shared.state.lock().pending.iter().map(|pending| pending.data.len() as u64).sum()
@@ -280,10 +279,16 @@ impl LogBuffer {
         self.shared.state.lock().is_fast()
     }
 
-    /// Waits until everything is on the disk, and notes there that the NVRAM is not needed. Later writes are refused.
+    /// Returns true after [`close`](Self::close) was called.
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        self.shared.state.lock().is_closed
+    }
+
+    /// Waits until every write is on the disk, and notes in the mark that the NVRAM is not needed. Later writes are refused.
     ///
     /// # Errors
-    /// The disk fails, and the NVRAM is still needed.
+    /// The disk has failed. The next opening needs the NVRAM.
     pub async fn close(&self) -> Result<(), Error> {
         self.shared.state.lock().is_closed = true;
         self.flush().await?;
@@ -297,9 +302,9 @@ impl State {
         self.failure.is_none() && self.ring.is_sound()
     }
 
-    /// Takes a write, if there is room for it. Returns its number.
+    /// Puts a write into the NVRAM, if there is room for it. Returns its number.
     fn take(&mut self, block: u64, data: &Data) -> Option<u64> {
-        // A copy: the pages of the caller must not be kept until the disk has them.
+        // Copy the data: otherwise the pages of the caller would stay in use until the disk has them.
         let mut bytes = vec![0; data.len()];
         data.copy_to_slice(&mut bytes);
         let data = Data::from(bytes);
@@ -315,8 +320,9 @@ impl State {
         Some(number)
     }
 
-    /// The oldest writes that can go to the disk as one: as long as they are adjacent, up to [`MOST_AT_ONCE`] bytes.
-    /// Nothing, if the next one has to wait for the mark of a failed NVRAM.
+    /// Joins the oldest writes into one write to the disk, as long as they are adjacent and have at most [`MOST_AT_ONCE`]
+    /// bytes. Returns the first block, the data and the number of the last write; `None` if the mark of a failed NVRAM
+    /// must be written first.
     fn group(&self) -> Option<(u64, Data, u64)> {
         let may_go = |pending: &&Pending| {
             self.ring.is_sound() || self.is_void || pending.number <= self.kept
@@ -335,7 +341,7 @@ impl State {
         Some((first.block, data, last))
     }
 
-    /// Notes that the disk has every write up to this one.
+    /// Notes that every write up to this number is on the disk.
     fn note_on_disk(&mut self, number: u64) {
         while let Some(first) = self.pending.front().filter(|pending| pending.number <= number) {
             for block in first.block..first.block + (first.data.len() / BLOCK_BYTES) as u64 {
@@ -352,7 +358,7 @@ impl State {
 }
 
 impl Shared {
-    /// Starts the driver if something is pending and none runs.
+    /// Starts the task that writes to the disk, if writes are pending and it is not running.
     fn start(self: &Arc<Self>, state: &mut State) {
         if !state.is_writing && !state.pending.is_empty() {
             state.is_writing = true;
@@ -360,9 +366,14 @@ impl Shared {
         }
     }
 
-    /// Takes a write of at most [`Ring::most_blocks`], waiting for room. Returns when it may be answered.
+    /// Writes at most [`Ring::most_blocks`] blocks. Waits for room in the NVRAM, and for the disk if the NVRAM or the disk
+    /// has failed.
     async fn write(self: &Arc<Self>, block: u64, data: Data) -> Result<(), Error> {
-        let taken = self.wait_until(|state| state.take(block, &data)).await?;
+        let take = |state: &mut State| match state.is_closed {
+            true => Some(Err(closed())),
+            false => state.take(block, &data).map(Ok),
+        };
+        let taken = self.wait_until(take).await??;
         {
             let mut state = self.state.lock();
             self.start(&mut state);
@@ -373,10 +384,10 @@ impl Shared {
         self.wait_until(|state| (state.on_disk >= taken).then_some(())).await
     }
 
-    /// Waits until `check` has an answer.
+    /// Waits until `check` returns an answer.
     ///
     /// # Errors
-    /// The next try to write to the disk failed.
+    /// A write to the disk has failed during the wait.
     async fn wait_until<T>(
         self: &Arc<Self>,
         mut check: impl FnMut(&mut State) -> Option<T>,
@@ -401,14 +412,15 @@ impl Shared {
         }
     }
 
-    /// Waits until the disk has every write that was taken before this call.
+    /// Waits until every write that is in the NVRAM now is on the disk.
     async fn drain(self: &Arc<Self>) -> Result<(), Error> {
         let last = self.state.lock().ring.next() - 1;
         self.wait_until(|state| (state.on_disk >= last).then_some(())).await
     }
 }
 
-/// Writes to the disk until nothing is pending or a write fails. The next call to the buffer starts another try.
+/// Writes to the disk until no write is pending or a write fails. After a failure, the next call to the buffer starts this
+/// task again.
 async fn write_pending(shared: Arc<Shared>) {
     loop {
         let group = {
@@ -424,8 +436,8 @@ async fn write_pending(shared: Arc<Shared>) {
                 let written = shared.disk.write(Lba(block), data, Durability::Stable).await;
                 written.map(|()| shared.state.lock().note_on_disk(last))
             }
-            // The NVRAM has failed, and the disk has all that it holds. From here on its content is older than the
-            // disk's: an opening must not use it.
+            // The NVRAM has failed, and everything in it is on the disk. Later writes make the disk newer than the NVRAM,
+            // so first note that an opening must not use it.
             None => {
                 let mark = Mark { buffer: shared.buffer, in_use: false, boot: None };
                 let written = mark.write(&shared.disk).await;
@@ -449,7 +461,7 @@ async fn write_pending(shared: Arc<Shared>) {
 impl Volume for LogBuffer {
     fn geometry(&self) -> Geometry {
         let geometry = self.shared.disk.geometry();
-        // A flush is needed to have everything on the disk.
+        // Tells the partner to send a flush when it needs the blocks on the disk.
         Geometry { blocks: geometry.blocks - 1, volatile_cache: true, ..geometry }
     }
 
@@ -480,12 +492,12 @@ impl Volume for LogBuffer {
         })
     }
 
-    /// Stable in the NVRAM when it returns, whatever the durability; on the disk with the next flush.
+    /// The write is stable in the NVRAM when this returns, whatever the durability. The next flush writes it to the disk.
     fn write(&self, lba: Lba, data: Data, _durability: Durability) -> Io<'_, ()> {
         let most = {
             let mut state = self.shared.state.lock();
             if state.is_closed {
-                return Io::done(Err(Error::Device("the log was closed".into())));
+                return Io::done(Err(closed()));
             }
             let most = state.ring.most_blocks() as usize * BLOCK_BYTES;
             if data.len() <= most && state.is_fast() && state.take(lba.0, &data).is_some() {
@@ -527,9 +539,13 @@ impl Volume for LogBuffer {
     }
 }
 
-/// Stands in a mark for a boot whose id could not be read: it equals no other one.
+fn closed() -> Error {
+    Error::Device("the log was closed".into())
+}
+
+/// The boot id in the mark if the boot id could not be read. It counts as another boot than every other one.
 const UNKNOWN_BOOT: BootId = BootId([0; 16]);
-/// The most bytes that go to the disk in one write: any disk is near its full rate with writes of this size.
+/// The largest write to the disk, in bytes. Disks come near their full rate with writes of this size.
 const MOST_AT_ONCE: usize = 1 << 20;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! The ring of records in the NVRAM of a log buffer. Described in `docs/formats/log-buffer.md`.
+//! The ring of records in the NVRAM of a log buffer. `docs/formats/log-buffer.md` describes its bytes.
 
 use std::collections::VecDeque;
 
@@ -14,17 +14,17 @@ use crate::{
     nvram::{BUFFER_MAGIC as MAGIC, StableMemory},
 };
 
-/// The writes that the NVRAM holds, in order. Room that is freed at the front is used again at the back.
+/// The writes in the NVRAM, in order. Room that the oldest records leave is used for new ones.
 ///
-/// Nothing is written to the memory once it has [failed](StableMemory::error).
+/// After the memory has [failed](StableMemory::error), the ring does not write to it any more.
 pub(super) struct Ring {
     memory: Box<dyn StableMemory>,
     buffer: BufferId,
     /// The records, oldest first.
     held: VecDeque<Record>,
-    /// Number and offset of the next record.
+    /// The number and the offset of the next record.
     next: (u64, usize),
-    /// Which of the two cells is written next.
+    /// The cell that is written next, 0 or 1.
     next_cell: usize,
 }
 
@@ -32,21 +32,21 @@ pub(super) struct Ring {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) struct Record {
     pub number: u64,
-    /// First block of the disk, and how many there are.
+    /// The first block on the disk.
     pub block: u64,
     pub blocks: u32,
-    /// Where its header begins in the memory.
+    /// The offset of the header in the memory.
     offset: usize,
 }
 
 impl Record {
-    /// Bytes of the header and the data.
+    /// Returns the number of bytes of the header and the data together.
     fn length(&self) -> usize {
         HEADER_BYTES + self.blocks as usize * BLOCK_BYTES
     }
 }
 
-/// What a memory holds for one buffer.
+/// The content of a memory, from the view of one buffer.
 #[derive(Debug, Eq, PartialEq)]
 pub(super) enum Contents {
     /// The memory holds no writes: it is zeros, was being cleared, or is that of another buffer without records.
@@ -107,7 +107,7 @@ impl Ring {
             self.held.push_back(record);
             self.next = (record.number + 1, record.offset + record.length());
         }
-        // A crash tears the newest record at most. One that is newer than the first missing one proves damage.
+        // A crash can only tear the newest record. A record that is newer than the first missing one shows damage.
         let offsets = (RING_AT..=self.memory.len() - HEADER_BYTES).step_by(HEADER_BYTES);
         let mut headers = offsets.filter_map(|offset| self.header(offset));
         if headers.any(|record| record.number > self.next.0) {
@@ -116,14 +116,14 @@ impl Ring {
         Contents::Whole
     }
 
-    /// The record that follows the last one: right behind it, or at the beginning of the ring.
+    /// Returns the record after the last one. It lies right behind the last one, or at the beginning of the ring.
     fn following(&self) -> Option<Record> {
         let (number, offset) = self.next;
         let is_it = |record: &Record| record.number == number;
         self.header(offset).filter(is_it).or_else(|| self.header(RING_AT).filter(is_it))
     }
 
-    /// The record whose header is at `offset`, if there is a whole header of this buffer.
+    /// Returns the record whose header is at `offset`; `None` if there is no whole header of this buffer.
     fn header(&self, offset: usize) -> Option<Record> {
         if offset + HEADER_BYTES > self.memory.len() {
             return None;
@@ -148,7 +148,7 @@ impl Ring {
         crc32c(&self.data(record)) == u32_at(&header, DATA_CHECKSUM_AT)
     }
 
-    /// The number and offset in a cell, if the cell is whole.
+    /// Returns the number and the offset in a cell; `None` if the cell is torn.
     fn cell(&self, at: usize) -> Option<(u64, usize)> {
         let mut cell = [0; CELL_BYTES];
         self.memory.read(at, &mut cell);
@@ -158,7 +158,7 @@ impl Ring {
         (is_whole && fits).then(|| (u64_at(&cell, 0), offset))
     }
 
-    /// Takes the memory into use for a buffer with this id, and forgets what is in it.
+    /// Clears the memory for a buffer with this id.
     pub fn format(&mut self, buffer: BufferId) {
         // The magic is cleared first and written last: a memory whose clearing was interrupted is blank.
         self.write(0, &[0; TOP_BYTES]);
@@ -179,12 +179,12 @@ impl Ring {
         self.write(0, MAGIC);
     }
 
-    /// The records, oldest first.
+    /// Returns the records, oldest first.
     pub fn held(&self) -> impl Iterator<Item = &Record> {
         self.held.iter()
     }
 
-    /// The data of a record.
+    /// Returns the data of a record.
     pub fn data(&self, record: &Record) -> Vec<u8> {
         let mut data = vec![0; record.length() - HEADER_BYTES];
         self.memory.read(record.offset + HEADER_BYTES, &mut data);
@@ -196,17 +196,17 @@ impl Ring {
         self.memory.error().is_none()
     }
 
-    /// Why the memory has failed, if it has.
+    /// Returns why the memory has failed; `None` if it works.
     pub fn error(&self) -> Option<String> {
         self.memory.error().map(ToString::to_string)
     }
 
-    /// The number of the next record.
+    /// Returns the number of the next record.
     pub fn next(&self) -> u64 {
         self.next.0
     }
 
-    /// The most blocks of one record. A quarter of the ring, so that several fit.
+    /// Returns the most blocks of one record: a quarter of the ring, so that several records fit.
     pub fn most_blocks(&self) -> u32 {
         let ring = self.memory.len() - RING_AT;
         u32::try_from((ring / 4 - HEADER_BYTES) / BLOCK_BYTES).unwrap_or(u32::MAX)
@@ -243,7 +243,7 @@ impl Ring {
         Some(record.number)
     }
 
-    /// The offset of a piece of the ring with `length` free bytes.
+    /// Returns the offset at which a record of `length` bytes fits; `None` if there is no room.
     fn room(&self, length: usize) -> Option<usize> {
         let (end, next) = (self.memory.len(), self.next.1);
         let Some(oldest) = self.held.front().map(|record| record.offset) else {

@@ -5,7 +5,7 @@ use volume::{Call, Delay, Fault, Latency, MemVolume, Rule, Symptom};
 
 use super::*;
 
-/// The bytes of an NVRAM that outlive the process, and whether the memory works.
+/// The memory of an NVRAM. Its bytes stay when a buffer that uses it is dropped; it can be made to fail.
 #[derive(Clone)]
 struct Memory {
     bytes: Arc<Mutex<Vec<u8>>>,
@@ -55,7 +55,7 @@ fn disk() -> Stack {
     Arc::new(MemVolume::new(geometry))
 }
 
-/// A disk that needs ten milliseconds for a write.
+/// Returns the disk with a latency of ten milliseconds for each write.
 fn slow(disk: &Stack) -> Stack {
     let latency = Latency { write: std::time::Duration::from_millis(10), ..Latency::default() };
     Arc::new(Delay::new(Arc::clone(disk), latency))
@@ -85,7 +85,7 @@ async fn get(volume: &dyn Volume, block: u64, blocks: u32) -> Vec<u8> {
         .collect()
 }
 
-/// Ends the process: what the driver had not begun is not done.
+/// Ends the process of the buffer: pending writes do not reach the disk any more.
 fn end(buffer: LogBuffer) {
     buffer.shared.state.lock().pending.clear();
 }
@@ -121,7 +121,7 @@ async fn a_killed_process_loses_nothing_that_was_answered() {
             assert_eq!(get(&buffer, 0, 64).await, model, "life {life}, turn {turn}");
         }
         end(buffer);
-        // A write that the driver had begun ends before the next process opens the disk.
+        // The write that was under way at the end reaches the disk before the next process opens it.
         tokio::time::sleep(std::time::Duration::from_millis(20)).await;
     }
     let buffer = open(&disk, &memory).await;
@@ -138,7 +138,7 @@ async fn without_the_nvram_the_disk_has_a_prefix_and_the_loss_is_known() {
         let (disk, memory) = (disk(), Memory::new(40));
         let buffer = open(&slow(&disk), &memory).await;
         let id = buffer.shared.buffer;
-        // Each write is to another block and not beside the one before, so that each reaches the disk alone.
+        // No two of these writes are adjacent, so each is a write of its own to the disk.
         for turn in 0..30_u8 {
             put(&buffer, u64::from(turn) * 2, turn + 1, 1).await.expect("written");
         }
@@ -158,6 +158,15 @@ async fn without_the_nvram_the_disk_has_a_prefix_and_the_loss_is_known() {
         assert!(kept[prefix..].iter().all(|byte| *byte == 0), "{kept:?}");
         assert_ne!(found.begin().await.expect("begun").shared.buffer, id);
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_write_that_waits_for_room_while_the_buffer_is_closed_is_refused() {
+    let (disk, memory) = (disk(), Memory::new(8));
+    let buffer = open(&slow(&disk), &memory).await;
+    let (written, closed) = tokio::join!(put(&buffer, 0, 1, 40), buffer.close());
+    closed.expect("closed");
+    assert!(written.is_err(), "the NVRAM would not be read again");
 }
 
 #[tokio::test(start_paused = true)]

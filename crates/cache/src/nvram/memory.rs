@@ -16,7 +16,7 @@ use volume::{Change, Named, OpenNamed, narrow};
 use super::layout::{HEADER_BYTES, MAGIC, length_for};
 use crate::{log::BLOCK_BYTES, mapping::Mapping};
 
-/// How the NVRAM of a [`crate::LogBuffer`] begins.
+/// The magic number of the NVRAM of a [`crate::LogBuffer`].
 pub(crate) const BUFFER_MAGIC: &[u8] = b"FBYLOGBU";
 
 /// A small memory that survives the failures that [`crate::NvramSurvives`] declares.
@@ -193,7 +193,7 @@ impl NvramWatch {
         }
         let mut header = [0; HEADER_BYTES];
         let read = self.file.read_exact_at(&mut header, 0);
-        // The first page has this header, or that of the buffer in front of a pair's log.
+        // The NVRAM of a cache and the NVRAM in front of a pair's log have different magic numbers.
         let is_ours = header.starts_with(MAGIC) || header.starts_with(BUFFER_MAGIC);
         if read.is_err() || !is_ours {
             // If no check has seen a header yet, the memory is not in use yet; otherwise the header was overwritten.
@@ -222,7 +222,6 @@ fn settle(file: &File, path: &Path) -> io::Result<()> {
     File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
 }
 
-/// Returns true if all bytes are zero: the file is new, or its creation was interrupted.
 /// Opens the file, creates it if it is missing and `create` is true, and locks it.
 fn locked(path: &Path, create: bool) -> io::Result<Named> {
     let named = OpenNamed { write: true, create, exclusive: true }.open(path)?;
@@ -244,6 +243,7 @@ fn other_length(found: u64, nvram_bytes: u64) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidInput, message)
 }
 
+/// Returns true if all bytes are zero: the file is new, or its creation was interrupted.
 fn is_zeros(file: &mut File) -> io::Result<bool> {
     let mut piece = [0; PIECE];
     file.rewind()?;

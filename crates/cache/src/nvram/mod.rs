@@ -468,7 +468,7 @@ fn mended(mut entry: [u8; ENTRY_BYTES]) -> Option<[u8; ENTRY_BYTES]> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
     /// Name of field, offset, bytes: compared with docs/formats/nvram.md.
@@ -514,8 +514,8 @@ mod tests {
         assert!(MappedFile::open(&path, 1 << 20).is_err());
     }
 
-    /// Memory of a test: a clone of the bytes is what a power failure leaves.
-    struct Plain(Vec<u8>);
+    /// A memory for tests. A copy of its bytes is what a power failure leaves.
+    pub struct Plain(pub Vec<u8>);
 
     impl StableMemory for Plain {
         fn len(&self) -> usize {

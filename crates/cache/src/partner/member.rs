@@ -22,8 +22,8 @@ pub trait Surroundings: Send + Sync + 'static {
     /// A new session with the partner's half: nothing of an earlier one begins after this has returned.
     fn partner(&self) -> Answer<'_, Stack>;
 
-    /// Ends the sessions of the partner with the half that is here, for good: the partner can begin a new one, and
-    /// what it had sent or sends again in an earlier one is refused.
+    /// Ends all sessions of the partner with the local half for good. The partner can begin a new session; commands that
+    /// it sent, or sends again, in an earlier session are refused.
     fn turn_partner_away(&self) -> Answer<'_, ()>;
 
     /// Whether the far volume answers now.
@@ -77,7 +77,7 @@ enum Seen {
     Silent,
 }
 
-/// The partner has not answered. True if the session has ended for good, and a new one may be answered.
+/// The partner has not answered. True if the session has ended for good, so that a new session may be answered.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 struct HasEnded(bool);
 
@@ -234,13 +234,14 @@ impl Member {
     /// Asks the partner, by way of its half.
     async fn look(&self, watch: &mut Watch) -> Seen {
         let mut answer = self.ask(watch).await;
-        // The partner ends our session when it takes its half. While this member is active, its log uses the session.
+        // The partner ends our session when it opens its half: try a new one. While this member is active, its log uses the
+        // session, so keep it.
         if answer == Err(HasEnded(true)) && self.known.lock().active.is_none() {
             watch.session = None;
             answer = self.ask(watch).await;
         }
         let Ok(seen) = answer else {
-            // What is wrong with the session may be wrong for good.
+            // The session may never be answered again, so the next look begins a new one.
             if watch.heard.elapsed() >= self.timing.dead_after {
                 watch.session = None;
             }
@@ -261,12 +262,12 @@ impl Member {
         let Some(session) = &watch.session else { return Err(HasEnded(false)) };
         match timeout(patience, Mirror::label_of(session)).await {
             Ok(Ok(label)) => {
-                // Who goes on with a half says so on it before anything else.
+                // A gateway that goes on with its half alone writes that into the label before it takes a write.
                 watch.is_as_it_was = label.is_some_and(|label| !label.alone);
                 Ok(Seen::Standby)
             }
             Ok(Err(MirrorError::Io { error, .. })) if is_in_use(&error) => Ok(Seen::Active),
-            // Whatever is wrong there: it does not say that it serves.
+            // An error of the disk or of the link does not mean that the partner serves the unit.
             Ok(Err(MirrorError::Io { error, .. })) => Err(HasEnded(!error.may_pass())),
             Err(_) => Err(HasEnded(false)),
             Ok(Err(_)) => Ok(Seen::Standby),
@@ -358,8 +359,8 @@ impl Member {
             // be asked whether it is.
             self.surroundings.far().await?;
         }
-        // Before anything is written to the half, which may be lent again without having been served: a write that
-        // the partner sent before this must not come after it.
+        // The opening writes to the half, and may fail after that; then the half is lent to the partner again. A write that
+        // the partner sent before the opening must not arrive after it, so end the sessions first.
         self.surroundings.turn_partner_away().await?;
         let halves = [Some(here), theirs.filter(|_| plan == Plan::Both)];
         let mirror = Mirror::open(halves, random("mirror"), plan == Plan::Here).await;
@@ -428,9 +429,9 @@ impl Member {
         }
         active.cache.abandon("the partner of this gateway serves the unit");
         if at_rest && active.mirror.alone().is_some() {
-            // The partner was lost while the cache was stopped, and cannot take the unit over.
+            // The partner's half was lost while the cache was being stopped, so the partner cannot serve the unit.
             tracing::warn!(
-                "the partner's half of the log does not have everything: it is not handed over"
+                "the partner's half of the log lacks writes, so the unit is not handed over"
             );
             watch.handed_over = false;
         }

@@ -118,7 +118,7 @@ async fn misfortune(world: &Arc<World>, rng: &mut Rng) {
         match rng.below(9) {
             0..3 => {
                 let index = rng.below(2) as usize;
-                // What both NVRAMs lose at once is not promised to be kept.
+                // Nothing is promised if both NVRAMs are lost, so power fails only while both gateways have everything.
                 if world.nvram == Nvram::SurvivesProcess && !world.is_whole() {
                     world.end_process(index);
                 } else {
@@ -228,7 +228,6 @@ async fn history(seed: u64, wrong: Wrong, nvram: Nvram) -> Result<(u64, u64), St
     let active = usize::from(world.served(0).is_none());
     world.kill(active);
     let begun = Instant::now();
-    // One NVRAM has lost everything: the other one has it.
     while world.served(1 - active).is_none() {
         if begun.elapsed() > PATIENCE {
             return Err(format!("the partner does not take over: {}", world.describe()));
@@ -550,7 +549,7 @@ fn what_is_left_out_is_noticed() {
 
 /// Histories of the ordinary run.
 const SEEDS: u64 = 60;
-/// Histories with each kind of NVRAM.
+/// The number of histories with each kind of NVRAM.
 const NVRAM_SEEDS: u64 = 40;
 /// Histories that a mutant may survive.
 const MUTANT_SEEDS: u64 = 100;

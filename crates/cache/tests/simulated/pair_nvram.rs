@@ -1,5 +1,5 @@
-//! A pair of gateways with NVRAMs in front of both halves of the log: power fails while the NVRAMs have what the
-//! disks do not have yet.
+//! A pair of gateways with NVRAMs in front of both halves of the log. Power fails while the NVRAMs hold writes that are
+//! not on the disks.
 
 use std::{sync::Arc, time::Duration};
 
@@ -13,7 +13,7 @@ use crate::support::{
     workload::runtime,
 };
 
-/// A pair that works, in which NVRAMs are lost with the power. Returns the gateway that serves, and its cache.
+/// Starts a pair whose NVRAMs do not survive the loss of power. Returns the gateway that serves, and its cache.
 async fn pair(wrong: Wrong) -> (Arc<World>, usize, Arc<Cache>) {
     let world = World::with_nvram(1, wrong, Nvram::SurvivesProcess).calmed();
     (0..2).for_each(|index| world.start(index));
@@ -39,7 +39,7 @@ async fn write_slots(cache: &Arc<Cache>, value: u8) {
     }
 }
 
-/// What the slots hold, from whoever serves within a while.
+/// Reads the first byte of each slot from the gateway that serves, and waits until one does.
 async fn slots(world: &World) -> Result<Vec<u8>, String> {
     let mut found = Vec::new();
     let begun = Instant::now();
@@ -58,8 +58,8 @@ async fn slots(world: &World) -> Result<Vec<u8>, String> {
     Ok(found)
 }
 
-/// Both disks lack what the NVRAMs have: the machine of one gateway loses its power, and the process of the other
-/// one ends.
+/// While both disks lack writes that the NVRAMs hold, the standby gateway loses its power, and the process of the active
+/// gateway ends.
 async fn one_loses_its_nvram(wrong: Wrong) -> Result<(), String> {
     let (world, active, cache) = pair(wrong).await;
     write_slots(&cache, 1).await;
@@ -84,10 +84,10 @@ fn a_gateway_that_lost_its_nvram_does_not_serve_without_its_partner() {
     runtime().block_on(one_loses_its_nvram(Wrong::LossNotNoted)).expect_err("it is noticed");
 }
 
-/// The machine of the gateway that stands by is back before the other one takes it for gone.
+/// The machine of the standby gateway loses its power and is back within `dead_after`.
 async fn one_reboots_quickly(wrong: Wrong) -> Result<(), String> {
     let (world, active, cache) = pair(wrong).await;
-    // The log keeps everything.
+    // Without destage, the log keeps every write.
     cache.pause();
     write_slots(&cache, 1).await;
     world.kill(1 - active);
@@ -128,7 +128,7 @@ fn a_write_is_acknowledged_from_both_nvrams_and_a_flush_or_fua_from_both_disks()
                 cache.write(Lba(8), data, Durability::Stable).await.expect("acknowledged");
             }
             assert!(begun.elapsed() >= DISK_WRITE, "{:?}", begun.elapsed());
-            // This one is on no disk.
+            // This write is on neither disk.
             write(&cache, 16, 1, 8).await.expect("acknowledged");
             (0..2).for_each(|index| world.kill(index));
             (0..2).for_each(|index| world.start(index));
@@ -139,7 +139,6 @@ fn a_write_is_acknowledged_from_both_nvrams_and_a_flush_or_fua_from_both_disks()
     }
 }
 
-/// Per write: the way to the partner and back, and, of writes that wait for the disks, the slower of the two sides.
 #[test]
 fn a_write_costs_one_round_trip_to_the_partner_and_the_disks_are_written_side_by_side() {
     runtime().block_on(async {
@@ -161,14 +160,14 @@ fn a_write_costs_one_round_trip_to_the_partner_and_the_disks_are_written_side_by
         }
         immediate.sort();
         durable.sort();
-        // The link of this world adds up to a millisecond.
+        // The simulated link adds up to a millisecond.
         let slack = Duration::from_millis(1);
         assert!(immediate[4] <= (round_trip + slack).mul_f64(1.2), "{immediate:?}");
         assert!(durable[4] <= (round_trip + DISK_WRITE + slack).mul_f64(1.2), "{durable:?}");
     });
 }
 
-/// The far volume must not be ahead of a log that has lost its NVRAMs.
+/// After both NVRAMs are lost, the far volume must not have newer writes than the log disks.
 #[test]
 fn what_both_nvrams_lose_leaves_a_prefix_however_far_destage_was() {
     runtime().block_on(async {
@@ -191,7 +190,7 @@ fn what_both_nvrams_lose_leaves_a_prefix_however_far_destage_was() {
     });
 }
 
-/// The node knows of an opening before anything is written in it.
+/// Both gateways lose their power as soon as one has opened the log, which the node has noted.
 #[test]
 fn an_opening_that_the_node_has_granted_is_on_the_disks() {
     runtime().block_on(async {
@@ -239,7 +238,7 @@ fn a_gateway_that_was_alone_goes_on_after_a_power_failure_that_its_nvram_does_no
         world.start(active);
         let found = slots(&world).await.expect("it serves");
         assert_eq!(found, [1; SLOTS as usize], "what was on the disk is there");
-        // The other one never had that.
+        // The partner never had these writes, so it must not serve.
         world.set(Wire::Gateways, false);
         world.start(1 - active);
         sleep(DEAD_AFTER * 10).await;
@@ -247,5 +246,5 @@ fn a_gateway_that_was_alone_goes_on_after_a_power_failure_that_its_nvram_does_no
     });
 }
 
-/// As many as the NVRAM has room for, each in a segment of its own.
+/// The number of slots that the tests write. The NVRAM has room for as many segments of one slot.
 const SLOTS: u64 = 12;

@@ -438,7 +438,8 @@ fn shown_unit(
     Ok(ServedUnit { lun: unit.lun, serial, opened: Arc::new(opened), unit: Arc::new(shown) })
 }
 
-/// The half of a pair's log as the partner sees it: each time as another unit. It keeps no reservations.
+/// Makes the unit that shows the half of a pair's log to the partner. Each call makes a unit with another serial number.
+/// The unit keeps no reservations over a restart.
 fn shown_half(target: &Target, unit: &Unit, opened: Arc<Opened>) -> Result<ServedUnit, Failure> {
     let mut drawn = [0; 8];
     getrandom::fill(&mut drawn)

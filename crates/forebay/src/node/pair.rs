@@ -92,8 +92,8 @@ impl Node {
         half.map_or(Given::Nothing, |paired| Given::Half(paired.half.for_partner()))
     }
 
-    /// Shows the half of the log of a target as another unit than before, and ends the sessions with it. A session of
-    /// the partner that logs in again finds another unit, and sends it nothing that it had sent before.
+    /// Ends all sessions with the half of a target's log, and shows the half as another unit. If an old session of the
+    /// partner logs in again, it finds another unit, and does not repeat the commands that it had sent.
     async fn show_half_anew(&self, settings: &Settings, of: &str) -> Result<(), Failure> {
         let is_its =
             |unit: &Unit| matches!(unit.stack.first(), Some(Layer::Half(half)) if half.of.0 == of);
@@ -120,7 +120,8 @@ impl Node {
         Ok(())
     }
 
-    /// Has the disks of all halves hold everything, when nobody writes to them any more.
+    /// Writes what the NVRAMs in front of all halves hold to the disks. Call this after the server and all units have
+    /// stopped.
     pub(super) async fn close_halves(&self) {
         let halves: Vec<_> =
             self.inner.lock().pairs.iter().map(|paired| paired.local.clone()).collect();

@@ -158,7 +158,7 @@ impl CacheLayer {
         identity: &str,
         owner: &str,
     ) -> Result<Self, NotOpened> {
-        // The NVRAM of a pair is in front of the half of the log.
+        // In a pair, the NVRAM is in front of the half of the log, and was opened with it.
         let found = if settings.pair.is_none() { nvram::open(settings)? } else { None };
         let (nvram, watched) = found.unzip();
         let identity = Identity { name: identity.to_owned(), geometry: lower.geometry() };
@@ -663,7 +663,7 @@ fn watch_files(
 ) {
     log.watch(cache);
     if let Some((watch, path)) = nvram.zip(settings.nvram.as_deref()) {
-        watch::nvram(cache, watch, path);
+        watch::nvram(cache, watch, path, |cache| cache.is_closed());
     }
 }
 
@@ -678,7 +678,7 @@ fn behaviour(settings: &settings::Cache, owner: &str) -> Result<cache::Settings,
         nvram_bytes: settings.nvram_size.0,
         report: match settings.report {
             Report::AfterComplete => cache::Report::AfterComplete,
-            // What the NVRAMs in front of both halves of the log have is in the log.
+            // To the cache of a pair, a write is in the log when the NVRAMs in front of both halves hold it.
             Report::Immediate if settings.pair.is_some() => cache::Report::AfterComplete,
             Report::Immediate => cache::Report::Immediate,
             Report::Through => cache::Report::Through,

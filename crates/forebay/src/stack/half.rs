@@ -1,8 +1,8 @@
 //! The half of a pair's log that is at this gateway, with the NVRAM in front of it.
 
-use std::{path::Path, sync::Arc, time::Duration};
+use std::sync::Arc;
 
-use ::cache::{BufferError, FoundBuffer, LogBuffer, NvramWatch, Promise, needs_buffer};
+use ::cache::{BufferError, FoundBuffer, LogBuffer, Promise, needs_buffer};
 use volume::{MirrorError, Stack};
 
 use super::{file, nvram, watch};
@@ -13,12 +13,12 @@ use crate::{confirmed, failure::Failure, output::quoted, settings::Cache};
 pub struct LocalHalf {
     /// The blocks of the half.
     pub volume: Stack,
-    /// The NVRAM in front of them, if the settings name one.
+    /// The NVRAM in front of the blocks, if the settings name one.
     pub buffer: Option<Arc<LogBuffer>>,
 }
 
 impl LocalHalf {
-    /// Opens or creates the half. Once its file is lost, it refuses writes.
+    /// Opens or creates the half and its NVRAM. After the file of the half has been removed or replaced, writes fail.
     ///
     /// # Errors
     /// The disk or the NVRAM cannot be used, or the disk needs an NVRAM that the settings do not name.
@@ -48,16 +48,17 @@ impl LocalHalf {
             .map_err(|error| not_a_half(settings, &error))?;
         let buffer = Arc::new(found.begin().await.map_err(refused)?);
         if let Some(path) = &settings.nvram {
-            watch_nvram(path, watched, &buffer);
+            watch::nvram(&buffer, watched, path, LogBuffer::is_closed);
         }
         Ok(Self { volume: Arc::clone(&buffer) as Stack, buffer: Some(buffer) })
     }
 
-    /// Has the disk hold everything, at a clean end of the process. A failure is not fatal: the NVRAM keeps the rest.
+    /// Writes everything in the NVRAM to the disk, at a clean end of the process. If that fails, an event tells, and the
+    /// NVRAM keeps the rest for the next start.
     pub async fn close(&self) {
         let Some(buffer) = &self.buffer else { return };
         if let Err(error) = buffer.close().await {
-            tracing::warn!(%error, "the log disk does not have everything: the next start needs the NVRAM");
+            tracing::warn!(%error, "writes in the NVRAM could not be written to the log disk: the next start needs the NVRAM");
         }
     }
 }
@@ -70,29 +71,13 @@ pub async fn check(settings: &Cache, half: &Stack) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Starts the check of the NVRAM file.
-fn watch_nvram(path: &Path, mut watched: NvramWatch, buffer: &Arc<LogBuffer>) {
-    let (path, buffer) = (path.to_owned(), Arc::downgrade(buffer));
-    tokio::spawn(async move {
-        while buffer.strong_count() > 0 {
-            tokio::time::sleep(LOOK_EVERY).await;
-            let look = tokio::task::spawn_blocking(move || (watched.look(), watched)).await;
-            let Ok((why, again)) = look else { return };
-            watched = again;
-            if let Some(why) = why {
-                return watch::tell_of_nvram(&path, &why);
-            }
-        }
-    });
-}
-
 fn not_a_half(settings: &Cache, error: &MirrorError) -> Failure {
     let path = settings.log.display();
     Failure::new(format!("{path} cannot be the half of a log: {error}"))
         .remedy("name the right file or device")
 }
 
-/// The message and the remedy for a half that cannot be used with its NVRAM, or without one.
+/// Returns the message and the remedy for a half that cannot be used with its NVRAM, or without one.
 fn refusal(settings: &Cache, error: &BufferError) -> Failure {
     let log = settings.log.display();
     let nvram = settings.nvram.as_deref().map(quoted).unwrap_or_default();
@@ -122,6 +107,3 @@ fn refusal(settings: &Cache, error: &BufferError) -> Failure {
     };
     Failure::new(format!("cannot use the half of the log {log}: {error}")).remedy(remedy)
 }
-
-/// Two checks a second, as for every other file of a gateway.
-const LOOK_EVERY: Duration = Duration::from_millis(500);

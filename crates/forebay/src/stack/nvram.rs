@@ -8,7 +8,7 @@ use crate::{
     settings::{self, NvramSurvives},
 };
 
-/// An NVRAM, and the means to check its file.
+/// The memory of an NVRAM, and the check of its file.
 type Nvram = (Box<dyn StableMemory>, NvramWatch);
 
 /// Opens or creates the NVRAM of a cache or of a half of a pair's log, if it has one.
@@ -31,7 +31,7 @@ pub fn open(settings: &settings::Cache) -> Result<Option<Nvram>, NotOpened> {
     Ok(Some(watched))
 }
 
-/// What the NVRAM was declared to survive.
+/// Returns the failures that the NVRAM was declared to survive.
 pub fn survives(settings: &settings::Cache) -> cache::NvramSurvives {
     match settings.nvram_survives {
         NvramSurvives::Restart => cache::NvramSurvives::Restart,

@@ -145,18 +145,23 @@ pub fn tier(cache: &Arc<Cache>, file: &Arc<FileVolume>) {
     });
 }
 
-/// Ends the use of an NVRAM when its file was removed, replaced, cut short or overwritten.
-pub fn nvram(cache: &Arc<Cache>, mut watch: NvramWatch, path: &Path) {
-    let (cache, path) = (Arc::downgrade(cache), path.to_owned());
+/// Ends the use of an NVRAM when its file was removed, replaced, cut short or overwritten. `user` is the cache or
+/// buffer that writes to the NVRAM. `is_closed` says that the user was stopped, and has cleared the NVRAM itself.
+pub fn nvram<T: Send + Sync + 'static>(
+    user: &Arc<T>,
+    mut watch: NvramWatch,
+    path: &Path,
+    is_closed: impl Fn(&T) -> bool + Send + 'static,
+) {
+    let (user, path) = (Arc::downgrade(user), path.to_owned());
     tokio::spawn(async move {
-        while cache.strong_count() > 0 {
+        while user.strong_count() > 0 {
             tokio::time::sleep(LOOK_EVERY).await;
             let look = tokio::task::spawn_blocking(move || (watch.look(), watch)).await;
             let Ok((why, again)) = look else { return };
             watch = again;
             if let Some(why) = why {
-                // A cache that was stopped or exported has cleared its NVRAM itself.
-                if cache.upgrade().is_some_and(|cache| !cache.is_closed()) {
+                if user.upgrade().is_some_and(|user| !is_closed(&user)) {
                     tell_of_nvram(&path, &why);
                 }
                 return;
@@ -165,8 +170,7 @@ pub fn nvram(cache: &Arc<Cache>, mut watch: NvramWatch, path: &Path) {
     });
 }
 
-/// Reports that an NVRAM is lost.
-pub fn tell_of_nvram(path: &Path, why: &str) {
+fn tell_of_nvram(path: &Path, why: &str) {
     tracing::error!(
         nvram = %path.display(),
         what = why,

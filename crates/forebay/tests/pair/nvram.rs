@@ -24,7 +24,7 @@ async fn a_gateway_whose_nvram_file_was_lost_serves_nothing_until_its_partner_is
     let active = is_active(&scene).expect("one serves");
     let host = scene.host(active).await;
     scene.check(&host, 0..20, 1).await;
-    // The one that had lost its NVRAM has everything again.
+    // The gateway that had lost its NVRAM has every write again.
     scene.write(&host, 0..10, 2).await;
     scene.serving[active].kill();
     scene.until(1 - active, "alone").await;
@@ -56,7 +56,27 @@ async fn a_half_that_was_killed_needs_its_nvram_and_one_that_was_stopped_does_no
     assert!(started.is_ok(), "{:?}", started.err());
 }
 
-/// The gateway that stands by is started again so soon that the other one does not miss it.
+#[tokio::test(flavor = "multi_thread")]
+async fn after_an_nvram_file_is_removed_in_use_writes_wait_for_the_disk_and_are_kept() {
+    let mut scene = Scene::new(Place::new(), IMMEDIATE).await;
+    let host = scene.host(0).await;
+    scene.write(&host, 0..10, 1).await;
+    std::fs::remove_file(scene.place.path("a.nvram")).expect("removed");
+    let is_noticed = || pair(&scene.serving[0])["nvram"]["is_used"] == false;
+    eventually("the loss is noticed", is_noticed).await;
+    scene.write(&host, 5..20, 2).await;
+    // The partner does not take over, and the killed gateway needs no NVRAM: its disk has every write.
+    scene.serving[1].kill();
+    scene.until(0, "alone").await;
+    scene.serving[0].kill();
+    scene.start(0);
+    scene.until(0, "alone").await;
+    let host = scene.host(0).await;
+    scene.check(&host, 0..5, 1).await;
+    scene.check(&host, 5..20, 2).await;
+}
+
+/// The standby gateway is started again before `dead_after` has passed.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_gateway_that_is_back_at_once_has_its_half_filled_anew() {
     let mut scene = Scene::new(Place::new(), IMMEDIATE).await;

@@ -47,7 +47,7 @@ fn free_port() -> TcpListener {
     ports.find_map(Result::ok).expect("a port")
 }
 
-/// Settings of one of the two, with more settings of its cache, in which NAME stands for its name.
+/// Returns the settings of one of the two gateways. `more` is added to its cache, with the gateway's name for NAME.
 pub fn settings(
     place: &Place,
     node: SocketAddr,

@@ -25,7 +25,7 @@ impl Found {
         matches!(self, Self::Label(label) if label.epoch > 0)
     }
 
-    /// Whether its label says that writes are missing from it.
+    /// Returns true if the label of the half says that it lacks writes.
     pub fn has_lost(&self) -> bool {
         matches!(self, Self::Label(label) if label.has_lost)
     }

@@ -144,7 +144,7 @@ impl Pair {
         self.forget_losses().await
     }
 
-    /// Once the halves are equal, none of them lacks anything that the other one has.
+    /// Clears the notes of lost writes in the labels, once the halves are equal.
     async fn forget_losses(&self) -> Result<(), Error> {
         let has_lost = self.labels.lock().await.has_lost;
         if has_lost == [false; 2] || !self.state.lock().doubt.is_empty() {
@@ -361,7 +361,7 @@ impl Pair {
                 Ok(_) | Err(_) => wrong.push(i),
             }
         }
-        // The copy that was not read may be the right one.
+        // A copy that could not be read may be the right one, so the extent cannot be judged now.
         if let (None, Some(error)) = (&right, unread) {
             return Err(error);
         }

@@ -17,7 +17,7 @@ pub(super) struct Label {
     pub epoch: u64,
     /// The other half was lost in this epoch: what was written since is here alone.
     pub alone: bool,
-    /// Writes that the half had answered are missing from it: see [`super::Mirror::note_loss`].
+    /// The half lacks writes that it had answered: see [`super::Mirror::note_loss`].
     pub has_lost: bool,
     /// Given by the mirror's user, to be known by while it is alone; 0: none was.
     pub number: u64,

@@ -134,7 +134,7 @@ pub struct HalfLabel {
     pub epoch: u64,
     /// It went on without the other.
     pub alone: bool,
-    /// Writes that it had answered are missing from it: see [`Mirror::note_loss`].
+    /// The half lacks writes that it had answered: see [`Mirror::note_loss`].
     pub has_lost: bool,
 }
 
@@ -243,9 +243,10 @@ impl Mirror {
         })
     }
 
-    /// Says on a half, which nobody uses, whether writes that it had answered are missing from it. Such a half is as
-    /// good as the other one where both are opened together: they differ in the regions that their labels name. By
-    /// itself it is not. The note stays until both halves are equal, or until the half is filled anew.
+    /// Notes in the label of a half whether it lacks writes that it had answered. No mirror may use the half meanwhile.
+    /// Such a half may be opened together with the other one, because the two differ only in the regions that their
+    /// labels name. It must not be opened alone. The note stays until both halves are equal, or until the half is filled
+    /// anew.
     ///
     /// # Errors
     /// The half cannot be read or written, or holds something else.

@@ -73,7 +73,7 @@ pub(super) struct Labels {
     pub(super) number: u64,
     /// Of each half: its copies take turns.
     pub(super) counts: [u64; 2],
-    /// Of each half: it lacks writes that it had answered, and has not been made equal to the other one yet.
+    /// For each half: it lacks writes that it had answered, and has not been made equal to the other half since.
     pub(super) has_lost: [bool; 2],
 }
 
@@ -194,7 +194,7 @@ impl Pair {
         let blocks = LABEL_BYTES as u64 / u64::from(self.shape.block_size);
         let lba = Lba(label.count % 2 * blocks);
         device.write(lba, label.encode().into(), Durability::Stable).await?;
-        // A device may have an NVRAM, in which the write is stable: what it survives is not enough for a label.
+        // A half with an NVRAM in front of its disk answers a write from the NVRAM. The label must be on the disk.
         device.flush().await?;
         // A write that failed may have torn its copy: it is written again.
         labels.counts[half] = label.count;

@@ -1,5 +1,5 @@
-//! `cargo xtask bench pair`: what a 4 KiB write to a pair of gateways costs, beside its parts measured alone in the same
-//! round.
+//! `cargo xtask bench pair`: measures the latency of a 4 KiB write to a pair of gateways, and of its parts alone in the
+//! same round.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -93,7 +93,7 @@ fn print(rounds: &[Vec<f64>]) {
 /// Measures each point once, in milliseconds. Also returns why the emulated link calls the round tainted, if it does.
 fn measure(program: &Path, time: Duration) -> Result<(Vec<f64>, Option<String>)> {
     let wan = Wan::start(program, LINK, &LinkSpec::new(1000.0, 1.0))?;
-    // In memory (tmpfs): both gateways would share one disk of this machine.
+    // The logs are in memory (tmpfs), because both gateways would share the one disk of this machine.
     let folder = tempfile::Builder::new().prefix("bench-pair").tempdir_in("/dev/shm")?;
     let programs = [End::Near, End::Far].map(|end| script(folder.path(), &wan, end, program));
     let [near, far] = programs;
@@ -105,7 +105,7 @@ fn measure(program: &Path, time: Duration) -> Result<(Vec<f64>, Option<String>)>
     let second = start(&far, "second", &gateway_settings(&wan, &node, End::Far))?;
     let first = start(&near, "first", &gateway_settings(&wan, &node, End::Near))?;
     for pair in PAIRS {
-        wait_until_active(&first, &format!("{NAME}:{pair}"))?;
+        first.wait_for_role(&format!("{NAME}:{pair}"), "active", PAIR_LIMIT)?;
         let paused = first.ask(&["gateway", "pause", &format!("{NAME}:{pair}")])?;
         ensure!(paused.success(), "forebay gateway pause: {}", paused.tail(3));
     }
@@ -185,28 +185,12 @@ fn gateway_settings(wan: &Wan, node: &Node, end: End) -> String {
     text
 }
 
-/// Waits until the gateway serves the target of a pair and both halves of its log have everything.
-fn wait_until_active(gateway: &Node, name: &str) -> Result<()> {
-    let begun = Instant::now();
-    loop {
-        let status = gateway.status()?;
-        let targets = status["targets"].as_array().context("no targets")?;
-        let found = targets.iter().find(|target| target["name"] == name);
-        let pair = &found.context("no such target")?["pair"];
-        if pair["role"] == "active" {
-            return Ok(());
-        }
-        ensure!(begun.elapsed() < PAIR_LIMIT, "{name} does not become active: {pair}");
-        std::thread::sleep(Duration::from_millis(50));
-    }
-}
-
 const NAME: &str = "iqn.2026-11.forebay.bench";
-/// The second one has an NVRAM at each gateway.
+/// The targets of the two pairs. The pair of the second one has an NVRAM at each gateway.
 const PAIRS: [&str; 2] = ["durable", "immediate"];
 const PORT: u16 = 3260;
 const RANGE_BYTES: u64 = 64 << 20;
-/// Twice what the loads of a round can write: each write of 4 KiB takes 8 KiB of the log.
+/// The size of each log. A load of a few seconds does not fill it; each write of 4 KiB takes 8 KiB of the log.
 const LOG_BYTES: u64 = 256 << 20;
 const WARM_UP: Duration = Duration::from_millis(500);
 const PAIR_LIMIT: Duration = Duration::from_secs(60);

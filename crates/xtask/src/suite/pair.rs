@@ -6,7 +6,7 @@ use std::fs::{self, File};
 use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
@@ -106,7 +106,7 @@ struct Site<'a> {
 
 const NAMES: [&str; 2] = ["a", "b"];
 
-/// What the log of the unit is.
+/// The kind of log of the unit.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Log {
     /// The log of one gateway, handed over.
@@ -198,18 +198,8 @@ impl<'a> Site<'a> {
     }
 
     fn wait_for_role(&mut self, at: usize, role: &str) -> Result<()> {
-        let begun = Instant::now();
-        loop {
-            let status = self.gateway(at)?.status()?;
-            let targets = status["targets"].as_array().context("no targets")?;
-            let found = targets.iter().find(|target| target["name"] == GATEWAY);
-            let found = &found.context("no such target")?["pair"]["role"];
-            if found == role {
-                return Ok(());
-            }
-            ensure!(begun.elapsed() < PAIR_LIMIT, "{} is {found}, not {role}", NAMES[at]);
-            std::thread::sleep(Duration::from_millis(50));
-        }
+        let gateway = self.gateway(at)?;
+        gateway.wait_for_role(GATEWAY, role, PAIR_LIMIT).context(NAMES[at])
     }
 
     /// Checks every block: by a device that is new, and in the node's own file.

@@ -1,23 +1,9 @@
 use sim::Rng;
 
 use super::*;
+use crate::nvram::tests::Plain;
 
 const BUFFER: BufferId = [9; 16];
-
-/// Memory of a test: a clone of its bytes is what a crash leaves.
-struct Plain(Vec<u8>);
-
-impl StableMemory for Plain {
-    fn len(&self) -> usize {
-        self.0.len()
-    }
-    fn read(&self, offset: usize, to: &mut [u8]) {
-        to.copy_from_slice(&self.0[offset..offset + to.len()]);
-    }
-    fn write(&mut self, offset: usize, from: &[u8]) {
-        self.0[offset..offset + from.len()].copy_from_slice(from);
-    }
-}
 
 fn new(blocks: usize) -> Ring {
     let memory = Box::new(Plain(vec![0; RING_AT + blocks * (BLOCK_BYTES + HEADER_BYTES)]));
@@ -71,7 +57,7 @@ fn a_reopened_ring_has_every_record_that_was_put_and_not_released() {
             })
             .collect();
         assert_eq!(found, expected, "turn {turn}");
-        // The reopened ring goes on where the other one was.
+        // Continue with the reopened ring.
         ring = again;
     }
     assert!(full > 100, "{full}");
@@ -132,7 +118,7 @@ fn a_torn_cell_leaves_the_one_before() {
     bytes[CELLS_AT[1 - ring.next_cell]] ^= 1;
     let (found, contents) = reopen(bytes);
     assert_eq!(contents, Contents::Whole);
-    // It is written to the disk once more, which changes nothing.
+    // The opening writes that record to the disk a second time, which changes nothing.
     assert_eq!(found.held().map(|record| record.number).collect::<Vec<_>>(), [second]);
 }
 

@@ -33,16 +33,16 @@ pub enum Wrong {
     LateWrites,
     /// What the node says to a claim is taken for its answer to another one that has come meanwhile.
     StrayAnswers,
-    /// A half whose NVRAM was lost does not say so.
+    /// The loss of the NVRAM is not noted in the label of the half.
     LossNotNoted,
-    /// A session goes on with a half that was taken, or whose gateway was started again, meanwhile.
+    /// A session with a half stays valid although the half's gateway has opened the half, or has been started again.
     SessionGoesOn,
 }
 
-/// What is in front of the halves of the log.
+/// The kind of NVRAM in front of the two halves of the log.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Nvram {
-    /// Nothing.
+    /// There is no NVRAM.
     None,
     /// An NVRAM that survives the loss of power.
     SurvivesPower,
@@ -62,7 +62,7 @@ pub struct World {
     pub nvram: Nvram,
     /// No packet between the two is held up.
     is_calm: AtomicBool,
-    /// How long a packet between the two takes in addition, in microseconds.
+    /// The additional delay of each packet between the two gateways, in microseconds.
     distance: AtomicU64,
     node: Arc<Node>,
     sides: [Arc<Side>; 2],
@@ -79,7 +79,7 @@ struct Side {
     running: Mutex<Option<Arc<Process>>>,
     disk: Mutex<Arc<CrashVolume>>,
     nvram: Arc<Mutex<Vec<u8>>>,
-    /// Counts the boots of its machine.
+    /// The number of boots of its machine, which is also the boot id.
     boots: AtomicU64,
     /// Of the session with this one's half that counts.
     session: AtomicU64,
@@ -90,7 +90,7 @@ struct Process {
     side: Arc<Side>,
     power: Arc<Power>,
     half: OnceLock<Arc<Half>>,
-    /// Identifies the unit that shows the half. A session goes on with one unit alone.
+    /// Identifies the unit that shows the half to the partner. A session is valid for one unit only.
     unit: AtomicU64,
     member: Mutex<Option<Arc<Member>>>,
     /// While it serves, with a number that counts the openings.
@@ -150,18 +150,18 @@ impl World {
         Self::new(seed, Wrong::Nothing).calmed()
     }
 
-    /// From now on no packet between the two is held up for long.
+    /// Lets no packet between the two gateways be held up for long from now on.
     pub fn calmed(self: Arc<Self>) -> Arc<Self> {
         self.is_calm.store(true, Ordering::SeqCst);
         self
     }
 
-    /// From now on a packet between the two takes about so much longer.
+    /// Adds a delay to each packet between the two gateways from now on.
     pub fn set_distance(&self, one_way: Duration) {
         self.distance.store(one_way.as_micros() as u64, Ordering::SeqCst);
     }
 
-    /// The first byte of a slot at the node.
+    /// Returns the first byte of a slot in the node's volume.
     pub async fn at_node(&self, slot: u64) -> u8 {
         let extent = Extent { lba: Lba(slot * 8), blocks: 1 };
         let data = self.node.memory.read(extent).await.expect("it is memory");
@@ -204,17 +204,17 @@ impl World {
         tokio::spawn(process.run(disk, self.nvram, self.wrong));
     }
 
-    /// The power of the gateway fails.
+    /// Cuts the power of a gateway's machine: the NVRAM is lost unless it survives that.
     pub fn kill(&self, index: usize) {
         self.end_process(index);
         self.sides[index].boots.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// The process of the gateway is killed: what was written to its disk and NVRAM is there.
+    /// Kills the process of a gateway. Its disk and its NVRAM keep what was written.
     pub fn end_process(&self, index: usize) {
         if let Some(process) = self.sides[index].running.lock().take() {
             process.power.fail();
-            // The member holds the process, too.
+            // The process and its member refer to each other: break the cycle, or neither is freed.
             process.member.lock().take();
         }
     }
@@ -288,7 +288,7 @@ impl Drop for World {
         for side in &self.sides {
             if let Some(process) = side.running.lock().take() {
                 process.power.fail();
-                // The member holds the process, too.
+                // The process and its member refer to each other: break the cycle, or neither is freed.
                 process.member.lock().take();
             }
         }
@@ -390,7 +390,7 @@ impl Process {
         self.half.get().expect("it is open before the member runs").for_partner()
     }
 
-    /// Opens the half, and does the work of the member for ever.
+    /// Opens the half and runs the member. Returns only when the process ends.
     async fn run(self: Arc<Self>, disk: Arc<CrashVolume>, nvram: Nvram, wrong: Wrong) {
         let mut half: Stack = disk;
         if let Some(survives) = nvram.survives() {
@@ -428,7 +428,7 @@ impl Nvram {
     }
 }
 
-/// The NVRAM of a gateway. Nothing is written to it by a process that has ended.
+/// The NVRAM of a gateway. It ignores writes of a process that has ended.
 struct SideMemory {
     power: Arc<Power>,
     bytes: Arc<Mutex<Vec<u8>>>,
@@ -460,7 +460,7 @@ struct Theirs {
     number: u64,
     rng: Arc<Mutex<Rng>>,
     geometry: Geometry,
-    /// Identifies the unit as it was when the session began.
+    /// The unit with which the session began.
     unit: u64,
 }
 
@@ -712,8 +712,8 @@ async fn deliver(
 pub const BLOCKS: u64 = 2048;
 /// Of a half of the log, of 4096 bytes.
 const LOG_BLOCKS: u64 = 402;
-/// Of the NVRAM in front of a half: some forty blocks.
+/// The size of the NVRAM in front of a half: it holds some forty blocks.
 const NVRAM_BYTES: usize = 4096 + 40 * 4160;
-/// A write to a disk behind an NVRAM: slow enough that the NVRAM is seldom empty.
+/// The latency of a write to a disk behind an NVRAM. It is so long that the NVRAM is seldom empty.
 pub const DISK_WRITE: Duration = Duration::from_millis(60);
 pub const DEAD_AFTER: Duration = Duration::from_secs(3);

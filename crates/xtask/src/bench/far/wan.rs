@@ -36,7 +36,7 @@ impl LinkSpec {
             .collect()
     }
 
-    /// Returns a link of this rate and one-way delay in milliseconds that drops nothing of a single host.
+    /// Returns a link of this rate in Mbit/s and one-way delay in milliseconds, with a queue of one bandwidth × round trip.
     pub fn new(megabits: f64, delay: f64) -> LinkSpec {
         LinkSpec { megabits, delay, queue: 1.0, loss: 0.0 }
     }

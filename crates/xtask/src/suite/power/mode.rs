@@ -32,7 +32,7 @@ pub enum Mode {
     Mirrored,
     /// Two gateways with half of the log each.
     Pair,
-    /// Such a pair with immediate report: each gateway has an NVRAM that survives a power cut.
+    /// A pair with immediate report, whose gateways have NVRAMs that survive a power cut.
     PairNvram,
     /// After each failure the gateway gets other values of `report`, `order`, `nvram_survives` and the log's key.
     Changing,
@@ -93,7 +93,7 @@ impl Mode {
         if self.is_pair() { 3 } else { 2 }
     }
 
-    /// Whether two gateways serve the volume in turn.
+    /// Returns true if two gateways serve the volume in turn.
     pub fn is_pair(self) -> bool {
         matches!(self, Mode::Pair | Mode::PairNvram)
     }
