@@ -247,6 +247,13 @@ async fn a_half_lacks_writes_until_both_are_equal_or_it_is_filled() {
     // Opening alone does not clear the note: block 5 is still in doubt.
     drop(both(&halves).await);
     assert!(lacks_writes(&halves[0]).await);
+    // Nor does a settlement that cannot read the block.
+    let (fault, faults) = faulty(&halves[0]);
+    let mirror = both(&[fault, halves[1].clone()]).await;
+    scratch(&faults, 5);
+    mirror.settle().await.unwrap();
+    assert!(!mirror.in_doubt().is_empty() && lacks_writes(&halves[0]).await);
+    drop(mirror);
     let mirror = both(&halves).await;
     let found = mirror.examine(extent(5), &|data| *data == filled(1)).await.unwrap();
     assert!(found.is_some());

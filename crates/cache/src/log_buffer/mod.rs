@@ -169,8 +169,7 @@ impl FoundBuffer {
             Some(BufferLoss { reason, is_declared })
         };
         // After a reboot, a page of the NVRAM file may be as old as the last time the system wrote it back.
-        let is_rebooted =
-            in_use.boot.is_some_and(|then| then == UNKNOWN_BOOT || promise.boot != Some(then));
+        let is_rebooted = in_use.boot.is_some_and(|then| promise.boot != Some(then));
         let loss = match contents {
             Contents::Other => return Err(BufferError::OthersMemory),
             _ if is_rebooted => lost(
@@ -543,7 +542,8 @@ fn closed() -> Error {
     Error::Device("the log was closed".into())
 }
 
-/// The boot id in the mark if the boot id could not be read. It counts as another boot than every other one.
+/// Stands in the mark for a boot id that could not be read. No machine has this boot id, so the next opening takes the
+/// machine for rebooted.
 const UNKNOWN_BOOT: BootId = BootId([0; 16]);
 /// The largest write to the disk, in bytes. Disks come near their full rate with writes of this size.
 const MOST_AT_ONCE: usize = 1 << 20;

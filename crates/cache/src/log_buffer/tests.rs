@@ -4,6 +4,7 @@ use sim::Rng;
 use volume::{Call, Delay, Fault, Latency, MemVolume, Rule, Symptom};
 
 use super::*;
+use crate::MappedFile;
 
 /// The memory of an NVRAM. Its bytes stay when a buffer that uses it is dropped; it can be made to fail.
 #[derive(Clone)]
@@ -167,6 +168,23 @@ async fn a_write_that_waits_for_room_while_the_buffer_is_closed_is_refused() {
     let (written, closed) = tokio::join!(put(&buffer, 0, 1, 40), buffer.close());
     closed.expect("closed");
     assert!(written.is_err(), "the NVRAM would not be read again");
+}
+
+#[tokio::test]
+async fn an_nvram_file_that_is_overwritten_in_use_is_noticed() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("nvram");
+    let memory = MappedFile::open(&path, 64 << 10).expect("made");
+    let mut watch = memory.watch(&path).expect("watched");
+    let found = FoundBuffer::open(disk(), Box::new(memory), PROMISE).await.expect("it opens");
+    let buffer = found.begin().await.expect("it begins");
+    put(&buffer, 1, 1, 1).await.expect("written");
+    assert_eq!(watch.look(), None);
+    let mut bytes = std::fs::read(&path).expect("read");
+    bytes[20] ^= 1;
+    std::fs::write(&path, &bytes).expect("overwritten");
+    assert!(watch.look().is_some_and(|why| why.contains("overwritten")));
+    assert!(!buffer.is_fast());
 }
 
 #[tokio::test(start_paused = true)]

@@ -534,6 +534,33 @@ fn a_half_that_says_alone_is_not_overruled_by_an_older_one_that_says_so_too() {
 }
 
 #[test]
+fn a_unit_that_cannot_be_handed_over_is_served_again_at_once() {
+    runtime().block_on(async {
+        let world = World::calm(1);
+        mend(&world);
+        until_whole(&world, Duration::from_secs(60)).await.unwrap();
+        let active = usize::from(world.served(0).is_none());
+        write_slots(&world, 1, 20).await;
+        // The link is cut while the cache is stopped: the partner does not get the end of the log.
+        world.change_places(active).expect("both have everything");
+        while world.served(active).is_some() {
+            sleep(Duration::from_micros(10)).await;
+        }
+        world.set(Wire::Gateways, false);
+        sleep(Duration::from_millis(100)).await;
+        world.set(Wire::Gateways, true);
+        let again = async {
+            while world.served(active).is_none() {
+                sleep(Duration::from_millis(50)).await;
+            }
+        };
+        let served = timeout(DEAD_AFTER * 5, again).await;
+        assert!(served.is_ok(), "nobody else can serve it: {}", world.describe());
+        expect_slots(&world, 1, 20).await;
+    });
+}
+
+#[test]
 fn what_is_left_out_is_noticed() {
     for wrong in
         [Wrong::NoWitness, Wrong::EveryClaimGranted, Wrong::LateWrites, Wrong::StrayAnswers]

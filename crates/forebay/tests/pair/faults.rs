@@ -62,6 +62,23 @@ async fn a_gateway_that_goes_on_after_it_was_stopped_acknowledges_nothing() {
     scene.check(&after, 0..20, 3).await;
 }
 
+/// A write that the partner sent before could arrive later, when the half is lent again.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_with_a_half_ends_when_the_half_is_opened() {
+    let mut scene = Scene::new(Place::new(), "").await;
+    let half = connect(scene.members[1].address, "iqn.2026-11.test:half-b").await;
+    let extent = Extent { lba: Lba(0), blocks: 1 };
+    half.read(extent).await.expect("it is lent");
+    scene.serving[0].kill();
+    scene.until(1, "alone").await;
+    let error = half.read(extent).await.expect_err("it is in use");
+    assert!(!matches!(error, volume::Error::ReadOnly), "the session goes on: {error}");
+    // A session that begins now is told that the half is in use.
+    let half = connect(scene.members[1].address, "iqn.2026-11.test:half-b").await;
+    let error = half.read(extent).await.expect_err("it is in use");
+    assert!(matches!(error, volume::Error::ReadOnly), "{error}");
+}
+
 /// What was on its way to its half must not get there after the half was filled.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_partner_that_goes_on_after_it_was_stopped_has_everything_again() {
