@@ -165,12 +165,15 @@ impl Decoder {
         }
     }
 
-    /// Returns how many bytes of the current data segment have not arrived. Returns 0 between two PDUs, and for data
-    /// segments shorter than 16 KiB.
+    /// Returns how many bytes are missing until the PDU that has begun to arrive is complete. Returns 0 between two PDUs,
+    /// and while the length of the PDU is not known.
     #[must_use]
     pub fn missing(&self) -> usize {
-        let missing = |large: &Large| large.body_length.saturating_sub(large.body.len());
-        self.large.as_ref().map_or(0, missing)
+        match &self.large {
+            Some(large) => large.body_length.saturating_sub(large.body.len()),
+            None if self.small.len() < BHS => 0,
+            None => self.wanted.saturating_sub(self.small.len()),
+        }
     }
 
     /// Makes room in the shared buffer: at least for the PDU at its front, and for a read that is

@@ -1,8 +1,8 @@
 //! The receive low-water mark of a socket (SO_RCVLOWAT): how many bytes have to arrive before the kernel wakes the reader.
 //!
-//! A link delivers a data segment of 64 KiB in 45 packets. Waking the reader for each packet costs several times as much
-//! processor time as handling the data. If a long data segment arrives in small pieces, the mark is raised, and the
-//! reader sleeps until a large part of the segment is there. For all other input the mark is one byte.
+//! A link delivers a PDU with 64 KiB of data in 46 packets, and one with 4 KiB in three. Waking the reader for each packet
+//! costs several times as much processor time as handling the data. If PDUs arrive in small pieces, the mark is raised,
+//! and the reader sleeps until the PDU, or a large part of it, is there. For all other input the mark is one byte.
 
 use std::io;
 
@@ -33,7 +33,7 @@ impl LowWater {
         }
     }
 
-    /// Sets the mark before the reader sleeps. `missing` is the number of bytes that the current long data segment still
+    /// Sets the mark before the reader sleeps. `missing` is the number of bytes that the PDU that is arriving still
     /// lacks; with 0, any byte wakes the reader.
     ///
     /// # Errors
@@ -49,14 +49,15 @@ impl LowWater {
 
     fn wanted(&self, missing: usize) -> usize {
         let is_in_pieces = self.bytes > 1 || self.piece <= SMALL_PIECE;
-        if is_in_pieces && missing >= WORTH { missing.min(MOST) } else { 1 }
+        if is_in_pieces && missing > ONE_PACKET { missing.min(MOST) } else { 1 }
     }
 }
 
 /// The mark stays at one byte if reads bring more than this: the network card or the kernel has joined packets.
 const SMALL_PIECE: usize = 8 << 10;
-/// The mark stays at one byte if fewer bytes than this are missing: setsockopt() would cost more than it saves.
-const WORTH: usize = 8 << 10;
+/// The mark stays at one byte if no more bytes than this are missing. They fit one packet (1,500 bytes less 40 of headers),
+/// so the reader is woken once in any case.
+const ONE_PACKET: usize = 1460;
 /// The highest mark. A link of 50 kbit/s fills it in 5 s, the time after which an idle peer is pinged.
 const MOST: usize = 32 << 10;
 
@@ -133,12 +134,31 @@ mod tests {
         }
     }
 
+    async fn connection() -> (TcpStream, Stream) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let far = TcpStream::connect(listener.local_addr().unwrap()).await.expect("connected");
+        far.set_nodelay(true).expect("a TCP socket");
+        (far, Stream::from(listener.accept().await.expect("connected").0))
+    }
+
+    #[tokio::test]
+    async fn the_packets_of_a_short_pdu_wake_their_reader_twice() {
+        let (mut far, mut near) = connection().await;
+        let mut decoder = Decoder::new(64 << 10, 256 << 10);
+        for _ in 0..40 {
+            let block = pdus(&[4096]);
+            let (reads, ()) =
+                tokio::join!(receive(&mut near, &mut decoder, 1), send(&mut far, &block));
+            assert!(reads <= 2, "{reads} reads of {} packets", block.len().div_ceil(PACKET));
+            // A PDU of one packet behind it is not kept waiting.
+            let status = pdus(&[0]);
+            tokio::join!(receive(&mut near, &mut decoder, 1), send(&mut far, &status));
+        }
+    }
+
     #[tokio::test]
     async fn the_packets_of_a_long_data_segment_wake_their_reader_a_few_times_only() {
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-        let mut far = TcpStream::connect(listener.local_addr().unwrap()).await.expect("connected");
-        far.set_nodelay(true).expect("a TCP socket");
-        let mut near = Stream::from(listener.accept().await.expect("connected").0);
+        let (mut far, mut near) = connection().await;
         let mut decoder = Decoder::new(64 << 10, 256 << 10);
         for _ in 0..3 {
             let long = pdus(&[128 << 10]);
