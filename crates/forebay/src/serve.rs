@@ -30,21 +30,28 @@ pub fn run(config: &Path, ready_fd: Option<i32>, events: Events) -> Result<(), F
     let config = std::path::absolute(config).map_err(Failure::new)?;
     let settings = Settings::load(&config)?;
     open_files::raise(server_settings(&settings.iscsi).open_connections());
-    let runtime = runtime(settings.threads)?;
+    let runtime = runtime(settings.threads, !settings.iscsi.busy_poll.0.is_zero())?;
     let result = runtime.block_on(serve(&config, settings, ready_fd, events));
     // What still runs holds nothing that a kill would harm.
     runtime.shutdown_timeout(Duration::from_millis(100));
     result
 }
 
+/// A thread looks for events of other sessions after so many polls of tasks. A session that polls takes two microseconds
+/// each time, so the others wait for at most 16 us longer; with the 61 of the runtime it would be 120 us.
+const POLLS_BETWEEN_EVENTS: u32 = 8;
+
 /// With one thread there is nobody to share work with, so no cost of sharing it.
-fn runtime(threads: u16) -> Result<Runtime, Failure> {
+fn runtime(threads: u16, is_polling: bool) -> Result<Runtime, Failure> {
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
     let threads = if threads == 0 { cpus } else { threads.into() };
     let mut builder =
         if threads == 1 { Builder::new_current_thread() } else { Builder::new_multi_thread() };
     if threads > 1 {
         builder.worker_threads(threads);
+    }
+    if is_polling {
+        builder.event_interval(POLLS_BETWEEN_EVENTS);
     }
     builder
         .enable_all()

@@ -18,7 +18,7 @@ use iscsi::{
     Cid, Itt,
     session::target::{Connection, Session},
 };
-use tokio::{sync::mpsc, time::Sleep};
+use tokio::{runtime::Handle, sync::mpsc, time::Sleep};
 use tracing::{debug, info, warn};
 use transport::{Congestion, SessionCongestion};
 use unit::Nexus;
@@ -28,6 +28,7 @@ use crate::{
     end::End,
     execution::{Executions, Held},
     line::{Line, Socket},
+    polling::Polling,
     pool::Lease,
     portal::PortalGroup,
     presence::Presence,
@@ -62,6 +63,8 @@ pub(crate) async fn run(
     seat.published.lock().congestion = Some(Arc::clone(&congestion));
     let lines = session.connections().next().map(|leading| Line::new(socket, leading));
     lines.iter().for_each(|line| line.take_into(&congestion));
+    let threads = Handle::current().metrics().num_workers();
+    let polling = Polling::new(surroundings.settings.busy_poll, &surroundings.pollers, threads);
     let watch = StopWatch::new(Arc::clone(&seat.times));
     let mut driver = Driver {
         surroundings,
@@ -77,6 +80,7 @@ pub(crate) async fn run(
         last_end: End::NotRecovered,
         congestion,
         lease: surroundings.pool.lease(),
+        polling,
         last_request: Instant::now(),
         lines: lines.into_iter().collect(),
     };
@@ -107,6 +111,7 @@ pub(crate) struct Driver<'a> {
     congestion: Arc<SessionCongestion>,
     /// Memory for waiting writes beyond the kept share.
     lease: Lease,
+    polling: Polling,
     /// The time of the last text request of a discovery session, or of its beginning.
     pub(crate) last_request: Instant,
     /// One for each connection of `session`. None for a while, if its tasks may be reassigned.
@@ -577,16 +582,19 @@ impl Driver<'_> {
         self.session.is_discovery().then(|| self.last_request + idle)
     }
 
-    /// Asks for input past the runtime while connections are active. True if some came; else the
-    /// task gives way to others, and has arranged to come back if one is still active.
+    /// Asks the kernel for input past the runtime while connections are active. Returns true if some came. Otherwise the
+    /// task gives way to others, and is woken again at once if it goes on polling.
     fn busy_poll(&mut self, context: &mut Context<'_>) -> Result<bool, End> {
-        let limit = self.surroundings.settings.busy_poll;
-        if limit.is_zero() || self.is_full() {
+        let limit = self.polling.limit();
+        if limit.is_zero() {
             return Ok(false);
         }
-        let is_active =
-            |line: &Line| line.blocked_since.is_none() && line.last_input.elapsed() < limit;
-        if !self.lines.iter().any(is_active) {
+        let now = Instant::now();
+        let is_active = |line: &Line| {
+            line.blocked_since.is_none() && now.saturating_duration_since(line.last_input) < limit
+        };
+        if self.is_full() || !self.lines.iter().any(is_active) || !self.polling.goes_on(now) {
+            self.polling.stop();
             return Ok(false);
         }
         for _ in 0..LOOKS {

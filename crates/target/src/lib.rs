@@ -15,6 +15,7 @@ mod guard;
 mod repeats;
 mod end;
 mod gauge;
+mod polling;
 mod pool;
 mod line;
 mod registry;

@@ -65,6 +65,7 @@ impl Server {
             logins: Arc::default(),
             discoveries: Arc::default(),
             pool,
+            pollers: Arc::default(),
             guard: Guard::default(),
             login_reports: Reports::new(LOGIN_REPORTS, LOGIN_REPORTS_IN_ALL),
             repeats: Repeats::default(),

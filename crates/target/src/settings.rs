@@ -54,7 +54,7 @@ pub struct Settings {
     /// default 16.
     pub batch_commands: u32,
     /// How long a connection asks the kernel for input again and again after its last one instead
-    /// of sleeping; takes a processor while connections are busy. Default zero: off.
+    /// of sleeping; takes a processor while connections are busy and no other thread wants it. Default zero: off.
     pub busy_poll: Duration,
     /// Data-Out of commands that are not done, of all connections together, in bytes: each may hold
     /// an equal share and at least one command; then its socket is not read until one is done. The

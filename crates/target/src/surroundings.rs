@@ -11,8 +11,8 @@ use tokio::sync::watch;
 use transport::{Places, Reports};
 
 use crate::{
-    access::Security, door::Door, guard::Guard, names::Names, pool::Pool, portal::Portals,
-    registry::Registry, repeats::Repeats, settings::Settings,
+    access::Security, door::Door, gauge::Gauge, guard::Guard, names::Names, pool::Pool,
+    portal::Portals, registry::Registry, repeats::Repeats, settings::Settings,
 };
 
 /// Shared by the server, its portals and its connections.
@@ -28,6 +28,8 @@ pub(crate) struct Surroundings {
     pub(crate) discoveries: Arc<Places>,
     /// Memory for waiting writes beyond the shares of the connections.
     pub(crate) pool: Arc<Pool>,
+    /// Places of sessions that poll now.
+    pub(crate) pollers: Arc<Gauge>,
     pub(crate) guard: Guard,
     /// Limits the events about failed logins and refused connections.
     pub(crate) login_reports: Reports,

@@ -1,0 +1,253 @@
+//! Busy polling: a session asks the kernel for input again and again instead of sleeping.
+//!
+//! To sleep and to be woken takes longer than a short command, so polling shortens the latency of a host that has few
+//! commands in flight. It takes a processor, and therefore has three limits. A session polls only for a time after its
+//! last input. No more sessions poll at once than the runtime has threads, because two that take turns on one thread
+//! delay each other. A session pauses if another thread of the machine wants the processor.
+
+use std::{
+    fs::File,
+    os::unix::fs::FileExt,
+    sync::Arc,
+    thread::{self, ThreadId},
+    time::{Duration, Instant},
+};
+
+use crate::gauge::{Gauge, Permit};
+
+/// The polling of one session.
+pub(crate) struct Polling {
+    limit: Duration,
+    places: Arc<Gauge>,
+    most: usize,
+    permit: Option<Permit>,
+    /// Rounds of looks since the session began to poll.
+    rounds: u32,
+    stint: Option<Stint>,
+    contention: Contention,
+}
+
+/// A stretch of time in which one thread has polled without sleeping.
+struct Stint {
+    thread: ThreadId,
+    begun: Instant,
+    /// See [`waited`].
+    waited: Duration,
+}
+
+/// Whether other threads want the processor on which a session polls, and until when the session does not poll.
+#[derive(Debug)]
+struct Contention {
+    resume_at: Option<Instant>,
+    pause: Duration,
+    /// Stints in a row in which the thread hardly waited.
+    undisturbed: u32,
+}
+
+/// A stint begins after so many rounds of looks, each of two microseconds or more. A session that polls for less time
+/// after each input does no harm.
+const ROUNDS_BEFORE_STINT: u32 = 64;
+/// How long a stint takes. The scheduler lets two busy threads take turns of about three milliseconds, so the first
+/// turn of another thread ends the stint.
+const STINT: Duration = Duration::from_millis(2);
+/// A session pauses if its thread waited for more than one such part of a stint.
+const WAITED_PART: u32 = 4;
+/// The first pause. Before it, polling takes at most a turn of the scheduler and a stint: 5 % of the pause.
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+/// Each further pause is twice as long, up to this. Polling then takes 0.3 % of the time.
+const LONGEST_PAUSE: Duration = Duration::from_millis(1600);
+/// After so many stints in a row without contention, the next pause is the first one again.
+const UNDISTURBED_STINTS: u32 = 10;
+
+impl Polling {
+    /// A session that polls for `limit` after its last input (not at all if that is zero), while at most `most` of
+    /// those that share `places` do.
+    pub(crate) fn new(limit: Duration, places: &Arc<Gauge>, most: usize) -> Self {
+        Self {
+            limit,
+            places: Arc::clone(places),
+            most,
+            permit: None,
+            rounds: 0,
+            stint: None,
+            contention: Contention::default(),
+        }
+    }
+
+    /// Returns for how long the session polls after its last input; zero if it does not poll.
+    pub(crate) fn limit(&self) -> Duration {
+        self.limit
+    }
+
+    /// Returns true if the session may poll for another round of looks.
+    pub(crate) fn goes_on(&mut self, now: Instant) -> bool {
+        !self.contention.is_paused(now) && self.has_place() && !self.is_in_the_way(now)
+    }
+
+    /// Ends the polling until it goes on after the next input: the thread may sleep meanwhile.
+    pub(crate) fn stop(&mut self) {
+        self.permit = None;
+        self.rounds = 0;
+        self.stint = None;
+    }
+
+    fn has_place(&mut self) -> bool {
+        if self.permit.is_none() {
+            self.permit = Permit::take(&self.places, self.most);
+        }
+        self.permit.is_some()
+    }
+
+    /// Returns true if the thread had to wait for the processor so long that other threads need it.
+    fn is_in_the_way(&mut self, now: Instant) -> bool {
+        self.rounds = self.rounds.saturating_add(1);
+        let is_under_way = |stint: &Stint| now.duration_since(stint.begun) < STINT;
+        if self.rounds < ROUNDS_BEFORE_STINT || self.stint.as_ref().is_some_and(is_under_way) {
+            return false;
+        }
+        // A kernel without CONFIG_SCHED_INFO does not tell how long a thread waits; then nothing can be judged.
+        let Some(waited) = waited() else { return false };
+        let thread = thread::current().id();
+        let next = Stint { thread, begun: now, waited };
+        match self.stint.replace(next) {
+            Some(ended) if ended.thread == thread => {
+                let waited = waited.saturating_sub(ended.waited);
+                self.contention.note(now, now.duration_since(ended.begun), waited)
+            }
+            // The session has moved to another thread, which has a time of its own.
+            _ => false,
+        }
+    }
+}
+
+impl Default for Contention {
+    fn default() -> Self {
+        Self { resume_at: None, pause: FIRST_PAUSE, undisturbed: 0 }
+    }
+}
+
+impl Contention {
+    fn is_paused(&self, now: Instant) -> bool {
+        self.resume_at.is_some_and(|resume_at| now < resume_at)
+    }
+
+    /// A stint of this length has ended, in which the thread has waited for so long. Returns true if a pause begins.
+    fn note(&mut self, now: Instant, length: Duration, waited: Duration) -> bool {
+        if waited <= length / WAITED_PART {
+            self.undisturbed += 1;
+            if self.undisturbed >= UNDISTURBED_STINTS {
+                *self = Self::default();
+            }
+            return false;
+        }
+        self.undisturbed = 0;
+        self.resume_at = Some(now + self.pause);
+        self.pause = (self.pause * 2).min(LONGEST_PAUSE);
+        true
+    }
+}
+
+/// Returns how long this thread was ready to run and waited for a processor since it was started: the second number of
+/// `/proc/thread-self/schedstat`, in nanoseconds.
+fn waited() -> Option<Duration> {
+    thread_local! {
+        static TIMES: Option<File> = File::open("/proc/thread-self/schedstat").ok();
+    }
+    TIMES.with(|times| {
+        let mut line = [0; 64];
+        let length = times.as_ref()?.read_at(&mut line, 0).ok()?;
+        let line = std::str::from_utf8(&line[..length]).ok()?;
+        line.split_ascii_whitespace().nth(1)?.parse().ok().map(Duration::from_nanos)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    #[test]
+    fn a_session_pauses_while_other_threads_want_its_processor() {
+        let mut contention = Contention::default();
+        let mut now = Instant::now();
+        let mut polled = Duration::ZERO;
+        let begin = now;
+        while now < begin + 20_000 * MS {
+            if contention.is_paused(now) {
+                now += MS;
+                continue;
+            }
+            // A turn of the other thread within each stint.
+            now += 5 * MS;
+            polled += 2 * MS;
+            contention.note(now, 5 * MS, 3 * MS);
+        }
+        assert!(polled <= 40 * MS, "{polled:?} of 20 s");
+        assert_eq!(contention.pause, LONGEST_PAUSE);
+    }
+
+    #[test]
+    fn a_session_polls_again_when_its_processor_is_free() {
+        let mut contention = Contention::default();
+        let mut now = Instant::now();
+        for _ in 0..10 {
+            assert!(contention.note(now, 5 * MS, 3 * MS));
+            assert!(contention.is_paused(now));
+            now += contention.pause;
+        }
+        for _ in 0..UNDISTURBED_STINTS {
+            now += 2 * MS;
+            assert!(!contention.is_paused(now));
+            assert!(!contention.note(now, 2 * MS, MS / 10));
+        }
+        assert!(contention.note(now, 5 * MS, 3 * MS));
+        assert!(!contention.is_paused(now + FIRST_PAUSE), "the pause is a short one again");
+    }
+
+    #[test]
+    fn no_more_sessions_poll_than_there_are_threads() {
+        let places = Arc::default();
+        let now = Instant::now();
+        let mut sessions = [0; 3].map(|_| Polling::new(MS, &places, 2));
+        assert_eq!(sessions.each_mut().map(|session| session.goes_on(now)), [true, true, false]);
+        sessions[0].stop();
+        assert_eq!(sessions.each_mut().map(|session| session.goes_on(now)), [true, true, false]);
+        sessions[1].stop();
+        assert!(sessions[2].goes_on(now));
+    }
+
+    #[test]
+    fn a_thread_that_shares_its_processor_waits_for_it() {
+        // Both threads are confined to one processor, so that they take turns.
+        let confined = || {
+            let mut one = rustix::thread::CpuSet::new();
+            let all = rustix::thread::sched_getaffinity(None).expect("the set of this thread");
+            let first = (0..rustix::thread::CpuSet::MAX_CPU).find(|cpu| all.is_set(*cpu));
+            one.set(first.expect("this thread runs on one"));
+            rustix::thread::sched_setaffinity(None, &one).expect("a smaller set");
+        };
+        let is_done = std::sync::atomic::AtomicBool::new(false);
+        let relaxed = std::sync::atomic::Ordering::Relaxed;
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                confined();
+                while !is_done.load(relaxed) {
+                    std::hint::spin_loop();
+                }
+            });
+            let paused = scope.spawn(|| {
+                confined();
+                let mut polling = Polling::new(MS, &Arc::default(), 1);
+                let begin = Instant::now();
+                while polling.goes_on(Instant::now()) {
+                    assert!(begin.elapsed() < Duration::from_secs(10), "it polls on");
+                    std::hint::spin_loop();
+                }
+            });
+            let ended = paused.join();
+            is_done.store(true, relaxed);
+            ended.expect("it pauses");
+        });
+    }
+}
