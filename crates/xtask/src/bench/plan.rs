@@ -50,7 +50,8 @@ pub mod loads {
 pub mod servers {
     /// The bare TCP program.
     pub const RAW: &str = "bare TCP";
-    /// The same, answering from as much memory as a target's volume has.
+    /// The same with as much memory as a target's volume has: reads are answered from it, and the payload of writes is
+    /// copied to it.
     pub const RAW_MEMORY: &str = "bare TCP, 256 MiB";
     /// The same, one thread for all connections.
     pub const RAW_TOGETHER: &str = "bare TCP, one thread";
@@ -148,7 +149,7 @@ const DURABLE: Load = Load { durable: true, ..Load::write_4k(1) };
 pub const GROUPS: &[Group] = &[
     Group { name: "target", memory: false, series: &[
         series(READ_32, Load::read_4k(32), &[RAW, RAW_MEMORY, TGT, FOREBAY]),
-        series(WRITE_32, Load::write_4k(32), &[RAW, TGT, FOREBAY]),
+        series(WRITE_32, Load::write_4k(32), &[RAW, RAW_MEMORY, TGT, FOREBAY]),
     ] },
     Group { name: "stream", memory: false, series: &[
         series(READ_STREAM, Load::stream(false, 8), &[RAW, TGT, FOREBAY]),

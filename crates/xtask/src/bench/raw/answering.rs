@@ -10,7 +10,7 @@ use rustix::event::epoll;
 use super::greeting::{Greeting, buffer_bytes};
 use crate::client::stamp;
 
-/// Answers from memory begin at a multiple of this, and are not longer by more than a header.
+/// What memory is read and written begins at a multiple of this, and is not longer by more than a header.
 const PAGE: usize = 4096;
 /// Answers in one system call.
 const MOST_AT_ONCE: usize = 64;
@@ -68,8 +68,10 @@ struct Answering {
     sizes: Greeting,
     buffer: Vec<u8>,
     answers: Vec<u8>,
-    /// Bytes of requests that were received and not answered.
+    /// Bytes of a request that were received before the rest of it.
     received: usize,
+    /// Where in `answers` the payload of this request goes.
+    place: usize,
     random: u64,
 }
 
@@ -81,19 +83,23 @@ impl Answering {
         let buffer = vec![0; buffer_bytes(sizes.request.max(sizes.response))];
         let answers = vec![0x5a; sizes.memory.max(sizes.response * MOST_AT_ONCE)];
         Greeting::answer(&mut socket)?;
-        Ok(Answering { socket, sizes, buffer, answers, received: 0, random: 1 })
+        Ok(Answering { socket, sizes, buffer, answers, received: 0, place: 0, random: 1 })
     }
 
     /// Receives once and answers what is whole. False at the end of the connection.
     fn turn(&mut self) -> Result<bool> {
-        match self.socket.read(&mut self.buffer)? {
+        let count = match self.socket.read(&mut self.buffer)? {
             0 => return Ok(false),
-            count => self.received += count,
+            count => count,
+        };
+        if self.writes() {
+            self.keep_payload(count);
         }
+        self.received += count;
         let mut whole = self.received / self.sizes.request;
         self.received %= self.sizes.request;
         while whole > 0 {
-            let now = if self.sizes.memory == 0 {
+            let now = if self.sizes.memory == 0 || self.writes() {
                 let now = whole.min(self.answers.len() / self.sizes.response);
                 self.socket.write_all(&self.answers[..now * self.sizes.response])?;
                 now
@@ -105,6 +111,28 @@ impl Answering {
             whole -= now;
         }
         Ok(true)
+    }
+
+    /// Returns true if requests carry what is to be kept in memory.
+    fn writes(&self) -> bool {
+        self.sizes.memory > 0 && self.sizes.request > self.sizes.response
+    }
+
+    /// Copies what was received of payloads to their pages.
+    fn keep_payload(&mut self, count: usize) {
+        let (header, pages) = (self.sizes.response, self.sizes.memory / PAGE - 1);
+        let (mut from, mut at) = (0, self.received);
+        while from < count {
+            if at == 0 {
+                self.place = stamp::next(&mut self.random) as usize % pages * PAGE;
+            }
+            let length = (self.sizes.request - at).min(count - from);
+            let skipped = header.saturating_sub(at).min(length);
+            let payload = &self.buffer[from + skipped..from + length];
+            let to = self.place + (at + skipped).saturating_sub(header);
+            self.answers[to..][..payload.len()].copy_from_slice(payload);
+            (from, at) = (from + length, (at + length) % self.sizes.request);
+        }
     }
 
     fn answer_from_memory(&mut self, count: usize) -> Result<()> {
