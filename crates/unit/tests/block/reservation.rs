@@ -385,6 +385,22 @@ fn lists_of_a_wrong_length_change_nothing() {
     assert_eq!(keys(&host), (0, vec![]));
 }
 
+/// The data of a solicited write comes a round trip or more after its admission. Another initiator that has preempted
+/// meanwhile relies on it that no earlier write reaches the medium.
+#[test]
+fn a_write_that_was_admitted_before_a_preempt_is_refused_when_its_data_has_come() {
+    let (host, [one, two, _]) = three();
+    assert_eq!(act(&host, &one, Reserve(WriteExclusive), 1, 0), Ok(()));
+    let before = host.good(&Command::read(0, 8), &[]);
+    let write = Command::write(0, 8, false).encode();
+    assert!(host.unit.admit(&one, &write, 8 * 512).is_none());
+    assert_eq!(act(&host, &two, Preempt(WriteExclusive), 2, 1), Ok(()));
+    let completion = host.send_as(&one, &write, &pattern(7, 8));
+    assert_eq!(completion.status, Status::ReservationConflict);
+    let read = host.send_as(&two, &Command::read(0, 8).encode(), &[]);
+    assert_eq!(read.data_in.into_bytes(), before);
+}
+
 /// SPC-4, table 66, and SBC-3, table 13: allowed or conflict under write exclusive and exclusive
 /// access for whom the reservation does not admit.
 const TABLE: &[(u8, Option<u16>, u8, &str)] = &[
