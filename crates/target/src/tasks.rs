@@ -93,7 +93,7 @@ impl Driver<'_> {
             lun,
             cdb,
             attribute: task_attribute(attribute),
-            data_out: data_out.into_iter().collect(),
+            data_out: data_out.into(),
             data_in_capacity,
         };
         let unit = if device::is_meant(&task.cdb) { None } else { device.unit(lun) };

@@ -132,6 +132,16 @@ impl Data {
     }
 }
 
+impl From<SmallVec<[Bytes; 1]>> for Data {
+    fn from(mut parts: SmallVec<[Bytes; 1]>) -> Self {
+        let length = parts.iter().map(Bytes::len).sum();
+        if parts.iter().any(Bytes::is_empty) {
+            parts.retain(|part| !part.is_empty());
+        }
+        Self { parts, length }
+    }
+}
+
 impl From<Bytes> for Data {
     fn from(part: Bytes) -> Self {
         let length = part.len();
@@ -207,6 +217,11 @@ mod tests {
         assert_eq!(data.slice(2, 4).into_bytes(), "cdef");
         assert_eq!(data.slice(3, 0).len(), 0);
         assert_eq!(data, Data::from(b"abcdefgh".to_vec()));
+        let parts: SmallVec<[Bytes; 1]> =
+            ["abc", "", "defgh"].map(Bytes::from_static_str).into_iter().collect();
+        let moved = Data::from(parts);
+        assert_eq!((moved.len(), moved.parts().len()), (8, 2));
+        assert_eq!(moved, data);
     }
 
     trait FromStaticStr {

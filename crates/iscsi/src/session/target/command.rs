@@ -7,7 +7,7 @@ use scsi::{Sense, Status};
 use smallvec::SmallVec;
 
 use crate::{
-    Bhs, Itt, Pdu,
+    Bhs, DataSegment, Itt, Pdu,
     codec::LARGE,
     pdu::{DataOut, Numbers, ReadyToTransfer, RejectReason, ScsiCommand},
     transfer::{Burst, Gather, unshared},
@@ -79,7 +79,10 @@ impl Session {
             let data_in_capacity = task.data_in_capacity();
             self.begin(itt, task);
             self.connections[at].counters.data_out_bytes += pdu.data.len() as u64;
-            let data_out = Some(pdu.data).filter(|data| !data.is_empty()).into_iter().collect();
+            let mut data_out = DataSegment::new();
+            if !pdu.data.is_empty() {
+                data_out.push(pdu.data);
+            }
             self.events.push_back(Event::Command(Command {
                 itt,
                 lun: pdu.lun,

@@ -31,10 +31,7 @@ impl Session {
 
     /// Sends what a command returns, and its status. The task ends.
     pub(super) fn finish(&mut self, itt: Itt, outcome: Outcome) {
-        if self.tasks.get(&itt).is_none_or(|task| task.stage == Stage::Management) {
-            return;
-        }
-        let Some(task) = self.end(itt) else { return };
+        let Some(task) = self.end_if(itt, |task| task.stage != Stage::Management) else { return };
         let at = self.position(task.allegiance);
         let segment = match at {
             Some(at) => self.connections[at].parameters.max_send_data_segment_length,

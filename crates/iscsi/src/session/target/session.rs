@@ -1,6 +1,9 @@
 //! What the connections of one session share, and the connections themselves.
 
-use std::{collections::VecDeque, time::Instant};
+use std::{
+    collections::{VecDeque, hash_map::Entry},
+    time::Instant,
+};
 
 use smallvec::SmallVec;
 
@@ -435,7 +438,16 @@ impl Session {
 
     /// A task ends; its place in the window is free again.
     pub(super) fn end(&mut self, itt: Itt) -> Option<Task> {
-        let task = self.tasks.remove(&itt)?;
+        self.end_if(itt, |_| true)
+    }
+
+    /// Ends a task as [`Self::end`] does, if `ends` returns true for it.
+    pub(super) fn end_if(&mut self, itt: Itt, ends: impl FnOnce(&Task) -> bool) -> Option<Task> {
+        let Entry::Occupied(task) = self.tasks.entry(itt) else { return None };
+        if !ends(task.get()) {
+            return None;
+        }
+        let task = task.remove();
         if task.immediate {
             self.immediate -= 1;
         } else {
