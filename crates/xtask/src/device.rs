@@ -51,6 +51,11 @@ impl Device {
         &self.path
     }
 
+    /// The process id of `forebay attach`.
+    pub fn id(&self) -> u32 {
+        self.running.id()
+    }
+
     /// Kills its process (SIGKILL).
     pub fn kill(&mut self) -> Result<()> {
         self.running.kill()

@@ -7,6 +7,8 @@
 //! The file system is mounted `sync,dirsync`: PostMark deletes its files before a page cache would
 //! write them, and only the cache would be measured.
 
+mod layers;
+
 use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -147,19 +149,20 @@ pub fn bench(options: &Options) -> Result<bool> {
     };
     // Logs and volumes on the disk, not in memory.
     let folder = program.parent().context("the program has a folder")?;
+    let layers = layers::measure(&program, folder)?;
+    println!("{layers}");
     let mut taken = Vec::new();
     for run in RUNS {
         let site = tempfile::Builder::new().prefix("postmark").tempdir_in(folder)?;
         let result = measure(&program, site.path(), run);
-        let mount = site.path().join("mnt");
-        // What a run that failed has left mounted.
-        let _ = rustix::mount::unmount(&mount, rustix::mount::UnmountFlags::DETACH);
+        leave(site.path());
         let result = result.with_context(|| format!("{run:?}"))?;
         println!("{}: {:.1} s", describe(run), result.time.as_secs_f64());
         taken.push((run, result));
     }
     let (bars, held) = bars(&taken);
-    let page = page(&taken, &bars);
+    let mut page = page(&taken, &bars);
+    let _ = write!(page, "\n{layers}");
     print!("{page}");
     if let Some(path) = &options.markdown {
         fs::write(path, page)?;
@@ -252,15 +255,36 @@ fn postmark(
     pool: Pool,
     settled: impl FnOnce() -> Result<()>,
 ) -> Result<Duration> {
-    let mount: PathBuf = folder.join("mnt");
-    fs::create_dir_all(&mount)?;
-    let place = mount.display().to_string();
-    // Nor is what the kernel makes of it in the background (`ext4lazyinit`), at a time of its own.
-    let options = "sync,dirsync,noinit_itable";
-    let arguments = [url, "--mkfs", "ext4", "--mount", &place, "--mount-options", options];
+    let place = mount_point(folder)?;
+    let mount = place.display().to_string();
+    // The table of a new file system is not written later in the background (`ext4lazyinit`), at a time of its own.
+    let options = layers::MOUNT_OPTIONS;
+    let arguments = [url, "--mkfs", "ext4", "--mount", &mount, "--mount-options", options];
     let device = Device::attach(program, folder, &arguments)?;
+    // The making of the file system is not measured.
+    settled()?;
+    let time = run_in(folder, &place, pool)?;
+    device.detach()?;
+    Ok(time)
+}
+
+/// Makes the folder in which a run mounts its file system.
+fn mount_point(folder: &Path) -> Result<PathBuf> {
+    let place = folder.join("mnt");
+    fs::create_dir_all(&place)?;
+    Ok(place)
+}
+
+/// Unmounts the file system of a run, if it is mounted still.
+fn leave(folder: &Path) {
+    let _ = rustix::mount::unmount(folder.join("mnt"), rustix::mount::UnmountFlags::DETACH);
+}
+
+/// Runs PostMark in a mounted file system. Returns how long it took.
+fn run_in(folder: &Path, place: &Path, pool: Pool) -> Result<Duration> {
     let script = folder.join("postmark.in");
     let Pool { files, transactions, .. } = pool;
+    let place = place.display();
     fs::write(
         &script,
         format!(
@@ -268,8 +292,6 @@ fn postmark(
              set read 4096\nset write 4096\nrun\nquit\n"
         ),
     )?;
-    // The making of the file system is not what is measured.
-    settled()?;
     let tool = process::find("postmark").context("no postmark")?;
     let begun = Instant::now();
     let finished = process::run(Command::new(tool).arg(&script), LIMIT)?;
@@ -277,7 +299,6 @@ fn postmark(
     let is_done = finished.success() && finished.output.contains("per second");
     ensure!(is_done, "postmark {}: {}", finished.ending(), finished.tail(8));
     ensure!(!finished.output.contains("Error"), "postmark: {}", finished.tail(8));
-    device.detach()?;
     Ok(time)
 }
 
