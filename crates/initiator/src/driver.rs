@@ -251,8 +251,7 @@ impl Driver {
             let has_room = self.has_room();
             tokio::select! {
                 biased;
-                () = wires.readiness() => {
-                    wires.receive(now());
+                () = wires.exchange() => {
                     // what was answered before an error was answered
                     if let Some(end) = self.handle_events(wires, counted)? {
                         return Ok(end);

@@ -13,7 +13,7 @@ use iscsi::{
     login::Established,
     session::initiator::Session,
 };
-use transport::{Received, Sent, SessionCongestion, Stream, receive, send};
+use transport::{Received, Sent, SessionCongestion, Stream, poll_receive, send};
 
 use crate::{
     Error,
@@ -129,34 +129,33 @@ impl Wire {
         Ok(sent == Sent::All)
     }
 
-    /// Whether the socket has something for us, or takes what it did not take before.
-    pub(crate) fn poll_ready(&self, unsent: usize, context: &mut Context<'_>) -> Poll<()> {
-        let mut ready = false;
-        // What is wrong shows in the read or write that follows.
-        if unsent < OUTPUT_STUCK {
-            ready |= self.stream.poll_read_ready(context).is_ready();
-        }
-        if unsent > 0 {
-            ready |= self.stream.poll_write_ready(context).is_ready();
-        }
-        if ready { Poll::Ready(()) } else { Poll::Pending }
-    }
-
-    /// Reads what is there and runs every PDU. Events of PDUs before an error are still good.
-    pub(crate) fn receive(&mut self, session: &mut Session, now: Instant) -> Result<(), Error> {
+    /// Reads what is there and runs every PDU. Returns true if something came, or if the socket takes output that it did
+    /// not take before. Otherwise the task is woken when that changes. Events of PDUs before an error are still good.
+    pub(crate) fn poll_exchange(
+        &mut self,
+        session: &mut Session,
+        context: &mut Context<'_>,
+    ) -> Result<bool, Error> {
+        let has_unsent = session.output(self.cid).is_some_and(|output| !output.is_empty());
+        let mut has_news = has_unsent && self.stream.poll_write_ready(context).is_ready();
         for _ in 0..READS_PER_TURN {
             if session.output(self.cid).is_none_or(|output| output.len() >= OUTPUT_STUCK) {
                 break;
             }
-            match receive(&mut self.stream, &mut self.decoder)? {
-                Received::Bytes(count) => self.bytes_in += count as u64,
-                Received::Nothing => break,
-                Received::Closed => return Err(Error::Closed),
+            match poll_receive(&mut self.stream, &mut self.decoder, context) {
+                Poll::Ready(received) => match received? {
+                    Received::Bytes(count) => self.bytes_in += count as u64,
+                    Received::Nothing => break,
+                    Received::Closed => return Err(Error::Closed),
+                },
+                Poll::Pending => break,
             }
+            has_news = true;
+            let now = now();
             while let Some(frame) = self.decoder.next()? {
                 session.handle_frame(self.cid, frame, now)?;
             }
         }
-        Ok(())
+        Ok(has_news)
     }
 }

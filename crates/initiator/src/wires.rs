@@ -3,7 +3,7 @@
 use std::{
     future::poll_fn,
     sync::Arc,
-    task::Poll,
+    task::{Context, Poll},
     time::{Duration, Instant},
 };
 
@@ -29,7 +29,7 @@ use crate::{
 
 /// A session in full feature phase with its connections. Whoever holds it runs it:
 /// [`Wires::pump`], then wait for [`Wires::readiness`] or [`Wires::deadline`], then
-/// [`Wires::receive`] or [`Wires::handle_timeout`]; events come from [`Wires::poll_event`].
+/// [`Wires::exchange`] or [`Wires::handle_timeout`]; events come from [`Wires::poll_event`].
 pub(crate) struct Wires {
     pub(crate) session: Session,
     wires: Vec<Wire>,
@@ -166,28 +166,26 @@ impl Wires {
         }
     }
 
-    /// Waits until a socket has something for us, or takes what it did not take before.
-    pub(crate) async fn readiness(&mut self) {
-        poll_fn(|context| {
-            let mut ready = false;
-            for wire in &self.wires {
-                let unsent = self.session.output(wire.cid).map_or(0, |output| output.len());
-                ready |= wire.poll_ready(unsent, context).is_ready();
-            }
-            if ready { Poll::Ready(()) } else { Poll::Pending }
-        })
+    /// Waits until something comes, which is read and run, or until a socket takes what it did not take before.
+    pub(crate) async fn exchange(&mut self) {
+        poll_fn(
+            |context| if self.poll_exchange(context) { Poll::Ready(()) } else { Poll::Pending },
+        )
         .await;
     }
 
-    /// Reads what is there and runs every PDU.
-    pub(crate) fn receive(&mut self, now: Instant) {
+    fn poll_exchange(&mut self, context: &mut Context<'_>) -> bool {
+        let mut has_news = false;
         let mut failed = Vec::new();
         for wire in &mut self.wires {
-            if let Err(error) = wire.receive(&mut self.session, now) {
-                failed.push((wire.cid, error));
+            match wire.poll_exchange(&mut self.session, context) {
+                Ok(news) => has_news |= news,
+                Err(error) => failed.push((wire.cid, error)),
             }
         }
+        has_news |= !failed.is_empty();
         failed.into_iter().for_each(|(cid, error)| self.fail(cid, error));
+        has_news
     }
 
     /// When [`Wires::handle_timeout`] is due.
@@ -302,7 +300,7 @@ impl Wires {
             let Some(deadline) = self.deadline() else { continue };
             tokio::select! {
                 biased;
-                () = self.readiness() => self.receive(now()),
+                () = self.exchange() => {}
                 () = sleep_until(deadline.into()) => {}
             }
         }
