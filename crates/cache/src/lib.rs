@@ -52,6 +52,7 @@ mod write;
 mod rollback;
 mod growth;
 mod pace;
+mod failed_round;
 mod destage;
 mod drain;
 mod resize;

@@ -1,0 +1,151 @@
+//! A destage round that failed: the event that reports it, and the pause before the next try.
+
+use std::{collections::HashSet, mem::Discriminant, time::Duration};
+
+use volume::Error;
+
+use crate::{slot::Place, state::Shared};
+
+/// The failure of a round.
+pub(crate) struct Failed {
+    pub error: Error,
+    /// The lower volume failed to make stable what the round had sent.
+    pub at_flush: bool,
+    /// Everything of the epoch that could be read from the log was sent, and is stable in the lower volume.
+    pub is_sent: bool,
+}
+
+impl Failed {
+    /// Returns true if the lower volume was reset after the round had written to it, or if its device fails.
+    fn is_reset(&self) -> bool {
+        self.at_flush && matches!(self.error, Error::Device(_))
+    }
+}
+
+impl From<Error> for Failed {
+    fn from(error: Error) -> Self {
+        Self { error, at_flush: false, is_sent: false }
+    }
+}
+
+/// The state of a series of rounds that failed one after the other.
+#[derive(Default)]
+pub(crate) struct Trouble {
+    /// The pause before the latest try.
+    delay: Option<Duration>,
+    /// The kinds of errors that events have reported since the last round that succeeded.
+    told: Vec<Discriminant<Error>>,
+    /// The flush of the last round failed with [`Error::Device`].
+    was_reset: bool,
+    /// Slot and segment of each place that an event has named as unreadable since the last round that succeeded.
+    named: HashSet<(u64, u64)>,
+}
+
+/// The event of a failed destage round.
+#[derive(Debug, Eq, PartialEq)]
+enum Word {
+    /// The far volume was reset before the flush: the round is sent again, and nothing is lost.
+    SentAgain,
+    /// The first failure of its kind since the last round that succeeded.
+    Failed,
+    /// An event has reported a failure of this kind before.
+    StillFails,
+}
+
+impl Trouble {
+    /// Notes a failed round. Returns the event to report and the pause before the next try.
+    fn note(&mut self, failed: &Failed) -> (Word, Duration) {
+        let is_reset = failed.is_reset();
+        let was_reset = std::mem::replace(&mut self.was_reset, is_reset);
+        // A remote volume reports a reset once, to the first flush after it.
+        if is_reset && !was_reset {
+            self.delay = Some(FIRST_DELAY);
+            return (Word::SentAgain, FIRST_DELAY);
+        }
+        // Count all errors that may pass as one kind: a far volume that is away fails calls with one error before they
+        // were sent and with another one after that.
+        let passing = Error::Busy("");
+        let kind = if failed.error.may_pass() { &passing } else { &failed.error };
+        let kind = std::mem::discriminant(kind);
+        let is_known = self.told.contains(&kind);
+        if !is_known {
+            self.told.push(kind);
+        }
+        let delay = self.delay.map_or(FIRST_DELAY, |delay| (delay * 2).min(LAST_DELAY));
+        self.delay = Some(delay);
+        (if is_known { Word::StillFails } else { Word::Failed }, delay)
+    }
+
+    /// Returns the unreadable places that were not named before, and notes that they are named now.
+    pub fn unnamed(&mut self, unreadable: &[(u64, Place)]) -> Vec<(u64, Place)> {
+        let mut unnamed = unreadable.to_vec();
+        unnamed.retain(|(slot, place)| self.named.insert((*slot, place.segment)));
+        unnamed
+    }
+
+    /// Notes that a round has succeeded. Returns true if an event had reported a failure.
+    pub fn end(&mut self) -> bool {
+        !std::mem::take(self).told.is_empty()
+    }
+}
+
+/// Reports a failed round, each kind of failure once. Returns the pause before the next try.
+pub(crate) fn tell(shared: &Shared, trouble: &mut Trouble, failed: Failed) -> Duration {
+    let (word, delay) = trouble.note(&failed);
+    let is_broken = failed.is_reset() && word != Word::SentAgain;
+    let error = failed.error;
+    match word {
+        Word::SentAgain => {
+            // The error says that the far volume may have lost writes of any initiator; the log still has this one's.
+            tracing::debug!(%error, "the flush of a round failed");
+            tracing::info!(
+                "the far volume did not make a round of destage stable: all of it is sent again, and \
+                 nothing is lost"
+            );
+        }
+        Word::Failed => {
+            tracing::warn!(%error, "destage stopped: it is tried again until it succeeds");
+        }
+        Word::StillFails => tracing::debug!(%error, "destage still fails"),
+    }
+    if is_broken {
+        shared.note_round::<()>(&Err(error));
+    }
+    delay
+}
+
+/// The first pause after the lower volume failed; it doubles up to [`LAST_DELAY`].
+const FIRST_DELAY: Duration = Duration::from_millis(100);
+/// Longest pause between two attempts.
+const LAST_DELAY: Duration = Duration::from_secs(5);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failure_that_lasts_is_told_once_and_one_reset_is_none() {
+        let mut trouble = Trouble::default();
+        let away = Failed::from(Error::Unreachable("the link is down".into()));
+        let reset = Failed {
+            error: Error::Device("it started anew".into()),
+            at_flush: true,
+            is_sent: false,
+        };
+        assert_eq!(trouble.note(&away), (Word::Failed, FIRST_DELAY));
+        for _ in 0..100 {
+            assert_eq!(trouble.note(&away).0, Word::StillFails);
+        }
+        assert_eq!(trouble.note(&away).1, LAST_DELAY);
+        let unsent = Failed::from(Error::Away("the link is down".into()));
+        assert_eq!(trouble.note(&unsent).0, Word::StillFails, "it is away all the same");
+        assert_eq!(trouble.note(&reset), (Word::SentAgain, FIRST_DELAY), "and it costs no 5 s");
+        assert!(trouble.end(), "its end is told");
+        assert_eq!(trouble.note(&reset), (Word::SentAgain, FIRST_DELAY));
+        assert_eq!(trouble.note(&reset).0, Word::Failed, "a device that fails again is broken");
+        assert_eq!(trouble.note(&reset).0, Word::StillFails);
+        assert!(trouble.end() && !trouble.end());
+        let log = Failed::from(Error::Device("the log disk is broken".into()));
+        assert_eq!(trouble.note(&log).0, Word::Failed, "it is not the far volume that fails");
+    }
+}
