@@ -53,6 +53,7 @@ mod rollback;
 mod growth;
 mod pace;
 mod failed_round;
+mod sending;
 mod destage;
 mod drain;
 mod resize;

@@ -1,0 +1,342 @@
+//! Sends the items of a destage round to the lower volume as runs of adjacent sectors, some at a time.
+
+use std::{
+    slice,
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use futures_util::stream::{FuturesUnordered, StreamExt};
+use tokio::time::{Instant, sleep};
+use volume::{Data, Durability, Error, Extent, Lba, Volume};
+
+use crate::{
+    epoch::Item,
+    log::segment::Kind,
+    mutant::Mutant,
+    pace::Pace,
+    slot::{Place, SECTOR_BYTES, SECTORS, SLOT_BYTES, WHOLE, runs},
+    state::Shared,
+    window::Ticket,
+};
+
+/// Sends items down, some runs at a time. Gives those that are claimed by others.
+pub(crate) async fn send_all(
+    shared: &Arc<Shared>,
+    pace: &mut Pace,
+    items: &[Item],
+) -> Result<Vec<Item>, Error> {
+    let mut cursor = Cursor { items, at: 0, sector: 0, claimed: Vec::new() };
+    let mut under_way = FuturesUnordered::new();
+    // What is under way, in bytes, short runs counted as longer ones.
+    let mut weight = 0;
+    let mut failure = None;
+    // What the log disk cannot give keeps the tail where it is, but all else goes down.
+    let mut unreadable = None;
+    loop {
+        let stop = failure.is_some() || shared.ends_round(&shared.state.lock());
+        let more = !stop && cursor.at < items.len();
+        if !more && under_way.is_empty() {
+            break;
+        }
+        let has_room = more && (under_way.is_empty() || has_room(shared, under_way.len(), weight));
+        tokio::select! {
+            biased;
+            Some((counted, ticket, result)) = under_way.next(), if !under_way.is_empty() => {
+                weight -= counted;
+                note_trip(shared, ticket, &result);
+                // A lower volume that is always ready must not keep the thread for a round.
+                tokio::task::yield_now().await;
+                match result {
+                Ok(()) => {}
+                Err(Stop::Lower(error)) => failure = failure.or(Some(error)),
+                Err(Stop::Log(error)) => {
+                    shared.counters.log_errors.add(1);
+                    unreadable = unreadable.or(Some(error));
+                }
+                }
+            },
+            // Runs that are late leave room for others.
+            () = sleep(LOOK), if more && !has_room => {}
+            () = pace.give_way(shared), if has_room => {
+                if !shared.ends_round(&shared.state.lock())
+                    && let Some(run) = cursor.next_run(shared, longest_run(shared))
+                {
+                    pace.spend(shared, run.data_bytes());
+                    shared.counters.joined_slots.add(run.parts.len() as u64 - 1);
+                    let counted = run.data_bytes().max(least_weight(shared));
+                    weight += counted;
+                    // A discard says little about how long data takes.
+                    let ticket = (run.kind == Kind::Data)
+                        .then(|| shared.far_writes.lock().sent(run.data_bytes(), Instant::now()));
+                    under_way.push(async move { (counted, ticket, send(shared, run).await) });
+                }
+            }
+        }
+    }
+    // A second try would not read more from a lost log, so the round goes on with the rest of its pieces.
+    let unreadable = unreadable.filter(|_| shared.state.lock().lost_log.is_none());
+    match failure.or(unreadable) {
+        Some(error) => Err(error),
+        None => Ok(cursor.claimed),
+    }
+}
+
+/// Returns true if another run may be sent while so many are under way, which count for `weight`.
+fn has_room(shared: &Shared, runs: usize, weight: u64) -> bool {
+    runs < MOST_RUNS
+        && weight < may_be_in_flight(shared)
+        && shared.far_writes.lock().has_room(Instant::now())
+}
+
+/// Tells the window how a run has ended. Its trip includes the time in which the log was read: what is under way
+/// has to cover that, too.
+fn note_trip(shared: &Shared, ticket: Option<Ticket>, result: &Result<(), Stop>) {
+    let Some(ticket) = ticket else { return };
+    let mut window = shared.far_writes.lock();
+    match result {
+        Ok(()) => window.answered(ticket, Instant::now()),
+        Err(_) => window.failed(ticket),
+    }
+}
+
+/// The limit of the settings for what may be under way at once, in bytes: so many of the longest runs.
+fn most_in_flight(shared: &Shared) -> u64 {
+    shared.settings.destage_in_flight as u64 * u64::from(shared.settings.destage_run_bytes)
+}
+
+/// The limit for now. While a host waits for the lower volume, the link is mostly its, as long as the log has
+/// room: the fuller the log is, the sooner other hosts would wait for room in it.
+fn may_be_in_flight(shared: &Shared) -> u64 {
+    let most = most_in_flight(shared);
+    if shared.host_fetches.load(Ordering::Relaxed) == 0 {
+        return most;
+    }
+    let window = shared.far_writes.lock().estimate().window;
+    let state = shared.state.lock();
+    if state.starving {
+        return most;
+    }
+    let filled = f64::from(state.ring.used()) / f64::from(state.ring.blocks());
+    let threshold = shared.settings.destage_threshold;
+    let pressure = ((filled - threshold) / (1.0 - threshold)).clamp(0.0, 1.0);
+    ((most.min(window) as f64 * pressure) as u64).max(1)
+}
+
+/// Returns the most bytes of data in a run. Runs are shorter while hosts send random reads, since such a read has to wait
+/// until the link has transmitted the runs before it.
+fn longest_run(shared: &Shared) -> u64 {
+    let longest = shared.far_writes.lock().longest_request(Instant::now());
+    longest.min(u64::from(shared.settings.destage_run_bytes))
+}
+
+/// What a run counts for, however short it is: four short ones take the place of a long one. Where the settings
+/// ask for one at a time, it is one.
+fn least_weight(shared: &Shared) -> u64 {
+    let longest = u64::from(shared.settings.destage_run_bytes);
+    if shared.settings.destage_in_flight == 1 { longest } else { longest / 4 }
+}
+
+/// Why a run was not sent.
+enum Stop {
+    /// The lower volume does not take it; it takes nothing else either.
+    Lower(Error),
+    /// The log disk does not give its content.
+    Log(Error),
+}
+
+/// Adjacent sectors that go down as one call.
+struct Run {
+    /// The first sector.
+    start: u64,
+    end: u64,
+    kind: Kind,
+    parts: Vec<Part>,
+    /// The slots it touches, as they are noted in the round.
+    slots: (u64, u64),
+}
+
+impl Run {
+    /// Bytes that it sends: zeros go down as a discard.
+    fn data_bytes(&self) -> u64 {
+        if self.kind == Kind::Data { (self.end - self.start) * SECTOR_BYTES as u64 } else { 0 }
+    }
+}
+
+/// The sectors of one slot in a run.
+struct Part {
+    slot: u64,
+    place: Place,
+    first: u32,
+    count: u32,
+    /// The page, if it is in memory and of this very version.
+    page: Option<Bytes>,
+}
+
+/// How far a list has been sent.
+struct Cursor<'a> {
+    items: &'a [Item],
+    at: usize,
+    /// Sectors of the item before this one are done.
+    sector: u32,
+    claimed: Vec<Item>,
+}
+
+impl Cursor<'_> {
+    /// Makes the next run, of at most `longest` bytes of data. It counts as under way from now on.
+    fn next_run(&mut self, shared: &Shared, longest: u64) -> Option<Run> {
+        let mut state = shared.state.lock();
+        let state = &mut *state;
+        let mut run: Option<Run> = None;
+        for _ in 0..STEP {
+            let Some(&item) = self.items.get(self.at) else { break };
+            // Asked for every run of a slot, not only its first: between two runs of a slot with
+            // holes the host may write past the log.
+            //
+            // Void since: a bypassed write has put newer content into the lower volume.
+            if !state.table.is_alive(item.index, item.incarnation) {
+                self.at += 1;
+                self.sector = 0;
+                continue;
+            }
+            // Sent whole later, if the bypassed write fails.
+            if state.claims.overlap(item.slot, item.slot + 1)
+                && !shared.mutation.is(Mutant::RoundIgnoresClaims)
+            {
+                self.claimed.push(item);
+                self.at += 1;
+                self.sector = 0;
+                continue;
+            }
+            let undone = (u32::from(WHOLE) << self.sector) as u8;
+            let mask = item.place.mask & shared.whole(item.slot) & undone;
+            let Some((first, count)) = runs(mask).next() else {
+                self.at += 1;
+                self.sector = 0;
+                continue;
+            };
+            let start = item.slot * u64::from(SECTORS) + u64::from(first);
+            let end = start + u64::from(count);
+            let kind = item.place.kind;
+            let run = run.get_or_insert_with(|| Run {
+                start,
+                end: start,
+                kind,
+                parts: Vec::new(),
+                slots: (item.slot, item.slot),
+            });
+            let long = (end - run.start) * SECTOR_BYTES as u64 > longest;
+            if run.end != start || run.kind != kind || (long && kind == Kind::Data) {
+                break;
+            }
+            run.end = end;
+            run.slots.1 = item.slot + 1;
+            let entry = state.table.entry(item.index);
+            // A page that is newer than the cut would make the lower volume what the near one
+            // never was.
+            let same = entry.place == Some(item.place) && !entry.pending();
+            let same = same || shared.mutation.is(Mutant::DestageUnlogged);
+            let page = if same { state.table.page(item.index).cloned() } else { None };
+            run.parts.push(Part { slot: item.slot, place: item.place, first, count, page });
+            self.sector = first + count;
+        }
+        if let Some(run) = &run {
+            let round = state.round.as_mut().expect("it lasts until its runs are done");
+            round.in_flight.push(run.slots);
+        }
+        run
+    }
+}
+
+/// Sends one run and notes its end.
+async fn send(shared: &Shared, run: Run) -> Result<(), Stop> {
+    let result = send_run(shared, &run).await;
+    {
+        let mut state = shared.state.lock();
+        if let Some(round) = &mut state.round
+            && let Some(at) = round.in_flight.iter().position(|slots| *slots == run.slots)
+        {
+            round.in_flight.swap_remove(at);
+            if result.is_ok() {
+                round.sent_bytes += (run.slots.1 - run.slots.0) * SLOT_BYTES as u64;
+            }
+        }
+    }
+    shared.changed.notify_waiters();
+    result
+}
+
+async fn send_run(shared: &Shared, run: &Run) -> Result<(), Stop> {
+    let blocks = ((run.end - run.start) / shared.sectors_per_block()) as u32;
+    let extent = Extent { lba: shared.lba(run.start), blocks };
+    if run.kind != Kind::Data {
+        return note_sent(shared, shared.lower.discard(extent).await);
+    }
+    match content(shared, &run.parts).await {
+        Ok(data) => write_down(shared, extent.lba, data).await,
+        Err(_) => send_parts(shared, run).await,
+    }
+}
+
+/// Sends the parts of a run one by one: what the log does not give back keeps no other from going.
+async fn send_parts(shared: &Shared, run: &Run) -> Result<(), Stop> {
+    let mut unreadable = Ok(());
+    for part in &run.parts {
+        let sector = part.slot * u64::from(SECTORS) + u64::from(part.first);
+        match content(shared, slice::from_ref(part)).await {
+            Ok(data) => write_down(shared, shared.lba(sector), data).await?,
+            Err(error) => {
+                if let Some(round) = &mut shared.state.lock().round {
+                    round.rotten.push((part.slot, part.place));
+                }
+                unreadable = unreadable.and(Err(Stop::Log(error)));
+            }
+        }
+    }
+    unreadable
+}
+
+async fn write_down(shared: &Shared, lba: Lba, data: Data) -> Result<(), Stop> {
+    shared.counters.destaged_bytes.add(data.len() as u64);
+    note_sent(shared, shared.lower.write(lba, data, Durability::Volatile).await)
+}
+
+fn note_sent(shared: &Shared, sent: Result<(), Error>) -> Result<(), Stop> {
+    shared.note_round(&sent);
+    shared.counters.destaged_runs.add(u64::from(sent.is_ok()));
+    sent.map_err(Stop::Lower)
+}
+
+/// The bytes of parts of a run: pages where they are in memory, the log otherwise. The log's blocks stay
+/// as they are until the round ends.
+async fn content(shared: &Shared, parts: &[Part]) -> Result<Data, Error> {
+    let logged: Vec<_> = parts
+        .iter()
+        .filter(|part| part.page.is_none())
+        .map(|part| (part.slot, part.place))
+        .collect();
+    let mut blocks = shared.read_log_blocks(&logged).await?.into_iter();
+    let mut data = Data::new();
+    for part in parts {
+        let (at, length) = (part.first as usize * SECTOR_BYTES, part.count as usize * SECTOR_BYTES);
+        match &part.page {
+            Some(page) => data.push(page.slice(at..at + length)),
+            None => {
+                let block = blocks.next().expect("one for each part without a page");
+                data.append(block.slice(at, length));
+            }
+        }
+    }
+    Ok(data)
+}
+
+/// Entries looked at under the lock at once: some tens of microseconds.
+const STEP: usize = 1024;
+/// Most runs under way: three quarters of the commands that a remote volume has outstanding by default, so that the
+/// requests of hosts do not wait behind them.
+const MOST_RUNS: usize = 96;
+/// How often a round looks for late runs. None is late before this.
+const LOOK: Duration = Duration::from_millis(100);
+
+const _: () = assert!(SLOT_BYTES == SECTORS as usize * SECTOR_BYTES);
