@@ -48,5 +48,5 @@ pub use opening::{Named, OpenNamed, UntrustedLink, free_bytes, is_ours, narrow, 
 pub use reply::Reply;
 pub use slice::SliceVolume;
 pub use times::{Taken, Times};
-pub use volume::{Durability, Error, Extent, Geometry, Io, Lba, Stack, Usage, Volume};
+pub use volume::{Begun, Durability, Error, Extent, Geometry, Io, Lba, Stack, Usage, Volume};
 pub use watched::{Changes, Watched};

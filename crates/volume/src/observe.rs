@@ -8,7 +8,7 @@ use std::{
     },
 };
 
-use crate::{Data, Durability, Error, Extent, Geometry, Io, Lba, Stack, Volume};
+use crate::{Begun, Data, Durability, Error, Extent, Geometry, Io, Lba, Stack, Volume};
 
 /// How many calls have passed since the volume was made. A call counts when it is answered; one
 /// that was abandoned never does.
@@ -146,6 +146,11 @@ impl Volume for Observe {
     fn flush(&self) -> Io<'_, ()> {
         let c = &*self.counters;
         Io::new(c.count(self.lower.flush(), &c.flushes, &c.bytes_written, 0))
+    }
+
+    fn flush_ahead<'a>(&'a self, begun: Begun<'a>) -> Io<'a, ()> {
+        let c = &*self.counters;
+        Io::new(c.count(self.lower.flush_ahead(begun), &c.flushes, &c.bytes_written, 0))
     }
 
     fn discard(&self, extent: Extent) -> Io<'_, ()> {

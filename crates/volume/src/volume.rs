@@ -34,6 +34,15 @@ pub trait Volume: Send + Sync + 'static {
     /// Makes every write and discard that was answered before this call stable.
     fn flush(&self) -> Io<'_, ()>;
 
+    /// Does the same as [`Self::flush`] for a caller that goes on to write before the answer. Calls `begun` as soon as
+    /// every write and discard that is called from then on comes after the flush, whatever delays either of them.
+    /// Never calls it if that cannot be promised; the caller then waits for the answer. A flush for which `begun` was
+    /// called is performed at most once, and not at all after it has failed: none of the later calls counts with it.
+    fn flush_ahead<'a>(&'a self, begun: Begun<'a>) -> Io<'a, ()> {
+        drop(begun);
+        self.flush()
+    }
+
     /// Makes the blocks read as zeros, giving back their space where that is possible.
     fn discard(&self, extent: Extent) -> Io<'_, ()>;
 
@@ -162,6 +171,9 @@ pub trait Volume: Send + Sync + 'static {
 
 /// The reply to a call of a volume.
 pub type Io<'a, T> = Reply<'a, Result<T, Error>>;
+
+/// The function that [`Volume::flush_ahead`] calls.
+pub type Begun<'a> = Box<dyn FnOnce() + Send + 'a>;
 
 /// The space of a thin volume, in bytes.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
