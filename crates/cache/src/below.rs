@@ -3,7 +3,7 @@
 use std::{sync::atomic::Ordering, time::Duration};
 
 use tokio::time::Instant;
-use volume::{Error, Volume};
+use volume::{Begun, Error, Volume};
 
 use crate::{
     mutant::Mutant,
@@ -93,19 +93,37 @@ impl Shared {
     /// away, a failed flush counts against all who have written before it.
     pub async fn flush_lower(&self, losses: u64) -> Result<(), Error> {
         let _turn = self.lower_flush.lock().await;
-        self.flush_in_turn().await?;
+        let flushed = self.lower.flush().await;
+        self.check_flushed(flushed, losses)
+    }
+
+    /// Does the same, and calls `begun` when later writes come after the flush: see [`Volume::flush_ahead`].
+    pub async fn flush_lower_ahead(&self, losses: u64, begun: Begun<'_>) -> Result<(), Error> {
+        let _turn = self.lower_flush.lock().await;
+        let flushed = self.lower.flush_ahead(begun).await;
+        self.check_flushed(flushed, losses)
+    }
+
+    fn check_flushed(&self, flushed: Result<(), Error>, losses: u64) -> Result<(), Error> {
+        self.note_flushed(&flushed);
+        flushed?;
         if self.lower_losses() != losses && !self.mutation.is(Mutant::BypassIgnoresLosses) {
             return Err(Error::Device("the lower volume may have lost what was written".into()));
         }
         Ok(())
     }
 
-    /// A flush of the lower volume, by who has the turn.
-    async fn flush_in_turn(&self) -> Result<(), Error> {
-        let flushed = self.lower.flush().await;
+    /// Counts a flush that failed against all who have written before it.
+    fn note_flushed(&self, flushed: &Result<(), Error>) {
         if flushed.is_err() {
             self.lower_losses.fetch_add(1, Ordering::SeqCst);
         }
+    }
+
+    /// Flushes the lower volume for the call that holds `lower_flush`.
+    async fn flush_in_turn(&self) -> Result<(), Error> {
+        let flushed = self.lower.flush().await;
+        self.note_flushed(&flushed);
         flushed
     }
 

@@ -9,7 +9,14 @@
 //! All of it runs in a driver of its own: a command that is aborted in the middle must not leave
 //! a write to the lower volume behind that later overtakes a newer one.
 
-use std::{pin::pin, sync::Arc, time::Duration};
+use std::{
+    pin::pin,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
 
 use tokio::{
     sync::{OwnedRwLockReadGuard, oneshot},
@@ -138,7 +145,7 @@ impl Shared {
             changed.as_mut().enable();
             let takes_turn = self.is_atomic_below() && !self.mutation.is(Mutant::BypassTakesNoTurn);
             let turn = match takes_turn {
-                true => Some(Arc::clone(&self.lower_epoch_turn).read_owned().await),
+                true => Some(self.turn().await),
                 false => None,
             };
             if let Some(answer) = check(&mut self.state.lock()) {
@@ -147,6 +154,12 @@ impl Shared {
             drop(turn);
             changed.await;
         }
+    }
+
+    /// Waits for a turn at the lower volume between two rounds.
+    async fn turn(&self) -> OwnedRwLockReadGuard<()> {
+        let _waiting = Waiting::begin(&self.waits_for_turn);
+        Arc::clone(&self.lower_epoch_turn).read_owned().await
     }
 
     /// Changes the lower volume. Dirty sectors of slots that a write covers in part go with it,
@@ -404,5 +417,21 @@ mod tests {
             let left = lower.read(Extent { lba: Lba(0), blocks: 8 }).await.expect("read");
             assert_eq!(left, Data::zeros(SLOT_BYTES), "it was done");
         }
+    }
+}
+
+/// Counts a call in a counter of calls that wait, until it is dropped.
+struct Waiting<'a>(&'a AtomicUsize);
+
+impl<'a> Waiting<'a> {
+    fn begin(waiting: &'a AtomicUsize) -> Self {
+        waiting.fetch_add(1, Ordering::SeqCst);
+        Self(waiting)
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
     }
 }

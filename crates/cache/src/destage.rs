@@ -4,14 +4,23 @@
 //! Overwritten blocks go once, and when a round is complete the lower volume is exactly what the
 //! near one was at the cut (but for writes that went past the log). Then the log's tail
 //! moves behind the cut. When it goes on and how fast is in `pace`.
+//!
+//! If the lower volume keeps the order of a flush and the writes after it (`Volume::flush_ahead`), the writes of the
+//! next round are sent while the flush of a round is under way: decision 0009 has the proof.
 
 use std::{
     collections::HashMap,
+    future::pending,
+    pin::{Pin, pin},
     sync::{Arc, atomic::Ordering},
     time::Duration,
 };
 
-use tokio::time::{Instant, sleep};
+use futures_util::future::{BoxFuture, MaybeDone, maybe_done};
+use tokio::{
+    sync::{Mutex, OwnedRwLockWriteGuard, oneshot},
+    time::{Instant, sleep},
+};
 use volume::{Error, Volume};
 
 use crate::{
@@ -25,11 +34,14 @@ use crate::{
 
 /// Sends data down for as long as the cache lives. Ends when it is stopped.
 pub(crate) async fn run(shared: Arc<Shared>) {
-    let mut pace = Pace::new();
+    let pace = Mutex::new(Pace::new());
     let mut trouble = Trouble::default();
-    while wait_for_work(&shared).await {
-        pace.give_way(&shared).await;
-        match round(&shared, &mut pace).await {
+    let mut chain = Chain::default();
+    while chain.next.is_some() || wait_for_work(&shared).await {
+        if chain.next.is_none() {
+            pace.lock().await.give_way(&shared).await;
+        }
+        match round(&shared, &pace, &mut chain).await {
             Ok(()) => {
                 if trouble.end() {
                     tracing::info!("destage goes on");
@@ -100,58 +112,197 @@ async fn pause(shared: &Shared, time: Duration) {
     }
 }
 
-/// One round from the oldest epoch to the moved tail.
-async fn round(shared: &Arc<Shared>, pace: &mut Pace) -> Result<(), Failed> {
-    let started = Instant::now();
-    let most = learn_limit(shared);
-    let mut _alone = None;
-    if shared.is_atomic_below() {
-        _alone = Some(shared.lower_epoch_turn.write().await);
-        shared.roll_back_lower().await?;
+/// Rounds each of which follows the flush of the one before it.
+#[derive(Default)]
+struct Chain<'a> {
+    /// Keeps calls that go past the log away from the lower volume until the chain has ended.
+    turn: Option<OwnedRwLockWriteGuard<()>>,
+    /// The round that follows the flush which is under way.
+    next: Option<MaybeDone<BoxFuture<'a, Result<Option<Sent>, Failed>>>>,
+}
+
+/// A round that has begun.
+struct Opened {
+    /// The number of its last segment.
+    cut: u64,
+    /// The last segment of the round whose flush this round follows.
+    after: Option<u64>,
+    started: Instant,
+    /// The most that one epoch of the lower volume holds; 0 if it has no epochs.
+    most: u64,
+}
+
+/// A round whose writes were all answered. Only its flush is missing.
+struct Sent {
+    opened: Opened,
+    /// The losses of the lower volume that were known before the writes since its latest flush.
+    losses: u64,
+    /// The parts in which the round was sent.
+    pieces: u64,
+}
+
+/// Brings one round to its end: from its first write, or from where it stands if it has followed another one, to the
+/// moved tail. If another round follows its flush, that one is in `chain` afterwards.
+async fn round<'a>(
+    shared: &'a Arc<Shared>,
+    pace: &'a Mutex<Pace>,
+    chain: &mut Chain<'a>,
+) -> Result<(), Failed> {
+    let ended = try_round(shared, pace, chain).await;
+    if ended.is_err()
+        && let Some(next) = &mut chain.next
+    {
+        if let Some(round) = &mut shared.state.lock().round {
+            round.is_void = true;
+        }
+        shared.changed.notify_waiters();
+        shared.wake_destage.notify_one();
+        // A write that is performed after the roll-back would count with the next flush.
+        next.await;
+        chain.next = None;
+        let mut state = shared.state.lock();
+        state.round = state.flushing.take().map(Round::new);
     }
-    let cut = {
-        let _no_reads = shared.flushed_reads.write().await;
-        begin(shared)
+    if chain.next.is_none() {
+        chain.turn = None;
+    }
+    ended
+}
+
+async fn try_round<'a>(
+    shared: &'a Arc<Shared>,
+    pace: &'a Mutex<Pace>,
+    chain: &mut Chain<'a>,
+) -> Result<(), Failed> {
+    let sent = match chain.next.take() {
+        Some(mut next) => {
+            (&mut next).await;
+            Pin::new(&mut next).take_output().expect("it is taken once")
+        }
+        None => {
+            let opened = begin(shared, chain).await?;
+            send_round(shared, pace, opened).await
+        }
     };
+    let Some(sent) = sent? else {
+        give_up_round(shared);
+        return Ok(());
+    };
+    let (begun, mut is_begun) = oneshot::channel();
+    let mut completing = pin!(complete(shared, &sent, begun));
+    let mut is_answered = false;
+    loop {
+        tokio::select! {
+            biased;
+            completed = &mut completing => return completed,
+            begun = &mut is_begun, if !is_answered => {
+                is_answered = true;
+                if begun.is_ok() && let Some(opened) = follow(shared, sent.opened.cut) {
+                    let sending: BoxFuture<'a, _> = Box::pin(send_round(shared, pace, opened));
+                    chain.next = Some(maybe_done(sending));
+                }
+            }
+            () = advance(&mut chain.next) => {}
+        }
+    }
+}
+
+/// Goes on with the round that follows, until its writes are answered. Never ends if there is none to go on with.
+async fn advance(next: &mut Option<MaybeDone<BoxFuture<'_, Result<Option<Sent>, Failed>>>>) {
+    match next {
+        Some(next @ MaybeDone::Future(_)) => next.await,
+        _ => pending().await,
+    }
+}
+
+/// Sends the writes of a round; all of them are answered when this returns. Returns `None` if the round must not go
+/// on.
+async fn send_round(
+    shared: &Arc<Shared>,
+    pace: &Mutex<Pace>,
+    opened: Opened,
+) -> Result<Option<Sent>, Failed> {
+    let mut pace = pace.lock().await;
     // First write the segments of this round to the log disks. If the NVRAMs were lost after the lower volume got newer
     // writes, the next destage would send older content from the log disks over them.
     shared.log_on_disk().await?;
-    let items = collect(shared).await;
+    let items = collect(shared, &opened).await;
     let mut rest = &items[..];
     let mut pieces = 0;
     loop {
-        let (piece, later) = rest.split_at(fitting(rest, most));
+        let (piece, later) = rest.split_at(fitting(rest, opened.most));
         let losses = shared.lower_losses();
-        if !send_piece(shared, pace, piece).await? {
-            give_up_round(shared);
-            return Ok(());
+        if !send_piece(shared, &mut pace, piece).await? {
+            return Ok(None);
         }
-        // This order loses nothing. First all data of the round is stable in the lower volume. Then the
-        // superblock gives up the log's copy, and that is stable before the slots count as clean (from
-        // then on a write may bypass the log without voiding their records). Only then may the log
-        // overwrite their blocks.
-        let flushed = shared.flush_lower(losses).await;
-        // `tell` decides whether to note a device error: a far volume that was reset reports one to the next
-        // flush although it works.
-        if !matches!(flushed, Err(Error::Device(_))) {
-            shared.note_round(&flushed);
-        }
-        flushed.map_err(|error| Failed { error, at_flush: true, is_sent: false })?;
         pieces += 1;
         rest = later;
         if rest.is_empty() {
-            break;
+            return Ok(Some(Sent { opened, losses, pieces }));
         }
+        // The flush of a piece must not be sent before the flush that the piece follows was answered.
+        shared
+            .wait_until(|state| {
+                (state.flushing.is_none() || shared.ends_round(state)).then_some(())
+            })
+            .await;
+        if shared.ends_round(&shared.state.lock()) {
+            return Ok(None);
+        }
+        flush(shared, losses, None).await?;
     }
-    if !shared.state.lock().round.as_ref().is_none_or(|round| round.rotten.is_empty()) {
-        let error = Error::Device("the log does not give back all of it".into());
-        return Err(Failed { error, at_flush: false, is_sent: true });
+}
+
+/// Makes stable in the lower volume what was sent since `losses` was noted. `begun` is told when the writes of the
+/// next round come after the flush.
+async fn flush(
+    shared: &Shared,
+    losses: u64,
+    begun: Option<oneshot::Sender<()>>,
+) -> Result<(), Failed> {
+    let flushed = match begun {
+        None => shared.flush_lower(losses).await,
+        Some(begun) => {
+            // The round may have ended meanwhile, and then nothing follows.
+            let begun = Box::new(move || _ = begun.send(()));
+            shared.flush_lower_ahead(losses, begun).await
+        }
+    };
+    // `tell` decides whether to note a device error: a far volume that was reset reports one to the next
+    // flush although it works.
+    if !matches!(flushed, Err(Error::Device(_))) {
+        shared.note_round(&flushed);
+    }
+    flushed.map_err(|error| Failed { error, at_flush: true, is_sent: false })
+}
+
+/// Flushes a round whose writes were answered, and moves the tail.
+async fn complete(
+    shared: &Arc<Shared>,
+    sent: &Sent,
+    begun: oneshot::Sender<()>,
+) -> Result<(), Failed> {
+    let Sent { opened: Opened { cut, started, most, .. }, losses, pieces } = *sent;
+    // This order loses nothing. First all data of the round is stable in the lower volume. Then the
+    // superblock gives up the log's copy, and that is stable before the slots count as clean (from
+    // then on a write may bypass the log without voiding their records). Only then may the log
+    // overwrite their blocks.
+    flush(shared, losses, may_be_followed(shared).then_some(begun)).await?;
+    {
+        let mut state = shared.state.lock();
+        // A round with rotten content is not followed by another one.
+        let is_followed = state.flushing.is_some();
+        let is_rotten = state.round.as_ref().is_some_and(|round| !round.rotten.is_empty());
+        if is_rotten && !is_followed {
+            let error = Error::Device("the log does not give back all of it".into());
+            return Err(Failed { error, at_flush: false, is_sent: true });
+        }
+        state.unflushed_below = is_followed;
     }
     if pieces > 1 {
         shared.counters.split_rounds.add(1);
         tracing::warn!(pieces, most, "a round was too large for one epoch of the lower volume");
     }
-    shared.state.lock().unflushed_below = false;
     let tail_block = shared.state.lock().ring.start(cut + 1);
     shared
         .write_superblock(|superblock| {
@@ -163,6 +314,12 @@ async fn round(shared: &Arc<Shared>, pace: &mut Pace) -> Result<(), Failed> {
     shared.counters.rounds.add(1);
     shared.state.lock().refuses = None;
     Ok(())
+}
+
+/// Returns true if a round may follow the flush of another one, as far as the settings decide that. The volumes of a
+/// common log would each have to keep the order, and a node's own cache has reads as of its latest flush.
+fn may_be_followed(shared: &Shared) -> bool {
+    shared.is_atomic_below() && !shared.is_by_flush() && shared.joined.is_none()
 }
 
 /// Sets the limit of new epochs, and returns how many writes of up to a slot one epoch of the lower volume holds: 0 if it
@@ -236,8 +393,15 @@ async fn send_piece(shared: &Arc<Shared>, pace: &mut Pace, items: &[Item]) -> Re
     Ok(true)
 }
 
-/// Opens a round: of the oldest epoch, which is sealed now if none is.
-fn begin(shared: &Shared) -> u64 {
+/// Begins the round of the oldest epoch. If no epoch has ended, the open one ends now.
+async fn begin(shared: &Shared, chain: &mut Chain<'_>) -> Result<Opened, Failed> {
+    let started = Instant::now();
+    let most = learn_limit(shared);
+    if shared.is_atomic_below() {
+        chain.turn = Some(Arc::clone(&shared.lower_epoch_turn).write_owned().await);
+        shared.roll_back_lower().await?;
+    }
+    let _no_reads = shared.flushed_reads.write().await;
     let mut state = shared.state.lock();
     if state.epochs.oldest().is_none() {
         let newest = state.ring.next() - 1;
@@ -252,8 +416,29 @@ fn begin(shared: &Shared) -> u64 {
     let cut = state.epochs.oldest().expect("one was sealed");
     state.table.rewind();
     state.unflushed_below = true;
-    state.round = Some(Round { cut, in_flight: Vec::new(), sent_bytes: 0, rotten: Vec::new() });
-    cut
+    state.round = Some(Round::new(cut));
+    Ok(Opened { cut, after: None, started, most })
+}
+
+/// Begins the round that follows the flush of the round with this `cut`. Returns `None` if that flush must be waited
+/// for.
+fn follow(shared: &Shared, cut: u64) -> Option<Opened> {
+    let started = Instant::now();
+    let most = learn_limit(shared);
+    let mut state = shared.state.lock();
+    let is_held = state.stopping || state.orders.hold().is_some();
+    // Calls go past a log that fails, and they wait until no round is under way.
+    let goes_past = !state.claims.is_empty() || shared.waits_for_turn.load(Ordering::SeqCst) > 0;
+    let is_whole = state.round.as_ref().is_some_and(|round| round.rotten.is_empty());
+    if most == 0 || is_held || goes_past || !is_whole || state.log_error().is_some() {
+        return None;
+    }
+    let next = state.epochs.following(cut)?;
+    state.table.rewind();
+    state.unflushed_below = true;
+    state.flushing = Some(cut);
+    state.round = Some(Round::new(next));
+    Some(Opened { cut: next, after: Some(cut), started, most })
 }
 
 /// Returns true if the log is lost and the round with this `cut` has sent everything that could be read
@@ -291,14 +476,14 @@ fn join_rotten(shared: &Shared, rotten: &[(u64, Place)]) {
 }
 
 /// The list of a round, sorted by address, made in short steps.
-async fn collect(shared: &Shared) -> Vec<Item> {
+async fn collect(shared: &Shared, opened: &Opened) -> Vec<Item> {
     let mut items = Vec::new();
-    while collect_newest(shared, &mut items) {
+    while collect_newest(shared, opened, &mut items) {
         tokio::task::yield_now().await;
     }
     // Whatever was overwritten meanwhile is here now.
     let mut taken = 0;
-    while collect_older(shared, &mut items, &mut taken) {
+    while collect_older(shared, opened, &mut items, &mut taken) {
         tokio::task::yield_now().await;
     }
     let length = items.len();
@@ -315,16 +500,19 @@ async fn collect(shared: &Shared) -> Vec<Item> {
 }
 
 /// Takes some slots whose newest place is in the epoch. False when there are no more.
-fn collect_newest(shared: &Shared, items: &mut Vec<Item>) -> bool {
+fn collect_newest(shared: &Shared, opened: &Opened, items: &mut Vec<Item>) -> bool {
     let mut state = shared.state.lock();
     let state = &mut *state;
-    let cut = state.round.as_ref().expect("it was begun and nobody else ends it").cut;
     for _ in 0..STEP {
         let next = state.table.next_dirty().and_then(|index| {
             let place = state.table.entry(index).place;
-            place.filter(|place| place.segment <= cut).map(|place| (index, place))
+            place.filter(|place| place.segment <= opened.cut).map(|place| (index, place))
         });
         let Some((index, place)) = next else { return false };
+        // The round before has sent this, and cleans it when its flush is answered.
+        if opened.after.is_some_and(|after| place.segment <= after) {
+            continue;
+        }
         let entry = state.table.entry(index);
         let (slot, incarnation) = (entry.slot, entry.incarnation);
         items.push(Item { slot, index, incarnation, place });
@@ -333,9 +521,14 @@ fn collect_newest(shared: &Shared, items: &mut Vec<Item>) -> bool {
 }
 
 /// Takes some that were overwritten since. False when there are no more.
-fn collect_older(shared: &Shared, items: &mut Vec<Item>, taken: &mut usize) -> bool {
+fn collect_older(
+    shared: &Shared,
+    opened: &Opened,
+    items: &mut Vec<Item>,
+    taken: &mut usize,
+) -> bool {
     let state = shared.state.lock();
-    let older = state.epochs.older(*taken);
+    let older = state.epochs.older_of(opened.cut, *taken);
     let some = &older[..older.len().min(STEP)];
     items.extend_from_slice(some);
     *taken += some.len();
@@ -371,7 +564,10 @@ impl State {
     fn end_round(&mut self, cut: u64, started: Instant) {
         self.ring.release(cut + 1);
         self.epochs.complete(cut);
-        self.round = None;
+        // A round that has followed the flush goes on.
+        if self.flushing.take().is_none() {
+            self.round = None;
+        }
         self.starving = false;
         // What is dirty now came after the cut.
         self.dirty_since = (self.table.dirty() > 0).then_some(started);
@@ -409,8 +605,7 @@ mod tests {
             }
         }
         let mut state = State::new((table, epochs), ring, None, 2);
-        state.round =
-            Some(Round { cut: 1, in_flight: Vec::new(), sent_bytes: 0, rotten: Vec::new() });
+        state.round = Some(Round::new(1));
         assert_eq!(state.epochs.replaced(index).map(|place| place.segment), Some(1));
         assert!(!state.clean_some(1, Instant::now()));
         assert!(state.round.is_none() && !state.ring.reaches_back_to(1));

@@ -98,6 +98,11 @@ impl Epochs {
         self.sealed.front().map(|epoch| epoch.end)
     }
 
+    /// Returns the last segment of the sealed epoch that follows the one that ends with segment `end`.
+    pub fn following(&self, end: u64) -> Option<u64> {
+        self.sealed.iter().map(|epoch| epoch.end).find(|next| *next > end)
+    }
+
     /// Seals what is open, up to segment `end`, as an epoch of its own.
     pub fn seal(&mut self, end: u64) {
         let weight = self.open;
@@ -212,6 +217,12 @@ impl Epochs {
     /// Places in the oldest epoch of slots that were overwritten since, from number `from` on.
     pub fn older(&self, from: usize) -> &[Item] {
         self.sealed.front().map_or(&[], |epoch| &epoch.older[from.min(epoch.older.len())..])
+    }
+
+    /// Places in the epoch that ends with segment `end` of slots that were overwritten since, from number `from` on.
+    pub fn older_of(&self, end: u64, from: usize) -> &[Item] {
+        let epoch = self.sealed.iter().find(|epoch| epoch.end == end);
+        epoch.map_or(&[], |epoch| &epoch.older[from.min(epoch.older.len())..])
     }
 
     /// Places in sealed epochs of slots that were overwritten since, those of the newest epoch last.

@@ -11,7 +11,8 @@ use std::{
 use parking_lot::Mutex;
 use tokio::time::Instant;
 use volume::{
-    Allocation, Data, Durability, Error, Extent, Geometry, Holding, Io, Lba, Stack, Times, Volume,
+    Allocation, Begun, Data, Durability, Error, Extent, Geometry, Holding, Io, Lba, Stack, Times,
+    Volume,
 };
 
 use crate::statistics::AllTimes;
@@ -127,6 +128,10 @@ impl Volume for Heard {
 
     fn flush(&self) -> Io<'_, ()> {
         Io::new(self.ask(self.lower.flush(), &self.times.lower_flushes))
+    }
+
+    fn flush_ahead<'a>(&'a self, begun: Begun<'a>) -> Io<'a, ()> {
+        Io::new(self.ask(self.lower.flush_ahead(begun), &self.times.lower_flushes))
     }
 
     fn roll_back(&self) -> Io<'_, ()> {

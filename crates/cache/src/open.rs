@@ -358,6 +358,7 @@ fn assemble(
         lower_flush: tokio::sync::Mutex::new(()),
         log_flush: tokio::sync::Mutex::new(()),
         lower_epoch_turn: Arc::default(),
+        waits_for_turn: AtomicUsize::new(0),
         resizing: Arc::default(),
         flushed_reads: tokio::sync::RwLock::new(()),
         rolling_back: tokio::sync::Mutex::new(()),

@@ -87,6 +87,9 @@ pub(crate) struct Shared {
     /// Where the lower volume's epochs are whole or nothing: a round has it alone, and whoever goes
     /// past the log shares it, since the flush of one would count half of the other.
     pub lower_epoch_turn: Arc<tokio::sync::RwLock<()>>,
+    /// The calls that wait for `lower_epoch_turn` in order to go past the log. While there is one, no round follows
+    /// the flush of another.
+    pub waits_for_turn: AtomicUsize,
     /// Serializes resizes of the log.
     pub resizing: Arc<tokio::sync::Mutex<()>>,
     /// Held shared by reads as of the last flush, and exclusively by a destage round while it begins.
@@ -183,8 +186,10 @@ pub(crate) struct State {
     pub next_waiter: u64,
     pub claims: Claims,
     pub epochs: Epochs,
-    /// The running destage round.
+    /// The destage round whose writes are being sent, or whose flush is under way if no other follows it.
     pub round: Option<Round>,
+    /// The last segment of the round whose flush is under way while `round` is the one that follows it.
+    pub flushing: Option<u64>,
     /// The lower volume may hold what was not flushed there.
     pub unflushed_below: bool,
     pub tier: Tiered,
@@ -282,6 +287,15 @@ pub(crate) struct Round {
     pub sent_bytes: u64,
     /// Slots whose content cannot be read from the log.
     pub rotten: Vec<(u64, Place)>,
+    /// The round followed a flush that has failed: it sends nothing more, and what it has sent is rolled back.
+    pub is_void: bool,
+}
+
+impl Round {
+    /// Makes the round of the epoch that ends with segment `cut`.
+    pub fn new(cut: u64) -> Self {
+        Self { cut, in_flight: Vec::new(), sent_bytes: 0, rotten: Vec::new(), is_void: false }
+    }
 }
 
 impl Shared {
@@ -351,11 +365,15 @@ impl Shared {
         self.is_strict() && self.lower.geometry().epoch_blocks > 0
     }
 
-    /// Whether a round that is under way is not to go on: when stopping; and when destage is held
-    /// while the log disk fails, if hosts' writes had to wait for the round's end.
+    /// Returns true if a round that is under way must not go on: when the cache stops; when the flush before the
+    /// round has failed; and when destage is held while the log disk fails, if hosts' writes had to wait for the
+    /// round's end.
     pub fn ends_round(&self, state: &State) -> bool {
         let is_held = state.round.is_some() && state.orders.hold().is_some();
-        state.stopping || (is_held && state.log_error().is_some() && self.is_atomic_below())
+        let is_void = state.round.as_ref().is_some_and(|round| round.is_void);
+        is_void
+            || state.stopping
+            || (is_held && state.log_error().is_some() && self.is_atomic_below())
     }
 
     /// Whether writes count with the next flush only.
@@ -574,6 +592,7 @@ impl State {
             claims: Claims::default(),
             epochs,
             round: None,
+            flushing: None,
             // Who was here before us may have left something there.
             unflushed_below: true,
             tier: Tiered::default(),

@@ -42,7 +42,7 @@ fn fault(world: &World) -> Result<(), String> {
 }
 
 /// What one crash showed.
-fn crash(trial: &Trial, point: Point) -> Result<[u64; 4], String> {
+fn crash(trial: &Trial, point: Point) -> Result<[u64; 6], String> {
     let site = Site::new(trial);
     let (gateway, node) = match point {
         Point::Gateway(n) => (n, u64::MAX),
@@ -64,7 +64,7 @@ fn crash(trial: &Trial, point: Point) -> Result<[u64; 4], String> {
 }
 
 /// Crashes one trial everywhere. Gives how often, and what was reached.
-fn crash_everywhere(trial: &Trial) -> Result<(u64, [u64; 4]), String> {
+fn crash_everywhere(trial: &Trial) -> Result<(u64, [u64; 6]), String> {
     let (gateway, node) = {
         let site = Site::new(trial);
         let world = World::new(&trial.script);
@@ -77,7 +77,7 @@ fn crash_everywhere(trial: &Trial) -> Result<(u64, [u64; 4]), String> {
     let both = |n| Point::Both(rng.below(gateway.max(1)), n);
     let points = (0..gateway).map(Point::Gateway);
     let points = points.chain((0..node).map(Point::Node)).chain((0..node).map(both));
-    let (mut count, mut reached) = (0, [0; 4]);
+    let (mut count, mut reached) = (0, [0; 6]);
     for point in points {
         let this = crash(trial, point).map_err(|fault| format!("{point:?}: {fault}"))?;
         reached.iter_mut().zip(this).for_each(|(sum, n)| *sum += n);
@@ -101,7 +101,7 @@ fn a_lost_gateway_leaves_a_past_and_a_lost_node_nothing_lost() {
     let wanted = number("FOREBAY_CRASH_POINTS").map_or(POINTS, |points| points * 3 / 20);
     let (next, done) = (AtomicU64::new(1), AtomicU64::new(0));
     let failure = Mutex::new(None);
-    let sums = Mutex::new([0; 4]);
+    let sums = Mutex::new([0; 6]);
     let started = Instant::now();
     std::thread::scope(|scope| {
         for _ in 0..THREADS {
@@ -122,11 +122,12 @@ fn a_lost_gateway_leaves_a_past_and_a_lost_node_nothing_lost() {
             });
         }
     });
-    let [rounds, node_failures, split, rolled_back] = sums.into_inner().unwrap();
+    let [rounds, node_failures, split, rolled_back, followed, lost] = sums.into_inner().unwrap();
     writeln!(
         std::io::stdout(),
         "{} crash points in {} scripts of gateway and node, {:.1} s: {rounds} rounds ({split} split), \
-         {node_failures} failures of the node, {rolled_back} roll-backs",
+         {node_failures} failures of the node, {rolled_back} roll-backs, {followed} flushes that writes \
+         have followed, {lost} failures of such",
         done.load(Ordering::Relaxed),
         next.load(Ordering::Relaxed) - 1,
         started.elapsed().as_secs_f64()
@@ -136,6 +137,7 @@ fn a_lost_gateway_leaves_a_past_and_a_lost_node_nothing_lost() {
     assert_eq!(failure, None, "set FOREBAY_CRASH_SEED to see that script alone");
     assert!(done.into_inner() >= wanted);
     assert!(rounds > 100 && node_failures > 100 && rolled_back > 10, "every path was gone");
+    assert!(followed > 100 && lost > 10, "every path was gone");
 }
 
 /// Whether the simulator notices something done wrong, from this script on.
@@ -165,7 +167,9 @@ fn every_sync_and_every_rule_that_is_left_out_is_noticed() {
         (Wrong::HalfFlushed, 41),
         (Wrong::NoMarkers, 10),
         (Wrong::Bypass, 4),
-        (Wrong::NotRolledBack, 33),
+        (Wrong::NotRolledBack, 36),
+        (Wrong::FlushOvertaken, 24),
+        (Wrong::FlushSentAgain, 8),
         (Wrong::Gateway(Mutation::Cache(Mutant::DiscardOvertakes)), 4),
         (Wrong::Gateway(Mutation::Cache(Mutant::BypassNotFlushed)), 3),
         (Wrong::Gateway(Mutation::Cache(Mutant::BypassNotRecorded)), 3),

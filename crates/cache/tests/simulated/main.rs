@@ -5,6 +5,7 @@ mod support;
 mod cache;
 mod index;
 mod read_ahead;
+mod ahead;
 mod orders;
 mod pace;
 mod counter;

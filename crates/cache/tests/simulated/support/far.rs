@@ -9,7 +9,9 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use volume::{Allocation, Data, Durability, Error, Extent, Geometry, Io, Lba, MemVolume, Volume};
+use volume::{
+    Allocation, Begun, Data, Durability, Error, Extent, Geometry, Io, Lba, MemVolume, Volume,
+};
 
 /// One call: what, first block, how many.
 pub type Call = (&'static str, u64, u64);
@@ -27,6 +29,9 @@ pub struct Far {
     lost_flushes: AtomicU32,
     delay_ms: AtomicU64,
     epoch_blocks: AtomicU64,
+    keeps_order: AtomicBool,
+    /// By how much sooner than others a flush is answered that writes may follow.
+    hurry_ms: AtomicU64,
     calls: Mutex<Vec<Call>>,
 }
 
@@ -40,6 +45,8 @@ impl Far {
             lost_flushes: AtomicU32::new(0),
             delay_ms: AtomicU64::new(0),
             epoch_blocks: AtomicU64::new(0),
+            keeps_order: AtomicBool::new(false),
+            hurry_ms: AtomicU64::new(0),
             calls: Mutex::default(),
         })
     }
@@ -80,6 +87,16 @@ impl Far {
         self.epoch_blocks.store(blocks, Ordering::SeqCst);
     }
 
+    /// From now on, writes may follow a flush. Such a flush is listed as "flush ahead", and its answer as "flushed".
+    pub fn keep_order(&self) {
+        self.keeps_order.store(true, Ordering::SeqCst);
+    }
+
+    /// Answers the flushes that writes may follow sooner than other calls, by so much.
+    pub fn hurry_flushes(&self, by: Duration) {
+        self.hurry_ms.store(by.as_millis() as u64, Ordering::SeqCst);
+    }
+
     /// How long each call takes.
     pub fn set_delay(&self, delay: Duration) {
         self.delay_ms.store(delay.as_millis() as u64, Ordering::SeqCst);
@@ -88,6 +105,11 @@ impl Far {
     /// The calls since the last time, in order.
     pub fn take_calls(&self) -> Vec<Call> {
         std::mem::take(&mut self.calls.lock())
+    }
+
+    /// The calls since the last time, in order. They stay listed.
+    pub fn peek_calls(&self) -> Vec<Call> {
+        self.calls.lock().clone()
     }
 
     /// What it holds, without going over the link.
@@ -104,7 +126,11 @@ impl Far {
 
     async fn travel(&self, call: Call) -> Result<(), Error> {
         self.calls.lock().push(call);
-        let delay = Duration::from_millis(self.delay_ms.load(Ordering::SeqCst));
+        let mut delay = self.delay_ms.load(Ordering::SeqCst);
+        if call.0 == "flush ahead" {
+            delay = delay.saturating_sub(self.hurry_ms.load(Ordering::SeqCst));
+        }
+        let delay = Duration::from_millis(delay);
         if !delay.is_zero() {
             tokio::time::sleep(delay).await;
         }
@@ -150,6 +176,22 @@ impl Volume for Far {
 
     fn flush(&self) -> Io<'_, ()> {
         Io::new(self.travel(("flush", 0, 0)))
+    }
+
+    fn flush_ahead<'a>(&'a self, begun: Begun<'a>) -> Io<'a, ()> {
+        if !self.keeps_order.load(Ordering::SeqCst) {
+            return self.flush();
+        }
+        Io::new(async move {
+            begun();
+            let flushed = self.travel(("flush ahead", 0, 0)).await;
+            let flushed = flushed.and_then(|()| match self.loses() {
+                true => Err(Error::Device("the far side was reset".into())),
+                false => Ok(()),
+            });
+            self.calls.lock().push(("flushed", 0, 0));
+            flushed
+        })
     }
 
     fn roll_back(&self) -> Io<'_, ()> {

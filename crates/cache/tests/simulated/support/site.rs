@@ -16,7 +16,7 @@ use futures_util::future::join_all;
 use parking_lot::Mutex;
 use sim::Rng;
 use tokio::sync::watch;
-use volume::{Data, Durability, Error, Extent, Geometry, Io, Lba, Stack, Volume};
+use volume::{Begun, Data, Durability, Error, Extent, Geometry, Io, Lba, Stack, Volume};
 
 use super::{
     hardware::{End, Hardware, Mutation, Remains},
@@ -44,6 +44,10 @@ pub enum Wrong {
     Bypass,
     /// What a lost gateway has left is not rolled back.
     NotRolledBack,
+    /// The node performs writes that follow a flush although that flush has not ended.
+    FlushOvertaken,
+    /// A flush that failed is sent again by the initiator, behind the writes that followed it.
+    FlushSentAgain,
 }
 
 /// A script for the gateway, and what is different at the node.
@@ -159,8 +163,9 @@ pub struct Site {
     cut: AtomicBool,
     /// What was written through, by what it holds.
     through: Mutex<HashSet<u64>>,
-    /// Rounds of the gateway, node power failures, roll-backs at the node.
-    pub reached: Mutex<[u64; 4]>,
+    /// Counts rounds of the gateway, power failures of the node, split rounds, roll-backs at the node, flushes that
+    /// writes have followed, and failures of such flushes.
+    pub reached: Mutex<[u64; 6]>,
     seed: u64,
 }
 
@@ -202,6 +207,7 @@ impl Site {
             site: Arc::clone(self),
             rng: Mutex::new(Rng::new(self.seed + 7)),
             unflushed: Mutex::default(),
+            followed: Followed::default(),
         })
     }
 
@@ -455,6 +461,27 @@ struct Link {
     site: Arc<Site>,
     rng: Mutex<Rng>,
     unflushed: Mutex<Unflushed>,
+    followed: Followed,
+}
+
+/// The flushes that writes may follow. The node performs such writes when the flush before them has ended.
+#[derive(Default)]
+struct Followed {
+    /// How many were sent.
+    sent: AtomicU64,
+    /// How many have ended, at the node or before they came there. They end in turn.
+    ended: watch::Sender<u64>,
+    /// The number of the newest one that a write has followed.
+    by_a_write: AtomicU64,
+}
+
+/// A flush that writes may follow, until it has ended.
+struct OneFollowed<'a>(&'a Followed);
+
+impl Drop for OneFollowed<'_> {
+    fn drop(&mut self) {
+        self.0.ended.send_modify(|ended| *ended += 1);
+    }
 }
 
 /// The volatile writes that were answered and not flushed, as an initiator remembers them (decision
@@ -484,6 +511,18 @@ impl Link {
     where
         F: Future<Output = Result<T, Error>>,
     {
+        self.call_if(|_| true, call).await
+    }
+
+    /// Makes a call that fails unless it may be made at this incarnation of the node.
+    async fn call_if<T, F>(
+        &self,
+        may: impl FnOnce(u64) -> bool,
+        call: impl FnOnce(Arc<Cache>) -> F,
+    ) -> Result<(u64, T), Error>
+    where
+        F: Future<Output = Result<T, Error>>,
+    {
         let away = || Error::Unreachable("the link is down".into());
         self.travel().await?;
         let mut up = self.site.up.subscribe();
@@ -493,6 +532,9 @@ impl Link {
             let node = waited.map_err(|_| away())?.map_err(|_| away())?;
             node.clone().expect("it was waited for")
         };
+        if !may(incarnation) {
+            return Err(away());
+        }
         let lost = up.wait_for(|up| up.as_ref().is_none_or(|(number, _)| *number != incarnation));
         let mut lost = pin!(lost);
         let answer = tokio::select! {
@@ -525,6 +567,86 @@ impl Link {
         let number = unflushed.answered;
         unflushed.writes.push((number, incarnation));
     }
+
+    /// Changes blocks of the node, when the flush that was sent before has ended.
+    async fn change<F>(&self, change: impl FnOnce(Arc<Cache>) -> F) -> Result<u64, Error>
+    where
+        F: Future<Output = Result<(), Error>>,
+    {
+        let before = self.followed.sent.load(Ordering::SeqCst);
+        let mut ended = self.followed.ended.subscribe();
+        if *ended.borrow() < before
+            && self.followed.by_a_write.swap(before, Ordering::SeqCst) != before
+        {
+            self.site.reached.lock()[4] += 1;
+        }
+        let waits = self.site.trial.wrong != Wrong::FlushOvertaken;
+        let changed = self.call(|node| async move {
+            if waits {
+                let ended = ended.wait_for(|ended| *ended >= before).await;
+                assert!(ended.is_ok(), "the link lasts longer than its calls");
+            }
+            change(node).await
+        });
+        Ok(changed.await?.0)
+    }
+
+    /// Flushes the node. Calls `begun` when all that is called from then on comes after the flush.
+    async fn flush_node(&self, begun: Option<Begun<'_>>) -> Result<(), Error> {
+        let lost = || Error::Device("the node started anew".into());
+        let number = {
+            let mut unflushed = self.unflushed.lock();
+            let number = unflushed.answered;
+            let newest = unflushed.before(number).max();
+            let half = unflushed.before(number).any(|incarnation| Some(incarnation) != newest);
+            if half && self.site.trial.wrong != Wrong::HalfFlushed {
+                // A flush would count the half that the node still has.
+                unflushed.forget(number);
+                return Err(lost());
+            }
+            number
+        };
+        // An initiator sends this one only in the session that there is.
+        let only_in = begun.as_ref().and_then(|_| self.site.up.borrow().as_ref().map(|up| up.0));
+        let followed = begun.map(|begun| {
+            self.followed.sent.fetch_add(1, Ordering::SeqCst);
+            begun();
+            OneFollowed(&self.followed)
+        });
+        let wrong = self.site.trial.wrong;
+        let flush = |node: Arc<Cache>| async move {
+            match wrong {
+                Wrong::FlushNotSent => Ok(()),
+                Wrong::FlushNotAwaited => {
+                    tokio::spawn(async move { node.flush().await });
+                    Ok(())
+                }
+                _ => node.flush().await,
+            }
+        };
+        let has_followers = followed.is_some();
+        let mut flushed = self
+            .call_if(
+                |incarnation| !has_followers || only_in == Some(incarnation),
+                |node| async move {
+                    let flushed = flush(node).await;
+                    drop(followed);
+                    flushed
+                },
+            )
+            .await;
+        if has_followers && flushed.is_err() {
+            self.site.reached.lock()[5] += 1;
+            if wrong == Wrong::FlushSentAgain {
+                flushed = self.call(flush).await;
+            }
+        }
+        let (incarnation, ()) = flushed?;
+        let mut unflushed = self.unflushed.lock();
+        let is_lost = unflushed.before(number).any(|write| write != incarnation);
+        unflushed.forget(number);
+        if is_lost { Err(lost()) } else { Ok(()) }
+    }
 }
 
 impl Volume for Link {
@@ -554,8 +676,8 @@ impl Volume for Link {
                 self.site.through.lock().extend(values);
             }
             let write =
-                self.call(|node| async move { node.write(lba, copy.into(), durability).await });
-            let (incarnation, ()) = write.await?;
+                |node: Arc<Cache>| async move { node.write(lba, copy.into(), durability).await };
+            let incarnation = self.change(write).await?;
             if durability == Durability::Volatile {
                 self.note(incarnation);
             }
@@ -564,37 +686,11 @@ impl Volume for Link {
     }
 
     fn flush(&self) -> Io<'_, ()> {
-        Io::new(async move {
-            let lost = || Error::Device("the node started anew".into());
-            let begun = {
-                let mut unflushed = self.unflushed.lock();
-                let begun = unflushed.answered;
-                let newest = unflushed.before(begun).max();
-                let half = unflushed.before(begun).any(|incarnation| Some(incarnation) != newest);
-                if half && self.site.trial.wrong != Wrong::HalfFlushed {
-                    // A flush would count the half that the node still has.
-                    unflushed.forget(begun);
-                    return Err(lost());
-                }
-                begun
-            };
-            let wrong = self.site.trial.wrong;
-            let flush = self.call(|node| async move {
-                match wrong {
-                    Wrong::FlushNotSent => Ok(()),
-                    Wrong::FlushNotAwaited => {
-                        tokio::spawn(async move { node.flush().await });
-                        Ok(())
-                    }
-                    _ => node.flush().await,
-                }
-            });
-            let (incarnation, ()) = flush.await?;
-            let mut unflushed = self.unflushed.lock();
-            let is_lost = unflushed.before(begun).any(|write| write != incarnation);
-            unflushed.forget(begun);
-            if is_lost { Err(lost()) } else { Ok(()) }
-        })
+        Io::new(self.flush_node(None))
+    }
+
+    fn flush_ahead<'a>(&'a self, begun: Begun<'a>) -> Io<'a, ()> {
+        Io::new(self.flush_node(Some(begun)))
     }
 
     fn roll_back(&self) -> Io<'_, ()> {
@@ -610,8 +706,8 @@ impl Volume for Link {
 
     fn discard(&self, extent: Extent) -> Io<'_, ()> {
         Io::new(async move {
-            let discard = self.call(|node| async move { node.discard(extent).await });
-            let (incarnation, ()) = discard.await?;
+            let discard = |node: Arc<Cache>| async move { node.discard(extent).await };
+            let incarnation = self.change(discard).await?;
             self.note(incarnation);
             Ok(())
         })

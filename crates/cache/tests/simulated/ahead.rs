@@ -1,0 +1,270 @@
+//! The writes of a round that follow the flush of the round before: what they gain, and when they must not follow.
+
+use std::{sync::Arc, time::Duration};
+
+use crate::support::{
+    far::Call,
+    gateway::{Gateway, first_bytes, write},
+};
+use cache::{Cache, OnLogError};
+use tokio::time::{Instant, sleep};
+use volume::{Error, Extent, Fault, Lba, Rule, Symptom, Volume};
+
+/// A round trip over a link of 40 ms in each direction.
+const ROUND_TRIP: Duration = Duration::from_millis(80);
+/// The slots that the tests write: some ten epochs.
+const SLOTS: u64 = 480;
+
+/// Returns a gateway before a node with epochs, whose log holds many epochs that have ended. Destage is paused.
+async fn with_backlog(keeps_order: bool) -> (Gateway, Arc<Cache>) {
+    let mut gateway = Gateway::new(4096);
+    gateway.settings.segment_slots = 8;
+    gateway.far.set_epoch_blocks(64 * 8);
+    if keeps_order {
+        gateway.far.keep_order();
+    }
+    let cache = gateway.start().await;
+    cache.pause();
+    for slot in 0..SLOTS {
+        write(&cache, slot * 16, version(slot), 8).await.unwrap();
+    }
+    gateway.far.set_delay(ROUND_TRIP);
+    (gateway, cache)
+}
+
+fn version(slot: u64) -> u8 {
+    (slot % 250 + 1) as u8
+}
+
+/// Returns the time that a drain takes, and the calls of the far volume meanwhile.
+async fn drained(gateway: &Gateway, cache: &Cache) -> (Duration, Vec<Call>) {
+    let started = Instant::now();
+    cache.resume();
+    cache.drain().await.unwrap();
+    let taken = started.elapsed();
+    gateway.far.set_delay(Duration::ZERO);
+    check_far(gateway).await;
+    (taken, gateway.far.take_calls())
+}
+
+async fn check_far(gateway: &Gateway) {
+    for slot in 0..SLOTS {
+        let found = first_bytes(&gateway.far.peek(slot * 16, 8).await);
+        assert_eq!(found, [version(slot); 8], "slot {slot}");
+    }
+}
+
+/// Returns how many flushes had a write between them and their answer.
+fn followed(calls: &[Call]) -> usize {
+    let mut is_under_way = false;
+    let mut followed = Vec::new();
+    for call in calls {
+        match call.0 {
+            "flush ahead" => {
+                assert!(!is_under_way, "two flushes are under way: {calls:?}");
+                is_under_way = true;
+                followed.push(false);
+            }
+            "flushed" => is_under_way = false,
+            "write" if is_under_way => *followed.last_mut().expect("a flush was sent") = true,
+            _ => {}
+        }
+    }
+    followed.into_iter().filter(|followed| *followed).count()
+}
+
+fn count(calls: &[Call], name: &str) -> usize {
+    calls.iter().filter(|call| call.0 == name).count()
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_writes_of_the_next_round_are_sent_before_the_status_of_a_flush() {
+    let (gateway, cache) = with_backlog(false).await;
+    let (waiting, calls) = drained(&gateway, &cache).await;
+    let rounds = count(&calls, "flush") as u32;
+    assert!(rounds >= 8, "{rounds} rounds");
+    assert!(waiting >= ROUND_TRIP * 2 * rounds, "{waiting:?} for {rounds} rounds");
+    let (gateway, cache) = with_backlog(true).await;
+    let (following, calls) = drained(&gateway, &cache).await;
+    assert_eq!(count(&calls, "flush ahead") as u32, rounds);
+    // The first round follows none, and the last one begins when nothing else is left and ends the open epoch.
+    assert_eq!(followed(&calls) as u32, rounds - 2, "{calls:?}");
+    assert_eq!(count(&calls, "write") as u64 * 8, calls_blocks(&calls), "nothing is sent twice");
+    println!("{rounds} rounds: {waiting:?} with each flush waited for, {following:?} without");
+    let most = waiting - ROUND_TRIP * (rounds - 2);
+    assert!(following <= most, "{following:?} instead of {most:?}, {waiting:?} before");
+}
+
+/// Returns the blocks of all writes.
+fn calls_blocks(calls: &[Call]) -> u64 {
+    let writes = calls.iter().filter(|call| call.0 == "write");
+    let blocks: u64 = writes.map(|call| call.2).sum();
+    assert_eq!(blocks, SLOTS * 8);
+    blocks
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_round_that_followed_a_failed_flush_is_rolled_back_with_it() {
+    let (gateway, cache) = with_backlog(true).await;
+    gateway.far.fail_next_flush();
+    let (_, calls) = drained(&gateway, &cache).await;
+    let failed = calls.iter().position(|call| call.0 == "flushed").expect("a flush");
+    let first: Vec<_> = calls[..failed].iter().filter(|call| call.0 == "write").collect();
+    let rolled_back = calls.iter().rposition(|call| call.0 == "roll back").expect("a roll-back");
+    assert_eq!(calls[failed + 1..rolled_back], [], "nothing is sent between failure and roll-back");
+    let again = &calls[rolled_back..];
+    let flush = again.iter().position(|call| call.0 == "flush ahead").expect("another flush");
+    let resent: Vec<_> = again[..flush].iter().filter(|call| call.0 == "write").collect();
+    let flush = calls.iter().position(|call| call.0 == "flush ahead").expect("a flush") - 1;
+    assert!(first.len() > flush, "the next round had begun: {calls:?}");
+    assert_eq!(resent, first[..flush], "the failed round goes once more, whole");
+}
+
+/// The writes that follow the flush take longer than the flush, so that they are under way when it fails.
+#[tokio::test(start_paused = true)]
+async fn no_roll_back_is_sent_before_every_write_that_followed_was_answered() {
+    let (gateway, cache) = with_backlog(true).await;
+    gateway.far.fail_next_flush();
+    gateway.far.hurry_flushes(ROUND_TRIP / 2);
+    cache.resume();
+    while count(&gateway.far.peek_calls(), "flushed") == 0 {
+        sleep(Duration::from_millis(1)).await;
+    }
+    let asked = Instant::now();
+    // The first one comes before the first round.
+    while count(&gateway.far.peek_calls(), "roll back") == 1 {
+        sleep(Duration::from_millis(1)).await;
+    }
+    let calls = gateway.far.peek_calls();
+    assert!(followed(&calls) == 1, "{calls:?}");
+    assert!(asked.elapsed() >= ROUND_TRIP / 3, "{:?}: {calls:?}", asked.elapsed());
+    cache.drain().await.unwrap();
+    check_far(&gateway).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_follows_a_flush_while_destage_is_paused() {
+    let (gateway, cache) = with_backlog(true).await;
+    cache.resume();
+    while count(&gateway.far.peek_calls(), "write") == 0 {
+        sleep(Duration::from_millis(1)).await;
+    }
+    cache.pause();
+    sleep(Duration::from_secs(10)).await;
+    let calls = gateway.far.take_calls();
+    assert_eq!(followed(&calls), 0, "{calls:?}");
+    let (_, calls) = drained(&gateway, &cache).await;
+    assert!(followed(&calls) > 4, "{calls:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stop_waits_for_the_flush_and_sends_no_more() {
+    let (gateway, cache) = with_backlog(true).await;
+    gateway.far.set_delay(ROUND_TRIP * 10);
+    cache.resume();
+    while count(&gateway.far.peek_calls(), "flush ahead") == 0 {
+        sleep(Duration::from_millis(1)).await;
+    }
+    sleep(ROUND_TRIP).await;
+    cache.stop().await.unwrap();
+    let calls = gateway.far.take_calls();
+    assert_eq!((followed(&calls), count(&calls, "flush ahead")), (1, 1), "{calls:?}");
+    assert_eq!(count(&calls, "flushed"), 1, "{calls:?}");
+    drop(cache);
+    sleep(Duration::from_secs(60)).await;
+    gateway.far.set_delay(Duration::ZERO);
+    let cache = gateway.start().await;
+    cache.drain().await.unwrap();
+    check_far(&gateway).await;
+}
+
+/// Calls that go past the log must not count half a round, and they must not wait for ever.
+#[tokio::test(start_paused = true)]
+async fn a_call_past_the_log_comes_between_two_rounds() {
+    let mut gateway = Gateway::new(4096);
+    let fault = Fault::new(Arc::clone(&gateway.log));
+    let faults = Arc::clone(fault.faults());
+    gateway.log = Arc::new(fault);
+    gateway.settings.on_log_error = OnLogError::WriteThrough;
+    gateway.settings.segment_slots = 8;
+    gateway.far.set_epoch_blocks(64 * 8);
+    gateway.far.keep_order();
+    let cache = gateway.start().await;
+    cache.pause();
+    for slot in 0..SLOTS {
+        write(&cache, slot * 16, version(slot), 8).await.unwrap();
+    }
+    gateway.far.set_delay(ROUND_TRIP);
+    cache.resume();
+    while followed(&gateway.far.peek_calls()) < 2 {
+        sleep(Duration::from_millis(1)).await;
+    }
+    faults.add(Rule::always(volume::Call::Write, Symptom::Fails(Error::NoSpace)));
+    assert!(write(&cache, SLOTS * 16, 1, 8).await.is_err());
+    let asked = Instant::now();
+    write(&cache, SLOTS * 16 + 8, 7, 8).await.unwrap();
+    assert!(asked.elapsed() < ROUND_TRIP * 5, "{:?}", asked.elapsed());
+    let calls = gateway.far.take_calls();
+    let past =
+        calls.iter().position(|call| call.0 == "write stable").expect("it went past the log");
+    let last = calls[..past].iter().rposition(|call| call.0 != "read").expect("a round");
+    assert!(matches!(calls[last].0, "flushed" | "roll back"), "{calls:?}");
+    faults.clear();
+    sleep(Duration::from_secs(6)).await;
+    cache.drain().await.unwrap();
+    gateway.far.set_delay(Duration::ZERO);
+    check_far(&gateway).await;
+}
+
+/// A round that has more than one epoch of the far volume holds must not send a flush of its own while the flush before
+/// it is under way.
+#[tokio::test(start_paused = true)]
+async fn a_round_in_pieces_waits_for_the_flush_that_it_follows() {
+    let (gateway, cache) = with_backlog(true).await;
+    gateway.far.set_epoch_blocks(16 * 8);
+    let (_, calls) = drained(&gateway, &cache).await;
+    assert!(cache.statistics().split_rounds > 4);
+    assert!(followed(&calls) > 4, "{calls:?}");
+    let mut is_under_way = false;
+    for call in &calls {
+        match call.0 {
+            "flush ahead" => is_under_way = true,
+            "flushed" => is_under_way = false,
+            "flush" => assert!(!is_under_way, "{calls:?}"),
+            _ => {}
+        }
+    }
+    assert!(count(&calls, "flush") > 4, "{calls:?}");
+}
+
+/// A round keeps the versions that it needs until its flush was answered, although the next round is being sent.
+#[tokio::test(start_paused = true)]
+async fn what_was_overwritten_since_is_sent_again_as_it_was() {
+    let (gateway, cache) = with_backlog(true).await;
+    // These are in the next epochs, and the newest content is in none that goes down yet.
+    for slot in 0..SLOTS {
+        write(&cache, slot * 16, 251, 8).await.unwrap();
+    }
+    cache.discard(Extent { lba: Lba(0), blocks: 16 * 40 }).await.unwrap();
+    gateway.far.fail_next_flush();
+    cache.resume();
+    for rounds in 1..=6 {
+        while cache.statistics().rounds < rounds {
+            sleep(Duration::from_millis(1)).await;
+        }
+        // The far volume is ahead of the round by no more than the one that follows.
+        let mut slots = Vec::new();
+        for slot in 0..SLOTS {
+            slots.push(first_bytes(&gateway.far.peek(slot * 16, 8).await)[0]);
+        }
+        let sent = slots.iter().take_while(|byte| **byte != 0).count();
+        assert!(sent as u64 >= rounds * 40, "{rounds}: {sent}");
+        for (slot, byte) in slots[..sent].iter().enumerate() {
+            assert_eq!(*byte, version(slot as u64), "slot {slot} after {rounds} rounds");
+        }
+    }
+    cache.drain().await.unwrap();
+    let last = first_bytes(&gateway.far.peek((SLOTS - 1) * 16, 8).await);
+    assert_eq!(last, [251; 8]);
+    assert_eq!(first_bytes(&gateway.far.peek(0, 16 * 40).await), [0; 16 * 40]);
+}
