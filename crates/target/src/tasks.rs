@@ -24,8 +24,11 @@ impl Driver<'_> {
     pub(crate) fn take_events(&mut self, context: &mut Context<'_>) {
         while let Some(event) = self.session.poll_event() {
             match event {
+                // A flush is not held back: later writes that come on other connections must not pass it.
                 Event::Command(command)
-                    if self.lines.len() > 1 && self.is_held_back(command.itt) =>
+                    if self.lines.len() > 1
+                        && !is_flush(&command)
+                        && self.is_held_back(command.itt) =>
                 {
                     self.deferred.push(command);
                 }
@@ -242,6 +245,11 @@ fn outcome(completion: Completion) -> Outcome {
         data_in: completion.data_in.into_parts(),
         data_out_length: completion.data_out_length,
     }
+}
+
+/// Returns true for a SYNCHRONIZE CACHE. Its answer returns no data.
+fn is_flush(command: &Command) -> bool {
+    matches!(command.cdb.first(), Some(0x35 | 0x91))
 }
 
 /// RFC 7143, 11.3.1; reserved values count as untagged.

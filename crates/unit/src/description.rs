@@ -52,7 +52,9 @@ impl Description<'_> {
                 SupportedPages(pages).to_bytes()
             }
             ForebayVolume::PAGE if self.has_epochs() => {
-                ForebayVolume { epoch_blocks: self.geometry.epoch_blocks }.to_bytes()
+                let epoch_blocks = self.geometry.epoch_blocks;
+                // Only a unit with a store has claims, whose owners the order is kept for.
+                ForebayVolume { epoch_blocks, orders_flushes: self.has_store }.to_bytes()
             }
             UnitSerialNumber::PAGE => UnitSerialNumber(self.serial()).to_bytes(),
             DeviceIdentification::PAGE => self.identification().to_bytes(),

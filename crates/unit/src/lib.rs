@@ -20,6 +20,7 @@ mod mode_pages;
 mod space;
 mod description;
 mod order;
+mod gate;
 mod claim;
 mod copies;
 mod access;

@@ -181,6 +181,11 @@ impl Ownership {
         if self.changes() == changes { Ok(()) } else { Err(self.half_an_epoch()) }
     }
 
+    /// Returns true if this nexus has presented the claim in force.
+    pub(crate) fn is_holder(&self, nexus: u64) -> bool {
+        self.holder.load(Ordering::Acquire) == nexus
+    }
+
     /// Returns true if another nexus is the exclusive writer of the unit.
     pub(crate) fn is_beside(&self, nexus: u64) -> bool {
         self.any.load(Ordering::Acquire)
@@ -442,11 +447,16 @@ pub(crate) enum Touch {
     Changes,
 }
 
+/// Returns true for a command that changes blocks.
+pub(crate) fn changes(command: &Command) -> bool {
+    Touch::of(command) == Touch::Changes
+}
+
 /// Returns true for a command whose change of blocks is a part of the owner's epoch, which a flush ends. A
 /// write with FUA is none: a cache sends it past its log, and a flush need not follow.
 pub(crate) fn needs_a_flush(command: &Command) -> bool {
     let stands_alone = matches!(command, Command::Write(transfer) if transfer.fua);
-    Touch::of(command) == Touch::Changes && !stands_alone
+    changes(command) && !stands_alone
 }
 
 impl Touch {

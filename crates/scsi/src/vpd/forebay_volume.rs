@@ -9,6 +9,9 @@ pub struct ForebayVolume {
     /// while it is at most so many blocks, counted for each write in whole units of 4096 bytes. 0:
     /// the unit has no epochs, and no ROLL BACK.
     pub epoch_blocks: u64,
+    /// What the owner of a claim changes by commands that follow its SYNCHRONIZE CACHE is done after it, although the
+    /// owner does not wait for the status.
+    pub orders_flushes: bool,
 }
 
 impl ForebayVolume {
@@ -21,6 +24,7 @@ impl ForebayVolume {
         let mut rest = [0; 24];
         rest[..8].copy_from_slice(MAGIC);
         rest[9] = VERSION;
+        rest[10] = if self.orders_flushes { ORDERS_FLUSHES } else { 0 };
         rest[16..].copy_from_slice(&self.epoch_blocks.to_be_bytes());
         framed(Self::PAGE, &rest)
     }
@@ -31,13 +35,16 @@ impl ForebayVolume {
         let rest: &[u8; 24] = unframed(Self::PAGE, bytes)?.first_chunk()?;
         let ours = rest[..8] == *MAGIC && rest[8..10] == [0, VERSION];
         let epoch_blocks = u64::from_be_bytes(*rest.last_chunk().expect("24 bytes"));
-        ours.then_some(Self { epoch_blocks })
+        let orders_flushes = rest[10] & ORDERS_FLUSHES != 0;
+        ours.then_some(Self { epoch_blocks, orders_flushes })
     }
 }
 
 /// Others use the same code for pages of their own.
 const MAGIC: &[u8] = b"FBYVOLUM";
 const VERSION: u8 = 1;
+/// The bit of the flags in byte 14 of the page.
+const ORDERS_FLUSHES: u8 = 1;
 
 #[cfg(test)]
 mod tests {
@@ -45,8 +52,13 @@ mod tests {
 
     #[test]
     fn the_page_reads_back_and_others_are_not_taken_for_it() {
-        let page = ForebayVolume { epoch_blocks: 0x0102_0304 };
+        let page = ForebayVolume { epoch_blocks: 0x0102_0304, orders_flushes: true };
         let bytes = page.to_bytes();
+        assert_eq!(bytes[14], 1);
+        let mut older = bytes.clone();
+        older[14] = 0;
+        let without = ForebayVolume { orders_flushes: false, ..page };
+        assert_eq!(ForebayVolume::from_bytes(&older), Some(without), "an earlier version of ours");
         assert_eq!((&bytes[..4], bytes.len()), (&[0, 0xc0, 0, 24][..], 28));
         assert_eq!(ForebayVolume::from_bytes(&bytes), Some(page));
         for length in 0..bytes.len() {

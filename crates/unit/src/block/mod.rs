@@ -38,6 +38,7 @@ use crate::{
     attention::Attentions,
     claim::Claims,
     copies::Copies,
+    gate::Gate,
     identifying::Identifying,
     identity::Identity,
     limits::{Limits, Settings},
@@ -70,6 +71,7 @@ pub struct BlockUnit {
     medium: Medium,
     threshold: Threshold,
     order: Order,
+    gate: Gate,
     claims: Claims,
     tokens: Tokens,
     copies: Copies,
@@ -172,6 +174,7 @@ impl BlockUnit {
             medium: Medium::default(),
             threshold: Threshold::new(settings.soft_threshold_percent),
             order: Order::default(),
+            gate: Gate::default(),
             claims: Claims::default(),
             tokens: Tokens::default(),
             copies: Copies::default(),
@@ -421,6 +424,37 @@ impl BlockUnit {
         Ok(extent.map_or(0, |extent| extent.blocks * geometry.block_size))
     }
 
+    /// Keeps changes by the owner of a claim behind a flush of the owner that came before them. This is decided when
+    /// the command comes, before it waits for anything.
+    fn execute_in_order(&self, task: Task) -> Answer<'_> {
+        let is_flush = matches!(task.cdb.first(), Some(0x35 | 0x91));
+        if !is_flush && self.gate.is_open() || !self.is_epoch_of(task.nexus.number) {
+            return self.execute_in_turn(task);
+        }
+        if is_flush {
+            let flushing = self.gate.close();
+            let flush = self.execute_in_turn(task);
+            return Answer::new(async move {
+                let flushed = flush.await;
+                drop(flushing);
+                flushed
+            });
+        }
+        if !Command::parse(&task.cdb).is_ok_and(|command| ownership::changes(&command)) {
+            return self.execute_in_turn(task);
+        }
+        Answer::new(async move {
+            self.gate.opened().await;
+            self.execute_in_turn(task).await
+        })
+    }
+
+    /// Returns true if the epochs of the volume are those of this nexus, because it has the claim.
+    fn is_epoch_of(&self, nexus: u64) -> bool {
+        self.ownership.as_ref().is_some_and(|ownership| ownership.is_holder(nexus))
+            && self.geometry().epoch_blocks > 0
+    }
+
     fn execute_in_turn(&self, task: Task) -> Answer<'_> {
         match self.order.turn_now(task.attribute) {
             Some(turn) => self.start(task, turn).unwrap_or_else(at_once),
@@ -433,7 +467,7 @@ impl BlockUnit {
 
     /// The same with sense data in descriptor format (D_SENSE=1).
     fn execute_with_descriptors(&self, task: Task) -> Answer<'_> {
-        let answer = self.execute_in_turn(task);
+        let answer = self.execute_in_order(task);
         Answer::new(async move {
             let mut completion = answer.await;
             if let Some(sense) = &mut completion.sense {
@@ -456,7 +490,7 @@ impl LogicalUnit for BlockUnit {
         if self.modes.current().descriptor_sense {
             return self.execute_with_descriptors(task);
         }
-        self.execute_in_turn(task)
+        self.execute_in_order(task)
     }
 
     fn raise_attention(&self, nexus: &Nexus, condition: Sense) {

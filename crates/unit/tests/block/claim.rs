@@ -273,7 +273,7 @@ fn the_epoch_of_a_claim_begins_with_it_and_nobody_else_ends_it() {
     let other = host.other(2);
     let page = Command::Inquiry { page: Some(ForebayVolume::PAGE), allocation_length: 64 };
     let told = ForebayVolume::from_bytes(&host.good(&page, &[]));
-    assert_eq!(told, Some(ForebayVolume { epoch_blocks: 800 }));
+    assert_eq!(told, Some(ForebayVolume { epoch_blocks: 800, orders_flushes: true }));
     let calls = |host: &Host| {
         let mut calls = host.asked();
         calls.retain(|call| matches!(call, Call::Flush | Call::RollBack));

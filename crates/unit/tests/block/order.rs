@@ -1,12 +1,15 @@
 //! Task attributes, and tasks that are dropped half way.
 
-use std::task::{Context, Poll, Waker};
+use std::{
+    sync::Arc,
+    task::{Context, Poll, Waker},
+};
 
-use scsi::{Cdb, Command, Lun, Status};
+use scsi::{Cdb, ClaimAction, ClaimParameters, Command, Lun, Status};
 use unit::{Answer, LogicalUnit, Task, TaskAttribute};
 use volume::{Call as On, Extent, Geometry, Lba, Rule, Symptom};
 
-use crate::host::{Call, Host, geometry, pattern};
+use crate::host::{Call, Host, MemoryStore, geometry, pattern};
 
 fn start<'a>(host: &'a Host, command: &Command, attribute: TaskAttribute) -> Answer<'a> {
     host.unit.execute(Task {
@@ -105,4 +108,94 @@ fn a_roll_back_waits_for_writes_that_have_begun() {
     let rolled_back = at(&|call| *call == Call::RollBack);
     assert!(at(&|call| matches!(call, Call::Write(7, ..))) < rolled_back);
     assert!(rolled_back < at(&|call| matches!(call, Call::Write(9, ..))));
+}
+
+/// Returns a host whose session has the claim on a unit with epochs.
+fn owner(hanging: Option<Rule>) -> Host {
+    let store = Arc::new(MemoryStore::default());
+    let host = Host::with_store(Geometry { epoch_blocks: 800, ..geometry() }, &store);
+    let claim = ClaimParameters {
+        owner: "iqn.2026-11.io.forebay:a".into(),
+        instance: [1; 16],
+        generation: 1,
+        opening: 10,
+        granted: 0,
+        predecessors: Vec::new(),
+        writes_back: true,
+        is_dirty: false,
+        accept_loss: false,
+        takes_over: false,
+        shares: false,
+        confirmed: None,
+    };
+    let list = claim.to_bytes();
+    let action = ClaimAction::Claim;
+    let parameter_list_length = list.len() as u16;
+    host.good(&Command::ClaimOut { action, parameter_list_length }, &list);
+    hanging.into_iter().for_each(|rule| host.faults.add(rule));
+    host.asked();
+    host
+}
+
+#[test]
+fn what_an_owner_writes_behind_its_flush_waits_for_the_end_of_the_flush() {
+    let host = owner(Some(Rule::always(On::Flush, Symptom::Hangs).times(1)));
+    let mut flush = start(&host, &Command::synchronize_cache(), TaskAttribute::Simple);
+    assert_eq!(status(&mut flush), None);
+    let mut write = start(&host, &Command::write(9, 1, false), TaskAttribute::Simple);
+    assert_eq!(status(&mut write), None);
+    let mut discard = start(&host, &unmap(), TaskAttribute::Simple);
+    assert_eq!(status(&mut discard), None);
+    assert_eq!(host.asked(), [Call::Flush], "nothing was changed");
+    let mut read = start(&host, &Command::read(9, 1), TaskAttribute::Simple);
+    assert_eq!(status(&mut read), Some(Status::Good), "reads do not wait");
+    drop(flush);
+    assert_eq!(status(&mut write), Some(Status::Good));
+    assert!(status(&mut discard).is_some(), "it does not wait any more");
+    let mut next = start(&host, &Command::synchronize_cache(), TaskAttribute::Simple);
+    assert_eq!(status(&mut next), Some(Status::Good));
+}
+
+/// The flush has to wait for its turn. A write that comes later must not pass it meanwhile.
+#[test]
+fn a_flush_that_waits_for_its_turn_keeps_its_place_before_later_writes() {
+    let extent = Extent { lba: Lba(7), blocks: 1 };
+    let host = owner(Some(Rule::always(On::Any, Symptom::Hangs).at(extent)));
+    let mut hanging = start(&host, &Command::write(7, 1, false), TaskAttribute::Simple);
+    assert_eq!(status(&mut hanging), None);
+    let mut ordered = start(&host, &Command::write(8, 1, false), TaskAttribute::Ordered);
+    assert_eq!(status(&mut ordered), None);
+    let mut flush = start(&host, &Command::synchronize_cache(), TaskAttribute::Simple);
+    let mut write = start(&host, &Command::write(9, 1, false), TaskAttribute::Simple);
+    drop(hanging);
+    // The runtime may look at the write first, and the flush may not have its place in the queue yet.
+    assert_eq!(status(&mut ordered), Some(Status::Good));
+    assert_eq!(status(&mut write), None);
+    assert_eq!(status(&mut flush), Some(Status::Good));
+    assert_eq!(status(&mut write), Some(Status::Good));
+    let order: Vec<u64> = host
+        .asked()
+        .iter()
+        .filter_map(|call| match call {
+            Call::Write(lba, ..) => Some(*lba),
+            Call::Flush => Some(u64::MAX),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(order, [7, 8, u64::MAX, 9]);
+}
+
+#[test]
+fn others_and_those_without_a_claim_do_not_wait_for_a_flush() {
+    let store = Arc::new(MemoryStore::default());
+    let host = Host::with_store(Geometry { epoch_blocks: 800, ..geometry() }, &store);
+    host.faults.add(Rule::always(On::Flush, Symptom::Hangs).times(1));
+    let mut flush = start(&host, &Command::synchronize_cache(), TaskAttribute::Simple);
+    assert_eq!(status(&mut flush), None);
+    let mut write = start(&host, &Command::write(9, 1, false), TaskAttribute::Simple);
+    assert_eq!(status(&mut write), Some(Status::Good));
+}
+
+fn unmap() -> Command {
+    Command::Unmap { anchor: false, parameter_list_length: 0 }
 }
