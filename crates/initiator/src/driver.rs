@@ -354,8 +354,9 @@ impl Driver {
     }
 
     fn submit(&mut self, wires: &mut Wires) {
+        self.pending.generation = self.shared.generation();
         while wires.session.unanswered() < self.settings.queue_depth {
-            let Some(request) = self.pending.next(now()) else { break };
+            let Some(request) = self.pending.next(now(), &mut self.statistics) else { break };
             let refused = wires.session.submit(request, now());
             assert!(refused.is_ok(), "the session has the queue's depth");
         }

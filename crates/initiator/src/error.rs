@@ -129,6 +129,9 @@ pub enum CommandError {
     /// The target was busy all the time. Nothing was done.
     #[error("the target is busy")]
     Busy,
+    /// The command may be sent only once, and it is not known to have been performed.
+    #[error("the command cannot be sent again: {0}")]
+    NotRepeated(Arc<str>),
     /// The target ended it with sense data.
     #[error("{0}")]
     Check(Sense),
@@ -169,7 +172,7 @@ impl CommandError {
         match self {
             Self::Away(reason) => volume::Error::Away(reason),
             Self::Unreachable(reason) => volume::Error::Unreachable(reason),
-            Self::Changed(reason) => volume::Error::Device(reason),
+            Self::Changed(reason) | Self::NotRepeated(reason) => volume::Error::Device(reason),
             Self::Fenced(reason) => volume::Error::Fenced(reason),
             Self::Busy => volume::Error::Busy("the remote target is busy"),
             Self::Check(sense) if sense.deferred => volume::Error::Device(reason),

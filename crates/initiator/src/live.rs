@@ -145,6 +145,7 @@ mod tests {
             geometry: Geometry::with_blocks(100),
             fua: true,
             max_transfer_blocks: None,
+            orders_flushes: false,
             write_same_unmap_blocks: None,
         };
         let expected = Expected::new("naa.1".into(), &facts.geometry);

@@ -36,6 +36,15 @@ pub(crate) struct Job {
     pub(crate) cdb: Cdb,
     pub(crate) transfer: Transfer,
     pub(crate) reply: oneshot::Sender<Result<Answer, CommandError>>,
+    /// The command is sent once at most, and only while the far side is of this generation.
+    pub(crate) only_in: Option<u64>,
+}
+
+impl Job {
+    /// Returns true if the command must not be sent again.
+    fn is_once(&self) -> bool {
+        self.only_in.is_some()
+    }
 }
 
 struct Pending {
@@ -76,6 +85,8 @@ pub(crate) struct PendingTable {
     pub(crate) answered: Arc<Tally>,
     /// Of the unit, as the session that there is found it.
     pub(crate) volatile_cache: bool,
+    /// The generation of the far side that commands are sent to.
+    pub(crate) generation: u64,
 }
 
 /// What the end of a command means for others.
@@ -112,6 +123,7 @@ impl PendingTable {
             busy_time_out,
             answered: Arc::default(),
             volatile_cache: true,
+            generation: 0,
         }
     }
 
@@ -145,13 +157,18 @@ impl PendingTable {
     /// No write is sent while another one to some of its blocks may still be performed: one that
     /// was begun and has no answer yet. Whatever of that has to be sent again then undoes nothing
     /// that came after it (decision 0006). That holds for one whose caller has gone, too.
-    pub(crate) fn next(&mut self, now: Instant) -> Option<Request> {
+    pub(crate) fn next(&mut self, now: Instant, statistics: &mut Statistics) -> Option<Request> {
         let tag = loop {
             let tag = match self.next_held() {
                 Some(tag) => tag,
                 None => self.next_in_order()?,
             };
-            if !self.jobs[&tag].job.reply.is_closed() {
+            let job = &self.jobs[&tag].job;
+            if job.only_in.is_some_and(|only_in| only_in != self.generation) {
+                self.finish(tag, Err(not_repeated("the session was lost")), statistics);
+                continue;
+            }
+            if !job.reply.is_closed() {
                 break tag;
             }
             // It never was with the target, or is no more.
@@ -247,6 +264,8 @@ impl PendingTable {
                 // Nobody wants it, and nobody does it any more.
                 let gone = CommandError::Unreachable("the caller has gone".into());
                 self.finish(request.tag, Err(gone), statistics);
+            } else if pending.job.is_once() {
+                self.finish(request.tag, Err(not_repeated("the session was lost")), statistics);
             } else if pending.replays > MOST_REPLAYS {
                 let reason = format!("the connection was lost {MOST_REPLAYS} times");
                 let error = CommandError::Unreachable(reason.into());
@@ -309,12 +328,25 @@ impl PendingTable {
                 (Status::CheckCondition, Some(SenseKey::UnitAttention)) => {
                     news.attention = outcome.sense;
                     pending.attentions += 1;
+                    if pending.job.is_once() {
+                        let why = "the target had something else to report";
+                        self.finish(tag, Err(not_repeated(why)), statistics);
+                        return news;
+                    }
                     if pending.attentions <= MOST_UNIT_ATTENTIONS {
                         statistics.unit_attentions += 1;
                         self.backlog.push_back(tag);
                         return news;
                     }
                     Err(error_of(outcome))
+                }
+                (Status::TaskAborted, _)
+                | (Status::CheckCondition, Some(SenseKey::AbortedCommand))
+                | (Status::Busy | Status::TaskSetFull, _)
+                | (Status::CheckCondition, Some(SenseKey::NotReady))
+                    if pending.job.is_once() =>
+                {
+                    Err(not_repeated("the target did not perform it"))
                 }
                 (Status::TaskAborted, _)
                 | (Status::CheckCondition, Some(SenseKey::AbortedCommand))
@@ -327,6 +359,7 @@ impl PendingTable {
                 }
                 (Status::CheckCondition, _)
                     if self.has_choice
+                        && !pending.job.is_once()
                         && outcome.sense.as_ref().is_some_and(is_not_served)
                         && pending.replays < MOST_REPLAYS =>
                 {
@@ -428,6 +461,11 @@ fn key_of(sense: Sense) -> SenseKey {
     if sense.deferred { SenseKey::UnitAttention } else { sense.key }
 }
 
+/// Returns the error of a command that may be sent only once and was not performed, as far as is known.
+fn not_repeated(why: &str) -> CommandError {
+    CommandError::NotRepeated(why.into())
+}
+
 fn error_of(outcome: Outcome) -> CommandError {
     match (outcome.status, outcome.sense) {
         (Status::Busy | Status::TaskSetFull, _) => CommandError::Busy,
@@ -448,7 +486,10 @@ mod tests {
 
     fn add(table: &mut PendingTable, opcode: u8, now: Instant) -> Answered {
         let (reply, answer) = oneshot::channel();
-        table.add(Job { cdb: Cdb::new(&[opcode]), transfer: Transfer::None, reply }, now);
+        table.add(
+            Job { cdb: Cdb::new(&[opcode]), transfer: Transfer::None, reply, only_in: None },
+            now,
+        );
         answer
     }
 
@@ -461,10 +502,13 @@ mod tests {
     fn what_was_lost_is_sent_again_first_and_in_order() {
         let (mut table, now) = (table(), Instant::now());
         let _answers: Vec<_> = (0..4).map(|opcode| add(&mut table, opcode, now)).collect();
-        let sent: Vec<_> = std::iter::from_fn(|| table.next(now)).take(3).collect();
+        let sent: Vec<_> =
+            std::iter::from_fn(|| table.next(now, &mut Statistics::default())).take(3).collect();
         let mut statistics = Statistics::default();
         table.replay(sent, &mut statistics);
-        let again: Vec<_> = std::iter::from_fn(|| table.next(now)).map(|r| r.cdb[0]).collect();
+        let again: Vec<_> = std::iter::from_fn(|| table.next(now, &mut Statistics::default()))
+            .map(|r| r.cdb[0])
+            .collect();
         assert_eq!(again, [0, 1, 2, 3]);
         assert_eq!(statistics.replays, 3);
     }
@@ -476,7 +520,7 @@ mod tests {
         let mut statistics = Statistics::default();
         for _ in 0..=MOST_REPLAYS {
             assert!(answer.try_recv().is_err());
-            let sent = table.next(now).into_iter().collect();
+            let sent = table.next(now, &mut Statistics::default()).into_iter().collect();
             table.replay(sent, &mut statistics);
         }
         assert!(matches!(answer.try_recv().unwrap(), Err(CommandError::Unreachable(_))));
@@ -487,7 +531,7 @@ mod tests {
     fn only_what_was_never_sent_is_known_not_to_have_been_performed() {
         let (mut table, now) = (table(), Instant::now());
         let mut sent = add(&mut table, 0, now);
-        assert!(table.next(now).is_some());
+        assert!(table.next(now, &mut Statistics::default()).is_some());
         let mut unsent = add(&mut table, 0, now);
         let error = CommandError::Unreachable("the link is down".into());
         table.fail_all(&error, &mut Statistics::default());
@@ -501,13 +545,13 @@ mod tests {
         let (mut table, mut now) = (table(), Instant::now());
         let mut statistics = Statistics::default();
         let mut answer = add(&mut table, 0, now);
-        let lost = table.next(now).into_iter().collect();
+        let lost = table.next(now, &mut Statistics::default()).into_iter().collect();
         table.replay(lost, &mut statistics);
         let end = now + Duration::from_secs(600);
         while table.len() > 0 {
             assert!(now < end, "it is asked for ever");
             table.wake(now);
-            if let Some(request) = table.next(now) {
+            if let Some(request) = table.next(now, &mut Statistics::default()) {
                 table.complete(request.tag, ended(Status::Busy, None), 1, now, &mut statistics);
             }
             now += BUSY_PAUSE_MAX;
@@ -521,10 +565,10 @@ mod tests {
         let mut answer = add(&mut table, 0, now);
         let mut statistics = Statistics::default();
         let begun = now;
-        while let Some(request) = table.next(now) {
+        while let Some(request) = table.next(now, &mut Statistics::default()) {
             table.complete(request.tag, ended(Status::Busy, None), 1, now, &mut statistics);
             let Some(due) = table.deadline() else { break };
-            assert!(table.next(now).is_none());
+            assert!(table.next(now, &mut Statistics::default()).is_none());
             now = due;
             table.wake(now);
         }
@@ -539,7 +583,7 @@ mod tests {
         let mut answer = add(&mut table, 0, now);
         let mut statistics = Statistics::default();
         let mut news = 0;
-        while let Some(request) = table.next(now) {
+        while let Some(request) = table.next(now, &mut Statistics::default()) {
             let attention = ended(Status::CheckCondition, Some(SenseKey::UnitAttention));
             let told = table.complete(request.tag, attention, 1, now, &mut statistics);
             news += u32::from(told.attention.is_some());
@@ -556,7 +600,7 @@ mod tests {
             let mut statistics = Statistics::default();
             let deferred = Sense { deferred: true, ..Sense::new(key, 0x0c, 0) };
             let mut news = 0;
-            while let Some(request) = table.next(now) {
+            while let Some(request) = table.next(now, &mut Statistics::default()) {
                 assert!(answer.try_recv().is_err(), "answered, and not performed");
                 let mut outcome = ended(Status::CheckCondition, Some(key)).unwrap();
                 outcome.sense = Some(deferred);
@@ -574,7 +618,7 @@ mod tests {
         let (mut table, now) = (table(), Instant::now());
         let mut answer = add(&mut table, 0, now);
         let mut statistics = Statistics::default();
-        let tag = table.next(now).unwrap().tag;
+        let tag = table.next(now, &mut Statistics::default()).unwrap().tag;
         let recovered = ended(Status::CheckCondition, Some(SenseKey::RecoveredError));
         table.complete(tag, recovered, 7, now, &mut statistics);
         assert_eq!(answer.try_recv().unwrap().unwrap().generation, 7);
@@ -586,25 +630,25 @@ mod tests {
         let add_write = |table: &mut PendingTable| {
             let (reply, answer) = oneshot::channel();
             let transfer = Transfer::Out(bytes::Bytes::from_static(b"x"));
-            table.add(Job { cdb: Cdb::new(&[0x2a]), transfer, reply }, now);
+            table.add(Job { cdb: Cdb::new(&[0x2a]), transfer, reply, only_in: None }, now);
             answer
         };
         let abandoned = add_write(&mut table);
-        let tag = table.next(now).unwrap().tag;
+        let tag = table.next(now, &mut Statistics::default()).unwrap().tag;
         drop(abandoned);
         let _newer = add_write(&mut table);
-        assert!(table.next(now).is_none());
+        assert!(table.next(now, &mut Statistics::default()).is_none());
         assert_eq!(table.in_the_way(), [tag]);
         let mut statistics = Statistics::default();
         table.complete(tag, ended(Status::Good, None), 1, now, &mut statistics);
-        assert!(table.next(now).is_some());
+        assert!(table.next(now, &mut Statistics::default()).is_some());
     }
 
     fn write(table: &mut PendingTable, lba: u8, blocks: u8, now: Instant) -> Answered {
         let (reply, answer) = oneshot::channel();
         let transfer = Transfer::Out(bytes::Bytes::from_static(b"x"));
         let cdb = Cdb::new(&[0x2a, 0, 0, 0, 0, lba, 0, 0, blocks, 0]);
-        table.add(Job { cdb, transfer, reply }, now);
+        table.add(Job { cdb, transfer, reply, only_in: None }, now);
         answer
     }
 
@@ -617,7 +661,9 @@ mod tests {
         let _read = add(&mut table, 0x28, now);
         let mut statistics = Statistics::default();
         let sent = |table: &mut PendingTable| -> Vec<u64> {
-            std::iter::from_fn(|| table.next(now)).map(|request| request.tag).collect()
+            std::iter::from_fn(|| table.next(now, &mut Statistics::default()))
+                .map(|request| request.tag)
+                .collect()
         };
         // the third waits for the second, which waits for the first
         assert_eq!(sent(&mut table), [0, 3, 4]);
@@ -638,20 +684,78 @@ mod tests {
         let _answers = [write(&mut table, 5, 1, now), write(&mut table, 5, 1, now)];
         let mut statistics = Statistics::default();
         for _ in 0..3 {
-            let request = table.next(now).unwrap();
-            assert_eq!((request.tag, table.next(now).is_none()), (0, true));
+            let request = table.next(now, &mut Statistics::default()).unwrap();
+            assert_eq!(
+                (request.tag, table.next(now, &mut Statistics::default()).is_none()),
+                (0, true)
+            );
             table.take_back(vec![request], &mut statistics);
         }
-        assert_eq!(table.next(now).unwrap().tag, 0);
+        assert_eq!(table.next(now, &mut Statistics::default()).unwrap().tag, 0);
         table.complete(0, ended(Status::Good, None), 1, now, &mut statistics);
-        assert_eq!(table.next(now).unwrap().tag, 1);
+        assert_eq!(table.next(now, &mut Statistics::default()).unwrap().tag, 1);
+    }
+
+    /// Adds a command that may be sent once, in generation 1.
+    fn add_once(table: &mut PendingTable, now: Instant) -> Answered {
+        let (reply, answer) = oneshot::channel();
+        let (cdb, transfer) = (Cdb::new(&[0x35]), Transfer::None);
+        table.add(Job { cdb, transfer, reply, only_in: Some(1) }, now);
+        answer
+    }
+
+    fn is_not_repeated(mut answer: Answered) -> bool {
+        matches!(answer.try_recv(), Ok(Err(CommandError::NotRepeated(_))))
+    }
+
+    #[test]
+    fn a_command_that_may_be_sent_once_is_not_sent_again_whatever_ends_it() {
+        let endings = [
+            (Status::Busy, None),
+            (Status::TaskSetFull, None),
+            (Status::TaskAborted, None),
+            (Status::CheckCondition, Some(SenseKey::UnitAttention)),
+            (Status::CheckCondition, Some(SenseKey::AbortedCommand)),
+            (Status::CheckCondition, Some(SenseKey::NotReady)),
+        ];
+        let now = Instant::now();
+        for (status, key) in endings {
+            let (mut table, mut statistics) = (table(), Statistics::default());
+            (table.generation, table.has_choice) = (1, true);
+            let answer = add_once(&mut table, now);
+            let request = table.next(now, &mut statistics).expect("it is sent once");
+            table.complete(request.tag, ended(status, key), 1, now, &mut statistics);
+            table.wake(now + BUSY_PAUSE_MAX);
+            assert!(table.next(now, &mut statistics).is_none(), "{status:?} {key:?}");
+            assert!(is_not_repeated(answer), "{status:?} {key:?}");
+        }
+    }
+
+    #[test]
+    fn a_command_that_may_be_sent_once_does_not_outlive_its_session() {
+        let (mut table, now) = (table(), Instant::now());
+        let mut statistics = Statistics::default();
+        table.generation = 1;
+        let sent = add_once(&mut table, now);
+        let write = write(&mut table, 5, 1, now);
+        let unanswered: Vec<_> =
+            std::iter::from_fn(|| table.next(now, &mut Statistics::default())).collect();
+        assert_eq!(unanswered.len(), 2);
+        // Another one was not sent when the session was lost.
+        let waiting = add_once(&mut table, now);
+        table.replay(unanswered, &mut statistics);
+        table.generation = 2;
+        let again: Vec<_> = std::iter::from_fn(|| table.next(now, &mut statistics)).collect();
+        assert_eq!(again.iter().map(|request| request.cdb[0]).collect::<Vec<_>>(), [0x2a]);
+        assert!(is_not_repeated(sent) && is_not_repeated(waiting));
+        drop(write);
     }
 
     #[test]
     fn a_caller_that_has_gone_sends_nothing() {
         let (mut table, now) = (table(), Instant::now());
         drop(add(&mut table, 0, now));
-        assert!(table.next(now).is_none());
+        assert!(table.next(now, &mut Statistics::default()).is_none());
         assert_eq!(table.len(), 0);
     }
 }

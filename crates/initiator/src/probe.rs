@@ -49,10 +49,10 @@ pub(crate) async fn probe(wire: &mut Wires, settings: &Settings) -> Result<Facts
     if has(0xb2) {
         write_same = facts::provisioning_has_write_same(&ask.vpd(0xb2).await?);
     }
-    let mut epoch_blocks = 0;
+    let mut ours = ForebayVolume::default();
     if has(ForebayVolume::PAGE) {
         let page = ask.vpd_page(ForebayVolume::PAGE).await?;
-        epoch_blocks = ForebayVolume::from_bytes(&page).map_or(0, |page| page.epoch_blocks);
+        ours = ForebayVolume::from_bytes(&page).unwrap_or_default();
     }
     let caching = ask.caching().await?;
     // Without LBPRZ what was unmapped may read as anything; with it, WRITE SAME with UNMAP and a
@@ -72,13 +72,14 @@ pub(crate) async fn probe(wire: &mut Wires, settings: &Settings) -> Result<Facts
             volatile_cache: caching.volatile_cache,
             atomic_blocks: 0,
             // Where every write is stable, every write is an epoch.
-            epoch_blocks: if caching.volatile_cache { epoch_blocks } else { 0 },
+            epoch_blocks: if caching.volatile_cache { ours.epoch_blocks } else { 0 },
             key_erasable: false,
             // What the far side keeps beside its blocks is not known here.
             in_place: false,
         },
         fua: caching.fua,
         max_transfer_blocks: limits.max_transfer_blocks,
+        orders_flushes: ours.orders_flushes,
         write_same_unmap_blocks: write_same.then(|| max_same.min(WRITE_SAME_BLOCKS.into()) as u32),
     })
 }

@@ -36,6 +36,9 @@ pub struct Session {
     driver: Arc<Mutex<Option<JoinHandle<()>>>>,
 }
 
+/// Why calls fail after the end.
+const CLOSED: &str = "the session was closed";
+
 /// How long a polite end may take: ABORT TASK's and logout's time-outs are as long.
 const CLOSE_TIME_OUT: Duration = Duration::from_secs(5);
 
@@ -77,11 +80,27 @@ impl Session {
     /// Performs a command, with all the retries that may help. The answer is a GOOD status.
     /// Only commands that may be performed twice: reads, writes, and the like.
     pub async fn execute(&self, cdb: Cdb, transfer: Transfer) -> Result<Answer, CommandError> {
-        const CLOSED: &str = "the session was closed";
         let (reply, answer) = oneshot::channel();
-        let job = Message::Job(Job { cdb, transfer, reply });
+        let job = Message::Job(Job { cdb, transfer, reply, only_in: None });
         let sent = self.messages.send(job).await;
         sent.map_err(|_| CommandError::Away(CLOSED.into()))?;
+        answer.await.map_err(|_| CommandError::Unreachable(CLOSED.into()))?
+    }
+
+    /// Performs a command at most once, and only as long as the far side is of this generation. Calls `queued` when
+    /// the command has its place: what is executed from then on is sent after it.
+    pub(crate) async fn execute_once(
+        &self,
+        cdb: Cdb,
+        generation: u64,
+        queued: impl FnOnce(),
+    ) -> Result<Answer, CommandError> {
+        let (reply, answer) = oneshot::channel();
+        let transfer = Transfer::None;
+        let job = Message::Job(Job { cdb, transfer, reply, only_in: Some(generation) });
+        let sent = self.messages.send(job).await;
+        sent.map_err(|_| CommandError::Away(CLOSED.into()))?;
+        queued();
         answer.await.map_err(|_| CommandError::Unreachable(CLOSED.into()))?
     }
 

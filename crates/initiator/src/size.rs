@@ -57,7 +57,7 @@ pub(crate) async fn follow(messages: mpsc::WeakSender<Message>, shared: Arc<Shar
 async fn ask(messages: &mpsc::Sender<Message>) -> Option<Result<Option<Capacity>, CommandError>> {
     let cdb = Command::ReadCapacity16 { allocation_length: CAPACITY_BYTES }.encode();
     let (reply, answer) = oneshot::channel();
-    let job = Job { cdb, transfer: Transfer::In(CAPACITY_BYTES), reply };
+    let job = Job { cdb, transfer: Transfer::In(CAPACITY_BYTES), reply, only_in: None };
     messages.send(Message::Job(job)).await.ok()?;
     Some(answer.await.ok()?.map(|answer| {
         let data: volume::Data = answer.data_in.into_iter().collect();

@@ -1,6 +1,7 @@
 //! A remote unit as a volume.
 
 use std::{
+    future::Future,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -13,7 +14,9 @@ use futures_util::{TryStreamExt, stream};
 use iscsi::session::initiator::Transfer;
 use parking_lot::Mutex;
 use scsi::{Cdb, ClaimAction, Command, Form, LbaStatus, Status, parse_lba_status_list};
-use volume::{Allocation, Claim, Data, Durability, Extent, Geometry, Holding, Io, Lba, Volume};
+use volume::{
+    Allocation, Begun, Claim, Data, Durability, Extent, Geometry, Holding, Io, Lba, Volume,
+};
 
 use crate::{
     Answer, CommandError, Error, Facts, LinkState, Session, Settings, Statistics, claim,
@@ -251,7 +254,20 @@ impl RemoteVolume {
     }
 
     async fn flush_all(&self, facts: &Facts) -> Result<(), volume::Error> {
-        // not one of the errors after which a flush is simply sent again
+        self.flush_with(facts, || self.synchronize_cache()).await
+    }
+
+    /// Flushes with the SYNCHRONIZE CACHE that `synchronize` sends, unless there is nothing to make stable or some of
+    /// it is lost.
+    async fn flush_with<F>(
+        &self,
+        facts: &Facts,
+        synchronize: impl FnOnce() -> F,
+    ) -> Result<(), volume::Error>
+    where
+        F: Future<Output = Result<Answer, CommandError>>,
+    {
+        // This is not one of the errors after which a flush is simply sent again.
         let started_anew = || {
             volume::Error::Device(
                 "the remote unit started anew: what was written to it and not flushed may be lost"
@@ -271,7 +287,7 @@ impl RemoteVolume {
             begun
         };
         let whole = Extent { lba: Lba(0), blocks: 1 };
-        let answer = match self.synchronize_cache().await {
+        let answer = match synchronize().await {
             Ok(answer) => answer,
             Err(error) => return Err(self.failed(error, whole).await),
         };
@@ -364,6 +380,23 @@ impl Volume for RemoteVolume {
         Io::new(async move {
             let facts = self.facts().await?;
             self.flush_all(&facts).await
+        })
+    }
+
+    /// Others may follow the flush if the unit has said that it keeps the order for the owner of its claim. The
+    /// command is sent once, in the session of which the unit has said so: sent again, it could end an epoch that
+    /// holds a part of what followed.
+    fn flush_ahead<'a>(&'a self, begun: Begun<'a>) -> Io<'a, ()> {
+        Io::new(async move {
+            // Of two sessions, the facts are those of the newer one, and the command is not sent in that one.
+            let generation = self.session.generation();
+            let facts = self.facts().await?;
+            if !facts.orders_flushes || self.holding() != Holding::Held {
+                drop(begun);
+                return self.flush_all(&facts).await;
+            }
+            let command = Command::synchronize_cache().encode();
+            self.flush_with(&facts, || self.session.execute_once(command, generation, begun)).await
         })
     }
 
