@@ -22,7 +22,8 @@ use unit::{
     TaskManagement,
 };
 use volume::{
-    Claim, Confirmed, Data, Dirty, Durability, Error, Geometry, Holding, Lba, MemVolume, Volume,
+    Claim, Confirmed, Data, Dirty, Durability, Error, Extent, Geometry, Holding, Io, Lba,
+    MemVolume, Volume,
 };
 
 /// Records in memory.
@@ -191,6 +192,94 @@ impl LogicalUnit for Slow {
     fn nexus_closed(&self, nexus: &Nexus) {
         self.unit.nexus_closed(nexus);
     }
+}
+
+/// A volume with epochs, whose flushes wait until they are let go. It notes the blocks that are written, and each end
+/// of a flush as `FLUSHED`.
+struct Epochs {
+    memory: MemVolume,
+    came: Mutex<Vec<u64>>,
+    /// Flushes that have come, and those that may end.
+    flushes: watch::Sender<(u64, u64)>,
+}
+
+const FLUSHED: u64 = u64::MAX;
+
+impl Epochs {
+    fn new() -> Arc<Self> {
+        let memory = MemVolume::new(Geometry::with_blocks(1024));
+        Arc::new(Self { memory, came: Mutex::default(), flushes: watch::Sender::default() })
+    }
+
+    fn let_go(&self) {
+        self.flushes.send_modify(|(_, may_end)| *may_end = u64::MAX);
+    }
+
+    async fn until_flushes(&self, count: u64) {
+        let mut flushes = self.flushes.subscribe();
+        let _ = flushes.wait_for(|(came, _)| *came >= count).await;
+    }
+}
+
+impl Volume for Epochs {
+    fn geometry(&self) -> Geometry {
+        Geometry { epoch_blocks: 800, ..self.memory.geometry() }
+    }
+
+    fn read(&self, extent: Extent) -> Io<'_, Data> {
+        self.memory.read(extent)
+    }
+
+    fn write(&self, lba: Lba, data: Data, durability: Durability) -> Io<'_, ()> {
+        self.came.lock().push(lba.0);
+        self.memory.write(lba, data, durability)
+    }
+
+    fn flush(&self) -> Io<'_, ()> {
+        Io::new(async move {
+            let mut number = 0;
+            self.flushes.send_modify(|(came, _)| {
+                *came += 1;
+                number = *came;
+            });
+            let mut flushes = self.flushes.subscribe();
+            let _ = flushes.wait_for(|(_, may_end)| *may_end >= number).await;
+            self.came.lock().push(FLUSHED);
+            Ok(())
+        })
+    }
+
+    fn roll_back(&self) -> Io<'_, ()> {
+        Io::done(Ok(()))
+    }
+
+    fn discard(&self, extent: Extent) -> Io<'_, ()> {
+        self.memory.discard(extent)
+    }
+}
+
+/// Returns a node with such a volume, and a session with four connections that has claimed it.
+async fn claimed_epochs() -> (Arc<Epochs>, Server, Settings, RemoteVolume) {
+    let disk = Epochs::new();
+    let unit = BlockUnit::open(
+        disk.clone(),
+        Identity::new("disk-1"),
+        unit::Settings::default(),
+        Arc::new(Kept::default()),
+    );
+    let (server, settings) = serve(Arc::new(unit.expect("nothing was kept"))).await;
+    let settings = Settings { connections: 4, ..settings("owner") };
+    let volume = RemoteVolume::connect(settings.clone()).await.expect("a session");
+    disk.flushes.send_modify(|(_, may_end)| *may_end = 1);
+    assert_eq!(volume.claim(claim(1, &[])).await.expect("asked"), Holding::Held);
+    while volume.session().connections().len() < 4 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    (disk, server, settings, volume)
+}
+
+async fn write_volatile(volume: &RemoteVolume, lba: u64) -> Result<(), Error> {
+    volume.write(Lba(lba), Data::zeros(512), Durability::Volatile).await
 }
 
 fn block_unit() -> BlockUnit {
@@ -446,4 +535,78 @@ async fn an_older_node_is_claimed_without_a_confirmed_number() {
     intruder.close().await;
     write(&owner).await.expect("written in a new session");
     assert_eq!(owner.holding(), Holding::Held);
+}
+
+#[tokio::test]
+async fn writes_that_follow_a_flush_are_done_after_it() {
+    let (disk, _server, _, volume) = claimed_epochs().await;
+    write_volatile(&volume, 1).await.expect("written");
+    disk.came.lock().clear();
+    let (begun, is_begun) = tokio::sync::oneshot::channel();
+    let flush = volume.flush_ahead(Box::new(|| _ = begun.send(())));
+    let writes = async {
+        is_begun.await.expect("writes may follow");
+        let writes =
+            futures_util::future::join_all((10..74).map(|lba| write_volatile(&volume, lba)));
+        let hurry = async {
+            disk.until_flushes(2).await;
+            // The writes come to the unit in this time, by all connections.
+            tokio::time::sleep(Duration::from_millis(200)).await;
+            assert_eq!(*disk.came.lock(), [], "none is done before the end of the flush");
+            disk.let_go();
+        };
+        let (written, ()) = tokio::join!(writes, hurry);
+        written.into_iter().for_each(|written| written.expect("written"));
+    };
+    let (flushed, ()) = tokio::join!(flush, writes);
+    flushed.expect("flushed");
+    let came = disk.came.lock().clone();
+    assert_eq!((came[0], came.len()), (FLUSHED, 65), "{came:?}");
+}
+
+#[tokio::test]
+async fn a_flush_that_writes_follow_is_not_sent_again_in_another_session() {
+    let (disk, _server, settings, volume) = claimed_epochs().await;
+    write_volatile(&volume, 1).await.expect("written");
+    let (begun, is_begun) = tokio::sync::oneshot::channel();
+    let flush = volume.flush_ahead(Box::new(|| _ = begun.send(())));
+    let rest = async {
+        is_begun.await.expect("writes may follow");
+        let cut = async {
+            disk.until_flushes(2).await;
+            // A login with its name and ISID ends the session.
+            let intruder = RemoteVolume::connect(settings).await.expect("a session");
+            intruder.close().await;
+        };
+        let (written, ()) = tokio::join!(write_volatile(&volume, 2), cut);
+        written.expect("a write is sent again");
+    };
+    let (flushed, ()) = tokio::join!(flush, rest);
+    assert!(matches!(flushed, Err(Error::Device(_))), "{flushed:?}");
+    assert!(volume.statistics().reconnects > 0);
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    assert_eq!(disk.flushes.borrow().0, 2, "no flush was sent behind the write");
+    volume.roll_back().await.expect("rolled back");
+    disk.let_go();
+    write_volatile(&volume, 1).await.expect("written once more");
+    volume.flush_ahead(Box::new(|| ())).await.expect("flushed");
+}
+
+#[tokio::test]
+async fn nothing_follows_a_flush_without_a_claim_or_without_epochs() {
+    let is_followed = async |volume: &RemoteVolume| {
+        write_volatile(volume, 1).await.expect("written");
+        let (begun, is_begun) = tokio::sync::oneshot::channel();
+        volume.flush_ahead(Box::new(|| _ = begun.send(()))).await.expect("flushed");
+        is_begun.await.is_ok()
+    };
+    let (_server, settings) = serve(Arc::new(block_unit())).await;
+    let volume = RemoteVolume::connect(settings("a")).await.expect("a session");
+    assert_eq!(volume.claim(claim(1, &[])).await.expect("asked"), Holding::Held);
+    assert!(!is_followed(&volume).await, "the unit has no epochs");
+    let (disk, _server, _, volume) = claimed_epochs().await;
+    disk.let_go();
+    assert!(is_followed(&volume).await);
+    volume.release().await.expect("given back");
+    assert!(!is_followed(&volume).await, "the claim is not held");
 }

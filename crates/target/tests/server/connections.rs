@@ -14,8 +14,10 @@ use iscsi::{
         TaskFunctionResult, TaskRequest,
     },
 };
-use scsi::{Lun, Sense};
+use parking_lot::Mutex;
+use scsi::{Cdb, Lun, Sense};
 use target::{Server, Settings};
+use unit::{Answer, Completion, LogicalUnit, Nexus, Task, TaskManagement};
 
 use crate::client::{Client, Stalling, TARGET, memory, refused, server, soon, until};
 
@@ -267,6 +269,62 @@ async fn a_connection_whose_initiator_does_not_read_stops_no_other() {
         assert_eq!(first.read(command).await.0, 0);
         served += 1;
     }
+}
+
+/// A unit in memory that notes the operation codes of its commands in the order in which they come.
+struct Noting {
+    unit: Arc<dyn LogicalUnit>,
+    came: Mutex<Vec<u8>>,
+}
+
+impl LogicalUnit for Noting {
+    fn execute(&self, task: Task) -> Answer<'_> {
+        self.came.lock().push(task.cdb[0]);
+        self.unit.execute(task)
+    }
+
+    fn admit(&self, nexus: &Nexus, cdb: &Cdb, length: u32) -> Option<Completion> {
+        self.unit.admit(nexus, cdb, length)
+    }
+
+    fn task_management(&self, nexus: &Nexus, function: TaskManagement) {
+        self.unit.task_management(nexus, function);
+    }
+
+    fn nexus_opened(&self, nexus: &Nexus) {
+        self.unit.nexus_opened(nexus);
+    }
+
+    fn nexus_closed(&self, nexus: &Nexus) {
+        self.unit.nexus_closed(nexus);
+    }
+}
+
+/// The commands of a connection whose answers are not read are held back. A flush among them would come to the unit
+/// after later writes on another connection, and end an epoch that holds a part of the next one.
+#[tokio::test]
+async fn a_flush_is_not_held_back_behind_answers_that_nobody_reads() {
+    const FLUSH: u8 = 0x35;
+    let unit = Arc::new(Noting { unit: memory(), came: Mutex::default() });
+    let settings = Settings { output_bytes: 65_536, ..Settings::default() };
+    let (_server, address) = server(settings, unit.clone()).await;
+    let mut first = leading(address, 0).await;
+    first.settle().await;
+    let mut second = join(address, &first, 0, 2).await;
+    for _ in 0..100 {
+        let command = second.command(&read_10(0, 2048), 1 << 20);
+        second.send(Pdu::ScsiCommand(command)).await;
+    }
+    let flush = second.command(&[FLUSH, 0, 0, 0, 0, 0, 0, 0, 0, 0], 0);
+    second.send(Pdu::ScsiCommand(flush)).await;
+    first.cmd_sn = second.cmd_sn;
+    let later = first.command(&[0], 0);
+    assert_eq!(first.read(later).await.0, 0);
+    let came = unit.came.lock().clone();
+    let reads = came.iter().filter(|opcode| **opcode == 0x28).count();
+    assert!(reads < 100, "some are held back");
+    let at = |wanted: u8| came.iter().rposition(|opcode| *opcode == wanted);
+    assert!(at(FLUSH).is_some() && at(FLUSH) < at(0), "{came:x?}");
 }
 
 #[tokio::test]

@@ -440,7 +440,12 @@ impl BlockUnit {
                 flushed
             });
         }
-        if !Command::parse(&task.cdb).is_ok_and(|command| ownership::changes(&command)) {
+        // A part of a copy waits for nobody: the copy has waited, and the flush may wait for the end of the copy.
+        let is_part = task.attribute == TaskAttribute::Nested;
+        let changes = |command: &Command| {
+            ownership::changes(command) || matches!(command, Command::ExtendedCopy { .. })
+        };
+        if is_part || !Command::parse(&task.cdb).as_ref().is_ok_and(changes) {
             return self.execute_in_turn(task);
         }
         Answer::new(async move {
