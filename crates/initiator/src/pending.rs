@@ -731,6 +731,19 @@ mod tests {
         }
     }
 
+    /// A session of level 2 gives back what it could not reassign.
+    #[test]
+    fn a_command_that_may_be_sent_once_is_not_sent_again_in_its_own_session() {
+        let (mut table, now) = (table(), Instant::now());
+        let mut statistics = Statistics::default();
+        table.generation = 1;
+        let answer = add_once(&mut table, now);
+        let request = table.next(now, &mut statistics).expect("it is sent once");
+        table.take_back(vec![request], &mut statistics);
+        assert!(table.next(now, &mut statistics).is_none());
+        assert!(is_not_repeated(answer));
+    }
+
     #[test]
     fn a_command_that_may_be_sent_once_does_not_outlive_its_session() {
         let (mut table, now) = (table(), Instant::now());
