@@ -32,6 +32,8 @@ pub struct Far {
     keeps_order: AtomicBool,
     /// By how much sooner than others a flush is answered that writes may follow.
     hurry_ms: AtomicU64,
+    /// By how much sooner than others a write is answered.
+    hurry_writes_ms: AtomicU64,
     calls: Mutex<Vec<Call>>,
 }
 
@@ -47,6 +49,7 @@ impl Far {
             epoch_blocks: AtomicU64::new(0),
             keeps_order: AtomicBool::new(false),
             hurry_ms: AtomicU64::new(0),
+            hurry_writes_ms: AtomicU64::new(0),
             calls: Mutex::default(),
         })
     }
@@ -97,6 +100,11 @@ impl Far {
         self.hurry_ms.store(by.as_millis() as u64, Ordering::SeqCst);
     }
 
+    /// Answers writes sooner than other calls, by so much.
+    pub fn hurry_writes(&self, by: Duration) {
+        self.hurry_writes_ms.store(by.as_millis() as u64, Ordering::SeqCst);
+    }
+
     /// How long each call takes.
     pub fn set_delay(&self, delay: Duration) {
         self.delay_ms.store(delay.as_millis() as u64, Ordering::SeqCst);
@@ -129,6 +137,9 @@ impl Far {
         let mut delay = self.delay_ms.load(Ordering::SeqCst);
         if call.0 == "flush ahead" {
             delay = delay.saturating_sub(self.hurry_ms.load(Ordering::SeqCst));
+        }
+        if call.0 == "write" {
+            delay = delay.saturating_sub(self.hurry_writes_ms.load(Ordering::SeqCst));
         }
         let delay = Duration::from_millis(delay);
         if !delay.is_zero() {
