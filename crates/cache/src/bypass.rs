@@ -389,6 +389,22 @@ const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// abort.
 const LOOKS: u32 = 10;
 
+/// Counts a call in a counter of calls that wait, until it is dropped.
+struct Waiting<'a>(&'a AtomicUsize);
+
+impl<'a> Waiting<'a> {
+    fn begin(waiting: &'a AtomicUsize) -> Self {
+        waiting.fetch_add(1, Ordering::SeqCst);
+        Self(waiting)
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use volume::{Call, Fault, Geometry, Lba, MemVolume, Rule, Stack, Symptom};
@@ -417,21 +433,5 @@ mod tests {
             let left = lower.read(Extent { lba: Lba(0), blocks: 8 }).await.expect("read");
             assert_eq!(left, Data::zeros(SLOT_BYTES), "it was done");
         }
-    }
-}
-
-/// Counts a call in a counter of calls that wait, until it is dropped.
-struct Waiting<'a>(&'a AtomicUsize);
-
-impl<'a> Waiting<'a> {
-    fn begin(waiting: &'a AtomicUsize) -> Self {
-        waiting.fetch_add(1, Ordering::SeqCst);
-        Self(waiting)
-    }
-}
-
-impl Drop for Waiting<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::SeqCst);
     }
 }

@@ -118,8 +118,11 @@ struct Chain<'a> {
     /// Keeps calls that go past the log away from the lower volume until the chain has ended.
     turn: Option<OwnedRwLockWriteGuard<()>>,
     /// The round that follows the flush which is under way.
-    next: Option<MaybeDone<BoxFuture<'a, Result<Option<Sent>, Failed>>>>,
+    next: Option<Sending<'a>>,
 }
+
+/// A round whose writes are being sent, or which waits with the result for the flush before it.
+type Sending<'a> = MaybeDone<BoxFuture<'a, Result<Option<Sent>, Failed>>>;
 
 /// A round that has begun.
 struct Opened {
@@ -208,7 +211,7 @@ async fn try_round<'a>(
 }
 
 /// Goes on with the round that follows, until its writes are answered. Never ends if there is none to go on with.
-async fn advance(next: &mut Option<MaybeDone<BoxFuture<'_, Result<Option<Sent>, Failed>>>>) {
+async fn advance(next: &mut Option<Sending<'_>>) {
     match next {
         Some(next @ MaybeDone::Future(_)) => next.await,
         _ => pending().await,
@@ -253,8 +256,8 @@ async fn send_round(
     }
 }
 
-/// Makes stable in the lower volume what was sent since `losses` was noted. `begun` is told when the writes of the
-/// next round come after the flush.
+/// Makes stable in the lower volume what was sent since `losses` was noted. `begun` gets a message when the writes of
+/// the next round come after the flush.
 async fn flush(
     shared: &Shared,
     losses: u64,
@@ -263,7 +266,7 @@ async fn flush(
     let flushed = match begun {
         None => shared.flush_lower(losses).await,
         Some(begun) => {
-            // The round may have ended meanwhile, and then nothing follows.
+            // Nobody receives the message if the cache is being dropped.
             let begun = Box::new(move || _ = begun.send(()));
             shared.flush_lower_ahead(losses, begun).await
         }
