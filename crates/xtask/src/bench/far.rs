@@ -41,6 +41,10 @@ pub struct Options {
     /// Group of points to measure. May be repeated [default: all].
     #[arg(long, value_name = "GROUP")]
     only: Vec<Group>,
+    /// Give the node a cache whose writes count with the next flush (`report = "at-flush"`), so that the epochs of a
+    /// gateway are atomic there. Its log is in memory. [default: the volume alone, in memory]
+    #[arg(long)]
+    epochs: bool,
     /// Number of rounds. Each point is measured once per round.
     #[arg(long, default_value_t = 15, value_parser = clap::value_parser!(u16).range(1..))]
     rounds: u16,
@@ -103,7 +107,15 @@ pub fn bench(options: &Options) -> Result<bool> {
             while round < options.rounds {
                 let mut is_tainted = None;
                 for (name, program) in &programs {
-                    let run = Round { spec, control, name, program, groups: &groups, time };
+                    let run = Round {
+                        spec,
+                        control,
+                        name,
+                        program,
+                        groups: &groups,
+                        time,
+                        has_epochs: options.epochs,
+                    };
                     let (points, tainted) = run.measure().with_context(|| {
                         format!("{name}, {spec}, {control}, round {}", round + 1)
                     })?;
@@ -158,6 +170,7 @@ struct Round<'a> {
     program: &'a std::path::Path,
     groups: &'a [Group],
     time: Duration,
+    has_epochs: bool,
 }
 
 impl Round<'_> {
@@ -167,7 +180,7 @@ impl Round<'_> {
         let wan = Wan::start(self.program, LINK, self.spec)?;
         // A sequential load must not wrap around in its range: it would read blocks that the gateway holds in memory.
         let most = self.spec.bytes_in(WARM_UP + self.time);
-        let site = Site::start(&wan, self.program, self.control, most)?;
+        let site = Site::start(&wan, self.program, self.control, most, self.has_epochs)?;
         let mut points = Vec::new();
         for direction in [Direction::Back, Direction::Forth] {
             points.push(self.point(&wan, direction.name(), &[], || {

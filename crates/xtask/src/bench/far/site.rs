@@ -26,6 +26,8 @@ const DRAIN_LIMIT: Duration = Duration::from_secs(120);
 /// The node, and the folder of its and the gateways' files.
 pub struct Site {
     folder: tempfile::TempDir,
+    /// The log of a node with epochs.
+    _memory: tempfile::TempDir,
     near_program: PathBuf,
     node: Node,
     direct: Login,
@@ -36,16 +38,33 @@ pub struct Site {
 
 impl Site {
     /// Starts the node and fills its volume. A load may read or write up to `most` bytes without reaching the end of its
-    /// range.
-    pub fn start(wan: &Wan, program: &Path, control: &str, most: u64) -> Result<Site> {
+    /// range. With `has_epochs` the node has a cache of its own whose writes count with the next flush.
+    pub fn start(
+        wan: &Wan,
+        program: &Path,
+        control: &str,
+        most: u64,
+        has_epochs: bool,
+    ) -> Result<Site> {
         let parent = program.parent().context("the program has a folder")?;
         let folder = tempfile::Builder::new().prefix("bench-far").tempdir_in(parent)?;
         let near_program = script(folder.path(), wan, End::Near, program)?;
         let far_program = script(folder.path(), wan, End::Far, program)?;
         let range_bytes = (most + most / 8).max(LEAST_RANGE_BYTES).next_power_of_two();
+        let memory = tempfile::Builder::new().prefix("bench-far").tempdir_in("/dev/shm")?;
+        let cache = match has_epochs {
+            // An epoch is at most a part of the log, and the log holds several.
+            true => format!(
+                ", {{ cache = {{ log = \"{}\", log_size = {}, dram = {}, report = \"at-flush\" }} }}",
+                memory.path().join("node.log").display(),
+                2 * range_bytes,
+                range_bytes / 2,
+            ),
+            false => String::new(),
+        };
         let settings = format!(
-            "listen = [\"{}:0\"]\n[iscsi]\ncongestion = \"{control}\"\n[[target]]\nname = \"{NAME}\"\n[[target.unit]]\n\
-             stack = [{{ memory = {{ size = {} }} }}]\n",
+            "listen = [\"{}:0\"]\nstate = \"node-state\"\n[iscsi]\ncongestion = \"{control}\"\n[[target]]\n\
+             name = \"{NAME}\"\n[[target.unit]]\nstack = [{{ memory = {{ size = {} }} }}{cache}]\n",
             wan.address(End::Far),
             RANGES * range_bytes
         );
@@ -54,7 +73,16 @@ impl Site {
         at(LINK, End::Far, || load::fill(&direct, 0, RANGES * range_bytes))?;
         let control = control.to_owned();
         let gateways = Default::default();
-        Ok(Site { folder, near_program, node, direct, control, range_bytes, gateways })
+        Ok(Site {
+            folder,
+            _memory: memory,
+            near_program,
+            node,
+            direct,
+            control,
+            range_bytes,
+            gateways,
+        })
     }
 
     /// Returns the login of a host that uses the node directly.
