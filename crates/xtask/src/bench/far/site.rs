@@ -55,7 +55,7 @@ impl Site {
         let cache = match has_epochs {
             // An epoch is at most a part of the log, and the log holds several.
             true => format!(
-                ", {{ cache = {{ log = \"{}\", log_size = {}, dram = {}, report = \"at-flush\" }} }}",
+                ", {{ cache = {{ log = \"{}\", log_size = {}, dram = {}, report = \"at-flush\", epoch_too_large = \"split\" }} }}",
                 memory.path().join("node.log").display(),
                 2 * range_bytes,
                 range_bytes / 2,
