@@ -1,4 +1,4 @@
-//! The writes of a round that follow the flush of the round before: what they gain, and when they must not follow.
+//! Destage rounds that begin while the flush of the previous round is running: what that gains, and when it must not happen.
 
 use std::{sync::Arc, time::Duration};
 
@@ -8,16 +8,34 @@ use crate::support::{
 };
 use cache::{Cache, OnLogError};
 use tokio::time::{Instant, sleep};
-use volume::{Error, Extent, Fault, Lba, Rule, Symptom, Volume};
+use volume::{Error, Extent, Fault, Faults, Lba, Rule, Symptom, Volume};
 
 /// A round trip over a link of 40 ms in each direction.
 const ROUND_TRIP: Duration = Duration::from_millis(80);
-/// The slots that the tests write: some ten epochs.
+/// The number of slots that the tests write: eight epochs.
 const SLOTS: u64 = 480;
 
-/// Returns a gateway before a node with epochs, whose log holds many epochs that have ended. Destage is paused.
+/// The longest wait for an event, in virtual time: far longer than a drain takes.
+const LIMIT: Duration = Duration::from_secs(600);
+
+/// Returns a gateway in front of a node with epochs. Its log holds many epochs that have ended, and destage is paused.
 async fn with_backlog(keeps_order: bool) -> (Gateway, Arc<Cache>) {
+    backlog_of(Gateway::new(4096), keeps_order).await
+}
+
+/// Returns such a gateway whose log disk can be made to fail. Writes of hosts then bypass the log.
+async fn with_failing_log(change: impl FnOnce(&mut Gateway)) -> (Gateway, Arc<Cache>, Arc<Faults>) {
     let mut gateway = Gateway::new(4096);
+    let fault = Fault::new(Arc::clone(&gateway.log));
+    let faults = Arc::clone(fault.faults());
+    gateway.log = Arc::new(fault);
+    gateway.settings.on_log_error = OnLogError::WriteThrough;
+    change(&mut gateway);
+    let (gateway, cache) = backlog_of(gateway, true).await;
+    (gateway, cache, faults)
+}
+
+async fn backlog_of(mut gateway: Gateway, keeps_order: bool) -> (Gateway, Arc<Cache>) {
     gateway.settings.segment_slots = 8;
     gateway.far.set_epoch_blocks(64 * 8);
     if keeps_order {
@@ -36,7 +54,7 @@ fn version(slot: u64) -> u8 {
     (slot % 250 + 1) as u8
 }
 
-/// Returns the time that a drain takes, and the calls of the far volume meanwhile.
+/// Drains the log. Returns the time that it took and the calls of the far volume.
 async fn drained(gateway: &Gateway, cache: &Cache) -> (Duration, Vec<Call>) {
     let started = Instant::now();
     cache.resume();
@@ -54,7 +72,7 @@ async fn check_far(gateway: &Gateway) {
     }
 }
 
-/// Returns how many flushes had a write between them and their answer.
+/// Returns the number of flushes during which a write was sent.
 fn followed(calls: &[Call]) -> usize {
     let mut is_under_way = false;
     let mut followed = Vec::new();
@@ -73,6 +91,15 @@ fn followed(calls: &[Call]) -> usize {
     followed.into_iter().filter(|followed| *followed).count()
 }
 
+/// Waits until `check` is true for the calls of the far volume.
+async fn until(gateway: &Gateway, check: impl Fn(&[Call]) -> bool) {
+    let started = Instant::now();
+    while !check(&gateway.far.peek_calls()) {
+        assert!(started.elapsed() < LIMIT, "{:?}", gateway.far.peek_calls());
+        sleep(Duration::from_millis(1)).await;
+    }
+}
+
 fn count(calls: &[Call], name: &str) -> usize {
     calls.iter().filter(|call| call.0 == name).count()
 }
@@ -87,7 +114,7 @@ async fn the_writes_of_the_next_round_are_sent_before_the_status_of_a_flush() {
     let (gateway, cache) = with_backlog(true).await;
     let (following, calls) = drained(&gateway, &cache).await;
     assert_eq!(count(&calls, "flush ahead") as u32, rounds);
-    // The first round follows none, and the last one begins when nothing else is left and ends the open epoch.
+    // The first round follows no flush. The last one begins with the open epoch, which ends only when nothing else is left.
     assert_eq!(followed(&calls) as u32, rounds - 2, "{calls:?}");
     assert_eq!(count(&calls, "write") as u64 * 8, calls_blocks(&calls), "nothing is sent twice");
     println!("{rounds} rounds: {waiting:?} with each flush waited for, {following:?} without");
@@ -95,7 +122,7 @@ async fn the_writes_of_the_next_round_are_sent_before_the_status_of_a_flush() {
     assert!(following <= most, "{following:?} instead of {most:?}, {waiting:?} before");
 }
 
-/// Returns the blocks of all writes.
+/// Returns the number of blocks in all writes.
 fn calls_blocks(calls: &[Call]) -> u64 {
     let writes = calls.iter().filter(|call| call.0 == "write");
     let blocks: u64 = writes.map(|call| call.2).sum();
@@ -120,7 +147,7 @@ async fn a_round_that_followed_a_failed_flush_is_rolled_back_with_it() {
     assert_eq!(resent, first[..flush], "the failed round goes once more, whole");
 }
 
-/// The writes that follow the flush take longer than the flush, so that they are under way when it fails.
+/// The writes of the next round take longer than the flush, so they are in flight when the flush fails.
 #[tokio::test(start_paused = true)]
 async fn no_roll_back_is_sent_before_every_write_that_followed_was_answered() {
     let (gateway, cache) = with_backlog(true).await;
@@ -128,17 +155,13 @@ async fn no_roll_back_is_sent_before_every_write_that_followed_was_answered() {
     gateway.far.set_delay(ROUND_TRIP * 20);
     gateway.far.hurry_flushes(ROUND_TRIP * 19);
     cache.resume();
-    while count(&gateway.far.peek_calls(), "flushed") == 0 {
-        sleep(Duration::from_millis(1)).await;
-    }
+    until(&gateway, |calls| count(calls, "flushed") > 0).await;
     let asked = Instant::now();
-    // The first one comes before the first round.
-    while count(&gateway.far.peek_calls(), "roll back") == 1 {
-        sleep(Duration::from_millis(1)).await;
-    }
+    // The first roll-back was sent before the first round.
+    until(&gateway, |calls| count(calls, "roll back") > 1).await;
     let calls = gateway.far.peek_calls();
     assert!(followed(&calls) == 1, "{calls:?}");
-    // Far longer than the pause before the next try.
+    // The time is far longer than the pause before the next try.
     assert!(asked.elapsed() >= ROUND_TRIP * 18, "{:?}: {calls:?}", asked.elapsed());
     gateway.far.set_delay(ROUND_TRIP);
     cache.drain().await.unwrap();
@@ -149,9 +172,7 @@ async fn no_roll_back_is_sent_before_every_write_that_followed_was_answered() {
 async fn nothing_follows_a_flush_while_destage_is_paused() {
     let (gateway, cache) = with_backlog(true).await;
     cache.resume();
-    while count(&gateway.far.peek_calls(), "write") == 0 {
-        sleep(Duration::from_millis(1)).await;
-    }
+    until(&gateway, |calls| count(calls, "write") > 0).await;
     cache.pause();
     sleep(Duration::from_secs(10)).await;
     let calls = gateway.far.take_calls();
@@ -165,9 +186,7 @@ async fn a_stop_waits_for_the_flush_and_sends_no_more() {
     let (gateway, cache) = with_backlog(true).await;
     gateway.far.set_delay(ROUND_TRIP * 10);
     cache.resume();
-    while count(&gateway.far.peek_calls(), "flush ahead") == 0 {
-        sleep(Duration::from_millis(1)).await;
-    }
+    until(&gateway, |calls| count(calls, "flush ahead") > 0).await;
     sleep(ROUND_TRIP).await;
     cache.stop().await.unwrap();
     let calls = gateway.far.take_calls();
@@ -181,9 +200,9 @@ async fn a_stop_waits_for_the_flush_and_sends_no_more() {
     check_far(&gateway).await;
 }
 
-/// Checks that a stable write counts no part of a round.
-fn check_past(calls: &[Call]) {
-    let (mut is_open, mut is_flushed, mut past) = (false, true, 0);
+/// Checks that no stable write is sent while a round is running: it would make a part of the round stable.
+fn check_bypassed(calls: &[Call]) {
+    let (mut is_open, mut is_flushed, mut bypassed) = (false, true, 0);
     for call in calls {
         match call.0 {
             "write" => is_open = true,
@@ -191,41 +210,26 @@ fn check_past(calls: &[Call]) {
             "flushed" => is_flushed = true,
             "roll back" => (is_open, is_flushed) = (false, true),
             "write stable" => {
-                past += 1;
+                bypassed += 1;
                 assert!(!is_open && is_flushed, "{calls:?}");
             }
             _ => {}
         }
     }
-    assert!(past > 0, "nothing went past the log: {calls:?}");
+    assert!(bypassed > 0, "no write bypassed the log: {calls:?}");
 }
 
-/// The round that follows a flush is given up when the log cannot note the end of the round before. It is rolled back
-/// before anything goes past the log.
+/// If the end of a round cannot be written to the log, the next round is given up. It must be rolled back before any write
+/// bypasses the log.
 #[tokio::test(start_paused = true)]
 async fn a_call_past_the_log_counts_no_part_of_a_round_that_had_to_be_given_up() {
-    let mut gateway = Gateway::new(4096);
-    let fault = Fault::new(Arc::clone(&gateway.log));
-    let faults = Arc::clone(fault.faults());
-    gateway.log = Arc::new(fault);
-    gateway.settings.on_log_error = OnLogError::WriteThrough;
-    gateway.settings.segment_slots = 8;
-    gateway.far.set_epoch_blocks(64 * 8);
-    gateway.far.keep_order();
-    let cache = gateway.start().await;
-    cache.pause();
-    for slot in 0..SLOTS {
-        write(&cache, slot * 16, version(slot), 8).await.unwrap();
-    }
-    gateway.far.set_delay(ROUND_TRIP);
+    let (gateway, cache, faults) = with_failing_log(|_| ()).await;
     cache.resume();
-    while followed(&gateway.far.peek_calls()) < 2 {
-        sleep(Duration::from_millis(1)).await;
-    }
+    until(&gateway, |calls| followed(calls) >= 2).await;
     faults.add(Rule::always(volume::Call::Write, Symptom::Fails(Error::NoSpace)));
     assert!(write(&cache, SLOTS * 16, 1, 8).await.is_err());
     write(&cache, SLOTS * 16 + 8, 7, 8).await.unwrap();
-    check_past(&gateway.far.take_calls());
+    check_bypassed(&gateway.far.take_calls());
     faults.clear();
     sleep(Duration::from_secs(6)).await;
     cache.drain().await.unwrap();
@@ -233,23 +237,19 @@ async fn a_call_past_the_log_counts_no_part_of_a_round_that_had_to_be_given_up()
     check_far(&gateway).await;
 }
 
-/// A round that follows a flush stops in the middle when the flush fails.
+/// If a flush fails, the round that was begun during it stops in the middle.
 #[tokio::test(start_paused = true)]
 async fn after_a_failed_flush_the_round_that_followed_sends_nothing_more() {
     let (gateway, cache) = with_backlog(true).await;
     gateway.far.fail_next_flush();
     gateway.far.set_delay(ROUND_TRIP * 20);
     gateway.far.hurry_flushes(ROUND_TRIP * 19);
-    // A few slots a second, so that most of the round is not sent yet.
+    // At a few slots a second, most of the round is not sent when the flush fails.
     cache.set_destage_rate(Some(40 * 4096));
     cache.resume();
-    while count(&gateway.far.peek_calls(), "flushed") == 0 {
-        sleep(Duration::from_millis(1)).await;
-    }
+    until(&gateway, |calls| count(calls, "flushed") > 0).await;
     let sent = gateway.far.peek_calls().len();
-    while count(&gateway.far.peek_calls(), "roll back") == 1 {
-        sleep(Duration::from_millis(1)).await;
-    }
+    until(&gateway, |calls| count(calls, "roll back") > 1).await;
     let calls = gateway.far.peek_calls();
     let names: Vec<_> = calls[sent..].iter().map(|call| call.0).collect();
     assert_eq!(names, ["roll back"], "{calls:?}");
@@ -260,59 +260,40 @@ async fn after_a_failed_flush_the_round_that_followed_sends_nothing_more() {
     check_far(&gateway).await;
 }
 
-/// A piece of a round that follows a flush must not be flushed after that flush has failed: it would count without the
-/// round before.
+/// A piece of a round must not be flushed after the flush of the previous round has failed: it would be stable without that
+/// round.
 #[tokio::test(start_paused = true)]
 async fn a_piece_of_a_round_is_not_flushed_after_the_flush_before_has_failed() {
     let (gateway, cache) = with_backlog(true).await;
     gateway.far.set_epoch_blocks(16 * 8);
-    // The writes of the piece are answered before the flush.
+    // The writes of the piece are answered before the flush is.
     gateway.far.hurry_writes(ROUND_TRIP / 2);
     cache.resume();
-    while count(&gateway.far.peek_calls(), "flush ahead") == 0 {
-        sleep(Duration::from_millis(1)).await;
-    }
+    until(&gateway, |calls| count(calls, "flush ahead") > 0).await;
     gateway.far.fail_next_flush();
-    while count(&gateway.far.peek_calls(), "flushed") == 0 {
-        sleep(Duration::from_millis(1)).await;
-    }
+    until(&gateway, |calls| count(calls, "flushed") > 0).await;
     let calls = gateway.far.peek_calls();
     let at = calls.iter().position(|call| call.0 == "flushed").expect("it has failed");
     assert_eq!(followed(&calls), 1, "{calls:?}");
-    while count(&gateway.far.peek_calls(), "roll back") == 1 {
-        sleep(Duration::from_millis(1)).await;
-    }
+    until(&gateway, |calls| count(calls, "roll back") > 1).await;
     let calls = gateway.far.peek_calls();
     assert_eq!(calls[at + 1].0, "roll back", "{calls:?}");
     cache.drain().await.unwrap();
     check_far(&gateway).await;
 }
 
-/// Calls that go past the log must not count half a round, and they must not wait for ever.
+/// A write that bypasses the log must not make half a round stable, and it must not wait until destage has nothing to send.
 #[tokio::test(start_paused = true)]
 async fn a_call_past_the_log_comes_between_two_rounds() {
-    let mut gateway = Gateway::new(4096);
-    let fault = Fault::new(Arc::clone(&gateway.log));
-    let faults = Arc::clone(fault.faults());
-    gateway.log = Arc::new(fault);
-    gateway.settings.on_log_error = OnLogError::WriteThrough;
-    gateway.settings.segment_slots = 8;
-    // A round takes several round trips.
-    gateway.settings.destage_in_flight = 16;
-    gateway.settings.destage_run_bytes = 4096;
-    gateway.far.set_epoch_blocks(64 * 8);
-    gateway.far.keep_order();
-    let cache = gateway.start().await;
-    cache.pause();
-    for slot in 0..SLOTS {
-        write(&cache, slot * 16, version(slot), 8).await.unwrap();
-    }
-    gateway.far.set_delay(ROUND_TRIP);
+    let (gateway, cache, faults) = with_failing_log(|gateway| {
+        // With short runs, a round takes several round trips.
+        gateway.settings.destage_in_flight = 16;
+        gateway.settings.destage_run_bytes = 4096;
+    })
+    .await;
     cache.resume();
-    while followed(&gateway.far.peek_calls()) < 2 {
-        sleep(Duration::from_millis(1)).await;
-    }
-    // The superblock can be written, so that rounds end well.
+    until(&gateway, |calls| followed(calls) >= 2).await;
+    // The superblock can still be written, so rounds succeed.
     let segments = Extent { lba: Lba(2), blocks: 4094 };
     let fails = Symptom::Fails(Error::NoSpace);
     faults.add(Rule::always(volume::Call::Write, fails).at(segments));
@@ -321,7 +302,7 @@ async fn a_call_past_the_log_comes_between_two_rounds() {
     write(&cache, SLOTS * 16 + 8, 7, 8).await.unwrap();
     assert!(asked.elapsed() < ROUND_TRIP * 12, "{:?}", asked.elapsed());
     let calls = gateway.far.take_calls();
-    check_past(&calls);
+    check_bypassed(&calls);
     faults.clear();
     sleep(Duration::from_secs(6)).await;
     cache.drain().await.unwrap();
@@ -329,8 +310,8 @@ async fn a_call_past_the_log_comes_between_two_rounds() {
     check_far(&gateway).await;
 }
 
-/// A round that has more than one epoch of the far volume holds must not send a flush of its own while the flush before
-/// it is under way.
+/// A round that is larger than an epoch of the far volume is sent in pieces with a flush after each. None of these flushes
+/// may be sent while the flush of the previous round is running.
 #[tokio::test(start_paused = true)]
 async fn a_round_in_pieces_waits_for_the_flush_that_it_follows() {
     let (gateway, cache) = with_backlog(true).await;
@@ -350,11 +331,11 @@ async fn a_round_in_pieces_waits_for_the_flush_that_it_follows() {
     assert!(count(&calls, "flush") > 4, "{calls:?}");
 }
 
-/// A round keeps the versions that it needs until its flush was answered, although the next round is being sent.
+/// The log keeps the versions that a round needs until its flush is answered, also while the next round is being sent.
 #[tokio::test(start_paused = true)]
 async fn what_was_overwritten_since_is_sent_again_as_it_was() {
     let (gateway, cache) = with_backlog(true).await;
-    // These are in the next epochs, and the newest content is in none that goes down yet.
+    // These writes belong to later epochs, so no round may send them yet.
     for slot in 0..SLOTS {
         write(&cache, slot * 16, 251, 8).await.unwrap();
     }
@@ -362,10 +343,8 @@ async fn what_was_overwritten_since_is_sent_again_as_it_was() {
     gateway.far.fail_next_flush();
     cache.resume();
     for rounds in 1..=6 {
-        while cache.statistics().rounds < rounds {
-            sleep(Duration::from_millis(1)).await;
-        }
-        // The far volume is ahead of the round by no more than the one that follows.
+        until(&gateway, |_| cache.statistics().rounds >= rounds).await;
+        // The far volume may hold writes of the next round, but of none after that.
         let mut slots = Vec::new();
         for slot in 0..SLOTS {
             slots.push(first_bytes(&gateway.far.peek(slot * 16, 8).await)[0]);
