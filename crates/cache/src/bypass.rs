@@ -156,7 +156,7 @@ impl Shared {
         }
     }
 
-    /// Waits for a turn at the lower volume between two rounds.
+    /// Waits until no round is running, and keeps the next one from beginning while the guard lives.
     async fn turn(&self) -> OwnedRwLockReadGuard<()> {
         let _waiting = Waiting::begin(&self.waits_for_turn);
         Arc::clone(&self.lower_epoch_turn).read_owned().await
@@ -389,7 +389,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// abort.
 const LOOKS: u32 = 10;
 
-/// Counts a call in a counter of calls that wait, until it is dropped.
+/// Counts a waiting call until this is dropped.
 struct Waiting<'a>(&'a AtomicUsize);
 
 impl<'a> Waiting<'a> {

@@ -112,16 +112,16 @@ async fn pause(shared: &Shared, time: Duration) {
     }
 }
 
-/// Rounds each of which follows the flush of the one before it.
+/// A sequence of rounds in which each round begins while the flush of the previous round is running.
 #[derive(Default)]
 struct Chain<'a> {
-    /// Keeps calls that go past the log away from the lower volume until the chain has ended.
+    /// Holds back calls that bypass the log until the sequence has ended.
     turn: Option<OwnedRwLockWriteGuard<()>>,
-    /// The round that follows the flush which is under way.
+    /// The round that was begun while the current flush is running.
     next: Option<Sending<'a>>,
 }
 
-/// A round whose writes are being sent, or which waits with the result for the flush before it.
+/// The sending of the next round, or its result while the flush of the current round is still running.
 type Sending<'a> = MaybeDone<BoxFuture<'a, Result<Option<Sent>, Failed>>>;
 
 /// A round that has begun.
@@ -144,8 +144,8 @@ struct Sent {
     pieces: u64,
 }
 
-/// Brings one round to its end: from its first write, or from where it stands if it has followed another one, to the
-/// moved tail. If another round follows its flush, that one is in `chain` afterwards.
+/// Completes one round: sends its writes (or continues a round that was begun during the previous flush), flushes the lower
+/// volume and moves the tail of the log. If the next round was begun meanwhile, it is in `chain` afterwards.
 async fn round<'a>(
     shared: &'a Arc<Shared>,
     pace: &'a Mutex<Pace>,
@@ -160,7 +160,8 @@ async fn round<'a>(
         }
         shared.changed.notify_waiters();
         shared.wake_destage.notify_one();
-        // A write that is performed after the roll-back would count with the next flush.
+        // Wait for the answers to the writes of the next round before the roll-back: a write that is performed after the
+        // roll-back would become stable with the next flush.
         next.await;
         chain.next = None;
         let mut state = shared.state.lock();
@@ -210,7 +211,7 @@ async fn try_round<'a>(
     }
 }
 
-/// Goes on with the round that follows, until its writes are answered. Never ends if there is none to go on with.
+/// Sends the writes of the next round until all are answered. Never returns if no next round has begun, or if it is sent.
 async fn advance(next: &mut Option<Sending<'_>>) {
     match next {
         Some(next @ MaybeDone::Future(_)) => next.await,
@@ -243,7 +244,8 @@ async fn send_round(
         if rest.is_empty() {
             return Ok(Some(Sent { opened, losses, pieces }));
         }
-        // The flush of a piece must not be sent before the flush that the piece follows was answered.
+        // Wait for the previous flush. If it failed, a flush of this piece would make writes of this round stable without
+        // those of the previous round.
         shared
             .wait_until(|state| {
                 (state.flushing.is_none() || shared.ends_round(state)).then_some(())
@@ -256,8 +258,8 @@ async fn send_round(
     }
 }
 
-/// Makes stable in the lower volume what was sent since `losses` was noted. `begun` gets a message when the writes of
-/// the next round come after the flush.
+/// Makes the writes stable that were sent to the lower volume since `losses` was noted. `begun` gets a message when the
+/// writes of the next round may be sent behind the flush.
 async fn flush(
     shared: &Shared,
     losses: u64,
@@ -293,7 +295,8 @@ async fn complete(
     flush(shared, losses, may_be_followed(shared).then_some(begun)).await?;
     {
         let mut state = shared.state.lock();
-        // A round with rotten content is not followed by another one.
+        // `follow` begins no round behind one with unreadable slots. If a round has been begun, `state.round` is that
+        // one, and its unreadable slots are no matter of this round.
         let is_followed = state.flushing.is_some();
         let is_rotten = state.round.as_ref().is_some_and(|round| !round.rotten.is_empty());
         if is_rotten && !is_followed {
@@ -430,7 +433,7 @@ fn follow(shared: &Shared, cut: u64) -> Option<Opened> {
     let most = learn_limit(shared);
     let mut state = shared.state.lock();
     let is_held = state.stopping || state.orders.hold().is_some();
-    // Calls go past a log that fails, and they wait until no round is under way.
+    // While the log disk fails, calls of hosts bypass the log, and wait until no round is running.
     let goes_past = !state.claims.is_empty() || shared.waits_for_turn.load(Ordering::SeqCst) > 0;
     let is_whole = state.round.as_ref().is_some_and(|round| round.rotten.is_empty());
     if most == 0 || is_held || goes_past || !is_whole || state.log_error().is_some() {
@@ -512,7 +515,7 @@ fn collect_newest(shared: &Shared, opened: &Opened, items: &mut Vec<Item>) -> bo
             place.filter(|place| place.segment <= opened.cut).map(|place| (index, place))
         });
         let Some((index, place)) = next else { return false };
-        // The round before has sent this, and cleans it when its flush is answered.
+        // The previous round has sent this slot, and marks it clean when its flush is answered.
         if opened.after.is_some_and(|after| place.segment <= after) {
             continue;
         }
@@ -567,7 +570,7 @@ impl State {
     fn end_round(&mut self, cut: u64, started: Instant) {
         self.ring.release(cut + 1);
         self.epochs.complete(cut);
-        // A round that has followed the flush goes on.
+        // If the next round was begun during the flush, `state.round` is that one: keep it.
         if self.flushing.take().is_none() {
             self.round = None;
         }

@@ -219,7 +219,8 @@ impl Epochs {
         self.sealed.front().map_or(&[], |epoch| &epoch.older[from.min(epoch.older.len())..])
     }
 
-    /// Places in the epoch that ends with segment `end` of slots that were overwritten since, from number `from` on.
+    /// Returns the older versions that the epoch ending with segment `end` needs, because hosts have overwritten these
+    /// slots since. Skips the first `from`.
     pub fn older_of(&self, end: u64, from: usize) -> &[Item] {
         let epoch = self.sealed.iter().find(|epoch| epoch.end == end);
         epoch.map_or(&[], |epoch| &epoch.older[from.min(epoch.older.len())..])

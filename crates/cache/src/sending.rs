@@ -1,4 +1,5 @@
-//! Sends the items of a destage round to the lower volume as runs of adjacent sectors, some at a time.
+//! Sends the slots of a destage round to the lower volume. Adjacent sectors are joined into runs, and several runs are in
+//! flight at once.
 
 use std::{
     slice,
@@ -21,7 +22,8 @@ use crate::{
     window::Ticket,
 };
 
-/// Sends items down, some runs at a time. Gives those that are claimed by others.
+/// Sends these slots to the lower volume. Returns the slots that were left out, because a write that bypasses the log is
+/// changing them.
 pub(crate) async fn send_all(
     shared: &Arc<Shared>,
     pace: &mut Pace,
@@ -29,10 +31,10 @@ pub(crate) async fn send_all(
 ) -> Result<Vec<Item>, Error> {
     let mut cursor = Cursor { items, at: 0, sector: 0, claimed: Vec::new() };
     let mut under_way = FuturesUnordered::new();
-    // What is under way, in bytes, short runs counted as longer ones.
+    // The bytes of the runs in flight; a short run counts for `least_weight`.
     let mut weight = 0;
     let mut failure = None;
-    // What the log disk cannot give keeps the tail where it is, but all else goes down.
+    // The round fails if the log disk cannot be read, but only after all other slots have been sent.
     let mut unreadable = None;
     loop {
         let stop = failure.is_some() || shared.ends_round(&shared.state.lock());
@@ -46,7 +48,7 @@ pub(crate) async fn send_all(
             Some((counted, ticket, result)) = under_way.next(), if !under_way.is_empty() => {
                 weight -= counted;
                 note_trip(shared, ticket, &result);
-                // A lower volume that is always ready must not keep the thread for a round.
+                // If the lower volume answers at once every time, this loop would keep its thread for the whole round.
                 tokio::task::yield_now().await;
                 match result {
                 Ok(()) => {}
@@ -57,7 +59,7 @@ pub(crate) async fn send_all(
                 }
                 }
             },
-            // Runs that are late leave room for others.
+            // A run that is late stops counting as in flight, without an answer that would wake this task.
             () = sleep(LOOK), if more && !has_room => {}
             () = pace.give_way(shared), if has_room => {
                 if !shared.ends_round(&shared.state.lock())
@@ -67,7 +69,7 @@ pub(crate) async fn send_all(
                     shared.counters.joined_slots.add(run.parts.len() as u64 - 1);
                     let counted = run.data_bytes().max(least_weight(shared));
                     weight += counted;
-                    // A discard says little about how long data takes.
+                    // The window measures the rate of data, so discards are not reported to it.
                     let ticket = (run.kind == Kind::Data)
                         .then(|| shared.far_writes.lock().sent(run.data_bytes(), Instant::now()));
                     under_way.push(async move { (counted, ticket, send(shared, run).await) });
@@ -75,7 +77,7 @@ pub(crate) async fn send_all(
             }
         }
     }
-    // A second try would not read more from a lost log, so the round goes on with the rest of its pieces.
+    // If the log is lost, reading it again is useless: continue with the other pieces of the round.
     let unreadable = unreadable.filter(|_| shared.state.lock().lost_log.is_none());
     match failure.or(unreadable) {
         Some(error) => Err(error),
@@ -83,15 +85,15 @@ pub(crate) async fn send_all(
     }
 }
 
-/// Returns true if another run may be sent while so many are under way, which count for `weight`.
+/// Returns true if another run may be sent while `runs` runs of `weight` bytes in all are in flight.
 fn has_room(shared: &Shared, runs: usize, weight: u64) -> bool {
     runs < MOST_RUNS
         && weight < may_be_in_flight(shared)
         && shared.far_writes.lock().has_room(Instant::now())
 }
 
-/// Tells the window how a run has ended. Its trip includes the time in which the log was read: what is under way
-/// has to cover that, too.
+/// Reports the end of a run to the window. The measured time includes the reading of the log, so the window is large
+/// enough to cover that time, too.
 fn note_trip(shared: &Shared, ticket: Option<Ticket>, result: &Result<(), Stop>) {
     let Some(ticket) = ticket else { return };
     let mut window = shared.far_writes.lock();
@@ -101,13 +103,13 @@ fn note_trip(shared: &Shared, ticket: Option<Ticket>, result: &Result<(), Stop>)
     }
 }
 
-/// The limit of the settings for what may be under way at once, in bytes: so many of the longest runs.
+/// Returns the most bytes in flight that the settings allow.
 fn most_in_flight(shared: &Shared) -> u64 {
     shared.settings.destage_in_flight as u64 * u64::from(shared.settings.destage_run_bytes)
 }
 
-/// The limit for now. While a host waits for the lower volume, the link is mostly its, as long as the log has
-/// room: the fuller the log is, the sooner other hosts would wait for room in it.
+/// Returns the most bytes that may be in flight now. While a host waits for a read of the lower volume, destage leaves the
+/// link to that read. It leaves less of the link the fuller the log is, because hosts would soon wait for room in the log.
 fn may_be_in_flight(shared: &Shared) -> u64 {
     let most = most_in_flight(shared);
     if shared.host_fetches.load(Ordering::Relaxed) == 0 {
@@ -131,34 +133,34 @@ fn longest_run(shared: &Shared) -> u64 {
     longest.min(u64::from(shared.settings.destage_run_bytes))
 }
 
-/// What a run counts for, however short it is: four short ones take the place of a long one. Where the settings
-/// ask for one at a time, it is one.
+/// Returns the least number of bytes for which a run counts. Four short runs count as one of the longest. If the settings
+/// allow one run at a time, every run counts as one of the longest.
 fn least_weight(shared: &Shared) -> u64 {
     let longest = u64::from(shared.settings.destage_run_bytes);
     if shared.settings.destage_in_flight == 1 { longest } else { longest / 4 }
 }
 
-/// Why a run was not sent.
+/// The reason why a run was not sent.
 enum Stop {
-    /// The lower volume does not take it; it takes nothing else either.
+    /// The lower volume has failed the call. The round sends no more.
     Lower(Error),
-    /// The log disk does not give its content.
+    /// The log disk could not be read.
     Log(Error),
 }
 
-/// Adjacent sectors that go down as one call.
+/// Adjacent sectors that are sent in one call.
 struct Run {
     /// The first sector.
     start: u64,
     end: u64,
     kind: Kind,
     parts: Vec<Part>,
-    /// The slots it touches, as they are noted in the round.
+    /// The slots of the run, as listed in `Round::in_flight`.
     slots: (u64, u64),
 }
 
 impl Run {
-    /// Bytes that it sends: zeros go down as a discard.
+    /// Returns the bytes of data that are sent. Zeros are sent as a discard, without data.
     fn data_bytes(&self) -> u64 {
         if self.kind == Kind::Data { (self.end - self.start) * SECTOR_BYTES as u64 } else { 0 }
     }
@@ -170,37 +172,35 @@ struct Part {
     place: Place,
     first: u32,
     count: u32,
-    /// The page, if it is in memory and of this very version.
+    /// The page of the slot, if it is in memory and has the version of `place`.
     page: Option<Bytes>,
 }
 
-/// How far a list has been sent.
+/// The position in a list of slots that are being sent.
 struct Cursor<'a> {
     items: &'a [Item],
     at: usize,
-    /// Sectors of the item before this one are done.
+    /// The sectors of the current slot before this one have been sent.
     sector: u32,
     claimed: Vec<Item>,
 }
 
 impl Cursor<'_> {
-    /// Makes the next run, of at most `longest` bytes of data. It counts as under way from now on.
+    /// Makes the next run, of at most `longest` bytes of data, and lists it in `Round::in_flight`.
     fn next_run(&mut self, shared: &Shared, longest: u64) -> Option<Run> {
         let mut state = shared.state.lock();
         let state = &mut *state;
         let mut run: Option<Run> = None;
         for _ in 0..STEP {
             let Some(&item) = self.items.get(self.at) else { break };
-            // Asked for every run of a slot, not only its first: between two runs of a slot with
-            // holes the host may write past the log.
-            //
-            // Void since: a bypassed write has put newer content into the lower volume.
+            // Skip a slot for which a write that bypassed the log has put newer content into the lower volume. Check this
+            // for every run, because such a write may come between two runs of one slot.
             if !state.table.is_alive(item.index, item.incarnation) {
                 self.at += 1;
                 self.sector = 0;
                 continue;
             }
-            // Sent whole later, if the bypassed write fails.
+            // A write that bypasses the log is changing this slot. If that write fails, the whole slot is sent later.
             if state.claims.overlap(item.slot, item.slot + 1)
                 && !shared.mutation.is(Mutant::RoundIgnoresClaims)
             {
@@ -233,8 +233,8 @@ impl Cursor<'_> {
             run.end = end;
             run.slots.1 = item.slot + 1;
             let entry = state.table.entry(item.index);
-            // A page that is newer than the cut would make the lower volume what the near one
-            // never was.
+            // A page that is newer than the round's last segment must not be sent: the lower volume would then hold a mix
+            // of old and new writes that no host has seen.
             let same = entry.place == Some(item.place) && !entry.pending();
             let same = same || shared.mutation.is(Mutant::DestageUnlogged);
             let page = if same { state.table.page(item.index).cloned() } else { None };
@@ -249,7 +249,7 @@ impl Cursor<'_> {
     }
 }
 
-/// Sends one run and notes its end.
+/// Sends one run, and removes it from `Round::in_flight`.
 async fn send(shared: &Shared, run: Run) -> Result<(), Stop> {
     let result = send_run(shared, &run).await;
     {
@@ -279,7 +279,7 @@ async fn send_run(shared: &Shared, run: &Run) -> Result<(), Stop> {
     }
 }
 
-/// Sends the parts of a run one by one: what the log does not give back keeps no other from going.
+/// Sends the slots of a run one by one, so that a slot that cannot be read from the log does not hold up the others.
 async fn send_parts(shared: &Shared, run: &Run) -> Result<(), Stop> {
     let mut unreadable = Ok(());
     for part in &run.parts {
@@ -308,8 +308,8 @@ fn note_sent(shared: &Shared, sent: Result<(), Error>) -> Result<(), Stop> {
     sent.map_err(Stop::Lower)
 }
 
-/// The bytes of parts of a run: pages where they are in memory, the log otherwise. The log's blocks stay
-/// as they are until the round ends.
+/// Returns the data of these slots: from memory if the page is there, otherwise from the log. The log does not overwrite
+/// these blocks before the round ends.
 async fn content(shared: &Shared, parts: &[Part]) -> Result<Data, Error> {
     let logged: Vec<_> = parts
         .iter()
@@ -323,7 +323,7 @@ async fn content(shared: &Shared, parts: &[Part]) -> Result<Data, Error> {
         match &part.page {
             Some(page) => data.push(page.slice(at..at + length)),
             None => {
-                let block = blocks.next().expect("one for each part without a page");
+                let block = blocks.next().expect("one block for each part without a page");
                 data.append(block.slice(at, length));
             }
         }
@@ -331,9 +331,9 @@ async fn content(shared: &Shared, parts: &[Part]) -> Result<Data, Error> {
     Ok(data)
 }
 
-/// Entries looked at under the lock at once: some tens of microseconds.
+/// The most slots that are looked at without releasing the lock: some tens of microseconds.
 const STEP: usize = 1024;
-/// Most runs under way: three quarters of the commands that a remote volume has outstanding by default, so that the
+/// The most runs in flight: three quarters of the commands that a remote volume has outstanding by default, so that the
 /// requests of hosts do not wait behind them.
 const MOST_RUNS: usize = 96;
 /// How often a round looks for late runs. None is late before this.

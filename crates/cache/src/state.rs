@@ -87,8 +87,8 @@ pub(crate) struct Shared {
     /// Where the lower volume's epochs are whole or nothing: a round has it alone, and whoever goes
     /// past the log shares it, since the flush of one would count half of the other.
     pub lower_epoch_turn: Arc<tokio::sync::RwLock<()>>,
-    /// The calls that wait for `lower_epoch_turn` in order to go past the log. While there is one, no round follows
-    /// the flush of another.
+    /// The number of calls that wait for `lower_epoch_turn` in order to bypass the log. While it is not 0, no round begins
+    /// during the flush of another one.
     pub waits_for_turn: AtomicUsize,
     /// Serializes resizes of the log.
     pub resizing: Arc<tokio::sync::Mutex<()>>,
@@ -186,9 +186,10 @@ pub(crate) struct State {
     pub next_waiter: u64,
     pub claims: Claims,
     pub epochs: Epochs,
-    /// The destage round whose writes are being sent, or whose flush is under way if no other follows it.
+    /// The destage round whose writes are being sent. During a flush: the next round if one has begun, otherwise the round
+    /// that is being flushed.
     pub round: Option<Round>,
-    /// The last segment of the round whose flush is under way while `round` is the one that follows it.
+    /// The last segment of the round that is being flushed, if `round` is the next one.
     pub flushing: Option<u64>,
     /// The lower volume may hold what was not flushed there.
     pub unflushed_below: bool,
@@ -287,7 +288,8 @@ pub(crate) struct Round {
     pub sent_bytes: u64,
     /// Slots whose content cannot be read from the log.
     pub rotten: Vec<(u64, Place)>,
-    /// The round followed a flush that has failed: it sends nothing more, and what it has sent is rolled back.
+    /// The flush of the previous round has failed. This round sends no more writes, and those that it has sent are rolled
+    /// back.
     pub is_void: bool,
 }
 

@@ -22,7 +22,7 @@ pub struct Facts {
     pub fua: bool,
     /// At most so many blocks in one command; `None`: no limit told.
     pub max_transfer_blocks: Option<u32>,
-    /// A unit with epochs keeps what the owner of its claim changes behind the owner's SYNCHRONIZE CACHE.
+    /// The unit performs changes by its claim's owner after a SYNCHRONIZE CACHE that was sent before them.
     pub orders_flushes: bool,
     /// WRITE SAME (16) with UNMAP works: so many blocks at most in one command.
     pub write_same_unmap_blocks: Option<u32>,

@@ -36,7 +36,7 @@ pub(crate) struct Job {
     pub(crate) cdb: Cdb,
     pub(crate) transfer: Transfer,
     pub(crate) reply: oneshot::Sender<Result<Answer, CommandError>>,
-    /// The command is sent once at most, and only while the far side is of this generation.
+    /// The command is sent at most once, and only in the session of this generation.
     pub(crate) only_in: Option<u64>,
 }
 
@@ -85,7 +85,7 @@ pub(crate) struct PendingTable {
     pub(crate) answered: Arc<Tally>,
     /// Of the unit, as the session that there is found it.
     pub(crate) volatile_cache: bool,
-    /// The generation of the far side that commands are sent to.
+    /// The generation of the session to which commands are sent.
     pub(crate) generation: u64,
 }
 
@@ -461,7 +461,7 @@ fn key_of(sense: Sense) -> SenseKey {
     if sense.deferred { SenseKey::UnitAttention } else { sense.key }
 }
 
-/// Returns the error of a command that may be sent only once and was not performed, as far as is known.
+/// Returns the error of a command that may be sent only once, and of which no good status has come.
 fn not_repeated(why: &str) -> CommandError {
     CommandError::NotRepeated(why.into())
 }
@@ -731,7 +731,7 @@ mod tests {
         }
     }
 
-    /// A session of level 2 gives back what it could not reassign.
+    /// At recovery level 2 a session hands back the commands that it could not reassign.
     #[test]
     fn a_command_that_may_be_sent_once_is_not_sent_again_in_its_own_session() {
         let (mut table, now) = (table(), Instant::now());
@@ -754,7 +754,7 @@ mod tests {
         let unanswered: Vec<_> =
             std::iter::from_fn(|| table.next(now, &mut Statistics::default())).collect();
         assert_eq!(unanswered.len(), 2);
-        // Another one was not sent when the session was lost.
+        // This command had not been sent when the session was lost.
         let waiting = add_once(&mut table, now);
         table.replay(unanswered, &mut statistics);
         table.generation = 2;

@@ -36,7 +36,7 @@ pub struct Session {
     driver: Arc<Mutex<Option<JoinHandle<()>>>>,
 }
 
-/// Why calls fail after the end.
+/// The reason of calls that fail after the end of the session.
 const CLOSED: &str = "the session was closed";
 
 /// How long a polite end may take: ABORT TASK's and logout's time-outs are as long.
@@ -87,8 +87,8 @@ impl Session {
         answer.await.map_err(|_| CommandError::Unreachable(CLOSED.into()))?
     }
 
-    /// Performs a command at most once, and only as long as the far side is of this generation. Calls `queued` when
-    /// the command has its place: what is executed from then on is sent after it.
+    /// Performs a command at most once, and only in the session of this generation. Calls `queued` when the command is in
+    /// the queue: commands that are executed from then on are sent after it.
     pub(crate) async fn execute_once(
         &self,
         cdb: Cdb,

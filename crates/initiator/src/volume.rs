@@ -257,8 +257,8 @@ impl RemoteVolume {
         self.flush_with(facts, || self.synchronize_cache()).await
     }
 
-    /// Flushes with the SYNCHRONIZE CACHE that `synchronize` sends, unless there is nothing to make stable or some of
-    /// it is lost.
+    /// Flushes the unit: calls `synchronize` to send SYNCHRONIZE CACHE. Does nothing if no write needs it, and fails if
+    /// the unit was restarted since a volatile write.
     async fn flush_with<F>(
         &self,
         facts: &Facts,
@@ -267,7 +267,7 @@ impl RemoteVolume {
     where
         F: Future<Output = Result<Answer, CommandError>>,
     {
-        // This is not one of the errors after which a flush is simply sent again.
+        // The error must be one after which the caller sends its writes again, and not only the flush.
         let started_anew = || {
             volume::Error::Device(
                 "the remote unit started anew: what was written to it and not flushed may be lost"
@@ -383,12 +383,13 @@ impl Volume for RemoteVolume {
         })
     }
 
-    /// Others may follow the flush if the unit has said that it keeps the order for the owner of its claim. The
-    /// command is sent once, in the session of which the unit has said so: sent again, it could end an epoch that
-    /// holds a part of what followed.
+    /// Calls `begun` if the unit reports that it performs later writes of its claim's owner after the flush. The command
+    /// is sent once, and only in the session in which the unit has reported that: sent again, it could end an epoch that
+    /// holds a part of the later writes.
     fn flush_ahead<'a>(&'a self, begun: Begun<'a>) -> Io<'a, ()> {
         Io::new(async move {
-            // Of two sessions, the facts are those of the newer one, and the command is not sent in that one.
+            // Read the generation before the facts. If a new session begins in between, the facts are those of the new
+            // session, and the command is not sent, because its generation is over.
             let generation = self.session.generation();
             let facts = self.facts().await?;
             if !facts.orders_flushes || self.holding() != Holding::Held {

@@ -129,8 +129,9 @@ impl Wire {
         Ok(sent == Sent::All)
     }
 
-    /// Reads what is there and runs every PDU. Returns true if something came, or if the socket takes output that it did
-    /// not take before. Otherwise the task is woken when that changes. Events of PDUs before an error are still good.
+    /// Reads from the socket and hands every complete PDU to the session. Returns true if bytes have arrived, or if output
+    /// waits and the socket is writable; otherwise the task will be woken when that changes. After an error, events of
+    /// the PDUs before it are still valid.
     pub(crate) fn poll_exchange(
         &mut self,
         session: &mut Session,

@@ -166,7 +166,7 @@ impl Wires {
         }
     }
 
-    /// Waits until something comes, which is read and run, or until a socket takes what it did not take before.
+    /// Waits until bytes arrive, and handles their PDUs, or until a socket with waiting output is writable.
     pub(crate) async fn exchange(&mut self) {
         poll_fn(
             |context| if self.poll_exchange(context) { Poll::Ready(()) } else { Poll::Pending },

@@ -582,8 +582,8 @@ impl Driver<'_> {
         self.session.is_discovery().then(|| self.last_request + idle)
     }
 
-    /// Asks the kernel for input past the runtime while connections are active. Returns true if some came. Otherwise the
-    /// task gives way to others, and is woken again at once if it goes on polling.
+    /// Reads the sockets of active connections directly, without waiting for the runtime to report input. Returns true if
+    /// input was read. Otherwise other tasks get their turn, and this task is woken again at once while it polls.
     fn busy_poll(&mut self, context: &mut Context<'_>) -> Result<bool, End> {
         let limit = self.polling.limit();
         if limit.is_zero() {

@@ -21,7 +21,7 @@ pub(crate) struct Polling {
     places: Arc<Gauge>,
     most: usize,
     permit: Option<Permit>,
-    /// Rounds of looks since the session began to poll.
+    /// The number of times the sockets were checked since the session began to poll.
     rounds: u32,
     stint: Option<Stint>,
     contention: Contention,
@@ -35,7 +35,7 @@ struct Stint {
     waited: Duration,
 }
 
-/// Whether other threads want the processor on which a session polls, and until when the session does not poll.
+/// The competition for the processor on which a session polls, and the pause that follows from it.
 #[derive(Debug)]
 struct Contention {
     resume_at: Option<Instant>,
@@ -44,17 +44,17 @@ struct Contention {
     undisturbed: u32,
 }
 
-/// A stint begins after so many rounds of looks, each of two microseconds or more. A session that polls for less time
-/// after each input does no harm.
+/// A stint begins after the sockets were checked this many times, which takes 128 us or more. Shorter polling does not
+/// disturb other threads.
 const ROUNDS_BEFORE_STINT: u32 = 64;
-/// How long a stint takes. The scheduler lets two busy threads take turns of about three milliseconds, so the first
-/// turn of another thread ends the stint.
+/// The length of a stint. The Linux scheduler gives each of two busy threads turns of about three milliseconds, so a stint
+/// contains at most one turn of another thread.
 const STINT: Duration = Duration::from_millis(2);
-/// A session pauses if its thread waited for more than one such part of a stint.
+/// A session pauses if its thread waited for the processor for more than a quarter of a stint.
 const WAITED_PART: u32 = 4;
-/// The first pause. Before it, polling takes at most a turn of the scheduler and a stint: 5 % of the pause.
+/// The first pause. Before the pause the session has polled for at most one turn and one stint, which is 5 % of the pause.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
-/// Each further pause is twice as long, up to this. Polling then takes 0.3 % of the time.
+/// The longest pause; each pause is twice as long as the one before. Polling then takes 0.3 % of the time.
 const LONGEST_PAUSE: Duration = Duration::from_millis(1600);
 /// After so many stints in a row without contention, the next pause is the first one again.
 const UNDISTURBED_STINTS: u32 = 10;
@@ -84,7 +84,7 @@ impl Polling {
         !self.contention.is_paused(now) && self.has_place() && !self.is_in_the_way(now)
     }
 
-    /// Ends the polling until it goes on after the next input: the thread may sleep meanwhile.
+    /// Ends polling until the next input arrives. The thread may sleep meanwhile.
     pub(crate) fn stop(&mut self) {
         self.permit = None;
         self.rounds = 0;
@@ -105,7 +105,7 @@ impl Polling {
         if self.rounds < ROUNDS_BEFORE_STINT || self.stint.as_ref().is_some_and(is_under_way) {
             return false;
         }
-        // A kernel without CONFIG_SCHED_INFO does not tell how long a thread waits; then nothing can be judged.
+        // A kernel without CONFIG_SCHED_INFO does not report waiting times. Then the session never pauses.
         let Some(waited) = waited() else { return false };
         let thread = thread::current().id();
         let next = Stint { thread, begun: now, waited };
@@ -114,7 +114,7 @@ impl Polling {
                 let waited = waited.saturating_sub(ended.waited);
                 self.contention.note(now, now.duration_since(ended.begun), waited)
             }
-            // The session has moved to another thread, which has a time of its own.
+            // The session has moved to another thread, whose waiting time is counted from another start.
             _ => false,
         }
     }
@@ -131,7 +131,8 @@ impl Contention {
         self.resume_at.is_some_and(|resume_at| now < resume_at)
     }
 
-    /// A stint of this length has ended, in which the thread has waited for so long. Returns true if a pause begins.
+    /// Records a stint of this length, during which the thread waited for the processor for `waited`. Returns true if a
+    /// pause begins.
     fn note(&mut self, now: Instant, length: Duration, waited: Duration) -> bool {
         if waited <= length / WAITED_PART {
             self.undisturbed += 1;

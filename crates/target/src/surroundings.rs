@@ -28,7 +28,7 @@ pub(crate) struct Surroundings {
     pub(crate) discoveries: Arc<Places>,
     /// Memory for waiting writes beyond the shares of the connections.
     pub(crate) pool: Arc<Pool>,
-    /// Places of sessions that poll now.
+    /// Counts the sessions that poll now.
     pub(crate) pollers: Arc<Gauge>,
     pub(crate) guard: Guard,
     /// Limits the events about failed logins and refused connections.

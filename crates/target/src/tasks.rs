@@ -24,7 +24,7 @@ impl Driver<'_> {
     pub(crate) fn take_events(&mut self, context: &mut Context<'_>) {
         while let Some(event) = self.session.poll_event() {
             match event {
-                // A flush is not held back: later writes that come on other connections must not pass it.
+                // Never hold back a flush: writes that arrive later on other connections would be performed before it.
                 Event::Command(command)
                     if self.lines.len() > 1
                         && !is_flush(&command)

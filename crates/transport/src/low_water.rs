@@ -55,8 +55,8 @@ impl LowWater {
 
 /// The mark stays at one byte if reads bring more than this: the network card or the kernel has joined packets.
 const SMALL_PIECE: usize = 8 << 10;
-/// The mark stays at one byte if no more bytes than this are missing. They fit one packet (1,500 bytes less 40 of headers),
-/// so the reader is woken once in any case.
+/// The mark stays at one byte if no more bytes than this are missing. They arrive in one packet (1,500 bytes less 40 of
+/// headers), so raising the mark would save no wake-up.
 const ONE_PACKET: usize = 1460;
 /// The highest mark. A link of 50 kbit/s fills it in 5 s, the time after which an idle peer is pinged.
 const MOST: usize = 32 << 10;
@@ -150,7 +150,7 @@ mod tests {
             let (reads, ()) =
                 tokio::join!(receive(&mut near, &mut decoder, 1), send(&mut far, &block));
             assert!(reads <= 2, "{reads} reads of {} packets", block.len().div_ceil(PACKET));
-            // A PDU of one packet behind it is not kept waiting.
+            // The raised mark must not delay a short PDU that comes next.
             let status = pdus(&[0]);
             tokio::join!(receive(&mut near, &mut decoder, 1), send(&mut far, &status));
         }

@@ -53,7 +53,7 @@ impl Description<'_> {
             }
             ForebayVolume::PAGE if self.has_epochs() => {
                 let epoch_blocks = self.geometry.epoch_blocks;
-                // Only a unit with a store has claims, whose owners the order is kept for.
+                // The order is kept for the owner of a claim, and a unit without a store has no claims.
                 ForebayVolume { epoch_blocks, orders_flushes: self.has_store }.to_bytes()
             }
             UnitSerialNumber::PAGE => UnitSerialNumber(self.serial()).to_bytes(),

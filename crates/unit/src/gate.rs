@@ -1,7 +1,7 @@
-//! Keeps what the owner of a claim changes behind its flushes.
+//! Makes changes by the owner of a claim wait for a flush that the owner has sent before them.
 //!
-//! A gateway sends the writes of its next epoch while the flush that ends the one before is under way. None of them may
-//! count with that flush, whatever delays it: so each of them waits until the flush has ended.
+//! A gateway sends the writes of its next epoch while the flush that ends the previous epoch is running. If the flush is
+//! delayed, it must not make such a write stable: so each write waits until the flush has ended.
 
 use std::{
     pin::pin,
@@ -10,29 +10,29 @@ use std::{
 
 use tokio::sync::Notify;
 
-/// Closed while a flush of the claim's owner is under way.
+/// The gate is closed while a flush of the claim's owner is running.
 #[derive(Debug, Default)]
 pub(crate) struct Gate {
     flushes: AtomicUsize,
     opened: Notify,
 }
 
-/// A flush that keeps the gate closed, until this is dropped: it has been answered or aborted.
+/// Keeps the gate closed during one flush. Drop it when the flush has been answered or aborted.
 pub(crate) struct Flushing<'a>(&'a Gate);
 
 impl Gate {
-    /// Closes the gate for a flush that has come.
+    /// Closes the gate for a flush that has arrived.
     pub(crate) fn close(&self) -> Flushing<'_> {
         self.flushes.fetch_add(1, Ordering::AcqRel);
         Flushing(self)
     }
 
-    /// Returns true if no flush is under way.
+    /// Returns true if no flush is running.
     pub(crate) fn is_open(&self) -> bool {
         self.flushes.load(Ordering::Acquire) == 0
     }
 
-    /// Waits until no flush is under way. Each flush ends when it is answered or aborted, so the wait lasts no longer
+    /// Waits until no flush is running. Each flush ends when it is answered or aborted, so the wait lasts no longer
     /// than the flush does.
     pub(crate) async fn opened(&self) {
         loop {

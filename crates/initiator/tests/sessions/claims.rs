@@ -194,12 +194,12 @@ impl LogicalUnit for Slow {
     }
 }
 
-/// A volume with epochs, whose flushes wait until they are let go. It notes the blocks that are written, and each end
-/// of a flush as `FLUSHED`.
+/// A volume with epochs whose flushes wait until the test lets them end. It lists the blocks that are written, and
+/// `FLUSHED` for the end of each flush.
 struct Epochs {
     memory: MemVolume,
     came: Mutex<Vec<u64>>,
-    /// Flushes that have come, and those that may end.
+    /// The number of flushes that have arrived, and the number of those that may end.
     flushes: watch::Sender<(u64, u64)>,
 }
 
@@ -550,7 +550,7 @@ async fn writes_that_follow_a_flush_are_done_after_it() {
             futures_util::future::join_all((10..74).map(|lba| write_volatile(&volume, lba)));
         let hurry = async {
             disk.until_flushes(2).await;
-            // The writes come to the unit in this time, by all connections.
+            // In this time all writes reach the unit, over all connections.
             tokio::time::sleep(Duration::from_millis(200)).await;
             assert_eq!(*disk.came.lock(), [], "none is done before the end of the flush");
             disk.let_go();
@@ -574,7 +574,7 @@ async fn a_flush_that_writes_follow_is_not_sent_again_in_another_session() {
         is_begun.await.expect("writes may follow");
         let cut = async {
             disk.until_flushes(2).await;
-            // A login with its name and ISID ends the session.
+            // A login with the name and the ISID of the session ends it.
             let intruder = RemoteVolume::connect(settings).await.expect("a session");
             intruder.close().await;
         };

@@ -9,8 +9,8 @@ pub struct ForebayVolume {
     /// while it is at most so many blocks, counted for each write in whole units of 4096 bytes. 0:
     /// the unit has no epochs, and no ROLL BACK.
     pub epoch_blocks: u64,
-    /// What the owner of a claim changes by commands that follow its SYNCHRONIZE CACHE is done after it, although the
-    /// owner does not wait for the status.
+    /// The unit performs changes by the claim's owner after a SYNCHRONIZE CACHE that the owner has sent before them, even if
+    /// the owner did not wait for its status.
     pub orders_flushes: bool,
 }
 

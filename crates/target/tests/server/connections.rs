@@ -271,7 +271,7 @@ async fn a_connection_whose_initiator_does_not_read_stops_no_other() {
     }
 }
 
-/// A unit in memory that notes the operation codes of its commands in the order in which they come.
+/// A unit in memory that records the operation codes of its commands in the order of their arrival.
 struct Noting {
     unit: Arc<dyn LogicalUnit>,
     came: Mutex<Vec<u8>>,
@@ -300,8 +300,9 @@ impl LogicalUnit for Noting {
     }
 }
 
-/// The commands of a connection whose answers are not read are held back. A flush among them would come to the unit
-/// after later writes on another connection, and end an epoch that holds a part of the next one.
+/// The target holds back the commands of a connection whose initiator does not read its answers. If it held back a flush,
+/// later writes on another connection would be performed first, and the flush would end an epoch with a part of the next
+/// one in it.
 #[tokio::test]
 async fn a_flush_is_not_held_back_behind_answers_that_nobody_reads() {
     const FLUSH: u8 = 0x35;

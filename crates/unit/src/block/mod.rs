@@ -424,8 +424,8 @@ impl BlockUnit {
         Ok(extent.map_or(0, |extent| extent.blocks * geometry.block_size))
     }
 
-    /// Keeps changes by the owner of a claim behind a flush of the owner that came before them. This is decided when
-    /// the command comes, before it waits for anything.
+    /// Executes a task. A change by the claim's owner waits for a flush of the owner that arrived before it. This is
+    /// decided when the command arrives, before it waits for anything else.
     fn execute_in_order(&self, task: Task) -> Answer<'_> {
         let is_flush = matches!(task.cdb.first(), Some(0x35 | 0x91));
         if !is_flush && self.gate.is_open() || !self.is_epoch_of(task.nexus.number) {
@@ -440,7 +440,7 @@ impl BlockUnit {
                 flushed
             });
         }
-        // A part of a copy waits for nobody: the copy has waited, and the flush may wait for the end of the copy.
+        // A part of a copy must not wait: the copy itself has waited, and a flush may be waiting for the end of the copy.
         let is_part = task.attribute == TaskAttribute::Nested;
         let changes = |command: &Command| {
             ownership::changes(command) || matches!(command, Command::ExtendedCopy { .. })
@@ -454,7 +454,7 @@ impl BlockUnit {
         })
     }
 
-    /// Returns true if the epochs of the volume are those of this nexus, because it has the claim.
+    /// Returns true if this nexus is the claim's owner, so that its flushes end the volume's epochs.
     fn is_epoch_of(&self, nexus: u64) -> bool {
         self.ownership.as_ref().is_some_and(|ownership| ownership.is_holder(nexus))
             && self.geometry().epoch_blocks > 0

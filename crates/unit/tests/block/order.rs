@@ -156,7 +156,7 @@ fn what_an_owner_writes_behind_its_flush_waits_for_the_end_of_the_flush() {
     assert_eq!(status(&mut next), Some(Status::Good));
 }
 
-/// The flush has to wait for its turn. A write that comes later must not pass it meanwhile.
+/// The flush waits behind an ordered command. A write that arrives after the flush must not be performed before it.
 #[test]
 fn a_flush_that_waits_for_its_turn_keeps_its_place_before_later_writes() {
     let extent = Extent { lba: Lba(7), blocks: 1 };
@@ -168,7 +168,7 @@ fn a_flush_that_waits_for_its_turn_keeps_its_place_before_later_writes() {
     let mut flush = start(&host, &Command::synchronize_cache(), TaskAttribute::Simple);
     let mut write = start(&host, &Command::write(9, 1, false), TaskAttribute::Simple);
     drop(hanging);
-    // The runtime may look at the write first, and the flush may not have its place in the queue yet.
+    // Poll the write before the flush: the flush then has no place in the queue of the lock yet.
     assert_eq!(status(&mut ordered), Some(Status::Good));
     assert_eq!(status(&mut write), None);
     assert_eq!(status(&mut flush), Some(Status::Good));

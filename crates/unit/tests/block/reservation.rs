@@ -385,8 +385,8 @@ fn lists_of_a_wrong_length_change_nothing() {
     assert_eq!(keys(&host), (0, vec![]));
 }
 
-/// The data of a solicited write comes a round trip or more after its admission. Another initiator that has preempted
-/// meanwhile relies on it that no earlier write reaches the medium.
+/// The data of a solicited write arrives a round trip or more after its admission. If another initiator preempts in
+/// between, no earlier write may reach the medium any more.
 #[test]
 fn a_write_that_was_admitted_before_a_preempt_is_refused_when_its_data_has_come() {
     let (host, [one, two, _]) = three();

@@ -50,8 +50,8 @@ pub mod loads {
 pub mod servers {
     /// The bare TCP program.
     pub const RAW: &str = "bare TCP";
-    /// The same with as much memory as a target's volume has: reads are answered from it, and the payload of writes is
-    /// copied to it.
+    /// The bare TCP program with 256 MiB of memory, as much as a target's volume: it answers reads from that memory, and
+    /// copies the payload of writes to it.
     pub const RAW_MEMORY: &str = "bare TCP, 256 MiB";
     /// The same, one thread for all connections.
     pub const RAW_TOGETHER: &str = "bare TCP, one thread";

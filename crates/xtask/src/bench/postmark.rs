@@ -257,11 +257,11 @@ fn postmark(
 ) -> Result<Duration> {
     let place = mount_point(folder)?;
     let mount = place.display().to_string();
-    // The table of a new file system is not written later in the background (`ext4lazyinit`), at a time of its own.
+    // With `noinit_itable` the kernel does not zero the inode tables in the background during the measurement.
     let options = layers::MOUNT_OPTIONS;
     let arguments = [url, "--mkfs", "ext4", "--mount", &mount, "--mount-options", options];
     let device = Device::attach(program, folder, &arguments)?;
-    // The making of the file system is not measured.
+    // Measure from here on: neither mkfs nor its destage is part of the result.
     settled()?;
     let time = run_in(folder, &place, pool)?;
     device.detach()?;

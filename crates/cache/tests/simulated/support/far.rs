@@ -30,9 +30,9 @@ pub struct Far {
     delay_ms: AtomicU64,
     epoch_blocks: AtomicU64,
     keeps_order: AtomicBool,
-    /// By how much sooner than others a flush is answered that writes may follow.
+    /// The milliseconds by which the answer to a "flush ahead" is faster than other answers.
     hurry_ms: AtomicU64,
-    /// By how much sooner than others a write is answered.
+    /// The milliseconds by which the answer to a write is faster than other answers.
     hurry_writes_ms: AtomicU64,
     calls: Mutex<Vec<Call>>,
 }
@@ -90,17 +90,18 @@ impl Far {
         self.epoch_blocks.store(blocks, Ordering::SeqCst);
     }
 
-    /// From now on, writes may follow a flush. Such a flush is listed as "flush ahead", and its answer as "flushed".
+    /// From now on, callers may send writes before a flush is answered. Such a flush is listed as "flush ahead", and its
+    /// answer as "flushed".
     pub fn keep_order(&self) {
         self.keeps_order.store(true, Ordering::SeqCst);
     }
 
-    /// Answers the flushes that writes may follow sooner than other calls, by so much.
+    /// Makes the answer to a "flush ahead" faster than other answers by this time.
     pub fn hurry_flushes(&self, by: Duration) {
         self.hurry_ms.store(by.as_millis() as u64, Ordering::SeqCst);
     }
 
-    /// Answers writes sooner than other calls, by so much.
+    /// Makes the answer to a write faster than other answers by this time.
     pub fn hurry_writes(&self, by: Duration) {
         self.hurry_writes_ms.store(by.as_millis() as u64, Ordering::SeqCst);
     }
@@ -115,7 +116,7 @@ impl Far {
         std::mem::take(&mut self.calls.lock())
     }
 
-    /// The calls since the last time, in order. They stay listed.
+    /// Returns the calls that `take_calls` would return, and keeps them in the list.
     pub fn peek_calls(&self) -> Vec<Call> {
         self.calls.lock().clone()
     }

@@ -464,18 +464,18 @@ struct Link {
     followed: Followed,
 }
 
-/// The flushes that writes may follow. The node performs such writes when the flush before them has ended.
+/// Flushes behind which the gateway may send writes before the answer. The node performs such a write after the flush.
 #[derive(Default)]
 struct Followed {
-    /// How many were sent.
+    /// The number of flushes that were sent.
     sent: AtomicU64,
-    /// How many have ended, at the node or before they came there. They end in turn.
+    /// The number of flushes that have ended, at the node or because they were lost on the way. They end in order.
     ended: watch::Sender<u64>,
-    /// The number of the newest one that a write has followed.
+    /// The number of the newest flush behind which a write was sent.
     by_a_write: AtomicU64,
 }
 
-/// A flush that writes may follow, until it has ended.
+/// One such flush. Dropping it counts it as ended.
 struct OneFollowed<'a>(&'a Followed);
 
 impl Drop for OneFollowed<'_> {
@@ -514,7 +514,7 @@ impl Link {
         self.call_if(|_| true, call).await
     }
 
-    /// Makes a call that fails unless it may be made at this incarnation of the node.
+    /// Makes a call, if `may` permits it for the present start of the node; otherwise the call fails.
     async fn call_if<T, F>(
         &self,
         may: impl FnOnce(u64) -> bool,
@@ -568,7 +568,7 @@ impl Link {
         unflushed.writes.push((number, incarnation));
     }
 
-    /// Changes blocks of the node, when the flush that was sent before has ended.
+    /// Changes blocks of the node, after the flush that was sent before it has ended.
     async fn change<F>(&self, change: impl FnOnce(Arc<Cache>) -> F) -> Result<u64, Error>
     where
         F: Future<Output = Result<(), Error>>,
@@ -591,7 +591,7 @@ impl Link {
         Ok(changed.await?.0)
     }
 
-    /// Flushes the node. Calls `begun` when all that is called from then on comes after the flush.
+    /// Flushes the node. Calls `begun` as soon as every later call is performed after the flush.
     async fn flush_node(&self, begun: Option<Begun<'_>>) -> Result<(), Error> {
         let lost = || Error::Device("the node started anew".into());
         let number = {
@@ -600,13 +600,13 @@ impl Link {
             let newest = unflushed.before(number).max();
             let half = unflushed.before(number).any(|incarnation| Some(incarnation) != newest);
             if half && self.site.trial.wrong != Wrong::HalfFlushed {
-                // A flush would count the half that the node still has.
+                // The node has lost a part of the epoch: a flush would make the rest of it stable.
                 unflushed.forget(number);
                 return Err(lost());
             }
             number
         };
-        // An initiator sends this one only in the session that there is.
+        // The initiator sends such a flush only in the present session.
         let only_in = begun.as_ref().and_then(|_| self.site.up.borrow().as_ref().map(|up| up.0));
         let followed = begun.map(|begun| {
             self.followed.sent.fetch_add(1, Ordering::SeqCst);

@@ -26,7 +26,7 @@ const DRAIN_LIMIT: Duration = Duration::from_secs(120);
 /// The node, and the folder of its and the gateways' files.
 pub struct Site {
     folder: tempfile::TempDir,
-    /// The log of a node with epochs.
+    /// The folder in memory with the log of a node that has epochs.
     _memory: tempfile::TempDir,
     near_program: PathBuf,
     node: Node,
@@ -53,7 +53,7 @@ impl Site {
         let range_bytes = (most + most / 8).max(LEAST_RANGE_BYTES).next_power_of_two();
         let memory = tempfile::Builder::new().prefix("bench-far").tempdir_in("/dev/shm")?;
         let cache = match has_epochs {
-            // An epoch is at most a part of the log, and the log holds several.
+            // The log holds all data that one load writes, so that the node's own destage does not hold it up.
             true => format!(
                 ", {{ cache = {{ log = \"{}\", log_size = {}, dram = {}, report = \"at-flush\", epoch_too_large = \"split\" }} }}",
                 memory.path().join("node.log").display(),

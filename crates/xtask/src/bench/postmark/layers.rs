@@ -1,4 +1,4 @@
-//! Where the time of PostMark on an attached volume goes: one layer more in each of three runs.
+//! Measures how the time of PostMark on an attached volume divides among the layers: each of three runs has one more.
 
 use std::path::Path;
 use std::process::Command;
@@ -14,26 +14,26 @@ use crate::node::Node;
 use crate::process::{self, Finished};
 use crate::steps::table;
 
-/// A file system needs room for 100 files of at most 10 kB, and its journal.
+/// The size of the volume: room for 100 files of at most 10 kB and for the journal of ext4.
 const BYTES: u64 = 256 << 20;
 
-/// Programs of util-linux and e2fsprogs answer in milliseconds.
+/// The time limit of losetup, mkfs.ext4 and mount, which take milliseconds here.
 const TOOL_LIMIT: Duration = Duration::from_secs(20);
 
-/// As `forebay attach` is asked to mount it.
+/// The mount options of all runs, with and without `forebay attach`.
 pub const MOUNT_OPTIONS: &str = "sync,dirsync,noinit_itable";
 
-/// Rounds of all three; the median counts.
+/// The number of rounds. Each round measures all three.
 const ROUNDS: usize = 5;
 
-/// What lies below ext4.
+/// The layers below ext4.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Layers {
-    /// A loop device on a file in memory: nothing of ours.
+    /// A loop device on a file in memory, without Forebay.
     Loop,
     /// A loop device, FUSE, a session and a node whose volume is in memory.
     Node,
-    /// The same with a gateway and a second session in between.
+    /// The layers of `Node`, with a gateway and a second session before the node.
     Gateway,
 }
 
@@ -49,7 +49,7 @@ impl Layers {
     }
 }
 
-/// What one run took.
+/// The time of one run.
 #[derive(Clone, Copy, Debug, Default)]
 struct Taken {
     wall: Duration,
@@ -59,7 +59,7 @@ struct Taken {
     node: Duration,
 }
 
-/// Measures all, round after round, and returns a table of medians.
+/// Measures the three runs in interleaved rounds. Returns a table of medians.
 pub fn measure(program: &Path, folder: &Path) -> Result<String> {
     let mut taken = vec![Vec::new(); ALL.len()];
     for _ in 0..ROUNDS {

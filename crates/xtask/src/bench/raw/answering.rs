@@ -10,7 +10,7 @@ use rustix::event::epoll;
 use super::greeting::{Greeting, buffer_bytes};
 use crate::client::stamp;
 
-/// What memory is read and written begins at a multiple of this, and is not longer by more than a header.
+/// Blocks in memory begin at multiples of this. A read may exceed its block by the length of a header.
 const PAGE: usize = 4096;
 /// Answers in one system call.
 const MOST_AT_ONCE: usize = 64;
@@ -68,9 +68,9 @@ struct Answering {
     sizes: Greeting,
     buffer: Vec<u8>,
     answers: Vec<u8>,
-    /// Bytes of a request that were received before the rest of it.
+    /// The number of bytes received of the request that is not complete.
     received: usize,
-    /// Where in `answers` the payload of this request goes.
+    /// The offset in `answers` to which the payload of the current request is copied.
     place: usize,
     random: u64,
 }
@@ -113,12 +113,12 @@ impl Answering {
         Ok(true)
     }
 
-    /// Returns true if requests carry what is to be kept in memory.
+    /// Returns true if the load consists of writes whose payload is copied to memory.
     fn writes(&self) -> bool {
         self.sizes.memory > 0 && self.sizes.request > self.sizes.response
     }
 
-    /// Copies what was received of payloads to their pages.
+    /// Copies the payload in the last `count` received bytes to memory. A request may be split between two reads.
     fn keep_payload(&mut self, count: usize) {
         let (header, pages) = (self.sizes.response, self.sizes.memory / PAGE - 1);
         let (mut from, mut at) = (0, self.received);
