@@ -343,15 +343,17 @@ fn learn_limit(shared: &Shared) -> u64 {
     slots
 }
 
-/// Returns the most that joined epochs may weigh in one round. Epochs that were sealed before the link was measured are
-/// short, and the link is idle between two rounds. Returns 0, so that none are joined, if the lower volume has epochs of
-/// its own: joined epochs could exceed one of those.
-fn most_in_round(shared: &Shared, state: &State) -> u64 {
-    if shared.lower_epoch.load(Ordering::Relaxed) > 0 {
-        return 0;
+/// Joins the oldest epoch behind segment `after` with those that follow it, as far as their joint weight allows. Epochs that
+/// were sealed before the link was measured are short, and the link is idle between two rounds. Joins none while a host
+/// waits for room in the log: a short round makes room sooner.
+fn join_short(shared: &Shared, state: &mut State, after: u64) {
+    if state.starving {
+        return;
     }
     let link = shared.far_writes.lock().estimate().held() / SLOT_BYTES as u64;
-    limit(state.ring.blocks(), 0, link)
+    let most = limit(state.ring.blocks(), shared.lower_epoch.load(Ordering::Relaxed), link);
+    let State { epochs, table, .. } = state;
+    epochs.join_up_to(after, table, most);
 }
 
 /// Where order is relaxed, an epoch of the lower volume is not kept for one round: what went down
@@ -414,11 +416,7 @@ async fn begin(shared: &Shared, chain: &mut Chain<'_>) -> Result<Opened, Failed>
         assert!(!shared.is_by_flush(), "a round waits for the end of an epoch");
         state.epochs.seal(newest);
     }
-    if !state.starving {
-        let most = most_in_round(shared, &state);
-        let State { epochs, table, .. } = &mut *state;
-        epochs.join_up_to(table, most);
-    }
+    join_short(shared, &mut state, 0);
     let cut = state.epochs.oldest().expect("one was sealed");
     state.table.rewind();
     state.unflushed_below = true;
@@ -439,6 +437,7 @@ fn follow(shared: &Shared, cut: u64) -> Option<Opened> {
     if most == 0 || is_held || goes_past || !is_whole || state.log_error().is_some() {
         return None;
     }
+    join_short(shared, &mut state, cut);
     let next = state.epochs.following(cut)?;
     state.table.rewind();
     state.unflushed_below = true;

@@ -135,22 +135,7 @@ impl Epochs {
     /// the newer content of each slot. Returns false if no epoch follows.
     pub fn join_oldest(&mut self, table: &SlotTable, newest: Option<u64>) -> bool {
         if self.sealed.len() > 1 {
-            let first = self.sealed.pop_front().expect("there are two");
-            let next = self.sealed.front_mut().expect("there is another one");
-            self.kept -= first.older.len();
-            let again: HashSet<u32> = next.older.iter().map(|item| item.index).collect();
-            // Keep the place of a slot that the next epoch does not write: the log frees that copy together with the
-            // joined epoch, and a crash or a rollback may give up the slot's later content.
-            let is_kept = |item: &Item| {
-                let is_behind = |place: Place| place.segment > next.end;
-                table.is_alive(item.index, item.incarnation)
-                    && !again.contains(&item.index)
-                    && table.entry(item.index).place.is_some_and(is_behind)
-            };
-            next.weight += first.weight;
-            let before = next.older.len();
-            next.older.extend(first.older.into_iter().filter(is_kept));
-            self.kept += next.older.len() - before;
+            self.join(0, table);
             return true;
         }
         match (self.oldest(), newest) {
@@ -162,12 +147,34 @@ impl Epochs {
         }
     }
 
-    /// Joins the oldest epoch with the sealed epochs that follow it, up to a joint weight of `most`.
-    pub fn join_up_to(&mut self, table: &SlotTable, most: u64) {
-        while let (Some(first), Some(next)) = (self.sealed.front(), self.sealed.get(1))
+    /// Joins the sealed epoch at index `at` with the next one.
+    fn join(&mut self, at: usize, table: &SlotTable) {
+        let first = self.sealed.remove(at).expect("the caller has looked");
+        let next = self.sealed.get_mut(at).expect("the caller has looked");
+        self.kept -= first.older.len();
+        let again: HashSet<u32> = next.older.iter().map(|item| item.index).collect();
+        // Keep the place of a slot that the next epoch does not write: the log frees that copy together with the
+        // joined epoch, and a crash or a rollback may give up the slot's later content.
+        let is_kept = |item: &Item| {
+            let is_behind = |place: Place| place.segment > next.end;
+            table.is_alive(item.index, item.incarnation)
+                && !again.contains(&item.index)
+                && table.entry(item.index).place.is_some_and(is_behind)
+        };
+        next.weight += first.weight;
+        let before = next.older.len();
+        next.older.extend(first.older.into_iter().filter(is_kept));
+        self.kept += next.older.len() - before;
+    }
+
+    /// Joins the oldest epoch that ends behind segment `after` with the sealed epochs that follow it, up to a joint weight
+    /// of `most`.
+    pub fn join_up_to(&mut self, after: u64, table: &SlotTable, most: u64) {
+        let Some(at) = self.sealed.iter().position(|epoch| epoch.end > after) else { return };
+        while let (Some(first), Some(next)) = (self.sealed.get(at), self.sealed.get(at + 1))
             && first.weight.saturating_add(next.weight) <= most
         {
-            self.join_oldest(table, None);
+            self.join(at, table);
         }
     }
 
@@ -262,12 +269,11 @@ impl Epochs {
 /// lower volume (0 if it has none), and `link_slots` what the link holds in one round trip.
 pub(crate) fn limit(log_blocks: u32, lower_slots: u64, link_slots: u64) -> u64 {
     let usual = u64::from(log_blocks / EPOCHS_IN_LOG).clamp(1, LARGEST);
-    if lower_slots > 0 {
-        return lower_slots.min(usual);
-    }
-    // Destage sends nothing for two round trips between two epochs.
+    // Destage sends nothing for one or two round trips between two epochs.
     let wanted = link_slots.saturating_mul(TRIPS_IN_EPOCH);
-    wanted.clamp(usual, u64::from(log_blocks / LEAST_EPOCHS_IN_LOG).max(usual)).min(LARGEST)
+    let most = u64::from(log_blocks / LEAST_EPOCHS_IN_LOG).max(usual);
+    let limit = wanted.clamp(usual, most).min(LARGEST);
+    if lower_slots > 0 { limit.min(lower_slots) } else { limit }
 }
 
 fn weight(place: &Place) -> u64 {
@@ -378,7 +384,9 @@ mod tests {
         assert_eq!(limit(8000, 0, 0), 1000);
         assert_eq!(limit(8000, 0, 30), 1200);
         assert_eq!(limit(8000, 0, 500), 2000);
-        assert_eq!(limit(8000, 600, 500), 600);
+        assert_eq!(limit(8000, 600, 500), 600, "the lower volume has smaller epochs");
+        assert_eq!(limit(8000, 1500, 500), 1500);
+        assert_eq!(limit(8000, 5000, 500), 2000);
         assert_eq!(limit(u32::MAX, 0, u64::MAX), LARGEST);
         assert_eq!(limit(1, 0, 1), 1);
     }
@@ -393,11 +401,13 @@ mod tests {
             }
             epochs.seal(segment);
         }
-        epochs.join_up_to(&table, 9);
+        epochs.join_up_to(0, &table, 9);
         assert_eq!(epochs.oldest(), Some(1));
-        epochs.join_up_to(&table, 39);
+        epochs.join_up_to(1, &table, 20);
+        assert_eq!((epochs.oldest(), epochs.following(1)), (Some(1), Some(3)));
+        epochs.join_up_to(0, &table, 39);
         assert_eq!(epochs.oldest(), Some(3));
-        epochs.join_up_to(&table, u64::MAX);
+        epochs.join_up_to(0, &table, u64::MAX);
         assert_eq!((epochs.oldest(), epochs.end()), (Some(5), 5));
     }
 
