@@ -18,6 +18,8 @@ pub(crate) struct Window {
     mode: Mode,
     /// The shortest trip of a request since the path was taken to be another one.
     least_trip: Option<Duration>,
+    /// The shortest trip before the path became longer.
+    shorter: Option<Duration>,
     /// When to drain the window again although the rate has not fallen, and why.
     next_drain: Option<(Instant, Reason)>,
     rate: Peak,
@@ -65,9 +67,10 @@ struct Trial {
 enum Reason {
     /// The rate has fallen. Either the link is slower, or the path is longer.
     Slow { peak: f64 },
-    /// The trip was measured while others may have filled the queue of the link.
+    /// The trip was measured while others may have filled the queue of the link. Or the path was longer than before, and
+    /// may have become short again: while the window fits the longer path, it hides that.
     Unsure,
-    /// A trial has failed. Perhaps the path is longer and the link slower.
+    /// A trial has failed. Perhaps the path is longer and the link slower, or TCP did not grow as fast as the trial.
     Retry,
 }
 
@@ -161,7 +164,10 @@ const RESTORED: f64 = 0.8;
 /// The time until the first trip is measured again: others may have filled the queue.
 const UNSURE: Duration = Duration::from_secs(5);
 /// The time after a failed trial until the next one.
-const RETRY: Duration = Duration::from_secs(30);
+const RETRY: Duration = Duration::from_secs(10);
+/// While the path is longer than before, the time until the next look whether it has become short again. Two trips are
+/// lost each time: at 80 ms a sixtieth.
+const REPEAT: Duration = Duration::from_secs(10);
 /// A later trial succeeds with so many times the rate before it: a path that is much longer gives more.
 const RETRIED: f64 = 2.2;
 /// The shortest span of [`Peak`].
@@ -181,6 +187,7 @@ impl Window {
             bytes: FIRST,
             mode: Mode::Grow { best: 0.0, flat: 0, trial: None },
             least_trip: None,
+            shorter: None,
             next_drain: None,
             rate: Peak::default(),
             round: Round::new(now, 0),
@@ -336,12 +343,8 @@ impl Window {
                 let queued = if trial.is_some() { QUEUED_IN_TRIAL } else { QUEUED };
                 let is_queued = round.was_full && trip > least.mul_f64(queued);
                 if *flat >= 3 || (is_queued && (trial.is_some() || !is_higher)) {
-                    let is_first = trial.is_none();
-                    let failed = trial.filter(|trial| *best < trial.rate);
-                    self.end_growth(failed, now);
-                    if is_first {
-                        self.next_drain = Some((now + UNSURE, Reason::Unsure));
-                    }
+                    let (trial, best) = (*trial, *best);
+                    self.end_growth(trial, best, now);
                 } else if round.was_full {
                     let carried = (rate * least.as_secs_f64() * GROWTH) as u64;
                     self.set((self.bytes * 2).min(carried.max(self.bytes)));
@@ -391,7 +394,10 @@ impl Window {
             Reason::Unsure => f64::INFINITY,
         };
         if reason == Reason::Unsure {
-            self.least_trip = Some(trip.min(least));
+            let least = trip.min(least);
+            self.least_trip = Some(least);
+            self.shorter = self.shorter.filter(|shorter| least > shorter.mul_f64(LONGER));
+            self.next_drain = self.shorter.map(|_| (now + REPEAT, Reason::Unsure));
         } else if trip > least.mul_f64(LONGER) {
             let trial = Trial { least_trip: least, rate: restored };
             self.mode = Mode::Grow { best: 0.0, flat: 0, trial: Some(trial) };
@@ -400,14 +406,22 @@ impl Window {
         self.follow(1.0, now);
     }
 
-    /// Goes back to the trip before a trial that has failed.
-    fn end_growth(&mut self, failed: Option<Trial>, now: Instant) {
+    /// Ends the growth at a rate of `best`. After a trial that has failed, goes back to the trip before it.
+    fn end_growth(&mut self, trial: Option<Trial>, best: f64, now: Instant) {
         self.mode = Mode::Follow { rounds: 0 };
-        if let Some(trial) = failed {
-            self.next_drain = Some((now + RETRY, Reason::Retry));
-            self.least_trip = Some(trial.least_trip);
-            self.rate = Peak::default();
-        }
+        self.next_drain = match trial {
+            None => Some((now + UNSURE, Reason::Unsure)),
+            Some(trial) if best < trial.rate => {
+                self.least_trip = Some(trial.least_trip);
+                self.rate = Peak::default();
+                Some((now + RETRY, Reason::Retry))
+            }
+            Some(trial) => {
+                let before = trial.least_trip;
+                self.shorter = Some(self.shorter.map_or(before, |shorter| shorter.min(before)));
+                Some((now + REPEAT, Reason::Unsure))
+            }
+        };
         self.follow(1.0, now);
     }
 

@@ -29,6 +29,9 @@ struct Simulation {
     now: f64,
     /// When the link has carried what was sent so far.
     free_at: f64,
+    /// When the last answer comes that is not late. TCP delivers answers in the order in which they were sent: when the path
+    /// becomes shorter, answers arrive behind those that took the longer path, at the rate of the link.
+    last_comes: f64,
     senders: Vec<Sender>,
     /// Hosts send short requests all the time, and the senders keep to [`Window::longest_request`].
     is_considerate: bool,
@@ -57,6 +60,7 @@ impl Simulation {
             begun,
             now: 0.0,
             free_at: 0.0,
+            last_comes: 0.0,
             senders: (0..senders).map(sender).collect(),
             is_considerate: false,
             mean_queue: 0.0,
@@ -84,7 +88,9 @@ impl Simulation {
             let is_late = self.link.late > 0 && self.sent.is_multiple_of(self.link.late);
             let left = self.link.slow.saturating_sub(self.sent) as f64;
             let slow = 3.0 * self.link.trip * left / self.link.slow.max(1) as f64;
-            let comes = self.free_at + self.link.trip + slow + f64::from(u8::from(is_late));
+            let behind = self.last_comes + bytes as f64 / self.link.rate;
+            self.last_comes = (self.free_at + self.link.trip).max(behind);
+            let comes = self.last_comes + slow + f64::from(u8::from(is_late));
             self.answers.push((-(comes * 1e9) as i64, who, self.sent));
             let sender = &mut self.senders[who];
             sender.tickets.push((self.sent, bytes, sender.window.sent(bytes, now)));
@@ -195,9 +201,11 @@ fn a_longer_path_gets_a_larger_window() {
     let (part, queue) = simulation.run(10.0);
     assert!(part[0] > 0.95 && queue < acceptable(far), "{part:?}, {queue} s");
     simulation.link = near;
-    simulation.run(5.0);
+    simulation.run(12.0);
     let (part, queue) = simulation.run(10.0);
     assert!(part[0] > 0.95 && queue < acceptable(near), "{part:?}, {queue} s");
+    let window = simulation.senders[0].window.estimate().window as f64;
+    assert!(window < 2.0 * near.rate * near.trip + 3.0 * REQUEST as f64, "{window} bytes");
 }
 
 #[test]
