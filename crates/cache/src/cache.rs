@@ -621,8 +621,7 @@ impl Volume for Cache {
         };
         counters.read_bytes.add(sectors * SECTOR_BYTES as u64);
         let begun = number.is_multiple_of(SAMPLED).then(Instant::now);
-        let hit = self.shared.read_memory(sector, sectors);
-        let purpose = self.shared.read_ahead(sector, sectors, hit.is_none());
+        let (hit, purpose) = self.shared.begin_read(sector, sectors);
         match hit {
             Some(data) => {
                 if let Some(begun) = begun {

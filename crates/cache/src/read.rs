@@ -85,14 +85,28 @@ impl Plan {
 }
 
 impl Shared {
-    /// The sectors from `sector` on, if all of them are in memory and may be told now.
-    pub fn read_memory(&self, sector: u64, sectors: u64) -> Option<Data> {
+    /// Begins a read: returns the sectors from `sector` on, if all of them are in memory and may be reported now, and the
+    /// purpose of the read. Starts read-ahead if the read continues a sequential stream.
+    pub fn begin_read(self: &Arc<Self>, sector: u64, sectors: u64) -> (Option<Data>, Purpose) {
+        let (hit, (purpose, ahead)) = {
+            let mut state = self.state.lock();
+            let hit = self.read_memory(&mut state, sector, sectors);
+            let waits = hit.is_none();
+            (hit, self.note_read(&mut state, sector, sectors, waits))
+        };
+        for fetch in ahead {
+            let shared = Arc::clone(self);
+            self.counters.read_ahead_bytes.add(u64::from(fetch.count) * SLOT_BYTES as u64);
+            tokio::spawn(async move { shared.run_fetch(&fetch, Purpose::Ahead).await });
+        }
+        (hit, purpose)
+    }
+
+    fn read_memory(&self, state: &mut State, sector: u64, sectors: u64) -> Option<Data> {
         if sectors > LONGEST_STEP {
             return None;
         }
         let mut data = Data::new();
-        let mut state = self.state.lock();
-        let state = &mut *state;
         let (mut pending, mut slots) = (0, 0);
         let telling = self.telling(state);
         for (slot, first, count) in cut(sector, sectors) {
@@ -651,36 +665,32 @@ impl Shared {
         }
     }
 
-    /// Starts read-ahead if the read of these sectors continues a sequential stream. Returns the purpose of the read
-    /// itself.
-    pub fn read_ahead(self: &Arc<Self>, sector: u64, sectors: u64, waits: bool) -> Purpose {
+    /// Records a read among the sequential streams. Returns its purpose, and the read-ahead to be started.
+    fn note_read(
+        &self,
+        state: &mut State,
+        sector: u64,
+        sectors: u64,
+        waits: bool,
+    ) -> (Purpose, Vec<Arc<Fetch>>) {
         let pages = self.settings.dram_bytes / SLOT_BYTES as u64 / AHEAD_SHARE;
         let most = (u64::from(self.settings.read_ahead_bytes) / SLOT_BYTES as u64).min(pages);
         if most == 0 {
-            return Purpose::Random;
+            return (Purpose::Random, Vec::new());
         }
-        let (purpose, fetches) = {
-            let mut state = self.state.lock();
-            let State { streams, table, fetches, lower_error, .. } = &mut *state;
-            // Far side away, or already busy with what was asked for before; or what was read
-            // ahead waits in memory.
-            let is_vain = lower_error.is_some()
-                || fetches.len() >= MOST_FETCHES
-                || u64::from(table.ahead().unused) >= pages;
-            let most = if is_vain { 0 } else { most };
-            let noted = streams.note(sector..sector + sectors, waits, most, || table.ahead());
-            let purpose = if noted.continues { Purpose::Stream } else { Purpose::Random };
-            let Some(range) = noted.ahead else { return purpose };
-            let end = self.end_of(sector / u64::from(SECTORS)).div_ceil(u64::from(SECTORS));
-            let longest = self.longest_of_stream() as u64;
-            (purpose, missing_runs(&mut state, range.start, range.end.min(end), longest))
-        };
-        for fetch in fetches {
-            let shared = Arc::clone(self);
-            self.counters.read_ahead_bytes.add(u64::from(fetch.count) * SLOT_BYTES as u64);
-            tokio::spawn(async move { shared.run_fetch(&fetch, Purpose::Ahead).await });
-        }
-        purpose
+        let State { streams, table, fetches, lower_error, .. } = &mut *state;
+        // Read nothing ahead while the far side cannot be read, while many fetches are under way, or while much of the
+        // earlier read-ahead has not been used yet.
+        let is_vain = lower_error.is_some()
+            || fetches.len() >= MOST_FETCHES
+            || u64::from(table.ahead().unused) >= pages;
+        let most = if is_vain { 0 } else { most };
+        let noted = streams.note(sector..sector + sectors, waits, most, || table.ahead());
+        let purpose = if noted.continues { Purpose::Stream } else { Purpose::Random };
+        let Some(range) = noted.ahead else { return (purpose, Vec::new()) };
+        let end = self.end_of(sector / u64::from(SECTORS)).div_ceil(u64::from(SECTORS));
+        let longest = self.longest_of_stream() as u64;
+        (purpose, missing_runs(state, range.start, range.end.min(end), longest))
     }
 
     /// Returns the most slots of one fetch of a sequential reader.

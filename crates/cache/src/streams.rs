@@ -34,8 +34,9 @@ struct Stream {
     window: u64,
     /// The slot after those read ahead.
     ahead: u64,
-    /// Where it was when its speed was last taken, and when that was.
-    marked: (u64, Instant),
+    /// Where it was when its speed was last taken, and when that was. `None` until it goes on after its first read: many
+    /// single reads are random ones, and reading the clock takes a noticeable part of their time.
+    marked: Option<(u64, Instant)>,
     /// It had to wait since then.
     waited: bool,
     used: u64,
@@ -119,16 +120,20 @@ impl Streams {
         Some(range)
     }
 
-    /// The stream that ends where a read begins, or shortly before.
+    /// Returns the stream that ends where a read begins, or else one that ends shortly before.
     fn find(&self, start: u64) -> Option<usize> {
-        let ends_there = self.list.iter().position(|stream| stream.next == start);
-        ends_there.or_else(|| {
+        let mut shortly_before = None;
+        for (at, stream) in self.list.iter().enumerate() {
+            let left_out = start.wrapping_sub(stream.next);
+            if left_out == 0 {
+                return Some(at);
+            }
             // A single read is no stream yet.
-            let is_early = |stream: &Stream| {
-                stream.reads > 0 && start > stream.next && start - stream.next <= EARLY_SECTORS
-            };
-            self.list.iter().position(is_early)
-        })
+            if left_out <= EARLY_SECTORS && stream.reads > 0 && shortly_before.is_none() {
+                shortly_before = Some(at);
+            }
+        }
+        shortly_before
     }
 
     /// Joins a stream with one that began where it has come to. Returns where the stream is now.
@@ -155,7 +160,7 @@ impl Streams {
             reads: 0,
             window: FIRST_WINDOW,
             ahead: 0,
-            marked: (end.div_ceil(8), Instant::now()),
+            marked: None,
             waited: false,
             used: self.clock,
         };
@@ -218,13 +223,13 @@ impl Stream {
 
     /// Sets the window by the speed over the last one.
     fn adapt(&mut self, position: u64, fetch_time: Duration, most: u64) {
-        let (from, since) = self.marked;
+        let (from, since) = *self.marked.get_or_insert_with(|| (position, Instant::now()));
         let slots = position - from.min(position);
         if slots < self.window {
             return;
         }
         let now = Instant::now();
-        self.marked = (position, now);
+        self.marked = Some((position, now));
         let elapsed = (now - since).as_secs_f64();
         let fetch_time = fetch_time.as_secs_f64();
         // A reader that took no time takes all it gets.
