@@ -1,12 +1,16 @@
-//! Slowness: every call waits before it goes down.
+//! Slowness: calls wait before they are passed to the lower volume.
 
-use std::time::Duration;
+use std::{
+    num::NonZeroU64,
+    sync::atomic::{AtomicU64, Ordering},
+    time::Duration,
+};
 
 use tokio::time::sleep;
 
 use crate::{Allocation, Data, Durability, Extent, Geometry, Io, Lba, Stack, Volume};
 
-/// How long each kind of call waits.
+/// How long each kind of call waits, if it waits.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Latency {
     /// Before a read.
@@ -30,13 +34,36 @@ impl Latency {
 pub struct Delay {
     lower: Stack,
     latency: Latency,
+    every: NonZeroU64,
+    calls: AtomicU64,
 }
 
 impl Delay {
-    /// `lower`, slowed down.
+    /// Slows down all calls of `lower`.
     #[must_use]
     pub fn new(lower: Stack, latency: Latency) -> Self {
-        Self { lower, latency }
+        Self::of_every(NonZeroU64::MIN, lower, latency)
+    }
+
+    /// Slows down one of `every` calls of `lower`.
+    #[must_use]
+    pub fn of_every(every: NonZeroU64, lower: Stack, latency: Latency) -> Self {
+        Self { lower, latency, every, calls: AtomicU64::new(0) }
+    }
+
+    fn after<'a, T: Send + 'a>(
+        &self,
+        wait: Duration,
+        call: impl FnOnce() -> Io<'a, T> + Send + 'a,
+    ) -> Io<'a, T> {
+        let number = self.calls.fetch_add(1, Ordering::Relaxed) + 1;
+        if wait.is_zero() || !number.is_multiple_of(self.every.get()) {
+            return call();
+        }
+        Io::new(async move {
+            sleep(wait).await;
+            call().await
+        })
     }
 }
 
@@ -50,45 +77,32 @@ impl Volume for Delay {
     }
 
     fn read(&self, extent: Extent) -> Io<'_, Data> {
-        after(self.latency.read, move || self.lower.read(extent))
+        self.after(self.latency.read, move || self.lower.read(extent))
     }
 
     fn read_flushed(&self, extent: Extent) -> Io<'_, Data> {
-        after(self.latency.read, move || self.lower.read_flushed(extent))
+        self.after(self.latency.read, move || self.lower.read_flushed(extent))
     }
 
     fn write(&self, lba: Lba, data: Data, durability: Durability) -> Io<'_, ()> {
-        after(self.latency.write, move || self.lower.write(lba, data, durability))
+        self.after(self.latency.write, move || self.lower.write(lba, data, durability))
     }
 
     fn flush(&self) -> Io<'_, ()> {
-        after(self.latency.flush, move || self.lower.flush())
+        self.after(self.latency.flush, move || self.lower.flush())
     }
 
     fn roll_back(&self) -> Io<'_, ()> {
-        after(self.latency.flush, move || self.lower.roll_back())
+        self.after(self.latency.flush, move || self.lower.roll_back())
     }
 
     fn discard(&self, extent: Extent) -> Io<'_, ()> {
-        after(self.latency.write, move || self.lower.discard(extent))
+        self.after(self.latency.write, move || self.lower.discard(extent))
     }
 
     fn allocation(&self, extent: Extent) -> Io<'_, Allocation> {
-        after(self.latency.read, move || self.lower.allocation(extent))
+        self.after(self.latency.read, move || self.lower.allocation(extent))
     }
-}
-
-fn after<'a, T: Send + 'a>(
-    wait: Duration,
-    call: impl FnOnce() -> Io<'a, T> + Send + 'a,
-) -> Io<'a, T> {
-    if wait.is_zero() {
-        return call();
-    }
-    Io::new(async move {
-        sleep(wait).await;
-        call().await
-    })
 }
 
 #[cfg(test)]
@@ -99,6 +113,18 @@ mod tests {
 
     use super::*;
     use crate::{MemVolume, testing::now};
+
+    #[tokio::test(start_paused = true)]
+    async fn one_of_several_calls_waits() {
+        let lower = Arc::new(MemVolume::new(Geometry::with_blocks(8)));
+        let latency = Latency::uniform(Duration::from_secs(1));
+        let slow = Delay::of_every(NonZeroU64::new(3).unwrap(), lower, latency);
+        let start = Instant::now();
+        for call in 1..=9 {
+            slow.read(Extent { lba: Lba(0), blocks: 1 }).await.expect("read");
+            assert_eq!(start.elapsed().as_secs(), call / 3, "after call {call}");
+        }
+    }
 
     #[tokio::test(start_paused = true)]
     async fn each_kind_of_call_takes_its_time() {

@@ -1,6 +1,6 @@
 //! The layers of a stack as data: what stands at the bottom, and what lies on it.
 
-use std::path::PathBuf;
+use std::{num::NonZeroU64, path::PathBuf};
 
 use serde::Deserialize;
 use volume::Profile;
@@ -207,6 +207,8 @@ pub struct Delay {
     pub write: Span,
     /// Added to each flush.
     pub flush: Span,
+    /// One of so many calls is delayed; all of them if this is left out.
+    pub every: Option<NonZeroU64>,
 }
 
 /// Settings of a disk layer. What is left out is the model's.

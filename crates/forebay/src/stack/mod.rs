@@ -21,6 +21,7 @@ mod common;
 mod orders;
 
 use std::{
+    num::NonZeroU64,
     ops::Range,
     os::unix::fs::FileTypeExt,
     path::Path,
@@ -269,8 +270,16 @@ impl<'a> Building<'a> {
                 Layer::Delay(settings) => {
                     let (read, write, flush) = (settings.read, settings.write, settings.flush);
                     let latency = Latency { read: read.0, write: write.0, flush: flush.0 };
-                    let what = format!("read {read}, write {write}, flush {flush}");
-                    (Arc::new(Delay::new(lower(), latency)), Part::new("delay", what))
+                    let every = settings.every.unwrap_or(NonZeroU64::MIN);
+                    let what = match settings.every {
+                        None => format!("read {read}, write {write}, flush {flush}"),
+                        Some(every) => {
+                            format!(
+                                "read {read}, write {write}, flush {flush}, one of {every} calls"
+                            )
+                        }
+                    };
+                    (Arc::new(Delay::of_every(every, lower(), latency)), Part::new("delay", what))
                 }
                 Layer::Disk(settings) => {
                     let profile = settings.profile().expect("the settings are checked");
