@@ -82,8 +82,8 @@ enum Task {
     },
     /// Measure the data path, with a bare TCP program and tgt as peers in the same run, and report which promises hold.
     /// Groups: target, stream, depth1, polling, digests, tls, sessions, gateway, pauses, options (the cost of compression
-    /// and of an encrypted log), memory. Three benchmarks run alone: far measures gateways over long links and has its own
-    /// options (root); postmark runs PostMark on attached volumes (root); emc-tel replays a trace like that of the STICS
+    /// and of an encrypted log), memory. Other benchmarks run alone: far measures gateways over long links, bad-links over
+    /// links that change or reorder packets, and pair a pair of gateways, each with its own options (root); postmark runs PostMark on attached volumes (root); emc-tel replays a trace like that of the STICS
     /// paper, 12 minutes for each of seven servers.
     #[command(args_conflicts_with_subcommands = true, disable_help_subcommand = true)]
     Bench {
@@ -212,6 +212,7 @@ enum Task {
 #[derive(Subcommand)]
 enum Alone {
     Far(bench::far::Options),
+    BadLinks(bench::far::bad_links::Options),
     Pair(bench::pair::Options),
 }
 
@@ -248,6 +249,9 @@ fn main() -> ExitCode {
             }))
         }
         Task::Bench { alone: Some(Alone::Far(options)), .. } => report(bench::far::bench(&options)),
+        Task::Bench { alone: Some(Alone::BadLinks(options)), .. } => {
+            report(bench::far::bad_links::bench(&options))
+        }
         Task::Bench { alone: Some(Alone::Pair(options)), .. } => {
             report(bench::pair::bench(&options))
         }

@@ -1,6 +1,7 @@
 //! `cargo xtask bench far`: measures a gateway over a long link, and for comparison a bulk TCP stream and a host that
 //! uses the node directly over the same link.
 
+pub mod bad_links;
 pub mod wan;
 mod bulk;
 pub mod load;
@@ -17,7 +18,7 @@ use clap::Args;
 use crate::bench::far::bulk::Direction;
 use crate::bench::far::load::{Load, Order};
 use crate::bench::far::report::{Figures, Point};
-use crate::bench::far::site::{Site, WRITTEN_RANGE};
+use crate::bench::far::site::{Far, Site, WRITTEN_RANGE};
 use crate::bench::far::wan::{LinkSpec, Wan};
 use crate::machine::Others;
 use crate::node;
@@ -180,7 +181,8 @@ impl Round<'_> {
         let wan = Wan::start(self.program, LINK, self.spec)?;
         // A sequential load must not wrap around in its range: it would read blocks that the gateway holds in memory.
         let most = self.spec.bytes_in(WARM_UP + self.time);
-        let site = Site::start(&wan, self.program, self.control, most, self.has_epochs)?;
+        let far = Far { has_epochs: self.has_epochs, ..Far::new(self.control, most) };
+        let site = Site::start(&wan, self.program, far)?;
         let mut points = Vec::new();
         for direction in [Direction::Back, Direction::Forth] {
             points.push(self.point(&wan, direction.name(), &[], || {

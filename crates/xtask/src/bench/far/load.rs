@@ -71,23 +71,42 @@ impl Load {
         warm_up: Duration,
         time: Duration,
     ) -> Result<Outcome> {
+        let mut outcomes = self.measure_phases(login, control, &[(warm_up, time)], |_| Ok(()))?;
+        Ok(outcomes.remove(0))
+    }
+
+    /// Logs in from the near end and runs the load through several phases in one session. Calls `begin` with the number
+    /// of the phase at the beginning of each. Each phase has a warm-up, and then it is measured.
+    pub fn measure_phases(
+        &self,
+        login: Login,
+        control: &str,
+        phases: &[(Duration, Duration)],
+        mut begin: impl FnMut(usize) -> Result<()> + Send,
+    ) -> Result<Vec<Outcome>> {
         at(LINK, End::Near, || {
             let shape = Shape { depth: self.depth, bytes: self.bytes as usize, keep: false };
             let mut commands = Commands::new(self.clone());
             let mut session = Session::open(&login, shape)?;
             set_tcp_congestion(Member::<Commands>::socket(&session), control)?;
             commands.block_bytes = session.capacity()?.1;
-            commands.until(warm_up);
-            session.run(&mut commands)?;
-            commands.until(time);
-            let begun = Instant::now();
-            session.run(&mut commands)?;
-            let time = begun.elapsed();
-            let (bytes, latency) = (commands.answered, commands.latency.clone());
+            let mut outcomes = Vec::new();
+            for (number, &(warm_up, time)) in phases.iter().enumerate() {
+                begin(number)?;
+                commands.until(warm_up);
+                session.run(&mut commands)?;
+                commands.until(time);
+                let begun = Instant::now();
+                session.run(&mut commands)?;
+                let time = begun.elapsed();
+                let (bytes, latency) = (commands.answered, commands.latency.clone());
+                commands.check()?;
+                ensure!(bytes > 0, "nothing was answered in {time:?}");
+                outcomes.push(Outcome { bytes, time, latency });
+            }
             session.drain(&mut commands)?;
             commands.check()?;
-            ensure!(bytes > 0, "nothing was answered in {time:?}");
-            Ok(Outcome { bytes, time, latency })
+            Ok(outcomes)
         })
     }
 }

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use serde_json::Value;
 
 use crate::bench::far::LINK;
 use crate::bench::far::load::{self, Outcome};
@@ -23,6 +24,28 @@ const LEAST_RANGE_BYTES: u64 = 128 << 20;
 const NAME: &str = "iqn.2026-11.forebay.bench:far";
 const DRAIN_LIMIT: Duration = Duration::from_secs(120);
 
+/// What a node at the far end serves.
+#[derive(Clone, Copy, Debug)]
+pub struct Far<'a> {
+    /// The TCP congestion control of the node and of the gateways.
+    pub control: &'a str,
+    /// The most bytes that one load reads or writes: it must not reach the end of its range.
+    pub most: u64,
+    /// The number of logical units, all of one size.
+    pub units: u8,
+    /// The node has a cache of its own whose writes count with the next flush.
+    pub has_epochs: bool,
+    /// The volume answers one of a hundred calls a second late.
+    pub is_late: bool,
+}
+
+impl<'a> Far<'a> {
+    /// Describes a node with one unit in memory.
+    pub fn new(control: &'a str, most: u64) -> Far<'a> {
+        Far { control, most, units: 1, has_epochs: false, is_late: false }
+    }
+}
+
 /// The node, and the folder of its and the gateways' files.
 pub struct Site {
     folder: tempfile::TempDir,
@@ -30,28 +53,25 @@ pub struct Site {
     _memory: tempfile::TempDir,
     near_program: PathBuf,
     node: Node,
-    direct: Login,
     control: String,
     range_bytes: u64,
     gateways: std::cell::Cell<u32>,
 }
 
 impl Site {
-    /// Starts the node and fills its volume. A load may read or write up to `most` bytes without reaching the end of its
-    /// range. With `has_epochs` the node has a cache of its own whose writes count with the next flush.
-    pub fn start(
-        wan: &Wan,
-        program: &Path,
-        control: &str,
-        most: u64,
-        has_epochs: bool,
-    ) -> Result<Site> {
+    /// Starts the node and fills its volumes.
+    pub fn start(wan: &Wan, program: &Path, far: Far<'_>) -> Result<Site> {
+        let Far { control, most, units, has_epochs, is_late } = far;
         let parent = program.parent().context("the program has a folder")?;
         let folder = tempfile::Builder::new().prefix("bench-far").tempdir_in(parent)?;
         let near_program = script(folder.path(), wan, End::Near, program)?;
         let far_program = script(folder.path(), wan, End::Far, program)?;
         let range_bytes = (most + most / 8).max(LEAST_RANGE_BYTES).next_power_of_two();
         let memory = tempfile::Builder::new().prefix("bench-far").tempdir_in("/dev/shm")?;
+        let delay = match is_late {
+            true => ", { delay = { read = \"1s\", write = \"1s\", every = 100 } }",
+            false => "",
+        };
         let cache = match has_epochs {
             // The log holds all data that one load writes, so that the node's own destage does not hold it up.
             true => format!(
@@ -62,32 +82,30 @@ impl Site {
             ),
             false => String::new(),
         };
-        let settings = format!(
+        let mut settings = format!(
             "listen = [\"{}:0\"]\nstate = \"node-state\"\n[iscsi]\ncongestion = \"{control}\"\n[[target]]\n\
-             name = \"{NAME}\"\n[[target.unit]]\nstack = [{{ memory = {{ size = {} }} }}{cache}]\n",
+             name = \"{NAME}\"\n",
             wan.address(End::Far),
-            RANGES * range_bytes
         );
+        for lun in 0..units {
+            settings += &format!(
+                "[[target.unit]]\nlun = {lun}\nstack = [{{ memory = {{ size = {} }} }}{delay}{cache}]\n",
+                RANGES * range_bytes
+            );
+        }
         let node = Node::start_as(How::Preferred, &far_program, folder.path(), "node", &settings)?;
-        let direct = node.login(NAME);
-        at(LINK, End::Far, || load::fill(&direct, 0, RANGES * range_bytes))?;
+        for lun in 0..units {
+            let login = Login::new(node.portal(), NAME, lun);
+            at(LINK, End::Far, || load::fill(&login, 0, RANGES * range_bytes))?;
+        }
         let control = control.to_owned();
         let gateways = Default::default();
-        Ok(Site {
-            folder,
-            _memory: memory,
-            near_program,
-            node,
-            direct,
-            control,
-            range_bytes,
-            gateways,
-        })
+        Ok(Site { folder, _memory: memory, near_program, node, control, range_bytes, gateways })
     }
 
-    /// Returns the login of a host that uses the node directly.
+    /// Returns the login of a host that uses unit 0 of the node directly.
     pub fn direct(&self) -> Login {
-        self.direct.clone()
+        self.node.login(NAME)
     }
 
     /// Returns the byte range with this number. Each load has a range of its own, so that no cache holds it.
@@ -96,24 +114,34 @@ impl Site {
         start..start + self.range_bytes
     }
 
+    /// Returns the size of a gateway's memory for pages. It is less than a range, so that a load cannot have its whole range
+    /// there.
+    pub fn dram_bytes(&self) -> u64 {
+        self.range_bytes / 4 * 3
+    }
+
     /// Returns the process id of the node.
     pub fn node(&self) -> u32 {
         self.node.id()
     }
 
-    /// Starts a gateway with empty memory and an empty log of this size.
+    /// Starts a gateway to unit 0, with empty memory and an empty log of this size.
     pub fn gateway(&self, log_bytes: u64) -> Result<Gateway> {
+        self.gateway_to(0, log_bytes)
+    }
+
+    /// Starts a gateway to a unit of the node, with empty memory and an empty log of this size.
+    pub fn gateway_to(&self, lun: u8, log_bytes: u64) -> Result<Gateway> {
         let number = self.gateways.get();
         self.gateways.set(number + 1);
         let name = format!("gateway-{number}");
         let settings = format!(
             "listen = [\"127.0.0.1:0\"]\n[[target]]\nname = \"{NAME}\"\n[[target.unit]]\nstack = [\n\
-             {{ remote = {{ url = \"iscsi://{}/{NAME}/0\", congestion = \"{}\" }} }},\n\
+             {{ remote = {{ url = \"iscsi://{}/{NAME}/{lun}\", congestion = \"{}\" }} }},\n\
              {{ cache = {{ log = \"{name}.log\", log_size = {log_bytes}, dram = {} }} }},\n]\n",
             self.node.portal(),
             self.control,
-            // The memory of the gateway holds less than a range, so a load cannot fill it with its whole range.
-            self.range_bytes / 4 * 3,
+            self.dram_bytes(),
         );
         let folder = self.folder.path();
         let node = Node::start_as(How::Preferred, &self.near_program, folder, &name, &settings)?;
@@ -130,6 +158,24 @@ impl Gateway {
     /// Returns the login of a host that uses the gateway.
     pub fn login(&self) -> Login {
         self.node.login(NAME)
+    }
+
+    /// Returns the process id of the gateway.
+    pub fn id(&self) -> u32 {
+        self.node.id()
+    }
+
+    /// Returns the bytes that destage has sent since the gateway was started.
+    pub fn destaged(&self) -> Result<u64> {
+        Ok(Destage::of(&self.node)?.destaged)
+    }
+
+    /// Returns what `forebay status --json` reports about the layer with this name.
+    pub fn figures(&self, layer: &str) -> Result<Value> {
+        let status = self.node.status()?;
+        let layers = status.pointer("/targets/0/units/0/layers").and_then(Value::as_array);
+        let wanted = layers.into_iter().flatten().find(|known| known["layer"] == layer);
+        Ok(wanted.with_context(|| format!("no layer {layer} in {status}"))?["figures"].clone())
     }
 
     /// Returns the gateway and the node with their process ids, for the CPU time of a point.

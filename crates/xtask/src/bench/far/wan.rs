@@ -118,12 +118,22 @@ pub struct Wan {
 impl Wan {
     /// Starts `forebay lab wan run`, which makes the link and a network namespace at each end.
     pub fn start(program: &std::path::Path, name: &str, spec: &LinkSpec) -> Result<Wan> {
+        Wan::start_with(program, name, spec, &[])
+    }
+
+    /// Starts a link with further settings, such as `--reorder 1%`.
+    pub fn start_with(
+        program: &std::path::Path,
+        name: &str,
+        spec: &LinkSpec,
+        settings: &[&str],
+    ) -> Result<Wan> {
         let mut command = Command::new(program);
         command.args(["lab", "wan", "run", "--name", name]);
         command.args(["--rate", &format!("{}Mbit", spec.megabits)]);
         command.args(["--delay", &format!("{}us", spec.delay * 1e3)]);
         command.args(["--queue", &format!("{}B", spec.queue_bytes())]);
-        command.args(["--loss", &format!("{}%", spec.loss)]);
+        command.args(["--loss", &format!("{}%", spec.loss)]).args(settings);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
         let mut running = Running::start(&mut command)?;
         let ready = node::line(&mut running, node::READY_LIMIT).context("forebay lab wan run")?;
@@ -178,12 +188,23 @@ impl Wan {
         Ok((!reasons.is_empty()).then(|| format!("the emulator: {}", Value::from(reasons.clone()))))
     }
 
+    /// Changes settings of the running link, such as `--delay 40ms`.
+    pub fn change(&self, settings: &[&str]) -> Result<()> {
+        self.ask(&[&["change"], settings].concat()).map(|_| ())
+    }
+
     fn status(&self) -> Result<Value> {
+        Ok(serde_json::from_str(&self.ask(&["status", "--json"])?)?)
+    }
+
+    /// Runs a command of `forebay lab wan` on this link. Returns its output.
+    fn ask(&self, arguments: &[&str]) -> Result<String> {
         let mut command = Command::new(&self.program);
-        command.args(["lab", "wan", "status", "--json", "--name", &self.name]);
+        command.args(["lab", "wan"]).args(arguments).args(["--name", &self.name]);
         let finished = process::run(&mut command, Duration::from_secs(10))?;
-        ensure!(finished.success(), "forebay lab wan status: {}", finished.tail(3));
-        Ok(serde_json::from_str(&finished.output)?)
+        let asked = arguments.join(" ");
+        ensure!(finished.success(), "forebay lab wan {asked}: {}", finished.tail(3));
+        Ok(finished.output)
     }
 }
 

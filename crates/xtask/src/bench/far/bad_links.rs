@@ -1,0 +1,374 @@
+//! `cargo xtask bench bad-links`: measures gateways over links and far sides that misbehave, and checks that they stay
+//! near what the link allows, that nobody is starved, and that memory stays bounded.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use clap::Args;
+use serde_json::Value;
+
+use crate::bench::far::LINK;
+use crate::bench::far::bulk::{self, Direction};
+use crate::bench::far::load::{self, Load, Order, Outcome};
+use crate::bench::far::site::{Far, Gateway, Site, WRITTEN_RANGE};
+use crate::bench::far::wan::{LinkSpec, Wan};
+use crate::client::Login;
+use crate::node;
+
+/// Measure gateways where the link changes or reorders packets, where the far side answers late, where eight gateways
+/// share the link, and where a reader stops. Needs root. Takes six minutes.
+#[derive(Args, Debug)]
+pub struct Options {
+    /// Program to measure [default: the release build].
+    #[arg(long, value_name = "FILE")]
+    program: Option<PathBuf>,
+    /// Trial to run. May be repeated [default: all].
+    #[arg(long, value_name = "TRIAL")]
+    only: Vec<Trial>,
+}
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq, clap::ValueEnum)]
+enum Trial {
+    /// The rate falls to a tenth and rises again; the delay becomes ten times as long and short again.
+    Changing,
+    /// One packet of a hundred arrives 2 ms late.
+    Reordering,
+    /// The node answers one request of a hundred a second late.
+    Late,
+    /// Eight gateways share the link.
+    Eight,
+    /// A host reads sequentially and stops.
+    Stopping,
+}
+
+const TRIALS: [Trial; 5] =
+    [Trial::Changing, Trial::Reordering, Trial::Late, Trial::Eight, Trial::Stopping];
+
+/// The link before it misbehaves: 200 Mbit/s and 4 ms one way.
+const MEGABITS: f64 = 200.0;
+const DELAY_MS: f64 = 4.0;
+const CONTROL: &str = "cubic";
+/// The part of what a host gets that uses the node directly, or of a bulk TCP stream, that a gateway must reach.
+const PART: f64 = 0.8;
+/// The most memory in bytes that a gateway may have in addition to its page cache, its NVRAM and windows of the largest size
+/// that the link can fill.
+const MEMORY: u64 = 192 << 20;
+/// The size of each log in bytes. It is small, so that writes soon depend on destage.
+const LOG_BYTES: u64 = 64 << 20;
+/// The number of gateways that share a link.
+const SHARING: u8 = 8;
+/// The largest allowed ratio between two of them.
+const UNEVEN: f64 = 2.0;
+/// How long reads may go on after the host has stopped reading.
+const STOPPED: Duration = Duration::from_secs(5);
+
+/// Runs the trials and prints their figures. Returns true if everything holds.
+pub fn bench(options: &Options) -> Result<bool> {
+    ensure!(
+        rustix::process::geteuid().is_root(),
+        "bench bad-links makes network namespaces: run it as root"
+    );
+    let program = match &options.program {
+        Some(program) => program.canonicalize()?,
+        None => node::build()?,
+    };
+    let trials = if options.only.is_empty() { TRIALS.to_vec() } else { options.only.clone() };
+    let mut report = Report { holds: true };
+    for trial in trials {
+        let run = Run { program: &program, spec: LinkSpec::new(MEGABITS, DELAY_MS) };
+        let ended = match trial {
+            Trial::Changing => run.changing(&mut report),
+            Trial::Reordering => run.reordering(&mut report),
+            Trial::Late => run.late(&mut report),
+            Trial::Eight => run.eight(&mut report),
+            Trial::Stopping => run.stopping(&mut report),
+        };
+        ended.with_context(|| format!("{trial:?}"))?;
+    }
+    Ok(report.holds)
+}
+
+/// Prints figures, and notes whether all bars hold.
+struct Report {
+    holds: bool,
+}
+
+impl Report {
+    fn title(&self, title: &str) {
+        println!("\n{title}");
+    }
+
+    fn rate(&self, what: &str, outcome: &Outcome) {
+        println!("  {what:<58} {:>8.2} MB/s", megabytes(outcome));
+    }
+
+    /// Prints a ratio and whether it is at least `least`.
+    fn at_least(&mut self, what: &str, ratio: f64, least: f64) {
+        self.bar(what, ratio, least, ratio >= least, "at least");
+    }
+
+    /// Prints a ratio and whether it is at most `most`.
+    fn at_most(&mut self, what: &str, ratio: f64, most: f64) {
+        self.bar(what, ratio, most, ratio <= most, "at most");
+    }
+
+    fn bar(&mut self, what: &str, value: f64, bar: f64, is_held: bool, relation: &str) {
+        let verdict = if is_held { "holds" } else { "MISSED" };
+        println!("  {what:<58} {value:>8.2} ({relation} {bar}: {verdict})");
+        self.holds &= is_held;
+    }
+
+    /// Prints how evenly gateways share the link, and what they get together.
+    fn shares(&mut self, what: &str, rates: &[f64], bulk: f64) {
+        let sum: f64 = rates.iter().sum();
+        let least = rates.iter().copied().fold(f64::INFINITY, f64::min);
+        let most = rates.iter().copied().fold(0.0, f64::max);
+        let list: Vec<String> = rates.iter().map(|rate| format!("{rate:.2}")).collect();
+        println!("  {what}: {} MB/s", list.join(", "));
+        self.at_least("  … together, of bulk", sum / bulk, PART);
+        self.at_most("  … the largest share by the smallest", most / least, UNEVEN);
+    }
+
+    /// Prints the most memory that the gateway has had, in MiB, and what it reports about the link.
+    fn gateway(&mut self, gateway: &Gateway, dram: u64) -> Result<()> {
+        let most = (dram + MEMORY) >> 20;
+        self.at_most("memory of the gateway, MiB", peak_memory(gateway)? as f64, most as f64);
+        let figures = gateway.figures("cache")?;
+        let number = |name: &str| {
+            figures[name].as_u64().with_context(|| format!("forebay status shows no {name}"))
+        };
+        for (way, name) in [("reads", "read"), ("writes", "write")] {
+            println!(
+                "  status, {way}: {:.2} MB/s, trip {:.1} ms, window {} KiB, under way {} KiB",
+                number(&format!("far_{name}_rate"))? as f64 / 1e6,
+                number(&format!("far_{name}_trip_us"))? as f64 / 1e3,
+                number(&format!("far_{name}_window_bytes"))? >> 10,
+                number(&format!("far_{name}_under_way_bytes"))? >> 10,
+            );
+        }
+        Ok(())
+    }
+}
+
+fn megabytes(outcome: &Outcome) -> f64 {
+    outcome.bytes as f64 / outcome.time.as_secs_f64() / 1e6
+}
+
+/// Returns the most physical memory that the gateway has had, in MiB.
+fn peak_memory(gateway: &Gateway) -> Result<u64> {
+    let status = fs::read_to_string(format!("/proc/{}/status", gateway.id()))?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).context("no VmHWM")?;
+    let kib: u64 = line.trim().trim_end_matches(" kB").parse().context("VmHWM")?;
+    Ok(kib >> 10)
+}
+
+/// Sequential reads of 64 KiB from the range with this number.
+fn reads(site: &Site, range: u64, depth: usize) -> Load {
+    Load::read(Order::Sequential, 64 << 10, depth, site.range(range))
+}
+
+/// Sequential writes of 64 KiB.
+fn writes(site: &Site) -> Load {
+    Load::write(64 << 10, 32, site.range(WRITTEN_RANGE))
+}
+
+/// What every trial begins with.
+struct Run<'a> {
+    program: &'a Path,
+    spec: LinkSpec,
+}
+
+impl Run<'_> {
+    fn site(&self, wan: &Wan, far: Far<'_>) -> Result<Site> {
+        Site::start(wan, self.program, far)
+    }
+
+    /// Runs one load through five phases: as usual, with a tenth of the rate, as usual, with ten times the delay, as usual.
+    fn changing(&self, report: &mut Report) -> Result<()> {
+        let seconds = Duration::from_secs;
+        let phases = [
+            ("as usual", ["--rate", "200Mbit", "--delay", "4ms"], (seconds(3), seconds(3))),
+            (
+                "a tenth of the rate",
+                ["--rate", "20Mbit", "--delay", "4ms"],
+                (seconds(5), seconds(4)),
+            ),
+            ("as usual again", ["--rate", "200Mbit", "--delay", "4ms"], (seconds(4), seconds(3))),
+            (
+                "ten times the delay",
+                ["--rate", "200Mbit", "--delay", "40ms"],
+                (seconds(12), seconds(8)),
+            ),
+            ("as usual again", ["--rate", "200Mbit", "--delay", "4ms"], (seconds(12), seconds(3))),
+        ];
+        let times = phases.map(|(.., times)| times);
+        let all = times.iter().map(|(warm_up, time)| *warm_up + *time).sum();
+        let wan = Wan::start(self.program, LINK, &self.spec)?;
+        let begin = |phase: usize| wan.change(&phases[phase].1);
+        let site = self.site(&wan, Far::new(CONTROL, self.spec.bytes_in(all)))?;
+        let loads = [
+            ("reads of depth 8", reads(&site, 0, 8), reads(&site, 1, 32)),
+            ("sustained writes", writes(&site), writes(&site)),
+        ];
+        for (name, load, at_node) in loads {
+            report.title(&format!("A link that changes under load: {name}"));
+            let direct = at_node.measure_phases(site.direct(), CONTROL, &times, begin)?;
+            let gateway = site.gateway(LOG_BYTES)?;
+            let through = load.measure_phases(gateway.login(), CONTROL, &times, begin)?;
+            for ((name, ..), (direct, through)) in phases.iter().zip(direct.iter().zip(&through)) {
+                report.rate(&format!("{name}: directly, depth 32"), direct);
+                report.rate(&format!("{name}: gateway"), through);
+                report.at_least("  … of direct", megabytes(through) / megabytes(direct), PART);
+            }
+            report.gateway(&gateway, site.dram_bytes())?;
+            gateway.stop()?;
+        }
+        Ok(())
+    }
+
+    fn reordering(&self, report: &mut Report) -> Result<()> {
+        let settings = ["--reorder", "1%", "--reorder-by", "2ms"];
+        let wan = Wan::start_with(self.program, LINK, &self.spec, &settings)?;
+        let time = Duration::from_secs(4);
+        let warm_up = Duration::from_secs(2);
+        let site = self.site(&wan, Far::new(CONTROL, self.spec.bytes_in(warm_up + time)))?;
+        let [back, forth] = [Direction::Back, Direction::Forth]
+            .map(|direction| bulk::measure(&wan, direction, CONTROL, time));
+        let (back, forth) = (back?, forth?);
+        report.title("A link that delivers one packet of a hundred 2 ms late");
+        report.rate("bulk TCP, from the far end", &back);
+        report.rate("bulk TCP, to the far end", &forth);
+        let gateway = site.gateway(LOG_BYTES)?;
+        for (number, depth) in [1, 8, 32].into_iter().enumerate() {
+            let load = reads(&site, number as u64, depth);
+            let outcome = load.measure(gateway.login(), CONTROL, warm_up, time)?;
+            report.rate(&format!("reads of depth {depth}"), &outcome);
+            report.at_least("  … of bulk", megabytes(&outcome) / megabytes(&back), PART);
+        }
+        let outcome = drained(&site, &gateway)?;
+        report.rate("drain", &outcome);
+        report.at_least("  … of bulk", megabytes(&outcome) / megabytes(&forth), PART);
+        report.gateway(&gateway, site.dram_bytes())?;
+        gateway.stop()
+    }
+
+    fn late(&self, report: &mut Report) -> Result<()> {
+        let wan = Wan::start(self.program, LINK, &self.spec)?;
+        let time = Duration::from_secs(6);
+        let warm_up = Duration::from_secs(2);
+        let far = Far::new(CONTROL, self.spec.bytes_in(warm_up + time));
+        let site = self.site(&wan, Far { is_late: true, ..far })?;
+        report.title("A node that answers one request of a hundred a second late");
+        // The node refuses writes of other hosts while a gateway has its claim.
+        let direct_writes = writes(&site).measure(site.direct(), CONTROL, warm_up, time)?;
+        let gateway = site.gateway(LOG_BYTES)?;
+        let loads = [
+            ("sequential reads of 64 KiB, depth 8", reads(&site, 0, 8)),
+            ("sequential reads of 64 KiB, depth 32", reads(&site, 1, 32)),
+            (
+                "random reads of 4 KiB, depth 8",
+                Load::read(Order::Scattered, 4096, 8, site.range(2)),
+            ),
+        ];
+        for (name, load) in loads {
+            let direct = load.measure(site.direct(), CONTROL, warm_up, time)?;
+            let through = load.measure(gateway.login(), CONTROL, warm_up, time)?;
+            report.rate(&format!("{name}, direct"), &direct);
+            report.rate(&format!("{name}, gateway"), &through);
+            report.at_least("  … of direct", megabytes(&through) / megabytes(&direct), PART);
+        }
+        let outcome = drained(&site, &gateway)?;
+        report.rate("writes of 64 KiB, depth 32, direct", &direct_writes);
+        // No bar: a flush has to wait for all writes of its round, so each round takes a second longer.
+        report.rate("drain", &outcome);
+        report.gateway(&gateway, site.dram_bytes())?;
+        gateway.stop()
+    }
+
+    fn eight(&self, report: &mut Report) -> Result<()> {
+        let wan = Wan::start(self.program, LINK, &self.spec)?;
+        let (warm_up, time) = (Duration::from_secs(4), Duration::from_secs(8));
+        let bulk = bulk::measure(&wan, Direction::Back, CONTROL, Duration::from_secs(4))?;
+        let most = self.spec.bytes_in(warm_up + time) / 4;
+        let site = self.site(&wan, Far { units: SHARING, ..Far::new(CONTROL, most) })?;
+        let gateways = (0..SHARING)
+            .map(|lun| site.gateway_to(lun, LOG_BYTES / 4))
+            .collect::<Result<Vec<_>>>()?;
+        report.title("Eight gateways on one link");
+        report.rate("bulk TCP, from the far end", &bulk);
+        let shared = |load: &Load, measured: &dyn Fn(usize, Outcome) -> Result<f64>| {
+            let logins = gateways.iter().map(Gateway::login).collect();
+            let outcomes = together(load, logins, warm_up, time)?;
+            let rates = outcomes.into_iter().enumerate();
+            rates.map(|(at, outcome)| measured(at, outcome)).collect::<Result<Vec<f64>>>()
+        };
+        let rates = shared(&reads(&site, 0, 8), &|_, outcome| Ok(megabytes(&outcome)))?;
+        report.shares("sequential reads of depth 8", &rates, megabytes(&bulk));
+        let bulk = bulk::measure(&wan, Direction::Forth, CONTROL, Duration::from_secs(4))?;
+        report.rate("bulk TCP, to the far end", &bulk);
+        let sent = || gateways.iter().map(|gateway| gateway.destaged()).collect::<Result<Vec<_>>>();
+        let (before, begun) = (sent()?, Instant::now());
+        shared(&writes(&site), &|_, outcome| Ok(megabytes(&outcome)))?;
+        let (after, seconds) = (sent()?, begun.elapsed().as_secs_f64());
+        let rates: Vec<f64> = before
+            .iter()
+            .zip(&after)
+            .map(|(before, after)| (after - before) as f64 / seconds / 1e6)
+            .collect();
+        report.shares("destage under sustained writes", &rates, megabytes(&bulk));
+        gateways.into_iter().try_for_each(Gateway::stop)
+    }
+
+    fn stopping(&self, report: &mut Report) -> Result<()> {
+        let wan = Wan::start(self.program, LINK, &self.spec)?;
+        let time = Duration::from_secs(4);
+        let site = self.site(&wan, Far::new(CONTROL, self.spec.bytes_in(2 * time)))?;
+        let gateway = site.gateway(LOG_BYTES)?;
+        report.title("A host that reads sequentially and stops");
+        let outcome = reads(&site, 0, 32).measure(gateway.login(), CONTROL, time, time)?;
+        report.rate("reads of depth 32", &outcome);
+        let stopped = Instant::now();
+        let waiting = |figures: &Value| {
+            let names =
+                ["far_read_under_way_bytes", "far_read_waiting_bytes", "far_ahead_waiting_bytes"];
+            names.iter().filter_map(|name| figures[name].as_u64()).sum::<u64>()
+        };
+        while waiting(&gateway.figures("cache")?) > 0 {
+            ensure!(stopped.elapsed() < 2 * STOPPED, "the gateway goes on reading");
+        }
+        let seconds = stopped.elapsed().as_secs_f64();
+        report.at_most("seconds until nothing is read any more", seconds, STOPPED.as_secs_f64());
+        report.gateway(&gateway, site.dram_bytes())?;
+        gateway.stop()
+    }
+}
+
+/// Runs a load at several gateways at once.
+fn together(
+    load: &Load,
+    logins: Vec<Login>,
+    warm_up: Duration,
+    time: Duration,
+) -> Result<Vec<Outcome>> {
+    std::thread::scope(|scope| {
+        let running: Vec<_> = logins
+            .into_iter()
+            .map(|login| scope.spawn(move || load.measure(login, CONTROL, warm_up, time)))
+            .collect();
+        let ended = running.into_iter().map(|thread| match thread.join() {
+            Ok(outcome) => outcome,
+            Err(_) => bail!("a load panicked"),
+        });
+        ended.collect()
+    })
+}
+
+/// Writes three quarters of the log while destage is held, then drains it.
+fn drained(site: &Site, gateway: &Gateway) -> Result<Outcome> {
+    gateway.hold(true)?;
+    load::write(gateway.login(), site.range(WRITTEN_RANGE).start, LOG_BYTES * 3 / 4)?;
+    gateway.hold(false)?;
+    gateway.drain()
+}
