@@ -1,8 +1,8 @@
 //! `cargo xtask bench far`: measures a gateway over a long link, and for comparison a bulk TCP stream and a host that
 //! uses the node directly over the same link.
 
-pub mod bad_links;
 pub mod wan;
+pub mod bad_links;
 mod bulk;
 pub mod load;
 pub mod site;
@@ -46,6 +46,10 @@ pub struct Options {
     /// gateway are atomic there. Its log is in memory. [default: the volume alone, in memory]
     #[arg(long)]
     epochs: bool,
+    /// Number of CPUs that other work on the machine may use on average. A round with more is repeated. More than the
+    /// default lets two benchmarks run at once, each in a mount and network namespace of its own.
+    #[arg(long, value_name = "CPUS", default_value_t = 0.1)]
+    others: f64,
     /// Number of rounds. Each point is measured once per round.
     #[arg(long, default_value_t = 15, value_parser = clap::value_parser!(u16).range(1..))]
     rounds: u16,
@@ -116,6 +120,7 @@ pub fn bench(options: &Options) -> Result<bool> {
                         groups: &groups,
                         time,
                         has_epochs: options.epochs,
+                        most_others: options.others,
                     };
                     let (points, tainted) = run.measure().with_context(|| {
                         format!("{name}, {spec}, {control}, round {}", round + 1)
@@ -148,8 +153,6 @@ pub fn bench(options: &Options) -> Result<bool> {
 
 /// The most tainted rounds that are repeated for one link.
 const SPARE_ROUNDS: u16 = 5;
-/// A round is tainted if other processes used more CPUs than this on average.
-const OTHERS: f64 = 0.1;
 /// The name of the emulated link, from which the names of its namespaces follow.
 pub const LINK: &str = "bench-far";
 /// The warm-up of each point. TCP's congestion window and the gateway's window grow in it.
@@ -159,6 +162,8 @@ const LOG_BYTES: u64 = 16 << 20;
 /// The size of the log for sustained writes, in round trips of the full link. An epoch is then 45 round trips long, and
 /// the two round trips between two epochs, in which the gateway sends nothing, cost a twentieth.
 const LOG_TRIPS: u32 = 180;
+/// The least length of a drain in round trips. TCP's slow start over a link of 200 Mbit/s and 80 ms takes seven.
+const DRAIN_TRIPS: u32 = 100;
 const LEAST_LOG_BYTES: u64 = 64 << 20;
 /// The least rate, in bytes per second, at which hosts fill the log on the disk of this machine.
 const NEAR_DISK_RATE: f64 = 150e6;
@@ -172,6 +177,7 @@ struct Round<'a> {
     groups: &'a [Group],
     time: Duration,
     has_epochs: bool,
+    most_others: f64,
 }
 
 impl Round<'_> {
@@ -180,7 +186,7 @@ impl Round<'_> {
         let (before, start) = (Others::now()?, Instant::now());
         let wan = Wan::start(self.program, LINK, self.spec)?;
         // A sequential load must not wrap around in its range: it would read blocks that the gateway holds in memory.
-        let most = self.spec.bytes_in(WARM_UP + self.time);
+        let most = self.drained_bytes().max(self.spec.bytes_in(WARM_UP + self.time));
         let far = Far { has_epochs: self.has_epochs, ..Far::new(self.control, most) };
         let site = Site::start(&wan, self.program, far)?;
         let mut points = Vec::new();
@@ -201,7 +207,8 @@ impl Round<'_> {
         let tainted = wan.tainted()?;
         drop(site);
         let others = Others::now()?.cpus_since(before, start.elapsed());
-        let busy = (others > OTHERS).then(|| format!("other work kept {others:.2} CPUs busy"));
+        let busy =
+            (others > self.most_others).then(|| format!("other work kept {others:.2} CPUs busy"));
         Ok((points, busy.or(tainted)))
     }
 
@@ -254,10 +261,16 @@ impl Round<'_> {
         gateway.stop()
     }
 
+    /// Returns how many bytes the drain sends: what the bulk stream carries in its measurement and warm-up, so that the
+    /// packets lost in TCP's slow start are the same share of both; but at least what the link carries in
+    /// [`DRAIN_TRIPS`], since the bulk stream is measured after its slow start and the drain includes one.
+    fn drained_bytes(&self) -> u64 {
+        let time = (WARM_UP + self.time).max(self.spec.round_trip() * DRAIN_TRIPS);
+        self.spec.bytes_in(time) >> 20 << 20
+    }
+
     fn drain(&self, wan: &Wan, site: &Site) -> Result<Point> {
-        // Drain as many bytes as the bulk stream carries in its measurement and warm-up: then the packets lost in TCP's
-        // slow start are the same share of both.
-        let bytes = self.spec.bytes_in(WARM_UP + self.time) >> 20 << 20;
+        let bytes = self.drained_bytes();
         let gateway = site.gateway(bytes * 3 / 2)?;
         gateway.hold(true)?;
         load::write(gateway.login(), site.range(WRITTEN_RANGE).start, bytes)?;
