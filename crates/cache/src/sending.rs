@@ -87,9 +87,15 @@ pub(crate) async fn send_all(
 
 /// Returns true if another run may be sent while `runs` runs of `weight` bytes in all are in flight.
 fn has_room(shared: &Shared, runs: usize, weight: u64) -> bool {
-    runs < MOST_RUNS
+    runs < most_runs(shared)
         && weight < may_be_in_flight(shared)
         && shared.far_writes.lock().has_room(Instant::now())
+}
+
+/// Returns how many runs may be in flight: three quarters of the calls that the lower volume performs at once, so that the
+/// requests of hosts do not wait behind them.
+fn most_runs(shared: &Shared) -> usize {
+    (shared.lower.most_calls().unwrap_or(USUAL_CALLS) * 3 / 4).max(1)
 }
 
 /// Reports the end of a run to the window. The measured time includes the reading of the log, so the window is large
@@ -127,10 +133,13 @@ fn may_be_in_flight(shared: &Shared) -> u64 {
 }
 
 /// Returns the most bytes of data in a run. Runs are shorter while hosts send random reads, since such a read has to wait
-/// until the link has transmitted the runs before it.
+/// until the link has transmitted the runs before it. They are longer than the settings say if the link holds so much that
+/// the lower volume would not perform as many calls at once.
 fn longest_run(shared: &Shared) -> u64 {
-    let longest = shared.far_writes.lock().longest_request(Instant::now());
-    longest.min(u64::from(shared.settings.destage_run_bytes))
+    let far_writes = shared.far_writes.lock();
+    let needed = far_writes.estimate().window / RUNS_IN_LINK;
+    let longest = far_writes.longest_request(Instant::now());
+    longest.min(needed.max(u64::from(shared.settings.destage_run_bytes)))
 }
 
 /// Returns the least number of bytes for which a run counts. Four short runs count as one of the longest. If the settings
@@ -333,9 +342,11 @@ async fn content(shared: &Shared, parts: &[Part]) -> Result<Data, Error> {
 
 /// The most slots that are looked at without releasing the lock: some tens of microseconds.
 const STEP: usize = 1024;
-/// The most runs in flight: three quarters of the commands that a remote volume has outstanding by default, so that the
-/// requests of hosts do not wait behind them.
-const MOST_RUNS: usize = 96;
+/// The number of calls that a lower volume without a limit of its own gets at once: as many as a remote volume has under way
+/// by default.
+const USUAL_CALLS: usize = 128;
+/// A link that holds more than so many runs gets longer ones.
+const RUNS_IN_LINK: u64 = 64;
 /// How often a round looks for late runs. None is late before this.
 const LOOK: Duration = Duration::from_millis(100);
 

@@ -116,6 +116,12 @@ impl Session {
         self.shared.portal.lock().clone()
     }
 
+    /// Returns how many commands are under way at once at most.
+    #[must_use]
+    pub fn queue_depth(&self) -> usize {
+        self.messages.max_capacity()
+    }
+
     /// How many blocks the unit has, if that is known. More from one moment to the next, if it grows.
     #[must_use]
     pub fn blocks(&self) -> Option<u64> {

@@ -473,6 +473,10 @@ impl Volume for RemoteVolume {
         })
     }
 
+    fn most_calls(&self) -> Option<usize> {
+        Some(self.session.queue_depth())
+    }
+
     fn holding(&self) -> Holding {
         self.session.claimed().holding()
     }

@@ -124,6 +124,11 @@ pub trait Volume: Send + Sync + 'static {
         self.lower().and_then(|lower| lower.usage())
     }
 
+    /// Returns how many calls the volume performs at once at most; more of them wait. `None` if it has no limit of its own.
+    fn most_calls(&self) -> Option<usize> {
+        self.lower().and_then(|lower| lower.most_calls())
+    }
+
     /// Looks whether the storage below has another size than before, which [`Volume::geometry`]
     /// tells from then on. Does not wait for other calls.
     fn refresh(&self) {

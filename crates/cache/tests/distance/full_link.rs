@@ -1,0 +1,56 @@
+//! Destage over a link that holds much.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
+};
+use std::time::Duration;
+
+use cache::{Cache, Identity, Parts, Settings};
+use tokio::time::{Instant, sleep};
+use volume::{Data, Durability, Geometry, Lba, MemVolume, Stack, Volume};
+
+use crate::{GIGABIT, far_side::Wire};
+
+const BYTES: u64 = 256 << 20;
+const PIECE: u64 = 1 << 20;
+/// Half of the round trip.
+const ONE_WAY: Duration = Duration::from_millis(50);
+/// The bytes that a gigabit holds in a round trip of 100 ms.
+const HELD: u64 = GIGABIT / 8 / 10;
+
+#[tokio::test(start_paused = true)]
+async fn the_default_settings_fill_a_gigabit_over_a_round_trip_of_100_ms() {
+    let memory: Stack = Arc::new(MemVolume::new(Geometry::with_blocks(BYTES / 512)));
+    let lower: Stack = Arc::new(Wire::new(memory, ONE_WAY, GIGABIT));
+    let log = Geometry { block_size: 4096, ..Geometry::with_blocks(2 * BYTES / 4096) };
+    let identity = Identity { name: "far".into(), geometry: lower.geometry() };
+    let parts = Parts { lower, log: Arc::new(MemVolume::new(log)), nvram: None };
+    let cache = Cache::open(Settings::default(), parts, identity).await.expect("it opens");
+    let destage = tokio::spawn(cache.run());
+    cache.pause();
+    for at in (0..BYTES).step_by(PIECE as usize) {
+        let data = Data::from(vec![1; PIECE as usize]);
+        cache.write(Lba(at / 512), data, Durability::Volatile).await.expect("written");
+    }
+    let most = Arc::new(AtomicU64::new(0));
+    let watch = tokio::spawn({
+        let (cache, most) = (Arc::clone(&cache), Arc::clone(&most));
+        async move {
+            loop {
+                most.fetch_max(cache.statistics().far_write_under_way, Ordering::Relaxed);
+                sleep(Duration::from_millis(10)).await;
+            }
+        }
+    });
+    cache.resume();
+    let begun = Instant::now();
+    cache.drain().await.expect("drained");
+    let (time, most) = (begun.elapsed(), most.load(Ordering::Relaxed));
+    watch.abort();
+    destage.abort();
+    assert!(most > HELD, "{most} bytes were under way at most, in {time:?}");
+    // A window that starts at 512 KiB needs some round trips to grow, and each round two more.
+    let full = Duration::from_secs_f64(BYTES as f64 * 8.0 / GIGABIT as f64);
+    assert!(time < full + 20 * 2 * ONE_WAY, "{time:?}, with a full link {full:?}");
+}
