@@ -32,7 +32,8 @@ pub struct Options {
     /// packet loss in percent, such as 200,4,0.25,0.1. May be repeated [default: six links of 200 Mbit/s].
     #[arg(long = "link", value_name = "MBIT,MS,QUEUE[,LOSS]")]
     links: Vec<LinkSpec>,
-    /// TCP congestion control of both ends. May be repeated [default: cubic and bbr].
+    /// TCP congestion control of both ends, as the setting `congestion` names it. May be repeated. The hosts and the bulk
+    /// stream use BBR beside an ensemble [default: cubic and bbr].
     #[arg(long, value_name = "NAME")]
     congestion: Vec<String>,
     /// Program to measure, and its name in the report. May be repeated, to compare two builds in one run [default: the
@@ -192,7 +193,7 @@ impl Round<'_> {
         let mut points = Vec::new();
         for direction in [Direction::Back, Direction::Forth] {
             points.push(self.point(&wan, direction.name(), &[], || {
-                bulk::measure(&wan, direction, self.control, self.time)
+                bulk::measure(&wan, direction, self.host_control(), self.time)
             })?);
         }
         for group in self.groups {
@@ -210,6 +211,11 @@ impl Round<'_> {
         let busy =
             (others > self.most_others).then(|| format!("other work kept {others:.2} CPUs busy"));
         Ok((points, busy.or(tainted)))
+    }
+
+    /// Returns the congestion control of the hosts and of the bulk stream. Only programs of ours can join an ensemble.
+    fn host_control(&self) -> &str {
+        if self.control.starts_with("ensemble") { "bbr" } else { self.control }
     }
 
     /// Measures one point.
@@ -251,11 +257,11 @@ impl Round<'_> {
             let load = load(depth, site.range(number as u64));
             let name = format!("{title}, depth {depth}, direct");
             points.push(self.point(wan, &name, &[("node", site.node())], || {
-                load.measure(site.direct(), self.control, WARM_UP, self.time)
+                load.measure(site.direct(), self.host_control(), WARM_UP, self.time)
             })?);
             let name = format!("{title}, depth {depth}, gateway");
             points.push(self.point(wan, &name, &gateway.processes(site), || {
-                load.measure(gateway.login(), self.control, WARM_UP, self.time)
+                load.measure(gateway.login(), self.host_control(), WARM_UP, self.time)
             })?);
         }
         gateway.stop()
@@ -289,7 +295,7 @@ impl Round<'_> {
             wan,
             "writes, depth 32, direct",
             &[("node", site.node())],
-            || load.measure(direct, self.control, WARM_UP, self.time),
+            || load.measure(direct, self.host_control(), WARM_UP, self.time),
         )?);
         let held = self.spec.bytes_in(self.spec.round_trip() * LOG_TRIPS);
         let log_bytes = held.max(LEAST_LOG_BYTES) >> 20 << 20;
@@ -302,7 +308,7 @@ impl Round<'_> {
             wan,
             "sustained writes, depth 32, gateway",
             &gateway.processes(site),
-            || load.measure(through, self.control, warm_up, time),
+            || load.measure(through, self.host_control(), warm_up, time),
         )?);
         gateway.stop()
     }
@@ -311,12 +317,12 @@ impl Round<'_> {
     fn latency(&self, wan: &Wan, site: &Site, points: &mut Vec<Point>) -> Result<()> {
         let gateway = site.gateway(LOG_BYTES)?;
         let random = |range: u64| Load::read(Order::Scattered, 4096, 1, site.range(range));
-        let login = gateway.login();
+        let (login, control) = (gateway.login(), self.host_control());
         points.push(self.point(
             wan,
             "random reads, idle link",
             &gateway.processes(site),
-            || random(0).measure(login.clone(), self.control, WARM_UP, self.time),
+            || random(0).measure(login.clone(), control, WARM_UP, self.time),
         )?);
         let all = WARM_UP + self.time;
         let stream = Load::read(Order::Sequential, 64 << 10, 8, site.range(2));
@@ -327,9 +333,9 @@ impl Round<'_> {
             std::thread::scope(|scope| {
                 let others = [stream, writes].map(|load| {
                     let login = gateway.login();
-                    scope.spawn(move || load.measure(login, self.control, Duration::ZERO, all))
+                    scope.spawn(move || load.measure(login, control, Duration::ZERO, all))
                 });
-                let measured = random(1).measure(login.clone(), self.control, WARM_UP, self.time);
+                let measured = random(1).measure(login.clone(), control, WARM_UP, self.time);
                 for other in others {
                     match other.join() {
                         Ok(outcome) => beside.push(outcome?),
