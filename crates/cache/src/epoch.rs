@@ -1,8 +1,8 @@
-//! Epochs: what goes to the lower volume together, with a flush behind it.
+//! Epochs: the units in which destage sends the log to the lower volume. A flush follows each of them.
 //!
-//! An epoch is a run of segments. When it has ended it is *sealed*: the lower volume gets its
-//! content as of its last segment, even of slots that were overwritten since. For that, the place
-//! that such a slot had in a sealed epoch is kept beside the table.
+//! An epoch is a run of segments. When it ends, it is *sealed*. The lower volume then gets the content as of its last
+//! segment, even of slots that were overwritten since. For that, the place that such a slot had in a sealed epoch is
+//! kept in addition to its place in the table.
 //!
 //! ```text
 //!   segments   5 6 7 │ 8 9 │ 10 11 …
@@ -13,7 +13,7 @@ use std::collections::{HashMap, HashSet, VecDeque};
 
 use crate::slot::{Place, SlotTable, runs};
 
-/// The version of a slot that a round sends down.
+/// The version of a slot that a round sends to the lower volume.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Item {
     pub slot: u64,
@@ -23,7 +23,7 @@ pub(crate) struct Item {
 }
 
 impl Item {
-    /// How many writes it takes: one for each run of its sectors.
+    /// Returns the number of writes that the slot takes: one for each run of its sectors.
     pub fn weight(&self) -> u64 {
         weight(&self.place)
     }
@@ -31,15 +31,15 @@ impl Item {
 
 /// The epochs of a log.
 pub(crate) struct Epochs {
-    /// Those that the lower volume lacks, oldest first.
+    /// The sealed epochs that are not in the lower volume yet, oldest first.
     sealed: VecDeque<Sealed>,
-    /// The newest segment of any sealed epoch: what is behind it is open.
+    /// The newest segment of any sealed epoch. Later segments belong to the open epoch.
     end: u64,
-    /// What the open one weighs, at most.
+    /// An upper bound of the weight of the open epoch.
     open: u64,
-    /// What one may weigh.
+    /// The largest weight of an epoch.
     limit: u64,
-    /// Older places in all of them.
+    /// The number of older places in all epochs.
     kept: usize,
     /// The last segment of the newest epoch that was destaged.
     completed: u64,
@@ -50,16 +50,16 @@ pub(crate) struct Epochs {
 }
 
 struct Sealed {
-    /// Its last segment.
+    /// The last segment.
     end: u64,
-    /// An upper bound of its weight.
+    /// An upper bound of the weight.
     weight: u64,
-    /// Places in it of slots that have a newer place behind it.
+    /// Places in this epoch of slots that have a newer place in a later one.
     older: Vec<Item>,
 }
 
 impl Epochs {
-    /// None yet; the first segment is the one after `end`.
+    /// Starts without epochs. The first segment is the one after `end`.
     pub fn new(end: u64) -> Self {
         Self {
             sealed: VecDeque::new(),
@@ -78,22 +78,22 @@ impl Epochs {
         Self { replaced: Some(HashMap::new()), ..Self::new(end) }
     }
 
-    /// From now on an epoch weighs at most so much, unless a single slot does not fit.
+    /// Sets the largest weight of later epochs. Only an epoch of a single slot may weigh more.
     pub fn set_limit(&mut self, limit: u64) {
         self.limit = limit.max(1);
     }
 
-    /// How many slots, whatever they weigh, have room in an epoch.
+    /// Returns how many slots of the largest weight fit into an epoch.
     pub fn limit(&self) -> u64 {
         self.limit / MOST_WEIGHT + u64::from(self.limit < MOST_WEIGHT)
     }
 
-    /// The last segment of the newest sealed epoch.
+    /// Returns the last segment of the newest sealed epoch.
     pub fn end(&self) -> u64 {
         self.end
     }
 
-    /// The last segment of the oldest sealed epoch, if there is one.
+    /// Returns the last segment of the oldest sealed epoch, if there is one.
     pub fn oldest(&self) -> Option<u64> {
         self.sealed.front().map(|epoch| epoch.end)
     }
@@ -103,7 +103,7 @@ impl Epochs {
         self.sealed.iter().map(|epoch| epoch.end).find(|next| *next > end)
     }
 
-    /// Seals what is open, up to segment `end`, as an epoch of its own.
+    /// Seals the open epoch, which ends with segment `end`.
     pub fn seal(&mut self, end: u64) {
         let weight = self.open;
         self.close(end);
@@ -115,12 +115,12 @@ impl Epochs {
         self.replaced = self.replaced.take().map(|_| HashMap::new());
     }
 
-    /// Seals what is open, up to segment `end`; together with the newest sealed epoch, unless that
-    /// is the one that goes down now.
+    /// Seals the open epoch, which ends with segment `end`, and joins it with the newest sealed epoch, unless that is the
+    /// one that is being sent now.
     pub fn seal_together(&mut self, end: u64, going_down: Option<u64>) {
         match self.sealed.back_mut().filter(|newest| Some(newest.end) != going_down) {
             Some(newest) => {
-                // What was older than the end before is older than this one.
+                // Places that were older than the previous end are older than this one, too.
                 self.kept -= newest.older.len();
                 newest.older.clear();
                 newest.end = end;
@@ -191,8 +191,8 @@ impl Epochs {
         self.kept
     }
 
-    /// Before segment `next` with so many slots is taken in: seals what is open, if both together
-    /// might weigh too much.
+    /// Called before segment `next` with so many slots is added. Seals the open epoch if it could weigh too much together
+    /// with the segment.
     pub fn make_room(&mut self, next: u64, slots: usize) {
         let most = (slots as u64).saturating_mul(MOST_WEIGHT);
         if self.open > 0 && self.open.saturating_add(most) > self.limit {
@@ -200,14 +200,14 @@ impl Epochs {
         }
     }
 
-    /// Gives a slot its newest place, which is in the open epoch.
+    /// Sets the newest place of a slot, which is in the open epoch.
     pub fn supersede(&mut self, table: &mut SlotTable, index: u32, place: Place) {
         let entry = table.entry(index);
         let old = entry.place;
         if let Some(old) = old.filter(|old| old.segment <= self.end) {
             let at = self.sealed.partition_point(|epoch| epoch.end < old.segment);
             let item = Item { slot: entry.slot, index, incarnation: entry.incarnation, place: old };
-            // Without an epoch, the one it was in has gone down as a whole.
+            // If there is no such epoch, it has been sent to the lower volume completely.
             if let Some(epoch) = self.sealed.get_mut(at) {
                 epoch.older.push(item);
                 self.kept += 1;
@@ -221,7 +221,7 @@ impl Epochs {
         table.set_place(index, place);
     }
 
-    /// Places in the oldest epoch of slots that were overwritten since, from number `from` on.
+    /// Returns the places in the oldest epoch of slots that were overwritten since. Skips the first `from`.
     pub fn older(&self, from: usize) -> &[Item] {
         self.sealed.front().map_or(&[], |epoch| &epoch.older[from.min(epoch.older.len())..])
     }
@@ -233,7 +233,7 @@ impl Epochs {
         epoch.map_or(&[], |epoch| &epoch.older[from.min(epoch.older.len())..])
     }
 
-    /// Places in sealed epochs of slots that were overwritten since, those of the newest epoch last.
+    /// Returns the places in sealed epochs of slots that were overwritten since, those of the newest epoch last.
     pub fn sealed_places(&self) -> impl Iterator<Item = &Item> {
         self.sealed.iter().flat_map(|epoch| &epoch.older)
     }
@@ -255,7 +255,7 @@ impl Epochs {
         replaced
     }
 
-    /// The oldest epoch has gone down.
+    /// Removes the epochs up to the one that ends with segment `end`: the lower volume has them.
     pub fn complete(&mut self, end: u64) {
         while self.oldest().is_some_and(|oldest| oldest <= end) {
             let epoch = self.sealed.pop_front().expect("it is the oldest");

@@ -1,9 +1,9 @@
-//! Sequential readers, and how far to read ahead of each.
+//! Detects sequential readers, and decides how far to read ahead of each.
 //!
-//! What is on its way is to last for the time of a fetch: a reader that takes its time gets twice as
-//! much as it reads meanwhile, measured anew with each window that it reads. A reader that has to wait
-//! would read faster: its window doubles, up to four times as much as it reads in the time of a fetch.
-//! Beyond that the link is full, and more would only wait in line.
+//! The read-ahead window has to cover the time of a fetch. A reader that never waits gets twice as much as it reads in
+//! that time; its speed is measured anew with each window that it reads. A reader that has to wait would read faster
+//! with more data: its window doubles, up to four times what it reads in the time of a fetch. Then the link is full, and
+//! a larger window would only make the queue of the link longer.
 
 use std::{ops::Range, time::Duration};
 
@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use crate::replacement::Ahead;
 
-/// The sequential readers that were seen lately.
+/// The sequential readers of the last reads.
 #[derive(Default)]
 pub(crate) struct Streams {
     list: Vec<Stream>,
@@ -25,31 +25,32 @@ struct Stream {
     first: u64,
     /// The sector after its last read.
     next: u64,
-    /// Reads beyond `next` that came before those between: a reader with several requests under way may send them
-    /// on several connections. In order, at most [`EARLY_READS`].
+    /// Reads beyond `next` that arrived before the reads between: a reader with several requests in flight may send them
+    /// on several connections. Sorted, at most [`EARLY_READS`].
     early: Vec<Range<u64>>,
-    /// Reads that went on where the one before ended.
+    /// The number of reads that began where the previous one ended.
     reads: u32,
-    /// Slots that are to be on their way or here, ahead of it.
+    /// The number of slots ahead of the reader that should be in memory or being fetched.
     window: u64,
-    /// The slot after those read ahead.
+    /// The slot after the last one that was read ahead.
     ahead: u64,
-    /// Where it was when its speed was last taken, and when that was. `None` until it goes on after its first read: many
-    /// single reads are random ones, and reading the clock takes a noticeable part of their time.
+    /// The reader's position when its speed was last measured, and the time. `None` until its second read: most single reads
+    /// are random, and reading the clock takes a noticeable part of their time.
     marked: Option<(u64, Instant)>,
-    /// It had to wait since then.
+    /// The reader had to wait since then.
     waited: bool,
+    /// The value of `Streams::clock` at the last read.
     used: u64,
 }
 
-/// What a fetch takes that does not wait behind others: the shortest of the last ten to twenty seconds.
+/// The time of a fetch that does not wait behind others: the shortest one of the last ten to twenty seconds.
 #[derive(Default)]
 struct FetchTime {
     now: Option<(Instant, Duration)>,
     before: Option<Duration>,
 }
 
-/// Whether what was read ahead was used.
+/// How much of the read-ahead was used by readers, and how much was not.
 #[derive(Default)]
 struct Trust {
     seen: Ahead,
@@ -136,7 +137,7 @@ impl Streams {
         shortly_before
     }
 
-    /// Joins a stream with one that began where it has come to. Returns where the stream is now.
+    /// Joins a stream with another one that began at its present end. Returns the index of the joined stream.
     fn join(&mut self, at: usize) -> usize {
         let next = self.list[at].next;
         let Some(other) = self.list.iter().position(|stream| stream.first == next) else {
@@ -171,7 +172,7 @@ impl Streams {
         }
     }
 
-    /// Takes note of what a fetch took.
+    /// Records the time of a fetch.
     pub fn fetched_in(&mut self, time: Duration) {
         self.fetch_time.note(time);
     }
@@ -186,7 +187,7 @@ impl FetchTime {
         }
     }
 
-    /// Nothing before the first.
+    /// Returns zero before the first fetch.
     fn shortest(&self) -> Duration {
         let now = self.now.map(|(_, time)| time);
         now.into_iter().chain(self.before).min().unwrap_or_default()
@@ -201,7 +202,7 @@ impl Stream {
             let at = self.early.partition_point(|early| early.start < sectors.start);
             self.early.insert(at, sectors);
             if self.early.len() > EARLY_READS {
-                // The reader has left out what lies before these.
+                // The reader has skipped the sectors before these.
                 self.next = self.early[0].start;
             }
         }
@@ -221,7 +222,7 @@ impl Stream {
         self.reads = self.reads.saturating_add(1);
     }
 
-    /// Sets the window by the speed over the last one.
+    /// Sets the window according to the reader's speed over the last window.
     fn adapt(&mut self, position: u64, fetch_time: Duration, most: u64) {
         let (from, since) = *self.marked.get_or_insert_with(|| (position, Instant::now()));
         let slots = position - from.min(position);
@@ -232,19 +233,19 @@ impl Stream {
         self.marked = Some((position, now));
         let elapsed = (now - since).as_secs_f64();
         let fetch_time = fetch_time.as_secs_f64();
-        // A reader that took no time takes all it gets.
+        // The speed of a reader that took no measurable time is unlimited.
         let fetched_meanwhile =
             if elapsed > 0.0 { slots as f64 * fetch_time / elapsed } else { f64::INFINITY };
         let times = if std::mem::take(&mut self.waited) { 4.0 } else { 2.0 };
         let wanted = (times * fetched_meanwhile).ceil() as u64;
-        // A speed that was taken once may be chance.
+        // A single measurement may be wrong, so the window changes by at most a factor of two.
         let least = (self.window / 2).max(LEAST_WINDOW);
         self.window = wanted.clamp(least, (self.window * 2).max(least)).min(most);
     }
 }
 
 impl Trust {
-    /// After how many sequential reads in a row reading ahead is worth while.
+    /// Returns after how many sequential reads the cache should begin to read ahead.
     fn reads(&mut self, ahead: Ahead) -> u32 {
         self.used += ahead.used - self.seen.used;
         self.wasted += ahead.wasted - self.seen.wasted;
@@ -257,23 +258,23 @@ impl Trust {
     }
 }
 
-/// Sequential readers told apart: one for each session of a busy gateway and some to spare.
+/// The number of sequential readers that are tracked: one for each session of a busy gateway and some to spare.
 const STREAMS: usize = 32;
-/// Slots read ahead at first: 512 KiB, so that a file of 1 MiB comes in few round trips.
+/// The first window in slots: 512 KiB, so that a file of 1 MiB arrives in few round trips.
 const FIRST_WINDOW: u64 = 128;
-/// Slots read ahead of a slow reader: 128 KiB.
+/// The smallest window in slots: 128 KiB.
 const LEAST_WINDOW: u64 = 32;
-/// A read so far beyond the end of a stream belongs to it: 32 requests of 64 KiB.
+/// A read that begins at most so many sectors beyond the end of a stream belongs to it: 32 requests of 64 KiB.
 const EARLY_SECTORS: u64 = 4096;
-/// Reads that may come before those between; as many as the requests that a host has under way.
+/// The most reads of a stream that arrive too early: as many requests as a host has in flight.
 const EARLY_READS: usize = 32;
-/// Most slots in one piece: as a fetch.
+/// The most slots that are read ahead at once, which is the largest fetch.
 const MOST_PIECE: u64 = 64;
-/// After this a way that has become longer is known as such.
+/// A shortest fetch time that is older than this no longer counts: the path may have become longer.
 const FORGOTTEN: Duration = Duration::from_secs(10);
-/// A stream this long will go on, whatever became of others.
+/// A stream of so many reads is read ahead even if the read-ahead of other streams was not used.
 const FAITHFUL_READS: u32 = 8;
-/// Slots that are remembered as used or wasted.
+/// The number of slots over which used and unused read-ahead are compared.
 const REMEMBERED: u64 = 4096;
 
 #[cfg(test)]
@@ -284,8 +285,8 @@ mod tests {
 
     const FETCH: Duration = Duration::from_millis(8);
 
-    /// A reader of single slots; `each` says of a window how long a slot takes, and if it waits for it.
-    /// The window in the end.
+    /// Simulates a reader of single slots. `each` gets the window and returns the time of a slot and whether the reader
+    /// waits for it. Returns the window at the end.
     async fn read(
         streams: &mut Streams,
         slots: Range<u64>,
