@@ -286,8 +286,8 @@ const EPOCHS_IN_LOG: u32 = 8;
 /// The least number of epochs in a full log. It applies to links with a large bandwidth × delay product.
 const LEAST_EPOCHS_IN_LOG: u32 = 4;
 /// The length of an epoch in round trips of the full link, if the log is large enough. The two idle round trips between
-/// two epochs are then a twentieth of the time.
-const TRIPS_IN_EPOCH: u64 = 40;
+/// two epochs are then a fortieth of the time.
+const TRIPS_IN_EPOCH: u64 = 80;
 /// Slots in the largest epoch, 256 MiB: 20 s at 100 Mbit/s, below what hosts wait that meet BUSY.
 const LARGEST: u64 = 1 << 16;
 /// What a slot weighs at most: every other of its eight sectors.
@@ -382,7 +382,7 @@ mod tests {
     #[test]
     fn an_epoch_is_a_larger_part_of_the_log_over_a_link_that_holds_much() {
         assert_eq!(limit(8000, 0, 0), 1000);
-        assert_eq!(limit(8000, 0, 30), 1200);
+        assert_eq!(limit(8000, 0, 15), 1200);
         assert_eq!(limit(8000, 0, 500), 2000);
         assert_eq!(limit(8000, 600, 500), 600, "the lower volume has smaller epochs");
         assert_eq!(limit(8000, 1500, 500), 1500);

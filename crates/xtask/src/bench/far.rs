@@ -160,9 +160,9 @@ pub const LINK: &str = "bench-far";
 const WARM_UP: Duration = Duration::from_secs(1);
 /// The size of the log of a gateway that only reads.
 const LOG_BYTES: u64 = 16 << 20;
-/// The size of the log for sustained writes, in round trips of the full link. An epoch is then 45 round trips long, and
-/// the two round trips between two epochs, in which the gateway sends nothing, cost a twentieth.
-const LOG_TRIPS: u32 = 180;
+/// The size of the log for sustained writes, in round trips of the full link. An epoch is then 80 round trips long, and
+/// the two round trips between two epochs, in which the gateway sends nothing, cost a fortieth.
+const LOG_TRIPS: u32 = 360;
 /// The least length of a drain in round trips. TCP's slow start over a link of 200 Mbit/s and 80 ms takes seven.
 const DRAIN_TRIPS: u32 = 100;
 const LEAST_LOG_BYTES: u64 = 64 << 20;
@@ -277,7 +277,7 @@ impl Round<'_> {
 
     fn drain(&self, wan: &Wan, site: &Site) -> Result<Point> {
         let bytes = self.drained_bytes();
-        let gateway = site.gateway(bytes * 3 / 2)?;
+        let gateway = site.gateway(bytes * 3)?;
         gateway.hold(true)?;
         load::write(gateway.login(), site.range(WRITTEN_RANGE).start, bytes)?;
         let point = self.point(wan, "drain", &gateway.processes(site), || {
@@ -300,7 +300,7 @@ impl Round<'_> {
         let held = self.spec.bytes_in(self.spec.round_trip() * LOG_TRIPS);
         let log_bytes = held.max(LEAST_LOG_BYTES) >> 20 << 20;
         let gateway = site.gateway(log_bytes)?;
-        // The warm-up fills the log. The measurement then lasts for at least two epochs of a quarter of the log.
+        // The warm-up fills the log. The measurement then lasts for at least two epochs.
         let warm_up = WARM_UP + Duration::from_secs_f64(log_bytes as f64 / NEAR_DISK_RATE);
         let time = self.time.max(self.spec.time_for(log_bytes / 2));
         let through = gateway.login();
