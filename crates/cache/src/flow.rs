@@ -119,6 +119,11 @@ impl Flow {
         self.0.lock().window.longest_request(Instant::now())
     }
 
+    /// Returns the most bytes that should be read ahead at once.
+    pub fn longest_burst(&self) -> u64 {
+        self.0.lock().window.longest_burst(Instant::now())
+    }
+
     pub fn estimate(&self) -> Estimate {
         self.0.lock().window.estimate()
     }

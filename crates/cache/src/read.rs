@@ -609,7 +609,8 @@ impl Shared {
         }
         passage.answered();
         self.counters.fetched_bytes.add(bytes);
-        self.state.lock().streams.fetched_in(begun.elapsed());
+        let most_piece = self.far_reads.longest_burst() / SLOT_BYTES as u64;
+        self.state.lock().streams.fetched_in(begun.elapsed(), most_piece);
         Ok(data)
     }
 

@@ -17,6 +17,8 @@ pub(crate) struct Streams {
     list: Vec<Stream>,
     clock: u64,
     fetch_time: FetchTime,
+    /// The most slots that are read ahead at once. 0 before the first fetch, which means the largest number.
+    most_piece: u64,
     trust: Trust,
 }
 
@@ -109,7 +111,8 @@ impl Streams {
             return None;
         }
         let window = stream.window.min(most);
-        let piece = (window / 2).clamp(1, MOST_PIECE);
+        let most_piece = if self.most_piece == 0 { MOST_PIECE } else { self.most_piece };
+        let piece = (window / 2).clamp(1, most_piece.min(MOST_PIECE));
         let end = position + window;
         // The next piece is fetched when the reader has made room for it.
         if end < stream.ahead + piece {
@@ -172,9 +175,10 @@ impl Streams {
         }
     }
 
-    /// Records the time of a fetch.
-    pub fn fetched_in(&mut self, time: Duration) {
+    /// Records the time of a fetch, and the most slots that should be read ahead at once from now on.
+    pub fn fetched_in(&mut self, time: Duration, most_piece: u64) {
         self.fetch_time.note(time);
+        self.most_piece = most_piece.max(1);
     }
 }
 
@@ -310,7 +314,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_window_grows_until_the_link_is_full_and_no_further() {
         let mut streams = Streams::default();
-        streams.fetched_in(FETCH);
+        streams.fetched_in(FETCH, MOST_PIECE);
         // 1 Gbit/s: a slot in 33 us; 245 slots in the time of a fetch.
         let link = Duration::from_micros(33);
         let each = |window: u64| ((FETCH / window.max(1) as u32).max(link), true);
@@ -321,7 +325,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_slow_reader_has_a_small_window() {
         let mut streams = Streams::default();
-        streams.fetched_in(FETCH);
+        streams.fetched_in(FETCH, MOST_PIECE);
         let slow = |_| (Duration::from_millis(1), false);
         let window = read(&mut streams, 0..4000, slow).await;
         assert!(window <= LEAST_WINDOW, "{window} slots");
@@ -330,7 +334,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_reader_that_slows_down_gets_less() {
         let mut streams = Streams::default();
-        streams.fetched_in(FETCH);
+        streams.fetched_in(FETCH, MOST_PIECE);
         let speed = |micros| move |_| (Duration::from_micros(micros), false);
         let fast = read(&mut streams, 0..20_000, speed(33)).await;
         let slow = read(&mut streams, 20_000..40_000, speed(330)).await;

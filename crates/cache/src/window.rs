@@ -223,6 +223,12 @@ impl Window {
         (self.bytes / parts).clamp(least, LONGEST_REQUEST)
     }
 
+    /// Returns the most bytes that should be asked for at once, in several requests: an answer to a short request may have to
+    /// wait until the link has transmitted all of them.
+    pub fn longest_burst(&self, now: Instant) -> u64 {
+        if self.is_considerate(now) { self.longest_request(now) } else { LONGEST_REQUEST }
+    }
+
     /// Returns true if another request may be sent. Late requests do not count; the caller bounds those.
     pub fn has_room(&mut self, now: Instant) -> bool {
         self.set_late_aside(now);
