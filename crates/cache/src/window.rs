@@ -3,7 +3,7 @@
 //! A link is full when rate × round trip time bytes are in flight. With more, requests wait in the queue of the link,
 //! and so do the requests of other hosts; with fewer, the link is idle at times. Neither the rate nor the round trip
 //! time is known in advance, and both change, so the window measures them. It is two requests larger than their
-//! product. In one of eight rounds it is a quarter larger, to notice that the link has become faster. While hosts send
+//! product. In one of eight or sixteen rounds it is a quarter larger, to notice that the link has become faster. While hosts send
 //! short requests, which have to wait behind longer ones, the window is one request larger than the product, and a
 //! request must fit in completely. Rate and round trip time are measured from requests and their answers, not taken
 //! from the kernel, because a slow far disk also needs requests in flight.
@@ -23,6 +23,9 @@ pub(crate) struct Window {
     /// When to drain the window again although the rate has not fallen, and why.
     next_drain: Option<(Instant, Reason)>,
     rate: Peak,
+    /// One round of so many looks for a higher rate: [`PROBED`] or [`SELDOM_PROBED`].
+    probe_every: u32,
+    rate_before_probe: f64,
     round: Round,
     /// Full rounds in a row at less than [`SLOW`] of the peak.
     slow_rounds: u32,
@@ -131,8 +134,9 @@ impl Estimate {
     }
 }
 
-/// The window before anything is known: eight requests of 64 KiB.
-const FIRST: u64 = 512 * 1024;
+/// The window before anything is known: six requests of 64 KiB. With eight, the first round makes the queue of a link of
+/// 200 Mbit/s and 8 ms overflow; with four, a link of 80 ms is not full after a second.
+const FIRST: u64 = 384 * 1024;
 /// The smallest window: two requests of 64 KiB, so that the far side never waits for the next one.
 const LEAST: u64 = 128 * 1024;
 /// The largest window: 10 Gbit/s over a round trip of 200 ms.
@@ -141,8 +145,13 @@ const MOST: u64 = 256 << 20;
 const PROBE: f64 = 1.25;
 /// The same in the round after that, which lets the queue of the one before drain.
 const YIELD: f64 = 0.9;
-/// One round in so many looks for a higher rate.
+/// One round of so many looks for a higher rate after the last such round has found one.
 const PROBED: u32 = 8;
+/// The same if it has found none. Each such round lengthens the queue of the link, and may make it overflow. A multiple of
+/// [`PROBED`].
+const SELDOM_PROBED: u32 = 16;
+/// A rate that is higher by this factor is not chance.
+const NOTICED: f64 = 1.05;
 /// A growing window is at most this multiple of rate × trip of its last round.
 const GROWTH: f64 = 1.75;
 /// A rate that is higher by less than this does not make a window double again.
@@ -190,6 +199,8 @@ impl Window {
             shorter: None,
             next_drain: None,
             rate: Peak::default(),
+            probe_every: PROBED,
+            rate_before_probe: 0.0,
             round: Round::new(now, 0),
             slow_rounds: 0,
             under_way: VecDeque::new(),
@@ -372,15 +383,30 @@ impl Window {
                     self.next_drain = None;
                     return self.drain(reason, now);
                 }
-                let gain = match *rounds % PROBED {
-                    0 => PROBE,
-                    1 => YIELD,
-                    _ => 1.0,
-                };
-                self.follow(gain, now);
+                let rounds = *rounds % self.probe_every;
+                self.probe(rounds, now);
             }
             Mode::Drain { .. } => {}
         }
+    }
+
+    /// Sets the window for a round, by its number since the last probe.
+    fn probe(&mut self, rounds: u32, now: Instant) {
+        let rate = self.rate.highest();
+        let gain = match rounds {
+            0 => {
+                self.rate_before_probe = rate;
+                PROBE
+            }
+            1 => YIELD,
+            2 => {
+                let is_higher = rate > self.rate_before_probe * NOTICED;
+                self.probe_every = if is_higher { PROBED } else { SELDOM_PROBED };
+                1.0
+            }
+            _ => 1.0,
+        };
+        self.follow(gain, now);
     }
 
     fn drain(&mut self, reason: Reason, now: Instant) {
@@ -433,9 +459,16 @@ impl Window {
 
     fn follow(&mut self, gain: f64, now: Instant) {
         let trip = self.least_trip.unwrap_or_default().as_secs_f64();
-        let held = (self.rate.highest() * trip * gain) as u64;
-        let more = if self.is_considerate(now) { 1 } else { 2 };
-        self.set(held + more * self.request_bytes);
+        let held = self.rate.highest() * trip;
+        let more = if self.is_considerate(now) { 1.0 } else { 2.0 };
+        let request = self.request_bytes as f64;
+        let usual = held + more * request;
+        self.set(if gain > 1.0 {
+            // A large window grows by the gain, and leaves out a request, so that the queue of the link overflows less.
+            (gain * held + request).max(usual + request / 2.0) as u64
+        } else {
+            (gain * held + more * request) as u64
+        });
     }
 
     fn set(&mut self, bytes: u64) {
