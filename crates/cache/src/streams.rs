@@ -289,6 +289,25 @@ mod tests {
 
     const FETCH: Duration = Duration::from_millis(8);
 
+    #[tokio::test(start_paused = true)]
+    async fn as_much_is_read_ahead_at_once_as_is_allowed() {
+        for (most_piece, expected) in [(MOST_PIECE, LEAST_WINDOW / 2), (6, 6)] {
+            let mut streams = Streams::default();
+            streams.fetched_in(FETCH, most_piece);
+            let mut longest = 0;
+            for slot in 0..1000 {
+                advance(Duration::from_millis(1)).await;
+                let sectors = slot * 8..slot * 8 + 8;
+                let ahead = streams.note(sectors, false, 4096, Ahead::default).ahead;
+                // The window has become as small as it gets.
+                if let Some(range) = ahead.filter(|_| slot >= 500) {
+                    longest = longest.max(range.end - range.start);
+                }
+            }
+            assert_eq!(longest, expected, "pieces of at most {most_piece}");
+        }
+    }
+
     /// Simulates a reader of single slots. `each` gets the window and returns the time of a slot and whether the reader
     /// waits for it. Returns the window at the end.
     async fn read(
