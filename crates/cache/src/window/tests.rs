@@ -37,6 +37,8 @@ struct Simulation {
     is_considerate: bool,
     /// The mean queueing delay in the last run, in seconds.
     mean_queue: f64,
+    /// The most bytes that one sender had in flight in the last run.
+    most_under_way: u64,
     /// The answers to come, in nanoseconds, the next one first: negative, since the heap gives the largest.
     answers: BinaryHeap<(i64, usize, u64)>,
     sent: u64,
@@ -64,6 +66,7 @@ impl Simulation {
             senders: (0..senders).map(sender).collect(),
             is_considerate: false,
             mean_queue: 0.0,
+            most_under_way: 0,
             answers: BinaryHeap::new(),
             sent: 0,
         }
@@ -95,6 +98,8 @@ impl Simulation {
             let sender = &mut self.senders[who];
             sender.tickets.push((self.sent, bytes, sender.window.sent(bytes, now)));
         }
+        let under_way = self.senders[who].window.estimate().under_way;
+        self.most_under_way = self.most_under_way.max(under_way);
     }
 
     /// Has each sender send one request while the link is idle, as the commands of a login are.
@@ -113,6 +118,7 @@ impl Simulation {
         let end = self.now + seconds;
         self.senders.iter_mut().for_each(|sender| sender.bytes = 0);
         let (mut longest, mut queues, mut answers) = (0.0f64, 0.0, 0);
+        self.most_under_way = 0;
         for who in 0..self.senders.len() {
             self.send(who);
         }
@@ -157,6 +163,18 @@ fn a_link_is_full_and_its_queue_short() {
             assert!(queue < acceptable(link), "{megabits} Mbit/s, {trip} ms: {queue} s");
         }
     }
+}
+
+#[test]
+fn a_queue_of_one_bandwidth_delay_product_hardly_overflows() {
+    let link = link(200.0, 8.0);
+    let mut simulation = Simulation::new(link, 1);
+    simulation.run(8.0);
+    let (part, _) = simulation.run(20.0);
+    assert!(part[0] > 0.97, "{part:?}");
+    // A request is sent if any part of it fits into the window.
+    let held = 2.0 * link.rate * link.trip + REQUEST as f64;
+    assert!(simulation.most_under_way as f64 <= held, "{} bytes", simulation.most_under_way);
 }
 
 #[test]
