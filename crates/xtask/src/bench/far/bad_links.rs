@@ -18,8 +18,8 @@ use crate::client::Login;
 use crate::node;
 
 /// Measure gateways where the link changes or reorders packets, where the far side answers late, where eight gateways
-/// share the link, and where a reader stops. Needs root and 10 GiB of memory: a
-/// reader must not meet data that it has read before. Takes eight minutes.
+/// share the link, and where a reader stops. Needs root, and 10 GiB of memory for volumes in which a reader does not come
+/// back to data that it has read before. Takes eight minutes.
 #[derive(Args, Debug)]
 pub struct Options {
     /// Program to measure [default: the release build].
