@@ -3,10 +3,10 @@
 //! A link is full when rate × round trip time bytes are in flight. With more, requests wait in the queue of the link,
 //! and so do the requests of other hosts; with fewer, the link is idle at times. Neither the rate nor the round trip
 //! time is known in advance, and both change, so the window measures them. It is two requests larger than their
-//! product. In one of eight or sixteen rounds it is a quarter larger, to notice that the link has become faster. While hosts send
-//! short requests, which have to wait behind longer ones, the window is one request larger than the product, and a
-//! request must fit in completely. Rate and round trip time are measured from requests and their answers, not taken
-//! from the kernel, because a slow far disk also needs requests in flight.
+//! product. In one of eight or sixteen rounds it is a quarter larger, to notice that the link has become faster.
+//! While hosts send short requests, which have to wait behind longer ones, the window is one request larger than the
+//! product, and a request must fit in completely. Rate and round trip time are measured from requests and their
+//! answers, not taken from the kernel, because a slow far disk also needs requests in flight.
 
 use std::{collections::VecDeque, time::Duration};
 
