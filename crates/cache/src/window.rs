@@ -27,6 +27,8 @@ pub(crate) struct Window {
     probe_every: u32,
     rate_before_probe: f64,
     round: Round,
+    /// The time of the last answer, if nothing has been in flight since.
+    idle_since: Option<Instant>,
     /// Full rounds in a row at less than [`SLOW`] of the peak.
     slow_rounds: u32,
     /// Requests without an answer, the oldest first.
@@ -202,6 +204,7 @@ impl Window {
             probe_every: PROBED,
             rate_before_probe: 0.0,
             round: Round::new(now, 0),
+            idle_since: None,
             slow_rounds: 0,
             under_way: VecDeque::new(),
             next_number: 0,
@@ -253,8 +256,12 @@ impl Window {
     /// Notes that a request of so many bytes is sent.
     pub fn sent(&mut self, bytes: u64, now: Instant) -> Ticket {
         if self.under_way.is_empty() {
-            // The time without requests is no part of a round.
-            self.round = Round::new(now, self.next_number);
+            // The time without requests is no part of a round. The round goes on, since all requests of a small window may
+            // be answered at once.
+            match self.idle_since.take() {
+                Some(since) => self.round.since += now - since,
+                None => self.round = Round::new(now, self.next_number),
+            }
         }
         let number = self.next_number;
         let is_alone = self.timely_bytes == 0;
@@ -273,6 +280,7 @@ impl Window {
     /// Notes that a request has been answered.
     pub fn answered(&mut self, ticket: Ticket, now: Instant) {
         let Some(request) = self.take(ticket) else { return };
+        self.idle_since = self.under_way.is_empty().then_some(now);
         self.round.bytes += request.bytes;
         self.round.answers += 1;
         let trip = now - request.sent;

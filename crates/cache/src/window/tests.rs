@@ -301,6 +301,22 @@ fn requests_that_do_not_fill_the_window_do_not_make_it_smaller() {
 }
 
 #[test]
+fn a_window_whose_requests_are_all_answered_at_once_measures_the_rate() {
+    let mut now = Instant::now();
+    let mut window = Window::new(now);
+    for _ in 0..4 {
+        let mut tickets = Vec::new();
+        while window.has_room(now) {
+            tickets.push(window.sent(REQUEST, now));
+        }
+        now += Duration::from_millis(40);
+        tickets.into_iter().for_each(|ticket| window.answered(ticket, now));
+    }
+    let Estimate { rate, window, .. } = window.estimate();
+    assert!(rate > FIRST * 20 && window > FIRST, "{rate} bytes per second, {window} bytes");
+}
+
+#[test]
 fn requests_that_fail_leave_the_window() {
     let now = Instant::now();
     let mut window = Window::new(now);
