@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-use crate::node::Node;
+use crate::node::{Node, layer_figures};
 
 /// Bytes that a gateway has and its far side does not, and that it has sent there.
 pub struct Destage {
@@ -22,9 +22,7 @@ impl Destage {
     }
 
     fn in_status(status: &Value) -> Result<Destage> {
-        let layers = status.pointer("/targets/0/units/0/layers").and_then(|list| list.as_array());
-        let cache = layers.into_iter().flatten().find(|layer| layer["layer"] == "cache");
-        let figures = &cache.with_context(|| format!("no cache in {status}"))?["figures"];
+        let figures = layer_figures(status, "cache")?;
         let number =
             |name: &str| figures[name].as_u64().with_context(|| format!("no {name} in {figures}"));
         Ok(Destage { dirty: number("dirty_bytes")?, destaged: number("destaged_bytes")? })

@@ -6,7 +6,7 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use rustix::thread::CpuSet;
 
 /// The CPU of servers.
@@ -14,6 +14,13 @@ pub const SERVER_CPU: usize = 0;
 
 /// The CPU of load generators.
 pub const CLIENT_CPU: usize = 1;
+
+/// Fails unless the caller is root. `command` is the command that makes network namespaces.
+pub fn require_root(command: &str) -> Result<()> {
+    let is_root = rustix::process::geteuid().is_root();
+    ensure!(is_root, "{command} makes network namespaces: run it as root");
+    Ok(())
+}
 
 /// Confines a program to one CPU and lets it run before all other work.
 pub fn pinned(command: &mut Command, cpu: usize) -> &mut Command {

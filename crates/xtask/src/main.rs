@@ -82,8 +82,9 @@ enum Task {
     },
     /// Measure the data path, with a bare TCP program and tgt as peers in the same run, and report which promises hold.
     /// Groups: target, stream, depth1, polling, digests, tls, sessions, gateway, pauses, options (the cost of compression
-    /// and of an encrypted log), memory. Other benchmarks run alone: far measures gateways over long links, bad-links over
-    /// links that change or reorder packets, and pair a pair of gateways, each with its own options (root); postmark runs PostMark on attached volumes (root); emc-tel replays a trace like that of the STICS
+    /// and of an encrypted log), memory. Other benchmarks run alone. Those with options of their own need root: far
+    /// measures gateways over long links; bad-links measures them over links that change or reorder packets; pair measures
+    /// a pair of gateways. postmark runs PostMark on attached volumes (root); emc-tel replays a trace like that of the STICS
     /// paper, 12 minutes for each of seven servers.
     #[command(args_conflicts_with_subcommands = true, disable_help_subcommand = true)]
     Bench {

@@ -60,6 +60,13 @@ pub enum How {
     Pinned,
 }
 
+/// Returns the figures of the layer with this name of the first unit in the JSON of `forebay status`.
+pub fn layer_figures<'a>(status: &'a Value, layer: &str) -> Result<&'a Value> {
+    let layers = status.pointer("/targets/0/units/0/layers").and_then(Value::as_array);
+    let wanted = layers.into_iter().flatten().find(|known| known["layer"] == layer);
+    Ok(&wanted.with_context(|| format!("no layer {layer} in {status}"))?["figures"])
+}
+
 /// A `forebay serve` of ours.
 pub struct Node {
     running: Running,

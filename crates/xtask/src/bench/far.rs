@@ -12,15 +12,15 @@ use std::ops::Range;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
-use clap::Args;
+use anyhow::{Context, Result, bail};
+use clap::{Args, ValueEnum};
 
 use crate::bench::far::bulk::Direction;
 use crate::bench::far::load::{Load, Order};
 use crate::bench::far::report::{Figures, Point};
 use crate::bench::far::site::{Far, Site, WRITTEN_RANGE};
 use crate::bench::far::wan::{LinkSpec, Wan};
-use crate::machine::Others;
+use crate::machine::{Others, require_root};
 use crate::node;
 
 /// Measure gateways over an emulated long link: cold reads, drain, sustained writes, and the latency of random reads
@@ -47,8 +47,8 @@ pub struct Options {
     /// gateway are atomic there. Its log is in memory. [default: the volume alone, in memory]
     #[arg(long)]
     epochs: bool,
-    /// Number of CPUs that other work on the machine may use on average. A round with more is repeated. More than the
-    /// default lets two benchmarks run at once, each in a mount and network namespace of its own.
+    /// Number of CPUs that other work on the machine may use on average. If it uses more, the round is repeated. Raise it
+    /// to run two benchmarks at once, each in a mount and network namespace of its own.
     #[arg(long, value_name = "CPUS", default_value_t = 0.1)]
     others: f64,
     /// Number of rounds. Each point is measured once per round.
@@ -63,7 +63,7 @@ pub struct Options {
 }
 
 /// A group of points.
-#[derive(Clone, Copy, Debug, Eq, PartialEq, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
 enum Group {
     /// Cold sequential reads of 64 KiB.
     Reads,
@@ -77,9 +77,6 @@ enum Group {
     Latency,
 }
 
-const GROUPS: [Group; 5] =
-    [Group::Reads, Group::Random, Group::Drain, Group::Sustained, Group::Latency];
-
 fn named(text: &str) -> Result<(String, PathBuf), String> {
     let (name, file) = text.split_once('=').ok_or("a program is NAME=FILE")?;
     let file = PathBuf::from(file);
@@ -89,10 +86,7 @@ fn named(text: &str) -> Result<(String, PathBuf), String> {
 
 /// Measures all links, congestion controls and programs, and prints a table for each.
 pub fn bench(options: &Options) -> Result<bool> {
-    ensure!(
-        rustix::process::geteuid().is_root(),
-        "bench far makes network namespaces: run it as root"
-    );
+    require_root("bench far")?;
     let programs = match &options.programs[..] {
         [] => vec![("forebay".to_owned(), node::build()?)],
         some => some.to_vec(),
@@ -102,7 +96,7 @@ pub fn bench(options: &Options) -> Result<bool> {
         [] => vec!["cubic".to_owned(), "bbr".to_owned()],
         some => some.to_vec(),
     };
-    let groups = if options.only.is_empty() { GROUPS.to_vec() } else { options.only.clone() };
+    let groups = if options.only.is_empty() { Group::value_variants() } else { &options.only[..] };
     let time = Duration::from_secs_f64(options.seconds.clamp(0.5, 60.0));
     let mut all = Vec::new();
     for spec in &links {
@@ -118,7 +112,7 @@ pub fn bench(options: &Options) -> Result<bool> {
                         control,
                         name,
                         program,
-                        groups: &groups,
+                        groups,
                         time,
                         has_epochs: options.epochs,
                         most_others: options.others,
@@ -267,9 +261,9 @@ impl Round<'_> {
         gateway.stop()
     }
 
-    /// Returns how many bytes the drain sends: what the bulk stream carries in its measurement and warm-up, so that the
-    /// packets lost in TCP's slow start are the same share of both; but at least what the link carries in
-    /// [`DRAIN_TRIPS`], since the bulk stream is measured after its slow start and the drain includes one.
+    /// Returns the number of bytes to drain. It is as much as the bulk stream carries in its warm-up and measurement, so that
+    /// the packets lost in TCP's slow start are the same share of both. On a long link it is what the link carries in
+    /// [`DRAIN_TRIPS`], because the drain includes a slow start and the measurement of the bulk stream does not.
     fn drained_bytes(&self) -> u64 {
         let time = (WARM_UP + self.time).max(self.spec.round_trip() * DRAIN_TRIPS);
         self.spec.bytes_in(time) >> 20 << 20

@@ -10,7 +10,7 @@ use clap::Args;
 use crate::bench::far::load::Load;
 use crate::bench::far::wan::{End, LinkSpec, Wan};
 use crate::bench::far::{LINK, site::script};
-use crate::machine::Others;
+use crate::machine::{Others, require_root};
 use crate::node::{self, How, Node};
 
 /// Measure the latency of 4 KiB writes at depth 1 to a pair of gateways with 1 ms one way between them: durable, and
@@ -41,10 +41,7 @@ const POINTS: [&str; 6] = [
 
 /// Measures all rounds and prints the median latency of each point, and what the pair costs in relation to its parts.
 pub fn bench(options: &Options) -> Result<bool> {
-    ensure!(
-        rustix::process::geteuid().is_root(),
-        "bench pair makes network namespaces: run it as root"
-    );
+    require_root("bench pair")?;
     let program = match &options.program {
         Some(program) => program.canonicalize()?,
         None => node::build()?,

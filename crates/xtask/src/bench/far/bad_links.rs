@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use clap::Args;
+use clap::{Args, ValueEnum};
 use serde_json::Value;
 
 use crate::bench::far::LINK;
@@ -15,6 +15,7 @@ use crate::bench::far::load::{self, Load, Order, Outcome};
 use crate::bench::far::site::{Far, Gateway, Site, WRITTEN_RANGE};
 use crate::bench::far::wan::{LinkSpec, Wan};
 use crate::client::Login;
+use crate::machine::require_root;
 use crate::node;
 
 /// Measure gateways where the link changes or reorders packets, where the far side answers late, where eight gateways
@@ -30,9 +31,9 @@ pub struct Options {
     only: Vec<Trial>,
 }
 
-#[derive(Clone, Copy, Debug, Eq, PartialEq, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
 enum Trial {
-    /// The rate falls to a tenth and rises again; the delay becomes ten times as long and short again.
+    /// The link changes under load: its rate falls to a tenth and returns, then its delay grows tenfold and returns.
     Changing,
     /// One packet of a hundred arrives 2 ms late.
     Reordering,
@@ -44,38 +45,34 @@ enum Trial {
     Stopping,
 }
 
-const TRIALS: [Trial; 5] =
-    [Trial::Changing, Trial::Reordering, Trial::Late, Trial::Eight, Trial::Stopping];
-
-/// The link before it misbehaves: 200 Mbit/s and 4 ms one way.
+/// The rate of the link in every trial, before it changes.
 const MEGABITS: f64 = 200.0;
+/// The one-way delay of the link in milliseconds, before it changes.
 const DELAY_MS: f64 = 4.0;
 const CONTROL: &str = "cubic";
-/// The part of what a host gets that uses the node directly, or of a bulk TCP stream, that a gateway must reach.
+/// The least throughput of a gateway, as a part of the throughput of its peer: a host that uses the node directly, or a bulk
+/// TCP stream.
 const PART: f64 = 0.8;
-/// The most memory in bytes that a gateway may have in addition to its page cache, its NVRAM and windows of the largest size
-/// that the link can fill.
+/// The most memory of a gateway in bytes, in addition to its page cache. Its NVRAM, its buffers and the program itself are
+/// part of it.
 const MEMORY: u64 = 192 << 20;
 /// The size of each log in bytes. It is small, so that writes soon depend on destage.
 const LOG_BYTES: u64 = 64 << 20;
 /// The number of gateways that share a link.
 const SHARING: u8 = 8;
-/// The largest allowed ratio between two of them.
+/// The largest allowed ratio between the shares of two gateways.
 const UNEVEN: f64 = 2.0;
-/// How long reads may go on after the host has stopped reading.
+/// The longest time for which a gateway may still read ahead after the host has stopped reading.
 const STOPPED: Duration = Duration::from_secs(5);
 
 /// Runs the trials and prints their figures. Returns true if everything holds.
 pub fn bench(options: &Options) -> Result<bool> {
-    ensure!(
-        rustix::process::geteuid().is_root(),
-        "bench bad-links makes network namespaces: run it as root"
-    );
+    require_root("bench bad-links")?;
     let program = match &options.program {
         Some(program) => program.canonicalize()?,
         None => node::build()?,
     };
-    let trials = if options.only.is_empty() { TRIALS.to_vec() } else { options.only.clone() };
+    let trials = if options.only.is_empty() { Trial::value_variants() } else { &options.only[..] };
     let mut report = Report { holds: true };
     for trial in trials {
         let run = Run { program: &program, spec: LinkSpec::new(MEGABITS, DELAY_MS) };
@@ -91,7 +88,7 @@ pub fn bench(options: &Options) -> Result<bool> {
     Ok(report.holds)
 }
 
-/// Prints figures, and notes whether all bars hold.
+/// Prints the measured figures, and remembers whether all bars hold.
 struct Report {
     holds: bool,
 }
@@ -121,7 +118,7 @@ impl Report {
         self.holds &= is_held;
     }
 
-    /// Prints how evenly gateways share the link, and what they get together.
+    /// Prints the throughput of each gateway, their sum, and the ratio of the largest and the smallest.
     fn shares(&mut self, what: &str, rates: &[f64], bulk: f64) {
         let sum: f64 = rates.iter().sum();
         let least = rates.iter().copied().fold(f64::INFINITY, f64::min);
@@ -132,11 +129,11 @@ impl Report {
         self.at_most("  … the largest share by the smallest", most / least, UNEVEN);
     }
 
-    /// Prints the most memory that the gateway has had, in MiB, and what it reports about the link.
+    /// Prints the peak memory of the gateway in MiB, and the estimates of the link in its status.
     fn gateway(&mut self, gateway: &Gateway, dram: u64) -> Result<()> {
         let most = (dram + MEMORY) >> 20;
         self.at_most("memory of the gateway, MiB", peak_memory(gateway)? as f64, most as f64);
-        let figures = gateway.figures("cache")?;
+        let figures = gateway.figures()?;
         let number = |name: &str| {
             figures[name].as_u64().with_context(|| format!("forebay status shows no {name}"))
         };
@@ -157,7 +154,7 @@ fn megabytes(outcome: &Outcome) -> f64 {
     outcome.bytes as f64 / outcome.time.as_secs_f64() / 1e6
 }
 
-/// Returns the most physical memory that the gateway has had, in MiB.
+/// Returns the peak of the gateway's resident memory in MiB.
 fn peak_memory(gateway: &Gateway) -> Result<u64> {
     let status = fs::read_to_string(format!("/proc/{}/status", gateway.id()))?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).context("no VmHWM")?;
@@ -165,17 +162,17 @@ fn peak_memory(gateway: &Gateway) -> Result<u64> {
     Ok(kib >> 10)
 }
 
-/// Sequential reads of 64 KiB from the range with this number.
+/// Returns a load of sequential reads of 64 KiB in the range with this number.
 fn reads(site: &Site, range: u64, depth: usize) -> Load {
     Load::read(Order::Sequential, 64 << 10, depth, site.range(range))
 }
 
-/// Sequential writes of 64 KiB.
+/// Returns a load of sequential writes of 64 KiB.
 fn writes(site: &Site) -> Load {
     Load::write(64 << 10, 32, site.range(WRITTEN_RANGE))
 }
 
-/// What every trial begins with.
+/// The program to measure and the link, which are the same for every trial.
 struct Run<'a> {
     program: &'a Path,
     spec: LinkSpec,
@@ -336,7 +333,7 @@ impl Run<'_> {
                 ["far_read_under_way_bytes", "far_read_waiting_bytes", "far_ahead_waiting_bytes"];
             names.iter().filter_map(|name| figures[name].as_u64()).sum::<u64>()
         };
-        while waiting(&gateway.figures("cache")?) > 0 {
+        while waiting(&gateway.figures()?) > 0 {
             ensure!(stopped.elapsed() < 2 * STOPPED, "the gateway goes on reading");
         }
         let seconds = stopped.elapsed().as_secs_f64();

@@ -15,7 +15,7 @@ use crate::bench::far::wan::{End, Wan, at};
 use crate::bench::load::histogram;
 use crate::client::Login;
 use crate::destage::Destage;
-use crate::node::{How, Node};
+use crate::node::{How, Node, layer_figures};
 
 /// The number of the range that loads write to.
 pub const WRITTEN_RANGE: u64 = 3;
@@ -24,12 +24,12 @@ const LEAST_RANGE_BYTES: u64 = 128 << 20;
 const NAME: &str = "iqn.2026-11.forebay.bench:far";
 const DRAIN_LIMIT: Duration = Duration::from_secs(120);
 
-/// What a node at the far end serves.
+/// The properties of a node at the far end.
 #[derive(Clone, Copy, Debug)]
 pub struct Far<'a> {
     /// The TCP congestion control of the node and of the gateways.
     pub control: &'a str,
-    /// The most bytes that one load reads or writes: it must not reach the end of its range.
+    /// The most bytes that one load reads or writes. Its range is larger than that.
     pub most: u64,
     /// The number of logical units, all of one size.
     pub units: u8,
@@ -114,8 +114,8 @@ impl Site {
         start..start + self.range_bytes
     }
 
-    /// Returns the size of a gateway's memory for pages. It is less than a range, so that a load cannot have its whole range
-    /// there.
+    /// Returns the size of the page cache of a gateway in bytes. It is smaller than a range, so a load always has to read a
+    /// part of its range from the node.
     pub fn dram_bytes(&self) -> u64 {
         self.range_bytes / 4 * 3
     }
@@ -170,12 +170,9 @@ impl Gateway {
         Ok(Destage::of(&self.node)?.destaged)
     }
 
-    /// Returns what `forebay status --json` reports about the layer with this name.
-    pub fn figures(&self, layer: &str) -> Result<Value> {
-        let status = self.node.status()?;
-        let layers = status.pointer("/targets/0/units/0/layers").and_then(Value::as_array);
-        let wanted = layers.into_iter().flatten().find(|known| known["layer"] == layer);
-        Ok(wanted.with_context(|| format!("no layer {layer} in {status}"))?["figures"].clone())
+    /// Returns the figures of the cache in `forebay status --json`.
+    pub fn figures(&self) -> Result<Value> {
+        Ok(layer_figures(&self.node.status()?, "cache")?.clone())
     }
 
     /// Returns the gateway and the node with their process ids, for the CPU time of a point.
