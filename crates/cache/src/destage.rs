@@ -295,8 +295,8 @@ async fn complete(
     flush(shared, losses, may_be_followed(shared).then_some(begun)).await?;
     {
         let mut state = shared.state.lock();
-        // `follow` begins no round behind one with unreadable slots. If a round has been begun, `state.round` is that
-        // one, and its unreadable slots are no matter of this round.
+        // `follow` begins no round behind a round with unreadable slots. If the next round was begun, `state.round` is the
+        // next one, and unreadable slots in it do not concern this round.
         let is_followed = state.flushing.is_some();
         let is_rotten = state.round.as_ref().is_some_and(|round| !round.rotten.is_empty());
         if is_rotten && !is_followed {
@@ -343,9 +343,9 @@ fn learn_limit(shared: &Shared) -> u64 {
     slots
 }
 
-/// Joins the oldest epoch behind segment `after` with those that follow it, as far as their joint weight allows. Epochs that
-/// were sealed before the link was measured are short, and the link is idle between two rounds. Joins none while a host
-/// waits for room in the log: a short round makes room sooner.
+/// Joins the oldest epoch behind segment `after` with later epochs, up to the weight of one epoch for the measured link.
+/// Epochs that were sealed before the link was measured are shorter than that, and the link is idle between two rounds.
+/// Joins none while a host waits for room in the log, because a short round frees room sooner.
 fn join_short(shared: &Shared, state: &mut State, after: u64) {
     if state.starving {
         return;

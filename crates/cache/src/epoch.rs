@@ -191,8 +191,8 @@ impl Epochs {
         self.kept
     }
 
-    /// Called before segment `next` with so many slots is added. Seals the open epoch if it could weigh too much together
-    /// with the segment.
+    /// Seals the open epoch if it could exceed the limit together with the segment `next`, which has `slots` slots and is
+    /// added after this call.
     pub fn make_room(&mut self, next: u64, slots: usize) {
         let most = (slots as u64).saturating_mul(MOST_WEIGHT);
         if self.open > 0 && self.open.saturating_add(most) > self.limit {
@@ -269,7 +269,7 @@ impl Epochs {
 /// lower volume (0 if it has none), and `link_slots` what the link holds in one round trip.
 pub(crate) fn limit(log_blocks: u32, lower_slots: u64, link_slots: u64) -> u64 {
     let usual = u64::from(log_blocks / EPOCHS_IN_LOG).clamp(1, LARGEST);
-    // Destage sends nothing for one or two round trips between two epochs.
+    // The link is idle for one or two round trips between two epochs, so a link that holds much gets long epochs.
     let wanted = link_slots.saturating_mul(TRIPS_IN_EPOCH);
     let most = u64::from(log_blocks / LEAST_EPOCHS_IN_LOG).max(usual);
     let limit = wanted.clamp(usual, most).min(LARGEST);

@@ -119,7 +119,7 @@ impl Flow {
         self.0.lock().window.longest_request(Instant::now())
     }
 
-    /// Returns the most bytes that should be read ahead at once.
+    /// Returns the most bytes that the cache should read ahead at once.
     pub fn longest_burst(&self) -> u64 {
         self.0.lock().window.longest_burst(Instant::now())
     }

@@ -85,8 +85,8 @@ impl Plan {
 }
 
 impl Shared {
-    /// Begins a read: returns the sectors from `sector` on, if all of them are in memory and may be reported now, and the
-    /// purpose of the read. Starts read-ahead if the read continues a sequential stream.
+    /// Begins a read of `sectors` sectors. Returns their content if all of it is in memory and may be returned to a host now,
+    /// and the purpose of the read. Starts read-ahead if the read continues a sequential stream.
     pub fn begin_read(self: &Arc<Self>, sector: u64, sectors: u64) -> (Option<Data>, Purpose) {
         let (hit, (purpose, ahead)) = {
             let mut state = self.state.lock();

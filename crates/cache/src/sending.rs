@@ -92,8 +92,8 @@ fn has_room(shared: &Shared, runs: usize, weight: u64) -> bool {
         && shared.far_writes.lock().has_room(Instant::now())
 }
 
-/// Returns how many runs may be in flight: three quarters of the calls that the lower volume performs at once, so that the
-/// requests of hosts do not wait behind them.
+/// Returns the most runs that may be in flight: three quarters of the calls that the lower volume performs at once. The rest
+/// is left to the requests of hosts.
 fn most_runs(shared: &Shared) -> usize {
     (shared.lower.most_calls().unwrap_or(USUAL_CALLS) * 3 / 4).max(1)
 }
@@ -133,8 +133,8 @@ fn may_be_in_flight(shared: &Shared) -> u64 {
 }
 
 /// Returns the most bytes of data in a run. Runs are shorter while hosts send random reads, since such a read has to wait
-/// until the link has transmitted the runs before it. They are longer than the settings say if the link holds so much that
-/// the lower volume would not perform as many calls at once.
+/// until the link has transmitted the runs before it. Runs are longer than `destage_run_bytes` if the link holds more than
+/// [`RUNS_IN_LINK`] of that length, because the lower volume performs a limited number of calls at once.
 fn longest_run(shared: &Shared) -> u64 {
     let far_writes = shared.far_writes.lock();
     let needed = far_writes.estimate().window / RUNS_IN_LINK;
@@ -189,7 +189,7 @@ struct Part {
 struct Cursor<'a> {
     items: &'a [Item],
     at: usize,
-    /// The sectors of the current slot before this one have been sent.
+    /// The first sector of the current slot that has not been sent.
     sector: u32,
     claimed: Vec<Item>,
 }
@@ -342,10 +342,9 @@ async fn content(shared: &Shared, parts: &[Part]) -> Result<Data, Error> {
 
 /// The most slots that are looked at without releasing the lock: some tens of microseconds.
 const STEP: usize = 1024;
-/// The number of calls that a lower volume without a limit of its own gets at once: as many as a remote volume has under way
-/// by default.
+/// The assumed limit of calls of a lower volume that reports none: the default queue depth of a remote volume.
 const USUAL_CALLS: usize = 128;
-/// A link that holds more than so many runs gets longer ones.
+/// The most runs of the usual length in the link. If the link holds more, runs are longer.
 const RUNS_IN_LINK: u64 = 64;
 /// How often a round looks for late runs. None is late before this.
 const LOOK: Duration = Duration::from_millis(100);

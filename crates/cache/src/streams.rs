@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use crate::replacement::Ahead;
 
-/// The sequential readers of the last reads.
+/// The sequential readers that have read recently.
 #[derive(Default)]
 pub(crate) struct Streams {
     list: Vec<Stream>,
@@ -299,7 +299,7 @@ mod tests {
                 advance(Duration::from_millis(1)).await;
                 let sectors = slot * 8..slot * 8 + 8;
                 let ahead = streams.note(sectors, false, 4096, Ahead::default).ahead;
-                // The window has become as small as it gets.
+                // By now, the window has its smallest size.
                 if let Some(range) = ahead.filter(|_| slot >= 500) {
                     longest = longest.max(range.end - range.start);
                 }

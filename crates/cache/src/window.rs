@@ -23,8 +23,9 @@ pub(crate) struct Window {
     /// When to drain the window again although the rate has not fallen, and why.
     next_drain: Option<(Instant, Reason)>,
     rate: Peak,
-    /// One round of so many looks for a higher rate: [`PROBED`] or [`SELDOM_PROBED`].
+    /// The number of rounds from one probe for a higher rate to the next: [`PROBED`] or [`SELDOM_PROBED`].
     probe_every: u32,
+    /// The highest rate when the last probe began, in bytes per second.
     rate_before_probe: f64,
     round: Round,
     /// The time of the last answer, if nothing has been in flight since.
@@ -72,10 +73,11 @@ struct Trial {
 enum Reason {
     /// The rate has fallen. Either the link is slower, or the path is longer.
     Slow { peak: f64 },
-    /// The trip was measured while others may have filled the queue of the link. Or the path was longer than before, and
-    /// may have become short again: while the window fits the longer path, it hides that.
+    /// The least trip may be too long: others may have filled the queue of the link when it was measured, or the path was
+    /// longer and has become short again. A window of the size of the longer path keeps the trips long.
     Unsure,
-    /// A trial has failed. Perhaps the path is longer and the link slower, or TCP did not grow as fast as the trial.
+    /// A trial has failed, but the path may be longer nevertheless: the link may be slower, too, or TCP's window may have
+    /// grown more slowly than this one.
     Retry,
 }
 
@@ -136,8 +138,8 @@ impl Estimate {
     }
 }
 
-/// The window before anything is known: six requests of 64 KiB. With eight, the first round makes the queue of a link of
-/// 200 Mbit/s and 8 ms overflow; with four, a link of 80 ms is not full after a second.
+/// The window before the first measurement: six requests of 64 KiB. Eight requests make the queue of a link of 200 Mbit/s
+/// and 8 ms overflow. With four, a link of 80 ms is not full after a second.
 const FIRST: u64 = 384 * 1024;
 /// The smallest window: two requests of 64 KiB, so that the far side never waits for the next one.
 const LEAST: u64 = 128 * 1024;
@@ -147,12 +149,12 @@ const MOST: u64 = 256 << 20;
 const PROBE: f64 = 1.25;
 /// The same in the round after that, which lets the queue of the one before drain.
 const YIELD: f64 = 0.9;
-/// One round of so many looks for a higher rate after the last such round has found one.
+/// The number of rounds from a probe that has found a higher rate to the next probe.
 const PROBED: u32 = 8;
-/// The same if it has found none. Each such round lengthens the queue of the link, and may make it overflow. A multiple of
-/// [`PROBED`].
+/// The number of rounds from a probe that has found no higher rate to the next probe, a multiple of [`PROBED`]. A probe
+/// makes the queue of the link longer, and may make it overflow.
 const SELDOM_PROBED: u32 = 16;
-/// A rate that is higher by this factor is not chance.
+/// A probe has found a higher rate if the rate has grown by this factor. Less may be measurement noise.
 const NOTICED: f64 = 1.05;
 /// A growing window is at most this multiple of rate × trip of its last round.
 const GROWTH: f64 = 1.75;
@@ -176,8 +178,8 @@ const RESTORED: f64 = 0.8;
 const UNSURE: Duration = Duration::from_secs(5);
 /// The time after a failed trial until the next one.
 const RETRY: Duration = Duration::from_secs(10);
-/// While the path is longer than before, the time until the next look whether it has become short again. Two trips are
-/// lost each time: at 80 ms a sixtieth.
+/// The time between two drains while the path is longer than it once was. Such a drain finds out whether the path has become
+/// short again. It costs two trips: a sixtieth of the time at 80 ms.
 const REPEAT: Duration = Duration::from_secs(10);
 /// A later trial succeeds with so many times the rate before it: a path that is much longer gives more.
 const RETRIED: f64 = 2.2;
@@ -237,8 +239,8 @@ impl Window {
         (self.bytes / parts).clamp(least, LONGEST_REQUEST)
     }
 
-    /// Returns the most bytes that should be asked for at once, in several requests: an answer to a short request may have to
-    /// wait until the link has transmitted all of them.
+    /// Returns the most bytes that should be requested at once, in one or several requests. The answer to a short request may
+    /// have to wait until the link has transmitted all of them.
     pub fn longest_burst(&self, now: Instant) -> u64 {
         if self.is_considerate(now) { self.longest_request(now) } else { LONGEST_REQUEST }
     }
@@ -256,8 +258,8 @@ impl Window {
     /// Notes that a request of so many bytes is sent.
     pub fn sent(&mut self, bytes: u64, now: Instant) -> Ticket {
         if self.under_way.is_empty() {
-            // The time without requests is no part of a round. The round goes on, since all requests of a small window may
-            // be answered at once.
+            // Leave the time without requests out of the round. Continue the round nevertheless: if all requests of a small
+            // window are answered at once, no round would ever have enough answers.
             match self.idle_since.take() {
                 Some(since) => self.round.since += now - since,
                 None => self.round = Round::new(now, self.next_number),
@@ -398,7 +400,7 @@ impl Window {
         }
     }
 
-    /// Sets the window for a round, by its number since the last probe.
+    /// Sets the window for the round with this number since the last probe. The round with number 0 is a probe.
     fn probe(&mut self, rounds: u32, now: Instant) {
         let rate = self.rate.highest();
         let gain = match rounds {
@@ -472,7 +474,7 @@ impl Window {
         let request = self.request_bytes as f64;
         let usual = held + more * request;
         self.set(if gain > 1.0 {
-            // A large window grows by the gain, and leaves out a request, so that the queue of the link overflows less.
+            // A large window grows by the gain less one request, so that the queue of the link overflows less often.
             (gain * held + request).max(usual + request / 2.0) as u64
         } else {
             (gain * held + more * request) as u64

@@ -29,8 +29,8 @@ struct Simulation {
     now: f64,
     /// When the link has carried what was sent so far.
     free_at: f64,
-    /// When the last answer comes that is not late. TCP delivers answers in the order in which they were sent: when the path
-    /// becomes shorter, answers arrive behind those that took the longer path, at the rate of the link.
+    /// The time at which the last answer arrives, late answers aside. TCP delivers answers in the order in which they were
+    /// sent: after the path has become shorter, answers still arrive behind those that took the longer path.
     last_comes: f64,
     senders: Vec<Sender>,
     /// Hosts send short requests all the time, and the senders keep to [`Window::longest_request`].
@@ -172,7 +172,7 @@ fn a_queue_of_one_bandwidth_delay_product_hardly_overflows() {
     simulation.run(8.0);
     let (part, _) = simulation.run(20.0);
     assert!(part[0] > 0.97, "{part:?}");
-    // A request is sent if any part of it fits into the window.
+    // The window admits a request if any part of it fits, so it may be exceeded by one request.
     let held = 2.0 * link.rate * link.trip + REQUEST as f64;
     assert!(simulation.most_under_way as f64 <= held, "{} bytes", simulation.most_under_way);
 }

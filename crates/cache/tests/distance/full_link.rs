@@ -1,4 +1,4 @@
-//! Destage over a link that holds much.
+//! Measures how much destage keeps in flight over a link with a large bandwidth × delay product.
 
 use std::sync::{
     Arc,
@@ -14,7 +14,7 @@ use crate::{GIGABIT, far_side::Wire};
 
 const BYTES: u64 = 256 << 20;
 const PIECE: u64 = 1 << 20;
-/// Half of the round trip.
+/// The one-way delay of the link.
 const ONE_WAY: Duration = Duration::from_millis(50);
 /// The bytes that a gigabit holds in a round trip of 100 ms.
 const HELD: u64 = GIGABIT / 8 / 10;
@@ -50,7 +50,7 @@ async fn the_default_settings_fill_a_gigabit_over_a_round_trip_of_100_ms() {
     watch.abort();
     destage.abort();
     assert!(most > HELD, "{most} bytes were under way at most, in {time:?}");
-    // A window that starts at 512 KiB needs some round trips to grow, and each round two more.
+    // The window needs some round trips to grow, and the link is idle for two round trips between two destage rounds.
     let full = Duration::from_secs_f64(BYTES as f64 * 8.0 / GIGABIT as f64);
     assert!(time < full + 20 * 2 * ONE_WAY, "{time:?}, with a full link {full:?}");
 }

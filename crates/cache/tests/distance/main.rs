@@ -2,7 +2,7 @@
 //! storage outsourcing (section 4.4), in virtual time, with the cache's own code.
 //!
 //! `cargo test -p cache --test distance -- --ignored --nocapture` prints the tables of
-//! docs/results/distance.md; the other tests hold their shape. `full_link` measures destage.
+//! docs/results/distance.md; the other tests check their shape. `full_link` measures destage.
 
 mod far_side;
 mod full_link;
