@@ -116,7 +116,7 @@ impl Session {
         self.shared.portal.lock().clone()
     }
 
-    /// Returns how many commands are under way at once at most.
+    /// Returns the most commands that are in flight at once.
     #[must_use]
     pub fn queue_depth(&self) -> usize {
         self.messages.max_capacity()

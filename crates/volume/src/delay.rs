@@ -1,4 +1,4 @@
-//! Slowness: calls wait before they are passed to the lower volume.
+//! A slow volume: calls wait before they are passed to the lower volume.
 
 use std::{
     num::NonZeroU64,
@@ -10,7 +10,7 @@ use tokio::time::sleep;
 
 use crate::{Allocation, Data, Durability, Extent, Geometry, Io, Lba, Stack, Volume};
 
-/// How long each kind of call waits, if it waits.
+/// The time that each kind of delayed call waits.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Latency {
     /// Before a read.

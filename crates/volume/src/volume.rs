@@ -124,7 +124,7 @@ pub trait Volume: Send + Sync + 'static {
         self.lower().and_then(|lower| lower.usage())
     }
 
-    /// Returns how many calls the volume performs at once at most; more of them wait. `None` if it has no limit of its own.
+    /// Returns the most calls that the volume performs at once; further calls wait. `None` if it has no limit of its own.
     fn most_calls(&self) -> Option<usize> {
         self.lower().and_then(|lower| lower.most_calls())
     }

@@ -207,7 +207,7 @@ pub struct Delay {
     pub write: Span,
     /// Added to each flush.
     pub flush: Span,
-    /// One of so many calls is delayed; all of them if this is left out.
+    /// The layer delays one of this number of calls. By default it delays all.
     pub every: Option<NonZeroU64>,
 }
 
