@@ -14,11 +14,14 @@ struct Link {
     /// The first of so many requests is answered three round trips late, each later one a little less, as over a TCP
     /// connection in slow start.
     slow: u64,
+    /// TCP's window at the far end, if it limits the answers: its size in bytes, the time since the beginning at which it
+    /// had that size, and its growth in bytes per second.
+    tcp: Option<(f64, f64, f64)>,
 }
 
 /// Megabits per second, and milliseconds of round trip.
 fn link(megabits: f64, trip: f64) -> Link {
-    Link { rate: megabits * 125e3, trip: trip / 1e3, late: 0, slow: 0 }
+    Link { rate: megabits * 125e3, trip: trip / 1e3, late: 0, slow: 0, tcp: None }
 }
 
 /// Senders with much to send that share a link, in virtual time.
@@ -87,7 +90,11 @@ impl Simulation {
         while self.senders[who].window.has_room(now) {
             self.sent += 1;
             let begins = self.free_at.max(self.now);
-            self.free_at = begins + bytes as f64 / self.link.rate;
+            let rate = self.link.tcp.map_or(self.link.rate, |(bytes, since, growth)| {
+                let window = bytes + (begins - since) * growth;
+                self.link.rate.min(window / self.link.trip)
+            });
+            self.free_at = begins + bytes as f64 / rate;
             let is_late = self.link.late > 0 && self.sent.is_multiple_of(self.link.late);
             let left = self.link.slow.saturating_sub(self.sent) as f64;
             let slow = 3.0 * self.link.trip * left / self.link.slow.max(1) as f64;
@@ -224,6 +231,19 @@ fn a_longer_path_gets_a_larger_window() {
     assert!(part[0] > 0.95 && queue < acceptable(near), "{part:?}, {queue} s");
     let window = simulation.senders[0].window.estimate().window as f64;
     assert!(window < 2.0 * near.rate * near.trip + 3.0 * REQUEST as f64, "{window} bytes");
+}
+
+/// TCP's window at the far end fits the shorter path, and grows to the longer one within five seconds.
+#[test]
+fn a_longer_path_over_a_slowly_growing_tcp_window_is_found_within_15_seconds() {
+    let near = link(200.0, 8.0);
+    let mut simulation = Simulation::new(near, 1);
+    simulation.run(8.0);
+    let tcp = Some((2.0 * near.rate * near.trip, simulation.now, 400e3));
+    simulation.link = Link { tcp, ..link(200.0, 80.0) };
+    simulation.run(15.0);
+    let (part, _) = simulation.run(5.0);
+    assert!(part[0] > 0.9, "{part:?}");
 }
 
 #[test]

@@ -68,6 +68,8 @@ pub struct Wire {
     delay: Duration,
     /// Bits per second.
     rate: u64,
+    /// See [`Volume::most_calls`].
+    most_calls: Option<usize>,
     there: Mutex<Instant>,
     back: Mutex<Instant>,
 }
@@ -75,7 +77,12 @@ pub struct Wire {
 impl Wire {
     pub fn new(lower: Stack, delay: Duration, rate: u64) -> Self {
         let free = || Mutex::new(Instant::now());
-        Self { lower, delay, rate, there: free(), back: free() }
+        Self { lower, delay, rate, most_calls: None, there: free(), back: free() }
+    }
+
+    /// Sets the most calls that the far side performs at once.
+    pub fn with_most_calls(self, calls: usize) -> Self {
+        Self { most_calls: Some(calls), ..self }
     }
 
     async fn pass(&self, way: &Mutex<Instant>, bytes: usize) {
@@ -93,6 +100,10 @@ impl Wire {
 impl Volume for Wire {
     fn geometry(&self) -> Geometry {
         self.lower.geometry()
+    }
+
+    fn most_calls(&self) -> Option<usize> {
+        self.most_calls
     }
 
     fn read(&self, extent: Extent) -> Io<'_, Data> {

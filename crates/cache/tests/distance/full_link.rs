@@ -21,8 +21,24 @@ const HELD: u64 = GIGABIT / 8 / 10;
 
 #[tokio::test(start_paused = true)]
 async fn the_default_settings_fill_a_gigabit_over_a_round_trip_of_100_ms() {
+    let (most, time) = drained(|wire| wire).await;
+    assert!(most > HELD, "{most} bytes were under way at most, in {time:?}");
+    // The window needs some round trips to grow, and the link is idle for two round trips between two destage rounds.
+    let full = Duration::from_secs_f64(BYTES as f64 * 8.0 / GIGABIT as f64);
+    assert!(time < full + 20 * 2 * ONE_WAY, "{time:?}, with a full link {full:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn destage_leaves_a_quarter_of_the_calls_of_the_far_side_to_hosts() {
+    let (most, _) = drained(|wire| wire.with_most_calls(16)).await;
+    let longest = 256 << 10;
+    assert!(most > 0 && most <= 12 * longest, "{most} bytes in twelve calls");
+}
+
+/// Drains a full log with the default settings. Returns the most bytes that were in flight, and the time.
+async fn drained(change: impl FnOnce(Wire) -> Wire) -> (u64, Duration) {
     let memory: Stack = Arc::new(MemVolume::new(Geometry::with_blocks(BYTES / 512)));
-    let lower: Stack = Arc::new(Wire::new(memory, ONE_WAY, GIGABIT));
+    let lower: Stack = Arc::new(change(Wire::new(memory, ONE_WAY, GIGABIT)));
     let log = Geometry { block_size: 4096, ..Geometry::with_blocks(2 * BYTES / 4096) };
     let identity = Identity { name: "far".into(), geometry: lower.geometry() };
     let parts = Parts { lower, log: Arc::new(MemVolume::new(log)), nvram: None };
@@ -49,8 +65,5 @@ async fn the_default_settings_fill_a_gigabit_over_a_round_trip_of_100_ms() {
     let (time, most) = (begun.elapsed(), most.load(Ordering::Relaxed));
     watch.abort();
     destage.abort();
-    assert!(most > HELD, "{most} bytes were under way at most, in {time:?}");
-    // The window needs some round trips to grow, and the link is idle for two round trips between two destage rounds.
-    let full = Duration::from_secs_f64(BYTES as f64 * 8.0 / GIGABIT as f64);
-    assert!(time < full + 20 * 2 * ONE_WAY, "{time:?}, with a full link {full:?}");
+    (most, time)
 }

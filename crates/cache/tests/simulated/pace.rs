@@ -67,7 +67,19 @@ async fn who_reads_the_lower_volume_all_the_time_does_not_stop_destage_when_the_
 
 #[tokio::test(start_paused = true)]
 async fn a_round_joins_epochs_that_are_short_for_the_link() {
+    rounds_of_short_epochs(Gateway::new(4096)).await;
+}
+
+/// Each round after the first one begins while the flush of the previous round is running.
+#[tokio::test(start_paused = true)]
+async fn a_round_that_follows_a_flush_joins_short_epochs_too() {
     let gateway = Gateway::new(4096);
+    gateway.far.set_epoch_blocks(4096 * 8);
+    gateway.far.keep_order();
+    rounds_of_short_epochs(gateway).await;
+}
+
+async fn rounds_of_short_epochs(gateway: Gateway) {
     gateway.far.set_delay(Duration::from_millis(40));
     let cache = gateway.start().await;
     cache.pause();
