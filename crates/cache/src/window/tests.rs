@@ -185,6 +185,33 @@ fn a_queue_of_one_bandwidth_delay_product_hardly_overflows() {
 }
 
 #[test]
+fn the_first_window_fits_a_link_and_a_queue_of_one_bandwidth_delay_product() {
+    let link = link(200.0, 8.0);
+    let mut simulation = Simulation::new(link, 1);
+    simulation.run(link.trip / 2.0);
+    let held = 2.0 * link.rate * link.trip;
+    assert!(simulation.most_under_way as f64 <= held, "{} bytes", simulation.most_under_way);
+}
+
+#[test]
+fn probes_that_find_nothing_become_seldom() {
+    let link = link(200.0, 8.0);
+    let mut simulation = Simulation::new(link, 1);
+    simulation.run(8.0);
+    let usual = simulation.senders[0].window.estimate().held() + 5 * REQUEST / 2;
+    let (mut probes, mut was_probe) = (0, false);
+    for _ in 0..5000 {
+        simulation.run(0.001);
+        let is_probe = simulation.senders[0].window.estimate().window > usual - REQUEST / 4;
+        probes += u32::from(is_probe && !was_probe);
+        was_probe = is_probe;
+    }
+    // With a full queue, a round takes about two and a half trips: one of sixteen rounds is one of 40 trips.
+    let trips = 5.0 / link.trip;
+    assert!(probes > 0 && f64::from(probes) < trips / 30.0, "{probes} in {trips} trips");
+}
+
+#[test]
 fn while_somebody_waits_for_short_requests_the_queue_is_a_quarter_of_a_trip_and_the_link_full() {
     for (megabits, trip) in [(200.0, 8.0), (200.0, 40.0), (200.0, 80.0), (1000.0, 8.0)] {
         let link = link(megabits, trip);
