@@ -18,6 +18,7 @@ use std::{
 use indicatif::{ProgressBar, ProgressStyle};
 use initiator::RemoteVolume;
 use serde_json::Value;
+use tokio::signal::unix::{SignalKind, signal};
 
 use crate::{
     cli::Quickstart,
@@ -45,18 +46,20 @@ const DESTAGE_WITHIN: Duration = Duration::from_secs(15);
 const NODE_NAME: &str = "iqn.2026-11.io.forebay:quickstart-node";
 const GATEWAY_NAME: &str = "iqn.2026-11.io.forebay:quickstart-gateway";
 
-/// Runs it all; interrupted, it leaves nothing behind.
+/// Runs the demonstration. If it is interrupted, it leaves nothing behind.
 pub async fn run(args: &Quickstart) -> Result<(), Failure> {
     if !(0.05..=60.0).contains(&args.seconds) {
         return Err(Failure::settings("--seconds is not between 0.05 and 60"));
     }
-    let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())
-        .map_err(Failure::new)?;
+    // Register both signals before any process is started. `ctrl_c` would do that only when it is polled, and until then an
+    // interrupt would end this process without the removal of the folder.
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(Failure::new)?;
+    let mut terminate = signal(SignalKind::terminate()).map_err(Failure::new)?;
     let kept = Cell::new(false);
     // Dropping the work kills the processes and removes the folder.
     let how = tokio::select! {
         done = work(args, &kept) => return done,
-        _ = tokio::signal::ctrl_c() => "interrupted",
+        _ = interrupt.recv() => "interrupted",
         _ = terminate.recv() => "stopped",
     };
     if kept.get() {
