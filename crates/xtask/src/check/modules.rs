@@ -29,14 +29,15 @@ pub fn check(crates: &Path) -> Result<String> {
 
 fn check_crate(root: &Path, wrong: &mut Vec<String>) -> Result<usize> {
     let src = root.parent().context("a crate root without a folder")?;
-    let text = source::code(&fs::read_to_string(root)?);
+    let text = source::code(&fs::read_to_string(root)?)?;
     let order = Order::read(&text);
     let mut count = 0;
     for module in &order.modules {
         for (file, depth) in files(src, module)? {
             count += 1;
             let text = fs::read_to_string(&file)?;
-            for used in order.above(module, &text, depth) {
+            let code = source::code(&text).with_context(|| file.display().to_string())?;
+            for used in order.above(module, &code, depth) {
                 let root = root.file_name().unwrap_or_default().display();
                 wrong.push(format!(
                     "{} uses {used}, which stands after {module} in {root}",
@@ -78,8 +79,8 @@ impl Order {
 
     /// The names that a file of `module` takes from modules after its own. `depth` is how many
     /// `super::` lead from the file to the crate root.
-    fn above(&self, module: &str, text: &str, depth: usize) -> Vec<String> {
-        let code = source::without_tests(&source::code(text));
+    fn above(&self, module: &str, code: &str, depth: usize) -> Vec<String> {
+        let code = source::without_tests(code);
         let own = self.place(module);
         let roots = ["crate::".to_owned(), "super::".repeat(depth)];
         let mut above: Vec<String> = roots
@@ -151,7 +152,7 @@ fn files(src: &Path, module: &str) -> Result<Vec<(PathBuf, usize)>> {
     while let Some((folder, name, depth)) = open.pop() {
         let own = [folder.join(format!("{name}.rs")), folder.join(&name).join("mod.rs")];
         let Some(file) = own.into_iter().find(|file| file.exists()) else { continue };
-        let code = source::code(&fs::read_to_string(&file)?);
+        let code = source::code(&fs::read_to_string(&file)?)?;
         found.push((file, depth));
         let code = source::without_tests(&code);
         let children = code.lines().filter_map(source::declared_module);
@@ -168,7 +169,8 @@ mod tests {
         pub use pdu::{Itt, Pdu};\npub use codec::Decoder;\n#[cfg(test)] mod harness;\n";
 
     fn above(module: &str, text: &str, depth: usize) -> Vec<String> {
-        Order::read(&source::code(ROOT)).above(module, text, depth)
+        let code = source::code(text).unwrap();
+        Order::read(&source::code(ROOT).unwrap()).above(module, &code, depth)
     }
 
     #[test]

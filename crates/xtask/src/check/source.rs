@@ -1,31 +1,39 @@
-//! Rust source with what is not code blanked out: comments, literals, and what only tests compile.
+//! Separates the text of a Rust source file into code, literals and comments. The lexer is `proc-macro2`'s.
 
-/// The code of a file: comments and the insides of literals become spaces, lines stay lines.
-pub fn code(text: &str) -> String {
-    let chars: Vec<char> = text.chars().collect();
-    let mut out = String::with_capacity(text.len());
-    let mut at = 0;
-    while at < chars.len() {
-        let end = skipped(&chars, at);
-        if end == at {
-            out.push(chars[at]);
-            at += 1;
-        } else {
-            out.extend(chars[at..end].iter().map(|c| if *c == '\n' { '\n' } else { ' ' }));
-            at = end;
+use std::str::FromStr;
+
+use anyhow::{Result, anyhow};
+use proc_macro2::{Span, TokenStream, TokenTree};
+
+/// Returns the code of a file: comments and the texts of literals become spaces, and lines keep their numbers. Numbers stay.
+pub fn code(text: &str) -> Result<String> {
+    let classes = classes(text)?;
+    let kept = text.bytes().zip(classes).map(|(byte, class)| match class {
+        Class::Code => byte,
+        _ if byte == b'\n' => b'\n',
+        _ => b' ',
+    });
+    Ok(String::from_utf8(kept.collect())?)
+}
+
+/// Returns the comments of a file, documentation included, line by line. Each comes with its line number, from 1.
+pub fn comments(text: &str) -> Result<Vec<(usize, String)>> {
+    let classes = classes(text)?;
+    let mut comments = vec![];
+    let mut start = 0;
+    for (n, line) in text.split_inclusive('\n').enumerate() {
+        let of_line = &classes[start..start + line.len()];
+        let code_end = of_line.iter().rposition(|class| *class != Class::Comment);
+        let comment = line[code_end.map_or(0, |end| end + 1)..].trim();
+        if !comment.is_empty() {
+            comments.push((n + 1, comment.to_owned()));
         }
+        start += line.len();
     }
-    out
+    Ok(comments)
 }
 
-/// The comments of a file, with the number of the line each piece stands on, from 1.
-pub fn comments(text: &str) -> Vec<(usize, String)> {
-    let blanked = code(text);
-    let lines = text.lines().zip(blanked.lines()).enumerate();
-    lines.filter_map(|(n, (line, code))| Some((n + 1, comment(line, code)?))).collect()
-}
-
-/// Code without the items that `#[cfg(test)]` stands before.
+/// Returns code without the items that `#[cfg(test)]` stands before.
 pub fn without_tests(code: &str) -> String {
     const MARK: &str = "#[cfg(test)]";
     let mut out = String::new();
@@ -39,7 +47,7 @@ pub fn without_tests(code: &str) -> String {
     out
 }
 
-/// Which module a line such as `pub mod session;` declares.
+/// Returns the name of the module that a line such as `pub mod session;` declares.
 pub fn declared_module(line: &str) -> Option<&str> {
     let line = line.trim();
     let line =
@@ -47,75 +55,59 @@ pub fn declared_module(line: &str) -> Option<&str> {
     line.strip_prefix("mod ")?.strip_suffix(';').map(str::trim)
 }
 
-/// Where the comment or literal that starts at `at` ends; `at` itself if none starts there.
-fn skipped(chars: &[char], at: usize) -> usize {
-    let starts =
-        |pattern: &str| pattern.chars().enumerate().all(|(n, c)| chars.get(at + n) == Some(&c));
-    if starts("//") {
-        return position(chars, at, |rest| rest[0] == '\n');
-    }
-    if starts("/*") {
-        return block_comment_end(chars, at);
-    }
-    let in_word = at > 0 && (chars[at - 1].is_alphanumeric() || chars[at - 1] == '_');
-    match chars[at] {
-        '"' => string_end(chars, at + 1),
-        'r' if !in_word => raw_string_end(chars, at + 1).unwrap_or(at),
-        'b' if !in_word && starts("br") => raw_string_end(chars, at + 2).unwrap_or(at),
-        '\'' => char_end(chars, at).unwrap_or(at),
-        _ => at,
-    }
+/// The class of one byte of a source file.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Class {
+    Code,
+    /// A byte of a string or of a character.
+    Literal,
+    /// A byte between two tokens: a comment or white space.
+    Comment,
 }
 
-fn position(chars: &[char], from: usize, found: impl Fn(&[char]) -> bool) -> usize {
-    (from..chars.len()).find(|at| found(&chars[*at..])).unwrap_or(chars.len())
+/// Returns the class of each byte.
+fn classes(text: &str) -> Result<Vec<Class>> {
+    let tokens = TokenStream::from_str(text)
+        .map_err(|error| anyhow!("line {}: {error}", error.span().start().line))?;
+    let mut classes = vec![Class::Comment; text.len()];
+    classify(tokens, text, &mut classes);
+    Ok(classes)
 }
 
-fn block_comment_end(chars: &[char], mut at: usize) -> usize {
-    let mut depth = 0;
-    while at < chars.len() {
-        match (chars[at], chars.get(at + 1)) {
-            ('/', Some('*')) => (depth, at) = (depth + 1, at + 2),
-            ('*', Some('/')) => (depth, at) = (depth - 1, at + 2),
-            _ => at += 1,
-        }
-        if depth == 0 {
-            break;
-        }
-    }
-    at
-}
-
-fn string_end(chars: &[char], mut at: usize) -> usize {
-    while at < chars.len() {
-        match chars[at] {
-            '"' => return at + 1,
-            '\\' => at += 2,
-            _ => at += 1,
+fn classify(tokens: TokenStream, text: &str, classes: &mut [Class]) {
+    for token in tokens {
+        match token {
+            TokenTree::Group(group) if is_comment(group.span(), text) => {}
+            TokenTree::Group(group) => {
+                mark(group.span_open(), Class::Code, text, classes);
+                mark(group.span_close(), Class::Code, text, classes);
+                classify(group.stream(), text, classes);
+            }
+            TokenTree::Literal(literal) => {
+                let range = literal.span().byte_range();
+                let is_text = text[range].contains(['"', '\'']);
+                let class = if is_text { Class::Literal } else { Class::Code };
+                mark(literal.span(), class, text, classes);
+            }
+            other => mark(other.span(), Class::Code, text, classes),
         }
     }
-    chars.len()
 }
 
-fn raw_string_end(chars: &[char], at: usize) -> Option<usize> {
-    let hashes = chars[at..].iter().take_while(|c| **c == '#').count();
-    (chars.get(at + hashes) == Some(&'"')).then_some(())?;
-    let closes = |rest: &[char]| {
-        rest[0] == '"' && rest.len() > hashes && rest[1..=hashes].iter().all(|c| *c == '#')
-    };
-    Some((position(chars, at + hashes + 1, closes) + hashes + 1).min(chars.len()))
-}
-
-/// A character literal; a lifetime is none.
-fn char_end(chars: &[char], at: usize) -> Option<usize> {
-    match (chars.get(at + 1)?, chars.get(at + 2)?) {
-        ('\\', _) => Some(position(chars, at + 3, |rest| rest[0] == '\'') + 1),
-        (_, '\'') => Some(at + 3),
-        _ => None,
+/// Sets the class of a token.
+fn mark(span: Span, class: Class, text: &str, classes: &mut [Class]) {
+    if !is_comment(span, text) {
+        classes[span.byte_range()].fill(class);
     }
 }
 
-/// Where the item at the start of `code` ends: at its `;` or its closing brace.
+/// Returns whether a token stands for a documentation comment: the lexer makes attributes of them.
+fn is_comment(span: Span, text: &str) -> bool {
+    let token = &text[span.byte_range()];
+    token.starts_with("//") || token.starts_with("/*")
+}
+
+/// Returns where the item at the start of `code` ends: at its `;` or its closing brace.
 fn item_end(code: &str) -> usize {
     let mut depth = 0;
     for (at, c) in code.char_indices() {
@@ -130,35 +122,30 @@ fn item_end(code: &str) -> usize {
     code.len()
 }
 
-fn comment(line: &str, code: &str) -> Option<String> {
-    let kept = code.trim_end().chars().count();
-    let tail: String = line.chars().skip(kept).collect();
-    let start = tail.find("//").or_else(|| tail.find("/*"))?;
-    Some(tail[start..].to_owned())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn check(text: &str, expected: &str) {
-        assert_eq!(code(text), expected, "{text}");
+        assert_eq!(code(text).unwrap(), expected, "{text}");
     }
 
     #[test]
     fn comments_and_literals_are_blanked() {
         check("a // b\nc", "a     \nc");
         check("a /* b /* c */ d */ e", "a                   e");
-        check(r#"f("x // y", '"', b'\'') // z"#, "f(        ,    , b    )     ");
+        check(r#"f("x // y", '"', b'\'') // z"#, "f(        ,    ,      )     ");
         check("r#\"a \" b\"# c", "           c");
         check("fn a<'x>(b: &'x u8) {}", "fn a<'x>(b: &'x u8) {}");
+        check("/// doc\nlet a = 3;", "       \nlet a = 3;");
     }
 
     #[test]
     fn lines_stay_lines() {
         let text = "let a = \"one\ntwo\";\n/* three\nfour */\nlet b = 5;";
-        assert_eq!(code(text).lines().count(), text.lines().count());
-        assert_eq!(code(text).lines().last(), Some("let b = 5;"));
+        let code = code(text).unwrap();
+        assert_eq!(code.lines().count(), text.lines().count());
+        assert_eq!(code.lines().last(), Some("let b = 5;"));
     }
 
     #[test]
@@ -172,7 +159,15 @@ mod tests {
 
     #[test]
     fn comments_come_with_their_lines() {
-        let text = "a; // one\n\"// not\";\n/// three\n";
-        assert_eq!(comments(text), [(1, "// one".to_owned()), (3, "/// three".to_owned())]);
+        let text = "a; // one\n\"// not\";\n/// three\n/* four\nfive */ b();\n";
+        let comments = comments(text).unwrap();
+        let comments: Vec<(usize, &str)> =
+            comments.iter().map(|(line, text)| (*line, text.as_str())).collect();
+        assert_eq!(comments, [(1, "// one"), (3, "/// three"), (4, "/* four")]);
+    }
+
+    #[test]
+    fn a_file_that_is_no_rust_is_refused_with_its_line() {
+        assert_eq!(code("a;\n}").unwrap_err().to_string().split(':').next(), Some("line 2"));
     }
 }
