@@ -1,4 +1,4 @@
-//! `cargo xtask check`: the structure and the style of the house, held by tools.
+//! `cargo xtask check`: checks the structure and the style of the source.
 
 pub mod source;
 pub mod deny;
@@ -6,6 +6,14 @@ pub mod floors;
 pub mod modules;
 pub mod syncs;
 pub mod text;
+pub mod tree;
+pub mod sizes;
+pub mod type_names;
+pub mod receivers;
+pub mod method_circles;
+pub mod exceptions;
+pub mod bounds;
+pub mod commits;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -26,6 +34,8 @@ pub fn check(steps: &mut Steps) {
         Ok(Tally::one().with_note(syncs::check(&root.join("crates"))?))
     });
     steps.run("check: text", || Ok(Tally::one().with_note(text::check(&root)?)));
+    steps.run("check: bounds", || Ok(Tally::one().with_note(bounds::check(&root)?)));
+    steps.run("check: commits", || Ok(Tally::one().with_note(commits::check(&root)?)));
     steps.run("check: format", || cargo(&["fmt", "--all", "--check"]));
     steps.run("check: clippy", || {
         cargo(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"])

@@ -1,0 +1,249 @@
+//! The bounds on the structure of the source: each count beside its bound.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use anyhow::{Result, ensure};
+
+use crate::check::exceptions::{self, Exceptions};
+use crate::check::method_circles;
+use crate::check::sizes;
+use crate::check::tree::Tree;
+use crate::check::type_names;
+
+/// One bound.
+struct Rule {
+    /// The name of the rule in the list of exceptions.
+    key: &'static str,
+    /// The noun for the output.
+    what: &'static str,
+    bound: usize,
+    /// What may exceed the bound for good: the end of its name, and the reason.
+    exempt: &'static [(&'static str, &'static str)],
+}
+
+const FILE_LINES: Rule =
+    Rule { key: "file_lines", what: "lines of a file", bound: 600, exempt: &[] };
+
+const FUNCTION_LINES: Rule =
+    Rule { key: "function_lines", what: "lines of a function", bound: 70, exempt: &[] };
+
+const STRUCT_FIELDS: Rule =
+    Rule { key: "struct_fields", what: "fields of a struct", bound: 15, exempt: &[] };
+
+const TRAIT_METHODS: Rule =
+    Rule { key: "trait_methods", what: "methods of a trait", bound: 8, exempt: &[] };
+
+/// A volume is what every layer implements, so its bound is lower.
+const VOLUME_METHODS: Rule =
+    Rule { key: "volume_methods", what: "methods of `Volume`", bound: 7, exempt: &[] };
+
+const CIRCLE_FILES: Rule = Rule {
+    key: "method_circles",
+    what: "files in a circle through the methods of a type",
+    bound: 0,
+    exempt: &[],
+};
+
+const TYPE_NAME_USES: Rule =
+    Rule { key: "type_name_uses", what: "types with one name", bound: 3, exempt: &[] };
+
+const REPEATED_TYPE_NAMES: Rule = Rule {
+    key: "repeated_type_names",
+    what: "names that several types have",
+    bound: 100,
+    exempt: &[],
+};
+
+/// The values of one rule: names and measured values.
+type Measured = (&'static Rule, Vec<(String, usize)>);
+
+/// Checks the source against the bounds and the list of exceptions.
+pub fn check(root: &Path) -> Result<String> {
+    let listed = Exceptions::read(root)?;
+    let tree = Tree::read(root)?;
+    let measured = measure(&tree);
+    for (rule, values) in &measured {
+        println!("{}", summary(rule, values));
+    }
+    let mut wrong: Vec<String> = measured
+        .iter()
+        .flat_map(|(rule, values)| violations(rule, values, &listed.of(rule.key)))
+        .collect();
+    if !wrong.is_empty() {
+        let permitted = listed.of(CIRCLE_FILES.key);
+        wrong.extend(method_circles::find(&tree).iter().flat_map(|circle| {
+            let is_new = permitted.get(&circle.name) != Some(&circle.files.len());
+            circle
+                .calls
+                .iter()
+                .filter(move |_| is_new)
+                .map(|call| format!("{}: {call}", circle.name))
+        }));
+    }
+    ensure!(wrong.is_empty(), "{}", wrong.join("\n"));
+    exceptions::check_history(root, &listed)?;
+    let exceptions: usize = measured.iter().map(|(rule, _)| listed.of(rule.key).len()).sum();
+    Ok(format!("{} bounds hold, but for {exceptions} exceptions", measured.len()))
+}
+
+/// Lowers the values of the list of exceptions to what is measured, and removes entries that are no longer needed. If there
+/// is no list, makes one of everything that exceeds a bound.
+pub fn shrink(root: &Path) -> Result<()> {
+    let is_new = !root.join(exceptions::FILE).exists();
+    let listed = Exceptions::read(root)?;
+    let mut lowered = Exceptions::default();
+    for (rule, values) in measure(&Tree::read(root)?) {
+        let before = listed.of(rule.key);
+        let needed = exceeding(rule, &values).filter_map(|(name, value)| {
+            let most = before.get(name).copied().or(is_new.then_some(usize::MAX))?;
+            Some((name.clone(), value.min(most)))
+        });
+        lowered.set(rule.key, needed.collect());
+    }
+    lowered.write(root)
+}
+
+fn measure(tree: &Tree) -> Vec<Measured> {
+    let sizes = sizes::measure(tree);
+    let (volume, others): (Vec<_>, Vec<_>) = sizes
+        .trait_methods
+        .into_iter()
+        .partition(|(name, _)| name == "crates/volume/src/volume.rs Volume");
+    let circles = method_circles::find(tree);
+    let circles = circles.into_iter().map(|circle| (circle.name, circle.files.len())).collect();
+    let names: Vec<(String, usize)> = type_names::count(tree).into_iter().collect();
+    let repeated = names.iter().filter(|(_, uses)| *uses > 1).count();
+    vec![
+        (&FILE_LINES, sizes.file_lines),
+        (&FUNCTION_LINES, sizes.function_lines),
+        (&STRUCT_FIELDS, sizes.struct_fields),
+        (&VOLUME_METHODS, volume),
+        (&TRAIT_METHODS, others),
+        (&CIRCLE_FILES, circles),
+        (&TYPE_NAME_USES, names),
+        (&REPEATED_TYPE_NAMES, vec![("all".to_owned(), repeated)]),
+    ]
+}
+
+/// Returns the values that exceed a bound and are not exempt.
+fn exceeding<'a>(
+    rule: &'static Rule,
+    values: &'a [(String, usize)],
+) -> impl Iterator<Item = (&'a String, usize)> {
+    let is_exempt = |name: &str| rule.exempt.iter().any(|(end, _)| name.ends_with(end));
+    values
+        .iter()
+        .filter(move |(name, value)| *value > rule.bound && !is_exempt(name))
+        .map(|(name, value)| (name, *value))
+}
+
+/// Returns one line of the table that the check prints.
+fn summary(rule: &'static Rule, values: &[(String, usize)]) -> String {
+    let most = values.iter().map(|(_, value)| *value).max().unwrap_or(0);
+    let count = exceeding(rule, values).count();
+    format!(
+        "  {:<48} bound {:>4}, most {most:>4}, {count:>3} above the bound, {} exempt",
+        rule.what,
+        rule.bound,
+        rule.exempt.len()
+    )
+}
+
+/// Returns a sentence for each value that exceeds the bound and its exception, and for each exception that is larger than
+/// needed.
+fn violations(
+    rule: &'static Rule,
+    values: &[(String, usize)],
+    listed: &BTreeMap<String, usize>,
+) -> Vec<String> {
+    // Two items of one name in a file share their exception: the larger one counts.
+    let mut above: BTreeMap<&String, usize> = BTreeMap::new();
+    for (name, value) in exceeding(rule, values) {
+        let most = above.entry(name).or_default();
+        *most = value.max(*most);
+    }
+    let mut wrong = vec![];
+    for (name, value) in &above {
+        let permitted = listed.get(*name).copied().unwrap_or(rule.bound);
+        if *value > permitted {
+            wrong.push(format!("{name}: {value} {}, at most {permitted}", rule.what));
+        }
+    }
+    for (name, permitted) in listed {
+        let needed = above.get(name).copied().unwrap_or(0);
+        if needed < *permitted {
+            wrong.push(format!(
+                "{}: the exception of {name} permits {permitted} {}, {needed} are needed: run `cargo xtask check --shrink`",
+                exceptions::FILE,
+                rule.what
+            ));
+        }
+    }
+    wrong
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::check::tree::tree_of;
+
+    /// Returns what the rules say of the files, where nothing is listed.
+    fn violations_of(sources: &[(&str, &str)]) -> Vec<String> {
+        let measured = measure(&tree_of(sources));
+        let empty = BTreeMap::new();
+        measured.iter().flat_map(|(rule, values)| violations(rule, values, &empty)).collect()
+    }
+
+    fn check(text: &str, expected: &[&str]) {
+        assert_eq!(violations_of(&[("crates/a/src/lib.rs", text)]), expected);
+    }
+
+    #[test]
+    fn a_planted_violation_of_each_bound_is_named() {
+        check("struct A;\n", &[]);
+        let long = "\n".repeat(601);
+        check(&long, &["crates/a/src/lib.rs: 601 lines of a file, at most 600"]);
+        let long = format!("fn f() {{{}}}", "\n".repeat(70));
+        check(&long, &["crates/a/src/lib.rs f: 71 lines of a function, at most 70"]);
+        let fields: String = (0..16).map(|n| format!("f{n}: u8,")).collect();
+        let wide = format!("struct A {{{fields}}}");
+        check(&wide, &["crates/a/src/lib.rs A: 16 fields of a struct, at most 15"]);
+        let methods = |count| (0..count).map(|n| format!("fn f{n}();")).collect::<String>();
+        let wide = format!("trait A {{{}}}", methods(9));
+        check(&wide, &["crates/a/src/lib.rs A: 9 methods of a trait, at most 8"]);
+        let names =
+            "mod a { struct X; } mod b { struct X; } mod c { struct X; } mod d { struct X; }";
+        check(names, &["X: 4 types with one name, at most 3"]);
+        let volume = format!("trait Volume {{{}}}", methods(8));
+        let wrong = violations_of(&[("crates/volume/src/volume.rs", &volume)]);
+        assert_eq!(wrong, ["crates/volume/src/volume.rs Volume: 8 methods of `Volume`, at most 7"]);
+    }
+
+    #[test]
+    fn a_circle_through_methods_and_too_many_repeated_names_are_named() {
+        let wrong = violations_of(&[
+            ("crates/a/src/lib.rs", "struct A;"),
+            ("crates/a/src/b.rs", "impl A { fn b(&self) { self.c() } }"),
+            ("crates/a/src/c.rs", "impl A { fn c(&self) { self.b() } }"),
+        ]);
+        let circle = "crates/a A: 2 files in a circle through the methods of a type, at most 0";
+        assert_eq!(wrong, [circle]);
+        let types = |_| (0..101).map(|n| format!("struct A{n};")).collect::<String>();
+        let [a, b] = ["a", "b"].map(types);
+        let wrong = violations_of(&[("crates/a/src/lib.rs", &a), ("crates/b/src/lib.rs", &b)]);
+        assert_eq!(wrong, ["all: 101 names that several types have, at most 100"]);
+    }
+
+    #[test]
+    fn an_exception_permits_what_it_says_and_may_not_be_larger_than_needed() {
+        let check = |value: usize, listed: usize| {
+            let listed = BTreeMap::from([("a.rs".to_owned(), listed)]);
+            violations(&FILE_LINES, &[("a.rs".to_owned(), value)], &listed).len()
+        };
+        assert_eq!(
+            [check(700, 700), check(701, 700), check(699, 700), check(600, 700)],
+            [0, 1, 1, 1]
+        );
+    }
+}
