@@ -140,11 +140,6 @@ impl Pair {
         }
     }
 
-    pub(super) fn regions(&self, extent: Extent) -> impl Iterator<Item = u32> + use<> {
-        let last = (extent.end().0 - 1) / self.region_blocks;
-        (extent.lba.0 / self.region_blocks) as u32..=last as u32
-    }
-
     /// Notes the regions of `extent`, and some behind them, as dirty; forgets others.
     pub(super) async fn mark(&self, extent: Extent) -> Result<(), Error> {
         let lost = {

@@ -132,6 +132,12 @@ impl Pair {
         halves
     }
 
+    /// Returns the numbers of the regions that have blocks of `extent`, which is not empty.
+    pub(super) fn regions(&self, extent: Extent) -> impl Iterator<Item = u32> + use<> {
+        let last = (extent.end().0 - 1) / self.region_blocks;
+        (extent.lba.0 / self.region_blocks) as u32..=last as u32
+    }
+
     /// These blocks do not differ any more.
     pub(super) fn no_doubt(&self, extent: Extent) {
         let mut state = self.state.lock();
