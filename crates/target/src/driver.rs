@@ -15,7 +15,7 @@ use std::{
 };
 
 use iscsi::{
-    Cid, Itt,
+    Cid,
     session::target::{Connection, Session},
 };
 use tokio::{runtime::Handle, sync::mpsc, time::Sleep};
@@ -26,7 +26,7 @@ use unit::Nexus;
 use crate::{
     deferred::Deferred,
     end::End,
-    execution::{Executions, Held},
+    execution::Executions,
     line::{Line, Socket},
     polling::Polling,
     pool::Lease,
@@ -110,7 +110,7 @@ pub(crate) struct Driver<'a> {
     /// What the connections share of TCP's.
     congestion: Arc<SessionCongestion>,
     /// Memory for waiting writes beyond the kept share.
-    lease: Lease,
+    pub(crate) lease: Lease,
     polling: Polling,
     /// The time of the last text request of a discovery session, or of its beginning.
     pub(crate) last_request: Instant,
@@ -124,10 +124,6 @@ pub(crate) struct Driver<'a> {
 
 /// When the clock is looked at next if nothing is waited for.
 const IDLE: Duration = Duration::from_secs(1);
-
-/// Memory that a session keeps although it does not need it now: four first bursts, so that not every write
-/// has to ask the pool.
-const SPARE_LEASE: usize = 1 << 20;
 
 /// How often a task looks at a socket before it gives way to others: about two microseconds if nothing comes.
 const LOOKS: usize = 8;
@@ -350,88 +346,6 @@ impl Driver<'_> {
         }
     }
 
-    /// Borrows memory for the data of a PDU that may have to wait, and for the first burst of the next command,
-    /// so that the command window stays open as long as there is room.
-    fn make_room(&mut self, bytes: usize) {
-        if self.session.is_discovery() {
-            return;
-        }
-        let held = self.session.waiting_bytes() + bytes;
-        let next = self.session.parameters().first_burst_length as usize;
-        let limit = self.kept_share() + self.lease.bytes();
-        if held + next > limit {
-            let _ =
-                self.lease.grow(held + next - limit) || self.lease.grow(held.saturating_sub(limit));
-        }
-        self.session.limit_waiting(self.kept_share() + self.lease.bytes());
-    }
-
-    /// Borrows memory for a write whose data is to be requested. Returns true if there was some.
-    fn find_room(&mut self, context: &Context<'_>) -> bool {
-        let lacking = self.session.lacking_bytes();
-        if lacking == 0 {
-            return false;
-        }
-        let is_only = !self.session.has_solicited();
-        let grow = |lease: &mut Lease| {
-            if is_only { lease.grow_for_one(lacking) } else { lease.grow(lacking) }
-        };
-        let mut found = grow(&mut self.lease);
-        if !found {
-            self.lease.wait(context.waker());
-            // Another session may have given memory back before this driver was registered, without waking it.
-            found = grow(&mut self.lease);
-        }
-        if found {
-            self.session.limit_waiting(self.kept_share() + self.lease.bytes());
-        }
-        found
-    }
-
-    /// Gives back memory that is not needed, and the idle buffers of a session that may hold nothing more.
-    fn give_room_back(&mut self) {
-        if self.session.is_over_share() {
-            self.lines.iter_mut().for_each(|line| line.decoder.rest());
-        }
-        let held = self.session.waiting_bytes();
-        let next = self.session.parameters().first_burst_length as usize;
-        let needed = if held == 0 { 0 } else { (held + next).saturating_sub(self.kept_share()) };
-        if self.lease.bytes() > 0 && (needed == 0 || self.lease.bytes() > needed + SPARE_LEASE) {
-            self.lease.shrink_to(needed);
-            self.session.limit_waiting(self.kept_share() + needed);
-        }
-    }
-
-    fn kept_share(&self) -> usize {
-        self.surroundings.settings.kept_share() * self.lines.len().max(1)
-    }
-
-    /// Whether the commands that are not done hold this session's share of memory. Those that end
-    /// wake the driver.
-    fn is_full(&self) -> bool {
-        let Held { data_out, data_in } = self.executions.held();
-        let data_out = data_out + self.deferred.bytes();
-        let settings = &self.surroundings.settings;
-        let is_over = |held: usize, all: usize| {
-            let share = || self.surroundings.share(all).saturating_mul(self.lines.len().max(1));
-            held > 0 && held >= share()
-        };
-        is_over(data_out, settings.held_bytes) || is_over(data_in, settings.returned_bytes)
-    }
-
-    /// Whether answers wait for this initiator to read others on the connection of this command.
-    pub(crate) fn is_held_back(&self, itt: Itt) -> bool {
-        let Some(connection) = self.session.allegiance(itt) else { return false };
-        let line = self.lines.iter().find(|line| line.cid == connection.cid());
-        line.is_some_and(|line| line.blocked_since.is_some())
-            && connection.output().len() > self.surroundings.settings.output_bytes
-    }
-
-    /// Enough was answered to be worth a write for each connection.
-    pub(crate) fn is_batch(&self) -> bool {
-        self.unsent >= self.surroundings.settings.batch_commands as usize * self.lines.len().max(1)
-    }
-
     /// Writes what can be written; a connection whose socket fails is dropped.
     fn send(&mut self, context: &mut Context<'_>) -> Result<(), End> {
         self.unsent = 0;
@@ -444,33 +358,6 @@ impl Driver<'_> {
             }
         }
         Ok(())
-    }
-
-    /// The same in the middle of something: what fails is noticed by the next read or write.
-    pub(crate) fn send_what_goes(&mut self, context: &mut Context<'_>) {
-        self.unsent = 0;
-        for at in 0..self.lines.len() {
-            let _ = self.send_on(at, context);
-        }
-    }
-
-    fn send_on(&mut self, at: usize, context: &mut Context<'_>) -> Result<(), End> {
-        if self.session.is_logged_out() {
-            self.leave_units();
-        }
-        let line = &mut self.lines[at];
-        match self.session.connection_mut(line.cid) {
-            Some(connection) => line.send(connection.output_mut(), context),
-            None => Ok(()),
-        }
-    }
-
-    /// Ends the nexus before the logout is answered: an initiator that has the answer finds no reservation of
-    /// this session, and no medium that it keeps locked.
-    fn leave_units(&mut self) {
-        self.executions.clear();
-        self.deferred = Deferred::default();
-        self.presence = None;
     }
 
     /// Closes what is logged out, and the session if nothing is left of it.

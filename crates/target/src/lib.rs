@@ -24,6 +24,8 @@ mod execution;
 mod deferred;
 mod presence;
 mod driver;
+mod room;
+mod sending;
 mod tasks;
 mod entrance;
 mod server;

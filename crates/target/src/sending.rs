@@ -1,0 +1,50 @@
+//! Answers on their way to the connections of a session.
+
+use std::task::Context;
+
+use iscsi::Itt;
+
+use crate::{deferred::Deferred, driver::Driver, end::End};
+
+impl Driver<'_> {
+    /// Returns whether the connection of this command has so many unread answers that no more are prepared.
+    pub(crate) fn is_held_back(&self, itt: Itt) -> bool {
+        let Some(connection) = self.session.allegiance(itt) else { return false };
+        let line = self.lines.iter().find(|line| line.cid == connection.cid());
+        line.is_some_and(|line| line.blocked_since.is_some())
+            && connection.output().len() > self.surroundings.settings.output_bytes
+    }
+
+    /// Returns whether enough commands were answered since the last write to be worth one write for each connection.
+    pub(crate) fn is_batch(&self) -> bool {
+        self.unsent >= self.surroundings.settings.batch_commands as usize * self.lines.len().max(1)
+    }
+
+    /// Writes answers while a batch of commands is still being performed. A socket that fails is noticed by the next read or
+    /// write.
+    pub(crate) fn send_what_goes(&mut self, context: &mut Context<'_>) {
+        self.unsent = 0;
+        for at in 0..self.lines.len() {
+            let _ = self.send_on(at, context);
+        }
+    }
+
+    pub(crate) fn send_on(&mut self, at: usize, context: &mut Context<'_>) -> Result<(), End> {
+        if self.session.is_logged_out() {
+            self.leave_units();
+        }
+        let line = &mut self.lines[at];
+        match self.session.connection_mut(line.cid) {
+            Some(connection) => line.send(connection.output_mut(), context),
+            None => Ok(()),
+        }
+    }
+
+    /// Ends the nexus before the logout is answered: an initiator that has the answer finds no reservation of
+    /// this session, and no medium that it keeps locked.
+    fn leave_units(&mut self) {
+        self.executions.clear();
+        self.deferred = Deferred::default();
+        self.presence = None;
+    }
+}
