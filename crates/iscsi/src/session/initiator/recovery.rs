@@ -44,7 +44,7 @@ impl Session {
         let is_leaving = |connection: &Connection| {
             matches!(connection.logout, Logout::Sent { scope: Scope::Session, .. } | Logout::Ending)
         };
-        let leaving = self.connection(cid).is_some_and(is_leaving);
+        let leaving = self.connections.iter().any(|one| one.cid == cid && is_leaving(one));
         self.connections.retain(|connection| connection.cid != cid);
         self.mark_lost(cid, now);
         let reassigns = self.commands.reassigns();
@@ -72,9 +72,21 @@ impl Session {
         self.recover(now);
     }
 
-    /// Nothing more comes of this session.
+    /// Ends the session for this reason, if it has not ended yet.
     pub(super) fn end(&mut self, error: Error) {
         self.over.get_or_insert(error);
+    }
+
+    /// Returns whether the session has ended.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        self.over.is_some()
+    }
+
+    /// Returns why the session has ended.
+    #[must_use]
+    pub fn error(&self) -> Option<&Error> {
+        self.over.as_ref()
     }
 
     /// Without a connection: when a login may take the place of a lost one. `None` if there is a

@@ -206,18 +206,6 @@ impl Session {
         self.connection_mut(cid).map(|connection| &mut connection.output)
     }
 
-    /// True when nothing more will come of this session.
-    #[must_use]
-    pub fn is_over(&self) -> bool {
-        self.over.is_some()
-    }
-
-    /// Why it is over.
-    #[must_use]
-    pub fn error(&self) -> Option<&Error> {
-        self.over.as_ref()
-    }
-
     /// Takes a command. It is sent by [`Session::transmit`], as soon as the window is open, in
     /// the order of submission. Comes back if `depth` commands are unanswered.
     ///

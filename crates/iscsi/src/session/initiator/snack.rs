@@ -14,11 +14,12 @@ use super::{
     commands::Commands,
     connection::{Connection, MOST_ROUNDS, Management, Ping, TaskManagement},
     gather::Taken,
+    statuses::Arrival,
     task::{Ending, Task},
 };
 use crate::{
     Bhs, Itt, Pdu, Serial, Ttt,
-    pdu::{RejectReason, Residual, Snack, SnackKind, TaskFunction, TaskRequest},
+    pdu::{Numbers, RejectReason, Residual, Snack, SnackKind, TaskFunction, TaskRequest},
 };
 
 impl Connection {
@@ -53,6 +54,37 @@ impl Connection {
             self.ask_for_statuses(now);
         }
         Ok(())
+    }
+
+    /// Takes the numbers of a PDU that carries a status. Returns false if this status has arrived before.
+    pub(super) fn take_stat_sn(
+        &mut self,
+        commands: &mut Commands,
+        numbers: &Numbers,
+        now: Instant,
+    ) -> Result<bool, Error> {
+        commands.window.update(numbers);
+        let arrival = self.statuses.arrive(numbers.stat_sn, true);
+        self.judge(arrival, commands.recovers(), now)
+    }
+
+    /// Checks the StatSN of a status, and requests statuses that are missing before it. Returns false if it is a repetition.
+    /// At level 0 TCP loses nothing, so a gap or a repetition is a fault of the target.
+    pub(super) fn judge(
+        &mut self,
+        arrival: Arrival,
+        recovers: bool,
+        now: Instant,
+    ) -> Result<bool, Error> {
+        match arrival {
+            Arrival::Next => Ok(true),
+            Arrival::OutOfOrder if recovers => {
+                self.ask_for_statuses(now);
+                Ok(true)
+            }
+            Arrival::Repeated if recovers => Ok(false),
+            _ => Err(Error::Protocol("a StatSN out of order")),
+        }
     }
 
     /// Asks for Data-In or R2T PDUs of a task; `count` 0: for all from `first` on.

@@ -1,23 +1,18 @@
 //! Commands and the data of writes, up to the moment when the driver gets them.
 
-use std::time::Instant;
-
 use bytes::Bytes;
 use scsi::{Sense, Status};
-use smallvec::SmallVec;
 
 use crate::{
     Bhs, DataSegment, Itt, Pdu,
     codec::LARGE,
-    pdu::{DataOut, Numbers, ReadyToTransfer, RejectReason, ScsiCommand},
-    transfer::{Burst, Gather, unshared},
+    pdu::{DataOut, RejectReason, ScsiCommand},
+    transfer::{Gather, unshared},
 };
 
 use super::{
-    connection::Connection,
     event::{Admission, Command, Event, Outcome},
-    session::{Session, new_ttt},
-    settings::Settings,
+    session::Session,
     task::{AdmissionState, Stage, Task, Transfer},
     waiting::{KEPT_DATA_OUT, PROGRESS, Stall},
 };
@@ -148,161 +143,6 @@ impl Session {
         self.advance_transfer(itt);
     }
 
-    /// From now on the writes of one connection may have asked for so much data at once, of what
-    /// `Settings::solicited_bytes` allows; one write is let through as ever.
-    pub fn share_solicited(&mut self, bytes: u64) {
-        self.solicited_share = bytes.min(self.settings.solicited_bytes);
-    }
-
-    /// The data of a write is wanted (answer to `Event::Admission`).
-    pub fn admit(&mut self, itt: Itt) {
-        let Some(transfer) = self.gathers.get_mut(&itt) else { return };
-        if transfer.admission == AdmissionState::Pending && transfer.gather.to_solicit() > 0 {
-            transfer.admission = AdmissionState::Waiting;
-            transfer.begun = self.now;
-            let allegiance = self.tasks.get(&itt).map(|task| task.allegiance);
-            if let Some(at) = allegiance.and_then(|instance| self.position(instance)) {
-                self.connections[at].waiting.push_back(itt);
-                self.grant_waiting(at);
-            }
-        }
-    }
-
-    /// Takes the data of a write that ends: it is asked for no more. Its tag may be used again at
-    /// once, so it must not be left in the queue.
-    pub(super) fn take_gather(&mut self, itt: Itt) -> Option<Transfer> {
-        let transfer = self.gathers.remove(&itt)?;
-        if transfer.admission == AdmissionState::Waiting {
-            for connection in &mut self.connections {
-                connection.waiting.retain(|waiting| *waiting != itt);
-            }
-        }
-        Some(transfer)
-    }
-
-    /// Lets writes that wait go on while there is room for their data.
-    pub(super) fn grant_waiting(&mut self, at: usize) {
-        while let Some(&itt) = self.connections[at].waiting.front() {
-            let connection = &mut self.connections[at];
-            let (Some(transfer), Some(task)) =
-                (self.gathers.get_mut(&itt), self.tasks.get_mut(&itt))
-            else {
-                connection.waiting.pop_front();
-                continue;
-            };
-            if transfer.admission != AdmissionState::Waiting
-                || transfer.gather.is_draining()
-                || task.allegiance != connection.instance
-            {
-                connection.waiting.pop_front();
-                continue;
-            }
-            let wanted = u64::from(transfer.gather.to_solicit());
-            if connection.exceeds_solicited(wanted, self.solicited_share) {
-                connection.lacks_room_since = None;
-                return;
-            }
-            if !self.waiting.has_room(wanted as usize) {
-                connection.lacks_room_since.get_or_insert(self.now);
-                return;
-            }
-            connection.waiting.pop_front();
-            transfer.charge.add(wanted as usize);
-            (transfer.begun, transfer.stall) = (self.now, Stall::new(self.now));
-            transfer.admission = AdmissionState::Granted;
-            task.solicited = wanted;
-            connection.solicited += wanted;
-            self.solicit(at, itt);
-        }
-        self.connections[at].lacks_room_since = None;
-    }
-
-    /// Returns when the first write that waits on a connection has waited too long for room.
-    pub(super) fn room_due(&self, connection: &Connection) -> Option<Instant> {
-        let since = connection.lacks_room_since?;
-        let first = self.gathers.get(connection.waiting.front()?)?;
-        Some(first.begun.max(since) + self.settings.room_time)
-    }
-
-    /// Ends writes with BUSY that have waited too long: for room, or, while other sessions lack room, for other
-    /// writes of their connection. Otherwise they would keep the data that came with them.
-    pub(super) fn refuse_waiting(&mut self) {
-        let mut is_any = false;
-        for at in 0..self.connections.len() {
-            let connection = &self.connections[at];
-            let lacks_room = self.room_due(connection).is_some_and(|due| due <= self.now);
-            let contended = self.contended_since;
-            let Settings { room_time, data_time, .. } = self.settings;
-            let is_late = |transfer: &Transfer| {
-                lacks_room && transfer.begun + room_time <= self.now
-                    || contended.is_some_and(|it| transfer.begun.max(it) + data_time <= self.now)
-            };
-            if !lacks_room && contended.is_none() {
-                continue;
-            }
-            let is_late = |itt: &&Itt| self.gathers.get(itt).is_some_and(is_late);
-            let late: SmallVec<[Itt; 4]> =
-                connection.waiting.iter().filter(is_late).copied().collect();
-            for itt in late {
-                let waiting = &mut self.connections[at].waiting;
-                let Some(place) = waiting.iter().position(|waiting| *waiting == itt) else {
-                    continue; // it went on in the room of one before it
-                };
-                waiting.remove(place);
-                is_any = true;
-                self.complete(itt, Outcome::status(Status::Busy));
-            }
-        }
-        if is_any {
-            // The data that came with these writes was dropped, so there may be room for others.
-            (0..self.connections.len()).for_each(|at| self.grant_waiting(at));
-        }
-    }
-
-    /// Asks for the bursts of `itt` that may be open now.
-    fn solicit(&mut self, at: usize, itt: Itt) {
-        if self.is_about_to_end(itt) {
-            return;
-        }
-        let outstanding = self.parameters.max_outstanding_r2t;
-        let max_burst = self.parameters.max_burst_length;
-        let Some(transfer) = self.gathers.get_mut(&itt) else { return };
-        let Some(task) = self.tasks.get_mut(&itt) else { return };
-        let solicits = transfer.admission == AdmissionState::Granted;
-        let mut bursts = SmallVec::<[Burst; 4]>::new();
-        while let Some(burst) = transfer
-            .gather
-            .next_burst(solicits, outstanding, max_burst, || new_ttt(&mut self.next_ttt))
-        {
-            bursts.push(burst);
-        }
-        if bursts.is_empty() {
-            return;
-        }
-        transfer.progress = self.now;
-        task.r2t_sn = transfer.gather.r2t_sn();
-        self.ask_for(at, itt, &bursts);
-    }
-
-    /// Sends R2Ts.
-    pub(super) fn ask_for(&mut self, at: usize, itt: Itt, bursts: &[Burst]) {
-        let Some(lun) = self.tasks.get(&itt).map(|task| task.lun) else { return };
-        let window = self.window_numbers();
-        let connection = &mut self.connections[at];
-        for burst in bursts {
-            let numbers = Numbers { stat_sn: connection.stat_sn, ..window };
-            connection.send(Pdu::ReadyToTransfer(ReadyToTransfer {
-                lun,
-                itt,
-                ttt: burst.ttt,
-                numbers,
-                r2t_sn: burst.r2t_sn,
-                buffer_offset: burst.offset,
-                desired_data_transfer_length: burst.length,
-            }));
-        }
-    }
-
     pub(super) fn handle_data_out(
         &mut self,
         at: usize,
@@ -401,50 +241,6 @@ impl Session {
             early.data.push((data_out, *bhs));
         }
         true
-    }
-
-    /// Does what the state of a write calls for: ask for more, answer, or hand it to the driver.
-    pub(super) fn advance_transfer(&mut self, itt: Itt) {
-        let about_to_end = self.is_about_to_end(itt);
-        let Some(transfer) = self.gathers.get_mut(&itt) else { return };
-        if transfer.gather.is_quiet()
-            && (transfer.gather.failure().is_some() || transfer.refusal.is_some())
-        {
-            let failure = transfer.gather.failure().map(Outcome::check_condition);
-            let refusal = transfer.refusal.take();
-            self.take_gather(itt);
-            if let Some(outcome) = refusal.or(failure) {
-                self.finish(itt, outcome);
-            }
-        } else if about_to_end {
-            // Its end waits for what is on its way, and only for that.
-        } else if transfer.gather.is_complete() {
-            let Some(task) = self.tasks.get_mut(&itt) else { return };
-            task.stage = Stage::Executing;
-            let (lun, data_in_capacity) = (task.lun, task.data_in_capacity());
-            let allegiance = task.allegiance;
-            let Some(Transfer { gather, cdb, attribute, .. }) = self.gathers.remove(&itt) else {
-                return;
-            };
-            let data_out = gather.into_data();
-            if let Some(at) = self.position(allegiance) {
-                self.connections[at].counters.data_out_bytes +=
-                    data_out.iter().map(|piece| piece.len() as u64).sum::<u64>();
-            }
-            self.events.push_back(Event::Command(Command {
-                itt,
-                lun,
-                cdb,
-                attribute,
-                data_out,
-                data_in_capacity,
-            }));
-        } else if transfer.admission == AdmissionState::Granted || transfer.gather.is_recovering() {
-            let allegiance = self.tasks.get(&itt).map(|task| task.allegiance);
-            if let Some(at) = allegiance.and_then(|instance| self.position(instance)) {
-                self.solicit(at, itt);
-            }
-        }
     }
 
     /// Is the unsolicited data of a command what was agreed on (RFC 7143, 11.4.7.2)?

@@ -46,14 +46,6 @@ impl Session {
         self.resume_transfers();
     }
 
-    /// Writes that waited for a function to end them go on if that is over; functions that waited
-    /// for writes that are over, too.
-    pub(super) fn resume_transfers(&mut self) {
-        let waiting: Vec<Itt> = self.gathers.keys().copied().collect();
-        waiting.into_iter().for_each(|itt| self.advance_transfer(itt));
-        self.check_postponed();
-    }
-
     /// Time2Retain as it will be kept, in seconds: no task outlives its connection below level 2.
     pub(super) fn time2retain(&self) -> u16 {
         if self.recovers(2) { self.parameters.default_time2retain } else { 0 }
@@ -131,37 +123,6 @@ impl Session {
             self.end(itt);
             self.postponed.retain(|postponed| postponed.request.itt != itt);
             self.fenced.retain(|fenced| fenced.itt != itt);
-        }
-    }
-
-    pub(super) fn abort_where(&mut self, mut is_meant: impl FnMut(&Task, Itt) -> bool) {
-        let meant: Vec<Itt> = self
-            .tasks
-            .iter()
-            .filter(|(itt, task)| task.stage != Stage::Management && is_meant(task, **itt))
-            .map(|(itt, _)| *itt)
-            .collect();
-        // None of them waits any more when the first gives its share back: it goes to who stays.
-        for itt in &meant {
-            self.gathers.remove(itt);
-        }
-        for connection in &mut self.connections {
-            connection.waiting.retain(|itt| self.gathers.contains_key(itt));
-        }
-        for itt in meant {
-            self.abort(itt);
-        }
-    }
-
-    /// Forgets a command. Data that is still on its way for it is ignored when it comes: the
-    /// initiator stops sending with the response to its request at the latest.
-    pub(super) fn abort(&mut self, itt: Itt) {
-        self.take_gather(itt);
-        if let Some(task) = self.end(itt) {
-            if let Some(at) = self.position(task.allegiance) {
-                self.release(at, &task);
-            }
-            self.events.push_back(Event::Abort(itt));
         }
     }
 

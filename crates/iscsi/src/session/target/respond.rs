@@ -1,6 +1,9 @@
-//! How a command ends: Data-In, status, residuals (RFC 7143, 11.4, 11.7).
+//! The responses to commands, with Data-In, status and residuals (RFC 7143, 11.4, 11.7), and to task management functions.
 
-use crate::Itt;
+use crate::{
+    Itt, Pdu,
+    pdu::{TaskFunctionResult, TaskResponse},
+};
 
 use super::{
     event::Outcome,
@@ -66,5 +69,15 @@ impl Session {
         if !self.connections[at].waiting.is_empty() {
             self.grant_waiting(at);
         }
+    }
+
+    /// Sends the response to a task management function.
+    pub(super) fn respond_to_management(
+        &mut self,
+        at: usize,
+        itt: Itt,
+        result: TaskFunctionResult,
+    ) {
+        self.send_status(at, |numbers| Pdu::TaskResponse(TaskResponse { result, itt, numbers }));
     }
 }

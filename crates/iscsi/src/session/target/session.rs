@@ -366,14 +366,14 @@ impl Session {
         self.waiting.held()
     }
 
-    /// Limits the bytes that waiting writes may hold from now on. Bytes that are held already stay. Without this
-    /// call there is no limit.
-    pub fn limit_waiting(&mut self, bytes: usize) {
-        let is_more = bytes > self.waiting.limit();
-        self.waiting.set_limit(bytes);
-        if is_more {
-            (0..self.connections.len()).for_each(|at| self.grant_waiting(at));
-        }
+    /// Returns whether a postponed function will end this task. No more data is requested for such a task, and it does not
+    /// begin.
+    pub(super) fn is_about_to_end(&self, itt: Itt) -> bool {
+        !self.postponed.is_empty()
+            && self
+                .tasks
+                .get(&itt)
+                .is_some_and(|task| self.postponed.iter().any(|postponed| postponed.is_about(task)))
     }
 
     /// Notes whether other sessions lack room for their writes. Call this before `handle_timeout`.

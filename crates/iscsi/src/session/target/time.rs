@@ -100,13 +100,6 @@ impl Session {
         failed
     }
 
-    /// Begins to check the progress of waiting writes, if that is not done yet.
-    pub(super) fn watch_progress(&mut self) {
-        if self.stall_check.is_none() {
-            self.stall_check = Some(self.now + self.settings.stalled_after);
-        }
-    }
-
     /// Checks that waiting writes make progress. If they do not, the session has to end: returns one of its
     /// connections with the error.
     fn check_progress(&mut self) -> Option<(Cid, Error)> {

@@ -1,0 +1,52 @@
+//! Aborts of commands, without a response to them.
+
+use scsi::Lun;
+
+use crate::{Itt, Serial};
+
+use super::{
+    event::Event,
+    session::Session,
+    task::{Stage, Task, is_same_unit},
+};
+
+impl Session {
+    /// Aborts the commands that `is_meant` selects.
+    pub(super) fn abort_where(&mut self, mut is_meant: impl FnMut(&Task, Itt) -> bool) {
+        let meant: Vec<Itt> = self
+            .tasks
+            .iter()
+            .filter(|(itt, task)| task.stage != Stage::Management && is_meant(task, **itt))
+            .map(|(itt, _)| *itt)
+            .collect();
+        // Remove all of them from the queues first: the share that each gives back must go to writes that stay.
+        for itt in &meant {
+            self.gathers.remove(itt);
+        }
+        for connection in &mut self.connections {
+            connection.waiting.retain(|itt| self.gathers.contains_key(itt));
+        }
+        for itt in meant {
+            self.abort(itt);
+        }
+    }
+
+    /// Aborts a command. Data that still arrives for it is ignored: the initiator stops sending when it has the response
+    /// to its abort request, at the latest.
+    pub(super) fn abort(&mut self, itt: Itt) {
+        self.take_gather(itt);
+        if let Some(task) = self.end(itt) {
+            if let Some(at) = self.position(task.allegiance) {
+                self.release(at, &task);
+            }
+            self.events.push_back(Event::Abort(itt));
+        }
+    }
+
+    /// Aborts commands before `cmd_sn`.
+    pub(super) fn abort_before(&mut self, lun: Option<Lun>, cmd_sn: Serial) {
+        self.abort_where(|task, _| {
+            task.comes_before(cmd_sn) && lun.is_none_or(|lun| is_same_unit(task.lun, lun))
+        });
+    }
+}

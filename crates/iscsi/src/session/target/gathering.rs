@@ -1,0 +1,101 @@
+//! Writes whose data is incomplete: their next steps, and their end if they wait too long.
+
+use scsi::Status;
+use smallvec::SmallVec;
+
+use crate::Itt;
+
+use super::{
+    event::{Command, Event, Outcome},
+    session::Session,
+    settings::Settings,
+    task::{AdmissionState, Stage, Transfer},
+};
+
+impl Session {
+    /// Performs the next step of a write: requests more data, answers it, or hands it to the driver.
+    pub(super) fn advance_transfer(&mut self, itt: Itt) {
+        let about_to_end = self.is_about_to_end(itt);
+        let Some(transfer) = self.gathers.get_mut(&itt) else { return };
+        if transfer.gather.is_quiet()
+            && (transfer.gather.failure().is_some() || transfer.refusal.is_some())
+        {
+            let failure = transfer.gather.failure().map(Outcome::check_condition);
+            let refusal = transfer.refusal.take();
+            self.take_gather(itt);
+            if let Some(outcome) = refusal.or(failure) {
+                self.finish(itt, outcome);
+            }
+        } else if about_to_end {
+            // A task management function will end this write once the data on its way has arrived.
+        } else if transfer.gather.is_complete() {
+            let Some(task) = self.tasks.get_mut(&itt) else { return };
+            task.stage = Stage::Executing;
+            let (lun, data_in_capacity) = (task.lun, task.data_in_capacity());
+            let allegiance = task.allegiance;
+            let Some(Transfer { gather, cdb, attribute, .. }) = self.gathers.remove(&itt) else {
+                return;
+            };
+            let data_out = gather.into_data();
+            if let Some(at) = self.position(allegiance) {
+                self.connections[at].counters.data_out_bytes +=
+                    data_out.iter().map(|piece| piece.len() as u64).sum::<u64>();
+            }
+            self.events.push_back(Event::Command(Command {
+                itt,
+                lun,
+                cdb,
+                attribute,
+                data_out,
+                data_in_capacity,
+            }));
+        } else if transfer.admission == AdmissionState::Granted || transfer.gather.is_recovering() {
+            let allegiance = self.tasks.get(&itt).map(|task| task.allegiance);
+            if let Some(at) = allegiance.and_then(|instance| self.position(instance)) {
+                self.solicit(at, itt);
+            }
+        }
+    }
+
+    /// Ends writes with BUSY that have waited too long: for room, or, while other sessions lack room, for other
+    /// writes of their connection. Otherwise they would keep the data that came with them.
+    pub(super) fn refuse_waiting(&mut self) {
+        let mut is_any = false;
+        for at in 0..self.connections.len() {
+            let connection = &self.connections[at];
+            let lacks_room = self.room_due(connection).is_some_and(|due| due <= self.now);
+            let contended = self.contended_since;
+            let Settings { room_time, data_time, .. } = self.settings;
+            let is_late = |transfer: &Transfer| {
+                lacks_room && transfer.begun + room_time <= self.now
+                    || contended.is_some_and(|it| transfer.begun.max(it) + data_time <= self.now)
+            };
+            if !lacks_room && contended.is_none() {
+                continue;
+            }
+            let is_late = |itt: &&Itt| self.gathers.get(itt).is_some_and(is_late);
+            let late: SmallVec<[Itt; 4]> =
+                connection.waiting.iter().filter(is_late).copied().collect();
+            for itt in late {
+                let waiting = &mut self.connections[at].waiting;
+                let Some(place) = waiting.iter().position(|waiting| *waiting == itt) else {
+                    continue; // it went on in the room of one before it
+                };
+                waiting.remove(place);
+                is_any = true;
+                self.complete(itt, Outcome::status(Status::Busy));
+            }
+        }
+        if is_any {
+            // The data that came with these writes was dropped, so there may be room for others.
+            (0..self.connections.len()).for_each(|at| self.grant_waiting(at));
+        }
+    }
+
+    /// Begins to check the progress of waiting writes, if that is not done yet.
+    pub(super) fn watch_progress(&mut self) {
+        if self.stall_check.is_none() {
+            self.stall_check = Some(self.now + self.settings.stalled_after);
+        }
+    }
+}

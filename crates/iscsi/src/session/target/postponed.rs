@@ -1,0 +1,118 @@
+//! Task management functions that wait: before they are performed, for requested data and for missing commands, and before
+//! their response is sent, for statuses on other connections (RFC 7143, 4.2.3.3).
+
+use std::time::Instant;
+
+use smallvec::SmallVec;
+
+use crate::{Itt, pdu::TaskFunctionResult};
+
+use super::{
+    event::Event,
+    session::{Fenced, Postponed, Session},
+    task::Stage,
+};
+
+impl Session {
+    /// Answers a task management function: the driver has performed it, or cannot.
+    ///
+    /// With several connections the response "function complete" waits until the initiator has acknowledged all statuses
+    /// sent on the other connections, because no response to an aborted task may arrive after it (RFC 7143, 4.2.3.3 d,
+    /// 11.5.1).
+    pub fn answer_management(&mut self, itt: Itt, result: TaskFunctionResult) {
+        let Some(task) = self.tasks.get(&itt) else { return };
+        if task.stage != Stage::Management {
+            return;
+        }
+        let allegiance = task.allegiance;
+        // Tasks of this function that were not aborted continue.
+        self.resume_transfers();
+        let mut awaited = SmallVec::new();
+        for at in 0..self.connections.len() {
+            let connection = &self.connections[at];
+            let is_behind = connection.acknowledged.is_before(connection.stat_sn);
+            let is_other = connection.instance != allegiance && !connection.closing;
+            if result == TaskFunctionResult::Complete && is_other && is_behind {
+                awaited.push((connection.instance, connection.stat_sn));
+                let (window, ttt) = (self.window_numbers(), self.new_ttt());
+                self.connections[at].send_nop(window, ttt);
+            }
+        }
+        let until = self.now + self.settings.sequence_time;
+        self.fenced.push(Fenced { itt, allegiance, result, awaited, until });
+        self.check_fences();
+    }
+
+    /// Performs the postponed functions whose wait is over: the requested data of their tasks and all commands before them
+    /// have arrived, or are no longer expected. A function that is still ahead of missing commands when its time is over is
+    /// rejected and has no effect. If it were performed, a command that it should have ended would run after its response.
+    pub(super) fn check_postponed(&mut self) {
+        let mut late = SmallVec::<[Itt; 1]>::new();
+        let mut at = 0;
+        while at < self.postponed.len() {
+            let bursts_until = self.bursts_until(&self.postponed[at]);
+            let postponed = &mut self.postponed[at];
+            postponed.bursts_until = bursts_until;
+            let (cmd_sn, max_cmd_sn) = (postponed.cmd_sn, self.window.max_cmd_sn());
+            let is_ahead =
+                self.window.exp_cmd_sn().is_before(cmd_sn) && !max_cmd_sn.next().is_before(cmd_sn);
+            if self.now < postponed.until && (is_ahead || bursts_until.is_some()) {
+                at += 1;
+                continue;
+            }
+            let Postponed { request, cmd_sn, .. } = self.postponed.remove(at);
+            if is_ahead {
+                late.push(request.itt);
+                continue;
+            }
+            if request.unit().is_none() {
+                self.abort_before(None, cmd_sn);
+            }
+            self.events.push_back(Event::Management(request));
+        }
+        for itt in late {
+            self.answer_management(itt, TaskFunctionResult::Rejected);
+        }
+    }
+
+    /// Returns until when a function waits for data that R2Ts of this session have requested for its tasks; `None` if it
+    /// need not wait. It does not wait for other sessions.
+    fn bursts_until(&self, postponed: &Postponed) -> Option<Instant> {
+        let is_meant = |itt: &Itt| self.tasks.get(itt).is_some_and(|task| postponed.is_about(task));
+        let open = self
+            .gathers
+            .iter()
+            .filter(|(itt, transfer)| transfer.gather.has_valid_ttt() && is_meant(itt));
+        let until = open.map(|(_, transfer)| transfer.progress + self.settings.burst_silence);
+        until.max().filter(|until| self.now < *until)
+    }
+
+    /// Sends the responses of functions whose awaited statuses have been acknowledged, or whose time is over.
+    pub(super) fn check_fences(&mut self) {
+        let mut at = 0;
+        while at < self.fenced.len() {
+            let Fenced { awaited, until, .. } = &self.fenced[at];
+            let waits = self.now < *until
+                && awaited.iter().any(|(instance, stat_sn)| {
+                    let position = self.position(*instance);
+                    position.is_some_and(|at| self.connections[at].acknowledged.is_before(*stat_sn))
+                });
+            if waits {
+                at += 1;
+                continue;
+            }
+            let Fenced { itt, allegiance, result, .. } = self.fenced.remove(at);
+            self.end(itt);
+            if let Some(at) = self.position(allegiance) {
+                self.respond_to_management(at, itt, result);
+            }
+        }
+    }
+
+    /// Continues writes that a function no longer ends, and then functions that waited for writes which have ended.
+    pub(super) fn resume_transfers(&mut self) {
+        let waiting: Vec<Itt> = self.gathers.keys().copied().collect();
+        waiting.into_iter().for_each(|itt| self.advance_transfer(itt));
+        self.check_postponed();
+    }
+}
