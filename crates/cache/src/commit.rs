@@ -21,6 +21,8 @@ use volume::{Data, Durability, Error, Lba};
 use crate::{
     batch::Batch,
     dram::scratch_block,
+    nvram::Buffer,
+    settings::Report,
     state::{Shared, State, Waiter},
 };
 
@@ -30,6 +32,14 @@ impl Shared {
         if !state.committing && !state.frozen && !state.is_settled() {
             state.committing = true;
             tokio::spawn(write_segments(Arc::clone(self)));
+        }
+    }
+
+    /// Returns true if a write without FUA is acknowledged before it is in the log.
+    pub fn tells_early(&self, state: &State) -> bool {
+        match self.settings.report {
+            Report::Immediate => state.nvram.as_ref().is_some_and(Buffer::is_sound),
+            report => report.is_early(),
         }
     }
 

@@ -10,7 +10,6 @@ use crate::{
     dram::PageMut,
     line::Ticket,
     log::segment::Kind,
-    nvram::Buffer,
     reservation::{MAX_STEP, Reservation, Wanted, Way},
     settings::Report,
     slot::{Came, NONE, Place, SECTOR_BYTES, SECTORS, SLOT_BYTES, copy_sectors, mask},
@@ -215,14 +214,6 @@ impl Shared {
                 waits || !self.tells_early(&self.state.lock())
             }
             report => !report.is_early() || durability == Durability::Stable,
-        }
-    }
-
-    /// Returns true if a write without FUA is acknowledged before it is in the log.
-    pub fn tells_early(&self, state: &State) -> bool {
-        match self.settings.report {
-            Report::Immediate => state.nvram.as_ref().is_some_and(Buffer::is_sound),
-            report => report.is_early(),
         }
     }
 
