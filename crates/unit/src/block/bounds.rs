@@ -6,7 +6,15 @@ use bytes::Bytes;
 use scsi::{Form, Sense};
 use volume::{Data, Geometry};
 
-use crate::{Answer, Completion, order::Turn, sense::Failure};
+use super::BlockUnit;
+use crate::{Answer, Completion, limits::Limits, order::Turn, sense::Failure};
+
+impl BlockUnit {
+    /// Returns the limits on the lengths of commands.
+    pub(super) fn limits(&self, geometry: &Geometry) -> Limits {
+        Limits::new(&self.settings, geometry)
+    }
+}
 
 pub(super) fn at_once<'a>(completion: Completion) -> Answer<'a> {
     Answer::done(completion)

@@ -41,7 +41,7 @@ use crate::{
     gate::Gate,
     identifying::Identifying,
     identity::Identity,
-    limits::{Limits, Settings},
+    limits::Settings,
     medium::Medium,
     modes::ModeSettings,
     order::{Order, Turn},
@@ -371,10 +371,6 @@ impl BlockUnit {
             self.attentions.raise(Sense::CAPACITY_DATA_HAS_CHANGED, None);
         }
         geometry
-    }
-
-    fn limits(&self, geometry: &Geometry) -> Limits {
-        Limits::new(&self.settings, geometry)
     }
 
     /// What would refuse a command that brings this much data.
