@@ -11,7 +11,9 @@ use volume::Data;
 use super::{Node, admit::Offer, copy_in::Copy};
 use crate::{
     failure::Failure,
-    moves::{self, Answer, Come, CopyStage, Frame, HELLO_BYTES, Hears, Kept, Lost, Request, Says},
+    moves::{
+        self, Answer, Come, CopyStage, Fate, Frame, HELLO_BYTES, Hears, Kept, Lost, Request, Says,
+    },
     records::Records,
     state,
 };
@@ -22,6 +24,9 @@ const FIRST_WORD_WITHIN: Duration = Duration::from_secs(5);
 /// Volumes that come at once: each has one of the places of those who ask about names, of which there are 64, as long
 /// as it comes.
 const MOST_ARRIVING: usize = 16;
+
+/// How often the destination asks the source node for the outcome of a move.
+const ASK_EVERY: Duration = Duration::from_secs(2);
 
 impl Node {
     /// Takes connections about moves, goes on with what was not over when the process ended, and throws away what
@@ -197,5 +202,64 @@ impl Node {
             tracing::error!(volume = %name, %failure, "a volume that has come is not shown as such");
         }
         Ok(redirect)
+    }
+
+    /// Serves a volume that has come, and announces it. Returns false if it cannot be served yet.
+    pub(super) async fn take(&self, name: &VolumeName, come: &Come) -> bool {
+        let _one_at_a_time = self.changing.lock().await;
+        if !self.is_current(name, &come.id) {
+            return false;
+        }
+        let here = Come { stage: CopyStage::Here, ..come.clone() };
+        let kept = Kept { come: Some(here), gone: None, ..self.moves.of(name) };
+        let taken = match self.moves.keep(name, kept) {
+            Ok(()) => self.put_moves_in_force().await,
+            Err(failure) => Err(failure),
+        };
+        let blocked = self.blocked().into_iter().find(|(blocked, _)| blocked == name);
+        let taken = taken.and(blocked.map_or(Ok(()), |(_, failure)| Err(failure)));
+        match &taken {
+            Ok(()) => {
+                tracing::info!(volume = %name, from = %come.from_node, "a volume has come, and is served")
+            }
+            Err(failure) => {
+                tracing::error!(volume = %name, %failure, "a volume has come, and cannot be served yet")
+            }
+        }
+        taken.is_ok()
+    }
+
+    /// Asks the source node about the move until it has decided.
+    pub(super) fn ask_for_fate(self: &Arc<Self>, name: VolumeName, come: Come) {
+        let node = Arc::downgrade(self);
+        tokio::spawn(async move {
+            let mut told = None;
+            loop {
+                let Some(node) = node.upgrade() else { return };
+                // Another move of the volume may have begun since the last question.
+                if !node.is_current(&name, &come.id) {
+                    return;
+                }
+                let fate = node.fate_of(&name, &come).await;
+                match (fate, node.berth(&name)) {
+                    (Fate::Yours, Some(_berth)) if node.take(&name, &come).await => return,
+                    (Fate::Undone, Some(_berth)) => {
+                        tracing::info!(volume = %name, "the node that it comes from has kept it");
+                        node.discard(&name, &come.id);
+                        let _one_at_a_time = node.changing.lock().await;
+                        if let Err(failure) = node.put_moves_in_force().await {
+                            tracing::error!(volume = %name, %failure, "a target that nobody has");
+                        }
+                        return;
+                    }
+                    _ => {}
+                }
+                if told.replace(fate) != Some(fate) {
+                    node.tell_of_fate(&name, &come, fate);
+                }
+                drop(node);
+                tokio::time::sleep(ASK_EVERY).await;
+            }
+        });
     }
 }

@@ -274,6 +274,31 @@ impl Node {
             self.server.close_portal(address).await;
         }
     }
+
+    /// Puts the settings with all moves applied in force. Returns the units that are no longer served: the caller closes them.
+    pub(super) async fn exchange_moves(&self) -> Result<Vec<ServedUnit>, Failure> {
+        let (old, base) = {
+            let inner = self.inner.lock();
+            (Arc::clone(&inner.settings), Arc::clone(&inner.base))
+        };
+        let mut new = (*base).clone();
+        for (volume, failure) in self.moves.apply(&mut new) {
+            tracing::error!(%volume, %failure, "a volume that has come is not served");
+        }
+        self.leave_out_refused(&mut new);
+        let plan = Plan::between(&old, &new);
+        if let [why, ..] = &plan.changes.refused[..] {
+            return Err(Failure::new(why));
+        }
+        self.change_to(&plan, &new, &base).await
+    }
+
+    /// Serves the volumes that have come, and closes those that have gone. The caller holds `changing`.
+    pub(super) async fn put_moves_in_force(&self) -> Result<(), Failure> {
+        let removed = self.exchange_moves().await?;
+        put_away(&removed).await;
+        Ok(())
+    }
 }
 
 /// Puts away what nobody is served any more.

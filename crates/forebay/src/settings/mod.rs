@@ -17,6 +17,7 @@ mod used_files;
 mod remote_rules;
 mod cache_rules;
 mod rules;
+mod loading;
 #[cfg(test)]
 mod example;
 
@@ -31,7 +32,6 @@ pub use byte_range::ByteRange;
 pub use layer::{Cache, CommonCache, Encrypt, Fault, File, Layer, Memory, Pair, Remote, Slice};
 pub use names::{Far, Names, with_port};
 pub use portal::{Group, HostPort, Portal};
-pub use problem::Problem;
 pub use remote_rules::SOCKET_BUFFER;
 pub use schedule::{Schedule, TimeOfDay};
 pub use secret::{Found, read as read_secret};
@@ -315,82 +315,6 @@ impl Unit {
 }
 
 impl Settings {
-    /// Reads and checks a file, and the secrets and certificates that it names. Relative paths in it are relative
-    /// to its folder.
-    pub fn load(file: &Path) -> Result<Self, Problem> {
-        let (mut settings, text) = Self::read(file)?;
-        settings.read_secrets().and_then(|()| settings.read_certificates()).map_err(
-            |access::Unusable { key, message, remedy }| {
-                Problem::at(file, &text, key, message, remedy)
-            },
-        )?;
-        Ok(settings)
-    }
-
-    /// The same without the secrets.
-    pub fn load_without_secrets(file: &Path) -> Result<Self, Problem> {
-        Self::read(file).map(|(settings, _)| settings)
-    }
-
-    fn read(file: &Path) -> Result<(Self, String), Problem> {
-        let text =
-            std::fs::read_to_string(file).map_err(|error| Problem::unreadable(file, &error))?;
-        let mut settings = Self::parse(file, &text)?;
-        let folder = file.parent().unwrap_or(Path::new(""));
-        file.clone_into(&mut settings.file);
-        settings.resolve(folder);
-        settings.resolve_secrets(folder);
-        settings.resolve_certificates(folder);
-        Ok((settings, text))
-    }
-
-    /// Checks the text of a file.
-    pub fn parse(file: &Path, text: &str) -> Result<Self, Problem> {
-        let settings: Self =
-            toml::from_str(text).map_err(|error| Problem::from_toml(file, text, &error))?;
-        match rules::broken(&settings) {
-            None => Ok(settings),
-            Some(rule::Broken { key, message, remedy }) => {
-                Err(Problem::at(file, text, key, message, remedy))
-            }
-        }
-    }
-
-    fn resolve(&mut self, folder: &Path) {
-        self.common_cache.iter_mut().for_each(|common| common.cache.resolve(folder));
-        let units = self.target.iter_mut().flat_map(|target| &mut target.unit);
-        for layer in units.flat_map(|unit| &mut unit.stack) {
-            match layer {
-                Layer::File(file) => file.path = folder.join(&file.path),
-                Layer::Encrypt(encrypt) => {
-                    encrypt.key = folder.join(&encrypt.key);
-                    encrypt.secret_file = encrypt.secret_file.take().map(|path| folder.join(path));
-                }
-                Layer::Cache(cache) => cache.resolve(folder),
-                _ => {}
-            }
-        }
-        if let Some(names) = &mut self.names {
-            names.secret_file = names.secret_file.take().map(|path| folder.join(path));
-        }
-        if let Some(accept) = &mut self.accept {
-            accept.folder = folder.join(&accept.folder);
-        }
-        self.control = self.control.take().map(|path| folder.join(path));
-        self.state = self.state.take().map(|path| folder.join(path));
-        let units = self.target.iter_mut().flat_map(|target| &mut target.unit);
-        let caches = units.flat_map(|unit| &mut unit.stack).filter_map(|layer| match layer {
-            Layer::Cache(cache) => Some(cache),
-            _ => None,
-        });
-        let common = self.common_cache.iter_mut().map(|common| &mut common.cache);
-        let state = records_folder(self.state.as_deref(), &self.file);
-        for cache in caches.chain(common) {
-            cache.state = Some(state.clone());
-            cache.config.clone_from(&self.file);
-        }
-    }
-
     /// Returns the folder for records of storage and of confirmed writes: the `state` folder if there is one,
     /// else a folder beside the settings file. Claims and reservations are kept in a `state` folder only.
     pub fn records_folder(&self) -> PathBuf {
@@ -417,18 +341,3 @@ pub fn forget_command(config: &Path, path: &Path, loses_data: bool) -> String {
 
 /// The name of the folder for records if the settings name no `state`.
 const BESIDE_SETTINGS: &str = "forebay-state";
-
-impl Cache {
-    fn resolve(&mut self, folder: &Path) {
-        self.log = folder.join(&self.log);
-        for path in [
-            &mut self.log_mirror,
-            &mut self.read_tier,
-            &mut self.nvram,
-            &mut self.log_key,
-            &mut self.log_secret_file,
-        ] {
-            *path = path.take().map(|path| folder.join(path));
-        }
-    }
-}

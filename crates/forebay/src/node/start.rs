@@ -1,0 +1,192 @@
+//! The start of a node, which opens its units and portals, and its stop.
+
+use std::{future::Future, process::exit, sync::Arc, time::Duration};
+
+use super::{
+    LOGOUT_WITHIN, Listening, Node, Served, ServedUnit, cannot_listen, open_common, open_unit,
+    shown_unit, stop_units,
+};
+use crate::{
+    events,
+    failure::{FAILED, Failure, NotOpened},
+    orders::UnitName,
+    settings::{Address, Group, Portal, Settings, Target, Unit},
+    stack::Opened,
+    status::State,
+};
+
+/// A stop takes at most this long. systemd waits longer, and a person about as long.
+const STOP_WITHIN: Duration = Duration::from_secs(5);
+
+impl Node {
+    /// Opens all units and portals. Targets without a remote volume are opened first, and so are the portals that lead only
+    /// to these: their units may be the remote volumes of other targets.
+    pub async fn start(self: &Arc<Self>) -> Result<(), Failure> {
+        let settings = self.settings();
+        self.events.set(settings.log_level.as_ref());
+        self.check_portals(&settings)?;
+        self.open_naming(&settings).await?;
+        if self.note_newer(true).await? {
+            self.leave_out_newer();
+        }
+        let settings = self.settings();
+        self.open_halves(&settings).await?;
+        let groups = settings.groups();
+        for remote in [false, true] {
+            let is_its = |target: &&Target| settings.needs_another(target) == remote;
+            for target in settings.target.iter().filter(is_its) {
+                self.open_target(&settings, target).await?;
+            }
+            for group in &groups {
+                let reached = || settings.target.iter().filter(|t| t.is_reached_through(group));
+                if reached().any(|target| settings.needs_another(target)) == remote {
+                    for (address, portal) in &group.portals {
+                        self.open_portal(group, *address, portal).await?;
+                    }
+                }
+            }
+            // A unit of this node may be the remote volume of another one, so its name is announced before that is opened.
+            self.tell_names();
+        }
+        self.settle_refused(&settings)?;
+        self.start_pairs();
+        let mut inner = self.inner.lock();
+        // List targets and portals in the order of the settings.
+        inner.targets.sort_by_key(|served| {
+            settings.target.iter().position(|target| target.name.0 == served.name)
+        });
+        let wanted: Vec<Address> =
+            groups.iter().flat_map(|group| &group.portals).map(|(address, _)| *address).collect();
+        inner.portals.sort_by_key(|portal| wanted.iter().position(|w| *w == portal.wanted));
+        inner.state = State::Serving;
+        drop(inner);
+        self.tell_names();
+        self.open_moves();
+        self.look_for_newer();
+        Ok(())
+    }
+
+    /// Opens the units of a target and serves it.
+    async fn open_target(&self, settings: &Settings, target: &Target) -> Result<(), Failure> {
+        let name = target.name.0.clone();
+        self.inner.lock().targets.push(Served { name: name.clone(), units: Vec::new() });
+        // The member that is to serve the unit of a pair opens it.
+        for unit in target.unit.iter().filter(|unit| unit.pair().is_none()) {
+            if self.is_refused(target, unit) {
+                continue;
+            }
+            let opened = match self.open_one(settings, target, unit).await {
+                Ok(opened) => opened,
+                Err(NotOpened::Refused(failure)) => {
+                    self.refuse(settings, target, unit, &failure);
+                    continue;
+                }
+                Err(NotOpened::Failed(failure)) => return Err(failure),
+            };
+            // Register each unit as soon as it is open: a stop must close it.
+            let mut inner = self.inner.lock();
+            if let Some(served) = inner.targets.iter_mut().find(|served| served.name == name) {
+                served.units.push(opened);
+            }
+        }
+        self.server.add(self.shown(settings, target)).map_err(Failure::settings)
+    }
+
+    /// Opens a unit of a target, together with the other units of its common cache.
+    async fn open_one(
+        &self,
+        settings: &Settings,
+        target: &Target,
+        unit: &Unit,
+    ) -> Result<ServedUnit, NotOpened> {
+        let Some(common) = unit.in_common() else {
+            let given = self.given(unit);
+            let naming = self.naming.as_ref();
+            return open_unit(settings, target, unit, naming, &self.files, given).await;
+        };
+        let opened = self.open_in_common(settings, common, target, unit).await?;
+        Ok(shown_unit(settings, target, unit, opened)?)
+    }
+
+    /// Opens a unit together with the others of its common cache, or takes it from those that are open.
+    async fn open_in_common(
+        &self,
+        settings: &Settings,
+        common: &str,
+        target: &Target,
+        unit: &Unit,
+    ) -> Result<Opened, NotOpened> {
+        let name = UnitName { target: target.name.0.clone(), lun: unit.lun };
+        let take = || {
+            let mut inner = self.inner.lock();
+            let at = inner.waiting.iter().position(|(waiting, _)| *waiting == name);
+            at.map(|at| inner.waiting.swap_remove(at).1)
+        };
+        if let Some(opened) = take() {
+            return Ok(opened);
+        }
+        let opened =
+            open_common(settings, common, self.naming.as_ref(), &self.files, false).await?;
+        self.inner.lock().waiting.extend(opened);
+        let missing = || Failure::new(format!("{name} is not one of the common cache {common}"));
+        Ok(take().ok_or_else(missing)?)
+    }
+
+    /// Fails if an address of a portal cannot be listened on. Check this before any log is made or filled,
+    /// which may take minutes: a start that fails must leave nothing changed. The sockets are closed again, so
+    /// a host that connects before its targets are served is refused.
+    fn check_portals(&self, settings: &Settings) -> Result<(), Failure> {
+        let groups = settings.groups();
+        let addresses = groups.iter().flat_map(|group| &group.portals).map(|(address, _)| *address);
+        let bound = addresses.map(|address| {
+            self.server.bind(address.0.into()).map_err(|error| cannot_listen(address, &error))
+        });
+        // Keep the sockets until the end: two of the addresses may exclude each other.
+        bound.collect::<Result<Vec<_>, _>>().map(drop)
+    }
+
+    async fn open_portal(
+        &self,
+        group: &Group,
+        address: Address,
+        portal: &Portal,
+    ) -> Result<(), Failure> {
+        let portal = self.portal(group, address.0, portal);
+        let bound = self.server.open_portal(portal).await;
+        let bound = bound.map_err(|error| cannot_listen(address, &error))?;
+        self.inner.lock().portals.push(Listening { wanted: address, bound });
+        Ok(())
+    }
+
+    /// Logs initiators out, and then closes the units. A second signal ends the process at once: all acknowledged writes are
+    /// in the log by then.
+    pub async fn stop(&self, signal: impl Future<Output = &'static str>) -> Result<(), Failure> {
+        self.inner.lock().state = State::Stopping;
+        let put_away = async {
+            self.server.shutdown(LOGOUT_WITHIN).await;
+            let units: Vec<_> = {
+                let inner = self.inner.lock();
+                inner.targets.iter().flat_map(|target| target.units.clone()).collect()
+            };
+            let waiting = std::mem::take(&mut self.inner.lock().waiting);
+            let others = waiting.iter().map(|(_, opened)| opened.stop());
+            let others = futures_util::future::join_all(others);
+            let (stopped, others) = tokio::join!(stop_units(&units), others);
+            self.close_halves().await;
+            stopped.and(others.into_iter().collect())
+        };
+        tokio::select! {
+            stopped = put_away => stopped,
+            () = tokio::time::sleep(STOP_WITHIN - Duration::from_millis(300)) => {
+                tracing::warn!("not everything could be put away in time; the log has what was \
+                acknowledged");
+                Ok(())
+            }
+            name = signal => {
+                tracing::warn!(signal = name, "ending at once");
+                events::flush();
+                exit(FAILED.into());
+            }
+        }
+    }
+}

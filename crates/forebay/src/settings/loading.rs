@@ -1,0 +1,98 @@
+//! Reads and checks a settings file, and makes its relative paths relative to the folder of the file.
+
+use std::path::Path;
+
+use super::{Cache, Layer, Settings, access, problem::Problem, records_folder, rule, rules};
+
+impl Settings {
+    /// Reads and checks a file, and the secrets and certificates that it names. Relative paths in it are relative
+    /// to its folder.
+    pub fn load(file: &Path) -> Result<Self, Problem> {
+        let (mut settings, text) = Self::read(file)?;
+        settings.read_secrets().and_then(|()| settings.read_certificates()).map_err(
+            |access::Unusable { key, message, remedy }| {
+                Problem::at(file, &text, key, message, remedy)
+            },
+        )?;
+        Ok(settings)
+    }
+
+    /// Reads and checks a file, without the secrets and certificates that it names.
+    pub fn load_without_secrets(file: &Path) -> Result<Self, Problem> {
+        Self::read(file).map(|(settings, _)| settings)
+    }
+
+    fn read(file: &Path) -> Result<(Self, String), Problem> {
+        let text =
+            std::fs::read_to_string(file).map_err(|error| Problem::unreadable(file, &error))?;
+        let mut settings = Self::parse(file, &text)?;
+        let folder = file.parent().unwrap_or(Path::new(""));
+        file.clone_into(&mut settings.file);
+        settings.resolve(folder);
+        settings.resolve_secrets(folder);
+        settings.resolve_certificates(folder);
+        Ok((settings, text))
+    }
+
+    /// Checks the text of a file.
+    pub fn parse(file: &Path, text: &str) -> Result<Self, Problem> {
+        let settings: Self =
+            toml::from_str(text).map_err(|error| Problem::from_toml(file, text, &error))?;
+        match rules::broken(&settings) {
+            None => Ok(settings),
+            Some(rule::Broken { key, message, remedy }) => {
+                Err(Problem::at(file, text, key, message, remedy))
+            }
+        }
+    }
+
+    fn resolve(&mut self, folder: &Path) {
+        self.common_cache.iter_mut().for_each(|common| common.cache.resolve(folder));
+        let units = self.target.iter_mut().flat_map(|target| &mut target.unit);
+        for layer in units.flat_map(|unit| &mut unit.stack) {
+            match layer {
+                Layer::File(file) => file.path = folder.join(&file.path),
+                Layer::Encrypt(encrypt) => {
+                    encrypt.key = folder.join(&encrypt.key);
+                    encrypt.secret_file = encrypt.secret_file.take().map(|path| folder.join(path));
+                }
+                Layer::Cache(cache) => cache.resolve(folder),
+                _ => {}
+            }
+        }
+        if let Some(names) = &mut self.names {
+            names.secret_file = names.secret_file.take().map(|path| folder.join(path));
+        }
+        if let Some(accept) = &mut self.accept {
+            accept.folder = folder.join(&accept.folder);
+        }
+        self.control = self.control.take().map(|path| folder.join(path));
+        self.state = self.state.take().map(|path| folder.join(path));
+        let units = self.target.iter_mut().flat_map(|target| &mut target.unit);
+        let caches = units.flat_map(|unit| &mut unit.stack).filter_map(|layer| match layer {
+            Layer::Cache(cache) => Some(cache),
+            _ => None,
+        });
+        let common = self.common_cache.iter_mut().map(|common| &mut common.cache);
+        let state = records_folder(self.state.as_deref(), &self.file);
+        for cache in caches.chain(common) {
+            cache.state = Some(state.clone());
+            cache.config.clone_from(&self.file);
+        }
+    }
+}
+
+impl Cache {
+    fn resolve(&mut self, folder: &Path) {
+        self.log = folder.join(&self.log);
+        for path in [
+            &mut self.log_mirror,
+            &mut self.read_tier,
+            &mut self.nvram,
+            &mut self.log_key,
+            &mut self.log_secret_file,
+        ] {
+            *path = path.take().map(|path| folder.join(path));
+        }
+    }
+}
