@@ -28,7 +28,7 @@ pub struct Circle {
     pub name: String,
     /// The files, by path.
     pub files: Vec<String>,
-    /// For each arrow inside the circle one call, as `file: caller -> file: method`.
+    /// The calls between files of the circle, as `file: caller -> file: method`.
     pub calls: Vec<String>,
 }
 
@@ -45,34 +45,44 @@ fn circles_of_crate(krate: &str, files: &[&SourceFile]) -> Vec<Circle> {
     let mut known = Known::read(files);
     let bodies: Vec<Body> = files.iter().flat_map(|file| bodies(file, &known)).collect();
     for body in &bodies {
-        for owner in &body.owners {
-            known.add_method(owner, body.signature, &body.file.path, body.own_type.is_none());
+        let (signature, file) = (body.signature, &body.file.path);
+        match &body.own_type {
+            Some(owner) => known.add_method(owner, signature, file),
+            None => known.add_function(&body.owners, signature, file),
         }
     }
-    let mut arrows: BTreeMap<String, BTreeMap<(&str, &str), String>> = BTreeMap::new();
+    let mut arrows: BTreeMap<String, BTreeMap<(String, String), BTreeSet<String>>> =
+        BTreeMap::new();
     for body in &bodies {
-        for (owner, method) in body.calls(&known) {
-            let Some(place) = known.file_of(&owner, &method) else { continue };
-            if body.owners.contains(&owner) && place != body.file.path {
-                let arrow = (body.file.path.as_str(), place);
-                let call = format!("{}: {} -> {place}: {method}", arrow.0, body.signature.ident);
-                arrows.entry(owner).or_default().entry(arrow).or_insert(call);
+        for MethodCall { owner, name, file } in body.calls(&known) {
+            if body.owners.contains(&owner) && file != body.file.path {
+                let call =
+                    format!("{}: {} -> {file}: {name}", body.file.path, body.signature.ident);
+                let arrow = (body.file.path.clone(), file);
+                arrows.entry(owner).or_default().entry(arrow).or_default().insert(call);
             }
         }
     }
     let circles = arrows.iter().flat_map(|(owner, arrows)| {
-        strongly_connected(arrows.keys().copied()).into_iter().map(move |files| Circle {
-            name: format!("{krate} {owner}"),
-            calls: calls_inside(arrows, &files),
-            files: files.into_iter().map(str::to_owned).collect(),
-        })
+        strongly_connected(arrows.keys().map(|(from, to)| (from.as_str(), to.as_str())))
+            .into_iter()
+            .map(move |files| Circle {
+                name: format!("{krate} {owner}"),
+                calls: calls_inside(arrows, &files),
+                files: files.into_iter().map(str::to_owned).collect(),
+            })
     });
     circles.collect()
 }
 
-fn calls_inside(arrows: &BTreeMap<(&str, &str), String>, files: &BTreeSet<&str>) -> Vec<String> {
-    let inside = |(from, to): &(&str, &str)| files.contains(from) && files.contains(to);
-    arrows.iter().filter(|(arrow, _)| inside(arrow)).map(|(_, call)| call.clone()).collect()
+fn calls_inside(
+    arrows: &BTreeMap<(String, String), BTreeSet<String>>,
+    files: &BTreeSet<&str>,
+) -> Vec<String> {
+    let inside = |(from, to): &(String, String)| {
+        files.contains(from.as_str()) && files.contains(to.as_str())
+    };
+    arrows.iter().filter(|(arrow, _)| inside(arrow)).flat_map(|(_, calls)| calls.clone()).collect()
 }
 
 /// Returns the sets of two or more nodes that reach each other along the arrows.
@@ -174,9 +184,18 @@ fn methods<'a>(file: &'a SourceFile, owner: &str, block: &'a ItemImpl) -> Vec<Bo
     block.items.iter().filter_map(body).collect()
 }
 
+/// A call of a method of a type, or of a free function that takes it.
+#[derive(Eq, Ord, PartialEq, PartialOrd)]
+struct MethodCall {
+    owner: String,
+    name: String,
+    /// The file that defines the method.
+    file: String,
+}
+
 impl Body<'_> {
-    /// Returns the methods of types of the crate that the body calls, each with its type.
-    fn calls(&self, known: &Known) -> BTreeSet<(String, String)> {
+    /// Returns the calls in the body.
+    fn calls(&self, known: &Known) -> BTreeSet<MethodCall> {
         let mut scope = Scope::new(known, &self.file.path, self.own_type.clone());
         for input in &self.signature.inputs {
             if let FnArg::Typed(input) = input {
@@ -193,7 +212,7 @@ impl Body<'_> {
 /// Visits a body in its order, binds variables and collects calls.
 struct Calls<'a> {
     scope: Scope<'a>,
-    found: BTreeSet<(String, String)>,
+    found: BTreeSet<MethodCall>,
 }
 
 impl<'ast> Visit<'ast> for Calls<'_> {
@@ -232,9 +251,7 @@ impl<'ast> Visit<'ast> for Calls<'_> {
 
     fn visit_expr_method_call(&mut self, call: &'ast ExprMethodCall) {
         let method = call.method.to_string();
-        if let Some(owner) = self.scope.owner_of(&call.receiver, &method) {
-            self.found.insert((owner, method));
-        }
+        self.add(self.scope.owner_of(&call.receiver, &method), method);
         visit::visit_expr_method_call(self, call);
     }
 
@@ -243,12 +260,19 @@ impl<'ast> Visit<'ast> for Calls<'_> {
             let (owner, name) = path_names(&path.path);
             let is_module = |name: &str| name.starts_with(|c: char| c.is_lowercase() || c == '_');
             match owner {
-                Some(owner) if !is_module(&owner) => {
-                    self.found.extend(self.scope.resolve(&owner).map(|owner| (owner, name)));
-                }
-                _ => {
-                    let takers = self.scope.known.owners_of_function(&name);
-                    self.found.extend(takers.map(|owner| (owner.to_owned(), name.clone())));
+                Some(owner) if !is_module(&owner) => self.add(self.scope.resolve(&owner), name),
+                module => {
+                    let scope = &self.scope;
+                    if let Some(function) =
+                        scope.known.function(module.as_deref(), &name, scope.file)
+                    {
+                        let file = &function.file;
+                        self.found.extend(function.takes.iter().map(|owner| MethodCall {
+                            owner: owner.clone(),
+                            name: name.clone(),
+                            file: file.clone(),
+                        }));
+                    }
                 }
             }
         }
@@ -272,6 +296,15 @@ impl<'ast> Visit<'ast> for Calls<'_> {
 }
 
 impl Calls<'_> {
+    /// Adds a call of a method, if its type is one of the crate.
+    fn add(&mut self, owner: Option<String>, name: String) {
+        let Some(owner) = owner else { return };
+        if let Some(file) = self.scope.known.file_of(&owner, &name) {
+            let file = file.to_owned();
+            self.found.insert(MethodCall { owner, name, file });
+        }
+    }
+
     /// Finds calls of the form `variable.method(…)` in tokens.
     fn scan(&mut self, tokens: TokenStream) {
         let tokens: Vec<TokenTree> = tokens.into_iter().collect();
@@ -292,9 +325,7 @@ impl Calls<'_> {
                     path: variable.clone().into(),
                 });
                 let method = method.to_string();
-                if let Some(owner) = self.scope.owner_of(&receiver, &method) {
-                    self.found.insert((owner, method));
-                }
+                self.add(self.scope.owner_of(&receiver, &method), method);
             }
         }
         for token in tokens {
@@ -338,7 +369,7 @@ mod tests {
 
     #[test]
     fn a_free_function_that_takes_the_type_counts_as_its_method() {
-        let b = "impl Pool { fn two(&self) { one(self) } }";
+        let b = "use crate::a::one; impl Pool { fn two(&self) { one(self) } }";
         check("fn one(pool: &Pool) { pool.two() }", b, &["crates/x Pool"]);
         check("fn one(pool: &Arc<Pool>) { pool.two() }", b, &["crates/x Pool"]);
         check("fn one(pool: u8) { pool.len() }", b, &[]);
@@ -393,7 +424,7 @@ mod tests {
     }
 
     #[test]
-    fn a_circle_lists_its_files_and_a_call_for_each_arrow() {
+    fn a_circle_lists_its_files_and_the_calls_between_them() {
         let sources = [
             ("crates/x/src/lib.rs", "struct Pool;"),
             ("crates/x/src/a.rs", "impl Pool { fn one(&self) { self.two() } }"),

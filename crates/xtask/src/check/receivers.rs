@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use syn::{Expr, FnArg, GenericArgument, Ident, Item, Member, Pat, Path, PathArguments};
+use syn::{Expr, GenericArgument, Ident, Item, Member, Pat, Path, PathArguments};
 use syn::{ReturnType, Signature, Type, UseTree};
 
 use crate::check::tree::{SourceFile, stem};
@@ -64,7 +64,8 @@ const PASSING: [&str; 28] = [
 
 /// The types, fields and functions of a crate.
 ///
-/// A type is identified by its name or, if several types of the crate have this name, by name and file.
+/// A type is identified by its name or, if several types of the crate have this name, by name and file. A type of another
+/// crate is only a name.
 #[derive(Default)]
 pub struct Known {
     /// The files in which types of a name are defined.
@@ -72,14 +73,23 @@ pub struct Known {
     identities: BTreeSet<String>,
     /// For each file and each name that it imports, the module that the name comes from.
     imports: BTreeMap<(String, String), String>,
-    /// The type of each field that has a type of the crate, by struct and field.
+    /// The type of each field, by struct and field.
     fields: BTreeMap<(String, String), String>,
     /// The file and the type of the result of each method, by type and method.
     methods: BTreeMap<(String, String), (String, Option<String>)>,
     /// The types that have a method of this name.
     owners: BTreeMap<String, BTreeSet<String>>,
-    /// The types that a free function takes.
-    functions: BTreeMap<String, BTreeSet<String>>,
+    /// The free functions of each name.
+    functions: BTreeMap<String, Vec<Function>>,
+}
+
+/// A free function that takes types of the crate.
+pub struct Function {
+    /// The file that defines it.
+    pub file: String,
+    /// The types that it takes.
+    pub takes: Vec<String>,
+    result: Option<String>,
 }
 
 impl Known {
@@ -124,8 +134,8 @@ impl Known {
             let Some(owner) = self.identify(&item.ident.to_string(), file) else { continue };
             for (number, field) in item.fields.iter().enumerate() {
                 let name = field.ident.as_ref().map_or(number.to_string(), ToString::to_string);
-                let of = peel(&field.ty).and_then(|of| self.identify(&of, file));
-                if let Some(of) = of {
+                if let Some(of) = peel(&field.ty) {
+                    let of = self.identify(&of, file).unwrap_or(of);
                     self.fields.insert((owner.clone(), name), of);
                 }
             }
@@ -142,36 +152,35 @@ impl Known {
             file
         } else {
             let module = self.imports.get(&(file.to_owned(), name.to_owned()))?;
-            let folder = || stem(file).rsplit_once('/').map(|(folder, _)| folder);
-            let is_module = |place: &&String| match module.as_str() {
-                "super" => Some(stem(place)) == folder(),
-                module => stem(place).rsplit('/').next() == Some(module),
-            };
-            let nearness = |place: &&String| {
-                place.bytes().zip(file.bytes()).take_while(|(a, b)| a == b).count()
-            };
-            places.iter().filter(is_module).max_by_key(nearness)?
+            nearest(places.iter().map(String::as_str), module, file)?
         };
         Some(identity(name, place, places.len()))
     }
 
-    /// Adds a method of a type or, if `is_free`, a free function that takes it.
-    pub fn add_method(&mut self, owner: &str, signature: &Signature, file: &str, is_free: bool) {
+    /// Adds a method of a type.
+    pub fn add_method(&mut self, owner: &str, signature: &Signature, file: &str) {
         let name = signature.ident.to_string();
-        let result = match &signature.output {
-            ReturnType::Type(_, result) => peel(result),
-            ReturnType::Default => None,
-        };
-        let result = result.and_then(|name| match name.as_str() {
-            "Self" => Some(owner.to_owned()),
-            name => self.identify(name, file),
+        let result = self.result(signature, file).map(|result| match result.as_str() {
+            "Self" => owner.to_owned(),
+            _ => result,
         });
-        let is_method = signature.inputs.iter().any(|input| matches!(input, FnArg::Receiver(_)));
-        if is_method || is_free {
-            let users = if is_method { &mut self.owners } else { &mut self.functions };
-            users.entry(name.clone()).or_default().insert(owner.to_owned());
+        if signature.receiver().is_some() {
+            self.owners.entry(name.clone()).or_default().insert(owner.to_owned());
         }
         self.methods.insert((owner.to_owned(), name), (file.to_owned(), result));
+    }
+
+    /// Adds a free function that takes these types.
+    pub fn add_function(&mut self, takes: &[String], signature: &Signature, file: &str) {
+        let result = self.result(signature, file);
+        let function = Function { file: file.to_owned(), takes: takes.to_vec(), result };
+        self.functions.entry(signature.ident.to_string()).or_default().push(function);
+    }
+
+    fn result(&self, signature: &Signature, file: &str) -> Option<String> {
+        let ReturnType::Type(_, result) = &signature.output else { return None };
+        let name = peel(result)?;
+        Some(self.identify(&name, file).unwrap_or(name))
     }
 
     /// Returns the file with a method.
@@ -179,10 +188,34 @@ impl Known {
         self.methods.get(&(owner.to_owned(), method.to_owned())).map(|(file, _)| file.as_str())
     }
 
-    /// Returns the types that a free function of this name takes.
-    pub fn owners_of_function(&self, name: &str) -> impl Iterator<Item = &str> {
-        self.functions.get(name).into_iter().flatten().map(String::as_str)
+    /// Returns the free function that a name stands for in a file: the one of `module`, or else the one that the file
+    /// defines or imports.
+    pub fn function(&self, module: Option<&str>, name: &str, file: &str) -> Option<&Function> {
+        let functions = self.functions.get(name)?;
+        let places = functions.iter().map(|function| function.file.as_str());
+        let place = match module {
+            Some(module) => nearest(places, module, file)?,
+            None if functions.iter().any(|function| function.file == file) => file,
+            None => {
+                let module = self.imports.get(&(file.to_owned(), name.to_owned()))?;
+                nearest(places, module, file)?
+            }
+        };
+        functions.iter().find(|function| function.file == place)
     }
+}
+
+/// Returns the file of a module of this name, seen from `file`. If several have the name, the nearest one counts.
+fn nearest<'a>(places: impl Iterator<Item = &'a str>, module: &str, file: &str) -> Option<&'a str> {
+    let folder = stem(file).rsplit_once('/').map(|(folder, _)| folder);
+    let is_module = |place: &&str| match module {
+        "super" => Some(stem(place)) == folder,
+        "self" => *place == file,
+        _ => stem(place).rsplit('/').next() == Some(module),
+    };
+    let nearness =
+        |place: &&str| place.bytes().zip(file.bytes()).take_while(|(a, b)| a == b).count();
+    places.filter(is_module).max_by_key(nearness)
 }
 
 /// Returns the identity of a type of which `count` have its name.
@@ -208,7 +241,8 @@ fn imported(tree: &UseTree, module: &str, names: &mut Vec<(String, String)>) {
 pub struct Scope<'a> {
     /// The crate around the function.
     pub known: &'a Known,
-    file: &'a str,
+    /// The file of the function.
+    pub file: &'a str,
     own_type: Option<String>,
     /// The type of each variable: its identity or, if it is not of the crate, its name; `None` if it was not found.
     variables: BTreeMap<String, Option<String>>,
@@ -262,12 +296,11 @@ impl<'a> Scope<'a> {
         self.known.identify(name, self.file)
     }
 
-    /// Returns the type whose method is called: that of the receiver or, if it is not known, the only type with such a
-    /// method.
+    /// Returns the type of the crate whose method is called: that of the receiver or, if it is not found, the only type
+    /// with such a method.
     pub fn owner_of(&self, receiver: &Expr, method: &str) -> Option<String> {
         match self.type_of(receiver) {
-            Some(owner) => Some(owner),
-            None if self.is_foreign(receiver) => None,
+            Some(owner) => Some(owner).filter(|owner| self.known.identities.contains(owner)),
             None => match self.known.owners.get(method) {
                 Some(owners) if owners.len() == 1 => owners.first().cloned(),
                 _ => None,
@@ -275,21 +308,12 @@ impl<'a> Scope<'a> {
         }
     }
 
-    /// Returns whether an expression is a variable whose type is known not to be of this crate.
-    fn is_foreign(&self, expression: &Expr) -> bool {
-        let Expr::Path(path) = expression else { return false };
-        let name = path.path.get_ident().map(ToString::to_string);
-        let of = name.and_then(|name| self.variables.get(&name)?.as_ref());
-        of.is_some_and(|of| !self.known.identities.contains(of))
-    }
-
-    /// Returns the type of an expression, if it is one of the crate.
+    /// Returns the type of an expression, if it can be found.
     pub fn type_of(&self, expression: &Expr) -> Option<String> {
         match expression {
             Expr::Path(path) => {
                 let name = path.path.get_ident()?.to_string();
-                let of = self.variables.get(&name)?.clone()?;
-                self.known.identities.contains(&of).then_some(of)
+                self.variables.get(&name)?.clone()
             }
             Expr::Field(field) => self.field(&self.type_of(&field.base)?, &field.member),
             Expr::Reference(inner) => self.type_of(&inner.expr),
@@ -322,11 +346,7 @@ impl<'a> Scope<'a> {
                 result.clone()
             }
             None if name == "Some" || name == "Ok" => self.type_of(argument?),
-            _ => {
-                let taken = self.known.functions.get(&name)?.first()?.clone();
-                let (_, result) = self.known.methods.get(&(taken, name))?;
-                result.clone()
-            }
+            module => self.known.function(module, &name, self.file)?.result.clone(),
         }
     }
 
