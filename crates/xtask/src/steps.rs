@@ -33,9 +33,12 @@ impl Tally {
     }
 }
 
+/// How many of the steps that took longest are listed at the end.
+const LISTED_STEPS: usize = 10;
+
 /// The steps of one run.
-#[derive(Default)]
 pub struct Steps {
+    begun: Instant,
     filter: Option<String>,
     done: Vec<(String, Duration, Tally)>,
     left_out: Vec<String>,
@@ -48,9 +51,16 @@ pub struct Steps {
 type Step = Box<dyn FnOnce() -> Result<Tally>>;
 
 impl Steps {
-    /// No steps yet; only those whose name contains `filter` will run.
+    /// Begins a run without steps. Only steps whose name contains `filter` will run.
     pub fn new(filter: Option<String>) -> Steps {
-        Steps { filter, ..Steps::default() }
+        Steps {
+            begun: Instant::now(),
+            filter,
+            done: vec![],
+            left_out: vec![],
+            before_next: None,
+            missing: None,
+        }
     }
 
     /// Whether the filter lets a step of this name run.
@@ -105,9 +115,10 @@ impl Steps {
         self.left_out.push(what.into());
     }
 
-    /// Prints the table, what was left out and, alone on the last line, the counts. True if all held.
+    /// Prints the table, the steps that took longest, what was left out and, alone on the last line, the counts. Returns
+    /// whether all cases held.
     pub fn finish(self) -> bool {
-        print!("\n{}", self.table());
+        print!("\n{}\n{}", self.table(), self.longest());
         for what in &self.left_out {
             println!("left out: {what}");
         }
@@ -136,6 +147,18 @@ impl Steps {
             ]
         });
         table(&["step", "time", "passed", "failed", ""], rows)
+    }
+
+    /// Returns the time of the whole run, and the steps that took longest.
+    fn longest(&self) -> String {
+        let whole = self.begun.elapsed().as_secs_f64();
+        let mut steps: Vec<(&str, f64)> =
+            self.done.iter().map(|(name, took, _)| (name.as_str(), took.as_secs_f64())).collect();
+        steps.sort_by(|(_, a), (_, b)| b.total_cmp(a));
+        let listed = steps.iter().take(LISTED_STEPS);
+        let listed: Vec<String> =
+            listed.map(|(name, took)| format!("{name} {took:.0} s")).collect();
+        format!("whole run: {whole:.0} s; longest steps: {}\n", listed.join(", "))
     }
 }
 
@@ -176,12 +199,24 @@ mod tests {
 
     #[test]
     fn an_error_is_one_failed_case() {
-        let mut steps = Steps::default();
+        let mut steps = Steps::new(None);
         steps.run("good", || Ok(Tally { passed: 4, failed: 0, note: String::new() }));
         steps.run("bad", || anyhow::bail!("no such thing\nat all"));
         assert_eq!(steps.counts(), (4, 1));
         assert_eq!(steps.done[1].2.note, "no such thing");
         assert!(!steps.finish());
+    }
+
+    #[test]
+    fn the_longest_steps_are_listed_with_the_longest_first() {
+        let mut steps = Steps::new(None);
+        for (name, seconds) in (0..12).map(|n| (format!("step {n}"), n)) {
+            steps.done.push((name, Duration::from_secs(seconds), Tally::one()));
+        }
+        let listed = steps.longest();
+        let (_, listed) = listed.trim_end().split_once("longest steps: ").unwrap();
+        let listed: Vec<&str> = listed.split(", ").collect();
+        assert_eq!((listed.len(), listed[0], listed[9]), (10, "step 11 11 s", "step 2 2 s"));
     }
 
     #[test]

@@ -81,7 +81,7 @@ pub fn command(program: Option<PathBuf>, ignored: Option<&str>, wanted: &Wanted)
             ignore(&program, &[SyncSite::numbered(number)?], wanted)
         }
         None => {
-            let mut steps = Steps::default();
+            let mut steps = Steps::new(None);
             steps.run(title(wanted.failure), || run(&program, wanted));
             Ok(steps.finish())
         }

@@ -30,7 +30,7 @@ impl Compiling {
         Ok(Compiling(Running::start(&mut command)?))
     }
 
-    /// Waits for its end, however that is.
+    /// Waits for the compiler. Whether it succeeds does not matter here: the step that runs the tests reports its errors.
     pub fn end(mut self) -> Result<()> {
         self.0.wait(LIMIT)?.context("the tests do not compile in time")?;
         Ok(())
