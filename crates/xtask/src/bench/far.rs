@@ -194,7 +194,7 @@ impl Round<'_> {
             match group {
                 Group::Reads => self.reads(&wan, &site, &mut points)?,
                 Group::Random => self.random(&wan, &site, &mut points)?,
-                Group::Drain => points.push(self.drain(&wan, &site)?),
+                Group::Drain => self.drain(&wan, &site, &mut points)?,
                 Group::Sustained => self.sustained(&wan, &site, &mut points)?,
                 Group::Latency => self.latency(&wan, &site, &mut points)?,
             }
@@ -269,17 +269,22 @@ impl Round<'_> {
         self.spec.bytes_in(time) >> 20 << 20
     }
 
-    fn drain(&self, wan: &Wan, site: &Site) -> Result<Point> {
+    /// Measures a drain, and before it a bulk stream that carries the same bytes in a new connection: its slow start is part
+    /// of its time, as it is part of the drain.
+    fn drain(&self, wan: &Wan, site: &Site, points: &mut Vec<Point>) -> Result<()> {
         let bytes = self.drained_bytes();
+        let name = "bulk TCP, the bytes of the drain";
+        points.push(self.point(wan, name, &[], || {
+            bulk::measure_from_start(wan, Direction::Forth, self.host_control(), bytes)
+        })?);
         let gateway = site.gateway(bytes * 3)?;
         gateway.hold(true)?;
         load::write(gateway.login(), site.range(WRITTEN_RANGE).start, bytes)?;
-        let point = self.point(wan, "drain", &gateway.processes(site), || {
+        points.push(self.point(wan, "drain", &gateway.processes(site), || {
             gateway.hold(false)?;
             gateway.drain()
-        })?;
-        gateway.stop()?;
-        Ok(point)
+        })?);
+        gateway.stop()
     }
 
     fn sustained(&self, wan: &Wan, site: &Site, points: &mut Vec<Point>) -> Result<()> {

@@ -33,6 +33,29 @@ impl Direction {
 
 /// Measures the throughput over `time`, after [`WARM_UP`]. The addresses of the ends come from `wan`.
 pub fn measure(wan: &Wan, direction: Direction, control: &str, time: Duration) -> Result<Outcome> {
+    stream(wan, direction, control, send, |socket| receive(socket, time))
+}
+
+/// Measures how fast a new connection carries `bytes`, from its first packet on. TCP's slow start is part of the time.
+pub fn measure_from_start(
+    wan: &Wan,
+    direction: Direction,
+    control: &str,
+    bytes: u64,
+) -> Result<Outcome> {
+    let begun = Instant::now();
+    let send = |socket| send_bytes(socket, bytes);
+    stream(wan, direction, control, send, |socket| receive_bytes(socket, bytes, begun))
+}
+
+/// Connects the ends of the link, and runs `send` at one end and `receive` at the other.
+fn stream(
+    wan: &Wan,
+    direction: Direction,
+    control: &str,
+    send: impl FnOnce(TcpStream) + Send,
+    receive: impl FnOnce(TcpStream) -> Result<Outcome>,
+) -> Result<Outcome> {
     let (sender, receiver) = match direction {
         Direction::Forth => (End::Near, End::Far),
         Direction::Back => (End::Far, End::Near),
@@ -50,7 +73,7 @@ pub fn measure(wan: &Wan, direction: Direction, control: &str, time: Duration) -
     let (taken, _) = listener.accept()?;
     std::thread::scope(|scope| {
         let sending = scope.spawn(|| send(socket));
-        let received = receive(taken, time);
+        let received = receive(taken);
         match sending.join() {
             Ok(()) => received,
             Err(_) => bail!("the bulk stream's sender panicked"),
@@ -62,6 +85,32 @@ pub fn measure(wan: &Wan, direction: Direction, control: &str, time: Duration) -
 fn send(mut socket: TcpStream) {
     let block = vec![0x5a; 256 << 10];
     while socket.write_all(&block).is_ok() {}
+}
+
+/// Sends this many bytes, unless the receiver closes the connection before.
+fn send_bytes(mut socket: TcpStream, bytes: u64) {
+    let block = vec![0x5a; 256 << 10];
+    let mut left = bytes;
+    while left > 0 {
+        let length = left.min(block.len() as u64);
+        if socket.write_all(&block[..length as usize]).is_err() {
+            return;
+        }
+        left -= length;
+    }
+}
+
+fn receive_bytes(mut socket: TcpStream, bytes: u64, begun: Instant) -> Result<Outcome> {
+    socket.set_read_timeout(Some(Duration::from_secs(10)))?;
+    let mut block = vec![0; 256 << 10];
+    let mut received = 0;
+    while received < bytes {
+        match socket.read(&mut block)? {
+            0 => bail!("the sender of the bulk stream closed the connection"),
+            count => received += count as u64,
+        }
+    }
+    Ok(Outcome { bytes: received, time: begun.elapsed(), latency: histogram() })
 }
 
 fn receive(mut socket: TcpStream, time: Duration) -> Result<Outcome> {

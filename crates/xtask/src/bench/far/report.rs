@@ -211,14 +211,16 @@ struct Peers {
 impl Peers {
     fn of(points: &[Point], name: &str) -> Peers {
         let find = |wanted: &str| points.iter().position(|point| point.name == wanted);
-        let is_write = ["drain", "writes", "sustained"].iter().any(|word| name.starts_with(word));
+        let is_drained = name == "bulk TCP, the bytes of the drain";
+        let is_write = is_drained
+            || ["drain", "writes", "sustained"].iter().any(|word| name.starts_with(word));
         let bulk = if is_write { "bulk TCP, to the far end" } else { "bulk TCP, from the far end" };
         let direct = match name {
             "drain" | "sustained writes, depth 32, gateway" => find("writes, depth 32, direct"),
             "random reads, full link" => find("random reads, idle link"),
             _ => name.strip_suffix("gateway").and_then(|stem| find(&format!("{stem}direct"))),
         };
-        let bulk = (!name.starts_with("bulk") && !name.starts_with("random"))
+        let bulk = (is_drained || !name.starts_with("bulk") && !name.starts_with("random"))
             .then(|| find(bulk))
             .flatten();
         Peers { bulk, direct }
