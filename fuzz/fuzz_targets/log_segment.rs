@@ -5,7 +5,7 @@
 
 use std::sync::{Arc, OnceLock};
 
-use cache::{Cache, Identity, Parts, Settings};
+use cache::{Cache, LogVolumeIdentity, Parts, Settings};
 use fuzz::Choices;
 use libfuzzer_sys::fuzz_target;
 use tokio::runtime::{Builder, Runtime};
@@ -81,7 +81,7 @@ fn memory(blocks: u64) -> Stack {
     Arc::new(MemVolume::new(geometry))
 }
 
-async fn open(log: Stack, accept_loss: bool) -> Result<Arc<Cache>, cache::OpenError> {
+async fn open(log: Stack, accept_loss: bool) -> Result<Arc<Cache>, cache::CacheOpenError> {
     let settings = Settings {
         dram_bytes: 1 << 20,
         nvram_bytes: 64 << 10,
@@ -91,7 +91,7 @@ async fn open(log: Stack, accept_loss: bool) -> Result<Arc<Cache>, cache::OpenEr
         ..Settings::default()
     };
     let lower = memory(SLOTS * 2);
-    let identity = Identity { name: "lower".to_owned(), geometry: lower.geometry() };
+    let identity = LogVolumeIdentity { name: "lower".to_owned(), geometry: lower.geometry() };
     Cache::open(settings, Parts { lower, log, nvram: None }, identity).await
 }
 

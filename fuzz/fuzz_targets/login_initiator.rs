@@ -4,17 +4,17 @@
 
 use iscsi::{
     Cid, Isid, Serial, Tsih,
-    keys::Offer,
+    keys::NegotiationOffer,
     login::{
         InitiatorLogin, InitiatorNames, InitiatorStep,
-        chap::{Algorithm, Challenge, Chap, Credential, Secret},
+        chap::{ChapAlgorithm, Challenge, InitiatorChap, Credential, ChapSecret},
     },
-    pdu::{LoginResponse, LoginStatus, Stage},
+    pdu::{LoginResponse, LoginStatus, LoginStage},
 };
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|input: &[u8]| {
-    let offer = Offer::initiator();
+    let offer = NegotiationOffer::initiator();
     let names = InitiatorNames {
         initiator_name: "i".to_owned(),
         initiator_alias: None,
@@ -27,12 +27,12 @@ fuzz_target!(|input: &[u8]| {
     if proves {
         let credential = |name: &str| Credential {
             name: name.to_owned(),
-            secret: Secret::new(name.repeat(12).as_bytes()).expect("twelve bytes"),
+            secret: ChapSecret::new(name.repeat(12).as_bytes()).expect("twelve bytes"),
         };
-        let chap = Chap {
+        let chap = InitiatorChap {
             user: credential("u"),
             target: asks.then(|| credential("t")),
-            algorithms: vec![Algorithm::Sha256, Algorithm::Md5],
+            algorithms: vec![ChapAlgorithm::Sha256, ChapAlgorithm::Md5],
         };
         login = login.with_chap(chap, Challenge { identifier: 1, value: [5; 32] });
     }
@@ -45,8 +45,8 @@ fuzz_target!(|input: &[u8]| {
             transit: flags & 0x80 != 0,
             continues: flags & 0x40 != 0,
             // Mostly right, for what lies behind.
-            current_stage: if flags & 8 == 0 { request.current_stage } else { Stage::Security },
-            next_stage: if flags & 4 == 0 { request.next_stage } else { Stage::FullFeature },
+            current_stage: if flags & 8 == 0 { request.current_stage } else { LoginStage::Security },
+            next_stage: if flags & 4 == 0 { request.next_stage } else { LoginStage::FullFeature },
             status: match flags & 3 {
                 1 => LoginStatus::TargetMovedTemporarily,
                 2 => LoginStatus::OutOfResources,

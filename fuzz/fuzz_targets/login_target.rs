@@ -5,12 +5,12 @@
 use std::sync::Arc;
 
 use iscsi::{
-    keys::Offer,
+    keys::NegotiationOffer,
     login::{
         Authentication, Denial, Directory, TargetLogin, TargetStep,
-        chap::{Algorithm, Challenge, ChapTerms, Credential, Secret},
+        chap::{ChapAlgorithm, Challenge, ChapTerms, Credential, ChapSecret},
     },
-    pdu::{LoginRequest, LoginStatus, Stage},
+    pdu::{LoginRequest, LoginStatus, LoginStage},
 };
 use libfuzzer_sys::fuzz_target;
 
@@ -31,11 +31,11 @@ impl Directory for Door {
     fn authentication(&self, _initiator: &str, _target: Option<&str>) -> Authentication {
         let credential = |name: &str| Credential {
             name: name.to_owned(),
-            secret: Secret::new(name.repeat(12).as_bytes()).expect("twelve bytes"),
+            secret: ChapSecret::new(name.repeat(12).as_bytes()).expect("twelve bytes"),
         };
         let terms = ChapTerms {
             users: [credential("u")].into(),
-            algorithms: [Algorithm::Md5, Algorithm::Sha256].into(),
+            algorithms: [ChapAlgorithm::Md5, ChapAlgorithm::Sha256].into(),
             mutual: Some(credential("t")),
             preferred: true,
         };
@@ -47,7 +47,7 @@ fuzz_target!(|input: &[u8]| {
     let (&first, input) = input.split_first().unwrap_or((&0, &[]));
     let door = Door { asks: first & 1 != 0 };
     let asks = door.asks;
-    let offer = Offer::target();
+    let offer = NegotiationOffer::target();
     let challenge = Challenge { identifier: 1, value: [5; 32] };
     let mut login = TargetLogin::new(offer.clone(), Arc::new(door)).with_challenge(challenge);
     let mut requests = 0;
@@ -55,10 +55,10 @@ fuzz_target!(|input: &[u8]| {
     for part in input.split(|&byte| byte == 0xff) {
         let (flags, text) = part.split_first().unwrap_or((&0, &[]));
         let stage = |bits| match bits & 3 {
-            0 => Stage::Security,
-            1 => Stage::Operational,
-            2 => Stage::Reserved,
-            _ => Stage::FullFeature,
+            0 => LoginStage::Security,
+            1 => LoginStage::Operational,
+            2 => LoginStage::Reserved,
+            _ => LoginStage::FullFeature,
         };
         let request = LoginRequest {
             transit: flags & 0x80 != 0,

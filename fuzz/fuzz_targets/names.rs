@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use fuzz::Choices;
 use libfuzzer_sys::fuzz_target;
 use names::{
-    Channel, End, Gln, HELLO_BYTES, Hello, Record, Request, Response, Stamp, Table, Times,
+    Channel, ChannelEnd, Gln, HELLO_BYTES, Hello, NodeRecord, NamesRequest, NamesResponse, NodeRecordStamp, NamesTable, NodeExpiryTimes,
 };
 
 /// Others that a table keeps.
@@ -51,16 +51,16 @@ fn hostile(bytes: &[u8]) {
 
 fn channels() -> (Channel, Channel) {
     let (ours, theirs) = (Hello([1; 32]), Hello([2; 32]));
-    let caller = Channel::new(SECRET, End::Caller, ours, theirs);
-    let called = Channel::new(SECRET, End::Called, theirs, ours);
+    let caller = Channel::new(SECRET, ChannelEnd::Caller, ours, theirs);
+    let called = Channel::new(SECRET, ChannelEnd::Called, theirs, ours);
     (caller.expect("they differ"), called.expect("they differ"))
 }
 
 /// From a member, who may be mistaken.
 fn request(bytes: &[u8]) {
-    let Ok(request) = serde_json::from_slice::<Request>(bytes) else { return };
+    let Ok(request) = serde_json::from_slice::<NamesRequest>(bytes) else { return };
     let text = serde_json::to_vec(&request).expect("it is plain data");
-    assert_eq!(serde_json::from_slice::<Request>(&text).expect("as it was written"), request);
+    assert_eq!(serde_json::from_slice::<NamesRequest>(&text).expect("as it was written"), request);
     let (mut table, now) = (table(), Instant::now());
     let response = names::answer(&mut table, request, now);
     serde_json::to_vec(&response).expect("it is plain data");
@@ -68,28 +68,28 @@ fn request(bytes: &[u8]) {
 }
 
 fn response(bytes: &[u8]) {
-    let Ok(response) = serde_json::from_slice::<Response>(bytes) else { return };
-    let Response::Exchanged { known, told } = response else { return };
+    let Ok(response) = serde_json::from_slice::<NamesResponse>(bytes) else { return };
+    let NamesResponse::Exchanged { known, told } = response else { return };
     let (mut table, now) = (table(), Instant::now());
     let _ = names::finish(&mut table, &known, told, now);
     look(&table, now);
 }
 
-fn table() -> Table {
-    let own = Record {
-        stamp: Stamp { gln: Gln::new([7; 16]), version: 1, beat: 1 },
+fn table() -> NamesTable {
+    let own = NodeRecord {
+        stamp: NodeRecordStamp { gln: Gln::new([7; 16]), version: 1, beat: 1 },
         instance: 1,
         node: "node-1".parse().expect("a name"),
         addresses: vec!["10.0.0.1:3299".into()],
         volumes: Vec::new(),
     };
     let times =
-        Times { stale_after: Duration::from_secs(30), forget_after: Duration::from_secs(3600) };
-    Table::new(own, times)
+        NodeExpiryTimes { stale_after: Duration::from_secs(30), forget_after: Duration::from_secs(3600) };
+    NamesTable::new(own, times)
 }
 
 /// Whatever it was told, it is a table.
-fn look(table: &Table, now: Instant) {
+fn look(table: &NamesTable, now: Instant) {
     for listed in table.nodes(now) {
         assert!(listed.record.check().is_ok());
         for volume in &listed.record.volumes {

@@ -7,7 +7,7 @@ use std::io::IoSlice;
 use bytes::BufMut;
 use iscsi::{
     Pdu,
-    codec::{Decoder, Digests, Output},
+    codec::{Decoder, Digests, PduOutput},
 };
 use libfuzzer_sys::fuzz_target;
 
@@ -44,7 +44,7 @@ fn feed(decoder: &mut Decoder, mut piece: &[u8]) -> Option<Vec<Option<Pdu>>> {
 
 fn echo(pdu: Pdu) {
     let digests = Digests { header: true, data: true };
-    let mut output = Output::default();
+    let mut output = PduOutput::default();
     output.push(pdu.clone(), digests);
     let mut sent = Vec::new();
     while !output.is_empty() {

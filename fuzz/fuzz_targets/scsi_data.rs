@@ -6,7 +6,7 @@ use libfuzzer_sys::fuzz_target;
 use scsi::{
     Capacity10, Capacity16, ClaimParameters, ClaimReport, Sense, inquiry, parse_lun_list, parse_unmap_list,
     vpd::{
-        BlockDeviceCharacteristics, BlockLimits, DeviceIdentification, ExtendedInquiry,
+        BlockDeviceCharacteristics, BlockLimitsPage, DeviceIdentification, ExtendedInquiry,
         LogicalBlockProvisioning, SupportedPages, UnitSerialNumber,
     },
 };
@@ -21,7 +21,7 @@ fuzz_target!(|input: &[u8]| {
         4 => drop(UnitSerialNumber::from_bytes(bytes)),
         5 => drop(DeviceIdentification::from_bytes(bytes)),
         6 => drop(ExtendedInquiry::from_bytes(bytes)),
-        7 => drop(BlockLimits::from_bytes(bytes)),
+        7 => drop(BlockLimitsPage::from_bytes(bytes)),
         8 => drop(BlockDeviceCharacteristics::from_bytes(bytes)),
         9 => drop(LogicalBlockProvisioning::from_bytes(bytes)),
         10 => {

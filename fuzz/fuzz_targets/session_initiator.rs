@@ -18,7 +18,7 @@ use iscsi::{
         Numbers, ReadyToTransfer, Reject, RejectReason, Residual, ScsiResponse, TaskFunctionResult,
         TaskResponse, TextResponse,
     },
-    session::initiator::{Event, Joined, Request, Session, Timing, Transfer, Window},
+    session::initiator::{InitiatorEvent, JoinedConnection, CommandRequest, InitiatorSession, ConnectionTiming, DataPhase, InitiatorCommandWindow},
 };
 use libfuzzer_sys::fuzz_target;
 use scsi::{Cdb, Lun};
@@ -28,7 +28,7 @@ const CID: Cid = Cid(0);
 
 struct Scene<'a> {
     choices: Choices<'a>,
-    session: Session,
+    session: InitiatorSession,
     now: Instant,
     stat_sn: u32,
     max_cmd_sn: u32,
@@ -56,7 +56,7 @@ fuzz_target!(|input: &[u8]| {
         ..Parameters::default()
     };
     let now = Instant::now();
-    let first = Joined {
+    let first = JoinedConnection {
         cid: CID,
         digests: Digests::default(),
         max_send_data_segment_length: SEGMENT,
@@ -64,10 +64,10 @@ fuzz_target!(|input: &[u8]| {
         exp_cmd_sn: Serial(1),
         max_cmd_sn: Serial(8),
     };
-    let (window, timing) = (Window::new(Serial(1), Serial(8)), Timing::default());
+    let (window, timing) = (InitiatorCommandWindow::new(Serial(1), Serial(8)), ConnectionTiming::default());
     let mut scene = Scene {
         choices,
-        session: Session::new(parameters, window, 16, timing, first, now),
+        session: InitiatorSession::new(parameters, window, 16, timing, first, now),
         now,
         stat_sn: 1,
         max_cmd_sn: 8,
@@ -108,11 +108,11 @@ impl Scene<'_> {
         let tag = self.next_tag;
         self.next_tag += 1;
         let transfer = match choice >> 2 & 3 {
-            0 => Transfer::None,
-            1 => Transfer::In(length),
-            _ => Transfer::Out(vec![5; length as usize].into()),
+            0 => DataPhase::None,
+            1 => DataPhase::In(length),
+            _ => DataPhase::Out(vec![5; length as usize].into()),
         };
-        let request = Request {
+        let request = CommandRequest {
             tag,
             lun: Lun(0),
             cdb: Cdb::new(&[0; 16]),
@@ -283,10 +283,10 @@ impl Scene<'_> {
         }
         while let Some(event) = self.session.poll_event() {
             match event {
-                Event::Completed { tag, .. } => {
+                InitiatorEvent::Completed { tag, .. } => {
                     assert!(self.open.remove(&tag), "a command ends once");
                 }
-                Event::Returned(requests) => requests.iter().for_each(|request| {
+                InitiatorEvent::Returned(requests) => requests.iter().for_each(|request| {
                     assert!(self.open.remove(&request.tag), "a command ends once");
                 }),
                 _ => {}

@@ -15,13 +15,13 @@ use fuzz::{Choices, drain, frame};
 use iscsi::{
     Cid, Isid, Itt, Pdu, Serial, Tsih, Ttt,
     codec::Digests,
-    keys::{self, Offer},
+    keys::{self, NegotiationOffer},
     login::{Denial, Directory},
     pdu::{
         DataOut, LoginRequest, LogoutReason, LogoutRequest, NopOut, ScsiCommand, Snack, SnackKind,
-        Stage, TaskFunction, TaskFunctionResult, TaskRequest, TextRequest,
+        LoginStage, TaskFunction, TaskFunctionResult, TaskRequest, TextRequest,
     },
-    session::target::{Connection, Event, LoginPhase, LoginProgress, Outcome, Session, Settings},
+    session::target::{Connection, TargetEvent, LoginPhase, LoginProgress, TargetCommandOutcome, Session, Settings},
 };
 use libfuzzer_sys::fuzz_target;
 use scsi::{Cdb, Lun, Sense, SenseKey};
@@ -52,7 +52,7 @@ struct Scene<'a> {
     r2t: (Itt, Ttt, u32),
     /// Commands that the units work on.
     known: BTreeSet<u32>,
-    waiting: Vec<Event>,
+    waiting: Vec<TargetEvent>,
     /// How many commands of each tag were sent and not answered.
     open: BTreeMap<u32, u32>,
     /// Statuses that came, by connection: one that comes again was asked for again.
@@ -148,8 +148,8 @@ fn log_in(flags: u8, cid: Cid, tsih: Tsih, now: Instant) -> Option<LoginPhase> {
     keys::push(&mut text, "MaxRecvDataSegmentLength", &SEGMENT.to_string());
     let request = LoginRequest {
         transit: true,
-        current_stage: Stage::Operational,
-        next_stage: Stage::FullFeature,
+        current_stage: LoginStage::Operational,
+        next_stage: LoginStage::FullFeature,
         cmd_sn: Serial(1),
         isid: Isid([1; 6]),
         tsih,
@@ -164,10 +164,10 @@ fn log_in(flags: u8, cid: Cid, tsih: Tsih, now: Instant) -> Option<LoginPhase> {
         solicited_bytes: 1 << 15,
         ..Settings::default()
     };
-    let offer = Offer {
+    let offer = NegotiationOffer {
         max_recv_data_segment_length: SEGMENT,
         max_connections: CONNECTIONS,
-        ..Offer::target()
+        ..NegotiationOffer::target()
     };
     let mut login = LoginPhase::new(offer, Arc::new(Anybody), settings, now);
     match login.handle_frame(&frame(Pdu::LoginRequest(request))) {
@@ -348,25 +348,25 @@ impl Scene<'_> {
     fn answer(&mut self) {
         while let Some(event) = self.session.poll_event() {
             match &event {
-                Event::Abort(itt) => {
+                TargetEvent::Abort(itt) => {
                     self.known.remove(&itt.0);
                     self.waiting.retain(
-                        |event| !matches!(event, Event::Command(command) if command.itt == *itt),
+                        |event| !matches!(event, TargetEvent::Command(command) if command.itt == *itt),
                     );
                     continue;
                 }
-                Event::Command(command) => {
+                TargetEvent::Command(command) => {
                     assert!(self.known.insert(command.itt.0), "a tag names one command");
                 }
                 // A question that is answered at once.
-                Event::Admission(_) => {
+                TargetEvent::Admission(_) => {
                     let choice = self.choices.byte();
                     self.perform(event, choice);
                     self.collect();
                     continue;
                 }
-                Event::Management(_) | Event::SendTargets(..) => {}
-                Event::Terminated(_) => continue,
+                TargetEvent::Management(_) | TargetEvent::SendTargets(..) => {}
+                TargetEvent::Terminated(_) => continue,
             }
             self.waiting.push(event);
         }
@@ -381,38 +381,38 @@ impl Scene<'_> {
         }
     }
 
-    fn perform(&mut self, event: Event, choice: u8) {
+    fn perform(&mut self, event: TargetEvent, choice: u8) {
         let session = &mut self.session;
         match event {
-            Event::Command(command) => {
+            TargetEvent::Command(command) => {
                 if !self.known.remove(&command.itt.0) {
                     return;
                 }
                 let outcome = if choice & 2 == 0 {
                     let length = self.choices.length().min(1 << 14) as usize;
-                    Outcome::good([Bytes::from(vec![9; length])].into())
+                    TargetCommandOutcome::good([Bytes::from(vec![9; length])].into())
                 } else {
-                    Outcome::check_condition(Sense::new(SenseKey::MediumError, 0x11, 0))
+                    TargetCommandOutcome::check_condition(Sense::new(SenseKey::MediumError, 0x11, 0))
                 };
                 session.complete(command.itt, outcome);
             }
-            Event::Admission(admission) if choice & 2 == 0 => session.admit(admission.itt),
-            Event::Admission(admission) => {
-                let outcome = Outcome::check_condition(Sense::new(SenseKey::DataProtect, 0x27, 0));
+            TargetEvent::Admission(admission) if choice & 2 == 0 => session.admit(admission.itt),
+            TargetEvent::Admission(admission) => {
+                let outcome = TargetCommandOutcome::check_condition(Sense::new(SenseKey::DataProtect, 0x27, 0));
                 session.complete(admission.itt, outcome);
             }
-            Event::Management(request) => {
+            TargetEvent::Management(request) => {
                 if choice & 2 == 0 {
                     session.abort_for(&request);
                 }
                 session.answer_management(request.itt, TaskFunctionResult::Complete);
             }
-            Event::SendTargets(cid, _) => {
+            TargetEvent::SendTargets(cid, _) => {
                 let addresses = ["127.0.0.1:3260,1".to_owned()];
                 let targets = (0..choice).map(|_| ("t", &addresses[..]));
                 session.answer_send_targets(cid, targets);
             }
-            Event::Abort(_) | Event::Terminated(_) => unreachable!("taken out before"),
+            TargetEvent::Abort(_) | TargetEvent::Terminated(_) => unreachable!("taken out before"),
         }
     }
 

@@ -5,7 +5,7 @@
 use fuzz::Choices;
 use libfuzzer_sys::fuzz_target;
 use tokens::{
-    Grantor, Holder, Member, Range, Terms, read_answers, read_requests, write_answers,
+    Grantor, Holder, SharingMember, CoherenceRange, Terms, read_answers, read_requests, write_answers,
     write_requests,
 };
 
@@ -24,12 +24,12 @@ fuzz_target!(|input: &[u8]| {
         assert_eq!(count, requests.len());
         assert_eq!(read_requests(&written).as_ref(), Ok(&requests));
         let mut grantor = Grantor::new(TERMS, 1 << 32, [], 0);
-        (0..MEMBERS).for_each(|member| grantor.attach(Member(member), 0));
+        (0..MEMBERS).for_each(|member| grantor.attach(SharingMember(member), 0));
         for (at, request) in requests.into_iter().enumerate() {
-            grantor.handle(Member(at as u32 % MEMBERS), request, at as u64 * 10);
+            grantor.handle(SharingMember(at as u32 % MEMBERS), request, at as u64 * 10);
             grantor.handle_timeout(at as u64 * 10);
-            for range in (0..TERMS.ranges).map(Range) {
-                let writers = (0..MEMBERS).filter(|m| grantor.may_write(Member(*m), range));
+            for range in (0..TERMS.ranges).map(CoherenceRange) {
+                let writers = (0..MEMBERS).filter(|m| grantor.may_write(SharingMember(*m), range));
                 assert!(writers.count() <= 1);
             }
         }
@@ -39,7 +39,7 @@ fuzz_target!(|input: &[u8]| {
         let (written, count) = write_answers(terms, grain, &answers, usize::MAX);
         assert_eq!(count, answers.len());
         assert_eq!(read_answers(&written), Ok((terms, grain, answers.clone())));
-        let mut holder = Holder::new(TERMS.lease, [Range(1)], 0);
+        let mut holder = Holder::new(TERMS.lease, [CoherenceRange(1)], 0);
         for (at, answer) in answers.into_iter().enumerate() {
             holder.handle(answer, at as u64 * 10);
             holder.handle_timeout(at as u64 * 10);

@@ -15,7 +15,7 @@ use libfuzzer_sys::fuzz_target;
 use scsi::{Cdb, Lun, OPERATIONS};
 use tokio::runtime::{Builder, Runtime};
 use unit::{
-    BlockUnit, Identity, LogicalUnit, Nexus, Record, Saving, Settings, Store, Task, TaskAttribute,
+    BlockUnit, UnitIdentity, LogicalUnit, Nexus, UnitRecordKind, Saving, Settings, UnitStore, Task, TaskAttribute,
 };
 use volume::{Allocation, Data, Durability, Extent, Geometry, Io, Lba, MemVolume, Volume};
 
@@ -29,7 +29,7 @@ fuzz_target!(|input: &[u8]| {
     let _guard = RUNTIME.enter();
     let mut choices = Choices::new(input);
     let volume = Arc::new(Door(MemVolume::new(Geometry::with_blocks(BLOCKS))));
-    let identity = Identity::new("f00d").with_target("iqn.2026-11.io.forebay:a");
+    let identity = UnitIdentity::new("f00d").with_target("iqn.2026-11.io.forebay:a");
     let unit = BlockUnit::open(volume, identity, Settings::default(), Arc::new(Kept::default()));
     let unit = unit.expect("nothing was kept yet");
     let nexuses = [1, 2].map(|number| Nexus {
@@ -88,14 +88,14 @@ fn claim(choices: &mut Choices) -> Vec<u8> {
 
 /// Records in memory: with a store, a unit has commands that it has not without one.
 #[derive(Default)]
-struct Kept(Mutex<HashMap<Record, Vec<u8>>>);
+struct Kept(Mutex<HashMap<UnitRecordKind, Vec<u8>>>);
 
-impl Store for Kept {
-    fn load(&self, record: Record) -> io::Result<Option<Vec<u8>>> {
+impl UnitStore for Kept {
+    fn load(&self, record: UnitRecordKind) -> io::Result<Option<Vec<u8>>> {
         Ok(self.0.lock().expect("nobody panics").get(&record).cloned())
     }
 
-    fn save(&self, record: Record, bytes: Vec<u8>) -> Saving<'_> {
+    fn save(&self, record: UnitRecordKind, bytes: Vec<u8>) -> Saving<'_> {
         self.0.lock().expect("nobody panics").insert(record, bytes);
         Box::pin(std::future::ready(Ok(())))
     }

@@ -5,7 +5,7 @@ use std::io::IoSlice;
 use bytes::{BufMut, Bytes};
 use iscsi::{
     Pdu,
-    codec::{Decoder, Digests, Frame, Output},
+    codec::{Decoder, Digests, PduFrame, PduOutput},
 };
 
 /// The fuzzer's input as a sequence of choices; zeros when it is used up.
@@ -74,14 +74,14 @@ impl<'a> Choices<'a> {
 
 /// A frame as the decoder would make it of this PDU.
 #[must_use]
-pub fn frame(pdu: Pdu) -> Frame {
+pub fn frame(pdu: Pdu) -> PduFrame {
     let (bhs, ahs, data) = pdu.encode();
     let data = data.concat().into();
-    Frame { bhs, ahs: Bytes::copy_from_slice(&ahs), data, is_shared: false, data_digest_error: false }
+    PduFrame { bhs, ahs: Bytes::copy_from_slice(&ahs), data, is_shared: false, data_digest_error: false }
 }
 
 /// All that a machine has to say. That it parses is part of the test.
-pub fn drain(output: &mut Output, digests: Digests, max_data_segment_length: u32) -> Vec<Pdu> {
+pub fn drain(output: &mut PduOutput, digests: Digests, max_data_segment_length: u32) -> Vec<Pdu> {
     let mut decoder = Decoder::new(65_536, max_data_segment_length);
     decoder.configure(65_536, max_data_segment_length, digests);
     let mut pdus = Vec::new();

@@ -7,7 +7,7 @@
 
 use std::{io, os::fd::RawFd, thread};
 
-use crate::{Error, Part};
+use crate::{AttachStep, Error};
 
 /// Does `work` on a thread of its own, where no file is open but the standard ones and `keep`.
 /// `work` opens what else it needs, and closes it.
@@ -17,10 +17,10 @@ pub(crate) fn apart<T: Send>(
 ) -> Result<T, Error> {
     thread::scope(|scope| {
         let thread = thread::Builder::new().name("device".into()).spawn_scoped(scope, || {
-            leave(keep).map_err(|error| Part::Thread.failed(error))?;
+            leave(keep).map_err(|error| AttachStep::Thread.failed(error))?;
             work()
         });
-        let thread = thread.map_err(|error| Part::Thread.failed(error))?;
+        let thread = thread.map_err(|error| AttachStep::Thread.failed(error))?;
         thread.join().expect("a panic ends the process")
     })
 }

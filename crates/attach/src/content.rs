@@ -3,7 +3,7 @@
 
 /// What was found.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Content {
+pub enum VolumeContent {
     /// Zeros only.
     Nothing,
     /// A file system, by the name that `mount` has for it.
@@ -20,7 +20,7 @@ pub enum Content {
 /// Magic numbers as libblkid has them; where several fit, the file system that a kernel would mount
 /// comes last, since a tool that makes one wipes what was there before.
 #[must_use]
-pub fn content(first: &[u8], last: &[u8]) -> Content {
+pub fn content(first: &[u8], last: &[u8]) -> VolumeContent {
     let found = MAGIC.iter().find(|(at, magic, _)| {
         first.get(*at..*at + magic.len()).is_some_and(|there| there == *magic)
     });
@@ -29,30 +29,30 @@ pub fn content(first: &[u8], last: &[u8]) -> Content {
     }
     let is_zero = |bytes: &[u8]| bytes.iter().all(|byte| *byte == 0);
     match (is_zero(first), is_zero(last)) {
-        (true, true) => Content::Nothing,
-        _ => Content::Unknown,
+        (true, true) => VolumeContent::Nothing,
+        _ => VolumeContent::Unknown,
     }
 }
 
 /// Where, what, and whose.
-const MAGIC: &[(usize, &[u8], Content)] = &[
-    (0, b"LUKS\xba\xbe", Content::Other("an encrypted volume (LUKS)")),
-    (0, b"XFSB", Content::FileSystem("xfs")),
-    (3, b"NTFS    ", Content::FileSystem("ntfs3")),
-    (3, b"EXFAT   ", Content::FileSystem("exfat")),
-    (0x52, b"FAT32", Content::FileSystem("vfat")),
-    (0x36, b"FAT1", Content::FileSystem("vfat")),
-    (512, b"EFI PART", Content::Other("a partition table (GPT)")),
-    (4096, b"EFI PART", Content::Other("a partition table (GPT)")),
-    (512, b"LABELONE", Content::Other("a physical volume of LVM")),
-    (0, b"\xfc\x4e\x2b\xa9", Content::Other("a member of a RAID (md)")),
-    (4096, b"\xfc\x4e\x2b\xa9", Content::Other("a member of a RAID (md)")),
-    (1024, b"\x10\x20\xf5\xf2", Content::FileSystem("f2fs")),
-    (4086, b"SWAPSPACE2", Content::Other("swap space")),
-    (0x8001, b"CD001", Content::FileSystem("iso9660")),
-    (0x10040, b"_BHRfS_M", Content::FileSystem("btrfs")),
-    (0x438, b"\x53\xef", Content::FileSystem("ext4")),
-    (510, b"\x55\xaa", Content::Other("a partition table (MBR)")),
+const MAGIC: &[(usize, &[u8], VolumeContent)] = &[
+    (0, b"LUKS\xba\xbe", VolumeContent::Other("an encrypted volume (LUKS)")),
+    (0, b"XFSB", VolumeContent::FileSystem("xfs")),
+    (3, b"NTFS    ", VolumeContent::FileSystem("ntfs3")),
+    (3, b"EXFAT   ", VolumeContent::FileSystem("exfat")),
+    (0x52, b"FAT32", VolumeContent::FileSystem("vfat")),
+    (0x36, b"FAT1", VolumeContent::FileSystem("vfat")),
+    (512, b"EFI PART", VolumeContent::Other("a partition table (GPT)")),
+    (4096, b"EFI PART", VolumeContent::Other("a partition table (GPT)")),
+    (512, b"LABELONE", VolumeContent::Other("a physical volume of LVM")),
+    (0, b"\xfc\x4e\x2b\xa9", VolumeContent::Other("a member of a RAID (md)")),
+    (4096, b"\xfc\x4e\x2b\xa9", VolumeContent::Other("a member of a RAID (md)")),
+    (1024, b"\x10\x20\xf5\xf2", VolumeContent::FileSystem("f2fs")),
+    (4086, b"SWAPSPACE2", VolumeContent::Other("swap space")),
+    (0x8001, b"CD001", VolumeContent::FileSystem("iso9660")),
+    (0x10040, b"_BHRfS_M", VolumeContent::FileSystem("btrfs")),
+    (0x438, b"\x53\xef", VolumeContent::FileSystem("ext4")),
+    (510, b"\x55\xaa", VolumeContent::Other("a partition table (MBR)")),
 ];
 
 #[cfg(test)]
@@ -68,10 +68,10 @@ mod tests {
     #[test]
     fn only_zeros_at_both_ends_are_nothing() {
         let zeros = vec![0; 1 << 20];
-        assert_eq!(content(&zeros, &zeros), Content::Nothing);
-        assert_eq!(content(&zeros, &with(7, b"x")), Content::Unknown);
-        assert_eq!(content(&with((1 << 20) - 1, b"x"), &zeros), Content::Unknown);
-        assert_eq!(content(&[], &[]), Content::Nothing);
+        assert_eq!(content(&zeros, &zeros), VolumeContent::Nothing);
+        assert_eq!(content(&zeros, &with(7, b"x")), VolumeContent::Unknown);
+        assert_eq!(content(&with((1 << 20) - 1, b"x"), &zeros), VolumeContent::Unknown);
+        assert_eq!(content(&[], &[]), VolumeContent::Nothing);
     }
 
     #[test]
@@ -82,6 +82,6 @@ mod tests {
         // A boot sector ends as a partition table does.
         let mut fat = with(0x52, b"FAT32");
         fat[510..512].copy_from_slice(b"\x55\xaa");
-        assert_eq!(content(&fat, &[]), Content::FileSystem("vfat"));
+        assert_eq!(content(&fat, &[]), VolumeContent::FileSystem("vfat"));
     }
 }

@@ -7,14 +7,14 @@ use std::{io, path::PathBuf};
 #[error("{part}: {error}")]
 pub struct Error {
     /// Which part.
-    pub part: Part,
+    pub part: AttachStep,
     /// What the system says.
     pub error: io::Error,
 }
 
 /// What can fail.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
-pub enum Part {
+pub enum AttachStep {
     /// `/dev/fuse` does not open.
     #[error("cannot open /dev/fuse")]
     Fuse,
@@ -47,7 +47,7 @@ pub enum Part {
     Thread,
 }
 
-impl Part {
+impl AttachStep {
     /// An error of this part.
     pub(crate) fn failed(&self, error: impl Into<io::Error>) -> Error {
         Error { part: self.clone(), error: error.into() }

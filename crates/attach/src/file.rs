@@ -27,15 +27,15 @@ use tokio::{runtime::Handle, sync::oneshot};
 use volume::{Data, Stack};
 
 use crate::{
-    Error, Part,
-    losses::Lost,
+    AttachStep, Error,
+    losses::LostWrites,
     name::FileName,
     requests::{REQUEST_BYTES, Requests, SIDE_BY_SIDE},
 };
 
 /// How a file is served.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct ServedFileOptions {
     /// What the file is called. The kernel shows it as the file below the loop device.
     pub name: FileName,
     /// How long a call that a busy volume refuses is tried again.
@@ -56,12 +56,12 @@ impl VolumeFile {
     ///
     /// # Errors
     /// What of FUSE is missing.
-    pub fn open(volume: Stack, options: Options) -> Result<Self, Error> {
+    pub fn open(volume: Stack, options: ServedFileOptions) -> Result<Self, Error> {
         let read_only = volume.geometry().read_only;
         let requests = Requests::new(volume, options.patience);
         let device = OpenOptions::new().read(true).write(true).open("/dev/fuse");
-        let device = device.map_err(|error| Part::Fuse.failed(error))?;
-        let root = mount(&device).map_err(|error| Part::FuseMount.failed(error))?;
+        let device = device.map_err(|error| AttachStep::Fuse.failed(error))?;
+        let root = mount(&device).map_err(|error| AttachStep::FuseMount.failed(error))?;
         let name = options.name.to_string();
         let system = OneFile {
             requests: Arc::clone(&requests),
@@ -73,17 +73,17 @@ impl VolumeFile {
         config.n_threads = Some(THREADS);
         // Nobody finds the file but who is given it open.
         let session = Session::from_fd(system, device.into(), SessionACL::All, config);
-        let session = session.map_err(|error| Part::FuseMount.failed(error))?;
+        let session = session.map_err(|error| AttachStep::FuseMount.failed(error))?;
         let (end, ended) = oneshot::channel();
         let serve = move || {
             // Nobody listens when the process is about to end.
             let _ = end.send(session.run());
         };
         let thread = std::thread::Builder::new().name("fuse".into()).spawn(serve);
-        thread.map_err(|error| Part::Thread.failed(error))?;
+        thread.map_err(|error| AttachStep::Thread.failed(error))?;
         let flags = if read_only { OFlags::RDONLY } else { OFlags::RDWR };
         let file = rustix::fs::openat(&root, &name, flags | OFlags::CLOEXEC, Mode::empty());
-        let file = file.map_err(|error| Part::File.failed(error))?;
+        let file = file.map_err(|error| AttachStep::File.failed(error))?;
         Ok(Self { file: file.into(), requests, ended })
     }
 
@@ -95,19 +95,19 @@ impl VolumeFile {
 
     /// Closes it here, and gives what is left to do with it.
     #[must_use]
-    pub fn into_served(self) -> Served {
-        Served { requests: self.requests, ended: Some(self.ended) }
+    pub fn into_served(self) -> ServedFile {
+        ServedFile { requests: self.requests, ended: Some(self.ended) }
     }
 }
 
 /// A file that somebody else has open.
-pub struct Served {
+pub struct ServedFile {
     requests: Arc<Requests>,
     /// Until it has ended.
     ended: Option<oneshot::Receiver<io::Result<()>>>,
 }
 
-impl Served {
+impl ServedFile {
     /// Waits until nobody has the file open any more, or the kernel has cut the connection.
     pub async fn ended(&mut self) {
         let Some(ended) = &mut self.ended else { return };
@@ -121,7 +121,7 @@ impl Served {
     /// What was answered with an error since the file was opened, unless nothing was. However often
     /// the kernel is asked to write back later, that is not at the volume.
     #[must_use]
-    pub fn lost(&self) -> Option<Lost> {
+    pub fn lost(&self) -> Option<LostWrites> {
         self.requests.lost()
     }
 

@@ -17,11 +17,11 @@ mod loop_device;
 mod mounts;
 mod users;
 
-pub use content::{Content, content};
-pub use error::{Error, Part};
-pub use file::{Options, Served, VolumeFile};
+pub use content::{VolumeContent, content};
+pub use error::{AttachStep, Error};
+pub use file::{ServedFile, ServedFileOptions, VolumeFile};
 pub use loop_device::{LoopDevice, LoopOptions, sync, unmount};
-pub use losses::Lost;
+pub use losses::LostWrites;
 pub use name::FileName;
-pub use process::Process;
-pub use users::{Leftover, User, backing, busy_with, is_hidden, leftovers, users};
+pub use process::HostProcess;
+pub use users::{DeviceUser, Leftover, backing, busy_with, is_hidden, leftovers, users};

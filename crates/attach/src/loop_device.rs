@@ -12,7 +12,7 @@ use std::{
 
 use rustix::mount::UnmountFlags;
 
-use crate::{Error, Part, apart::apart, requests::REQUEST_BYTES};
+use crate::{AttachStep, Error, apart::apart, requests::REQUEST_BYTES};
 
 /// How a loop device is set up.
 #[derive(Clone, Debug)]
@@ -47,13 +47,13 @@ impl LoopDevice {
     pub fn set_up(file: &File, options: &LoopOptions) -> Result<Self, Error> {
         apart(Some(file.as_raw_fd()), || {
             let control = OpenOptions::new().read(true).write(true).open("/dev/loop-control");
-            let control = control.map_err(|error| Part::LoopControl.failed(error))?;
+            let control = control.map_err(|error| AttachStep::LoopControl.failed(error))?;
             let mut left = ATTEMPTS;
             loop {
                 // SAFETY: LOOP_CTL_GET_FREE takes no argument, and the descriptor is open.
                 let number = unsafe { libc::ioctl(control.as_raw_fd(), LOOP_CTL_GET_FREE) };
                 let number = u32::try_from(number)
-                    .map_err(|_| Part::LoopControl.failed(io::Error::last_os_error()))?;
+                    .map_err(|_| AttachStep::LoopControl.failed(io::Error::last_os_error()))?;
                 left -= 1;
                 let device = Self { number };
                 match device.configure(file, options) {
@@ -82,7 +82,7 @@ impl LoopDevice {
             info: LoopInfo64 { flags, ..LoopInfo64::default() },
             reserved: [0; 8],
         };
-        let failed = || Part::LoopSetUp(self.number).failed(io::Error::last_os_error());
+        let failed = || AttachStep::LoopSetUp(self.number).failed(io::Error::last_os_error());
         // SAFETY: the structure is laid out as the kernel's `struct loop_config` and outlives the
         // call; both descriptors are open.
         if unsafe { libc::ioctl(device.as_raw_fd(), LOOP_CONFIGURE, &config) } < 0 {
@@ -96,7 +96,7 @@ impl LoopDevice {
         } else if options.direct && info.flags & LO_FLAGS_DIRECT_IO == 0 {
             // The kernel drops the flag in silence where it cannot do it.
             let error = io::Error::other("the kernel cannot do direct I/O on the file");
-            Some(Part::LoopSetUp(self.number).failed(error))
+            Some(AttachStep::LoopSetUp(self.number).failed(error))
         } else {
             None
         };
@@ -128,7 +128,7 @@ impl LoopDevice {
             let device = self.open(false)?;
             // SAFETY: LOOP_SET_CAPACITY takes no argument.
             if unsafe { libc::ioctl(device.as_raw_fd(), LOOP_SET_CAPACITY) } < 0 {
-                return Err(Part::LoopSetUp(self.number).failed(io::Error::last_os_error()));
+                return Err(AttachStep::LoopSetUp(self.number).failed(io::Error::last_os_error()));
             }
             Ok(())
         })
@@ -146,12 +146,13 @@ impl LoopDevice {
     /// that was written is stable. Who has it open otherwise keeps it until they close it. Blocks.
     ///
     /// # Errors
-    /// [`Part::LoopDevice`] with `EBUSY`: it is used; [`Part::LoopFlush`]: the volume failed.
+    /// [`AttachStep::LoopDevice`] with `EBUSY`: it is used; [`AttachStep::LoopFlush`]: the volume failed.
     /// Nothing has changed then.
     pub fn take_down(self) -> Result<(), Error> {
         apart(None, || {
             let device = OpenOptions::new().read(true).custom_flags(libc::O_EXCL).open(self.path());
-            let device = device.map_err(|error| Part::LoopDevice(self.number).failed(error))?;
+            let device =
+                device.map_err(|error| AttachStep::LoopDevice(self.number).failed(error))?;
             self.sync(&device)?;
             self.let_go(&device)
         })
@@ -190,20 +191,20 @@ impl LoopDevice {
     /// Makes the kernel write its dirty pages of the device, so that an error of the volume is reported before the
     /// device is gone. Whether the volume then has the data on stable storage is its own matter.
     fn sync(self, device: &File) -> Result<(), Error> {
-        device.sync_all().map_err(|error| Part::LoopFlush(self.number).failed(error))
+        device.sync_all().map_err(|error| AttachStep::LoopFlush(self.number).failed(error))
     }
 
     fn let_go(self, device: &File) -> Result<(), Error> {
         // SAFETY: LOOP_CLR_FD takes no argument.
         if unsafe { libc::ioctl(device.as_raw_fd(), LOOP_CLR_FD) } < 0 {
-            return Err(Part::LoopSetUp(self.number).failed(io::Error::last_os_error()));
+            return Err(AttachStep::LoopSetUp(self.number).failed(io::Error::last_os_error()));
         }
         Ok(())
     }
 
     fn open(self, write: bool) -> Result<File, Error> {
         let device = OpenOptions::new().read(true).write(write).open(self.path());
-        device.map_err(|error| Part::LoopDevice(self.number).failed(error))
+        device.map_err(|error| AttachStep::LoopDevice(self.number).failed(error))
     }
 }
 
@@ -211,9 +212,9 @@ impl LoopDevice {
 /// `umount(2)` does that, too, and does not tell whether it succeeded.
 ///
 /// # Errors
-/// [`Part::Sync`]: the volume failed, now or since this was asked last.
+/// [`AttachStep::Sync`]: the volume failed, now or since this was asked last.
 pub fn sync(place: &Path) -> Result<(), Error> {
-    let failed = |error| Part::Sync(place.to_owned()).failed(error);
+    let failed = |error| AttachStep::Sync(place.to_owned()).failed(error);
     apart(None, || {
         let folder = File::open(place).map_err(failed)?;
         rustix::fs::syncfs(&folder).map_err(|error| failed(error.into()))
@@ -224,10 +225,10 @@ pub fn sync(place: &Path) -> Result<(), Error> {
 /// while the kernel writes back; with `detach` it does not, and is done when nobody uses it any more.
 ///
 /// # Errors
-/// [`Part::Unmount`]; with `EBUSY`, somebody uses it ([`busy_with`](crate::busy_with)).
+/// [`AttachStep::Unmount`]; with `EBUSY`, somebody uses it ([`busy_with`](crate::busy_with)).
 pub fn unmount(place: &Path, detach: bool) -> Result<(), Error> {
     let flags = if detach { UnmountFlags::DETACH } else { UnmountFlags::empty() };
-    let failed = |error| Part::Unmount(place.to_owned()).failed(error);
+    let failed = |error| AttachStep::Unmount(place.to_owned()).failed(error);
     apart(None, || rustix::mount::unmount(place, flags).map_err(failed))
 }
 

@@ -11,7 +11,7 @@ use std::{
 
 /// What is not at the volume.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Lost {
+pub struct LostWrites {
     /// Writes, zeroes and discards that were answered with an error.
     pub writes: u64,
     /// When the first was.
@@ -34,8 +34,8 @@ impl Losses {
     }
 
     /// What there was so far.
-    pub(crate) fn lost(&self) -> Option<Lost> {
+    pub(crate) fn lost(&self) -> Option<LostWrites> {
         let writes = self.writes.load(Ordering::Acquire);
-        self.first.get().filter(|_| writes > 0).map(|since| Lost { writes, since: *since })
+        self.first.get().filter(|_| writes > 0).map(|since| LostWrites { writes, since: *since })
     }
 }

@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use crate::Process;
+use crate::HostProcess;
 
 /// The name of a file over a volume: `forebay-VOLUME-PID.START-ABOUT`.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -11,7 +11,7 @@ pub struct FileName {
     /// Letters and digits that are the volume's alone.
     pub volume: String,
     /// Who serves it.
-    pub process: Process,
+    pub process: HostProcess,
     /// Something for people.
     about: String,
 }
@@ -22,7 +22,7 @@ impl FileName {
     /// # Panics
     /// `volume` is not letters and digits, at most 64.
     #[must_use]
-    pub fn new(volume: &str, process: Process, about: &str) -> Self {
+    pub fn new(volume: &str, process: HostProcess, about: &str) -> Self {
         let is_key = volume.chars().all(|c| c.is_ascii_alphanumeric()) && volume.len() <= 64;
         assert!(is_key, "{volume}");
         let known = |c: char| c.is_ascii_alphanumeric() || "-.:".contains(c);
@@ -38,7 +38,7 @@ impl FileName {
         let (volume, rest) = name.strip_prefix(PREFIX)?.split_once('-')?;
         let (process, about) = rest.split_once('-')?;
         let (volume, about) = (volume.to_owned(), about.to_owned());
-        Some(Self { volume, process: Process::parse(process)?, about })
+        Some(Self { volume, process: HostProcess::parse(process)?, about })
     }
 }
 
@@ -56,7 +56,7 @@ mod tests {
 
     #[test]
     fn a_name_is_read_as_the_kernel_shows_it() {
-        let process = Process { id: 12, started: 345 };
+        let process = HostProcess { id: 12, started: 345 };
         let name = FileName::new("abc1", process, "10.0.0.1:3260/iqn.2026-11.x:y/0 ä");
         assert_eq!(name.to_string(), "forebay-abc1-12.345-10.0.0.1:3260_iqn.2026-11.x:y_0__");
         for shown in [format!("/{name}\n"), format!("/{name} (deleted)\n")] {

@@ -4,14 +4,14 @@ use std::{fmt, fs, io};
 
 /// A process of this host, as this process sees it.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Process {
+pub struct HostProcess {
     /// Its number.
     pub id: u32,
     /// When it was started: ticks since the host was (proc(5), `starttime`).
     pub started: u64,
 }
 
-impl Process {
+impl HostProcess {
     /// This one.
     ///
     /// # Errors
@@ -38,7 +38,7 @@ impl Process {
     }
 }
 
-impl fmt::Display for Process {
+impl fmt::Display for HostProcess {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}.{}", self.id, self.started)
     }
@@ -68,18 +68,18 @@ mod tests {
 
     #[test]
     fn a_process_is_known_by_its_number_and_its_start() {
-        let this = Process::this().unwrap();
+        let this = HostProcess::this().unwrap();
         assert!(this.is_running());
-        assert!(!Process { started: this.started + 1, ..this }.is_running());
-        assert_eq!(Process::parse(&this.to_string()), Some(this));
-        assert_eq!(Process::parse("12"), None);
+        assert!(!HostProcess { started: this.started + 1, ..this }.is_running());
+        assert_eq!(HostProcess::parse(&this.to_string()), Some(this));
+        assert_eq!(HostProcess::parse("12"), None);
     }
 
     #[test]
     fn a_process_that_was_killed_does_not_run_though_nobody_asks_how_it_ended() {
         let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
         let text = fs::read_to_string(format!("/proc/{}/stat", child.id())).unwrap();
-        let process = Process { id: child.id(), started: Stat::parse(&text).unwrap().started };
+        let process = HostProcess { id: child.id(), started: Stat::parse(&text).unwrap().started };
         assert!(process.is_running());
         child.kill().unwrap();
         // It has ended when it is a zombie: waited for without taking it.

@@ -11,7 +11,7 @@ use tokio::{
 };
 use volume::{Data, Durability, Error, Extent, Geometry, Io, Lba, Stack};
 
-use crate::losses::{Losses, Lost};
+use crate::losses::{Losses, LostWrites};
 
 /// Requests that are served side by side: as many as a loop device has under way
 /// (`hw_queue_depth`, 128 unless the module is told otherwise).
@@ -37,7 +37,7 @@ pub(crate) struct Requests {
 }
 
 /// Why a request is not served: a number of errno.
-pub(crate) type Errno = c_int;
+pub(crate) type FuseErrno = c_int;
 
 impl Requests {
     /// Serves the requests of a file over `volume`. What it does not take because it is busy is
@@ -49,7 +49,7 @@ impl Requests {
     }
 
     /// The changes that were answered with an error.
-    pub(crate) fn lost(&self) -> Option<Lost> {
+    pub(crate) fn lost(&self) -> Option<LostWrites> {
         self.losses.lost()
     }
 
@@ -58,7 +58,7 @@ impl Requests {
     }
 
     /// The bytes of the file; less than `length` at its end.
-    pub(crate) async fn read(&self, offset: u64, length: u32) -> Result<Data, Errno> {
+    pub(crate) async fn read(&self, offset: u64, length: u32) -> Result<Data, FuseErrno> {
         let _place = self.place().await?;
         let geometry = self.geometry();
         let length = u64::from(length).min(geometry.bytes().saturating_sub(offset));
@@ -74,7 +74,7 @@ impl Requests {
     }
 
     /// Writes whole blocks.
-    pub(crate) async fn write(&self, offset: u64, data: Data) -> Result<(), Errno> {
+    pub(crate) async fn write(&self, offset: u64, data: Data) -> Result<(), FuseErrno> {
         self.change(async {
             let _place = self.place().await?;
             let extent = self.whole(offset, data.len() as u64)?;
@@ -85,14 +85,14 @@ impl Requests {
     }
 
     /// Makes what was written stable.
-    pub(crate) async fn flush(&self) -> Result<(), Errno> {
+    pub(crate) async fn flush(&self) -> Result<(), FuseErrno> {
         let _place = self.place().await?;
         self.call("flush", || self.volume.flush()).await
     }
 
     /// Gives the space of whole blocks back: they read as zeros. Where there is none to give back it
     /// is refused: it would only write zeros, and who makes a file system discards all there is.
-    pub(crate) async fn discard(&self, offset: u64, length: u64) -> Result<(), Errno> {
+    pub(crate) async fn discard(&self, offset: u64, length: u64) -> Result<(), FuseErrno> {
         if !self.geometry().thin {
             return Err(libc::EOPNOTSUPP);
         }
@@ -108,7 +108,7 @@ impl Requests {
     }
 
     /// Writes zeros, which take space.
-    pub(crate) async fn zero(&self, offset: u64, length: u64) -> Result<(), Errno> {
+    pub(crate) async fn zero(&self, offset: u64, length: u64) -> Result<(), FuseErrno> {
         self.change(async {
             let _place = self.place().await?;
             for (offset, length) in self.pieces(offset, length, REQUEST_BYTES.into()) {
@@ -125,7 +125,10 @@ impl Requests {
     }
 
     /// Makes a change; if it is not made, that is not forgotten.
-    async fn change(&self, change: impl Future<Output = Result<(), Errno>>) -> Result<(), Errno> {
+    async fn change(
+        &self,
+        change: impl Future<Output = Result<(), FuseErrno>>,
+    ) -> Result<(), FuseErrno> {
         let done = change.await;
         if done.is_err() {
             self.losses.note();
@@ -141,7 +144,7 @@ impl Requests {
         drop(all);
     }
 
-    async fn place(&self) -> Result<SemaphorePermit<'_>, Errno> {
+    async fn place(&self) -> Result<SemaphorePermit<'_>, FuseErrno> {
         self.places.acquire().await.map_err(|_| libc::EIO)
     }
 
@@ -152,7 +155,7 @@ impl Requests {
         starts.map(move |start| (start, most.min(end - start)))
     }
 
-    fn whole(&self, offset: u64, length: u64) -> Result<Extent, Errno> {
+    fn whole(&self, offset: u64, length: u64) -> Result<Extent, FuseErrno> {
         let block = u64::from(self.geometry().block_size);
         let is_whole = offset.is_multiple_of(block) && length.is_multiple_of(block);
         let blocks = u32::try_from(length / block).unwrap_or(0);
@@ -167,7 +170,7 @@ impl Requests {
         &'a self,
         what: &'static str,
         call: impl Fn() -> Io<'a, T>,
-    ) -> Result<T, Errno> {
+    ) -> Result<T, FuseErrno> {
         let begun = Instant::now();
         let result = loop {
             match call().await {
@@ -224,7 +227,7 @@ const QUIET: Duration = Duration::from_secs(10);
 /// 2 GiB: whole blocks of every size, and fewer than 2^32 of any.
 const MOST_DISCARDED: u64 = 2 << 30;
 
-fn errno(error: &Error) -> Errno {
+fn errno(error: &Error) -> FuseErrno {
     match error {
         Error::OutOfRange(_) | Error::TooLong { .. } => libc::EINVAL,
         Error::ReadOnly => libc::EROFS,
@@ -240,7 +243,7 @@ fn errno(error: &Error) -> Errno {
 
 #[cfg(test)]
 mod tests {
-    use volume::{Call, Fault, MemVolume, Rule, Symptom};
+    use volume::{FaultCallKind, FaultRule, FaultVolume, MemVolume, Symptom};
 
     use super::*;
 
@@ -284,14 +287,18 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_busy_volume_is_asked_again_for_a_while() {
-        let volume = Fault::new(Arc::new(MemVolume::new(Geometry::with_blocks(8))));
-        let busy = Rule::always(Call::Write, Symptom::Fails(Error::Busy("the log is full")));
+        let volume = FaultVolume::new(Arc::new(MemVolume::new(Geometry::with_blocks(8))));
+        let busy =
+            FaultRule::always(FaultCallKind::Write, Symptom::Fails(Error::Busy("the log is full")));
         volume.faults().add(busy.times(10));
         let faults = volume.faults().clone();
         let requests = Requests::new(Arc::new(volume), Duration::from_secs(1));
         let block = Data::from(vec![1; 512]);
         requests.write(0, block.clone()).await.unwrap();
-        faults.add(Rule::always(Call::Write, Symptom::Fails(Error::Busy("the log is full"))));
+        faults.add(FaultRule::always(
+            FaultCallKind::Write,
+            Symptom::Fails(Error::Busy("the log is full")),
+        ));
         let begun = Instant::now();
         assert_eq!(requests.write(0, block).await, Err(libc::EIO));
         assert!(begun.elapsed() >= Duration::from_secs(1));
@@ -299,7 +306,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_change_that_failed_is_not_forgotten() {
-        let volume = Fault::new(Arc::new(MemVolume::new(Geometry::with_blocks(4096))));
+        let volume = FaultVolume::new(Arc::new(MemVolume::new(Geometry::with_blocks(4096))));
         let faults = volume.faults().clone();
         let requests = Requests::new(Arc::new(volume), Duration::ZERO);
         let block = Data::from(vec![1; 512]);
@@ -307,11 +314,11 @@ mod tests {
         assert_eq!(requests.lost(), None);
         let away = || Symptom::Fails(Error::Unreachable("away".into()));
         let before = std::time::SystemTime::now();
-        faults.add(Rule::always(Call::Read, away()).times(1));
+        faults.add(FaultRule::always(FaultCallKind::Read, away()).times(1));
         requests.read(0, 512).await.unwrap_err();
         assert_eq!(requests.lost(), None, "a read loses nothing");
-        faults.add(Rule::always(Call::Write, away()).times(2));
-        faults.add(Rule::always(Call::Discard, away()).times(1));
+        faults.add(FaultRule::always(FaultCallKind::Write, away()).times(2));
+        faults.add(FaultRule::always(FaultCallKind::Discard, away()).times(1));
         requests.write(0, block.clone()).await.unwrap_err();
         requests.zero(0, 512).await.unwrap_err();
         requests.discard(0, 512).await.unwrap_err();
@@ -323,7 +330,7 @@ mod tests {
         assert!(before <= lost.since && lost.since <= std::time::SystemTime::now());
         requests.close().await;
         requests.write(0, block).await.unwrap_err();
-        assert_eq!(requests.lost(), Some(crate::Lost { writes: 4, ..lost }));
+        assert_eq!(requests.lost(), Some(crate::LostWrites { writes: 4, ..lost }));
     }
 
     #[test]

@@ -6,13 +6,13 @@ use std::{
 };
 
 use crate::{
-    FileName, LoopDevice, Process,
+    FileName, HostProcess, LoopDevice,
     mounts::{self, MountLine},
 };
 
 /// Somebody who uses a block device or a mount.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub enum User {
+pub enum DeviceUser {
     /// A file system on it is mounted there.
     Mount(PathBuf),
     /// A file system on it is mounted there in another mount namespace. Unmounting it here does not unmount it there.
@@ -37,7 +37,7 @@ pub enum User {
     },
 }
 
-impl fmt::Display for User {
+impl fmt::Display for DeviceUser {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Mount(place) => write!(f, "mounted on {}", place.display()),
@@ -56,14 +56,14 @@ impl fmt::Display for User {
 /// Who uses `/dev/loopN` or a partition of it, this process apart. What this process may not look
 /// at is left out.
 #[must_use]
-pub fn users(number: u32) -> Vec<User> {
+pub fn users(number: u32) -> Vec<DeviceUser> {
     let devices = devices(number);
     let here: Vec<MountLine> =
         MountLine::all().into_iter().filter(|line| is_on(line, &devices)).collect();
-    let mut found: Vec<User> =
-        here.iter().rev().map(|line| User::Mount(line.place.clone())).collect();
+    let mut found: Vec<DeviceUser> =
+        here.iter().rev().map(|line| DeviceUser::Mount(line.place.clone())).collect();
     let elsewhere = mounts::elsewhere(&here, |line| is_on(line, &devices)).into_iter();
-    found.extend(elsewhere.map(|(id, place)| User::MountElsewhere {
+    found.extend(elsewhere.map(|(id, place)| DeviceUser::MountElsewhere {
         place,
         id,
         name: name_of(id),
@@ -71,13 +71,13 @@ pub fn users(number: u32) -> Vec<User> {
     for device in &devices {
         let holders = fs::read_dir(device.system.join("holders")).into_iter().flatten().flatten();
         found.extend(
-            holders.map(|holder| User::Device(holder.file_name().to_string_lossy().into())),
+            holders.map(|holder| DeviceUser::Device(holder.file_name().to_string_lossy().into())),
         );
     }
     let is_ours = |path: &Path| devices.iter().any(|device| device.path == path);
     let swaps = fs::read_to_string("/proc/swaps").unwrap_or_default();
     if swaps.lines().filter_map(|line| line.split(' ').next()).any(|path| is_ours(path.as_ref())) {
-        found.push(User::Swap);
+        found.push(DeviceUser::Swap);
     }
     found.extend(processes(is_ours));
     found
@@ -95,10 +95,10 @@ pub fn is_hidden(number: u32) -> bool {
 /// Who keeps a mount from being unmounted: processes that have files of it open or work in it, and
 /// mounts below it.
 #[must_use]
-pub fn busy_with(mount: &Path) -> Vec<User> {
+pub fn busy_with(mount: &Path) -> Vec<DeviceUser> {
     let below = |place: &Path| place != mount && place.starts_with(mount);
     let mounts = MountLine::all().into_iter().filter(|line| below(&line.place));
-    let mut found: Vec<User> = mounts.map(|line| User::Mount(line.place)).collect();
+    let mut found: Vec<DeviceUser> = mounts.map(|line| DeviceUser::Mount(line.place)).collect();
     found.extend(processes(|link| link.starts_with(mount)));
     found
 }
@@ -111,7 +111,7 @@ pub struct Leftover {
     /// Where it is mounted.
     pub mounts: Vec<PathBuf>,
     /// Who serves it, or did.
-    pub process: Process,
+    pub process: HostProcess,
     /// Somebody serves it still, whether the volume answers or not.
     pub is_alive: bool,
 }
@@ -126,7 +126,7 @@ pub fn leftovers(volume: &str) -> Vec<Leftover> {
         let process = backing(number).filter(|name| name.volume == volume)?.process;
         Some((number, process))
     });
-    let ours: Vec<(u32, Process)> = ours.collect();
+    let ours: Vec<(u32, HostProcess)> = ours.collect();
     let found = ours.into_iter().map(|(number, process)| Leftover {
         number,
         mounts: mounts(&devices(number)),
@@ -145,7 +145,7 @@ pub fn backing(number: u32) -> Option<FileName> {
 }
 
 /// A block device as the kernel lists it.
-struct Device {
+struct HostBlockDevice {
     path: PathBuf,
     /// Its folder in /sys.
     system: PathBuf,
@@ -154,7 +154,7 @@ struct Device {
 }
 
 /// The loop device and its partitions.
-fn devices(number: u32) -> Vec<Device> {
+fn devices(number: u32) -> Vec<HostBlockDevice> {
     let name = format!("loop{number}");
     let folder = Path::new("/sys/block").join(&name);
     let prefix = format!("{name}p");
@@ -164,7 +164,7 @@ fn devices(number: u32) -> Vec<Device> {
     let mut found: Vec<(String, PathBuf)> =
         partitions.map(|name| (name.clone(), folder.join(name))).collect();
     found.push((name, folder));
-    let device = |(name, system): (String, PathBuf)| Device {
+    let device = |(name, system): (String, PathBuf)| HostBlockDevice {
         path: Path::new("/dev").join(name),
         id: fs::read_to_string(system.join("dev")).unwrap_or_default().trim().to_owned(),
         system,
@@ -173,7 +173,7 @@ fn devices(number: u32) -> Vec<Device> {
 }
 
 /// Where file systems on these devices are mounted, the last first, as they can be unmounted.
-fn mounts(devices: &[Device]) -> Vec<PathBuf> {
+fn mounts(devices: &[HostBlockDevice]) -> Vec<PathBuf> {
     let all = MountLine::all().into_iter();
     let mut found: Vec<PathBuf> =
         all.filter(|line| is_on(line, devices)).map(|line| line.place).collect();
@@ -182,12 +182,12 @@ fn mounts(devices: &[Device]) -> Vec<PathBuf> {
 }
 
 /// Returns true if a file system on one of these devices is mounted there.
-fn is_on(line: &MountLine, devices: &[Device]) -> bool {
+fn is_on(line: &MountLine, devices: &[HostBlockDevice]) -> bool {
     devices.iter().any(|device| device.id == line.device || device.path == line.source)
 }
 
 /// The processes of which an open file, or the folder they work in, is meant.
-fn processes(is_meant: impl Fn(&Path) -> bool) -> Vec<User> {
+fn processes(is_meant: impl Fn(&Path) -> bool) -> Vec<DeviceUser> {
     let all = fs::read_dir("/proc").into_iter().flatten().flatten();
     let ids = all.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
     let using = ids.filter(|id| *id != std::process::id()).filter(|id| {
@@ -197,7 +197,7 @@ fn processes(is_meant: impl Fn(&Path) -> bool) -> Vec<User> {
         let links = links.chain(["cwd", "root", "exe"].map(|name| folder.join(name)));
         links.filter_map(|link| fs::read_link(link).ok()).any(|link| is_meant(&link))
     });
-    using.map(|id| User::Process { id, name: name_of(id) }).collect()
+    using.map(|id| DeviceUser::Process { id, name: name_of(id) }).collect()
 }
 
 fn name_of(id: u32) -> String {
@@ -218,6 +218,9 @@ mod tests {
         let found = busy_with(&place);
         child.kill().unwrap();
         child.wait().unwrap();
-        assert!(matches!(&found[..], [User::Process { id, .. }] if *id == child.id()), "{found:?}");
+        assert!(
+            matches!(&found[..], [DeviceUser::Process { id, .. }] if *id == child.id()),
+            "{found:?}"
+        );
     }
 }

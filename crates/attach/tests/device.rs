@@ -12,11 +12,11 @@ use std::{
 };
 
 use attach::{
-    FileName, LoopDevice, LoopOptions, Options, Process, Served, VolumeFile, backing, leftovers,
-    users,
+    FileName, HostProcess, LoopDevice, LoopOptions, ServedFile, ServedFileOptions, VolumeFile,
+    backing, leftovers, users,
 };
 use tokio::task::spawn_blocking;
-use volume::{Data, Durability, Extent, Geometry, Lba, MemVolume, Observe, Stack, Volume};
+use volume::{Data, Durability, Extent, Geometry, Lba, MemVolume, ObserveVolume, Stack, Volume};
 
 const MIB: u64 = 1 << 20;
 
@@ -34,9 +34,9 @@ fn is_possible() -> bool {
     possible
 }
 
-async fn open(volume: Stack, name: &str, direct: bool) -> (LoopDevice, Served) {
-    let name = FileName::new(name, Process::this().expect("/proc"), "test");
-    let options = Options { name, patience: Duration::from_secs(5) };
+async fn open(volume: Stack, name: &str, direct: bool) -> (LoopDevice, ServedFile) {
+    let name = FileName::new(name, HostProcess::this().expect("/proc"), "test");
+    let options = ServedFileOptions { name, patience: Duration::from_secs(5) };
     let set_up = spawn_blocking(move || {
         let geometry = volume.geometry();
         let file = VolumeFile::open(volume, options).expect("a file");
@@ -52,7 +52,7 @@ async fn open(volume: Stack, name: &str, direct: bool) -> (LoopDevice, Served) {
     set_up.await.expect("no panic")
 }
 
-async fn close(device: LoopDevice, mut served: Served) {
+async fn close(device: LoopDevice, mut served: ServedFile) {
     spawn_blocking(move || device.clear()).await.expect("no panic").expect("cleared");
     tokio::time::timeout(Duration::from_secs(20), served.ended())
         .await
@@ -91,7 +91,7 @@ async fn what_is_written_to_the_device_is_in_the_volume() {
     for (direct, block_size) in [(true, 512), (false, 512), (true, 4096), (false, 4096)] {
         let blocks = 16 * MIB / u64::from(block_size);
         let geometry = Geometry { block_size, ..Geometry::with_blocks(blocks) };
-        let observed = Observe::new(Arc::new(MemVolume::new(geometry)));
+        let observed = ObserveVolume::new(Arc::new(MemVolume::new(geometry)));
         let counters = observed.counters().clone();
         let volume: Stack = Arc::new(observed);
         let name = format!("test{}x{direct}{block_size}", std::process::id());
@@ -155,7 +155,7 @@ async fn who_has_it_open_is_named_and_refused_service_is_an_error() {
     reader.kill().expect("it ran");
     reader.wait().expect("it ends");
     assert!(
-        matches!(&found[..], [attach::User::Process { id, .. }] if *id == reader.id()),
+        matches!(&found[..], [attach::DeviceUser::Process { id, .. }] if *id == reader.id()),
         "{found:?}"
     );
     served.refuse().await;
@@ -166,7 +166,7 @@ async fn who_has_it_open_is_named_and_refused_service_is_an_error() {
     assert_eq!(error.raw_os_error(), Some(libc::EIO));
     let found = leftovers(&name);
     assert!(found.len() == 1 && found[0].is_alive, "a volume that fails is no leftover: {found:?}");
-    assert_eq!(backing(device.number).map(|name| name.process), Process::this().ok());
+    assert_eq!(backing(device.number).map(|name| name.process), HostProcess::this().ok());
     close(device, served).await;
 }
 

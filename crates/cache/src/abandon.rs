@@ -15,9 +15,9 @@ use crate::{
         recovery::{scan, superblock},
         superblock::Superblock,
     },
-    nvram::{Buffer, Contents, StableMemory},
+    nvram::{NvramBuffer, NvramContents, StableMemory},
     reach::place_of,
-    refusal::OpenError,
+    refusal::CacheOpenError,
     state::write_copies,
 };
 
@@ -25,14 +25,14 @@ use crate::{
 /// bytes.
 ///
 /// # Errors
-/// See [`OpenError`]. Unless `accept_loss`: [`OpenError::NvramMissing`] if the NVRAM may have acknowledged writes and
-/// cannot be asked, [`OpenError::Missing`] if some are missing from the log: it is not known then whose those are.
+/// See [`CacheOpenError`]. Unless `accept_loss`: [`CacheOpenError::NvramMissing`] if the NVRAM may have acknowledged writes and
+/// cannot be asked, [`CacheOpenError::Missing`] if some are missing from the log: it is not known then whose those are.
 pub async fn dirty_of(
     log: &Stack,
     nvram: Option<Box<dyn StableMemory>>,
     member: &MemberRecord,
     accept_loss: bool,
-) -> Result<u64, OpenError> {
+) -> Result<u64, CacheOpenError> {
     let superblock = read(log).await?;
     let mut dirty = HashSet::new();
     let held = match held(nvram, &superblock) {
@@ -40,9 +40,9 @@ pub async fn dirty_of(
         held => held?,
     };
     let note = |_, header: &_| note_dirty(&mut dirty, header);
-    let found = scan(log, &superblock, None, note).await.map_err(OpenError::Log)?;
+    let found = scan(log, &superblock, None, note).await.map_err(CacheOpenError::Log)?;
     if let Some(loss) = found.loss.filter(|_| !accept_loss) {
-        return Err(OpenError::Missing(loss));
+        return Err(CacheOpenError::Missing(loss));
     }
     dirty.extend(held);
     Ok(dirty.iter().filter(|slot| place_of(**slot) == member.place).count() as u64)
@@ -51,8 +51,8 @@ pub async fn dirty_of(
 /// Gives up what a log has of one of its volumes, which is `slots`; stable when it returns.
 ///
 /// # Errors
-/// See [`OpenError`]; [`OpenError::Settings`] if it is none of its volumes, or was given up before.
-pub async fn give_up(log: &Stack, member: &MemberRecord, slots: u64) -> Result<(), OpenError> {
+/// See [`CacheOpenError`]; [`CacheOpenError::Settings`] if it is none of its volumes, or was given up before.
+pub async fn give_up(log: &Stack, member: &MemberRecord, slots: u64) -> Result<(), CacheOpenError> {
     change(log, |known| {
         let is_it = known.counts() && known.place == member.place && known.name == member.name;
         if is_it {
@@ -68,8 +68,8 @@ pub async fn give_up(log: &Stack, member: &MemberRecord, slots: u64) -> Result<(
 /// Lets a volume that was given up be one of the log's volumes again, as it is; stable when it returns.
 ///
 /// # Errors
-/// See [`OpenError`]; [`OpenError::Settings`] if it was not given up.
-pub async fn take_in(log: &Stack, name: &str) -> Result<(), OpenError> {
+/// See [`CacheOpenError`]; [`CacheOpenError::Settings`] if it was not given up.
+pub async fn take_in(log: &Stack, name: &str) -> Result<(), CacheOpenError> {
     change(log, |known| match &mut known.given_up {
         Some(given_up) if known.name == name => {
             given_up.may_return = true;
@@ -83,17 +83,17 @@ pub async fn take_in(log: &Stack, name: &str) -> Result<(), OpenError> {
 async fn change(
     log: &Stack,
     mut change: impl FnMut(&mut MemberRecord) -> bool,
-) -> Result<(), OpenError> {
+) -> Result<(), CacheOpenError> {
     let mut superblock = read(log).await?;
     let changed = superblock.members.iter_mut().filter_map(|member| change(member).then_some(()));
     if changed.count() == 0 {
-        return Err(OpenError::Settings("the log knows no such volume".into()));
+        return Err(CacheOpenError::Settings("the log knows no such volume".into()));
     }
     superblock.sequence += 1;
-    write_copies(log, &pool(1)?, &superblock).await.map_err(OpenError::Log)
+    write_copies(log, &pool(1)?, &superblock).await.map_err(CacheOpenError::Log)
 }
 
-async fn read(log: &Stack) -> Result<Superblock, OpenError> {
+async fn read(log: &Stack) -> Result<Superblock, CacheOpenError> {
     let superblock = superblock(log).await.map_err(no_superblock)?;
     check_size(log, &superblock)?;
     Ok(superblock)
@@ -103,25 +103,25 @@ async fn read(log: &Stack) -> Result<Superblock, OpenError> {
 fn held(
     memory: Option<Box<dyn StableMemory>>,
     superblock: &Superblock,
-) -> Result<Vec<u64>, OpenError> {
+) -> Result<Vec<u64>, CacheOpenError> {
     if !superblock.immediate || superblock.clean {
         return Ok(Vec::new());
     }
-    let missing = |what: &str| Err(OpenError::NvramMissing(what.into()));
+    let missing = |what: &str| Err(CacheOpenError::NvramMissing(what.into()));
     let Some(memory) = memory else { return missing("is not configured, or not there") };
-    match Buffer::open(memory, superblock.instance, None).1 {
-        Contents::Ours { mark, held, .. } if mark == superblock.nvram => {
+    match NvramBuffer::open(memory, superblock.instance, None).1 {
+        NvramContents::Ours { mark, held, .. } if mark == superblock.nvram => {
             Ok(held.iter().map(|held| held.slot).collect())
         }
-        Contents::Ours { .. } => missing("was given up when the log was opened without it"),
-        Contents::Blank => missing("is blank"),
-        Contents::Damaged(how) | Contents::DamagedSlots(how) => {
+        NvramContents::Ours { .. } => missing("was given up when the log was opened without it"),
+        NvramContents::Blank => missing("is blank"),
+        NvramContents::Damaged(how) | NvramContents::DamagedSlots(how) => {
             missing(&format!("is damaged ({how})"))
         }
-        Contents::Other { .. } => missing("is of another log"),
-        Contents::Version(found) => {
+        NvramContents::Other { .. } => missing("is of another log"),
+        NvramContents::Version(found) => {
             let supported = crate::log::VERSION;
-            Err(OpenError::Version { what: "NVRAM", found, supported })
+            Err(CacheOpenError::Version { what: "NVRAM", found, supported })
         }
     }
 }

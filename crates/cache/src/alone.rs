@@ -7,12 +7,12 @@ use std::sync::{
 
 use parking_lot::Mutex;
 use tokio::time::Instant;
-use volume::{Alone, Error, Mirror, Standing};
+use volume::{DegradedMirror, Error, Mirror, MirrorLegStatus};
 
 use crate::log::superblock::Superblock;
 
 /// The log of a pair of gateways.
-pub(crate) struct Witness {
+pub(crate) struct PairWitness {
     pub mirror: Arc<Mirror>,
     /// The epoch of the mirror in which it is alone, and the lower volume has granted that.
     pub witnessed: AtomicU64,
@@ -34,10 +34,10 @@ pub(crate) struct Question {
     pub is_asked: bool,
 }
 
-impl Witness {
+impl PairWitness {
     /// `witnessed`: how the mirror was alone before this opening noted itself. Only the half in use knows
     /// of that, and its claim is granted.
-    pub fn new(mirror: Arc<Mirror>, witnessed: Option<Alone>) -> Self {
+    pub fn new(mirror: Arc<Mirror>, witnessed: Option<DegradedMirror>) -> Self {
         let witnessed = witnessed.map_or(0, |alone| alone.epoch);
         Self {
             mirror,
@@ -62,7 +62,7 @@ impl Witness {
             return Ok(());
         }
         // A half that is being filled may have everything a moment later.
-        let is_out = matches!(self.mirror.standings()[1], Standing::Out(_));
+        let is_out = matches!(self.mirror.standings()[1], MirrorLegStatus::Out(_));
         let alone = self.mirror.alone().filter(|_| is_out);
         match alone {
             Some(alone) if self.is_witnessed(alone) => Ok(()),
@@ -71,16 +71,16 @@ impl Witness {
     }
 
     /// What one half alone has may not be acknowledged yet.
-    pub fn unwitnessed(&self) -> Option<Alone> {
+    pub fn unwitnessed(&self) -> Option<DegradedMirror> {
         self.mirror.alone().filter(|alone| !self.is_witnessed(*alone))
     }
 
-    pub fn is_witnessed(&self, alone: Alone) -> bool {
+    pub fn is_witnessed(&self, alone: DegradedMirror) -> bool {
         self.witnessed.load(Ordering::Acquire) == alone.epoch
     }
 
     /// The question about this epoch. Its claim has the same generation however often it is asked.
-    pub fn question(&self, alone: Alone, superblock: &Superblock) -> Question {
+    pub fn question(&self, alone: DegradedMirror, superblock: &Superblock) -> Question {
         let mut question = self.question.lock();
         match *question {
             Some(question) if question.epoch == alone.epoch => question,
@@ -94,7 +94,7 @@ impl Witness {
     }
 
     /// Whether the claim of the opening is what the lower volume knows of this.
-    pub fn is_by_opening(&self, alone: Alone) -> bool {
+    pub fn is_by_opening(&self, alone: DegradedMirror) -> bool {
         let is_this = |question: &Question| question.epoch == alone.epoch && question.is_asked;
         self.is_witnessed(alone) && !self.question.lock().as_ref().is_some_and(is_this)
     }

@@ -8,16 +8,16 @@ use tokio::time::Instant;
 use crate::{
     checksum::crc32c,
     log::{
-        seal::{About, Sealer, Which},
-        segment::{Header, Kind, MAX_ZERO_SLOTS, NO_TAG, Record},
+        seal::{SealedBlockId, Sealer, Which},
+        segment::{LogRecord, LogRecordKind, MAX_ZERO_SLOTS, NO_TAG, SegmentHeader},
     },
-    slot::{NONE, Place, WHOLE},
-    state::{Content, Queued, SegmentIdentity, State},
+    slot::{LogAddress, NONE, WHOLE},
+    state::{CacheState, Queued, QueuedSlot, SegmentIdentity},
 };
 
 /// A segment on its way to the log.
 pub(crate) struct Batch {
-    pub header: Header,
+    pub header: SegmentHeader,
     pub pages: Vec<Bytes>,
     /// What lies in the log instead of the pages, if it is sealed.
     sealed: Vec<Bytes>,
@@ -42,11 +42,11 @@ impl Batch {
     /// `block` gives a block that its argument fills.
     pub fn seal(&mut self, sealer: &Sealer, block: impl Fn(&mut dyn FnMut(&mut [u8])) -> Bytes) {
         let number = self.header.number;
-        let data = |kind: Kind| kind == Kind::Data;
+        let data = |kind: LogRecordKind| kind == LogRecordKind::Data;
         let records = self.header.records.iter_mut().filter(|record| data(record.kind));
         let slots = self.slots.iter_mut().filter(|slot| data(slot.kind));
         for (((record, slot), page), ordinal) in records.zip(slots).zip(&self.pages).zip(1..) {
-            let about = About { slot: record.slot, mask: record.mask, serial: 0 };
+            let about = SealedBlockId { slot: record.slot, mask: record.mask, serial: 0 };
             let sealed = block(&mut |bytes| {
                 bytes.copy_from_slice(page);
                 record.tag = sealer.seal(Which(number, ordinal), about, bytes);
@@ -65,11 +65,11 @@ struct BatchSlot {
     block: u32,
     checksum: u32,
     mask: u8,
-    kind: Kind,
+    kind: LogRecordKind,
 }
 
 /// What follows from a published segment.
-pub(crate) struct Published {
+pub(crate) struct PublishedSegment {
     /// The block where it begins.
     pub start: u32,
     pub wakers: Vec<Waker>,
@@ -78,7 +78,7 @@ pub(crate) struct Published {
     pub first_dirty: bool,
 }
 
-impl State {
+impl CacheState {
     /// Makes the next segment of what waits. With `by_flush` only a flush ends an epoch, otherwise
     /// every segment does.
     pub fn take_batch(&mut self, superblock: &SegmentIdentity, by_flush: bool) -> Option<Batch> {
@@ -86,7 +86,7 @@ impl State {
             return None;
         }
         let mut batch = Batch {
-            header: Header {
+            header: SegmentHeader {
                 instance: superblock.instance,
                 generation: superblock.generation,
                 number: self.ring.next(),
@@ -115,17 +115,17 @@ impl State {
                     taken
                 }
                 Queued::Older { index, ref content, .. } => {
-                    let Content { version, ref page, valid, checksum } = **content;
-                    let content = Content { version, page: page.clone(), valid, checksum };
+                    let QueuedSlot { version, ref page, valid, checksum } = **content;
+                    let content = QueuedSlot { version, page: page.clone(), valid, checksum };
                     self.add_slot(&mut batch, index, content)
                 }
                 Queued::Drop { slot, count, since } => {
                     batch.tombstones += 1;
-                    let kind = Kind::Dropped;
+                    let kind = LogRecordKind::Dropped;
                     let (mask, checksum, tag) = (WHOLE, 0, NO_TAG);
                     add_record(
                         &mut batch,
-                        Record { slot, count, kind, mask, checksum, tag, serial: since },
+                        LogRecord { slot, count, kind, mask, checksum, tag, serial: since },
                     )
                 }
                 // What it voids is not in its own segment.
@@ -170,7 +170,7 @@ impl State {
     }
 
     /// Adds content of an entry to a segment; false if there is no room in it.
-    fn add_slot(&mut self, batch: &mut Batch, index: u32, content: Content) -> bool {
+    fn add_slot(&mut self, batch: &mut Batch, index: u32, content: QueuedSlot) -> bool {
         let (slot, serial) = (self.table.entry(index).slot, content.version);
         let tag = NO_TAG;
         let record = if content.page.is_none() {
@@ -179,14 +179,14 @@ impl State {
             if batch.slots.len() as u64 >= limit.min(u64::from(MAX_ZERO_SLOTS)) {
                 return false;
             }
-            let (kind, mask) = (Kind::Zero, WHOLE);
-            Record { slot, count: 1, kind, mask, checksum: 0, tag, serial }
+            let (kind, mask) = (LogRecordKind::Zero, WHOLE);
+            LogRecord { slot, count: 1, kind, mask, checksum: 0, tag, serial }
         } else {
             if batch.pages.len() >= self.ring.longest_data() as usize {
                 return false;
             }
             let (mask, checksum) = (content.valid, content.checksum);
-            Record { slot, count: 1, kind: Kind::Data, mask, checksum, tag, serial }
+            LogRecord { slot, count: 1, kind: LogRecordKind::Data, mask, checksum, tag, serial }
         };
         if !add_record(batch, record) {
             return false;
@@ -214,7 +214,7 @@ impl State {
         batch: &Batch,
         by_flush: bool,
         now: impl Fn() -> Instant,
-    ) -> Published {
+    ) -> PublishedSegment {
         let segment = batch.header.number;
         let nothing_sealed = self.epochs.oldest().is_none();
         if !by_flush {
@@ -223,7 +223,7 @@ impl State {
         let start = self.ring.push(batch.pages.len() as u32 + 1);
         let mut absorbed = 0;
         for slot in &batch.slots {
-            let place = Place {
+            let place = LogAddress {
                 segment,
                 block: start + slot.block,
                 checksum: slot.checksum,
@@ -268,17 +268,17 @@ impl State {
         };
         let complete = self.waiters.partition_point(|waiter| waiter.serial <= self.durable);
         let wakers = self.waiters.drain(..complete).map(|waiter| waiter.waker).collect();
-        Published { start, wakers, absorbed, first_dirty }
+        PublishedSegment { start, wakers, absorbed, first_dirty }
     }
 }
 
 /// Adds a record, joined with the last one if both are zeros side by side.
-fn add_record(batch: &mut Batch, record: Record) -> bool {
+fn add_record(batch: &mut Batch, record: LogRecord) -> bool {
     let most = batch.header.most_records();
     let records = &mut batch.header.records;
     if let Some(last) = records.last_mut()
-        && record.kind == Kind::Zero
-        && last.kind == Kind::Zero
+        && record.kind == LogRecordKind::Zero
+        && last.kind == LogRecordKind::Zero
         && last.slot + u64::from(last.count) == record.slot
         && last.count < MAX_ZERO_SLOTS
     {

@@ -3,16 +3,16 @@
 use std::{sync::atomic::Ordering, time::Duration};
 
 use tokio::time::Instant;
-use volume::{Begun, Error, Volume};
+use volume::{Error, FlushBegunCallback, Volume};
 
 use crate::{
     mutant::Mutant,
-    state::{Shared, State},
+    state::{CacheCore, CacheState},
 };
 
 /// The present failure of the lower volume.
 #[derive(Debug, Default)]
-pub(crate) struct Trouble {
+pub(crate) struct LowerVolumeTrouble {
     /// How long every call has failed with an error that may pass by itself, or has had no answer.
     pub away: Option<Duration>,
     /// `away` is set only because an answer is missing: no call has failed. A slow flush looks like this.
@@ -23,14 +23,14 @@ pub(crate) struct Trouble {
     pub error: Option<String>,
 }
 
-impl Shared {
+impl CacheCore {
     /// Returns true if the lower volume does not answer, as far as is known.
-    pub fn is_away(&self, state: &State) -> bool {
+    pub fn is_away(&self, state: &CacheState) -> bool {
         state.lower_error.as_ref().is_some_and(Error::may_pass) || self.lower.is_silent()
     }
 
     /// Returns how the lower volume fails now.
-    pub fn trouble_below(&self, state: &State) -> Trouble {
+    pub fn trouble_below(&self, state: &CacheState) -> LowerVolumeTrouble {
         let silence = self.lower.silence();
         let failing = state.lower_fails_since.map(|since| since.elapsed());
         let passing = state.lower_error.as_ref().filter(|error| error.may_pass());
@@ -41,7 +41,7 @@ impl Shared {
         let refuses = state.refuses.as_ref();
         let error = passing.or(refuses.map(|(_, error)| error)).or(state.lower_error.as_ref());
         let no_answer = || away.map(|_| "no answer".to_owned());
-        Trouble {
+        LowerVolumeTrouble {
             away,
             is_silent: away.is_some() && passing.is_none(),
             refuses: refuses.map(|(since, _)| since.elapsed()),
@@ -98,7 +98,11 @@ impl Shared {
     }
 
     /// Does the same, and calls `begun` when later writes come after the flush: see [`Volume::flush_ahead`].
-    pub async fn flush_lower_ahead(&self, losses: u64, begun: Begun<'_>) -> Result<(), Error> {
+    pub async fn flush_lower_ahead(
+        &self,
+        losses: u64,
+        begun: FlushBegunCallback<'_>,
+    ) -> Result<(), Error> {
         let _turn = self.lower_flush.lock().await;
         let flushed = self.lower.flush_ahead(begun).await;
         self.check_flushed(flushed, losses)

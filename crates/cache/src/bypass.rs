@@ -25,32 +25,32 @@ use tokio::{
 use volume::{Data, Durability, Error, Extent, Volume};
 
 use crate::{
-    log::segment::Kind,
+    log::segment::LogRecordKind,
     mutant::Mutant,
-    settings::Report,
+    settings::WriteMode,
     slot::{Came, SECTOR_BYTES, SECTORS, SLOT_BYTES, WHOLE, mask, runs},
-    state::{Shared, State},
+    state::{CacheCore, CacheState},
 };
 
 /// What is done to the lower volume.
-enum Change {
+enum BypassChange {
     Write { sector: u64, data: Data },
     Discard,
 }
 
 /// Holds slots against writes and destage until dropped.
-struct Claim {
-    shared: Arc<Shared>,
+struct HeldSlots {
+    shared: Arc<CacheCore>,
     id: u64,
     first: u64,
     end: u64,
-    /// A record in the log has to void older ones; it is counted in `State::tombstones`.
+    /// A record in the log has to void older ones; it is counted in `CacheState::tombstones`.
     tombstone: bool,
 }
 
-impl Claim {
+impl HeldSlots {
     /// `index`, if it is of an entry of a claimed slot.
-    fn holds(&self, state: &State, index: u32) -> Option<u32> {
+    fn holds(&self, state: &CacheState, index: u32) -> Option<u32> {
         let claimed = self.first..self.end;
         let used = state.table.is_used(index);
         (used && claimed.contains(&state.table.entry(index).slot)).then_some(index)
@@ -58,35 +58,35 @@ impl Claim {
 }
 
 /// A share of the lower volume until a round has it alone; `None` where none needs that.
-type Turn = Option<OwnedRwLockReadGuard<()>>;
+type LowerVolumeTurn = Option<OwnedRwLockReadGuard<()>>;
 
-impl Drop for Claim {
+impl Drop for HeldSlots {
     fn drop(&mut self) {
         self.shared.state.lock().claims.remove(self.id);
         self.shared.changed.notify_waiters();
     }
 }
 
-impl Shared {
+impl CacheCore {
     /// Writes sectors to the lower volume, stable.
     pub async fn write_past(self: &Arc<Self>, sector: u64, data: Data) -> Result<(), Error> {
         self.counters.bypassed.add(1);
         let sectors = (data.len() / SECTOR_BYTES) as u64;
         let first = sector / u64::from(SECTORS);
         let end = (sector + sectors).div_ceil(u64::from(SECTORS));
-        self.change_past(first, end, Change::Write { sector, data }).await
+        self.change_past(first, end, BypassChange::Write { sector, data }).await
     }
 
     /// Discards whole slots of the lower volume, stable.
     pub async fn discard_past(self: &Arc<Self>, first: u64, end: u64) -> Result<(), Error> {
-        self.change_past(first, end, Change::Discard).await
+        self.change_past(first, end, BypassChange::Discard).await
     }
 
     async fn change_past(
         self: &Arc<Self>,
         first: u64,
         end: u64,
-        change: Change,
+        change: BypassChange,
     ) -> Result<(), Error> {
         // What was reported before comes first, so that no failure leaves this without that.
         // Not while the log disk fails: then it is this, out of order, or nothing.
@@ -105,9 +105,13 @@ impl Shared {
     /// Claims the slots `first .. end` when nobody else does, and room in the log for the record
     /// that voids what it has of them; and a turn at the lower volume. While the log has not even
     /// that, or a round has the turn, this waits for the round to end, but not for long.
-    async fn claim(self: &Arc<Self>, first: u64, end: u64) -> Result<(Claim, Turn), Error> {
+    async fn claim(
+        self: &Arc<Self>,
+        first: u64,
+        end: u64,
+    ) -> Result<(HeldSlots, LowerVolumeTurn), Error> {
         let full = || Error::Busy("the log is full, or a round of destage takes long");
-        let mut check = |state: &mut State| {
+        let mut check = |state: &mut CacheState| {
             if let Some(error) = self.refusal(state) {
                 return Some(Err(error));
             }
@@ -131,15 +135,15 @@ impl Shared {
             }
         }
         let ((id, tombstone), turn) = claimed.map_err(|error| self.refuse(error))?;
-        Ok((Claim { shared: Arc::clone(self), id, first, end, tombstone }, turn))
+        Ok((HeldSlots { shared: Arc::clone(self), id, first, end, tombstone }, turn))
     }
 
     /// Waits until `check` has an answer while it is our turn. A turn is not kept meanwhile: a round
     /// has to end before there is room.
     async fn claim_in_turn<T>(
         &self,
-        check: &mut impl FnMut(&mut State) -> Option<Result<T, Error>>,
-    ) -> Result<(T, Turn), Error> {
+        check: &mut impl FnMut(&mut CacheState) -> Option<Result<T, Error>>,
+    ) -> Result<(T, LowerVolumeTurn), Error> {
         loop {
             let mut changed = pin!(self.changed.notified());
             changed.as_mut().enable();
@@ -158,16 +162,20 @@ impl Shared {
 
     /// Waits until no round is running, and keeps the next one from beginning while the guard lives.
     async fn turn(&self) -> OwnedRwLockReadGuard<()> {
-        let _waiting = Waiting::begin(&self.waits_for_turn);
+        let _waiting = WaitingBypass::begin(&self.waits_for_turn);
         Arc::clone(&self.lower_epoch_turn).read_owned().await
     }
 
     /// Changes the lower volume. Dirty sectors of slots that a write covers in part go with it,
     /// since the log is about to forget the whole slots.
-    async fn change_lower(self: &Arc<Self>, claim: &Claim, change: &Change) -> Result<(), Error> {
+    async fn change_lower(
+        self: &Arc<Self>,
+        claim: &HeldSlots,
+        change: &BypassChange,
+    ) -> Result<(), Error> {
         self.log_on_disk().await?;
         match change {
-            Change::Discard => {
+            BypassChange::Discard => {
                 let sectors = self.end_of(claim.first);
                 let (first, end) = (claim.first * 8, (claim.end * 8).min(sectors));
                 let blocks = (end - first) / self.sectors_per_block();
@@ -188,7 +196,7 @@ impl Shared {
                     flushed => flushed.map_err(Error::after_a_part),
                 }
             }
-            Change::Write { sector, data } => {
+            BypassChange::Write { sector, data } => {
                 let sectors = (data.len() / SECTOR_BYTES) as u64;
                 let mut edges = vec![claim.first];
                 if claim.end - claim.first > 1 {
@@ -214,7 +222,7 @@ impl Shared {
         };
         let content = match (content, place.kind) {
             (Some(page), _) => page,
-            (None, Kind::Data) => match self.load(slot, place).await? {
+            (None, LogRecordKind::Data) => match self.load(slot, place).await? {
                 Some(bytes) => bytes,
                 // It was destaged meanwhile: the lower volume has it.
                 None => return Ok(()),
@@ -233,7 +241,7 @@ impl Shared {
     }
 
     /// Forgets what the cache knows of the claimed slots, in short steps.
-    async fn forget(&self, claim: &Claim, clean_only: bool) {
+    async fn forget(&self, claim: &HeldSlots, clean_only: bool) {
         let indices = self.state.lock().table.indices();
         let by_slot = claim.end - claim.first <= u64::from(indices);
         let mut rest = if by_slot { claim.first..claim.end } else { 0..u64::from(indices) };
@@ -276,7 +284,7 @@ impl Shared {
 }
 
 /// Forgets a slot; only what is clean of it, if told so.
-fn forget_slot(state: &mut State, index: u32, clean_only: bool) {
+fn forget_slot(state: &mut CacheState, index: u32, clean_only: bool) {
     let entry = state.table.entry_mut(index);
     if clean_only && entry.place.is_some() {
         entry.fetch = 0;
@@ -287,12 +295,12 @@ fn forget_slot(state: &mut State, index: u32, clean_only: bool) {
 
 /// Does one change from the claim to the answer.
 async fn run(
-    mut claim: Claim,
-    turn: Turn,
-    change: Change,
+    mut claim: HeldSlots,
+    turn: LowerVolumeTurn,
+    change: BypassChange,
     answer: oneshot::Sender<Result<(), Error>>,
 ) {
-    let Claim { first, end, .. } = claim;
+    let HeldSlots { first, end, .. } = claim;
     let shared = Arc::clone(&claim.shared);
     // Nothing new begins with these slots; what has begun ends.
     let settled = shared
@@ -342,8 +350,8 @@ async fn run(
     }
     record(&claim, &mut answer).await;
     shared.forget(&claim, false).await;
-    if shared.settings.report == Report::Through
-        && let Change::Write { sector, data } = &change
+    if shared.settings.report == WriteMode::Through
+        && let BypassChange::Write { sector, data } = &change
     {
         shared.keep(*sector, data);
     }
@@ -354,7 +362,7 @@ async fn run(
 }
 
 /// Has the log void what it has of the claimed slots, if it may have something.
-async fn record(claim: &Claim, answer: &mut Option<oneshot::Sender<Result<(), Error>>>) {
+async fn record(claim: &HeldSlots, answer: &mut Option<oneshot::Sender<Result<(), Error>>>) {
     let shared = &claim.shared;
     if !claim.tombstone {
         return;
@@ -390,16 +398,16 @@ const LOOK_EVERY: Duration = Duration::from_millis(500);
 const LOOKS: u32 = 10;
 
 /// Counts a waiting call until this is dropped.
-struct Waiting<'a>(&'a AtomicUsize);
+struct WaitingBypass<'a>(&'a AtomicUsize);
 
-impl<'a> Waiting<'a> {
+impl<'a> WaitingBypass<'a> {
     fn begin(waiting: &'a AtomicUsize) -> Self {
         waiting.fetch_add(1, Ordering::SeqCst);
         Self(waiting)
     }
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for WaitingBypass<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::SeqCst);
     }
@@ -407,10 +415,10 @@ impl Drop for Waiting<'_> {
 
 #[cfg(test)]
 mod tests {
-    use volume::{Call, Fault, Geometry, Lba, MemVolume, Rule, Stack, Symptom};
+    use volume::{FaultCallKind, FaultRule, FaultVolume, Geometry, Lba, MemVolume, Stack, Symptom};
 
     use super::*;
-    use crate::{Cache, Identity, Parts, Settings};
+    use crate::{Cache, LogVolumeIdentity, Parts, Settings};
 
     /// The record is written to the log after the lower volume was changed, and a mirrored log may be away by then.
     #[tokio::test(start_paused = true)]
@@ -418,16 +426,16 @@ mod tests {
         for error in [Error::Away("the link is down".into()), Error::Busy("the disk is busy")] {
             let lower: Stack = Arc::new(MemVolume::new(Geometry::with_blocks(32768)));
             let geometry = Geometry { block_size: 4096, ..Geometry::with_blocks(2000) };
-            let log = Fault::new(Arc::new(MemVolume::new(geometry)));
+            let log = FaultVolume::new(Arc::new(MemVolume::new(geometry)));
             let faults = Arc::clone(log.faults());
-            let identity = Identity { name: "far".into(), geometry: lower.geometry() };
+            let identity = LogVolumeIdentity { name: "far".into(), geometry: lower.geometry() };
             let parts = Parts { lower: Arc::clone(&lower), log: Arc::new(log), nvram: None };
             let settings = Settings { dram_bytes: 8 << 20, ..Settings::default() };
             let cache = Cache::open(settings, parts, identity).await.expect("opened");
             let data = Data::from(vec![7; SLOT_BYTES]);
             cache.write(Lba(0), data.clone(), Durability::Volatile).await.expect("in the log");
             lower.write(Lba(0), data, Durability::Stable).await.expect("an older version");
-            faults.add(Rule::always(Call::Write, Symptom::Fails(error)));
+            faults.add(FaultRule::always(FaultCallKind::Write, Symptom::Fails(error)));
             let discarded = cache.shared().discard_past(0, 1).await;
             assert!(matches!(discarded, Err(Error::Unreachable(_))), "{discarded:?}");
             let left = lower.read(Extent { lba: Lba(0), blocks: 8 }).await.expect("read");

@@ -11,24 +11,24 @@ use std::{
 use tokio::time::{Instant, sleep, timeout};
 use volume::{
     Allocation, Data, Durability, Error, Extent, Geometry, HalfLabel, Holding, Io, Lba, Mirror,
-    MirrorError, Stack, Taken, Volume,
+    MirrorError, Stack, TimeHistogramSnapshot, Volume,
 };
 
 use crate::{
     confirm, destage,
-    log::superblock::{Identity, InstanceId},
+    log::superblock::{InstanceId, LogVolumeIdentity},
     mutant::Mutant,
-    nvram::Buffer,
+    nvram::NvramBuffer,
     open::{self, Parts},
     orders::Orders,
-    refusal::OpenError,
+    refusal::CacheOpenError,
     reservation::BETWEEN_STEPS,
     resize::ResizeError,
     scrub,
-    settings::{OnLogError, Order, Report, Settings},
+    settings::{DestageOrder, LogErrorPolicy, Settings, WriteMode},
     slot::{SECTOR_BYTES, SECTORS, SLOT_BYTES},
-    state::Shared,
-    statistics::Statistics,
+    state::CacheCore,
+    statistics::CacheStatistics,
     tiering::{self, TierError},
     write::{may_pass, stalled},
 };
@@ -37,14 +37,14 @@ use crate::{
 ///
 /// Must live inside a tokio runtime; [`Cache::run`] must be spawned in it, or nothing goes down.
 pub struct Cache {
-    shared: Arc<Shared>,
+    shared: Arc<CacheCore>,
     /// The log is no longer ours to write to.
     exported: AtomicBool,
 }
 
 /// A point in the order of writes.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Mark(pub u64);
+pub struct WriteOrderMark(pub u64);
 
 impl Cache {
     /// Opens the cache of a volume: recovers what the log and the NVRAM hold, or formats a log
@@ -52,17 +52,17 @@ impl Cache {
     pub async fn open(
         settings: Settings,
         parts: Parts,
-        identity: Identity,
-    ) -> Result<Arc<Self>, OpenError> {
+        identity: LogVolumeIdentity,
+    ) -> Result<Arc<Self>, CacheOpenError> {
         let shared = open::open(settings, parts, &identity, None, None).await?;
         Ok(Self::of(shared))
     }
 
-    pub(crate) fn of(shared: Arc<Shared>) -> Arc<Self> {
+    pub(crate) fn of(shared: Arc<CacheCore>) -> Arc<Self> {
         Arc::new(Self { shared, exported: AtomicBool::new(false) })
     }
 
-    pub(crate) fn shared(&self) -> &Arc<Shared> {
+    pub(crate) fn shared(&self) -> &Arc<CacheCore> {
         &self.shared
     }
 
@@ -73,15 +73,15 @@ impl Cache {
         settings: Settings,
         lower: Stack,
         log: Arc<Mirror>,
-        identity: Identity,
-    ) -> Result<Arc<Self>, OpenError> {
+        identity: LogVolumeIdentity,
+    ) -> Result<Arc<Self>, CacheOpenError> {
         let parts = Parts { lower, log: Arc::clone(&log) as Stack, nvram: None };
-        let is_right = settings.report == Report::AfterComplete
-            && settings.order == Order::Strict
-            && settings.on_log_error == OnLogError::StopWrites;
+        let is_right = settings.report == WriteMode::AfterComplete
+            && settings.order == DestageOrder::Strict
+            && settings.on_log_error == LogErrorPolicy::StopWrites;
         if !is_right {
             let why = "a pair reports after completion, in strict order, through its log only";
-            return Err(OpenError::Settings(why.into()));
+            return Err(CacheOpenError::Settings(why.into()));
         }
         // The partner may hang at its session with the node: which half is right decides, not who is there.
         let settings = Settings { takes_over: true, ..settings };
@@ -163,7 +163,7 @@ impl Cache {
 
     /// Takes a local disk with blocks of 4096 bytes, used by nothing else, for a second read tier, once: it holds
     /// clean slots that leave memory. What it held before is void. Its failures are no errors here: they end
-    /// the tier ([`Statistics::tier_error`]).
+    /// the tier ([`CacheStatistics::tier_error`]).
     ///
     /// # Errors
     /// See [`TierError`].
@@ -340,15 +340,15 @@ impl Cache {
 
     /// A point after all that was acknowledged until now; see [`Cache::drain_to`]. Where writes count
     /// with the next flush, after the last flush: this is none.
-    pub async fn mark(&self) -> Result<Mark, Error> {
+    pub async fn mark(&self) -> Result<WriteOrderMark, Error> {
         let shared = &self.shared;
         if shared.is_by_flush() {
             let flushed = shared.state.lock().last_end;
             shared.committed(flushed).await?;
-            return Ok(Mark(shared.state.lock().epochs.end()));
+            return Ok(WriteOrderMark(shared.state.lock().epochs.end()));
         }
         shared.settle().await?;
-        Ok(Mark(shared.state.lock().ring.next() - 1))
+        Ok(WriteOrderMark(shared.state.lock().ring.next() - 1))
     }
 
     /// Whether the lower volume has everything; where writes count with the next flush, all that was
@@ -365,7 +365,7 @@ impl Cache {
 
     /// Sends down all that is before a mark, without waiting for idle moments. [`Error::Busy`] at
     /// once while destage is held.
-    pub async fn drain_to(&self, mark: Mark) -> Result<(), Error> {
+    pub async fn drain_to(&self, mark: WriteOrderMark) -> Result<(), Error> {
         self.shared.drain_to(mark.0).await
     }
 
@@ -417,7 +417,7 @@ impl Cache {
 
     /// What it has done and how it stands.
     #[must_use]
-    pub fn statistics(&self) -> Statistics {
+    pub fn statistics(&self) -> CacheStatistics {
         let shared = &self.shared;
         let mut statistics = shared.counters.snapshot();
         statistics.order = shared.promise();
@@ -455,7 +455,7 @@ impl Cache {
         statistics.log_bytes = u64::from(state.ring.blocks()) * SLOT_BYTES as u64;
         statistics.committed_segment = state.ring.next() - 1;
         statistics.log_error = state.log_error().as_ref().map(ToString::to_string);
-        let nvram_error = state.nvram.as_ref().and_then(Buffer::error);
+        let nvram_error = state.nvram.as_ref().and_then(NvramBuffer::error);
         statistics.nvram_error = nvram_error.map(|error| {
             format!("{error}; until the next start every write waits for the log disk")
         });
@@ -475,7 +475,7 @@ impl Cache {
     /// How long calls took, by what they were: those of hosts ("read", "write", "flush", "discard"), and
     /// those to the lower volume ("lower_read" and so on).
     #[must_use]
-    pub fn times(&self) -> Vec<(&'static str, Taken)> {
+    pub fn times(&self) -> Vec<(&'static str, TimeHistogramSnapshot)> {
         self.shared.times.taken()
     }
 
@@ -775,7 +775,7 @@ mod tests {
     use volume::{Claim, MemVolume};
 
     use super::*;
-    use crate::Identity;
+    use crate::LogVolumeIdentity;
 
     /// A far volume that grants the first claim, if any, and refuses the next.
     struct Node {
@@ -817,14 +817,14 @@ mod tests {
         }
     }
 
-    async fn open(keeps_claims: bool) -> (Arc<Mirror>, Result<Arc<Cache>, OpenError>) {
+    async fn open(keeps_claims: bool) -> (Arc<Mirror>, Result<Arc<Cache>, CacheOpenError>) {
         let geometry = Geometry { block_size: 4096, ..Geometry::with_blocks(402) };
         let half = || Some(Arc::new(MemVolume::new(geometry)) as Stack);
         let mirror = Mirror::open([half(), half()], [1; 16], false).await.expect("a mirror");
         let mirror = Arc::new(mirror);
         let memory = MemVolume::new(Geometry::with_blocks(2048));
         let node = Arc::new(Node { memory, keeps_claims, is_asked: false.into() });
-        let identity = Identity { name: "far".into(), geometry: node.geometry() };
+        let identity = LogVolumeIdentity { name: "far".into(), geometry: node.geometry() };
         let settings = Settings {
             dram_bytes: 1 << 20,
             nvram_bytes: 256 << 10,
@@ -857,6 +857,6 @@ mod tests {
     #[tokio::test]
     async fn a_pair_over_a_volume_that_keeps_no_claims_is_not_opened() {
         let (_mirror, cache) = open(false).await;
-        assert!(matches!(cache.map(drop), Err(OpenError::NoWitness)));
+        assert!(matches!(cache.map(drop), Err(CacheOpenError::NoWitness)));
     }
 }

@@ -4,18 +4,18 @@
 
 /// The claims of the moment. A handful: one for each bypassed write under way.
 #[derive(Default)]
-pub(crate) struct Claims {
-    list: Vec<Claim>,
+pub(crate) struct SlotLocks {
+    list: Vec<SlotLock>,
     next: u64,
 }
 
-struct Claim {
+struct SlotLock {
     id: u64,
     first: u64,
     end: u64,
 }
 
-impl Claims {
+impl SlotLocks {
     /// Whether any slot of `first .. end` is claimed.
     pub fn overlap(&self, first: u64, end: u64) -> bool {
         self.list.iter().any(|claim| claim.first < end && first < claim.end)
@@ -25,7 +25,7 @@ impl Claims {
     pub fn insert(&mut self, first: u64, end: u64) -> u64 {
         assert!(!self.overlap(first, end), "the caller has waited for the others");
         self.next += 1;
-        self.list.push(Claim { id: self.next, first, end });
+        self.list.push(SlotLock { id: self.next, first, end });
         self.next
     }
 
@@ -46,7 +46,7 @@ mod tests {
 
     #[test]
     fn claims_are_half_open_runs() {
-        let mut claims = Claims::default();
+        let mut claims = SlotLocks::default();
         let id = claims.insert(10, 20);
         assert!(claims.overlap(19, 30) && claims.overlap(0, 11) && claims.overlap(12, 13));
         assert!(!claims.overlap(20, 30) && !claims.overlap(0, 10));

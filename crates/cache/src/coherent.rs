@@ -7,8 +7,8 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 use bytes::Bytes;
 use parking_lot::Mutex;
 use tokens::{
-    Answer, Begin, Cleaning, Holder, Millis, Range, Request, Ticket, Token, read_answers,
-    write_requests,
+    Begin, Cleaning, CoherenceRange, CoherenceToken, Holder, Millis, TokenReply, TokenRequest,
+    TokenUseTicket, read_answers, write_requests,
 };
 use tokio::{
     sync::{Notify, oneshot},
@@ -21,7 +21,7 @@ use crate::cache::Cache;
 /// A cache whose lower volume is shared. Its users call this, and never the cache.
 pub struct Coherent {
     cache: Arc<Cache>,
-    shared: Arc<Shared>,
+    shared: Arc<CoherentCore>,
 }
 
 /// How its tokens stand.
@@ -45,10 +45,10 @@ pub struct TokenStatistics {
     pub lost: Option<String>,
 }
 
-struct Shared {
+struct CoherentCore {
     lower: Stack,
     started: Instant,
-    state: Mutex<State>,
+    state: Mutex<CoherentState>,
     /// There are requests to send.
     asks: Notify,
     /// There is something to clean, after it has gone down or without.
@@ -58,14 +58,14 @@ struct Shared {
 }
 
 #[derive(Default)]
-struct State {
+struct CoherentState {
     /// `None`: the node has not said yet how large a range is.
     holder: Option<Holder>,
     /// Blocks of a range.
     grain: u32,
     lease: Millis,
-    waiting: HashMap<Ticket, oneshot::Sender<()>>,
-    requests: Vec<Request>,
+    waiting: HashMap<TokenUseTicket, oneshot::Sender<()>>,
+    requests: Vec<TokenRequest>,
     /// What has to go down first, and what has not.
     cleaning: [Vec<Cleaning>; 2],
     given_back: u64,
@@ -74,23 +74,23 @@ struct State {
 }
 
 /// A use of a range, until it is dropped.
-struct Use<'a> {
-    shared: &'a Shared,
-    range: Range,
+struct CoherentRangeUse<'a> {
+    shared: &'a CoherentCore,
+    range: CoherenceRange,
 }
 
 /// A use that waits. Dropped, it is not wanted any more.
-struct Waiting<'a> {
-    shared: &'a Shared,
-    range: Range,
-    ticket: Option<Ticket>,
+struct WaitingRangeUse<'a> {
+    shared: &'a CoherentCore,
+    range: CoherenceRange,
+    ticket: Option<TokenUseTicket>,
 }
 
 impl Coherent {
     /// The cache of a volume `lower`, which was opened with [`crate::Settings::shares`].
     #[must_use]
     pub fn new(cache: Arc<Cache>, lower: Stack) -> Arc<Self> {
-        let shared = Shared {
+        let shared = CoherentCore {
             lower,
             started: Instant::now(),
             state: Mutex::default(),
@@ -135,7 +135,11 @@ impl Coherent {
     }
 
     /// Uses the ranges of an extent, in ascending order: nobody waits in a circle.
-    async fn enter(&self, extent: Extent, token: Token) -> Result<Vec<Use<'_>>, Error> {
+    async fn enter(
+        &self,
+        extent: Extent,
+        token: CoherenceToken,
+    ) -> Result<Vec<CoherentRangeUse<'_>>, Error> {
         self.cache.geometry().check_extent(extent)?;
         let until = Instant::now() + PATIENCE;
         let grain = u64::from(self.shared.grain(until).await?);
@@ -144,7 +148,7 @@ impl Coherent {
         for range in ranges {
             // As many as the node has numbered.
             let range = u32::try_from(range).map_err(|_| Error::OutOfRange(extent))?;
-            uses.push(self.shared.enter(Range(range), token, until).await?);
+            uses.push(self.shared.enter(CoherenceRange(range), token, until).await?);
         }
         Ok(uses)
     }
@@ -162,7 +166,7 @@ impl Volume for Coherent {
 
     fn read(&self, extent: Extent) -> Io<'_, Data> {
         Io::new(async move {
-            let _uses = self.enter(extent, Token::SharedRead).await?;
+            let _uses = self.enter(extent, CoherenceToken::SharedRead).await?;
             self.cache.read(extent).await
         })
     }
@@ -170,7 +174,7 @@ impl Volume for Coherent {
     fn write(&self, lba: Lba, data: Data, durability: Durability) -> Io<'_, ()> {
         Io::new(async move {
             let extent = self.cache.geometry().check_write(lba, data.len())?;
-            let _uses = self.enter(extent, Token::ExclusiveWrite).await?;
+            let _uses = self.enter(extent, CoherenceToken::ExclusiveWrite).await?;
             self.cache.write(lba, data, durability).await
         })
     }
@@ -188,13 +192,13 @@ impl Volume for Coherent {
 
     fn discard(&self, extent: Extent) -> Io<'_, ()> {
         Io::new(async move {
-            let _uses = self.enter(extent, Token::ExclusiveWrite).await?;
+            let _uses = self.enter(extent, CoherenceToken::ExclusiveWrite).await?;
             self.cache.discard(extent).await
         })
     }
 }
 
-impl Shared {
+impl CoherentCore {
     /// By a clock that only goes forward.
     fn now(&self) -> Millis {
         u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)
@@ -261,14 +265,19 @@ impl Shared {
         }
     }
 
-    async fn enter(&self, range: Range, token: Token, until: Instant) -> Result<Use<'_>, Error> {
+    async fn enter(
+        &self,
+        range: CoherenceRange,
+        token: CoherenceToken,
+        until: Instant,
+    ) -> Result<CoherentRangeUse<'_>, Error> {
         let begun = self.step(|holder, now| holder.begin(range, token, now));
         let ticket = match begun {
-            Some(Begin::Now) => return Ok(Use { shared: self, range }),
+            Some(Begin::Now) => return Ok(CoherentRangeUse { shared: self, range }),
             Some(Begin::Waits(ticket)) => ticket,
             None => return Err(Error::Busy("the node of the shared volume is not known")),
         };
-        let mut waiting = Waiting { shared: self, range, ticket: Some(ticket) };
+        let mut waiting = WaitingRangeUse { shared: self, range, ticket: Some(ticket) };
         let (sender, begun) = oneshot::channel();
         {
             let mut state = self.state.lock();
@@ -283,7 +292,7 @@ impl Shared {
         match timeout_at(until, begun).await {
             Ok(Ok(())) => {
                 waiting.ticket = None;
-                Ok(Use { shared: self, range })
+                Ok(CoherentRangeUse { shared: self, range })
             }
             Ok(Err(_)) => {
                 let failed = self.state.lock().failed.clone();
@@ -299,7 +308,7 @@ impl Shared {
         self.step(Holder::handle_reconnected);
     }
 
-    fn take_requests(&self) -> Vec<Request> {
+    fn take_requests(&self) -> Vec<TokenRequest> {
         std::mem::take(&mut self.state.lock().requests)
     }
 
@@ -313,7 +322,7 @@ impl Shared {
     }
 }
 
-impl State {
+impl CoherentState {
     /// Nothing may be used any more: what is asked for is refused, and those who wait are told.
     fn fail(&mut self, error: Error) {
         self.failed.get_or_insert(error);
@@ -321,13 +330,13 @@ impl State {
     }
 }
 
-impl Drop for Use<'_> {
+impl Drop for CoherentRangeUse<'_> {
     fn drop(&mut self) {
         self.shared.step(|holder, now| holder.end(self.range, now));
     }
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for WaitingRangeUse<'_> {
     fn drop(&mut self) {
         if let Some(ticket) = self.ticket {
             self.shared.state.lock().waiting.remove(&ticket);
@@ -337,7 +346,7 @@ impl Drop for Waiting<'_> {
 }
 
 /// Listens to the node. What it says first says how large ranges are.
-async fn hear(shared: &Shared, cache: &Cache) {
+async fn hear(shared: &CoherentCore, cache: &Cache) {
     // How large ranges are is told at once: nothing is used, nor renewed, before that.
     let mut wait = Duration::ZERO;
     while !shared.has_failed() {
@@ -364,7 +373,7 @@ async fn hear(shared: &Shared, cache: &Cache) {
         }
         wait = LISTEN;
         for answer in answers {
-            if let Answer::Recall { .. } = answer {
+            if let TokenReply::Recall { .. } = answer {
                 shared.state.lock().given_back += 1;
             }
             shared.step(|holder, now| holder.handle(answer, now));
@@ -374,7 +383,7 @@ async fn hear(shared: &Shared, cache: &Cache) {
 }
 
 /// The machine begins when the size of a range is known; that does not change while it runs.
-fn begin(shared: &Shared, cache: &Cache, lease: Millis, grain: u32) -> Result<(), Error> {
+fn begin(shared: &CoherentCore, cache: &Cache, lease: Millis, grain: u32) -> Result<(), Error> {
     let mut state = shared.state.lock();
     if state.holder.is_some() {
         if (state.lease, state.grain) != (lease, grain) {
@@ -394,7 +403,7 @@ fn begin(shared: &Shared, cache: &Cache, lease: Millis, grain: u32) -> Result<()
         let reason = "the log has data of more ranges than a gateway may hold: drain it before the volume is shared";
         return Err(Error::Device(reason.into()));
     }
-    let dirty = dirty.into_iter().filter_map(|part| u32::try_from(part).ok()).map(Range);
+    let dirty = dirty.into_iter().filter_map(|part| u32::try_from(part).ok()).map(CoherenceRange);
     (state.lease, state.grain) = (lease, grain);
     state.holder = Some(Holder::new(lease, dirty, shared.now()));
     drop(state);
@@ -404,7 +413,7 @@ fn begin(shared: &Shared, cache: &Cache, lease: Millis, grain: u32) -> Result<()
 }
 
 /// Sends what there is to ask, and looks at the clock.
-async fn ask(shared: &Shared) {
+async fn ask(shared: &CoherentCore) {
     while !shared.has_failed() {
         let next = shared.step(|holder, _| holder.poll_timeout());
         let now = shared.now();
@@ -432,7 +441,7 @@ async fn ask(shared: &Shared) {
 
 /// Makes ranges ready to be given back, as long as it takes: those that may have dirty data, or the
 /// others. What is dirty goes down only when the node knows us, and it may wait for the others for that.
-async fn clean(shared: &Shared, cache: &Cache, writes_back: bool) {
+async fn clean(shared: &CoherentCore, cache: &Cache, writes_back: bool) {
     let which = usize::from(writes_back);
     loop {
         let cleaning = std::mem::take(&mut shared.state.lock().cleaning[which]);

@@ -21,14 +21,14 @@ use volume::{Data, Durability, Error, Lba};
 use crate::{
     batch::Batch,
     dram::scratch_block,
-    nvram::Buffer,
-    settings::Report,
-    state::{Shared, State, Waiter},
+    nvram::NvramBuffer,
+    settings::WriteMode,
+    state::{CacheCore, CacheState, Waiter},
 };
 
-impl Shared {
+impl CacheCore {
     /// Starts the driver if something waits and none runs.
-    pub fn start_commit(self: &Arc<Self>, state: &mut State) {
+    pub fn start_commit(self: &Arc<Self>, state: &mut CacheState) {
         if !state.committing && !state.frozen && !state.is_settled() {
             state.committing = true;
             tokio::spawn(write_segments(Arc::clone(self)));
@@ -36,9 +36,9 @@ impl Shared {
     }
 
     /// Returns true if a write without FUA is acknowledged before it is in the log.
-    pub fn tells_early(&self, state: &State) -> bool {
+    pub fn tells_early(&self, state: &CacheState) -> bool {
         match self.settings.report {
-            Report::Immediate => state.nvram.as_ref().is_some_and(Buffer::is_sound),
+            WriteMode::Immediate => state.nvram.as_ref().is_some_and(NvramBuffer::is_sound),
             report => report.is_early(),
         }
     }
@@ -99,7 +99,7 @@ impl Shared {
     }
 }
 
-async fn write_segments(shared: Arc<Shared>) {
+async fn write_segments(shared: Arc<CacheCore>) {
     loop {
         let batch = {
             let mut state = shared.state.lock();
@@ -145,7 +145,7 @@ async fn write_segments(shared: Arc<Shared>) {
 
 /// Writes one segment, as often as it takes: what was accepted is not given up while the process
 /// lives, though its writers are told of the failure. False if that must not be written any more.
-async fn write_segment(shared: &Arc<Shared>, batch: &Batch) -> bool {
+async fn write_segment(shared: &Arc<CacheCore>, batch: &Batch) -> bool {
     let mut delay = FIRST_DELAY;
     let mut reported = Reported::default();
     loop {
@@ -213,7 +213,7 @@ impl Reported {
     }
 }
 
-async fn try_write(shared: &Arc<Shared>, batch: &Batch) -> Result<(), Error> {
+async fn try_write(shared: &Arc<CacheCore>, batch: &Batch) -> Result<(), Error> {
     let fits = {
         let state = shared.state.lock();
         state.ring.fits(batch.pages.len() as u32 + 1).then(|| state.ring.position())
@@ -226,9 +226,9 @@ async fn try_write(shared: &Arc<Shared>, batch: &Batch) -> Result<(), Error> {
     shared.vouch().await
 }
 
-/// Waits for a write to be in the log. See [`Shared::committed`].
+/// Waits for a write to be in the log. See [`CacheCore::committed`].
 pub(crate) struct Committed<'a> {
-    shared: &'a Shared,
+    shared: &'a CacheCore,
     serial: u64,
     waiter: Option<u64>,
 }
@@ -277,7 +277,7 @@ impl Drop for Committed<'_> {
     }
 }
 
-fn find(state: &mut State, serial: u64, id: Option<u64>) -> Option<usize> {
+fn find(state: &mut CacheState, serial: u64, id: Option<u64>) -> Option<usize> {
     let id = id?;
     let first = state.waiters.partition_point(|waiter| waiter.serial < serial);
     state

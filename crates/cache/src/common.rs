@@ -7,7 +7,8 @@
 use std::sync::Arc;
 
 use volume::{
-    Allocation, Data, Dirty, Durability, Error, Extent, Geometry, Io, Joined, Lba, Stack, Volume,
+    Allocation, Data, Dirty, Durability, Error, Extent, Geometry, Io, JoinedVolume, Lba, Stack,
+    Volume,
 };
 
 use crate::{
@@ -15,13 +16,13 @@ use crate::{
     log::{
         members::{self, MemberRecord},
         recovery::{NoSuperblock, superblock},
-        superblock::{Identity, MEMBERS_BYTES},
+        superblock::{LogVolumeIdentity, MEMBERS_BYTES},
     },
     nvram::StableMemory,
     open::{self, Parts},
-    reach::Joining,
-    refusal::OpenError,
-    settings::{OnLogError, Order, Report, Settings},
+    reach::JoinedMembers,
+    refusal::CacheOpenError,
+    settings::{DestageOrder, LogErrorPolicy, Settings, WriteMode},
     slot::SLOT_BYTES,
 };
 
@@ -44,13 +45,13 @@ impl Cache {
     /// out is forgotten, if the log has nothing that it lacks.
     ///
     /// # Errors
-    /// See [`OpenError`].
+    /// See [`CacheOpenError`].
     pub async fn open_common(
         settings: Settings,
         members: Vec<CommonMember>,
         log: Stack,
         nvram: Option<Box<dyn StableMemory>>,
-    ) -> Result<(Arc<Self>, Vec<Stack>), OpenError> {
+    ) -> Result<(Arc<Self>, Vec<Stack>), CacheOpenError> {
         check_settings(&settings)?;
         let known = match superblock(&log).await {
             Ok(superblock) => superblock.members,
@@ -58,14 +59,14 @@ impl Cache {
             Err(NoSuperblock::Blank | NoSuperblock::Garbage | NoSuperblock::Version(_)) => {
                 Vec::new()
             }
-            Err(NoSuperblock::Io(error)) => return Err(OpenError::Log(error)),
+            Err(NoSuperblock::Io(error)) => return Err(CacheOpenError::Log(error)),
         };
         let records = records(&known, &members)?;
         let places: Vec<_> = records.iter().map(|record| record.place).collect();
         let joined = join(&records, members)?;
-        let identity = Identity { name: NAME.into(), geometry: joined.geometry() };
+        let identity = LogVolumeIdentity { name: NAME.into(), geometry: joined.geometry() };
         let parts = Parts { lower: Arc::clone(&joined) as Stack, log, nvram };
-        let joining = Joining { joined, records };
+        let joining = JoinedMembers { joined, records };
         let shared = open::open(settings, parts, &identity, None, Some(joining)).await?;
         let cache = Self::of(shared);
         let above = |place| Arc::new(OneOfSeveral::new(Arc::clone(&cache), place)) as Stack;
@@ -88,37 +89,37 @@ impl Cache {
 }
 
 /// The log holds the order of all volumes only while nothing goes past it.
-fn check_settings(settings: &Settings) -> Result<(), OpenError> {
-    let is_right = matches!(settings.report, Report::AfterComplete | Report::Immediate)
-        && settings.order == Order::Strict
-        && settings.on_log_error == OnLogError::StopWrites
+fn check_settings(settings: &Settings) -> Result<(), CacheOpenError> {
+    let is_right = matches!(settings.report, WriteMode::AfterComplete | WriteMode::Immediate)
+        && settings.order == DestageOrder::Strict
+        && settings.on_log_error == LogErrorPolicy::StopWrites
         && !settings.shares;
     let why = "a cache of several volumes writes everything through its log, in strict order, and \
                shares none of them";
-    if is_right { Ok(()) } else { Err(OpenError::Settings(why.into())) }
+    if is_right { Ok(()) } else { Err(CacheOpenError::Settings(why.into())) }
 }
 
 /// What the log is to know of its volumes: each has the place that it had, or one that is free.
 fn records(
     known: &[MemberRecord],
     members: &[CommonMember],
-) -> Result<Vec<MemberRecord>, OpenError> {
+) -> Result<Vec<MemberRecord>, CacheOpenError> {
     let mut records: Vec<MemberRecord> = Vec::new();
     let is_out = |record: &&MemberRecord| record.given_up.is_some_and(|it| !it.may_return);
     for CommonMember { name, key, lower } in members {
         if let Some(out) = known.iter().filter(is_out).find(|record| record.name == *name) {
             let slots = out.given_up.map_or(0, |given_up| given_up.slots);
-            return Err(OpenError::GivenUp { name: name.clone(), slots });
+            return Err(CacheOpenError::GivenUp { name: name.clone(), slots });
         }
         if records.iter().any(|record| record.name == *name) {
             let message = format!("volume \"{name}\" is there twice");
-            return Err(OpenError::Settings(message));
+            return Err(CacheOpenError::Settings(message));
         }
         let geometry = lower.geometry();
         let was = known.iter().find(|record| record.name == *name && record.counts());
         let given_up = || known.iter().rfind(|record| record.name == *name);
         if let Some(was) = was.filter(|was| was.geometry.blocks > geometry.blocks) {
-            return Err(OpenError::Geometry {
+            return Err(CacheOpenError::Geometry {
                 recorded_blocks: was.geometry.blocks,
                 recorded_size: was.geometry.block_size,
                 blocks: geometry.blocks,
@@ -133,8 +134,8 @@ fn records(
             free_place(known, records.iter().chain(staying))
         });
         let Some(place) = place else {
-            let message = format!("they are more than {}", Joined::PLACES);
-            return Err(OpenError::Settings(message));
+            let message = format!("they are more than {}", JoinedVolume::PLACES);
+            return Err(CacheOpenError::Settings(message));
         };
         records.push(MemberRecord {
             place,
@@ -151,7 +152,7 @@ fn records(
     let all: Vec<_> = records.iter().chain(given_up).cloned().collect();
     if !members::encode(&all, &mut [0; MEMBERS_BYTES]) {
         let message = "the names of its volumes are too long together";
-        return Err(OpenError::Settings(message.into()));
+        return Err(CacheOpenError::Settings(message.into()));
     }
     Ok(records)
 }
@@ -163,28 +164,33 @@ fn free_place<'a>(
     taken: impl Iterator<Item = &'a MemberRecord>,
 ) -> Option<usize> {
     let taken: Vec<_> = taken.map(|record| record.place).collect();
-    let free = || (0..Joined::PLACES).filter(|place| !taken.contains(place));
+    let free = || (0..JoinedVolume::PLACES).filter(|place| !taken.contains(place));
     let never_used = |place: &usize| known.iter().all(|record| record.place != *place);
     let counts = |place: &usize| known.iter().any(|r| r.place == *place && r.counts());
     free().find(never_used).or_else(|| free().find(counts)).or_else(|| free().next())
 }
 
-fn join(records: &[MemberRecord], members: Vec<CommonMember>) -> Result<Arc<Joined>, OpenError> {
-    let mut places: Vec<Option<volume::Member>> = (0..Joined::PLACES).map(|_| None).collect();
+fn join(
+    records: &[MemberRecord],
+    members: Vec<CommonMember>,
+) -> Result<Arc<JoinedVolume>, CacheOpenError> {
+    let mut places: Vec<Option<volume::JoinedVolumeMember>> =
+        (0..JoinedVolume::PLACES).map(|_| None).collect();
     for (record, CommonMember { name, lower, .. }) in records.iter().zip(members) {
         let &MemberRecord { place, granted, opening, .. } = record;
         let is_dirty = Dirty::default();
-        let member = volume::Member { name, lower, granted, opening, is_dirty };
+        let member = volume::JoinedVolumeMember { name, lower, granted, opening, is_dirty };
         places[place] = Some(member);
     }
-    let joined = Joined::new(places).map_err(|error| OpenError::Settings(error.to_string()))?;
+    let joined =
+        JoinedVolume::new(places).map_err(|error| CacheOpenError::Settings(error.to_string()))?;
     Ok(Arc::new(joined))
 }
 
 /// One volume of several, as it is seen above their cache.
 struct OneOfSeveral {
     cache: Arc<Cache>,
-    joined: Arc<Joined>,
+    joined: Arc<JoinedVolume>,
     place: usize,
     /// Its first block among the cache's.
     start: u64,
@@ -295,7 +301,7 @@ mod tests {
         Arc::new(MemVolume::new(Geometry::with_blocks(blocks)))
     }
 
-    async fn open(log: &Stack, sizes: &[u64]) -> Result<(Arc<Cache>, Vec<Stack>), OpenError> {
+    async fn open(log: &Stack, sizes: &[u64]) -> Result<(Arc<Cache>, Vec<Stack>), CacheOpenError> {
         let settings =
             Settings { dram_bytes: 1 << 20, nvram_bytes: 1 << 18, ..Settings::default() };
         let member = |(key, &blocks): (usize, &u64)| {
@@ -311,13 +317,13 @@ mod tests {
         Arc::new(MemVolume::new(geometry))
     }
 
-    /// [`crate::state::Shared::whole`] gives 0 there: what would go down of such a slot is nothing, and nothing is
+    /// [`crate::state::CacheCore::whole`] gives 0 there: what would go down of such a slot is nothing, and nothing is
     /// all that is to be sent of it, so it would count as sent.
     #[tokio::test]
     async fn a_slot_between_two_volumes_is_never_whole_and_nothing_comes_there() {
         let (cache, _above) = open(&log(), &[803, 24]).await.expect("opened");
         let shared = cache.shared();
-        let second = Joined::STRIDE_BYTES / SLOT_BYTES as u64;
+        let second = JoinedVolume::STRIDE_BYTES / SLOT_BYTES as u64;
         let whole = [0, 99, 100, 101, second - 1, second, second + 2, second + 3, 15 * second];
         let whole = whole.map(|slot| shared.whole(slot));
         assert_eq!(whole, [WHOLE, WHOLE, 0b111, 0, 0, WHOLE, WHOLE, 0, 0]);
@@ -354,7 +360,7 @@ mod tests {
         let refused = open(&log, &[800, 24]).await.err().expect("it is refused");
         let is_right = |name: &str, slots| (name, slots) == ("volume 0", 1);
         assert!(
-            matches!(&refused, OpenError::Beyond { name, slots } if is_right(name, *slots)),
+            matches!(&refused, CacheOpenError::Beyond { name, slots } if is_right(name, *slots)),
             "{refused}"
         );
         // It was as long when the log was written.

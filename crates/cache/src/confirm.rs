@@ -5,9 +5,9 @@ use std::{future::pending, sync::Arc, time::Duration};
 
 use tokio::{task::spawn_blocking, time::sleep};
 
-use crate::{confirmed::ConfirmedIn, state::Shared};
+use crate::{confirmed::ConfirmedIn, state::CacheCore};
 
-impl Shared {
+impl CacheCore {
     /// Notes the newest writes that the log and the NVRAM hold now. Call this before acknowledging a flush or a
     /// write that relies on them.
     pub fn confirm(&self) {
@@ -19,7 +19,7 @@ impl Shared {
     }
 }
 
-impl Shared {
+impl CacheCore {
     /// Notes in the superblock that a failed NVRAM is not needed, once the log has all of its writes: no later write
     /// is acknowledged from it. Without this note a start after a kill would be refused because the NVRAM is
     /// missing, although nothing is lost. If writing the note fails, it is tried again a second later.
@@ -36,7 +36,7 @@ impl Shared {
 }
 
 /// Notes the confirmed numbers once a second, and makes the store of confirmed numbers stable.
-pub(crate) async fn run(shared: Arc<Shared>) {
+pub(crate) async fn run(shared: Arc<CacheCore>) {
     let store = shared.confirming.store.clone();
     // Without a store the loop has nothing to do unless the NVRAM holds acknowledged writes: only these can be
     // newer than what the last segment confirmed.

@@ -25,17 +25,17 @@ use volume::{Error, Volume};
 
 use crate::{
     epoch::{Item, limit},
-    failed_round::{Failed, Trouble, tell},
-    pace::{Pace, refresh_superblock},
+    failed_round::{FailedRounds, RoundFailure, tell},
+    pace::{DestagePace, refresh_superblock},
     sending::send_all,
-    slot::{Place, SLOT_BYTES},
-    state::{Round, Shared, State},
+    slot::{LogAddress, SLOT_BYTES},
+    state::{CacheCore, CacheState, DestageRound},
 };
 
 /// Sends data down for as long as the cache lives. Ends when it is stopped.
-pub(crate) async fn run(shared: Arc<Shared>) {
-    let pace = Mutex::new(Pace::new());
-    let mut trouble = Trouble::default();
+pub(crate) async fn run(shared: Arc<CacheCore>) {
+    let pace = Mutex::new(DestagePace::new());
+    let mut trouble = FailedRounds::default();
     let mut chain = Chain::default();
     while chain.next.is_some() || wait_for_work(&shared).await {
         if chain.next.is_none() {
@@ -48,7 +48,7 @@ pub(crate) async fn run(shared: Arc<Shared>) {
                 }
                 shared.tell_when_sent();
             }
-            Err(Failed { error: Error::Fenced(reason), .. }) => {
+            Err(RoundFailure { error: Error::Fenced(reason), .. }) => {
                 tracing::warn!(%reason, "destage has ended: the volume is somebody else's");
                 refresh_superblock(&shared).await;
                 give_up_round(&shared);
@@ -80,7 +80,7 @@ pub(crate) async fn run(shared: Arc<Shared>) {
 
 /// Waits until something is dirty, or the log holds records that only a round can free. Returns false
 /// if the cache is stopping.
-async fn wait_for_work(shared: &Shared) -> bool {
+async fn wait_for_work(shared: &CacheCore) -> bool {
     loop {
         let mut wake = std::pin::pin!(shared.wake_destage.notified());
         wake.as_mut().enable();
@@ -104,7 +104,7 @@ async fn wait_for_work(shared: &Shared) -> bool {
 }
 
 /// Sleeps, but not through a stop.
-async fn pause(shared: &Shared, time: Duration) {
+async fn pause(shared: &CacheCore, time: Duration) {
     let stopping = shared.wait_until(|state| state.stopping.then_some(()));
     tokio::select! {
         () = sleep(time) => {}
@@ -122,10 +122,10 @@ struct Chain<'a> {
 }
 
 /// The sending of the next round, or its result while the flush of the current round is still running.
-type Sending<'a> = MaybeDone<BoxFuture<'a, Result<Option<Sent>, Failed>>>;
+type Sending<'a> = MaybeDone<BoxFuture<'a, Result<Option<SentRound>, RoundFailure>>>;
 
 /// A round that has begun.
-struct Opened {
+struct BegunRound {
     /// The number of its last segment.
     cut: u64,
     /// The last segment of the round whose flush this round follows.
@@ -136,8 +136,8 @@ struct Opened {
 }
 
 /// A round whose writes were all answered. Only its flush is missing.
-struct Sent {
-    opened: Opened,
+struct SentRound {
+    opened: BegunRound,
     /// The losses of the lower volume that were known before the writes since its latest flush.
     losses: u64,
     /// The parts in which the round was sent.
@@ -147,10 +147,10 @@ struct Sent {
 /// Completes one round: sends its writes (or continues a round that was begun during the previous flush), flushes the lower
 /// volume and moves the tail of the log. If the next round was begun meanwhile, it is in `chain` afterwards.
 async fn round<'a>(
-    shared: &'a Arc<Shared>,
-    pace: &'a Mutex<Pace>,
+    shared: &'a Arc<CacheCore>,
+    pace: &'a Mutex<DestagePace>,
     chain: &mut Chain<'a>,
-) -> Result<(), Failed> {
+) -> Result<(), RoundFailure> {
     let ended = try_round(shared, pace, chain).await;
     if ended.is_err()
         && let Some(next) = &mut chain.next
@@ -165,7 +165,7 @@ async fn round<'a>(
         next.await;
         chain.next = None;
         let mut state = shared.state.lock();
-        state.round = state.flushing.take().map(Round::new);
+        state.round = state.flushing.take().map(DestageRound::new);
     }
     if chain.next.is_none() {
         chain.turn = None;
@@ -174,10 +174,10 @@ async fn round<'a>(
 }
 
 async fn try_round<'a>(
-    shared: &'a Arc<Shared>,
-    pace: &'a Mutex<Pace>,
+    shared: &'a Arc<CacheCore>,
+    pace: &'a Mutex<DestagePace>,
     chain: &mut Chain<'a>,
-) -> Result<(), Failed> {
+) -> Result<(), RoundFailure> {
     let sent = match chain.next.take() {
         Some(mut next) => {
             (&mut next).await;
@@ -222,10 +222,10 @@ async fn advance(next: &mut Option<Sending<'_>>) {
 /// Sends the writes of a round; all of them are answered when this returns. Returns `None` if the round must not go
 /// on.
 async fn send_round(
-    shared: &Arc<Shared>,
-    pace: &Mutex<Pace>,
-    opened: Opened,
-) -> Result<Option<Sent>, Failed> {
+    shared: &Arc<CacheCore>,
+    pace: &Mutex<DestagePace>,
+    opened: BegunRound,
+) -> Result<Option<SentRound>, RoundFailure> {
     let mut pace = pace.lock().await;
     // First write the segments of this round to the log disks. If the NVRAMs were lost after the lower volume got newer
     // writes, the next destage would send older content from the log disks over them.
@@ -242,7 +242,7 @@ async fn send_round(
         pieces += 1;
         rest = later;
         if rest.is_empty() {
-            return Ok(Some(Sent { opened, losses, pieces }));
+            return Ok(Some(SentRound { opened, losses, pieces }));
         }
         // Wait for the previous flush. If it failed, a flush of this piece would make writes of this round stable without
         // those of the previous round.
@@ -261,10 +261,10 @@ async fn send_round(
 /// Makes the writes stable that were sent to the lower volume since `losses` was noted. `begun` gets a message when the
 /// writes of the next round may be sent behind the flush.
 async fn flush(
-    shared: &Shared,
+    shared: &CacheCore,
     losses: u64,
     begun: Option<oneshot::Sender<()>>,
-) -> Result<(), Failed> {
+) -> Result<(), RoundFailure> {
     let flushed = match begun {
         None => shared.flush_lower(losses).await,
         Some(begun) => {
@@ -278,16 +278,16 @@ async fn flush(
     if !matches!(flushed, Err(Error::Device(_))) {
         shared.note_round(&flushed);
     }
-    flushed.map_err(|error| Failed { error, at_flush: true, is_sent: false })
+    flushed.map_err(|error| RoundFailure { error, at_flush: true, is_sent: false })
 }
 
 /// Flushes a round whose writes were answered, and moves the tail.
 async fn complete(
-    shared: &Arc<Shared>,
-    sent: &Sent,
+    shared: &Arc<CacheCore>,
+    sent: &SentRound,
     begun: oneshot::Sender<()>,
-) -> Result<(), Failed> {
-    let Sent { opened: Opened { cut, started, most, .. }, losses, pieces } = *sent;
+) -> Result<(), RoundFailure> {
+    let SentRound { opened: BegunRound { cut, started, most, .. }, losses, pieces } = *sent;
     // This order loses nothing. First all data of the round is stable in the lower volume. Then the
     // superblock gives up the log's copy, and that is stable before the slots count as clean (from
     // then on a write may bypass the log without voiding their records). Only then may the log
@@ -301,7 +301,7 @@ async fn complete(
         let is_rotten = state.round.as_ref().is_some_and(|round| !round.rotten.is_empty());
         if is_rotten && !is_followed {
             let error = Error::Device("the log does not give back all of it".into());
-            return Err(Failed { error, at_flush: false, is_sent: true });
+            return Err(RoundFailure { error, at_flush: false, is_sent: true });
         }
         state.unflushed_below = is_followed;
     }
@@ -324,14 +324,14 @@ async fn complete(
 
 /// Returns true if a round may follow the flush of another one, as far as the settings decide that. The volumes of a
 /// common log would each have to keep the order, and a node's own cache has reads as of its latest flush.
-fn may_be_followed(shared: &Shared) -> bool {
+fn may_be_followed(shared: &CacheCore) -> bool {
     shared.is_atomic_below() && !shared.is_by_flush() && shared.joined.is_none()
 }
 
 /// Sets the limit of new epochs, and returns how many writes of up to a slot one epoch of the lower volume holds: 0 if it
 /// has no epochs. Then the limit is a share of the log, so that the tail of the log moves often and the link is seldom
 /// idle.
-fn learn_limit(shared: &Shared) -> u64 {
+fn learn_limit(shared: &CacheCore) -> u64 {
     let slots = shared.lower.geometry().epoch_blocks / shared.blocks_per_slot();
     shared.lower_epoch.store(slots, Ordering::Relaxed);
     if shared.is_strict() && !shared.is_by_flush() {
@@ -346,20 +346,20 @@ fn learn_limit(shared: &Shared) -> u64 {
 /// Joins the oldest epoch behind segment `after` with later epochs, up to the weight of one epoch for the measured link.
 /// Epochs that were sealed before the link was measured are shorter than that, and the link is idle between two rounds.
 /// Joins none while a host waits for room in the log, because a short round frees room sooner.
-fn join_short(shared: &Shared, state: &mut State, after: u64) {
+fn join_short(shared: &CacheCore, state: &mut CacheState, after: u64) {
     if state.starving {
         return;
     }
     let link = shared.far_writes.lock().estimate().held() / SLOT_BYTES as u64;
     let most = limit(state.ring.blocks(), shared.lower_epoch.load(Ordering::Relaxed), link);
-    let State { epochs, table, .. } = state;
+    let CacheState { epochs, table, .. } = state;
     epochs.join_up_to(after, table, most);
 }
 
 /// Where order is relaxed, an epoch of the lower volume is not kept for one round: what went down
 /// before a failure makes room for what is sent again. What the log still gives back beside rotten
 /// content is made stable, unless that would be part of an epoch that is whole or nothing.
-async fn end_lower_epoch(shared: &Shared, is_rotten: bool) {
+async fn end_lower_epoch(shared: &CacheCore, is_rotten: bool) {
     let has_epochs = shared.lower_epoch.load(Ordering::Relaxed) > 0;
     let is_wanted = if has_epochs { !shared.is_strict() } else { is_rotten };
     if is_wanted {
@@ -382,7 +382,11 @@ fn fitting(items: &[Item], most: u64) -> usize {
 }
 
 /// Sends items down. False if the round is not to go on.
-async fn send_piece(shared: &Arc<Shared>, pace: &mut Pace, items: &[Item]) -> Result<bool, Error> {
+async fn send_piece(
+    shared: &Arc<CacheCore>,
+    pace: &mut DestagePace,
+    items: &[Item],
+) -> Result<bool, Error> {
     let mut claimed;
     let mut items = items;
     while !items.is_empty() {
@@ -392,7 +396,8 @@ async fn send_piece(shared: &Arc<Shared>, pace: &mut Pace, items: &[Item]) -> Re
         }
         // Slots that a bypassed write holds: it makes them void, or fails and leaves them to us.
         // Without them the tail must not move.
-        let overlaps = |item: &Item, state: &State| state.claims.overlap(item.slot, item.slot + 1);
+        let overlaps =
+            |item: &Item, state: &CacheState| state.claims.overlap(item.slot, item.slot + 1);
         shared
             .wait_until(|state| (!claimed.iter().any(|item| overlaps(item, state))).then_some(()))
             .await;
@@ -402,7 +407,7 @@ async fn send_piece(shared: &Arc<Shared>, pace: &mut Pace, items: &[Item]) -> Re
 }
 
 /// Begins the round of the oldest epoch. If no epoch has ended, the open one ends now.
-async fn begin(shared: &Shared, chain: &mut Chain<'_>) -> Result<Opened, Failed> {
+async fn begin(shared: &CacheCore, chain: &mut Chain<'_>) -> Result<BegunRound, RoundFailure> {
     let started = Instant::now();
     let most = learn_limit(shared);
     if shared.is_atomic_below() {
@@ -420,13 +425,13 @@ async fn begin(shared: &Shared, chain: &mut Chain<'_>) -> Result<Opened, Failed>
     let cut = state.epochs.oldest().expect("one was sealed");
     state.table.rewind();
     state.unflushed_below = true;
-    state.round = Some(Round::new(cut));
-    Ok(Opened { cut, after: None, started, most })
+    state.round = Some(DestageRound::new(cut));
+    Ok(BegunRound { cut, after: None, started, most })
 }
 
 /// Begins the round that follows the flush of the round with this `cut`. Returns `None` if that flush must be waited
 /// for.
-fn follow(shared: &Shared, cut: u64) -> Option<Opened> {
+fn follow(shared: &CacheCore, cut: u64) -> Option<BegunRound> {
     let started = Instant::now();
     let most = learn_limit(shared);
     let mut state = shared.state.lock();
@@ -442,20 +447,20 @@ fn follow(shared: &Shared, cut: u64) -> Option<Opened> {
     state.table.rewind();
     state.unflushed_below = true;
     state.flushing = Some(cut);
-    state.round = Some(Round::new(next));
-    Some(Opened { cut: next, after: Some(cut), started, most })
+    state.round = Some(DestageRound::new(next));
+    Some(BegunRound { cut: next, after: Some(cut), started, most })
 }
 
 /// Returns true if the log is lost and the round with this `cut` has sent everything that could be read
 /// from it.
-fn has_sent_rest(shared: &Shared, cut: u64) -> bool {
+fn has_sent_rest(shared: &CacheCore, cut: u64) -> bool {
     let state = shared.state.lock();
     state.lost_log.is_some() && state.is_settled() && shared.newest_to_send(&state) == cut
 }
 
 /// Closes a round that was not completed. Its epoch stays the oldest one. Returns the slots of it that could
 /// not be read from the log.
-fn give_up_round(shared: &Shared) -> Vec<(u64, Place)> {
+fn give_up_round(shared: &CacheCore) -> Vec<(u64, LogAddress)> {
     let rotten = shared.state.lock().round.take().map_or_else(Vec::new, |round| round.rotten);
     shared.changed.notify_waiters();
     if !rotten.is_empty() {
@@ -467,13 +472,13 @@ fn give_up_round(shared: &Shared) -> Vec<(u64, Place)> {
 /// Joins an epoch that cannot be destaged with later epochs, which may hold newer content of the rotten
 /// slots. If the lower volume has atomic epochs, joins no more of them than that takes. Otherwise, and
 /// when the log is lost, joins all, so that as much as possible is destaged.
-fn join_rotten(shared: &Shared, rotten: &[(u64, Place)]) {
+fn join_rotten(shared: &CacheCore, rotten: &[(u64, LogAddress)]) {
     let has_epochs = shared.is_strict() && shared.lower_epoch.load(Ordering::Relaxed) > 0;
     let mut state = shared.state.lock();
     let state = &mut *state;
     let has_epochs = has_epochs && state.lost_log.is_none();
     let newest = (!shared.is_by_flush()).then(|| state.ring.next() - 1);
-    let rotten: HashMap<u64, Place> = rotten.iter().copied().collect();
+    let rotten: HashMap<u64, LogAddress> = rotten.iter().copied().collect();
     let is_replaced = |item: &Item| rotten.get(&item.slot) == Some(&item.place);
     while (!has_epochs || state.epochs.older(0).iter().any(is_replaced))
         && state.epochs.join_oldest(&state.table, newest)
@@ -481,7 +486,7 @@ fn join_rotten(shared: &Shared, rotten: &[(u64, Place)]) {
 }
 
 /// The list of a round, sorted by address, made in short steps.
-async fn collect(shared: &Shared, opened: &Opened) -> Vec<Item> {
+async fn collect(shared: &CacheCore, opened: &BegunRound) -> Vec<Item> {
     let mut items = Vec::new();
     while collect_newest(shared, opened, &mut items) {
         tokio::task::yield_now().await;
@@ -505,7 +510,7 @@ async fn collect(shared: &Shared, opened: &Opened) -> Vec<Item> {
 }
 
 /// Takes some slots whose newest place is in the epoch. False when there are no more.
-fn collect_newest(shared: &Shared, opened: &Opened, items: &mut Vec<Item>) -> bool {
+fn collect_newest(shared: &CacheCore, opened: &BegunRound, items: &mut Vec<Item>) -> bool {
     let mut state = shared.state.lock();
     let state = &mut *state;
     for _ in 0..STEP {
@@ -527,8 +532,8 @@ fn collect_newest(shared: &Shared, opened: &Opened, items: &mut Vec<Item>) -> bo
 
 /// Takes some that were overwritten since. False when there are no more.
 fn collect_older(
-    shared: &Shared,
-    opened: &Opened,
+    shared: &CacheCore,
+    opened: &BegunRound,
     items: &mut Vec<Item>,
     taken: &mut usize,
 ) -> bool {
@@ -541,14 +546,14 @@ fn collect_older(
 }
 
 /// Marks what a completed round has sent as clean, and gives its part of the log free.
-async fn clean(shared: &Shared, cut: u64, started: Instant) {
+async fn clean(shared: &CacheCore, cut: u64, started: Instant) {
     while shared.state.lock().clean_some(cut, started) {
         tokio::task::yield_now().await;
     }
     shared.changed.notify_waiters();
 }
 
-impl State {
+impl CacheState {
     /// A step of that. False when it was the last: then the round has ended, in one step with it, since
     /// what is rolled back in between would get places that are given free.
     fn clean_some(&mut self, cut: u64, started: Instant) -> bool {
@@ -592,25 +597,26 @@ mod tests {
     use super::*;
     use crate::{
         epoch::Epochs,
-        log::{ring::Ring, segment::Kind},
+        log::{ring::SegmentRing, segment::LogRecordKind},
         slot::{SlotTable, WHOLE},
     };
 
     #[test]
     fn with_the_last_that_is_clean_nothing_is_left_to_roll_back_to() {
         let (mut table, mut epochs) = (SlotTable::new(64), Epochs::by_flush(0));
-        let mut ring = Ring::new(2, 100, 9, 1, 2);
+        let mut ring = SegmentRing::new(2, 100, 9, 1, 2);
         let index = table.find_or_insert(70);
         for segment in 1..=2 {
             let block = ring.push(2) + 1;
-            let place = Place { segment, block, checksum: 0, mask: WHOLE, kind: Kind::Data };
+            let place =
+                LogAddress { segment, block, checksum: 0, mask: WHOLE, kind: LogRecordKind::Data };
             epochs.supersede(&mut table, index, place);
             if segment == 1 {
                 epochs.seal(1);
             }
         }
-        let mut state = State::new((table, epochs), ring, None, 2);
-        state.round = Some(Round::new(1));
+        let mut state = CacheState::new((table, epochs), ring, None, 2);
+        state.round = Some(DestageRound::new(1));
         assert_eq!(state.epochs.replaced(index).map(|place| place.segment), Some(1));
         assert!(!state.clean_some(1, Instant::now()));
         assert!(state.round.is_none() && !state.ring.reaches_back_to(1));

@@ -2,9 +2,9 @@
 
 use volume::Error;
 
-use crate::{mutant::Mutant, state::Shared};
+use crate::{mutant::Mutant, state::CacheCore};
 
-impl Shared {
+impl CacheCore {
     /// Waits until the segments up to `number` have gone down, in a hurry. [`Error::Busy`] at once while
     /// destage is held, or when the cache stops.
     pub async fn drain_to(&self, number: u64) -> Result<(), Error> {
@@ -21,10 +21,10 @@ impl Shared {
 }
 
 /// While it lives, destage does not wait for idle periods.
-struct Draining<'a>(&'a Shared);
+struct Draining<'a>(&'a CacheCore);
 
 impl<'a> Draining<'a> {
-    fn begin(shared: &'a Shared) -> Self {
+    fn begin(shared: &'a CacheCore) -> Self {
         shared.state.lock().draining += 1;
         shared.wake_destage.notify_one();
         Self(shared)

@@ -20,7 +20,7 @@ use tokio::sync::Notify;
 pub(crate) const PAGE_BYTES: usize = 4096;
 
 /// An arena of pages of 4096 bytes, aligned to 4096 as direct I/O wants them.
-pub(crate) struct PagePool {
+pub(crate) struct SlotPagePool {
     /// The start of the mapping that `_arena` keeps alive.
     base: *mut u8,
     _arena: MmapMut,
@@ -30,12 +30,12 @@ pub(crate) struct PagePool {
 }
 
 // SAFETY: `base` points into `_arena`, which lives as long as the pool; a page is reached only
-// through the one `PageMut` or the frozen `Page` that holds its number.
-unsafe impl Send for PagePool {}
+// through the one `PageMut` or the frozen `SlotPage` that holds its number.
+unsafe impl Send for SlotPagePool {}
 // SAFETY: as above; the list of free pages is behind a lock.
-unsafe impl Sync for PagePool {}
+unsafe impl Sync for SlotPagePool {}
 
-impl PagePool {
+impl SlotPagePool {
     /// An arena of `pages` pages. Memory is used as pages are first written.
     pub fn new(pages: u32) -> io::Result<Arc<Self>> {
         let mut arena = MmapMut::map_anon(pages as usize * PAGE_BYTES)?;
@@ -59,7 +59,7 @@ impl PagePool {
     pub fn take_beyond(self: &Arc<Self>, others: usize) -> Option<PageMut> {
         let mut free = self.free.lock();
         let index = if free.len() > others { free.pop()? } else { return None };
-        Some(PageMut(Page { pool: Arc::clone(self), index }))
+        Some(PageMut(SlotPage { pool: Arc::clone(self), index }))
     }
 
     /// Told when a page comes back.
@@ -69,12 +69,12 @@ impl PagePool {
 }
 
 /// A frozen page; goes back to its pool when dropped.
-struct Page {
-    pool: Arc<PagePool>,
+struct SlotPage {
+    pool: Arc<SlotPagePool>,
     index: u32,
 }
 
-impl Page {
+impl SlotPage {
     fn start(&self) -> *mut u8 {
         // SAFETY: only numbers below the number of pages are handed out, so the offset stays
         // inside the mapping.
@@ -82,7 +82,7 @@ impl Page {
     }
 }
 
-impl AsRef<[u8]> for Page {
+impl AsRef<[u8]> for SlotPage {
     fn as_ref(&self) -> &[u8] {
         // SAFETY: the page belongs to this object alone until it is dropped, and nothing writes
         // to it once it is frozen.
@@ -90,7 +90,7 @@ impl AsRef<[u8]> for Page {
     }
 }
 
-impl Drop for Page {
+impl Drop for SlotPage {
     fn drop(&mut self) {
         self.pool.free.lock().push(self.index);
         self.pool.returned.notify_waiters();
@@ -98,7 +98,7 @@ impl Drop for Page {
 }
 
 /// A page that is still being filled.
-pub(crate) struct PageMut(Page);
+pub(crate) struct PageMut(SlotPage);
 
 impl PageMut {
     /// Ends the filling: from now on the page is shared and never changes.
@@ -124,7 +124,7 @@ impl DerefMut for PageMut {
 
 /// A block for a disk, filled by `fill`: aligned for direct I/O unless the disk still holds all such
 /// blocks.
-pub(crate) fn scratch_block(scratch: &Arc<PagePool>, fill: impl FnOnce(&mut [u8])) -> Bytes {
+pub(crate) fn scratch_block(scratch: &Arc<SlotPagePool>, fill: impl FnOnce(&mut [u8])) -> Bytes {
     match scratch.take() {
         Some(mut page) => {
             fill(&mut page);
@@ -144,7 +144,7 @@ mod tests {
 
     #[test]
     fn a_page_returns_when_its_last_reference_goes() {
-        let pool = PagePool::new(1).unwrap();
+        let pool = SlotPagePool::new(1).unwrap();
         let mut page = pool.take().unwrap();
         page.fill(7);
         assert!(pool.take().is_none());
@@ -159,14 +159,14 @@ mod tests {
 
     #[test]
     fn what_is_left_for_others_is_not_taken() {
-        let pool = PagePool::new(3).unwrap();
+        let pool = SlotPagePool::new(3).unwrap();
         let first = pool.take_beyond(2);
         assert!(first.is_some() && pool.take_beyond(2).is_none() && pool.take_beyond(1).is_some());
     }
 
     #[test]
     fn pages_are_aligned_and_apart() {
-        let pool = PagePool::new(3).unwrap();
+        let pool = SlotPagePool::new(3).unwrap();
         let mut pages: Vec<_> = std::iter::from_fn(|| pool.take()).collect();
         assert_eq!(pages.len(), 3);
         for (i, page) in pages.iter_mut().enumerate() {

@@ -11,7 +11,7 @@
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
-use crate::slot::{Place, SlotTable, runs};
+use crate::slot::{LogAddress, SlotTable, runs};
 
 /// The version of a slot that a round sends to the lower volume.
 #[derive(Clone, Copy, Debug)]
@@ -19,7 +19,7 @@ pub(crate) struct Item {
     pub slot: u64,
     pub index: u32,
     pub incarnation: u32,
-    pub place: Place,
+    pub place: LogAddress,
 }
 
 impl Item {
@@ -46,7 +46,7 @@ pub(crate) struct Epochs {
     /// For each slot that the open epoch has replaced, by index in the table: its place in the newest sealed
     /// epoch. Places up to `completed` are void: the lower volume has their content, and
     /// the log may have overwritten them. `None` if an epoch can end without a flush.
-    replaced: Option<HashMap<u32, Place>>,
+    replaced: Option<HashMap<u32, LogAddress>>,
 }
 
 struct Sealed {
@@ -156,7 +156,7 @@ impl Epochs {
         // Keep the place of a slot that the next epoch does not write: the log frees that copy together with the
         // joined epoch, and a crash or a rollback may give up the slot's later content.
         let is_kept = |item: &Item| {
-            let is_behind = |place: Place| place.segment > next.end;
+            let is_behind = |place: LogAddress| place.segment > next.end;
             table.is_alive(item.index, item.incarnation)
                 && !again.contains(&item.index)
                 && table.entry(item.index).place.is_some_and(is_behind)
@@ -201,7 +201,7 @@ impl Epochs {
     }
 
     /// Sets the newest place of a slot, which is in the open epoch.
-    pub fn supersede(&mut self, table: &mut SlotTable, index: u32, place: Place) {
+    pub fn supersede(&mut self, table: &mut SlotTable, index: u32, place: LogAddress) {
         let entry = table.entry(index);
         let old = entry.place;
         if let Some(old) = old.filter(|old| old.segment <= self.end) {
@@ -240,14 +240,14 @@ impl Epochs {
 
     /// Returns the place that a slot had at the end of the newest sealed epoch, if its newest place is in the open
     /// epoch. `None` means that the lower volume has the content as of that time.
-    pub fn replaced(&self, index: u32) -> Option<Place> {
+    pub fn replaced(&self, index: u32) -> Option<LogAddress> {
         let place = *self.replaced.as_ref()?.get(&index)?;
         (place.segment > self.completed).then_some(place)
     }
 
     /// Gives up the open epoch. Returns the earlier places of its slots, by index in the table. A slot without such a
     /// place is clean.
-    pub fn void_open(&mut self) -> HashMap<u32, Place> {
+    pub fn void_open(&mut self) -> HashMap<u32, LogAddress> {
         let mut replaced = self.replaced.take().unwrap_or_default();
         replaced.retain(|_, place| place.segment > self.completed);
         self.open = 0;
@@ -276,7 +276,7 @@ pub(crate) fn limit(log_blocks: u32, lower_slots: u64, link_slots: u64) -> u64 {
     if lower_slots > 0 { limit.min(lower_slots) } else { limit }
 }
 
-fn weight(place: &Place) -> u64 {
+fn weight(place: &LogAddress) -> u64 {
     runs(place.mask).count() as u64
 }
 
@@ -296,10 +296,16 @@ const MOST_WEIGHT: u64 = 4;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{log::segment::Kind, slot::WHOLE};
+    use crate::{log::segment::LogRecordKind, slot::WHOLE};
 
-    fn place(segment: u64) -> Place {
-        Place { segment, block: segment as u32, checksum: 0, mask: WHOLE, kind: Kind::Data }
+    fn place(segment: u64) -> LogAddress {
+        LogAddress {
+            segment,
+            block: segment as u32,
+            checksum: 0,
+            mask: WHOLE,
+            kind: LogRecordKind::Data,
+        }
     }
 
     fn segments(items: &[Item]) -> Vec<(u64, u64)> {

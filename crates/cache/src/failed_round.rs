@@ -4,10 +4,10 @@ use std::{collections::HashSet, mem::Discriminant, time::Duration};
 
 use volume::Error;
 
-use crate::{slot::Place, state::Shared};
+use crate::{slot::LogAddress, state::CacheCore};
 
 /// The failure of a round.
-pub(crate) struct Failed {
+pub(crate) struct RoundFailure {
     pub error: Error,
     /// The lower volume failed to make stable what the round had sent.
     pub at_flush: bool,
@@ -15,14 +15,14 @@ pub(crate) struct Failed {
     pub is_sent: bool,
 }
 
-impl Failed {
+impl RoundFailure {
     /// Returns true if the lower volume was reset after the round had written to it, or if its device fails.
     fn is_reset(&self) -> bool {
         self.at_flush && matches!(self.error, Error::Device(_))
     }
 }
 
-impl From<Error> for Failed {
+impl From<Error> for RoundFailure {
     fn from(error: Error) -> Self {
         Self { error, at_flush: false, is_sent: false }
     }
@@ -30,7 +30,7 @@ impl From<Error> for Failed {
 
 /// The state of a series of rounds that failed one after the other.
 #[derive(Default)]
-pub(crate) struct Trouble {
+pub(crate) struct FailedRounds {
     /// The pause before the latest try.
     delay: Option<Duration>,
     /// The kinds of errors that events have reported since the last round that succeeded.
@@ -43,7 +43,7 @@ pub(crate) struct Trouble {
 
 /// The event of a failed destage round.
 #[derive(Debug, Eq, PartialEq)]
-enum Word {
+enum RoundFailureEvent {
     /// The far volume was reset before the flush: the round is sent again, and nothing is lost.
     SentAgain,
     /// The first failure of its kind since the last round that succeeded.
@@ -52,15 +52,15 @@ enum Word {
     StillFails,
 }
 
-impl Trouble {
+impl FailedRounds {
     /// Notes a failed round. Returns the event to report and the pause before the next try.
-    fn note(&mut self, failed: &Failed) -> (Word, Duration) {
+    fn note(&mut self, failed: &RoundFailure) -> (RoundFailureEvent, Duration) {
         let is_reset = failed.is_reset();
         let was_reset = std::mem::replace(&mut self.was_reset, is_reset);
         // A remote volume reports a reset once, to the first flush after it.
         if is_reset && !was_reset {
             self.delay = Some(FIRST_DELAY);
-            return (Word::SentAgain, FIRST_DELAY);
+            return (RoundFailureEvent::SentAgain, FIRST_DELAY);
         }
         // Count all errors that may pass as one kind: a far volume that is away fails calls with one error before they
         // were sent and with another one after that.
@@ -73,11 +73,11 @@ impl Trouble {
         }
         let delay = self.delay.map_or(FIRST_DELAY, |delay| (delay * 2).min(LAST_DELAY));
         self.delay = Some(delay);
-        (if is_known { Word::StillFails } else { Word::Failed }, delay)
+        (if is_known { RoundFailureEvent::StillFails } else { RoundFailureEvent::Failed }, delay)
     }
 
     /// Returns the unreadable places that were not named before, and notes that they are named now.
-    pub fn unnamed(&mut self, unreadable: &[(u64, Place)]) -> Vec<(u64, Place)> {
+    pub fn unnamed(&mut self, unreadable: &[(u64, LogAddress)]) -> Vec<(u64, LogAddress)> {
         let mut unnamed = unreadable.to_vec();
         unnamed.retain(|(slot, place)| self.named.insert((*slot, place.segment)));
         unnamed
@@ -90,12 +90,16 @@ impl Trouble {
 }
 
 /// Reports a failed round, each kind of failure once. Returns the pause before the next try.
-pub(crate) fn tell(shared: &Shared, trouble: &mut Trouble, failed: Failed) -> Duration {
+pub(crate) fn tell(
+    shared: &CacheCore,
+    trouble: &mut FailedRounds,
+    failed: RoundFailure,
+) -> Duration {
     let (word, delay) = trouble.note(&failed);
-    let is_broken = failed.is_reset() && word != Word::SentAgain;
+    let is_broken = failed.is_reset() && word != RoundFailureEvent::SentAgain;
     let error = failed.error;
     match word {
-        Word::SentAgain => {
+        RoundFailureEvent::SentAgain => {
             // The error says that the far volume may have lost writes of any initiator; the log still has this one's.
             tracing::debug!(%error, "the flush of a round failed");
             tracing::info!(
@@ -103,10 +107,10 @@ pub(crate) fn tell(shared: &Shared, trouble: &mut Trouble, failed: Failed) -> Du
                  nothing is lost"
             );
         }
-        Word::Failed => {
+        RoundFailureEvent::Failed => {
             tracing::warn!(%error, "destage stopped: it is tried again until it succeeds");
         }
-        Word::StillFails => tracing::debug!(%error, "destage still fails"),
+        RoundFailureEvent::StillFails => tracing::debug!(%error, "destage still fails"),
     }
     if is_broken {
         shared.note_round::<()>(&Err(error));
@@ -125,27 +129,43 @@ mod tests {
 
     #[test]
     fn a_failure_that_lasts_is_told_once_and_one_reset_is_none() {
-        let mut trouble = Trouble::default();
-        let away = Failed::from(Error::Unreachable("the link is down".into()));
-        let reset = Failed {
+        let mut trouble = FailedRounds::default();
+        let away = RoundFailure::from(Error::Unreachable("the link is down".into()));
+        let reset = RoundFailure {
             error: Error::Device("it started anew".into()),
             at_flush: true,
             is_sent: false,
         };
-        assert_eq!(trouble.note(&away), (Word::Failed, FIRST_DELAY));
+        assert_eq!(trouble.note(&away), (RoundFailureEvent::Failed, FIRST_DELAY));
         for _ in 0..100 {
-            assert_eq!(trouble.note(&away).0, Word::StillFails);
+            assert_eq!(trouble.note(&away).0, RoundFailureEvent::StillFails);
         }
         assert_eq!(trouble.note(&away).1, LAST_DELAY);
-        let unsent = Failed::from(Error::Away("the link is down".into()));
-        assert_eq!(trouble.note(&unsent).0, Word::StillFails, "it is away all the same");
-        assert_eq!(trouble.note(&reset), (Word::SentAgain, FIRST_DELAY), "and it costs no 5 s");
+        let unsent = RoundFailure::from(Error::Away("the link is down".into()));
+        assert_eq!(
+            trouble.note(&unsent).0,
+            RoundFailureEvent::StillFails,
+            "it is away all the same"
+        );
+        assert_eq!(
+            trouble.note(&reset),
+            (RoundFailureEvent::SentAgain, FIRST_DELAY),
+            "and it costs no 5 s"
+        );
         assert!(trouble.end(), "its end is told");
-        assert_eq!(trouble.note(&reset), (Word::SentAgain, FIRST_DELAY));
-        assert_eq!(trouble.note(&reset).0, Word::Failed, "a device that fails again is broken");
-        assert_eq!(trouble.note(&reset).0, Word::StillFails);
+        assert_eq!(trouble.note(&reset), (RoundFailureEvent::SentAgain, FIRST_DELAY));
+        assert_eq!(
+            trouble.note(&reset).0,
+            RoundFailureEvent::Failed,
+            "a device that fails again is broken"
+        );
+        assert_eq!(trouble.note(&reset).0, RoundFailureEvent::StillFails);
         assert!(trouble.end() && !trouble.end());
-        let log = Failed::from(Error::Device("the log disk is broken".into()));
-        assert_eq!(trouble.note(&log).0, Word::Failed, "it is not the far volume that fails");
+        let log = RoundFailure::from(Error::Device("the log disk is broken".into()));
+        assert_eq!(
+            trouble.note(&log).0,
+            RoundFailureEvent::Failed,
+            "it is not the far volume that fails"
+        );
     }
 }

@@ -10,7 +10,7 @@ use crate::tier::Stretch;
 ///
 /// Entries of its slots carry its number. A write to a slot takes the number away: then the fetch
 /// brings older content for that slot, and only those who came before the write may have it.
-pub(crate) struct Fetch {
+pub(crate) struct SlotFetch {
     pub id: u32,
     /// The first slot.
     pub first: u64,
@@ -18,7 +18,7 @@ pub(crate) struct Fetch {
     pub count: u32,
     /// Where the read tier has them, if it has.
     pub tier: Option<Stretch>,
-    outcome: Mutex<Outcome>,
+    outcome: Mutex<FetchResult>,
     done: Notify,
 }
 
@@ -33,7 +33,7 @@ pub(crate) enum Origin {
 
 /// How a fetch ended.
 #[derive(Clone)]
-pub(crate) enum Outcome {
+pub(crate) enum FetchResult {
     /// It has not.
     Running,
     /// The bytes of all its slots, cut short by the end of the volume, and where they were.
@@ -42,27 +42,34 @@ pub(crate) enum Outcome {
     Abandoned,
 }
 
-impl Fetch {
+impl SlotFetch {
     pub fn new(id: u32, first: u64, count: u32, tier: Option<Stretch>) -> Self {
-        Self { id, first, count, tier, outcome: Mutex::new(Outcome::Running), done: Notify::new() }
+        Self {
+            id,
+            first,
+            count,
+            tier,
+            outcome: Mutex::new(FetchResult::Running),
+            done: Notify::new(),
+        }
     }
 
     /// Ends the fetch, unless it has ended.
-    pub fn finish(&self, outcome: Outcome) {
+    pub fn finish(&self, outcome: FetchResult) {
         let mut current = self.outcome.lock();
-        if matches!(*current, Outcome::Running) {
+        if matches!(*current, FetchResult::Running) {
             *current = outcome;
             self.done.notify_waiters();
         }
     }
 
     /// Waits for the end.
-    pub async fn wait(&self) -> Outcome {
+    pub async fn wait(&self) -> FetchResult {
         loop {
             let mut done = std::pin::pin!(self.done.notified());
             done.as_mut().enable();
             let outcome = self.outcome.lock().clone();
-            if !matches!(outcome, Outcome::Running) {
+            if !matches!(outcome, FetchResult::Running) {
                 return outcome;
             }
             done.await;

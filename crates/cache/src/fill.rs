@@ -4,20 +4,20 @@ use std::time::Duration;
 
 use crate::{
     slot::SLOT_BYTES,
-    state::{Shared, State},
+    state::{CacheCore, CacheState},
 };
 
 /// The fill of the log at one moment.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub(crate) struct Fill {
+pub(crate) struct LogFill {
     /// From 0 to 100. It is 100 only if even a write of one slot does not fit, or a waiting write does not fit.
     pub percent: u64,
     /// Time until the log is full at the present rate; `None` if it does not fill, or is full.
     pub lasts: Option<Duration>,
 }
 
-impl Shared {
-    pub fn fill(&self, state: &mut State) -> Fill {
+impl CacheCore {
+    pub fn fill(&self, state: &mut CacheState) -> LogFill {
         let most = state.ring.most_room().saturating_sub(state.ring.reserve()).max(1);
         let left = state.ring.room().saturating_sub(self.promised_room(state));
         // Compare with the wanted room: calls in this line may also wait for the end of a resize or for entries of
@@ -37,7 +37,7 @@ impl Shared {
         let seconds = f64::from(left) / growth;
         let lasts = (growth * SLOT_BYTES as f64 >= 1.0 && seconds < LONGEST)
             .then(|| Duration::from_secs_f64(seconds));
-        Fill { percent, lasts: if is_full { None } else { lasts } }
+        LogFill { percent, lasts: if is_full { None } else { lasts } }
     }
 }
 

@@ -12,11 +12,11 @@ use tokio::{
     time::{Instant, timeout},
 };
 
-use crate::window::{Estimate, Ticket, Window};
+use crate::window::{Estimate, Window, WindowTicket};
 
 /// The purpose of a read of the far side.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Purpose {
+pub(crate) enum ReadPurpose {
     /// A read of a host that does not continue a stream.
     Random,
     /// A read of a host that continues a sequential stream.
@@ -25,7 +25,7 @@ pub(crate) enum Purpose {
     Ahead,
 }
 
-impl Purpose {
+impl ReadPurpose {
     pub fn is_of_host(self) -> bool {
         self != Self::Ahead
     }
@@ -39,12 +39,12 @@ struct Reads {
     /// The number of sequential reads and read-ahead in flight. If it is 0, one is admitted although random reads fill the
     /// window, so that random reads cannot starve a stream.
     paced: usize,
-    stream: VecDeque<Waiting>,
-    ahead: VecDeque<Waiting>,
+    stream: VecDeque<WaitingFarRead>,
+    ahead: VecDeque<WaitingFarRead>,
     next_number: u64,
 }
 
-struct Waiting {
+struct WaitingFarRead {
     number: u64,
     fetch: u32,
     bytes: u64,
@@ -60,16 +60,16 @@ pub(crate) struct Backlog {
     pub ahead: u64,
 }
 
-/// A read in flight. Dropping it before [`Passage::answered`] counts the read as failed.
+/// A read in flight. Dropping it before [`FarReadPassage::answered`] counts the read as failed.
 #[must_use]
-pub(crate) struct Passage<'a> {
+pub(crate) struct FarReadPassage<'a> {
     flow: &'a Flow,
-    ticket: Option<Ticket>,
+    ticket: Option<WindowTicket>,
     is_paced: bool,
 }
 
 /// The place of a waiting read in its queue. Dropping it removes the read from the queue.
-struct Place<'a> {
+struct FarReadQueuePlace<'a> {
     flow: &'a Flow,
     number: u64,
     turn: Arc<Notify>,
@@ -88,7 +88,7 @@ impl Flow {
     }
 
     /// Waits until a read of `bytes` for the fetch with the number `fetch` may be sent.
-    pub async fn admit(&self, purpose: Purpose, fetch: u32, bytes: u64) -> Passage<'_> {
+    pub async fn admit(&self, purpose: ReadPurpose, fetch: u32, bytes: u64) -> FarReadPassage<'_> {
         let mut place = match self.begin(purpose, fetch, bytes) {
             Ok(passage) => return passage,
             Err(place) => place,
@@ -130,31 +130,38 @@ impl Flow {
 
     pub fn backlog(&self) -> Backlog {
         let reads = self.0.lock();
-        let sum = |queue: &VecDeque<Waiting>| queue.iter().map(|waiting| waiting.bytes).sum();
+        let sum =
+            |queue: &VecDeque<WaitingFarRead>| queue.iter().map(|waiting| waiting.bytes).sum();
         Backlog { stream: sum(&reads.stream), ahead: sum(&reads.ahead) }
     }
 
-    fn begin(&self, purpose: Purpose, fetch: u32, bytes: u64) -> Result<Passage<'_>, Place<'_>> {
+    fn begin(
+        &self,
+        purpose: ReadPurpose,
+        fetch: u32,
+        bytes: u64,
+    ) -> Result<FarReadPassage<'_>, FarReadQueuePlace<'_>> {
         let mut reads = self.0.lock();
-        let is_paced = purpose != Purpose::Random;
+        let is_paced = purpose != ReadPurpose::Random;
         if !is_paced {
             reads.window.note_short(Instant::now());
         }
         let is_next =
-            reads.stream.is_empty() && (purpose == Purpose::Stream || reads.ahead.is_empty());
+            reads.stream.is_empty() && (purpose == ReadPurpose::Stream || reads.ahead.is_empty());
         if !is_paced || (is_next && reads.has_room()) {
             return Ok(self.sent(&mut reads, bytes, is_paced));
         }
         let number = reads.next_number;
         reads.next_number += 1;
         let turn = Arc::new(Notify::new());
-        let waiting = Waiting { number, fetch, bytes, turn: Arc::clone(&turn) };
-        let queue = if purpose == Purpose::Stream { &mut reads.stream } else { &mut reads.ahead };
+        let waiting = WaitingFarRead { number, fetch, bytes, turn: Arc::clone(&turn) };
+        let queue =
+            if purpose == ReadPurpose::Stream { &mut reads.stream } else { &mut reads.ahead };
         queue.push_back(waiting);
-        Err(Place { flow: self, number, turn, is_over: false })
+        Err(FarReadQueuePlace { flow: self, number, turn, is_over: false })
     }
 
-    fn send_if_first(&self, number: u64) -> Option<Passage<'_>> {
+    fn send_if_first(&self, number: u64) -> Option<FarReadPassage<'_>> {
         let mut reads = self.0.lock();
         let is_first = reads.first()?.number == number;
         if !is_first || !reads.has_room() {
@@ -166,10 +173,10 @@ impl Flow {
         Some(passage)
     }
 
-    fn sent(&self, reads: &mut Reads, bytes: u64, is_paced: bool) -> Passage<'_> {
+    fn sent(&self, reads: &mut Reads, bytes: u64, is_paced: bool) -> FarReadPassage<'_> {
         reads.paced += usize::from(is_paced);
         let ticket = reads.window.sent(bytes, Instant::now());
-        Passage { flow: self, ticket: Some(ticket), is_paced }
+        FarReadPassage { flow: self, ticket: Some(ticket), is_paced }
     }
 }
 
@@ -179,7 +186,7 @@ impl Reads {
         self.window.has_room(Instant::now()) || is_held_up
     }
 
-    fn first(&self) -> Option<&Waiting> {
+    fn first(&self) -> Option<&WaitingFarRead> {
         self.stream.front().or_else(|| self.ahead.front())
     }
 
@@ -193,7 +200,7 @@ impl Reads {
     }
 }
 
-impl Passage<'_> {
+impl FarReadPassage<'_> {
     /// Records the answer. The window learns from the trip of the read.
     pub fn answered(mut self) {
         self.end(true);
@@ -212,13 +219,13 @@ impl Passage<'_> {
     }
 }
 
-impl Drop for Passage<'_> {
+impl Drop for FarReadPassage<'_> {
     fn drop(&mut self) {
         self.end(false);
     }
 }
 
-impl Drop for Place<'_> {
+impl Drop for FarReadQueuePlace<'_> {
     fn drop(&mut self) {
         if self.is_over {
             return;
@@ -245,9 +252,9 @@ mod tests {
     const PIECE: u64 = 64 << 10;
 
     /// Fills the window with read-ahead.
-    fn full(flow: &Flow) -> Vec<Passage<'_>> {
+    fn full(flow: &Flow) -> Vec<FarReadPassage<'_>> {
         let mut passages = Vec::new();
-        while let Ok(passage) = flow.begin(Purpose::Ahead, 0, PIECE) {
+        while let Ok(passage) = flow.begin(ReadPurpose::Ahead, 0, PIECE) {
             passages.push(passage);
         }
         passages
@@ -257,17 +264,17 @@ mod tests {
     async fn a_random_read_is_sent_at_once() {
         let flow = Flow::new(Instant::now());
         let _passages = full(&flow);
-        assert!(flow.admit(Purpose::Random, 1, 4096).now_or_never().is_some());
+        assert!(flow.admit(ReadPurpose::Random, 1, 4096).now_or_never().is_some());
     }
 
     #[tokio::test(start_paused = true)]
     async fn random_reads_cannot_hold_up_a_stream() {
         let flow = Flow::new(Instant::now());
         let random: Vec<_> =
-            (0..1000).map(|fetch| flow.begin(Purpose::Random, fetch, PIECE).ok()).collect();
-        let stream = flow.admit(Purpose::Stream, 1000, PIECE).now_or_never();
+            (0..1000).map(|fetch| flow.begin(ReadPurpose::Random, fetch, PIECE).ok()).collect();
+        let stream = flow.admit(ReadPurpose::Stream, 1000, PIECE).now_or_never();
         assert!(stream.is_some() && random.iter().all(Option::is_some));
-        let second = flow.admit(Purpose::Stream, 1001, PIECE).now_or_never();
+        let second = flow.admit(ReadPurpose::Stream, 1001, PIECE).now_or_never();
         assert!(second.is_none(), "one at a time");
     }
 
@@ -275,9 +282,9 @@ mod tests {
     async fn what_a_host_waits_for_goes_before_what_is_read_ahead() {
         let flow = Flow::new(Instant::now());
         let mut passages = full(&flow);
-        let mut ahead = pin!(flow.admit(Purpose::Ahead, 1, PIECE));
-        let mut hastened = pin!(flow.admit(Purpose::Ahead, 2, PIECE));
-        let mut stream = pin!(flow.admit(Purpose::Stream, 3, PIECE));
+        let mut ahead = pin!(flow.admit(ReadPurpose::Ahead, 1, PIECE));
+        let mut hastened = pin!(flow.admit(ReadPurpose::Ahead, 2, PIECE));
+        let mut stream = pin!(flow.admit(ReadPurpose::Stream, 3, PIECE));
         for waiting in [&mut ahead, &mut hastened] {
             assert!(waiting.as_mut().now_or_never().is_none());
         }
@@ -298,8 +305,8 @@ mod tests {
     async fn a_read_that_is_given_up_leaves_its_place_to_the_next() {
         let flow = Flow::new(Instant::now());
         let mut passages = full(&flow);
-        let mut first = Box::pin(flow.admit(Purpose::Stream, 1, PIECE));
-        let mut second = pin!(flow.admit(Purpose::Stream, 2, PIECE));
+        let mut first = Box::pin(flow.admit(ReadPurpose::Stream, 1, PIECE));
+        let mut second = pin!(flow.admit(ReadPurpose::Stream, 2, PIECE));
         assert!(first.as_mut().now_or_never().is_none());
         assert!(second.as_mut().now_or_never().is_none());
         passages.pop();
@@ -312,7 +319,7 @@ mod tests {
     async fn late_reads_make_room_for_others() {
         let flow = Flow::new(Instant::now());
         let _lost = full(&flow);
-        let waiting = timeout(Duration::from_secs(120), flow.admit(Purpose::Ahead, 1, PIECE));
+        let waiting = timeout(Duration::from_secs(120), flow.admit(ReadPurpose::Ahead, 1, PIECE));
         assert!(waiting.await.is_ok());
     }
 }

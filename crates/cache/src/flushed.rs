@@ -10,47 +10,47 @@ use futures_util::stream::{self, StreamExt, TryStreamExt};
 use volume::{Data, Error, Extent, Volume};
 
 use crate::{
-    log::segment::Kind,
+    log::segment::LogRecordKind,
     read::{bytes_of, cut},
-    slot::{Place, SECTOR_BYTES, SECTORS, WHOLE, mask, runs},
-    state::{Shared, State},
+    slot::{LogAddress, SECTOR_BYTES, SECTORS, WHOLE, mask, runs},
+    state::{CacheCore, CacheState},
 };
 
 /// The part of a read that lies in one slot.
-struct Piece {
+struct FlushedReadPiece {
     slot: u64,
     first: u32,
     count: u32,
     /// The sectors of the slot that the lower volume lacks as of the last flush.
-    newer: Newer,
+    newer: UnflushedSectors,
 }
 
-enum Newer {
+enum UnflushedSectors {
     None,
     Zeros,
     Page { page: Bytes, valid: u8 },
-    Log(Place),
+    Log(LogAddress),
 }
 
-impl Piece {
+impl FlushedReadPiece {
     /// Returns the wanted sectors that must be read from the lower volume.
     fn below(&self) -> u8 {
         let newer = match &self.newer {
-            Newer::None => 0,
-            Newer::Zeros => WHOLE,
-            Newer::Page { valid, .. } => *valid,
-            Newer::Log(place) => place.mask,
+            UnflushedSectors::None => 0,
+            UnflushedSectors::Zeros => WHOLE,
+            UnflushedSectors::Page { valid, .. } => *valid,
+            UnflushedSectors::Log(place) => place.mask,
         };
         mask(self.first, self.count) & !newer
     }
 }
 
-impl State {
+impl CacheState {
     /// Returns the content of a slot as of the end of the newest sealed epoch.
-    fn flushed(&self, slot: u64) -> Newer {
-        let Some(index) = self.table.find(slot) else { return Newer::None };
+    fn flushed(&self, slot: u64) -> UnflushedSectors {
+        let Some(index) = self.table.find(slot) else { return UnflushedSectors::None };
         let entry = self.table.entry(index);
-        let is_open = |place: &Place| place.segment > self.epochs.end();
+        let is_open = |place: &LogAddress| place.segment > self.epochs.end();
         let place = if entry.place.as_ref().is_some_and(is_open) {
             self.epochs.replaced(index)
         } else {
@@ -58,16 +58,18 @@ impl State {
         };
         let is_newest = !entry.pending() && place == entry.place;
         match (self.table.page(index), place) {
-            _ if is_newest && entry.zero => Newer::Zeros,
-            (Some(page), _) if is_newest => Newer::Page { page: page.clone(), valid: entry.valid },
-            (_, Some(place)) if place.kind == Kind::Zero => Newer::Zeros,
-            (_, Some(place)) => Newer::Log(place),
-            (_, None) => Newer::None,
+            _ if is_newest && entry.zero => UnflushedSectors::Zeros,
+            (Some(page), _) if is_newest => {
+                UnflushedSectors::Page { page: page.clone(), valid: entry.valid }
+            }
+            (_, Some(place)) if place.kind == LogRecordKind::Zero => UnflushedSectors::Zeros,
+            (_, Some(place)) => UnflushedSectors::Log(place),
+            (_, None) => UnflushedSectors::None,
         }
     }
 }
 
-impl Shared {
+impl CacheCore {
     /// Reads the sectors that begin at `sector`, as of the end of one epoch: the newest one that was sealed at
     /// some moment during the call.
     ///
@@ -91,19 +93,19 @@ impl Shared {
 
     /// Returns `None` if the running round has ended meanwhile and has freed a log block that this read needs.
     async fn try_read_flushed(&self, sector: u64, sectors: u64) -> Result<Option<Data>, Error> {
-        let pieces: Vec<Piece> = {
+        let pieces: Vec<FlushedReadPiece> = {
             let state = self.state.lock();
             cut(sector, sectors)
                 .map(|(slot, first, count)| {
                     let newer = state.flushed(slot);
-                    Piece { slot, first, count, newer }
+                    FlushedReadPiece { slot, first, count, newer }
                 })
                 .collect()
         };
         let places: Vec<_> = pieces
             .iter()
             .filter_map(|piece| match piece.newer {
-                Newer::Log(place) => Some((piece.slot, place)),
+                UnflushedSectors::Log(place) => Some((piece.slot, place)),
                 _ => None,
             })
             .collect();
@@ -131,7 +133,7 @@ impl Shared {
     }
 
     /// Reads a run of sectors from the lower volume.
-    async fn read_run(&self, run: Run) -> Result<(u64, Data), Error> {
+    async fn read_run(&self, run: FlushedReadRun) -> Result<(u64, Data), Error> {
         let blocks = ((run.end - run.start) / self.sectors_per_block()) as u32;
         let read = self.lower.read(Extent { lba: self.lba(run.start), blocks }).await;
         self.note_lower(&read);
@@ -145,20 +147,20 @@ impl Shared {
 }
 
 /// A run of sectors, read from the lower volume with one call.
-struct Run {
+struct FlushedReadRun {
     start: u64,
     end: u64,
 }
 
-fn runs_below(pieces: &[Piece]) -> Vec<Run> {
-    let mut all: Vec<Run> = Vec::new();
+fn runs_below(pieces: &[FlushedReadPiece]) -> Vec<FlushedReadRun> {
+    let mut all: Vec<FlushedReadRun> = Vec::new();
     for piece in pieces {
         for (first, count) in runs(piece.below()) {
             let start = piece.slot * u64::from(SECTORS) + u64::from(first);
             let end = start + u64::from(count);
             match all.last_mut().filter(|last| last.end == start) {
                 Some(last) => last.end = end,
-                None => all.push(Run { start, end }),
+                None => all.push(FlushedReadRun { start, end }),
             }
         }
     }
@@ -167,12 +169,12 @@ fn runs_below(pieces: &[Piece]) -> Vec<Run> {
 
 /// Assembles the data of a read. `logged` has one log block for each piece that is in the log; `below` has the
 /// runs from the lower volume, each with its first sector.
-fn join(pieces: &[Piece], logged: &[Data], below: &[(u64, Data)]) -> Data {
+fn join(pieces: &[FlushedReadPiece], logged: &[Data], below: &[(u64, Data)]) -> Data {
     let (mut logged, mut below) = (logged.iter(), below.iter());
     let mut run: Option<&(u64, Data)> = None;
     let mut data = Data::new();
     for piece in pieces {
-        let block = matches!(piece.newer, Newer::Log(_))
+        let block = matches!(piece.newer, UnflushedSectors::Log(_))
             .then(|| logged.next().expect("one block for each place"));
         let wanted = mask(piece.first, piece.count);
         let from_below = piece.below();
@@ -195,7 +197,7 @@ fn join(pieces: &[Piece], logged: &[Data], below: &[(u64, Data)]) -> Data {
                 data.append(content.slice((at - start) as usize * SECTOR_BYTES, bytes.len()));
             } else {
                 match (&piece.newer, block) {
-                    (Newer::Page { page, .. }, _) => data.push(page.slice(bytes)),
+                    (UnflushedSectors::Page { page, .. }, _) => data.push(page.slice(bytes)),
                     (_, Some(block)) => data.append(block.slice(bytes.start, bytes.len())),
                     _ => data.append(Data::zeros(bytes.len())),
                 }

@@ -4,10 +4,10 @@ use std::collections::BTreeSet;
 
 use crate::{
     slot::SLOT_BYTES,
-    state::{Shared, State},
+    state::{CacheCore, CacheState},
 };
 
-impl Shared {
+impl CacheCore {
     /// See [`crate::Cache::forget`].
     pub fn drop_clean(&self, start: u64, length: u64) -> bool {
         let slot = SLOT_BYTES as u64;
@@ -27,7 +27,7 @@ impl Shared {
     }
 }
 
-impl State {
+impl CacheState {
     /// Forgets a slot, if it is clean; false if it is not.
     pub fn drop_clean(&mut self, slot: u64) -> bool {
         self.tier.void(slot);

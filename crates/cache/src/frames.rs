@@ -5,21 +5,21 @@ use std::{collections::VecDeque, mem};
 use volume::Lba;
 
 use crate::log::{
-    index::{Frame, Stamp},
+    index::{IndexFrame, IndexFrameStamp},
     recovery::FoundIndex,
-    segment::Header,
+    segment::SegmentHeader,
     superblock::Superblock,
 };
 
 /// The frames of a running cache.
-pub(crate) struct Index {
+pub(crate) struct LogIndexFrames {
     /// What does not change: places, sizes, whose frames these are.
     shape: Superblock,
     /// Most segments in a frame.
     most: u32,
-    filling: Frame,
+    filling: IndexFrame,
     /// Full frames, oldest first; at most [`MOST_WAITING`] beside those that recovery left.
-    waiting: VecDeque<Frame>,
+    waiting: VecDeque<IndexFrame>,
     /// The last segment of each frame on the disk, from number `tail` on.
     written: VecDeque<u64>,
     /// The oldest frame that the superblock on the disk wants.
@@ -30,7 +30,7 @@ pub(crate) struct Index {
     held: bool,
 }
 
-impl Index {
+impl LogIndexFrames {
     /// The index as recovery found it. `superblock` is of this opening.
     pub fn new(superblock: &Superblock, most: u32, found: FoundIndex) -> Self {
         let mut waiting = VecDeque::from(found.untold);
@@ -60,7 +60,7 @@ impl Index {
     }
 
     /// Takes a stable segment into the frame that is being filled.
-    pub fn note(&mut self, start: u32, header: &Header) {
+    pub fn note(&mut self, start: u32, header: &SegmentHeader) {
         let bytes = self.shape.frame_bytes();
         if self.filling.count >= self.most || !self.filling.push(start, header, bytes) {
             let full = mem::take(&mut self.filling);
@@ -92,8 +92,11 @@ impl Index {
             self.writing = false;
             return None;
         };
-        let stamp =
-            Stamp { instance: self.shape.instance, generation: self.shape.generation, number };
+        let stamp = IndexFrameStamp {
+            instance: self.shape.instance,
+            generation: self.shape.generation,
+            number,
+        };
         let bytes = frame.encode(stamp, self.shape.frame_bytes());
         let lba = Lba(self.shape.frame_block(number));
         Some((lba, FrameToWrite { bytes, last: frame.last() }))

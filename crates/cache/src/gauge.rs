@@ -6,7 +6,7 @@ use tokio::time::Instant;
 
 /// Samples of the last minute, the oldest first.
 #[derive(Default)]
-pub(crate) struct Gauge {
+pub(crate) struct LogFillGauge {
     samples: VecDeque<Sample>,
 }
 
@@ -21,17 +21,17 @@ struct Sample {
 
 /// Blocks per second, averaged over the window.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(crate) struct Rates {
+pub(crate) struct LogFillRates {
     /// Growth of the blocks in use. It is negative while destage frees more blocks than hosts write.
     pub growth: f64,
     /// Blocks written to the log. The log fills at this rate while nothing is destaged.
     pub appended: f64,
 }
 
-impl Gauge {
+impl LogFillGauge {
     /// Notes that `used` blocks are in use now and that `appended` were written so far. Returns the rates of the
     /// last minute.
-    pub fn rates(&mut self, used: u32, appended: u64) -> Rates {
+    pub fn rates(&mut self, used: u32, appended: u64) -> LogFillRates {
         let at = Instant::now();
         while self.samples.front().is_some_and(|sample| at - sample.at > WINDOW) {
             self.samples.pop_front();
@@ -39,12 +39,12 @@ impl Gauge {
         if self.samples.back().is_none_or(|sample| at - sample.at >= LEAST_APART) {
             self.samples.push_back(Sample { at, used, appended });
         }
-        let Some(then) = self.samples.front() else { return Rates::default() };
+        let Some(then) = self.samples.front() else { return LogFillRates::default() };
         let seconds = (at - then.at).as_secs_f64();
         if seconds == 0.0 {
-            return Rates::default();
+            return LogFillRates::default();
         }
-        Rates {
+        LogFillRates {
             growth: (f64::from(used) - f64::from(then.used)) / seconds,
             appended: appended.saturating_sub(then.appended) as f64 / seconds,
         }
@@ -64,8 +64,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn the_rates_are_those_of_the_last_minute() {
-        let mut gauge = Gauge::default();
-        assert_eq!(gauge.rates(1000, 7000), Rates::default());
+        let mut gauge = LogFillGauge::default();
+        assert_eq!(gauge.rates(1000, 7000), LogFillRates::default());
         let (mut used, mut appended) = (1000, 7000);
         for _ in 0..120 {
             advance(Duration::from_millis(500)).await;
@@ -79,7 +79,11 @@ mod tests {
             advance(Duration::from_secs(1)).await;
             gauge.rates(used, appended);
         }
-        assert_eq!(gauge.rates(used, appended), Rates::default(), "nothing came in for a minute");
+        assert_eq!(
+            gauge.rates(used, appended),
+            LogFillRates::default(),
+            "nothing came in for a minute"
+        );
         advance(Duration::from_secs(1)).await;
         assert!(gauge.rates(used - 100, appended).growth < 0.0);
         assert!(gauge.samples.len() <= 62);

@@ -2,9 +2,9 @@
 
 use volume::{Geometry, Volume};
 
-use crate::state::Shared;
+use crate::state::CacheCore;
 
-impl Shared {
+impl CacheCore {
     /// Whether there is more of a volume than is used.
     pub fn has_grown(&self, place: usize) -> bool {
         self.found(place).is_some_and(|found| found.blocks > self.reach.blocks(place))

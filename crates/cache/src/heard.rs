@@ -11,8 +11,8 @@ use std::{
 use parking_lot::Mutex;
 use tokio::time::Instant;
 use volume::{
-    Allocation, Begun, Data, Durability, Error, Extent, Geometry, Holding, Io, Lba, Stack, Times,
-    Volume,
+    Allocation, Data, Durability, Error, Extent, FlushBegunCallback, Geometry, Holding, Io, Lba,
+    Stack, TimeHistogram, Volume,
 };
 
 use crate::statistics::AllTimes;
@@ -73,8 +73,8 @@ impl Heard {
         }
     }
 
-    async fn ask<T>(&self, call: Io<'_, T>, times: &Times) -> Result<T, Error> {
-        let asked = Asked::begin(self);
+    async fn ask<T>(&self, call: Io<'_, T>, times: &TimeHistogram) -> Result<T, Error> {
+        let asked = WatchedCall::begin(self);
         let begun = Instant::now();
         let answer = call.await;
         let now = Instant::now();
@@ -88,11 +88,11 @@ impl Heard {
 }
 
 /// A call under way. One that is dropped was not answered.
-struct Asked<'a> {
+struct WatchedCall<'a> {
     heard: &'a Heard,
 }
 
-impl<'a> Asked<'a> {
+impl<'a> WatchedCall<'a> {
     fn begin(heard: &'a Heard) -> Self {
         let mut silence = heard.silence.lock();
         if silence.asked == 0 {
@@ -103,7 +103,7 @@ impl<'a> Asked<'a> {
     }
 }
 
-impl Drop for Asked<'_> {
+impl Drop for WatchedCall<'_> {
     fn drop(&mut self) {
         self.heard.silence.lock().asked -= 1;
     }
@@ -130,7 +130,7 @@ impl Volume for Heard {
         Io::new(self.ask(self.lower.flush(), &self.times.lower_flushes))
     }
 
-    fn flush_ahead<'a>(&'a self, begun: Begun<'a>) -> Io<'a, ()> {
+    fn flush_ahead<'a>(&'a self, begun: FlushBegunCallback<'a>) -> Io<'a, ()> {
         Io::new(self.ask(self.lower.flush_ahead(begun), &self.times.lower_flushes))
     }
 

@@ -7,11 +7,11 @@ use std::sync::Arc;
 
 use volume::{Data, Durability};
 
-use crate::{log::segment::Header, state::Shared};
+use crate::{log::segment::SegmentHeader, state::CacheCore};
 
-impl Shared {
+impl CacheCore {
     /// Takes note of a stable segment, which begins in block `start`.
-    pub fn index_segment(self: &Arc<Self>, start: u32, header: &Header) {
+    pub fn index_segment(self: &Arc<Self>, start: u32, header: &SegmentHeader) {
         self.index.lock().note(start, header);
         self.start_index();
     }
@@ -24,7 +24,7 @@ impl Shared {
     }
 }
 
-async fn write_frames(shared: Arc<Shared>) {
+async fn write_frames(shared: Arc<CacheCore>) {
     loop {
         let Some((lba, frame)) = shared.index.lock().take() else {
             shared.changed.notify_waiters();

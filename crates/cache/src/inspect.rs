@@ -5,20 +5,20 @@ use std::{collections::HashSet, sync::Arc};
 use volume::Stack;
 
 use crate::{
-    dram::PagePool,
+    dram::SlotPagePool,
     log::{
         BLOCK_BYTES,
         members::MemberRecord,
-        recovery::{Loss, NoSuperblock, Scan, scan, superblock},
-        segment::{Header, Kind},
+        recovery::{AcknowledgedLoss, NoSuperblock, Scan, scan, superblock},
+        segment::{LogRecordKind, SegmentHeader},
         superblock::{
-            FIRST_BLOCK, Identity, InstanceId, MAX_NAME, Superblock, index_shape, least_blocks,
-            most_segment_slots,
+            FIRST_BLOCK, InstanceId, LogVolumeIdentity, MAX_NAME, Superblock, index_shape,
+            least_blocks, most_segment_slots,
         },
     },
     random::random,
     reach::place_of,
-    refusal::OpenError,
+    refusal::CacheOpenError,
     settings::Settings,
     state::write_copies,
 };
@@ -27,7 +27,7 @@ use crate::{
 #[derive(Clone, Debug)]
 pub struct LogInfo {
     /// The volume it is for, with the geometry it had.
-    pub identity: Identity,
+    pub identity: LogVolumeIdentity,
     /// Those that it is for, if there are several.
     pub members: Vec<MemberRecord>,
     /// The id that all its records carry.
@@ -51,7 +51,7 @@ pub struct LogInfo {
     /// So many of each member; none of one that was given up.
     pub dirty_of_members: Vec<u64>,
     /// Acknowledged data that is missing.
-    pub loss: Option<Loss>,
+    pub loss: Option<AcknowledgedLoss>,
     /// The log has every write up to this number.
     pub complete: u64,
     /// Number of the newest write.
@@ -60,12 +60,16 @@ pub struct LogInfo {
 
 /// Makes a new log for a volume. With dirty data in it, or something that is no log, only with
 /// `force`.
-pub async fn format(log: &Stack, identity: &Identity, force: bool) -> Result<(), OpenError> {
+pub async fn format(
+    log: &Stack,
+    identity: &LogVolumeIdentity,
+    force: bool,
+) -> Result<(), CacheOpenError> {
     let settings = Settings::default();
     if !force {
         match inspect(log).await {
             Ok(info) if info.dirty_slots > 0 || info.loss.is_some() => {
-                return Err(OpenError::Dirty {
+                return Err(CacheOpenError::Dirty {
                     instance: info.instance,
                     name: info.identity.name,
                     slots: info.dirty_slots,
@@ -86,7 +90,7 @@ pub enum InspectError {
     Blank,
     /// Anything else.
     #[error(transparent)]
-    Open(#[from] OpenError),
+    Open(#[from] CacheOpenError),
 }
 
 /// Looks at a log without changing it.
@@ -99,7 +103,7 @@ pub async fn inspect(log: &Stack) -> Result<LogInfo, InspectError> {
     check_size(log, &superblock)?;
     let mut dirty = HashSet::new();
     let scan = scan(log, &superblock, None, |_, header| note_dirty(&mut dirty, header));
-    let scan = scan.await.map_err(OpenError::Log)?;
+    let scan = scan.await.map_err(CacheOpenError::Log)?;
     let members = &superblock.members;
     let is_void = |slot: &u64| {
         members.iter().any(|member| member.place == place_of(*slot) && !member.counts())
@@ -136,15 +140,15 @@ pub(crate) fn complete(superblock: &Superblock, found: &Scan) -> u64 {
 }
 
 /// Notes which slots a segment has something of, and of which it says that all before is void.
-pub(crate) fn note_dirty(dirty: &mut HashSet<u64>, header: &Header) {
+pub(crate) fn note_dirty(dirty: &mut HashSet<u64>, header: &SegmentHeader) {
     for record in &header.records {
         let slots = record.slot..record.slot + u64::from(record.count);
         match record.kind {
-            Kind::Data | Kind::Zero => dirty.extend(slots),
-            Kind::Dropped if u64::from(record.count) > dirty.len() as u64 => {
+            LogRecordKind::Data | LogRecordKind::Zero => dirty.extend(slots),
+            LogRecordKind::Dropped if u64::from(record.count) > dirty.len() as u64 => {
                 dirty.retain(|slot| !slots.contains(slot));
             }
-            Kind::Dropped => slots.for_each(|slot| {
+            LogRecordKind::Dropped => slots.for_each(|slot| {
                 dirty.remove(&slot);
             }),
         }
@@ -155,24 +159,24 @@ pub(crate) fn note_dirty(dirty: &mut HashSet<u64>, header: &Header) {
 /// instance.
 pub(crate) async fn write_new(
     log: &Stack,
-    identity: &Identity,
+    identity: &LogVolumeIdentity,
     settings: &Settings,
-) -> Result<Superblock, OpenError> {
+) -> Result<Superblock, CacheOpenError> {
     if identity.name.len() > MAX_NAME {
         let message = format!("the name of the volume is longer than {MAX_NAME} bytes");
-        return Err(OpenError::Settings(message));
+        return Err(CacheOpenError::Settings(message));
     }
     let geometry = log.geometry();
     let segment_slots = settings.segment_slots.min(most_segment_slots(settings.log_key.is_some()));
     let least = least_blocks(segment_slots);
     if geometry.block_size as usize != BLOCK_BYTES {
         let message = format!("its blocks have {} bytes, not 4096", geometry.block_size);
-        return Err(OpenError::Size(message));
+        return Err(CacheOpenError::Size(message));
     }
     if geometry.blocks < least {
         let message =
             format!("it has {} blocks of 4096 bytes, {least} are needed", geometry.blocks);
-        return Err(OpenError::Size(message));
+        return Err(CacheOpenError::Size(message));
     }
     let log_blocks = geometry.blocks.min(u64::from(u32::MAX / 2));
     let (frame_blocks, index_blocks) = index_shape(log_blocks, segment_slots);
@@ -205,18 +209,18 @@ pub(crate) async fn write_new(
         members: Vec::new(),
         key: settings.log_key.as_ref().map(|key| key.check(&instance.0)),
     };
-    write_copies(log, &pool(1)?, &superblock).await.map_err(OpenError::Log)?;
+    write_copies(log, &pool(1)?, &superblock).await.map_err(CacheOpenError::Log)?;
     Ok(superblock)
 }
 
-pub(crate) fn check_size(log: &Stack, superblock: &Superblock) -> Result<(), OpenError> {
+pub(crate) fn check_size(log: &Stack, superblock: &Superblock) -> Result<(), CacheOpenError> {
     let geometry = log.geometry();
     if geometry.block_size as usize != BLOCK_BYTES {
         let message = format!("its blocks have {} bytes, not 4096", geometry.block_size);
-        return Err(OpenError::Size(message));
+        return Err(CacheOpenError::Size(message));
     }
     if geometry.blocks < superblock.log_blocks {
-        return Err(OpenError::Truncated {
+        return Err(CacheOpenError::Truncated {
             recorded: superblock.log_blocks,
             found: geometry.blocks,
         });
@@ -224,18 +228,18 @@ pub(crate) fn check_size(log: &Stack, superblock: &Superblock) -> Result<(), Ope
     Ok(())
 }
 
-pub(crate) fn no_superblock(error: NoSuperblock) -> OpenError {
+pub(crate) fn no_superblock(error: NoSuperblock) -> CacheOpenError {
     match error {
-        NoSuperblock::Blank | NoSuperblock::Garbage => OpenError::NotALog,
+        NoSuperblock::Blank | NoSuperblock::Garbage => CacheOpenError::NotALog,
         NoSuperblock::Version(found) => {
-            OpenError::Version { what: "log", found, supported: crate::log::VERSION }
+            CacheOpenError::Version { what: "log", found, supported: crate::log::VERSION }
         }
-        NoSuperblock::Io(error) => OpenError::Log(error),
+        NoSuperblock::Io(error) => CacheOpenError::Log(error),
     }
 }
 
 /// An arena of pages.
-pub(crate) fn pool(pages: u32) -> Result<Arc<PagePool>, OpenError> {
-    PagePool::new(pages)
-        .map_err(|error| OpenError::Settings(format!("no memory for {pages} pages: {error}")))
+pub(crate) fn pool(pages: u32) -> Result<Arc<SlotPagePool>, CacheOpenError> {
+    SlotPagePool::new(pages)
+        .map_err(|error| CacheOpenError::Settings(format!("no memory for {pages} pages: {error}")))
 }

@@ -71,26 +71,30 @@ mod partner;
 mod coherent;
 
 pub use abandon::{dirty_of, give_up, take_in};
-pub use cache::{Cache, Mark};
+pub use cache::{Cache, WriteOrderMark};
 pub use coherent::{Coherent, TokenStatistics};
 pub use common::CommonMember;
 pub use confirmed::{BootId, ConfirmedIn, ConfirmedStore, ConfirmedWrites};
 pub use inspect::{InspectError, LogInfo, format, inspect};
 pub use log::{
     members::{GivenUp, MemberRecord},
-    recovery::Loss,
+    recovery::AcknowledgedLoss,
     seal::LogKey,
-    superblock::{Identity, InstanceId, is_log},
+    superblock::{InstanceId, LogVolumeIdentity, is_log},
 };
-pub use log_buffer::{BufferError, BufferLoss, FoundBuffer, LogBuffer, Promise, needs_buffer};
+pub use log_buffer::{BufferError, BufferLoss, FoundBuffer, LogBuffer, NvramPromise, needs_buffer};
 #[cfg(feature = "mutation")]
 pub use mutant::Mutant;
 pub use nvram::{MappedFile, NvramWatch, StableMemory, length_for};
 pub use older::check_older;
 pub use open::{Parts, check_nvram};
-pub use partner::{Answer, Half, Look, Member, Role, Surroundings, Timing};
-pub use refusal::{KeyRefusal, OpenError};
+pub use partner::{
+    LogLeg, PairMember, PairMemberAnswer, PairMemberHost, PairMemberStatus, PairTiming, Role,
+};
+pub use refusal::{CacheOpenError, KeyRefusal};
 pub use resize::ResizeError;
-pub use settings::{NvramSurvives, OnLogError, Order, Report, Settings, TooLarge};
-pub use statistics::{BYPASS_ALLOWED, Statistics};
+pub use settings::{
+    DestageOrder, LogErrorPolicy, NvramSurvival, OversizedEpoch, Settings, WriteMode,
+};
+pub use statistics::{BYPASS_ALLOWED, CacheStatistics};
 pub use tiering::{TierError, inspect_tier};

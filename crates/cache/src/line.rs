@@ -5,30 +5,30 @@ use std::collections::VecDeque;
 
 /// Waiting calls, the oldest first. Each wants a number of units, for example of log blocks.
 #[derive(Default)]
-pub(crate) struct Line {
-    waiting: VecDeque<Waiting>,
-    next: Ticket,
+pub(crate) struct WaitLine {
+    waiting: VecDeque<WaitingCall>,
+    next: WaitTicket,
 }
 
-struct Waiting {
-    ticket: Ticket,
+struct WaitingCall {
+    ticket: WaitTicket,
     wants: usize,
 }
 
 /// Names one waiting call.
-pub(crate) type Ticket = u64;
+pub(crate) type WaitTicket = u64;
 
-impl Line {
+impl WaitLine {
     /// Adds a call that wants `wants` units, behind all others.
-    pub fn join(&mut self, wants: usize) -> Ticket {
+    pub fn join(&mut self, wants: usize) -> WaitTicket {
         let ticket = self.next;
         self.next += 1;
-        self.waiting.push_back(Waiting { ticket, wants });
+        self.waiting.push_back(WaitingCall { ticket, wants });
         ticket
     }
 
     /// Removes a call that got its units or was given up.
-    pub fn leave(&mut self, ticket: Ticket) {
+    pub fn leave(&mut self, ticket: WaitTicket) {
         if let Ok(at) = self.waiting.binary_search_by_key(&ticket, |waiting| waiting.ticket) {
             self.waiting.remove(at);
         }
@@ -45,9 +45,9 @@ impl Line {
 
     /// Returns true if `free` units suffice for the `wants` units of the call with this ticket and for all calls
     /// before it. `None` stands for a call that has not joined the line.
-    pub fn is_due(&self, ticket: Option<Ticket>, wants: usize, free: usize) -> bool {
+    pub fn is_due(&self, ticket: Option<WaitTicket>, wants: usize, free: usize) -> bool {
         let Some(mut spare) = free.checked_sub(wants) else { return false };
-        let before = |waiting: &&Waiting| ticket.is_none_or(|ticket| waiting.ticket < ticket);
+        let before = |waiting: &&WaitingCall| ticket.is_none_or(|ticket| waiting.ticket < ticket);
         for waiting in self.waiting.iter().take_while(before) {
             // The loop ends after `free` steps at the latest, since each call counts as one unit at least.
             match spare.checked_sub(waiting.wants.max(1)) {
@@ -65,7 +65,7 @@ mod tests {
 
     #[test]
     fn a_small_call_does_not_take_the_room_that_a_large_one_before_it_waits_for() {
-        let mut line = Line::default();
+        let mut line = WaitLine::default();
         let large = line.join(10);
         let small = line.join(1);
         assert!(!line.is_due(Some(large), 10, 9) && !line.is_due(Some(small), 1, 9));

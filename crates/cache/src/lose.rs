@@ -13,11 +13,11 @@ use volume::{Error, Lba};
 
 use crate::{
     reach::place_of,
-    slot::{Place, SECTORS, runs},
-    state::{LostLog, Shared, State},
+    slot::{LogAddress, SECTORS, runs},
+    state::{CacheCore, CacheState, LostLog},
 };
 
-impl Shared {
+impl CacheCore {
     /// Marks the log as lost: from now on no write is acknowledged because it is in the log, and destage runs
     /// without pauses. Hosts get the reason in the error; only the reason of the first call is kept.
     pub fn lose_log(&self, reason: &str) {
@@ -74,7 +74,7 @@ impl Shared {
     /// Names in events the blocks whose newest content cannot be read from a lost log, and waits until there is more
     /// to destage, or the cache stops, or the log is regained. The slots of these blocks stay dirty, and hosts that
     /// read them get an error. All other slots up to the cut become clean: hosts read them from the lower volume.
-    pub async fn rest_without(&self, cut: u64, unreadable: &[(u64, Place)]) {
+    pub async fn rest_without(&self, cut: u64, unreadable: &[(u64, LogAddress)]) {
         let volumes = self.names().await;
         let ranges = self.ranges(unreadable);
         let bytes: u64 = ranges.iter().map(|range| range.bytes).sum();
@@ -103,8 +103,8 @@ impl Shared {
 
     /// Marks all slots up to the cut as clean, except the unreadable ones. Adds each to [`LostLog::sent`], since the
     /// lost log still has a record of it.
-    async fn clean_sent(&self, cut: u64, unreadable: &[(u64, Place)]) {
-        let unreadable: HashMap<u64, Place> = unreadable.iter().copied().collect();
+    async fn clean_sent(&self, cut: u64, unreadable: &[(u64, LogAddress)]) {
+        let unreadable: HashMap<u64, LogAddress> = unreadable.iter().copied().collect();
         let indices = {
             let mut state = self.state.lock();
             if let Some(lost) = &mut state.lost_log {
@@ -126,7 +126,7 @@ impl Shared {
                     }
                     let entry = state.table.entry(index);
                     let slot = entry.slot;
-                    let is_sent = |place: Place| {
+                    let is_sent = |place: LogAddress| {
                         place.segment <= cut && unreadable.get(&slot) != Some(&place)
                     };
                     if entry.place.is_some_and(is_sent) {
@@ -141,7 +141,7 @@ impl Shared {
     }
 
     /// Names, in one event, blocks that cannot be read from the log disk and that the lower volume lacks.
-    pub async fn name_unreadable(&self, unreadable: &[(u64, Place)]) {
+    pub async fn name_unreadable(&self, unreadable: &[(u64, LogAddress)]) {
         let volumes = self.names().await;
         let ranges = self.ranges(unreadable);
         let bytes: u64 = ranges.iter().map(|range| range.bytes).sum();
@@ -160,7 +160,7 @@ impl Shared {
 
     /// Returns the newest segment that may be destaged. Where only a flush ends an epoch, it is the segment of the
     /// last flush.
-    pub fn newest_to_send(&self, state: &State) -> u64 {
+    pub fn newest_to_send(&self, state: &CacheState) -> u64 {
         if self.is_by_flush() { state.epochs.end() } else { state.ring.next() - 1 }
     }
 
@@ -175,11 +175,11 @@ impl Shared {
     }
 
     /// Returns the blocks of these slots as ranges in ascending order.
-    fn ranges(&self, places: &[(u64, Place)]) -> Vec<Range> {
+    fn ranges(&self, places: &[(u64, LogAddress)]) -> Vec<LostRange> {
         let mut places = places.to_vec();
         places.sort_unstable_by_key(|(slot, _)| *slot);
         let per_block = self.sectors_per_block();
-        let mut ranges: Vec<Range> = Vec::new();
+        let mut ranges: Vec<LostRange> = Vec::new();
         for (slot, place) in places {
             for (first, count) in runs(place.mask & self.whole(slot)) {
                 let Lba(lba) = self.lba(slot * u64::from(SECTORS) + u64::from(first));
@@ -196,7 +196,7 @@ impl Shared {
                             range.last = last;
                         }
                     }
-                    _ => ranges.push(Range { place: member, first, last, bytes }),
+                    _ => ranges.push(LostRange { place: member, first, last, bytes }),
                 }
             }
         }
@@ -205,14 +205,14 @@ impl Shared {
 }
 
 /// A range of adjacent blocks of one volume.
-struct Range {
+struct LostRange {
     place: usize,
     first: u64,
     last: u64,
     bytes: u64,
 }
 
-impl State {
+impl CacheState {
     /// Returns the error of flushes while the log is lost and the lower volume lacks some of its data.
     pub fn risk(&self) -> Option<Error> {
         self.lost_log.as_ref().filter(|_| self.is_dirty()).map(LostLog::error)

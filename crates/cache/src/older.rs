@@ -5,23 +5,23 @@ use crate::{
     inspect::{LogInfo, complete},
     log::{recovery::Scan, superblock::Superblock},
     nvram::{self, StableMemory},
-    refusal::OpenError,
-    settings::{NvramSurvives, Settings},
+    refusal::CacheOpenError,
+    settings::{NvramSurvival, Settings},
 };
 
 /// Returns the confirmed numbers that the store of the settings has for this log.
 pub(crate) fn recall(
     settings: &Settings,
     superblock: &Superblock,
-) -> Result<Option<ConfirmedWrites>, OpenError> {
+) -> Result<Option<ConfirmedWrites>, CacheOpenError> {
     let Some(ConfirmedIn(store)) = &settings.confirmed_in else { return Ok(None) };
-    store.recall(superblock.instance).map_err(OpenError::Confirmed)
+    store.recall(superblock.instance).map_err(CacheOpenError::Confirmed)
 }
 
 /// Returns the boot to note in the superblock: the present one, if acknowledged writes may be in an NVRAM that does
 /// not survive a reboot.
 pub(crate) fn boot(settings: &Settings) -> Option<[u8; 16]> {
-    let is_lost = settings.nvram_survives == NvramSurvives::Restart;
+    let is_lost = settings.nvram_survives == NvramSurvival::Restart;
     let boot = settings.boot.filter(|_| is_lost && settings.report.is_immediate());
     boot.map(|BootId(bytes)| bytes)
 }
@@ -63,11 +63,11 @@ pub(crate) fn check_nvram(
     superblock: &Superblock,
     found: &Scan,
     noted: u64,
-) -> Result<(), OpenError> {
+) -> Result<(), CacheOpenError> {
     let committed = superblock.noted.then_some(superblock.committed);
     let needed = found.noted.max(committed).unwrap_or(0);
     if noted < needed {
-        return Err(OpenError::NvramBehind { segment: needed, noted });
+        return Err(CacheOpenError::NvramBehind { segment: needed, noted });
     }
     Ok(())
 }
@@ -78,20 +78,20 @@ pub(crate) fn check_confirmed(
     confirmed: ConfirmedWrites,
     (superblock, found): (&Superblock, &Scan),
     newest: u64,
-) -> Result<(), OpenError> {
+) -> Result<(), CacheOpenError> {
     compare((complete(superblock, found), newest), confirmed, settings.boot)
 }
 
 /// Refuses a log and NVRAM that are an older copy, as an opening in this boot would. Changes nothing.
 ///
 /// # Errors
-/// [`OpenError::Behind`].
+/// [`CacheOpenError::Behind`].
 pub fn check_older(
     log: &LogInfo,
     nvram: Option<&dyn StableMemory>,
     confirmed: ConfirmedWrites,
     boot: Option<BootId>,
-) -> Result<(), OpenError> {
+) -> Result<(), CacheOpenError> {
     let held = nvram.map_or(0, |memory| nvram::newest_write(memory, log.instance));
     compare((log.complete, log.newest.max(held)), confirmed, boot)
 }
@@ -100,13 +100,13 @@ fn compare(
     (ends, newest): (u64, u64),
     confirmed: ConfirmedWrites,
     boot: Option<BootId>,
-) -> Result<(), OpenError> {
+) -> Result<(), CacheOpenError> {
     if ends < confirmed.logged {
-        return Err(OpenError::Behind { ends, confirmed: confirmed.logged });
+        return Err(CacheOpenError::Behind { ends, confirmed: confirmed.logged });
     }
     let holds = confirmed.boot.is_none() || confirmed.boot == boot;
     if holds && newest < confirmed.kept {
-        return Err(OpenError::Behind { ends: newest, confirmed: confirmed.kept });
+        return Err(CacheOpenError::Behind { ends: newest, confirmed: confirmed.kept });
     }
     Ok(())
 }

@@ -10,13 +10,13 @@ use tokio::{sync::Notify, time::Instant};
 use volume::{Confirmed, Geometry, Holding, Mirror, Stack};
 
 use crate::{
-    alone::Witness,
+    alone::PairWitness,
     checksum::crc32c,
     confirmed::Confirming,
-    dram::PagePool,
+    dram::SlotPagePool,
     epoch::{Epochs, limit},
     flow::Flow,
-    frames::Index,
+    frames::LogIndexFrames,
     heard::Heard,
     inspect::{check_size, no_superblock, pool, write_new},
     log::{
@@ -25,21 +25,21 @@ use crate::{
         layout::MOST_LAYOUTS,
         members::MemberRecord,
         recovery::{FoundIndex, NoSuperblock, Scan, mend, scan, superblock},
-        ring::Ring,
+        ring::SegmentRing,
         seal::{LogKey, Salt, draw_salt},
-        segment::{Header, Kind},
-        superblock::{FIRST_BLOCK, Identity, Superblock, most_segment_slots},
+        segment::{LogRecordKind, SegmentHeader},
+        superblock::{FIRST_BLOCK, LogVolumeIdentity, Superblock, most_segment_slots},
     },
     mutant::Mutation,
-    nvram::{Buffer, Contents, Held, StableMemory, owner},
+    nvram::{HeldNvramSlot, NvramBuffer, NvramContents, StableMemory, owner},
     older, ownership,
     random::random,
-    reach::{DirtyFlags, Joining, Reach, place_of},
-    refusal::{KeyRefusal, OpenError},
+    reach::{DirtyFlags, JoinedMembers, MemberExtents, place_of},
+    refusal::{CacheOpenError, KeyRefusal},
     seals::Seals,
-    settings::{OnLogError, Order, Report, Settings},
-    slot::{Came, NONE, Place, SLOT_BYTES, SlotTable},
-    state::{SCRATCH_PAGES, SegmentIdentity, Shared, State, write_copies},
+    settings::{DestageOrder, LogErrorPolicy, Settings, WriteMode},
+    slot::{Came, LogAddress, NONE, SLOT_BYTES, SlotTable},
+    state::{CacheCore, CacheState, SCRATCH_PAGES, SegmentIdentity, write_copies},
     statistics::{AllTimes, Counters},
     tier::MOST_BUFFERED,
     window::Window,
@@ -61,12 +61,12 @@ pub struct Parts {
 /// exist yet. Changes nothing.
 ///
 /// # Errors
-/// See [`OpenError`].
+/// See [`CacheOpenError`].
 pub async fn check_nvram(
     settings: &Settings,
     log: Option<&Stack>,
     nvram: Option<Box<dyn StableMemory>>,
-) -> Result<(), OpenError> {
+) -> Result<(), CacheOpenError> {
     let Some(log) = log else { return check_new(nvram.as_deref(), settings) };
     let superblock = match superblock(log).await {
         Ok(superblock) => superblock,
@@ -82,15 +82,15 @@ pub async fn check_nvram(
     let nvram = look_at_nvram(nvram, &superblock, settings, opens, is_void)?;
     check_held(&nvram.held, &superblock, settings)?;
     if let Some(refusal) = wrong_key.filter(|_| !nvram.held.is_empty()) {
-        return Err(OpenError::Key(refusal));
+        return Err(CacheOpenError::Key(refusal));
     }
     let found = scan(log, &superblock, nvram.watermark, |_, _| {}).await;
-    let found = found.map_err(OpenError::Log)?;
+    let found = found.map_err(CacheOpenError::Log)?;
     if settings.accept_loss {
         return Ok(());
     }
     if let Some(loss) = found.loss {
-        return Err(OpenError::Missing(loss));
+        return Err(CacheOpenError::Missing(loss));
     }
     nvram.check_noted(&superblock, &found)
 }
@@ -99,11 +99,11 @@ pub async fn check_nvram(
 pub(crate) async fn open(
     settings: Settings,
     parts: Parts,
-    identity: &Identity,
+    identity: &LogVolumeIdentity,
     pair: Option<Arc<Mirror>>,
-    joining: Option<Joining>,
-) -> Result<Arc<Shared>, OpenError> {
-    settings.validate().map_err(OpenError::Settings)?;
+    joining: Option<JoinedMembers>,
+) -> Result<Arc<CacheCore>, CacheOpenError> {
+    settings.validate().map_err(CacheOpenError::Settings)?;
     let Parts { lower, log, nvram } = parts;
     if let Some(mirror) = &pair {
         // Before anything else: from here on, whenever it goes on alone, that can be told.
@@ -123,7 +123,7 @@ pub(crate) async fn open(
     check_identity(&superblock.identity, identity)?;
     check_geometry(&superblock.identity, lower_geometry)?;
     let salt = settings.log_key.is_some().then(draw_salt).transpose();
-    let salt = salt.map_err(|error| OpenError::Settings(error.into()))?;
+    let salt = salt.map_err(|error| CacheOpenError::Settings(error.into()))?;
     let wrong_key = wrong_key(&settings, &superblock);
     // With a wrong key what is in the NVRAM is not opened; whether it counts is all that matters.
     let sealing = settings.log_key.clone().zip(salt);
@@ -133,20 +133,20 @@ pub(crate) async fn open(
     let mut nvram = look_at_nvram(nvram, &superblock, &settings, opens, is_void)?;
     check_held(&nvram.held, &superblock, &settings)?;
     if let Some(refusal) = wrong_key.filter(|_| !nvram.held.is_empty()) {
-        return Err(OpenError::Key(refusal));
+        return Err(CacheOpenError::Key(refusal));
     }
 
     let pages = usize::try_from(settings.dram_bytes).unwrap_or(usize::MAX) / SLOT_BYTES;
-    let by_flush = settings.report == Report::AtFlush;
+    let by_flush = settings.report == WriteMode::AtFlush;
     let mut mended = 0;
-    judge_frames(&log, &superblock).await.map_err(OpenError::Log)?;
+    judge_frames(&log, &superblock).await.map_err(CacheOpenError::Log)?;
     let mut doubt = Doubt::new(&log);
     let (mut found, mut table, mut epochs, seals) = loop {
         let seals = new_seals(&settings, &superblock);
         let mut table = SlotTable::new(pages);
         let mut epochs = epochs(&settings, &superblock, lower_geometry);
         doubt.restart();
-        let apply = |start, header: &Header| {
+        let apply = |start, header: &SegmentHeader| {
             doubt.note(start, header);
             if !by_flush {
                 epochs.make_room(header.number, header.slots());
@@ -161,12 +161,12 @@ pub(crate) async fn open(
             }
         };
         let found =
-            scan(&log, &superblock, nvram.watermark, apply).await.map_err(OpenError::Log)?;
+            scan(&log, &superblock, nvram.watermark, apply).await.map_err(CacheOpenError::Log)?;
         // Once for each segment, or this might never end. The last one may be missing without
         // a trace, in the copy that is read alone.
         if (found.loss.is_some() || !doubt.is_empty())
             && found.end.0 > mended
-            && mend(&log, &superblock, found.end).await.map_err(OpenError::Log)?
+            && mend(&log, &superblock, found.end).await.map_err(CacheOpenError::Log)?
         {
             mended = found.end.0;
             continue;
@@ -174,11 +174,11 @@ pub(crate) async fn open(
         break (found, table, epochs, seals);
     };
     if let Some(refusal) = wrong_key.filter(|_| table.dirty() > 0 || found.loss.is_some()) {
-        return Err(OpenError::Key(refusal));
+        return Err(CacheOpenError::Key(refusal));
     }
     if let Some(loss) = found.loss.take() {
         if !settings.accept_loss {
-            return Err(OpenError::Missing(loss));
+            return Err(CacheOpenError::Missing(loss));
         }
         tracing::warn!(?loss, "opening the log although acknowledged data is missing");
     }
@@ -190,7 +190,7 @@ pub(crate) async fn open(
         }
     }
     if is_void {
-        let slots = nvram.buffer.as_ref().map_or(0, Buffer::slots);
+        let slots = nvram.buffer.as_ref().map_or(0, NvramBuffer::slots);
         older::tell_of_void_nvram(&settings, &superblock, &found, slots);
     }
     let dirty_flags = match &joining {
@@ -200,9 +200,9 @@ pub(crate) async fn open(
     if by_flush && found.ring.segments() > 0 {
         epochs.seal(found.ring.next() - 1);
     }
-    doubt.settle(&log, &superblock).await.map_err(OpenError::Log)?;
+    doubt.settle(&log, &superblock).await.map_err(CacheOpenError::Log)?;
     // What this found may not be stable, if only the process had ended: what is built on it is.
-    log.flush().await.map_err(OpenError::Log)?;
+    log.flush().await.map_err(CacheOpenError::Log)?;
     // A new generation before anything else is written: from here on, no segment that this scan
     // did not find can ever be taken for data.
     superblock.sequence += 1;
@@ -235,10 +235,10 @@ pub(crate) async fn open(
     }
     superblock.note_opening(random(&identity.name));
     let scratch = pool(SCRATCH_PAGES + if seals.is_some() { SEALED_PAGES } else { 0 })?;
-    write_copies(&log, &scratch, &superblock).await.map_err(OpenError::Log)?;
+    write_copies(&log, &scratch, &superblock).await.map_err(CacheOpenError::Log)?;
     if settings.log_buffer.is_some() {
         // The lower volume notes this opening next. It would refuse a later opening whose superblock lacks this one.
-        log.flush().await.map_err(OpenError::Log)?;
+        log.flush().await.map_err(CacheOpenError::Log)?;
     }
     // Before anything is sent down, or fetched and kept.
     let dirty = dirty_flags.first();
@@ -255,12 +255,12 @@ pub(crate) async fn open(
     let told = (dirty.clone(), claimed.clone());
     ownership::claim(&settings, asking, &log, &scratch, &mut superblock, told).await?;
     if alone.is_some() && lower.holding() != Holding::Held {
-        return Err(OpenError::Unwitnessed);
+        return Err(CacheOpenError::Unwitnessed);
     }
     let boot = older::boot(&settings);
     if nvram.take_into_use(&mut superblock, &settings, boot)? {
         superblock.sequence += 1;
-        write_copies(&log, &scratch, &superblock).await.map_err(OpenError::Log)?;
+        write_copies(&log, &scratch, &superblock).await.map_err(CacheOpenError::Log)?;
     }
 
     let counters = Counters::default();
@@ -274,7 +274,7 @@ pub(crate) async fn open(
         found.index,
         (superblock, newest, claimed),
         (scratch, counters),
-        (seals.zip(salt), pair.map(|mirror| Witness::new(mirror, alone))),
+        (seals.zip(salt), pair.map(|mirror| PairWitness::new(mirror, alone))),
     )?;
     {
         let mut state = shared.state.lock();
@@ -285,7 +285,7 @@ pub(crate) async fn open(
     shared.confirming.begin(found.complete, kept);
     shared.start_index();
     recover_nvram(&shared, nvram.held, found.complete)?;
-    shared.settle().await.map_err(OpenError::Log)?;
+    shared.settle().await.map_err(CacheOpenError::Log)?;
     let immediate = shared.settings.report.is_immediate();
     let stale = {
         let superblock = shared.superblock.lock().await;
@@ -295,23 +295,23 @@ pub(crate) async fn open(
         let forget = |superblock: &mut Superblock| {
             (superblock.immediate, superblock.boot) = (immediate, boot);
         };
-        shared.write_superblock(forget).await.map_err(OpenError::Log)?;
+        shared.write_superblock(forget).await.map_err(CacheOpenError::Log)?;
     }
     Ok(shared)
 }
 
 fn assemble(
     settings: Settings,
-    (lower, log, joining): (Stack, Stack, Option<Joining>),
-    (ring, table, epochs, mut nvram): (Ring, SlotTable, Epochs, Option<Buffer>),
+    (lower, log, joining): (Stack, Stack, Option<JoinedMembers>),
+    (ring, table, epochs, mut nvram): (SegmentRing, SlotTable, Epochs, Option<NvramBuffer>),
     index: FoundIndex,
     (superblock, serial, claimed): (Superblock, u64, Confirmed),
-    (scratch, counters): (Arc<PagePool>, Counters),
-    (seals, pair): (Option<(Seals, Salt)>, Option<Witness>),
-) -> Result<Arc<Shared>, OpenError> {
+    (scratch, counters): (Arc<SlotPagePool>, Counters),
+    (seals, pair): (Option<(Seals, Salt)>, Option<PairWitness>),
+) -> Result<Arc<CacheCore>, CacheOpenError> {
     let opened = Geometry { blocks: superblock.identity.geometry.blocks, ..lower.geometry() };
     let pages = u32::try_from(settings.dram_bytes / SLOT_BYTES as u64)
-        .map_err(|_| OpenError::Settings("dram_bytes is too large".into()))?;
+        .map_err(|_| CacheOpenError::Settings("dram_bytes is too large".into()))?;
     let mut pending_limit = (settings.nvram_bytes / SLOT_BYTES as u64) as usize;
     if let Some(nvram) = &mut nvram {
         // Twice: a higher number that no longer holds may be in either cell.
@@ -327,21 +327,23 @@ fn assemble(
     let noted = settings.report.is_immediate();
     let identity = SegmentIdentity { instance, generation, salt, noted };
     let mut epoch_slots = 0;
-    if settings.report == Report::AtFlush {
+    if settings.report == WriteMode::AtFlush {
         epoch_slots = slots_between_flushes(&ring);
         if epoch_slots < LEAST_EPOCH_SLOTS {
             let message = "it is too small to hold all that is between two flushes";
-            return Err(OpenError::Size(message.into()));
+            return Err(CacheOpenError::Size(message.into()));
         }
     }
-    let mut state = State::new((table, epochs), ring, nvram, serial);
+    let mut state = CacheState::new((table, epochs), ring, nvram, serial);
     state.dirty_since = (state.table.dirty() > 0).then(Instant::now);
     let times = Arc::<AllTimes>::default();
-    Ok(Arc::new(Shared {
+    Ok(Arc::new(CacheCore {
         lower: Heard::new(lower, Arc::clone(&times)),
         log,
         pair,
-        reach: joining.as_ref().map_or_else(|| Reach::of_one(opened.blocks), Reach::of_several),
+        reach: joining
+            .as_ref()
+            .map_or_else(|| MemberExtents::of_one(opened.blocks), MemberExtents::of_several),
         joined: joining.map(|joining| joining.joined),
         opened,
         pool: pool(pages + MOST_BUFFERED)?,
@@ -352,7 +354,7 @@ fn assemble(
         epoch_slots,
         entries_beside_log: pages as usize + SPARE_ENTRIES,
         state: Mutex::new(state),
-        index: Mutex::new(Index::new(&superblock, settings.index_segments, index)),
+        index: Mutex::new(LogIndexFrames::new(&superblock, settings.index_segments, index)),
         superblock: tokio::sync::Mutex::new(superblock),
         first_copy: 0.into(),
         lower_flush: tokio::sync::Mutex::new(()),
@@ -366,9 +368,9 @@ fn assemble(
         // In order, everything goes through the log.
         far_writes: Mutex::new(Window::new(Instant::now())),
         far_reads: Flow::new(Instant::now()),
-        lower_is_stable: (settings.order == Order::Strict
+        lower_is_stable: (settings.order == DestageOrder::Strict
             && !settings.report.is_past()
-            && settings.on_log_error == OnLogError::StopWrites)
+            && settings.on_log_error == LogErrorPolicy::StopWrites)
             .into(),
         changed: Notify::new(),
         wake_destage: Notify::new(),
@@ -391,12 +393,12 @@ fn assemble(
 /// No epochs yet, of the size that goes down at once.
 fn epochs(settings: &Settings, superblock: &Superblock, lower: Geometry) -> Epochs {
     let end = superblock.tail - 1;
-    if settings.report == Report::AtFlush {
+    if settings.report == WriteMode::AtFlush {
         return Epochs::by_flush(end);
     }
     let mut epochs = Epochs::new(end);
-    if settings.order == Order::Strict
-        && !matches!(settings.report, Report::Through | Report::Around)
+    if settings.order == DestageOrder::Strict
+        && !matches!(settings.report, WriteMode::Through | WriteMode::Around)
     {
         let slots = lower.epoch_blocks / (SLOT_BYTES as u64 / u64::from(lower.block_size));
         epochs.set_limit(limit(superblock.ring_end(), slots, 0));
@@ -406,20 +408,20 @@ fn epochs(settings: &Settings, superblock: &Superblock, lower: Geometry) -> Epoc
 
 /// How many slots an epoch may have: each might come alone, with a header of its own, and there is
 /// room beside them for what is kept and for what the ring loses at its end.
-fn slots_between_flushes(ring: &Ring) -> u64 {
+fn slots_between_flushes(ring: &SegmentRing) -> u64 {
     let lost = 2 * (ring.longest_data() + 1) + ring.reserve() + 4;
     u64::from(ring.blocks().saturating_sub(lost) / 2)
 }
 
 /// Takes one segment of the log into the table.
-fn apply(table: &mut SlotTable, epochs: &mut Epochs, start: u32, header: &Header) {
+fn apply(table: &mut SlotTable, epochs: &mut Epochs, start: u32, header: &SegmentHeader) {
     let mut block = start;
     for record in &header.records {
         match record.kind {
-            Kind::Data | Kind::Zero => {
-                let data = record.kind == Kind::Data;
+            LogRecordKind::Data | LogRecordKind::Zero => {
+                let data = record.kind == LogRecordKind::Data;
                 block += u32::from(data);
-                let place = Place {
+                let place = LogAddress {
                     segment: header.number,
                     block: if data { block } else { start },
                     checksum: record.checksum,
@@ -434,7 +436,7 @@ fn apply(table: &mut SlotTable, epochs: &mut Epochs, start: u32, header: &Header
                     entry.zero = !data;
                 }
             }
-            Kind::Dropped => {
+            LogRecordKind::Dropped => {
                 let slots = record.slot..record.slot + u64::from(record.count);
                 if u64::from(record.count) <= u64::from(table.indices()) {
                     slots.filter_map(|slot| table.find(slot)).collect::<Vec<_>>()
@@ -456,11 +458,11 @@ fn apply(table: &mut SlotTable, epochs: &mut Epochs, start: u32, header: &Header
 /// Notes which volumes the log is for from now on, and which of them it has dirty data of. None may be of
 /// one that is not there, unless that was given up.
 fn several(
-    joining: &Joining,
+    joining: &JoinedMembers,
     superblock: &mut Superblock,
     table: &mut SlotTable,
-    nvram: &mut Found,
-) -> Result<DirtyFlags, OpenError> {
+    nvram: &mut FoundNvram,
+) -> Result<DirtyFlags, CacheOpenError> {
     let given_up = forget_given_up(&superblock.members, table, nvram);
     let mut dirty: Vec<u64> = nvram.held.iter().map(|held| held.slot).collect();
     table.rewind();
@@ -470,10 +472,10 @@ fn several(
     dirty.sort_unstable();
     dirty.dedup();
     if let Some((name, slots)) = joining.absent(&superblock.members, &dirty) {
-        return Err(OpenError::Absent { name, slots });
+        return Err(CacheOpenError::Absent { name, slots });
     }
     if let Some((name, slots)) = joining.beyond(&dirty) {
-        return Err(OpenError::Beyond { name, slots });
+        return Err(CacheOpenError::Beyond { name, slots });
     }
     let records = &joining.records;
     let mut kept = Vec::new();
@@ -503,7 +505,7 @@ fn several(
 fn forget_given_up(
     members: &[MemberRecord],
     table: &mut SlotTable,
-    nvram: &mut Found,
+    nvram: &mut FoundNvram,
 ) -> Vec<(MemberRecord, bool)> {
     let given_up = members.iter().filter(|member| !member.counts()).cloned();
     let mut given_up: Vec<_> = given_up.map(|member| (member, false)).collect();
@@ -525,12 +527,12 @@ fn forget_given_up(
     }
     let (void, held) = nvram.held.drain(..).partition(|held| is_void(held.slot));
     nvram.held = held;
-    nvram.change.released.extend(void.iter().map(|held: &Held| held.index));
+    nvram.change.released.extend(void.iter().map(|held: &HeldNvramSlot| held.index));
     given_up
 }
 
-fn no_place(record: &MemberRecord) -> OpenError {
-    OpenError::Settings(format!(
+fn no_place(record: &MemberRecord) -> CacheOpenError {
+    CacheOpenError::Settings(format!(
         "they are too many while the log has something in it of volume \"{}\", which was given up",
         record.name
     ))
@@ -565,12 +567,12 @@ fn change_key(superblock: &mut Superblock, found: &mut Scan, settings: &Settings
     (superblock.tail, superblock.tail_block) = (next, block);
     superblock.layouts.clear();
     let longest = superblock.segment_slots + 1;
-    found.ring = Ring::new(FIRST_BLOCK, superblock.ring_end(), longest, next, block);
+    found.ring = SegmentRing::new(FIRST_BLOCK, superblock.ring_end(), longest, next, block);
     tracing::info!(encrypted = key.is_some(), "the log is empty, and gets another key");
 }
 
 /// Makes the ring one zone again, if it can be by now: what a resize has left, or one that was given up.
-fn straighten(ring: &mut Ring, superblock: &mut Superblock) {
+fn straighten(ring: &mut SegmentRing, superblock: &mut Superblock) {
     if superblock.layouts.is_empty() {
         return;
     }
@@ -585,31 +587,31 @@ fn straighten(ring: &mut Ring, superblock: &mut Superblock) {
 
 /// Fails if the NVRAM is in use by a log: that log is missing, and formatting the blank one
 /// would make the loss look like a fresh start.
-fn check_new(nvram: Option<&dyn StableMemory>, settings: &Settings) -> Result<(), OpenError> {
+fn check_new(nvram: Option<&dyn StableMemory>, settings: &Settings) -> Result<(), CacheOpenError> {
     match nvram.and_then(owner) {
-        Some(found) if !settings.accept_loss => Err(OpenError::LogMissing { found }),
+        Some(found) if !settings.accept_loss => Err(CacheOpenError::LogMissing { found }),
         _ => Ok(()),
     }
 }
 
 /// An NVRAM that was found at an opening, and its contents.
-struct Found {
-    buffer: Option<Buffer>,
+struct FoundNvram {
+    buffer: Option<NvramBuffer>,
     /// The mark by which the log recognizes its NVRAM; 0 if there is no NVRAM.
     mark: u32,
     /// Acknowledged writes, in serial order.
-    held: Vec<Held>,
+    held: Vec<HeldNvramSlot>,
     /// The newest segment that the NVRAM has noted as stable.
     watermark: Option<u64>,
     /// The newest segment that the NVRAM has noted as stable or as begun.
     noted: Option<u64>,
     /// The changes to make once no check can refuse the opening any more.
-    change: Change,
+    change: NvramChange,
 }
 
 /// The changes to make to an NVRAM before it is used.
 #[derive(Default)]
-struct Change {
+struct NvramChange {
     /// The NVRAM is new to this log.
     formats: bool,
     /// Slots whose writes the log does not need.
@@ -617,9 +619,9 @@ struct Change {
     clears_data: bool,
 }
 
-impl Found {
+impl FoundNvram {
     /// Refuses an NVRAM that is an older copy.
-    fn check_noted(&self, superblock: &Superblock, found: &Scan) -> Result<(), OpenError> {
+    fn check_noted(&self, superblock: &Superblock, found: &Scan) -> Result<(), CacheOpenError> {
         match self.noted {
             Some(noted) => older::check_nvram(superblock, found, noted),
             None => Ok(()),
@@ -633,7 +635,7 @@ impl Found {
         superblock: &mut Superblock,
         settings: &Settings,
         boot: Option<[u8; 16]>,
-    ) -> Result<bool, OpenError> {
+    ) -> Result<bool, CacheOpenError> {
         let is_immediate = settings.report.is_immediate();
         let mut noted = false;
         if let Some(buffer) = &mut self.buffer {
@@ -681,68 +683,76 @@ fn look_at_nvram(
     settings: &Settings,
     (sealing, fits): (Option<(LogKey, Salt)>, bool),
     is_void: bool,
-) -> Result<Found, OpenError> {
+) -> Result<FoundNvram, CacheOpenError> {
     // Only in this case can acknowledged data be in the NVRAM alone.
     let needed = superblock.immediate && !superblock.clean && !settings.accept_loss && !is_void;
-    let missing = |what: &str| Err(OpenError::NvramMissing(what.into()));
-    let mut change = Change::default();
+    let missing = |what: &str| Err(CacheOpenError::NvramMissing(what.into()));
+    let mut change = NvramChange::default();
     let Some(memory) = memory else {
         if settings.report.is_immediate() {
-            return Err(OpenError::Settings("immediate report needs an NVRAM".into()));
+            return Err(CacheOpenError::Settings("immediate report needs an NVRAM".into()));
         }
-        let none =
-            Found { buffer: None, mark: 0, held: Vec::new(), watermark: None, noted: None, change };
+        let none = FoundNvram {
+            buffer: None,
+            mark: 0,
+            held: Vec::new(),
+            watermark: None,
+            noted: None,
+            change,
+        };
         return if needed { missing("is not configured") } else { Ok(none) };
     };
     let instance = superblock.instance;
-    let (buffer, mut contents) = Buffer::open(memory, instance, sealing);
+    let (buffer, mut contents) = NvramBuffer::open(memory, instance, sealing);
     check_readable(&buffer)?;
     let may_be_ours = matches!(
         contents,
-        Contents::Ours { .. } | Contents::DamagedSlots(_) | Contents::Damaged(_)
+        NvramContents::Ours { .. } | NvramContents::DamagedSlots(_) | NvramContents::Damaged(_)
     );
     if is_void && may_be_ours {
-        contents = Contents::Blank;
+        contents = NvramContents::Blank;
     }
     if fits
-        && let Contents::Ours { held, .. } = &contents
+        && let NvramContents::Ours { held, .. } = &contents
         && let Some(slot) = not_opened(&buffer, held)
     {
-        contents = Contents::DamagedSlots(format!("its key does not open slot {slot}"));
+        contents = NvramContents::DamagedSlots(format!("its key does not open slot {slot}"));
     }
     let (mark, held, watermark, noted) = match contents {
-        Contents::Ours { mark, .. } if mark != superblock.nvram && needed => {
+        NvramContents::Ours { mark, .. } if mark != superblock.nvram && needed => {
             return missing("was given up when the log was opened without it");
         }
-        Contents::Ours { mark, held, watermark, begun }
+        NvramContents::Ours { mark, held, watermark, begun }
             if mark == superblock.nvram && superblock.immediate && !superblock.clean =>
         {
             (mark, held, Some(watermark), Some(watermark.max(begun)))
         }
         // The log has every acknowledged write, so the NVRAM's slots can be released.
-        Contents::Ours { mark, held, watermark, .. } if mark == superblock.nvram => {
+        NvramContents::Ours { mark, held, watermark, .. } if mark == superblock.nvram => {
             change.released = held.iter().map(|held| held.index).collect();
             (mark, Vec::new(), Some(watermark), None)
         }
-        Contents::Blank if needed => return missing("is blank"),
-        Contents::DamagedSlots(how) if needed => return missing(&format!("is damaged ({how})")),
-        Contents::Damaged(how) if !settings.accept_loss => {
-            return Err(OpenError::NvramMissing(format!("is damaged ({how})")));
+        NvramContents::Blank if needed => return missing("is blank"),
+        NvramContents::DamagedSlots(how) if needed => {
+            return missing(&format!("is damaged ({how})"));
         }
-        Contents::Other { instance: found, held } if held > 0 && !settings.accept_loss => {
-            return Err(OpenError::OtherNvram { found, expected: instance, held });
+        NvramContents::Damaged(how) if !settings.accept_loss => {
+            return Err(CacheOpenError::NvramMissing(format!("is damaged ({how})")));
         }
-        Contents::Other { .. } if needed => return missing("is of another log"),
-        Contents::Version(found) => {
+        NvramContents::Other { instance: found, held } if held > 0 && !settings.accept_loss => {
+            return Err(CacheOpenError::OtherNvram { found, expected: instance, held });
+        }
+        NvramContents::Other { .. } if needed => return missing("is of another log"),
+        NvramContents::Version(found) => {
             let supported = crate::log::VERSION;
-            return Err(OpenError::Version { what: "NVRAM", found, supported });
+            return Err(CacheOpenError::Version { what: "NVRAM", found, supported });
         }
         // Format the NVRAM. Slots of this log, damaged or whole, are not needed: the log has every acknowledged write.
-        Contents::Ours { .. }
-        | Contents::Blank
-        | Contents::Damaged(_)
-        | Contents::DamagedSlots(_)
-        | Contents::Other { .. } => {
+        NvramContents::Ours { .. }
+        | NvramContents::Blank
+        | NvramContents::Damaged(_)
+        | NvramContents::DamagedSlots(_)
+        | NvramContents::Other { .. } => {
             let [a, b, c, d, ..] = random(&superblock.identity.name);
             change.formats = true;
             (u32::from_le_bytes([a, b, c, d]).max(1), Vec::new(), None, None)
@@ -751,42 +761,46 @@ fn look_at_nvram(
     check_readable(&buffer)?;
     let slots = if change.formats { buffer.most_slots() } else { buffer.slots() };
     if settings.report.is_immediate() && slots < LEAST_NVRAM_SLOTS {
-        return Err(OpenError::Settings(format!(
+        return Err(CacheOpenError::Settings(format!(
             "the NVRAM has {slots} slots, immediate report needs at least {LEAST_NVRAM_SLOTS}"
         )));
     }
-    Ok(Found { buffer: Some(buffer), mark, held, watermark, noted, change })
+    Ok(FoundNvram { buffer: Some(buffer), mark, held, watermark, noted, change })
 }
 
 /// Whether the writes that the NVRAM holds can be this volume's, and fit into memory.
 fn check_held(
-    held: &[Held],
+    held: &[HeldNvramSlot],
     superblock: &Superblock,
     settings: &Settings,
-) -> Result<(), OpenError> {
+) -> Result<(), CacheOpenError> {
     let slots = superblock.identity.geometry.bytes().div_ceil(SLOT_BYTES as u64);
     let wrong = held.iter().find(|held| {
         held.slot >= slots || held.mask == 0 || !(1..u64::MAX / 2).contains(&held.serial)
     });
     if let Some(wrong) = wrong {
         let how = format!("is damaged (it holds slot {} of {slots})", wrong.slot);
-        return Err(OpenError::NvramMissing(how));
+        return Err(CacheOpenError::NvramMissing(how));
     }
     if held.len() as u64 > settings.dram_bytes / SLOT_BYTES as u64 {
-        return Err(OpenError::Settings("dram_bytes is less than the NVRAM holds".into()));
+        return Err(CacheOpenError::Settings("dram_bytes is less than the NVRAM holds".into()));
     }
     Ok(())
 }
 
 /// The first slot whose content in the NVRAM is not what was put there.
-fn not_opened(buffer: &Buffer, held: &[Held]) -> Option<u64> {
+fn not_opened(buffer: &NvramBuffer, held: &[HeldNvramSlot]) -> Option<u64> {
     let mut page = [0; SLOT_BYTES];
     held.iter().find(|held| !buffer.read(**held, &mut page)).map(|held| held.slot)
 }
 
 /// Makes the writes that only the NVRAM holds the newest content of their slots, on their way to
 /// the log. Those that the log has are released.
-fn recover_nvram(shared: &Arc<Shared>, held: Vec<Held>, complete: u64) -> Result<(), OpenError> {
+fn recover_nvram(
+    shared: &Arc<CacheCore>,
+    held: Vec<HeldNvramSlot>,
+    complete: u64,
+) -> Result<(), CacheOpenError> {
     let mut state = shared.state.lock();
     let state = &mut *state;
     for held in held {
@@ -818,15 +832,15 @@ fn recover_nvram(shared: &Arc<Shared>, held: Vec<Held>, complete: u64) -> Result
 }
 
 /// Refuses an NVRAM with a page that could not be read: such a page reads as zeros, which look like free slots.
-fn check_readable(buffer: &Buffer) -> Result<(), OpenError> {
-    buffer.error().map_or(Ok(()), |error| Err(OpenError::Nvram(error.to_string())))
+fn check_readable(buffer: &NvramBuffer) -> Result<(), CacheOpenError> {
+    buffer.error().map_or(Ok(()), |error| Err(CacheOpenError::Nvram(error.to_string())))
 }
 
-fn check_geometry(identity: &Identity, geometry: Geometry) -> Result<(), OpenError> {
+fn check_geometry(identity: &LogVolumeIdentity, geometry: Geometry) -> Result<(), CacheOpenError> {
     if identity.fits(geometry) {
         return Ok(());
     }
-    Err(OpenError::Geometry {
+    Err(CacheOpenError::Geometry {
         recorded_blocks: identity.geometry.blocks,
         recorded_size: identity.geometry.block_size,
         blocks: geometry.blocks,
@@ -834,9 +848,12 @@ fn check_geometry(identity: &Identity, geometry: Geometry) -> Result<(), OpenErr
     })
 }
 
-fn check_identity(recorded: &Identity, identity: &Identity) -> Result<(), OpenError> {
+fn check_identity(
+    recorded: &LogVolumeIdentity,
+    identity: &LogVolumeIdentity,
+) -> Result<(), CacheOpenError> {
     if recorded.name != identity.name {
-        return Err(OpenError::OtherVolume {
+        return Err(CacheOpenError::OtherVolume {
             expected: identity.name.clone(),
             found: recorded.name.clone(),
         });

@@ -5,13 +5,13 @@
 
 use std::sync::Arc;
 
-use volume::{Claim, Confirmed, Dirty, Error, Holding, Joined, Stack};
+use volume::{Claim, Confirmed, Dirty, Error, Holding, JoinedVolume, Stack};
 
 use crate::{
-    dram::PagePool,
+    dram::SlotPagePool,
     log::superblock::Superblock,
-    refusal::OpenError,
-    settings::{Report, Settings},
+    refusal::CacheOpenError,
+    settings::{Settings, WriteMode},
     state::write_copies,
 };
 
@@ -20,12 +20,12 @@ use crate::{
 /// it `must` be the witness of a pair.
 pub(crate) async fn claim(
     settings: &Settings,
-    (lower, joined, must): (&Stack, Option<&Joined>, bool),
+    (lower, joined, must): (&Stack, Option<&JoinedVolume>, bool),
     log: &Stack,
-    scratch: &Arc<PagePool>,
+    scratch: &Arc<SlotPagePool>,
     superblock: &mut Superblock,
     (is_dirty, confirmed): (Dirty, Confirmed),
-) -> Result<(), OpenError> {
+) -> Result<(), CacheOpenError> {
     let mut predecessors = superblock.predecessors();
     let opening = predecessors.pop().expect("it was noted before");
     let asked = Claim {
@@ -35,7 +35,7 @@ pub(crate) async fn claim(
         opening,
         granted: superblock.granted,
         predecessors,
-        writes_back: settings.report != Report::Through,
+        writes_back: settings.report != WriteMode::Through,
         is_dirty,
         accept_loss: settings.accept_loss,
         takes_over: settings.takes_over,
@@ -54,28 +54,30 @@ pub(crate) async fn claim(
         Ok(Holding::Refused(reason)) | Err(Error::Fenced(reason)) => {
             // One of several that has not answered may have granted it all the same; and what one has
             // granted keeps its turn among the others.
-            let is_waiting = |joined: &Joined| {
+            let is_waiting = |joined: &JoinedVolume| {
                 joined.members().any(|(_, member)| member.lower.holding() == Holding::Waiting)
             };
             let is_granted = superblock.members.iter().any(|member| member.opening == opening);
             if !is_granted && !joined.is_some_and(is_waiting) {
                 superblock.forget_opening();
             }
-            Some(OpenError::Claim(reason))
+            Some(CacheOpenError::Claim(reason))
         }
         Ok(holding @ (Holding::Nothing | Holding::Unsupported | Holding::Reserved)) if must => {
             superblock.forget_opening();
             if holding == Holding::Reserved {
                 let _ = lower.release().await;
             }
-            Some(OpenError::NoWitness)
+            Some(CacheOpenError::NoWitness)
         }
-        Err(error) if !error.may_pass() => return Err(OpenError::Claim(error.to_string().into())),
+        Err(error) if !error.may_pass() => {
+            return Err(CacheOpenError::Claim(error.to_string().into()));
+        }
         _ if joined.is_some() => None,
         _ => return Ok(()),
     };
     superblock.sequence += 1;
-    write_copies(log, scratch, superblock).await.map_err(OpenError::Log)?;
+    write_copies(log, scratch, superblock).await.map_err(CacheOpenError::Log)?;
     let Some(refused) = refused else { return Ok(()) };
     // Noted before: who has granted it knows this opening.
     if let Some(joined) = joined {

@@ -6,10 +6,10 @@ use std::{sync::atomic::Ordering, time::Duration};
 
 use tokio::time::{Instant, sleep};
 
-use crate::state::Shared;
+use crate::state::CacheCore;
 
 /// What destage knows of the host's activity and of what it has sent.
-pub(crate) struct Pace {
+pub(crate) struct DestagePace {
     /// Requests when it looked last.
     seen: u64,
     /// There were no others since then, and nobody waited for the lower volume.
@@ -29,14 +29,14 @@ enum Obstacle {
     Requests(Duration),
 }
 
-impl Pace {
+impl DestagePace {
     pub fn new() -> Self {
         let now = Instant::now();
         Self { seen: 0, quiet_since: now, debt: 0.0, settled: now }
     }
 
     /// Waits until the next piece may go down. May be dropped in the middle.
-    pub async fn give_way(&mut self, shared: &Shared) {
+    pub async fn give_way(&mut self, shared: &CacheCore) {
         while let Some(obstacle) = self.obstacle(shared) {
             shared.follow_growth().await;
             let time = match obstacle {
@@ -54,7 +54,7 @@ impl Pace {
     }
 
     /// Notes that so many bytes go down now.
-    pub fn spend(&mut self, shared: &Shared, bytes: u64) {
+    pub fn spend(&mut self, shared: &CacheCore, bytes: u64) {
         let mut state = shared.state.lock();
         state.destaging.count(bytes);
         if state.orders.rate.is_some() {
@@ -62,7 +62,7 @@ impl Pace {
         }
     }
 
-    fn obstacle(&mut self, shared: &Shared) -> Option<Obstacle> {
+    fn obstacle(&mut self, shared: &CacheCore) -> Option<Obstacle> {
         let state = shared.state.lock();
         if shared.ends_round(&state) {
             return None;
@@ -100,7 +100,7 @@ impl Pace {
     }
 
     /// How long there has been no request, as far as it looked.
-    fn quiet(&mut self, shared: &Shared) -> Duration {
+    fn quiet(&mut self, shared: &CacheCore) -> Duration {
         let requests = shared.requests.load(Ordering::Relaxed);
         let fetching = shared.host_fetches.load(Ordering::Relaxed) > 0;
         if fetching || requests != std::mem::replace(&mut self.seen, requests) {
@@ -117,7 +117,7 @@ fn wait_for(seconds: f64) -> Duration {
 
 /// Notes in the superblock how far the log reaches, if it says less: it cannot be noted by a
 /// round while nothing goes to the lower volume.
-pub(crate) async fn refresh_superblock(shared: &Shared) {
+pub(crate) async fn refresh_superblock(shared: &CacheCore) {
     let known = shared.superblock.lock().await.committed;
     if known + 1 < shared.state.lock().ring.next()
         && let Err(error) = shared.write_superblock(|_| {}).await

@@ -5,18 +5,18 @@ use std::sync::{
     atomic::{AtomicU64, Ordering},
 };
 
-use volume::{Dirty, Joined};
+use volume::{Dirty, JoinedVolume};
 
 use crate::{log::members::MemberRecord, slot::SLOT_BYTES};
 
 /// Several volumes that are opened as those of one log.
-pub(crate) struct Joining {
-    pub joined: Arc<Joined>,
+pub(crate) struct JoinedMembers {
+    pub joined: Arc<JoinedVolume>,
     /// As the superblock is to know them from now on.
     pub records: Vec<MemberRecord>,
 }
 
-impl Joining {
+impl JoinedMembers {
     /// The name and number of the first volume that is not among them, though it has some of these slots.
     /// Another one may be in its place. None is of one that was given up.
     pub fn absent(&self, known: &[MemberRecord], slots: &[u64]) -> Option<(String, u64)> {
@@ -34,7 +34,7 @@ impl Joining {
     /// The name of the first volume that ends before some of these slots, and how many do. They would go
     /// nowhere: destage takes what is behind an end for nothing.
     pub fn beyond(&self, slots: &[u64]) -> Option<(String, u64)> {
-        let reach = Reach::of_several(self);
+        let reach = MemberExtents::of_several(self);
         let is_beyond = |slot: &u64, record: &MemberRecord| {
             let block = slot * (SLOT_BYTES as u64 / u64::from(record.geometry.block_size));
             reach.place(block) == record.place && block >= reach.end(block)
@@ -48,11 +48,11 @@ impl Joining {
 
 /// The one of several volumes that a slot is of.
 pub(crate) fn place_of(slot: u64) -> usize {
-    (slot / (Joined::STRIDE_BYTES / SLOT_BYTES as u64)) as usize
+    (slot / (JoinedVolume::STRIDE_BYTES / SLOT_BYTES as u64)) as usize
 }
 
 /// Where each volume ends.
-pub(crate) struct Reach {
+pub(crate) struct MemberExtents {
     /// Blocks from the beginning of one to that of the next.
     stride: u64,
     /// That are used: as many as the superblock says, or fewer.
@@ -61,15 +61,15 @@ pub(crate) struct Reach {
     outgrown: AtomicU64,
 }
 
-impl Reach {
+impl MemberExtents {
     /// There is one.
     pub fn of_one(blocks: u64) -> Self {
         Self { stride: u64::MAX, blocks: vec![blocks.into()], outgrown: 0.into() }
     }
 
     /// There are several; where there is none, there are no blocks.
-    pub fn of_several(joining: &Joining) -> Self {
-        let blocks: Vec<_> = (0..Joined::PLACES).map(|_| AtomicU64::new(0)).collect();
+    pub fn of_several(joining: &JoinedMembers) -> Self {
+        let blocks: Vec<_> = (0..JoinedVolume::PLACES).map(|_| AtomicU64::new(0)).collect();
         for record in &joining.records {
             blocks[record.place].store(record.geometry.blocks, Ordering::Relaxed);
         }
@@ -131,11 +131,11 @@ impl DirtyFlags {
         Self { slots_per_place: u64::MAX, flags: vec![Dirty::default()] }
     }
 
-    pub fn of_several(joined: &Joined) -> Self {
+    pub fn of_several(joined: &JoinedVolume) -> Self {
         let flag = |place| joined.member(place).map_or_else(Dirty::default, |m| m.is_dirty.clone());
         Self {
-            slots_per_place: Joined::STRIDE_BYTES / SLOT_BYTES as u64,
-            flags: (0..Joined::PLACES).map(flag).collect(),
+            slots_per_place: JoinedVolume::STRIDE_BYTES / SLOT_BYTES as u64,
+            flags: (0..JoinedVolume::PLACES).map(flag).collect(),
         }
     }
 
@@ -162,7 +162,7 @@ mod tests {
 
     #[test]
     fn one_volume_reaches_as_far_as_it_says() {
-        let reach = Reach::of_one(100);
+        let reach = MemberExtents::of_one(100);
         assert_eq!([0, 99, 100, u64::MAX].map(|block| reach.end(block)), [100; 4]);
         reach.grow(0, 120);
         assert_eq!(reach.end(7), 120);

@@ -9,36 +9,37 @@ use volume::{Data, Error, Extent, Lba, Volume};
 
 use crate::{
     checksum::crc32c,
-    fetch::{Fetch, Origin, Outcome},
-    flow::Purpose,
+    fetch::{FetchResult, Origin, SlotFetch},
+    flow::ReadPurpose,
     mutant::Mutant,
     slot::{
-        Came, Entry, NONE, Place, SECTOR_BYTES, SECTORS, SLOT_BYTES, WHOLE, copy_sectors, mask,
+        Came, LogAddress, NONE, SECTOR_BYTES, SECTORS, SLOT_BYTES, SlotEntry, WHOLE, copy_sectors,
+        mask,
     },
-    state::{Shared, State},
+    state::{CacheCore, CacheState},
     tier,
 };
 
 /// Where one slot of a read comes from.
-enum Source {
+enum SlotReadSource {
     Zeros,
     /// The page has all the sectors wanted.
     Page(Bytes),
     /// The log has all the sectors wanted.
-    Log(Place),
+    Log(LogAddress),
     /// The fetch brings them, but for the sectors that are newer in the cache.
     Lower {
-        fetch: Arc<Fetch>,
-        newer: Newer,
+        fetch: Arc<SlotFetch>,
+        newer: NewerSectors,
     },
 }
 
 /// Sectors of a slot that the lower volume does not have yet.
 #[derive(Clone)]
-enum Newer {
+enum NewerSectors {
     None,
     Page { page: Bytes, valid: u8 },
-    Log(Place),
+    Log(LogAddress),
 }
 
 /// What of the cache's content readers are told before it is in the log: what writers are.
@@ -51,43 +52,46 @@ enum Telling {
 }
 
 impl Telling {
-    fn tells(self, entry: &Entry) -> bool {
+    fn tells(self, entry: &SlotEntry) -> bool {
         let is_held = || entry.nvram != NONE && !entry.zero;
         !entry.pending() || self == Self::Everything || (self == Self::Held && is_held())
     }
 }
 
 /// Part of a read that lies in one slot.
-struct Piece {
+struct SlotReadPiece {
     slot: u64,
     first: u32,
     count: u32,
-    source: Source,
+    source: SlotReadSource,
 }
 
 /// Everything a read needs, as of one moment.
-struct Plan {
-    pieces: Vec<Piece>,
+struct ReadPlan {
+    pieces: Vec<SlotReadPiece>,
     /// Fetches that this read has to run.
-    own: Vec<Arc<Fetch>>,
+    own: Vec<Arc<SlotFetch>>,
     /// The serial up to which all must be in the log before anybody is told what was found.
     untold: u64,
 }
 
-impl Plan {
+impl ReadPlan {
     /// Where it looks, before what it fetches has come.
     fn origin(&self) -> Origin {
-        let is_log = |piece: &Piece| {
-            matches!(piece.source, Source::Log(_) | Source::Lower { newer: Newer::Log(_), .. })
+        let is_log = |piece: &SlotReadPiece| {
+            matches!(
+                piece.source,
+                SlotReadSource::Log(_) | SlotReadSource::Lower { newer: NewerSectors::Log(_), .. }
+            )
         };
         if self.pieces.iter().any(is_log) { Origin::Log } else { Origin::Memory }
     }
 }
 
-impl Shared {
+impl CacheCore {
     /// Begins a read of `sectors` sectors. Returns their content if all of it is in memory and may be returned to a host now,
     /// and the purpose of the read. Starts read-ahead if the read continues a sequential stream.
-    pub fn begin_read(self: &Arc<Self>, sector: u64, sectors: u64) -> (Option<Data>, Purpose) {
+    pub fn begin_read(self: &Arc<Self>, sector: u64, sectors: u64) -> (Option<Data>, ReadPurpose) {
         let (hit, (purpose, ahead)) = {
             let mut state = self.state.lock();
             let hit = self.read_memory(&mut state, sector, sectors);
@@ -97,12 +101,12 @@ impl Shared {
         for fetch in ahead {
             let shared = Arc::clone(self);
             self.counters.read_ahead_bytes.add(u64::from(fetch.count) * SLOT_BYTES as u64);
-            tokio::spawn(async move { shared.run_fetch(&fetch, Purpose::Ahead).await });
+            tokio::spawn(async move { shared.run_fetch(&fetch, ReadPurpose::Ahead).await });
         }
         (hit, purpose)
     }
 
-    fn read_memory(&self, state: &mut State, sector: u64, sectors: u64) -> Option<Data> {
+    fn read_memory(&self, state: &mut CacheState, sector: u64, sectors: u64) -> Option<Data> {
         if sectors > LONGEST_STEP {
             return None;
         }
@@ -140,7 +144,7 @@ impl Shared {
         self: &Arc<Self>,
         sector: u64,
         sectors: u64,
-        purpose: Purpose,
+        purpose: ReadPurpose,
     ) -> Result<Data, Error> {
         let (data, origin) = self.read_from_anywhere(sector, sectors, purpose).await?;
         let answered = match origin {
@@ -157,7 +161,7 @@ impl Shared {
         self: &Arc<Self>,
         sector: u64,
         sectors: u64,
-        purpose: Purpose,
+        purpose: ReadPurpose,
     ) -> Result<(Data, Origin), Error> {
         if sectors <= LONGEST_STEP {
             return self.read_step(sector, sectors, purpose).await;
@@ -176,7 +180,7 @@ impl Shared {
         Ok((data, farthest))
     }
 
-    fn telling(&self, state: &State) -> Telling {
+    fn telling(&self, state: &CacheState) -> Telling {
         match self.tells_early(state) {
             _ if self.mutation.is(Mutant::ReadTellsEarly) => Telling::Everything,
             true if self.settings.nvram_is_stable() => Telling::Held,
@@ -193,12 +197,12 @@ impl Shared {
         self: &Arc<Self>,
         sector: u64,
         sectors: u64,
-        purpose: Purpose,
+        purpose: ReadPurpose,
     ) -> Result<(Data, Origin), Error> {
         let mut farthest = Origin::Memory;
         loop {
             let longest = match purpose {
-                Purpose::Stream => self.longest_of_stream(),
+                ReadPurpose::Stream => self.longest_of_stream(),
                 _ => MOST_FETCHED,
             };
             let plan = self.plan(&mut self.state.lock(), sector, sectors, longest);
@@ -219,8 +223,8 @@ impl Shared {
 
     /// Decides for each slot where it comes from, and begins the fetches that are needed, each of at most `longest`
     /// slots.
-    fn plan(&self, state: &mut State, sector: u64, sectors: u64, longest: usize) -> Plan {
-        let mut plan = Plan { pieces: Vec::new(), own: Vec::new(), untold: 0 };
+    fn plan(&self, state: &mut CacheState, sector: u64, sectors: u64, longest: usize) -> ReadPlan {
+        let mut plan = ReadPlan { pieces: Vec::new(), own: Vec::new(), untold: 0 };
         let telling = self.telling(state);
         // Slots from here on that have no fetch yet; joined into one when the run ends.
         let mut missing: Vec<usize> = Vec::new();
@@ -236,18 +240,18 @@ impl Shared {
             let found = self.find(state, slot, wanted);
             let source = match found {
                 Ok(source) => source,
-                Err((Some(fetch), newer)) => Source::Lower { fetch, newer },
+                Err((Some(fetch), newer)) => SlotReadSource::Lower { fetch, newer },
                 Err((None, newer)) => {
                     missing.push(plan.pieces.len());
                     // Replaced when the run is known.
-                    plan.pieces.push(Piece {
+                    plan.pieces.push(SlotReadPiece {
                         slot,
                         first,
                         count,
                         source: match newer {
-                            Newer::None => Source::Zeros,
-                            Newer::Page { page, .. } => Source::Page(page),
-                            Newer::Log(place) => Source::Log(place),
+                            NewerSectors::None => SlotReadSource::Zeros,
+                            NewerSectors::Page { page, .. } => SlotReadSource::Page(page),
+                            NewerSectors::Log(place) => SlotReadSource::Log(place),
                         },
                     });
                     if missing.len() == longest {
@@ -257,7 +261,7 @@ impl Shared {
                 }
             };
             self.begin(state, &mut plan, &mut missing);
-            plan.pieces.push(Piece { slot, first, count, source });
+            plan.pieces.push(SlotReadPiece { slot, first, count, source });
         }
         self.begin(state, &mut plan, &mut missing);
         plan
@@ -266,40 +270,40 @@ impl Shared {
     /// Where a slot comes from; or what must be fetched for it, by whom, and what is newer.
     fn find(
         &self,
-        state: &mut State,
+        state: &mut CacheState,
         slot: u64,
         wanted: u8,
-    ) -> Result<Source, (Option<Arc<Fetch>>, Newer)> {
+    ) -> Result<SlotReadSource, (Option<Arc<SlotFetch>>, NewerSectors)> {
         let Some(index) = state.table.find(slot) else {
-            return Err((None, Newer::None));
+            return Err((None, NewerSectors::None));
         };
         let entry = state.table.entry(index);
         let fetch = entry.fetch;
         let (valid, place, zero, pending) = (entry.valid, entry.place, entry.zero, entry.pending());
         if zero {
             self.counters.hits_dram.add(1);
-            return Ok(Source::Zeros);
+            return Ok(SlotReadSource::Zeros);
         }
         let newer = match (state.table.touch(index), place) {
             (Some(page), _) if valid & wanted == wanted => {
                 let hits =
                     if pending { &self.counters.hits_nvram } else { &self.counters.hits_dram };
                 hits.add(1);
-                return Ok(Source::Page(page.clone()));
+                return Ok(SlotReadSource::Page(page.clone()));
             }
-            (Some(page), _) => Newer::Page { page: page.clone(), valid },
+            (Some(page), _) => NewerSectors::Page { page: page.clone(), valid },
             (None, Some(place)) if place.mask & wanted == wanted => {
                 self.counters.hits_log.add(1);
-                return Ok(Source::Log(place));
+                return Ok(SlotReadSource::Log(place));
             }
-            (None, Some(place)) => Newer::Log(place),
-            (None, None) => Newer::None,
+            (None, Some(place)) => NewerSectors::Log(place),
+            (None, None) => NewerSectors::None,
         };
         Err((state.fetches.get(&fetch).cloned(), newer))
     }
 
     /// Makes fetches of a run of slots, one if all are in one place, and tells their entries.
-    fn begin(&self, state: &mut State, plan: &mut Plan, missing: &mut Vec<usize>) {
+    fn begin(&self, state: &mut CacheState, plan: &mut ReadPlan, missing: &mut Vec<usize>) {
         let (Some(&first), Some(&last)) = (missing.first(), missing.last()) else { return };
         let (first, last) = (plan.pieces[first].slot, plan.pieces[last].slot);
         for run in runs_to_fetch(state, first, (last - first + 1) as u32) {
@@ -309,12 +313,12 @@ impl Shared {
                 let index = state.table.find_or_insert(piece.slot);
                 state.table.entry_mut(index).fetch = fetch.id;
                 let valid = state.table.entry(index).valid;
-                let newer = match std::mem::replace(&mut piece.source, Source::Zeros) {
-                    Source::Page(page) => Newer::Page { page, valid },
-                    Source::Log(place) => Newer::Log(place),
-                    Source::Zeros | Source::Lower { .. } => Newer::None,
+                let newer = match std::mem::replace(&mut piece.source, SlotReadSource::Zeros) {
+                    SlotReadSource::Page(page) => NewerSectors::Page { page, valid },
+                    SlotReadSource::Log(place) => NewerSectors::Log(place),
+                    SlotReadSource::Zeros | SlotReadSource::Lower { .. } => NewerSectors::None,
                 };
-                piece.source = Source::Lower { fetch: Arc::clone(&fetch), newer };
+                piece.source = SlotReadSource::Lower { fetch: Arc::clone(&fetch), newer };
             }
             plan.own.push(fetch);
         }
@@ -324,8 +328,8 @@ impl Shared {
     /// again.
     async fn carry_out(
         self: &Arc<Self>,
-        plan: Plan,
-        purpose: Purpose,
+        plan: ReadPlan,
+        purpose: ReadPurpose,
     ) -> Result<Option<(Data, Origin)>, Error> {
         let mut farthest = plan.origin();
         self.hasten_joined(&plan);
@@ -339,19 +343,19 @@ impl Shared {
         for piece in plan.pieces {
             let bytes = bytes_of(piece.first, piece.count);
             match piece.source {
-                Source::Zeros => data.append(Data::zeros(bytes.len())),
-                Source::Page(page) => data.push(page.slice(bytes)),
-                Source::Log(_) => {
+                SlotReadSource::Zeros => data.append(Data::zeros(bytes.len())),
+                SlotReadSource::Page(page) => data.push(page.slice(bytes)),
+                SlotReadSource::Log(_) => {
                     let block = logged.pop().expect("one block for each place in the plan");
                     data.append(block.slice(bytes.start, bytes.len()));
                 }
-                Source::Lower { fetch, newer } => {
+                SlotReadSource::Lower { fetch, newer } => {
                     if fetched.as_ref().is_none_or(|(id, ..)| *id != fetch.id) {
                         match fetch.wait().await {
-                            Outcome::Done(origin, result) => {
+                            FetchResult::Done(origin, result) => {
                                 fetched = Some((fetch.id, origin, result?));
                             }
-                            Outcome::Running | Outcome::Abandoned => return Ok(None),
+                            FetchResult::Running | FetchResult::Abandoned => return Ok(None),
                         }
                     }
                     if !plan.own.iter().any(|own| own.id == fetch.id) {
@@ -367,13 +371,13 @@ impl Shared {
                     let lower = |at: usize, length| all.slice(at, length);
                     match newer {
                         // What came to the lower volume past the log, and past this, may not be there for good.
-                        Newer::None if self.is_newer(piece.slot) => return Ok(None),
-                        Newer::None => data.append(lower(at + bytes.start, bytes.len())),
-                        Newer::Page { page, valid } => {
+                        NewerSectors::None if self.is_newer(piece.slot) => return Ok(None),
+                        NewerSectors::None => data.append(lower(at + bytes.start, bytes.len())),
+                        NewerSectors::Page { page, valid } => {
                             let merged = overlay(all, at, &page, valid);
                             data.push(merged.slice(bytes));
                         }
-                        Newer::Log(place) => {
+                        NewerSectors::Log(place) => {
                             let block = logged.pop().expect("one block for each place in the plan");
                             let merged = overlay(all, at, &block.into_bytes(), place.mask);
                             data.push(merged.slice(bytes));
@@ -387,10 +391,10 @@ impl Shared {
     }
 
     /// Moves read-ahead that this read of a host waits for to the hosts' queue.
-    fn hasten_joined(&self, plan: &Plan) {
+    fn hasten_joined(&self, plan: &ReadPlan) {
         let mut last = None;
         for piece in &plan.pieces {
-            if let Source::Lower { fetch, .. } = &piece.source
+            if let SlotReadSource::Lower { fetch, .. } = &piece.source
                 && last != Some(fetch.id)
                 && plan.own.iter().all(|own| own.id != fetch.id)
             {
@@ -423,12 +427,13 @@ impl Shared {
 
     /// The log blocks that a plan needs, in its order; none if one of them is no longer what it
     /// was.
-    async fn read_logged(&self, plan: &Plan) -> Result<Option<Vec<Data>>, Error> {
-        let wanted: Vec<(u64, Place)> = plan
+    async fn read_logged(&self, plan: &ReadPlan) -> Result<Option<Vec<Data>>, Error> {
+        let wanted: Vec<(u64, LogAddress)> = plan
             .pieces
             .iter()
             .filter_map(|piece| match &piece.source {
-                Source::Log(place) | Source::Lower { newer: Newer::Log(place), .. } => {
+                SlotReadSource::Log(place)
+                | SlotReadSource::Lower { newer: NewerSectors::Log(place), .. } => {
                     Some((piece.slot, *place))
                 }
                 _ => None,
@@ -454,7 +459,7 @@ impl Shared {
     }
 
     /// Keeps a block of the log in memory, if there is room for it.
-    fn keep_logged(&self, state: &mut State, slot: u64, place: Place, block: &Data) {
+    fn keep_logged(&self, state: &mut CacheState, slot: u64, place: LogAddress, block: &Data) {
         let Some(index) = state.table.find(slot) else { return };
         if state.table.page(index).is_some() || state.table.entry(index).pending() {
             return;
@@ -465,7 +470,7 @@ impl Shared {
     }
 
     /// Reads the logged content of a slot. None if it is no longer its newest.
-    pub async fn load(&self, slot: u64, place: Place) -> Result<Option<Data>, Error> {
+    pub async fn load(&self, slot: u64, place: LogAddress) -> Result<Option<Data>, Error> {
         let read = self.read_log(slot, &place).await;
         let state = self.state.lock();
         let current =
@@ -474,13 +479,13 @@ impl Shared {
     }
 
     /// The data block of a place, whole.
-    async fn read_log(&self, slot: u64, place: &Place) -> Result<Data, Error> {
+    async fn read_log(&self, slot: u64, place: &LogAddress) -> Result<Data, Error> {
         let mut blocks = self.read_log_blocks(&[(slot, *place)]).await?;
         Ok(blocks.pop().expect("one was asked for"))
     }
 
     /// The data blocks of places, each checked; neighbours are read together.
-    pub async fn read_log_blocks(&self, places: &[(u64, Place)]) -> Result<Vec<Data>, Error> {
+    pub async fn read_log_blocks(&self, places: &[(u64, LogAddress)]) -> Result<Vec<Data>, Error> {
         let mut blocks = Vec::with_capacity(places.len());
         let mut at = 0;
         while at < places.len() {
@@ -508,7 +513,7 @@ impl Shared {
     }
 
     /// The content of a data block of the log.
-    fn open_logged(&self, slot: u64, place: &Place, block: Data) -> Result<Data, Error> {
+    fn open_logged(&self, slot: u64, place: &LogAddress, block: Data) -> Result<Data, Error> {
         let Some(seals) = &self.seals else { return Ok(block) };
         match seals.open(slot, place, &block.into_bytes()) {
             Some(opened) => Ok(Bytes::from(opened as Box<[u8]>).into()),
@@ -521,7 +526,7 @@ impl Shared {
 
     /// The data block of a place that could not be read, or was not what it should be: from another
     /// copy, if there is one, which mends the bad one.
-    async fn mend_log(&self, slot: u64, place: &Place) -> Result<Data, Error> {
+    async fn mend_log(&self, slot: u64, place: &LogAddress) -> Result<Data, Error> {
         match self.examine_log(place).await {
             Ok(Some(block)) => {
                 self.counters.log_mended.add(1);
@@ -536,7 +541,7 @@ impl Shared {
     }
 
     /// Looks at all copies of the data block of a place, and mends those that are not right.
-    pub async fn examine_log(&self, place: &Place) -> Result<Option<Data>, Error> {
+    pub async fn examine_log(&self, place: &LogAddress) -> Result<Option<Data>, Error> {
         let extent = Extent { lba: Lba(u64::from(place.block)), blocks: 1 };
         let is_right = |data: &Data| {
             data.len() == SLOT_BYTES && crc32c(&data.clone().into_bytes()) == place.checksum
@@ -554,7 +559,7 @@ impl Shared {
     }
 
     /// Reads what a fetch is for and gives it to the cache and to all who wait.
-    async fn run_fetch(self: &Arc<Self>, fetch: &Arc<Fetch>, purpose: Purpose) {
+    async fn run_fetch(self: &Arc<Self>, fetch: &Arc<SlotFetch>, purpose: ReadPurpose) {
         let host = purpose.is_of_host();
         let guard = FetchGuard { shared: self, fetch, host };
         if host {
@@ -568,12 +573,12 @@ impl Shared {
         if let Ok(data) = &result {
             self.keep_fetched(fetch, data, host);
         }
-        fetch.finish(Outcome::Done(origin, result));
+        fetch.finish(FetchResult::Done(origin, result));
         drop(guard);
     }
 
     /// Reads what a fetch is for from the lower volume.
-    async fn read_lower(&self, fetch: &Fetch, purpose: Purpose) -> Result<Data, Error> {
+    async fn read_lower(&self, fetch: &SlotFetch, purpose: ReadPurpose) -> Result<Data, Error> {
         let sectors = self.end_of(fetch.first);
         let first = fetch.first * u64::from(SECTORS);
         let count = (u64::from(fetch.count) * u64::from(SECTORS)).min(sectors - first);
@@ -594,11 +599,11 @@ impl Shared {
     async fn read_when_admitted(
         &self,
         fetch: u32,
-        purpose: Purpose,
+        purpose: ReadPurpose,
         extent: Extent,
         bytes: u64,
     ) -> Result<Data, Error> {
-        if purpose == Purpose::Random {
+        if purpose == ReadPurpose::Random {
             self.far_writes.lock().note_short(Instant::now());
         }
         let passage = self.far_reads.admit(purpose, fetch, bytes).await;
@@ -615,7 +620,7 @@ impl Shared {
     }
 
     /// Puts fetched content into the table where nothing newer has come.
-    fn keep_fetched(&self, fetch: &Fetch, data: &Data, host: bool) {
+    fn keep_fetched(&self, fetch: &SlotFetch, data: &Data, host: bool) {
         let came = if host { Came::Wanted } else { Came::Ahead };
         let mut slot = fetch.first;
         let end = fetch.first + u64::from(fetch.count);
@@ -669,17 +674,17 @@ impl Shared {
     /// Records a read among the sequential streams. Returns its purpose, and the read-ahead to be started.
     fn note_read(
         &self,
-        state: &mut State,
+        state: &mut CacheState,
         sector: u64,
         sectors: u64,
         waits: bool,
-    ) -> (Purpose, Vec<Arc<Fetch>>) {
+    ) -> (ReadPurpose, Vec<Arc<SlotFetch>>) {
         let pages = self.settings.dram_bytes / SLOT_BYTES as u64 / AHEAD_SHARE;
         let most = (u64::from(self.settings.read_ahead_bytes) / SLOT_BYTES as u64).min(pages);
         if most == 0 {
-            return (Purpose::Random, Vec::new());
+            return (ReadPurpose::Random, Vec::new());
         }
-        let State { streams, table, fetches, lower_error, .. } = &mut *state;
+        let CacheState { streams, table, fetches, lower_error, .. } = &mut *state;
         // Read nothing ahead while the far side cannot be read, while many fetches are under way, or while much of the
         // earlier read-ahead has not been used yet.
         let is_vain = lower_error.is_some()
@@ -687,7 +692,7 @@ impl Shared {
             || u64::from(table.ahead().unused) >= pages;
         let most = if is_vain { 0 } else { most };
         let noted = streams.note(sector..sector + sectors, waits, most, || table.ahead());
-        let purpose = if noted.continues { Purpose::Stream } else { Purpose::Random };
+        let purpose = if noted.continues { ReadPurpose::Stream } else { ReadPurpose::Random };
         let Some(range) = noted.ahead else { return (purpose, Vec::new()) };
         let end = self.end_of(sector / u64::from(SECTORS)).div_ceil(u64::from(SECTORS));
         let longest = self.longest_of_stream() as u64;
@@ -703,8 +708,8 @@ impl Shared {
 
 /// Takes the fetch out of the books, also if whoever runs it is dropped in the middle.
 struct FetchGuard<'a> {
-    shared: &'a Shared,
-    fetch: &'a Fetch,
+    shared: &'a CacheCore,
+    fetch: &'a SlotFetch,
     host: bool,
 }
 
@@ -725,34 +730,34 @@ impl Drop for FetchGuard<'_> {
         if self.host {
             self.shared.host_fetches.fetch_sub(1, Ordering::Relaxed);
         }
-        fetch.finish(Outcome::Abandoned);
+        fetch.finish(FetchResult::Abandoned);
         // Pages of its slots can be taken now.
         self.shared.changed.notify_waiters();
     }
 }
 
-fn new_fetch(state: &mut State, run: tier::Piece) -> Arc<Fetch> {
+fn new_fetch(state: &mut CacheState, run: tier::TierPiece) -> Arc<SlotFetch> {
     let id = state.next_fetch;
     // Zero means none.
     state.next_fetch = state.next_fetch.checked_add(1).unwrap_or(1);
-    let fetch = Arc::new(Fetch::new(id, run.first, run.count, run.stretch));
+    let fetch = Arc::new(SlotFetch::new(id, run.first, run.count, run.stretch));
     state.fetches.insert(id, Arc::clone(&fetch));
     fetch
 }
 
 /// Cuts a run of slots by where they are to be fetched from.
-fn runs_to_fetch(state: &State, first: u64, count: u32) -> Vec<tier::Piece> {
+fn runs_to_fetch(state: &CacheState, first: u64, count: u32) -> Vec<tier::TierPiece> {
     let slots = first..first + u64::from(count);
     // What is written past the log leaves memory before it leaves the tier: in between, what the tier has
     // would come back into memory and stay there.
     if state.claims.overlap(slots.start, slots.end) {
-        return vec![tier::Piece::missing(slots)];
+        return vec![tier::TierPiece::missing(slots)];
     }
     state.tier.cut(first, count)
 }
 
 /// Fetches for the slots of `first .. end` of which nothing is known, each of at most `longest` slots.
-fn missing_runs(state: &mut State, first: u64, end: u64, longest: u64) -> Vec<Arc<Fetch>> {
+fn missing_runs(state: &mut CacheState, first: u64, end: u64, longest: u64) -> Vec<Arc<SlotFetch>> {
     let mut fetches = Vec::new();
     let mut slot = first;
     while slot < end {

@@ -2,11 +2,11 @@
 
 use volume::Error;
 
-use crate::log::{recovery::Loss, superblock::InstanceId};
+use crate::log::{recovery::AcknowledgedLoss, superblock::InstanceId};
 
 /// Why a cache could not be opened. The data in its log and its NVRAM was not changed.
 #[derive(Debug, thiserror::Error)]
-pub enum OpenError {
+pub enum CacheOpenError {
     /// A setting is out of range.
     #[error("{0}")]
     Settings(String),
@@ -107,7 +107,7 @@ pub enum OpenError {
          it are whole, but {}; opening with accept_loss uses what is whole and gives up the rest",
         .0.first_missing, .0.block, .0.intact, .0.evidence
     )]
-    Missing(Loss),
+    Missing(AcknowledgedLoss),
     /// Acknowledged data may be in an NVRAM that is not there.
     #[error(
         "the cache was not stopped cleanly and reported writes from its NVRAM, which {0}; bring \

@@ -11,10 +11,10 @@ use crate::slot_hash::SlotHasher;
 
 /// Pages, each with a number as long as it is in here, in their two queues.
 pub(crate) struct Replacement<T> {
-    nodes: Vec<Node<T>>,
+    nodes: Vec<ReplacementNode<T>>,
     free: Vec<u32>,
-    small: Queue,
-    main: Queue,
+    small: ReplacementQueue,
+    main: ReplacementQueue,
     ghosts: Ghosts,
     /// Pages that came or were used, but those used again at once; modulo 2^32.
     clock: u32,
@@ -36,7 +36,7 @@ pub(crate) struct Ahead {
     pub wasted: u64,
 }
 
-struct Node<T> {
+struct ReplacementNode<T> {
     /// `None`: this number is free.
     value: Option<T>,
     newer: u32,
@@ -54,14 +54,14 @@ struct Node<T> {
 
 /// A page that was taken out for others.
 #[derive(Debug, Eq, PartialEq)]
-pub(crate) struct Gone<T> {
+pub(crate) struct EvictedPage<T> {
     pub value: T,
     /// It was read ahead and used for that, if at all: nothing says that it is wanted again.
     pub is_passing: bool,
 }
 
 /// A list through the nodes.
-struct Queue {
+struct ReplacementQueue {
     newest: u32,
     oldest: u32,
     length: u32,
@@ -73,8 +73,8 @@ impl<T> Replacement<T> {
         Self {
             nodes: Vec::new(),
             free: Vec::new(),
-            small: Queue::new(),
-            main: Queue::new(),
+            small: ReplacementQueue::new(),
+            main: ReplacementQueue::new(),
             ghosts: Ghosts::new(capacity),
             clock: 0,
             last: NONE,
@@ -97,7 +97,7 @@ impl<T> Replacement<T> {
     pub fn insert(&mut self, key: u64, value: T, is_ahead: bool) -> u32 {
         self.clock = self.clock.wrapping_add(1);
         self.ahead.unused += u32::from(is_ahead);
-        let node = Node {
+        let node = ReplacementNode {
             value: Some(value),
             newer: NONE,
             older: NONE,
@@ -165,7 +165,7 @@ impl<T> Replacement<T> {
 
     /// Takes one page out for others. `key` tells what a page is known by, and `None` if it is needed
     /// where it is.
-    pub fn evict(&mut self, key: impl Fn(&T) -> Option<u64>) -> Option<Gone<T>> {
+    pub fn evict(&mut self, key: impl Fn(&T) -> Option<u64>) -> Option<EvictedPage<T>> {
         let mut spared = 0;
         // Needed pages go round; when a queue has gone round it is left alone.
         let mut rest = [self.small.length, self.main.length];
@@ -204,11 +204,11 @@ impl<T> Replacement<T> {
                 self.ghosts.put(key);
             }
             let is_passing = node.is_passing && !is_main;
-            return Some(Gone { value: self.remove(number), is_passing });
+            return Some(EvictedPage { value: self.remove(number), is_passing });
         }
     }
 
-    fn queue(&mut self, is_main: bool) -> &mut Queue {
+    fn queue(&mut self, is_main: bool) -> &mut ReplacementQueue {
         if is_main { &mut self.main } else { &mut self.small }
     }
 
@@ -228,7 +228,7 @@ impl<T> Replacement<T> {
     }
 
     fn unlink(&mut self, number: u32) {
-        let Node { older, newer, is_main, .. } = self.nodes[number as usize];
+        let ReplacementNode { older, newer, is_main, .. } = self.nodes[number as usize];
         if older != NONE {
             self.nodes[older as usize].newer = newer;
         }
@@ -246,7 +246,7 @@ impl<T> Replacement<T> {
     }
 }
 
-impl Queue {
+impl ReplacementQueue {
     fn new() -> Self {
         Self { newest: NONE, oldest: NONE, length: 0 }
     }
@@ -413,7 +413,10 @@ mod tests {
         gone.sort_unstable();
         assert_eq!(gone, [1, 3, 5, 7, 9]);
         assert_eq!((pages.evict(odd), pages.len()), (None, 5));
-        assert_eq!(pages.evict(|key| Some(*key)), Some(Gone { value: 0, is_passing: false }));
+        assert_eq!(
+            pages.evict(|key| Some(*key)),
+            Some(EvictedPage { value: 0, is_passing: false })
+        );
     }
 
     #[test]
@@ -433,7 +436,7 @@ mod tests {
 
     #[test]
     fn a_page_costs_64_bytes_at_most_here() {
-        assert!(size_of::<Node<(bytes::Bytes, u32)>>() <= 56);
+        assert!(size_of::<ReplacementNode<(bytes::Bytes, u32)>>() <= 56);
         assert_eq!(size_of::<[(u32, u32); 4]>() / 4, 8, "and 8 to remember one that has gone");
     }
 }

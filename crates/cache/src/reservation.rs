@@ -12,24 +12,24 @@ use tokio::time::{Instant, timeout_at};
 use volume::Error;
 
 use crate::{
-    line::Ticket,
-    nvram::Buffer,
-    settings::TooLarge,
+    line::WaitTicket,
+    nvram::NvramBuffer,
+    settings::OversizedEpoch,
     slot::SLOT_BYTES,
-    state::{Shared, State},
+    state::{CacheCore, CacheState},
 };
 
 /// The path of a write, decided once for the whole write.
-pub(crate) enum Way<'a> {
+pub(crate) enum WritePath<'a> {
     /// The write goes through the log, which keeps the reserved room for it.
-    Log(Reservation<'a>),
+    Log(LogReservation<'a>),
     /// The write bypasses the log and goes directly to the lower volume.
     Past,
 }
 
 /// The room that a call asks for.
 #[derive(Clone, Copy)]
-pub(crate) struct Wanted {
+pub(crate) struct WantedRoom {
     /// Number of slots; at least one.
     pub slots: usize,
     /// Bytes of data that the call keeps in memory while it waits.
@@ -42,8 +42,8 @@ pub(crate) struct Wanted {
 }
 
 /// Reserved room that a write has not used yet. Dropping the reservation returns the unused room.
-pub(crate) struct Reservation<'a> {
-    shared: &'a Shared,
+pub(crate) struct LogReservation<'a> {
+    shared: &'a CacheCore,
     slots: usize,
     /// Segment headers: one for each step, since each step may end up in a segment of its own.
     headers: usize,
@@ -51,7 +51,7 @@ pub(crate) struct Reservation<'a> {
 }
 
 /// The answer to a call that asks for room.
-enum Found {
+enum RoomAnswer {
     Room,
     Past,
     /// The log takes no writes because of a resize or a rollback, which ends within seconds.
@@ -60,22 +60,26 @@ enum Found {
     Nothing(&'static str),
 }
 
-impl Shared {
+impl CacheCore {
     /// Waits for room in the log for a whole write, or for the decision that the write bypasses the log.
     ///
     /// # Errors
     /// [`Error::Busy`]: the log had no room for `busy_after_ms`, or for [`BETWEEN_STEPS`] if the call has begun;
     /// [`Error::TooLong`]: the write does not fit even into an empty log; or the error of the log disk.
-    pub async fn way(self: &Arc<Self>, wanted: Wanted) -> Result<Way<'_>, Error> {
+    pub async fn way(self: &Arc<Self>, wanted: WantedRoom) -> Result<WritePath<'_>, Error> {
         let held = {
             let mut state = self.state.lock();
             match self.find_room(&mut state, wanted, None)? {
-                Found::Room => return Ok(Way::Log(self.reserve(&mut state, wanted.slots))),
-                Found::Past => return Ok(Way::Past),
-                Found::Nothing(why) if !self.may_hold(&state, wanted) => {
+                RoomAnswer::Room => {
+                    return Ok(WritePath::Log(self.reserve(&mut state, wanted.slots)));
+                }
+                RoomAnswer::Past => return Ok(WritePath::Past),
+                RoomAnswer::Nothing(why) if !self.may_hold(&state, wanted) => {
                     return Err(self.refuse(Error::Busy(why)));
                 }
-                Found::Soon(_) | Found::Nothing(_) => Held::begin(self, &mut state, wanted),
+                RoomAnswer::Soon(_) | RoomAnswer::Nothing(_) => {
+                    HeldWrite::begin(self, &mut state, wanted)
+                }
             }
         };
         let begun = Instant::now();
@@ -85,13 +89,15 @@ impl Shared {
             let (why, patience) = {
                 let mut state = self.state.lock();
                 match self.find_room(&mut state, wanted, Some(held.ticket))? {
-                    Found::Room => return Ok(Way::Log(self.reserve(&mut state, wanted.slots))),
-                    Found::Past => return Ok(Way::Past),
-                    Found::Soon(why) | Found::Nothing(why) if wanted.has_begun => {
+                    RoomAnswer::Room => {
+                        return Ok(WritePath::Log(self.reserve(&mut state, wanted.slots)));
+                    }
+                    RoomAnswer::Past => return Ok(WritePath::Past),
+                    RoomAnswer::Soon(why) | RoomAnswer::Nothing(why) if wanted.has_begun => {
                         (why, BETWEEN_STEPS)
                     }
-                    Found::Soon(why) => (why, SOON),
-                    Found::Nothing(why) => {
+                    RoomAnswer::Soon(why) => (why, SOON),
+                    RoomAnswer::Nothing(why) => {
                         (why, Duration::from_millis(self.settings.busy_after_ms))
                     }
                 }
@@ -113,9 +119,9 @@ impl Shared {
         }
         // A write that begins in the middle of a slot touches one slot more.
         let slots = bytes.div_ceil(SLOT_BYTES) + 1;
-        let wanted = Wanted { slots, bytes, is_zeros: false, has_begun: false };
+        let wanted = WantedRoom { slots, bytes, is_zeros: false, has_begun: false };
         match self.find_room(&mut state, wanted, None)? {
-            Found::Nothing(why) if !self.may_hold(&state, wanted) => {
+            RoomAnswer::Nothing(why) if !self.may_hold(&state, wanted) => {
                 Err(self.refuse(Error::Busy(why)))
             }
             _ => Ok(()),
@@ -125,24 +131,26 @@ impl Shared {
     /// Looks for room for a call. Calls that have waited longer get room first.
     fn find_room(
         self: &Arc<Self>,
-        state: &mut State,
-        wanted: Wanted,
-        ticket: Option<Ticket>,
-    ) -> Result<Found, Error> {
+        state: &mut CacheState,
+        wanted: WantedRoom,
+        ticket: Option<WaitTicket>,
+    ) -> Result<RoomAnswer, Error> {
         if let Some(error) = self.refusal(state) {
             return match error {
-                Error::Busy(why) if wanted.has_begun && !state.stopping => Ok(Found::Nothing(why)),
+                Error::Busy(why) if wanted.has_begun && !state.stopping => {
+                    Ok(RoomAnswer::Nothing(why))
+                }
                 error => Err(self.refuse(error)),
             };
         }
         if state.rolling_back {
-            return Ok(Found::Soon("what was not flushed is being given up"));
+            return Ok(RoomAnswer::Soon("what was not flushed is being given up"));
         }
         if state.frozen {
-            return Ok(Found::Soon("the log is being resized"));
+            return Ok(RoomAnswer::Soon("the log is being resized"));
         }
         if state.log_error().is_some() {
-            return Ok(Found::Past);
+            return Ok(RoomAnswer::Past);
         }
         let cost = self.cost(state, wanted.slots);
         let most = state.ring.most_room().saturating_sub(state.ring.reserve()) as usize;
@@ -153,22 +161,22 @@ impl Shared {
         let free = (state.ring.room() as usize).checked_sub(self.promised_room(state) as usize);
         let fits = free.is_some_and(|free| state.log_line.is_due(ticket, cost, free));
         if fits && (!wanted.is_zeros || self.has_entries(state, wanted.slots)) {
-            return Ok(Found::Room);
+            return Ok(RoomAnswer::Room);
         }
         if !self.is_strict() {
             // While the lower volume is away a bypassing write would wait for it, so the write waits for room here.
             return Ok(match self.is_away(state) && !is_too_long {
-                true => Found::Nothing("the log is full and the far volume does not answer"),
-                false => Found::Past,
+                true => RoomAnswer::Nothing("the log is full and the far volume does not answer"),
+                false => RoomAnswer::Past,
             });
         }
         self.ask_for_round(state)
     }
 
     /// Asks for a destage round. In strict order only a round makes room, since no write may bypass the log.
-    fn ask_for_round(self: &Arc<Self>, state: &mut State) -> Result<Found, Error> {
+    fn ask_for_round(self: &Arc<Self>, state: &mut CacheState) -> Result<RoomAnswer, Error> {
         if let Some(why) = state.orders.hold() {
-            return Ok(Found::Nothing(why));
+            return Ok(RoomAnswer::Nothing(why));
         }
         let open_only = state.epochs.oldest().is_none() && state.ends == 0;
         if self.is_by_flush() && open_only {
@@ -176,15 +184,15 @@ impl Shared {
         } else if !std::mem::replace(&mut state.starving, true) {
             self.wake_destage.notify_one();
         }
-        Ok(Found::Nothing(match self.is_away(state) {
+        Ok(RoomAnswer::Nothing(match self.is_away(state) {
             true => "the log is full and the far volume does not answer",
             false => "the log is full",
         }))
     }
 
     /// Handles an epoch that does not fit into the log: refuses the write, or ends the epoch here.
-    fn end_too_large(self: &Arc<Self>, state: &mut State) -> Result<(), Error> {
-        if self.settings.too_large == TooLarge::Refused {
+    fn end_too_large(self: &Arc<Self>, state: &mut CacheState) -> Result<(), Error> {
+        if self.settings.too_large == OversizedEpoch::Refused {
             self.counters.refused_epochs.add(1);
             return Err(Error::Device(
                 "the log has no room for what was written since the last flush".into(),
@@ -199,13 +207,13 @@ impl Shared {
 
     /// Returns the log blocks that a write of `slots` slots needs: data, one header for each full segment, and one
     /// header for each step.
-    fn cost(&self, state: &State, slots: usize) -> usize {
+    fn cost(&self, state: &CacheState, slots: usize) -> usize {
         let longest = state.ring.longest_data() as usize;
         slots + slots.div_ceil(longest) + self.steps(state, slots)
     }
 
     /// Returns the error of a write of `slots` slots to a log that has room for `most` blocks when it is empty.
-    fn too_long(&self, state: &State, slots: usize, most: usize) -> Error {
+    fn too_long(&self, state: &CacheState, slots: usize, most: usize) -> Error {
         let per_slot = 1.0
             + 1.0 / f64::from(state.ring.longest_data())
             + 1.0 / self.longest_step(state) as f64;
@@ -217,22 +225,22 @@ impl Shared {
         Error::TooLong { bytes, most }
     }
 
-    fn reserve(&self, state: &mut State, slots: usize) -> Reservation<'_> {
+    fn reserve(&self, state: &mut CacheState, slots: usize) -> LogReservation<'_> {
         let headers = self.steps(state, slots);
         state.reserved.live += 1;
         state.reserved.slots += slots;
         state.reserved.headers += headers;
-        Reservation { shared: self, slots, headers, is_live: true }
+        LogReservation { shared: self, slots, headers, is_live: true }
     }
 
-    fn steps(&self, state: &State, slots: usize) -> usize {
+    fn steps(&self, state: &CacheState, slots: usize) -> usize {
         slots.div_ceil(self.longest_step(state))
     }
 
     /// Returns the most slots that one step of a write takes. The limit is a full segment, so that a large write
     /// delays others by no more than that. It is also half of the slots that may wait for the log, so that
     /// the next step is copied while the log disk writes this one.
-    fn longest_step(&self, state: &State) -> usize {
+    fn longest_step(&self, state: &CacheState) -> usize {
         let mut limit = self.pending_limit;
         if self.settings.report.is_immediate() {
             let slots = state.nvram.as_ref().map_or(0, |nvram| nvram.slots() as usize);
@@ -244,7 +252,7 @@ impl Shared {
     /// Returns true if memory has room for the data of one more write that waits for the log. While destage
     /// runs, waiting writes may hold as much memory as the cache has for blocks (`dram_bytes`); while destage is
     /// held or the lower volume is away, a quarter of that. One write may always wait, unless `busy_after_ms` is 0.
-    fn may_hold(&self, state: &State, wanted: Wanted) -> bool {
+    fn may_hold(&self, state: &CacheState, wanted: WantedRoom) -> bool {
         if wanted.has_begun {
             return true;
         }
@@ -264,21 +272,21 @@ impl Shared {
 }
 
 /// A write that waits for room, with its data in memory.
-struct Held<'a> {
-    shared: &'a Shared,
-    ticket: Ticket,
+struct HeldWrite<'a> {
+    shared: &'a CacheCore,
+    ticket: WaitTicket,
     bytes: usize,
 }
 
-impl<'a> Held<'a> {
-    fn begin(shared: &'a Shared, state: &mut State, wanted: Wanted) -> Self {
+impl<'a> HeldWrite<'a> {
+    fn begin(shared: &'a CacheCore, state: &mut CacheState, wanted: WantedRoom) -> Self {
         let cost = shared.cost(state, wanted.slots);
         state.held_bytes += wanted.bytes;
         Self { shared, ticket: state.log_line.join(cost), bytes: wanted.bytes }
     }
 }
 
-impl Drop for Held<'_> {
+impl Drop for HeldWrite<'_> {
     fn drop(&mut self) {
         let mut state = self.shared.state.lock();
         state.log_line.leave(self.ticket);
@@ -291,15 +299,15 @@ impl Drop for Held<'_> {
     }
 }
 
-impl Reservation<'_> {
+impl LogReservation<'_> {
     /// Returns the number of slots that the next step may place now. Returns `None` if the step has to wait until the
     /// log has taken queued slots, or for its turn behind the steps of other writes.
-    pub fn step(&self, state: &State, ticket: Option<Ticket>) -> Option<usize> {
+    pub fn step(&self, state: &CacheState, ticket: Option<WaitTicket>) -> Option<usize> {
         let shared = self.shared;
         let wants = self.next_step(state);
         let mut free = shared.pending_limit.saturating_sub(state.pending_slots());
         if shared.settings.report.is_immediate() {
-            let held = state.nvram.as_ref().map_or(0, Buffer::free);
+            let held = state.nvram.as_ref().map_or(0, NvramBuffer::free);
             free = free.min(held.saturating_sub(state.copying_slots));
         }
         let has_header = self.headers > 0 || shared.room_for_tombstone(state);
@@ -307,12 +315,12 @@ impl Reservation<'_> {
     }
 
     /// Returns the number of slots that the next step wants.
-    pub fn next_step(&self, state: &State) -> usize {
+    pub fn next_step(&self, state: &CacheState) -> usize {
         self.slots.min(self.shared.longest_step(state))
     }
 
     /// Begins a step that places up to `slots` slots, as [`Self::step`] has allowed.
-    pub fn begin_step(&mut self, state: &mut State, slots: usize) {
+    pub fn begin_step(&mut self, state: &mut CacheState, slots: usize) {
         self.slots -= slots;
         state.reserved.slots -= slots;
         // A step that was cut short leads to more steps than were planned. Such a step has no reserved header:
@@ -325,7 +333,7 @@ impl Reservation<'_> {
     }
 
     /// Ends a step that was begun for `begun` slots and has placed the first `placed` of them.
-    pub fn end_step(&mut self, state: &mut State, begun: usize, placed: usize) {
+    pub fn end_step(&mut self, state: &mut CacheState, begun: usize, placed: usize) {
         state.copying_slots -= begun;
         state.copying -= 1;
         self.slots += begun - placed;
@@ -335,7 +343,7 @@ impl Reservation<'_> {
         }
     }
 
-    fn give_back(&mut self, state: &mut State) {
+    fn give_back(&mut self, state: &mut CacheState) {
         if std::mem::take(&mut self.is_live) {
             state.reserved.live -= 1;
             state.reserved.slots -= self.slots;
@@ -344,7 +352,7 @@ impl Reservation<'_> {
     }
 }
 
-impl Drop for Reservation<'_> {
+impl Drop for LogReservation<'_> {
     fn drop(&mut self) {
         if self.is_live {
             let shared = self.shared;
@@ -354,9 +362,9 @@ impl Drop for Reservation<'_> {
     }
 }
 
-/// Most slots in a step: a full segment, see [`Shared::longest_step`].
+/// Most slots in a step: a full segment, see [`CacheCore::longest_step`].
 pub(crate) const MAX_STEP: usize = 128;
-/// Blocks that `Shared::promised_room` counts in addition to those of calls: the headers of two segments in flight.
+/// Blocks that `CacheCore::promised_room` counts in addition to those of calls: the headers of two segments in flight.
 const UNDER_WAY: usize = 2;
 /// While nothing is destaged, waiting writes may hold `dram_bytes / HELD_SHARE` of memory in addition to the
 /// cached blocks: 64 MiB with the default of 256 MiB, or 128 writes of 512 KiB.
@@ -378,12 +386,14 @@ mod tests {
     use sim::Rng;
     use tokio::time::{sleep, timeout};
     use volume::{
-        Call, Data, Delay, Durability, Error, Extent, Fault, Faults, Geometry, Latency, Lba,
-        MemVolume, Rule, Stack, Symptom, Volume,
+        Data, DelayVolume, Durability, Error, Extent, FaultCallKind, FaultRule, FaultVolume,
+        Faults, Geometry, Latency, Lba, MemVolume, Stack, Symptom, Volume,
     };
 
     use super::*;
-    use crate::{Cache, Identity, Parts, Settings, nvram::StableMemory, settings::Report};
+    use crate::{
+        Cache, LogVolumeIdentity, Parts, Settings, nvram::StableMemory, settings::WriteMode,
+    };
 
     const MIB: usize = 1 << 20;
 
@@ -417,12 +427,14 @@ mod tests {
         /// Does the same as [`Self::new`]; each write to the far volume takes the time `write`.
         async fn slow(log_blocks: u64, settings: Settings, write: Duration) -> Self {
             let far = Arc::new(MemVolume::new(Geometry::with_blocks(32768)));
-            let far =
-                Fault::new(Arc::new(Delay::new(far, Latency { write, ..Latency::default() })));
+            let far = FaultVolume::new(Arc::new(DelayVolume::new(
+                far,
+                Latency { write, ..Latency::default() },
+            )));
             let faults = Arc::clone(far.faults());
             let log = Geometry { block_size: 4096, ..Geometry::with_blocks(log_blocks) };
             let lower: Stack = Arc::new(far);
-            let identity = Identity { name: "far".into(), geometry: lower.geometry() };
+            let identity = LogVolumeIdentity { name: "far".into(), geometry: lower.geometry() };
             let log = Arc::new(MemVolume::new(log));
             let settings = Settings { read_ahead_bytes: 0, nvram_bytes: 1 << 20, ..settings };
             let nvram = || Box::new(Nvram(vec![0; 1 << 20])) as Box<dyn StableMemory>;
@@ -437,7 +449,7 @@ mod tests {
             self.far.clear();
             if away {
                 let error = Error::Unreachable("the link is down".into());
-                self.far.add(Rule::always(Call::Any, Symptom::Fails(error)));
+                self.far.add(FaultRule::always(FaultCallKind::Any, Symptom::Fails(error)));
             }
         }
 
@@ -557,12 +569,12 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn many_hosts_at_a_full_log_find_done_what_was_done_and_old_what_was_refused() {
-        for report in [Report::AfterComplete, Report::Immediate, Report::AtFlush] {
+        for report in [WriteMode::AfterComplete, WriteMode::Immediate, WriteMode::AtFlush] {
             let mut all = [0; 3];
             for seed in 0..3 {
                 let busy_after_ms = [0, 500, 15_000][seed as usize];
                 let settings =
-                    Settings { busy_after_ms, report, too_large: TooLarge::Split, ..small() };
+                    Settings { busy_after_ms, report, too_large: OversizedEpoch::Split, ..small() };
                 for ends in many_hosts(settings, seed).await {
                     all = std::array::from_fn(|end| all[end] + ends[end]);
                 }

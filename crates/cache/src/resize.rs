@@ -18,11 +18,11 @@ use volume::Error;
 
 use crate::{
     log::{
-        layout::{Layout, MOST_LAYOUTS, MOST_ZONES},
+        layout::{MOST_LAYOUTS, MOST_ZONES, SegmentLayout},
         superblock::{FIRST_BLOCK, Superblock, index_shape, least_blocks},
     },
-    settings::Report,
-    state::Shared,
+    settings::WriteMode,
+    state::CacheCore,
 };
 
 /// Why a log does not get another size. It is as it was, unless said otherwise.
@@ -50,9 +50,9 @@ pub enum ResizeError {
 }
 
 /// Held until the last of its holders is done: a change goes on though its caller has given it up.
-type Turn = Arc<OwnedMutexGuard<()>>;
+type LogResizeTurn = Arc<OwnedMutexGuard<()>>;
 
-impl Shared {
+impl CacheCore {
     /// Gives the log so many blocks. Shrinking waits for destage.
     pub async fn resize(self: &Arc<Self>, blocks: u64) -> Result<(), ResizeError> {
         let turn = Arc::new(Arc::clone(&self.resizing).lock_owned().await);
@@ -86,7 +86,11 @@ impl Shared {
         if is_cut { self.grow(turn, target).await } else { Ok(()) }
     }
 
-    async fn grow(self: &Arc<Self>, turn: Turn, target: Superblock) -> Result<(), ResizeError> {
+    async fn grow(
+        self: &Arc<Self>,
+        turn: LogResizeTurn,
+        target: Superblock,
+    ) -> Result<(), ResizeError> {
         self.change_layout(turn, target, |shared, target, old_end| {
             let state = shared.state.lock();
             let end = target.ring_end();
@@ -97,8 +101,12 @@ impl Shared {
         .await
     }
 
-    async fn shrink(self: &Arc<Self>, turn: Turn, target: Superblock) -> Result<(), ResizeError> {
-        if self.settings.report == Report::AtFlush {
+    async fn shrink(
+        self: &Arc<Self>,
+        turn: LogResizeTurn,
+        target: Superblock,
+    ) -> Result<(), ResizeError> {
+        if self.settings.report == WriteMode::AtFlush {
             return Err(ResizeError::AtFlush);
         }
         let end = target.ring_end();
@@ -133,9 +141,11 @@ impl Shared {
     /// Has the ring take the layout that `make` gives, and the superblock the size that `target` says.
     async fn change_layout(
         self: &Arc<Self>,
-        turn: Turn,
+        turn: LogResizeTurn,
         target: Superblock,
-        make: impl FnOnce(&Self, &Superblock, u32) -> Result<Layout, ResizeError> + Send + 'static,
+        make: impl FnOnce(&Self, &Superblock, u32) -> Result<SegmentLayout, ResizeError>
+        + Send
+        + 'static,
     ) -> Result<(), ResizeError> {
         // To its end, though its caller may give it up: superblock and ring have to agree.
         let shared = Arc::clone(self);
@@ -164,7 +174,11 @@ impl Shared {
 
     /// Writes the superblock of another size or with other layouts. If that fails it may have reached
     /// the disk all the same: it is taken back, however long that takes, before anything else is written.
-    async fn write_layouts(&self, target: &Superblock, layouts: Vec<Layout>) -> Result<(), Error> {
+    async fn write_layouts(
+        &self,
+        target: &Superblock,
+        layouts: Vec<SegmentLayout>,
+    ) -> Result<(), Error> {
         let number = self.index.lock().next();
         let moves = self.superblock.lock().await.log_blocks != target.log_blocks;
         let change = |superblock: &mut Superblock| {
@@ -202,10 +216,10 @@ impl Shared {
 }
 
 /// While it lives, neither a segment nor a frame of the index is being written.
-struct Frozen(Arc<Shared>);
+struct Frozen(Arc<CacheCore>);
 
 impl Frozen {
-    async fn begin(shared: &Arc<Shared>) -> Result<Self, Error> {
+    async fn begin(shared: &Arc<CacheCore>) -> Result<Self, Error> {
         {
             let mut state = shared.state.lock();
             if state.stopping {

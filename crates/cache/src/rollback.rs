@@ -8,11 +8,11 @@ use std::sync::Arc;
 use volume::Error;
 
 use crate::{
-    log::segment::Kind,
-    state::{Shared, State},
+    log::segment::LogRecordKind,
+    state::{CacheCore, CacheState},
 };
 
-impl Shared {
+impl CacheCore {
     /// Takes the volume back to its last flush; stable when this returns.
     pub async fn roll_back(self: &Arc<Self>) -> Result<(), Error> {
         if !self.is_by_flush() {
@@ -35,7 +35,7 @@ impl Shared {
     }
 
     /// Gives up what is open. Nothing waits for the log. The serial is durable when it is done.
-    fn give_up_open(self: &Arc<Self>, state: &mut State) -> u64 {
+    fn give_up_open(self: &Arc<Self>, state: &mut CacheState) -> u64 {
         state.unflushed = false;
         state.forget_open();
         if state.ring.next() == state.epochs.end() + 1 {
@@ -49,10 +49,10 @@ impl Shared {
 }
 
 /// While it lives, no write is taken.
-struct RollingBack<'a>(&'a Shared);
+struct RollingBack<'a>(&'a CacheCore);
 
 impl<'a> RollingBack<'a> {
-    fn begin(shared: &'a Shared) -> Result<Self, Error> {
+    fn begin(shared: &'a CacheCore) -> Result<Self, Error> {
         let mut state = shared.state.lock();
         if let Some(error) = shared.refusal(&state) {
             return Err(error);
@@ -69,7 +69,7 @@ impl Drop for RollingBack<'_> {
     }
 }
 
-impl State {
+impl CacheState {
     /// Forgets all that is behind the last end of an epoch, and knows again what it had replaced.
     fn forget_open(&mut self) {
         let older = self.epochs.void_open();
@@ -77,7 +77,7 @@ impl State {
         for &index in &back {
             self.table.drop_page(index);
             let entry = self.table.entry_mut(index);
-            entry.zero = entry.place.is_some_and(|place| place.kind == Kind::Zero);
+            entry.zero = entry.place.is_some_and(|place| place.kind == LogRecordKind::Zero);
             // A fetch that is under way may have been merged with what is given up.
             entry.fetch = 0;
             self.table.remove_if_empty(index);

@@ -6,13 +6,13 @@ use std::{sync::Arc, time::Duration};
 use tokio::time::sleep;
 
 use crate::{
-    log::segment::Kind,
-    slot::{Place, SLOT_BYTES},
-    state::Shared,
+    log::segment::LogRecordKind,
+    slot::{LogAddress, SLOT_BYTES},
+    state::CacheCore,
 };
 
 /// Scrubs for as long as the cache lives, unless its rate is 0.
-pub(crate) async fn run(shared: Arc<Shared>) {
+pub(crate) async fn run(shared: Arc<CacheCore>) {
     let rate = shared.settings.scrub_rate;
     if rate == 0 {
         return std::future::pending().await;
@@ -35,28 +35,28 @@ pub(crate) async fn run(shared: Arc<Shared>) {
 
 /// The next places to look at: those in the table, then what is kept for sealed epochs; none when all
 /// were seen. What goes down meanwhile may make it miss some: they are not long in the log.
-fn next(shared: &Shared, at: &mut u32, older: &mut usize) -> Option<Vec<(u64, Place)>> {
+fn next(shared: &CacheCore, at: &mut u32, older: &mut usize) -> Option<Vec<(u64, LogAddress)>> {
     let state = shared.state.lock();
     let end = state.table.indices();
     if *at >= end {
         let items = state.epochs.sealed_places().skip(*older).take(READ_AT_ONCE);
         let items: Vec<_> = items.map(|item| (item.slot, item.place)).collect();
         *older += items.len();
-        let data = |&(_, place): &(u64, Place)| place.kind == Kind::Data;
+        let data = |&(_, place): &(u64, LogAddress)| place.kind == LogRecordKind::Data;
         return (!items.is_empty()).then(|| items.into_iter().filter(data).collect());
     }
     let mut places = Vec::new();
     let last = at.saturating_add(LOOKED_AT).min(end);
     while *at < last && places.len() < READ_AT_ONCE {
         let entry = state.table.entry(*at);
-        let place = entry.place.filter(|place| place.kind == Kind::Data);
+        let place = entry.place.filter(|place| place.kind == LogRecordKind::Data);
         places.extend(place.map(|place| (entry.slot, place)));
         *at += 1;
     }
     Some(places)
 }
 
-async fn scrub(shared: &Shared, slot: u64, place: Place) {
+async fn scrub(shared: &CacheCore, slot: u64, place: LogAddress) {
     let found = shared.examine_log(&place).await;
     shared.counters.scrubbed_slots.add(1);
     if matches!(found, Ok(Some(_))) {

@@ -8,11 +8,11 @@ use parking_lot::Mutex;
 use crate::{
     dram::PAGE_BYTES,
     log::{
-        seal::{About, LogKey, Salt, Sealer, Tag, Which},
-        segment::{Header, Kind},
+        seal::{LogKey, Salt, SealedBlockId, Sealer, Tag, Which},
+        segment::{LogRecordKind, SegmentHeader},
         superblock::InstanceId,
     },
-    slot::Place,
+    slot::LogAddress,
 };
 
 /// The keys and tags of one log.
@@ -43,11 +43,11 @@ impl Seals {
     }
 
     /// Takes note of a segment that begins in block `start`, newer than all before.
-    pub fn note(&self, start: u32, header: &Header) {
+    pub fn note(&self, start: u32, header: &SegmentHeader) {
         let Some(salt) = header.salt else { return };
         self.sealer(header.number, salt);
         let mut book = self.book.lock();
-        let data = header.records.iter().filter(|record| record.kind == Kind::Data);
+        let data = header.records.iter().filter(|record| record.kind == LogRecordKind::Data);
         for (record, ordinal) in data.zip(1..=u8::MAX) {
             let block = start as usize + usize::from(ordinal);
             if block >= book.tags.len() {
@@ -73,7 +73,12 @@ impl Seals {
 
     /// The content of the block of a place; `None` if it is not what was sealed for it. While the
     /// place is that of its slot, its block is not written over.
-    pub fn open(&self, slot: u64, place: &Place, block: &[u8]) -> Option<Box<[u8; PAGE_BYTES]>> {
+    pub fn open(
+        &self,
+        slot: u64,
+        place: &LogAddress,
+        block: &[u8],
+    ) -> Option<Box<[u8; PAGE_BYTES]>> {
         let (sealer, tag, ordinal) = {
             let book = self.book.lock();
             let after = book.openings.partition_point(|(first, _)| *first <= place.segment);
@@ -82,19 +87,19 @@ impl Seals {
             (Arc::clone(sealer), *book.tags.get(at)?, *book.ordinals.get(at)?)
         };
         let which = Which(place.segment, ordinal.into());
-        sealer.open(which, About { slot, mask: place.mask, serial: 0 }, &tag, block)
+        sealer.open(which, SealedBlockId { slot, mask: place.mask, serial: 0 }, &tag, block)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{log::segment::Record, slot::WHOLE};
+    use crate::{log::segment::LogRecord, slot::WHOLE};
 
-    fn header(number: u64, salt: Salt, tag: Tag) -> Header {
-        let (kind, mask) = (Kind::Data, WHOLE);
-        let record = Record { slot: 7, count: 1, kind, mask, checksum: 0, tag, serial: 1 };
-        Header {
+    fn header(number: u64, salt: Salt, tag: Tag) -> SegmentHeader {
+        let (kind, mask) = (LogRecordKind::Data, WHOLE);
+        let record = LogRecord { slot: 7, count: 1, kind, mask, checksum: 0, tag, serial: 1 };
+        SegmentHeader {
             instance: InstanceId([1; 16]),
             generation: 1,
             number,
@@ -115,25 +120,25 @@ mod tests {
         for (number, salt) in [(4, [1; 12]), (5, [1; 12]), (6, [2; 12])] {
             let sealer = seals.sealer(number, salt);
             let mut block = content;
-            let about = About { slot: 7, mask: WHOLE, serial: 0 };
+            let about = SealedBlockId { slot: 7, mask: WHOLE, serial: 0 };
             let tag = sealer.seal(Which(number, 1), about, &mut block);
             assert!(!block.windows(8).any(|bytes| bytes == [3; 8]));
             seals.note(2 * number as u32, &header(number, salt, tag));
             blocks.push(block);
         }
         assert!(blocks[0] != blocks[1] && blocks[1] != blocks[2]);
-        let place = |segment: u64| Place {
+        let place = |segment: u64| LogAddress {
             segment,
             block: 2 * segment as u32 + 1,
             checksum: 0,
             mask: WHOLE,
-            kind: Kind::Data,
+            kind: LogRecordKind::Data,
         };
         for (block, number) in blocks.iter().zip(4..) {
             let opened = seals.open(7, &place(number), block);
             assert_eq!(opened.as_deref(), Some(&content));
             assert!(seals.open(8, &place(number), block).is_none(), "of another slot");
-            let part = Place { mask: 1, ..place(number) };
+            let part = LogAddress { mask: 1, ..place(number) };
             assert!(seals.open(7, &part, block).is_none(), "of other sectors");
             let mut forged = *block;
             forged[100] ^= 1;

@@ -14,22 +14,22 @@ use volume::{Data, Durability, Error, Extent, Lba, Volume};
 
 use crate::{
     epoch::Item,
-    log::segment::Kind,
+    log::segment::LogRecordKind,
     mutant::Mutant,
-    pace::Pace,
-    slot::{Place, SECTOR_BYTES, SECTORS, SLOT_BYTES, WHOLE, runs},
-    state::Shared,
-    window::Ticket,
+    pace::DestagePace,
+    slot::{LogAddress, SECTOR_BYTES, SECTORS, SLOT_BYTES, WHOLE, runs},
+    state::CacheCore,
+    window::WindowTicket,
 };
 
 /// Sends these slots to the lower volume. Returns the slots that were left out, because a write that bypasses the log is
 /// changing them.
 pub(crate) async fn send_all(
-    shared: &Arc<Shared>,
-    pace: &mut Pace,
+    shared: &Arc<CacheCore>,
+    pace: &mut DestagePace,
     items: &[Item],
 ) -> Result<Vec<Item>, Error> {
-    let mut cursor = Cursor { items, at: 0, sector: 0, claimed: Vec::new() };
+    let mut cursor = DestageCursor { items, at: 0, sector: 0, claimed: Vec::new() };
     let mut under_way = FuturesUnordered::new();
     // The bytes of the runs in flight; a short run counts for `least_weight`.
     let mut weight = 0;
@@ -52,8 +52,8 @@ pub(crate) async fn send_all(
                 tokio::task::yield_now().await;
                 match result {
                 Ok(()) => {}
-                Err(Stop::Lower(error)) => failure = failure.or(Some(error)),
-                Err(Stop::Log(error)) => {
+                Err(SendStop::Lower(error)) => failure = failure.or(Some(error)),
+                Err(SendStop::Log(error)) => {
                     shared.counters.log_errors.add(1);
                     unreadable = unreadable.or(Some(error));
                 }
@@ -70,7 +70,7 @@ pub(crate) async fn send_all(
                     let counted = run.data_bytes().max(least_weight(shared));
                     weight += counted;
                     // The window measures the rate of data, so discards are not reported to it.
-                    let ticket = (run.kind == Kind::Data)
+                    let ticket = (run.kind == LogRecordKind::Data)
                         .then(|| shared.far_writes.lock().sent(run.data_bytes(), Instant::now()));
                     under_way.push(async move { (counted, ticket, send(shared, run).await) });
                 }
@@ -86,7 +86,7 @@ pub(crate) async fn send_all(
 }
 
 /// Returns true if another run may be sent while `runs` runs of `weight` bytes in all are in flight.
-fn has_room(shared: &Shared, runs: usize, weight: u64) -> bool {
+fn has_room(shared: &CacheCore, runs: usize, weight: u64) -> bool {
     runs < most_runs(shared)
         && weight < may_be_in_flight(shared)
         && shared.far_writes.lock().has_room(Instant::now())
@@ -94,13 +94,13 @@ fn has_room(shared: &Shared, runs: usize, weight: u64) -> bool {
 
 /// Returns the most runs that may be in flight: three quarters of the calls that the lower volume performs at once. The rest
 /// is left to the requests of hosts.
-fn most_runs(shared: &Shared) -> usize {
+fn most_runs(shared: &CacheCore) -> usize {
     (shared.lower.most_calls().unwrap_or(USUAL_CALLS) * 3 / 4).max(1)
 }
 
 /// Reports the end of a run to the window. The measured time includes the reading of the log, so the window is large
 /// enough to cover that time, too.
-fn note_trip(shared: &Shared, ticket: Option<Ticket>, result: &Result<(), Stop>) {
+fn note_trip(shared: &CacheCore, ticket: Option<WindowTicket>, result: &Result<(), SendStop>) {
     let Some(ticket) = ticket else { return };
     let mut window = shared.far_writes.lock();
     match result {
@@ -110,13 +110,13 @@ fn note_trip(shared: &Shared, ticket: Option<Ticket>, result: &Result<(), Stop>)
 }
 
 /// Returns the most bytes in flight that the settings allow.
-fn most_in_flight(shared: &Shared) -> u64 {
+fn most_in_flight(shared: &CacheCore) -> u64 {
     shared.settings.destage_in_flight as u64 * u64::from(shared.settings.destage_run_bytes)
 }
 
 /// Returns the most bytes that may be in flight now. While a host waits for a read of the lower volume, destage leaves the
 /// link to that read. It leaves less of the link the fuller the log is, because hosts would soon wait for room in the log.
-fn may_be_in_flight(shared: &Shared) -> u64 {
+fn may_be_in_flight(shared: &CacheCore) -> u64 {
     let most = most_in_flight(shared);
     if shared.host_fetches.load(Ordering::Relaxed) == 0 {
         return most;
@@ -135,7 +135,7 @@ fn may_be_in_flight(shared: &Shared) -> u64 {
 /// Returns the most bytes of data in a run. Runs are shorter while hosts send random reads, since such a read has to wait
 /// until the link has transmitted the runs before it. Runs are longer than `destage_run_bytes` if the link holds more than
 /// [`RUNS_IN_LINK`] of that length, because the lower volume performs a limited number of calls at once.
-fn longest_run(shared: &Shared) -> u64 {
+fn longest_run(shared: &CacheCore) -> u64 {
     let far_writes = shared.far_writes.lock();
     let needed = far_writes.estimate().window / RUNS_IN_LINK;
     let longest = far_writes.longest_request(Instant::now());
@@ -144,13 +144,13 @@ fn longest_run(shared: &Shared) -> u64 {
 
 /// Returns the least number of bytes for which a run counts. Four short runs count as one of the longest. If the settings
 /// allow one run at a time, every run counts as one of the longest.
-fn least_weight(shared: &Shared) -> u64 {
+fn least_weight(shared: &CacheCore) -> u64 {
     let longest = u64::from(shared.settings.destage_run_bytes);
     if shared.settings.destage_in_flight == 1 { longest } else { longest / 4 }
 }
 
 /// The reason why a run was not sent.
-enum Stop {
+enum SendStop {
     /// The lower volume has failed the call. The round sends no more.
     Lower(Error),
     /// The log disk could not be read.
@@ -158,27 +158,31 @@ enum Stop {
 }
 
 /// Adjacent sectors that are sent in one call.
-struct Run {
+struct DestageRun {
     /// The first sector.
     start: u64,
     end: u64,
-    kind: Kind,
-    parts: Vec<Part>,
-    /// The slots of the run, as listed in `Round::in_flight`.
+    kind: LogRecordKind,
+    parts: Vec<DestageRunPart>,
+    /// The slots of the run, as listed in `DestageRound::in_flight`.
     slots: (u64, u64),
 }
 
-impl Run {
+impl DestageRun {
     /// Returns the bytes of data that are sent. Zeros are sent as a discard, without data.
     fn data_bytes(&self) -> u64 {
-        if self.kind == Kind::Data { (self.end - self.start) * SECTOR_BYTES as u64 } else { 0 }
+        if self.kind == LogRecordKind::Data {
+            (self.end - self.start) * SECTOR_BYTES as u64
+        } else {
+            0
+        }
     }
 }
 
 /// The sectors of one slot in a run.
-struct Part {
+struct DestageRunPart {
     slot: u64,
-    place: Place,
+    place: LogAddress,
     first: u32,
     count: u32,
     /// The page of the slot, if it is in memory and has the version of `place`.
@@ -186,7 +190,7 @@ struct Part {
 }
 
 /// The position in a list of slots that are being sent.
-struct Cursor<'a> {
+struct DestageCursor<'a> {
     items: &'a [Item],
     at: usize,
     /// The first sector of the current slot that has not been sent.
@@ -194,12 +198,12 @@ struct Cursor<'a> {
     claimed: Vec<Item>,
 }
 
-impl Cursor<'_> {
-    /// Makes the next run, of at most `longest` bytes of data, and lists it in `Round::in_flight`.
-    fn next_run(&mut self, shared: &Shared, longest: u64) -> Option<Run> {
+impl DestageCursor<'_> {
+    /// Makes the next run, of at most `longest` bytes of data, and lists it in `DestageRound::in_flight`.
+    fn next_run(&mut self, shared: &CacheCore, longest: u64) -> Option<DestageRun> {
         let mut state = shared.state.lock();
         let state = &mut *state;
-        let mut run: Option<Run> = None;
+        let mut run: Option<DestageRun> = None;
         for _ in 0..STEP {
             let Some(&item) = self.items.get(self.at) else { break };
             // Skip a slot for which a write that bypassed the log has put newer content into the lower volume. Check this
@@ -228,7 +232,7 @@ impl Cursor<'_> {
             let start = item.slot * u64::from(SECTORS) + u64::from(first);
             let end = start + u64::from(count);
             let kind = item.place.kind;
-            let run = run.get_or_insert_with(|| Run {
+            let run = run.get_or_insert_with(|| DestageRun {
                 start,
                 end: start,
                 kind,
@@ -236,7 +240,7 @@ impl Cursor<'_> {
                 slots: (item.slot, item.slot),
             });
             let long = (end - run.start) * SECTOR_BYTES as u64 > longest;
-            if run.end != start || run.kind != kind || (long && kind == Kind::Data) {
+            if run.end != start || run.kind != kind || (long && kind == LogRecordKind::Data) {
                 break;
             }
             run.end = end;
@@ -247,7 +251,13 @@ impl Cursor<'_> {
             let same = entry.place == Some(item.place) && !entry.pending();
             let same = same || shared.mutation.is(Mutant::DestageUnlogged);
             let page = if same { state.table.page(item.index).cloned() } else { None };
-            run.parts.push(Part { slot: item.slot, place: item.place, first, count, page });
+            run.parts.push(DestageRunPart {
+                slot: item.slot,
+                place: item.place,
+                first,
+                count,
+                page,
+            });
             self.sector = first + count;
         }
         if let Some(run) = &run {
@@ -258,8 +268,8 @@ impl Cursor<'_> {
     }
 }
 
-/// Sends one run, and removes it from `Round::in_flight`.
-async fn send(shared: &Shared, run: Run) -> Result<(), Stop> {
+/// Sends one run, and removes it from `DestageRound::in_flight`.
+async fn send(shared: &CacheCore, run: DestageRun) -> Result<(), SendStop> {
     let result = send_run(shared, &run).await;
     {
         let mut state = shared.state.lock();
@@ -276,10 +286,10 @@ async fn send(shared: &Shared, run: Run) -> Result<(), Stop> {
     result
 }
 
-async fn send_run(shared: &Shared, run: &Run) -> Result<(), Stop> {
+async fn send_run(shared: &CacheCore, run: &DestageRun) -> Result<(), SendStop> {
     let blocks = ((run.end - run.start) / shared.sectors_per_block()) as u32;
     let extent = Extent { lba: shared.lba(run.start), blocks };
-    if run.kind != Kind::Data {
+    if run.kind != LogRecordKind::Data {
         return note_sent(shared, shared.lower.discard(extent).await);
     }
     match content(shared, &run.parts).await {
@@ -289,7 +299,7 @@ async fn send_run(shared: &Shared, run: &Run) -> Result<(), Stop> {
 }
 
 /// Sends the slots of a run one by one, so that a slot that cannot be read from the log does not hold up the others.
-async fn send_parts(shared: &Shared, run: &Run) -> Result<(), Stop> {
+async fn send_parts(shared: &CacheCore, run: &DestageRun) -> Result<(), SendStop> {
     let mut unreadable = Ok(());
     for part in &run.parts {
         let sector = part.slot * u64::from(SECTORS) + u64::from(part.first);
@@ -299,27 +309,27 @@ async fn send_parts(shared: &Shared, run: &Run) -> Result<(), Stop> {
                 if let Some(round) = &mut shared.state.lock().round {
                     round.rotten.push((part.slot, part.place));
                 }
-                unreadable = unreadable.and(Err(Stop::Log(error)));
+                unreadable = unreadable.and(Err(SendStop::Log(error)));
             }
         }
     }
     unreadable
 }
 
-async fn write_down(shared: &Shared, lba: Lba, data: Data) -> Result<(), Stop> {
+async fn write_down(shared: &CacheCore, lba: Lba, data: Data) -> Result<(), SendStop> {
     shared.counters.destaged_bytes.add(data.len() as u64);
     note_sent(shared, shared.lower.write(lba, data, Durability::Volatile).await)
 }
 
-fn note_sent(shared: &Shared, sent: Result<(), Error>) -> Result<(), Stop> {
+fn note_sent(shared: &CacheCore, sent: Result<(), Error>) -> Result<(), SendStop> {
     shared.note_round(&sent);
     shared.counters.destaged_runs.add(u64::from(sent.is_ok()));
-    sent.map_err(Stop::Lower)
+    sent.map_err(SendStop::Lower)
 }
 
 /// Returns the data of these slots: from memory if the page is there, otherwise from the log. The log does not overwrite
 /// these blocks before the round ends.
-async fn content(shared: &Shared, parts: &[Part]) -> Result<Data, Error> {
+async fn content(shared: &CacheCore, parts: &[DestageRunPart]) -> Result<Data, Error> {
     let logged: Vec<_> = parts
         .iter()
         .filter(|part| part.page.is_none())

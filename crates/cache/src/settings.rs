@@ -7,7 +7,7 @@ use crate::{
 
 /// When the host is told that a write is done (STICS 5.1).
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub enum Report {
+pub enum WriteMode {
     /// When it is on the log disk, stable.
     #[default]
     AfterComplete,
@@ -19,11 +19,11 @@ pub enum Report {
     /// At once, and safe with the next flush: all that is between two flushes is there after a
     /// crash, or nothing of it. A stable write is a write and a flush.
     AtFlush,
-    /// As [`Report::Through`], and what is written is not kept in memory.
+    /// As [`WriteMode::Through`], and what is written is not kept in memory.
     Around,
 }
 
-impl Report {
+impl WriteMode {
     /// Whether writes go past the log.
     pub(crate) fn is_past(self) -> bool {
         matches!(self, Self::Through | Self::Around)
@@ -32,7 +32,7 @@ impl Report {
 
 /// What the NVRAM keeps its bytes over.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub enum NvramSurvives {
+pub enum NvramSurvival {
     /// The end of the process, however it ends.
     #[default]
     Restart,
@@ -42,7 +42,7 @@ pub enum NvramSurvives {
 
 /// What the lower volume gets in which order.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub enum Order {
+pub enum DestageOrder {
     /// In the order of writes, epoch by epoch: a full log makes writes wait for the next round.
     #[default]
     Strict,
@@ -50,10 +50,10 @@ pub enum Order {
     Relaxed,
 }
 
-/// With [`Report::AtFlush`]: what becomes of a write for which the log has no room before the next
+/// With [`WriteMode::AtFlush`]: what becomes of a write for which the log has no room before the next
 /// flush.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub enum TooLarge {
+pub enum OversizedEpoch {
     /// It is refused.
     #[default]
     Refused,
@@ -63,7 +63,7 @@ pub enum TooLarge {
 
 /// What becomes of writes while the log disk fails.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub enum OnLogError {
+pub enum LogErrorPolicy {
     /// They fail, with the log disk's error, until it takes writes again.
     #[default]
     StopWrites,
@@ -80,23 +80,23 @@ pub struct Settings {
     /// needs some 100 bytes for every 4 KiB of it and of dirty data in the log.
     pub dram_bytes: u64,
     /// Bytes that may wait for the log disk; at least 64 KiB, at most half of `dram_bytes`.
-    /// With [`Report::Immediate`] the NVRAM must hold as much. Default 4 MiB.
+    /// With [`WriteMode::Immediate`] the NVRAM must hold as much. Default 4 MiB.
     pub nvram_bytes: u64,
     /// When writes are reported. Default after complete.
-    pub report: Report,
-    /// What the NVRAM survives. Default a restart. Without meaning but with [`Report::Immediate`].
-    pub nvram_survives: NvramSurvives,
+    pub report: WriteMode,
+    /// What the NVRAM survives. Default a restart. Without meaning but with [`WriteMode::Immediate`].
+    pub nvram_survives: NvramSurvival,
     /// The failures that the NVRAMs in front of the two halves of a pair's log survive ([`crate::LogBuffer`]). With such
     /// NVRAMs, a write to the log survives only these failures until the next flush of the log. Default none: there are
     /// no such NVRAMs.
-    pub log_buffer: Option<NvramSurvives>,
+    pub log_buffer: Option<NvramSurvival>,
     /// What becomes of writes while the log disk fails. Default: they fail, too.
-    pub on_log_error: OnLogError,
+    pub on_log_error: LogErrorPolicy,
     /// Whether anything may overtake the log on its way down. Default strict. Without meaning with
-    /// [`Report::Through`].
-    pub order: Order,
+    /// [`WriteMode::Through`].
+    pub order: DestageOrder,
     /// What becomes of more data between two flushes than fits into the log. Default refused.
-    pub too_large: TooLarge,
+    pub too_large: OversizedEpoch,
     /// Part of the log (0 to 1) above which level 2 destage no longer waits for an idle period.
     /// Default 0.5.
     pub destage_threshold: f64,
@@ -120,7 +120,7 @@ pub struct Settings {
     /// The most bytes that the cache reads ahead of a sequential reader: 0 to 512 MiB, default 32 MiB; 0 turns read-ahead
     /// off. The cache reads ahead as much as the reader consumes in the time of two fetches.
     pub read_ahead_bytes: u32,
-    /// Longest discard that goes through the log with [`Order::Relaxed`], in bytes; longer ones go
+    /// Longest discard that goes through the log with [`DestageOrder::Relaxed`], in bytes; longer ones go
     /// to the lower volume at once. Default 4 MiB.
     pub discard_log_bytes: u32,
     /// Most slots in a log segment, 1 to 128; used when a log is formatted, then kept in it.
@@ -155,12 +155,12 @@ impl Default for Settings {
         Self {
             dram_bytes: 256 << 20,
             nvram_bytes: 4 << 20,
-            report: Report::AfterComplete,
-            nvram_survives: NvramSurvives::Restart,
+            report: WriteMode::AfterComplete,
+            nvram_survives: NvramSurvival::Restart,
             log_buffer: None,
-            on_log_error: OnLogError::StopWrites,
-            order: Order::Strict,
-            too_large: TooLarge::Refused,
+            on_log_error: LogErrorPolicy::StopWrites,
+            order: DestageOrder::Strict,
+            too_large: OversizedEpoch::Refused,
             destage_threshold: 0.5,
             idle_ms: 20,
             destage_run_bytes: 64 << 10,
@@ -186,12 +186,12 @@ impl Default for Settings {
 impl Settings {
     /// Whether the NVRAM counts as stable.
     pub(crate) fn nvram_is_stable(&self) -> bool {
-        self.report == Report::Immediate && self.nvram_survives == NvramSurvives::PowerLoss
+        self.report == WriteMode::Immediate && self.nvram_survives == NvramSurvival::PowerLoss
     }
 
     /// Returns true if acknowledged writes that are only in an NVRAM survive the loss of power.
     pub(crate) fn keeps_over_power_loss(&self) -> bool {
-        self.nvram_is_stable() || self.log_buffer == Some(NvramSurvives::PowerLoss)
+        self.nvram_is_stable() || self.log_buffer == Some(NvramSurvival::PowerLoss)
     }
 
     /// Says which setting is out of its range, if one is.
@@ -211,11 +211,11 @@ impl Settings {
             "destage_threshold must be from 0 to 1",
         )?;
         check(
-            self.report != Report::AtFlush || self.order == Order::Strict,
+            self.report != WriteMode::AtFlush || self.order == DestageOrder::Strict,
             "report at flush needs strict order",
         )?;
         check(
-            self.report != Report::AtFlush || self.on_log_error == OnLogError::StopWrites,
+            self.report != WriteMode::AtFlush || self.on_log_error == LogErrorPolicy::StopWrites,
             "report at flush needs on_log_error that stops writes",
         )?;
         check((1..=60_000).contains(&self.idle_ms), "idle_ms must be from 1 to 60000")?;

@@ -9,8 +9,8 @@ use std::{collections::HashMap, hash::BuildHasherDefault};
 use bytes::Bytes;
 
 use crate::{
-    log::segment::Kind,
-    replacement::{Ahead, Gone, Replacement},
+    log::segment::LogRecordKind,
+    replacement::{Ahead, EvictedPage, Replacement},
     slot_hash::SlotHasher,
 };
 
@@ -56,7 +56,7 @@ pub(crate) fn copy_sectors(from: &[u8], to: &mut [u8], mask: u8) {
 
 /// Where in the log the newest logged content of a slot is.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) struct Place {
+pub(crate) struct LogAddress {
     /// Number of the segment.
     pub segment: u64,
     /// The data block; the header for zeros.
@@ -66,7 +66,7 @@ pub(crate) struct Place {
     /// Which sectors it holds.
     pub mask: u8,
     /// Data or zeros.
-    pub kind: Kind,
+    pub kind: LogRecordKind,
 }
 
 /// What the cache knows of one slot.
@@ -78,13 +78,13 @@ pub(crate) struct Place {
 /// | pending (newer than the log) | yes, or zeros | maybe an older one | yes | nothing |
 /// | fetch under way | maybe | maybe | no | nothing |
 #[derive(Debug)]
-pub(crate) struct Entry {
+pub(crate) struct SlotEntry {
     /// Number of the slot: its first byte divided by 4096.
     pub slot: u64,
     /// Serial of the newest write in it; 0 if there was none since it came into the table.
     pub version: u64,
     /// The newest version that is in the log and not yet in the lower volume.
-    pub place: Option<Place>,
+    pub place: Option<LogAddress>,
     /// Its turn among all that was ever queued, modulo 2^32, while it is queued.
     pub turn: u32,
     /// Checksum of the page while it is pending.
@@ -110,7 +110,7 @@ pub(crate) struct Entry {
     dirty_next: u32,
 }
 
-impl Entry {
+impl SlotEntry {
     /// Has content that is not in the log yet.
     pub fn pending(&self) -> bool {
         self.queued || self.in_flight
@@ -118,7 +118,7 @@ impl Entry {
 }
 
 /// A page in memory, and whose it is.
-struct Frame {
+struct PageFrame {
     page: Bytes,
     entry: u32,
 }
@@ -145,12 +145,12 @@ pub(crate) struct SlotTable {
     /// Many small maps rather than one: a map that grows holds the lock while it moves.
     maps: Vec<HashMap<u64, u32, BuildHasherDefault<SlotHasher>>>,
     /// Fixed pieces, so that growing never moves entries.
-    pieces: Vec<Vec<Entry>>,
+    pieces: Vec<Vec<SlotEntry>>,
     /// Entries ever made; those of `free` are not in use.
     indices: u32,
     free: Vec<u32>,
     length: usize,
-    pages: Replacement<Frame>,
+    pages: Replacement<PageFrame>,
     /// Oldest and newest in the log: the order of `place.segment`.
     dirty_first: u32,
     dirty_last: u32,
@@ -217,7 +217,7 @@ impl SlotTable {
             self.pieces.push(Vec::with_capacity(PIECE));
         }
         let piece = self.pieces.last_mut().expect("one was added if there was none");
-        piece.push(Entry {
+        piece.push(SlotEntry {
             slot: 0,
             version: 0,
             place: None,
@@ -238,11 +238,11 @@ impl SlotTable {
         index
     }
 
-    pub fn entry(&self, index: u32) -> &Entry {
+    pub fn entry(&self, index: u32) -> &SlotEntry {
         &self.pieces[index as usize / PIECE][index as usize % PIECE]
     }
 
-    pub fn entry_mut(&mut self, index: u32) -> &mut Entry {
+    pub fn entry_mut(&mut self, index: u32) -> &mut SlotEntry {
         &mut self.pieces[index as usize / PIECE][index as usize % PIECE]
     }
 
@@ -283,7 +283,7 @@ impl SlotTable {
         entry.zero = false;
         match (entry.frame, entry.slot) {
             (NONE, slot) => {
-                let frame = Frame { page, entry: index };
+                let frame = PageFrame { page, entry: index };
                 self.entry_mut(index).frame = self.pages.insert(slot, frame, why == Came::Ahead);
             }
             (frame, _) => {
@@ -314,7 +314,7 @@ impl SlotTable {
             // the lower volume for new ones.
             (!entry.pending() && entry.fetch == 0).then_some(entry.slot)
         });
-        let Gone { value: Frame { page, entry: index }, is_passing } = evicted?;
+        let EvictedPage { value: PageFrame { page, entry: index }, is_passing } = evicted?;
         let entry = self.entry_mut(index);
         let is_clean = entry.valid == WHOLE && entry.place.is_none();
         (entry.valid, entry.frame) = (0, NONE);
@@ -329,7 +329,7 @@ impl SlotTable {
     }
 
     /// Notes where in the log the newest content is: the entry is now the newest of the dirty.
-    pub fn set_place(&mut self, index: u32, place: Place) {
+    pub fn set_place(&mut self, index: u32, place: LogAddress) {
         self.unlink(index);
         self.entry_mut(index).place = Some(place);
         let last = std::mem::replace(&mut self.dirty_last, index);
@@ -365,7 +365,7 @@ impl SlotTable {
 
     /// Takes the dirty entries whose place is behind segment `end` back to what `older` says of
     /// them, in the order of segments; without an older place they are clean. Gives all of them.
-    pub fn roll_back(&mut self, end: u64, older: &HashMap<u32, Place>) -> Vec<u32> {
+    pub fn roll_back(&mut self, end: u64, older: &HashMap<u32, LogAddress>) -> Vec<u32> {
         let mut back = Vec::new();
         while self.dirty_last != NONE {
             let index = self.dirty_last;
@@ -382,7 +382,7 @@ impl SlotTable {
         let mut behind = self.dirty_last;
         for (index, place) in restored {
             let newer = |table: &Self, at| {
-                table.entry(at).place.is_some_and(|other: Place| other.segment > place.segment)
+                table.entry(at).place.is_some_and(|other: LogAddress| other.segment > place.segment)
             };
             while behind != NONE && newer(self, behind) {
                 behind = self.entry(behind).dirty_previous;
@@ -393,7 +393,7 @@ impl SlotTable {
     }
 
     /// Puts an entry without a place behind another one, or first of all.
-    fn insert_behind(&mut self, index: u32, place: Place, behind: u32) {
+    fn insert_behind(&mut self, index: u32, place: LogAddress, behind: u32) {
         let next = match behind {
             NONE => std::mem::replace(&mut self.dirty_first, index),
             behind => std::mem::replace(&mut self.entry_mut(behind).dirty_next, index),
@@ -499,8 +499,8 @@ mod tests {
         vec![byte; SLOT_BYTES].into()
     }
 
-    fn place(segment: u64) -> Place {
-        Place { segment, block: 9, checksum: 0, mask: WHOLE, kind: Kind::Data }
+    fn place(segment: u64) -> LogAddress {
+        LogAddress { segment, block: 9, checksum: 0, mask: WHOLE, kind: LogRecordKind::Data }
     }
 
     #[test]
@@ -589,6 +589,6 @@ mod tests {
 
     #[test]
     fn an_entry_is_small() {
-        assert!(size_of::<Entry>() <= 80, "{}", size_of::<Entry>());
+        assert!(size_of::<SlotEntry>() <= 80, "{}", size_of::<SlotEntry>());
     }
 }

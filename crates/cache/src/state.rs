@@ -16,29 +16,29 @@ use std::{
 use bytes::Bytes;
 use parking_lot::Mutex;
 use tokio::{sync::Notify, time::Instant};
-use volume::{Data, Durability, Error, Geometry, Holding, Joined, Lba, Stack, Volume};
+use volume::{Data, Durability, Error, Geometry, Holding, JoinedVolume, Lba, Stack, Volume};
 
 use crate::{
-    alone::Witness,
-    claim::Claims,
+    alone::PairWitness,
+    claim::SlotLocks,
     confirmed::Confirming,
-    dram::{PageMut, PagePool, scratch_block},
+    dram::{PageMut, SlotPagePool, scratch_block},
     epoch::Epochs,
-    fetch::Fetch,
+    fetch::SlotFetch,
     flow::Flow,
-    frames::Index,
-    gauge::Gauge,
+    frames::LogIndexFrames,
+    gauge::LogFillGauge,
     heard::Heard,
-    line::Line,
-    log::{recovery::copy_to_mend, ring::Ring, seal::Salt, superblock::Superblock},
+    line::WaitLine,
+    log::{recovery::copy_to_mend, ring::SegmentRing, seal::Salt, superblock::Superblock},
     meter::Meter,
     mutant::Mutation,
-    nvram::Buffer,
+    nvram::NvramBuffer,
     orders::Orders,
-    reach::{DirtyFlags, Reach},
+    reach::{DirtyFlags, MemberExtents},
     seals::Seals,
-    settings::{OnLogError, Order, Report, Settings},
-    slot::{Entry, Place, SLOT_BYTES, SlotTable, WHOLE},
+    settings::{DestageOrder, LogErrorPolicy, Settings, WriteMode},
+    slot::{LogAddress, SLOT_BYTES, SlotEntry, SlotTable, WHOLE},
     statistics::{AllTimes, BYPASS_ALLOWED, Counters},
     streams::Streams,
     tier::Tiered,
@@ -46,20 +46,20 @@ use crate::{
 };
 
 /// The cache without its outside.
-pub(crate) struct Shared {
+pub(crate) struct CacheCore {
     pub settings: Settings,
     pub lower: Heard,
     pub log: Stack,
     /// One half of the log is with a partner.
-    pub pair: Option<Witness>,
+    pub pair: Option<PairWitness>,
     /// The volumes, if there are several; then `lower` is all of them.
-    pub joined: Option<Arc<Joined>>,
+    pub joined: Option<Arc<JoinedVolume>>,
     /// Of the lower volume, when the cache was opened; how far it reaches now says `reach`.
     pub opened: Geometry,
-    pub reach: Reach,
-    pub pool: Arc<PagePool>,
+    pub reach: MemberExtents,
+    pub pool: Arc<SlotPagePool>,
     /// Pages for the headers of segments and for superblocks.
-    pub scratch: Arc<PagePool>,
+    pub scratch: Arc<SlotPagePool>,
     /// Slots that may wait for the log.
     pub pending_limit: usize,
     /// The fields that every segment header carries.
@@ -73,9 +73,9 @@ pub(crate) struct Shared {
     /// the log, or wait.
     pub entries_beside_log: usize,
     /// Taken before `pool`'s lock; never held across a wait.
-    pub state: Mutex<State>,
+    pub state: Mutex<CacheState>,
     /// Of the log. Nothing else is locked, nor waited for, under its lock.
-    pub index: Mutex<Index>,
+    pub index: Mutex<LogIndexFrames>,
     /// What the superblock says; the lock makes its writers take turns. Taken before `state`.
     pub superblock: tokio::sync::Mutex<Superblock>,
     /// The superblock copy that is written first: the one whose write failed last, since it may be damaged.
@@ -123,10 +123,10 @@ pub(crate) struct Shared {
 }
 
 /// What the lock protects.
-pub(crate) struct State {
+pub(crate) struct CacheState {
     pub table: SlotTable,
-    pub ring: Ring,
-    pub nvram: Option<Buffer>,
+    pub ring: SegmentRing,
+    pub nvram: Option<NvramBuffer>,
     /// Waits for a segment, oldest first. At most `pending_limit` slots.
     pub queue: VecDeque<Queued>,
     /// How many have left the queue at its front, modulo 2^32: an entry's turn, less this, is its
@@ -154,11 +154,11 @@ pub(crate) struct State {
     /// Room in the log that writes have reserved and have not used yet.
     pub reserved: Reserved,
     /// Writes that wait for room in the log, each with the blocks that it wants. They hold no reservation.
-    pub log_line: Line,
+    pub log_line: WaitLine,
     /// Bytes of data that the writes in `log_line` keep in memory.
     pub held_bytes: usize,
     /// Writes with a reservation that wait for their next step, each with the slots that it wants.
-    pub step_line: Line,
+    pub step_line: WaitLine,
     /// First slot and count of each record of the segment that is being written.
     pub in_flight: Vec<(u64, u32)>,
     pub in_flight_slots: usize,
@@ -176,7 +176,7 @@ pub(crate) struct State {
     /// The newest write that the NVRAM holds, or held until the log had it. With NVRAMs in front of a pair's log, it is
     /// the newest write in the log.
     pub kept: u64,
-    /// There are NVRAMs in front of the log. Then only [`Shared::log_on_disk`] raises `logged`.
+    /// There are NVRAMs in front of the log. Then only [`CacheCore::log_on_disk`] raises `logged`.
     pub log_is_buffered: bool,
     /// The error of a failing log disk; writes up to this serial got it.
     pub failure: Option<(u64, Error)>,
@@ -184,17 +184,17 @@ pub(crate) struct State {
     pub lost_log: Option<LostLog>,
     pub waiters: VecDeque<Waiter>,
     pub next_waiter: u64,
-    pub claims: Claims,
+    pub claims: SlotLocks,
     pub epochs: Epochs,
     /// The destage round whose writes are being sent. During a flush: the next round if one has begun, otherwise the round
     /// that is being flushed.
-    pub round: Option<Round>,
+    pub round: Option<DestageRound>,
     /// The last segment of the round that is being flushed, if `round` is the next one.
     pub flushing: Option<u64>,
     /// The lower volume may hold what was not flushed there.
     pub unflushed_below: bool,
     pub tier: Tiered,
-    pub fetches: HashMap<u32, Arc<Fetch>>,
+    pub fetches: HashMap<u32, Arc<SlotFetch>>,
     pub next_fetch: u32,
     pub streams: Streams,
     /// When the oldest dirty data became dirty, or earlier.
@@ -216,7 +216,7 @@ pub(crate) struct State {
     /// What goes down.
     pub destaging: Meter,
     /// Measures the rate at which the log fills.
-    pub gauge: Gauge,
+    pub gauge: LogFillGauge,
     pub stopping: bool,
     /// The log is being closed or is closed: nothing may be queued any more.
     pub closed: bool,
@@ -258,8 +258,8 @@ pub(crate) struct Waiter {
 pub(crate) enum Queued {
     /// The newest content of an entry. `since` is the serial of the write that queued it.
     Slot { index: u32, since: u64 },
-    /// Content of an entry that was overwritten before its turn, see [`State::keep_order`].
-    Older { index: u32, since: u64, content: Box<Content> },
+    /// Content of an entry that was overwritten before its turn, see [`CacheState::keep_order`].
+    Older { index: u32, since: u64, content: Box<QueuedSlot> },
     /// A record that voids older ones.
     Drop { slot: u64, count: u32, since: u64 },
     /// The end of an epoch. If `voids`, what is open is given up, and nothing of it is behind this in
@@ -268,7 +268,7 @@ pub(crate) enum Queued {
 }
 
 /// One version of a slot on its way to the log.
-pub(crate) struct Content {
+pub(crate) struct QueuedSlot {
     /// Serial of the newest write in it.
     pub version: u64,
     /// Zeros, if there is none.
@@ -279,7 +279,7 @@ pub(crate) struct Content {
 }
 
 /// A level 2 round: the oldest sealed epoch is being sent down.
-pub(crate) struct Round {
+pub(crate) struct DestageRound {
     /// Number of its last segment.
     pub cut: u64,
     /// Runs of slots that are being sent.
@@ -287,22 +287,22 @@ pub(crate) struct Round {
     /// Bytes that the round has sent.
     pub sent_bytes: u64,
     /// Slots whose content cannot be read from the log.
-    pub rotten: Vec<(u64, Place)>,
+    pub rotten: Vec<(u64, LogAddress)>,
     /// The flush of the previous round has failed. This round sends no more writes, and those that it has sent are rolled
     /// back.
     pub is_void: bool,
 }
 
-impl Round {
+impl DestageRound {
     /// Makes the round of the epoch that ends with segment `cut`.
     pub fn new(cut: u64) -> Self {
         Self { cut, in_flight: Vec::new(), sent_bytes: 0, rotten: Vec::new(), is_void: false }
     }
 }
 
-impl Shared {
+impl CacheCore {
     /// Waits until `check` gives something; it is called again after every change.
-    pub async fn wait_until<T>(&self, mut check: impl FnMut(&mut State) -> Option<T>) -> T {
+    pub async fn wait_until<T>(&self, mut check: impl FnMut(&mut CacheState) -> Option<T>) -> T {
         loop {
             let mut changed = pin!(self.changed.notified());
             changed.as_mut().enable();
@@ -314,7 +314,7 @@ impl Shared {
     }
 
     /// A page, taking one from clean content if need be; none if all are in use.
-    pub fn take_page(&self, state: &mut State) -> Option<PageMut> {
+    pub fn take_page(&self, state: &mut CacheState) -> Option<PageMut> {
         // A page that is taken from the table may still be on its way to a host; more than a few
         // of those in a row mean that memory is short for now.
         for _ in 0..8 {
@@ -330,12 +330,12 @@ impl Shared {
     }
 
     /// Returns the blocks that the log must keep free: those promised to calls and records, and the ring's reserve.
-    pub fn promised_room(&self, state: &State) -> u32 {
+    pub fn promised_room(&self, state: &CacheState) -> u32 {
         (self.blocks_promised(state) + state.tombstones) as u32 + state.ring.reserve()
     }
 
     /// Returns true if the log has room for one more record of a bypassing write.
-    pub fn room_for_tombstone(&self, state: &State) -> bool {
+    pub fn room_for_tombstone(&self, state: &CacheState) -> bool {
         // While the ring changes its layout its room is not known.
         let taken = self.blocks_promised(state) + state.tombstones;
         !state.frozen && state.ring.room() as usize > taken
@@ -344,7 +344,7 @@ impl Shared {
     /// Returns the log blocks that queued and reserved slots will take: data, one header for each full
     /// segment, two for segments in flight, one for each step that a write has begun or
     /// reserved, and one for each end of an epoch.
-    fn blocks_promised(&self, state: &State) -> usize {
+    fn blocks_promised(&self, state: &CacheState) -> usize {
         let slots = state.pending_slots() + state.reserved.slots;
         let longest = state.ring.longest_data() as usize;
         let steps = state.copying + state.reserved.headers;
@@ -352,14 +352,14 @@ impl Shared {
     }
 
     /// Whether memory has room for so many more entries.
-    pub fn has_entries(&self, state: &State, more: usize) -> bool {
+    pub fn has_entries(&self, state: &CacheState, more: usize) -> bool {
         let limit = self.entries_beside_log + state.ring.blocks() as usize;
         state.table.len() + state.epochs.kept() + more <= limit
     }
 
     /// Whether nothing may overtake the log.
     pub fn is_strict(&self) -> bool {
-        self.settings.order == Order::Strict && !self.settings.report.is_past()
+        self.settings.order == DestageOrder::Strict && !self.settings.report.is_past()
     }
 
     /// Whether what a round sends is to count as a whole or not at all: one epoch of the lower volume.
@@ -370,7 +370,7 @@ impl Shared {
     /// Returns true if a round that is under way must not go on: when the cache stops; when the flush before the
     /// round has failed; and when destage is held while the log disk fails, if hosts' writes had to wait for the
     /// round's end.
-    pub fn ends_round(&self, state: &State) -> bool {
+    pub fn ends_round(&self, state: &CacheState) -> bool {
         let is_held = state.round.is_some() && state.orders.hold().is_some();
         let is_void = state.round.as_ref().is_some_and(|round| round.is_void);
         is_void
@@ -380,7 +380,7 @@ impl Shared {
 
     /// Whether writes count with the next flush only.
     pub fn is_by_flush(&self) -> bool {
-        self.settings.report == Report::AtFlush
+        self.settings.report == WriteMode::AtFlush
     }
 
     /// What the lower volume alone is if this cache is lost, in words.
@@ -454,7 +454,7 @@ impl Shared {
             superblock.serial = state.serial;
             superblock.complete = state.durable;
             superblock.noted = self.settings.report.is_immediate()
-                && state.nvram.as_ref().is_some_and(Buffer::is_sound);
+                && state.nvram.as_ref().is_some_and(NvramBuffer::is_sound);
         }
         // A failed attempt may have reached the disk: its number is not used again.
         superblock.sequence += 1;
@@ -505,13 +505,13 @@ impl Shared {
     }
 
     /// Returns why new writes are refused now, if they are.
-    pub fn refusal(&self, state: &State) -> Option<Error> {
+    pub fn refusal(&self, state: &CacheState) -> Option<Error> {
         if state.stopping {
             return Some(Error::Busy("the cache is stopping"));
         }
         // A write that bypasses an empty log does not need the log.
         let needs_log = !self.settings.report.is_past() || state.is_dirty();
-        let stops = self.settings.on_log_error == OnLogError::StopWrites;
+        let stops = self.settings.on_log_error == LogErrorPolicy::StopWrites;
         state.log_error().filter(|_| stops && needs_log)
     }
 }
@@ -519,7 +519,7 @@ impl Shared {
 /// Writes the two copies of a superblock, a damaged copy first.
 pub(crate) async fn write_copies(
     log: &Stack,
-    scratch: &Arc<PagePool>,
+    scratch: &Arc<SlotPagePool>,
     superblock: &Superblock,
 ) -> Result<(), Error> {
     let first = copy_to_mend(log).await?;
@@ -531,7 +531,7 @@ pub(crate) async fn write_copies(
 async fn write_copies_from(
     first: u64,
     log: &Stack,
-    scratch: &Arc<PagePool>,
+    scratch: &Arc<SlotPagePool>,
     superblock: &Superblock,
 ) -> Result<(), (u64, Error)> {
     let block = scratch_block(scratch, |block| superblock.encode(block));
@@ -551,11 +551,11 @@ pub(crate) const SCRATCH_PAGES: u32 = 8;
 /// What is told while a log is emptied by a cache that writes nothing to it any more.
 const EMPTYING: &str = "none (the log holds older writes)";
 
-impl State {
+impl CacheState {
     pub fn new(
         (table, epochs): (SlotTable, Epochs),
-        ring: Ring,
-        nvram: Option<Buffer>,
+        ring: SegmentRing,
+        nvram: Option<NvramBuffer>,
         serial: u64,
     ) -> Self {
         Self {
@@ -575,9 +575,9 @@ impl State {
             rolling_back: false,
             starving: false,
             reserved: Reserved::default(),
-            log_line: Line::default(),
+            log_line: WaitLine::default(),
             held_bytes: 0,
-            step_line: Line::default(),
+            step_line: WaitLine::default(),
             in_flight: Vec::new(),
             in_flight_slots: 0,
             committing: false,
@@ -591,7 +591,7 @@ impl State {
             lost_log: None,
             waiters: VecDeque::new(),
             next_waiter: 0,
-            claims: Claims::default(),
+            claims: SlotLocks::default(),
             epochs,
             round: None,
             flushing: None,
@@ -610,7 +610,7 @@ impl State {
             index_fails: false,
             orders: Orders::default(),
             destaging: Meter::new(),
-            gauge: Gauge::default(),
+            gauge: LogFillGauge::default(),
             stopping: false,
             closed: false,
             draining: 0,
@@ -713,17 +713,17 @@ impl State {
     ///   log, even without its NVRAM, then holds what was reported up to some moment and nothing
     ///   reported later.
     /// - At flush: if the end of an epoch is behind it.
-    pub fn keep_order(&mut self, index: u32, report: Report) {
+    pub fn keep_order(&mut self, index: u32, report: WriteMode) {
         let entry = self.table.entry(index);
         let ahead = |turn: u32| turn.wrapping_sub(self.left_queue) as usize;
         let moves_up = match report {
             // Whatever waits goes into one segment, which is there as a whole or not at all.
-            Report::Immediate => self.queue.len() > self.ring.longest_data() as usize,
-            Report::AtFlush => {
+            WriteMode::Immediate => self.queue.len() > self.ring.longest_data() as usize,
+            WriteMode::AtFlush => {
                 let end = ahead(self.last_end_turn);
                 end < self.queue.len() && ahead(entry.turn) < end
             }
-            Report::AfterComplete | Report::Through | Report::Around => false,
+            WriteMode::AfterComplete | WriteMode::Through | WriteMode::Around => false,
         };
         if !entry.queued || !moves_up {
             return;
@@ -741,12 +741,12 @@ impl State {
     }
 
     /// The newest content of an entry that waits for the log.
-    pub fn content(&self, index: u32) -> Content {
+    pub fn content(&self, index: u32) -> QueuedSlot {
         let entry = self.table.entry(index);
         let page = (!entry.zero)
             .then(|| self.table.page(index).expect("pending content stays in memory").clone());
-        let Entry { version, valid, checksum, .. } = *entry;
-        Content { version, page, valid, checksum }
+        let SlotEntry { version, valid, checksum, .. } = *entry;
+        QueuedSlot { version, page, valid, checksum }
     }
 
     /// Puts a record into the queue that voids the older records of some slots. It is counted in
@@ -799,7 +799,7 @@ pub(crate) struct SegmentIdentity {
     pub noted: bool,
 }
 
-impl Report {
+impl WriteMode {
     /// Whether a write is acknowledged when it is in the NVRAM.
     pub(crate) fn is_immediate(self) -> bool {
         self == Self::Immediate

@@ -2,15 +2,15 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use volume::{Taken, Times};
+use volume::{TimeHistogram, TimeHistogramSnapshot};
 
-/// [`Statistics::order`] of a cache whose writes may bypass a full log: the far volume alone need not hold a
+/// [`CacheStatistics::order`] of a cache whose writes may bypass a full log: the far volume alone need not hold a
 /// consistent prefix.
 pub const BYPASS_ALLOWED: &str = "none (bypass allowed)";
 
 /// One moment of a cache. Counters count from the opening.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Statistics {
+pub struct CacheStatistics {
     /// Read calls.
     pub reads: u64,
     /// Bytes read by the host.
@@ -180,16 +180,16 @@ pub struct Statistics {
 
 macro_rules! counters {
     ($($name:ident),* $(,)?) => {
-        /// The counters behind [`Statistics`].
+        /// The counters behind [`CacheStatistics`].
         #[derive(Default)]
         pub(crate) struct Counters {
-            $(pub $name: Counter,)*
+            $(pub $name: GrowingCounter,)*
         }
 
         impl Counters {
             /// The counters as numbers; the rest is left at its default.
-            pub fn snapshot(&self) -> Statistics {
-                Statistics { $($name: self.$name.value(),)* ..Statistics::default() }
+            pub fn snapshot(&self) -> CacheStatistics {
+                CacheStatistics { $($name: self.$name.value(),)* ..CacheStatistics::default() }
             }
         }
     };
@@ -207,19 +207,19 @@ counters! {
 /// How long calls took: of the host to the cache, and of the cache to the lower volume.
 #[derive(Default)]
 pub(crate) struct AllTimes {
-    pub reads: Times,
-    pub writes: Times,
-    pub flushes: Times,
-    pub discards: Times,
-    pub lower_reads: Times,
-    pub lower_writes: Times,
-    pub lower_flushes: Times,
-    pub lower_discards: Times,
-    pub lower_others: Times,
+    pub reads: TimeHistogram,
+    pub writes: TimeHistogram,
+    pub flushes: TimeHistogram,
+    pub discards: TimeHistogram,
+    pub lower_reads: TimeHistogram,
+    pub lower_writes: TimeHistogram,
+    pub lower_flushes: TimeHistogram,
+    pub lower_discards: TimeHistogram,
+    pub lower_others: TimeHistogram,
 }
 
 impl AllTimes {
-    pub fn taken(&self) -> Vec<(&'static str, Taken)> {
+    pub fn taken(&self) -> Vec<(&'static str, TimeHistogramSnapshot)> {
         [
             ("read", &self.reads),
             ("write", &self.writes),
@@ -238,9 +238,9 @@ impl AllTimes {
 
 /// A number that only grows.
 #[derive(Default)]
-pub(crate) struct Counter(AtomicU64);
+pub(crate) struct GrowingCounter(AtomicU64);
 
-impl Counter {
+impl GrowingCounter {
     /// What it was before.
     pub fn add(&self, n: u64) -> u64 {
         self.0.fetch_add(n, Ordering::Relaxed)

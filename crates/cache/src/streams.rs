@@ -14,7 +14,7 @@ use crate::replacement::Ahead;
 /// The sequential readers that have read recently.
 #[derive(Default)]
 pub(crate) struct Streams {
-    list: Vec<Stream>,
+    list: Vec<SequentialStream>,
     clock: u64,
     fetch_time: FetchTime,
     /// The most slots that are read ahead at once. 0 before the first fetch, which means the largest number.
@@ -22,7 +22,7 @@ pub(crate) struct Streams {
     trust: Trust,
 }
 
-struct Stream {
+struct SequentialStream {
     /// The first sector of its first read.
     first: u64,
     /// The sector after its last read.
@@ -157,7 +157,7 @@ impl Streams {
 
     fn begin(&mut self, sectors: Range<u64>) {
         let Range { start, end } = sectors;
-        let new = Stream {
+        let new = SequentialStream {
             first: start,
             next: end,
             early: Vec::new(),
@@ -198,7 +198,7 @@ impl FetchTime {
     }
 }
 
-impl Stream {
+impl SequentialStream {
     fn take(&mut self, sectors: Range<u64>) {
         if sectors.start == self.next {
             self.go_on(sectors.end);

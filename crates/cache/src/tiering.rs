@@ -7,13 +7,13 @@ use volume::{Data, Durability, Error, Extent, Lba, Stack};
 
 use crate::{
     dram::scratch_block,
-    fetch::Fetch,
+    fetch::SlotFetch,
     log::{seal::Sealer, superblock::InstanceId},
     slot::SLOT_BYTES,
-    state::Shared,
+    state::CacheCore,
     tier::{
-        Disk, FIRST_BLOCK, LEAST_BLOCKS,
-        label::{Label, NoLabel},
+        FIRST_BLOCK, LEAST_BLOCKS, TierDisk,
+        label::{NoLabel, TierLabel},
     },
 };
 
@@ -62,7 +62,7 @@ async fn first_blocks(volume: &Stack) -> Result<Result<Data, Error>, TierError> 
 
 /// Whether what begins like this can be the tier of a log; of none only if it is blank.
 fn admit(begin: &Data, log: Option<InstanceId>, is_sealed: bool) -> Result<(), TierError> {
-    match Label::decode(&begin.clone().into_bytes()) {
+    match TierLabel::decode(&begin.clone().into_bytes()) {
         Err(NoLabel::Blank) => Ok(()),
         Err(NoLabel::Other) => Err(TierError::NotATier),
         Err(NoLabel::Version(version)) => Err(TierError::Version(version)),
@@ -72,7 +72,7 @@ fn admit(begin: &Data, log: Option<InstanceId>, is_sealed: bool) -> Result<(), T
     }
 }
 
-impl Shared {
+impl CacheCore {
     /// See [`crate::Cache::use_tier`].
     pub async fn use_tier(&self, volume: Stack) -> Result<(), TierError> {
         let begin = match first_blocks(&volume).await? {
@@ -83,7 +83,7 @@ impl Shared {
             }
         };
         let instance = self.identity.instance;
-        let label = Label { instance, is_sealed: self.settings.log_key.is_some() };
+        let label = TierLabel { instance, is_sealed: self.settings.log_key.is_some() };
         admit(&begin, Some(instance), label.is_sealed)?;
         let means = |error: &dyn std::fmt::Display| TierError::Means(error.to_string());
         let sealer = label.is_sealed.then(Sealer::drawn).transpose();
@@ -93,13 +93,13 @@ impl Shared {
             self.end_tier(error);
             return Ok(());
         }
-        let disk = Disk::new(volume, sealer).map_err(|error| means(&error))?;
+        let disk = TierDisk::new(volume, sealer).map_err(|error| means(&error))?;
         self.state.lock().tier.begin(disk);
         Ok(())
     }
 
     /// What a fetch is for, if the tier has all of it, whole and unchanged.
-    pub async fn read_tier(&self, fetch: &Fetch) -> Option<Data> {
+    pub async fn read_tier(&self, fetch: &SlotFetch) -> Option<Data> {
         let stretch = fetch.tier.as_ref()?;
         let late = || Err(Error::Device("it does not answer".into()));
         match timeout(PATIENCE, stretch.read()).await.unwrap_or_else(|_| late()) {
@@ -129,7 +129,7 @@ impl Shared {
 }
 
 /// Writes segments to the tier's disk, one at a time, for as long as the cache lives.
-pub(crate) async fn run(shared: Arc<Shared>) {
+pub(crate) async fn run(shared: Arc<CacheCore>) {
     let wake = Arc::clone(&shared.state.lock().tier.wake);
     loop {
         let next = shared.state.lock().tier.next_full();

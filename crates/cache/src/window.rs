@@ -15,7 +15,7 @@ use tokio::time::Instant;
 /// The window of one direction of one far volume.
 pub(crate) struct Window {
     bytes: u64,
-    mode: Mode,
+    mode: WindowMode,
     /// The shortest trip of a request since the path was taken to be another one.
     least_trip: Option<Duration>,
     /// The shortest trip before the path became longer.
@@ -27,13 +27,13 @@ pub(crate) struct Window {
     probe_every: u32,
     /// The highest rate when the last probe began, in bytes per second.
     rate_before_probe: f64,
-    round: Round,
+    round: WindowRound,
     /// The time of the last answer, if nothing has been in flight since.
     idle_since: Option<Instant>,
     /// Full rounds in a row at less than [`SLOW`] of the peak.
     slow_rounds: u32,
     /// Requests without an answer, the oldest first.
-    under_way: VecDeque<Request>,
+    under_way: VecDeque<WindowRequest>,
     next_number: u64,
     /// The bytes of requests that are under way and not late.
     timely_bytes: u64,
@@ -48,9 +48,9 @@ pub(crate) struct Window {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Mode {
+enum WindowMode {
     /// The window doubles with each round, until three rounds in a row bring no more or the trips show a queue.
-    Grow { best: f64, flat: u32, trial: Option<Trial> },
+    Grow { best: f64, flat: u32, trial: Option<WindowTrial> },
     /// The window follows the measured rate and trip, for so many rounds now.
     Follow { rounds: u32 },
     /// One request at a time is sent, so that its trip is that of an empty link. The shortest of several trips counts,
@@ -61,7 +61,7 @@ enum Mode {
 
 /// A window that grows to find out whether the path is longer, or others fill the queue.
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct Trial {
+struct WindowTrial {
     /// The trip if the path is the old one.
     least_trip: Duration,
     /// The rate that shows that the path is longer.
@@ -90,7 +90,7 @@ struct Peak {
 }
 
 /// About one round trip, over which rate and trip are judged.
-struct Round {
+struct WindowRound {
     since: Instant,
     /// The number of the first request that is sent in it. The answer to such a request may end the round.
     first_number: u64,
@@ -100,7 +100,7 @@ struct Round {
     was_full: bool,
 }
 
-struct Request {
+struct WindowRequest {
     number: u64,
     sent: Instant,
     bytes: u64,
@@ -112,7 +112,7 @@ struct Request {
 /// A request that is under way. It must be given back to the window by `answered` or `failed`.
 #[must_use]
 #[derive(Debug)]
-pub(crate) struct Ticket(u64);
+pub(crate) struct WindowTicket(u64);
 
 /// What a window shows to an operator.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -198,14 +198,14 @@ impl Window {
     pub fn new(now: Instant) -> Self {
         Self {
             bytes: FIRST,
-            mode: Mode::Grow { best: 0.0, flat: 0, trial: None },
+            mode: WindowMode::Grow { best: 0.0, flat: 0, trial: None },
             least_trip: None,
             shorter: None,
             next_drain: None,
             rate: Peak::default(),
             probe_every: PROBED,
             rate_before_probe: 0.0,
-            round: Round::new(now, 0),
+            round: WindowRound::new(now, 0),
             idle_since: None,
             slow_rounds: 0,
             under_way: VecDeque::new(),
@@ -256,13 +256,13 @@ impl Window {
     }
 
     /// Notes that a request of so many bytes is sent.
-    pub fn sent(&mut self, bytes: u64, now: Instant) -> Ticket {
+    pub fn sent(&mut self, bytes: u64, now: Instant) -> WindowTicket {
         if self.under_way.is_empty() {
             // Leave the time without requests out of the round. Continue the round nevertheless: if all requests of a small
             // window are answered at once, no round would ever have enough answers.
             match self.idle_since.take() {
                 Some(since) => self.round.since += now - since,
-                None => self.round = Round::new(now, self.next_number),
+                None => self.round = WindowRound::new(now, self.next_number),
             }
         }
         let number = self.next_number;
@@ -270,31 +270,37 @@ impl Window {
         self.next_number += 1;
         self.timely_bytes += bytes;
         self.request_bytes = bytes.max(self.request_bytes - self.request_bytes / 64);
-        self.under_way.push_back(Request { number, sent: now, bytes, is_alone, is_late: false });
-        Ticket(number)
+        self.under_way.push_back(WindowRequest {
+            number,
+            sent: now,
+            bytes,
+            is_alone,
+            is_late: false,
+        });
+        WindowTicket(number)
     }
 
     /// Notes that a request has failed or was given up. It says nothing about the link.
-    pub fn failed(&mut self, ticket: Ticket) {
+    pub fn failed(&mut self, ticket: WindowTicket) {
         self.take(ticket);
     }
 
     /// Notes that a request has been answered.
-    pub fn answered(&mut self, ticket: Ticket, now: Instant) {
+    pub fn answered(&mut self, ticket: WindowTicket, now: Instant) {
         let Some(request) = self.take(ticket) else { return };
         self.idle_since = self.under_way.is_empty().then_some(now);
         self.round.bytes += request.bytes;
         self.round.answers += 1;
         let trip = now - request.sent;
         let least = self.least_trip.get_or_insert(trip);
-        if let Mode::Drain { reason, since, trips, shortest } = &mut self.mode {
+        if let WindowMode::Drain { reason, since, trips, shortest } = &mut self.mode {
             if request.is_alone || request.sent > *since + 2 * *least {
                 *trips += 1;
                 *shortest = trip.min(*shortest);
                 if *trips == DRAIN_TRIPS {
                     let (reason, shortest) = (*reason, *shortest);
                     self.end_drain(reason, shortest, now);
-                    self.round = Round::new(now, self.next_number);
+                    self.round = WindowRound::new(now, self.next_number);
                 }
             }
             return;
@@ -318,10 +324,10 @@ impl Window {
 
     /// Returns true while the window measures the trip of an empty link and admits one request at a time.
     pub fn is_draining(&self) -> bool {
-        matches!(self.mode, Mode::Drain { .. })
+        matches!(self.mode, WindowMode::Drain { .. })
     }
 
-    fn take(&mut self, ticket: Ticket) -> Option<Request> {
+    fn take(&mut self, ticket: WindowTicket) -> Option<WindowRequest> {
         let at = self.under_way.binary_search_by_key(&ticket.0, |request| request.number).ok()?;
         let request = self.under_way.remove(at)?;
         let counted = if request.is_late { &mut self.late_bytes } else { &mut self.timely_bytes };
@@ -349,7 +355,7 @@ impl Window {
 
     /// Ends a round with an answer that came after `trip`.
     fn end_round(&mut self, trip: Duration, now: Instant) {
-        let next = Round::new(now, self.next_number);
+        let next = WindowRound::new(now, self.next_number);
         let round = std::mem::replace(&mut self.round, next);
         let rate = round.bytes as f64 / (now - round.since).as_secs_f64();
         let least = self.least_trip.unwrap_or_default();
@@ -359,7 +365,7 @@ impl Window {
             self.rate.note(rate, SPAN.max(least * SPAN_TRIPS), now);
         }
         match &mut self.mode {
-            Mode::Grow { best, flat, trial } => {
+            WindowMode::Grow { best, flat, trial } => {
                 let is_higher = rate > HIGHER * *best;
                 if is_higher {
                     (*best, *flat) = (rate, 0);
@@ -377,8 +383,8 @@ impl Window {
                     self.set((self.bytes * 2).min(carried.max(self.bytes)));
                 }
             }
-            Mode::Follow { .. } if !round.was_full => self.follow(1.0, now),
-            Mode::Follow { rounds } => {
+            WindowMode::Follow { .. } if !round.was_full => self.follow(1.0, now),
+            WindowMode::Follow { rounds } => {
                 *rounds += 1;
                 self.slow_rounds = if is_slow { self.slow_rounds + 1 } else { 0 };
                 if self.slow_rounds >= SLOW_ROUNDS {
@@ -396,7 +402,7 @@ impl Window {
                 let rounds = *rounds % self.probe_every;
                 self.probe(rounds, now);
             }
-            Mode::Drain { .. } => {}
+            WindowMode::Drain { .. } => {}
         }
     }
 
@@ -421,7 +427,7 @@ impl Window {
 
     fn drain(&mut self, reason: Reason, now: Instant) {
         self.slow_rounds = 0;
-        self.mode = Mode::Drain { reason, since: now, trips: 0, shortest: Duration::MAX };
+        self.mode = WindowMode::Drain { reason, since: now, trips: 0, shortest: Duration::MAX };
         self.bytes = 1;
     }
 
@@ -429,7 +435,7 @@ impl Window {
     /// has become longer: then a larger window brings back the rate that there was.
     fn end_drain(&mut self, reason: Reason, trip: Duration, now: Instant) {
         let least = self.least_trip.unwrap_or(trip);
-        self.mode = Mode::Follow { rounds: 0 };
+        self.mode = WindowMode::Follow { rounds: 0 };
         let restored = match reason {
             Reason::Slow { peak } => peak * RESTORED,
             Reason::Retry => self.rate.highest() * RETRIED,
@@ -441,16 +447,16 @@ impl Window {
             self.shorter = self.shorter.filter(|shorter| least > shorter.mul_f64(LONGER));
             self.next_drain = self.shorter.map(|_| (now + REPEAT, Reason::Unsure));
         } else if trip > least.mul_f64(LONGER) {
-            let trial = Trial { least_trip: least, rate: restored };
-            self.mode = Mode::Grow { best: 0.0, flat: 0, trial: Some(trial) };
+            let trial = WindowTrial { least_trip: least, rate: restored };
+            self.mode = WindowMode::Grow { best: 0.0, flat: 0, trial: Some(trial) };
             self.least_trip = Some(trip);
         }
         self.follow(1.0, now);
     }
 
     /// Ends the growth at a rate of `best`. After a trial that has failed, goes back to the trip before it.
-    fn end_growth(&mut self, trial: Option<Trial>, best: f64, now: Instant) {
-        self.mode = Mode::Follow { rounds: 0 };
+    fn end_growth(&mut self, trial: Option<WindowTrial>, best: f64, now: Instant) {
+        self.mode = WindowMode::Follow { rounds: 0 };
         self.next_drain = match trial {
             None => Some((now + UNSURE, Reason::Unsure)),
             Some(trial) if best < trial.rate => {
@@ -486,7 +492,7 @@ impl Window {
     }
 }
 
-impl Round {
+impl WindowRound {
     fn new(since: Instant, first_number: u64) -> Self {
         Self { since, first_number, bytes: 0, answers: 0, was_full: false }
     }

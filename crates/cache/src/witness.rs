@@ -11,21 +11,23 @@ use std::{
 };
 
 use tokio::time::{sleep, timeout};
-use volume::{Alone, Claim, Error, HalfLabel, Holding, Mirror, MirrorError, Stack, Volume};
-
-use crate::{
-    alone::{Question, Witness},
-    log::{reached::Reached, superblock::Superblock},
-    random::random,
-    settings::Report,
-    state::Shared,
+use volume::{
+    Claim, DegradedMirror, Error, HalfLabel, Holding, Mirror, MirrorError, Stack, Volume,
 };
 
-impl Shared {
+use crate::{
+    alone::{PairWitness, Question},
+    log::{reached::LegProgress, superblock::Superblock},
+    random::random,
+    settings::WriteMode,
+    state::CacheCore,
+};
+
+impl CacheCore {
     /// Fails if hosts must not read from this cache, because another gateway may have newer data.
     pub fn readable(&self) -> Result<(), Error> {
         self.lower.check()?;
-        self.pair.as_ref().map_or(Ok(()), Witness::readable)
+        self.pair.as_ref().map_or(Ok(()), PairWitness::readable)
     }
 
     /// Waits until the writes that the log holds now may be acknowledged.
@@ -63,7 +65,7 @@ impl Shared {
         self.lower.release().await
     }
 
-    async fn begin_asking(self: &Arc<Self>, pair: &Witness, alone: Alone) {
+    async fn begin_asking(self: &Arc<Self>, pair: &PairWitness, alone: DegradedMirror) {
         let superblock = self.superblock.lock().await;
         let question = pair.question(alone, &superblock);
         if question.is_asked {
@@ -79,7 +81,7 @@ impl Shared {
             // It may have been noted already.
             granted: superblock.granted.min(generation - 1),
             predecessors: superblock.predecessors(),
-            writes_back: self.settings.report != Report::Through,
+            writes_back: self.settings.report != WriteMode::Through,
             is_dirty: self.state.lock().dirty.first(),
             accept_loss: false,
             takes_over: true,
@@ -113,7 +115,7 @@ impl Shared {
     /// What it has; or it cannot be read.
     pub async fn has_all_of(&self, theirs: &Stack) -> Result<(), String> {
         let Some(log) = blocks_of(theirs).await else { return Ok(()) };
-        let found = Reached::of(&log).await.map_err(|error| error.to_string())?;
+        let found = LegProgress::of(&log).await.map_err(|error| error.to_string())?;
         let Some(found) = found else { return Ok(()) };
         let (instance, first) = {
             let superblock = self.superblock.lock().await;
@@ -155,7 +157,7 @@ impl Shared {
 }
 
 /// Asks the lower volume until it knows, or both halves have everything again.
-async fn ask(shared: Weak<Shared>, alone: Alone, claim: Claim) {
+async fn ask(shared: Weak<CacheCore>, alone: DegradedMirror, claim: Claim) {
     let (mut is_asked, mut is_told) = (false, false);
     loop {
         let Some(shared) = shared.upgrade() else { return };

@@ -8,34 +8,34 @@ use volume::{Data, Durability, Error};
 use crate::{
     checksum::crc32c,
     dram::PageMut,
-    line::Ticket,
-    log::segment::Kind,
-    reservation::{MAX_STEP, Reservation, Wanted, Way},
-    settings::Report,
-    slot::{Came, NONE, Place, SECTOR_BYTES, SECTORS, SLOT_BYTES, copy_sectors, mask},
-    state::{Shared, State},
+    line::WaitTicket,
+    log::segment::LogRecordKind,
+    reservation::{LogReservation, MAX_STEP, WantedRoom, WritePath},
+    settings::WriteMode,
+    slot::{Came, LogAddress, NONE, SECTOR_BYTES, SECTORS, SLOT_BYTES, copy_sectors, mask},
+    state::{CacheCore, CacheState},
 };
 
 /// The result of one step of a write.
-enum Step {
+enum WriteStep {
     /// So many slots are in the queue.
     Placed { slots: usize, serial: u64 },
     /// Nothing was placed: first a page, room in the queue or the NVRAM, or a claim must become free.
     Wait,
     /// The slot's content at this place in the log must be read first.
-    Load { slot: u64, place: Place },
+    Load { slot: u64, place: LogAddress },
 }
 
 /// Content of a slot that a write needs and that was read from the log.
-struct Loaded {
+struct LoadedSlot {
     slot: u64,
-    place: Place,
+    place: LogAddress,
     bytes: Data,
 }
 
 /// What a write puts into one slot.
 #[derive(Clone, Copy)]
-struct Part {
+struct SlotWrite {
     slot: u64,
     /// Where in the write's data.
     at: usize,
@@ -43,7 +43,7 @@ struct Part {
     count: u32,
 }
 
-impl Part {
+impl SlotWrite {
     fn mask(self) -> u8 {
         mask(self.first, self.count)
     }
@@ -53,9 +53,9 @@ impl Part {
     }
 }
 
-impl Shared {
+impl CacheCore {
     /// Replaces the sectors that begin at `sector`. Returns when the report mode allows the write to be acknowledged.
-    /// `has_begun` says that the call has already changed other sectors, see [`Wanted::has_begun`].
+    /// `has_begun` says that the call has already changed other sectors, see [`WantedRoom::has_begun`].
     ///
     /// # Errors
     /// [`Error::Busy`] means that nothing was changed.
@@ -72,10 +72,10 @@ impl Shared {
         let first = sector / u64::from(SECTORS);
         let end = (sector + (data.len() / SECTOR_BYTES) as u64).div_ceil(u64::from(SECTORS));
         let slots = (end - first) as usize;
-        let wanted = Wanted { slots, bytes: data.len(), is_zeros: false, has_begun };
+        let wanted = WantedRoom { slots, bytes: data.len(), is_zeros: false, has_begun };
         let serial = match self.way(wanted).await? {
-            Way::Past => return self.write_past(sector, data).await,
-            Way::Log(reservation) => self.place_all(sector, data, reservation).await?,
+            WritePath::Past => return self.write_past(sector, data).await,
+            WritePath::Log(reservation) => self.place_all(sector, data, reservation).await?,
         };
         if !self.waits_for_log(durability) {
             return Ok(());
@@ -126,7 +126,7 @@ impl Shared {
         self: &Arc<Self>,
         sector: u64,
         data: Data,
-        mut reservation: Reservation<'_>,
+        mut reservation: LogReservation<'_>,
     ) -> Result<u64, Error> {
         let mut at = 0;
         let mut last = 0;
@@ -134,26 +134,26 @@ impl Shared {
         while at < data.len() {
             let here = sector + (at / SECTOR_BYTES) as u64;
             let step = match self.place(here, &data, at, &mut loaded, &mut reservation, None)? {
-                Step::Wait => {
+                WriteStep::Wait => {
                     self.wait_to_place(here, &data, at, &mut loaded, &mut reservation).await?
                 }
                 step => step,
             };
             match step {
-                Step::Placed { slots, serial } => {
+                WriteStep::Placed { slots, serial } => {
                     last = serial;
                     at = (at + slots * SLOT_BYTES
                         - (here % u64::from(SECTORS)) as usize * SECTOR_BYTES)
                         .min(data.len());
                 }
-                Step::Load { slot, place } => {
+                WriteStep::Load { slot, place } => {
                     let read = self.load(slot, place).await;
                     let read = read.map_err(|error| if at > 0 { stalled(error) } else { error })?;
                     if let Some(bytes) = read {
-                        loaded = Some(Loaded { slot, place, bytes });
+                        loaded = Some(LoadedSlot { slot, place, bytes });
                     }
                 }
-                Step::Wait => {}
+                WriteStep::Wait => {}
             }
         }
         Ok(last)
@@ -165,9 +165,9 @@ impl Shared {
         sector: u64,
         data: &Data,
         at: usize,
-        loaded: &mut Option<Loaded>,
-        reservation: &mut Reservation<'_>,
-    ) -> Result<Step, Error> {
+        loaded: &mut Option<LoadedSlot>,
+        reservation: &mut LogReservation<'_>,
+    ) -> Result<WriteStep, Error> {
         tracing::trace!(bytes = data.len() - at, "a write waits for memory or for the log");
         let slot = sector / u64::from(SECTORS);
         let mut turn = None;
@@ -184,12 +184,12 @@ impl Shared {
                     drop(state);
                     turn = None;
                 } else if turn.is_none() {
-                    turn = Some(Turn::begin(self, &mut state, reservation));
+                    turn = Some(WriteTurn::begin(self, &mut state, reservation));
                 }
             }
-            let ticket = turn.as_ref().map(|turn: &Turn| turn.ticket);
+            let ticket = turn.as_ref().map(|turn: &WriteTurn| turn.ticket);
             match self.place(sector, data, at, loaded, reservation, ticket)? {
-                Step::Wait => {}
+                WriteStep::Wait => {}
                 step => return Ok(step),
             }
             tokio::select! {
@@ -209,7 +209,7 @@ impl Shared {
     fn waits_for_log(&self, durability: Durability) -> bool {
         match self.settings.report {
             // If the NVRAM has failed, it keeps nothing, so the write waits for the log.
-            Report::Immediate => {
+            WriteMode::Immediate => {
                 let waits = durability == Durability::Stable && !self.settings.nvram_is_stable();
                 waits || !self.tells_early(&self.state.lock())
             }
@@ -223,17 +223,17 @@ impl Shared {
         sector: u64,
         data: &Data,
         at: usize,
-        loaded: &mut Option<Loaded>,
-        reservation: &mut Reservation<'_>,
-        ticket: Option<Ticket>,
-    ) -> Result<Step, Error> {
+        loaded: &mut Option<LoadedSlot>,
+        reservation: &mut LogReservation<'_>,
+        ticket: Option<WaitTicket>,
+    ) -> Result<WriteStep, Error> {
         let parts = parts(sector, data.len() - at, at);
         // First take pages and room in the queue and the NVRAM.
         let mut pages = Vec::new();
         {
             let mut state = self.state.lock();
             self.may_go_on(&state)?;
-            let Some(free) = reservation.step(&state, ticket) else { return Ok(Step::Wait) };
+            let Some(free) = reservation.step(&state, ticket) else { return Ok(WriteStep::Wait) };
             let wanted = parts.clone().take(free);
             for part in wanted {
                 if self.is_claimed(&state, part.slot) {
@@ -241,7 +241,7 @@ impl Shared {
                 }
                 if let Some(place) = needs_log(&state, part, loaded.as_ref()) {
                     if pages.is_empty() {
-                        return Ok(Step::Load { slot: part.slot, place });
+                        return Ok(WriteStep::Load { slot: part.slot, place });
                     }
                     break;
                 }
@@ -249,7 +249,7 @@ impl Shared {
                 pages.push(page);
             }
             if pages.is_empty() {
-                return Ok(Step::Wait);
+                return Ok(WriteStep::Wait);
             }
             reservation.begin_step(&mut state, pages.len());
         }
@@ -268,7 +268,7 @@ impl Shared {
     ///
     /// # Errors
     /// Only errors that do not pass by themselves, see [`Error::may_pass`].
-    fn may_go_on(&self, state: &State) -> Result<(), Error> {
+    fn may_go_on(&self, state: &CacheState) -> Result<(), Error> {
         self.lower.check()?;
         if state.closed {
             return Err(Error::Device("the cache was stopped in the middle of the write".into()));
@@ -279,10 +279,10 @@ impl Shared {
     /// Makes the filled pages the newest content of their slots and queues them.
     fn publish_parts(
         self: &Arc<Self>,
-        filled: Vec<(Part, PageMut, u32)>,
-        reservation: &mut Reservation<'_>,
-        loaded: &mut Option<Loaded>,
-    ) -> Step {
+        filled: Vec<(SlotWrite, PageMut, u32)>,
+        reservation: &mut LogReservation<'_>,
+        loaded: &mut Option<LoadedSlot>,
+    ) -> WriteStep {
         let mut state = self.state.lock();
         let state = &mut *state;
         let begun = filled.len();
@@ -309,14 +309,14 @@ impl Shared {
         }
         reservation.end_step(state, begun, placed);
         self.start_commit(state);
-        if placed == 0 { Step::Wait } else { Step::Placed { slots: placed, serial } }
+        if placed == 0 { WriteStep::Wait } else { WriteStep::Placed { slots: placed, serial } }
     }
 
     /// With immediate report, makes the content stable in the NVRAM before the write is acknowledged. If the NVRAM
     /// fails, it keeps the older version until the log has this one, and the write waits for the log.
     fn keep_in_nvram(
         &self,
-        state: &mut State,
+        state: &mut CacheState,
         index: u32,
         serial: u64,
         valid: u8,
@@ -344,7 +344,7 @@ impl Shared {
         }
     }
 
-    fn is_claimed(&self, state: &State, slot: u64) -> bool {
+    fn is_claimed(&self, state: &CacheState, slot: u64) -> bool {
         state.claims.overlap(slot, slot + 1)
     }
 
@@ -361,13 +361,13 @@ impl Shared {
         let mut last = 0;
         while slot < end {
             let slots = ((end - slot) as usize).min(MAX_STEP);
-            let wanted = Wanted { slots, bytes: 0, is_zeros: true, has_begun: *begun };
+            let wanted = WantedRoom { slots, bytes: 0, is_zeros: true, has_begun: *begun };
             match self.way(wanted).await {
-                Ok(Way::Log(reservation)) => {
+                Ok(WritePath::Log(reservation)) => {
                     *begun = true;
                     last = self.place_zeros(slot, slots, reservation).await?;
                 }
-                Ok(Way::Past) => return Ok(false),
+                Ok(WritePath::Past) => return Ok(false),
                 Err(error) => return Err(if *begun { stalled(error) } else { error }),
             }
             slot += slots as u64;
@@ -383,7 +383,7 @@ impl Shared {
         self: &Arc<Self>,
         first: u64,
         slots: usize,
-        mut reservation: Reservation<'_>,
+        mut reservation: LogReservation<'_>,
     ) -> Result<u64, Error> {
         let end = first + slots as u64;
         let mut slot = first;
@@ -394,7 +394,7 @@ impl Shared {
             {
                 let mut state = self.state.lock();
                 self.may_go_on(&state)?;
-                let ticket = turn.as_ref().map(|turn: &Turn| turn.ticket);
+                let ticket = turn.as_ref().map(|turn: &WriteTurn| turn.ticket);
                 if state.claims.overlap(slot, end) {
                     drop(state);
                     turn = None;
@@ -413,7 +413,7 @@ impl Shared {
                     turn = None;
                     continue;
                 } else if turn.is_none() {
-                    turn = Some(Turn::begin(self, &mut state, &reservation));
+                    turn = Some(WriteTurn::begin(self, &mut state, &reservation));
                 }
             }
             changed.await;
@@ -422,19 +422,23 @@ impl Shared {
 }
 
 /// The position of a write in the line of writes that wait for their next step.
-struct Turn<'a> {
-    shared: &'a Shared,
-    ticket: Ticket,
+struct WriteTurn<'a> {
+    shared: &'a CacheCore,
+    ticket: WaitTicket,
 }
 
-impl<'a> Turn<'a> {
-    fn begin(shared: &'a Shared, state: &mut State, reservation: &Reservation<'_>) -> Self {
+impl<'a> WriteTurn<'a> {
+    fn begin(
+        shared: &'a CacheCore,
+        state: &mut CacheState,
+        reservation: &LogReservation<'_>,
+    ) -> Self {
         let wants = reservation.next_step(state);
         Self { shared, ticket: state.step_line.join(wants) }
     }
 }
 
-impl Drop for Turn<'_> {
+impl Drop for WriteTurn<'_> {
     fn drop(&mut self) {
         self.shared.state.lock().step_line.leave(self.ticket);
         self.shared.changed.notify_waiters();
@@ -454,7 +458,7 @@ pub(crate) fn stalled(error: Error) -> Error {
     Error::Device(format!("a part of the blocks was changed, then {error}").into())
 }
 
-fn place_zero(state: &mut State, slot: u64, report: Report) {
+fn place_zero(state: &mut CacheState, slot: u64, report: WriteMode) {
     let serial = state.serial;
     let index = state.table.find_or_insert(slot);
     state.keep_order(index, report);
@@ -464,7 +468,11 @@ fn place_zero(state: &mut State, slot: u64, report: Report) {
 }
 
 /// The logged content that a part of a slot must be merged with and that is not in memory.
-fn needs_log(state: &State, part: Part, loaded: Option<&Loaded>) -> Option<Place> {
+fn needs_log(
+    state: &CacheState,
+    part: SlotWrite,
+    loaded: Option<&LoadedSlot>,
+) -> Option<LogAddress> {
     if part.count == SECTORS {
         return None;
     }
@@ -473,7 +481,7 @@ fn needs_log(state: &State, part: Part, loaded: Option<&Loaded>) -> Option<Place
     if entry.zero || state.table.page(index).is_some() {
         return None;
     }
-    let place = entry.place.filter(|place| place.kind == Kind::Data)?;
+    let place = entry.place.filter(|place| place.kind == LogRecordKind::Data)?;
     // What the write replaces altogether is not needed.
     if place.mask & !part.mask() == 0 {
         return None;
@@ -485,11 +493,11 @@ fn needs_log(state: &State, part: Part, loaded: Option<&Loaded>) -> Option<Place
 /// Completes a page with what else is known of the slot. The page then holds every sector that
 /// is not in the lower volume, so its record in the log stands alone.
 fn merge(
-    state: &State,
+    state: &CacheState,
     index: u32,
-    part: Part,
+    part: SlotWrite,
     mut page: PageMut,
-    loaded: Option<&Loaded>,
+    loaded: Option<&LoadedSlot>,
 ) -> (PageMut, u8) {
     let new = part.mask();
     if part.count == SECTORS {
@@ -522,14 +530,14 @@ fn clear_sectors(page: &mut [u8], mask: u8) {
 }
 
 /// Cuts `length` bytes from `sector` on at slots; `at` is where they begin in the write's data.
-fn parts(sector: u64, length: usize, at: usize) -> impl Iterator<Item = Part> + Clone {
+fn parts(sector: u64, length: usize, at: usize) -> impl Iterator<Item = SlotWrite> + Clone {
     let end = sector + (length / SECTOR_BYTES) as u64;
     let mut here = sector;
     std::iter::from_fn(move || {
         (here < end).then(|| {
             let first = (here % u64::from(SECTORS)) as u32;
             let count = u64::from(SECTORS - first).min(end - here) as u32;
-            let part = Part {
+            let part = SlotWrite {
                 slot: here / u64::from(SECTORS),
                 at: at + ((here - sector) as usize) * SECTOR_BYTES,
                 first,

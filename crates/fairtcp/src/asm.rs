@@ -73,26 +73,26 @@ pub enum Register {
 impl Register {
     /// The byte at this distance.
     #[must_use]
-    pub const fn byte(self, offset: i16) -> Place {
-        Place { width: 0x10, base: self, offset }
+    pub const fn byte(self, offset: i16) -> BpfMemoryOperand {
+        BpfMemoryOperand { width: 0x10, base: self, offset }
     }
 
     /// The four bytes at this distance.
     #[must_use]
-    pub const fn word(self, offset: i16) -> Place {
-        Place { width: 0x00, base: self, offset }
+    pub const fn word(self, offset: i16) -> BpfMemoryOperand {
+        BpfMemoryOperand { width: 0x00, base: self, offset }
     }
 
     /// The eight bytes at this distance.
     #[must_use]
-    pub const fn double(self, offset: i16) -> Place {
-        Place { width: 0x18, base: self, offset }
+    pub const fn double(self, offset: i16) -> BpfMemoryOperand {
+        BpfMemoryOperand { width: 0x18, base: self, offset }
     }
 }
 
 /// Where in memory: a distance from a register, and how wide.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Place {
+pub struct BpfMemoryOperand {
     width: u8,
     base: Register,
     offset: i16,
@@ -151,7 +151,7 @@ pub enum If {
 
 /// A place in the program that jumps lead to.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Label(usize);
+pub struct BpfJumpLabel(usize);
 
 /// Why there is no program.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
@@ -169,7 +169,7 @@ pub enum Unassembled {
 pub struct Assembler {
     instructions: Vec<Instruction>,
     labels: Vec<Option<usize>>,
-    jumps: Vec<(usize, Label)>,
+    jumps: Vec<(usize, BpfJumpLabel)>,
 }
 
 impl Assembler {
@@ -180,16 +180,16 @@ impl Assembler {
     }
 
     /// A label to jump to, to be placed once.
-    pub fn label(&mut self) -> Label {
+    pub fn label(&mut self) -> BpfJumpLabel {
         self.labels.push(None);
-        Label(self.labels.len() - 1)
+        BpfJumpLabel(self.labels.len() - 1)
     }
 
     /// The next instruction is what jumps to the label lead to.
     ///
     /// # Panics
     /// If it has a place already.
-    pub fn place(&mut self, label: Label) {
+    pub fn place(&mut self, label: BpfJumpLabel) {
         let before = self.labels[label.0].replace(self.instructions.len());
         assert_eq!(before, None, "a label has one place");
     }
@@ -210,13 +210,13 @@ impl Assembler {
     }
 
     /// Reads memory; what is not read of the register becomes zero.
-    pub fn load(&mut self, to: Register, from: Place) {
+    pub fn load(&mut self, to: Register, from: BpfMemoryOperand) {
         let opcode = LDX | MEM | from.width;
         self.push(Instruction::new(opcode, to as u8, from.base as u8, from.offset, 0));
     }
 
     /// Writes memory.
-    pub fn store(&mut self, to: Place, what: impl Into<Operand>) {
+    pub fn store(&mut self, to: BpfMemoryOperand, what: impl Into<Operand>) {
         let base = to.base as u8;
         self.push(match what.into() {
             Operand::Register(from) => {
@@ -229,25 +229,25 @@ impl Assembler {
     }
 
     /// Adds to memory, whole against whatever else does so at the same time.
-    pub fn atomic_add(&mut self, to: Place, what: Register) {
+    pub fn atomic_add(&mut self, to: BpfMemoryOperand, what: Register) {
         let opcode = STX | ATOMIC | to.width;
         self.push(Instruction::new(opcode, to.base as u8, what as u8, to.offset, 0));
     }
 
     /// The same, and `what` becomes what was there before.
-    pub fn atomic_fetch_add(&mut self, to: Place, what: Register) {
+    pub fn atomic_fetch_add(&mut self, to: BpfMemoryOperand, what: Register) {
         let opcode = STX | ATOMIC | to.width;
         self.push(Instruction::new(opcode, to.base as u8, what as u8, to.offset, FETCH));
     }
 
     /// Goes on at the label.
-    pub fn jump(&mut self, to: Label) {
+    pub fn jump(&mut self, to: BpfJumpLabel) {
         self.jumps.push((self.instructions.len(), to));
         self.push(Instruction::new(JMP, 0, 0, 0, 0));
     }
 
     /// Goes on at the label if `left` compares so with `right`.
-    pub fn jump_if(&mut self, left: Register, is: If, right: impl Into<Operand>, to: Label) {
+    pub fn jump_if(&mut self, left: Register, is: If, right: impl Into<Operand>, to: BpfJumpLabel) {
         self.jumps.push((self.instructions.len(), to));
         self.operate(JMP | is as u8, left, right.into(), 0);
     }

@@ -8,7 +8,7 @@ use crate::Error;
 /// Why bytes are no BTF that is understood here.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 #[error("{0}")]
-pub struct Malformed(pub &'static str);
+pub struct MalformedBtf(pub &'static str);
 
 /// A parsed description.
 pub struct Btf {
@@ -32,7 +32,7 @@ pub struct Field {
 
 /// A member as its structure names it.
 #[derive(Clone, Copy)]
-struct Member {
+struct BtfMember {
     index: u32,
     type_id: TypeId,
     offset_bits: u32,
@@ -47,23 +47,23 @@ impl Btf {
     /// [`Error::NoTypes`], [`Error::Types`].
     pub fn of_this_kernel() -> Result<Self, Error> {
         let bytes = fs::read("/sys/kernel/btf/vmlinux").map_err(Error::NoTypes)?;
-        Self::parse(bytes).map_err(|Malformed(what)| Error::Types(what))
+        Self::parse(bytes).map_err(|MalformedBtf(what)| Error::Types(what))
     }
 
     /// Reads the header and finds where each type begins.
     ///
     /// # Errors
     /// It is not BTF of this machine's byte order, is cut off, or has a kind of type that is not known.
-    pub fn parse(bytes: Vec<u8>) -> Result<Self, Malformed> {
+    pub fn parse(bytes: Vec<u8>) -> Result<Self, MalformedBtf> {
         if bytes.get(..3) != Some(&MAGIC_AND_VERSION) {
-            return Err(Malformed("not BTF, version 1, little-endian"));
+            return Err(MalformedBtf("not BTF, version 1, little-endian"));
         }
         let header = word(&bytes, 4)? as usize;
-        let section = |at: usize| -> Result<Range<usize>, Malformed> {
+        let section = |at: usize| -> Result<Range<usize>, MalformedBtf> {
             let start = header.saturating_add(word(&bytes, at)? as usize);
             let end = start.saturating_add(word(&bytes, at + 4)? as usize);
             if header < HEADER_BYTES || end > bytes.len() {
-                return Err(Malformed("a section ends beyond the file"));
+                return Err(MalformedBtf("a section ends beyond the file"));
             }
             Ok(start..end)
         };
@@ -75,7 +75,7 @@ impl Btf {
             at += type_bytes(word(&bytes, at + 4)?)?;
         }
         if at > type_section.end {
-            return Err(Malformed("the last type is cut off"));
+            return Err(MalformedBtf("the last type is cut off"));
         }
         Ok(Self { bytes, strings, types })
     }
@@ -154,7 +154,7 @@ impl Btf {
         (1..self.types.len() as TypeId).find(is_it)
     }
 
-    fn member(&self, structure: TypeId, name: &str) -> Option<Member> {
+    fn member(&self, structure: TypeId, name: &str) -> Option<BtfMember> {
         self.member_within(structure, name, MAX_NESTING, &mut { MAX_MEMBERS })
     }
 
@@ -165,7 +165,7 @@ impl Btf {
         name: &str,
         nesting: u32,
         left: &mut u32,
-    ) -> Option<Member> {
+    ) -> Option<BtfMember> {
         let structure = self.resolve(structure)?;
         if !matches!(self.kind(structure)?, STRUCT | UNION) {
             return None;
@@ -175,7 +175,7 @@ impl Btf {
             *left = left.checked_sub(1)?;
             let at = 12 + 12 * index as usize;
             let offset = self.word(structure, at + 8)?;
-            let member = Member {
+            let member = BtfMember {
                 index,
                 type_id: self.word(structure, at + 4)?,
                 offset_bits: if has_bit_fields { offset & 0x00ff_ffff } else { offset },
@@ -190,7 +190,7 @@ impl Btf {
                 && let Some(below) = self.member_within(member.type_id, name, nesting - 1, left)
             {
                 let offset_bits = member.offset_bits.checked_add(below.offset_bits)?;
-                return Some(Member { index, offset_bits, ..below });
+                return Some(BtfMember { index, offset_bits, ..below });
             }
         }
         None
@@ -235,9 +235,9 @@ impl Btf {
     }
 }
 
-fn word(bytes: &[u8], at: usize) -> Result<u32, Malformed> {
+fn word(bytes: &[u8], at: usize) -> Result<u32, MalformedBtf> {
     let word = bytes.get(at..).and_then(|from| from.first_chunk());
-    Ok(u32::from_le_bytes(*word.ok_or(Malformed("a type is cut off"))?))
+    Ok(u32::from_le_bytes(*word.ok_or(MalformedBtf("a type is cut off"))?))
 }
 
 const fn kind(info: u32) -> u32 {
@@ -245,7 +245,7 @@ const fn kind(info: u32) -> u32 {
 }
 
 /// How long a type is, from its second word.
-fn type_bytes(info: u32) -> Result<usize, Malformed> {
+fn type_bytes(info: u32) -> Result<usize, MalformedBtf> {
     let count = (info & 0xffff) as usize;
     let after = match kind(info) {
         PTR | FWD | TYPEDEF | VOLATILE | CONST | RESTRICT | FUNC | FLOAT | TYPE_TAG => 0,
@@ -253,7 +253,7 @@ fn type_bytes(info: u32) -> Result<usize, Malformed> {
         ARRAY => 12,
         STRUCT | UNION | DATASEC | ENUM64 => 12 * count,
         ENUM | FUNC_PROTO => 8 * count,
-        _ => return Err(Malformed("a kind of type that is not known")),
+        _ => return Err(MalformedBtf("a kind of type that is not known")),
     };
     Ok(12 + after)
 }
@@ -429,9 +429,9 @@ mod tests {
             bytes[at] = byte;
             Btf::parse(bytes).err()
         };
-        let other = Some(Malformed("not BTF, version 1, little-endian"));
+        let other = Some(MalformedBtf("not BTF, version 1, little-endian"));
         assert_eq!((with(0, 0xeb), with(2, 2)), (other, other));
-        assert_eq!(with(24 + 7, 20), Some(Malformed("a kind of type that is not known")));
-        assert_eq!(with(4, 20), Some(Malformed("a section ends beyond the file")));
+        assert_eq!(with(24 + 7, 20), Some(MalformedBtf("a kind of type that is not known")));
+        assert_eq!(with(4, 20), Some(MalformedBtf("a section ends beyond the file")));
     }
 }

@@ -8,7 +8,10 @@ use std::{
 
 use rustix::net::{AddressFamily, SocketType, sockopt};
 
-use crate::{Error, block::EnsembleControlBlock, load::Loaded, program::Algorithm, timer};
+use crate::{
+    Error, block::EnsembleControlBlock, load::LoadedCongestionControl, program::EnsembleAlgorithm,
+    timer,
+};
 
 /// So many ensembles at a time. A node has as many sessions at most; a block has 80 bytes, or 344 with a model
 /// of the path.
@@ -16,19 +19,23 @@ pub const MAX_ENSEMBLES: u32 = 1024;
 
 /// What is loaded.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Options {
+pub struct EnsembleOptions {
     /// The name in `tcp_available_congestion_control`, 1 to 12 characters. Where another process has it,
     /// `_2` and so on is added. Default `fairtcp`.
     pub name: String,
     /// How a window grows.
     pub growth: Growth,
     /// Which connections share one.
-    pub sharing: Sharing,
+    pub sharing: WindowSharing,
 }
 
-impl Default for Options {
+impl Default for EnsembleOptions {
     fn default() -> Self {
-        Self { name: "fairtcp".to_owned(), growth: Growth::PerSegment, sharing: Sharing::Session }
+        Self {
+            name: "fairtcp".to_owned(),
+            growth: Growth::PerSegment,
+            sharing: WindowSharing::Session,
+        }
     }
 }
 
@@ -47,7 +54,7 @@ pub enum Growth {
 
 /// Which connections share a window.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Sharing {
+pub enum WindowSharing {
     /// Each has its own: the same program without what it is for, to measure that by.
     Connection,
     /// Those of one ensemble.
@@ -57,8 +64,8 @@ pub enum Sharing {
 /// The congestion control, loaded. When it and all its ensembles are dropped, or the process ends, the
 /// kernel offers it no more; connections that use it keep it until they are closed.
 pub struct Fair {
-    loaded: Loaded,
-    options: Options,
+    loaded: LoadedCongestionControl,
+    options: EnsembleOptions,
     /// Which blocks belong to an ensemble of this process.
     taken: Mutex<Vec<bool>>,
 }
@@ -68,12 +75,12 @@ impl Fair {
     ///
     /// # Errors
     /// What is missing; [`Error::remedy`] says what would help.
-    pub fn load(options: &Options) -> Result<Self, Error> {
+    pub fn load(options: &EnsembleOptions) -> Result<Self, Error> {
         let algorithm = match options.growth {
-            Growth::ByModel => Algorithm::Model,
-            Growth::PerAck | Growth::PerSegment => Algorithm::Window,
+            Growth::ByModel => EnsembleAlgorithm::Model,
+            Growth::PerAck | Growth::PerSegment => EnsembleAlgorithm::Window,
         };
-        let loaded = Loaded::load(&options.name, MAX_ENSEMBLES, algorithm)?;
+        let loaded = LoadedCongestionControl::load(&options.name, MAX_ENSEMBLES, algorithm)?;
         let taken = Mutex::new(vec![false; MAX_ENSEMBLES as usize]);
         Ok(Self { loaded, options: options.clone(), taken })
     }
@@ -106,7 +113,7 @@ impl Fair {
 /// may happen as to any call of it, is counted for ever; that block is lost until the process ends.)
 pub struct Ensemble {
     fair: Arc<Fair>,
-    /// One, or with [`Sharing::Connection`] one for each connection.
+    /// One, or with [`WindowSharing::Connection`] one for each connection.
     blocks: Mutex<Vec<u32>>,
 }
 
@@ -117,8 +124,8 @@ impl Ensemble {
     /// [`Error::NoRoom`].
     pub fn new(fair: &Arc<Fair>) -> Result<Self, Error> {
         let blocks = match fair.options.sharing {
-            Sharing::Connection => vec![],
-            Sharing::Session => vec![fair.take_block()?],
+            WindowSharing::Connection => vec![],
+            WindowSharing::Session => vec![fair.take_block()?],
         };
         Ok(Self { fair: fair.clone(), blocks: Mutex::new(blocks) })
     }
@@ -165,7 +172,7 @@ impl Ensemble {
             if has_it {
                 let _ = sockopt::set_tcp_congestion(socket, &name);
             }
-            if self.fair.options.sharing == Sharing::Connection {
+            if self.fair.options.sharing == WindowSharing::Connection {
                 blocks.retain(|&number| number != block);
                 self.fair.give_back(block);
             }
@@ -179,8 +186,8 @@ impl Ensemble {
     /// The block for another member.
     fn block_for_one_more(&self, blocks: &mut Vec<u32>) -> Result<u32, Error> {
         match self.fair.options.sharing {
-            Sharing::Session => Ok(blocks[0]),
-            Sharing::Connection => {
+            WindowSharing::Session => Ok(blocks[0]),
+            WindowSharing::Connection => {
                 let is_deserted = |number: u32| self.fair.loaded.blocks.block(number).members == 0;
                 let deserted = blocks.iter().position(|&number| is_deserted(number));
                 deserted.into_iter().for_each(|at| self.fair.give_back(blocks.swap_remove(at)));
@@ -191,7 +198,7 @@ impl Ensemble {
         }
     }
 
-    /// What the members share, as it is now: one block, or with [`Sharing::Connection`] one for each.
+    /// What the members share, as it is now: one block, or with [`WindowSharing::Connection`] one for each.
     #[must_use]
     pub fn blocks(&self) -> Vec<EnsembleControlBlock> {
         lock(&self.blocks).iter().map(|&number| self.fair.loaded.blocks.block(number)).collect()
@@ -226,8 +233,9 @@ mod tests {
 
     use super::*;
 
-    fn load(name: &str, sharing: Sharing) -> Option<Fair> {
-        let options = Options { name: name.to_owned(), sharing, ..Options::default() };
+    fn load(name: &str, sharing: WindowSharing) -> Option<Fair> {
+        let options =
+            EnsembleOptions { name: name.to_owned(), sharing, ..EnsembleOptions::default() };
         match Fair::load(&options) {
             Ok(fair) => Some(fair),
             Err(error) => {
@@ -250,7 +258,7 @@ mod tests {
     /// One that had the name by a sysctl was left with Reno.
     #[test]
     fn who_cannot_join_is_as_before() {
-        let Some(mut fair) = load("fairtest_u", Sharing::Session) else { return };
+        let Some(mut fair) = load("fairtest_u", WindowSharing::Session) else { return };
         let [usual, _usual] = connection();
         let [by_sysctl, _by_sysctl] = connection();
         let usual_name = name(&usual);
@@ -267,7 +275,7 @@ mod tests {
 
     #[test]
     fn who_finds_no_room_is_as_before() {
-        let Some(fair) = load("fairtest_v", Sharing::Connection) else { return };
+        let Some(fair) = load("fairtest_v", WindowSharing::Connection) else { return };
         let [socket, _far] = connection();
         sockopt::set_tcp_congestion(&socket, fair.name()).unwrap();
         lock(&fair.taken).fill(true);
@@ -278,7 +286,7 @@ mod tests {
 
     #[test]
     fn a_name_that_cannot_be_selected_leaves_nothing_behind() {
-        let Some(mut fair) = load("fairtest_w", Sharing::Connection) else { return };
+        let Some(mut fair) = load("fairtest_w", WindowSharing::Connection) else { return };
         let [socket, _far] = connection();
         let before = name(&socket);
         fair.loaded.name = "nobody_has_it".to_owned();

@@ -27,6 +27,6 @@ mod timer;
 mod ensemble;
 
 pub use block::{BLOCK_BYTES, EnsembleControlBlock, MODEL_BLOCK_BYTES, PathModel};
-pub use btf::{Btf, Field, Malformed};
-pub use ensemble::{Ensemble, Fair, Growth, MAX_ENSEMBLES, Options, Sharing};
+pub use btf::{Btf, Field, MalformedBtf};
+pub use ensemble::{Ensemble, EnsembleOptions, Fair, Growth, MAX_ENSEMBLES, WindowSharing};
 pub use error::Error;

@@ -10,12 +10,12 @@ use crate::{
     block::{BLOCK_BYTES, EnsembleControlBlock, MODEL_BLOCK_BYTES, Mapped},
     bpf::{self, Map},
     btf::Btf,
-    program::{Algorithm, Kernel, Maps, Operation, assemble},
+    program::{CongestionOperation, EnsembleAlgorithm, Kernel, Maps, assemble},
 };
 
 /// A registered congestion control. It is there as long as this is: when the process ends, however it
 /// ends, the kernel closes what is in here. Sockets that use it go on with it until they are closed.
-pub struct Loaded {
+pub struct LoadedCongestionControl {
     /// The name to select it by.
     pub name: String,
     /// The control blocks.
@@ -28,10 +28,10 @@ pub struct Loaded {
     _link: OwnedFd,
 }
 
-impl Loaded {
+impl LoadedCongestionControl {
     /// Loads the programs and registers them as `name`, or, where others have that, as `name_2` and so
     /// on.
-    pub fn load(name: &str, block_count: u32, algorithm: Algorithm) -> Result<Self, Error> {
+    pub fn load(name: &str, block_count: u32, algorithm: EnsembleAlgorithm) -> Result<Self, Error> {
         let btf = Btf::of_this_kernel()?;
         let kernel = Kernel::read(&btf)?;
         let types = bpf::load_btf(&types()).map_err(|it| Error::of_step("BPF_BTF_LOAD", it))?;
@@ -97,7 +97,7 @@ impl Registration {
     fn new(
         btf: &Btf,
         kernel: &Kernel,
-        algorithm: Algorithm,
+        algorithm: EnsembleAlgorithm,
         maps: Maps,
         types: OwnedFd,
     ) -> Result<Self, Error> {
@@ -116,7 +116,7 @@ impl Registration {
             fits.then_some(start..start + bytes)
         };
         let mut programs = vec![];
-        for operation in Operation::ALL {
+        for operation in CongestionOperation::ALL {
             let name = operation.name();
             let at = place(name, 8).ok_or_else(|| other(name))?;
             let member = btf.member_index(operations, name).ok_or_else(|| other(name))?;
@@ -203,10 +203,10 @@ fn load_program(
 }
 
 /// An array of control blocks that a process can map.
-fn blocks(count: u32, algorithm: Algorithm) -> Map<'static> {
+fn blocks(count: u32, algorithm: EnsembleAlgorithm) -> Map<'static> {
     let bytes = match algorithm {
-        Algorithm::Model => MODEL_BLOCK_BYTES,
-        Algorithm::Window => BLOCK_BYTES,
+        EnsembleAlgorithm::Model => MODEL_BLOCK_BYTES,
+        EnsembleAlgorithm::Window => BLOCK_BYTES,
     };
     Map {
         kind: MAP_TYPE_ARRAY,

@@ -3,7 +3,7 @@
 
 mod support;
 
-use fairtcp::program::Algorithm;
+use fairtcp::program::EnsembleAlgorithm;
 use sim::Rng;
 use support::{
     machine::Machine,
@@ -195,7 +195,7 @@ fn model(rng: &mut Rng) -> Model {
 fn agree_on_a_model(told_flags: bool, seed: u64) {
     let rng = &mut Rng::new(seed);
     let mut twin = Models { models: (0..BLOCKS).map(|_| model(rng)).collect() };
-    let mut machine = Machine::with(Algorithm::Model, BLOCKS, told_flags);
+    let mut machine = Machine::with(EnsembleAlgorithm::Model, BLOCKS, told_flags);
     for number in 0..BLOCKS as u32 {
         machine.set_block(number, &twin.block(number));
     }
@@ -240,7 +240,7 @@ fn a_whole_transfer_by_a_model_is_the_same() {
         queue_segments: 30,
     };
     let mut twin = Models::new([Measure::Ensemble]);
-    let mut machine = Machine::with(Algorithm::Model, 1, true);
+    let mut machine = Machine::with(EnsembleAlgorithm::Model, 1, true);
     let in_rust = run(&path, &mut twin, 4, |_| 0, 12, 1);
     let in_the_machine = run(&path, &mut machine, 4, |_| 0, 12, 1);
     assert!(in_rust.retransmitted > 100, "{}", in_rust.retransmitted);

@@ -13,12 +13,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-use fairtcp::{Ensemble, EnsembleControlBlock, Error, Fair, Growth, Options, Sharing};
+use fairtcp::{
+    Ensemble, EnsembleControlBlock, EnsembleOptions, Error, Fair, Growth, WindowSharing,
+};
 use rustix::net::sockopt;
 
 /// Each test has a name of its own, since tests run side by side and a name is one for the whole kernel.
-fn load(name: &str, options: Options) -> Option<Arc<Fair>> {
-    let options = Options { name: name.to_owned(), ..options };
+fn load(name: &str, options: EnsembleOptions) -> Option<Arc<Fair>> {
+    let options = EnsembleOptions { name: name.to_owned(), ..options };
     match Fair::load(&options) {
         Ok(fair) => Some(Arc::new(fair)),
         Err(error @ (Error::NoTypes(_) | Error::NotAllowed(_))) => {
@@ -94,7 +96,7 @@ fn least_timer_us(socket: &TcpStream) -> Option<libc::c_int> {
 
 #[test]
 fn members_share_a_window_and_leave_it_when_they_are_closed() {
-    let Some(fair) = load("fairtest_a", Options::default()) else { return };
+    let Some(fair) = load("fairtest_a", EnsembleOptions::default()) else { return };
     let session = Ensemble::new(&fair).unwrap();
     let block = || session.blocks()[0];
     assert_eq!(block(), EnsembleControlBlock::default());
@@ -126,8 +128,11 @@ fn members_share_a_window_and_leave_it_when_they_are_closed() {
 
 #[test]
 fn each_connection_is_alone_when_that_is_asked_for() {
-    let options =
-        Options { sharing: Sharing::Connection, growth: Growth::PerAck, ..Options::default() };
+    let options = EnsembleOptions {
+        sharing: WindowSharing::Connection,
+        growth: Growth::PerAck,
+        ..EnsembleOptions::default()
+    };
     let Some(fair) = load("fairtest_b", options) else { return };
     let session = Ensemble::new(&fair).unwrap();
     assert_eq!(session.blocks(), []);
@@ -141,7 +146,7 @@ fn each_connection_is_alone_when_that_is_asked_for() {
 
 #[test]
 fn ensembles_do_not_share_and_a_block_is_not_given_away_while_somebody_is_in_it() {
-    let Some(fair) = load("fairtest_c", Options::default()) else { return };
+    let Some(fair) = load("fairtest_c", EnsembleOptions::default()) else { return };
     let (near, _far) = connections(2);
     let (one, two) = (Ensemble::new(&fair).unwrap(), Ensemble::new(&fair).unwrap());
     one.join(&near[0]).unwrap();
@@ -156,7 +161,7 @@ fn ensembles_do_not_share_and_a_block_is_not_given_away_while_somebody_is_in_it(
 
 #[test]
 fn a_socket_that_only_selects_it_is_on_its_own() {
-    let Some(fair) = load("fairtest_d", Options::default()) else { return };
+    let Some(fair) = load("fairtest_d", EnsembleOptions::default()) else { return };
     let (near, far) = connections(1);
     sockopt::set_tcp_congestion(&near[0], fair.name()).unwrap();
     transfer(&near, &far, 4 << 20);
@@ -166,7 +171,7 @@ fn a_socket_that_only_selects_it_is_on_its_own() {
 /// nothing.
 #[test]
 fn a_socket_that_has_the_name_already_becomes_a_member() {
-    let Some(fair) = load("fairtest_i", Options::default()) else { return };
+    let Some(fair) = load("fairtest_i", EnsembleOptions::default()) else { return };
     let (one, two) = (Ensemble::new(&fair).unwrap(), Ensemble::new(&fair).unwrap());
     let (near, far) = connections(1);
     sockopt::set_tcp_congestion(&near[0], fair.name()).unwrap();
@@ -182,7 +187,7 @@ fn a_socket_that_has_the_name_already_becomes_a_member() {
 
 #[test]
 fn what_is_no_connected_tcp_socket_does_not_join() {
-    let Some(fair) = load("fairtest_e", Options::default()) else { return };
+    let Some(fair) = load("fairtest_e", EnsembleOptions::default()) else { return };
     let session = Ensemble::new(&fair).unwrap();
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let datagrams = std::net::UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
@@ -195,8 +200,8 @@ fn what_is_no_connected_tcp_socket_does_not_join() {
 
 #[test]
 fn names_that_are_none_are_refused() {
-    let options = Options { name: "two words".to_owned(), ..Options::default() };
-    if load("fairtest_f", Options::default()).is_some() {
+    let options = EnsembleOptions { name: "two words".to_owned(), ..EnsembleOptions::default() };
+    if load("fairtest_f", EnsembleOptions::default()).is_some() {
         assert!(matches!(Fair::load(&options), Err(Error::Name(_))));
     }
 }
@@ -231,7 +236,7 @@ impl Drop for Other {
 #[test]
 #[ignore = "part of the test below"]
 fn another_process() {
-    let Some(fair) = load("fairtest_x", Options::default()) else { return };
+    let Some(fair) = load("fairtest_x", EnsembleOptions::default()) else { return };
     println!("\nloaded as {}", fair.name());
     // Until the test has gone, if it does not kill this before.
     let _ = std::io::stdin().read(&mut [0]);
@@ -239,7 +244,7 @@ fn another_process() {
 
 #[test]
 fn two_processes_have_one_each_and_nothing_is_left_of_one_that_is_killed() {
-    if load("fairtest_g", Options::default()).is_none() {
+    if load("fairtest_g", EnsembleOptions::default()).is_none() {
         return;
     }
     wait_for("the name is free again", || !offered().contains(&"fairtest_g".to_owned()));
@@ -262,7 +267,7 @@ fn two_processes_have_one_each_and_nothing_is_left_of_one_that_is_killed() {
 
 #[test]
 fn many_join_and_leave_while_others_transfer() {
-    let Some(fair) = load("fairtest_h", Options::default()) else { return };
+    let Some(fair) = load("fairtest_h", EnsembleOptions::default()) else { return };
     let session = Ensemble::new(&fair).unwrap();
     let (near, far) = connections(2);
     near.iter().for_each(|socket| session.join(socket).unwrap());
@@ -283,7 +288,7 @@ fn many_join_and_leave_while_others_transfer() {
 
 #[test]
 fn members_share_a_model_of_the_path() {
-    let options = Options { growth: Growth::ByModel, ..Options::default() };
+    let options = EnsembleOptions { growth: Growth::ByModel, ..EnsembleOptions::default() };
     let Some(fair) = load("fairtest_j", options) else { return };
     let session = Ensemble::new(&fair).unwrap();
     let (near, far) = connections(4);
@@ -301,7 +306,7 @@ fn members_share_a_model_of_the_path() {
 
 #[test]
 fn a_socket_that_only_selects_a_model_is_on_its_own() {
-    let options = Options { growth: Growth::ByModel, ..Options::default() };
+    let options = EnsembleOptions { growth: Growth::ByModel, ..EnsembleOptions::default() };
     let Some(fair) = load("fairtest_k", options) else { return };
     let (near, far) = connections(1);
     sockopt::set_tcp_congestion(&near[0], fair.name()).unwrap();

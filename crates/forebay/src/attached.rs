@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 /// A volume as a block device of this host.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
-pub struct Attached {
+pub struct AttachedVolumeStatus {
     /// `/dev/loopN`.
     pub device: PathBuf,
     /// The volume, as it was named.
@@ -29,7 +29,7 @@ pub struct Attached {
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct Detached {
     /// The device.
-    pub attached: Attached,
+    pub attached: AttachedVolumeStatus,
     /// The log of the cache that ran in the process, if there was one.
     pub log: Option<LogLeft>,
 }

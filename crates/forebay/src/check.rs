@@ -8,11 +8,11 @@ use std::{io::ErrorKind, path::Path, sync::Arc};
 use cache::{MappedFile, StableMemory as _};
 use target::Listener;
 use transport::SocketOptions;
-use unit::Identity;
-use volume::{FileVolume, Mirror, OpenError, Options, Stack};
+use unit::UnitIdentity;
+use volume::{FileVolume, FileVolumeOpenError, FileVolumeOptions, Mirror, Stack};
 
 use crate::{
-    control::{self, Request, Response},
+    control::{self, ControlRequest, ControlResponse},
     failure::{FAILED, Failure},
     key_file,
     naming::Naming,
@@ -20,16 +20,16 @@ use crate::{
     output::print_line,
     quantity::about,
     records::{Recorder, Records},
-    settings::{self, Far, Layer, Settings, Target, Unit},
+    settings::{self, FarVolumeAddress, IscsiTargetSettings, Layer, Settings, Unit},
     stack, state,
-    status::{ClaimStatus, Status},
+    status::{ClaimStatus, ServingStatus},
 };
 
 /// Prints a line for each thing looked at; fails if one of them would stop `serve`, or a reload of
 /// the process that serves.
 pub async fn run(config: &Path) -> Result<(), Failure> {
     let mut settings = Settings::load(config)?;
-    let mut report = Report::default();
+    let mut report = SettingsCheckReport::default();
     print_line(format_args!("{}: the settings are right", config.display()))?;
     let running = running(&settings);
     if running.is_none() {
@@ -53,7 +53,7 @@ pub async fn run(config: &Path) -> Result<(), Failure> {
         for unit in &target.unit {
             let place = format!("{} LUN {}", target.name, unit.lun);
             if let Some(state) = &settings.state {
-                let identity = Identity::new(&node::serial(target, unit));
+                let identity = UnitIdentity::new(&node::serial(target, unit));
                 if let Err(failure) = state::check(state, &identity) {
                     report.say(&place, Err(failure))?;
                 }
@@ -74,11 +74,11 @@ pub async fn run(config: &Path) -> Result<(), Failure> {
 
 /// What was found so far.
 #[derive(Default)]
-struct Report {
+struct SettingsCheckReport {
     wrong: usize,
 }
 
-impl Report {
+impl SettingsCheckReport {
     fn say(&mut self, place: &str, found: Result<String, Failure>) -> Result<(), Failure> {
         match found {
             Ok(found) => print_line(format_args!("{place}: {found}")),
@@ -99,10 +99,10 @@ impl Report {
 }
 
 /// The process that serves with the control socket of these settings.
-fn running(settings: &Settings) -> Option<Status> {
+fn running(settings: &Settings) -> Option<ServingStatus> {
     let path = control::path(settings).ok()?;
-    match control::ask(&path, Request::Status) {
-        Ok(Response::Status(status)) => Some(*status),
+    match control::ask(&path, ControlRequest::Status) {
+        Ok(ControlResponse::Status(status)) => Some(*status),
         _ => None,
     }
 }
@@ -110,15 +110,15 @@ fn running(settings: &Settings) -> Option<Status> {
 /// Takes each address for a moment.
 fn portals(
     settings: &Settings,
-    running: Option<&Status>,
-    report: &mut Report,
+    running: Option<&ServingStatus>,
+    report: &mut SettingsCheckReport,
 ) -> Result<(), Failure> {
     // Keep the sockets until the end: two of the addresses may exclude each other.
     let mut held = Vec::new();
     for group in settings.groups() {
         for (address, _) in &group.portals {
             let place = format!("portal {address}");
-            let is_open = |status: &&Status| {
+            let is_open = |status: &&ServingStatus| {
                 status.portals.iter().any(|portal| portal.address == address.to_string())
             };
             let found = match Listener::bind(address.0.into(), &SocketOptions::default()) {
@@ -141,14 +141,14 @@ fn portals(
 
 /// Returns the first address beyond this host at which a target admits every initiator, if there is one. A
 /// portal that requires certificates admits only their owners.
-fn open_to_all(settings: &Settings, target: &Target) -> Option<settings::Address> {
+fn open_to_all(settings: &Settings, target: &IscsiTargetSettings) -> Option<settings::Address> {
     if target.allow.is_some() {
         return None;
     }
     let groups = settings.groups();
     let reached = groups.iter().filter(|group| target.is_reached_through(group));
     let portals = reached.flat_map(|group| &group.portals);
-    let is_open = |(address, portal): &&(settings::Address, settings::Portal)| {
+    let is_open = |(address, portal): &&(settings::Address, settings::PortalSettings)| {
         !address.0.ip().is_loopback() && portal.tls.is_none()
     };
     portals.into_iter().find(is_open).map(|(address, _)| *address)
@@ -157,10 +157,10 @@ fn open_to_all(settings: &Settings, target: &Target) -> Option<settings::Address
 /// The layers of a unit that stand on something.
 async fn look_at(
     settings: &Settings,
-    target: &Target,
+    target: &IscsiTargetSettings,
     unit: &Unit,
     place: &str,
-    report: &mut Report,
+    report: &mut SettingsCheckReport,
 ) -> Result<(), Failure> {
     let mut recorder = Records::of(settings).recorder(format!("{}/{}", target.name, unit.lun));
     recorder.is_opened_at_start_only = unit.in_common().is_some();
@@ -189,10 +189,10 @@ async fn look_at(
 }
 
 async fn look_at_cache(
-    cache: &settings::Cache,
+    cache: &settings::CacheLayerSettings,
     place: &str,
     recorder: &Recorder,
-    report: &mut Report,
+    report: &mut SettingsCheckReport,
 ) -> Result<(), Failure> {
     if let Some(key) = cache.key() {
         report.say(place, look_at_key(&key))?;
@@ -207,7 +207,7 @@ async fn look_at_cache(
     Ok(())
 }
 
-fn look_at_key(key: &settings::Encrypt) -> Result<String, Failure> {
+fn look_at_key(key: &settings::EncryptLayerSettings) -> Result<String, Failure> {
     let unlocked = key_file::open(key);
     unlocked.map(|_| format!("the key {} is unlocked by its secret", key.key.display()))
 }
@@ -224,7 +224,10 @@ fn look_at_file(file: &settings::File, recorder: &Recorder) -> Result<String, Fa
     Ok(format!("{} holds {}", file.path.display(), about(volume.geometry().bytes())))
 }
 
-async fn look_at_log(cache: &settings::Cache, recorder: &Recorder) -> Result<String, Failure> {
+async fn look_at_log(
+    cache: &settings::CacheLayerSettings,
+    recorder: &Recorder,
+) -> Result<String, Failure> {
     if cache.pair.is_some() && cache.log.exists() {
         return look_at_half(cache).await;
     }
@@ -251,7 +254,7 @@ async fn look_at_log(cache: &settings::Cache, recorder: &Recorder) -> Result<Str
 }
 
 /// The half of a pair's log.
-async fn look_at_half(cache: &settings::Cache) -> Result<String, Failure> {
+async fn look_at_half(cache: &settings::CacheLayerSettings) -> Result<String, Failure> {
     let name = cache.log.display();
     let mut options = stack::log_options(cache, &cache.log);
     (options.preallocate, options.read_only) = (false, true);
@@ -275,7 +278,10 @@ async fn look_at_half(cache: &settings::Cache) -> Result<String, Failure> {
     })
 }
 
-async fn look_at_tier(cache: &settings::Cache, path: &Path) -> Result<String, Failure> {
+async fn look_at_tier(
+    cache: &settings::CacheLayerSettings,
+    path: &Path,
+) -> Result<String, Failure> {
     let name = path.display();
     let mut options = stack::tier_options(cache, path);
     if options.create.is_some() {
@@ -315,7 +321,7 @@ fn look_at_nvram(path: &Path, bytes: u64) -> Result<String, Failure> {
 }
 
 /// Reports a missing file as one that `serve` would make, or as an error if `serve` could not make it.
-fn would_be_made(options: &Options, what: &str) -> Result<String, Failure> {
+fn would_be_made(options: &FileVolumeOptions, what: &str) -> Result<String, Failure> {
     match FileVolume::can_be_made(options) {
         Ok(()) => Ok(format!("{what} would be made")),
         Err(error) => Err(stack::refusal(&error)),
@@ -325,9 +331,9 @@ fn would_be_made(options: &Options, what: &str) -> Result<String, Failure> {
 /// Logs in, and compares what is there with what the log over it belongs to.
 async fn look_at_far_side(
     settings: &Settings,
-    target: &Target,
-    remote: &settings::Remote,
-    cache: Option<&settings::Cache>,
+    target: &IscsiTargetSettings,
+    remote: &settings::RemoteLayerSettings,
+    cache: Option<&settings::CacheLayerSettings>,
 ) -> Result<String, Failure> {
     if is_own(settings, target, &remote.url.parse().map_err(Failure::settings)?) {
         return Ok(format!("{} is a target of these settings", remote.url));
@@ -379,11 +385,11 @@ async fn look_at_far_side(
 /// before.
 async fn look_at_claim(
     settings: &Settings,
-    target: &Target,
-    remote: &settings::Remote,
-    cache: &settings::Cache,
+    target: &IscsiTargetSettings,
+    remote: &settings::RemoteLayerSettings,
+    cache: &settings::CacheLayerSettings,
 ) -> Option<Failure> {
-    let far: Far = remote.url.parse().ok()?;
+    let far: FarVolumeAddress = remote.url.parse().ok()?;
     // Gateways that share a volume, and the two gateways of a pair, have one claim in common.
     if is_own(settings, target, &far) || cache.share || cache.pair.is_some() {
         return None;
@@ -411,8 +417,10 @@ async fn look_at_claim(
     }
     let ClaimStatus { owner, log, generation, .. } = &claim;
     let unit = match &far {
-        Far::At(url) => url.target.as_ref().map(|name| format!("{name}/{}", url.lun.unwrap_or(0))),
-        Far::Named(_) => None,
+        FarVolumeAddress::At(url) => {
+            url.target.as_ref().map(|name| format!("{name}/{}", url.lun.unwrap_or(0)))
+        }
+        FarVolumeAddress::Named(_) => None,
     };
     let unit = unit.unwrap_or_else(|| "TARGET/LUN".to_owned());
     let path = cache.log.display();
@@ -434,11 +442,13 @@ async fn look_at_claim(
 }
 
 /// Whether a far side is another target of the same settings.
-fn is_own(settings: &Settings, target: &Target, far: &Far) -> bool {
+fn is_own(settings: &Settings, target: &IscsiTargetSettings, far: &FarVolumeAddress) -> bool {
     let others = || settings.target.iter().filter(|other| other.name != target.name);
     match far {
-        Far::At(url) => others().any(|other| Some(&other.name.0) == url.target.as_ref()),
-        Far::Named(volume) => {
+        FarVolumeAddress::At(url) => {
+            others().any(|other| Some(&other.name.0) == url.target.as_ref())
+        }
+        FarVolumeAddress::Named(volume) => {
             others().flat_map(|other| &other.unit).any(|unit| unit.volume.as_ref() == Some(volume))
         }
     }
@@ -462,8 +472,8 @@ async fn list(
 fn reload(
     settings: &Settings,
     config: &Path,
-    running: &Status,
-    report: &mut Report,
+    running: &ServingStatus,
+    report: &mut SettingsCheckReport,
 ) -> Result<(), Failure> {
     let place = format!("a reload in process {}", running.pid);
     if let Some(attached) = &running.attached {
@@ -475,12 +485,14 @@ fn reload(
         return report.say(&place, Ok(found));
     }
     let config = std::path::absolute(config).map_err(Failure::new)?;
-    let found = match control::ask(&control::path(settings)?, Request::Compare { config })? {
-        Response::Changes(changes) if changes.is_empty() => Ok("nothing is different".to_owned()),
-        Response::Changes(changes) if changes.refused.is_empty() => {
+    let found = match control::ask(&control::path(settings)?, ControlRequest::Compare { config })? {
+        ControlResponse::Changes(changes) if changes.is_empty() => {
+            Ok("nothing is different".to_owned())
+        }
+        ControlResponse::Changes(changes) if changes.refused.is_empty() => {
             Ok(format!("\n{}", changes.for_people().trim_end()))
         }
-        Response::Changes(changes) => {
+        ControlResponse::Changes(changes) => {
             Err(Failure::new(format!("it would be refused\n{}", changes.for_people().trim_end())))
         }
         other => Err(other.unexpected()),
@@ -489,10 +501,10 @@ fn reload(
 }
 
 /// The file for reading; nothing if somebody serves it.
-fn open(options: &Options) -> Result<Option<Stack>, Failure> {
+fn open(options: &FileVolumeOptions) -> Result<Option<Stack>, Failure> {
     match FileVolume::open(options) {
         Ok(volume) => Ok(Some(Arc::new(volume))),
-        Err(OpenError::InUse(_)) => Ok(None),
+        Err(FileVolumeOpenError::InUse(_)) => Ok(None),
         Err(error) => Err(stack::refusal(&error)),
     }
 }

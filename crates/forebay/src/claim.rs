@@ -2,7 +2,7 @@
 
 use crate::{
     cli::ClaimAct,
-    control::{self, Request, Response},
+    control::{self, ControlRequest, ControlResponse},
     failure::Failure,
     output::print_line,
     status::ClaimStatus,
@@ -12,7 +12,7 @@ use crate::{
 pub fn run(act: ClaimAct) -> Result<(), Failure> {
     match act {
         ClaimAct::Show(args) => {
-            let claims = ask(Request::Claim { unit: args.unit.clone() }, &args.told.whom)?;
+            let claims = ask(ControlRequest::Claim { unit: args.unit.clone() }, &args.told.whom)?;
             if args.told.json {
                 return print_line(serde_json::to_string(&claims).map_err(Failure::new)?);
             }
@@ -22,7 +22,7 @@ pub fn run(act: ClaimAct) -> Result<(), Failure> {
             claims.iter().try_for_each(|claim| print_line(format_args!("{}: {claim}", args.unit)))
         }
         ClaimAct::Drop { unit, lose_dirty_data, whom } => {
-            let asked = Request::DropClaim { unit: unit.clone(), lose_dirty_data };
+            let asked = ControlRequest::DropClaim { unit: unit.clone(), lose_dirty_data };
             let dropped = ask(asked, &whom)?;
             if dropped.is_empty() {
                 return print_line(format_args!("{unit}: never claimed"));
@@ -39,9 +39,9 @@ pub fn run(act: ClaimAct) -> Result<(), Failure> {
     }
 }
 
-fn ask(request: Request, whom: &crate::cli::Whom) -> Result<Vec<ClaimStatus>, Failure> {
+fn ask(request: ControlRequest, whom: &crate::cli::Whom) -> Result<Vec<ClaimStatus>, Failure> {
     match control::ask(&whom.path()?, request)? {
-        Response::Claims(claims) => Ok(claims),
+        ControlResponse::Claims(claims) => Ok(claims),
         other => Err(other.unexpected()),
     }
 }

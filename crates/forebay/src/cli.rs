@@ -12,16 +12,16 @@ use clap::{ArgAction, Args, Parser, Subcommand};
 use clap_complete::Shell;
 
 pub use gateway::{
-    Adopt, Claim, ClaimAct, Export, Gateway, GatewayAct, GiveUp, OfCache, OfLog, SendDown,
+    Adopt, ClaimAct, ClaimArgs, Export, GatewayAct, GatewayArgs, GiveUp, OfCache, OfLog, SendDown,
 };
 pub use session::{Attach, Credentials, Detach, Ls};
-pub use tools::{Key, Link, Quickstart, Relay, Secret, Tunnel, TunnelEnd};
-pub use volume::{Names, Volume, VolumeAct};
-pub use whom::{Told, Whom};
+pub use tools::{KeyArgs, LinkArgs, Quickstart, Relay, SecretArgs, Tunnel, TunnelEnd};
+pub use volume::{NamesArgs, VolumeAct, VolumeArgs};
+pub use whom::{ControlCallArgs, Whom};
 
 use crate::{
     lab::Lab,
-    quantity::{Size, Span},
+    quantity::{Size, TimeSpan},
 };
 
 /// Storage over IP that makes far volumes feel near.
@@ -31,7 +31,7 @@ use crate::{
 pub struct Cli {
     /// What to do.
     #[command(subcommand)]
-    pub command: Command,
+    pub command: ForebayCommand,
 
     /// Events to show on stderr: off, error, warn, info, debug, trace, or a filter such as
     /// `info,cache=debug`
@@ -45,7 +45,7 @@ pub struct Cli {
 
 /// What the program can do.
 #[derive(Debug, Subcommand)]
-pub enum Command {
+pub enum ForebayCommand {
     /// Serve the targets of a settings file until SIGTERM or SIGINT
     Serve(Serve),
     /// Check settings and what they name, without changing anything
@@ -54,9 +54,9 @@ pub enum Command {
     /// at NVRAM files; takes the portals for a moment, to see whether they can be had; logs in to
     /// far sides and says whether the volume there is the one that the log belongs to. If a process
     /// serves with the control socket of these settings, says what `forebay reload` would do in it.
-    Check(Check),
+    Check(CheckArgs),
     /// Show what a serving process is doing
-    Status(Status),
+    Status(StatusArgs),
     /// Let a serving process read its settings again and do what is different in them
     ///
     /// All of it or nothing: what cannot be changed while serving is named, and the settings in
@@ -68,12 +68,12 @@ pub enum Command {
     /// change it there and reload instead: a start with another size is refused.
     Resize(Resize),
     /// Tell the cache of a gateway to send its data down, to pause, or how fast to go
-    Gateway(Gateway),
+    Gateway(GatewayArgs),
     /// Show or end the claim of a gateway's cache on a unit of this node
     ///
     /// While a cache has acknowledged writes that the unit does not have yet, nobody else may change
     /// the unit.
-    Claim(Claim),
+    Claim(ClaimArgs),
     /// Forget which volume or log was in use at a path, so that another may take its place
     ///
     /// A volume file or log that is missing, blank or replaced is not served: its record says that
@@ -83,9 +83,9 @@ pub enum Command {
     /// List the targets of a portal, or the units of a target
     Ls(Ls),
     /// Show which volumes of which nodes are known by name
-    Names(Names),
+    Names(NamesArgs),
     /// Move a volume to another node while it is used, or tell what moves
-    Volume(Volume),
+    Volume(VolumeArgs),
     /// Make a block device of this host from a volume, without the kernel's initiator
     ///
     /// Serves until SIGTERM, SIGINT or `forebay detach`, and then waits for the last write. Prints
@@ -96,9 +96,9 @@ pub enum Command {
     /// Relay iSCSI connections through TLS 1.3, for initiators and targets that have none
     Tunnel(Tunnel),
     /// Make a random CHAP secret in a new file that only its owner can read
-    Secret(Secret),
+    Secret(SecretArgs),
     /// Make the key of an encrypted volume in a new file, locked by a secret
-    Key(Key),
+    Key(KeyArgs),
     /// Try everything on this machine: a node, a slow link, a gateway, a crash
     Quickstart(Quickstart),
     /// The laboratory: distance, loss and load between programs of this host
@@ -112,7 +112,7 @@ pub enum Command {
     Man,
     /// Relay TCP connections over an emulated line
     #[command(hide = true)]
-    Link(Link),
+    Link(LinkArgs),
 }
 
 /// Arguments of `serve`.
@@ -129,7 +129,7 @@ pub struct Serve {
 
 /// Arguments of `check`.
 #[derive(Args, Debug)]
-pub struct Check {
+pub struct CheckArgs {
     /// The settings (TOML)
     #[arg(long, short, value_name = "FILE")]
     pub config: PathBuf,
@@ -137,7 +137,7 @@ pub struct Check {
 
 /// Arguments of `status`.
 #[derive(Args, Debug)]
-pub struct Status {
+pub struct StatusArgs {
     /// Whom to ask.
     #[command(flatten)]
     pub whom: Whom,
@@ -148,7 +148,7 @@ pub struct Status {
 
     /// Print again and again, with this time between, such as `2s`
     #[arg(long, value_name = "TIME")]
-    pub watch: Option<Span>,
+    pub watch: Option<TimeSpan>,
 }
 
 /// Arguments of `reload`.

@@ -65,13 +65,13 @@ fn number(text: &str) -> Option<[u8; 16]> {
 /// One file for each log, named by the log's instance.
 struct ConfirmedFiles {
     folder: PathBuf,
-    open: Mutex<Option<Open>>,
+    open: Mutex<Option<OpenConfirmedFile>>,
     /// The last write or sync has failed, and an event has reported it.
     has_failed: AtomicBool,
 }
 
 /// The file of the log that is open.
-struct Open {
+struct OpenConfirmedFile {
     path: PathBuf,
     file: Arc<File>,
     /// The sequence number of the newest note.
@@ -84,13 +84,13 @@ impl ConfirmedStore for ConfirmedFiles {
         let (file, found) = open(&path).map_err(|error| format!("{}: {error}", path.display()))?;
         let (sequence, confirmed) = found.unzip();
         let sequence = sequence.unwrap_or(0);
-        *self.open.lock() = Some(Open { path, file: Arc::new(file), sequence });
+        *self.open.lock() = Some(OpenConfirmedFile { path, file: Arc::new(file), sequence });
         Ok(confirmed)
     }
 
     fn note(&self, confirmed: ConfirmedWrites) {
         let mut open = self.open.lock();
-        let Some(Open { path, file, sequence }) = &mut *open else { return };
+        let Some(OpenConfirmedFile { path, file, sequence }) = &mut *open else { return };
         *sequence += 1;
         // Alternate between the two cells: a torn write then leaves the previous note intact.
         let at = CELLS_AT[(*sequence % 2) as usize];

@@ -2,12 +2,12 @@
 
 use parking_lot::Mutex;
 
-use crate::settings::Congestion;
+use crate::settings::CongestionSetting;
 
 /// What the settings mean. Where the kernel allows no ensemble, sessions have what it gives them, and one
 /// event says so.
-pub fn congestion(wanted: &Congestion) -> transport::Congestion {
-    let Congestion(choice) = wanted;
+pub fn congestion(wanted: &CongestionSetting) -> transport::CongestionControl {
+    let CongestionSetting(choice) = wanted;
     let Some(options) = choice.options() else { return load(choice).unwrap_or_default() };
     let mut loaded = LOADED.lock();
     if let Some((_, known)) = loaded.iter().find(|(other, _)| *other == options) {
@@ -20,9 +20,10 @@ pub fn congestion(wanted: &Congestion) -> transport::Congestion {
 
 /// Loaded when it is wanted first, and as long as the process lives: it is registered in the kernel, once
 /// for whatever this process serves. Four at most: who shares a window, and how it grows.
-static LOADED: Mutex<Vec<(fairtcp::Options, transport::Congestion)>> = Mutex::new(Vec::new());
+static LOADED: Mutex<Vec<(fairtcp::EnsembleOptions, transport::CongestionControl)>> =
+    Mutex::new(Vec::new());
 
-fn load(choice: &transport::CongestionChoice) -> Option<transport::Congestion> {
+fn load(choice: &transport::CongestionChoice) -> Option<transport::CongestionControl> {
     match choice.load() {
         Ok(congestion) => {
             if choice.options().is_some() {

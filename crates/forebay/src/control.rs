@@ -13,7 +13,7 @@ use std::{
     time::Duration,
 };
 
-use ::names::{Place, VolumeName};
+use ::names::{VolumeLocation, VolumeName};
 use rustix::{
     fs::{Access, Mode},
     net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType},
@@ -27,21 +27,21 @@ use tokio::{
 };
 
 use crate::{
-    attached::{Attached, Detached},
+    attached::{AttachedVolumeStatus, Detached},
     failure::Failure,
     linked::Linked,
-    moves::{Listed, Progress},
-    naming::Known,
-    orders::{Exported, Order, Standing, UnitName},
-    plan::Changes,
+    moves::{VolumeMoveProgress, VolumeMoveStatus},
+    naming::NamingStatus,
+    orders::{CacheControlCommand, CacheControlStatus, Exported, UnitName},
+    plan::ReloadChanges,
     settings::Settings,
-    status::{ClaimStatus, PairStatus, Status},
+    status::{ClaimStatus, PairStatus, ServingStatus},
 };
 
 /// What may be asked.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "lowercase", tag = "request")]
-pub enum Request {
+pub enum ControlRequest {
     /// How things are.
     Status,
     /// Read the settings again and do what is different.
@@ -56,7 +56,7 @@ pub enum Request {
         /// The unit that the cache is of.
         unit: UnitName,
         /// What.
-        order: Order,
+        order: CacheControlCommand,
     },
     /// Who claimed a unit last.
     Claim {
@@ -141,29 +141,29 @@ pub enum Request {
 /// What is answered.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Response {
+pub enum ControlResponse {
     /// How things are.
-    Status(Box<Status>),
+    Status(Box<ServingStatus>),
     /// What a reload did or would do.
-    Changes(Changes),
+    Changes(ReloadChanges),
     /// How a cache stands.
-    Cache(Standing),
+    Cache(CacheControlStatus),
     /// Who claimed a unit last, or all who share it; whose claims were dropped, as they were before.
     Claims(Vec<ClaimStatus>),
     /// What is known of names.
-    Names(Known),
+    Names(NamingStatus),
     /// Where a volume is.
-    Located(Place),
+    Located(VolumeLocation),
     /// The log is put away.
     Exported(Exported),
     /// How a pair stands.
     Pair(PairStatus),
     /// How far a move is.
-    Moving(Progress),
+    Moving(VolumeMoveProgress),
     /// What is known of moves.
-    Moves(Vec<Listed>),
+    Moves(Vec<VolumeMoveStatus>),
     /// The attached device.
-    Attachment(Attached),
+    Attachment(AttachedVolumeStatus),
     /// The detached device, and the log that its cache has left.
     Detached(Detached),
     /// How an emulated link is.
@@ -179,7 +179,7 @@ pub enum Response {
     Error(String),
 }
 
-impl Response {
+impl ControlResponse {
     /// An answer to something else than was asked, or none.
     pub fn unexpected(self) -> Failure {
         match self {
@@ -236,7 +236,7 @@ pub fn default_path() -> Result<PathBuf, Failure> {
 
 /// The socket of this process. Removed when dropped.
 #[derive(Debug)]
-pub struct Control {
+pub struct ControlSocket {
     path: PathBuf,
     listener: Option<StdListener>,
     clients: Arc<Semaphore>,
@@ -244,7 +244,7 @@ pub struct Control {
     _owner: File,
 }
 
-impl Control {
+impl ControlSocket {
     /// Takes the path, replacing what a dead process left there.
     pub fn open(path: &Path) -> Result<Self, Failure> {
         let cannot = |what: &str, error: &dyn std::fmt::Display| {
@@ -270,9 +270,9 @@ impl Control {
     }
 
     /// Answers for ever. Call once, in a runtime.
-    pub async fn serve<F: Future<Output = Response> + Send + 'static>(
+    pub async fn serve<F: Future<Output = ControlResponse> + Send + 'static>(
         &mut self,
-        answer: impl Fn(Request) -> F + Send + Sync + 'static,
+        answer: impl Fn(ControlRequest) -> F + Send + Sync + 'static,
     ) -> io::Result<()> {
         let listener = self.listener.take().expect("serve is called once");
         let listener = UnixListener::from_std(listener)?;
@@ -305,7 +305,7 @@ impl Control {
     }
 }
 
-impl Drop for Control {
+impl Drop for ControlSocket {
     fn drop(&mut self) {
         if let Err(error) = std::fs::remove_file(&self.path) {
             tracing::debug!(%error, path = %self.path.display(), "the control socket stays");
@@ -402,9 +402,9 @@ fn listen(path: &Path) -> io::Result<StdListener> {
     Ok(socket.into())
 }
 
-async fn converse<F: Future<Output = Response>>(
+async fn converse<F: Future<Output = ControlResponse>>(
     client: UnixStream,
-    answer: &impl Fn(Request) -> F,
+    answer: &impl Fn(ControlRequest) -> F,
 ) -> io::Result<()> {
     let (read, mut write) = client.into_split();
     let mut line = Vec::new();
@@ -413,7 +413,7 @@ async fn converse<F: Future<Output = Response>>(
     let response = match serde_json::from_slice(&line) {
         // Goes on though the client may have gone: it is done, or not, but not in half.
         Ok(request) => answer(request).await,
-        Err(error) => Response::Error(format!("not a request: {error}")),
+        Err(error) => ControlResponse::Error(format!("not a request: {error}")),
     };
     let mut line = serde_json::to_vec(&response)?;
     line.push(b'\n');
@@ -421,7 +421,7 @@ async fn converse<F: Future<Output = Response>>(
 }
 
 /// Asks the process behind `path`.
-pub fn ask(path: &Path, request: Request) -> Result<Response, Failure> {
+pub fn ask(path: &Path, request: ControlRequest) -> Result<ControlResponse, Failure> {
     ask_or(path, request, || {
         Failure::new(format!("forebay is not running: nobody answers on {}", path.display()))
             .remedy(
@@ -434,9 +434,9 @@ pub fn ask(path: &Path, request: Request) -> Result<Response, Failure> {
 /// The same, with another failure where nobody is behind it.
 pub fn ask_or(
     path: &Path,
-    request: Request,
+    request: ControlRequest,
     nobody: impl FnOnce() -> Failure,
-) -> Result<Response, Failure> {
+) -> Result<ControlResponse, Failure> {
     let stream = StdStream::connect(path).map_err(|error| match error.kind() {
         io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => nobody(),
         _ => Failure::new(format!("cannot ask on {}: {error}", path.display()))
@@ -446,15 +446,15 @@ pub fn ask_or(
         .map_err(|error| Failure::new(format!("no answer on {}: {error}", path.display())))
 }
 
-fn exchange(mut stream: StdStream, request: Request) -> io::Result<Response> {
+fn exchange(mut stream: StdStream, request: ControlRequest) -> io::Result<ControlResponse> {
     let is_quick = matches!(
         request,
-        Request::Status
-            | Request::Compare { .. }
-            | Request::Cache { .. }
-            | Request::Moving { .. }
-            | Request::Moves
-            | Request::Attachment
+        ControlRequest::Status
+            | ControlRequest::Compare { .. }
+            | ControlRequest::Cache { .. }
+            | ControlRequest::Moving { .. }
+            | ControlRequest::Moves
+            | ControlRequest::Attachment
     );
     stream.set_read_timeout(Some(if is_quick { PATIENCE } else { WORK }))?;
     stream.set_write_timeout(Some(PATIENCE))?;

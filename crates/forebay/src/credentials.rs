@@ -1,21 +1,21 @@
 //! What the command line says of who we are and who the target has to be, for commands that have no
 //! settings file.
 
-use initiator::chap::Chap;
+use initiator::chap::InitiatorChap;
 use transport::TlsClient;
 
 use crate::{
     admission,
     cli::Credentials,
     failure::Failure,
-    settings::{self, Proof, Remote, RemoteTls},
-    tls::{self, Named},
+    settings::{self, ChapCredentialSettings, RemoteLayerSettings, RemoteTls},
+    tls::{self, FarSettingsOrigin},
 };
 
 /// By CHAP.
-pub fn chap(args: &Credentials) -> Result<Option<Chap>, Failure> {
+pub fn chap(args: &Credentials) -> Result<Option<InitiatorChap>, Failure> {
     let Some(user) = user(args)? else { return Ok(None) };
-    Ok(Some(admission::prove(&user, mutual(args)?.as_ref(), &settings::Chap::ALL)))
+    Ok(Some(admission::prove(&user, mutual(args)?.as_ref(), &settings::ChapHashSetting::ALL)))
 }
 
 /// By TLS.
@@ -26,26 +26,28 @@ pub fn tls(args: &Credentials) -> Result<Option<TlsClient>, Failure> {
 }
 
 /// The remote layer of a stack, with both.
-pub fn remote(url: &str, args: &Credentials) -> Result<Remote, Failure> {
+pub fn remote(url: &str, args: &Credentials) -> Result<RemoteLayerSettings, Failure> {
     let tls = args.ca.clone().map(|ca| {
         RemoteTls::of(ca, args.server_name.clone(), args.certificate.clone(), args.key.clone())
     });
-    Ok(Remote {
+    Ok(RemoteLayerSettings {
         url: url.to_owned(),
         user: user(args)?,
         mutual: mutual(args)?,
         tls: tls.transpose()?.map(Box::new),
-        named: Named::Options,
-        ..Remote::default()
+        named: FarSettingsOrigin::Options,
+        ..RemoteLayerSettings::default()
     })
 }
 
-fn user(args: &Credentials) -> Result<Option<Proof>, Failure> {
-    let proof = |name| Proof::at(name, args.secret_file.as_deref(), args.secret_env.as_deref());
+fn user(args: &Credentials) -> Result<Option<ChapCredentialSettings>, Failure> {
+    let proof = |name| {
+        ChapCredentialSettings::at(name, args.secret_file.as_deref(), args.secret_env.as_deref())
+    };
     args.user.as_deref().map(proof).transpose()
 }
 
-fn mutual(args: &Credentials) -> Result<Option<Proof>, Failure> {
-    let proof = |name| Proof::at(name, args.mutual_secret_file.as_deref(), None);
+fn mutual(args: &Credentials) -> Result<Option<ChapCredentialSettings>, Failure> {
+    let proof = |name| ChapCredentialSettings::at(name, args.mutual_secret_file.as_deref(), None);
     args.mutual.as_deref().map(proof).transpose()
 }

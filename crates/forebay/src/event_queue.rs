@@ -15,7 +15,7 @@ use std::{
 use parking_lot::{Condvar, Mutex};
 
 /// The queue of this process. There is one because there is one stderr.
-pub static QUEUE: Queue = Queue::new();
+pub static QUEUE: EventQueue = EventQueue::new();
 
 /// Bytes that wait for stderr, the line that is being written included. 1 MiB is some 6,000 events: more than
 /// a busy node reports at level `info` in an hour, and little beside the buffers of one session.
@@ -26,14 +26,14 @@ const MOST_BYTES: usize = 1 << 20;
 pub const LAST_FLUSH: Duration = Duration::from_secs(1);
 
 /// A bounded queue of lines, each with its line feed.
-pub struct Queue {
-    inner: Mutex<Inner>,
+pub struct EventQueue {
+    inner: Mutex<EventQueueState>,
     /// Wakes the writing thread when lines come, and those who flush when all are written.
     changed: Condvar,
     dropped: AtomicU64,
 }
 
-struct Inner {
+struct EventQueueState {
     lines: VecDeque<Box<[u8]>>,
     /// Bytes of `lines` and of the line that is being written.
     bytes: usize,
@@ -48,9 +48,10 @@ thread_local! {
     static IS_WRITER: Cell<bool> = const { Cell::new(false) };
 }
 
-impl Queue {
+impl EventQueue {
     const fn new() -> Self {
-        let inner = Inner { lines: VecDeque::new(), bytes: 0, unreported: 0, has_thread: false };
+        let inner =
+            EventQueueState { lines: VecDeque::new(), bytes: 0, unreported: 0, has_thread: false };
         Self { inner: Mutex::new(inner), changed: Condvar::new(), dropped: AtomicU64::new(0) }
     }
 
@@ -89,7 +90,7 @@ impl Queue {
         }
     }
 
-    fn append(&'static self, inner: &mut Inner, line: &[u8]) {
+    fn append(&'static self, inner: &mut EventQueueState, line: &[u8]) {
         inner.bytes += line.len();
         inner.lines.push_back(line.into());
         // The thread begins with the first line: commands that report nothing have none.

@@ -11,7 +11,7 @@ use crate::{
 };
 
 /// What decides which events are shown.
-pub struct Events {
+pub struct EventFilter {
     /// Whether the command line decides: settings do not go before it.
     fixed: bool,
     usual: &'static str,
@@ -19,7 +19,11 @@ pub struct Events {
 }
 
 /// Shows events as the command line asks; `usual` if it does not.
-pub fn show(log_level: Option<&str>, verbose: u8, usual: &'static str) -> Result<Events, Failure> {
+pub fn show(
+    log_level: Option<&str>,
+    verbose: u8,
+    usual: &'static str,
+) -> Result<EventFilter, Failure> {
     let filter = log_level.unwrap_or(match verbose {
         0 => usual,
         1 => "debug",
@@ -42,10 +46,10 @@ pub fn show(log_level: Option<&str>, verbose: u8, usual: &'static str) -> Result
     subscriber.init();
     // It fails only when the subscriber is gone, and ours stays as long as the process.
     let set = Box::new(move |filter| drop(handle.reload(filter)));
-    Ok(Events { fixed: log_level.is_some() || verbose > 0, usual, set })
+    Ok(EventFilter { fixed: log_level.is_some() || verbose > 0, usual, set })
 }
 
-impl Events {
+impl EventFilter {
     /// Shows what the settings want, unless the command line says otherwise.
     pub fn set(&self, level: Option<&LogLevel>) {
         let level = level.map_or(self.usual, |level| level.0.as_str());

@@ -8,11 +8,11 @@ use std::{
 
 use crate::{
     cli::Forget,
-    control::{self, Request, Response},
+    control::{self, ControlRequest, ControlResponse},
     failure::{Failure, NotOpened},
     output::print_line,
-    records::{Record, Records, absolute},
-    settings::{Cache, Layer, Settings, Unit},
+    records::{Records, StorageRecord, absolute},
+    settings::{CacheLayerSettings, Layer, Settings, Unit},
 };
 
 /// Removes the record of a path. Fails if a process serves the storage there; fails without `--lose-data` if
@@ -51,7 +51,7 @@ pub fn run(args: &Forget) -> Result<(), Failure> {
         )));
     }
     records.forget(&path)?;
-    if let Some(mirror) = record.as_ref().and_then(Record::mirror) {
+    if let Some(mirror) = record.as_ref().and_then(StorageRecord::mirror) {
         records.forget(mirror)?;
     }
     print_line(format_args!(
@@ -79,15 +79,15 @@ fn is_served(settings: &Settings, path: &Path) -> Result<bool, Failure> {
         }
     }
     let mut is_anybody_there = true;
-    let answer = control::ask_or(&control::path(settings)?, Request::Status, || {
+    let answer = control::ask_or(&control::path(settings)?, ControlRequest::Status, || {
         is_anybody_there = false;
         Failure::new("nobody answers")
     });
     let status = match answer {
-        Ok(Response::Status(status)) => status,
+        Ok(ControlResponse::Status(status)) => status,
         Err(_) if !is_anybody_there => return Ok(false),
         other => {
-            let failure = other.map_or_else(|failure| failure, Response::unexpected);
+            let failure = other.map_or_else(|failure| failure, ControlResponse::unexpected);
             return Err(Failure::new(format!(
                 "it is not known whether {} is in use: {}",
                 path.display(),
@@ -108,8 +108,9 @@ fn is_served(settings: &Settings, path: &Path) -> Result<bool, Failure> {
 /// Returns true if a layer of the unit keeps data at this path.
 fn names(settings: &Settings, unit: &Unit, path: &Path) -> bool {
     let is_it = |named: &Path| absolute(named).is_ok_and(|named| named == path);
-    let in_cache =
-        |cache: &Cache| is_it(&cache.log) || cache.log_mirror.as_deref().is_some_and(is_it);
+    let in_cache = |cache: &CacheLayerSettings| {
+        is_it(&cache.log) || cache.log_mirror.as_deref().is_some_and(is_it)
+    };
     let common = unit.in_common().and_then(|common| settings.common_cache(common));
     common.is_some_and(in_cache)
         || unit.stack.iter().any(|layer| match layer {

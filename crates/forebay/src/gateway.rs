@@ -8,59 +8,75 @@ use std::{
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::{
-    cli::{GatewayAct, OfCache, SendDown, Told},
-    control::{self, Request, Response},
+    cli::{ControlCallArgs, GatewayAct, OfCache, SendDown},
+    control::{self, ControlRequest, ControlResponse},
     failure::Failure,
     given_up, handover,
-    orders::{Order, Standing, UnitName},
+    orders::{CacheControlCommand, CacheControlStatus, UnitName},
     output::{self, print, print_line},
-    quantity::{Span, about},
+    quantity::{TimeSpan, about},
 };
 
 /// Does what the command line says.
 pub async fn run(act: GatewayAct) -> Result<(), Failure> {
     match act {
         GatewayAct::Flush(SendDown { of, timeout }) => {
-            send_down(&of, timeout, Order::Flush { mark: None })
+            send_down(&of, timeout, CacheControlCommand::Flush { mark: None })
         }
-        GatewayAct::Drain(SendDown { of, timeout }) => send_down(&of, timeout, Order::Drain),
+        GatewayAct::Drain(SendDown { of, timeout }) => {
+            send_down(&of, timeout, CacheControlCommand::Drain)
+        }
         GatewayAct::LogResize { unit, size, timeout, told } => {
             let bytes = size.map(|size| size.0);
-            send_down(&OfCache { unit, told }, timeout, Order::LogResize { bytes })
+            send_down(&OfCache { unit, told }, timeout, CacheControlCommand::LogResize { bytes })
         }
-        GatewayAct::Pause(OfCache { unit, told }) => tell(&unit, &told, Order::Pause),
-        GatewayAct::Resume(OfCache { unit, told }) => tell(&unit, &told, Order::Resume),
+        GatewayAct::Pause(OfCache { unit, told }) => tell(&unit, &told, CacheControlCommand::Pause),
+        GatewayAct::Resume(OfCache { unit, told }) => {
+            tell(&unit, &told, CacheControlCommand::Resume)
+        }
         GatewayAct::Export(args) => handover::export(args).await,
         GatewayAct::Adopt(args) => handover::adopt(args).await,
         GatewayAct::GiveUp(args) => given_up::give_up(args).await,
         GatewayAct::TakeIn(args) => given_up::take_in(args).await,
         GatewayAct::Takeover(OfCache { unit, told }) => take_over(&unit, &told),
-        GatewayAct::Rate { unit, rate, told } => tell(&unit, &told, Order::Rate(rate)),
-        GatewayAct::Renew { unit, half, told } => tell(&unit, &told, Order::Renew { half }),
+        GatewayAct::Rate { unit, rate, told } => {
+            tell(&unit, &told, CacheControlCommand::Rate(rate))
+        }
+        GatewayAct::Renew { unit, half, told } => {
+            tell(&unit, &told, CacheControlCommand::Renew { half })
+        }
     }
 }
 
-fn take_over(unit: &UnitName, told: &Told) -> Result<(), Failure> {
-    let request = Request::TakeOver { unit: unit.clone() };
+fn take_over(unit: &UnitName, told: &ControlCallArgs) -> Result<(), Failure> {
+    let request = ControlRequest::TakeOver { unit: unit.clone() };
     match control::ask(&told.whom.path()?, request)? {
-        Response::Pair(pair) if told.json => {
+        ControlResponse::Pair(pair) if told.json => {
             print_line(serde_json::to_string(&pair).map_err(Failure::new)?)
         }
-        Response::Pair(pair) => print_line(format_args!("{unit}: this gateway is {pair}")),
+        ControlResponse::Pair(pair) => print_line(format_args!("{unit}: this gateway is {pair}")),
         other => Err(other.unexpected()),
     }
 }
 
-fn tell(unit: &UnitName, told: &Told, order: Order) -> Result<(), Failure> {
+fn tell(
+    unit: &UnitName,
+    told: &ControlCallArgs,
+    order: CacheControlCommand,
+) -> Result<(), Failure> {
     let standing = ask(&told.whom.path()?, unit, order)?;
     show(unit, told, &standing)
 }
 
 /// Asks until it is done, telling how far it is.
-fn send_down(of: &OfCache, timeout: Option<Span>, mut order: Order) -> Result<(), Failure> {
+fn send_down(
+    of: &OfCache,
+    timeout: Option<TimeSpan>,
+    mut order: CacheControlCommand,
+) -> Result<(), Failure> {
     let OfCache { unit, told } = of;
     let path = told.whom.path()?;
-    let mut progress = Progress::begin(unit.to_string(), timeout);
+    let mut progress = DrainProgressBar::begin(unit.to_string(), timeout);
     loop {
         let standing = ask(&path, unit, order)?;
         if standing.done {
@@ -68,7 +84,7 @@ fn send_down(of: &OfCache, timeout: Option<Span>, mut order: Order) -> Result<()
             return show(unit, told, &standing);
         }
         progress.show(&standing)?;
-        if let (Order::Flush { mark }, Some(reached)) = (&mut order, standing.mark) {
+        if let (CacheControlCommand::Flush { mark }, Some(reached)) = (&mut order, standing.mark) {
             *mark = Some(reached);
         }
         // The process works at it while it is asked; this only keeps a fault from spinning.
@@ -77,10 +93,10 @@ fn send_down(of: &OfCache, timeout: Option<Span>, mut order: Order) -> Result<()
 }
 
 /// Shows the progress of a flush or drain, and fails when the timeout has passed.
-pub struct Progress {
+pub struct DrainProgressBar {
     /// The name of the unit in messages.
     unit: String,
-    timeout: Option<Span>,
+    timeout: Option<TimeSpan>,
     bar: ProgressBar,
     begun: Instant,
     told_at: Instant,
@@ -88,9 +104,9 @@ pub struct Progress {
     most: u64,
 }
 
-impl Progress {
+impl DrainProgressBar {
     /// Starts the time and the progress bar.
-    pub fn begin(unit: String, timeout: Option<Span>) -> Self {
+    pub fn begin(unit: String, timeout: Option<TimeSpan>) -> Self {
         let bar = ProgressBar::new(0);
         let style = ProgressStyle::with_template("{spinner} [{bar:30}] {elapsed:>4} {msg}");
         bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()).progress_chars("=> "));
@@ -102,7 +118,7 @@ impl Progress {
     ///
     /// # Errors
     /// If the timeout has passed.
-    pub fn show(&mut self, standing: &Standing) -> Result<(), Failure> {
+    pub fn show(&mut self, standing: &CacheControlStatus) -> Result<(), Failure> {
         if self.timeout.is_some_and(|timeout| self.begun.elapsed() >= timeout.0) {
             self.end();
             return Err(not_in_time(&self.unit, standing));
@@ -135,11 +151,11 @@ const TOLD_EVERY: Duration = Duration::from_secs(5);
 
 /// Returns the bytes that destage has not sent. Bytes that the current round has sent count as dirty until its
 /// end.
-fn unsent(standing: &Standing) -> u64 {
+fn unsent(standing: &CacheControlStatus) -> u64 {
     standing.dirty_bytes.saturating_sub(standing.sent_bytes)
 }
 
-fn left(standing: &Standing) -> String {
+fn left(standing: &CacheControlStatus) -> String {
     let left = format!("{} left, {}/s", about(unsent(standing)), about(standing.rate));
     match &standing.lower_error {
         Some(error) => format!("{left}; the far side: {error}"),
@@ -147,7 +163,7 @@ fn left(standing: &Standing) -> String {
     }
 }
 
-fn not_in_time(unit: &str, standing: &Standing) -> Failure {
+fn not_in_time(unit: &str, standing: &CacheControlStatus) -> Failure {
     let message = format!("{unit} is not done: {}", left(standing));
     let remedy = match (&standing.lower_error, standing.rate_limit) {
         (Some(error), _) if error.contains("refused the login") => {
@@ -166,14 +182,22 @@ fn not_in_time(unit: &str, standing: &Standing) -> Failure {
     Failure::new(message).remedy(remedy)
 }
 
-fn ask(path: &Path, unit: &UnitName, order: Order) -> Result<Standing, Failure> {
-    match control::ask(path, Request::Cache { unit: unit.clone(), order })? {
-        Response::Cache(standing) => Ok(standing),
+fn ask(
+    path: &Path,
+    unit: &UnitName,
+    order: CacheControlCommand,
+) -> Result<CacheControlStatus, Failure> {
+    match control::ask(path, ControlRequest::Cache { unit: unit.clone(), order })? {
+        ControlResponse::Cache(standing) => Ok(standing),
         other => Err(other.unexpected()),
     }
 }
 
-fn show(unit: &UnitName, told: &Told, standing: &Standing) -> Result<(), Failure> {
+fn show(
+    unit: &UnitName,
+    told: &ControlCallArgs,
+    standing: &CacheControlStatus,
+) -> Result<(), Failure> {
     if told.json {
         return print_line(serde_json::to_string(standing).map_err(Failure::new)?);
     }

@@ -10,15 +10,15 @@ use crate::{
     orders::UnitName,
     output::print_line,
     quantity::about,
-    settings::{Cache, Settings},
-    stack::{self, Log},
+    settings::{CacheLayerSettings, Settings},
+    stack::{self, UnopenedCacheLog},
 };
 
 /// Gives it up, if that loses nothing or was asked for all the same.
 pub async fn give_up(args: GiveUp) -> Result<(), Failure> {
     let OfLog { unit, config, json } = &args.of;
     let settings = Settings::load_without_secrets(config)?;
-    let found = Found::of(&settings, unit).await?;
+    let found = OfflineCommonLog::of(&settings, unit).await?;
     let Some(member) = found.members.iter().find(|member| member.counts()) else {
         let bytes = found.members.iter().filter_map(|member| member.given_up);
         let bytes = bytes.map(|given_up| given_up.slots * 4096).max().unwrap_or(0);
@@ -61,7 +61,7 @@ pub async fn give_up(args: GiveUp) -> Result<(), Failure> {
 pub async fn take_in(args: OfLog) -> Result<(), Failure> {
     let OfLog { unit, config, json } = &args;
     let settings = Settings::load_without_secrets(config)?;
-    let found = Found::of(&settings, unit).await?;
+    let found = OfflineCommonLog::of(&settings, unit).await?;
     let member = found.members.iter().find_map(|member| Some((member, member.given_up?)));
     let Some((MemberRecord { name, .. }, given_up)) = member else {
         return Err(Failure::new(format!("{unit} was not given up"))
@@ -83,13 +83,13 @@ pub async fn take_in(args: OfLog) -> Result<(), Failure> {
 }
 
 /// A log, and what it knows of a unit's volume.
-struct Found<'a> {
-    cache: &'a Cache,
-    log: Log,
+struct OfflineCommonLog<'a> {
+    cache: &'a CacheLayerSettings,
+    log: UnopenedCacheLog,
     members: Vec<MemberRecord>,
 }
 
-impl<'a> Found<'a> {
+impl<'a> OfflineCommonLog<'a> {
     /// That of the common cache which the settings say; if they do not have the unit any more, of the one that
     /// knows it.
     async fn of(settings: &'a Settings, name: &UnitName) -> Result<Self, Failure> {

@@ -6,14 +6,14 @@ use volume::Holding;
 
 use crate::{
     cli::{Adopt, Export},
-    control::{self, Request, Response},
+    control::{self, ControlRequest, ControlResponse},
     failure::Failure,
     node,
     orders::{Exported, UnitName},
     output::{print, print_line},
     quantity::about,
-    settings::{Cache, Layer, Settings, Target, Unit},
-    stack::{self, Opened},
+    settings::{CacheLayerSettings, IscsiTargetSettings, Layer, Settings, Unit},
+    stack::{self, OpenedStack},
 };
 
 /// Puts the log of a unit away, in the process that serves it or without one, and tells what the
@@ -23,9 +23,9 @@ pub async fn export(args: Export) -> Result<(), Failure> {
     let (target, unit) = find(&settings, &args.unit)?;
     let cache = cache_of(&settings, &args.unit, unit)?;
     let path = control::path(&settings)?;
-    let exported = match control::ask(&path, Request::Status) {
-        Ok(_) => match control::ask(&path, Request::Export { unit: args.unit.clone() })? {
-            Response::Exported(exported) => exported,
+    let exported = match control::ask(&path, ControlRequest::Status) {
+        Ok(_) => match control::ask(&path, ControlRequest::Export { unit: args.unit.clone() })? {
+            ControlResponse::Exported(exported) => exported,
             other => return Err(other.unexpected()),
         },
         // Nobody serves it; if somebody does all the same, the log is in use.
@@ -89,8 +89,8 @@ pub async fn adopt(args: Adopt) -> Result<(), Failure> {
     ))
 }
 
-async fn stop(opened: &[Opened]) -> Result<(), Failure> {
-    let stopped = opened.iter().map(Opened::stop);
+async fn stop(opened: &[OpenedStack]) -> Result<(), Failure> {
+    let stopped = opened.iter().map(OpenedStack::stop);
     futures_util::future::join_all(stopped).await.into_iter().collect()
 }
 
@@ -114,7 +114,7 @@ fn holds(holding: Holding, name: &UnitName) -> Result<(), Failure> {
 pub fn find<'a>(
     settings: &'a Settings,
     name: &UnitName,
-) -> Result<(&'a Target, &'a Unit), Failure> {
+) -> Result<(&'a IscsiTargetSettings, &'a Unit), Failure> {
     let target = settings.target.iter().find(|target| target.name.0 == name.target);
     let unit = target.and_then(|target| target.unit.iter().find(|unit| unit.lun == name.lun));
     target.zip(unit).ok_or_else(|| {
@@ -127,7 +127,7 @@ fn cache_of<'a>(
     settings: &'a Settings,
     name: &UnitName,
     unit: &'a Unit,
-) -> Result<&'a Cache, Failure> {
+) -> Result<&'a CacheLayerSettings, Failure> {
     if let Some(cache) = unit.in_common().and_then(|common| settings.common_cache(common)) {
         return Ok(cache);
     }
@@ -145,7 +145,7 @@ fn cache_of<'a>(
 }
 
 /// A log that is not there would be made.
-fn must_be_there(cache: &Cache) -> Result<(), Failure> {
+fn must_be_there(cache: &CacheLayerSettings) -> Result<(), Failure> {
     if cache.log.exists() {
         return Ok(());
     }
@@ -159,7 +159,7 @@ fn fragment(
     config: &Path,
     served: &Settings,
     name: &UnitName,
-    cache: &Cache,
+    cache: &CacheLayerSettings,
     exported: &Exported,
 ) -> Result<String, Failure> {
     let text = std::fs::read_to_string(config).map_err(Failure::new)?;
@@ -173,7 +173,7 @@ fn fragment(
     let mut kept = Vec::new();
     for target in targets.as_array().into_iter().flatten().filter_map(toml::Value::as_table) {
         let mut target = target.clone();
-        let is_its = |(other, _): &&(&Target, &Unit)| {
+        let is_its = |(other, _): &&(&IscsiTargetSettings, &Unit)| {
             target.get("name").and_then(toml::Value::as_str) == Some(&other.name.0)
         };
         let its: Vec<_> = units.iter().filter(is_its).copied().collect();

@@ -17,15 +17,15 @@ use zeroize::Zeroizing;
 
 use crate::{
     failure::Failure,
-    private_file::{self, Guard},
-    settings::{Encrypt, Found, read_secret},
+    private_file::{self, PrivateFileRule},
+    settings::{EncryptLayerSettings, SecretWithSource, read_secret},
     whole_file,
 };
 
 /// A file with a volume's key, and what unlocks it.
-pub struct KeyFile(Arc<Locked>);
+pub struct KeyFile(Arc<LockedKeyFile>);
 
-struct Locked {
+struct LockedKeyFile {
     path: PathBuf,
     secret: Zeroizing<Vec<u8>>,
 }
@@ -37,7 +37,7 @@ pub fn make(
     secret_env: Option<&str>,
 ) -> Result<(), Failure> {
     let secret = unlocking(secret_file, secret_env)?;
-    let locked = Locked { path: path.to_owned(), secret };
+    let locked = LockedKeyFile { path: path.to_owned(), secret };
     let key = random().map_err(Failure::new)?;
     let bytes = locked.lock(&key).map_err(Failure::new)?;
     let file = File::options().write(true).create_new(true).mode(0o600).open(path);
@@ -59,15 +59,18 @@ pub fn make(
 }
 
 /// The key that a layer's settings name, and where it is kept.
-pub fn open(settings: &Encrypt) -> Result<(VolumeKey, KeyFile), Failure> {
+pub fn open(settings: &EncryptLayerSettings) -> Result<(VolumeKey, KeyFile), Failure> {
     let path = settings.key.clone();
     let secret = unlocking(settings.secret_file.as_deref(), settings.secret_env.as_deref())?;
-    let locked = Locked { path, secret };
+    let locked = LockedKeyFile { path, secret };
     let shown = locked.path.display();
-    let read = private_file::read(&locked.path, "the volume's key", Guard::Owned, MOST_BYTES);
+    let read =
+        private_file::read(&locked.path, "the volume's key", PrivateFileRule::Owned, MOST_BYTES);
     let bytes = read.map_err(|refusal| match refusal {
-        private_file::Refusal::Unfit(message, remedy) => Failure::new(message).remedy(remedy),
-        private_file::Refusal::Unreadable(error) => {
+        private_file::PrivateFileError::Unfit(message, remedy) => {
+            Failure::new(message).remedy(remedy)
+        }
+        private_file::PrivateFileError::Unreadable(error) => {
             let failure = Failure::new(format!("cannot read the volume's key {shown}: {error}"));
             match error.kind() {
                 io::ErrorKind::NotFound => failure.remedy(format!(
@@ -79,9 +82,9 @@ pub fn open(settings: &Encrypt) -> Result<(VolumeKey, KeyFile), Failure> {
         }
     })?;
     let key = locked.unlock(&bytes).map_err(|refusal| match refusal {
-        Refusal::NoKeyFile => Failure::new(format!("{shown} is no key file, or damaged"))
+        KeyUnlockError::NoKeyFile => Failure::new(format!("{shown} is no key file, or damaged"))
             .remedy("bring back a copy of it: what is encrypted cannot be read without it"),
-        Refusal::OtherSecret => Failure::new(format!("the secret does not unlock {shown}"))
+        KeyUnlockError::OtherSecret => Failure::new(format!("the secret does not unlock {shown}"))
             .remedy("name the secret that it was made with, or the key file of this volume"),
     })?;
     // What a crash has left; the key of now is at hand, so nothing has to wait for it.
@@ -96,7 +99,7 @@ fn unlocking(file: Option<&Path>, env: Option<&str>) -> Result<Zeroizing<Vec<u8>
     let remedy = "make one with `forebay secret FILE --characters 64`";
     match read_secret(file, env).map_err(unusable)? {
         Some(found) if found.secret.len() >= SECRET_BYTES => Ok(found.secret),
-        Some(Found { place, .. }) => {
+        Some(SecretWithSource { place, .. }) => {
             let message = format!("{place} has fewer than {SECRET_BYTES} characters");
             Err(Failure::settings(message).remedy(remedy))
         }
@@ -104,12 +107,12 @@ fn unlocking(file: Option<&Path>, env: Option<&str>) -> Result<Zeroizing<Vec<u8>
     }
 }
 
-enum Refusal {
+enum KeyUnlockError {
     NoKeyFile,
     OtherSecret,
 }
 
-impl Locked {
+impl LockedKeyFile {
     /// The file that holds `key`.
     fn lock(&self, key: &VolumeKey) -> io::Result<Vec<u8>> {
         let mut salt = [0; SALT_BYTES];
@@ -126,20 +129,21 @@ impl Locked {
         Ok(bytes)
     }
 
-    fn unlock(&self, bytes: &[u8]) -> Result<VolumeKey, Refusal> {
-        let (rest, sum) = bytes.split_last_chunk().ok_or(Refusal::NoKeyFile)?;
+    fn unlock(&self, bytes: &[u8]) -> Result<VolumeKey, KeyUnlockError> {
+        let (rest, sum) = bytes.split_last_chunk().ok_or(KeyUnlockError::NoKeyFile)?;
         let head = [&MAGIC[..], &VERSION.to_le_bytes()].concat();
         let rest_is_whole = crc32c(rest) == u32::from_le_bytes(*sum);
         let body = rest.strip_prefix(&head[..]).filter(|_| rest_is_whole);
-        let (salt, wrapped) =
-            body.and_then(<[u8]>::split_first_chunk::<SALT_BYTES>).ok_or(Refusal::NoKeyFile)?;
+        let (salt, wrapped) = body
+            .and_then(<[u8]>::split_first_chunk::<SALT_BYTES>)
+            .ok_or(KeyUnlockError::NoKeyFile)?;
         if wrapped.len() != WRAPPED_BYTES {
-            return Err(Refusal::NoKeyFile);
+            return Err(KeyUnlockError::NoKeyFile);
         }
         let mut key = Zeroizing::new([0; VolumeKey::BYTES]);
         let unwrapped = self.wrapping(salt).unwrap_key(wrapped, &mut key[..]);
-        unwrapped.map_err(|_| Refusal::OtherSecret)?;
-        VolumeKey::new(&key).ok_or(Refusal::NoKeyFile)
+        unwrapped.map_err(|_| KeyUnlockError::OtherSecret)?;
+        VolumeKey::new(&key).ok_or(KeyUnlockError::NoKeyFile)
     }
 
     /// What wraps the key: the secret is long and random, so one hash makes a key of it.
@@ -238,8 +242,8 @@ mod tests {
 
     use super::*;
 
-    fn locked(path: &Path, secret: &[u8]) -> Locked {
-        Locked { path: path.to_owned(), secret: Zeroizing::new(secret.to_vec()) }
+    fn locked(path: &Path, secret: &[u8]) -> LockedKeyFile {
+        LockedKeyFile { path: path.to_owned(), secret: Zeroizing::new(secret.to_vec()) }
     }
 
     #[test]
@@ -250,7 +254,7 @@ mod tests {
         assert_eq!((bytes.len(), &bytes[..12]), (120, &b"FBYVLKEY\x01\0\0\0"[..]));
         assert!(file.unlock(&bytes).is_ok_and(|found| found.bytes() == key.bytes()));
         let other = locked(Path::new("x"), &[8; 32]).unlock(&bytes);
-        assert!(matches!(other, Err(Refusal::OtherSecret)));
+        assert!(matches!(other, Err(KeyUnlockError::OtherSecret)));
         assert_ne!(file.lock(&key).unwrap(), bytes, "another salt each time");
         assert!(!bytes.windows(16).any(|part| key.bytes().windows(16).any(|clear| clear == part)));
     }
@@ -273,8 +277,8 @@ mod tests {
         for at in 0..bytes.len() {
             let mut damaged = bytes.clone();
             damaged[at] ^= 4;
-            assert!(matches!(file.unlock(&damaged), Err(Refusal::NoKeyFile)), "{at}");
-            assert!(matches!(file.unlock(&bytes[..at]), Err(Refusal::NoKeyFile)), "{at}");
+            assert!(matches!(file.unlock(&damaged), Err(KeyUnlockError::NoKeyFile)), "{at}");
+            assert!(matches!(file.unlock(&bytes[..at]), Err(KeyUnlockError::NoKeyFile)), "{at}");
         }
     }
 

@@ -2,29 +2,29 @@
 
 use std::fmt::Write as _;
 
-use ::names::Entry;
+use ::names::NodeVolumeEntry;
 
 use crate::{
-    cli::Names,
-    control::{self, Request, Response},
+    cli::NamesArgs,
+    control::{self, ControlRequest, ControlResponse},
     failure::Failure,
-    naming::{Known, KnownNode},
+    naming::{KnownNode, NamingStatus},
     output::{print, print_line},
     status::table,
 };
 
 /// Asks and prints.
-pub fn run(args: &Names) -> Result<(), Failure> {
-    match control::ask(&args.whom.path()?, Request::Names)? {
-        Response::Names(known) if args.json => {
+pub fn run(args: &NamesArgs) -> Result<(), Failure> {
+    match control::ask(&args.whom.path()?, ControlRequest::Names)? {
+        ControlResponse::Names(known) if args.json => {
             print_line(serde_json::to_string(&known).map_err(Failure::new)?)
         }
-        Response::Names(known) => print(for_people(&known)),
+        ControlResponse::Names(known) => print(for_people(&known)),
         other => Err(other.unexpected()),
     }
 }
 
-fn for_people(known: &Known) -> String {
+fn for_people(known: &NamingStatus) -> String {
     let mut table = table(&["volume", "node", "last sign of life", "target", "LUN", "portals"]);
     for node in &known.nodes {
         let sign_of_life = sign_of_life(node, known);
@@ -57,12 +57,12 @@ fn for_people(known: &Known) -> String {
 }
 
 /// Returns true if another node has the volume with a higher generation, because of a later move.
-fn has_moved(entry: &Entry, known: &Known) -> bool {
+fn has_moved(entry: &NodeVolumeEntry, known: &NamingStatus) -> bool {
     let mut entries = known.nodes.iter().flat_map(|node| &node.volumes);
     entries.any(|other| other.volume == entry.volume && other.generation > entry.generation)
 }
 
-fn sign_of_life(node: &KnownNode, known: &Known) -> String {
+fn sign_of_life(node: &KnownNode, known: &NamingStatus) -> String {
     let age = match (node.gln == known.gln, node.stale) {
         (true, _) => "this node".to_owned(),
         (false, false) => format!("{} s ago", node.heard_seconds),
@@ -73,7 +73,7 @@ fn sign_of_life(node: &KnownNode, known: &Known) -> String {
 
 #[cfg(test)]
 mod tests {
-    use ::names::{Gln, Portal, Trouble};
+    use ::names::{Gln, NamingProblem, PortalAddress};
 
     use super::*;
 
@@ -88,14 +88,16 @@ mod tests {
             twins: stale,
             volumes: Vec::new(),
         };
-        let portals = vec![Portal { address: "10.0.0.2:3260".into(), tls: true }];
+        let portals = vec![PortalAddress { address: "10.0.0.2:3260".into(), tls: true }];
         let volume = "payroll".parse().unwrap();
-        let entry = Entry { volume, target: "iqn.a:b".into(), lun: 3, portals, generation: 0 };
-        let newer = Entry { generation: 1, ..entry.clone() };
+        let entry =
+            NodeVolumeEntry { volume, target: "iqn.a:b".into(), lun: 3, portals, generation: 0 };
+        let newer = NodeVolumeEntry { generation: 1, ..entry.clone() };
         let far = KnownNode { volumes: vec![entry], ..node(2, true) };
         let now = KnownNode { volumes: vec![newer], ..node(3, false) };
         let nodes = vec![node(1, false), far, now];
-        let known = Known { gln: Gln::new([1; 16]), nodes, troubles: vec![Trouble::Full] };
+        let known =
+            NamingStatus { gln: Gln::new([1; 16]), nodes, troubles: vec![NamingProblem::Full] };
         let text = for_people(&known);
         for expected in [
             "this node",

@@ -31,14 +31,14 @@ use tokio::{
 
 /// What the line is like; the same in both directions.
 #[derive(Clone, Copy, Debug)]
-pub struct Line {
+pub struct RelayLinkSettings {
     /// Propagation, one way.
     pub delay: Duration,
     /// Bits per second.
     pub rate: u64,
 }
 
-impl Line {
+impl RelayLinkSettings {
     /// How long so many bytes occupy the line.
     fn occupied_by(&self, bytes: usize) -> Duration {
         Duration::from_nanos((bytes as u64 * 8).saturating_mul(1_000_000_000) / self.rate)
@@ -54,21 +54,21 @@ impl Line {
 
 /// What has passed in one direction.
 #[derive(Debug, Default)]
-pub struct Passed {
+pub struct RelayCounters {
     bytes: AtomicU64,
     pdus: AtomicU64,
 }
 
 /// A snapshot of both directions.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq, serde::Serialize)]
-pub struct Traffic {
+pub struct RelayTraffic {
     /// Bytes of the TCP streams, both ways together.
     pub bytes: u64,
     /// iSCSI PDUs, both ways together.
     pub pdus: u64,
 }
 
-impl Traffic {
+impl RelayTraffic {
     /// What passed since `earlier`.
     #[must_use]
     pub fn since(self, earlier: Self) -> Self {
@@ -78,29 +78,33 @@ impl Traffic {
 
 /// A line under way. It ends when this is dropped.
 #[derive(Debug)]
-pub struct Link {
+pub struct RelayLink {
     address: SocketAddr,
-    directions: [Arc<Direction>; 2],
+    directions: [Arc<RelayDirection>; 2],
     driver: tokio::task::JoinHandle<()>,
 }
 
 /// One way of the line, shared by its connections.
 #[derive(Debug)]
-struct Direction {
-    line: Line,
+struct RelayDirection {
+    line: RelayLinkSettings,
     /// When the line will have taken all that was put on it.
     free_at: Mutex<Instant>,
-    passed: Passed,
+    passed: RelayCounters,
 }
 
-impl Link {
+impl RelayLink {
     /// Listens on `listen`; each connection there becomes one to `to`.
-    pub async fn open(listen: SocketAddr, to: SocketAddr, line: Line) -> io::Result<Self> {
+    pub async fn open(
+        listen: SocketAddr,
+        to: SocketAddr,
+        line: RelayLinkSettings,
+    ) -> io::Result<Self> {
         let listener = TcpListener::bind(listen).await?;
         let address = listener.local_addr()?;
         let direction = || {
             let free_at = Mutex::new(Instant::now());
-            Arc::new(Direction { line, free_at, passed: Passed::default() })
+            Arc::new(RelayDirection { line, free_at, passed: RelayCounters::default() })
         };
         let directions = [direction(), direction()];
         let driver = tokio::spawn(accept(listener, to, directions.clone()));
@@ -113,21 +117,21 @@ impl Link {
     }
 
     /// What has passed so far.
-    pub fn traffic(&self) -> Traffic {
-        let sum = |count: fn(&Passed) -> &AtomicU64| {
+    pub fn traffic(&self) -> RelayTraffic {
+        let sum = |count: fn(&RelayCounters) -> &AtomicU64| {
             self.directions.iter().map(|way| count(&way.passed).load(Relaxed)).sum()
         };
-        Traffic { bytes: sum(|passed| &passed.bytes), pdus: sum(|passed| &passed.pdus) }
+        RelayTraffic { bytes: sum(|passed| &passed.bytes), pdus: sum(|passed| &passed.pdus) }
     }
 }
 
-impl Drop for Link {
+impl Drop for RelayLink {
     fn drop(&mut self) {
         self.driver.abort();
     }
 }
 
-async fn accept(listener: TcpListener, to: SocketAddr, directions: [Arc<Direction>; 2]) {
+async fn accept(listener: TcpListener, to: SocketAddr, directions: [Arc<RelayDirection>; 2]) {
     let mut connections = JoinSet::new();
     loop {
         while connections.try_join_next().is_some() {}
@@ -143,7 +147,7 @@ async fn accept(listener: TcpListener, to: SocketAddr, directions: [Arc<Directio
     }
 }
 
-async fn relay(near: TcpStream, to: SocketAddr, [forth, back]: [Arc<Direction>; 2]) {
+async fn relay(near: TcpStream, to: SocketAddr, [forth, back]: [Arc<RelayDirection>; 2]) {
     let far = match TcpStream::connect(to).await {
         Ok(far) => far,
         Err(error) => {
@@ -167,19 +171,19 @@ async fn relay(near: TcpStream, to: SocketAddr, [forth, back]: [Arc<Direction>; 
 
 /// Bytes between the two ends of one direction of one connection.
 struct Pipe {
-    queue: Mutex<Queue>,
+    queue: Mutex<RelayQueue>,
     changed_in: Notify,
     changed_out: Notify,
 }
 
 #[derive(Default)]
-struct Queue {
+struct RelayQueue {
     chunks: VecDeque<(Instant, Bytes)>,
     bytes: usize,
     ended: bool,
 }
 
-async fn carry(from: OwnedReadHalf, to: OwnedWriteHalf, way: &Direction) -> io::Result<()> {
+async fn carry(from: OwnedReadHalf, to: OwnedWriteHalf, way: &RelayDirection) -> io::Result<()> {
     let pipe =
         Pipe { queue: Mutex::default(), changed_in: Notify::new(), changed_out: Notify::new() };
     tokio::try_join!(put_in(from, &pipe, way), take_out(to, &pipe, way)).map(|_| ())
@@ -189,7 +193,7 @@ async fn carry(from: OwnedReadHalf, to: OwnedWriteHalf, way: &Direction) -> io::
 /// evenly.
 const CHUNK: usize = 16 << 10;
 
-async fn put_in(mut from: OwnedReadHalf, pipe: &Pipe, way: &Direction) -> io::Result<()> {
+async fn put_in(mut from: OwnedReadHalf, pipe: &Pipe, way: &RelayDirection) -> io::Result<()> {
     let mut framing = Framing::default();
     let mut buffer = BytesMut::new();
     loop {
@@ -220,7 +224,7 @@ async fn put_in(mut from: OwnedReadHalf, pipe: &Pipe, way: &Direction) -> io::Re
     }
 }
 
-async fn take_out(mut to: OwnedWriteHalf, pipe: &Pipe, way: &Direction) -> io::Result<()> {
+async fn take_out(mut to: OwnedWriteHalf, pipe: &Pipe, way: &RelayDirection) -> io::Result<()> {
     let alarm = Alarm::new()?;
     loop {
         let next = pipe.queue.lock().chunks.pop_front();
@@ -319,7 +323,7 @@ mod tests {
         SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 0);
 
     /// A link to a peer that sends everything back.
-    async fn link_to_echo(line: Line) -> (Link, TcpStream) {
+    async fn link_to_echo(line: RelayLinkSettings) -> (RelayLink, TcpStream) {
         let echo = TcpListener::bind(LOOPBACK).await.unwrap();
         let to = echo.local_addr().unwrap();
         tokio::spawn(async move {
@@ -327,7 +331,7 @@ mod tests {
             let (mut read, mut write) = stream.into_split();
             tokio::io::copy(&mut read, &mut write).await.unwrap();
         });
-        let link = Link::open(LOOPBACK, to, line).await.unwrap();
+        let link = RelayLink::open(LOOPBACK, to, line).await.unwrap();
         let near = TcpStream::connect(link.address()).await.unwrap();
         (link, near)
     }
@@ -335,18 +339,18 @@ mod tests {
     #[tokio::test]
     async fn no_byte_comes_before_its_delay() {
         let delay = Duration::from_millis(4);
-        let (link, mut near) = link_to_echo(Line { delay, rate: 1_000_000_000 }).await;
+        let (link, mut near) = link_to_echo(RelayLinkSettings { delay, rate: 1_000_000_000 }).await;
         let start = Instant::now();
         near.write_all(&[0; 48]).await.unwrap();
         near.read_exact(&mut [0; 48]).await.unwrap();
         assert!(start.elapsed() >= 2 * delay);
-        assert_eq!(link.traffic(), Traffic { bytes: 96, pdus: 2 });
+        assert_eq!(link.traffic(), RelayTraffic { bytes: 96, pdus: 2 });
     }
 
     #[tokio::test]
     async fn bytes_come_no_faster_than_the_rate_and_all_of_them_in_order() {
         // 1 MiB at 80 Mbit/s is 105 ms on the line.
-        let line = Line { delay: Duration::from_millis(1), rate: 80_000_000 };
+        let line = RelayLinkSettings { delay: Duration::from_millis(1), rate: 80_000_000 };
         let (_link, near) = link_to_echo(line).await;
         let sent: Vec<u8> = (0..1 << 20).map(|i: u32| (i ^ (i >> 9)) as u8).collect();
         let (mut read, mut write) = near.into_split();
@@ -368,8 +372,8 @@ mod tests {
     #[tokio::test]
     async fn an_end_that_is_away_closes_the_near_one() {
         let nobody = TcpListener::bind(LOOPBACK).await.unwrap().local_addr().unwrap();
-        let line = Line { delay: Duration::ZERO, rate: 1_000_000_000 };
-        let link = Link::open(LOOPBACK, nobody, line).await.unwrap();
+        let line = RelayLinkSettings { delay: Duration::ZERO, rate: 1_000_000_000 };
+        let link = RelayLink::open(LOOPBACK, nobody, line).await.unwrap();
         let mut near = TcpStream::connect(link.address()).await.unwrap();
         assert!(!matches!(near.read(&mut [0; 1]).await, Ok(1..)));
     }

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, fmt::Write as _};
 
 use serde::{Deserialize, Serialize};
-use wan::{LaneReport, Report};
+use wan::{LaneReport, LinkReport};
 
 /// A link between two network namespaces.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
@@ -19,11 +19,11 @@ pub struct Linked {
     /// What loss and other chance come from.
     pub seed: u64,
     /// What it is like from the near end to the far one.
-    pub near_to_far: Words,
+    pub near_to_far: LinkDirectionSettings,
     /// And back.
-    pub far_to_near: Words,
+    pub far_to_near: LinkDirectionSettings,
     /// What happened so far.
-    pub report: Report,
+    pub report: LinkReport,
 }
 
 /// An end of a link.
@@ -38,7 +38,7 @@ pub struct LinkEnd {
 }
 
 /// Settings of one direction by their names, each as it is written on the command line.
-pub type Words = BTreeMap<String, String>;
+pub type LinkDirectionSettings = BTreeMap<String, String>;
 
 impl Linked {
     /// As text.

@@ -6,19 +6,19 @@ use serde_json::json;
 
 use crate::{
     cli::{Credentials, Ls},
-    control::{self, Request, Response},
+    control::{self, ControlRequest, ControlResponse},
     credentials,
     failure::Failure,
     naming::{self, Naming},
     output::{print, tell},
     quantity::about,
-    settings::{Far, Settings},
+    settings::{FarVolumeAddress, Settings},
     status::table,
-    tls::{self, Named},
+    tls::{self, FarSettingsOrigin},
 };
 
 /// A target and its units, or why they cannot be listed.
-struct Listed {
+struct ListedTarget {
     target: String,
     portals: Vec<String>,
     units: Result<Vec<initiator::ListedUnit>, initiator::Error>,
@@ -26,13 +26,13 @@ struct Listed {
 
 /// Lists and prints.
 pub async fn run(args: &Ls) -> Result<(), Failure> {
-    let far: Far = args.url.parse().map_err(|error: String| {
+    let far: FarVolumeAddress = args.url.parse().map_err(|error: String| {
         Failure::settings(error)
             .remedy("write iscsi://HOST[:PORT], iscsi://HOST[:PORT]/TARGET-NAME, or gln:VOLUME")
     })?;
     let url = match far {
-        Far::At(url) => url,
-        Far::Named(volume) => place(args, volume).await?,
+        FarVolumeAddress::At(url) => url,
+        FarVolumeAddress::Named(volume) => place(args, volume).await?,
     };
     let mut settings = initiator::Settings::new("", "", 0);
     settings.initiator_name.clone_from(&args.initiator_name);
@@ -42,7 +42,7 @@ pub async fn run(args: &Ls) -> Result<(), Failure> {
     for portal in &url.portals {
         settings.portal.clone_from(portal);
         found = list(&settings, &url).await;
-        let answers = |listed: &Vec<Listed>| listed.iter().all(|listed| listed.units.is_ok());
+        let answers = |listed: &Vec<ListedTarget>| listed.iter().all(|listed| listed.units.is_ok());
         if found.as_ref().is_ok_and(answers) {
             break;
         }
@@ -66,7 +66,7 @@ pub async fn run(args: &Ls) -> Result<(), Failure> {
 async fn list(
     settings: &initiator::Settings,
     url: &initiator::Url,
-) -> Result<Vec<Listed>, initiator::Error> {
+) -> Result<Vec<ListedTarget>, initiator::Error> {
     let targets = match &url.target {
         Some(name) => vec![(name.clone(), vec![settings.portal.clone()])],
         None => {
@@ -81,7 +81,7 @@ async fn list(
         if let (Ok(units), Some(lun)) = (&mut units, url.lun) {
             units.retain(|unit| unit.lun == lun);
         }
-        listed.push(Listed { target, portals, units });
+        listed.push(ListedTarget { target, portals, units });
     }
     Ok(listed)
 }
@@ -91,9 +91,9 @@ async fn place(args: &Ls, volume: VolumeName) -> Result<initiator::Url, Failure>
     let served = args
         .whom
         .path()
-        .and_then(|path| control::ask(&path, Request::Locate { volume: volume.clone() }));
+        .and_then(|path| control::ask(&path, ControlRequest::Locate { volume: volume.clone() }));
     let place = match (served, &args.whom.config) {
-        (Ok(Response::Located(place)), _) => place,
+        (Ok(ControlResponse::Located(place)), _) => place,
         (Ok(other), _) => return Err(other.unexpected()),
         (Err(failure), None) => return Err(failure),
         (Err(_), Some(config)) => {
@@ -113,7 +113,7 @@ fn refused(args: &Ls, error: &initiator::Error) -> Failure {
         initiator::Error::Login(LoginFailure::Refused(LoginStatus::AuthenticationFailure)) => {
             authentication_remedy(&args.credentials)
         }
-        initiator::Error::Tls(distrust) => tls::remedy(distrust.cause, Named::Options),
+        initiator::Error::Tls(distrust) => tls::remedy(distrust.cause, FarSettingsOrigin::Options),
         initiator::Error::Closed if args.credentials.ca.is_some() => {
             "see what the target's events say of this connection".to_owned()
         }
@@ -131,10 +131,9 @@ fn refused(args: &Ls, error: &initiator::Error) -> Failure {
 /// Returns the remedy for a login that was refused for another reason than authentication.
 fn login_remedy(args: &Ls, status: LoginStatus) -> String {
     let us = &args.initiator_name;
-    let is_discovery = args
-        .url
-        .parse()
-        .is_ok_and(|far: Far| matches!(far, Far::At(initiator::Url { target: None, .. })));
+    let is_discovery = args.url.parse().is_ok_and(|far: FarVolumeAddress| {
+        matches!(far, FarVolumeAddress::At(initiator::Url { target: None, .. }))
+    });
     match status {
         LoginStatus::ServiceUnavailable | LoginStatus::OutOfResources => {
             "try again in a while: the target is not served there now, or has no place left"
@@ -165,8 +164,8 @@ fn authentication_remedy(credentials: &Credentials) -> String {
     )
 }
 
-fn as_json(listed: &[Listed]) -> String {
-    let units = |listed: &Listed| match &listed.units {
+fn as_json(listed: &[ListedTarget]) -> String {
+    let units = |listed: &ListedTarget| match &listed.units {
         Ok(units) => units.iter().map(unit_as_json).collect(),
         Err(_) => Vec::new(),
     };
@@ -200,7 +199,7 @@ fn unit_as_json(unit: &initiator::ListedUnit) -> serde_json::Value {
     }
 }
 
-fn for_people(portal: &str, listed: &[Listed]) -> String {
+fn for_people(portal: &str, listed: &[ListedTarget]) -> String {
     let mut table = table(&["unit", "size", "blocks of", "what", "identity"]);
     for listed in listed {
         match &listed.units {

@@ -52,7 +52,7 @@ use std::{process::ExitCode, time::Duration};
 
 use clap::{CommandFactory, Parser};
 
-use cli::{Cli, Command};
+use cli::{Cli, ForebayCommand};
 use failure::Failure;
 use output::{print, print_line};
 
@@ -73,40 +73,40 @@ fn main() -> ExitCode {
 
 fn run(cli: Cli) -> Result<(), Failure> {
     let usual = match cli.command {
-        Command::Serve(_) | Command::Tunnel(_) | Command::Attach(_) => "info",
+        ForebayCommand::Serve(_) | ForebayCommand::Tunnel(_) | ForebayCommand::Attach(_) => "info",
         // It kills what others talk to: their warnings are part of the plan.
-        Command::Quickstart(_) => "error",
+        ForebayCommand::Quickstart(_) => "error",
         _ => "warn",
     };
     let events = events::show(cli.log_level.as_deref(), cli.verbose, usual)?;
     match cli.command {
-        Command::Serve(args) => serve::run(&args.config, args.ready_fd, events),
-        Command::Check(args) => in_runtime(check::run(&args.config)),
-        Command::Status(args) => status(&args),
-        Command::Secret(args) => secret::make(&args),
-        Command::Key(args) => {
+        ForebayCommand::Serve(args) => serve::run(&args.config, args.ready_fd, events),
+        ForebayCommand::Check(args) => in_runtime(check::run(&args.config)),
+        ForebayCommand::Status(args) => status(&args),
+        ForebayCommand::Secret(args) => secret::make(&args),
+        ForebayCommand::Key(args) => {
             key_file::make(&args.file, args.secret_file.as_deref(), args.secret_env.as_deref())
         }
-        Command::Reload(args) => reload(&args),
-        Command::Resize(args) => resize(&args),
-        Command::Gateway(args) => in_runtime(gateway::run(args.act)),
-        Command::Claim(args) => claim::run(args.act),
-        Command::Forget(args) => forget::run(&args),
-        Command::Ls(args) => in_runtime(ls::run(&args)),
-        Command::Names(args) => known::run(&args),
-        Command::Volume(args) => volumes::run(args.act),
-        Command::Attach(args) => attachment::run(args),
-        Command::Detach(args) => attachment::detach(&args),
-        Command::Quickstart(args) => in_runtime(quickstart::run(&args)),
-        Command::Tunnel(args) => in_runtime(tunnel::run(args)),
-        Command::Link(args) => in_runtime(link(args)),
-        Command::Lab(args) => lab::run(&args),
-        Command::Completions { shell } => {
+        ForebayCommand::Reload(args) => reload(&args),
+        ForebayCommand::Resize(args) => resize(&args),
+        ForebayCommand::Gateway(args) => in_runtime(gateway::run(args.act)),
+        ForebayCommand::Claim(args) => claim::run(args.act),
+        ForebayCommand::Forget(args) => forget::run(&args),
+        ForebayCommand::Ls(args) => in_runtime(ls::run(&args)),
+        ForebayCommand::Names(args) => known::run(&args),
+        ForebayCommand::Volume(args) => volumes::run(args.act),
+        ForebayCommand::Attach(args) => attachment::run(args),
+        ForebayCommand::Detach(args) => attachment::detach(&args),
+        ForebayCommand::Quickstart(args) => in_runtime(quickstart::run(&args)),
+        ForebayCommand::Tunnel(args) => in_runtime(tunnel::run(args)),
+        ForebayCommand::Link(args) => in_runtime(link(args)),
+        ForebayCommand::Lab(args) => lab::run(&args),
+        ForebayCommand::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Cli::command(), "forebay", &mut script);
             print(&script)
         }
-        Command::Man => {
+        ForebayCommand::Man => {
             let mut page = Vec::new();
             clap_mangen::Man::new(Cli::command()).render(&mut page).map_err(Failure::new)?;
             print(&page)
@@ -123,14 +123,14 @@ fn in_runtime(work: impl Future<Output = Result<(), Failure>>) -> Result<(), Fai
     result
 }
 
-fn status(args: &cli::Status) -> Result<(), Failure> {
+fn status(args: &cli::StatusArgs) -> Result<(), Failure> {
     let path = args.whom.path()?;
     loop {
-        match control::ask(&path, control::Request::Status)? {
-            control::Response::Status(status) if args.json => {
+        match control::ask(&path, control::ControlRequest::Status)? {
+            control::ControlResponse::Status(status) if args.json => {
                 print_line(serde_json::to_string(&status).map_err(Failure::new)?)?;
             }
-            control::Response::Status(status) => print(status.for_people())?,
+            control::ControlResponse::Status(status) => print(status.for_people())?,
             other => return Err(other.unexpected()),
         }
         match args.watch {
@@ -141,32 +141,32 @@ fn status(args: &cli::Status) -> Result<(), Failure> {
 }
 
 fn reload(args: &cli::Reload) -> Result<(), Failure> {
-    match control::ask(&args.whom.path()?, control::Request::Reload)? {
-        control::Response::Changes(changes) if changes.is_empty() => {
+    match control::ask(&args.whom.path()?, control::ControlRequest::Reload)? {
+        control::ControlResponse::Changes(changes) if changes.is_empty() => {
             print_line("nothing is different")
         }
-        control::Response::Changes(changes) => print(changes.for_people()),
+        control::ControlResponse::Changes(changes) => print(changes.for_people()),
         other => Err(other.unexpected()),
     }
 }
 
 fn resize(args: &cli::Resize) -> Result<(), Failure> {
-    let request = control::Request::Resize {
+    let request = control::ControlRequest::Resize {
         target: args.target.clone(),
         lun: args.lun,
         bytes: args.size.map(|size| size.0),
     };
     match control::ask(&args.whom.path()?, request)? {
-        control::Response::Resized { bytes } => {
+        control::ControlResponse::Resized { bytes } => {
             print_line(format_args!("{} LUN {} has {bytes} bytes", args.target, args.lun))
         }
         other => Err(other.unexpected()),
     }
 }
 
-async fn link(args: cli::Link) -> Result<(), Failure> {
-    let line = link::Line { delay: args.delay.0, rate: args.rate.max(1) * 1_000_000 };
-    let link = link::Link::open(args.listen, args.to, line).await.map_err(Failure::new)?;
+async fn link(args: cli::LinkArgs) -> Result<(), Failure> {
+    let line = link::RelayLinkSettings { delay: args.delay.0, rate: args.rate.max(1) * 1_000_000 };
+    let link = link::RelayLink::open(args.listen, args.to, line).await.map_err(Failure::new)?;
     print_line(format_args!("ready {}", link.address()))?;
     let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())
         .map_err(Failure::new)?;

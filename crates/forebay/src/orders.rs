@@ -34,7 +34,7 @@ impl std::fmt::Display for UnitName {
 /// What is asked.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Order {
+pub enum CacheControlCommand {
     /// Begin nothing more at the far side.
     Pause,
     /// End a pause.
@@ -94,7 +94,7 @@ impl FromStr for Rate {
 
 /// How a cache stands after an order.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
-pub struct Standing {
+pub struct CacheControlStatus {
     /// What a flush or drain was asked for is at the far side, stable, or the log has its size; other orders are
     /// done at once.
     pub done: bool,

@@ -3,11 +3,11 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::settings::{Address, Layer, Portal, Settings, Target, Unit};
+use crate::settings::{Address, IscsiTargetSettings, Layer, PortalSettings, Settings, Unit};
 
 /// What a reload does, in words.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
-pub struct Changes {
+pub struct ReloadChanges {
     /// What comes.
     pub added: Vec<String>,
     /// What is different from then on.
@@ -23,26 +23,26 @@ pub struct Changes {
 
 /// What a reload does, as data.
 #[derive(Debug, Default)]
-pub struct Plan<'a> {
+pub struct ReloadPlan<'a> {
     /// Portals to open, with the tag of their group.
     pub portals_added: Vec<(Address, u16)>,
     /// Portals to close, as the settings wrote them.
     pub portals_removed: Vec<Address>,
     /// Targets to serve.
-    pub targets_added: Vec<&'a Target>,
+    pub targets_added: Vec<&'a IscsiTargetSettings>,
     /// Targets to serve no more.
-    pub targets_removed: Vec<&'a Target>,
+    pub targets_removed: Vec<&'a IscsiTargetSettings>,
     /// Units to add to targets that stay.
-    pub units_added: Vec<(&'a Target, &'a Unit)>,
+    pub units_added: Vec<(&'a IscsiTargetSettings, &'a Unit)>,
     /// Units to take from targets that stay.
-    pub units_removed: Vec<(&'a Target, &'a Unit)>,
+    pub units_removed: Vec<(&'a IscsiTargetSettings, &'a Unit)>,
     /// Units that stay as they are but for a larger file or slice, or the rate of their cache.
-    pub units_changed: Vec<(&'a Target, &'a Unit)>,
+    pub units_changed: Vec<(&'a IscsiTargetSettings, &'a Unit)>,
     /// The same in words.
-    pub changes: Changes,
+    pub changes: ReloadChanges,
 }
 
-impl<'a> Plan<'a> {
+impl<'a> ReloadPlan<'a> {
     /// From `old` to `new`.
     pub fn between(old: &'a Settings, new: &'a Settings) -> Self {
         let mut plan = Self::default();
@@ -53,7 +53,7 @@ impl<'a> Plan<'a> {
     }
 
     /// Units to open, those of whole targets among them.
-    pub fn units_to_open(&self) -> Vec<(&'a Target, &'a Unit)> {
+    pub fn units_to_open(&self) -> Vec<(&'a IscsiTargetSettings, &'a Unit)> {
         let mut units = Vec::new();
         for target in &self.targets_added {
             units.extend(target.unit.iter().map(|unit| (*target, unit)));
@@ -110,7 +110,7 @@ impl<'a> Plan<'a> {
     }
 
     fn targets(&mut self, old: &'a Settings, new: &'a Settings) {
-        let find = |settings: &'a Settings, target: &Target| {
+        let find = |settings: &'a Settings, target: &IscsiTargetSettings| {
             settings.target.iter().find(|other| other.name == target.name)
         };
         // They are opened together, and their log is one.
@@ -126,7 +126,7 @@ impl<'a> Plan<'a> {
             self.changes.refused.push(what.to_owned());
         }
         // Halves are open, and partners count on them, as long as the process lives.
-        let is_paired = |target: &Target| {
+        let is_paired = |target: &IscsiTargetSettings| {
             let half = |unit: &Unit| matches!(unit.stack.first(), Some(Layer::Half(_)));
             target.unit.iter().any(|unit| unit.pair().is_some() || half(unit))
         };
@@ -159,12 +159,17 @@ impl<'a> Plan<'a> {
         }
     }
 
-    fn target(&mut self, old: &'a Target, new: &'a Target) {
-        let without_units = |target: &Target| Target { unit: Vec::new(), ..target.clone() };
+    fn target(&mut self, old: &'a IscsiTargetSettings, new: &'a IscsiTargetSettings) {
+        let without_units = |target: &IscsiTargetSettings| IscsiTargetSettings {
+            unit: Vec::new(),
+            ..target.clone()
+        };
         if without_units(old) != without_units(new) {
             self.changes.changed.push(format!("target {}", new.name));
         }
-        let find = |target: &'a Target, lun: u16| target.unit.iter().find(|unit| unit.lun == lun);
+        let find = |target: &'a IscsiTargetSettings, lun: u16| {
+            target.unit.iter().find(|unit| unit.lun == lun)
+        };
         for unit in &new.unit {
             let place = format!("{} LUN {}", new.name, unit.lun);
             match find(old, unit.lun).map(|before| change(before, unit)) {
@@ -172,12 +177,14 @@ impl<'a> Plan<'a> {
                     self.changes.added.push(place);
                     self.units_added.push((new, unit));
                 }
-                Some(Change::Nothing) => {}
-                Some(Change::Small(what)) => {
+                Some(UnitReloadChange::Nothing) => {}
+                Some(UnitReloadChange::Small(what)) => {
                     self.changes.changed.push(format!("{place}: {what}"));
                     self.units_changed.push((new, unit));
                 }
-                Some(Change::Refused(why)) => self.changes.refused.push(format!("{place}: {why}")),
+                Some(UnitReloadChange::Refused(why)) => {
+                    self.changes.refused.push(format!("{place}: {why}"))
+                }
             }
         }
         for unit in old.unit.iter().filter(|unit| find(new, unit.lun).is_none()) {
@@ -188,18 +195,18 @@ impl<'a> Plan<'a> {
 }
 
 /// How a unit differs from what it was.
-enum Change {
+enum UnitReloadChange {
     Nothing,
     /// In words: what of which of its layers.
     Small(String),
     Refused(String),
 }
 
-fn change(old: &Unit, new: &Unit) -> Change {
+fn change(old: &Unit, new: &Unit) -> UnitReloadChange {
     if old == new {
-        return Change::Nothing;
+        return UnitReloadChange::Nothing;
     }
-    let refused = |why: &str| Change::Refused(why.to_owned());
+    let refused = |why: &str| UnitReloadChange::Refused(why.to_owned());
     if (old.removable, old.soft_threshold) != (new.removable, new.soft_threshold) {
         return refused("`removable` and `soft_threshold` are read at the start only; restart");
     }
@@ -242,7 +249,7 @@ fn change(old: &Unit, new: &Unit) -> Change {
         return refused(OTHER_DATA);
     }
     grown.append(&mut paced);
-    Change::Small(grown.join(", "))
+    UnitReloadChange::Small(grown.join(", "))
 }
 
 const OTHER_DATA: &str = "its layers differ, and initiators would see other data on the same disk; \
@@ -255,7 +262,7 @@ pub fn fixed_size(unit: &Unit) -> Option<String> {
 }
 
 /// Every portal with the tag of its group.
-fn portals(settings: &Settings) -> Vec<(Address, u16, Portal)> {
+fn portals(settings: &Settings) -> Vec<(Address, u16, PortalSettings)> {
     let groups = settings.groups().into_iter();
     let portals = groups.flat_map(|group| {
         let tag = group.tag;
@@ -264,7 +271,7 @@ fn portals(settings: &Settings) -> Vec<(Address, u16, Portal)> {
     portals.collect()
 }
 
-impl Changes {
+impl ReloadChanges {
     /// Whether the two settings do the same.
     pub fn is_empty(&self) -> bool {
         [&self.added, &self.changed, &self.removed, &self.refused, &self.not_served]
@@ -311,11 +318,11 @@ mod tests {
     #[track_caller]
     fn check(old: &str, new: &str, expected: &str) {
         let (old, new) = (settings(old), settings(new));
-        let changes = Plan::between(&old, &new).changes;
+        let changes = ReloadPlan::between(&old, &new).changes;
         assert_eq!(changes.is_empty(), expected.is_empty());
         assert!(changes.for_people().starts_with(expected), "{}", changes.for_people());
         if expected.is_empty() {
-            assert_eq!(changes, Changes::default());
+            assert_eq!(changes, ReloadChanges::default());
         }
     }
 

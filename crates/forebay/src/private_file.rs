@@ -12,7 +12,7 @@ use zeroize::Zeroizing;
 
 /// The demands on the owner and the mode of a file before it is read.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Guard {
+pub enum PrivateFileRule {
     /// It may be anybody's, and be read by anybody: certificates, and keys that a secret wraps.
     Public,
     /// It belongs to root or to the user of this process: a wrapped key, which nobody else may replace.
@@ -22,7 +22,7 @@ pub enum Guard {
 }
 
 /// Why a file is not read.
-pub enum Refusal {
+pub enum PrivateFileError {
     /// The system does not open or read it.
     Unreadable(io::Error),
     /// The file is not fit for use. The texts say what is wrong, and which command helps.
@@ -33,23 +33,24 @@ pub enum Refusal {
 pub fn read(
     path: &Path,
     what: &str,
-    guard: Guard,
+    guard: PrivateFileRule,
     most: u64,
-) -> Result<Zeroizing<Vec<u8>>, Refusal> {
+) -> Result<Zeroizing<Vec<u8>>, PrivateFileError> {
     let shown = path.display();
-    let unfit =
-        |why: String, remedy: String| Refusal::Unfit(format!("{what} {shown} {why}"), remedy);
+    let unfit = |why: String, remedy: String| {
+        PrivateFileError::Unfit(format!("{what} {shown} {why}"), remedy)
+    };
     let opened =
         OpenNamed::default().open(path).map_err(|error| match UntrustedLink::of(&error) {
             Some(link) => unfit(format!("cannot be used: {link}"), link.remedy()),
-            None => Refusal::Unreadable(error),
+            None => PrivateFileError::Unreadable(error),
         })?;
     let mut file = opened.file;
-    let found = file.metadata().map_err(Refusal::Unreadable)?;
+    let found = file.metadata().map_err(PrivateFileError::Unreadable)?;
     if !found.is_file() {
         return Err(unfit("is no plain file".into(), "name a plain file".into()));
     }
-    if guard != Guard::Public && !is_ours(&found) {
+    if guard != PrivateFileRule::Public && !is_ours(&found) {
         let us = rustix::process::geteuid().as_raw();
         return Err(unfit(
             format!("belongs to another user (user number {})", found.uid()),
@@ -57,14 +58,14 @@ pub fn read(
         ));
     }
     let mode = found.permissions().mode();
-    if guard == Guard::Secret && mode & 0o077 != 0 {
+    if guard == PrivateFileRule::Secret && mode & 0o077 != 0 {
         return Err(unfit(
             format!("is open to others (mode {:03o})", mode & 0o777),
             format!("chmod 600 {shown}"),
         ));
     }
     let mut bytes = Zeroizing::new(Vec::with_capacity(found.len().min(most) as usize + 1));
-    (&mut file).take(most + 1).read_to_end(&mut bytes).map_err(Refusal::Unreadable)?;
+    (&mut file).take(most + 1).read_to_end(&mut bytes).map_err(PrivateFileError::Unreadable)?;
     if bytes.len() as u64 > most {
         return Err(unfit(format!("has more than {most} bytes"), "name the right file".into()));
     }
@@ -77,11 +78,11 @@ mod tests {
 
     use super::*;
 
-    fn why(path: &Path, guard: Guard) -> Option<String> {
+    fn why(path: &Path, guard: PrivateFileRule) -> Option<String> {
         match read(path, "the secret", guard, 100) {
             Ok(_) => None,
-            Err(Refusal::Unreadable(error)) => Some(error.to_string()),
-            Err(Refusal::Unfit(why, remedy)) => Some(format!("{why}; {remedy}")),
+            Err(PrivateFileError::Unreadable(error)) => Some(error.to_string()),
+            Err(PrivateFileError::Unfit(why, remedy)) => Some(format!("{why}; {remedy}")),
         }
     }
 
@@ -95,7 +96,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let pipe = folder.path().join("pipe");
         rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, 0o600.into()).unwrap();
-        for guard in [Guard::Public, Guard::Owned, Guard::Secret] {
+        for guard in [PrivateFileRule::Public, PrivateFileRule::Owned, PrivateFileRule::Secret] {
             assert!(why(&pipe, guard).unwrap().contains("is no plain file"));
             assert!(why(folder.path(), guard).unwrap().contains("is no plain file"));
         }
@@ -110,12 +111,12 @@ mod tests {
             eprintln!("left out: it needs the right to give a file away");
             return;
         }
-        for guard in [Guard::Owned, Guard::Secret] {
+        for guard in [PrivateFileRule::Owned, PrivateFileRule::Secret] {
             let why = why(&file, guard).unwrap();
             assert!(why.contains("another user (user number 65534)"), "{why}");
             assert!(why.contains(&format!("chown 0 {}", file.display())), "{why}");
         }
-        assert_eq!(why(&file, Guard::Public), None);
+        assert_eq!(why(&file, PrivateFileRule::Public), None);
     }
 
     #[test]
@@ -123,12 +124,12 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let (file, link) = (folder.path().join("secret"), folder.path().join("link"));
         make(&file, &[7; 100], 0o600);
-        assert_eq!(why(&file, Guard::Secret), None);
+        assert_eq!(why(&file, PrivateFileRule::Secret), None);
         std::os::unix::fs::symlink(&file, &link).unwrap();
-        assert_eq!(why(&link, Guard::Secret), None, "nobody else can replace the link");
+        assert_eq!(why(&link, PrivateFileRule::Secret), None, "nobody else can replace the link");
         fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o1777)).unwrap();
-        assert!(why(&link, Guard::Secret).unwrap().contains("chmod go-w"));
+        assert!(why(&link, PrivateFileRule::Secret).unwrap().contains("chmod go-w"));
         make(&file, &[7; 101], 0o600);
-        assert!(why(&file, Guard::Secret).unwrap().contains("more than 100 bytes"));
+        assert!(why(&file, PrivateFileRule::Secret).unwrap().contains("more than 100 bytes"));
     }
 }

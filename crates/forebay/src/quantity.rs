@@ -95,9 +95,9 @@ impl<'de> Deserialize<'de> for Size {
 /// A length of time. Written as a whole number with `us`, `ms`, `s`, `min` or `h`; a bare `0` is
 /// zero.
 #[derive(Clone, Copy, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
-pub struct Span(pub Duration);
+pub struct TimeSpan(pub Duration);
 
-impl Span {
+impl TimeSpan {
     /// So many seconds.
     pub const fn seconds(count: u64) -> Self {
         Self(Duration::from_secs(count))
@@ -109,11 +109,11 @@ impl Span {
     }
 }
 
-/// Units of [`Span`] in microseconds, largest first.
+/// Units of [`TimeSpan`] in microseconds, largest first.
 const SPANS: [(&str, u64); 5] =
     [("h", 3_600_000_000), ("min", 60_000_000), ("s", 1_000_000), ("ms", 1_000), ("us", 1)];
 
-impl FromStr for Span {
+impl FromStr for TimeSpan {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -135,7 +135,7 @@ impl FromStr for Span {
     }
 }
 
-impl fmt::Display for Span {
+impl fmt::Display for TimeSpan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let micros = u64::try_from(self.0.as_micros()).unwrap_or(u64::MAX);
         let fits = |(_, factor): &&(&str, u64)| micros >= *factor && micros.is_multiple_of(*factor);
@@ -144,21 +144,21 @@ impl fmt::Display for Span {
     }
 }
 
-impl<'de> Deserialize<'de> for Span {
+impl<'de> Deserialize<'de> for TimeSpan {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct Visitor;
         impl de::Visitor<'_> for Visitor {
-            type Value = Span;
+            type Value = TimeSpan;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("a length of time such as \"20ms\"")
             }
 
-            fn visit_str<E: de::Error>(self, text: &str) -> Result<Span, E> {
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<TimeSpan, E> {
                 text.parse().map_err(E::custom)
             }
 
-            fn visit_i64<E: de::Error>(self, number: i64) -> Result<Span, E> {
+            fn visit_i64<E: de::Error>(self, number: i64) -> Result<TimeSpan, E> {
                 number.to_string().parse().map_err(E::custom)
             }
         }
@@ -200,17 +200,17 @@ mod tests {
         for (text, micros) in
             [("20ms", 20_000), ("15s", 15_000_000), ("1min", 60_000_000), ("50us", 50)]
         {
-            assert_eq!(text.parse(), Ok(Span(Duration::from_micros(micros))));
-            assert_eq!(Span(Duration::from_micros(micros)).to_string(), text);
+            assert_eq!(text.parse(), Ok(TimeSpan(Duration::from_micros(micros))));
+            assert_eq!(TimeSpan(Duration::from_micros(micros)).to_string(), text);
         }
-        assert_eq!("0".parse(), Ok(Span::default()));
-        assert_eq!(Span::default().to_string(), "0s");
+        assert_eq!("0".parse(), Ok(TimeSpan::default()));
+        assert_eq!(TimeSpan::default().to_string(), "0s");
     }
 
     #[test]
     fn a_span_needs_a_unit() {
         for text in ["20", "20 sec", "", "ms", "-1s", "18446744073709551615h"] {
-            assert!(text.parse::<Span>().is_err(), "{text}");
+            assert!(text.parse::<TimeSpan>().is_err(), "{text}");
         }
     }
 

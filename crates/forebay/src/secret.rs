@@ -8,13 +8,13 @@ use std::{
 
 use zeroize::Zeroizing;
 
-use crate::{cli::Secret, failure::Failure, whole_file};
+use crate::{cli::SecretArgs, failure::Failure, whole_file};
 
 /// Six bits each: base64's, so that every initiator's settings take them.
 const CHARACTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
 /// Makes the file; never over one that is there.
-pub fn make(args: &Secret) -> Result<(), Failure> {
+pub fn make(args: &SecretArgs) -> Result<(), Failure> {
     let shown = args.file.display();
     let mut random = Zeroizing::new(vec![0; args.characters.into()]);
     getrandom::fill(&mut random).map_err(Failure::new)?;
@@ -45,7 +45,7 @@ mod tests {
     #[test]
     fn the_name_of_a_new_secret_is_synced() {
         let folder = tempfile::tempdir().unwrap();
-        let secret = Secret { file: folder.path().join("secret"), characters: 64 };
+        let secret = SecretArgs { file: folder.path().join("secret"), characters: 64 };
         assert_eq!(sim::openings_of(folder.path(), || make(&secret).is_ok()), (1, true));
     }
 }

@@ -2,7 +2,7 @@
 
 use std::{fs::File, io::Write, net::SocketAddr, path::Path, sync::Arc, time::Duration};
 
-use iscsi::keys::Offer;
+use iscsi::keys::NegotiationOffer;
 use tokio::{
     runtime::{Builder, Runtime},
     signal::unix::{Signal, SignalKind, signal},
@@ -11,20 +11,20 @@ use transport::SocketOptions;
 
 use crate::{
     congestion::congestion,
-    control::{self, Control, Request, Response},
-    events::Events,
+    control::{self, ControlRequest, ControlResponse, ControlSocket},
+    events::EventFilter,
     failure::Failure,
     memory,
     node::Node,
     open_files,
-    plan::Changes,
+    plan::ReloadChanges,
     quantity::Size,
     settings::{Iscsi, Settings},
     stack,
 };
 
 /// Serves until a signal comes.
-pub fn run(config: &Path, ready_fd: Option<i32>, events: Events) -> Result<(), Failure> {
+pub fn run(config: &Path, ready_fd: Option<i32>, events: EventFilter) -> Result<(), Failure> {
     // Make the path absolute before the first load: relative paths in the settings are resolved against this
     // file's folder, and a reload must arrive at the same paths or it would see every file as changed.
     let config = std::path::absolute(config).map_err(Failure::new)?;
@@ -63,11 +63,11 @@ async fn serve(
     config: &Path,
     settings: Settings,
     ready_fd: Option<i32>,
-    events: Events,
+    events: EventFilter,
 ) -> Result<(), Failure> {
-    let mut signals = Signals::new()?;
+    let mut signals = ServeSignals::new()?;
     let path = control::path(&settings)?;
-    let mut control = Control::open(&path)?;
+    let mut control = ControlSocket::open(&path)?;
     let node = Arc::new(Node::new(config.to_owned(), settings, server_settings, events)?);
     let asked = Arc::clone(&node);
     control
@@ -106,78 +106,82 @@ async fn serve(
 }
 
 /// What somebody on the control socket gets to hear.
-async fn answer(node: Arc<Node>, request: Request) -> Response {
+async fn answer(node: Arc<Node>, request: ControlRequest) -> ControlResponse {
     match request {
-        Request::Status => Response::Status(Box::new(node.status())),
-        Request::Reload => match reload(node).await {
-            Ok(changes) => Response::Changes(changes),
-            Err(failure) => Response::Failure(failure),
+        ControlRequest::Status => ControlResponse::Status(Box::new(node.status())),
+        ControlRequest::Reload => match reload(node).await {
+            Ok(changes) => ControlResponse::Changes(changes),
+            Err(failure) => ControlResponse::Failure(failure),
         },
-        Request::Compare { config } => match node.compare(&config) {
-            Ok(changes) => Response::Changes(changes),
-            Err(failure) => Response::Failure(failure),
+        ControlRequest::Compare { config } => match node.compare(&config) {
+            Ok(changes) => ControlResponse::Changes(changes),
+            Err(failure) => ControlResponse::Failure(failure),
         },
-        Request::Cache { unit, order } => match node.order(&unit, order).await {
-            Ok(standing) => Response::Cache(standing),
-            Err(failure) => Response::Failure(failure),
+        ControlRequest::Cache { unit, order } => match node.order(&unit, order).await {
+            Ok(standing) => ControlResponse::Cache(standing),
+            Err(failure) => ControlResponse::Failure(failure),
         },
-        Request::Claim { unit } => match node.claims(&unit) {
-            Ok(claims) => Response::Claims(claims),
-            Err(failure) => Response::Failure(failure),
+        ControlRequest::Claim { unit } => match node.claims(&unit) {
+            Ok(claims) => ControlResponse::Claims(claims),
+            Err(failure) => ControlResponse::Failure(failure),
         },
-        Request::Names => match node.known().await {
-            Ok(known) => Response::Names(known),
-            Err(failure) => Response::Failure(failure),
+        ControlRequest::Names => match node.known().await {
+            Ok(known) => ControlResponse::Names(known),
+            Err(failure) => ControlResponse::Failure(failure),
         },
-        Request::Locate { volume } => match node.locate(&volume).await {
-            Ok(place) => Response::Located(place),
-            Err(failure) => Response::Failure(failure),
+        ControlRequest::Locate { volume } => match node.locate(&volume).await {
+            Ok(place) => ControlResponse::Located(place),
+            Err(failure) => ControlResponse::Failure(failure),
         },
-        Request::DropClaim { unit, lose_dirty_data } => {
+        ControlRequest::DropClaim { unit, lose_dirty_data } => {
             match node.drop_claim(&unit, lose_dirty_data).await {
-                Ok(claims) => Response::Claims(claims),
-                Err(failure) => Response::Failure(failure),
+                Ok(claims) => ControlResponse::Claims(claims),
+                Err(failure) => ControlResponse::Failure(failure),
             }
         }
-        Request::TakeOver { unit } => match node.take_over(&unit).await {
-            Ok(standing) => Response::Pair(standing),
-            Err(failure) => Response::Failure(failure),
+        ControlRequest::TakeOver { unit } => match node.take_over(&unit).await {
+            Ok(standing) => ControlResponse::Pair(standing),
+            Err(failure) => ControlResponse::Failure(failure),
         },
-        Request::Export { unit } => match node.export(&unit).await {
-            Ok(exported) => Response::Exported(exported),
-            Err(failure) => Response::Failure(failure),
+        ControlRequest::Export { unit } => match node.export(&unit).await {
+            Ok(exported) => ControlResponse::Exported(exported),
+            Err(failure) => ControlResponse::Failure(failure),
         },
-        Request::Move { volume, to, rate, pause_ms } => {
+        ControlRequest::Move { volume, to, rate, pause_ms } => {
             let pause = Duration::from_millis(pause_ms);
             match node.move_volume(&volume, &to, rate, pause).await {
-                Ok(progress) => Response::Moving(progress),
-                Err(failure) => Response::Failure(failure),
+                Ok(progress) => ControlResponse::Moving(progress),
+                Err(failure) => ControlResponse::Failure(failure),
             }
         }
-        Request::Moving { volume } => match node.move_of(&volume) {
-            Ok(progress) => Response::Moving(progress),
-            Err(failure) => Response::Failure(failure),
+        ControlRequest::Moving { volume } => match node.move_of(&volume) {
+            Ok(progress) => ControlResponse::Moving(progress),
+            Err(failure) => ControlResponse::Failure(failure),
         },
-        Request::CancelMove { volume } => match node.cancel_move(&volume).await {
-            Ok(progress) => Response::Moving(progress),
-            Err(failure) => Response::Failure(failure),
+        ControlRequest::CancelMove { volume } => match node.cancel_move(&volume).await {
+            Ok(progress) => ControlResponse::Moving(progress),
+            Err(failure) => ControlResponse::Failure(failure),
         },
-        Request::Moves => Response::Moves(node.listed_moves()),
-        Request::Attachment | Request::Detach { .. } | Request::DrainAndDetach => {
-            Response::Failure(Failure::new("this process serves, and has attached nothing"))
+        ControlRequest::Moves => ControlResponse::Moves(node.listed_moves()),
+        ControlRequest::Attachment
+        | ControlRequest::Detach { .. }
+        | ControlRequest::DrainAndDetach => {
+            ControlResponse::Failure(Failure::new("this process serves, and has attached nothing"))
         }
-        Request::Link { .. } => {
-            Response::Failure(Failure::new("this process serves, and emulates no link"))
+        ControlRequest::Link { .. } => {
+            ControlResponse::Failure(Failure::new("this process serves, and emulates no link"))
         }
-        Request::Resize { target, lun, bytes } => match node.resize(&target, lun, bytes).await {
-            Ok(bytes) => Response::Resized { bytes },
-            Err(failure) => Response::Failure(failure),
-        },
+        ControlRequest::Resize { target, lun, bytes } => {
+            match node.resize(&target, lun, bytes).await {
+                Ok(bytes) => ControlResponse::Resized { bytes },
+                Err(failure) => ControlResponse::Failure(failure),
+            }
+        }
     }
 }
 
 /// Reloads the settings and says what came of it.
-async fn reload(node: Arc<Node>) -> Result<Changes, Failure> {
+async fn reload(node: Arc<Node>) -> Result<ReloadChanges, Failure> {
     let done = node.reload().await;
     match &done {
         Ok(changes) if changes.is_empty() => tracing::info!("reloaded: nothing is different"),
@@ -210,13 +214,13 @@ fn announce(addresses: &[SocketAddr], ready_fd: Option<i32>) -> Result<(), Failu
 }
 
 /// SIGTERM and SIGINT end, SIGHUP reloads.
-struct Signals {
+struct ServeSignals {
     terminate: Signal,
     interrupt: Signal,
     reload: Signal,
 }
 
-impl Signals {
+impl ServeSignals {
     fn new() -> Result<Self, Failure> {
         let listen = |kind| signal(kind).map_err(Failure::new);
         Ok(Self {
@@ -248,7 +252,7 @@ impl Signals {
 pub fn server_settings(iscsi: &Iscsi) -> target::Settings {
     let bytes = |size: Size| u32::try_from(size.0).unwrap_or(u32::MAX);
     let mut settings = target::Settings::default();
-    settings.offer = Offer {
+    settings.offer = NegotiationOffer {
         header_digest: stack::digest(iscsi.header_digest),
         data_digest: stack::digest(iscsi.data_digest),
         compression: iscsi.compression.iter().filter_map(|method| method.method()).collect(),

@@ -13,7 +13,7 @@ use std::{
 
 use crc_fast::{CrcAlgorithm, checksum};
 use parking_lot::Mutex;
-use unit::{BlockUnit, Identity, Record, Saving, Store};
+use unit::{BlockUnit, Saving, UnitIdentity, UnitRecordKind, UnitStore};
 use volume::Stack;
 
 use crate::{failure::Failure, settings::Unit, state_folder, whole_file};
@@ -22,7 +22,7 @@ use crate::{failure::Failure, settings::Unit, state_folder, whole_file};
 pub fn open_unit(
     unit: &Unit,
     top: Stack,
-    identity: Identity,
+    identity: UnitIdentity,
     folder: Option<&Path>,
 ) -> Result<BlockUnit, Failure> {
     let settings = unit.behavior();
@@ -39,7 +39,7 @@ pub fn open_unit(
 }
 
 /// Checks that the files of a unit are whole. Changes nothing.
-pub fn check(folder: &Path, identity: &Identity) -> Result<(), Failure> {
+pub fn check(folder: &Path, identity: &UnitIdentity) -> Result<(), Failure> {
     let read = records(folder, identity);
     read.map(drop).map_err(|error| cannot_use(folder, &identity.serial, &error))
 }
@@ -64,9 +64,9 @@ fn cannot_use(folder: &Path, serial: &str, error: &io::Error) -> Failure {
 }
 
 /// What a unit keeps, by the names of its records, for another node.
-pub fn records(folder: &Path, identity: &Identity) -> io::Result<Vec<(&'static str, Vec<u8>)>> {
+pub fn records(folder: &Path, identity: &UnitIdentity) -> io::Result<Vec<(&'static str, Vec<u8>)>> {
     let name = file_name(identity);
-    let kept = Record::ALL.into_iter().map(|record| {
+    let kept = UnitRecordKind::ALL.into_iter().map(|record| {
         let path = folder.join(format!("{name}.{}", record.name()));
         Ok(read(&path)?.map(|bytes| (record.name(), bytes)))
     });
@@ -76,11 +76,11 @@ pub fn records(folder: &Path, identity: &Identity) -> io::Result<Vec<(&'static s
 /// Puts these in place of all that a unit keeps, which is not served here; stable when it returns.
 pub fn replace_records(
     folder: &Path,
-    identity: &Identity,
+    identity: &UnitIdentity,
     records: &[(String, Vec<u8>)],
 ) -> io::Result<()> {
     let files = StateFiles::open(folder, identity)?;
-    for record in Record::ALL {
+    for record in UnitRecordKind::ALL {
         match records.iter().find(|(name, _)| name == record.name()) {
             Some((_, bytes)) => files.shared.replace(record, bytes)?,
             None => match fs::remove_file(files.shared.path(record)) {
@@ -89,11 +89,11 @@ pub fn replace_records(
             },
         }
     }
-    whole_file::settle_names(&files.shared.path(Record::Claim))
+    whole_file::settle_names(&files.shared.path(UnitRecordKind::Claim))
 }
 
 /// What the names of a unit's files begin with.
-fn file_name(identity: &Identity) -> String {
+fn file_name(identity: &UnitIdentity) -> String {
     identity.naa.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
@@ -114,17 +114,17 @@ fn read(path: &Path) -> io::Result<Option<Vec<u8>>> {
 
 /// The records of one unit.
 pub struct StateFiles {
-    shared: Arc<Shared>,
+    shared: Arc<UnitStateStore>,
     /// Numbers the saves, in the order in which they were asked for.
     asked: AtomicU64,
 }
 
-struct Shared {
+struct UnitStateStore {
     folder: PathBuf,
     /// What the files' names begin with.
     name: String,
     /// The newest save that was done, of each record.
-    done: Mutex<[u64; Record::ALL.len()]>,
+    done: Mutex<[u64; UnitRecordKind::ALL.len()]>,
     /// Held as long as the unit is served: no other process, and no other unit that calls itself
     /// the same, writes these files.
     _lock: File,
@@ -134,7 +134,7 @@ impl StateFiles {
     /// The files of a unit in this folder, which is made if it is not there. Their name follows
     /// from the unit's designator, in hexadecimal digits alone: no name that anybody chose gets
     /// into a path.
-    pub fn open(folder: &Path, identity: &Identity) -> io::Result<Self> {
+    pub fn open(folder: &Path, identity: &UnitIdentity) -> io::Result<Self> {
         state_folder::make(folder)?;
         let name = file_name(identity);
         let lock = volume::open_own(&folder.join(format!("{name}.lock")), true, true)?;
@@ -145,18 +145,18 @@ impl StateFiles {
             ),
             TryLockError::Error(error) => error,
         })?;
-        let done = Mutex::new([0; Record::ALL.len()]);
-        let shared = Shared { folder: folder.to_owned(), name, done, _lock: lock };
+        let done = Mutex::new([0; UnitRecordKind::ALL.len()]);
+        let shared = UnitStateStore { folder: folder.to_owned(), name, done, _lock: lock };
         Ok(Self { shared: Arc::new(shared), asked: AtomicU64::new(0) })
     }
 }
 
-impl Store for StateFiles {
-    fn load(&self, record: Record) -> io::Result<Option<Vec<u8>>> {
+impl UnitStore for StateFiles {
+    fn load(&self, record: UnitRecordKind) -> io::Result<Option<Vec<u8>>> {
         read(&self.shared.path(record))
     }
 
-    fn save(&self, record: Record, bytes: Vec<u8>) -> Saving<'_> {
+    fn save(&self, record: UnitRecordKind, bytes: Vec<u8>) -> Saving<'_> {
         let number = self.asked.fetch_add(1, Ordering::SeqCst) + 1;
         let shared = Arc::clone(&self.shared);
         // Off the runtime's threads: a sync takes its time. It goes on if nobody waits any more.
@@ -176,12 +176,12 @@ impl Store for StateFiles {
     }
 }
 
-impl Shared {
-    fn path(&self, record: Record) -> PathBuf {
+impl UnitStateStore {
+    fn path(&self, record: UnitRecordKind) -> PathBuf {
         self.folder.join(format!("{}.{}", self.name, record.name()))
     }
 
-    fn replace(&self, record: Record, bytes: &[u8]) -> io::Result<()> {
+    fn replace(&self, record: UnitRecordKind, bytes: &[u8]) -> io::Result<()> {
         let path = self.path(record);
         whole_file::replace(&path, &framed(bytes)).map_err(|error| named(&path, &error))
     }
@@ -226,8 +226,8 @@ const VERSION: u32 = 1;
 mod tests {
     use super::*;
 
-    fn identity(serial: &str) -> Identity {
-        Identity::new(serial).with_target("iqn.2026-11.io.forebay:../../etc/passwd")
+    fn identity(serial: &str) -> UnitIdentity {
+        UnitIdentity::new(serial).with_target("iqn.2026-11.io.forebay:../../etc/passwd")
     }
 
     #[tokio::test]
@@ -235,16 +235,16 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let folder = folder.path().join("deeper/state");
         let files = StateFiles::open(&folder, &identity("a")).unwrap();
-        assert_eq!(files.load(Record::Modes).unwrap(), None);
-        files.save(Record::Modes, vec![1, 2]).await.unwrap();
-        files.save(Record::Modes, vec![1, 3]).await.unwrap();
-        files.save(Record::Reservations, vec![]).await.unwrap();
+        assert_eq!(files.load(UnitRecordKind::Modes).unwrap(), None);
+        files.save(UnitRecordKind::Modes, vec![1, 2]).await.unwrap();
+        files.save(UnitRecordKind::Modes, vec![1, 3]).await.unwrap();
+        files.save(UnitRecordKind::Reservations, vec![]).await.unwrap();
         drop(files);
         let files = StateFiles::open(&folder, &identity("a")).unwrap();
-        assert_eq!(files.load(Record::Modes).unwrap(), Some(vec![1, 3]));
-        assert_eq!(files.load(Record::Reservations).unwrap(), Some(vec![]));
+        assert_eq!(files.load(UnitRecordKind::Modes).unwrap(), Some(vec![1, 3]));
+        assert_eq!(files.load(UnitRecordKind::Reservations).unwrap(), Some(vec![]));
         let other = StateFiles::open(&folder, &identity("b")).unwrap();
-        assert_eq!(other.load(Record::Modes).unwrap(), None);
+        assert_eq!(other.load(UnitRecordKind::Modes).unwrap(), None);
     }
 
     /// Path traversal through a target's or unit's name, which elsewhere reached other files.
@@ -252,7 +252,7 @@ mod tests {
     fn names_that_somebody_chose_do_not_get_into_paths() {
         let folder = tempfile::tempdir().unwrap();
         let files = StateFiles::open(folder.path(), &identity("../../../etc/x\0\n")).unwrap();
-        let path = files.shared.path(Record::Reservations);
+        let path = files.shared.path(UnitRecordKind::Reservations);
         assert_eq!(path.parent(), Some(folder.path()));
         let name = path.file_stem().unwrap().to_str().unwrap();
         assert!(name.len() == 32 && name.bytes().all(|digit| digit.is_ascii_hexdigit()));
@@ -263,9 +263,9 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let files = StateFiles::open(folder.path(), &identity("a")).unwrap();
         for round in 0..50u8 {
-            drop(files.save(Record::Modes, vec![round, 0]));
-            files.save(Record::Modes, vec![round, 1]).await.unwrap();
-            assert_eq!(files.load(Record::Modes).unwrap(), Some(vec![round, 1]));
+            drop(files.save(UnitRecordKind::Modes, vec![round, 0]));
+            files.save(UnitRecordKind::Modes, vec![round, 1]).await.unwrap();
+            assert_eq!(files.load(UnitRecordKind::Modes).unwrap(), Some(vec![round, 1]));
         }
     }
 
@@ -273,16 +273,16 @@ mod tests {
     async fn a_damaged_file_is_an_error_and_never_no_reservation() {
         let folder = tempfile::tempdir().unwrap();
         let files = StateFiles::open(folder.path(), &identity("a")).unwrap();
-        files.save(Record::Reservations, vec![7; 40]).await.unwrap();
-        let path = files.shared.path(Record::Reservations);
+        files.save(UnitRecordKind::Reservations, vec![7; 40]).await.unwrap();
+        let path = files.shared.path(UnitRecordKind::Reservations);
         let whole = fs::read(&path).unwrap();
         for at in 0..whole.len() {
             let mut bytes = whole.clone();
             bytes[at] ^= 0x10;
             fs::write(&path, &bytes).unwrap();
-            assert!(files.load(Record::Reservations).is_err(), "{at}");
+            assert!(files.load(UnitRecordKind::Reservations).is_err(), "{at}");
             fs::write(&path, &whole[..at]).unwrap();
-            assert!(files.load(Record::Reservations).is_err(), "{at}");
+            assert!(files.load(UnitRecordKind::Reservations).is_err(), "{at}");
         }
     }
 

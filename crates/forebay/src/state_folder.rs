@@ -57,14 +57,14 @@ pub fn can_be_used(folder: &Path) -> Result<(), Failure> {
 }
 
 /// A folder that somebody else may write to.
-struct Refusal {
+struct UnsafeStateFolder {
     folder: PathBuf,
     /// The user it belongs to, if that is neither root nor the user of this process.
     other: Option<u32>,
     mode: u32,
 }
 
-impl Refusal {
+impl UnsafeStateFolder {
     fn remedy(&self) -> String {
         let folder = self.folder.display();
         match self.other {
@@ -78,7 +78,7 @@ impl Refusal {
     }
 }
 
-impl fmt::Display for Refusal {
+impl fmt::Display for UnsafeStateFolder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { folder, other, mode } = self;
         let folder = folder.display();
@@ -97,14 +97,14 @@ impl fmt::Display for Refusal {
 }
 
 /// Returns the reason why a folder is refused, if there is one.
-fn refusal(folder: &Path) -> io::Result<Option<Refusal>> {
+fn refusal(folder: &Path) -> io::Result<Option<UnsafeStateFolder>> {
     let found = std::fs::metadata(folder)?;
     if !found.is_dir() {
         return Err(io::Error::new(io::ErrorKind::NotADirectory, "it is no folder"));
     }
     let (mode, other) = (found.mode() & 0o7777, (!is_ours(&found)).then_some(found.uid()));
     let is_refused = other.is_some() || mode & 0o022 != 0;
-    Ok(is_refused.then(|| Refusal { folder: folder.to_owned(), other, mode }))
+    Ok(is_refused.then(|| UnsafeStateFolder { folder: folder.to_owned(), other, mode }))
 }
 
 #[cfg(test)]

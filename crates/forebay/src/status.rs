@@ -3,18 +3,18 @@
 
 use std::fmt::{self, Write as _};
 
-use ::names::{Gln, Trouble};
+use ::names::{Gln, NamingProblem};
 use comfy_table::{Cell, CellAlignment, Table, presets};
 use fairtcp::PathModel;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use transport::CongestionStatistics;
 
-use crate::{attached::Attached, quantity::about};
+use crate::{attached::AttachedVolumeStatus, quantity::about};
 
 /// A snapshot of a serving process.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
-pub struct Status {
+pub struct ServingStatus {
     /// The program's version.
     pub version: String,
     /// This node's number (global location number), if it takes part in a naming service.
@@ -22,11 +22,11 @@ pub struct Status {
     pub gln: Option<Gln>,
     /// What an operator has to put right about that service.
     #[serde(default)]
-    pub naming_troubles: Vec<Trouble>,
+    pub naming_troubles: Vec<NamingProblem>,
     /// The process.
     pub pid: u32,
     /// Where it stands in its life.
-    pub state: State,
+    pub state: ServingPhase,
     /// Since it was started.
     pub uptime_seconds: u64,
     /// Where it listens, with ports as the kernel chose them.
@@ -35,7 +35,7 @@ pub struct Status {
     pub targets: Vec<TargetStatus>,
     /// The block device of this host that `forebay attach` has made of the process's only unit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub attached: Option<Attached>,
+    pub attached: Option<AttachedVolumeStatus>,
     /// Who is logged in.
     pub sessions: Vec<SessionStatus>,
     /// Counters of the iSCSI side, by name.
@@ -45,7 +45,7 @@ pub struct Status {
 /// Where a serving process stands.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum State {
+pub enum ServingPhase {
     /// Opening volumes; no portal yet.
     Starting,
     /// Answering initiators.
@@ -448,7 +448,7 @@ impl fmt::Display for CompressionStatus {
     }
 }
 
-impl Status {
+impl ServingStatus {
     /// The same as tables for people.
     pub fn for_people(&self) -> String {
         let mut text = format!(
@@ -456,9 +456,9 @@ impl Status {
             self.version,
             self.pid,
             match self.state {
-                State::Starting => "starting",
-                State::Serving => "serving",
-                State::Stopping => "stopping",
+                ServingPhase::Starting => "starting",
+                ServingPhase::Serving => "serving",
+                ServingPhase::Stopping => "stopping",
             },
             duration(self.uptime_seconds)
         );
@@ -723,12 +723,12 @@ mod tests {
             claim: None,
             layers: vec![layer],
         };
-        let status = Status {
+        let status = ServingStatus {
             version: "0".into(),
             gln: None,
-            naming_troubles: vec![Trouble::Twin],
+            naming_troubles: vec![NamingProblem::Twin],
             pid: 1,
-            state: State::Serving,
+            state: ServingPhase::Serving,
             uptime_seconds: 61,
             portals: vec![PortalStatus {
                 address: "10.0.0.1:3260".into(),
@@ -792,7 +792,7 @@ mod tests {
                 }],
             }],
             counters: Map::new(),
-            attached: Some(Attached {
+            attached: Some(AttachedVolumeStatus {
                 device: "/dev/loop7".into(),
                 volume: "iqn.x/3 of /x.toml".into(),
                 bytes: 1 << 30,
@@ -826,7 +826,7 @@ mod tests {
             assert!(text.contains(expected), "{expected} in {text}");
         }
         let json = serde_json::to_string(&status).unwrap();
-        assert_eq!(serde_json::from_str::<Status>(&json).unwrap(), status);
+        assert_eq!(serde_json::from_str::<ServingStatus>(&json).unwrap(), status);
     }
 
     #[test]

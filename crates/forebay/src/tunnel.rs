@@ -17,7 +17,7 @@ use tokio::{
 };
 use tokio_rustls::{TlsAcceptor, TlsConnector, rustls::pki_types::ServerName, server::TlsStream};
 use tracing::{debug, warn};
-use transport::{Places, Reports, SocketOptions};
+use transport::{ConnectionQuota, Reports, SocketOptions};
 
 use crate::{
     cli::{Relay, Tunnel, TunnelEnd},
@@ -45,19 +45,19 @@ const REPORTS: u32 = 10;
 const REPORTS_IN_ALL: u32 = 200;
 
 /// Which side of the relay has TLS.
-enum Side {
+enum TunnelTlsSide {
     Near(TlsAcceptor),
     Far(TlsConnector, ServerName<'static>),
 }
 
 /// One end of a tunnel.
-struct End {
-    side: Side,
+struct TunnelEndpoint {
+    side: TunnelTlsSide,
     to: String,
     /// Places for connections onwards, by `--max-connections`.
     places: Arc<Semaphore>,
     /// Places for connections whose handshake at the near side is in progress.
-    handshakes: Arc<Places>,
+    handshakes: Arc<ConnectionQuota>,
     reports: Reports,
 }
 
@@ -66,13 +66,13 @@ pub async fn run(args: Tunnel) -> Result<(), Failure> {
     let (relay, side) = match args.end {
         TunnelEnd::Accept { relay, client_ca } => {
             let server = tls::server(&relay.certificate, &relay.key, &client_ca)?;
-            (relay, Side::Near(server.config().into()))
+            (relay, TunnelTlsSide::Near(server.config().into()))
         }
         TunnelEnd::Connect { relay, ca, server_name } => {
             let own = Some((&*relay.certificate, &*relay.key));
             let client = tls::client(own, &ca, server_name.as_deref())?;
             let name = client.name(host(&relay.to)).map_err(Failure::settings)?;
-            (relay, Side::Far(client.config().into(), name))
+            (relay, TunnelTlsSide::Far(client.config().into(), name))
         }
     };
     let Relay { listen, to, max_connections, .. } = relay;
@@ -82,7 +82,7 @@ pub async fn run(args: Tunnel) -> Result<(), Failure> {
     print_line(format_args!("ready {}", listener.local_addr().map_err(Failure::new)?))?;
     let places = Arc::new(Semaphore::new(max_connections.into()));
     let reports = Reports::new(REPORTS, REPORTS_IN_ALL);
-    let end = Arc::new(End { side, to, places, handshakes: Arc::default(), reports });
+    let end = Arc::new(TunnelEndpoint { side, to, places, handshakes: Arc::default(), reports });
     let mut terminate = signal(SignalKind::terminate()).map_err(Failure::new)?;
     tokio::select! {
         () = accept(listener, end) => {}
@@ -97,7 +97,7 @@ fn host(to: &str) -> &str {
     to.rsplit_once(':').map_or(to, |(host, _)| host).trim_matches(['[', ']'])
 }
 
-async fn accept(listener: TcpListener, end: Arc<End>) {
+async fn accept(listener: TcpListener, end: Arc<TunnelEndpoint>) {
     loop {
         match listener.accept().await {
             Ok((stream, address)) => drop(tokio::spawn(one(end.clone(), stream, address))),
@@ -109,7 +109,7 @@ async fn accept(listener: TcpListener, end: Arc<End>) {
     }
 }
 
-async fn one(end: Arc<End>, near: TcpStream, address: SocketAddr) {
+async fn one(end: Arc<TunnelEndpoint>, near: TcpStream, address: SocketAddr) {
     match end.relay(near, address.ip()).await {
         Ok((there, back)) => debug!(%address, there, back, "connection closed"),
         Err(error) => match end.reports.report(address.ip(), Instant::now()) {
@@ -121,7 +121,7 @@ async fn one(end: Arc<End>, near: TcpStream, address: SocketAddr) {
     }
 }
 
-impl End {
+impl TunnelEndpoint {
     /// Relays one connection; the bytes that went there and back.
     async fn relay(&self, near: TcpStream, from: IpAddr) -> io::Result<(u64, u64)> {
         let options = SocketOptions::default();
@@ -129,12 +129,12 @@ impl End {
         match &self.side {
             // A peer that has not completed its handshake causes no connection onwards, and takes no place of
             // `--max-connections`.
-            Side::Near(acceptor) => {
+            TunnelTlsSide::Near(acceptor) => {
                 let near = self.shake_hands(acceptor, near, from).await?;
                 let _place = self.place()?;
                 copy(near, self.connect(&options).await?).await
             }
-            Side::Far(connector, name) => {
+            TunnelTlsSide::Far(connector, name) => {
                 let _place = self.place()?;
                 let far = self.connect(&options).await?;
                 let far = in_time(connector.connect(name.clone(), far)).await?;

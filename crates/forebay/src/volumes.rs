@@ -6,10 +6,10 @@ use ::names::VolumeName;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::{
-    cli::{Told, VolumeAct},
-    control::{self, Request, Response},
+    cli::{ControlCallArgs, VolumeAct},
+    control::{self, ControlRequest, ControlResponse},
     failure::Failure,
-    moves::{Listed, Progress, Stage},
+    moves::{MoveStage, VolumeMoveProgress, VolumeMoveStatus},
     output::{print, print_line},
     quantity::about,
     status::table,
@@ -42,22 +42,24 @@ pub fn run(act: VolumeAct) -> Result<(), Failure> {
                 )));
             }
             let path = told.whom.path()?;
-            let begun =
-                ask(&path, Request::Move { volume, to, rate, pause_ms: pause.as_millis() as u64 })?;
+            let begun = ask(
+                &path,
+                ControlRequest::Move { volume, to, rate, pause_ms: pause.as_millis() as u64 },
+            )?;
             follow(&path, begun, &told)
         }
         VolumeAct::Cancel { volume, told } => {
             let volume = named(&volume)?;
-            let progress = ask(&told.whom.path()?, Request::CancelMove { volume })?;
+            let progress = ask(&told.whom.path()?, ControlRequest::CancelMove { volume })?;
             match progress.stage {
-                Stage::Moved => Err(Failure::new(format!("{} has moved", progress.volume))),
+                MoveStage::Moved => Err(Failure::new(format!("{} has moved", progress.volume))),
                 _ if told.json => print_line(serde_json::json!(progress)),
                 _ => print_line(format_args!("{} stays here", progress.volume)),
             }
         }
-        VolumeAct::List(told) => match control::ask(&told.whom.path()?, Request::Moves)? {
-            Response::Moves(moves) if told.json => print_line(serde_json::json!(moves)),
-            Response::Moves(moves) => print(for_people(&moves)),
+        VolumeAct::List(told) => match control::ask(&told.whom.path()?, ControlRequest::Moves)? {
+            ControlResponse::Moves(moves) if told.json => print_line(serde_json::json!(moves)),
+            ControlResponse::Moves(moves) => print(for_people(&moves)),
             other => Err(other.unexpected()),
         },
     }
@@ -69,15 +71,19 @@ fn named(text: &str) -> Result<VolumeName, Failure> {
     name.parse().map_err(|error| Failure::settings(format!("`{name}` is {error}")))
 }
 
-fn ask(path: &Path, request: Request) -> Result<Progress, Failure> {
+fn ask(path: &Path, request: ControlRequest) -> Result<VolumeMoveProgress, Failure> {
     match control::ask(path, request)? {
-        Response::Moving(progress) => Ok(progress),
+        ControlResponse::Moving(progress) => Ok(progress),
         other => Err(other.unexpected()),
     }
 }
 
 /// Tells how far it is until it is over. The move goes on without us.
-fn follow(path: &Path, mut progress: Progress, told: &Told) -> Result<(), Failure> {
+fn follow(
+    path: &Path,
+    mut progress: VolumeMoveProgress,
+    told: &ControlCallArgs,
+) -> Result<(), Failure> {
     let bar = match told.json {
         true => ProgressBar::hidden(),
         false => ProgressBar::new(0),
@@ -93,26 +99,26 @@ fn follow(path: &Path, mut progress: Progress, told: &Told) -> Result<(), Failur
         bar.set_position(progress.copied_bytes);
         bar.set_message(match (&progress.failure, progress.stage) {
             (Some(failure), _) => failure.message.clone(),
-            (None, Stage::Switching) => "hosts wait".to_owned(),
+            (None, MoveStage::Switching) => "hosts wait".to_owned(),
             (None, _) => format!("{} left, {}/s", about(progress.left_bytes), about(progress.rate)),
         });
         std::thread::sleep(LOOK_EVERY);
-        progress = ask(path, Request::Moving { volume: progress.volume })?;
+        progress = ask(path, ControlRequest::Moving { volume: progress.volume })?;
     }
     bar.finish_and_clear();
     if told.json {
         print_line(serde_json::json!(progress))?;
     }
-    let Progress { volume, to, .. } = &progress;
+    let VolumeMoveProgress { volume, to, .. } = &progress;
     match (progress.stage, &progress.failure) {
-        (Stage::Moved, None) if told.json => Ok(()),
-        (Stage::Moved, None) => print_line(format_args!(
+        (MoveStage::Moved, None) if told.json => Ok(()),
+        (MoveStage::Moved, None) => print_line(format_args!(
             "{volume} is on {to} now: {} copied in {:.0} s, hosts waited {:.1} s",
             about(progress.copied_bytes),
             progress.seconds,
             progress.pause_seconds.unwrap_or_default(),
         )),
-        (Stage::Moved, Some(failure)) => {
+        (MoveStage::Moved, Some(failure)) => {
             let Failure { message, remedy, code } = failure.clone();
             let message = format!("{volume} is not here any more, and {message}");
             Err(Failure { message, remedy, code })
@@ -126,10 +132,10 @@ fn follow(path: &Path, mut progress: Progress, told: &Told) -> Result<(), Failur
     }
 }
 
-fn for_people(moves: &[Listed]) -> String {
+fn for_people(moves: &[VolumeMoveStatus]) -> String {
     let mut notes = Vec::new();
     let mut table = table(&["volume", "how", "node", "progress"]);
-    for Listed { volume, how, node, progress, why } in moves {
+    for VolumeMoveStatus { volume, how, node, progress, why } in moves {
         let progress = progress.as_ref().map(|progress| {
             let all = (progress.copied_bytes + progress.left_bytes).max(1);
             format!("{} %, {}/s", progress.copied_bytes * 100 / all, about(progress.rate))

@@ -12,7 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use iscsi::login::chap::{Algorithm, Chap, Credential, Secret};
+use iscsi::login::chap::{ChapAlgorithm, ChapSecret, Credential, InitiatorChap};
 use support::{
     Place, content,
     raw::{Silent, allow_open_files, connect_from, guess, is_idle, local, log_in},
@@ -330,10 +330,11 @@ impl Drop for Stopping<'_> {
 /// Opens a normal session with alice's proof.
 async fn log_in_as_alice(place: &Place, address: SocketAddr) {
     let secret = fs::read(place.path("alice")).expect("a secret");
-    let secret = Secret::new(secret.trim_ascii_end()).expect("a secret");
+    let secret = ChapSecret::new(secret.trim_ascii_end()).expect("a secret");
     let user = Credential { name: "alice".to_owned(), secret };
     let mut settings = initiator::Settings::new(address.to_string(), NODE, 0);
-    settings.chap = Some(Chap { user, target: None, algorithms: Algorithm::ALL.to_vec() });
+    settings.chap =
+        Some(InitiatorChap { user, target: None, algorithms: ChapAlgorithm::ALL.to_vec() });
     initiator::RemoteVolume::connect(settings).await.expect("alice is let in");
 }
 

@@ -4,8 +4,8 @@ mod support;
 
 use std::{net::SocketAddr, time::Duration};
 
-use initiator::{Session, Settings};
-use iscsi::session::initiator::Transfer;
+use initiator::{RemoteSession, Settings};
+use iscsi::session::initiator::DataPhase;
 use scsi::{Command, Sanitize, SanitizeAction};
 use support::{Place, Serving, connect, gateway, node, run, stderr};
 use volume::{Durability, Extent, Lba, Volume};
@@ -42,15 +42,15 @@ fn serve(place: &Place) -> Serving {
     place.serve("node", &settings("volume.key", "volume.secret"))
 }
 
-async fn session(address: SocketAddr) -> Session {
+async fn session(address: SocketAddr) -> RemoteSession {
     let mut settings = Settings::new(address.to_string(), NODE, 0);
     settings.give_up_after = Duration::from_secs(5);
-    Session::open(settings).await.expect("a login")
+    RemoteSession::open(settings).await.expect("a login")
 }
 
 async fn read(address: SocketAddr) -> Vec<u8> {
     let session = session(address).await;
-    let done = session.execute(Command::read(8, 8).encode(), Transfer::In(4096)).await;
+    let done = session.execute(Command::read(8, 8).encode(), DataPhase::In(4096)).await;
     done.expect("read").data_in.concat()
 }
 
@@ -65,7 +65,7 @@ async fn a_disk_tells_nothing_without_its_key_and_nothing_at_all_once_that_is_er
     let mut serving = serve(&place);
     let host = session(serving.address).await;
     let write = Command::write(8, 8, true).encode();
-    host.execute(write, Transfer::Out(text().into())).await.expect("written");
+    host.execute(write, DataPhase::Out(text().into())).await.expect("written");
     host.close().await;
     assert_eq!(read(serving.address).await, text());
     let disk = std::fs::read(place.path("disk.img")).expect("there");
@@ -83,7 +83,7 @@ async fn a_disk_tells_nothing_without_its_key_and_nothing_at_all_once_that_is_er
         unrestricted_exit: false,
         parameter_list_length: 0,
     });
-    host.execute(erase.encode(), Transfer::None).await.expect("erased");
+    host.execute(erase.encode(), DataPhase::None).await.expect("erased");
     host.close().await;
     let is_gone = |found: Vec<u8>| found.chunks(16).zip(text().chunks(16)).all(|(a, b)| a != b);
     assert!(is_gone(read(serving.address).await));

@@ -14,7 +14,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use lab::{Host, Scene as _, Setting, Site, Stage};
+use lab::{Host, LabSite, LabStage, Scene as _, Setting};
 use serde_json::Value;
 use support::{forebay, stderr};
 
@@ -234,7 +234,7 @@ fn a_site_that_does_not_stand_leaves_nothing_mounted() {
     writes.args(["-c", "printf %s \"$1\" >\"$0\" && chmod 755 \"$0\""]).arg(&program).arg(script);
     assert!(writes.status().expect("a shell").success());
     let memory = Path::new("/dev/shm").join(format!("forebay-lab-{name}"));
-    let mut stage = Stage::new(Setting {
+    let mut stage = LabStage::new(Setting {
         program,
         name: name.clone(),
         disk: folder.path().join("disk"),
@@ -242,14 +242,18 @@ fn a_site_that_does_not_stand_leaves_nothing_mounted() {
         stop: Arc::default(),
     })
     .expect("nobody has its folders");
-    let two =
-        Site { nodes: 2, bytes: 64 << 20, host: Host::Mounted(String::new()), ..Site::default() };
+    let two = LabSite {
+        nodes: 2,
+        bytes: 64 << 20,
+        host: Host::Mounted(String::new()),
+        ..LabSite::default()
+    };
     let error = stage.set(&two).expect_err("it cannot stand").to_string();
     assert!(error.contains("attachment of volume 2"), "{error}");
     let mounts = fs::read_to_string("/proc/self/mounts").expect("mounts");
     assert!(!mounts.contains(memory.to_str().expect("text")), "{mounts}");
     // The next stands.
-    stage.set(&Site { nodes: 1, ..two }).expect("one can");
+    stage.set(&LabSite { nodes: 1, ..two }).expect("one can");
     stage.clear().expect("it ends in order");
     drop(stage);
     assert!(!memory.exists() && !folder.path().join("disk").exists());

@@ -7,9 +7,9 @@ use std::{
     task::{Context, Poll, Waker},
 };
 
-use scsi::{Cdb, Lun, OPERATIONS, SenseKey, Status, mode::ModeParameters};
-use unit::{BlockUnit, Identity, LogicalUnit, Nexus, Settings, Task, TaskAttribute};
-use volume::{FileVolume, Geometry, MemVolume, Options, Stack};
+use scsi::{Cdb, Lun, OPERATIONS, ScsiStatus, SenseKey, mode::ModeParameters};
+use unit::{BlockUnit, LogicalUnit, Nexus, Settings, Task, TaskAttribute, UnitIdentity};
+use volume::{FileVolume, FileVolumeOptions, Geometry, MemVolume, Stack};
 
 const PAGE: &str = include_str!("../../../docs/protocols.md");
 const SENSE: &str = include_str!("../../scsi/src/sense.rs");
@@ -56,7 +56,10 @@ fn every_page_of_a_unit_is_on_the_page() {
         rows.map(code).collect::<BTreeSet<_>>()
     };
     let folder = tempfile::tempdir().expect("a folder");
-    let options = Options { create: Some(1 << 20), ..Options::new(folder.path().join("volume")) };
+    let options = FileVolumeOptions {
+        create: Some(1 << 20),
+        ..FileVolumeOptions::new(folder.path().join("volume"))
+    };
     let file: Stack = Arc::new(FileVolume::open(&options).expect("opened"));
     let memory: Stack = Arc::new(MemVolume::new(Geometry::with_blocks(2048)));
     let geometry = Geometry { epoch_blocks: 64, ..Geometry::with_blocks(2048) };
@@ -64,7 +67,7 @@ fn every_page_of_a_unit_is_on_the_page() {
     let (mut vpd, mut mode, mut log) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
     for volume in [file, memory, epochs] {
         let settings = Settings { soft_threshold_percent: Some(80), ..Settings::default() };
-        let unit = BlockUnit::new(volume, Identity::new("f00d"), settings);
+        let unit = BlockUnit::new(volume, UnitIdentity::new("f00d"), settings);
         let pages = ask(&unit, &[0x12, 1, 0, 0, 255, 0]);
         vpd.extend(pages[4..].iter().map(|page| (*page, 0)));
         let pages = ask(&unit, &[0x5a, 0x08, 0x3f, 0xff, 0, 0, 0, 4, 0, 0]);
@@ -98,7 +101,7 @@ fn ask(unit: &BlockUnit, cdb: &[u8]) -> Vec<u8> {
     else {
         panic!("{cdb:x?} waits");
     };
-    assert_eq!(done.status, Status::Good, "{cdb:x?}: {:?}", done.sense);
+    assert_eq!(done.status, ScsiStatus::Good, "{cdb:x?}: {:?}", done.sense);
     done.data_in.into_bytes().to_vec()
 }
 

@@ -4,11 +4,11 @@ mod support;
 
 use std::{net::SocketAddr, time::Duration};
 
-use initiator::{CommandError, Session, Settings};
-use iscsi::session::initiator::Transfer;
+use initiator::{CommandError, RemoteSession, Settings};
+use iscsi::session::initiator::DataPhase;
 use scsi::{
-    Command, Overwrite, PersistentReserveIn, PersistentReserveOut, Sanitize, SanitizeAction, Sense,
-    Status,
+    Command, Overwrite, PersistentReserveIn, PersistentReserveOut, Sanitize, SanitizeAction,
+    ScsiStatus, Sense,
     persistent::{OutParameters, ReservationType, ReserveAction, ReserveReport},
 };
 use support::{Place, Serving, connect, content, eventually, read, run, stderr, write as put};
@@ -57,41 +57,45 @@ fn a_state_folder_that_others_may_write_to_is_refused() {
 }
 
 /// A session of an initiator port that is the same each time.
-async fn session(address: SocketAddr, who: &str) -> Session {
+async fn session(address: SocketAddr, who: &str) -> RemoteSession {
     let mut settings = Settings::new(address.to_string(), NODE, 0);
     settings.initiator_name = format!("iqn.2026-11.test:{who}");
     settings.isid = Settings::lasting_isid(who);
     settings.give_up_after = Duration::from_secs(5);
-    Session::open(settings).await.expect("a login")
+    RemoteSession::open(settings).await.expect("a login")
 }
 
-async fn ask(session: &Session, command: Command, transfer: Transfer) -> Result<(), CommandError> {
+async fn ask(
+    session: &RemoteSession,
+    command: Command,
+    transfer: DataPhase,
+) -> Result<(), CommandError> {
     session.execute(command.encode(), transfer).await.map(drop)
 }
 
-async fn reserve(session: &Session, action: ReserveAction, list: &OutParameters) {
+async fn reserve(session: &RemoteSession, action: ReserveAction, list: &OutParameters) {
     let list = list.to_bytes();
     let asked = PersistentReserveOut { action, parameter_list_length: list.len() as u32 };
     let command = Command::PersistentReserveOut(asked);
-    ask(session, command, Transfer::Out(list.into())).await.expect("reserved");
+    ask(session, command, DataPhase::Out(list.into())).await.expect("reserved");
 }
 
-async fn write(session: &Session) -> Result<(), CommandError> {
+async fn write(session: &RemoteSession) -> Result<(), CommandError> {
     let command = Command::write(0, 1, false);
-    ask(session, command, Transfer::Out(vec![7; 512].into())).await
+    ask(session, command, DataPhase::Out(vec![7; 512].into())).await
 }
 
 /// The holder's key, as anybody may read it.
-async fn holder(session: &Session) -> Vec<u8> {
+async fn holder(session: &RemoteSession) -> Vec<u8> {
     let asked = PersistentReserveIn { report: ReserveReport::Reservation, allocation_length: 24 };
     let command = Command::PersistentReserveIn(asked).encode();
-    let answer = session.execute(command, Transfer::In(24)).await.expect("answered");
+    let answer = session.execute(command, DataPhase::In(24)).await.expect("answered");
     let data: volume::Data = answer.data_in.into_iter().collect();
     data.into_bytes().get(8..16).map(<[u8]>::to_vec).unwrap_or_default()
 }
 
 fn is_conflict(result: Result<(), CommandError>) -> bool {
-    matches!(result, Err(CommandError::Status(Status::ReservationConflict)))
+    matches!(result, Err(CommandError::Status(ScsiStatus::ReservationConflict)))
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -137,7 +141,7 @@ async fn a_sanitize_goes_on_after_a_kill() {
         parameter_list_length: list.len() as u16,
     });
     let asking = session(address, "host").await;
-    ask(&asking, command, Transfer::Out(list.into())).await.expect("begun");
+    ask(&asking, command, DataPhase::Out(list.into())).await.expect("begun");
     asking.close().await;
     serving.kill();
     let disk = || std::fs::read(place.path("disk.img")).expect("there");
@@ -145,7 +149,7 @@ async fn a_sanitize_goes_on_after_a_kill() {
     assert!(!is_done(), "sixteen writes of 200 ms");
     let _serving = node(&place, address.port(), slow);
     let host = session(address, "host").await;
-    match ask(&host, Command::read(0, 1), Transfer::In(512)).await {
+    match ask(&host, Command::read(0, 1), DataPhase::In(512)).await {
         Err(CommandError::Check(sense)) => {
             let told = (sense.key, sense.asc, sense.ascq);
             let going = Sense::SANITIZE_IN_PROGRESS;

@@ -12,11 +12,11 @@ pub(crate) struct Carriage {
     /// So many bytes counted then.
     bytes: u64,
     /// The last ping that the kernel has been given whole.
-    given: Option<Given>,
+    given: Option<LastSentPing>,
 }
 
 #[derive(Clone, Copy)]
-struct Given {
+struct LastSentPing {
     /// Where it ends in the output.
     end: u64,
     /// With its end, and what the same write had after it, the kernel had been given so many bytes.
@@ -25,7 +25,7 @@ struct Given {
 
 /// A connection as it is now, in bytes.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Passed {
+pub(crate) struct ConnectionProgress {
     /// Came.
     pub(crate) read: u64,
     /// The other host has acknowledged.
@@ -42,7 +42,7 @@ impl Carriage {
     pub(crate) fn note_written(&mut self, asked: Option<u64>, output: u64, written: u64) {
         let Some(end) = asked.filter(|end| *end <= output) else { return };
         if self.given.is_none_or(|given| given.end != end) {
-            self.given = Some(Given { end, written });
+            self.given = Some(LastSentPing { end, written });
         }
     }
 
@@ -52,7 +52,7 @@ impl Carriage {
     pub(crate) fn look(
         &mut self,
         asked: u64,
-        passed: Passed,
+        passed: ConnectionProgress,
         now: Instant,
         every: Duration,
     ) -> Option<Instant> {
@@ -99,7 +99,12 @@ mod tests {
         /// After so many milliseconds; how long ago it was at most that bytes got through.
         fn look(&mut self, after_ms: u64, read: u64, acknowledged: u64) -> Option<u128> {
             self.now += Duration::from_millis(after_ms);
-            let since = self.carriage.look(1000, Passed { read, acknowledged }, self.now, EVERY)?;
+            let since = self.carriage.look(
+                1000,
+                ConnectionProgress { read, acknowledged },
+                self.now,
+                EVERY,
+            )?;
             Some((self.now - since).as_millis())
         }
     }
@@ -135,7 +140,7 @@ mod tests {
         let mut scene = Scene::new();
         scene.give();
         assert_eq!(scene.look(20, 0, 2500), Some(20));
-        let passed = |acknowledged| Passed { read: 0, acknowledged };
+        let passed = |acknowledged| ConnectionProgress { read: 0, acknowledged };
         let mut look = |acknowledged, after| {
             scene.carriage.look(5000, passed(acknowledged), scene.now + after * EVERY, EVERY)
         };

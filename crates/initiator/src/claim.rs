@@ -4,9 +4,9 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use iscsi::session::initiator::{Outcome, Transfer};
+use iscsi::session::initiator::{DataPhase, InitiatorCommandOutcome};
 use parking_lot::Mutex;
-use scsi::{Cdb, ClaimAction, ClaimParameters, ClaimReport, Command, Sense, SenseKey, Status};
+use scsi::{Cdb, ClaimAction, ClaimParameters, ClaimReport, Command, ScsiStatus, Sense, SenseKey};
 use tracing::warn;
 use volume::{Claim, Data, Holding};
 
@@ -14,18 +14,18 @@ use crate::{
     Error, Settings,
     error::is_refusal,
     probe::{MOST_UNIT_ATTENTIONS, is_news},
-    reserve::{Ended, Next, Reserving},
+    reserve::{NextReservationCommand, Reserving, ScsiCommandEnd},
     wires::Wires,
 };
 
 /// The claim of a volume, from when it is asked for.
 #[derive(Default)]
 pub(crate) struct Claimed {
-    inner: Mutex<Inner>,
+    inner: Mutex<RemoteClaimState>,
 }
 
 #[derive(Default)]
-struct Inner {
+struct RemoteClaimState {
     claim: Option<Arc<Claim>>,
     holding: Holding,
     /// It was granted in one session at least.
@@ -43,7 +43,11 @@ impl Claimed {
     pub(crate) fn set(&self, claim: Arc<Claim>) {
         let mut inner = self.inner.lock();
         if !matches!(inner.holding, Holding::Refused(_)) {
-            *inner = Inner { claim: Some(claim), holding: Holding::Waiting, ..Inner::default() };
+            *inner = RemoteClaimState {
+                claim: Some(claim),
+                holding: Holding::Waiting,
+                ..RemoteClaimState::default()
+            };
         }
     }
 
@@ -109,7 +113,7 @@ impl Claimed {
 
     /// Given back: nothing is presented any more.
     pub(crate) fn clear(&self) {
-        *self.inner.lock() = Inner::default();
+        *self.inner.lock() = RemoteClaimState::default();
     }
 
     pub(crate) fn holding(&self) -> Holding {
@@ -172,31 +176,31 @@ async fn present(
         }
     };
     let answer = match (outcome.status, outcome.sense) {
-        (Status::Good, _) => Verdict::Granted,
-        (_, Some(sense)) => Verdict::of(sense, claim)
+        (ScsiStatus::Good, _) => ClaimOutReply::Granted,
+        (_, Some(sense)) => ClaimOutReply::of(sense, claim)
             .ok_or_else(|| Error::unit(format!("the claim is not answered: {sense}")))?,
         (status, None) => {
             return Err(Error::unit(format!("the claim is not answered: {status:?}")));
         }
     };
     Ok(match answer {
-        Verdict::Granted => Holding::Held,
-        Verdict::Unsupported if settings.reserve => {
+        ClaimOutReply::Granted => Holding::Held,
+        ClaimOutReply::Unsupported if settings.reserve => {
             let mut reserving = Reserving::new(claim);
             loop {
                 let (cdb, transfer) = match reserving.next() {
-                    Next::Send(cdb, transfer) => (cdb, transfer),
-                    Next::Done(holding) => break holding,
+                    NextReservationCommand::Send(cdb, transfer) => (cdb, transfer),
+                    NextReservationCommand::Done(holding) => break holding,
                 };
-                let Outcome { status, sense, data_in, .. } =
+                let InitiatorCommandOutcome { status, sense, data_in, .. } =
                     ask(wires, settings, cdb, transfer).await?;
                 let data = data_in.into_iter().collect();
-                reserving.handle(Ended { status, sense, data });
+                reserving.handle(ScsiCommandEnd { status, sense, data });
             }
         }
-        Verdict::Unsupported => Holding::Unsupported,
-        Verdict::Lost => Holding::Refused(LOST.into()),
-        Verdict::Refused(sense) => {
+        ClaimOutReply::Unsupported => Holding::Unsupported,
+        ClaimOutReply::Lost => Holding::Refused(LOST.into()),
+        ClaimOutReply::Refused(sense) => {
             let (cdb, transfer) = r#in();
             let told = ask(wires, settings, cdb, transfer).await?;
             let told: Data = told.data_in.into_iter().collect();
@@ -208,7 +212,7 @@ async fn present(
 
 /// What the unit says to a claim.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Verdict {
+pub(crate) enum ClaimOutReply {
     Granted,
     /// It knows no claims.
     Unsupported,
@@ -217,7 +221,7 @@ pub(crate) enum Verdict {
     Refused(Sense),
 }
 
-impl Verdict {
+impl ClaimOutReply {
     /// `None`: it is no answer to the claim.
     pub(crate) fn of(sense: Sense, claim: &Claim) -> Option<Self> {
         if is_refusal(&sense) {
@@ -251,7 +255,7 @@ pub(crate) fn knows_no_confirmed(sense: &Sense) -> bool {
 }
 
 /// CLAIM OUT.
-pub(crate) fn out(action: ClaimAction, claim: &Claim, list: List) -> (Cdb, Transfer) {
+pub(crate) fn out(action: ClaimAction, claim: &Claim, list: List) -> (Cdb, DataPhase) {
     let owner = printable_owner(claim);
     let most = claim.predecessors.len().min(Claim::MOST_PREDECESSORS);
     let list = ClaimParameters {
@@ -270,7 +274,7 @@ pub(crate) fn out(action: ClaimAction, claim: &Claim, list: List) -> (Cdb, Trans
     }
     .to_bytes();
     let command = Command::ClaimOut { action, parameter_list_length: list.len() as u16 };
-    (command.encode(), Transfer::Out(Bytes::from(list)))
+    (command.encode(), DataPhase::Out(Bytes::from(list)))
 }
 
 /// The owner's name as it is sent to the unit: characters other than printable ASCII become `?`.
@@ -293,16 +297,16 @@ pub async fn claim_of(settings: &Settings) -> Result<Option<ClaimReport>, Error>
     let (cdb, transfer) = r#in();
     let told = ask(&mut wires, settings, cdb, transfer).await?;
     wires.log_out().await;
-    let is_told = told.status == Status::Good;
+    let is_told = told.status == ScsiStatus::Good;
     let told: Data = told.data_in.into_iter().collect();
     Ok(ClaimReport::from_bytes(&told.into_bytes()).filter(|_| is_told))
 }
 
 /// CLAIM IN.
-pub(crate) fn r#in() -> (Cdb, Transfer) {
+pub(crate) fn r#in() -> (Cdb, DataPhase) {
     let length = ClaimReport::MOST_BYTES as u16;
     let command = Command::ClaimIn { allocation_length: length };
-    (command.encode(), Transfer::In(length.into()))
+    (command.encode(), DataPhase::In(length.into()))
 }
 
 /// In words, with what the unit knows of its owner.
@@ -366,8 +370,8 @@ async fn ask(
     wires: &mut Wires,
     settings: &Settings,
     cdb: Cdb,
-    transfer: Transfer,
-) -> Result<Outcome, Error> {
+    transfer: DataPhase,
+) -> Result<InitiatorCommandOutcome, Error> {
     let mut attentions = 0;
     loop {
         let outcome = wires.execute(settings, cdb.clone(), transfer.clone()).await?;

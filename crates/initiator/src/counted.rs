@@ -1,25 +1,25 @@
 //! From the counts of a session's connections to the statistics of all sessions there were.
 
-use iscsi::{Cid, session::initiator::Counters};
+use iscsi::{Cid, session::initiator::InitiatorPduCounters};
 
-use crate::{Statistics, wire::Traffic, wires::Wires};
+use crate::{InitiatorStatistics, wire::ConnectionTraffic, wires::Wires};
 
 /// How much of each connection's counts has been added to the statistics.
 #[derive(Default)]
-pub(crate) struct Counted {
-    connections: Vec<(Cid, Counters)>,
-    passed: Traffic,
+pub(crate) struct StatisticsBaseline {
+    connections: Vec<(Cid, InitiatorPduCounters)>,
+    passed: ConnectionTraffic,
     lost: u64,
 }
 
-impl Counted {
-    pub(crate) fn add_to(&mut self, statistics: &mut Statistics, wires: &Wires) {
+impl StatisticsBaseline {
+    pub(crate) fn add_to(&mut self, statistics: &mut InitiatorStatistics, wires: &Wires) {
         self.connections.retain(|&(cid, _)| wires.session.counters(cid).is_some());
         for cid in wires.session.cids() {
             let counters = wires.session.counters(cid).unwrap_or_default();
             let at = self.connections.iter().position(|&(known, _)| known == cid);
             let at = at.unwrap_or_else(|| {
-                self.connections.push((cid, Counters::default()));
+                self.connections.push((cid, InitiatorPduCounters::default()));
                 self.connections.len() - 1
             });
             statistics.add_counters(&self.connections[at].1, &counters);

@@ -17,7 +17,7 @@ pub(crate) struct Crew {
     wanted: usize,
     /// So many there were at most: what is added beyond is no replacement.
     most: usize,
-    joining: Option<Joining>,
+    joining: Option<ConnectionJoinFuture>,
     pauses: Pauses,
     /// When the last one was added.
     added: Instant,
@@ -29,7 +29,7 @@ pub(crate) struct Crew {
 }
 
 /// A connection on its way.
-type Joining = Pin<Box<dyn Future<Output = Result<LoggedIn, Error>> + Send>>;
+type ConnectionJoinFuture = Pin<Box<dyn Future<Output = Result<LoggedIn, Error>> + Send>>;
 
 impl Crew {
     pub(crate) fn new(settings: &Arc<Settings>, wires: &Wires) -> Self {

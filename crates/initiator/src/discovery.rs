@@ -1,6 +1,6 @@
 //! Which targets a portal has, and which units a target.
 
-use scsi::{Command, Lun, Status};
+use scsi::{Command, Lun, ScsiStatus};
 
 use crate::{
     Error, Facts, Settings,
@@ -8,7 +8,7 @@ use crate::{
     url::{is_iscsi_name, parse_portal},
     wires::Wires,
 };
-use iscsi::session::initiator::Transfer;
+use iscsi::session::initiator::DataPhase;
 
 /// A target that a portal names.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -65,8 +65,8 @@ async fn report_luns(wire: &mut Wires, settings: &Settings) -> Result<Vec<u16>, 
     let cdb = Command::ReportLuns { select_report: 0, allocation_length }.encode();
     // A unit attention may stand before the first commands of a new nexus.
     for _ in 0..crate::probe::MOST_UNIT_ATTENTIONS {
-        let outcome = wire.execute(settings, cdb.clone(), Transfer::In(allocation_length)).await?;
-        if outcome.status == Status::Good {
+        let outcome = wire.execute(settings, cdb.clone(), DataPhase::In(allocation_length)).await?;
+        if outcome.status == ScsiStatus::Good {
             return Ok(parse_luns(&outcome.data_in.concat()));
         }
     }
@@ -84,8 +84,9 @@ fn parse_luns(data: &[u8]) -> Vec<u16> {
 
 /// The answer to SendTargets (RFC 7143, appendix C): each TargetName is followed by its addresses.
 fn parse_targets(text: &[u8], asked: &str) -> Result<Vec<DiscoveredTarget>, Error> {
-    let wrong =
-        |what: &'static str| Error::Dropped(iscsi::session::initiator::Error::Protocol(what));
+    let wrong = |what: &'static str| {
+        Error::Dropped(iscsi::session::initiator::InitiatorSessionError::Protocol(what))
+    };
     let mut targets: Vec<DiscoveredTarget> = Vec::new();
     for pair in text.split(|&byte| byte == 0).filter(|pair| !pair.is_empty()) {
         let pair = std::str::from_utf8(pair).map_err(|_| wrong("text that is not UTF-8"))?;

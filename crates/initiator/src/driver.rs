@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use iscsi::{login::LoginFailure, pdu::LoginStatus, session::initiator::Event};
+use iscsi::{login::LoginFailure, pdu::LoginStatus, session::initiator::InitiatorEvent};
 use scsi::{Lun, Sense};
 use tokio::{
     sync::mpsc,
@@ -15,17 +15,17 @@ use tokio::{
 use tracing::{debug, info, warn};
 
 use crate::{
-    CommandError, ConnectionStatistics, Error, LinkState, Settings, Statistics,
+    CommandError, Error, InitiatorConnectionStats, InitiatorStatistics, LinkState, Settings,
     clock::now,
-    counted::Counted,
+    counted::StatisticsBaseline,
     crew::Crew,
     facts::{tells_of_change, tells_of_reset, tells_of_size},
-    live::{Expected, Live, attempt},
+    live::{ExpectedUnit, Live, attempt},
     login::LoggedIn,
     pauses::{GOOD_CONNECTION, Pauses},
     pending::{Job, PendingTable},
-    shared::Shared,
-    wire::Traffic,
+    shared::RemoteSessionState,
+    wire::ConnectionTraffic,
     wires::Wires,
 };
 
@@ -39,13 +39,13 @@ pub(crate) enum Message {
     Close,
 }
 
-pub(crate) struct Driver {
+pub(crate) struct InitiatorDriver {
     settings: Arc<Settings>,
     messages: mpsc::Receiver<Message>,
-    shared: Arc<Shared>,
-    expected: Expected,
+    shared: Arc<RemoteSessionState>,
+    expected: ExpectedUnit,
     pending: PendingTable,
-    statistics: Statistics,
+    statistics: InitiatorStatistics,
     /// The portal group of the last session, if that was at one of several portals of the settings.
     group: Option<u16>,
     /// The unit may have become another one.
@@ -57,7 +57,7 @@ pub(crate) struct Driver {
 }
 
 /// How a connection ended.
-enum End {
+enum ConnectionEnd {
     /// We wanted it.
     Closed,
     /// It was lost; not to be made again before so long.
@@ -86,18 +86,18 @@ fn is_refused(error: &Error) -> bool {
 /// As good as never, for a timer.
 const IDLE: Duration = Duration::from_secs(3600);
 
-impl Driver {
+impl InitiatorDriver {
     pub(crate) fn new(
         settings: Arc<Settings>,
         messages: mpsc::Receiver<Message>,
-        shared: Arc<Shared>,
-        expected: Expected,
+        shared: Arc<RemoteSessionState>,
+        expected: ExpectedUnit,
     ) -> Self {
         let lun = Lun::from_number(settings.lun).unwrap_or_default();
         let mut pending = PendingTable::new(lun, settings.command_time_out, settings.busy_time_out);
         pending.answered = Arc::clone(&shared.answered);
         pending.has_choice = settings.has_choice();
-        let statistics = Statistics::default();
+        let statistics = InitiatorStatistics::default();
         Self {
             settings,
             messages,
@@ -127,8 +127,8 @@ impl Driver {
             };
             let begun = now();
             match self.serve(current).await {
-                End::Closed => break,
-                End::Lost { reason, wait: at_least } => {
+                ConnectionEnd::Closed => break,
+                ConnectionEnd::Lost { reason, wait: at_least } => {
                     warn!(target = self.settings.target, %reason, "lost the session");
                     if now().saturating_duration_since(begun) >= GOOD_CONNECTION {
                         pauses = Pauses::new(&self.settings);
@@ -155,7 +155,7 @@ impl Driver {
     }
 
     /// Runs a session until it ends.
-    async fn serve(&mut self, live: Live) -> End {
+    async fn serve(&mut self, live: Live) -> ConnectionEnd {
         let Live { settings, mut wires, facts } = live;
         self.pending.lun = Lun::from_number(settings.lun).unwrap_or_default();
         // A target with one portal may have another tag when it is started again.
@@ -174,7 +174,7 @@ impl Driver {
         self.note_compression(&wires);
         *self.shared.congestion.lock() = Some(wires.congestion.clone());
 
-        let mut counted = Counted::default();
+        let mut counted = StatisticsBaseline::default();
         let ended = self.serve_until_it_ends(&mut wires, &mut counted).await;
         // Whatever ended it: what was answered before is answered.
         let _ = self.handle_events(&mut wires, &mut counted);
@@ -195,7 +195,7 @@ impl Driver {
             Err(error) => {
                 let wait = error.time2wait().unwrap_or(default_wait);
                 let wait = Duration::from_secs(wait.into());
-                End::Lost { reason: error.to_string().into(), wait }
+                ConnectionEnd::Lost { reason: error.to_string().into(), wait }
             }
         }
     }
@@ -203,8 +203,8 @@ impl Driver {
     async fn serve_until_it_ends(
         &mut self,
         wires: &mut Wires,
-        counted: &mut Counted,
-    ) -> Result<End, Error> {
+        counted: &mut StatisticsBaseline,
+    ) -> Result<ConnectionEnd, Error> {
         let mut crew = Crew::new(&self.settings, wires);
         let timer = sleep(Duration::ZERO);
         tokio::pin!(timer);
@@ -368,37 +368,39 @@ impl Driver {
     fn handle_events(
         &mut self,
         wires: &mut Wires,
-        counted: &mut Counted,
-    ) -> Result<Option<End>, Error> {
+        counted: &mut StatisticsBaseline,
+    ) -> Result<Option<ConnectionEnd>, Error> {
         let (mut changed, mut not_served, mut end) = (None, None, None);
         // before it forgets the connections that ended
         counted.add_to(&mut self.statistics, wires);
         while let Some(event) = wires.poll_event() {
             match event {
-                Event::Completed { tag, result } => {
+                InitiatorEvent::Completed { tag, result } => {
                     let generation = self.shared.generation();
                     let statistics = &mut self.statistics;
                     let news = self.pending.complete(tag, result, generation, now(), statistics);
                     changed = news.attention.and_then(|sense| self.attend(sense)).or(changed);
                     not_served = news.not_served.or(not_served);
                 }
-                Event::LoggedOut { time2wait } if !self.closing => {
+                InitiatorEvent::LoggedOut { time2wait } if !self.closing => {
                     let wait = Duration::from_secs(time2wait.into());
                     let reason = "the target asked for a logout".into();
-                    end = Some(End::Lost { reason, wait });
+                    end = Some(ConnectionEnd::Lost { reason, wait });
                 }
-                Event::LoggedOut { .. } => end = Some(End::Closed),
-                Event::LogoutRequested { cid } => debug!(cid = cid.0, "asked for a logout"),
-                Event::Closed { cid, error } => {
+                InitiatorEvent::LoggedOut { .. } => end = Some(ConnectionEnd::Closed),
+                InitiatorEvent::LogoutRequested { cid } => {
+                    debug!(cid = cid.0, "asked for a logout")
+                }
+                InitiatorEvent::Closed { cid, error } => {
                     debug!(cid = cid.0, %error, "a connection ended");
                 }
-                Event::Returned(requests) => {
+                InitiatorEvent::Returned(requests) => {
                     self.pending.take_back(requests, &mut self.statistics);
                 }
-                Event::Sense(_, sense) => {
+                InitiatorEvent::Sense(_, sense) => {
                     changed = sense.and_then(|sense| self.attend(sense)).or(changed);
                 }
-                Event::Text(_) => {}
+                InitiatorEvent::Text(_) => {}
             }
         }
         match changed {
@@ -540,10 +542,12 @@ impl Driver {
     fn publish_connections(&self, wires: &Wires) {
         let mut connections = self.shared.connections.lock();
         connections.clear();
-        connections.extend(wires.traffic().map(|(cid, Traffic { bytes_in, bytes_out, .. })| {
-            let load = wires.session.load(cid).unwrap_or_default();
-            let (commands, bytes) = (load.commands, load.bytes);
-            ConnectionStatistics { cid: cid.0, commands, bytes, bytes_out, bytes_in }
-        }));
+        connections.extend(wires.traffic().map(
+            |(cid, ConnectionTraffic { bytes_in, bytes_out, .. })| {
+                let load = wires.session.load(cid).unwrap_or_default();
+                let (commands, bytes) = (load.commands, load.bytes);
+                InitiatorConnectionStats { cid: cid.0, commands, bytes, bytes_out, bytes_in }
+            },
+        ));
     }
 }

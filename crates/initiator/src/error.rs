@@ -3,8 +3,8 @@
 
 use std::{io, sync::Arc};
 
-use iscsi::{codec, login::LoginFailure, session::initiator, session::initiator::Failure};
-use scsi::{Sense, SenseKey, Status};
+use iscsi::{codec, login::LoginFailure, session::initiator, session::initiator::CommandFailure};
+use scsi::{ScsiStatus, Sense, SenseKey};
 use volume::Extent;
 
 /// Our claim on the unit is refused, or was taken over since: DATA PROTECT with codes of our own
@@ -48,7 +48,7 @@ pub enum Error {
     Io(Arc<str>),
     /// The session's machine had to drop it.
     #[error("the connection was dropped: {0}")]
-    Dropped(#[from] initiator::Error),
+    Dropped(#[from] initiator::InitiatorSessionError),
     /// The target answered a command in a way that makes its unit of no use here.
     #[error("the unit cannot be used: {0}")]
     Unit(Arc<str>),
@@ -105,8 +105,8 @@ impl From<io::Error> for Error {
     }
 }
 
-impl From<codec::Error> for Error {
-    fn from(error: codec::Error) -> Self {
+impl From<codec::CodecError> for Error {
+    fn from(error: codec::CodecError) -> Self {
         Self::Dropped(error.into())
     }
 }
@@ -137,10 +137,10 @@ pub enum CommandError {
     Check(Sense),
     /// The target ended it with a status that is not GOOD, and no sense data.
     #[error("the target ended the command with {0:?}")]
-    Status(Status),
+    Status(ScsiStatus),
     /// It ended without a status.
     #[error("{0}")]
-    Failed(#[from] Failure),
+    Failed(#[from] CommandFailure),
 }
 
 /// The error of a read on a unit whose claim's owner is away (7/27/88, `docs/protocols.md`).
@@ -190,7 +190,7 @@ impl CommandError {
                 _ => volume::Error::Device(reason),
             },
             // It is not known whether the command was performed.
-            Self::Failed(Failure::TimedOut) | Self::Status(Status::TaskAborted) => {
+            Self::Failed(CommandFailure::TimedOut) | Self::Status(ScsiStatus::TaskAborted) => {
                 volume::Error::Unreachable(reason)
             }
             Self::Status(_) | Self::Failed(_) => volume::Error::Device(reason),
@@ -220,7 +220,7 @@ mod tests {
         assert!(matches!(map(SenseKey::NotReady, 0x04, 0x01), Error::Away(_)));
         assert!(matches!(map(SenseKey::AbortedCommand, 0x08, 0x01), Error::Unreachable(_)));
         assert!(matches!(map(SenseKey::HardwareError, 0x44, 0x00), Error::Device(_)));
-        let failed = CommandError::Failed(Failure::TimedOut).into_volume_error(extent);
+        let failed = CommandError::Failed(CommandFailure::TimedOut).into_volume_error(extent);
         assert!(matches!(failed, Error::Unreachable(_)));
         assert!(matches!(CommandError::Busy.into_volume_error(extent), Error::Busy(_)));
     }

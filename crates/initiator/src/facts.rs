@@ -146,12 +146,12 @@ impl Capacity {
 
 /// Block limits, VPD page B0h (SBC-3, 6.6.4): the body after the header.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub(crate) struct BlockLimits {
+pub(crate) struct RemoteBlockLimits {
     pub(crate) max_transfer_blocks: Option<u32>,
     pub(crate) max_write_same_blocks: Option<u64>,
 }
 
-impl BlockLimits {
+impl RemoteBlockLimits {
     pub(crate) fn parse(body: &[u8]) -> Self {
         let max_transfer =
             body.get(4..).and_then(<[u8]>::first_chunk).map(|&bytes| u32::from_be_bytes(bytes));
@@ -171,13 +171,13 @@ pub(crate) fn provisioning_has_write_same(body: &[u8]) -> bool {
 
 /// What MODE SENSE (6) for the caching page tells.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) struct Caching {
+pub(crate) struct CachingPageFlags {
     pub(crate) read_only: bool,
     pub(crate) fua: bool,
     pub(crate) volatile_cache: bool,
 }
 
-impl Caching {
+impl CachingPageFlags {
     /// What is assumed of a unit that does not tell: a cache that needs to be flushed, and no FUA.
     pub(crate) const UNKNOWN: Self = Self { read_only: false, fua: false, volatile_cache: true };
 
@@ -272,15 +272,15 @@ mod tests {
 
     #[test]
     fn without_a_caching_page_a_cache_is_assumed() {
-        assert_eq!(Caching::parse(&[]), Caching::UNKNOWN);
-        assert_eq!(Caching::parse(&[3, 0, 0, 0]), Caching::UNKNOWN);
+        assert_eq!(CachingPageFlags::parse(&[]), CachingPageFlags::UNKNOWN);
+        assert_eq!(CachingPageFlags::parse(&[3, 0, 0, 0]), CachingPageFlags::UNKNOWN);
         let off = [7, 0, 0x90, 0, 0x08, 0x12, 0, 0];
-        let expected = Caching { read_only: true, fua: true, volatile_cache: false };
-        assert_eq!(Caching::parse(&off), expected);
+        let expected = CachingPageFlags { read_only: true, fua: true, volatile_cache: false };
+        assert_eq!(CachingPageFlags::parse(&off), expected);
         let behind_a_descriptor = [15, 0, 0, 8, 0, 0, 0, 0, 0, 0, 0, 0, 0x88, 0x12, 0x04, 0];
-        assert!(Caching::parse(&behind_a_descriptor).volatile_cache);
+        assert!(CachingPageFlags::parse(&behind_a_descriptor).volatile_cache);
         let descriptor_lies = [15, 0, 0, 200, 0x88, 0x12, 0, 0];
-        assert!(Caching::parse(&descriptor_lies).volatile_cache);
+        assert!(CachingPageFlags::parse(&descriptor_lies).volatile_cache);
     }
 
     #[test]

@@ -37,15 +37,15 @@ pub use error::{CommandError, Error};
 pub use facts::Facts;
 pub use iscsi::{
     Isid,
-    keys::Offer,
+    keys::NegotiationOffer,
     login::chap,
-    session::initiator::{Spread, Transfer},
+    session::initiator::{CommandDistribution, DataPhase},
 };
-pub use locate::{Locate, Locating, Place};
-pub use pending::Answer;
-pub use session::Session;
+pub use locate::{IscsiLocation, Locate, Locating};
+pub use pending::PerformedCommand;
+pub use session::RemoteSession;
 pub use settings::Settings;
 pub use shared::LinkState;
-pub use statistics::{ConnectionStatistics, RoundTrips, Statistics};
+pub use statistics::{InitiatorConnectionStats, InitiatorStatistics, RoundTrips};
 pub use url::{Url, UrlError};
 pub use volume::RemoteVolume;

@@ -5,11 +5,11 @@ use std::{sync::Arc, time::Duration};
 use tokio::time::{sleep, timeout};
 use volume::{Geometry, Holding};
 
-use crate::{Error, Facts, Settings, probe::probe, shared::Shared, wires::Wires};
+use crate::{Error, Facts, Settings, probe::probe, shared::RemoteSessionState, wires::Wires};
 
 /// The unit that is expected behind the link.
 #[derive(Clone, Debug)]
-pub(crate) struct Expected {
+pub(crate) struct ExpectedUnit {
     pub(crate) identity: String,
     pub(crate) block_size: u32,
     pub(crate) blocks: u64,
@@ -23,7 +23,7 @@ pub(crate) struct Live {
     pub(crate) facts: Facts,
 }
 
-impl Expected {
+impl ExpectedUnit {
     pub(crate) fn new(identity: String, geometry: &Geometry) -> Self {
         Self { identity, block_size: geometry.block_size, blocks: geometry.blocks }
     }
@@ -85,8 +85,8 @@ async fn connect_to(settings: Settings) -> Result<Live, Error> {
 pub(crate) async fn attempt(
     wait: Duration,
     settings: Arc<Settings>,
-    (expected, group): (Expected, Option<u16>),
-    shared: Arc<Shared>,
+    (expected, group): (ExpectedUnit, Option<u16>),
+    shared: Arc<RemoteSessionState>,
 ) -> Result<Live, Error> {
     sleep(wait).await;
     // Not even a login: it would end the session of a rightful owner of the same name.
@@ -107,9 +107,9 @@ pub(crate) async fn attempt(
 
 async fn attempt_at(
     settings: Settings,
-    expected: &Expected,
+    expected: &ExpectedUnit,
     group: Option<u16>,
-    shared: &Shared,
+    shared: &RemoteSessionState,
 ) -> Result<Live, Error> {
     let mut live = connect_to(settings).await?;
     let mut taken = expected.check(&live.facts);
@@ -148,13 +148,16 @@ mod tests {
             orders_flushes: false,
             write_same_unmap_blocks: None,
         };
-        let expected = Expected::new("naa.1".into(), &facts.geometry);
+        let expected = ExpectedUnit::new("naa.1".into(), &facts.geometry);
         assert!(expected.check(&facts).is_ok());
-        let other = Expected { identity: "naa.2".into(), ..expected.clone() };
+        let other = ExpectedUnit { identity: "naa.2".into(), ..expected.clone() };
         let message = other.check(&facts).unwrap_err().to_string();
         assert!(message.contains("naa.1") && message.contains("naa.2"), "{message}");
-        assert!(Expected { blocks: 99, ..expected.clone() }.check(&facts).is_ok(), "it has grown");
-        let shrunk = Expected { blocks: 101, ..expected };
+        assert!(
+            ExpectedUnit { blocks: 99, ..expected.clone() }.check(&facts).is_ok(),
+            "it has grown"
+        );
+        let shrunk = ExpectedUnit { blocks: 101, ..expected };
         let message = shrunk.check(&facts).unwrap_err().to_string();
         assert!(message.contains("100") && message.contains("101"), "{message}");
     }

@@ -10,11 +10,11 @@ pub trait Locate: fmt::Debug + Send + Sync {
 }
 
 /// A place on its way, or why there is none.
-pub type Locating<'a> = Pin<Box<dyn Future<Output = Result<Place, Arc<str>>> + Send + 'a>>;
+pub type Locating<'a> = Pin<Box<dyn Future<Output = Result<IscsiLocation, Arc<str>>> + Send + 'a>>;
 
 /// Where a volume is.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Place {
+pub struct IscsiLocation {
     /// `host:port` of each portal, to be tried in this order.
     pub portals: Vec<String>,
     /// The target's iSCSI name.

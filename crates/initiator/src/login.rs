@@ -2,22 +2,22 @@
 
 use iscsi::{
     Cid, Pdu, Serial, Tsih,
-    codec::{Decoder, Digests, Frame, Output},
+    codec::{Decoder, Digests, PduFrame, PduOutput},
     login::{
-        Established, InitiatorLogin, InitiatorNames, InitiatorStep, LoginFailure,
+        EstablishedLogin, InitiatorLogin, InitiatorNames, InitiatorStep, LoginFailure,
         chap::{CHALLENGE_BYTES, Challenge},
     },
     pdu::{LoginRequest, LoginResponse},
     session::initiator,
 };
 use tokio::{net::TcpStream, time::timeout};
-use transport::{Received, Stream, receive, send};
+use transport::{ConnectionStream, Received, receive, send};
 
 use crate::{Error, Settings, url::parse_portal, wire::Wire};
 
 /// Which session a connection is for.
 #[derive(Clone, Debug)]
-pub(crate) enum Purpose {
+pub(crate) enum LoginPurpose {
     /// One to look for targets.
     Discovery,
     /// A new one.
@@ -38,7 +38,7 @@ pub(crate) enum Purpose {
 /// A connection that has just logged in.
 pub(crate) struct LoggedIn {
     pub(crate) wire: Wire,
-    pub(crate) established: Established,
+    pub(crate) established: EstablishedLogin,
     /// Where: redirections are followed.
     pub(crate) portal: String,
 }
@@ -51,9 +51,9 @@ const LOGIN_DATA_SEGMENT: u32 = 8192;
 const REDIRECTIONS: usize = 4;
 
 /// Connects and logs in to the settings' target. Bounded by the settings.
-pub(crate) async fn log_in(settings: &Settings, purpose: Purpose) -> Result<LoggedIn, Error> {
+pub(crate) async fn log_in(settings: &Settings, purpose: LoginPurpose) -> Result<LoggedIn, Error> {
     let mut portal = match &purpose {
-        Purpose::Join { portal, .. } => portal.clone(),
+        LoginPurpose::Join { portal, .. } => portal.clone(),
         _ => settings.portal.clone(),
     };
     for _ in 0..=REDIRECTIONS {
@@ -64,17 +64,17 @@ pub(crate) async fn log_in(settings: &Settings, purpose: Purpose) -> Result<Logg
         };
         let login = timeout(settings.login_time_out, exchange).await;
         match login.map_err(|_| Error::TimedOut("login"))?? {
-            Login::Done(wire, established) => {
+            LoginOrRedirect::Done(wire, established) => {
                 return Ok(LoggedIn { wire: *wire, established: *established, portal });
             }
-            Login::Elsewhere(address) => portal = address,
+            LoginOrRedirect::Elsewhere(address) => portal = address,
         }
     }
     Err(Error::Redirected(portal.into()))
 }
 
-enum Login {
-    Done(Box<Wire>, Box<Established>),
+enum LoginOrRedirect {
+    Done(Box<Wire>, Box<EstablishedLogin>),
     Elsewhere(String),
 }
 
@@ -92,7 +92,11 @@ async fn connect(portal: &str, settings: &Settings) -> Result<(TcpStream, String
 }
 
 /// Does the TLS handshake, if the settings want one.
-async fn secure(stream: TcpStream, host: &str, settings: &Settings) -> Result<Stream, Error> {
+async fn secure(
+    stream: TcpStream,
+    host: &str,
+    settings: &Settings,
+) -> Result<ConnectionStream, Error> {
     match &settings.tls {
         None => Ok(stream.into()),
         Some(tls) => Ok(tls.connect(host, stream).await?),
@@ -100,18 +104,18 @@ async fn secure(stream: TcpStream, host: &str, settings: &Settings) -> Result<St
 }
 
 async fn exchange(
-    mut stream: Stream,
+    mut stream: ConnectionStream,
     settings: &Settings,
-    purpose: &Purpose,
-) -> Result<Login, Error> {
-    let discovery = matches!(purpose, Purpose::Discovery);
+    purpose: &LoginPurpose,
+) -> Result<LoginOrRedirect, Error> {
+    let discovery = matches!(purpose, LoginPurpose::Discovery);
     let names = InitiatorNames {
         initiator_name: settings.initiator_name.clone(),
         initiator_alias: settings.initiator_alias.clone(),
         target_name: (!discovery).then(|| settings.target.clone()),
     };
     let (tsih, cid, cmd_sn) = match purpose {
-        Purpose::Join { tsih, cid, cmd_sn, .. } => (*tsih, *cid, *cmd_sn),
+        LoginPurpose::Join { tsih, cid, cmd_sn, .. } => (*tsih, *cid, *cmd_sn),
         _ => (Tsih(0), Cid(0), Serial(1)),
     };
     let offer = settings.offer();
@@ -127,16 +131,18 @@ async fn exchange(
             InitiatorStep::Send(next) => request = next,
             InitiatorStep::Established(established) => {
                 let wire = Box::new(Wire::new(stream, decoder, &established));
-                return Ok(Login::Done(wire, established));
+                return Ok(LoginOrRedirect::Done(wire, established));
             }
-            InitiatorStep::Redirected { address, .. } => return Ok(Login::Elsewhere(address)),
+            InitiatorStep::Redirected { address, .. } => {
+                return Ok(LoginOrRedirect::Elsewhere(address));
+            }
             InitiatorStep::Failed(failure) => return Err(failure.into()),
         }
     }
 }
 
-async fn send_request(stream: &mut Stream, request: LoginRequest) -> Result<(), Error> {
-    let mut output = Output::default();
+async fn send_request(stream: &mut ConnectionStream, request: LoginRequest) -> Result<(), Error> {
+    let mut output = PduOutput::default();
     output.push(Pdu::LoginRequest(request), Digests::default());
     while !output.is_empty() {
         stream.writable().await?;
@@ -146,12 +152,13 @@ async fn send_request(stream: &mut Stream, request: LoginRequest) -> Result<(), 
 }
 
 async fn receive_response(
-    stream: &mut Stream,
+    stream: &mut ConnectionStream,
     decoder: &mut Decoder,
 ) -> Result<LoginResponse, Error> {
     loop {
-        if let Some(Frame { bhs, ahs, data, .. }) = decoder.next()? {
-            let pdu = Pdu::parse(&bhs, &ahs, data).map_err(initiator::Error::from)?;
+        if let Some(PduFrame { bhs, ahs, data, .. }) = decoder.next()? {
+            let pdu =
+                Pdu::parse(&bhs, &ahs, data).map_err(initiator::InitiatorSessionError::from)?;
             let Pdu::LoginResponse(response) = pdu else {
                 return Err(LoginFailure::Protocol("a PDU that is no login response").into());
             };

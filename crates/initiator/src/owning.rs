@@ -2,17 +2,17 @@
 
 use std::{sync::Arc, time::Duration};
 
-use scsi::{ClaimAction, ClaimReport, Sense, Status};
+use scsi::{ClaimAction, ClaimReport, ScsiStatus, Sense};
 use tokio::{task::AbortHandle, time::sleep};
 use volume::{Claim, Data, Holding};
 
 use crate::{
-    Answer, CommandError, LinkState, Session,
-    claim::{self, LOST, Verdict, knows_no_confirmed},
-    reserve::{Ended, Next, Reserving},
+    CommandError, LinkState, PerformedCommand, RemoteSession,
+    claim::{self, ClaimOutReply, LOST, knows_no_confirmed},
+    reserve::{NextReservationCommand, Reserving, ScsiCommandEnd},
 };
 
-impl Session {
+impl RemoteSession {
     /// Claims the unit: in this session if there is one, and in every later one before anything
     /// else.
     pub(crate) async fn claim(
@@ -48,10 +48,10 @@ impl Session {
         let holding = match answer {
             Ok(_) => Holding::Held,
             Err(CommandError::Fenced(reason)) => Holding::Refused(reason),
-            Err(CommandError::Check(sense)) => match Verdict::of(sense, &asked) {
-                Some(Verdict::Unsupported) if reserves => self.reserve(&claim).await?,
-                Some(Verdict::Unsupported) => Holding::Unsupported,
-                Some(Verdict::Lost) => Holding::Refused(LOST.into()),
+            Err(CommandError::Check(sense)) => match ClaimOutReply::of(sense, &asked) {
+                Some(ClaimOutReply::Unsupported) if reserves => self.reserve(&claim).await?,
+                Some(ClaimOutReply::Unsupported) => Holding::Unsupported,
+                Some(ClaimOutReply::Lost) => Holding::Refused(LOST.into()),
                 Some(_) => Holding::Refused(self.who_has_it(sense, &claim).await),
                 None => return Err(CommandError::Check(sense)),
             },
@@ -69,10 +69,10 @@ impl Session {
         let mut reserving = Reserving::new(claim);
         loop {
             match reserving.next() {
-                Next::Send(cdb, transfer) => {
+                NextReservationCommand::Send(cdb, transfer) => {
                     reserving.handle(ended(self.execute(cdb, transfer).await)?);
                 }
-                Next::Done(holding) => return Ok(holding),
+                NextReservationCommand::Done(holding) => return Ok(holding),
             }
         }
     }
@@ -160,26 +160,28 @@ impl Session {
 }
 
 /// A status of whatever kind is an answer here.
-fn ended(answer: Result<Answer, CommandError>) -> Result<Ended, CommandError> {
-    let ended = |status, sense, data| Ok(Ended { status, sense, data });
+fn ended(answer: Result<PerformedCommand, CommandError>) -> Result<ScsiCommandEnd, CommandError> {
+    let ended = |status, sense, data| Ok(ScsiCommandEnd { status, sense, data });
     match answer {
-        Ok(answer) => ended(Status::Good, None, answer.data_in.into_iter().collect()),
-        Err(CommandError::Check(sense)) => ended(Status::CheckCondition, Some(sense), Data::new()),
+        Ok(answer) => ended(ScsiStatus::Good, None, answer.data_in.into_iter().collect()),
+        Err(CommandError::Check(sense)) => {
+            ended(ScsiStatus::CheckCondition, Some(sense), Data::new())
+        }
         Err(CommandError::Status(status)) => ended(status, None, Data::new()),
         Err(error) => Err(error),
     }
 }
 
 /// Looks at the claim of a session until it is dropped.
-pub(crate) struct Watch(AbortHandle);
+pub(crate) struct ClaimWatchTask(AbortHandle);
 
-impl Watch {
-    pub(crate) fn start(session: Session, reserves: bool) -> Self {
+impl ClaimWatchTask {
+    pub(crate) fn start(session: RemoteSession, reserves: bool) -> Self {
         Self(tokio::spawn(session.watch_claim(reserves)).abort_handle())
     }
 }
 
-impl Drop for Watch {
+impl Drop for ClaimWatchTask {
     fn drop(&mut self) {
         self.0.abort();
     }

@@ -10,21 +10,21 @@ use std::{
 use iscsi::{
     DataSegment,
     pdu::Residual,
-    session::initiator::{Failure, Outcome, Request, Transfer},
+    session::initiator::{CommandFailure, CommandRequest, DataPhase, InitiatorCommandOutcome},
 };
-use scsi::{Cdb, Command, Lun, Sense, SenseKey, Status, Tally};
+use scsi::{Cdb, Command, Lun, OpcodeTally, ScsiStatus, Sense, SenseKey};
 use tokio::sync::oneshot;
 
-use crate::{CommandError, Statistics, error::is_not_served, probe::MOST_UNIT_ATTENTIONS};
+use crate::{CommandError, InitiatorStatistics, error::is_not_served, probe::MOST_UNIT_ATTENTIONS};
 
 /// A command that the target performed.
 #[derive(Clone, Debug)]
-pub struct Answer {
+pub struct PerformedCommand {
     /// What came back. Shares memory with the receive buffer.
     pub data_in: DataSegment,
     /// What was announced and not moved, or the reverse.
     pub residual: Residual,
-    /// The incarnation of the far side that answered: see [`crate::Session::generation`].
+    /// The incarnation of the far side that answered: see [`crate::RemoteSession::generation`].
     pub generation: u64,
     /// Whether the unit had a volatile write cache in that session. It may have had none when the
     /// command was first sent.
@@ -34,8 +34,8 @@ pub struct Answer {
 /// A command on its way from a caller to the driver.
 pub(crate) struct Job {
     pub(crate) cdb: Cdb,
-    pub(crate) transfer: Transfer,
-    pub(crate) reply: oneshot::Sender<Result<Answer, CommandError>>,
+    pub(crate) transfer: DataPhase,
+    pub(crate) reply: oneshot::Sender<Result<PerformedCommand, CommandError>>,
     /// The command is sent at most once, and only in the session of this generation.
     pub(crate) only_in: Option<u64>,
 }
@@ -47,10 +47,10 @@ impl Job {
     }
 }
 
-struct Pending {
+struct PendingCommand {
     job: Job,
     /// What it changes.
-    reach: Reach,
+    reach: ChangedBlocks,
     /// With the session.
     sent: bool,
     /// Sent once at least: it may have been performed.
@@ -66,7 +66,7 @@ struct Pending {
 
 /// All commands that the driver has taken and not answered.
 pub(crate) struct PendingTable {
-    jobs: HashMap<u64, Pending>,
+    jobs: HashMap<u64, PendingCommand>,
     next_tag: u64,
     /// To be sent, in order.
     backlog: VecDeque<u64>,
@@ -75,14 +75,14 @@ pub(crate) struct PendingTable {
     /// Writes that wait for others to the same blocks, in order.
     held: VecDeque<u64>,
     /// What begun writes change: see [`PendingTable::next`].
-    begun: Vec<(u64, Reach)>,
+    begun: Vec<(u64, ChangedBlocks)>,
     pub(crate) lun: Lun,
     /// There are other places where it may be served.
     pub(crate) has_choice: bool,
     command_time_out: Duration,
     busy_time_out: Duration,
     /// Commands answered, by operation code.
-    pub(crate) answered: Arc<Tally>,
+    pub(crate) answered: Arc<OpcodeTally>,
     /// Of the unit, as the session that there is found it.
     pub(crate) volatile_cache: bool,
     /// The generation of the session to which commands are sent.
@@ -91,7 +91,7 @@ pub(crate) struct PendingTable {
 
 /// What the end of a command means for others.
 #[derive(Debug, Default, Eq, PartialEq)]
-pub(crate) struct News {
+pub(crate) struct CompletionNotice {
     /// What came with it and is not about it: a unit attention, or a deferred error.
     pub(crate) attention: Option<Sense>,
     /// The unit is not served here. The command waits for the place where it is.
@@ -136,8 +136,8 @@ impl PendingTable {
         let tag = self.next_tag;
         self.next_tag += 1;
         let (attentions, aborts, replays) = (0, 0, 0);
-        let reach = Reach::of(&job.cdb, &job.transfer);
-        let pending = Pending {
+        let reach = ChangedBlocks::of(&job.cdb, &job.transfer);
+        let pending = PendingCommand {
             job,
             reach,
             sent: false,
@@ -157,7 +157,11 @@ impl PendingTable {
     /// No write is sent while another one to some of its blocks may still be performed: one that
     /// was begun and has no answer yet. Whatever of that has to be sent again then undoes nothing
     /// that came after it (decision 0006). That holds for one whose caller has gone, too.
-    pub(crate) fn next(&mut self, now: Instant, statistics: &mut Statistics) -> Option<Request> {
+    pub(crate) fn next(
+        &mut self,
+        now: Instant,
+        statistics: &mut InitiatorStatistics,
+    ) -> Option<CommandRequest> {
         let tag = loop {
             let tag = match self.next_held() {
                 Some(tag) => tag,
@@ -175,11 +179,11 @@ impl PendingTable {
             self.remove(tag);
         };
         let pending = self.jobs.get_mut(&tag)?;
-        if pending.reach != Reach::Nothing && !pending.begun {
+        if pending.reach != ChangedBlocks::Nothing && !pending.begun {
             self.begun.push((tag, pending.reach));
         }
         (pending.submitted, pending.sent, pending.begun) = (now, true, true);
-        Some(Request {
+        Some(CommandRequest {
             tag,
             lun: self.lun,
             cdb: pending.job.cdb.clone(),
@@ -211,8 +215,8 @@ impl PendingTable {
 
     /// Does a write have to wait for one that was begun, or for one of the first `held` of those
     /// that wait?
-    fn must_wait(&self, tag: u64, reach: Reach, held: usize) -> bool {
-        if reach == Reach::Nothing {
+    fn must_wait(&self, tag: u64, reach: ChangedBlocks, held: usize) -> bool {
+        if reach == ChangedBlocks::Nothing {
             return false;
         }
         let mut begun = self.begun.iter();
@@ -248,14 +252,22 @@ impl PendingTable {
     }
 
     /// The session was lost: what was on its way is sent again, in order and before the rest.
-    pub(crate) fn replay(&mut self, unanswered: Vec<Request>, statistics: &mut Statistics) {
+    pub(crate) fn replay(
+        &mut self,
+        unanswered: Vec<CommandRequest>,
+        statistics: &mut InitiatorStatistics,
+    ) {
         self.take_back(unanswered, statistics);
         // a new connection may find the target less busy
         self.backlog.extend(self.delayed.drain(..).map(|(_, tag)| tag));
     }
 
     /// Commands ended without an answer; the target can do them no more.
-    pub(crate) fn take_back(&mut self, unanswered: Vec<Request>, statistics: &mut Statistics) {
+    pub(crate) fn take_back(
+        &mut self,
+        unanswered: Vec<CommandRequest>,
+        statistics: &mut InitiatorStatistics,
+    ) {
         for request in unanswered.into_iter().rev() {
             let Some(pending) = self.jobs.get_mut(&request.tag) else { continue };
             pending.replays += 1;
@@ -278,7 +290,7 @@ impl PendingTable {
     }
 
     /// Nothing will be answered.
-    pub(crate) fn fail_all(&mut self, error: &CommandError, statistics: &mut Statistics) {
+    pub(crate) fn fail_all(&mut self, error: &CommandError, statistics: &mut InitiatorStatistics) {
         self.backlog.clear();
         self.delayed.clear();
         self.held.clear();
@@ -296,36 +308,36 @@ impl PendingTable {
     pub(crate) fn complete(
         &mut self,
         tag: u64,
-        result: Result<Outcome, Failure>,
+        result: Result<InitiatorCommandOutcome, CommandFailure>,
         generation: u64,
         now: Instant,
-        statistics: &mut Statistics,
-    ) -> News {
-        let Some(pending) = self.jobs.get_mut(&tag) else { return News::default() };
+        statistics: &mut InitiatorStatistics,
+    ) -> CompletionNotice {
+        let Some(pending) = self.jobs.get_mut(&tag) else { return CompletionNotice::default() };
         pending.sent = false;
         statistics.round_trips.add(now.saturating_duration_since(pending.submitted));
         let opcode = pending.job.cdb.first().copied().unwrap_or(0);
         statistics.count_command(opcode);
         self.answered.count(opcode);
-        let mut news = News::default();
+        let mut news = CompletionNotice::default();
         let answer = match result {
             Err(failure) => {
-                statistics.time_outs += u64::from(failure == Failure::TimedOut);
+                statistics.time_outs += u64::from(failure == CommandFailure::TimedOut);
                 Err(failure.into())
             }
             Ok(outcome) => match (outcome.status, outcome.sense.map(key_of)) {
-                (Status::Good, _)
+                (ScsiStatus::Good, _)
                 | (
-                    Status::CheckCondition,
+                    ScsiStatus::CheckCondition,
                     // performed, with something to tell
                     Some(SenseKey::NoSense | SenseKey::RecoveredError),
                 ) => {
-                    let Outcome { data_in, residual, .. } = outcome;
+                    let InitiatorCommandOutcome { data_in, residual, .. } = outcome;
                     let volatile_cache = self.volatile_cache;
-                    Ok(Answer { data_in, residual, generation, volatile_cache })
+                    Ok(PerformedCommand { data_in, residual, generation, volatile_cache })
                 }
                 // not performed, and nothing against it
-                (Status::CheckCondition, Some(SenseKey::UnitAttention)) => {
+                (ScsiStatus::CheckCondition, Some(SenseKey::UnitAttention)) => {
                     news.attention = outcome.sense;
                     pending.attentions += 1;
                     if pending.job.is_once() {
@@ -340,16 +352,16 @@ impl PendingTable {
                     }
                     Err(error_of(outcome))
                 }
-                (Status::TaskAborted, _)
-                | (Status::CheckCondition, Some(SenseKey::AbortedCommand))
-                | (Status::Busy | Status::TaskSetFull, _)
-                | (Status::CheckCondition, Some(SenseKey::NotReady))
+                (ScsiStatus::TaskAborted, _)
+                | (ScsiStatus::CheckCondition, Some(SenseKey::AbortedCommand))
+                | (ScsiStatus::Busy | ScsiStatus::TaskSetFull, _)
+                | (ScsiStatus::CheckCondition, Some(SenseKey::NotReady))
                     if pending.job.is_once() =>
                 {
                     Err(not_repeated("the target did not perform it"))
                 }
-                (Status::TaskAborted, _)
-                | (Status::CheckCondition, Some(SenseKey::AbortedCommand))
+                (ScsiStatus::TaskAborted, _)
+                | (ScsiStatus::CheckCondition, Some(SenseKey::AbortedCommand))
                     if pending.aborts < MOST_ABORTS =>
                 {
                     pending.aborts += 1;
@@ -357,7 +369,7 @@ impl PendingTable {
                     self.delayed.push((now + BUSY_PAUSE, tag));
                     return news;
                 }
-                (Status::CheckCondition, _)
+                (ScsiStatus::CheckCondition, _)
                     if self.has_choice
                         && !pending.job.is_once()
                         && outcome.sense.as_ref().is_some_and(is_not_served)
@@ -369,8 +381,8 @@ impl PendingTable {
                     self.backlog.push_back(tag);
                     return news;
                 }
-                (Status::Busy | Status::TaskSetFull, _)
-                | (Status::CheckCondition, Some(SenseKey::NotReady)) => {
+                (ScsiStatus::Busy | ScsiStatus::TaskSetFull, _)
+                | (ScsiStatus::CheckCondition, Some(SenseKey::NotReady)) => {
                     let since = *pending.busy_since.get_or_insert(now);
                     let waited = now.saturating_duration_since(since);
                     if waited < self.busy_time_out {
@@ -389,9 +401,9 @@ impl PendingTable {
         news
     }
 
-    fn remove(&mut self, tag: u64) -> Option<Pending> {
+    fn remove(&mut self, tag: u64) -> Option<PendingCommand> {
         let pending = self.jobs.remove(&tag)?;
-        if pending.begun && pending.reach != Reach::Nothing {
+        if pending.begun && pending.reach != ChangedBlocks::Nothing {
             self.begun.retain(|&(begun, _)| begun != tag);
         }
         Some(pending)
@@ -400,8 +412,8 @@ impl PendingTable {
     fn finish(
         &mut self,
         tag: u64,
-        answer: Result<Answer, CommandError>,
-        statistics: &mut Statistics,
+        answer: Result<PerformedCommand, CommandError>,
+        statistics: &mut InitiatorStatistics,
     ) {
         let Some(pending) = self.remove(tag) else { return };
         let answer = answer.map_err(|error| match error {
@@ -419,7 +431,7 @@ impl PendingTable {
 
 /// The blocks that a command changes.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum Reach {
+enum ChangedBlocks {
     Nothing,
     /// From the first up to before the second.
     Blocks(u64, u64),
@@ -427,9 +439,9 @@ enum Reach {
     Everything,
 }
 
-impl Reach {
-    fn of(cdb: &Cdb, transfer: &Transfer) -> Self {
-        if !matches!(transfer, Transfer::Out(_)) {
+impl ChangedBlocks {
+    fn of(cdb: &Cdb, transfer: &DataPhase) -> Self {
+        if !matches!(transfer, DataPhase::Out(_)) {
             return Self::Nothing;
         }
         match Command::parse(cdb) {
@@ -466,9 +478,9 @@ fn not_repeated(why: &str) -> CommandError {
     CommandError::NotRepeated(why.into())
 }
 
-fn error_of(outcome: Outcome) -> CommandError {
+fn error_of(outcome: InitiatorCommandOutcome) -> CommandError {
     match (outcome.status, outcome.sense) {
-        (Status::Busy | Status::TaskSetFull, _) => CommandError::Busy,
+        (ScsiStatus::Busy | ScsiStatus::TaskSetFull, _) => CommandError::Busy,
         (_, Some(sense)) => CommandError::Check(sense),
         (status, None) => CommandError::Status(status),
     }
@@ -478,7 +490,7 @@ fn error_of(outcome: Outcome) -> CommandError {
 mod tests {
     use super::*;
 
-    type Answered = oneshot::Receiver<Result<Answer, CommandError>>;
+    type Answered = oneshot::Receiver<Result<PerformedCommand, CommandError>>;
 
     fn table() -> PendingTable {
         PendingTable::new(Lun(0), Duration::from_secs(30), Duration::from_secs(1))
@@ -487,15 +499,23 @@ mod tests {
     fn add(table: &mut PendingTable, opcode: u8, now: Instant) -> Answered {
         let (reply, answer) = oneshot::channel();
         table.add(
-            Job { cdb: Cdb::new(&[opcode]), transfer: Transfer::None, reply, only_in: None },
+            Job { cdb: Cdb::new(&[opcode]), transfer: DataPhase::None, reply, only_in: None },
             now,
         );
         answer
     }
 
-    fn ended(status: Status, key: Option<SenseKey>) -> Result<Outcome, Failure> {
+    fn ended(
+        status: ScsiStatus,
+        key: Option<SenseKey>,
+    ) -> Result<InitiatorCommandOutcome, CommandFailure> {
         let sense = key.map(|key| Sense::new(key, 0x29, 0));
-        Ok(Outcome { status, sense, data_in: DataSegment::new(), residual: Residual::None })
+        Ok(InitiatorCommandOutcome {
+            status,
+            sense,
+            data_in: DataSegment::new(),
+            residual: Residual::None,
+        })
     }
 
     #[test]
@@ -503,12 +523,15 @@ mod tests {
         let (mut table, now) = (table(), Instant::now());
         let _answers: Vec<_> = (0..4).map(|opcode| add(&mut table, opcode, now)).collect();
         let sent: Vec<_> =
-            std::iter::from_fn(|| table.next(now, &mut Statistics::default())).take(3).collect();
-        let mut statistics = Statistics::default();
+            std::iter::from_fn(|| table.next(now, &mut InitiatorStatistics::default()))
+                .take(3)
+                .collect();
+        let mut statistics = InitiatorStatistics::default();
         table.replay(sent, &mut statistics);
-        let again: Vec<_> = std::iter::from_fn(|| table.next(now, &mut Statistics::default()))
-            .map(|r| r.cdb[0])
-            .collect();
+        let again: Vec<_> =
+            std::iter::from_fn(|| table.next(now, &mut InitiatorStatistics::default()))
+                .map(|r| r.cdb[0])
+                .collect();
         assert_eq!(again, [0, 1, 2, 3]);
         assert_eq!(statistics.replays, 3);
     }
@@ -517,10 +540,10 @@ mod tests {
     fn a_command_that_kills_its_target_is_given_up() {
         let (mut table, now) = (table(), Instant::now());
         let mut answer = add(&mut table, 0, now);
-        let mut statistics = Statistics::default();
+        let mut statistics = InitiatorStatistics::default();
         for _ in 0..=MOST_REPLAYS {
             assert!(answer.try_recv().is_err());
-            let sent = table.next(now, &mut Statistics::default()).into_iter().collect();
+            let sent = table.next(now, &mut InitiatorStatistics::default()).into_iter().collect();
             table.replay(sent, &mut statistics);
         }
         assert!(matches!(answer.try_recv().unwrap(), Err(CommandError::Unreachable(_))));
@@ -531,10 +554,10 @@ mod tests {
     fn only_what_was_never_sent_is_known_not_to_have_been_performed() {
         let (mut table, now) = (table(), Instant::now());
         let mut sent = add(&mut table, 0, now);
-        assert!(table.next(now, &mut Statistics::default()).is_some());
+        assert!(table.next(now, &mut InitiatorStatistics::default()).is_some());
         let mut unsent = add(&mut table, 0, now);
         let error = CommandError::Unreachable("the link is down".into());
-        table.fail_all(&error, &mut Statistics::default());
+        table.fail_all(&error, &mut InitiatorStatistics::default());
         assert!(matches!(sent.try_recv().unwrap(), Err(CommandError::Unreachable(_))));
         assert!(matches!(unsent.try_recv().unwrap(), Err(CommandError::Away(_))));
     }
@@ -543,16 +566,16 @@ mod tests {
     #[test]
     fn a_command_that_was_sent_twice_is_not_busy() {
         let (mut table, mut now) = (table(), Instant::now());
-        let mut statistics = Statistics::default();
+        let mut statistics = InitiatorStatistics::default();
         let mut answer = add(&mut table, 0, now);
-        let lost = table.next(now, &mut Statistics::default()).into_iter().collect();
+        let lost = table.next(now, &mut InitiatorStatistics::default()).into_iter().collect();
         table.replay(lost, &mut statistics);
         let end = now + Duration::from_secs(600);
         while table.len() > 0 {
             assert!(now < end, "it is asked for ever");
             table.wake(now);
-            if let Some(request) = table.next(now, &mut Statistics::default()) {
-                table.complete(request.tag, ended(Status::Busy, None), 1, now, &mut statistics);
+            if let Some(request) = table.next(now, &mut InitiatorStatistics::default()) {
+                table.complete(request.tag, ended(ScsiStatus::Busy, None), 1, now, &mut statistics);
             }
             now += BUSY_PAUSE_MAX;
         }
@@ -563,12 +586,12 @@ mod tests {
     fn a_busy_target_is_asked_again_for_a_bounded_time() {
         let (mut table, mut now) = (table(), Instant::now());
         let mut answer = add(&mut table, 0, now);
-        let mut statistics = Statistics::default();
+        let mut statistics = InitiatorStatistics::default();
         let begun = now;
-        while let Some(request) = table.next(now, &mut Statistics::default()) {
-            table.complete(request.tag, ended(Status::Busy, None), 1, now, &mut statistics);
+        while let Some(request) = table.next(now, &mut InitiatorStatistics::default()) {
+            table.complete(request.tag, ended(ScsiStatus::Busy, None), 1, now, &mut statistics);
             let Some(due) = table.deadline() else { break };
-            assert!(table.next(now, &mut Statistics::default()).is_none());
+            assert!(table.next(now, &mut InitiatorStatistics::default()).is_none());
             now = due;
             table.wake(now);
         }
@@ -581,10 +604,10 @@ mod tests {
     fn unit_attentions_are_news_and_no_errors() {
         let (mut table, now) = (table(), Instant::now());
         let mut answer = add(&mut table, 0, now);
-        let mut statistics = Statistics::default();
+        let mut statistics = InitiatorStatistics::default();
         let mut news = 0;
-        while let Some(request) = table.next(now, &mut Statistics::default()) {
-            let attention = ended(Status::CheckCondition, Some(SenseKey::UnitAttention));
+        while let Some(request) = table.next(now, &mut InitiatorStatistics::default()) {
+            let attention = ended(ScsiStatus::CheckCondition, Some(SenseKey::UnitAttention));
             let told = table.complete(request.tag, attention, 1, now, &mut statistics);
             news += u32::from(told.attention.is_some());
         }
@@ -597,12 +620,12 @@ mod tests {
         for key in [SenseKey::NoSense, SenseKey::RecoveredError, SenseKey::MediumError] {
             let (mut table, now) = (table(), Instant::now());
             let mut answer = add(&mut table, 0, now);
-            let mut statistics = Statistics::default();
+            let mut statistics = InitiatorStatistics::default();
             let deferred = Sense { deferred: true, ..Sense::new(key, 0x0c, 0) };
             let mut news = 0;
-            while let Some(request) = table.next(now, &mut Statistics::default()) {
+            while let Some(request) = table.next(now, &mut InitiatorStatistics::default()) {
                 assert!(answer.try_recv().is_err(), "answered, and not performed");
-                let mut outcome = ended(Status::CheckCondition, Some(key)).unwrap();
+                let mut outcome = ended(ScsiStatus::CheckCondition, Some(key)).unwrap();
                 outcome.sense = Some(deferred);
                 let told = table.complete(request.tag, Ok(outcome), 1, now, &mut statistics);
                 assert_eq!(told.attention, Some(deferred));
@@ -617,9 +640,9 @@ mod tests {
     fn a_recovered_error_is_no_error() {
         let (mut table, now) = (table(), Instant::now());
         let mut answer = add(&mut table, 0, now);
-        let mut statistics = Statistics::default();
-        let tag = table.next(now, &mut Statistics::default()).unwrap().tag;
-        let recovered = ended(Status::CheckCondition, Some(SenseKey::RecoveredError));
+        let mut statistics = InitiatorStatistics::default();
+        let tag = table.next(now, &mut InitiatorStatistics::default()).unwrap().tag;
+        let recovered = ended(ScsiStatus::CheckCondition, Some(SenseKey::RecoveredError));
         table.complete(tag, recovered, 7, now, &mut statistics);
         assert_eq!(answer.try_recv().unwrap().unwrap().generation, 7);
     }
@@ -629,24 +652,24 @@ mod tests {
         let (mut table, now) = (table(), Instant::now());
         let add_write = |table: &mut PendingTable| {
             let (reply, answer) = oneshot::channel();
-            let transfer = Transfer::Out(bytes::Bytes::from_static(b"x"));
+            let transfer = DataPhase::Out(bytes::Bytes::from_static(b"x"));
             table.add(Job { cdb: Cdb::new(&[0x2a]), transfer, reply, only_in: None }, now);
             answer
         };
         let abandoned = add_write(&mut table);
-        let tag = table.next(now, &mut Statistics::default()).unwrap().tag;
+        let tag = table.next(now, &mut InitiatorStatistics::default()).unwrap().tag;
         drop(abandoned);
         let _newer = add_write(&mut table);
-        assert!(table.next(now, &mut Statistics::default()).is_none());
+        assert!(table.next(now, &mut InitiatorStatistics::default()).is_none());
         assert_eq!(table.in_the_way(), [tag]);
-        let mut statistics = Statistics::default();
-        table.complete(tag, ended(Status::Good, None), 1, now, &mut statistics);
-        assert!(table.next(now, &mut Statistics::default()).is_some());
+        let mut statistics = InitiatorStatistics::default();
+        table.complete(tag, ended(ScsiStatus::Good, None), 1, now, &mut statistics);
+        assert!(table.next(now, &mut InitiatorStatistics::default()).is_some());
     }
 
     fn write(table: &mut PendingTable, lba: u8, blocks: u8, now: Instant) -> Answered {
         let (reply, answer) = oneshot::channel();
-        let transfer = Transfer::Out(bytes::Bytes::from_static(b"x"));
+        let transfer = DataPhase::Out(bytes::Bytes::from_static(b"x"));
         let cdb = Cdb::new(&[0x2a, 0, 0, 0, 0, lba, 0, 0, blocks, 0]);
         table.add(Job { cdb, transfer, reply, only_in: None }, now);
         answer
@@ -659,22 +682,22 @@ mod tests {
             .map(|(lba, blocks)| write(&mut table, lba, blocks, now))
             .into();
         let _read = add(&mut table, 0x28, now);
-        let mut statistics = Statistics::default();
+        let mut statistics = InitiatorStatistics::default();
         let sent = |table: &mut PendingTable| -> Vec<u64> {
-            std::iter::from_fn(|| table.next(now, &mut Statistics::default()))
+            std::iter::from_fn(|| table.next(now, &mut InitiatorStatistics::default()))
                 .map(|request| request.tag)
                 .collect()
         };
         // the third waits for the second, which waits for the first
         assert_eq!(sent(&mut table), [0, 3, 4]);
         // busy: it may go on any time, so it still counts
-        table.complete(0, ended(Status::Busy, None), 1, now, &mut statistics);
+        table.complete(0, ended(ScsiStatus::Busy, None), 1, now, &mut statistics);
         assert!(sent(&mut table).is_empty());
         table.wake(now + BUSY_PAUSE_MAX);
         assert_eq!(sent(&mut table), [0]);
-        table.complete(0, ended(Status::Good, None), 1, now, &mut statistics);
+        table.complete(0, ended(ScsiStatus::Good, None), 1, now, &mut statistics);
         assert_eq!(sent(&mut table), [1]);
-        table.complete(1, ended(Status::Good, None), 1, now, &mut statistics);
+        table.complete(1, ended(ScsiStatus::Good, None), 1, now, &mut statistics);
         assert_eq!(sent(&mut table), [2]);
     }
 
@@ -682,24 +705,24 @@ mod tests {
     fn a_write_that_is_sent_again_undoes_nothing_that_came_after_it() {
         let (mut table, now) = (table(), Instant::now());
         let _answers = [write(&mut table, 5, 1, now), write(&mut table, 5, 1, now)];
-        let mut statistics = Statistics::default();
+        let mut statistics = InitiatorStatistics::default();
         for _ in 0..3 {
-            let request = table.next(now, &mut Statistics::default()).unwrap();
+            let request = table.next(now, &mut InitiatorStatistics::default()).unwrap();
             assert_eq!(
-                (request.tag, table.next(now, &mut Statistics::default()).is_none()),
+                (request.tag, table.next(now, &mut InitiatorStatistics::default()).is_none()),
                 (0, true)
             );
             table.take_back(vec![request], &mut statistics);
         }
-        assert_eq!(table.next(now, &mut Statistics::default()).unwrap().tag, 0);
-        table.complete(0, ended(Status::Good, None), 1, now, &mut statistics);
-        assert_eq!(table.next(now, &mut Statistics::default()).unwrap().tag, 1);
+        assert_eq!(table.next(now, &mut InitiatorStatistics::default()).unwrap().tag, 0);
+        table.complete(0, ended(ScsiStatus::Good, None), 1, now, &mut statistics);
+        assert_eq!(table.next(now, &mut InitiatorStatistics::default()).unwrap().tag, 1);
     }
 
     /// Adds a command that may be sent once, in generation 1.
     fn add_once(table: &mut PendingTable, now: Instant) -> Answered {
         let (reply, answer) = oneshot::channel();
-        let (cdb, transfer) = (Cdb::new(&[0x35]), Transfer::None);
+        let (cdb, transfer) = (Cdb::new(&[0x35]), DataPhase::None);
         table.add(Job { cdb, transfer, reply, only_in: Some(1) }, now);
         answer
     }
@@ -711,16 +734,16 @@ mod tests {
     #[test]
     fn a_command_that_may_be_sent_once_is_not_sent_again_whatever_ends_it() {
         let endings = [
-            (Status::Busy, None),
-            (Status::TaskSetFull, None),
-            (Status::TaskAborted, None),
-            (Status::CheckCondition, Some(SenseKey::UnitAttention)),
-            (Status::CheckCondition, Some(SenseKey::AbortedCommand)),
-            (Status::CheckCondition, Some(SenseKey::NotReady)),
+            (ScsiStatus::Busy, None),
+            (ScsiStatus::TaskSetFull, None),
+            (ScsiStatus::TaskAborted, None),
+            (ScsiStatus::CheckCondition, Some(SenseKey::UnitAttention)),
+            (ScsiStatus::CheckCondition, Some(SenseKey::AbortedCommand)),
+            (ScsiStatus::CheckCondition, Some(SenseKey::NotReady)),
         ];
         let now = Instant::now();
         for (status, key) in endings {
-            let (mut table, mut statistics) = (table(), Statistics::default());
+            let (mut table, mut statistics) = (table(), InitiatorStatistics::default());
             (table.generation, table.has_choice) = (1, true);
             let answer = add_once(&mut table, now);
             let request = table.next(now, &mut statistics).expect("it is sent once");
@@ -735,7 +758,7 @@ mod tests {
     #[test]
     fn a_command_that_may_be_sent_once_is_not_sent_again_in_its_own_session() {
         let (mut table, now) = (table(), Instant::now());
-        let mut statistics = Statistics::default();
+        let mut statistics = InitiatorStatistics::default();
         table.generation = 1;
         let answer = add_once(&mut table, now);
         let request = table.next(now, &mut statistics).expect("it is sent once");
@@ -747,12 +770,12 @@ mod tests {
     #[test]
     fn a_command_that_may_be_sent_once_does_not_outlive_its_session() {
         let (mut table, now) = (table(), Instant::now());
-        let mut statistics = Statistics::default();
+        let mut statistics = InitiatorStatistics::default();
         table.generation = 1;
         let sent = add_once(&mut table, now);
         let write = write(&mut table, 5, 1, now);
         let unanswered: Vec<_> =
-            std::iter::from_fn(|| table.next(now, &mut Statistics::default())).collect();
+            std::iter::from_fn(|| table.next(now, &mut InitiatorStatistics::default())).collect();
         assert_eq!(unanswered.len(), 2);
         // This command had not been sent when the session was lost.
         let waiting = add_once(&mut table, now);
@@ -768,7 +791,7 @@ mod tests {
     fn a_caller_that_has_gone_sends_nothing() {
         let (mut table, now) = (table(), Instant::now());
         drop(add(&mut table, 0, now));
-        assert!(table.next(now, &mut Statistics::default()).is_none());
+        assert!(table.next(now, &mut InitiatorStatistics::default()).is_none());
         assert_eq!(table.len(), 0);
     }
 }

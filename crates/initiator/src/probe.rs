@@ -3,14 +3,14 @@
 
 use std::time::Duration;
 
-use iscsi::session::initiator::{Outcome, Transfer};
-use scsi::{Cdb, Command, ModeSense, PageControl, Sense, SenseKey, Status, vpd::ForebayVolume};
+use iscsi::session::initiator::{DataPhase, InitiatorCommandOutcome};
+use scsi::{Cdb, Command, ModeSense, PageControl, ScsiStatus, Sense, SenseKey, vpd::ForebayVolume};
 use volume::Geometry;
 
 use crate::{
     Error, Facts, Settings,
     error::is_not_served,
-    facts::{self, BlockLimits, Caching, Capacity, Inquiry},
+    facts::{self, CachingPageFlags, Capacity, Inquiry, RemoteBlockLimits},
     wires::Wires,
 };
 
@@ -41,9 +41,9 @@ pub(crate) async fn probe(wire: &mut Wires, settings: &Settings) -> Result<Facts
     let identity = identity.unwrap_or_else(|| format!("{}/{}", settings.target, settings.lun));
 
     let capacity = ask.capacity().await?;
-    let mut limits = BlockLimits::default();
+    let mut limits = RemoteBlockLimits::default();
     if has(0xb0) {
-        limits = BlockLimits::parse(&ask.vpd(0xb0).await?);
+        limits = RemoteBlockLimits::parse(&ask.vpd(0xb0).await?);
     }
     let mut write_same = false;
     if has(0xb2) {
@@ -107,19 +107,23 @@ impl Ask<'_> {
             loop {
                 let outcome = self.command(Command::TestUnitReady.encode(), 0).await?;
                 match (outcome.status, outcome.sense) {
-                    (Status::Good, _) => return Ok(()),
-                    (Status::CheckCondition, Some(sense))
+                    (ScsiStatus::Good, _) => return Ok(()),
+                    (ScsiStatus::CheckCondition, Some(sense))
                         if is_news(&sense) && attentions < MOST_UNIT_ATTENTIONS =>
                     {
                         attentions += 1;
                     }
-                    (Status::CheckCondition, Some(sense)) if is_not_served(&sense) => {
+                    (ScsiStatus::CheckCondition, Some(sense)) if is_not_served(&sense) => {
                         return Err(Error::NotServed(sense));
                     }
-                    (Status::CheckCondition, Some(sense)) if sense.key == SenseKey::NotReady => {
+                    (ScsiStatus::CheckCondition, Some(sense))
+                        if sense.key == SenseKey::NotReady =>
+                    {
                         tokio::time::sleep(PAUSE).await;
                     }
-                    (Status::Busy | Status::TaskSetFull, _) => tokio::time::sleep(PAUSE).await,
+                    (ScsiStatus::Busy | ScsiStatus::TaskSetFull, _) => {
+                        tokio::time::sleep(PAUSE).await
+                    }
                     (_, Some(sense)) => return Err(Error::unit(sense.to_string())),
                     (status, None) => {
                         return Err(Error::unit(format!("it answers with {status:?}")));
@@ -137,8 +141,8 @@ impl Ask<'_> {
         loop {
             let outcome = self.command(command.encode(), length).await?;
             let again = match outcome.status {
-                Status::Good => return Ok(Some(outcome.data_in.concat())),
-                Status::Busy | Status::TaskSetFull => {
+                ScsiStatus::Good => return Ok(Some(outcome.data_in.concat())),
+                ScsiStatus::Busy | ScsiStatus::TaskSetFull => {
                     tokio::time::sleep(PAUSE).await;
                     true
                 }
@@ -154,8 +158,8 @@ impl Ask<'_> {
         }
     }
 
-    async fn command(&mut self, cdb: Cdb, length: u32) -> Result<Outcome, Error> {
-        let transfer = if length == 0 { Transfer::None } else { Transfer::In(length) };
+    async fn command(&mut self, cdb: Cdb, length: u32) -> Result<InitiatorCommandOutcome, Error> {
+        let transfer = if length == 0 { DataPhase::None } else { DataPhase::In(length) };
         self.wire.execute(self.settings, cdb, transfer).await
     }
 
@@ -180,7 +184,7 @@ impl Ask<'_> {
         Capacity::parse10(&short.ok_or_else(|| Error::unit("it has no capacity"))?)
     }
 
-    async fn caching(&mut self) -> Result<Caching, Error> {
+    async fn caching(&mut self) -> Result<CachingPageFlags, Error> {
         let command = Command::ModeSense(ModeSense {
             ten: false,
             long_lba: false,
@@ -191,6 +195,6 @@ impl Ask<'_> {
             allocation_length: 64,
         });
         let data = self.data(&command, 64).await?;
-        Ok(data.map_or(Caching::UNKNOWN, |data| Caching::parse(&data)))
+        Ok(data.map_or(CachingPageFlags::UNKNOWN, |data| CachingPageFlags::parse(&data)))
     }
 }

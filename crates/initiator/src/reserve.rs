@@ -7,16 +7,16 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use iscsi::session::initiator::Transfer;
+use iscsi::session::initiator::DataPhase;
 use scsi::{
-    Cdb, Command, PersistentReserveIn, PersistentReserveOut, Sense, Status,
+    Cdb, Command, PersistentReserveIn, PersistentReserveOut, ScsiStatus, Sense,
     persistent::{OutParameters, ReservationType, ReserveAction, ReserveReport},
 };
 use volume::{Claim, Data, Holding};
 
 /// How a command ended.
-pub(crate) struct Ended {
-    pub(crate) status: Status,
+pub(crate) struct ScsiCommandEnd {
+    pub(crate) status: ScsiStatus,
     pub(crate) sense: Option<Sense>,
     pub(crate) data: Data,
 }
@@ -34,12 +34,12 @@ pub(crate) fn key(claim: &Claim) -> u64 {
 /// machine that says which command comes next, and hears how it ended.
 pub(crate) struct Reserving {
     ours: u64,
-    step: Step,
+    step: ReservingStep,
     /// Keys of earlier openings, which are shut out whether they hold the reservation or not.
     earlier: Vec<u64>,
 }
 
-enum Step {
+enum ReservingStep {
     Register,
     Keys,
     Preempt,
@@ -53,57 +53,57 @@ enum Step {
 }
 
 /// What is to be done.
-pub(crate) enum Next {
-    Send(Cdb, Transfer),
+pub(crate) enum NextReservationCommand {
+    Send(Cdb, DataPhase),
     Done(Holding),
 }
 
 impl Reserving {
     pub(crate) fn new(claim: &Claim) -> Self {
-        Self { ours: key(claim), step: Step::Register, earlier: Vec::new() }
+        Self { ours: key(claim), step: ReservingStep::Register, earlier: Vec::new() }
     }
 
-    pub(crate) fn next(&self) -> Next {
+    pub(crate) fn next(&self) -> NextReservationCommand {
         let ours = OutParameters { key: self.ours, ..OutParameters::default() };
         let (cdb, transfer) = match &self.step {
-            Step::Register => {
+            ReservingStep::Register => {
                 let action_key = self.ours;
                 let first = OutParameters { action_key, persist: true, ..OutParameters::default() };
                 out(ReserveAction::RegisterAndIgnoreExistingKey, &first)
             }
-            Step::Keys => ask(ReserveReport::Keys),
-            Step::Preempt => {
+            ReservingStep::Keys => ask(ReserveReport::Keys),
+            ReservingStep::Preempt => {
                 let action_key = self.earlier.last().copied().unwrap_or_default();
                 out(ReserveAction::PreemptAndAbort(KIND), &OutParameters { action_key, ..ours })
             }
-            Step::Reserve => out(ReserveAction::Reserve(KIND), &ours),
-            Step::Reservation { .. } => ask(ReserveReport::Reservation),
-            Step::Withdraw(_) => out(ReserveAction::Register, &ours),
-            Step::Done(holding) => return Next::Done(holding.clone()),
+            ReservingStep::Reserve => out(ReserveAction::Reserve(KIND), &ours),
+            ReservingStep::Reservation { .. } => ask(ReserveReport::Reservation),
+            ReservingStep::Withdraw(_) => out(ReserveAction::Register, &ours),
+            ReservingStep::Done(holding) => return NextReservationCommand::Done(holding.clone()),
         };
-        Next::Send(cdb, transfer)
+        NextReservationCommand::Send(cdb, transfer)
     }
 
-    pub(crate) fn handle(&mut self, ended: Ended) {
-        let refused = |why: String| Step::Done(Holding::Refused(why.into()));
-        self.step = match std::mem::replace(&mut self.step, Step::Register) {
-            Step::Register if ended.status == Status::Good => Step::Keys,
-            Step::Register => refused(format!(
+    pub(crate) fn handle(&mut self, ended: ScsiCommandEnd) {
+        let refused = |why: String| ReservingStep::Done(Holding::Refused(why.into()));
+        self.step = match std::mem::replace(&mut self.step, ReservingStep::Register) {
+            ReservingStep::Register if ended.status == ScsiStatus::Good => ReservingStep::Keys,
+            ReservingStep::Register => refused(format!(
                 "the target keeps no reservation over a loss of power ({})",
                 told(&ended)
             )),
-            Step::Keys => self.judge(&ended.data.into_bytes()),
-            Step::Preempt => {
+            ReservingStep::Keys => self.judge(&ended.data.into_bytes()),
+            ReservingStep::Preempt => {
                 self.earlier.pop();
                 self.preempt()
             }
-            Step::Reserve => Step::Reservation { reserved: told(&ended) },
-            Step::Reservation { reserved } => {
+            ReservingStep::Reserve => ReservingStep::Reservation { reserved: told(&ended) },
+            ReservingStep::Reservation { reserved } => {
                 let held = ended.data.into_bytes();
                 let held = body(&held);
                 match held.first_chunk::<8>().map(|key| u64::from_be_bytes(*key)) {
                     Some(key) if key == self.ours && held.get(13) == Some(&(KIND as u8)) => {
-                        Step::Done(Holding::Reserved)
+                        ReservingStep::Done(Holding::Reserved)
                     }
                     Some(key) => refused(format!(
                         "somebody else has reserved the unit, with the key {key:016x}"
@@ -111,20 +111,20 @@ impl Reserving {
                     None => refused(format!("the target reserves nothing ({reserved})")),
                 }
             }
-            Step::Withdraw(reason) => Step::Done(Holding::Refused(reason)),
-            done @ Step::Done(_) => done,
+            ReservingStep::Withdraw(reason) => ReservingStep::Done(Holding::Refused(reason)),
+            done @ ReservingStep::Done(_) => done,
         };
     }
 
     /// By the keys that are registered.
-    fn judge(&mut self, report: &[u8]) -> Step {
+    fn judge(&mut self, report: &[u8]) -> ReservingStep {
         let ours = self.ours;
         let of_this_log = body(report).chunks_exact(8).map(be64).filter(|k| k >> 32 == ours >> 32);
         let (later, earlier): (Vec<u64>, _) =
             of_this_log.filter(|key| *key != ours).partition(|key| *key > ours);
         self.earlier = earlier;
         match later.first() {
-            Some(later) => Step::Withdraw(
+            Some(later) => ReservingStep::Withdraw(
                 format!(
                     "this log was taken up elsewhere as generation {}; this one is generation {}",
                     *later as u32, ours as u32
@@ -135,27 +135,27 @@ impl Reserving {
         }
     }
 
-    fn preempt(&self) -> Step {
-        if self.earlier.is_empty() { Step::Reserve } else { Step::Preempt }
+    fn preempt(&self) -> ReservingStep {
+        if self.earlier.is_empty() { ReservingStep::Reserve } else { ReservingStep::Preempt }
     }
 }
 
 /// Gives reservation and registration back: what is unregistered holds nothing.
-pub(crate) fn give_back(claim: &Claim) -> (Cdb, Transfer) {
+pub(crate) fn give_back(claim: &Claim) -> (Cdb, DataPhase) {
     out(ReserveAction::Register, &OutParameters { key: key(claim), ..OutParameters::default() })
 }
 
-fn out(action: ReserveAction, parameters: &OutParameters) -> (Cdb, Transfer) {
+fn out(action: ReserveAction, parameters: &OutParameters) -> (Cdb, DataPhase) {
     let list = parameters.to_bytes();
     let parameter_list_length = list.len() as u32;
     let command =
         Command::PersistentReserveOut(PersistentReserveOut { action, parameter_list_length });
-    (command.encode(), Transfer::Out(Bytes::from(list)))
+    (command.encode(), DataPhase::Out(Bytes::from(list)))
 }
 
-fn ask(report: ReserveReport) -> (Cdb, Transfer) {
+fn ask(report: ReserveReport) -> (Cdb, DataPhase) {
     let asked = PersistentReserveIn { report, allocation_length: REPORT_BYTES };
-    (Command::PersistentReserveIn(asked).encode(), Transfer::In(REPORT_BYTES.into()))
+    (Command::PersistentReserveIn(asked).encode(), DataPhase::In(REPORT_BYTES.into()))
 }
 
 /// What follows PRGENERATION and ADDITIONAL LENGTH, as far as it came.
@@ -170,7 +170,7 @@ fn be64(bytes: &[u8]) -> u64 {
     bytes.first_chunk().map_or(0, |bytes| u64::from_be_bytes(*bytes))
 }
 
-fn told(ended: &Ended) -> String {
+fn told(ended: &ScsiCommandEnd) -> String {
     ended.sense.map_or_else(|| format!("{:?}", ended.status), |sense| sense.to_string())
 }
 

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use iscsi::session::initiator::Transfer;
+use iscsi::session::initiator::DataPhase;
 use parking_lot::Mutex;
 use scsi::Cdb;
 use tokio::{
@@ -14,13 +14,14 @@ use transport::CongestionStatistics;
 use volume::Geometry;
 
 use crate::{
-    Answer, CommandError, ConnectionStatistics, Error, Facts, LinkState, Settings, Statistics,
+    CommandError, Error, Facts, InitiatorConnectionStats, InitiatorStatistics, LinkState,
+    PerformedCommand, Settings,
     claim::Claimed,
     clock::now,
-    driver::{Driver, Message},
-    live::{Expected, Live, connect},
+    driver::{InitiatorDriver, Message},
+    live::{ExpectedUnit, Live, connect},
     pending::Job,
-    shared::Shared,
+    shared::RemoteSessionState,
     size,
 };
 
@@ -30,9 +31,9 @@ use crate::{
 /// and what was not answered is sent again, in order. Until `give_up_after` of the settings calls
 /// wait for that; from then on they fail at once, until there is a connection again.
 #[derive(Clone)]
-pub struct Session {
+pub struct RemoteSession {
     messages: mpsc::Sender<Message>,
-    shared: Arc<Shared>,
+    shared: Arc<RemoteSessionState>,
     driver: Arc<Mutex<Option<JoinHandle<()>>>>,
 }
 
@@ -42,13 +43,13 @@ const CLOSED: &str = "the session was closed";
 /// How long a polite end may take: ABORT TASK's and logout's time-outs are as long.
 const CLOSE_TIME_OUT: Duration = Duration::from_secs(5);
 
-impl Session {
+impl RemoteSession {
     /// Logs in and asks the unit what it is. Fails at once if that cannot be done; from then on
     /// the session expects that very unit.
     pub async fn open(mut settings: Settings) -> Result<Self, Error> {
         settings.queue_depth = settings.queue_depth.max(1);
         let live = connect(&settings).await?;
-        let expected = Expected::new(live.facts.identity.clone(), &live.facts.geometry);
+        let expected = ExpectedUnit::new(live.facts.identity.clone(), &live.facts.geometry);
         let session = Self::start(settings, expected, Some(live));
         // the driver says the same, but only when it runs
         let mut state = session.watch();
@@ -63,23 +64,27 @@ impl Session {
     /// Outside a tokio runtime.
     #[must_use]
     pub fn open_lazy(settings: Settings, identity: String, geometry: &Geometry) -> Self {
-        Self::start(settings, Expected::new(identity, geometry), None)
+        Self::start(settings, ExpectedUnit::new(identity, geometry), None)
     }
 
-    fn start(mut settings: Settings, expected: Expected, live: Option<Live>) -> Self {
+    fn start(mut settings: Settings, expected: ExpectedUnit, live: Option<Live>) -> Self {
         settings.queue_depth = settings.queue_depth.max(1);
-        let shared = Arc::new(Shared::new(now()));
+        let shared = Arc::new(RemoteSessionState::new(now()));
         // the table of the driver holds as many again
         let (messages, receiver) = mpsc::channel(settings.queue_depth);
         tokio::spawn(size::follow(messages.downgrade(), Arc::clone(&shared)));
-        let driver = Driver::new(Arc::new(settings), receiver, shared.clone(), expected);
+        let driver = InitiatorDriver::new(Arc::new(settings), receiver, shared.clone(), expected);
         let driver = tokio::spawn(driver.run(live));
         Self { messages, shared, driver: Arc::new(Mutex::new(Some(driver))) }
     }
 
     /// Performs a command, with all the retries that may help. The answer is a GOOD status.
     /// Only commands that may be performed twice: reads, writes, and the like.
-    pub async fn execute(&self, cdb: Cdb, transfer: Transfer) -> Result<Answer, CommandError> {
+    pub async fn execute(
+        &self,
+        cdb: Cdb,
+        transfer: DataPhase,
+    ) -> Result<PerformedCommand, CommandError> {
         let (reply, answer) = oneshot::channel();
         let job = Message::Job(Job { cdb, transfer, reply, only_in: None });
         let sent = self.messages.send(job).await;
@@ -94,9 +99,9 @@ impl Session {
         cdb: Cdb,
         generation: u64,
         queued: impl FnOnce(),
-    ) -> Result<Answer, CommandError> {
+    ) -> Result<PerformedCommand, CommandError> {
         let (reply, answer) = oneshot::channel();
-        let transfer = Transfer::None;
+        let transfer = DataPhase::None;
         let job = Message::Job(Job { cdb, transfer, reply, only_in: Some(generation) });
         let sent = self.messages.send(job).await;
         sent.map_err(|_| CommandError::Away(CLOSED.into()))?;
@@ -174,7 +179,7 @@ impl Session {
 
     /// What each connection that there is now carries.
     #[must_use]
-    pub fn connections(&self) -> Vec<ConnectionStatistics> {
+    pub fn connections(&self) -> Vec<InitiatorConnectionStats> {
         self.shared.connections.lock().clone()
     }
 
@@ -186,7 +191,7 @@ impl Session {
 
     /// What was counted so far.
     #[must_use]
-    pub fn statistics(&self) -> Statistics {
+    pub fn statistics(&self) -> InitiatorStatistics {
         *self.shared.statistics.lock()
     }
 

@@ -8,16 +8,16 @@ use std::{
 
 use iscsi::{
     Isid,
-    keys::Offer,
-    login::chap::Chap,
-    session::initiator::{Spread, Timing},
+    keys::NegotiationOffer,
+    login::chap::InitiatorChap,
+    session::initiator::{CommandDistribution, ConnectionTiming},
 };
 
-use transport::{Congestion, SocketOptions, TlsClient};
+use transport::{CongestionControl, SocketOptions, TlsClient};
 
 use crate::{
     error::Error,
-    locate::{Locate, Place},
+    locate::{IscsiLocation, Locate},
     url::Url,
 };
 
@@ -50,18 +50,18 @@ pub struct Settings {
     /// ([`Settings::lasting_isid`]).
     pub isid: Isid,
     /// How we prove who we are, and whether the target has to. Default: not at all.
-    pub chap: Option<Chap>,
+    pub chap: Option<InitiatorChap>,
     /// With what every connection begins, those to where a target sends us included: nothing is
     /// said without it. Default: TCP as it is.
     pub tls: Option<TlsClient>,
     /// Digests, burst lengths and so on, as proposed at login; connections and error recovery level
     /// are taken from the fields below.
-    pub offer: Offer,
+    pub offer: NegotiationOffer,
     /// Connections of the session, 1 to 8, as many as the target takes. Default 1.
     pub connections: u16,
     /// Which of them a command goes to. Default: the one with the least to do; where one stalls, the
     /// others go on.
-    pub spread: Spread,
+    pub spread: CommandDistribution,
     /// The most of error recovery that is asked for (RFC 7143, 7.1.5): 0, the session is made anew
     /// and commands are sent again; 1, what is lost or damaged is asked for again; 2, commands of a
     /// connection that fails go on where they were on another one. Default 2; the target may have
@@ -93,12 +93,12 @@ pub struct Settings {
     /// The longest pause. Default 5 s.
     pub back_off_max: Duration,
     /// Pings.
-    pub timing: Timing,
+    pub timing: ConnectionTiming,
     /// Buffer sizes of the socket.
     pub socket: SocketOptions,
     /// The congestion control of the session's connections, from the end of their login on. Default:
     /// the kernel's.
-    pub congestion: Congestion,
+    pub congestion: CongestionControl,
 }
 
 impl Settings {
@@ -117,9 +117,9 @@ impl Settings {
             chap: None,
             tls: None,
             // The target says how long it needs; what it needs not is waited for by nobody.
-            offer: Offer { default_time2wait: 0, ..Offer::initiator() },
+            offer: NegotiationOffer { default_time2wait: 0, ..NegotiationOffer::initiator() },
             connections: 1,
-            spread: Spread::default(),
+            spread: CommandDistribution::default(),
             error_recovery_level: 2,
             reserve: false,
             queue_depth: 128,
@@ -131,15 +131,15 @@ impl Settings {
             give_up_after: Duration::from_secs(15),
             back_off: Duration::from_millis(100),
             back_off_max: Duration::from_secs(5),
-            timing: Timing::default(),
+            timing: ConnectionTiming::default(),
             socket: SocketOptions::default(),
-            congestion: Congestion::default(),
+            congestion: CongestionControl::default(),
         }
     }
 
     /// What is proposed at login.
-    pub(crate) fn offer(&self) -> Offer {
-        Offer {
+    pub(crate) fn offer(&self) -> NegotiationOffer {
+        NegotiationOffer {
             max_connections: self.connections.clamp(1, MOST_CONNECTIONS),
             error_recovery_level: self.error_recovery_level.min(2),
             ..self.offer.clone()
@@ -188,7 +188,8 @@ impl Settings {
             let places = std::iter::successors(Some(self.clone()), following);
             return Ok(places.take(1 + self.other_portals.len()).collect());
         };
-        let Place { portals, target, lun } = locate.locate().await.map_err(Error::NotLocated)?;
+        let IscsiLocation { portals, target, lun } =
+            locate.locate().await.map_err(Error::NotLocated)?;
         let at = |portal| Self { portal, target: target.clone(), lun, ..self.clone() };
         let places: Vec<Self> = portals.into_iter().map(at).collect();
         match places.is_empty() {

@@ -10,11 +10,11 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use scsi::Tally;
+use scsi::OpcodeTally;
 use tokio::sync::{Notify, watch};
 use transport::SessionCongestion;
 
-use crate::{ConnectionStatistics, Facts, Statistics, claim::Claimed};
+use crate::{Facts, InitiatorConnectionStats, InitiatorStatistics, claim::Claimed};
 
 /// Whether there is a session.
 #[derive(Clone, Debug)]
@@ -38,7 +38,7 @@ pub enum LinkState {
     Closed,
 }
 
-pub(crate) struct Shared {
+pub(crate) struct RemoteSessionState {
     pub(crate) state: watch::Sender<LinkState>,
     /// As of the last login.
     pub(crate) facts: Mutex<Option<Arc<Facts>>>,
@@ -46,10 +46,10 @@ pub(crate) struct Shared {
     pub(crate) silent_since: Mutex<Option<Instant>>,
     /// Where the session is, or was last.
     pub(crate) portal: Mutex<Option<Arc<str>>>,
-    pub(crate) statistics: Mutex<Statistics>,
+    pub(crate) statistics: Mutex<InitiatorStatistics>,
     /// Commands answered, by operation code. The driver counts.
-    pub(crate) answered: Arc<Tally>,
-    pub(crate) connections: Mutex<Vec<ConnectionStatistics>>,
+    pub(crate) answered: Arc<OpcodeTally>,
+    pub(crate) connections: Mutex<Vec<InitiatorConnectionStats>>,
     /// That of the session that there is.
     pub(crate) congestion: Mutex<Option<Arc<SessionCongestion>>>,
     generation: AtomicU64,
@@ -63,7 +63,7 @@ pub(crate) struct Shared {
     pub(crate) claimed: Claimed,
 }
 
-impl Shared {
+impl RemoteSessionState {
     pub(crate) fn new(since: Instant) -> Self {
         let reason = "not connected yet".into();
         Self {
@@ -71,7 +71,7 @@ impl Shared {
             facts: Mutex::new(None),
             silent_since: Mutex::new(None),
             portal: Mutex::new(None),
-            statistics: Mutex::new(Statistics::default()),
+            statistics: Mutex::new(InitiatorStatistics::default()),
             answered: Arc::default(),
             connections: Mutex::new(Vec::new()),
             congestion: Mutex::new(None),

@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use iscsi::session::initiator::Transfer;
+use iscsi::session::initiator::DataPhase;
 use scsi::Command;
 use tokio::{
     sync::{mpsc, oneshot},
@@ -14,11 +14,13 @@ use tokio::{
 use tracing::info;
 use volume::Geometry;
 
-use crate::{CommandError, Facts, driver::Message, facts::Capacity, pending::Job, shared::Shared};
+use crate::{
+    CommandError, Facts, driver::Message, facts::Capacity, pending::Job, shared::RemoteSessionState,
+};
 
 /// Asks for the size whenever somebody wants to know, until the session ends. A unit that is
 /// larger than it was is taken as it is; any other change is judged by way of a new session.
-pub(crate) async fn follow(messages: mpsc::WeakSender<Message>, shared: Arc<Shared>) {
+pub(crate) async fn follow(messages: mpsc::WeakSender<Message>, shared: Arc<RemoteSessionState>) {
     loop {
         shared.look_at_size.notified().await;
         let Some(messages) = messages.upgrade() else { return };
@@ -57,7 +59,7 @@ pub(crate) async fn follow(messages: mpsc::WeakSender<Message>, shared: Arc<Shar
 async fn ask(messages: &mpsc::Sender<Message>) -> Option<Result<Option<Capacity>, CommandError>> {
     let cdb = Command::ReadCapacity16 { allocation_length: CAPACITY_BYTES }.encode();
     let (reply, answer) = oneshot::channel();
-    let job = Job { cdb, transfer: Transfer::In(CAPACITY_BYTES), reply, only_in: None };
+    let job = Job { cdb, transfer: DataPhase::In(CAPACITY_BYTES), reply, only_in: None };
     messages.send(Message::Job(job)).await.ok()?;
     Some(answer.await.ok()?.map(|answer| {
         let data: volume::Data = answer.data_in.into_iter().collect();

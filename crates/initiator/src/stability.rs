@@ -10,14 +10,14 @@ pub(crate) struct Stability {
     answered: u64,
     generation: u64,
     /// Answered by this generation.
-    current: Option<Span>,
+    current: Option<WriteNumberRange>,
     /// Answered by earlier ones.
-    lost: Option<Span>,
+    lost: Option<WriteNumberRange>,
 }
 
 /// Writes `first..=last`, and perhaps not all of those between.
 #[derive(Clone, Copy, Debug)]
-struct Span {
+struct WriteNumberRange {
     first: u64,
     last: u64,
 }
@@ -27,7 +27,7 @@ impl Stability {
     pub(crate) fn note_write(&mut self, generation: u64) {
         self.advance(generation);
         self.answered += 1;
-        let write = Span { first: self.answered, last: self.answered };
+        let write = WriteNumberRange { first: self.answered, last: self.answered };
         let span = if generation < self.generation { &mut self.lost } else { &mut self.current };
         *span = Some(join(*span, write));
     }
@@ -79,17 +79,17 @@ impl Stability {
     }
 }
 
-fn join(span: Option<Span>, other: Span) -> Span {
-    span.map_or(other, |span| Span {
+fn join(span: Option<WriteNumberRange>, other: WriteNumberRange) -> WriteNumberRange {
+    span.map_or(other, |span| WriteNumberRange {
         first: span.first.min(other.first),
         last: span.last.max(other.last),
     })
 }
 
 /// What of the span comes after the write `number`.
-fn after(span: Option<Span>, number: u64) -> Option<Span> {
+fn after(span: Option<WriteNumberRange>, number: u64) -> Option<WriteNumberRange> {
     let span = span.filter(|span| span.last > number)?;
-    Some(Span { first: span.first.max(number + 1), ..span })
+    Some(WriteNumberRange { first: span.first.max(number + 1), ..span })
 }
 
 #[cfg(test)]

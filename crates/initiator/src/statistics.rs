@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use iscsi::{Sizes, keys::Compression, session::initiator::Counters};
+use iscsi::{PduSizes, keys::Compression, session::initiator::InitiatorPduCounters};
 
 /// Counters since the session was opened, over all its connections.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub struct Statistics {
+pub struct InitiatorStatistics {
     /// READs answered.
     pub reads: u64,
     /// WRITEs answered.
@@ -24,9 +24,9 @@ pub struct Statistics {
     /// PDUs received.
     pub pdus_in: u64,
     /// PDUs sent in full feature phase, by size.
-    pub sizes_out: Sizes,
+    pub sizes_out: PduSizes,
     /// PDUs received in full feature phase, by size.
-    pub sizes_in: Sizes,
+    pub sizes_in: PduSizes,
     /// Bytes sent, headers included.
     pub bytes_out: u64,
     /// Bytes received, headers included.
@@ -65,7 +65,7 @@ pub struct Statistics {
 
 /// One connection of a session.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub struct ConnectionStatistics {
+pub struct InitiatorConnectionStats {
     /// Its number.
     pub cid: u16,
     /// Commands on it that are not answered.
@@ -123,9 +123,13 @@ impl RoundTrips {
     }
 }
 
-impl Statistics {
+impl InitiatorStatistics {
     /// Adds what a connection counted since `before`.
-    pub(crate) fn add_counters(&mut self, before: &Counters, now: &Counters) {
+    pub(crate) fn add_counters(
+        &mut self,
+        before: &InitiatorPduCounters,
+        now: &InitiatorPduCounters,
+    ) {
         self.pdus_out += now.pdus_out - before.pdus_out;
         self.pdus_in += now.pdus_in - before.pdus_in;
         self.sizes_out += now.sizes_out - before.sizes_out;

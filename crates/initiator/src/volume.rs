@@ -11,16 +11,18 @@ use std::{
 
 use bytes::Bytes;
 use futures_util::{TryStreamExt, stream};
-use iscsi::session::initiator::Transfer;
+use iscsi::session::initiator::DataPhase;
 use parking_lot::Mutex;
-use scsi::{Cdb, ClaimAction, Command, Form, LbaStatus, Status, parse_lba_status_list};
+use scsi::{Cdb, ClaimAction, Command, Form, LbaStatus, ScsiStatus, parse_lba_status_list};
 use volume::{
-    Allocation, Begun, Claim, Data, Durability, Extent, Geometry, Holding, Io, Lba, Volume,
+    Allocation, Claim, Data, Durability, Extent, FlushBegunCallback, Geometry, Holding, Io, Lba,
+    Volume,
 };
 
 use crate::{
-    Answer, CommandError, Error, Facts, LinkState, Session, Settings, Statistics, claim,
-    error::is_refusal, owning::Watch, reserve::give_back, stability::Stability,
+    CommandError, Error, Facts, InitiatorStatistics, LinkState, PerformedCommand, RemoteSession,
+    Settings, claim, error::is_refusal, owning::ClaimWatchTask, reserve::give_back,
+    stability::Stability,
 };
 
 /// A [`Volume`] whose blocks are those of a unit of an iSCSI target.
@@ -33,7 +35,7 @@ use crate::{
 /// before a reset). The caller then sends again what it wrote since its last good flush. That is
 /// told once: volatile writes of several independent callers need one of them to flush for all.
 pub struct RemoteVolume {
-    session: Session,
+    session: RemoteSession,
     /// As it was when it was opened; it may have grown since.
     geometry: Geometry,
     identity: String,
@@ -48,7 +50,7 @@ pub struct RemoteVolume {
     /// See [`Settings::reserve`].
     reserves: bool,
     /// From when a claim was asked for.
-    watch: Mutex<Option<Watch>>,
+    watch: Mutex<Option<ClaimWatchTask>>,
 }
 
 /// Pieces of one call that are on their way at once: 16 MiB in pieces of 1 MiB, sixteen times what
@@ -59,7 +61,7 @@ impl RemoteVolume {
     /// Logs in and asks the unit what it is. Fails at once if that cannot be done.
     pub async fn connect(settings: Settings) -> Result<Self, Error> {
         let (piece_bytes, reserves) = (settings.piece_bytes, settings.reserve);
-        let session = Session::open(settings).await?;
+        let session = RemoteSession::open(settings).await?;
         let facts = session.facts().ok_or(Error::Closed)?;
         let (identity, geometry) = (facts.identity.clone(), facts.geometry);
         Ok(Self { reserves, ..Self::new(session, identity, geometry, piece_bytes) })
@@ -74,11 +76,11 @@ impl RemoteVolume {
     #[must_use]
     pub fn open_lazy(settings: Settings, geometry: Geometry, identity: String) -> Self {
         let (piece_bytes, reserves) = (settings.piece_bytes, settings.reserve);
-        let session = Session::open_lazy(settings, identity.clone(), &geometry);
+        let session = RemoteSession::open_lazy(settings, identity.clone(), &geometry);
         Self { reserves, ..Self::new(session, identity, geometry, piece_bytes) }
     }
 
-    fn new(session: Session, identity: String, geometry: Geometry, piece_bytes: u32) -> Self {
+    fn new(session: RemoteSession, identity: String, geometry: Geometry, piece_bytes: u32) -> Self {
         Self {
             session,
             geometry,
@@ -101,17 +103,17 @@ impl RemoteVolume {
 
     /// The session below.
     #[must_use]
-    pub fn session(&self) -> &Session {
+    pub fn session(&self) -> &RemoteSession {
         &self.session
     }
 
     /// What was counted so far.
     #[must_use]
-    pub fn statistics(&self) -> Statistics {
+    pub fn statistics(&self) -> InitiatorStatistics {
         self.session.statistics()
     }
 
-    /// See [`Session::generation`].
+    /// See [`RemoteSession::generation`].
     #[must_use]
     pub fn generation(&self) -> u64 {
         self.session.generation()
@@ -143,9 +145,9 @@ impl RemoteVolume {
     async fn perform(
         &self,
         cdb: Cdb,
-        transfer: Transfer,
+        transfer: DataPhase,
         extent: Extent,
-    ) -> Result<Answer, volume::Error> {
+    ) -> Result<PerformedCommand, volume::Error> {
         let answer = self.session.execute(cdb, transfer).await;
         match answer {
             Ok(answer) => Ok(answer),
@@ -162,7 +164,7 @@ impl RemoteVolume {
             let reason = self.session.who_has_it(sense, &claim).await;
             return volume::Error::Fenced(reason);
         }
-        if matches!(error, CommandError::Status(Status::ReservationConflict))
+        if matches!(error, CommandError::Status(ScsiStatus::ReservationConflict))
             && let Some(claim) = self.session.claimed().get()
             && self.session.claimed().holding() == Holding::Reserved
         {
@@ -176,7 +178,7 @@ impl RemoteVolume {
     async fn read_piece(&self, extent: Extent) -> Result<Data, volume::Error> {
         let bytes = extent.blocks * self.geometry.block_size;
         let cdb = Command::read(extent.lba.0, extent.blocks).encode();
-        let answer = self.perform(cdb, Transfer::In(bytes), extent).await?;
+        let answer = self.perform(cdb, DataPhase::In(bytes), extent).await?;
         let data: Data = answer.data_in.into_iter().collect();
         if data.len() != bytes as usize {
             let reason = format!("a read of {bytes} bytes returned {}", data.len());
@@ -191,10 +193,10 @@ impl RemoteVolume {
         data: Bytes,
         durability: Durability,
         facts: &Facts,
-    ) -> Result<Written, volume::Error> {
+    ) -> Result<WriteStability, volume::Error> {
         let fua = durability == Durability::Stable && facts.fua && facts.geometry.volatile_cache;
         let cdb = Command::write(extent.lba.0, extent.blocks, fua).encode();
-        let answer = self.perform(cdb, Transfer::Out(data), extent).await?;
+        let answer = self.perform(cdb, DataPhase::Out(data), extent).await?;
         if answer.residual != iscsi::pdu::Residual::None {
             let reason = format!("a write was not taken whole: {:?}", answer.residual);
             return Err(volume::Error::Device(reason.into()));
@@ -204,7 +206,7 @@ impl RemoteVolume {
             self.stability.lock().note_write(answer.generation);
         }
         let stable = fua || !answer.volatile_cache;
-        Ok(Written { generation: answer.generation, stable })
+        Ok(WriteStability { generation: answer.generation, stable })
     }
 
     async fn write_zeros(&self, extent: Extent, facts: &Facts) -> Result<(), volume::Error> {
@@ -223,13 +225,13 @@ impl RemoteVolume {
     async fn write_same(&self, extent: Extent, most: u32) -> Result<bool, volume::Error> {
         let zeros = Bytes::from(vec![0; self.block_size() as usize]);
         for piece in pieces(extent, most) {
-            let transfer = scsi::Transfer {
+            let transfer = scsi::BlockTransfer {
                 form: Form::Sixteen,
-                ..scsi::Transfer::new(piece.lba.0, piece.blocks)
+                ..scsi::BlockTransfer::new(piece.lba.0, piece.blocks)
             };
             let command =
                 Command::WriteSame { transfer, unmap: true, anchor: false, no_data_out: false };
-            match self.session.execute(command.encode(), Transfer::Out(zeros.clone())).await {
+            match self.session.execute(command.encode(), DataPhase::Out(zeros.clone())).await {
                 Ok(answer) if answer.volatile_cache => {
                     self.stability.lock().note_write(answer.generation);
                 }
@@ -241,13 +243,14 @@ impl RemoteVolume {
         Ok(true)
     }
 
-    async fn synchronize_cache(&self) -> Result<Answer, CommandError> {
+    async fn synchronize_cache(&self) -> Result<PerformedCommand, CommandError> {
         let short = Command::synchronize_cache().encode();
-        match self.session.execute(short, Transfer::None).await {
+        match self.session.execute(short, DataPhase::None).await {
             Err(error) if error.is_not_supported() => {
-                let transfer = scsi::Transfer { form: Form::Sixteen, ..scsi::Transfer::new(0, 0) };
+                let transfer =
+                    scsi::BlockTransfer { form: Form::Sixteen, ..scsi::BlockTransfer::new(0, 0) };
                 let long = Command::SynchronizeCache { transfer, immediate: false };
-                self.session.execute(long.encode(), Transfer::None).await
+                self.session.execute(long.encode(), DataPhase::None).await
             }
             result => result,
         }
@@ -265,7 +268,7 @@ impl RemoteVolume {
         synchronize: impl FnOnce() -> F,
     ) -> Result<(), volume::Error>
     where
-        F: Future<Output = Result<Answer, CommandError>>,
+        F: Future<Output = Result<PerformedCommand, CommandError>>,
     {
         // The error must be one after which the caller sends its writes again, and not only the flush.
         let started_anew = || {
@@ -353,8 +356,8 @@ impl Volume for RemoteVolume {
                     Ok(self.write_piece(piece, data.into_bytes(), durability, &facts))
                 });
                 let writing = stream::iter(writes).try_buffer_unordered(PIECES_IN_FLIGHT);
-                let join = |all: Written, piece| async move { Ok(all.join(piece)) };
-                let written = writing.try_fold(Written::NOTHING, join).await;
+                let join = |all: WriteStability, piece| async move { Ok(all.join(piece)) };
+                let written = writing.try_fold(WriteStability::NOTHING, join).await;
                 let written = written.map_err(|error| match is_alone {
                     true => error,
                     // Another piece may have been written.
@@ -386,7 +389,7 @@ impl Volume for RemoteVolume {
     /// Calls `begun` if the unit reports that it performs later writes of its claim's owner after the flush. The command
     /// is sent once, and only in the session in which the unit has reported that: sent again, it could end an epoch that
     /// holds a part of the later writes.
-    fn flush_ahead<'a>(&'a self, begun: Begun<'a>) -> Io<'a, ()> {
+    fn flush_ahead<'a>(&'a self, begun: FlushBegunCallback<'a>) -> Io<'a, ()> {
         Io::new(async move {
             // Read the generation before the facts. If a new session begins in between, the facts are those of the new
             // session, and the command is not sent, because its generation is over.
@@ -408,7 +411,7 @@ impl Volume for RemoteVolume {
                 return Err(volume::Error::Device("the remote unit has no epochs".into()));
             }
             let whole = Extent { lba: Lba(0), blocks: 1 };
-            let answer = self.session.execute(Command::RollBack.encode(), Transfer::None).await;
+            let answer = self.session.execute(Command::RollBack.encode(), DataPhase::None).await;
             if let Err(error) = answer {
                 return Err(self.failed(error, whole).await);
             }
@@ -447,7 +450,7 @@ impl Volume for RemoteVolume {
             }
             let allocation_length = LBA_STATUS_BYTES;
             let asked = Command::GetLbaStatus { lba: extent.lba.0, allocation_length };
-            let transfer = Transfer::In(allocation_length);
+            let transfer = DataPhase::In(allocation_length);
             match self.session.execute(asked.encode(), transfer).await {
                 Ok(answer) => {
                     let told: Data = answer.data_in.into_iter().collect();
@@ -468,7 +471,7 @@ impl Volume for RemoteVolume {
             let asked = self.session.claim(claim, self.reserves).await;
             let whole = Extent { lba: Lba(0), blocks: 1 };
             let holding = asked.map_err(|error| error.into_volume_error(whole))?;
-            *self.watch.lock() = Some(Watch::start(self.session.clone(), self.reserves));
+            *self.watch.lock() = Some(ClaimWatchTask::start(self.session.clone(), self.reserves));
             Ok(holding)
         })
     }
@@ -501,7 +504,7 @@ impl Volume for RemoteVolume {
         Io::new(async move {
             let command = Command::TokenOut { parameter_list_length: list.len() as u32 };
             let whole = Extent { lba: Lba(0), blocks: 1 };
-            self.perform(command.encode(), Transfer::Out(list), whole).await.map(drop)
+            self.perform(command.encode(), DataPhase::Out(list), whole).await.map(drop)
         })
     }
 
@@ -509,7 +512,7 @@ impl Volume for RemoteVolume {
         Io::new(async move {
             let wait_ms = u16::try_from(wait.as_millis()).unwrap_or(u16::MAX);
             let command = Command::TokenIn { wait_ms, allocation_length: TOKEN_LIST_BYTES };
-            let transfer = Transfer::In(TOKEN_LIST_BYTES);
+            let transfer = DataPhase::In(TOKEN_LIST_BYTES);
             let whole = Extent { lba: Lba(0), blocks: 1 };
             let answer = self.perform(command.encode(), transfer, whole).await?;
             let list: Data = answer.data_in.into_iter().collect();
@@ -524,14 +527,14 @@ impl Volume for RemoteVolume {
 
 /// How a write was answered.
 #[derive(Clone, Copy)]
-struct Written {
+struct WriteStability {
     /// By the earliest of these.
     generation: u64,
     /// It needs no flush.
     stable: bool,
 }
 
-impl Written {
+impl WriteStability {
     const NOTHING: Self = Self { generation: u64::MAX, stable: true };
 
     fn join(self, other: Self) -> Self {

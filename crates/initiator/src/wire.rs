@@ -8,22 +8,22 @@ use std::{
 
 use iscsi::{
     Cid,
-    codec::{Decoder, Output},
+    codec::{Decoder, PduOutput},
     keys::Compression,
-    login::Established,
-    session::initiator::Session,
+    login::EstablishedLogin,
+    session::initiator::InitiatorSession,
 };
-use transport::{Received, Sent, SessionCongestion, Stream, poll_receive, send};
+use transport::{ConnectionStream, Received, SendProgress, SessionCongestion, poll_receive, send};
 
 use crate::{
     Error,
-    carriage::{Carriage, Passed},
+    carriage::{Carriage, ConnectionProgress},
     clock::now,
 };
 
-/// A socket in full feature phase. Its machine is a part of the [`Session`].
+/// A socket in full feature phase. Its machine is a part of the [`InitiatorSession`].
 pub(crate) struct Wire {
-    stream: Stream,
+    stream: ConnectionStream,
     decoder: Decoder,
     pub(crate) cid: Cid,
     bytes_in: u64,
@@ -33,14 +33,14 @@ pub(crate) struct Wire {
 
 /// What has passed a connection since its login, in bytes of PDUs, and as it crossed the link.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub(crate) struct Traffic {
+pub(crate) struct ConnectionTraffic {
     pub(crate) bytes_in: u64,
     pub(crate) bytes_out: u64,
     pub(crate) link_in: u64,
     pub(crate) link_out: u64,
 }
 
-impl AddAssign for Traffic {
+impl AddAssign for ConnectionTraffic {
     fn add_assign(&mut self, other: Self) {
         self.bytes_in += other.bytes_in;
         self.bytes_out += other.bytes_out;
@@ -62,7 +62,11 @@ const OUTPUT_STUCK: usize = 4 << 20;
 
 impl Wire {
     /// After a login; `decoder` may hold what came with its end.
-    pub(crate) fn new(mut stream: Stream, mut decoder: Decoder, login: &Established) -> Self {
+    pub(crate) fn new(
+        mut stream: ConnectionStream,
+        mut decoder: Decoder,
+        login: &EstablishedLogin,
+    ) -> Self {
         let parameters = &login.parameters;
         let limit = parameters.max_recv_data_segment_length;
         if let Some(method) = parameters.compression {
@@ -93,13 +97,13 @@ impl Wire {
     }
 
     /// What has passed.
-    pub(crate) fn traffic(&self) -> Traffic {
+    pub(crate) fn traffic(&self) -> ConnectionTraffic {
         let (bytes_in, bytes_out) = (self.bytes_in, self.bytes_out);
         let (link_in, link_out) = match self.stream.link_bytes() {
             Some(bytes) => (bytes.in_packed, bytes.out_packed),
             None => (bytes_in, bytes_out),
         };
-        Traffic { bytes_in, bytes_out, link_in, link_out }
+        ConnectionTraffic { bytes_in, bytes_out, link_in, link_out }
     }
 
     /// With a ping that is not answered, and ends at `asked`: since when bytes may have got through, if any did since
@@ -107,7 +111,7 @@ impl Wire {
     pub(crate) fn look(&mut self, asked: u64, now: Instant, every: Duration) -> Option<Instant> {
         // One that fails here fails where it is read or written, too.
         let acknowledged = self.stream.acknowledged().unwrap_or(0);
-        let passed = Passed { read: self.stream.arrived().unwrap_or(0), acknowledged };
+        let passed = ConnectionProgress { read: self.stream.arrived().unwrap_or(0), acknowledged };
         self.carriage.look(asked, passed, now, every)
     }
 
@@ -122,11 +126,11 @@ impl Wire {
     }
 
     /// Writes what the socket takes. True if that was all.
-    pub(crate) fn send(&mut self, output: &mut Output) -> Result<bool, Error> {
+    pub(crate) fn send(&mut self, output: &mut PduOutput) -> Result<bool, Error> {
         let before = output.len();
         let sent = send(&mut self.stream, output)?;
         self.bytes_out += (before - output.len()) as u64;
-        Ok(sent == Sent::All)
+        Ok(sent == SendProgress::All)
     }
 
     /// Reads from the socket and hands every complete PDU to the session. Returns true if bytes have arrived, or if output
@@ -134,7 +138,7 @@ impl Wire {
     /// the PDUs before it are still valid.
     pub(crate) fn poll_exchange(
         &mut self,
-        session: &mut Session,
+        session: &mut InitiatorSession,
         context: &mut Context<'_>,
     ) -> Result<bool, Error> {
         let has_unsent = session.output(self.cid).is_some_and(|output| !output.is_empty());

@@ -11,9 +11,10 @@ use bytes::Bytes;
 use iscsi::{
     Cid, Tsih,
     keys::Compression,
-    login::Established,
+    login::EstablishedLogin,
     session::initiator::{
-        self, Event, Failure, Joined, Outcome, Request, Session, Transfer, Window,
+        self, CommandFailure, CommandRequest, DataPhase, InitiatorCommandOutcome,
+        InitiatorCommandWindow, InitiatorEvent, InitiatorSession, JoinedConnection,
     },
 };
 use scsi::{Cdb, Lun};
@@ -23,15 +24,15 @@ use transport::SessionCongestion;
 use crate::{
     CommandError, Error, Settings,
     clock::now,
-    login::{LoggedIn, Purpose, log_in},
-    wire::{Traffic, Wire},
+    login::{LoggedIn, LoginPurpose, log_in},
+    wire::{ConnectionTraffic, Wire},
 };
 
 /// A session in full feature phase with its connections. Whoever holds it runs it:
 /// [`Wires::pump`], then wait for [`Wires::readiness`] or [`Wires::deadline`], then
 /// [`Wires::exchange`] or [`Wires::handle_timeout`]; events come from [`Wires::poll_event`].
 pub(crate) struct Wires {
-    pub(crate) session: Session,
+    pub(crate) session: InitiatorSession,
     wires: Vec<Wire>,
     tsih: Tsih,
     /// Where it is: redirections were followed.
@@ -43,7 +44,7 @@ pub(crate) struct Wires {
     /// Why a connection was lost last; more exact than the machine knows.
     reason: Option<Error>,
     /// What passed connections that are no more.
-    gone: Traffic,
+    gone: ConnectionTraffic,
     /// Connections that failed.
     pub(crate) lost: u64,
     /// What the kernel may hold of each that it has not sent, in bytes.
@@ -64,15 +65,15 @@ const UNSENT_BYTES: u32 = 512 << 10;
 impl Wires {
     /// Connects and logs in. Bounded by the settings.
     pub(crate) async fn open(settings: &Settings, discovery: bool) -> Result<Self, Error> {
-        let purpose = if discovery { Purpose::Discovery } else { Purpose::Session };
+        let purpose = if discovery { LoginPurpose::Discovery } else { LoginPurpose::Session };
         let LoggedIn { wire, established, portal } = log_in(settings, purpose).await?;
         let first = joined(&established);
-        let window = Window::new(established.cmd_sn, established.max_cmd_sn);
+        let window = InitiatorCommandWindow::new(established.cmd_sn, established.max_cmd_sn);
         let (depth, timing) = (settings.queue_depth, settings.timing);
         let parameters = established.parameters;
         let connections = settings.offer().max_connections.min(parameters.max_connections);
         let unsent = UNSENT_BYTES / u32::from(connections.max(1));
-        let mut session = Session::new(parameters, window, depth, timing, first, now());
+        let mut session = InitiatorSession::new(parameters, window, depth, timing, first, now());
         session.set_spread(settings.spread);
         let congestion = Arc::new(settings.congestion.session());
         wire.take_into(&congestion);
@@ -87,7 +88,7 @@ impl Wires {
             tpgt,
             congestion,
             reason: None,
-            gone: Traffic::default(),
+            gone: ConnectionTraffic::default(),
             lost: 0,
             unsent,
             look_every: (shortest / LOOKS).max(Duration::from_millis(1)),
@@ -95,9 +96,9 @@ impl Wires {
     }
 
     /// What a login for another connection needs to know.
-    pub(crate) fn next_join(&self) -> Purpose {
+    pub(crate) fn next_join(&self) -> LoginPurpose {
         let (cid, cmd_sn) = (self.session.next_cid(), self.session.cmd_sn());
-        Purpose::Join { portal: self.portal.clone(), tsih: self.tsih, cid, cmd_sn }
+        LoginPurpose::Join { portal: self.portal.clone(), tsih: self.tsih, cid, cmd_sn }
     }
 
     /// Takes another connection in.
@@ -114,12 +115,12 @@ impl Wires {
     }
 
     /// The connections with what passed.
-    pub(crate) fn traffic(&self) -> impl Iterator<Item = (Cid, Traffic)> {
+    pub(crate) fn traffic(&self) -> impl Iterator<Item = (Cid, ConnectionTraffic)> {
         self.wires.iter().map(|wire| (wire.cid, wire.traffic()))
     }
 
     /// What passed all connections there were.
-    pub(crate) fn passed(&self) -> Traffic {
+    pub(crate) fn passed(&self) -> ConnectionTraffic {
         let mut passed = self.gone;
         self.traffic().for_each(|(_, traffic)| passed += traffic);
         passed
@@ -134,7 +135,9 @@ impl Wires {
     pub(crate) fn check(&mut self) -> Result<(), Error> {
         match self.session.error() {
             None => Ok(()),
-            Some(initiator::Error::Closed) => Err(self.reason.take().unwrap_or(Error::Closed)),
+            Some(initiator::InitiatorSessionError::Closed) => {
+                Err(self.reason.take().unwrap_or(Error::Closed))
+            }
             Some(error) => Err(error.clone().into()),
         }
     }
@@ -207,9 +210,9 @@ impl Wires {
     }
 
     /// The next event; those of connections that ended are seen to.
-    pub(crate) fn poll_event(&mut self) -> Option<Event> {
+    pub(crate) fn poll_event(&mut self) -> Option<InitiatorEvent> {
         let event = self.session.poll_event()?;
-        if let Event::Closed { cid, error } = &event {
+        if let InitiatorEvent::Closed { cid, error } = &event {
             self.fail(*cid, error.clone().into());
         }
         Some(event)
@@ -223,7 +226,7 @@ impl Wires {
         self.lost += u64::from(error.time2wait().is_none());
         let told = match &error {
             Error::Dropped(error) => error.clone(),
-            _ => initiator::Error::Closed,
+            _ => initiator::InitiatorSessionError::Closed,
         };
         tracing::debug!(cid = cid.0, %error, "a connection ended");
         self.reason = Some(error);
@@ -235,24 +238,24 @@ impl Wires {
         &mut self,
         settings: &Settings,
         cdb: Cdb,
-        transfer: Transfer,
-    ) -> Result<Outcome, Error> {
+        transfer: DataPhase,
+    ) -> Result<InitiatorCommandOutcome, Error> {
         let lun = Lun::from_number(settings.lun);
         let lun = lun.ok_or_else(|| Error::unit("LUNs end at 16383"))?;
         let time_out = settings.command_time_out;
-        let request = Request { tag: 0, lun, cdb, transfer, time_out };
+        let request = CommandRequest { tag: 0, lun, cdb, transfer, time_out };
         let submitted = self.session.submit(request, now());
         submitted.map_err(|_| Error::unit("the queue depth is zero"))?;
         loop {
             match self.turn().await? {
-                Event::Completed { result: Ok(outcome), .. } => return Ok(outcome),
-                Event::Completed { result: Err(Failure::TimedOut), .. } => {
+                InitiatorEvent::Completed { result: Ok(outcome), .. } => return Ok(outcome),
+                InitiatorEvent::Completed { result: Err(CommandFailure::TimedOut), .. } => {
                     return Err(Error::TimedOut("a command"));
                 }
-                Event::Completed { result: Err(failure), .. } => {
+                InitiatorEvent::Completed { result: Err(failure), .. } => {
                     return Err(Error::unit(CommandError::from(failure).to_string()));
                 }
-                Event::Returned(_) => return Err(Error::Closed),
+                InitiatorEvent::Returned(_) => return Err(Error::Closed),
                 _ => {}
             }
         }
@@ -261,11 +264,13 @@ impl Wires {
     /// Exchanges text while nothing else is under way.
     pub(crate) async fn text(&mut self, text: Bytes) -> Result<Bytes, Error> {
         if !self.session.text(text, now()) {
-            let wrong = initiator::Error::Protocol("a wish to negotiate, in the middle of things");
+            let wrong = initiator::InitiatorSessionError::Protocol(
+                "a wish to negotiate, in the middle of things",
+            );
             return Err(wrong.into());
         }
         loop {
-            if let Event::Text(answer) = self.turn().await? {
+            if let InitiatorEvent::Text(answer) = self.turn().await? {
                 return Ok(answer);
             }
         }
@@ -276,14 +281,14 @@ impl Wires {
     pub(crate) async fn log_out(mut self) {
         self.session.log_out(now());
         while let Ok(event) = self.turn().await {
-            if matches!(event, Event::LoggedOut { .. }) {
+            if matches!(event, InitiatorEvent::LoggedOut { .. }) {
                 break;
             }
         }
     }
 
     /// Runs the session until there is an event. One without connections is not waited for.
-    async fn turn(&mut self) -> Result<Event, Error> {
+    async fn turn(&mut self) -> Result<InitiatorEvent, Error> {
         loop {
             // in every turn, however much the target has to say
             if self.deadline().is_some_and(|deadline| deadline <= now()) {
@@ -307,8 +312,8 @@ impl Wires {
     }
 }
 
-fn joined(login: &Established) -> Joined {
-    Joined {
+fn joined(login: &EstablishedLogin) -> JoinedConnection {
+    JoinedConnection {
         cid: login.cid,
         digests: login.parameters.digests,
         max_send_data_segment_length: login.parameters.max_send_data_segment_length,

@@ -1,6 +1,6 @@
 //! Bytes to PDUs and back, with digests (RFC 7143, 11.1, 13.1).
 //!
-//! [`Decoder`] owns the receive buffer, [`Output`] the queue of what is to be sent; both are free
+//! [`Decoder`] owns the receive buffer, [`PduOutput`] the queue of what is to be sent; both are free
 //! of I/O. What a header means is for [`Pdu::parse`] to say, lengths and digests are judged here.
 
 use std::{collections::VecDeque, io::IoSlice};
@@ -21,7 +21,7 @@ pub struct Digests {
 
 /// What arrived, whole: header, additional header segments, data segment without padding.
 #[derive(Clone, Debug)]
-pub struct Frame {
+pub struct PduFrame {
     /// The header.
     pub bhs: Bhs,
     /// Additional header segments; usually empty.
@@ -32,11 +32,11 @@ pub struct Frame {
     /// the data before keeping it for long.
     pub is_shared: bool,
     /// The data digest did not fit the data: to be rejected, and recovered or not as the
-    /// recovery level says. (A wrong *header* digest is an [`Error`]: framing is lost.)
+    /// recovery level says. (A wrong *header* digest is an [`CodecError`]: framing is lost.)
     pub data_digest_error: bool,
 }
 
-impl Frame {
+impl PduFrame {
     /// Bytes of the PDU with its padding, without digests.
     #[must_use]
     pub fn length(&self) -> usize {
@@ -46,7 +46,7 @@ impl Frame {
 
 /// The stream makes no sense any more: the connection must be dropped.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
-pub enum Error {
+pub enum CodecError {
     /// The header digest is wrong.
     #[error("header digest error")]
     HeaderDigest,
@@ -198,7 +198,7 @@ impl Decoder {
 
     /// The next PDU, if all of it is there.
     #[allow(clippy::should_implement_trait)] // it fails, and more may come after `None`
-    pub fn next(&mut self) -> Result<Option<Frame>, Error> {
+    pub fn next(&mut self) -> Result<Option<PduFrame>, CodecError> {
         if self.large.is_some() {
             return Ok(self.next_large());
         }
@@ -219,7 +219,7 @@ impl Decoder {
         if self.digests.header {
             let told = &self.small[header_length..header_end];
             if told != crc32c(&self.small[..header_length]).to_le_bytes() {
-                return Err(Error::HeaderDigest);
+                return Err(CodecError::HeaderDigest);
             }
             self.check_lengths(ahs_length, length)?;
         }
@@ -241,21 +241,27 @@ impl Decoder {
         self.streaming = length >= LARGE;
         if length == 0 {
             let data = Bytes::new();
-            return Ok(Some(Frame { bhs, ahs, data, is_shared: false, data_digest_error: false }));
+            return Ok(Some(PduFrame {
+                bhs,
+                ahs,
+                data,
+                is_shared: false,
+                data_digest_error: false,
+            }));
         }
         let data_digest_error = self.digests.data && !data_digest_fits(&self.small[..body_length]);
         let data = self.small.split_to(length).freeze();
         self.small.advance(body_length - length);
-        Ok(Some(Frame { bhs, ahs, data, is_shared: true, data_digest_error }))
+        Ok(Some(PduFrame { bhs, ahs, data, is_shared: true, data_digest_error }))
     }
 
-    fn check_lengths(&self, ahs_length: usize, length: u32) -> Result<(), Error> {
+    fn check_lengths(&self, ahs_length: usize, length: u32) -> Result<(), CodecError> {
         let limit = self.max_data_segment_length;
         if length > limit {
-            return Err(Error::DataSegmentLength { length, limit });
+            return Err(CodecError::DataSegmentLength { length, limit });
         }
         if ahs_length > AHS_LIMIT {
-            return Err(Error::AhsLength(ahs_length as u32));
+            return Err(CodecError::AhsLength(ahs_length as u32));
         }
         Ok(())
     }
@@ -275,7 +281,7 @@ impl Decoder {
         self.large = Some(Large { bhs, ahs, length, body, body_length, buffer_bytes });
     }
 
-    fn next_large(&mut self) -> Option<Frame> {
+    fn next_large(&mut self) -> Option<PduFrame> {
         let Large { bhs, ahs, length, mut body, body_length, buffer_bytes } =
             self.large.take_if(|large| large.body.len() >= large.body_length)?;
         if body.len() > body_length {
@@ -292,7 +298,7 @@ impl Decoder {
             (self.spare, self.spare_bytes) = (body, buffer_bytes);
         }
         self.streaming = true;
-        Some(Frame { bhs, ahs, data, is_shared, data_digest_error })
+        Some(PduFrame { bhs, ahs, data, is_shared, data_digest_error })
     }
 
     /// Takes back what came after the last PDU: from there on it means something else, as where
@@ -349,20 +355,20 @@ fn crc32c_of_segment(data: &DataSegment, padding: usize) -> u32 {
 
 /// Queued output: headers in an arena, payload by reference, ready for vectored writes.
 #[derive(Debug, Default)]
-pub struct Output {
+pub struct PduOutput {
     /// Headers, digests, padding and short payloads, in the order of `chunks`.
     arena: Vec<u8>,
     /// The part of `arena` before this is written.
     arena_at: usize,
     /// What is to be written, in order; none of them is empty.
-    chunks: VecDeque<Chunk>,
+    chunks: VecDeque<PduOutputChunk>,
     length: usize,
     /// Bytes that were written.
     written: u64,
 }
 
 #[derive(Debug)]
-enum Chunk {
+enum PduOutputChunk {
     /// So many bytes of the arena. Neighbours are joined: ten write responses are one slice.
     Arena(usize),
     Payload(Bytes),
@@ -373,7 +379,7 @@ const COPIED: usize = 256;
 /// A drained arena is given back above this size; below it is used again.
 const KEPT_ARENA: usize = 64 * 1024;
 
-impl Output {
+impl PduOutput {
     /// Appends a PDU with its padding and digests. Returns its bytes without the digests.
     pub fn push(&mut self, pdu: Pdu, digests: Digests) -> usize {
         let (bhs, ahs, data) = pdu.encode();
@@ -401,7 +407,7 @@ impl Output {
                 self.arena_grew(start);
             } else {
                 self.length += piece.len();
-                self.chunks.push_back(Chunk::Payload(piece));
+                self.chunks.push_back(PduOutputChunk::Payload(piece));
             }
         }
         let start = self.arena.len();
@@ -418,8 +424,8 @@ impl Output {
         self.length += grown;
         match self.chunks.back_mut() {
             _ if grown == 0 => {}
-            Some(Chunk::Arena(length)) => *length += grown,
-            _ => self.chunks.push_back(Chunk::Arena(grown)),
+            Some(PduOutputChunk::Arena(length)) => *length += grown,
+            _ => self.chunks.push_back(PduOutputChunk::Arena(grown)),
         }
     }
 
@@ -449,7 +455,7 @@ impl Output {
         self.written
     }
 
-    /// Where it ends, in bytes since it was made: once so many are [`Output::written`], all that is queued now is.
+    /// Where it ends, in bytes since it was made: once so many are [`PduOutput::written`], all that is queued now is.
     #[must_use]
     pub fn end(&self) -> u64 {
         self.written + self.length as u64
@@ -459,11 +465,11 @@ impl Output {
     pub fn pieces(&self) -> impl Iterator<Item = &[u8]> {
         let mut at = self.arena_at;
         self.chunks.iter().map(move |chunk| match chunk {
-            Chunk::Arena(length) => {
+            PduOutputChunk::Arena(length) => {
                 at += length;
                 &self.arena[at - length..at]
             }
-            Chunk::Payload(bytes) => bytes,
+            PduOutputChunk::Payload(bytes) => bytes,
         })
     }
 
@@ -488,13 +494,13 @@ impl Output {
         while left > 0 {
             let front = self.chunks.front_mut().expect("the length counts the chunks");
             let taken = match front {
-                Chunk::Arena(length) => {
+                PduOutputChunk::Arena(length) => {
                     let taken = left.min(*length);
                     *length -= taken;
                     self.arena_at += taken;
                     (taken, *length == 0)
                 }
-                Chunk::Payload(bytes) => {
+                PduOutputChunk::Payload(bytes) => {
                     let taken = left.min(bytes.len());
                     bytes.advance(taken);
                     (taken, bytes.is_empty())

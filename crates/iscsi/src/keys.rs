@@ -4,11 +4,11 @@ mod table;
 mod text;
 mod negotiation;
 
-use self::table::{Key, Kind, LENGTH_MAX};
+use self::table::{KeyKind, LENGTH_MAX, TextKey};
 pub use self::text::{TEXT_MAX, pairs, parse, push};
 pub(crate) use self::{
     negotiation::{Declared, Negotiation},
-    table::Side,
+    table::IscsiRole,
     text::number_within,
 };
 use crate::codec::Digests;
@@ -51,7 +51,7 @@ impl Compression {
 /// What one end wants of a session: its own proposal, and the limit of what it takes from the
 /// peer's.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Offer {
+pub struct NegotiationOffer {
     /// CRC32C over headers.
     pub header_digest: DigestPolicy,
     /// CRC32C over data.
@@ -85,7 +85,7 @@ pub struct Offer {
     pub error_recovery_level: u8,
 }
 
-impl Offer {
+impl NegotiationOffer {
     /// What our initiator proposes unless told otherwise.
     #[must_use]
     pub fn initiator() -> Self {
@@ -126,16 +126,16 @@ impl Offer {
     /// Names the field, as the key is spelled, that is outside its range (RFC 7143, 13).
     pub fn validate(&self) -> Result<(), &'static str> {
         let numbers = [
-            (Key::MaxConnections, u32::from(self.max_connections)),
-            (Key::MaxBurstLength, self.max_burst_length),
-            (Key::FirstBurstLength, self.first_burst_length),
-            (Key::DefaultTime2Wait, u32::from(self.default_time2wait)),
-            (Key::DefaultTime2Retain, u32::from(self.default_time2retain)),
-            (Key::MaxOutstandingR2T, u32::from(self.max_outstanding_r2t)),
-            (Key::ErrorRecoveryLevel, u32::from(self.error_recovery_level)),
+            (TextKey::MaxConnections, u32::from(self.max_connections)),
+            (TextKey::MaxBurstLength, self.max_burst_length),
+            (TextKey::FirstBurstLength, self.first_burst_length),
+            (TextKey::DefaultTime2Wait, u32::from(self.default_time2wait)),
+            (TextKey::DefaultTime2Retain, u32::from(self.default_time2retain)),
+            (TextKey::MaxOutstandingR2T, u32::from(self.max_outstanding_r2t)),
+            (TextKey::ErrorRecoveryLevel, u32::from(self.error_recovery_level)),
         ];
         for (key, value) in numbers {
-            let (Kind::Minimum(low, high) | Kind::Maximum(low, high)) = key.row().kind else {
+            let (KeyKind::Minimum(low, high) | KeyKind::Maximum(low, high)) = key.row().kind else {
                 unreachable!("{key:?} is a number")
             };
             if !(low..=high).contains(&value) {
@@ -143,7 +143,7 @@ impl Offer {
             }
         }
         if !(512..=LENGTH_MAX).contains(&self.max_recv_data_segment_length) {
-            return Err(Key::MaxRecvDataSegmentLength.name());
+            return Err(TextKey::MaxRecvDataSegmentLength.name());
         }
         Ok(())
     }
@@ -252,18 +252,18 @@ pub fn receive_in_full_feature(
     value: &str,
     parameters: &mut Parameters,
 ) -> Option<&'static str> {
-    match Key::from_name(key) {
+    match TextKey::from_name(key) {
         // To answer an answer could go on for ever.
         _ if text::is_answer_word(value) => None,
         None => Some("NotUnderstood"),
-        Some(Key::MaxRecvDataSegmentLength) => match text::segment_length(value) {
+        Some(TextKey::MaxRecvDataSegmentLength) => match text::segment_length(value) {
             Some(length) => {
                 parameters.max_send_data_segment_length = length;
                 None
             }
             None => Some("Reject"),
         },
-        Some(Key::InitiatorAlias | Key::NodeArchitecture) => None,
+        Some(TextKey::InitiatorAlias | TextKey::NodeArchitecture) => None,
         // Of login only, or the target's to send.
         Some(_) => Some("Reject"),
     }

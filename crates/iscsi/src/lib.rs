@@ -15,4 +15,4 @@ pub mod session;
 
 pub use pdu::{Bhs, Cid, DataSegment, Isid, Itt, Pdu, Tsih, Ttt};
 pub use serial::Serial;
-pub use sizes::Sizes;
+pub use sizes::PduSizes;

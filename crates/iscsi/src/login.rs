@@ -8,7 +8,7 @@ mod initiator;
 use self::chap::ChapTerms;
 pub use self::{
     initiator::{InitiatorLogin, InitiatorNames, InitiatorStep, LoginFailure},
-    target::{Claims, TargetLogin, TargetStep},
+    target::{ClaimedIdentity, TargetLogin, TargetStep},
 };
 use crate::{Cid, Isid, Serial, Tsih, keys::Parameters, pdu::LoginStatus};
 
@@ -24,7 +24,7 @@ pub enum SessionType {
 
 /// The result of a login that succeeded.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Established {
+pub struct EstablishedLogin {
     /// What the session is for.
     pub session_type: SessionType,
     /// Who logged in.

@@ -3,14 +3,14 @@
 /// How many PDUs went one way, by size, and how many bytes in them. A PDU counts from its header to
 /// the padding of its data; digests are left out.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub struct Sizes {
+pub struct PduSizes {
     /// Below 64 bytes, below 128, 256, 512 and 1024, and from 1024 on: the classes of STICS, table 3.
     pub classes: [u64; 6],
     /// Bytes in all of them.
     pub bytes: u64,
 }
 
-impl Sizes {
+impl PduSizes {
     /// One more of so many bytes.
     pub fn count(&mut self, bytes: usize) {
         let bits = usize::BITS - bytes.leading_zeros();
@@ -19,7 +19,7 @@ impl Sizes {
     }
 }
 
-impl std::ops::AddAssign for Sizes {
+impl std::ops::AddAssign for PduSizes {
     fn add_assign(&mut self, other: Self) {
         self.classes.iter_mut().zip(other.classes).for_each(|(sum, count)| *sum += count);
         self.bytes += other.bytes;
@@ -27,7 +27,7 @@ impl std::ops::AddAssign for Sizes {
 }
 
 /// What was counted since an earlier moment.
-impl std::ops::Sub for Sizes {
+impl std::ops::Sub for PduSizes {
     type Output = Self;
 
     fn sub(mut self, earlier: Self) -> Self {
@@ -43,7 +43,7 @@ mod tests {
 
     #[test]
     fn the_classes_are_those_of_the_table() {
-        let mut sizes = Sizes::default();
+        let mut sizes = PduSizes::default();
         for bytes in [0, 48, 63, 64, 127, 128, 255, 256, 511, 512, 1023, 1024, 1 << 20] {
             sizes.count(bytes);
         }

@@ -17,7 +17,7 @@ use crate::{DataSegment, Ttt, codec::LARGE, pdu::DataOut};
 /// came of a sequence before the loss is kept, the rest of it is dropped until the F bit, and then
 /// becomes a sequence of its own that a recovery R2T asks for.
 #[derive(Debug)]
-pub(crate) struct Gather {
+pub(crate) struct DataOutGather {
     /// Expected data transfer length, in bytes.
     length: u32,
     /// How much of it may come unasked.
@@ -46,7 +46,7 @@ struct Sequence {
     limit: u32,
     received: u32,
     next_data_sn: u32,
-    state: State,
+    state: DataOutSequenceState,
     /// The number of its R2T; means nothing for unsolicited data.
     r2t_sn: u32,
     /// Its R2T was sent a second time, and still nothing has come.
@@ -61,7 +61,7 @@ struct Sequence {
 ///                     └── loss ──▶ Damaged ── F bit or time ──▶ Ended, the rest Unasked
 /// ```
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum State {
+enum DataOutSequenceState {
     /// Was lost and must be asked for.
     Unasked,
     Open,
@@ -70,7 +70,7 @@ enum State {
     Ended,
 }
 
-impl State {
+impl DataOutSequenceState {
     /// More may come.
     fn is_open(self) -> bool {
         matches!(self, Self::Open | Self::Damaged)
@@ -99,7 +99,7 @@ impl Sequence {
             limit,
             received: 0,
             next_data_sn: 0,
-            state: State::Open,
+            state: DataOutSequenceState::Open,
             r2t_sn: 0,
             repeated: false,
             pieces: SmallVec::new(),
@@ -131,15 +131,15 @@ impl Sequence {
     }
 
     /// As an R2T asks for it.
-    fn burst(&self) -> Burst {
+    fn burst(&self) -> R2tBurst {
         let (ttt, r2t_sn) = (self.ttt, self.r2t_sn);
-        Burst { ttt, r2t_sn, offset: self.offset, length: self.limit }
+        R2tBurst { ttt, r2t_sn, offset: self.offset, length: self.limit }
     }
 }
 
 /// A burst to be asked for with an R2T.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) struct Burst {
+pub(crate) struct R2tBurst {
     pub(crate) ttt: Ttt,
     pub(crate) r2t_sn: u32,
     pub(crate) offset: u32,
@@ -150,7 +150,7 @@ pub(crate) struct Burst {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct UnknownTransfer;
 
-impl Gather {
+impl DataOutGather {
     /// A write of `length` bytes that came with `immediate` data, all of it within the limits;
     /// `unsolicited_limit` is how many unsolicited bytes there may be, immediate data included,
     /// or `None` if no unsolicited Data-Out follows.
@@ -159,7 +159,7 @@ impl Gather {
         let limit = unsolicited_limit.unwrap_or(received).min(length).max(received);
         let mut first = Sequence::new(Ttt::NONE, 0, limit);
         if unsolicited_limit.is_none() {
-            first.state = State::Ended;
+            first.state = DataOutSequenceState::Ended;
         }
         if received > 0 {
             first.push(immediate);
@@ -191,8 +191,8 @@ impl Gather {
         for sequence in &mut self.sequences {
             sequence.pieces.clear();
             sequence.tail = BytesMut::new();
-            if sequence.state == State::Unasked {
-                sequence.state = State::Ended;
+            if sequence.state == DataOutSequenceState::Unasked {
+                sequence.state = DataOutSequenceState::Ended;
             }
         }
     }
@@ -224,12 +224,12 @@ impl Gather {
 
     /// Something was lost and is still to be asked for.
     pub(crate) fn is_recovering(&self) -> bool {
-        self.sequences.iter().any(|sequence| sequence.state == State::Unasked)
+        self.sequences.iter().any(|sequence| sequence.state == DataOutSequenceState::Unasked)
     }
 
     /// No more data is on its way.
     pub(crate) fn is_quiet(&self) -> bool {
-        self.sequences.iter().all(|sequence| sequence.state == State::Ended)
+        self.sequences.iter().all(|sequence| sequence.state == DataOutSequenceState::Ended)
     }
 
     /// A burst that was asked for with an R2T has not ended: its tag is valid.
@@ -245,7 +245,8 @@ impl Gather {
     /// Returns true if this PDU completes the data, so that its data need not wait in the gather.
     pub(crate) fn is_completed_by(&self, data_out: &DataOut) -> bool {
         let length = self.received().checked_add(data_out.data.len() as u32);
-        let is_last = |s: &Sequence| s.ttt == data_out.ttt || s.state == State::Ended;
+        let is_last =
+            |s: &Sequence| s.ttt == data_out.ttt || s.state == DataOutSequenceState::Ended;
         data_out.is_final && length == Some(self.length) && self.sequences.iter().all(is_last)
     }
 
@@ -273,12 +274,12 @@ impl Gather {
             && length <= sequence.limit - sequence.received;
         // A gap in DataSN is data that was lost, as with a digest error (RFC 7143, 7.9).
         let lost = digest_error
-            || sequence.state == State::Damaged
+            || sequence.state == DataOutSequenceState::Damaged
             || data_out.data_sn != sequence.next_data_sn;
         let ended = data_out.is_final;
         let fault = if lost {
             if recovers && !self.drains && self.recoveries < RECOVERIES {
-                sequence.state = State::Damaged;
+                sequence.state = DataOutSequenceState::Damaged;
                 if ended {
                     self.recover(at);
                 }
@@ -297,7 +298,7 @@ impl Gather {
             short.then_some(Sense::INCORRECT_AMOUNT_OF_DATA)
         };
         if ended {
-            sequence.state = State::Ended;
+            sequence.state = DataOutSequenceState::Ended;
         }
         if let Some(sense) = fault {
             self.fail(sense);
@@ -309,13 +310,13 @@ impl Gather {
     fn recover(&mut self, at: usize) {
         self.recoveries += 1;
         let sequence = &mut self.sequences[at];
-        sequence.state = State::Ended;
+        sequence.state = DataOutSequenceState::Ended;
         let (received, missing) = (sequence.received, sequence.limit - sequence.received);
         sequence.limit = received;
         let offset = sequence.offset + received;
         if missing > 0 {
             let mut rest = Sequence::new(Ttt::NONE, offset, missing);
-            rest.state = State::Unasked;
+            rest.state = DataOutSequenceState::Unasked;
             self.sequences.insert(at + 1, rest);
         }
     }
@@ -323,15 +324,17 @@ impl Gather {
     /// Nothing has come for a long time (RFC 7143, 7.1.4.1 b). An R2T that was not answered at all
     /// is to be sent again as it was, for it may have been lost: the return. Otherwise what is
     /// missing is asked for anew, or the command fails.
-    pub(crate) fn handle_silence(&mut self) -> Option<Burst> {
+    pub(crate) fn handle_silence(&mut self) -> Option<R2tBurst> {
         let at = self.sequences.iter().position(|sequence| sequence.state.is_open())?;
         if self.drains {
             // Nobody waits for the data, only for its end.
-            self.sequences.iter_mut().for_each(|sequence| sequence.state = State::Ended);
+            self.sequences
+                .iter_mut()
+                .for_each(|sequence| sequence.state = DataOutSequenceState::Ended);
             return None;
         }
         let sequence = &mut self.sequences[at];
-        let is_untouched = sequence.state == State::Open
+        let is_untouched = sequence.state == DataOutSequenceState::Open
             && sequence.next_data_sn == 0
             && sequence.ttt != Ttt::NONE;
         if is_untouched && !sequence.repeated {
@@ -342,7 +345,9 @@ impl Gather {
             self.recover(at);
         } else {
             self.fail(Sense::PROTOCOL_SERVICE_CRC_ERROR);
-            self.sequences.iter_mut().for_each(|sequence| sequence.state = State::Ended);
+            self.sequences
+                .iter_mut()
+                .for_each(|sequence| sequence.state = DataOutSequenceState::Ended);
         }
         None
     }
@@ -351,7 +356,7 @@ impl Gather {
     pub(crate) fn reopen(&mut self) {
         while let Some(at) = self.sequences.iter().position(|sequence| sequence.state.is_open()) {
             if self.drains {
-                self.sequences[at].state = State::Ended;
+                self.sequences[at].state = DataOutSequenceState::Ended;
             } else {
                 self.recover(at);
             }
@@ -361,9 +366,9 @@ impl Gather {
     /// The R2Ts that were sent, were not answered in full, and have numbers from `begin` on: `run`
     /// of them, or all with 0. `None` if one of those that were named was not sent or was
     /// answered.
-    pub(crate) fn open_bursts(&self, begin: u32, run: u32) -> Option<SmallVec<[Burst; 2]>> {
+    pub(crate) fn open_bursts(&self, begin: u32, run: u32) -> Option<SmallVec<[R2tBurst; 2]>> {
         let is_meant = |r2t_sn: u32| r2t_sn >= begin && (run == 0 || r2t_sn - begin < run);
-        let bursts: SmallVec<[Burst; 2]> = self
+        let bursts: SmallVec<[R2tBurst; 2]> = self
             .sequences
             .iter()
             .filter(|s| s.state.is_open() && s.ttt != Ttt::NONE && is_meant(s.r2t_sn))
@@ -382,13 +387,16 @@ impl Gather {
         max_outstanding: u16,
         max_burst_length: u32,
         ttt: impl FnOnce() -> Ttt,
-    ) -> Option<Burst> {
+    ) -> Option<R2tBurst> {
         let open = self.sequences.iter().filter(|sequence| sequence.state.is_open()).count();
         if self.drains || open >= usize::from(max_outstanding.max(1)) {
             return None;
         }
         let max_burst_length = max_burst_length.max(1);
-        let lost = self.sequences.iter().position(|sequence| sequence.state == State::Unasked);
+        let lost = self
+            .sequences
+            .iter()
+            .position(|sequence| sequence.state == DataOutSequenceState::Unasked);
         let at = match lost {
             Some(at) => {
                 let Sequence { offset, limit, .. } = self.sequences[at];
@@ -398,7 +406,7 @@ impl Gather {
                         offset + max_burst_length,
                         limit - max_burst_length,
                     );
-                    rest.state = State::Unasked;
+                    rest.state = DataOutSequenceState::Unasked;
                     self.sequences[at].limit = max_burst_length;
                     self.sequences.insert(at + 1, rest);
                 }
@@ -406,7 +414,7 @@ impl Gather {
             }
             None if solicits
                 && self.next_offset < self.length
-                && self.sequences[0].state == State::Ended =>
+                && self.sequences[0].state == DataOutSequenceState::Ended =>
             {
                 if self.sequences.len() >= SEQUENCES {
                     self.join_ended();
@@ -420,7 +428,8 @@ impl Gather {
             None => return None,
         };
         let sequence = &mut self.sequences[at];
-        (sequence.ttt, sequence.r2t_sn, sequence.state) = (ttt(), self.r2t_sn, State::Open);
+        (sequence.ttt, sequence.r2t_sn, sequence.state) =
+            (ttt(), self.r2t_sn, DataOutSequenceState::Open);
         self.r2t_sn += 1;
         Some(self.sequences[at].burst())
     }
@@ -429,7 +438,10 @@ impl Gather {
     fn join_ended(&mut self) {
         for sequence in std::mem::take(&mut self.sequences) {
             match self.sequences.last_mut() {
-                Some(last) if last.state == State::Ended && sequence.state == State::Ended => {
+                Some(last)
+                    if last.state == DataOutSequenceState::Ended
+                        && sequence.state == DataOutSequenceState::Ended =>
+                {
                     last.append(sequence);
                 }
                 _ => self.sequences.push(sequence),
@@ -467,13 +479,13 @@ mod tests {
         }
     }
 
-    fn burst(gather: &mut Gather, ttt: u32, outstanding: u16) -> Option<Burst> {
+    fn burst(gather: &mut DataOutGather, ttt: u32, outstanding: u16) -> Option<R2tBurst> {
         gather.next_burst(true, outstanding, 1000, || Ttt(ttt))
     }
 
     #[test]
     fn immediate_unsolicited_and_solicited_data_come_together_in_order() {
-        let mut gather = Gather::new(3000, vec![9; 100].into(), Some(500));
+        let mut gather = DataOutGather::new(3000, vec![9; 100].into(), Some(500));
         assert_eq!(gather.to_solicit(), 2500);
         assert_eq!(burst(&mut gather, 1, 8), None, "unsolicited data has not ended");
         gather.handle_data(data_out(Ttt::NONE, 0, 100, 200, false), false, false).unwrap();
@@ -499,7 +511,7 @@ mod tests {
 
     #[track_caller]
     fn check(faulty: DataOut, digest_error: bool, sense: Sense) {
-        let mut gather = Gather::new(2000, Bytes::new(), None);
+        let mut gather = DataOutGather::new(2000, Bytes::new(), None);
         burst(&mut gather, 1, 2).unwrap();
         burst(&mut gather, 2, 2).unwrap();
         gather.handle_data(faulty.clone(), digest_error, false).unwrap();
@@ -527,7 +539,7 @@ mod tests {
 
     #[test]
     fn a_tag_that_was_not_given_fails_the_command() {
-        let mut gather = Gather::new(2000, Bytes::new(), None);
+        let mut gather = DataOutGather::new(2000, Bytes::new(), None);
         burst(&mut gather, 1, 1).unwrap();
         let stranger = data_out(Ttt(7), 0, 0, 10, false);
         assert_eq!(gather.handle_data(stranger, false, false), Err(UnknownTransfer));
@@ -541,8 +553,8 @@ mod tests {
     #[test]
     fn sequences_that_have_ended_are_joined() {
         const BURSTS: u32 = 32_768;
-        let mut gather = Gather::new(512 * BURSTS, Bytes::new(), None);
-        let burst = |gather: &mut Gather, ttt| gather.next_burst(true, 2, 512, || Ttt(ttt));
+        let mut gather = DataOutGather::new(512 * BURSTS, Bytes::new(), None);
+        let burst = |gather: &mut DataOutGather, ttt| gather.next_burst(true, 2, 512, || Ttt(ttt));
         for ttt in 0..2 {
             burst(&mut gather, ttt).unwrap();
         }
@@ -567,7 +579,7 @@ mod tests {
 
     #[test]
     fn an_empty_final_data_out_ends_a_sequence() {
-        let mut gather = Gather::new(100, vec![1; 100].into(), Some(100));
+        let mut gather = DataOutGather::new(100, vec![1; 100].into(), Some(100));
         assert!(!gather.is_complete());
         gather.handle_data(data_out(Ttt::NONE, 0, 100, 0, true), false, false).unwrap();
         assert!(gather.is_complete());
@@ -575,7 +587,7 @@ mod tests {
 
     #[test]
     fn too_little_unsolicited_data_fails_the_command() {
-        let mut gather = Gather::new(1000, Bytes::new(), Some(500));
+        let mut gather = DataOutGather::new(1000, Bytes::new(), Some(500));
         gather.handle_data(data_out(Ttt::NONE, 0, 0, 100, true), false, false).unwrap();
         assert_eq!(gather.failure(), Some(Sense::INCORRECT_AMOUNT_OF_DATA));
     }

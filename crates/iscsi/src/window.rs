@@ -10,7 +10,7 @@ use crate::Serial;
 /// Invariants: `exp_cmd_sn <= max_cmd_sn + 1`; MaxCmdSN never goes back; `held` is sorted, without
 /// duplicates, after `exp_cmd_sn` and within the window, hence never longer than `limit`.
 #[derive(Debug)]
-pub(crate) struct Window<T> {
+pub(crate) struct TargetCommandWindow<T> {
     exp_cmd_sn: Serial,
     max_cmd_sn: Serial,
     /// Commands that may be in progress or on their way at any time.
@@ -21,16 +21,16 @@ pub(crate) struct Window<T> {
 
 /// What to do with a command that has just arrived.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Turn {
+pub(crate) enum CommandTurn {
     /// It is the next one.
     Now,
-    /// Others come first: [`Window::hold`] it.
+    /// Others come first: [`TargetCommandWindow::hold`] it.
     Later,
     /// Outside of the window, or there already: it is to be ignored silently.
     Never,
 }
 
-impl<T> Window<T> {
+impl<T> TargetCommandWindow<T> {
     /// A window that opens at `cmd_sn`, `limit` commands wide (at least 1).
     pub(crate) fn new(cmd_sn: Serial, limit: u32) -> Self {
         let max_cmd_sn = cmd_sn.add(limit - 1);
@@ -47,19 +47,19 @@ impl<T> Window<T> {
         self.max_cmd_sn
     }
 
-    /// A non-immediate command has arrived. With [`Turn::Now`] it counts as received.
-    pub(crate) fn arrive(&mut self, cmd_sn: Serial) -> Turn {
+    /// A non-immediate command has arrived. With [`CommandTurn::Now`] it counts as received.
+    pub(crate) fn arrive(&mut self, cmd_sn: Serial) -> CommandTurn {
         if cmd_sn == self.exp_cmd_sn && !self.max_cmd_sn.is_before(cmd_sn) {
             self.exp_cmd_sn = cmd_sn.next();
-            Turn::Now
+            CommandTurn::Now
         } else if !self.contains(cmd_sn) || self.position(cmd_sn).is_ok() {
-            Turn::Never
+            CommandTurn::Never
         } else {
-            Turn::Later
+            CommandTurn::Later
         }
     }
 
-    /// Keeps a command whose turn is [`Turn::Later`].
+    /// Keeps a command whose turn is [`CommandTurn::Later`].
     pub(crate) fn hold(&mut self, cmd_sn: Serial, item: T) {
         self.insert(cmd_sn, Some(item));
     }
@@ -154,19 +154,19 @@ impl<T> Window<T> {
 mod tests {
     use super::*;
 
-    fn window() -> Window<u32> {
-        Window::new(Serial(u32::MAX - 1), 8)
+    fn window() -> TargetCommandWindow<u32> {
+        TargetCommandWindow::new(Serial(u32::MAX - 1), 8)
     }
 
     #[test]
     fn commands_out_of_order_wait_for_those_before_them() {
         let mut window = window();
         for early in [1, 0, u32::MAX] {
-            assert_eq!(window.arrive(Serial(early)), Turn::Later);
+            assert_eq!(window.arrive(Serial(early)), CommandTurn::Later);
             window.hold(Serial(early), early);
             assert_eq!(window.poll(), None);
         }
-        assert_eq!(window.arrive(Serial(u32::MAX - 1)), Turn::Now);
+        assert_eq!(window.arrive(Serial(u32::MAX - 1)), CommandTurn::Now);
         assert_eq!([window.poll(), window.poll(), window.poll()], [u32::MAX, 0, 1].map(Some));
         assert_eq!(window.poll(), None);
         assert_eq!(window.exp_cmd_sn(), Serial(2));
@@ -175,22 +175,22 @@ mod tests {
     #[test]
     fn duplicates_and_strangers_are_ignored() {
         let mut window = window();
-        assert_eq!(window.arrive(Serial(u32::MAX - 2)), Turn::Never, "before the window");
-        assert_eq!(window.arrive(Serial(6)), Turn::Never, "after the window");
-        assert_eq!(window.arrive(Serial(5)), Turn::Later, "the last in the window");
+        assert_eq!(window.arrive(Serial(u32::MAX - 2)), CommandTurn::Never, "before the window");
+        assert_eq!(window.arrive(Serial(6)), CommandTurn::Never, "after the window");
+        assert_eq!(window.arrive(Serial(5)), CommandTurn::Later, "the last in the window");
         window.hold(Serial(5), 5);
-        assert_eq!(window.arrive(Serial(5)), Turn::Never, "held already");
+        assert_eq!(window.arrive(Serial(5)), CommandTurn::Never, "held already");
     }
 
     #[test]
     fn commands_in_progress_close_the_window_and_their_end_opens_it() {
         let mut window = window();
         for n in 0..8 {
-            assert_eq!(window.arrive(Serial(u32::MAX - 1).add(n)), Turn::Now);
+            assert_eq!(window.arrive(Serial(u32::MAX - 1).add(n)), CommandTurn::Now);
             window.open(n + 1);
         }
         assert_eq!(window.max_cmd_sn().next(), window.exp_cmd_sn());
-        assert_eq!(window.arrive(window.exp_cmd_sn()), Turn::Never);
+        assert_eq!(window.arrive(window.exp_cmd_sn()), CommandTurn::Never);
         window.open(7);
         assert_eq!(window.max_cmd_sn(), window.exp_cmd_sn());
         window.open(8);
@@ -216,9 +216,9 @@ mod tests {
         window.hold(first.add(1), 1);
         window.hold(first.add(2), 2);
         window.discard_held(|item| *item == 1);
-        assert_eq!(window.arrive(first), Turn::Now);
+        assert_eq!(window.arrive(first), CommandTurn::Now);
         assert_eq!(window.poll(), None);
-        assert_eq!(window.arrive(first.add(1)), Turn::Now, "a retry fills the gap");
+        assert_eq!(window.arrive(first.add(1)), CommandTurn::Now, "a retry fills the gap");
         assert_eq!(window.poll(), Some(2));
         window.hold(first.add(4), 4);
         window.hold(first.add(5), 5);

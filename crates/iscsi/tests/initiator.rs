@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use bytes::{BufMut, Bytes};
 use iscsi::{
     Cid, DataSegment, Itt, Pdu, Serial, Ttt,
-    codec::{Decoder, Digests, Frame},
+    codec::{Decoder, Digests, PduFrame},
     keys::Parameters,
     pdu::{
         AsyncEvent, AsyncMessage, DataIn, DataInStatus, LogoutResponse, LogoutResult, NopIn,
@@ -14,11 +14,13 @@ use iscsi::{
         TaskFunctionResult, TaskResponse, TextResponse,
     },
     session::initiator::{
-        Error, Event, Failure, Joined, Request, Session, Spread, Timing, Transfer, Window,
+        CommandDistribution, CommandFailure, CommandRequest, ConnectionTiming, DataPhase,
+        InitiatorCommandWindow, InitiatorEvent, InitiatorSession, InitiatorSessionError,
+        JoinedConnection,
     },
 };
 use proptest::prelude::*;
-use scsi::{Cdb, Lun, Sense, SenseKey, Status};
+use scsi::{Cdb, Lun, ScsiStatus, Sense, SenseKey};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -28,7 +30,7 @@ type Change<P> = fn(&mut P);
 /// The machine, with the target's part in the hand of the test.
 struct Scene {
     now: Instant,
-    session: Session,
+    session: InitiatorSession,
     decoder: Decoder,
     stat_sn: u32,
 }
@@ -47,12 +49,12 @@ impl Scene {
     }
 
     fn with(parameters: Parameters) -> Self {
-        Self::timed(parameters, Timing::default())
+        Self::timed(parameters, ConnectionTiming::default())
     }
 
-    fn timed(parameters: Parameters, timing: Timing) -> Self {
+    fn timed(parameters: Parameters, timing: ConnectionTiming) -> Self {
         let now = Instant::now();
-        let first = Joined {
+        let first = JoinedConnection {
             cid: Cid(0),
             digests: Digests::default(),
             max_send_data_segment_length: parameters.max_send_data_segment_length,
@@ -60,14 +62,14 @@ impl Scene {
             exp_cmd_sn: Serial(1),
             max_cmd_sn: Serial(32),
         };
-        let window = Window::new(Serial(1), Serial(32));
-        let session = Session::new(parameters, window, 32, timing, first, now);
+        let window = InitiatorCommandWindow::new(Serial(1), Serial(32));
+        let session = InitiatorSession::new(parameters, window, 32, timing, first, now);
         let decoder = Decoder::new(65536, 1 << 20);
         Self { now, session, decoder, stat_sn: 7 }
     }
 
-    fn submit(&mut self, tag: u64, transfer: Transfer) -> ScsiCommand {
-        let request = Request {
+    fn submit(&mut self, tag: u64, transfer: DataPhase) -> ScsiCommand {
+        let request = CommandRequest {
             tag,
             lun: Lun(0),
             cdb: Cdb::new(&[0x28, 0, 0, 0, 0, 0, 0, 0, 0, 0]),
@@ -82,11 +84,11 @@ impl Scene {
     }
 
     fn read(&mut self, length: u32) -> Itt {
-        self.submit(1, Transfer::In(length)).itt
+        self.submit(1, DataPhase::In(length)).itt
     }
 
     fn write(&mut self, length: usize) -> Itt {
-        self.submit(2, Transfer::Out(vec![5; length].into())).itt
+        self.submit(2, DataPhase::Out(vec![5; length].into())).itt
     }
 
     /// What the initiator sends.
@@ -113,9 +115,9 @@ impl Scene {
         pdus
     }
 
-    fn receive(&mut self, pdu: Pdu) -> Result<(), Error> {
+    fn receive(&mut self, pdu: Pdu) -> Result<(), InitiatorSessionError> {
         let (bhs, ahs, data) = pdu.encode();
-        let frame = Frame {
+        let frame = PduFrame {
             bhs,
             ahs: Bytes::copy_from_slice(&ahs),
             data: data.concat().into(),
@@ -134,14 +136,18 @@ impl Scene {
         ScsiResponse { itt, numbers: self.next_status(), ..ScsiResponse::default() }
     }
 
-    fn pass(&mut self, time: Duration) -> Result<(), Error> {
+    fn pass(&mut self, time: Duration) -> Result<(), InitiatorSessionError> {
         self.now += time;
         self.session.handle_timeout(self.now);
         self.session.error().cloned().map_or(Ok(()), Err)
     }
 
     /// After `time` without a word a ping, and its answer, in which the target expects `exp_cmd_sn`.
-    fn answer_ping(&mut self, time: Duration, exp_cmd_sn: Serial) -> Result<(), Error> {
+    fn answer_ping(
+        &mut self,
+        time: Duration,
+        exp_cmd_sn: Serial,
+    ) -> Result<(), InitiatorSessionError> {
         self.pass(time)?;
         let pings = self.sent();
         let [Pdu::NopOut(ping)] = &pings[..] else { panic!("{pings:?}") };
@@ -150,7 +156,7 @@ impl Scene {
         self.receive(Pdu::NopIn(NopIn { lun, itt, ttt, numbers, data: Bytes::new() }))
     }
 
-    fn event(&mut self) -> Option<Event> {
+    fn event(&mut self) -> Option<InitiatorEvent> {
         self.session.poll_event()
     }
 }
@@ -196,8 +202,10 @@ fn a_read_ends_with_the_status_in_its_last_data() {
     last.status = Some(DataInStatus { status: 0, residual: Residual::Underflow(500) });
     last.is_final = true;
     scene.receive(Pdu::DataIn(last)).unwrap();
-    let Some(Event::Completed { tag: 1, result: Ok(outcome) }) = scene.event() else { panic!() };
-    assert_eq!(outcome.status, Status::Good);
+    let Some(InitiatorEvent::Completed { tag: 1, result: Ok(outcome) }) = scene.event() else {
+        panic!()
+    };
+    assert_eq!(outcome.status, ScsiStatus::Good);
     assert_eq!(outcome.residual, Residual::Underflow(500));
     assert_eq!(outcome.data_in.concat(), [&[1; 400][..], &[2; 100]].concat());
 }
@@ -210,15 +218,17 @@ fn sense_data_comes_with_check_condition() {
     let sense = Sense::new(SenseKey::MediumError, 0x11, 0);
     (response.status, response.sense) = (2, sense.to_bytes().into());
     scene.receive(Pdu::ScsiResponse(response)).unwrap();
-    let Some(Event::Completed { result: Ok(outcome), .. }) = scene.event() else { panic!() };
-    assert_eq!((outcome.status, outcome.sense), (Status::CheckCondition, Some(sense)));
+    let Some(InitiatorEvent::Completed { result: Ok(outcome), .. }) = scene.event() else {
+        panic!()
+    };
+    assert_eq!((outcome.status, outcome.sense), (ScsiStatus::CheckCondition, Some(sense)));
 }
 
 #[test]
 fn endings_that_are_no_status_are_failures() {
-    let cases: [(Change<ScsiResponse>, Failure); 2] = [
-        (|response| response.response = 1, Failure::Response(1)),
-        (|response| response.status = 0x33, Failure::Status(0x33)),
+    let cases: [(Change<ScsiResponse>, CommandFailure); 2] = [
+        (|response| response.response = 1, CommandFailure::Response(1)),
+        (|response| response.status = 0x33, CommandFailure::Status(0x33)),
     ];
     for (change, expected) in cases {
         let mut scene = Scene::new();
@@ -226,7 +236,9 @@ fn endings_that_are_no_status_are_failures() {
         let mut response = scene.respond(itt);
         change(&mut response);
         scene.receive(Pdu::ScsiResponse(response)).unwrap();
-        let Some(Event::Completed { result: Err(failure), .. }) = scene.event() else { panic!() };
+        let Some(InitiatorEvent::Completed { result: Err(failure), .. }) = scene.event() else {
+            panic!()
+        };
         assert_eq!(failure, expected);
     }
 }
@@ -330,7 +342,7 @@ fn a_write_that_ends_early_stops_its_data() {
     response.status = 8;
     scene.receive(Pdu::ScsiResponse(response)).unwrap();
     assert_eq!(scene.sent(), []);
-    assert!(matches!(scene.event(), Some(Event::Completed { result: Ok(_), .. })));
+    assert!(matches!(scene.event(), Some(InitiatorEvent::Completed { result: Ok(_), .. })));
 }
 
 #[test]
@@ -409,7 +421,7 @@ fn answers_that_were_not_asked_for_end_the_connection() {
 #[test]
 fn a_rejected_command_fails_alone() {
     let mut scene = Scene::new();
-    let command = scene.submit(3, Transfer::In(100));
+    let command = scene.submit(3, DataPhase::In(100));
     let itt = command.itt;
     let (header, ..) = Pdu::ScsiCommand(command).encode();
     let reject = |numbers, reason| {
@@ -419,8 +431,8 @@ fn a_rejected_command_fails_alone() {
     let numbers = scene.next_status();
     scene.receive(reject(numbers, RejectReason::InvalidPduField)).unwrap();
     match scene.event() {
-        Some(Event::Completed { tag: 3, result: Err(failure) }) => {
-            assert_eq!(failure, Failure::Rejected(RejectReason::InvalidPduField));
+        Some(InitiatorEvent::Completed { tag: 3, result: Err(failure) }) => {
+            assert_eq!(failure, CommandFailure::Rejected(RejectReason::InvalidPduField));
         }
         other => panic!("{other:?}"),
     }
@@ -431,7 +443,7 @@ fn a_rejected_command_fails_alone() {
 #[test]
 fn a_command_that_arrived_damaged_is_sent_again_by_way_of_a_new_session() {
     let mut scene = Scene::new();
-    let command = scene.submit(3, Transfer::In(100));
+    let command = scene.submit(3, DataPhase::In(100));
     let (header, ..) = Pdu::ScsiCommand(command).encode();
     let reject = Reject {
         reason: RejectReason::DataDigestError,
@@ -460,7 +472,7 @@ fn a_data_digest_error_ends_the_connection() {
     let mut scene = Scene::new();
     let itt = scene.read(100);
     let (bhs, _, data) = Pdu::DataIn(data_in(itt, 0, 0, &[1; 100])).encode();
-    let frame = Frame {
+    let frame = PduFrame {
         bhs,
         ahs: Bytes::new(),
         data: data.concat().into(),
@@ -468,7 +480,7 @@ fn a_data_digest_error_ends_the_connection() {
         data_digest_error: true,
     };
     let taken = scene.session.handle_frame(Cid(0), frame, scene.now);
-    assert_eq!(taken, Err(Error::DataDigest));
+    assert_eq!(taken, Err(InitiatorSessionError::DataDigest));
 }
 
 #[test]
@@ -494,7 +506,7 @@ fn an_abort_that_is_not_answered_ends_the_connection() {
     news(&mut scene);
     scene.pass(4 * SECOND).unwrap();
     news(&mut scene);
-    assert_eq!(scene.pass(SECOND), Err(Error::Unanswered("an ABORT TASK")));
+    assert_eq!(scene.pass(SECOND), Err(InitiatorSessionError::Unanswered("an ABORT TASK")));
     assert_eq!(scene.session.take_unanswered().len(), 1);
 }
 
@@ -511,7 +523,7 @@ fn an_answer_that_crosses_its_abort_counts() {
     assert_eq!(abort.referenced_itt, itt);
     let response = scene.respond(itt);
     scene.receive(Pdu::ScsiResponse(response)).unwrap();
-    assert!(matches!(scene.event(), Some(Event::Completed { result: Ok(_), .. })));
+    assert!(matches!(scene.event(), Some(InitiatorEvent::Completed { result: Ok(_), .. })));
     let answer = TaskResponse {
         result: TaskFunctionResult::NoTask,
         itt: abort.itt,
@@ -530,7 +542,10 @@ fn a_target_that_drops_the_session_says_when_to_come_back() {
         numbers: scene.next_status(),
         data: Bytes::new(),
     };
-    assert_eq!(scene.receive(Pdu::Async(news)), Err(Error::SessionDropped { time2wait: 3 }));
+    assert_eq!(
+        scene.receive(Pdu::Async(news)),
+        Err(InitiatorSessionError::SessionDropped { time2wait: 3 })
+    );
 }
 
 /// The target asks for a logout at once, with commands on their way; returns the request.
@@ -561,8 +576,11 @@ fn an_answer_behind_that_to_the_logout_is_none() {
     assert!(scene.session.is_over());
     let late = scene.respond(read);
     scene.receive(Pdu::ScsiResponse(late)).unwrap();
-    let events: Vec<Event> = std::iter::from_fn(|| scene.session.poll_event()).collect();
-    assert!(!events.iter().any(|event| matches!(event, Event::Completed { .. })), "{events:?}");
+    let events: Vec<InitiatorEvent> = std::iter::from_fn(|| scene.session.poll_event()).collect();
+    assert!(
+        !events.iter().any(|event| matches!(event, InitiatorEvent::Completed { .. })),
+        "{events:?}"
+    );
     let unanswered: Vec<u64> = scene.session.take_unanswered().iter().map(|r| r.tag).collect();
     assert_eq!(unanswered, [1], "it is for the next session");
 }
@@ -572,7 +590,7 @@ fn what_a_connection_carried_comes_back_only_when_its_logout_has_ended_it() {
     for result in [LogoutResult::Closed, LogoutResult::CleanupFailed, LogoutResult::CidNotFound] {
         let mut scene = Scene::new();
         scene.write(512);
-        let another = Joined {
+        let another = JoinedConnection {
             cid: Cid(1),
             digests: Digests::default(),
             max_send_data_segment_length: 1024,
@@ -584,8 +602,9 @@ fn what_a_connection_carried_comes_back_only_when_its_logout_has_ended_it() {
         let itt = asked_to_log_out(&mut scene);
         let answer = logged_out(&mut scene, itt, result);
         scene.receive(answer).unwrap();
-        let events: Vec<Event> = std::iter::from_fn(|| scene.session.poll_event()).collect();
-        let returned = events.iter().any(|event| matches!(event, Event::Returned(_)));
+        let events: Vec<InitiatorEvent> =
+            std::iter::from_fn(|| scene.session.poll_event()).collect();
+        let returned = events.iter().any(|event| matches!(event, InitiatorEvent::Returned(_)));
         let ended = result == LogoutResult::Closed;
         assert_eq!((returned, scene.session.is_over()), (ended, !ended), "{result:?}");
         let left = if ended { 0 } else { 1 };
@@ -605,7 +624,9 @@ fn news_of_a_unit_arrive_with_their_sense_data() {
     };
     scene.receive(Pdu::Async(news)).unwrap();
     match scene.event() {
-        Some(Event::Sense(lun, arrived)) => assert_eq!((lun, arrived), (Lun(5), Some(sense))),
+        Some(InitiatorEvent::Sense(lun, arrived)) => {
+            assert_eq!((lun, arrived), (Lun(5), Some(sense)))
+        }
         _ => panic!("no news"),
     }
 }
@@ -670,20 +691,20 @@ fn pings_are_answered_under_their_tag() {
 #[test]
 fn a_command_that_one_ping_says_has_not_arrived_may_have() {
     let mut scene = Scene::new();
-    let command = scene.submit(1, Transfer::In(8));
+    let command = scene.submit(1, DataPhase::In(8));
     scene.answer_ping(5 * SECOND, command.cmd_sn).unwrap();
     scene.answer_ping(5 * SECOND, command.cmd_sn.next()).unwrap();
     let answer = scene.respond(command.itt);
     scene.receive(Pdu::ScsiResponse(answer)).unwrap();
-    assert!(matches!(scene.event(), Some(Event::Completed { tag: 1, result: Ok(_) })));
+    assert!(matches!(scene.event(), Some(InitiatorEvent::Completed { tag: 1, result: Ok(_) })));
 }
 
 #[test]
 fn a_command_that_pings_go_on_to_miss_ends_the_connection() {
     let mut scene = Scene::new();
-    let command = scene.submit(1, Transfer::In(8));
+    let command = scene.submit(1, DataPhase::In(8));
     scene.answer_ping(5 * SECOND, command.cmd_sn).unwrap();
-    let lost = Error::Unanswered("a command, which did not arrive");
+    let lost = InitiatorSessionError::Unanswered("a command, which did not arrive");
     assert_eq!(scene.answer_ping(5 * SECOND, command.cmd_sn), Err(lost));
 }
 
@@ -693,7 +714,7 @@ fn a_suspended_process_asks_before_it_judges() {
     scene.pass(3600 * SECOND).unwrap();
     assert!(matches!(scene.sent()[..], [Pdu::NopOut(_)]));
     scene.pass(4 * SECOND).unwrap();
-    assert_eq!(scene.pass(SECOND), Err(Error::Silent));
+    assert_eq!(scene.pass(SECOND), Err(InitiatorSessionError::Silent));
 }
 
 /// Over a slow link a ping waits behind seconds of data: connections of a session were taken for failed one
@@ -707,7 +728,7 @@ fn a_connection_that_carries_bytes_has_not_failed() {
         scene.pass(4 * SECOND).unwrap();
         scene.session.note_carried(Cid(0), scene.now);
     }
-    assert_eq!(scene.pass(5 * SECOND), Err(Error::Silent));
+    assert_eq!(scene.pass(5 * SECOND), Err(InitiatorSessionError::Silent));
 }
 
 #[test]
@@ -732,9 +753,9 @@ fn until_it_is_answered_it_is_known_where_a_ping_ends() {
 }
 
 /// Eight reads, of which every other is long: the connections that the commands leave on.
-fn spread_over_two(spread: Spread) -> [usize; 2] {
+fn spread_over_two(spread: CommandDistribution) -> [usize; 2] {
     let mut scene = Scene::new();
-    let first = Joined {
+    let first = JoinedConnection {
         cid: Cid(1),
         digests: Digests::default(),
         max_send_data_segment_length: 1024,
@@ -745,11 +766,11 @@ fn spread_over_two(spread: Spread) -> [usize; 2] {
     scene.session.join(first, scene.now);
     scene.session.set_spread(spread);
     for tag in 0..8 {
-        let request = Request {
+        let request = CommandRequest {
             tag,
             lun: Lun(0),
             cdb: Cdb::new(&[0x28, 0, 0, 0, 0, 0, 0, 0, 0, 0]),
-            transfer: Transfer::In(if tag % 2 == 0 { 512 } else { 64 * 512 }),
+            transfer: DataPhase::In(if tag % 2 == 0 { 512 } else { 64 * 512 }),
             time_out: 30 * SECOND,
         };
         scene.session.submit(request, scene.now).expect("there is room");
@@ -760,8 +781,8 @@ fn spread_over_two(spread: Spread) -> [usize; 2] {
 
 #[test]
 fn commands_go_to_the_connection_with_the_least_to_do_or_in_turn() {
-    assert_eq!(spread_over_two(Spread::InTurn), [4, 4]);
-    let [first, second] = spread_over_two(Spread::LeastToDo);
+    assert_eq!(spread_over_two(CommandDistribution::InTurn), [4, 4]);
+    let [first, second] = spread_over_two(CommandDistribution::LeastToDo);
     assert!(
         first + second == 8 && first != second,
         "{first} and {second}: by bytes, not by number"
@@ -778,9 +799,9 @@ fn a_connection_that_sends_nothing_is_given_little() {
         max_send_data_segment_length: SIZE as u32,
         ..Parameters::default()
     };
-    let mut scene = Scene::timed(parameters, Timing::default());
+    let mut scene = Scene::timed(parameters, ConnectionTiming::default());
     scene.session.join(
-        Joined {
+        JoinedConnection {
             cid: Cid(1),
             digests: Digests::default(),
             max_send_data_segment_length: SIZE as u32,
@@ -791,11 +812,11 @@ fn a_connection_that_sends_nothing_is_given_little() {
         scene.now,
     );
     for tag in 0..16 {
-        let request = Request {
+        let request = CommandRequest {
             tag,
             lun: Lun(0),
             cdb: Cdb::new(&[0x2a, 0, 0, 0, 0, 0, 0, 1, 0, 0]),
-            transfer: Transfer::Out(vec![5; SIZE].into()),
+            transfer: DataPhase::Out(vec![5; SIZE].into()),
             time_out: 30 * SECOND,
         };
         scene.session.submit(request, scene.now).expect("there is room");
@@ -814,13 +835,13 @@ fn a_connection_that_sends_nothing_is_given_little() {
 #[test]
 fn a_ping_may_be_given_up_sooner_than_a_stall_is_noticed() {
     let tenth = SECOND / 10;
-    let timing = Timing { ping_time_out: tenth, ..Timing::default() };
+    let timing = ConnectionTiming { ping_time_out: tenth, ..ConnectionTiming::default() };
     assert!(timing.stall_time_out > tenth);
     let mut scene = Scene::timed(Parameters::default(), timing);
     scene.pass(5 * SECOND).unwrap();
     assert!(matches!(scene.sent()[..], [Pdu::NopOut(_)]));
     assert_eq!(scene.session.poll_timeout(), Some(scene.now + tenth));
-    assert_eq!(scene.pass(tenth), Err(Error::Silent));
+    assert_eq!(scene.pass(tenth), Err(InitiatorSessionError::Silent));
 }
 
 proptest! {
@@ -839,7 +860,7 @@ proptest! {
             bhs[24..28].copy_from_slice(&scene.stat_sn.to_be_bytes());
             let data = Bytes::copy_from_slice(&data);
             let ahs = Bytes::new();
-            let frame = Frame { bhs, ahs, data, is_shared: false, data_digest_error: false };
+            let frame = PduFrame { bhs, ahs, data, is_shared: false, data_digest_error: false };
             if scene.session.handle_frame(Cid(0), frame, scene.now).is_err() {
                 break;
             }

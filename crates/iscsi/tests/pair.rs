@@ -7,9 +7,9 @@ mod machines;
 use std::time::Duration;
 
 use iscsi::{
-    keys::{DigestPolicy, Offer},
+    keys::{DigestPolicy, NegotiationOffer},
     session::{
-        initiator::{Event, Failure, Timing},
+        initiator::{CommandFailure, ConnectionTiming, InitiatorEvent},
         target,
     },
 };
@@ -23,12 +23,12 @@ const KIB: u32 = 1024;
 const DELAY: Duration = Duration::from_millis(4);
 const ROUND_TRIP: Duration = Duration::from_millis(8);
 
-fn offer(initial_r2t: bool, immediate_data: bool) -> Offer {
-    Offer { initial_r2t, immediate_data, ..Offer::initiator() }
+fn offer(initial_r2t: bool, immediate_data: bool) -> NegotiationOffer {
+    NegotiationOffer { initial_r2t, immediate_data, ..NegotiationOffer::initiator() }
 }
 
 /// How many round trips one command takes over a link without a limit to its rate.
-fn round_trips(offer: Offer, op: Op) -> u32 {
+fn round_trips(offer: NegotiationOffer, op: Op) -> u32 {
     let mut pair = Pair::new(Wish { offer, ..Wish::default() }, DELAY);
     let begun = pair.now();
     pair.submit(op);
@@ -67,7 +67,7 @@ fn a_read_takes_one_round_trip_whatever_its_length() {
 fn r2ts_in_parallel_save_round_trips() {
     // 256 KiB unsolicited, then fifteen bursts
     let write = Op::Write { seed: 1, length: 4096 * KIB };
-    let bursts = |max_outstanding_r2t| Offer {
+    let bursts = |max_outstanding_r2t| NegotiationOffer {
         max_burst_length: 256 * KIB,
         max_outstanding_r2t,
         ..offer(false, true)
@@ -160,7 +160,7 @@ fn a_command_that_is_not_answered_is_aborted() {
     pair.hold_answers = true;
     pair.submit(Op::Read { seed: 1, length: 512 });
     pair.run_for(Duration::from_secs(31));
-    assert_eq!(pair.failures(), [(1, Failure::TimedOut)]);
+    assert_eq!(pair.failures(), [(1, CommandFailure::TimedOut)]);
     assert_eq!(pair.aborted, 1, "the target was told");
     assert!(!pair.is_broken());
     // and the session goes on
@@ -180,7 +180,7 @@ fn a_command_that_could_not_be_sent_in_time_is_not_sent() {
     pair.run_for(Duration::from_secs(31));
     let mut failures = pair.failures();
     failures.sort_by_key(|failure| failure.0);
-    assert_eq!(failures, [(1, Failure::TimedOut), (2, Failure::TimedOut)]);
+    assert_eq!(failures, [(1, CommandFailure::TimedOut), (2, CommandFailure::TimedOut)]);
     assert_eq!(pair.held(), 1, "the second was never sent");
 }
 
@@ -196,7 +196,7 @@ fn a_command_that_nobody_waits_for_is_aborted_at_once() {
     pair.expire(1);
     pair.expire(2);
     pair.run_for(ROUND_TRIP);
-    assert_eq!(pair.failures(), [(2, Failure::TimedOut), (1, Failure::TimedOut)]);
+    assert_eq!(pair.failures(), [(2, CommandFailure::TimedOut), (1, CommandFailure::TimedOut)]);
     assert_eq!(pair.aborted, 1);
 }
 
@@ -205,7 +205,7 @@ fn a_logout_is_answered() {
     let mut pair = Pair::new(Wish::default(), DELAY);
     pair.log_out();
     pair.run();
-    assert!(matches!(pair.events[..], [Event::LoggedOut { .. }]), "{:?}", pair.events);
+    assert!(matches!(pair.events[..], [InitiatorEvent::LoggedOut { .. }]), "{:?}", pair.events);
 }
 
 #[test]
@@ -217,11 +217,15 @@ fn a_target_that_asks_for_a_logout_gets_it_after_the_commands() {
     pair.ask_for_logout(10);
     pair.run();
     pair.submit(Op::Read { seed: 2, length: 512 });
-    assert!(matches!(pair.events[..], [Event::LogoutRequested { .. }]), "{:?}", pair.events);
+    assert!(
+        matches!(pair.events[..], [InitiatorEvent::LogoutRequested { .. }]),
+        "{:?}",
+        pair.events
+    );
     pair.answer_held(usize::MAX);
     pair.run();
     assert_eq!(pair.take_done(), [Op::Read { seed: 1, length: 512 }]);
-    assert!(matches!(pair.events[1], Event::LoggedOut { .. }), "{:?}", pair.events);
+    assert!(matches!(pair.events[1], InitiatorEvent::LoggedOut { .. }), "{:?}", pair.events);
     // what came too late is for the next session
     assert_eq!(pair.take_unanswered(), [Op::Read { seed: 2, length: 512 }]);
 }
@@ -234,8 +238,10 @@ fn a_target_that_asks_for_a_logout_does_not_wait_for_ever() {
     pair.run();
     pair.ask_for_logout(3);
     pair.run_for(Duration::from_millis(2500));
-    let expected =
-        matches!(pair.events[..], [Event::LogoutRequested { .. }, Event::LoggedOut { .. }]);
+    let expected = matches!(
+        pair.events[..],
+        [InitiatorEvent::LogoutRequested { .. }, InitiatorEvent::LoggedOut { .. }]
+    );
     assert!(expected, "{:?}", pair.events);
     assert_eq!(pair.take_unanswered(), [Op::Read { seed: 1, length: 512 }]);
 }
@@ -249,14 +255,19 @@ fn targets_are_found() {
     pair.send_targets();
     pair.run();
     match &pair.events[..] {
-        [Event::Text(text)] => assert!(text[..] == *expected.as_bytes()),
+        [InitiatorEvent::Text(text)] => assert!(text[..] == *expected.as_bytes()),
         other => panic!("{other:?}"),
     }
 }
 
-fn digests() -> Offer {
+fn digests() -> NegotiationOffer {
     let (header_digest, data_digest) = (DigestPolicy::Require, DigestPolicy::Require);
-    Offer { header_digest, data_digest, max_recv_data_segment_length: 1024, ..Offer::initiator() }
+    NegotiationOffer {
+        header_digest,
+        data_digest,
+        max_recv_data_segment_length: 1024,
+        ..NegotiationOffer::initiator()
+    }
 }
 
 /// Reads and writes of some sizes that do not divide each other.
@@ -296,7 +307,7 @@ fn with_digests_no_flipped_bit_is_taken_for_data() {
 }
 
 /// Where the bytes of these ops stand in both directions, login left out.
-fn bytes_of(ops: &[Op], offer: Offer) -> (std::ops::Range<u64>, std::ops::Range<u64>) {
+fn bytes_of(ops: &[Op], offer: NegotiationOffer) -> (std::ops::Range<u64>, std::ops::Range<u64>) {
     let mut pair = Pair::new(Wish { offer, ..Wish::default() }, DELAY);
     let (up, down) = pair.sent();
     ops.iter().for_each(|&op| pair.submit(op));
@@ -308,7 +319,8 @@ fn bytes_of(ops: &[Op], offer: Offer) -> (std::ops::Range<u64>, std::ops::Range<
 #[test]
 fn a_link_cut_anywhere_loses_no_command() {
     let ops = mixed_ops();
-    let small = Offer { max_recv_data_segment_length: 1024, ..Offer::initiator() };
+    let small =
+        NegotiationOffer { max_recv_data_segment_length: 1024, ..NegotiationOffer::initiator() };
     let whole = bytes_of(&ops, small.clone());
     for (upwards, range) in [(true, whole.0), (false, whole.1)] {
         for offset in range.step_by(113) {
@@ -348,7 +360,7 @@ fn any_wish() -> impl Strategy<Value = Wish> {
             (r2ts, queue),
         )| {
             let policy = |on| if on { DigestPolicy::Require } else { DigestPolicy::Off };
-            let offer = Offer {
+            let offer = NegotiationOffer {
                 initial_r2t,
                 immediate_data,
                 max_recv_data_segment_length: ours,
@@ -357,7 +369,7 @@ fn any_wish() -> impl Strategy<Value = Wish> {
                 max_outstanding_r2t: r2ts,
                 header_digest: policy(header),
                 data_digest: policy(data),
-                ..Offer::initiator()
+                ..NegotiationOffer::initiator()
             };
             let settings =
                 target::Settings { queue_commands: queue, ..target::Settings::default() };
@@ -397,6 +409,6 @@ proptest! {
 
 #[test]
 fn the_default_times_are_those_of_the_field() {
-    let timing = Timing::default();
+    let timing = ConnectionTiming::default();
     assert_eq!(timing.ping_after + timing.ping_time_out, Duration::from_secs(10));
 }

@@ -3,11 +3,11 @@
 
 use std::{collections::BTreeSet, fs, path::Path};
 
-use workload::{Task, Tool};
+use workload::{Tool, WorkloadTask};
 
 use crate::{
-    Error, LeftOut, Point, Site, engine,
-    site::{Data, Host, Server},
+    Error, ExperimentPoint, LabSite, LeftOut, engine,
+    site::{Host, SiteBacking, SiteServer},
     stage::{available, can_be_limited, check, peer},
 };
 
@@ -46,9 +46,9 @@ pub struct Means {
 
 /// What will be done, and what not.
 #[derive(Debug, Default)]
-pub struct Plan {
+pub struct MeasurementPlan {
     /// What will be measured, in order.
-    pub run: Vec<Point>,
+    pub run: Vec<ExperimentPoint>,
     /// What will not, and why.
     pub left_out: Vec<LeftOut>,
     /// Programs for want of which points are left out.
@@ -70,14 +70,14 @@ impl Means {
     /// # Errors
     /// If the system does not say how much room there is.
     pub fn of_this_machine(
-        points: &[Point],
+        points: &[ExperimentPoint],
         name: &str,
         link: Result<(), Lack>,
         [disk, files]: [&Path; 2],
     ) -> Result<Self, Error> {
         let wants_ensembles = points.iter().any(is_with_ensembles);
         let ensembles = if wants_ensembles {
-            let probe = fairtcp::Options::default();
+            let probe = fairtcp::EnsembleOptions::default();
             fairtcp::Fair::load(&probe).map(drop).map_err(|error| Lack {
                 why: error.to_string(),
                 remedy: error.remedy().map(str::to_owned),
@@ -105,8 +105,8 @@ impl Means {
 
     /// Sorts points into what can be measured and what cannot.
     #[must_use]
-    pub fn plan(&self, points: Vec<Point>) -> Plan {
-        let mut plan = Plan::default();
+    pub fn plan(&self, points: Vec<ExperimentPoint>) -> MeasurementPlan {
+        let mut plan = MeasurementPlan::default();
         let mut missing = BTreeSet::new();
         for point in points {
             let lacks: Vec<Tool> =
@@ -135,7 +135,7 @@ impl Means {
     }
 
     /// What stands against a point, programs apart.
-    fn obstacle(&self, point: &Point) -> Option<Lack> {
+    fn obstacle(&self, point: &ExperimentPoint) -> Option<Lack> {
         let site = &point.site;
         let only = |why: String| Some(Lack { why, remedy: None });
         if let Err(error) = check(site) {
@@ -157,7 +157,7 @@ impl Means {
         }
         let name = &site.session.congestion;
         if !ensemble
-            && site.server != Server::Host
+            && site.server != SiteServer::Host
             && name != "kernel default"
             && !self.congestion.contains(name)
         {
@@ -166,7 +166,7 @@ impl Means {
                 remedy: Some(format!("load it where the kernel has it: modprobe tcp_{name}")),
             });
         }
-        let Room { disk, memory, files } = room(site);
+        let SiteFootprint { disk, memory, files } = room(site);
         let short = |what: &str, needed: u64, free: u64, remedy: &str| {
             let [needed, free] = [needed, free].map(|bytes| bytes >> 20);
             Some(Lack {
@@ -199,7 +199,7 @@ impl Means {
 }
 
 /// Programs that are not ours and have to be there.
-fn tools(point: &Point) -> Vec<Tool> {
+fn tools(point: &ExperimentPoint) -> Vec<Tool> {
     let mut tools = point.task.workload().needs();
     if matches!(point.site.host, Host::Mounted(_)) {
         tools.push(MKFS);
@@ -208,37 +208,37 @@ fn tools(point: &Point) -> Vec<Tool> {
         tools.extend(peer::QEMU);
     }
     match point.site.server {
-        Server::Nbdkit => tools.push(peer::NBDKIT),
-        Server::Tgt => tools.extend(peer::TGT),
-        Server::Forebay | Server::Host => {}
+        SiteServer::Nbdkit => tools.push(peer::NBDKIT),
+        SiteServer::Tgt => tools.extend(peer::TGT),
+        SiteServer::Forebay | SiteServer::Host => {}
     }
     tools
 }
 
-fn is_build(point: &Point) -> bool {
-    matches!(point.task, Task::Build(_))
+fn is_build(point: &ExperimentPoint) -> bool {
+    matches!(point.task, WorkloadTask::Build(_))
 }
 
-fn is_with_ensembles(point: &Point) -> bool {
-    point.site.server != Server::Host && point.site.session.congestion.starts_with("ensemble")
+fn is_with_ensembles(point: &ExperimentPoint) -> bool {
+    point.site.server != SiteServer::Host && point.site.session.congestion.starts_with("ensemble")
 }
 
 /// Bytes that a site takes up.
 #[derive(Default)]
-struct Room {
+struct SiteFootprint {
     disk: u64,
     /// With that of files.
     memory: u64,
     files: u64,
 }
 
-fn room(site: &Site) -> Room {
-    let mut one = Room::default();
+fn room(site: &LabSite) -> SiteFootprint {
+    let mut one = SiteFootprint::default();
     match site.disk.data {
-        Data::Memory => one.memory += site.bytes,
-        Data::File => one.disk += site.bytes,
+        SiteBacking::Memory => one.memory += site.bytes,
+        SiteBacking::File => one.disk += site.bytes,
     }
-    if site.server == Server::Tgt {
+    if site.server == SiteServer::Tgt {
         // It knows files only.
         one.files += one.memory;
     }
@@ -248,7 +248,7 @@ fn room(site: &Site) -> Room {
         one.files += gateway.nvram;
     }
     let nodes = u64::from(site.nodes);
-    Room { disk: one.disk * nodes, memory: one.memory * nodes, files: one.files * nodes }
+    SiteFootprint { disk: one.disk * nodes, memory: one.memory * nodes, files: one.files * nodes }
 }
 
 /// Bytes free where a folder is.
@@ -289,7 +289,7 @@ fn limits(name: &str) -> Result<(), Lack> {
 }
 
 /// What a build builds, which no package has.
-fn source(task: &Task) -> Result<(), Lack> {
+fn source(task: &WorkloadTask) -> Result<(), Lack> {
     task.workload().ready().map_err(|error| Lack {
         why: error.to_string(),
         remedy: Some("fetch it: `forebay lab fetch`, or --install".to_owned()),
@@ -308,7 +308,7 @@ fn memory() -> Result<u64, Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Gateway, Line, results::tests::point};
+    use crate::{SiteGateway, SiteLink, results::tests::point};
 
     fn rich() -> Means {
         Means {
@@ -325,15 +325,15 @@ mod tests {
         }
     }
 
-    fn mounted() -> Point {
+    fn mounted() -> ExperimentPoint {
         let mut point = point("mounted");
         point.site.host = Host::Mounted(String::new());
-        point.site.link = Some(Line::default());
+        point.site.link = Some(SiteLink::default());
         point
     }
 
     /// Why it is left out; nothing if it is not.
-    fn reason(means: &Means, point: Point) -> Option<String> {
+    fn reason(means: &Means, point: ExperimentPoint) -> Option<String> {
         let plan = means.plan(vec![point]);
         assert_eq!(plan.run.len() + plan.left_out.len(), 1);
         plan.left_out.into_iter().next().map(|it| it.left_out)
@@ -391,7 +391,7 @@ mod tests {
         let mut here = mounted();
         here.site.link = None;
         let mut large = point("large");
-        large.site.gateway = Some(Gateway::default());
+        large.site.gateway = Some(SiteGateway::default());
         let mut small = point("small");
         small.site.host = Host::Url;
         large.site.host = Host::Url;
@@ -411,7 +411,7 @@ mod tests {
         let lack = Lack { why: "no source".to_owned(), remedy: None };
         let means = Means { source: Err(lack), ..rich() };
         let mut build = mounted();
-        build.task = Task::Build(workload::Build::default());
+        build.task = WorkloadTask::Build(workload::Build::default());
         build.site.bytes = 4 << 30;
         assert_eq!(reason(&means, build).unwrap(), "no source");
         assert_eq!(reason(&means, mounted()), None);
@@ -426,11 +426,11 @@ mod tests {
         assert_eq!(programs, ["postmark"], "each once");
         let means = Means { installed: Box::new(|tool| tool.program != "tgtd"), ..rich() };
         let mut peer = point("peer");
-        peer.site.server = Server::Tgt;
+        peer.site.server = SiteServer::Tgt;
         assert!(reason(&means, peer).unwrap().contains("package tgt"));
         let means = Means { installed: Box::new(|tool| tool.program != "nbdkit"), ..rich() };
         let mut peer = point("peer");
-        (peer.site.server, peer.site.host) = (Server::Nbdkit, Host::QemuStorageDaemon);
+        (peer.site.server, peer.site.host) = (SiteServer::Nbdkit, Host::QemuStorageDaemon);
         assert!(reason(&means, peer.clone()).unwrap().contains("package nbdkit"));
         peer.site.host = Host::Url;
         assert!(reason(&rich(), peer).unwrap().contains("qemu-storage-daemon alone"));
@@ -440,7 +440,7 @@ mod tests {
     fn what_does_not_fit_is_left_out() {
         let mut large = point("large");
         large.site.nodes = 4;
-        large.site.gateway = Some(Gateway { log: 1 << 30, ..Gateway::default() });
+        large.site.gateway = Some(SiteGateway { log: 1 << 30, ..SiteGateway::default() });
         let small = Means { disk: 3 << 30, ..rich() };
         assert_eq!(
             reason(&small, large.clone()).unwrap(),
@@ -449,11 +449,11 @@ mod tests {
         let small = Means { memory: 1 << 30, ..rich() };
         assert!(reason(&small, large).unwrap().contains("of memory"));
         let mut peer = point("peer");
-        peer.site.server = Server::Tgt;
+        peer.site.server = SiteServer::Tgt;
         let container = Means { files: 64 << 20, ..rich() };
         let why = reason(&container, peer.clone()).unwrap();
         assert!(why.contains("for files in memory are needed, and 64 are free"), "{why}");
-        peer.site.server = Server::default();
+        peer.site.server = SiteServer::default();
         assert_eq!(reason(&container, peer), None);
         let mut full = mounted();
         full.site.bytes = 1 << 20;

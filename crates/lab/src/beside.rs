@@ -3,7 +3,7 @@
 
 use serde::Deserialize;
 
-use crate::{Cell, Error, Section, Table};
+use crate::{Cell, Error, ReportTable, Section};
 
 /// So many are read from one file.
 const MOST: usize = 1000;
@@ -11,7 +11,7 @@ const MOST: usize = 1000;
 /// One figure, as the file has it.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Found {
+struct ExternalFigure {
     what: String,
     with: String,
     unit: String,
@@ -23,7 +23,7 @@ struct Found {
 /// # Errors
 /// If it is no list of figures, or too long a one.
 pub fn beside(text: &str) -> Result<Section, Error> {
-    let found: Vec<Found> = serde_json::from_str(text)
+    let found: Vec<ExternalFigure> = serde_json::from_str(text)
         .map_err(|error| Error::Settings(format!("figures from elsewhere: {error}")))?;
     if found.len() > MOST {
         return Err(Error::Settings(format!("figures from elsewhere: more than {MOST}")));
@@ -35,9 +35,9 @@ pub fn beside(text: &str) -> Result<Section, Error> {
     let mut whats: Vec<&str> = found.iter().map(|it| it.what.as_str()).collect();
     whats.dedup();
     for what in whats {
-        let rows: Vec<&Found> = found.iter().filter(|it| it.what == what).collect();
+        let rows: Vec<&ExternalFigure> = found.iter().filter(|it| it.what == what).collect();
         let unit = rows.first().map_or("", |it| it.unit.as_str());
-        let table = Table::new(what, "with").column("measured", unit).rows(
+        let table = ReportTable::new(what, "with").column("measured", unit).rows(
             rows,
             |it| it.with.clone(),
             |it| vec![Cell::ours(it.value)],

@@ -1,6 +1,6 @@
 //! A report's tables as one CSV file (RFC 4180): a line for each figure.
 
-use crate::{Bar, Cell, Printed, Report};
+use crate::{Cell, CellBound, LabReport, Printed};
 
 /// The columns, in their order.
 const HEADS: [&str; 9] =
@@ -8,7 +8,7 @@ const HEADS: [&str; 9] =
 
 /// The tables of a report. Numbers have all of their digits and a point; what was not measured is empty.
 #[must_use]
-pub fn csv(report: &Report) -> String {
+pub fn csv(report: &LabReport) -> String {
     let mut out = line(&HEADS.map(str::to_owned));
     for section in &report.sections {
         for (table, row, column, cell) in section.cells() {
@@ -53,8 +53,8 @@ fn notes(cell: &Cell) -> String {
     }
     if let Some(bar) = cell.bar {
         let bar = match bar {
-            Bar::Least(value) => format!("at least {value}"),
-            Bar::Most(value) => format!("at most {value}"),
+            CellBound::Least(value) => format!("at least {value}"),
+            CellBound::Most(value) => format!("at most {value}"),
         };
         let word = match cell.holds() {
             Some(true) => "holds",
@@ -70,7 +70,7 @@ fn notes(cell: &Cell) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Section, Table};
+    use crate::{ReportTable, Section};
 
     /// Lines and fields, as RFC 4180 has them.
     fn read(text: &str) -> Vec<Vec<String>> {
@@ -95,15 +95,17 @@ mod tests {
     fn every_figure_reads_back() {
         let odd = "a, \"b\"\r\nc";
         let taints = [odd.to_owned()];
-        let table =
-            Table::new(odd, "delay, ms").column_of("Reno", odd, "ms").column("Fair-TCP", "").row(
+        let table = ReportTable::new(odd, "delay, ms")
+            .column_of("Reno", odd, "ms")
+            .column("Fair-TCP", "")
+            .row(
                 "0",
                 [
                     Cell::ours(0.1 + 0.2).beside(0.5).at_least(1.0).tainted(&taints),
                     Cell::words(odd),
                 ],
             );
-        let text = csv(&Report::new("r").section(Section::new("s, 1").table(table)));
+        let text = csv(&LabReport::new("r").section(Section::new("s, 1").table(table)));
         let lines = read(&text);
         assert_eq!(lines.len(), 3);
         assert_eq!(lines[0], HEADS);
@@ -132,18 +134,18 @@ mod tests {
     fn a_range_of_the_paper_is_a_range() {
         let printed = Printed { least: 0.91, most: 0.99 };
         let cells = [0.93, 1.98].map(|ours| Cell::ours(ours).beside_printed(printed));
-        let table = Table::new("t", "r").column("c", "").column("d", "").row("r", cells);
-        let text = csv(&Report::new("r").section(Section::new("s").table(table)));
+        let table = ReportTable::new("t", "r").column("c", "").column("d", "").row("r", cells);
+        let text = csv(&LabReport::new("r").section(Section::new("s").table(table)));
         let lines: Vec<&str> = text.lines().skip(1).collect();
         assert_eq!(lines, ["s,t,r,c,0.93,0.91-0.99,1,,", "s,t,r,d,1.98,0.91-0.99,2,,"]);
     }
 
     #[test]
     fn what_is_not_a_number_is_empty() {
-        let table = Table::new("t", "r")
+        let table = ReportTable::new("t", "r")
             .column("c", "")
             .row("r", [Cell::ours(f64::NAN).beside(f64::INFINITY)]);
-        let text = csv(&Report::new("r").section(Section::new("s").table(table)));
+        let text = csv(&LabReport::new("r").section(Section::new("s").table(table)));
         assert_eq!(text.lines().last(), Some("s,t,r,c,,,,,"));
     }
 }

@@ -7,19 +7,21 @@ use std::{
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
-use crate::{Error, Found, Point, Record, Results, Scene, results::settings};
+use crate::{
+    Error, ExperimentPoint, PointRecord, PointRunResult, Results, Scene, results::settings,
+};
 
 /// Told how a run goes on.
 pub trait Watcher {
     /// A point begins; `left` is about how long it and all after it take.
-    fn begins(&mut self, point: &Point, number: usize, of: usize, left: Duration);
+    fn begins(&mut self, point: &ExperimentPoint, number: usize, of: usize, left: Duration);
     /// It is over: its record, or why it has none.
-    fn ends(&mut self, point: &Point, result: Result<&Record, &str>);
+    fn ends(&mut self, point: &ExperimentPoint, result: Result<&PointRecord, &str>);
 }
 
 /// How a run ended.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
-pub struct Ended {
+pub struct LabRunSummary {
     /// Points that were measured in it.
     pub measured: usize,
     /// Points that failed in it.
@@ -38,14 +40,14 @@ pub const SETTING_UP: f64 = 2.0;
 /// # Errors
 /// If results cannot be written: then nothing that comes after would last.
 pub fn run(
-    points: &[Point],
+    points: &[ExperimentPoint],
     scene: &mut dyn Scene,
     results: &mut Results,
     watcher: &mut dyn Watcher,
     stop: &AtomicBool,
-) -> Result<Ended, Error> {
-    let mut ended = Ended::default();
-    let mut pace = Pace::default();
+) -> Result<LabRunSummary, Error> {
+    let mut ended = LabRunSummary::default();
+    let mut pace = EstimateCorrection::default();
     for (number, point) in points.iter().enumerate() {
         if stop.load(Ordering::Relaxed) {
             ended.stopped = true;
@@ -84,15 +86,16 @@ pub fn run(
 }
 
 /// All runs of a point.
-fn measure(point: &Point, scene: &mut dyn Scene) -> Result<Record, Error> {
+fn measure(point: &ExperimentPoint, scene: &mut dyn Scene) -> Result<PointRecord, Error> {
     let (begun, began) = (Instant::now(), SystemTime::now());
     scene.set(&point.site)?;
     let mut found = Vec::new();
     for _ in 0..point.runs.max(1) {
         found.push(scene.run(point)?);
     }
-    let first =
-        |found: &Found| found.outcome.figures.first().map_or(f64::NAN, |figure| figure.value);
+    let first = |found: &PointRunResult| {
+        found.outcome.figures.first().map_or(f64::NAN, |figure| figure.value)
+    };
     let runs: Vec<f64> = found.iter().map(first).collect();
     if runs.iter().any(|value| !value.is_finite()) {
         return Err(Error::Settings("the workload found no figure".to_owned()));
@@ -108,8 +111,8 @@ fn measure(point: &Point, scene: &mut dyn Scene) -> Result<Record, Error> {
             taints.push(taint);
         }
     }
-    let Found { outcome, counted, notes, .. } = found.swap_remove(median(&runs));
-    Ok(Record {
+    let PointRunResult { outcome, counted, notes, .. } = found.swap_remove(median(&runs));
+    Ok(PointRecord {
         point: point.name.clone(),
         settings: settings(point),
         // Results say it.
@@ -133,12 +136,12 @@ fn median(values: &[f64]) -> usize {
 
 /// Seconds that points take by what they say of themselves. A site that can become the next one is not set up again.
 #[must_use]
-pub fn estimate(points: &[Point]) -> f64 {
+pub fn estimate(points: &[ExperimentPoint]) -> f64 {
     (0..points.len()).map(|number| said(&points[..=number])).sum()
 }
 
 /// What the last of these says, after those before it.
-fn said(points: &[Point]) -> f64 {
+fn said(points: &[ExperimentPoint]) -> f64 {
     let Some((point, before)) = points.split_last() else { return 0.0 };
     let stands = before.last().is_some_and(|it| it.site.can_become(&point.site));
     f64::from(point.runs.max(1)) * point.seconds + if stands { 0.0 } else { SETTING_UP }
@@ -146,7 +149,7 @@ fn said(points: &[Point]) -> f64 {
 
 /// How much longer points take than they say.
 #[derive(Default)]
-struct Pace {
+struct EstimateCorrection {
     said: f64,
     took: f64,
 }
@@ -154,13 +157,13 @@ struct Pace {
 /// As if points that say so many seconds had taken just these: the first few do not turn it over.
 const TRUSTED: f64 = 20.0;
 
-impl Pace {
-    fn took(&mut self, points: &[Point], took: Duration) {
+impl EstimateCorrection {
+    fn took(&mut self, points: &[ExperimentPoint], took: Duration) {
         self.said += said(points);
         self.took += took.as_secs_f64();
     }
 
-    fn left(&self, points: &[Point]) -> Duration {
+    fn left(&self, points: &[ExperimentPoint]) -> Duration {
         let factor = (self.took + TRUSTED) / (self.said + TRUSTED);
         Duration::from_secs_f64((estimate(points) * factor).clamp(0.0, 1e9))
     }
@@ -169,15 +172,15 @@ impl Pace {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Site, results::tests::point};
+    use crate::{LabSite, results::tests::point};
     use std::sync::atomic::AtomicU32;
-    use workload::Outcome;
+    use workload::WorkloadResult;
 
     /// A scene that only keeps what was asked of it.
     #[derive(Default)]
     struct Fake<'a> {
         acts: Vec<String>,
-        stands: Option<Site>,
+        stands: Option<LabSite>,
         fails: &'a str,
         /// Set when this point runs.
         stop: Option<(&'a str, &'a AtomicBool)>,
@@ -185,7 +188,7 @@ mod tests {
     }
 
     impl Scene for Fake<'_> {
-        fn set(&mut self, site: &Site) -> Result<(), Error> {
+        fn set(&mut self, site: &LabSite) -> Result<(), Error> {
             if self.stands.as_ref() != Some(site) {
                 self.acts.push(format!("set {}", site.session.connections));
                 self.stands = Some(site.clone());
@@ -193,7 +196,7 @@ mod tests {
             Ok(())
         }
 
-        fn run(&mut self, point: &Point) -> Result<Found, Error> {
+        fn run(&mut self, point: &ExperimentPoint) -> Result<PointRunResult, Error> {
             self.acts.push(format!("run {}", point.name));
             if let Some((_, stop)) = self.stop.filter(|(name, _)| *name == point.name) {
                 stop.store(true, Ordering::Relaxed);
@@ -205,10 +208,10 @@ mod tests {
             // 3, 1, 2, 3, 1, 2, …
             let value = f64::from((self.runs.fetch_add(2, Ordering::Relaxed) + 2) % 3 + 1);
             let taints = if value > 2.5 { vec!["late".to_owned()] } else { Vec::new() };
-            Ok(Found {
-                outcome: Outcome::default().figure("rate", "1/s", value),
+            Ok(PointRunResult {
+                outcome: WorkloadResult::default().figure("rate", "1/s", value),
                 taints,
-                ..Found::default()
+                ..PointRunResult::default()
             })
         }
 
@@ -223,19 +226,19 @@ mod tests {
     struct Seen(Vec<String>);
 
     impl Watcher for Seen {
-        fn begins(&mut self, point: &Point, number: usize, of: usize, left: Duration) {
+        fn begins(&mut self, point: &ExperimentPoint, number: usize, of: usize, left: Duration) {
             self.0.push(format!("{} {number}/{of} {:.0}", point.name, left.as_secs_f64()));
         }
 
-        fn ends(&mut self, point: &Point, result: Result<&Record, &str>) {
+        fn ends(&mut self, point: &ExperimentPoint, result: Result<&PointRecord, &str>) {
             if let Err(reason) = result {
                 self.0.push(format!("{}: {reason}", point.name));
             }
         }
     }
 
-    fn all() -> Vec<Point> {
-        let mut points: Vec<Point> = ["a", "b", "c"].into_iter().map(point).collect();
+    fn all() -> Vec<ExperimentPoint> {
+        let mut points: Vec<ExperimentPoint> = ["a", "b", "c"].into_iter().map(point).collect();
         points[2].site.session.connections = 4;
         points
     }
@@ -248,7 +251,7 @@ mod tests {
         let stop = AtomicBool::new(false);
         let ended = run(&all(), &mut scene, &mut results, &mut seen, &stop).unwrap();
         assert_eq!(scene.acts, ["set 1", "run a", "run b", "set 4", "run c", "clear"]);
-        assert_eq!(ended, Ended { measured: 3, ..Ended::default() });
+        assert_eq!(ended, LabRunSummary { measured: 3, ..LabRunSummary::default() });
         assert_eq!(results.of_all(&all()).0.len(), 3);
         assert_eq!(seen.0[0], "a 1/3 7", "three of a second, two sites of two");
     }
@@ -288,7 +291,7 @@ mod tests {
     fn of_several_runs_the_one_in_the_middle_counts() {
         let folder = tempfile::tempdir().unwrap();
         let mut results = Results::open(folder.path()).unwrap();
-        let points = [Point { runs: 3, ..point("a") }];
+        let points = [ExperimentPoint { runs: 3, ..point("a") }];
         let (mut scene, stop) = (Fake::default(), AtomicBool::new(false));
         run(&points, &mut scene, &mut results, &mut Seen::default(), &stop).unwrap();
         let record = results.of(&points[0]).unwrap();
@@ -304,7 +307,7 @@ mod tests {
     fn an_estimate_follows_what_was_taken() {
         let points = all();
         assert_eq!(estimate(&points), 3.0 + 2.0 * SETTING_UP);
-        let mut pace = Pace::default();
+        let mut pace = EstimateCorrection::default();
         pace.took(&points[..1], Duration::from_secs(3));
         assert_eq!(pace.left(&points[..1]), Duration::from_secs(3));
         pace.took(&points[..1], Duration::from_secs(1000));

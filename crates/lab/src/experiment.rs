@@ -1,6 +1,8 @@
 //! The experiments by name.
 
-use crate::{Point, Record, Report, Scale, fair_tcp, outsourcing, stics};
+use crate::{
+    ExperimentPoint, ExperimentScale, LabReport, PointRecord, fair_tcp, outsourcing, stics,
+};
 
 /// The tables and figures of one paper.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -26,7 +28,7 @@ impl Experiment {
 
     /// What it measures, in the order in which it is run.
     #[must_use]
-    pub fn points(self, scale: Scale) -> Vec<Point> {
+    pub fn points(self, scale: ExperimentScale) -> Vec<ExperimentPoint> {
         match self {
             Self::Outsourcing => outsourcing::points(scale),
             Self::Stics => stics::points(scale),
@@ -36,7 +38,7 @@ impl Experiment {
 
     /// What was found, beside the paper; `left_out` has the names and reasons of points that have no record.
     #[must_use]
-    pub fn report(self, records: &[Record], left_out: &[(String, String)]) -> Report {
+    pub fn report(self, records: &[PointRecord], left_out: &[(String, String)]) -> LabReport {
         match self {
             Self::Outsourcing => outsourcing::report(records, left_out),
             Self::Stics => stics::report(records, left_out),
@@ -56,7 +58,8 @@ mod tests {
 
     #[test]
     fn every_point_has_a_name_of_its_own_and_goes_together() {
-        for (experiment, scale) in ALL.iter().flat_map(|it| [(it, Scale::Quick), (it, Scale::Full)])
+        for (experiment, scale) in
+            ALL.iter().flat_map(|it| [(it, ExperimentScale::Quick), (it, ExperimentScale::Full)])
         {
             let points = experiment.points(scale);
             let names: BTreeSet<&str> = points.iter().map(|point| point.name.as_str()).collect();
@@ -73,8 +76,8 @@ mod tests {
     #[test]
     fn quick_is_quick_and_full_ends() {
         for experiment in ALL {
-            let [quick, full] =
-                [Scale::Quick, Scale::Full].map(|scale| estimate(&experiment.points(scale)));
+            let [quick, full] = [ExperimentScale::Quick, ExperimentScale::Full]
+                .map(|scale| estimate(&experiment.points(scale)));
             assert!(quick < 600.0, "{}: {quick} s", experiment.name());
             assert!(full < 3.0 * 3600.0 && full > quick, "{}: {full} s", experiment.name());
         }

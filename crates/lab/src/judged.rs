@@ -3,7 +3,7 @@
 
 use crate::{
     Cell, factor, number,
-    paper::{Claim, Words},
+    paper::{PaperFigure, PaperStatement},
 };
 
 /// How far from the paper a figure may be and still be the paper's, as a share of it: within so much equation (1) with masking
@@ -19,7 +19,7 @@ pub const NO_REASON: &str = "No reason for it is known.";
 pub fn deviation(
     what: &str,
     ours: &Cell,
-    claim: &Claim,
+    claim: &PaperFigure,
     reasons: impl IntoIterator<Item = Option<String>>,
 ) -> Option<String> {
     let value = ours.ours?;
@@ -44,7 +44,7 @@ pub fn deviation(
 pub fn contradiction(
     what: &str,
     ours: &Cell,
-    words: &Words,
+    words: &PaperStatement,
     reasons: impl IntoIterator<Item = Option<String>>,
 ) -> Option<String> {
     let value = ours.ours.filter(|value| !words.hold(*value))?;
@@ -70,7 +70,8 @@ pub fn because(reasons: impl IntoIterator<Item = Option<String>>, taints: &[Stri
 mod tests {
     use super::*;
 
-    const CLAIM: Claim = Claim { place: "Figure 5", what: "a share", least: 1.5, most: 2.0 };
+    const CLAIM: PaperFigure =
+        PaperFigure { place: "Figure 5", what: "a share", least: 1.5, most: 2.0 };
 
     #[test]
     fn what_is_near_enough_or_was_not_measured_is_no_deviation() {
@@ -82,7 +83,7 @@ mod tests {
 
     #[test]
     fn words_are_shown_as_words_and_the_bound_as_ours() {
-        let words = Words {
+        let words = PaperStatement {
             place: "Figure 5",
             what: "x",
             said: "almost all",
@@ -97,8 +98,11 @@ mod tests {
             contradiction("kept", &Cell::ours(0.89), &words, []).unwrap(),
             "Figure 5: kept: 0.89; the paper says \"almost all\", read here as at least 0.9. No reason for it is known."
         );
-        assert_eq!(Words { most: 1.1, ..words }.read_as(), "0.9 to 1.1");
-        assert_eq!(Words { least: f64::NEG_INFINITY, most: 0.9, ..words }.read_as(), "at most 0.9");
+        assert_eq!(PaperStatement { most: 1.1, ..words }.read_as(), "0.9 to 1.1");
+        assert_eq!(
+            PaperStatement { least: f64::NEG_INFINITY, most: 0.9, ..words }.read_as(),
+            "at most 0.9"
+        );
     }
 
     #[test]
@@ -111,7 +115,7 @@ mod tests {
         let doubtful = far.tainted(&["packets were late".to_owned()]);
         let told = deviation("gain", &doubtful, &CLAIM, [None, Some("It is so.".to_owned())]);
         assert!(told.unwrap().ends_with("It is so. In doubt: packets were late."));
-        let zero = Claim { least: 0.0, most: 0.0, ..CLAIM };
+        let zero = PaperFigure { least: 0.0, most: 0.0, ..CLAIM };
         let told = deviation("gain", &Cell::ours(0.1), &zero, []).unwrap();
         assert!(told.contains("0.1 instead of 0. No"), "{told}");
     }

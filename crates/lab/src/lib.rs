@@ -26,22 +26,25 @@ mod results;
 pub mod engine;
 mod before;
 
-pub use before::{Lack, Means, Plan};
+pub use before::{Lack, Means, MeasurementPlan};
 pub use beside::beside;
 pub use csv::csv;
 pub use error::Error;
 pub use experiment::Experiment;
 pub use judged::{NO_REASON, TOLERANCE, because, contradiction, deviation};
 pub use maker::maker;
-pub use measured::Measured;
+pub use measured::MeasuredPoints;
 pub use page::page;
-pub use point::{Point, Scale};
-pub use record::Record;
+pub use point::{ExperimentPoint, ExperimentScale};
+pub use record::PointRecord;
 pub use report::{
-    Axis, Bar, Cell, Column, Curve, Drawn, NOT_MEASURED, Part, Plot, Printed, Report, Row, Section,
-    Source, Table, factor, number,
+    Axis, Cell, CellBound, Curve, CurveSource, Drawn, LabReport, NOT_MEASURED, Plot, Printed,
+    ReportColumn, ReportRow, ReportTable, Section, SectionPart, factor, number,
 };
 pub use results::{LeftOut, Results};
-pub use site::{Beside, Data, Disk, Gateway, Host, Line, Server, Session, Site};
-pub use stage::{Found, Scene, Setting, Stage};
-pub use windows::{Sampler, Watch, Windows};
+pub use site::{
+    GatewayPlacement, Host, LabSite, SiteBacking, SiteDisk, SiteGateway, SiteLink, SiteServer,
+    SiteSession,
+};
+pub use stage::{LabStage, PointRunResult, Scene, Setting};
+pub use windows::{Sampler, SamplerScope, Windows};

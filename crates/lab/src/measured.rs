@@ -2,21 +2,21 @@
 
 use std::collections::BTreeMap;
 
-use workload::{Figure, Series};
+use workload::{WorkloadFigure, WorkloadSeries};
 
-use crate::{Cell, Curve, Data, Disk, NOT_MEASURED, Record, Server, Site};
+use crate::{Cell, Curve, LabSite, NOT_MEASURED, PointRecord, SiteBacking, SiteDisk, SiteServer};
 
 /// The records of an experiment by the names of their points, and why some are not there.
 #[derive(Clone, Debug, Default)]
-pub struct Measured<'a> {
-    records: BTreeMap<&'a str, &'a Record>,
+pub struct MeasuredPoints<'a> {
+    records: BTreeMap<&'a str, &'a PointRecord>,
     left_out: BTreeMap<String, String>,
 }
 
-impl<'a> Measured<'a> {
+impl<'a> MeasuredPoints<'a> {
     /// Of two records of one point the later one counts.
     #[must_use]
-    pub fn new(records: &'a [Record]) -> Self {
+    pub fn new(records: &'a [PointRecord]) -> Self {
         let records = records.iter().map(|record| (record.point.as_str(), record)).collect();
         Self { records, ..Self::default() }
     }
@@ -35,12 +35,12 @@ impl<'a> Measured<'a> {
 
     /// What was measured at a point.
     #[must_use]
-    pub fn record(&self, point: &str) -> Option<&'a Record> {
+    pub fn record(&self, point: &str) -> Option<&'a PointRecord> {
         self.records.get(point).copied()
     }
 
     /// All whose names begin with `start`, in the order of their names.
-    pub fn starting<'s>(&'s self, start: &'s str) -> impl Iterator<Item = &'a Record> + 's {
+    pub fn starting<'s>(&'s self, start: &'s str) -> impl Iterator<Item = &'a PointRecord> + 's {
         self.records
             .range(start..)
             .map(|(_, record)| *record)
@@ -94,7 +94,8 @@ impl<'a> Measured<'a> {
         let mut disks = vec![];
         for record in self.starting(start) {
             let site = record.settings.get("site").cloned();
-            let Some(site) = site.and_then(|site| serde_json::from_value::<Site>(site).ok()) else {
+            let Some(site) = site.and_then(|site| serde_json::from_value::<LabSite>(site).ok())
+            else {
                 continue;
             };
             let disk = described(&site);
@@ -111,7 +112,7 @@ impl<'a> Measured<'a> {
 
     /// Values over time, or in pairs, that a point's workload found.
     #[must_use]
-    pub fn series(&self, point: &str, name: &str) -> Option<&'a Series> {
+    pub fn series(&self, point: &str, name: &str) -> Option<&'a WorkloadSeries> {
         self.record(point)?.outcome.series.iter().find(|series| series.name == name)
     }
 
@@ -128,11 +129,11 @@ impl<'a> Measured<'a> {
     }
 }
 
-fn described(site: &Site) -> String {
-    let Site { disk: Disk { data, model, more }, server, .. } = site;
+fn described(site: &LabSite) -> String {
+    let LabSite { disk: SiteDisk { data, model, more }, server, .. } = site;
     let data = match data {
-        Data::Memory => "memory",
-        Data::File => "a file on this machine's disk",
+        SiteBacking::Memory => "memory",
+        SiteBacking::File => "a file on this machine's disk",
     };
     let disk = match model {
         Some(model) => {
@@ -143,14 +144,14 @@ fn described(site: &Site) -> String {
         None => data.to_owned(),
     };
     match server {
-        Server::Forebay => disk,
-        Server::Tgt => format!("{disk}, served by tgt"),
-        Server::Nbdkit => format!("{disk}, served by nbdkit"),
-        Server::Host => format!("{disk}, the host's own"),
+        SiteServer::Forebay => disk,
+        SiteServer::Tgt => format!("{disk}, served by tgt"),
+        SiteServer::Nbdkit => format!("{disk}, served by nbdkit"),
+        SiteServer::Host => format!("{disk}, the host's own"),
     }
 }
 
-fn named<'a>(record: &'a Record, name: &str, unit: &str) -> Option<&'a Figure> {
+fn named<'a>(record: &'a PointRecord, name: &str, unit: &str) -> Option<&'a WorkloadFigure> {
     if name.is_empty() {
         let mut figures = record.outcome.figures.iter();
         return figures
@@ -200,15 +201,15 @@ fn unit(name: &str) -> Option<(&'static str, f64)> {
 
 #[cfg(test)]
 mod tests {
-    use workload::Outcome;
+    use workload::WorkloadResult;
 
     use super::*;
 
-    fn record(point: &str, figure: &str, unit: &str, value: f64) -> Record {
-        Record {
+    fn record(point: &str, figure: &str, unit: &str, value: f64) -> PointRecord {
+        PointRecord {
             point: point.to_owned(),
             settings: serde_json::Value::Null,
-            outcome: Outcome::default().figure(figure, unit, value),
+            outcome: WorkloadResult::default().figure(figure, unit, value),
             maker: Default::default(),
             runs: vec![value],
             counted: vec![],
@@ -222,7 +223,7 @@ mod tests {
     #[test]
     fn a_figure_comes_in_the_unit_that_is_asked_for_or_not_at_all() {
         let records = [record("table-1/null/0ms", "response", "us", 1500.0)];
-        let measured = Measured::new(&records);
+        let measured = MeasuredPoints::new(&records);
         assert_eq!(measured.value("table-1/null/0ms", "response", "ms"), Some(1.5));
         assert_eq!(measured.value("table-1/null/0ms", "", "us"), Some(1500.0));
         assert_eq!(measured.value("table-1/null/0ms", "response", "MB/s"), None);
@@ -235,7 +236,7 @@ mod tests {
         let mut mixed = record("a", "throughput", "MB/s", 7.0);
         mixed.outcome = mixed.outcome.figure("mean", "us", 1500.0).figure("p99", "us", 9000.0);
         let records = [mixed];
-        let measured = Measured::new(&records);
+        let measured = MeasuredPoints::new(&records);
         assert_eq!(measured.value("a", "", "ms"), Some(1.5));
         assert_eq!(measured.value("a", "", "MB/s"), Some(7.0));
         assert_eq!(measured.value("a", "", "1/h"), None);
@@ -244,7 +245,7 @@ mod tests {
     #[test]
     fn the_far_disks_are_told_once_each() {
         let with = |point: &str, model: Option<&str>| {
-            let mut site = Site::default();
+            let mut site = LabSite::default();
             site.disk.model = model.map(str::to_owned);
             let mut record = record(point, "mean", "ms", 1.0);
             record.settings = serde_json::json!({ "site": site });
@@ -256,16 +257,16 @@ mod tests {
             with("t/c", None),
             record("t/d", "", "", 0.0),
         ];
-        let measured = Measured::new(&records);
+        let measured = MeasuredPoints::new(&records);
         assert_eq!(measured.disks("t/"), "a simulated disk (dnes) over memory, or memory");
         assert_eq!(measured.disks("u/"), "");
-        let mut small = Site::default();
+        let mut small = LabSite::default();
         small.disk.model = Some("array".to_owned());
         small.disk.more.insert("cache".to_owned(), "128KiB".to_owned());
         let mut told = record("v/a", "mean", "ms", 1.0);
         told.settings = serde_json::json!({ "site": small });
         assert_eq!(
-            Measured::new(&[told]).disks("v/"),
+            MeasuredPoints::new(&[told]).disks("v/"),
             "a simulated disk (array, cache 128KiB) over memory"
         );
     }
@@ -273,13 +274,13 @@ mod tests {
     #[test]
     fn a_cell_carries_the_taints_of_its_point() {
         let records = [record("a", "time", "s", 2.0)];
-        assert_eq!(Measured::new(&records).cell("a", "time", "s").taints, ["stolen time"]);
+        assert_eq!(MeasuredPoints::new(&records).cell("a", "time", "s").taints, ["stolen time"]);
     }
 
     #[test]
     fn what_is_not_there_says_why() {
         let left_out = [("table-2/surge", "nginx is not installed")];
-        let measured = Measured::new(&[]).left_out(left_out);
+        let measured = MeasuredPoints::new(&[]).left_out(left_out);
         let note = |point| measured.cell(point, "", "1/s").note;
         assert_eq!(note("table-2/surge/8ms"), "not measured: nginx is not installed");
         assert_eq!(note("table-2/surge-2/8ms"), "not measured");
@@ -288,7 +289,7 @@ mod tests {
     #[test]
     fn a_curve_has_the_points_that_were_measured() {
         let records = [record("d/0ms", "time", "ms", 1.0), record("d/8ms", "time", "ms", 3.0)];
-        let measured = Measured::new(&records);
+        let measured = MeasuredPoints::new(&records);
         let sweep = [0.0, 4.0, 8.0].map(|delay| (delay, format!("d/{delay}ms")));
         assert_eq!(measured.curve("d", sweep, "time", "ms").points, [[0.0, 1.0], [8.0, 3.0]]);
         assert_eq!(measured.starting("d/").count(), 2);

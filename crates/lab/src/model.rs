@@ -3,7 +3,7 @@
 
 /// A request at one distance.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Request {
+pub struct ModelRequest {
     /// What the disk takes for it without a network (`T_disk`).
     pub disk: f64,
     /// What the disk takes to say that it has a write in its cache.
@@ -17,7 +17,7 @@ pub struct Request {
 
 /// A rule that foretells the time of a request.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Rule {
+pub enum LatencyRule {
     /// Equation (1): `T_disk + 2 × T_netDelay + T_iSCSI`.
     Sum,
     /// Section 4.1: of a write behind, the longer of disk and round trip, and `T_iSCSI`.
@@ -26,7 +26,7 @@ pub enum Rule {
     Answered,
 }
 
-impl Rule {
+impl LatencyRule {
     /// All, in the order of how much they take into account.
     pub const ALL: [Self; 3] = [Self::Sum, Self::Masked, Self::Answered];
 
@@ -42,8 +42,8 @@ impl Rule {
 
     /// The time of a request, with what the protocol takes (`T_iSCSI`).
     #[must_use]
-    pub fn time(self, request: &Request, iscsi: f64) -> f64 {
-        let Request { disk, answer, round_trip, is_behind } = *request;
+    pub fn time(self, request: &ModelRequest, iscsi: f64) -> f64 {
+        let ModelRequest { disk, answer, round_trip, is_behind } = *request;
         iscsi
             + match self {
                 Self::Masked if is_behind => disk.max(round_trip),
@@ -56,7 +56,7 @@ impl Rule {
 /// What the protocol takes by these measurements (`T_iSCSI`): the median of what is left of their times beside
 /// disk and round trip, over those that no rule masks. `None` without such.
 #[must_use]
-pub fn protocol_time(measured: &[(Request, f64)]) -> Option<f64> {
+pub fn protocol_time(measured: &[(ModelRequest, f64)]) -> Option<f64> {
     let open = measured.iter().filter(|(request, _)| !request.is_behind);
     let mut left: Vec<f64> = open
         .map(|(request, time)| time - request.disk - request.round_trip)
@@ -125,12 +125,12 @@ mod tests {
     use crate::paper::outsourcing::{ANSWER_MS, DELAYS_MS, ISCSI_MS, RESPONSE_MS};
 
     /// The paper's Table 1 against a rule; `behind` says which disks take random writes behind.
-    fn paper(rule: Rule, behind: [bool; 4]) -> Fit {
+    fn paper(rule: LatencyRule, behind: [bool; 4]) -> Fit {
         let mut pairs = vec![];
         for (row, delay) in RESPONSE_MS[2..].iter().zip(DELAYS_MS) {
             for disk in 0..4 {
                 for access in 0..4 {
-                    let request = Request {
+                    let request = ModelRequest {
                         disk: RESPONSE_MS[0][disk][access],
                         answer: ANSWER_MS[disk],
                         round_trip: 2.0 * delay,
@@ -147,9 +147,9 @@ mod tests {
     fn each_rule_fits_the_papers_own_table_better_than_the_one_before() {
         let single = [true, true, false, false];
         let fits = [
-            paper(Rule::Sum, single),
-            paper(Rule::Masked, single),
-            paper(Rule::Answered, [true, true, true, false]),
+            paper(LatencyRule::Sum, single),
+            paper(LatencyRule::Masked, single),
+            paper(LatencyRule::Answered, [true, true, true, false]),
         ];
         let residuals = fits.map(|fit| (fit.mean_residual * 1000.0).round());
         assert_eq!(residuals, [769.0, 315.0, 221.0]);
@@ -159,7 +159,8 @@ mod tests {
 
     #[test]
     fn the_protocols_time_is_a_median_and_leaves_masked_writes_out() {
-        let request = |is_behind| Request { disk: 5.0, answer: 0.2, round_trip: 2.0, is_behind };
+        let request =
+            |is_behind| ModelRequest { disk: 5.0, answer: 0.2, round_trip: 2.0, is_behind };
         let measured = [
             (request(false), 7.4),
             (request(false), 7.6),

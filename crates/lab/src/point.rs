@@ -1,20 +1,20 @@
 //! One point of an experiment: what is run, where, and how often.
 
 use serde::{Deserialize, Serialize};
-use workload::Task;
+use workload::WorkloadTask;
 
-use crate::Site;
+use crate::LabSite;
 
 /// What is measured as one.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(deny_unknown_fields)]
-pub struct Point {
+pub struct ExperimentPoint {
     /// Names it in its experiment: words parted by `/`, such as `table-1/dnes/random-read/4ms`.
     pub name: String,
     /// Where.
-    pub site: Site,
+    pub site: LabSite,
     /// What.
-    pub task: Task,
+    pub task: WorkloadTask,
     /// How often, 1 and more; the median of the first figure counts.
     pub runs: u32,
     /// About how many seconds one run takes, for the estimate and for the bound on it.
@@ -27,14 +27,14 @@ pub struct Point {
 /// How much of an experiment is run.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Scale {
+pub enum ExperimentScale {
     /// All of it in under ten minutes on two processors: small sets, short runs.
     Quick,
     /// In under three hours.
     Full,
 }
 
-impl Scale {
+impl ExperimentScale {
     /// One of two values.
     #[must_use]
     pub fn pick<T>(self, quick: T, full: T) -> T {

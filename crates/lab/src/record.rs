@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
-use workload::{Figure, Outcome};
+use workload::{WorkloadFigure, WorkloadResult};
 
 /// One point, measured.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
-pub struct Record {
+pub struct PointRecord {
     /// Which point: words that name it among all of its experiment, parted by `/`, such as
     /// `table-1/dnes/random-read/4ms`.
     pub point: String,
@@ -17,12 +17,12 @@ pub struct Record {
     #[serde(default)]
     pub maker: BTreeMap<String, String>,
     /// What the workload found; of several runs the one with the median of its first figure.
-    pub outcome: Outcome,
+    pub outcome: WorkloadResult,
     /// The first figure of each run, in their order.
     pub runs: Vec<f64>,
     /// What was counted around the workload: bytes and packets over the link, windows, processor time.
     #[serde(default)]
-    pub counted: Vec<Figure>,
+    pub counted: Vec<WorkloadFigure>,
     /// Why the figures may not be trusted; empty if nothing is known.
     #[serde(default)]
     pub taints: Vec<String>,

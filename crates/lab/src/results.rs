@@ -14,13 +14,13 @@ use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::{Error, Point, Record, maker};
+use crate::{Error, ExperimentPoint, PointRecord, maker};
 
 /// A line.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(untagged)]
-enum Line {
-    Measured(Box<Record>),
+enum ResultsFileLine {
+    Measured(Box<PointRecord>),
     LeftOut(LeftOut),
 }
 
@@ -47,7 +47,7 @@ pub struct Results {
     file: File,
     /// Whether the file was not there before.
     made_file: bool,
-    lines: Vec<Line>,
+    lines: Vec<ResultsFileLine>,
     maker: BTreeMap<String, String>,
     /// Removed after the file.
     _made: MadeFolders,
@@ -105,7 +105,7 @@ impl Results {
 
     /// What the file has. Half a line at its end is of a run that was killed, and is taken away: when all before it is
     /// known to be ours, and it looks like it.
-    fn read(&self) -> Result<Vec<Line>, Error> {
+    fn read(&self) -> Result<Vec<ResultsFileLine>, Error> {
         let (path, shown) = (&self.path, self.path.display());
         let foreign = |what: String| Error::Folder(format!("{what}; nothing was touched"));
         let bytes = fs::read(path).map_err(Error::file("read", path))?;
@@ -134,42 +134,42 @@ impl Results {
     /// The record of a point, if it was measured with the same settings by this program on this machine, and was not
     /// left out since.
     #[must_use]
-    pub fn of(&self, point: &Point) -> Option<&Record> {
+    pub fn of(&self, point: &ExperimentPoint) -> Option<&PointRecord> {
         match self.last(point)? {
-            Line::Measured(record) => Some(record),
-            Line::LeftOut(_) => None,
+            ResultsFileLine::Measured(record) => Some(record),
+            ResultsFileLine::LeftOut(_) => None,
         }
     }
 
     /// Whether a point was measured with these settings, but by another program or on another machine, and not here.
     #[must_use]
-    pub fn is_of_others(&self, point: &Point) -> bool {
+    pub fn is_of_others(&self, point: &ExperimentPoint) -> bool {
         let wanted = settings(point);
-        let is_it = |line: &Line| matches!(line, Line::Measured(it) if it.point == point.name && it.settings == wanted);
+        let is_it = |line: &ResultsFileLine| matches!(line, ResultsFileLine::Measured(it) if it.point == point.name && it.settings == wanted);
         self.last(point).is_none() && self.lines.iter().any(is_it)
     }
 
     /// The last line that says something of a point as it is measured here.
-    fn last(&self, point: &Point) -> Option<&Line> {
+    fn last(&self, point: &ExperimentPoint) -> Option<&ResultsFileLine> {
         let wanted = settings(point);
         self.lines.iter().rev().find(|line| match line {
-            Line::Measured(record) => {
+            ResultsFileLine::Measured(record) => {
                 record.point == point.name
                     && record.settings == wanted
                     && record.maker == self.maker
             }
-            Line::LeftOut(left_out) => left_out.point == point.name,
+            ResultsFileLine::LeftOut(left_out) => left_out.point == point.name,
         })
     }
 
     /// Of these points what was measured, in their order, and what was left out.
     #[must_use]
-    pub fn of_all(&self, points: &[Point]) -> (Vec<Record>, Vec<LeftOut>) {
+    pub fn of_all(&self, points: &[ExperimentPoint]) -> (Vec<PointRecord>, Vec<LeftOut>) {
         let (mut records, mut left_out) = (Vec::new(), Vec::new());
         for point in points {
             match self.last(point) {
-                Some(Line::Measured(record)) => records.push((**record).clone()),
-                Some(Line::LeftOut(reason)) => left_out.push(reason.clone()),
+                Some(ResultsFileLine::Measured(record)) => records.push((**record).clone()),
+                Some(ResultsFileLine::LeftOut(reason)) => left_out.push(reason.clone()),
                 None if self.is_of_others(point) => left_out.push(LeftOut {
                     point: point.name.clone(),
                     left_out: "it was measured by another program or on another machine".to_owned(),
@@ -190,8 +190,11 @@ impl Results {
     ///
     /// # Errors
     /// If it cannot be written.
-    pub fn measured(&mut self, record: Record) -> Result<(), Error> {
-        self.add(Line::Measured(Box::new(Record { maker: self.maker.clone(), ..record })))
+    pub fn measured(&mut self, record: PointRecord) -> Result<(), Error> {
+        self.add(ResultsFileLine::Measured(Box::new(PointRecord {
+            maker: self.maker.clone(),
+            ..record
+        })))
     }
 
     /// Adds that a point was left out.
@@ -199,10 +202,13 @@ impl Results {
     /// # Errors
     /// If it cannot be written.
     pub fn left_out(&mut self, point: &str, reason: &str) -> Result<(), Error> {
-        self.add(Line::LeftOut(LeftOut { point: point.to_owned(), left_out: reason.to_owned() }))
+        self.add(ResultsFileLine::LeftOut(LeftOut {
+            point: point.to_owned(),
+            left_out: reason.to_owned(),
+        }))
     }
 
-    fn add(&mut self, line: Line) -> Result<(), Error> {
+    fn add(&mut self, line: ResultsFileLine) -> Result<(), Error> {
         let failed = || Error::file("write", &self.path);
         let mut text =
             serde_json::to_string(&line).map_err(|error| failed()(std::io::Error::other(error)))?;
@@ -248,32 +254,32 @@ fn locked(path: &Path) -> Result<File, Error> {
 
 /// What a point is measured with: the same gives the same result. How long it takes is not of it.
 #[must_use]
-pub fn settings(point: &Point) -> Value {
+pub fn settings(point: &ExperimentPoint) -> Value {
     json!({ "site": point.site, "task": point.task, "runs": point.runs, "windows": point.windows })
 }
 
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use crate::Site;
-    use workload::{Outcome, Postmark, Task};
+    use crate::LabSite;
+    use workload::{Postmark, WorkloadResult, WorkloadTask};
 
-    pub fn point(name: &str) -> Point {
-        Point {
+    pub fn point(name: &str) -> ExperimentPoint {
+        ExperimentPoint {
             name: name.to_owned(),
-            site: Site::default(),
-            task: Task::Postmark(Postmark::default()),
+            site: LabSite::default(),
+            task: WorkloadTask::Postmark(Postmark::default()),
             runs: 1,
             seconds: 1.0,
             windows: false,
         }
     }
 
-    fn record(point: &Point) -> Record {
-        Record {
+    fn record(point: &ExperimentPoint) -> PointRecord {
+        PointRecord {
             point: point.name.clone(),
             settings: settings(point),
-            outcome: Outcome::default().figure("transactions", "1/s", 0.1 + 0.2),
+            outcome: WorkloadResult::default().figure("transactions", "1/s", 0.1 + 0.2),
             maker: Default::default(),
             runs: vec![0.3],
             counted: Vec::new(),
@@ -293,11 +299,11 @@ pub(crate) mod tests {
         results.left_out("two", "no room").unwrap();
         drop(results);
         let results = Results::open(folder.path()).unwrap();
-        assert_eq!(results.of(&one), Some(&Record { maker: maker(), ..record(&one) }));
+        assert_eq!(results.of(&one), Some(&PointRecord { maker: maker(), ..record(&one) }));
         let mut other = one.clone();
         other.site.session.connections = 4;
         assert_eq!(results.of(&other), None);
-        let slower = Point { seconds: 9.0, ..one.clone() };
+        let slower = ExperimentPoint { seconds: 9.0, ..one.clone() };
         assert!(results.of(&slower).is_some(), "the estimate is no setting");
         let (records, left_out) = results.of_all(&[two, one, point("three")]);
         assert_eq!((records.len(), left_out.len()), (1, 1));
@@ -320,7 +326,7 @@ pub(crate) mod tests {
     fn a_file_of_somebody_else_is_not_mended() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("results.jsonl");
-        let ours = serde_json::to_string(&Line::LeftOut(LeftOut {
+        let ours = serde_json::to_string(&ResultsFileLine::LeftOut(LeftOut {
             point: "one".to_owned(),
             left_out: "no room".to_owned(),
         }));

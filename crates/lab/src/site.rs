@@ -8,23 +8,23 @@ use serde::{Deserialize, Serialize};
 /// All that a workload runs over.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Site {
+pub struct LabSite {
     /// What the data lies on.
-    pub disk: Disk,
+    pub disk: SiteDisk,
     /// Bytes of each volume: whole MiB.
     pub bytes: u64,
     /// Who gives the disk to others.
-    pub server: Server,
+    pub server: SiteServer,
     /// Nodes with a disk each, 1 to 4. The workload runs on all of them at once.
     pub nodes: u8,
     /// What is between host and nodes; `None`: nothing, both are in one network namespace.
-    pub link: Option<Line>,
+    pub link: Option<SiteLink>,
     /// A cache on the way.
-    pub gateway: Option<Gateway>,
+    pub gateway: Option<SiteGateway>,
     /// How the host comes to the volume.
     pub host: Host,
     /// The sessions over the link.
-    pub session: Session,
+    pub session: SiteSession,
     /// Bytes of memory that the workload has for itself and for pages of files; `None`: this machine's. What is
     /// larger has to be written before the workload is done.
     pub memory: Option<u64>,
@@ -33,9 +33,9 @@ pub struct Site {
 /// What the data of a volume lies on.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Disk {
+pub struct SiteDisk {
     /// Where the bytes are.
-    pub data: Data,
+    pub data: SiteBacking,
     /// The service times of a simulated disk on top, by the word that the `disk` layer has for it; `None`:
     /// those of where the bytes are. Only Forebay has these.
     pub model: Option<String>,
@@ -46,7 +46,7 @@ pub struct Disk {
 /// Where bytes are.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Data {
+pub enum SiteBacking {
     /// In the memory of the process; for tgt, in a file in memory.
     #[default]
     Memory,
@@ -57,7 +57,7 @@ pub enum Data {
 /// Who gives the disk to others.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Server {
+pub enum SiteServer {
     /// A node of ours.
     #[default]
     Forebay,
@@ -72,11 +72,11 @@ pub enum Server {
 /// A link between the host's end, near, and the nodes', far.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Line {
+pub struct SiteLink {
     /// From the host to the nodes.
-    pub near_to_far: wan::Settings,
+    pub near_to_far: wan::DirectionSettings,
     /// And back.
-    pub far_to_near: wan::Settings,
+    pub far_to_near: wan::DirectionSettings,
     /// What its chance comes from.
     pub seed: u64,
 }
@@ -84,9 +84,9 @@ pub struct Line {
 /// A cache between host and nodes.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Gateway {
+pub struct SiteGateway {
     /// Where it is.
-    pub beside: Beside,
+    pub beside: GatewayPlacement,
     /// When it acknowledges writes, as `report` of a cache layer.
     pub report: String,
     /// Whether its NVRAM counts as stable (`nvram_survives = "power-loss"`), as in the papers.
@@ -104,7 +104,7 @@ pub struct Gateway {
 /// Where a gateway is.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Beside {
+pub enum GatewayPlacement {
     /// A process at the host's end of the link.
     #[default]
     Host,
@@ -133,7 +133,7 @@ pub enum Host {
 /// How Forebay's ends of a session are set.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Session {
+pub struct SiteSession {
     /// Connections.
     pub connections: u8,
     /// The congestion control at both ends, as `congestion` in the settings. A name of the kernel's is also made the
@@ -147,40 +147,40 @@ pub struct Session {
 
 const MIB: u64 = 1 << 20;
 
-impl Default for Site {
+impl Default for LabSite {
     /// A gigabyte of memory, served by a node of ours, attached in the same namespace.
     fn default() -> Self {
         Self {
-            disk: Disk::default(),
+            disk: SiteDisk::default(),
             bytes: 1024 * MIB,
-            server: Server::default(),
+            server: SiteServer::default(),
             nodes: 1,
             link: None,
             gateway: None,
             host: Host::default(),
-            session: Session::default(),
+            session: SiteSession::default(),
             memory: None,
         }
     }
 }
 
-impl Site {
+impl LabSite {
     /// Whether only that differs which can be changed while it stands: the memory of workloads, each of which has its
     /// own, and the settings of the link, if one that runs can take the other's. Connections keep the packet size that they
     /// began with, and chance its seed.
     #[must_use]
     pub fn can_become(&self, other: &Self) -> bool {
-        let kept = |line: &Line| (line.near_to_far.mtu, line.far_to_near.mtu, line.seed);
+        let kept = |line: &SiteLink| (line.near_to_far.mtu, line.far_to_near.mtu, line.seed);
         self.link.as_ref().map(kept) == other.link.as_ref().map(kept)
             && Self { link: other.link.clone(), memory: other.memory, ..self.clone() } == *other
     }
 }
 
-impl Default for Gateway {
+impl Default for SiteGateway {
     /// As the papers': acknowledged by an NVRAM that counts as stable.
     fn default() -> Self {
         Self {
-            beside: Beside::default(),
+            beside: GatewayPlacement::default(),
             report: "immediate".to_owned(),
             stable_nvram: true,
             log: 1024 * MIB,
@@ -191,7 +191,7 @@ impl Default for Gateway {
     }
 }
 
-impl Default for Session {
+impl Default for SiteSession {
     fn default() -> Self {
         Self {
             connections: 1,
@@ -203,22 +203,22 @@ impl Default for Session {
     }
 }
 
-impl Line {
+impl SiteLink {
     /// Both directions alike.
     #[must_use]
-    pub fn alike(settings: wan::Settings) -> Self {
+    pub fn alike(settings: wan::DirectionSettings) -> Self {
         Self { near_to_far: settings.clone(), far_to_near: settings, seed: 1 }
     }
 
     /// A line with this one-way delay and nothing else.
     #[must_use]
     pub fn of_delay(delay: Duration) -> Self {
-        Self::alike(wan::Settings { delay, ..wan::Settings::default() })
+        Self::alike(wan::DirectionSettings { delay, ..wan::DirectionSettings::default() })
     }
 
     /// Both directions, in the order of `wan`.
     #[must_use]
-    pub fn settings(&self) -> [wan::Settings; 2] {
+    pub fn settings(&self) -> [wan::DirectionSettings; 2] {
         [self.near_to_far.clone(), self.far_to_near.clone()]
     }
 }
@@ -229,15 +229,15 @@ mod tests {
 
     #[test]
     fn a_site_that_stands_takes_another_distance_and_other_memory_and_nothing_else() {
-        let site = Site { link: Some(Line::of_delay(Duration::ZERO)), ..Site::default() };
-        let far = Line::of_delay(Duration::from_millis(8));
-        let other = Site { link: Some(far.clone()), memory: Some(1 << 20), ..site.clone() };
+        let site = LabSite { link: Some(SiteLink::of_delay(Duration::ZERO)), ..LabSite::default() };
+        let far = SiteLink::of_delay(Duration::from_millis(8));
+        let other = LabSite { link: Some(far.clone()), memory: Some(1 << 20), ..site.clone() };
         assert!(site.can_become(&other) && other.can_become(&site));
-        let short = Line::alike(wan::Settings { mtu: 9000, ..far.near_to_far });
+        let short = SiteLink::alike(wan::DirectionSettings { mtu: 9000, ..far.near_to_far });
         let differ = [
-            Site { link: Some(short), ..site.clone() },
-            Site { link: None, ..site.clone() },
-            Site { host: Host::Url, ..site.clone() },
+            LabSite { link: Some(short), ..site.clone() },
+            LabSite { link: None, ..site.clone() },
+            LabSite { host: Host::Url, ..site.clone() },
         ];
         for other in differ {
             assert!(!site.can_become(&other), "{other:?}");

@@ -30,7 +30,7 @@ const LABEL: &[u8] = b"forebay names 1\0";
 
 /// Which end of a conversation.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum End {
+pub enum ChannelEnd {
     /// Who connected.
     Caller = 1,
     /// Who was called.
@@ -43,7 +43,7 @@ pub struct Hello(pub [u8; NONCE_BYTES]);
 
 /// What ends a conversation.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
-pub enum Wrong {
+pub enum ChannelError {
     /// Not this protocol, or another version of it.
     #[error("the other end speaks another protocol")]
     Hello,
@@ -70,32 +70,37 @@ impl Hello {
     }
 
     /// As it is received.
-    pub fn parse(bytes: &[u8; HELLO_BYTES]) -> Result<Self, Wrong> {
+    pub fn parse(bytes: &[u8; HELLO_BYTES]) -> Result<Self, ChannelError> {
         let (head, nonce) = bytes.split_at(12);
         if head[..8] != *MAGIC || head[8..] != VERSION.to_be_bytes() {
-            return Err(Wrong::Hello);
+            return Err(ChannelError::Hello);
         }
-        nonce.try_into().map(Self).map_err(|_| Wrong::Hello)
+        nonce.try_into().map(Self).map_err(|_| ChannelError::Hello)
     }
 }
 
 /// One end's frames.
 pub struct Channel {
     key: Zeroizing<[u8; TAG_BYTES]>,
-    end: End,
+    end: ChannelEnd,
     sent: u64,
     received: u64,
 }
 
 impl Channel {
     /// After both hellos. They need to differ: who is sent his own back is talking to a mirror.
-    pub fn new(secret: &[u8], end: End, ours: Hello, theirs: Hello) -> Result<Self, Wrong> {
+    pub fn new(
+        secret: &[u8],
+        end: ChannelEnd,
+        ours: Hello,
+        theirs: Hello,
+    ) -> Result<Self, ChannelError> {
         if ours == theirs {
-            return Err(Wrong::Hello);
+            return Err(ChannelError::Hello);
         }
         let (caller, called) = match end {
-            End::Caller => (ours, theirs),
-            End::Called => (theirs, ours),
+            ChannelEnd::Caller => (ours, theirs),
+            ChannelEnd::Called => (theirs, ours),
         };
         let key = hash(secret, &[LABEL, &caller.0, &called.0]).finalize().into_bytes();
         Ok(Self { key: Zeroizing::new(key.into()), end, sent: 0, received: 0 })
@@ -114,33 +119,33 @@ impl Channel {
     }
 
     /// How many bytes follow the length of a frame that is being received, with its proof.
-    pub fn rest(&self, length: [u8; LENGTH_BYTES]) -> Result<usize, Wrong> {
+    pub fn rest(&self, length: [u8; LENGTH_BYTES]) -> Result<usize, ChannelError> {
         let most = if self.received == 0 { FIRST_BYTES } else { FRAME_BYTES };
-        let is_caller = self.end == End::Caller;
+        let is_caller = self.end == ChannelEnd::Caller;
         // Who called has chosen whom to believe, and the first answer carries records.
         let most = if is_caller { FRAME_BYTES } else { most };
         match u32::from_be_bytes(length) as usize {
             length if length <= most => Ok(length + TAG_BYTES),
-            _ => Err(Wrong::Length),
+            _ => Err(ChannelError::Length),
         }
     }
 
     /// The payload of a frame, if the other end made it as the next one.
-    pub fn open<'a>(&mut self, rest: &'a [u8]) -> Result<&'a [u8], Wrong> {
-        let (payload, tag) = rest.split_last_chunk::<TAG_BYTES>().ok_or(Wrong::Length)?;
+    pub fn open<'a>(&mut self, rest: &'a [u8]) -> Result<&'a [u8], ChannelError> {
+        let (payload, tag) = rest.split_last_chunk::<TAG_BYTES>().ok_or(ChannelError::Length)?;
         let length = (payload.len() as u32).to_be_bytes();
         let other = match self.end {
-            End::Caller => End::Called,
-            End::Called => End::Caller,
+            ChannelEnd::Caller => ChannelEnd::Called,
+            ChannelEnd::Called => ChannelEnd::Caller,
         };
         let expected = self.tag(other, self.received, &length, payload);
         // In constant time.
-        expected.verify_slice(tag).map_err(|_| Wrong::Tag)?;
+        expected.verify_slice(tag).map_err(|_| ChannelError::Tag)?;
         self.received += 1;
         Ok(payload)
     }
 
-    fn tag(&self, end: End, number: u64, length: &[u8], payload: &[u8]) -> Hmac<Sha256> {
+    fn tag(&self, end: ChannelEnd, number: u64, length: &[u8], payload: &[u8]) -> Hmac<Sha256> {
         hash(&*self.key, &[&[end as u8], &number.to_be_bytes(), length, payload])
     }
 }
@@ -159,15 +164,15 @@ mod tests {
 
     fn pair_with(other: &[u8]) -> (Channel, Channel) {
         let (a, b) = (Hello([1; 32]), Hello([2; 32]));
-        let caller = Channel::new(SECRET, End::Caller, a, b).unwrap();
-        (caller, Channel::new(other, End::Called, b, a).unwrap())
+        let caller = Channel::new(SECRET, ChannelEnd::Caller, a, b).unwrap();
+        (caller, Channel::new(other, ChannelEnd::Called, b, a).unwrap())
     }
 
     /// As the socket does it.
-    fn receive<'a>(channel: &mut Channel, frame: &'a [u8]) -> Result<&'a [u8], Wrong> {
-        let (length, rest) = frame.split_first_chunk().ok_or(Wrong::Length)?;
+    fn receive<'a>(channel: &mut Channel, frame: &'a [u8]) -> Result<&'a [u8], ChannelError> {
+        let (length, rest) = frame.split_first_chunk().ok_or(ChannelError::Length)?;
         if channel.rest(*length)? != rest.len() {
-            return Err(Wrong::Length);
+            return Err(ChannelError::Length);
         }
         channel.open(rest)
     }
@@ -187,9 +192,9 @@ mod tests {
     fn nobody_without_the_secret_is_heard() {
         let (mut a, mut b) = pair_with(b"another secret of x");
         let frame = a.seal(b"one");
-        assert_eq!(receive(&mut b, &frame), Err(Wrong::Tag));
+        assert_eq!(receive(&mut b, &frame), Err(ChannelError::Tag));
         let frame = b.seal(b"one");
-        assert_eq!(receive(&mut a, &frame), Err(Wrong::Tag));
+        assert_eq!(receive(&mut a, &frame), Err(ChannelError::Tag));
     }
 
     #[test]
@@ -202,15 +207,20 @@ mod tests {
             changed[at] ^= 1;
             assert!(receive(&mut pair_with(SECRET).1, &changed).is_err(), "{at}");
         }
-        assert_eq!(receive(&mut pair_with(SECRET).1, &two), Err(Wrong::Tag), "the first left out");
-        assert_eq!(receive(&mut a, &one), Err(Wrong::Tag), "sent back");
+        assert_eq!(
+            receive(&mut pair_with(SECRET).1, &two),
+            Err(ChannelError::Tag),
+            "the first left out"
+        );
+        assert_eq!(receive(&mut a, &one), Err(ChannelError::Tag), "sent back");
         receive(&mut b, &one).unwrap();
-        assert_eq!(receive(&mut b, &one), Err(Wrong::Tag), "played again");
+        assert_eq!(receive(&mut b, &one), Err(ChannelError::Tag), "played again");
         receive(&mut b, &two).unwrap();
-        let mut later = Channel::new(SECRET, End::Called, Hello([3; 32]), Hello([1; 32])).unwrap();
-        assert_eq!(receive(&mut later, &one), Err(Wrong::Tag), "of another conversation");
-        let mirror = Channel::new(SECRET, End::Caller, Hello([1; 32]), Hello([1; 32]));
-        assert_eq!(mirror.err(), Some(Wrong::Hello));
+        let mut later =
+            Channel::new(SECRET, ChannelEnd::Called, Hello([3; 32]), Hello([1; 32])).unwrap();
+        assert_eq!(receive(&mut later, &one), Err(ChannelError::Tag), "of another conversation");
+        let mirror = Channel::new(SECRET, ChannelEnd::Caller, Hello([1; 32]), Hello([1; 32]));
+        assert_eq!(mirror.err(), Some(ChannelError::Hello));
     }
 
     #[test]
@@ -232,6 +242,6 @@ mod tests {
         assert_eq!(Hello::parse(&bytes), Ok(hello));
         let mut other = bytes;
         other[11] = 2;
-        assert_eq!(Hello::parse(&other), Err(Wrong::Hello));
+        assert_eq!(Hello::parse(&other), Err(ChannelError::Hello));
     }
 }

@@ -9,12 +9,14 @@ mod table;
 mod channel;
 mod message;
 
-pub use channel::{Channel, End, FIRST_BYTES, FRAME_BYTES, HELLO_BYTES, Hello, NONCE_BYTES, Wrong};
-pub use gln::{Gln, NotAGln};
-pub use message::{Request, Response, answer, begin, finish};
-pub use record::{
-    Entry, MOST_ADDRESSES, MOST_COUNT, MOST_VOLUMES, NodeName, Portal, Record, Refusal, Stamp,
-    VolumeName, is_address,
+pub use channel::{
+    Channel, ChannelEnd, ChannelError, FIRST_BYTES, FRAME_BYTES, HELLO_BYTES, Hello, NONCE_BYTES,
 };
-pub use table::{Listed, Place, Table, Times, Unresolved};
-pub use trouble::Trouble;
+pub use gln::{Gln, NotAGln};
+pub use message::{NamesRequest, NamesResponse, answer, begin, finish};
+pub use record::{
+    MOST_ADDRESSES, MOST_COUNT, MOST_VOLUMES, NodeName, NodeRecord, NodeRecordRefusal,
+    NodeRecordStamp, NodeVolumeEntry, PortalAddress, VolumeName, is_address,
+};
+pub use table::{ListedNode, NamesTable, NodeExpiryTimes, Unresolved, VolumeLocation};
+pub use trouble::NamingProblem;

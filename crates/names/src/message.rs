@@ -8,14 +8,14 @@ use serde::{Deserialize, Serialize};
 use crate::{
     channel::{FIRST_BYTES, FRAME_BYTES},
     gln::Gln,
-    record::{NodeName, Record, Refusal, Stamp},
-    table::{Listed, Table},
+    record::{NodeName, NodeRecord, NodeRecordRefusal, NodeRecordStamp},
+    table::{ListedNode, NamesTable},
 };
 
 /// What the node that connected says.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Request {
+pub enum NamesRequest {
     /// The first: how new is what I know.
     Exchange {
         /// Who asks.
@@ -23,25 +23,25 @@ pub enum Request {
         /// Its process, so that who calls himself is told from who has the same number.
         instance: u64,
         /// How new.
-        known: Vec<Stamp>,
+        known: Vec<NodeRecordStamp>,
     },
     /// The second, if there is something to tell.
     Tell {
         /// Records that the other does not have.
-        told: Vec<Told>,
+        told: Vec<RelayedNodeRecord>,
     },
 }
 
 /// What is answered.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Response {
+pub enum NamesResponse {
     /// To the first.
     Exchanged {
         /// How new is what I know.
-        known: Vec<Stamp>,
+        known: Vec<NodeRecordStamp>,
         /// Records that you do not have.
-        told: Vec<Told>,
+        told: Vec<RelayedNodeRecord>,
     },
     /// To the second.
     Taken,
@@ -61,9 +61,9 @@ pub enum Response {
 
 /// A record on its way.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
-pub struct Told {
+pub struct RelayedNodeRecord {
     /// The record.
-    record: Record,
+    record: NodeRecord,
     /// Milliseconds since its owner's last sign of life.
     age_ms: u64,
     /// The same since two processes with its owner's number both gave signs of life, if that is known.
@@ -76,47 +76,47 @@ const NEWS_BYTES: usize = FRAME_BYTES - FIRST_BYTES;
 
 /// The first thing to say.
 #[must_use]
-pub fn begin(table: &Table) -> Request {
+pub fn begin(table: &NamesTable) -> NamesRequest {
     let own = table.own();
-    Request::Exchange { from: own.stamp.gln, instance: own.instance, known: table.stamps() }
+    NamesRequest::Exchange { from: own.stamp.gln, instance: own.instance, known: table.stamps() }
 }
 
 /// What to say to a request.
-pub fn answer(table: &mut Table, request: Request, now: Instant) -> Response {
+pub fn answer(table: &mut NamesTable, request: NamesRequest, now: Instant) -> NamesResponse {
     let answered = match request {
-        Request::Exchange { from, instance, .. } if from == table.own().stamp.gln => {
+        NamesRequest::Exchange { from, instance, .. } if from == table.own().stamp.gln => {
             if instance == table.own().instance {
-                return Response::Yourself;
+                return NamesResponse::Yourself;
             }
             table.meet_twin(now);
-            return Response::Twin { node: table.own().node.clone() };
+            return NamesResponse::Twin { node: table.own().node.clone() };
         }
-        Request::Exchange { known, .. } => table.heed(&known, now).map(|()| {
+        NamesRequest::Exchange { known, .. } => table.heed(&known, now).map(|()| {
             let told = news(table, &known, now);
-            Response::Exchanged { known: table.stamps(), told }
+            NamesResponse::Exchanged { known: table.stamps(), told }
         }),
-        Request::Tell { told } => take(table, told, now).map(|()| Response::Taken),
+        NamesRequest::Tell { told } => take(table, told, now).map(|()| NamesResponse::Taken),
     };
-    answered.unwrap_or_else(|refusal| Response::Refused { reason: refusal.to_string() })
+    answered.unwrap_or_else(|refusal| NamesResponse::Refused { reason: refusal.to_string() })
 }
 
 /// Takes the answer to the first request; what is still to be told, if anything is.
 pub fn finish(
-    table: &mut Table,
-    known: &[Stamp],
-    told: Vec<Told>,
+    table: &mut NamesTable,
+    known: &[NodeRecordStamp],
+    told: Vec<RelayedNodeRecord>,
     now: Instant,
-) -> Result<Option<Request>, Refusal> {
+) -> Result<Option<NamesRequest>, NodeRecordRefusal> {
     table.heed(known, now)?;
     take(table, told, now)?;
     let told = news(table, known, now);
-    Ok((!told.is_empty()).then_some(Request::Tell { told }))
+    Ok((!told.is_empty()).then_some(NamesRequest::Tell { told }))
 }
 
-fn news(table: &Table, known: &[Stamp], now: Instant) -> Vec<Told> {
+fn news(table: &NamesTable, known: &[NodeRecordStamp], now: Instant) -> Vec<RelayedNodeRecord> {
     let milliseconds = |age: Duration| age.as_millis() as u64;
     let news = table.news_for(known, NEWS_BYTES, now).into_iter();
-    let told = news.map(|Listed { record, age, twins, .. }| Told {
+    let told = news.map(|ListedNode { record, age, twins, .. }| RelayedNodeRecord {
         record: record.clone(),
         age_ms: milliseconds(age),
         twins_ms: twins.map(milliseconds),
@@ -125,11 +125,15 @@ fn news(table: &Table, known: &[Stamp], now: Instant) -> Vec<Told> {
 }
 
 /// What there is no room for is passed over: what follows may be of nodes that we know.
-fn take(table: &mut Table, told: Vec<Told>, now: Instant) -> Result<(), Refusal> {
-    for Told { record, age_ms, twins_ms } in told {
+fn take(
+    table: &mut NamesTable,
+    told: Vec<RelayedNodeRecord>,
+    now: Instant,
+) -> Result<(), NodeRecordRefusal> {
+    for RelayedNodeRecord { record, age_ms, twins_ms } in told {
         let gln = record.stamp.gln;
         match table.take(record, Duration::from_millis(age_ms), now) {
-            Ok(()) | Err(Refusal::Full { .. }) => {}
+            Ok(()) | Err(NodeRecordRefusal::Full { .. }) => {}
             Err(wrong) => return Err(wrong),
         }
         if let Some(age) = twins_ms {
@@ -143,27 +147,27 @@ fn take(table: &mut Table, told: Vec<Told>, now: Instant) -> Result<(), Refusal>
 mod tests {
     use super::*;
     use crate::{
-        Trouble,
+        NamingProblem,
         record::tests::record,
         table::tests::{TIMES, table},
     };
 
     /// `a` calls `b`, by way of the text that goes over the wire.
-    fn exchange(a: &mut Table, b: &mut Table, now: Instant) {
-        let pass = |request: Request| {
+    fn exchange(a: &mut NamesTable, b: &mut NamesTable, now: Instant) {
+        let pass = |request: NamesRequest| {
             serde_json::from_str(&serde_json::to_string(&request).unwrap()).unwrap()
         };
-        let Response::Exchanged { known, told } = answer(b, pass(begin(a)), now) else {
+        let NamesResponse::Exchanged { known, told } = answer(b, pass(begin(a)), now) else {
             panic!("not exchanged")
         };
         if let Some(request) = finish(a, &known, told, now).unwrap() {
-            assert_eq!(answer(b, pass(request), now), Response::Taken);
+            assert_eq!(answer(b, pass(request), now), NamesResponse::Taken);
         }
     }
 
     #[test]
     fn all_know_all_though_only_neighbours_talk() {
-        let mut tables: Vec<Table> =
+        let mut tables: Vec<NamesTable> =
             (1..=6).map(|number| table(number, &[&*format!("v{number}")])).collect();
         let now = Instant::now();
         for _ in 0..6 {
@@ -196,7 +200,7 @@ mod tests {
         let now = Instant::now();
         let mut b = table(2, &[]);
         b.take(record(1, 7, &["v"]), Duration::ZERO, now).unwrap();
-        let mut a = Table::new(record(1, 8, &[]), TIMES);
+        let mut a = NamesTable::new(record(1, 8, &[]), TIMES);
         let v = "v".parse().unwrap();
         exchange(&mut a, &mut b, now);
         assert!(b.resolve(&v, now).is_ok());
@@ -227,11 +231,11 @@ mod tests {
         let now = Instant::now();
         let mut a = table(1, &[]);
         let request = begin(&a);
-        assert_eq!(answer(&mut a, request, now), Response::Yourself);
+        assert_eq!(answer(&mut a, request, now), NamesResponse::Yourself);
         assert_eq!(a.troubles(now).count(), 0);
-        let copy = Table::new(Record { instance: 2, ..a.own().clone() }, TIMES);
-        assert!(matches!(answer(&mut a, begin(&copy), now), Response::Twin { .. }));
-        assert_eq!(a.troubles(now).collect::<Vec<_>>(), [Trouble::Twin]);
+        let copy = NamesTable::new(NodeRecord { instance: 2, ..a.own().clone() }, TIMES);
+        assert!(matches!(answer(&mut a, begin(&copy), now), NamesResponse::Twin { .. }));
+        assert_eq!(a.troubles(now).collect::<Vec<_>>(), [NamingProblem::Twin]);
     }
 
     #[test]
@@ -240,8 +244,9 @@ mod tests {
         let at = |seconds| start + Duration::from_secs(seconds);
         let v = "v".parse().unwrap();
         let (mut one, mut seed) = (table(1, &["v"]), table(9, &[]));
-        let Record { volumes, stamp, .. } = one.own().clone();
-        let mut two = Table::new(Record { stamp, instance: 77, ..record(1, 1, &[]) }, TIMES);
+        let NodeRecord { volumes, stamp, .. } = one.own().clone();
+        let mut two =
+            NamesTable::new(NodeRecord { stamp, instance: 77, ..record(1, 1, &[]) }, TIMES);
         two.tell(vec!["10.0.0.200:3299".into()], volumes);
         exchange(&mut one, &mut seed, start);
         assert!(seed.resolve(&v, start).is_ok());
@@ -258,7 +263,7 @@ mod tests {
             assert!(error.contains("which two processes have"), "{error}");
         }
         for table in [&one, &two] {
-            assert_eq!(table.troubles(at(12)).collect::<Vec<_>>(), [Trouble::Twin]);
+            assert_eq!(table.troubles(at(12)).collect::<Vec<_>>(), [NamingProblem::Twin]);
         }
         // One is stopped: the other goes on as if nothing had been.
         for seconds in (12..60).step_by(2) {
@@ -280,18 +285,18 @@ mod tests {
             let record = |number: u128| {
                 let mut record = record(1, version, &[]);
                 record.stamp.gln = Gln::new((number << 8).to_be_bytes());
-                Told { record, age_ms: 0, twins_ms: None }
+                RelayedNodeRecord { record, age_ms: 0, twins_ms: None }
             };
             numbers.map(record).collect::<Vec<_>>()
         };
-        let all = Request::Tell { told: told(1..257, 1) };
-        assert_eq!(answer(&mut a, all, now), Response::Taken);
+        let all = NamesRequest::Tell { told: told(1..257, 1) };
+        assert_eq!(answer(&mut a, all, now), NamesResponse::Taken);
         assert_eq!(a.troubles(now).count(), 0);
-        let more = Request::Tell { told: [told(999..1000, 2), told(7..8, 2)].concat() };
-        assert_eq!(answer(&mut a, more, now), Response::Taken);
+        let more = NamesRequest::Tell { told: [told(999..1000, 2), told(7..8, 2)].concat() };
+        assert_eq!(answer(&mut a, more, now), NamesResponse::Taken);
         assert_eq!(a.stamps().len(), 257);
         assert_eq!(a.stamps()[7], told(7..8, 2)[0].record.stamp, "what came behind it is known");
-        assert_eq!(a.troubles(now).collect::<Vec<_>>(), [Trouble::Full]);
+        assert_eq!(a.troubles(now).collect::<Vec<_>>(), [NamingProblem::Full]);
     }
 
     #[test]
@@ -300,9 +305,9 @@ mod tests {
         let mut a = table(1, &[]);
         let mut wrong = record(2, 1, &["a"]);
         wrong.volumes[0].portals[0].address = "nowhere".into();
-        let told = vec![Told { record: wrong, age_ms: u64::MAX, twins_ms: None }];
-        let answered = answer(&mut a, Request::Tell { told }, now);
-        assert!(matches!(answered, Response::Refused { .. }));
+        let told = vec![RelayedNodeRecord { record: wrong, age_ms: u64::MAX, twins_ms: None }];
+        let answered = answer(&mut a, NamesRequest::Tell { told }, now);
+        assert!(matches!(answered, NamesResponse::Refused { .. }));
         assert_eq!(a.stamps().len(), 1);
     }
 }

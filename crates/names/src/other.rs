@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use crate::record::{Record, Stamp};
+use crate::record::{NodeRecord, NodeRecordStamp};
 
 /// Processes of a node that are remembered beside the present one: a twin is the one before it, or with
 /// more copies of one node one of a few before.
@@ -12,7 +12,7 @@ const MOST_FORMER: usize = 8;
 #[derive(Debug)]
 pub(crate) struct Other {
     /// What it told last.
-    pub record: Record,
+    pub record: NodeRecord,
     /// When it gave its last sign of life, as far as we know.
     pub heard: Instant,
     /// When two processes with its number were last known to live, both.
@@ -33,13 +33,13 @@ struct Life {
 
 impl Other {
     /// Its first record.
-    pub fn new(record: Record, heard: Instant) -> Self {
+    pub fn new(record: NodeRecord, heard: Instant) -> Self {
         let life = Life { instance: record.instance, first: heard, last: heard };
         Self { record, heard, twins: None, life, former: Vec::new() }
     }
 
     /// Takes notice of a sign of life, if it is one.
-    pub fn heed(&mut self, stamp: Stamp, now: Instant) {
+    pub fn heed(&mut self, stamp: NodeRecordStamp, now: Instant) {
         let own = &mut self.record.stamp;
         if stamp.version == own.version && stamp.beat > own.beat {
             own.beat = stamp.beat;
@@ -50,7 +50,7 @@ impl Other {
     /// Takes a newer record. Another process is a restart, as long as the former ones are silent: each
     /// counts on from where the former ended. A former one that goes on counting while the other lives
     /// is a twin, and no restart explains it.
-    pub fn renew(&mut self, record: Record, heard: Instant) {
+    pub fn renew(&mut self, record: NodeRecord, heard: Instant) {
         if record.instance != self.life.instance {
             let before = self.former.iter().position(|life| life.instance == record.instance);
             let before = before.map(|at| self.former.remove(at));

@@ -17,10 +17,10 @@ pub const MOST_COUNT: u64 = 1 << 52;
 
 /// What one node tells.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
-pub struct Record {
+pub struct NodeRecord {
     /// Whose it is, and how new.
     #[serde(flatten)]
-    pub stamp: Stamp,
+    pub stamp: NodeRecordStamp,
     /// The owner's process: random. It changes with a restart; two that take turns are twins.
     pub instance: u64,
     /// What people call the node.
@@ -28,12 +28,12 @@ pub struct Record {
     /// Where it answers questions about names: `host:port`.
     pub addresses: Vec<String>,
     /// The volumes that are its own.
-    pub volumes: Vec<Entry>,
+    pub volumes: Vec<NodeVolumeEntry>,
 }
 
 /// Whose a record is, and how new. Only its owner counts it up.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
-pub struct Stamp {
+pub struct NodeRecordStamp {
     /// The owner.
     pub gln: Gln,
     /// Counts changes of what is told, over restarts.
@@ -44,7 +44,7 @@ pub struct Stamp {
 
 /// Where one volume is.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
-pub struct Entry {
+pub struct NodeVolumeEntry {
     /// Its name.
     pub volume: VolumeName,
     /// The iSCSI name of the target that it is a unit of.
@@ -52,7 +52,7 @@ pub struct Entry {
     /// The unit's number.
     pub lun: u16,
     /// Where that target is reached.
-    pub portals: Vec<Portal>,
+    pub portals: Vec<PortalAddress>,
     /// How often it has moved from node to node: of two that tell of it, the one with the higher number
     /// is right.
     #[serde(default, skip_serializing_if = "is_zero")]
@@ -67,7 +67,7 @@ fn is_zero(generation: &u64) -> bool {
 
 /// An address that an initiator connects to.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
-pub struct Portal {
+pub struct PortalAddress {
     /// `host:port`, IPv6 in brackets.
     pub address: String,
     /// Whether connections begin with TLS.
@@ -76,7 +76,7 @@ pub struct Portal {
 
 /// Why a record is not taken.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
-pub enum Refusal {
+pub enum NodeRecordRefusal {
     /// More of something than there may be.
     #[error("more than {most} {what}")]
     TooMany {
@@ -98,55 +98,55 @@ pub enum Refusal {
     Wrong(&'static str),
 }
 
-impl Record {
+impl NodeRecord {
     /// Whether it can be believed at all.
-    pub fn check(&self) -> Result<(), Refusal> {
+    pub fn check(&self) -> Result<(), NodeRecordRefusal> {
         self.stamp.check()?;
         at_most(self.addresses.len(), MOST_ADDRESSES, "naming addresses of a node")?;
         if !self.addresses.iter().all(|address| is_address(address)) {
-            return Err(Refusal::Wrong("a naming address that is none"));
+            return Err(NodeRecordRefusal::Wrong("a naming address that is none"));
         }
         at_most(self.volumes.len(), MOST_VOLUMES, "volumes of a node")?;
-        self.volumes.iter().try_for_each(Entry::check)?;
+        self.volumes.iter().try_for_each(NodeVolumeEntry::check)?;
         let mut seen = HashSet::new();
         match self.volumes.iter().all(|entry| seen.insert(&entry.volume)) {
             true => Ok(()),
-            false => Err(Refusal::Wrong("two volumes of one name on one node")),
+            false => Err(NodeRecordRefusal::Wrong("two volumes of one name on one node")),
         }
     }
 }
 
-impl Stamp {
+impl NodeRecordStamp {
     /// Whether it can be believed.
-    pub(crate) fn check(&self) -> Result<(), Refusal> {
+    pub(crate) fn check(&self) -> Result<(), NodeRecordRefusal> {
         match self.version < MOST_COUNT && self.beat < MOST_COUNT {
             true => Ok(()),
-            false => Err(Refusal::Wrong("a count beyond all changes there can be")),
+            false => Err(NodeRecordRefusal::Wrong("a count beyond all changes there can be")),
         }
     }
 }
 
-impl Entry {
-    fn check(&self) -> Result<(), Refusal> {
+impl NodeVolumeEntry {
+    fn check(&self) -> Result<(), NodeRecordRefusal> {
         if !is_target(&self.target) {
-            return Err(Refusal::Wrong("a name that no target can have"));
+            return Err(NodeRecordRefusal::Wrong("a name that no target can have"));
         }
         if self.lun >= 16_384 {
-            return Err(Refusal::Wrong("a unit beyond 16383"));
+            return Err(NodeRecordRefusal::Wrong("a unit beyond 16383"));
         }
         if self.generation >= MOST_COUNT {
-            return Err(Refusal::Wrong("a count beyond all moves there can be"));
+            return Err(NodeRecordRefusal::Wrong("a count beyond all moves there can be"));
         }
         at_most(self.portals.len(), MOST_ADDRESSES, "portals of a volume")?;
         match self.portals.iter().all(|portal| is_address(&portal.address)) {
             true => Ok(()),
-            false => Err(Refusal::Wrong("an address that no portal can have")),
+            false => Err(NodeRecordRefusal::Wrong("an address that no portal can have")),
         }
     }
 }
 
-fn at_most(count: usize, most: usize, what: &'static str) -> Result<(), Refusal> {
-    if count > most { Err(Refusal::TooMany { what, most }) } else { Ok(()) }
+fn at_most(count: usize, most: usize, what: &'static str) -> Result<(), NodeRecordRefusal> {
+    if count > most { Err(NodeRecordRefusal::TooMany { what, most }) } else { Ok(()) }
 }
 
 /// RFC 7143, 4.2.7; without line breaks and what else is not to be in a message.
@@ -202,12 +202,12 @@ macro_rules! label {
         }
 
         impl FromStr for $name {
-            type Err = Refusal;
+            type Err = NodeRecordRefusal;
 
-            fn from_str(text: &str) -> Result<Self, Refusal> {
+            fn from_str(text: &str) -> Result<Self, NodeRecordRefusal> {
                 match is_label(text) {
                     true => Ok(Self(text.to_owned())),
-                    false => Err(Refusal::Wrong($what)),
+                    false => Err(NodeRecordRefusal::Wrong($what)),
                 }
             }
         }
@@ -240,16 +240,16 @@ pub(crate) mod tests {
     use super::*;
 
     /// A record of node `number` with these volumes.
-    pub(crate) fn record(number: u8, version: u64, volumes: &[&str]) -> Record {
-        let entry = |name: &&str| Entry {
+    pub(crate) fn record(number: u8, version: u64, volumes: &[&str]) -> NodeRecord {
+        let entry = |name: &&str| NodeVolumeEntry {
             volume: name.parse().unwrap(),
             target: format!("iqn.2026-11.test:node-{number}"),
             lun: 0,
-            portals: vec![Portal { address: format!("10.0.0.{number}:3260"), tls: false }],
+            portals: vec![PortalAddress { address: format!("10.0.0.{number}:3260"), tls: false }],
             generation: 0,
         };
-        Record {
-            stamp: Stamp { gln: Gln::new([number; 16]), version, beat: 0 },
+        NodeRecord {
+            stamp: NodeRecordStamp { gln: Gln::new([number; 16]), version, beat: 0 },
             instance: number.into(),
             node: format!("node-{number}").parse().unwrap(),
             addresses: vec![format!("10.0.0.{number}:3299")],
@@ -262,7 +262,7 @@ pub(crate) mod tests {
         let record = record(1, 7, &["a", "b-2.c_d"]);
         record.check().unwrap();
         let text = serde_json::to_string(&record).unwrap();
-        assert_eq!(serde_json::from_str::<Record>(&text).unwrap(), record);
+        assert_eq!(serde_json::from_str::<NodeRecord>(&text).unwrap(), record);
     }
 
     #[test]
@@ -285,7 +285,7 @@ pub(crate) mod tests {
 
     #[test]
     fn a_record_that_cannot_be_is_refused() {
-        let refused = |change: &dyn Fn(&mut Record)| {
+        let refused = |change: &dyn Fn(&mut NodeRecord)| {
             let mut record = record(1, 7, &["a"]);
             change(&mut record);
             assert!(record.check().is_err(), "{record:?}");
@@ -299,7 +299,9 @@ pub(crate) mod tests {
         refused(&|r| r.volumes[0].lun = 16_384);
         refused(&|r| r.volumes[0].portals[0].address = "x y:1".into());
         refused(&|r| r.volumes[0].generation = MOST_COUNT);
-        refused(&|r| r.volumes[0].portals = vec![Portal { address: "a:1".into(), tls: true }; 9]);
+        refused(&|r| {
+            r.volumes[0].portals = vec![PortalAddress { address: "a:1".into(), tls: true }; 9]
+        });
         refused(&|r| r.volumes.push(r.volumes[0].clone()));
         refused(&|r| r.volumes = vec![r.volumes[0].clone(); MOST_VOLUMES + 1]);
     }
@@ -311,11 +313,11 @@ pub(crate) mod tests {
         longest.instance = u64::MAX;
         longest.addresses = vec![host.clone(); MOST_ADDRESSES];
         longest.volumes = (0..MOST_VOLUMES)
-            .map(|at| Entry {
+            .map(|at| NodeVolumeEntry {
                 volume: format!("{at:064}").parse().unwrap(),
                 target: format!("iqn.{}", "t".repeat(219)),
                 lun: 16_383,
-                portals: vec![Portal { address: host.clone(), tls: false }; MOST_ADDRESSES],
+                portals: vec![PortalAddress { address: host.clone(), tls: false }; MOST_ADDRESSES],
                 generation: MOST_COUNT - 1,
             })
             .collect();

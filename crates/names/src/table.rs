@@ -10,8 +10,11 @@ use serde::{Deserialize, Serialize};
 use crate::{
     gln::Gln,
     other::Other,
-    record::{Entry, MOST_COUNT, NodeName, Portal, Record, Refusal, Stamp, VolumeName},
-    trouble::Trouble,
+    record::{
+        MOST_COUNT, NodeName, NodeRecord, NodeRecordRefusal, NodeRecordStamp, NodeVolumeEntry,
+        PortalAddress, VolumeName,
+    },
+    trouble::NamingProblem,
 };
 
 /// Nodes that are known beside ourselves.
@@ -25,22 +28,22 @@ const MOST_BELIEVED: u64 = MOST_COUNT / 2;
 
 /// What is known.
 #[derive(Debug)]
-pub struct Table {
-    own: Record,
+pub struct NamesTable {
+    own: NodeRecord,
     /// What our own record says is so: before that nobody hears of it, since a node that has begun
     /// to start would tell that it has no volumes.
     has_told: bool,
     others: BTreeMap<Gln, Other>,
-    times: Times,
+    times: NodeExpiryTimes,
     /// How often others knew something newer of us than we, since the start.
     outbids: u64,
     /// When each was last seen.
-    troubles: BTreeMap<Trouble, Instant>,
+    troubles: BTreeMap<NamingProblem, Instant>,
 }
 
 /// When a node that gives no sign of life is what.
 #[derive(Clone, Copy, Debug)]
-pub struct Times {
+pub struct NodeExpiryTimes {
     /// Its volumes are shown as stale.
     pub stale_after: Duration,
     /// It is forgotten.
@@ -49,7 +52,7 @@ pub struct Times {
 
 /// Where a volume is.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
-pub struct Place {
+pub struct VolumeLocation {
     /// The node that it belongs to.
     pub node: NodeName,
     /// That node's number.
@@ -59,7 +62,7 @@ pub struct Place {
     /// The unit's number.
     pub lun: u16,
     /// Where that target is reached.
-    pub portals: Vec<Portal>,
+    pub portals: Vec<PortalAddress>,
 }
 
 /// Why nobody can say where a volume is.
@@ -80,9 +83,9 @@ pub enum Unresolved {
 
 /// A node as it is shown.
 #[derive(Clone, Debug)]
-pub struct Listed<'a> {
+pub struct ListedNode<'a> {
     /// What it told last.
-    pub record: &'a Record,
+    pub record: &'a NodeRecord,
     /// How long ago it gave its last sign of life; zero for ourselves.
     pub age: Duration,
     /// Too long ago.
@@ -91,10 +94,10 @@ pub struct Listed<'a> {
     pub twins: Option<Duration>,
 }
 
-impl Table {
+impl NamesTable {
     /// Knows our own record only, which nobody is told of before [`Self::tell`].
     #[must_use]
-    pub fn new(own: Record, times: Times) -> Self {
+    pub fn new(own: NodeRecord, times: NodeExpiryTimes) -> Self {
         Self {
             own,
             has_told: false,
@@ -107,12 +110,12 @@ impl Table {
 
     /// Our own record.
     #[must_use]
-    pub fn own(&self) -> &Record {
+    pub fn own(&self) -> &NodeRecord {
         &self.own
     }
 
     /// From now on we tell this. True if it is something else than before.
-    pub fn tell(&mut self, addresses: Vec<String>, volumes: Vec<Entry>) -> bool {
+    pub fn tell(&mut self, addresses: Vec<String>, volumes: Vec<NodeVolumeEntry>) -> bool {
         let is_the_same = (&self.own.addresses, &self.own.volumes) == (&addresses, &volumes);
         if self.has_told && is_the_same {
             return false;
@@ -129,24 +132,28 @@ impl Table {
     }
 
     /// Our own record becomes newer than this one of the same owner.
-    fn outbid(&mut self, other: Stamp) {
+    fn outbid(&mut self, other: NodeRecordStamp) {
         self.own.stamp.version = other.version + 1;
         self.own.stamp.beat = 0;
     }
 
     /// How new what we know and tell is.
     #[must_use]
-    pub fn stamps(&self) -> Vec<Stamp> {
+    pub fn stamps(&self) -> Vec<NodeRecordStamp> {
         let own = self.has_told.then_some(self.own.stamp);
         own.into_iter().chain(self.others.values().map(|other| other.record.stamp)).collect()
     }
 
     /// Takes notice of how new others know the records, which tells who lives.
-    pub fn heed(&mut self, stamps: &[Stamp], now: Instant) -> Result<(), Refusal> {
+    pub fn heed(
+        &mut self,
+        stamps: &[NodeRecordStamp],
+        now: Instant,
+    ) -> Result<(), NodeRecordRefusal> {
         if stamps.len() > MOST_NODES + 1 {
-            return Err(Refusal::TooMany { what: "nodes", most: MOST_NODES + 1 });
+            return Err(NodeRecordRefusal::TooMany { what: "nodes", most: MOST_NODES + 1 });
         }
-        stamps.iter().try_for_each(Stamp::check)?;
+        stamps.iter().try_for_each(NodeRecordStamp::check)?;
         let of_us = stamps.iter().filter(|stamp| stamp.gln == self.own.stamp.gln).max();
         if let Some(newer) = of_us.filter(|stamp| **stamp > self.own.stamp) {
             self.answer(*newer, now);
@@ -162,9 +169,9 @@ impl Table {
     /// Of our own record nobody knows a newer one than we. If it seems so, our memory was restored from
     /// an older copy, and what we tell has to become newer than that; if it seems so again, there are two
     /// of us. A member that says anything must not count for us until no number is left.
-    fn answer(&mut self, newer: Stamp, now: Instant) {
+    fn answer(&mut self, newer: NodeRecordStamp, now: Instant) {
         if newer.version > MOST_BELIEVED.min(self.own.stamp.version + MOST_FORGOTTEN) {
-            self.troubles.insert(Trouble::Forged, now);
+            self.troubles.insert(NamingProblem::Forged, now);
             return;
         }
         self.outbid(newer);
@@ -176,7 +183,7 @@ impl Table {
 
     /// There is another process with our number.
     pub fn meet_twin(&mut self, now: Instant) {
-        self.troubles.insert(Trouble::Twin, now);
+        self.troubles.insert(NamingProblem::Twin, now);
     }
 
     /// Somebody has found two processes with this number, which both lived so long ago.
@@ -187,7 +194,7 @@ impl Table {
     }
 
     /// What is to be put right, as far as it was seen lately.
-    pub fn troubles(&self, now: Instant) -> impl Iterator<Item = Trouble> {
+    pub fn troubles(&self, now: Instant) -> impl Iterator<Item = NamingProblem> {
         self.troubles
             .iter()
             .filter(move |(_, at)| self.lately(**at, now).is_some())
@@ -202,13 +209,18 @@ impl Table {
     /// Records that are newer than what others know: ours first, and no more than so many bytes of JSON,
     /// but for one. What is left out comes the next time.
     #[must_use]
-    pub fn news_for(&self, theirs: &[Stamp], most_bytes: usize, now: Instant) -> Vec<Listed<'_>> {
-        let has = |stamp: Stamp| {
+    pub fn news_for(
+        &self,
+        theirs: &[NodeRecordStamp],
+        most_bytes: usize,
+        now: Instant,
+    ) -> Vec<ListedNode<'_>> {
+        let has = |stamp: NodeRecordStamp| {
             theirs.iter().any(|their| their.gln == stamp.gln && their.version >= stamp.version)
         };
         let untold = usize::from(!self.has_told);
         let mut bytes = 0;
-        let fits = |one: &Listed<'_>| {
+        let fits = |one: &ListedNode<'_>| {
             let is_first = bytes == 0;
             bytes += serde_json::to_vec(one.record).map_or(0, |text| text.len());
             is_first || bytes <= most_bytes
@@ -218,7 +230,12 @@ impl Table {
 
     /// Takes a record of somebody's, which gave its last sign of life so long ago, if it is newer than
     /// what we have and there is room for it.
-    pub fn take(&mut self, record: Record, age: Duration, now: Instant) -> Result<(), Refusal> {
+    pub fn take(
+        &mut self,
+        record: NodeRecord,
+        age: Duration,
+        now: Instant,
+    ) -> Result<(), NodeRecordRefusal> {
         record.check()?;
         self.forget(now);
         let gln = record.stamp.gln;
@@ -233,7 +250,7 @@ impl Table {
             return Ok(());
         }
         if let Err(full) = self.has_room(before, &record) {
-            self.troubles.insert(Trouble::Full, now);
+            self.troubles.insert(NamingProblem::Full, now);
             return Err(full);
         }
         let heard = now.checked_sub(age).unwrap_or(now);
@@ -245,15 +262,21 @@ impl Table {
     }
 
     /// Whether it has, for this record in place of the one before.
-    fn has_room(&self, before: Option<&Other>, record: &Record) -> Result<(), Refusal> {
+    fn has_room(
+        &self,
+        before: Option<&Other>,
+        record: &NodeRecord,
+    ) -> Result<(), NodeRecordRefusal> {
         if before.is_none() && self.others.len() >= MOST_NODES {
-            return Err(Refusal::Full { what: "nodes", most: MOST_NODES });
+            return Err(NodeRecordRefusal::Full { what: "nodes", most: MOST_NODES });
         }
-        let volumes = |record: &Record| record.volumes.len();
+        let volumes = |record: &NodeRecord| record.volumes.len();
         let in_all: usize = self.others.values().map(|other| volumes(&other.record)).sum();
         let replaced = before.map_or(0, |other| volumes(&other.record));
         match in_all - replaced + volumes(record) > MOST_VOLUMES_IN_ALL {
-            true => Err(Refusal::Full { what: "volumes in all", most: MOST_VOLUMES_IN_ALL }),
+            true => {
+                Err(NodeRecordRefusal::Full { what: "volumes in all", most: MOST_VOLUMES_IN_ALL })
+            }
             false => Ok(()),
         }
     }
@@ -266,14 +289,19 @@ impl Table {
     }
 
     /// All nodes, ourselves first.
-    pub fn nodes(&self, now: Instant) -> impl Iterator<Item = Listed<'_>> {
-        let met = self.troubles.get(&Trouble::Twin);
+    pub fn nodes(&self, now: Instant) -> impl Iterator<Item = ListedNode<'_>> {
+        let met = self.troubles.get(&NamingProblem::Twin);
         let twins = met.and_then(|at| self.lately(*at, now));
-        let own = Listed { record: &self.own, age: Duration::ZERO, is_stale: false, twins };
+        let own = ListedNode { record: &self.own, age: Duration::ZERO, is_stale: false, twins };
         let others = self.others.values().map(move |other| {
             let age = now.saturating_duration_since(other.heard);
             let twins = other.twins.and_then(|at| self.lately(at, now));
-            Listed { record: &other.record, age, is_stale: age >= self.times.stale_after, twins }
+            ListedNode {
+                record: &other.record,
+                age,
+                is_stale: age >= self.times.stale_after,
+                twins,
+            }
         });
         let times = self.times;
         std::iter::once(own).chain(others.filter(move |one| one.age < times.forget_after))
@@ -282,12 +310,12 @@ impl Table {
     /// Where a unit of ours is now and how often it has moved, if another node tells of it under the same name, target and
     /// number with a higher generation than ours: what we have is older.
     #[must_use]
-    pub fn moved_on(&self, ours: &Entry, now: Instant) -> Option<(u64, Place)> {
+    pub fn moved_on(&self, ours: &NodeVolumeEntry, now: Instant) -> Option<(u64, VolumeLocation)> {
         let others = self.nodes(now).skip(1);
         let told = others.flat_map(|listed| {
             listed.record.volumes.iter().map(move |entry| (listed.record, entry))
         });
-        let is_it = |entry: &Entry| {
+        let is_it = |entry: &NodeVolumeEntry| {
             (&entry.volume, &entry.target, entry.lun) == (&ours.volume, &ours.target, ours.lun)
                 && entry.generation > ours.generation
         };
@@ -298,8 +326,8 @@ impl Table {
     /// Where a volume is: where it was moved to last. Of those a node that gives signs of life goes before one
     /// that does not, since a volume may have been taken up elsewhere; between two of the same kind nothing is
     /// guessed, nor between two with one number.
-    pub fn resolve(&self, volume: &VolumeName, now: Instant) -> Result<Place, Unresolved> {
-        let mut found: Vec<(Listed<'_>, &Entry)> = Vec::new();
+    pub fn resolve(&self, volume: &VolumeName, now: Instant) -> Result<VolumeLocation, Unresolved> {
+        let mut found: Vec<(ListedNode<'_>, &NodeVolumeEntry)> = Vec::new();
         for listed in self.nodes(now) {
             let entry = listed.record.volumes.iter().find(|entry| entry.volume == *volume);
             found.extend(entry.map(|entry| (listed, entry)));
@@ -312,9 +340,9 @@ impl Table {
         }
         match found.as_slice() {
             [] => Err(Unresolved::Unknown(volume.clone())),
-            [(Listed { record, twins: None, .. }, entry)] => Ok(place(record, entry)),
+            [(ListedNode { record, twins: None, .. }, entry)] => Ok(place(record, entry)),
             several => {
-                let who = several.iter().map(|(Listed { record, twins, .. }, _)| {
+                let who = several.iter().map(|(ListedNode { record, twins, .. }, _)| {
                     let both = if twins.is_some() { ", which two processes have" } else { "" };
                     format!("{} ({}{both})", record.node, record.stamp.gln)
                 });
@@ -325,8 +353,8 @@ impl Table {
     }
 }
 
-fn place(record: &Record, entry: &Entry) -> Place {
-    Place {
+fn place(record: &NodeRecord, entry: &NodeVolumeEntry) -> VolumeLocation {
+    VolumeLocation {
         node: record.node.clone(),
         gln: record.stamp.gln,
         target: entry.target.clone(),
@@ -340,13 +368,15 @@ pub(crate) mod tests {
     use super::*;
     use crate::record::tests::record;
 
-    pub(crate) const TIMES: Times =
-        Times { stale_after: Duration::from_secs(30), forget_after: Duration::from_secs(3600) };
+    pub(crate) const TIMES: NodeExpiryTimes = NodeExpiryTimes {
+        stale_after: Duration::from_secs(30),
+        forget_after: Duration::from_secs(3600),
+    };
 
-    pub(crate) fn table(number: u8, volumes: &[&str]) -> Table {
-        let Record { addresses, volumes, .. } = record(number, 1, volumes);
+    pub(crate) fn table(number: u8, volumes: &[&str]) -> NamesTable {
+        let NodeRecord { addresses, volumes, .. } = record(number, 1, volumes);
         let mut table =
-            Table::new(Record { addresses: Vec::new(), ..record(number, 1, &[]) }, TIMES);
+            NamesTable::new(NodeRecord { addresses: Vec::new(), ..record(number, 1, &[]) }, TIMES);
         table.tell(addresses, volumes);
         table
     }
@@ -355,7 +385,7 @@ pub(crate) mod tests {
         text.parse().unwrap()
     }
 
-    fn node_of(table: &Table, volume: &str, now: Instant) -> Result<String, Unresolved> {
+    fn node_of(table: &NamesTable, volume: &str, now: Instant) -> Result<String, Unresolved> {
         table.resolve(&name(volume), now).map(|place| place.node.to_string())
     }
 
@@ -389,9 +419,11 @@ pub(crate) mod tests {
         let later = start + Duration::from_secs(60);
         table.take(record(2, 2, &["a"]), Duration::ZERO, later).unwrap();
         assert_eq!(node_of(&table, "a", later).unwrap(), "node-3");
-        let back =
-            record(2, 3, &["a"]).volumes.into_iter().map(|entry| Entry { generation: 2, ..entry });
-        let back = Record { volumes: back.collect(), ..record(2, 3, &[]) };
+        let back = record(2, 3, &["a"])
+            .volumes
+            .into_iter()
+            .map(|entry| NodeVolumeEntry { generation: 2, ..entry });
+        let back = NodeRecord { volumes: back.collect(), ..record(2, 3, &[]) };
         table.take(back, Duration::ZERO, later).unwrap();
         assert_eq!(node_of(&table, "a", later).unwrap(), "node-2");
     }
@@ -407,7 +439,7 @@ pub(crate) mod tests {
             (entry.target, entry.generation) = (ours.target.clone(), generation);
             told
         };
-        let newer = |table: &Table, now| table.moved_on(&ours, now).map(|(g, p)| (g, p.node));
+        let newer = |table: &NamesTable, now| table.moved_on(&ours, now).map(|(g, p)| (g, p.node));
         let mut other = told(2, 5);
         other.volumes[0].target.push('x');
         for record in [other, told(3, 0)] {
@@ -419,7 +451,7 @@ pub(crate) mod tests {
         let right = Some((2, "node-5".parse().unwrap()));
         assert_eq!(newer(&table, now), right);
         assert_eq!(newer(&table, now + TIMES.stale_after * 2), right, "also if it is silent");
-        let raised = Entry { generation: 3, ..ours.clone() };
+        let raised = NodeVolumeEntry { generation: 3, ..ours.clone() };
         assert!(table.moved_on(&raised, now).is_none());
     }
 
@@ -428,10 +460,11 @@ pub(crate) mod tests {
         let (mut table, start) = (table(1, &[]), Instant::now());
         let at = |seconds| start + Duration::from_secs(seconds);
         table.take(record(2, 1, &["a"]), Duration::ZERO, start).unwrap();
-        let is_stale = |table: &Table, seconds| table.nodes(at(seconds)).last().unwrap().is_stale;
+        let is_stale =
+            |table: &NamesTable, seconds| table.nodes(at(seconds)).last().unwrap().is_stale;
         assert!(!is_stale(&table, 29) && is_stale(&table, 30));
         // A sign of life that others have heard of is one.
-        let stamp = Stamp { beat: 5, ..record(2, 1, &[]).stamp };
+        let stamp = NodeRecordStamp { beat: 5, ..record(2, 1, &[]).stamp };
         table.heed(&[stamp], at(40)).unwrap();
         assert!(!is_stale(&table, 69) && is_stale(&table, 70));
         // The same one again is none.
@@ -455,13 +488,13 @@ pub(crate) mod tests {
         let (mut a, mut b, start) = (table(1, &[]), table(2, &[]), Instant::now());
         a.take(record(3, 1, &["dead"]), Duration::ZERO, start).unwrap();
         let later = start + Duration::from_secs(3000);
-        for Listed { record, age, .. } in a.news_for(&b.stamps(), 1 << 20, later) {
+        for ListedNode { record, age, .. } in a.news_for(&b.stamps(), 1 << 20, later) {
             b.take(record.clone(), age, later).unwrap();
         }
         assert!(node_of(&b, "dead", later).is_ok());
         let end = start + Duration::from_secs(3600);
         assert!(node_of(&b, "dead", end).is_err());
-        for Listed { record, age, .. } in b.news_for(&[], 1 << 20, end) {
+        for ListedNode { record, age, .. } in b.news_for(&[], 1 << 20, end) {
             a.take(record.clone(), age, end).unwrap();
         }
         assert!(node_of(&a, "dead", end).is_err());
@@ -484,7 +517,7 @@ pub(crate) mod tests {
     fn a_restart_is_no_twin() {
         let (mut table, start) = (table(1, &[]), Instant::now());
         let at = |seconds| start + Duration::from_secs(seconds);
-        let told = |instance, version| Record { instance, ..record(2, version, &["a"]) };
+        let told = |instance, version| NodeRecord { instance, ..record(2, version, &["a"]) };
         let mut take = |instance, version, age, seconds| {
             let age = Duration::from_secs(age);
             table.take(told(instance, version), age, at(seconds)).unwrap();
@@ -506,15 +539,15 @@ pub(crate) mod tests {
     fn nobody_counts_for_us_until_no_number_is_left() {
         let (mut table, now) = (table(1, &["a"]), Instant::now());
         let own = table.own().stamp;
-        let of_us = |table: &mut Table, version| {
+        let of_us = |table: &mut NamesTable, version| {
             let before = table.own().stamp.version;
-            table.heed(&[Stamp { version, ..own }], now).unwrap();
+            table.heed(&[NodeRecordStamp { version, ..own }], now).unwrap();
             table.own().stamp.version - before
         };
         assert_eq!(of_us(&mut table, MOST_COUNT - 1), 0);
         assert_eq!(of_us(&mut table, own.version + MOST_FORGOTTEN + 1), 0);
-        assert_eq!(table.troubles(now).collect::<Vec<_>>(), [Trouble::Forged]);
-        assert!(table.heed(&[Stamp { version: MOST_COUNT, ..own }], now).is_err());
+        assert_eq!(table.troubles(now).collect::<Vec<_>>(), [NamingProblem::Forged]);
+        assert!(table.heed(&[NodeRecordStamp { version: MOST_COUNT, ..own }], now).is_err());
         let mut steps = 0;
         loop {
             let next = table.own().stamp.version + MOST_FORGOTTEN;
@@ -538,7 +571,7 @@ pub(crate) mod tests {
             (bytes[0], bytes[1]) = (high, low);
             node.stamp.gln = Gln::new(bytes);
             let entry = record(1, 1, &["a"]).volumes[0].clone();
-            let named = |at| Entry { volume: name(&format!("v{at}")), ..entry.clone() };
+            let named = |at| NodeVolumeEntry { volume: name(&format!("v{at}")), ..entry.clone() };
             node.volumes = (0..volumes).map(named).collect();
             node
         };
@@ -568,7 +601,7 @@ pub(crate) mod tests {
         while b.stamps().len() < 39 {
             let news = a.news_for(&b.stamps(), 1000, now);
             assert!(!news.is_empty() && news.len() < 10);
-            for Listed { record, age, .. } in news {
+            for ListedNode { record, age, .. } in news {
                 b.take(record.clone(), age, now).unwrap();
             }
             rounds += 1;

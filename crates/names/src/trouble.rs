@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
     Clone, Copy, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize, thiserror::Error,
 )]
 #[serde(rename_all = "lowercase")]
-pub enum Trouble {
+pub enum NamingProblem {
     /// Somebody else counts under our number, too.
     #[error(
         "another process has the same number (GLN) as this one: one was made as a copy of the other, and nobody \

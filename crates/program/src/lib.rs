@@ -7,6 +7,6 @@ mod said;
 mod signals;
 mod running;
 
-pub use running::{Running, ending};
+pub use running::{RunningProgram, ending};
 pub use said::{Said, last_lines};
 pub use signals::reset_signals;

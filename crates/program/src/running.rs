@@ -26,11 +26,11 @@ const LOOK: Duration = Duration::from_millis(100);
 
 /// The first program of a group. Killed with its group when this is dropped, if it has not ended.
 #[derive(Debug)]
-pub struct Running {
+pub struct RunningProgram {
     child: Child,
 }
 
-impl Running {
+impl RunningProgram {
     /// Starts the program with default signal dispositions (see [`reset_signals`]).
     ///
     /// Call this from a thread that lives as long as the program is needed: when that thread ends, the program
@@ -146,7 +146,7 @@ impl Running {
     }
 }
 
-impl Drop for Running {
+impl Drop for RunningProgram {
     fn drop(&mut self) {
         self.kill();
     }
@@ -171,11 +171,11 @@ mod tests {
 
     const LONG: Duration = Duration::from_secs(20);
 
-    fn shell(script: &str) -> (Running, Said) {
+    fn shell(script: &str) -> (RunningProgram, Said) {
         let said = Said::new().unwrap();
         let mut command = Command::new("sh");
         said.take_all_of(command.args(["-c", script])).unwrap();
-        (Running::start(&mut command, Signal::TERM).unwrap(), said)
+        (RunningProgram::start(&mut command, Signal::TERM).unwrap(), said)
     }
 
     /// The first line, once it is there.

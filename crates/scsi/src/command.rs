@@ -1,9 +1,9 @@
 //! Commands as values, and their CDBs. How a CDB is read is `operation`'s.
 
 use crate::{
-    ByteCheck, Cdb, ClaimAction, Form, IdentifyingType, LogSelect, LogSense, ModeSelect, ModeSense,
-    PersistentReserveIn, PersistentReserveOut, ReadDefectData, ReportTargetPortGroups, Reporting,
-    Sanitize, StartStop, Transfer,
+    BlockTransfer, ByteCheck, Cdb, ClaimAction, Form, IdentifyingType, LogSelect, LogSense,
+    ModeSelect, ModeSense, PersistentReserveIn, PersistentReserveOut, ReadDefectData,
+    ReportTargetPortGroups, Reporting, Sanitize, StartStop,
     copy::{
         CopyResults,
         cdb::{encode_abort, encode_out},
@@ -36,27 +36,27 @@ pub enum Command {
     /// MODE SENSE (6) and (10) (SPC-4, 6.13).
     ModeSense(ModeSense),
     /// READ (6), (10), (12), (16) (SBC-3, 5.7).
-    Read(Transfer),
+    Read(BlockTransfer),
     /// WRITE (6), (10), (12), (16) (SBC-3, 5.33).
-    Write(Transfer),
+    Write(BlockTransfer),
     /// WRITE AND VERIFY (10), (12), (16) (SBC-3, 5.38). FUA stays false: it is always stable.
     WriteAndVerify {
         /// Which blocks.
-        transfer: Transfer,
+        transfer: BlockTransfer,
         /// What is compared after the write.
         byte_check: ByteCheck,
     },
     /// VERIFY (10), (12), (16) (SBC-3, 5.29). FUA stays false.
     Verify {
         /// Which blocks.
-        transfer: Transfer,
+        transfer: BlockTransfer,
         /// What they are compared with.
         byte_check: ByteCheck,
     },
     /// SYNCHRONIZE CACHE (10), (16) (SBC-3, 5.21). FUA and DPO stay false; zero blocks: all.
     SynchronizeCache {
         /// Which blocks.
-        transfer: Transfer,
+        transfer: BlockTransfer,
         /// IMMED: the status may come before the blocks are stable.
         immediate: bool,
     },
@@ -84,7 +84,7 @@ pub enum Command {
     /// WRITE SAME (10) and (16) (SBC-3, 5.43). FUA and DPO stay false; zero blocks: to the end.
     WriteSame {
         /// Which blocks.
-        transfer: Transfer,
+        transfer: BlockTransfer,
         /// UNMAP: the blocks may be given back where they then read as the pattern.
         unmap: bool,
         /// ANCHOR: keep the space reserved.
@@ -94,20 +94,20 @@ pub enum Command {
     },
     /// COMPARE AND WRITE (SBC-3, 5.2): at most 255 blocks, form 16. As much data comes to compare
     /// with as to write.
-    CompareAndWrite(Transfer),
+    CompareAndWrite(BlockTransfer),
     /// ORWRITE (16) (SBC-3, 5.9).
-    OrWrite(Transfer),
+    OrWrite(BlockTransfer),
     /// WRITE ATOMIC (16) (SBC-4, 5.51): at most 65,535 blocks, form 16.
     WriteAtomic {
         /// Which blocks.
-        transfer: Transfer,
+        transfer: BlockTransfer,
         /// ATOMIC BOUNDARY: so many blocks are atomic each; zero: all together.
         boundary: u16,
     },
     /// PRE-FETCH (10), (16) (SBC-3, 5.10). FUA and DPO stay false; zero blocks: to the end.
     PreFetch {
         /// Which blocks.
-        transfer: Transfer,
+        transfer: BlockTransfer,
         /// IMMED: the status may come before the blocks are there.
         immediate: bool,
     },
@@ -261,19 +261,19 @@ impl Command {
     /// READ of these blocks, in form 10 or 16.
     #[must_use]
     pub fn read(lba: u64, blocks: u32) -> Self {
-        Self::Read(Transfer::new(lba, blocks))
+        Self::Read(BlockTransfer::new(lba, blocks))
     }
 
     /// WRITE of these blocks, in form 10 or 16.
     #[must_use]
     pub fn write(lba: u64, blocks: u32, fua: bool) -> Self {
-        Self::Write(Transfer::new(lba, blocks).with_fua(fua))
+        Self::Write(BlockTransfer::new(lba, blocks).with_fua(fua))
     }
 
     /// SYNCHRONIZE CACHE (10) of everything.
     #[must_use]
     pub fn synchronize_cache() -> Self {
-        Self::SynchronizeCache { transfer: Transfer::new(0, 0), immediate: false }
+        Self::SynchronizeCache { transfer: BlockTransfer::new(0, 0), immediate: false }
     }
 
     /// The command's CDB, CONTROL byte zero.

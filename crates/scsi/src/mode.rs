@@ -44,7 +44,7 @@ pub struct ModePage {
 
 /// Page 08h, Caching (SBC-3, 6.5.5), as far as it is used.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Caching {
+pub struct CachingModePage {
     /// WCE: writes may be answered before they are stable.
     pub write_cache: bool,
     /// RCD: reads do not come from a cache.
@@ -53,7 +53,7 @@ pub struct Caching {
 
 /// Page 0Ah, Control (SPC-4, 7.5.8), as far as it is used.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Control {
+pub struct ControlModePage {
     /// D_SENSE: sense data comes in descriptor format.
     pub descriptor_sense: bool,
     /// QUEUE ALGORITHM MODIFIER 1: simple tasks may be done in any order.
@@ -84,7 +84,7 @@ impl ProvisioningThreshold {
     }
 }
 
-impl Caching {
+impl CachingModePage {
     /// PAGE CODE.
     pub const PAGE: u8 = 0x08;
 
@@ -104,7 +104,7 @@ impl Caching {
     }
 }
 
-impl Control {
+impl ControlModePage {
     /// PAGE CODE.
     pub const PAGE: u8 = 0x0a;
 
@@ -341,7 +341,7 @@ mod tests {
     use super::*;
 
     fn parameters() -> ModeParameters {
-        let control = Control {
+        let control = ControlModePage {
             descriptor_sense: false,
             unrestricted_reordering: true,
             write_protect: false,
@@ -353,7 +353,7 @@ mod tests {
             block: Some(BlockDescriptor { blocks: 1000, block_size: 512, long: false }),
             pages: vec![
                 ModePage::error_recovery(),
-                Caching { write_cache: true, read_cache_disabled: false }.to_page(),
+                CachingModePage { write_cache: true, read_cache_disabled: false }.to_page(),
                 control.to_page(),
                 ModePage::no_informational_exceptions(),
             ],
@@ -390,11 +390,13 @@ mod tests {
     #[test]
     fn pages_have_their_meaning() {
         let parameters = parameters();
-        let caching = parameters.page(Caching::PAGE).and_then(Caching::from_page).unwrap();
+        let caching =
+            parameters.page(CachingModePage::PAGE).and_then(CachingModePage::from_page).unwrap();
         assert!(caching.write_cache && !caching.read_cache_disabled);
-        let control = parameters.page(Control::PAGE).and_then(Control::from_page).unwrap();
+        let control =
+            parameters.page(ControlModePage::PAGE).and_then(ControlModePage::from_page).unwrap();
         assert!(control.unrestricted_reordering && control.busy_timeout == 0xffff);
-        assert_eq!(Caching::from_page(&ModePage::error_recovery()), None);
+        assert_eq!(CachingModePage::from_page(&ModePage::error_recovery()), None);
         let threshold = ProvisioningThreshold { used: 7 }.to_page();
         assert_eq!((threshold.code, threshold.subpage, threshold.parameters.len()), (0x1c, 2, 20));
         assert_eq!(threshold.parameters[12..], [0x81, 2, 0, 0, 0, 0, 0, 7]);

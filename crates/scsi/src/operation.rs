@@ -2,9 +2,9 @@
 //! CODES, so that what is reported is what is served.
 
 use crate::{
-    ByteCheck, ClaimAction, Command, Form, IdentifyingType, LogSelect, LogSense, ModeSelect,
-    ModeSense, PersistentReserveIn, PersistentReserveOut, ReadDefectData, ReportTargetPortGroups,
-    Reporting, Sanitize, Sense, StartStop, Transfer,
+    BlockTransfer, ByteCheck, ClaimAction, Command, Form, IdentifyingType, LogSelect, LogSense,
+    ModeSelect, ModeSense, PersistentReserveIn, PersistentReserveOut, ReadDefectData,
+    ReportTargetPortGroups, Reporting, Sanitize, Sense, StartStop,
     copy::{CopyResults, cdb::parse_out},
     field::{be16, be32, be64},
     identifying,
@@ -14,7 +14,7 @@ use crate::{
 
 /// One command of the table.
 #[derive(Debug)]
-pub struct Operation {
+pub struct OperationCodeEntry {
     /// Byte 0 of the CDB.
     pub opcode: u8,
     /// The service action in bits 4-0 of byte 1, for the opcodes that have some.
@@ -43,7 +43,8 @@ impl Command {
         if operation.service_action.is_some() {
             let asked = cdb.get(1).map(|byte| u16::from(byte & 0x1f));
             // The operation code is known, its service action is not (SPC-4, 4.2.5.2).
-            operation = Operation::find(opcode, asked).ok_or(Sense::invalid_bit_in_cdb(1, 4))?;
+            operation =
+                OperationCodeEntry::find(opcode, asked).ok_or(Sense::invalid_bit_in_cdb(1, 4))?;
         }
         let length = usize::from(operation.length);
         let Some(cdb) = cdb.get(..length) else {
@@ -57,7 +58,7 @@ impl Command {
     }
 }
 
-impl Operation {
+impl OperationCodeEntry {
     /// The command that these two name.
     #[must_use]
     pub fn find(opcode: u8, service_action: Option<u16>) -> Option<&'static Self> {
@@ -73,13 +74,17 @@ impl Operation {
 }
 
 /// Every command that [`Command::parse`] takes, by opcode.
-pub static OPERATIONS: &[Operation] = TABLE;
+pub static OPERATIONS: &[OperationCodeEntry] = TABLE;
 
-const TABLE: &[Operation] = &[
+const TABLE: &[OperationCodeEntry] = &[
     quick(&[0x00, 0, 0, 0, 0, NACA], |_| Ok(Command::TestUnitReady)),
     quick(&[0x03, 0x01, 0, 0, 0xff, NACA], request_sense),
-    moving(&[0x08, 0x1f, 0xff, 0xff, 0xff, NACA], |cdb| Ok(Command::Read(Transfer::parse_6(cdb)))),
-    moving(&[0x0a, 0x1f, 0xff, 0xff, 0xff, NACA], |cdb| Ok(Command::Write(Transfer::parse_6(cdb)))),
+    moving(&[0x08, 0x1f, 0xff, 0xff, 0xff, NACA], |cdb| {
+        Ok(Command::Read(BlockTransfer::parse_6(cdb)))
+    }),
+    moving(&[0x0a, 0x1f, 0xff, 0xff, 0xff, NACA], |cdb| {
+        Ok(Command::Write(BlockTransfer::parse_6(cdb)))
+    }),
     quick(&[0x12, 0x03, 0xff, 0xff, 0xff, NACA], inquiry),
     quick(&[0x15, 0x13, 0, 0, 0xff, NACA], |cdb| Ok(Command::ModeSelect(ModeSelect::parse(cdb)))),
     quick(&[0x16, 0x11, 0, 0, 0, NACA], |cdb| whole_unit(cdb, Command::Reserve { ten: false })),
@@ -90,8 +95,8 @@ const TABLE: &[Operation] = &[
     slow(&[0x1b, 0x01, 0, 0, 0xf7, NACA], |cdb| Ok(Command::StartStop(StartStop::parse(cdb)))),
     quick(&[0x1e, 0, 0, 0, 0x03, NACA], prevent_allow),
     quick(&[0x25, 0, 0, 0, 0, 0, 0, 0, 0, NACA], |_| Ok(Command::ReadCapacity10)),
-    moving(&ten(0x28, 0xf8), |cdb| Ok(Command::Read(Transfer::parse(cdb)?))),
-    moving(&ten(0x2a, 0xf8), |cdb| Ok(Command::Write(Transfer::parse(cdb)?))),
+    moving(&ten(0x28, 0xf8), |cdb| Ok(Command::Read(BlockTransfer::parse(cdb)?))),
+    moving(&ten(0x2a, 0xf8), |cdb| Ok(Command::Write(BlockTransfer::parse(cdb)?))),
     moving(&ten(0x2e, 0xf6), write_and_verify),
     moving(&ten(0x2f, 0xf6), verify),
     slow(&ten(0x34, 0x02), pre_fetch),
@@ -169,13 +174,13 @@ const TABLE: &[Operation] = &[
         .with_service_action(0x05),
     quick(&copy_in(0xff, 0xff), |cdb| copy_results(CopyResults::RodTokens(be32(cdb, 2)), cdb))
         .with_service_action(0x07),
-    moving(&sixteen(0x88, 0xf8), |cdb| Ok(Command::Read(Transfer::parse(cdb)?))),
+    moving(&sixteen(0x88, 0xf8), |cdb| Ok(Command::Read(BlockTransfer::parse(cdb)?))),
     moving(&compare_and_write(), |cdb| {
-        let transfer = Transfer { blocks: u32::from(cdb[13]), ..Transfer::parse(cdb)? };
+        let transfer = BlockTransfer { blocks: u32::from(cdb[13]), ..BlockTransfer::parse(cdb)? };
         Ok(Command::CompareAndWrite(transfer))
     }),
-    moving(&sixteen(0x8a, 0xf8), |cdb| Ok(Command::Write(Transfer::parse(cdb)?))),
-    moving(&sixteen(0x8b, 0xf8), |cdb| Ok(Command::OrWrite(Transfer::parse(cdb)?))),
+    moving(&sixteen(0x8a, 0xf8), |cdb| Ok(Command::Write(BlockTransfer::parse(cdb)?))),
+    moving(&sixteen(0x8b, 0xf8), |cdb| Ok(Command::OrWrite(BlockTransfer::parse(cdb)?))),
     moving(&sixteen(0x8e, 0xf6), write_and_verify),
     moving(&sixteen(0x8f, 0xf6), verify),
     slow(&sixteen(0x90, 0x02), pre_fetch),
@@ -231,8 +236,8 @@ const TABLE: &[Operation] = &[
         Ok(Command::SetTimestamp { parameter_list_length: be32(cdb, 6) })
     })
     .with_service_action(0x0f),
-    moving(&twelve(0xa8, 0xf8), |cdb| Ok(Command::Read(Transfer::parse(cdb)?))),
-    moving(&twelve(0xaa, 0xf8), |cdb| Ok(Command::Write(Transfer::parse(cdb)?))),
+    moving(&twelve(0xa8, 0xf8), |cdb| Ok(Command::Read(BlockTransfer::parse(cdb)?))),
+    moving(&twelve(0xaa, 0xf8), |cdb| Ok(Command::Write(BlockTransfer::parse(cdb)?))),
     moving(&twelve(0xae, 0xf6), write_and_verify),
     moving(&twelve(0xaf, 0xf6), verify),
     quick(&twelve(0xb7, 0x1f), read_defect_data),
@@ -269,42 +274,42 @@ type Parse = fn(&[u8]) -> Result<Command, Sense>;
 
 /// A row whose command touches no block: nominally done at once; 10 s is what the Linux initiator
 /// gives its inquiries.
-const fn quick(usage: &[u8], parse: Parse) -> Operation {
+const fn quick(usage: &[u8], parse: Parse) -> OperationCodeEntry {
     row(usage, 1, 10, parse)
 }
 
 /// A row of PERSISTENT RESERVE IN.
-const fn reserve_in(action: u16, parse: Parse) -> Operation {
+const fn reserve_in(action: u16, parse: Parse) -> OperationCodeEntry {
     quick(&[0x5e, 0x1f, 0, 0, 0, 0, 0, 0xff, 0xff, NACA], parse).with_service_action(action)
 }
 
 /// A row of PERSISTENT RESERVE OUT; `kind`: the bits of scope and type, if they are looked at. It
 /// may have to wait for tasks that are aborted, and for what is saved.
-const fn reserve_out(action: u16, kind: u8, parse: Parse) -> Operation {
+const fn reserve_out(action: u16, kind: u8, parse: Parse) -> OperationCodeEntry {
     slow(&[0x5f, 0x1f, kind, 0, 0, 0xff, 0xff, 0xff, 0xff, NACA], parse).with_service_action(action)
 }
 
 /// A row of CLAIM OUT, which waits for tasks of others and for what is saved.
-const fn claim_out(action: u16, parse: Parse) -> Operation {
+const fn claim_out(action: u16, parse: Parse) -> OperationCodeEntry {
     slow(&[0xc1, 0x1f, 0, 0, 0, 0, 0, 0xff, 0xff, NACA], parse).with_service_action(action)
 }
 
 /// A row whose command moves blocks: 30 s is the SCSI disk time-out of Linux.
-const fn moving(usage: &[u8], parse: Parse) -> Operation {
+const fn moving(usage: &[u8], parse: Parse) -> OperationCodeEntry {
     row(usage, 1, 30, parse)
 }
 
 /// A row whose command may have much to do below: 60 s is Linux's time-out for a flush.
-const fn slow(usage: &[u8], parse: Parse) -> Operation {
+const fn slow(usage: &[u8], parse: Parse) -> OperationCodeEntry {
     row(usage, 5, 60, parse)
 }
 
 /// A row whose command goes through the whole unit when it does not answer at once (IMMED).
-const fn long(usage: &[u8], parse: Parse) -> Operation {
+const fn long(usage: &[u8], parse: Parse) -> OperationCodeEntry {
     row(usage, 60, 24 * 3600, parse)
 }
 
-const fn row(bytes: &[u8], nominal_s: u32, recommended_s: u32, parse: Parse) -> Operation {
+const fn row(bytes: &[u8], nominal_s: u32, recommended_s: u32, parse: Parse) -> OperationCodeEntry {
     let mut usage = [0; 16];
     let mut at = 0;
     while at < bytes.len() {
@@ -312,7 +317,7 @@ const fn row(bytes: &[u8], nominal_s: u32, recommended_s: u32, parse: Parse) -> 
         at += 1;
     }
     let length = bytes.len() as u8;
-    Operation {
+    OperationCodeEntry {
         opcode: bytes[0],
         service_action: None,
         nominal_s,
@@ -323,7 +328,7 @@ const fn row(bytes: &[u8], nominal_s: u32, recommended_s: u32, parse: Parse) -> 
     }
 }
 
-impl Operation {
+impl OperationCodeEntry {
     const fn with_service_action(mut self, action: u16) -> Self {
         self.service_action = Some(action);
         self
@@ -408,12 +413,12 @@ fn prevent_allow(cdb: &[u8]) -> Result<Command, Sense> {
 }
 
 fn verify(cdb: &[u8]) -> Result<Command, Sense> {
-    let (transfer, byte_check) = Transfer::parse_checked(cdb)?;
+    let (transfer, byte_check) = BlockTransfer::parse_checked(cdb)?;
     Ok(Command::Verify { transfer, byte_check })
 }
 
 fn write_and_verify(cdb: &[u8]) -> Result<Command, Sense> {
-    let (transfer, byte_check) = Transfer::parse_checked(cdb)?;
+    let (transfer, byte_check) = BlockTransfer::parse_checked(cdb)?;
     if byte_check == ByteCheck::Block {
         return Err(Sense::invalid_bit_in_cdb(1, 2));
     }
@@ -422,18 +427,21 @@ fn write_and_verify(cdb: &[u8]) -> Result<Command, Sense> {
 
 fn synchronize_cache(cdb: &[u8]) -> Result<Command, Sense> {
     Ok(Command::SynchronizeCache {
-        transfer: Transfer::parse_plain(cdb),
+        transfer: BlockTransfer::parse_plain(cdb),
         immediate: cdb[1] & 0x02 != 0,
     })
 }
 
 fn pre_fetch(cdb: &[u8]) -> Result<Command, Sense> {
-    Ok(Command::PreFetch { transfer: Transfer::parse_plain(cdb), immediate: cdb[1] & 0x02 != 0 })
+    Ok(Command::PreFetch {
+        transfer: BlockTransfer::parse_plain(cdb),
+        immediate: cdb[1] & 0x02 != 0,
+    })
 }
 
 fn write_atomic(cdb: &[u8]) -> Result<Command, Sense> {
     let blocks = u32::from(be16(cdb, 12));
-    let transfer = Transfer { blocks, form: Form::Sixteen, ..Transfer::parse(cdb)? };
+    let transfer = BlockTransfer { blocks, form: Form::Sixteen, ..BlockTransfer::parse(cdb)? };
     Ok(Command::WriteAtomic { transfer, boundary: be16(cdb, 10) })
 }
 
@@ -456,7 +464,7 @@ fn write_same(cdb: &[u8]) -> Result<Command, Sense> {
         return Err(Sense::invalid_bit_in_cdb(1, 4));
     }
     let no_data_out = cdb.len() == 16 && cdb[1] & 0x01 != 0;
-    Ok(Command::WriteSame { transfer: Transfer::parse_plain(cdb), unmap, anchor, no_data_out })
+    Ok(Command::WriteSame { transfer: BlockTransfer::parse_plain(cdb), unmap, anchor, no_data_out })
 }
 
 fn unmap(cdb: &[u8]) -> Result<Command, Sense> {

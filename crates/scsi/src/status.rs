@@ -3,7 +3,7 @@
 /// The status byte.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 #[repr(u8)]
-pub enum Status {
+pub enum ScsiStatus {
     /// Done as asked.
     Good = 0x00,
     /// Something is to be told: sense data comes with it.
@@ -20,7 +20,7 @@ pub enum Status {
     TaskAborted = 0x40,
 }
 
-impl Status {
+impl ScsiStatus {
     /// The status for a byte from the wire, if the byte is one SAM-5 names.
     #[must_use]
     pub fn from_byte(byte: u8) -> Option<Self> {

@@ -1,11 +1,11 @@
 //! What REPORT SUPPORTED OPERATION CODES returns (SPC-4, 6.35).
 
-use crate::Operation;
+use crate::OperationCodeEntry;
 
 /// All commands of `operations`, header included; with command time-outs descriptors if `timeouts`.
 #[must_use]
 pub fn supported_operations<'a>(
-    operations: impl IntoIterator<Item = &'a Operation>,
+    operations: impl IntoIterator<Item = &'a OperationCodeEntry>,
     timeouts: bool,
 ) -> Vec<u8> {
     let mut bytes = vec![0; 4];
@@ -35,7 +35,7 @@ pub fn supported_operations<'a>(
 
 /// One command, or that there is no such command.
 #[must_use]
-pub fn supported_operation(operation: Option<&Operation>, timeouts: bool) -> Vec<u8> {
+pub fn supported_operation(operation: Option<&OperationCodeEntry>, timeouts: bool) -> Vec<u8> {
     let Some(operation) = operation else { return vec![0, NOT_SUPPORTED, 0, 0] };
     let flags = u8::from(timeouts) << 7 | SUPPORTED_AS_IN_THE_STANDARD;
     let usage = operation.usage();
@@ -48,7 +48,7 @@ pub fn supported_operation(operation: Option<&Operation>, timeouts: bool) -> Vec
 }
 
 /// A command time-outs descriptor (SPC-4, 6.35.4).
-fn timeouts_descriptor(operation: &Operation) -> [u8; 12] {
+fn timeouts_descriptor(operation: &OperationCodeEntry) -> [u8; 12] {
     let mut bytes = [0; 12];
     bytes[1] = 10;
     bytes[4..8].copy_from_slice(&operation.nominal_s.to_be_bytes());
@@ -79,7 +79,7 @@ mod tests {
 
     #[test]
     fn one_command_comes_with_its_usage_data() {
-        let read = Operation::find(0x28, None);
+        let read = OperationCodeEntry::find(0x28, None);
         assert_eq!(
             supported_operation(read, false),
             [0, 3, 0, 10, 0x28, 0xf8, 0xff, 0xff, 0xff, 0xff, 0, 0xff, 0xff, 4]

@@ -4,9 +4,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A counter for each operation code. One owner counts; anybody may look.
 #[derive(Debug)]
-pub struct Tally([AtomicU64; 256]);
+pub struct OpcodeTally([AtomicU64; 256]);
 
-impl Tally {
+impl OpcodeTally {
     /// One more. Not to be called by two at once: one of them would not count.
     pub fn count(&self, opcode: u8) {
         let counter = &self.0[usize::from(opcode)];
@@ -20,8 +20,8 @@ impl Tally {
         counts.filter(|(_, count)| *count > 0)
     }
 
-    /// Adds what another has counted. By the owner, as [`Tally::count`].
-    pub fn add(&self, other: &Tally) {
+    /// Adds what another has counted. By the owner, as [`OpcodeTally::count`].
+    pub fn add(&self, other: &OpcodeTally) {
         for (opcode, count) in other.counted() {
             let counter = &self.0[usize::from(opcode)];
             counter.store(counter.load(Ordering::Relaxed) + count, Ordering::Relaxed);
@@ -29,7 +29,7 @@ impl Tally {
     }
 }
 
-impl Default for Tally {
+impl Default for OpcodeTally {
     fn default() -> Self {
         Self([const { AtomicU64::new(0) }; 256])
     }
@@ -102,7 +102,7 @@ mod tests {
 
     #[test]
     fn what_occurred_is_told_and_added() {
-        let (a, b) = (Tally::default(), Tally::default());
+        let (a, b) = (OpcodeTally::default(), OpcodeTally::default());
         a.count(0x28);
         b.count(0x28);
         b.count(0xff);

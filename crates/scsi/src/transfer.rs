@@ -7,7 +7,7 @@ use crate::{
 
 /// The blocks that a command moves or looks at.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Transfer {
+pub struct BlockTransfer {
     /// First block.
     pub lba: u64,
     /// How many.
@@ -45,7 +45,7 @@ pub enum ByteCheck {
     Block = 3,
 }
 
-impl Transfer {
+impl BlockTransfer {
     /// These blocks in the smallest form from 10 up that can say so, without FUA.
     #[must_use]
     pub fn new(lba: u64, blocks: u32) -> Self {
@@ -65,7 +65,7 @@ impl Transfer {
     }
 }
 
-impl Transfer {
+impl BlockTransfer {
     /// DPO and FUA where byte 1 has them.
     pub(crate) const fn flags(self) -> u8 {
         (self.dpo as u8) << 4 | (self.fua as u8) << 3

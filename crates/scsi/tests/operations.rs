@@ -3,9 +3,10 @@
 use proptest::prelude::*;
 
 use scsi::{
-    ByteCheck, Command, Form, IdentifyingType, LogSelect, LogSense, ModeSelect, ModeSense,
-    OPERATIONS, Operation, PageControl, PersistentReserveIn, PersistentReserveOut, ReadDefectData,
-    ReportTargetPortGroups, Reporting, Sanitize, SanitizeAction, Sense, StartStop, Transfer,
+    BlockTransfer, ByteCheck, Command, Form, IdentifyingType, LogSelect, LogSense, ModeSelect,
+    ModeSense, OPERATIONS, OperationCodeEntry, PageControl, PersistentReserveIn,
+    PersistentReserveOut, ReadDefectData, ReportTargetPortGroups, Reporting, Sanitize,
+    SanitizeAction, Sense, StartStop,
     copy::CopyResults,
     persistent::{ReservationType, ReserveAction, ReserveReport},
 };
@@ -17,7 +18,7 @@ fn the_table_is_sorted_and_has_no_row_twice() {
 }
 
 /// The row's CDB with as many zeros as it takes.
-fn plain(operation: &Operation) -> [u8; 16] {
+fn plain(operation: &OperationCodeEntry) -> [u8; 16] {
     let mut cdb = [0; 16];
     cdb[0] = operation.opcode;
     cdb[1] = operation.service_action.unwrap_or(0) as u8;
@@ -75,7 +76,7 @@ fn usage_data_names_exactly_the_bits_that_are_looked_at() {
 fn golden_cdbs() {
     let read = Command::parse(&[0x28, 0x18, 0, 1, 2, 3, 0, 0x10, 1, 0]);
     let transfer =
-        Transfer { lba: 0x0001_0203, blocks: 0x1001, dpo: true, fua: true, form: Form::Ten };
+        BlockTransfer { lba: 0x0001_0203, blocks: 0x1001, dpo: true, fua: true, form: Form::Ten };
     assert_eq!(read, Ok(Command::Read(transfer)));
     let six = Command::parse(&[0x08, 0xff, 0xff, 0xff, 0, 0]).unwrap();
     let Command::Read(transfer) = six else { panic!("{six:?}") };
@@ -100,7 +101,7 @@ fn unknown_commands_and_fields_have_their_own_sense() {
     assert_eq!(refused(&[0, 0, 0, 0, 0, 4]), Sense::invalid_bit_in_cdb(5, 2));
 }
 
-fn transfers(form: Form) -> BoxedStrategy<Transfer> {
+fn transfers(form: Form) -> BoxedStrategy<BlockTransfer> {
     let (lba, blocks) = match form {
         Form::Six => (0..1u64 << 21, 1..=256u32),
         Form::Ten => (0..1 << 32, 0..=0xffff),
@@ -109,7 +110,7 @@ fn transfers(form: Form) -> BoxedStrategy<Transfer> {
     };
     let flags = form != Form::Six;
     (lba, blocks, any::<bool>(), any::<bool>())
-        .prop_map(move |(lba, blocks, dpo, fua)| Transfer {
+        .prop_map(move |(lba, blocks, dpo, fua)| BlockTransfer {
             lba,
             blocks,
             dpo: dpo && flags,
@@ -119,7 +120,7 @@ fn transfers(form: Form) -> BoxedStrategy<Transfer> {
         .boxed()
 }
 
-fn forms(from: &'static [Form]) -> impl Strategy<Value = Transfer> {
+fn forms(from: &'static [Form]) -> impl Strategy<Value = BlockTransfer> {
     proptest::sample::select(from).prop_flat_map(transfers)
 }
 
@@ -232,8 +233,8 @@ fn commands_about_the_unit() -> impl Strategy<Value = Command> {
 }
 
 fn commands() -> impl Strategy<Value = Command> {
-    let plain = |t: Transfer| Transfer { dpo: false, fua: false, ..t };
-    let no_fua = |t: Transfer| Transfer { fua: false, ..t };
+    let plain = |t: BlockTransfer| BlockTransfer { dpo: false, fua: false, ..t };
+    let no_fua = |t: BlockTransfer| BlockTransfer { fua: false, ..t };
     let checks =
         || proptest::sample::select(&[ByteCheck::Medium, ByteCheck::Data, ByteCheck::Block][..]);
     prop_oneof![
@@ -285,10 +286,10 @@ fn commands() -> impl Strategy<Value = Command> {
         }),
         third_party_copies(),
         (transfers(Form::Sixteen), 0u32..256)
-            .prop_map(|(t, blocks)| Command::CompareAndWrite(Transfer { blocks, ..t })),
+            .prop_map(|(t, blocks)| Command::CompareAndWrite(BlockTransfer { blocks, ..t })),
         transfers(Form::Sixteen).prop_map(Command::OrWrite),
         (transfers(Form::Sixteen), any::<u16>(), any::<u16>()).prop_map(|(t, blocks, boundary)| {
-            let transfer = Transfer { blocks: blocks.into(), ..t };
+            let transfer = BlockTransfer { blocks: blocks.into(), ..t };
             Command::WriteAtomic { transfer, boundary }
         }),
         (forms(TWO), any::<bool>()).prop_map(move |(t, immediate)| {

@@ -14,15 +14,15 @@ use parking_lot::Mutex;
 use volume::{Data, Durability, Error, Extent, Geometry, Io, Lba, Volume};
 
 use crate::{
-    Image, Power, Rng,
-    fate::Fate,
+    Power, Rng, StableDiskImage,
+    fate::CrashFate,
     image::pieces,
     yielding::{never, yield_now},
 };
 
 /// Whether the disk keeps its promises about stable storage.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Sync {
+pub enum FlushGuarantee {
     /// Flushed and stable writes survive a crash.
     Honoured,
     /// A flush and a stable write change nothing: only luck keeps data. A crash test that passes
@@ -45,17 +45,17 @@ pub struct CrashVolume {
     geometry: Geometry,
     power: Arc<Power>,
     outage: Outage,
-    sync: Sync,
+    sync: FlushGuarantee,
     /// Per cent; see [`CrashVolume::with_yields`].
     yields: u32,
-    state: Mutex<State>,
+    state: Mutex<CrashVolumeState>,
 }
 
-struct State {
-    stable: Image,
+struct CrashVolumeState {
+    stable: StableDiskImage,
     /// Versions of each atom that are newer than the stable one, oldest first; never empty.
     /// Reads see the last.
-    unstable: BTreeMap<u64, Vec<Version>>,
+    unstable: BTreeMap<u64, Vec<UnstableVersion>>,
     /// Writes and discards so far; the number of the next.
     operations: u64,
     /// Those whose caller does not know yet that they are done. No flush has to make them stable.
@@ -64,14 +64,14 @@ struct State {
 }
 
 #[derive(Clone)]
-struct Version {
+struct UnstableVersion {
     operation: u64,
     /// `None` is all zeros.
     bytes: Option<Bytes>,
 }
 
 /// What was answered at one moment.
-struct Answered {
+struct AnsweredOperations {
     before: u64,
     except: BTreeSet<u64>,
 }
@@ -80,19 +80,19 @@ impl CrashVolume {
     /// A disk of zeros with atoms of 512 bytes and a power supply of its own.
     #[must_use]
     pub fn new(geometry: Geometry, seed: u64) -> Self {
-        Self::reopen(Image::new(geometry, SECTOR), seed)
+        Self::reopen(StableDiskImage::new(geometry, SECTOR), seed)
     }
 
     /// A disk with what a crash has left.
     #[must_use]
-    pub fn reopen(image: Image, seed: u64) -> Self {
+    pub fn reopen(image: StableDiskImage, seed: u64) -> Self {
         Self {
             geometry: image.geometry,
             power: Power::new(),
             outage: Outage::Fails,
-            sync: Sync::Honoured,
+            sync: FlushGuarantee::Honoured,
             yields: 0,
-            state: Mutex::new(State {
+            state: Mutex::new(CrashVolumeState {
                 stable: image,
                 unstable: BTreeMap::new(),
                 operations: 0,
@@ -140,7 +140,7 @@ impl CrashVolume {
 
     /// The same, keeping its promises or not.
     #[must_use]
-    pub fn with_sync(mut self, sync: Sync) -> Self {
+    pub fn with_sync(mut self, sync: FlushGuarantee) -> Self {
         self.sync = sync;
         self
     }
@@ -177,11 +177,11 @@ impl CrashVolume {
     /// unstable write may have survived or not, whole or in part; called again it may decide
     /// otherwise, so one crash point can be tried with many outcomes.
     #[must_use]
-    pub fn crash(&self, rng: &mut Rng) -> Image {
+    pub fn crash(&self, rng: &mut Rng) -> StableDiskImage {
         self.power.fail();
         let state = self.state.lock();
         let mut image = state.stable.clone();
-        let fate = Fate::choose(state.operations, rng);
+        let fate = CrashFate::choose(state.operations, rng);
         for (&atom, versions) in &state.unstable {
             // Writes reach the medium in order per atom, so the last survivor is what is there.
             if let Some(last) = versions.iter().rev().find(|v| fate.survives(v.operation, rng)) {
@@ -193,7 +193,7 @@ impl CrashVolume {
 
     /// What would be on the medium if everything had been flushed: what a read sees.
     #[must_use]
-    pub fn contents(&self) -> Image {
+    pub fn contents(&self) -> StableDiskImage {
         let state = self.state.lock();
         let mut image = state.stable.clone();
         for (&atom, versions) in &state.unstable {
@@ -245,7 +245,7 @@ impl CrashVolume {
         self.powered().await?;
         let mut state = self.state.lock();
         state.in_flight.remove(&operation);
-        if durability == Durability::Stable && self.sync == Sync::Honoured {
+        if durability == Durability::Stable && self.sync == FlushGuarantee::Honoured {
             state.settle(&self.bytes_of(extent), operation);
         }
         Ok(())
@@ -258,7 +258,7 @@ impl CrashVolume {
         self.power.begin_operation();
         self.pause().await;
         self.powered().await?;
-        if self.sync == Sync::Honoured {
+        if self.sync == FlushGuarantee::Honoured {
             self.state.lock().settle_all(&answered);
         }
         Ok(())
@@ -315,7 +315,7 @@ impl Volume for CrashVolume {
     }
 }
 
-impl State {
+impl CrashVolumeState {
     fn read(&self, range: &Range<u64>) -> Data {
         let mut bytes = BytesMut::zeroed((range.end - range.start) as usize);
         for (atom, within, at) in pieces(range, self.stable.atom_size) {
@@ -348,7 +348,7 @@ impl State {
                 Some(whole.freeze())
             };
             let versions = self.unstable.entry(atom).or_default();
-            versions.push(Version { operation, bytes: version });
+            versions.push(UnstableVersion { operation, bytes: version });
         }
         operation
     }
@@ -360,8 +360,8 @@ impl State {
         }
     }
 
-    fn answered(&self) -> Answered {
-        Answered { before: self.operations, except: self.in_flight.clone() }
+    fn answered(&self) -> AnsweredOperations {
+        AnsweredOperations { before: self.operations, except: self.in_flight.clone() }
     }
 
     /// Makes what `operation` wrote to `range` stable, and with it all that it replaced.
@@ -378,7 +378,7 @@ impl State {
     }
 
     /// Makes stable what was `answered` when a flush was called. What was not may still be.
-    fn settle_all(&mut self, answered: &Answered) {
+    fn settle_all(&mut self, answered: &AnsweredOperations) {
         let Self { stable, unstable, rng, .. } = self;
         unstable.retain(|&atom, versions| {
             let luck = rng.chance(50);
@@ -392,20 +392,25 @@ impl State {
     }
 }
 
-impl Answered {
+impl AnsweredOperations {
     fn contains(&self, operation: u64) -> bool {
         operation < self.before && !self.except.contains(&operation)
     }
 }
 
 /// Makes the first `upto` versions of an atom stable: the last of them stays.
-fn settle_atom(stable: &mut Image, atom: u64, versions: &mut Vec<Version>, upto: usize) {
+fn settle_atom(
+    stable: &mut StableDiskImage,
+    atom: u64,
+    versions: &mut Vec<UnstableVersion>,
+    upto: usize,
+) {
     if let Some(last) = versions.drain(..upto).next_back() {
         put(stable, atom, last.bytes);
     }
 }
 
-fn put(image: &mut Image, atom: u64, bytes: Option<Bytes>) {
+fn put(image: &mut StableDiskImage, atom: u64, bytes: Option<Bytes>) {
     match bytes {
         Some(bytes) => image.atoms.insert(atom, bytes),
         None => image.atoms.remove(&atom),
@@ -559,7 +564,7 @@ mod tests {
 
     #[test]
     fn ignored_flushes_and_stable_writes_can_be_lost() {
-        let disk = disk().with_sync(Sync::Ignored);
+        let disk = disk().with_sync(FlushGuarantee::Ignored);
         write(&disk, 0, 1, 1, Durability::Stable);
         run(disk.flush()).expect("power is on");
         assert_eq!(outcomes(&disk, 1), [vec![0], vec![1]].into_iter().collect());

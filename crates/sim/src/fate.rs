@@ -4,7 +4,7 @@ use crate::Rng;
 
 /// How a crash treats unstable writes. Pure chance per atom would almost never give the cases
 /// that find most bugs (all lost, all kept, all up to one), so those are chosen on purpose.
-pub(crate) enum Fate {
+pub(crate) enum CrashFate {
     /// Nothing survives.
     Lost,
     /// Everything survives.
@@ -19,7 +19,7 @@ pub(crate) enum Fate {
     Torn(u32),
 }
 
-impl Fate {
+impl CrashFate {
     pub(crate) fn choose(operations: u64, rng: &mut Rng) -> Self {
         // In the last few operations, mostly: older ones tend to be stable already.
         let recent = |rng: &mut Rng| {

@@ -9,14 +9,14 @@ use crate::Rng;
 
 /// The stable bytes of a disk, in *atoms*: what the medium writes as a whole or not at all.
 #[derive(Clone, Debug)]
-pub struct Image {
+pub struct StableDiskImage {
     pub(crate) geometry: Geometry,
     pub(crate) atom_size: u32,
     /// An atom that is absent is all zeros.
     pub(crate) atoms: BTreeMap<u64, Bytes>,
 }
 
-impl Image {
+impl StableDiskImage {
     /// A medium of zeros with atoms of `atom_size` bytes.
     pub(crate) fn new(geometry: Geometry, atom_size: u32) -> Self {
         Self { geometry, atom_size, atoms: BTreeMap::new() }

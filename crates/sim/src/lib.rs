@@ -13,10 +13,10 @@ mod crash;
 mod restarting;
 mod folder;
 
-pub use crash::{CrashVolume, Outage, Sync};
+pub use crash::{CrashVolume, FlushGuarantee, Outage};
 pub use folder::openings_of;
-pub use image::Image;
-pub use link::Link;
+pub use image::StableDiskImage;
+pub use link::SimulatedLink;
 pub use power::Power;
 pub use restarting::Restarting;
 pub use rng::Rng;

@@ -11,7 +11,7 @@ use bytes::{Bytes, BytesMut};
 /// Bytes on their way. They come out in order, each `delay` after it went in, and no faster than
 /// the rate; nothing is lost unless the link is told to.
 #[derive(Debug)]
-pub struct Link {
+pub struct SimulatedLink {
     delay: Duration,
     bytes_per_second: Option<u64>,
     /// Bytes with the time of their arrival, in order.
@@ -23,7 +23,7 @@ pub struct Link {
     corrupted: Option<(u64, u8)>,
 }
 
-impl Link {
+impl SimulatedLink {
     /// A link with a one-way delay and no limit to its rate.
     #[must_use]
     pub fn new(delay: Duration) -> Self {
@@ -129,7 +129,7 @@ mod tests {
     #[test]
     fn bytes_arrive_in_order_after_the_delay() {
         let now = Instant::now();
-        let mut link = Link::new(4 * MS);
+        let mut link = SimulatedLink::new(4 * MS);
         link.send(b"ab", now);
         link.send(b"c", now + MS);
         assert_eq!(link.arrival(), Some(now + 4 * MS));
@@ -143,7 +143,7 @@ mod tests {
     #[test]
     fn the_rate_spreads_bytes_out() {
         let now = Instant::now();
-        let mut link = Link::new(MS).with_rate(1000);
+        let mut link = SimulatedLink::new(MS).with_rate(1000);
         link.send(&[0; 10], now);
         link.send(&[1; 10], now);
         assert_eq!(link.arrival(), Some(now + 11 * MS));
@@ -154,7 +154,7 @@ mod tests {
     #[test]
     fn faults_hit_the_byte_they_name() {
         let now = Instant::now();
-        let mut link = Link::new(Duration::ZERO);
+        let mut link = SimulatedLink::new(Duration::ZERO);
         link.corrupt(3, 0xff);
         link.cut_after(5);
         link.send(&[0; 2], now);

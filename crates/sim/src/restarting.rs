@@ -6,16 +6,16 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use volume::{Data, Durability, Error, Extent, Geometry, Io, Lba, Volume};
 
-use crate::{CrashVolume, Image, Rng, yield_now};
+use crate::{CrashVolume, Rng, StableDiskImage, yield_now};
 
 /// A [`CrashVolume`] behind an initiator. Calls that were not answered when it starts anew are made
 /// again. A flush fails with [`Error::Device`] if it cannot speak for all writes that were answered before
 /// it, once for each of them; nothing else tells of the loss.
 pub struct Restarting {
-    state: Mutex<State>,
+    state: Mutex<RestartingState>,
 }
 
-struct State {
+struct RestartingState {
     disk: Arc<CrashVolume>,
     /// How often it has started anew.
     incarnation: u64,
@@ -30,7 +30,9 @@ impl Restarting {
     pub fn new(geometry: Geometry, seed: u64) -> Self {
         let disk = wired(CrashVolume::new(geometry, seed));
         let rng = Rng::new(seed + 1);
-        Self { state: Mutex::new(State { disk, incarnation: 0, unflushed: Vec::new(), rng }) }
+        Self {
+            state: Mutex::new(RestartingState { disk, incarnation: 0, unflushed: Vec::new(), rng }),
+        }
     }
 
     /// It loses its power and comes back with what it has left.
@@ -44,7 +46,7 @@ impl Restarting {
 
     /// What it would have left, if it lost its power now.
     #[must_use]
-    pub fn left(&self) -> Image {
+    pub fn left(&self) -> StableDiskImage {
         let mut state = self.state.lock();
         let state = &mut *state;
         // What is crashed is a disk that is left behind. Calls that are under way go to the next one.

@@ -7,7 +7,7 @@ use std::{
     task::{Context, Poll, Waker},
 };
 
-use sim::{CrashVolume, Image, Rng, Sync};
+use sim::{CrashVolume, FlushGuarantee, Rng, StableDiskImage};
 use volume::{Data, Durability, Error, Extent, Geometry, Lba, Volume};
 
 /// What a block may hold after a crash, by the first byte: the last value that is stable, and all
@@ -20,7 +20,7 @@ struct Block {
 struct Truth(Vec<Block>);
 
 impl Truth {
-    fn of(image: Option<&Image>) -> Self {
+    fn of(image: Option<&StableDiskImage>) -> Self {
         let byte = |block: u64| image.map_or(0, |i| i.read(block * 512..block * 512 + 1)[0]);
         let block = |n| Block { now: byte(n), possible: BTreeSet::from([byte(n)]) };
         Self((0..BLOCKS).map(block).collect())
@@ -40,7 +40,7 @@ impl Truth {
     }
 
     /// The first block that holds what it must not.
-    fn broken(&self, image: &Image) -> Option<usize> {
+    fn broken(&self, image: &StableDiskImage) -> Option<usize> {
         self.0.iter().enumerate().position(|(n, block)| {
             let bytes = image.read(n as u64 * 512..(n as u64 + 1) * 512);
             !block.possible.contains(&bytes[0]) || bytes.iter().any(|byte| *byte != bytes[0])
@@ -85,7 +85,7 @@ async fn script(disk: &CrashVolume, truth: &mut Truth, rng: &mut Rng) -> Result<
 
 /// Runs a script on a disk up to the crash; gives how many operations it had, and whether some
 /// outcome of the crash broke a promise.
-fn crash(seed: u64, after: u64, sync: Sync) -> (u64, bool) {
+fn crash(seed: u64, after: u64, sync: FlushGuarantee) -> (u64, bool) {
     let mut rng = Rng::new(seed);
     let mut image = None;
     let mut operations = 0;
@@ -115,17 +115,21 @@ fn crash(seed: u64, after: u64, sync: Sync) -> (u64, bool) {
 #[test]
 fn no_crash_breaks_a_promise() {
     for seed in 0..SEEDS {
-        let (operations, broken) = crash(seed, u64::MAX, Sync::Honoured);
+        let (operations, broken) = crash(seed, u64::MAX, FlushGuarantee::Honoured);
         assert!(!broken, "seed {seed}");
         for after in 0..operations {
-            assert!(!crash(seed, after, Sync::Honoured).1, "seed {seed}, crash after {after}");
+            assert!(
+                !crash(seed, after, FlushGuarantee::Honoured).1,
+                "seed {seed}, crash after {after}"
+            );
         }
     }
 }
 
 #[test]
 fn a_disk_that_ignores_flushes_is_found_out() {
-    let found = (0..SEEDS).filter(|&seed| (0..40).any(|n| crash(seed, n, Sync::Ignored).1));
+    let found =
+        (0..SEEDS).filter(|&seed| (0..40).any(|n| crash(seed, n, FlushGuarantee::Ignored).1));
     assert_eq!(found.count() as u64, SEEDS);
 }
 

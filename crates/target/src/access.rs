@@ -2,24 +2,24 @@
 
 use std::{fmt, net::IpAddr, str::FromStr, sync::Arc};
 
-use iscsi::login::chap::{Algorithm, Credential};
+use iscsi::login::chap::{ChapAlgorithm, Credential};
 
 /// Who may log in to a target, or ask for targets.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
-pub struct Access {
+pub struct LoginAccess {
     /// One of them must fit. `None` lets everybody in.
-    pub rules: Option<Vec<Rule>>,
+    pub rules: Option<Vec<LoginAccessRule>>,
     /// What the target proves itself with, if an initiator asks (mutual CHAP).
     pub mutual: Option<Credential>,
 }
 
 /// Somebody who fits all that is said in here. Nothing said: everybody.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
-pub struct Rule {
+pub struct LoginAccessRule {
     /// An initiator's iSCSI name; with a `*` at its end, all names that begin so.
     pub initiator: Option<String>,
     /// Where it comes from.
-    pub network: Option<Network>,
+    pub network: Option<NetworkPrefix>,
     /// The CHAP user that it has to prove to be.
     pub user: Option<String>,
 }
@@ -30,31 +30,31 @@ pub struct Security {
     /// CHAP users, of all targets.
     pub users: Arc<[Credential]>,
     /// What is accepted from initiators, most wanted first.
-    pub algorithms: Arc<[Algorithm]>,
+    pub algorithms: Arc<[ChapAlgorithm]>,
     /// Who may ask which targets there are. Each is told those that it may log in to as who it
     /// has proved to be.
-    pub discovery: Access,
+    pub discovery: LoginAccess,
 }
 
 impl Default for Security {
     fn default() -> Self {
-        let (users, algorithms) = (Arc::default(), Arc::new(Algorithm::ALL));
-        Self { users, algorithms, discovery: Access::default() }
+        let (users, algorithms) = (Arc::default(), Arc::new(ChapAlgorithm::ALL));
+        Self { users, algorithms, discovery: LoginAccess::default() }
     }
 }
 
 /// Somebody at the door.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Visitor<'a> {
+pub(crate) struct LoginCandidate<'a> {
     pub(crate) initiator: &'a str,
     pub(crate) address: IpAddr,
     /// As was proved.
     pub(crate) user: Option<&'a str>,
 }
 
-impl Access {
+impl LoginAccess {
     /// May it come in?
-    pub(crate) fn permits(&self, visitor: Visitor<'_>) -> bool {
+    pub(crate) fn permits(&self, visitor: LoginCandidate<'_>) -> bool {
         self.any(|rule| {
             let is_user = rule.user.is_none() || rule.user.as_deref() == visitor.user;
             is_user && rule.fits(visitor)
@@ -62,18 +62,18 @@ impl Access {
     }
 
     /// May it come in if it proves to be the right user?
-    pub(crate) fn might_permit(&self, visitor: Visitor<'_>) -> bool {
+    pub(crate) fn might_permit(&self, visitor: LoginCandidate<'_>) -> bool {
         self.any(|rule| rule.fits(visitor))
     }
 
-    fn any(&self, permits: impl Fn(&Rule) -> bool) -> bool {
+    fn any(&self, permits: impl Fn(&LoginAccessRule) -> bool) -> bool {
         self.rules.as_ref().is_none_or(|rules| rules.iter().any(permits))
     }
 }
 
-impl Rule {
+impl LoginAccessRule {
     /// All but the user.
-    fn fits(&self, visitor: Visitor<'_>) -> bool {
+    fn fits(&self, visitor: LoginCandidate<'_>) -> bool {
         let is_name = |pattern: &String| matches(pattern, visitor.initiator);
         self.initiator.as_ref().is_none_or(is_name)
             && self.network.is_none_or(|network| network.contains(visitor.address))
@@ -93,13 +93,13 @@ fn matches(pattern: &str, name: &str) -> bool {
 
 /// All addresses that begin with the same bits.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Network {
+pub struct NetworkPrefix {
     address: IpAddr,
     /// How many bits.
     prefix: u8,
 }
 
-impl Network {
+impl NetworkPrefix {
     /// Does the address belong to it? IPv4 in IPv6 counts as IPv4.
     #[must_use]
     pub fn contains(self, address: IpAddr) -> bool {
@@ -127,7 +127,7 @@ fn same(a: u128, b: u128, prefix: u8, bits: u8) -> bool {
     (a ^ b).checked_shr(u32::from(bits - prefix)).unwrap_or(0) == 0
 }
 
-impl FromStr for Network {
+impl FromStr for NetworkPrefix {
     type Err = String;
 
     /// `10.0.0.0/8`, `fd00::/8`, or one address.
@@ -163,7 +163,7 @@ impl FromStr for Network {
     }
 }
 
-impl fmt::Display for Network {
+impl fmt::Display for NetworkPrefix {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.address, self.prefix)
     }
@@ -173,7 +173,7 @@ impl fmt::Display for Network {
 mod tests {
     use super::*;
 
-    fn network(text: &str) -> Network {
+    fn network(text: &str) -> NetworkPrefix {
         text.parse().unwrap()
     }
 
@@ -198,7 +198,7 @@ mod tests {
         for text in
             ["", "10.0.0.0/33", "10.0.0.1/8", "host/8", "10.0.0.0/-1", "::/129", "::ffff:10.0.0.1"]
         {
-            assert!(text.parse::<Network>().is_err(), "{text}");
+            assert!(text.parse::<NetworkPrefix>().is_err(), "{text}");
         }
     }
 
@@ -207,14 +207,14 @@ mod tests {
         let rule = |initiator: &str, network: &str, user: &str| {
             let some = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
             let network = some(network).map(|text| text.parse().unwrap());
-            Rule { initiator: some(initiator), network, user: some(user) }
+            LoginAccessRule { initiator: some(initiator), network, user: some(user) }
         };
         let rules = vec![
             rule("iqn.a:*", "10.0.0.0/8", "alice"),
             rule("iqn.b:host", "", ""),
             rule("", "", "bob"),
         ];
-        let access = Access { rules: Some(rules), mutual: None };
+        let access = LoginAccess { rules: Some(rules), mutual: None };
         for (initiator, address, user, permits, might) in [
             ("iqn.a:one", "10.0.0.1", Some("alice"), true, true),
             ("IQN.A:one", "10.0.0.1", Some("alice"), true, true),
@@ -225,13 +225,13 @@ mod tests {
             ("iqn.b:hostile", "192.0.2.1", None, false, true),
             ("iqn.c:x", "::1", Some("bob"), true, true),
         ] {
-            let visitor = Visitor { initiator, address: address.parse().unwrap(), user };
+            let visitor = LoginCandidate { initiator, address: address.parse().unwrap(), user };
             assert_eq!(access.permits(visitor), permits, "{visitor:?}");
             assert_eq!(access.might_permit(visitor), might, "{visitor:?}");
         }
-        let anybody = Visitor { initiator: "x", address: [10, 0, 0, 1].into(), user: None };
-        assert!(Access::default().permits(anybody));
-        let nobody = Access { rules: Some(Vec::new()), mutual: None };
+        let anybody = LoginCandidate { initiator: "x", address: [10, 0, 0, 1].into(), user: None };
+        assert!(LoginAccess::default().permits(anybody));
+        let nobody = LoginAccess { rules: Some(Vec::new()), mutual: None };
         assert!(!nobody.might_permit(anybody));
     }
 }

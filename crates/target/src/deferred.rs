@@ -3,12 +3,12 @@
 
 use std::collections::VecDeque;
 
-use iscsi::{Itt, session::target::Command};
+use iscsi::{Itt, session::target::ReceivedCommand};
 
 /// Bounded by the command window of the session, and the data with them by `Settings::held_bytes`.
 #[derive(Default)]
 pub(crate) struct Deferred {
-    commands: VecDeque<Command>,
+    commands: VecDeque<ReceivedCommand>,
     bytes: usize,
 }
 
@@ -22,12 +22,12 @@ impl Deferred {
         self.bytes
     }
 
-    pub(crate) fn push(&mut self, command: Command) {
+    pub(crate) fn push(&mut self, command: ReceivedCommand) {
         self.bytes += data_out(&command);
         self.commands.push_back(command);
     }
 
-    pub(crate) fn pop(&mut self) -> Option<Command> {
+    pub(crate) fn pop(&mut self) -> Option<ReceivedCommand> {
         let command = self.commands.pop_front()?;
         self.bytes -= data_out(&command);
         Some(command)
@@ -42,6 +42,6 @@ impl Deferred {
     }
 }
 
-fn data_out(command: &Command) -> usize {
+fn data_out(command: &ReceivedCommand) -> usize {
     command.data_out.iter().map(|piece| piece.len()).sum()
 }

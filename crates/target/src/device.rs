@@ -67,7 +67,7 @@ fn good(mut data: Vec<u8>, allocation_length: usize) -> Completion {
 mod tests {
     use std::sync::Arc;
 
-    use scsi::{Cdb, Status};
+    use scsi::{Cdb, ScsiStatus};
     use unit::{Nexus, TaskAttribute};
 
     use super::*;
@@ -102,7 +102,7 @@ mod tests {
     #[test]
     fn a_unit_that_is_not_there_says_so_in_its_inquiry_data() {
         let inquiry = run(Lun(9 << 48), &[0x12, 0, 0, 0, 36, 0]);
-        assert_eq!(inquiry.status, Status::Good);
+        assert_eq!(inquiry.status, ScsiStatus::Good);
         let data = inquiry.data_in.into_bytes();
         assert_eq!((data.len(), data[0]), (36, 0x7f));
     }
@@ -121,7 +121,7 @@ mod tests {
 
     #[test]
     fn the_well_known_unit_is_ready_and_knows_one_command() {
-        assert_eq!(run(REPORT_LUNS_UNIT, &[0x00]).status, Status::Good);
+        assert_eq!(run(REPORT_LUNS_UNIT, &[0x00]).status, ScsiStatus::Good);
         assert_eq!(
             run(REPORT_LUNS_UNIT, &[0x28]).sense,
             Some(Sense::INVALID_COMMAND_OPERATION_CODE)

@@ -12,8 +12,8 @@ use iscsi::{
 };
 
 use crate::{
-    access::{Access, Security, Visitor},
-    names::{Device, Names},
+    access::{LoginAccess, LoginCandidate, Security},
+    names::{ServedTargetEntry, TargetTable},
     portal::{PortalGroup, Portals, Redirect},
 };
 
@@ -25,7 +25,7 @@ use crate::{
 /// proof of some user both end in 0201, with it in 0203.
 #[derive(Clone)]
 pub(crate) struct Door {
-    pub(crate) names: Arc<Names>,
+    pub(crate) names: Arc<TargetTable>,
     pub(crate) portals: Arc<Portals>,
     pub(crate) security: Arc<Security>,
     /// The address at our end of the connection.
@@ -57,7 +57,7 @@ impl Door {
     }
 
     /// The target of that name, if it is reached from here.
-    pub(crate) fn find(&self, name: &str) -> Option<Arc<Device>> {
+    pub(crate) fn find(&self, name: &str) -> Option<Arc<ServedTargetEntry>> {
         let group = self.group()?;
         self.names.find(name).filter(|device| device.groups.contains(&group))
     }
@@ -73,12 +73,12 @@ impl Door {
         }
     }
 
-    fn visitor<'a>(&self, initiator: &'a str, user: Option<&'a str>) -> Visitor<'a> {
-        Visitor { initiator, address: self.peer, user }
+    fn visitor<'a>(&self, initiator: &'a str, user: Option<&'a str>) -> LoginCandidate<'a> {
+        LoginCandidate { initiator, address: self.peer, user }
     }
 
     /// The rules that `initiator` meets; `None` if there is no target for it.
-    fn access(&self, initiator: &str, target: Option<&str>) -> Option<Arc<Access>> {
+    fn access(&self, initiator: &str, target: Option<&str>) -> Option<Arc<LoginAccess>> {
         let access = match target {
             Some(name) => self.find(name)?.access(),
             None => Arc::new(self.security.discovery.clone()),
@@ -103,7 +103,7 @@ impl Directory for Door {
     fn admit(&self, initiator: &str, target: Option<&str>) -> Result<u16, Denial> {
         let portal = self.portals.entered(self.local).ok_or(LoginStatus::ServiceUnavailable)?;
         let access = self.access(initiator, target);
-        let is_in = |access: &Access| access.permits(self.visitor(initiator, None));
+        let is_in = |access: &LoginAccess| access.permits(self.visitor(initiator, None));
         if access.as_deref().is_some_and(is_in) {
             self.redirect(target)?;
         }

@@ -20,31 +20,31 @@ use iscsi::{
 };
 use tokio::{runtime::Handle, sync::mpsc, time::Sleep};
 use tracing::{debug, info, warn};
-use transport::{Congestion, SessionCongestion};
+use transport::{CongestionControl, SessionCongestion};
 use unit::Nexus;
 
 use crate::{
     deferred::Deferred,
-    end::End,
+    end::ConnectionEndReason,
     execution::Executions,
-    line::{Line, Socket},
+    line::{Socket, TargetConnectionIo},
     polling::Polling,
     pool::Lease,
     portal::PortalGroup,
     presence::Presence,
-    registry::{Joining, Order, Refused, Seat},
-    statistics::ConnectionStatistics,
-    surroundings::Surroundings,
+    registry::{DriverMessage, JoiningConnection, RefusedJoin, SessionRegistration},
+    statistics::TargetConnectionStats,
+    surroundings::ServerContext,
     times::StopWatch,
 };
 
 /// Runs a session until it ends; `socket` is that of its leading connection.
 pub(crate) async fn run(
-    surroundings: &Surroundings,
+    surroundings: &ServerContext,
     socket: Socket,
     mut session: Session,
-    seat: Seat,
-) -> End {
+    seat: SessionRegistration,
+) -> ConnectionEndReason {
     if session.is_discovery() {
         // Nothing that a discovery session may send has to wait, and its initiator may have proved nothing.
         session.limit_waiting(0);
@@ -56,17 +56,18 @@ pub(crate) async fn run(
     let nexus = Nexus { number: seat.number, initiator_port: port, target_port };
     let presence = device.map(|device| Presence::open(device, nexus));
     let congestion = match session.is_discovery() {
-        true => Congestion::default().session(),
+        true => CongestionControl::default().session(),
         false => surroundings.settings.congestion.session(),
     };
     let congestion = Arc::new(congestion);
     seat.published.lock().congestion = Some(Arc::clone(&congestion));
-    let lines = session.connections().next().map(|leading| Line::new(socket, leading));
+    let lines =
+        session.connections().next().map(|leading| TargetConnectionIo::new(socket, leading));
     lines.iter().for_each(|line| line.take_into(&congestion));
     let threads = Handle::current().metrics().num_workers();
     let polling = Polling::new(surroundings.settings.busy_poll, &surroundings.pollers, threads);
     let watch = StopWatch::new(Arc::clone(&seat.times));
-    let mut driver = Driver {
+    let mut driver = TargetSessionDriver {
         surroundings,
         session,
         executions: Executions::new(watch),
@@ -77,7 +78,7 @@ pub(crate) async fn run(
         timer: Box::pin(tokio::time::sleep(Duration::ZERO)),
         unsent: 0,
         closing_all: false,
-        last_end: End::NotRecovered,
+        last_end: ConnectionEndReason::NotRecovered,
         congestion,
         lease: surroundings.pool.lease(),
         polling,
@@ -89,8 +90,8 @@ pub(crate) async fn run(
     end
 }
 
-pub(crate) struct Driver<'a> {
-    pub(crate) surroundings: &'a Surroundings,
+pub(crate) struct TargetSessionDriver<'a> {
+    pub(crate) surroundings: &'a ServerContext,
     pub(crate) session: Session,
     pub(crate) executions: Executions,
     pub(crate) deferred: Deferred,
@@ -106,7 +107,7 @@ pub(crate) struct Driver<'a> {
     /// TARGET COLD RESET: this session, too, ends when the answer is written.
     pub(crate) closing_all: bool,
     /// Why the last connection ended.
-    last_end: End,
+    last_end: ConnectionEndReason,
     /// What the connections share of TCP's.
     congestion: Arc<SessionCongestion>,
     /// Memory for waiting writes beyond the kept share.
@@ -116,10 +117,10 @@ pub(crate) struct Driver<'a> {
     pub(crate) last_request: Instant,
     /// One for each connection of `session`. None for a while, if its tasks may be reassigned.
     /// Dropped after the commands: a caller that waits for the connections to end waits for the commands, too.
-    pub(crate) lines: Vec<Line>,
+    pub(crate) lines: Vec<TargetConnectionIo>,
     /// Dropped last: a session that replaces this one waits for the seat, and must then find the places of this
     /// session's connections free.
-    pub(crate) seat: Seat,
+    pub(crate) seat: SessionRegistration,
 }
 
 /// When the clock is looked at next if nothing is waited for.
@@ -128,8 +129,8 @@ const IDLE: Duration = Duration::from_secs(1);
 /// How often a task looks at a socket before it gives way to others: about two microseconds if nothing comes.
 const LOOKS: usize = 8;
 
-impl Driver<'_> {
-    fn poll(&mut self, context: &mut Context<'_>) -> Poll<End> {
+impl TargetSessionDriver<'_> {
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<ConnectionEndReason> {
         match self.advance(context) {
             Ok(()) => {
                 self.give_room_back();
@@ -149,7 +150,7 @@ impl Driver<'_> {
     }
 
     /// Everything that can be done now. When it returns, the task will be woken.
-    fn advance(&mut self, context: &mut Context<'_>) -> Result<(), End> {
+    fn advance(&mut self, context: &mut Context<'_>) -> Result<(), ConnectionEndReason> {
         loop {
             self.advance_until_idle(context)?;
             if !self.busy_poll(context)? {
@@ -158,7 +159,7 @@ impl Driver<'_> {
         }
     }
 
-    fn advance_until_idle(&mut self, context: &mut Context<'_>) -> Result<(), End> {
+    fn advance_until_idle(&mut self, context: &mut Context<'_>) -> Result<(), ConnectionEndReason> {
         loop {
             let mut progress = self.take_orders(context)?;
             progress |= self.take_finished(context)?;
@@ -173,31 +174,31 @@ impl Driver<'_> {
         }
     }
 
-    fn take_orders(&mut self, context: &mut Context<'_>) -> Result<bool, End> {
+    fn take_orders(&mut self, context: &mut Context<'_>) -> Result<bool, ConnectionEndReason> {
         let mut progress = false;
         while let Poll::Ready(Some(order)) = self.seat.orders.poll_recv(context) {
             progress = true;
             match order {
-                Order::Close(why) => return Err(End::Ordered(why)),
-                Order::Stop(why) => {
+                DriverMessage::Close(why) => return Err(ConnectionEndReason::Ordered(why)),
+                DriverMessage::Stop(why) => {
                     let time2wait = self.session.parameters().default_time2wait;
                     self.session.announce_end(time2wait);
-                    return Err(End::Ordered(why));
+                    return Err(ConnectionEndReason::Ordered(why));
                 }
-                Order::AskForLogout(seconds) => self.session.ask_for_logout(seconds),
-                Order::Join(joining) => self.join(*joining, context),
-                Order::Clear { lun, done } => {
+                DriverMessage::AskForLogout(seconds) => self.session.ask_for_logout(seconds),
+                DriverMessage::Join(joining) => self.join(*joining, context),
+                DriverMessage::Clear { lun, done } => {
                     self.session.abort_tasks(lun);
                     self.take_events(context);
                     drop(done);
                 }
-                Order::LookAtUnits { done } => {
+                DriverMessage::LookAtUnits { done } => {
                     // What is done is answered as it ended.
                     self.take_finished(context)?;
                     self.change_units(context);
                     drop(done);
                 }
-                Order::LookAtConnections { done } => {
+                DriverMessage::LookAtConnections { done } => {
                     self.looks.push(done);
                     self.look_at_connections(context)?;
                     self.looks.clear();
@@ -210,7 +211,10 @@ impl Driver<'_> {
 
     /// Reads from the sockets directly, because the runtime may not have noticed yet that an initiator has closed
     /// its connection.
-    fn look_at_connections(&mut self, context: &mut Context<'_>) -> Result<(), End> {
+    fn look_at_connections(
+        &mut self,
+        context: &mut Context<'_>,
+    ) -> Result<(), ConnectionEndReason> {
         let mut at = 0;
         while let Some(line) = self.lines.get(at) {
             let cid = line.cid;
@@ -222,7 +226,7 @@ impl Driver<'_> {
         Ok(())
     }
 
-    fn look_at(&mut self, at: usize, context: &mut Context<'_>) -> Result<(), End> {
+    fn look_at(&mut self, at: usize, context: &mut Context<'_>) -> Result<(), ConnectionEndReason> {
         for _ in 0..LOOKS {
             if !self.run_frames(at, context)? || !self.lines[at].look()? {
                 break;
@@ -232,8 +236,8 @@ impl Driver<'_> {
     }
 
     /// A connection that has logged in is added, or takes the place of one with its CID.
-    fn join(&mut self, joining: Joining, context: &mut Context<'_>) {
-        let Joining { socket, phase, reply } = joining;
+    fn join(&mut self, joining: JoiningConnection, context: &mut Context<'_>) {
+        let JoiningConnection { socket, phase, reply } = joining;
         match phase.join(&mut self.session, Instant::now()) {
             Ok(cid) => {
                 if self.lines.is_empty() {
@@ -250,14 +254,14 @@ impl Driver<'_> {
                         }
                         None => debug!(%address, %initiator, tsih, cid, "connection added"),
                     }
-                    let line = Line::new(socket, connection);
+                    let line = TargetConnectionIo::new(socket, connection);
                     line.take_into(&self.congestion);
                     self.lines.push(line);
                 }
                 let _ = reply.send(None); // whether anybody listens changes nothing
             }
             Err(refused) => {
-                let _ = reply.send(Some(Refused { socket, refused }));
+                let _ = reply.send(Some(RefusedJoin { socket, refused }));
             }
         }
         self.take_events(context);
@@ -265,7 +269,7 @@ impl Driver<'_> {
 
     /// Runs what was received on each connection, then reads each once. False if there was nothing
     /// to read, or if the initiator must read first.
-    fn receive(&mut self, context: &mut Context<'_>) -> Result<bool, End> {
+    fn receive(&mut self, context: &mut Context<'_>) -> Result<bool, ConnectionEndReason> {
         let mut progress = false;
         let mut at = 0;
         while let Some(line) = self.lines.get(at) {
@@ -283,7 +287,11 @@ impl Driver<'_> {
         Ok(progress)
     }
 
-    fn receive_on(&mut self, at: usize, context: &mut Context<'_>) -> Result<bool, End> {
+    fn receive_on(
+        &mut self,
+        at: usize,
+        context: &mut Context<'_>,
+    ) -> Result<bool, ConnectionEndReason> {
         Ok(self.run_frames(at, context)?
             && self.lines[at].receive(context)?
             && self.run_frames(at, context)?)
@@ -291,7 +299,11 @@ impl Driver<'_> {
 
     /// Runs every PDU that is there. False if some are left since too much output waits, or too
     /// much data.
-    fn run_frames(&mut self, at: usize, context: &mut Context<'_>) -> Result<bool, End> {
+    fn run_frames(
+        &mut self,
+        at: usize,
+        context: &mut Context<'_>,
+    ) -> Result<bool, ConnectionEndReason> {
         let cid = self.lines[at].cid;
         let mut now = None;
         let line = &mut self.lines[at];
@@ -347,7 +359,7 @@ impl Driver<'_> {
     }
 
     /// Writes what can be written; a connection whose socket fails is dropped.
-    fn send(&mut self, context: &mut Context<'_>) -> Result<(), End> {
+    fn send(&mut self, context: &mut Context<'_>) -> Result<(), ConnectionEndReason> {
         self.unsent = 0;
         let mut at = 0;
         while let Some(line) = self.lines.get(at) {
@@ -361,22 +373,27 @@ impl Driver<'_> {
     }
 
     /// Closes what is logged out, and the session if nothing is left of it.
-    fn close_lines(&mut self, context: &mut Context<'_>) -> Result<bool, End> {
+    fn close_lines(&mut self, context: &mut Context<'_>) -> Result<bool, ConnectionEndReason> {
         if self.closing_all && self.lines.iter().all(|line| line.blocked_since.is_none()) {
-            return Err(End::Ordered("target cold reset"));
+            return Err(ConnectionEndReason::Ordered("target cold reset"));
         }
         let is_done = |c: &Connection| c.is_closing() && c.output().is_empty();
         let mut progress = false;
         loop {
             let done = self.session.connections().find(|c| is_done(c)).map(Connection::cid);
             let Some(done) = done else { return Ok(progress) };
-            self.drop_line(done, End::LoggedOut, context)?;
+            self.drop_line(done, ConnectionEndReason::LoggedOut, context)?;
             progress = true;
         }
     }
 
     /// A connection ends, and perhaps the session with it.
-    fn drop_line(&mut self, cid: Cid, end: End, context: &mut Context<'_>) -> Result<(), End> {
+    fn drop_line(
+        &mut self,
+        cid: Cid,
+        end: ConnectionEndReason,
+        context: &mut Context<'_>,
+    ) -> Result<(), ConnectionEndReason> {
         if end.ends_session() {
             return Err(end);
         }
@@ -412,7 +429,7 @@ impl Driver<'_> {
     }
 
     /// True if a time had come and something was done.
-    fn poll_timer(&mut self, context: &mut Context<'_>) -> Result<bool, End> {
+    fn poll_timer(&mut self, context: &mut Context<'_>) -> Result<bool, ConnectionEndReason> {
         let due = self.due();
         // The timer is not moved with every PDU, only when it has run out or is too late.
         let set = self.timer.deadline().into_std();
@@ -424,12 +441,14 @@ impl Driver<'_> {
         }
         let now = Instant::now();
         let slow = self.surroundings.settings.slow_reader;
-        let is_slow = |line: &&Line| line.blocked_since.is_some_and(|since| now >= since + slow);
+        let is_slow = |line: &&TargetConnectionIo| {
+            line.blocked_since.is_some_and(|since| now >= since + slow)
+        };
         while let Some(cid) = self.lines.iter().find(is_slow).map(|line| line.cid) {
-            self.drop_line(cid, End::SlowReader, context)?;
+            self.drop_line(cid, ConnectionEndReason::SlowReader, context)?;
         }
         if self.idle_at().is_some_and(|idle| idle <= now) {
-            return Err(End::Idle);
+            return Err(ConnectionEndReason::Idle);
         }
         // An initiator that is not read for now, or still reads what was sent before our ping, cannot
         // be blamed for its silence: how long it may take to read is judged above.
@@ -446,7 +465,7 @@ impl Driver<'_> {
         }
         self.take_events(context);
         if self.session.is_over() {
-            return Err(std::mem::replace(&mut self.last_end, End::NotRecovered));
+            return Err(std::mem::replace(&mut self.last_end, ConnectionEndReason::NotRecovered));
         }
         self.lines.iter_mut().for_each(|line| line.rest(now));
         let due = self.due();
@@ -471,13 +490,13 @@ impl Driver<'_> {
 
     /// Reads the sockets of active connections directly, without waiting for the runtime to report input. Returns true if
     /// input was read. Otherwise other tasks get their turn, and this task is woken again at once while it polls.
-    fn busy_poll(&mut self, context: &mut Context<'_>) -> Result<bool, End> {
+    fn busy_poll(&mut self, context: &mut Context<'_>) -> Result<bool, ConnectionEndReason> {
         let limit = self.polling.limit();
         if limit.is_zero() {
             return Ok(false);
         }
         let now = Instant::now();
-        let is_active = |line: &Line| {
+        let is_active = |line: &TargetConnectionIo| {
             line.blocked_since.is_none() && now.saturating_duration_since(line.last_input) < limit
         };
         if self.is_full() || !self.lines.iter().any(is_active) || !self.polling.goes_on(now) {
@@ -510,7 +529,7 @@ impl Driver<'_> {
         published.connections.resize_with(self.lines.len(), Default::default);
         for (published, line) in published.connections.iter_mut().zip(&self.lines) {
             let counters = self.session.connection(line.cid).map(Connection::counters);
-            *published = ConnectionStatistics {
+            *published = TargetConnectionStats {
                 cid: line.cid.0,
                 address: Some(line.address),
                 local: Some(line.local),

@@ -2,10 +2,10 @@
 
 use std::io;
 
-use iscsi::session::target::Error;
+use iscsi::session::target::TargetSessionError;
 
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum End {
+pub(crate) enum ConnectionEndReason {
     #[error("logged out")]
     LoggedOut,
     #[error("closed by the initiator")]
@@ -15,7 +15,7 @@ pub(crate) enum End {
     #[error("no connection has come back")]
     NotRecovered,
     #[error(transparent)]
-    Protocol(#[from] Error),
+    Protocol(#[from] TargetSessionError),
     #[error("the discovery session asked for nothing")]
     Idle,
     #[error("the discovery session gave its place to a newer one")]
@@ -26,7 +26,7 @@ pub(crate) enum End {
     Socket(#[from] io::Error),
 }
 
-impl End {
+impl ConnectionEndReason {
     /// Nothing to be worried about.
     pub(crate) fn is_expected(&self) -> bool {
         matches!(self, Self::LoggedOut | Self::ClosedByPeer | Self::Ordered(_))

@@ -11,11 +11,11 @@ use iscsi::{
     Tsih,
     codec::Decoder,
     login::{
-        Established, SessionType,
+        EstablishedLogin, SessionType,
         chap::{CHALLENGE_BYTES, Challenge},
     },
     pdu::LoginStatus,
-    session::target::{Error, LoginPhase, LoginProgress, NotJoined, Session},
+    session::target::{LoginPhase, LoginProgress, NotJoined, Session, TargetSessionError},
 };
 use tokio::{
     net::TcpStream,
@@ -23,17 +23,17 @@ use tokio::{
     time::{sleep_until, timeout_at},
 };
 use tracing::{debug, info, warn};
-use transport::{Place, Received, Sent, Stream, receive, send};
+use transport::{ConnectionPermit, ConnectionStream, Received, SendProgress, receive, send};
 
 use crate::{
     door::Door,
     driver,
-    end::End,
+    end::ConnectionEndReason,
     gauge::Permit,
     line::Socket,
-    registry::{Joining, Order, Refused, Seat},
+    registry::{DriverMessage, JoiningConnection, RefusedJoin, SessionRegistration},
     statistics::count,
-    surroundings::Surroundings,
+    surroundings::ServerContext,
 };
 
 /// What an unauthenticated connection keeps for input: the longest login PDU (8192 bytes of
@@ -50,7 +50,7 @@ const SETTLING: Duration = Duration::from_secs(1);
 
 /// Why a login came to nothing.
 #[derive(Debug, thiserror::Error)]
-enum Failure {
+enum LoginAttemptError {
     #[error("login status {0:?}")]
     Refused(LoginStatus),
     #[error("the first PDU is no login request")]
@@ -61,7 +61,7 @@ enum Failure {
     )]
     OtherUser,
     #[error(transparent)]
-    Protocol(#[from] Error),
+    Protocol(#[from] TargetSessionError),
     #[error("closed by the initiator")]
     Closed,
     #[error("the session ended meanwhile")]
@@ -81,25 +81,25 @@ enum Failure {
 /// What has become of a connection that was let in.
 enum Entered {
     /// It leads a new session.
-    Leading(Box<(Socket, Session, Seat)>),
+    Leading(Box<(Socket, Session, SessionRegistration)>),
     /// The driver of an older session has it.
     Joined,
 }
 
 /// Serves a connection from its first byte, and its session to the end if it is a new one.
 pub(crate) async fn serve(
-    surroundings: &Surroundings,
+    surroundings: &ServerContext,
     stream: TcpStream,
     address: SocketAddr,
-    login: Place,
+    login: ConnectionPermit,
     connection: Permit,
 ) {
     let events = &surroundings.registry.events;
     let mut stopping = surroundings.stopping.subscribe();
     let entered = tokio::select! {
         entered = log_in(surroundings, stream, address, connection, &login) => entered,
-        () = login.lost() => Err(Failure::Displaced),
-        _ = stopping.wait_for(|stopping| *stopping) => Err(Failure::Stopping),
+        () = login.lost() => Err(LoginAttemptError::Displaced),
+        _ = stopping.wait_for(|stopping| *stopping) => Err(LoginAttemptError::Stopping),
     };
     drop(login);
     let (socket, session, seat) = match entered {
@@ -107,7 +107,7 @@ pub(crate) async fn serve(
         Ok(Entered::Joined) => return,
         Err(failure) => {
             count(&events.failed_logins);
-            if matches!(failure, Failure::Displaced) {
+            if matches!(failure, LoginAttemptError::Displaced) {
                 count(&events.displaced_connections);
                 if let Some(unreported) = surroundings.report(address) {
                     warn!(%address, %failure, unreported, "login failed");
@@ -144,8 +144,13 @@ pub(crate) async fn serve(
 }
 
 /// Serves a discovery session. It loses its place to newer sessions when there are too many.
-async fn discover(surroundings: &Surroundings, socket: Socket, session: Session, seat: Seat) {
-    let Surroundings { settings, discoveries, discovery_reports, registry, .. } = surroundings;
+async fn discover(
+    surroundings: &ServerContext,
+    socket: Socket,
+    session: Session,
+    seat: SessionRegistration,
+) {
+    let ServerContext { settings, discoveries, discovery_reports, registry, .. } = surroundings;
     let address = socket.address;
     let initiator = session.initiator_name().to_owned();
     let user = seat.user.as_deref().map(printable);
@@ -159,19 +164,19 @@ async fn discover(surroundings: &Surroundings, socket: Socket, session: Session,
         end = driver::run(surroundings, socket, session, seat) => end,
         () = place.lost() => {
             count(&registry.events.displaced_connections);
-            End::Displaced
+            ConnectionEndReason::Displaced
         }
     };
     debug!(%address, %initiator, %end, "discovery session closed");
 }
 
 async fn log_in(
-    surroundings: &Surroundings,
+    surroundings: &ServerContext,
     stream: TcpStream,
     address: SocketAddr,
     permit: Permit,
-    place: &Place,
-) -> Result<Entered, Failure> {
+    place: &ConnectionPermit,
+) -> Result<Entered, LoginAttemptError> {
     let settings = &surroundings.settings;
     let local = stream.local_addr()?;
     let door = surroundings.door(local, address.ip());
@@ -189,7 +194,7 @@ async fn log_in(
         Ok(Ok(stream)) => stream,
         Ok(Err(failure)) => return Err(told(surroundings, address, &door, &phase, failure)),
         Err(_) => {
-            let failure = Failure::Protocol(Error::LoginTimeout);
+            let failure = LoginAttemptError::Protocol(TargetSessionError::LoginTimeout);
             return Err(told(surroundings, address, &door, &phase, failure));
         }
     };
@@ -198,7 +203,7 @@ async fn log_in(
     let conversation = converse(&mut socket, &mut phase);
     let failure = match timeout_at(deadline, conversation).await {
         // Keep the place before entering: a login that has succeeded may wait for an older session to end.
-        Ok(Ok(_)) if !place.keep() => return Err(Failure::Displaced),
+        Ok(Ok(_)) if !place.keep() => return Err(LoginAttemptError::Displaced),
         Ok(Ok(login)) => {
             let entering = enter(surroundings, &door, &login, socket, phase);
             match timeout_at(deadline, entering).await {
@@ -208,11 +213,13 @@ async fn log_in(
                     (socket, phase) = refused;
                     failure
                 }
-                Err(_) => return Err(Failure::Protocol(Error::LoginTimeout)),
+                Err(_) => {
+                    return Err(LoginAttemptError::Protocol(TargetSessionError::LoginTimeout));
+                }
             }
         }
-        Ok(Err(Failure::Refused(LoginStatus::AuthenticationFailure))) => {
-            let failure = Failure::Refused(LoginStatus::AuthenticationFailure);
+        Ok(Err(LoginAttemptError::Refused(LoginStatus::AuthenticationFailure))) => {
+            let failure = LoginAttemptError::Refused(LoginStatus::AuthenticationFailure);
             let until = phase.claims().user.map_or_else(Instant::now, |user| {
                 // A login without a user name was no guess of a secret.
                 surroundings.guard.failed(address.ip(), &user, Instant::now())
@@ -226,7 +233,7 @@ async fn log_in(
             return Err(failure);
         }
         Ok(Err(failure)) => failure,
-        Err(_) => Failure::Protocol(Error::LoginTimeout),
+        Err(_) => LoginAttemptError::Protocol(TargetSessionError::LoginTimeout),
     };
     let _ = timeout_at(deadline, flush(&mut socket.stream, &mut phase)).await;
     Err(told(surroundings, address, &door, &phase, failure))
@@ -234,26 +241,26 @@ async fn log_in(
 
 /// Does the handshake, if the connection came in by a portal with TLS.
 async fn secure(
-    surroundings: &Surroundings,
+    surroundings: &ServerContext,
     stream: TcpStream,
     local: SocketAddr,
-) -> Result<Stream, Failure> {
-    let portal = surroundings.portals.entered(local).ok_or(Failure::NoPortal)?;
+) -> Result<ConnectionStream, LoginAttemptError> {
+    let portal = surroundings.portals.entered(local).ok_or(LoginAttemptError::NoPortal)?;
     let Some(tls) = portal.tls else { return Ok(stream.into()) };
     tls.accept(stream).await.map_err(|error| match error.kind() {
-        io::ErrorKind::UnexpectedEof => Failure::Closed,
-        _ => Failure::Tls(error),
+        io::ErrorKind::UnexpectedEof => LoginAttemptError::Closed,
+        _ => LoginAttemptError::Tls(error),
     })
 }
 
 /// Why a login came to nothing, and what is left to tell the initiator so.
-type Turned = (Failure, Option<(Socket, LoginPhase)>);
+type Turned = (LoginAttemptError, Option<(Socket, LoginPhase)>);
 
 /// Lets a connection in: with a new session, or to the one that it names.
 async fn enter(
-    surroundings: &Surroundings,
+    surroundings: &ServerContext,
     door: &Door,
-    login: &Established,
+    login: &EstablishedLogin,
     socket: Socket,
     mut phase: LoginPhase,
 ) -> Result<Entered, Turned> {
@@ -266,7 +273,8 @@ async fn enter(
             socket.membership = membership;
             // A session is made of every login that is established, as this one is.
             let session = phase.accept(seat.tsih, Instant::now());
-            let session = session.ok_or((Failure::Refused(LoginStatus::TargetError), None))?;
+            let session =
+                session.ok_or((LoginAttemptError::Refused(LoginStatus::TargetError), None))?;
             Ok(Entered::Leading(Box::new((socket, session, seat))))
         }
         Err(status) => {
@@ -278,8 +286,8 @@ async fn enter(
 
 /// Hands a connection to the driver of the session that it names.
 async fn join(
-    surroundings: &Surroundings,
-    login: &Established,
+    surroundings: &ServerContext,
+    login: &EstablishedLogin,
     mut socket: Socket,
     mut phase: LoginPhase,
 ) -> Result<Entered, Turned> {
@@ -298,23 +306,23 @@ async fn join(
         }
     };
     let (reply, answer) = oneshot::channel();
-    let order = Order::Join(Box::new(Joining { socket, phase, reply }));
-    driver.send(order).await.map_err(|_| (Failure::SessionGone, None))?;
+    let order = DriverMessage::Join(Box::new(JoiningConnection { socket, phase, reply }));
+    driver.send(order).await.map_err(|_| (LoginAttemptError::SessionGone, None))?;
     match answer.await {
         Ok(None) => Ok(Entered::Joined),
-        Ok(Some(Refused { socket, refused })) => {
+        Ok(Some(RefusedJoin { socket, refused })) => {
             let NotJoined { phase, status } = *refused;
-            Err((Failure::Refused(status), Some((socket, phase))))
+            Err((LoginAttemptError::Refused(status), Some((socket, phase))))
         }
-        Err(_) => Err((Failure::SessionGone, None)),
+        Err(_) => Err((LoginAttemptError::SessionGone, None)),
     }
 }
 
 /// Returns why a login is refused although its proof was right.
-fn turned_away(status: LoginStatus) -> Failure {
+fn turned_away(status: LoginStatus) -> LoginAttemptError {
     match status {
-        LoginStatus::AuthenticationFailure => Failure::OtherUser,
-        status => Failure::Refused(status),
+        LoginStatus::AuthenticationFailure => LoginAttemptError::OtherUser,
+        status => LoginAttemptError::Refused(status),
     }
 }
 
@@ -333,14 +341,16 @@ fn challenge() -> Option<Challenge> {
 /// Reports a failed login as one event, with the names that the initiator has given. Does not report it if
 /// its address has too many events, or if the same failure was reported lately.
 fn told(
-    surroundings: &Surroundings,
+    surroundings: &ServerContext,
     address: SocketAddr,
     door: &Door,
     phase: &LoginPhase,
-    failure: Failure,
-) -> Failure {
+    failure: LoginAttemptError,
+) -> LoginAttemptError {
     let claims = phase.claims();
-    if matches!(failure, Failure::Closed | Failure::NoPortal) && claims.initiator.is_none() {
+    if matches!(failure, LoginAttemptError::Closed | LoginAttemptError::NoPortal)
+        && claims.initiator.is_none()
+    {
         // Somebody who only looks whether the port is open, as monitors do.
         debug!(%address, "closed without a login");
         return failure;
@@ -348,8 +358,10 @@ fn told(
     let initiator = claims.initiator.as_deref().unwrap_or("(no name)");
     let target = claims.target.as_deref().unwrap_or("(discovery)");
     let reason = match (&failure, &claims.target) {
-        (Failure::Refused(LoginStatus::NotFound), Some(target)) => door.explain(initiator, target),
-        (Failure::Refused(_), _) => phase.reason().unwrap_or_default(),
+        (LoginAttemptError::Refused(LoginStatus::NotFound), Some(target)) => {
+            door.explain(initiator, target)
+        }
+        (LoginAttemptError::Refused(_), _) => phase.reason().unwrap_or_default(),
         _ => "",
     };
     let user = claims.user.as_deref().map(printable);
@@ -359,7 +371,9 @@ fn told(
     }
     let refused = (address.ip(), initiator, target);
     let repeated = match &failure {
-        Failure::Refused(_) | Failure::OtherUser | Failure::Tls(_) => {
+        LoginAttemptError::Refused(_)
+        | LoginAttemptError::OtherUser
+        | LoginAttemptError::Tls(_) => {
             let words = format!("{failure} {reason} {user:?}");
             surroundings.repeats.note(refused, &words, Instant::now())
         }
@@ -383,12 +397,12 @@ fn told(
 
 /// Explains a refusal that belongs to normal operation; `None` for others. Only an initiator that is allowed
 /// to log in to the target gets such a refusal, so no stranger can avoid an event in this way.
-fn usual(failure: &Failure) -> Option<&'static str> {
+fn usual(failure: &LoginAttemptError) -> Option<&'static str> {
     match failure {
-        Failure::Refused(LoginStatus::SessionDoesNotExist) => Some(
+        LoginAttemptError::Refused(LoginStatus::SessionDoesNotExist) => Some(
             "the initiator comes back to a session that has ended, as after a restart; it will open a new one",
         ),
-        Failure::Refused(LoginStatus::ServiceUnavailable) => {
+        LoginAttemptError::Refused(LoginStatus::ServiceUnavailable) => {
             Some("the target is not served here at present, as at the other gateway of a pair")
         }
         _ => None,
@@ -404,15 +418,18 @@ fn printable(name: &str) -> String {
 }
 
 /// Exchanges login PDUs until the initiator may be let in.
-async fn converse(socket: &mut Socket, phase: &mut LoginPhase) -> Result<Established, Failure> {
+async fn converse(
+    socket: &mut Socket,
+    phase: &mut LoginPhase,
+) -> Result<EstablishedLogin, LoginAttemptError> {
     let Socket { stream, decoder, .. } = socket;
     loop {
-        while let Some(frame) = decoder.next().map_err(Error::from)? {
+        while let Some(frame) = decoder.next().map_err(TargetSessionError::from)? {
             match phase.handle_frame(&frame) {
                 LoginProgress::Continue => {}
                 LoginProgress::Established(login) => return Ok(login.clone()),
-                LoginProgress::Close(status) => return Err(Failure::Refused(status)),
-                LoginProgress::NoLogin => return Err(Failure::NoLogin),
+                LoginProgress::Close(status) => return Err(LoginAttemptError::Refused(status)),
+                LoginProgress::NoLogin => return Err(LoginAttemptError::NoLogin),
             }
             // An answer for each request: a peer that does not read cannot pile them up.
             flush(stream, phase).await?;
@@ -420,13 +437,13 @@ async fn converse(socket: &mut Socket, phase: &mut LoginPhase) -> Result<Establi
         match receive(stream, decoder)? {
             Received::Bytes(_) => {}
             Received::Nothing => stream.readable().await?,
-            Received::Closed => return Err(Failure::Closed),
+            Received::Closed => return Err(LoginAttemptError::Closed),
         }
     }
 }
 
-async fn flush(stream: &mut Stream, phase: &mut LoginPhase) -> io::Result<()> {
-    while send(stream, phase.output_mut())? == Sent::Blocked {
+async fn flush(stream: &mut ConnectionStream, phase: &mut LoginPhase) -> io::Result<()> {
+    while send(stream, phase.output_mut())? == SendProgress::Blocked {
         stream.writable().await?;
     }
     Ok(())
@@ -435,11 +452,11 @@ async fn flush(stream: &mut Stream, phase: &mut LoginPhase) -> io::Result<()> {
 /// Makes room for a new session. An older one of the same name ends first, and with it everything
 /// that it had in progress: a write of the old session must not land after one of the new.
 async fn take_seat(
-    surroundings: &Surroundings,
+    surroundings: &ServerContext,
     door: &Door,
-    login: &Established,
+    login: &EstablishedLogin,
     socket: &Socket,
-) -> Result<(Seat, Option<Permit>), LoginStatus> {
+) -> Result<(SessionRegistration, Option<Permit>), LoginStatus> {
     let registry = &surroundings.registry;
     let is_user = |name: &str| door.security.users.iter().any(|user| user.name == name);
     while let Some(predecessor) = registry.predecessor(login, is_user)? {
@@ -471,9 +488,9 @@ async fn take_seat(
     Ok((seat, membership))
 }
 
-impl Surroundings {
+impl ServerContext {
     /// Takes a place for one more connection of a normal session.
-    fn membership(&self, login: &Established, is_tls: bool) -> Result<Permit, LoginStatus> {
+    fn membership(&self, login: &EstablishedLogin, is_tls: bool) -> Result<Permit, LoginStatus> {
         let Self { settings, registry, .. } = self;
         // A portal with TLS requires a certificate. Without CHAP users an initiator cannot prove anything, so no
         // places are kept.

@@ -16,12 +16,12 @@ use futures_util::{
     stream::FuturesUnordered,
 };
 use iscsi::{Itt, pdu::TaskFunction};
-use unit::{Answer, Completion, LogicalUnit, Task};
+use unit::{Completion, LogicalUnit, Task, UnitReply};
 
 use crate::times::{Started, StopWatch};
 
 /// What came of one of them.
-pub(crate) enum Finished {
+pub(crate) enum FinishedExecution {
     Command(Itt, Completion),
     /// A task management function has taken effect.
     Management(Itt, TaskFunction),
@@ -30,7 +30,7 @@ pub(crate) enum Finished {
 /// A command at a unit, with the unit: a target may let go of a unit while sessions use it.
 pub(crate) struct Execution {
     /// Borrows from `_unit`, and goes before it: fields are dropped in their order.
-    future: Answer<'static>,
+    future: UnitReply<'static>,
     _unit: Arc<dyn LogicalUnit>,
 }
 
@@ -50,14 +50,14 @@ impl Execution {
         }
         // SAFETY: the future borrows nothing but the unit, which is behind an `Arc` that is kept
         // beside it: the unit does not move, cannot be borrowed mutably, and is dropped after it.
-        let future = unsafe { transmute::<Answer<'_>, Answer<'static>>(answer) };
+        let future = unsafe { transmute::<UnitReply<'_>, UnitReply<'static>>(answer) };
         Err(Self { future, _unit: Arc::clone(unit) })
     }
 }
 
 /// Memory that commands in progress take, in bytes.
 #[derive(Clone, Copy, Default)]
-pub(crate) struct Held {
+pub(crate) struct InFlightBytes {
     /// Data-Out that came with them.
     pub(crate) data_out: usize,
     /// What they may return.
@@ -66,12 +66,12 @@ pub(crate) struct Held {
 
 /// As many as the session has tasks in progress, hence bounded by its command window.
 pub(crate) struct Executions {
-    running: FuturesUnordered<Abortable<Running>>,
-    commands: HashMap<Itt, (AbortHandle, Held, Started)>,
+    running: FuturesUnordered<Abortable<RunningExecution>>,
+    commands: HashMap<Itt, (AbortHandle, InFlightBytes, Started)>,
     /// Of all `commands` together.
-    held: Held,
+    held: InFlightBytes,
     /// Finished, and not yet taken.
-    finished: VecDeque<Finished>,
+    finished: VecDeque<FinishedExecution>,
     pub(crate) watch: StopWatch,
 }
 
@@ -80,19 +80,25 @@ impl Executions {
         Self {
             running: FuturesUnordered::new(),
             commands: HashMap::new(),
-            held: Held::default(),
+            held: InFlightBytes::default(),
             finished: VecDeque::new(),
             watch,
         }
     }
 
     /// Holds a command that was polled and is not done.
-    pub(crate) fn hold(&mut self, itt: Itt, held: Held, started: Started, execution: Execution) {
+    pub(crate) fn hold(
+        &mut self,
+        itt: Itt,
+        held: InFlightBytes,
+        started: Started,
+        execution: Execution,
+    ) {
         let (handle, registration) = AbortHandle::new_pair();
         self.commands.insert(itt, (handle, held, started.waits()));
         self.held.data_out += held.data_out;
         self.held.data_in += held.data_in;
-        self.running.push(Abortable::new(Running::Command(itt, execution), registration));
+        self.running.push(Abortable::new(RunningExecution::Command(itt, execution), registration));
     }
 
     /// Holds the effects of a task management function until they are there.
@@ -103,12 +109,12 @@ impl Executions {
         effects: impl Future<Output = ()> + Send + 'static,
     ) {
         let (_, registration) = AbortHandle::new_pair(); // nobody aborts these
-        let effects = Running::Management(itt, function, Box::pin(effects));
+        let effects = RunningExecution::Management(itt, function, Box::pin(effects));
         self.running.push(Abortable::new(effects, registration));
     }
 
     /// What the commands that are not done take.
-    pub(crate) fn held(&self) -> Held {
+    pub(crate) fn held(&self) -> InFlightBytes {
         self.held
     }
 
@@ -121,8 +127,7 @@ impl Executions {
 
     /// Drops a command, if it is here: when this returns, its future is gone.
     pub(crate) fn abort(&mut self, itt: Itt, context: &mut Context<'_>) {
-        let is_other =
-            |done: &Finished| !matches!(done, Finished::Command(done, _) if *done == itt);
+        let is_other = |done: &FinishedExecution| !matches!(done, FinishedExecution::Command(done, _) if *done == itt);
         self.finished.retain(is_other);
         let Some((handle, _)) = self.forget(itt) else { return };
         handle.abort();
@@ -140,12 +145,12 @@ impl Executions {
     pub(crate) fn clear(&mut self) {
         self.running.clear();
         self.commands.clear();
-        self.held = Held::default();
+        self.held = InFlightBytes::default();
         self.finished.clear();
     }
 
     /// One that has finished.
-    pub(crate) fn poll(&mut self, context: &mut Context<'_>) -> Option<Finished> {
+    pub(crate) fn poll(&mut self, context: &mut Context<'_>) -> Option<FinishedExecution> {
         if self.finished.is_empty()
             && let Poll::Ready(Some(Ok(finished))) = self.running.poll_next_unpin(context)
         {
@@ -154,8 +159,8 @@ impl Executions {
         self.finished.pop_front()
     }
 
-    fn note(&mut self, finished: Finished) {
-        if let Finished::Command(itt, _) = &finished
+    fn note(&mut self, finished: FinishedExecution) {
+        if let FinishedExecution::Command(itt, _) = &finished
             && let Some((_, started)) = self.forget(*itt)
         {
             self.watch.done(started);
@@ -164,22 +169,26 @@ impl Executions {
     }
 }
 
-enum Running {
+enum RunningExecution {
     Command(Itt, Execution),
     Management(Itt, TaskFunction, Pin<Box<dyn Future<Output = ()> + Send>>),
 }
 
-impl Future for Running {
-    type Output = Finished;
+impl Future for RunningExecution {
+    type Output = FinishedExecution;
 
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Finished> {
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<FinishedExecution> {
         match &mut *self {
-            Self::Command(itt, execution) => {
-                execution.future.poll_unpin(context).map(|done| Finished::Command(*itt, done))
-            }
+            Self::Command(itt, execution) => execution
+                .future
+                .poll_unpin(context)
+                .map(|done| FinishedExecution::Command(*itt, done)),
             Self::Management(itt, function, effects) => {
                 let (itt, function) = (*itt, *function);
-                effects.as_mut().poll(context).map(|()| Finished::Management(itt, function))
+                effects
+                    .as_mut()
+                    .poll(context)
+                    .map(|()| FinishedExecution::Management(itt, function))
             }
         }
     }

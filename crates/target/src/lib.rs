@@ -1,4 +1,4 @@
-//! iSCSI targets on real TCP: a [`Server`] listens on portals and serves the units of its targets.
+//! iSCSI targets on real TCP: a [`TargetServer`] listens on portals and serves the units of its targets.
 //!
 //! One task for each session owns its sockets and its protocol machine, runs every complete PDU
 //! inline and answers in batches. Which storage is behind a unit is not known here.
@@ -30,10 +30,10 @@ mod tasks;
 mod entrance;
 mod server;
 
-pub use access::{Access, Network, Rule, Security};
+pub use access::{LoginAccess, LoginAccessRule, NetworkPrefix, Security};
 pub use names::{Target, TargetError};
 pub use portal::{Listener, Portal, PortalGroup, Redirect};
-pub use server::Server;
+pub use server::TargetServer;
 pub use settings::Settings;
-pub use statistics::{ConnectionStatistics, SessionStatistics, Statistics};
-pub use times::Kind;
+pub use statistics::{SessionStatistics, TargetConnectionStats, TargetStatistics};
+pub use times::CommandKind;

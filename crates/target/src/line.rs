@@ -8,19 +8,20 @@ use std::{
 
 use iscsi::{
     Cid,
-    codec::{Decoder, Output},
+    codec::{Decoder, PduOutput},
     session::target::Connection,
 };
 use transport::{
-    LinkBytes, Received, Sent, SessionCongestion, Stream, poll_receive, poll_send, receive_now,
+    ConnectionStream, LinkBytes, Received, SendProgress, SessionCongestion, poll_receive,
+    poll_send, receive_now,
 };
 
-use crate::{end::End, gauge::Permit};
+use crate::{end::ConnectionEndReason, gauge::Permit};
 
 /// A socket and its decoder. Its machine is in the session, under the same CID.
-pub(crate) struct Line {
+pub(crate) struct TargetConnectionIo {
     pub(crate) cid: Cid,
-    stream: Stream,
+    stream: ConnectionStream,
     pub(crate) decoder: Decoder,
     /// Where the initiator comes from.
     pub(crate) address: SocketAddr,
@@ -41,7 +42,7 @@ pub(crate) struct Line {
 
 /// A connection that has been let in, before its CID is known to the driver.
 pub(crate) struct Socket {
-    pub(crate) stream: Stream,
+    pub(crate) stream: ConnectionStream,
     /// May hold bytes that came with the login.
     pub(crate) decoder: Decoder,
     pub(crate) address: SocketAddr,
@@ -60,7 +61,7 @@ const RECEIVE_BUFFER: usize = 64 * 1024;
 /// A connection without input for so long gives its buffers back when the timer runs out next.
 const REST: Duration = Duration::from_secs(10);
 
-impl Line {
+impl TargetConnectionIo {
     pub(crate) fn new(socket: Socket, connection: &Connection) -> Self {
         let Socket { mut stream, mut decoder, address, local, permit, membership } = socket;
         let limit = connection.max_recv_data_segment_length();
@@ -93,20 +94,23 @@ impl Line {
     }
 
     /// Reads once. False if there was nothing.
-    pub(crate) fn receive(&mut self, context: &mut Context<'_>) -> Result<bool, End> {
+    pub(crate) fn receive(
+        &mut self,
+        context: &mut Context<'_>,
+    ) -> Result<bool, ConnectionEndReason> {
         match poll_receive(&mut self.stream, &mut self.decoder, context) {
             Poll::Ready(Ok(Received::Bytes(_))) => Ok(true),
-            Poll::Ready(Ok(Received::Closed)) => Err(End::ClosedByPeer),
+            Poll::Ready(Ok(Received::Closed)) => Err(ConnectionEndReason::ClosedByPeer),
             Poll::Ready(Ok(Received::Nothing)) | Poll::Pending => Ok(false),
             Poll::Ready(Err(error)) => Err(error.into()),
         }
     }
 
     /// Looks past the runtime whether something has come.
-    pub(crate) fn look(&mut self) -> Result<bool, End> {
+    pub(crate) fn look(&mut self) -> Result<bool, ConnectionEndReason> {
         match receive_now(&mut self.stream, &mut self.decoder)? {
             Received::Bytes(_) => Ok(true),
-            Received::Closed => Err(End::ClosedByPeer),
+            Received::Closed => Err(ConnectionEndReason::ClosedByPeer),
             Received::Nothing => Ok(false),
         }
     }
@@ -114,17 +118,19 @@ impl Line {
     /// Writes what the socket takes, and notes since when it takes nothing.
     pub(crate) fn send(
         &mut self,
-        output: &mut Output,
+        output: &mut PduOutput,
         context: &mut Context<'_>,
-    ) -> Result<(), End> {
+    ) -> Result<(), ConnectionEndReason> {
         let before = output.len();
         if before == 0 {
             return Ok(());
         }
         match poll_send(&mut self.stream, output, context)? {
-            Sent::All => self.blocked_since = None,
-            Sent::Blocked if output.len() < before => self.blocked_since = Some(Instant::now()),
-            Sent::Blocked => {
+            SendProgress::All => self.blocked_since = None,
+            SendProgress::Blocked if output.len() < before => {
+                self.blocked_since = Some(Instant::now())
+            }
+            SendProgress::Blocked => {
                 self.blocked_since.get_or_insert_with(Instant::now);
             }
         }

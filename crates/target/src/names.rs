@@ -7,7 +7,7 @@ use scsi::{Lun, Sense};
 use unit::{LogicalUnit, Neighbours, Nexus};
 
 use crate::{
-    access::Access,
+    access::LoginAccess,
     portal::{PortalGroup, Redirect},
 };
 
@@ -28,7 +28,7 @@ pub struct Target {
     /// which initiators try again, here or by another portal.
     pub is_unavailable: bool,
     /// Who may log in to it.
-    pub access: Access,
+    pub access: LoginAccess,
 }
 
 impl Target {
@@ -36,7 +36,7 @@ impl Target {
     #[must_use]
     pub fn new(name: impl Into<String>, units: Vec<(u16, Arc<dyn LogicalUnit>)>) -> Self {
         let groups = vec![PortalGroup::default()];
-        let (name, access) = (name.into(), Access::default());
+        let (name, access) = (name.into(), LoginAccess::default());
         Self { name, alias: None, units, groups, redirect: None, is_unavailable: false, access }
     }
 }
@@ -63,18 +63,18 @@ pub enum TargetError {
 
 /// The targets of a server.
 #[derive(Default)]
-pub(crate) struct Names {
-    targets: RwLock<Vec<Arc<Device>>>,
+pub(crate) struct TargetTable {
+    targets: RwLock<Vec<Arc<ServedTargetEntry>>>,
 }
 
 /// A target as its sessions see it.
-pub(crate) struct Device {
+pub(crate) struct ServedTargetEntry {
     pub(crate) name: String,
     pub(crate) alias: Option<String>,
     pub(crate) groups: Vec<PortalGroup>,
     pub(crate) redirect: Option<Redirect>,
     pub(crate) is_unavailable: bool,
-    access: RwLock<Arc<Access>>,
+    access: RwLock<Arc<LoginAccess>>,
     /// Sorted by number.
     units: Vec<(u16, Arc<dyn LogicalUnit>)>,
     /// Their LUNs as REPORT LUNS lists them.
@@ -83,7 +83,7 @@ pub(crate) struct Device {
     ports: Vec<u16>,
 }
 
-impl Device {
+impl ServedTargetEntry {
     /// The unit that `lun` names.
     pub(crate) fn unit(&self, lun: Lun) -> Option<&Arc<dyn LogicalUnit>> {
         let number = lun.number()?;
@@ -96,11 +96,11 @@ impl Device {
     }
 
     /// Who may log in.
-    pub(crate) fn access(&self) -> Arc<Access> {
+    pub(crate) fn access(&self) -> Arc<LoginAccess> {
         self.access.read().clone()
     }
 
-    pub(crate) fn change_access(&self, access: Access) {
+    pub(crate) fn change_access(&self, access: LoginAccess) {
         *self.access.write() = Arc::new(access);
     }
 
@@ -131,7 +131,7 @@ impl Device {
     }
 }
 
-impl Neighbours for Device {
+impl Neighbours for ServedTargetEntry {
     fn unit(&self, naa: &[u8; 16]) -> Option<Arc<dyn LogicalUnit>> {
         let found = self.units.iter().find(|(_, unit)| unit.naa().as_ref() == Some(naa));
         found.map(|(_, unit)| Arc::clone(unit))
@@ -142,17 +142,17 @@ impl Neighbours for Device {
     }
 }
 
-impl Names {
-    pub(crate) fn find(&self, name: &str) -> Option<Arc<Device>> {
+impl TargetTable {
+    pub(crate) fn find(&self, name: &str) -> Option<Arc<ServedTargetEntry>> {
         self.targets.read().iter().find(|target| target.name == name).cloned()
     }
 
-    pub(crate) fn all(&self) -> Vec<Arc<Device>> {
+    pub(crate) fn all(&self) -> Vec<Arc<ServedTargetEntry>> {
         self.targets.read().clone()
     }
 
     pub(crate) fn add(&self, target: Target) -> Result<(), TargetError> {
-        let device = Device::new(target)?;
+        let device = ServedTargetEntry::new(target)?;
         let mut targets = self.targets.write();
         if targets.iter().any(|other| other.name == device.name) {
             return Err(TargetError::Twice(device.name));
@@ -162,7 +162,7 @@ impl Names {
     }
 
     /// Takes the place of the target of this name; false if there is none.
-    pub(crate) fn replace(&self, device: Arc<Device>) -> bool {
+    pub(crate) fn replace(&self, device: Arc<ServedTargetEntry>) -> bool {
         let mut targets = self.targets.write();
         let found = targets.iter_mut().find(|other| other.name == device.name);
         found.map(|other| *other = device).is_some()
@@ -173,7 +173,7 @@ impl Names {
     }
 }
 
-impl Device {
+impl ServedTargetEntry {
     pub(crate) fn new(target: Target) -> Result<Self, TargetError> {
         let Target { name, alias, mut units, groups, redirect, is_unavailable, access } = target;
         if !is_iscsi_name(&name) {

@@ -13,12 +13,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::gauge::{Gauge, Permit};
+use crate::gauge::{OpenCountGauge, Permit};
 
 /// The polling of one session.
 pub(crate) struct Polling {
     limit: Duration,
-    places: Arc<Gauge>,
+    places: Arc<OpenCountGauge>,
     most: usize,
     permit: Option<Permit>,
     /// The number of times the sockets were checked since the session began to poll.
@@ -62,7 +62,7 @@ const UNDISTURBED_STINTS: u32 = 10;
 impl Polling {
     /// A session that polls for `limit` after its last input (not at all if that is zero), while at most `most` of
     /// those that share `places` do.
-    pub(crate) fn new(limit: Duration, places: &Arc<Gauge>, most: usize) -> Self {
+    pub(crate) fn new(limit: Duration, places: &Arc<OpenCountGauge>, most: usize) -> Self {
         Self {
             limit,
             places: Arc::clone(places),

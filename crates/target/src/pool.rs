@@ -15,13 +15,13 @@ use parking_lot::Mutex;
 /// sessions that borrow from it. While a session lacks room, all sessions must send the data of their writes
 /// within `Settings::data_time`.
 #[derive(Debug)]
-pub(crate) struct Pool {
+pub(crate) struct WriteDataPool {
     bytes: usize,
-    inner: Mutex<Inner>,
+    inner: Mutex<WriteDataPoolState>,
 }
 
 #[derive(Debug, Default)]
-struct Inner {
+struct WriteDataPoolState {
     lent: usize,
     borrowers: usize,
     /// The wakers of the drivers whose sessions wait for room, each with the number of its lease.
@@ -34,7 +34,7 @@ struct Inner {
 /// Memory that one session has borrowed. Dropping the lease gives it back.
 #[derive(Debug)]
 pub(crate) struct Lease {
-    pool: Arc<Pool>,
+    pool: Arc<WriteDataPool>,
     number: u64,
     bytes: usize,
 }
@@ -43,7 +43,7 @@ pub(crate) struct Lease {
 /// the state lasts while an initiator repeats writes that were answered with BUSY.
 const CONTENDED: Duration = Duration::from_secs(15);
 
-impl Pool {
+impl WriteDataPool {
     pub(crate) fn new(bytes: usize) -> Self {
         Self { bytes, inner: Mutex::default() }
     }
@@ -135,7 +135,7 @@ mod tests {
 
     #[test]
     fn borrowers_have_even_parts_and_never_more_than_there_is() {
-        let pool = Arc::new(Pool::new(100));
+        let pool = Arc::new(WriteDataPool::new(100));
         let mut first = pool.lease();
         assert!(first.grow(30) && first.grow(60));
         let mut second = pool.lease();
@@ -155,7 +155,7 @@ mod tests {
 
     #[test]
     fn a_long_write_is_let_through_where_others_have_little() {
-        let pool = Arc::new(Pool::new(100));
+        let pool = Arc::new(WriteDataPool::new(100));
         let mut others: Vec<_> = (0..3).map(|_| pool.lease()).collect();
         assert!(others.iter_mut().all(|other| other.grow(10)));
         // This session has borrowed memory for the immediate data of the write.
@@ -167,7 +167,7 @@ mod tests {
 
     #[test]
     fn a_session_that_ends_waits_for_nothing() {
-        let pool = Arc::new(Pool::new(100));
+        let pool = Arc::new(WriteDataPool::new(100));
         let now = Instant::now();
         assert!(!pool.is_contended(now));
         let mut lease = pool.lease();

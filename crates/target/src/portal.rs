@@ -23,7 +23,7 @@ pub struct Portal {
     /// Everybody who logs in here is sent there.
     pub redirect: Option<Redirect>,
     /// Whoever connects does a TLS handshake first. It proves no initiator's name: who may log in
-    /// is for [`Access`](crate::Access) to say, as everywhere.
+    /// is for [`Access`](crate::LoginAccess) to say, as everywhere.
     pub tls: Option<TlsServer>,
 }
 
@@ -61,10 +61,10 @@ pub struct Redirect {
 /// The portals that are open.
 #[derive(Default)]
 pub(crate) struct Portals {
-    open: RwLock<Vec<Open>>,
+    open: RwLock<Vec<OpenPortal>>,
 }
 
-struct Open {
+struct OpenPortal {
     portal: Portal,
     /// Owns the listening socket.
     accepting: JoinHandle<()>,
@@ -108,7 +108,7 @@ impl Portals {
     /// Starts to accept: who comes in finds the portal here.
     pub(crate) fn add(&self, portal: Portal, accept: impl FnOnce() -> JoinHandle<()>) {
         let mut open = self.open.write();
-        open.push(Open { portal, accepting: accept() });
+        open.push(OpenPortal { portal, accepting: accept() });
     }
 
     /// Another portal with the same address takes its place. False if there is none.
@@ -120,7 +120,7 @@ impl Portals {
 
     /// Closes those that are meant; their sockets are closed when this returns.
     pub(crate) async fn close(&self, is_meant: impl Fn(&Portal) -> bool) {
-        let closing: Vec<Open> =
+        let closing: Vec<OpenPortal> =
             self.open.write().extract_if(.., |o| is_meant(&o.portal)).collect();
         for open in closing {
             open.accepting.abort();

@@ -4,18 +4,18 @@ use std::sync::Arc;
 
 use unit::{Neighbours, Nexus};
 
-use crate::names::Device;
+use crate::names::ServedTargetEntry;
 
 /// A nexus, and the target as its units know the nexus from.
 pub(crate) struct Presence {
     /// The target as it was when the nexus began, or was last told of a change.
-    pub(crate) device: Arc<Device>,
+    pub(crate) device: Arc<ServedTargetEntry>,
     pub(crate) nexus: Nexus,
 }
 
 impl Presence {
     /// A nexus begins.
-    pub(crate) fn open(device: Arc<Device>, nexus: Nexus) -> Self {
+    pub(crate) fn open(device: Arc<ServedTargetEntry>, nexus: Nexus) -> Self {
         device.units().for_each(|unit| unit.nexus_opened(&nexus));
         let presence = Self { device, nexus };
         presence.tell_reach();
@@ -24,7 +24,7 @@ impl Presence {
 
     /// The target is `device` from now on: the nexus ends at the units that are gone, and begins
     /// at those that are new. Commands at the former have ended.
-    pub(crate) fn change(&mut self, device: Arc<Device>) {
+    pub(crate) fn change(&mut self, device: Arc<ServedTargetEntry>) {
         let before = std::mem::replace(&mut self.device, device);
         before.units_beyond(&self.device).for_each(|(_, unit)| unit.nexus_closed(&self.nexus));
         self.device.units_beyond(&before).for_each(|(_, unit)| unit.nexus_opened(&self.nexus));

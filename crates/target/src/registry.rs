@@ -8,29 +8,31 @@ use std::{
 
 use iscsi::{
     Isid, Tsih,
-    login::Established,
+    login::EstablishedLogin,
     pdu::LoginStatus,
-    session::target::{Counters, LoginPhase, NotJoined},
+    session::target::{LoginPhase, NotJoined, TargetPduCounters},
 };
 use parking_lot::Mutex;
-use scsi::{Lun, Tally};
+use scsi::{Lun, OpcodeTally};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::{
-    gauge::Gauge,
+    gauge::OpenCountGauge,
     line::Socket,
-    statistics::{Events, Published, SessionStatistics, Statistics, count},
+    statistics::{
+        ServerEventCounters, SessionSnapshot, SessionStatistics, TargetStatistics, count,
+    },
     times::CommandTimes,
 };
 
 /// What one driver is told by another, or by the server.
-pub(crate) enum Order {
+pub(crate) enum DriverMessage {
     /// Close now.
     Close(&'static str),
     /// Say that the session is dropped, and close.
     Stop(&'static str),
     /// A connection wants to join the session.
-    Join(Box<Joining>),
+    Join(Box<JoiningConnection>),
     /// Ask the initiator to log out within so many seconds.
     AskForLogout(u16),
     /// Another session has cleared or reset a unit, or all of them: abort what is in progress
@@ -44,15 +46,15 @@ pub(crate) enum Order {
 }
 
 /// A connection that has logged in to a session that is there.
-pub(crate) struct Joining {
+pub(crate) struct JoiningConnection {
     pub(crate) socket: Socket,
     pub(crate) phase: LoginPhase,
     /// `None`: it has joined.
-    pub(crate) reply: oneshot::Sender<Option<Refused>>,
+    pub(crate) reply: oneshot::Sender<Option<RefusedJoin>>,
 }
 
 /// A connection that a session did not take.
-pub(crate) struct Refused {
+pub(crate) struct RefusedJoin {
     pub(crate) socket: Socket,
     pub(crate) refused: Box<NotJoined>,
 }
@@ -65,18 +67,18 @@ const ORDERS: usize = 16;
 /// counters.
 #[derive(Default)]
 pub(crate) struct Registry {
-    inner: Mutex<Inner>,
-    pub(crate) events: Events,
+    inner: Mutex<RegistryState>,
+    pub(crate) events: ServerEventCounters,
     /// Open connections, logged in or not.
-    pub(crate) connections: Arc<Gauge>,
+    pub(crate) connections: Arc<OpenCountGauge>,
     /// Open connections of normal sessions.
-    pub(crate) members: Arc<Gauge>,
+    pub(crate) members: Arc<OpenCountGauge>,
     times: Arc<CommandTimes>,
 }
 
 #[derive(Default)]
-struct Inner {
-    sessions: HashMap<u64, Entry>,
+struct RegistryState {
+    sessions: HashMap<u64, SessionEntry>,
     /// Those of `sessions`.
     tsihs: HashSet<Tsih>,
     /// Sessions without a connection, whose initiators may come back; who has waited longest first.
@@ -84,15 +86,15 @@ struct Inner {
     last_number: u64,
     last_tsih: u16,
     /// What closed sessions had counted.
-    past: Counters,
+    past: TargetPduCounters,
     /// `past` by target name. Only targets that were logged in to have an entry, and only settings and moved
     /// volumes add targets.
-    past_of: HashMap<String, Counters>,
+    past_of: HashMap<String, TargetPduCounters>,
     /// What their commands were.
-    past_commands: Tally,
+    past_commands: OpcodeTally,
 }
 
-struct Entry {
+struct SessionEntry {
     initiator_name: String,
     isid: Isid,
     target_name: Option<String>,
@@ -100,15 +102,15 @@ struct Entry {
     tpgt: Option<u16>,
     tsih: Tsih,
     address: SocketAddr,
-    orders: mpsc::Sender<Order>,
-    published: Arc<Mutex<Published>>,
-    tally: Arc<Tally>,
+    orders: mpsc::Sender<DriverMessage>,
+    published: Arc<Mutex<SessionSnapshot>>,
+    tally: Arc<OpcodeTally>,
     /// Closed when the driver is gone with everything that it had in progress.
     gone: watch::Receiver<()>,
 }
 
 /// A session's place in the registry; dropping it takes the session out.
-pub(crate) struct Seat {
+pub(crate) struct SessionRegistration {
     registry: Arc<Registry>,
     /// Unique while the process lives.
     pub(crate) number: u64,
@@ -117,11 +119,11 @@ pub(crate) struct Seat {
     pub(crate) user: Option<String>,
     /// The tag of the portal group that it logged in to; `None` for discovery.
     pub(crate) tpgt: Option<u16>,
-    pub(crate) orders: mpsc::Receiver<Order>,
-    /// What `Statistics` shows.
-    pub(crate) published: Arc<Mutex<Published>>,
+    pub(crate) orders: mpsc::Receiver<DriverMessage>,
+    /// What `TargetStatistics` shows.
+    pub(crate) published: Arc<Mutex<SessionSnapshot>>,
     /// Commands of the session by operation code. Its driver counts.
-    pub(crate) tally: Arc<Tally>,
+    pub(crate) tally: Arc<OpcodeTally>,
     /// Of all sessions.
     pub(crate) times: Arc<CommandTimes>,
     _alive: watch::Sender<()>,
@@ -129,7 +131,7 @@ pub(crate) struct Seat {
 
 /// An older session with the same name, to be closed before the new one begins.
 pub(crate) struct Predecessor {
-    orders: mpsc::Sender<Order>,
+    orders: mpsc::Sender<DriverMessage>,
     gone: watch::Receiver<()>,
 }
 
@@ -142,7 +144,7 @@ impl Registry {
     /// initiator's name.
     pub(crate) fn predecessor(
         &self,
-        login: &Established,
+        login: &EstablishedLogin,
         is_user: impl Fn(&str) -> bool,
     ) -> Result<Option<Predecessor>, LoginStatus> {
         let inner = self.inner.lock();
@@ -160,7 +162,7 @@ impl Registry {
     /// Waits until the other sessions of this initiator at this target have noticed which of their connections
     /// are closed. Otherwise the commands of the new session could meet a reservation, or a locked medium, of a
     /// session whose end the server has not processed yet.
-    pub(crate) async fn settle(&self, login: &Established) {
+    pub(crate) async fn settle(&self, login: &EstablishedLogin) {
         let drivers: Vec<_> = {
             let inner = self.inner.lock();
             let others = inner.sessions.values().filter(|entry| {
@@ -172,7 +174,7 @@ impl Registry {
         let (done, mut all_done) = mpsc::channel(1);
         for driver in drivers {
             // A driver that takes no more orders has ended its session.
-            let _ = driver.send(Order::LookAtConnections { done: done.clone() }).await;
+            let _ = driver.send(DriverMessage::LookAtConnections { done: done.clone() }).await;
         }
         drop(done);
         while all_done.recv().await.is_some() {}
@@ -180,10 +182,14 @@ impl Registry {
 
     /// The driver of the session with this TSIH for the same initiator and target. Another user
     /// than the session's has no part in it (RFC 7143, 9.2).
-    pub(crate) fn find(&self, login: &Established) -> Result<mpsc::Sender<Order>, LoginStatus> {
+    pub(crate) fn find(
+        &self,
+        login: &EstablishedLogin,
+    ) -> Result<mpsc::Sender<DriverMessage>, LoginStatus> {
         let inner = self.inner.lock();
         let mut sessions = inner.sessions.values();
-        let is_meant = |entry: &&Entry| entry.tsih == login.tsih && entry.is_named_like(login);
+        let is_meant =
+            |entry: &&SessionEntry| entry.tsih == login.tsih && entry.is_named_like(login);
         match sessions.find(is_meant) {
             None => Err(LoginStatus::SessionDoesNotExist),
             Some(entry) if entry.user != login.user => Err(LoginStatus::AuthenticationFailure),
@@ -195,9 +201,9 @@ impl Registry {
     /// of this name has come first.
     pub(crate) fn enter(
         self: &Arc<Self>,
-        login: &Established,
+        login: &EstablishedLogin,
         address: SocketAddr,
-    ) -> Option<Seat> {
+    ) -> Option<SessionRegistration> {
         let mut inner = self.inner.lock();
         if inner.sessions.values().any(|entry| entry.is_named_like(login)) {
             return None;
@@ -207,11 +213,11 @@ impl Registry {
         let number = inner.last_number;
         let (sender, orders) = mpsc::channel(ORDERS);
         let (alive, gone) = watch::channel(());
-        let published = Arc::<Mutex<Published>>::default();
-        let tally = Arc::<Tally>::default();
+        let published = Arc::<Mutex<SessionSnapshot>>::default();
+        let tally = Arc::<OpcodeTally>::default();
         inner.sessions.insert(
             number,
-            Entry {
+            SessionEntry {
                 initiator_name: login.initiator_name.clone(),
                 isid: login.isid,
                 target_name: login.target_name.clone(),
@@ -229,7 +235,7 @@ impl Registry {
         count(&self.events.opened_sessions);
         let (registry, user, tpgt) = (self.clone(), login.user.clone(), login.tpgt);
         let times = self.times.clone();
-        Some(Seat {
+        Some(SessionRegistration {
             registry,
             number,
             tsih,
@@ -244,9 +250,13 @@ impl Registry {
     }
 
     /// The drivers of all sessions to a target (or of all there are), but for one.
-    pub(crate) fn drivers(&self, target: Option<&str>, but: u64) -> Vec<mpsc::Sender<Order>> {
+    pub(crate) fn drivers(
+        &self,
+        target: Option<&str>,
+        but: u64,
+    ) -> Vec<mpsc::Sender<DriverMessage>> {
         let inner = self.inner.lock();
-        let is_meant = |(number, entry): &(&u64, &Entry)| {
+        let is_meant = |(number, entry): &(&u64, &SessionEntry)| {
             **number != but && (target.is_none() || entry.target_name.as_deref() == target)
         };
         inner.sessions.iter().filter(is_meant).map(|(_, entry)| entry.orders.clone()).collect()
@@ -258,7 +268,8 @@ impl Registry {
             let open = {
                 let inner = self.inner.lock();
                 let mut entries = inner.sessions.values();
-                let is_meant = |e: &&Entry| target.is_none() || e.target_name.as_deref() == target;
+                let is_meant =
+                    |e: &&SessionEntry| target.is_none() || e.target_name.as_deref() == target;
                 let open = entries.find(is_meant);
                 open.map(|entry| entry.gone.clone())
             };
@@ -267,11 +278,11 @@ impl Registry {
         }
     }
 
-    pub(crate) fn statistics(&self) -> Statistics {
+    pub(crate) fn statistics(&self) -> TargetStatistics {
         let inner = self.inner.lock();
         let mut total = inner.past;
         let mut by_target = inner.past_of.clone();
-        let commands = Tally::default();
+        let commands = OpcodeTally::default();
         commands.add(&inner.past_commands);
         inner.sessions.values().for_each(|entry| commands.add(&entry.tally));
         let mut sessions: Vec<_> = inner
@@ -297,7 +308,7 @@ impl Registry {
             })
             .collect();
         sessions.sort_by_key(|(number, _)| *number);
-        Statistics {
+        TargetStatistics {
             sessions: sessions.into_iter().map(|(_, session)| session).collect(),
             connections: self.connections.get(),
             displaced_connections: self.events.displaced_connections.load(Ordering::Relaxed),
@@ -308,12 +319,12 @@ impl Registry {
             by_target,
             commands: commands.counted().collect(),
             times: self.times.taken(),
-            ..Statistics::default()
+            ..TargetStatistics::default()
         }
     }
 }
 
-impl Inner {
+impl RegistryState {
     fn free_tsih(&mut self) -> Option<Tsih> {
         (0..u16::MAX).find_map(|_| {
             self.last_tsih = self.last_tsih.wrapping_add(1).max(1);
@@ -323,10 +334,10 @@ impl Inner {
     }
 }
 
-impl Entry {
+impl SessionEntry {
     /// One initiator port and one target port, that is a target's portal group, have one session
     /// (RFC 7143, 4.4.2).
-    fn is_named_like(&self, login: &Established) -> bool {
+    fn is_named_like(&self, login: &EstablishedLogin) -> bool {
         self.isid == login.isid
             && self.initiator_name == login.initiator_name
             && self.target_name == login.target_name
@@ -338,12 +349,13 @@ impl Predecessor {
     /// Closes it and waits until nothing of it is in progress any more.
     pub(crate) async fn close(mut self) {
         // A full queue of orders is drained by the driver; a closed one means that it has gone.
-        let _ = self.orders.send(Order::Close("replaced by a new session of its name")).await;
+        let _ =
+            self.orders.send(DriverMessage::Close("replaced by a new session of its name")).await;
         while self.gone.changed().await.is_ok() {}
     }
 }
 
-impl Seat {
+impl SessionRegistration {
     /// The last connection of this session is gone, and its initiator may come back. If more than
     /// `limit` sessions wait like this, those that have waited longest end.
     pub(crate) fn begin_to_wait(&self, limit: usize) {
@@ -352,7 +364,7 @@ impl Seat {
         while inner.waiting.len() > limit {
             let Some(oldest) = inner.waiting.pop_front() else { return };
             let entry = inner.sessions.get(&oldest);
-            let order = Order::Close("too many sessions wait for their initiators");
+            let order = DriverMessage::Close("too many sessions wait for their initiators");
             if entry.is_some_and(|entry| entry.orders.try_send(order).is_err()) {
                 // It has orders to work off, and ends the next time if it still waits then.
                 inner.waiting.push_front(oldest);
@@ -367,7 +379,7 @@ impl Seat {
     }
 }
 
-impl Drop for Seat {
+impl Drop for SessionRegistration {
     fn drop(&mut self) {
         let mut inner = self.registry.inner.lock();
         let counted = self.published.lock().counters;

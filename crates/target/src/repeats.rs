@@ -15,11 +15,11 @@ use parking_lot::Mutex;
 pub(crate) struct Repeats {
     /// Strangers choose the keys, so only a hash with a random seed is stored of each.
     hasher: RandomState,
-    told: Mutex<HashMap<u64, Told>>,
+    told: Mutex<HashMap<u64, ReportedRefusal>>,
 }
 
 #[derive(Debug)]
-struct Told {
+struct ReportedRefusal {
     /// A hash of the failure's text.
     failure: u64,
     at: Instant,
@@ -35,11 +35,16 @@ const AGAIN_AFTER: Duration = Duration::from_secs(600);
 const ENTRIES: usize = 1024;
 
 /// The address, initiator name and target name of a refused login.
-pub(crate) type Refused<'a> = (IpAddr, &'a str, &'a str);
+pub(crate) type RefusedLoginKey<'a> = (IpAddr, &'a str, &'a str);
 
 impl Repeats {
     /// Returns how often this failure has come since it was last reported; `None` if it must not be reported now.
-    pub(crate) fn note(&self, refused: Refused<'_>, failure: &str, now: Instant) -> Option<u64> {
+    pub(crate) fn note(
+        &self,
+        refused: RefusedLoginKey<'_>,
+        failure: &str,
+        now: Instant,
+    ) -> Option<u64> {
         let key = self.hasher.hash_one(refused);
         let failure = self.hasher.hash_one(failure);
         let mut told = self.told.lock();
@@ -56,12 +61,12 @@ impl Repeats {
             let oldest = told.iter().min_by_key(|(_, told)| told.at).map(|(key, _)| *key);
             oldest.map(|oldest| told.remove(&oldest));
         }
-        told.insert(key, Told { failure, at: now, repeated: 0 });
+        told.insert(key, ReportedRefusal { failure, at: now, repeated: 0 });
         Some(repeated)
     }
 
     /// Forgets a refusal, so that the next one is reported. Call this when a login has succeeded.
-    pub(crate) fn end(&self, refused: Refused<'_>) {
+    pub(crate) fn end(&self, refused: RefusedLoginKey<'_>) {
         self.told.lock().remove(&self.hasher.hash_one(refused));
     }
 }

@@ -2,9 +2,9 @@
 
 use std::task::Context;
 
-use crate::{driver::Driver, execution::Held, pool::Lease};
+use crate::{driver::TargetSessionDriver, execution::InFlightBytes, pool::Lease};
 
-impl Driver<'_> {
+impl TargetSessionDriver<'_> {
     /// Borrows memory for the data of a PDU that may have to wait, and for the first burst of the next command,
     /// so that the command window stays open as long as there is room.
     pub(crate) fn make_room(&mut self, bytes: usize) {
@@ -64,7 +64,7 @@ impl Driver<'_> {
     /// Returns whether the unfinished commands hold all of this session's share of memory. A command that ends wakes the
     /// driver.
     pub(crate) fn is_full(&self) -> bool {
-        let Held { data_out, data_in } = self.executions.held();
+        let InFlightBytes { data_out, data_in } = self.executions.held();
         let data_out = data_out + self.deferred.bytes();
         let settings = &self.surroundings.settings;
         let is_over = |held: usize, all: usize| {

@@ -4,9 +4,9 @@ use std::task::Context;
 
 use iscsi::Itt;
 
-use crate::{deferred::Deferred, driver::Driver, end::End};
+use crate::{deferred::Deferred, driver::TargetSessionDriver, end::ConnectionEndReason};
 
-impl Driver<'_> {
+impl TargetSessionDriver<'_> {
     /// Returns whether the connection of this command has so many unread answers that no more are prepared.
     pub(crate) fn is_held_back(&self, itt: Itt) -> bool {
         let Some(connection) = self.session.allegiance(itt) else { return false };
@@ -29,7 +29,11 @@ impl Driver<'_> {
         }
     }
 
-    pub(crate) fn send_on(&mut self, at: usize, context: &mut Context<'_>) -> Result<(), End> {
+    pub(crate) fn send_on(
+        &mut self,
+        at: usize,
+        context: &mut Context<'_>,
+    ) -> Result<(), ConnectionEndReason> {
         if self.session.is_logged_out() {
             self.leave_units();
         }

@@ -12,23 +12,23 @@ use tracing::warn;
 use transport::Reports;
 
 use crate::{
-    access::{Access, Security},
+    access::{LoginAccess, Security},
     entrance,
     gauge::Permit,
-    guard::Guard,
-    names::{Device, Target, TargetError},
-    pool::Pool,
+    guard::ChapFailureGuard,
+    names::{ServedTargetEntry, Target, TargetError},
+    pool::WriteDataPool,
     portal::{Listener, Portal},
-    registry::Order,
+    registry::DriverMessage,
     repeats::Repeats,
     settings::Settings,
-    statistics::{Statistics, count},
-    surroundings::Surroundings,
+    statistics::{TargetStatistics, count},
+    surroundings::ServerContext,
 };
 
 /// Serves targets on any number of portals. Needs a tokio runtime around it.
-pub struct Server {
-    surroundings: Arc<Surroundings>,
+pub struct TargetServer {
+    surroundings: Arc<ServerContext>,
 }
 
 /// After an error of `accept` (out of file descriptors, say) the next try waits so long.
@@ -50,23 +50,23 @@ const DISCOVERY_REPORTS_IN_ALL: u32 = 50;
 const SESSION_REPORTS: u32 = 100;
 const SESSION_REPORTS_IN_ALL: u32 = 500;
 
-impl Server {
+impl TargetServer {
     /// A server that listens nowhere yet.
     pub fn new(mut settings: Settings, targets: Vec<Target>) -> Result<Self, TargetError> {
         // A longer write would wait for more room than the pool can ever have.
         let most = u32::try_from(settings.borrowed_bytes()).unwrap_or(u32::MAX);
         settings.session.max_transfer_bytes = settings.session.max_transfer_bytes.min(most);
         settings.session.excused_time = settings.slow_reader;
-        let pool = Arc::new(Pool::new(settings.borrowed_bytes()));
+        let pool = Arc::new(WriteDataPool::new(settings.borrowed_bytes()));
         let security = RwLock::new(Arc::new(settings.security.clone()));
-        let surroundings = Arc::new(Surroundings {
+        let surroundings = Arc::new(ServerContext {
             settings,
             security,
             logins: Arc::default(),
             discoveries: Arc::default(),
             pool,
             pollers: Arc::default(),
-            guard: Guard::default(),
+            guard: ChapFailureGuard::default(),
             login_reports: Reports::new(LOGIN_REPORTS, LOGIN_REPORTS_IN_ALL),
             repeats: Repeats::default(),
             discovery_reports: Reports::new(DISCOVERY_REPORTS, DISCOVERY_REPORTS_IN_ALL),
@@ -91,7 +91,7 @@ impl Server {
 
     /// Who may log in to this target, from the next login on; sessions that are open stay. False
     /// if there is no such target.
-    pub fn change_access(&self, name: &str, access: Access) -> bool {
+    pub fn change_access(&self, name: &str, access: LoginAccess) -> bool {
         let device = self.surroundings.names.find(name);
         device.map(|device| device.change_access(access)).is_some()
     }
@@ -110,15 +110,15 @@ impl Server {
     /// # Errors
     /// If it cannot be served.
     pub async fn change(&self, target: Target) -> Result<bool, TargetError> {
-        let new = Arc::new(Device::new(target)?);
-        let Surroundings { names, registry, .. } = &*self.surroundings;
+        let new = Arc::new(ServedTargetEntry::new(target)?);
+        let ServerContext { names, registry, .. } = &*self.surroundings;
         if !names.replace(Arc::clone(&new)) {
             return Ok(false);
         }
         let (done, mut all_done) = mpsc::channel(1);
         let drivers = registry.drivers(Some(&new.name), 0);
         let told = async move {
-            tell(&drivers, || Order::LookAtUnits { done: done.clone() }).await;
+            tell(&drivers, || DriverMessage::LookAtUnits { done: done.clone() }).await;
             drop(done);
             while all_done.recv().await.is_some() {}
         };
@@ -143,8 +143,8 @@ impl Server {
     /// # Errors
     /// If it cannot be served.
     pub async fn turn_away(&self, target: Target) -> Result<bool, TargetError> {
-        let new = Arc::new(Device::new(target)?);
-        let Surroundings { names, registry, .. } = &*self.surroundings;
+        let new = Arc::new(ServedTargetEntry::new(target)?);
+        let ServerContext { names, registry, .. } = &*self.surroundings;
         if !names.replace(Arc::clone(&new)) {
             return Ok(false);
         }
@@ -170,7 +170,7 @@ impl Server {
         Ok(self.accept(self.bind(portal)?))
     }
 
-    /// Takes a portal's address with this server's socket options, for [`Server::accept`].
+    /// Takes a portal's address with this server's socket options, for [`TargetServer::accept`].
     ///
     /// # Errors
     /// Those of the system.
@@ -207,8 +207,8 @@ impl Server {
 
     /// What it has seen.
     #[must_use]
-    pub fn statistics(&self) -> Statistics {
-        Statistics {
+    pub fn statistics(&self) -> TargetStatistics {
+        TargetStatistics {
             logins_in_progress: self.surroundings.logins.taken(),
             discovery_sessions: self.surroundings.discoveries.taken(),
             ..self.surroundings.registry.statistics()
@@ -243,20 +243,20 @@ impl Server {
         let end = Instant::now() + deadline;
         let seconds = deadline.as_secs().clamp(1, u64::from(u16::MAX)) as u16;
         let drivers = registry.drivers(target, 0);
-        let _ = timeout_at(end, tell(&drivers, || Order::AskForLogout(seconds))).await;
+        let _ = timeout_at(end, tell(&drivers, || DriverMessage::AskForLogout(seconds))).await;
         if timeout_at(end, gone()).await.is_ok() {
             return;
         }
         let end = Instant::now() + CLOSING;
         let drivers = registry.drivers(target, 0);
-        let _ = timeout_at(end, tell(&drivers, || Order::Stop(why))).await;
+        let _ = timeout_at(end, tell(&drivers, || DriverMessage::Stop(why))).await;
         if timeout_at(end, gone()).await.is_err() {
             warn!(target, open = registry.connections.get(), "connections did not close");
         }
     }
 }
 
-async fn tell(drivers: &[mpsc::Sender<Order>], order: impl Fn() -> Order) {
+async fn tell(drivers: &[mpsc::Sender<DriverMessage>], order: impl Fn() -> DriverMessage) {
     for driver in drivers {
         // A driver that has gone needs no telling.
         let _ = driver.send(order()).await;
@@ -264,7 +264,7 @@ async fn tell(drivers: &[mpsc::Sender<Order>], order: impl Fn() -> Order) {
 }
 
 /// Until the portal is closed: then dropped between two connections.
-async fn accept(surroundings: Arc<Surroundings>, listener: TcpListener) {
+async fn accept(surroundings: Arc<ServerContext>, listener: TcpListener) {
     loop {
         match listener.accept().await {
             Ok((stream, address)) => admit(&surroundings, stream, address),
@@ -277,8 +277,8 @@ async fn accept(surroundings: Arc<Surroundings>, listener: TcpListener) {
 }
 
 /// Starts to serve a connection. Closes it if no other connection gives way to it.
-fn admit(surroundings: &Arc<Surroundings>, stream: TcpStream, address: SocketAddr) {
-    let Surroundings { settings, registry, logins, login_reports, .. } = &**surroundings;
+fn admit(surroundings: &Arc<ServerContext>, stream: TcpStream, address: SocketAddr) {
+    let ServerContext { settings, registry, logins, login_reports, .. } = &**surroundings;
     let connection = Permit::take(&registry.connections, settings.open_connections());
     let place = connection.and_then(|connection| {
         let (limit, own) = (settings.max_logins, settings.max_logins_per_address);
@@ -308,7 +308,7 @@ mod tests {
     #[tokio::test]
     async fn a_portal_listens_with_the_servers_socket_options() {
         let socket = SocketOptions::buffers(Some(65_536));
-        let server = Server::new(Settings { socket, ..Settings::default() }, vec![]).unwrap();
+        let server = TargetServer::new(Settings { socket, ..Settings::default() }, vec![]).unwrap();
         let address: SocketAddr = "127.0.0.1:0".parse().unwrap();
         let listener = server.bind(address.into()).unwrap();
         let socket = SockRef::from(&listener.socket);

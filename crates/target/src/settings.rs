@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use iscsi::{keys::Offer, session::target};
-use transport::{Congestion, SocketOptions};
+use iscsi::{keys::NegotiationOffer, session::target};
+use transport::{CongestionControl, SocketOptions};
 
 use crate::access::Security;
 
@@ -11,18 +11,18 @@ use crate::access::Security;
 /// write whose data is requested with R2Ts, so that such a write can always be done.
 pub(crate) const BORROWED_BYTES: usize = 64 << 20;
 
-/// How a [`Server`](crate::Server) treats its initiators.
+/// How a [`Server`](crate::TargetServer) treats its initiators.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// What is negotiated at login.
-    pub offer: Offer,
+    pub offer: NegotiationOffer,
     /// The command window and the other limits of one session, keepalive and login times.
     pub session: target::Settings,
     /// Socket options of every connection.
     pub socket: SocketOptions,
     /// The congestion control of a session's connections, from the end of their login on; discovery
     /// sessions have the kernel's. Default: the kernel's for all.
-    pub congestion: Congestion,
+    pub congestion: CongestionControl,
     /// Maximum number of connections of normal sessions. A login beyond it is refused with status 0302 (out
     /// of resources). Where CHAP users are configured, a quarter of the places is kept for initiators that
     /// have proved to be one of them or have connected through TLS, so that strangers cannot lock users out.
@@ -82,10 +82,10 @@ pub struct Settings {
 impl Default for Settings {
     fn default() -> Self {
         Self {
-            offer: Offer::target(),
+            offer: NegotiationOffer::target(),
             session: target::Settings::default(),
             socket: SocketOptions::default(),
-            congestion: Congestion::default(),
+            congestion: CongestionControl::default(),
             max_connections: 1024,
             max_logins: 128,
             max_logins_per_address: 64,

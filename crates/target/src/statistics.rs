@@ -9,15 +9,15 @@ use std::{
     },
 };
 
-use iscsi::session::target::Counters;
+use iscsi::session::target::TargetPduCounters;
 use transport::{CongestionStatistics, LinkBytes, SessionCongestion};
-use volume::Taken;
+use volume::TimeHistogramSnapshot;
 
-use crate::times::Kind;
+use crate::times::CommandKind;
 
 /// A server at one moment.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Statistics {
+pub struct TargetStatistics {
     /// Sessions that are open.
     pub sessions: Vec<SessionStatistics>,
     /// Connections that are open, logged in or not.
@@ -36,13 +36,13 @@ pub struct Statistics {
     /// Sessions opened since the start, discovery sessions included.
     pub opened_sessions: u64,
     /// Everything counted since the start, in sessions open and closed.
-    pub total: Counters,
+    pub total: TargetPduCounters,
     /// `total` for each target that a session was ever open to.
-    pub by_target: HashMap<String, Counters>,
+    pub by_target: HashMap<String, TargetPduCounters>,
     /// Commands since the start by operation code, those that occurred.
     pub commands: Vec<(u8, u64)>,
     /// What they took at their units.
-    pub times: Vec<(Kind, Taken)>,
+    pub times: Vec<(CommandKind, TimeHistogramSnapshot)>,
 }
 
 /// One session.
@@ -59,16 +59,16 @@ pub struct SessionStatistics {
     /// Our half of the session's name.
     pub tsih: u16,
     /// What was counted, on all connections that there were.
-    pub counters: Counters,
+    pub counters: TargetPduCounters,
     /// The congestion control of the connections, and what they share.
     pub congestion: Option<CongestionStatistics>,
     /// The connections that are open; none for a while, if their tasks may be taken over.
-    pub connections: Vec<ConnectionStatistics>,
+    pub connections: Vec<TargetConnectionStats>,
 }
 
 /// One connection of a session.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
-pub struct ConnectionStatistics {
+pub struct TargetConnectionStats {
     /// The initiator's number for it.
     pub cid: u16,
     /// Where it comes from.
@@ -76,23 +76,23 @@ pub struct ConnectionStatistics {
     /// The address at our end: the portal, or what it listens on.
     pub local: Option<SocketAddr>,
     /// What was counted.
-    pub counters: Counters,
+    pub counters: TargetPduCounters,
     /// What has passed compressed; `None` if it does not.
     pub link_bytes: Option<LinkBytes>,
 }
 
 /// What a driver shows of its session.
 #[derive(Default)]
-pub(crate) struct Published {
+pub(crate) struct SessionSnapshot {
     /// From when its driver runs.
     pub(crate) congestion: Option<Arc<SessionCongestion>>,
-    pub(crate) counters: Counters,
-    pub(crate) connections: Vec<ConnectionStatistics>,
+    pub(crate) counters: TargetPduCounters,
+    pub(crate) connections: Vec<TargetConnectionStats>,
 }
 
 /// Counters that belong to no session.
 #[derive(Default)]
-pub(crate) struct Events {
+pub(crate) struct ServerEventCounters {
     pub(crate) refused_connections: AtomicU64,
     pub(crate) displaced_connections: AtomicU64,
     pub(crate) failed_logins: AtomicU64,

@@ -8,29 +8,30 @@ use std::{
 
 use parking_lot::RwLock;
 use tokio::sync::watch;
-use transport::{Places, Reports};
+use transport::{ConnectionQuota, Reports};
 
 use crate::{
-    access::Security, door::Door, gauge::Gauge, guard::Guard, names::Names, pool::Pool,
-    portal::Portals, registry::Registry, repeats::Repeats, settings::Settings,
+    access::Security, door::Door, gauge::OpenCountGauge, guard::ChapFailureGuard,
+    names::TargetTable, pool::WriteDataPool, portal::Portals, registry::Registry, repeats::Repeats,
+    settings::Settings,
 };
 
 /// Shared by the server, its portals and its connections.
-pub(crate) struct Surroundings {
+pub(crate) struct ServerContext {
     pub(crate) settings: Settings,
-    pub(crate) names: Arc<Names>,
+    pub(crate) names: Arc<TargetTable>,
     pub(crate) registry: Arc<Registry>,
     pub(crate) portals: Arc<Portals>,
     pub(crate) security: RwLock<Arc<Security>>,
     /// Places of connections that have not logged in.
-    pub(crate) logins: Arc<Places>,
+    pub(crate) logins: Arc<ConnectionQuota>,
     /// Places of discovery sessions.
-    pub(crate) discoveries: Arc<Places>,
+    pub(crate) discoveries: Arc<ConnectionQuota>,
     /// Memory for waiting writes beyond the shares of the connections.
-    pub(crate) pool: Arc<Pool>,
+    pub(crate) pool: Arc<WriteDataPool>,
     /// Counts the sessions that poll now.
-    pub(crate) pollers: Arc<Gauge>,
-    pub(crate) guard: Guard,
+    pub(crate) pollers: Arc<OpenCountGauge>,
+    pub(crate) guard: ChapFailureGuard,
     /// Limits the events about failed logins and refused connections.
     pub(crate) login_reports: Reports,
     /// Refused logins that were reported lately.
@@ -43,7 +44,7 @@ pub(crate) struct Surroundings {
     pub(crate) stopping: watch::Sender<bool>,
 }
 
-impl Surroundings {
+impl ServerContext {
     /// What one sees who came from `peer` in at this address of ours.
     pub(crate) fn door(&self, local: SocketAddr, peer: IpAddr) -> Door {
         let (names, portals) = (self.names.clone(), self.portals.clone());

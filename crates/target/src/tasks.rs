@@ -5,40 +5,43 @@ use std::{sync::Arc, task::Context};
 use iscsi::{
     Cid, Itt,
     pdu::{TaskFunction, TaskFunctionResult},
-    session::target::{Admission, Command, Event, ManagementRequest, Outcome, SendTargets},
+    session::target::{
+        ManagementRequest, ReceivedCommand, SendTargets, TargetCommandOutcome, TargetEvent,
+        WriteAdmission,
+    },
 };
-use scsi::{Lun, Sense, Status};
+use scsi::{Lun, ScsiStatus, Sense};
 use tokio::sync::mpsc;
 use unit::{Completion, Task, TaskAttribute, TaskManagement};
 
 use crate::{
     device,
-    driver::Driver,
-    end::End,
-    execution::{Execution, Finished, Held},
+    driver::TargetSessionDriver,
+    end::ConnectionEndReason,
+    execution::{Execution, FinishedExecution, InFlightBytes},
     presence::Presence,
-    registry::Order,
+    registry::DriverMessage,
 };
 
-impl Driver<'_> {
+impl TargetSessionDriver<'_> {
     pub(crate) fn take_events(&mut self, context: &mut Context<'_>) {
         while let Some(event) = self.session.poll_event() {
             match event {
                 // Never hold back a flush: writes that arrive later on other connections would be performed before it.
-                Event::Command(command)
+                TargetEvent::Command(command)
                     if self.lines.len() > 1
                         && !is_flush(&command)
                         && self.is_held_back(command.itt) =>
                 {
                     self.deferred.push(command);
                 }
-                Event::Command(command) => self.execute(command, context),
-                Event::Admission(admission) => self.admit(admission),
-                Event::Abort(itt) => {
+                TargetEvent::Command(command) => self.execute(command, context),
+                TargetEvent::Admission(admission) => self.admit(admission),
+                TargetEvent::Abort(itt) => {
                     self.deferred.abort(itt);
                     self.executions.abort(itt, context);
                 }
-                Event::Terminated(lun) => {
+                TargetEvent::Terminated(lun) => {
                     if let Some(Presence { device, nexus }) = &self.presence
                         && let Some(unit) = device.unit(lun)
                     {
@@ -46,19 +49,22 @@ impl Driver<'_> {
                         unit.raise_attention(nexus, condition);
                     }
                 }
-                Event::Management(request) => self.manage(request, context),
-                Event::SendTargets(cid, which) => self.send_targets(cid, &which),
+                TargetEvent::Management(request) => self.manage(request, context),
+                TargetEvent::SendTargets(cid, which) => self.send_targets(cid, &which),
             }
         }
     }
 
-    pub(crate) fn take_finished(&mut self, context: &mut Context<'_>) -> Result<bool, End> {
+    pub(crate) fn take_finished(
+        &mut self,
+        context: &mut Context<'_>,
+    ) -> Result<bool, ConnectionEndReason> {
         let mut progress = false;
         while let Some(finished) = self.executions.poll(context) {
             progress = true;
             match finished {
-                Finished::Command(itt, completion) => self.complete(itt, completion),
-                Finished::Management(itt, function) => {
+                FinishedExecution::Command(itt, completion) => self.complete(itt, completion),
+                FinishedExecution::Management(itt, function) => {
                     let result = TaskFunctionResult::Complete;
                     self.session.answer_management(itt, result);
                     self.closing_all |= function == TaskFunction::TargetColdReset;
@@ -86,8 +92,8 @@ impl Driver<'_> {
         progress
     }
 
-    fn execute(&mut self, command: Command, context: &mut Context<'_>) {
-        let Command { itt, lun, cdb, attribute, data_out, data_in_capacity } = command;
+    fn execute(&mut self, command: ReceivedCommand, context: &mut Context<'_>) {
+        let ReceivedCommand { itt, lun, cdb, attribute, data_out, data_in_capacity } = command;
         let Some(Presence { device, nexus }) = &self.presence else { return };
         let opcode = cdb.first().copied().unwrap_or_default();
         self.seat.tally.count(opcode);
@@ -102,14 +108,15 @@ impl Driver<'_> {
         let unit = if device::is_meant(&task.cdb) { None } else { device.unit(lun) };
         let Some(unit) = unit else {
             let completion = device::execute(&task, &device.luns);
-            if device::is_meant(&task.cdb) && completion.status == Status::Good {
+            if device::is_meant(&task.cdb) && completion.status == ScsiStatus::Good {
                 // Who has the list needs not be told that it is another (SPC-4, 6.33).
                 device.withdraw_attention(nexus, Sense::REPORTED_LUNS_DATA_HAS_CHANGED);
             }
             self.complete(itt, completion);
             return;
         };
-        let held = Held { data_out: task.data_out.len(), data_in: data_in_capacity as usize };
+        let held =
+            InFlightBytes { data_out: task.data_out.len(), data_in: data_in_capacity as usize };
         let started = self.executions.watch.start(opcode);
         match Execution::begin(unit, task, context) {
             Ok(completion) => {
@@ -156,8 +163,8 @@ impl Driver<'_> {
         }
     }
 
-    fn admit(&mut self, admission: Admission) {
-        let Admission { itt, lun, cdb, data_out_length } = admission;
+    fn admit(&mut self, admission: WriteAdmission) {
+        let WriteAdmission { itt, lun, cdb, data_out_length } = admission;
         let Some(Presence { device, nexus }) = &self.presence else { return };
         let unit = device.unit(lun);
         match unit.and_then(|unit| unit.admit(nexus, &cdb, data_out_length)) {
@@ -204,7 +211,7 @@ impl Driver<'_> {
             if function == TaskFunction::TargetColdReset {
                 // All sessions of the target end (RFC 7143, 11.5.1); ours after the answer.
                 for other in &others {
-                    let _ = other.send(Order::Close("target cold reset")).await;
+                    let _ = other.send(DriverMessage::Close("target cold reset")).await;
                 }
             }
         });
@@ -228,18 +235,18 @@ impl Driver<'_> {
 }
 
 /// Has other drivers abort what they have in progress at a unit, or at all; returns when they did.
-async fn clear(drivers: &[mpsc::Sender<Order>], lun: Option<Lun>) {
+async fn clear(drivers: &[mpsc::Sender<DriverMessage>], lun: Option<Lun>) {
     let (done, mut all_done) = mpsc::channel(1);
     for driver in drivers {
         // A driver that has gone has nothing in progress.
-        let _ = driver.send(Order::Clear { lun, done: done.clone() }).await;
+        let _ = driver.send(DriverMessage::Clear { lun, done: done.clone() }).await;
     }
     drop(done);
     while all_done.recv().await.is_some() {}
 }
 
-fn outcome(completion: Completion) -> Outcome {
-    Outcome {
+fn outcome(completion: Completion) -> TargetCommandOutcome {
+    TargetCommandOutcome {
         status: completion.status,
         sense: completion.sense,
         data_in: completion.data_in.into_parts(),
@@ -248,7 +255,7 @@ fn outcome(completion: Completion) -> Outcome {
 }
 
 /// Returns true for a SYNCHRONIZE CACHE. Its answer returns no data.
-fn is_flush(command: &Command) -> bool {
+fn is_flush(command: &ReceivedCommand) -> bool {
     matches!(command.cdb.first(), Some(0x35 | 0x91))
 }
 

@@ -2,11 +2,11 @@
 
 use std::{sync::Arc, time::Instant};
 
-use volume::{Taken, Times};
+use volume::{TimeHistogram, TimeHistogramSnapshot};
 
 /// What a command does, as far as its time tells something.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Kind {
+pub enum CommandKind {
     /// READ of any form.
     Read,
     /// WRITE of any form.
@@ -17,7 +17,7 @@ pub enum Kind {
     Other,
 }
 
-impl Kind {
+impl CommandKind {
     /// All of them.
     pub const ALL: [Self; 4] = [Self::Read, Self::Write, Self::Flush, Self::Other];
 
@@ -33,11 +33,11 @@ impl Kind {
 
 /// The times of all commands of a server.
 #[derive(Debug, Default)]
-pub(crate) struct CommandTimes([Times; 4]);
+pub(crate) struct CommandTimes([TimeHistogram; 4]);
 
 impl CommandTimes {
-    pub(crate) fn taken(&self) -> Vec<(Kind, Taken)> {
-        Kind::ALL.into_iter().map(|kind| (kind, self.0[kind as usize].taken())).collect()
+    pub(crate) fn taken(&self) -> Vec<(CommandKind, TimeHistogramSnapshot)> {
+        CommandKind::ALL.into_iter().map(|kind| (kind, self.0[kind as usize].taken())).collect()
     }
 }
 
@@ -51,7 +51,7 @@ pub(crate) struct StopWatch {
 /// A command that is at its unit.
 #[derive(Clone, Copy)]
 pub(crate) struct Started {
-    kind: Kind,
+    kind: CommandKind,
     /// It is timed if it waits.
     is_timed: bool,
     /// `None`: nobody looked.
@@ -67,7 +67,7 @@ impl StopWatch {
         self.commands += 1;
         let at = self.commands.is_multiple_of(SAMPLED).then(Instant::now);
         let is_timed = self.commands.is_multiple_of(SAMPLED_WAITING);
-        Started { kind: Kind::of(opcode), is_timed, at }
+        Started { kind: CommandKind::of(opcode), is_timed, at }
     }
 
     /// It was done at once.

@@ -17,8 +17,8 @@ use std::{
 use bytes::Bytes;
 use iscsi::{
     Cid, Isid, Itt, Pdu, Serial,
-    codec::{Digests, Output},
-    pdu::{LoginRequest, Stage},
+    codec::{Digests, PduOutput},
+    pdu::{LoginRequest, LoginStage},
 };
 use target::{Portal, Settings};
 use tokio::{
@@ -28,7 +28,7 @@ use tokio::{
 
 use certificates::Authority;
 use client::{Client, LOOPBACK, TARGET, memory, server, soon};
-use transport::{Identity, TlsClient, TlsServer};
+use transport::{TlsClient, TlsIdentity, TlsServer};
 
 /// Counts the bytes in use, and remembers the most.
 struct Counting;
@@ -59,7 +59,7 @@ static ALLOCATOR: Counting = Counting;
 fn request(text: impl Into<Bytes>) -> Vec<u8> {
     let request = LoginRequest {
         continues: true,
-        current_stage: Stage::Operational,
+        current_stage: LoginStage::Operational,
         isid: Isid([0x80, 0, 0, 0, 0, 1]),
         itt: Itt(1),
         cid: Cid(1),
@@ -67,7 +67,7 @@ fn request(text: impl Into<Bytes>) -> Vec<u8> {
         text: text.into(),
         ..LoginRequest::default()
     };
-    let mut output = Output::default();
+    let mut output = PduOutput::default();
     output.push(Pdu::LoginRequest(request), Digests::default());
     let mut bytes = Vec::new();
     while !output.is_empty() {
@@ -178,7 +178,8 @@ async fn a_connection_that_is_not_through_its_handshake_holds_at_most_64_kib() {
     let (server, plain) = server(roomy(), memory()).await;
     let ours = Authority::new();
     let issued = ours.issue("127.0.0.1");
-    let own = Identity { certificate: issued.certificate.as_bytes(), key: issued.key.as_bytes() };
+    let own =
+        TlsIdentity { certificate: issued.certificate.as_bytes(), key: issued.key.as_bytes() };
     let tls = TlsServer::new(own, ours.certificate.as_bytes()).unwrap();
     let portal = Portal { tls: Some(tls), ..LOOPBACK.into() };
     let address = server.open_portal(portal).await.unwrap();

@@ -7,13 +7,13 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use crate::{
-    message::{Answer, Request},
-    token::{Grant, MOST_TOKENS, Millis, Range, Token},
+    message::{TokenReply, TokenRequest},
+    token::{CoherenceRange, CoherenceToken, Grant, MOST_TOKENS, Millis},
 };
 
 /// A gateway, as the node numbers them.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
-pub struct Member(pub u32);
+pub struct SharingMember(pub u32);
 
 /// What holds for a shared volume as a whole.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
@@ -26,7 +26,7 @@ pub struct Terms {
 
 /// How a member stands, for people.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub struct Standing {
+pub struct SharingMemberStatus {
     /// Nothing was heard of it for a lease.
     pub is_silent: bool,
     /// It has not joined since the node started: until then nobody is granted anything.
@@ -47,30 +47,30 @@ pub struct Standing {
 #[derive(Clone, Debug, Eq, Hash, PartialEq)]
 pub struct Grantor {
     terms: Terms,
-    members: BTreeMap<Member, Known>,
+    members: BTreeMap<SharingMember, MemberState>,
     /// Those that have tokens or wait for some.
-    ranges: BTreeMap<Range, Tokens>,
+    ranges: BTreeMap<CoherenceRange, RangeTokens>,
     /// Members of before the node started. Each may have dirty data of any range: nothing is granted
     /// until all have said what they have.
-    awaited: BTreeSet<Member>,
+    awaited: BTreeSet<SharingMember>,
     started: Millis,
     /// Nothing is granted before: who was awaited and expelled may read until then.
     quiet_until: Millis,
     next_grant: u64,
     next_life: u64,
-    outboxes: BTreeMap<Member, Outbox>,
+    outboxes: BTreeMap<SharingMember, MemberOutbox>,
 }
 
 /// What a member has not been told yet, in this order.
 #[derive(Clone, Debug, Default, Eq, Hash, PartialEq)]
-struct Outbox {
-    said: VecDeque<Answer>,
-    recalls: BTreeMap<Range, Answer>,
-    renewed: Option<Answer>,
+struct MemberOutbox {
+    said: VecDeque<TokenReply>,
+    recalls: BTreeMap<CoherenceRange, TokenReply>,
+    renewed: Option<TokenReply>,
 }
 
 #[derive(Clone, Debug, Eq, Hash, PartialEq)]
-struct Known {
+struct MemberState {
     /// `None`: it has not joined since its session began, or the node did.
     life: Option<u64>,
     /// The highest number that it has joined with in this session.
@@ -84,17 +84,17 @@ struct Known {
 }
 
 #[derive(Clone, Debug, Default, Eq, Hash, PartialEq)]
-struct Tokens {
+struct RangeTokens {
     /// One `ExclusiveWrite`, or any number of `SharedRead`.
-    held: Vec<Held>,
+    held: Vec<HeldToken>,
     /// The oldest first; of each member one.
-    queue: VecDeque<Wanted>,
+    queue: VecDeque<QueuedTokenRequest>,
 }
 
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
-struct Held {
-    member: Member,
-    token: Token,
+struct HeldToken {
+    member: SharingMember,
+    token: CoherenceToken,
     grant: Grant,
     /// The number it was asked with.
     number: u64,
@@ -110,9 +110,9 @@ enum Recall {
 }
 
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
-struct Wanted {
-    member: Member,
-    token: Token,
+struct QueuedTokenRequest {
+    member: SharingMember,
+    token: CoherenceToken,
     number: u64,
 }
 
@@ -123,7 +123,7 @@ impl Grantor {
     pub fn new(
         terms: Terms,
         first: u64,
-        awaited: impl IntoIterator<Item = Member>,
+        awaited: impl IntoIterator<Item = SharingMember>,
         now: Millis,
     ) -> Self {
         Self {
@@ -152,8 +152,8 @@ impl Grantor {
 
     /// A member's session begins: what it says from now on comes in this one, and what was said in its
     /// last one must not come here any more. Its tokens stay.
-    pub fn attach(&mut self, member: Member, now: Millis) {
-        let known = self.members.entry(member).or_insert(Known {
+    pub fn attach(&mut self, member: SharingMember, now: Millis) {
+        let known = self.members.entry(member).or_insert(MemberState {
             life: None,
             joined: 0,
             heard: now,
@@ -170,20 +170,20 @@ impl Grantor {
     }
 
     /// A member has said something.
-    pub fn handle(&mut self, member: Member, request: Request, now: Millis) {
+    pub fn handle(&mut self, member: SharingMember, request: TokenRequest, now: Millis) {
         let Some(known) = self.members.get_mut(&member) else { return };
         let (life, known_life) = match &request {
-            Request::Join { .. } => (None, known.life),
-            Request::Acquire { life, .. }
-            | Request::Release { life, .. }
-            | Request::Renew { life, .. } => (Some(*life), known.life),
+            TokenRequest::Join { .. } => (None, known.life),
+            TokenRequest::Acquire { life, .. }
+            | TokenRequest::Release { life, .. }
+            | TokenRequest::Renew { life, .. } => (Some(*life), known.life),
         };
         if let Some(life) = life
             && known_life != Some(life)
         {
             // An earlier one of a member that goes on here: what it asked then counts for nothing.
             if known_life.is_none() {
-                self.say(member, Answer::Rejoin { life });
+                self.say(member, TokenReply::Rejoin { life });
             }
             return;
         }
@@ -191,19 +191,25 @@ impl Grantor {
             known.heard = known.heard.max(now);
         }
         match request {
-            Request::Join { number, exclusive } => self.join(member, number, &exclusive, now),
-            Request::Acquire { life, range, token, number } => {
-                self.acquire(member, life, range, Wanted { member, token, number }, now);
+            TokenRequest::Join { number, exclusive } => self.join(member, number, &exclusive, now),
+            TokenRequest::Acquire { life, range, token, number } => {
+                self.acquire(
+                    member,
+                    life,
+                    range,
+                    QueuedTokenRequest { member, token, number },
+                    now,
+                );
             }
-            Request::Release { life, range, grant, keeps } => {
+            TokenRequest::Release { life, range, grant, keeps } => {
                 // Of what was given on meanwhile nothing is kept.
                 let keeps = self.release(member, range, grant, keeps, now) && keeps;
-                self.say(member, Answer::Released { life, range, grant, keeps });
+                self.say(member, TokenReply::Released { life, range, grant, keeps });
             }
-            Request::Renew { life, sent } => {
+            TokenRequest::Renew { life, sent } => {
                 let renewed = &mut self.outboxes.entry(member).or_default().renewed;
                 // What was recalled again with one that it has not fetched is there still.
-                if renewed.replace(Answer::Renewed { life, sent }).is_none() {
+                if renewed.replace(TokenReply::Renewed { life, sent }).is_none() {
                     self.recall_again(member, life);
                 }
             }
@@ -217,18 +223,18 @@ impl Grantor {
     }
 
     /// The next answer, and whom it is for.
-    pub fn poll_answer(&mut self) -> Option<(Member, Answer)> {
+    pub fn poll_answer(&mut self) -> Option<(SharingMember, TokenReply)> {
         let mut outboxes = self.outboxes.iter_mut();
         outboxes.find_map(|(to, outbox)| Some((*to, outbox.pop()?)))
     }
 
     /// What a member has not been told yet.
-    pub fn answers(&self, member: Member) -> impl Iterator<Item = &Answer> {
-        self.outboxes.get(&member).into_iter().flat_map(Outbox::iter)
+    pub fn answers(&self, member: SharingMember) -> impl Iterator<Item = &TokenReply> {
+        self.outboxes.get(&member).into_iter().flat_map(MemberOutbox::iter)
     }
 
     /// The first so many of [`Grantor::answers`] have been told.
-    pub fn told(&mut self, member: Member, count: usize) {
+    pub fn told(&mut self, member: SharingMember, count: usize) {
         if let Some(outbox) = self.outboxes.get_mut(&member) {
             (0..count).for_each(|_| drop(outbox.pop()));
         }
@@ -238,18 +244,18 @@ impl Grantor {
     /// earlier one, asks while it holds up `Release` and `Join` of the member for these blocks, and calls
     /// [`Grantor::remove`] and [`Grantor::expel`] when no write of the member is under way.
     #[must_use]
-    pub fn may_write(&self, member: Member, range: Range) -> bool {
-        self.held(member, range).is_some_and(|held| held.token == Token::ExclusiveWrite)
+    pub fn may_write(&self, member: SharingMember, range: CoherenceRange) -> bool {
+        self.held(member, range).is_some_and(|held| held.token == CoherenceToken::ExclusiveWrite)
     }
 
     /// Whether a member has said what it has, since the node started.
     #[must_use]
-    pub fn is_joined(&self, member: Member) -> bool {
+    pub fn is_joined(&self, member: SharingMember) -> bool {
         self.members.get(&member).is_some_and(|known| known.life.is_some())
     }
 
     /// A member has gone, and has nothing any more.
-    pub fn remove(&mut self, member: Member, now: Millis) {
+    pub fn remove(&mut self, member: SharingMember, now: Millis) {
         self.members.remove(&member);
         self.awaited.remove(&member);
         self.outboxes.remove(&member);
@@ -261,7 +267,7 @@ impl Grantor {
     /// on; what it had is given on when nothing was heard of it for a lease, or it has joined again, which
     /// ends what it reads. What it has for writing it goes on using while it is cut off: its hosts read there what others may
     /// have changed since, and what they write is acknowledged and lost. It hears of it with its next session.
-    pub fn expel(&mut self, member: Member, now: Millis) {
+    pub fn expel(&mut self, member: SharingMember, now: Millis) {
         if self.awaited.remove(&member) {
             self.quiet_until = self.started.saturating_add(self.terms.lease);
         }
@@ -272,27 +278,27 @@ impl Grantor {
         for tokens in self.ranges.values_mut() {
             tokens.queue.retain(|wanted| wanted.member != member);
             let its = tokens.held.iter_mut().filter(|held| held.member == member);
-            its.for_each(|held| held.token = Token::SharedRead);
+            its.for_each(|held| held.token = CoherenceToken::SharedRead);
         }
         self.handle_timeout(now);
     }
 
     /// How a member stands.
     #[must_use]
-    pub fn standing(&self, member: Member, now: Millis) -> Standing {
+    pub fn standing(&self, member: SharingMember, now: Millis) -> SharingMemberStatus {
         let held = self.ranges.values().flat_map(|tokens| &tokens.held);
         let held: Vec<_> = held.filter(|held| held.member == member).collect();
         let of = |token| held.iter().filter(|held| held.token == token).count();
-        Standing {
+        SharingMemberStatus {
             is_silent: !self.is_heard(member, now),
             is_awaited: self.awaited.contains(&member),
-            shared: of(Token::SharedRead),
-            exclusive: of(Token::ExclusiveWrite),
+            shared: of(CoherenceToken::SharedRead),
+            exclusive: of(CoherenceToken::ExclusiveWrite),
             recalled: held.iter().filter(|held| held.recall != Recall::No).count(),
         }
     }
 
-    fn join(&mut self, member: Member, number: u64, named: &[Range], now: Millis) {
+    fn join(&mut self, member: SharingMember, number: u64, named: &[CoherenceRange], now: Millis) {
         let known = self.members.get_mut(&member).expect("it was looked up before");
         if number <= known.joined {
             return;
@@ -318,8 +324,8 @@ impl Grantor {
                 let held = &mut self.ranges.entry(*range).or_default().held;
                 if held.is_empty() {
                     let grant = Grant(0);
-                    let token = Token::ExclusiveWrite;
-                    held.push(Held { member, token, grant, number: 0, recall: Recall::No });
+                    let token = CoherenceToken::ExclusiveWrite;
+                    held.push(HeldToken { member, token, grant, number: 0, recall: Recall::No });
                     self.members.get_mut(&member).expect("as above").tokens += 1;
                 }
             }
@@ -338,12 +344,19 @@ impl Grantor {
                 }
             }
         }
-        self.say(member, Answer::Joined { number, life, grants, lost });
+        self.say(member, TokenReply::Joined { number, life, grants, lost });
         self.give_up_all(member, &kept, now);
         self.handle_timeout(now);
     }
 
-    fn acquire(&mut self, member: Member, life: u64, range: Range, wanted: Wanted, now: Millis) {
+    fn acquire(
+        &mut self,
+        member: SharingMember,
+        life: u64,
+        range: CoherenceRange,
+        wanted: QueuedTokenRequest,
+        now: Millis,
+    ) {
         if range.0 >= self.terms.ranges {
             return;
         }
@@ -351,9 +364,9 @@ impl Grantor {
             && held.token >= wanted.token
         {
             // The grant was lost on its way; or what it has is enough.
-            let Held { token, grant, .. } = *held;
+            let HeldToken { token, grant, .. } = *held;
             let number = wanted.number;
-            self.say(member, Answer::Granted { life, range, token, number, grant });
+            self.say(member, TokenReply::Granted { life, range, token, number, grant });
             return;
         }
         let known = self.members.get_mut(&member).expect("it was looked up before");
@@ -378,18 +391,18 @@ impl Grantor {
     /// Whether the member had that grant.
     fn release(
         &mut self,
-        member: Member,
-        range: Range,
+        member: SharingMember,
+        range: CoherenceRange,
         grant: Grant,
         keeps: bool,
         now: Millis,
     ) -> bool {
         let Some(tokens) = self.ranges.get_mut(&range) else { return false };
-        let is_it = |held: &&mut Held| held.member == member && held.grant == grant;
+        let is_it = |held: &&mut HeldToken| held.member == member && held.grant == grant;
         let Some(held) = tokens.held.iter_mut().find(is_it) else { return false };
         if keeps {
             // Should more be recalled by now, that is said again.
-            (held.token, held.recall) = (Token::SharedRead, Recall::No);
+            (held.token, held.recall) = (CoherenceToken::SharedRead, Recall::No);
         } else {
             tokens.held.retain(|held| (held.member, held.grant) != (member, grant));
             if let Some(known) = self.members.get_mut(&member) {
@@ -401,21 +414,21 @@ impl Grantor {
     }
 
     /// Grants what can be granted of a range, and recalls what is in the way of the first that waits.
-    fn advance(&mut self, range: Range, now: Millis) {
+    fn advance(&mut self, range: CoherenceRange, now: Millis) {
         if !self.awaited.is_empty() || now < self.quiet_until {
             return;
         }
         while let Some(tokens) = self.ranges.get(&range)
             && let Some(&wanted) = tokens.queue.front()
         {
-            let in_the_way = |held: &Held| {
+            let in_the_way = |held: &HeldToken| {
                 held.member != wanted.member
-                    && (held.token == Token::ExclusiveWrite
-                        || wanted.token == Token::ExclusiveWrite)
+                    && (held.token == CoherenceToken::ExclusiveWrite
+                        || wanted.token == CoherenceToken::ExclusiveWrite)
             };
             let others = tokens.held.iter().copied().filter(in_the_way);
             let (gone, there): (Vec<_>, Vec<_>) = others.partition(|held| {
-                held.token == Token::SharedRead && !self.is_heard(held.member, now)
+                held.token == CoherenceToken::SharedRead && !self.is_heard(held.member, now)
             });
             for held in gone {
                 self.take(range, held);
@@ -429,8 +442,8 @@ impl Grantor {
         self.forget_if_free(range);
     }
 
-    fn grant(&mut self, range: Range, wanted: Wanted) {
-        let Wanted { member, token, number } = wanted;
+    fn grant(&mut self, range: CoherenceRange, wanted: QueuedTokenRequest) {
+        let QueuedTokenRequest { member, token, number } = wanted;
         let grant = Grant(self.next_grant);
         self.next_grant += 1;
         let tokens = self.ranges.get_mut(&range).expect("somebody waits for it");
@@ -439,19 +452,19 @@ impl Grantor {
         if let Some(at) = had {
             tokens.held.remove(at);
         }
-        tokens.held.push(Held { member, token, grant, number, recall: Recall::No });
+        tokens.held.push(HeldToken { member, token, grant, number, recall: Recall::No });
         let known = self.members.get_mut(&member).expect("who waits is a member");
         known.waits -= 1;
         known.tokens += usize::from(had.is_none());
         if let Some(life) = known.life {
-            self.say(member, Answer::Granted { life, range, token, number, grant });
+            self.say(member, TokenReply::Granted { life, range, token, number, grant });
         }
     }
 
-    fn recall(&mut self, range: Range, held: Held, wanted: Token) {
+    fn recall(&mut self, range: CoherenceRange, held: HeldToken, wanted: CoherenceToken) {
         let recall = match wanted {
-            Token::SharedRead => Recall::Lessened,
-            Token::ExclusiveWrite => Recall::Whole,
+            CoherenceToken::SharedRead => Recall::Lessened,
+            CoherenceToken::ExclusiveWrite => Recall::Whole,
         };
         let tokens = self.ranges.get_mut(&range).expect("it is held");
         let held = tokens.held.iter_mut().find(|other| other.grant == held.grant);
@@ -463,12 +476,12 @@ impl Grantor {
         let (member, grant, keeps) = (held.member, held.grant, recall == Recall::Lessened);
         if let Some(life) = self.members.get(&member).and_then(|known| known.life) {
             let recalls = &mut self.outboxes.entry(member).or_default().recalls;
-            recalls.insert(range, Answer::Recall { life, range, grant, keeps });
+            recalls.insert(range, TokenReply::Recall { life, range, grant, keeps });
         }
     }
 
     /// What is recalled of a member and was not given back yet: the recall may have been lost.
-    fn recall_again(&mut self, member: Member, life: u64) {
+    fn recall_again(&mut self, member: SharingMember, life: u64) {
         let recalls = &mut self.outboxes.entry(member).or_default().recalls;
         for (&range, tokens) in &self.ranges {
             let Some(held) = tokens.held.iter().find(|held| held.member == member) else {
@@ -479,13 +492,13 @@ impl Grantor {
                 Recall::Lessened => true,
                 Recall::Whole => false,
             };
-            let recall = Answer::Recall { life, range, grant: held.grant, keeps };
+            let recall = TokenReply::Recall { life, range, grant: held.grant, keeps };
             recalls.insert(range, recall);
         }
     }
 
     /// Takes everything from a member but these ranges; it waits for nothing any more.
-    fn give_up_all(&mut self, member: Member, kept: &BTreeSet<Range>, now: Millis) {
+    fn give_up_all(&mut self, member: SharingMember, kept: &BTreeSet<CoherenceRange>, now: Millis) {
         let mut freed = Vec::new();
         for (range, tokens) in &mut self.ranges {
             let before = (tokens.held.len(), tokens.queue.len());
@@ -501,7 +514,7 @@ impl Grantor {
         freed.into_iter().for_each(|range| self.advance(range, now));
     }
 
-    fn take(&mut self, range: Range, held: Held) {
+    fn take(&mut self, range: CoherenceRange, held: HeldToken) {
         let tokens = self.ranges.get_mut(&range).expect("it is held");
         tokens.held.retain(|other| other.grant != held.grant);
         if let Some(known) = self.members.get_mut(&held.member) {
@@ -510,7 +523,7 @@ impl Grantor {
     }
 
     /// What it does not fetch is lost, the oldest first: it asks again.
-    fn say(&mut self, member: Member, answer: Answer) {
+    fn say(&mut self, member: SharingMember, answer: TokenReply) {
         let said = &mut self.outboxes.entry(member).or_default().said;
         if said.len() >= MOST_ANSWERS {
             said.pop_front();
@@ -518,43 +531,45 @@ impl Grantor {
         said.push_back(answer);
     }
 
-    fn forget_if_free(&mut self, range: Range) {
-        let is_free = |tokens: &Tokens| tokens.held.is_empty() && tokens.queue.is_empty();
+    fn forget_if_free(&mut self, range: CoherenceRange) {
+        let is_free = |tokens: &RangeTokens| tokens.held.is_empty() && tokens.queue.is_empty();
         if self.ranges.get(&range).is_some_and(is_free) {
             self.ranges.remove(&range);
         }
     }
 
-    fn held(&self, member: Member, range: Range) -> Option<&Held> {
+    fn held(&self, member: SharingMember, range: CoherenceRange) -> Option<&HeldToken> {
         self.ranges.get(&range)?.held.iter().find(|held| held.member == member)
     }
 
-    fn is_heard(&self, member: Member, now: Millis) -> bool {
-        let heard = |known: &Known| now < known.heard.saturating_add(self.terms.lease);
+    fn is_heard(&self, member: SharingMember, now: Millis) -> bool {
+        let heard = |known: &MemberState| now < known.heard.saturating_add(self.terms.lease);
         self.members.get(&member).is_some_and(heard)
     }
 
-    fn waited(&self) -> impl Iterator<Item = Range> {
+    fn waited(&self) -> impl Iterator<Item = CoherenceRange> {
         let ranges = self.ranges.iter();
         ranges.filter(|(_, tokens)| !tokens.queue.is_empty()).map(|(range, _)| *range)
     }
 }
 
-impl Outbox {
-    fn iter(&self) -> impl Iterator<Item = &Answer> {
+impl MemberOutbox {
+    fn iter(&self) -> impl Iterator<Item = &TokenReply> {
         self.said.iter().chain(self.recalls.values()).chain(&self.renewed)
     }
 
-    fn pop(&mut self) -> Option<Answer> {
+    fn pop(&mut self) -> Option<TokenReply> {
         let next = self.said.pop_front();
         let next = next.or_else(|| Some(self.recalls.pop_first()?.1));
         next.or_else(|| self.renewed.take())
     }
 }
 
-impl Tokens {
-    fn writer_mut(&mut self, member: Member) -> Option<&mut Held> {
-        let is_it = |held: &&mut Held| held.member == member && held.token == Token::ExclusiveWrite;
+impl RangeTokens {
+    fn writer_mut(&mut self, member: SharingMember) -> Option<&mut HeldToken> {
+        let is_it = |held: &&mut HeldToken| {
+            held.member == member && held.token == CoherenceToken::ExclusiveWrite
+        };
         self.held.iter_mut().find(is_it)
     }
 }

@@ -9,13 +9,13 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use crate::{
-    message::{Answer, Request},
-    token::{Grant, MOST_TOKENS, Millis, Range, Token},
+    message::{TokenReply, TokenRequest},
+    token::{CoherenceRange, CoherenceToken, Grant, MOST_TOKENS, Millis},
 };
 
 /// A use that waits, or has begun after it waited.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
-pub struct Ticket(pub u64);
+pub struct TokenUseTicket(pub u64);
 
 /// Whether a use may begin.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -23,7 +23,7 @@ pub enum Begin {
     /// It has begun.
     Now,
     /// It begins when [`Holder::poll_begun`] says so.
-    Waits(Ticket),
+    Waits(TokenUseTicket),
 }
 
 /// What is to be done with a range before it is released: what is dirty goes down and is flushed there, and
@@ -32,7 +32,7 @@ pub enum Begin {
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct Cleaning {
     /// Which range.
-    pub range: Range,
+    pub range: CoherenceRange,
     /// There may be dirty data.
     pub writes_back: bool,
     /// Clean data of it stays right.
@@ -46,8 +46,8 @@ pub struct Cleaning {
 #[derive(Clone, Debug, Eq, Hash, PartialEq)]
 pub struct Holder {
     lease: Millis,
-    standing: Standing,
-    /// Of the last [`Request::Join`].
+    standing: HolderMembership,
+    /// Of the last [`TokenRequest::Join`].
     join: u64,
     /// When that was sent.
     join_sent: Millis,
@@ -56,15 +56,15 @@ pub struct Holder {
     /// They did when somebody last looked.
     was_leased: bool,
     renewed: Millis,
-    ranges: BTreeMap<Range, Part>,
+    ranges: BTreeMap<CoherenceRange, HolderRangeState>,
     next: u64,
-    requests: VecDeque<Request>,
-    begun: VecDeque<Ticket>,
+    requests: VecDeque<TokenRequest>,
+    begun: VecDeque<TokenUseTicket>,
     cleaning: VecDeque<Cleaning>,
 }
 
 #[derive(Clone, Debug, Eq, Hash, PartialEq)]
-enum Standing {
+enum HolderMembership {
     /// Before it can join, what is held for reading is given up.
     Leaving,
     Joining,
@@ -74,27 +74,27 @@ enum Standing {
     /// The node knows nothing of what was dirty here: it has given it up, or was put back to a time before.
     /// Others may have it, so it may not be used, nor sent down.
     Lost {
-        range: Range,
+        range: CoherenceRange,
     },
 }
 
 #[derive(Clone, Debug, Eq, Hash, PartialEq)]
-struct Part {
-    held: Option<(Token, Grant)>,
+struct HolderRangeState {
+    held: Option<(CoherenceToken, Grant)>,
     /// Under way.
     uses: u32,
-    stop: Stop,
+    stop: TokenReleaseStep,
     /// What is asked for, and the number that it was asked with.
-    wanted: Option<(Token, u64)>,
+    wanted: Option<(CoherenceToken, u64)>,
     /// Recalled before it came, and given back: this grant and those before it are not taken.
     refused: Grant,
-    waiting: VecDeque<(Ticket, Token)>,
+    waiting: VecDeque<(TokenUseTicket, CoherenceToken)>,
     used: Millis,
 }
 
 /// How far the giving back of a token has come.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
-enum Stop {
+enum TokenReleaseStep {
     /// It may be used.
     No,
     /// Uses end.
@@ -109,10 +109,14 @@ impl Holder {
     /// A gateway that begins, and asks to join at once. `dirty`: ranges of which its log has data
     /// that may not have gone down.
     #[must_use]
-    pub fn new(lease: Millis, dirty: impl IntoIterator<Item = Range>, now: Millis) -> Self {
+    pub fn new(
+        lease: Millis,
+        dirty: impl IntoIterator<Item = CoherenceRange>,
+        now: Millis,
+    ) -> Self {
         let mut holder = Self {
             lease,
-            standing: Standing::Leaving,
+            standing: HolderMembership::Leaving,
             join: 0,
             join_sent: now,
             until: now,
@@ -125,27 +129,27 @@ impl Holder {
             cleaning: VecDeque::new(),
         };
         for range in dirty {
-            let part = holder.ranges.entry(range).or_insert_with(|| Part::new(now));
-            part.held = Some((Token::ExclusiveWrite, UNCONFIRMED));
+            let part = holder.ranges.entry(range).or_insert_with(|| HolderRangeState::new(now));
+            part.held = Some((CoherenceToken::ExclusiveWrite, UNCONFIRMED));
         }
         holder.join_if_ready(now);
         holder
     }
 
     /// A use of a range, which [`Holder::end`] ends.
-    pub fn begin(&mut self, range: Range, token: Token, now: Millis) -> Begin {
+    pub fn begin(&mut self, range: CoherenceRange, token: CoherenceToken, now: Millis) -> Begin {
         self.expire(now);
         let is_known = self.ranges.contains_key(&range);
-        let part = self.ranges.entry(range).or_insert_with(|| Part::new(now));
+        let part = self.ranges.entry(range).or_insert_with(|| HolderRangeState::new(now));
         part.used = now;
         // Who waits is not overtaken.
         let may_use = part.may_use(token) && part.waiting.is_empty();
-        if may_use && !matches!(self.standing, Standing::Lost { .. }) {
+        if may_use && !matches!(self.standing, HolderMembership::Lost { .. }) {
             part.uses += 1;
             return Begin::Now;
         }
         self.next += 1;
-        let ticket = Ticket(self.next);
+        let ticket = TokenUseTicket(self.next);
         part.waiting.push_back((ticket, token));
         self.go_on(range, now);
         if !is_known && self.ranges.len() > MOST_TOKENS {
@@ -155,7 +159,7 @@ impl Holder {
     }
 
     /// A use has ended.
-    pub fn end(&mut self, range: Range, now: Millis) {
+    pub fn end(&mut self, range: CoherenceRange, now: Millis) {
         let Some(part) = self.ranges.get_mut(&range) else { return };
         part.uses = part.uses.saturating_sub(1);
         part.used = now;
@@ -163,7 +167,7 @@ impl Holder {
     }
 
     /// A use that waits is not wanted any more; or it has begun, and ends.
-    pub fn cancel(&mut self, range: Range, ticket: Ticket, now: Millis) {
+    pub fn cancel(&mut self, range: CoherenceRange, ticket: TokenUseTicket, now: Millis) {
         let Some(part) = self.ranges.get_mut(&range) else { return };
         let before = part.waiting.len();
         part.waiting.retain(|(waits, _)| *waits != ticket);
@@ -176,17 +180,19 @@ impl Holder {
     }
 
     /// What [`Holder::poll_cleaning`] asked for is done.
-    pub fn cleaned(&mut self, range: Range, now: Millis) {
+    pub fn cleaned(&mut self, range: CoherenceRange, now: Millis) {
         let Some(part) = self.ranges.get_mut(&range) else { return };
-        let Stop::Cleaning { keeps } = part.stop else { return };
+        let TokenReleaseStep::Cleaning { keeps } = part.stop else { return };
         let Some((_, grant)) = part.held else { return };
-        part.stop = Stop::Releasing { keeps };
+        part.stop = TokenReleaseStep::Releasing { keeps };
         match self.standing {
-            Standing::Joined { life } => {
-                self.requests.push_back(Request::Release { life, range, grant, keeps });
+            HolderMembership::Joined { life } => {
+                self.requests.push_back(TokenRequest::Release { life, range, grant, keeps });
             }
             // Who does not name it when it joins has given it back.
-            Standing::Leaving | Standing::Joining | Standing::Lost { .. } => {
+            HolderMembership::Leaving
+            | HolderMembership::Joining
+            | HolderMembership::Lost { .. } => {
                 self.let_go(range, now);
                 self.join_if_ready(now);
             }
@@ -194,26 +200,26 @@ impl Holder {
     }
 
     /// The node has said something.
-    pub fn handle(&mut self, answer: Answer, now: Millis) {
+    pub fn handle(&mut self, answer: TokenReply, now: Millis) {
         self.expire(now);
-        if let Answer::Joined { number, life, grants, lost } = answer {
+        if let TokenReply::Joined { number, life, grants, lost } = answer {
             return self.joined(number, life, &grants, &lost, now);
         }
-        let Standing::Joined { life: ours } = self.standing else { return };
+        let HolderMembership::Joined { life: ours } = self.standing else { return };
         match answer {
-            Answer::Granted { life, range, token, number, grant } if life == ours => {
+            TokenReply::Granted { life, range, token, number, grant } if life == ours => {
                 self.granted(range, token, number, grant, now);
             }
-            Answer::Recall { life, range, grant, keeps } if life == ours => {
+            TokenReply::Recall { life, range, grant, keeps } if life == ours => {
                 self.recalled(range, grant, keeps, now);
             }
-            Answer::Released { life, range, grant, keeps } if life == ours => {
+            TokenReply::Released { life, range, grant, keeps } if life == ours => {
                 self.released(range, grant, keeps, now);
             }
-            Answer::Renewed { life, sent } if life == ours => {
+            TokenReply::Renewed { life, sent } if life == ours => {
                 self.extend(sent, now);
             }
-            Answer::Rejoin { life } if life == ours => self.leave(now),
+            TokenReply::Rejoin { life } if life == ours => self.leave(now),
             _ => {}
         }
     }
@@ -242,12 +248,12 @@ impl Holder {
     }
 
     /// What is to be sent to the node.
-    pub fn poll_request(&mut self) -> Option<Request> {
+    pub fn poll_request(&mut self) -> Option<TokenRequest> {
         self.requests.pop_front()
     }
 
     /// A use that waited has begun.
-    pub fn poll_begun(&mut self) -> Option<Ticket> {
+    pub fn poll_begun(&mut self) -> Option<TokenUseTicket> {
         self.begun.pop_front()
     }
 
@@ -258,9 +264,9 @@ impl Holder {
 
     /// A range whose dirty data was given up at the node, for good: nothing may be used any more.
     #[must_use]
-    pub fn lost(&self) -> Option<Range> {
+    pub fn lost(&self) -> Option<CoherenceRange> {
         match self.standing {
-            Standing::Lost { range } => Some(range),
+            HolderMembership::Lost { range } => Some(range),
             _ => None,
         }
     }
@@ -268,7 +274,7 @@ impl Holder {
     /// Whether the node knows it.
     #[must_use]
     pub fn is_joined(&self) -> bool {
-        matches!(self.standing, Standing::Joined { .. })
+        matches!(self.standing, HolderMembership::Joined { .. })
     }
 
     /// Whether shared tokens hold now.
@@ -282,18 +288,18 @@ impl Holder {
     pub fn count(&self) -> (usize, usize) {
         let held = self.ranges.values().filter_map(|part| part.held);
         held.fold((0, 0), |(shared, exclusive), (token, _)| match token {
-            Token::SharedRead => (shared + 1, exclusive),
-            Token::ExclusiveWrite => (shared, exclusive + 1),
+            CoherenceToken::SharedRead => (shared + 1, exclusive),
+            CoherenceToken::ExclusiveWrite => (shared, exclusive + 1),
         })
     }
 
     /// What may be used of a range now, without asking.
     #[must_use]
-    pub fn usable(&self, range: Range, now: Millis) -> Option<Token> {
+    pub fn usable(&self, range: CoherenceRange, now: Millis) -> Option<CoherenceToken> {
         let part = self.ranges.get(&range)?;
         let (token, _) = part.held.filter(|(token, _)| part.may_use(*token))?;
         let is_good = self.lost().is_none()
-            && (token == Token::ExclusiveWrite || self.is_leased(now) && self.is_joined());
+            && (token == CoherenceToken::ExclusiveWrite || self.is_leased(now) && self.is_joined());
         is_good.then_some(token)
     }
 
@@ -321,13 +327,15 @@ impl Holder {
         self.renumber_reads();
         let (mut asked, mut kept) = (Vec::new(), Vec::new());
         for (&range, part) in &mut self.ranges {
-            if matches!(part.wanted, Some((Token::SharedRead, _))) {
+            if matches!(part.wanted, Some((CoherenceToken::SharedRead, _))) {
                 asked.push(range);
             }
             // It is clean: what is cached of it goes as well, and then all of it is given back.
-            if let (Stop::Releasing { keeps: true }, Some((_, grant))) = (part.stop, part.held) {
-                part.held = Some((Token::SharedRead, grant));
-                part.stop = Stop::Ending { keeps: false };
+            if let (TokenReleaseStep::Releasing { keeps: true }, Some((_, grant))) =
+                (part.stop, part.held)
+            {
+                part.held = Some((CoherenceToken::SharedRead, grant));
+                part.stop = TokenReleaseStep::Ending { keeps: false };
                 kept.push(range);
             }
         }
@@ -338,7 +346,7 @@ impl Holder {
     /// What is granted for reading and has not come is not taken when it comes.
     fn renumber_reads(&mut self) {
         for part in self.ranges.values_mut() {
-            if let Some((Token::SharedRead, number)) = &mut part.wanted {
+            if let Some((CoherenceToken::SharedRead, number)) = &mut part.wanted {
                 self.next += 1;
                 *number = self.next;
             }
@@ -357,8 +365,10 @@ impl Holder {
     fn stop_reading(&mut self, now: Millis) {
         // What is granted and has not come may have been given on as well: it is not taken.
         self.renumber_reads();
-        let is_read = |part: &Part| matches!(part.held, Some((Token::SharedRead, _)));
-        let keeps = |stop| matches!(stop, Stop::No | Stop::Ending { keeps: true });
+        let is_read =
+            |part: &HolderRangeState| matches!(part.held, Some((CoherenceToken::SharedRead, _)));
+        let keeps =
+            |stop| matches!(stop, TokenReleaseStep::No | TokenReleaseStep::Ending { keeps: true });
         let read = self.ranges.iter().filter(|(_, part)| is_read(part) && keeps(part.stop));
         let read: Vec<_> = read.map(|(range, _)| *range).collect();
         read.into_iter().for_each(|range| self.stop(range, false, now));
@@ -367,13 +377,14 @@ impl Holder {
     /// The node has started anew: what was held for reading ends, what is held for writing is named
     /// when joining.
     fn leave(&mut self, now: Millis) {
-        self.standing = Standing::Leaving;
+        self.standing = HolderMembership::Leaving;
         self.requests.clear();
         // Grants of an earlier life do not come any more.
         self.ranges.values_mut().for_each(|part| part.refused = UNCONFIRMED);
         (self.until, self.was_leased) = (now, false);
         self.stop_reading(now);
-        let releasing = |part: &Part| matches!(part.stop, Stop::Releasing { .. });
+        let releasing =
+            |part: &HolderRangeState| matches!(part.stop, TokenReleaseStep::Releasing { .. });
         let released = self.ranges.iter().filter(|(_, part)| releasing(part));
         let released: Vec<_> = released.map(|(range, _)| *range).collect();
         released.into_iter().for_each(|range| self.let_go(range, now));
@@ -381,9 +392,10 @@ impl Holder {
     }
 
     fn join_if_ready(&mut self, now: Millis) {
-        let reads = self.ranges.values().any(|p| matches!(p.held, Some((Token::SharedRead, _))));
-        if self.standing == Standing::Leaving && !reads {
-            self.standing = Standing::Joining;
+        let reads =
+            self.ranges.values().any(|p| matches!(p.held, Some((CoherenceToken::SharedRead, _))));
+        if self.standing == HolderMembership::Leaving && !reads {
+            self.standing = HolderMembership::Joining;
             self.join(now);
         }
     }
@@ -391,20 +403,21 @@ impl Holder {
     fn join(&mut self, now: Millis) {
         self.join += 1;
         self.join_sent = now;
-        let exclusive = self.ranges.iter().filter(|(_, part)| part.has(Token::ExclusiveWrite));
+        let exclusive =
+            self.ranges.iter().filter(|(_, part)| part.has(CoherenceToken::ExclusiveWrite));
         let exclusive = exclusive.map(|(range, _)| *range).collect();
-        self.requests.push_back(Request::Join { number: self.join, exclusive });
+        self.requests.push_back(TokenRequest::Join { number: self.join, exclusive });
     }
 
     fn joined(
         &mut self,
         number: u64,
         life: u64,
-        grants: &[(Range, Grant)],
-        lost: &[Range],
+        grants: &[(CoherenceRange, Grant)],
+        lost: &[CoherenceRange],
         now: Millis,
     ) {
-        if self.standing != Standing::Joining || number != self.join {
+        if self.standing != HolderMembership::Joining || number != self.join {
             return;
         }
         for (range, grant) in grants {
@@ -415,47 +428,56 @@ impl Holder {
             }
         }
         // Also what the node says nothing of: it was named, and it is not granted.
-        let granted: BTreeSet<Range> = grants.iter().map(|(range, _)| *range).collect();
-        let named_lost: BTreeSet<Range> = lost.iter().copied().collect();
-        let is_lost = |range: &Range, part: &Part| {
+        let granted: BTreeSet<CoherenceRange> = grants.iter().map(|(range, _)| *range).collect();
+        let named_lost: BTreeSet<CoherenceRange> = lost.iter().copied().collect();
+        let is_lost = |range: &CoherenceRange, part: &HolderRangeState| {
             part.held.is_some() && named_lost.contains(range)
-                || part.has(Token::ExclusiveWrite) && !granted.contains(range)
+                || part.has(CoherenceToken::ExclusiveWrite) && !granted.contains(range)
         };
         if let Some((range, _)) = self.ranges.iter().find(|(range, part)| is_lost(range, part)) {
-            self.standing = Standing::Lost { range: *range };
+            self.standing = HolderMembership::Lost { range: *range };
             return;
         }
-        self.standing = Standing::Joined { life };
+        self.standing = HolderMembership::Joined { life };
         self.extend(self.join_sent, now);
         self.ask_again(now);
         let ranges: Vec<_> = self.ranges.keys().copied().collect();
         ranges.into_iter().for_each(|range| self.go_on(range, now));
     }
 
-    fn granted(&mut self, range: Range, token: Token, number: u64, grant: Grant, now: Millis) {
+    fn granted(
+        &mut self,
+        range: CoherenceRange,
+        token: CoherenceToken,
+        number: u64,
+        grant: Grant,
+        now: Millis,
+    ) {
         let is_leased = self.is_leased(now);
         let Some(part) = self.ranges.get_mut(&range) else { return };
         if part.wanted.is_none_or(|(_, wanted)| wanted != number) || grant <= part.refused {
             return;
         }
         // What is cached of it may be older: that goes first, and then it is asked for again.
-        if matches!(part.stop, Stop::Ending { .. } | Stop::Cleaning { .. }) {
+        if matches!(part.stop, TokenReleaseStep::Ending { .. } | TokenReleaseStep::Cleaning { .. })
+        {
             return;
         }
         part.wanted = None;
         part.held = Some((token, grant));
         // A lease that begins later says nothing of it.
-        let is_late = token == Token::SharedRead && !is_leased;
-        part.stop = if is_late { Stop::Ending { keeps: false } } else { Stop::No };
+        let is_late = token == CoherenceToken::SharedRead && !is_leased;
+        part.stop =
+            if is_late { TokenReleaseStep::Ending { keeps: false } } else { TokenReleaseStep::No };
         self.go_on(range, now);
     }
 
-    fn recalled(&mut self, range: Range, grant: Grant, keeps: bool, now: Millis) {
-        let Standing::Joined { life } = self.standing else { return };
+    fn recalled(&mut self, range: CoherenceRange, grant: Grant, keeps: bool, now: Millis) {
+        let HolderMembership::Joined { life } = self.standing else { return };
         let known = self.ranges.get(&range).and_then(|part| part.held);
         match (known, self.ranges.get(&range).and_then(|part| part.wanted)) {
             (Some((token, held)), _) if held == grant => {
-                if !(keeps && token == Token::SharedRead) {
+                if !(keeps && token == CoherenceToken::SharedRead) {
                     self.stop(range, keeps, now);
                 }
             }
@@ -469,24 +491,28 @@ impl Holder {
     }
 
     /// Gives a grant back that is not used, and is not to be taken any more should it still come.
-    fn refuse(&mut self, life: u64, range: Range, grant: Grant, now: Millis) {
-        let part = self.ranges.entry(range).or_insert_with(|| Part::new(now));
+    fn refuse(&mut self, life: u64, range: CoherenceRange, grant: Grant, now: Millis) {
+        let part = self.ranges.entry(range).or_insert_with(|| HolderRangeState::new(now));
         part.refused = part.refused.max(grant);
         let (grant, keeps) = (part.refused, false);
-        self.requests.push_back(Request::Release { life, range, grant, keeps });
+        self.requests.push_back(TokenRequest::Release { life, range, grant, keeps });
     }
 
     /// Begins to give back what is held of a range.
-    fn stop(&mut self, range: Range, keeps: bool, now: Millis) {
+    fn stop(&mut self, range: CoherenceRange, keeps: bool, now: Millis) {
         let Some(part) = self.ranges.get_mut(&range) else { return };
         match part.stop {
-            Stop::No | Stop::Ending { keeps: true } => part.stop = Stop::Ending { keeps },
-            Stop::Ending { .. } | Stop::Cleaning { .. } | Stop::Releasing { .. } => {}
+            TokenReleaseStep::No | TokenReleaseStep::Ending { keeps: true } => {
+                part.stop = TokenReleaseStep::Ending { keeps }
+            }
+            TokenReleaseStep::Ending { .. }
+            | TokenReleaseStep::Cleaning { .. }
+            | TokenReleaseStep::Releasing { .. } => {}
         }
         self.go_on(range, now);
     }
 
-    fn released(&mut self, range: Range, grant: Grant, keeps: bool, now: Millis) {
+    fn released(&mut self, range: CoherenceRange, grant: Grant, keeps: bool, now: Millis) {
         let Some(part) = self.ranges.get_mut(&range) else { return };
         let is_it = part.held.is_some_and(|(_, held)| held == grant);
         if part.refused == grant && !keeps {
@@ -498,56 +524,62 @@ impl Holder {
             }
             self.acquire_again(range);
             self.go_on(range, now);
-        } else if is_it && part.stop == (Stop::Releasing { keeps }) {
+        } else if is_it && part.stop == (TokenReleaseStep::Releasing { keeps }) {
             self.let_go(range, now);
-        } else if is_it && part.stop == (Stop::Releasing { keeps: true }) {
+        } else if is_it && part.stop == (TokenReleaseStep::Releasing { keeps: true }) {
             // The node did not have it any more: others may have written what is cached here.
-            part.held = Some((Token::SharedRead, grant));
-            part.stop = Stop::Ending { keeps: false };
+            part.held = Some((CoherenceToken::SharedRead, grant));
+            part.stop = TokenReleaseStep::Ending { keeps: false };
             self.go_on(range, now);
         }
     }
 
     /// A token that was given back is no longer here, or is there for reading.
-    fn let_go(&mut self, range: Range, now: Millis) {
+    fn let_go(&mut self, range: CoherenceRange, now: Millis) {
         let is_leased = self.is_leased(now) && self.is_joined();
         let Some(part) = self.ranges.get_mut(&range) else { return };
         match (part.stop, part.held) {
-            (Stop::Releasing { keeps: true }, Some((_, grant))) => {
-                part.held = Some((Token::SharedRead, grant));
-                part.stop = if is_leased { Stop::No } else { Stop::Ending { keeps: false } };
+            (TokenReleaseStep::Releasing { keeps: true }, Some((_, grant))) => {
+                part.held = Some((CoherenceToken::SharedRead, grant));
+                part.stop = if is_leased {
+                    TokenReleaseStep::No
+                } else {
+                    TokenReleaseStep::Ending { keeps: false }
+                };
             }
-            _ => (part.held, part.stop) = (None, Stop::No),
+            _ => (part.held, part.stop) = (None, TokenReleaseStep::No),
         }
         // What was granted meanwhile was not taken.
         self.acquire_again(range);
         self.go_on(range, now);
     }
 
-    fn acquire_again(&mut self, range: Range) {
+    fn acquire_again(&mut self, range: CoherenceRange) {
         let wanted = self.ranges.get(&range).and_then(|part| part.wanted);
-        if let (&Standing::Joined { life }, Some((token, number))) = (&self.standing, wanted) {
-            self.requests.push_back(Request::Acquire { life, range, token, number });
+        if let (&HolderMembership::Joined { life }, Some((token, number))) =
+            (&self.standing, wanted)
+        {
+            self.requests.push_back(TokenRequest::Acquire { life, range, token, number });
         }
     }
 
     /// Takes a range as far as it can go: begins what waits, asks for what that needs, cleans what is to
     /// be given back.
-    fn go_on(&mut self, range: Range, now: Millis) {
+    fn go_on(&mut self, range: CoherenceRange, now: Millis) {
         let is_leased = self.is_leased(now) && self.is_joined();
         let is_lost = self.lost().is_some();
         let Some(part) = self.ranges.get_mut(&range) else { return };
-        if let Stop::Ending { keeps } = part.stop
+        if let TokenReleaseStep::Ending { keeps } = part.stop
             && part.uses == 0
         {
-            part.stop = Stop::Cleaning { keeps };
-            let writes_back = part.has(Token::ExclusiveWrite);
+            part.stop = TokenReleaseStep::Cleaning { keeps };
+            let writes_back = part.has(CoherenceToken::ExclusiveWrite);
             self.cleaning.push_back(Cleaning { range, writes_back, keeps });
         }
         while !is_lost
             && let Some(&(ticket, token)) = part.waiting.front()
             && part.may_use(token)
-            && (is_leased || part.has(Token::ExclusiveWrite))
+            && (is_leased || part.has(CoherenceToken::ExclusiveWrite))
         {
             part.waiting.pop_front();
             part.uses += 1;
@@ -556,17 +588,17 @@ impl Holder {
         }
         let greatest = part.waiting.iter().map(|(_, token)| *token).max();
         if let Some(token) = greatest
-            && let Standing::Joined { life } = self.standing
-            && part.stop == Stop::No
+            && let HolderMembership::Joined { life } = self.standing
+            && part.stop == TokenReleaseStep::No
             && !part.has(token)
             && part.wanted.is_none_or(|(wanted, _)| wanted < token)
             // What is granted for reading without a lease is of no use.
-            && (is_leased || token == Token::ExclusiveWrite)
+            && (is_leased || token == CoherenceToken::ExclusiveWrite)
         {
             self.next += 1;
             let number = self.next;
             part.wanted = Some((token, number));
-            self.requests.push_back(Request::Acquire { life, range, token, number });
+            self.requests.push_back(TokenRequest::Acquire { life, range, token, number });
         }
         if part.is_idle() {
             self.ranges.remove(&range);
@@ -577,21 +609,23 @@ impl Holder {
     fn ask_again(&mut self, now: Millis) {
         self.renewed = now;
         let life = match self.standing {
-            Standing::Joining => return self.join(now),
-            Standing::Joined { life } => life,
-            Standing::Leaving | Standing::Lost { .. } => return,
+            HolderMembership::Joining => return self.join(now),
+            HolderMembership::Joined { life } => life,
+            HolderMembership::Leaving | HolderMembership::Lost { .. } => return,
         };
-        self.requests.push_back(Request::Renew { life, sent: now });
+        self.requests.push_back(TokenRequest::Renew { life, sent: now });
         for (&range, part) in &mut self.ranges {
-            if let (Stop::Releasing { keeps }, Some((_, grant))) = (part.stop, part.held) {
-                self.requests.push_back(Request::Release { life, range, grant, keeps });
+            if let (TokenReleaseStep::Releasing { keeps }, Some((_, grant))) =
+                (part.stop, part.held)
+            {
+                self.requests.push_back(TokenRequest::Release { life, range, grant, keeps });
             }
             if part.refused != UNCONFIRMED {
                 let (grant, keeps) = (part.refused, false);
-                self.requests.push_back(Request::Release { life, range, grant, keeps });
+                self.requests.push_back(TokenRequest::Release { life, range, grant, keeps });
             }
             if let Some((token, number)) = part.wanted {
-                self.requests.push_back(Request::Acquire { life, range, token, number });
+                self.requests.push_back(TokenRequest::Acquire { life, range, token, number });
             }
         }
     }
@@ -599,10 +633,10 @@ impl Holder {
     /// What was written a while ago is given back for reading: should this gateway die, it is in nobody's way.
     fn give_back_idle(&mut self, now: Millis) {
         let before = now.saturating_sub(self.lease.saturating_mul(IDLE_LEASES));
-        let is_idle = |part: &Part| {
-            part.stop == Stop::No
+        let is_idle = |part: &HolderRangeState| {
+            part.stop == TokenReleaseStep::No
                 && part.uses == 0
-                && part.has(Token::ExclusiveWrite)
+                && part.has(CoherenceToken::ExclusiveWrite)
                 && part.used < before
         };
         let idle = self.ranges.iter().filter(|(_, part)| is_idle(part));
@@ -615,7 +649,9 @@ impl Holder {
 
     /// Makes room for another range.
     fn give_back_oldest(&mut self, now: Millis) {
-        let is_free = |part: &Part| part.stop == Stop::No && part.uses == 0 && part.held.is_some();
+        let is_free = |part: &HolderRangeState| {
+            part.stop == TokenReleaseStep::No && part.uses == 0 && part.held.is_some()
+        };
         let free = self.ranges.iter().filter(|(_, part)| is_free(part) && part.waiting.is_empty());
         let oldest = free.min_by_key(|(_, part)| part.used).map(|(range, _)| *range);
         if let Some(range) = oldest {
@@ -624,12 +660,12 @@ impl Holder {
     }
 }
 
-impl Part {
+impl HolderRangeState {
     fn new(now: Millis) -> Self {
         Self {
             held: None,
             uses: 0,
-            stop: Stop::No,
+            stop: TokenReleaseStep::No,
             wanted: None,
             refused: UNCONFIRMED,
             waiting: VecDeque::new(),
@@ -638,19 +674,19 @@ impl Part {
     }
 
     /// Confirmed by the node, and not to be given back.
-    fn may_use(&self, token: Token) -> bool {
+    fn may_use(&self, token: CoherenceToken) -> bool {
         let is_confirmed = self.held.is_some_and(|(_, grant)| grant != UNCONFIRMED);
-        self.stop == Stop::No && is_confirmed && self.has(token)
+        self.stop == TokenReleaseStep::No && is_confirmed && self.has(token)
     }
 
-    fn has(&self, token: Token) -> bool {
+    fn has(&self, token: CoherenceToken) -> bool {
         self.held.is_some_and(|(held, _)| held >= token)
     }
 
     fn is_idle(&self) -> bool {
         self.held.is_none()
             && self.uses == 0
-            && self.stop == Stop::No
+            && self.stop == TokenReleaseStep::No
             && self.wanted.is_none()
             && self.refused == UNCONFIRMED
             && self.waiting.is_empty()

@@ -9,10 +9,10 @@ mod grantor;
 mod list;
 mod holder;
 
-pub use grantor::{Grantor, Member, Standing, Terms};
-pub use holder::{Begin, Cleaning, Holder, Ticket};
+pub use grantor::{Grantor, SharingMember, SharingMemberStatus, Terms};
+pub use holder::{Begin, Cleaning, Holder, TokenUseTicket};
 pub use list::{
     ListError, MOST_LIST_BYTES, read_answers, read_requests, write_answers, write_requests,
 };
-pub use message::{Answer, Request};
-pub use token::{Grant, MOST_TOKENS, Millis, Range, Token};
+pub use message::{TokenReply, TokenRequest};
+pub use token::{CoherenceRange, CoherenceToken, Grant, MOST_TOKENS, Millis};

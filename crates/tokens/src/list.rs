@@ -6,8 +6,8 @@ use crc_fast::{CrcAlgorithm, checksum};
 
 use crate::{
     grantor::Terms,
-    message::{Answer, Request},
-    token::{Grant, MOST_TOKENS, Range, Token},
+    message::{TokenReply, TokenRequest},
+    token::{CoherenceRange, CoherenceToken, Grant, MOST_TOKENS},
 };
 
 /// Bytes of the longest list: a Joined with all that a gateway can name fits.
@@ -34,11 +34,11 @@ pub enum ListError {
 }
 
 /// What holds for the volume, and how large its ranges are; `None` in lists of a gateway.
-pub type Volume = Option<(Terms, u32)>;
+pub type SharedVolumeTerms = Option<(Terms, u32)>;
 
 /// As many requests as fit into a list, from the front; how many did.
 #[must_use]
-pub fn write_requests(requests: &[Request]) -> (Vec<u8>, usize) {
+pub fn write_requests(requests: &[TokenRequest]) -> (Vec<u8>, usize) {
     write(begin(None), requests, MOST_LIST_BYTES, write_request)
 }
 
@@ -46,7 +46,7 @@ pub fn write_requests(requests: &[Request]) -> (Vec<u8>, usize) {
 ///
 /// # Errors
 /// They are not what `write_requests` gives.
-pub fn read_requests(bytes: &[u8]) -> Result<Vec<Request>, ListError> {
+pub fn read_requests(bytes: &[u8]) -> Result<Vec<TokenRequest>, ListError> {
     let (_, mut entries) = open(bytes)?;
     let mut all = Vec::new();
     while !entries.0.is_empty() {
@@ -60,7 +60,7 @@ pub fn read_requests(bytes: &[u8]) -> Result<Vec<Request>, ListError> {
 pub fn write_answers<'a>(
     terms: Terms,
     grain: u32,
-    answers: impl IntoIterator<Item = &'a Answer>,
+    answers: impl IntoIterator<Item = &'a TokenReply>,
     most: usize,
 ) -> (Vec<u8>, usize) {
     write(begin(Some((terms, grain))), answers, most.min(MOST_LIST_BYTES), write_answer)
@@ -89,7 +89,7 @@ fn write<'a, T: 'a>(
 ///
 /// # Errors
 /// They are not what `write_answers` gives.
-pub fn read_answers(bytes: &[u8]) -> Result<(Terms, u32, Vec<Answer>), ListError> {
+pub fn read_answers(bytes: &[u8]) -> Result<(Terms, u32, Vec<TokenReply>), ListError> {
     let (volume, mut entries) = open(bytes)?;
     let (terms, grain) = volume.ok_or(ListError::Entry)?;
     let mut all = Vec::new();
@@ -99,7 +99,7 @@ pub fn read_answers(bytes: &[u8]) -> Result<(Terms, u32, Vec<Answer>), ListError
     Ok((terms, grain, all))
 }
 
-fn begin(volume: Volume) -> Vec<u8> {
+fn begin(volume: SharedVolumeTerms) -> Vec<u8> {
     let mut list = MAGIC.to_vec();
     list.extend_from_slice(&VERSION.to_be_bytes());
     list.extend_from_slice(&[0, 0]);
@@ -120,7 +120,7 @@ fn end(mut list: Vec<u8>) -> Vec<u8> {
     list
 }
 
-fn open(bytes: &[u8]) -> Result<(Volume, Entries<'_>), ListError> {
+fn open(bytes: &[u8]) -> Result<(SharedVolumeTerms, Entries<'_>), ListError> {
     if bytes.len() < FIXED + CHECKSUM || bytes.len() > MOST_LIST_BYTES {
         return Err(ListError::Length);
     }
@@ -150,62 +150,62 @@ fn open(bytes: &[u8]) -> Result<(Volume, Entries<'_>), ListError> {
     Ok((volume, head))
 }
 
-fn write_request(list: &mut Vec<u8>, request: &Request) {
+fn write_request(list: &mut Vec<u8>, request: &TokenRequest) {
     match request {
-        Request::Join { number, exclusive } => {
+        TokenRequest::Join { number, exclusive } => {
             list.push(0x01);
             put(list, &[*number]);
             list.extend_from_slice(&(exclusive.len() as u32).to_be_bytes());
             exclusive.iter().for_each(|range| list.extend_from_slice(&range.0.to_be_bytes()));
         }
-        Request::Acquire { life, range, token, number } => {
+        TokenRequest::Acquire { life, range, token, number } => {
             list.push(0x02);
             put(list, &[*life]);
             list.extend_from_slice(&range.0.to_be_bytes());
             list.push(*token as u8);
             put(list, &[*number]);
         }
-        Request::Release { life, range, grant, keeps } => {
+        TokenRequest::Release { life, range, grant, keeps } => {
             list.push(0x03);
             put(list, &[*life]);
             list.extend_from_slice(&range.0.to_be_bytes());
             put(list, &[grant.0]);
             list.push((*keeps).into());
         }
-        Request::Renew { life, sent } => {
+        TokenRequest::Renew { life, sent } => {
             list.push(0x04);
             put(list, &[*life, *sent]);
         }
     }
 }
 
-fn read_request(entries: &mut Entries<'_>) -> Option<Request> {
+fn read_request(entries: &mut Entries<'_>) -> Option<TokenRequest> {
     Some(match entries.u8()? {
         0x01 => {
             let number = entries.u64()?;
             let exclusive = entries.many(Entries::range)?;
-            Request::Join { number, exclusive }
+            TokenRequest::Join { number, exclusive }
         }
-        0x02 => Request::Acquire {
+        0x02 => TokenRequest::Acquire {
             life: entries.u64()?,
             range: entries.range()?,
             token: entries.token()?,
             number: entries.u64()?,
         },
-        0x03 => Request::Release {
+        0x03 => TokenRequest::Release {
             life: entries.u64()?,
             range: entries.range()?,
             grant: entries.grant()?,
             keeps: entries.flag()?,
         },
-        0x04 => Request::Renew { life: entries.u64()?, sent: entries.u64()? },
+        0x04 => TokenRequest::Renew { life: entries.u64()?, sent: entries.u64()? },
         _ => return None,
     })
 }
 
-fn write_answer(list: &mut Vec<u8>, answer: &Answer) {
+fn write_answer(list: &mut Vec<u8>, answer: &TokenReply) {
     match answer {
-        Answer::Joined { number, life, grants, lost } => {
+        TokenReply::Joined { number, life, grants, lost } => {
             list.push(0x81);
             put(list, &[*number, *life]);
             list.extend_from_slice(&(grants.len() as u32).to_be_bytes());
@@ -216,67 +216,67 @@ fn write_answer(list: &mut Vec<u8>, answer: &Answer) {
             list.extend_from_slice(&(lost.len() as u32).to_be_bytes());
             lost.iter().for_each(|range| list.extend_from_slice(&range.0.to_be_bytes()));
         }
-        Answer::Granted { life, range, token, number, grant } => {
+        TokenReply::Granted { life, range, token, number, grant } => {
             list.push(0x82);
             put(list, &[*life]);
             list.extend_from_slice(&range.0.to_be_bytes());
             list.push(*token as u8);
             put(list, &[*number, grant.0]);
         }
-        Answer::Recall { life, range, grant, keeps } => {
+        TokenReply::Recall { life, range, grant, keeps } => {
             list.push(0x83);
             put(list, &[*life]);
             list.extend_from_slice(&range.0.to_be_bytes());
             put(list, &[grant.0]);
             list.push((*keeps).into());
         }
-        Answer::Released { life, range, grant, keeps } => {
+        TokenReply::Released { life, range, grant, keeps } => {
             list.push(0x84);
             put(list, &[*life]);
             list.extend_from_slice(&range.0.to_be_bytes());
             put(list, &[grant.0]);
             list.push((*keeps).into());
         }
-        Answer::Renewed { life, sent } => {
+        TokenReply::Renewed { life, sent } => {
             list.push(0x85);
             put(list, &[*life, *sent]);
         }
-        Answer::Rejoin { life } => {
+        TokenReply::Rejoin { life } => {
             list.push(0x86);
             put(list, &[*life]);
         }
     }
 }
 
-fn read_answer(entries: &mut Entries<'_>) -> Option<Answer> {
+fn read_answer(entries: &mut Entries<'_>) -> Option<TokenReply> {
     Some(match entries.u8()? {
         0x81 => {
             let (number, life) = (entries.u64()?, entries.u64()?);
             let grants = entries.many(|entries| Some((entries.range()?, entries.grant()?)))?;
             let lost = entries.many(Entries::range)?;
-            Answer::Joined { number, life, grants, lost }
+            TokenReply::Joined { number, life, grants, lost }
         }
-        0x82 => Answer::Granted {
+        0x82 => TokenReply::Granted {
             life: entries.u64()?,
             range: entries.range()?,
             token: entries.token()?,
             number: entries.u64()?,
             grant: entries.grant()?,
         },
-        0x83 => Answer::Recall {
+        0x83 => TokenReply::Recall {
             life: entries.u64()?,
             range: entries.range()?,
             grant: entries.grant()?,
             keeps: entries.flag()?,
         },
-        0x84 => Answer::Released {
+        0x84 => TokenReply::Released {
             life: entries.u64()?,
             range: entries.range()?,
             grant: entries.grant()?,
             keeps: entries.flag()?,
         },
-        0x85 => Answer::Renewed { life: entries.u64()?, sent: entries.u64()? },
-        0x86 => Answer::Rejoin { life: entries.u64()? },
+        0x85 => TokenReply::Renewed { life: entries.u64()?, sent: entries.u64()? },
+        0x86 => TokenReply::Rejoin { life: entries.u64()? },
         _ => return None,
     })
 }
@@ -311,8 +311,8 @@ impl Entries<'_> {
         self.take().map(u64::from_be_bytes)
     }
 
-    fn range(&mut self) -> Option<Range> {
-        self.u32().map(Range)
+    fn range(&mut self) -> Option<CoherenceRange> {
+        self.u32().map(CoherenceRange)
     }
 
     fn grant(&mut self) -> Option<Grant> {
@@ -327,10 +327,10 @@ impl Entries<'_> {
         }
     }
 
-    fn token(&mut self) -> Option<Token> {
+    fn token(&mut self) -> Option<CoherenceToken> {
         match self.u8()? {
-            0 => Some(Token::SharedRead),
-            1 => Some(Token::ExclusiveWrite),
+            0 => Some(CoherenceToken::SharedRead),
+            1 => Some(CoherenceToken::ExclusiveWrite),
             _ => None,
         }
     }
@@ -359,24 +359,45 @@ const CHECKSUM: usize = 4;
 mod tests {
     use super::*;
 
-    fn requests() -> Vec<Request> {
+    fn requests() -> Vec<TokenRequest> {
         vec![
-            Request::Join { number: 3, exclusive: vec![Range(7), Range(9)] },
-            Request::Acquire { life: 1, range: Range(2), token: Token::ExclusiveWrite, number: 4 },
-            Request::Release { life: 1, range: Range(2), grant: Grant(5), keeps: true },
-            Request::Renew { life: 1, sent: 6 },
+            TokenRequest::Join { number: 3, exclusive: vec![CoherenceRange(7), CoherenceRange(9)] },
+            TokenRequest::Acquire {
+                life: 1,
+                range: CoherenceRange(2),
+                token: CoherenceToken::ExclusiveWrite,
+                number: 4,
+            },
+            TokenRequest::Release {
+                life: 1,
+                range: CoherenceRange(2),
+                grant: Grant(5),
+                keeps: true,
+            },
+            TokenRequest::Renew { life: 1, sent: 6 },
         ]
     }
 
-    fn answers() -> Vec<Answer> {
-        let (life, range, grant) = (1, Range(2), Grant(5));
+    fn answers() -> Vec<TokenReply> {
+        let (life, range, grant) = (1, CoherenceRange(2), Grant(5));
         vec![
-            Answer::Joined { number: 3, life, grants: vec![(range, grant)], lost: vec![Range(9)] },
-            Answer::Granted { life, range, token: Token::SharedRead, number: 4, grant },
-            Answer::Recall { life, range, grant, keeps: false },
-            Answer::Released { life, range, grant, keeps: true },
-            Answer::Renewed { life, sent: 6 },
-            Answer::Rejoin { life },
+            TokenReply::Joined {
+                number: 3,
+                life,
+                grants: vec![(range, grant)],
+                lost: vec![CoherenceRange(9)],
+            },
+            TokenReply::Granted {
+                life,
+                range,
+                token: CoherenceToken::SharedRead,
+                number: 4,
+                grant,
+            },
+            TokenReply::Recall { life, range, grant, keeps: false },
+            TokenReply::Released { life, range, grant, keeps: true },
+            TokenReply::Renewed { life, sent: 6 },
+            TokenReply::Rejoin { life },
         ]
     }
 
@@ -409,7 +430,7 @@ mod tests {
 
     #[test]
     fn requests_that_do_not_fit_stay() {
-        let renewals = vec![Request::Renew { life: 1, sent: 6 }; MOST_LIST_BYTES / 17 + 1];
+        let renewals = vec![TokenRequest::Renew { life: 1, sent: 6 }; MOST_LIST_BYTES / 17 + 1];
         let (list, count) = write_requests(&renewals);
         assert!(list.len() <= MOST_LIST_BYTES && count < renewals.len(), "{count}");
         assert_eq!(read_requests(&list).map(|all| all.len()), Ok(count));

@@ -1,27 +1,27 @@
 //! What gateway and node tell each other. Each may be lost, come twice, and overtake another.
 
-use crate::token::{Grant, Millis, Range, Token};
+use crate::token::{CoherenceRange, CoherenceToken, Grant, Millis};
 
-/// From a gateway. `life` is what [`Answer::Joined`] said: what was asked in an earlier one counts for
+/// From a gateway. `life` is what [`TokenReply::Joined`] said: what was asked in an earlier one counts for
 /// nothing.
 #[derive(Clone, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
-pub enum Request {
+pub enum TokenRequest {
     /// It begins here, or goes on at a node that started anew: of what it was ever granted it has
     /// these, for writing, and nothing else.
     Join {
         /// Higher with each one of its session.
         number: u64,
         /// Ascending.
-        exclusive: Vec<Range>,
+        exclusive: Vec<CoherenceRange>,
     },
     /// Asks for a token; again until it is granted.
     Acquire {
         /// The life it is asked in.
         life: u64,
         /// Of which range.
-        range: Range,
+        range: CoherenceRange,
         /// For what.
-        token: Token,
+        token: CoherenceToken,
         /// Comes back with the grant.
         number: u64,
     },
@@ -30,7 +30,7 @@ pub enum Request {
         /// The life it was granted in.
         life: u64,
         /// Of which range.
-        range: Range,
+        range: CoherenceRange,
         /// Which one.
         grant: Grant,
         /// Keeps it for reading.
@@ -47,26 +47,26 @@ pub enum Request {
 
 /// From the node. `life` is whose it is for: a gateway takes no notice of an earlier one's.
 #[derive(Clone, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
-pub enum Answer {
-    /// To [`Request::Join`].
+pub enum TokenReply {
+    /// To [`TokenRequest::Join`].
     Joined {
         /// Which.
         number: u64,
         /// The life that begins.
         life: u64,
         /// What it goes on with: its grants, in the order of the ranges it named.
-        grants: Vec<(Range, Grant)>,
+        grants: Vec<(CoherenceRange, Grant)>,
         /// What it named and has no more: the operator of the node has given it to others.
-        lost: Vec<Range>,
+        lost: Vec<CoherenceRange>,
     },
-    /// To [`Request::Acquire`].
+    /// To [`TokenRequest::Acquire`].
     Granted {
         /// Whose.
         life: u64,
         /// Of which range.
-        range: Range,
+        range: CoherenceRange,
         /// At least what was asked for.
-        token: Token,
+        token: CoherenceToken,
         /// The number it was asked with.
         number: u64,
         /// Its own.
@@ -77,25 +77,25 @@ pub enum Answer {
         /// Whose.
         life: u64,
         /// Of which range.
-        range: Range,
+        range: CoherenceRange,
         /// Which one.
         grant: Grant,
         /// It may be kept for reading.
         keeps: bool,
     },
-    /// To [`Request::Release`].
+    /// To [`TokenRequest::Release`].
     Released {
         /// Whose.
         life: u64,
         /// Of which range.
-        range: Range,
+        range: CoherenceRange,
         /// Which one.
         grant: Grant,
         /// It is kept for reading: it was asked so, and the node had the grant still. Who keeps one first
         /// and gives it back altogether later must not take an answer to the one for that to the other.
         keeps: bool,
     },
-    /// To [`Request::Renew`].
+    /// To [`TokenRequest::Renew`].
     Renewed {
         /// Whose.
         life: u64,

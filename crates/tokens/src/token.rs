@@ -3,11 +3,11 @@
 /// A part of a volume that is granted as one, numbered from 0; how many blocks it has is the same for
 /// all ranges of a volume.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
-pub struct Range(pub u32);
+pub struct CoherenceRange(pub u32);
 
 /// What a gateway may do with a range. The greater permits what the lesser does.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
-pub enum Token {
+pub enum CoherenceToken {
     /// Read it and keep what was read; others may, too.
     SharedRead,
     /// Read and write it, and keep both; nobody else may do either.

@@ -1,13 +1,13 @@
 //! Single ways on which a message that is late, lost or said too often has done harm.
 
 use tokens::{
-    Answer, Begin, Cleaning, Grantor, Holder, MOST_TOKENS, Member, Millis, Range, Request, Terms,
-    Token,
+    Begin, Cleaning, CoherenceRange, CoherenceToken, Grantor, Holder, MOST_TOKENS, Millis,
+    SharingMember, Terms, TokenReply, TokenRequest,
 };
 
-const A: Member = Member(0);
-const B: Member = Member(1);
-const X: Range = Range(0);
+const A: SharingMember = SharingMember(0);
+const B: SharingMember = SharingMember(1);
+const X: CoherenceRange = CoherenceRange(0);
 const LEASE: Millis = 8000;
 
 fn node() -> Grantor {
@@ -17,16 +17,16 @@ fn node() -> Grantor {
 }
 
 /// All answers that wait for a member; those of others are lost.
-fn answers(node: &mut Grantor, to: Member) -> Vec<Answer> {
+fn answers(node: &mut Grantor, to: SharingMember) -> Vec<TokenReply> {
     std::iter::from_fn(|| node.poll_answer()).filter(|(of, _)| *of == to).map(|(_, a)| a).collect()
 }
 
-fn requests(holder: &mut Holder) -> Vec<Request> {
+fn requests(holder: &mut Holder) -> Vec<TokenRequest> {
     std::iter::from_fn(|| holder.poll_request()).collect()
 }
 
 /// What the holder has to say arrives, and what is answered to it.
-fn talk(holder: &mut Holder, node: &mut Grantor, member: Member, now: Millis) {
+fn talk(holder: &mut Holder, node: &mut Grantor, member: SharingMember, now: Millis) {
     for _ in 0..8 {
         requests(holder).into_iter().for_each(|request| node.handle(member, request, now));
         answers(node, member).into_iter().for_each(|answer| holder.handle(answer, now));
@@ -34,22 +34,28 @@ fn talk(holder: &mut Holder, node: &mut Grantor, member: Member, now: Millis) {
 }
 
 /// A member whose messages are written by hand joins; its life.
-fn join(node: &mut Grantor, member: Member, named: &[Range], now: Millis) -> u64 {
-    node.handle(member, Request::Join { number: 1, exclusive: named.to_vec() }, now);
+fn join(node: &mut Grantor, member: SharingMember, named: &[CoherenceRange], now: Millis) -> u64 {
+    node.handle(member, TokenRequest::Join { number: 1, exclusive: named.to_vec() }, now);
     let joined = answers(node, member);
-    let Some(Answer::Joined { life, .. }) = joined.last() else { panic!("{joined:?}") };
+    let Some(TokenReply::Joined { life, .. }) = joined.last() else { panic!("{joined:?}") };
     *life
 }
 
-fn acquire(node: &mut Grantor, member: Member, life: u64, token: Token, now: Millis) {
-    node.handle(member, Request::Acquire { life, range: X, token, number: 1 }, now);
+fn acquire(
+    node: &mut Grantor,
+    member: SharingMember,
+    life: u64,
+    token: CoherenceToken,
+    now: Millis,
+) {
+    node.handle(member, TokenRequest::Acquire { life, range: X, token, number: 1 }, now);
 }
 
 /// A gateway that has written the first range and used it; it has joined.
 fn writer(node: &mut Grantor) -> Holder {
     let mut holder = Holder::new(LEASE, [], 0);
     talk(&mut holder, node, A, 0);
-    assert!(matches!(holder.begin(X, Token::ExclusiveWrite, 0), Begin::Waits(_)));
+    assert!(matches!(holder.begin(X, CoherenceToken::ExclusiveWrite, 0), Begin::Waits(_)));
     talk(&mut holder, node, A, 0);
     assert!(holder.poll_begun().is_some());
     holder.end(X, 0);
@@ -61,9 +67,9 @@ fn a_token_that_was_given_on_does_not_come_back_for_reading() {
     let mut node = node();
     let mut a = writer(&mut node);
     let life = join(&mut node, B, &[], 0);
-    acquire(&mut node, B, life, Token::SharedRead, 0);
+    acquire(&mut node, B, life, CoherenceToken::SharedRead, 0);
     let recall = answers(&mut node, A);
-    assert!(matches!(recall[..], [Answer::Recall { keeps: true, .. }]), "{recall:?}");
+    assert!(matches!(recall[..], [TokenReply::Recall { keeps: true, .. }]), "{recall:?}");
     recall.into_iter().for_each(|answer| a.handle(answer, 0));
     assert_eq!(a.poll_cleaning(), Some(Cleaning { range: X, writes_back: true, keeps: true }));
     a.cleaned(X, 0);
@@ -71,7 +77,7 @@ fn a_token_that_was_given_on_does_not_come_back_for_reading() {
     requests(&mut a).into_iter().for_each(|request| node.handle(A, request, 0));
     answers(&mut node, A);
     // A lease passes, and the other writes.
-    acquire(&mut node, B, life, Token::ExclusiveWrite, LEASE);
+    acquire(&mut node, B, life, CoherenceToken::ExclusiveWrite, LEASE);
     assert!(node.may_write(B, X));
     // The link is there again. The renewal is answered first.
     let now = LEASE + 1;
@@ -93,18 +99,18 @@ fn the_node_lets_nobody_keep_what_it_has_given_on() {
     let mut node = node();
     let mut a = writer(&mut node);
     let life = join(&mut node, B, &[], 0);
-    acquire(&mut node, B, life, Token::SharedRead, 0);
+    acquire(&mut node, B, life, CoherenceToken::SharedRead, 0);
     answers(&mut node, A).into_iter().for_each(|answer| a.handle(answer, 0));
     a.poll_cleaning();
     a.cleaned(X, 0);
     let release = requests(&mut a).pop().expect("a release");
     node.handle(A, release.clone(), 0);
     let kept = answers(&mut node, A);
-    assert!(matches!(kept[..], [Answer::Released { keeps: true, .. }]), "{kept:?}");
-    acquire(&mut node, B, life, Token::ExclusiveWrite, LEASE);
+    assert!(matches!(kept[..], [TokenReply::Released { keeps: true, .. }]), "{kept:?}");
+    acquire(&mut node, B, life, CoherenceToken::ExclusiveWrite, LEASE);
     node.handle(A, release, LEASE);
     let gone = answers(&mut node, A);
-    assert!(matches!(gone[..], [Answer::Released { keeps: false, .. }]), "{gone:?}");
+    assert!(matches!(gone[..], [TokenReply::Released { keeps: false, .. }]), "{gone:?}");
     // One that has not looked at its clock takes it for what it is, and does not wait for ever.
     gone.into_iter().for_each(|answer| a.handle(answer, 1));
     assert_eq!(a.usable(X, 1), None);
@@ -121,24 +127,25 @@ fn a_grant_from_before_the_lease_is_not_taken_in_it() {
     let mut a = Holder::new(LEASE, [], 0);
     talk(&mut a, &mut node, A, 0);
     // It asks within the lease; the request is lost, and what is asked again later has another number.
-    a.begin(X, Token::SharedRead, 0);
+    a.begin(X, CoherenceToken::SharedRead, 0);
     requests(&mut a);
     let late = LEASE + 1;
     a.handle_timeout(late);
     assert!(!a.is_leased(late));
-    let (renewals, others): (Vec<_>, Vec<_>) =
-        requests(&mut a).into_iter().partition(|request| matches!(request, Request::Renew { .. }));
+    let (renewals, others): (Vec<_>, Vec<_>) = requests(&mut a)
+        .into_iter()
+        .partition(|request| matches!(request, TokenRequest::Renew { .. }));
     others.into_iter().for_each(|request| node.handle(A, request, late));
     let old = answers(&mut node, A);
-    assert!(matches!(old[..], [Answer::Granted { .. }]), "{old:?}");
+    assert!(matches!(old[..], [TokenReply::Granted { .. }]), "{old:?}");
     // It is given on, since nothing is heard for a lease.
     let life = join(&mut node, B, &[], late);
     let later = late + LEASE;
-    acquire(&mut node, B, life, Token::ExclusiveWrite, later);
+    acquire(&mut node, B, life, CoherenceToken::ExclusiveWrite, later);
     assert!(node.may_write(B, X));
     // A renewal is answered, and overtakes the grant.
     a.handle_timeout(later);
-    let renewal = requests(&mut a).into_iter().find(|r| matches!(r, Request::Renew { .. }));
+    let renewal = requests(&mut a).into_iter().find(|r| matches!(r, TokenRequest::Renew { .. }));
     assert!(renewals.len() == 1 && renewal.is_some());
     node.handle(A, renewal.expect("looked at"), later);
     answers(&mut node, A).into_iter().for_each(|answer| a.handle(answer, later));
@@ -147,26 +154,29 @@ fn a_grant_from_before_the_lease_is_not_taken_in_it() {
     assert_eq!((a.usable(X, later), a.poll_begun()), (None, None));
     // What it asks now is in the new lease.
     let asked = requests(&mut a);
-    assert!(asked.iter().any(|request| matches!(request, Request::Acquire { .. })), "{asked:?}");
+    assert!(
+        asked.iter().any(|request| matches!(request, TokenRequest::Acquire { .. })),
+        "{asked:?}"
+    );
 }
 
 #[test]
 fn renewals_that_are_not_fetched_do_not_pile_up() {
     let mut node = node();
     let (a, b) = (join(&mut node, A, &[], 0), join(&mut node, B, &[], 0));
-    acquire(&mut node, A, a, Token::ExclusiveWrite, 0);
-    acquire(&mut node, B, b, Token::ExclusiveWrite, 0);
+    acquire(&mut node, A, a, CoherenceToken::ExclusiveWrite, 0);
+    acquire(&mut node, B, b, CoherenceToken::ExclusiveWrite, 0);
     answers(&mut node, A);
     for sent in 0..1000 {
-        node.handle(A, Request::Renew { life: a, sent }, 0);
+        node.handle(A, TokenRequest::Renew { life: a, sent }, 0);
     }
     assert_eq!(node.answers(A).count(), 2);
     let told = answers(&mut node, A);
-    assert!(matches!(told[..], [Answer::Recall { .. }, Answer::Renewed { sent: 999, .. }]));
+    assert!(matches!(told[..], [TokenReply::Recall { .. }, TokenReply::Renewed { sent: 999, .. }]));
     // Nor does anything else, and what is told is as many as were fetched.
     for number in 0..5 * MOST_TOKENS as u64 {
-        let (range, token) = (X, Token::SharedRead);
-        node.handle(A, Request::Acquire { life: a, range, token, number }, 0);
+        let (range, token) = (X, CoherenceToken::SharedRead);
+        node.handle(A, TokenRequest::Acquire { life: a, range, token, number }, 0);
     }
     assert_eq!(node.answers(A).count(), 4 * MOST_TOKENS);
     node.told(A, 4 * MOST_TOKENS - 1);
@@ -177,12 +187,12 @@ fn renewals_that_are_not_fetched_do_not_pile_up() {
 fn who_was_expelled_keeps_nothing_by_renewing() {
     let mut node = node();
     let (a, b) = (join(&mut node, A, &[], 0), join(&mut node, B, &[], 0));
-    acquire(&mut node, A, a, Token::ExclusiveWrite, 0);
-    acquire(&mut node, B, b, Token::ExclusiveWrite, 0);
+    acquire(&mut node, A, a, CoherenceToken::ExclusiveWrite, 0);
+    acquire(&mut node, B, b, CoherenceToken::ExclusiveWrite, 0);
     node.expel(A, 0);
     assert!(!node.may_write(A, X) && !node.may_write(B, X), "it may read until its lease ends");
     for now in [LEASE / 2, LEASE - 1] {
-        node.handle(A, Request::Renew { life: a, sent: now }, now);
+        node.handle(A, TokenRequest::Renew { life: a, sent: now }, now);
         node.attach(A, now);
     }
     node.handle_timeout(LEASE);
@@ -195,31 +205,31 @@ fn what_one_has_and_waits_for_is_bounded_together() {
     let mut node = Grantor::new(Terms { lease: LEASE, ranges }, 1, [A, B], 0);
     [A, B].into_iter().for_each(|member| node.attach(member, 0));
     let most = 2 * MOST_TOKENS as u32;
-    let of_b: Vec<_> = (most..2 * most).map(Range).collect();
-    let of_a: Vec<_> = (0..most - 10).map(Range).collect();
+    let of_b: Vec<_> = (most..2 * most).map(CoherenceRange).collect();
+    let of_a: Vec<_> = (0..most - 10).map(CoherenceRange).collect();
     join(&mut node, B, &of_b, 0);
     let life = join(&mut node, A, &of_a, 0);
     for range in of_b {
-        let (token, number) = (Token::SharedRead, 1);
-        node.handle(A, Request::Acquire { life, range, token, number }, 0);
+        let (token, number) = (CoherenceToken::SharedRead, 1);
+        node.handle(A, TokenRequest::Acquire { life, range, token, number }, 0);
     }
     assert_eq!(node.standing(B, 0).recalled, 10);
 }
 
 #[test]
 fn what_the_node_does_not_mention_is_lost() {
-    let mut a = Holder::new(LEASE, [X, Range(1)], 0);
+    let mut a = Holder::new(LEASE, [X, CoherenceRange(1)], 0);
     let (number, life) = (1, 5);
-    assert!(matches!(requests(&mut a)[..], [Request::Join { number: 1, .. }]));
+    assert!(matches!(requests(&mut a)[..], [TokenRequest::Join { number: 1, .. }]));
     let grants = vec![(X, tokens::Grant(7))];
-    a.handle(Answer::Joined { number, life, grants, lost: Vec::new() }, 0);
-    assert_eq!(a.lost(), Some(Range(1)));
+    a.handle(TokenReply::Joined { number, life, grants, lost: Vec::new() }, 0);
+    assert_eq!(a.lost(), Some(CoherenceRange(1)));
 }
 
 #[test]
 fn a_lease_ends_an_eighth_early_also_where_that_is_no_whole_number() {
     let mut a = Holder::new(15, [], 0);
-    let joined = Answer::Joined { number: 1, life: 5, grants: Vec::new(), lost: Vec::new() };
+    let joined = TokenReply::Joined { number: 1, life: 5, grants: Vec::new(), lost: Vec::new() };
     a.handle(joined, 0);
     assert!(a.is_leased(12) && !a.is_leased(13));
 }

@@ -2,10 +2,10 @@
 
 use std::{fmt, str::FromStr, sync::Arc};
 
-use fairtcp::{Fair, Growth, Options, Sharing};
+use fairtcp::{EnsembleOptions, Fair, Growth, WindowSharing};
 use serde::{Deserialize, Serialize};
 
-use crate::Congestion;
+use crate::CongestionControl;
 
 /// A congestion control as settings name it: `kernel default`; `ensemble`, with `per connection` and `per
 /// ack` or `by model` after it or not; or a name that the kernel knows.
@@ -18,7 +18,7 @@ pub enum CongestionChoice {
     /// A congestion window or a model of the path in an ensemble.
     Ensemble {
         /// Who shares it.
-        sharing: Sharing,
+        sharing: WindowSharing,
         /// How it grows.
         growth: Growth,
     },
@@ -38,15 +38,15 @@ impl CongestionChoice {
     /// An ensemble for each session.
     #[must_use]
     pub const fn ensemble() -> Self {
-        Self::Ensemble { sharing: Sharing::Session, growth: Growth::PerSegment }
+        Self::Ensemble { sharing: WindowSharing::Session, growth: Growth::PerSegment }
     }
 
     /// What a program is loaded with for it, if it needs one.
     #[must_use]
-    pub fn options(&self) -> Option<Options> {
+    pub fn options(&self) -> Option<EnsembleOptions> {
         match *self {
             Self::Ensemble { sharing, growth } => {
-                Some(Options { sharing, growth, ..Options::default() })
+                Some(EnsembleOptions { sharing, growth, ..EnsembleOptions::default() })
             }
             _ => None,
         }
@@ -56,11 +56,11 @@ impl CongestionChoice {
     ///
     /// # Errors
     /// What keeps the program from being loaded.
-    pub fn load(&self) -> Result<Congestion, fairtcp::Error> {
+    pub fn load(&self) -> Result<CongestionControl, fairtcp::Error> {
         Ok(match (self, self.options()) {
-            (_, Some(options)) => Congestion::ensemble(Arc::new(Fair::load(&options)?)),
-            (Self::Named(name), None) => Congestion::named(name),
-            _ => Congestion::default(),
+            (_, Some(options)) => CongestionControl::ensemble(Arc::new(Fair::load(&options)?)),
+            (Self::Named(name), None) => CongestionControl::named(name),
+            _ => CongestionControl::default(),
         })
     }
 }
@@ -82,8 +82,10 @@ impl FromStr for CongestionChoice {
                 .find_map(|(words, growth)| Some((rest.strip_suffix(words)?, growth)))
                 .unwrap_or((rest, Growth::PerSegment));
             match rest {
-                "" => return Ok(Self::Ensemble { sharing: Sharing::Session, growth }),
-                CONNECTION => return Ok(Self::Ensemble { sharing: Sharing::Connection, growth }),
+                "" => return Ok(Self::Ensemble { sharing: WindowSharing::Session, growth }),
+                CONNECTION => {
+                    return Ok(Self::Ensemble { sharing: WindowSharing::Connection, growth });
+                }
                 _ => {}
             }
         }
@@ -116,7 +118,8 @@ impl fmt::Display for CongestionChoice {
         match self {
             Self::KernelDefault => f.write_str("kernel default"),
             Self::Ensemble { sharing, growth } => {
-                let connection = if *sharing == Sharing::Connection { CONNECTION } else { "" };
+                let connection =
+                    if *sharing == WindowSharing::Connection { CONNECTION } else { "" };
                 let growth = match growth {
                     Growth::PerAck => ACK,
                     Growth::PerSegment => "",
@@ -151,7 +154,7 @@ mod tests {
         assert_eq!("ensemble".parse(), Ok(CongestionChoice::ensemble()));
         let options = "ensemble per connection per ack".parse::<CongestionChoice>().unwrap();
         let options = options.options().unwrap();
-        assert_eq!((options.sharing, options.growth), (Sharing::Connection, Growth::PerAck));
+        assert_eq!((options.sharing, options.growth), (WindowSharing::Connection, Growth::PerAck));
     }
 
     #[test]

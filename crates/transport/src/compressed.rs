@@ -13,12 +13,12 @@ use std::{
 };
 
 use bytes::{BufMut, BytesMut};
-use iscsi::{codec::Output, keys::Compression};
+use iscsi::{codec::PduOutput, keys::Compression};
 use tokio::net::TcpStream;
 
 use crate::{
     parcel::{HEAD, Made, Packer, RAW_MAX, Unpacker},
-    progress::{Received, Sent},
+    progress::{Received, SendProgress},
     secured::Secured,
     tcp::Tcp,
     unsent::{Unsent, write_all},
@@ -38,7 +38,7 @@ pub struct Compressed {
     input: BytesMut,
     /// What one read asks for.
     read_bytes: usize,
-    begun: Begun,
+    begun: UnwrittenFrames,
     bytes: LinkBytes,
 }
 
@@ -87,7 +87,7 @@ impl Compressed {
             unpacker: Unpacker::new(method),
             input: rest,
             read_bytes: RAW_MAX,
-            begun: Begun::with_plain(login_bytes),
+            begun: UnwrittenFrames::with_plain(login_bytes),
             bytes,
         }
     }
@@ -181,16 +181,16 @@ impl Compressed {
     /// Writes until the queue is empty or the socket takes no more.
     pub(crate) fn send(
         &mut self,
-        output: &mut Output,
+        output: &mut PduOutput,
         mut write: impl FnMut(&mut TcpStream, &[IoSlice<'_>]) -> Poll<io::Result<usize>>,
-    ) -> io::Result<Sent> {
+    ) -> io::Result<SendProgress> {
         loop {
             let mut parcels = Parcels { begun: &mut self.begun, output };
             let sent = match &mut self.lower {
                 Lower::Tcp(tcp) => write_all(tcp, &mut parcels, &mut write)?,
                 Lower::Tls(stream) => stream.send(&mut parcels, &mut write)?,
             };
-            if sent == Sent::Blocked || output.is_empty() {
+            if sent == SendProgress::Blocked || output.is_empty() {
                 return Ok(sent);
             }
             let (raw, packed) = self.begun.fill(&mut self.packer, output);
@@ -208,18 +208,18 @@ impl fmt::Debug for Compressed {
 
 /// Parcels that are made and not all written.
 #[derive(Default)]
-struct Begun {
+struct UnwrittenFrames {
     /// Heads and packed bytes, in the order of `parts`.
     made: Vec<u8>,
     /// The part of `made` before this is written.
     at: usize,
     /// What is to be written; none is without bytes to write.
-    parts: VecDeque<Part>,
+    parts: VecDeque<CompressedRun>,
 }
 
 /// A run of bytes that are to be written.
 #[derive(Clone, Copy)]
-struct Part {
+struct CompressedRun {
     /// So many of `made`.
     made: usize,
     /// They stand for so many of the caller's queue, which leave it with the last of them. If none
@@ -227,16 +227,16 @@ struct Part {
     raw: usize,
 }
 
-impl Begun {
+impl UnwrittenFrames {
     /// Only so many bytes that go as they are.
     fn with_plain(length: usize) -> Self {
-        let parts = (length > 0).then_some(Part { made: 0, raw: length });
+        let parts = (length > 0).then_some(CompressedRun { made: 0, raw: length });
         Self { parts: parts.into_iter().collect(), ..Self::default() }
     }
 
     /// Makes parcels of what is queued; all before is written. Returns what they hold, and how long
     /// they are.
-    fn fill(&mut self, packer: &mut Packer, output: &Output) -> (usize, usize) {
+    fn fill(&mut self, packer: &mut Packer, output: &PduOutput) -> (usize, usize) {
         debug_assert!(self.parts.is_empty(), "what was begun comes first");
         self.made.clear();
         self.at = 0;
@@ -247,11 +247,12 @@ impl Begun {
             let start = self.made.len();
             match packer.pack(from(output, raw), length, &mut self.made) {
                 Made::Packed(_) => {
-                    self.parts.push_back(Part { made: self.made.len() - start, raw: length });
+                    self.parts
+                        .push_back(CompressedRun { made: self.made.len() - start, raw: length });
                 }
                 Made::Stored => {
-                    self.parts.push_back(Part { made: HEAD, raw: 0 });
-                    self.parts.push_back(Part { made: 0, raw: length });
+                    self.parts.push_back(CompressedRun { made: HEAD, raw: 0 });
+                    self.parts.push_back(CompressedRun { made: 0, raw: length });
                     stored += length;
                 }
             }
@@ -269,7 +270,7 @@ impl Begun {
 }
 
 /// The pieces of a queue from this byte on.
-fn from(output: &Output, mut skipped: usize) -> impl Iterator<Item = &[u8]> {
+fn from(output: &PduOutput, mut skipped: usize) -> impl Iterator<Item = &[u8]> {
     output.pieces().filter_map(move |piece| {
         let skip = skipped.min(piece.len());
         skipped -= skip;
@@ -279,8 +280,8 @@ fn from(output: &Output, mut skipped: usize) -> impl Iterator<Item = &[u8]> {
 
 /// What was begun, with the queue that it was made of.
 struct Parcels<'a> {
-    begun: &'a mut Begun,
-    output: &'a mut Output,
+    begun: &'a mut UnwrittenFrames,
+    output: &'a mut PduOutput,
 }
 
 impl Unsent for Parcels<'_> {
@@ -298,7 +299,7 @@ impl Unsent for Parcels<'_> {
             }
             None => false,
         };
-        'parts: for &Part { made, raw } in &self.begun.parts {
+        'parts: for &CompressedRun { made, raw } in &self.begun.parts {
             if made > 0 {
                 if !put(&self.begun.made[at..at + made]) {
                     break;

@@ -14,57 +14,57 @@ use parking_lot::Mutex;
 use socket2::SockRef;
 use tokio::net::TcpStream;
 
-use crate::{options, stream::Stream};
+use crate::{options, stream::ConnectionStream};
 
 /// What sessions are given. Default: what the kernel gives every connection.
 #[derive(Clone, Debug, Default)]
-pub struct Congestion(Option<Arc<Wanted>>);
+pub struct CongestionControl(Option<Arc<WantedCongestion>>);
 
-struct Wanted {
-    how: How,
+struct WantedCongestion {
+    how: CongestionMethod,
     /// That it could not be had has been told.
     is_told: AtomicBool,
 }
 
-enum How {
+enum CongestionMethod {
     /// By this name in the kernel.
     Named(String),
     /// One congestion window for all connections of a session.
     Ensemble(Arc<Fair>),
 }
 
-impl fmt::Debug for Wanted {
+impl fmt::Debug for WantedCongestion {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.how {
-            How::Named(name) => f.write_str(name),
-            How::Ensemble(fair) => write!(f, "ensemble by {}", fair.name()),
+            CongestionMethod::Named(name) => f.write_str(name),
+            CongestionMethod::Ensemble(fair) => write!(f, "ensemble by {}", fair.name()),
         }
     }
 }
 
-impl Congestion {
+impl CongestionControl {
     /// The one of this name, as in `tcp_available_congestion_control`.
     #[must_use]
     pub fn named(name: impl Into<String>) -> Self {
-        Self::wanted(How::Named(name.into()))
+        Self::wanted(CongestionMethod::Named(name.into()))
     }
 
     /// An ensemble for each session.
     #[must_use]
     pub fn ensemble(fair: Arc<Fair>) -> Self {
-        Self::wanted(How::Ensemble(fair))
+        Self::wanted(CongestionMethod::Ensemble(fair))
     }
 
-    fn wanted(how: How) -> Self {
-        Self(Some(Arc::new(Wanted { how, is_told: AtomicBool::new(false) })))
+    fn wanted(how: CongestionMethod) -> Self {
+        Self(Some(Arc::new(WantedCongestion { how, is_told: AtomicBool::new(false) })))
     }
 
     /// For the connections of one new session.
     #[must_use]
     pub fn session(&self) -> SessionCongestion {
         let ensemble = self.0.as_ref().and_then(|wanted| match &wanted.how {
-            How::Named(_) => None,
-            How::Ensemble(fair) => Some(Ensemble::new(fair)),
+            CongestionMethod::Named(_) => None,
+            CongestionMethod::Ensemble(fair) => Some(Ensemble::new(fair)),
         });
         SessionCongestion { wanted: self.0.clone(), ensemble, newest: Mutex::default() }
     }
@@ -72,7 +72,7 @@ impl Congestion {
 
 /// The congestion control of one session.
 pub struct SessionCongestion {
-    wanted: Option<Arc<Wanted>>,
+    wanted: Option<Arc<WantedCongestion>>,
     ensemble: Option<Result<Ensemble, fairtcp::Error>>,
     newest: Mutex<Newest>,
 }
@@ -99,7 +99,7 @@ pub struct CongestionStatistics {
 impl SessionCongestion {
     /// Gives a connection of the session what it is to have. One that cannot have it stays as it is. Why
     /// is answered once, whichever of all sessions meets it first.
-    pub fn take_in(&self, stream: &Stream) -> Option<String> {
+    pub fn take_in(&self, stream: &ConnectionStream) -> Option<String> {
         let socket = SockRef::from(stream.tcp());
         let failed = self.select(stream).err();
         // If the socket is broken, its next read or write reports that.
@@ -115,7 +115,7 @@ impl SessionCongestion {
         failed.filter(|_| !wanted.is_told.swap(true, Ordering::Relaxed))
     }
 
-    fn select(&self, stream: &Stream) -> Result<(), String> {
+    fn select(&self, stream: &ConnectionStream) -> Result<(), String> {
         let told = |error: io::Error| match error.kind() {
             io::ErrorKind::NotFound => "the kernel has none of this name".to_owned(),
             io::ErrorKind::PermissionDenied => format!(
@@ -126,7 +126,7 @@ impl SessionCongestion {
         match (self.wanted.as_deref(), &self.ensemble) {
             (_, Some(Ok(ensemble))) => ensemble.join(stream.tcp()).map_err(|it| it.to_string()),
             (_, Some(Err(error))) => Err(error.to_string()),
-            (Some(Wanted { how: How::Named(name), .. }), None) => {
+            (Some(WantedCongestion { how: CongestionMethod::Named(name), .. }), None) => {
                 SockRef::from(stream.tcp()).set_tcp_congestion(name.as_bytes()).map_err(told)
             }
             _ => Ok(()),
@@ -167,7 +167,7 @@ mod tests {
 
     use super::*;
 
-    async fn connection() -> (Stream, TcpStream) {
+    async fn connection() -> (ConnectionStream, TcpStream) {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
         let near = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
         (near.into(), listener.accept().await.unwrap().0)
@@ -176,13 +176,13 @@ mod tests {
     #[tokio::test]
     async fn what_is_not_to_be_had_is_told_once_and_changes_nothing() {
         let (stream, _far) = connection().await;
-        let default = Congestion::default().session();
+        let default = CongestionControl::default().session();
         assert_eq!(default.take_in(&stream), None);
         let before = default.statistics();
         assert!(!before.name.is_empty() && before.ensemble.is_none(), "{before:?}");
         // The least that an IPv4 host has to take (RFC 9293, 3.7.1).
         assert!(before.segment_bytes >= 536, "{before:?}");
-        let wanted = Congestion::named("no_such_thing");
+        let wanted = CongestionControl::named("no_such_thing");
         let told = wanted.session().take_in(&stream).expect("told");
         assert!(told.contains("none of this name") || told.contains("CAP_NET_ADMIN"), "{told}");
         let session = wanted.session();
@@ -196,7 +196,7 @@ mod tests {
         assert!(options::round_trip(stream.tcp()).unwrap() < DISTANT, "loopback");
         let unlimited = options::get(stream.tcp(), libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE);
         assert_eq!(unlimited.unwrap(), libc::c_uint::MAX);
-        assert_eq!(Congestion::default().session().take_in(&stream), None);
+        assert_eq!(CongestionControl::default().session().take_in(&stream), None);
         let near = options::get(stream.tcp(), libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE);
         assert_eq!(near.unwrap(), libc::c_uint::MAX);
         pace(stream.tcp(), DISTANT).unwrap();
@@ -208,7 +208,7 @@ mod tests {
     async fn a_name_is_selected() {
         let (stream, _far) = connection().await;
         // Every kernel has it, and allows it.
-        let session = Congestion::named("reno").session();
+        let session = CongestionControl::named("reno").session();
         assert_eq!(session.take_in(&stream), None);
         assert_eq!(session.statistics().name, "reno");
     }
@@ -216,12 +216,12 @@ mod tests {
     /// Needs the right to load BPF programs; where it is missing the test says so and ends.
     #[tokio::test]
     async fn connections_of_a_session_share_an_ensemble() {
-        let options = fairtcp::Options { name: "fairtest_t".into(), ..Default::default() };
+        let options = fairtcp::EnsembleOptions { name: "fairtest_t".into(), ..Default::default() };
         let fair = match Fair::load(&options) {
             Ok(fair) => Arc::new(fair),
             Err(error) => return println!("not run: {error}"),
         };
-        let wanted = Congestion::ensemble(fair.clone());
+        let wanted = CongestionControl::ensemble(fair.clone());
         let (one, other) = (wanted.session(), wanted.session());
         let [(a, _a), (b, _b), (c, _c)] =
             [connection().await, connection().await, connection().await];

@@ -9,14 +9,14 @@ use rustls::{AlertDescription, CertificateError, Error, InvalidMessage};
 #[error("{reason}")]
 pub struct Distrust {
     /// The cause, which decides the remedy.
-    pub cause: Cause,
+    pub cause: DistrustCause,
     /// The reason as text for a message, from rustls or our own.
     pub reason: Arc<str>,
 }
 
 /// The causes that need different remedies, as seen from this end.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Cause {
+pub enum DistrustCause {
     /// No authority that we trust has signed the peer's certificate.
     UnknownAuthority,
     /// The peer's certificate is for another name than the one we connected to.
@@ -34,7 +34,7 @@ pub enum Cause {
 }
 
 impl Distrust {
-    fn new(cause: Cause, reason: impl Into<Arc<str>>) -> Self {
+    fn new(cause: DistrustCause, reason: impl Into<Arc<str>>) -> Self {
         Self { cause, reason: reason.into() }
     }
 }
@@ -49,32 +49,32 @@ pub fn distrust(error: &io::Error) -> Option<Distrust> {
             return Some(Distrust::new(cause_of(*alert)?, reason));
         }
         Error::InvalidMessage(InvalidMessage::InvalidContentType) => {
-            return Some(Distrust::new(Cause::NoTls, "the other end does not speak TLS"));
+            return Some(Distrust::new(DistrustCause::NoTls, "the other end does not speak TLS"));
         }
         Error::InvalidCertificate(certificate) => match certificate {
-            CertificateError::UnknownIssuer => Cause::UnknownAuthority,
+            CertificateError::UnknownIssuer => DistrustCause::UnknownAuthority,
             CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
-                Cause::OtherName
+                DistrustCause::OtherName
             }
             CertificateError::Expired
             | CertificateError::ExpiredContext { .. }
             | CertificateError::NotValidYet
-            | CertificateError::NotValidYetContext { .. } => Cause::OutOfDate,
-            _ => Cause::Other,
+            | CertificateError::NotValidYetContext { .. } => DistrustCause::OutOfDate,
+            _ => DistrustCause::Other,
         },
         Error::NoCertificatesPresented
         | Error::PeerIncompatible(_)
-        | Error::UnsupportedNameType => Cause::Other,
+        | Error::UnsupportedNameType => DistrustCause::Other,
         _ => return None,
     };
     Some(Distrust::new(cause, error.to_string()))
 }
 
 /// Returns the cause of an alert; `None` for an alert that is not about trust.
-fn cause_of(alert: AlertDescription) -> Option<Cause> {
+fn cause_of(alert: AlertDescription) -> Option<DistrustCause> {
     use AlertDescription as Is;
     match alert {
-        Is::CertificateRequired => Some(Cause::OursMissing),
+        Is::CertificateRequired => Some(DistrustCause::OursMissing),
         Is::BadCertificate
         | Is::CertificateExpired
         | Is::CertificateRevoked
@@ -82,8 +82,8 @@ fn cause_of(alert: AlertDescription) -> Option<Cause> {
         // The signature is not of the certificate's key. Noise on the line causes BadRecordMac instead.
         | Is::DecryptError
         | Is::UnknownCA
-        | Is::UnsupportedCertificate => Some(Cause::OursRefused),
-        Is::AccessDenied | Is::HandshakeFailure | Is::ProtocolVersion => Some(Cause::Other),
+        | Is::UnsupportedCertificate => Some(DistrustCause::OursRefused),
+        Is::AccessDenied | Is::HandshakeFailure | Is::ProtocolVersion => Some(DistrustCause::Other),
         _ => None,
     }
 }

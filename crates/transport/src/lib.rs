@@ -5,7 +5,7 @@
 //! [`poll_receive`] and [`poll_send`], which arrange for its waking. [`receive_now`] is for busy
 //! polling.
 //!
-//! [`Places`] and [`Reports`] limit what peers can cause before they have proved who they are.
+//! [`ConnectionQuota`] and [`Reports`] limit what peers can cause before they have proved who they are.
 
 #[cfg(test)]
 #[path = "../tests/certificates/mod.rs"]
@@ -30,15 +30,15 @@ mod reports;
 
 pub use choice::{CongestionChoice, NoCongestion};
 pub use compressed::{Compressed, LinkBytes};
-pub use congestion::{Congestion, CongestionStatistics, SessionCongestion};
-pub use distrust::{Cause, Distrust, distrust};
+pub use congestion::{CongestionControl, CongestionStatistics, SessionCongestion};
+pub use distrust::{Distrust, DistrustCause, distrust};
 pub use options::SocketOptions;
-pub use places::{Place, Places, party};
-pub use progress::{MAX_SLICES, Received, Sent};
+pub use places::{ConnectionPermit, ConnectionQuota, party};
+pub use progress::{MAX_SLICES, Received, SendProgress};
 pub use reader::{poll_receive, receive, receive_now};
 pub use reports::Reports;
 pub use secured::Secured;
-pub use stream::Stream;
+pub use stream::ConnectionStream;
 pub use tcp::Tcp;
-pub use tls::{Identity, Part, TlsClient, TlsServer, Unusable};
+pub use tls::{TlsClient, TlsIdentity, TlsMaterial, TlsMaterialError, TlsServer};
 pub use writer::{poll_send, send};

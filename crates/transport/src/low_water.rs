@@ -68,19 +68,19 @@ mod tests {
     use bytes::Bytes;
     use iscsi::{
         Itt, Pdu, Serial, Ttt,
-        codec::{Decoder, Digests, Output},
+        codec::{Decoder, Digests, PduOutput},
         pdu::NopOut,
     };
     use scsi::Lun;
     use tokio::{io::AsyncWriteExt, net::TcpListener, time::timeout};
 
     use super::*;
-    use crate::{Received, Stream, poll_receive};
+    use crate::{ConnectionStream, Received, poll_receive};
 
     const PACKET: usize = 1448;
 
     fn pdus(lengths: &[usize]) -> Vec<u8> {
-        let mut output = Output::default();
+        let mut output = PduOutput::default();
         for length in lengths {
             let nop = NopOut {
                 immediate: true,
@@ -105,7 +105,7 @@ mod tests {
     }
 
     /// Receives `pdus` PDUs. Returns the number of reads that brought data.
-    async fn receive(stream: &mut Stream, decoder: &mut Decoder, pdus: usize) -> usize {
+    async fn receive(stream: &mut ConnectionStream, decoder: &mut Decoder, pdus: usize) -> usize {
         let (mut reads, mut whole) = (0, 0);
         let received = poll_fn(|context| {
             while whole < pdus {
@@ -134,11 +134,11 @@ mod tests {
         }
     }
 
-    async fn connection() -> (TcpStream, Stream) {
+    async fn connection() -> (TcpStream, ConnectionStream) {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let far = TcpStream::connect(listener.local_addr().unwrap()).await.expect("connected");
         far.set_nodelay(true).expect("a TCP socket");
-        (far, Stream::from(listener.accept().await.expect("connected").0))
+        (far, ConnectionStream::from(listener.accept().await.expect("connected").0))
     }
 
     #[tokio::test]

@@ -16,21 +16,21 @@ use tokio::sync::Notify;
 /// place only for milliseconds has it for that long, whatever others do. Connections whose login has failed
 /// lose their places first.
 #[derive(Debug, Default)]
-pub struct Places {
-    inner: Mutex<Inner>,
+pub struct ConnectionQuota {
+    inner: Mutex<ConnectionQuotaState>,
 }
 
 #[derive(Debug, Default)]
-struct Inner {
+struct ConnectionQuotaState {
     /// The places that are taken, in order of arrival.
-    taken: BTreeMap<u64, Taken>,
+    taken: BTreeMap<u64, PermitHolder>,
     /// The number of places in `taken` that each party holds. No entry is zero.
     held: HashMap<IpAddr, usize>,
     next: u64,
 }
 
 #[derive(Debug)]
-struct Taken {
+struct PermitHolder {
     party: IpAddr,
     lost: Arc<Notify>,
     rank: Rank,
@@ -49,13 +49,13 @@ enum Rank {
 
 /// One of the places. Dropping it makes it free.
 #[derive(Debug)]
-pub struct Place {
-    places: Arc<Places>,
+pub struct ConnectionPermit {
+    places: Arc<ConnectionQuota>,
     number: u64,
     lost: Arc<Notify>,
 }
 
-impl Places {
+impl ConnectionQuota {
     /// Takes a place for a connection from `address`. There are `limit` places in all, of which one party may
     /// have `per_party`. If these are taken, another connection loses its place. Returns `None` if all places
     /// that could be freed are kept.
@@ -64,11 +64,11 @@ impl Places {
         address: IpAddr,
         limit: usize,
         per_party: usize,
-    ) -> Option<Place> {
+    ) -> Option<ConnectionPermit> {
         let party = party(address);
         let mut inner = self.inner.lock();
         if inner.held.get(&party).is_some_and(|held| *held >= per_party) {
-            let own = |taken: &Taken| taken.party == party;
+            let own = |taken: &PermitHolder| taken.party == party;
             let oldest = inner.oldest(Rank::Failed, own).or(inner.oldest(Rank::Stranger, own))?;
             inner.displace(oldest);
         } else if inner.taken.len() >= limit {
@@ -78,10 +78,10 @@ impl Places {
         }
         inner.next += 1;
         let (number, lost) = (inner.next, Arc::new(Notify::new()));
-        let taken = Taken { party, lost: Arc::clone(&lost), rank: Rank::Stranger };
+        let taken = PermitHolder { party, lost: Arc::clone(&lost), rank: Rank::Stranger };
         inner.taken.insert(number, taken);
         *inner.held.entry(party).or_default() += 1;
-        Some(Place { places: Arc::clone(self), number, lost })
+        Some(ConnectionPermit { places: Arc::clone(self), number, lost })
     }
 
     /// Returns the number of places that are taken.
@@ -91,9 +91,9 @@ impl Places {
     }
 }
 
-impl Inner {
+impl ConnectionQuotaState {
     /// Returns the oldest place of this rank that `is_meant` accepts.
-    fn oldest(&self, rank: Rank, is_meant: impl Fn(&Taken) -> bool) -> Option<u64> {
+    fn oldest(&self, rank: Rank, is_meant: impl Fn(&PermitHolder) -> bool) -> Option<u64> {
         let found = self.taken.iter().find(|(_, taken)| taken.rank == rank && is_meant(taken));
         found.map(|(number, _)| *number)
     }
@@ -120,7 +120,7 @@ impl Inner {
         }
     }
 
-    fn leave(&mut self, number: u64) -> Option<Taken> {
+    fn leave(&mut self, number: u64) -> Option<PermitHolder> {
         let taken = self.taken.remove(&number)?;
         if let Some(held) = self.held.get_mut(&taken.party) {
             *held -= 1;
@@ -132,7 +132,7 @@ impl Inner {
     }
 }
 
-impl Place {
+impl ConnectionPermit {
     /// Returns when a newcomer has got this place: the caller must then close the connection.
     pub async fn lost(&self) {
         self.lost.notified().await;
@@ -156,7 +156,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for ConnectionPermit {
     fn drop(&mut self) {
         self.places.inner.lock().leave(self.number);
     }
@@ -182,14 +182,14 @@ mod tests {
         IpAddr::from([192, 0, 2, last])
     }
 
-    async fn is_lost(place: &Place) -> bool {
+    async fn is_lost(place: &ConnectionPermit) -> bool {
         let mut lost = std::pin::pin!(place.lost());
         poll_fn(|context| std::task::Poll::Ready(lost.as_mut().poll(context).is_ready())).await
     }
 
     #[tokio::test]
     async fn the_longest_waiting_of_the_busiest_address_gives_way() {
-        let places = Arc::new(Places::default());
+        let places = Arc::new(ConnectionQuota::default());
         let enter = |last| places.enter(address(last), 6, 4).unwrap();
         let quiet = enter(1);
         let busy = [enter(2), enter(2), enter(2)];
@@ -209,7 +209,7 @@ mod tests {
 
     #[tokio::test]
     async fn an_address_beyond_its_share_displaces_itself() {
-        let places = Arc::new(Places::default());
+        let places = Arc::new(ConnectionQuota::default());
         let enter = |last| places.enter(address(last), 100, 2);
         let (first, second) = (enter(1).unwrap(), enter(1).unwrap());
         let other = enter(2).unwrap();
@@ -223,7 +223,7 @@ mod tests {
 
     #[tokio::test]
     async fn who_has_failed_gives_way_first() {
-        let places = Arc::new(Places::default());
+        let places = Arc::new(ConnectionQuota::default());
         let enter = |last, own| places.enter(address(last), 3, own).unwrap();
         let (first, second, third) = (enter(1, 2), enter(1, 2), enter(2, 2));
         third.fail();

@@ -13,7 +13,7 @@ pub enum Received {
 
 /// How far a write of queued output got.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Sent {
+pub enum SendProgress {
     /// Everything queued is with the kernel.
     All,
     /// The kernel takes no more for now: await writability.

@@ -14,17 +14,17 @@ use tokio::{
     net::TcpStream,
 };
 
-use crate::{progress::Received, stream::Stream};
+use crate::{progress::Received, stream::ConnectionStream};
 
 /// Reads once, as much as the decoder has room for.
 ///
 /// # Errors
 /// What the socket says, save that it would block; what is wrong with TLS.
-pub fn receive(stream: &mut Stream, decoder: &mut Decoder) -> io::Result<Received> {
+pub fn receive(stream: &mut ConnectionStream, decoder: &mut Decoder) -> io::Result<Received> {
     let received = match stream {
-        Stream::Plain(tcp) => tcp.read_pdus(decoder, try_read).map(received),
-        Stream::Tls(stream) => stream.receive(&mut decoder.buffer(), try_read),
-        Stream::Compressed(stream) => stream.receive(&mut decoder.buffer(), try_read),
+        ConnectionStream::Plain(tcp) => tcp.read_pdus(decoder, try_read).map(received),
+        ConnectionStream::Tls(stream) => stream.receive(&mut decoder.buffer(), try_read),
+        ConnectionStream::Compressed(stream) => stream.receive(&mut decoder.buffer(), try_read),
     };
     or_nothing(received)
 }
@@ -35,21 +35,21 @@ pub fn receive(stream: &mut Stream, decoder: &mut Decoder) -> io::Result<Receive
 /// # Errors
 /// As [`receive`].
 pub fn poll_receive(
-    stream: &mut Stream,
+    stream: &mut ConnectionStream,
     decoder: &mut Decoder,
     context: &mut Context<'_>,
 ) -> Poll<io::Result<Received>> {
     match stream {
-        Stream::Plain(tcp) => {
+        ConnectionStream::Plain(tcp) => {
             let read = |tcp: &mut _, room: &mut _| poll_read(tcp, room, context);
             tcp.read_pdus(decoder, read).map(received)
         }
-        Stream::Tls(stream) => {
+        ConnectionStream::Tls(stream) => {
             let read = |tcp: &mut _, input: &mut _| poll_read(tcp, input, context);
             let looked = stream.receive(&mut decoder.buffer(), read);
             looked_again(looked, context)
         }
-        Stream::Compressed(stream) => {
+        ConnectionStream::Compressed(stream) => {
             let read = |tcp: &mut _, input: &mut _| poll_read(tcp, input, context);
             let looked = stream.receive(&mut decoder.buffer(), read);
             looked_again(looked, context)
@@ -72,11 +72,11 @@ fn looked_again(
 ///
 /// # Errors
 /// As [`receive`].
-pub fn receive_now(stream: &mut Stream, decoder: &mut Decoder) -> io::Result<Received> {
+pub fn receive_now(stream: &mut ConnectionStream, decoder: &mut Decoder) -> io::Result<Received> {
     let received = match stream {
-        Stream::Plain(tcp) => tcp.read_pdus(decoder, recv).map(received),
-        Stream::Tls(stream) => stream.receive(&mut decoder.buffer(), recv),
-        Stream::Compressed(stream) => stream.receive(&mut decoder.buffer(), recv),
+        ConnectionStream::Plain(tcp) => tcp.read_pdus(decoder, recv).map(received),
+        ConnectionStream::Tls(stream) => stream.receive(&mut decoder.buffer(), recv),
+        ConnectionStream::Compressed(stream) => stream.receive(&mut decoder.buffer(), recv),
     };
     or_nothing(received)
 }

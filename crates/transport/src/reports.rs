@@ -15,18 +15,18 @@ use crate::places::party;
 pub struct Reports {
     per_party: u32,
     in_all: u32,
-    inner: Mutex<Inner>,
+    inner: Mutex<ReportLimiterState>,
 }
 
 #[derive(Debug, Default)]
-struct Inner {
+struct ReportLimiterState {
     /// Events of all parties that were reported in the current period.
     all: Period,
-    parties: HashMap<IpAddr, Record>,
+    parties: HashMap<IpAddr, PeerReportCount>,
 }
 
 #[derive(Debug, Default)]
-struct Record {
+struct PeerReportCount {
     period: Period,
     /// Events that were left out since the last one that was reported.
     unreported: u64,
@@ -58,7 +58,7 @@ impl Reports {
     pub fn report(&self, address: IpAddr, now: Instant) -> Option<u64> {
         let key = party(address);
         let mut inner = self.inner.lock();
-        let Inner { all, parties } = &mut *inner;
+        let ReportLimiterState { all, parties } = &mut *inner;
         if parties.len() >= RECORDS && !parties.contains_key(&key) {
             let oldest = parties.iter().min_by_key(|(_, record)| record.period.began);
             let oldest = oldest.map(|(key, _)| *key);

@@ -16,7 +16,7 @@ use socket2::SockRef;
 use tokio::net::TcpStream;
 
 use crate::{
-    progress::{MAX_SLICES, Received, Sent},
+    progress::{MAX_SLICES, Received, SendProgress},
     tcp::Tcp,
     unsent::{Unsent, try_write},
 };
@@ -193,15 +193,15 @@ impl Secured {
         &mut self,
         output: &mut impl Unsent,
         mut write: impl FnMut(&mut TcpStream, &[IoSlice<'_>]) -> Poll<io::Result<usize>>,
-    ) -> io::Result<Sent> {
+    ) -> io::Result<SendProgress> {
         loop {
             match self.write_records(&mut write) {
                 Ok(true) => output.advance(std::mem::take(&mut self.sealed)),
-                Ok(false) => return Ok(Sent::Blocked),
+                Ok(false) => return Ok(SendProgress::Blocked),
                 Err(error) => return Err(self.alert().unwrap_or(error)),
             }
             if output.is_empty() {
-                return Ok(Sent::All);
+                return Ok(SendProgress::All);
             }
             let mut slices = [IoSlice::new(&[]); MAX_SLICES];
             let used = output.slices(&mut slices);

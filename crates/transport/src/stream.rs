@@ -19,7 +19,7 @@ use crate::{
 
 /// One connection. Plain TCP costs one branch more than a bare socket.
 #[derive(Debug)]
-pub enum Stream {
+pub enum ConnectionStream {
     /// TCP.
     Plain(Tcp),
     /// TLS over TCP, the handshake done.
@@ -28,13 +28,13 @@ pub enum Stream {
     Compressed(Box<Compressed>),
 }
 
-impl From<TcpStream> for Stream {
+impl From<TcpStream> for ConnectionStream {
     fn from(stream: TcpStream) -> Self {
         Self::Plain(stream.into())
     }
 }
 
-impl Stream {
+impl ConnectionStream {
     pub(crate) fn tcp(&self) -> &TcpStream {
         self.counted().stream()
     }
@@ -114,7 +114,7 @@ impl Stream {
         self.tcp().writable().await
     }
 
-    /// As [`Stream::readable`].
+    /// As [`ConnectionStream::readable`].
     pub fn poll_read_ready(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self {
             Self::Plain(tcp) => tcp.stream().poll_read_ready(context),
@@ -123,7 +123,7 @@ impl Stream {
         }
     }
 
-    /// As [`Stream::writable`].
+    /// As [`ConnectionStream::writable`].
     pub fn poll_write_ready(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.tcp().poll_write_ready(context)
     }

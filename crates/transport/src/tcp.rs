@@ -132,7 +132,7 @@ mod tests {
     use bytes::{Bytes, BytesMut};
     use iscsi::{
         Itt, Pdu, Serial, Ttt,
-        codec::{Decoder, Digests, Output},
+        codec::{Decoder, Digests, PduOutput},
         keys::Compression,
         pdu::NopOut,
     };
@@ -140,15 +140,15 @@ mod tests {
     use tokio::{net::TcpSocket, time::timeout};
 
     use crate::{
-        Identity, SocketOptions, Stream, TlsClient, TlsServer, certificates::Authority, receive,
-        send,
+        ConnectionStream, SocketOptions, TlsClient, TlsIdentity, TlsServer,
+        certificates::Authority, receive, send,
     };
 
     /// Bytes of one PDU, and how many there are: more than is encrypted or packed ahead.
     const LENGTH: usize = 16 << 10;
     const COUNT: u32 = 24;
 
-    async fn pair(secured: bool, compression: Option<Compression>) -> [Stream; 2] {
+    async fn pair(secured: bool, compression: Option<Compression>) -> [ConnectionStream; 2] {
         // So that a record or parcel goes to the kernel in parts.
         let options = SocketOptions::buffers(Some(16 << 10));
         let socket = TcpSocket::new_v4().unwrap();
@@ -158,11 +158,11 @@ mod tests {
         let port = listener.local_addr().unwrap().port();
         let near = options.connect("127.0.0.1", port).await.unwrap();
         let far = listener.accept().await.unwrap().0;
-        let ends: [Stream; 2] = if secured {
+        let ends: [ConnectionStream; 2] = if secured {
             let ours = Authority::new();
             let issued = ours.issue("127.0.0.1");
             let (certificate, key) = (issued.certificate.as_bytes(), issued.key.as_bytes());
-            let own = Identity { certificate, key };
+            let own = TlsIdentity { certificate, key };
             let server = TlsServer::new(own, ours.certificate.as_bytes()).unwrap();
             let client = TlsClient::new(Some(own), ours.certificate.as_bytes(), None).unwrap();
             let (near, far) = tokio::join!(client.connect("127.0.0.1", near), server.accept(far));
@@ -198,7 +198,7 @@ mod tests {
         {
             let [mut near, mut far] = pair(secured, compression).await;
             far.set_read_bytes(LENGTH);
-            let mut output = Output::default();
+            let mut output = PduOutput::default();
             for itt in 0..COUNT {
                 let nop = NopOut {
                     immediate: true,

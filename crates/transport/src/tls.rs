@@ -18,11 +18,11 @@ use rustls::{
 };
 use tokio::net::TcpStream;
 
-use crate::{secured::Secured, stream::Stream};
+use crate::{secured::Secured, stream::ConnectionStream};
 
 /// A certificate, those above it, and its key: PEM texts.
 #[derive(Clone, Copy)]
-pub struct Identity<'a> {
+pub struct TlsIdentity<'a> {
     /// The own certificate first.
     pub certificate: &'a [u8],
     /// PKCS #8, PKCS #1 or SEC 1, not encrypted.
@@ -31,7 +31,7 @@ pub struct Identity<'a> {
 
 /// Which of the texts cannot be used.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Part {
+pub enum TlsMaterial {
     /// The own certificate, or it does not belong to the key.
     Certificate,
     /// The own key.
@@ -45,9 +45,9 @@ pub enum Part {
 /// Why no TLS can be made of these texts.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("{reason}")]
-pub struct Unusable {
+pub struct TlsMaterialError {
     /// Where the fault is.
-    pub part: Part,
+    pub part: TlsMaterial,
     /// What is wrong with it.
     pub reason: String,
 }
@@ -74,17 +74,17 @@ impl TlsServer {
     ///
     /// # Errors
     /// If one of the texts holds something else, or if certificate and key do not belong together.
-    pub fn new(own: Identity<'_>, authorities: &[u8]) -> Result<Self, Unusable> {
+    pub fn new(own: TlsIdentity<'_>, authorities: &[u8]) -> Result<Self, TlsMaterialError> {
         let (chain, key) = own.parse()?;
-        let wrong = |error: &dyn std::fmt::Display| Part::Authorities.unusable(error);
+        let wrong = |error: &dyn std::fmt::Display| TlsMaterial::Authorities.unusable(error);
         let roots = Arc::new(roots(authorities)?);
         let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider()).build();
         let mut config = ServerConfig::builder_with_provider(provider())
             .with_protocol_versions(&[&TLS13])
-            .map_err(|error| Part::Certificate.unusable(&error))?
+            .map_err(|error| TlsMaterial::Certificate.unusable(&error))?
             .with_client_cert_verifier(verifier.map_err(|error| wrong(&error))?)
             .with_single_cert(chain, key)
-            .map_err(|error| Part::Certificate.unusable(&error))?;
+            .map_err(|error| TlsMaterial::Certificate.unusable(&error))?;
         // Who comes back proves himself anew: an authority that is no longer trusted lets nobody
         // in, and nothing is kept for those who are away.
         config.send_tls13_tickets = 0;
@@ -104,9 +104,9 @@ impl TlsServer {
     /// # Errors
     /// What the socket says; [`io::ErrorKind::UnexpectedEof`] if the peer closes;
     /// [`io::ErrorKind::InvalidData`] if it does not get through, after it was told why.
-    pub async fn accept(&self, stream: TcpStream) -> io::Result<Stream> {
+    pub async fn accept(&self, stream: TcpStream) -> io::Result<ConnectionStream> {
         let session = ServerConnection::new(self.config.clone()).map_err(io::Error::other)?;
-        Ok(Stream::Tls(Box::new(Secured::handshake(stream, session.into()).await?)))
+        Ok(ConnectionStream::Tls(Box::new(Secured::handshake(stream, session.into()).await?)))
     }
 }
 
@@ -126,25 +126,25 @@ impl TlsClient {
     /// # Errors
     /// If one of the texts holds something else, or if certificate and key do not belong together.
     pub fn new(
-        own: Option<Identity<'_>>,
+        own: Option<TlsIdentity<'_>>,
         authorities: &[u8],
         name: Option<&str>,
-    ) -> Result<Self, Unusable> {
+    ) -> Result<Self, TlsMaterialError> {
         let config = ClientConfig::builder_with_provider(provider())
             .with_protocol_versions(&[&TLS13])
-            .map_err(|error| Part::Certificate.unusable(&error))?
+            .map_err(|error| TlsMaterial::Certificate.unusable(&error))?
             .with_root_certificates(roots(authorities)?);
         let mut config = match own {
             None => config.with_no_client_auth(),
             Some(own) => {
                 let (chain, key) = own.parse()?;
                 let config = config.with_client_auth_cert(chain, key);
-                config.map_err(|error| Part::Certificate.unusable(&error))?
+                config.map_err(|error| TlsMaterial::Certificate.unusable(&error))?
             }
         };
         config.resumption = Resumption::disabled();
         let name = name.map(|name| ServerName::try_from(name.to_owned()));
-        let name = name.transpose().map_err(|error| Part::Name.unusable(&error))?;
+        let name = name.transpose().map_err(|error| TlsMaterial::Name.unusable(&error))?;
         Ok(Self { config: Arc::new(RwLock::new(Arc::new(config))), name })
     }
 
@@ -163,11 +163,11 @@ impl TlsClient {
     ///
     /// # Errors
     /// If the host is neither a name nor an IP address.
-    pub fn name(&self, host: &str) -> Result<ServerName<'static>, Unusable> {
+    pub fn name(&self, host: &str) -> Result<ServerName<'static>, TlsMaterialError> {
         match &self.name {
             Some(name) => Ok(name.clone()),
             None => ServerName::try_from(host.to_owned())
-                .map_err(|error| Part::Name.unusable(&format!("{host}: {error}"))),
+                .map_err(|error| TlsMaterial::Name.unusable(&format!("{host}: {error}"))),
         }
     }
 
@@ -177,10 +177,10 @@ impl TlsClient {
     ///
     /// # Errors
     /// As [`TlsServer::accept`].
-    pub async fn connect(&self, host: &str, stream: TcpStream) -> io::Result<Stream> {
+    pub async fn connect(&self, host: &str, stream: TcpStream) -> io::Result<ConnectionStream> {
         let name = self.name(host).map_err(io::Error::other)?;
         let session = ClientConnection::new(self.config(), name).map_err(io::Error::other)?;
-        Ok(Stream::Tls(Box::new(Secured::handshake(stream, session.into()).await?)))
+        Ok(ConnectionStream::Tls(Box::new(Secured::handshake(stream, session.into()).await?)))
     }
 }
 
@@ -192,32 +192,37 @@ fn provider() -> Arc<CryptoProvider> {
     Arc::new(provider)
 }
 
-impl Part {
-    fn unusable(self, reason: &dyn std::fmt::Display) -> Unusable {
-        Unusable { part: self, reason: reason.to_string() }
+impl TlsMaterial {
+    fn unusable(self, reason: &dyn std::fmt::Display) -> TlsMaterialError {
+        TlsMaterialError { part: self, reason: reason.to_string() }
     }
 }
 
-impl Identity<'_> {
-    fn parse(&self) -> Result<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>), Unusable> {
-        let chain = certificates(self.certificate, Part::Certificate)?;
+impl TlsIdentity<'_> {
+    fn parse(
+        &self,
+    ) -> Result<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>), TlsMaterialError> {
+        let chain = certificates(self.certificate, TlsMaterial::Certificate)?;
         let key = PrivateKeyDer::from_pem_slice(self.key).map_err(|error| match error {
-            pem::Error::NoItemsFound => Part::Key.unusable(&"there is no private key in it"),
-            error => Part::Key.unusable(&error),
+            pem::Error::NoItemsFound => TlsMaterial::Key.unusable(&"there is no private key in it"),
+            error => TlsMaterial::Key.unusable(&error),
         })?;
         Ok((chain, key))
     }
 }
 
-fn roots(authorities: &[u8]) -> Result<RootCertStore, Unusable> {
+fn roots(authorities: &[u8]) -> Result<RootCertStore, TlsMaterialError> {
     let mut roots = RootCertStore::empty();
-    for certificate in certificates(authorities, Part::Authorities)? {
-        roots.add(certificate).map_err(|error| Part::Authorities.unusable(&error))?;
+    for certificate in certificates(authorities, TlsMaterial::Authorities)? {
+        roots.add(certificate).map_err(|error| TlsMaterial::Authorities.unusable(&error))?;
     }
     Ok(roots)
 }
 
-fn certificates(text: &[u8], part: Part) -> Result<Vec<CertificateDer<'static>>, Unusable> {
+fn certificates(
+    text: &[u8],
+    part: TlsMaterial,
+) -> Result<Vec<CertificateDer<'static>>, TlsMaterialError> {
     let found = CertificateDer::pem_slice_iter(text).collect::<Result<Vec<_>, _>>();
     let found = found.map_err(|error| part.unusable(&error))?;
     if found.is_empty() {

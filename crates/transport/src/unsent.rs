@@ -5,11 +5,11 @@ use std::{
     task::Poll,
 };
 
-use iscsi::codec::Output;
+use iscsi::codec::PduOutput;
 use tokio::net::TcpStream;
 
 use crate::{
-    progress::{MAX_SLICES, Sent},
+    progress::{MAX_SLICES, SendProgress},
     tcp::Tcp,
 };
 
@@ -25,7 +25,7 @@ pub(crate) trait Unsent {
     fn advance(&mut self, count: usize);
 }
 
-impl Unsent for Output {
+impl Unsent for PduOutput {
     fn is_empty(&self) -> bool {
         self.is_empty()
     }
@@ -44,7 +44,7 @@ pub(crate) fn write_all(
     tcp: &mut Tcp,
     output: &mut impl Unsent,
     mut write: impl FnMut(&mut TcpStream, &[IoSlice<'_>]) -> Poll<io::Result<usize>>,
-) -> io::Result<Sent> {
+) -> io::Result<SendProgress> {
     while !output.is_empty() {
         let mut slices = [IoSlice::new(&[]); MAX_SLICES];
         let used = output.slices(&mut slices);
@@ -53,10 +53,10 @@ pub(crate) fn write_all(
             Poll::Ready(Ok(count)) => output.advance(count),
             Poll::Ready(Err(error)) if error.kind() == io::ErrorKind::Interrupted => {}
             Poll::Ready(Err(error)) => return Err(error),
-            Poll::Pending => return Ok(Sent::Blocked),
+            Poll::Pending => return Ok(SendProgress::Blocked),
         }
     }
-    Ok(Sent::All)
+    Ok(SendProgress::All)
 }
 
 /// As much as the socket takes at once.

@@ -6,12 +6,12 @@ use std::{
     task::Context,
 };
 
-use iscsi::codec::Output;
+use iscsi::codec::PduOutput;
 use tokio::{io::AsyncWrite, net::TcpStream};
 
 use crate::{
-    progress::Sent,
-    stream::Stream,
+    progress::SendProgress,
+    stream::ConnectionStream,
     unsent::{try_write, write_all},
 };
 
@@ -19,30 +19,30 @@ use crate::{
 ///
 /// # Errors
 /// What the socket says, save that it would block; what the peer says of TLS.
-pub fn send(stream: &mut Stream, output: &mut Output) -> io::Result<Sent> {
+pub fn send(stream: &mut ConnectionStream, output: &mut PduOutput) -> io::Result<SendProgress> {
     match stream {
-        Stream::Plain(tcp) => write_all(tcp, output, try_write),
-        Stream::Tls(stream) => stream.send(output, try_write),
-        Stream::Compressed(stream) => stream.send(output, try_write),
+        ConnectionStream::Plain(tcp) => write_all(tcp, output, try_write),
+        ConnectionStream::Tls(stream) => stream.send(output, try_write),
+        ConnectionStream::Compressed(stream) => stream.send(output, try_write),
     }
 }
 
-/// As [`send`], and when it is [`Sent::Blocked`] the task is woken once the socket takes more.
+/// As [`send`], and when it is [`SendProgress::Blocked`] the task is woken once the socket takes more.
 ///
 /// # Errors
 /// As [`send`].
 pub fn poll_send(
-    stream: &mut Stream,
-    output: &mut Output,
+    stream: &mut ConnectionStream,
+    output: &mut PduOutput,
     context: &mut Context<'_>,
-) -> io::Result<Sent> {
+) -> io::Result<SendProgress> {
     let write = |stream: &mut TcpStream, slices: &[IoSlice<'_>]| {
         Pin::new(stream).poll_write_vectored(context, slices)
     };
     match stream {
-        Stream::Plain(tcp) => write_all(tcp, output, write),
-        Stream::Tls(stream) => stream.send(output, write),
-        Stream::Compressed(stream) => stream.send(output, write),
+        ConnectionStream::Plain(tcp) => write_all(tcp, output, write),
+        ConnectionStream::Tls(stream) => stream.send(output, write),
+        ConnectionStream::Compressed(stream) => stream.send(output, write),
     }
 }
 
@@ -67,10 +67,10 @@ mod tests {
         let (near, far) = tokio::join!(TcpStream::connect(address), listener.accept());
         let (near, far) = (near.expect("connects"), far.expect("accepts").0);
         SocketOptions::default().apply(&near).expect("plain options");
-        let (mut near, mut far) = (Stream::from(near), Stream::from(far));
+        let (mut near, mut far) = (ConnectionStream::from(near), ConnectionStream::from(far));
 
         // More slices and more bytes than one call takes.
-        let mut output = Output::default();
+        let mut output = PduOutput::default();
         let piece = Bytes::from(vec![7; 4096]);
         for data_sn in 0..200 {
             let pdu = DataIn {

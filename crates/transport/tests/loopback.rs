@@ -8,15 +8,15 @@ use bytes::{Bytes, BytesMut};
 use certificates::{Authority, Issued};
 use iscsi::{
     Itt, Pdu, Serial, Ttt,
-    codec::{Decoder, Digests, Output},
+    codec::{Decoder, Digests, PduOutput},
     keys::Compression,
     pdu::NopOut,
 };
 use scsi::Lun;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use transport::{
-    Identity, Received, Sent, SocketOptions, Stream, TlsClient, TlsServer, poll_receive, poll_send,
-    receive, receive_now, send,
+    ConnectionStream, Received, SendProgress, SocketOptions, TlsClient, TlsIdentity, TlsServer,
+    poll_receive, poll_send, receive, receive_now, send,
 };
 
 const DIGESTS: Digests = Digests { header: true, data: true };
@@ -44,11 +44,11 @@ const FORMS: [Form; 5] = [
     (true, Some(Compression::Lz4)),
 ];
 
-async fn pair((secured, compression): Form) -> (Stream, Stream) {
+async fn pair((secured, compression): Form) -> (ConnectionStream, ConnectionStream) {
     let (near, far) = connect(secured).await;
     match compression {
         Some(method) => {
-            let compress = |stream: Stream| stream.compress(method, BytesMut::new(), 0);
+            let compress = |stream: ConnectionStream| stream.compress(method, BytesMut::new(), 0);
             let (mut near, mut far) = (compress(near), compress(far));
             near.set_read_bytes(65_536);
             far.set_read_bytes(65_536);
@@ -58,7 +58,7 @@ async fn pair((secured, compression): Form) -> (Stream, Stream) {
     }
 }
 
-async fn connect(secured: bool) -> (Stream, Stream) {
+async fn connect(secured: bool) -> (ConnectionStream, ConnectionStream) {
     let options = SocketOptions { send_buffer_bytes: Some(65_536), ..Default::default() };
     let socket = TcpSocket::new_v4().unwrap();
     options.apply(&socket).unwrap();
@@ -72,7 +72,7 @@ async fn connect(secured: bool) -> (Stream, Stream) {
     }
     let ours = Authority::new();
     let Issued { certificate, key } = ours.issue("127.0.0.1");
-    let own = Identity { certificate: certificate.as_bytes(), key: key.as_bytes() };
+    let own = TlsIdentity { certificate: certificate.as_bytes(), key: key.as_bytes() };
     let server = TlsServer::new(own, ours.certificate.as_bytes()).unwrap();
     let client = TlsClient::new(Some(own), ours.certificate.as_bytes(), None).unwrap();
     let (near, far) = tokio::join!(client.connect("127.0.0.1", near), server.accept(far));
@@ -82,14 +82,14 @@ async fn connect(secured: bool) -> (Stream, Stream) {
     (near, far)
 }
 
-async fn write_all(mut stream: Stream, count: u32, length: usize) -> Stream {
-    let mut output = Output::default();
+async fn write_all(mut stream: ConnectionStream, count: u32, length: usize) -> ConnectionStream {
+    let mut output = PduOutput::default();
     (0..count).for_each(|itt| {
         output.push(nop(itt, length), DIGESTS);
     });
     poll_fn(|context| match poll_send(&mut stream, &mut output, context).unwrap() {
-        Sent::All => Poll::Ready(()),
-        Sent::Blocked => {
+        SendProgress::All => Poll::Ready(()),
+        SendProgress::Blocked => {
             assert!(!output.is_empty(), "what is unsent is in the queue");
             Poll::Pending
         }
@@ -154,7 +154,7 @@ async fn both_ends_speak_at_once() {
         let (near, far) = pair(form).await;
         let ends = [near, far].map(|mut stream| {
             tokio::spawn(async move {
-                let (mut decoder, mut seen, mut output) = (decoder(), 0, Output::default());
+                let (mut decoder, mut seen, mut output) = (decoder(), 0, PduOutput::default());
                 (0..100).for_each(|itt| {
                     output.push(nop(itt, 131_072), DIGESTS);
                 });
@@ -167,7 +167,11 @@ async fn both_ends_speak_at_once() {
                         }
                     }
                     let sent = poll_send(&mut stream, &mut output, context).unwrap();
-                    if seen == 100 && sent == Sent::All { Poll::Ready(()) } else { Poll::Pending }
+                    if seen == 100 && sent == SendProgress::All {
+                        Poll::Ready(())
+                    } else {
+                        Poll::Pending
+                    }
                 })
                 .await;
                 stream
@@ -209,14 +213,14 @@ async fn reading_now_needs_no_readiness() {
 #[tokio::test]
 async fn compression_begins_behind_the_login() {
     let (near, mut far) = connect(false).await;
-    let mut output = Output::default();
+    let mut output = PduOutput::default();
     output.push(nop(0, 100), DIGESTS);
     let mut near = near.compress(Compression::Lz4, BytesMut::new(), output.len());
     for itt in 1..50 {
         output.push(nop(itt, 5000), DIGESTS);
     }
     let all = output.len();
-    while send(&mut near, &mut output).unwrap() == Sent::Blocked {
+    while send(&mut near, &mut output).unwrap() == SendProgress::Blocked {
         near.writable().await.unwrap();
     }
     let sent = near.link_bytes().unwrap();
@@ -249,7 +253,7 @@ async fn what_cannot_be_packed_ends_the_connection() {
     for bytes in bombs {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let near = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
-        let far = Stream::from(listener.accept().await.unwrap().0);
+        let far = ConnectionStream::from(listener.accept().await.unwrap().0);
         let mut far = far.compress(Compression::Lz4, BytesMut::new(), 0);
         assert_eq!(near.try_write(bytes).unwrap(), bytes.len());
         far.readable().await.unwrap();
@@ -269,11 +273,11 @@ async fn taken(limit: Option<u32>) -> usize {
     };
     options(4 << 20, 64 << 10).apply(&near).unwrap();
     options(64 << 10, 64 << 10).apply(&far).unwrap();
-    let mut near = Stream::from(near);
+    let mut near = ConnectionStream::from(near);
     if let Some(bytes) = limit {
         near.limit_unsent(bytes).unwrap();
     }
-    let Stream::Plain(socket) = &mut near else { unreachable!() };
+    let ConnectionStream::Plain(socket) = &mut near else { unreachable!() };
     let socket = socket.stream_mut();
     let mut taken = 0;
     loop {

@@ -7,7 +7,7 @@ use std::{io, time::Duration};
 use certificates::{Authority, Issued};
 use iscsi::{
     Pdu,
-    codec::{Decoder, Digests, Output},
+    codec::{Decoder, Digests, PduOutput},
     pdu::LoginRequest,
 };
 use tokio::{
@@ -15,10 +15,13 @@ use tokio::{
     net::{TcpListener, TcpStream},
     time::timeout,
 };
-use transport::{Cause, Identity, Part, Received, TlsClient, TlsServer, distrust, receive, send};
+use transport::{
+    DistrustCause, Received, TlsClient, TlsIdentity, TlsMaterial, TlsServer, distrust, receive,
+    send,
+};
 
-fn identity(issued: &Issued) -> Identity<'_> {
-    Identity { certificate: issued.certificate.as_bytes(), key: issued.key.as_bytes() }
+fn identity(issued: &Issued) -> TlsIdentity<'_> {
+    TlsIdentity { certificate: issued.certificate.as_bytes(), key: issued.key.as_bytes() }
 }
 
 async fn sockets() -> (TcpStream, TcpStream) {
@@ -38,7 +41,7 @@ async fn meet(client: TlsClient, server: TlsServer) -> (Option<String>, Option<S
     let far = tokio::spawn(async move { server.accept(far).await.map(drop) });
     let client = async {
         let mut near = client.connect("127.0.0.1", near).await?;
-        let mut output = Output::default();
+        let mut output = PduOutput::default();
         output.push(Pdu::LoginRequest(LoginRequest::default()), Digests::default());
         let mut decoder = Decoder::new(16_384, 8192);
         loop {
@@ -129,7 +132,7 @@ async fn who_has_no_tls_is_told_from_who_is_away() {
         let (mut near, far) = sockets().await;
         near.write_all(said).await.unwrap();
         let error = soon(server.accept(far)).await.unwrap_err();
-        assert_eq!(distrust(&error).unwrap().cause, Cause::NoTls);
+        assert_eq!(distrust(&error).unwrap().cause, DistrustCause::NoTls);
     }
     let (near, mut far) = sockets().await;
     let answer = tokio::spawn(async move {
@@ -139,7 +142,7 @@ async fn who_has_no_tls_is_told_from_who_is_away() {
         far
     });
     let error = soon(client.connect("127.0.0.1", near)).await.unwrap_err();
-    assert_eq!(distrust(&error).unwrap().cause, Cause::NoTls);
+    assert_eq!(distrust(&error).unwrap().cause, DistrustCause::NoTls);
     drop(answer);
     let (near, far) = sockets().await;
     drop(far);
@@ -172,14 +175,14 @@ fn texts_that_are_no_certificates_are_named() {
     let (certificate, key) = (one.certificate.as_bytes(), one.key.as_bytes());
     let authorities = ours.certificate.as_bytes();
     let part = |certificate, key, authorities| {
-        TlsServer::new(Identity { certificate, key }, authorities).unwrap_err().part
+        TlsServer::new(TlsIdentity { certificate, key }, authorities).unwrap_err().part
     };
-    assert_eq!(part(b"", key, authorities), Part::Certificate);
-    assert_eq!(part(key, key, authorities), Part::Certificate);
-    assert_eq!(part(certificate, certificate, authorities), Part::Key);
-    assert_eq!(part(certificate, other.key.as_bytes(), authorities), Part::Certificate);
-    assert_eq!(part(certificate, key, b"no PEM"), Part::Authorities);
-    let own = Identity { certificate, key };
+    assert_eq!(part(b"", key, authorities), TlsMaterial::Certificate);
+    assert_eq!(part(key, key, authorities), TlsMaterial::Certificate);
+    assert_eq!(part(certificate, certificate, authorities), TlsMaterial::Key);
+    assert_eq!(part(certificate, other.key.as_bytes(), authorities), TlsMaterial::Certificate);
+    assert_eq!(part(certificate, key, b"no PEM"), TlsMaterial::Authorities);
+    let own = TlsIdentity { certificate, key };
     let named = TlsClient::new(Some(own), authorities, Some("not a name"));
-    assert_eq!(named.unwrap_err().part, Part::Name);
+    assert_eq!(named.unwrap_err().part, TlsMaterial::Name);
 }

@@ -5,11 +5,11 @@ use scsi::Sense;
 use volume::{Data, Durability, Extent, Io, Lba, Volume};
 
 use crate::{
-    Answer, Completion,
-    claim::Claim,
-    order::Turn,
-    patience::Patience,
-    sense::{Access, Failure},
+    Completion, UnitReply,
+    claim::BlockRangeGuard,
+    order::TaskTurn,
+    patience::StepRetryWait,
+    sense::{FailedAccessKind, UnitCommandFailure},
 };
 
 /// What blocks are compared with.
@@ -25,7 +25,7 @@ pub(crate) enum Against {
 
 /// The version of the blocks that a command reads.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Version {
+pub(crate) enum ReadVersion {
     Newest,
     /// The newest version, which must be stable before the command is answered (FUA).
     Stable,
@@ -33,8 +33,8 @@ pub(crate) enum Version {
     Flushed,
 }
 
-impl Version {
-    /// Reads this version. [`Version::Stable`] is read like [`Version::Newest`]: the caller has to flush first.
+impl ReadVersion {
+    /// Reads this version. [`ReadVersion::Stable`] is read like [`ReadVersion::Newest`]: the caller has to flush first.
     pub(crate) fn of<'a>(self, volume: &'a dyn Volume, extent: Extent) -> Io<'a, Data> {
         match self {
             Self::Newest | Self::Stable => volume.read(extent),
@@ -47,20 +47,20 @@ impl Version {
 pub(crate) fn read<'a>(
     volume: &'a dyn Volume,
     extent: Extent,
-    version: Version,
-    turn: Turn<'a>,
-) -> Answer<'a> {
-    if version == Version::Stable {
-        return Answer::new(async move {
+    version: ReadVersion,
+    turn: TaskTurn<'a>,
+) -> UnitReply<'a> {
+    if version == ReadVersion::Stable {
+        return UnitReply::new(async move {
             if let Err(error) = volume.flush().await {
                 return failed_flush(error).into();
             }
-            read(volume, extent, Version::Newest, turn).await
+            read(volume, extent, ReadVersion::Newest, turn).await
         });
     }
     match version.of(volume, extent).now() {
-        Ok(result) => Answer::done(completion_of_read(result)),
-        Err(read) => Answer::new(async move {
+        Ok(result) => UnitReply::done(completion_of_read(result)),
+        Err(read) => UnitReply::new(async move {
             let _turn = turn;
             completion_of_read(read.await)
         }),
@@ -70,7 +70,7 @@ pub(crate) fn read<'a>(
 fn completion_of_read(result: Result<Data, volume::Error>) -> Completion {
     match result {
         Ok(data) => Completion::good(data),
-        Err(error) => Failure::new(&error, Access::Read).into(),
+        Err(error) => UnitCommandFailure::new(&error, FailedAccessKind::Read).into(),
     }
 }
 
@@ -81,23 +81,23 @@ pub(crate) fn write<'a>(
     data: Data,
     durability: Durability,
     taken: u32,
-    held: (Turn<'a>, Claim<'a>),
-) -> Answer<'a> {
+    held: (TaskTurn<'a>, BlockRangeGuard<'a>),
+) -> UnitReply<'a> {
     let good = move || Completion { data_out_length: Some(taken), ..Completion::good(Data::new()) };
     let first = match volume.write(lba, data.clone(), durability).now() {
-        Ok(Ok(())) => return Answer::done(good()),
+        Ok(Ok(())) => return UnitReply::done(good()),
         Ok(failed) => Io::done(failed),
         Err(first) => first,
     };
-    Answer::new(async move {
+    UnitReply::new(async move {
         let _held = held;
         let mut written = first.await.map_err(failed_write);
-        if written == Err(Failure::Unanswered) {
+        if written == Err(UnitCommandFailure::Unanswered) {
             // The write may have been done, and BUSY would say that it was not.
             let write = || async {
                 volume.write(lba, data.clone(), durability).await.map_err(failed_write)
             };
-            written = Patience::begun().step(lba.0, write).await;
+            written = StepRetryWait::begun().step(lba.0, write).await;
         }
         match written {
             Ok(()) => good(),
@@ -112,16 +112,16 @@ pub(crate) async fn write_and_verify(
     lba: Lba,
     data: Data,
     compare: bool,
-) -> Result<(), Failure> {
+) -> Result<(), UnitCommandFailure> {
     let blocks = data.len() / volume.geometry().block_size as usize;
     let extent = Extent { lba, blocks: blocks as u32 };
     let against = if compare { Against::Data(data.clone()) } else { Against::Nothing };
-    let mut patience = Patience::default();
+    let mut patience = StepRetryWait::default();
     let write = || async {
         volume.write(lba, data.clone(), Durability::Stable).await.map_err(failed_write)
     };
     patience.step(lba.0, write).await?;
-    patience.step(lba.0, || verify(volume, extent, against.clone(), Version::Newest)).await
+    patience.step(lba.0, || verify(volume, extent, against.clone(), ReadVersion::Newest)).await
 }
 
 /// Reads the blocks in pieces and compares them.
@@ -129,8 +129,8 @@ pub(crate) async fn verify(
     volume: &dyn Volume,
     extent: Extent,
     against: Against,
-    version: Version,
-) -> Result<(), Failure> {
+    version: ReadVersion,
+) -> Result<(), UnitCommandFailure> {
     let block_size = volume.geometry().block_size as usize;
     let pattern = match &against {
         Against::Block(block) => repeated(block, PIECE),
@@ -139,7 +139,8 @@ pub(crate) async fn verify(
     let mut done = 0;
     for piece in pieces(extent, block_size) {
         let found = version.of(volume, piece).await;
-        let found = found.map_err(|error| Failure::new(&error, Access::Read))?;
+        let found =
+            found.map_err(|error| UnitCommandFailure::new(&error, FailedAccessKind::Read))?;
         let expected = match &against {
             Against::Nothing => Data::new(),
             Against::Data(data) => {
@@ -163,10 +164,10 @@ pub(crate) async fn write_same(
     extent: Extent,
     block: Bytes,
     durability: Durability,
-) -> Result<(), Failure> {
+) -> Result<(), UnitCommandFailure> {
     let block_size = block.len();
     let pattern = repeated(&block, (extent.blocks as usize * block_size).min(PIECE));
-    let mut patience = Patience::default();
+    let mut patience = StepRetryWait::default();
     for piece in pieces(extent, block_size) {
         let write = || async {
             let data = pattern.slice(0, piece.blocks as usize * block_size);
@@ -177,12 +178,12 @@ pub(crate) async fn write_same(
     Ok(())
 }
 
-pub(crate) fn failed_write(error: volume::Error) -> Failure {
-    Failure::new(&error, Access::Write)
+pub(crate) fn failed_write(error: volume::Error) -> UnitCommandFailure {
+    UnitCommandFailure::new(&error, FailedAccessKind::Write)
 }
 
-pub(crate) fn failed_flush(error: volume::Error) -> Failure {
-    Failure::new(&error, Access::Flush)
+pub(crate) fn failed_flush(error: volume::Error) -> UnitCommandFailure {
+    UnitCommandFailure::new(&error, FailedAccessKind::Flush)
 }
 
 /// `length` bytes of this block over and over; the pieces share one run of 64 KiB.

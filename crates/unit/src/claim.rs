@@ -12,48 +12,52 @@ use volume::Extent;
 /// Blocks are claimed by stripes of 1 MiB. Stripe `n` is lock `n % LOCKS`, a fair one, so that
 /// nobody waits for ever; several are taken in ascending order, so that nobody waits in a circle.
 #[derive(Debug)]
-pub(crate) struct Claims {
+pub(crate) struct BlockRangeLocks {
     locks: [RwLock<()>; LOCKS],
 }
 
 /// Blocks claimed, until it is dropped.
 #[allow(dead_code, reason = "guards are held, not read")]
 #[derive(Debug)]
-pub(crate) enum Claim<'a> {
+pub(crate) enum BlockRangeGuard<'a> {
     Alone(SmallVec<[RwLockWriteGuard<'a, ()>; 2]>),
     Shared(SmallVec<[RwLockReadGuard<'a, ()>; 2]>),
 }
 
-impl Default for Claims {
+impl Default for BlockRangeLocks {
     fn default() -> Self {
         Self { locks: std::array::from_fn(|_| RwLock::new(())) }
     }
 }
 
-impl Claims {
+impl BlockRangeLocks {
     /// A write's claim that need not be waited for: the usual case.
-    pub(crate) fn shared_now(&self, extent: Extent, block_size: u32) -> Option<Claim<'_>> {
+    pub(crate) fn shared_now(
+        &self,
+        extent: Extent,
+        block_size: u32,
+    ) -> Option<BlockRangeGuard<'_>> {
         let locks = indexes(extent, block_size);
         let guards = locks.map(|index| self.locks[index].try_read().ok()).collect();
-        Option::map(guards, Claim::Shared)
+        Option::map(guards, BlockRangeGuard::Shared)
     }
 
     /// A write's claim.
-    pub(crate) async fn shared(&self, extent: Extent, block_size: u32) -> Claim<'_> {
+    pub(crate) async fn shared(&self, extent: Extent, block_size: u32) -> BlockRangeGuard<'_> {
         let mut guards = SmallVec::new();
         for index in indexes(extent, block_size) {
             guards.push(self.locks[index].read().await);
         }
-        Claim::Shared(guards)
+        BlockRangeGuard::Shared(guards)
     }
 
     /// The claim of who lets nobody else write meanwhile.
-    pub(crate) async fn alone(&self, extent: Extent, block_size: u32) -> Claim<'_> {
+    pub(crate) async fn alone(&self, extent: Extent, block_size: u32) -> BlockRangeGuard<'_> {
         let mut guards = SmallVec::new();
         for index in indexes(extent, block_size) {
             guards.push(self.locks[index].write().await);
         }
-        Claim::Alone(guards)
+        BlockRangeGuard::Alone(guards)
     }
 }
 
@@ -101,7 +105,7 @@ mod tests {
 
     #[test]
     fn who_claims_alone_waits_for_writes_under_way_and_holds_up_later_ones_there() {
-        let claims = Claims::default();
+        let claims = BlockRangeLocks::default();
         let mut context = Context::from_waker(Waker::noop());
         let write = claims.shared_now(extent(8, 8), 512).expect("nobody is there");
         let mut alone = pin!(claims.alone(extent(0, 4096), 512));

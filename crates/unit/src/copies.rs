@@ -12,11 +12,11 @@ use tokio::sync::watch;
 /// The copies of all nexuses of one unit. What is known of them goes with the nexus.
 #[derive(Default)]
 pub(crate) struct Copies {
-    nexuses: Mutex<HashMap<u64, Kept>>,
+    nexuses: Mutex<HashMap<u64, NexusCopyList>>,
 }
 
 /// Oldest first, by list identifier; at most [`CONCURRENT`].
-type Kept = VecDeque<(u32, Arc<Copying>)>;
+type NexusCopyList = VecDeque<(u32, Arc<Copying>)>;
 
 /// A copy, as it is known to who goes on with it and to who asks about it.
 struct Copying {
@@ -28,11 +28,11 @@ struct Copying {
 }
 
 /// A copy as long as it goes on; dropped before its end it counts as aborted.
-pub(crate) struct Running(Arc<Copying>);
+pub(crate) struct RunningCopy(Arc<Copying>);
 
 /// Why a copy cannot begin.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Refused {
+pub(crate) enum CopyRefusal {
     /// One of this identifier goes on.
     InProgress,
     /// As many go on as there may be.
@@ -46,7 +46,7 @@ impl Copies {
         nexus: u64,
         list: Option<u32>,
         service_action: u8,
-    ) -> Result<Running, Refused> {
+    ) -> Result<RunningCopy, CopyRefusal> {
         let status = CopyStatus {
             service_action,
             state: CopyState::Running,
@@ -59,20 +59,20 @@ impl Copies {
             abort: watch::Sender::new(false),
             ended: watch::Sender::new(false),
         });
-        let Some(list) = list else { return Ok(Running(copying)) };
+        let Some(list) = list else { return Ok(RunningCopy(copying)) };
         let mut nexuses = self.nexuses.lock();
         let kept = nexuses.entry(nexus).or_default();
         let goes_on = |copying: &Copying| copying.status.lock().state == CopyState::Running;
         if kept.iter().any(|(known, copying)| *known == list && goes_on(copying)) {
-            return Err(Refused::InProgress);
+            return Err(CopyRefusal::InProgress);
         }
         kept.retain(|(known, _)| *known != list);
         if kept.len() == CONCURRENT {
             let ended = kept.iter().position(|(_, copying)| !goes_on(copying));
-            kept.remove(ended.ok_or(Refused::Full)?);
+            kept.remove(ended.ok_or(CopyRefusal::Full)?);
         }
         kept.push_back((list, Arc::clone(&copying)));
-        Ok(Running(copying))
+        Ok(RunningCopy(copying))
     }
 
     /// What is known of a copy.
@@ -109,7 +109,7 @@ impl Copies {
     }
 }
 
-impl Running {
+impl RunningCopy {
     /// Changes what is known.
     pub(crate) fn note(&self, change: impl FnOnce(&mut CopyStatus)) {
         change(&mut self.0.status.lock());
@@ -124,7 +124,7 @@ impl Running {
     }
 }
 
-impl Drop for Running {
+impl Drop for RunningCopy {
     fn drop(&mut self) {
         self.note(|status| {
             if status.state == CopyState::Running {
@@ -143,7 +143,7 @@ mod tests {
     fn outcomes_are_kept_for_their_nexus_and_not_too_many() {
         let copies = Copies::default();
         let first = copies.begin(1, Some(7), 0).unwrap_or_else(|_| panic!("free"));
-        assert_eq!(copies.begin(1, Some(7), 0).err(), Some(Refused::InProgress));
+        assert_eq!(copies.begin(1, Some(7), 0).err(), Some(CopyRefusal::InProgress));
         assert_eq!(copies.status(2, 7), None, "of another nexus");
         first.note(|status| status.state = CopyState::Done);
         drop(first);
@@ -153,7 +153,7 @@ mod tests {
         let all: Vec<_> = (0..16).map(|list| copies.begin(1, Some(100 + list), 0)).collect();
         assert!(all.iter().all(Result::is_ok));
         assert_eq!(copies.status(1, 7), None, "the oldest made room");
-        assert_eq!(copies.begin(1, Some(1), 0).err(), Some(Refused::Full));
+        assert_eq!(copies.begin(1, Some(1), 0).err(), Some(CopyRefusal::Full));
         copies.close(1);
         assert_eq!(copies.status(1, 100), None);
     }

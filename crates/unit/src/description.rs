@@ -1,11 +1,11 @@
 //! What a block unit says of itself: INQUIRY, capacity, commands.
 
 use scsi::{
-    Capacity10, Capacity16, OPERATIONS, Operation, Reporting, Sense, TaskFunctions,
+    Capacity10, Capacity16, OPERATIONS, OperationCodeEntry, Reporting, Sense, TaskFunctions,
     inquiry::{StandardInquiry, ascii},
     supported_operation, supported_operations,
     vpd::{
-        Association, BlockDeviceCharacteristics, BlockLimits, Designator, DeviceIdentification,
+        Association, BlockDeviceCharacteristics, BlockLimitsPage, Designator, DeviceIdentification,
         ExtendedInquiry, ForebayVolume, LogicalBlockProvisioning, ProvisioningType, ScsiPorts,
         SharedModePages, SupportedPages, TargetPort, ThirdPartyCopy, UnitSerialNumber,
     },
@@ -14,15 +14,15 @@ use smallvec::SmallVec;
 use volume::Geometry;
 
 use crate::{
-    identity::Identity,
-    limits::{Limits, TOKEN_BYTES_MOST, TOKEN_TIMEOUT_S, TOKEN_TIMEOUT_S_MOST},
+    identity::UnitIdentity,
+    limits::{TOKEN_BYTES_MOST, TOKEN_TIMEOUT_S, TOKEN_TIMEOUT_S_MOST, UnitBlockLimits},
 };
 
 /// The facts that the answers are made from.
 pub(crate) struct Description<'a> {
-    pub(crate) identity: &'a Identity,
+    pub(crate) identity: &'a UnitIdentity,
     pub(crate) geometry: Geometry,
-    pub(crate) limits: Limits,
+    pub(crate) limits: UnitBlockLimits,
     /// RMB.
     pub(crate) removable: bool,
     /// The target port through which it is asked.
@@ -61,7 +61,7 @@ impl Description<'_> {
             ExtendedInquiry::PAGE => self.extended().to_bytes(),
             SharedModePages::PAGE => SharedModePages.to_bytes(),
             ScsiPorts::PAGE => self.ports().to_bytes(),
-            BlockLimits::PAGE => self.block_limits().to_bytes(),
+            BlockLimitsPage::PAGE => self.block_limits().to_bytes(),
             BlockDeviceCharacteristics::PAGE => {
                 // It does not rotate: seeks cost nothing.
                 // After a BLOCK ERASE every block reads as zeros.
@@ -83,7 +83,7 @@ impl Description<'_> {
     }
 
     fn standard_inquiry(&self) -> StandardInquiry {
-        let Identity { vendor, product, revision, .. } = self.identity;
+        let UnitIdentity { vendor, product, revision, .. } = self.identity;
         StandardInquiry {
             removable: self.removable,
             // Implicit and explicit: both managements are served, and change nothing.
@@ -130,9 +130,9 @@ impl Description<'_> {
         }
     }
 
-    fn block_limits(&self) -> BlockLimits {
+    fn block_limits(&self) -> BlockLimitsPage {
         let limits = self.limits;
-        BlockLimits {
+        BlockLimitsPage {
             write_same_nonzero: !limits.write_same_to_end,
             compare_and_write_blocks: limits.compare_and_write_blocks,
             granularity_blocks: u16::try_from(limits.physical_blocks).unwrap_or(0),
@@ -205,7 +205,8 @@ impl Description<'_> {
     }
 
     pub(crate) fn supported(&self, asked: Reporting, timeouts: bool) -> Result<Vec<u8>, Sense> {
-        let find = |opcode, action| Operation::find(opcode, action).filter(|o| self.serves(o));
+        let find =
+            |opcode, action| OperationCodeEntry::find(opcode, action).filter(|o| self.serves(o));
         let has_actions =
             |opcode| OPERATIONS.iter().any(|o| o.opcode == opcode && o.service_action.is_some());
         let found = match asked {
@@ -231,7 +232,7 @@ impl Description<'_> {
     }
 
     /// Which of all commands that can be parsed this volume can serve.
-    fn serves(&self, operation: &Operation) -> bool {
+    fn serves(&self, operation: &OperationCodeEntry) -> bool {
         match operation.opcode {
             opcode if self.is_one_of_many && FOR_ALL.contains(&opcode) => false,
             EXTENDED_COPY
@@ -285,7 +286,7 @@ const PAGES: [u8; 10] = [
     SharedModePages::PAGE,
     ScsiPorts::PAGE,
     ThirdPartyCopy::PAGE,
-    BlockLimits::PAGE,
+    BlockLimitsPage::PAGE,
     BlockDeviceCharacteristics::PAGE,
     LogicalBlockProvisioning::PAGE,
 ];

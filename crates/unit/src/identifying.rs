@@ -5,12 +5,12 @@ use std::{io, sync::Arc};
 use parking_lot::Mutex;
 use scsi::{IdentifyingType, Sense};
 
-use crate::store::{Record, Store, damaged};
+use crate::store::{UnitRecordKind, UnitStore, damaged};
 
 /// What was set, of a unit that keeps it over a restart; others have none (SPC-4, 5.6: it
 /// persists).
 pub(crate) struct Identifying {
-    store: Arc<dyn Store>,
+    store: Arc<dyn UnitStore>,
     /// Held through a change until it is saved.
     changing: tokio::sync::Mutex<()>,
     known: Mutex<Information>,
@@ -20,10 +20,12 @@ pub(crate) struct Identifying {
 type Information = [Vec<u8>; IdentifyingType::ALL.len()];
 
 impl Identifying {
-    pub(crate) fn load(store: Arc<dyn Store>) -> io::Result<Self> {
-        let known = match store.load(Record::Identifying)? {
+    pub(crate) fn load(store: Arc<dyn UnitStore>) -> io::Result<Self> {
+        let known = match store.load(UnitRecordKind::Identifying)? {
             None => Information::default(),
-            Some(bytes) => from_record(&bytes).ok_or_else(|| damaged(Record::Identifying))?,
+            Some(bytes) => {
+                from_record(&bytes).ok_or_else(|| damaged(UnitRecordKind::Identifying))?
+            }
         };
         Ok(Self { store, changing: tokio::sync::Mutex::default(), known: Mutex::new(known) })
     }
@@ -40,7 +42,7 @@ impl Identifying {
             return Ok(false);
         }
         wanted[place(kind)] = bytes;
-        let saved = self.store.save(Record::Identifying, to_record(&wanted)).await;
+        let saved = self.store.save(UnitRecordKind::Identifying, to_record(&wanted)).await;
         saved.map_err(|_| Sense::INTERNAL_TARGET_FAILURE)?;
         *self.known.lock() = wanted;
         Ok(true)

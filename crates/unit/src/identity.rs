@@ -3,7 +3,7 @@
 /// What a unit calls itself. The same after a restart, different from every other unit: hosts
 /// recognise a disk by it, and refuse one that changed.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Identity {
+pub struct UnitIdentity {
     /// T10 vendor identification, at most 8 printable ASCII characters.
     pub vendor: String,
     /// Product identification, at most 16 printable ASCII characters.
@@ -18,7 +18,7 @@ pub struct Identity {
     pub target_name: Option<String>,
 }
 
-impl Identity {
+impl UnitIdentity {
     /// A unit with this serial number; the NAA designator follows from it.
     #[must_use]
     pub fn new(serial: &str) -> Self {
@@ -70,7 +70,7 @@ mod tests {
             0x60, 0x24, 0x64, 0x2d, 0x22, 0x8c, 0xb6, 0x96, 0xf1, 0xa8, 0xca, 0xf7, 0x89, 0x12,
             0xb7, 0x04,
         ];
-        assert_eq!(Identity::new("a").naa, expected);
-        assert_ne!(Identity::new("b").naa, expected);
+        assert_eq!(UnitIdentity::new("a").naa, expected);
+        assert_ne!(UnitIdentity::new("b").naa, expected);
     }
 }

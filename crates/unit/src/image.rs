@@ -8,14 +8,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Counts the changes and the flushes of the claim's owner.
 #[derive(Default)]
-pub(crate) struct Image {
+pub(crate) struct ConsistentPrefixTracker {
     /// Changes that the owner has begun.
     changes: AtomicU64,
     /// The value of `changes` at the beginning of the newest flush that has succeeded.
     flushed: AtomicU64,
 }
 
-impl Image {
+impl ConsistentPrefixTracker {
     /// Notes a change. Call this before the first block changes.
     pub(crate) fn note_change(&self) {
         self.changes.fetch_add(1, Ordering::AcqRel);

@@ -29,10 +29,10 @@ mod block;
 
 pub use self::tokens::Rod;
 pub use block::{BlockUnit, NotDropped};
-pub use identity::Identity;
+pub use identity::UnitIdentity;
 pub use limits::{Settings, Share};
 pub use sharing::Sharer;
-pub use store::{Record, Saving, Store};
+pub use store::{Saving, UnitRecordKind, UnitStore};
 pub use unit::{
-    Answer, Completion, LogicalUnit, Neighbours, Nexus, Task, TaskAttribute, TaskManagement,
+    Completion, LogicalUnit, Neighbours, Nexus, Task, TaskAttribute, TaskManagement, UnitReply,
 };

@@ -76,7 +76,7 @@ pub(crate) const TOKEN_TIMEOUT_S_MOST: u32 = 600;
 
 /// The settings in blocks.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) struct Limits {
+pub(crate) struct UnitBlockLimits {
     /// Most blocks of a transfer, and of a WRITE SAME.
     pub(crate) maximum_blocks: u32,
     pub(crate) optimal_blocks: u32,
@@ -98,7 +98,7 @@ pub(crate) struct Limits {
     pub(crate) write_same_to_end: bool,
 }
 
-impl Limits {
+impl UnitBlockLimits {
     pub(crate) fn new(settings: &Settings, geometry: &Geometry) -> Self {
         let blocks = |bytes: u32| (bytes / geometry.block_size).max(1);
         let below = blocks(geometry.physical_block_size);
@@ -145,7 +145,7 @@ mod tests {
             maximum_unmap_bytes: 1,
             ..Settings::default()
         };
-        let limits = Limits::new(&settings, &geometry);
+        let limits = UnitBlockLimits::new(&settings, &geometry);
         assert_eq!(limits.maximum_blocks, 16);
         assert_eq!(limits.optimal_blocks, 16);
         assert_eq!(limits.unmap_blocks, 8);
@@ -155,7 +155,7 @@ mod tests {
     #[test]
     fn a_thick_volume_has_no_unmap() {
         let geometry = Geometry { thin: false, ..Geometry::with_blocks(1000) };
-        let limits = Limits::new(&Settings::default(), &geometry);
+        let limits = UnitBlockLimits::new(&Settings::default(), &geometry);
         assert_eq!((limits.unmap_blocks, limits.unmap_descriptors), (0, 0));
         assert_eq!(limits.maximum_blocks, 32768);
     }

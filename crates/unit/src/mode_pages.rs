@@ -2,7 +2,10 @@
 
 use scsi::{
     ModeSense, PageControl, Sense,
-    mode::{BlockDescriptor, Caching, Control, ModePage, ModeParameters, ProvisioningThreshold},
+    mode::{
+        BlockDescriptor, CachingModePage, ControlModePage, ModePage, ModeParameters,
+        ProvisioningThreshold,
+    },
 };
 use volume::Geometry;
 
@@ -60,7 +63,7 @@ impl ModePages {
     /// All pages with ones where something can be changed.
     pub(crate) fn changeable(&self) -> Vec<ModePage> {
         let changeable = Modes::changeable(&self.geometry);
-        let can_change = [Caching::PAGE, Control::PAGE];
+        let can_change = [CachingModePage::PAGE, ControlModePage::PAGE];
         let mut pages = self.around(changeable);
         for page in pages.iter_mut().filter(|page| !can_change.contains(&page.code)) {
             page.parameters.fill(0);

@@ -11,11 +11,11 @@ use std::{
 
 use scsi::{
     Sense,
-    mode::{Caching, Control, ModePage},
+    mode::{CachingModePage, ControlModePage, ModePage},
 };
 use volume::Geometry;
 
-use crate::store::{Record, Store, damaged};
+use crate::store::{UnitRecordKind, UnitStore, damaged};
 
 /// What can be changed.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
@@ -32,19 +32,19 @@ pub(crate) struct Modes {
 pub(crate) struct ModeSettings {
     current: AtomicU8,
     saved: AtomicU8,
-    store: Option<Arc<dyn Store>>,
+    store: Option<Arc<dyn UnitStore>>,
 }
 
 impl Modes {
     /// Returns the two pages of these parameters. WCE of a unit with epochs is always 1 and cannot be changed. With
     /// WCE=0 each write of a gateway would end an epoch, so that a part of the gateway's epoch would become stable.
     pub(crate) fn pages(self, geometry: &Geometry) -> [ModePage; 2] {
-        let caching = Caching {
+        let caching = CachingModePage {
             write_cache: geometry.volatile_cache
                 && (!self.write_through || geometry.epoch_blocks > 0),
             read_cache_disabled: false,
         };
-        let control = Control {
+        let control = ControlModePage {
             descriptor_sense: self.descriptor_sense,
             unrestricted_reordering: true,
             write_protect: self.write_protect,
@@ -68,13 +68,13 @@ impl Modes {
 
     /// These values with those of a page that an initiator wants.
     pub(crate) fn with_page(self, page: &ModePage, geometry: &Geometry) -> Self {
-        if let Some(caching) = Caching::from_page(page) {
+        if let Some(caching) = CachingModePage::from_page(page) {
             // Without a write cache there is nothing to turn off, and nothing is remembered.
             let write_through =
                 if geometry.volatile_cache { !caching.write_cache } else { self.write_through };
             return Self { write_through, ..self };
         }
-        match Control::from_page(page) {
+        match ControlModePage::from_page(page) {
             Some(control) => Self {
                 write_protect: control.write_protect,
                 descriptor_sense: control.descriptor_sense,
@@ -106,11 +106,11 @@ impl ModeSettings {
     }
 
     /// The values that were saved.
-    pub(crate) fn load(store: Arc<dyn Store>) -> io::Result<Self> {
-        let bits = match store.load(Record::Modes)?.as_deref() {
+    pub(crate) fn load(store: Arc<dyn UnitStore>) -> io::Result<Self> {
+        let bits = match store.load(UnitRecordKind::Modes)?.as_deref() {
             None => 0,
             Some([VERSION, bits @ 0..8]) => *bits,
-            Some(_) => return Err(damaged(Record::Modes)),
+            Some(_) => return Err(damaged(UnitRecordKind::Modes)),
         };
         Ok(Self { current: AtomicU8::new(bits), saved: AtomicU8::new(bits), store: Some(store) })
     }
@@ -138,7 +138,7 @@ impl ModeSettings {
     /// Saves values for after a reset.
     pub(crate) async fn save(&self, modes: Modes) -> Result<(), Sense> {
         let Some(store) = &self.store else { return Err(Sense::invalid_bit_in_cdb(1, 0)) };
-        let kept = store.save(Record::Modes, vec![VERSION, modes.to_bits()]).await;
+        let kept = store.save(UnitRecordKind::Modes, vec![VERSION, modes.to_bits()]).await;
         kept.map_err(|_| Sense::INTERNAL_TARGET_FAILURE)?;
         self.saved.store(modes.to_bits(), Ordering::Release);
         Ok(())

@@ -12,37 +12,37 @@ use crate::TaskAttribute;
 /// A fair lock does it: simple tasks share it, an ordered one has it alone, and nobody overtakes
 /// who waits.
 #[derive(Debug, Default)]
-pub(crate) struct Order(RwLock<()>);
+pub(crate) struct TaskOrder(RwLock<()>);
 
 /// A task's turn, until it is dropped.
 #[allow(dead_code, reason = "guards are held, not read")]
-pub(crate) enum Turn<'a> {
+pub(crate) enum TaskTurn<'a> {
     Alone(RwLockWriteGuard<'a, ()>),
     /// Head of queue: never waits. Who comes after it does not wait for it either.
     AtOnce,
     Shared(RwLockReadGuard<'a, ()>),
 }
 
-impl Order {
+impl TaskOrder {
     /// A turn that need not be waited for: the usual case.
-    pub(crate) fn turn_now(&self, attribute: TaskAttribute) -> Option<Turn<'_>> {
+    pub(crate) fn turn_now(&self, attribute: TaskAttribute) -> Option<TaskTurn<'_>> {
         match attribute {
             TaskAttribute::Untagged | TaskAttribute::Simple | TaskAttribute::Aca => {
-                self.0.try_read().ok().map(Turn::Shared)
+                self.0.try_read().ok().map(TaskTurn::Shared)
             }
-            TaskAttribute::Ordered => self.0.try_write().ok().map(Turn::Alone),
-            TaskAttribute::HeadOfQueue | TaskAttribute::Nested => Some(Turn::AtOnce),
+            TaskAttribute::Ordered => self.0.try_write().ok().map(TaskTurn::Alone),
+            TaskAttribute::HeadOfQueue | TaskAttribute::Nested => Some(TaskTurn::AtOnce),
         }
     }
 
     /// The turn of a task that waits. Its place in the queue is that of the first poll.
-    pub(crate) async fn turn(&self, attribute: TaskAttribute) -> Turn<'_> {
+    pub(crate) async fn turn(&self, attribute: TaskAttribute) -> TaskTurn<'_> {
         match attribute {
             TaskAttribute::Untagged | TaskAttribute::Simple | TaskAttribute::Aca => {
-                Turn::Shared(self.0.read().await)
+                TaskTurn::Shared(self.0.read().await)
             }
-            TaskAttribute::Ordered => Turn::Alone(self.0.write().await),
-            TaskAttribute::HeadOfQueue | TaskAttribute::Nested => Turn::AtOnce,
+            TaskAttribute::Ordered => TaskTurn::Alone(self.0.write().await),
+            TaskAttribute::HeadOfQueue | TaskAttribute::Nested => TaskTurn::AtOnce,
         }
     }
 }
@@ -59,7 +59,7 @@ mod tests {
 
     #[test]
     fn an_ordered_task_waits_for_all_before_it_and_holds_up_all_after_it() {
-        let order = Order::default();
+        let order = TaskOrder::default();
         let mut context = Context::from_waker(Waker::noop());
         let before = order.turn_now(TaskAttribute::Simple).expect("nobody is there");
         assert!(order.turn_now(TaskAttribute::Ordered).is_none());
@@ -78,7 +78,7 @@ mod tests {
 
     #[test]
     fn an_ordered_task_that_is_aborted_while_it_waits_holds_nobody_up() {
-        let order = Order::default();
+        let order = TaskOrder::default();
         let before = order.turn_now(TaskAttribute::Simple).expect("nobody is there");
         {
             let mut ordered = pin!(order.turn(TaskAttribute::Ordered));

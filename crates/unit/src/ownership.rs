@@ -17,30 +17,30 @@ use parking_lot::Mutex;
 use scsi::{ClaimParameters, ClaimReport, Command, Sense};
 
 use crate::{
-    image::Image,
-    sense::Failure,
-    store::{Record, Store, damaged},
+    image::ConsistentPrefixTracker,
+    sense::UnitCommandFailure,
+    store::{UnitRecordKind, UnitStore, damaged},
 };
 
 /// The claim on a unit that has a store.
 pub(crate) struct Ownership {
-    store: Arc<dyn Store>,
+    store: Arc<dyn UnitStore>,
     /// True while a claim is in force or a session is fenced. Written under the lock. A command need not take
     /// the lock while this is false, nor if it comes from the holder.
     any: AtomicBool,
     /// The session that has presented the claim in force, or [`NOBODY`]. Written under the lock.
     holder: AtomicU64,
-    known: Mutex<Known>,
-    image: Image,
+    known: Mutex<OwnershipState>,
+    image: ConsistentPrefixTracker,
     /// The record that the store is known to hold; `None` while that is uncertain. Locked through a change
     /// until it is saved.
     saved: tokio::sync::Mutex<Option<Vec<u8>>>,
 }
 
 #[derive(Default)]
-struct Known {
+struct OwnershipState {
     /// The claim that was granted last; `None` if there never was one.
-    last: Option<Owner>,
+    last: Option<ClaimOwner>,
     /// Sessions that have lost their claim.
     fenced: HashSet<u64>,
     /// A refused write of another initiator has been reported since the claim was granted.
@@ -52,7 +52,7 @@ struct Known {
 
 /// The claim that was granted last.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
-pub(crate) struct Owner {
+pub(crate) struct ClaimOwner {
     pub(crate) name: String,
     pub(crate) instance: [u8; 16],
     pub(crate) generation: u64,
@@ -66,18 +66,20 @@ pub(crate) struct Owner {
 
 impl Ownership {
     /// Loads the claim from the store.
-    pub(crate) fn load(store: Arc<dyn Store>) -> io::Result<Self> {
-        let record = store.load(Record::Claim)?.unwrap_or_default();
+    pub(crate) fn load(store: Arc<dyn UnitStore>) -> io::Result<Self> {
+        let record = store.load(UnitRecordKind::Claim)?.unwrap_or_default();
         let last = match record.is_empty() {
             true => None,
-            false => Some(Owner::from_record(&record).ok_or_else(|| damaged(Record::Claim))?),
+            false => Some(
+                ClaimOwner::from_record(&record).ok_or_else(|| damaged(UnitRecordKind::Claim))?,
+            ),
         };
         let ownership = Self {
             store,
             any: AtomicBool::new(false),
             holder: AtomicU64::new(NOBODY),
             known: Mutex::default(),
-            image: Image::default(),
+            image: ConsistentPrefixTracker::default(),
             saved: tokio::sync::Mutex::new(Some(record)),
         };
         // The owner may have been in the middle of an epoch when this process ended.
@@ -88,7 +90,7 @@ impl Ownership {
         Ok(ownership)
     }
 
-    pub(crate) fn last(&self) -> Option<Owner> {
+    pub(crate) fn last(&self) -> Option<ClaimOwner> {
         self.known.lock().last.clone()
     }
 
@@ -100,7 +102,7 @@ impl Ownership {
         command: &Command,
         reads_beside: bool,
         has_epochs: impl FnOnce() -> bool,
-    ) -> Option<Failure> {
+    ) -> Option<UnitCommandFailure> {
         if !self.any.load(Ordering::Acquire) || self.holder.load(Ordering::Acquire) == nexus {
             return None;
         }
@@ -122,7 +124,7 @@ impl Ownership {
                 }
                 Some(Sense::LOGICAL_UNIT_SOFTWARE_WRITE_PROTECTED.into())
             }
-            Touch::Reads if !reads_beside => Some(Failure::Conflict),
+            Touch::Reads if !reads_beside => Some(UnitCommandFailure::Conflict),
             Touch::Reads if last.is_dirty && self.image.whole().is_none() && !has_epochs() => {
                 Some(self.half_an_epoch())
             }
@@ -132,10 +134,10 @@ impl Ownership {
 
     /// The answer to a read that would return half an epoch. It is BUSY while the owner has a session, since
     /// its destage round ends soon; afterwards only the owner's return, or the operator, ends the state.
-    fn half_an_epoch(&self) -> Failure {
+    fn half_an_epoch(&self) -> UnitCommandFailure {
         match self.holder.load(Ordering::Acquire) {
             NOBODY => Sense::CLAIM_HALF_AN_EPOCH.into(),
-            _ => Failure::Busy,
+            _ => UnitCommandFailure::Busy,
         }
     }
 
@@ -171,13 +173,13 @@ impl Ownership {
 
     /// Begins a read of an initiator that is not the owner, and returns a number for [`Self::end_read`]. Fails
     /// in the middle of an epoch.
-    pub(crate) fn begin_read(&self) -> Result<u64, Failure> {
+    pub(crate) fn begin_read(&self) -> Result<u64, UnitCommandFailure> {
         self.image.whole().ok_or_else(|| self.half_an_epoch())
     }
 
     /// Ends a read that [`Self::begin_read`] has begun. Fails if the owner has begun to change blocks since
     /// then: the data may be of two epochs.
-    pub(crate) fn end_read(&self, changes: u64) -> Result<(), Failure> {
+    pub(crate) fn end_read(&self, changes: u64) -> Result<(), UnitCommandFailure> {
         if self.changes() == changes { Ok(()) } else { Err(self.half_an_epoch()) }
     }
 
@@ -212,7 +214,7 @@ impl Ownership {
             false => admit(self.known.lock().last.as_ref(), &asked, is_present),
         };
         let is_dirty = asked.is_dirty;
-        let next = Owner::granted(self.known.lock().last.as_ref(), asked);
+        let next = ClaimOwner::granted(self.known.lock().last.as_ref(), asked);
         if let Err(sense) = decided {
             tracing::warn!(
                 owner = next.name,
@@ -256,13 +258,13 @@ impl Ownership {
     pub(crate) async fn release(&self, nexus: u64, asked: &ClaimParameters) -> Result<(), Sense> {
         let mut saved = self.saved.lock().await;
         let last = self.known.lock().last.clone();
-        let is_its = |last: &Owner| {
+        let is_its = |last: &ClaimOwner| {
             (last.instance, last.opening) == (asked.instance, asked.opening)
                 && self.holder.load(Ordering::Acquire) == nexus
         };
         let last = last.filter(is_its).ok_or(Sense::CLAIM_FENCED)?;
         let confirmed = last.confirmed.max(asked.confirmed.unwrap_or(0));
-        let next = Owner { is_held: false, is_dirty: false, confirmed, ..last };
+        let next = ClaimOwner { is_held: false, is_dirty: false, confirmed, ..last };
         self.save(&mut saved, &next).await?;
         tracing::info!(owner = next.name, log = hex(&next.instance), "the claim is given back");
         self.change(|known, holder| {
@@ -278,12 +280,12 @@ impl Ownership {
     pub(crate) async fn advance(&self, nexus: u64, asked: &ClaimParameters) -> Result<(), Sense> {
         let mut saved = self.saved.lock().await;
         let last = self.known.lock().last.clone();
-        let is_its = |last: &Owner| {
+        let is_its = |last: &ClaimOwner| {
             last.is_held && last.is_of(asked) && self.holder.load(Ordering::Acquire) == nexus
         };
         let last = last.filter(is_its).ok_or(Sense::CLAIM_FENCED)?;
         let confirmed = last.confirmed.max(asked.confirmed.unwrap_or(0));
-        let next = Owner { confirmed, ..last };
+        let next = ClaimOwner { confirmed, ..last };
         self.save(&mut saved, &next).await?;
         self.change(|known, _| known.last = Some(next));
         Ok(())
@@ -314,7 +316,7 @@ impl Ownership {
     pub(crate) async fn drop_claim(&self) -> Result<(), Sense> {
         let mut saved = self.saved.lock().await;
         let Some(last) = self.known.lock().last.clone() else { return Ok(()) };
-        let next = Owner { is_held: false, is_dropped: true, ..last };
+        let next = ClaimOwner { is_held: false, is_dropped: true, ..last };
         self.save(&mut saved, &next).await?;
         tracing::warn!(owner = next.name, log = hex(&next.instance), "the claim is dropped");
         self.change(|known, holder| {
@@ -357,11 +359,11 @@ impl Ownership {
         });
     }
 
-    async fn save(&self, saved: &mut Option<Vec<u8>>, next: &Owner) -> Result<(), Sense> {
+    async fn save(&self, saved: &mut Option<Vec<u8>>, next: &ClaimOwner) -> Result<(), Sense> {
         let record = next.to_record();
         if saved.as_ref() != Some(&record) {
             *saved = None;
-            let kept = self.store.save(Record::Claim, record.clone()).await;
+            let kept = self.store.save(UnitRecordKind::Claim, record.clone()).await;
             kept.map_err(|_| Sense::INTERNAL_TARGET_FAILURE)?;
             *saved = Some(record);
         }
@@ -369,7 +371,7 @@ impl Ownership {
     }
 
     /// Changes `known`, and then updates `holder` and `any` from it.
-    fn change(&self, change: impl FnOnce(&mut Known, &mut u64)) {
+    fn change(&self, change: impl FnOnce(&mut OwnershipState, &mut u64)) {
         let mut known = self.known.lock();
         let mut holder = self.holder.load(Ordering::Acquire);
         change(&mut known, &mut holder);
@@ -382,7 +384,7 @@ impl Ownership {
 /// Decides whether a claim is granted. `last` is the claim that was granted last; `is_present` says whether
 /// a session holds it.
 pub(crate) fn admit(
-    last: Option<&Owner>,
+    last: Option<&ClaimOwner>,
     asked: &ClaimParameters,
     is_present: bool,
 ) -> Result<(), Sense> {
@@ -416,7 +418,11 @@ pub(crate) fn admit(
 }
 
 /// Checks that the opening in a claim may follow the last opening of the same log.
-fn admit_opening(last: &Owner, asked: &ClaimParameters, is_present: bool) -> Result<(), Sense> {
+fn admit_opening(
+    last: &ClaimOwner,
+    asked: &ClaimParameters,
+    is_present: bool,
+) -> Result<(), Sense> {
     let accepted = |sense| if asked.accept_loss { Ok(()) } else { Err(sense) };
     // The same opening presents its claim again.
     if (last.opening, last.generation) == (asked.opening, asked.generation) {
@@ -484,7 +490,7 @@ impl Touch {
     }
 }
 
-impl Owner {
+impl ClaimOwner {
     /// Returns the record of a claim that is granted after `last`.
     pub(crate) fn granted(last: Option<&Self>, asked: ClaimParameters) -> Self {
         // An older gateway sends no confirmed number. Its log continues, so keep the number that is known.
@@ -566,8 +572,8 @@ const WITH_CONFIRMED: u8 = 2;
 mod tests {
     use super::*;
 
-    fn owner(generation: u64, opening: u64) -> Owner {
-        Owner {
+    fn owner(generation: u64, opening: u64) -> ClaimOwner {
+        ClaimOwner {
             name: "iqn.a:a".into(),
             instance: [1; 16],
             generation,
@@ -602,12 +608,12 @@ mod tests {
 
     struct Nothing;
 
-    impl Store for Nothing {
-        fn load(&self, _: Record) -> io::Result<Option<Vec<u8>>> {
+    impl UnitStore for Nothing {
+        fn load(&self, _: UnitRecordKind) -> io::Result<Option<Vec<u8>>> {
             Ok(None)
         }
 
-        fn save(&self, _: Record, _: Vec<u8>) -> crate::store::Saving<'_> {
+        fn save(&self, _: UnitRecordKind, _: Vec<u8>) -> crate::store::Saving<'_> {
             Box::pin(std::future::ready(Ok(())))
         }
     }
@@ -624,8 +630,8 @@ mod tests {
         let begun = ownership.begin_read().unwrap();
         assert_eq!(ownership.end_read(begun), Ok(()));
         ownership.note_change(OWNER);
-        assert_eq!(ownership.end_read(begun), Err(Failure::Busy));
-        assert_eq!(ownership.begin_read(), Err(Failure::Busy), "half an epoch");
+        assert_eq!(ownership.end_read(begun), Err(UnitCommandFailure::Busy));
+        assert_eq!(ownership.begin_read(), Err(UnitCommandFailure::Busy), "half an epoch");
         ownership.note_flush(OWNER, ownership.changes());
         assert!(ownership.begin_read().is_ok());
     }
@@ -649,7 +655,7 @@ mod tests {
             // accept_loss set by the copy does not change that.
             assert_eq!(admit(Some(&last), &accepting(&copy), false), Err(Sense::CLAIM_FENCED));
         }
-        let given_back = Owner { is_held: false, is_dirty: false, ..last };
+        let given_back = ClaimOwner { is_held: false, is_dirty: false, ..last };
         let copy = asked(4, 31, 2, &[20]);
         assert_eq!(admit(Some(&given_back), &copy, false), Err(Sense::CLAIM_FENCED));
     }
@@ -689,10 +695,10 @@ mod tests {
         assert_eq!(admit(Some(&held), &other, false), refused);
         assert_eq!(admit(Some(&held), &accepting(&other), false), refused);
         // A clean log holds nothing that could be lost, so its claim ends with its session.
-        let clean = Owner { is_dirty: false, ..owner(3, 30) };
+        let clean = ClaimOwner { is_dirty: false, ..owner(3, 30) };
         assert_eq!(admit(Some(&clean), &other, true), refused);
         assert_eq!(admit(Some(&clean), &other, false), Ok(()));
-        let free = Owner { is_held: false, is_dirty: false, ..owner(3, 30) };
+        let free = ClaimOwner { is_held: false, is_dirty: false, ..owner(3, 30) };
         assert_eq!(admit(Some(&free), &other, false), Ok(()));
         let dirty = ClaimParameters { is_dirty: true, ..other };
         assert_eq!(admit(Some(&free), &dirty, false), Err(Sense::CLAIM_OUT_OF_DATE));
@@ -701,7 +707,7 @@ mod tests {
 
     #[test]
     fn what_the_operator_dropped_comes_back_only_if_its_own_operator_says_so() {
-        let dropped = Owner { is_held: false, is_dropped: true, ..owner(3, 30) };
+        let dropped = ClaimOwner { is_held: false, is_dropped: true, ..owner(3, 30) };
         let same = asked(3, 30, 2, &[20]);
         assert_eq!(admit(Some(&dropped), &same, false), Err(Sense::CLAIM_DROPPED));
         let next = asked(4, 40, 3, &[30]);
@@ -720,42 +726,42 @@ mod tests {
         assert_eq!(record[4..20], [1; 16]);
         assert_eq!(record[20..36], [1, 2, 0, 0, 0, 0, 0, 0, 3, 4, 0, 0, 0, 0, 0, 0]);
         assert_eq!(record[36..], *b"iqn.a:a");
-        assert_eq!(Owner::from_record(&record), Some(owner(0x0201, 0x0403)));
+        assert_eq!(ClaimOwner::from_record(&record), Some(owner(0x0201, 0x0403)));
         for length in 0..record.len() {
-            assert_eq!(Owner::from_record(&record[..length]), None, "{length}");
+            assert_eq!(ClaimOwner::from_record(&record[..length]), None, "{length}");
         }
         for (at, byte) in [(0, 3), (1, 8), (2, 8), (3, 1), (36, 0x1b)] {
             let mut bytes = record.clone();
             bytes[at] = byte;
-            assert_eq!(Owner::from_record(&bytes), None, "{at}");
+            assert_eq!(ClaimOwner::from_record(&bytes), None, "{at}");
         }
-        let confirmed = Owner { confirmed: 0x0605, ..owner(0x0201, 0x0403) };
+        let confirmed = ClaimOwner { confirmed: 0x0605, ..owner(0x0201, 0x0403) };
         let record = confirmed.to_record();
         assert_eq!((record[0], &record[36..44]), (2, &[5, 6, 0, 0, 0, 0, 0, 0][..]));
         assert_eq!(record[44..], *b"iqn.a:a");
-        assert_eq!(Owner::from_record(&record), Some(confirmed));
+        assert_eq!(ClaimOwner::from_record(&record), Some(confirmed));
         for length in 0..record.len() {
-            assert_eq!(Owner::from_record(&record[..length]), None, "{length}");
+            assert_eq!(ClaimOwner::from_record(&record[..length]), None, "{length}");
         }
     }
 
     /// K3: a copy of log and NVRAM that was made within one opening passes every check of openings.
     #[test]
     fn a_log_that_ends_before_its_confirmed_number_is_refused() {
-        let last = Owner { confirmed: 100, ..owner(2, 20) };
+        let last = ClaimOwner { confirmed: 100, ..owner(2, 20) };
         let next = |confirmed| ClaimParameters { confirmed, ..asked(3, 30, 2, &[20]) };
         let behind = Err(Sense::CLAIM_BEHIND.with_information(100));
         assert_eq!(admit(Some(&last), &next(Some(100)), false), Ok(()));
         assert_eq!(admit(Some(&last), &next(Some(99)), false), behind);
         assert_eq!(admit(Some(&last), &accepting(&next(Some(99))), false), Ok(()));
-        let given_back = Owner { is_held: false, is_dirty: false, ..last.clone() };
+        let given_back = ClaimOwner { is_held: false, is_dirty: false, ..last.clone() };
         assert_eq!(admit(Some(&given_back), &next(Some(99)), false), behind);
         // An older gateway sends no number: the unit keeps the one that it has for this log.
         assert_eq!(admit(Some(&last), &next(None), false), Ok(()));
-        assert_eq!(Owner::granted(Some(&last), next(None)).confirmed, 100);
+        assert_eq!(ClaimOwner::granted(Some(&last), next(None)).confirmed, 100);
         // Another log has numbers of its own. After accept_loss, the unit takes the log's lower number.
         let other = ClaimParameters { instance: [2; 16], ..next(Some(5)) };
-        assert_eq!(Owner::granted(Some(&last), other).confirmed, 5);
-        assert_eq!(Owner::granted(Some(&last), accepting(&next(Some(99)))).confirmed, 99);
+        assert_eq!(ClaimOwner::granted(Some(&last), other).confirmed, 5);
+        assert_eq!(ClaimOwner::granted(Some(&last), accepting(&next(Some(99)))).confirmed, 99);
     }
 }

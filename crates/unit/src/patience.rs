@@ -6,15 +6,15 @@ use std::{future::Future, time::Duration};
 use scsi::Sense;
 use tokio::time::{Instant, sleep};
 
-use crate::sense::Failure;
+use crate::sense::UnitCommandFailure;
 
 /// The waiting of one command. Dropping the command, as for a host's abort, ends it at any time.
 #[derive(Debug, Default)]
-pub(crate) struct Patience {
+pub(crate) struct StepRetryWait {
     has_begun: bool,
 }
 
-impl Patience {
+impl StepRetryWait {
     /// Returns the state of a command whose first step may have been done.
     pub(crate) fn begun() -> Self {
         Self { has_begun: true }
@@ -26,15 +26,19 @@ impl Patience {
     /// # Errors
     /// The failure of the step. 08/01 with ABORTED COMMAND if the step was busy for a minute; INFORMATION then
     /// has `lba`, the first block that was not done.
-    pub(crate) async fn step<T, F>(&mut self, lba: u64, step: impl Fn() -> F) -> Result<T, Failure>
+    pub(crate) async fn step<T, F>(
+        &mut self,
+        lba: u64,
+        step: impl Fn() -> F,
+    ) -> Result<T, UnitCommandFailure>
     where
-        F: Future<Output = Result<T, Failure>>,
+        F: Future<Output = Result<T, UnitCommandFailure>>,
     {
         let begun = Instant::now();
         loop {
             match step().await {
-                Err(Failure::Busy) if self.has_begun => {}
-                Err(Failure::Unanswered) => self.has_begun = true,
+                Err(UnitCommandFailure::Busy) if self.has_begun => {}
+                Err(UnitCommandFailure::Unanswered) => self.has_begun = true,
                 Ok(done) => {
                     self.has_begun = true;
                     return Ok(done);
@@ -67,11 +71,11 @@ mod tests {
         let step = || async {
             match left.replace(left.get() - 1) {
                 0 => Ok(7),
-                _ => Err(Failure::Busy),
+                _ => Err(UnitCommandFailure::Busy),
             }
         };
-        let mut patience = Patience::default();
-        assert_eq!(patience.step(5, step).await, Err(Failure::Busy));
+        let mut patience = StepRetryWait::default();
+        assert_eq!(patience.step(5, step).await, Err(UnitCommandFailure::Busy));
         left.set(0);
         assert_eq!(patience.step(5, step).await, Ok(7));
         left.set(10);
@@ -80,15 +84,19 @@ mod tests {
         let unanswered = Cell::new(true);
         let step = || async {
             if unanswered.take() {
-                return Err(Failure::Unanswered);
+                return Err(UnitCommandFailure::Unanswered);
             }
             step().await
         };
-        assert_eq!(Patience::default().step(5, step).await, Ok(7), "the first may have been done");
+        assert_eq!(
+            StepRetryWait::default().step(5, step).await,
+            Ok(7),
+            "the first may have been done"
+        );
         left.set(100_000);
         let begun = Instant::now();
         let sense = Sense::new(scsi::SenseKey::AbortedCommand, 0x08, 0x01).with_information(5);
-        assert_eq!(patience.step(5, step).await, Err(Failure::Check(sense)));
+        assert_eq!(patience.step(5, step).await, Err(UnitCommandFailure::Check(sense)));
         assert!((LONGEST..LONGEST + PAUSE).contains(&begun.elapsed()));
     }
 }

@@ -1,13 +1,13 @@
 //! The one place where a storage error becomes a status and sense data.
 
-use scsi::{Sense, Status};
+use scsi::{ScsiStatus, Sense};
 use volume::Error;
 
 use crate::Completion;
 
 /// Why a command does not end in GOOD.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Failure {
+pub(crate) enum UnitCommandFailure {
     /// BUSY: nothing was done, and the initiator repeats the command.
     Busy,
     /// The volume did not answer a change, which may have been done. The unit may repeat the change; if that does
@@ -21,7 +21,7 @@ pub(crate) enum Failure {
 
 /// The kind of access to the volume that failed.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Access {
+pub(crate) enum FailedAccessKind {
     Read,
     /// A change of blocks.
     Write,
@@ -29,25 +29,29 @@ pub(crate) enum Access {
     Flush,
 }
 
-impl Failure {
+impl UnitCommandFailure {
     /// The answer to `error`.
     ///
     /// A lower volume that is away is BUSY, not MEDIUM ERROR: hosts give up at once on a bad
     /// medium, and file systems on them turn read-only, but they are patient with a busy disk.
-    pub(crate) fn new(error: &Error, access: Access) -> Self {
+    pub(crate) fn new(error: &Error, access: FailedAccessKind) -> Self {
         Self::Check(match error {
             Error::OutOfRange(_) => Sense::LOGICAL_BLOCK_ADDRESS_OUT_OF_RANGE,
             Error::ReadOnly => Sense::WRITE_PROTECTED,
             Error::Medium { extent, .. } => match access {
-                Access::Read => Sense::UNRECOVERED_READ_ERROR.with_information(extent.lba.0),
-                Access::Write | Access::Flush => Sense::WRITE_ERROR.with_information(extent.lba.0),
+                FailedAccessKind::Read => {
+                    Sense::UNRECOVERED_READ_ERROR.with_information(extent.lba.0)
+                }
+                FailedAccessKind::Write | FailedAccessKind::Flush => {
+                    Sense::WRITE_ERROR.with_information(extent.lba.0)
+                }
             },
             Error::NoSpace => Sense::SPACE_ALLOCATION_FAILED,
             Error::TooLong { .. } => Sense::INVALID_FIELD_IN_CDB,
             Error::Busy(_) | Error::Away(_) => return Self::Busy,
             Error::Unreachable(_) => match access {
-                Access::Read | Access::Flush => return Self::Busy,
-                Access::Write => return Self::Unanswered,
+                FailedAccessKind::Read | FailedAccessKind::Flush => return Self::Busy,
+                FailedAccessKind::Write => return Self::Unanswered,
             },
             Error::Device(_) => Sense::INTERNAL_TARGET_FAILURE,
             // Hosts give up at once, or take another path: to this one the data is gone.
@@ -56,21 +60,21 @@ impl Failure {
     }
 }
 
-impl From<Sense> for Failure {
+impl From<Sense> for UnitCommandFailure {
     fn from(sense: Sense) -> Self {
         Self::Check(sense)
     }
 }
 
-impl From<Failure> for Completion {
-    fn from(failure: Failure) -> Self {
+impl From<UnitCommandFailure> for Completion {
+    fn from(failure: UnitCommandFailure) -> Self {
         match failure {
-            Failure::Busy => Self::status(Status::Busy),
-            Failure::Unanswered => {
+            UnitCommandFailure::Busy => Self::status(ScsiStatus::Busy),
+            UnitCommandFailure::Unanswered => {
                 Self::check_condition(Sense::LOGICAL_UNIT_COMMUNICATION_TIME_OUT)
             }
-            Failure::Conflict => Self::status(Status::ReservationConflict),
-            Failure::Check(sense) => Self::check_condition(sense),
+            UnitCommandFailure::Conflict => Self::status(ScsiStatus::ReservationConflict),
+            UnitCommandFailure::Check(sense) => Self::check_condition(sense),
         }
     }
 }
@@ -94,9 +98,13 @@ mod tests {
         let medium = Error::Medium { extent, reason: "scratched".into() };
         let check = |error: &Error, access, key, asc, ascq, information| {
             let sense = Sense { information, ..Sense::new(key, asc, ascq) };
-            assert_eq!(Failure::new(error, access), Failure::Check(sense), "{error}");
+            assert_eq!(
+                UnitCommandFailure::new(error, access),
+                UnitCommandFailure::Check(sense),
+                "{error}"
+            );
         };
-        use Access::{Read, Write};
+        use FailedAccessKind::{Read, Write};
         check(&medium, Read, SenseKey::MediumError, 0x11, 0, Some(7));
         check(&medium, Write, SenseKey::MediumError, 0x0c, 0, Some(7));
         check(&Error::OutOfRange(extent), Read, SenseKey::IllegalRequest, 0x21, 0, None);
@@ -108,12 +116,18 @@ mod tests {
 
     #[test]
     fn a_lower_volume_that_is_away_is_never_a_medium_error() {
-        for access in [Access::Read, Access::Write, Access::Flush] {
-            assert_eq!(Failure::new(&Error::Away("link".into()), access), Failure::Busy);
-            assert_eq!(Failure::new(&Error::Busy("log full"), access), Failure::Busy);
-            let silent = Failure::new(&Error::Unreachable("link".into()), access);
-            assert_eq!(silent == Failure::Unanswered, access == Access::Write);
-            assert!(!matches!(silent, Failure::Check(_)));
+        for access in [FailedAccessKind::Read, FailedAccessKind::Write, FailedAccessKind::Flush] {
+            assert_eq!(
+                UnitCommandFailure::new(&Error::Away("link".into()), access),
+                UnitCommandFailure::Busy
+            );
+            assert_eq!(
+                UnitCommandFailure::new(&Error::Busy("log full"), access),
+                UnitCommandFailure::Busy
+            );
+            let silent = UnitCommandFailure::new(&Error::Unreachable("link".into()), access);
+            assert_eq!(silent == UnitCommandFailure::Unanswered, access == FailedAccessKind::Write);
+            assert!(!matches!(silent, UnitCommandFailure::Check(_)));
         }
     }
 }

@@ -10,7 +10,10 @@ use std::{
 
 use parking_lot::Mutex;
 use scsi::{ClaimParameters, ClaimReport, Command, Sense};
-use tokens::{Grantor, Member, Millis, Range, Request, Standing, Terms, write_answers};
+use tokens::{
+    CoherenceRange, Grantor, Millis, SharingMember, SharingMemberStatus, Terms, TokenRequest,
+    write_answers,
+};
 use tokio::{
     sync::Notify,
     time::{Instant, timeout},
@@ -19,9 +22,9 @@ use volume::{Extent, Geometry, Lba};
 
 use crate::{
     limits::Share,
-    ownership::{Owner, Touch, admit, hex},
-    sense::Failure,
-    store::{Record, Store, damaged},
+    ownership::{ClaimOwner, Touch, admit, hex},
+    sense::UnitCommandFailure,
+    store::{UnitRecordKind, UnitStore, damaged},
     unit::Nexus,
 };
 
@@ -31,38 +34,38 @@ pub struct Sharer {
     /// How its claim stands.
     pub claim: ClaimReport,
     /// What it has.
-    pub standing: Standing,
+    pub standing: SharingMemberStatus,
 }
 
 /// The gateways of a shared unit.
-pub(crate) struct Sharing {
-    store: Arc<dyn Store>,
+pub(crate) struct UnitSharing {
+    store: Arc<dyn UnitStore>,
     grain: u32,
     started: Instant,
-    state: Mutex<State>,
+    state: Mutex<UnitSharingState>,
     /// Held through a change until it is saved.
     saved: tokio::sync::Mutex<()>,
     /// There is something for somebody.
     told: Notify,
 }
 
-struct State {
+struct UnitSharingState {
     /// The place in the list is the number of the member.
-    owners: Vec<Owner>,
+    owners: Vec<ClaimOwner>,
     grantor: Grantor,
     /// Sessions that have presented a claim.
-    present: HashMap<u64, Member>,
+    present: HashMap<u64, SharingMember>,
     /// Sessions whose claim is not in force any more.
     fenced: HashSet<u64>,
 }
 
-impl Sharing {
+impl UnitSharing {
     /// Goes on with the claims that were saved. `former`: who had the unit alone before it was shared.
     pub(crate) fn load(
         share: Share,
         geometry: &Geometry,
-        store: Arc<dyn Store>,
-        former: Option<Owner>,
+        store: Arc<dyn UnitStore>,
+        former: Option<ClaimOwner>,
     ) -> io::Result<Self> {
         let mut owners = Self::owners(&*store)?;
         match former {
@@ -90,7 +93,8 @@ impl Sharing {
         for (dropped, _) in known().filter(|(_, owner)| owner.is_dropped) {
             grantor.expel(dropped, 0);
         }
-        let state = State { owners, grantor, present: HashMap::new(), fenced: HashSet::new() };
+        let state =
+            UnitSharingState { owners, grantor, present: HashMap::new(), fenced: HashSet::new() };
         Ok(Self {
             store,
             grain,
@@ -102,20 +106,25 @@ impl Sharing {
     }
 
     /// Who shares the unit still, as the store has it: such a unit must not be served as one that is not shared.
-    pub(crate) fn is_left(store: &dyn Store) -> io::Result<bool> {
+    pub(crate) fn is_left(store: &dyn UnitStore) -> io::Result<bool> {
         Ok(Self::owners(store)?.iter().any(|owner| owner.is_held))
     }
 
-    fn owners(store: &dyn Store) -> io::Result<Vec<Owner>> {
-        let record = store.load(Record::Sharing)?.unwrap_or_default();
+    fn owners(store: &dyn UnitStore) -> io::Result<Vec<ClaimOwner>> {
+        let record = store.load(UnitRecordKind::Sharing)?.unwrap_or_default();
         if record.is_empty() {
             return Ok(Vec::new());
         }
-        read_record(&record).ok_or_else(|| damaged(Record::Sharing))
+        read_record(&record).ok_or_else(|| damaged(UnitRecordKind::Sharing))
     }
 
     /// Why the command is not for this session, if it is not.
-    pub(crate) fn bar(&self, nexus: u64, command: &Command, reads_beside: bool) -> Option<Failure> {
+    pub(crate) fn bar(
+        &self,
+        nexus: u64,
+        command: &Command,
+        reads_beside: bool,
+    ) -> Option<UnitCommandFailure> {
         let touch = Touch::of(command);
         if touch == Touch::Nothing {
             return None;
@@ -130,7 +139,7 @@ impl Sharing {
         }
         match touch {
             Touch::Nothing | Touch::Flushes => None,
-            Touch::Reads => (!is_member && !reads_beside).then_some(Failure::Conflict),
+            Touch::Reads => (!is_member && !reads_beside).then_some(UnitCommandFailure::Conflict),
             // Only these are known by the blocks that they change.
             Touch::Changes => match command {
                 Command::Write(transfer) | Command::WriteSame { transfer, .. } if is_member => {
@@ -144,7 +153,7 @@ impl Sharing {
 
     /// Whether a session may change these blocks now. To be asked with the write's claim held: a release waits
     /// for that.
-    pub(crate) fn check(&self, nexus: u64, extent: Extent) -> Result<(), Failure> {
+    pub(crate) fn check(&self, nexus: u64, extent: Extent) -> Result<(), UnitCommandFailure> {
         let state = self.state.lock();
         if !state.owners.iter().any(|owner| owner.is_held) {
             return Ok(());
@@ -153,7 +162,7 @@ impl Sharing {
     }
 
     /// The blocks of a range.
-    pub(crate) fn extent(&self, range: Range) -> Extent {
+    pub(crate) fn extent(&self, range: CoherenceRange) -> Extent {
         let lba = Lba(u64::from(range.0) * u64::from(self.grain));
         Extent { lba, blocks: self.grain }
     }
@@ -175,7 +184,7 @@ impl Sharing {
                 tracing::warn!(owner = asked.owner, log = hex(&asked.instance), %sense, "a claim is refused");
             })?;
             let mut owners = state.owners.clone();
-            let next = Owner::granted(owners.get(member.0 as usize), asked);
+            let next = ClaimOwner::granted(owners.get(member.0 as usize), asked);
             match owners.get_mut(member.0 as usize) {
                 Some(owner) => *owner = next,
                 None => owners.push(next),
@@ -257,7 +266,7 @@ impl Sharing {
             let mut owners = state.owners.clone();
             let mut dropped = Vec::new();
             for (at, owner) in owners.iter_mut().enumerate() {
-                let member = Member(at as u32);
+                let member = SharingMember(at as u32);
                 if owner.is_held && !state.is_there(member, now) {
                     (owner.is_held, owner.is_dropped) = (false, true);
                     dropped.push(member);
@@ -309,7 +318,7 @@ impl Sharing {
     }
 
     /// TOKEN OUT, one of its requests. The unit has so many blocks: it may have grown.
-    pub(crate) fn ask(&self, nexus: u64, request: Request, blocks: u64) -> Result<(), Sense> {
+    pub(crate) fn ask(&self, nexus: u64, request: TokenRequest, blocks: u64) -> Result<(), Sense> {
         let now = self.now();
         let mut state = self.state.lock();
         // Of too many ranges the first are shared still.
@@ -360,8 +369,8 @@ impl Sharing {
         state.fenced.remove(&nexus);
     }
 
-    async fn save(&self, owners: &[Owner]) -> Result<(), Sense> {
-        let kept = self.store.save(Record::Sharing, to_record(owners)).await;
+    async fn save(&self, owners: &[ClaimOwner]) -> Result<(), Sense> {
+        let kept = self.store.save(UnitRecordKind::Sharing, to_record(owners)).await;
         kept.map_err(|_| Sense::INTERNAL_TARGET_FAILURE)
     }
 
@@ -375,9 +384,9 @@ fn ranges(blocks: u64, grain: u32) -> Option<u32> {
     u32::try_from(blocks.div_ceil(u64::from(grain))).ok()
 }
 
-impl State {
+impl UnitSharingState {
     /// Decides which member a claim becomes, or why it is refused.
-    fn admit(&self, nexus: u64, asked: &ClaimParameters) -> Result<Member, Sense> {
+    fn admit(&self, nexus: u64, asked: &ClaimParameters) -> Result<SharingMember, Sense> {
         if !asked.shares {
             return Err(Sense::CLAIM_NOT_SHARED);
         }
@@ -391,7 +400,7 @@ impl State {
         let is_present = known.is_some_and(|(member, _)| self.sessions_of(member).next().is_some());
         // What a dropped one held was given on. One that would still name it must not be awaited by a node that
         // starts anew, whatever it accepts to lose.
-        let may_name = |owner: &Owner| asked.is_dirty || asked.opening == owner.opening;
+        let may_name = |owner: &ClaimOwner| asked.is_dirty || asked.opening == owner.opening;
         if known.is_some_and(|(_, owner)| owner.is_dropped && may_name(owner)) {
             return Err(Sense::CLAIM_DROPPED);
         }
@@ -399,28 +408,29 @@ impl State {
         if let Some((member, _)) = known {
             return Ok(member);
         }
-        let is_its = |owner: &&Owner| owner.is_held && owner.name == asked.owner;
+        let is_its = |owner: &&ClaimOwner| owner.is_held && owner.name == asked.owner;
         if self.owners.iter().filter(is_its).count() >= MOST_OF_ONE {
             return Err(Sense::CLAIM_HELD_BY_ANOTHER_LOG);
         }
         if self.owners.len() < MOST_MEMBERS {
-            return Ok(Member(self.owners.len() as u32));
+            return Ok(SharingMember(self.owners.len() as u32));
         }
         let free = numbered(&self.owners).find(|(_, owner)| !owner.is_held && !owner.is_dropped);
         free.map(|(member, _)| member).ok_or(Sense::CLAIM_HELD_BY_ANOTHER_LOG)
     }
 
-    fn check(&self, nexus: u64, extent: Extent, grain: u32) -> Result<(), Failure> {
+    fn check(&self, nexus: u64, extent: Extent, grain: u32) -> Result<(), UnitCommandFailure> {
         let member =
             self.present.get(&nexus).ok_or(Sense::LOGICAL_UNIT_SOFTWARE_WRITE_PROTECTED)?;
         // It is about to say what it has.
         if !self.grantor.is_joined(*member) {
-            return Err(Failure::Busy);
+            return Err(UnitCommandFailure::Busy);
         }
         let grain = u64::from(grain);
         let mut ranges = extent.lba.0 / grain..=(extent.end().0 - 1) / grain;
         let may = |range| {
-            u32::try_from(range).is_ok_and(|range| self.grantor.may_write(*member, Range(range)))
+            u32::try_from(range)
+                .is_ok_and(|range| self.grantor.may_write(*member, CoherenceRange(range)))
         };
         if ranges.all(may) {
             Ok(())
@@ -429,17 +439,17 @@ impl State {
         }
     }
 
-    fn sessions_of(&self, member: Member) -> impl Iterator<Item = u64> {
+    fn sessions_of(&self, member: SharingMember) -> impl Iterator<Item = u64> {
         self.present.iter().filter(move |(_, of)| **of == member).map(|(nexus, _)| *nexus)
     }
 
     /// Has a session, and was heard of within a lease: a session outlives its connection for a while.
-    fn is_there(&self, member: Member, now: Millis) -> bool {
+    fn is_there(&self, member: SharingMember, now: Millis) -> bool {
         let is_silent = self.grantor.standing(member, now).is_silent;
         !is_silent && self.sessions_of(member).next().is_some()
     }
 
-    fn report(&self, member: Member, now: Millis) -> ClaimReport {
+    fn report(&self, member: SharingMember, now: Millis) -> ClaimReport {
         let owner = &self.owners[member.0 as usize];
         ClaimReport {
             owner: owner.name.clone(),
@@ -466,11 +476,11 @@ fn is_own_name(from: &Nexus, owner: &str) -> Result<(), Sense> {
     }
 }
 
-fn numbered(owners: &[Owner]) -> impl Iterator<Item = (Member, &Owner)> {
-    owners.iter().enumerate().map(|(at, owner)| (Member(at as u32), owner))
+fn numbered(owners: &[ClaimOwner]) -> impl Iterator<Item = (SharingMember, &ClaimOwner)> {
+    owners.iter().enumerate().map(|(at, owner)| (SharingMember(at as u32), owner))
 }
 
-fn to_record(owners: &[Owner]) -> Vec<u8> {
+fn to_record(owners: &[ClaimOwner]) -> Vec<u8> {
     let mut bytes = vec![VERSION, owners.len() as u8];
     for owner in owners {
         let record = owner.to_record();
@@ -481,14 +491,14 @@ fn to_record(owners: &[Owner]) -> Vec<u8> {
 }
 
 /// Reads a record. `None` if it is none.
-fn read_record(bytes: &[u8]) -> Option<Vec<Owner>> {
+fn read_record(bytes: &[u8]) -> Option<Vec<ClaimOwner>> {
     let (&[version, count], mut rest) = bytes.split_first_chunk()?;
     let mut owners = Vec::new();
     for _ in 0..count {
         let (length, after) = rest.split_first_chunk()?;
         let length = usize::from(u16::from_le_bytes(*length));
         let record = after.get(..length)?;
-        owners.push(Owner::from_record(record)?);
+        owners.push(ClaimOwner::from_record(record)?);
         rest = &after[length..];
     }
     let is_right = version == VERSION && rest.is_empty() && owners.len() <= MOST_MEMBERS;
@@ -514,8 +524,9 @@ mod tests {
 
     #[test]
     fn the_record_byte_by_byte_and_back() {
-        let owner = Owner { name: "iqn.a:a".into(), instance: [1; 16], ..Owner::default() };
-        let owners = vec![owner.clone(), Owner { is_held: true, ..owner }];
+        let owner =
+            ClaimOwner { name: "iqn.a:a".into(), instance: [1; 16], ..ClaimOwner::default() };
+        let owners = vec![owner.clone(), ClaimOwner { is_held: true, ..owner }];
         let record = to_record(&owners);
         assert_eq!(record[..4], [1, 2, 43, 0]);
         assert_eq!(record.len(), 2 + 2 * (2 + 43));

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use scsi::{log::ProvisioningCounts, mode::ProvisioningThreshold};
-use volume::{Geometry, Usage, Volume};
+use volume::{Geometry, ThinSpaceUsage, Volume};
 
 /// Watches over the soft threshold.
 #[derive(Debug)]
@@ -18,7 +18,7 @@ pub(crate) struct Threshold {
 /// The space of a thin volume that knows its space, in threshold sets.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Space {
-    usage: Usage,
+    usage: ThinSpaceUsage,
     set_bytes: u64,
 }
 
@@ -92,7 +92,8 @@ mod tests {
     use super::*;
 
     fn space(used: u64) -> Space {
-        let usage = Usage { used: used << 20, available: (100 - used) << 20, shared: false };
+        let usage =
+            ThinSpaceUsage { used: used << 20, available: (100 - used) << 20, shared: false };
         Space { usage, set_bytes: 1 << 20 }
     }
 

@@ -3,17 +3,17 @@
 use std::{future::Future, io, pin::Pin};
 
 /// A place for records of one unit, each small and replaced as a whole.
-pub trait Store: Send + Sync + 'static {
+pub trait UnitStore: Send + Sync + 'static {
     /// What was saved last; `None` if nothing ever was.
     ///
     /// # Errors
     /// The record cannot be read, or what was read is not what was saved. Then the unit must not be
     /// served: a reservation that is forgotten lets two hosts write to one disk.
-    fn load(&self, record: Record) -> io::Result<Option<Vec<u8>>>;
+    fn load(&self, record: UnitRecordKind) -> io::Result<Option<Vec<u8>>>;
 
     /// Replaces a record, whole or not at all; it is stable when the call returns. Of two calls for
     /// one record the later one counts, also when the earlier one's future was dropped.
-    fn save(&self, record: Record, bytes: Vec<u8>) -> Saving<'_>;
+    fn save(&self, record: UnitRecordKind, bytes: Vec<u8>) -> Saving<'_>;
 }
 
 /// A save on its way.
@@ -21,7 +21,7 @@ pub type Saving<'a> = Pin<Box<dyn Future<Output = io::Result<()>> + Send + 'a>>;
 
 /// What there is to keep.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
-pub enum Record {
+pub enum UnitRecordKind {
     /// Who claimed the unit last.
     Claim,
     /// Identifying information.
@@ -36,7 +36,7 @@ pub enum Record {
     Sanitize,
 }
 
-impl Record {
+impl UnitRecordKind {
     /// All of them.
     pub const ALL: [Self; 6] = [
         Self::Claim,
@@ -62,7 +62,7 @@ impl Record {
 }
 
 /// A record that is there and says nothing that we wrote.
-pub(crate) fn damaged(record: Record) -> io::Error {
+pub(crate) fn damaged(record: UnitRecordKind) -> io::Error {
     let message = format!("the record of {} is damaged", record.name());
     io::Error::new(io::ErrorKind::InvalidData, message)
 }

@@ -8,12 +8,12 @@ use tokio::time::Instant;
 
 /// What REPORT TIMESTAMP tells.
 #[derive(Debug, Default)]
-pub(crate) struct Clock {
+pub(crate) struct UnitClock {
     /// Milliseconds since 1970, and when that was so.
     set: Mutex<Option<(u64, Instant)>>,
 }
 
-impl Clock {
+impl UnitClock {
     /// SET TIMESTAMP.
     pub(crate) fn set(&self, milliseconds: u64) {
         *self.set.lock() = Some((milliseconds, Instant::now()));

@@ -15,20 +15,20 @@ use std::{
 use parking_lot::Mutex;
 use scsi::{
     Sense,
-    copy::{Cscd, TOKEN_BYTES, Token, TokenRange},
+    copy::{Cscd, RodToken, TOKEN_BYTES, TokenRange},
 };
 use tokio::time::Instant;
 use volume::{Extent, Lba};
 
 /// The tokens of one unit.
 #[derive(Default)]
-pub(crate) struct Tokens {
+pub(crate) struct UnitRodTokens {
     /// How many there are, so that a write need not take the lock to learn that there is none.
     live: AtomicUsize,
-    rods: Mutex<HashMap<u64, Kept>>,
+    rods: Mutex<HashMap<u64, StoredRodToken>>,
 }
 
-struct Kept {
+struct StoredRodToken {
     token: [u8; TOKEN_BYTES],
     rod: Arc<Rod>,
     timeout: Duration,
@@ -42,7 +42,7 @@ pub struct Rod {
     void: AtomicBool,
 }
 
-impl Tokens {
+impl UnitRodTokens {
     /// A token for these blocks, whoever presents it. From now on a write to them voids it.
     ///
     /// # Errors
@@ -60,7 +60,7 @@ impl Tokens {
         let secret = secret.try_into().expect("the other thirty-two");
         let blocks: u64 = ranges.iter().map(|range| u64::from(range.blocks)).sum();
         let bytes = blocks * u64::from(creator.block_size);
-        let token = Token { identifier, creator, bytes, secret }.to_bytes();
+        let token = RodToken { identifier, creator, bytes, secret }.to_bytes();
         let rod = Arc::new(Rod { ranges, void: AtomicBool::new(false) });
         let now = Instant::now();
         let mut rods = self.rods.lock();
@@ -72,7 +72,7 @@ impl Tokens {
             self.live.store(rods.len(), Ordering::SeqCst);
             return Err(Sense::INSUFFICIENT_RESOURCES_TO_CREATE_ROD_TOKEN);
         }
-        let kept = Kept { token, rod: Arc::clone(&rod), timeout, expires: now + timeout };
+        let kept = StoredRodToken { token, rod: Arc::clone(&rod), timeout, expires: now + timeout };
         rods.insert(identifier, kept);
         self.live.store(rods.len(), Ordering::SeqCst);
         Ok((token, rod))
@@ -83,7 +83,7 @@ impl Tokens {
     /// # Errors
     /// It is none of this unit's, is too old, or its blocks were written.
     pub(crate) fn find(&self, token: &[u8; TOKEN_BYTES]) -> Result<Arc<Rod>, Sense> {
-        let (identifier, _) = Token::origin(token).ok_or(Sense::TOKEN_UNKNOWN)?;
+        let (identifier, _) = RodToken::origin(token).ok_or(Sense::TOKEN_UNKNOWN)?;
         let mut rods = self.rods.lock();
         let kept = rods.get_mut(&identifier).ok_or(Sense::TOKEN_UNKNOWN)?;
         if !is_equal(&kept.token, token) {
@@ -103,7 +103,7 @@ impl Tokens {
     /// The token is not needed any more.
     pub(crate) fn forget(&self, token: &[u8; TOKEN_BYTES]) {
         let mut rods = self.rods.lock();
-        if let Some((identifier, _)) = Token::origin(token)
+        if let Some((identifier, _)) = RodToken::origin(token)
             && rods.get(&identifier).is_some_and(|kept| is_equal(&kept.token, token))
         {
             rods.remove(&identifier);
@@ -187,19 +187,19 @@ const MOST: usize = 64;
 mod tests {
     use super::*;
 
-    fn make(tokens: &Tokens, lba: u64) -> Result<[u8; TOKEN_BYTES], Sense> {
+    fn make(tokens: &UnitRodTokens, lba: u64) -> Result<[u8; TOKEN_BYTES], Sense> {
         let ranges = vec![TokenRange { lba, blocks: 8 }, TokenRange { lba: lba + 100, blocks: 2 }];
         let made = tokens.make(Cscd::naa([0x60; 16], 512), ranges, Duration::from_secs(60));
         made.map(|(token, _)| token)
     }
 
-    fn write(tokens: &Tokens, lba: u64) {
+    fn write(tokens: &UnitRodTokens, lba: u64) {
         tokens.note_write(Extent { lba: Lba(lba), blocks: 1 });
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_token_is_good_until_its_blocks_are_written_or_it_is_old() {
-        let tokens = Tokens::default();
+        let tokens = UnitRodTokens::default();
         let token = make(&tokens, 10).expect("made");
         write(&tokens, 9);
         write(&tokens, 18);
@@ -221,7 +221,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn what_overwrites_all_blocks_voids_every_token() {
-        let tokens = Tokens::default();
+        let tokens = UnitRodTokens::default();
         let made = [0, u64::from(u32::MAX) + 1].map(|lba| make(&tokens, lba).expect("made"));
         tokens.note_overwritten();
         for token in made {
@@ -231,7 +231,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_token_is_not_guessed_from_another_and_there_are_not_too_many() {
-        let tokens = Tokens::default();
+        let tokens = UnitRodTokens::default();
         let token = make(&tokens, 0).expect("made");
         for at in 0..TOKEN_BYTES {
             let mut guess = token;

@@ -2,18 +2,18 @@
 
 use std::sync::Arc;
 
-use scsi::{Cdb, Lun, Sense, Status, copy::TOKEN_BYTES};
+use scsi::{Cdb, Lun, ScsiStatus, Sense, copy::TOKEN_BYTES};
 use volume::{Data, Reply};
 
 use crate::Rod;
 
 /// The reply to a command: its completion, or a future of the completion.
-pub type Answer<'a> = Reply<'a, Completion>;
+pub type UnitReply<'a> = Reply<'a, Completion>;
 
 /// A logical unit: one command in, one completion out.
 pub trait LogicalUnit: Send + Sync + 'static {
     /// Performs one command. Dropping the future aborts the task.
-    fn execute(&self, task: Task) -> Answer<'_>;
+    fn execute(&self, task: Task) -> UnitReply<'_>;
 
     /// Asked before the data of a write is solicited: a completion (BUSY, TASK SET FULL or a CHECK
     /// CONDITION) if the command would not be taken, and then nothing more comes of it.
@@ -111,7 +111,7 @@ pub enum TaskAttribute {
 #[derive(Clone, Debug)]
 pub struct Completion {
     /// The status.
-    pub status: Status,
+    pub status: ScsiStatus,
     /// Why, with CHECK CONDITION.
     pub sense: Option<Sense>,
     /// What the command returns, already cut to its allocation length. The transport cuts it to
@@ -126,14 +126,14 @@ impl Completion {
     /// GOOD with this to return.
     #[must_use]
     pub fn good(data_in: Data) -> Self {
-        Self { status: Status::Good, sense: None, data_in, data_out_length: None }
+        Self { status: ScsiStatus::Good, sense: None, data_in, data_out_length: None }
     }
 
     /// CHECK CONDITION.
     #[must_use]
     pub fn check_condition(sense: Sense) -> Self {
         Self {
-            status: Status::CheckCondition,
+            status: ScsiStatus::CheckCondition,
             sense: Some(sense),
             data_in: Data::new(),
             data_out_length: None,
@@ -142,7 +142,7 @@ impl Completion {
 
     /// A status without sense data: BUSY, TASK SET FULL, RESERVATION CONFLICT.
     #[must_use]
-    pub fn status(status: Status) -> Self {
+    pub fn status(status: ScsiStatus) -> Self {
         Self { status, sense: None, data_in: Data::new(), data_out_length: None }
     }
 }

@@ -7,8 +7,8 @@ use std::{
 };
 
 use bytes::Bytes;
-use scsi::{Cdb, Command, Form, Lun, Status, Transfer};
-use unit::{BlockUnit, Identity, LogicalUnit, Nexus, Settings, Task, TaskAttribute};
+use scsi::{BlockTransfer, Cdb, Command, Form, Lun, ScsiStatus};
+use unit::{BlockUnit, LogicalUnit, Nexus, Settings, Task, TaskAttribute, UnitIdentity};
 use volume::{Data, Geometry, MemVolume};
 
 /// Counts the allocations of each thread and passes them to the system's allocator.
@@ -38,9 +38,9 @@ static ALLOCATOR: Counting = Counting;
 const COMMANDS: u64 = 1000;
 
 /// Runs 4 KiB commands on a unit in memory, which finishes each of them at once. Returns the allocations per command.
-fn allocations_of(command: impl Fn(Transfer) -> Command, data: &Data) -> f64 {
+fn allocations_of(command: impl Fn(BlockTransfer) -> Command, data: &Data) -> f64 {
     let volume = Arc::new(MemVolume::new(Geometry::with_blocks(1 << 16)));
-    let identity = Identity::new("f00d").with_target("iqn.2026-11.io.forebay:a");
+    let identity = UnitIdentity::new("f00d").with_target("iqn.2026-11.io.forebay:a");
     let unit = BlockUnit::new(volume, identity, Settings::default());
     let nexus = Nexus { number: 1, initiator_port: Arc::from("iqn.x,i,0x0"), target_port: 1 };
     unit.nexus_opened(&nexus);
@@ -58,7 +58,7 @@ fn allocations_of(command: impl Fn(Transfer) -> Command, data: &Data) -> f64 {
     // Clear the unit attention of the new nexus, and allocate the pages of the volume.
     drop(run(&[0; 6], Data::new()));
     let page = Data::from(Bytes::from_static(&[7; 4096]));
-    let places = (0..64).map(|place| Transfer {
+    let places = (0..64).map(|place| BlockTransfer {
         lba: place * 8,
         blocks: 8,
         dpo: false,
@@ -72,7 +72,7 @@ fn allocations_of(command: impl Fn(Transfer) -> Command, data: &Data) -> f64 {
     let before = ALLOCATIONS.get();
     for number in 0..COMMANDS {
         let completion = run(&cdbs[number as usize % 64], data.clone());
-        assert_eq!(completion.status, Status::Good);
+        assert_eq!(completion.status, ScsiStatus::Good);
     }
     (ALLOCATIONS.get() - before) as f64 / COMMANDS as f64
 }

@@ -15,8 +15,8 @@ use std::{
 };
 
 use volume::{
-    Data, Durability, EngineKind, Extent, FileVolume, Geometry, Io, Lba, MemVolume, Options, Stack,
-    Volume,
+    Data, Durability, EngineKind, Extent, FileVolume, FileVolumeOptions, Geometry, Io, Lba,
+    MemVolume, Stack, Volume,
 };
 
 fn main() {
@@ -166,8 +166,13 @@ async fn durable(volume: &Stack, depth: usize) -> Sample {
 }
 
 fn open(path: &Path, engine: EngineKind, direct: bool) -> Stack {
-    let options =
-        Options { create: Some(BYTES), preallocate: true, direct, engine, ..Options::new(path) };
+    let options = FileVolumeOptions {
+        create: Some(BYTES),
+        preallocate: true,
+        direct,
+        engine,
+        ..FileVolumeOptions::new(path)
+    };
     let volume = FileVolume::open(&options).expect("opened");
     assert_eq!(volume.is_direct(), direct, "the file system cannot do direct I/O");
     Arc::new(volume)

@@ -4,7 +4,7 @@ use smallvec::SmallVec;
 
 /// Blocks that follow each other and are all mapped, or all not.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Run {
+pub struct AllocationRun {
     /// How many; at least one.
     pub blocks: u32,
     /// They take space below. Otherwise they read as zeros and take none.
@@ -15,7 +15,7 @@ pub struct Run {
 ///
 /// It may end before the last block that was asked about: nothing is said of the rest.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
-pub struct Allocation(SmallVec<[Run; 4]>);
+pub struct Allocation(SmallVec<[AllocationRun; 4]>);
 
 impl Allocation {
     /// So many blocks, all mapped: what is true as far as anybody can know.
@@ -28,7 +28,7 @@ impl Allocation {
 
     /// The runs.
     #[must_use]
-    pub fn runs(&self) -> &[Run] {
+    pub fn runs(&self) -> &[AllocationRun] {
         &self.0
     }
 
@@ -48,7 +48,7 @@ impl Allocation {
         match self.0.last_mut() {
             Some(last) if last.mapped == mapped => last.blocks += blocks,
             _ if full => return false,
-            _ => self.0.push(Run { blocks, mapped }),
+            _ => self.0.push(AllocationRun { blocks, mapped }),
         }
         true
     }
@@ -65,7 +65,8 @@ mod tests {
     fn runs_of_one_kind_are_one_run_and_there_are_not_too_many() {
         let mut allocation = Allocation::mapped(3);
         assert!(allocation.push(4, true) && allocation.push(0, false) && allocation.push(1, false));
-        let runs = [Run { blocks: 7, mapped: true }, Run { blocks: 1, mapped: false }];
+        let runs =
+            [AllocationRun { blocks: 7, mapped: true }, AllocationRun { blocks: 1, mapped: false }];
         assert_eq!((allocation.runs(), allocation.blocks()), (&runs[..], 8));
         let taken = (0..1000).take_while(|n| allocation.push(1, n % 2 == 0)).count();
         assert_eq!((taken, allocation.runs().len()), (MOST_RUNS - 2, MOST_RUNS));

@@ -15,21 +15,21 @@ use parking_lot::Mutex;
 /// Kept rather than freed: a new 128 KiB costs 700 ns of zeroing and page faults, half as much
 /// as reading it from a page cache.
 #[derive(Default)]
-pub(crate) struct Pool {
+pub(crate) struct IoBufferPool {
     /// Class `n` keeps buffers of `SMALLEST << n` bytes.
-    classes: [Mutex<Vec<Memory>>; CLASSES],
+    classes: [Mutex<Vec<AlignedMemory>>; CLASSES],
 }
 
-impl Pool {
+impl IoBufferPool {
     /// A buffer for `length` bytes. What it holds before it is filled is unspecified.
-    pub(crate) fn take(self: &Arc<Self>, length: usize) -> Buffer {
+    pub(crate) fn take(self: &Arc<Self>, length: usize) -> IoBuffer {
         let capacity = length.next_power_of_two().max(SMALLEST);
         let kept = self.classes.get(class_of(capacity)).and_then(|class| class.lock().pop());
-        let memory = kept.unwrap_or_else(|| Memory::new(capacity));
-        Buffer { memory: Some(memory), length, pool: Arc::clone(self) }
+        let memory = kept.unwrap_or_else(|| AlignedMemory::new(capacity));
+        IoBuffer { memory: Some(memory), length, pool: Arc::clone(self) }
     }
 
-    fn give_back(&self, memory: Memory) {
+    fn give_back(&self, memory: AlignedMemory) {
         if let Some(class) = self.classes.get(class_of(memory.capacity)) {
             let mut class = class.lock();
             if class.len() < KEPT_BYTES_PER_CLASS / memory.capacity {
@@ -44,14 +44,14 @@ fn class_of(capacity: usize) -> usize {
 }
 
 /// `length` bytes at an address that every disk takes; goes back to its pool when dropped.
-pub(crate) struct Buffer {
+pub(crate) struct IoBuffer {
     /// Always there until the drop.
-    memory: Option<Memory>,
+    memory: Option<AlignedMemory>,
     length: usize,
-    pool: Arc<Pool>,
+    pool: Arc<IoBufferPool>,
 }
 
-impl Buffer {
+impl IoBuffer {
     /// The bytes, to be shared from now on.
     pub(crate) fn freeze(self) -> Bytes {
         Bytes::from_owner(self)
@@ -62,12 +62,12 @@ impl Buffer {
         self.memory().start.as_ptr()
     }
 
-    fn memory(&self) -> &Memory {
+    fn memory(&self) -> &AlignedMemory {
         self.memory.as_ref().expect("only the drop takes it")
     }
 }
 
-impl Deref for Buffer {
+impl Deref for IoBuffer {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
@@ -77,20 +77,20 @@ impl Deref for Buffer {
     }
 }
 
-impl DerefMut for Buffer {
+impl DerefMut for IoBuffer {
     fn deref_mut(&mut self) -> &mut [u8] {
         // SAFETY: as in `deref`, and `self` is borrowed alone.
         unsafe { std::slice::from_raw_parts_mut(self.memory().start.as_ptr(), self.length) }
     }
 }
 
-impl AsRef<[u8]> for Buffer {
+impl AsRef<[u8]> for IoBuffer {
     fn as_ref(&self) -> &[u8] {
         self
     }
 }
 
-impl Drop for Buffer {
+impl Drop for IoBuffer {
     fn drop(&mut self) {
         if let Some(memory) = self.memory.take() {
             self.pool.give_back(memory);
@@ -99,17 +99,17 @@ impl Drop for Buffer {
 }
 
 /// Zeroed once, aligned to [`ALIGNMENT`], freed when dropped.
-struct Memory {
+struct AlignedMemory {
     start: NonNull<u8>,
     capacity: usize,
 }
 
-// SAFETY: a `Memory` is the only owner of what it points to, like a `Box<[u8]>`.
-unsafe impl Send for Memory {}
-// SAFETY: through a shared `Memory` nothing can be changed.
-unsafe impl Sync for Memory {}
+// SAFETY: a `AlignedMemory` is the only owner of what it points to, like a `Box<[u8]>`.
+unsafe impl Send for AlignedMemory {}
+// SAFETY: through a shared `AlignedMemory` nothing can be changed.
+unsafe impl Sync for AlignedMemory {}
 
-impl Memory {
+impl AlignedMemory {
     fn new(capacity: usize) -> Self {
         let layout = Self::layout(capacity);
         // SAFETY: the layout is not of zero size: no capacity is below `SMALLEST`.
@@ -122,7 +122,7 @@ impl Memory {
     }
 }
 
-impl Drop for Memory {
+impl Drop for AlignedMemory {
     fn drop(&mut self) {
         // SAFETY: allocated in `new` with this layout, and freed nowhere else.
         unsafe { dealloc(self.start.as_ptr(), Self::layout(self.capacity)) }
@@ -143,7 +143,7 @@ mod tests {
 
     #[test]
     fn buffers_are_aligned_and_come_back() {
-        let pool = Arc::new(Pool::default());
+        let pool = Arc::new(IoBufferPool::default());
         let mut first = pool.take(5000);
         assert_eq!(first.len(), 5000);
         assert_eq!(first.as_mut_ptr() as usize % ALIGNMENT, 0);
@@ -166,7 +166,7 @@ mod tests {
 
     #[test]
     fn no_more_is_kept_than_the_limit() {
-        let pool = Arc::new(Pool::default());
+        let pool = Arc::new(IoBufferPool::default());
         drop((0..9).map(|_| pool.take(1 << 20)).collect::<Vec<_>>());
         drop(pool.take(3 << 20));
         let kept: usize = pool.classes.iter().map(|class| class.lock().len()).sum();

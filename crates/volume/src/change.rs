@@ -4,7 +4,7 @@ use std::{fmt, fs::File, io, os::unix::fs::MetadataExt, path::Path};
 
 /// A change of a file while it is open: removed, renamed, replaced or cut short.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Change {
+pub enum OpenFileChange {
     /// The file has no name any more: its data is lost when it is closed.
     Removed,
     /// The file has another name, and its former one leads nowhere.
@@ -20,7 +20,7 @@ pub enum Change {
     },
 }
 
-impl Change {
+impl OpenFileChange {
     /// Returns the change of `file`, which was opened as `path` and must have at least `bytes` bytes; `None`
     /// if there is none. For a device only the size is compared. An error of the system counts as no change: a
     /// file system that does not answer, or that denies access, has not lost the file.
@@ -57,7 +57,7 @@ impl Change {
     }
 }
 
-impl fmt::Display for Change {
+impl fmt::Display for OpenFileChange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Removed => f.write_str("its file was removed while in use"),
@@ -82,19 +82,19 @@ mod tests {
         let (path, other) = (folder.path().join("file"), folder.path().join("other"));
         fs::write(&path, [1; 100]).expect("written");
         let file = File::options().read(true).write(true).open(&path).expect("opened");
-        let change = || Change::of(&file, &path, 100);
+        let change = || OpenFileChange::of(&file, &path, 100);
         assert_eq!(change(), None);
         fs::rename(&path, &other).expect("renamed");
-        assert_eq!(change(), Some(Change::Renamed));
+        assert_eq!(change(), Some(OpenFileChange::Renamed));
         fs::write(&path, [1; 100]).expect("written");
-        assert_eq!(change(), Some(Change::Replaced));
+        assert_eq!(change(), Some(OpenFileChange::Replaced));
         fs::rename(&other, &path).expect("renamed");
         assert_eq!(change(), None);
         file.set_len(200).expect("grown");
         assert_eq!(change(), None);
         file.set_len(99).expect("cut");
-        assert_eq!(change(), Some(Change::CutShort { found: 99, expected: 100 }));
+        assert_eq!(change(), Some(OpenFileChange::CutShort { found: 99, expected: 100 }));
         fs::remove_file(&path).expect("removed");
-        assert_eq!(change(), Some(Change::Removed));
+        assert_eq!(change(), Some(OpenFileChange::Removed));
     }
 }

@@ -4,11 +4,11 @@ use crate::{Allocation, Data, Durability, Error, Extent, Geometry, Io, Lba, Stac
 
 /// Lets only calls through that are in range and whole, so that nothing below has to expect
 /// others.
-pub struct Checked {
+pub struct CheckedVolume {
     lower: Stack,
 }
 
-impl Checked {
+impl CheckedVolume {
     /// Returns a volume that checks all calls before they reach `lower`.
     #[must_use]
     pub fn new(lower: Stack) -> Self {
@@ -42,7 +42,7 @@ impl Checked {
     }
 }
 
-impl Volume for Checked {
+impl Volume for CheckedVolume {
     fn geometry(&self) -> Geometry {
         self.lower.geometry()
     }
@@ -109,8 +109,8 @@ mod tests {
         Extent { lba: Lba(lba), blocks }
     }
 
-    fn checked(geometry: Geometry) -> Checked {
-        Checked::new(Arc::new(MemVolume::new(geometry)))
+    fn checked(geometry: Geometry) -> CheckedVolume {
+        CheckedVolume::new(Arc::new(MemVolume::new(geometry)))
     }
 
     #[test]
@@ -167,7 +167,7 @@ mod tests {
                 self.0.discard(extent)
             }
         }
-        let door = Checked::new(Arc::new(Short(MemVolume::new(Geometry::with_blocks(8)))));
+        let door = CheckedVolume::new(Arc::new(Short(MemVolume::new(Geometry::with_blocks(8)))));
         assert!(matches!(now(door.read(extent(0, 1))), Err(Error::Device(_))));
     }
 }

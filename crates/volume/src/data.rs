@@ -172,12 +172,12 @@ impl PartialEq for Data {
 impl Eq for Data {}
 
 /// Reads data from its first byte to its last.
-pub(crate) struct Cursor<'a> {
+pub(crate) struct DataCursor<'a> {
     part: &'a [u8],
     rest: std::slice::Iter<'a, Bytes>,
 }
 
-impl<'a> Cursor<'a> {
+impl<'a> DataCursor<'a> {
     pub(crate) fn new(data: &'a Data) -> Self {
         Self { part: &[], rest: data.parts.iter() }
     }

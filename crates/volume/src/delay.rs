@@ -31,14 +31,14 @@ impl Latency {
 
 /// A slow volume. Calls wait side by side, not one after the other. Its clock is that of
 /// `tokio::time`, so a test can pause it.
-pub struct Delay {
+pub struct DelayVolume {
     lower: Stack,
     latency: Latency,
     every: NonZeroU64,
     calls: AtomicU64,
 }
 
-impl Delay {
+impl DelayVolume {
     /// Slows down all calls of `lower`.
     #[must_use]
     pub fn new(lower: Stack, latency: Latency) -> Self {
@@ -67,7 +67,7 @@ impl Delay {
     }
 }
 
-impl Volume for Delay {
+impl Volume for DelayVolume {
     fn geometry(&self) -> Geometry {
         self.lower.geometry()
     }
@@ -118,7 +118,7 @@ mod tests {
     async fn one_of_several_calls_waits() {
         let lower = Arc::new(MemVolume::new(Geometry::with_blocks(8)));
         let latency = Latency::uniform(Duration::from_secs(1));
-        let slow = Delay::of_every(NonZeroU64::new(3).unwrap(), lower, latency);
+        let slow = DelayVolume::of_every(NonZeroU64::new(3).unwrap(), lower, latency);
         let start = Instant::now();
         for call in 1..=9 {
             slow.read(Extent { lba: Lba(0), blocks: 1 }).await.expect("read");
@@ -131,7 +131,7 @@ mod tests {
         let lower = Arc::new(MemVolume::new(Geometry::with_blocks(8)));
         let ms = Duration::from_millis;
         let latency = Latency { read: ms(3), write: ms(5), flush: ms(70) };
-        let slow = Delay::new(lower, latency);
+        let slow = DelayVolume::new(lower, latency);
         let block = Extent { lba: Lba(0), blocks: 1 };
 
         let start = Instant::now();
@@ -147,7 +147,7 @@ mod tests {
     #[test]
     fn no_delay_needs_no_clock() {
         let lower = Arc::new(MemVolume::new(Geometry::with_blocks(8)));
-        let quick = Delay::new(lower, Latency::default());
+        let quick = DelayVolume::new(lower, Latency::default());
         now(quick.flush()).expect("flushed");
     }
 }

@@ -12,7 +12,7 @@ use zeroize::Zeroize;
 
 use crate::{
     Data, Durability, Error, Extent, Geometry, Io, Lba, Stack, Volume,
-    buffer::{Buffer, Pool},
+    buffer::{IoBuffer, IoBufferPool},
 };
 
 type Xts = Xts128<Aes256>;
@@ -79,14 +79,14 @@ pub struct Renewed {
 /// - 512 zeros below are 512 zeros here: blocks that were never written, or discarded, read as
 ///   zeros, and can be told from others below. What was written encrypts to that with probability
 ///   2⁻⁴⁰⁹⁶.
-pub struct Encrypt<K> {
+pub struct EncryptVolume<K> {
     lower: Stack,
     cipher: RwLock<Arc<Xts>>,
     keyring: K,
-    pool: Arc<Pool>,
+    pool: Arc<IoBufferPool>,
 }
 
-impl<K: Keyring> Encrypt<K> {
+impl<K: Keyring> EncryptVolume<K> {
     /// `lower`, whose blocks are encrypted with `key`, which the keyring keeps.
     #[must_use]
     pub fn new(lower: Stack, key: &VolumeKey, keyring: K) -> Self {
@@ -99,7 +99,7 @@ impl<K: Keyring> Encrypt<K> {
     }
 
     /// A copy of `data`, to be changed unit by unit, and the place of its first unit.
-    fn copied(&self, lba: Lba, data: &Data) -> (Buffer, u128) {
+    fn copied(&self, lba: Lba, data: &Data) -> (IoBuffer, u128) {
         let mut buffer = self.pool.take(data.len());
         data.copy_to_slice(&mut buffer);
         let units_per_block = u128::from(self.lower.geometry().block_size) / UNIT as u128;
@@ -140,7 +140,7 @@ fn decrypt(cipher: &Xts, unit: &mut [u8], place: u128) {
     }
 }
 
-impl<K: Keyring> Volume for Encrypt<K> {
+impl<K: Keyring> Volume for EncryptVolume<K> {
     fn geometry(&self) -> Geometry {
         Geometry { key_erasable: true, ..self.lower.geometry() }
     }
@@ -233,10 +233,10 @@ mod tests {
         VolumeKey::new(&std::array::from_fn(|at| (at as u8).wrapping_mul(7) ^ seed)).unwrap()
     }
 
-    fn encrypted(block_size: u32) -> (Stack, Encrypt<Counting>) {
+    fn encrypted(block_size: u32) -> (Stack, EncryptVolume<Counting>) {
         let geometry = Geometry { block_size, ..Geometry::with_blocks(64) };
         let lower: Stack = Arc::new(MemVolume::new(geometry));
-        (Arc::clone(&lower), Encrypt::new(lower, &key(0), Counting(Mutex::new(0))))
+        (Arc::clone(&lower), EncryptVolume::new(lower, &key(0), Counting(Mutex::new(0))))
     }
 
     fn extent(lba: u64, blocks: u32) -> Extent {
@@ -255,7 +255,7 @@ mod tests {
              3141592653589793238462643383279502884197169399375105820974944592");
         let key = VolumeKey::new(&bytes.try_into().unwrap()).unwrap();
         let lower: Stack = Arc::new(MemVolume::new(Geometry::with_blocks(256)));
-        let volume = Encrypt::new(Arc::clone(&lower), &key, Counting(Mutex::new(0)));
+        let volume = EncryptVolume::new(Arc::clone(&lower), &key, Counting(Mutex::new(0)));
         let plain: Vec<u8> = (0..512).map(|at| at as u8).collect();
         now(volume.write(Lba(255), Data::from(plain.clone()), Durability::Volatile)).unwrap();
         let below = now(lower.read(extent(255, 1))).unwrap().into_bytes();
@@ -326,7 +326,7 @@ mod tests {
         assert!(matches!(now(volume.erase_key()), Err(Error::NoSpace)));
         let data = Data::from(vec![0x5a; 512]);
         now(volume.write(Lba(0), data.clone(), Durability::Volatile)).unwrap();
-        let restarted = Encrypt::new(lower, &key(100), Counting(Mutex::new(0)));
+        let restarted = EncryptVolume::new(lower, &key(100), Counting(Mutex::new(0)));
         assert_eq!(now(restarted.read(extent(0, 1))).unwrap(), data);
     }
 

@@ -8,7 +8,7 @@ use crate::{Data, Durability, Error, Extent, Geometry, Io, Lba, Stack, Volume};
 
 /// A kind of call.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Call {
+pub enum FaultCallKind {
     /// Each of the four below.
     Any,
     /// [`Volume::discard`].
@@ -36,8 +36,8 @@ pub enum Symptom {
 
 /// Which calls are faulty.
 #[derive(Clone, Debug)]
-pub struct Rule {
-    call: Call,
+pub struct FaultRule {
+    call: FaultCallKind,
     symptom: Symptom,
     extent: Option<Extent>,
     /// Calls that fit and are still to be spared.
@@ -46,10 +46,10 @@ pub struct Rule {
     times: u64,
 }
 
-impl Rule {
+impl FaultRule {
     /// Every such call.
     #[must_use]
-    pub fn always(call: Call, symptom: Symptom) -> Self {
+    pub fn always(call: FaultCallKind, symptom: Symptom) -> Self {
         Self { call, symptom, extent: None, spared: 0, times: u64::MAX }
     }
 
@@ -71,23 +71,23 @@ impl Rule {
         Self { times, ..self }
     }
 
-    fn fits(&self, call: Call, extent: Option<Extent>) -> bool {
-        (self.call == Call::Any || self.call == call)
+    fn fits(&self, call: FaultCallKind, extent: Option<Extent>) -> bool {
+        (self.call == FaultCallKind::Any || self.call == call)
             && self
                 .extent
                 .is_none_or(|bad| extent.is_some_and(|e| e.lba < bad.end() && bad.lba < e.end()))
     }
 }
 
-/// The rules of a [`Fault`], kept by whoever changes them.
+/// The rules of a [`FaultVolume`], kept by whoever changes them.
 #[derive(Debug, Default)]
 pub struct Faults {
-    rules: Mutex<Vec<Rule>>,
+    rules: Mutex<Vec<FaultRule>>,
 }
 
 impl Faults {
     /// Adds a rule. Of several that fit a call, the oldest decides.
-    pub fn add(&self, rule: Rule) {
+    pub fn add(&self, rule: FaultRule) {
         self.rules.lock().push(rule);
     }
 
@@ -96,7 +96,7 @@ impl Faults {
         self.rules.lock().clear();
     }
 
-    fn decide(&self, call: Call, extent: Option<Extent>) -> Option<Symptom> {
+    fn decide(&self, call: FaultCallKind, extent: Option<Extent>) -> Option<Symptom> {
         let mut rules = self.rules.lock();
         let mut hit = None;
         for rule in rules.iter_mut().filter(|rule| rule.fits(call, extent)) {
@@ -114,12 +114,12 @@ impl Faults {
 }
 
 /// A volume that fails on demand.
-pub struct Fault {
+pub struct FaultVolume {
     lower: Stack,
     faults: Arc<Faults>,
 }
 
-impl Fault {
+impl FaultVolume {
     /// `lower`, sound until a rule is added.
     #[must_use]
     pub fn new(lower: Stack) -> Self {
@@ -153,7 +153,7 @@ impl Fault {
     }
 }
 
-impl Volume for Fault {
+impl Volume for FaultVolume {
     fn geometry(&self) -> Geometry {
         self.lower.geometry()
     }
@@ -163,13 +163,13 @@ impl Volume for Fault {
     }
 
     fn read(&self, extent: Extent) -> Io<'_, Data> {
-        let symptom = self.faults.decide(Call::Read, Some(extent));
+        let symptom = self.faults.decide(FaultCallKind::Read, Some(extent));
         let bytes = extent.blocks as usize * self.geometry().block_size as usize;
         Self::run(symptom, || Data::zeros(bytes), || self.lower.read(extent))
     }
 
     fn read_flushed(&self, extent: Extent) -> Io<'_, Data> {
-        let symptom = self.faults.decide(Call::Read, Some(extent));
+        let symptom = self.faults.decide(FaultCallKind::Read, Some(extent));
         let bytes = extent.blocks as usize * self.geometry().block_size as usize;
         Self::run(symptom, || Data::zeros(bytes), || self.lower.read_flushed(extent))
     }
@@ -177,17 +177,17 @@ impl Volume for Fault {
     fn write(&self, lba: Lba, data: Data, durability: Durability) -> Io<'_, ()> {
         let blocks = data.len() / self.geometry().block_size as usize;
         let extent = Extent { lba, blocks: u32::try_from(blocks).unwrap_or(u32::MAX) };
-        let symptom = self.faults.decide(Call::Write, Some(extent));
+        let symptom = self.faults.decide(FaultCallKind::Write, Some(extent));
         Self::run(symptom, || (), || self.lower.write(lba, data, durability))
     }
 
     fn flush(&self) -> Io<'_, ()> {
-        let symptom = self.faults.decide(Call::Flush, None);
+        let symptom = self.faults.decide(FaultCallKind::Flush, None);
         Self::run(symptom, || (), || self.lower.flush())
     }
 
     fn roll_back(&self) -> Io<'_, ()> {
-        let symptom = self.faults.decide(Call::Flush, None);
+        let symptom = self.faults.decide(FaultCallKind::Flush, None);
         Self::run(symptom, || (), || self.lower.roll_back())
     }
 
@@ -196,12 +196,12 @@ impl Volume for Fault {
         extent: Extent,
         is_right: &'a (dyn Fn(&Data) -> bool + Sync),
     ) -> Io<'a, Option<Data>> {
-        let symptom = self.faults.decide(Call::Read, Some(extent));
+        let symptom = self.faults.decide(FaultCallKind::Read, Some(extent));
         Self::run(symptom, || None, || self.lower.examine(extent, is_right))
     }
 
     fn discard(&self, extent: Extent) -> Io<'_, ()> {
-        let symptom = self.faults.decide(Call::Discard, Some(extent));
+        let symptom = self.faults.decide(FaultCallKind::Discard, Some(extent));
         Self::run(symptom, || (), || self.lower.discard(extent))
     }
 }
@@ -216,22 +216,24 @@ mod tests {
     use super::*;
     use crate::{MemVolume, testing::now};
 
-    fn volume() -> Fault {
-        Fault::new(Arc::new(MemVolume::new(Geometry::with_blocks(64))))
+    fn volume() -> FaultVolume {
+        FaultVolume::new(Arc::new(MemVolume::new(Geometry::with_blocks(64))))
     }
 
-    fn write(volume: &Fault, lba: u64, byte: u8) -> Result<(), Error> {
+    fn write(volume: &FaultVolume, lba: u64, byte: u8) -> Result<(), Error> {
         now(volume.write(Lba(lba), vec![byte; 512].into(), Durability::Stable))
     }
 
-    fn byte_at(volume: &Fault, lba: u64) -> u8 {
+    fn byte_at(volume: &FaultVolume, lba: u64) -> u8 {
         now(volume.lower.read(Extent { lba: Lba(lba), blocks: 1 })).expect("read").parts()[0][0]
     }
 
     #[test]
     fn the_third_write_fails_once_and_does_nothing() {
         let volume = volume();
-        let third = Rule::always(Call::Write, Symptom::Fails(Error::NoSpace)).after(2).times(1);
+        let third = FaultRule::always(FaultCallKind::Write, Symptom::Fails(Error::NoSpace))
+            .after(2)
+            .times(1);
         volume.faults().add(third);
         let results: Vec<bool> = (0..5).map(|lba| write(&volume, lba, 9).is_ok()).collect();
         assert_eq!(results, [true, true, false, true, true]);
@@ -243,7 +245,9 @@ mod tests {
     fn only_calls_that_touch_the_extent_fail() {
         let volume = volume();
         let bad = Extent { lba: Lba(10), blocks: 2 };
-        volume.faults().add(Rule::always(Call::Any, Symptom::Fails(Error::NoSpace)).at(bad));
+        volume
+            .faults()
+            .add(FaultRule::always(FaultCallKind::Any, Symptom::Fails(Error::NoSpace)).at(bad));
         for (lba, blocks, ok) in [(9, 1, true), (9, 2, false), (11, 5, false), (12, 5, true)] {
             let extent = Extent { lba: Lba(lba), blocks };
             assert_eq!(now(volume.read(extent)).is_ok(), ok, "{extent:?}");
@@ -256,7 +260,7 @@ mod tests {
     fn a_write_that_fails_after_the_fact_has_happened() {
         let volume = volume();
         let gone = Error::Unreachable("line cut".into());
-        volume.faults().add(Rule::always(Call::Write, Symptom::FailsAfter(gone)));
+        volume.faults().add(FaultRule::always(FaultCallKind::Write, Symptom::FailsAfter(gone)));
         assert!(matches!(write(&volume, 0, 9), Err(Error::Unreachable(_))));
         assert_eq!(byte_at(&volume, 0), 9);
     }
@@ -264,7 +268,7 @@ mod tests {
     #[test]
     fn a_lying_disk_forgets_the_write() {
         let volume = volume();
-        volume.faults().add(Rule::always(Call::Write, Symptom::Lies));
+        volume.faults().add(FaultRule::always(FaultCallKind::Write, Symptom::Lies));
         write(&volume, 0, 9).expect("so it says");
         assert_eq!(byte_at(&volume, 0), 0);
         volume.faults().clear();
@@ -275,7 +279,7 @@ mod tests {
     #[test]
     fn a_call_that_hangs_never_answers() {
         let volume = volume();
-        volume.faults().add(Rule::always(Call::Flush, Symptom::Hangs).times(1));
+        volume.faults().add(FaultRule::always(FaultCallKind::Flush, Symptom::Hangs).times(1));
         let mut flush = volume.flush();
         assert!(Pin::new(&mut flush).poll(&mut Context::from_waker(Waker::noop())).is_pending());
         now(volume.flush()).expect("only the first hangs");

@@ -14,19 +14,19 @@ use crate::{
     Volume,
 };
 
-/// Volumes with blocks of one size. Each begins [`Joined::STRIDE_BYTES`] behind the one before, so that
+/// Volumes with blocks of one size. Each begins [`JoinedVolume::STRIDE_BYTES`] behind the one before, so that
 /// it may grow where it is; between its end and the next there is nothing, and no call goes beyond an
 /// end.
 ///
 /// What is written between two flushes is whole or nothing in each member that promises that, and not
 /// in all of them together: they are flushed side by side.
-pub struct Joined {
-    places: Vec<Option<Place>>,
+pub struct JoinedVolume {
+    places: Vec<Option<JoinedRegion>>,
     block_size: u32,
 }
 
 /// One of the volumes that are joined.
-pub struct Member {
+pub struct JoinedVolumeMember {
     /// What it is called in errors.
     pub name: String,
     /// The volume.
@@ -39,8 +39,8 @@ pub struct Member {
     pub is_dirty: Dirty,
 }
 
-struct Place {
-    member: Member,
+struct JoinedRegion {
+    member: JoinedVolumeMember,
     /// Writes and discards that are over, whatever became of them. What was there before is not ours
     /// to flush.
     written: AtomicU64,
@@ -52,7 +52,7 @@ struct Place {
     untold: Mutex<Option<Error>>,
 }
 
-impl Joined {
+impl JoinedVolume {
     /// How many places there are.
     pub const PLACES: usize = 16;
     /// From the beginning of one member to that of the next: 64 PiB, far more than a volume has; all
@@ -63,7 +63,7 @@ impl Joined {
     ///
     /// # Errors
     /// [`Error::Device`] if there are none or too many, one is too large, or their blocks differ.
-    pub fn new(members: Vec<Option<Member>>) -> Result<Self, Error> {
+    pub fn new(members: Vec<Option<JoinedVolumeMember>>) -> Result<Self, Error> {
         let refused = |why: String| Err(Error::Device(why.into()));
         if members.len() > Self::PLACES {
             return refused(format!("{} volumes are more than {}", members.len(), Self::PLACES));
@@ -82,12 +82,13 @@ impl Joined {
                 ));
             }
         }
-        let too_large = |member: &&Member| member.lower.geometry().bytes() > Self::STRIDE_BYTES;
+        let too_large =
+            |member: &&JoinedVolumeMember| member.lower.geometry().bytes() > Self::STRIDE_BYTES;
         if let Some(member) = members.iter().flatten().find(too_large) {
             return refused(format!("{} has more than {} bytes", member.name, Self::STRIDE_BYTES));
         }
         Ok(Self {
-            places: members.into_iter().map(|member| member.map(Place::new)).collect(),
+            places: members.into_iter().map(|member| member.map(JoinedRegion::new)).collect(),
             block_size,
         })
     }
@@ -100,12 +101,12 @@ impl Joined {
 
     /// The volume at a place.
     #[must_use]
-    pub fn member(&self, place: usize) -> Option<&Member> {
+    pub fn member(&self, place: usize) -> Option<&JoinedVolumeMember> {
         self.places.get(place)?.as_ref().map(|place| &place.member)
     }
 
     /// Those that are there, with their places.
-    pub fn members(&self) -> impl Iterator<Item = (usize, &Member)> {
+    pub fn members(&self) -> impl Iterator<Item = (usize, &JoinedVolumeMember)> {
         let places = self.places.iter().enumerate();
         places.filter_map(|(number, place)| Some((number, &place.as_ref()?.member)))
     }
@@ -119,18 +120,18 @@ impl Joined {
         }
     }
 
-    fn occupied(&self) -> impl Iterator<Item = &Place> {
+    fn occupied(&self) -> impl Iterator<Item = &JoinedRegion> {
         self.places.iter().flatten()
     }
 
     /// Where an extent is: in which member, and from which of its blocks on.
-    fn locate(&self, extent: Extent) -> Result<(&Place, u64, Extent), Error> {
+    fn locate(&self, extent: Extent) -> Result<(&JoinedRegion, u64, Extent), Error> {
         let number = extent.lba.0 / self.stride();
         let start = number * self.stride();
         let place = self.places.get(number as usize).and_then(Option::as_ref);
         let here = Extent { lba: Lba(extent.lba.0 - start), blocks: extent.blocks };
         // One that has outgrown its place has nothing behind it: that is the next one's.
-        let is_inside = |place: &&Place| {
+        let is_inside = |place: &&JoinedRegion| {
             let geometry = place.member.lower.geometry();
             here.end().0 <= self.stride() && geometry.check_extent(here).is_ok()
         };
@@ -142,8 +143,8 @@ impl Joined {
     }
 }
 
-impl Place {
-    fn new(member: Member) -> Self {
+impl JoinedRegion {
+    fn new(member: JoinedVolumeMember) -> Self {
         let (written, flushed) = (AtomicU64::new(0), AtomicU64::new(0));
         Self { member, written, flushed, untold: Mutex::default() }
     }
@@ -184,7 +185,7 @@ impl Place {
     /// The claim as it is for this member. It succeeds the opening that this one granted last and those
     /// after it, and none before, which others may lack: a member that knows one of these has gone back.
     fn claim(&self, claim: &Claim) -> Claim {
-        let Member { granted, opening, is_dirty, .. } = &self.member;
+        let JoinedVolumeMember { granted, opening, is_dirty, .. } = &self.member;
         let older = match claim.predecessors.iter().position(|other| other == opening) {
             Some(own) => own + 1,
             // There were too many since; the first is that of `claim.granted`, which stays.
@@ -202,9 +203,9 @@ impl Place {
 }
 
 /// Something is unflushed from when it is over, whatever became of it.
-struct Written<'a>(&'a AtomicU64);
+struct UnflushedChangeGuard<'a>(&'a AtomicU64);
 
-impl Drop for Written<'_> {
+impl Drop for UnflushedChangeGuard<'_> {
     fn drop(&mut self) {
         self.0.fetch_add(1, Ordering::SeqCst);
     }
@@ -215,7 +216,7 @@ fn all(results: impl IntoIterator<Item = Result<(), Error>>) -> Result<(), Error
     results.into_iter().fold(Ok(()), Result::and)
 }
 
-impl Volume for Joined {
+impl Volume for JoinedVolume {
     fn geometry(&self) -> Geometry {
         let members = || self.occupied().map(|place| place.member.lower.geometry());
         Geometry {
@@ -246,7 +247,7 @@ impl Volume for Joined {
     fn write(&self, lba: Lba, data: Data, durability: Durability) -> Io<'_, ()> {
         match self.locate(Extent { lba, blocks: self.blocks(data.len()) }) {
             Ok((place, start, here)) => Io::new(async move {
-                let _written = Written(&place.written);
+                let _written = UnflushedChangeGuard(&place.written);
                 let written = place.member.lower.write(here.lba, data, durability).await;
                 written.map_err(|error| place.up(start, error))
             }),
@@ -260,7 +261,7 @@ impl Volume for Joined {
     /// this one has heard.
     fn flush(&self) -> Io<'_, ()> {
         let flushes: Vec<_> =
-            self.occupied().filter(|place| place.is_unflushed()).map(Place::flush).collect();
+            self.occupied().filter(|place| place.is_unflushed()).map(JoinedRegion::flush).collect();
         Io::new(async move {
             let flushed = join_all(flushes).await;
             // Nothing waits from here on: this is told.
@@ -272,7 +273,7 @@ impl Volume for Joined {
     fn discard(&self, extent: Extent) -> Io<'_, ()> {
         match self.locate(extent) {
             Ok((place, start, here)) => Io::new(async move {
-                let _written = Written(&place.written);
+                let _written = UnflushedChangeGuard(&place.written);
                 let discarded = place.member.lower.discard(here).await;
                 discarded.map_err(|error| place.up(start, error))
             }),
@@ -283,7 +284,7 @@ impl Volume for Joined {
     /// Of those that have epochs; the others keep what they got, and get it again.
     fn roll_back(&self) -> Io<'_, ()> {
         Io::new(async move {
-            let has_epochs = |place: &&Place| place.member.lower.geometry().epoch_blocks > 0;
+            let has_epochs = |place: &&JoinedRegion| place.member.lower.geometry().epoch_blocks > 0;
             let each = self.occupied().filter(has_epochs).map(|place| async {
                 let rolled_back = place.member.lower.roll_back().await;
                 if rolled_back.is_ok() {
@@ -317,7 +318,7 @@ impl Volume for Joined {
     }
 
     /// Asks each. One that refuses is enough to be refused; what others have granted stays, see
-    /// [`Joined::give_back`]. One that is away is asked when it comes back.
+    /// [`JoinedVolume::give_back`]. One that is away is asked when it comes back.
     fn claim(&self, claim: Claim) -> Io<'_, Holding> {
         Io::new(async move {
             let asked = self.occupied().map(|place| async {
@@ -350,7 +351,7 @@ impl Volume for Joined {
 }
 
 /// A refusal with the name of whose it is.
-fn named(member: &Member, holding: Holding) -> Holding {
+fn named(member: &JoinedVolumeMember, holding: Holding) -> Holding {
     match holding {
         Holding::Refused(reason) => Holding::Refused(format!("{}: {reason}", member.name).into()),
         other => other,
@@ -465,22 +466,22 @@ mod tests {
         }
     }
 
-    fn member(name: &str, lower: &Arc<Noted>) -> Option<Member> {
+    fn member(name: &str, lower: &Arc<Noted>) -> Option<JoinedVolumeMember> {
         let (granted, opening, is_dirty) = (0, 0, Dirty::default());
         let lower = Arc::clone(lower) as Stack;
-        Some(Member { name: name.into(), lower, granted, opening, is_dirty })
+        Some(JoinedVolumeMember { name: name.into(), lower, granted, opening, is_dirty })
     }
 
     /// Two of them, with an empty place between.
-    fn joined(a: &Arc<Noted>, b: &Arc<Noted>) -> Joined {
-        Joined::new(vec![member("a", a), None, member("b", b)]).expect("they can be joined")
+    fn joined(a: &Arc<Noted>, b: &Arc<Noted>) -> JoinedVolume {
+        JoinedVolume::new(vec![member("a", a), None, member("b", b)]).expect("they can be joined")
     }
 
     fn pair() -> (Arc<Noted>, Arc<Noted>) {
         (Arc::new(Noted::new(100)), Arc::new(Noted::new(50)))
     }
 
-    fn write(joined: &Joined, lba: u64) -> Result<(), Error> {
+    fn write(joined: &JoinedVolume, lba: u64) -> Result<(), Error> {
         now(joined.write(Lba(lba), Data::from(vec![lba as u8 | 1; 512]), Durability::Volatile))
     }
 
@@ -538,7 +539,7 @@ mod tests {
     }
 
     /// Begins a flush, and gives it up.
-    fn drop_flush(joined: &Joined) {
+    fn drop_flush(joined: &JoinedVolume) {
         let mut flush = joined.flush();
         assert!(Pin::new(&mut flush).poll(&mut Context::from_waker(Waker::noop())).is_pending());
     }
@@ -611,7 +612,7 @@ mod tests {
     #[test]
     fn one_that_outgrows_its_place_gets_nothing_that_is_behind_it() {
         let (a, b) = pair();
-        let joined = Joined::new(vec![member("a", &a), member("b", &b)]).expect("joined");
+        let joined = JoinedVolume::new(vec![member("a", &a), member("b", &b)]).expect("joined");
         let stride = joined.stride();
         a.grown_by.store(stride, Ordering::SeqCst);
         for (lba, blocks) in [(stride - 1, 2), (stride - 8, 16), (stride + 50, 1)] {
@@ -629,7 +630,7 @@ mod tests {
         let (mut a, mut b) = (Noted::new(100), Noted::new(50));
         (a.epoch_blocks, b.epoch_blocks) = (80, 30);
         let (a, b, c) = (Arc::new(a), Arc::new(b), Arc::new(Noted::new(9)));
-        let joined = Joined::new(vec![member("a", &a), member("b", &b), member("c", &c)]);
+        let joined = JoinedVolume::new(vec![member("a", &a), member("b", &b), member("c", &c)]);
         let joined = joined.expect("they can be joined");
         assert_eq!(joined.geometry().epoch_blocks, 30);
         now(joined.roll_back()).expect("rolled back");
@@ -661,7 +662,7 @@ mod tests {
         let (a, b) = pair();
         let mut first = member("a", &a).expect("there");
         (first.granted, first.opening, first.is_dirty) = (7, 70, Dirty::new(true));
-        let joined = Joined::new(vec![Some(first), member("b", &b)]).expect("joined");
+        let joined = JoinedVolume::new(vec![Some(first), member("b", &b)]).expect("joined");
         assert_eq!(now(joined.claim(claim())).expect("answered"), Holding::Held);
         let asked = |noted: &Noted| {
             let asked = noted.asked.lock().clone().expect("asked");
@@ -679,7 +680,7 @@ mod tests {
         let mut second = member("b", &b).expect("there");
         // It is not among those that are still known.
         (second.granted, second.opening) = (9, 75);
-        let joined = Joined::new(vec![Some(first), Some(second)]).expect("joined");
+        let joined = JoinedVolume::new(vec![Some(first), Some(second)]).expect("joined");
         assert_eq!(now(joined.claim(claim())).expect("answered"), Holding::Held);
         let asked = |noted: &Noted| noted.asked.lock().clone().expect("asked").predecessors;
         assert_eq!((asked(&a), asked(&b)), (vec![80], vec![75, 80]));
@@ -694,7 +695,7 @@ mod tests {
         let (a, b, c) = (Arc::new(a), Arc::new(b), Arc::new(c));
         let mut dirty = member("c", &c).expect("there");
         dirty.is_dirty = Dirty::new(true);
-        let joined = Joined::new(vec![member("a", &a), member("b", &b), Some(dirty)]);
+        let joined = JoinedVolume::new(vec![member("a", &a), member("b", &b), Some(dirty)]);
         let joined = joined.expect("joined");
         let refused = Holding::Refused("b: it is another's".into());
         assert_eq!(now(joined.claim(claim())).expect("answered"), refused);
@@ -710,13 +711,13 @@ mod tests {
     #[test]
     fn what_cannot_be_joined_is_refused() {
         let (a, _) = pair();
-        assert!(Joined::new(vec![None]).is_err());
+        assert!(JoinedVolume::new(vec![None]).is_err());
         let large = Geometry { block_size: 4096, ..Geometry::with_blocks(8) };
         let large = Arc::new(Noted { memory: MemVolume::new(large), ..Noted::new(9) });
-        let refused = Joined::new(vec![member("a", &a), member("large", &large)]).err();
+        let refused = JoinedVolume::new(vec![member("a", &a), member("large", &large)]).err();
         let text = refused.expect("their blocks differ").to_string();
         assert!(text.contains("a has blocks of 512 bytes, and large of 4096"), "{text}");
-        let many = (0..=Joined::PLACES).map(|_| member("a", &a)).collect();
-        assert!(Joined::new(many).is_err());
+        let many = (0..=JoinedVolume::PLACES).map(|_| member("a", &a)).collect();
+        assert!(JoinedVolume::new(many).is_err());
     }
 }

@@ -29,24 +29,26 @@ mod file;
 #[cfg(test)]
 mod testing;
 
-pub use allocation::{Allocation, MOST_RUNS, Run};
-pub use change::Change;
-pub use checked::Checked;
+pub use allocation::{Allocation, AllocationRun, MOST_RUNS};
+pub use change::OpenFileChange;
+pub use checked::CheckedVolume;
 pub use claim::{Claim, Confirmed, Dirty, Holding};
 pub use data::Data;
-pub use delay::{Delay, Latency};
-pub use disk::{Disk, Profile};
-pub use encrypt::{Encrypt, Keyring, Renewed, VolumeKey};
+pub use delay::{DelayVolume, Latency};
+pub use disk::{DiskVolume, Profile};
+pub use encrypt::{EncryptVolume, Keyring, Renewed, VolumeKey};
 pub use engine::EngineKind;
-pub use fault::{Call, Fault, Faults, Rule, Symptom};
-pub use file::{FileVolume, OpenError, Options};
-pub use joined::{Joined, Member};
+pub use fault::{FaultCallKind, FaultRule, FaultVolume, Faults, Symptom};
+pub use file::{FileVolume, FileVolumeOpenError, FileVolumeOptions};
+pub use joined::{JoinedVolume, JoinedVolumeMember};
 pub use mem::MemVolume;
-pub use mirror::{Alone, HalfLabel, Mirror, MirrorError, Standing};
-pub use observe::{Counters, Counts, Observe};
-pub use opening::{Named, OpenNamed, UntrustedLink, free_bytes, is_ours, narrow, open_own};
+pub use mirror::{DegradedMirror, HalfLabel, Mirror, MirrorError, MirrorLegStatus};
+pub use observe::{ObserveVolume, VolumeCallCounters, VolumeCallCounts};
+pub use opening::{NamedFile, OpenNamed, UntrustedLink, free_bytes, is_ours, narrow, open_own};
 pub use reply::Reply;
 pub use slice::SliceVolume;
-pub use times::{Taken, Times};
-pub use volume::{Begun, Durability, Error, Extent, Geometry, Io, Lba, Stack, Usage, Volume};
-pub use watched::{Changes, Watched};
+pub use times::{TimeHistogram, TimeHistogramSnapshot};
+pub use volume::{
+    Durability, Error, Extent, FlushBegunCallback, Geometry, Io, Lba, Stack, ThinSpaceUsage, Volume,
+};
+pub use watched::{ChangedRegions, Watched};

@@ -11,8 +11,8 @@ use smallvec::SmallVec;
 
 use crate::{
     Allocation, Data, Durability, Error, Extent, Geometry, Io, Lba, Volume,
-    data::Cursor,
-    page::{PAGE, Page, PagePool},
+    data::DataCursor,
+    page::{MemPage, MemPagePool, PAGE},
 };
 
 /// Blocks in memory, gone with the process.
@@ -20,14 +20,14 @@ pub struct MemVolume {
     geometry: Geometry,
     /// Chunk `n` is in shard `n % SHARDS`. Who needs several locks them in ascending order.
     shards: Box<[Mutex<Shard>]>,
-    pool: PagePool,
+    pool: MemPagePool,
 }
 
-type Shard = BTreeMap<u64, Chunk>;
+type Shard = BTreeMap<u64, MemChunk>;
 
 /// Consecutive pages; a page that is absent reads as zeros.
-struct Chunk {
-    pages: Box<[Option<Page>; PAGES_PER_CHUNK]>,
+struct MemChunk {
+    pages: Box<[Option<MemPage>; PAGES_PER_CHUNK]>,
     present: usize,
 }
 
@@ -39,7 +39,7 @@ impl MemVolume {
         let shards = (0..SHARDS).map(|_| Mutex::default()).collect();
         let atomic_blocks = (ATOMIC / geometry.block_size as usize) as u32;
         let geometry = Geometry { atomic_blocks, ..geometry };
-        Self { geometry, shards, pool: PagePool::default() }
+        Self { geometry, shards, pool: MemPagePool::default() }
     }
 
     /// Bytes of memory that hold blocks: whole pages of 4096.
@@ -91,13 +91,13 @@ impl MemVolume {
 
     fn write_now(&self, lba: Lba, data: &Data) -> Result<(), Error> {
         let extent = self.geometry.check_write(lba, data.len())?;
-        let mut from = Cursor::new(data);
+        let mut from = DataCursor::new(data);
         let start = extent.lba.0 * self.block_size() as u64;
         if start as usize % PAGE + data.len() <= PAGE {
             let (chunk, page) = (start / CHUNK, (start % CHUNK) as usize / PAGE);
             let offset = start as usize % PAGE;
             let mut shard = self.shard(chunk).lock();
-            let chunk = shard.entry(chunk).or_insert_with(Chunk::new);
+            let chunk = shard.entry(chunk).or_insert_with(MemChunk::new);
             return chunk.write(&self.pool, page, offset..offset + data.len(), &mut from);
         }
         let spans: Spans = self.spans(extent).collect();
@@ -106,7 +106,7 @@ impl MemVolume {
         for spans in spans.chunks(together) {
             let mut locked = self.lock(spans);
             for span in spans {
-                let chunk = locked.shard_mut(span).entry(span.chunk).or_insert_with(Chunk::new);
+                let chunk = locked.shard_mut(span).entry(span.chunk).or_insert_with(MemChunk::new);
                 for (page, start, length) in span.pages() {
                     chunk.write(&self.pool, page, start..start + length, &mut from)?;
                 }
@@ -156,17 +156,17 @@ impl MemVolume {
     }
 
     /// Locks the shards of consecutive chunks, at most one of each.
-    fn lock(&self, spans: &[Span]) -> Locked<'_> {
-        let mut indexes: SmallVec<[usize; 2]> = spans.iter().map(Span::shard).collect();
+    fn lock(&self, spans: &[MemChunkSpan]) -> LockedShards<'_> {
+        let mut indexes: SmallVec<[usize; 2]> = spans.iter().map(MemChunkSpan::shard).collect();
         indexes.sort_unstable();
-        Locked(indexes.into_iter().map(|index| (index, self.shards[index].lock())).collect())
+        LockedShards(indexes.into_iter().map(|index| (index, self.shards[index].lock())).collect())
     }
 
     fn shard(&self, chunk: u64) -> &Mutex<Shard> {
         &self.shards[(chunk % SHARDS) as usize]
     }
 
-    fn spans(&self, extent: Extent) -> impl Iterator<Item = Span> {
+    fn spans(&self, extent: Extent) -> impl Iterator<Item = MemChunkSpan> {
         let block_size = u64::from(self.geometry.block_size);
         let (mut at, end) = (extent.lba.0 * block_size, extent.end().0 * block_size);
         std::iter::from_fn(move || {
@@ -174,7 +174,7 @@ impl MemVolume {
                 let (chunk, start) = (at / CHUNK, at % CHUNK);
                 let length = (CHUNK - start).min(end - at);
                 at += length;
-                Span { chunk, start: start as usize, length: length as usize }
+                MemChunkSpan { chunk, start: start as usize, length: length as usize }
             })
         })
     }
@@ -207,34 +207,34 @@ impl Volume for MemVolume {
 }
 
 /// Shards of which each is locked.
-struct Locked<'a>(SmallVec<[(usize, MutexGuard<'a, Shard>); 2]>);
+struct LockedShards<'a>(SmallVec<[(usize, MutexGuard<'a, Shard>); 2]>);
 
-impl Locked<'_> {
-    fn shard(&self, span: &Span) -> &Shard {
+impl LockedShards<'_> {
+    fn shard(&self, span: &MemChunkSpan) -> &Shard {
         let found = self.0.iter().find(|(index, _)| *index == span.shard());
         &found.expect("locked for this span").1
     }
 
-    fn shard_mut(&mut self, span: &Span) -> &mut Shard {
+    fn shard_mut(&mut self, span: &MemChunkSpan) -> &mut Shard {
         let found = self.0.iter_mut().find(|(index, _)| *index == span.shard());
         &mut found.expect("locked for this span").1
     }
 }
 
-impl Chunk {
+impl MemChunk {
     fn new() -> Self {
         Self { pages: Box::new([const { None }; PAGES_PER_CHUNK]), present: 0 }
     }
 
     fn write(
         &mut self,
-        pool: &PagePool,
+        pool: &MemPagePool,
         page: usize,
         range: Range<usize>,
-        from: &mut Cursor<'_>,
+        from: &mut DataCursor<'_>,
     ) -> Result<(), Error> {
         let slot = &mut self.pages[page];
-        if let Some(bytes) = slot.as_mut().and_then(Page::get_mut) {
+        if let Some(bytes) = slot.as_mut().and_then(MemPage::get_mut) {
             from.copy_to(&mut bytes[range]);
             return Ok(());
         }
@@ -252,7 +252,12 @@ impl Chunk {
         Ok(())
     }
 
-    fn discard(&mut self, pool: &PagePool, page: usize, range: Range<usize>) -> Result<(), Error> {
+    fn discard(
+        &mut self,
+        pool: &MemPagePool,
+        page: usize,
+        range: Range<usize>,
+    ) -> Result<(), Error> {
         let slot = &mut self.pages[page];
         if slot.is_none() {
             return Ok(());
@@ -263,21 +268,21 @@ impl Chunk {
             return Ok(());
         }
         let zeros = Data::zeros(range.len());
-        self.write(pool, page, range, &mut Cursor::new(&zeros))
+        self.write(pool, page, range, &mut DataCursor::new(&zeros))
     }
 }
 
 /// The part of an extent that lies in one chunk, in bytes.
-struct Span {
+struct MemChunkSpan {
     chunk: u64,
     start: usize,
     length: usize,
 }
 
 /// Two at most for what is no longer than a chunk.
-type Spans = SmallVec<[Span; 2]>;
+type Spans = SmallVec<[MemChunkSpan; 2]>;
 
-impl Span {
+impl MemChunkSpan {
     fn shard(&self) -> usize {
         (self.chunk % SHARDS) as usize
     }
@@ -374,7 +379,7 @@ mod tests {
         write(&volume, 2048 + 9, 1, 4096);
         let asked = Extent { lba: Lba(5), blocks: 10_000 };
         let told = now(volume.allocation(asked)).expect("told");
-        let run = |blocks, mapped| crate::Run { blocks, mapped };
+        let run = |blocks, mapped| crate::AllocationRun { blocks, mapped };
         assert_eq!(told.runs(), [run(2051, false), run(16, true), run(7933, false)]);
         let far = Extent { lba: Lba(0), blocks: 1 << 20 };
         assert_eq!(now(volume.allocation(far)).expect("told").blocks(), 1 << 20);

@@ -8,12 +8,14 @@ use std::{
     },
 };
 
-use crate::{Begun, Data, Durability, Error, Extent, Geometry, Io, Lba, Stack, Volume};
+use crate::{
+    Data, Durability, Error, Extent, FlushBegunCallback, Geometry, Io, Lba, Stack, Volume,
+};
 
 /// How many calls have passed since the volume was made. A call counts when it is answered; one
 /// that was abandoned never does.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub struct Counts {
+pub struct VolumeCallCounts {
     /// Reads that succeeded.
     pub reads: u64,
     /// Writes that succeeded.
@@ -34,9 +36,9 @@ pub struct Counts {
     pub busy: u64,
 }
 
-/// The running counters of an [`Observe`]; outlive it if need be.
+/// The running counters of an [`ObserveVolume`]; outlive it if need be.
 #[derive(Debug, Default)]
-pub struct Counters {
+pub struct VolumeCallCounters {
     reads: AtomicU64,
     writes: AtomicU64,
     flushes: AtomicU64,
@@ -48,12 +50,12 @@ pub struct Counters {
     busy: AtomicU64,
 }
 
-impl Counters {
+impl VolumeCallCounters {
     /// The counts now. Each is exact; taken while calls run, they may be of slightly different
     /// moments.
     #[must_use]
-    pub fn counts(&self) -> Counts {
-        Counts {
+    pub fn counts(&self) -> VolumeCallCounts {
+        VolumeCallCounts {
             reads: self.reads.load(Relaxed),
             writes: self.writes.load(Relaxed),
             flushes: self.flushes.load(Relaxed),
@@ -92,12 +94,12 @@ impl Counters {
 }
 
 /// Counts the calls to `lower`.
-pub struct Observe {
+pub struct ObserveVolume {
     lower: Stack,
-    counters: Arc<Counters>,
+    counters: Arc<VolumeCallCounters>,
 }
 
-impl Observe {
+impl ObserveVolume {
     /// `lower`, counted from zero.
     #[must_use]
     pub fn new(lower: Stack) -> Self {
@@ -106,7 +108,7 @@ impl Observe {
 
     /// Its counters.
     #[must_use]
-    pub fn counters(&self) -> &Arc<Counters> {
+    pub fn counters(&self) -> &Arc<VolumeCallCounters> {
         &self.counters
     }
 
@@ -115,7 +117,7 @@ impl Observe {
     }
 }
 
-impl Volume for Observe {
+impl Volume for ObserveVolume {
     fn geometry(&self) -> Geometry {
         self.lower.geometry()
     }
@@ -148,7 +150,7 @@ impl Volume for Observe {
         Io::new(c.count(self.lower.flush(), &c.flushes, &c.bytes_written, 0))
     }
 
-    fn flush_ahead<'a>(&'a self, begun: Begun<'a>) -> Io<'a, ()> {
+    fn flush_ahead<'a>(&'a self, begun: FlushBegunCallback<'a>) -> Io<'a, ()> {
         let c = &*self.counters;
         Io::new(c.count(self.lower.flush_ahead(begun), &c.flushes, &c.bytes_written, 0))
     }
@@ -163,17 +165,17 @@ impl Volume for Observe {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Call, Fault, MemVolume, Rule, Symptom, testing::now};
+    use crate::{FaultCallKind, FaultRule, FaultVolume, MemVolume, Symptom, testing::now};
 
     #[test]
     fn every_kind_of_call_is_counted_with_its_bytes() {
-        let volume = Observe::new(Arc::new(MemVolume::new(Geometry::with_blocks(64))));
+        let volume = ObserveVolume::new(Arc::new(MemVolume::new(Geometry::with_blocks(64))));
         now(volume.write(Lba(0), Data::zeros(1536), Durability::Stable)).expect("written");
         now(volume.read(Extent { lba: Lba(0), blocks: 2 })).expect("read");
         now(volume.read(Extent { lba: Lba(0), blocks: 2 })).expect("read");
         now(volume.discard(Extent { lba: Lba(0), blocks: 8 })).expect("discarded");
         now(volume.flush()).expect("flushed");
-        let expected = Counts {
+        let expected = VolumeCallCounts {
             reads: 2,
             writes: 1,
             flushes: 1,
@@ -181,22 +183,22 @@ mod tests {
             bytes_read: 2048,
             bytes_written: 1536,
             bytes_discarded: 4096,
-            ..Counts::default()
+            ..VolumeCallCounts::default()
         };
         assert_eq!(volume.counters().counts(), expected);
     }
 
     #[test]
     fn failures_are_counted_apart_and_busy_is_none() {
-        let fault = Fault::new(Arc::new(MemVolume::new(Geometry::with_blocks(64))));
-        let fail = |error| Rule::always(Call::Flush, Symptom::Fails(error)).times(1);
+        let fault = FaultVolume::new(Arc::new(MemVolume::new(Geometry::with_blocks(64))));
+        let fail = |error| FaultRule::always(FaultCallKind::Flush, Symptom::Fails(error)).times(1);
         fault.faults().add(fail(Error::Busy("full")));
         fault.faults().add(fail(Error::NoSpace));
-        let volume = Observe::new(Arc::new(fault));
+        let volume = ObserveVolume::new(Arc::new(fault));
         assert!(now(volume.flush()).is_err());
         assert!(now(volume.flush()).is_err());
         assert!(now(volume.read(Extent { lba: Lba(64), blocks: 1 })).is_err());
-        let expected = Counts { errors: 2, busy: 1, ..Counts::default() };
+        let expected = VolumeCallCounts { errors: 2, busy: 1, ..VolumeCallCounts::default() };
         assert_eq!(volume.counters().counts(), expected);
     }
 }

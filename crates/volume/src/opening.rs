@@ -29,7 +29,7 @@ pub struct OpenNamed {
 
 /// A file that was opened by the name that the administrator gave it.
 #[derive(Debug)]
-pub struct Named {
+pub struct NamedFile {
     /// The open file.
     pub file: File,
     /// The path of the file, after all links in its last part were followed.
@@ -48,7 +48,7 @@ impl OpenNamed {
     ///
     /// # Errors
     /// The system's error; [`UntrustedLink`] inside of an [`io::Error`] for a link that is not followed.
-    pub fn open(self, path: &Path) -> io::Result<Named> {
+    pub fn open(self, path: &Path) -> io::Result<NamedFile> {
         let mut path = path.to_owned();
         for _ in 0..MOST_LINKS {
             let is_device =
@@ -56,13 +56,13 @@ impl OpenNamed {
             let opened =
                 if is_device { self.open_device(&path) } else { self.open_file(&path, false) };
             match opened {
-                Ok(file) => return Ok(Named { file, path, is_new: false }),
+                Ok(file) => return Ok(NamedFile { file, path, is_new: false }),
                 Err(error) if error.raw_os_error() == Some(libc::ELOOP) => {
                     path = follow(&path, is_device)?;
                 }
                 Err(error) if self.create && error.kind() == io::ErrorKind::NotFound => {
                     match self.open_file(&path, true) {
-                        Ok(file) => return Ok(Named { file, path, is_new: true }),
+                        Ok(file) => return Ok(NamedFile { file, path, is_new: true }),
                         // Another process has just created the file: the next turn opens it.
                         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
                         Err(error) => return Err(error),
@@ -98,7 +98,7 @@ impl OpenNamed {
     }
 }
 
-impl Named {
+impl NamedFile {
     /// Removes the file again if this opening has created it and its name still leads to it. Otherwise a file
     /// that could not be finished would fill the disk.
     pub fn take_back(&self) {

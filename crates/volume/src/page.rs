@@ -25,12 +25,12 @@ pub(crate) const PAGE: usize = 4096;
 /// a page's address tells its arena.
 const ARENA: usize = 2 << 20;
 
-/// The first page of an arena holds its [`Header`].
+/// The first page of an arena holds its [`PageArenaHeader`].
 const PAGES_PER_ARENA: usize = ARENA / PAGE - 1;
 
 /// Where pages come from and go back to. Pages may outlive it.
 #[derive(Default)]
-pub(crate) struct PagePool {
+pub(crate) struct MemPagePool {
     arenas: Arc<Mutex<Arenas>>,
 }
 
@@ -38,7 +38,7 @@ pub(crate) struct PagePool {
 #[derive(Default)]
 struct Arenas {
     /// The last one is taken from.
-    usable: Vec<NonNull<Header>>,
+    usable: Vec<NonNull<PageArenaHeader>>,
     /// Nobody takes pages any more.
     closed: bool,
 }
@@ -46,7 +46,7 @@ struct Arenas {
 // SAFETY: the headers are reached under the pool's lock, or through the atomic counts in them.
 unsafe impl Send for Arenas {}
 
-struct Header {
+struct PageArenaHeader {
     /// Shares of each page, by its number; 0 is free.
     shares: [AtomicU32; PAGES_PER_ARENA],
     /// Numbers of the free pages: the first `free_pages`. Under the pool's lock.
@@ -55,11 +55,11 @@ struct Header {
     arenas: Arc<Mutex<Arenas>>,
 }
 
-const _: () = assert!(size_of::<Header>() <= PAGE);
+const _: () = assert!(size_of::<PageArenaHeader>() <= PAGE);
 
-impl PagePool {
+impl MemPagePool {
     /// A page of our own, which holds whatever it held before. `Err`: the kernel has no memory.
-    pub(crate) fn take(&self) -> io::Result<Page> {
+    pub(crate) fn take(&self) -> io::Result<MemPage> {
         let mut arenas = self.arenas.lock();
         let header = match arenas.usable.last() {
             Some(arena) => arena.as_ptr(),
@@ -80,12 +80,12 @@ impl PagePool {
                 arenas.usable.pop();
             }
             (*header).shares[number].store(1, Ordering::Relaxed);
-            Ok(Page(NonNull::new_unchecked(header.cast::<u8>().add(PAGE * (number + 1)))))
+            Ok(MemPage(NonNull::new_unchecked(header.cast::<u8>().add(PAGE * (number + 1)))))
         }
     }
 }
 
-impl Drop for PagePool {
+impl Drop for MemPagePool {
     fn drop(&mut self) {
         let mut arenas = self.arenas.lock();
         arenas.closed = true;
@@ -104,9 +104,9 @@ impl Arenas {
     /// Page `number` of `arena`, an arena of this pool, is held by nobody else.
     unsafe fn give_back(
         &mut self,
-        arena: NonNull<Header>,
+        arena: NonNull<PageArenaHeader>,
         number: usize,
-    ) -> Option<NonNull<Header>> {
+    ) -> Option<NonNull<PageArenaHeader>> {
         let header = arena.as_ptr();
         // SAFETY: the arena is mapped while a page of it is not back; `&mut self` is the lock.
         let free_pages = unsafe {
@@ -127,14 +127,14 @@ impl Arenas {
 }
 
 /// A share of a page: 8 bytes, and as many in an `Option`.
-pub(crate) struct Page(NonNull<u8>);
+pub(crate) struct MemPage(NonNull<u8>);
 
 // SAFETY: a page that is shared is only read; its count is atomic.
-unsafe impl Send for Page {}
+unsafe impl Send for MemPage {}
 // SAFETY: as above.
-unsafe impl Sync for Page {}
+unsafe impl Sync for MemPage {}
 
-impl Page {
+impl MemPage {
     /// The page to write to, unless others share it.
     pub(crate) fn get_mut(&mut self) -> Option<&mut [u8; PAGE]> {
         // Acquire: what other shares have read happened before they were dropped.
@@ -162,21 +162,21 @@ impl Page {
     }
 
     /// Its arena and its number there.
-    fn place(&self) -> (NonNull<Header>, usize) {
+    fn place(&self) -> (NonNull<PageArenaHeader>, usize) {
         let offset = self.0.addr().get() % ARENA;
         // SAFETY: the arena's header lies so far before the page, in the same mapping.
         (unsafe { self.0.byte_sub(offset) }.cast(), offset / PAGE - 1)
     }
 }
 
-impl AsRef<[u8]> for Page {
+impl AsRef<[u8]> for MemPage {
     fn as_ref(&self) -> &[u8] {
         // SAFETY: a page is written only through `get_mut`, which needs the only share.
         unsafe { slice::from_raw_parts(self.0.as_ptr(), PAGE) }
     }
 }
 
-impl Drop for Page {
+impl Drop for MemPage {
     fn drop(&mut self) {
         // Release: what this share has done happens before the page is written again.
         if self.shares().fetch_sub(1, Ordering::Release) != 1 {
@@ -209,13 +209,13 @@ fn prefetch(page: NonNull<u8>) {
 }
 
 /// Whether no page of it is taken. Under the pool's lock.
-fn is_empty(arena: NonNull<Header>) -> bool {
+fn is_empty(arena: NonNull<PageArenaHeader>) -> bool {
     // SAFETY: an arena in the pool's list is mapped.
     unsafe { (*arena.as_ptr()).free_pages == PAGES_PER_ARENA }
 }
 
 /// A new arena, all its pages free.
-fn map(arenas: &Arc<Mutex<Arenas>>) -> io::Result<NonNull<Header>> {
+fn map(arenas: &Arc<Mutex<Arenas>>) -> io::Result<NonNull<PageArenaHeader>> {
     let protection = ProtFlags::READ | ProtFlags::WRITE;
     // SAFETY: a mapping of our own at an address that the kernel chooses. Of twice the size, an
     // aligned half is kept and the rest unmapped.
@@ -234,13 +234,18 @@ fn map(arenas: &Arc<Mutex<Arenas>>) -> io::Result<NonNull<Header>> {
     };
     // SAFETY: the range was just mapped. Where there are no huge pages, small ones serve.
     let _ = unsafe { madvise(start.cast(), ARENA, Advice::LinuxHugepage) };
-    let header = start.cast::<Header>();
+    let header = start.cast::<PageArenaHeader>();
     let mut free = [0; PAGES_PER_ARENA];
     (0..).zip(free.iter_mut().rev()).for_each(|(number, free)| *free = number);
     let shares = [const { AtomicU32::new(0) }; PAGES_PER_ARENA];
     // SAFETY: the arena is mapped, aligned, ours alone, and its first page has room for a header.
     unsafe {
-        header.write(Header { shares, free, free_pages: PAGES_PER_ARENA, arenas: arenas.clone() });
+        header.write(PageArenaHeader {
+            shares,
+            free,
+            free_pages: PAGES_PER_ARENA,
+            arenas: arenas.clone(),
+        });
         Ok(NonNull::new_unchecked(header))
     }
 }
@@ -249,7 +254,7 @@ fn map(arenas: &Arc<Mutex<Arenas>>) -> io::Result<NonNull<Header>> {
 ///
 /// # Safety
 /// Nobody may reach it any more.
-unsafe fn unmap(arena: NonNull<Header>) {
+unsafe fn unmap(arena: NonNull<PageArenaHeader>) {
     // SAFETY: the caller promises it; `map` made a mapping of this size.
     unsafe {
         ptr::drop_in_place(arena.as_ptr());
@@ -263,8 +268,8 @@ mod tests {
 
     #[test]
     fn pages_are_aligned_apart_and_come_back() {
-        let pool = PagePool::default();
-        let mut pages: Vec<Page> =
+        let pool = MemPagePool::default();
+        let mut pages: Vec<MemPage> =
             (0..2 * PAGES_PER_ARENA + 3).map(|_| pool.take().unwrap()).collect();
         for (i, page) in pages.iter_mut().enumerate() {
             let bytes = page.get_mut().expect("nobody else has it");
@@ -282,7 +287,7 @@ mod tests {
 
     #[test]
     fn a_shared_page_is_not_written() {
-        let pool = PagePool::default();
+        let pool = MemPagePool::default();
         let mut page = pool.take().unwrap();
         page.get_mut().unwrap().fill(1);
         let bytes = page.to_bytes();
@@ -293,7 +298,7 @@ mod tests {
 
     #[test]
     fn a_page_outlives_its_pool() {
-        let pool = PagePool::default();
+        let pool = MemPagePool::default();
         let mut page = pool.take().unwrap();
         page.get_mut().unwrap().fill(7);
         let bytes = page.to_bytes();
@@ -306,7 +311,7 @@ mod tests {
 
     #[test]
     fn threads_share_and_drop_pages() {
-        let pool = PagePool::default();
+        let pool = MemPagePool::default();
         std::thread::scope(|scope| {
             for thread in 0..4_u8 {
                 let pool = &pool;

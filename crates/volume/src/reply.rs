@@ -8,9 +8,9 @@ use std::{
 
 /// The result of a call, or a boxed future of the result. A call that finishes at once needs no allocation for its reply.
 #[must_use = "a call does nothing more unless it is awaited"]
-pub struct Reply<'a, R>(State<'a, R>);
+pub struct Reply<'a, R>(ReplyState<'a, R>);
 
-enum State<'a, R> {
+enum ReplyState<'a, R> {
     /// The result; `None` after it was taken.
     Done(Option<R>),
     Waits(Pin<Box<dyn Future<Output = R> + Send + 'a>>),
@@ -19,12 +19,12 @@ enum State<'a, R> {
 impl<'a, R> Reply<'a, R> {
     /// Makes the reply of a call that has finished.
     pub fn done(result: R) -> Self {
-        Self(State::Done(Some(result)))
+        Self(ReplyState::Done(Some(result)))
     }
 
     /// Makes the reply of a call that finishes with `future`.
     pub fn new(future: impl Future<Output = R> + Send + 'a) -> Self {
-        Self(State::Waits(Box::pin(future)))
+        Self(ReplyState::Waits(Box::pin(future)))
     }
 
     /// Returns the result if the call has finished.
@@ -33,7 +33,7 @@ impl<'a, R> Reply<'a, R> {
     /// The reply itself, which has to be awaited.
     pub fn now(self) -> Result<R, Self> {
         match self.0 {
-            State::Done(Some(result)) => Ok(result),
+            ReplyState::Done(Some(result)) => Ok(result),
             other => Err(Self(other)),
         }
     }
@@ -47,8 +47,8 @@ impl<R> Future for Reply<'_, R> {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<R> {
         match &mut self.0 {
-            State::Done(result) => Poll::Ready(result.take().expect("polled after its end")),
-            State::Waits(future) => future.as_mut().poll(context),
+            ReplyState::Done(result) => Poll::Ready(result.take().expect("polled after its end")),
+            ReplyState::Waits(future) => future.as_mut().poll(context),
         }
     }
 }

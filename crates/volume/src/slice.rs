@@ -139,7 +139,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::{Call, Fault, MemVolume, Rule, Symptom, testing::now};
+    use crate::{FaultCallKind, FaultRule, FaultVolume, MemVolume, Symptom, testing::now};
 
     #[test]
     fn a_slice_reads_and_writes_its_part_only() {
@@ -194,10 +194,10 @@ mod tests {
 
     #[test]
     fn an_error_names_the_block_of_the_slice() {
-        let lower = Fault::new(Arc::new(MemVolume::new(Geometry::with_blocks(100))));
+        let lower = FaultVolume::new(Arc::new(MemVolume::new(Geometry::with_blocks(100))));
         let bad = Extent { lba: Lba(12), blocks: 1 };
         let medium = Error::Medium { extent: bad, reason: "scratched".into() };
-        lower.faults().add(Rule::always(Call::Read, Symptom::Fails(medium)).at(bad));
+        lower.faults().add(FaultRule::always(FaultCallKind::Read, Symptom::Fails(medium)).at(bad));
         let slice = SliceVolume::new(Arc::new(lower), Lba(10), 5).expect("inside");
         let error = now(slice.read(Extent { lba: Lba(0), blocks: 5 })).expect_err("scratched");
         assert!(matches!(error, Error::Medium { extent, .. } if extent.lba == Lba(2)));

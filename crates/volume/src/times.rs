@@ -11,12 +11,12 @@ use std::{
 /// the clock twice costs 70 ns; who counts what does not take much longer looks at one call in many, and
 /// counts it for all of them.
 #[derive(Debug)]
-pub struct Times {
+pub struct TimeHistogram {
     classes: [AtomicU64; CLASSES],
     sum_ns: AtomicU64,
 }
 
-impl Times {
+impl TimeHistogram {
     /// A call took this long, and `weight` calls like it.
     pub fn add(&self, time: Duration, weight: u64) {
         let ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
@@ -25,15 +25,15 @@ impl Times {
     }
 
     /// What was counted.
-    pub fn taken(&self) -> Taken {
-        Taken {
+    pub fn taken(&self) -> TimeHistogramSnapshot {
+        TimeHistogramSnapshot {
             classes: self.classes.iter().map(|class| class.load(Ordering::Relaxed)).collect(),
             sum_ns: self.sum_ns.load(Ordering::Relaxed),
         }
     }
 }
 
-impl Default for Times {
+impl Default for TimeHistogram {
     fn default() -> Self {
         Self { classes: [const { AtomicU64::new(0) }; CLASSES], sum_ns: AtomicU64::new(0) }
     }
@@ -41,12 +41,12 @@ impl Default for Times {
 
 /// Times that were counted.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
-pub struct Taken {
+pub struct TimeHistogramSnapshot {
     classes: Vec<u64>,
     sum_ns: u64,
 }
 
-impl Taken {
+impl TimeHistogramSnapshot {
     /// How many.
     #[must_use]
     pub fn count(&self) -> u64 {
@@ -82,8 +82,8 @@ impl Taken {
 }
 
 /// Adds what others have counted.
-impl std::ops::AddAssign<&Taken> for Taken {
-    fn add_assign(&mut self, other: &Taken) {
+impl std::ops::AddAssign<&TimeHistogramSnapshot> for TimeHistogramSnapshot {
+    fn add_assign(&mut self, other: &TimeHistogramSnapshot) {
         self.classes.resize(self.classes.len().max(other.classes.len()), 0);
         self.classes.iter_mut().zip(&other.classes).for_each(|(sum, count)| *sum += count);
         self.sum_ns = self.sum_ns.saturating_add(other.sum_ns);
@@ -132,7 +132,7 @@ mod tests {
 
     #[test]
     fn quantiles_and_the_mean_are_of_what_was_counted() {
-        let times = Times::default();
+        let times = TimeHistogram::default();
         assert_eq!((times.taken().quantile(0.5), times.taken().mean()), Default::default());
         times.add(Duration::from_micros(10), 99);
         times.add(Duration::from_millis(10), 1);
@@ -140,7 +140,7 @@ mod tests {
         assert_eq!((taken.count(), taken.mean()), (100, Duration::from_nanos(109_900)));
         assert!((10..=13).contains(&taken.quantile(0.5).as_micros()));
         assert!((10..=13).contains(&taken.quantile(1.0).as_millis()));
-        let mut sum = Taken::default();
+        let mut sum = TimeHistogramSnapshot::default();
         sum += &taken;
         sum += &taken;
         assert_eq!(sum.count(), 200);

@@ -38,7 +38,7 @@ pub trait Volume: Send + Sync + 'static {
     /// every write and discard that is called from then on comes after the flush, whatever delays either of them.
     /// Never calls it if that cannot be promised; the caller then waits for the answer. A flush for which `begun` was
     /// called is performed at most once, and not at all after it has failed: none of the later calls counts with it.
-    fn flush_ahead<'a>(&'a self, begun: Begun<'a>) -> Io<'a, ()> {
+    fn flush_ahead<'a>(&'a self, begun: FlushBegunCallback<'a>) -> Io<'a, ()> {
         drop(begun);
         self.flush()
     }
@@ -120,7 +120,7 @@ pub trait Volume: Send + Sync + 'static {
 
     /// How much space its blocks take, and how much is left for them; `None` where that is not
     /// known. Does not wait for other calls.
-    fn usage(&self) -> Option<Usage> {
+    fn usage(&self) -> Option<ThinSpaceUsage> {
         self.lower().and_then(|lower| lower.usage())
     }
 
@@ -178,11 +178,11 @@ pub trait Volume: Send + Sync + 'static {
 pub type Io<'a, T> = Reply<'a, Result<T, Error>>;
 
 /// The function that [`Volume::flush_ahead`] calls.
-pub type Begun<'a> = Box<dyn FnOnce() + Send + 'a>;
+pub type FlushBegunCallback<'a> = Box<dyn FnOnce() + Send + 'a>;
 
 /// The space of a thin volume, in bytes.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Usage {
+pub struct ThinSpaceUsage {
     /// What its blocks take.
     pub used: u64,
     /// What is left.

@@ -22,12 +22,12 @@ use crate::{Data, Durability, Error, Extent, Geometry, Io, Lba, Stack, Volume};
 pub struct Watched {
     lower: Stack,
     is_watching: AtomicBool,
-    changes: Mutex<Option<Arc<Changes>>>,
+    changes: Mutex<Option<Arc<ChangedRegions>>>,
 }
 
 /// What has changed since it was taken up last, in regions.
 #[derive(Debug)]
-pub struct Changes {
+pub struct ChangedRegions {
     region_blocks: u64,
     blocks: u64,
     block_size: u32,
@@ -52,8 +52,8 @@ impl Watched {
 
     /// From now on changes are remembered. To be called while none is under way: one that has begun
     /// before is not seen.
-    pub fn watch(&self) -> Arc<Changes> {
-        let changes = Arc::new(Changes::new(&self.lower.geometry()));
+    pub fn watch(&self) -> Arc<ChangedRegions> {
+        let changes = Arc::new(ChangedRegions::new(&self.lower.geometry()));
         *self.changes.lock() = Some(Arc::clone(&changes));
         self.is_watching.store(true, Ordering::Release);
         changes
@@ -71,17 +71,22 @@ impl Watched {
         &self.lower
     }
 
-    fn watcher(&self) -> Option<Arc<Changes>> {
+    fn watcher(&self) -> Option<Arc<ChangedRegions>> {
         self.is_watching.load(Ordering::Acquire).then(|| self.changes.lock().clone()).flatten()
     }
 
     /// Runs a change of these blocks to its end, and remembers it.
-    fn follow<'a, F>(&self, changes: Arc<Changes>, blocks: Range<u64>, change: F) -> Io<'a, ()>
+    fn follow<'a, F>(
+        &self,
+        changes: Arc<ChangedRegions>,
+        blocks: Range<u64>,
+        change: F,
+    ) -> Io<'a, ()>
     where
         F: FnOnce(Stack) -> Io<'static, ()> + Send + 'static,
     {
         let lower = Arc::clone(&self.lower);
-        let call = Call::begin(changes, blocks);
+        let call = WatchedChange::begin(changes, blocks);
         Io::new(async move {
             let running = tokio::spawn(async move {
                 let delay = call.changes.delay_us.load(Ordering::Relaxed);
@@ -100,7 +105,7 @@ impl Watched {
     }
 }
 
-impl Changes {
+impl ChangedRegions {
     fn new(geometry: &Geometry) -> Self {
         let region_blocks = REGION_BYTES / u64::from(geometry.block_size);
         let regions = geometry.blocks.div_ceil(region_blocks);
@@ -188,19 +193,19 @@ impl Changes {
 }
 
 /// A change from its beginning to its end, however it ends.
-struct Call {
-    changes: Arc<Changes>,
+struct WatchedChange {
+    changes: Arc<ChangedRegions>,
     blocks: Range<u64>,
 }
 
-impl Call {
-    fn begin(changes: Arc<Changes>, blocks: Range<u64>) -> Self {
+impl WatchedChange {
+    fn begin(changes: Arc<ChangedRegions>, blocks: Range<u64>) -> Self {
         changes.under_way.fetch_add(1, Ordering::AcqRel);
         Self { changes, blocks }
     }
 }
 
-impl Drop for Call {
+impl Drop for WatchedChange {
     fn drop(&mut self) {
         self.changes.mark(self.blocks.clone());
         self.changes.under_way.fetch_sub(1, Ordering::AcqRel);
@@ -259,7 +264,7 @@ impl Volume for Watched {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Call as Kind, Fault, MemVolume, Rule, Symptom};
+    use crate::{FaultCallKind as Kind, FaultRule, FaultVolume, MemVolume, Symptom};
 
     const REGION: u64 = REGION_BYTES / 512;
 
@@ -268,7 +273,7 @@ mod tests {
     }
 
     /// All that has changed, in pieces of at most four regions.
-    fn taken(changes: &Changes) -> Vec<Extent> {
+    fn taken(changes: &ChangedRegions) -> Vec<Extent> {
         let mut from = Lba(0);
         let next = || {
             let extent = changes.take(from, 4 * REGION_BYTES)?;
@@ -316,7 +321,7 @@ mod tests {
     async fn a_write_whose_caller_has_gone_is_seen_when_it_has_happened() {
         let lower: Stack = Arc::new(MemVolume::new(Geometry::with_blocks(16 * REGION)));
         let slow = crate::Latency { write: Duration::from_secs(1), ..crate::Latency::default() };
-        let volume = Watched::new(Arc::new(crate::Delay::new(Arc::clone(&lower), slow)));
+        let volume = Watched::new(Arc::new(crate::DelayVolume::new(Arc::clone(&lower), slow)));
         let changes = volume.watch();
         let data = Data::from(vec![9; 512]);
         let call = volume.write(Lba(0), data, Durability::Volatile);
@@ -330,8 +335,8 @@ mod tests {
 
     #[tokio::test]
     async fn a_write_that_fails_may_have_changed_something() {
-        let lower = Fault::new(Arc::new(MemVolume::new(Geometry::with_blocks(16 * REGION))));
-        lower.faults().add(Rule::always(Kind::Write, Symptom::Fails(Error::NoSpace)));
+        let lower = FaultVolume::new(Arc::new(MemVolume::new(Geometry::with_blocks(16 * REGION))));
+        lower.faults().add(FaultRule::always(Kind::Write, Symptom::Fails(Error::NoSpace)));
         let volume = Watched::new(Arc::new(lower));
         let changes = volume.watch();
         let data = Data::from(vec![9; 512]);

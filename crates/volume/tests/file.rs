@@ -17,7 +17,8 @@ use bytes::Bytes;
 use support::{engines, refuse_uring, uring_is_there};
 use tempfile::TempDir;
 use volume::{
-    Data, Durability, EngineKind, Error, Extent, FileVolume, Io, Lba, OpenError, Options, Volume,
+    Data, Durability, EngineKind, Error, Extent, FileVolume, FileVolumeOpenError,
+    FileVolumeOptions, Io, Lba, Volume,
 };
 
 const MIB: u64 = 1 << 20;
@@ -34,8 +35,8 @@ impl Place {
         Self { _directory: directory, path }
     }
 
-    fn options(&self) -> Options {
-        Options { create: Some(4 * MIB), ..Options::new(&self.path) }
+    fn options(&self) -> FileVolumeOptions {
+        FileVolumeOptions { create: Some(4 * MIB), ..FileVolumeOptions::new(&self.path) }
     }
 
     fn open(&self) -> FileVolume {
@@ -73,7 +74,7 @@ fn a_new_file_is_sparse_and_keeps_what_is_written() {
     assert!(volume.allocated_bytes().expect("known") < MIB);
     fill(&volume, 9, 7, 1024);
     drop(volume);
-    let again = FileVolume::open(&Options::new(&place.path)).expect("opened");
+    let again = FileVolume::open(&FileVolumeOptions::new(&place.path)).expect("opened");
     assert_eq!(again.geometry().blocks, 8192);
     let read = run(again.read(extent(8, 4))).expect("read").into_bytes();
     assert_eq!(read, [[0; 512], [7; 512], [7; 512], [0; 512]].concat());
@@ -84,7 +85,7 @@ fn a_discard_gives_space_back() {
     for engine in engines() {
         for direct in [false, true] {
             let place = Place::new();
-            let options = Options { engine, direct, ..place.options() };
+            let options = FileVolumeOptions { engine, direct, ..place.options() };
             let volume = FileVolume::open(&options).expect("opened");
             fill(&volume, 0, 7, 2 << 20);
             let before = volume.allocated_bytes().expect("known");
@@ -101,7 +102,7 @@ fn a_discard_gives_space_back() {
 #[test]
 fn a_preallocated_file_stays_so() {
     let place = Place::new();
-    let options = Options { preallocate: true, direct: true, ..place.options() };
+    let options = FileVolumeOptions { preallocate: true, direct: true, ..place.options() };
     let mut heard = 0;
     let volume = FileVolume::open_with_progress(&options, &mut |done, all| {
         assert_eq!(all, 4 * MIB);
@@ -123,20 +124,20 @@ fn a_preallocated_file_stays_so() {
 fn the_file_has_one_writer_or_several_readers() {
     let place = Place::new();
     let volume = place.open();
-    let reader = Options { read_only: true, ..place.options() };
-    assert!(matches!(FileVolume::open(&place.options()), Err(OpenError::InUse(_))));
-    assert!(matches!(FileVolume::open(&reader), Err(OpenError::InUse(_))));
+    let reader = FileVolumeOptions { read_only: true, ..place.options() };
+    assert!(matches!(FileVolume::open(&place.options()), Err(FileVolumeOpenError::InUse(_))));
+    assert!(matches!(FileVolume::open(&reader), Err(FileVolumeOpenError::InUse(_))));
     drop(volume);
     let _one = FileVolume::open(&reader).expect("opened");
     let _two = FileVolume::open(&reader).expect("opened");
-    assert!(matches!(FileVolume::open(&place.options()), Err(OpenError::InUse(_))));
+    assert!(matches!(FileVolume::open(&place.options()), Err(FileVolumeOpenError::InUse(_))));
 }
 
 #[test]
 fn a_volume_is_free_as_soon_as_it_is_dropped_with_writes_under_way() {
     for engine in engines() {
         let place = Place::new();
-        let options = Options { engine, direct: true, ..place.options() };
+        let options = FileVolumeOptions { engine, direct: true, ..place.options() };
         for _ in 0..20 {
             let volume = FileVolume::open(&options).expect("free");
             runtime().block_on(poll_fn(|context| {
@@ -154,8 +155,8 @@ fn a_volume_is_free_as_soon_as_it_is_dropped_with_writes_under_way() {
 #[test]
 fn a_read_only_volume_changes_nothing() {
     let place = Place::new();
-    let reader = Options { read_only: true, ..place.options() };
-    assert!(matches!(FileVolume::open(&reader), Err(OpenError::Io { .. })));
+    let reader = FileVolumeOptions { read_only: true, ..place.options() };
+    assert!(matches!(FileVolume::open(&reader), Err(FileVolumeOpenError::Io { .. })));
     assert!(!place.path.exists());
     fill(&place.open(), 0, 7, 512);
     let volume = FileVolume::open(&reader).expect("opened");
@@ -171,7 +172,7 @@ fn a_file_that_was_cut_is_a_device_failure() {
     for engine in engines() {
         for direct in [false, true] {
             let place = Place::new();
-            let options = Options { engine, direct, ..place.options() };
+            let options = FileVolumeOptions { engine, direct, ..place.options() };
             let volume = FileVolume::open(&options).expect("opened");
             let file = std::fs::File::options().write(true).open(&place.path).expect("opened");
             file.set_len(MIB).expect("cut");
@@ -185,30 +186,32 @@ fn a_file_that_was_cut_is_a_device_failure() {
 #[test]
 fn what_cannot_be_a_volume_is_refused() {
     let place = Place::new();
-    let open = |options: Options| FileVolume::open(&options).map(drop).expect_err("refused");
-    assert!(matches!(open(Options::new(&place.path)), OpenError::Io { .. }));
+    let open =
+        |options: FileVolumeOptions| FileVolume::open(&options).map(drop).expect_err("refused");
+    assert!(matches!(open(FileVolumeOptions::new(&place.path)), FileVolumeOpenError::Io { .. }));
     assert!(matches!(
-        open(Options { block_size: 1024, ..place.options() }),
-        OpenError::BlockSize(_)
+        open(FileVolumeOptions { block_size: 1024, ..place.options() }),
+        FileVolumeOpenError::BlockSize(_)
     ));
     assert!(matches!(
-        open(Options { create: Some(1000), ..place.options() }),
-        OpenError::BlockSize(_)
+        open(FileVolumeOptions { create: Some(1000), ..place.options() }),
+        FileVolumeOpenError::BlockSize(_)
     ));
     std::fs::write(&place.path, [0; 100]).expect("written");
-    assert!(matches!(open(Options::new(&place.path)), OpenError::Empty(_)));
+    assert!(matches!(open(FileVolumeOptions::new(&place.path)), FileVolumeOpenError::Empty(_)));
     let message = open(place.options()).to_string();
     assert!(message.ends_with("has 100 bytes, not 4194304"), "{message}");
     let directory = place.path.parent().expect("it has one").to_path_buf();
-    let read_only = Options { read_only: true, ..Options::new(directory) };
-    assert!(matches!(open(read_only), OpenError::NoStorage(_)));
+    let read_only = FileVolumeOptions { read_only: true, ..FileVolumeOptions::new(directory) };
+    assert!(matches!(open(read_only), FileVolumeOpenError::NoStorage(_)));
 }
 
 #[test]
 fn what_the_page_cache_has_is_ready_at_the_first_poll() {
     for engine in engines() {
         let place = Place::new();
-        let volume = FileVolume::open(&Options { engine, ..place.options() }).expect("opened");
+        let volume =
+            FileVolume::open(&FileVolumeOptions { engine, ..place.options() }).expect("opened");
         fill(&volume, 0, 7, 65536);
         assert!(once(&mut volume.read(extent(3, 100))).is_ready());
     }
@@ -220,7 +223,7 @@ fn uring_works_outside_of_a_runtime_and_in_one_after_the_other() {
         return;
     }
     let place = Place::new();
-    let options = Options { engine: EngineKind::Uring, direct: true, ..place.options() };
+    let options = FileVolumeOptions { engine: EngineKind::Uring, direct: true, ..place.options() };
     let volume = FileVolume::open(&options).expect("opened");
     assert_eq!(volume.engine(), EngineKind::Uring);
     let write = |byte| volume.write(Lba(0), vec![byte; 4096].into(), Durability::Stable);
@@ -241,7 +244,7 @@ fn uring_works_outside_of_a_runtime_and_in_one_after_the_other() {
 fn a_runtime_that_stands_still_does_not_hold_up_another() {
     for engine in engines() {
         let place = Place::new();
-        let options = Options { engine, direct: true, ..place.options() };
+        let options = FileVolumeOptions { engine, direct: true, ..place.options() };
         let volume = FileVolume::open(&options).expect("opened");
         let write = || volume.write(Lba(0), vec![7; 4096].into(), Durability::Stable);
         let (still, running) = (runtime(), runtime());
@@ -255,7 +258,7 @@ fn a_runtime_that_stands_still_does_not_hold_up_another() {
 fn an_abandoned_write_never_undoes_a_later_one() {
     for engine in engines() {
         let place = Place::new();
-        let options = Options { engine, direct: true, ..place.options() };
+        let options = FileVolumeOptions { engine, direct: true, ..place.options() };
         let volume = FileVolume::open(&options).expect("opened");
         runtime().block_on(async {
             for round in 0..200_u64 {
@@ -280,7 +283,7 @@ fn an_abandoned_write_never_undoes_a_later_one() {
 fn more_calls_than_places_in_the_queue_all_finish() {
     for engine in engines() {
         let place = Place::new();
-        let options = Options { engine, direct: true, ..place.options() };
+        let options = FileVolumeOptions { engine, direct: true, ..place.options() };
         let volume = Arc::new(FileVolume::open(&options).expect("opened"));
         runtime().block_on(async {
             let drivers: Vec<_> = (0..1000_u64)
@@ -329,7 +332,8 @@ async fn fill_async(volume: &FileVolume) {
 fn a_write_in_more_pieces_than_the_kernel_takes() {
     for direct in [false, true] {
         let place = Place::new();
-        let volume = FileVolume::open(&Options { direct, ..place.options() }).expect("opened");
+        let volume =
+            FileVolume::open(&FileVolumeOptions { direct, ..place.options() }).expect("opened");
         let bytes: Vec<u8> = (0..1 << 20).map(|i: u32| (i % 251) as u8).collect();
         let whole = Bytes::from(bytes.clone());
         let pieces: Data =
@@ -348,11 +352,11 @@ fn a_file_in_memory_is_served_at_the_first_poll() {
     let Ok(directory) = tempfile::tempdir_in("/dev/shm") else {
         panic!("this test needs a tmpfs at /dev/shm");
     };
-    let options = Options {
+    let options = FileVolumeOptions {
         create: Some(MIB),
         direct: true,
         engine: EngineKind::Psync,
-        ..Options::new(directory.path().join("volume"))
+        ..FileVolumeOptions::new(directory.path().join("volume"))
     };
     let volume = FileVolume::open(&options).expect("opened");
     assert!(!volume.is_direct(), "there is no page cache to go past");
@@ -370,13 +374,13 @@ fn where_io_uring_is_refused_threads_do_the_work() {
     std::thread::scope(|scope| {
         scope.spawn(|| {
             refuse_uring();
-            let uring = Options { engine: EngineKind::Uring, ..place.options() };
-            let Err(OpenError::Io { source, .. }) = FileVolume::open(&uring) else {
+            let uring = FileVolumeOptions { engine: EngineKind::Uring, ..place.options() };
+            let Err(FileVolumeOpenError::Io { source, .. }) = FileVolume::open(&uring) else {
                 panic!("io_uring was not refused");
             };
             assert_eq!(source.raw_os_error(), Some(libc::EPERM));
             for direct in [false, true] {
-                let options = Options { direct, ..place.options() };
+                let options = FileVolumeOptions { direct, ..place.options() };
                 let volume = FileVolume::open(&options).expect("opened");
                 assert_eq!(volume.engine(), EngineKind::Psync);
                 fill(&volume, 3, 7, 65536);
@@ -394,7 +398,7 @@ fn where_io_uring_is_refused_threads_do_the_work() {
 fn a_file_grows_while_it_is_open_and_never_shrinks() {
     for preallocate in [false, true] {
         let place = Place::new();
-        let options = Options { preallocate, ..place.options() };
+        let options = FileVolumeOptions { preallocate, ..place.options() };
         let volume = FileVolume::open(&options).expect("opened");
         let last = extent(8192 - 1, 1);
         run(volume.write(last.lba, Data::from(vec![7; 512]), Durability::Volatile))
@@ -412,7 +416,7 @@ fn a_file_grows_while_it_is_open_and_never_shrinks() {
         }
         assert_eq!(volume.geometry().bytes(), 6 * MIB);
         drop(volume);
-        let again = Options { create: Some(6 * MIB), ..options };
+        let again = FileVolumeOptions { create: Some(6 * MIB), ..options };
         let volume = FileVolume::open(&again).expect("opened");
         assert_eq!(run(volume.read(new)).expect("read").into_bytes(), vec![9; 512]);
         if preallocate {
@@ -440,7 +444,7 @@ fn every_opening_for_writing_syncs_the_folder_of_the_file() {
         assert_eq!(openings, 1, "{times}");
         drop(volume);
     }
-    let reading = Options { read_only: true, create: None, ..place.options() };
+    let reading = FileVolumeOptions { read_only: true, create: None, ..place.options() };
     assert_eq!(sim::openings_of(folder, || drop(FileVolume::open(&reading).expect("opened"))).0, 0);
 }
 
@@ -450,7 +454,7 @@ fn the_folder_that_is_synced_is_that_of_the_file_and_not_that_of_a_link_to_it() 
     let (place, links) = (Place::new(), tempfile::tempdir().expect("a directory"));
     let link = links.path().join("link");
     std::os::unix::fs::symlink(&place.path, &link).expect("linked");
-    let options = Options { path: link, ..place.options() };
+    let options = FileVolumeOptions { path: link, ..place.options() };
     let folder = place.path.parent().expect("it lies in one");
     let (openings, _volume) =
         sim::openings_of(folder, || FileVolume::open(&options).expect("opened"));

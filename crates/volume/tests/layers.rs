@@ -4,9 +4,9 @@
 use std::sync::{Arc, Mutex};
 
 use volume::{
-    Allocation, Checked, Claim, Data, Delay, Dirty, Durability, Encrypt, Error, Extent, Fault,
-    Geometry, Holding, Io, Keyring, Latency, Lba, Observe, Renewed, Stack, Usage, Volume,
-    VolumeKey,
+    Allocation, CheckedVolume, Claim, Data, DelayVolume, Dirty, Durability, EncryptVolume, Error,
+    Extent, FaultVolume, Geometry, Holding, Io, Keyring, Latency, Lba, ObserveVolume, Renewed,
+    Stack, ThinSpaceUsage, Volume, VolumeKey,
 };
 
 #[tokio::test]
@@ -60,17 +60,17 @@ async fn what_a_layer_does_not_answer_goes_down() {
 type Layer = fn(Stack) -> Stack;
 
 const LAYERS: &[(&str, Layer)] = &[
-    ("checked", |lower| Arc::new(Checked::new(lower))),
-    ("delay", |lower| Arc::new(Delay::new(lower, Latency::default()))),
-    ("observe", |lower| Arc::new(Observe::new(lower))),
-    ("fault", |lower| Arc::new(Fault::new(lower))),
+    ("checked", |lower| Arc::new(CheckedVolume::new(lower))),
+    ("delay", |lower| Arc::new(DelayVolume::new(lower, Latency::default()))),
+    ("observe", |lower| Arc::new(ObserveVolume::new(lower))),
+    ("fault", |lower| Arc::new(FaultVolume::new(lower))),
     ("encrypt", |lower| {
         let key = VolumeKey::new(&std::array::from_fn(|byte| byte as u8)).unwrap();
-        Arc::new(Encrypt::new(lower, &key, NoKeyring))
+        Arc::new(EncryptVolume::new(lower, &key, NoKeyring))
     }),
 ];
 
-const USAGE: Usage = Usage { used: 1, available: 2, shared: true };
+const USAGE: ThinSpaceUsage = ThinSpaceUsage { used: 1, available: 2, shared: true };
 
 /// Notes which calls reach it.
 #[derive(Default)]
@@ -148,7 +148,7 @@ impl Volume for Bottom {
         self.answer("settle", ())
     }
 
-    fn usage(&self) -> Option<Usage> {
+    fn usage(&self) -> Option<ThinSpaceUsage> {
         self.note("usage");
         Some(USAGE)
     }

@@ -12,8 +12,9 @@ use std::{
 
 use tokio::time::{sleep, timeout};
 use volume::{
-    Call, Data, Delay, Durability, Error, Extent, Fault, Faults, Geometry, Io, Latency, Lba,
-    MemVolume, Mirror, MirrorError, Rule, Stack, Standing, Symptom, Volume,
+    Data, DelayVolume, Durability, Error, Extent, FaultCallKind, FaultRule, FaultVolume, Faults,
+    Geometry, Io, Latency, Lba, MemVolume, Mirror, MirrorError, MirrorLegStatus, Stack, Symptom,
+    Volume,
 };
 
 /// Of a half: 44 regions and a bit.
@@ -26,7 +27,7 @@ fn memory() -> Stack {
 }
 
 fn faulty(lower: &Stack) -> (Stack, Arc<Faults>) {
-    let fault = Fault::new(Arc::clone(lower));
+    let fault = FaultVolume::new(Arc::clone(lower));
     let faults = Arc::clone(fault.faults());
     (Arc::new(fault), faults)
 }
@@ -56,7 +57,7 @@ async fn byte(volume: &dyn Volume, block: u64) -> u8 {
 
 async fn in_sync(mirror: &Mirror) {
     let wait = async {
-        while mirror.standings() != [Standing::InSync, Standing::InSync] {
+        while mirror.standings() != [MirrorLegStatus::InSync, MirrorLegStatus::InSync] {
             sleep(Duration::from_millis(10)).await;
         }
     };
@@ -91,12 +92,12 @@ async fn a_half_that_fails_is_left_out_and_the_other_goes_on() {
         used[lost] = fault;
         let mirror = both(&used).await;
         write(&mirror, 5, 1).await.unwrap();
-        faults.add(Rule::always(Call::Write, broken()));
+        faults.add(FaultRule::always(FaultCallKind::Write, broken()));
         write(&mirror, 5, 2).await.unwrap();
         assert_eq!(byte(&mirror, 5).await, 2);
         let standings = mirror.standings();
-        assert!(matches!(&standings[lost], Standing::Out(why) if why.contains("broken")));
-        assert_eq!(standings[1 - lost], Standing::InSync);
+        assert!(matches!(&standings[lost], MirrorLegStatus::Out(why) if why.contains("broken")));
+        assert_eq!(standings[1 - lost], MirrorLegStatus::InSync);
         drop(mirror);
 
         // The lost one is never taken for right.
@@ -137,7 +138,7 @@ async fn a_half_is_replaced_while_it_is_written_to() {
     for block in 0..200 {
         write(&mirror, block * 220, 1).await.unwrap();
     }
-    faults.add(Rule::always(Call::Any, broken()));
+    faults.add(FaultRule::always(FaultCallKind::Any, broken()));
     write(&mirror, 0, 2).await.unwrap();
     let small =
         Arc::new(MemVolume::new(Geometry { block_size: 4096, ..Geometry::with_blocks(99) }));
@@ -166,10 +167,13 @@ async fn what_one_half_cannot_read_is_read_from_the_other_and_mended() {
     write(&mirror, 5, 1).await.unwrap();
     let bad = Extent { lba: Lba(DATA + 5), blocks: 1 };
     let medium = Error::Medium { extent: bad, reason: "scratched".into() };
-    faults.add(Rule::always(Call::Read, Symptom::Fails(medium)).at(bad).times(1));
+    faults.add(FaultRule::always(FaultCallKind::Read, Symptom::Fails(medium)).at(bad).times(1));
     assert_eq!(byte(&mirror, 5).await, 1);
     sleep(Duration::from_secs(1)).await;
-    assert_eq!((mirror.mended(), mirror.standings()), (1, [Standing::InSync, Standing::InSync]));
+    assert_eq!(
+        (mirror.mended(), mirror.standings()),
+        (1, [MirrorLegStatus::InSync, MirrorLegStatus::InSync])
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -195,7 +199,7 @@ fn extent(block: u64) -> Extent {
 fn scratch(faults: &Faults, block: u64) {
     let bad = extent(DATA + block);
     let medium = Error::Medium { extent: bad, reason: "scratched".into() };
-    faults.add(Rule::always(Call::Read, Symptom::Fails(medium)).at(bad));
+    faults.add(FaultRule::always(FaultCallKind::Read, Symptom::Fails(medium)).at(bad));
 }
 
 #[tokio::test(start_paused = true)]
@@ -274,7 +278,7 @@ async fn no_copy_is_judged_while_the_other_one_cannot_be_asked() {
     let (fault, faults) = faulty(&halves[1]);
     let mirror = both(&[halves[0].clone(), fault]).await;
     let away = Error::Unreachable("the partner does not answer".into());
-    faults.add(Rule::always(Call::Read, Symptom::Fails(away)).times(1));
+    faults.add(FaultRule::always(FaultCallKind::Read, Symptom::Fails(away)).times(1));
     let is_right = |data: &Data| *data == filled(1);
     assert!(mirror.examine(extent(5), &is_right).await.is_err(), "the right one is away");
     assert!(mirror.examine(extent(5), &is_right).await.unwrap().is_some());
@@ -285,7 +289,7 @@ async fn nothing_goes_on_with_a_half_that_lacks_writes_alone() {
     let halves = one_lacks_a_write().await;
     let (fault, faults) = faulty(&halves[1]);
     let mirror = both(&[halves[0].clone(), fault]).await;
-    faults.add(Rule::always(Call::Write, broken()));
+    faults.add(FaultRule::always(FaultCallKind::Write, broken()));
     assert!(write(&mirror, 6, 2).await.is_err());
     assert_eq!(mirror.alone(), None);
     assert!(mirror.release(1).await.is_err());
@@ -348,10 +352,10 @@ async fn a_late_error_of_the_old_device_does_not_throw_out_the_new_one() {
     let halves = [memory(), memory()];
     let (fault, faults) = faulty(&halves[0]);
     let latency = Latency { write: Duration::from_millis(50), ..Latency::default() };
-    let slow: Stack = Arc::new(Delay::new(fault, latency));
+    let slow: Stack = Arc::new(DelayVolume::new(fault, latency));
     let mirror = Arc::new(both(&[slow, halves[1].clone()]).await);
     write(mirror.as_ref(), 6, 1).await.unwrap();
-    faults.add(Rule::always(Call::Write, broken()));
+    faults.add(FaultRule::always(FaultCallKind::Write, broken()));
     let late = tokio::spawn({
         let mirror = Arc::clone(&mirror);
         async move { write(mirror.as_ref(), 5, 1).await }
@@ -372,11 +376,11 @@ async fn a_new_half_counts_when_the_other_one_has_flushed_too() {
     write(&mirror, 5, 1).await.unwrap();
     mirror.release(0).await.unwrap();
     mirror.write(Lba(5), filled(2), Durability::Volatile).await.unwrap();
-    faults.add(Rule::always(Call::Flush, broken()));
+    faults.add(FaultRule::always(FaultCallKind::Flush, broken()));
     mirror.replace(0, memory()).await.unwrap();
     let wait = async {
-        while !matches!(mirror.standings()[0], Standing::Out(_)) {
-            assert_ne!(mirror.standings()[0], Standing::InSync);
+        while !matches!(mirror.standings()[0], MirrorLegStatus::Out(_)) {
+            assert_ne!(mirror.standings()[0], MirrorLegStatus::InSync);
             sleep(Duration::from_millis(10)).await;
         }
     };
@@ -451,7 +455,7 @@ async fn script(halves: &[Stack; 2], seed: u64, left: &Arc<AtomicU64>) -> HashMa
         if step == 20
             && let Some(faults) = &faults
         {
-            faults.add(Rule::always(Call::Write, broken()));
+            faults.add(FaultRule::always(FaultCallKind::Write, broken()));
         }
         if step == 40
             && let Some(faults) = &faults

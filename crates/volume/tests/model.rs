@@ -7,8 +7,8 @@ use std::{future::Future, ops::Range, path::Path, sync::Arc, task::Poll};
 
 use proptest::prelude::*;
 use volume::{
-    Checked, Data, Durability, EngineKind, Extent, FileVolume, Geometry, Lba, MemVolume, Options,
-    Stack,
+    CheckedVolume, Data, Durability, EngineKind, Extent, FileVolume, FileVolumeOptions, Geometry,
+    Lba, MemVolume, Stack,
 };
 
 const BYTES: u64 = 1 << 20;
@@ -145,7 +145,7 @@ fn check(block_size: u32, cases: u32, open: impl Fn(&Path) -> Stack) {
         |steps| {
             let path = directory.path().join("volume");
             let _ = std::fs::remove_file(&path);
-            let volume: Stack = Arc::new(Checked::new(open(&path)));
+            let volume: Stack = Arc::new(CheckedVolume::new(open(&path)));
             let run: std::pin::Pin<Box<dyn Future<Output = ()> + Send>> =
                 Box::pin(run(volume, steps));
             runtime.block_on(async { tokio::spawn(run).await.expect("as the model says") });
@@ -162,8 +162,13 @@ fn check_file(engine: EngineKind, direct: bool, block_size: u32) {
         return;
     }
     check(block_size, 24, |path| {
-        let options =
-            Options { block_size, create: Some(BYTES), direct, engine, ..Options::new(path) };
+        let options = FileVolumeOptions {
+            block_size,
+            create: Some(BYTES),
+            direct,
+            engine,
+            ..FileVolumeOptions::new(path)
+        };
         let volume = FileVolume::open(&options).expect("opened");
         assert_eq!(volume.engine(), engine);
         Arc::new(volume)

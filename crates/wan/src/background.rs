@@ -7,9 +7,9 @@
 use std::time::{Duration, Instant};
 
 use crate::{
-    Counters, Settings,
+    DirectionCounters, DirectionSettings,
     dice::Dice,
-    queue::{Limits, Queue},
+    queue::{PacketQueue, PacketQueueLimits},
 };
 
 /// Where background traffic comes from.
@@ -50,15 +50,16 @@ impl Background {
     pub fn advance(
         &mut self,
         now: Instant,
-        settings: &Settings,
-        queue: &mut Queue,
-        counters: &mut Counters,
+        settings: &DirectionSettings,
+        queue: &mut PacketQueue,
+        counters: &mut DirectionCounters,
     ) {
         let Some(rate) = settings.rate.filter(|_| settings.background > 0.0) else {
             self.next = None;
             return;
         };
-        let limits = Limits { bytes: settings.queue_bytes, packets: settings.queue_packets };
+        let limits =
+            PacketQueueLimits { bytes: settings.queue_bytes, packets: settings.queue_packets };
         let mean_bits = (mean_length() + settings.overhead as f64) * 8.0;
         let oldest = now.checked_sub(HORIZON).unwrap_or(now);
         let mut next = match self.next {
@@ -136,10 +137,10 @@ mod tests {
         assert!((mean / mean_length() - 1.0).abs() < 0.01, "{mean}");
     }
 
-    fn run(settings: &Settings, seconds: u32) -> (Counters, Vec<f64>) {
+    fn run(settings: &DirectionSettings, seconds: u32) -> (DirectionCounters, Vec<f64>) {
         let (mut background, start) = background();
-        let mut queue = Queue::default();
-        let mut counters = Counters::default();
+        let mut queue = PacketQueue::default();
+        let mut counters = DirectionCounters::default();
         let mut megabits = Vec::new();
         for step in 0..=seconds * 10 {
             let before = counters.background_bytes;
@@ -152,8 +153,11 @@ mod tests {
     #[test]
     fn the_load_is_the_share_of_the_rate_that_was_set() {
         for load in [0.05, 0.2, 0.5, 0.75] {
-            let settings =
-                Settings { rate: Some(155_000_000), background: load, ..Settings::default() };
+            let settings = DirectionSettings {
+                rate: Some(155_000_000),
+                background: load,
+                ..DirectionSettings::default()
+            };
             let (counters, megabits) = run(&settings, 60);
             let mean = megabits.iter().sum::<f64>() / megabits.len() as f64;
             assert!((mean / 155.0 / load - 1.0).abs() < 0.05, "{mean} Mbit/s at {load}");
@@ -169,15 +173,20 @@ mod tests {
 
     #[test]
     fn nothing_comes_without_load() {
-        let settings = Settings { rate: Some(155_000_000), ..Settings::default() };
-        assert_eq!(run(&settings, 1).0, Counters::default());
+        let settings =
+            DirectionSettings { rate: Some(155_000_000), ..DirectionSettings::default() };
+        assert_eq!(run(&settings, 1).0, DirectionCounters::default());
     }
 
     #[test]
     fn a_long_pause_is_not_made_up_for() {
-        let settings = Settings { rate: Some(1_000_000), background: 0.5, ..Settings::default() };
+        let settings = DirectionSettings {
+            rate: Some(1_000_000),
+            background: 0.5,
+            ..DirectionSettings::default()
+        };
         let (mut background, start) = background();
-        let (mut queue, mut counters) = (Queue::default(), Counters::default());
+        let (mut queue, mut counters) = (PacketQueue::default(), DirectionCounters::default());
         background.advance(start, &settings, &mut queue, &mut counters);
         let later = start + Duration::from_secs(3600);
         background.advance(later, &settings, &mut queue, &mut counters);

@@ -12,13 +12,13 @@ use std::{
 /// A file that packets are written to, by a thread of its own: a disk must not hold up the link.
 #[derive(Debug)]
 pub(crate) struct Capture {
-    records: Option<SyncSender<Record>>,
+    records: Option<SyncSender<CapturedPacket>>,
     writer: Option<JoinHandle<()>>,
     missed: u64,
 }
 
 #[derive(Debug)]
-struct Record {
+struct CapturedPacket {
     at: Instant,
     /// Of the IP packet.
     bytes: u32,
@@ -60,7 +60,7 @@ impl Capture {
             let room = SNAP - begin.len();
             begin.extend_from_slice(&piece[..piece.len().min(room)]);
         }
-        let record = Record { at, bytes, begin };
+        let record = CapturedPacket { at, bytes, begin };
         let taken = self.records.as_ref().is_some_and(|records| records.try_send(record).is_ok());
         self.missed += u64::from(!taken);
     }
@@ -82,7 +82,7 @@ impl Drop for Capture {
 
 /// Writes until nobody sends any more. At an error it ends, and what comes then counts as missed.
 fn write_all(
-    records: &Receiver<Record>,
+    records: &Receiver<CapturedPacket>,
     mut file: BufWriter<File>,
     start: Instant,
     since_epoch: Duration,

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 /// Counts since the direction was made. Bytes are those of IP packets, without overhead.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
-pub struct Counters {
+pub struct DirectionCounters {
     /// Packets that came.
     pub packets: u64,
     /// Their bytes.

@@ -5,11 +5,11 @@ use std::time::{Duration, Instant};
 use sim::Rng;
 
 use crate::{
-    Counters, Problem, Settings,
+    DirectionCounters, DirectionSettings, LinkSettingsError,
     background::Background,
     dice::Dice,
     loss::LossProcess,
-    queue::{Limits, Queue},
+    queue::{PacketQueue, PacketQueueLimits},
 };
 
 /// One direction of a link. Holds no packets: it says what is to be done with them.
@@ -19,32 +19,32 @@ use crate::{
 /// the same packets of a sequence are lost, held back, changed and doubled, whenever they come;
 /// only the queue goes by time.
 #[derive(Clone, Debug)]
-pub struct Direction {
-    settings: Settings,
+pub struct LinkDirection {
+    settings: DirectionSettings,
     loss: LossProcess,
     jitter: Dice,
     order: Dice,
     copies: Dice,
     changes: Dice,
     background: Background,
-    queue: Queue,
+    queue: PacketQueue,
     /// When the last packet arrives of those that keep their order.
     last_arrival: Instant,
-    counters: Counters,
+    counters: DirectionCounters,
 }
 
 /// What becomes of a packet.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Fate {
+pub enum PacketFate {
     /// It does not arrive.
-    Lost(Cause),
+    Lost(PacketDropCause),
     /// It arrives.
-    Passes(Passage),
+    Passes(PacketDelivery),
 }
 
 /// How a packet arrives.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Passage {
+pub struct PacketDelivery {
     /// When.
     pub at: Instant,
     /// Whether others may have overtaken it: it was held back.
@@ -57,7 +57,7 @@ pub struct Passage {
 
 /// Why a packet does not arrive.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Cause {
+pub enum PacketDropCause {
     /// It is longer than the MTU.
     Mtu,
     /// The link is out.
@@ -68,12 +68,16 @@ pub enum Cause {
     Random,
 }
 
-impl Direction {
+impl LinkDirection {
     /// A direction that begins now.
     ///
     /// # Errors
-    /// As [`Settings::check`].
-    pub fn new(settings: Settings, seed: u64, now: Instant) -> Result<Self, Problem> {
+    /// As [`DirectionSettings::check`].
+    pub fn new(
+        settings: DirectionSettings,
+        seed: u64,
+        now: Instant,
+    ) -> Result<Self, LinkSettingsError> {
         settings.check()?;
         let mut rng = Rng::new(seed);
         let mut row = || Dice::of(&mut rng);
@@ -85,21 +89,21 @@ impl Direction {
             copies: row(),
             changes: row(),
             background: Background::new(row(), now),
-            queue: Queue::default(),
+            queue: PacketQueue::default(),
             last_arrival: now,
-            counters: Counters::default(),
+            counters: DirectionCounters::default(),
         })
     }
 
     /// What it is like at present.
     #[must_use]
-    pub fn settings(&self) -> &Settings {
+    pub fn settings(&self) -> &DirectionSettings {
         &self.settings
     }
 
     /// What happened so far.
     #[must_use]
-    pub fn counters(&self) -> Counters {
+    pub fn counters(&self) -> DirectionCounters {
         self.counters
     }
 
@@ -107,8 +111,12 @@ impl Direction {
     /// queue arrives when it would have.
     ///
     /// # Errors
-    /// As [`Settings::check`]; then nothing is changed.
-    pub fn change(&mut self, settings: Settings, now: Instant) -> Result<(), Problem> {
+    /// As [`DirectionSettings::check`]; then nothing is changed.
+    pub fn change(
+        &mut self,
+        settings: DirectionSettings,
+        now: Instant,
+    ) -> Result<(), LinkSettingsError> {
         settings.check()?;
         self.advance(now);
         self.settings = settings;
@@ -116,7 +124,7 @@ impl Direction {
     }
 
     /// A packet of so many bytes comes, IP header and all. Time must not go back between calls.
-    pub fn admit(&mut self, now: Instant, bytes: u64) -> Fate {
+    pub fn admit(&mut self, now: Instant, bytes: u64) -> PacketFate {
         self.counters.packets += 1;
         self.counters.bytes += bytes;
         self.counters.packets_by_length.count(bytes);
@@ -130,19 +138,19 @@ impl Direction {
 
         if !settings.is_up {
             self.counters.outage += 1;
-            return Fate::Lost(Cause::Outage);
+            return PacketFate::Lost(PacketDropCause::Outage);
         }
         if bytes > u64::from(settings.mtu) {
             self.counters.too_long += 1;
-            return Fate::Lost(Cause::Mtu);
+            return PacketFate::Lost(PacketDropCause::Mtu);
         }
         if is_lost {
             self.counters.lost += 1;
-            return Fate::Lost(Cause::Random);
+            return PacketFate::Lost(PacketDropCause::Random);
         }
         let Some(left) = self.send(now, bytes) else {
             self.counters.queue_full += 1;
-            return Fate::Lost(Cause::Queue);
+            return PacketFate::Lost(PacketDropCause::Queue);
         };
         let at = self.arrival(left + self.settings.delay + jitter, is_held_back);
         self.counters.passed_packets += 1;
@@ -151,7 +159,7 @@ impl Direction {
         self.counters.duplicated += u64::from(is_doubled);
         self.counters.corrupted += u64::from(is_changed);
         let changed_bit = is_changed.then_some(bit);
-        Fate::Passes(Passage { at, is_held_back, is_doubled, changed_bit })
+        PacketFate::Passes(PacketDelivery { at, is_held_back, is_doubled, changed_bit })
     }
 
     /// Lets background traffic come until now. To be called at least once a second for its
@@ -164,8 +172,8 @@ impl Direction {
     fn send(&mut self, now: Instant, bytes: u64) -> Option<Instant> {
         let Some(rate) = self.settings.rate else { return Some(now) };
         self.advance(now);
-        let Settings { queue_bytes, queue_packets, overhead, .. } = self.settings;
-        let limits = Limits { bytes: queue_bytes, packets: queue_packets };
+        let DirectionSettings { queue_bytes, queue_packets, overhead, .. } = self.settings;
+        let limits = PacketQueueLimits { bytes: queue_bytes, packets: queue_packets };
         let left = self.queue.offer(now, bytes + overhead, rate, limits)?;
         let most = &mut self.counters.queue_most_bytes;
         *most = (*most).max(self.queue.bytes());
@@ -187,34 +195,39 @@ impl Direction {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Burst, Loss};
+    use crate::{BurstLossModel, PacketLossModel};
 
     const MS: Duration = Duration::from_millis(1);
 
-    fn direction(settings: Settings) -> (Direction, Instant) {
+    fn direction(settings: DirectionSettings) -> (LinkDirection, Instant) {
         let now = Instant::now();
-        (Direction::new(settings, 1, now).unwrap(), now)
+        (LinkDirection::new(settings, 1, now).unwrap(), now)
     }
 
-    fn passage(fate: Fate) -> Passage {
+    fn passage(fate: PacketFate) -> PacketDelivery {
         match fate {
-            Fate::Passes(passage) => passage,
-            Fate::Lost(cause) => panic!("lost: {cause:?}"),
+            PacketFate::Passes(passage) => passage,
+            PacketFate::Lost(cause) => panic!("lost: {cause:?}"),
         }
     }
 
-    fn usual() -> Settings {
-        Settings::default()
+    fn usual() -> DirectionSettings {
+        DirectionSettings::default()
     }
 
     /// What becomes of packets that come evenly spaced.
-    fn fates(direction: &mut Direction, start: Instant, gap: Duration, count: u32) -> Vec<Fate> {
+    fn fates(
+        direction: &mut LinkDirection,
+        start: Instant,
+        gap: Duration,
+        count: u32,
+    ) -> Vec<PacketFate> {
         (0..count).map(|n| direction.admit(start + n * gap, 1500)).collect()
     }
 
     #[test]
     fn a_packet_arrives_after_the_delay() {
-        let (mut direction, now) = direction(Settings { delay: 4 * MS, ..usual() });
+        let (mut direction, now) = direction(DirectionSettings { delay: 4 * MS, ..usual() });
         assert_eq!(passage(direction.admit(now, 1500)).at, now + 4 * MS);
         assert_eq!(passage(direction.admit(now + MS, 40)).at, now + 5 * MS);
     }
@@ -223,7 +236,7 @@ mod tests {
     fn the_rate_is_that_of_the_wire() {
         // 1462 bytes and 38 of Ethernet are 12,000 bits: 1 ms at 12 Mbit/s.
         let (mut direction, now) =
-            direction(Settings { rate: Some(12_000_000), delay: 4 * MS, ..usual() });
+            direction(DirectionSettings { rate: Some(12_000_000), delay: 4 * MS, ..usual() });
         for n in 1..=100 {
             assert_eq!(passage(direction.admit(now, 1462)).at, now + (4 + n) * MS);
         }
@@ -232,17 +245,17 @@ mod tests {
 
     #[test]
     fn the_queue_drops_what_comes_last() {
-        let settings = Settings { rate: Some(12_000_000), queue_bytes: 15_000, ..usual() };
+        let settings = DirectionSettings { rate: Some(12_000_000), queue_bytes: 15_000, ..usual() };
         let (mut direction, now) = direction(settings);
         // Twice what the wire takes: half of it is dropped, and the queue is never longer.
         let mut passed = 0;
         for n in 0..10_000 {
             match direction.admit(now + n * MS / 2, 1462) {
-                Fate::Passes(passage) => {
+                PacketFate::Passes(passage) => {
                     passed += 1;
                     assert!(passage.at - (now + n * MS / 2) <= 10 * MS);
                 }
-                Fate::Lost(cause) => assert_eq!(cause, Cause::Queue),
+                PacketFate::Lost(cause) => assert_eq!(cause, PacketDropCause::Queue),
             }
         }
         assert!((5000..5020).contains(&passed), "{passed}");
@@ -253,8 +266,12 @@ mod tests {
     #[test]
     fn jitter_is_even_and_keeps_the_order_unless_told_otherwise() {
         for reorders in [false, true] {
-            let settings =
-                Settings { delay: MS, jitter: 2 * MS, jitter_reorders: reorders, ..usual() };
+            let settings = DirectionSettings {
+                delay: MS,
+                jitter: 2 * MS,
+                jitter_reorders: reorders,
+                ..usual()
+            };
             let (mut direction, now) = direction(settings);
             let arrivals: Vec<Duration> = (0..10_000)
                 .map(|n| passage(direction.admit(now + n * MS / 10, 100)).at - now)
@@ -272,11 +289,11 @@ mod tests {
     #[test]
     fn a_packet_held_back_is_overtaken() {
         let (mut direction, now) =
-            direction(Settings { reorder: 0.1, reorder_by: 5 * MS, delay: MS, ..usual() });
+            direction(DirectionSettings { reorder: 0.1, reorder_by: 5 * MS, delay: MS, ..usual() });
         let all = fates(&mut direction, now, MS, 10_000);
         let mut held = 0;
         for (n, fate) in (0..).zip(all) {
-            let Passage { at, is_held_back, .. } = passage(fate);
+            let PacketDelivery { at, is_held_back, .. } = passage(fate);
             held += u32::from(is_held_back);
             assert_eq!(at, now + n * MS + if is_held_back { 6 * MS } else { MS });
         }
@@ -286,7 +303,8 @@ mod tests {
 
     #[test]
     fn some_arrive_twice_and_some_changed() {
-        let (mut direction, now) = direction(Settings { duplicate: 0.1, corrupt: 0.05, ..usual() });
+        let (mut direction, now) =
+            direction(DirectionSettings { duplicate: 0.1, corrupt: 0.05, ..usual() });
         let all = fates(&mut direction, now, MS, 10_000);
         let twice = all.iter().filter(|fate| passage(**fate).is_doubled).count() as u64;
         let changed =
@@ -298,11 +316,11 @@ mod tests {
 
     #[test]
     fn nothing_passes_in_an_outage_but_what_is_on_its_way() {
-        let (mut direction, now) = direction(Settings { delay: 4 * MS, ..usual() });
+        let (mut direction, now) = direction(DirectionSettings { delay: 4 * MS, ..usual() });
         assert_eq!(passage(direction.admit(now, 40)).at, now + 4 * MS);
-        direction.change(Settings { is_up: false, ..usual() }, now + MS).unwrap();
-        assert_eq!(direction.admit(now + MS, 40), Fate::Lost(Cause::Outage));
-        direction.change(Settings { delay: 4 * MS, ..usual() }, now + 2 * MS).unwrap();
+        direction.change(DirectionSettings { is_up: false, ..usual() }, now + MS).unwrap();
+        assert_eq!(direction.admit(now + MS, 40), PacketFate::Lost(PacketDropCause::Outage));
+        direction.change(DirectionSettings { delay: 4 * MS, ..usual() }, now + 2 * MS).unwrap();
         assert_eq!(passage(direction.admit(now + 2 * MS, 40)).at, now + 6 * MS);
         let counters = direction.counters();
         assert_eq!((counters.packets, counters.passed_packets, counters.outage), (3, 2, 1));
@@ -310,28 +328,30 @@ mod tests {
 
     #[test]
     fn what_is_longer_than_the_mtu_does_not_pass() {
-        let (mut direction, now) = direction(Settings { mtu: 1400, ..usual() });
-        assert_eq!(direction.admit(now, 1401), Fate::Lost(Cause::Mtu));
+        let (mut direction, now) = direction(DirectionSettings { mtu: 1400, ..usual() });
+        assert_eq!(direction.admit(now, 1401), PacketFate::Lost(PacketDropCause::Mtu));
         passage(direction.admit(now, 1400));
     }
 
     #[test]
     fn a_wrong_change_changes_nothing() {
-        let (mut direction, now) = direction(Settings { delay: 4 * MS, ..usual() });
+        let (mut direction, now) = direction(DirectionSettings { delay: 4 * MS, ..usual() });
         let before = direction.settings().clone();
-        assert!(direction.change(Settings { mtu: 1, ..usual() }, now).is_err());
+        assert!(direction.change(DirectionSettings { mtu: 1, ..usual() }, now).is_err());
         assert_eq!(direction.settings(), &before);
-        assert!(Direction::new(Settings { duplicate: 2.0, ..usual() }, 1, now).is_err());
+        assert!(
+            LinkDirection::new(DirectionSettings { duplicate: 2.0, ..usual() }, 1, now).is_err()
+        );
     }
 
     #[test]
     fn two_runs_with_one_seed_treat_each_packet_alike() {
-        let burst = Burst { begin: 0.01, end: 0.2, loss_bad: 0.9, loss_good: 0.001 };
-        let settings = Settings {
+        let burst = BurstLossModel { begin: 0.01, end: 0.2, loss_bad: 0.9, loss_good: 0.001 };
+        let settings = DirectionSettings {
             delay: 4 * MS,
             jitter: MS,
             rate: Some(1_000_000_000),
-            loss: Loss::Bursts(burst),
+            loss: PacketLossModel::Bursts(burst),
             reorder: 0.01,
             duplicate: 0.01,
             corrupt: 0.01,
@@ -340,11 +360,11 @@ mod tests {
         };
         let run = |seed, gap| {
             let now = Instant::now();
-            let mut direction = Direction::new(settings.clone(), seed, now).unwrap();
+            let mut direction = LinkDirection::new(settings.clone(), seed, now).unwrap();
             let all = fates(&mut direction, now, gap, 20_000);
             let rows = all.into_iter().map(|fate| match fate {
-                Fate::Lost(cause) => (Some(cause), None),
-                Fate::Passes(way) => {
+                PacketFate::Lost(cause) => (Some(cause), None),
+                PacketFate::Passes(way) => {
                     (None, Some((way.is_held_back, way.is_doubled, way.changed_bit)))
                 }
             });
@@ -359,13 +379,13 @@ mod tests {
 
     #[test]
     fn what_is_lost_does_not_depend_on_other_settings() {
-        let lost = |settings: Settings| -> Vec<bool> {
+        let lost = |settings: DirectionSettings| -> Vec<bool> {
             let (mut direction, now) = direction(settings);
             let all = fates(&mut direction, now, MS, 50_000);
-            all.iter().map(|fate| *fate == Fate::Lost(Cause::Random)).collect()
+            all.iter().map(|fate| *fate == PacketFate::Lost(PacketDropCause::Random)).collect()
         };
-        let plain = Settings { loss: Loss::Random(0.027), ..usual() };
-        let full = Settings {
+        let plain = DirectionSettings { loss: PacketLossModel::Random(0.027), ..usual() };
+        let full = DirectionSettings {
             jitter: MS,
             duplicate: 0.5,
             reorder: 0.5,
@@ -378,12 +398,12 @@ mod tests {
 
     #[test]
     fn background_traffic_takes_its_part_of_the_wire() {
-        let settings = Settings { rate: Some(155_000_000), background: 0.75, ..usual() };
+        let settings = DirectionSettings { rate: Some(155_000_000), background: 0.75, ..usual() };
         let (mut direction, now) = direction(settings);
         // As much as the whole wire takes: with the others 1.75 times as much, and both lose alike.
         let gap = Duration::from_nanos(1538 * 8_000 / 155);
         let all = fates(&mut direction, now, gap, 100_000);
-        let passed = all.iter().filter(|fate| matches!(fate, Fate::Passes(_))).count();
+        let passed = all.iter().filter(|fate| matches!(fate, PacketFate::Passes(_))).count();
         assert!((52_000..62_000).contains(&passed), "{passed}");
         assert!(direction.counters().background_dropped > 0);
     }

@@ -19,7 +19,7 @@ use rustix::{
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Counters, Direction, Fate, Settings,
+    DirectionCounters, DirectionSettings, LinkDirection, PacketFate,
     awake::Awake,
     capture::Capture,
     flight::{Arriving, Flight},
@@ -36,7 +36,7 @@ pub(crate) struct Emulator {
     pub devices: [OwnedFd; 2],
     /// From near to far, from far to near.
     pub lanes: [Lane; 2],
-    pub orders: Receiver<Order>,
+    pub orders: Receiver<EmulatorCommand>,
     /// Readable when there are orders.
     pub wake: Arc<OwnedFd>,
     pub health: Health,
@@ -49,13 +49,13 @@ pub(crate) struct Emulator {
 
 /// What the thread is told.
 #[derive(Debug)]
-pub(crate) enum Order {
+pub(crate) enum EmulatorCommand {
     /// Be like this from now on, settings that were checked.
-    Change(Box<[Settings; 2]>),
+    Change(Box<[DirectionSettings; 2]>),
     /// Judge the machine by what happens from now on.
     JudgeFromNow,
     /// Say how it is.
-    Report(SyncSender<Report>),
+    Report(SyncSender<LinkReport>),
     /// End.
     End,
 }
@@ -63,7 +63,7 @@ pub(crate) enum Order {
 /// One direction with the packets in it.
 #[derive(Debug)]
 pub(crate) struct Lane {
-    direction: Direction,
+    direction: LinkDirection,
     flight: Flight,
     no_room: u64,
     malformed: u64,
@@ -72,7 +72,7 @@ pub(crate) struct Lane {
 
 /// How a link is.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
-pub struct Report {
+pub struct LinkReport {
     /// From the near end to the far one.
     pub near_to_far: LaneReport,
     /// And back.
@@ -96,7 +96,7 @@ pub struct Report {
 pub struct LaneReport {
     /// What happened to packets.
     #[serde(flatten)]
-    pub counters: Counters,
+    pub counters: DirectionCounters,
     /// Packets for which there was no memory; by netem, beyond its limit.
     pub no_room: u64,
     /// What the device gave that is no IP packet.
@@ -117,7 +117,7 @@ const TAKEN_AT_ONCE: usize = 32;
 const SLEEP: Duration = Duration::from_millis(100);
 
 impl Lane {
-    pub fn new(direction: Direction) -> Self {
+    pub fn new(direction: LinkDirection) -> Self {
         Self { direction, flight: Flight::default(), no_room: 0, malformed: 0, refused: 0 }
     }
 
@@ -132,7 +132,9 @@ impl Lane {
         for segment in 0..packet.segments() {
             let fate = self.direction.admit(now, packet.segment_bytes(segment));
             let plain = match fate {
-                Fate::Passes(way) if !way.is_doubled && way.changed_bit.is_none() => Some(way.at),
+                PacketFate::Passes(way) if !way.is_doubled && way.changed_bit.is_none() => {
+                    Some(way.at)
+                }
                 _ => None,
             };
             together = match (together, plain) {
@@ -148,7 +150,7 @@ impl Lane {
                     plain.map(|at| (segment, at, at))
                 }
             };
-            if let (None, Fate::Passes(way)) = (plain, fate) {
+            if let (None, PacketFate::Passes(way)) = (plain, fate) {
                 for _ in 0..1 + usize::from(way.is_doubled) {
                     self.begin(way.at, &packet, segment..segment + 1, way.changed_bit);
                 }
@@ -214,19 +216,19 @@ impl Emulator {
     fn obey(&mut self) -> bool {
         loop {
             match self.orders.try_recv() {
-                Ok(Order::Change(settings)) => {
+                Ok(EmulatorCommand::Change(settings)) => {
                     let now = Instant::now();
                     for (lane, settings) in self.lanes.iter_mut().zip(*settings) {
                         let changed = lane.direction.change(settings, now);
                         debug_assert_eq!(changed, Ok(()), "they were checked");
                     }
                 }
-                Ok(Order::JudgeFromNow) => self.health = Health::since(self.no_room()),
-                Ok(Order::Report(answer)) => {
+                Ok(EmulatorCommand::JudgeFromNow) => self.health = Health::since(self.no_room()),
+                Ok(EmulatorCommand::Report(answer)) => {
                     // Who asked may have given up.
                     let _ = answer.try_send(self.report());
                 }
-                Ok(Order::End) | Err(TryRecvError::Disconnected) => return true,
+                Ok(EmulatorCommand::End) | Err(TryRecvError::Disconnected) => return true,
                 Err(TryRecvError::Empty) => return false,
             }
         }
@@ -302,12 +304,12 @@ impl Emulator {
         self.lanes.iter().map(|lane| lane.no_room).sum()
     }
 
-    fn report(&mut self) -> Report {
+    fn report(&mut self) -> LinkReport {
         let now = Instant::now();
         self.lanes.iter_mut().for_each(|lane| lane.direction.advance(now));
         let [near_to_far, far_to_near] = self.lanes.each_ref().map(Lane::report);
         let (lateness, stolen) = (self.health.lateness(), self.health.stolen());
-        Report {
+        LinkReport {
             near_to_far,
             far_to_near,
             lateness,
@@ -323,19 +325,19 @@ impl Emulator {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Loss;
+    use crate::PacketLossModel;
 
     #[test]
     fn segments_are_decided_one_by_one_and_leave_in_their_order() {
         let now = Instant::now();
-        let settings = Settings {
-            loss: Loss::Random(0.2),
+        let settings = DirectionSettings {
+            loss: PacketLossModel::Random(0.2),
             rate: Some(1_000_000_000),
             queue_bytes: 1 << 20,
-            ..Settings::default()
+            ..DirectionSettings::default()
         };
-        let mut alone = Direction::new(settings.clone(), 1, now).unwrap();
-        let mut lane = Lane::new(Direction::new(settings, 1, now).unwrap());
+        let mut alone = LinkDirection::new(settings.clone(), 1, now).unwrap();
+        let mut lane = Lane::new(LinkDirection::new(settings, 1, now).unwrap());
         let whole = crate::packet::tests::many(true);
         let packet = Packet::parse(&whole).unwrap();
         let mut expected = 0;
@@ -343,7 +345,7 @@ mod tests {
             lane.take(now, &whole);
             for segment in 0..packet.segments() {
                 let fate = alone.admit(now, packet.segment_bytes(segment));
-                expected += usize::from(matches!(fate, Fate::Passes(_)));
+                expected += usize::from(matches!(fate, PacketFate::Passes(_)));
             }
         }
         let end = now + Duration::from_secs(1);
@@ -361,19 +363,22 @@ mod tests {
     fn segments_that_arrive_together_are_given_as_one() {
         let now = Instant::now();
         let whole = crate::packet::tests::many(false);
-        let runs = |settings: Settings| {
-            let mut lane = Lane::new(Direction::new(settings, 1, now).unwrap());
+        let runs = |settings: DirectionSettings| {
+            let mut lane = Lane::new(LinkDirection::new(settings, 1, now).unwrap());
             lane.take(now, &whole);
             let end = now + Duration::from_secs(10);
             let runs = std::iter::from_fn(|| lane.flight.arrive(end)).map(|one| one.run);
             runs.collect::<Vec<_>>()
         };
-        let usual = Settings::default;
+        let usual = DirectionSettings::default;
         assert_eq!(runs(usual()), vec![0..4]);
         // 1110 bytes are 22 us on this wire, so three are 44 us apart.
-        assert_eq!(runs(Settings { rate: Some(400_000_000), ..usual() }), vec![0..3, 3..4]);
-        assert_eq!(runs(Settings { rate: Some(1_000_000), ..usual() }).len(), 4);
-        assert_eq!(runs(Settings { duplicate: 1.0, ..usual() }).len(), 8);
-        assert_eq!(runs(Settings { corrupt: 1.0, ..usual() }).len(), 4);
+        assert_eq!(
+            runs(DirectionSettings { rate: Some(400_000_000), ..usual() }),
+            vec![0..3, 3..4]
+        );
+        assert_eq!(runs(DirectionSettings { rate: Some(1_000_000), ..usual() }).len(), 4);
+        assert_eq!(runs(DirectionSettings { duplicate: 1.0, ..usual() }).len(), 8);
+        assert_eq!(runs(DirectionSettings { corrupt: 1.0, ..usual() }).len(), 4);
     }
 }

@@ -2,14 +2,14 @@
 
 use std::io;
 
-use crate::Problem;
+use crate::LinkSettingsError;
 
 /// Why there is no link, or why it was not changed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A setting is wrong; nothing was touched.
     #[error(transparent)]
-    Settings(#[from] Problem),
+    Settings(#[from] LinkSettingsError),
     /// The name cannot be part of a namespace's.
     #[error("`{0}` is no name for a link: 1 to 32 letters, digits, `-` and `_`")]
     Name(String),

@@ -1,6 +1,6 @@
 //! A long link on one machine.
 //!
-//! The model of one direction of a link ([`Direction`]) has no clock and no packets: it is told when
+//! The model of one direction of a link ([`LinkDirection`]) has no clock and no packets: it is told when
 //! a packet of which length comes, and says whether it passes and when it arrives. Loss, jitter,
 //! duplicates and changed bits come from a seed, so that a run can be had again.
 //!
@@ -28,12 +28,12 @@ mod namespace;
 mod link;
 mod netem;
 
-pub use counters::{Counters, Lengths};
-pub use direction::{Cause, Direction, Fate, Passage};
-pub use emulator::{LaneReport, Report};
+pub use counters::{DirectionCounters, Lengths};
+pub use direction::{LinkDirection, PacketDelivery, PacketDropCause, PacketFate};
+pub use emulator::{LaneReport, LinkReport};
 pub use error::Error;
 pub use health::Lateness;
-pub use link::{DEVICE, End, Link, Options, check, check_name, clear};
+pub use link::{DEVICE, Link, LinkOptions, WanLinkEnd, check, check_name, clear};
 pub use netem::Netem;
-pub use problem::Problem;
-pub use settings::{Burst, Loss, Settings};
+pub use problem::LinkSettingsError;
+pub use settings::{BurstLossModel, DirectionSettings, PacketLossModel};

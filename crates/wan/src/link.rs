@@ -15,11 +15,11 @@ use std::{
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::{
-    Direction, Error, Problem, Report, Settings,
+    DirectionSettings, Error, LinkDirection, LinkReport, LinkSettingsError,
     capture::Capture,
-    emulator::{Emulator, Lane, Order},
+    emulator::{Emulator, EmulatorCommand, Lane},
     health::Health,
-    namespace::{self, Namespace},
+    namespace::{self, LinkNamespace},
     oversleep::Oversleep,
     system,
 };
@@ -27,21 +27,21 @@ use crate::{
 /// A link that is there. Removed, with its namespaces, when dropped.
 #[derive(Debug)]
 pub struct Link {
-    settings: [Settings; 2],
-    orders: Sender<Order>,
+    settings: [DirectionSettings; 2],
+    orders: Sender<EmulatorCommand>,
     wake: Arc<OwnedFd>,
     thread: Option<JoinHandle<std::io::Result<()>>>,
     /// Dropped after the thread has ended, and its devices with it.
-    namespaces: [Namespace; 2],
+    namespaces: [LinkNamespace; 2],
 }
 
 /// What a link is to be.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct LinkOptions {
     /// 1 to 32 letters, digits, `-` and `_`. The namespaces are `NAME-near` and `NAME-far`.
     pub name: String,
     /// From the near end to the far one, and back.
-    pub settings: [Settings; 2],
+    pub settings: [DirectionSettings; 2],
     /// What loss and other chance come from: the same for the same packets again.
     pub seed: u64,
     /// A file for what arrives at either end (pcap).
@@ -50,7 +50,7 @@ pub struct Options {
 
 /// An end of a link.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum End {
+pub enum WanLinkEnd {
     /// The first.
     Near,
     /// The other.
@@ -67,7 +67,7 @@ const DEVICE_QUEUE: usize = 5000;
 /// Below this there is no IPv6 (RFC 8200, 5).
 const IPV6_MTU: u16 = 1280;
 
-impl End {
+impl WanLinkEnd {
     /// Its address.
     #[must_use]
     pub fn address(self) -> &'static str {
@@ -122,14 +122,14 @@ impl End {
 }
 
 /// Both, in the order of everything that there is two of.
-pub(crate) const ENDS: [End; 2] = [End::Near, End::Far];
+pub(crate) const ENDS: [WanLinkEnd; 2] = [WanLinkEnd::Near, WanLinkEnd::Far];
 
 /// Whether a link with these options can be made here. Changes nothing.
 ///
 /// # Errors
 /// What is in the way: settings, privilege, `/dev/net/tun`, `ip`, a namespace of the same name.
-pub fn check(options: &Options) -> Result<(), Error> {
-    options.settings.iter().try_for_each(Settings::check)?;
+pub fn check(options: &LinkOptions) -> Result<(), Error> {
+    options.settings.iter().try_for_each(DirectionSettings::check)?;
     check_name(&options.name)?;
     check_privilege()?;
     system::open_tun().map_err(Error::NoTun)?;
@@ -137,16 +137,18 @@ pub fn check(options: &Options) -> Result<(), Error> {
 }
 
 /// That there can be namespaces of this name, and nobody has them.
-pub(crate) fn vacant(options: &Options) -> Result<(), Error> {
+pub(crate) fn vacant(options: &LinkOptions) -> Result<(), Error> {
     check_name(&options.name)?;
     check_privilege()?;
     namespace::find_ip()?;
     for end in ENDS {
         let namespace = end.namespace(&options.name);
         match namespace::owner(&namespace)? {
-            namespace::Owner::Nobody | namespace::Owner::Left => {}
-            namespace::Owner::Running(process) => return Err(Error::InUse { namespace, process }),
-            namespace::Owner::Other => return Err(Error::Foreign { namespace }),
+            namespace::NamespaceOwner::Nobody | namespace::NamespaceOwner::Left => {}
+            namespace::NamespaceOwner::Running(process) => {
+                return Err(Error::InUse { namespace, process });
+            }
+            namespace::NamespaceOwner::Other => return Err(Error::Foreign { namespace }),
         }
     }
     Ok(())
@@ -171,21 +173,21 @@ impl Link {
     ///
     /// # Errors
     /// As [`check`], or what the system says; then nothing is left behind.
-    pub fn open(options: &Options) -> Result<Self, Error> {
+    pub fn open(options: &LinkOptions) -> Result<Self, Error> {
         check(options)?;
         let capture = options.capture.as_deref().map(open_capture).transpose()?;
-        let [near, far] = ENDS.map(|end| Namespace::make(end.namespace(&options.name)));
+        let [near, far] = ENDS.map(|end| LinkNamespace::make(end.namespace(&options.name)));
         let namespaces = [near?, far?];
         let devices = [
-            make_device(&namespaces[0], End::Near, &options.settings[0])?,
-            make_device(&namespaces[1], End::Far, &options.settings[1])?,
+            make_device(&namespaces[0], WanLinkEnd::Near, &options.settings[0])?,
+            make_device(&namespaces[1], WanLinkEnd::Far, &options.settings[1])?,
         ];
         let now = Instant::now();
         let [forth, back] = options.settings.clone();
         // Each direction has chances of its own.
         let lanes = [
-            Lane::new(Direction::new(forth, options.seed, now)?),
-            Lane::new(Direction::new(back, !options.seed, now)?),
+            Lane::new(LinkDirection::new(forth, options.seed, now)?),
+            Lane::new(LinkDirection::new(back, !options.seed, now)?),
         ];
         let wake = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC);
         let failed = || Error::system("start the thread that carries packets");
@@ -210,7 +212,7 @@ impl Link {
 
     /// What it is like at present: from the near end to the far one, and back.
     #[must_use]
-    pub fn settings(&self) -> &[Settings; 2] {
+    pub fn settings(&self) -> &[DirectionSettings; 2] {
         &self.settings
     }
 
@@ -219,15 +221,15 @@ impl Link {
     /// # Errors
     /// If a setting is wrong; then nothing was changed. Or if the link is broken, or a device does not take
     /// the new MTU.
-    pub fn change(&mut self, settings: [Settings; 2]) -> Result<(), Error> {
-        settings.iter().try_for_each(Settings::check)?;
+    pub fn change(&mut self, settings: [DirectionSettings; 2]) -> Result<(), Error> {
+        settings.iter().try_for_each(DirectionSettings::check)?;
         crosses_ipv6(&self.settings, &settings)?;
         for ((namespace, old), new) in self.namespaces.iter().zip(&self.settings).zip(&settings) {
             if old.mtu != new.mtu {
                 namespace.ip(&["link", "set", DEVICE, "mtu", &new.mtu.to_string()])?;
             }
         }
-        self.tell(Order::Change(Box::new(settings.clone())))?;
+        self.tell(EmulatorCommand::Change(Box::new(settings.clone())))?;
         self.settings = settings;
         Ok(())
     }
@@ -238,16 +240,16 @@ impl Link {
     /// # Errors
     /// If the link is broken.
     pub fn judge_from_now(&self) -> Result<(), Error> {
-        self.tell(Order::JudgeFromNow)
+        self.tell(EmulatorCommand::JudgeFromNow)
     }
 
     /// How it is.
     ///
     /// # Errors
     /// If the link is broken.
-    pub fn report(&self) -> Result<Report, Error> {
+    pub fn report(&self) -> Result<LinkReport, Error> {
         let (answer, answered) = sync_channel(1);
-        self.tell(Order::Report(answer))?;
+        self.tell(EmulatorCommand::Report(answer))?;
         let no_answer = |_| Error::Broken("it does not answer".to_owned());
         answered.recv_timeout(PATIENCE).map_err(no_answer)
     }
@@ -258,7 +260,7 @@ impl Link {
         self.thread.as_ref().is_some_and(|thread| !thread.is_finished())
     }
 
-    fn tell(&self, order: Order) -> Result<(), Error> {
+    fn tell(&self, order: EmulatorCommand) -> Result<(), Error> {
         let gone = || Error::Broken("its devices were taken away".to_owned());
         self.orders.send(order).map_err(|_| gone())?;
         let woken = rustix::io::write(&*self.wake, &1_u64.to_ne_bytes());
@@ -269,7 +271,7 @@ impl Link {
 impl Drop for Link {
     fn drop(&mut self) {
         // It may have ended by itself.
-        let _ = self.tell(Order::End);
+        let _ = self.tell(EmulatorCommand::End);
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
@@ -278,13 +280,18 @@ impl Drop for Link {
 
 /// That no MTU passes the one where IPv6 begins: the kernel takes IPv6 away from the device there, and gives it back in
 /// another way.
-pub(crate) fn crosses_ipv6(old: &[Settings; 2], new: &[Settings; 2]) -> Result<(), Problem> {
-    let crosses = |(old, new): (&Settings, &Settings)| (old.mtu < IPV6_MTU) != (new.mtu < IPV6_MTU);
+pub(crate) fn crosses_ipv6(
+    old: &[DirectionSettings; 2],
+    new: &[DirectionSettings; 2],
+) -> Result<(), LinkSettingsError> {
+    let crosses = |(old, new): (&DirectionSettings, &DirectionSettings)| {
+        (old.mtu < IPV6_MTU) != (new.mtu < IPV6_MTU)
+    };
     if old.iter().zip(new).any(crosses) {
         let reason = format!(
             "the MTU of a link cannot pass {IPV6_MTU}, where IPv6 begins, while it runs: make it anew"
         );
-        return Err(Problem::Together(reason));
+        return Err(LinkSettingsError::Together(reason));
     }
     Ok(())
 }
@@ -321,7 +328,11 @@ fn open_capture(path: &Path) -> Result<Capture, Error> {
 }
 
 /// The device at an end, with its addresses.
-fn make_device(namespace: &Namespace, end: End, settings: &Settings) -> Result<OwnedFd, Error> {
+fn make_device(
+    namespace: &LinkNamespace,
+    end: WanLinkEnd,
+    settings: &DirectionSettings,
+) -> Result<OwnedFd, Error> {
     // A device is made in the namespace of the thread that asks.
     let made = std::thread::scope(|scope| {
         let thread = scope.spawn(|| {
@@ -336,7 +347,7 @@ fn make_device(namespace: &Namespace, end: End, settings: &Settings) -> Result<O
 }
 
 /// What `ip -batch` is told of the device at an end: up, with its addresses.
-pub(crate) fn addresses(end: End, mtu: u16) -> String {
+pub(crate) fn addresses(end: WanLinkEnd, mtu: u16) -> String {
     let (own, other) = (end.address(), end.other().address());
     // Without link-local addresses nobody but the programs at the ends sends anything.
     let mut lines = format!(

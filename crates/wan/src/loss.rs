@@ -1,6 +1,6 @@
 //! Which packets are lost at random: each by itself, or in bursts.
 
-use crate::{Burst, Loss, dice::Dice};
+use crate::{BurstLossModel, PacketLossModel, dice::Dice};
 
 /// Decides packet by packet. Takes two numbers for each, whatever the settings: packet n is lost or
 /// not by the seed and the settings, not by what was set for earlier ones.
@@ -16,11 +16,11 @@ impl LossProcess {
     }
 
     /// Whether the next packet is lost.
-    pub fn loses(&mut self, loss: &Loss) -> bool {
+    pub fn loses(&mut self, loss: &PacketLossModel) -> bool {
         let (turn, fall) = (self.dice.unit(), self.dice.unit());
         match *loss {
-            Loss::Random(share) => fall < share,
-            Loss::Bursts(Burst { begin, end, loss_bad, loss_good }) => {
+            PacketLossModel::Random(share) => fall < share,
+            PacketLossModel::Bursts(BurstLossModel { begin, end, loss_bad, loss_good }) => {
                 self.is_bad = if self.is_bad { turn >= end } else { turn < begin };
                 fall < if self.is_bad { loss_bad } else { loss_good }
             }
@@ -35,7 +35,7 @@ mod tests {
 
     const PACKETS: usize = 1_000_000;
 
-    fn lost(loss: Loss, seed: u64) -> Vec<bool> {
+    fn lost(loss: PacketLossModel, seed: u64) -> Vec<bool> {
         let mut process = LossProcess::new(Dice::of(&mut Rng::new(seed)));
         (0..PACKETS).map(|_| process.loses(&loss)).collect()
     }
@@ -48,19 +48,19 @@ mod tests {
     fn the_loss_is_what_was_set_within_five_percent_of_itself() {
         for set in [0.01, 0.027, 0.3] {
             for seed in 1..4 {
-                let found = share(&lost(Loss::Random(set), seed));
+                let found = share(&lost(PacketLossModel::Random(set), seed));
                 assert!((found / set - 1.0).abs() < 0.05, "{found} of {set}");
             }
         }
-        assert_eq!(share(&lost(Loss::Random(0.0), 1)), 0.0);
-        assert_eq!(share(&lost(Loss::Random(1.0), 1)), 1.0);
+        assert_eq!(share(&lost(PacketLossModel::Random(0.0), 1)), 0.0);
+        assert_eq!(share(&lost(PacketLossModel::Random(1.0), 1)), 1.0);
     }
 
     #[test]
     fn bursts_have_their_length_and_their_distance() {
-        let burst = Burst { begin: 0.005, end: 0.2, loss_bad: 1.0, loss_good: 0.0 };
-        let lost = lost(Loss::Bursts(burst), 1);
-        let mean = Loss::Bursts(burst).mean();
+        let burst = BurstLossModel { begin: 0.005, end: 0.2, loss_bad: 1.0, loss_good: 0.0 };
+        let lost = lost(PacketLossModel::Bursts(burst), 1);
+        let mean = PacketLossModel::Bursts(burst).mean();
         assert!((mean - 0.0244).abs() < 0.0001);
         assert!((share(&lost) / mean - 1.0).abs() < 0.05, "{}", share(&lost));
         let runs = lost.windows(2).filter(|pair| !pair[0] && pair[1]).count();
@@ -74,15 +74,15 @@ mod tests {
 
     #[test]
     fn a_bad_time_may_let_some_pass_and_a_good_one_lose_some() {
-        let burst = Burst { begin: 0.01, end: 0.1, loss_bad: 0.5, loss_good: 0.01 };
-        let found = share(&lost(Loss::Bursts(burst), 2));
+        let burst = BurstLossModel { begin: 0.01, end: 0.1, loss_bad: 0.5, loss_good: 0.01 };
+        let found = share(&lost(PacketLossModel::Bursts(burst), 2));
         let mean = (0.01 * 0.5 + 0.1 * 0.01) / 0.11;
         assert!((found / mean - 1.0).abs() < 0.05, "{found} of {mean}");
     }
 
     #[test]
     fn a_seed_loses_the_same_packets_again() {
-        let loss = Loss::Random(0.027);
+        let loss = PacketLossModel::Random(0.027);
         assert_eq!(lost(loss, 7), lost(loss, 7));
         assert_ne!(lost(loss, 7), lost(loss, 8));
     }

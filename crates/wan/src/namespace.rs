@@ -14,7 +14,7 @@ use crate::Error;
 
 /// A network namespace of ours. Removed when dropped.
 #[derive(Debug)]
-pub(crate) struct Namespace {
+pub(crate) struct LinkNamespace {
     name: String,
 }
 
@@ -28,7 +28,7 @@ const MARK: &str = "forebay-wan";
 
 /// Whose a namespace is.
 #[derive(Debug, Eq, PartialEq)]
-pub(crate) enum Owner {
+pub(crate) enum NamespaceOwner {
     /// There is none of this name.
     Nobody,
     /// A link that is running.
@@ -39,7 +39,7 @@ pub(crate) enum Owner {
     Other,
 }
 
-impl Namespace {
+impl LinkNamespace {
     /// Makes it. What a link of the same name left is removed first.
     ///
     /// # Errors
@@ -79,7 +79,7 @@ impl Namespace {
     }
 }
 
-impl Drop for Namespace {
+impl Drop for LinkNamespace {
     fn drop(&mut self) {
         // If it does not go, the next link of this name finds it by its mark.
         let _ = ip(&["netns", "delete", &self.name]);
@@ -90,27 +90,33 @@ impl Drop for Namespace {
 pub(crate) fn clear(name: &str) -> Result<bool, Error> {
     let namespace = name.to_owned();
     match owner(name)? {
-        Owner::Nobody => Ok(false),
-        Owner::Left => ip(&["netns", "delete", name]).map(|_| true),
-        Owner::Running(process) => Err(Error::InUse { namespace, process }),
-        Owner::Other => Err(Error::Foreign { namespace }),
+        NamespaceOwner::Nobody => Ok(false),
+        NamespaceOwner::Left => ip(&["netns", "delete", name]).map(|_| true),
+        NamespaceOwner::Running(process) => Err(Error::InUse { namespace, process }),
+        NamespaceOwner::Other => Err(Error::Foreign { namespace }),
     }
 }
 
 /// Whose the namespace of this name is.
-pub(crate) fn owner(name: &str) -> Result<Owner, Error> {
+pub(crate) fn owner(name: &str) -> Result<NamespaceOwner, Error> {
     if fs::symlink_metadata(path(name)).is_err() {
-        return Ok(Owner::Nobody);
+        return Ok(NamespaceOwner::Nobody);
     }
     // A name without a namespace behind it is not ours either: we have no other way to know.
     let shown = match ip(&["-n", name, "link", "show", "dev", "lo"]) {
-        Err(Error::Ip { .. }) => return Ok(Owner::Other),
+        Err(Error::Ip { .. }) => return Ok(NamespaceOwner::Other),
         shown => shown?,
     };
     let marked =
         shown.lines().find_map(|line| line.trim().strip_prefix("alias ")?.strip_prefix(MARK));
-    let Some((process, begun)) = marked.and_then(read_mark) else { return Ok(Owner::Other) };
-    Ok(if began(process) == Some(begun) { Owner::Running(process) } else { Owner::Left })
+    let Some((process, begun)) = marked.and_then(read_mark) else {
+        return Ok(NamespaceOwner::Other);
+    };
+    Ok(if began(process) == Some(begun) {
+        NamespaceOwner::Running(process)
+    } else {
+        NamespaceOwner::Left
+    })
 }
 
 /// Where a namespace is, for who wants to enter it.

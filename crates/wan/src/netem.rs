@@ -5,16 +5,17 @@
 use std::{io::ErrorKind, process::Command, time::Duration};
 
 use crate::{
-    Burst, Counters, DEVICE, Error, LaneReport, Lateness, Loss, Options, Problem, Report, Settings,
+    BurstLossModel, DEVICE, DirectionCounters, DirectionSettings, Error, LaneReport, Lateness,
+    LinkOptions, LinkReport, LinkSettingsError, PacketLossModel,
     link::{ENDS, addresses, crosses_ipv6, vacant},
-    namespace::Namespace,
+    namespace::LinkNamespace,
 };
 
 /// A link by netem that is there. Removed, with its namespaces, when dropped.
 #[derive(Debug)]
 pub struct Netem {
-    settings: [Settings; 2],
-    namespaces: [Namespace; 2],
+    settings: [DirectionSettings; 2],
+    namespaces: [LinkNamespace; 2],
 }
 
 /// What `tc` may be called, as `ip`.
@@ -42,7 +43,7 @@ impl Netem {
     ///
     /// # Errors
     /// What is in the way, or which setting netem does not have.
-    pub fn check(options: &Options) -> Result<(), Error> {
+    pub fn check(options: &LinkOptions) -> Result<(), Error> {
         vacant(options)?;
         find_tc()?;
         if options.capture.is_some() {
@@ -55,9 +56,9 @@ impl Netem {
     ///
     /// # Errors
     /// As [`Self::check`], [`Error::NoNetem`], or what the system says; then nothing is left behind.
-    pub fn open(options: &Options) -> Result<Self, Error> {
+    pub fn open(options: &LinkOptions) -> Result<Self, Error> {
         Self::check(options)?;
-        let [near, far] = ENDS.map(|end| Namespace::make(end.namespace(&options.name)));
+        let [near, far] = ENDS.map(|end| LinkNamespace::make(end.namespace(&options.name)));
         let namespaces = [near?, far?];
         let peer = namespaces[1].name();
         namespaces[0]
@@ -75,7 +76,7 @@ impl Netem {
 
     /// What it is like at present: from the near end to the far one, and back.
     #[must_use]
-    pub fn settings(&self) -> &[Settings; 2] {
+    pub fn settings(&self) -> &[DirectionSettings; 2] {
         &self.settings
     }
 
@@ -84,7 +85,7 @@ impl Netem {
     /// # Errors
     /// If a setting is wrong, or netem does not have it; then nothing was changed. Or what the system says: then
     /// [`Self::settings`] tells what has been changed.
-    pub fn change(&mut self, settings: [Settings; 2]) -> Result<(), Error> {
+    pub fn change(&mut self, settings: [DirectionSettings; 2]) -> Result<(), Error> {
         settings.iter().try_for_each(fits)?;
         crosses_ipv6(&self.settings, &settings)?;
         for ((namespace, old), new) in self.namespaces.iter().zip(&mut self.settings).zip(settings)
@@ -104,7 +105,7 @@ impl Netem {
     ///
     /// # Errors
     /// If the link is broken.
-    pub fn report(&self) -> Result<Report, Error> {
+    pub fn report(&self) -> Result<LinkReport, Error> {
         let lane = |end: usize| {
             let namespace = self.namespaces[end].name();
             let said = tc(&["-n", namespace, "-s", "qdisc", "show", "dev", DEVICE])?;
@@ -116,7 +117,7 @@ impl Netem {
         let doubts = ways.filter_map(|((settings, lane), way)| {
             Some(format!("{way}: {}", doubt(settings, lane)?))
         });
-        Ok(Report {
+        Ok(LinkReport {
             near_to_far: lanes[0],
             far_to_near: lanes[1],
             lateness: Lateness::default(),
@@ -139,7 +140,7 @@ impl Netem {
 const NOT_JUDGED: &str = "netem tells no lateness, no duplicates, changed or held-back packets and no lengths: their counts of 0 say nothing";
 
 /// What netem cannot do as the model has it.
-fn fits(settings: &Settings) -> Result<(), Problem> {
+fn fits(settings: &DirectionSettings) -> Result<(), LinkSettingsError> {
     settings.check()?;
     if settings.background > 0.0 {
         return Err(cannot("make background traffic"));
@@ -153,12 +154,12 @@ fn fits(settings: &Settings) -> Result<(), Problem> {
     Ok(())
 }
 
-fn cannot(act: &str) -> Problem {
-    Problem::Together(format!("netem cannot {act}"))
+fn cannot(act: &str) -> LinkSettingsError {
+    LinkSettingsError::Together(format!("netem cannot {act}"))
 }
 
 /// Gives what an end sends this nature.
-fn set(namespace: &Namespace, settings: &Settings) -> Result<(), Error> {
+fn set(namespace: &LinkNamespace, settings: &DirectionSettings) -> Result<(), Error> {
     for line in lines(settings) {
         let words: Vec<&str> = line.split(' ').collect();
         let all = [&["-n", namespace.name(), "qdisc"], &words[..]].concat();
@@ -173,7 +174,7 @@ fn set(namespace: &Namespace, settings: &Settings) -> Result<(), Error> {
 }
 
 /// What `tc qdisc` is told: netem first (loss, then the delay), below it the wire with its queue.
-fn lines(settings: &Settings) -> Vec<String> {
+fn lines(settings: &DirectionSettings) -> Vec<String> {
     let us = |time: Duration| format!("{}us", time.as_micros());
     let percent = |share: f64| format!("{}%", (share * 1e8).round() / 1e6);
     let limit = limit(settings);
@@ -186,9 +187,9 @@ fn lines(settings: &Settings) -> Vec<String> {
     }
     netem += &match settings.loss {
         _ if !settings.is_up => " loss random 100%".to_owned(),
-        Loss::Random(0.0) => String::new(),
-        Loss::Random(share) => format!(" loss random {}", percent(share)),
-        Loss::Bursts(Burst { begin, end, loss_bad, loss_good }) => {
+        PacketLossModel::Random(0.0) => String::new(),
+        PacketLossModel::Random(share) => format!(" loss random {}", percent(share)),
+        PacketLossModel::Bursts(BurstLossModel { begin, end, loss_bad, loss_good }) => {
             let [begin, end, bad, good] = [begin, end, loss_bad, loss_good].map(percent);
             format!(" loss gemodel {begin} {end} {bad} {good}")
         }
@@ -215,7 +216,7 @@ fn lines(settings: &Settings) -> Vec<String> {
 
 /// Packets that netem may keep: so many of the smallest as may be on their way and wait for the wire. It drops what goes
 /// beyond, and counts that as it counts what it loses.
-fn limit(settings: &Settings) -> u32 {
+fn limit(settings: &DirectionSettings) -> u32 {
     let bytes_per_second = u128::from(settings.rate.unwrap_or(FASTEST) / 8 * AT_ONCE);
     let on_the_way =
         bytes_per_second * (settings.delay + settings.jitter).as_nanos() / 1_000_000_000;
@@ -227,7 +228,7 @@ fn limit(settings: &Settings) -> u32 {
 }
 
 /// What cannot be told of the packets that netem dropped.
-fn doubt(settings: &Settings, lane: &LaneReport) -> Option<String> {
+fn doubt(settings: &DirectionSettings, lane: &LaneReport) -> Option<String> {
     let limit = limit(settings);
     if lane.no_room > 0 {
         return Some(format!("{} packets went beyond netem's limit of {limit}", lane.no_room));
@@ -240,13 +241,13 @@ fn doubt(settings: &Settings, lane: &LaneReport) -> Option<String> {
     })
 }
 
-fn loses(settings: &Settings) -> bool {
+fn loses(settings: &DirectionSettings) -> bool {
     !settings.is_up || settings.loss.mean() > 0.0
 }
 
 /// What `tc -s` counts: of the whole by netem at the root, of the queue by tbf. What netem drops without being told to lose
 /// anything went beyond its limit.
-fn counted(said: &str, settings: &Settings) -> Option<LaneReport> {
+fn counted(said: &str, settings: &DirectionSettings) -> Option<LaneReport> {
     let of = |kind: &str| {
         let (_, rest) = said.split_once(&format!("qdisc {kind} "))?;
         let (_, sent) = rest.split_once("Sent ")?;
@@ -263,14 +264,14 @@ fn counted(said: &str, settings: &Settings) -> Option<LaneReport> {
     let bytes = bytes.saturating_sub(packets * COUNTED);
     let by_netem = dropped.saturating_sub(queue_full);
     let (lost, no_room) = if loses(settings) { (by_netem, 0) } else { (0, by_netem) };
-    let counters = Counters {
+    let counters = DirectionCounters {
         packets: packets + dropped,
         passed_packets: packets,
         passed_bytes: bytes,
         bytes,
         lost,
         queue_full,
-        ..Counters::default()
+        ..DirectionCounters::default()
     };
     Some(LaneReport { counters, no_room, malformed: 0, refused: 0, in_flight_bytes: 0 })
 }
@@ -301,18 +302,18 @@ mod tests {
 
     #[test]
     fn settings_become_words_of_tc() {
-        let usual = Settings::default;
+        let usual = DirectionSettings::default;
         assert_eq!(
-            lines(&Settings { delay: 4 * MS, ..usual() }),
+            lines(&DirectionSettings { delay: 4 * MS, ..usual() }),
             ["replace dev wan0 root handle 1: netem limit 131072 delay 4000us"]
         );
-        let settings = Settings {
+        let settings = DirectionSettings {
             delay: 4 * MS,
             jitter: 2 * MS,
             jitter_reorders: true,
             rate: Some(155_000_000),
             queue_bytes: 100_000,
-            loss: Loss::Random(0.027),
+            loss: PacketLossModel::Random(0.027),
             duplicate: 0.01,
             corrupt: 0.0001,
             reorder: 0.005,
@@ -327,18 +328,23 @@ mod tests {
                 "replace dev wan0 parent 1:1 handle 2: tbf rate 155000000bit burst 3076 limit 100000 overhead 24",
             ]
         );
-        let burst = Burst { begin: 0.005, end: 0.2, loss_bad: 1.0, loss_good: 0.0 };
-        let bursts = Settings { loss: Loss::Bursts(burst), ..usual() };
+        let burst = BurstLossModel { begin: 0.005, end: 0.2, loss_bad: 1.0, loss_good: 0.0 };
+        let bursts = DirectionSettings { loss: PacketLossModel::Bursts(burst), ..usual() };
         assert!(lines(&bursts)[0].ends_with("loss gemodel 0.5% 20% 100% 0%"));
-        assert!(lines(&Settings { is_up: false, ..bursts })[0].ends_with("loss random 100%"));
+        assert!(
+            lines(&DirectionSettings { is_up: false, ..bursts })[0].ends_with("loss random 100%")
+        );
     }
 
     #[test]
     fn what_netem_does_otherwise_is_refused() {
-        let background =
-            Settings { rate: Some(155_000_000), background: 0.2, ..Settings::default() };
-        let order = Settings { delay: MS, jitter: MS, ..Settings::default() };
-        let reorder = Settings { reorder: 0.1, ..Settings::default() };
+        let background = DirectionSettings {
+            rate: Some(155_000_000),
+            background: 0.2,
+            ..DirectionSettings::default()
+        };
+        let order = DirectionSettings { delay: MS, jitter: MS, ..DirectionSettings::default() };
+        let reorder = DirectionSettings { reorder: 0.1, ..DirectionSettings::default() };
         for (settings, words) in [
             (background, "background traffic"),
             (order, "jitter-reorders"),
@@ -355,7 +361,10 @@ mod tests {
                     Sent 151400 bytes 100 pkt (dropped 7, overlimits 0 requeues 0) \n backlog 0b 0p requeues 0\n\
                     qdisc tbf 2: parent 1:1 rate 155Mbit burst 3076b lat 5ms \n \
                     Sent 151400 bytes 100 pkt (dropped 3, overlimits 12 requeues 0) \n backlog 0b 0p requeues 0\n";
-        let lossy = Settings { loss: Loss::Random(0.027), ..Settings::default() };
+        let lossy = DirectionSettings {
+            loss: PacketLossModel::Random(0.027),
+            ..DirectionSettings::default()
+        };
         let LaneReport { counters, no_room, .. } = counted(said, &lossy).unwrap();
         assert_eq!((counters.packets, counters.passed_packets), (107, 100));
         assert_eq!((counters.passed_bytes, counters.lost, counters.queue_full), (150_000, 4, 3));
@@ -363,9 +372,9 @@ mod tests {
         assert_eq!(counted("qdisc noqueue 0: root refcnt 2\n", &lossy), None);
 
         // Nothing is to be lost: what netem dropped it had no room for.
-        let clean = counted(said, &Settings::default()).unwrap();
+        let clean = counted(said, &DirectionSettings::default()).unwrap();
         assert_eq!((clean.counters.lost, clean.counters.queue_full, clean.no_room), (0, 3, 4));
-        let told = doubt(&Settings::default(), &clean).unwrap();
+        let told = doubt(&DirectionSettings::default(), &clean).unwrap();
         assert!(told.contains("4 packets went beyond netem's limit of 1000"), "{told}");
         let lossy_lane = counted(said, &lossy).unwrap();
         let told = doubt(&lossy, &lossy_lane).unwrap();
@@ -377,19 +386,24 @@ mod tests {
     #[test]
     fn the_limit_holds_what_may_be_on_its_way() {
         let at = |rate, delay, queue_bytes| {
-            limit(&Settings { rate: Some(rate), delay, queue_bytes, ..Settings::default() })
+            limit(&DirectionSettings {
+                rate: Some(rate),
+                delay,
+                queue_bytes,
+                ..DirectionSettings::default()
+            })
         };
         // Many small packets on a long way went beyond the 83,000 that it always had.
         assert!(at(1_000_000_000, 40 * MS, 1 << 20) > 83_000);
         // 2 times 8 Mbit/s in 33 ms, in packets of 66 bytes with their overhead, and 66 of these wait.
         assert_eq!(at(8_000_000, 33 * MS, 66 * 66), 1066);
         assert_eq!(at(8_000, MS, 1538), FEWEST);
-        let longest = Settings {
+        let longest = DirectionSettings {
             delay: 10_000 * MS,
             jitter: 10_000 * MS,
             duplicate: 1.0,
             rate: Some(100_000_000_000),
-            ..Settings::default()
+            ..DirectionSettings::default()
         };
         assert_eq!(limit(&longest), MOST);
     }

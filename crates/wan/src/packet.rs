@@ -32,7 +32,7 @@ struct Split {
 
 /// Not what a device gives: nothing is known of where its parts are.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) struct Malformed;
+pub(crate) struct MalformedPacket;
 
 /// The checksum is to be completed, from `CHECKSUM_START` on, at `CHECKSUM_OFFSET` from there.
 const NEEDS_CHECKSUM: u8 = 1;
@@ -58,21 +58,21 @@ impl Packet {
     ///
     /// # Errors
     /// If it is too short, or segments of a kind that was not asked for.
-    pub fn parse(bytes: &[u8]) -> Result<Self, Malformed> {
-        let ip = bytes.get(OFFLOAD_HEADER..).ok_or(Malformed)?;
-        let shortest = match ip.first().ok_or(Malformed)? >> 4 {
+    pub fn parse(bytes: &[u8]) -> Result<Self, MalformedPacket> {
+        let ip = bytes.get(OFFLOAD_HEADER..).ok_or(MalformedPacket)?;
+        let shortest = match ip.first().ok_or(MalformedPacket)? >> 4 {
             4 => 20,
             6 => 40,
-            _ => return Err(Malformed),
+            _ => return Err(MalformedPacket),
         };
         if ip.len() < shortest {
-            return Err(Malformed);
+            return Err(MalformedPacket);
         }
         let split = match bytes[1] & !GSO_ECN {
             GSO_NONE => None,
             GSO_TCP4 if shortest == 20 => Some(Split::of(bytes, true)?),
             GSO_TCP6 if shortest == 40 => Some(Split::of(bytes, false)?),
-            _ => return Err(Malformed),
+            _ => return Err(MalformedPacket),
         };
         Ok(Self { bytes: bytes.into(), split })
     }
@@ -137,7 +137,7 @@ impl Packet {
 }
 
 impl Split {
-    fn of(bytes: &[u8], is_v4: bool) -> Result<Self, Malformed> {
+    fn of(bytes: &[u8], is_v4: bool) -> Result<Self, MalformedPacket> {
         let half = |at: usize| usize::from(u16::from_ne_bytes([bytes[at], bytes[at + 1]]));
         let ip = &bytes[OFFLOAD_HEADER..];
         let (transport, size) = (half(CHECKSUM_START), half(GSO_SIZE));
@@ -148,10 +148,10 @@ impl Split {
             && shortest >= 20
             && if is_v4 { transport == shortest } else { transport >= shortest };
         let tcp = ip.get(transport..).filter(|tcp| is_known && tcp.len() >= 20);
-        let tcp_header = usize::from(tcp.ok_or(Malformed)?[12] >> 4) * 4;
+        let tcp_header = usize::from(tcp.ok_or(MalformedPacket)?[12] >> 4) * 4;
         let headers = transport + tcp_header;
         if tcp_header < 20 || headers > ip.len() {
-            return Err(Malformed);
+            return Err(MalformedPacket);
         }
         Ok(Self { is_v4, transport, headers, size })
     }

@@ -2,7 +2,7 @@
 
 /// A setting that no link can have. Nothing was changed.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
-pub enum Problem {
+pub enum LinkSettingsError {
     /// A number outside its range.
     #[error("{setting} of {value} is out of range: it must be {range}")]
     Range {

@@ -8,7 +8,7 @@ use std::{
 /// Packets that wait for the wire, and the one on it, by when each has left: their times are known
 /// when they come, so nothing has to happen when they leave.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Queue {
+pub(crate) struct PacketQueue {
     /// When each has left the sender, with its bytes on the wire; in order, `limits.packets` at most.
     waiting: VecDeque<(Instant, u64)>,
     bytes: u64,
@@ -16,19 +16,19 @@ pub(crate) struct Queue {
 
 /// How much may wait.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Limits {
+pub(crate) struct PacketQueueLimits {
     pub bytes: u64,
     pub packets: usize,
 }
 
-impl Queue {
+impl PacketQueue {
     /// Puts a packet behind the others; when it has left, if there was room for it.
     pub fn offer(
         &mut self,
         now: Instant,
         bytes: u64,
         bits_per_second: u64,
-        limits: Limits,
+        limits: PacketQueueLimits,
     ) -> Option<Instant> {
         self.forget(now);
         if self.bytes + bytes > limits.bytes || self.waiting.len() >= limits.packets {
@@ -66,14 +66,14 @@ mod tests {
     use super::*;
 
     const MS: Duration = Duration::from_millis(1);
-    const LIMITS: Limits = Limits { bytes: 5000, packets: 10 };
+    const LIMITS: PacketQueueLimits = PacketQueueLimits { bytes: 5000, packets: 10 };
     /// A byte a microsecond.
     const RATE: u64 = 8_000_000;
 
     #[test]
     fn packets_leave_one_after_the_other() {
         let now = Instant::now();
-        let mut queue = Queue::default();
+        let mut queue = PacketQueue::default();
         let mut offer = |at, bytes| queue.offer(at, bytes, RATE, LIMITS);
         assert_eq!(offer(now, 1000), Some(now + MS));
         assert_eq!(offer(now, 2000), Some(now + 3 * MS));
@@ -83,7 +83,7 @@ mod tests {
     #[test]
     fn what_does_not_fit_is_refused_until_something_has_left() {
         let now = Instant::now();
-        let mut queue = Queue::default();
+        let mut queue = PacketQueue::default();
         (0..5).for_each(|_| assert!(queue.offer(now, 1000, RATE, LIMITS).is_some()));
         assert_eq!(queue.bytes(), 5000);
         assert_eq!(queue.offer(now, 1, RATE, LIMITS), None);
@@ -94,7 +94,7 @@ mod tests {
     #[test]
     fn packets_are_counted_too() {
         let now = Instant::now();
-        let mut queue = Queue::default();
+        let mut queue = PacketQueue::default();
         (0..10).for_each(|_| assert!(queue.offer(now, 40, RATE, LIMITS).is_some()));
         assert_eq!(queue.offer(now, 40, RATE, LIMITS), None);
     }
@@ -102,7 +102,7 @@ mod tests {
     #[test]
     fn another_rate_counts_for_what_comes() {
         let now = Instant::now();
-        let mut queue = Queue::default();
+        let mut queue = PacketQueue::default();
         assert_eq!(queue.offer(now, 4000, RATE, LIMITS), Some(now + 4 * MS));
         // The bytes that wait are as many as before.
         assert_eq!(queue.offer(now, 1000, 10 * RATE, LIMITS), Some(now + 4 * MS + MS / 10));

@@ -4,12 +4,12 @@ use std::{fmt::Display, ops::RangeInclusive, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
-use crate::Problem;
+use crate::LinkSettingsError;
 
 /// One direction of a link.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Settings {
+pub struct DirectionSettings {
     /// One-way delay, from the last bit on the wire to its arrival; at most 10 s.
     pub delay: Duration,
     /// What is added to the delay of each packet: anything from zero to this, evenly; at most 10 s.
@@ -26,7 +26,7 @@ pub struct Settings {
     /// Bytes on the wire beside each IP packet, at most 256.
     pub overhead: u64,
     /// Which packets are lost at random.
-    pub loss: Loss,
+    pub loss: PacketLossModel,
     /// Bytes of the longest IP packet, 576 to 65,535.
     pub mtu: u16,
     /// The share of packets that are held back for `reorder_by`, so that later ones overtake them.
@@ -46,16 +46,16 @@ pub struct Settings {
 /// Which packets are lost at random.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Loss {
+pub enum PacketLossModel {
     /// Each with this probability, whatever happens to others (Bernoulli).
     Random(f64),
     /// More in bad times than in good ones.
-    Bursts(Burst),
+    Bursts(BurstLossModel),
 }
 
 /// The chain of Gilbert and Elliott: before each packet the link may change between good and bad.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
-pub struct Burst {
+pub struct BurstLossModel {
     /// Probability to go from good to bad, above 0.
     pub begin: f64,
     /// Probability to go from bad to good, above 0: a bad time lasts 1 / `end` packets in the mean.
@@ -66,7 +66,7 @@ pub struct Burst {
     pub loss_good: f64,
 }
 
-impl Default for Settings {
+impl Default for DirectionSettings {
     fn default() -> Self {
         Self {
             delay: Duration::ZERO,
@@ -79,7 +79,7 @@ impl Default for Settings {
             queue_packets: 10_000,
             // Ethernet: preamble 8, header 14, check sequence 4, gap 12 (IEEE 802.3).
             overhead: 38,
-            loss: Loss::Random(0.0),
+            loss: PacketLossModel::Random(0.0),
             mtu: 1500,
             reorder: 0.0,
             reorder_by: Duration::from_millis(1),
@@ -109,12 +109,12 @@ const MOST_OVERHEAD: u64 = 256;
 /// What every host takes (RFC 791, 3.1).
 const SMALLEST_MTU: u16 = 576;
 
-impl Settings {
+impl DirectionSettings {
     /// What no link can have.
     ///
     /// # Errors
     /// The first setting that is out of range, or does not go with another.
-    pub fn check(&self) -> Result<(), Problem> {
+    pub fn check(&self) -> Result<(), LinkSettingsError> {
         let long = "at most 10 s, since what is on its way is in memory";
         for (setting, time) in
             [("delay", self.delay), ("jitter", self.jitter), ("reorder-by", self.reorder_by)]
@@ -139,7 +139,7 @@ impl Settings {
             probability(setting, share)?;
         }
         if self.reorder > 0.0 && self.reorder_by.is_zero() {
-            return Err(Problem::Together(
+            return Err(LinkSettingsError::Together(
                 "reorder needs a reorder-by above zero: nothing is overtaken else".to_owned(),
             ));
         }
@@ -149,7 +149,7 @@ impl Settings {
         within("background", fits, self.background, range)?;
         let is_slow = self.rate.is_some_and(|rate| rate <= BACKGROUND_RATE);
         if self.background > 0.0 && !is_slow {
-            return Err(Problem::Together(
+            return Err(LinkSettingsError::Together(
                 "background is a share of the rate: it needs a rate, of 1 Gbit/s at most"
                     .to_owned(),
             ));
@@ -158,22 +158,22 @@ impl Settings {
     }
 }
 
-impl Loss {
+impl PacketLossModel {
     /// The share of packets that are lost in the long run.
     #[must_use]
     pub fn mean(&self) -> f64 {
         match *self {
             Self::Random(share) => share,
-            Self::Bursts(Burst { begin, end, loss_bad, loss_good }) => {
+            Self::Bursts(BurstLossModel { begin, end, loss_bad, loss_good }) => {
                 (begin * loss_bad + end * loss_good) / (begin + end)
             }
         }
     }
 
-    fn check(&self) -> Result<(), Problem> {
+    fn check(&self) -> Result<(), LinkSettingsError> {
         match *self {
             Self::Random(share) => probability("loss", share),
-            Self::Bursts(Burst { begin, end, loss_bad, loss_good }) => {
+            Self::Bursts(BurstLossModel { begin, end, loss_bad, loss_good }) => {
                 for (setting, share) in [("burst begin", begin), ("burst end", end)] {
                     let fits = share > 0.0 && share <= 1.0;
                     within(setting, fits, share, "above 0 and at most 1")?;
@@ -185,7 +185,7 @@ impl Loss {
     }
 }
 
-fn probability(setting: &'static str, share: f64) -> Result<(), Problem> {
+fn probability(setting: &'static str, share: f64) -> Result<(), LinkSettingsError> {
     within(setting, (0.0..=1.0).contains(&share), share, "0 to 1")
 }
 
@@ -194,8 +194,9 @@ fn within(
     fits: bool,
     value: impl Display,
     range: impl Display,
-) -> Result<(), Problem> {
-    let wrong = || Problem::Range { setting, value: value.to_string(), range: range.to_string() };
+) -> Result<(), LinkSettingsError> {
+    let wrong =
+        || LinkSettingsError::Range { setting, value: value.to_string(), range: range.to_string() };
     fits.then_some(()).ok_or_else(wrong)
 }
 
@@ -203,8 +204,8 @@ fn within(
 mod tests {
     use super::*;
 
-    fn check(change: impl FnOnce(&mut Settings)) -> Result<(), Problem> {
-        let mut settings = Settings::default();
+    fn check(change: impl FnOnce(&mut DirectionSettings)) -> Result<(), LinkSettingsError> {
+        let mut settings = DirectionSettings::default();
         change(&mut settings);
         settings.check()
     }
@@ -219,7 +220,7 @@ mod tests {
                 s.rate = Some(BACKGROUND_RATE);
                 s.background = MOST_BACKGROUND;
                 s.mtu = u16::MAX;
-                s.loss = Loss::Random(1.0);
+                s.loss = PacketLossModel::Random(1.0);
                 s.reorder = 1.0;
             }),
             Ok(())
@@ -228,8 +229,8 @@ mod tests {
 
     #[test]
     fn every_setting_out_of_range_is_named() {
-        let burst = Burst { begin: 0.01, end: 0.2, loss_bad: 1.0, loss_good: 0.0 };
-        type Change<'a> = Box<dyn FnOnce(&mut Settings) + 'a>;
+        let burst = BurstLossModel { begin: 0.01, end: 0.2, loss_bad: 1.0, loss_good: 0.0 };
+        type Change<'a> = Box<dyn FnOnce(&mut DirectionSettings) + 'a>;
         let cases: Vec<(&str, Change)> = vec![
             ("delay", Box::new(|s| s.delay = LONGEST + Duration::from_nanos(1))),
             ("jitter", Box::new(|s| s.jitter = LONGEST * 2)),
@@ -242,17 +243,31 @@ mod tests {
             ("queue-packets", Box::new(|s| s.queue_packets = 1_000_001)),
             ("overhead", Box::new(|s| s.overhead = 257)),
             ("mtu", Box::new(|s| s.mtu = 575)),
-            ("loss", Box::new(|s| s.loss = Loss::Random(1.1))),
-            ("loss", Box::new(|s| s.loss = Loss::Random(f64::NAN))),
-            ("burst begin", Box::new(|s| s.loss = Loss::Bursts(Burst { begin: 0.0, ..burst }))),
-            ("burst end", Box::new(|s| s.loss = Loss::Bursts(Burst { end: 0.0, ..burst }))),
+            ("loss", Box::new(|s| s.loss = PacketLossModel::Random(1.1))),
+            ("loss", Box::new(|s| s.loss = PacketLossModel::Random(f64::NAN))),
+            (
+                "burst begin",
+                Box::new(|s| {
+                    s.loss = PacketLossModel::Bursts(BurstLossModel { begin: 0.0, ..burst })
+                }),
+            ),
+            (
+                "burst end",
+                Box::new(|s| {
+                    s.loss = PacketLossModel::Bursts(BurstLossModel { end: 0.0, ..burst })
+                }),
+            ),
             (
                 "loss in a burst",
-                Box::new(|s| s.loss = Loss::Bursts(Burst { loss_bad: 2.0, ..burst })),
+                Box::new(|s| {
+                    s.loss = PacketLossModel::Bursts(BurstLossModel { loss_bad: 2.0, ..burst })
+                }),
             ),
             (
                 "loss between bursts",
-                Box::new(|s| s.loss = Loss::Bursts(Burst { loss_good: -0.1, ..burst })),
+                Box::new(|s| {
+                    s.loss = PacketLossModel::Bursts(BurstLossModel { loss_good: -0.1, ..burst })
+                }),
             ),
             ("reorder", Box::new(|s| s.reorder = -0.1)),
             ("duplicate", Box::new(|s| s.duplicate = 1.5)),
@@ -261,7 +276,9 @@ mod tests {
         ];
         for (name, change) in cases {
             let problem = check(change).expect_err(name);
-            assert!(matches!(&problem, Problem::Range { setting, .. } if *setting == name));
+            assert!(
+                matches!(&problem, LinkSettingsError::Range { setting, .. } if *setting == name)
+            );
             let text = problem.to_string();
             assert!(text.starts_with(name) && text.contains("it must be"), "{text}");
         }

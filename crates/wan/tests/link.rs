@@ -19,19 +19,22 @@ use rustix::{
     },
     thread::{LinkNameSpaceType, move_into_link_name_space},
 };
-use wan::{Direction, End, Error, Fate, Link, Loss, Options, Settings};
+use wan::{
+    DirectionSettings, Error, Link, LinkDirection, LinkOptions, PacketFate, PacketLossModel,
+    WanLinkEnd,
+};
 
 const MS: Duration = Duration::from_millis(1);
 /// Far beyond what anything here takes.
 const LIMIT: Duration = Duration::from_secs(20);
 
 /// Options of a link whose name no other test has; `None`, and a word why, where there can be none.
-fn options(settings: Settings) -> Option<Options> {
+fn options(settings: DirectionSettings) -> Option<LinkOptions> {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     let count = COUNT.fetch_add(1, Ordering::Relaxed);
-    let options = Options {
+    let options = LinkOptions {
         name: format!("t{}-{count}", std::process::id()),
-        settings: [settings, Settings::default()],
+        settings: [settings, DirectionSettings::default()],
         seed: 7,
         capture: None,
     };
@@ -48,7 +51,7 @@ fn options(settings: Settings) -> Option<Options> {
 /// Does something in a namespace, in a thread of its own.
 fn at<'scope, T: Send + 'scope>(
     scope: &'scope thread::Scope<'scope, '_>,
-    end: End,
+    end: WanLinkEnd,
     name: &str,
     act: impl FnOnce() -> T + Send + 'scope,
 ) -> thread::ScopedJoinHandle<'scope, T> {
@@ -60,7 +63,7 @@ fn at<'scope, T: Send + 'scope>(
     })
 }
 
-fn udp(end: End) -> UdpSocket {
+fn udp(end: WanLinkEnd) -> UdpSocket {
     let socket = UdpSocket::bind((end.address(), 7)).expect("the address is there");
     socket.set_read_timeout(Some(LIMIT)).expect("a timeout");
     socket
@@ -75,7 +78,7 @@ fn round_trips(link: &str, delay: Duration, count: u8) -> Vec<Duration> {
         let icmp = Some(rustix::net::ipproto::ICMP);
         let socket = socket_with(AddressFamily::INET, SocketType::RAW, flags, icmp);
         let socket = socket.expect("a raw socket");
-        let far = SocketAddrV4::new(End::Far.address().parse().expect("an address"), 0);
+        let far = SocketAddrV4::new(WanLinkEnd::Far.address().parse().expect("an address"), 0);
         // An echo request (RFC 792): type, code, checksum, identifier, sequence number.
         let request = [8, 0, 0xf7 - number, 0xff, 0, 0, number, 0];
         let begun = Instant::now();
@@ -92,7 +95,7 @@ fn round_trips(link: &str, delay: Duration, count: u8) -> Vec<Duration> {
         }
     };
     thread::scope(|scope| {
-        let pinged = at(scope, End::Near, link, move || {
+        let pinged = at(scope, WanLinkEnd::Near, link, move || {
             let own = rustix::thread::gettid().to_string();
             // Where it is not allowed the times are only longer.
             let _ = Command::new("chrt").args(["--fifo", "--pid", "1", &own]).status();
@@ -106,7 +109,7 @@ fn round_trips(link: &str, delay: Duration, count: u8) -> Vec<Duration> {
 
 #[test]
 fn the_delay_is_what_was_set_within_100_us() {
-    let Some(options) = options(Settings::default()) else { return };
+    let Some(options) = options(DirectionSettings::default()) else { return };
     let mut link = Link::open(&options).unwrap();
     // What others do on this machine may come between; it does not three times in a row.
     let mut misses = Vec::new();
@@ -114,7 +117,7 @@ fn the_delay_is_what_was_set_within_100_us() {
         misses.clear();
         for (delay, count) in [(0, 200), (4, 60), (20, 21), (50, 9)] {
             let delay = delay * MS;
-            let settings = Settings { delay, ..Settings::default() };
+            let settings = DirectionSettings { delay, ..DirectionSettings::default() };
             link.change([settings.clone(), settings]).unwrap();
             let median = round_trips(&options.name, delay, count)[usize::from(count / 2)];
             println!("delay {delay:?}: there and back in {median:?}");
@@ -133,11 +136,11 @@ fn the_delay_is_what_was_set_within_100_us() {
 #[test]
 #[ignore = "waits for 50 ms a hundred times, and wants a quiet machine: cargo test -p wan --test link -- --ignored --nocapture --test-threads 1"]
 fn the_delay_is_met_at_all_distances_of_the_papers() {
-    let Some(options) = options(Settings::default()) else { return };
+    let Some(options) = options(DirectionSettings::default()) else { return };
     let mut link = Link::open(&options).unwrap();
     for (delay, count) in [(0, 240), (1, 240), (4, 240), (10, 240), (50, 120)] {
         let delay = delay * MS;
-        let settings = Settings { delay, ..Settings::default() };
+        let settings = DirectionSettings { delay, ..DirectionSettings::default() };
         link.change([settings.clone(), settings]).unwrap();
         // What others do on this machine may come between.
         let is_met = (0..3).any(|_| {
@@ -154,11 +157,15 @@ fn the_delay_is_met_at_all_distances_of_the_papers() {
 #[test]
 fn exactly_those_packets_are_lost_that_the_seed_says() {
     const PACKETS: u32 = 20_000;
-    let settings = Settings { loss: Loss::Random(0.027), delay: MS, ..Settings::default() };
+    let settings = DirectionSettings {
+        loss: PacketLossModel::Random(0.027),
+        delay: MS,
+        ..DirectionSettings::default()
+    };
     let Some(options) = options(settings.clone()) else { return };
     let arrived = arrivals(&options, PACKETS);
-    let mut model = Direction::new(settings, options.seed, Instant::now()).unwrap();
-    let passes = |_: &u32| matches!(model.admit(Instant::now(), 32), Fate::Passes(_));
+    let mut model = LinkDirection::new(settings, options.seed, Instant::now()).unwrap();
+    let passes = |_: &u32| matches!(model.admit(Instant::now(), 32), PacketFate::Passes(_));
     let expected: Vec<u32> = (0..PACKETS).filter(passes).collect();
     assert!(arrived == expected, "{} arrived, {} expected", arrived.len(), expected.len());
     let lost = 1.0 - expected.len() as f64 / f64::from(PACKETS);
@@ -169,24 +176,25 @@ fn exactly_those_packets_are_lost_that_the_seed_says() {
 #[test]
 fn two_links_with_one_seed_lose_the_same_packets_of_a_sequence() {
     const PACKETS: u32 = 5000;
-    let settings = Settings { loss: Loss::Random(0.05), ..Settings::default() };
+    let settings =
+        DirectionSettings { loss: PacketLossModel::Random(0.05), ..DirectionSettings::default() };
     let Some(options) = options(settings) else { return };
     let first = arrivals(&options, PACKETS);
     assert!((4500..4950).contains(&first.len()), "{}", first.len());
     assert_eq!(first, arrivals(&options, PACKETS));
-    assert_ne!(first, arrivals(&Options { seed: 8, ..options }, PACKETS));
+    assert_ne!(first, arrivals(&LinkOptions { seed: 8, ..options }, PACKETS));
 }
 
 /// The numbers of those that arrive of so many packets, sent through a link that is made for it.
-fn arrivals(options: &Options, packets: u32) -> Vec<u32> {
+fn arrivals(options: &LinkOptions, packets: u32) -> Vec<u32> {
     const AT_ONCE: u32 = 100;
     let link = Link::open(options).unwrap();
     let received = AtomicU32::new(0);
     thread::scope(|scope| {
         let (tell, told) = std::sync::mpsc::channel();
         let received = &received;
-        let receiver = at(scope, End::Far, &options.name, move || {
-            let socket = udp(End::Far);
+        let receiver = at(scope, WanLinkEnd::Far, &options.name, move || {
+            let socket = udp(WanLinkEnd::Far);
             tell.send(()).unwrap();
             let mut numbers = Vec::new();
             loop {
@@ -202,9 +210,9 @@ fn arrivals(options: &Options, packets: u32) -> Vec<u32> {
         });
         told.recv_timeout(LIMIT).expect("it listens");
         let link = &link;
-        at(scope, End::Near, &options.name, move || {
-            let socket = udp(End::Near);
-            let far = (End::Far.address(), 7);
+        at(scope, WanLinkEnd::Near, &options.name, move || {
+            let socket = udp(WanLinkEnd::Near);
+            let far = (WanLinkEnd::Far.address(), 7);
             let begun = Instant::now();
             for first in (0..packets).step_by(AT_ONCE as usize) {
                 for number in first..first + AT_ONCE {
@@ -237,7 +245,7 @@ fn transfer(link: &str, address: &str, bytes: usize) {
     sim::Rng::new(3).fill(&mut data);
     thread::scope(|scope| {
         let (tell, told) = std::sync::mpsc::channel();
-        let receiver = at(scope, End::Far, link, move || {
+        let receiver = at(scope, WanLinkEnd::Far, link, move || {
             let listener = TcpListener::bind((address, 9)).expect("the address is there");
             tell.send(()).unwrap();
             let (mut stream, _) = listener.accept().expect("a connection");
@@ -248,7 +256,7 @@ fn transfer(link: &str, address: &str, bytes: usize) {
         });
         told.recv_timeout(LIMIT).expect("it listens");
         let sent = &data;
-        at(scope, End::Near, link, move || {
+        at(scope, WanLinkEnd::Near, link, move || {
             let mut stream = TcpStream::connect((address, 9)).expect("connected");
             stream.set_write_timeout(Some(LIMIT)).expect("a timeout");
             stream.write_all(sent).expect("sent");
@@ -259,32 +267,32 @@ fn transfer(link: &str, address: &str, bytes: usize) {
 
 #[test]
 fn tcp_gets_its_data_through_whatever_the_link_does_to_packets() {
-    let bad = Settings {
-        loss: Loss::Random(0.002),
+    let bad = DirectionSettings {
+        loss: PacketLossModel::Random(0.002),
         corrupt: 0.002,
         duplicate: 0.01,
         reorder: 0.01,
         reorder_by: MS / 2,
         rate: Some(1_000_000_000),
         queue_bytes: 1 << 20,
-        ..Settings::default()
+        ..DirectionSettings::default()
     };
     let Some(options) = options(bad.clone()) else { return };
     let mut link = Link::open(&options).unwrap();
     for (address, mtu) in [
-        (End::Far.address(), 1500),
-        (End::Far.address6(), 1500),
-        (End::Far.address(), 9000),
-        (End::Far.address6(), 1300),
+        (WanLinkEnd::Far.address(), 1500),
+        (WanLinkEnd::Far.address6(), 1500),
+        (WanLinkEnd::Far.address(), 9000),
+        (WanLinkEnd::Far.address6(), 1300),
     ] {
-        let both = Settings { mtu, ..bad.clone() };
-        link.change([both, Settings { mtu, ..Settings::default() }]).unwrap();
+        let both = DirectionSettings { mtu, ..bad.clone() };
+        link.change([both, DirectionSettings { mtu, ..DirectionSettings::default() }]).unwrap();
         transfer(&options.name, address, 2 << 20);
     }
     // There is no IPv6 below that, and it would come back without its address.
-    let short = Settings { mtu: 1200, ..Settings::default() };
+    let short = DirectionSettings { mtu: 1200, ..DirectionSettings::default() };
     assert!(matches!(link.change([short.clone(), short]), Err(Error::Settings(_))));
-    transfer(&options.name, End::Far.address6(), 1 << 20);
+    transfer(&options.name, WanLinkEnd::Far.address6(), 1 << 20);
     let report = link.report().unwrap();
     println!("{report:?}");
     let counters = report.near_to_far.counters;
@@ -307,9 +315,9 @@ fn bulk(link: &str, connections: usize, time: Duration) -> f64 {
     const BEGINNING: Duration = Duration::from_millis(500);
     thread::scope(|scope| {
         let (tell, told) = std::sync::mpsc::channel();
-        let receiver = at(scope, End::Far, link, move || {
+        let receiver = at(scope, WanLinkEnd::Far, link, move || {
             let listener =
-                TcpListener::bind((End::Far.address(), 9)).expect("the address is there");
+                TcpListener::bind((WanLinkEnd::Far.address(), 9)).expect("the address is there");
             tell.send(()).unwrap();
             let counted = |_| {
                 let (mut stream, _) = listener.accept().expect("a connection");
@@ -329,8 +337,9 @@ fn bulk(link: &str, connections: usize, time: Duration) -> f64 {
         });
         told.recv_timeout(LIMIT).expect("it listens");
         for _ in 0..connections {
-            at(scope, End::Near, link, || {
-                let mut stream = TcpStream::connect((End::Far.address(), 9)).expect("connected");
+            at(scope, WanLinkEnd::Near, link, || {
+                let mut stream =
+                    TcpStream::connect((WanLinkEnd::Far.address(), 9)).expect("connected");
                 rustix::net::sockopt::set_tcp_congestion(&stream, "reno").expect("Reno");
                 stream.set_write_timeout(Some(LIMIT)).expect("a timeout");
                 // Until the receiver has enough and closes.
@@ -343,7 +352,8 @@ fn bulk(link: &str, connections: usize, time: Duration) -> f64 {
 
 #[test]
 fn tcp_goes_at_the_rate_that_was_set() {
-    let settings = Settings { rate: Some(50_000_000), delay: 2 * MS, ..Settings::default() };
+    let settings =
+        DirectionSettings { rate: Some(50_000_000), delay: 2 * MS, ..DirectionSettings::default() };
     let Some(options) = options(settings) else { return };
     let _link = Link::open(&options).unwrap();
     let share = bulk(&options.name, 1, Duration::from_secs(1)) / 50_000_000.0;
@@ -355,15 +365,15 @@ fn tcp_goes_at_the_rate_that_was_set() {
 #[test]
 #[ignore = "takes most of a CPU for 6 s: cargo test -p wan --release --test link -- --ignored --nocapture"]
 fn four_connections_fill_a_gigabit() {
-    let settings = Settings {
+    let settings = DirectionSettings {
         rate: Some(1_000_000_000),
         delay: 4 * MS,
         queue_bytes: 500_000,
-        ..Settings::default()
+        ..DirectionSettings::default()
     };
-    let back = Settings { delay: 4 * MS, ..Settings::default() };
+    let back = DirectionSettings { delay: 4 * MS, ..DirectionSettings::default() };
     let Some(options) = options(settings.clone()) else { return };
-    let options = Options { settings: [settings, back], ..options };
+    let options = LinkOptions { settings: [settings, back], ..options };
     let link = Link::open(&options).unwrap();
     let share = bulk(&options.name, 4, Duration::from_secs(5)) / 1e9;
     println!("{:.1} % of the rate is data; {:?}", share * 100.0, link.report().unwrap());
@@ -372,8 +382,8 @@ fn four_connections_fill_a_gigabit() {
 
 #[test]
 fn nothing_is_left_behind_and_nothing_of_others_is_taken() {
-    let Some(options) = options(Settings::default()) else { return };
-    let paths = [End::Near, End::Far].map(|end| end.path(&options.name));
+    let Some(options) = options(DirectionSettings::default()) else { return };
+    let paths = [WanLinkEnd::Near, WanLinkEnd::Far].map(|end| end.path(&options.name));
     let link = Link::open(&options).unwrap();
     assert!(paths.iter().all(|path| path.exists()) && link.is_there());
     assert!(matches!(Link::open(&options), Err(Error::InUse { .. })));
@@ -382,7 +392,7 @@ fn nothing_is_left_behind_and_nothing_of_others_is_taken() {
     assert!(!paths.iter().any(|path| path.exists()));
     assert!(!wan::clear(&options.name).unwrap());
 
-    let foreign = End::Far.namespace(&options.name);
+    let foreign = WanLinkEnd::Far.namespace(&options.name);
     let ip = |act: &str| Command::new("ip").args(["netns", act, &foreign]).status().unwrap();
     assert!(ip("add").success());
     assert!(
@@ -395,7 +405,7 @@ fn nothing_is_left_behind_and_nothing_of_others_is_taken() {
 
 #[test]
 fn the_machine_is_judged_from_when_it_is_asked_on() {
-    let Some(options) = options(Settings::default()) else { return };
+    let Some(options) = options(DirectionSettings::default()) else { return };
     let link = Link::open(&options).unwrap();
     round_trips(&options.name, Duration::ZERO, 50);
     let before = link.report().unwrap();
@@ -410,9 +420,9 @@ fn the_machine_is_judged_from_when_it_is_asked_on() {
 
 #[test]
 fn a_link_whose_device_is_taken_away_says_so() {
-    let Some(options) = options(Settings::default()) else { return };
+    let Some(options) = options(DirectionSettings::default()) else { return };
     let link = Link::open(&options).unwrap();
-    let near = End::Near.namespace(&options.name);
+    let near = WanLinkEnd::Near.namespace(&options.name);
     let deleted = Command::new("ip").args(["-n", &near, "link", "delete", wan::DEVICE]).status();
     assert!(deleted.unwrap().success());
     let begun = Instant::now();

@@ -6,11 +6,11 @@ use std::{path::Path, process::Command, time::Duration};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Error, Outcome, Run, Tool, Workload,
+    Error, Tool, Workload, WorkloadResult, WorkloadRun,
     at_once::{at_once, check_processes},
     child,
-    own::Own,
-    witness::Witness,
+    own::OwnedFolder,
+    witness::WitnessFiles,
 };
 
 const TOOL: Tool = Tool { program: "bonnie++", package: "bonnie++" };
@@ -74,17 +74,17 @@ impl Workload for Bonnie {
 
     fn space(&self) -> u64 {
         let files = (u64::from(self.file_mib) << 20).saturating_mul(self.processes.into());
-        files.saturating_add(Witness::SPACE)
+        files.saturating_add(WitnessFiles::SPACE)
     }
 
-    fn run(&self, run: &Run<'_>) -> Result<Outcome, Error> {
+    fn run(&self, run: &WorkloadRun<'_>) -> Result<WorkloadResult, Error> {
         let folder = run.folder("bonnie")?;
         self.check()?;
-        let witness = Witness::write(folder, run.seed)?;
-        let all = Own::make(folder, "forebay-lab-bonnie", self.space())?;
+        let witness = WitnessFiles::write(folder, run.seed)?;
+        let all = OwnedFolder::make(folder, "forebay-lab-bonnie", self.space())?;
         let together = (self.processes > 1).then(|| Together::make(self.processes)).transpose()?;
         let one = |process: u32| {
-            let own = Own::make(all.path(), &process.to_string(), 0)?;
+            let own = OwnedFolder::make(all.path(), &process.to_string(), 0)?;
             let ran = self.process(own.path(), run.seed, together.is_some());
             if let (Err(_), Some(together)) = (&ran, &together) {
                 // The others would wait for this one.
@@ -96,14 +96,14 @@ impl Workload for Bonnie {
         drop(together);
         all.remove()?;
         witness.compare()?;
-        let verified = format!("nothing of what Bonnie++ reads; {}", Witness::VERIFIED);
-        outcome(&tables, Outcome { verified, ..Outcome::default() })
+        let verified = format!("nothing of what Bonnie++ reads; {}", WitnessFiles::VERIFIED);
+        outcome(&tables, WorkloadResult { verified, ..WorkloadResult::default() })
     }
 }
 
 impl Bonnie {
     /// One process to its end; what its line of values says.
-    fn process(&self, folder: &Path, seed: u64, together: bool) -> Result<Table, Error> {
+    fn process(&self, folder: &Path, seed: u64, together: bool) -> Result<BonnieResults, Error> {
         let Self { file_mib, ram_mib, block, seeks, seekers, .. } = self;
         let mut command = bonnie()?;
         command.arg("-d").arg(folder).args(["-f", "-q", "-n", "0", "-m", NAME]);
@@ -113,7 +113,7 @@ impl Bonnie {
             command.arg("-ys");
         }
         let (said, _) = child::run(&mut command, LIMIT)?;
-        Table::read(&said).ok_or_else(|| unreadable(child::tail(&said)))
+        BonnieResults::read(&said).ok_or_else(|| unreadable(child::tail(&said)))
     }
 }
 
@@ -159,9 +159,9 @@ const VALUES: [(&str, &str, usize); 4] = [
 ];
 
 /// What one process found, in the order of [`VALUES`]; none where a test was too short for it.
-struct Table([Option<f64>; 4]);
+struct BonnieResults([Option<f64>; 4]);
 
-impl Table {
+impl BonnieResults {
     fn read(said: &str) -> Option<Self> {
         let lines = said.lines().map(|line| line.split(',').collect::<Vec<_>>());
         let mut ours = lines.filter(|line| line.len() > 20 && line[0] == FORMAT && line[2] == NAME);
@@ -174,7 +174,7 @@ impl Table {
 }
 
 /// The sums over all processes, of what all have a value of.
-fn outcome(tables: &[Table], mut outcome: Outcome) -> Result<Outcome, Error> {
+fn outcome(tables: &[BonnieResults], mut outcome: WorkloadResult) -> Result<WorkloadResult, Error> {
     for (number, (name, unit, _)) in VALUES.into_iter().enumerate() {
         let sum: Option<f64> = tables.iter().map(|table| table.0[number]).sum();
         if let Some(sum) = sum {
@@ -196,25 +196,26 @@ fn unreadable(what: String) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::trial::Trial;
+    use crate::trial::TrialFolders;
 
     #[test]
     fn a_line_of_values_is_read() {
         let said = "Using uid:0, gid:0.\n1.98,2.00a,forebay,1,7,512M,,1000,3,,,190865,62,422988,78,,,\
                     +++++,+++,93.9,+++,,,,,,,,,,,,,,,,,,,19075us,8454us,,11168us,46us,,,,,,\n";
-        let table = Table::read(said).unwrap();
+        let table = BonnieResults::read(said).unwrap();
         assert_eq!(table.0, [Some(422_988.0), Some(93.9), Some(190_865.0), None]);
-        let both = outcome(&[table, Table::read(said).unwrap()], Outcome::default()).unwrap();
+        let both = outcome(&[table, BonnieResults::read(said).unwrap()], WorkloadResult::default())
+            .unwrap();
         assert_eq!(both.get("seeks"), Some(187.8));
         assert_eq!(both.get("block read"), None);
-        assert!(Table::read(&said.replace("1.98", "1.99")).is_none());
-        assert!(Table::read(&said.replace("93.9", "x")).is_none());
-        assert!(Table::read("Can't open file").is_none());
+        assert!(BonnieResults::read(&said.replace("1.98", "1.99")).is_none());
+        assert!(BonnieResults::read(&said.replace("93.9", "x")).is_none());
+        assert!(BonnieResults::read("Can't open file").is_none());
     }
 
     #[test]
     fn one_and_several_run_and_leave_nothing() {
-        let Some(trial) = Trial::with(&[TOOL]) else { return };
+        let Some(trial) = TrialFolders::with(&[TOOL]) else { return };
         for processes in [1, 2] {
             // Small enough for a test, which is too short for values on most machines.
             let task = Bonnie { file_mib: 16, seeks: 500, processes, ..Bonnie::default() };

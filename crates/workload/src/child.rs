@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use program::{Running, Said, ending, last_lines};
+use program::{RunningProgram, Said, ending, last_lines};
 use rustix::process::Signal;
 
 use crate::Error;
@@ -36,7 +36,7 @@ pub(crate) fn run_unless(
     let said = Said::new().map_err(failed())?;
     said.take_all_of(command).map_err(failed())?;
     let begun = Instant::now();
-    let mut running = Running::start(command, Signal::TERM).map_err(failed())?;
+    let mut running = RunningProgram::start(command, Signal::TERM).map_err(failed())?;
     let Some(status) = running.ended_unless(stop, limit).map_err(failed())? else {
         return Err(match stop.load(Ordering::Relaxed) {
             true => Error::Stopped { program },

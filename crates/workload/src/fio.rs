@@ -6,7 +6,8 @@ use std::{ffi::OsString, fs, path::Path, process::Command, time::Duration};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Error, Outcome, Place, Run, Tool, Workload, at_once::check_processes, child, own::Own,
+    Error, Tool, Workload, WorkloadLocation, WorkloadResult, WorkloadRun, at_once::check_processes,
+    child, own::OwnedFolder,
 };
 
 const TOOL: Tool = Tool { program: "fio", package: "fio" };
@@ -18,8 +19,8 @@ const LIMIT: Duration = Duration::from_secs(5400);
 #[serde(default, deny_unknown_fields)]
 pub struct Fio {
     /// Like which program
-    #[arg(long, value_enum, default_value_t = Shape::Iometer)]
-    pub shape: Shape,
+    #[arg(long, value_enum, default_value_t = FioShape::Iometer)]
+    pub shape: FioShape,
     /// Size of each read and write in KiB, 1 to 1024 [default: 4; of vxbench 8]
     #[arg(long)]
     pub block_kib: Option<u32>,
@@ -52,7 +53,7 @@ pub struct Fio {
 /// Like which program.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
-pub enum Shape {
+pub enum FioShape {
     /// Reads and writes past the page cache, by default its "Default": 67 % reads in any order.
     Iometer,
     /// Reads or writes in any order, synchronous.
@@ -64,7 +65,7 @@ pub enum Shape {
 impl Default for Fio {
     fn default() -> Self {
         Self {
-            shape: Shape::Iometer,
+            shape: FioShape::Iometer,
             block_kib: None,
             size_mib: 512,
             reads: None,
@@ -105,59 +106,60 @@ impl Workload for Fio {
         u64::from(self.size_mib) << 20
     }
 
-    fn run(&self, run: &Run<'_>) -> Result<Outcome, Error> {
+    fn run(&self, run: &WorkloadRun<'_>) -> Result<WorkloadResult, Error> {
         self.check()?;
         let (own, place) = match run.place {
-            Place::Device(device) => (None, device.as_path()),
-            Place::Folder(folder) => {
-                (Some(Own::make(folder, "forebay-lab-fio", self.space())?), folder.as_path())
-            }
-            Place::Url(_) => {
+            WorkloadLocation::Device(device) => (None, device.as_path()),
+            WorkloadLocation::Folder(folder) => (
+                Some(OwnedFolder::make(folder, "forebay-lab-fio", self.space())?),
+                folder.as_path(),
+            ),
+            WorkloadLocation::Url(_) => {
                 let (wanted, place) = ("a folder or a block device", run.place.to_string());
                 return Err(Error::Place { workload: "fio", wanted, place });
             }
         };
-        let place = own.as_ref().map_or(place, Own::path);
-        let calls = Calls { task: self, run, place, is_device: own.is_none() };
+        let place = own.as_ref().map_or(place, OwnedFolder::path);
+        let calls = FioCalls { task: self, run, place, is_device: own.is_none() };
         let outcome = calls.all()?;
-        own.map_or(Ok(()), Own::remove)?;
+        own.map_or(Ok(()), OwnedFolder::remove)?;
         Ok(outcome)
     }
 }
 
 impl Fio {
     fn block_kib(&self) -> u32 {
-        self.block_kib.unwrap_or(if self.shape == Shape::Vxbench { 8 } else { 4 })
+        self.block_kib.unwrap_or(if self.shape == FioShape::Vxbench { 8 } else { 4 })
     }
 
     fn reads(&self) -> u8 {
         self.reads.unwrap_or(match self.shape {
-            Shape::Iometer => 67,
-            Shape::Iozone => 0,
-            Shape::Vxbench => 50,
+            FioShape::Iometer => 67,
+            FioShape::Iozone => 0,
+            FioShape::Vxbench => 50,
         })
     }
 
     fn sync(&self) -> bool {
-        self.sync.unwrap_or(self.shape == Shape::Iozone)
+        self.sync.unwrap_or(self.shape == FioShape::Iozone)
     }
 
     fn direct(&self) -> bool {
-        self.direct.unwrap_or(self.shape == Shape::Iometer)
+        self.direct.unwrap_or(self.shape == FioShape::Iometer)
     }
 }
 
 /// The calls of fio in one run: what is to be read is written, then comes what is measured, then what was
 /// written is compared.
-struct Calls<'a> {
+struct FioCalls<'a> {
     task: &'a Fio,
-    run: &'a Run<'a>,
+    run: &'a WorkloadRun<'a>,
     place: &'a Path,
     is_device: bool,
 }
 
-impl Calls<'_> {
-    fn all(&self) -> Result<Outcome, Error> {
+impl FioCalls<'_> {
+    fn all(&self) -> Result<WorkloadResult, Error> {
         let (reads, progress) = (self.task.reads(), self.run.progress);
         // What is there before is not what the measured writes leave: one that is lost is found.
         let fill = if reads == 0 { &[][..] } else { &VERIFY };
@@ -215,7 +217,7 @@ impl Calls<'_> {
     }
 
     /// Calls fio to its end.
-    fn call(&self, name: &str, arguments: &[&[&str]]) -> Result<Report, Error> {
+    fn call(&self, name: &str, arguments: &[&[&str]]) -> Result<FioReport, Error> {
         let task = self.task;
         let said = self.run.scratch.join(format!("fio-{name}.json"));
         let mut command = Command::new(TOOL.find()?);
@@ -240,7 +242,7 @@ impl Calls<'_> {
         }?;
         let json = fs::read(&said).map_err(Error::system("read what fio found"))?;
         let json = serde_json::from_slice(&json).map_err(|error| unreadable(error.to_string()))?;
-        Ok(Report(json))
+        Ok(FioReport(json))
     }
 }
 
@@ -260,16 +262,16 @@ fn place(name: &str, path: &Path) -> OsString {
 }
 
 /// What fio says of all processes together.
-struct Report(serde_json::Value);
+struct FioReport(serde_json::Value);
 
-impl Report {
+impl FioReport {
     fn number(&self, path: &[&str]) -> Result<f64, Error> {
         let job = &self.0["jobs"][0];
         let value = path.iter().fold(job, |value, name| &value[name]);
         value.as_f64().ok_or_else(|| unreadable(format!("there is no {}", path.join("."))))
     }
 
-    fn outcome(&self) -> Result<Outcome, Error> {
+    fn outcome(&self) -> Result<WorkloadResult, Error> {
         let kinds = ["read", "write"];
         let sum = |name| {
             let [read, write] = kinds.map(|kind| self.number(&[kind, name]));
@@ -278,7 +280,7 @@ impl Report {
         let (bytes, operations, ms) = (sum("io_bytes")?, sum("total_ios")?, sum("runtime")?);
         // Both kinds go on for as long as the run; a millisecond is the shortest that fio tells.
         let seconds = ms[0].max(ms[1]).max(1.0) / 1e3;
-        let mut outcome = Outcome::default()
+        let mut outcome = WorkloadResult::default()
             .figure("throughput", "KiB/s", (bytes[0] + bytes[1]) / 1024.0 / seconds)
             .figure("operations", "1/s", (operations[0] + operations[1]) / seconds)
             .figure("time", "s", seconds);
@@ -332,7 +334,7 @@ impl Processors {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::trial::Trial;
+    use crate::trial::TrialFolders;
 
     #[test]
     fn the_share_of_time_that_processors_work() {
@@ -342,19 +344,19 @@ mod tests {
         assert!(Processors::read("intr 5").is_none());
     }
 
-    fn small(shape: Shape) -> Fio {
+    fn small(shape: FioShape) -> Fio {
         Fio { shape, size_mib: 4, seconds: 1, direct: Some(false), ..Fio::default() }
     }
 
     #[test]
     fn every_shape_runs_and_leaves_nothing() {
         for task in [
-            small(Shape::Iometer),
-            small(Shape::Iozone),
-            Fio { reads: Some(100), ..small(Shape::Iozone) },
-            Fio { processes: 2, sequential: true, ..small(Shape::Vxbench) },
+            small(FioShape::Iometer),
+            small(FioShape::Iozone),
+            Fio { reads: Some(100), ..small(FioShape::Iozone) },
+            Fio { processes: 2, sequential: true, ..small(FioShape::Vxbench) },
         ] {
-            let Some(trial) = Trial::with(&[TOOL]) else { return };
+            let Some(trial) = TrialFolders::with(&[TOOL]) else { return };
             let outcome = trial.run(&task).unwrap();
             assert!(outcome.get("throughput").unwrap() > 0.0, "{outcome:?}");
             let has = |kind: &str| outcome.get(&format!("{kind} response time, 99 %")).is_some();
@@ -365,10 +367,10 @@ mod tests {
     /// The first call is really done, the others on a file that was put back: the writes are lost.
     #[test]
     fn a_lost_write_is_found() {
-        let Some(trial) = Trial::with(&[TOOL]) else { return };
-        let task = small(Shape::Iozone);
+        let Some(trial) = TrialFolders::with(&[TOOL]) else { return };
+        let task = small(FioShape::Iozone);
         trial.given(|run| {
-            let calls = Calls { task: &task, run, place: trial.folder(), is_device: false };
+            let calls = FioCalls { task: &task, run, place: trial.folder(), is_device: false };
             let shape = calls.shape();
             let shape: Vec<&str> = shape.iter().map(String::as_str).collect();
             let measured = ["--do_verify=0", "--verify_state_save=1", "--number_ios=100"];
@@ -385,8 +387,8 @@ mod tests {
         for task in [
             Fio { block_kib: Some(0), ..Fio::default() },
             Fio { reads: Some(101), ..Fio::default() },
-            Fio { depth: 2, ..small(Shape::Vxbench) },
-            Fio { processes: 5, ..small(Shape::Iozone) },
+            Fio { depth: 2, ..small(FioShape::Vxbench) },
+            Fio { processes: 5, ..small(FioShape::Iozone) },
             Fio { seconds: 0, ..Fio::default() },
         ] {
             assert!(matches!(task.check(), Err(Error::Settings(_))), "{task:?}");

@@ -1,7 +1,7 @@
 //! What users do with storage, as programs that can be run on any mounted folder, block device or
 //! volume: each says what it needs, checks what it reads, and answers with figures.
 //!
-//! Most are the real programs from Debian's archive. A [`Task`] is one of them with its settings; the
+//! Most are the real programs from Debian's archive. A [`WorkloadTask`] is one of them with its settings; the
 //! settings are its command line, and what a report says of the run.
 
 mod tool;
@@ -34,17 +34,17 @@ mod trial;
 
 pub use bonnie::Bonnie;
 pub use build::{Build, Fetched, fetch};
-pub use commands::Commands;
+pub use commands::CommandsWorkload;
 pub use error::Error;
-pub use fio::{Fio, Shape};
-pub use micro::{Access, Micro, Pattern};
-pub use outcome::{Figure, Outcome, Series};
-pub use place::Place;
+pub use fio::{Fio, FioShape};
+pub use micro::{Micro, MicroAccess, MicroAccessPattern};
+pub use outcome::{WorkloadFigure, WorkloadResult, WorkloadSeries};
+pub use place::WorkloadLocation;
 pub use postmark::Postmark;
 pub use sdet::Sdet;
 pub use surge::Surge;
-pub use task::Task;
+pub use task::WorkloadTask;
 pub use tool::{Missing, Tool};
 pub use tpcc::Tpcc;
-pub use trace::Trace;
-pub use workload::{Run, Workload};
+pub use trace::TraceWorkload;
+pub use workload::{Workload, WorkloadRun};

@@ -4,19 +4,19 @@ use serde::{Deserialize, Serialize};
 
 /// What a run of a workload found.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
-pub struct Outcome {
+pub struct WorkloadResult {
     /// The first is the workload's own metric; others explain it.
-    pub figures: Vec<Figure>,
+    pub figures: Vec<WorkloadFigure>,
     /// What of the data was compared, for people: "every file that was read".
     pub verified: String,
     /// Values over time or in pairs, for plots.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub series: Vec<Series>,
+    pub series: Vec<WorkloadSeries>,
 }
 
 /// One number.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
-pub struct Figure {
+pub struct WorkloadFigure {
     /// What it is of: "transactions".
     pub name: String,
     /// In what: "1/s", "s", "MB/s", "us", "bytes", "" for a count.
@@ -27,7 +27,7 @@ pub struct Figure {
 
 /// Points for a plot.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
-pub struct Series {
+pub struct WorkloadSeries {
     /// What it is of.
     pub name: String,
     /// What the first numbers are, with their unit: "time, s".
@@ -38,11 +38,11 @@ pub struct Series {
     pub points: Vec<[f64; 2]>,
 }
 
-impl Outcome {
+impl WorkloadResult {
     /// With one more figure.
     #[must_use]
     pub fn figure(mut self, name: &str, unit: &str, value: f64) -> Self {
-        self.figures.push(Figure { name: name.to_owned(), unit: unit.to_owned(), value });
+        self.figures.push(WorkloadFigure { name: name.to_owned(), unit: unit.to_owned(), value });
         self
     }
 

@@ -11,9 +11,9 @@ use rustix::fs::statvfs;
 use crate::Error;
 
 /// A folder that is removed with all that is in it when this is dropped.
-pub(crate) struct Own(PathBuf);
+pub(crate) struct OwnedFolder(PathBuf);
 
-impl Own {
+impl OwnedFolder {
     /// Makes the folder of this name in another that has room for so many bytes.
     ///
     /// # Errors
@@ -54,7 +54,7 @@ impl Own {
     }
 }
 
-impl Drop for Own {
+impl Drop for OwnedFolder {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.0);
     }
@@ -67,13 +67,13 @@ mod tests {
     #[test]
     fn a_folder_that_was_there_stays() {
         let parent = tempfile::tempdir().unwrap();
-        let own = Own::make(parent.path(), "own", 1).unwrap();
+        let own = OwnedFolder::make(parent.path(), "own", 1).unwrap();
         fs::write(own.path().join("file"), "x").unwrap();
-        assert!(Own::make(parent.path(), "own", 1).is_err());
+        assert!(OwnedFolder::make(parent.path(), "own", 1).is_err());
         assert!(own.path().join("file").exists());
         drop(own);
         assert!(!parent.path().join("own").exists());
-        let error = Own::make(parent.path(), "own", u64::MAX).err().unwrap();
+        let error = OwnedFolder::make(parent.path(), "own", u64::MAX).err().unwrap();
         assert!(matches!(error, Error::Space { .. }), "{error}");
     }
 }

@@ -19,7 +19,7 @@ use crate::Error;
 /// overwrites.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Place {
+pub enum WorkloadLocation {
     /// A folder of any file system.
     Folder(PathBuf),
     /// A block device.
@@ -28,7 +28,7 @@ pub enum Place {
     Url(String),
 }
 
-impl Place {
+impl WorkloadLocation {
     /// Whether what is there would be lost: all but folders.
     #[must_use]
     pub fn is_overwritten(&self) -> bool {
@@ -75,7 +75,7 @@ pub(crate) fn open_device(path: &Path, more: OFlags) -> Result<File, Error> {
     })
 }
 
-impl FromStr for Place {
+impl FromStr for WorkloadLocation {
     type Err = Infallible;
 
     fn from_str(text: &str) -> Result<Self, Infallible> {
@@ -88,7 +88,7 @@ impl FromStr for Place {
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for WorkloadLocation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Folder(path) | Self::Device(path) => write!(f, "{}", path.display()),
@@ -104,7 +104,8 @@ mod tests {
     #[test]
     fn what_is_not_there_is_said_to_be_missing() {
         let folder = tempfile::tempdir().unwrap();
-        let at = |name: &str| folder.path().join(name).display().to_string().parse::<Place>();
+        let at =
+            |name: &str| folder.path().join(name).display().to_string().parse::<WorkloadLocation>();
         let error = at("none").unwrap().room().unwrap_err().to_string();
         assert!(error.starts_with("there is no folder /"), "{error}");
         std::fs::write(folder.path().join("file"), "x").unwrap();
@@ -115,8 +116,8 @@ mod tests {
 
     #[test]
     fn a_url_is_a_url_wherever_it_leads() {
-        let place = "iscsi://a/iqn.x:y/0".parse::<Place>().unwrap();
-        assert_eq!(place, Place::Url("iscsi://a/iqn.x:y/0".to_owned()));
+        let place = "iscsi://a/iqn.x:y/0".parse::<WorkloadLocation>().unwrap();
+        assert_eq!(place, WorkloadLocation::Url("iscsi://a/iqn.x:y/0".to_owned()));
         assert!(place.is_overwritten());
     }
 }

@@ -5,11 +5,11 @@ use std::{fs, path::Path, process::Command, time::Duration};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Error, Outcome, Run, Tool, Workload,
+    Error, Tool, Workload, WorkloadResult, WorkloadRun,
     at_once::{at_once, check_processes},
     child,
-    own::Own,
-    witness::Witness,
+    own::OwnedFolder,
+    witness::WitnessFiles,
 };
 
 const TOOL: Tool = Tool { program: "postmark", package: "postmark" };
@@ -68,15 +68,15 @@ impl Workload for Postmark {
     fn space(&self) -> u64 {
         // Files grow when they are appended to; creations and deletions keep their number about the same.
         let each = u64::from(self.files).saturating_mul(u64::from(self.most) * 2);
-        each.saturating_mul(self.processes.into()).saturating_add(Witness::SPACE)
+        each.saturating_mul(self.processes.into()).saturating_add(WitnessFiles::SPACE)
     }
 
-    fn run(&self, run: &Run<'_>) -> Result<Outcome, Error> {
+    fn run(&self, run: &WorkloadRun<'_>) -> Result<WorkloadResult, Error> {
         let folder = run.folder("postmark")?;
         self.check()?;
         let tool = TOOL.find()?;
-        let witness = Witness::write(folder, run.seed)?;
-        let all = Own::make(folder, "forebay-lab-postmark", self.space())?;
+        let witness = WitnessFiles::write(folder, run.seed)?;
+        let all = OwnedFolder::make(folder, "forebay-lab-postmark", self.space())?;
         let one = |process: u32| -> Result<(String, Duration), Error> {
             let own = all.path().join(process.to_string());
             fs::create_dir(&own).map_err(Error::system(format!("make {}", own.display())))?;
@@ -101,12 +101,12 @@ impl Workload for Postmark {
         witness.compare()?;
         let longest = runs.iter().map(|(_, took)| took.as_secs_f64()).fold(0.0, f64::max);
         let transactions = f64::from(self.transactions) * f64::from(self.processes);
-        Ok(Outcome {
+        Ok(WorkloadResult {
             verified: format!(
                 "that each of its files was there to be deleted, not what was in it; {}",
-                Witness::VERIFIED
+                WitnessFiles::VERIFIED
             ),
-            ..Outcome::default()
+            ..WorkloadResult::default()
         }
         .figure("transactions", "1/s", transactions / longest)
         .figure("time", "s", longest)
@@ -149,7 +149,7 @@ fn data(said: &str) -> Option<[f64; 2]> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::trial::Trial;
+    use crate::trial::TrialFolders;
 
     #[test]
     fn a_report_is_read() {
@@ -161,7 +161,7 @@ mod tests {
 
     #[test]
     fn it_runs_and_leaves_nothing() {
-        let Some(trial) = Trial::with(&[TOOL]) else { return };
+        let Some(trial) = TrialFolders::with(&[TOOL]) else { return };
         let task = Postmark { files: 20, transactions: 50, processes: 2, ..Postmark::default() };
         let outcome = trial.run(&task).unwrap();
         assert!(outcome.get("transactions").unwrap() > 0.0, "{outcome:?}");

@@ -2,7 +2,7 @@
 
 use std::{process::Command, time::Duration};
 
-use program::{Running, Said, ending};
+use program::{RunningProgram, Said, ending};
 use rustix::process::Signal;
 
 use crate::{Error, child::tail};
@@ -13,7 +13,7 @@ const LAST_LIMIT: Duration = Duration::from_secs(10);
 /// A program that runs until it is stopped or this is dropped.
 pub(crate) struct Service {
     program: String,
-    running: Running,
+    running: RunningProgram,
     /// What it says on both its outputs.
     said: Said,
     /// The signal at which it drops everything at once.
@@ -31,7 +31,7 @@ impl Service {
         let failed = || Error::system(format!("run {program}"));
         let said = Said::new().map_err(failed())?;
         said.take_all_of(command).map_err(failed())?;
-        let running = Running::start(command, quit).map_err(failed())?;
+        let running = RunningProgram::start(command, quit).map_err(failed())?;
         Ok(Self { program, running, said, quit })
     }
 

@@ -3,20 +3,20 @@
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Bonnie, Build, Commands, Error, Fio, Micro, Outcome, Postmark, Run, Sdet, Surge, Tpcc, Trace,
-    Workload,
+    Bonnie, Build, CommandsWorkload, Error, Fio, Micro, Postmark, Sdet, Surge, Tpcc, TraceWorkload,
+    Workload, WorkloadResult, WorkloadRun,
 };
 
 /// A workload with its settings.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize, clap::Subcommand)]
 #[serde(tag = "workload", rename_all = "kebab-case")]
-pub enum Task {
+pub enum WorkloadTask {
     /// Bonnie++: a large file written, rewritten, read and sought in; needs a folder
     Bonnie(Bonnie),
     /// A software build: unpack, configure, make; needs a folder
     Build(Build),
     /// SCSI commands over one session, so many at a time; needs a URL
-    Commands(Commands),
+    Commands(CommandsWorkload),
     /// fio, shaped like Iometer, IOzone or vxbench; needs a folder or device
     Fio(Fio),
     /// Reads or writes of one size, one at a time, from one thread; on a folder, device or unit
@@ -26,14 +26,14 @@ pub enum Task {
     /// Scripts of a software developer's day, many at once; needs a folder
     Sdet(Sdet),
     /// A trace like EMC-tel at its times: small requests, most of them writes; needs a device or iSCSI unit of 900 MB
-    Trace(Trace),
+    Trace(TraceWorkload),
     /// A web server under Surge's users: nginx, and what it logs; needs a folder
     Surge(Surge),
     /// TPC-C on PostgreSQL: orders of a wholesale supplier; needs a folder
     Tpcc(Tpcc),
 }
 
-impl Task {
+impl WorkloadTask {
     /// What it does.
     #[must_use]
     pub fn workload(&self) -> &dyn Workload {
@@ -55,7 +55,7 @@ impl Task {
     ///
     /// # Errors
     /// What is missing, before anything is touched; then those of [`Workload::run`].
-    pub fn run(&self, run: &Run<'_>) -> Result<Outcome, Error> {
+    pub fn run(&self, run: &WorkloadRun<'_>) -> Result<WorkloadResult, Error> {
         let workload = self.workload();
         workload.check()?;
         for tool in workload.needs() {
@@ -74,19 +74,24 @@ impl Task {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::trial::{Trial, left};
+    use crate::trial::{TrialFolders, left};
 
     #[test]
     fn settings_without_measure_are_refused_before_anything_is_reckoned_with_them() {
-        let trial = Trial::new();
+        let trial = TrialFolders::new();
         let (most, log) = (u32::MAX, 32);
         for task in [
-            Task::Tpcc(Tpcc { warehouses: most, items: most, customers: most, ..Tpcc::default() }),
-            Task::Tpcc(Tpcc { seconds: most, warm_up: most, log, ..Tpcc::default() }),
-            Task::Surge(Surge { seconds: most, warm_up: 1, ..Surge::default() }),
-            Task::Sdet(Sdet { scripts: most, rounds: most }),
-            Task::Bonnie(Bonnie { file_mib: most, processes: most, ..Bonnie::default() }),
-            Task::Surge(Surge { warm_up: most, ..Surge::default() }),
+            WorkloadTask::Tpcc(Tpcc {
+                warehouses: most,
+                items: most,
+                customers: most,
+                ..Tpcc::default()
+            }),
+            WorkloadTask::Tpcc(Tpcc { seconds: most, warm_up: most, log, ..Tpcc::default() }),
+            WorkloadTask::Surge(Surge { seconds: most, warm_up: 1, ..Surge::default() }),
+            WorkloadTask::Sdet(Sdet { scripts: most, rounds: most }),
+            WorkloadTask::Bonnie(Bonnie { file_mib: most, processes: most, ..Bonnie::default() }),
+            WorkloadTask::Surge(Surge { warm_up: most, ..Surge::default() }),
         ] {
             // What a plan asks of settings that it was given.
             assert!(task.workload().space() > 0);
@@ -98,8 +103,8 @@ mod tests {
     #[test]
     fn what_needs_more_room_than_there_is_does_not_begin() {
         let (files, most) = (u32::MAX, u32::MAX);
-        let task = Task::Postmark(Postmark { files, most, ..Postmark::default() });
-        let Some(trial) = Trial::with(&task.workload().needs()) else { return };
+        let task = WorkloadTask::Postmark(Postmark { files, most, ..Postmark::default() });
+        let Some(trial) = TrialFolders::with(&task.workload().needs()) else { return };
         assert!(matches!(trial.given(|run| task.run(run)), Err(Error::Space { .. })));
         assert_eq!(left(trial.folder()), 0);
     }

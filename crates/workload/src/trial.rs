@@ -8,15 +8,15 @@ use std::{
 
 use tempfile::TempDir;
 
-use crate::{Error, Outcome, Place, Run, Tool, Workload};
+use crate::{Error, Tool, Workload, WorkloadLocation, WorkloadResult, WorkloadRun};
 
 /// Two folders, to which also the users can come that servers run as.
-pub(crate) struct Trial {
+pub(crate) struct TrialFolders {
     folder: TempDir,
     scratch: TempDir,
 }
 
-impl Trial {
+impl TrialFolders {
     /// Where nothing but folders is needed.
     pub(crate) fn new() -> Self {
         let [folder, scratch] = [0, 1].map(|_| {
@@ -49,13 +49,13 @@ impl Trial {
     }
 
     /// Does something with what a run is given.
-    pub(crate) fn given<T>(&self, work: impl FnOnce(&Run<'_>) -> T) -> T {
-        let place = Place::Folder(self.folder().to_owned());
-        work(&Run { place: &place, scratch: self.scratch(), seed: 1, progress: &|_| () })
+    pub(crate) fn given<T>(&self, work: impl FnOnce(&WorkloadRun<'_>) -> T) -> T {
+        let place = WorkloadLocation::Folder(self.folder().to_owned());
+        work(&WorkloadRun { place: &place, scratch: self.scratch(), seed: 1, progress: &|_| () })
     }
 
     /// Runs a workload, and sees that it leaves nothing where it ran.
-    pub(crate) fn run(&self, workload: &dyn Workload) -> Result<Outcome, Error> {
+    pub(crate) fn run(&self, workload: &dyn Workload) -> Result<WorkloadResult, Error> {
         let outcome = self.given(|run| workload.run(run));
         assert_eq!(left(self.folder()), 0, "{outcome:?}");
         outcome

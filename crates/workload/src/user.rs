@@ -12,15 +12,15 @@ use rustix::process::geteuid;
 use crate::Error;
 
 /// A user without privilege, if we have privilege; else ourselves.
-pub(crate) struct User(Option<Known>);
+pub(crate) struct UnprivilegedUser(Option<SystemAccount>);
 
-struct Known {
+struct SystemAccount {
     name: String,
     uid: u32,
     gid: u32,
 }
 
-impl User {
+impl UnprivilegedUser {
     /// The first of these that this system has, if we are root.
     ///
     /// # Errors
@@ -67,11 +67,11 @@ fn is_open(folder: &Path) -> bool {
     folder.ancestors().skip(1).all(all_may)
 }
 
-fn known(users: &str, name: &str) -> Option<Known> {
+fn known(users: &str, name: &str) -> Option<SystemAccount> {
     let of = |line: &str| {
         let words: Vec<&str> = line.split(':').collect();
         let (uid, gid) = (words.get(2)?.parse().ok()?, words.get(3)?.parse().ok()?);
-        (words[0] == name).then(|| Known { name: name.to_owned(), uid, gid })
+        (words[0] == name).then(|| SystemAccount { name: name.to_owned(), uid, gid })
     };
     users.lines().find_map(of)
 }

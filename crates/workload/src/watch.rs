@@ -15,7 +15,7 @@ use crate::Error;
 const LOOK: Duration = Duration::from_millis(250);
 
 /// What all workers of a run keep to.
-pub(crate) struct Watch {
+pub(crate) struct RunWatch {
     begun: Instant,
     measured_from: Instant,
     until: Instant,
@@ -23,7 +23,7 @@ pub(crate) struct Watch {
     has_failed: AtomicBool,
 }
 
-impl Watch {
+impl RunWatch {
     /// From now on, so many seconds that are not measured, and then so many that are.
     pub(crate) fn start(warm_up: u32, seconds: u32) -> Self {
         let [warm_up, seconds] = [warm_up, seconds].map(|s| Duration::from_secs(s.into()));
@@ -106,10 +106,10 @@ mod tests {
 
     #[test]
     fn one_that_fails_ends_the_others() {
-        let watch = Watch::start(0, 1000);
+        let watch = RunWatch::start(0, 1000);
         let begun = Instant::now();
         let worker = |number: u32| {
-            move |watch: &Watch| {
+            move |watch: &RunWatch| {
                 if number == 3 {
                     return Err(Error::Settings("no".to_owned()));
                 }

@@ -10,18 +10,18 @@ use std::{
 use rustix::fs::{Advice, fadvise};
 use sim::Rng;
 
-use crate::{Error, own::Own};
+use crate::{Error, own::OwnedFolder};
 
 /// The sizes of the files in bytes: around a page, across pages, and some of many requests.
 const SIZES: [usize; 6] = [1, 4095, 4096, 65_537, 1 << 20, 3 << 20];
 
 /// Files that are there while it runs; removed when this is dropped.
-pub(crate) struct Witness {
-    folder: Own,
+pub(crate) struct WitnessFiles {
+    folder: OwnedFolder,
     seed: u64,
 }
 
-impl Witness {
+impl WitnessFiles {
     /// The bytes that they take up, with what file systems add.
     pub(crate) const SPACE: u64 = 5 << 20;
     /// What is compared, for people.
@@ -30,7 +30,8 @@ impl Witness {
 
     /// Writes them below `folder`; they are stable when this returns.
     pub(crate) fn write(folder: &Path, seed: u64) -> Result<Self, Error> {
-        let witness = Self { folder: Own::make(folder, "forebay-lab-witness", Self::SPACE)?, seed };
+        let witness =
+            Self { folder: OwnedFolder::make(folder, "forebay-lab-witness", Self::SPACE)?, seed };
         for (number, size) in SIZES.into_iter().enumerate() {
             let path = witness.path(number);
             let write = || -> io::Result<()> {
@@ -96,7 +97,7 @@ mod tests {
     #[test]
     fn a_changed_byte_and_a_lost_one_are_found() {
         let folder = tempfile::tempdir().unwrap();
-        let witness = Witness::write(folder.path(), 7).unwrap();
+        let witness = WitnessFiles::write(folder.path(), 7).unwrap();
         witness.compare().unwrap();
         let largest = OpenOptions::new().write(true).open(witness.path(5)).unwrap();
         let was = witness.content(5, SIZES[5])[2_000_000];

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::{Error, Outcome, Place, Tool};
+use crate::{Error, Tool, WorkloadLocation, WorkloadResult};
 
 /// A use of storage, with its settings.
 pub trait Workload {
@@ -27,7 +27,7 @@ pub trait Workload {
     fn space(&self) -> u64;
 
     /// Bytes of that which are there already, made by a run before that left them for the next.
-    fn left_behind(&self, _place: &Place) -> u64 {
+    fn left_behind(&self, _place: &WorkloadLocation) -> u64 {
         0
     }
 
@@ -35,14 +35,14 @@ pub trait Workload {
     ///
     /// # Errors
     /// What is missing or failed; [`Error::Wrong`] if the storage gave back something else.
-    fn run(&self, run: &Run<'_>) -> Result<Outcome, Error>;
+    fn run(&self, run: &WorkloadRun<'_>) -> Result<WorkloadResult, Error>;
 }
 
 /// What a run is given.
 #[derive(Clone, Copy)]
-pub struct Run<'a> {
+pub struct WorkloadRun<'a> {
     /// Where.
-    pub place: &'a Place,
+    pub place: &'a WorkloadLocation,
     /// A folder on this machine's own disk or memory for scripts and what is compared with. Its owner
     /// removes it.
     pub scratch: &'a Path,
@@ -52,11 +52,11 @@ pub struct Run<'a> {
     pub progress: &'a (dyn Fn(f64) + Sync),
 }
 
-impl Run<'_> {
+impl WorkloadRun<'_> {
     /// The folder, for what runs only in one.
     pub(crate) fn folder(&self, workload: &'static str) -> Result<&Path, Error> {
         match self.place {
-            Place::Folder(path) if path.is_dir() => Ok(path),
+            WorkloadLocation::Folder(path) if path.is_dir() => Ok(path),
             place => {
                 let wanted = "a folder of a mounted file system";
                 Err(Error::Place { workload, wanted, place: place.to_string() })

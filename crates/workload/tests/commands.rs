@@ -5,37 +5,38 @@ use std::sync::{
     atomic::{AtomicU64, Ordering},
 };
 
-use target::{Portal, Server, Target};
-use unit::{BlockUnit, Identity};
+use target::{Portal, Target, TargetServer};
+use unit::{BlockUnit, UnitIdentity};
 use volume::{Data, Durability, Extent, Geometry, Io, Lba, MemVolume, Volume};
-use workload::{Commands, Error, Outcome, Place, Run, Workload};
+use workload::{CommandsWorkload, Error, Workload, WorkloadLocation, WorkloadResult, WorkloadRun};
 
 const NAME: &str = "iqn.2026-11.io.forebay.test:node";
 
 /// A node with this disk, and a run against it.
-fn run(disk: Arc<dyn Volume>, commands: &Commands) -> Result<Outcome, Error> {
+fn run(disk: Arc<dyn Volume>, commands: &CommandsWorkload) -> Result<WorkloadResult, Error> {
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
     let runtime = runtime.expect("a runtime");
     let (server, address) = runtime.block_on(async {
         let unit =
-            Arc::new(BlockUnit::new(disk, Identity::new("disk-1"), unit::Settings::default()));
+            Arc::new(BlockUnit::new(disk, UnitIdentity::new("disk-1"), unit::Settings::default()));
         let target = Target::new(NAME, vec![(0, unit as _)]);
-        let server = Server::new(target::Settings::default(), vec![target]).expect("a target");
+        let server =
+            TargetServer::new(target::Settings::default(), vec![target]).expect("a target");
         let any: std::net::SocketAddr = "127.0.0.1:0".parse().expect("an address");
         let address = server.open_portal(Portal::from(any)).await.expect("a port");
         (server, address)
     });
-    let place = Place::Url(format!("iscsi://{address}/{NAME}/0"));
+    let place = WorkloadLocation::Url(format!("iscsi://{address}/{NAME}/0"));
     let scratch = std::env::temp_dir();
-    let run = Run { place: &place, scratch: &scratch, seed: 3, progress: &|_| () };
+    let run = WorkloadRun { place: &place, scratch: &scratch, seed: 3, progress: &|_| () };
     let outcome = commands.run(&run);
     runtime.block_on(server.shutdown(std::time::Duration::from_secs(1)));
     outcome
 }
 
-fn short() -> Commands {
-    Commands {
+fn short() -> CommandsWorkload {
+    CommandsWorkload {
         warm: 0.0,
         seconds: 20.0,
         total: 16 << 20,
@@ -43,7 +44,7 @@ fn short() -> Commands {
         depth: 16,
         congestion: "reno".parse().expect("a name"),
         socket_buffer: Some(512 << 10),
-        ..Commands::default()
+        ..CommandsWorkload::default()
     }
 }
 
@@ -65,7 +66,7 @@ fn writes_are_counted_and_read_back() {
 
 #[test]
 fn reads_are_compared() {
-    let commands = Commands { read: true, ..short() };
+    let commands = CommandsWorkload { read: true, ..short() };
     let outcome = run(Arc::new(disk()), &commands).unwrap();
     assert_eq!(outcome.get("commands"), Some(128.0), "{outcome:?}");
 }
@@ -73,18 +74,18 @@ fn reads_are_compared() {
 #[test]
 fn a_disk_that_forgets_a_write_is_found_out() {
     let disk = Forgetful { disk: disk(), writes: AtomicU64::new(0) };
-    let commands = Commands { check: u32::MAX, ..short() };
+    let commands = CommandsWorkload { check: u32::MAX, ..short() };
     let error = run(Arc::new(disk), &commands).unwrap_err();
     assert!(matches!(error, Error::Wrong(_)), "{error}");
 }
 
 #[test]
 fn a_span_beyond_the_end_and_a_folder_are_refused() {
-    let commands = Commands { span: 32 << 20, ..short() };
+    let commands = CommandsWorkload { span: 32 << 20, ..short() };
     let error = run(Arc::new(disk()), &commands).unwrap_err();
     assert!(matches!(error, Error::Space { .. }), "{error}");
-    let place = Place::Folder("/".into());
-    let run = Run { place: &place, scratch: "/".as_ref(), seed: 1, progress: &|_| () };
+    let place = WorkloadLocation::Folder("/".into());
+    let run = WorkloadRun { place: &place, scratch: "/".as_ref(), seed: 1, progress: &|_| () };
     assert!(matches!(short().run(&run), Err(Error::Place { .. })));
 }
 

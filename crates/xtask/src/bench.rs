@@ -21,14 +21,14 @@ use anyhow::{Context, Result, bail, ensure};
 
 use crate::machine::Others;
 use crate::{machine, node};
-use figures::Figures;
-use load::{Load, Point};
-use plan::{GROUPS, Group, servers};
-use stage::Stage;
+use figures::BenchFigures;
+use load::{BenchLoad, BenchPoint};
+use plan::{BenchGroup, GROUPS, servers};
+use stage::BenchServers;
 
 /// What to measure and where to write it.
 #[derive(Debug)]
-pub struct Options {
+pub struct BenchOptions {
     /// Names of groups; all of them if none is named.
     pub groups: Vec<String>,
     /// How often each point is measured.
@@ -42,7 +42,7 @@ pub struct Options {
     /// How long to repeat, all in all, what other work on the machine disturbed.
     pub patience: Duration,
     /// How fast the trace is replayed.
-    pub pace: emc::replay::Pace,
+    pub pace: emc::replay::BenchTracePace,
     /// How many requests of it.
     pub requests: u64,
     /// A file for every round of every point.
@@ -52,7 +52,7 @@ pub struct Options {
 }
 
 /// Measures and reports; true if every bar that was measured holds.
-pub fn bench(options: &Options) -> Result<bool> {
+pub fn bench(options: &BenchOptions) -> Result<bool> {
     if options.groups == ["postmark"] {
         return postmark::bench(options);
     }
@@ -71,11 +71,11 @@ pub fn bench(options: &Options) -> Result<bool> {
     }
     machine::prefer();
     if wants_trace {
-        let trace = emc::trace::Trace::new(1).first(options.requests);
+        let trace = emc::trace::BenchTraceSpec::new(1).first(options.requests);
         return reported(emc::measure(&program, &folder, trace, options.pace)?, options);
     }
-    let stage = Stage::new(&program, &folder)?;
-    let mut figures = Figures::default();
+    let stage = BenchServers::new(&program, &folder)?;
+    let mut figures = BenchFigures::default();
     let points = plan::points(&groups);
     for (_, _, server) in &points {
         stage.prepare(server).with_context(|| format!("starting {server}"))?;
@@ -108,7 +108,7 @@ pub fn bench(options: &Options) -> Result<bool> {
 const TRACE: &str = "emc-tel";
 
 /// Says it all, and writes it where that is wanted.
-fn reported(figures: Figures, options: &Options) -> Result<bool> {
+fn reported(figures: BenchFigures, options: &BenchOptions) -> Result<bool> {
     let command = command(options);
     if let Some(path) = &options.json {
         report::write_json(path, &figures, &command)?;
@@ -124,14 +124,14 @@ const OTHERS: f64 = 0.1;
 
 /// Measures points, again if other work disturbed them and patience lasts.
 struct Measurer<'a> {
-    stage: &'a Stage,
-    options: &'a Options,
+    stage: &'a BenchServers,
+    options: &'a BenchOptions,
     spent: Duration,
 }
 
 impl Measurer<'_> {
     /// The point, and whether it was disturbed all the same.
-    fn measure(&mut self, server: &str, load: &Load) -> Result<(Point, bool)> {
+    fn measure(&mut self, server: &str, load: &BenchLoad) -> Result<(BenchPoint, bool)> {
         loop {
             let (before, start) = (Others::now()?, Instant::now());
             let point = self.stage.measure(server, load, self.options.time)?;
@@ -145,7 +145,7 @@ impl Measurer<'_> {
     }
 }
 
-fn chosen(names: &[String]) -> Result<Vec<&'static Group>> {
+fn chosen(names: &[String]) -> Result<Vec<&'static BenchGroup>> {
     let all = || GROUPS.iter().map(|group| group.name).collect::<Vec<_>>().join(", ");
     let find = |name: &String| match GROUPS.iter().find(|group| group.name == name) {
         Some(group) => Ok(group),
@@ -155,7 +155,7 @@ fn chosen(names: &[String]) -> Result<Vec<&'static Group>> {
 }
 
 /// The command that does it again.
-fn command(options: &Options) -> String {
+fn command(options: &BenchOptions) -> String {
     let names: String = options.groups.iter().map(|name| format!(" {name}")).collect();
     let realtime = if options.realtime { " --realtime" } else { "" };
     if options.groups.iter().any(|name| name == TRACE) {

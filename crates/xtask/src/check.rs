@@ -20,22 +20,22 @@ use std::process::Command;
 
 use anyhow::{Result, ensure};
 
-use crate::steps::{Steps, Tally};
+use crate::steps::{StepTally, Steps};
 use deny::Advisories;
 
 /// Runs every check as a step of its own.
 pub fn check(steps: &mut Steps) {
     let root = root();
-    steps.run("check: floors", || Ok(Tally::one().with_note(floors::check()?)));
+    steps.run("check: floors", || Ok(StepTally::one().with_note(floors::check()?)));
     steps.run("check: modules", || {
-        Ok(Tally::one().with_note(modules::check(&root.join("crates"))?))
+        Ok(StepTally::one().with_note(modules::check(&root.join("crates"))?))
     });
     steps.run("check: sync sites", || {
-        Ok(Tally::one().with_note(syncs::check(&root.join("crates"))?))
+        Ok(StepTally::one().with_note(syncs::check(&root.join("crates"))?))
     });
-    steps.run("check: text", || Ok(Tally::one().with_note(text::check(&root)?)));
-    steps.run("check: bounds", || Ok(Tally::one().with_note(bounds::check(&root)?)));
-    steps.run("check: commits", || Ok(Tally::one().with_note(commits::check(&root)?)));
+    steps.run("check: text", || Ok(StepTally::one().with_note(text::check(&root)?)));
+    steps.run("check: bounds", || Ok(StepTally::one().with_note(bounds::check(&root)?)));
+    steps.run("check: commits", || Ok(StepTally::one().with_note(commits::check(&root)?)));
     steps.run("check: format", || cargo(&["fmt", "--all", "--check"]));
     steps.run("check: clippy", || {
         cargo(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"])
@@ -44,13 +44,13 @@ pub fn check(steps: &mut Steps) {
     steps.run("check: fuzz targets compile", || {
         cargo(&["check", "--quiet", "--manifest-path", "fuzz/Cargo.toml"])
     });
-    steps.run("check: licences", || Ok(Tally::one().with_note(deny::licences()?)));
+    steps.run("check: licences", || Ok(StepTally::one().with_note(deny::licences()?)));
     let mut unknown = None;
     steps.run("check: advisories", || match deny::advisories()? {
-        Advisories::Clear => Ok(Tally::one().with_note("no open advisory")),
+        Advisories::Clear => Ok(StepTally::one().with_note("no open advisory")),
         Advisories::Unknown(reason) => {
             unknown = Some(reason);
-            Ok(Tally::default().with_note("the advisory database is out of reach"))
+            Ok(StepTally::default().with_note("the advisory database is out of reach"))
         }
     });
     if let Some(reason) = unknown {
@@ -59,10 +59,10 @@ pub fn check(steps: &mut Steps) {
 }
 
 /// Runs cargo with its output on our terminal.
-pub fn cargo(arguments: &[&str]) -> Result<Tally> {
+pub fn cargo(arguments: &[&str]) -> Result<StepTally> {
     let status = Command::new("cargo").args(arguments).current_dir(root()).status()?;
     ensure!(status.success(), "cargo {} failed ({status})", arguments.join(" "));
-    Ok(Tally::one())
+    Ok(StepTally::one())
 }
 
 /// The folder of the workspace.

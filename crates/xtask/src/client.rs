@@ -12,6 +12,6 @@ pub mod session;
 pub mod stamp;
 
 pub use crowd::Crowd;
-pub use login::Login;
-pub use request::Request;
-pub use session::{Answer, Next, Session, Workload};
+pub use login::ClientLogin;
+pub use request::ClientScsiCommand;
+pub use session::{ClientResponse, ClientSession, ClientSlotAction, ClientWorkload};

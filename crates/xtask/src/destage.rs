@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-use crate::node::{Node, layer_figures};
+use crate::node::{ServeProcess, layer_figures};
 
 /// Bytes that a gateway has and its far side does not, and that it has sent there.
 pub struct Destage {
@@ -17,7 +17,7 @@ pub struct Destage {
 
 impl Destage {
     /// What the gateway says now.
-    pub fn of(gateway: &Node) -> Result<Destage> {
+    pub fn of(gateway: &ServeProcess) -> Result<Destage> {
         Destage::in_status(&gateway.status()?)
     }
 
@@ -30,7 +30,7 @@ impl Destage {
 }
 
 /// Waits until the far side has everything.
-pub fn drained(gateway: &Node, limit: Duration) -> Result<()> {
+pub fn drained(gateway: &ServeProcess, limit: Duration) -> Result<()> {
     let deadline = Instant::now() + limit;
     while Destage::of(gateway)?.dirty > 0 {
         ensure!(Instant::now() < deadline, "dirty data stays in the gateway for {limit:?}");

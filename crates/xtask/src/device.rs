@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 
 use crate::node::{READY_LIMIT, line};
-use crate::process::{self, Running};
+use crate::process::{self, KillOnDropChild};
 
 /// The last writes of a test leave in seconds.
 const DETACH_LIMIT: Duration = Duration::from_secs(120);
@@ -24,26 +24,26 @@ pub fn missing() -> Option<String> {
 }
 
 /// An attached volume. Its process is killed when this is dropped.
-pub struct Device {
-    running: Running,
+pub struct AttachedTestDevice {
+    running: KillOnDropChild,
     program: PathBuf,
     path: String,
 }
 
-impl Device {
+impl AttachedTestDevice {
     /// Attaches a volume with these arguments; events go to a file in `folder`.
-    pub fn attach(program: &Path, folder: &Path, arguments: &[&str]) -> Result<Device> {
+    pub fn attach(program: &Path, folder: &Path, arguments: &[&str]) -> Result<AttachedTestDevice> {
         let events = folder.join("attach.events");
         let mut command = Command::new(program);
         command.arg("attach").args(arguments).stdin(Stdio::null()).stdout(Stdio::piped());
         command.stderr(File::options().create(true).append(true).open(&events)?);
-        let mut running = Running::start(&mut command)?;
+        let mut running = KillOnDropChild::start(&mut command)?;
         let ready = line(&mut running, READY_LIMIT).with_context(|| {
             let events = fs::read_to_string(&events).unwrap_or_default();
             format!("nothing is attached; its events:\n{}", events.trim_end())
         })?;
         let path = ready.strip_prefix("ready ").with_context(|| format!("'{ready}'"))?.to_owned();
-        Ok(Device { running, program: program.to_owned(), path })
+        Ok(AttachedTestDevice { running, program: program.to_owned(), path })
     }
 
     /// `/dev/loopN`.

@@ -86,7 +86,7 @@ fn build() -> Result<PathBuf> {
     Ok(folder)
 }
 
-fn fuzz(folder: &Path, name: &str, executions: u64, time: Duration) -> Result<Outcome> {
+fn fuzz(folder: &Path, name: &str, executions: u64, time: Duration) -> Result<FuzzOutcome> {
     let corpus = folder.join("corpus").join(name);
     let artifacts = folder.join("artifacts").join(name);
     fs::create_dir_all(&corpus)?;
@@ -109,7 +109,7 @@ fn fuzz(folder: &Path, name: &str, executions: u64, time: Duration) -> Result<Ou
     }
     let started = Instant::now();
     let finished = process::run(&mut command, time + GRACE)?;
-    let mut outcome = Outcome::read(&finished.output);
+    let mut outcome = FuzzOutcome::read(&finished.output);
     outcome.seconds = started.elapsed().as_secs_f64();
     if !finished.success() {
         println!("{}", finished.tail(40));
@@ -120,7 +120,7 @@ fn fuzz(folder: &Path, name: &str, executions: u64, time: Duration) -> Result<Ou
 
 /// How far a target came.
 #[derive(Debug, Default, PartialEq)]
-struct Outcome {
+struct FuzzOutcome {
     executions: u64,
     /// Places in the code that were reached, as libFuzzer counts them.
     places: u64,
@@ -129,7 +129,7 @@ struct Outcome {
     finding: Option<String>,
 }
 
-impl Outcome {
+impl FuzzOutcome {
     /// Reads what libFuzzer printed.
     fn read(output: &str) -> Self {
         let number = |text: &str| text.trim().parse().unwrap_or(0);
@@ -176,8 +176,9 @@ mod tests {
             #4096\tpulse  cov: 312 ft: 812 corp: 55/3212b lim: 43 exec/s: 2048 rss: 31Mb\n\
             Done 5000 runs in 2 second(s)\n\
             stat::number_of_executed_units: 5000\n";
-        let expected = Outcome { executions: 5000, places: 312, inputs: 55, ..Outcome::default() };
-        assert_eq!(Outcome::read(output), expected);
+        let expected =
+            FuzzOutcome { executions: 5000, places: 312, inputs: 55, ..FuzzOutcome::default() };
+        assert_eq!(FuzzOutcome::read(output), expected);
     }
 
     #[test]

@@ -11,20 +11,20 @@ use anyhow::{Context, Result, ensure};
 use crate::process;
 
 /// A namespace, and two interfaces between it and ours. Both go when this is dropped.
-pub struct Link {
+pub struct CountingLink {
     name: String,
     program: PathBuf,
 }
 
-impl Link {
+impl CountingLink {
     /// The address of the far end. Link-local: nothing leaves the machine.
     pub const FAR: &str = "169.254.83.2";
     const NEAR: &str = "169.254.83.1";
 
-    /// Makes it; what is started with [`Link::program`] runs at its far end. Files go to `folder`.
-    pub fn new(program: &Path, folder: &Path) -> Result<Link> {
+    /// Makes it; what is started with [`CountingLink::program`] runs at its far end. Files go to `folder`.
+    pub fn new(program: &Path, folder: &Path) -> Result<CountingLink> {
         let name = format!("forebay{}", std::process::id());
-        let link = Link { name, program: folder.join("at-the-far-end") };
+        let link = CountingLink { name, program: folder.join("at-the-far-end") };
         let name = &link.name;
         ip(&["netns", "add", name])?;
         ip(&["link", "add", name, "type", "veth", "peer", "name", "far", "netns", name])?;
@@ -58,7 +58,7 @@ impl Link {
     }
 }
 
-impl Drop for Link {
+impl Drop for CountingLink {
     fn drop(&mut self) {
         // With the namespace go its interface and the other one of the pair.
         let _ = ip(&["netns", "delete", &self.name]);

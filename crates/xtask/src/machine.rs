@@ -85,26 +85,26 @@ pub fn preferred(command: &mut Command) -> &mut Command {
 
 /// What a process has used so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Usage {
+pub struct BenchProcessUsage {
     /// CPU time of all its threads, nanoseconds.
     pub cpu_ns: u64,
     /// Context switches of all its threads, wanted or not.
     pub switches: u64,
 }
 
-impl Usage {
+impl BenchProcessUsage {
     /// What these have used together.
-    pub fn of_all(processes: &[u32]) -> Result<Usage> {
-        processes.iter().try_fold(Usage::default(), |sum, process| {
-            let usage = Usage::of(*process)?;
+    pub fn of_all(processes: &[u32]) -> Result<BenchProcessUsage> {
+        processes.iter().try_fold(BenchProcessUsage::default(), |sum, process| {
+            let usage = BenchProcessUsage::of(*process)?;
             let (cpu_ns, switches) = (sum.cpu_ns + usage.cpu_ns, sum.switches + usage.switches);
-            Ok(Usage { cpu_ns, switches })
+            Ok(BenchProcessUsage { cpu_ns, switches })
         })
     }
 
     /// Adds up the living threads of a process.
-    pub fn of(process: u32) -> Result<Usage> {
-        let mut usage = Usage::default();
+    pub fn of(process: u32) -> Result<BenchProcessUsage> {
+        let mut usage = BenchProcessUsage::default();
         for task in fs::read_dir(format!("/proc/{process}/task")).context("the server is gone")? {
             let task = task?.path();
             // A thread may end between the listing and here: then its share is not counted.
@@ -117,8 +117,8 @@ impl Usage {
     }
 
     /// What was used since an earlier look.
-    pub fn since(self, earlier: Usage) -> Usage {
-        Usage {
+    pub fn since(self, earlier: BenchProcessUsage) -> BenchProcessUsage {
+        BenchProcessUsage {
             cpu_ns: self.cpu_ns.saturating_sub(earlier.cpu_ns),
             switches: self.switches.saturating_sub(earlier.switches),
         }
@@ -136,10 +136,10 @@ impl Others {
     /// The times so far.
     pub fn now() -> Result<Others> {
         let own = std::process::id();
-        let mut ours_ns = Usage::of(own)?.cpu_ns;
+        let mut ours_ns = BenchProcessUsage::of(own)?.cpu_ns;
         for child in children(own)? {
             // It may have ended meanwhile.
-            ours_ns += Usage::of(child).map_or(0, |usage| usage.cpu_ns);
+            ours_ns += BenchProcessUsage::of(child).map_or(0, |usage| usage.cpu_ns);
         }
         let all = fs::read_to_string("/proc/stat")?;
         let all_ns = programs_ticks(&all).context("/proc/stat")? * NS_PER_TICK;
@@ -218,9 +218,9 @@ mod tests {
     #[test]
     fn work_shows_in_the_usage() {
         let own = std::process::id();
-        let before = Usage::of(own).unwrap();
+        let before = BenchProcessUsage::of(own).unwrap();
         let mut state = 1;
-        while Usage::of(own).unwrap().since(before).cpu_ns < 1_000_000 {
+        while BenchProcessUsage::of(own).unwrap().since(before).cpu_ns < 1_000_000 {
             crate::client::stamp::next(&mut state);
         }
     }

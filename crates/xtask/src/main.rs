@@ -27,18 +27,18 @@ use clap::{Parser, Subcommand};
 
 use crate::bench::raw;
 use crate::steps::Steps;
-use crate::suite::power::{self, Failure};
+use crate::suite::power::{self, PowerRoundFailure};
 
 /// Checks, tests and measures Forebay.
 #[derive(Parser)]
 #[command(name = "cargo xtask", bin_name = "cargo xtask", max_term_width = 100)]
-struct Cli {
+struct XtaskCli {
     #[command(subcommand)]
-    task: Task,
+    task: XtaskCommand,
 }
 
 #[derive(Subcommand)]
-enum Task {
+enum XtaskCommand {
     /// Check structure and style: floors between crates, module order inside them, bounds on sizes, names and circles of
     /// files, subjects of commits, rustfmt, clippy with warnings denied, licences and advisories (cargo-deny).
     Check {
@@ -92,7 +92,7 @@ enum Task {
     #[command(args_conflicts_with_subcommands = true, disable_help_subcommand = true)]
     Bench {
         #[command(subcommand)]
-        alone: Option<Alone>,
+        alone: Option<StandaloneBench>,
         /// Only these; all of them if none is named.
         names: Vec<String>,
         /// How often each point is measured.
@@ -154,7 +154,7 @@ enum Task {
         figures: Option<PathBuf>,
     },
     /// Put one load on a target that runs already: 4 KiB random commands, or as said.
-    Load(bench::visit::Visit),
+    Load(bench::visit::ExternalTargetLoad),
     /// Run the fuzz targets of fuzz/ one after the other, each for so many executions, and print how
     /// far each came. The stable toolchain does, with a C++ compiler for libFuzzer.
     Fuzz {
@@ -171,8 +171,8 @@ enum Task {
     /// check every sector against a model. Needs root and /dev/fuse.
     KillRounds {
         /// Only this mode; all of them if none is named.
-        #[arg(long, value_parser = power::Mode::named)]
-        mode: Option<power::Mode>,
+        #[arg(long, value_parser = power::PowerRoundMode::named)]
+        mode: Option<power::PowerRoundMode>,
         /// Rounds of each mode.
         #[arg(long, value_name = "N", default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..=100_000))]
         rounds: u32,
@@ -187,8 +187,8 @@ enum Task {
     /// not synced, and check its volumes against a model. Needs root and /dev/fuse.
     PowerCuts {
         /// Only this mode; all of them if none is named.
-        #[arg(long, value_parser = power::Mode::named)]
-        mode: Option<power::Mode>,
+        #[arg(long, value_parser = power::PowerRoundMode::named)]
+        mode: Option<power::PowerRoundMode>,
         /// Cuts of each mode; with --ignore-site the most that may pass before a loss is found.
         #[arg(long, value_name = "N", default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..=100_000))]
         cuts: u32,
@@ -214,23 +214,23 @@ enum Task {
 
 /// Benchmarks that have their own options.
 #[derive(Subcommand)]
-enum Alone {
-    Far(bench::far::Options),
-    BadLinks(bench::far::bad_links::Options),
-    Pair(bench::pair::Options),
+enum StandaloneBench {
+    Far(bench::far::FarBenchOptions),
+    BadLinks(bench::far::bad_links::BadLinkOptions),
+    Pair(bench::pair::PairBenchOptions),
 }
 
 fn main() -> ExitCode {
-    match Cli::parse().task {
-        Task::Check { shrink: true, .. } => {
+    match XtaskCli::parse().task {
+        XtaskCommand::Check { shrink: true, .. } => {
             report(check::bounds::shrink(&check::root()).map(|()| true))
         }
-        Task::Check { filter, .. } => {
+        XtaskCommand::Check { filter, .. } => {
             let mut steps = Steps::new(filter);
             check::check(&mut steps);
             exit(steps.finish())
         }
-        Task::Test {
+        XtaskCommand::Test {
             no_interop,
             filter,
             crash_points,
@@ -243,7 +243,7 @@ fn main() -> ExitCode {
         } => {
             let cut = Duration::from_secs(cut);
             let interop = !no_interop;
-            exit(suite::test(suite::Wanted {
+            exit(suite::test(suite::SuiteOptions {
                 interop,
                 filter,
                 crash_points,
@@ -255,14 +255,16 @@ fn main() -> ExitCode {
                 pair_rounds,
             }))
         }
-        Task::Bench { alone: Some(Alone::Far(options)), .. } => report(bench::far::bench(&options)),
-        Task::Bench { alone: Some(Alone::BadLinks(options)), .. } => {
+        XtaskCommand::Bench { alone: Some(StandaloneBench::Far(options)), .. } => {
+            report(bench::far::bench(&options))
+        }
+        XtaskCommand::Bench { alone: Some(StandaloneBench::BadLinks(options)), .. } => {
             report(bench::far::bad_links::bench(&options))
         }
-        Task::Bench { alone: Some(Alone::Pair(options)), .. } => {
+        XtaskCommand::Bench { alone: Some(StandaloneBench::Pair(options)), .. } => {
             report(bench::pair::bench(&options))
         }
-        Task::Bench {
+        XtaskCommand::Bench {
             alone: None,
             names,
             rounds,
@@ -276,13 +278,13 @@ fn main() -> ExitCode {
             markdown,
         } => {
             let time = Duration::from_secs_f64(seconds.clamp(0.05, 60.0));
-            let options = bench::Options {
+            let options = bench::BenchOptions {
                 groups: names,
                 rounds: rounds.into(),
                 time,
                 realtime,
                 patience: Duration::from_secs(patience.into()),
-                pace: bench::emc::replay::Pace { speed: speed.clamp(0.01, 1000.0) },
+                pace: bench::emc::replay::BenchTracePace { speed: speed.clamp(0.01, 1000.0) },
                 requests,
                 program,
                 json,
@@ -290,30 +292,41 @@ fn main() -> ExitCode {
             };
             report(bench::bench(&options))
         }
-        Task::VmTest { list: true, .. } => {
+        XtaskCommand::VmTest { list: true, .. } => {
             vm::list();
             ExitCode::SUCCESS
         }
-        Task::VmTest { scenario, list: false, all, fresh, keep, program, markdown, figures } => {
+        XtaskCommand::VmTest {
+            scenario,
+            list: false,
+            all,
+            fresh,
+            keep,
+            program,
+            markdown,
+            figures,
+        } => {
             let scenarios = scenario;
-            let wanted = vm::Wanted { scenarios, all, fresh, keep, program, markdown, figures };
+            let wanted =
+                vm::VmTestOptions { scenarios, all, fresh, keep, program, markdown, figures };
             report(vm::test(&wanted))
         }
-        Task::Load(visit) => report(visit.measure().map(|()| true)),
-        Task::Fuzz { names, executions, seconds } => {
+        XtaskCommand::Load(visit) => report(visit.measure().map(|()| true)),
+        XtaskCommand::Fuzz { names, executions, seconds } => {
             report(fuzz::run(&names, executions, Duration::from_secs(seconds)))
         }
-        Task::PowerCuts { mode, cuts, seed, ignore_site, program } => {
-            let failure = Failure::Power;
-            let wanted = power::Wanted { mode, failure, rounds: cuts, seed, ignored: None };
+        XtaskCommand::PowerCuts { mode, cuts, seed, ignore_site, program } => {
+            let failure = PowerRoundFailure::Power;
+            let wanted =
+                power::PowerSuiteOptions { mode, failure, rounds: cuts, seed, ignored: None };
             report(power::command(program, ignore_site.as_deref(), &wanted))
         }
-        Task::KillRounds { mode, rounds, seed, program } => {
-            let failure = Failure::Kill;
-            let wanted = power::Wanted { mode, failure, rounds, seed, ignored: None };
+        XtaskCommand::KillRounds { mode, rounds, seed, program } => {
+            let failure = PowerRoundFailure::Kill;
+            let wanted = power::PowerSuiteOptions { mode, failure, rounds, seed, ignored: None };
             report(power::command(program, None, &wanted))
         }
-        Task::RawServer { together } => report(raw::serve(together).map(|()| true)),
+        XtaskCommand::RawServer { together } => report(raw::serve(together).map(|()| true)),
     }
 }
 

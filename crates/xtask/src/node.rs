@@ -12,9 +12,9 @@ use serde_json::Value;
 
 use crate::certificates::Certificates;
 use crate::check::root;
-use crate::client::Login;
+use crate::client::ClientLogin;
 use crate::machine;
-use crate::process::{self, Finished, Running};
+use crate::process::{self, KillOnDropChild, XtaskProgramResult};
 
 /// From start to listening, with a log of some hundred megabytes to recover or to create.
 pub const READY_LIMIT: Duration = Duration::from_secs(60);
@@ -51,7 +51,7 @@ pub fn target_folder() -> Result<PathBuf> {
 
 /// How a program of ours runs beside others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum How {
+pub enum TestProcessPriority {
     /// Like any program.
     Usual,
     /// Before all others, on any CPU.
@@ -68,40 +68,45 @@ pub fn layer_figures<'a>(status: &'a Value, layer: &str) -> Result<&'a Value> {
 }
 
 /// A `forebay serve` of ours.
-pub struct Node {
-    running: Running,
+pub struct ServeProcess {
+    running: KillOnDropChild,
     program: PathBuf,
     settings: PathBuf,
     events: PathBuf,
     portals: Vec<SocketAddr>,
 }
 
-impl Node {
+impl ServeProcess {
     /// Starts it with these settings, kept in `folder` under `name`, and waits until it listens.
-    pub fn start(program: &Path, folder: &Path, name: &str, settings: &str) -> Result<Node> {
-        Node::start_as(How::Usual, program, folder, name, settings)
-    }
-
-    /// Starts it as `start` does, with the given CPU priority or affinity.
-    pub fn start_as(
-        how: How,
+    pub fn start(
         program: &Path,
         folder: &Path,
         name: &str,
         settings: &str,
-    ) -> Result<Node> {
-        Node::start_heard(how, program, folder, name, settings, |_| ())
+    ) -> Result<ServeProcess> {
+        ServeProcess::start_as(TestProcessPriority::Usual, program, folder, name, settings)
+    }
+
+    /// Starts it as `start` does, with the given CPU priority or affinity.
+    pub fn start_as(
+        how: TestProcessPriority,
+        program: &Path,
+        folder: &Path,
+        name: &str,
+        settings: &str,
+    ) -> Result<ServeProcess> {
+        ServeProcess::start_heard(how, program, folder, name, settings, |_| ())
     }
 
     /// Starts it as `start_as` does, and calls `started` with the process id before it waits until the program listens.
     pub fn start_heard(
-        how: How,
+        how: TestProcessPriority,
         program: &Path,
         folder: &Path,
         name: &str,
         settings: &str,
         started: impl FnOnce(u32),
-    ) -> Result<Node> {
+    ) -> Result<ServeProcess> {
         let path = folder.join(format!("{name}.toml"));
         let events = folder.join(format!("{name}.events"));
         fs::write(&path, format!("control = \"{name}.sock\"\n{settings}"))?;
@@ -109,22 +114,22 @@ impl Node {
         command.arg("serve").arg("--config").arg(&path).stdin(Stdio::null()).stdout(Stdio::piped());
         command.stderr(File::options().create(true).append(true).open(&events)?);
         match how {
-            How::Usual => {}
-            How::Preferred => _ = machine::preferred(&mut command),
-            How::Pinned => _ = machine::pinned(&mut command, machine::SERVER_CPU),
+            TestProcessPriority::Usual => {}
+            TestProcessPriority::Preferred => _ = machine::preferred(&mut command),
+            TestProcessPriority::Pinned => _ = machine::pinned(&mut command, machine::SERVER_CPU),
         }
-        let mut running = Running::start(&mut command)?;
+        let mut running = KillOnDropChild::start(&mut command)?;
         started(running.id());
         let ready = line(&mut running, READY_LIMIT);
         let portals = ready.and_then(|line| addresses(&line)).with_context(|| {
             let events = fs::read_to_string(&events).unwrap_or_default();
             format!("{name} does not get ready; its events:\n{}", events.trim_end())
         })?;
-        Ok(Node { running, program: program.to_owned(), settings: path, events, portals })
+        Ok(ServeProcess { running, program: program.to_owned(), settings: path, events, portals })
     }
 
     /// The process.
-    pub fn running(&mut self) -> &mut Running {
+    pub fn running(&mut self) -> &mut KillOnDropChild {
         &mut self.running
     }
 
@@ -144,8 +149,8 @@ impl Node {
     }
 
     /// How to reach unit 0 of a target.
-    pub fn login(&self, target: &str) -> Login {
-        Login::new(self.portal(), target, 0)
+    pub fn login(&self, target: &str) -> ClientLogin {
+        ClientLogin::new(self.portal(), target, 0)
     }
 
     /// The URL of a unit, as libiscsi and QEMU take it.
@@ -177,12 +182,12 @@ impl Node {
     }
 
     /// Runs a command of the program that speaks with this process over its control socket.
-    pub fn ask(&self, arguments: &[&str]) -> Result<Finished> {
+    pub fn ask(&self, arguments: &[&str]) -> Result<XtaskProgramResult> {
         self.ask_for(arguments, STATUS_LIMIT)
     }
 
     /// Runs a command of the program as `ask` does, with this time limit.
-    pub fn ask_for(&self, arguments: &[&str], limit: Duration) -> Result<Finished> {
+    pub fn ask_for(&self, arguments: &[&str], limit: Duration) -> Result<XtaskProgramResult> {
         let mut command = Command::new(&self.program);
         command.args(arguments).arg("--config").arg(&self.settings);
         process::run(&mut command, limit)
@@ -219,19 +224,24 @@ impl Node {
 }
 
 /// A relay to an address: `forebay link`, a line of 1 Gbit/s with a delay, or `forebay tunnel`.
-pub struct Line {
-    running: Running,
+pub struct RelayProcess {
+    running: KillOnDropChild,
     address: SocketAddr,
 }
 
-impl Line {
+impl RelayProcess {
     /// Starts it.
-    pub fn start(program: &Path, to: SocketAddr, delay_ms: f64) -> Result<Line> {
-        Line::start_as(How::Usual, program, to, delay_ms)
+    pub fn start(program: &Path, to: SocketAddr, delay_ms: f64) -> Result<RelayProcess> {
+        RelayProcess::start_as(TestProcessPriority::Usual, program, to, delay_ms)
     }
 
     /// The same, with a place among the other processes of the machine.
-    pub fn start_as(how: How, program: &Path, to: SocketAddr, delay_ms: f64) -> Result<Line> {
+    pub fn start_as(
+        how: TestProcessPriority,
+        program: &Path,
+        to: SocketAddr,
+        delay_ms: f64,
+    ) -> Result<RelayProcess> {
         let mut command = Command::new(program);
         command.args([
             "link",
@@ -240,29 +250,33 @@ impl Line {
             "--delay",
             &format!("{}us", delay_ms * 1e3),
         ]);
-        if how == How::Preferred {
+        if how == TestProcessPriority::Preferred {
             machine::preferred(&mut command);
         }
-        Line::of(command).context("forebay link")
+        RelayProcess::of(command).context("forebay link")
     }
 
     /// The initiator's end of a `forebay tunnel` to a portal with TLS, with the certificate of
     /// `certificates`. It runs where we do.
-    pub fn tunnel(program: &Path, to: SocketAddr, certificates: &Certificates) -> Result<Line> {
+    pub fn tunnel(
+        program: &Path,
+        to: SocketAddr,
+        certificates: &Certificates,
+    ) -> Result<RelayProcess> {
         let mut command = Command::new(program);
         command.args(["tunnel", "connect", "--listen", "127.0.0.1:0", "--to", &to.to_string()]);
         command.arg("--ca").arg(&certificates.authority);
         command.arg("--certificate").arg(&certificates.certificate);
         command.arg("--key").arg(&certificates.key);
-        Line::of(command).context("forebay tunnel")
+        RelayProcess::of(command).context("forebay tunnel")
     }
 
-    fn of(mut command: Command) -> Result<Line> {
+    fn of(mut command: Command) -> Result<RelayProcess> {
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
-        let mut running = Running::start(&mut command)?;
+        let mut running = KillOnDropChild::start(&mut command)?;
         let ready = line(&mut running, READY_LIMIT)?;
         let address = addresses(&ready)?[0];
-        Ok(Line { running, address })
+        Ok(RelayProcess { running, address })
     }
 
     /// Ends a link (SIGTERM); what passed, as it tells it.
@@ -290,18 +304,18 @@ impl Line {
 
 /// The error that a program ended before it printed a line: it refused to serve, or was killed.
 #[derive(Debug)]
-pub struct Ended;
+pub struct EndedBeforeReady;
 
-impl std::error::Error for Ended {}
+impl std::error::Error for EndedBeforeReady {}
 
-impl std::fmt::Display for Ended {
+impl std::fmt::Display for EndedBeforeReady {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("it ended without a line")
     }
 }
 
 /// The first line a program prints.
-pub fn line(running: &mut Running, limit: Duration) -> Result<String> {
+pub fn line(running: &mut KillOnDropChild, limit: Duration) -> Result<String> {
     let stdout = running.child().stdout.take().context("no pipe")?;
     let deadline = Instant::now() + limit;
     let mut text = Vec::new();
@@ -313,7 +327,7 @@ pub fn line(running: &mut Running, limit: Duration) -> Result<String> {
         let mut part = [0; 512];
         let count = rustix::io::retry_on_intr(|| rustix::io::read(&stdout, &mut part))?;
         if count == 0 {
-            return Err(Ended.into());
+            return Err(EndedBeforeReady.into());
         }
         text.extend_from_slice(&part[..count]);
     }
@@ -348,7 +362,7 @@ mod tests {
     fn a_program_that_says_nothing_is_given_up() {
         let mut command = Command::new("sleep");
         command.arg("60").stdout(Stdio::piped());
-        let mut running = Running::start(&mut command).unwrap();
+        let mut running = KillOnDropChild::start(&mut command).unwrap();
         let error = line(&mut running, Duration::from_millis(10)).unwrap_err();
         assert!(error.to_string().contains("no line"));
     }

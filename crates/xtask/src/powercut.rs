@@ -22,8 +22,8 @@ pub mod mounted;
 pub use fate::Chance;
 pub use mounted::{Boot, Mounted, missing, private_namespace};
 pub use supply::Supply;
-pub use system::{Honour, Kind, Sync};
-pub use tree::Tree;
+pub use system::{FaultFsSync, FaultFsSyncKind, Honour};
+pub use tree::FaultFsTree;
 
 #[cfg(test)]
 mod tests;

@@ -11,14 +11,14 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, PidfdFlags, Signal};
 
 /// What a program left behind.
-pub struct Finished {
+pub struct XtaskProgramResult {
     /// Its exit status, or nothing if it ran past its time and was killed.
     pub status: Option<ExitStatus>,
     /// What it wrote to both streams, in the order it wrote it.
     pub output: String,
 }
 
-impl Finished {
+impl XtaskProgramResult {
     /// It ended by itself, in time, with exit code 0.
     pub fn success(&self) -> bool {
         self.status.is_some_and(|status| status.success())
@@ -45,23 +45,23 @@ impl Finished {
 }
 
 /// Runs a program to its end, at most `limit` long.
-pub fn run(command: &mut Command, limit: Duration) -> Result<Finished> {
+pub fn run(command: &mut Command, limit: Duration) -> Result<XtaskProgramResult> {
     let mut output = tempfile::tempfile()?;
     command.stdin(Stdio::null()).stdout(output.try_clone()?).stderr(output.try_clone()?);
-    let mut running = Running::start(command)?;
+    let mut running = KillOnDropChild::start(command)?;
     let status = running.wait(limit)?;
     drop(running);
-    Ok(Finished { status, output: contents(&mut output)? })
+    Ok(XtaskProgramResult { status, output: contents(&mut output)? })
 }
 
 /// A program that runs. It is killed when this is dropped.
-pub struct Running {
+pub struct KillOnDropChild {
     child: Child,
 }
 
-impl Running {
+impl KillOnDropChild {
     /// Starts a program that does not outlive us, even when we are killed.
-    pub fn start(command: &mut Command) -> Result<Running> {
+    pub fn start(command: &mut Command) -> Result<KillOnDropChild> {
         // SAFETY: between fork and exec only one system call is made, which is async-signal-safe.
         unsafe {
             command.pre_exec(|| {
@@ -72,7 +72,7 @@ impl Running {
         let child = command
             .spawn()
             .with_context(|| format!("cannot start {}", command.get_program().display()))?;
-        Ok(Running { child })
+        Ok(KillOnDropChild { child })
     }
 
     /// Its process id.
@@ -124,7 +124,7 @@ impl Running {
     }
 }
 
-impl Drop for Running {
+impl Drop for KillOnDropChild {
     fn drop(&mut self) {
         // It may have ended by itself: then there is nothing to end.
         let _ = self.child.kill();
@@ -169,7 +169,7 @@ mod tests {
 
     #[test]
     fn a_dropped_program_is_gone() {
-        let running = Running::start(Command::new("sleep").arg("60")).unwrap();
+        let running = KillOnDropChild::start(Command::new("sleep").arg("60")).unwrap();
         let pid = running.pid();
         drop(running);
         assert!(rustix::process::test_kill_process(pid).is_err());

@@ -6,7 +6,7 @@ use anyhow::Result;
 
 /// What one step counted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Tally {
+pub struct StepTally {
     /// Cases that held.
     pub passed: u64,
     /// Cases that did not.
@@ -15,14 +15,14 @@ pub struct Tally {
     pub note: String,
 }
 
-impl Tally {
+impl StepTally {
     /// A step that is one case, and it held.
-    pub fn one() -> Tally {
-        Tally { passed: 1, ..Tally::default() }
+    pub fn one() -> StepTally {
+        StepTally { passed: 1, ..StepTally::default() }
     }
 
     /// The same with a line for the table.
-    pub fn with_note(mut self, note: impl Into<String>) -> Tally {
+    pub fn with_note(mut self, note: impl Into<String>) -> StepTally {
         self.note = note.into();
         self
     }
@@ -40,15 +40,15 @@ const LISTED_STEPS: usize = 10;
 pub struct Steps {
     begun: Instant,
     filter: Option<String>,
-    done: Vec<(String, Duration, Tally)>,
+    done: Vec<(String, Duration, StepTally)>,
     left_out: Vec<String>,
     /// A step that runs before the next one that the filter lets run.
-    before_next: Option<(String, Step)>,
+    before_next: Option<(String, StepFunction)>,
     /// The failed step that the following ones need.
     missing: Option<String>,
 }
 
-type Step = Box<dyn FnOnce() -> Result<Tally>>;
+type StepFunction = Box<dyn FnOnce() -> Result<StepTally>>;
 
 impl Steps {
     /// Begins a run without steps. Only steps whose name contains `filter` will run.
@@ -69,7 +69,7 @@ impl Steps {
     }
 
     /// Runs a step, unless the filter leaves it out. An error counts as one failed case.
-    pub fn run(&mut self, name: &str, step: impl FnOnce() -> Result<Tally>) {
+    pub fn run(&mut self, name: &str, step: impl FnOnce() -> Result<StepTally>) {
         if !self.wanted(name) {
             return;
         }
@@ -89,7 +89,11 @@ impl Steps {
 
     /// Keeps a step back until the filter lets a following one run, and runs it before that. If it fails, the following
     /// steps fail without running.
-    pub fn run_before_next(&mut self, name: &str, step: impl FnOnce() -> Result<Tally> + 'static) {
+    pub fn run_before_next(
+        &mut self,
+        name: &str,
+        step: impl FnOnce() -> Result<StepTally> + 'static,
+    ) {
         self.before_next = Some((name.to_owned(), Box::new(step)));
     }
 
@@ -100,12 +104,13 @@ impl Steps {
     }
 
     /// Runs a step that others need, whatever the filter says.
-    pub fn run_always(&mut self, name: &str, step: impl FnOnce() -> Result<Tally>) {
+    pub fn run_always(&mut self, name: &str, step: impl FnOnce() -> Result<StepTally>) {
         println!("==> {name}");
         let start = Instant::now();
         let tally = step().unwrap_or_else(|error| {
             println!("{name}: {error:#}");
-            Tally { failed: 1, ..Tally::default() }.with_note(first_line(&format!("{error:#}")))
+            StepTally { failed: 1, ..StepTally::default() }
+                .with_note(first_line(&format!("{error:#}")))
         });
         self.done.push((name.to_owned(), start.elapsed(), tally));
     }
@@ -200,7 +205,7 @@ mod tests {
     #[test]
     fn an_error_is_one_failed_case() {
         let mut steps = Steps::new(None);
-        steps.run("good", || Ok(Tally { passed: 4, failed: 0, note: String::new() }));
+        steps.run("good", || Ok(StepTally { passed: 4, failed: 0, note: String::new() }));
         steps.run("bad", || anyhow::bail!("no such thing\nat all"));
         assert_eq!(steps.counts(), (4, 1));
         assert_eq!(steps.done[1].2.note, "no such thing");
@@ -211,7 +216,7 @@ mod tests {
     fn the_longest_steps_are_listed_with_the_longest_first() {
         let mut steps = Steps::new(None);
         for (name, seconds) in (0..12).map(|n| (format!("step {n}"), n)) {
-            steps.done.push((name, Duration::from_secs(seconds), Tally::one()));
+            steps.done.push((name, Duration::from_secs(seconds), StepTally::one()));
         }
         let listed = steps.longest();
         let (_, listed) = listed.trim_end().split_once("longest steps: ").unwrap();
@@ -222,20 +227,20 @@ mod tests {
     #[test]
     fn a_filter_leaves_steps_out() {
         let mut steps = Steps::new(Some("qemu".to_owned()));
-        steps.run("interop: qemu-img", || Ok(Tally::one()));
+        steps.run("interop: qemu-img", || Ok(StepTally::one()));
         steps.run("check", || panic!("must not run"));
         assert_eq!(steps.counts(), (1, 0));
     }
 
     #[test]
     fn a_step_that_others_need_runs_once_and_only_with_one_of_them() {
-        let run = |filter: &str, build: fn() -> Result<Tally>| {
+        let run = |filter: &str, build: fn() -> Result<StepTally>| {
             let mut steps = Steps::new(Some(filter.to_owned()));
             steps.run_before_next("build", build);
-            steps.run("kill", || Ok(Tally::one()));
-            steps.run("kill again", || Ok(Tally::one()));
+            steps.run("kill", || Ok(StepTally::one()));
+            steps.run("kill again", || Ok(StepTally::one()));
             steps.forget_before_next();
-            steps.run("units", || Ok(Tally::one()));
+            steps.run("units", || Ok(StepTally::one()));
             steps
                 .done
                 .iter()
@@ -245,7 +250,7 @@ mod tests {
         let named = |names: &[(&str, u64)]| -> Vec<(String, u64)> {
             names.iter().map(|(name, failed)| ((*name).to_owned(), *failed)).collect()
         };
-        let good = || Ok(Tally::one());
+        let good = || Ok(StepTally::one());
         assert_eq!(run("kill", good), named(&[("build", 0), ("kill", 0), ("kill again", 0)]));
         assert_eq!(run("units", good), named(&[("units", 0)]));
         let bad = || anyhow::bail!("no compiler");

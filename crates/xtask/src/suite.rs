@@ -24,10 +24,10 @@ use crate::bench::emc;
 use crate::check;
 use crate::node;
 use crate::packages;
-use crate::steps::{Steps, Tally};
+use crate::steps::{StepTally, Steps};
 
 /// What a run is asked for.
-pub struct Wanted {
+pub struct SuiteOptions {
     /// Foreign tools are used, and installed where that is possible.
     pub interop: bool,
     /// Only steps whose name contains this word.
@@ -49,7 +49,7 @@ pub struct Wanted {
 }
 
 /// Runs every step that is wanted; true if all held.
-pub fn test(wanted: Wanted) -> bool {
+pub fn test(wanted: SuiteOptions) -> bool {
     let with_interop = wanted.interop;
     let mut steps = Steps::new(wanted.filter.clone());
     // First, since the tests of some crates use these tools too.
@@ -59,15 +59,15 @@ pub fn test(wanted: Wanted) -> bool {
             tools = false;
             let note = packages::provide()?;
             tools = true;
-            Ok(Tally::one().with_note(note))
+            Ok(StepTally::one().with_note(note))
         });
     }
     check::check(&mut steps);
-    let Wanted { crash_points, coherence_minutes, counter_rounds, kill_rounds, .. } = wanted;
-    let Wanted { power_cuts, cut, pair_rounds, .. } = wanted;
+    let SuiteOptions { crash_points, coherence_minutes, counter_rounds, kill_rounds, .. } = wanted;
+    let SuiteOptions { power_cuts, cut, pair_rounds, .. } = wanted;
     let mut compiling = steps.wanted(UNITS).then(units::Compiling::begin);
     // Build also for a filter that names only a later step: it would test an out-of-date binary unnoticed.
-    steps.run_before_next("build: release", || node::build().map(|_| Tally::one()));
+    steps.run_before_next("build: release", || node::build().map(|_| StepTally::one()));
     match node::binary() {
         Ok(program) => {
             steps.run("pages: commands they show", || pages::check(&program));
@@ -75,7 +75,7 @@ pub fn test(wanted: Wanted) -> bool {
             // The steps after this one wait for destage within a minute. Beside the compiler, which keeps all processors
             // busy, they waited in vain.
             if let Some(compiling) = compiling.take() {
-                steps.run_always("build: tests", || compiling?.end().map(|()| Tally::one()));
+                steps.run_always("build: tests", || compiling?.end().map(|()| StepTally::one()));
             }
             for report in ["after-complete", "immediate"] {
                 let name = format!("kill -9 behind a line, report {report}");

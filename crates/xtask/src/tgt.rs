@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::client::Login;
+use crate::client::ClientLogin;
 use crate::machine;
-use crate::process::{self, Running};
+use crate::process::{self, KillOnDropChild};
 
 /// The daemon answers its control tool within this time, or it is broken.
 const LIMIT: Duration = Duration::from_secs(10);
@@ -19,16 +19,16 @@ const LIMIT: Duration = Duration::from_secs(10);
 const NAME: &str = "iqn.2026-11.forebay.peer:tgt";
 
 /// A running tgtd with one unit. It ignores SIGTERM while it has targets, so dropping it kills it.
-pub struct Tgt {
-    running: Running,
-    login: Login,
+pub struct ReferenceTgtd {
+    running: KillOnDropChild,
+    login: ClientLogin,
     /// Removed with us.
     _folder: tempfile::TempDir,
 }
 
-impl Tgt {
+impl ReferenceTgtd {
     /// Starts it with a unit of so many bytes, LUN 1 (tgt keeps 0 for itself), on the CPU of servers.
-    pub fn start(bytes: u64) -> Result<Tgt> {
+    pub fn start(bytes: u64) -> Result<ReferenceTgtd> {
         let daemon = process::find("tgtd").context("tgtd is not installed (Debian package tgt)")?;
         let portal = free_port()?;
         // Its control channel is numbered; ours must not meet that of a tgtd somebody else runs.
@@ -40,9 +40,9 @@ impl Tgt {
         let mut command = Command::new(daemon);
         command.args(["-f", "-C", &control, "--iscsi", &portal_option]);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        let running = Running::start(machine::pinned(&mut command, machine::SERVER_CPU))?;
-        let login = Login::new(portal, NAME, 1);
-        let tgt = Tgt { running, login, _folder: folder };
+        let running = KillOnDropChild::start(machine::pinned(&mut command, machine::SERVER_CPU))?;
+        let login = ClientLogin::new(portal, NAME, 1);
+        let tgt = ReferenceTgtd { running, login, _folder: folder };
         let deadline = Instant::now() + LIMIT;
         while admin(&control, &["--mode", "system", "--op", "show"]).is_err() {
             ensure!(Instant::now() < deadline, "tgtd does not answer");
@@ -62,7 +62,7 @@ impl Tgt {
     }
 
     /// How to reach its unit.
-    pub fn login(&self) -> &Login {
+    pub fn login(&self) -> &ClientLogin {
         &self.login
     }
 }

@@ -21,12 +21,12 @@ use serde_json::{Value, json};
 use crate::check;
 use crate::node;
 use crate::steps::table;
-use crate::vm::image::Image;
+use crate::vm::image::VmImage;
 use crate::vm::scenario::Scenario;
-use crate::vm::stage::{Figure, Stage};
+use crate::vm::stage::{VmScenarioFigure, VmScenarioStage};
 
 /// What a run is asked for.
-pub struct Wanted {
+pub struct VmTestOptions {
     /// Names of scenarios; all if none.
     pub scenarios: Vec<String>,
     /// Everything of each, however long it takes.
@@ -58,7 +58,7 @@ pub struct Played {
     /// Steps that were not run, and why.
     pub not_run: Vec<(String, String)>,
     /// What it measured.
-    pub figures: Vec<Figure>,
+    pub figures: Vec<VmScenarioFigure>,
     /// Why it failed, if it did.
     pub failed: Option<String>,
 }
@@ -71,7 +71,7 @@ pub fn list() {
 }
 
 /// Plays what is wanted; true if all held.
-pub fn test(wanted: &Wanted) -> Result<bool> {
+pub fn test(wanted: &VmTestOptions) -> Result<bool> {
     let scenarios = scenario::named(&wanted.scenarios)?;
     println!("==> host tools\n    {}", host::provide()?);
     let program = match &wanted.program {
@@ -87,7 +87,7 @@ pub fn test(wanted: &Wanted) -> Result<bool> {
     println!("==> machine");
     let folder = node::target_folder()?.join("vm");
     fs::create_dir_all(&folder)?;
-    let image = Image::provide(&folder, wanted.fresh)?;
+    let image = VmImage::provide(&folder, wanted.fresh)?;
     let emulated = !host::has_virtualisation();
     println!(
         "    Debian kernel {}, {}",
@@ -116,11 +116,16 @@ fn figures(played: &[Played]) -> String {
     Value::Array(all.collect()).to_string()
 }
 
-fn play(scenario: &Scenario, program: &Path, image: &Image, wanted: &Wanted) -> Result<Played> {
+fn play(
+    scenario: &Scenario,
+    program: &Path,
+    image: &VmImage,
+    wanted: &VmTestOptions,
+) -> Result<Played> {
     println!("==> {}: {}", scenario.name, scenario.shows);
     let start = Instant::now();
     let folder = tempfile::Builder::new().prefix("forebay-vm-").tempdir()?;
-    let mut stage = Stage::new(program, image, folder.path().to_owned(), wanted.all);
+    let mut stage = VmScenarioStage::new(program, image, folder.path().to_owned(), wanted.all);
     let played = (scenario.play)(&mut stage);
     let played = played.and_then(|()| {
         ensure!(!stage.held.is_empty(), "it shows nothing");
@@ -133,7 +138,7 @@ fn play(scenario: &Scenario, program: &Path, image: &Image, wanted: &Wanted) -> 
     }
     stage.held.iter().for_each(|what| println!("    held: {what}"));
     stage.not_run.iter().for_each(|(what, why)| println!("    not run: {what}: {why}"));
-    let Stage { release, held, not_run, figures, .. } = stage;
+    let VmScenarioStage { release, held, not_run, figures, .. } = stage;
     figures.iter().for_each(|it| println!("    {}: {:.1} {}", it.name, it.value, it.unit));
     if wanted.keep {
         println!("    files kept in {}", folder.keep().display());

@@ -5,8 +5,8 @@ use volume::{Data, Error, Extent, Lba, Stack};
 
 use super::{
     BLOCK_BYTES,
-    index::Frame,
-    segment::{Header, Kind},
+    index::IndexFrame,
+    segment::{LogRecordKind, SegmentHeader},
     superblock::{FIRST_BLOCK, Superblock},
 };
 use crate::checksum::crc32c;
@@ -14,11 +14,11 @@ use crate::checksum::crc32c;
 /// Blocks of segments of which there are copies that differ.
 pub(crate) struct Doubt {
     extents: Vec<Extent>,
-    blocks: Vec<(u64, Expected)>,
+    blocks: Vec<(u64, ExpectedLogBlock)>,
 }
 
 /// What a block should be.
-enum Expected {
+enum ExpectedLogBlock {
     /// The header of this segment.
     Header(u64),
     /// Data with this checksum.
@@ -40,13 +40,13 @@ impl Doubt {
     }
 
     /// Notes what a segment that begins in block `start` has in doubt.
-    pub fn note(&mut self, start: u32, header: &Header) {
+    pub fn note(&mut self, start: u32, header: &SegmentHeader) {
         if self.extents.is_empty() {
             return;
         }
-        let data = header.records.iter().filter(|record| record.kind == Kind::Data);
-        let data = data.map(|record| Expected::Data(record.checksum));
-        let expected = std::iter::once(Expected::Header(header.number)).chain(data);
+        let data = header.records.iter().filter(|record| record.kind == LogRecordKind::Data);
+        let data = data.map(|record| ExpectedLogBlock::Data(record.checksum));
+        let expected = std::iter::once(ExpectedLogBlock::Header(header.number)).chain(data);
         for (block, expected) in (u64::from(start)..).zip(expected) {
             if contains(&self.extents, block) {
                 self.blocks.push((block, expected));
@@ -62,12 +62,12 @@ impl Doubt {
             let is_right = |data: &Data| {
                 let bytes = data.clone().into_bytes();
                 match *expected {
-                    Expected::Header(number) => {
+                    ExpectedLogBlock::Header(number) => {
                         bytes.len() == BLOCK_BYTES
-                            && Header::decode(&bytes, superblock.instance, slots, limit)
+                            && SegmentHeader::decode(&bytes, superblock.instance, slots, limit)
                                 .is_some_and(|header| header.number == number)
                     }
-                    Expected::Data(checksum) => crc32c(&bytes) == checksum,
+                    ExpectedLogBlock::Data(checksum) => crc32c(&bytes) == checksum,
                 }
             };
             // What is right in no copy is told to whoever reads it.
@@ -99,7 +99,7 @@ pub(crate) async fn judge_frames(log: &Stack, superblock: &Superblock) -> Result
             continue;
         }
         let is_right = |data: &Data| {
-            Frame::decode(&data.clone().into_bytes(), superblock.instance)
+            IndexFrame::decode(&data.clone().into_bytes(), superblock.instance)
                 .is_some_and(|(_, stamp)| stamp.number % superblock.frames() == place)
         };
         log.examine(Extent { lba: Lba(first), blocks }, &is_right).await?;

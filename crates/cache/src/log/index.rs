@@ -10,14 +10,14 @@ use volume::{Error, Extent, Lba, Stack};
 use super::{
     BLOCK_BYTES, VERSION,
     bytes::{array, put, put_u32, put_u64, u32_at, u64_at},
-    segment::Header,
+    segment::SegmentHeader,
     superblock::{InstanceId, Superblock},
 };
 use crate::checksum::crc32c;
 
 /// Segments that follow each other, as the index tells of them.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
-pub(crate) struct Frame {
+pub(crate) struct IndexFrame {
     /// Number of the first segment.
     pub first: u64,
     /// The block where it begins.
@@ -27,7 +27,7 @@ pub(crate) struct Frame {
     entries: Vec<u8>,
 }
 
-impl Frame {
+impl IndexFrame {
     /// Number of the last segment. Not of an empty frame.
     pub fn last(&self) -> u64 {
         self.first + u64::from(self.count) - 1
@@ -35,7 +35,7 @@ impl Frame {
 
     /// Adds the next segment, which begins in block `start`; false if a frame of so many bytes has
     /// no room for it.
-    pub fn push(&mut self, start: u32, header: &Header, frame_bytes: usize) -> bool {
+    pub fn push(&mut self, start: u32, header: &SegmentHeader, frame_bytes: usize) -> bool {
         if HEADER_BYTES + self.entries.len() + header.brief_bytes() + CHECKSUM_BYTES > frame_bytes {
             return false;
         }
@@ -53,13 +53,13 @@ impl Frame {
         self.count = self.count.min(number.saturating_sub(self.first) as u32);
         let mut length = 0;
         for _ in 0..self.count {
-            length += Header::brief_length(&self.entries[length..]);
+            length += SegmentHeader::brief_length(&self.entries[length..]);
         }
         self.entries.truncate(length);
     }
 
     /// The frame as it is written: `frame_bytes` long.
-    pub fn encode(&self, stamp: Stamp, frame_bytes: usize) -> Vec<u8> {
+    pub fn encode(&self, stamp: IndexFrameStamp, frame_bytes: usize) -> Vec<u8> {
         let mut bytes = vec![0; frame_bytes];
         put(&mut bytes, MAGIC_AT, MAGIC);
         put_u32(&mut bytes, VERSION_AT, VERSION);
@@ -78,7 +78,7 @@ impl Frame {
     }
 
     /// Reads a frame of the log `instance`, believing nothing; its entries are not looked at yet.
-    pub fn decode(bytes: &[u8], instance: InstanceId) -> Option<(Self, Stamp)> {
+    pub fn decode(bytes: &[u8], instance: InstanceId) -> Option<(Self, IndexFrameStamp)> {
         let at = bytes.len().checked_sub(CHECKSUM_BYTES)?;
         let whole = bytes.starts_with(MAGIC)
             && array(bytes, INSTANCE_AT) == instance.0
@@ -91,7 +91,7 @@ impl Frame {
         let length = u32_at(bytes, LENGTH_AT) as usize;
         let entries = bytes[HEADER_BYTES..at].get(..length)?.to_vec();
         let frame = Self { first, start: u32_at(bytes, START_AT), count, entries };
-        let stamp = Stamp {
+        let stamp = IndexFrameStamp {
             instance,
             generation: u64_at(bytes, GENERATION_AT),
             number: u64_at(bytes, NUMBER_AT),
@@ -102,7 +102,7 @@ impl Frame {
 
 /// Where a frame belongs.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) struct Stamp {
+pub(crate) struct IndexFrameStamp {
     pub instance: InstanceId,
     /// Of the superblock when the frame was written.
     pub generation: u64,
@@ -111,7 +111,7 @@ pub(crate) struct Stamp {
 }
 
 /// Reads the frames of a log, oldest first, as recovery gets to their segments.
-pub(crate) struct Reader<'a> {
+pub(crate) struct IndexReader<'a> {
     log: &'a Stack,
     superblock: &'a Superblock,
     /// Of the cached volume.
@@ -127,13 +127,13 @@ pub(crate) struct Reader<'a> {
 
 /// A frame on its way through recovery.
 struct Current {
-    frame: Frame,
+    frame: IndexFrame,
     /// The next segment, and where its entry begins.
     next: u64,
     at: usize,
 }
 
-impl<'a> Reader<'a> {
+impl<'a> IndexReader<'a> {
     pub fn new(log: &'a Stack, superblock: &'a Superblock) -> Self {
         let slots = superblock.identity.geometry.bytes().div_ceil(BLOCK_BYTES as u64);
         let window = (0, Bytes::new());
@@ -143,7 +143,7 @@ impl<'a> Reader<'a> {
 
     /// What the index says of segment `number`, which begins in block `start`. The numbers must
     /// grow.
-    pub async fn segment(&mut self, number: u64, start: u32) -> Option<Header> {
+    pub async fn segment(&mut self, number: u64, start: u32) -> Option<SegmentHeader> {
         loop {
             let Some(Current { frame, next, at }) = &mut self.current else {
                 self.current = self.load().await;
@@ -160,7 +160,7 @@ impl<'a> Reader<'a> {
             let instance = self.superblock.instance;
             let limit = self.superblock.segment_slots;
             let entry = &frame.entries[*at..];
-            let read = Header::decode_brief(entry, instance, *next, self.slots, limit);
+            let read = SegmentHeader::decode_brief(entry, instance, *next, self.slots, limit);
             let Some((header, length)) =
                 read.filter(|_| frame.first != number || frame.start == start)
             else {
@@ -203,14 +203,14 @@ impl<'a> Reader<'a> {
             return None;
         }
         let decoded = match self.bytes(number).await {
-            Ok(bytes) => Frame::decode(&bytes, self.superblock.instance),
+            Ok(bytes) => IndexFrame::decode(&bytes, self.superblock.instance),
             Err(error) => {
                 tracing::warn!(%error, "the index of the log cannot be read; reading the log");
                 None
             }
         };
         let after = self.found.last().copied().unwrap_or(0);
-        let fits = |(frame, stamp): &(Frame, Stamp)| {
+        let fits = |(frame, stamp): &(IndexFrame, IndexFrameStamp)| {
             stamp.number == number && self.belongs(*stamp) && frame.first > after
         };
         let Some((frame, stamp)) = decoded.filter(fits) else {
@@ -224,7 +224,7 @@ impl<'a> Reader<'a> {
 
     /// Whether a frame may follow the one before it: none may come from a generation that an
     /// opening has ended before that number.
-    fn belongs(&self, stamp: Stamp) -> bool {
+    fn belongs(&self, stamp: IndexFrameStamp) -> bool {
         let newest = self.superblock.generation;
         if stamp.number >= self.superblock.index_first {
             stamp.generation == newest
@@ -309,15 +309,16 @@ pub(crate) mod tests {
         ("segment count", COUNT_AT, 4),
     ];
 
-    const STAMP: Stamp = Stamp { instance: INSTANCE, generation: 3, number: 17 };
+    const STAMP: IndexFrameStamp =
+        IndexFrameStamp { instance: INSTANCE, generation: 3, number: 17 };
     const FRAME_BYTES: usize = 4 * BLOCK_BYTES;
 
     /// A frame with as many of the headers as it takes.
-    fn filled(headers: Vec<Header>) -> (Frame, Vec<Header>) {
-        let mut frame = Frame::default();
+    fn filled(headers: Vec<SegmentHeader>) -> (IndexFrame, Vec<SegmentHeader>) {
+        let mut frame = IndexFrame::default();
         let mut taken = Vec::new();
         for (i, header) in headers.into_iter().enumerate() {
-            let header = Header { number: 90 + i as u64, ..header };
+            let header = SegmentHeader { number: 90 + i as u64, ..header };
             if !frame.push(7, &header, FRAME_BYTES) {
                 break;
             }
@@ -333,13 +334,13 @@ pub(crate) mod tests {
         ) {
             let (frame, taken) = filled(headers);
             let bytes = frame.encode(STAMP, FRAME_BYTES);
-            let (decoded, stamp) = Frame::decode(&bytes, INSTANCE).expect("it is whole");
+            let (decoded, stamp) = IndexFrame::decode(&bytes, INSTANCE).expect("it is whole");
             prop_assert_eq!((&decoded, stamp), (&frame, STAMP));
             let mut at = 0;
             for expected in taken {
                 let entry = &decoded.entries[at..];
                 let (header, length) =
-                    Header::decode_brief(entry, INSTANCE, expected.number, SLOTS, 128)
+                    SegmentHeader::decode_brief(entry, INSTANCE, expected.number, SLOTS, 128)
                         .expect("it was told of");
                 prop_assert_eq!(header, expected);
                 at += length;
@@ -358,7 +359,7 @@ pub(crate) mod tests {
         ) {
             let mut bytes = filled(headers).0.encode(STAMP, FRAME_BYTES);
             bytes[bit / 8] ^= 1 << (bit % 8);
-            prop_assert!(Frame::decode(&bytes, INSTANCE).is_none());
+            prop_assert!(IndexFrame::decode(&bytes, INSTANCE).is_none());
         }
 
         #[test]
@@ -373,8 +374,8 @@ pub(crate) mod tests {
             let at = FRAME_BYTES - CHECKSUM_BYTES;
             let checksum = crc32c(&bytes[..at]);
             put_u32(&mut bytes, at, checksum);
-            if let Some((frame, _)) = Frame::decode(&bytes, INSTANCE) {
-                let _ = Header::decode_brief(&frame.entries, INSTANCE, frame.first, SLOTS, 128);
+            if let Some((frame, _)) = IndexFrame::decode(&bytes, INSTANCE) {
+                let _ = SegmentHeader::decode_brief(&frame.entries, INSTANCE, frame.first, SLOTS, 128);
                 let _ = frame.last();
             }
         }
@@ -382,9 +383,9 @@ pub(crate) mod tests {
 
     #[test]
     fn a_frame_of_another_log_is_none() {
-        let bytes =
-            Frame { first: 1, start: 2, count: 1, entries: Vec::new() }.encode(STAMP, FRAME_BYTES);
-        assert!(Frame::decode(&bytes, INSTANCE).is_some());
-        assert!(Frame::decode(&bytes, InstanceId([8; 16])).is_none());
+        let bytes = IndexFrame { first: 1, start: 2, count: 1, entries: Vec::new() }
+            .encode(STAMP, FRAME_BYTES);
+        assert!(IndexFrame::decode(&bytes, INSTANCE).is_some());
+        assert!(IndexFrame::decode(&bytes, InstanceId([8; 16])).is_none());
     }
 }

@@ -24,7 +24,7 @@ impl Zone {
 
 /// Where segments go, from a segment on.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub(crate) struct Layout {
+pub(crate) struct SegmentLayout {
     /// Number of the first segment.
     pub first: u64,
     /// The block where that begins, unless too few are left in the zone behind it.
@@ -33,7 +33,7 @@ pub(crate) struct Layout {
     pub zones: Vec<Zone>,
 }
 
-impl Layout {
+impl SegmentLayout {
     /// One zone, for all segments there are.
     pub fn whole(first: u32, end: u32) -> Self {
         Self { first: 0, start: first, zones: vec![Zone { first, end }] }
@@ -134,7 +134,7 @@ pub(crate) mod tests {
     #[test]
     fn zones_that_share_blocks_or_are_too_short_make_no_sense() {
         let zone = |first, end| Zone { first, end };
-        let layout = |zones| Layout { first: 1, start: 20, zones };
+        let layout = |zones| SegmentLayout { first: 1, start: 20, zones };
         let makes_sense = |zones| layout(zones).makes_sense(zone(2, 100), 8);
         assert!(makes_sense(vec![zone(60, 100), zone(20, 60), zone(2, 10)]));
         assert!(!makes_sense(vec![zone(60, 101), zone(20, 60)]));

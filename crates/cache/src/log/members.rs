@@ -1,13 +1,13 @@
 //! The volumes of a log that is for several, as its superblock knows them.
 
-use volume::{Geometry, Joined};
+use volume::{Geometry, JoinedVolume};
 
 use super::bytes::{put, put_u32, put_u64, u32_at, u64_at};
 
 /// One of several volumes whose data is in one log.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct MemberRecord {
-    /// Where among the log's addresses it lies, see [`Joined`]; less than [`Joined::PLACES`].
+    /// Where among the log's addresses it lies, see [`JoinedVolume`]; less than [`JoinedVolume::PLACES`].
     pub place: usize,
     /// What it calls itself.
     pub name: String,
@@ -63,7 +63,7 @@ pub(crate) fn encode(members: &[MemberRecord], to: &mut [u8]) -> bool {
 pub(crate) fn decode(count: usize, block_size: u32, bytes: &[u8]) -> Option<Vec<MemberRecord>> {
     let mut members: Vec<MemberRecord> = Vec::new();
     let mut rest = bytes;
-    for _ in 0..count.min(Joined::PLACES + 1) {
+    for _ in 0..count.min(JoinedVolume::PLACES + 1) {
         let record = rest.get(..NAME_AT)?;
         let length = u32_at(record, NAME_LENGTH_AT) as usize;
         let end = NAME_AT.checked_add(length)?;
@@ -102,8 +102,8 @@ pub(crate) fn decode(count: usize, block_size: u32, bytes: &[u8]) -> Option<Vec<
 impl MemberRecord {
     fn makes_sense(&self) -> bool {
         let Geometry { block_size, physical_block_size, blocks, .. } = self.geometry;
-        self.place < Joined::PLACES
-            && blocks <= Joined::STRIDE_BYTES / u64::from(block_size.max(1))
+        self.place < JoinedVolume::PLACES
+            && blocks <= JoinedVolume::STRIDE_BYTES / u64::from(block_size.max(1))
             && physical_block_size.is_power_of_two()
             && self.granted < u64::MAX / 2
             && self.given_up.is_none_or(|given_up| given_up.slots < u64::MAX / 2)

@@ -4,7 +4,7 @@
 //! before it asks for the claim, and notes that it was granted after: wherever that is cut off, the
 //! next opening of this log can name the one that the lower volume knows, and no other copy can.
 
-use volume::{Holding, Joined};
+use volume::{Holding, JoinedVolume};
 
 use super::superblock::{MAX_OPENINGS, Superblock};
 
@@ -35,7 +35,7 @@ impl Superblock {
 
     /// Each of several volumes that has granted it by now keeps that by itself: they are not always there
     /// together.
-    pub fn note_members(&mut self, joined: &Joined) {
+    pub fn note_members(&mut self, joined: &JoinedVolume) {
         let newest = self.predecessors().last().copied().unwrap_or_default();
         let generation = self.generation;
         for member in self.members.iter_mut().filter(|member| member.granted < generation) {

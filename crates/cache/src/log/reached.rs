@@ -10,7 +10,7 @@ use super::{
 
 /// What a half has.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) struct Reached {
+pub(crate) struct LegProgress {
     pub instance: InstanceId,
     /// Of the superblock.
     sequence: u64,
@@ -22,7 +22,7 @@ pub(crate) struct Reached {
     has_lost: bool,
 }
 
-impl Reached {
+impl LegProgress {
     /// Looks at a half's blocks of the log; none if they hold no log that can be read.
     pub async fn of(half: &Stack) -> Result<Option<Self>, Error> {
         let superblock = match superblock(half).await {

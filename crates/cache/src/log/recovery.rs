@@ -11,16 +11,16 @@ use volume::{Data, Error, Extent, Lba, Stack};
 use super::{
     BLOCK_BYTES,
     doubt::judge_superblocks,
-    index::{Frame, Reader},
-    ring::Ring,
-    segment::{Header, Kind},
-    superblock::{FIRST_BLOCK, Invalid, Superblock},
+    index::{IndexFrame, IndexReader},
+    ring::SegmentRing,
+    segment::{LogRecordKind, SegmentHeader},
+    superblock::{FIRST_BLOCK, InvalidSuperblock, Superblock},
 };
 use crate::checksum::crc32c;
 
 /// Acknowledged data that is not there.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Loss {
+pub struct AcknowledgedLoss {
     /// Number of the first segment that is missing or damaged.
     pub first_missing: u64,
     /// The block of the log where it should begin.
@@ -35,14 +35,14 @@ pub struct Loss {
 #[derive(Debug)]
 pub(crate) struct Scan {
     /// With every whole segment from the tail on.
-    pub ring: Ring,
+    pub ring: SegmentRing,
     /// The highest serial of any write.
     pub serial: u64,
     /// Every write up to this serial is in the log or was, as far as the log knows.
     pub complete: u64,
     /// Segments after the last whole epoch: they hold what was never flushed, and are not used.
     pub unflushed: u64,
-    pub loss: Option<Loss>,
+    pub loss: Option<AcknowledgedLoss>,
     /// The number and the first block that the segment after the last whole one would have.
     pub end: (u64, u32),
     pub index: FoundIndex,
@@ -56,7 +56,7 @@ pub(crate) struct FoundIndex {
     /// The last segment of each frame; the first is the superblock's index tail.
     pub frames: Vec<u64>,
     /// The segments at the end of the log that no frame tells of.
-    pub untold: Vec<Frame>,
+    pub untold: Vec<IndexFrame>,
 }
 
 /// Why a log has no superblock that we can use.
@@ -83,12 +83,12 @@ pub(crate) async fn superblock(log: &Stack) -> Result<Superblock, NoSuperblock> 
     let beyond = copies.split_off(FIRST_BLOCK as usize).pop();
     // A newer version may be in the middle of writing its copies.
     for copy in &copies {
-        if let Err(Invalid::Version(version)) = copy {
+        if let Err(InvalidSuperblock::Version(version)) = copy {
             return Err(NoSuperblock::Version(*version));
         }
     }
     // If only the superblocks are zeros and the block behind them is not, the disk is not new.
-    let blank = copies.iter().chain(&beyond).all(|copy| *copy == Err(Invalid::Blank));
+    let blank = copies.iter().chain(&beyond).all(|copy| *copy == Err(InvalidSuperblock::Blank));
     let newest = copies.into_iter().flatten().max_by_key(|copy| copy.sequence);
     match newest {
         Some(superblock) => Ok(superblock),
@@ -112,14 +112,15 @@ pub(crate) async fn scan(
     log: &Stack,
     superblock: &Superblock,
     watermark: Option<u64>,
-    mut apply: impl FnMut(u32, &Header),
+    mut apply: impl FnMut(u32, &SegmentHeader),
 ) -> Result<Scan, Error> {
     let longest = superblock.segment_slots + 1;
     let layouts = superblock.ring_layouts();
-    let mut ring = Ring::with_layouts(layouts, longest, superblock.tail, superblock.tail_block);
-    let mut window = Window::new(log, superblock);
-    let mut index = Reader::new(log, superblock);
-    let mut untold: Vec<Frame> = Vec::new();
+    let mut ring =
+        SegmentRing::with_layouts(layouts, longest, superblock.tail, superblock.tail_block);
+    let mut window = LogReadWindow::new(log, superblock);
+    let mut index = IndexReader::new(log, superblock);
+    let mut untold: Vec<IndexFrame> = Vec::new();
     // What went down has no segment that tells of it any more.
     let (mut serial, mut complete) = (superblock.serial, superblock.complete);
     let mut generation = 0;
@@ -174,7 +175,7 @@ pub(crate) async fn scan(
         Some(told) => Some(format!("the index knows segment {told}")),
         None => evidence(&mut window, superblock, &ring, generation, watermark).await?,
     };
-    let loss = evidence.map(|evidence| Loss {
+    let loss = evidence.map(|evidence| AcknowledgedLoss {
         first_missing: ring.next(),
         block: u64::from(ring.position()),
         intact: ring.segments() as u64,
@@ -199,10 +200,10 @@ pub(crate) async fn scan(
 }
 
 /// Adds a segment to the last of `frames`, or to a new one.
-fn tell(frames: &mut Vec<Frame>, start: u32, header: &Header, frame_bytes: usize) {
+fn tell(frames: &mut Vec<IndexFrame>, start: u32, header: &SegmentHeader, frame_bytes: usize) {
     let told = frames.last_mut().is_some_and(|frame| frame.push(start, header, frame_bytes));
     if !told {
-        let mut frame = Frame::default();
+        let mut frame = IndexFrame::default();
         frame.push(start, header, frame_bytes);
         frames.push(frame);
     }
@@ -222,8 +223,9 @@ pub(crate) async fn mend(
     let slots = superblock.identity.geometry.bytes().div_ceil(BLOCK_BYTES as u64);
     let decode = |data: &Data| {
         let block = data.clone().into_bytes();
-        let header = (block.len() == BLOCK_BYTES)
-            .then(|| Header::decode(&block, superblock.instance, slots, superblock.segment_slots));
+        let header = (block.len() == BLOCK_BYTES).then(|| {
+            SegmentHeader::decode(&block, superblock.instance, slots, superblock.segment_slots)
+        });
         header.flatten().filter(|header| header.number == number)
     };
     let at = |block: u64| Extent { lba: Lba(block), blocks: 1 };
@@ -232,7 +234,7 @@ pub(crate) async fn mend(
     if start + u64::from(header.data_blocks()) >= u64::from(superblock.ring_end()) {
         return Ok(false);
     }
-    let data = header.records.iter().filter(|record| record.kind == Kind::Data);
+    let data = header.records.iter().filter(|record| record.kind == LogRecordKind::Data);
     for (record, block) in data.zip(start + 1..) {
         let is_right = |data: &Data| crc32c(&data.clone().into_bytes()) == record.checksum;
         if log.examine(at(block), &is_right).await?.is_none() {
@@ -244,7 +246,7 @@ pub(crate) async fn mend(
 
 /// Whether a segment may follow one of `generation`: none may come from a generation that an
 /// opening has ended before that number. None is in clear in a log that is sealed.
-fn belongs(header: &Header, superblock: &Superblock, generation: u64) -> bool {
+fn belongs(header: &SegmentHeader, superblock: &Superblock, generation: u64) -> bool {
     if header.salt.is_some() != superblock.key.is_some() {
         return false;
     }
@@ -260,9 +262,9 @@ fn belongs(header: &Header, superblock: &Superblock, generation: u64) -> bool {
 /// Only one segment is ever being written, and the next one begins when it is stable. So if the
 /// end is a torn write, nothing newer exists.
 async fn evidence(
-    window: &mut Window<'_>,
+    window: &mut LogReadWindow<'_>,
     superblock: &Superblock,
-    ring: &Ring,
+    ring: &SegmentRing,
     generation: u64,
     watermark: Option<u64>,
 ) -> Result<Option<String>, Error> {
@@ -295,7 +297,7 @@ async fn evidence(
 }
 
 /// Part of the log in memory: small segments are read many at a time.
-struct Window<'a> {
+struct LogReadWindow<'a> {
     log: &'a Stack,
     superblock: &'a Superblock,
     slots: u64,
@@ -303,28 +305,28 @@ struct Window<'a> {
     bytes: Bytes,
 }
 
-impl<'a> Window<'a> {
+impl<'a> LogReadWindow<'a> {
     fn new(log: &'a Stack, superblock: &'a Superblock) -> Self {
         let slots = superblock.identity.geometry.bytes().div_ceil(BLOCK_BYTES as u64);
         Self { log, superblock, slots, base: 0, bytes: Bytes::new() }
     }
 
-    async fn header(&mut self, block: u32) -> Result<Option<Header>, Error> {
+    async fn header(&mut self, block: u32) -> Result<Option<SegmentHeader>, Error> {
         let bytes = self.blocks(block, 1).await?;
         Ok(bytes.and_then(|bytes| {
             let limit = self.superblock.segment_slots;
-            Header::decode(&bytes, self.superblock.instance, self.slots, limit)
+            SegmentHeader::decode(&bytes, self.superblock.instance, self.slots, limit)
         }))
     }
 
     /// Whether every data block of the segment at `start` has the checksum its record says.
-    async fn data_is_whole(&mut self, start: u32, header: &Header) -> Result<bool, Error> {
+    async fn data_is_whole(&mut self, start: u32, header: &SegmentHeader) -> Result<bool, Error> {
         let count = header.data_blocks();
         if count == 0 {
             return Ok(true);
         }
         let Some(bytes) = self.blocks(start + 1, count).await? else { return Ok(false) };
-        let data = header.records.iter().filter(|record| record.kind == Kind::Data);
+        let data = header.records.iter().filter(|record| record.kind == LogRecordKind::Data);
         Ok(data
             .zip(bytes.chunks_exact(BLOCK_BYTES))
             .all(|(record, block)| crc32c(block) == record.checksum))

@@ -9,12 +9,12 @@
 //!   after    zone 3: ├─ newest ─┤   zone 2: ╌ free ╌ ├─ oldest ──┤   zone 1: ╌╌╌ new ╌╌╌
 //! ```
 //!
-//! Which zones there are is a [`Layout`]; recovery needs those of all live segments.
+//! Which zones there are is a [`SegmentLayout`]; recovery needs those of all live segments.
 
 use std::collections::VecDeque;
 
 use super::{
-    layout::{Layout, Zone},
+    layout::{SegmentLayout, Zone},
     superblock::FIRST_BLOCK,
 };
 
@@ -22,11 +22,11 @@ use super::{
 /// at the first block of the next zone if fewer blocks than the longest segment needs are left before
 /// the end of this one.
 #[derive(Clone, Debug)]
-pub(crate) struct Ring {
+pub(crate) struct SegmentRing {
     /// Blocks in the longest segment, its header included.
     longest: u32,
     /// Those of live segments and of the next, oldest first.
-    layouts: VecDeque<Layout>,
+    layouts: VecDeque<SegmentLayout>,
     /// Which of them the next segment is of: the last, except while recovery goes through them.
     current: usize,
     /// The block after the newest segment; the first of the next zone rather than the end of one.
@@ -42,17 +42,17 @@ pub(crate) struct Ring {
     pushed: u64,
 }
 
-impl Ring {
+impl SegmentRing {
     /// A ring of the blocks `first .. end` without live segments: number `next` is the next one
     /// and goes to `head` or, if that is too near to the end, to `first`.
     pub fn new(first: u32, end: u32, longest: u32, next: u64, head: u32) -> Self {
         assert!(end - first > 3 * longest && (first..=end).contains(&head), "checked before");
         let head = if head == end { first } else { head };
-        Self::with_layouts(vec![Layout::whole(first, end)], longest, next, head)
+        Self::with_layouts(vec![SegmentLayout::whole(first, end)], longest, next, head)
     }
 
     /// The same with the layouts of live segments, oldest first. `head` may be of the oldest.
-    pub fn with_layouts(layouts: Vec<Layout>, longest: u32, next: u64, head: u32) -> Self {
+    pub fn with_layouts(layouts: Vec<SegmentLayout>, longest: u32, next: u64, head: u32) -> Self {
         let layouts = VecDeque::from(layouts);
         let starts = VecDeque::new();
         let (tail, wall, pushed) = (next, None, 0);
@@ -80,7 +80,7 @@ impl Ring {
     }
 
     /// Where the next segment goes.
-    pub fn layout(&self) -> &Layout {
+    pub fn layout(&self) -> &SegmentLayout {
         &self.layouts[self.current]
     }
 
@@ -222,12 +222,12 @@ impl Ring {
     }
 
     /// The layouts of live segments and of the next, oldest first.
-    pub fn layouts(&self) -> impl Iterator<Item = &Layout> {
+    pub fn layouts(&self) -> impl Iterator<Item = &SegmentLayout> {
         self.layouts.iter()
     }
 
     /// From the next segment on another layout holds. Its start has to be free.
-    pub fn set_layout(&mut self, layout: Layout) {
+    pub fn set_layout(&mut self, layout: SegmentLayout) {
         assert_eq!(layout.first, self.next(), "it begins with the next segment");
         // One of which no segment was written yet is of no use to anybody.
         while self.layouts.back().is_some_and(|last| last.first >= layout.first) {
@@ -244,7 +244,7 @@ impl Ring {
     }
 
     /// A layout in which the ring ends at `end`, which is behind its end now, from the next segment on.
-    pub fn grown(&self, old_end: u32, end: u32) -> Layout {
+    pub fn grown(&self, old_end: u32, end: u32) -> SegmentLayout {
         let mut zones = self.layout().zones.clone();
         let head = self.head;
         // If no live segment is beyond the end of the ring, seen from the head, the end just moves.
@@ -258,11 +258,11 @@ impl Ring {
         // What is too short for a segment is lost until the ring is one zone again.
         let parts = [before, added, behind].into_iter().filter(|z| z.blocks() >= self.longest);
         zones.splice(at..=at, parts);
-        Layout { first: self.next(), start: old_end, zones }
+        SegmentLayout { first: self.next(), start: old_end, zones }
     }
 
     /// A layout without the blocks from `end` on, from the next segment on; none if too few are left.
-    pub fn cut(&self, end: u32) -> Option<Layout> {
+    pub fn cut(&self, end: u32) -> Option<SegmentLayout> {
         let layout = self.layout();
         let at = layout.zone_of(self.head).expect("the head is in a zone");
         let kept = |zone: Zone| Zone { end: zone.end.min(end).max(zone.first), ..zone };
@@ -277,21 +277,21 @@ impl Ring {
             _ => zones.first()?.first,
         };
         let enough = zones.iter().map(|zone| zone.blocks()).sum::<u32>() > 3 * self.longest;
-        enough.then(|| Layout { first: self.next(), start, zones })
+        enough.then(|| SegmentLayout { first: self.next(), start, zones })
     }
 
     /// The layout there is, from the next segment on.
-    pub fn same(&self) -> Layout {
-        Layout { first: self.next(), start: self.head, zones: self.layout().zones.clone() }
+    pub fn same(&self) -> SegmentLayout {
+        SegmentLayout { first: self.next(), start: self.head, zones: self.layout().zones.clone() }
     }
 
     /// A layout of one zone that ends at `end`, from the next segment on, if the live segments lie in
     /// it one behind the other, and the head behind them.
-    pub fn straight(&self, end: u32) -> Option<Layout> {
+    pub fn straight(&self, end: u32) -> Option<SegmentLayout> {
         let in_order = self.starts.iter().zip(self.starts.iter().skip(1)).all(|(a, b)| a < b);
         let is_behind = self.starts.back().is_none_or(|&newest| newest < self.head);
         let zones = vec![Zone { first: FIRST_BLOCK, end }];
-        let layout = Layout { first: self.next(), start: self.head, zones };
+        let layout = SegmentLayout { first: self.next(), start: self.head, zones };
         (in_order && is_behind && self.head < end).then_some(layout)
     }
 
@@ -334,7 +334,7 @@ mod tests {
 
     #[test]
     fn a_segment_that_might_not_fit_before_the_end_begins_at_the_first_block() {
-        let mut ring = Ring::new(2, 22, 5, 1, 2);
+        let mut ring = SegmentRing::new(2, 22, 5, 1, 2);
         assert_eq!(ring.push(5), 2);
         assert_eq!(ring.push(5), 7);
         ring.release(3);
@@ -349,9 +349,10 @@ mod tests {
     }
 
     /// As recovery finds it again.
-    fn found_again(ring: &Ring, sizes: &VecDeque<u32>) -> Ring {
+    fn found_again(ring: &SegmentRing, sizes: &VecDeque<u32>) -> SegmentRing {
         let layouts = ring.layouts().cloned().collect();
-        let mut found = Ring::with_layouts(layouts, ring.longest, ring.tail, ring.start(ring.tail));
+        let mut found =
+            SegmentRing::with_layouts(layouts, ring.longest, ring.tail, ring.start(ring.tail));
         sizes.iter().for_each(|&blocks| _ = found.push(blocks));
         found.end_recovery();
         found
@@ -359,7 +360,7 @@ mod tests {
 
     #[test]
     fn a_full_ring_that_grows_has_room_at_once() {
-        let mut ring = Ring::new(2, 40, 5, 1, 20);
+        let mut ring = SegmentRing::new(2, 40, 5, 1, 20);
         (0..4).for_each(|_| _ = ring.push(5));
         ring.release(3);
         while ring.fits(5) {
@@ -376,7 +377,7 @@ mod tests {
 
     #[test]
     fn a_ring_is_one_zone_again_when_its_segments_lie_in_order() {
-        let mut ring = Ring::new(2, 40, 5, 1, 20);
+        let mut ring = SegmentRing::new(2, 40, 5, 1, 20);
         (0..6).for_each(|_| _ = ring.push(5));
         ring.set_layout(ring.grown(40, 60));
         assert_eq!(ring.push(3), 40);
@@ -396,7 +397,7 @@ mod tests {
         fn resizing_moves_no_live_segment(
             steps in prop::collection::vec((1..9u32, 0..4u64, 0..12u32), 1..200),
         ) {
-            let mut ring = Ring::new(2, 50, 8, 10, 33);
+            let mut ring = SegmentRing::new(2, 50, 8, 10, 33);
             let mut live: VecDeque<(u32, u32)> = VecDeque::new();
             let mut end = 50;
             for (blocks, released, resize) in steps {
@@ -439,7 +440,7 @@ mod tests {
 
         #[test]
         fn live_segments_never_overlap(steps in prop::collection::vec((1..9u32, 0..4u64), 1..200)) {
-            let mut ring = Ring::new(2, 50, 8, 10, 33);
+            let mut ring = SegmentRing::new(2, 50, 8, 10, 33);
             let mut live: VecDeque<(u32, u32)> = VecDeque::new();
             for (blocks, released) in steps {
                 let room = ring.room();

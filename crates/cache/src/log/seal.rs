@@ -86,7 +86,7 @@ pub(crate) struct Which(pub u64, pub u32);
 
 /// What must be the same when a block is opened.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) struct About {
+pub(crate) struct SealedBlockId {
     pub slot: u64,
     /// Its sectors that the block holds.
     pub mask: u8,
@@ -108,7 +108,7 @@ impl Sealer {
     }
 
     /// Encrypts a block in its place. `which` must never come again with other content.
-    pub fn seal(&self, which: Which, about: About, block: &mut [u8]) -> Tag {
+    pub fn seal(&self, which: Which, about: SealedBlockId, block: &mut [u8]) -> Tag {
         let sealed = self.0.seal_in_place_separate_tag(which.nonce(), about.aad(), block);
         let tag = sealed.expect("a block is shorter than 64 GiB");
         tag.as_ref().try_into().expect("a tag of GCM has 16 bytes")
@@ -118,7 +118,7 @@ impl Sealer {
     pub fn open(
         &self,
         which: Which,
-        about: About,
+        about: SealedBlockId,
         tag: &Tag,
         block: &[u8],
     ) -> Option<Box<[u8; BLOCK_BYTES]>> {
@@ -140,7 +140,7 @@ impl Which {
     }
 }
 
-impl About {
+impl SealedBlockId {
     fn aad(self) -> Aad<[u8; 17]> {
         let mut aad = [0; 17];
         aad[..8].copy_from_slice(&self.slot.to_le_bytes());

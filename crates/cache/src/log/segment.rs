@@ -10,7 +10,7 @@ use crate::checksum::crc32c;
 
 /// What a record says about its slots.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Kind {
+pub(crate) enum LogRecordKind {
     /// The sectors of `mask` hold what the record's data block holds.
     Data,
     /// The slots hold zeros.
@@ -21,12 +21,12 @@ pub(crate) enum Kind {
 
 /// One entry of a header.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) struct Record {
+pub(crate) struct LogRecord {
     /// The first slot.
     pub slot: u64,
     /// How many slots: one for data.
     pub count: u32,
-    pub kind: Kind,
+    pub kind: LogRecordKind,
     /// Sectors of the slot that the record holds, the first in bit 0. All of them unless data.
     pub mask: u8,
     /// CRC32C of the data block as it lies in the log; 0 if there is none.
@@ -39,7 +39,7 @@ pub(crate) struct Record {
 
 /// The header block of a segment.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub(crate) struct Header {
+pub(crate) struct SegmentHeader {
     pub instance: InstanceId,
     pub generation: u64,
     /// Number of the segment; the next one has one more.
@@ -55,18 +55,18 @@ pub(crate) struct Header {
     /// The NVRAM had noted this segment before it was written, so an NVRAM that has not is an older copy. The index
     /// does not have this field.
     pub noted: bool,
-    pub records: Vec<Record>,
+    pub records: Vec<LogRecord>,
 }
 
-impl Header {
+impl SegmentHeader {
     /// How many data blocks follow the header.
     pub fn data_blocks(&self) -> u32 {
-        self.records.iter().filter(|record| record.kind == Kind::Data).count() as u32
+        self.records.iter().filter(|record| record.kind == LogRecordKind::Data).count() as u32
     }
 
     /// How many slots it has content of.
     pub fn slots(&self) -> usize {
-        let content = self.records.iter().filter(|record| record.kind != Kind::Dropped);
+        let content = self.records.iter().filter(|record| record.kind != LogRecordKind::Dropped);
         content.map(|record| record.count as usize).sum()
     }
 
@@ -83,8 +83,8 @@ impl Header {
     }
 
     /// How its records are written.
-    fn shape(&self) -> Shape {
-        Shape { sealed: self.salt.is_some() }
+    fn shape(&self) -> SegmentShape {
+        SegmentShape { sealed: self.salt.is_some() }
     }
 
     /// Writes the header into a block of 4096 bytes.
@@ -148,7 +148,7 @@ impl Header {
 
     /// Bytes of what [`Self::encode_brief`] put at the beginning of `bytes`.
     pub fn brief_length(bytes: &[u8]) -> usize {
-        let shape = Shape::of(u32_at(bytes, BRIEF_FLAGS_AT));
+        let shape = SegmentShape::of(u32_at(bytes, BRIEF_FLAGS_AT));
         shape.brief_bytes() + u32_at(bytes, BRIEF_COUNT_AT) as usize * shape.record_bytes()
     }
 
@@ -162,11 +162,11 @@ impl Header {
         limit: u32,
     ) -> Option<(Self, usize)> {
         let flags = u32_at(bytes.get(..BRIEF_BYTES)?, BRIEF_FLAGS_AT);
-        let shape = Shape::of(flags);
+        let shape = SegmentShape::of(flags);
         let (fixed, rest) = bytes.split_at_checked(shape.brief_bytes())?;
         let base = u64_at(fixed, BRIEF_BASE_SERIAL_AT);
         let count = u32_at(fixed, BRIEF_COUNT_AT);
-        let records = Record::decode_all(rest, count, base, slots, shape)?;
+        let records = LogRecord::decode_all(rest, count, base, slots, shape)?;
         let header = Self {
             instance,
             generation: u64_at(fixed, BRIEF_GENERATION_AT),
@@ -190,9 +190,9 @@ impl Header {
         }
         let (count, base) = (u32_at(block, COUNT_AT), u64_at(block, BASE_SERIAL_AT));
         let flags = u32_at(block, FLAGS_AT);
-        let shape = Shape::of(flags);
+        let shape = SegmentShape::of(flags);
         let bytes = &block[RECORDS_AT..CHECKSUM_AT];
-        let records = Record::decode_all(bytes, count, base, slots, shape)?;
+        let records = LogRecord::decode_all(bytes, count, base, slots, shape)?;
         let header = Self {
             instance,
             generation: u64_at(block, GENERATION_AT),
@@ -228,9 +228,9 @@ impl Header {
     }
 }
 
-impl Record {
+impl LogRecord {
     /// Writes the record; `base` is a serial that it is not below.
-    fn encode(&self, entry: &mut [u8], base: u64, shape: Shape) {
+    fn encode(&self, entry: &mut [u8], base: u64, shape: SegmentShape) {
         put_u64(entry, RECORD_SLOT_AT, self.slot);
         let above = u32::try_from(self.serial - base)
             .expect("fewer than 2^32 writes happen while one waits for the log");
@@ -239,9 +239,9 @@ impl Record {
         put_u32(entry, RECORD_CHECKSUM_AT, self.checksum);
         entry[RECORD_MASK_AT] = self.mask;
         entry[RECORD_KIND_AT] = match self.kind {
-            Kind::Data => 1,
-            Kind::Zero => 2,
-            Kind::Dropped => 3,
+            LogRecordKind::Data => 1,
+            LogRecordKind::Zero => 2,
+            LogRecordKind::Dropped => 3,
         };
         if shape.sealed {
             put(entry, RECORD_TAG_AT, &self.tag);
@@ -254,7 +254,7 @@ impl Record {
         count: u32,
         base: u64,
         slots: u64,
-        shape: Shape,
+        shape: SegmentShape,
     ) -> Option<Vec<Self>> {
         let count = count as usize;
         if count > shape.most_records() || bytes.len() < count * shape.record_bytes() {
@@ -264,11 +264,11 @@ impl Record {
         entries.map(|entry| Self::decode(entry, base, slots, shape)).collect()
     }
 
-    fn decode(entry: &[u8], base: u64, slots: u64, shape: Shape) -> Option<Self> {
+    fn decode(entry: &[u8], base: u64, slots: u64, shape: SegmentShape) -> Option<Self> {
         let (kind, longest) = match entry[RECORD_KIND_AT] {
-            1 => (Kind::Data, 1),
-            2 => (Kind::Zero, MAX_ZERO_SLOTS),
-            3 => (Kind::Dropped, u32::MAX),
+            1 => (LogRecordKind::Data, 1),
+            2 => (LogRecordKind::Zero, MAX_ZERO_SLOTS),
+            3 => (LogRecordKind::Dropped, u32::MAX),
             _ => return None,
         };
         let record = Self {
@@ -291,11 +291,11 @@ impl Record {
 
 /// How the records of a segment are written.
 #[derive(Clone, Copy)]
-struct Shape {
+struct SegmentShape {
     sealed: bool,
 }
 
-impl Shape {
+impl SegmentShape {
     fn of(flags: u32) -> Self {
         Self { sealed: flags & SEALED != 0 }
     }
@@ -406,12 +406,16 @@ pub(crate) mod tests {
     pub(crate) const SLOTS: u64 = 1 << 40;
     pub(crate) const INSTANCE: InstanceId = InstanceId([9; 16]);
 
-    fn record() -> impl Strategy<Value = Record> {
-        let kind = prop_oneof![Just(Kind::Data), Just(Kind::Zero), Just(Kind::Dropped)];
+    fn record() -> impl Strategy<Value = LogRecord> {
+        let kind = prop_oneof![
+            Just(LogRecordKind::Data),
+            Just(LogRecordKind::Zero),
+            Just(LogRecordKind::Dropped)
+        ];
         (0..SLOTS / 2, 1..MAX_ZERO_SLOTS, kind, 1..=255u8, any::<u32>(), 1000..1u64 << 32).prop_map(
-            |(slot, count, kind, mask, checksum, serial)| Record {
+            |(slot, count, kind, mask, checksum, serial)| LogRecord {
                 slot,
-                count: if kind == Kind::Data { 1 } else { count },
+                count: if kind == LogRecordKind::Data { 1 } else { count },
                 kind,
                 mask,
                 checksum,
@@ -421,21 +425,21 @@ pub(crate) mod tests {
         )
     }
 
-    pub(crate) fn header() -> impl Strategy<Value = Header> {
+    pub(crate) fn header() -> impl Strategy<Value = SegmentHeader> {
         let records = prop::collection::vec((record(), any::<Tag>()), 0..=MAX_RECORDS);
         let salt = prop::option::of(any::<Salt>());
         let flags = (any::<(bool, bool)>(), salt);
         (0..1u64 << 60, 0..1u64 << 60, 0..1u64 << 60, flags, records).prop_map(
             |(generation, number, complete, ((ends_epoch, voids_open), salt), records)| {
-                let shape = Shape { sealed: salt.is_some() };
+                let shape = SegmentShape { sealed: salt.is_some() };
                 let records = records.into_iter().take(shape.most_records());
                 let records: Vec<_> = records
                     .map(|(record, tag)| match shape.sealed {
-                        true => Record { tag, ..record },
+                        true => LogRecord { tag, ..record },
                         false => record,
                     })
                     .collect();
-                Header {
+                SegmentHeader {
                     instance: INSTANCE,
                     generation,
                     number,
@@ -453,10 +457,10 @@ pub(crate) mod tests {
     proptest! {
         #[test]
         fn decoding_gives_what_was_encoded(header in header(), noted in any::<bool>()) {
-            let header = Header { noted, ..header };
+            let header = SegmentHeader { noted, ..header };
             let mut block = vec![1; BLOCK_BYTES];
             header.encode(&mut block);
-            prop_assert_eq!(Header::decode(&block, INSTANCE, SLOTS, 128), Some(header));
+            prop_assert_eq!(SegmentHeader::decode(&block, INSTANCE, SLOTS, 128), Some(header));
         }
 
         #[test]
@@ -464,7 +468,7 @@ pub(crate) mod tests {
             let mut block = vec![0; BLOCK_BYTES];
             header.encode(&mut block);
             block[bit / 8] ^= 1 << (bit % 8);
-            prop_assert_eq!(Header::decode(&block, INSTANCE, SLOTS, 128), None);
+            prop_assert_eq!(SegmentHeader::decode(&block, INSTANCE, SLOTS, 128), None);
         }
 
         #[test]
@@ -479,7 +483,7 @@ pub(crate) mod tests {
             }
             let checksum = crc32c(&block[..CHECKSUM_AT]);
             put_u32(&mut block, CHECKSUM_AT, checksum);
-            if let Some(header) = Header::decode(&block, INSTANCE, SLOTS, 128) {
+            if let Some(header) = SegmentHeader::decode(&block, INSTANCE, SLOTS, 128) {
                 prop_assert!(header.data_blocks() <= 128);
                 for record in header.records {
                     prop_assert!(record.slot + u64::from(record.count) <= SLOTS);
@@ -491,9 +495,9 @@ pub(crate) mod tests {
 
     #[test]
     fn a_header_of_another_log_is_none() {
-        let (kind, tag) = (Kind::Data, NO_TAG);
-        let record = Record { slot: 0, count: 1, kind, mask: 255, checksum: 0, tag, serial: 1 };
-        let header = Header {
+        let (kind, tag) = (LogRecordKind::Data, NO_TAG);
+        let record = LogRecord { slot: 0, count: 1, kind, mask: 255, checksum: 0, tag, serial: 1 };
+        let header = SegmentHeader {
             instance: INSTANCE,
             generation: 1,
             number: 1,
@@ -506,9 +510,9 @@ pub(crate) mod tests {
         };
         let mut block = vec![0; BLOCK_BYTES];
         header.encode(&mut block);
-        assert!(Header::decode(&block, INSTANCE, 1, 1).is_some());
-        assert!(Header::decode(&block, InstanceId([8; 16]), 1, 1).is_none());
-        assert!(Header::decode(&block, INSTANCE, 0, 1).is_none(), "beyond the volume");
-        assert!(Header::decode(&block, INSTANCE, 1, 0).is_none(), "longer than a segment");
+        assert!(SegmentHeader::decode(&block, INSTANCE, 1, 1).is_some());
+        assert!(SegmentHeader::decode(&block, InstanceId([8; 16]), 1, 1).is_none());
+        assert!(SegmentHeader::decode(&block, INSTANCE, 0, 1).is_none(), "beyond the volume");
+        assert!(SegmentHeader::decode(&block, INSTANCE, 1, 0).is_none(), "longer than a segment");
     }
 }

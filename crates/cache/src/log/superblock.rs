@@ -7,7 +7,7 @@ use volume::Geometry;
 use super::{
     BLOCK_BYTES, MAX_SEALED_SLOTS, MAX_SEGMENT_SLOTS, MIN_SEGMENT_SLOTS, VERSION,
     bytes::{array, put, put_u32, put_u64, u32_at, u64_at},
-    layout::{LAYOUT_BYTES, Layout, MOST_LAYOUTS, Zone},
+    layout::{LAYOUT_BYTES, MOST_LAYOUTS, SegmentLayout, Zone},
     members::{self, MemberRecord},
     seal::KeyCheck,
 };
@@ -15,7 +15,7 @@ use crate::checksum::crc32c;
 
 /// The volume a log belongs to.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Identity {
+pub struct LogVolumeIdentity {
     /// Its name, at most 320 bytes: for a remote volume its target and unit.
     pub name: String,
     /// Its abilities when the log was formatted, its size when it was opened last or has grown
@@ -23,7 +23,7 @@ pub struct Identity {
     pub geometry: Geometry,
 }
 
-impl Identity {
+impl LogVolumeIdentity {
     /// Whether data logged for `self` may go to a volume with this geometry: what decides where
     /// bytes lie must be equal, and every block that there was must be there. It may have grown.
     pub(crate) fn fits(&self, geometry: Geometry) -> bool {
@@ -54,7 +54,7 @@ pub(crate) struct Superblock {
     /// Counts the states; the copy with the higher number is the newer.
     pub sequence: u64,
     pub instance: InstanceId,
-    pub identity: Identity,
+    pub identity: LogVolumeIdentity,
     /// Blocks in the log, superblocks included.
     pub log_blocks: u64,
     pub segment_slots: u32,
@@ -102,14 +102,14 @@ pub(crate) struct Superblock {
     pub key: Option<KeyCheck>,
     /// Where segments go, oldest first: of all segments from the tail on. None: the ring is one zone, and always
     /// was.
-    pub layouts: Vec<Layout>,
+    pub layouts: Vec<SegmentLayout>,
     /// The volumes, if the log is for several; then `identity` is that of all together.
     pub members: Vec<MemberRecord>,
 }
 
 /// Why a block is not a superblock.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Invalid {
+pub(crate) enum InvalidSuperblock {
     /// All zeros.
     Blank,
     /// Not ours, torn or damaged.
@@ -186,14 +186,14 @@ impl Superblock {
         }
     }
 
-    fn decode_layouts(block: &[u8]) -> Option<Vec<Layout>> {
+    fn decode_layouts(block: &[u8]) -> Option<Vec<SegmentLayout>> {
         let count = u32_at(block, LAYOUT_COUNT_AT) as usize;
         if count == 0 {
             return Some(Vec::new());
         }
         let bytes = block[LAYOUTS_AT..].get(..count * LAYOUT_BYTES)?;
         let right = count <= MOST_LAYOUTS && crc32c(bytes) == u32_at(block, LAYOUTS_CHECKSUM_AT);
-        right.then(|| bytes.chunks_exact(LAYOUT_BYTES).map(Layout::decode).collect())?
+        right.then(|| bytes.chunks_exact(LAYOUT_BYTES).map(SegmentLayout::decode).collect())?
     }
 
     /// Encodes the boot at the end of the block. Its checksum covers the sequence number too: if a disk tears the
@@ -235,15 +235,15 @@ impl Superblock {
     }
 
     /// Where segments go, oldest first.
-    pub fn ring_layouts(&self) -> Vec<Layout> {
+    pub fn ring_layouts(&self) -> Vec<SegmentLayout> {
         match self.layouts.is_empty() {
-            true => vec![Layout::whole(FIRST_BLOCK, self.ring_end())],
+            true => vec![SegmentLayout::whole(FIRST_BLOCK, self.ring_end())],
             false => self.layouts.clone(),
         }
     }
 
     /// Keeps of `layouts` those of segments from the tail on.
-    pub fn keep_layouts(&mut self, layouts: impl Iterator<Item = Layout>) {
+    pub fn keep_layouts(&mut self, layouts: impl Iterator<Item = SegmentLayout>) {
         self.layouts = layouts.collect();
         while self.layouts.get(1).is_some_and(|layout| layout.first <= self.tail) {
             self.layouts.remove(0);
@@ -254,40 +254,40 @@ impl Superblock {
             self.tail_block = oldest.start;
         }
         if let [only] = &self.layouts[..]
-            && only.zones == Layout::whole(FIRST_BLOCK, self.ring_end()).zones
+            && only.zones == SegmentLayout::whole(FIRST_BLOCK, self.ring_end()).zones
         {
             self.layouts.clear();
         }
     }
 
     /// Reads the record from a block of 4096 bytes, believing nothing.
-    pub fn decode(block: &[u8]) -> Result<Self, Invalid> {
+    pub fn decode(block: &[u8]) -> Result<Self, InvalidSuperblock> {
         assert_eq!(block.len(), BLOCK_BYTES, "a block was read");
         if block.iter().all(|&byte| byte == 0) {
-            return Err(Invalid::Blank);
+            return Err(InvalidSuperblock::Blank);
         }
         if block[MAGIC_AT..].iter().take(MAGIC.len()).ne(MAGIC)
             || u32_at(block, CHECKSUM_AT) != crc32c(&block[..CHECKSUM_AT])
         {
-            return Err(Invalid::Garbage);
+            return Err(InvalidSuperblock::Garbage);
         }
         let version = u32_at(block, VERSION_AT);
         if version != VERSION {
-            return Err(Invalid::Version(version));
+            return Err(InvalidSuperblock::Version(version));
         }
         let length = u32_at(block, NAME_LENGTH_AT) as usize;
         if length > MAX_NAME {
-            return Err(Invalid::Garbage);
+            return Err(InvalidSuperblock::Garbage);
         }
         let name = std::str::from_utf8(&block[NAME_AT..NAME_AT + length])
-            .map_err(|_| Invalid::Garbage)?
+            .map_err(|_| InvalidSuperblock::Garbage)?
             .to_owned();
         let flags = u32_at(block, FLAGS_AT);
         let abilities = u32_at(block, LOWER_FLAGS_AT);
         let mut superblock = Self {
             sequence: u64_at(block, SEQUENCE_AT),
             instance: InstanceId(array(block, INSTANCE_AT)),
-            identity: Identity {
+            identity: LogVolumeIdentity {
                 name,
                 geometry: Geometry {
                     block_size: u32_at(block, LOWER_BLOCK_SIZE_AT),
@@ -320,17 +320,17 @@ impl Superblock {
             granted: u64_at(block, GRANTED_AT),
             openings: std::array::from_fn(|at| u64_at(block, OPENINGS_AT + 8 * at)),
             key: (flags & SEALED != 0).then(|| array(block, KEY_AT)),
-            layouts: Self::decode_layouts(block).ok_or(Invalid::Garbage)?,
-            members: Self::decode_members(block).ok_or(Invalid::Garbage)?,
+            layouts: Self::decode_layouts(block).ok_or(InvalidSuperblock::Garbage)?,
+            members: Self::decode_members(block).ok_or(InvalidSuperblock::Garbage)?,
         };
         if flags & HAS_BOOT != 0 {
             let boot = array(block, BOOT_AT);
             if superblock.boot_checksum(&boot) != u32_at(block, BOOT_CHECKSUM_AT) {
-                return Err(Invalid::Garbage);
+                return Err(InvalidSuperblock::Garbage);
             }
             superblock.boot = Some(boot);
         }
-        if superblock.makes_sense() { Ok(superblock) } else { Err(Invalid::Garbage) }
+        if superblock.makes_sense() { Ok(superblock) } else { Err(InvalidSuperblock::Garbage) }
     }
 
     /// The block after the last of the ring: where the index begins.
@@ -489,7 +489,7 @@ pub(crate) mod tests {
         Superblock {
             sequence: 7,
             instance: InstanceId(*b"0123456789abcdef"),
-            identity: Identity {
+            identity: LogVolumeIdentity {
                 name: "iqn.2001-04.com.example:disk,0".into(),
                 geometry: Geometry::with_blocks(1 << 21),
             },
@@ -583,23 +583,23 @@ pub(crate) mod tests {
         let first = block[..512].to_vec();
         Superblock { boot: Some([6; 16]), sequence: 8, ..sample() }.encode(&mut block);
         block[..512].copy_from_slice(&first);
-        assert_eq!(Superblock::decode(&block), Err(Invalid::Garbage));
+        assert_eq!(Superblock::decode(&block), Err(InvalidSuperblock::Garbage));
     }
 
     #[test]
     fn zeros_are_blank_and_a_newer_version_is_told() {
-        assert_eq!(Superblock::decode(&[0; BLOCK_BYTES]), Err(Invalid::Blank));
+        assert_eq!(Superblock::decode(&[0; BLOCK_BYTES]), Err(InvalidSuperblock::Blank));
         let mut block = vec![0; BLOCK_BYTES];
         sample().encode(&mut block);
         put_u32(&mut block, VERSION_AT, VERSION + 1);
         let checksum = crc32c(&block[..CHECKSUM_AT]);
         put_u32(&mut block, CHECKSUM_AT, checksum);
-        assert_eq!(Superblock::decode(&block), Err(Invalid::Version(VERSION + 1)));
+        assert_eq!(Superblock::decode(&block), Err(InvalidSuperblock::Version(VERSION + 1)));
     }
 
     fn resized() -> Superblock {
         let zones = vec![Zone { first: 2, end: 9000 }, Zone { first: 9000, end: 60_000 }];
-        let layouts = [(0, 2), (85, 9500)].map(|(first, start)| Layout {
+        let layouts = [(0, 2), (85, 9500)].map(|(first, start)| SegmentLayout {
             first,
             start,
             zones: zones.clone(),
@@ -615,11 +615,11 @@ pub(crate) mod tests {
         for at in [512, 600, 700] {
             let mut torn = block.clone();
             torn[at] ^= 1;
-            assert_eq!(Superblock::decode(&torn), Err(Invalid::Garbage));
+            assert_eq!(Superblock::decode(&torn), Err(InvalidSuperblock::Garbage));
         }
         // The first sector alone has reached the disk.
         block[512..].fill(0);
-        assert_eq!(Superblock::decode(&block), Err(Invalid::Garbage));
+        assert_eq!(Superblock::decode(&block), Err(InvalidSuperblock::Garbage));
         let mut kept = Superblock { tail: 85, ..resized() };
         kept.keep_layouts(resized().layouts.into_iter());
         assert_eq!(kept.layouts.len(), 1);
@@ -636,7 +636,7 @@ pub(crate) mod tests {
         for at in [MEMBERS_AT, MEMBERS_AT + 60, BLOCK_BYTES - 1] {
             let mut torn = block.clone();
             torn[at] ^= 1;
-            assert_eq!(Superblock::decode(&torn), Err(Invalid::Garbage));
+            assert_eq!(Superblock::decode(&torn), Err(InvalidSuperblock::Garbage));
         }
     }
 

@@ -17,7 +17,7 @@ pub(super) type BufferId = [u8; 16];
 
 /// The mark. `docs/formats/log-buffer.md` describes its bytes.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) struct Mark {
+pub(super) struct LogBufferMark {
     pub buffer: BufferId,
     /// The NVRAM may hold writes that the disk does not have.
     pub in_use: bool,
@@ -30,14 +30,14 @@ pub(super) struct Mark {
 pub(super) enum FoundMark {
     /// The block is zeros: the disk was never used with an NVRAM.
     Blank,
-    Mark(Mark),
+    Mark(LogBufferMark),
     /// The mark has this format version, which the program does not know.
     Version(u32),
     /// The block holds something else, or the mark is damaged.
     Garbage,
 }
 
-impl Mark {
+impl LogBufferMark {
     pub fn encode(&self) -> Vec<u8> {
         let mut block = vec![0; BLOCK_BYTES];
         put(&mut block, 0, MAGIC);
@@ -108,13 +108,13 @@ mod tests {
         for (in_use, boot) in
             [(true, None), (false, Some(BootId([7; 16]))), (true, Some(BootId([0; 16])))]
         {
-            let mark = Mark { buffer: [3; 16], in_use, boot };
+            let mark = LogBufferMark { buffer: [3; 16], in_use, boot };
             let mut block = mark.encode();
-            assert_eq!(Mark::decode(&block), FoundMark::Mark(mark));
+            assert_eq!(LogBufferMark::decode(&block), FoundMark::Mark(mark));
             block[BUFFER_AT] ^= 1;
-            assert_eq!(Mark::decode(&block), FoundMark::Garbage);
+            assert_eq!(LogBufferMark::decode(&block), FoundMark::Garbage);
         }
-        assert_eq!(Mark::decode(&[0; BLOCK_BYTES]), FoundMark::Blank);
+        assert_eq!(LogBufferMark::decode(&[0; BLOCK_BYTES]), FoundMark::Blank);
     }
 
     #[test]

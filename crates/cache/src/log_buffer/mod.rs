@@ -23,21 +23,21 @@ use volume::{
 
 use crate::{
     confirmed::BootId, log::BLOCK_BYTES, nvram::StableMemory, random::random,
-    settings::NvramSurvives,
+    settings::NvramSurvival,
 };
-use mark::{BufferId, FoundMark, Mark};
-use ring::{Contents, Ring};
+use mark::{BufferId, FoundMark, LogBufferMark};
+use ring::{LogBufferContents, LogBufferRing};
 
 /// A log disk with an NVRAM in front of it. It has one block less than the disk.
 pub struct LogBuffer {
-    shared: Arc<Shared>,
+    shared: Arc<LogBufferCore>,
 }
 
 /// The failures that the NVRAM survives, and the present boot of the machine.
 #[derive(Clone, Copy, Debug)]
-pub struct Promise {
+pub struct NvramPromise {
     /// The failures that the NVRAM was declared to survive.
-    pub survives: NvramSurvives,
+    pub survives: NvramSurvival,
     /// The present boot, if it is known.
     pub boot: Option<BootId>,
 }
@@ -81,25 +81,25 @@ pub enum BufferError {
 /// A buffer whose NVRAM has been read, and whose records have been written to the disk. The NVRAM has not changed.
 pub struct FoundBuffer {
     disk: Stack,
-    ring: Ring,
-    promise: Promise,
+    ring: LogBufferRing,
+    promise: NvramPromise,
     /// The id of the NVRAM, if the buffer continues with its content; `None` if the NVRAM is to be cleared.
     goes_on: Option<BufferId>,
     loss: Option<BufferLoss>,
 }
 
-struct Shared {
+struct LogBufferCore {
     disk: Stack,
     buffer: BufferId,
-    state: Mutex<State>,
+    state: Mutex<LogBufferState>,
     /// Notified when a record has reached the disk, and when a write to the disk has failed.
     changed: Notify,
 }
 
-struct State {
-    ring: Ring,
+struct LogBufferState {
+    ring: LogBufferRing,
     /// The writes that are not on the disk, oldest first.
-    pending: VecDeque<Pending>,
+    pending: VecDeque<PendingLogWrite>,
     /// For each block whose newest content is not on the disk: the number of the write, and the content.
     newest: BTreeMap<u64, (u64, Data)>,
     /// Every write up to this number is on the disk.
@@ -118,7 +118,7 @@ struct State {
     is_writing: bool,
 }
 
-struct Pending {
+struct PendingLogWrite {
     number: u64,
     block: u64,
     data: Data,
@@ -129,7 +129,10 @@ struct Pending {
 /// # Errors
 /// The disk cannot be read.
 pub async fn needs_buffer(disk: &Stack) -> Result<bool, Error> {
-    Ok(matches!(Mark::read(disk).await?, FoundMark::Mark(Mark { in_use: true, .. })))
+    Ok(matches!(
+        LogBufferMark::read(disk).await?,
+        FoundMark::Mark(LogBufferMark { in_use: true, .. })
+    ))
 }
 
 impl FoundBuffer {
@@ -140,9 +143,9 @@ impl FoundBuffer {
     pub async fn open(
         disk: Stack,
         memory: Box<dyn StableMemory>,
-        promise: Promise,
+        promise: NvramPromise,
     ) -> Result<Self, BufferError> {
-        let mark = match Mark::read(&disk).await? {
+        let mark = match LogBufferMark::read(&disk).await? {
             // In a half that was made without an NVRAM, the last block belongs to the log.
             FoundMark::Blank if Mirror::label_of(&disk).await?.is_some() => {
                 return Err(BufferError::NoPlace);
@@ -153,13 +156,13 @@ impl FoundBuffer {
             FoundMark::Garbage => return Err(BufferError::NoPlace),
         };
         let buffer = mark.map_or([0; 16], |mark| mark.buffer);
-        let (ring, contents) = Ring::open(memory, buffer);
+        let (ring, contents) = LogBufferRing::open(memory, buffer);
         if let Some(error) = ring.error() {
             return Err(BufferError::Memory(error));
         }
         let Some(in_use) = mark.filter(|mark| mark.in_use) else {
             // The NVRAM has no writes of this log. Do not clear it if it has writes of another log.
-            if contents == Contents::Other {
+            if contents == LogBufferContents::Other {
                 return Err(BufferError::OthersMemory);
             }
             return Ok(Self { disk, ring, promise, goes_on: None, loss: None });
@@ -171,14 +174,14 @@ impl FoundBuffer {
         // After a reboot, a page of the NVRAM file may be as old as the last time the system wrote it back.
         let is_rebooted = in_use.boot.is_some_and(|then| promise.boot != Some(then));
         let loss = match contents {
-            Contents::Other => return Err(BufferError::OthersMemory),
+            LogBufferContents::Other => return Err(BufferError::OthersMemory),
             _ if is_rebooted => lost(
                 "the machine was rebooted, and the NVRAM was not declared to survive that",
                 true,
             ),
-            Contents::Whole => None,
-            Contents::Blank => lost("the NVRAM is missing or blank", false),
-            Contents::Damaged => lost("the NVRAM is damaged", false),
+            LogBufferContents::Whole => None,
+            LogBufferContents::Blank => lost("the NVRAM is missing or blank", false),
+            LogBufferContents::Damaged => lost("the NVRAM is damaged", false),
         };
         if loss.is_none() {
             for record in ring.held() {
@@ -242,12 +245,12 @@ impl FoundBuffer {
             return Err(BufferError::Memory(error));
         }
         let boot = match self.promise.survives {
-            NvramSurvives::Restart => Some(self.promise.boot.unwrap_or(UNKNOWN_BOOT)),
-            NvramSurvives::PowerLoss => None,
+            NvramSurvival::Restart => Some(self.promise.boot.unwrap_or(UNKNOWN_BOOT)),
+            NvramSurvival::PowerLoss => None,
         };
-        Mark { buffer, in_use: true, boot }.write(&self.disk).await?;
+        LogBufferMark { buffer, in_use: true, boot }.write(&self.disk).await?;
         let next = self.ring.next();
-        let state = State {
+        let state = LogBufferState {
             ring: self.ring,
             pending: VecDeque::new(),
             newest: BTreeMap::new(),
@@ -260,7 +263,9 @@ impl FoundBuffer {
             is_writing: false,
         };
         let (state, changed) = (Mutex::new(state), Notify::new());
-        Ok(LogBuffer { shared: Arc::new(Shared { disk: self.disk, buffer, state, changed }) })
+        Ok(LogBuffer {
+            shared: Arc::new(LogBufferCore { disk: self.disk, buffer, state, changed }),
+        })
     }
 }
 
@@ -291,12 +296,12 @@ impl LogBuffer {
     pub async fn close(&self) -> Result<(), Error> {
         self.shared.state.lock().is_closed = true;
         self.flush().await?;
-        let mark = Mark { buffer: self.shared.buffer, in_use: false, boot: None };
+        let mark = LogBufferMark { buffer: self.shared.buffer, in_use: false, boot: None };
         mark.write(&self.shared.disk).await
     }
 }
 
-impl State {
+impl LogBufferState {
     fn is_fast(&self) -> bool {
         self.failure.is_none() && self.ring.is_sound()
     }
@@ -315,7 +320,7 @@ impl State {
             let content = data.slice(at * BLOCK_BYTES, BLOCK_BYTES);
             self.newest.insert(block + at as u64, (number, content));
         }
-        self.pending.push_back(Pending { number, block, data });
+        self.pending.push_back(PendingLogWrite { number, block, data });
         Some(number)
     }
 
@@ -323,7 +328,7 @@ impl State {
     /// bytes. Returns the first block, the data and the number of the last write; `None` if the mark of a failed NVRAM
     /// must be written first.
     fn group(&self) -> Option<(u64, Data, u64)> {
-        let may_go = |pending: &&Pending| {
+        let may_go = |pending: &&PendingLogWrite| {
             self.ring.is_sound() || self.is_void || pending.number <= self.kept
         };
         let mut writes = self.pending.iter().take_while(may_go);
@@ -356,19 +361,19 @@ impl State {
     }
 }
 
-impl Shared {
+impl LogBufferCore {
     /// Starts the task that writes to the disk, if writes are pending and it is not running.
-    fn start(self: &Arc<Self>, state: &mut State) {
+    fn start(self: &Arc<Self>, state: &mut LogBufferState) {
         if !state.is_writing && !state.pending.is_empty() {
             state.is_writing = true;
             tokio::spawn(write_pending(Arc::clone(self)));
         }
     }
 
-    /// Writes at most [`Ring::most_blocks`] blocks. Waits for room in the NVRAM, and for the disk if the NVRAM or the disk
+    /// Writes at most [`LogBufferRing::most_blocks`] blocks. Waits for room in the NVRAM, and for the disk if the NVRAM or the disk
     /// has failed.
     async fn write(self: &Arc<Self>, block: u64, data: Data) -> Result<(), Error> {
-        let take = |state: &mut State| match state.is_closed {
+        let take = |state: &mut LogBufferState| match state.is_closed {
             true => Some(Err(closed())),
             false => state.take(block, &data).map(Ok),
         };
@@ -389,7 +394,7 @@ impl Shared {
     /// A write to the disk has failed during the wait.
     async fn wait_until<T>(
         self: &Arc<Self>,
-        mut check: impl FnMut(&mut State) -> Option<T>,
+        mut check: impl FnMut(&mut LogBufferState) -> Option<T>,
     ) -> Result<T, Error> {
         let failures = self.state.lock().failures;
         loop {
@@ -420,7 +425,7 @@ impl Shared {
 
 /// Writes to the disk until no write is pending or a write fails. After a failure, the next call to the buffer starts this
 /// task again.
-async fn write_pending(shared: Arc<Shared>) {
+async fn write_pending(shared: Arc<LogBufferCore>) {
     loop {
         let group = {
             let mut state = shared.state.lock();
@@ -438,7 +443,7 @@ async fn write_pending(shared: Arc<Shared>) {
             // The NVRAM has failed, and everything in it is on the disk. Later writes make the disk newer than the NVRAM,
             // so first note that an opening must not use it.
             None => {
-                let mark = Mark { buffer: shared.buffer, in_use: false, boot: None };
+                let mark = LogBufferMark { buffer: shared.buffer, in_use: false, boot: None };
                 let written = mark.write(&shared.disk).await;
                 written.map(|()| shared.state.lock().is_void = true)
             }
@@ -506,7 +511,8 @@ impl Volume for LogBuffer {
                 }
                 let taken = state.ring.next() - 1;
                 drop(state);
-                let on_disk = move |state: &mut State| (state.on_disk >= taken).then_some(());
+                let on_disk =
+                    move |state: &mut LogBufferState| (state.on_disk >= taken).then_some(());
                 return Io::new(async move { self.shared.wait_until(on_disk).await });
             }
             most

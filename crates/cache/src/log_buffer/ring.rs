@@ -17,11 +17,11 @@ use crate::{
 /// The writes in the NVRAM, in order. Room that the oldest records leave is used for new ones.
 ///
 /// After the memory has [failed](StableMemory::error), the ring does not write to it any more.
-pub(super) struct Ring {
+pub(super) struct LogBufferRing {
     memory: Box<dyn StableMemory>,
     buffer: BufferId,
     /// The records, oldest first.
-    held: VecDeque<Record>,
+    held: VecDeque<LogBufferRecord>,
     /// The number and the offset of the next record.
     next: (u64, usize),
     /// The cell that is written next, 0 or 1.
@@ -30,7 +30,7 @@ pub(super) struct Ring {
 
 /// One write in the ring.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) struct Record {
+pub(super) struct LogBufferRecord {
     pub number: u64,
     /// The first block on the disk.
     pub block: u64,
@@ -39,7 +39,7 @@ pub(super) struct Record {
     offset: usize,
 }
 
-impl Record {
+impl LogBufferRecord {
     /// Returns the number of bytes of the header and the data together.
     fn length(&self) -> usize {
         HEADER_BYTES + self.blocks as usize * BLOCK_BYTES
@@ -48,7 +48,7 @@ impl Record {
 
 /// The content of a memory, from the view of one buffer.
 #[derive(Debug, Eq, PartialEq)]
-pub(super) enum Contents {
+pub(super) enum LogBufferContents {
     /// The memory holds no writes: it is zeros, was being cleared, or is that of another buffer without records.
     Blank,
     /// The memory belongs to this buffer, and its records are whole.
@@ -59,50 +59,50 @@ pub(super) enum Contents {
     Damaged,
 }
 
-impl Ring {
+impl LogBufferRing {
     /// Reads the memory and changes nothing. The ring has records only if the contents are whole.
-    pub fn open(memory: Box<dyn StableMemory>, buffer: BufferId) -> (Self, Contents) {
+    pub fn open(memory: Box<dyn StableMemory>, buffer: BufferId) -> (Self, LogBufferContents) {
         let mut ring =
             Self { memory, buffer, held: VecDeque::new(), next: (1, RING_AT), next_cell: 0 };
         let contents = ring.load();
-        if contents != Contents::Whole {
+        if contents != LogBufferContents::Whole {
             ring.held.clear();
         }
         (ring, contents)
     }
 
-    fn load(&mut self) -> Contents {
+    fn load(&mut self) -> LogBufferContents {
         let mut top = [0; TOP_BYTES];
         self.memory.read(0, &mut top);
         if top[0] == 0 {
-            return Contents::Blank;
+            return LogBufferContents::Blank;
         }
         let is_whole = top.starts_with(MAGIC)
             && u32_at(&top, TOP_CHECKSUM_AT) == crc32c(&top[..TOP_CHECKSUM_AT])
             && u32_at(&top, VERSION_AT) == VERSION
             && u64_at(&top, LENGTH_AT) == self.memory.len() as u64;
         if !is_whole {
-            return Contents::Other;
+            return LogBufferContents::Other;
         }
         let found: BufferId = array(&top, BUFFER_AT);
         if found == self.buffer {
             return self.load_records();
         }
         let ours = std::mem::replace(&mut self.buffer, found);
-        let has_none = self.load_records() == Contents::Whole && self.held.is_empty();
+        let has_none = self.load_records() == LogBufferContents::Whole && self.held.is_empty();
         self.buffer = ours;
-        if has_none { Contents::Blank } else { Contents::Other }
+        if has_none { LogBufferContents::Blank } else { LogBufferContents::Other }
     }
 
-    fn load_records(&mut self) -> Contents {
+    fn load_records(&mut self) -> LogBufferContents {
         let cells = CELLS_AT.map(|at| self.cell(at));
         let newest = usize::from(cells[1].map(|cell| cell.0) > cells[0].map(|cell| cell.0));
-        let Some((number, offset)) = cells[newest] else { return Contents::Damaged };
+        let Some((number, offset)) = cells[newest] else { return LogBufferContents::Damaged };
         self.next_cell = 1 - newest;
         self.next = (number, offset);
         while let Some(record) = self.following() {
             if !self.is_whole(&record) {
-                return Contents::Damaged;
+                return LogBufferContents::Damaged;
             }
             self.held.push_back(record);
             self.next = (record.number + 1, record.offset + record.length());
@@ -111,20 +111,20 @@ impl Ring {
         let offsets = (RING_AT..=self.memory.len() - HEADER_BYTES).step_by(HEADER_BYTES);
         let mut headers = offsets.filter_map(|offset| self.header(offset));
         if headers.any(|record| record.number > self.next.0) {
-            return Contents::Damaged;
+            return LogBufferContents::Damaged;
         }
-        Contents::Whole
+        LogBufferContents::Whole
     }
 
     /// Returns the record after the last one. It lies right behind the last one, or at the beginning of the ring.
-    fn following(&self) -> Option<Record> {
+    fn following(&self) -> Option<LogBufferRecord> {
         let (number, offset) = self.next;
-        let is_it = |record: &Record| record.number == number;
+        let is_it = |record: &LogBufferRecord| record.number == number;
         self.header(offset).filter(is_it).or_else(|| self.header(RING_AT).filter(is_it))
     }
 
     /// Returns the record whose header is at `offset`; `None` if there is no whole header of this buffer.
-    fn header(&self, offset: usize) -> Option<Record> {
+    fn header(&self, offset: usize) -> Option<LogBufferRecord> {
         if offset + HEADER_BYTES > self.memory.len() {
             return None;
         }
@@ -132,7 +132,7 @@ impl Ring {
         self.memory.read(offset, &mut header);
         let is_whole = array::<16>(&header, RECORD_BUFFER_AT) == self.buffer
             && u32_at(&header, RECORD_CHECKSUM_AT) == crc32c(&header[..RECORD_CHECKSUM_AT]);
-        let record = Record {
+        let record = LogBufferRecord {
             number: u64_at(&header, NUMBER_AT),
             block: u64_at(&header, BLOCK_AT),
             blocks: u32_at(&header, BLOCKS_AT),
@@ -142,7 +142,7 @@ impl Ring {
             .then_some(record)
     }
 
-    fn is_whole(&self, record: &Record) -> bool {
+    fn is_whole(&self, record: &LogBufferRecord) -> bool {
         let mut header = [0; HEADER_BYTES];
         self.memory.read(record.offset, &mut header);
         crc32c(&self.data(record)) == u32_at(&header, DATA_CHECKSUM_AT)
@@ -180,12 +180,12 @@ impl Ring {
     }
 
     /// Returns the records, oldest first.
-    pub fn held(&self) -> impl Iterator<Item = &Record> {
+    pub fn held(&self) -> impl Iterator<Item = &LogBufferRecord> {
         self.held.iter()
     }
 
     /// Returns the data of a record.
-    pub fn data(&self, record: &Record) -> Vec<u8> {
+    pub fn data(&self, record: &LogBufferRecord) -> Vec<u8> {
         let mut data = vec![0; record.length() - HEADER_BYTES];
         self.memory.read(record.offset + HEADER_BYTES, &mut data);
         data
@@ -216,9 +216,9 @@ impl Ring {
     /// this returns, if the ring [is sound](Self::is_sound).
     pub fn put(&mut self, block: u64, data: &Data) -> Option<u64> {
         let blocks = (data.len() / BLOCK_BYTES) as u32;
-        let record = Record { number: self.next.0, block, blocks, offset: 0 };
+        let record = LogBufferRecord { number: self.next.0, block, blocks, offset: 0 };
         let offset = self.room(record.length())?;
-        let record = Record { offset, ..record };
+        let record = LogBufferRecord { offset, ..record };
         let checksum = match data.parts() {
             [one] => crc32c(one),
             _ => crc32c(&data.clone().into_bytes()),

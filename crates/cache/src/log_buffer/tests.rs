@@ -1,7 +1,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use sim::Rng;
-use volume::{Call, Delay, Fault, Latency, MemVolume, Rule, Symptom};
+use volume::{DelayVolume, FaultCallKind, FaultRule, FaultVolume, Latency, MemVolume, Symptom};
 
 use super::*;
 use crate::MappedFile;
@@ -49,7 +49,7 @@ impl StableMemory for Part {
 }
 
 const BOOT: Option<BootId> = Some(BootId([1; 16]));
-const PROMISE: Promise = Promise { survives: NvramSurvives::Restart, boot: BOOT };
+const PROMISE: NvramPromise = NvramPromise { survives: NvramSurvival::Restart, boot: BOOT };
 
 fn disk() -> Stack {
     let geometry = Geometry { block_size: 4096, ..Geometry::with_blocks(65) };
@@ -59,7 +59,7 @@ fn disk() -> Stack {
 /// Returns the disk with a latency of ten milliseconds for each write.
 fn slow(disk: &Stack) -> Stack {
     let latency = Latency { write: std::time::Duration::from_millis(10), ..Latency::default() };
-    Arc::new(Delay::new(Arc::clone(disk), latency))
+    Arc::new(DelayVolume::new(Arc::clone(disk), latency))
 }
 
 async fn found(disk: &Stack, memory: &Memory) -> FoundBuffer {
@@ -149,7 +149,7 @@ async fn without_the_nvram_the_disk_has_a_prefix_and_the_loss_is_known() {
         if clears {
             memory.clear();
         }
-        let promise = Promise { boot, ..PROMISE };
+        let promise = NvramPromise { boot, ..PROMISE };
         let found =
             FoundBuffer::open(Arc::clone(&disk), memory.part(), promise).await.expect("opens");
         assert_eq!(found.loss().map(|loss| loss.is_declared), Some(is_declared));
@@ -190,8 +190,8 @@ async fn an_nvram_file_that_is_overwritten_in_use_is_noticed() {
 #[tokio::test(start_paused = true)]
 async fn an_nvram_of_a_boot_that_is_not_known_is_not_used_again() {
     let (disk, memory) = (disk(), Memory::new(16));
-    for (survives, is_lost) in [(NvramSurvives::PowerLoss, false), (NvramSurvives::Restart, true)] {
-        let promise = Promise { survives, boot: None };
+    for (survives, is_lost) in [(NvramSurvival::PowerLoss, false), (NvramSurvival::Restart, true)] {
+        let promise = NvramPromise { survives, boot: None };
         let open = || FoundBuffer::open(Arc::clone(&disk), memory.part(), promise);
         let buffer = open().await.expect("it opens").begin().await.expect("it begins");
         put(&buffer, 1, 1, 1).await.expect("written");
@@ -259,10 +259,13 @@ async fn a_full_nvram_makes_writes_wait_for_the_disk_and_long_writes_go_in_piece
 #[tokio::test(start_paused = true)]
 async fn a_failed_disk_fails_writes_until_it_works_again_and_then_has_everything() {
     let disk = disk();
-    let fault = Fault::new(Arc::clone(&disk));
+    let fault = FaultVolume::new(Arc::clone(&disk));
     let faults = Arc::clone(fault.faults());
     let buffer = open(&(Arc::new(fault) as Stack), &Memory::new(16)).await;
-    faults.add(Rule::always(Call::Write, Symptom::Fails(Error::Device("no medium".into()))));
+    faults.add(FaultRule::always(
+        FaultCallKind::Write,
+        Symptom::Fails(Error::Device("no medium".into())),
+    ));
     put(&buffer, 0, 1, 1).await.expect("the NVRAM has it");
     assert!(buffer.flush().await.is_err());
     assert!(!buffer.is_fast());

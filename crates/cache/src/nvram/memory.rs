@@ -11,7 +11,7 @@ use std::{
     },
 };
 
-use volume::{Change, Named, OpenNamed, narrow};
+use volume::{NamedFile, OpenFileChange, OpenNamed, narrow};
 
 use super::layout::{HEADER_BYTES, MAGIC, length_for};
 use crate::{log::BLOCK_BYTES, mapping::Mapping};
@@ -19,7 +19,7 @@ use crate::{log::BLOCK_BYTES, mapping::Mapping};
 /// The magic number of the NVRAM of a [`crate::LogBuffer`].
 pub(crate) const BUFFER_MAGIC: &[u8] = b"FBYLOGBU";
 
-/// A small memory that survives the failures that [`crate::NvramSurvives`] declares.
+/// A small memory that survives the failures that [`crate::NvramSurvival`] declares.
 ///
 /// Bytes become stable at once, in the order in which they are written: a failure leaves all bytes up to some
 /// byte, and none behind it. This no longer holds after an [error](StableMemory::error).
@@ -188,7 +188,7 @@ impl NvramWatch {
     }
 
     fn fault(&mut self) -> Option<String> {
-        if let Some(change) = Change::of(&self.file, &self.path, self.length) {
+        if let Some(change) = OpenFileChange::of(&self.file, &self.path, self.length) {
             return Some(change.to_string());
         }
         let mut header = [0; HEADER_BYTES];
@@ -223,7 +223,7 @@ fn settle(file: &File, path: &Path) -> io::Result<()> {
 }
 
 /// Opens the file, creates it if it is missing and `create` is true, and locks it.
-fn locked(path: &Path, create: bool) -> io::Result<Named> {
+fn locked(path: &Path, create: bool) -> io::Result<NamedFile> {
     let named = OpenNamed { write: true, create, exclusive: true }.open(path)?;
     named.file.try_lock().map_err(|error| match error {
         TryLockError::Error(error) => error,

@@ -18,14 +18,14 @@ use crate::{
     log::{
         BLOCK_BYTES, VERSION,
         bytes::{array, put, put_u32, put_u64, u32_at, u64_at},
-        seal::{About, LogKey, Salt, Sealer, Which},
+        seal::{LogKey, Salt, SealedBlockId, Sealer, Which},
         superblock::InstanceId,
     },
 };
 
 /// One slot of the buffer that holds acknowledged data.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) struct Held {
+pub(crate) struct HeldNvramSlot {
     /// Which slot of the buffer.
     pub index: u32,
     pub serial: u64,
@@ -36,12 +36,12 @@ pub(crate) struct Held {
 
 /// What was in the memory when it was opened.
 #[derive(Debug, Eq, PartialEq)]
-pub(crate) enum Contents {
+pub(crate) enum NvramContents {
     /// The memory was never in use: it has no header, or one that was never finished.
     Blank,
     /// The memory belongs to this log. `held` has the acknowledged writes in serial order, `watermark` is the newest
     /// stable segment, and `begun` is the newest segment that was begun.
-    Ours { mark: u32, held: Vec<Held>, watermark: u64, begun: u64 },
+    Ours { mark: u32, held: Vec<HeldNvramSlot>, watermark: u64, begun: u64 },
     /// The memory belongs to another log, and holds `held` acknowledged writes of that log.
     Other { instance: InstanceId, held: usize },
     /// The memory has a format version that this program does not know.
@@ -86,13 +86,13 @@ pub(crate) fn newest_write(memory: &dyn StableMemory, instance: InstanceId) -> u
 /// Once the memory has failed, nothing more is written to it. Its stable content is then what was written up to
 /// some moment, as after any crash: no whole header has data that is not stable, no version of a slot was freed
 /// before the newer one was stable, and a version whose release was not stored is older than the log's.
-pub(crate) struct Buffer {
+pub(crate) struct NvramBuffer {
     memory: Box<dyn StableMemory>,
     slots: u32,
     free: Vec<u32>,
     /// The cell of each pair in [`CELLS_AT`] that is written next.
     next_cells: [usize; 2],
-    /// Slots with damaged headers, each with the header that [`Buffer::mend`] writes.
+    /// Slots with damaged headers, each with the header that [`NvramBuffer::mend`] writes.
     mending: Vec<(u32, [u8; ENTRY_BYTES])>,
     sealing: Option<Sealing>,
 }
@@ -108,14 +108,14 @@ struct Sealing {
     count: u64,
 }
 
-impl Buffer {
+impl NvramBuffer {
     /// Looks at the memory; changes nothing. With a key and the salt of this opening, what is put into
     /// it from now on is sealed.
     pub fn open(
         memory: Box<dyn StableMemory>,
         instance: InstanceId,
         sealing: Option<(LogKey, Salt)>,
-    ) -> (Self, Contents) {
+    ) -> (Self, NvramContents) {
         let mut header = [0; HEADER_BYTES];
         if memory.len() >= BLOCK_BYTES {
             memory.read(0, &mut header);
@@ -137,41 +137,50 @@ impl Buffer {
         (buffer, contents)
     }
 
-    fn contents(&mut self, header: &[u8], instance: InstanceId) -> Contents {
+    fn contents(&mut self, header: &[u8], instance: InstanceId) -> NvramContents {
         // The header is cleared first and written last when the memory is taken into use: without
         // all of it, nothing that is in the slots was ever acknowledged.
         let magic = &header[..MAGIC.len()];
         let unfinished = (0..MAGIC.len())
             .any(|n| magic[..n] == MAGIC[..n] && magic[n..].iter().all(|&byte| byte == 0));
         if magic[0] == 0 || unfinished {
-            return Contents::Blank;
+            return NvramContents::Blank;
         }
         if !header.starts_with(MAGIC)
             || u32_at(header, CHECKSUM_AT) != crc32c(&header[..CHECKSUM_AT])
         {
-            return Contents::Damaged("its header is not one of ours or has been changed".into());
+            return NvramContents::Damaged(
+                "its header is not one of ours or has been changed".into(),
+            );
         }
         if u32_at(header, VERSION_AT) != VERSION {
-            return Contents::Version(u32_at(header, VERSION_AT));
+            return NvramContents::Version(u32_at(header, VERSION_AT));
         }
         let slots = u32_at(header, SLOTS_AT);
         if slots > self.slots {
-            return Contents::Damaged(format!("it had {slots} slots and is too short for them"));
+            return NvramContents::Damaged(format!(
+                "it had {slots} slots and is too short for them"
+            ));
         }
         self.slots = slots;
         let found = InstanceId(array(header, INSTANCE_AT));
         let (held, damage) = self.held();
         let count = damage.torn.len();
         if found != instance {
-            return Contents::Other { instance: found, held: held.len() };
+            return NvramContents::Other { instance: found, held: held.len() };
         }
         let mark = u32_at(header, MARK_AT);
         // One header may be torn: the crash interrupted its write, so that write was never acknowledged.
         if count > 1 {
-            return Contents::DamagedSlots(format!("{count} of its slots have damaged headers"));
+            return NvramContents::DamagedSlots(format!(
+                "{count} of its slots have damaged headers"
+            ));
         }
         if let Some(bad) = held.iter().find(|held| !self.data_is_whole(held.index)) {
-            return Contents::DamagedSlots(format!("its data for slot {} is damaged", bad.slot));
+            return NvramContents::DamagedSlots(format!(
+                "its data for slot {} is damaged",
+                bad.slot
+            ));
         }
         // Clear torn headers: otherwise they and the header that the next crash tears would count as damage.
         let void = damage.torn.iter().chain(&damage.unused);
@@ -188,7 +197,7 @@ impl Buffer {
         self.next_cells = pairs.map(|(_, next)| next);
         let [watermark, begun] = pairs.map(|(number, _)| number);
         self.free = (0..slots).rev().filter(|i| held.iter().all(|h| h.index != *i)).collect();
-        Contents::Ours { mark, held, watermark, begun }
+        NvramContents::Ours { mark, held, watermark, begun }
     }
 
     /// Rewrites damaged headers as [`Self::open`] has decided.
@@ -282,7 +291,7 @@ impl Buffer {
             block.copy_from_slice(data);
             sealing.count += 1;
             let which = Which(sealing.count, 0);
-            let tag = sealing.sealer.seal(which, About { slot, mask, serial }, &mut block);
+            let tag = sealing.sealer.seal(which, SealedBlockId { slot, mask, serial }, &mut block);
             checksum = crc32c(&block);
             data = &block;
             entry[ENTRY_FLAGS_AT] = SEALED;
@@ -329,16 +338,16 @@ impl Buffer {
     }
 
     /// Copies the data of a slot; false if it is not what was put there.
-    pub fn read(&self, held: Held, to: &mut [u8]) -> bool {
+    pub fn read(&self, held: HeldNvramSlot, to: &mut [u8]) -> bool {
         self.memory.read(self.data_offset(held.index), to);
         let entry = self.entry(held.index);
         let is_sealed = entry[ENTRY_FLAGS_AT] & SEALED != 0;
         let Some(sealing) = &self.sealing else { return !is_sealed };
         let sealer = sealing.key.for_nvram(&sealing.instance.0, &array(&entry, ENTRY_SALT_AT));
-        let Held { serial, slot, mask, .. } = held;
+        let HeldNvramSlot { serial, slot, mask, .. } = held;
         let which = Which(u64_at(&entry, ENTRY_COUNT_AT), 0);
         let tag = array(&entry, ENTRY_TAG_AT);
-        match sealer.open(which, About { slot, mask, serial }, &tag, to) {
+        match sealer.open(which, SealedBlockId { slot, mask, serial }, &tag, to) {
             Some(opened) if is_sealed => {
                 to.copy_from_slice(&opened[..]);
                 true
@@ -365,7 +374,7 @@ impl Buffer {
     }
 
     /// Returns the slots in use, in serial order, and the damaged headers.
-    fn held(&self) -> (Vec<Held>, Damage) {
+    fn held(&self) -> (Vec<HeldNvramSlot>, Damage) {
         let (mut held, mut damage) = (Vec::new(), Damage::default());
         for index in 0..self.slots {
             let entry = match SlotHeader::read(&*self.memory, index) {
@@ -384,7 +393,7 @@ impl Buffer {
                 }
                 SlotHeader::Whole(entry) => entry,
             };
-            held.push(Held {
+            held.push(HeldNvramSlot {
                 index,
                 serial: u64_at(&entry, ENTRY_SERIAL_AT),
                 slot: u64_at(&entry, ENTRY_SLOT_AT),
@@ -529,16 +538,16 @@ pub(crate) mod tests {
         }
     }
 
-    fn dump(buffer: &Buffer) -> Vec<u8> {
+    fn dump(buffer: &NvramBuffer) -> Vec<u8> {
         let mut bytes = vec![0; buffer.memory.len()];
         buffer.memory.read(0, &mut bytes);
         bytes
     }
 
-    fn sample() -> Buffer {
+    fn sample() -> NvramBuffer {
         let memory = Box::new(Plain(vec![0; length_for(4) as usize]));
-        let (mut buffer, contents) = Buffer::open(memory, INSTANCE, None);
-        assert_eq!(contents, Contents::Blank);
+        let (mut buffer, contents) = NvramBuffer::open(memory, INSTANCE, None);
+        assert_eq!(contents, NvramContents::Blank);
         buffer.format(INSTANCE, 77);
         for serial in [3, 1, 2] {
             let data = [serial as u8; BLOCK_BYTES];
@@ -550,8 +559,8 @@ pub(crate) mod tests {
         buffer
     }
 
-    fn reopen(bytes: Vec<u8>) -> (Buffer, Contents) {
-        Buffer::open(Box::new(Plain(bytes)), INSTANCE, None)
+    fn reopen(bytes: Vec<u8>) -> (NvramBuffer, NvramContents) {
+        NvramBuffer::open(Box::new(Plain(bytes)), INSTANCE, None)
     }
 
     #[test]
@@ -560,7 +569,7 @@ pub(crate) mod tests {
         assert_eq!((buffer.slots(), buffer.free()), (4, 1));
         buffer.release(1);
         let (buffer, contents) = reopen(dump(&buffer));
-        let Contents::Ours { mark, held, watermark, begun } = contents else {
+        let NvramContents::Ours { mark, held, watermark, begun } = contents else {
             panic!("{contents:?}")
         };
         assert_eq!(mark, 77);
@@ -575,27 +584,27 @@ pub(crate) mod tests {
     fn what_is_sealed_opens_with_its_key_in_its_place_alone() {
         let key = LogKey::new(&[3; 64]);
         let memory = Box::new(Plain(vec![0; length_for(4) as usize]));
-        let (mut buffer, _) = Buffer::open(memory, INSTANCE, Some((key.clone(), [1; 12])));
+        let (mut buffer, _) = NvramBuffer::open(memory, INSTANCE, Some((key.clone(), [1; 12])));
         buffer.format(INSTANCE, 77);
         for serial in [1, 2] {
             buffer.put(serial, 10, 0xff, &[9; BLOCK_BYTES], 0);
         }
         // The next opening draws another salt, and still opens what the one before has left.
         let (mut buffer, contents) =
-            Buffer::open(Box::new(Plain(dump(&buffer))), INSTANCE, Some((key, [2; 12])));
+            NvramBuffer::open(Box::new(Plain(dump(&buffer))), INSTANCE, Some((key, [2; 12])));
         buffer.put(3, 10, 0xff, &[9; BLOCK_BYTES], 0);
         let bytes = dump(&buffer);
         assert!(!bytes.windows(16).any(|part| part == [9; 16]), "in clear");
         let stored: std::collections::HashSet<_> =
             (0..3).map(|i| &bytes[data_at(4) + i * BLOCK_BYTES..][..BLOCK_BYTES]).collect();
         assert_eq!(stored.len(), 3, "the same content never looks the same");
-        let Contents::Ours { held, .. } = contents else { panic!("{contents:?}") };
+        let NvramContents::Ours { held, .. } = contents else { panic!("{contents:?}") };
         let mut data = [0; BLOCK_BYTES];
         for held in held {
             assert!(buffer.read(held, &mut data) && data == [9; BLOCK_BYTES]);
-            assert!(!buffer.read(Held { slot: 11, ..held }, &mut data), "of another slot");
+            assert!(!buffer.read(HeldNvramSlot { slot: 11, ..held }, &mut data), "of another slot");
             let other = Some((LogKey::new(&[4; 64]), [2; 12]));
-            let (other, _) = Buffer::open(Box::new(Plain(bytes.clone())), INSTANCE, other);
+            let (other, _) = NvramBuffer::open(Box::new(Plain(bytes.clone())), INSTANCE, other);
             assert!(!other.read(held, &mut data), "with another key");
             assert!(!reopen(bytes.clone()).0.read(held, &mut data), "without a key");
         }
@@ -605,7 +614,7 @@ pub(crate) mod tests {
     fn a_torn_watermark_leaves_the_one_before() {
         let mut bytes = dump(&sample());
         bytes[CELLS_AT[WATERMARK][1]] ^= 1;
-        let Contents::Ours { watermark, .. } = reopen(bytes).1 else { panic!() };
+        let NvramContents::Ours { watermark, .. } = reopen(bytes).1 else { panic!() };
         assert_eq!(watermark, 8);
     }
 
@@ -613,9 +622,11 @@ pub(crate) mod tests {
     fn one_torn_header_is_a_crash_two_are_damage() {
         let mut bytes = dump(&sample());
         bytes[entry_at(0)..][..4].fill(0x55);
-        assert!(matches!(reopen(bytes.clone()).1, Contents::Ours { held, .. } if held.len() == 2));
+        assert!(
+            matches!(reopen(bytes.clone()).1, NvramContents::Ours { held, .. } if held.len() == 2)
+        );
         bytes[entry_at(1)..][..4].fill(0x55);
-        assert!(matches!(reopen(bytes).1, Contents::DamagedSlots(_)));
+        assert!(matches!(reopen(bytes).1, NvramContents::DamagedSlots(_)));
     }
 
     /// Regression: flipped bits counted as torn headers, and with two such headers the memory was refused.
@@ -630,7 +641,7 @@ pub(crate) mod tests {
             bytes[entry_at(index) + bit / 8] ^= 1 << (bit % 8);
         }
         let (mut buffer, contents) = reopen(bytes.clone());
-        assert!(matches!(contents, Contents::Ours { held, .. } if held.len() == 1));
+        assert!(matches!(contents, NvramContents::Ours { held, .. } if held.len() == 1));
         assert_eq!(buffer.free(), 3);
         assert!(dump(&buffer) == bytes, "a look changes nothing");
         buffer.mend();
@@ -649,7 +660,10 @@ pub(crate) mod tests {
             }
             assert_eq!(newest_write(&Plain(bytes.clone()), INSTANCE), newest, "{bit}");
             let (mut buffer, contents) = reopen(bytes);
-            assert!(matches!(contents, Contents::Ours { held, .. } if held.len() == 3), "{bit}");
+            assert!(
+                matches!(contents, NvramContents::Ours { held, .. } if held.len() == 3),
+                "{bit}"
+            );
             buffer.mend();
             assert!(dump(&buffer) == clean, "{bit}");
         }
@@ -659,19 +673,19 @@ pub(crate) mod tests {
     fn damaged_data_is_never_taken() {
         let mut bytes = dump(&sample());
         bytes[data_at(4) + 5000] ^= 1;
-        assert!(matches!(reopen(bytes).1, Contents::DamagedSlots(_)));
+        assert!(matches!(reopen(bytes).1, NvramContents::DamagedSlots(_)));
     }
 
     #[test]
     fn another_log_and_another_version_are_told() {
         let bytes = dump(&sample());
-        let other = Buffer::open(Box::new(Plain(bytes.clone())), InstanceId([6; 16]), None).1;
-        assert_eq!(other, Contents::Other { instance: INSTANCE, held: 3 });
+        let other = NvramBuffer::open(Box::new(Plain(bytes.clone())), InstanceId([6; 16]), None).1;
+        assert_eq!(other, NvramContents::Other { instance: INSTANCE, held: 3 });
         let mut newer = bytes;
         put_u32(&mut newer, VERSION_AT, VERSION + 1);
         let checksum = crc32c(&newer[..CHECKSUM_AT]);
         put_u32(&mut newer, CHECKSUM_AT, checksum);
-        assert_eq!(reopen(newer).1, Contents::Version(VERSION + 1));
+        assert_eq!(reopen(newer).1, NvramContents::Version(VERSION + 1));
     }
 
     #[test]

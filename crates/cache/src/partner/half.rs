@@ -16,30 +16,30 @@ use tokio::{
 use volume::{Data, Durability, Error, Extent, Geometry, Io, Lba, Stack, Volume};
 
 /// A file or device with a log's half on it, and who may use it.
-pub struct Half {
+pub struct LogLeg {
     disk: Stack,
     /// Held by every call until it has ended, and by who changes it.
-    user: Arc<RwLock<User>>,
+    user: Arc<RwLock<LogLegUser>>,
     turns: AtomicU64,
     /// When the partner asked for anything last.
     heard: Mutex<Option<Instant>>,
 }
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum User {
+enum LogLegUser {
     Nobody,
     /// Our own cache, the one of this turn.
     Here(u64),
     Partner,
 }
 
-impl Half {
+impl LogLeg {
     /// Nobody uses it yet.
     #[must_use]
     pub fn new(disk: Stack) -> Arc<Self> {
         Arc::new(Self {
             disk,
-            user: Arc::new(RwLock::new(User::Nobody)),
+            user: Arc::new(RwLock::new(LogLegUser::Nobody)),
             turns: AtomicU64::new(0),
             heard: Mutex::default(),
         })
@@ -48,20 +48,20 @@ impl Half {
     /// What the partner sees: it fails while the half is not lent.
     #[must_use]
     pub fn for_partner(self: &Arc<Self>) -> Stack {
-        Arc::new(Use { half: Arc::clone(self), user: User::Partner })
+        Arc::new(LogLegAccess { half: Arc::clone(self), user: LogLegUser::Partner })
     }
 
     /// Takes it from whoever had it. What that one had begun has ended when this returns, and nothing
     /// more of it is done.
     pub(super) async fn take(self: &Arc<Self>) -> Stack {
-        let user = User::Here(self.turns.fetch_add(1, Ordering::Relaxed) + 1);
+        let user = LogLegUser::Here(self.turns.fetch_add(1, Ordering::Relaxed) + 1);
         *self.user.write().await = user;
-        Arc::new(Use { half: Arc::clone(self), user })
+        Arc::new(LogLegAccess { half: Arc::clone(self), user })
     }
 
     /// Gives it to the partner, see [`Self::take`].
     pub(super) async fn lend(&self) {
-        *self.user.write().await = User::Partner;
+        *self.user.write().await = LogLegUser::Partner;
     }
 
     /// When the partner used it last.
@@ -69,27 +69,30 @@ impl Half {
         *self.heard.lock()
     }
 
-    async fn enter(self: Arc<Self>, user: User) -> Result<OwnedRwLockReadGuard<User>, Error> {
+    async fn enter(
+        self: Arc<Self>,
+        user: LogLegUser,
+    ) -> Result<OwnedRwLockReadGuard<LogLegUser>, Error> {
         let guard = Arc::clone(&self.user).read_owned().await;
         if *guard == user {
             return Ok(guard);
         }
         Err(match user {
-            User::Partner => IN_USE,
+            LogLegUser::Partner => IN_USE,
             _ => Error::Device("the half of the log is somebody else's now".into()),
         })
     }
 }
 
 /// The half for one of its users.
-struct Use {
-    half: Arc<Half>,
-    user: User,
+struct LogLegAccess {
+    half: Arc<LogLeg>,
+    user: LogLegUser,
 }
 
-impl Use {
+impl LogLegAccess {
     fn note(&self) {
-        if self.user == User::Partner {
+        if self.user == LogLegUser::Partner {
             *self.half.heard.lock() = Some(Instant::now());
         }
     }
@@ -118,7 +121,7 @@ impl Use {
     }
 }
 
-impl Volume for Use {
+impl Volume for LogLegAccess {
     fn geometry(&self) -> Geometry {
         self.half.disk.geometry()
     }
@@ -171,16 +174,16 @@ pub(super) fn is_in_use(error: &Error) -> bool {
 mod tests {
     use std::time::Duration;
 
-    use volume::{Delay, Latency, MemVolume};
+    use volume::{DelayVolume, Latency, MemVolume};
 
     use super::*;
 
     const EXTENT: Extent = Extent { lba: Lba(3), blocks: 1 };
 
-    fn half() -> Arc<Half> {
+    fn half() -> Arc<LogLeg> {
         let geometry = Geometry { block_size: 4096, ..Geometry::with_blocks(16) };
         let slow = Latency { write: Duration::from_millis(100), ..Latency::default() };
-        Half::new(Arc::new(Delay::new(Arc::new(MemVolume::new(geometry)), slow)))
+        LogLeg::new(Arc::new(DelayVolume::new(Arc::new(MemVolume::new(geometry)), slow)))
     }
 
     #[tokio::test(start_paused = true)]

@@ -8,42 +8,42 @@ use tokio::{
     sync::Notify,
     time::{Instant, sleep, timeout},
 };
-use volume::{Error, HalfLabel, Mirror, MirrorError, Stack, Standing};
+use volume::{Error, HalfLabel, Mirror, MirrorError, MirrorLegStatus, Stack};
 
 use super::{
     bounded::Bounded,
-    half::{Half, is_in_use},
-    plan::{Plan, plan},
+    half::{LogLeg, is_in_use},
+    plan::{PairOpeningPlan, plan},
 };
-use crate::{Cache, log::reached::Reached, random::random, witness::blocks_of};
+use crate::{Cache, log::reached::LegProgress, random::random, witness::blocks_of};
 
 /// What is around a member: its link to the partner, and the unit.
-pub trait Surroundings: Send + Sync + 'static {
+pub trait PairMemberHost: Send + Sync + 'static {
     /// A new session with the partner's half: nothing of an earlier one begins after this has returned.
-    fn partner(&self) -> Answer<'_, Stack>;
+    fn partner(&self) -> PairMemberAnswer<'_, Stack>;
 
     /// Ends all sessions of the partner with the local half for good. The partner can begin a new session; commands that
     /// it sent, or sends again, in an earlier session are refused.
-    fn turn_partner_away(&self) -> Answer<'_, ()>;
+    fn turn_partner_away(&self) -> PairMemberAnswer<'_, ()>;
 
     /// Whether the far volume answers now.
-    fn far(&self) -> Answer<'_, ()>;
+    fn far(&self) -> PairMemberAnswer<'_, ()>;
 
     /// Opens the cache ([`Cache::open_pair`]) with this log, and serves the unit. If the log is alone, only
     /// over a far volume that answers: each opening that was not answered is one more to remember.
-    fn serve(&self, log: Arc<Mirror>) -> Answer<'_, Arc<Cache>>;
+    fn serve(&self, log: Arc<Mirror>) -> PairMemberAnswer<'_, Arc<Cache>>;
 
     /// Serves the unit no longer. `at_rest`: the cache has everything in its log when this returns, as it
     /// is to be taken up by the partner; otherwise nothing is asked of the cache any more.
-    fn withdraw(&self, at_rest: bool) -> Answer<'_, ()>;
+    fn withdraw(&self, at_rest: bool) -> PairMemberAnswer<'_, ()>;
 }
 
 /// What an errand ends with; an error in words.
-pub type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, Arc<str>>> + Send + 'a>>;
+pub type PairMemberAnswer<'a, T> = Pin<Box<dyn Future<Output = Result<T, Arc<str>>> + Send + 'a>>;
 
 /// How long to wait for what.
 #[derive(Clone, Copy, Debug)]
-pub struct Timing {
+pub struct PairTiming {
     /// A partner that was not heard of for so long is gone; a call to its half that takes longer has
     /// failed.
     pub dead_after: Duration,
@@ -51,7 +51,7 @@ pub struct Timing {
     pub is_first: bool,
 }
 
-impl Timing {
+impl PairTiming {
     /// How often the partner is asked: six questions may be lost before it counts as gone.
     fn look_every(&self) -> Duration {
         self.dead_after / 6
@@ -69,7 +69,7 @@ pub enum Role {
 
 /// What a question to the partner showed.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum Seen {
+enum PartnerObservation {
     /// It serves the unit.
     Active,
     /// It lends us its half.
@@ -83,29 +83,29 @@ struct HasEnded(bool);
 
 /// How a member stands.
 #[derive(Clone, Debug)]
-pub struct Look {
+pub struct PairMemberStatus {
     /// What it does.
     pub role: Role,
     /// Whether the partner answers.
     pub partner_is_there: bool,
     /// How the halves stand, its own first, while it is active.
-    pub halves: Option<[Standing; 2]>,
+    pub halves: Option<[MirrorLegStatus; 2]>,
     /// Why it does not do more, as far as there is a reason.
     pub reason: Option<Arc<str>>,
 }
 
 /// A member of a pair.
-pub struct Member {
-    half: Arc<Half>,
-    surroundings: Arc<dyn Surroundings>,
-    timing: Timing,
-    known: Mutex<Known>,
+pub struct PairMember {
+    half: Arc<LogLeg>,
+    surroundings: Arc<dyn PairMemberHost>,
+    timing: PairTiming,
+    known: Mutex<PairMemberState>,
     /// Somebody has asked for something, or it is done.
     news: Notify,
 }
 
-struct Known {
-    seen: Seen,
+struct PairMemberState {
+    seen: PartnerObservation,
     active: Option<Active>,
     reason: Option<Arc<str>>,
     /// The unit is to be the partner's, or ours, now.
@@ -121,11 +121,11 @@ struct Active {
 
 impl Active {
     /// Whether the partner has all that it needs to go on.
-    fn may_hand_over(&self, seen: Seen) -> Result<(), Arc<str>> {
-        if seen != Seen::Standby {
+    fn may_hand_over(&self, seen: PartnerObservation) -> Result<(), Arc<str>> {
+        if seen != PartnerObservation::Standby {
             return Err("the partner does not stand by".into());
         }
-        if self.mirror.standings() != [Standing::InSync, Standing::InSync] {
+        if self.mirror.standings() != [MirrorLegStatus::InSync, MirrorLegStatus::InSync] {
             return Err("the partner's half of the log does not have everything".into());
         }
         Ok(())
@@ -133,7 +133,7 @@ impl Active {
 }
 
 /// What is remembered from one look to the next.
-struct Watch {
+struct PartnerWatch {
     session: Option<Stack>,
     /// When the partner answered last.
     heard: Instant,
@@ -141,7 +141,7 @@ struct Watch {
     begun: Instant,
     /// Since when both stand by.
     idle: Instant,
-    before: Seen,
+    before: PartnerObservation,
     /// The partner's half says that nobody has gone on with it.
     is_as_it_was: bool,
     /// Not before then is the unit taken over.
@@ -150,11 +150,20 @@ struct Watch {
     handed_over: bool,
 }
 
-impl Member {
+impl PairMember {
     /// A member that stands by, with its half of the log.
     #[must_use]
-    pub fn new(half: Arc<Half>, surroundings: Arc<dyn Surroundings>, timing: Timing) -> Arc<Self> {
-        let known = Known { seen: Seen::Silent, active: None, reason: None, is_asked: false };
+    pub fn new(
+        half: Arc<LogLeg>,
+        surroundings: Arc<dyn PairMemberHost>,
+        timing: PairTiming,
+    ) -> Arc<Self> {
+        let known = PairMemberState {
+            seen: PartnerObservation::Silent,
+            active: None,
+            reason: None,
+            is_asked: false,
+        };
         let (known, news) = (Mutex::new(known), Notify::new());
         Arc::new(Self { half, surroundings, timing, known, news })
     }
@@ -163,12 +172,12 @@ impl Member {
     pub async fn run(self: Arc<Self>) {
         self.half.lend().await;
         let now = Instant::now();
-        let mut watch = Watch {
+        let mut watch = PartnerWatch {
             session: None,
             heard: now,
             begun: now,
             idle: now,
-            before: Seen::Silent,
+            before: PartnerObservation::Silent,
             is_as_it_was: false,
             rest_until: now,
             handed_over: false,
@@ -184,7 +193,7 @@ impl Member {
             match active {
                 Some(active) => {
                     // It may have taken over, taken writes, died, and be there again.
-                    if seen == Seen::Standby && watch.is_as_it_was {
+                    if seen == PartnerObservation::Standby && watch.is_as_it_was {
                         active.cache.renew(sent + self.timing.dead_after);
                     }
                     self.while_active(&mut watch, &active, seen).await;
@@ -201,12 +210,12 @@ impl Member {
 
     /// How it stands.
     #[must_use]
-    pub fn standing(&self) -> Look {
+    pub fn standing(&self) -> PairMemberStatus {
         let known = self.known.lock();
         let role = if known.active.is_some() { Role::Active } else { Role::Standby };
-        Look {
+        PairMemberStatus {
             role,
-            partner_is_there: known.seen != Seen::Silent,
+            partner_is_there: known.seen != PartnerObservation::Silent,
             halves: known.active.as_ref().map(|active| active.mirror.standings()),
             reason: known.reason.clone(),
         }
@@ -221,7 +230,7 @@ impl Member {
         let mut known = self.known.lock();
         match (&known.active, known.seen) {
             (Some(active), seen) => active.may_hand_over(seen)?,
-            (None, Seen::Active) => {
+            (None, PartnerObservation::Active) => {
                 return Err("the partner serves the unit: ask there to hand it over".into());
             }
             (None, _) => {}
@@ -232,7 +241,7 @@ impl Member {
     }
 
     /// Asks the partner, by way of its half.
-    async fn look(&self, watch: &mut Watch) -> Seen {
+    async fn look(&self, watch: &mut PartnerWatch) -> PartnerObservation {
         let mut answer = self.ask(watch).await;
         // The partner ends our session when it opens its half: try a new one. While this member is active, its log uses the
         // session, so keep it.
@@ -245,14 +254,14 @@ impl Member {
             if watch.heard.elapsed() >= self.timing.dead_after {
                 watch.session = None;
             }
-            return Seen::Silent;
+            return PartnerObservation::Silent;
         };
         watch.heard = Instant::now();
         seen
     }
 
     /// Reads the label of the partner's half, in a new session if there is none.
-    async fn ask(&self, watch: &mut Watch) -> Result<Seen, HasEnded> {
+    async fn ask(&self, watch: &mut PartnerWatch) -> Result<PartnerObservation, HasEnded> {
         let patience = self.timing.look_every() * 2;
         watch.is_as_it_was = false;
         if watch.session.is_none() {
@@ -264,18 +273,20 @@ impl Member {
             Ok(Ok(label)) => {
                 // A gateway that goes on with its half alone writes that into the label before it takes a write.
                 watch.is_as_it_was = label.is_some_and(|label| !label.alone);
-                Ok(Seen::Standby)
+                Ok(PartnerObservation::Standby)
             }
-            Ok(Err(MirrorError::Io { error, .. })) if is_in_use(&error) => Ok(Seen::Active),
+            Ok(Err(MirrorError::Io { error, .. })) if is_in_use(&error) => {
+                Ok(PartnerObservation::Active)
+            }
             // An error of the disk or of the link does not mean that the partner serves the unit.
             Ok(Err(MirrorError::Io { error, .. })) => Err(HasEnded(!error.may_pass())),
             Err(_) => Err(HasEnded(false)),
-            Ok(Err(_)) => Ok(Seen::Standby),
+            Ok(Err(_)) => Ok(PartnerObservation::Standby),
         }
     }
 
     /// A session whose calls come after all of any earlier one.
-    async fn fresh(&self, watch: &mut Watch) -> Result<Stack, Arc<str>> {
+    async fn fresh(&self, watch: &mut PartnerWatch) -> Result<Stack, Arc<str>> {
         watch.session = None;
         let session = timeout(self.timing.dead_after, self.surroundings.partner()).await;
         let session = session.unwrap_or_else(|_| Err("the partner does not answer".into()))?;
@@ -286,27 +297,27 @@ impl Member {
         Ok(bounded)
     }
 
-    async fn while_standing_by(&self, watch: &mut Watch, seen: Seen) {
+    async fn while_standing_by(&self, watch: &mut PartnerWatch, seen: PartnerObservation) {
         let now = Instant::now();
         let is_asked = std::mem::take(&mut self.known.lock().is_asked);
-        if seen != Seen::Standby {
+        if seen != PartnerObservation::Standby {
             watch.idle = now;
         }
         let dead_after = self.timing.dead_after;
         let is_wanted = match seen {
-            Seen::Active => {
+            PartnerObservation::Active => {
                 watch.handed_over = false;
                 self.known.lock().reason = None;
                 false
             }
             // It may reach us though we do not reach it.
-            Seen::Silent => {
+            PartnerObservation::Silent => {
                 let heard = self.half.heard().is_some_and(|heard| heard + dead_after > now);
                 is_asked || (!heard && watch.heard + dead_after <= now)
             }
             // It has handed over, or has just come; or none of the two was there before.
-            Seen::Standby => {
-                let is_mine = watch.before == Seen::Active || self.timing.is_first;
+            PartnerObservation::Standby => {
+                let is_mine = watch.before == PartnerObservation::Active || self.timing.is_first;
                 let is_refused = watch.handed_over && watch.idle + dead_after * 10 > now;
                 is_asked || !is_refused && (is_mine || watch.idle + dead_after * 2 <= now)
             }
@@ -314,7 +325,7 @@ impl Member {
         if !is_wanted || (now < watch.rest_until && !is_asked) {
             return;
         }
-        match self.take_over(watch, seen == Seen::Standby).await {
+        match self.take_over(watch, seen == PartnerObservation::Standby).await {
             Ok(active) => {
                 tracing::warn!("this gateway serves the unit of the pair from now on");
                 let mut known = self.known.lock();
@@ -333,7 +344,11 @@ impl Member {
         }
     }
 
-    async fn take_over(&self, watch: &mut Watch, with_partner: bool) -> Result<Active, Arc<str>> {
+    async fn take_over(
+        &self,
+        watch: &mut PartnerWatch,
+        with_partner: bool,
+    ) -> Result<Active, Arc<str>> {
         let here = self.half.take().await;
         // From here on the partner gets no answer that lets it go on with reads ([`Cache::renew`]). It has
         // none of before if it stands by now, or has not used this half for long.
@@ -354,7 +369,7 @@ impl Member {
         {
             plan = compare(plan, &here, theirs).await?;
         }
-        if plan == Plan::Here && label.is_some_and(|label| !label.alone) {
+        if plan == PairOpeningPlan::Here && label.is_some_and(|label| !label.alone) {
             // From when it is opened, the half says that it is alone, and keeps saying so though nobody can
             // be asked whether it is.
             self.surroundings.far().await?;
@@ -362,23 +377,28 @@ impl Member {
         // The opening writes to the half, and may fail after that; then the half is lent to the partner again. A write that
         // the partner sent before the opening must not arrive after it, so end the sessions first.
         self.surroundings.turn_partner_away().await?;
-        let halves = [Some(here), theirs.filter(|_| plan == Plan::Both)];
-        let mirror = Mirror::open(halves, random("mirror"), plan == Plan::Here).await;
+        let halves = [Some(here), theirs.filter(|_| plan == PairOpeningPlan::Both)];
+        let mirror = Mirror::open(halves, random("mirror"), plan == PairOpeningPlan::Here).await;
         let mirror = Arc::new(mirror.map_err(told)?);
         let cache = self.surroundings.serve(Arc::clone(&mirror)).await?;
-        if plan == Plan::Both {
+        if plan == PairOpeningPlan::Both {
             cache.renew(sent + self.timing.dead_after);
         }
         Ok(Active { mirror, cache })
     }
 
     /// The partner has not asked for anything since `dead_after`.
-    fn is_unheard(&self, watch: &Watch) -> bool {
+    fn is_unheard(&self, watch: &PartnerWatch) -> bool {
         let since = self.half.heard().map_or(watch.begun, |heard| heard.max(watch.begun));
         since.elapsed() >= self.timing.dead_after
     }
 
-    async fn while_active(&self, watch: &mut Watch, active: &Active, seen: Seen) {
+    async fn while_active(
+        &self,
+        watch: &mut PartnerWatch,
+        active: &Active,
+        seen: PartnerObservation,
+    ) {
         if let Err(error) = active.cache.check() {
             let reason = told(error);
             tracing::error!(%reason, "this gateway does not serve the unit any more");
@@ -395,7 +415,8 @@ impl Member {
             }
         }
         // Reads are not answered from here on, until the node knows that this one goes on alone.
-        let is_gone = seen == Seen::Silent && watch.heard.elapsed() >= self.timing.dead_after;
+        let is_gone =
+            seen == PartnerObservation::Silent && watch.heard.elapsed() >= self.timing.dead_after;
         if is_gone && active.mirror.alone().is_none() {
             let alone = active.mirror.release(1).await;
             let vouched = match alone {
@@ -406,7 +427,9 @@ impl Member {
                 tracing::warn!(%reason, "the partner is away");
             }
         }
-        if seen == Seen::Standby && matches!(active.mirror.standings()[1], Standing::Out(_)) {
+        if seen == PartnerObservation::Standby
+            && matches!(active.mirror.standings()[1], MirrorLegStatus::Out(_))
+        {
             let rejoined = self.rejoin(watch, active).await;
             if let Err(reason) = &rejoined {
                 tracing::warn!(%reason, "the partner's half of the log is not filled");
@@ -418,7 +441,7 @@ impl Member {
     /// Stands by from now on.
     async fn step_back(
         &self,
-        watch: &mut Watch,
+        watch: &mut PartnerWatch,
         active: &Active,
         at_rest: bool,
         reason: Option<Arc<str>>,
@@ -446,7 +469,7 @@ impl Member {
     }
 
     /// Fills the partner's half.
-    async fn rejoin(&self, watch: &mut Watch, active: &Active) -> Result<(), Arc<str>> {
+    async fn rejoin(&self, watch: &mut PartnerWatch, active: &Active) -> Result<(), Arc<str>> {
         let theirs = self.fresh(watch).await?;
         // Though nobody may have written since.
         if let Err(error @ Error::Fenced(_)) = active.cache.vouch().await {
@@ -461,9 +484,13 @@ impl Member {
 }
 
 /// What may be opened if nobody has gone on with the partner's half: not one that was put back from a backup.
-async fn compare(plan: Plan, here: &Stack, theirs: &Stack) -> Result<Plan, Arc<str>> {
+async fn compare(
+    plan: PairOpeningPlan,
+    here: &Stack,
+    theirs: &Stack,
+) -> Result<PairOpeningPlan, Arc<str>> {
     let reached = async |half: &Stack| match blocks_of(half).await {
-        Some(log) => Reached::of(&log).await,
+        Some(log) => LegProgress::of(&log).await,
         None => Ok(None),
     };
     let (ours, theirs) = tokio::join!(reached(here), reached(theirs));
@@ -484,7 +511,7 @@ async fn compare(plan: Plan, here: &Stack, theirs: &Stack) -> Result<Plan, Arc<s
             theirs = theirs.last,
             "the partner's half of the log was put back from a backup, or its NVRAM was lost: it is filled anew"
         );
-        return Ok(Plan::Here);
+        return Ok(PairOpeningPlan::Here);
     }
     Ok(plan)
 }
@@ -500,31 +527,33 @@ const REST: Duration = Duration::from_secs(2);
 mod tests {
     use std::future::ready;
 
-    use volume::{Call, Extent, Fault, Geometry, Lba, MemVolume, Rule, Symptom};
+    use volume::{
+        Extent, FaultCallKind, FaultRule, FaultVolume, Geometry, Lba, MemVolume, Symptom,
+    };
 
     use super::*;
 
     /// A partner's half, if it is there, and no unit to serve.
     struct Around(Option<Stack>);
 
-    impl Surroundings for Around {
-        fn partner(&self) -> Answer<'_, Stack> {
+    impl PairMemberHost for Around {
+        fn partner(&self) -> PairMemberAnswer<'_, Stack> {
             Box::pin(ready(self.0.clone().ok_or_else(|| "it is away".into())))
         }
 
-        fn turn_partner_away(&self) -> Answer<'_, ()> {
+        fn turn_partner_away(&self) -> PairMemberAnswer<'_, ()> {
             Box::pin(ready(Ok(())))
         }
 
-        fn far(&self) -> Answer<'_, ()> {
+        fn far(&self) -> PairMemberAnswer<'_, ()> {
             Box::pin(ready(Err("the node is away".into())))
         }
 
-        fn serve(&self, _log: Arc<Mirror>) -> Answer<'_, Arc<Cache>> {
+        fn serve(&self, _log: Arc<Mirror>) -> PairMemberAnswer<'_, Arc<Cache>> {
             Box::pin(ready(Err("there is no unit".into())))
         }
 
-        fn withdraw(&self, _at_rest: bool) -> Answer<'_, ()> {
+        fn withdraw(&self, _at_rest: bool) -> PairMemberAnswer<'_, ()> {
             Box::pin(ready(Ok(())))
         }
     }
@@ -535,9 +564,9 @@ mod tests {
     }
 
     /// How a partner is seen whose half answers like this.
-    async fn seen(half: Stack) -> Seen {
-        let timing = Timing { dead_after: Duration::from_secs(3), is_first: false };
-        let member = Member::new(Half::new(disk()), Arc::new(Around(Some(half))), timing);
+    async fn seen(half: Stack) -> PartnerObservation {
+        let timing = PairTiming { dead_after: Duration::from_secs(3), is_first: false };
+        let member = PairMember::new(LogLeg::new(disk()), Arc::new(Around(Some(half))), timing);
         let running = tokio::spawn(Arc::clone(&member).run()).abort_handle();
         sleep(Duration::from_millis(100)).await;
         running.abort();
@@ -547,19 +576,21 @@ mod tests {
     /// A gateway whose disk is broken would be left with the unit for ever.
     #[tokio::test(start_paused = true)]
     async fn only_who_says_so_serves_the_unit() {
-        let half = Half::new(disk());
-        assert_eq!(seen(half.for_partner()).await, Seen::Active);
+        let half = LogLeg::new(disk());
+        assert_eq!(seen(half.for_partner()).await, PartnerObservation::Active);
         half.lend().await;
-        assert_eq!(seen(half.for_partner()).await, Seen::Standby);
+        assert_eq!(seen(half.for_partner()).await, PartnerObservation::Standby);
         let extent = Extent { lba: Lba(0), blocks: 1 };
         for error in [
             Error::Device("it is broken".into()),
             Error::Medium { extent, reason: "scratched".into() },
             Error::Unreachable("no route".into()),
         ] {
-            let fault = Fault::new(half.for_partner());
-            fault.faults().add(Rule::always(Call::Read, Symptom::Fails(error.clone())));
-            assert_eq!(seen(Arc::new(fault)).await, Seen::Silent, "{error}");
+            let fault = FaultVolume::new(half.for_partner());
+            fault
+                .faults()
+                .add(FaultRule::always(FaultCallKind::Read, Symptom::Fails(error.clone())));
+            assert_eq!(seen(Arc::new(fault)).await, PartnerObservation::Silent, "{error}");
         }
     }
 
@@ -571,9 +602,9 @@ mod tests {
         drop(Mirror::open(halves, [1; 16], false).await.expect("a mirror"));
         let before = Mirror::label_of(&ours).await.expect("readable");
         assert!(before.is_some_and(|label| !label.alone));
-        let timing = Timing { dead_after: Duration::from_secs(3), is_first: true };
+        let timing = PairTiming { dead_after: Duration::from_secs(3), is_first: true };
         let around = Arc::new(Around(None));
-        let member = Member::new(Half::new(Arc::clone(&ours)), around, timing);
+        let member = PairMember::new(LogLeg::new(Arc::clone(&ours)), around, timing);
         let running = tokio::spawn(Arc::clone(&member).run()).abort_handle();
         sleep(Duration::from_secs(20)).await;
         running.abort();

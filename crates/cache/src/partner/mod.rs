@@ -1,7 +1,7 @@
 //! A pair of gateways with one log on two halves: one serves the unit, the other stands by with its
 //! half and takes the unit over when the first is gone.
 //!
-//! [`Half`] is what each gives the other, [`plan`] what the halves say of themselves, [`member`] what a
+//! [`LogLeg`] is what each gives the other, [`plan`] what the halves say of themselves, [`member`] what a
 //! gateway does about it. Who may go on is not decided here: the lower volume grants one claim
 //! ([`crate::witness`]).
 
@@ -10,5 +10,7 @@ mod half;
 mod plan;
 mod member;
 
-pub use half::Half;
-pub use member::{Answer, Look, Member, Role, Surroundings, Timing};
+pub use half::LogLeg;
+pub use member::{
+    PairMember, PairMemberAnswer, PairMemberHost, PairMemberStatus, PairTiming, Role,
+};

@@ -5,7 +5,7 @@ use volume::HalfLabel;
 
 /// How the log is opened.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Plan {
+pub(super) enum PairOpeningPlan {
     /// With both halves: they differ at most by what was never acknowledged.
     Both,
     /// With the half that is here. The other one is filled anew, once the node has granted this one's
@@ -17,11 +17,11 @@ pub(super) enum Plan {
 pub(super) fn plan(
     here: Option<HalfLabel>,
     theirs: Option<Option<HalfLabel>>,
-) -> Result<Plan, String> {
+) -> Result<PairOpeningPlan, String> {
     let whole = |label: Option<HalfLabel>| label.filter(|label| label.epoch > 0);
     let Some(ours) = whole(here) else {
         return match (here, theirs) {
-            (None, Some(None)) => Ok(Plan::Both),
+            (None, Some(None)) => Ok(PairOpeningPlan::Both),
             (_, Some(Some(theirs))) if theirs.epoch > 0 => {
                 Err("this half of the log holds nothing yet: the partner has it".into())
             }
@@ -30,7 +30,7 @@ pub(super) fn plan(
         };
     };
     let alone = match ours.has_lost {
-        false => Ok(Plan::Here),
+        false => Ok(PairOpeningPlan::Here),
         true => Err(LACKS_WRITES.to_owned()),
     };
     let Some(theirs) = whole(theirs.flatten()) else { return alone };
@@ -38,7 +38,7 @@ pub(super) fn plan(
         return Err("the partner's half is of another log".into());
     }
     if ours.epoch == theirs.epoch && !ours.alone && !theirs.alone {
-        return Ok(Plan::Both);
+        return Ok(PairOpeningPlan::Both);
     }
     if theirs.alone && !ours.alone && theirs.epoch > ours.epoch {
         return Err(format!(
@@ -63,7 +63,7 @@ mod tests {
 
     #[test]
     fn a_new_pair_needs_both() {
-        assert_eq!(plan(None, Some(None)), Ok(Plan::Both));
+        assert_eq!(plan(None, Some(None)), Ok(PairOpeningPlan::Both));
         assert!(plan(None, None).is_err());
         assert!(plan(None, Some(label(3, false))).is_err());
         // It was being filled when the other one was exchanged: there is nothing left.
@@ -73,20 +73,20 @@ mod tests {
 
     #[test]
     fn halves_that_agree_are_used_both() {
-        assert_eq!(plan(label(3, false), Some(label(3, false))), Ok(Plan::Both));
+        assert_eq!(plan(label(3, false), Some(label(3, false))), Ok(PairOpeningPlan::Both));
     }
 
     #[test]
     fn a_half_that_may_have_everything_asks_the_node() {
         for theirs in [None, Some(None), Some(label(0, false)), Some(label(2, false))] {
             for alone in [false, true] {
-                assert_eq!(plan(label(3, alone), theirs), Ok(Plan::Here), "{theirs:?}");
+                assert_eq!(plan(label(3, alone), theirs), Ok(PairOpeningPlan::Here), "{theirs:?}");
             }
         }
-        assert_eq!(plan(label(4, true), Some(label(4, true))), Ok(Plan::Here));
+        assert_eq!(plan(label(4, true), Some(label(4, true))), Ok(PairOpeningPlan::Here));
         // Filled, and cut off before the other noted it.
-        assert_eq!(plan(label(4, false), Some(label(3, true))), Ok(Plan::Here));
-        assert_eq!(plan(label(3, true), Some(label(4, false))), Ok(Plan::Here));
+        assert_eq!(plan(label(4, false), Some(label(3, true))), Ok(PairOpeningPlan::Here));
+        assert_eq!(plan(label(3, true), Some(label(4, false))), Ok(PairOpeningPlan::Here));
     }
 
     #[test]
@@ -101,14 +101,14 @@ mod tests {
     fn a_half_that_lacks_writes_is_opened_only_together_with_the_other_one() {
         let lacking =
             |epoch, alone| label(epoch, alone).map(|label| HalfLabel { has_lost: true, ..label });
-        assert_eq!(plan(lacking(3, false), Some(label(3, false))), Ok(Plan::Both));
-        assert_eq!(plan(label(3, false), Some(lacking(3, false))), Ok(Plan::Both));
-        assert_eq!(plan(lacking(3, false), Some(lacking(3, false))), Ok(Plan::Both));
+        assert_eq!(plan(lacking(3, false), Some(label(3, false))), Ok(PairOpeningPlan::Both));
+        assert_eq!(plan(label(3, false), Some(lacking(3, false))), Ok(PairOpeningPlan::Both));
+        assert_eq!(plan(lacking(3, false), Some(lacking(3, false))), Ok(PairOpeningPlan::Both));
         for theirs in [None, Some(None), Some(label(0, false)), Some(label(2, false))] {
             for alone in [false, true] {
                 assert!(plan(lacking(3, alone), theirs).is_err(), "{theirs:?}");
             }
         }
-        assert_eq!(plan(label(3, false), None), Ok(Plan::Here));
+        assert_eq!(plan(label(3, false), None), Ok(PairOpeningPlan::Here));
     }
 }

@@ -59,14 +59,14 @@ impl Policy for Lru {
     }
 }
 
-struct Clock {
+struct ClockReplacement {
     places: HashMap<u64, usize>,
     pages: Vec<(u64, bool)>,
     hand: usize,
     capacity: usize,
 }
 
-impl Policy for Clock {
+impl Policy for ClockReplacement {
     fn read(&mut self, key: u64) -> bool {
         if let Some(&place) = self.places.get(&key) {
             self.pages[place].1 = true;
@@ -191,7 +191,7 @@ fn hit_ratios() {
             let (times, order) = (HashMap::new(), BTreeMap::new());
             let lru = ratio(Lru { times, order, clock: 0, capacity }, &trace);
             let (places, pages) = (HashMap::new(), Vec::new());
-            let clock = ratio(Clock { places, pages, hand: 0, capacity }, &trace);
+            let clock = ratio(ClockReplacement { places, pages, hand: 0, capacity }, &trace);
             let [a, b, c] = [ours, lru, clock].map(|ratio| ratio * 100.0);
             println!("| {name} | {capacity} | {a:.1} % | {b:.1} % | {c:.1} % |");
             assert!(ours >= lru.max(clock) - most_worse, "{name}, {capacity} pages");

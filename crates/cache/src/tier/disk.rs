@@ -8,17 +8,17 @@ use volume::{Data, Durability, Error, Extent, Lba, Stack};
 
 use crate::{
     checksum::crc32c,
-    dram::{PagePool, scratch_block},
-    log::seal::{About, Sealer, Tag, Which},
+    dram::{SlotPagePool, scratch_block},
+    log::seal::{SealedBlockId, Sealer, Tag, Which},
     slot::{SLOT_BYTES, WHOLE},
 };
 
 /// The disk of a tier, and what its blocks are encrypted with.
-pub(crate) struct Disk {
+pub(crate) struct TierDisk {
     volume: Stack,
     sealer: Option<Sealer>,
     /// For blocks that are sealed.
-    scratch: Arc<PagePool>,
+    scratch: Arc<SlotPagePool>,
 }
 
 /// A segment on its way to the disk.
@@ -39,14 +39,14 @@ pub(super) enum Checks {
 }
 
 #[derive(Clone, Copy)]
-pub(super) enum Check {
+pub(super) enum TierBlockCheck {
     Sum(u32),
     Tag(Tag),
 }
 
 /// Neighbouring slots, all of them here when it was made.
 pub(crate) struct Stretch {
-    pub(super) disk: Arc<Disk>,
+    pub(super) disk: Arc<TierDisk>,
     pub(super) finds: Vec<Find>,
 }
 
@@ -56,26 +56,26 @@ pub(super) struct Find {
     pub cell: u32,
     /// The segment that its block came with, and which of its blocks it is.
     pub which: Which,
-    pub check: Check,
+    pub check: TierBlockCheck,
     /// It is not on the disk yet.
     pub page: Option<Bytes>,
 }
 
 /// A segment that is on the disk.
-pub(crate) struct Written {
+pub(crate) struct WrittenTierSegment {
     pub(super) number: u64,
     pub(super) first: u32,
     pub(super) checks: Checks,
 }
 
-impl Disk {
+impl TierDisk {
     pub fn new(volume: Stack, sealer: Option<Sealer>) -> io::Result<Self> {
         let pages = if sealer.is_some() { MOST_SEGMENT_SLOTS as u32 } else { 1 };
-        Ok(Self { volume, sealer, scratch: PagePool::new(pages)? })
+        Ok(Self { volume, sealer, scratch: SlotPagePool::new(pages)? })
     }
 
     /// Writes a segment. What it replaces has left the index before.
-    pub async fn write(&self, full: &Full) -> Result<Written, Error> {
+    pub async fn write(&self, full: &Full) -> Result<WrittenTierSegment, Error> {
         let mut data = Data::with_parts(full.pages.len());
         let mut checks = match self.sealer {
             None => Checks::Sums(Vec::new()),
@@ -102,7 +102,7 @@ impl Disk {
             }
         }
         self.volume.write(Self::lba(full.first), data, Durability::Volatile).await?;
-        Ok(Written { number: full.number, first: full.first, checks })
+        Ok(WrittenTierSegment { number: full.number, first: full.first, checks })
     }
 
     /// How many blocks there are for segments.
@@ -139,7 +139,7 @@ impl Stretch {
         if let [Find { page: Some(page), .. }] = run {
             return Ok(vec![Some(page.clone().into())]);
         }
-        let extent = Extent { lba: Disk::lba(run[0].cell), blocks: run.len() as u32 };
+        let extent = Extent { lba: TierDisk::lba(run[0].cell), blocks: run.len() as u32 };
         let data = self.disk.volume.read(extent).await?;
         if data.len() != run.len() * SLOT_BYTES {
             return Err(Error::Device("it returned fewer bytes".into()));
@@ -151,12 +151,12 @@ impl Stretch {
     fn open(&self, find: &Find, block: Data) -> Option<Data> {
         let block = block.into_bytes();
         match (find.check, &self.disk.sealer) {
-            (Check::Sum(sum), _) => (crc32c(&block) == sum).then(|| block.into()),
-            (Check::Tag(tag), Some(sealer)) => {
+            (TierBlockCheck::Sum(sum), _) => (crc32c(&block) == sum).then(|| block.into()),
+            (TierBlockCheck::Tag(tag), Some(sealer)) => {
                 let opened = sealer.open(find.which, ABOUT, &tag, &block)?;
                 Some(Bytes::from(opened as Box<[u8]>).into())
             }
-            (Check::Tag(_), None) => None,
+            (TierBlockCheck::Tag(_), None) => None,
         }
     }
 }
@@ -166,4 +166,4 @@ pub(crate) const FIRST_BLOCK: u64 = 32;
 /// Slots in a segment, 512 KiB: one write, after which flash has nothing to move when it is written over.
 pub(super) const MOST_SEGMENT_SLOTS: u64 = 128;
 /// What a block is about is in the index, not with it.
-const ABOUT: About = About { slot: 0, mask: WHOLE, serial: 0 };
+const ABOUT: SealedBlockId = SealedBlockId { slot: 0, mask: WHOLE, serial: 0 };

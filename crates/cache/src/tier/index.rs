@@ -6,7 +6,7 @@ use std::hash::{BuildHasher, BuildHasherDefault};
 use crate::slot_hash::SlotHasher;
 
 /// Slots and their cells; each slot has one cell at most, each cell one slot.
-pub(crate) struct Index {
+pub(crate) struct TierIndex {
     /// By cell: its slot and one; 0: none.
     slots: Vec<u64>,
     /// By place of a slot's hash: the first cell of its chain and one; 0: none.
@@ -16,7 +16,7 @@ pub(crate) struct Index {
     length: u64,
 }
 
-impl Index {
+impl TierIndex {
     /// For so many cells, fewer than 2^32.
     pub fn new(cells: u32) -> Self {
         let cells = cells as usize;
@@ -91,7 +91,7 @@ mod tests {
     #[test]
     fn it_is_a_map_of_slots_to_cells() {
         let mut rng = Rng::new(7);
-        let (mut index, mut map) = (Index::new(100), HashMap::new());
+        let (mut index, mut map) = (TierIndex::new(100), HashMap::new());
         for _ in 0..20_000 {
             let (slot, cell) = (rng.below(300) << (rng.below(3) * 16), rng.below(100) as u32);
             if rng.chance(60) {
@@ -115,7 +115,7 @@ mod tests {
 
     #[test]
     fn neighbours_have_short_chains() {
-        let mut index = Index::new(1 << 16);
+        let mut index = TierIndex::new(1 << 16);
         (0..1 << 16).for_each(|slot| index.insert(slot + (1 << 30), slot as u32));
         let longest = (0..1 << 16).map(|place: usize| {
             let mut length = 0;

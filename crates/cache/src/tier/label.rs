@@ -13,7 +13,7 @@ use crate::{
 
 /// What the first block says.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) struct Label {
+pub(crate) struct TierLabel {
     /// The log whose cache uses it.
     pub instance: InstanceId,
     /// What was written since is encrypted.
@@ -31,7 +31,7 @@ pub(crate) enum NoLabel {
     Version(u32),
 }
 
-impl Label {
+impl TierLabel {
     /// The block.
     pub fn encode(&self, block: &mut [u8]) {
         block.fill(0);
@@ -94,27 +94,27 @@ mod tests {
 
     #[test]
     fn it_is_read_as_it_was_written() {
-        let label = Label { instance: InstanceId([7; 16]), is_sealed: true };
+        let label = TierLabel { instance: InstanceId([7; 16]), is_sealed: true };
         let mut blocks = vec![0; 2 * SLOT_BYTES];
-        assert_eq!(Label::decode(&blocks), Err(NoLabel::Blank));
+        assert_eq!(TierLabel::decode(&blocks), Err(NoLabel::Blank));
         label.encode(&mut blocks[..SLOT_BYTES]);
-        assert_eq!(Label::decode(&blocks), Ok(label));
+        assert_eq!(TierLabel::decode(&blocks), Ok(label));
         blocks[SLOT_BYTES] = 1;
-        assert_eq!(Label::decode(&blocks), Ok(label), "what follows is void");
+        assert_eq!(TierLabel::decode(&blocks), Ok(label), "what follows is void");
         blocks[20] ^= 1;
-        assert_eq!(Label::decode(&blocks), Err(NoLabel::Other));
-        assert_eq!(Label::decode(&[1]), Err(NoLabel::Other));
+        assert_eq!(TierLabel::decode(&blocks), Err(NoLabel::Other));
+        assert_eq!(TierLabel::decode(&[1]), Err(NoLabel::Other));
         label.encode(&mut blocks[..SLOT_BYTES]);
         put_u32(&mut blocks, VERSION, 2);
         let checksum = crc32c(&blocks[..CHECKSUM]);
         put_u32(&mut blocks, CHECKSUM, checksum);
-        assert_eq!(Label::decode(&blocks), Err(NoLabel::Version(2)));
+        assert_eq!(TierLabel::decode(&blocks), Err(NoLabel::Version(2)));
     }
 
     #[test]
     fn something_else_on_the_disk_is_not_blank() {
         let mut blocks = vec![0; 32 * SLOT_BYTES];
         blocks[31 * SLOT_BYTES] = 1;
-        assert_eq!(Label::decode(&blocks), Err(NoLabel::Other));
+        assert_eq!(TierLabel::decode(&blocks), Err(NoLabel::Other));
     }
 }

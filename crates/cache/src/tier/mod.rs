@@ -20,18 +20,18 @@ use volume::{Data, Error};
 use crate::{
     log::seal::Which,
     slot::{Evicted, SLOT_BYTES},
-    statistics::Statistics,
+    statistics::CacheStatistics,
 };
 
-use disk::{Check, Checks, Find, Full, MOST_SEGMENT_SLOTS, Written};
-pub(crate) use disk::{Disk, FIRST_BLOCK, Stretch};
-use index::Index;
+use disk::{Checks, Find, Full, MOST_SEGMENT_SLOTS, TierBlockCheck, WrittenTierSegment};
+pub(crate) use disk::{FIRST_BLOCK, Stretch, TierDisk};
+use index::TierIndex;
 
 /// The tier of a cache, if it has one.
 #[derive(Default)]
 pub(crate) struct Tiered {
-    standing: Standing,
-    counts: Counts,
+    standing: TierStatus,
+    counts: TierCounts,
     /// A segment waits for the disk.
     pub wake: Arc<Notify>,
     /// See `Mutant::TierKeepsOverwritten`.
@@ -40,7 +40,7 @@ pub(crate) struct Tiered {
 }
 
 #[derive(Default)]
-enum Standing {
+enum TierStatus {
     /// It has none.
     #[default]
     Without,
@@ -51,7 +51,7 @@ enum Standing {
 
 /// Slots, by what became of them.
 #[derive(Clone, Copy, Default)]
-struct Counts {
+struct TierCounts {
     admitted: u64,
     /// Because the disk was behind.
     dropped: u64,
@@ -60,8 +60,8 @@ struct Counts {
 
 /// A tier at work.
 struct Tier {
-    disk: Arc<Disk>,
-    index: Index,
+    disk: Arc<TierDisk>,
+    index: TierIndex,
     checks: Checks,
     /// Segments that the disk has room for, and slots in one.
     segments: u64,
@@ -78,14 +78,14 @@ struct Tier {
 }
 
 /// A run of slots, and what the tier has of it.
-pub(crate) struct Piece {
+pub(crate) struct TierPiece {
     pub first: u64,
     pub count: u32,
     /// All of it, or nothing.
     pub stretch: Option<Stretch>,
 }
 
-impl Piece {
+impl TierPiece {
     /// Nothing of it is to come from here.
     pub fn missing(slots: Range<u64>) -> Self {
         Self { first: slots.start, count: (slots.end - slots.start) as u32, stretch: None }
@@ -94,31 +94,31 @@ impl Piece {
 
 impl Tiered {
     /// Begins, empty: once.
-    pub fn begin(&mut self, disk: Disk) {
+    pub fn begin(&mut self, disk: TierDisk) {
         // What is on its way to or from another disk would be taken for its own.
-        assert!(matches!(self.standing, Standing::Without), "a cache has one read tier");
-        self.standing = Standing::Works(Box::new(Tier::new(disk)));
+        assert!(matches!(self.standing, TierStatus::Without), "a cache has one read tier");
+        self.standing = TierStatus::Works(Box::new(Tier::new(disk)));
     }
 
     /// Ends for good, if it has not. What it had is to be dropped without the lock: giving much memory
     /// back takes time.
     pub fn fail(&mut self, error: &Error) -> Option<impl Sized + use<>> {
-        if matches!(self.standing, Standing::Failed(_)) {
+        if matches!(self.standing, TierStatus::Failed(_)) {
             return None;
         }
-        Some(std::mem::replace(&mut self.standing, Standing::Failed(error.clone())))
+        Some(std::mem::replace(&mut self.standing, TierStatus::Failed(error.clone())))
     }
 
     fn tier(&self) -> Option<&Tier> {
-        if let Standing::Works(tier) = &self.standing { Some(tier) } else { None }
+        if let TierStatus::Works(tier) = &self.standing { Some(tier) } else { None }
     }
 
     fn tier_mut(&mut self) -> Option<&mut Tier> {
-        if let Standing::Works(tier) = &mut self.standing { Some(tier) } else { None }
+        if let TierStatus::Works(tier) = &mut self.standing { Some(tier) } else { None }
     }
 
     /// Says how it stands.
-    pub fn tell(&self, statistics: &mut Statistics) {
+    pub fn tell(&self, statistics: &mut CacheStatistics) {
         if let Some(tier) = self.tier() {
             statistics.tier_used_bytes = tier.index.len() * SLOT_BYTES as u64;
             statistics.tier_bytes = u64::from(tier.index.cells()) * SLOT_BYTES as u64;
@@ -126,14 +126,14 @@ impl Tiered {
         statistics.tier_admitted_slots = self.counts.admitted;
         statistics.tier_dropped_slots = self.counts.dropped;
         statistics.tier_rotten_slots = self.counts.rotten;
-        if let Standing::Failed(error) = &self.standing {
+        if let TierStatus::Failed(error) = &self.standing {
             statistics.tier_error = Some(error.to_string());
         }
     }
 
     /// Whether there is a tier, and a slot that has left memory is worth a place in it.
     pub fn takes(&self, evicted: &Evicted) -> bool {
-        evicted.is_wanted && matches!(self.standing, Standing::Works(_))
+        evicted.is_wanted && matches!(self.standing, TierStatus::Works(_))
     }
 
     /// How many of the [`MOST_BUFFERED`] pages that the memory has for a tier it does not have now.
@@ -143,11 +143,11 @@ impl Tiered {
 
     /// Takes in a slot that has left memory, with its page: copies would be made under the lock.
     pub fn admit(&mut self, evicted: Evicted) {
-        let Standing::Works(tier) = &mut self.standing else { return };
+        let TierStatus::Works(tier) = &mut self.standing else { return };
         match tier.admit(evicted.slot, evicted.page) {
-            Admission::Known => {}
-            Admission::Behind => self.counts.dropped += 1,
-            Admission::Taken { is_full } => {
+            TierAdmission::Known => {}
+            TierAdmission::Behind => self.counts.dropped += 1,
+            TierAdmission::Taken { is_full } => {
                 self.counts.admitted += 1;
                 if is_full {
                     self.wake.notify_one();
@@ -191,9 +191,9 @@ impl Tiered {
 
     /// Cuts a run of slots into what is here and what is not. A few slots between others that are not
     /// here stay with them: one call for all costs less than what it saves.
-    pub fn cut(&self, first: u64, count: u32) -> Vec<Piece> {
+    pub fn cut(&self, first: u64, count: u32) -> Vec<TierPiece> {
         let Some(tier) = self.tier().filter(|tier| tier.index.len() > 0) else {
-            return vec![Piece::missing(first..first + u64::from(count))];
+            return vec![TierPiece::missing(first..first + u64::from(count))];
         };
         let mut pieces = Vec::new();
         let (mut slot, end) = (first, first + u64::from(count));
@@ -204,17 +204,17 @@ impl Tiered {
             let is_all = slot == missing && slot + found == end;
             if is_all || found >= LEAST_STRETCH {
                 if missing < slot {
-                    pieces.push(Piece::missing(missing..slot));
+                    pieces.push(TierPiece::missing(missing..slot));
                 }
                 let stretch = Some(Stretch { disk: Arc::clone(&tier.disk), finds });
-                pieces.push(Piece { first: slot, count: found as u32, stretch });
+                pieces.push(TierPiece { first: slot, count: found as u32, stretch });
                 missing = slot + found;
             }
             // The next one is not here.
             slot += found + 1;
         }
         if missing < end {
-            pieces.push(Piece::missing(missing..end));
+            pieces.push(TierPiece::missing(missing..end));
         }
         pieces
     }
@@ -222,7 +222,8 @@ impl Tiered {
     /// Which slots of a stretch that was read are what they should be: all of them, or those that are
     /// not are forgotten and nothing was read.
     pub fn judge(&mut self, stretch: &Stretch, blocks: Vec<Option<Data>>) -> Option<Data> {
-        let tier = if let Standing::Works(tier) = &mut self.standing { tier } else { return None };
+        let tier =
+            if let TierStatus::Works(tier) = &mut self.standing { tier } else { return None };
         let mut data = Data::with_parts(blocks.len());
         let mut is_whole = true;
         for (find, block) in stretch.finds.iter().zip(blocks) {
@@ -250,13 +251,13 @@ impl Tiered {
     }
 
     /// The oldest segment that waits for the disk, with the disk. It waits on until [`Self::note_written`].
-    pub fn next_full(&self) -> Option<(Arc<Disk>, Full)> {
+    pub fn next_full(&self) -> Option<(Arc<TierDisk>, Full)> {
         let tier = self.tier()?;
         Some((Arc::clone(&tier.disk), tier.full.front()?.clone()))
     }
 
     /// It is on the disk.
-    pub fn note_written(&mut self, written: &Written) {
+    pub fn note_written(&mut self, written: &WrittenTierSegment) {
         let Some(tier) = self.tier_mut() else { return };
         let first = written.first as usize;
         let cells = first..first + tier.slots as usize;
@@ -270,7 +271,7 @@ impl Tiered {
     }
 }
 
-enum Admission {
+enum TierAdmission {
     /// It is here already.
     Known,
     /// The disk does not keep up.
@@ -280,7 +281,7 @@ enum Admission {
 }
 
 impl Tier {
-    fn new(disk: Disk) -> Self {
+    fn new(disk: TierDisk) -> Self {
         let blocks = disk.blocks();
         let slots = (blocks / LEAST_SEGMENTS).min(MOST_SEGMENT_SLOTS) as u32;
         // Cells are counted in 32 bits: 16 TiB.
@@ -293,7 +294,7 @@ impl Tier {
         };
         Self {
             disk: Arc::new(disk),
-            index: Index::new(cells),
+            index: TierIndex::new(cells),
             checks,
             segments,
             slots,
@@ -309,13 +310,13 @@ impl Tier {
         self.filling.len() + self.full.len() * self.slots as usize
     }
 
-    fn admit(&mut self, slot: u64, page: Bytes) -> Admission {
+    fn admit(&mut self, slot: u64, page: Bytes) -> TierAdmission {
         let found = self.index.find(slot);
         if found.is_some_and(|cell| !self.is_old(cell)) {
-            return Admission::Known;
+            return TierAdmission::Known;
         }
         if self.pages() >= self.most_pages {
-            return Admission::Behind;
+            return TierAdmission::Behind;
         }
         if let Some(cell) = found {
             self.index.clear(cell);
@@ -331,7 +332,7 @@ impl Tier {
             self.full.push_back(Full { number: self.number, first, pages });
             self.number += 1;
         }
-        Admission::Taken { is_full }
+        TierAdmission::Taken { is_full }
     }
 
     fn void(&mut self, slot: u64) {
@@ -350,8 +351,8 @@ impl Tier {
             waiting.map(|full| full.pages[at as usize].clone())
         };
         let check = match &self.checks {
-            Checks::Sums(sums) => Check::Sum(sums[cell as usize]),
-            Checks::Tags(tags) => Check::Tag(tags[cell as usize]),
+            Checks::Sums(sums) => TierBlockCheck::Sum(sums[cell as usize]),
+            Checks::Tags(tags) => TierBlockCheck::Tag(tags[cell as usize]),
         };
         Some(Find { slot, cell, which: Which(number, at), check, page })
     }
@@ -402,7 +403,7 @@ mod tests {
     #[test]
     fn a_slot_is_taken_in_with_its_page_as_long_as_there_is_room() {
         let geometry = Geometry { block_size: 4096, ..Geometry::with_blocks(FIRST_BLOCK + 640) };
-        let disk = Disk::new(Arc::new(MemVolume::new(geometry)), None).expect("memory");
+        let disk = TierDisk::new(Arc::new(MemVolume::new(geometry)), None).expect("memory");
         let mut tiered = Tiered::default();
         assert_eq!(tiered.unused_pages(), MOST_BUFFERED as usize);
         tiered.begin(disk);

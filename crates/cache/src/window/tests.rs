@@ -50,7 +50,7 @@ struct Simulation {
 struct Sender {
     window: Window,
     /// The number, the bytes and the ticket of each request in flight.
-    tickets: Vec<(u64, u64, Ticket)>,
+    tickets: Vec<(u64, u64, WindowTicket)>,
     bytes: u64,
 }
 

@@ -6,7 +6,7 @@ use std::sync::{
 };
 use std::time::Duration;
 
-use cache::{Cache, Identity, Parts, Settings};
+use cache::{Cache, LogVolumeIdentity, Parts, Settings};
 use tokio::time::{Instant, sleep};
 use volume::{Data, Durability, Geometry, Lba, MemVolume, Stack, Volume};
 
@@ -40,7 +40,7 @@ async fn drained(change: impl FnOnce(Wire) -> Wire) -> (u64, Duration) {
     let memory: Stack = Arc::new(MemVolume::new(Geometry::with_blocks(BYTES / 512)));
     let lower: Stack = Arc::new(change(Wire::new(memory, ONE_WAY, GIGABIT)));
     let log = Geometry { block_size: 4096, ..Geometry::with_blocks(2 * BYTES / 4096) };
-    let identity = Identity { name: "far".into(), geometry: lower.geometry() };
+    let identity = LogVolumeIdentity { name: "far".into(), geometry: lower.geometry() };
     let parts = Parts { lower, log: Arc::new(MemVolume::new(log)), nvram: None };
     let cache = Cache::open(Settings::default(), parts, identity).await.expect("it opens");
     let destage = tokio::spawn(cache.run());

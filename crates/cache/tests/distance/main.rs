@@ -10,7 +10,7 @@ mod host;
 
 use std::time::Duration;
 
-use cache::{Cache, Identity, Order, Parts, Settings};
+use cache::{Cache, DestageOrder, LogVolumeIdentity, Parts, Settings};
 use far_side::{Disks, Wire};
 use host::{Host, SET_BLOCKS, SET_BYTES};
 use std::sync::Arc;
@@ -62,12 +62,12 @@ async fn measure(host: Host, place: Place, delay: Duration, rate: u64) -> f64 {
     let (stack, cache) = match place {
         Place::Nowhere => (wire(disks), None),
         Place::Far(size) => {
-            let cache = cached(disks, size, Order::Relaxed).await;
+            let cache = cached(disks, size, DestageOrder::Relaxed).await;
             (wire(Arc::clone(&cache) as Stack), Some(cache))
         }
         Place::Near(size) | Place::Ordered(size) => {
             let is_ordered = matches!(place, Place::Ordered(_));
-            let order = if is_ordered { Order::Strict } else { Order::Relaxed };
+            let order = if is_ordered { DestageOrder::Strict } else { DestageOrder::Relaxed };
             let cache = cached(wire(disks), size, order).await;
             (Arc::clone(&cache) as Stack, Some(cache))
         }
@@ -80,7 +80,7 @@ async fn measure(host: Host, place: Place, delay: Duration, rate: u64) -> f64 {
     speed
 }
 
-async fn cached(lower: Stack, size: Size, order: Order) -> Arc<Cache> {
+async fn cached(lower: Stack, size: Size, order: DestageOrder) -> Arc<Cache> {
     let bytes = |share: f64| (SET_BYTES as f64 * share) as u64;
     let log_blocks = bytes(size.log) / 4096;
     let log = Geometry { block_size: 4096, ..Geometry::with_blocks(log_blocks) };
@@ -96,7 +96,7 @@ async fn cached(lower: Stack, size: Size, order: Order) -> Arc<Cache> {
         segment_slots: if log_blocks < 1024 { 8 } else { 128 },
         ..Settings::default()
     };
-    let identity = Identity { name: "far".into(), geometry: lower.geometry() };
+    let identity = LogVolumeIdentity { name: "far".into(), geometry: lower.geometry() };
     let parts = Parts { lower, log: Arc::new(MemVolume::new(log)), nvram: None };
     Cache::open(settings, parts, identity).await.expect("it opens")
 }

@@ -6,9 +6,9 @@ use crate::support::{
     far::Call,
     gateway::{Gateway, first_bytes, write},
 };
-use cache::{Cache, OnLogError};
+use cache::{Cache, LogErrorPolicy};
 use tokio::time::{Instant, sleep};
-use volume::{Error, Extent, Fault, Faults, Lba, Rule, Symptom, Volume};
+use volume::{Error, Extent, FaultRule, FaultVolume, Faults, Lba, Symptom, Volume};
 
 /// A round trip over a link of 40 ms in each direction.
 const ROUND_TRIP: Duration = Duration::from_millis(80);
@@ -26,10 +26,10 @@ async fn with_backlog(keeps_order: bool) -> (Gateway, Arc<Cache>) {
 /// Returns such a gateway whose log disk can be made to fail. Writes of hosts then bypass the log.
 async fn with_failing_log(change: impl FnOnce(&mut Gateway)) -> (Gateway, Arc<Cache>, Arc<Faults>) {
     let mut gateway = Gateway::new(4096);
-    let fault = Fault::new(Arc::clone(&gateway.log));
+    let fault = FaultVolume::new(Arc::clone(&gateway.log));
     let faults = Arc::clone(fault.faults());
     gateway.log = Arc::new(fault);
-    gateway.settings.on_log_error = OnLogError::WriteThrough;
+    gateway.settings.on_log_error = LogErrorPolicy::WriteThrough;
     change(&mut gateway);
     let (gateway, cache) = backlog_of(gateway, true).await;
     (gateway, cache, faults)
@@ -226,7 +226,7 @@ async fn a_call_past_the_log_counts_no_part_of_a_round_that_had_to_be_given_up()
     let (gateway, cache, faults) = with_failing_log(|_| ()).await;
     cache.resume();
     until(&gateway, |calls| followed(calls) >= 2).await;
-    faults.add(Rule::always(volume::Call::Write, Symptom::Fails(Error::NoSpace)));
+    faults.add(FaultRule::always(volume::FaultCallKind::Write, Symptom::Fails(Error::NoSpace)));
     assert!(write(&cache, SLOTS * 16, 1, 8).await.is_err());
     write(&cache, SLOTS * 16 + 8, 7, 8).await.unwrap();
     check_bypassed(&gateway.far.take_calls());
@@ -296,7 +296,7 @@ async fn a_call_past_the_log_comes_between_two_rounds() {
     // The superblock can still be written, so rounds succeed.
     let segments = Extent { lba: Lba(2), blocks: 4094 };
     let fails = Symptom::Fails(Error::NoSpace);
-    faults.add(Rule::always(volume::Call::Write, fails).at(segments));
+    faults.add(FaultRule::always(volume::FaultCallKind::Write, fails).at(segments));
     assert!(write(&cache, SLOTS * 16, 1, 8).await.is_err());
     let asked = Instant::now();
     write(&cache, SLOTS * 16 + 8, 7, 8).await.unwrap();

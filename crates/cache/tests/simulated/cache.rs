@@ -6,10 +6,10 @@ use crate::support::{
     far::Far,
     gateway::{Gateway, filled, first_bytes, read, write},
 };
-use cache::{Cache, Report, Settings};
+use cache::{Cache, Settings, WriteMode};
 use futures_util::future::join_all;
 use tokio::time::{Instant, sleep};
-use volume::{Data, Delay, Durability, Error, Extent, Geometry, Latency, Lba, Volume};
+use volume::{Data, DelayVolume, Durability, Error, Extent, Geometry, Latency, Lba, Volume};
 
 const LOG: u64 = 4096;
 
@@ -155,16 +155,16 @@ async fn a_fetch_does_not_bring_back_what_was_overwritten_meanwhile() {
 /// Whoever reads it takes it for kept.
 #[tokio::test(start_paused = true)]
 async fn no_reader_is_told_what_its_writer_could_still_lose() {
-    for report in [Report::AfterComplete, Report::Immediate] {
+    for report in [WriteMode::AfterComplete, WriteMode::Immediate] {
         let mut gateway = Gateway::new(LOG).with_nvram();
         gateway.settings.report = report;
         let delay = Duration::from_millis(5);
-        gateway.log = Arc::new(Delay::new(gateway.log, Latency::uniform(delay)));
+        gateway.log = Arc::new(DelayVolume::new(gateway.log, Latency::uniform(delay)));
         let cache = gateway.open().await;
         let begun = Instant::now();
         let mut writing = Box::pin(write(&cache, 0, 2, 8));
         let is_told = futures_util::poll!(&mut writing).is_ready();
-        assert_eq!(is_told, report == Report::Immediate);
+        assert_eq!(is_told, report == WriteMode::Immediate);
         assert_eq!(read(&cache, 0, 8).await.unwrap(), [2; 8]);
         assert_eq!(begun.elapsed() >= delay, !is_told, "{:?}", begun.elapsed());
     }
@@ -586,7 +586,7 @@ async fn a_loss_told_to_a_discard_is_not_kept_from_the_round() {
 #[tokio::test(start_paused = true)]
 async fn write_through_is_stable_below_and_kept_in_memory() {
     let mut gateway = Gateway::new(LOG);
-    gateway.settings.report = Report::Through;
+    gateway.settings.report = WriteMode::Through;
     let cache = gateway.open().await;
     write(&cache, 0, 1, 16).await.unwrap();
     assert_eq!(gateway.far.take_calls(), [("write stable", 0, 16)]);
@@ -627,7 +627,7 @@ async fn requests_are_counted_by_where_they_were_answered() {
 #[tokio::test(start_paused = true)]
 async fn write_around_is_stable_below_and_only_forgotten_here() {
     let mut gateway = Gateway::new(LOG);
-    gateway.settings.report = Report::Around;
+    gateway.settings.report = WriteMode::Around;
     let cache = gateway.open().await;
     assert_eq!(read(&cache, 0, 16).await.unwrap(), [0; 16]);
     // What it finds may be of a write that was under way when another process was killed.
@@ -644,7 +644,7 @@ async fn write_around_is_stable_below_and_only_forgotten_here() {
 #[tokio::test(start_paused = true)]
 async fn immediate_report_waits_for_the_log_only_when_told() {
     let mut gateway = Gateway::new(LOG).with_nvram();
-    gateway.settings.report = Report::Immediate;
+    gateway.settings.report = WriteMode::Immediate;
     let cache = gateway.open().await;
     assert!(cache.geometry().volatile_cache);
     let commits = || cache.statistics().commits;

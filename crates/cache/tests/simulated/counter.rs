@@ -8,7 +8,7 @@ use crate::support::{
     hardware::{End, Hardware, Remains},
     workload::{power_off, runtime},
 };
-use cache::{Cache, Identity, Parts, Report, Settings, TooLarge};
+use cache::{Cache, LogVolumeIdentity, OversizedEpoch, Parts, Settings, WriteMode};
 use sim::Rng;
 use volume::{Durability, Error, Extent, Geometry, Lba, Volume};
 
@@ -24,7 +24,7 @@ async fn open(hardware: &Hardware) -> Arc<Cache> {
         ..Settings::default()
     };
     let parts = Parts { lower: hardware.lower(), log: hardware.log(), nvram: None };
-    let identity = Identity { name: "far".into(), geometry: GEOMETRY };
+    let identity = LogVolumeIdentity { name: "far".into(), geometry: GEOMETRY };
     Cache::open(settings, parts, identity).await.expect("opened")
 }
 
@@ -100,7 +100,7 @@ async fn fill(cache: &Cache, slots: u64) -> Option<Error> {
 #[tokio::test(start_paused = true)]
 async fn what_does_not_fit_between_two_flushes_is_refused_until_one_comes() {
     let mut gateway = Gateway::new(1200);
-    gateway.settings.report = Report::AtFlush;
+    gateway.settings.report = WriteMode::AtFlush;
     let cache = gateway.start().await;
     let fits = cache.geometry().epoch_blocks / 8;
     assert_eq!(fill(&cache, fits).await.map(|error| error.to_string()), None);
@@ -114,8 +114,8 @@ async fn what_does_not_fit_between_two_flushes_is_refused_until_one_comes() {
 #[tokio::test(start_paused = true)]
 async fn what_does_not_fit_between_two_flushes_is_split_if_settings_say_so() {
     let mut gateway = Gateway::new(1200);
-    gateway.settings.report = Report::AtFlush;
-    gateway.settings.too_large = TooLarge::Split;
+    gateway.settings.report = WriteMode::AtFlush;
+    gateway.settings.too_large = OversizedEpoch::Split;
     let cache = gateway.start().await;
     assert!(fill(&cache, 4000).await.is_none());
     assert!(cache.statistics().split_epochs > 0);

@@ -3,11 +3,11 @@
 use std::{sync::Arc, time::Instant};
 
 use crate::support::gateway::{Gateway, read, write};
-use cache::{Cache, Identity, OpenError, Parts, Settings, inspect};
+use cache::{Cache, CacheOpenError, LogVolumeIdentity, Parts, Settings, inspect};
 use proptest::prelude::*;
 use volume::{
-    Data, Durability, Error, Extent, FileVolume, Geometry, Lba, MemVolume, Observe, Options, Stack,
-    Volume,
+    Data, Durability, Error, Extent, FileVolume, FileVolumeOptions, Geometry, Lba, MemVolume,
+    ObserveVolume, Stack, Volume,
 };
 
 /// Blocks of the log; its index is the last six, a frame each.
@@ -151,7 +151,7 @@ async fn a_frame_that_was_not_found_is_never_believed_later() {
     change(&gateway.log, INDEX.start, |block| block[100] ^= 1).await;
     change(&gateway.log, segment(2) + 1, |block| block[100] ^= 1).await;
     let refused = gateway.try_open().await.err().expect("segment 2 is missing");
-    assert!(matches!(refused, OpenError::Missing(_)), "{refused}");
+    assert!(matches!(refused, CacheOpenError::Missing(_)), "{refused}");
     gateway.settings.accept_loss = true;
     drop(gateway.open().await);
     change(&gateway.log, INDEX.start, |block| block[100] ^= 1).await;
@@ -176,7 +176,8 @@ async fn what_the_index_knows_of_and_the_log_lacks_is_missed() {
     let checksum = crc32c::crc32c(&bytes[..4092]);
     bytes[4092..].copy_from_slice(&checksum.to_le_bytes());
     change(&gateway.log, INDEX.start, |block| block.copy_from_slice(&bytes)).await;
-    let OpenError::Missing(loss) = gateway.try_open().await.err().expect("it is refused") else {
+    let CacheOpenError::Missing(loss) = gateway.try_open().await.err().expect("it is refused")
+    else {
         panic!("another error")
     };
     assert!(loss.first_missing == 1 && loss.evidence.contains("index"), "{loss:?}");
@@ -235,18 +236,18 @@ async fn recovery_of_a_full_large_log_reads_little_of_it() {
     const LOG_BYTES: u64 = 8 << 30;
     const SLOTS: u64 = 1 << 20;
     let folder = tempfile::tempdir().expect("a folder");
-    let options = Options {
+    let options = FileVolumeOptions {
         block_size: 4096,
         create: Some(LOG_BYTES),
         direct: true,
-        ..Options::new(folder.path().join("log"))
+        ..FileVolumeOptions::new(folder.path().join("log"))
     };
-    let observed = Observe::new(Arc::new(FileVolume::open(&options).expect("there is room")));
+    let observed = ObserveVolume::new(Arc::new(FileVolume::open(&options).expect("there is room")));
     let counters = Arc::clone(observed.counters());
     let log: Stack = Arc::new(observed);
     let lower: Stack = Arc::new(MemVolume::new(Geometry::with_blocks(SLOTS * 8)));
     let open = async || {
-        let identity = Identity { name: "far".into(), geometry: lower.geometry() };
+        let identity = LogVolumeIdentity { name: "far".into(), geometry: lower.geometry() };
         let (lower, log) = (Arc::clone(&lower), Arc::clone(&log));
         let settings = Settings { dram_bytes: 64 << 20, ..Settings::default() };
         Cache::open(settings, Parts { lower, log, nvram: None }, identity).await.expect("it opens")

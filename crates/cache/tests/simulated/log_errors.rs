@@ -3,20 +3,20 @@
 use std::{sync::Arc, time::Duration};
 
 use crate::support::gateway::{Gateway, filled, first_bytes, read, write};
-use cache::{Cache, OnLogError, Report};
+use cache::{Cache, LogErrorPolicy, WriteMode};
 use tokio::time::sleep;
-use volume::{Call, Error, Extent, Fault, Faults, Lba, Rule, Symptom, Volume};
+use volume::{Error, Extent, FaultCallKind, FaultRule, FaultVolume, Faults, Lba, Symptom, Volume};
 
 /// Returns a gateway with slot 0 in its log, whose log disk takes no more writes. Destage does not run.
-async fn failing(policy: OnLogError) -> (Gateway, Arc<Cache>, Arc<Faults>) {
+async fn failing(policy: LogErrorPolicy) -> (Gateway, Arc<Cache>, Arc<Faults>) {
     let mut gateway = Gateway::new(1000);
-    let fault = Fault::new(Arc::clone(&gateway.log));
+    let fault = FaultVolume::new(Arc::clone(&gateway.log));
     let faults = Arc::clone(fault.faults());
     gateway.log = Arc::new(fault);
     gateway.settings.on_log_error = policy;
     let cache = gateway.open().await;
     write(&cache, 0, 1, 8).await.unwrap();
-    faults.add(Rule::always(Call::Write, Symptom::Fails(Error::NoSpace)));
+    faults.add(FaultRule::always(FaultCallKind::Write, Symptom::Fails(Error::NoSpace)));
     // The first write that meets the failure gets the error, and stays queued for the log.
     assert!(matches!(write(&cache, 8, 2, 8).await, Err(Error::NoSpace)));
     assert!(cache.statistics().log_error.is_some_and(|error| error.contains("no space")));
@@ -30,7 +30,7 @@ async fn far(gateway: &Gateway, lba: u64) -> u8 {
 
 #[tokio::test(start_paused = true)]
 async fn writes_fail_as_long_as_the_log_disk_does() {
-    let (gateway, cache, faults) = failing(OnLogError::StopWrites).await;
+    let (gateway, cache, faults) = failing(LogErrorPolicy::StopWrites).await;
     assert!(matches!(cache.admit(4096), Err(Error::NoSpace)));
     assert!(matches!(write(&cache, 80, 3, 8).await, Err(Error::NoSpace)));
     assert_eq!(read(&cache, 0, 8).await.unwrap(), [1; 8], "what is in the log is read");
@@ -44,7 +44,7 @@ async fn writes_fail_as_long_as_the_log_disk_does() {
 
 #[tokio::test(start_paused = true)]
 async fn written_through_what_the_log_knows_nothing_of_is_at_the_far_side() {
-    let (gateway, cache, faults) = failing(OnLogError::WriteThrough).await;
+    let (gateway, cache, faults) = failing(LogErrorPolicy::WriteThrough).await;
     cache.admit(4096).unwrap();
     write(&cache, 80, 3, 8).await.unwrap();
     assert_eq!(far(&gateway, 80).await, 3, "stable at the far side when it is answered");
@@ -72,7 +72,7 @@ async fn written_through_what_the_log_knows_nothing_of_is_at_the_far_side() {
 /// before it. During a round that would be half of the round.
 #[tokio::test(start_paused = true)]
 async fn a_write_past_the_log_is_not_made_stable_together_with_half_a_round() {
-    let (gateway, cache, _faults) = failing(OnLogError::WriteThrough).await;
+    let (gateway, cache, _faults) = failing(LogErrorPolicy::WriteThrough).await;
     gateway.far.set_epoch_blocks(8000);
     gateway.far.set_delay(Duration::from_millis(10));
     gateway.far.fail_next_flush();
@@ -107,16 +107,16 @@ async fn a_write_past_the_log_is_not_made_stable_together_with_half_a_round() {
 #[tokio::test(start_paused = true)]
 async fn a_round_that_is_held_makes_room_for_writes_past_the_log() {
     let mut gateway = Gateway::new(1000);
-    let fault = Fault::new(Arc::clone(&gateway.log));
+    let fault = FaultVolume::new(Arc::clone(&gateway.log));
     let faults = Arc::clone(fault.faults());
     gateway.log = Arc::new(fault);
-    gateway.settings.on_log_error = OnLogError::WriteThrough;
+    gateway.settings.on_log_error = LogErrorPolicy::WriteThrough;
     gateway.settings.destage_in_flight = 1;
     let cache = gateway.open().await;
     for slot in 0..4 {
         write(&cache, slot * 80, 1, 8).await.unwrap();
     }
-    faults.add(Rule::always(Call::Write, Symptom::Fails(Error::NoSpace)));
+    faults.add(FaultRule::always(FaultCallKind::Write, Symptom::Fails(Error::NoSpace)));
     assert!(matches!(write(&cache, 8, 2, 8).await, Err(Error::NoSpace)));
     gateway.far.set_epoch_blocks(8000);
     gateway.far.set_delay(Duration::from_millis(100));
@@ -138,7 +138,7 @@ async fn a_round_that_is_held_makes_room_for_writes_past_the_log() {
 /// The log's data is destaged although the log takes no writes. It stays dirty, since the tail cannot move.
 #[tokio::test(start_paused = true)]
 async fn destage_goes_on_and_what_it_sent_stays_dirty() {
-    let (gateway, cache, _faults) = failing(OnLogError::WriteThrough).await;
+    let (gateway, cache, _faults) = failing(LogErrorPolicy::WriteThrough).await;
     tokio::spawn(cache.run());
     sleep(Duration::from_secs(60)).await;
     assert_eq!(far(&gateway, 0).await, 1);
@@ -192,16 +192,16 @@ async fn a_lost_log_acknowledges_nothing_and_goes_down_at_once() {
 /// acknowledged from the NVRAM are destaged.
 #[tokio::test(start_paused = true)]
 async fn what_waits_for_a_log_that_is_lost_is_not_acknowledged_by_it() {
-    for report in [Report::AfterComplete, Report::Immediate] {
+    for report in [WriteMode::AfterComplete, WriteMode::Immediate] {
         let mut gateway = lazy().with_nvram();
-        let fault = Fault::new(Arc::clone(&gateway.log));
+        let fault = FaultVolume::new(Arc::clone(&gateway.log));
         let faults = Arc::clone(fault.faults());
         gateway.log = Arc::new(fault);
         gateway.settings.report = report;
         let cache = gateway.start().await;
-        faults.add(Rule::always(Call::Write, Symptom::Fails(Error::NoSpace)));
+        faults.add(FaultRule::always(FaultCallKind::Write, Symptom::Fails(Error::NoSpace)));
         let written = write(&cache, 0, 7, 8).await;
-        assert_eq!(written.is_ok(), report == Report::Immediate);
+        assert_eq!(written.is_ok(), report == WriteMode::Immediate);
         let stable = tokio::spawn({
             let cache = Arc::clone(&cache);
             async move { cache.flush().await }
@@ -209,7 +209,7 @@ async fn what_waits_for_a_log_that_is_lost_is_not_acknowledged_by_it() {
         cache.lose_log("its file was removed");
         faults.clear();
         let flushed = stable.await.unwrap();
-        if report == Report::Immediate {
+        if report == WriteMode::Immediate {
             assert!(flushed.is_err());
         }
         until("destage", || cache.is_drained()).await;
@@ -221,7 +221,7 @@ async fn what_waits_for_a_log_that_is_lost_is_not_acknowledged_by_it() {
 #[tokio::test(start_paused = true)]
 async fn what_was_not_flushed_when_the_log_was_lost_goes_down_with_the_next_flush() {
     let mut gateway = lazy();
-    gateway.settings.report = Report::AtFlush;
+    gateway.settings.report = WriteMode::AtFlush;
     let cache = gateway.start().await;
     write(&cache, 0, 1, 8).await.unwrap();
     cache.flush().await.unwrap();
@@ -244,7 +244,7 @@ async fn what_was_not_flushed_when_the_log_was_lost_goes_down_with_the_next_flus
 async fn cut_short(gateway: &mut Gateway, blocks: u64) -> Arc<Cache> {
     gateway.settings.dram_bytes = 256 << 10;
     gateway.settings.nvram_bytes = 64 << 10;
-    let fault = Fault::new(Arc::clone(&gateway.log));
+    let fault = FaultVolume::new(Arc::clone(&gateway.log));
     let faults = Arc::clone(fault.faults());
     gateway.log = Arc::new(fault);
     let cache = gateway.start().await;
@@ -253,7 +253,7 @@ async fn cut_short(gateway: &mut Gateway, blocks: u64) -> Arc<Cache> {
     }
     let missing = Extent { lba: Lba(blocks), blocks: 2000 };
     let error = Error::Device("it is cut short".into());
-    faults.add(Rule::always(Call::Read, Symptom::Fails(error)).at(missing));
+    faults.add(FaultRule::always(FaultCallKind::Read, Symptom::Fails(error)).at(missing));
     cache.lose_log("its file was cut short");
     cache
 }
@@ -268,9 +268,11 @@ async fn sent(gateway: &Gateway) -> (Vec<u64>, Vec<u64>) {
 /// Regression: the newest slots were destaged from memory, and reads of them failed once memory had evicted them.
 #[tokio::test(start_paused = true)]
 async fn what_a_cut_log_has_sent_is_read_from_the_far_side_and_only_the_rest_is_dirty() {
-    for (policy, epoch_blocks) in
-        [(OnLogError::StopWrites, 0), (OnLogError::StopWrites, 512), (OnLogError::WriteThrough, 0)]
-    {
+    for (policy, epoch_blocks) in [
+        (LogErrorPolicy::StopWrites, 0),
+        (LogErrorPolicy::StopWrites, 512),
+        (LogErrorPolicy::WriteThrough, 0),
+    ] {
         let mut gateway = lazy();
         gateway.settings.on_log_error = policy;
         gateway.far.set_epoch_blocks(epoch_blocks);
@@ -306,7 +308,7 @@ async fn what_a_cut_log_has_sent_is_read_from_the_far_side_and_only_the_rest_is_
         assert!(write(&cache, there[0] * 8, 2, 8).await.is_err());
         assert_eq!(far(&gateway, there[0] * 8).await, 1);
         let elsewhere = write(&cache, 8 * 1000, 2, 8).await;
-        assert_eq!(elsewhere.is_ok(), policy == OnLogError::WriteThrough, "{elsewhere:?}");
+        assert_eq!(elsewhere.is_ok(), policy == LogErrorPolicy::WriteThrough, "{elsewhere:?}");
         assert!(!cache.regain_log(), "a part of it could not be read");
     }
 }
@@ -335,7 +337,7 @@ async fn what_a_cut_log_has_sent_is_dirty_until_the_far_side_has_made_it_stable(
 #[tokio::test(start_paused = true)]
 async fn flushed_writes_go_down_when_another_write_of_their_epoch_has_rotted() {
     let mut gateway = Gateway::new(1000);
-    gateway.settings.report = Report::AtFlush;
+    gateway.settings.report = WriteMode::AtFlush;
     gateway.settings.destage_in_flight = 1;
     gateway.settings.destage_run_bytes = 4096;
     let cache = gateway.start().await;

@@ -10,12 +10,12 @@ use crate::support::{
     confirmed::Confirmed,
     gateway::{Gateway, read, write},
 };
-use cache::{Cache, OpenError, inspect};
-use sim::{CrashVolume, Image, Outage, Power, Rng};
+use cache::{Cache, CacheOpenError, inspect};
+use sim::{CrashVolume, Outage, Power, Rng, StableDiskImage};
 use tokio::time::sleep;
 use volume::{
-    Call, Durability, Error, Extent, Fault, Faults, Geometry, Lba, MemVolume, Mirror, MirrorError,
-    Rule, Stack, Standing, Symptom, Volume,
+    Durability, Error, Extent, FaultCallKind, FaultRule, FaultVolume, Faults, Geometry, Lba,
+    MemVolume, Mirror, MirrorError, MirrorLegStatus, Stack, Symptom, Volume,
 };
 
 const LOG: u64 = 1000;
@@ -35,7 +35,7 @@ async fn halves() -> Halves {
 async fn halves_of(log_blocks: u64) -> Halves {
     let geometry = Geometry { block_size: 4096, ..Geometry::with_blocks(log_blocks + LABELS) };
     let memory: [Stack; 2] = [0, 1].map(|_| Arc::new(MemVolume::new(geometry)) as Stack);
-    let faulty = memory.clone().map(|half| Arc::new(Fault::new(half)));
+    let faulty = memory.clone().map(|half| Arc::new(FaultVolume::new(half)));
     let faults = faulty.clone().map(|half| Arc::clone(half.faults()));
     let mirror = Mirror::open(faulty.map(|half| Some(half as Stack)), [7; 16], false).await;
     Halves { memory, faults, mirror: Arc::new(mirror.expect("new halves")) }
@@ -69,17 +69,21 @@ async fn rot(half: &Stack, number: u64) {
 async fn a_lost_half_is_noticed_by_nobody_and_replaced_while_hosts_write() {
     let halves = halves().await;
     let (mut gateway, cache) = gateway(&halves).await;
-    halves.faults[0].add(Rule::always(Call::Any, Symptom::Fails(Error::Device("gone".into()))));
+    halves.faults[0]
+        .add(FaultRule::always(FaultCallKind::Any, Symptom::Fails(Error::Device("gone".into()))));
     write(&cache, 80, 11, 8).await.unwrap();
     check(&cache).await;
     assert_eq!(cache.statistics().log_errors, 0);
-    assert!(matches!(halves.mirror.standings(), [Standing::Out(_), Standing::InSync]));
+    assert!(matches!(
+        halves.mirror.standings(),
+        [MirrorLegStatus::Out(_), MirrorLegStatus::InSync]
+    ));
 
     let geometry = Geometry { block_size: 4096, ..Geometry::with_blocks(LOG + LABELS) };
     let new: Stack = Arc::new(MemVolume::new(geometry));
     halves.mirror.replace(0, Arc::clone(&new)).await.unwrap();
     write(&cache, 88, 12, 8).await.unwrap();
-    while halves.mirror.standings()[0] != Standing::InSync {
+    while halves.mirror.standings()[0] != MirrorLegStatus::InSync {
         sleep(Duration::from_millis(10)).await;
     }
     // The new one alone has everything.
@@ -147,7 +151,7 @@ async fn scrubbing_mends_what_nobody_reads_and_tells_what_is_lost() {
     let error = inspect(&second).await;
     assert!(error.is_ok_and(|info| info.loss.is_some_and(|loss| loss.first_missing == 7)));
     let error = gateway.try_open().await.err().expect("segment 7 is lost in both");
-    assert!(matches!(error, OpenError::Missing(_)));
+    assert!(matches!(error, CacheOpenError::Missing(_)));
 }
 
 /// Turns bits of a block of one half's log.
@@ -208,7 +212,7 @@ const LARGE: u64 = 4000;
 const SMALL: u64 = 1000;
 
 /// Disks of `LARGE` blocks for the log, on one supply.
-fn disks(images: Option<[Image; 2]>, seed: u64) -> ([Arc<CrashVolume>; 2], Arc<Power>) {
+fn disks(images: Option<[StableDiskImage; 2]>, seed: u64) -> ([Arc<CrashVolume>; 2], Arc<Power>) {
     let geometry = Geometry { block_size: 4096, ..Geometry::with_blocks(LARGE + LABELS) };
     let power = Power::new();
     let disks = match images {
@@ -309,7 +313,7 @@ async fn a_half_that_is_lost_while_the_log_gets_another_size_is_replaced_after_t
         let cache = gateway.start().await;
         write(&cache, 0, 1, 8).await.unwrap();
         let gone = Symptom::Fails(Error::Device("gone".into()));
-        halves.faults[lost].add(Rule::always(Call::Write, gone).after(operations));
+        halves.faults[lost].add(FaultRule::always(FaultCallKind::Write, gone).after(operations));
         // Done with both halves or not at all; what is beside it is as ever.
         for blocks in [LARGE, SMALL, LARGE] {
             let done = resize(&halves.mirror, &cache, blocks).await;
@@ -318,14 +322,14 @@ async fn a_half_that_is_lost_while_the_log_gets_another_size_is_replaced_after_t
                 break;
             }
         }
-        if halves.mirror.standings()[lost] != Standing::InSync {
+        if halves.mirror.standings()[lost] != MirrorLegStatus::InSync {
             let refused = halves.mirror.resize(SMALL).await;
             assert!(matches!(refused, Err(MirrorError::Size(_))), "{refused:?}");
         }
         halves.faults[lost].clear();
         let geometry = Geometry { block_size: 4096, ..Geometry::with_blocks(LARGE + LABELS) };
         halves.mirror.replace(lost, Arc::new(MemVolume::new(geometry))).await.unwrap();
-        while halves.mirror.standings()[lost] != Standing::InSync {
+        while halves.mirror.standings()[lost] != MirrorLegStatus::InSync {
             sleep(Duration::from_millis(10)).await;
         }
         assert!(resize(&halves.mirror, &cache, LARGE).await, "half {lost} after {operations}");
@@ -371,7 +375,7 @@ async fn halves_that_are_put_back_from_a_copy_lose_nothing_or_are_refused() {
         let opened = gateway.try_open().await;
         if put_back.len() == 2 {
             let refused = opened.err();
-            assert!(matches!(refused, Some(OpenError::Behind { .. })), "{refused:?}");
+            assert!(matches!(refused, Some(CacheOpenError::Behind { .. })), "{refused:?}");
             continue;
         }
         let cache = opened.unwrap();

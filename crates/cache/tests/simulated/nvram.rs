@@ -15,12 +15,14 @@ use crate::support::{
     gateway::{Gateway, filled, read},
     memory::Memory,
 };
-use cache::{BootId, Cache, MappedFile, NvramSurvives, OpenError, Parts, Report, StableMemory};
+use cache::{
+    BootId, Cache, CacheOpenError, MappedFile, NvramSurvival, Parts, StableMemory, WriteMode,
+};
 use sim::{CrashVolume, Rng};
 use tokio::time::timeout;
 use volume::{
-    Call, Claim, Data, Durability, Error, Extent, Fault, Faults, Geometry, Holding, Io, Lba,
-    MemVolume, Rule, Stack, Symptom, Volume,
+    Claim, Data, Durability, Error, Extent, FaultCallKind, FaultRule, FaultVolume, Faults,
+    Geometry, Holding, Io, Lba, MemVolume, Stack, Symptom, Volume,
 };
 
 /// A gateway whose log disk can hang and can lose its power.
@@ -31,18 +33,18 @@ struct Site {
 }
 
 impl Site {
-    fn new(survives: NvramSurvives) -> Self {
+    fn new(survives: NvramSurvival) -> Self {
         let log = Geometry { block_size: 4096, ..Geometry::with_blocks(1024) };
         let disk = Arc::new(CrashVolume::new(log, 1));
         let mut gateway = Gateway::new(1024).with_nvram();
-        gateway.settings.report = Report::Immediate;
+        gateway.settings.report = WriteMode::Immediate;
         gateway.settings.nvram_survives = survives;
         let faults = connect(&mut gateway, disk.clone());
         Self { gateway, disk, faults }
     }
 
     fn hang_log(&self) {
-        self.faults.add(Rule::always(Call::Any, Symptom::Hangs));
+        self.faults.add(FaultRule::always(FaultCallKind::Any, Symptom::Hangs));
     }
 
     /// Simulates a power failure: the log disk loses some of the writes that were not stable.
@@ -58,7 +60,7 @@ fn boot(number: u8) -> BootId {
 }
 
 fn connect(gateway: &mut Gateway, disk: Stack) -> Arc<Faults> {
-    let fault = Fault::new(disk);
+    let fault = FaultVolume::new(disk);
     let faults = fault.faults().clone();
     gateway.log = Arc::new(fault);
     faults
@@ -76,7 +78,7 @@ fn stable(cache: &Cache, lba: u64, byte: u8) -> impl Future<Output = Result<(), 
 #[tokio::test(start_paused = true)]
 async fn with_it_a_write_is_stable_at_once_and_there_after_a_power_cut() {
     for seed in 0..10 {
-        let mut site = Site::new(NvramSurvives::PowerLoss);
+        let mut site = Site::new(NvramSurvival::PowerLoss);
         let cache = site.gateway.open().await;
         assert!(!cache.geometry().volatile_cache);
         stable(&cache, 0, 1).await.unwrap();
@@ -101,7 +103,7 @@ async fn with_it_a_write_is_stable_at_once_and_there_after_a_power_cut() {
 
 #[tokio::test(start_paused = true)]
 async fn without_it_a_flush_waits_for_the_log_disk() {
-    let site = Site::new(NvramSurvives::Restart);
+    let site = Site::new(NvramSurvival::Restart);
     let cache = site.gateway.open().await;
     assert!(cache.geometry().volatile_cache);
     site.hang_log();
@@ -113,9 +115,9 @@ async fn without_it_a_flush_waits_for_the_log_disk() {
 /// The log has a newer version of the block than the NVRAM, and the NVRAM lacks later acknowledged writes.
 #[tokio::test(start_paused = true)]
 async fn an_nvram_that_is_older_than_the_log_is_refused() {
-    for survives in [NvramSurvives::Restart, NvramSurvives::PowerLoss] {
+    for survives in [NvramSurvival::Restart, NvramSurvival::PowerLoss] {
         let mut gateway = Gateway::new(1024).with_nvram();
-        gateway.settings.report = Report::Immediate;
+        gateway.settings.report = WriteMode::Immediate;
         gateway.settings.nvram_survives = survives;
         gateway.settings.boot = Some(boot(1));
         let memory = gateway.memory.clone().expect("it has one");
@@ -138,7 +140,7 @@ async fn an_nvram_that_is_older_than_the_log_is_refused() {
             let refused = gateway.try_open().await.err();
             let is_right = matches!(
                 refused,
-                Some(OpenError::NvramBehind { segment, noted }) if noted < segment
+                Some(CacheOpenError::NvramBehind { segment, noted }) if noted < segment
             );
             assert!(is_right, "copy {at}: {refused:?}");
         }
@@ -152,7 +154,7 @@ async fn an_nvram_that_is_older_than_the_log_is_refused() {
 #[tokio::test(start_paused = true)]
 async fn an_older_nvram_whose_loss_is_accepted_replaces_nothing_that_went_down_since() {
     let mut gateway = Gateway::new(1024).with_nvram();
-    gateway.settings.report = Report::Immediate;
+    gateway.settings.report = WriteMode::Immediate;
     let cache = gateway.start().await;
     cache.write(Lba(0), filled(1, 8), Durability::Volatile).await.unwrap();
     let memory = gateway.memory.clone().expect("it has one");
@@ -171,10 +173,10 @@ async fn an_older_nvram_whose_loss_is_accepted_replaces_nothing_that_went_down_s
 #[tokio::test(start_paused = true)]
 async fn an_older_nvram_is_refused_by_what_was_confirmed_though_no_segment_was_written_since() {
     for (survives, how) in [
-        (NvramSurvives::Restart, "a second later"),
-        (NvramSurvives::PowerLoss, "a second later"),
-        (NvramSurvives::PowerLoss, "by a flush"),
-        (NvramSurvives::PowerLoss, "by a write that is stable"),
+        (NvramSurvival::Restart, "a second later"),
+        (NvramSurvival::PowerLoss, "a second later"),
+        (NvramSurvival::PowerLoss, "by a flush"),
+        (NvramSurvival::PowerLoss, "by a write that is stable"),
     ] {
         let mut site = Site::new(survives);
         let confirmed = Confirmed::default();
@@ -202,7 +204,7 @@ async fn an_older_nvram_is_refused_by_what_was_confirmed_though_no_segment_was_w
         let newest = std::mem::replace(&mut *memory.0.lock(), before);
         site.power_cut(1);
         let refused = site.gateway.try_open().await.err();
-        let is_right = matches!(refused, Some(OpenError::Behind { .. }));
+        let is_right = matches!(refused, Some(CacheOpenError::Behind { .. }));
         assert!(is_right, "{survives:?}, {how}: {refused:?}");
         *memory.0.lock() = newest;
         let cache = site.gateway.open().await;
@@ -254,8 +256,8 @@ async fn a_refused_older_log_leaves_the_nvram_to_the_newest_one() {
     for (is_drained, is_claimed) in [(true, false), (false, false), (true, true), (false, true)] {
         let what = format!("drained {is_drained}, claimed {is_claimed}");
         let mut gateway = Gateway::new(1024).with_nvram();
-        gateway.settings.report = Report::Immediate;
-        gateway.settings.nvram_survives = NvramSurvives::PowerLoss;
+        gateway.settings.report = WriteMode::Immediate;
+        gateway.settings.nvram_survives = NvramSurvival::PowerLoss;
         if !is_claimed {
             gateway.settings.confirmed_in = Some(Confirmed::default().store());
         }
@@ -271,7 +273,7 @@ async fn a_refused_older_log_leaves_the_nvram_to_the_newest_one() {
         let (newest, older) = (gateway.log.clone(), copy_of(&gateway.log).await);
         let faults = connect(&mut gateway, newest.clone());
         let cache = gateway.open().await;
-        faults.add(Rule::always(Call::Any, Symptom::Hangs));
+        faults.add(FaultRule::always(FaultCallKind::Any, Symptom::Hangs));
         assert!(is_done(stable(&cache, 8, 2)).await, "only the NVRAM has it");
         drop(cache);
         let before = memory.0.lock().clone();
@@ -282,8 +284,8 @@ async fn a_refused_older_log_leaves_the_nvram_to_the_newest_one() {
         let parts = Parts { lower, log: older, nvram: Some(Box::new(memory.clone())) };
         let refused = Cache::open(gateway.settings.clone(), parts, gateway.identity()).await.err();
         let is_right = match is_claimed {
-            true => matches!(refused, Some(OpenError::Claim(_))),
-            false => matches!(refused, Some(OpenError::Behind { .. })),
+            true => matches!(refused, Some(CacheOpenError::Claim(_))),
+            false => matches!(refused, Some(CacheOpenError::Behind { .. })),
         };
         assert!(is_right, "{what}: {refused:?}");
         assert!(*memory.0.lock() == before, "{what}: the NVRAM was changed");
@@ -299,7 +301,7 @@ async fn a_refused_older_log_leaves_the_nvram_to_the_newest_one() {
 async fn an_nvram_that_need_not_survive_a_reboot_refuses_no_start_and_leaves_a_prefix() {
     for seed in 0..40 {
         let mut random = Rng::new(seed);
-        let mut site = Site::new(NvramSurvives::Restart);
+        let mut site = Site::new(NvramSurvival::Restart);
         let confirmed = Confirmed::default();
         site.gateway.settings.confirmed_in = Some(confirmed.store());
         site.gateway.settings.boot = Some(boot(1));
@@ -357,7 +359,7 @@ async fn an_nvram_that_need_not_survive_a_reboot_refuses_no_start_and_leaves_a_p
 /// A log that is opened on another machine was without power in between, as after a reboot.
 #[tokio::test(start_paused = true)]
 async fn on_another_machine_an_nvram_counts_only_where_it_survives_the_loss_of_power() {
-    for (survives, expected) in [(NvramSurvives::PowerLoss, 7), (NvramSurvives::Restart, 0)] {
+    for (survives, expected) in [(NvramSurvival::PowerLoss, 7), (NvramSurvival::Restart, 0)] {
         let mut site = Site::new(survives);
         site.gateway.settings.boot = Some(boot(1));
         let cache = site.gateway.open().await;
@@ -374,7 +376,7 @@ async fn on_another_machine_an_nvram_counts_only_where_it_survives_the_loss_of_p
 /// Damage that no reboot explains is refused: either the boot is the same one, or the NVRAM survives a reboot.
 #[tokio::test(start_paused = true)]
 async fn a_damaged_nvram_is_refused_within_one_boot_and_where_it_survives_the_loss_of_power() {
-    for (survives, number) in [(NvramSurvives::Restart, 1), (NvramSurvives::PowerLoss, 2)] {
+    for (survives, number) in [(NvramSurvival::Restart, 1), (NvramSurvival::PowerLoss, 2)] {
         let mut site = Site::new(survives);
         site.gateway.settings.boot = Some(boot(1));
         let cache = site.gateway.open().await;
@@ -389,7 +391,10 @@ async fn a_damaged_nvram_is_refused_within_one_boot_and_where_it_survives_the_lo
         site.power_cut(1);
         site.gateway.settings.boot = Some(boot(number));
         let refused = site.gateway.try_open().await.err();
-        assert!(matches!(refused, Some(OpenError::NvramMissing(_))), "{survives:?}: {refused:?}");
+        assert!(
+            matches!(refused, Some(CacheOpenError::NvramMissing(_))),
+            "{survives:?}: {refused:?}"
+        );
     }
 }
 
@@ -398,7 +403,7 @@ async fn a_damaged_nvram_is_refused_within_one_boot_and_where_it_survives_the_lo
 #[tokio::test(start_paused = true)]
 async fn damaged_slots_refuse_no_start_when_the_log_has_every_write() {
     for ends_cleanly in [true, false] {
-        let mut site = Site::new(NvramSurvives::Restart);
+        let mut site = Site::new(NvramSurvival::Restart);
         site.gateway.settings.boot = Some(boot(1));
         let memory = site.gateway.memory.clone().expect("it has one");
         let cache = site.gateway.open().await;
@@ -412,12 +417,12 @@ async fn damaged_slots_refuse_no_start_when_the_log_has_every_write() {
             cache.stop().await.unwrap();
         } else {
             drop(cache);
-            site.gateway.settings.report = Report::AfterComplete;
+            site.gateway.settings.report = WriteMode::AfterComplete;
             drop(site.gateway.open().await);
         }
         *memory.0.lock() = damaged;
         site.power_cut(1);
-        for (number, report) in [(2, Report::AfterComplete), (3, Report::Immediate)] {
+        for (number, report) in [(2, WriteMode::AfterComplete), (3, WriteMode::Immediate)] {
             site.gateway.settings.boot = Some(boot(number));
             site.gateway.settings.report = report;
             let cache = site.gateway.open().await;
@@ -480,7 +485,10 @@ impl StableMemory for Failing {
     }
 }
 
-async fn open_with(gateway: &Gateway, nvram: impl StableMemory) -> Result<Arc<Cache>, OpenError> {
+async fn open_with(
+    gateway: &Gateway,
+    nvram: impl StableMemory,
+) -> Result<Arc<Cache>, CacheOpenError> {
     let (lower, log) = (gateway.far.clone(), gateway.log.clone());
     let parts = Parts { lower, log, nvram: Some(Box::new(nvram)) };
     Cache::open(gateway.settings.clone(), parts, gateway.identity()).await
@@ -489,7 +497,7 @@ async fn open_with(gateway: &Gateway, nvram: impl StableMemory) -> Result<Arc<Ca
 /// A page that cannot be loaded reads as zeros, which look like free slots.
 #[tokio::test(start_paused = true)]
 async fn a_page_that_cannot_be_read_at_the_start_is_not_taken_for_free_slots() {
-    let mut site = Site::new(NvramSurvives::PowerLoss);
+    let mut site = Site::new(NvramSurvival::PowerLoss);
     let folder = tempfile::tempdir().unwrap();
     let (path, left) = (folder.path().join("nvram"), folder.path().join("left"));
     let open = |path| MappedFile::open(path, 1 << 20).unwrap();
@@ -504,13 +512,13 @@ async fn a_page_that_cannot_be_read_at_the_start_is_not_taken_for_free_slots() {
     // The file keeps its header and loses its slot headers.
     file.set_len(4096).unwrap();
     let refused = open_with(&site.gateway, nvram).await;
-    assert!(matches!(refused, Err(OpenError::Nvram(_))), "{:?}", refused.err());
+    assert!(matches!(refused, Err(CacheOpenError::Nvram(_))), "{:?}", refused.err());
     file.set_len(length).unwrap();
 }
 
 #[tokio::test(start_paused = true)]
 async fn when_it_fails_every_write_waits_for_the_log_disk() {
-    let site = Site::new(NvramSurvives::PowerLoss);
+    let site = Site::new(NvramSurvival::PowerLoss);
     let left = Arc::new(AtomicUsize::new(usize::MAX));
     let cache = open_with(&site.gateway, Failing::new(&left)).await.unwrap();
     assert_eq!(cache.statistics().nvram_error, None);
@@ -527,7 +535,7 @@ async fn when_it_fails_every_write_waits_for_the_log_disk() {
 /// An NVRAM file that was cut short does not survive a restart either.
 #[tokio::test(start_paused = true)]
 async fn when_one_that_survives_a_restart_fails_writes_wait_for_the_log_disk() {
-    let site = Site::new(NvramSurvives::Restart);
+    let site = Site::new(NvramSurvival::Restart);
     let left = Arc::new(AtomicUsize::new(usize::MAX));
     let cache = open_with(&site.gateway, Failing::new(&left)).await.unwrap();
     site.hang_log();
@@ -540,10 +548,10 @@ async fn when_one_that_survives_a_restart_fails_writes_wait_for_the_log_disk() {
 
 #[tokio::test(start_paused = true)]
 async fn one_that_fails_at_the_opening_is_not_used() {
-    let site = Site::new(NvramSurvives::PowerLoss);
+    let site = Site::new(NvramSurvival::PowerLoss);
     let left = Arc::new(AtomicUsize::new(100));
     let refused = open_with(&site.gateway, Failing::new(&left)).await.err();
-    assert!(matches!(refused, Some(OpenError::Nvram(_))), "{refused:?}");
+    assert!(matches!(refused, Some(CacheOpenError::Nvram(_))), "{refused:?}");
 }
 
 /// If a write to the NVRAM fails, the NVRAM keeps the older version until the log has the newer one. Regression:
@@ -553,7 +561,7 @@ async fn what_was_acknowledged_before_it_failed_outlasts_a_power_cut() {
     // A write to the cache makes three writes to the memory: data, slot header, and the older version's release.
     for (writes, seed) in (0..8).flat_map(|writes| (0..20).map(move |seed| (writes, seed))) {
         let mut random = Rng::new(seed);
-        let mut site = Site::new(NvramSurvives::PowerLoss);
+        let mut site = Site::new(NvramSurvival::PowerLoss);
         let left = Arc::new(AtomicUsize::new(usize::MAX));
         let memory = Failing::new(&left);
         let (seen, stable_bytes) = (memory.seen.clone(), memory.stable.clone());
@@ -637,7 +645,7 @@ fn every_opening_syncs_the_folder_of_the_file() {
 /// Regression: a start with a new, blank NVRAM file was refused although the log had every write.
 #[tokio::test(start_paused = true)]
 async fn an_nvram_that_failed_is_not_needed_once_the_log_has_all_that_it_held() {
-    let mut site = Site::new(NvramSurvives::PowerLoss);
+    let mut site = Site::new(NvramSurvival::PowerLoss);
     let left = Arc::new(AtomicUsize::new(usize::MAX));
     let cache = open_with(&site.gateway, Failing::new(&left)).await.unwrap();
     tokio::spawn(cache.run());
@@ -651,7 +659,7 @@ async fn an_nvram_that_failed_is_not_needed_once_the_log_has_all_that_it_held() 
     site.gateway.memory = Some(Memory::new(256));
     site.gateway.log = before;
     let refused = site.gateway.try_open().await.err();
-    assert!(matches!(refused, Some(OpenError::NvramMissing(_))), "{refused:?}");
+    assert!(matches!(refused, Some(CacheOpenError::NvramMissing(_))), "{refused:?}");
     site.gateway.log = site.disk.clone();
     let cache = site.gateway.open().await;
     assert_eq!(read(&cache, 0, 16).await.unwrap(), [[1; 8], [2; 8]].concat());
@@ -660,7 +668,7 @@ async fn an_nvram_that_failed_is_not_needed_once_the_log_has_all_that_it_held() 
 /// Without a boot id, the writes in the NVRAM may be from an earlier boot.
 #[tokio::test(start_paused = true)]
 async fn an_nvram_that_need_not_survive_a_reboot_is_not_used_where_the_boot_is_not_known() {
-    let mut site = Site::new(NvramSurvives::Restart);
+    let mut site = Site::new(NvramSurvival::Restart);
     site.gateway.settings.boot = Some(boot(1));
     let cache = site.gateway.open().await;
     site.hang_log();

@@ -6,7 +6,7 @@ use crate::support::{
     far::Far,
     gateway::{Gateway, first_bytes, read, write},
 };
-use cache::{Cache, Report};
+use cache::{Cache, WriteMode};
 use tokio::time::{Instant, sleep, timeout};
 use volume::{Error, Extent, Geometry, Lba, Volume};
 
@@ -211,7 +211,7 @@ async fn log(gateway: &Gateway) -> Vec<u8> {
 #[tokio::test(start_paused = true)]
 async fn a_drain_is_no_flush_where_writes_count_with_one() {
     let mut gateway = Gateway::new(LOG);
-    gateway.settings.report = Report::AtFlush;
+    gateway.settings.report = WriteMode::AtFlush;
     let cache = gateway.start().await;
     write(&cache, 0, 1, 8).await.unwrap();
     cache.flush().await.unwrap();
@@ -258,7 +258,7 @@ async fn in_all_places(gateway: &Gateway, cache: &Cache) -> Vec<u8> {
 async fn a_read_as_of_the_last_flush_sees_nothing_of_what_came_after_it() {
     for dram_bytes in [4 << 20, 256 << 10] {
         let mut gateway = Gateway::new(LOG);
-        gateway.settings.report = Report::AtFlush;
+        gateway.settings.report = WriteMode::AtFlush;
         gateway.settings.dram_bytes = dram_bytes;
         gateway.settings.nvram_bytes = dram_bytes / 4;
         let cache = gateway.start().await;
@@ -296,7 +296,7 @@ async fn a_read_as_of_the_last_flush_sees_nothing_of_what_came_after_it() {
 #[tokio::test(start_paused = true)]
 async fn a_round_does_not_begin_during_a_read_as_of_the_last_flush() {
     let mut gateway = Gateway::new(LOG);
-    gateway.settings.report = Report::AtFlush;
+    gateway.settings.report = WriteMode::AtFlush;
     let cache = gateway.start().await;
     write(&cache, 0, 1, 8 * 128).await.unwrap();
     cache.flush().await.unwrap();
@@ -372,7 +372,7 @@ async fn writing_through_promises_nothing_before_the_log_is_empty() {
     let cache = gateway.open().await;
     write(&cache, 0, 1, 8).await.unwrap();
     drop(cache);
-    gateway.settings.report = Report::Through;
+    gateway.settings.report = WriteMode::Through;
     let cache = gateway.start().await;
     cache.pause();
     assert_eq!(cache.statistics().order, "none (the log holds older writes)");

@@ -9,18 +9,18 @@ use crate::support::{
     hardware::{End, Mutation},
     workload::{Script, World, contents, run},
 };
-use cache::{Mutant, NvramSurvives, OnLogError, Order, Report};
-use sim::{Image, Rng};
+use cache::{DestageOrder, LogErrorPolicy, Mutant, NvramSurvival, WriteMode};
+use sim::{Rng, StableDiskImage};
 
 /// A script in which nothing goes past the log.
 fn through_the_log(seed: u64) -> Script {
     let mut script = Script::new(seed);
-    if matches!(script.settings.report, Report::Through | Report::Around) {
-        script.settings.report = Report::AfterComplete;
+    if matches!(script.settings.report, WriteMode::Through | WriteMode::Around) {
+        script.settings.report = WriteMode::AfterComplete;
     }
     // Otherwise the first read flushes, perhaps in the middle of a round.
-    script.settings.order = Order::Strict;
-    script.settings.on_log_error = OnLogError::StopWrites;
+    script.settings.order = DestageOrder::Strict;
+    script.settings.on_log_error = LogErrorPolicy::StopWrites;
     script.log_fails = false;
     script.log_blocks += 4096;
     script
@@ -30,7 +30,7 @@ fn through_the_log(seed: u64) -> Script {
 fn far_past(script: &Script) -> Option<String> {
     let world = World::new(script);
     let (seen, bytes) = (Arc::clone(&world), script.geometry.bytes());
-    let observer = move |image: &Image| {
+    let observer = move |image: &StableDiskImage| {
         let checked = seen.model.lock().check_past(&image.read(0..bytes), 0, &|_| false);
         if let Err(fault) = checked {
             seen.report(fault);
@@ -64,12 +64,12 @@ fn what_overtakes_the_log_is_noticed() {
 /// A script with immediate report and a busy host.
 fn immediate(seed: u64) -> Script {
     let mut script = Script::new(seed);
-    script.settings.report = Report::Immediate;
+    script.settings.report = WriteMode::Immediate;
     // Every third; how the power goes does not depend on the same bits.
     if seed.is_multiple_of(3) {
-        script.settings.nvram_survives = NvramSurvives::PowerLoss;
+        script.settings.nvram_survives = NvramSurvival::PowerLoss;
     } else {
-        script.settings.nvram_survives = NvramSurvives::Restart;
+        script.settings.nvram_survives = NvramSurvival::Restart;
     }
     script.nvram = true;
     script.log_fails = false;
@@ -93,9 +93,9 @@ fn past_without_nvram(script: &Script, operations: u64) -> Result<(), String> {
     accepting.settings.accept_loss = true;
     let bytes = contents(&accepting, remains, script.seed)?;
     let flushed = match script.settings.nvram_survives {
-        NvramSurvives::Restart => world.flushed.load(Ordering::Relaxed),
+        NvramSurvival::Restart => world.flushed.load(Ordering::Relaxed),
         // A flush relies on what was lost.
-        NvramSurvives::PowerLoss => 0,
+        NvramSurvival::PowerLoss => 0,
     };
     world.model.lock().check_past(&bytes, flushed, &|_| false)
 }

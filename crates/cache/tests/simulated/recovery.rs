@@ -14,8 +14,8 @@ use crate::support::{
     memory::Memory,
 };
 use cache::{
-    BootId, Cache, ConfirmedIn, ConfirmedStore, ConfirmedWrites, Identity, InspectError,
-    InstanceId, LogKey, OpenError, Report, Settings, format, inspect,
+    BootId, Cache, CacheOpenError, ConfirmedIn, ConfirmedStore, ConfirmedWrites, InspectError,
+    InstanceId, LogKey, LogVolumeIdentity, Settings, WriteMode, format, inspect,
 };
 use proptest::prelude::*;
 use tokio::time::sleep;
@@ -51,7 +51,7 @@ async fn killed(gateway: Gateway) -> Gateway {
     gateway
 }
 
-async fn refusal(gateway: &Gateway) -> OpenError {
+async fn refusal(gateway: &Gateway) -> CacheOpenError {
     match gateway.try_open().await {
         Ok(_) => panic!("it was opened"),
         Err(error) => error,
@@ -79,7 +79,7 @@ async fn the_log_of_another_volume_is_refused_and_both_are_named() {
     let gateway = killed(Gateway::new(LOG)).await;
     let parts =
         cache::Parts { lower: gateway.far.clone(), log: Arc::clone(&gateway.log), nvram: None };
-    let identity = Identity { name: "other".into(), ..gateway.identity() };
+    let identity = LogVolumeIdentity { name: "other".into(), ..gateway.identity() };
     let opened = cache::Cache::open(Settings::default(), parts, identity).await;
     let message = opened.err().expect("it is refused").to_string();
     assert!(message.contains("\"far\"") && message.contains("\"other\""), "{message}");
@@ -90,7 +90,10 @@ async fn a_volume_that_shrank_is_refused_and_one_that_grew_is_not() {
     let mut gateway = killed(Gateway::new(LOG)).await;
     gateway.far = crate::support::far::Far::new(Geometry::with_blocks(32760));
     let error = refusal(&gateway).await;
-    assert!(matches!(error, OpenError::Geometry { recorded_blocks: 32768, blocks: 32760, .. }));
+    assert!(matches!(
+        error,
+        CacheOpenError::Geometry { recorded_blocks: 32768, blocks: 32760, .. }
+    ));
     gateway.far = crate::support::far::Far::new(Geometry::with_blocks(32776));
     let cache = gateway.open().await;
     assert_eq!(cache.geometry().blocks, 32776);
@@ -101,7 +104,7 @@ async fn a_volume_that_shrank_is_refused_and_one_that_grew_is_not() {
     assert_eq!(read(&cache, 32768, 8).await.unwrap(), [7; 8]);
     assert_eq!(read(&cache, 0, 8).await.unwrap(), [5; 8]);
     gateway.far = crate::support::far::Far::new(Geometry::with_blocks(32768));
-    assert!(matches!(refusal(&gateway).await, OpenError::Geometry { blocks: 32768, .. }));
+    assert!(matches!(refusal(&gateway).await, CacheOpenError::Geometry { blocks: 32768, .. }));
 }
 
 #[tokio::test(start_paused = true)]
@@ -114,13 +117,15 @@ async fn a_truncated_log_disk_is_refused() {
     }
     gateway.log = copy;
     let error = refusal(&gateway).await;
-    assert!(matches!(error, OpenError::Truncated { recorded: LOG, found } if found == LOG - 1));
+    assert!(
+        matches!(error, CacheOpenError::Truncated { recorded: LOG, found } if found == LOG - 1)
+    );
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_log_disk_that_is_too_small_is_refused() {
     let error = refusal(&Gateway::new(700)).await;
-    assert!(matches!(error, OpenError::Size(_)), "{error}");
+    assert!(matches!(error, CacheOpenError::Size(_)), "{error}");
     assert!(error.to_string().contains("780"), "{error}");
 }
 
@@ -129,9 +134,9 @@ async fn something_that_is_no_log_is_refused() {
     for number in [0, 1, 2] {
         let gateway = Gateway::new(LOG);
         set_block(&gateway.log, number, vec![7; 4096]).await;
-        assert!(matches!(refusal(&gateway).await, OpenError::NotALog), "block {number}");
+        assert!(matches!(refusal(&gateway).await, CacheOpenError::NotALog), "block {number}");
         let formatted = format(&gateway.log, &gateway.identity(), false).await;
-        assert!(matches!(formatted, Err(OpenError::NotALog)));
+        assert!(matches!(formatted, Err(CacheOpenError::NotALog)));
         format(&gateway.log, &gateway.identity(), true).await.unwrap();
         gateway.open().await;
     }
@@ -146,14 +151,14 @@ async fn a_newer_version_is_refused() {
     bytes[508..512].copy_from_slice(&checksum.to_le_bytes());
     set_block(&gateway.log, 0, bytes).await;
     let error = refusal(&gateway).await;
-    assert!(matches!(error, OpenError::Version { what: "log", found: 4, .. }), "{error}");
+    assert!(matches!(error, CacheOpenError::Version { what: "log", found: 4, .. }), "{error}");
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_log_with_dirty_data_is_formatted_only_with_force() {
     let gateway = killed(Gateway::new(LOG)).await;
     let error = format(&gateway.log, &gateway.identity(), false).await.unwrap_err();
-    assert!(matches!(error, OpenError::Dirty { slots: 4, .. }), "{error}");
+    assert!(matches!(error, CacheOpenError::Dirty { slots: 4, .. }), "{error}");
     format(&gateway.log, &gateway.identity(), true).await.unwrap();
     assert_eq!(contents(&gateway).await, [0; 4], "nothing of the old instance comes back");
 }
@@ -181,7 +186,9 @@ async fn damage_in_the_middle_is_refused_unless_loss_is_accepted() {
     for number in [RING + 2, RING + 3] {
         let mut gateway = killed(Gateway::new(LOG)).await;
         flip(&gateway.log, number, 1000).await;
-        let OpenError::Missing(loss) = refusal(&gateway).await else { panic!("another error") };
+        let CacheOpenError::Missing(loss) = refusal(&gateway).await else {
+            panic!("another error")
+        };
         assert_eq!((loss.first_missing, loss.block, loss.intact), (2, RING + 2, 1));
         assert_eq!(inspect(&gateway.log).await.unwrap().loss, Some(loss));
         gateway.settings.accept_loss = true;
@@ -200,13 +207,13 @@ async fn damage_in_the_middle_is_refused_unless_loss_is_accepted() {
 async fn a_damaged_last_segment_is_known_to_the_nvram_or_to_a_clean_stop() {
     let gateway = killed(Gateway::new(LOG).with_nvram()).await;
     flip(&gateway.log, RING + 9, 1000).await;
-    let OpenError::Missing(loss) = refusal(&gateway).await else { panic!("another error") };
+    let CacheOpenError::Missing(loss) = refusal(&gateway).await else { panic!("another error") };
     assert!(loss.first_missing == 5 && loss.evidence.contains("NVRAM"), "{loss:?}");
 
     let gateway = killed(Gateway::new(LOG)).await;
     gateway.open().await.stop().await.unwrap();
     flip(&gateway.log, RING + 9, 1000).await;
-    let OpenError::Missing(loss) = refusal(&gateway).await else { panic!("another error") };
+    let CacheOpenError::Missing(loss) = refusal(&gateway).await else { panic!("another error") };
     assert!(loss.first_missing == 5 && loss.evidence.contains("stopped"), "{loss:?}");
 
     // Without either it looks like the write during which the power failed.
@@ -218,7 +225,7 @@ async fn a_damaged_last_segment_is_known_to_the_nvram_or_to_a_clean_stop() {
 #[tokio::test(start_paused = true)]
 async fn immediate_report_recovers_from_the_nvram_and_not_without_it() {
     let mut gateway = Gateway::new(LOG).with_nvram();
-    gateway.settings.report = Report::Immediate;
+    gateway.settings.report = WriteMode::Immediate;
     let cache = gateway.open().await;
     let data: Data = vec![6; 4096].into();
     let mut write = cache.write(Lba(8), data, Durability::Volatile);
@@ -228,9 +235,9 @@ async fn immediate_report_recovers_from_the_nvram_and_not_without_it() {
     drop(cache);
 
     let without = Gateway { memory: None, settings: Settings::default(), ..copy(&gateway).await };
-    assert!(matches!(refusal(&without).await, OpenError::NvramMissing(_)));
+    assert!(matches!(refusal(&without).await, CacheOpenError::NvramMissing(_)));
     let blank = Gateway { memory: Some(Memory::new(256)), ..copy(&gateway).await };
-    assert!(matches!(refusal(&blank).await, OpenError::NvramMissing(_)));
+    assert!(matches!(refusal(&blank).await, CacheOpenError::NvramMissing(_)));
     let mut accepted = Gateway { memory: Some(Memory::new(256)), ..copy(&gateway).await };
     accepted.settings.accept_loss = true;
     assert_eq!(contents(&accepted).await, [0; 4]);
@@ -246,7 +253,7 @@ async fn immediate_report_recovers_from_the_nvram_and_not_without_it() {
 #[tokio::test(start_paused = true)]
 async fn an_nvram_that_was_given_up_is_never_believed_again() {
     let mut gateway = Gateway::new(LOG).with_nvram();
-    gateway.settings.report = Report::Immediate;
+    gateway.settings.report = WriteMode::Immediate;
     let cache = gateway.open().await;
     let immediate = async |cache: &Cache, slot: u64, byte: u8| {
         let data: Data = vec![byte; 4096].into();
@@ -288,7 +295,7 @@ async fn an_nvram_that_was_given_up_is_never_believed_again() {
     };
     let old = with(&killed, &given_up).await;
     let refused = refusal(&old).await;
-    assert!(matches!(refused, OpenError::NvramMissing(_)), "{refused}");
+    assert!(matches!(refused, CacheOpenError::NvramMissing(_)), "{refused}");
     assert!(refused.to_string().contains("given up"), "{refused}");
     let mut accepted = with(&killed, &given_up).await;
     accepted.settings.accept_loss = true;
@@ -305,7 +312,7 @@ async fn an_nvram_that_was_given_up_is_never_believed_again() {
 #[tokio::test(start_paused = true)]
 async fn the_nvram_of_another_log_is_refused() {
     let mut other = Gateway::new(LOG).with_nvram();
-    other.settings.report = Report::Immediate;
+    other.settings.report = WriteMode::Immediate;
     let cache = other.open().await;
     let data: Data = vec![6; 4096].into();
     let mut write = cache.write(Lba(8), data, Durability::Volatile);
@@ -313,20 +320,20 @@ async fn the_nvram_of_another_log_is_refused() {
     let bytes = other.memory.clone().expect("it has one").0.lock().clone();
     let gateway = Gateway::new(LOG).with_nvram();
     *gateway.memory.as_ref().expect("it has one").0.lock() = bytes;
-    assert!(matches!(refusal(&gateway).await, OpenError::LogMissing { .. }));
+    assert!(matches!(refusal(&gateway).await, CacheOpenError::LogMissing { .. }));
     // A second start is refused too: the first refusal must not have formatted the log.
-    assert!(matches!(refusal(&gateway).await, OpenError::LogMissing { .. }));
+    assert!(matches!(refusal(&gateway).await, CacheOpenError::LogMissing { .. }));
     // A log that is not blank, but is not the NVRAM's log, gets another error.
     let used = Gateway::new(LOG);
     used.open().await.stop().await.unwrap();
     let used = Gateway { memory: gateway.memory.clone(), ..used };
-    assert!(matches!(refusal(&used).await, OpenError::OtherNvram { held: 1, .. }));
+    assert!(matches!(refusal(&used).await, CacheOpenError::OtherNvram { held: 1, .. }));
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_blank_log_beside_an_nvram_in_use_is_refused_unless_the_log_was_drained_and_stopped() {
     let mut gateway = Gateway::new(LOG).with_nvram();
-    gateway.settings.report = Report::Immediate;
+    gateway.settings.report = WriteMode::Immediate;
     let cache = gateway.open().await;
     cache.write(Lba(8), Data::from(vec![6; 4096]), Durability::Stable).await.unwrap();
     drop(cache);
@@ -334,7 +341,7 @@ async fn a_blank_log_beside_an_nvram_in_use_is_refused_unless_the_log_was_draine
     let (far, memory) = (gateway.far.clone(), gateway.memory.clone());
     let settings = gateway.settings.clone();
     let blank = Gateway { far, memory, settings, log: Gateway::new(LOG).log };
-    assert!(matches!(refusal(&blank).await, OpenError::LogMissing { .. }));
+    assert!(matches!(refusal(&blank).await, CacheOpenError::LogMissing { .. }));
     let cache = gateway.start().await;
     cache.drain().await.unwrap();
     cache.stop().await.unwrap();
@@ -473,16 +480,18 @@ async fn put_back(gateway: &mut Gateway) -> Confirmed {
 /// The copy is of the same opening, so nothing in it shows that it is old. The confirmed numbers show it.
 #[tokio::test(start_paused = true)]
 async fn a_copy_of_a_log_is_refused_once_its_log_has_confirmed_newer_writes() {
-    for report in [Report::AfterComplete, Report::AtFlush] {
+    for report in [WriteMode::AfterComplete, WriteMode::AtFlush] {
         let mut gateway = Gateway::new(LOG);
         gateway.settings.report = report;
         put_back(&mut gateway).await;
         let error = refusal(&gateway).await;
-        let OpenError::Behind { ends, confirmed } = error else { panic!("{report:?}: {error}") };
+        let CacheOpenError::Behind { ends, confirmed } = error else {
+            panic!("{report:?}: {error}")
+        };
         assert!(ends < confirmed, "{ends} {confirmed}");
         let text = error.to_string();
         assert!(text.contains(&format!("end at write {ends}, and write {confirmed}")), "{text}");
-        assert!(matches!(refusal(&gateway).await, OpenError::Behind { .. }), "and again");
+        assert!(matches!(refusal(&gateway).await, CacheOpenError::Behind { .. }), "and again");
     }
 }
 
@@ -491,12 +500,12 @@ async fn a_copy_of_a_log_is_refused_once_its_log_has_confirmed_newer_writes() {
 async fn a_copy_of_a_log_is_refused_after_a_reboot_that_its_nvram_does_not_survive() {
     let boot = |number| BootId([[7; 8], [number; 8]].concat().try_into().unwrap());
     let mut gateway = Gateway::new(LOG).with_nvram();
-    gateway.settings.report = Report::Immediate;
+    gateway.settings.report = WriteMode::Immediate;
     gateway.settings.boot = Some(boot(1));
     put_back(&mut gateway).await;
     gateway.settings.boot = Some(boot(2));
     let error = refusal(&gateway).await;
-    assert!(matches!(error, OpenError::Behind { .. }), "{error}");
+    assert!(matches!(error, CacheOpenError::Behind { .. }), "{error}");
 }
 
 /// Counts the calls of `sync`.
@@ -543,7 +552,7 @@ async fn an_older_copy_whose_loss_is_accepted_counts_from_there() {
 
 #[tokio::test(start_paused = true)]
 async fn a_log_that_goes_on_is_never_behind_what_it_has_confirmed() {
-    for report in [Report::AfterComplete, Report::AtFlush, Report::Immediate] {
+    for report in [WriteMode::AfterComplete, WriteMode::AtFlush, WriteMode::Immediate] {
         let confirmed = Confirmed::default();
         let mut gateway = Gateway::new(LOG).with_nvram();
         gateway.settings.report = report;
@@ -558,7 +567,7 @@ async fn a_log_that_goes_on_is_never_behind_what_it_has_confirmed() {
             }
             cache.flush().await.unwrap();
             cache.resize(LOG - 100 * u64::from(round)).await.unwrap_or_else(|error| {
-                assert_eq!(report, Report::AtFlush, "{error}");
+                assert_eq!(report, WriteMode::AtFlush, "{error}");
             });
             cache.drain().await.unwrap();
             cache.stop().await.unwrap();
@@ -580,7 +589,7 @@ async fn a_record_of_confirmed_writes_that_cannot_be_used_is_not_taken_for_none(
     }
     let mut gateway = killed(Gateway::new(LOG)).await;
     gateway.settings.confirmed_in = Some(ConfirmedIn(Arc::new(Damaged)));
-    assert!(matches!(refusal(&gateway).await, OpenError::Confirmed(_)));
+    assert!(matches!(refusal(&gateway).await, CacheOpenError::Confirmed(_)));
 }
 
 /// The other superblock copy, which was not put back, is newer and is used.

@@ -3,9 +3,9 @@
 use std::{sync::Arc, time::Duration};
 
 use crate::support::gateway::{Gateway, read, write};
-use cache::{LogKey, Report, ResizeError, inspect};
+use cache::{LogKey, ResizeError, WriteMode, inspect};
 use tokio::time::sleep;
-use volume::{Call, Error, Fault, Rule, Symptom};
+use volume::{Error, FaultCallKind, FaultRule, FaultVolume, Symptom};
 
 const LARGE: u64 = 4000;
 const SMALL: u64 = 1000;
@@ -124,7 +124,7 @@ async fn sizes_that_cannot_be_are_refused_and_change_nothing() {
     assert_eq!(cache.log_blocks().await, SMALL);
     cache.stop().await.unwrap();
     drop(cache);
-    gateway.settings.report = Report::AtFlush;
+    gateway.settings.report = WriteMode::AtFlush;
     let cache = gateway.start().await;
     cache.resize(LARGE).await.unwrap();
     assert!(matches!(cache.resize(SMALL).await, Err(ResizeError::AtFlush)));
@@ -137,14 +137,14 @@ async fn a_superblock_that_cannot_be_written_leaves_the_log_as_it_was() {
     for passes in [0, 1] {
         let mut gateway = small().await;
         let plain = Arc::clone(&gateway.log);
-        let faulty = Arc::new(Fault::new(Arc::clone(&plain)));
+        let faulty = Arc::new(FaultVolume::new(Arc::clone(&plain)));
         let faults = Arc::clone(faulty.faults());
         gateway.log = faulty;
         let cache = gateway.open().await;
         write(&cache, 0, 1, 8).await.unwrap();
         // The first copy of the new state is written, or not even that.
         let broken = Symptom::Fails(Error::Device("broken".into()));
-        faults.add(Rule::always(Call::Write, broken).after(passes).times(3));
+        faults.add(FaultRule::always(FaultCallKind::Write, broken).after(passes).times(3));
         assert!(cache.resize(LARGE).await.is_err());
         assert_eq!(cache.log_blocks().await, SMALL);
         write(&cache, 8, 2, 8).await.unwrap();

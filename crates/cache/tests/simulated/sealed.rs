@@ -4,7 +4,7 @@
 use std::{collections::HashSet, sync::Arc};
 
 use crate::support::gateway::{Gateway, filled, read, write};
-use cache::{Cache, KeyRefusal, LogKey, OpenError, Report, inspect};
+use cache::{Cache, CacheOpenError, KeyRefusal, LogKey, WriteMode, inspect};
 use volume::{Data, Durability, Error, Extent, Geometry, Lba, MemVolume, Stack, Volume};
 
 const LOG_BLOCKS: u64 = 1000;
@@ -33,14 +33,14 @@ fn is_in(bytes: &[u8], byte: u8) -> bool {
 
 async fn refused(gateway: &Gateway) -> KeyRefusal {
     match gateway.try_open().await {
-        Err(OpenError::Key(refusal)) => refusal,
+        Err(CacheOpenError::Key(refusal)) => refusal,
         other => panic!("{:?}", other.map(|_| "opened")),
     }
 }
 
 #[tokio::test]
 async fn nothing_is_in_clear_and_everything_comes_back() {
-    for report in [Report::AfterComplete, Report::Immediate] {
+    for report in [WriteMode::AfterComplete, WriteMode::Immediate] {
         let mut gateway = sealed().with_nvram();
         gateway.settings.report = report;
         let cache = gateway.open().await;
@@ -69,7 +69,7 @@ async fn nothing_is_in_clear_and_everything_comes_back() {
 #[tokio::test]
 async fn the_nvram_is_zeroed_when_the_log_gets_a_key_and_when_it_is_taken_into_use() {
     let mut gateway = Gateway::new(LOG_BLOCKS).with_nvram();
-    gateway.settings.report = Report::Immediate;
+    gateway.settings.report = WriteMode::Immediate;
     let cache = gateway.start().await;
     for lba in 0..30 {
         write(&cache, lba * 8, 0xa5, 8).await.unwrap();
@@ -84,7 +84,7 @@ async fn the_nvram_is_zeroed_when_the_log_gets_a_key_and_when_it_is_taken_into_u
     assert!(!is_in(&gateway.memory.as_ref().unwrap().0.lock(), 0xa5));
     // The memory of another log, of which nothing is held.
     let mut other = sealed().with_nvram();
-    other.settings.report = Report::Immediate;
+    other.settings.report = WriteMode::Immediate;
     *other.memory.as_ref().unwrap().0.lock() = before;
     drop(other.open().await);
     assert!(!is_in(&other.memory.as_ref().unwrap().0.lock(), 0xa5));
@@ -195,7 +195,7 @@ async fn a_flipped_bit_is_found_as_without_a_key() {
     let at = headers(&damaged)[0].0 * 4096;
     damaged[at + 4096 + 77] ^= 1;
     gateway.log = disk_of(damaged).await;
-    assert!(matches!(gateway.try_open().await, Err(OpenError::Missing(_))));
+    assert!(matches!(gateway.try_open().await, Err(CacheOpenError::Missing(_))));
 }
 
 /// A nonce that comes twice with a key gives away both contents, and lets others be forged.

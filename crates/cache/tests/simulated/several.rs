@@ -15,8 +15,8 @@ use crate::support::{
     memory::Memory,
 };
 use cache::{
-    Cache, CommonMember, MemberRecord, OpenError, Order, Report, Settings, StableMemory, dirty_of,
-    give_up, inspect, take_in,
+    Cache, CacheOpenError, CommonMember, DestageOrder, MemberRecord, Settings, StableMemory,
+    WriteMode, dirty_of, give_up, inspect, take_in,
 };
 use parking_lot::Mutex;
 use tokio::time::timeout;
@@ -105,7 +105,7 @@ struct Site {
     b: Arc<Claimed>,
 }
 
-type Opened = Result<(Arc<Cache>, Vec<Stack>), OpenError>;
+type Opened = Result<(Arc<Cache>, Vec<Stack>), CacheOpenError>;
 
 impl Site {
     fn new() -> Self {
@@ -121,7 +121,7 @@ impl Site {
 
     /// Writes are acknowledged when they are in the NVRAM.
     fn immediate() -> Self {
-        let settings = Settings { report: Report::Immediate, ..Self::settings() };
+        let settings = Settings { report: WriteMode::Immediate, ..Self::settings() };
         Self { settings, ..Self::new() }
     }
 
@@ -147,7 +147,7 @@ impl Site {
             lower,
         });
         let (settings, log) = (self.settings.clone(), Arc::clone(&self.log));
-        let nvram = (settings.report == Report::Immediate).then(|| self.nvram());
+        let nvram = (settings.report == WriteMode::Immediate).then(|| self.nvram());
         Cache::open_common(settings, members.collect(), log, nvram).await
     }
 
@@ -164,7 +164,7 @@ impl Site {
     /// Gives up what the log has of a volume, and says how many slots.
     async fn give_up(&self, name: &str) -> u64 {
         let member = self.record(name).await;
-        let nvram = (self.settings.report == Report::Immediate).then(|| self.nvram());
+        let nvram = (self.settings.report == WriteMode::Immediate).then(|| self.nvram());
         let slots = dirty_of(&self.log, nvram, &member, false).await.expect("it can be looked at");
         give_up(&self.log, &member, slots).await.expect("it is given up");
         slots
@@ -298,17 +298,17 @@ async fn wrong_volumes_are_refused() {
     // Another one of that name.
     let small = refusal(site.open(&[("a", &site.b), ("b", &site.b)]).await);
     assert!(small.contains("8005 blocks of 512 bytes, the volume now has 4000"), "{small}");
-    let relaxed = Settings { order: Order::Relaxed, ..Site::settings() };
+    let relaxed = Settings { order: DestageOrder::Relaxed, ..Site::settings() };
     let member = CommonMember { name: "a".into(), key: 0, lower: Arc::clone(&site.a) as Stack };
     let refused =
         refusal(Cache::open_common(relaxed, vec![member], Arc::clone(&site.log), None).await);
     assert!(refused.contains("strict order"), "{refused}");
     // The log of one volume is not that of several, nor the other way round.
-    let identity = cache::Identity { name: "a".into(), geometry: site.a.geometry() };
+    let identity = cache::LogVolumeIdentity { name: "a".into(), geometry: site.a.geometry() };
     let lower = Arc::clone(&site.a) as Stack;
     let parts = cache::Parts { lower, log: Arc::clone(&site.log), nvram: None };
     let other = Cache::open(Site::settings(), parts, identity).await.err().expect("refused");
-    assert!(matches!(other, OpenError::OtherVolume { .. }), "{other}");
+    assert!(matches!(other, CacheOpenError::OtherVolume { .. }), "{other}");
 }
 
 #[tokio::test(start_paused = true)]

@@ -26,7 +26,7 @@ use crate::support::{
     model::{Model, SECTOR, content},
     workload::{LONGEST, runtime},
 };
-use cache::{Cache, CommonMember, Identity, Parts, Report, Settings, StableMemory};
+use cache::{Cache, CommonMember, LogVolumeIdentity, Parts, Settings, StableMemory, WriteMode};
 use futures_util::future::join_all;
 use parking_lot::Mutex;
 use sim::{CrashVolume, Outage, Power, Rng};
@@ -57,7 +57,7 @@ impl Trial {
         let settings = Settings {
             dram_bytes: 256 << 10,
             nvram_bytes: 64 << 10,
-            report: if immediate { Report::Immediate } else { Report::AfterComplete },
+            report: if immediate { WriteMode::Immediate } else { WriteMode::AfterComplete },
             destage_threshold: [0.0, 0.3, 1.0][rng.below(3) as usize],
             idle_ms: [1, 20][rng.below(2) as usize],
             destage_run_bytes: [4096, 65536][rng.below(2) as usize],
@@ -349,7 +349,7 @@ impl Site {
     /// The caches, and the volumes as hosts see them, but for one that may be left out.
     async fn open(&self, without: Option<usize>) -> Result<(Vec<Arc<Cache>>, Vec<Stack>), String> {
         let nvram = |at: usize| {
-            let is_used = self.trial.settings.report == Report::Immediate;
+            let is_used = self.trial.settings.report == WriteMode::Immediate;
             is_used.then(|| Box::new(self.memories[at].clone()) as Box<dyn StableMemory>)
         };
         let settings = || self.trial.settings.clone();
@@ -357,7 +357,8 @@ impl Site {
         if self.trial.apart {
             let mut caches = Vec::new();
             for (at, node) in self.nodes.iter().enumerate() {
-                let identity = Identity { name: format!("volume {at}"), geometry: node.geometry() };
+                let identity =
+                    LogVolumeIdentity { name: format!("volume {at}"), geometry: node.geometry() };
                 let log = Arc::clone(&self.logs[at]) as Stack;
                 let parts = Parts { lower: Arc::clone(node) as Stack, log, nvram: nvram(at) };
                 caches.push(Cache::open(settings(), parts, identity).await.map_err(failed)?);
@@ -542,7 +543,7 @@ impl Site {
         let Some(member) = info.members.iter().find(|member| member.key == at as u64) else {
             return Ok(0);
         };
-        let is_used = self.trial.settings.report == Report::Immediate;
+        let is_used = self.trial.settings.report == WriteMode::Immediate;
         let nvram = is_used.then(|| Box::new(self.memories[0].clone()) as Box<dyn StableMemory>);
         let slots = cache::dirty_of(&log, nvram, member, false).await.map_err(failed)?;
         if slots > 0 {

@@ -15,11 +15,14 @@ use crate::support::{
     tier::{LABEL, Rotting},
     workload::runtime,
 };
-use cache::{Cache, LogKey, Mutant, Order, Report, Settings, Statistics, TierError, TooLarge};
+use cache::{
+    Cache, CacheStatistics, DestageOrder, LogKey, Mutant, OversizedEpoch, Settings, TierError,
+    WriteMode,
+};
 use sim::Rng;
 use volume::{
-    Call, Data, Durability, Error, Extent, Fault, Geometry, Lba, MemVolume, Rule, Stack, Symptom,
-    Volume,
+    Data, Durability, Error, Extent, FaultCallKind, FaultRule, FaultVolume, Geometry, Lba,
+    MemVolume, Stack, Symptom, Volume,
 };
 
 const BLOCKS: u64 = 8;
@@ -110,7 +113,7 @@ async fn one_read_takes_what_is_here_from_here() {
 
 #[tokio::test(start_paused = true)]
 async fn a_write_a_discard_and_what_others_write_void_it() {
-    for report in [Report::AfterComplete, Report::Through] {
+    for report in [WriteMode::AfterComplete, WriteMode::Through] {
         let mut gateway = gateway();
         gateway.settings.report = report;
         let cache = filled(&gateway, Rotting::new(640, 0, 1)).await;
@@ -135,7 +138,7 @@ async fn a_write_a_discard_and_what_others_write_void_it() {
 #[tokio::test]
 async fn who_reads_while_a_write_goes_past_the_log_brings_nothing_old_back() {
     let mut gateway = gateway();
-    gateway.settings.report = Report::Around;
+    gateway.settings.report = WriteMode::Around;
     let cache = filled(&gateway, Rotting::new(640, 0, 1)).await;
     let is_written = Arc::new(AtomicBool::new(false));
     let reading = tokio::spawn({
@@ -183,13 +186,13 @@ async fn rot_is_a_miss_and_is_counted() {
 async fn a_disk_that_fails_ends_the_tier_and_no_read() {
     let device = || Error::Device("broken".into());
     for symptom in [Symptom::Fails(device()), Symptom::Hangs] {
-        for call in [Call::Read, Call::Write] {
-            let hangs_writing = matches!((&symptom, call), (Symptom::Hangs, Call::Write));
+        for call in [FaultCallKind::Read, FaultCallKind::Write] {
+            let hangs_writing = matches!((&symptom, call), (Symptom::Hangs, FaultCallKind::Write));
             let gateway = gateway();
-            let disk = Fault::new(Rotting::new(640, 0, 1));
+            let disk = FaultVolume::new(Rotting::new(640, 0, 1));
             let faults = Arc::clone(disk.faults());
             let cache = filled(&gateway, Arc::new(disk)).await;
-            faults.add(Rule::always(call, symptom.clone()));
+            faults.add(FaultRule::always(call, symptom.clone()));
             for _ in 0..3 {
                 read_slots(&cache, 0..300, kind).await;
             }
@@ -209,8 +212,9 @@ async fn a_disk_that_fails_ends_the_tier_and_no_read() {
 async fn a_disk_that_fails_at_the_start_is_not_used() {
     let gateway = gateway();
     let cache = gateway.start().await;
-    let disk = Fault::new(Rotting::new(640, 0, 1));
-    disk.faults().add(Rule::always(Call::Any, Symptom::Fails(Error::Device("broken".into()))));
+    let disk = FaultVolume::new(Rotting::new(640, 0, 1));
+    disk.faults()
+        .add(FaultRule::always(FaultCallKind::Any, Symptom::Fails(Error::Device("broken".into()))));
     cache.use_tier(Arc::new(disk)).await.expect("no error");
     assert!(cache.statistics().tier_error.is_some());
 }
@@ -298,9 +302,10 @@ struct Tale {
 
 impl Tale {
     fn new(seed: u64) -> Self {
-        let reports = [Report::AfterComplete, Report::Through, Report::AtFlush, Report::Around];
+        let reports =
+            [WriteMode::AfterComplete, WriteMode::Through, WriteMode::AtFlush, WriteMode::Around];
         let report = reports[(seed % 7).min(3) as usize];
-        let is_early = report == Report::AtFlush;
+        let is_early = report == WriteMode::AtFlush;
         Self {
             seed,
             settings: Settings {
@@ -309,11 +314,11 @@ impl Tale {
                 read_ahead_bytes: [0, 64 << 10][(seed / 2 % 2) as usize],
                 report,
                 order: if seed.is_multiple_of(2) || is_early {
-                    Order::Strict
+                    DestageOrder::Strict
                 } else {
-                    Order::Relaxed
+                    DestageOrder::Relaxed
                 },
-                too_large: if is_early { TooLarge::Split } else { TooLarge::Refused },
+                too_large: if is_early { OversizedEpoch::Split } else { OversizedEpoch::Refused },
                 segment_slots: 8,
                 max_dirty_age_ms: 20,
                 log_key: seed.is_multiple_of(3).then(|| LogKey::new(&[seed as u8; 64])),
@@ -327,18 +332,18 @@ impl Tale {
     }
 
     /// One host, one call after the other: every read gives exactly what was written last.
-    fn tell(&self) -> Result<Statistics, String> {
+    fn tell(&self) -> Result<CacheStatistics, String> {
         runtime().block_on(self.run())
     }
 
-    async fn run(&self) -> Result<Statistics, String> {
+    async fn run(&self) -> Result<CacheStatistics, String> {
         let mut gateway = Gateway::new(self.log_blocks);
         gateway.settings = self.settings.clone();
         let cache = gateway.start().await;
-        let disk = Fault::new(Rotting::new(256, self.rot, self.seed));
+        let disk = FaultVolume::new(Rotting::new(256, self.rot, self.seed));
         if let Some(calls) = self.fails_after {
             let broken = Symptom::Fails(Error::Device("broken".into()));
-            disk.faults().add(Rule::always(Call::Any, broken).after(2 + calls));
+            disk.faults().add(FaultRule::always(FaultCallKind::Any, broken).after(2 + calls));
         }
         cache.use_tier(Arc::new(disk)).await.map_err(|error| error.to_string())?;
         if self.mutated {
@@ -375,7 +380,7 @@ impl Tale {
                     cache.discard(extent).await.map_err(told)?;
                     truth[range].fill(0);
                 }
-                95..98 if self.settings.report == Report::AtFlush => {
+                95..98 if self.settings.report == WriteMode::AtFlush => {
                     if rng.chance(50) {
                         cache.flush().await.map_err(told)?;
                         flushed.clone_from(&truth);
@@ -393,7 +398,7 @@ impl Tale {
 
 #[test]
 fn reads_are_right_whatever_the_disk_does() {
-    let mut sum = Statistics::default();
+    let mut sum = CacheStatistics::default();
     for seed in 1..=TALES {
         let told = Tale::new(seed).tell().map_err(|fault| format!("seed {seed}: {fault}")).unwrap();
         sum.hits_tier += told.hits_tier;
@@ -419,10 +424,10 @@ fn reads_are_right_whatever_the_disk_does() {
 
 #[test]
 fn a_tier_that_keeps_what_is_overwritten_is_noticed() {
-    for report in [Report::AfterComplete, Report::Through] {
+    for report in [WriteMode::AfterComplete, WriteMode::Through] {
         let noticed = (1..=10).find(|seed| {
             let mut tale = Tale { mutated: true, rot: 0, fails_after: None, ..Tale::new(*seed) };
-            (tale.settings.report, tale.settings.order) = (report, Order::Strict);
+            (tale.settings.report, tale.settings.order) = (report, DestageOrder::Strict);
             tale.tell().is_err()
         });
         assert!(noticed.is_some(), "{report:?}");

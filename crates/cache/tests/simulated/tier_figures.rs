@@ -5,10 +5,10 @@
 use std::{sync::Arc, time::Duration};
 
 use crate::support::{tier::Rotting, workload::runtime};
-use cache::{Cache, Identity, Parts, Settings, Statistics};
+use cache::{Cache, CacheStatistics, LogVolumeIdentity, Parts, Settings};
 use sim::Rng;
 use tokio::time::Instant;
-use volume::{Delay, Extent, Geometry, Latency, Lba, MemVolume, Volume};
+use volume::{DelayVolume, Extent, Geometry, Latency, Lba, MemVolume, Volume};
 
 /// Slots of the far volume: 781 MiB.
 const SLOTS: u64 = 200_000;
@@ -20,11 +20,11 @@ async fn open(tier: u64) -> Arc<Cache> {
     let far = MemVolume::new(Geometry::with_blocks(SLOTS * 8));
     let geometry = far.geometry();
     let round_trip = Latency::uniform(Duration::from_millis(8));
-    let lower = Arc::new(Delay::new(Arc::new(far), round_trip));
+    let lower = Arc::new(DelayVolume::new(Arc::new(far), round_trip));
     let log = Geometry { block_size: 4096, ..Geometry::with_blocks(2000) };
     let settings = Settings { dram_bytes: DRAM, ..Settings::default() };
     let parts = Parts { lower, log: Arc::new(MemVolume::new(log)), nvram: None };
-    let identity = Identity { name: "far".into(), geometry };
+    let identity = LogVolumeIdentity { name: "far".into(), geometry };
     let cache = Cache::open(settings, parts, identity).await.expect("opened");
     tokio::spawn(cache.run());
     if tier > 0 {
@@ -60,7 +60,7 @@ async fn run(tier: u64, backups: bool) -> Figures {
     let cache = open(tier).await;
     let mut rng = Rng::new(9);
     let (mut taken, mut places) = (Duration::ZERO, [0; 3]);
-    let found = |s: Statistics| [s.hits_dram + s.hits_nvram, s.hits_tier, s.misses];
+    let found = |s: CacheStatistics| [s.hits_dram + s.hits_nvram, s.hits_tier, s.misses];
     for quarter in 0..4 {
         if backups {
             for slot in (0..SLOTS).step_by(16) {

@@ -29,5 +29,5 @@ mod model;
 mod operations;
 
 pub use kernel::{Bits, Fields, Kernel};
-pub use operations::{Operation, assemble};
-pub use parts::{Algorithm, Maps, private};
+pub use operations::{CongestionOperation, assemble};
+pub use parts::{EnsembleAlgorithm, Maps, private};

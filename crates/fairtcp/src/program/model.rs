@@ -19,7 +19,7 @@ use super::{
 };
 use crate::{
     asm::{
-        Alu, If, Instruction, Label, Place,
+        Alu, BpfJumpLabel, BpfMemoryOperand, If, Instruction,
         Register::{R0, R1, R2, R3, R4, R5, R8, R9, R10},
         Unassembled,
     },
@@ -29,29 +29,29 @@ use crate::{
 // Beside those of `window` on the stack.
 /// Microseconds: now, when the newest of what arrived was preceded by a delivery, the newest round trip
 /// (negative if there is none), and in what time something was delivered.
-const NOW: Place = R10.double(-56);
-const PRIOR: Place = R10.double(-64);
-const RTT: Place = R10.double(-72);
-const INTERVAL: Place = R10.double(-80);
+const NOW: BpfMemoryOperand = R10.double(-56);
+const PRIOR: BpfMemoryOperand = R10.double(-64);
+const RTT: BpfMemoryOperand = R10.double(-72);
+const INTERVAL: BpfMemoryOperand = R10.double(-80);
 /// Whether there was less to send than could be.
-const LIMITED: Place = R10.double(-88);
+const LIMITED: BpfMemoryOperand = R10.double(-88);
 /// Members with something to send, at least 1.
-const SHARERS: Place = R10.double(-96);
+const SHARERS: BpfMemoryOperand = R10.double(-96);
 /// Segments that a member may have beyond what the path holds.
-const QUANTA: Place = R10.double(-104);
+const QUANTA: BpfMemoryOperand = R10.double(-104);
 /// In flight of all before this acknowledgment, and of this member after it.
-const BEFORE: Place = R10.double(-112);
-const OWN: Place = R10.double(-120);
+const BEFORE: BpfMemoryOperand = R10.double(-112);
+const OWN: BpfMemoryOperand = R10.double(-120);
 /// Whether no round trip was as short as the least for long.
-const IS_OLD: Place = R10.double(-128);
+const IS_OLD: BpfMemoryOperand = R10.double(-128);
 /// Whether a round begins.
-const BEGINS: Place = R10.double(-136);
+const BEGINS: BpfMemoryOperand = R10.double(-136);
 /// The bandwidth.
-const BEST: Place = R10.double(-144);
+const BEST: BpfMemoryOperand = R10.double(-144);
 /// The least round trip time, microseconds.
-const LEAST: Place = R10.double(-152);
+const LEAST: BpfMemoryOperand = R10.double(-152);
 /// Segments delivered in `INTERVAL`.
-const DELIVERED: Place = R10.double(-160);
+const DELIVERED: BpfMemoryOperand = R10.double(-160);
 
 /// Gains are in parts of 256.
 const UNIT: i32 = 256;
@@ -256,7 +256,7 @@ impl Code<'_> {
     }
 
     /// LEAST = the least round trip time that a member has measured lately; on to `unknown` if none has.
-    fn least_rtt(&mut self, unknown: Label) {
+    fn least_rtt(&mut self, unknown: BpfJumpLabel) {
         let a = &mut self.a;
         let (fresh, known, shorter, measured) = (a.label(), a.label(), a.label(), a.label());
         // R1 = least, R2 = the newest, R3 = now, R4 = whether the least is old
@@ -701,7 +701,7 @@ impl Code<'_> {
 
     /// Less by what is lost; for the first round trip of a recovery no more than arrives, and on to `done`
     /// then; after it the window of before (draft, 4.2.3.4).
-    fn recover(&mut self, done: Label) {
+    fn recover(&mut self, done: BpfJumpLabel) {
         let kernel = self.kernel;
         let (state, saved) =
             (private_word(kernel, private::STATE), private_word(kernel, private::SAVED));

@@ -4,7 +4,8 @@ use super::{
     kernel::Kernel,
     model,
     parts::{
-        Algorithm, BLOCK, Code, LEAST_SEGMENTS, Maps, SK, private, private_double, private_word,
+        BLOCK, Code, EnsembleAlgorithm, LEAST_SEGMENTS, Maps, SK, private, private_double,
+        private_word,
     },
     window::{self, STATE_LOSS},
 };
@@ -19,7 +20,7 @@ use crate::{
 
 /// A member of the kernel's `struct tcp_congestion_ops`.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Operation {
+pub enum CongestionOperation {
     /// A socket takes up this congestion control, at the latest when it is connected.
     Init,
     /// It gives it up, or is closed.
@@ -34,7 +35,7 @@ pub enum Operation {
     SetState,
 }
 
-impl Operation {
+impl CongestionOperation {
     /// All of them.
     pub const ALL: [Self; 6] = [
         Self::Init,
@@ -64,28 +65,28 @@ impl Operation {
 /// # Errors
 /// A jump does not reach; not with the programs as they are.
 pub fn assemble(
-    algorithm: Algorithm,
-    operation: Operation,
+    algorithm: EnsembleAlgorithm,
+    operation: CongestionOperation,
     kernel: &Kernel,
     maps: Maps,
 ) -> Result<Vec<Instruction>, Unassembled> {
     match operation {
-        Operation::Init => init(algorithm, kernel, maps),
-        Operation::Release => release(algorithm, kernel, maps),
-        Operation::CongControl => match algorithm {
-            Algorithm::Model => model::cong_control(kernel, maps),
-            Algorithm::Window => window::cong_control(kernel, maps),
+        CongestionOperation::Init => init(algorithm, kernel, maps),
+        CongestionOperation::Release => release(algorithm, kernel, maps),
+        CongestionOperation::CongControl => match algorithm {
+            EnsembleAlgorithm::Model => model::cong_control(kernel, maps),
+            EnsembleAlgorithm::Window => window::cong_control(kernel, maps),
         },
-        Operation::Ssthresh => ssthresh(algorithm, kernel, maps),
-        Operation::UndoCwnd => undo_cwnd(algorithm, kernel, maps),
-        Operation::SetState => set_state(algorithm, kernel, maps),
+        CongestionOperation::Ssthresh => ssthresh(algorithm, kernel, maps),
+        CongestionOperation::UndoCwnd => undo_cwnd(algorithm, kernel, maps),
+        CongestionOperation::SetState => set_state(algorithm, kernel, maps),
     }
 }
 
 /// void init(struct sock *sk): becomes a member of the ensemble that the process has written down for
 /// this socket. The first brings its window and threshold, others change nothing (paper, 2.2).
 fn init(
-    algorithm: Algorithm,
+    algorithm: EnsembleAlgorithm,
     kernel: &Kernel,
     maps: Maps,
 ) -> Result<Vec<Instruction>, Unassembled> {
@@ -117,7 +118,7 @@ fn init(
     code.a.alu(Alu::ShiftLeft, R2, FRACTION_BITS);
     code.a.store(BLOCK.double(at::THRESHOLD), R2);
     code.a.place(in_it);
-    if algorithm == Algorithm::Model {
+    if algorithm == EnsembleAlgorithm::Model {
         model::init(&mut code);
     }
     code.a.place(end);
@@ -128,14 +129,14 @@ fn init(
 /// void release(struct sock *sk): leaves, and takes its share along, so that the others' stay what they
 /// are (RFC 9040, 7.2). The last leaves the block as it is; the next to come begins anew.
 fn release(
-    algorithm: Algorithm,
+    algorithm: EnsembleAlgorithm,
     kernel: &Kernel,
     maps: Maps,
 ) -> Result<Vec<Instruction>, Unassembled> {
     let mut code = Code::new(kernel, maps);
     let (end, last) = (code.a.label(), code.a.label());
     code.find_block(end);
-    if algorithm == Algorithm::Model {
+    if algorithm == EnsembleAlgorithm::Model {
         model::release(&mut code);
     }
     code.members(R9);
@@ -155,7 +156,7 @@ fn release(
 
 /// u32 ssthresh(struct sock *sk): the cut. Answers the share after it.
 fn ssthresh(
-    algorithm: Algorithm,
+    algorithm: EnsembleAlgorithm,
     kernel: &Kernel,
     maps: Maps,
 ) -> Result<Vec<Instruction>, Unassembled> {
@@ -163,8 +164,8 @@ fn ssthresh(
     let plain = code.a.label();
     code.find_block(plain);
     match algorithm {
-        Algorithm::Model => model::ssthresh(&mut code),
-        Algorithm::Window => {
+        EnsembleAlgorithm::Model => model::ssthresh(&mut code),
+        EnsembleAlgorithm::Window => {
             code.cut();
             code.a.alu(Alu::Div, R0, R9);
             code.a.alu(Alu::ShiftRight, R0, FRACTION_BITS);
@@ -184,7 +185,7 @@ fn ssthresh(
 /// u32 undo_cwnd(struct sock *sk): gives back what this member's cut took. The threshold rises to the
 /// window, never to what it was before: other members have moved it since.
 fn undo_cwnd(
-    algorithm: Algorithm,
+    algorithm: EnsembleAlgorithm,
     kernel: &Kernel,
     maps: Maps,
 ) -> Result<Vec<Instruction>, Unassembled> {
@@ -192,8 +193,8 @@ fn undo_cwnd(
     let plain = code.a.label();
     code.find_block(plain);
     match algorithm {
-        Algorithm::Model => model::undo_cwnd(&mut code),
-        Algorithm::Window => give_back(&mut code),
+        EnsembleAlgorithm::Model => model::undo_cwnd(&mut code),
+        EnsembleAlgorithm::Window => give_back(&mut code),
     }
     code.a.place(plain);
     code.a.load(R0, SK.word(kernel.fields.snd_cwnd));
@@ -221,7 +222,7 @@ fn give_back(code: &mut Code<'_>) {
 
 /// void set_state(struct sock *sk, u8 state): counts timeouts.
 fn set_state(
-    algorithm: Algorithm,
+    algorithm: EnsembleAlgorithm,
     kernel: &Kernel,
     maps: Maps,
 ) -> Result<Vec<Instruction>, Unassembled> {
@@ -233,8 +234,8 @@ fn set_state(
     code.a.jump_if(R8, If::Differs, STATE_LOSS, end);
     code.count(at::TIMEOUTS, R1);
     match algorithm {
-        Algorithm::Model => model::timed_out(&mut code),
-        Algorithm::Window => window::timed_out(&mut code, end),
+        EnsembleAlgorithm::Model => model::timed_out(&mut code),
+        EnsembleAlgorithm::Window => window::timed_out(&mut code, end),
     }
     code.a.place(end);
     code.a.exit();

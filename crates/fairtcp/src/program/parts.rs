@@ -3,7 +3,7 @@
 use super::kernel::{Bits, Kernel};
 use crate::{
     asm::{
-        Alu, Assembler, If, Label, Place,
+        Alu, Assembler, BpfJumpLabel, BpfMemoryOperand, If,
         Register::{self, R0, R1, R2, R3, R4, R5, R6, R7, R9, R10},
     },
     block::{FRACTION_BITS, at},
@@ -11,7 +11,7 @@ use crate::{
 
 /// What members share.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Algorithm {
+pub enum EnsembleAlgorithm {
     /// A model of the path.
     Model,
     /// A congestion window.
@@ -86,7 +86,7 @@ impl<'a> Code<'a> {
     }
 
     /// BLOCK = the control block of the socket's ensemble, or on to `none`. Loses R0 to R5.
-    pub fn find_block(&mut self, none: Label) {
+    pub fn find_block(&mut self, none: BpfJumpLabel) {
         let a = &mut self.a;
         a.load(R2, private_word(self.kernel, private::ENSEMBLE));
         a.jump_if(R2, If::Equal, 0, none);
@@ -95,7 +95,7 @@ impl<'a> Code<'a> {
     }
 
     /// The same for the ensemble whose number is in R2.
-    pub fn look_up(&mut self, none: Label) {
+    pub fn look_up(&mut self, none: BpfJumpLabel) {
         const KEY: i16 = -4;
         let a = &mut self.a;
         a.store(R10.word(KEY), R2);
@@ -217,11 +217,11 @@ impl<'a> Code<'a> {
 }
 
 /// Four bytes of what the member keeps.
-pub(super) fn private_word(kernel: &Kernel, offset: i16) -> Place {
+pub(super) fn private_word(kernel: &Kernel, offset: i16) -> BpfMemoryOperand {
     SK.word(kernel.fields.private + offset)
 }
 
 /// Eight bytes of it.
-pub(super) fn private_double(kernel: &Kernel, offset: i16) -> Place {
+pub(super) fn private_double(kernel: &Kernel, offset: i16) -> BpfMemoryOperand {
     SK.double(kernel.fields.private + offset)
 }

@@ -7,7 +7,7 @@ use super::{
 };
 use crate::{
     asm::{
-        Alu, If, Instruction, Label, Place,
+        Alu, BpfJumpLabel, BpfMemoryOperand, If, Instruction,
         Register::{R0, R1, R2, R3, R4, R5, R8, R9, R10},
         Unassembled,
     },
@@ -17,17 +17,17 @@ use crate::{
 // Kept on the stack; in R8, from the first instruction to the last, the segments acknowledged or
 // selectively acknowledged by this acknowledgment.
 /// Segments marked as lost by it.
-pub(super) const LOSSES: Place = R10.double(-16);
+pub(super) const LOSSES: BpfMemoryOperand = R10.double(-16);
 /// Segments that were in flight before it.
-pub(super) const IN_FLIGHT: Place = R10.double(-24);
+pub(super) const IN_FLIGHT: BpfMemoryOperand = R10.double(-24);
 /// What kind it is.
-const FLAGS: Place = R10.double(-32);
+const FLAGS: BpfMemoryOperand = R10.double(-32);
 /// The number it carries.
-const ACK: Place = R10.double(-40);
+const ACK: BpfMemoryOperand = R10.double(-40);
 /// The state of the connection.
-pub(super) const STATE: Place = R10.double(-48);
+pub(super) const STATE: BpfMemoryOperand = R10.double(-48);
 /// What the member's mark of a cut was, if this acknowledgment finds no recovery under way.
-const ENDED: Place = R10.double(-56);
+const ENDED: BpfMemoryOperand = R10.double(-56);
 
 // net/ipv4/tcp_input.c
 const FLAG_DATA_ACKED: i32 = 0x04;
@@ -81,7 +81,7 @@ pub(super) fn plain(code: &mut Code<'_>) {
 }
 
 /// The member begins anew. One whose cut was left out still gets it with the next acknowledgment.
-pub(super) fn timed_out(code: &mut Code<'_>, end: Label) {
+pub(super) fn timed_out(code: &mut Code<'_>, end: BpfJumpLabel) {
     let is_cut = private_word(code.kernel, private::IS_CUT);
     code.a.load(R1, is_cut);
     code.a.jump_if(R1, If::Equal, 0, end);
@@ -188,7 +188,7 @@ impl Code<'_> {
     /// send       = max(send, nothing was sent yet ? 1 : 0)
     /// cwnd       = max(in flight + send, 1)
     /// ```
-    pub(super) fn reduce(&mut self, pace: Label) {
+    pub(super) fn reduce(&mut self, pace: BpfJumpLabel) {
         let fields = self.kernel.fields;
         let delivered = private_word(self.kernel, private::DELIVERED);
         self.a.jump_if(R8, If::Equal, 0, pace);
@@ -245,7 +245,7 @@ impl Code<'_> {
     }
 
     /// On to `not` unless the window of the member is being cut. Loses R1.
-    fn unless_reduced(&mut self, not: Label) {
+    fn unless_reduced(&mut self, not: BpfJumpLabel) {
         self.a.load(R1, STATE);
         self.a.jump_if(R1, If::Below, STATE_CWR, not);
         self.a.jump_if(R1, If::Above, STATE_RECOVERY, not);
@@ -318,7 +318,7 @@ impl Code<'_> {
     }
 
     /// What the kernel's Reno makes of it for a socket in no ensemble, and on to `pace`.
-    pub(super) fn grow_plain(&mut self, pace: Label) {
+    pub(super) fn grow_plain(&mut self, pace: BpfJumpLabel) {
         self.a.jump_if(R1, If::Equal, 0, pace);
         self.a.set(R1, SK);
         self.a.load(R2, ACK);
@@ -329,7 +329,7 @@ impl Code<'_> {
 
     /// On to `not` unless the member is held up by its window: the kernel's tcp_is_cwnd_limited(). In slow
     /// start a window may grow to twice what was sent.
-    fn unless_limited(&mut self, not: Label) {
+    fn unless_limited(&mut self, not: BpfJumpLabel) {
         let fields = self.kernel.fields;
         let limited = self.a.label();
         self.load_bits(R1, fields.is_cwnd_limited);

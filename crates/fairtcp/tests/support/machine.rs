@@ -5,7 +5,9 @@
 use fairtcp::{
     BLOCK_BYTES, MODEL_BLOCK_BYTES,
     asm::Instruction,
-    program::{Algorithm, Bits, Fields, Kernel, Maps, Operation, assemble, private},
+    program::{
+        Bits, CongestionOperation, EnsembleAlgorithm, Fields, Kernel, Maps, assemble, private,
+    },
 };
 
 use super::{
@@ -79,21 +81,21 @@ const MAX_STEPS: usize = 1000;
 /// The programs, assembled for [`kernel`], with their map of blocks.
 pub struct Machine {
     kernel: Kernel,
-    algorithm: Algorithm,
-    programs: Vec<(Operation, Vec<Instruction>)>,
+    algorithm: EnsembleAlgorithm,
+    programs: Vec<(CongestionOperation, Vec<Instruction>)>,
     blocks: Vec<u8>,
 }
 
 impl Machine {
     pub fn new(blocks: usize, per_ack: bool, told_flags: bool) -> Self {
-        let mut machine = Self::with(Algorithm::Window, blocks, told_flags);
+        let mut machine = Self::with(EnsembleAlgorithm::Window, blocks, told_flags);
         machine.blocks.chunks_mut(BLOCK_BYTES).for_each(|block| block[20] = per_ack.into());
         machine
     }
 
-    pub fn with(algorithm: Algorithm, blocks: usize, told_flags: bool) -> Self {
+    pub fn with(algorithm: EnsembleAlgorithm, blocks: usize, told_flags: bool) -> Self {
         let kernel = kernel(told_flags);
-        let programs = Operation::ALL
+        let programs = CongestionOperation::ALL
             .map(|it| (it, assemble(algorithm, it, &kernel, MAPS).expect("assembled")))
             .to_vec();
         let mut machine = Self { kernel, algorithm, programs, blocks: vec![] };
@@ -103,8 +105,8 @@ impl Machine {
 
     fn block_bytes(&self) -> usize {
         match self.algorithm {
-            Algorithm::Model => MODEL_BLOCK_BYTES,
-            Algorithm::Window => BLOCK_BYTES,
+            EnsembleAlgorithm::Model => MODEL_BLOCK_BYTES,
+            EnsembleAlgorithm::Window => BLOCK_BYTES,
         }
     }
 
@@ -122,7 +124,7 @@ impl Machine {
     /// Runs one program on the socket. `arguments` are those after the socket.
     fn run(
         &mut self,
-        operation: Operation,
+        operation: CongestionOperation,
         sock: &mut Sock,
         arguments: &[u64],
         sample: &Sample,
@@ -186,13 +188,13 @@ impl Machine {
         let (member, follower) = (sock.member, sock.follower);
         let mut keep = |at: i16, value: &[u8]| put(&mut bytes, f.private + at, value);
         match self.algorithm {
-            Algorithm::Window => {
+            EnsembleAlgorithm::Window => {
                 keep(private::ENSEMBLE, &member.ensemble.to_le_bytes());
                 keep(private::IS_CUT, &member.is_cut.to_le_bytes());
                 keep(private::TAKEN, &member.taken.to_le_bytes());
                 keep(private::DELIVERED, &member.delivered.to_le_bytes());
             }
-            Algorithm::Model => {
+            EnsembleAlgorithm::Model => {
                 keep(private::ENSEMBLE, &follower.ensemble.to_le_bytes());
                 keep(private::STATE, &follower.state.to_le_bytes());
                 keep(private::IN_FLIGHT, &follower.in_flight.to_le_bytes());
@@ -216,13 +218,13 @@ impl Machine {
         sock.pacing_rate = double(f.pacing_rate);
         let private_word = |at: i16| word(f.private + at);
         match self.algorithm {
-            Algorithm::Window => {
+            EnsembleAlgorithm::Window => {
                 sock.member.ensemble = private_word(private::ENSEMBLE);
                 sock.member.is_cut = private_word(private::IS_CUT);
                 sock.member.taken = double(f.private + private::TAKEN);
                 sock.member.delivered = private_word(private::DELIVERED);
             }
-            Algorithm::Model => {
+            EnsembleAlgorithm::Model => {
                 sock.follower = Follower {
                     ensemble: private_word(private::ENSEMBLE),
                     state: private_word(private::STATE),
@@ -264,33 +266,33 @@ fn put(bytes: &mut [u8], at: i16, value: &[u8]) {
 
 impl Control for Machine {
     fn init(&mut self, sock: &mut Sock) {
-        self.run(Operation::Init, sock, &[], &Sample::default());
+        self.run(CongestionOperation::Init, sock, &[], &Sample::default());
     }
 
     fn release(&mut self, sock: &mut Sock) {
-        self.run(Operation::Release, sock, &[], &Sample::default());
+        self.run(CongestionOperation::Release, sock, &[], &Sample::default());
     }
 
     fn cong_control(&mut self, sock: &mut Sock, sample: &Sample) {
         let all = [sample.ack.into(), sample.flags.into(), SAMPLE];
         let arguments = if self.kernel.control_is_told_flags { &all[..] } else { &all[2..] };
-        self.run(Operation::CongControl, sock, arguments, sample);
+        self.run(CongestionOperation::CongControl, sock, arguments, sample);
     }
 
     fn ssthresh(&mut self, sock: &mut Sock) -> u32 {
-        let answer = self.run(Operation::Ssthresh, sock, &[], &Sample::default());
+        let answer = self.run(CongestionOperation::Ssthresh, sock, &[], &Sample::default());
         answer.expect("an answer") as u32
     }
 
     fn undo_cwnd(&mut self, sock: &mut Sock) -> u32 {
-        let answer = self.run(Operation::UndoCwnd, sock, &[], &Sample::default());
+        let answer = self.run(CongestionOperation::UndoCwnd, sock, &[], &Sample::default());
         answer.expect("an answer") as u32
     }
 
     fn set_state(&mut self, sock: &mut Sock, state: u8) {
         // Of an argument of one byte, the others may hold anything.
         let argument = 0xabcd_ef00 | u64::from(state);
-        self.run(Operation::SetState, sock, &[argument], &Sample::default());
+        self.run(CongestionOperation::SetState, sock, &[argument], &Sample::default());
     }
 }
 

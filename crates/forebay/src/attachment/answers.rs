@@ -15,14 +15,14 @@ use parking_lot::Mutex;
 use serde_json::Map;
 use tokio::sync::{mpsc, oneshot};
 
-use super::source::Source;
+use super::source::AttachmentSource;
 use crate::{
-    attached::{Attached, Detached, LogLeft},
-    control::{Request, Response},
+    attached::{AttachedVolumeStatus, Detached, LogLeft},
+    control::{ControlRequest, ControlResponse},
     failure::Failure,
-    orders::{Standing, UnitName},
-    stack::Opened,
-    status::{State, Status, TargetStatus, UnitStatus},
+    orders::{CacheControlStatus, UnitName},
+    stack::OpenedStack,
+    status::{ServingPhase, ServingStatus, TargetStatus, UnitStatus},
 };
 
 /// The ways to take a device away.
@@ -37,38 +37,38 @@ pub enum Manner {
 }
 
 /// A request to detach the device.
-pub struct Asked {
+pub struct DetachRequest {
     /// How to detach it.
     pub manner: Manner,
     /// Receives the answer.
-    pub answer: oneshot::Sender<Result<Answered, Failure>>,
+    pub answer: oneshot::Sender<Result<DetachAnswer, Failure>>,
 }
 
 /// The answer to a request to detach.
-pub enum Answered {
+pub enum DetachAnswer {
     /// The device is detached.
     Detached(Box<Detached>),
     /// The device is still attached, since the cache has to send more; its state.
-    Draining(Standing),
+    Draining(CacheControlStatus),
 }
 
 /// The state of an attachment, for answers on the control sockets.
-pub struct Answers {
+pub struct AttachmentResponder {
     since: Instant,
     unit: UnitName,
     serial: String,
     config: Option<PathBuf>,
     /// The reason why a request cannot resize the volume, if there is one.
     fixed_size: Option<String>,
-    opened: OnceLock<Arc<Opened>>,
-    attached: Mutex<Option<Attached>>,
+    opened: OnceLock<Arc<OpenedStack>>,
+    attached: Mutex<Option<AttachedVolumeStatus>>,
     is_stopping: AtomicBool,
-    ask: mpsc::Sender<Asked>,
+    ask: mpsc::Sender<DetachRequest>,
 }
 
-impl Answers {
+impl AttachmentResponder {
     /// Creates the answers for a volume that is not open yet. Requests to detach go to `ask`.
-    pub fn new(source: &Source, ask: mpsc::Sender<Asked>) -> Self {
+    pub fn new(source: &AttachmentSource, ask: mpsc::Sender<DetachRequest>) -> Self {
         Self {
             since: Instant::now(),
             unit: source.unit_name(),
@@ -83,12 +83,12 @@ impl Answers {
     }
 
     /// Notes that the stack of the volume is open.
-    pub fn set_opened(&self, opened: &Arc<Opened>) {
+    pub fn set_opened(&self, opened: &Arc<OpenedStack>) {
         let _ = self.opened.set(Arc::clone(opened));
     }
 
     /// Notes that the device exists, or that it has a new size.
-    pub fn set_attached(&self, attached: &Attached) {
+    pub fn set_attached(&self, attached: &AttachedVolumeStatus) {
         *self.attached.lock() = Some(attached.clone());
     }
 
@@ -98,7 +98,7 @@ impl Answers {
     }
 
     /// Describes a device that is gone, after its stack has stopped.
-    pub fn detached(&self, attached: Attached) -> Detached {
+    pub fn detached(&self, attached: AttachedVolumeStatus) -> Detached {
         let cache = self.opened.get().and_then(|opened| opened.cache());
         let log = cache.zip(self.config.as_ref()).map(|(cache, config)| LogLeft {
             path: cache.log().to_owned(),
@@ -110,39 +110,39 @@ impl Answers {
     }
 
     /// Answers a request.
-    pub async fn answer(self: Arc<Self>, request: Request) -> Response {
+    pub async fn answer(self: Arc<Self>, request: ControlRequest) -> ControlResponse {
         let done = match request {
-            Request::Status => Ok(Response::Status(Box::new(self.status()))),
-            Request::Attachment => self.device().map(Response::Attachment),
-            Request::Detach { force: false } => self.take_away(Manner::Usual).await,
-            Request::Detach { force: true } => self.take_away(Manner::Force).await,
-            Request::DrainAndDetach => self.take_away(Manner::Drained).await,
-            Request::Cache { unit, order } => match self.opened(&unit) {
-                Ok(opened) => opened.order(&self.unit, order).await.map(Response::Cache),
+            ControlRequest::Status => Ok(ControlResponse::Status(Box::new(self.status()))),
+            ControlRequest::Attachment => self.device().map(ControlResponse::Attachment),
+            ControlRequest::Detach { force: false } => self.take_away(Manner::Usual).await,
+            ControlRequest::Detach { force: true } => self.take_away(Manner::Force).await,
+            ControlRequest::DrainAndDetach => self.take_away(Manner::Drained).await,
+            ControlRequest::Cache { unit, order } => match self.opened(&unit) {
+                Ok(opened) => opened.order(&self.unit, order).await.map(ControlResponse::Cache),
                 Err(failure) => Err(failure),
             },
-            Request::Resize { target, lun, bytes } => {
+            ControlRequest::Resize { target, lun, bytes } => {
                 let resized = self.resize(&UnitName { target, lun }, bytes).await;
-                resized.map(|bytes| Response::Resized { bytes })
+                resized.map(|bytes| ControlResponse::Resized { bytes })
             }
             other => Err(self.cannot(&other)),
         };
-        done.unwrap_or_else(Response::Failure)
+        done.unwrap_or_else(ControlResponse::Failure)
     }
 
-    async fn take_away(&self, manner: Manner) -> Result<Response, Failure> {
+    async fn take_away(&self, manner: Manner) -> Result<ControlResponse, Failure> {
         let gone = || Failure::new("the process has ended before it was done");
         // Refuse while there is no device: it would be created after the answer that it is detached.
         self.device()?;
         let (answer, answered) = oneshot::channel();
-        self.ask.send(Asked { manner, answer }).await.map_err(|_| gone())?;
+        self.ask.send(DetachRequest { manner, answer }).await.map_err(|_| gone())?;
         match answered.await.map_err(|_| gone())?? {
-            Answered::Detached(detached) => Ok(Response::Detached(*detached)),
-            Answered::Draining(standing) => Ok(Response::Cache(standing)),
+            DetachAnswer::Detached(detached) => Ok(ControlResponse::Detached(*detached)),
+            DetachAnswer::Draining(standing) => Ok(ControlResponse::Cache(standing)),
         }
     }
 
-    fn device(&self) -> Result<Attached, Failure> {
+    fn device(&self) -> Result<AttachedVolumeStatus, Failure> {
         let attached = self.attached.lock().clone();
         attached.ok_or_else(|| {
             Failure::new(format!("{} is being attached, and has no device yet", self.unit))
@@ -151,7 +151,7 @@ impl Answers {
     }
 
     /// Returns the stack, if `unit` is the unit of this process.
-    fn opened(&self, unit: &UnitName) -> Result<&Arc<Opened>, Failure> {
+    fn opened(&self, unit: &UnitName) -> Result<&Arc<OpenedStack>, Failure> {
         if *unit != self.unit {
             let message =
                 format!("{unit} is not in this process, which has attached {}", self.unit);
@@ -171,7 +171,7 @@ impl Answers {
         }
     }
 
-    fn status(&self) -> Status {
+    fn status(&self) -> ServingStatus {
         let units = self.opened.get().map(|opened| {
             opened.top.refresh();
             let geometry = opened.top.geometry();
@@ -186,11 +186,11 @@ impl Answers {
         });
         let attached = self.attached.lock().clone();
         let state = match (self.is_stopping.load(Ordering::Relaxed), &attached) {
-            (true, _) => State::Stopping,
-            (false, None) => State::Starting,
-            (false, Some(_)) => State::Serving,
+            (true, _) => ServingPhase::Stopping,
+            (false, None) => ServingPhase::Starting,
+            (false, Some(_)) => ServingPhase::Serving,
         };
-        Status {
+        ServingStatus {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             gln: None,
             naming_troubles: Vec::new(),
@@ -216,19 +216,19 @@ impl Answers {
     }
 
     /// Refuses a request that only a gateway takes, with the reason.
-    fn cannot(&self, request: &Request) -> Failure {
+    fn cannot(&self, request: &ControlRequest) -> Failure {
         let unit = &self.unit;
         let no = |what: &str| {
             Failure::new(format!("this process has attached {unit} as a block device, and {what}"))
         };
         match request {
-            Request::Reload | Request::Compare { .. } => {
+            ControlRequest::Reload | ControlRequest::Compare { .. } => {
                 no("reads its settings at the start only").remedy(self.anew())
             }
-            Request::Export { .. } => {
+            ControlRequest::Export { .. } => {
                 no("uses its log").remedy("detach it (`forebay detach`), and export the log then")
             }
-            Request::Claim { .. } | Request::DropClaim { .. } => {
+            ControlRequest::Claim { .. } | ControlRequest::DropClaim { .. } => {
                 no("no gateway claims a unit of it").remedy("ask the node that has the volume")
             }
             _ => no("serves nothing to hosts, names or pairs")

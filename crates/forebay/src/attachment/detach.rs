@@ -8,20 +8,20 @@ use serde_json::json;
 
 use super::{device::shell_word, place};
 use crate::{
-    attached::{Attached, Detached, LogLeft},
+    attached::{AttachedVolumeStatus, Detached, LogLeft},
     cli::Detach,
-    control::{self, Request, Response},
+    control::{self, ControlRequest, ControlResponse},
     failure::Failure,
-    gateway::Progress,
+    gateway::DrainProgressBar,
     output::print_line,
-    quantity::{Span, about},
+    quantity::{TimeSpan, about},
 };
 
 /// Does what the command line says.
 pub fn run(args: &Detach) -> Result<(), Failure> {
     let wanted = args.device.canonicalize().unwrap_or_else(|_| args.device.clone());
     let all = place::all()?;
-    let is_meant = |attached: &Attached| {
+    let is_meant = |attached: &AttachedVolumeStatus| {
         attached.device == wanted
             || attached.mount.as_ref() == Some(&wanted)
             || Path::new(&attached.volume) == args.device
@@ -44,15 +44,15 @@ pub fn run(args: &Detach) -> Result<(), Failure> {
             let spinner = ProgressBar::new_spinner();
             let style = ProgressStyle::with_template("{spinner} {elapsed:>4} {msg}");
             spinner.set_style(style.unwrap_or_else(|_| ProgressStyle::default_spinner()));
-            let answer = ask(&socket, Request::Detach { force: args.force }, || {
+            let answer = ask(&socket, ControlRequest::Detach { force: args.force }, || {
                 spinner.set_message(writing_back(&attached));
                 spinner.tick();
             });
             spinner.finish_and_clear();
             match answer? {
-                Response::Detached(detached) => detached,
+                ControlResponse::Detached(detached) => detached,
                 // A process of an older version does not report its cache.
-                Response::Attachment(attached) => return tell_little(args, &attached),
+                ControlResponse::Attachment(attached) => return tell_little(args, &attached),
                 other => return Err(other.unexpected()),
             }
         }
@@ -62,20 +62,25 @@ pub fn run(args: &Detach) -> Result<(), Failure> {
 
 /// Repeats the request until the far volume has everything and the device is gone. Each answer reports the
 /// progress. A user who gives up between two answers leaves the device attached.
-fn drain(socket: &Path, attached: &Attached, timeout: Option<Span>) -> Result<Detached, Failure> {
+fn drain(
+    socket: &Path,
+    attached: &AttachedVolumeStatus,
+    timeout: Option<TimeSpan>,
+) -> Result<Detached, Failure> {
     let device = attached.device.display();
-    let mut progress = Progress::begin(device.to_string(), timeout);
+    let mut progress = DrainProgressBar::begin(device.to_string(), timeout);
     loop {
-        let answer = ask(socket, Request::DrainAndDetach, || progress.say(&writing_back(attached)));
+        let answer =
+            ask(socket, ControlRequest::DrainAndDetach, || progress.say(&writing_back(attached)));
         match answer.inspect_err(|_| progress.end())? {
-            Response::Cache(standing) => progress.show(&standing).map_err(|failure| {
+            ControlResponse::Cache(standing) => progress.show(&standing).map_err(|failure| {
                 let message = format!("{device} is still attached: {}", failure.message);
                 Failure { message, ..failure }
             })?,
             answer => {
                 progress.end();
                 return match answer {
-                    Response::Detached(detached) => Ok(detached),
+                    ControlResponse::Detached(detached) => Ok(detached),
                     other => Err(other.unexpected()),
                 };
             }
@@ -86,7 +91,11 @@ fn drain(socket: &Path, attached: &Attached, timeout: Option<Span>) -> Result<De
 }
 
 /// Sends a request, and calls `meanwhile` repeatedly until the answer comes.
-fn ask(socket: &Path, request: Request, mut meanwhile: impl FnMut()) -> Result<Response, Failure> {
+fn ask(
+    socket: &Path,
+    request: ControlRequest,
+    mut meanwhile: impl FnMut(),
+) -> Result<ControlResponse, Failure> {
     let (answer, answered) = mpsc::channel();
     let socket = socket.to_owned();
     std::thread::spawn(move || {
@@ -105,7 +114,7 @@ fn ask(socket: &Path, request: Request, mut meanwhile: impl FnMut()) -> Result<R
 }
 
 /// Reports a detached device whose process did not say whether a cache has data that the far volume lacks.
-fn tell_little(args: &Detach, attached: &Attached) -> Result<(), Failure> {
+fn tell_little(args: &Detach, attached: &AttachedVolumeStatus) -> Result<(), Failure> {
     if args.json {
         return print_line(json!({
             "device": attached.device,
@@ -151,7 +160,11 @@ fn tell(args: &Detach, detached: &Detached) -> Result<(), Failure> {
 }
 
 /// Returns in words where the data is that was written to a detached device.
-fn where_data_is(attached: &Attached, by_force: bool, dirty: Option<&LogLeft>) -> String {
+fn where_data_is(
+    attached: &AttachedVolumeStatus,
+    by_force: bool,
+    dirty: Option<&LogLeft>,
+) -> String {
     let device = attached.device.display();
     let Some(log) = dirty else {
         return match by_force {
@@ -173,7 +186,7 @@ fn where_data_is(attached: &Attached, by_force: bool, dirty: Option<&LogLeft>) -
 
 /// Returns the commands that destage the content of a log. They name the volume together with its settings
 /// file, since other settings may have a unit of that name.
-fn send_it_down(log: &LogLeft, attached: &Attached) -> String {
+fn send_it_down(log: &LogLeft, attached: &AttachedVolumeStatus) -> String {
     let config = shell_word(&log.config.display().to_string());
     let (unit, volume) = (shell_word(&log.unit), shell_word(&attached.volume));
     format!(
@@ -182,12 +195,12 @@ fn send_it_down(log: &LogLeft, attached: &Attached) -> String {
 }
 
 /// Returns in words what an attaching process does while it does not answer.
-fn writing_back(attached: &Attached) -> String {
+fn writing_back(attached: &AttachedVolumeStatus) -> String {
     format!("writing back: {} requests under way", under_way(attached))
 }
 
 /// Requests that the device has not answered yet.
-fn under_way(attached: &Attached) -> u64 {
+fn under_way(attached: &AttachedVolumeStatus) -> u64 {
     let name = attached.device.file_name().unwrap_or_default();
     let file = Path::new("/sys/block").join(name).join("inflight");
     let text = std::fs::read_to_string(file).unwrap_or_default();
@@ -233,7 +246,7 @@ mod tests {
             config: "/my settings/gw.toml".into(),
             unit: "iqn.a:b/0".to_owned(),
         };
-        let attached = Attached {
+        let attached = AttachedVolumeStatus {
             device: "/dev/loop0".into(),
             volume: "iqn.a:b/0 of /my settings/gw.toml".to_owned(),
             bytes: 1 << 30,

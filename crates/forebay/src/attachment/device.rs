@@ -2,30 +2,33 @@
 
 use std::{path::Path, sync::Arc, time::Duration};
 
-use attach::{Content, FileName, LoopDevice, LoopOptions, Lost, Served, User, VolumeFile};
+use attach::{
+    DeviceUser, FileName, LoopDevice, LoopOptions, LostWrites, ServedFile, VolumeContent,
+    VolumeFile,
+};
 use tokio::{task::spawn_blocking, time::timeout};
 use volume::Stack;
 
-use super::{answers::Manner, file_system, host::refusal, place::list, source::Source};
+use super::{answers::Manner, file_system, host::refusal, place::list, source::AttachmentSource};
 use crate::{
-    attached::Attached,
+    attached::AttachedVolumeStatus,
     cli::Attach,
     failure::Failure,
-    orders::{Order, Standing, UnitName},
-    stack::Opened,
+    orders::{CacheControlCommand, CacheControlStatus, UnitName},
+    stack::OpenedStack,
 };
 
 /// A loop device on a file over a volume, perhaps with a file system that we have mounted.
-pub struct Device {
+pub struct AttachedDevice {
     device: LoopDevice,
     /// Of the file below it.
     name: FileName,
-    served: Served,
+    served: ServedFile,
     volume: Stack,
-    opened: Arc<Opened>,
+    opened: Arc<OpenedStack>,
     /// The name of the volume in orders.
     unit: UnitName,
-    attached: Attached,
+    attached: AttachedVolumeStatus,
     /// The kernel has taken it away.
     is_gone: bool,
     /// The file system that we have mounted has made itself read-only after an error.
@@ -34,18 +37,18 @@ pub struct Device {
     said: Option<String>,
 }
 
-impl Device {
+impl AttachedDevice {
     /// Makes the device, and the file system if that is asked for, and mounts it.
     pub async fn open(
         args: &Attach,
-        source: &Source,
+        source: &AttachmentSource,
         name: FileName,
-        opened: Arc<Opened>,
+        opened: Arc<OpenedStack>,
     ) -> Result<Self, Failure> {
         let volume = opened.top.clone();
         let plan = file_system::plan(args, &*volume).await?;
         let geometry = volume.geometry();
-        let file = attach::Options { name: name.clone(), patience: source.patience() };
+        let file = attach::ServedFileOptions { name: name.clone(), patience: source.patience() };
         let options = LoopOptions {
             block_size: geometry.block_size,
             read_only: geometry.read_only,
@@ -59,7 +62,7 @@ impl Device {
             Ok((device, file.into_served()))
         })
         .await?;
-        let attached = Attached {
+        let attached = AttachedVolumeStatus {
             device: device.path(),
             volume: source.name.clone(),
             bytes: geometry.bytes(),
@@ -88,14 +91,18 @@ impl Device {
         Ok(device)
     }
 
-    async fn fill(&mut self, args: &Attach, plan: file_system::Plan) -> Result<(), Failure> {
+    async fn fill(
+        &mut self,
+        args: &Attach,
+        plan: file_system::FileSystemPlan,
+    ) -> Result<(), Failure> {
         if let Some(kind) = &plan.make {
             file_system::make(kind, &self.attached.device).await?;
         }
         if let Some(folder) = &args.mount {
             let folder = folder.canonicalize().map_err(Failure::new)?;
             // A new file system has replaced what the volume held.
-            let found = if plan.make.is_some() { Content::Nothing } else { plan.found };
+            let found = if plan.make.is_some() { VolumeContent::Nothing } else { plan.found };
             file_system::mount(&self.attached.device, args, &folder, found).await?;
             self.attached.mount = Some(folder);
             self.warn_if_hidden().await?;
@@ -122,7 +129,7 @@ impl Device {
     }
 
     /// What others are told.
-    pub fn attached(&self) -> &Attached {
+    pub fn attached(&self) -> &AttachedVolumeStatus {
         &self.attached
     }
 
@@ -174,14 +181,14 @@ impl Device {
     ///
     /// With [`Manner::Drained`], the cache first has to send its dirty data. If that takes more than a moment,
     /// the device stays attached, and the state of the cache is returned: to continue, call this again.
-    pub async fn detach(&mut self, manner: Manner) -> Result<Option<Standing>, Failure> {
+    pub async fn detach(&mut self, manner: Manner) -> Result<Option<CacheControlStatus>, Failure> {
         if manner == Manner::Force {
             return self.tear_off().await.map(|()| None);
         }
         let number = self.device.number;
         let ours = self.attached.mount.clone();
         let users = move || {
-            let is_ours = |user: &User| matches!((user, &ours), (User::Mount(place), Some(mount)) if place == mount);
+            let is_ours = |user: &DeviceUser| matches!((user, &ours), (DeviceUser::Mount(place), Some(mount)) if place == mount);
             let users = attach::users(number);
             Ok(users.into_iter().filter(|user| !is_ours(user)).collect::<Vec<_>>())
         };
@@ -232,7 +239,7 @@ impl Device {
                 let users = apart(move || Ok(attach::users(device.number))).await?;
                 return Err(self.in_use(&users));
             }
-            Err(error) if matches!(error.part, attach::Part::LoopFlush(_)) => {
+            Err(error) if matches!(error.part, attach::AttachStep::LoopFlush(_)) => {
                 return Err(self.not_stable(&error).await);
             }
             Err(error) => return Err(refusal(&error)),
@@ -250,18 +257,19 @@ impl Device {
     }
 
     /// Destages for a moment at most. Returns the state of the cache if dirty data is left.
-    async fn drain(&self) -> Result<Option<Standing>, Failure> {
+    async fn drain(&self) -> Result<Option<CacheControlStatus>, Failure> {
         if self.opened.cache().is_none() {
             return Ok(None);
         }
         let device = self.attached.device.display();
-        let standing = self.opened.order(&self.unit, Order::Drain).await.map_err(|failure| {
-            let message = format!(
-                "{device} is still attached: its cache is not drained: {}",
-                failure.message
-            );
-            Failure { message, ..failure }
-        })?;
+        let standing =
+            self.opened.order(&self.unit, CacheControlCommand::Drain).await.map_err(|failure| {
+                let message = format!(
+                    "{device} is still attached: its cache is not drained: {}",
+                    failure.message
+                );
+                Failure { message, ..failure }
+            })?;
         Ok((!standing.done).then_some(standing))
     }
 
@@ -288,7 +296,7 @@ impl Device {
 
     /// What of all that was written is not at the volume: the kernel has given it up.
     fn lost(&self) -> Option<String> {
-        let Lost { writes, since } = self.served.lost()?;
+        let LostWrites { writes, since } = self.served.lost()?;
         let since = jiff::Timestamp::try_from(since).unwrap_or_default();
         let since = since.to_zoned(jiff::tz::TimeZone::system()).strftime("%Y-%m-%d %H:%M:%S%:z");
         Some(format!(
@@ -337,7 +345,7 @@ impl Device {
         }
     }
 
-    fn in_use(&self, users: &[User]) -> Failure {
+    fn in_use(&self, users: &[DeviceUser]) -> Failure {
         let device = self.attached.device.display();
         let named = if users.is_empty() { "by whom is not known".to_owned() } else { list(users) };
         Failure::new(format!("{device} is in use: {named}")).remedy(leave(users))
@@ -387,7 +395,7 @@ fn way_out(cause: Option<&volume::Error>) -> Option<&'static str> {
 }
 
 /// Returns the instructions that free a device from these users.
-fn leave(users: &[User]) -> String {
+fn leave(users: &[DeviceUser]) -> String {
     if users.is_empty() {
         return "look for mount namespaces that have it with `lsns -t mnt`, and end what holds them; then \
                 ask again; --force takes it away from them"
@@ -406,8 +414,8 @@ fn leave(users: &[User]) -> String {
 }
 
 /// Returns the command that unmounts a file system in another mount namespace, if the user is a mount there.
-fn unmount_elsewhere(user: &User) -> Option<String> {
-    let User::MountElsewhere { place, id, .. } = user else { return None };
+fn unmount_elsewhere(user: &DeviceUser) -> Option<String> {
+    let DeviceUser::MountElsewhere { place, id, .. } = user else { return None };
     let place = shell_word(&place.display().to_string());
     // The path is the one that the process sees, which may be in a chroot.
     Some(format!("nsenter --mount=/proc/{id}/ns/mnt --root=/proc/{id}/root umount {place}"))
@@ -425,7 +433,7 @@ pub fn shell_word(name: &str) -> String {
 /// What the kernel keeps of the file systems on it, and of itself.
 fn write_back(device: LoopDevice) -> Result<(), attach::Error> {
     let mounts = attach::users(device.number).into_iter().filter_map(|user| match user {
-        User::Mount(place) => Some(place),
+        DeviceUser::Mount(place) => Some(place),
         _ => None,
     });
     // Each as far as it goes, also behind one that failed.
@@ -473,7 +481,7 @@ mod tests {
 
     #[test]
     fn each_user_of_a_device_has_a_remedy() {
-        let there = |place: &str, id| User::MountElsewhere {
+        let there = |place: &str, id| DeviceUser::MountElsewhere {
             place: place.into(),
             id,
             name: "sleep".to_owned(),
@@ -484,12 +492,14 @@ mod tests {
             format!("run `{command} /srv/data`, and ask again; --force takes it away from them")
         );
         // The name of a folder must not become a part of the command.
-        let odd = leave(&[there("/a b';reboot", 7), User::Swap]);
+        let odd = leave(&[there("/a b';reboot", 7), DeviceUser::Swap]);
         assert!(
             odd.starts_with(&format!(r"run `{command} '/a b'\'';reboot'`; unmount it, or end")),
             "{odd}"
         );
-        assert!(leave(&[User::Swap]).starts_with("unmount it, or end who uses it, and ask again"));
+        assert!(
+            leave(&[DeviceUser::Swap]).starts_with("unmount it, or end who uses it, and ask again")
+        );
         assert!(leave(&[]).contains("`lsns -t mnt`"), "a mount namespace without a process");
     }
 

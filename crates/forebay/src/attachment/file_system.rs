@@ -2,7 +2,7 @@
 
 use std::{path::Path, process::Stdio};
 
-use attach::Content;
+use attach::VolumeContent;
 use tokio::process::Command;
 use volume::{Data, Durability, Extent, Geometry, Lba, Volume};
 
@@ -10,11 +10,11 @@ use crate::{attachment::host::SYSTEM_FOLDERS, cli::Attach, failure::Failure};
 
 /// What is to be done with the device when it is there.
 #[derive(Debug, Eq, PartialEq)]
-pub struct Plan {
+pub struct FileSystemPlan {
     /// Make a file system of this type.
     pub make: Option<String>,
     /// The content that was found on the volume.
-    pub found: Content,
+    pub found: VolumeContent,
 }
 
 /// Bytes at both ends of a volume that are looked at. No file system or table that is known here
@@ -23,38 +23,38 @@ const LOOKED_AT: u64 = 1 << 20;
 
 /// Looks at the volume and says what is to be done; an error if it holds something that may be
 /// somebody's.
-pub async fn plan(args: &Attach, volume: &dyn Volume) -> Result<Plan, Failure> {
+pub async fn plan(args: &Attach, volume: &dyn Volume) -> Result<FileSystemPlan, Failure> {
     if args.mkfs.is_none() && args.mount.is_none() {
-        return Ok(Plan { make: None, found: Content::Unknown });
+        return Ok(FileSystemPlan { make: None, found: VolumeContent::Unknown });
     }
     let found = look(volume).await?;
     match (&args.mkfs, found) {
         (Some(kind), _) if args.force => {
             wipe(volume).await?;
-            Ok(Plan { make: Some(kind.clone()), found })
+            Ok(FileSystemPlan { make: Some(kind.clone()), found })
         }
-        (Some(kind), Content::Nothing) => Ok(Plan { make: Some(kind.clone()), found }),
-        (Some(kind), Content::FileSystem(there)) if is_the_same(kind, there) => {
-            Ok(Plan { make: None, found })
+        (Some(kind), VolumeContent::Nothing) => Ok(FileSystemPlan { make: Some(kind.clone()), found }),
+        (Some(kind), VolumeContent::FileSystem(there)) if is_the_same(kind, there) => {
+            Ok(FileSystemPlan { make: None, found })
         }
-        (Some(kind), Content::FileSystem(there)) => {
+        (Some(kind), VolumeContent::FileSystem(there)) => {
             Err(refusal(&format!("the volume holds a file system of type {there}, not {kind}")))
         }
-        (Some(_), Content::Other(what)) => Err(refusal(&format!("the volume holds {what}"))),
-        (Some(_), Content::Unknown) => {
+        (Some(_), VolumeContent::Other(what)) => Err(refusal(&format!("the volume holds {what}"))),
+        (Some(_), VolumeContent::Unknown) => {
             Err(refusal("the volume holds data, of a kind that is not known here"))
         }
-        (None, Content::Nothing) => Err(Failure::new("there is no file system on the volume")
+        (None, VolumeContent::Nothing) => Err(Failure::new("there is no file system on the volume")
             .remedy(
                 "its first and its last MiB hold zeros only: if it is a new volume, `--mkfs TYPE`, such as \
                  `--mkfs ext4`, makes a file system",
             )),
-        (None, Content::Other(what)) => {
+        (None, VolumeContent::Other(what)) => {
             Err(Failure::new(format!("what is on the volume cannot be mounted: {what}"))
                 .remedy("leave out --mount, and use the device"))
         }
         // The kernel may know it.
-        (None, Content::FileSystem(_) | Content::Unknown) => Ok(Plan { make: None, found }),
+        (None, VolumeContent::FileSystem(_) | VolumeContent::Unknown) => Ok(FileSystemPlan { make: None, found }),
     }
 }
 
@@ -69,7 +69,7 @@ fn is_the_same(wanted: &str, found: &str) -> bool {
     family(wanted) == family(found)
 }
 
-async fn look(volume: &dyn Volume) -> Result<Content, Failure> {
+async fn look(volume: &dyn Volume) -> Result<VolumeContent, Failure> {
     let (first, last) = ends(volume.geometry());
     let mut found = Vec::new();
     for extent in [first, last] {
@@ -111,7 +111,7 @@ pub async fn mount(
     device: &Path,
     args: &Attach,
     folder: &Path,
-    found: Content,
+    found: VolumeContent,
 ) -> Result<(), Failure> {
     let mut program = program("mount");
     let mut options: Vec<&str> = args.mount_options.iter().map(String::as_str).collect();
@@ -128,9 +128,9 @@ pub async fn mount(
 
 /// Returns the failure with a remedy for a file system that cannot be mounted. Only a volume of zeros is called
 /// empty: any other content may be somebody's data.
-fn not_mounted(failure: Failure, found: Content) -> Failure {
+fn not_mounted(failure: Failure, found: VolumeContent) -> Failure {
     match found {
-        Content::Unknown => Failure::new(format!(
+        VolumeContent::Unknown => Failure::new(format!(
             "there is no file system on the volume that Forebay knows, but there is data: {}",
             failure.message
         ))
@@ -138,11 +138,11 @@ fn not_mounted(failure: Failure, found: Content) -> Failure {
             "if somebody needs the data, leave out --mount and use the device; if nobody does, `--mkfs TYPE --force`, \
              such as `--mkfs ext4 --force`, writes over it and makes a file system",
         ),
-        Content::FileSystem(there) => failure.remedy(format!(
+        VolumeContent::FileSystem(there) => failure.remedy(format!(
             "the volume holds a file system of type {there}: `dmesg` says why the kernel does not mount it; without \
              --mount the device is there for its fsck"
         )),
-        Content::Nothing | Content::Other(_) => failure,
+        VolumeContent::Nothing | VolumeContent::Other(_) => failure,
     }
 }
 
@@ -174,12 +174,12 @@ mod tests {
     use volume::MemVolume;
 
     use super::*;
-    use crate::cli::{Cli, Command};
+    use crate::cli::{Cli, ForebayCommand};
 
     fn args(more: &[&str]) -> Attach {
         let words = ["forebay", "attach", "iscsi://a/iqn.x:y"].iter().chain(more);
         match Cli::parse_from(words).command {
-            Command::Attach(args) => args,
+            ForebayCommand::Attach(args) => args,
             other => panic!("{other:?}"),
         }
     }
@@ -197,10 +197,10 @@ mod tests {
     async fn a_file_system_is_made_only_where_there_is_nothing() {
         let empty = MemVolume::new(Geometry::with_blocks(8192));
         let mkfs = args(&["--mkfs", "ext4"]);
-        let make = Plan { make: Some("ext4".into()), found: Content::Nothing };
+        let make = FileSystemPlan { make: Some("ext4".into()), found: VolumeContent::Nothing };
         assert_eq!(plan(&mkfs, &empty).await.unwrap(), make);
         let ext4 = with(0x438, b"\x53\xef").await;
-        let keep = Plan { make: None, found: Content::FileSystem("ext4") };
+        let keep = FileSystemPlan { make: None, found: VolumeContent::FileSystem("ext4") };
         assert_eq!(plan(&mkfs, &ext4).await.unwrap(), keep);
         let xfs = plan(&args(&["--mkfs", "xfs"]), &ext4).await.unwrap_err();
         assert!(xfs.message.contains("ext4, not xfs"), "{xfs}");
@@ -215,7 +215,7 @@ mod tests {
         let volume = with(0x438, b"\x53\xef").await;
         let forced = args(&["--mkfs", "xfs", "--force"]);
         assert_eq!(plan(&forced, &volume).await.unwrap().make.as_deref(), Some("xfs"));
-        assert_eq!(look(&volume).await.unwrap(), Content::Nothing);
+        assert_eq!(look(&volume).await.unwrap(), VolumeContent::Nothing);
     }
 
     #[tokio::test]
@@ -231,12 +231,12 @@ mod tests {
     async fn data_that_cannot_be_mounted_is_not_called_empty() {
         let volume = with(700_000, b"x").await;
         let kept = plan(&args(&["--mount", "/mnt"]), &volume).await.unwrap();
-        assert_eq!(kept, Plan { make: None, found: Content::Unknown });
+        assert_eq!(kept, FileSystemPlan { make: None, found: VolumeContent::Unknown });
         let failure = not_mounted(Failure::new("wrong fs type"), kept.found);
         assert!(failure.message.contains("but there is data: wrong fs type"), "{failure}");
         assert!(failure.remedy.unwrap().contains("`--mkfs TYPE --force`"));
-        let failure = not_mounted(Failure::new("bad superblock"), Content::FileSystem("xfs"));
+        let failure = not_mounted(Failure::new("bad superblock"), VolumeContent::FileSystem("xfs"));
         assert!(!failure.remedy.unwrap().contains("--force"));
-        assert_eq!(look(&volume).await.unwrap(), Content::Unknown, "nothing is written over");
+        assert_eq!(look(&volume).await.unwrap(), VolumeContent::Unknown, "nothing is written over");
     }
 }

@@ -7,7 +7,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use attach::Part;
+use attach::AttachStep;
 use rustix::mm::MlockAllFlags;
 
 use crate::{cli::Attach, failure::Failure};
@@ -18,7 +18,9 @@ pub fn check(args: &Attach) -> Result<(), Failure> {
         return Err(Failure::new("only root may make block devices and mount them")
             .remedy("start it with sudo, or as a system service"));
     }
-    for (part, path) in [(Part::Fuse, "/dev/fuse"), (Part::LoopControl, "/dev/loop-control")] {
+    for (part, path) in
+        [(AttachStep::Fuse, "/dev/fuse"), (AttachStep::LoopControl, "/dev/loop-control")]
+    {
         let opened = fs::OpenOptions::new().read(true).write(true).open(path);
         opened.map_err(|error| refusal(&attach::Error { part, error }))?;
     }
@@ -70,19 +72,26 @@ pub fn refusal(error: &attach::Error) -> Failure {
     let in_container = "start it outside of the container, or give the container \
                         CAP_SYS_ADMIN, /dev/fuse, /dev/loop-control and the loop devices";
     let remedy = match &error.part {
-        Part::Fuse if missing => "load FUSE: modprobe fuse (in a container: --device /dev/fuse)",
-        Part::LoopControl if missing => {
+        AttachStep::Fuse if missing => {
+            "load FUSE: modprobe fuse (in a container: --device /dev/fuse)"
+        }
+        AttachStep::LoopControl if missing => {
             "load the loop driver: modprobe loop (in a container: --device /dev/loop-control)"
         }
-        Part::LoopDevice(_) if missing => "in a container: give it the host's /dev",
-        Part::Fuse | Part::FuseMount | Part::LoopControl | Part::LoopDevice(_) if is_denied => {
+        AttachStep::LoopDevice(_) if missing => "in a container: give it the host's /dev",
+        AttachStep::Fuse
+        | AttachStep::FuseMount
+        | AttachStep::LoopControl
+        | AttachStep::LoopDevice(_)
+            if is_denied =>
+        {
             in_container
         }
-        Part::FuseMount => "Linux 5.11 or newer with FUSE is needed",
-        Part::LoopSetUp(_) => {
+        AttachStep::FuseMount => "Linux 5.11 or newer with FUSE is needed",
+        AttachStep::LoopSetUp(_) => {
             "Linux 5.11 or newer is needed; where it cannot do direct I/O, try --no-direct-io"
         }
-        Part::LoopFlush(_) => "see whether the far side is there",
+        AttachStep::LoopFlush(_) => "see whether the far side is there",
         _ => return Failure::new(error),
     };
     Failure::new(error).remedy(remedy)

@@ -20,14 +20,14 @@ use tokio::{
 };
 
 use crate::{
-    attached::Attached, cli::Attach, control::Control, failure::Failure, orders::Standing,
-    output::print_line,
+    attached::AttachedVolumeStatus, cli::Attach, control::ControlSocket, failure::Failure,
+    orders::CacheControlStatus, output::print_line,
 };
-use answers::{Answered, Answers, Asked, Manner};
+use answers::{AttachmentResponder, DetachAnswer, DetachRequest, Manner};
 pub use detach::run as detach;
-use device::Device;
-use place::Place;
-use source::Source;
+use device::AttachedDevice;
+use place::AttachmentLock;
+use source::AttachmentSource;
 
 /// Attaches a volume and serves it until it is detached.
 pub fn run(args: Attach) -> Result<(), Failure> {
@@ -47,11 +47,11 @@ pub fn run(args: Attach) -> Result<(), Failure> {
 }
 
 async fn attach(args: &Attach) -> Result<(), Failure> {
-    let mut signals = Signals::new(args.in_background)?;
-    let source = Source::of(args)?;
-    let mut place = Place::take(&source)?;
+    let mut signals = AttachStopSignals::new(args.in_background)?;
+    let source = AttachmentSource::of(args)?;
+    let mut place = AttachmentLock::take(&source)?;
     let (ask, mut asked) = mpsc::channel(1);
-    let answers = Arc::new(Answers::new(&source, ask));
+    let answers = Arc::new(AttachmentResponder::new(&source, ask));
     let control = open_control(&source, &place, &answers).await;
     let opened = tokio::select! {
         opened = source.open() => Arc::new(opened?),
@@ -60,7 +60,7 @@ async fn attach(args: &Attach) -> Result<(), Failure> {
     answers.set_opened(&opened);
     let result = async {
         let name = place.take_volume(&source, opened.identity.as_deref()).await?;
-        let mut device = Device::open(args, &source, name, Arc::clone(&opened)).await?;
+        let mut device = AttachedDevice::open(args, &source, name, Arc::clone(&opened)).await?;
         answers.set_attached(device.attached());
         let told = Arc::clone(&answers);
         let answered = place.serve(move |request| Arc::clone(&told).answer(request)).await;
@@ -80,7 +80,7 @@ async fn attach(args: &Attach) -> Result<(), Failure> {
         Err(failure) => (Err(failure), None),
     };
     if let Some((asker, attached)) = asker {
-        let detached = || Answered::Detached(Box::new(answers.detached(attached)));
+        let detached = || DetachAnswer::Detached(Box::new(answers.detached(attached)));
         // The client that asked may have ended.
         let _ = asker.send(result.clone().map(|()| detached()));
     }
@@ -93,11 +93,15 @@ async fn attach(args: &Attach) -> Result<(), Failure> {
 
 /// Also answers on the control socket of the settings. The device matters more than that socket: if another
 /// process has it, or it cannot be made, the volume is attached all the same.
-async fn open_control(source: &Source, place: &Place, answers: &Arc<Answers>) -> Option<Control> {
+async fn open_control(
+    source: &AttachmentSource,
+    place: &AttachmentLock,
+    answers: &Arc<AttachmentResponder>,
+) -> Option<ControlSocket> {
     let path = source.control()?;
     let answers = Arc::clone(answers);
     let opened = async {
-        let mut control = Control::open(path)?;
+        let mut control = ControlSocket::open(path)?;
         let served = control.serve(move |request| Arc::clone(&answers).answer(request)).await;
         served.map_err(Failure::new)?;
         Ok::<_, Failure>(control)
@@ -116,15 +120,15 @@ async fn open_control(source: &Source, place: &Place, answers: &Arc<Answers>) ->
 }
 
 /// The client that waits until the device is gone, and the device that was detached.
-type Asker = Option<(oneshot::Sender<Result<Answered, Failure>>, Attached)>;
+type Asker = Option<(oneshot::Sender<Result<DetachAnswer, Failure>>, AttachedVolumeStatus)>;
 
 /// Serves the device until it is detached. After a first signal it is detached as soon as it is not in use;
 /// after a second one, at once.
 async fn serve(
-    device: &mut Device,
-    answers: &Answers,
-    signals: &mut Signals,
-    asked: &mut mpsc::Receiver<Asked>,
+    device: &mut AttachedDevice,
+    answers: &AttachmentResponder,
+    signals: &mut AttachStopSignals,
+    asked: &mut mpsc::Receiver<DetachRequest>,
 ) -> Result<Asker, Failure> {
     let mut is_ending = false;
     loop {
@@ -142,11 +146,11 @@ async fn serve(
                 end(&mut is_ending);
             }
             () = tokio::time::sleep(if is_ending { LOOK_AGAIN } else { FOLLOW }) => {}
-            Some(Asked { manner, answer }) = asked.recv() => {
+            Some(DetachRequest { manner, answer }) = asked.recv() => {
                 match detach_patiently(device, manner, signals, &mut is_ending).await {
                     Ok(None) => return Ok(Some((answer, device.attached().clone()))),
                     Ok(Some(standing)) => {
-                        let _ = answer.send(Ok(Answered::Draining(standing)));
+                        let _ = answer.send(Ok(DetachAnswer::Draining(standing)));
                     }
                     Err(failure) => {
                         let _ = answer.send(Err(failure.clone()));
@@ -174,11 +178,11 @@ async fn serve(
 /// Detaches the device, which may take long; a second signal detaches it at once. Returns the state of the
 /// cache if that has to send more first.
 async fn detach_patiently(
-    device: &mut Device,
+    device: &mut AttachedDevice,
     manner: Manner,
-    signals: &mut Signals,
+    signals: &mut AttachStopSignals,
     is_ending: &mut bool,
-) -> Result<Option<Standing>, Failure> {
+) -> Result<Option<CacheControlStatus>, Failure> {
     match until_second(device.detach(manner), async || signals.next().await, is_ending).await {
         Some(detached) => detached,
         None => device.detach(Manner::Force).await,
@@ -221,7 +225,7 @@ const FOLLOW: Duration = Duration::from_secs(2);
 const LOOK_AGAIN: Duration = Duration::from_millis(500);
 
 /// Says that the device is there: to whoever reads stdout, and to systemd.
-fn announce(args: &Attach, attached: &Attached) -> Result<(), Failure> {
+fn announce(args: &Attach, attached: &AttachedVolumeStatus) -> Result<(), Failure> {
     let device = attached.device.display();
     if args.json {
         print_line(serde_json::to_string(attached).map_err(Failure::new)?)?;
@@ -256,7 +260,7 @@ fn notify(state: &str) {
 }
 
 /// SIGTERM, SIGINT, and SIGHUP: who closes the terminal does not mean that what was written is thrown away.
-struct Signals {
+struct AttachStopSignals {
     terminate: Signal,
     interrupt: Signal,
     /// `None`: it is ignored, as nohup(1) has it.
@@ -265,7 +269,7 @@ struct Signals {
     in_background: bool,
 }
 
-impl Signals {
+impl AttachStopSignals {
     fn new(in_background: bool) -> Result<Self, Failure> {
         let listen = |kind| signal(kind).map_err(Failure::new);
         let hang_up = (!is_hang_up_ignored()).then(|| listen(SignalKind::hangup())).transpose()?;

@@ -8,30 +8,30 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use attach::{FileName, Process};
+use attach::{FileName, HostProcess};
 use sha2::{Digest, Sha256};
 use tokio::task::spawn_blocking;
 
-use super::source::Source;
+use super::source::AttachmentSource;
 use crate::{
-    attached::Attached,
-    control::{self, Control, Request, Response},
+    attached::AttachedVolumeStatus,
+    control::{self, ControlRequest, ControlResponse, ControlSocket},
     failure::Failure,
 };
 
 /// The place of a volume, held as long as this lives.
-pub struct Place {
-    control: Control,
+pub struct AttachmentLock {
+    control: ControlSocket,
     socket: PathBuf,
     /// Of the volume itself, by whatever name it was attached.
     locks: Vec<File>,
 }
 
-impl Place {
+impl AttachmentLock {
     /// Takes the place of a volume of that name, before it is opened.
-    pub fn take(source: &Source) -> Result<Self, Failure> {
+    pub fn take(source: &AttachmentSource) -> Result<Self, Failure> {
         let socket = Path::new(FOLDER).join(format!("{}.sock", key(&source.name)));
-        let control = Control::open(&socket).map_err(|failure| match ask(&socket) {
+        let control = ControlSocket::open(&socket).map_err(|failure| match ask(&socket) {
             Some(attached) => is_attached(&attached.volume, &attached),
             None => failure,
         })?;
@@ -42,7 +42,7 @@ impl Place {
     /// what is left of a process that had it before. Gives a name for its file.
     pub async fn take_volume(
         &mut self,
-        source: &Source,
+        source: &AttachmentSource,
         identity: Option<&str>,
     ) -> Result<FileName, Failure> {
         let volume = key(identity.unwrap_or(&source.name));
@@ -66,7 +66,8 @@ impl Place {
                 });
             }
         }
-        let name = FileName::new(&volume, Process::this().map_err(Failure::new)?, source.about());
+        let name =
+            FileName::new(&volume, HostProcess::this().map_err(Failure::new)?, source.about());
         let cleared = spawn_blocking(move || clear_leftovers(&volume)).await;
         cleared.map_err(Failure::new)??;
         Ok(name)
@@ -78,9 +79,9 @@ impl Place {
     }
 
     /// Answers who asks.
-    pub async fn serve<F: Future<Output = Response> + Send + 'static>(
+    pub async fn serve<F: Future<Output = ControlResponse> + Send + 'static>(
         &mut self,
-        answer: impl Fn(Request) -> F + Send + Sync + 'static,
+        answer: impl Fn(ControlRequest) -> F + Send + Sync + 'static,
     ) -> Result<(), Failure> {
         self.control.serve(answer).await.map_err(Failure::new)
     }
@@ -92,7 +93,7 @@ impl Place {
 }
 
 /// What is attached on this host, by whichever process of ours.
-pub fn all() -> Result<Vec<(PathBuf, Attached)>, Failure> {
+pub fn all() -> Result<Vec<(PathBuf, AttachedVolumeStatus)>, Failure> {
     let found = sockets()?.filter_map(|socket| ask(&socket).map(|attached| (socket, attached)));
     Ok(found.collect())
 }
@@ -117,14 +118,14 @@ fn has(socket: &Path, process: &str) -> bool {
         .is_ok_and(|owner| owner.trim() == process)
 }
 
-fn ask(socket: &Path) -> Option<Attached> {
-    match control::ask(socket, Request::Attachment) {
-        Ok(Response::Attachment(attached)) => Some(attached),
+fn ask(socket: &Path) -> Option<AttachedVolumeStatus> {
+    match control::ask(socket, ControlRequest::Attachment) {
+        Ok(ControlResponse::Attachment(attached)) => Some(attached),
         _ => None,
     }
 }
 
-fn is_attached(what: &str, attached: &Attached) -> Failure {
+fn is_attached(what: &str, attached: &AttachedVolumeStatus) -> Failure {
     let (device, process) = (attached.device.display(), attached.process);
     Failure::new(format!("{what} is attached already, as {device} (process {process})"))
         .remedy(format!("detach it first: forebay detach {device}"))
@@ -181,6 +182,6 @@ pub fn clear_leftovers(volume: &str) -> Result<(), Failure> {
 }
 
 /// For people.
-pub fn list(users: &[attach::User]) -> String {
+pub fn list(users: &[attach::DeviceUser]) -> String {
     users.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
 }

@@ -15,14 +15,14 @@ use crate::{
     node,
     orders::UnitName,
     plan,
-    quantity::Span,
+    quantity::TimeSpan,
     records::Records,
-    settings::{Far, File, IscsiName, Layer, Remote, Settings, Unit},
-    stack::{self, Opened},
+    settings::{FarVolumeAddress, File, IscsiName, Layer, RemoteLayerSettings, Settings, Unit},
+    stack::{self, OpenedStack},
 };
 
 /// A volume that is not open yet.
-pub struct Source {
+pub struct AttachmentSource {
     /// What people call it: always the same for the same volume.
     pub name: String,
     target: IscsiName,
@@ -47,7 +47,7 @@ struct OfSettings {
     serial: String,
 }
 
-impl Source {
+impl AttachmentSource {
     /// What the command line means.
     pub fn of(args: &Attach) -> Result<Self, Failure> {
         let mut source = match &args.config {
@@ -68,7 +68,7 @@ impl Source {
         }
         let naming = Naming::guest(&settings)?.map(Arc::new);
         let initiator_name = settings.initiator_name.clone().unwrap_or_else(stack::name_of_host);
-        if args.volume.parse().is_ok_and(|far| matches!(far, Far::Named(_))) {
+        if args.volume.parse().is_ok_and(|far| matches!(far, FarVolumeAddress::Named(_))) {
             return Self::far(args, args.volume.clone(), naming, initiator_name);
         }
         let name: UnitName = args.volume.parse().map_err(Failure::settings)?;
@@ -112,14 +112,14 @@ impl Source {
             Some(name) => IscsiName::parse(name).map_err(Failure::settings)?,
             None => initiator_name,
         };
-        let remote = Remote {
+        let remote = RemoteLayerSettings {
             give_up_after: args.give_up_after,
             compression: args.compression,
             congestion: args.congestion.clone(),
             connections: args.connections,
             socket_buffer: args.socket_buffer,
             // Whoever starts it sees at once that the far side is away.
-            start_timeout: Span::seconds(0),
+            start_timeout: TimeSpan::seconds(0),
             ..credentials::remote(&name, &args.credentials)?
         };
         Ok(Self {
@@ -136,11 +136,12 @@ impl Source {
     }
 
     /// Opens it.
-    pub async fn open(&self) -> Result<Opened, Failure> {
+    pub async fn open(&self) -> Result<OpenedStack, Failure> {
         let naming = self.naming.as_ref();
         // The kernel writes all that comes to the device, and flushes.
-        let given = if self.is_shared { stack::Given::Nothing } else { stack::Given::OneWriter };
-        let files = stack::Files::default();
+        let given =
+            if self.is_shared { stack::StackInput::Nothing } else { stack::StackInput::OneWriter };
+        let files = stack::SlicedFiles::default();
         let (target, us) = (&self.target, &self.initiator_name);
         Ok(stack::open(target, &self.unit, us, naming, &files, given, &self.records).await?)
     }
@@ -191,4 +192,4 @@ impl Source {
 }
 
 /// A local volume is busy while its log is full: as long as a far side would be waited for.
-const LOCAL_PATIENCE: Span = Span::seconds(120);
+const LOCAL_PATIENCE: TimeSpan = TimeSpan::seconds(120);

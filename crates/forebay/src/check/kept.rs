@@ -3,20 +3,23 @@
 
 use std::{io::ErrorKind, net::TcpListener};
 
-use super::Report;
+use super::SettingsCheckReport;
 use crate::{
-    control::{self, Request, Response},
+    control::{self, ControlRequest, ControlResponse},
     failure::Failure,
     moves::Moves,
     naming::{self, Naming},
     settings::{Layer, Settings},
     state_folder,
-    status::Status,
+    status::ServingStatus,
 };
 
 /// Checks the folders of records: the `state` folder, or the one beside the settings file if any storage is
 /// recorded.
-pub(super) fn folders(settings: &Settings, report: &mut Report) -> Result<(), Failure> {
+pub(super) fn folders(
+    settings: &Settings,
+    report: &mut SettingsCheckReport,
+) -> Result<(), Failure> {
     let is_recorded = |layer: &Layer| matches!(layer, Layer::File(_) | Layer::Cache(_));
     let mut units = settings.target.iter().flat_map(|target| &target.unit);
     let records = settings.records_folder();
@@ -36,8 +39,8 @@ pub(super) fn folders(settings: &Settings, report: &mut Report) -> Result<(), Fa
 /// Checks the node's number, and the addresses on which it answers questions about names.
 pub(super) fn names(
     settings: &Settings,
-    running: Option<&Status>,
-    report: &mut Report,
+    running: Option<&ServingStatus>,
+    report: &mut SettingsCheckReport,
 ) -> Result<(), Failure> {
     let Some(names) = &settings.names else { return Ok(()) };
     report.say("names", Naming::check(settings))?;
@@ -45,10 +48,10 @@ pub(super) fn names(
         // Without a `state` folder the process only asks other nodes, and listens on no address.
         return Ok(());
     }
-    let ports = |status: &Status| -> Option<Vec<String>> {
+    let ports = |status: &ServingStatus| -> Option<Vec<String>> {
         status.gln?;
-        match control::ask(&control::path(settings).ok()?, Request::Names) {
-            Ok(Response::Names(known)) => Some(known.nodes.into_iter().next()?.addresses),
+        match control::ask(&control::path(settings).ok()?, ControlRequest::Names) {
+            Ok(ControlResponse::Names(known)) => Some(known.nodes.into_iter().next()?.addresses),
             _ => None,
         }
     };
@@ -75,7 +78,10 @@ pub(super) fn names(
 
 /// Applies the records of moves to the settings: volumes that have moved away are not checked, and those that
 /// have moved here are.
-pub(super) fn moves(settings: &mut Settings, report: &mut Report) -> Result<(), Failure> {
+pub(super) fn moves(
+    settings: &mut Settings,
+    report: &mut SettingsCheckReport,
+) -> Result<(), Failure> {
     let moves = match Moves::open(settings) {
         Ok(moves) => moves,
         Err(failure) => return report.say("moves", Err(failure)),

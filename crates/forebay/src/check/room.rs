@@ -2,9 +2,9 @@
 
 use std::{collections::HashMap, os::unix::fs::MetadataExt};
 
-use volume::Options;
+use volume::FileVolumeOptions;
 
-use super::Report;
+use super::SettingsCheckReport;
 use crate::{
     failure::Failure,
     settings::{self, Layer, Settings},
@@ -12,10 +12,10 @@ use crate::{
 };
 
 /// Adds up the files that would be made and filled, for each file system, since each file alone may fit.
-pub(super) fn room(settings: &Settings, report: &mut Report) -> Result<(), Failure> {
+pub(super) fn room(settings: &Settings, report: &mut SettingsCheckReport) -> Result<(), Failure> {
     let units = settings.target.iter().flat_map(|target| &target.unit);
     let mut wanted = Vec::new();
-    let mut log = |cache: &settings::Cache| {
+    let mut log = |cache: &settings::CacheLayerSettings| {
         let paths = [Some(&cache.log), cache.log_mirror.as_ref()];
         wanted.extend(paths.into_iter().flatten().map(|path| stack::log_options(cache, path)));
     };
@@ -35,7 +35,7 @@ pub(super) fn room(settings: &Settings, report: &mut Report) -> Result<(), Failu
     wanted.sort_by(|a, b| a.path.cmp(&b.path));
     wanted.dedup_by(|a, b| a.path == b.path);
     let mut by_device: HashMap<u64, (u64, Vec<String>, u64)> = HashMap::new();
-    for Options { path, create, preallocate, .. } in wanted {
+    for FileVolumeOptions { path, create, preallocate, .. } in wanted {
         let is_there = path.metadata().is_ok_and(|found| !found.is_file() || found.len() > 0);
         let Some(needed) = create.filter(|_| preallocate && !is_there) else { continue };
         let folder = path.parent().and_then(|folder| folder.metadata().ok());

@@ -4,16 +4,16 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
-use super::whom::{Told, Whom};
+use super::whom::{ControlCallArgs, Whom};
 use crate::{
     orders::{Rate, UnitName},
-    quantity::{Size, Span},
+    quantity::{Size, TimeSpan},
     stack,
 };
 
 /// Arguments of `gateway`.
 #[derive(Args, Debug)]
-pub struct Gateway {
+pub struct GatewayArgs {
     /// What to do.
     #[command(subcommand)]
     pub act: GatewayAct,
@@ -72,11 +72,11 @@ pub enum GatewayAct {
 
         /// Give up after this long, such as `10min`
         #[arg(long, value_name = "TIME")]
-        timeout: Option<Span>,
+        timeout: Option<TimeSpan>,
 
         /// How it is told, and to whom.
         #[command(flatten)]
-        told: Told,
+        told: ControlCallArgs,
     },
     /// Have the unit of a pair change places
     ///
@@ -99,7 +99,7 @@ pub enum GatewayAct {
 
         /// How it is told, and to whom.
         #[command(flatten)]
-        told: Told,
+        told: ControlCallArgs,
     },
     /// Say how many bytes per second destage may send
     ///
@@ -115,7 +115,7 @@ pub enum GatewayAct {
 
         /// How it is told, and to whom.
         #[command(flatten)]
-        told: Told,
+        told: ControlCallArgs,
     },
 }
 
@@ -184,7 +184,7 @@ pub struct SendDown {
 
     /// Give up after this long, such as `10min`; what was sent until then is sent
     #[arg(long, value_name = "TIME")]
-    pub timeout: Option<Span>,
+    pub timeout: Option<TimeSpan>,
 }
 
 /// Which cache is meant.
@@ -196,12 +196,12 @@ pub struct OfCache {
 
     /// How it is told, and to whom.
     #[command(flatten)]
-    pub told: Told,
+    pub told: ControlCallArgs,
 }
 
 /// Arguments of `claim`.
 #[derive(Args, Debug)]
-pub struct Claim {
+pub struct ClaimArgs {
     /// What to do.
     #[command(subcommand)]
     pub act: ClaimAct,

@@ -6,8 +6,8 @@ use clap::Args;
 
 use super::whom::Whom;
 use crate::{
-    quantity::{Size, Span},
-    settings::{Compression, Congestion, SOCKET_BUFFER},
+    quantity::{Size, TimeSpan},
+    settings::{CongestionSetting, LinkCompressionSetting, SOCKET_BUFFER},
 };
 
 /// Arguments of `ls`.
@@ -120,7 +120,7 @@ pub struct Attach {
 
     /// How long a far side may be away before programs get I/O errors
     #[arg(long, value_name = "TIME", default_value = "2min")]
-    pub give_up_after: Span,
+    pub give_up_after: TimeSpan,
 
     /// Return when the device is there, and serve it in the background
     #[arg(long)]
@@ -136,7 +136,7 @@ pub struct Attach {
 
     /// Compress what crosses the link, if the target allows it
     #[arg(long, value_name = "METHOD", conflicts_with = "config", default_value = "none")]
-    pub compression: Compression,
+    pub compression: LinkCompressionSetting,
 
     /// Connections of the session, 1 to 8
     #[arg(long, value_name = "N", conflicts_with = "config", default_value_t = 1,
@@ -151,8 +151,8 @@ pub struct Attach {
     /// The congestion control of the connections: "kernel default", "ensemble" (they share a window) or a
     /// name
     #[arg(long, value_name = "NAME", conflicts_with = "config", default_value = "kernel default",
-        value_parser = Congestion::parse)]
-    pub congestion: Congestion,
+        value_parser = CongestionSetting::parse)]
+    pub congestion: CongestionSetting,
 
     /// How both ends prove who they are.
     #[command(flatten)]
@@ -195,7 +195,7 @@ pub struct Detach {
 
     /// With --drain: give up after this long, such as `10min`; what was sent until then is sent
     #[arg(long, value_name = "TIME", requires = "drain")]
-    pub timeout: Option<Span>,
+    pub timeout: Option<TimeSpan>,
 
     /// Print what was detached as JSON
     #[arg(long)]

@@ -4,7 +4,7 @@ use std::{net::SocketAddr, path::PathBuf};
 
 use clap::{Args, Subcommand};
 
-use crate::quantity::Span;
+use crate::quantity::TimeSpan;
 
 /// Arguments of `tunnel`.
 #[derive(Args, Debug)]
@@ -69,7 +69,7 @@ pub struct Relay {
 
 /// Arguments of `secret`.
 #[derive(Args, Debug)]
-pub struct Secret {
+pub struct SecretArgs {
     /// The file to make
     pub file: PathBuf,
 
@@ -80,7 +80,7 @@ pub struct Secret {
 
 /// Arguments of `key`.
 #[derive(Args, Debug)]
-pub struct Key {
+pub struct KeyArgs {
     /// The file to make
     pub file: PathBuf,
 
@@ -120,7 +120,7 @@ pub struct Quickstart {
 
 /// Arguments of `link`.
 #[derive(Args, Debug)]
-pub struct Link {
+pub struct LinkArgs {
     /// Address to listen on
     #[arg(long, default_value = "127.0.0.1:0")]
     pub listen: SocketAddr,
@@ -131,7 +131,7 @@ pub struct Link {
 
     /// One-way delay
     #[arg(long, default_value = "4ms")]
-    pub delay: Span,
+    pub delay: TimeSpan,
 
     /// Megabits per second
     #[arg(long, default_value_t = 1000)]

@@ -2,12 +2,12 @@
 
 use clap::{Args, Subcommand};
 
-use super::whom::{Told, Whom};
-use crate::quantity::{Size, Span};
+use super::whom::{ControlCallArgs, Whom};
+use crate::quantity::{Size, TimeSpan};
 
 /// Arguments of `names`.
 #[derive(Args, Debug)]
-pub struct Names {
+pub struct NamesArgs {
     /// Whom to ask.
     #[command(flatten)]
     pub whom: Whom,
@@ -19,7 +19,7 @@ pub struct Names {
 
 /// Arguments of `volume`.
 #[derive(Args, Debug)]
-pub struct Volume {
+pub struct VolumeArgs {
     /// What to do.
     #[command(subcommand)]
     pub act: VolumeAct,
@@ -49,11 +49,11 @@ pub enum VolumeAct {
         /// The longest that hosts wait for the last of the copy, 100ms to 20s; what takes longer is given up
         /// and they go on here [default: 10s]
         #[arg(long, value_name = "TIME")]
-        pause: Option<Span>,
+        pause: Option<TimeSpan>,
 
         /// How it is told, and to whom.
         #[command(flatten)]
-        told: Told,
+        told: ControlCallArgs,
     },
     /// Give up a move: the volume stays where it is
     Cancel {
@@ -62,8 +62,8 @@ pub enum VolumeAct {
 
         /// How it is told, and to whom.
         #[command(flatten)]
-        told: Told,
+        told: ControlCallArgs,
     },
     /// Show which volumes move from or to a node, have come to it or gone from it
-    List(Told),
+    List(ControlCallArgs),
 }

@@ -31,7 +31,7 @@ impl Whom {
 
 /// How something is told, and to whom.
 #[derive(Args, Debug)]
-pub struct Told {
+pub struct ControlCallArgs {
     /// Whom to tell.
     #[command(flatten)]
     pub whom: Whom,

@@ -4,10 +4,10 @@ use std::{ffi::OsString, path::PathBuf};
 
 use clap::{Args, Subcommand, ValueEnum};
 use lab::Experiment;
-use wan::{End, Settings};
-use workload::{Place, Task};
+use wan::{DirectionSettings, WanLinkEnd};
+use workload::{WorkloadLocation, WorkloadTask};
 
-use super::words::Word;
+use super::words::LabLinkSetting;
 use crate::failure::Failure;
 
 /// Arguments of `lab`.
@@ -15,24 +15,24 @@ use crate::failure::Failure;
 pub struct Lab {
     /// Which part of it.
     #[command(subcommand)]
-    pub part: Part,
+    pub part: LabSubcommand,
 }
 
 /// The parts of the laboratory.
 #[derive(Debug, Subcommand)]
-pub enum Part {
+pub enum LabSubcommand {
     /// A long link between two network namespaces of this host: delay, rate, loss, background traffic
     ///
     /// Makes the namespaces NAME-near and NAME-far, joined by a link that treats each packet as a
     /// long line does, and removes them at the end. Needs root and /dev/net/tun.
-    Wan(Box<Wan>),
+    Wan(Box<LabWanArgs>),
     /// Run one workload on a folder, device or volume: it checks what it reads and prints figures
-    Workload(Workload),
+    Workload(LabWorkloadArgs),
     /// Fetch what workloads need that no package installs: the source that `lab workload build` builds
     ///
     /// It is Dropbear's, some 2 MB, from the archives of Debian or Ubuntu that this machine's apt uses.
     /// What is there already is not fetched again.
-    Fetch(Fetch),
+    Fetch(LabFetchArgs),
     /// Measure the tables and figures of a paper on this machine, into one page beside the paper's numbers
     ///
     /// Says first what it will measure, what it leaves out and why, and how long it takes. What was
@@ -43,7 +43,7 @@ pub enum Part {
 
 /// Arguments of `lab fetch`.
 #[derive(Args, Debug)]
-pub struct Fetch {
+pub struct LabFetchArgs {
     /// Where it is kept [default: forebay-lab in the user's cache]
     #[arg(long, value_name = "FOLDER")]
     pub into: Option<PathBuf>,
@@ -53,7 +53,7 @@ pub struct Fetch {
 #[derive(Args, Debug)]
 pub struct Measure {
     /// Which paper
-    pub experiment: Paper,
+    pub experiment: LabPaperChoice,
 
     /// Smaller sets and shorter runs: all of it in under ten minutes
     #[arg(long)]
@@ -95,7 +95,7 @@ impl Measure {
 
 /// A paper whose tables and figures can be measured.
 #[derive(Clone, Copy, Debug, ValueEnum)]
-pub enum Paper {
+pub enum LabPaperChoice {
     /// Storage outsourcing: what distance and load make of block storage (FAST 2002)
     Outsourcing,
     /// STICS: a cache before the link
@@ -104,12 +104,12 @@ pub enum Paper {
     FairTcp,
 }
 
-impl From<Paper> for Experiment {
-    fn from(paper: Paper) -> Self {
+impl From<LabPaperChoice> for Experiment {
+    fn from(paper: LabPaperChoice) -> Self {
         match paper {
-            Paper::Outsourcing => Self::Outsourcing,
-            Paper::Stics => Self::Stics,
-            Paper::FairTcp => Self::FairTcp,
+            LabPaperChoice::Outsourcing => Self::Outsourcing,
+            LabPaperChoice::Stics => Self::Stics,
+            LabPaperChoice::FairTcp => Self::FairTcp,
         }
     }
 }
@@ -117,11 +117,11 @@ impl From<Paper> for Experiment {
 /// Arguments of `lab workload`.
 #[derive(Args, Debug)]
 #[command(arg_required_else_help = true)]
-pub struct Workload {
+pub struct LabWorkloadArgs {
     /// Where it runs: a folder of a mounted file system, a block device (what is on it is lost), or
     /// iscsi://HOST/TARGET/LUN (what is on it is lost)
     #[arg(long, value_name = "PLACE")]
-    pub on: Place,
+    pub on: WorkloadLocation,
 
     /// What the chance in it comes from
     #[arg(long, value_name = "N", default_value_t = 1)]
@@ -141,12 +141,12 @@ pub struct Workload {
 
     /// Which, and its settings.
     #[command(subcommand)]
-    pub task: Option<Task>,
+    pub task: Option<WorkloadTask>,
 }
 
 /// Arguments of `lab wan`.
 #[derive(Args, Debug)]
-pub struct Wan {
+pub struct LabWanArgs {
     /// What to do.
     #[command(subcommand)]
     pub act: Act,
@@ -158,20 +158,20 @@ pub enum Act {
     /// Make a link and carry its packets until SIGTERM or SIGINT
     ///
     /// Prints `ready` with the namespaces and addresses when it is there, and at the end what happened.
-    Run(Run),
+    Run(LabWanRunArgs),
     /// Change a link that is running, for packets that come from now on
-    Change(Change),
+    Change(LabWanChangeArgs),
     /// Show what a link is like and what happened on it
-    Status(Status),
+    Status(LabWanStatusArgs),
     /// Run a program at one end of a link
     Exec(Exec),
     /// Remove what a link left behind that was killed (the next of its name does so, too)
-    Remove(Named),
+    Remove(WanLinkNameArgs),
 }
 
 /// Which link.
 #[derive(Args, Debug)]
-pub struct Named {
+pub struct WanLinkNameArgs {
     /// The link: 1 to 32 letters, digits, `-` and `_`
     #[arg(long, default_value = "wan")]
     pub name: String,
@@ -179,10 +179,10 @@ pub struct Named {
 
 /// Arguments of `lab wan run`.
 #[derive(Args, Debug)]
-pub struct Run {
+pub struct LabWanRunArgs {
     /// Which.
     #[command(flatten)]
-    pub named: Named,
+    pub named: WanLinkNameArgs,
 
     /// What it is like.
     #[command(flatten)]
@@ -208,10 +208,10 @@ pub struct Run {
 
 /// Arguments of `lab wan change`.
 #[derive(Args, Debug)]
-pub struct Change {
+pub struct LabWanChangeArgs {
     /// Which.
     #[command(flatten)]
-    pub named: Named,
+    pub named: WanLinkNameArgs,
 
     /// What it is like.
     #[command(flatten)]
@@ -220,10 +220,10 @@ pub struct Change {
 
 /// Arguments of `lab wan status`.
 #[derive(Args, Debug)]
-pub struct Status {
+pub struct LabWanStatusArgs {
     /// Which.
     #[command(flatten)]
-    pub named: Named,
+    pub named: WanLinkNameArgs,
 
     /// Print JSON
     #[arg(long)]
@@ -235,7 +235,7 @@ pub struct Status {
 pub struct Exec {
     /// Which.
     #[command(flatten)]
-    pub named: Named,
+    pub named: WanLinkNameArgs,
 
     /// At which end
     pub end: Where,
@@ -254,7 +254,7 @@ pub enum Where {
     Far,
 }
 
-impl From<Where> for End {
+impl From<Where> for WanLinkEnd {
     fn from(end: Where) -> Self {
         match end {
             Where::Near => Self::Near,
@@ -266,7 +266,7 @@ impl From<Where> for End {
 /// Reads the value of the option of this name.
 macro_rules! word {
     ($key:literal) => {
-        |text: &str| Word::new($key, text)
+        |text: &str| LabLinkSetting::new($key, text)
     };
 }
 
@@ -276,81 +276,81 @@ macro_rules! word {
 pub struct Ways {
     /// One-way delay, up to 10s [default: 0]
     #[arg(long, value_name = "TIME", value_parser = word!("delay"))]
-    delay: Option<Word>,
+    delay: Option<LabLinkSetting>,
 
     /// Add anything from nothing to this to the delay of each packet
     #[arg(long, value_name = "TIME", value_parser = word!("jitter"))]
-    jitter: Option<Word>,
+    jitter: Option<LabLinkSetting>,
 
     /// Whether packets may overtake each other because of the jitter: yes or no [default: no]
     #[arg(long, value_name = "YES", value_parser = word!("jitter-reorders"))]
-    jitter_reorders: Option<Word>,
+    jitter_reorders: Option<LabLinkSetting>,
 
     /// Bits per second, such as 155Mbit; or none [default: none]
     #[arg(long, value_name = "RATE", value_parser = word!("rate"))]
-    rate: Option<Word>,
+    rate: Option<LabLinkSetting>,
 
     /// Bytes that wait for the wire when there is a rate; what comes to a full queue is dropped [default: 256KiB]
     #[arg(long, value_name = "SIZE", value_parser = word!("queue"))]
-    queue: Option<Word>,
+    queue: Option<LabLinkSetting>,
 
     /// Packets that wait for it [default: 10000]
     #[arg(long, value_name = "N", value_parser = word!("queue-packets"))]
-    queue_packets: Option<Word>,
+    queue_packets: Option<LabLinkSetting>,
 
     /// Bytes on the wire beside each IP packet [default: 38B, those of Ethernet]
     #[arg(long, value_name = "SIZE", value_parser = word!("overhead"))]
-    overhead: Option<Word>,
+    overhead: Option<LabLinkSetting>,
 
     /// The share of packets that is lost, each by itself, such as 2.7%
     #[arg(long, value_name = "SHARE", value_parser = word!("loss"), conflicts_with = "bursts")]
-    loss: Option<Word>,
+    loss: Option<LabLinkSetting>,
 
     /// Loss in bursts (Gilbert and Elliott): that one begins before a packet, that it ends, and if wanted loss
     /// in it [100%] and between [0%], such as 0.5%,20%
     #[arg(long, value_name = "BEGIN,END[,LOSS[,LOSS]]", value_parser = word!("bursts"))]
-    bursts: Option<Word>,
+    bursts: Option<LabLinkSetting>,
 
     /// Bytes of the longest IP packet, 576 to 65535 [default: 1500]
     #[arg(long, value_name = "N", value_parser = word!("mtu"))]
-    mtu: Option<Word>,
+    mtu: Option<LabLinkSetting>,
 
     /// The share of packets that is held back, so that later ones overtake them
     #[arg(long, value_name = "SHARE", value_parser = word!("reorder"))]
-    reorder: Option<Word>,
+    reorder: Option<LabLinkSetting>,
 
     /// For how long they are held back [default: 1ms]
     #[arg(long, value_name = "TIME", value_parser = word!("reorder-by"))]
-    reorder_by: Option<Word>,
+    reorder_by: Option<LabLinkSetting>,
 
     /// The share of packets that arrives twice
     #[arg(long, value_name = "SHARE", value_parser = word!("duplicate"))]
-    duplicate: Option<Word>,
+    duplicate: Option<LabLinkSetting>,
 
     /// The share of packets in which one bit changes, behind the IP header
     #[arg(long, value_name = "SHARE", value_parser = word!("corrupt"))]
-    corrupt: Option<Word>,
+    corrupt: Option<LabLinkSetting>,
 
     /// Traffic of others, as a share of the rate, up to 75%: TCP and UDP that does not yield
     #[arg(long, value_name = "SHARE", value_parser = word!("background"))]
-    background: Option<Word>,
+    background: Option<LabLinkSetting>,
 
     /// Whether nothing passes: yes or no
     #[arg(long, value_name = "YES", value_parser = word!("outage"))]
-    outage: Option<Word>,
+    outage: Option<LabLinkSetting>,
 
     /// A setting from near to far only, such as loss=2.7%; may be given often
     #[arg(long, value_name = "KEY=VALUE", help_heading = "Settings of one direction")]
-    forth: Vec<Word>,
+    forth: Vec<LabLinkSetting>,
 
     /// A setting from far to near only
     #[arg(long, value_name = "KEY=VALUE", help_heading = "Settings of one direction")]
-    back: Vec<Word>,
+    back: Vec<LabLinkSetting>,
 }
 
 impl Ways {
     /// The settings with these words in them: what is for one direction after what is for both.
-    pub fn set(&self, [forth, back]: &mut [Settings; 2]) -> Result<(), Failure> {
+    pub fn set(&self, [forth, back]: &mut [DirectionSettings; 2]) -> Result<(), Failure> {
         let [forth_words, back_words] = self.words();
         for (settings, words) in [(forth, forth_words), (back, back_words)] {
             words.iter().try_for_each(|word| word.set(settings)).map_err(Failure::settings)?;
@@ -359,7 +359,7 @@ impl Ways {
     }
 
     /// What is given for each direction.
-    pub fn words(&self) -> [Vec<Word>; 2] {
+    pub fn words(&self) -> [Vec<LabLinkSetting>; 2] {
         let both = [
             &self.delay,
             &self.jitter,
@@ -378,7 +378,7 @@ impl Ways {
             &self.background,
             &self.outage,
         ];
-        let both: Vec<Word> = both.into_iter().flatten().cloned().collect();
+        let both: Vec<LabLinkSetting> = both.into_iter().flatten().cloned().collect();
         [&self.forth, &self.back].map(|own| [&both[..], own].concat())
     }
 }

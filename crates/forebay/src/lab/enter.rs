@@ -2,7 +2,7 @@
 
 use std::os::unix::process::CommandExt;
 
-use wan::End;
+use wan::WanLinkEnd;
 
 use super::arguments::Exec;
 use super::failed::failed;
@@ -10,7 +10,7 @@ use crate::failure::Failure;
 
 /// Becomes that program. Comes back only with an error.
 pub fn exec(args: &Exec) -> Result<(), Failure> {
-    let (end, name) = (End::from(args.end), &args.named.name);
+    let (end, name) = (WanLinkEnd::from(args.end), &args.named.name);
     let mut command = end.command(name).map_err(failed)?.ok_or_else(|| {
         Failure::new(format!("there is no link {name}: no namespace {}", end.namespace(name)))
             .remedy(format!("start it with `forebay lab wan run --name {name}`"))

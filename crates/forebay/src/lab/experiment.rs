@@ -14,8 +14,9 @@ use std::{
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use lab::{
-    Experiment, Lack, LeftOut, Means, Plan, Point, Record, Results, Scale, Section, Setting, Stage,
-    engine::{self, Ended, Watcher},
+    Experiment, ExperimentPoint, ExperimentScale, LabStage, Lack, LeftOut, Means, MeasurementPlan,
+    PointRecord, Results, Section, Setting,
+    engine::{self, LabRunSummary, Watcher},
 };
 
 use super::{arguments::Measure, install, signals};
@@ -27,10 +28,10 @@ use crate::{
 /// Measures what is not measured yet, and writes the page.
 pub fn run(args: &Measure) -> Result<(), Failure> {
     // Nothing was begun, whatever it was.
-    let Begun { experiment, scale, all, plan, mut results, mut stage, stop, beside, out } =
+    let PreparedLabRun { experiment, scale, all, plan, mut results, mut stage, stop, beside, out } =
         begin(args).map_err(|failure| Failure { code: WRONG_SETTINGS, ..failure })?;
     let ended = if plan.run.is_empty() {
-        Ended::default()
+        LabRunSummary::default()
     } else {
         measure(&plan.run, &mut stage, &mut results, &stop)?
     };
@@ -40,22 +41,22 @@ pub fn run(args: &Measure) -> Result<(), Failure> {
 }
 
 /// A run that has said what it will do.
-struct Begun {
+struct PreparedLabRun {
     experiment: Experiment,
-    scale: Scale,
-    all: Vec<Point>,
-    plan: Plan,
+    scale: ExperimentScale,
+    all: Vec<ExperimentPoint>,
+    plan: MeasurementPlan,
     results: Results,
-    stage: Stage,
+    stage: LabStage,
     stop: Arc<AtomicBool>,
     beside: Option<Section>,
     out: PathBuf,
 }
 
 /// Looks at what is asked for, at what is there, and at this machine, and says what will be done.
-fn begin(args: &Measure) -> Result<Begun, Failure> {
+fn begin(args: &Measure) -> Result<PreparedLabRun, Failure> {
     let experiment = Experiment::from(args.experiment);
-    let scale = if args.quick { Scale::Quick } else { Scale::Full };
+    let scale = if args.quick { ExperimentScale::Quick } else { ExperimentScale::Full };
     let all = experiment.points(scale);
     let chosen = chosen(args, &all)?;
     // It is in the names of folders, too.
@@ -72,7 +73,7 @@ fn begin(args: &Measure) -> Result<Begun, Failure> {
     stop_at_signals(Arc::clone(&stop), what_stays(args, &out))?;
     // Before anything is looked at: of two runs of one name the second says so, and leaves nothing out because of it.
     let stage = stage(args, &out, &stop)?;
-    let wanted: Vec<Point> =
+    let wanted: Vec<ExperimentPoint> =
         chosen.iter().filter(|point| args.again || results.of(point).is_none()).cloned().collect();
     let there = chosen.len() - wanted.len();
     let others = wanted.iter().filter(|point| results.is_of_others(point)).count();
@@ -81,7 +82,7 @@ fn begin(args: &Measure) -> Result<Begun, Failure> {
         // The name is ours now, and an installation may have brought what a link needs.
         let (name, link) = (&*args.name, link(&args.name));
         let means = Means::of_this_machine(&wanted, name, link, folders).map_err(failed)?;
-        Ok::<Plan, Failure>(means.plan(wanted.clone()))
+        Ok::<MeasurementPlan, Failure>(means.plan(wanted.clone()))
     };
     let mut planned = plan()?;
     if args.install {
@@ -105,11 +106,11 @@ fn begin(args: &Measure) -> Result<Begun, Failure> {
     for LeftOut { point, left_out } in &planned.left_out {
         results.left_out(point, left_out).map_err(failed)?;
     }
-    Ok(Begun { experiment, scale, all, plan: planned, results, stage, stop, beside, out })
+    Ok(PreparedLabRun { experiment, scale, all, plan: planned, results, stage, stop, beside, out })
 }
 
 /// Of all points those that are asked for.
-fn chosen(args: &Measure, all: &[Point]) -> Result<Vec<Point>, Failure> {
+fn chosen(args: &Measure, all: &[ExperimentPoint]) -> Result<Vec<ExperimentPoint>, Failure> {
     let parts = || format!("its parts are {}", sections(all).join(", "));
     for word in &args.only {
         if word.is_empty() {
@@ -126,7 +127,7 @@ fn chosen(args: &Measure, all: &[Point]) -> Result<Vec<Point>, Failure> {
 /// Whether there can be a link of this name.
 fn link(name: &str) -> Result<(), Lack> {
     let name = name.to_owned();
-    let options = wan::Options { name, settings: Default::default(), seed: 1, capture: None };
+    let options = wan::LinkOptions { name, settings: Default::default(), seed: 1, capture: None };
     wan::check(&options).map_err(|error| match error {
         // What else can be done without it is not this.
         wan::Error::Privilege => {
@@ -141,7 +142,12 @@ fn link(name: &str) -> Result<(), Lack> {
 
 /// One list: what will be measured, what not and why, and how long it takes; so many points are there already, and
 /// so many were measured by others.
-fn describe(args: &Measure, plan: &Plan, [there, others]: [usize; 2], out: &Path) -> String {
+fn describe(
+    args: &Measure,
+    plan: &MeasurementPlan,
+    [there, others]: [usize; 2],
+    out: &Path,
+) -> String {
     let name = Experiment::from(args.experiment).name();
     let mut text = format!("{name}, into {}\n", out.display());
     let about = minutes(Duration::from_secs_f64(plan.seconds));
@@ -176,7 +182,7 @@ fn describe(args: &Measure, plan: &Plan, [there, others]: [usize; 2], out: &Path
 }
 
 /// What to do about all that is lacking, if anything.
-fn remedy(args: &Measure, plan: &Plan) -> Option<String> {
+fn remedy(args: &Measure, plan: &MeasurementPlan) -> Option<String> {
     let packages = install::names(&plan.missing).join(" ");
     let install = (!packages.is_empty()).then(|| {
         // With --install it was tried.
@@ -204,7 +210,7 @@ fn part(name: &str) -> &str {
     name.split('/').next().unwrap_or(name)
 }
 
-fn sections(points: &[Point]) -> Vec<&str> {
+fn sections(points: &[ExperimentPoint]) -> Vec<&str> {
     counted(points.iter().map(|point| point.name.as_str()))
         .into_iter()
         .map(|(part, _)| part)
@@ -222,7 +228,7 @@ fn in_memory(name: &str) -> PathBuf {
 }
 
 /// Where points are run, with nothing on it.
-fn stage(args: &Measure, out: &Path, stop: &Arc<AtomicBool>) -> Result<Stage, Failure> {
+fn stage(args: &Measure, out: &Path, stop: &Arc<AtomicBool>) -> Result<LabStage, Failure> {
     let program = std::env::current_exe()
         .map_err(|error| Failure::new(format!("cannot find this program: {error}")))?;
     let out = fs::canonicalize(out)
@@ -239,16 +245,16 @@ fn stage(args: &Measure, out: &Path, stop: &Arc<AtomicBool>) -> Result<Stage, Fa
         memory: in_memory(&args.name),
         stop: Arc::clone(stop),
     };
-    Stage::new(setting).map_err(failed)
+    LabStage::new(setting).map_err(failed)
 }
 
 fn measure(
-    points: &[Point],
-    stage: &mut Stage,
+    points: &[ExperimentPoint],
+    stage: &mut LabStage,
     results: &mut Results,
     stop: &AtomicBool,
-) -> Result<Ended, Failure> {
-    let mut bar = Bar::new()?;
+) -> Result<LabRunSummary, Failure> {
+    let mut bar = LabProgressBar::new()?;
     let ended = engine::run(points, stage, results, &mut bar, stop);
     let ended = ended.map_err(|error| failed(error).remedy(ROOM))?;
     bar.bar.finish_and_clear();
@@ -276,11 +282,11 @@ fn what_stays(args: &Measure, out: &Path) -> String {
 }
 
 /// Shows how far a run is.
-struct Bar {
+struct LabProgressBar {
     bar: ProgressBar,
 }
 
-impl Bar {
+impl LabProgressBar {
     fn new() -> Result<Self, Failure> {
         let bar = ProgressBar::hidden();
         if std::io::stderr().is_terminal() {
@@ -296,8 +302,8 @@ impl Bar {
     }
 }
 
-impl Watcher for Bar {
-    fn begins(&mut self, point: &Point, number: usize, of: usize, left: Duration) {
+impl Watcher for LabProgressBar {
+    fn begins(&mut self, point: &ExperimentPoint, number: usize, of: usize, left: Duration) {
         self.bar.set_length(of as u64);
         self.bar.set_position(number as u64 - 1);
         self.bar.set_message(format!("{}, {} to go", point.name, minutes(left)));
@@ -307,7 +313,7 @@ impl Watcher for Bar {
         }
     }
 
-    fn ends(&mut self, point: &Point, result: Result<&Record, &str>) {
+    fn ends(&mut self, point: &ExperimentPoint, result: Result<&PointRecord, &str>) {
         match result {
             Err(reason) => self.say(&format!("{} is left out: {reason}", point.name)),
             Ok(record) if !record.taints.is_empty() => {
@@ -330,8 +336,8 @@ fn minutes(time: Duration) -> String {
 /// Page, CSV and settings, of all that is in the folder.
 fn write(
     experiment: Experiment,
-    scale: Scale,
-    all: &[Point],
+    scale: ExperimentScale,
+    all: &[ExperimentPoint],
     results: &Results,
     beside: Option<Section>,
     out: &Path,
@@ -371,10 +377,10 @@ fn beside(file: &Path) -> Result<Section, Failure> {
 }
 
 /// With what all of it was measured, and when it was written.
-fn facts(scale: Scale, results: &Results) -> Vec<(String, String)> {
+fn facts(scale: ExperimentScale, results: &Results) -> Vec<(String, String)> {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let now = jiff::Timestamp::from_second(now.as_secs() as i64).map(|it| it.to_string());
-    let scale = if scale == Scale::Quick { "quick" } else { "full" };
+    let scale = if scale == ExperimentScale::Quick { "quick" } else { "full" };
     let mut facts = vec![("scale".to_owned(), scale.to_owned())];
     facts.extend(results.maker().clone());
     facts.extend(now.ok().map(|now| ("written".to_owned(), now)));
@@ -382,13 +388,18 @@ fn facts(scale: Scale, results: &Results) -> Vec<(String, String)> {
 }
 
 /// Where a run without `--out` writes.
-fn default_folder(experiment: Experiment, scale: Scale) -> PathBuf {
-    let quick = if scale == Scale::Quick { "-quick" } else { "" };
+fn default_folder(experiment: Experiment, scale: ExperimentScale) -> PathBuf {
+    let quick = if scale == ExperimentScale::Quick { "-quick" } else { "" };
     PathBuf::from(format!("forebay-lab-{}{quick}", experiment.name()))
 }
 
 /// The last words, and the exit code.
-fn finish(ended: &Ended, plan: &Plan, args: &Measure, out: &Path) -> Result<(), Failure> {
+fn finish(
+    ended: &LabRunSummary,
+    plan: &MeasurementPlan,
+    args: &Measure,
+    out: &Path,
+) -> Result<(), Failure> {
     let report = out.join("report.html");
     print_line(format_args!("report: {}", report.display()))?;
     if let Some(untidy) = &ended.untidy {

@@ -6,10 +6,10 @@ use std::{
     time::Duration,
 };
 
-use lab::Point;
-use program::Running;
+use lab::ExperimentPoint;
+use program::RunningProgram;
 use rustix::process::Signal;
-use workload::{Task, Tool};
+use workload::{Tool, WorkloadTask};
 
 use crate::{
     failure::Failure,
@@ -81,8 +81,8 @@ pub fn packages(missing: &[Tool], stop: &AtomicBool) -> Result<(), Failure> {
 ///
 /// # Errors
 /// If nothing can be printed.
-pub fn source(points: &[Point], stop: &AtomicBool) -> Result<(), Failure> {
-    if !points.iter().any(|point| matches!(point.task, Task::Build(_))) {
+pub fn source(points: &[ExperimentPoint], stop: &AtomicBool) -> Result<(), Failure> {
+    if !points.iter().any(|point| matches!(point.task, WorkloadTask::Build(_))) {
         return Ok(());
     }
     match workload::fetch(None, stop) {
@@ -99,14 +99,14 @@ pub fn source(points: &[Point], stop: &AtomicBool) -> Result<(), Failure> {
 }
 
 /// Whether apt-get did what it was called for; if not, why.
-type Done = Result<(), String>;
+type AptInstallResult = Result<(), String>;
 
-fn installed(packages: &[&str], stop: &AtomicBool) -> Result<Done, Failure> {
+fn installed(packages: &[&str], stop: &AtomicBool) -> Result<AptInstallResult, Failure> {
     let words = ["install", "--yes", "--no-install-recommends"];
     apt(&[&words, packages].concat(), stop)
 }
 
-fn apt(words: &[&str], stop: &AtomicBool) -> Result<Done, Failure> {
+fn apt(words: &[&str], stop: &AtomicBool) -> Result<AptInstallResult, Failure> {
     let failed = |error| {
         Failure::new(format!("cannot run apt-get: {error}"))
             .remedy("install them by hand, or run without --install: what needs them is left out")
@@ -114,7 +114,7 @@ fn apt(words: &[&str], stop: &AtomicBool) -> Result<Done, Failure> {
     let mut command = Command::new("apt-get");
     // It leads a group of its own, and so may not read from our terminal.
     command.args(words).env("DEBIAN_FRONTEND", "noninteractive").stdin(Stdio::null());
-    let mut running = Running::start(&mut command, Signal::INT).map_err(failed)?;
+    let mut running = RunningProgram::start(&mut command, Signal::INT).map_err(failed)?;
     let status = running.ended_unless(stop, LIMIT).map_err(failed)?;
     if status.is_none() {
         running.end(Signal::INT, ENDS);

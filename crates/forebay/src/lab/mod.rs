@@ -13,15 +13,15 @@ mod experiment;
 
 use crate::failure::Failure;
 pub use arguments::Lab;
-use arguments::{Act, Part};
+use arguments::{Act, LabSubcommand};
 
 /// Does what the command line asks.
 pub fn run(lab: &Lab) -> Result<(), Failure> {
     let link = match &lab.part {
-        Part::Wan(link) => link,
-        Part::Workload(args) => return work::run(args),
-        Part::Fetch(args) => return work::fetch(args),
-        Part::Run(args) => return experiment::run(args),
+        LabSubcommand::Wan(link) => link,
+        LabSubcommand::Workload(args) => return work::run(args),
+        LabSubcommand::Fetch(args) => return work::fetch(args),
+        LabSubcommand::Run(args) => return experiment::run(args),
     };
     match &link.act {
         Act::Run(args) => wan::run(args),

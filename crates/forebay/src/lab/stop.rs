@@ -26,12 +26,12 @@ const IN_ORDER: Duration = Duration::from_secs(3);
 const AT_ALL: Duration = Duration::from_secs(6);
 
 /// Whether it is to stop.
-pub struct Stop(Arc<AtomicBool>);
+pub struct WorkloadStopSignal(Arc<AtomicBool>);
 
 /// What unwinds a workload of ours that is not in a program.
 struct Stopped;
 
-impl Stop {
+impl WorkloadStopSignal {
     /// Listens to signals from now on; `stays` says what a second one leaves behind.
     pub fn at_signals(stays: String) -> Result<Self, Failure> {
         let stop = Arc::new(AtomicBool::new(false));
@@ -47,7 +47,7 @@ impl Stop {
         Ok(Self(stop))
     }
 
-    /// To be called now and then by the thread that called [`Stop::run`], when it is in `work`. Does not return
+    /// To be called now and then by the thread that called [`WorkloadStopSignal::run`], when it is in `work`. Does not return
     /// when it is to stop: what has to be removed is removed by what is dropped.
     pub fn look(&self) {
         if self.0.load(Ordering::Relaxed) {

@@ -11,15 +11,15 @@ use tokio::{
     signal::unix::{SignalKind, signal},
     task::spawn_blocking,
 };
-use wan::{End, Error, Link, Netem, Options, Report, Settings};
+use wan::{DirectionSettings, Error, Link, LinkOptions, LinkReport, Netem, WanLinkEnd};
 
 use super::{
-    arguments::{Change, Named, Run, Status},
+    arguments::{LabWanChangeArgs, LabWanRunArgs, LabWanStatusArgs, WanLinkNameArgs},
     failed::failed,
-    words::{Word, words},
+    words::{LabLinkSetting, words},
 };
 use crate::{
-    control::{self, Control, Request, Response},
+    control::{self, ControlRequest, ControlResponse, ControlSocket},
     failure::Failure,
     linked::{LinkEnd, Linked},
     output::{print, print_line},
@@ -31,10 +31,10 @@ const FOLDER: &str = "/run/forebay-lab";
 const LOOK: Duration = Duration::from_secs(1);
 
 /// Makes a link and carries its packets until the end.
-pub fn run(args: &Run) -> Result<(), Failure> {
-    let mut settings = <[Settings; 2]>::default();
+pub fn run(args: &LabWanRunArgs) -> Result<(), Failure> {
+    let mut settings = <[DirectionSettings; 2]>::default();
     args.ways.set(&mut settings)?;
-    let options = Options {
+    let options = LinkOptions {
         name: args.named.name.clone(),
         settings,
         seed: args.seed,
@@ -50,7 +50,7 @@ pub fn run(args: &Run) -> Result<(), Failure> {
 }
 
 /// A link that answers.
-struct Running {
+struct RunningWanLink {
     link: Carried,
     name: String,
     seed: u64,
@@ -65,7 +65,7 @@ enum Carried {
 }
 
 impl Carried {
-    fn open(options: &Options, by_netem: bool) -> Result<Self, Error> {
+    fn open(options: &LinkOptions, by_netem: bool) -> Result<Self, Error> {
         if by_netem {
             Netem::open(options).map(Self::ByNetem)
         } else {
@@ -73,21 +73,21 @@ impl Carried {
         }
     }
 
-    fn settings(&self) -> &[Settings; 2] {
+    fn settings(&self) -> &[DirectionSettings; 2] {
         match self {
             Self::Emulated(link) => link.settings(),
             Self::ByNetem(link) => link.settings(),
         }
     }
 
-    fn change(&mut self, settings: [Settings; 2]) -> Result<(), Error> {
+    fn change(&mut self, settings: [DirectionSettings; 2]) -> Result<(), Error> {
         match self {
             Self::Emulated(link) => link.change(settings),
             Self::ByNetem(link) => link.change(settings),
         }
     }
 
-    fn report(&self) -> Result<Report, Error> {
+    fn report(&self) -> Result<LinkReport, Error> {
         match self {
             Self::Emulated(link) => link.report(),
             Self::ByNetem(link) => link.report(),
@@ -102,22 +102,22 @@ impl Carried {
     }
 }
 
-async fn serve(options: &Options, by_netem: bool, json: bool) -> Result<(), Failure> {
+async fn serve(options: &LinkOptions, by_netem: bool, json: bool) -> Result<(), Failure> {
     let caught = |kind| signal(kind).map_err(Failure::new);
     let mut terminate = caught(SignalKind::terminate())?;
     let mut interrupt = caught(SignalKind::interrupt())?;
     let mut hangup = caught(SignalKind::hangup())?;
-    let mut control = Control::open(&socket(&options.name)).map_err(|failure| Failure {
+    let mut control = ControlSocket::open(&socket(&options.name)).map_err(|failure| Failure {
         remedy: Some("stop that one, or give this one another --name".to_owned()),
         ..failure
     })?;
     let link = Carried::open(options, by_netem).map_err(failed)?;
-    let running = Running { link, name: options.name.clone(), seed: options.seed };
+    let running = RunningWanLink { link, name: options.name.clone(), seed: options.seed };
     let running = Arc::new(Mutex::new(running));
     let asked = Arc::clone(&running);
     let answered = control.serve(move |request| answer(Arc::clone(&asked), request)).await;
     answered.map_err(Failure::new)?;
-    let [near, far] = [End::Near, End::Far].map(|end| end_of(end, &options.name));
+    let [near, far] = [WanLinkEnd::Near, WanLinkEnd::Far].map(|end| end_of(end, &options.name));
     print_line(format_args!(
         "ready {} {} {} {}",
         near.namespace, near.address, far.namespace, far.address
@@ -141,28 +141,30 @@ async fn serve(options: &Options, by_netem: bool, json: bool) -> Result<(), Fail
     Ok(())
 }
 
-async fn answer(running: Arc<Mutex<Running>>, request: Request) -> Response {
+async fn answer(running: Arc<Mutex<RunningWanLink>>, request: ControlRequest) -> ControlResponse {
     let answered = spawn_blocking(move || match request {
-        Request::Status => running.lock().linked(),
-        Request::Link { near_to_far, far_to_near } => {
+        ControlRequest::Status => running.lock().linked(),
+        ControlRequest::Link { near_to_far, far_to_near } => {
             running.lock().change([near_to_far, far_to_near])
         }
         _ => Err(Failure::new("this process carries the packets of a link, and serves nothing")),
     });
     match answered.await {
-        Ok(Ok(linked)) => Response::Link(Box::new(linked)),
-        Ok(Err(failure)) => Response::Failure(failure),
-        Err(_) => Response::Failure(Failure::new("the process has ended before it was done")),
+        Ok(Ok(linked)) => ControlResponse::Link(Box::new(linked)),
+        Ok(Err(failure)) => ControlResponse::Failure(failure),
+        Err(_) => {
+            ControlResponse::Failure(Failure::new("the process has ended before it was done"))
+        }
     }
 }
 
-impl Running {
+impl RunningWanLink {
     /// Changes what the words name, all or nothing.
     fn change(&mut self, words: [Vec<String>; 2]) -> Result<Linked, Failure> {
         let mut settings = self.link.settings().clone();
         for (settings, words) in settings.iter_mut().zip(words) {
             for word in words {
-                let word: Word = word.parse().map_err(Failure::settings)?;
+                let word: LabLinkSetting = word.parse().map_err(Failure::settings)?;
                 word.set(settings).map_err(Failure::settings)?;
             }
         }
@@ -175,8 +177,8 @@ impl Running {
         Ok(Linked {
             name: self.name.clone(),
             process: std::process::id(),
-            near: end_of(End::Near, &self.name),
-            far: end_of(End::Far, &self.name),
+            near: end_of(WanLinkEnd::Near, &self.name),
+            far: end_of(WanLinkEnd::Far, &self.name),
             seed: self.seed,
             near_to_far,
             far_to_near,
@@ -186,26 +188,26 @@ impl Running {
 }
 
 /// Changes a link that is running.
-pub fn change(args: &Change) -> Result<(), Failure> {
+pub fn change(args: &LabWanChangeArgs) -> Result<(), Failure> {
     let [near_to_far, far_to_near] = args.ways.words().map(|words| {
-        let words = words.iter().map(Word::to_string);
+        let words = words.iter().map(LabLinkSetting::to_string);
         words.collect::<Vec<_>>()
     });
     if near_to_far.is_empty() && far_to_near.is_empty() {
         return Err(Failure::settings("nothing to change is named")
             .remedy("give a setting, as in --delay 4ms or --forth loss=2.7%"));
     }
-    let linked = ask(&args.named, Request::Link { near_to_far, far_to_near })?;
+    let linked = ask(&args.named, ControlRequest::Link { near_to_far, far_to_near })?;
     print(linked.for_people())
 }
 
 /// Shows a link.
-pub fn status(args: &Status) -> Result<(), Failure> {
-    print_linked(&ask(&args.named, Request::Status)?, args.json)
+pub fn status(args: &LabWanStatusArgs) -> Result<(), Failure> {
+    print_linked(&ask(&args.named, ControlRequest::Status)?, args.json)
 }
 
 /// Removes what is left of a link.
-pub fn remove(args: &Named) -> Result<(), Failure> {
+pub fn remove(args: &WanLinkNameArgs) -> Result<(), Failure> {
     let there_was = wan::clear(&args.name).map_err(failed)?;
     let name = &args.name;
     print_line(if there_was {
@@ -215,14 +217,14 @@ pub fn remove(args: &Named) -> Result<(), Failure> {
     })
 }
 
-fn ask(named: &Named, request: Request) -> Result<Linked, Failure> {
+fn ask(named: &WanLinkNameArgs, request: ControlRequest) -> Result<Linked, Failure> {
     let name = &named.name;
     let nobody = || {
         Failure::new(format!("no link {name} is running"))
             .remedy(format!("start it with `forebay lab wan run --name {name}`"))
     };
     match control::ask_or(&socket(name), request, nobody)? {
-        Response::Link(linked) => Ok(*linked),
+        ControlResponse::Link(linked) => Ok(*linked),
         other => Err(other.unexpected()),
     }
 }
@@ -235,7 +237,7 @@ fn print_linked(linked: &Linked, json: bool) -> Result<(), Failure> {
     }
 }
 
-fn end_of(end: End, link: &str) -> LinkEnd {
+fn end_of(end: WanLinkEnd, link: &str) -> LinkEnd {
     LinkEnd {
         namespace: end.namespace(link),
         address: end.address().to_owned(),

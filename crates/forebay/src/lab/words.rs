@@ -2,28 +2,28 @@
 
 use std::{str::FromStr, time::Duration};
 
-use wan::{Burst, Loss, Settings};
+use wan::{BurstLossModel, DirectionSettings, PacketLossModel};
 
 use crate::{
-    linked::Words,
-    quantity::{REMEDY, Size, Span},
+    linked::LinkDirectionSettings,
+    quantity::{REMEDY, Size, TimeSpan},
 };
 
 /// One setting, such as `delay=4ms`.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Word {
+pub struct LabLinkSetting {
     key: String,
     value: String,
 }
 
-impl Word {
+impl LabLinkSetting {
     /// A setting of that name.
     ///
     /// # Errors
     /// If there is none of that name, or the value is none.
     pub fn new(key: &str, value: &str) -> Result<Self, String> {
         let word = Self { key: key.to_owned(), value: value.to_owned() };
-        word.set(&mut Settings::default())?;
+        word.set(&mut DirectionSettings::default())?;
         Ok(word)
     }
 
@@ -31,7 +31,7 @@ impl Word {
     ///
     /// # Errors
     /// As [`Self::new`].
-    pub fn set(&self, settings: &mut Settings) -> Result<(), String> {
+    pub fn set(&self, settings: &mut DirectionSettings) -> Result<(), String> {
         let value = self.value.trim();
         match self.key.as_str() {
             "delay" => settings.delay = span(value)?,
@@ -41,8 +41,8 @@ impl Word {
             "queue" => settings.queue_bytes = value.parse::<Size>()?.0,
             "queue-packets" => settings.queue_packets = number(value)?,
             "overhead" => settings.overhead = value.parse::<Size>()?.0,
-            "loss" => settings.loss = Loss::Random(share(value)?),
-            "bursts" => settings.loss = Loss::Bursts(burst(value)?),
+            "loss" => settings.loss = PacketLossModel::Random(share(value)?),
+            "bursts" => settings.loss = PacketLossModel::Bursts(burst(value)?),
             "mtu" => settings.mtu = number(value)?,
             "reorder" => settings.reorder = share(value)?,
             "reorder-by" => settings.reorder_by = span(value)?,
@@ -61,7 +61,7 @@ impl Word {
 }
 
 /// `key=value`.
-impl FromStr for Word {
+impl FromStr for LabLinkSetting {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -71,27 +71,27 @@ impl FromStr for Word {
     }
 }
 
-impl std::fmt::Display for Word {
+impl std::fmt::Display for LabLinkSetting {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}={}", self.key, self.value)
     }
 }
 
 /// All settings of a direction but those that are as usual; always the delay.
-pub fn words(settings: &Settings) -> Words {
-    let usual = all(&Settings::default());
+pub fn words(settings: &DirectionSettings) -> LinkDirectionSettings {
+    let usual = all(&DirectionSettings::default());
     let different =
         |(key, word): &(&str, String)| *key == "delay" || !usual.contains(&(*key, word.clone()));
     let different = all(settings).into_iter().filter(different);
     different.map(|(key, word)| (key.to_owned(), word)).collect()
 }
 
-fn all(settings: &Settings) -> Vec<(&'static str, String)> {
-    let span = |time: Duration| Span(time).to_string();
+fn all(settings: &DirectionSettings) -> Vec<(&'static str, String)> {
+    let span = |time: Duration| TimeSpan(time).to_string();
     let percent = |share: f64| format!("{}%", (share * 1e8).round() / 1e6);
     let loss = match settings.loss {
-        Loss::Random(share) => ("loss", percent(share)),
-        Loss::Bursts(Burst { begin, end, loss_bad, loss_good }) => {
+        PacketLossModel::Random(share) => ("loss", percent(share)),
+        PacketLossModel::Bursts(BurstLossModel { begin, end, loss_bad, loss_good }) => {
             ("bursts", [begin, end, loss_bad, loss_good].map(percent).join(","))
         }
     };
@@ -143,7 +143,7 @@ fn rate_word(rate: u64) -> String {
 }
 
 fn span(text: &str) -> Result<Duration, String> {
-    text.parse::<Span>().map(|span| span.0)
+    text.parse::<TimeSpan>().map(|span| span.0)
 }
 
 fn share(text: &str) -> Result<f64, String> {
@@ -157,7 +157,7 @@ fn share(text: &str) -> Result<f64, String> {
     Ok(number / whole)
 }
 
-fn burst(text: &str) -> Result<Burst, String> {
+fn burst(text: &str) -> Result<BurstLossModel, String> {
     let shares: Vec<f64> =
         text.split(',').map(|text| share(text.trim())).collect::<Result<_, _>>()?;
     let (begin, end, loss_bad, loss_good) = match shares[..] {
@@ -171,7 +171,7 @@ fn burst(text: &str) -> Result<Burst, String> {
             ));
         }
     };
-    Ok(Burst { begin, end, loss_bad, loss_good })
+    Ok(BurstLossModel { begin, end, loss_bad, loss_good })
 }
 
 fn yes(text: &str) -> Result<bool, String> {
@@ -210,9 +210,9 @@ mod tests {
             "background=40%",
             "outage=yes",
         ];
-        let mut settings = Settings::default();
+        let mut settings = DirectionSettings::default();
         for word in given {
-            word.parse::<Word>().unwrap().set(&mut settings).unwrap();
+            word.parse::<LabLinkSetting>().unwrap().set(&mut settings).unwrap();
         }
         let shown = words(&settings);
         assert_eq!(shown.len(), given.len());
@@ -221,15 +221,15 @@ mod tests {
             assert_eq!(shown[key], value);
         }
         assert_eq!(settings.check(), Ok(()));
-        let usual = words(&Settings::default());
+        let usual = words(&DirectionSettings::default());
         assert_eq!(usual.into_iter().collect::<Vec<_>>(), [("delay".to_owned(), "0s".to_owned())]);
     }
 
     #[test]
     fn loss_and_rates_are_written_as_links_are_sold() {
         for text in ["loss=2.7%", "loss=0.027"] {
-            let mut settings = Settings::default();
-            text.parse::<Word>().unwrap().set(&mut settings).unwrap();
+            let mut settings = DirectionSettings::default();
+            text.parse::<LabLinkSetting>().unwrap().set(&mut settings).unwrap();
             assert!((settings.loss.mean() - 0.027).abs() < 1e-12);
             assert_eq!(words(&settings)["loss"], "2.7%");
         }
@@ -254,7 +254,7 @@ mod tests {
             "jitter-reorders=1",
             "queue=1MB",
         ] {
-            let error = text.parse::<Word>().unwrap_err();
+            let error = text.parse::<LabLinkSetting>().unwrap_err();
             assert!(error.contains(REMEDY), "{text}: {error}");
         }
     }

@@ -7,11 +7,11 @@ use std::{
 
 use clap::Subcommand;
 use indicatif::{ProgressBar, ProgressStyle};
-use workload::{Error, Missing, Outcome, Run, Task};
+use workload::{Error, Missing, WorkloadResult, WorkloadRun, WorkloadTask};
 
 use super::{
-    arguments::{Fetch, Workload},
-    stop::Stop,
+    arguments::{LabFetchArgs, LabWorkloadArgs},
+    stop::WorkloadStopSignal,
 };
 use crate::{failure::Failure, output::print_line};
 
@@ -19,7 +19,7 @@ use crate::{failure::Failure, output::print_line};
 const PARTS: u64 = 1000;
 
 /// Runs it and prints what it found.
-pub fn run(args: &Workload) -> Result<(), Failure> {
+pub fn run(args: &LabWorkloadArgs) -> Result<(), Failure> {
     let task = task(args)?;
     if args.on.is_overwritten() && !args.overwrite {
         let failure = Failure::settings(format!("what is on {} would be lost", args.on));
@@ -34,7 +34,7 @@ pub fn run(args: &Workload) -> Result<(), Failure> {
     let style = ProgressStyle::with_template("{wide_bar} {percent} % {elapsed}, {eta} to go");
     bar.set_style(style.map_err(Failure::new)?);
     let stays = format!("{} and forebay-lab-... on {}", scratch.0.display(), args.on);
-    let stop = Stop::at_signals(stays)?;
+    let stop = WorkloadStopSignal::at_signals(stays)?;
     let our_thread = std::thread::current().id();
     let progress = |share: f64| {
         bar.set_position((share * PARTS as f64) as u64);
@@ -43,7 +43,8 @@ pub fn run(args: &Workload) -> Result<(), Failure> {
             stop.look();
         }
     };
-    let run = Run { place: &args.on, scratch: &scratch.0, seed: args.seed, progress: &progress };
+    let run =
+        WorkloadRun { place: &args.on, scratch: &scratch.0, seed: args.seed, progress: &progress };
     let outcome = stop.run(|| task.run(&run))?.map_err(failed)?;
     bar.finish_and_clear();
     if args.json {
@@ -53,21 +54,21 @@ pub fn run(args: &Workload) -> Result<(), Failure> {
 }
 
 /// Fetches what workloads need.
-pub fn fetch(args: &Fetch) -> Result<(), Failure> {
+pub fn fetch(args: &LabFetchArgs) -> Result<(), Failure> {
     let fetched = workload::fetch(args.into.as_deref(), &AtomicBool::new(false)).map_err(failed)?;
     let what = if fetched.was_there { "is there already" } else { "fetched" };
     print_line(format!("{}: {what}", fetched.file.display()))
 }
 
 /// The workload of the command line, or of standard input.
-fn task(args: &Workload) -> Result<Task, Failure> {
+fn task(args: &LabWorkloadArgs) -> Result<WorkloadTask, Failure> {
     match (&args.task, args.given) {
         (Some(task), false) => Ok(task.clone()),
         (None, true) => serde_json::from_reader(std::io::stdin())
             .map_err(|error| Failure::settings(format!("standard input is no workload: {error}"))),
         (Some(_), true) => Err(Failure::settings("either a workload or --given")),
         (None, false) => {
-            let all = Task::augment_subcommands(clap::Command::new("all"));
+            let all = WorkloadTask::augment_subcommands(clap::Command::new("all"));
             let names: Vec<_> = all.get_subcommands().map(clap::Command::get_name).collect();
             let failure = Failure::settings("no workload is named");
             Err(failure.remedy(format!("name one of {}; --help describes them", names.join(", "))))
@@ -112,7 +113,7 @@ impl Drop for Scratch {
     }
 }
 
-fn for_people(outcome: &Outcome) -> String {
+fn for_people(outcome: &WorkloadResult) -> String {
     let figures = outcome.figures.iter().map(|figure| {
         let value = format!("{:.3} {}", figure.value, figure.unit);
         format!("{:<24} {}", figure.name, value.trim_end())

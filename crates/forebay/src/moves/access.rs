@@ -6,12 +6,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     failure::Failure,
-    settings::{Allow, Settings, Target},
+    settings::{Allow, IscsiTargetSettings, Settings},
 };
 
 /// Who may log in to a target, and how its portals are reached.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
-pub struct Access {
+pub struct TargetAccessRules {
     /// One of these has to fit; `None`: everybody may.
     allow: Option<Vec<Allow>>,
     /// The CHAP name that the target proves itself with, if it can.
@@ -23,9 +23,9 @@ pub struct Access {
     is_local: bool,
 }
 
-impl Access {
+impl TargetAccessRules {
     /// Of a target with these settings.
-    pub fn of(settings: &Settings, target: &Target) -> Result<Self, Failure> {
+    pub fn of(settings: &Settings, target: &IscsiTargetSettings) -> Result<Self, Failure> {
         let groups = settings.groups();
         let reached = groups.iter().filter(|group| target.is_reached_through(group));
         let portals: Vec<_> = reached.flat_map(|group| &group.portals).collect();
@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     /// Of the first target of these settings, in which two groups of portals are known.
-    fn access(text: &str) -> Access {
+    fn access(text: &str) -> TargetAccessRules {
         let common = "state = 's'\n[names]\nlisten = ['127.0.0.1:0']\nsecret_file = 's'\n[[user]]\nname = 'alice'\n\
                       secret_file = 'a'\n[[user]]\nname = 'bob'\nsecret_file = 'b'\n";
         let unit = "[[target.unit]]\nstack = [ { memory = { size = '1MiB' } } ]\n";
@@ -111,7 +111,7 @@ mod tests {
         let text = format!("{top}\n{common}[[target]]\nname = 'iqn.a:b'\n{target}\n{unit}");
         let settings = Settings::parse(Path::new("f.toml"), &text);
         let settings = settings.unwrap_or_else(|error| panic!("{error}\n{text}"));
-        Access::of(&settings, &settings.target[0]).unwrap()
+        TargetAccessRules::of(&settings, &settings.target[0]).unwrap()
     }
 
     fn allow(rules: &[&str]) -> String {

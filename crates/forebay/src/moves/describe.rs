@@ -4,14 +4,14 @@ use std::path::PathBuf;
 
 use ::names::{MOST_COUNT, VolumeName};
 use serde::{Deserialize, Serialize};
-use unit::Identity;
+use unit::UnitIdentity;
 use volume::Volume;
 
-use super::access::Access;
+use super::access::TargetAccessRules;
 use crate::{
     failure::Failure,
-    quantity::{Size, Span},
-    settings::{Allow, File, IscsiName, Layer, Target, Unit},
+    quantity::{Size, TimeSpan},
+    settings::{Allow, File, IscsiName, IscsiTargetSettings, Layer, Unit},
 };
 
 /// What the unit over the volume is at any node.
@@ -46,13 +46,13 @@ pub struct Described {
     pub used_bytes: u64,
     /// Who gets at it where it is.
     #[serde(default)]
-    pub access: Access,
+    pub access: TargetAccessRules,
 }
 
 impl Described {
     /// The unit of a target that these get at, with this serial number.
     pub fn new(
-        (target, access): (&Target, Access),
+        (target, access): (&IscsiTargetSettings, TargetAccessRules),
         unit: &Unit,
         serial: &str,
         lower: &dyn Volume,
@@ -87,8 +87,8 @@ impl Described {
     }
 
     /// By which hosts know it.
-    pub fn identity(&self) -> Identity {
-        Identity::new(&self.serial).with_target(&self.target)
+    pub fn identity(&self) -> UnitIdentity {
+        UnitIdentity::new(&self.serial).with_target(&self.target)
     }
 
     /// Whether it can be served at all: it comes from somebody else.
@@ -137,19 +137,19 @@ impl Described {
             spc: self.spc,
             reads_beside_claim: self.reads_beside_claim,
             share_grain: self.share_grain.map(Size),
-            share_lease: Span::millis(self.share_lease_ms),
+            share_lease: TimeSpan::millis(self.share_lease_ms),
             stack: vec![Layer::File(File { path: file, block_size, ..File::default() })],
         }
     }
 
     /// The target with that unit.
-    pub fn served(&self, file: PathBuf, allow: Option<Vec<Allow>>) -> Target {
-        Target {
+    pub fn served(&self, file: PathBuf, allow: Option<Vec<Allow>>) -> IscsiTargetSettings {
+        IscsiTargetSettings {
             name: IscsiName(self.target.clone()),
             alias: self.alias.clone(),
             allow,
             unit: vec![self.unit(file)],
-            ..Target::default()
+            ..IscsiTargetSettings::default()
         }
     }
 }

@@ -20,7 +20,7 @@ use tokio::{
     time::timeout,
 };
 
-use super::message::Frame;
+use super::message::MoveFrame;
 
 /// What a hello begins with.
 const MAGIC: &[u8; 8] = b"FBYMOVES";
@@ -41,7 +41,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Why there is no more.
 #[derive(Debug, thiserror::Error)]
-pub enum Lost {
+pub enum MoveChannelError {
     #[error("{0}")]
     Io(#[from] io::Error),
     #[error("it takes too long")]
@@ -69,7 +69,7 @@ pub struct Hears {
 }
 
 /// Calls whoever is at this address.
-pub async fn call(secret: &[u8], address: &str) -> Result<(Says, Hears), Lost> {
+pub async fn call(secret: &[u8], address: &str) -> Result<(Says, Hears), MoveChannelError> {
     let calling = async {
         let mut stream = TcpStream::connect(address).await?;
         let ours = hello()?;
@@ -78,7 +78,7 @@ pub async fn call(secret: &[u8], address: &str) -> Result<(Says, Hears), Lost> {
         stream.read_exact(&mut theirs).await?;
         open(secret, stream, &ours, &theirs, &ours, &theirs)
     };
-    timeout(CONNECT_WITHIN, calling).await.unwrap_or(Err(Lost::TimedOut))
+    timeout(CONNECT_WITHIN, calling).await.unwrap_or(Err(MoveChannelError::TimedOut))
 }
 
 /// Answers somebody who has said this hello.
@@ -86,9 +86,11 @@ pub async fn respond(
     secret: &[u8],
     mut stream: TcpStream,
     theirs: &[u8; HELLO_BYTES],
-) -> Result<(Says, Hears), Lost> {
+) -> Result<(Says, Hears), MoveChannelError> {
     let ours = hello()?;
-    timeout(CONNECT_WITHIN, stream.write_all(&ours)).await.map_err(|_| Lost::TimedOut)??;
+    timeout(CONNECT_WITHIN, stream.write_all(&ours))
+        .await
+        .map_err(|_| MoveChannelError::TimedOut)??;
     open(secret, stream, &ours, theirs, theirs, &ours)
 }
 
@@ -107,17 +109,17 @@ fn open(
     theirs: &[u8; HELLO_BYTES],
     caller: &[u8; HELLO_BYTES],
     called: &[u8; HELLO_BYTES],
-) -> Result<(Says, Hears), Lost> {
+) -> Result<(Says, Hears), MoveChannelError> {
     // Who is sent his own back is talking to a mirror.
     if theirs[..12] != ours[..12] || theirs == ours {
-        return Err(Lost::Hello);
+        return Err(MoveChannelError::Hello);
     }
     stream.set_nodelay(true)?;
     let key = |label: &[u8]| {
         let known = Salt::new(HKDF_SHA256, b"forebay moves 1").extract(secret);
         let parts = [label, &caller[12..], &called[12..]];
-        let expanded = known.expand(&parts, &AES_256_GCM).map_err(|_| Lost::Seal)?;
-        Ok::<_, Lost>(LessSafeKey::new(UnboundKey::from(expanded)))
+        let expanded = known.expand(&parts, &AES_256_GCM).map_err(|_| MoveChannelError::Seal)?;
+        Ok::<_, MoveChannelError>(LessSafeKey::new(UnboundKey::from(expanded)))
     };
     let (down, up) = (key(b"caller")?, key(b"called")?);
     let (said, heard) = if ours == caller { (down, up) } else { (up, down) };
@@ -128,43 +130,43 @@ fn open(
 
 impl Says {
     /// Sends a frame; waits while the other end takes nothing.
-    pub async fn say(&mut self, frame: &Frame) -> Result<(), Lost> {
+    pub async fn say(&mut self, frame: &MoveFrame) -> Result<(), MoveChannelError> {
         let mut bytes = frame.encode().map_err(io::Error::other)?;
         let length = ((bytes.len() + TAG_BYTES) as u32).to_be_bytes();
         let nonce = nonce(self.number);
         self.number += 1;
         let sealed = self.key.seal_in_place_append_tag(nonce, Aad::from(length), &mut bytes);
-        sealed.map_err(|_| Lost::Seal)?;
+        sealed.map_err(|_| MoveChannelError::Seal)?;
         let sending = async {
             self.stream.write_all(&length).await?;
             self.stream.write_all(&bytes).await
         };
-        Ok(timeout(PATIENCE, sending).await.map_err(|_| Lost::TimedOut)??)
+        Ok(timeout(PATIENCE, sending).await.map_err(|_| MoveChannelError::TimedOut)??)
     }
 }
 
 impl Hears {
     /// The next frame.
-    pub async fn hear(&mut self) -> Result<Frame, Lost> {
-        timeout(PATIENCE, self.next()).await.unwrap_or(Err(Lost::TimedOut))
+    pub async fn hear(&mut self) -> Result<MoveFrame, MoveChannelError> {
+        timeout(PATIENCE, self.next()).await.unwrap_or(Err(MoveChannelError::TimedOut))
     }
 
-    async fn next(&mut self) -> Result<Frame, Lost> {
+    async fn next(&mut self) -> Result<MoveFrame, MoveChannelError> {
         let mut length = [0; 4];
         self.stream.read_exact(&mut length).await?;
         let most = if self.number == 0 { FIRST_BYTES } else { FRAME_BYTES };
         let bytes = u32::from_be_bytes(length) as usize;
         if bytes > most {
-            return Err(Lost::Payload);
+            return Err(MoveChannelError::Payload);
         }
         let mut sealed = vec![0; bytes];
         self.stream.read_exact(&mut sealed).await?;
         let nonce = nonce(self.number);
         let opened = self.key.open_in_place(nonce, Aad::from(length), &mut sealed);
-        let plain = opened.map_err(|_| Lost::Seal)?.len();
+        let plain = opened.map_err(|_| MoveChannelError::Seal)?.len();
         self.number += 1;
         sealed.truncate(plain);
-        Frame::parse(sealed).ok_or(Lost::Payload)
+        MoveFrame::parse(sealed).ok_or(MoveChannelError::Payload)
     }
 }
 
@@ -180,7 +182,7 @@ mod tests {
     use tokio::net::TcpListener;
 
     use super::{
-        super::message::{Answer, Request},
+        super::message::{MoveRequest, MoveResponse},
         *,
     };
 
@@ -232,32 +234,32 @@ mod tests {
     async fn both_ends_understand_each_other() {
         let (mut a, mut b) = pair(SECRET, |_, _| {}).await;
         for bytes in [1, 64 << 10, 1 << 20] {
-            a.0.say(&Frame::Request(Request::Flush)).await.unwrap();
-            assert_eq!(b.1.hear().await.unwrap(), Frame::Request(Request::Flush));
-            let data = Frame::Write { lba: 7, data: vec![bytes as u8; bytes].into() };
+            a.0.say(&MoveFrame::Request(MoveRequest::Flush)).await.unwrap();
+            assert_eq!(b.1.hear().await.unwrap(), MoveFrame::Request(MoveRequest::Flush));
+            let data = MoveFrame::Write { lba: 7, data: vec![bytes as u8; bytes].into() };
             a.0.say(&data).await.unwrap();
             assert_eq!(b.1.hear().await.unwrap(), data);
-            b.0.say(&Frame::Answer(Answer::Done)).await.unwrap();
-            assert_eq!(a.1.hear().await.unwrap(), Frame::Answer(Answer::Done));
+            b.0.say(&MoveFrame::Answer(MoveResponse::Done)).await.unwrap();
+            assert_eq!(a.1.hear().await.unwrap(), MoveFrame::Answer(MoveResponse::Done));
         }
     }
 
     #[tokio::test]
     async fn nobody_without_the_secret_is_heard_and_nothing_that_was_changed() {
         let (mut a, mut b) = pair(b"another secret of x", |_, _| {}).await;
-        a.0.say(&Frame::Request(Request::Flush)).await.unwrap();
-        assert!(matches!(b.1.hear().await, Err(Lost::Seal)));
+        a.0.say(&MoveFrame::Request(MoveRequest::Flush)).await.unwrap();
+        assert!(matches!(b.1.hear().await, Err(MoveChannelError::Seal)));
         for at in [HELLO_BYTES + 3, HELLO_BYTES + 4, HELLO_BYTES + 8] {
             let (mut a, mut b) =
                 pair(SECRET, move |place, byte| *byte ^= u8::from(place == at)).await;
-            a.0.say(&Frame::Request(Request::Flush)).await.unwrap();
-            a.0.say(&Frame::Request(Request::Flush)).await.unwrap();
-            assert!(matches!(b.1.hear().await, Err(Lost::Seal)), "{at}");
+            a.0.say(&MoveFrame::Request(MoveRequest::Flush)).await.unwrap();
+            a.0.say(&MoveFrame::Request(MoveRequest::Flush)).await.unwrap();
+            assert!(matches!(b.1.hear().await, Err(MoveChannelError::Seal)), "{at}");
         }
         // A length beyond what a stranger may send.
         let (mut a, mut b) =
             pair(SECRET, |place, byte| *byte |= u8::from(place == HELLO_BYTES)).await;
-        a.0.say(&Frame::Request(Request::Flush)).await.unwrap();
-        assert!(matches!(b.1.hear().await, Err(Lost::Payload)));
+        a.0.say(&MoveFrame::Request(MoveRequest::Flush)).await.unwrap();
+        assert!(matches!(b.1.hear().await, Err(MoveChannelError::Payload)));
     }
 }

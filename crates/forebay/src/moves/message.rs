@@ -9,11 +9,11 @@ use crate::failure::Failure;
 
 /// One thing that is said.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Frame {
+pub enum MoveFrame {
     /// By who called.
-    Request(Request),
+    Request(MoveRequest),
     /// By who was called.
-    Answer(Answer),
+    Answer(MoveResponse),
     /// Blocks of the volume.
     Write { lba: u64, data: Bytes },
     /// Blocks that are zeros.
@@ -25,7 +25,7 @@ pub enum Frame {
 /// What the node that has the volume asks, and the last by the one that it goes to.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Request {
+pub enum MoveRequest {
     /// Take this volume. Blocks follow; nothing counts before `Prepare`.
     Begin {
         /// Whom this is for.
@@ -59,7 +59,7 @@ pub enum Request {
 /// What is answered.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Answer {
+pub enum MoveResponse {
     /// It is taken; with `Prepare`, it is kept, and with `Commit` served.
     Done,
     /// It is kept; initiators are to be sent there once it is decided.
@@ -70,13 +70,13 @@ pub enum Answer {
     /// It is not, and the move ends.
     Refused(Failure),
     /// What has become of a move.
-    Fate(Fate),
+    Fate(MoveOutcome),
 }
 
 /// What the node that a volume leaves has decided.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Fate {
+pub enum MoveOutcome {
     /// It is not here any more: it is yours.
     Yours,
     /// It is here, and stays: throw the copy away.
@@ -93,7 +93,7 @@ const WRITE: u8 = 3;
 const ZEROS: u8 = 4;
 const RECORD: u8 = 5;
 
-impl Frame {
+impl MoveFrame {
     /// As it is sealed, with room for the proof behind it.
     pub fn encode(&self) -> serde_json::Result<Vec<u8>> {
         let json = |kind: u8, json: Vec<u8>| [&[kind], &json[..]].concat();
@@ -151,21 +151,24 @@ mod tests {
     #[test]
     fn frames_byte_by_byte_and_back() {
         let frames = [
-            (Frame::Zeros { lba: 1, blocks: 2 }, &b"\x04\0\0\0\0\0\0\0\x01\0\0\0\x02"[..]),
+            (MoveFrame::Zeros { lba: 1, blocks: 2 }, &b"\x04\0\0\0\0\0\0\0\x01\0\0\0\x02"[..]),
             (
-                Frame::Write { lba: 258, data: Bytes::from_static(b"ab") },
+                MoveFrame::Write { lba: 258, data: Bytes::from_static(b"ab") },
                 b"\x03\0\0\0\0\0\0\x01\x02ab",
             ),
             (
-                Frame::Record { name: "claim".into(), bytes: Bytes::from_static(b"x") },
+                MoveFrame::Record { name: "claim".into(), bytes: Bytes::from_static(b"x") },
                 b"\x05\x05claimx",
             ),
-            (Frame::Request(Request::Prepare), b"\x01\"prepare\""),
-            (Frame::Answer(Answer::Fate(Fate::Yours)), b"\x02{\"fate\":\"yours\"}"),
+            (MoveFrame::Request(MoveRequest::Prepare), b"\x01\"prepare\""),
+            (
+                MoveFrame::Answer(MoveResponse::Fate(MoveOutcome::Yours)),
+                b"\x02{\"fate\":\"yours\"}",
+            ),
         ];
         for (frame, bytes) in frames {
             assert_eq!(frame.encode().unwrap(), bytes);
-            assert_eq!(Frame::parse(bytes.to_vec()), Some(frame));
+            assert_eq!(MoveFrame::parse(bytes.to_vec()), Some(frame));
         }
         for wrong in [
             &b""[..],
@@ -175,7 +178,7 @@ mod tests {
             b"\x05\x09claim",
             b"\x09",
         ] {
-            assert_eq!(Frame::parse(wrong.to_vec()), None, "{wrong:?}");
+            assert_eq!(MoveFrame::parse(wrong.to_vec()), None, "{wrong:?}");
         }
     }
 }

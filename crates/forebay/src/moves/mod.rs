@@ -9,10 +9,10 @@ mod line;
 mod pass;
 mod progress;
 
-pub use access::Access;
+pub use access::TargetAccessRules;
 pub use describe::Described;
-pub use line::{HELLO_BYTES, Hears, Lost, Says, call, respond};
-pub use message::{Answer, Fate, Frame, Request};
-pub use pass::{Broken, Pace, pass};
-pub use progress::{Listed, Progress, Stage};
-pub use record::{Blocked, Come, CopyStage, Gone, Kept, MoveId, Moves};
+pub use line::{HELLO_BYTES, Hears, MoveChannelError, Says, call, respond};
+pub use message::{MoveFrame, MoveOutcome, MoveRequest, MoveResponse};
+pub use pass::{MoveCopyPace, MovePassError, pass};
+pub use progress::{MoveStage, VolumeMoveProgress, VolumeMoveStatus};
+pub use record::{Blocked, Come, CopyStage, MoveId, MoveOutRecord, Moves, VolumeMoveRecord};

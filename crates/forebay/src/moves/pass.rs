@@ -5,11 +5,11 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::{StreamExt, stream};
 use tokio::time::Instant;
-use volume::{Changes, Data, Error, Extent, Lba, Stack};
+use volume::{ChangedRegions, Data, Error, Extent, Lba, Stack};
 
 use super::{
-    line::{Lost, Says},
-    message::Frame,
+    line::{MoveChannelError, Says},
+    message::MoveFrame,
 };
 
 /// Bytes that are read and sent at a time.
@@ -19,7 +19,7 @@ const AHEAD: usize = 8;
 
 /// How fast it may go.
 #[derive(Clone, Copy, Debug)]
-pub struct Pace {
+pub struct MoveCopyPace {
     begun: Instant,
     sent: u64,
     /// Bytes per second.
@@ -28,14 +28,14 @@ pub struct Pace {
 
 /// Why a pass ended early.
 #[derive(Debug, thiserror::Error)]
-pub enum Broken {
+pub enum MovePassError {
     #[error("the volume cannot be read: {0}")]
     Volume(#[from] Error),
     #[error("the line to the other node: {0}")]
-    Line(#[from] Lost),
+    Line(#[from] MoveChannelError),
 }
 
-impl Pace {
+impl MoveCopyPace {
     /// At most so many bytes per second, from now on.
     pub fn new(rate: Option<u64>) -> Self {
         Self { begun: Instant::now(), sent: 0, rate }
@@ -53,11 +53,11 @@ impl Pace {
 /// Sends all that has changed, telling of each piece.
 pub async fn pass(
     volume: &Stack,
-    changes: &Changes,
+    changes: &ChangedRegions,
     says: &mut Says,
-    pace: &mut Pace,
+    pace: &mut MoveCopyPace,
     mut sent: impl FnMut(u64),
-) -> Result<(), Broken> {
+) -> Result<(), MovePassError> {
     let block_size = u64::from(volume.geometry().block_size);
     let pieces = stream::iter(std::iter::from_fn({
         let mut from = Lba(0);
@@ -74,9 +74,9 @@ pub async fn pass(
         let bytes = u64::from(extent.blocks) * block_size;
         let lba = extent.lba.0;
         if is_zero(&data) {
-            says.say(&Frame::Zeros { lba, blocks: extent.blocks }).await?;
+            says.say(&MoveFrame::Zeros { lba, blocks: extent.blocks }).await?;
         } else {
-            says.say(&Frame::Write { lba, data: whole(data) }).await?;
+            says.say(&MoveFrame::Write { lba, data: whole(data) }).await?;
             pace.keep(bytes).await;
         }
         sent(bytes);

@@ -7,13 +7,13 @@ use crate::failure::Failure;
 
 /// One that is under way here, or the last one of its volume.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
-pub struct Progress {
+pub struct VolumeMoveProgress {
     /// What moves.
     pub volume: VolumeName,
     /// The node that it goes to.
     pub to: String,
     /// How far it is.
-    pub stage: Stage,
+    pub stage: MoveStage,
     /// Bytes that were sent, those that changed meanwhile each time.
     pub copied_bytes: u64,
     /// Bytes that are still to be sent, as far as is known now.
@@ -31,7 +31,7 @@ pub struct Progress {
 /// How far.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Stage {
+pub enum MoveStage {
     /// It is copied while hosts use it here.
     Copying,
     /// Hosts wait.
@@ -42,7 +42,7 @@ pub enum Stage {
     Undone,
 }
 
-impl Stage {
+impl MoveStage {
     /// Whether it goes on.
     pub fn is_under_way(self) -> bool {
         matches!(self, Self::Copying | Self::Switching)
@@ -51,7 +51,7 @@ impl Stage {
 
 /// A volume that is or was moved, as this node knows it.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
-pub struct Listed {
+pub struct VolumeMoveStatus {
     /// Its name.
     pub volume: VolumeName,
     /// `leaving`, `arriving`, `waiting` (whole, and undecided), `here` or `gone`.
@@ -59,7 +59,7 @@ pub struct Listed {
     /// The node that it goes to, went to, comes or came from.
     pub node: String,
     /// How far it is, if it is leaving.
-    pub progress: Option<Progress>,
+    pub progress: Option<VolumeMoveProgress>,
     /// Why it is not served, or not decided.
     #[serde(default)]
     pub why: Option<String>,

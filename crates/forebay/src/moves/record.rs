@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use super::describe::Described;
 use crate::{
     failure::Failure,
-    settings::{HostPort, IscsiName, Settings, Target, Unit},
+    settings::{HostPort, IscsiName, IscsiTargetSettings, Settings, Unit},
     state, state_folder, whole_file,
 };
 
@@ -35,9 +35,9 @@ impl MoveId {
 
 /// What is kept of a volume.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
-pub struct Kept {
+pub struct VolumeMoveRecord {
     /// It was here, and went: what is left of it here is never served again.
-    pub gone: Option<Gone>,
+    pub gone: Option<MoveOutRecord>,
     /// It comes, or has come.
     pub come: Option<Come>,
     /// Moves from here that may have become whole copies elsewhere, the last at the end: of those that are not
@@ -49,7 +49,7 @@ pub struct Kept {
 /// Of one volume. Whole copies of older ones wait for the operator.
 const MOST_TRIED: usize = 16;
 
-impl Kept {
+impl VolumeMoveRecord {
     /// The same with a move that may become a whole copy elsewhere.
     pub fn with_tried(mut self, id: MoveId) -> Self {
         if self.tried.len() >= MOST_TRIED {
@@ -65,7 +65,7 @@ pub type Blocked = (VolumeName, Failure);
 
 /// Where a volume went.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
-pub struct Gone {
+pub struct MoveOutRecord {
     /// The move.
     pub id: MoveId,
     /// The target that it was a unit of, and is.
@@ -117,7 +117,7 @@ pub enum CopyStage {
 pub struct Moves {
     /// `None`: nothing is kept of anything.
     folder: Option<PathBuf>,
-    kept: Mutex<BTreeMap<VolumeName, Kept>>,
+    kept: Mutex<BTreeMap<VolumeName, VolumeMoveRecord>>,
 }
 
 /// What file names end with.
@@ -150,22 +150,22 @@ impl Moves {
     }
 
     /// What is kept of a volume.
-    pub fn of(&self, volume: &VolumeName) -> Kept {
+    pub fn of(&self, volume: &VolumeName) -> VolumeMoveRecord {
         self.kept.lock().get(volume).cloned().unwrap_or_default()
     }
 
     /// Of all.
-    pub fn all(&self) -> Vec<(VolumeName, Kept)> {
+    pub fn all(&self) -> Vec<(VolumeName, VolumeMoveRecord)> {
         self.kept.lock().iter().map(|(volume, kept)| (volume.clone(), kept.clone())).collect()
     }
 
     /// Keeps this of a volume; it is stable when this returns. Nothing has changed if it fails, as long as the
     /// process lives: what a crash would leave is not known.
-    pub fn keep(&self, volume: &VolumeName, kept: Kept) -> Result<(), Failure> {
+    pub fn keep(&self, volume: &VolumeName, kept: VolumeMoveRecord) -> Result<(), Failure> {
         let folder =
             self.folder.as_ref().ok_or_else(|| Failure::new("there is no state folder"))?;
         let path = folder.join(format!("{volume}{ENDING}"));
-        let write = || match kept == Kept::default() {
+        let write = || match kept == VolumeMoveRecord::default() {
             true => match fs::remove_file(&path) {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
                 Err(error) => Err(error),
@@ -179,7 +179,7 @@ impl Moves {
             }
         };
         write().map_err(|error| cannot("write", &path, &error))?;
-        match kept == Kept::default() {
+        match kept == VolumeMoveRecord::default() {
             true => _ = self.kept.lock().remove(volume),
             false => _ = self.kept.lock().insert(volume.clone(), kept),
         }
@@ -187,7 +187,7 @@ impl Moves {
     }
 
     /// Whether there is room for it: nothing is kept yet.
-    pub fn try_to_keep(&self, volume: &VolumeName, kept: &Kept) -> Result<(), Failure> {
+    pub fn try_to_keep(&self, volume: &VolumeName, kept: &VolumeMoveRecord) -> Result<(), Failure> {
         let folder =
             self.folder.as_ref().ok_or_else(|| Failure::new("there is no state folder"))?;
         let path = folder.join(format!("{volume}{ENDING}"));
@@ -202,7 +202,7 @@ impl Moves {
     /// out, with all that has a claim to its name.
     pub fn apply(&self, settings: &mut Settings) -> Vec<Blocked> {
         let all = self.all();
-        let here = |(volume, kept): &(VolumeName, Kept)| {
+        let here = |(volume, kept): &(VolumeName, VolumeMoveRecord)| {
             let come = kept.come.as_ref().filter(|come| come.stage == CopyStage::Here)?;
             Some((volume.clone(), come.volume.target.clone()))
         };
@@ -210,7 +210,9 @@ impl Moves {
         let mut blocked = Vec::new();
         for (volume, kept) in all {
             match kept {
-                Kept { come: Some(come @ Come { stage: CopyStage::Here, .. }), .. } => {
+                VolumeMoveRecord {
+                    come: Some(come @ Come { stage: CopyStage::Here, .. }), ..
+                } => {
                     let is_twin = |(other, target): &&(VolumeName, String)| {
                         *other != volume && *target == come.volume.target
                     };
@@ -222,7 +224,7 @@ impl Moves {
                     };
                     blocked.extend(arrived.err().map(|failure| (volume, failure)));
                 }
-                Kept { gone, come, .. } => {
+                VolumeMoveRecord { gone, come, .. } => {
                     if let Some(gone) = gone {
                         depart(settings, &volume, &gone);
                     }
@@ -237,7 +239,7 @@ impl Moves {
 }
 
 /// Whoever asks for the target is sent to where it is.
-fn depart(settings: &mut Settings, volume: &VolumeName, gone: &Gone) {
+fn depart(settings: &mut Settings, volume: &VolumeName, gone: &MoveOutRecord) {
     for target in &mut settings.target {
         let is_its = target.name.0 == gone.target;
         let before = target.unit.len();
@@ -254,12 +256,16 @@ fn depart(settings: &mut Settings, volume: &VolumeName, gone: &Gone) {
     }
     if !settings.target.iter().any(|target| target.name.0 == gone.target) {
         let name = IscsiName(gone.target.clone());
-        settings.target.push(Target { name, redirect: redirect(gone), ..Target::default() });
+        settings.target.push(IscsiTargetSettings {
+            name,
+            redirect: redirect(gone),
+            ..IscsiTargetSettings::default()
+        });
     }
 }
 
 /// Where initiators are sent, if that is known: else they are to try again.
-fn redirect(gone: &Gone) -> Option<HostPort> {
+fn redirect(gone: &MoveOutRecord) -> Option<HostPort> {
     (!gone.redirect.is_empty()).then(|| HostPort(gone.redirect.clone()))
 }
 
@@ -268,17 +274,21 @@ fn wait_for(settings: &mut Settings, come: Come) {
     let Come { volume, file, .. } = come;
     match settings.target.iter_mut().find(|target| target.name.0 == volume.target) {
         Some(target) => target.redirect = None,
-        None => settings.target.push(Target { unit: Vec::new(), ..volume.served(file, None) }),
+        None => settings
+            .target
+            .push(IscsiTargetSettings { unit: Vec::new(), ..volume.served(file, None) }),
     }
 }
 
 /// It is served from the file that came, also if settings name one that was here before it went.
 fn arrive(settings: &mut Settings, volume: &VolumeName, come: &Come) -> Result<(), Failure> {
     let described = &come.volume;
-    let is_its = |target: &Target| target.name.0 == described.target;
+    let is_its = |target: &IscsiTargetSettings| target.name.0 == described.target;
     let is_it = |unit: &Unit| unit.volume.as_ref() == Some(volume);
     // The target has this unit alone, and no other has it.
-    let wrong = |target: &&Target| target.unit.iter().any(|unit| is_it(unit) != is_its(target));
+    let wrong = |target: &&IscsiTargetSettings| {
+        target.unit.iter().any(|unit| is_it(unit) != is_its(target))
+    };
     if let Some(at) = settings.target.iter().position(|target| wrong(&target)) {
         let target = &mut settings.target[at];
         let what = if is_its(target) { "another unit" } else { "the same volume" };
@@ -337,7 +347,7 @@ fn damaged(path: &Path) -> Failure {
 
 #[cfg(test)]
 mod tests {
-    use super::{super::access::Access, *};
+    use super::{super::access::TargetAccessRules, *};
 
     const SETTINGS: &str = "state = 'state'\n[names]\nlisten = ['127.0.0.1:0']\nsecret_file = 's'\n\
         [[target]]\nname = 'iqn.a:b'\nalias = 'ours'\n[[target.unit]]\nvolume = 'payroll'\nlun = 3\n\
@@ -353,11 +363,12 @@ mod tests {
     fn described(settings: &Settings) -> Described {
         let target = &settings.target[0];
         let volume = volume::MemVolume::new(volume::Geometry::with_blocks(2048));
-        Described::new((target, Access::default()), &target.unit[0], "S", &volume).unwrap()
+        Described::new((target, TargetAccessRules::default()), &target.unit[0], "S", &volume)
+            .unwrap()
     }
 
-    fn gone() -> Gone {
-        Gone {
+    fn gone() -> MoveOutRecord {
+        MoveOutRecord {
             id: MoveId::random().unwrap(),
             target: "iqn.a:b".into(),
             lun: 3,
@@ -391,7 +402,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let before = settings(folder.path(), SETTINGS);
         let volume = "payroll".parse().unwrap();
-        let kept = Kept { gone: Some(gone()), ..Kept::default() };
+        let kept = VolumeMoveRecord { gone: Some(gone()), ..VolumeMoveRecord::default() };
         Moves::open(&before).unwrap().keep(&volume, kept).unwrap();
         let renamed = SETTINGS.replace("'payroll'", "'wages'");
         let elsewhere = SETTINGS.replace("iqn.a:b", "iqn.a:c").replace("lun = 3", "lun = 1");
@@ -415,10 +426,10 @@ mod tests {
         }
         assert_eq!(applied(folder.path(), &without).target[0].unit.len(), 1);
         // The volume comes back, and is served from where it came to.
-        let come = |stage| Kept {
+        let come = |stage| VolumeMoveRecord {
             gone: Some(gone()),
             come: Some(come(stage, described(&before))),
-            ..Kept::default()
+            ..VolumeMoveRecord::default()
         };
         let moves = Moves::open(&before).unwrap();
         for stage in [CopyStage::Arriving, CopyStage::Ready] {
@@ -431,7 +442,7 @@ mod tests {
         let back = applied(folder.path(), SETTINGS);
         assert_eq!(back.target[0].unit, [described(&before).unit("/moved/payroll.img".into())]);
         assert_eq!((back.target.len(), &back.target[0].redirect), (1, &None));
-        moves.keep(&volume, Kept::default()).unwrap();
+        moves.keep(&volume, VolumeMoveRecord::default()).unwrap();
         assert_eq!(applied(folder.path(), SETTINGS), before);
     }
 
@@ -441,7 +452,10 @@ mod tests {
         let from = settings(folder.path(), SETTINGS);
         let other = SETTINGS.replace("iqn.a:b", "iqn.a:other").replace("volume = 'payroll'", "");
         let here = settings(folder.path(), &other);
-        let kept = Kept { come: Some(come(CopyStage::Here, described(&from))), ..Kept::default() };
+        let kept = VolumeMoveRecord {
+            come: Some(come(CopyStage::Here, described(&from))),
+            ..VolumeMoveRecord::default()
+        };
         Moves::open(&here).unwrap().keep(&"payroll".parse().unwrap(), kept).unwrap();
         let settings_in_force = applied(folder.path(), &other);
         assert_eq!(settings_in_force.target.len(), 2);
@@ -470,7 +484,7 @@ mod tests {
         let moves = Moves::open(&here).unwrap();
         for volume in ["payroll", "wages"] {
             let come = come(CopyStage::Here, described(&from));
-            let kept = Kept { come: Some(come), ..Kept::default() };
+            let kept = VolumeMoveRecord { come: Some(come), ..VolumeMoveRecord::default() };
             moves.keep(&volume.parse().unwrap(), kept).unwrap();
         }
         let blocked = moves.apply(&mut here);
@@ -484,7 +498,7 @@ mod tests {
     fn who_says_that_his_copy_is_newer_serves_it() {
         let folder = tempfile::tempdir().unwrap();
         let before = settings(folder.path(), SETTINGS);
-        let kept = Kept { gone: Some(gone()), ..Kept::default() };
+        let kept = VolumeMoveRecord { gone: Some(gone()), ..VolumeMoveRecord::default() };
         Moves::open(&before).unwrap().keep(&"payroll".parse().unwrap(), kept).unwrap();
         let generation = |generation: u64| {
             let unit = format!("volume = 'payroll'\ngeneration = {generation}");
@@ -499,7 +513,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let settings = settings(folder.path(), SETTINGS);
         let volume: VolumeName = "payroll".parse().unwrap();
-        let kept = Kept { gone: Some(gone()), ..Kept::default() };
+        let kept = VolumeMoveRecord { gone: Some(gone()), ..VolumeMoveRecord::default() };
         Moves::open(&settings).unwrap().keep(&volume, kept.clone()).unwrap();
         assert_eq!(Moves::open(&settings).unwrap().of(&volume), kept);
         let path = folder.path().join("state/moved/payroll.volume");

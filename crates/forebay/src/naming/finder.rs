@@ -2,7 +2,7 @@
 
 use std::{fmt, sync::Arc};
 
-use ::names::{Place, VolumeName};
+use ::names::{VolumeLocation, VolumeName};
 use initiator::{Locate, Locating};
 
 use super::Naming;
@@ -33,12 +33,12 @@ impl Locate for Finder {
 }
 
 /// The portals that we can use. One without TLS is never taken where TLS is wanted.
-pub fn usable(place: Place, tls: bool) -> Result<initiator::Place, String> {
-    let Place { node, portals, target, lun, .. } = place;
+pub fn usable(place: VolumeLocation, tls: bool) -> Result<initiator::IscsiLocation, String> {
+    let VolumeLocation { node, portals, target, lun, .. } = place;
     let fits = portals.iter().filter(|portal| portal.tls == tls);
     let fits: Vec<String> = fits.map(|portal| portal.address.clone()).collect();
     match (fits.is_empty(), portals.is_empty()) {
-        (false, _) => Ok(initiator::Place { portals: fits, target, lun }),
+        (false, _) => Ok(initiator::IscsiLocation { portals: fits, target, lun }),
         (true, true) => Err(format!("the node {node} tells of no portal for it")),
         (true, false) if tls => Err(format!("the node {node} has no portal with TLS for it")),
         (true, false) => Err(format!("the node {node} serves it through TLS only")),
@@ -47,14 +47,14 @@ pub fn usable(place: Place, tls: bool) -> Result<initiator::Place, String> {
 
 #[cfg(test)]
 mod tests {
-    use ::names::{Gln, Portal};
+    use ::names::{Gln, PortalAddress};
 
     use super::*;
 
     #[test]
     fn tls_is_never_left_out_on_the_way() {
-        let portal = |address: &str, tls| Portal { address: address.into(), tls };
-        let place = |portals| Place {
+        let portal = |address: &str, tls| PortalAddress { address: address.into(), tls };
+        let place = |portals| VolumeLocation {
             node: "n".parse().unwrap(),
             gln: Gln::new([1; 16]),
             target: "iqn.a:b".into(),

@@ -14,8 +14,8 @@ use std::{
 };
 
 use ::names::{
-    Entry, Gln, HELLO_BYTES, NodeName, Place, Record, Stamp, Table, Times, Trouble, Unresolved,
-    VolumeName,
+    Gln, HELLO_BYTES, NamesTable, NamingProblem, NodeExpiryTimes, NodeName, NodeRecord,
+    NodeRecordStamp, NodeVolumeEntry, Unresolved, VolumeLocation, VolumeName,
 };
 use futures_util::{StreamExt, future::BoxFuture, stream::FuturesUnordered};
 use parking_lot::Mutex;
@@ -28,12 +28,12 @@ pub use service::{cannot_listen, serve};
 
 use crate::{
     failure::Failure,
-    settings::{self, Found, Settings},
+    settings::{self, SecretWithSource, Settings},
 };
 
 /// One process among those who tell each other of volumes.
 pub struct Naming {
-    table: Mutex<Table>,
+    table: Mutex<NamesTable>,
     secret: Zeroizing<Vec<u8>>,
     seeds: Vec<String>,
     /// Where the number is kept; `None`: we only ask, and nobody hears of us.
@@ -47,13 +47,13 @@ pub struct Naming {
     /// Addresses that did not answer, so that each is told once.
     silent: Mutex<BTreeSet<String>>,
     /// Who takes connections that are about something else than names.
-    other: OnceLock<Visit>,
+    other: OnceLock<OtherProtocolHandler>,
 }
 
 /// Takes over a connection that is not about names, with the hello that came on it, and with its place. Keep
 /// the place once the caller has proved that it knows the secret.
-pub type Visit = Box<
-    dyn Fn(TcpStream, [u8; HELLO_BYTES], Arc<transport::Place>) -> BoxFuture<'static, ()>
+pub type OtherProtocolHandler = Box<
+    dyn Fn(TcpStream, [u8; HELLO_BYTES], Arc<transport::ConnectionPermit>) -> BoxFuture<'static, ()>
         + Send
         + Sync,
 >;
@@ -97,23 +97,24 @@ impl Naming {
     }
 
     fn new(
-        names: &settings::Names,
+        names: &settings::NamingServiceSettings,
         gln: Gln,
         version: u64,
         kept: Option<PathBuf>,
     ) -> Result<Self, Failure> {
         let mut instance = [0; 8];
         getrandom::fill(&mut instance).map_err(Failure::new)?;
-        let own = Record {
-            stamp: Stamp { gln, version, beat: 0 },
+        let own = NodeRecord {
+            stamp: NodeRecordStamp { gln, version, beat: 0 },
             instance: u64::from_ne_bytes(instance),
             node: names.node.clone().unwrap_or_else(node_of_host),
             addresses: Vec::new(),
             volumes: Vec::new(),
         };
-        let times = Times { stale_after: names.stale_after.0, forget_after: FORGET_AFTER };
+        let times =
+            NodeExpiryTimes { stale_after: names.stale_after.0, forget_after: FORGET_AFTER };
         Ok(Self {
-            table: Mutex::new(Table::new(own, times)),
+            table: Mutex::new(NamesTable::new(own, times)),
             secret: secret(names)?,
             seeds: names.seeds().collect(),
             kept,
@@ -126,7 +127,7 @@ impl Naming {
     }
 
     /// From now on connections whose hello is not that of names go there.
-    pub fn visited_by(&self, other: Visit) {
+    pub fn visited_by(&self, other: OtherProtocolHandler) {
         // A process has one node.
         let _ = self.other.set(other);
     }
@@ -154,7 +155,7 @@ impl Naming {
     }
 
     /// From now on others are told this.
-    pub fn tell(&self, addresses: Vec<String>, volumes: Vec<Entry>) {
+    pub fn tell(&self, addresses: Vec<String>, volumes: Vec<NodeVolumeEntry>) {
         if self.table.lock().tell(addresses, volumes) {
             if let Err(failure) = self.keep() {
                 tracing::error!(%failure, "the count of what is told about volumes is not kept");
@@ -167,7 +168,7 @@ impl Naming {
     fn keep(&self) -> Result<(), Failure> {
         let Some(path) = &self.kept else { return Ok(()) };
         let mut written = self.written.lock();
-        let Stamp { gln, version, .. } = self.table.lock().own().stamp;
+        let NodeRecordStamp { gln, version, .. } = self.table.lock().own().stamp;
         if *written != Some(version) {
             number::keep(path, gln, version)?;
             *written = Some(version);
@@ -176,20 +177,24 @@ impl Naming {
     }
 
     /// Where the volume is by what the seeds know now, or by what was heard before if none answers.
-    pub async fn locate(&self, volume: &VolumeName) -> Result<Place, Unresolved> {
+    pub async fn locate(&self, volume: &VolumeName) -> Result<VolumeLocation, Unresolved> {
         self.ask_seeds().await;
         self.table.lock().resolve(volume, Instant::now())
     }
 
     /// Where units of ours are now of which others have newer ones, by what was heard; `asks`: by what the seeds
     /// know now.
-    pub async fn moved_on(&self, ours: &[Entry], asks: bool) -> Vec<(Entry, u64, Place)> {
+    pub async fn moved_on(
+        &self,
+        ours: &[NodeVolumeEntry],
+        asks: bool,
+    ) -> Vec<(NodeVolumeEntry, u64, VolumeLocation)> {
         if asks && !ours.is_empty() {
             self.ask_seeds().await;
         }
         let table = self.table.lock();
         let now = Instant::now();
-        let newer = |entry: &Entry| {
+        let newer = |entry: &NodeVolumeEntry| {
             let (generation, place) = table.moved_on(entry, now)?;
             Some((entry.clone(), generation, place))
         };
@@ -242,13 +247,13 @@ impl Naming {
 
     /// Returns everything that is known after asking the seeds. A volume that has just moved is then shown at
     /// its new node; without asking, its former node would be shown until the next beat.
-    pub async fn known_by_seeds(&self) -> Known {
+    pub async fn known_by_seeds(&self) -> NamingStatus {
         self.ask_seeds().await;
         self.known()
     }
 
     /// Returns everything that this process knows without asking others.
-    fn known(&self) -> Known {
+    fn known(&self) -> NamingStatus {
         let table = self.table.lock();
         let now = Instant::now();
         let nodes = table.nodes(now).map(|listed| KnownNode {
@@ -261,11 +266,11 @@ impl Naming {
             volumes: listed.record.volumes.clone(),
         });
         let troubles = table.troubles(now).collect();
-        Known { gln: table.own().stamp.gln, nodes: nodes.collect(), troubles }
+        NamingStatus { gln: table.own().stamp.gln, nodes: nodes.collect(), troubles }
     }
 
     /// What an operator has to put right.
-    pub fn troubles(&self) -> Vec<Trouble> {
+    pub fn troubles(&self) -> Vec<NamingProblem> {
         self.table.lock().troubles(Instant::now()).collect()
     }
 }
@@ -283,13 +288,13 @@ const MOST_SILENT: usize = 256;
 
 /// What is known of names.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
-pub struct Known {
+pub struct NamingStatus {
     /// This node's number.
     pub gln: Gln,
     /// All nodes, this one first.
     pub nodes: Vec<KnownNode>,
     /// What an operator has to put right.
-    pub troubles: Vec<Trouble>,
+    pub troubles: Vec<NamingProblem>,
 }
 
 /// A node and its volumes.
@@ -308,16 +313,16 @@ pub struct KnownNode {
     /// Two processes have its number: nobody is sent to its volumes.
     pub twins: bool,
     /// What it serves.
-    pub volumes: Vec<Entry>,
+    pub volumes: Vec<NodeVolumeEntry>,
 }
 
 /// The secret of all who take part.
-fn secret(names: &settings::Names) -> Result<Zeroizing<Vec<u8>>, Failure> {
+fn secret(names: &settings::NamingServiceSettings) -> Result<Zeroizing<Vec<u8>>, Failure> {
     let found = settings::read_secret(names.secret_file.as_deref(), names.secret_env.as_deref());
     let found = found.map_err(|(message, remedy)| Failure::settings(message).remedy(remedy))?;
     match found {
-        Some(Found { secret, .. }) if (12..=255).contains(&secret.len()) => Ok(secret),
-        Some(Found { secret, place }) => {
+        Some(SecretWithSource { secret, .. }) if (12..=255).contains(&secret.len()) => Ok(secret),
+        Some(SecretWithSource { secret, place }) => {
             let message =
                 format!("{place}: the secret has {} bytes; 12 to 255 are taken", secret.len());
             Err(Failure::settings(message).remedy("make one with `forebay secret FILE`"))
@@ -373,7 +378,7 @@ mod tests {
         let listen = ["127.0.0.1:0".parse().unwrap()];
         let (_serving, bound) = serve(&seed, &listen).await.unwrap();
         let asker = Naming::guest(&settings(folder.path(), bound[0])).unwrap().unwrap();
-        let moved = Entry {
+        let moved = NodeVolumeEntry {
             volume: "payroll".parse().unwrap(),
             target: "iqn.2026-11.test:a".into(),
             lun: 0,

@@ -12,9 +12,9 @@ use tokio::{
     time::{MissedTickBehavior, interval},
 };
 
-use transport::{Places, Reports};
+use transport::{ConnectionQuota, Reports};
 
-use super::{Naming, talk, talk::Failed};
+use super::{Naming, talk, talk::NamingTalkError};
 use crate::failure::Failure;
 
 /// The interval of the signs of life. By default a node is stale after fifteen lost ones.
@@ -52,7 +52,7 @@ pub fn cannot_listen(address: SocketAddr, error: &std::io::Error) -> Failure {
 }
 
 async fn accept(naming: Arc<Naming>, listener: TcpListener) {
-    let callers = Arc::new(Places::default());
+    let callers = Arc::new(ConnectionQuota::default());
     let reports = Arc::new(Reports::new(REPORTS, REPORTS_IN_ALL));
     let mut conversations = JoinSet::new();
     loop {
@@ -69,7 +69,7 @@ async fn accept(naming: Arc<Naming>, listener: TcpListener) {
         conversations.spawn(async move {
             let responded = tokio::select! {
                 responded = talk::respond(&naming, stream, &place) => responded,
-                () = place.lost() => Err(Failed::Displaced),
+                () = place.lost() => Err(NamingTalkError::Displaced),
             };
             if let Err(error) = responded
                 && let Some(unreported) = reports.report(address.ip(), Instant::now())

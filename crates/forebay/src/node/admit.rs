@@ -8,15 +8,15 @@ use futures_util::stream::FuturesUnordered;
 use super::{Node, copy_in::Copy};
 use crate::{
     failure::Failure,
-    moves::{Access, Come, CopyStage, Described, Fate, Kept, MoveId},
+    moves::{Come, CopyStage, Described, MoveId, MoveOutcome, TargetAccessRules, VolumeMoveRecord},
     quantity::{Size, about},
     records::Records,
-    settings::{Accept, File, Layer, Settings, Target, Unit},
+    settings::{Accept, File, IscsiTargetSettings, Layer, Settings, Unit},
     stack, state, whole_file,
 };
 
 /// What is known of a volume that is asked to be taken.
-pub(super) struct Offer {
+pub(super) struct MoveOffer {
     pub(super) from: Gln,
     pub(super) from_node: NodeName,
     pub(super) id: MoveId,
@@ -34,8 +34,8 @@ impl Drop for Berth<'_> {
 
 impl Node {
     /// Whether it may come, and the file for it.
-    pub(super) async fn begin(&self, offer: Offer) -> Result<(Come, Copy), Failure> {
-        let Offer { from, from_node, id, volume } = offer;
+    pub(super) async fn begin(&self, offer: MoveOffer) -> Result<(Come, Copy), Failure> {
+        let MoveOffer { from, from_node, id, volume } = offer;
         volume.check()?;
         let base = Arc::clone(&self.inner.lock().base);
         let (Some(accept), Some(state)) = (&base.accept, &base.state) else {
@@ -48,7 +48,8 @@ impl Node {
             // It decides, and has decided to begin anew; unless it said so before that copy began, and the line
             // kept it: what is whole is thrown away on its word only.
             Some(come) if come.stage != CopyStage::Here && come.from == from => {
-                if come.stage == CopyStage::Ready && self.fate_of(name, come).await != Fate::Undone
+                if come.stage == CopyStage::Ready
+                    && self.fate_of(name, come).await != MoveOutcome::Undone
                 {
                     return Err(Failure::new(format!(
                         "a whole copy of {name} is on the node, and {} does not say that it is not the volume",
@@ -70,7 +71,7 @@ impl Node {
             }
             _ => {}
         }
-        let come = self.admit(Offer { from, from_node, id, volume }, accept, state)?;
+        let come = self.admit(MoveOffer { from, from_node, id, volume }, accept, state)?;
         let (name, volume) = (&come.volume.volume, &come.volume);
         // The file is created again, so the record of a former file must go.
         if let Err(failure) = Records::of(&base).forget(&come.file) {
@@ -104,9 +105,9 @@ impl Node {
     }
 
     /// Gives it room and names, which no other gets from then on.
-    fn admit(&self, offer: Offer, accept: &Accept, state: &Path) -> Result<Come, Failure> {
+    fn admit(&self, offer: MoveOffer, accept: &Accept, state: &Path) -> Result<Come, Failure> {
         let _one_at_a_time = self.admitting.lock();
-        let Offer { from, from_node, id, volume } = offer;
+        let MoveOffer { from, from_node, id, volume } = offer;
         let name = &volume.volume;
         let settings = self.settings_with_refused();
         let kept = self.moves.of(name);
@@ -133,7 +134,8 @@ impl Node {
                 .remedy("look what it is, and put it away"));
         }
         let come = Come { id, stage: CopyStage::Arriving, from, from_node, file, volume };
-        self.moves.keep(&come.volume.volume, Kept { come: Some(come.clone()), ..kept })?;
+        self.moves
+            .keep(&come.volume.volume, VolumeMoveRecord { come: Some(come.clone()), ..kept })?;
         Ok(come)
     }
 
@@ -189,10 +191,10 @@ impl Node {
     pub(super) fn lets_in_no_more(&self, volume: &Described) -> Result<(), Failure> {
         let base = Arc::clone(&self.inner.lock().base);
         // The settings may name its target, and then they say who may log in to it.
-        let is_its = |target: &&Target| target.name.0 == volume.target;
+        let is_its = |target: &&IscsiTargetSettings| target.name.0 == volume.target;
         let allow = base.accept.as_ref().and_then(|accept| accept.allow.clone());
         let new = volume.served(Default::default(), allow);
-        let access = Access::of(&base, base.target.iter().find(is_its).unwrap_or(&new))?;
+        let access = TargetAccessRules::of(&base, base.target.iter().find(is_its).unwrap_or(&new))?;
         volume.access.check(&volume.target, &access)
     }
 
@@ -233,7 +235,7 @@ impl Node {
     pub(super) fn redirect_for(&self, volume: &Described) -> Result<String, Failure> {
         let inner = self.inner.lock();
         let base = Arc::clone(&inner.base);
-        let is_its = |target: &&Target| target.name.0 == volume.target;
+        let is_its = |target: &&IscsiTargetSettings| target.name.0 == volume.target;
         let new = volume.served(Default::default(), None);
         let target = base.target.iter().find(is_its).unwrap_or(&new);
         let portals = match &base.names {
@@ -264,7 +266,7 @@ impl Node {
             }
             _ => Records::of(&self.settings())
                 .forget(&come.file)
-                .and_then(|_| self.moves.keep(name, Kept { come: None, ..kept })),
+                .and_then(|_| self.moves.keep(name, VolumeMoveRecord { come: None, ..kept })),
         };
         if let Err(failure) = removed {
             tracing::warn!(volume = %name, %failure, "a copy that is not needed stays");

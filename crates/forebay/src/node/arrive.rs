@@ -5,14 +5,15 @@ use std::{sync::Arc, time::Duration};
 
 use ::names::VolumeName;
 use tokio::{net::TcpStream, time::timeout};
-use transport::Place;
+use transport::ConnectionPermit;
 use volume::Data;
 
-use super::{Node, admit::Offer, copy_in::Copy};
+use super::{Node, admit::MoveOffer, copy_in::Copy};
 use crate::{
     failure::Failure,
     moves::{
-        self, Answer, Come, CopyStage, Fate, Frame, HELLO_BYTES, Hears, Kept, Lost, Request, Says,
+        self, Come, CopyStage, HELLO_BYTES, Hears, MoveChannelError, MoveFrame, MoveOutcome,
+        MoveRequest, MoveResponse, Says, VolumeMoveRecord,
     },
     records::Records,
     state,
@@ -53,33 +54,38 @@ impl Node {
     }
 
     /// Somebody has connected who is not asking for names.
-    async fn visit(self: &Arc<Self>, stream: TcpStream, hello: &[u8; HELLO_BYTES], place: &Place) {
+    async fn visit(
+        self: &Arc<Self>,
+        stream: TcpStream,
+        hello: &[u8; HELLO_BYTES],
+        place: &ConnectionPermit,
+    ) {
         let Some(naming) = &self.naming else { return };
         let visited = async {
             let (mut says, mut hears) = moves::respond(naming.secret(), stream, hello).await?;
             let first = timeout(FIRST_WORD_WITHIN, hears.hear()).await;
-            let first = first.map_err(|_| Lost::TimedOut)??;
+            let first = first.map_err(|_| MoveChannelError::TimedOut)??;
             if !place.keep() {
                 return Ok(()); // the connection is being closed
             }
             match first {
-                Frame::Request(Request::Ask { to, id, volume }) if to == naming.gln() => {
+                MoveFrame::Request(MoveRequest::Ask { to, id, volume }) if to == naming.gln() => {
                     let fate = self.fate(&volume, &id);
-                    says.say(&Frame::Answer(Answer::Fate(fate))).await
+                    says.say(&MoveFrame::Answer(MoveResponse::Fate(fate))).await
                 }
-                Frame::Request(Request::Begin { to, from, from_node, id, volume })
+                MoveFrame::Request(MoveRequest::Begin { to, from, from_node, id, volume })
                     if to == naming.gln() =>
                 {
-                    let offer = Offer { from, from_node, id, volume: *volume };
+                    let offer = MoveOffer { from, from_node, id, volume: *volume };
                     self.arrive(offer, &mut says, &mut hears).await
                 }
                 // Whoever had this address before has another number.
-                Frame::Request(Request::Ask { .. } | Request::Begin { .. }) => {
+                MoveFrame::Request(MoveRequest::Ask { .. } | MoveRequest::Begin { .. }) => {
                     let failure = Failure::new(format!("this is the node {}", naming.gln()))
                         .remedy("try again when its record has come round (`forebay names`)");
-                    says.say(&Frame::Answer(Answer::Refused(failure))).await
+                    says.say(&MoveFrame::Answer(MoveResponse::Refused(failure))).await
                 }
-                _ => Err(Lost::Payload),
+                _ => Err(MoveChannelError::Payload),
             }
         };
         if let Err(error) = visited.await {
@@ -90,12 +96,12 @@ impl Node {
     /// Takes a volume, if it may come.
     async fn arrive(
         self: &Arc<Self>,
-        offer: Offer,
+        offer: MoveOffer,
         says: &mut Says,
         hears: &mut Hears,
-    ) -> Result<(), Lost> {
+    ) -> Result<(), MoveChannelError> {
         let name = offer.volume.volume.clone();
-        let refuse = |failure| Frame::Answer(Answer::Refused(failure));
+        let refuse = |failure| MoveFrame::Answer(MoveResponse::Refused(failure));
         let Some(berth) = self.berth(&name) else {
             let failure = Failure::new(format!("{name} is coming to this node already"))
                 .remedy("wait until that has ended; the end of a lost connection takes a minute");
@@ -116,7 +122,7 @@ impl Node {
         };
         tracing::info!(volume = %name, from = %come.from_node, bytes = come.volume.bytes(), "a volume comes");
         let prepared = async {
-            says.say(&Frame::Answer(Answer::Done)).await.map_err(Failure::new)?;
+            says.say(&MoveFrame::Answer(MoveResponse::Done)).await.map_err(Failure::new)?;
             self.receive(&mut copy, says, hears).await?;
             self.prepare_here(&name, &come, copy).await
         };
@@ -130,9 +136,9 @@ impl Node {
         };
         drop(berth);
         // Whatever becomes of the line: the other node decides, and is asked.
-        let kept = says.say(&Frame::Answer(Answer::Kept { redirect })).await;
+        let kept = says.say(&MoveFrame::Answer(MoveResponse::Kept { redirect })).await;
         let committed = match kept {
-            Ok(()) => matches!(hears.hear().await, Ok(Frame::Request(Request::Commit))),
+            Ok(()) => matches!(hears.hear().await, Ok(MoveFrame::Request(MoveRequest::Commit))),
             Err(_) => false,
         };
         let is_taken = match self.berth(&name).filter(|_| committed) {
@@ -143,7 +149,7 @@ impl Node {
             self.ask_for_fate(name, come);
             return Ok(());
         }
-        says.say(&Frame::Answer(Answer::Done)).await
+        says.say(&MoveFrame::Answer(MoveResponse::Done)).await
     }
 
     /// Blocks and records until all are there.
@@ -155,15 +161,17 @@ impl Node {
     ) -> Result<(), Failure> {
         loop {
             match hears.hear().await.map_err(Failure::new)? {
-                Frame::Write { lba, data } => copy.write(lba, Data::from(data)).await?,
-                Frame::Zeros { lba, blocks } => copy.discard(lba, blocks).await?,
-                Frame::Record { name, bytes } => copy.keep(name, bytes.to_vec())?,
-                Frame::Request(Request::Flush) => {
+                MoveFrame::Write { lba, data } => copy.write(lba, Data::from(data)).await?,
+                MoveFrame::Zeros { lba, blocks } => copy.discard(lba, blocks).await?,
+                MoveFrame::Record { name, bytes } => copy.keep(name, bytes.to_vec())?,
+                MoveFrame::Request(MoveRequest::Flush) => {
                     copy.flush().await?;
-                    says.say(&Frame::Answer(Answer::Done)).await.map_err(Failure::new)?;
+                    says.say(&MoveFrame::Answer(MoveResponse::Done)).await.map_err(Failure::new)?;
                 }
-                Frame::Request(Request::Prepare) => return copy.flush().await,
-                Frame::Request(_) | Frame::Answer(_) => return Err(Failure::new(Lost::Payload)),
+                MoveFrame::Request(MoveRequest::Prepare) => return copy.flush().await,
+                MoveFrame::Request(_) | MoveFrame::Answer(_) => {
+                    return Err(Failure::new(MoveChannelError::Payload));
+                }
             }
         }
     }
@@ -193,7 +201,7 @@ impl Node {
         });
         kept.await.map_err(Failure::new)?.map_err(Failure::new)?;
         let ready = Come { stage: CopyStage::Ready, ..come.clone() };
-        self.moves.keep(name, Kept { come: Some(ready), ..self.moves.of(name) })?;
+        self.moves.keep(name, VolumeMoveRecord { come: Some(ready), ..self.moves.of(name) })?;
         // Who is sent here before we hear of it is to try again.
         // Whoever changes something now may be waiting for that node.
         if let Ok(_one_at_a_time) = self.changing.try_lock()
@@ -211,7 +219,7 @@ impl Node {
             return false;
         }
         let here = Come { stage: CopyStage::Here, ..come.clone() };
-        let kept = Kept { come: Some(here), gone: None, ..self.moves.of(name) };
+        let kept = VolumeMoveRecord { come: Some(here), gone: None, ..self.moves.of(name) };
         let taken = match self.moves.keep(name, kept) {
             Ok(()) => self.put_moves_in_force().await,
             Err(failure) => Err(failure),
@@ -242,8 +250,8 @@ impl Node {
                 }
                 let fate = node.fate_of(&name, &come).await;
                 match (fate, node.berth(&name)) {
-                    (Fate::Yours, Some(_berth)) if node.take(&name, &come).await => return,
-                    (Fate::Undone, Some(_berth)) => {
+                    (MoveOutcome::Yours, Some(_berth)) if node.take(&name, &come).await => return,
+                    (MoveOutcome::Undone, Some(_berth)) => {
                         tracing::info!(volume = %name, "the node that it comes from has kept it");
                         node.discard(&name, &come.id);
                         let _one_at_a_time = node.changing.lock().await;

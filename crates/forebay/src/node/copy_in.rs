@@ -5,7 +5,7 @@ use std::sync::Arc;
 use futures_util::{StreamExt, future::BoxFuture, stream::FuturesUnordered};
 use volume::{Data, Durability, Error, Extent, FileVolume, Lba, Volume};
 
-use crate::{failure::Failure, moves::Lost};
+use crate::{failure::Failure, moves::MoveChannelError};
 
 /// Pieces that are written at once.
 const WRITES: usize = 8;
@@ -28,7 +28,7 @@ impl Copy {
     pub(super) async fn write(&mut self, lba: u64, data: Data) -> Result<(), Failure> {
         self.file.geometry().check_write(Lba(lba), data.len()).map_err(Failure::new)?;
         if data.is_empty() {
-            return Err(Failure::new(Lost::Payload));
+            return Err(Failure::new(MoveChannelError::Payload));
         }
         self.unflushed += data.len() as u64;
         if self.unflushed > MOST_UNFLUSHED {
@@ -75,10 +75,10 @@ impl Copy {
     /// A record that the unit keeps.
     pub(super) fn keep(&mut self, name: String, bytes: Vec<u8>) -> Result<(), Failure> {
         let kept: usize = self.records.iter().map(|(_, bytes)| bytes.len()).sum();
-        let is_known = unit::Record::ALL.iter().any(|record| record.name() == name);
+        let is_known = unit::UnitRecordKind::ALL.iter().any(|record| record.name() == name);
         if !is_known
             || kept + bytes.len() > MOST_RECORDS
-            || self.records.len() >= unit::Record::ALL.len()
+            || self.records.len() >= unit::UnitRecordKind::ALL.len()
         {
             return Err(Failure::new(format!("the unit keeps something unknown here ({name})"))
                 .remedy("use the same version of forebay on both nodes"));

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use volume::{Changes, Extent, Lba, Stack};
+use volume::{ChangedRegions, Extent, Lba, Stack};
 
 use super::{
     Node,
@@ -10,11 +10,11 @@ use super::{
 };
 use crate::{
     failure::Failure,
-    moves::{self, Answer, Frame, Hears, Pace, Request, Says},
+    moves::{self, Hears, MoveCopyPace, MoveFrame, MoveRequest, MoveResponse, Says},
 };
 
 /// The line to the other node.
-pub(super) struct Line {
+pub(super) struct MoveOutChannel {
     pub(super) says: Says,
     pub(super) hears: Hears,
 }
@@ -32,7 +32,7 @@ const MOST_PASSES: u32 = 64;
 /// Blocks whose allocation is asked for at once.
 const ASK_BLOCKS: u64 = 1 << 21;
 
-impl Line {
+impl MoveOutChannel {
     /// Asks the other node to take it.
     pub(super) async fn agree(
         node: &Node,
@@ -45,7 +45,7 @@ impl Line {
             match moves::call(naming.secret(), address).await {
                 Ok((says, hears)) => {
                     let mut line = Self { says, hears };
-                    let begin = Request::Begin {
+                    let begin = MoveRequest::Begin {
                         to: moved.to,
                         from: naming.gln(),
                         from_node: naming.node(),
@@ -69,8 +69,8 @@ impl Line {
         &mut self,
         leaving: &Leaving,
         moved: &Move,
-        changes: &Changes,
-        pace: &mut Pace,
+        changes: &ChangedRegions,
+        pace: &mut MoveCopyPace,
     ) -> Result<(), Failure> {
         let mut delay = Duration::ZERO;
         for pass in 0..MOST_PASSES {
@@ -95,9 +95,9 @@ impl Line {
     }
 
     /// Asks for something that is done or not.
-    pub(super) async fn ask(&mut self, request: Request) -> Result<(), Failure> {
+    pub(super) async fn ask(&mut self, request: MoveRequest) -> Result<(), Failure> {
         match self.exchange(request).await? {
-            Answer::Done => Ok(()),
+            MoveResponse::Done => Ok(()),
             _ => Err(broken(&"it gives an answer to another question")),
         }
     }
@@ -105,18 +105,18 @@ impl Line {
     /// Makes stable what was sent, and what is here: a disk that has lost what it took says so at a flush only,
     /// and the other node would never tell of it.
     pub(super) async fn flush(&mut self, volume: &Stack) -> Result<(), Failure> {
-        let (here, there) = tokio::join!(volume.flush(), self.ask(Request::Flush));
+        let (here, there) = tokio::join!(volume.flush(), self.ask(MoveRequest::Flush));
         here.map_err(Failure::new)?;
         there
     }
 
     /// Asks for something with an answer of its own.
-    pub(super) async fn exchange(&mut self, request: Request) -> Result<Answer, Failure> {
+    pub(super) async fn exchange(&mut self, request: MoveRequest) -> Result<MoveResponse, Failure> {
         // Who refuses may have hung up: what it said comes first.
-        let said = self.says.say(&Frame::Request(request)).await;
+        let said = self.says.say(&MoveFrame::Request(request)).await;
         match self.hears.hear().await {
-            Ok(Frame::Answer(Answer::Refused(failure))) => Err(failure),
-            Ok(Frame::Answer(answer)) => said.map(|()| answer).map_err(|lost| broken(&lost)),
+            Ok(MoveFrame::Answer(MoveResponse::Refused(failure))) => Err(failure),
+            Ok(MoveFrame::Answer(answer)) => said.map(|()| answer).map_err(|lost| broken(&lost)),
             Ok(_) => Err(broken(&"it gives an answer to another question")),
             Err(lost) => Err(broken(&lost)),
         }
@@ -126,8 +126,8 @@ impl Line {
     pub(super) async fn pass(
         &mut self,
         volume: &Stack,
-        changes: &Changes,
-        pace: &mut Pace,
+        changes: &ChangedRegions,
+        pace: &mut MoveCopyPace,
         leaving: &Leaving,
     ) -> Result<(), Failure> {
         let sent = |bytes| {
@@ -140,8 +140,8 @@ impl Line {
         match passed {
             Ok(()) => Ok(()),
             // It says why, if it can.
-            Err(moves::Broken::Line(lost)) => match self.hears.hear().await {
-                Ok(Frame::Answer(Answer::Refused(failure))) => Err(failure),
+            Err(moves::MovePassError::Line(lost)) => match self.hears.hear().await {
+                Ok(MoveFrame::Answer(MoveResponse::Refused(failure))) => Err(failure),
                 _ => Err(broken(&lost)),
             },
             Err(error) => Err(Failure::new(error)),
@@ -150,7 +150,7 @@ impl Line {
 }
 
 /// Marks what takes space: the rest is zeros at both ends.
-pub(super) async fn mark_used(volume: &Stack, changes: &Changes) -> Result<(), Failure> {
+pub(super) async fn mark_used(volume: &Stack, changes: &ChangedRegions) -> Result<(), Failure> {
     let blocks = volume.geometry().blocks;
     let mut at = 0;
     while at < blocks {

@@ -5,22 +5,25 @@ use std::sync::Arc;
 use ::names::VolumeName;
 
 use super::Node;
-use crate::moves::{self, Answer, Blocked, Come, CopyStage, Fate, Frame, Kept, MoveId, Request};
+use crate::moves::{
+    self, Blocked, Come, CopyStage, MoveFrame, MoveId, MoveOutcome, MoveRequest, MoveResponse,
+    VolumeMoveRecord,
+};
 
 impl Node {
     /// Returns the outcome of a move from this node.
-    pub(super) fn fate(&self, volume: &VolumeName, id: &MoveId) -> Fate {
+    pub(super) fn fate(&self, volume: &VolumeName, id: &MoveId) -> MoveOutcome {
         // Read the running moves first: a move that ends between the two lines is in the record then.
         let leaving = self.moving.lock().leaving.get(volume).cloned();
-        let Kept { gone, tried, .. } = self.moves.of(volume);
+        let VolumeMoveRecord { gone, tried, .. } = self.moves.of(volume);
         if gone.is_some_and(|gone| gone.id == *id) {
-            return Fate::Yours;
+            return MoveOutcome::Yours;
         }
         if leaving.is_some_and(|leaving| leaving.under_way() == Some(id)) {
-            return Fate::Undecided;
+            return MoveOutcome::Undecided;
         }
         // A node that was restored from a backup does not know the moves after that backup, so it must not answer "undone".
-        if tried.contains(id) { Fate::Undone } else { Fate::Unknown }
+        if tried.contains(id) { MoveOutcome::Undone } else { MoveOutcome::Unknown }
     }
 
     /// Returns whether the last move of the volume to this node is this one.
@@ -29,10 +32,10 @@ impl Node {
     }
 
     /// Reports why a complete copy is neither served nor removed.
-    pub(super) fn tell_of_fate(&self, name: &VolumeName, come: &Come, fate: Fate) {
+    pub(super) fn tell_of_fate(&self, name: &VolumeName, come: &Come, fate: MoveOutcome) {
         let Come { from_node, file, .. } = come;
         let mut waiting = self.moving.lock();
-        if fate != Fate::Unknown {
+        if fate != MoveOutcome::Unknown {
             waiting.unknown.remove(name);
             tracing::warn!(volume = %name, from = %from_node, "whose the volume is, that node decides: it is asked");
             return;
@@ -47,11 +50,11 @@ impl Node {
     }
 
     /// Asks the source node for the outcome of a move. The outcome is "undecided" if the node does not answer.
-    pub(super) async fn fate_of(&self, name: &VolumeName, come: &Come) -> Fate {
+    pub(super) async fn fate_of(&self, name: &VolumeName, come: &Come) -> MoveOutcome {
         if self.moves.of(name).come.is_some_and(|now| now.stage == CopyStage::Here) {
-            return Fate::Yours;
+            return MoveOutcome::Yours;
         }
-        let Some(naming) = &self.naming else { return Fate::Undecided };
+        let Some(naming) = &self.naming else { return MoveOutcome::Undecided };
         let mut nodes = naming.find(&come.from.to_string()).await;
         // Skip nodes restored from a copy (the same GLN twice): their record of the move may be out of date.
         nodes.retain(|node| !node.twins);
@@ -59,15 +62,16 @@ impl Node {
             let asking = async {
                 let (mut says, mut hears) = moves::call(naming.secret(), address).await?;
                 let (id, volume) = (come.id.clone(), name.clone());
-                says.say(&Frame::Request(Request::Ask { to: come.from, id, volume })).await?;
+                says.say(&MoveFrame::Request(MoveRequest::Ask { to: come.from, id, volume }))
+                    .await?;
                 hears.hear().await
             };
             // Only the node with this GLN answers.
-            if let Ok(Frame::Answer(Answer::Fate(fate))) = asking.await {
+            if let Ok(MoveFrame::Answer(MoveResponse::Fate(fate))) = asking.await {
                 return fate;
             }
         }
-        Fate::Undecided
+        MoveOutcome::Undecided
     }
 
     /// Returns the volumes that have come and cannot be served, with the reasons.

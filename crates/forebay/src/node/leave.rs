@@ -11,14 +11,14 @@ use tokio::time::{sleep, timeout};
 
 use super::{
     Node,
-    copy_out::{Line, mark_used},
+    copy_out::{MoveOutChannel, mark_used},
     leaving::{Leaving, Move, cancelled},
     movable::{movable, not_sanitizing, unnamed},
     switch::{HOLD_WITHIN, Switch, busy},
 };
 use crate::{
     failure::Failure,
-    moves::{Access, Described, MoveId, Pace, Progress, Stage},
+    moves::{Described, MoveCopyPace, MoveId, MoveStage, TargetAccessRules, VolumeMoveProgress},
 };
 
 /// How often hosts are made to wait: their commands may not end in time.
@@ -36,7 +36,7 @@ impl Node {
         to: &str,
         rate: Option<u64>,
         pause: Duration,
-    ) -> Result<Progress, Failure> {
+    ) -> Result<VolumeMoveProgress, Failure> {
         let _one_at_a_time = self.changing.lock().await;
         let naming = self.naming()?;
         let nodes = naming.find(to).await;
@@ -72,7 +72,7 @@ impl Node {
             return Err(Failure::new(message).remedy("`forebay names` shows what is known of it"));
         }
         let watched = movable(&target, &unit, &served)?;
-        let access = Access::of(&self.settings(), &target)?;
+        let access = TargetAccessRules::of(&self.settings(), &target)?;
         let lower = &**watched.below();
         let described = Described::new((&target, access), &unit, &served.serial, lower);
         let described = described.ok_or_else(|| unnamed(&target))?;
@@ -115,7 +115,7 @@ impl Node {
     }
 
     /// How far the move of a volume is, or how the last one ended.
-    pub fn move_of(&self, volume: &VolumeName) -> Result<Progress, Failure> {
+    pub fn move_of(&self, volume: &VolumeName) -> Result<VolumeMoveProgress, Failure> {
         let leaving = self.leaving(volume);
         leaving.map(|leaving| leaving.progress()).ok_or_else(|| {
             Failure::new(format!("no move of {volume} has begun here since the start"))
@@ -124,7 +124,7 @@ impl Node {
     }
 
     /// Gives up a move.
-    pub async fn cancel_move(&self, volume: &VolumeName) -> Result<Progress, Failure> {
+    pub async fn cancel_move(&self, volume: &VolumeName) -> Result<VolumeMoveProgress, Failure> {
         let leaving = self.leaving(volume).filter(|leaving| leaving.under_way().is_some());
         let leaving = leaving.ok_or_else(|| {
             Failure::new(format!("{volume} is not being moved from here"))
@@ -157,12 +157,13 @@ impl Node {
         let failure = match left {
             Ok(failure) => {
                 tracing::info!(%volume, to = %moved.to_node, "a volume has moved");
-                leaving.tell(|progress| (progress.stage, progress.left_bytes) = (Stage::Moved, 0));
+                leaving
+                    .tell(|progress| (progress.stage, progress.left_bytes) = (MoveStage::Moved, 0));
                 failure
             }
             Err(failure) => {
                 tracing::error!(%volume, %failure, "a volume was not moved, and stays");
-                leaving.tell(|progress| progress.stage = Stage::Undone);
+                leaving.tell(|progress| progress.stage = MoveStage::Undone);
                 Some(failure)
             }
         };
@@ -177,7 +178,7 @@ impl Node {
     ) -> Result<Option<Failure>, Failure> {
         // It may take long, and later ones do not.
         moved.watched.below().flush().await.map_err(Failure::new)?;
-        let mut line = Line::agree(self, leaving, moved).await?;
+        let mut line = MoveOutChannel::agree(self, leaving, moved).await?;
         let changes = {
             let held = timeout(HOLD_WITHIN, moved.served.unit.hold()).await;
             let _nothing_under_way = held.map_err(|_| busy(&moved.described.volume))?;
@@ -186,7 +187,7 @@ impl Node {
         };
         mark_used(moved.watched.below(), &changes).await?;
         leaving.tell(|progress| progress.left_bytes = changes.bytes());
-        let mut pace = Pace::new(moved.pace);
+        let mut pace = MoveCopyPace::new(moved.pace);
         let mut switches = 0;
         loop {
             line.catch_up(leaving, moved, &changes, &mut pace).await?;
@@ -201,7 +202,7 @@ impl Node {
             match self.switch(leaving, moved, &changes, &mut line).await {
                 Ok(left) => return Ok(left),
                 Err(Switch::Later(_)) if switches < SWITCHES => {
-                    leaving.tell(|progress| progress.stage = Stage::Copying);
+                    leaving.tell(|progress| progress.stage = MoveStage::Copying);
                 }
                 Err(Switch::Later(failure) | Switch::Never(failure)) => return Err(failure),
             }

@@ -15,15 +15,15 @@ use volume::Watched;
 
 use super::ServedUnit;
 use crate::{
-    moves::{Described, MoveId, Progress, Stage},
-    settings::{Settings, Target},
+    moves::{Described, MoveId, MoveStage, VolumeMoveProgress},
+    settings::{IscsiTargetSettings, Settings},
 };
 
 /// A move that is under way, or the last one of its volume.
 pub(super) struct Leaving {
     pub(super) id: MoveId,
     pub(super) begun: Instant,
-    progress: Mutex<Progress>,
+    progress: Mutex<VolumeMoveProgress>,
     pub(super) cancel: Notify,
     /// It is given up, or the other node may have the volume: too late to cancel.
     pub(super) is_decided: AtomicBool,
@@ -32,7 +32,7 @@ pub(super) struct Leaving {
 /// What moves, and where to.
 pub(super) struct Move {
     pub(super) settings: Arc<Settings>,
-    pub(super) target: Target,
+    pub(super) target: IscsiTargetSettings,
     pub(super) served: ServedUnit,
     pub(super) watched: Arc<Watched>,
     pub(super) described: Described,
@@ -48,10 +48,10 @@ pub(super) struct Move {
 impl Leaving {
     /// The state of a move that begins.
     pub(super) fn new(id: MoveId, volume: VolumeName, to: String, left_bytes: u64) -> Self {
-        let progress = Progress {
+        let progress = VolumeMoveProgress {
             volume,
             to,
-            stage: Stage::Copying,
+            stage: MoveStage::Copying,
             copied_bytes: 0,
             left_bytes,
             rate: 0,
@@ -69,7 +69,7 @@ impl Leaving {
     }
 
     /// How far it is.
-    pub(super) fn progress(&self) -> Progress {
+    pub(super) fn progress(&self) -> VolumeMoveProgress {
         self.progress.lock().clone()
     }
 
@@ -79,7 +79,7 @@ impl Leaving {
     }
 
     /// Changes what is told.
-    pub(super) fn tell(&self, change: impl FnOnce(&mut Progress)) {
+    pub(super) fn tell(&self, change: impl FnOnce(&mut VolumeMoveProgress)) {
         let mut progress = self.progress.lock();
         change(&mut progress);
         progress.seconds = self.begun.elapsed().as_secs_f64();

@@ -30,24 +30,25 @@ use std::{
 
 use ::names::VolumeName;
 use parking_lot::Mutex;
-use target::{PortalGroup, Redirect, Server};
+use target::{PortalGroup, Redirect, TargetServer};
 use tokio::task::JoinSet;
-use unit::{BlockUnit, Identity, LogicalUnit};
+use unit::{BlockUnit, LogicalUnit, UnitIdentity};
 
 use crate::{
     admission,
-    events::Events,
+    events::EventFilter,
     failure::{Failure, NotOpened},
     moves::Moves,
     naming::Naming,
     orders::UnitName,
     records::Records,
     settings::{
-        Address, Cache, Group, HostPort, Iscsi, Layer, Portal, PortalTls, Settings, Target, Unit,
+        Address, CacheLayerSettings, HostPort, Iscsi, IscsiTargetSettings, Layer,
+        PortalGroupSettings, PortalSettings, PortalTls, Settings, Unit,
     },
-    stack::{self, Files, Given, Opened},
+    stack::{self, OpenedStack, SlicedFiles, StackInput},
     state,
-    status::State,
+    status::ServingPhase,
 };
 
 /// The part of a stop in which initiators may log out.
@@ -58,19 +59,19 @@ pub struct Node {
     since: Instant,
     /// Where the settings come from.
     config: PathBuf,
-    server: Server,
-    events: Events,
+    server: TargetServer,
+    events: EventFilter,
     /// Who is told of volumes, and asked.
     naming: Option<Arc<Naming>>,
     /// Files of which several units have slices.
-    files: Files,
+    files: SlicedFiles,
     /// Volumes that have gone and come.
     moves: Moves,
     /// Those that are on their way now.
     moving: Mutex<Moving>,
     /// Held while a volume is let in: one at a time takes room and names.
     admitting: Mutex<()>,
-    inner: Mutex<Inner>,
+    inner: Mutex<NodeLockedState>,
     /// Held while settings are changed: one change at a time.
     changing: tokio::sync::Mutex<()>,
 }
@@ -86,17 +87,17 @@ struct Moving {
     unknown: BTreeMap<VolumeName, String>,
 }
 
-struct Inner {
-    state: State,
+struct NodeLockedState {
+    state: ServingPhase,
     /// The settings as they were read.
     base: Arc<Settings>,
     /// The settings in force: without volumes that have gone, with those that have come.
     settings: Arc<Settings>,
-    targets: Vec<Served>,
+    targets: Vec<ServedTarget>,
     /// Units that are not served because of their storage, with the reasons.
-    refused: Vec<refused::Refused>,
+    refused: Vec<refused::RefusedUnit>,
     /// Units that were opened with others of their common cache, and are not served yet.
-    waiting: Vec<(UnitName, Opened)>,
+    waiting: Vec<(UnitName, OpenedStack)>,
     /// The pairs that units are of.
     pairs: Vec<pair::Paired>,
     portals: Vec<Listening>,
@@ -109,7 +110,7 @@ struct Inner {
 }
 
 /// A target and its units.
-struct Served {
+struct ServedTarget {
     name: String,
     units: Vec<ServedUnit>,
 }
@@ -118,7 +119,7 @@ struct Served {
 struct ServedUnit {
     lun: u16,
     serial: String,
-    opened: Arc<Opened>,
+    opened: Arc<OpenedStack>,
     unit: Arc<BlockUnit>,
 }
 
@@ -135,11 +136,11 @@ impl Node {
         config: PathBuf,
         settings: Settings,
         iscsi: impl Fn(&Iscsi) -> target::Settings,
-        events: Events,
+        events: EventFilter,
     ) -> Result<Self, Failure> {
         let security = admission::security(&settings);
         let server = target::Settings { security, ..iscsi(&settings.iscsi) };
-        let server = Server::new(server, Vec::new());
+        let server = TargetServer::new(server, Vec::new());
         let naming = Naming::open(&settings)?.map(Arc::new);
         let moves = Moves::open(&settings)?;
         let base = Arc::new(settings.clone());
@@ -148,8 +149,8 @@ impl Node {
         for (volume, failure) in moves.apply(&mut settings) {
             tracing::error!(%volume, %failure, "a volume that has come is not served");
         }
-        let inner = Inner {
-            state: State::Starting,
+        let inner = NodeLockedState {
+            state: ServingPhase::Starting,
             base,
             settings: Arc::new(settings),
             targets: Vec::new(),
@@ -167,7 +168,7 @@ impl Node {
             server: server.map_err(Failure::settings)?,
             events,
             naming,
-            files: Files::default(),
+            files: SlicedFiles::default(),
             moves,
             moving: Mutex::default(),
             admitting: Mutex::default(),
@@ -182,7 +183,7 @@ impl Node {
     }
 
     /// A target as initiators see it, with the units that are open.
-    fn shown(&self, settings: &Settings, target: &Target) -> target::Target {
+    fn shown(&self, settings: &Settings, target: &IscsiTargetSettings) -> target::Target {
         let mut inner = self.inner.lock();
         let served = inner.targets.iter().find(|served| served.name == target.name.0);
         let units = served.iter().flat_map(|served| &served.units);
@@ -206,7 +207,12 @@ impl Node {
         }
     }
 
-    fn portal(&self, group: &Group, address: SocketAddr, portal: &Portal) -> target::Portal {
+    fn portal(
+        &self,
+        group: &PortalGroupSettings,
+        address: SocketAddr,
+        portal: &PortalSettings,
+    ) -> target::Portal {
         target::Portal {
             address,
             group: self.inner.lock().group(group),
@@ -222,8 +228,8 @@ impl Node {
     }
 }
 
-impl Inner {
-    fn group(&mut self, group: &Group) -> PortalGroup {
+impl NodeLockedState {
+    fn group(&mut self, group: &PortalGroupSettings) -> PortalGroup {
         let is_it =
             |(tag, own): &(u16, Option<Vec<Address>>)| *tag == group.tag && *own == group.own;
         let number = self.groups.iter().position(is_it).unwrap_or_else(|| {
@@ -237,11 +243,11 @@ impl Inner {
 /// Opens the stack of a unit.
 async fn open_unit(
     settings: &Settings,
-    target: &Target,
+    target: &IscsiTargetSettings,
     unit: &Unit,
     naming: Option<&Arc<Naming>>,
-    files: &Files,
-    given: Given,
+    files: &SlicedFiles,
+    given: StackInput,
 ) -> Result<ServedUnit, NotOpened> {
     let opened = open_with(settings, target, unit, naming, files, given).await?;
     Ok(shown_unit(settings, target, unit, opened)?)
@@ -250,15 +256,15 @@ async fn open_unit(
 /// A unit as hosts see it, over its layers.
 fn shown_unit(
     settings: &Settings,
-    target: &Target,
+    target: &IscsiTargetSettings,
     unit: &Unit,
-    opened: Opened,
+    opened: OpenedStack,
 ) -> Result<ServedUnit, Failure> {
     if matches!(unit.stack.first(), Some(Layer::Half(_))) {
         return shown_half(target, unit, Arc::new(opened));
     }
     let serial = serial(target, unit);
-    let mut identity = Identity::new(&serial).with_target(&target.name.0);
+    let mut identity = UnitIdentity::new(&serial).with_target(&target.name.0);
     identity.product.clone_from(&unit.product);
     let top = Arc::clone(&opened.top);
     let shown = state::open_unit(unit, top, identity, settings.state.as_deref())?;
@@ -267,12 +273,16 @@ fn shown_unit(
 
 /// Makes the unit that shows the half of a pair's log to the partner. Each call makes a unit with another serial number.
 /// The unit keeps no reservations over a restart.
-fn shown_half(target: &Target, unit: &Unit, opened: Arc<Opened>) -> Result<ServedUnit, Failure> {
+fn shown_half(
+    target: &IscsiTargetSettings,
+    unit: &Unit,
+    opened: Arc<OpenedStack>,
+) -> Result<ServedUnit, Failure> {
     let mut drawn = [0; 8];
     getrandom::fill(&mut drawn)
         .map_err(|error| Failure::new(format!("the system has no random bytes: {error}")))?;
     let serial = format!("{:016X}", u64::from_le_bytes(drawn));
-    let mut identity = Identity::new(&serial).with_target(&target.name.0);
+    let mut identity = UnitIdentity::new(&serial).with_target(&target.name.0);
     identity.product.clone_from(&unit.product);
     let shown = state::open_unit(unit, Arc::clone(&opened.top), identity, None)?;
     Ok(ServedUnit { lun: unit.lun, serial, opened, unit: Arc::new(shown) })
@@ -282,12 +292,12 @@ fn shown_half(target: &Target, unit: &Unit, opened: Arc<Opened>) -> Result<Serve
 /// of its common cache are open with it. `takes_over`: its log was brought here on purpose.
 pub async fn open_stack(
     settings: &Settings,
-    target: &Target,
+    target: &IscsiTargetSettings,
     unit: &Unit,
     takes_over: bool,
-) -> Result<Vec<Opened>, Failure> {
+) -> Result<Vec<OpenedStack>, Failure> {
     let naming = Naming::guest(settings)?.map(Arc::new);
-    let files = Files::default();
+    let files = SlicedFiles::default();
     if let Some(common) = unit.in_common() {
         let name = UnitName { target: target.name.0.clone(), lun: unit.lun };
         let mut opened = open_common(settings, common, naming.as_ref(), &files, takes_over).await?;
@@ -300,7 +310,9 @@ pub async fn open_stack(
             cache.takes_over = takes_over;
         }
     }
-    Ok(vec![open_with(settings, target, &unit, naming.as_ref(), &files, Given::Nothing).await?])
+    Ok(vec![
+        open_with(settings, target, &unit, naming.as_ref(), &files, StackInput::Nothing).await?,
+    ])
 }
 
 /// All units of a common cache.
@@ -308,14 +320,14 @@ async fn open_common(
     settings: &Settings,
     name: &str,
     naming: Option<&Arc<Naming>>,
-    files: &Files,
+    files: &SlicedFiles,
     takes_over: bool,
-) -> Result<Vec<(UnitName, Opened)>, NotOpened> {
+) -> Result<Vec<(UnitName, OpenedStack)>, NotOpened> {
     let cache = settings.common_cache(name).ok_or_else(|| {
         Failure::settings(format!("there is no common cache {name}"))
             .remedy("add a [[common_cache]] table with that name")
     })?;
-    let cache = Cache { takes_over, ..cache.clone() };
+    let cache = CacheLayerSettings { takes_over, ..cache.clone() };
     let units = settings.units_of(name);
     let initiator_name = settings.initiator_name.clone().unwrap_or_else(stack::name_of_host);
     let records = Records::of(settings);
@@ -329,19 +341,19 @@ async fn open_common(
 
 async fn open_with(
     settings: &Settings,
-    target: &Target,
+    target: &IscsiTargetSettings,
     unit: &Unit,
     naming: Option<&Arc<Naming>>,
-    files: &Files,
-    given: Given,
-) -> Result<Opened, NotOpened> {
+    files: &SlicedFiles,
+    given: StackInput,
+) -> Result<OpenedStack, NotOpened> {
     let initiator_name = settings.initiator_name.clone().unwrap_or_else(stack::name_of_host);
     let records = Records::of(settings);
     stack::open(&target.name, unit, &initiator_name, naming, files, given, &records).await
 }
 
 /// The serial number that hosts see.
-pub fn serial(target: &Target, unit: &Unit) -> String {
+pub fn serial(target: &IscsiTargetSettings, unit: &Unit) -> String {
     unit.serial.clone().unwrap_or_else(|| serial_of(target, unit))
 }
 
@@ -352,7 +364,7 @@ async fn stop_units(units: &[ServedUnit]) -> Result<(), Failure> {
 }
 
 /// Sixteen hexadecimal digits that last as long as the target's name and the unit's number.
-fn serial_of(target: &Target, unit: &Unit) -> String {
+fn serial_of(target: &IscsiTargetSettings, unit: &Unit) -> String {
     format!("{:016X}", stack::known_by(target, unit))
 }
 

@@ -8,7 +8,7 @@ use volume::Watched;
 use super::{Node, ServedUnit, leaving::Move};
 use crate::{
     failure::Failure,
-    settings::{Layer, Target, Unit},
+    settings::{IscsiTargetSettings, Layer, Unit},
 };
 
 impl Node {
@@ -16,9 +16,9 @@ impl Node {
     pub(super) async fn find_volume(
         &self,
         named: &str,
-    ) -> Result<(Target, Unit, ServedUnit), Failure> {
+    ) -> Result<(IscsiTargetSettings, Unit, ServedUnit), Failure> {
         let name = named.strip_prefix("gln:").unwrap_or(named);
-        let is_it = |target: &Target, unit: &Unit| {
+        let is_it = |target: &IscsiTargetSettings, unit: &Unit| {
             target.name.0 == named || unit.volume.as_ref().is_some_and(|v| v.as_str() == name)
         };
         let found = {
@@ -50,7 +50,7 @@ impl Node {
 
 /// Whether it can be moved at all; who tells of its changes.
 pub(super) fn movable(
-    target: &Target,
+    target: &IscsiTargetSettings,
     unit: &Unit,
     served: &ServedUnit,
 ) -> Result<Arc<Watched>, Failure> {
@@ -115,7 +115,7 @@ pub(super) fn not_sanitizing(moved: &Move) -> Result<(), Failure> {
     }
 }
 
-pub(super) fn unnamed(target: &Target) -> Failure {
+pub(super) fn unnamed(target: &IscsiTargetSettings) -> Failure {
     Failure::new(format!("the volume of {} has no name", target.name)).remedy(
         "add `volume = \"NAME\"` to its unit, and restart: by that others find it where it goes",
     )

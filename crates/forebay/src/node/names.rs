@@ -2,14 +2,16 @@
 
 use std::{net::SocketAddr, sync::Arc};
 
-use ::names::{Entry, Place, VolumeName};
+use ::names::{NodeVolumeEntry, VolumeLocation, VolumeName};
 
-use super::{Inner, Listening, Node};
+use super::{Listening, Node, NodeLockedState};
 use crate::{
     failure::Failure,
-    naming::{self, Known},
-    settings::{Group, Names, Settings, Target, with_port},
-    status::State,
+    naming::{self, NamingStatus},
+    settings::{
+        IscsiTargetSettings, NamingServiceSettings, PortalGroupSettings, Settings, with_port,
+    },
+    status::ServingPhase,
 };
 
 /// The port of iSCSI (RFC 7143, 4.2.7.1).
@@ -41,12 +43,12 @@ impl Node {
     }
 
     /// Returns the nodes and volumes that the naming service knows after asking its seeds.
-    pub async fn known(&self) -> Result<Known, Failure> {
+    pub async fn known(&self) -> Result<NamingStatus, Failure> {
         Ok(self.naming()?.known_by_seeds().await)
     }
 
     /// Where a volume is.
-    pub async fn locate(&self, volume: &VolumeName) -> Result<Place, Failure> {
+    pub async fn locate(&self, volume: &VolumeName) -> Result<VolumeLocation, Failure> {
         self.naming()?
             .locate(volume)
             .await
@@ -61,11 +63,11 @@ impl Node {
     }
 }
 
-impl Inner {
+impl NodeLockedState {
     /// The volumes with names, as far as they are served and can be reached. As long as some are still
     /// being opened, those are told of without portals: they are here, and an older copy elsewhere is not
     /// to be taken for them.
-    fn entries(&self, settings: &Settings, names: &Names) -> Vec<Entry> {
+    fn entries(&self, settings: &Settings, names: &NamingServiceSettings) -> Vec<NodeVolumeEntry> {
         let mut entries = Vec::new();
         let groups = settings.groups();
         for target in &settings.target {
@@ -77,13 +79,19 @@ impl Inner {
                 let Some(volume) = unit.volume.clone() else { continue };
                 let portals = if is_served { portals.clone() } else { Vec::new() };
                 // That of a pair may be with the partner.
-                let is_opening = self.state == State::Starting && unit.pair().is_none();
+                let is_opening = self.state == ServingPhase::Starting && unit.pair().is_none();
                 if portals.is_empty() && !is_opening {
                     continue;
                 }
                 let target = target.name.0.clone();
                 let generation = unit.generation;
-                entries.push(Entry { volume, target, lun: unit.lun, portals, generation });
+                entries.push(NodeVolumeEntry {
+                    volume,
+                    target,
+                    lun: unit.lun,
+                    portals,
+                    generation,
+                });
             }
         }
         entries
@@ -92,10 +100,10 @@ impl Inner {
     /// Where a target is reached from other machines: by what discovery tells in place of an address.
     pub(super) fn portals_of(
         &self,
-        target: &Target,
-        groups: &[Group],
-        names: &Names,
-    ) -> Vec<::names::Portal> {
+        target: &IscsiTargetSettings,
+        groups: &[PortalGroupSettings],
+        names: &NamingServiceSettings,
+    ) -> Vec<::names::PortalAddress> {
         let mut portals = Vec::new();
         for group in groups.iter().filter(|group| target.is_reached_through(group)) {
             for (address, portal) in &group.portals {
@@ -107,11 +115,11 @@ impl Inner {
                         None => names.told(*bound),
                     };
                     let Some(address) = told else { continue };
-                    portals.push(::names::Portal { address, tls: portal.tls.is_some() });
+                    portals.push(::names::PortalAddress { address, tls: portal.tls.is_some() });
                 }
             }
         }
-        let is_away = |portal: &::names::Portal| !is_loopback(&portal.address);
+        let is_away = |portal: &::names::PortalAddress| !is_loopback(&portal.address);
         if portals.iter().any(is_away) {
             portals.retain(is_away);
         }

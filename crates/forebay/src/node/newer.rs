@@ -3,12 +3,12 @@
 
 use std::{sync::Arc, time::Duration};
 
-use ::names::Entry;
+use ::names::NodeVolumeEntry;
 
 use super::Node;
 use crate::{
     failure::Failure,
-    moves::{Gone, Kept, MoveId},
+    moves::{MoveId, MoveOutRecord, VolumeMoveRecord},
 };
 
 /// How often what was heard is looked at: as often as nodes give signs of life.
@@ -33,7 +33,7 @@ impl Node {
             );
             let portals = &place.portals;
             let portal = portals.iter().find(|portal| !portal.tls).or(portals.first());
-            let gone = Gone {
+            let gone = MoveOutRecord {
                 id: MoveId::random()?,
                 target: ours.target.clone(),
                 lun: ours.lun,
@@ -43,7 +43,8 @@ impl Node {
                 redirect: portal.map(|portal| portal.address.clone()).unwrap_or_default(),
                 left: None,
             };
-            self.moves.keep(&ours.volume, Kept { gone: Some(gone), come: None, ..kept })?;
+            self.moves
+                .keep(&ours.volume, VolumeMoveRecord { gone: Some(gone), come: None, ..kept })?;
         }
         Ok(!newer.is_empty())
     }
@@ -78,11 +79,11 @@ impl Node {
     }
 
     /// The units in force whose volumes others are told of.
-    fn own_units(&self) -> Vec<Entry> {
+    fn own_units(&self) -> Vec<NodeVolumeEntry> {
         let settings = self.settings();
         let units = settings.target.iter().flat_map(|target| {
             target.unit.iter().filter_map(move |unit| {
-                Some(Entry {
+                Some(NodeVolumeEntry {
                     volume: unit.volume.clone()?,
                     target: target.name.0.clone(),
                     lun: unit.lun,

@@ -5,12 +5,16 @@ use std::sync::Arc;
 use super::Node;
 use crate::{
     failure::Failure,
-    orders::{Exported, Order, Standing, UnitName},
+    orders::{CacheControlCommand, CacheControlStatus, Exported, UnitName},
 };
 
 impl Node {
     /// Does what is asked of the cache of a unit.
-    pub async fn order(&self, name: &UnitName, order: Order) -> Result<Standing, Failure> {
+    pub async fn order(
+        &self,
+        name: &UnitName,
+        order: CacheControlCommand,
+    ) -> Result<CacheControlStatus, Failure> {
         let (opened, _) = self.unit(&name.target, name.lun)?;
         opened.order(name, order).await
     }

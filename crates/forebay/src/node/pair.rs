@@ -5,17 +5,19 @@ use std::{
     time::Duration,
 };
 
-use ::cache::{Answer, Cache, Half, Look, Member, Role, Surroundings, Timing};
+use ::cache::{
+    Cache, LogLeg, PairMember, PairMemberAnswer, PairMemberHost, PairMemberStatus, PairTiming, Role,
+};
 use initiator::RemoteVolume;
-use volume::{Mirror, Stack, Standing};
+use volume::{Mirror, MirrorLegStatus, Stack};
 
 use super::{Node, ServedUnit, open_unit, partner_link::PartnerLink, shown_half};
 use crate::{
     failure::Failure,
     orders::UnitName,
-    quantity::Span,
-    settings::{self, IscsiName, Layer, Settings, Target, Unit},
-    stack::{self, Given},
+    quantity::TimeSpan,
+    settings::{self, IscsiName, IscsiTargetSettings, Layer, Settings, Unit},
+    stack::{self, StackInput},
     status::{PairNvram, PairStatus},
 };
 
@@ -26,17 +28,17 @@ pub(super) struct Paired {
     name: String,
     lun: u16,
     local: stack::LocalHalf,
-    half: Arc<Half>,
-    member: Arc<Member>,
+    half: Arc<LogLeg>,
+    member: Arc<PairMember>,
 }
 
 /// What is around a member.
-struct Place {
+struct PairMemberContext {
     node: Weak<Node>,
     settings: Arc<Settings>,
-    target: Target,
+    target: IscsiTargetSettings,
     unit: Unit,
-    pair: settings::Pair,
+    pair: settings::PairPartnerSettings,
     log: String,
     link: PartnerLink,
 }
@@ -55,8 +57,8 @@ impl Node {
                 });
                 for (cache, pair) in caches {
                     let local = stack::LocalHalf::open(cache).await?;
-                    let half = Half::new(Arc::clone(&local.volume));
-                    let place = Place {
+                    let half = LogLeg::new(Arc::clone(&local.volume));
+                    let place = PairMemberContext {
                         node: Arc::downgrade(self),
                         settings: Arc::clone(settings),
                         target: target.clone(),
@@ -65,8 +67,8 @@ impl Node {
                         log: cache.log.display().to_string(),
                         link: PartnerLink::default(),
                     };
-                    let timing = Timing { dead_after: pair.dead_after.0, is_first: pair.first };
-                    let member = Member::new(Arc::clone(&half), Arc::new(place), timing);
+                    let timing = PairTiming { dead_after: pair.dead_after.0, is_first: pair.first };
+                    let member = PairMember::new(Arc::clone(&half), Arc::new(place), timing);
                     let (name, lun) = (target.name.0.clone(), unit.lun);
                     self.inner.lock().pairs.push(Paired { name, lun, local, half, member });
                 }
@@ -83,13 +85,13 @@ impl Node {
     }
 
     /// What the stack of a unit is given: the half that it shows to a partner.
-    pub(super) fn given(&self, unit: &Unit) -> Given {
+    pub(super) fn given(&self, unit: &Unit) -> StackInput {
         let inner = self.inner.lock();
         let half = match unit.stack.first() {
             Some(Layer::Half(half)) => inner.pairs.iter().find(|paired| paired.name == half.of.0),
             _ => None,
         };
-        half.map_or(Given::Nothing, |paired| Given::Half(paired.half.for_partner()))
+        half.map_or(StackInput::Nothing, |paired| StackInput::Half(paired.half.for_partner()))
     }
 
     /// Ends all sessions with the half of a target's log, and shows the half as another unit. If an old session of the
@@ -167,7 +169,7 @@ impl Node {
     }
 
     /// A unit of a pair is served from now on.
-    async fn show_pair(&self, settings: &Settings, target: &Target, unit: ServedUnit) {
+    async fn show_pair(&self, settings: &Settings, target: &IscsiTargetSettings, unit: ServedUnit) {
         {
             let mut inner = self.inner.lock();
             let served = inner.targets.iter_mut().find(|served| served.name == target.name.0);
@@ -182,7 +184,11 @@ impl Node {
     }
 
     /// It is not any more. The unit, which no session uses when this returns.
-    async fn hide_pair(&self, settings: &Settings, target: &Target) -> Vec<ServedUnit> {
+    async fn hide_pair(
+        &self,
+        settings: &Settings,
+        target: &IscsiTargetSettings,
+    ) -> Vec<ServedUnit> {
         let units = {
             let mut inner = self.inner.lock();
             let served = inner.targets.iter_mut().find(|served| served.name == target.name.0);
@@ -198,24 +204,24 @@ impl Node {
     }
 }
 
-impl Place {
+impl PairMemberContext {
     fn initiator_name(&self) -> IscsiName {
         self.settings.initiator_name.clone().unwrap_or_else(stack::name_of_host)
     }
 }
 
-impl Surroundings for Place {
-    fn partner(&self) -> Answer<'_, Stack> {
+impl PairMemberHost for PairMemberContext {
+    fn partner(&self) -> PairMemberAnswer<'_, Stack> {
         Box::pin(async move {
             let node = self.node.upgrade().ok_or(ENDING)?;
             let within = self.pair.dead_after;
             // What takes longer has failed, and is not to be held back for.
-            let remote = settings::Remote {
+            let remote = settings::RemoteLayerSettings {
                 connect_timeout: within,
                 login_timeout: within,
                 command_timeout: within,
                 give_up_after: within,
-                ping_interval: Span::seconds(1),
+                ping_interval: TimeSpan::seconds(1),
                 ..self.pair.partner.clone()
             };
             let initiator_name = self.initiator_name();
@@ -228,7 +234,7 @@ impl Surroundings for Place {
         })
     }
 
-    fn turn_partner_away(&self) -> Answer<'_, ()> {
+    fn turn_partner_away(&self) -> PairMemberAnswer<'_, ()> {
         Box::pin(async move {
             let node = self.node.upgrade().ok_or(ENDING)?;
             let shown = node.show_half_anew(&self.settings, &self.target.name.0).await;
@@ -236,12 +242,12 @@ impl Surroundings for Place {
         })
     }
 
-    fn far(&self) -> Answer<'_, ()> {
+    fn far(&self) -> PairMemberAnswer<'_, ()> {
         Box::pin(async move {
             let node = self.node.upgrade().ok_or(ENDING)?;
             let Some(Layer::Remote(remote)) = self.unit.stack.first() else { return Ok(()) };
             let within = self.pair.dead_after;
-            let remote = settings::Remote {
+            let remote = settings::RemoteLayerSettings {
                 connect_timeout: within,
                 login_timeout: within,
                 ..remote.clone()
@@ -256,13 +262,13 @@ impl Surroundings for Place {
         })
     }
 
-    fn serve(&self, log: Arc<Mirror>) -> Answer<'_, Arc<Cache>> {
+    fn serve(&self, log: Arc<Mirror>) -> PairMemberAnswer<'_, Arc<Cache>> {
         Box::pin(async move {
             let node = self.node.upgrade().ok_or(ENDING)?;
             let (settings, target) = (&self.settings, &self.target);
             let naming = node.naming.as_ref();
             let (unit, files) = (&self.unit, &node.files);
-            let unit = open_unit(settings, target, unit, naming, files, Given::Log(log)).await;
+            let unit = open_unit(settings, target, unit, naming, files, StackInput::Log(log)).await;
             let unit = unit.map_err(|error| Arc::<str>::from(Failure::from(error).to_string()))?;
             let cache = unit.opened.cache().map(|layer| layer.cache()).ok_or(ENDING)?;
             node.show_pair(settings, target, unit).await;
@@ -270,7 +276,7 @@ impl Surroundings for Place {
         })
     }
 
-    fn withdraw(&self, at_rest: bool) -> Answer<'_, ()> {
+    fn withdraw(&self, at_rest: bool) -> PairMemberAnswer<'_, ()> {
         Box::pin(async move {
             let node = self.node.upgrade().ok_or(ENDING)?;
             let units = node.hide_pair(&self.settings, &self.target).await;
@@ -297,8 +303,8 @@ impl Paired {
     }
 }
 
-fn status_of(look: &Look) -> PairStatus {
-    let in_sync = Some([Standing::InSync, Standing::InSync]);
+fn status_of(look: &PairMemberStatus) -> PairStatus {
+    let in_sync = Some([MirrorLegStatus::InSync, MirrorLegStatus::InSync]);
     PairStatus {
         nvram: None,
         role: match look.role {

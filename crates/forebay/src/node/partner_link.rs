@@ -30,8 +30,8 @@ impl PartnerLink {
 mod tests {
     use std::time::Duration;
 
-    use target::{Server, Target};
-    use unit::{BlockUnit, Identity};
+    use target::{Target, TargetServer};
+    use unit::{BlockUnit, UnitIdentity};
     use volume::{Extent, Geometry, Lba, MemVolume, Volume};
 
     use super::*;
@@ -41,9 +41,10 @@ mod tests {
     async fn a_new_session_ends_the_one_before_for_good() {
         const NAME: &str = "iqn.2026-11.test:half";
         let disk = Arc::new(MemVolume::new(Geometry::with_blocks(100)));
-        let unit = BlockUnit::new(disk, Identity::new("half"), unit::Settings::default());
+        let unit = BlockUnit::new(disk, UnitIdentity::new("half"), unit::Settings::default());
         let target = Target::new(NAME, vec![(0, Arc::new(unit) as _)]);
-        let server = Server::new(target::Settings::default(), vec![target]).expect("a target");
+        let server =
+            TargetServer::new(target::Settings::default(), vec![target]).expect("a target");
         let address: std::net::SocketAddr = "127.0.0.1:0".parse().expect("an address");
         let address = server.open_portal(address.into()).await.expect("it listens");
         let mut settings = Settings::new(address.to_string(), NAME, 0);

@@ -7,13 +7,13 @@ use super::Node;
 use crate::{
     failure::Failure,
     orders::UnitName,
-    settings::{Settings, Target, Unit},
+    settings::{IscsiTargetSettings, Settings, Unit},
     status::RefusedStatus,
 };
 
 /// A unit that is not served, and why.
 #[derive(Clone)]
-pub(super) struct Refused {
+pub(super) struct RefusedUnit {
     pub(super) unit: UnitName,
     pub(super) failure: Failure,
 }
@@ -23,7 +23,7 @@ impl Node {
     pub(super) fn refuse(
         &self,
         settings: &Settings,
-        target: &Target,
+        target: &IscsiTargetSettings,
         unit: &Unit,
         failure: &Failure,
     ) {
@@ -34,12 +34,12 @@ impl Node {
         let mut inner = self.inner.lock();
         for (target, unit) in units {
             let unit = name_of(target, unit);
-            inner.refused.push(Refused { unit, failure: failure.clone() });
+            inner.refused.push(RefusedUnit { unit, failure: failure.clone() });
         }
     }
 
     /// Returns true if the unit was refused.
-    pub(super) fn is_refused(&self, target: &Target, unit: &Unit) -> bool {
+    pub(super) fn is_refused(&self, target: &IscsiTargetSettings, unit: &Unit) -> bool {
         let name = name_of(target, unit);
         self.inner.lock().refused.iter().any(|refused| refused.unit == name)
     }
@@ -55,13 +55,14 @@ impl Node {
         let mut in_force = settings.clone();
         self.leave_out_refused(&mut in_force);
         let mut inner = self.inner.lock();
-        let serves = |target: &Target| !target.unit.is_empty() || target.redirect.is_some();
+        let serves =
+            |target: &IscsiTargetSettings| !target.unit.is_empty() || target.redirect.is_some();
         if let Some(first) = inner.refused.first()
             && !in_force.target.iter().any(serves)
         {
             return Err(first.failure.clone());
         }
-        for Refused { unit, failure } in &inner.refused {
+        for RefusedUnit { unit, failure } in &inner.refused {
             tracing::error!(%unit, %failure, "the unit is not served");
         }
         inner.settings = Arc::new(in_force);
@@ -69,7 +70,7 @@ impl Node {
     }
 
     /// Returns the refused units of a target.
-    pub(super) fn refused_of(refused: &[Refused], target: &str) -> Vec<RefusedStatus> {
+    pub(super) fn refused_of(refused: &[RefusedUnit], target: &str) -> Vec<RefusedStatus> {
         let its = refused.iter().filter(|refused| refused.unit.target == target);
         its.map(|refused| RefusedStatus {
             lun: refused.unit.lun,
@@ -81,18 +82,19 @@ impl Node {
 }
 
 /// Takes these units out of the settings.
-pub(super) fn leave_out(settings: &mut Settings, refused: &[Refused]) {
+pub(super) fn leave_out(settings: &mut Settings, refused: &[RefusedUnit]) {
     for target in &mut settings.target {
         let name = &target.name.0;
         let is_refused = |unit: &Unit| {
-            let is_it =
-                |refused: &Refused| (&refused.unit.target, refused.unit.lun) == (name, unit.lun);
+            let is_it = |refused: &RefusedUnit| {
+                (&refused.unit.target, refused.unit.lun) == (name, unit.lun)
+            };
             refused.iter().any(is_it)
         };
         target.unit.retain(|unit| !is_refused(unit));
     }
 }
 
-fn name_of(target: &Target, unit: &Unit) -> UnitName {
+fn name_of(target: &IscsiTargetSettings, unit: &Unit) -> UnitName {
     UnitName { target: target.name.0.clone(), lun: unit.lun }
 }

@@ -5,18 +5,18 @@ use std::{collections::HashMap, io, path::Path, sync::Arc, time::Duration};
 use target::Listener;
 
 use super::{
-    LOGOUT_WITHIN, Listening, Node, Served, ServedUnit, cannot_listen, open_unit,
-    refused::{Refused, leave_out},
+    LOGOUT_WITHIN, Listening, Node, ServedTarget, ServedUnit, cannot_listen, open_unit,
+    refused::{RefusedUnit, leave_out},
     stop_units,
 };
 use crate::{
     admission,
     failure::{Failure, NotOpened},
     moves::Blocked,
-    plan::{self, Changes, Plan},
-    settings::{Address, File, Layer, Settings, Target, Unit},
-    stack::{Given, Opened},
-    status::State,
+    plan::{self, ReloadChanges, ReloadPlan},
+    settings::{Address, File, IscsiTargetSettings, Layer, Settings, Unit},
+    stack::{OpenedStack, StackInput},
+    status::ServingPhase,
 };
 
 /// What was opened for settings that are not in force yet: put away if they never are.
@@ -28,18 +28,18 @@ struct Prepared {
 
 impl Node {
     /// What a reload of `config` would do.
-    pub fn compare(&self, config: &Path) -> Result<Changes, Failure> {
+    pub fn compare(&self, config: &Path) -> Result<ReloadChanges, Failure> {
         let mut new = Settings::load(config)?;
         self.apply_moves(&mut new)?;
         let old = self.settings();
-        Ok(Plan::between(&old, &new).changes)
+        Ok(ReloadPlan::between(&old, &new).changes)
     }
 
     /// Reads the settings again and does what is different in them: all of it, or nothing. Sessions
     /// that it does not concern notice nothing.
-    pub async fn reload(&self) -> Result<Changes, Failure> {
+    pub async fn reload(&self) -> Result<ReloadChanges, Failure> {
         let _one_at_a_time = self.changing.lock().await;
-        if self.inner.lock().state != State::Serving {
+        if self.inner.lock().state != ServingPhase::Serving {
             return Err(Failure::new("the process is not serving yet, or not any more"));
         }
         let mut new = Settings::load(&self.config)?;
@@ -48,7 +48,7 @@ impl Node {
         let base = Arc::new(new.clone());
         self.apply_moves(&mut new)?;
         let (prepared, still_refused) = self.try_refused(&mut new).await?;
-        let plan = Plan::between(&old, &new);
+        let plan = ReloadPlan::between(&old, &new);
         if !plan.changes.refused.is_empty() {
             self.give_up(prepared).await;
             return Err(Failure::new(format!(
@@ -58,7 +58,7 @@ impl Node {
             .remedy("take that out of the settings, or restart with them"));
         }
         let mut changes = plan.changes.clone();
-        let said = |refused: &Refused| format!("{}: {}", refused.unit, refused.failure.message);
+        let said = |refused: &RefusedUnit| format!("{}: {}", refused.unit, refused.failure.message);
         changes.not_served = still_refused.iter().map(said).collect();
         put_away(&self.change_with(&plan, &new, &base, prepared).await?).await;
         self.inner.lock().refused = still_refused;
@@ -67,7 +67,10 @@ impl Node {
 
     /// Opens the units that were refused before. Removes from `new` and returns those that are refused again.
     /// The units of a common cache are opened at the start only.
-    async fn try_refused(&self, new: &mut Settings) -> Result<(Prepared, Vec<Refused>), Failure> {
+    async fn try_refused(
+        &self,
+        new: &mut Settings,
+    ) -> Result<(Prepared, Vec<RefusedUnit>), Failure> {
         let (mut prepared, mut still_refused) = (Prepared::default(), Vec::new());
         let before = self.inner.lock().refused.clone();
         for refused in before {
@@ -85,11 +88,11 @@ impl Node {
                 continue;
             }
             let naming = self.naming.as_ref();
-            match open_unit(new, target, unit, naming, &self.files, Given::Nothing).await {
+            match open_unit(new, target, unit, naming, &self.files, StackInput::Nothing).await {
                 Ok(opened) => prepared.units.entry(name.target).or_default().push(opened),
                 Err(NotOpened::Refused(failure)) => {
                     tracing::error!(unit = %name, %failure, "the unit is still not served");
-                    still_refused.push(Refused { unit: name, failure });
+                    still_refused.push(RefusedUnit { unit: name, failure });
                 }
                 Err(NotOpened::Failed(failure)) => {
                     self.give_up(prepared).await;
@@ -114,7 +117,7 @@ impl Node {
     /// Does what a plan says, all of it or nothing. Returns what is no longer served, and is to be put away.
     pub(super) async fn change_to(
         &self,
-        plan: &Plan<'_>,
+        plan: &ReloadPlan<'_>,
         new: &Settings,
         base: &Arc<Settings>,
     ) -> Result<Vec<ServedUnit>, Failure> {
@@ -123,7 +126,7 @@ impl Node {
 
     async fn change_with(
         &self,
-        plan: &Plan<'_>,
+        plan: &ReloadPlan<'_>,
         new: &Settings,
         base: &Arc<Settings>,
         mut prepared: Prepared,
@@ -145,7 +148,7 @@ impl Node {
     async fn prepare(
         &self,
         new: &Settings,
-        plan: &Plan<'_>,
+        plan: &ReloadPlan<'_>,
         prepared: &mut Prepared,
     ) -> Result<(), Failure> {
         for (target, unit) in plan.units_to_open() {
@@ -154,7 +157,9 @@ impl Node {
                 continue;
             }
             let naming = self.naming.as_ref();
-            units.push(open_unit(new, target, unit, naming, &self.files, Given::Nothing).await?);
+            units.push(
+                open_unit(new, target, unit, naming, &self.files, StackInput::Nothing).await?,
+            );
         }
         for group in new.groups() {
             for (address, portal) in &group.portals {
@@ -185,7 +190,7 @@ impl Node {
     /// Nothing of this fails.
     async fn put_in_force(
         &self,
-        plan: &Plan<'_>,
+        plan: &ReloadPlan<'_>,
         new: &Settings,
         mut prepared: Prepared,
     ) -> Vec<ServedUnit> {
@@ -199,7 +204,9 @@ impl Node {
                 tracing::error!(%error, "a target that the settings let pass");
             }
         }
-        let added = |target: &&Target| plan.targets_added.iter().any(|a| a.name == target.name);
+        let added = |target: &&IscsiTargetSettings| {
+            plan.targets_added.iter().any(|a| a.name == target.name)
+        };
         for target in new.target.iter().filter(|target| !added(target)) {
             match self.server.change(self.shown(new, target)).await {
                 Ok(true) => {}
@@ -221,7 +228,12 @@ impl Node {
     }
 
     /// From here on the new settings are those in force. Returns the units that are not.
-    fn exchange(&self, plan: &Plan<'_>, new: &Settings, mut prepared: Prepared) -> Vec<ServedUnit> {
+    fn exchange(
+        &self,
+        plan: &ReloadPlan<'_>,
+        new: &Settings,
+        mut prepared: Prepared,
+    ) -> Vec<ServedUnit> {
         let mut inner = self.inner.lock();
         let mut removed = Vec::new();
         for (target, unit) in &plan.units_removed {
@@ -230,7 +242,7 @@ impl Node {
             removed.extend(units.into_iter().flatten());
         }
         let is_gone =
-            |served: &Served| plan.targets_removed.iter().any(|t| t.name.0 == served.name);
+            |served: &ServedTarget| plan.targets_removed.iter().any(|t| t.name.0 == served.name);
         let gone: Vec<_> = inner.targets.extract_if(.., |served| is_gone(served)).collect();
         removed.extend(gone.into_iter().flat_map(|served| served.units));
         let before = std::mem::take(&mut inner.targets);
@@ -244,7 +256,7 @@ impl Node {
                 let mut units = before.remove(&name).unwrap_or_default();
                 units.extend(prepared.units.remove(&name).unwrap_or_default());
                 units.sort_by_key(|unit| unit.lun);
-                Served { name, units }
+                ServedTarget { name, units }
             })
             .collect();
         inner.settings = Arc::new(new.clone());
@@ -255,7 +267,7 @@ impl Node {
 
     /// Portals that stay may say something else; others are closed. Connections that came in by
     /// them stay.
-    async fn change_portals(&self, plan: &Plan<'_>, new: &Settings) {
+    async fn change_portals(&self, plan: &ReloadPlan<'_>, new: &Settings) {
         let mut closing = Vec::new();
         for address in &plan.portals_removed {
             let mut inner = self.inner.lock();
@@ -286,7 +298,7 @@ impl Node {
             tracing::error!(%volume, %failure, "a volume that has come is not served");
         }
         self.leave_out_refused(&mut new);
-        let plan = Plan::between(&old, &new);
+        let plan = ReloadPlan::between(&old, &new);
         if let [why, ..] = &plan.changes.refused[..] {
             return Err(Failure::new(why));
         }
@@ -335,7 +347,7 @@ fn has_open_epoch(unit: &ServedUnit) -> bool {
 const FLUSH_WITHIN: Duration = Duration::from_secs(60);
 
 /// Says what to do about a portal that cannot be opened.
-fn refused_portal(plan: &Plan<'_>, address: Address, error: &io::Error) -> Failure {
+fn refused_portal(plan: &ReloadPlan<'_>, address: Address, error: &io::Error) -> Failure {
     let same_port = |removed: &&Address| removed.0.port() == address.0.port();
     match plan.portals_removed.iter().find(same_port) {
         Some(removed) if error.kind() == io::ErrorKind::AddrInUse => {
@@ -362,7 +374,7 @@ impl Node {
         opened.grow(bytes).await
     }
 
-    pub(super) fn unit(&self, target: &str, lun: u16) -> Result<(Arc<Opened>, Unit), Failure> {
+    pub(super) fn unit(&self, target: &str, lun: u16) -> Result<(Arc<OpenedStack>, Unit), Failure> {
         let inner = self.inner.lock();
         let served = inner.targets.iter().find(|served| served.name == target);
         let unit = served.and_then(|served| served.units.iter().find(|unit| unit.lun == lun));

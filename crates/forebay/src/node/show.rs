@@ -5,13 +5,13 @@ use std::{collections::BTreeMap, net::SocketAddr};
 use serde_json::{Map, Value};
 use unit::BlockUnit;
 
-use super::{Node, Served};
+use super::{Node, ServedTarget};
 use crate::{
     events, figures,
-    moves::{CopyStage, Kept, Listed},
+    moves::{CopyStage, VolumeMoveRecord, VolumeMoveStatus},
     status::{
         ClaimStatus, CompressionStatus, ConnectionStatus, EnsembleStatus, PortalStatus,
-        SessionStatus, Status, TargetStatus, UnitStatus,
+        ServingStatus, SessionStatus, TargetStatus, UnitStatus,
     },
 };
 
@@ -22,14 +22,14 @@ impl Node {
     }
 
     /// A snapshot.
-    pub fn status(&self) -> Status {
+    pub fn status(&self) -> ServingStatus {
         let statistics = self.server.statistics();
         let inner = self.inner.lock();
         let portals = self.server.portals();
         let portals = inner.portals.iter().filter_map(|listening| {
             let portal = portals.iter().find(|portal| portal.address == listening.bound)?;
             let groups = inner.settings.groups();
-            let is_its = |group: &&crate::settings::Group| {
+            let is_its = |group: &&crate::settings::PortalGroupSettings| {
                 group.portals.iter().any(|(address, _)| *address == listening.wanted)
             };
             let group = groups.iter().find(is_its)?;
@@ -52,7 +52,7 @@ impl Node {
                 ..served.status(&statistics)
             }
         });
-        Status {
+        ServingStatus {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             gln: self.naming.as_ref().map(|naming| naming.gln()),
             naming_troubles: self.naming.iter().flat_map(|naming| naming.troubles()).collect(),
@@ -70,14 +70,14 @@ impl Node {
 
 impl Node {
     /// Volumes on their way, and those that have gone and come.
-    pub fn listed_moves(&self) -> Vec<Listed> {
+    pub fn listed_moves(&self) -> Vec<VolumeMoveStatus> {
         let leaving: Vec<_> = {
             let moving = self.moving.lock();
             moving.leaving.values().map(|leaving| leaving.progress()).collect()
         };
         let leaving = leaving.into_iter().filter(|progress| progress.stage.is_under_way());
-        let mut listed: Vec<Listed> = leaving
-            .map(|progress| Listed {
+        let mut listed: Vec<VolumeMoveStatus> = leaving
+            .map(|progress| VolumeMoveStatus {
                 volume: progress.volume.clone(),
                 how: "leaving".to_owned(),
                 node: progress.to.clone(),
@@ -89,9 +89,9 @@ impl Node {
         why.extend(
             self.blocked().into_iter().map(|(volume, failure)| (volume, failure.to_string())),
         );
-        for (volume, Kept { gone, come, .. }) in self.moves.all() {
+        for (volume, VolumeMoveRecord { gone, come, .. }) in self.moves.all() {
             let is_leaving = listed.iter().any(|listed| listed.volume == volume);
-            let tell = |how: &str, node: String| Listed {
+            let tell = |how: &str, node: String| VolumeMoveStatus {
                 volume: volume.clone(),
                 how: how.to_owned(),
                 node,
@@ -106,15 +106,15 @@ impl Node {
                     CopyStage::Here => "here",
                 };
                 let why = why.remove(&volume);
-                Listed { why, ..tell(how, format!("{} ({})", come.from_node, come.from)) }
+                VolumeMoveStatus { why, ..tell(how, format!("{} ({})", come.from_node, come.from)) }
             }));
         }
         listed
     }
 }
 
-impl Served {
-    fn status(&self, statistics: &target::Statistics) -> TargetStatus {
+impl ServedTarget {
+    fn status(&self, statistics: &target::TargetStatistics) -> TargetStatus {
         let units = self.units.iter().map(|unit| {
             // Who looks wants to know whether it has grown; a far side answers later.
             unit.opened.top.refresh();
@@ -161,7 +161,7 @@ fn session(session: &target::SessionStatistics) -> SessionStatus {
     }
 }
 
-fn connection(connection: &target::ConnectionStatistics) -> ConnectionStatus {
+fn connection(connection: &target::TargetConnectionStats) -> ConnectionStatus {
     let shown = |address: Option<SocketAddr>| address.map_or(String::new(), |a| a.to_string());
     let counters = &connection.counters;
     ConnectionStatus {
@@ -183,7 +183,7 @@ fn connection(connection: &target::ConnectionStatistics) -> ConnectionStatus {
 }
 
 /// Counters of all sessions since the start.
-fn counters(statistics: &target::Statistics) -> Map<String, Value> {
+fn counters(statistics: &target::TargetStatistics) -> Map<String, Value> {
     let total = &statistics.total;
     let counters = [
         ("events_dropped", events::dropped()),

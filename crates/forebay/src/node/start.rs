@@ -3,16 +3,16 @@
 use std::{future::Future, process::exit, sync::Arc, time::Duration};
 
 use super::{
-    LOGOUT_WITHIN, Listening, Node, Served, ServedUnit, cannot_listen, open_common, open_unit,
-    shown_unit, stop_units,
+    LOGOUT_WITHIN, Listening, Node, ServedTarget, ServedUnit, cannot_listen, open_common,
+    open_unit, shown_unit, stop_units,
 };
 use crate::{
     events,
     failure::{FAILED, Failure, NotOpened},
     orders::UnitName,
-    settings::{Address, Group, Portal, Settings, Target, Unit},
-    stack::Opened,
-    status::State,
+    settings::{Address, IscsiTargetSettings, PortalGroupSettings, PortalSettings, Settings, Unit},
+    stack::OpenedStack,
+    status::ServingPhase,
 };
 
 /// A stop takes at most this long. systemd waits longer, and a person about as long.
@@ -33,7 +33,7 @@ impl Node {
         self.open_halves(&settings).await?;
         let groups = settings.groups();
         for remote in [false, true] {
-            let is_its = |target: &&Target| settings.needs_another(target) == remote;
+            let is_its = |target: &&IscsiTargetSettings| settings.needs_another(target) == remote;
             for target in settings.target.iter().filter(is_its) {
                 self.open_target(&settings, target).await?;
             }
@@ -58,7 +58,7 @@ impl Node {
         let wanted: Vec<Address> =
             groups.iter().flat_map(|group| &group.portals).map(|(address, _)| *address).collect();
         inner.portals.sort_by_key(|portal| wanted.iter().position(|w| *w == portal.wanted));
-        inner.state = State::Serving;
+        inner.state = ServingPhase::Serving;
         drop(inner);
         self.tell_names();
         self.open_moves();
@@ -67,9 +67,13 @@ impl Node {
     }
 
     /// Opens the units of a target and serves it.
-    async fn open_target(&self, settings: &Settings, target: &Target) -> Result<(), Failure> {
+    async fn open_target(
+        &self,
+        settings: &Settings,
+        target: &IscsiTargetSettings,
+    ) -> Result<(), Failure> {
         let name = target.name.0.clone();
-        self.inner.lock().targets.push(Served { name: name.clone(), units: Vec::new() });
+        self.inner.lock().targets.push(ServedTarget { name: name.clone(), units: Vec::new() });
         // The member that is to serve the unit of a pair opens it.
         for unit in target.unit.iter().filter(|unit| unit.pair().is_none()) {
             if self.is_refused(target, unit) {
@@ -96,7 +100,7 @@ impl Node {
     async fn open_one(
         &self,
         settings: &Settings,
-        target: &Target,
+        target: &IscsiTargetSettings,
         unit: &Unit,
     ) -> Result<ServedUnit, NotOpened> {
         let Some(common) = unit.in_common() else {
@@ -113,9 +117,9 @@ impl Node {
         &self,
         settings: &Settings,
         common: &str,
-        target: &Target,
+        target: &IscsiTargetSettings,
         unit: &Unit,
-    ) -> Result<Opened, NotOpened> {
+    ) -> Result<OpenedStack, NotOpened> {
         let name = UnitName { target: target.name.0.clone(), lun: unit.lun };
         let take = || {
             let mut inner = self.inner.lock();
@@ -147,9 +151,9 @@ impl Node {
 
     async fn open_portal(
         &self,
-        group: &Group,
+        group: &PortalGroupSettings,
         address: Address,
-        portal: &Portal,
+        portal: &PortalSettings,
     ) -> Result<(), Failure> {
         let portal = self.portal(group, address.0, portal);
         let bound = self.server.open_portal(portal).await;
@@ -161,7 +165,7 @@ impl Node {
     /// Logs initiators out, and then closes the units. A second signal ends the process at once: all acknowledged writes are
     /// in the log by then.
     pub async fn stop(&self, signal: impl Future<Output = &'static str>) -> Result<(), Failure> {
-        self.inner.lock().state = State::Stopping;
+        self.inner.lock().state = ServingPhase::Stopping;
         let put_away = async {
             self.server.shutdown(LOGOUT_WITHIN).await;
             let units: Vec<_> = {

@@ -9,18 +9,21 @@ use std::{
 use ::names::VolumeName;
 use target::Redirect;
 use tokio::time::{sleep, timeout};
-use volume::Changes;
+use volume::ChangedRegions;
 
 use super::{
     Node, ServedUnit,
-    copy_out::{Line, broken},
+    copy_out::{MoveOutChannel, broken},
     leaving::{Leaving, Move},
     movable::not_sanitizing,
     reload::put_away,
 };
 use crate::{
     failure::Failure,
-    moves::{Answer, Frame, Gone, Kept, Pace, Request, Stage},
+    moves::{
+        MoveCopyPace, MoveFrame, MoveOutRecord, MoveRequest, MoveResponse, MoveStage,
+        VolumeMoveRecord,
+    },
     records::Records,
     state,
 };
@@ -48,8 +51,8 @@ impl Node {
         self: &Arc<Self>,
         leaving: &Leaving,
         moved: &Move,
-        changes: &Changes,
-        line: &mut Line,
+        changes: &ChangedRegions,
+        line: &mut MoveOutChannel,
     ) -> Result<Option<Failure>, Switch> {
         // Nothing else changes meanwhile: no reload, no growth.
         let one_at_a_time = self.changing.lock().await;
@@ -58,14 +61,15 @@ impl Node {
             return Err(Switch::Never(Failure::new(message).remedy("move it again")));
         }
         let begun = Instant::now();
-        leaving.tell(|progress| progress.stage = Stage::Switching);
+        leaving.tell(|progress| progress.stage = MoveStage::Switching);
         let unit = &moved.served.unit;
         let held = timeout(HOLD_WITHIN.min(moved.pause), unit.hold()).await;
         let held = held.map_err(|_| Switch::Later(busy(&moved.described.volume)))?;
         not_sanitizing(moved).map_err(Switch::Never)?;
         let last = async {
             changes.settle().await;
-            line.pass(moved.watched.below(), changes, &mut Pace::new(None), leaving).await?;
+            line.pass(moved.watched.below(), changes, &mut MoveCopyPace::new(None), leaving)
+                .await?;
             line.flush(moved.watched.below()).await
         };
         // Whoever has waited goes on when `held` is dropped.
@@ -111,7 +115,7 @@ impl Node {
         // The other node may be waiting for us with a volume of its own.
         drop(one_at_a_time);
         // Before anything is put away here, which nobody has to wait for. If it does not hear of it, it asks.
-        let committed = line.ask(Request::Commit).await;
+        let committed = line.ask(MoveRequest::Commit).await;
         let failure = committed.err().map(|failure| {
             Failure::new(format!("the node {} does not serve it yet: {failure}", moved.to_node))
                 .remedy("it does as soon as it has asked this node what was decided: let both run")
@@ -126,19 +130,23 @@ impl Node {
     }
 
     /// Hands over what the unit keeps beside its blocks. Where initiators will be sent.
-    async fn prepare_other(&self, moved: &Move, line: &mut Line) -> Result<String, Failure> {
+    async fn prepare_other(
+        &self,
+        moved: &Move,
+        line: &mut MoveOutChannel,
+    ) -> Result<String, Failure> {
         let unit = &moved.served.unit;
         if let Some(state) = &moved.settings.state {
             let mut records = state::records(state, unit.identity()).map_err(Failure::new)?;
-            records.retain(|(name, _)| *name != unit::Record::Reservations.name());
-            records.push((unit::Record::Reservations.name(), unit.reservations_to_move()));
+            records.retain(|(name, _)| *name != unit::UnitRecordKind::Reservations.name());
+            records.push((unit::UnitRecordKind::Reservations.name(), unit.reservations_to_move()));
             for (name, bytes) in records {
-                let frame = Frame::Record { name: name.to_owned(), bytes: bytes.into() };
+                let frame = MoveFrame::Record { name: name.to_owned(), bytes: bytes.into() };
                 line.says.say(&frame).await.map_err(|lost| broken(&lost))?;
             }
         }
-        match line.exchange(Request::Prepare).await? {
-            Answer::Kept { redirect } => Ok(redirect),
+        match line.exchange(MoveRequest::Prepare).await? {
+            MoveResponse::Kept { redirect } => Ok(redirect),
             _ => Err(broken(&"it gives an answer to another question")),
         }
     }
@@ -151,7 +159,7 @@ impl Node {
         redirect: String,
     ) -> Result<String, Failure> {
         let described = &moved.described;
-        let gone = Gone {
+        let gone = MoveOutRecord {
             id: leaving.id.clone(),
             target: described.target.clone(),
             lun: described.lun,
@@ -162,9 +170,9 @@ impl Node {
             // One of the operator's stays.
             left: self.moves.of(&described.volume).come.map(|come| come.file),
         };
-        let Kept { mut tried, .. } = self.moves.of(&described.volume);
+        let VolumeMoveRecord { mut tried, .. } = self.moves.of(&described.volume);
         tried.retain(|tried| *tried != leaving.id);
-        let kept = Kept { gone: Some(gone), come: None, tried };
+        let kept = VolumeMoveRecord { gone: Some(gone), come: None, tried };
         // A place for it before there is no way back.
         self.moves.try_to_keep(&described.volume, &kept)?;
         while let Err(failure) = self.moves.keep(&described.volume, kept.clone()) {
@@ -196,9 +204,11 @@ impl Node {
         let removed = match std::fs::remove_file(file) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(Failure::new(error)),
             _ => {
-                let gone = Some(Gone { left: None, ..gone.clone() });
+                let gone = Some(MoveOutRecord { left: None, ..gone.clone() });
                 let forgotten = Records::of(&self.settings()).forget(file);
-                forgotten.and_then(|_| self.moves.keep(volume, Kept { gone, ..kept.clone() }))
+                forgotten.and_then(|_| {
+                    self.moves.keep(volume, VolumeMoveRecord { gone, ..kept.clone() })
+                })
             }
         };
         if let Err(failure) = removed {

@@ -8,9 +8,9 @@ use std::{
 use crate::failure::Failure;
 
 /// A folder of our own, removed with all that is in it.
-pub struct Folder(PathBuf);
+pub struct QuickstartFolder(PathBuf);
 
-impl Folder {
+impl QuickstartFolder {
     /// In the place for temporary files; private.
     pub fn make() -> Result<Self, Failure> {
         use std::os::unix::fs::DirBuilderExt;
@@ -80,7 +80,7 @@ stack = [
     }
 }
 
-impl Drop for Folder {
+impl Drop for QuickstartFolder {
     fn drop(&mut self) {
         if let Err(error) = std::fs::remove_dir_all(&self.0) {
             tracing::warn!(%error, folder = %self.0.display(), "the folder stays");
@@ -100,7 +100,7 @@ mod tests {
 
     #[test]
     fn its_settings_are_right_wherever_it_is() {
-        let folder = Folder(PathBuf::from("/tmp/it's \"here\""));
+        let folder = QuickstartFolder(PathBuf::from("/tmp/it's \"here\""));
         let node = ([127, 0, 0, 1], 3260).into();
         for text in [
             folder.node_settings("iqn.2026-11.a:b", 1 << 20),

@@ -10,7 +10,7 @@ pub const BLOCK: usize = 4096;
 
 /// Versions of the blocks of a volume. A block has one writer at a time.
 #[derive(Debug)]
-pub struct Ledger(Vec<Versions>);
+pub struct QuickstartLedger(Vec<Versions>);
 
 #[derive(Debug, Default)]
 struct Versions {
@@ -20,14 +20,14 @@ struct Versions {
 
 /// What a block that was read back turned out to be.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Verdict {
+pub enum LedgerBlockVerdict {
     /// The last acknowledged version, or one that was submitted after it.
     Right,
     /// An older version, or bytes that nobody wrote.
     Lost,
 }
 
-impl Ledger {
+impl QuickstartLedger {
     /// For a volume of zeros.
     pub fn new(blocks: u64) -> Self {
         Self((0..blocks).map(|_| Versions::default()).collect())
@@ -62,12 +62,12 @@ impl Ledger {
     }
 
     /// Judges what was read from `block` while nobody writes to it.
-    pub fn judge(&self, block: u64, bytes: &[u8]) -> Verdict {
+    pub fn judge(&self, block: u64, bytes: &[u8]) -> LedgerBlockVerdict {
         let versions = self.at(block);
         let known = versions.acknowledged.load(SeqCst)..=versions.submitted.load(SeqCst);
         match version_of(block, bytes) {
-            Some(version) if known.contains(&version) => Verdict::Right,
-            _ => Verdict::Lost,
+            Some(version) if known.contains(&version) => LedgerBlockVerdict::Right,
+            _ => LedgerBlockVerdict::Lost,
         }
     }
 
@@ -78,7 +78,7 @@ impl Ledger {
 
 /// Appends the content of `block` at `version`.
 fn fill(block: u64, version: u64, bytes: &mut BytesMut) {
-    let mut words = Words::new(block, version);
+    let mut words = LedgerWordGenerator::new(block, version);
     bytes.extend_from_slice(&version.to_le_bytes());
     for _ in 1..BLOCK / 8 {
         bytes.extend_from_slice(&words.next().to_le_bytes());
@@ -92,16 +92,16 @@ fn version_of(block: u64, bytes: &[u8]) -> Option<u64> {
     if version == 0 {
         return bytes.iter().all(|byte| *byte == 0).then_some(0);
     }
-    let mut words = Words::new(block, version);
+    let mut words = LedgerWordGenerator::new(block, version);
     let right = rest.len() == BLOCK - 8
         && rest.chunks_exact(8).all(|word| word == words.next().to_le_bytes());
     right.then_some(version)
 }
 
 /// SplitMix64, seeded by address and version: every word of a block depends on both.
-struct Words(u64);
+struct LedgerWordGenerator(u64);
 
-impl Words {
+impl LedgerWordGenerator {
     fn new(block: u64, version: u64) -> Self {
         Self(block.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ version.rotate_left(32))
     }
@@ -121,30 +121,30 @@ mod tests {
 
     #[test]
     fn only_acknowledged_or_later_is_right() {
-        let ledger = Ledger::new(4);
-        assert_eq!(ledger.judge(1, &[0; BLOCK]), Verdict::Right);
+        let ledger = QuickstartLedger::new(4);
+        assert_eq!(ledger.judge(1, &[0; BLOCK]), LedgerBlockVerdict::Right);
         let first = ledger.submit(1, 1);
-        assert_eq!(ledger.judge(1, &[0; BLOCK]), Verdict::Right, "not acknowledged yet");
+        assert_eq!(ledger.judge(1, &[0; BLOCK]), LedgerBlockVerdict::Right, "not acknowledged yet");
         ledger.acknowledge(1, 1);
-        assert_eq!(ledger.judge(1, &first), Verdict::Right);
-        assert_eq!(ledger.judge(1, &[0; BLOCK]), Verdict::Lost);
+        assert_eq!(ledger.judge(1, &first), LedgerBlockVerdict::Right);
+        assert_eq!(ledger.judge(1, &[0; BLOCK]), LedgerBlockVerdict::Lost);
         let second = ledger.submit(1, 1);
-        assert_eq!(ledger.judge(1, &first), Verdict::Right);
-        assert_eq!(ledger.judge(1, &second), Verdict::Right);
+        assert_eq!(ledger.judge(1, &first), LedgerBlockVerdict::Right);
+        assert_eq!(ledger.judge(1, &second), LedgerBlockVerdict::Right);
         ledger.acknowledge(1, 1);
-        assert_eq!(ledger.judge(1, &first), Verdict::Lost);
+        assert_eq!(ledger.judge(1, &first), LedgerBlockVerdict::Lost);
         assert_eq!(ledger.acknowledged(), 1);
     }
 
     #[test]
     fn torn_or_misplaced_content_is_lost() {
-        let ledger = Ledger::new(4);
+        let ledger = QuickstartLedger::new(4);
         let mut torn = ledger.submit(0, 1).to_vec();
         let new = ledger.submit(0, 1);
         torn[2048..].copy_from_slice(&new[2048..]);
-        assert_eq!(ledger.judge(0, &torn), Verdict::Lost);
+        assert_eq!(ledger.judge(0, &torn), LedgerBlockVerdict::Lost);
         ledger.submit(1, 1);
-        assert_eq!(ledger.judge(1, &new), Verdict::Lost);
-        assert_eq!(ledger.judge(0, &new[..100]), Verdict::Lost);
+        assert_eq!(ledger.judge(1, &new), LedgerBlockVerdict::Lost);
+        assert_eq!(ledger.judge(0, &new[..100]), LedgerBlockVerdict::Lost);
     }
 }

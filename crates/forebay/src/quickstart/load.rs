@@ -17,7 +17,7 @@ use futures_util::{
 use hdrhistogram::Histogram;
 use volume::{Durability, Extent, Lba, Stack};
 
-use super::ledger::{BLOCK, Ledger, Verdict};
+use super::ledger::{BLOCK, LedgerBlockVerdict, QuickstartLedger};
 
 /// Blocks of 4 KiB in a piece of a stream: 64 KiB.
 const PIECE: u64 = 16;
@@ -33,12 +33,12 @@ pub struct Subject {
     /// The volume.
     pub volume: Stack,
     /// What was written to it, in blocks of 4 KiB.
-    pub ledger: Arc<Ledger>,
+    pub ledger: Arc<QuickstartLedger>,
 }
 
 /// One part of the mix.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Part {
+pub enum QuickstartLoadKind {
     /// 4 KiB reads, eight at once; nineteen of twenty in a hot set of 8 MiB.
     RandomReads,
     /// 4 KiB writes, four at once, each followed by a flush.
@@ -49,7 +49,7 @@ pub enum Part {
     StreamWrite,
 }
 
-impl Part {
+impl QuickstartLoadKind {
     /// The parts in the order they run.
     pub const ALL: [Self; 4] =
         [Self::StreamRead, Self::RandomReads, Self::DurableWrites, Self::StreamWrite];
@@ -72,7 +72,7 @@ impl Part {
 
 /// What a part took.
 #[derive(Debug)]
-pub struct Measured {
+pub struct QuickstartLoadResult {
     /// Completed operations.
     pub operations: u64,
     /// Bytes read or written by them.
@@ -85,7 +85,7 @@ pub struct Measured {
     pub wrong: u64,
 }
 
-impl Measured {
+impl QuickstartLoadResult {
     fn new() -> Self {
         // Two significant digits; latencies beyond a minute are errors long before.
         let latency = Histogram::new_with_bounds(1, 60_000_000, 2).expect("bounds are right");
@@ -114,23 +114,27 @@ impl Measured {
 }
 
 /// Which blocks a part touches: random parts the first half, streams a quarter each.
-fn area(part: Part, blocks: u64) -> Range<u64> {
+fn area(part: QuickstartLoadKind, blocks: u64) -> Range<u64> {
     match part {
-        Part::RandomReads | Part::DurableWrites => 0..blocks / 2,
-        Part::StreamRead => blocks / 2..blocks / 4 * 3,
-        Part::StreamWrite => blocks / 4 * 3..blocks,
+        QuickstartLoadKind::RandomReads | QuickstartLoadKind::DurableWrites => 0..blocks / 2,
+        QuickstartLoadKind::StreamRead => blocks / 2..blocks / 4 * 3,
+        QuickstartLoadKind::StreamWrite => blocks / 4 * 3..blocks,
     }
 }
 
 impl Subject {
     /// Runs one part. Random parts run for `time`, streams once over their area.
-    pub async fn run(&self, part: Part, time: Duration) -> Result<Measured, volume::Error> {
+    pub async fn run(
+        &self,
+        part: QuickstartLoadKind,
+        time: Duration,
+    ) -> Result<QuickstartLoadResult, volume::Error> {
         let start = Instant::now();
-        let places = Places::new(part, self.ledger.blocks());
+        let places = QuickstartAddresses::new(part, self.ledger.blocks());
         let places = &places;
         let workers = (0..part.depth()).map(|worker| async move {
             let mut own = places.of_worker(worker);
-            let mut measured = Measured::new();
+            let mut measured = QuickstartLoadResult::new();
             while places.in_order() || start.elapsed() < time {
                 let Some((first, count)) = own.next() else { break };
                 let (latency, wrong) = self.operation(part, first, count).await?;
@@ -138,11 +142,11 @@ impl Subject {
             }
             Ok::<_, volume::Error>(measured)
         });
-        let mut all = Measured::new();
+        let mut all = QuickstartLoadResult::new();
         for measured in try_join_all(workers).await? {
             all.merge(&measured);
         }
-        if part == Part::StreamWrite {
+        if part == QuickstartLoadKind::StreamWrite {
             self.volume.flush().await?;
         }
         all.took = start.elapsed();
@@ -152,22 +156,22 @@ impl Subject {
     /// One operation: latency, wrong blocks.
     async fn operation(
         &self,
-        part: Part,
+        part: QuickstartLoadKind,
         first: u64,
         count: u64,
     ) -> Result<(Duration, u64), volume::Error> {
         let start = Instant::now();
         match part {
-            Part::RandomReads | Part::StreamRead => {
+            QuickstartLoadKind::RandomReads | QuickstartLoadKind::StreamRead => {
                 let data = self.volume.read(self.extent(first, count)).await?.into_bytes();
                 let latency = start.elapsed();
                 Ok((latency, self.wrong(first, &data)))
             }
-            Part::DurableWrites | Part::StreamWrite => {
+            QuickstartLoadKind::DurableWrites | QuickstartLoadKind::StreamWrite => {
                 let data = self.ledger.submit(first, count);
                 let start = Instant::now();
                 self.volume.write(self.lba(first), data.into(), Durability::Volatile).await?;
-                if part == Part::DurableWrites {
+                if part == QuickstartLoadKind::DurableWrites {
                     self.volume.flush().await?;
                 }
                 self.ledger.acknowledge(first, count);
@@ -197,7 +201,8 @@ impl Subject {
     /// Writes at random, without a flush, until a write fails. What is acknowledged counts: a
     /// gateway that reports after complete has promised it. Returns how many were acknowledged.
     pub async fn write_until_it_fails(&self) -> u64 {
-        let places = Places::new(Part::DurableWrites, self.ledger.blocks());
+        let places =
+            QuickstartAddresses::new(QuickstartLoadKind::DurableWrites, self.ledger.blocks());
         let places = &places;
         let workers = (0..CRASH_DEPTH).map(|worker| async move {
             let mut acknowledged = 0;
@@ -235,8 +240,9 @@ impl Subject {
 
     fn wrong(&self, first: u64, data: &[u8]) -> u64 {
         let judged = (first..).zip(data.chunks(BLOCK));
-        judged.filter(|(block, bytes)| self.ledger.judge(*block, bytes) == Verdict::Lost).count()
-            as u64
+        judged
+            .filter(|(block, bytes)| self.ledger.judge(*block, bytes) == LedgerBlockVerdict::Lost)
+            .count() as u64
     }
 
     fn per_block(&self) -> u64 {
@@ -254,27 +260,27 @@ impl Subject {
 }
 
 /// Where operations go: the same places in every run.
-struct Places {
-    part: Part,
+struct QuickstartAddresses {
+    part: QuickstartLoadKind,
     area: Range<u64>,
     /// Of a stream: what its workers take in turn.
     next: AtomicU64,
 }
 
-impl Places {
-    fn new(part: Part, blocks: u64) -> Self {
+impl QuickstartAddresses {
+    fn new(part: QuickstartLoadKind, blocks: u64) -> Self {
         let area = area(part, blocks);
         Self { part, next: AtomicU64::new(area.start), area }
     }
 
     fn in_order(&self) -> bool {
-        matches!(self.part, Part::StreamRead | Part::StreamWrite)
+        matches!(self.part, QuickstartLoadKind::StreamRead | QuickstartLoadKind::StreamWrite)
     }
 
     /// The places of one worker: first block and count. Random workers have each their own blocks,
     /// so that no block has two writers.
     fn of_worker(&self, worker: usize) -> impl Iterator<Item = (u64, u64)> {
-        let mut random = Random(0x1234_5678_9abc_def1 + worker as u64);
+        let mut random = QuickstartRandom(0x1234_5678_9abc_def1 + worker as u64);
         std::iter::from_fn(move || {
             if self.in_order() {
                 let first = self.next.fetch_add(PIECE, Relaxed);
@@ -283,7 +289,8 @@ impl Places {
             }
             let depth = self.part.depth() as u64;
             let own = ((self.area.end - self.area.start) / depth).max(1);
-            let hot = self.part == Part::RandomReads && !random.draw().is_multiple_of(20);
+            let hot =
+                self.part == QuickstartLoadKind::RandomReads && !random.draw().is_multiple_of(20);
             let among = if hot { (HOT / depth).min(own) } else { own };
             // The multiplication by an odd number spreads the hot set over the area.
             let nth = (random.draw() % among).wrapping_mul(0x2545_f491) % own;
@@ -293,9 +300,9 @@ impl Places {
 }
 
 /// xorshift64*
-struct Random(u64);
+struct QuickstartRandom(u64);
 
-impl Random {
+impl QuickstartRandom {
     fn draw(&mut self) -> u64 {
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;
@@ -313,14 +320,14 @@ mod tests {
     fn subject() -> Subject {
         // 8 MiB
         let volume = Arc::new(MemVolume::new(Geometry::with_blocks(16 << 10)));
-        Subject { volume, ledger: Arc::new(Ledger::new(2048)) }
+        Subject { volume, ledger: Arc::new(QuickstartLedger::new(2048)) }
     }
 
     #[tokio::test]
     async fn the_mix_leaves_a_volume_that_verifies() {
         let subject = subject();
         subject.fill().await.unwrap();
-        for part in Part::ALL {
+        for part in QuickstartLoadKind::ALL {
             let measured = subject.run(part, Duration::from_millis(5)).await.unwrap();
             assert!(measured.operations > 0, "{part:?}");
             assert_eq!(measured.wrong, 0, "{part:?}");
@@ -333,7 +340,7 @@ mod tests {
     #[tokio::test]
     async fn a_stream_touches_its_area_once() {
         let subject = subject();
-        let measured = subject.run(Part::StreamWrite, Duration::ZERO).await.unwrap();
+        let measured = subject.run(QuickstartLoadKind::StreamWrite, Duration::ZERO).await.unwrap();
         assert_eq!(measured.operations, 512 / PIECE);
         assert_eq!(measured.bytes, 2 << 20);
         assert_eq!(subject.ledger.acknowledged(), 512);
@@ -350,9 +357,9 @@ mod tests {
 
     #[test]
     fn no_block_has_two_writers() {
-        let places = Places::new(Part::DurableWrites, 4096);
+        let places = QuickstartAddresses::new(QuickstartLoadKind::DurableWrites, 4096);
         let mut seen = std::collections::HashMap::new();
-        for worker in 0..Part::DurableWrites.depth() {
+        for worker in 0..QuickstartLoadKind::DurableWrites.depth() {
             for (block, _) in places.of_worker(worker).take(1000) {
                 assert_eq!(*seen.entry(block).or_insert(worker), worker);
                 assert!(block < 2048);

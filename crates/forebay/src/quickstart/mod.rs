@@ -22,20 +22,21 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::{
     cli::Quickstart,
-    control::{self, Request, Response},
+    control::{self, ControlRequest, ControlResponse},
     failure::Failure,
-    link::{Line, Link, Traffic},
+    link::{RelayLink, RelayLinkSettings, RelayTraffic},
     output::print_line,
-    status::Status,
+    status::ServingStatus,
 };
-use folder::Folder;
-use ledger::{BLOCK, Ledger};
-use load::{Measured, Part, Subject};
-use outcome::{Crash, Machine, Outcome, PartOutcome};
-use process::Process;
+use folder::QuickstartFolder;
+use ledger::{BLOCK, QuickstartLedger};
+use load::{QuickstartLoadKind, QuickstartLoadResult, Subject};
+use outcome::{Crash, PartOutcome, QuickstartMachine, QuickstartReport};
+use process::QuickstartProcess;
 
 /// The line: 4 ms one way, 1 Gbit/s.
-const LINE: Line = Line { delay: Duration::from_millis(4), rate: 1_000_000_000 };
+const LINE: RelayLinkSettings =
+    RelayLinkSettings { delay: Duration::from_millis(4), rate: 1_000_000_000 };
 /// The volume, in blocks of 4 KiB: 256 MiB.
 const BLOCKS: u64 = 65_536;
 /// How long the gateway is written to before it is killed, in parts of the time of a part.
@@ -70,12 +71,12 @@ pub async fn run(args: &Quickstart) -> Result<(), Failure> {
 
 /// `kept` tells that all is done and only kept running.
 async fn work(args: &Quickstart, kept: &Cell<bool>) -> Result<(), Failure> {
-    let bar = Bar::new();
-    let stage = Stage::set(&bar).await?;
+    let bar = QuickstartProgressBar::new();
+    let stage = QuickstartSetup::set(&bar).await?;
     let mut parts = Vec::new();
 
     let node = stage.subject_over_link().await?;
-    for part in Part::ALL {
+    for part in QuickstartLoadKind::ALL {
         parts.push(stage.measure(&bar, part, "node", &node, args.seconds, None).await?);
     }
     stage.leave(&node).await;
@@ -83,13 +84,13 @@ async fn work(args: &Quickstart, kept: &Cell<bool>) -> Result<(), Failure> {
     bar.begin("starting the gateway");
     let mut gateway = stage.start_gateway().await?;
     let near = stage.subject_of_gateway(gateway.address).await?;
-    for part in Part::ALL {
+    for part in QuickstartLoadKind::ALL {
         let control = Some(stage.control("gateway"));
         parts.push(stage.measure(&bar, part, "gateway", &near, args.seconds, control).await?);
     }
 
     let crash = stage.crash(&bar, &mut gateway, near, args.seconds).await?;
-    let outcome = Outcome {
+    let outcome = QuickstartReport {
         version: env!("CARGO_PKG_VERSION"),
         date: jiff::Zoned::now().strftime("%Y-%m-%dT%H:%M:%S%:z").to_string(),
         machine: machine(),
@@ -120,26 +121,27 @@ async fn work(args: &Quickstart, kept: &Cell<bool>) -> Result<(), Failure> {
 }
 
 /// The processes and the line between them, in a folder of their own.
-struct Stage {
-    folder: Folder,
+struct QuickstartSetup {
+    folder: QuickstartFolder,
     program: PathBuf,
-    node: Process,
-    link: Link,
-    ledger: Arc<Ledger>,
+    node: QuickstartProcess,
+    link: RelayLink,
+    ledger: Arc<QuickstartLedger>,
 }
 
-impl Stage {
-    async fn set(bar: &Bar) -> Result<Self, Failure> {
+impl QuickstartSetup {
+    async fn set(bar: &QuickstartProgressBar) -> Result<Self, Failure> {
         bar.begin("starting the node");
-        let folder = Folder::make()?;
+        let folder = QuickstartFolder::make()?;
         let program = std::env::current_exe()
             .map_err(|error| Failure::new(format!("cannot find our own program: {error}")))?;
         let config =
             folder.write("node.toml", &folder.node_settings(NODE_NAME, BLOCKS * BLOCK as u64))?;
-        let node = Process::start("node", &program, &config, folder.path()).await?;
-        let link = Link::open(LOOPBACK, node.address, LINE).await;
+        let node = QuickstartProcess::start("node", &program, &config, folder.path()).await?;
+        let link = RelayLink::open(LOOPBACK, node.address, LINE).await;
         let link = link.map_err(|error| Failure::new(format!("cannot open the link: {error}")))?;
-        let stage = Self { folder, program, node, link, ledger: Arc::new(Ledger::new(BLOCKS)) };
+        let stage =
+            Self { folder, program, node, link, ledger: Arc::new(QuickstartLedger::new(BLOCKS)) };
         bar.begin("filling the volume at the node");
         let subject = stage.subject(stage.node.address, NODE_NAME).await?;
         subject.fill().await.map_err(|error| failed("filling the volume", &error))?;
@@ -147,10 +149,10 @@ impl Stage {
         Ok(stage)
     }
 
-    async fn start_gateway(&self) -> Result<Process, Failure> {
+    async fn start_gateway(&self) -> Result<QuickstartProcess, Failure> {
         let text = self.folder.gateway_settings(GATEWAY_NAME, self.link.address(), NODE_NAME);
         let config = self.folder.write("gateway.toml", &text)?;
-        Process::start("gateway", &self.program, &config, self.folder.path()).await
+        QuickstartProcess::start("gateway", &self.program, &config, self.folder.path()).await
     }
 
     async fn subject_over_link(&self) -> Result<Connected, Failure> {
@@ -187,8 +189,8 @@ impl Stage {
 
     async fn measure(
         &self,
-        bar: &Bar,
-        part: Part,
+        bar: &QuickstartProgressBar,
+        part: QuickstartLoadKind,
         way: &'static str,
         subject: &Subject,
         seconds: f64,
@@ -197,12 +199,14 @@ impl Stage {
         bar.begin(&format!("{way}: {}", part.name()));
         let before = (self.link.traffic(), gateway.as_deref().map(hits).transpose()?);
         let time = Duration::from_secs_f64(seconds);
-        let measured: Measured = subject
+        let measured: QuickstartLoadResult = subject
             .run(part, time)
             .await
             .map_err(|error| failed(&format!("{way}: {}", part.name()), &error))?;
-        let after: (Traffic, _) = (self.link.traffic(), gateway.as_deref().map(hits).transpose()?);
-        let reads = matches!(part, Part::RandomReads | Part::StreamRead);
+        let after: (RelayTraffic, _) =
+            (self.link.traffic(), gateway.as_deref().map(hits).transpose()?);
+        let reads =
+            matches!(part, QuickstartLoadKind::RandomReads | QuickstartLoadKind::StreamRead);
         let ratio = before
             .1
             .zip(after.1)
@@ -215,8 +219,8 @@ impl Stage {
     /// at the node when all is there.
     async fn crash(
         &self,
-        bar: &Bar,
-        gateway: &mut Process,
+        bar: &QuickstartProgressBar,
+        gateway: &mut QuickstartProcess,
         near: Connected,
         seconds: f64,
     ) -> Result<Crash, Failure> {
@@ -293,15 +297,15 @@ impl std::ops::Deref for Connected {
 
 const LOOPBACK: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 
-fn status(control: &Path) -> Result<Status, Failure> {
-    match control::ask(control, Request::Status)? {
-        Response::Status(status) => Ok(*status),
+fn status(control: &Path) -> Result<ServingStatus, Failure> {
+    match control::ask(control, ControlRequest::Status)? {
+        ControlResponse::Status(status) => Ok(*status),
         other => Err(other.unexpected()),
     }
 }
 
 /// A figure of the cache layer.
-fn figure(status: &Status, name: &str) -> u64 {
+fn figure(status: &ServingStatus, name: &str) -> u64 {
     let units = status.targets.iter().flat_map(|target| &target.units);
     let layers = units.flat_map(|unit| &unit.layers).filter(|layer| layer.layer == "cache");
     layers.filter_map(|layer| layer.figures.get(name).and_then(Value::as_u64)).sum()
@@ -327,14 +331,14 @@ fn hits(control: &Path) -> Result<Hits, Failure> {
     Ok(Hits { hits: hits.iter().sum(), misses: figure(&status, "misses") })
 }
 
-fn machine() -> Machine {
-    Machine {
+fn machine() -> QuickstartMachine {
+    QuickstartMachine {
         cpus: std::thread::available_parallelism().map_or(1, usize::from),
         kernel: rustix::system::uname().release().to_string_lossy().into_owned(),
     }
 }
 
-fn report(outcome: &Outcome, args: &Quickstart) -> Result<(), Failure> {
+fn report(outcome: &QuickstartReport, args: &Quickstart) -> Result<(), Failure> {
     print_line(outcome.table())?;
     print_line(format_args!(
         "The link: {} ms one way, {} Mbit/s; loss is not emulated. Killed with {} in the log \
@@ -361,7 +365,7 @@ fn report(outcome: &Outcome, args: &Quickstart) -> Result<(), Failure> {
     print_line(format_args!("Written: {} and {}", json.display(), html.display()))
 }
 
-async fn keep(stage: &Stage, gateway: &Process) -> Result<(), Failure> {
+async fn keep(stage: &QuickstartSetup, gateway: &QuickstartProcess) -> Result<(), Failure> {
     print_line(format_args!(
         "\nEverything keeps running until Ctrl-C. To connect:\n\
          \n  gateway  iscsi://{gateway}/{GATEWAY_NAME}/0\
@@ -385,9 +389,9 @@ fn failed(doing: &str, error: &dyn std::fmt::Display) -> Failure {
 }
 
 /// Progress for a person at a terminal; nothing elsewhere.
-struct Bar(ProgressBar);
+struct QuickstartProgressBar(ProgressBar);
 
-impl Bar {
+impl QuickstartProgressBar {
     fn new() -> Self {
         let bar = ProgressBar::new(STEPS);
         let style = ProgressStyle::with_template("{spinner} [{bar:30}] {elapsed:>4} {msg}");
@@ -407,5 +411,5 @@ impl Bar {
     }
 }
 
-/// How often [`Bar::begin`] is called.
+/// How often [`QuickstartProgressBar::begin`] is called.
 const STEPS: u64 = 16;

@@ -3,18 +3,18 @@
 use comfy_table::{Cell, CellAlignment};
 use serde::Serialize;
 
-use super::load::{Measured, Part};
-use crate::{link::Traffic, quantity::about, status::table};
+use super::load::{QuickstartLoadKind, QuickstartLoadResult};
+use crate::{link::RelayTraffic, quantity::about, status::table};
 
 /// Everything that was measured and verified.
 #[derive(Clone, Debug, Serialize)]
-pub struct Outcome {
+pub struct QuickstartReport {
     /// The program's version.
     pub version: &'static str,
     /// When it ran (RFC 3339).
     pub date: String,
     /// Where it ran.
-    pub machine: Machine,
+    pub machine: QuickstartMachine,
     /// One-way delay of the link in milliseconds.
     pub delay_one_way_ms: f64,
     /// Rate of the link in bits per second.
@@ -27,7 +27,7 @@ pub struct Outcome {
 
 /// Where it ran.
 #[derive(Clone, Debug, Serialize)]
-pub struct Machine {
+pub struct QuickstartMachine {
     /// CPUs that the process may use.
     pub cpus: usize,
     /// The kernel's release.
@@ -62,7 +62,7 @@ pub struct PartOutcome {
     /// Latencies at these shares of all operations, in microseconds.
     pub percentiles_us: Vec<(f64, u64)>,
     /// What passed over the link meanwhile, destage and read-ahead included.
-    pub link: Traffic,
+    pub link: RelayTraffic,
     /// Share of the reads that the gateway answered from its own memory or log.
     pub hit_ratio: Option<f64>,
     /// Blocks that were read and were wrong.
@@ -97,10 +97,10 @@ const SHARES: [f64; 15] =
 impl PartOutcome {
     /// From what was measured.
     pub fn new(
-        part: Part,
+        part: QuickstartLoadKind,
         way: &'static str,
-        measured: &Measured,
-        link: Traffic,
+        measured: &QuickstartLoadResult,
+        link: RelayTraffic,
         hit_ratio: Option<f64>,
     ) -> Self {
         let latency = &measured.latency;
@@ -125,7 +125,7 @@ impl PartOutcome {
     }
 }
 
-impl Outcome {
+impl QuickstartReport {
     /// Whether every block was what it must be.
     pub fn nothing_lost(&self) -> bool {
         let wrong: u64 = self.parts.iter().map(|part| part.blocks_wrong).sum();

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::outcome::{Outcome, PartOutcome, time};
+use super::outcome::{PartOutcome, QuickstartReport, time};
 use crate::quantity::about;
 
 /// Colours of the two ways.
@@ -14,7 +14,7 @@ const BARS_FROM: f64 = 180.0;
 const BARS_TO: f64 = 660.0;
 
 /// The whole page.
-pub fn page(outcome: &Outcome) -> String {
+pub fn page(outcome: &QuickstartReport) -> String {
     let mut page = String::from(HEAD);
     let verdict = if outcome.nothing_lost() {
         "<p class=\"good\">Nothing was lost.</p>"
@@ -72,14 +72,14 @@ fn colour(way: &str) -> &'static str {
 }
 
 /// Positions on a logarithmic scale.
-struct Log {
+struct LogarithmicScale {
     least: f64,
     most: f64,
     from: f64,
     to: f64,
 }
 
-impl Log {
+impl LogarithmicScale {
     /// Whole decades around the values.
     fn around(values: impl Iterator<Item = f64> + Clone, from: f64, to: f64) -> Self {
         let least = values.clone().fold(f64::INFINITY, f64::min).max(1e-3).log10().floor();
@@ -99,8 +99,11 @@ impl Log {
 }
 
 fn bars(outcomes: &[PartOutcome]) -> String {
-    let scale =
-        Log::around(outcomes.iter().map(|part| part.operations_per_second), BARS_FROM, BARS_TO);
+    let scale = LogarithmicScale::around(
+        outcomes.iter().map(|part| part.operations_per_second),
+        BARS_FROM,
+        BARS_TO,
+    );
     let height = outcomes.len() * 26 + parts(outcomes).len() * 10 + 40;
     let mut svg = format!("<svg viewBox=\"0 0 800 {height}\" width=\"800\" role=\"img\">");
     for decade in scale.decades() {
@@ -141,7 +144,7 @@ fn bars(outcomes: &[PartOutcome]) -> String {
 fn curves(outcomes: &[PartOutcome], name: &str) -> String {
     let here: Vec<_> = outcomes.iter().filter(|part| part.part == name).collect();
     let values = here.iter().flat_map(|part| part.percentiles_us.iter().map(|(_, us)| *us as f64));
-    let scale = Log::around(values, 60.0, 760.0);
+    let scale = LogarithmicScale::around(values, 60.0, 760.0);
     let mut svg = String::from("<svg viewBox=\"0 0 800 240\" width=\"800\" role=\"img\">");
     for decade in scale.decades() {
         let x = scale.at(decade);
@@ -213,7 +216,7 @@ fn figures(outcomes: &[PartOutcome]) -> String {
     table
 }
 
-fn crash(outcome: &Outcome) -> String {
+fn crash(outcome: &QuickstartReport) -> String {
     let crash = &outcome.crash;
     let mut text = format!(
         "<h2>The crash</h2><p>The gateway was killed with SIGKILL in the middle of writing, \
@@ -248,12 +251,12 @@ mod tests {
 
     #[test]
     fn a_scale_keeps_values_inside() {
-        let scale = Log::around([3.0, 4500.0].into_iter(), 100.0, 500.0);
+        let scale = LogarithmicScale::around([3.0, 4500.0].into_iter(), 100.0, 500.0);
         assert_eq!(scale.decades().count(), 5);
         assert!((scale.at(1.0) - 100.0).abs() < 1e-9);
         assert!((scale.at(1e4) - 500.0).abs() < 1e-9);
         assert!((scale.at(1e9) - 500.0).abs() < 1e-9);
-        let empty = Log::around(std::iter::empty(), 0.0, 1.0);
+        let empty = LogarithmicScale::around(std::iter::empty(), 0.0, 1.0);
         assert!(empty.at(5.0).is_finite());
     }
 

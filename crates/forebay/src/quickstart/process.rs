@@ -17,7 +17,7 @@ use crate::failure::Failure;
 
 /// One `forebay serve`. Killed when dropped.
 #[derive(Debug)]
-pub struct Process {
+pub struct QuickstartProcess {
     name: &'static str,
     child: Child,
     /// Where its events go.
@@ -31,7 +31,7 @@ pub struct Process {
 /// Opening a log of a few hundred megabytes on a slow disk takes seconds; more is a fault.
 const READY_WITHIN: Duration = Duration::from_secs(40);
 
-impl Process {
+impl QuickstartProcess {
     /// Starts `program serve --config FILE` and waits until it listens.
     ///
     /// To be called from the main thread: the kernel kills the child when the thread that started
@@ -123,7 +123,7 @@ impl Process {
 const LOOPBACK_UNKNOWN: SocketAddr =
     SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 0);
 
-impl Drop for Process {
+impl Drop for QuickstartProcess {
     fn drop(&mut self) {
         // An error here says that it has ended already.
         let _ = self.kill();

@@ -8,7 +8,7 @@ use std::{
 
 use sha2::{Digest as _, Sha256};
 
-use super::record::{Record, Storage, now};
+use super::record::{Storage, StorageRecord, now};
 use crate::{
     failure::{Failure, NotOpened},
     settings::{self, Layer, Settings},
@@ -68,7 +68,7 @@ impl Records {
 
     /// Returns the record of a path; `None` if no storage was ever opened there. A damaged record is an error:
     /// taken for no record, it would let a blank file replace the volume.
-    pub fn load(&self, path: &Path) -> Result<Option<Record>, NotOpened> {
+    pub fn load(&self, path: &Path) -> Result<Option<StorageRecord>, NotOpened> {
         let named = std::path::absolute(path).map_err(Failure::new)?;
         let path = resolved(&named).unwrap_or_else(|| named.clone());
         let file = self.file(&path);
@@ -95,7 +95,7 @@ impl Records {
 
     /// Finds a record by the path as written, if the folder of that path cannot be resolved: for example
     /// through a link to a disk that is not mounted.
-    fn by_name(&self, named: PathBuf) -> Option<Record> {
+    fn by_name(&self, named: PathBuf) -> Option<StorageRecord> {
         if resolved(&named).is_some() {
             return None;
         }
@@ -104,7 +104,7 @@ impl Records {
     }
 
     /// Writes a record; it is stable when this returns.
-    pub fn keep(&self, record: &Record) -> Result<(), Failure> {
+    pub fn keep(&self, record: &StorageRecord) -> Result<(), Failure> {
         let file = self.file(&record.path);
         let write = || {
             state_folder::make(&self.folder)?;
@@ -126,7 +126,7 @@ impl Records {
     }
 
     /// All records that can be read. A record that is damaged is reported when its own path is opened.
-    pub fn all(&self) -> Vec<Record> {
+    pub fn all(&self) -> Vec<StorageRecord> {
         let entries = fs::read_dir(&self.folder).into_iter().flatten().flatten();
         let files = entries.map(|entry| entry.path());
         let records = files.filter(|file| file.extension().is_some_and(|it| it == EXTENSION));
@@ -177,9 +177,9 @@ impl Recorder {
     }
 
     /// Returns a record of the storage that was opened now at an absolute path.
-    pub(super) fn record(&self, path: PathBuf, storage: Storage) -> Record {
+    pub(super) fn record(&self, path: PathBuf, storage: Storage) -> StorageRecord {
         let (used_by, settings) = (self.used_by.clone(), self.records.settings());
-        Record { path, named: None, used_by, settings, opened: now(), storage }
+        StorageRecord { path, named: None, used_by, settings, opened: now(), storage }
     }
 }
 
@@ -191,7 +191,7 @@ pub(super) struct Renewal {
 
 /// A change in the results of renewing one record.
 #[derive(Debug, Eq, PartialEq)]
-enum Turn {
+enum RecordRenewalChange {
     Fails,
     Succeeds,
 }
@@ -200,22 +200,22 @@ impl Renewal {
     /// Reports the result of a renewal if it differs from the one before.
     pub(super) fn tell(&mut self, renewed: &Result<(), Failure>) {
         match (self.turn(renewed.is_err()), renewed) {
-            (Some(Turn::Fails), Err(failure)) => tracing::warn!(
+            (Some(RecordRenewalChange::Fails), Err(failure)) => tracing::warn!(
                 %failure,
                 "a record of storage cannot be renewed; this is tried again, and told when it succeeds"
             ),
-            (Some(Turn::Succeeds), _) => {
+            (Some(RecordRenewalChange::Succeeds), _) => {
                 tracing::info!("the record of storage is renewed again");
             }
             _ => {}
         }
     }
 
-    fn turn(&mut self, fails: bool) -> Option<Turn> {
+    fn turn(&mut self, fails: bool) -> Option<RecordRenewalChange> {
         let before = std::mem::replace(&mut self.has_failed, fails);
         match (before, fails) {
-            (false, true) => Some(Turn::Fails),
-            (true, false) => Some(Turn::Succeeds),
+            (false, true) => Some(RecordRenewalChange::Fails),
+            (true, false) => Some(RecordRenewalChange::Succeeds),
             _ => None,
         }
     }
@@ -258,7 +258,7 @@ fn read_file(file: &Path) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-fn read(bytes: &[u8]) -> Option<Record> {
+fn read(bytes: &[u8]) -> Option<StorageRecord> {
     serde_json::from_slice(state::unframed(bytes)?).ok()
 }
 
@@ -278,10 +278,10 @@ mod tests {
         Records::of(&Settings { file: folder.join("node.toml"), ..Settings::default() })
     }
 
-    fn record(path: PathBuf) -> Record {
+    fn record(path: PathBuf) -> StorageRecord {
         let storage = Storage::Volume(VolumeIdentity { bytes: 4096, ..VolumeIdentity::default() });
         let used_by = "iqn.a:b/0".into();
-        Record { path, named: None, used_by, settings: None, opened: now(), storage }
+        StorageRecord { path, named: None, used_by, settings: None, opened: now(), storage }
     }
 
     #[test]
@@ -349,7 +349,8 @@ mod tests {
         fs::create_dir(&real).unwrap();
         std::os::unix::fs::symlink(&real, &link).unwrap();
         let named = link.join("v.img");
-        let kept = Record { named: Some(named.clone()), ..record(absolute(&named).unwrap()) };
+        let kept =
+            StorageRecord { named: Some(named.clone()), ..record(absolute(&named).unwrap()) };
         records.keep(&kept).unwrap();
         fs::remove_dir(&real).unwrap();
         assert_eq!(records.load(&named).unwrap(), Some(kept));
@@ -378,7 +379,11 @@ mod tests {
     fn renewals_that_fail_are_told_once_when_they_begin_and_once_when_they_end() {
         let mut renewal = Renewal::default();
         let turns = [false, true, true, true, false, false, true].map(|fails| renewal.turn(fails));
-        let (fails, succeeds) = (Some(Turn::Fails), Some(Turn::Succeeds));
-        assert_eq!(turns, [None, fails, None, None, succeeds, None, Some(Turn::Fails)]);
+        let (fails, succeeds) =
+            (Some(RecordRenewalChange::Fails), Some(RecordRenewalChange::Succeeds));
+        assert_eq!(
+            turns,
+            [None, fails, None, None, succeeds, None, Some(RecordRenewalChange::Fails)]
+        );
     }
 }

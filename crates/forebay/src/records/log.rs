@@ -11,12 +11,12 @@ use parking_lot::Mutex;
 
 use super::{
     folder::{Recorder, Renewal, absolute, is_absent},
-    record::{LogIdentity, Record, Storage, now},
+    record::{LogIdentity, Storage, StorageRecord, now},
 };
 use crate::{
     failure::{Failure, NotOpened},
     quantity::about,
-    settings::Cache,
+    settings::CacheLayerSettings,
 };
 
 /// The records of a log that is about to be opened: one for each file or device.
@@ -27,13 +27,13 @@ pub struct LogRecords {
     /// Instance ids in the records of these paths.
     known: Vec<String>,
     /// Records of these paths that say that the log may hold acknowledged data.
-    expected: Vec<(Record, LogIdentity)>,
+    expected: Vec<(StorageRecord, LogIdentity)>,
     /// Records of these paths that say that the log was drained and stopped. It may be made anew, but another log
     /// in its place would send older data of the same volume to the node.
-    drained: Vec<(Record, LogIdentity)>,
+    drained: Vec<(StorageRecord, LogIdentity)>,
     /// Records of other paths that no cache of the settings names: each is of a log that the same user of the same
     /// settings file had there, and that may hold acknowledged data.
-    elsewhere: Vec<(Record, LogIdentity)>,
+    elsewhere: Vec<(StorageRecord, LogIdentity)>,
     /// Mirror legs that the log had before and no longer has.
     former: Vec<PathBuf>,
     accept_loss: bool,
@@ -43,10 +43,10 @@ pub struct LogRecords {
 pub struct KeptLog {
     recorder: Recorder,
     paths: Vec<PathBuf>,
-    state: Mutex<State>,
+    state: Mutex<RecordedLogState>,
 }
 
-struct State {
+struct RecordedLogState {
     log: LogIdentity,
     opened: String,
     /// The cache has stopped: a later note must not replace the last one.
@@ -56,7 +56,7 @@ struct State {
 impl Recorder {
     /// Reads the records of a cache's log. Fails if no file of the log exists although the records say that it,
     /// or a log at a former path, may hold acknowledged data. Changes nothing.
-    pub fn look_at_log(&self, cache: &Cache) -> Result<LogRecords, NotOpened> {
+    pub fn look_at_log(&self, cache: &CacheLayerSettings) -> Result<LogRecords, NotOpened> {
         let mut paths = Vec::new();
         let (mut expected, mut drained) = (Vec::new(), Vec::new());
         let (mut former, mut known) = (Vec::new(), Vec::new());
@@ -101,7 +101,7 @@ impl Recorder {
     }
 
     /// Returns the records for `LogRecords::elsewhere`.
-    fn logs_elsewhere(&self, paths: &[PathBuf]) -> Vec<(Record, LogIdentity)> {
+    fn logs_elsewhere(&self, paths: &[PathBuf]) -> Vec<(StorageRecord, LogIdentity)> {
         let is_named = |path: &PathBuf| paths.contains(path) || self.records.logs.contains(path);
         // Two gateways of one target may have their settings, and so their records, in one folder.
         let Some(settings) = self.records.settings() else { return Vec::new() };
@@ -240,7 +240,8 @@ impl LogRecords {
             ..LogIdentity::default()
         };
         let (opened, is_closed) = (now(), false);
-        let state = Mutex::new(State { log: log.clone(), opened: opened.clone(), is_closed });
+        let state =
+            Mutex::new(RecordedLogState { log: log.clone(), opened: opened.clone(), is_closed });
         let kept = KeptLog { recorder, paths, state };
         kept.write(&log, &opened)?;
         for path in former {
@@ -316,7 +317,7 @@ impl KeptLog {
             let mirror = self.paths.iter().find(|other| *other != path).cloned();
             let log = LogIdentity { mirror, ..log.clone() };
             let record = self.recorder.record(path.clone(), Storage::Log(log));
-            let record = Record { opened: opened.to_owned(), ..record };
+            let record = StorageRecord { opened: opened.to_owned(), ..record };
             self.recorder.records.keep(&record)?;
         }
         Ok(())
@@ -357,7 +358,7 @@ mod tests {
         let settings = Settings { file: folder.path().join("node.toml"), ..Settings::default() };
         let recorder = Records::of(&settings).recorder("iqn.a:b/0");
         let path = folder.path().join("l.log");
-        let cache = Cache { log: path.clone(), ..Cache::default() };
+        let cache = CacheLayerSettings { log: path.clone(), ..CacheLayerSettings::default() };
         let kept = recorder.look_at_log(&cache).unwrap().keep("1".into(), 0, true).unwrap();
         let (records, away) = (recorder.records.folder(), folder.path().join("away"));
         fs::rename(records, &away).unwrap();

@@ -12,5 +12,5 @@ mod log;
 
 pub use folder::{Recorder, Records, absolute};
 pub use log::{KeptLog, LogRecords};
-pub use record::Record;
+pub use record::StorageRecord;
 pub use volume_file::KeptVolume;

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 /// The storage that was in use at a path.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
-pub struct Record {
+pub struct StorageRecord {
     /// The absolute path, as [`super::folder::absolute`] makes it.
     pub path: PathBuf,
     /// The absolute path as the settings had it, if that is another one because a link is part of it. While the
@@ -70,7 +70,7 @@ pub struct LogIdentity {
     pub mirror: Option<PathBuf>,
 }
 
-impl Record {
+impl StorageRecord {
     /// Returns true if the storage may hold acknowledged data that would be lost with it.
     pub fn may_hold_data(&self) -> bool {
         match &self.storage {
@@ -107,7 +107,7 @@ mod tests {
             mirror: Some("/b/second.log".into()),
             ..LogIdentity::default()
         };
-        let record = Record {
+        let record = StorageRecord {
             path: "/a/gw.log".into(),
             named: None,
             used_by: "iqn.a:b/0".into(),
@@ -121,12 +121,12 @@ mod tests {
             "dirty_bytes": 4096, "noted": "then", "mirror": "/b/second.log",
         });
         assert_eq!(serde_json::to_value(&record).unwrap(), json);
-        assert_eq!(serde_json::from_value::<Record>(json).unwrap(), record);
+        assert_eq!(serde_json::from_value::<StorageRecord>(json).unwrap(), record);
         let json = serde_json::json!({
             "path": "/a/v.img", "named": "/link/v.img", "used_by": "iqn.a:b/0", "opened": "now", "kind": "volume",
             "bytes": 8192, "is_written": true, "id": null, "device": 1, "inode": 2,
         });
-        let read: Record = serde_json::from_value(json.clone()).unwrap();
+        let read: StorageRecord = serde_json::from_value(json.clone()).unwrap();
         assert_eq!(serde_json::to_value(&read).unwrap(), json);
         assert!(read.may_hold_data());
     }

@@ -18,7 +18,7 @@ use volume::FileVolume;
 use super::{
     folder::{Recorder, Renewal, absolute, is_absent},
     mark,
-    record::{Record, Storage, VolumeIdentity},
+    record::{Storage, StorageRecord, VolumeIdentity},
 };
 use crate::{
     failure::{Failure, NotOpened},
@@ -32,7 +32,7 @@ pub struct VolumeRecord {
     /// The absolute path as the settings have it.
     named: PathBuf,
     /// The record of the volume, if there is one.
-    before: Option<Record>,
+    before: Option<StorageRecord>,
     /// The record is missing, although the file has an id or holds data.
     is_record_missing: bool,
 }
@@ -40,13 +40,13 @@ pub struct VolumeRecord {
 /// The record of a volume that is open.
 pub struct KeptVolume {
     recorder: Recorder,
-    record: Mutex<Record>,
+    record: Mutex<StorageRecord>,
     /// The open volume. A file that was renamed or deleted while open is still the recorded one.
     file: Weak<FileVolume>,
 }
 
 /// A file or device as it is now.
-struct Found {
+struct ObservedVolumeFile {
     bytes: u64,
     is_written: bool,
     id: Option<String>,
@@ -57,7 +57,7 @@ struct Found {
 
 /// The result of the comparison of a file or device with its record.
 #[derive(Debug, Eq, PartialEq)]
-enum Verdict {
+enum VolumeFileVerdict {
     /// It is the recorded volume, perhaps larger.
     Same,
     /// The size agrees, but neither id nor inode proves that it is the recorded volume. A copy that was put
@@ -82,27 +82,27 @@ impl Recorder {
             }
             before => before,
         };
-        let found =
-            Found::at(&path).map_err(|error| NotOpened::Refused(cannot_look(&path, &error)))?;
+        let found = ObservedVolumeFile::at(&path)
+            .map_err(|error| NotOpened::Refused(cannot_look(&path, &error)))?;
         let is_used = found.as_ref().is_some_and(|found| found.id.is_some() || found.is_written);
         let is_record_missing = before.is_none() && is_used;
         let record =
             VolumeRecord { recorder: self.clone(), path, named, before, is_record_missing };
         let Some(before) = &record.before else { return Ok(record) };
         match found.map(|found| record.judge(before, &found)) {
-            Some(Verdict::Same) => {}
-            Some(Verdict::Unmarked) => tracing::warn!(
+            Some(VolumeFileVerdict::Same) => {}
+            Some(VolumeFileVerdict::Unmarked) => tracing::warn!(
                 path = %record.path.display(), unit = self.used_by,
                 "the volume file is not the one that was served last, and has no id: it is taken \
                  for a copy that was put back"
             ),
-            Some(Verdict::Wrong(what)) => return Err(self.refused(before, &what)),
+            Some(VolumeFileVerdict::Wrong(what)) => return Err(self.refused(before, &what)),
             None => return Err(self.refused(before, "is missing")),
         }
         Ok(record)
     }
 
-    fn refused(&self, record: &Record, what: &str) -> NotOpened {
+    fn refused(&self, record: &StorageRecord, what: &str) -> NotOpened {
         let (path, was) = (record.path.display(), record.volume());
         let id = was.id.as_deref().map(|id| format!(", id {id}")).unwrap_or_default();
         let failure = Failure::new(format!(
@@ -120,7 +120,7 @@ impl Recorder {
         )))
     }
 
-    pub(super) fn another_kind(&self, record: &Record, kind: &str) -> NotOpened {
+    pub(super) fn another_kind(&self, record: &StorageRecord, kind: &str) -> NotOpened {
         let path = record.path.display();
         let failure = Failure::new(format!(
             "{path} is recorded as {kind} of {}, last opened {}, and may hold its data",
@@ -151,10 +151,11 @@ impl VolumeRecord {
     /// Records the volume, which must be open and locked. The record is stable when this returns; call this
     /// before the volume is served.
     pub fn keep(self, file: &Arc<FileVolume>) -> Result<Arc<KeptVolume>, NotOpened> {
-        let mut found = Found::of(file).map_err(|error| cannot_look(&self.path, &error))?;
+        let mut found =
+            ObservedVolumeFile::of(file).map_err(|error| cannot_look(&self.path, &error))?;
         // Another file may have been put at this path between `look_at_volume` and the opening.
         if let Some(before) = &self.before
-            && let Verdict::Wrong(what) = self.judge(before, &found)
+            && let VolumeFileVerdict::Wrong(what) = self.judge(before, &found)
         {
             return Err(self.recorder.refused(before, &what));
         }
@@ -165,13 +166,13 @@ impl VolumeRecord {
         }
         let record = recorder.record(path, Storage::Volume(found.identity()));
         let named = Some(named).filter(|named| *named != record.path);
-        let record = Record { named, ..record };
+        let record = StorageRecord { named, ..record };
         recorder.records.keep(&record)?;
         let file = Arc::downgrade(file);
         Ok(Arc::new(KeptVolume { recorder, record: Mutex::new(record), file }))
     }
 
-    fn judge(&self, before: &Record, found: &Found) -> Verdict {
+    fn judge(&self, before: &StorageRecord, found: &ObservedVolumeFile) -> VolumeFileVerdict {
         judge(&before.volume(), found, &self.path, &self.recorder.records.all())
     }
 }
@@ -230,7 +231,8 @@ impl KeptVolume {
     /// Notes the file's size, and whether something was written to it, if either has changed. A smaller size is
     /// not noted: nobody makes a volume smaller on purpose, and the next start must find that it was cut short.
     pub fn note(&self) -> Result<(), Failure> {
-        let Some(found) = self.file.upgrade().and_then(|file| Found::of(&*file).ok()) else {
+        let Some(found) = self.file.upgrade().and_then(|file| ObservedVolumeFile::of(&*file).ok())
+        else {
             return Ok(());
         };
         let mut record = self.record.lock();
@@ -243,14 +245,14 @@ impl KeptVolume {
         if now == was {
             return Ok(());
         }
-        let renewed = Record { storage: Storage::Volume(now), ..record.clone() };
+        let renewed = StorageRecord { storage: Storage::Volume(now), ..record.clone() };
         self.recorder.records.keep(&renewed)?;
         *record = renewed;
         Ok(())
     }
 }
 
-impl Record {
+impl StorageRecord {
     /// Returns the recorded volume; an empty identity if the record is of a log.
     fn volume(&self) -> VolumeIdentity {
         match &self.storage {
@@ -260,7 +262,7 @@ impl Record {
     }
 }
 
-impl Found {
+impl ObservedVolumeFile {
     /// Examines the file or device at a path; `None` if nothing is there.
     fn at(path: &Path) -> io::Result<Option<Self>> {
         let found = match fs::metadata(path) {
@@ -310,7 +312,12 @@ impl Found {
 }
 
 /// Compares the file or device at `path` with the record `was`. `all` has the records of all paths.
-fn judge(was: &VolumeIdentity, found: &Found, path: &Path, all: &[Record]) -> Verdict {
+fn judge(
+    was: &VolumeIdentity,
+    found: &ObservedVolumeFile,
+    path: &Path,
+    all: &[StorageRecord],
+) -> VolumeFileVerdict {
     let owner = |is_it: &dyn Fn(&VolumeIdentity) -> bool| {
         let others = all.iter().filter(|record| record.path != path);
         let mut owners = others
@@ -321,11 +328,11 @@ fn judge(was: &VolumeIdentity, found: &Found, path: &Path, all: &[Record]) -> Ve
         (Some(was), Some(found)) if was != found => {
             let owner = owner(&|volume| volume.id.as_ref() == Some(found));
             let other = owner.unwrap_or_else(|| format!("another volume, id {found}"));
-            return Verdict::Wrong(format!("was replaced by {other}"));
+            return VolumeFileVerdict::Wrong(format!("was replaced by {other}"));
         }
         (Some(_), Some(_)) => true,
         (None, Some(found)) => match owner(&|volume| volume.id.as_ref() == Some(found)) {
-            Some(owner) => return Verdict::Wrong(format!("was replaced by {owner}")),
+            Some(owner) => return VolumeFileVerdict::Wrong(format!("was replaced by {owner}")),
             None => false,
         },
         // Without ids, only the inode identifies a file. If only the record has an id, do not trust the inode:
@@ -335,8 +342,8 @@ fn judge(was: &VolumeIdentity, found: &Found, path: &Path, all: &[Record]) -> Ve
     };
     if is_same {
         return match found.bytes < was.bytes {
-            true => Verdict::Wrong(format!("was cut to {} bytes", found.bytes)),
-            false => Verdict::Same,
+            true => VolumeFileVerdict::Wrong(format!("was cut to {} bytes", found.bytes)),
+            false => VolumeFileVerdict::Same,
         };
     }
     let has_its_inode = |volume: &VolumeIdentity| {
@@ -345,15 +352,18 @@ fn judge(was: &VolumeIdentity, found: &Found, path: &Path, all: &[Record]) -> Ve
     if found.id.is_none()
         && let Some(owner) = owner(&has_its_inode)
     {
-        return Verdict::Wrong(format!("was replaced by {owner}"));
+        return VolumeFileVerdict::Wrong(format!("was replaced by {owner}"));
     }
     if found.bytes != was.bytes {
-        return Verdict::Wrong(format!("was replaced by a file of {} bytes", found.bytes));
+        return VolumeFileVerdict::Wrong(format!(
+            "was replaced by a file of {} bytes",
+            found.bytes
+        ));
     }
     if was.is_written && !found.is_written {
-        return Verdict::Wrong("was replaced by a blank file".to_owned());
+        return VolumeFileVerdict::Wrong("was replaced by a blank file".to_owned());
     }
-    Verdict::Unmarked
+    VolumeFileVerdict::Unmarked
 }
 
 fn cannot_look(path: &Path, error: &io::Error) -> Failure {
@@ -375,14 +385,14 @@ mod tests {
         VolumeIdentity { bytes: MIB, is_written: true, id, device: 1, inode: 2 }
     }
 
-    fn found(id: Option<&str>, inode: u64, bytes: u64, is_written: bool) -> Found {
+    fn found(id: Option<&str>, inode: u64, bytes: u64, is_written: bool) -> ObservedVolumeFile {
         let id = id.map(str::to_owned);
-        Found { bytes, is_written, id, device: 1, inode, is_device: false }
+        ObservedVolumeFile { bytes, is_written, id, device: 1, inode, is_device: false }
     }
 
-    fn other(id: Option<&str>, inode: u64) -> Record {
+    fn other(id: Option<&str>, inode: u64) -> StorageRecord {
         let volume = VolumeIdentity { inode, ..was(id) };
-        Record {
+        StorageRecord {
             path: "/b.img".into(),
             named: None,
             used_by: "iqn.a:b/1".into(),
@@ -392,14 +402,14 @@ mod tests {
         }
     }
 
-    fn verdict(was: &VolumeIdentity, found: &Found) -> Verdict {
+    fn verdict(was: &VolumeIdentity, found: &ObservedVolumeFile) -> VolumeFileVerdict {
         let others = [other(Some("bb"), 7), other(None, 8)];
         judge(was, found, Path::new("/a.img"), &others)
     }
 
-    fn is_wrong(was: &VolumeIdentity, found: &Found, expected: &str) {
+    fn is_wrong(was: &VolumeIdentity, found: &ObservedVolumeFile, expected: &str) {
         match verdict(was, found) {
-            Verdict::Wrong(what) => assert!(what.contains(expected), "{what}"),
+            VolumeFileVerdict::Wrong(what) => assert!(what.contains(expected), "{what}"),
             verdict => panic!("{verdict:?}, not {expected}"),
         }
     }
@@ -408,8 +418,8 @@ mod tests {
     fn a_file_with_its_id_may_have_grown_and_not_shrunk() {
         let was = was(Some("aa"));
         // Copied with its attributes: another inode.
-        assert_eq!(verdict(&was, &found(Some("aa"), 3, MIB, true)), Verdict::Same);
-        assert_eq!(verdict(&was, &found(Some("aa"), 2, 2 * MIB, true)), Verdict::Same);
+        assert_eq!(verdict(&was, &found(Some("aa"), 3, MIB, true)), VolumeFileVerdict::Same);
+        assert_eq!(verdict(&was, &found(Some("aa"), 2, 2 * MIB, true)), VolumeFileVerdict::Same);
         is_wrong(&was, &found(Some("aa"), 2, MIB / 2, true), "cut to 524288 bytes");
     }
 
@@ -424,13 +434,13 @@ mod tests {
     #[test]
     fn a_file_without_an_id_is_taken_for_a_restored_copy_only_if_it_could_be_one() {
         for was in [was(Some("aa")), was(None)] {
-            assert_eq!(verdict(&was, &found(None, 9, MIB, true)), Verdict::Unmarked);
+            assert_eq!(verdict(&was, &found(None, 9, MIB, true)), VolumeFileVerdict::Unmarked);
             is_wrong(&was, &found(None, 9, MIB, false), "blank");
             is_wrong(&was, &found(None, 9, MIB * 2, true), "2097152 bytes");
             is_wrong(&was, &found(None, 9, MIB / 2, true), "524288 bytes");
         }
         // The number of a deleted file, given to a new one.
         is_wrong(&was(Some("aa")), &found(None, 2, MIB, false), "blank");
-        assert_eq!(verdict(&was(None), &found(None, 2, MIB, true)), Verdict::Same);
+        assert_eq!(verdict(&was(None), &found(None, 2, MIB, true)), VolumeFileVerdict::Same);
     }
 }

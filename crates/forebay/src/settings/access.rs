@@ -3,21 +3,21 @@
 
 use std::path::{Path, PathBuf};
 
-use iscsi::login::chap::{Algorithm, Credential, SECRET_MAX, SECRET_MIN, Secret};
+use iscsi::login::chap::{ChapAlgorithm, ChapSecret, Credential, SECRET_MAX, SECRET_MIN};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::{
     Settings,
     problem::KeyPath,
-    secret::{self, Found},
-    words::Text,
+    secret::{self, SecretWithSource},
+    words::ParsedTextVisitor,
 };
 use crate::{failure::Failure, quantity::REMEDY};
 
 /// Somebody with a secret: a CHAP name, and where the secret is.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq)]
 #[serde(default, deny_unknown_fields)]
-pub struct Proof {
+pub struct ChapCredentialSettings {
     /// The CHAP name; required.
     pub name: String,
     /// The file that holds the secret, readable by its owner only.
@@ -25,7 +25,7 @@ pub struct Proof {
     /// The environment variable that holds it.
     pub secret_env: Option<String>,
     #[serde(skip)]
-    secret: Option<Secret>,
+    secret: Option<ChapSecret>,
 }
 
 /// One kind of initiators that may log in: all that is said must fit.
@@ -33,9 +33,9 @@ pub struct Proof {
 #[serde(default, deny_unknown_fields)]
 pub struct Allow {
     /// Its iSCSI name; with `*` at the end, all that begin so.
-    pub initiator: Option<Pattern>,
+    pub initiator: Option<InitiatorNamePattern>,
     /// Where it comes from.
-    pub network: Option<Network>,
+    pub network: Option<AccessNetworkSetting>,
     /// The CHAP user that it has to prove to be.
     pub user: Option<String>,
 }
@@ -47,14 +47,14 @@ pub struct Discovery {
     /// One of these; if left out, everybody.
     pub allow: Option<Vec<Allow>>,
     /// What the portals prove themselves with, if asked.
-    pub mutual: Option<Proof>,
+    pub mutual: Option<ChapCredentialSettings>,
 }
 
 /// An iSCSI name, or the beginning of some with a `*` after it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Pattern(pub String);
+pub struct InitiatorNamePattern(pub String);
 
-impl<'de> Deserialize<'de> for Pattern {
+impl<'de> Deserialize<'de> for InitiatorNamePattern {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let parse = |text: &str| {
             let name = text.strip_suffix('*').unwrap_or(text);
@@ -67,25 +67,26 @@ impl<'de> Deserialize<'de> for Pattern {
                 )
             })
         };
-        deserializer.deserialize_str(Text("an initiator name such as \"iqn.a:b\"", parse))
+        deserializer
+            .deserialize_str(ParsedTextVisitor("an initiator name such as \"iqn.a:b\"", parse))
     }
 }
 
 /// Addresses that begin alike.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Network(pub target::Network);
+pub struct AccessNetworkSetting(pub target::NetworkPrefix);
 
-impl<'de> Deserialize<'de> for Network {
+impl<'de> Deserialize<'de> for AccessNetworkSetting {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let parse = |text: &str| {
             let remedy = "write one such as \"10.0.0.0/8\", \"fd00::/8\" or \"192.0.2.7\"";
             text.parse().map(Self).map_err(|error| format!("{error}{REMEDY}{remedy}"))
         };
-        deserializer.deserialize_str(Text("a network such as \"10.0.0.0/8\"", parse))
+        deserializer.deserialize_str(ParsedTextVisitor("a network such as \"10.0.0.0/8\"", parse))
     }
 }
 
-impl Serialize for Network {
+impl Serialize for AccessNetworkSetting {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(&self.0)
     }
@@ -109,7 +110,7 @@ impl Allow {
     }
 }
 
-impl Pattern {
+impl InitiatorNamePattern {
     /// Whether all names that fit the other one fit this.
     fn covers(&self, other: &Self) -> bool {
         match self.0.strip_suffix('*') {
@@ -121,7 +122,7 @@ impl Pattern {
 
 /// A hash that CHAP may use.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq)]
-pub enum Chap {
+pub enum ChapHashSetting {
     /// Number 8.
     #[serde(rename = "sha3-256")]
     Sha3,
@@ -136,23 +137,23 @@ pub enum Chap {
     Md5,
 }
 
-impl Chap {
+impl ChapHashSetting {
     /// The strongest first.
     pub const ALL: [Self; 4] = [Self::Sha3, Self::Sha256, Self::Sha1, Self::Md5];
 
     /// As the protocol knows it.
-    pub fn algorithm(self) -> Algorithm {
+    pub fn algorithm(self) -> ChapAlgorithm {
         match self {
-            Self::Sha3 => Algorithm::Sha3,
-            Self::Sha256 => Algorithm::Sha256,
-            Self::Sha1 => Algorithm::Sha1,
-            Self::Md5 => Algorithm::Md5,
+            Self::Sha3 => ChapAlgorithm::Sha3,
+            Self::Sha256 => ChapAlgorithm::Sha256,
+            Self::Sha1 => ChapAlgorithm::Sha1,
+            Self::Md5 => ChapAlgorithm::Md5,
         }
     }
 }
 
 /// A secret that cannot be used: what is wrong, and what to do.
-pub struct Unusable {
+pub struct UnusableCredential {
     /// At which table.
     pub key: KeyPath,
     /// What is wrong.
@@ -161,7 +162,7 @@ pub struct Unusable {
     pub remedy: String,
 }
 
-impl Proof {
+impl ChapCredentialSettings {
     /// Name and secret.
     ///
     /// # Panics
@@ -183,8 +184,8 @@ impl Proof {
 
     fn read(&mut self) -> Result<(), (String, String)> {
         let found = secret::read(self.secret_file.as_deref(), self.secret_env.as_deref())?;
-        let Some(Found { secret: bytes, place }) = found else { return Ok(()) }; // refused as a rule
-        let secret = Secret::new(&bytes).map_err(|error| {
+        let Some(SecretWithSource { secret: bytes, place }) = found else { return Ok(()) }; // refused as a rule
+        let secret = ChapSecret::new(&bytes).map_err(|error| {
             let remedy = format!(
                 "put {SECRET_MIN} to {SECRET_MAX} characters there, best random ones, as \
                  `forebay secret FILE` does"
@@ -198,9 +199,9 @@ impl Proof {
 
 impl Settings {
     /// Reads all secrets that the settings name, and looks whether they may be used together.
-    pub(super) fn read_secrets(&mut self) -> Result<(), Unusable> {
+    pub(super) fn read_secrets(&mut self) -> Result<(), UnusableCredential> {
         for (key, proof) in self.proofs_mut() {
-            let unusable = |(message, remedy)| Unusable { key, message, remedy };
+            let unusable = |(message, remedy)| UnusableCredential { key, message, remedy };
             proof.read().map_err(unusable)?;
         }
         let secrets: Vec<_> =
@@ -209,7 +210,7 @@ impl Settings {
         for (key, secret) in secrets.iter().filter(|(key, _)| is_ours(key)) {
             let other = secrets.iter().find(|(other, their)| !is_ours(other) && their == secret);
             if let Some((other, _)) = other {
-                return Err(Unusable {
+                return Err(UnusableCredential {
                     key: key.clone(),
                     message: format!("the secret is also that of {other} (RFC 7143, 9.2.1)"),
                     remedy: "give each direction of mutual CHAP a secret of its own".into(),
@@ -231,7 +232,7 @@ impl Settings {
     }
 
     /// Every secret's place.
-    pub(super) fn proofs_mut(&mut self) -> Vec<(KeyPath, &mut Proof)> {
+    pub(super) fn proofs_mut(&mut self) -> Vec<(KeyPath, &mut ChapCredentialSettings)> {
         let top = KeyPath::default();
         let mut proofs = Vec::new();
         for (index, user) in self.user.iter_mut().enumerate() {
@@ -272,8 +273,11 @@ mod tests {
 
     use super::*;
 
-    fn proof(file: &Path) -> Proof {
-        Proof { secret_file: Some(file.to_owned()), ..Proof::default() }
+    fn proof(file: &Path) -> ChapCredentialSettings {
+        ChapCredentialSettings {
+            secret_file: Some(file.to_owned()),
+            ..ChapCredentialSettings::default()
+        }
     }
 
     #[test]
@@ -288,7 +292,7 @@ mod tests {
         fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
         let mut alice = proof(&file);
         alice.read().unwrap_or_else(|(message, _)| panic!("{message}"));
-        assert_eq!(alice.credential().secret, Secret::new(b"twelve bytes").unwrap());
+        assert_eq!(alice.credential().secret, ChapSecret::new(b"twelve bytes").unwrap());
         assert!(!format!("{alice:?}").contains("twelve"));
         fs::write(&file, "too short\n").unwrap();
         let (message, _) = proof(&file).read().unwrap_err();
@@ -300,7 +304,10 @@ mod tests {
 
     #[test]
     fn a_secret_may_come_from_the_environment() {
-        let env = |name: &str| Proof { secret_env: Some(name.into()), ..Proof::default() };
+        let env = |name: &str| ChapCredentialSettings {
+            secret_env: Some(name.into()),
+            ..ChapCredentialSettings::default()
+        };
         // Set by cargo for every test.
         let mut path = env("CARGO_MANIFEST_DIR");
         path.read().unwrap_or_else(|(message, _)| panic!("{message}"));

@@ -1,17 +1,17 @@
 //! What must hold between the keys of a cache, alone, common to several units, or shared.
 
-use volume::Joined;
+use volume::JoinedVolume;
 
 use super::{
-    Cache, CommonCache, Layer, Pair, Settings, Unit,
+    CacheLayerSettings, CommonCache, Layer, PairPartnerSettings, Settings, Unit,
     problem::KeyPath,
     remote_rules::remote_unit,
-    rule::{Checked, range, whole, wrong},
+    rule::{SettingsRuleResult, range, whole, wrong},
     schedule::Hours,
     used_files::{UsedFiles, path},
-    words::{NvramSurvives, OnLogError, Order, Report},
+    words::{DestageOrderSetting, LogErrorPolicySetting, NvramSurvivalSetting, WriteModeSetting},
 };
-use crate::quantity::{Size, Span};
+use crate::quantity::{Size, TimeSpan};
 
 /// What goes with one order of the writes to several volumes.
 pub(super) fn common_cache<'a>(
@@ -19,7 +19,7 @@ pub(super) fn common_cache<'a>(
     common: &'a CommonCache,
     at: &KeyPath,
     files: &mut UsedFiles<'a>,
-) -> Checked {
+) -> SettingsRuleResult {
     let units = settings.units_of(&common.name).len();
     let name = &common.name;
     if units == 0 {
@@ -29,8 +29,8 @@ pub(super) fn common_cache<'a>(
         );
         return wrong(at.key("name"), message, remedy);
     }
-    if units > Joined::PLACES {
-        let message = format!("{units} units are more than {}", Joined::PLACES);
+    if units > JoinedVolume::PLACES {
+        let message = format!("{units} units are more than {}", JoinedVolume::PLACES);
         return wrong(at.key("name"), message, "give some of them another common cache");
     }
     let at = at.key("cache");
@@ -42,21 +42,29 @@ pub(super) fn common_cache<'a>(
             wrong(at.key(name), message, format!("leave `{name}` out, or give each unit a cache"))
         }
     };
-    let is_logged = matches!(cache_settings.report, Report::AfterComplete | Report::Immediate);
+    let is_logged = matches!(
+        cache_settings.report,
+        WriteModeSetting::AfterComplete | WriteModeSetting::Immediate
+    );
     only(
         "report",
         is_logged,
         "the order of all volumes is that of the log, and all writes go there",
     )?;
-    let is_strict = cache_settings.order == Order::Strict;
+    let is_strict = cache_settings.order == DestageOrderSetting::Strict;
     only("order", is_strict, "what overtakes the log is in no order with the other volumes")?;
-    let stops = cache_settings.on_log_error == OnLogError::StopWrites;
+    let stops = cache_settings.on_log_error == LogErrorPolicySetting::StopWrites;
     only("on_log_error", stops, "what goes past the log is in no order with the other volumes")?;
     only("share", !cache_settings.share, "the tokens of a node are for one volume alone")?;
     only("pair", cache_settings.pair.is_none(), "a pair hands over the log of one target alone")
 }
 
-pub(super) fn shared_cache(unit: &Unit, index: usize, cache: &Cache, at: &KeyPath) -> Checked {
+pub(super) fn shared_cache(
+    unit: &Unit,
+    index: usize,
+    cache: &CacheLayerSettings,
+    at: &KeyPath,
+) -> SettingsRuleResult {
     let is_like = |layer: &Layer| {
         matches!(
             layer,
@@ -72,22 +80,26 @@ pub(super) fn shared_cache(unit: &Unit, index: usize, cache: &Cache, at: &KeyPat
         let message = "only the volume of a node is shared, as a whole";
         return wrong(at.key("share"), message, "put the cache right above `remote`");
     }
-    if !matches!(cache.report, Report::AfterComplete | Report::Immediate) {
+    if !matches!(cache.report, WriteModeSetting::AfterComplete | WriteModeSetting::Immediate) {
         let message = "there is nothing to share in this way of reporting";
         return wrong(at.key("report"), message, "use \"after-complete\" or \"immediate\"");
     }
-    if cache.order != Order::Strict {
+    if cache.order != DestageOrderSetting::Strict {
         let message = "what overtakes the log could reach the volume after its token is given back";
         return wrong(at.key("order"), message, "leave `order` out");
     }
-    if cache.on_log_error != OnLogError::StopWrites {
+    if cache.on_log_error != LogErrorPolicySetting::StopWrites {
         let message = "what goes past the log could reach the volume after its token is given back";
         return wrong(at.key("on_log_error"), message, "leave `on_log_error` out");
     }
     Ok(())
 }
 
-pub(super) fn cache<'a>(cache: &'a Cache, at: &KeyPath, files: &mut UsedFiles<'a>) -> Checked {
+pub(super) fn cache<'a>(
+    cache: &'a CacheLayerSettings,
+    at: &KeyPath,
+    files: &mut UsedFiles<'a>,
+) -> SettingsRuleResult {
     path(at, "log", &cache.log, files)?;
     if let Some(mirror) = &cache.log_mirror {
         path(at, "log_mirror", mirror, files)?;
@@ -109,7 +121,7 @@ pub(super) fn cache<'a>(cache: &'a Cache, at: &KeyPath, files: &mut UsedFiles<'a
     }
     if let Some(nvram) = &cache.nvram {
         path(at, "nvram", nvram, files)?;
-    } else if cache.report == Report::Immediate {
+    } else if cache.report == WriteModeSetting::Immediate {
         return wrong(
             at.key("report"),
             "immediate report needs NVRAM, and there is none",
@@ -117,7 +129,7 @@ pub(super) fn cache<'a>(cache: &'a Cache, at: &KeyPath, files: &mut UsedFiles<'a
              \"after-complete\"",
         );
     }
-    if cache.nvram_survives == NvramSurvives::PowerLoss && cache.nvram.is_none() {
+    if cache.nvram_survives == NvramSurvivalSetting::PowerLoss && cache.nvram.is_none() {
         let message = "there is no NVRAM that could survive a loss of power";
         return wrong(at.key("nvram_survives"), message, "add `nvram = \"FILE\"`");
     }
@@ -131,7 +143,7 @@ pub(super) fn cache<'a>(cache: &'a Cache, at: &KeyPath, files: &mut UsedFiles<'a
     if let Some(size) = cache.read_tier_size {
         range(at, "read_tier_size", size, Size::mib(1), Size(1 << 44))?;
     }
-    if cache.report == Report::AtFlush {
+    if cache.report == WriteModeSetting::AtFlush {
         at_flush(cache, at)?;
     }
     if let Some(pair) = &cache.pair {
@@ -151,9 +163,9 @@ pub(super) fn cache<'a>(cache: &'a Cache, at: &KeyPath, files: &mut UsedFiles<'a
         range(at, "destage_rate", rate, Size::kib(4), Size(1 << 40))?;
     }
     rates(at, &cache.destage_rates)?;
-    range(at, "destage_idle", cache.destage_idle, Span::millis(1), Span::seconds(60))?;
-    range(at, "dirty_age", cache.dirty_age, Span::millis(1), Span::seconds(86_400))?;
-    range(at, "busy_after", cache.busy_after, Span::default(), Span::seconds(25))?;
+    range(at, "destage_idle", cache.destage_idle, TimeSpan::millis(1), TimeSpan::seconds(60))?;
+    range(at, "dirty_age", cache.dirty_age, TimeSpan::millis(1), TimeSpan::seconds(86_400))?;
+    range(at, "busy_after", cache.busy_after, TimeSpan::default(), TimeSpan::seconds(25))?;
     range(at, "read_ahead", cache.read_ahead, Size(0), Size::mib(512))?;
     if !(0.05..=0.9).contains(&cache.destage_threshold) {
         return wrong(
@@ -166,15 +178,15 @@ pub(super) fn cache<'a>(cache: &'a Cache, at: &KeyPath, files: &mut UsedFiles<'a
 }
 
 /// What goes with writes that count by flush.
-pub(super) fn at_flush(cache: &Cache, at: &KeyPath) -> Checked {
-    if cache.order != Order::Strict {
+pub(super) fn at_flush(cache: &CacheLayerSettings, at: &KeyPath) -> SettingsRuleResult {
+    if cache.order != DestageOrderSetting::Strict {
         return wrong(
             at.key("order"),
             "what overtakes the log breaks what is between two flushes",
             "leave `order` out, or use another `report`",
         );
     }
-    if cache.on_log_error != OnLogError::StopWrites {
+    if cache.on_log_error != LogErrorPolicySetting::StopWrites {
         return wrong(
             at.key("on_log_error"),
             "what goes past the log breaks what is between two flushes",
@@ -185,27 +197,31 @@ pub(super) fn at_flush(cache: &Cache, at: &KeyPath) -> Checked {
 }
 
 /// What goes with a log of which the partner has the other half.
-pub(super) fn paired(cache: &Cache, pair: &Pair, at: &KeyPath) -> Checked {
+pub(super) fn paired(
+    cache: &CacheLayerSettings,
+    pair: &PairPartnerSettings,
+    at: &KeyPath,
+) -> SettingsRuleResult {
     let only = |name: &str, holds: bool, message: &str| match holds {
         true => Ok(()),
         false => wrong(at.key(name), message, format!("leave `{name}` out, or `pair`")),
     };
     only(
         "report",
-        matches!(cache.report, Report::AfterComplete | Report::Immediate),
+        matches!(cache.report, WriteModeSetting::AfterComplete | WriteModeSetting::Immediate),
         "the partner has only what is in the log",
     )?;
     only(
         "nvram",
-        cache.report == Report::Immediate || cache.nvram.is_none(),
+        cache.report == WriteModeSetting::Immediate || cache.nvram.is_none(),
         "a pair uses it with report = \"immediate\" alone",
     )?;
     only(
         "order",
-        cache.order == Order::Strict,
+        cache.order == DestageOrderSetting::Strict,
         "what overtakes the log is not known to the partner",
     )?;
-    let stops = cache.on_log_error == OnLogError::StopWrites;
+    let stops = cache.on_log_error == LogErrorPolicySetting::StopWrites;
     only("on_log_error", stops, "what goes past the log is not known to the partner")?;
     only("share", !cache.share, "the partner does not know what others are granted")?;
     only(
@@ -215,11 +231,11 @@ pub(super) fn paired(cache: &Cache, pair: &Pair, at: &KeyPath) -> Checked {
     )?;
     let at = at.key("pair");
     remote_unit(&pair.partner, &at.key("partner"))?;
-    range(&at, "dead_after", pair.dead_after, Span::seconds(1), Span::seconds(60))
+    range(&at, "dead_after", pair.dead_after, TimeSpan::seconds(1), TimeSpan::seconds(60))
 }
 
 /// Times of the day in which destage has another rate: none without end, none that is hardly one.
-pub(super) fn rates(at: &KeyPath, rates: &[Hours]) -> Checked {
+pub(super) fn rates(at: &KeyPath, rates: &[Hours]) -> SettingsRuleResult {
     for (index, hours) in rates.iter().enumerate() {
         let at = at.key("destage_rates").index(index);
         if hours.from == hours.to {

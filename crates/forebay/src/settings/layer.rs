@@ -6,17 +6,18 @@ use serde::Deserialize;
 use volume::Profile;
 
 use super::{
-    access::{Chap, Proof},
+    access::{ChapCredentialSettings, ChapHashSetting},
     schedule::{Hours, Schedule},
     tls::RemoteTls,
     words::{
-        Compression, Congestion, Digest, Engine, FaultError, IscsiName, NvramSurvives, OnLogError,
-        Operation, Order, Report, TooLarge,
+        CongestionSetting, DestageOrderSetting, Digest, FaultError, FaultOperationSetting,
+        FileEngineSetting, IscsiName, LinkCompressionSetting, LogErrorPolicySetting,
+        NvramSurvivalSetting, OversizedEpochSetting, WriteModeSetting,
     },
 };
 use crate::{
-    quantity::{Size, Span},
-    tls::Named,
+    quantity::{Size, TimeSpan},
+    tls::FarSettingsOrigin,
 };
 
 /// One layer. The first three are bottoms, the others lie on what is listed before them.
@@ -24,27 +25,27 @@ use crate::{
 #[serde(rename_all = "kebab-case")]
 pub enum Layer {
     /// Blocks in memory, gone with the process.
-    Memory(Memory),
+    Memory(MemoryLayerSettings),
     /// A file or a block device.
     File(File),
     /// A logical unit of another iSCSI target.
-    Remote(Remote),
+    Remote(RemoteLayerSettings),
     /// The half of the log of a pair that is here, for the partner.
-    Half(Half),
+    Half(MirrorLegLayerSettings),
     /// A part of the volume below.
     Slice(Slice),
     /// Encryption of the volume below.
-    Encrypt(Encrypt),
+    Encrypt(EncryptLayerSettings),
     /// Slowness, for trials.
-    Delay(Delay),
+    Delay(DelayLayerSettings),
     /// The service times of a disk, for trials.
-    Disk(Disk),
+    Disk(DiskLayerSettings),
     /// Counters, shown by `forebay status`.
-    Observe(Observe),
+    Observe(ObserveLayerSettings),
     /// Errors, for trials.
-    Fault(Fault),
+    Fault(FaultLayerSettings),
     /// The write-back cache of a gateway.
-    Cache(Cache),
+    Cache(CacheLayerSettings),
     /// The cache that has its log in common with other units.
     CommonCache(InCommon),
     /// Writes are refused.
@@ -65,7 +66,7 @@ impl Layer {
 
 impl Layer {
     /// The unit of another target that it needs, with the keys that lead there.
-    pub fn remote_mut(&mut self) -> Option<(&'static [&'static str], &mut Remote)> {
+    pub fn remote_mut(&mut self) -> Option<(&'static [&'static str], &mut RemoteLayerSettings)> {
         match self {
             Self::Remote(remote) => Some((&["remote"], remote)),
             Self::Cache(cache) => {
@@ -79,7 +80,7 @@ impl Layer {
 /// Settings of a memory layer.
 #[derive(Clone, Debug, Deserialize, PartialEq)]
 #[serde(default, deny_unknown_fields)]
-pub struct Memory {
+pub struct MemoryLayerSettings {
     /// Bytes; required.
     pub size: Option<Size>,
     /// Bytes in a logical block: 512 or 4096.
@@ -99,7 +100,7 @@ pub struct File {
     /// Whether the page cache is passed by (O_DIRECT).
     pub direct: bool,
     /// How it is read and written.
-    pub engine: Engine,
+    pub engine: FileEngineSetting,
     /// Whether writes are refused.
     pub read_only: bool,
     /// Bytes in a logical block: 512 or 4096.
@@ -109,17 +110,17 @@ pub struct File {
 /// Settings of a remote layer.
 #[derive(Clone, Debug, Deserialize, PartialEq)]
 #[serde(default, deny_unknown_fields)]
-pub struct Remote {
+pub struct RemoteLayerSettings {
     /// `iscsi://host[:port]/target-name/lun`; required.
     pub url: String,
     /// Who we prove to be.
-    pub user: Option<Proof>,
+    pub user: Option<ChapCredentialSettings>,
     /// Who the target has to prove to be.
-    pub mutual: Option<Proof>,
+    pub mutual: Option<ChapCredentialSettings>,
     /// With what every connection begins.
     pub tls: Option<Box<RemoteTls>>,
     /// The hashes of CHAP that are proposed, most wanted first.
-    pub chap: Vec<Chap>,
+    pub chap: Vec<ChapHashSetting>,
     /// Whether a unit that knows no claims is reserved for the cache above.
     pub reserve: bool,
     /// Commands outstanding at once.
@@ -133,32 +134,32 @@ pub struct Remote {
     /// Digests of data.
     pub data_digest: Digest,
     /// Compression that is asked for.
-    pub compression: Compression,
+    pub compression: LinkCompressionSetting,
     /// The congestion control of the session's connections.
-    pub congestion: Congestion,
+    pub congestion: CongestionSetting,
     /// Send and receive buffer of each connection's socket; if left out: as the kernel tunes them.
     pub socket_buffer: Option<Size>,
     /// How long a TCP connection may take to open.
-    pub connect_timeout: Span,
+    pub connect_timeout: TimeSpan,
     /// How long a login may take.
-    pub login_timeout: Span,
+    pub login_timeout: TimeSpan,
     /// How long one command may take.
-    pub command_timeout: Span,
+    pub command_timeout: TimeSpan,
     /// How long a command waits for a reconnect before it fails.
-    pub give_up_after: Span,
+    pub give_up_after: TimeSpan,
     /// Idle time before the target is asked whether it lives.
-    pub ping_interval: Span,
+    pub ping_interval: TimeSpan,
     /// How long a start waits for a far side that is away, where nothing local knows the volume.
-    pub start_timeout: Span,
+    pub start_timeout: TimeSpan,
     /// Where the user has given these values: on the command line or in a settings file.
     #[serde(skip)]
-    pub named: Named,
+    pub named: FarSettingsOrigin,
 }
 
 /// Settings of a half layer.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq)]
 #[serde(default, deny_unknown_fields)]
-pub struct Half {
+pub struct MirrorLegLayerSettings {
     /// The name of the target whose unit has the cache with this log; required.
     pub of: IscsiName,
 }
@@ -166,11 +167,11 @@ pub struct Half {
 /// The other gateway of a pair.
 #[derive(Clone, Debug, Deserialize, PartialEq)]
 #[serde(default, deny_unknown_fields)]
-pub struct Pair {
+pub struct PairPartnerSettings {
     /// Its half of the log, as a remote layer names a unit; required.
-    pub partner: Remote,
+    pub partner: RemoteLayerSettings,
     /// Without a word for so long, the other one is gone.
-    pub dead_after: Span,
+    pub dead_after: TimeSpan,
     /// Whether this one serves where both could.
     pub first: bool,
 }
@@ -188,7 +189,7 @@ pub struct Slice {
 /// Settings of an encrypt layer.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq)]
 #[serde(default, deny_unknown_fields)]
-pub struct Encrypt {
+pub struct EncryptLayerSettings {
     /// The file with the volume's key, which the secret locks; required.
     pub key: PathBuf,
     /// The file that holds the secret, readable by its owner only.
@@ -200,13 +201,13 @@ pub struct Encrypt {
 /// Settings of a delay layer.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq)]
 #[serde(default, deny_unknown_fields)]
-pub struct Delay {
+pub struct DelayLayerSettings {
     /// Added to each read.
-    pub read: Span,
+    pub read: TimeSpan,
     /// Added to each write and discard.
-    pub write: Span,
+    pub write: TimeSpan,
     /// Added to each flush.
-    pub flush: Span,
+    pub flush: TimeSpan,
     /// The layer delays one of this number of calls. By default it delays all.
     pub every: Option<NonZeroU64>,
 }
@@ -214,7 +215,7 @@ pub struct Delay {
 /// Settings of a disk layer. What is left out is the model's.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq)]
 #[serde(default, deny_unknown_fields)]
-pub struct Disk {
+pub struct DiskLayerSettings {
     /// Which disk; required.
     pub model: String,
     /// Bytes of its cache; 0: none.
@@ -224,9 +225,9 @@ pub struct Disk {
     /// Accesses side by side.
     pub arms: Option<u16>,
     /// Seek and rotation before a read.
-    pub read_position: Option<Span>,
+    pub read_position: Option<TimeSpan>,
     /// Before a write.
-    pub write_position: Option<Span>,
+    pub write_position: Option<TimeSpan>,
     /// By which share a positioning is longer or shorter at most.
     pub spread: f64,
     /// Where that chance comes from.
@@ -237,7 +238,7 @@ pub struct Disk {
     pub bus_rate: Option<Size>,
 }
 
-impl Disk {
+impl DiskLayerSettings {
     /// What it is like; `None` if there is no such model.
     pub fn profile(&self) -> Option<Profile> {
         let model = Profile::named(&self.model)?;
@@ -259,7 +260,7 @@ impl Disk {
 /// Settings of an observe layer.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq)]
 #[serde(default, deny_unknown_fields)]
-pub struct Observe {
+pub struct ObserveLayerSettings {
     /// What `forebay status` calls it; required.
     pub name: String,
 }
@@ -267,9 +268,9 @@ pub struct Observe {
 /// Settings of a fault layer.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq)]
 #[serde(default, deny_unknown_fields)]
-pub struct Fault {
+pub struct FaultLayerSettings {
     /// Which calls fail.
-    pub operation: Operation,
+    pub operation: FaultOperationSetting,
     /// How.
     pub error: FaultError,
     /// How many such calls succeed first.
@@ -293,13 +294,13 @@ pub struct CommonCache {
     /// What the layers of its units call it; required.
     pub name: String,
     /// The keys of a cache layer.
-    pub cache: Cache,
+    pub cache: CacheLayerSettings,
 }
 
 /// Settings of a cache layer.
 #[derive(Clone, Debug, Deserialize, PartialEq)]
 #[serde(default, deny_unknown_fields)]
-pub struct Cache {
+pub struct CacheLayerSettings {
     /// The log disk: a file or block device; required.
     pub log: PathBuf,
     /// Bytes of the log; creates the file if it does not exist.
@@ -315,31 +316,31 @@ pub struct Cache {
     /// The file that holds the secret, readable by its owner only.
     pub log_secret_file: Option<PathBuf>,
     /// The gateway with the other half of the log.
-    pub pair: Option<Box<Pair>>,
+    pub pair: Option<Box<PairPartnerSettings>>,
     /// How the log is written.
-    pub log_engine: Engine,
+    pub log_engine: FileEngineSetting,
     /// Whether the log passes the page cache by (O_DIRECT) where the file system lets it.
     pub log_direct: bool,
     /// The NVRAM file. Where it lives decides what it survives.
     pub nvram: Option<PathBuf>,
     /// What the NVRAM file survives: whether a flush may rely on it.
-    pub nvram_survives: NvramSurvives,
+    pub nvram_survives: NvramSurvivalSetting,
     /// Bytes of NVRAM.
     pub nvram_size: Size,
     /// Bytes of the DRAM read cache.
     pub dram: Size,
     /// When a write is acknowledged.
-    pub report: Report,
+    pub report: WriteModeSetting,
     /// What may overtake the log on its way down.
-    pub order: Order,
+    pub order: DestageOrderSetting,
     /// What becomes of more data between two flushes than the log holds.
-    pub epoch_too_large: TooLarge,
+    pub epoch_too_large: OversizedEpochSetting,
     /// What becomes of writes while the log disk fails.
-    pub on_log_error: OnLogError,
+    pub on_log_error: LogErrorPolicySetting,
     /// Share of the log that may fill before destage no longer gives way to requests.
     pub destage_threshold: f64,
     /// Time without requests that counts as idle, so that destage runs.
-    pub destage_idle: Span,
+    pub destage_idle: TimeSpan,
     /// Bytes that one destage write carries at most.
     pub destage_run: Size,
     /// Destage writes of full length outstanding at once, at most.
@@ -349,9 +350,9 @@ pub struct Cache {
     /// Times of the day with another rate.
     pub destage_rates: Vec<Hours>,
     /// Age at which dirty data is destaged even if requests never pause.
-    pub dirty_age: Span,
+    pub dirty_age: TimeSpan,
     /// A write that finds the log full is held for this long before it ends in BUSY; 0: it ends at once.
-    pub busy_after: Span,
+    pub busy_after: TimeSpan,
     /// The second read tier: a file or block device for what leaves memory.
     pub read_tier: Option<PathBuf>,
     /// Bytes of the read tier; creates the file if it does not exist.
@@ -374,11 +375,15 @@ pub struct Cache {
     pub config: PathBuf,
 }
 
-impl Cache {
+impl CacheLayerSettings {
     /// The key of the log, if it has one.
-    pub fn key(&self) -> Option<Encrypt> {
+    pub fn key(&self) -> Option<EncryptLayerSettings> {
         let key = self.log_key.clone()?;
-        Some(Encrypt { key, secret_file: self.log_secret_file.clone(), secret_env: None })
+        Some(EncryptLayerSettings {
+            key,
+            secret_file: self.log_secret_file.clone(),
+            secret_env: None,
+        })
     }
 
     /// How fast destage may go, and when.
@@ -388,7 +393,7 @@ impl Cache {
     }
 }
 
-impl Default for Memory {
+impl Default for MemoryLayerSettings {
     fn default() -> Self {
         Self { size: None, block_size: Size(512) }
     }
@@ -401,48 +406,52 @@ impl Default for File {
             size: None,
             preallocate: false,
             direct: false,
-            engine: Engine::default(),
+            engine: FileEngineSetting::default(),
             read_only: false,
             block_size: Size(512),
         }
     }
 }
 
-impl Default for Remote {
+impl Default for RemoteLayerSettings {
     fn default() -> Self {
         Self {
             url: String::new(),
             user: None,
             mutual: None,
             tls: None,
-            chap: Chap::ALL.to_vec(),
+            chap: ChapHashSetting::ALL.to_vec(),
             reserve: false,
             queue_depth: 128,
             connections: 1,
             error_recovery_level: 2,
             header_digest: Digest::default(),
             data_digest: Digest::default(),
-            compression: Compression::default(),
-            congestion: Congestion::default(),
+            compression: LinkCompressionSetting::default(),
+            congestion: CongestionSetting::default(),
             socket_buffer: None,
-            connect_timeout: Span::seconds(5),
-            login_timeout: Span::seconds(15),
-            command_timeout: Span::seconds(30),
-            give_up_after: Span::seconds(15),
-            ping_interval: Span::seconds(5),
-            start_timeout: Span::seconds(60),
-            named: Named::default(),
+            connect_timeout: TimeSpan::seconds(5),
+            login_timeout: TimeSpan::seconds(15),
+            command_timeout: TimeSpan::seconds(30),
+            give_up_after: TimeSpan::seconds(15),
+            ping_interval: TimeSpan::seconds(5),
+            start_timeout: TimeSpan::seconds(60),
+            named: FarSettingsOrigin::default(),
         }
     }
 }
 
-impl Default for Pair {
+impl Default for PairPartnerSettings {
     fn default() -> Self {
-        Self { partner: Remote::default(), dead_after: Span::seconds(3), first: false }
+        Self {
+            partner: RemoteLayerSettings::default(),
+            dead_after: TimeSpan::seconds(3),
+            first: false,
+        }
     }
 }
 
-impl Default for Cache {
+impl Default for CacheLayerSettings {
     fn default() -> Self {
         Self {
             log: PathBuf::new(),
@@ -453,24 +462,24 @@ impl Default for Cache {
             pair: None,
             log_key: None,
             log_secret_file: None,
-            log_engine: Engine::default(),
+            log_engine: FileEngineSetting::default(),
             log_direct: true,
             nvram: None,
-            nvram_survives: NvramSurvives::default(),
+            nvram_survives: NvramSurvivalSetting::default(),
             nvram_size: Size::mib(4),
             dram: Size::mib(256),
-            report: Report::default(),
-            order: Order::default(),
-            epoch_too_large: TooLarge::default(),
-            on_log_error: OnLogError::default(),
+            report: WriteModeSetting::default(),
+            order: DestageOrderSetting::default(),
+            epoch_too_large: OversizedEpochSetting::default(),
+            on_log_error: LogErrorPolicySetting::default(),
             destage_threshold: 0.5,
-            destage_idle: Span::millis(20),
+            destage_idle: TimeSpan::millis(20),
             destage_run: Size::kib(64),
             destage_in_flight: 256,
             destage_rate: None,
             destage_rates: Vec::new(),
-            dirty_age: Span::seconds(5),
-            busy_after: Span::seconds(15),
+            dirty_age: TimeSpan::seconds(5),
+            busy_after: TimeSpan::seconds(15),
             read_tier: None,
             read_tier_size: None,
             read_ahead: Size::mib(32),

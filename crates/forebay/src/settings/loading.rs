@@ -2,29 +2,32 @@
 
 use std::path::Path;
 
-use super::{Cache, Layer, Settings, access, problem::Problem, records_folder, rule, rules};
+use super::{
+    CacheLayerSettings, Layer, Settings, access, problem::SettingsFileProblem, records_folder,
+    rule, rules,
+};
 
 impl Settings {
     /// Reads and checks a file, and the secrets and certificates that it names. Relative paths in it are relative
     /// to its folder.
-    pub fn load(file: &Path) -> Result<Self, Problem> {
+    pub fn load(file: &Path) -> Result<Self, SettingsFileProblem> {
         let (mut settings, text) = Self::read(file)?;
         settings.read_secrets().and_then(|()| settings.read_certificates()).map_err(
-            |access::Unusable { key, message, remedy }| {
-                Problem::at(file, &text, key, message, remedy)
+            |access::UnusableCredential { key, message, remedy }| {
+                SettingsFileProblem::at(file, &text, key, message, remedy)
             },
         )?;
         Ok(settings)
     }
 
     /// Reads and checks a file, without the secrets and certificates that it names.
-    pub fn load_without_secrets(file: &Path) -> Result<Self, Problem> {
+    pub fn load_without_secrets(file: &Path) -> Result<Self, SettingsFileProblem> {
         Self::read(file).map(|(settings, _)| settings)
     }
 
-    fn read(file: &Path) -> Result<(Self, String), Problem> {
-        let text =
-            std::fs::read_to_string(file).map_err(|error| Problem::unreadable(file, &error))?;
+    fn read(file: &Path) -> Result<(Self, String), SettingsFileProblem> {
+        let text = std::fs::read_to_string(file)
+            .map_err(|error| SettingsFileProblem::unreadable(file, &error))?;
         let mut settings = Self::parse(file, &text)?;
         let folder = file.parent().unwrap_or(Path::new(""));
         file.clone_into(&mut settings.file);
@@ -35,13 +38,13 @@ impl Settings {
     }
 
     /// Checks the text of a file.
-    pub fn parse(file: &Path, text: &str) -> Result<Self, Problem> {
-        let settings: Self =
-            toml::from_str(text).map_err(|error| Problem::from_toml(file, text, &error))?;
+    pub fn parse(file: &Path, text: &str) -> Result<Self, SettingsFileProblem> {
+        let settings: Self = toml::from_str(text)
+            .map_err(|error| SettingsFileProblem::from_toml(file, text, &error))?;
         match rules::broken(&settings) {
             None => Ok(settings),
-            Some(rule::Broken { key, message, remedy }) => {
-                Err(Problem::at(file, text, key, message, remedy))
+            Some(rule::BrokenSettingsRule { key, message, remedy }) => {
+                Err(SettingsFileProblem::at(file, text, key, message, remedy))
             }
         }
     }
@@ -82,7 +85,7 @@ impl Settings {
     }
 }
 
-impl Cache {
+impl CacheLayerSettings {
     fn resolve(&mut self, folder: &Path) {
         self.log = folder.join(&self.log);
         for path in [

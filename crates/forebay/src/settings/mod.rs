@@ -27,22 +27,26 @@ use ::names::VolumeName;
 use serde::Deserialize;
 
 pub use accept::Accept;
-pub use access::{Allow, Chap, Discovery, Proof};
+pub use access::{Allow, ChapCredentialSettings, ChapHashSetting, Discovery};
 pub use byte_range::ByteRange;
-pub use layer::{Cache, CommonCache, Encrypt, Fault, File, Layer, Memory, Pair, Remote, Slice};
-pub use names::{Far, Names, with_port};
-pub use portal::{Group, HostPort, Portal};
+pub use layer::{
+    CacheLayerSettings, CommonCache, EncryptLayerSettings, FaultLayerSettings, File, Layer,
+    MemoryLayerSettings, PairPartnerSettings, RemoteLayerSettings, Slice,
+};
+pub use names::{FarVolumeAddress, NamingServiceSettings, with_port};
+pub use portal::{HostPort, PortalGroupSettings, PortalSettings};
 pub use remote_rules::SOCKET_BUFFER;
 pub use schedule::{Schedule, TimeOfDay};
-pub use secret::{Found, read as read_secret};
+pub use secret::{SecretWithSource, read as read_secret};
 pub use tls::{PortalTls, RemoteTls};
 pub use words::{
-    Address, Compression, Congestion, Digest, Engine, FaultError, IscsiName, LogLevel,
-    NvramSurvives, OnLogError, Operation, Order, Report, TooLarge,
+    Address, CongestionSetting, DestageOrderSetting, Digest, FaultError, FaultOperationSetting,
+    FileEngineSetting, IscsiName, LinkCompressionSetting, LogErrorPolicySetting, LogLevel,
+    NvramSurvivalSetting, OversizedEpochSetting, WriteModeSetting,
 };
 
 use crate::output::quoted;
-use crate::quantity::{Size, Span};
+use crate::quantity::{Size, TimeSpan};
 
 /// Everything that one process serves.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq)]
@@ -51,7 +55,7 @@ pub struct Settings {
     /// Addresses of portals of group 1; if left out, loopback, or none if there are `portal`s.
     pub listen: Option<Vec<Address>>,
     /// Portals with more to them than an address.
-    pub portal: Vec<Portal>,
+    pub portal: Vec<PortalSettings>,
     /// The control socket; if left out, `forebay/control.sock` in `$XDG_RUNTIME_DIR` or `/run`.
     pub control: Option<PathBuf>,
     /// The folder where units keep reservations and mode parameters; if left out, they forget them.
@@ -63,9 +67,9 @@ pub struct Settings {
     /// The name under which remote volumes are logged in to; if left out, made from the host's.
     pub initiator_name: Option<IscsiName>,
     /// CHAP users: initiators that can prove who they are.
-    pub user: Vec<Proof>,
+    pub user: Vec<ChapCredentialSettings>,
     /// Who tells whom which volume is where; if left out, nobody.
-    pub names: Option<Names>,
+    pub names: Option<NamingServiceSettings>,
     /// What is taken from other nodes that move volumes here; if left out, nothing.
     pub accept: Option<Accept>,
     /// Who may ask which targets there are.
@@ -75,7 +79,7 @@ pub struct Settings {
     /// Caches of several units each.
     pub common_cache: Vec<CommonCache>,
     /// The targets.
-    pub target: Vec<Target>,
+    pub target: Vec<IscsiTargetSettings>,
     /// The file that the settings were read from.
     #[serde(skip)]
     pub file: PathBuf,
@@ -96,14 +100,14 @@ pub struct Iscsi {
     /// Discovery sessions at once from one address.
     pub max_discovery_sessions_per_address: u32,
     /// Time without a request after which a discovery session is closed.
-    pub discovery_timeout: Span,
+    pub discovery_timeout: TimeSpan,
     /// Bytes that the data of writes may take, of all sessions together, while the writes wait for earlier
     /// commands or for the rest of their data.
     pub waiting_data: Size,
     /// The hashes of CHAP that are accepted, most wanted first.
-    pub chap: Vec<Chap>,
+    pub chap: Vec<ChapHashSetting>,
     /// Time from connect to the end of login.
-    pub login_timeout: Span,
+    pub login_timeout: TimeSpan,
     /// Commands that a session may have outstanding.
     pub queue_depth: u16,
     /// `MaxRecvDataSegmentLength`: bytes taken in one PDU.
@@ -123,23 +127,23 @@ pub struct Iscsi {
     /// `DataDigest`.
     pub data_digest: Digest,
     /// Compression that initiators may have.
-    pub compression: Vec<Compression>,
+    pub compression: Vec<LinkCompressionSetting>,
     /// The congestion control of a session's connections.
-    pub congestion: Congestion,
+    pub congestion: CongestionSetting,
     /// Send and receive buffer of each connection's socket; if left out: as the kernel tunes them.
     pub socket_buffer: Option<Size>,
     /// Idle time before an initiator is asked whether it lives; 0: never.
-    pub ping_interval: Span,
+    pub ping_interval: TimeSpan,
     /// Commands whose answers leave with one write, unless the input is drained before.
     pub batch_commands: u32,
     /// How long a connection is polled after its last byte instead of slept on; 0: never.
-    pub busy_poll: Span,
+    pub busy_poll: TimeSpan,
 }
 
 /// One iSCSI target.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq)]
 #[serde(default, deny_unknown_fields)]
-pub struct Target {
+pub struct IscsiTargetSettings {
     /// Its iSCSI name; required.
     pub name: IscsiName,
     /// A name for people.
@@ -155,12 +159,12 @@ pub struct Target {
     /// Who may log in to it; if left out, everybody.
     pub allow: Option<Vec<Allow>>,
     /// What it proves itself with, if an initiator asks.
-    pub mutual: Option<Proof>,
+    pub mutual: Option<ChapCredentialSettings>,
     /// Its logical units.
     pub unit: Vec<Unit>,
 }
 
-impl Target {
+impl IscsiTargetSettings {
     fn has_remote(&self) -> bool {
         self.unit.iter().flat_map(|unit| &unit.stack).any(|layer| matches!(layer, Layer::Remote(_)))
     }
@@ -169,19 +173,19 @@ impl Target {
 impl Settings {
     /// Whether opening one of the target's units needs another target: its own, or those that are opened
     /// with them.
-    pub fn needs_another(&self, target: &Target) -> bool {
+    pub fn needs_another(&self, target: &IscsiTargetSettings) -> bool {
         let common = target.unit.iter().filter_map(Unit::in_common);
         target.has_remote()
             || common.flat_map(|name| self.units_of(name)).any(|(other, _)| other.has_remote())
     }
 
     /// A cache of several units.
-    pub fn common_cache(&self, name: &str) -> Option<&Cache> {
+    pub fn common_cache(&self, name: &str) -> Option<&CacheLayerSettings> {
         self.common_cache.iter().find(|common| common.name == name).map(|common| &common.cache)
     }
 
     /// The units of a common cache.
-    pub fn units_of(&self, name: &str) -> Vec<(&Target, &Unit)> {
+    pub fn units_of(&self, name: &str) -> Vec<(&IscsiTargetSettings, &Unit)> {
         let units =
             self.target.iter().flat_map(|target| target.unit.iter().map(move |u| (target, u)));
         units.filter(|(_, unit)| unit.in_common() == Some(name)).collect()
@@ -198,7 +202,7 @@ impl Unit {
     }
 
     /// The pair that its cache is of.
-    pub fn pair(&self) -> Option<&Pair> {
+    pub fn pair(&self) -> Option<&PairPartnerSettings> {
         self.stack.iter().find_map(|layer| match layer {
             Layer::Cache(cache) => cache.pair.as_deref(),
             _ => None,
@@ -237,7 +241,7 @@ pub struct Unit {
     pub share_grain: Option<Size>,
     /// After how long without a word a gateway that shares the volume is no longer waited for, by those who
     /// want what it only reads.
-    pub share_lease: Span,
+    pub share_lease: TimeSpan,
     /// Its layers, bottom first; required.
     pub stack: Vec<Layer>,
 }
@@ -250,10 +254,10 @@ impl Default for Iscsi {
             max_logins_per_address: 64,
             max_discovery_sessions: 64,
             max_discovery_sessions_per_address: 16,
-            discovery_timeout: Span::seconds(10),
+            discovery_timeout: TimeSpan::seconds(10),
             waiting_data: Size::mib(384),
-            chap: Chap::ALL.to_vec(),
-            login_timeout: Span::seconds(15),
+            chap: ChapHashSetting::ALL.to_vec(),
+            login_timeout: TimeSpan::seconds(15),
             queue_depth: 128,
             max_recv_data_segment_length: Size::kib(256),
             max_burst_length: Size::mib(1),
@@ -264,11 +268,11 @@ impl Default for Iscsi {
             header_digest: Digest::default(),
             data_digest: Digest::default(),
             compression: Vec::new(),
-            congestion: Congestion::default(),
+            congestion: CongestionSetting::default(),
             socket_buffer: None,
-            ping_interval: Span::seconds(15),
+            ping_interval: TimeSpan::seconds(15),
             batch_commands: 16,
-            busy_poll: Span::millis(0),
+            busy_poll: TimeSpan::millis(0),
         }
     }
 }
@@ -288,7 +292,7 @@ impl Default for Unit {
             spc: 4,
             reads_beside_claim: true,
             share_grain: None,
-            share_lease: Span::seconds(10),
+            share_lease: TimeSpan::seconds(10),
             stack: Vec::new(),
         }
     }

@@ -5,8 +5,8 @@ use std::{fmt, net::SocketAddr, path::PathBuf, str::FromStr};
 use names::{NodeName, VolumeName};
 use serde::{Deserialize, Deserializer};
 
-use super::{portal::HostPort, words::Text};
-use crate::quantity::{REMEDY, Span};
+use super::{portal::HostPort, words::ParsedTextVisitor};
+use crate::quantity::{REMEDY, TimeSpan};
 
 /// The port of the naming service, if none is said: no number is assigned to it.
 pub const NAMING_PORT: u16 = 3299;
@@ -14,7 +14,7 @@ pub const NAMING_PORT: u16 = 3299;
 /// The naming service, and who takes part in it with us.
 #[derive(Clone, Debug, Deserialize, PartialEq)]
 #[serde(default, deny_unknown_fields)]
-pub struct Names {
+pub struct NamingServiceSettings {
     /// What people call this node; if left out, made from the host's name.
     #[serde(deserialize_with = "node")]
     pub node: Option<NodeName>,
@@ -29,10 +29,10 @@ pub struct Names {
     /// The environment variable that holds it.
     pub secret_env: Option<String>,
     /// Silence of a node after which its volumes are shown as stale.
-    pub stale_after: Span,
+    pub stale_after: TimeSpan,
 }
 
-impl Default for Names {
+impl Default for NamingServiceSettings {
     fn default() -> Self {
         Self {
             node: None,
@@ -41,12 +41,12 @@ impl Default for Names {
             seeds: Vec::new(),
             secret_file: None,
             secret_env: None,
-            stale_after: Span::seconds(30),
+            stale_after: TimeSpan::seconds(30),
         }
     }
 }
 
-impl Names {
+impl NamingServiceSettings {
     /// `host:port` of each seed.
     pub fn seeds(&self) -> impl Iterator<Item = String> {
         self.seeds.iter().map(|seed| with_port(&seed.0, NAMING_PORT))
@@ -90,19 +90,24 @@ impl<'de> Deserialize<'de> for NamingAddress {
                 )
             })
         };
-        deserializer.deserialize_str(Text("an address such as \"10.0.0.2:3299\"", parse))
+        deserializer
+            .deserialize_str(ParsedTextVisitor("an address such as \"10.0.0.2:3299\"", parse))
     }
 }
 
 fn node<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<NodeName>, D::Error> {
     let expected = "the name of a node such as \"attic\"";
-    deserializer.deserialize_str(Text(expected, |text: &str| label(text, "attic"))).map(Some)
+    deserializer
+        .deserialize_str(ParsedTextVisitor(expected, |text: &str| label(text, "attic")))
+        .map(Some)
 }
 
 /// The name of a unit's volume.
 pub fn volume<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<VolumeName>, D::Error> {
     let expected = "the name of a volume such as \"payroll\"";
-    deserializer.deserialize_str(Text(expected, |text: &str| label(text, "payroll"))).map(Some)
+    deserializer
+        .deserialize_str(ParsedTextVisitor(expected, |text: &str| label(text, "payroll")))
+        .map(Some)
 }
 
 fn label<T: FromStr<Err: fmt::Display>>(text: &str, example: &str) -> Result<T, String> {
@@ -112,14 +117,14 @@ fn label<T: FromStr<Err: fmt::Display>>(text: &str, example: &str) -> Result<T, 
 
 /// What a remote layer or a command means: a unit at an address, or a volume wherever it is.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub enum Far {
+pub enum FarVolumeAddress {
     /// `iscsi://…`
     At(initiator::Url),
     /// `gln:VOLUME`
     Named(VolumeName),
 }
 
-impl FromStr for Far {
+impl FromStr for FarVolumeAddress {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -143,10 +148,13 @@ mod tests {
 
     #[test]
     fn a_far_side_is_an_address_or_a_name() {
-        assert_eq!("gln:pay.roll-1".parse(), Ok(Far::Named("pay.roll-1".parse().unwrap())));
-        assert!(matches!("iscsi://a/iqn.x:y/0".parse(), Ok(Far::At(_))));
+        assert_eq!(
+            "gln:pay.roll-1".parse(),
+            Ok(FarVolumeAddress::Named("pay.roll-1".parse().unwrap()))
+        );
+        assert!(matches!("iscsi://a/iqn.x:y/0".parse(), Ok(FarVolumeAddress::At(_))));
         for wrong in ["gln:", "gln:a/b", "gln:A", "payroll", ""] {
-            assert!(wrong.parse::<Far>().is_err(), "{wrong}");
+            assert!(wrong.parse::<FarVolumeAddress>().is_err(), "{wrong}");
         }
     }
 

@@ -5,16 +5,16 @@ use std::fmt;
 use serde::{Deserialize, Deserializer};
 
 use super::{
-    Settings, Target,
+    IscsiTargetSettings, Settings,
     tls::PortalTls,
-    words::{Address, Text},
+    words::{Address, ParsedTextVisitor},
 };
 use crate::quantity::REMEDY;
 
 /// A portal with more to it than its address.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq)]
 #[serde(default, deny_unknown_fields)]
-pub struct Portal {
+pub struct PortalSettings {
     /// Where it listens; required.
     pub address: Option<Address>,
     /// The tag of its portal group.
@@ -29,7 +29,7 @@ pub struct Portal {
     pub tls: Option<PortalTls>,
 }
 
-impl Default for Portal {
+impl Default for PortalSettings {
     fn default() -> Self {
         Self {
             address: None,
@@ -80,7 +80,7 @@ const HOST_BYTES: usize = 253;
 impl<'de> Deserialize<'de> for HostPort {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let expected = "a host with a port such as \"storage.example:3260\"";
-        deserializer.deserialize_str(Text(expected, Self::parse))
+        deserializer.deserialize_str(ParsedTextVisitor(expected, Self::parse))
     }
 }
 
@@ -92,31 +92,36 @@ impl fmt::Display for HostPort {
 
 /// Portals that lead to the same targets.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Group {
+pub struct PortalGroupSettings {
     /// What initiators are told.
     pub tag: u16,
     /// A list that targets have to themselves; `None` for those of the whole process.
     pub own: Option<Vec<Address>>,
     /// Its portals, with addresses.
-    pub portals: Vec<(Address, Portal)>,
+    pub portals: Vec<(Address, PortalSettings)>,
 }
 
 impl Settings {
     /// The portal groups that lead to targets, or will lead to targets that other nodes move here, in the
     /// order in which the settings name them.
-    pub fn groups(&self) -> Vec<Group> {
-        let mut groups: Vec<Group> = Vec::new();
-        let mut add = |tag: u16, own: Option<&Vec<Address>>, address: Address, portal: Portal| {
-            let is_it = |group: &&mut Group| group.tag == tag && group.own.as_ref() == own;
-            match groups.iter_mut().find(is_it) {
-                Some(group) => group.portals.push((address, portal)),
-                None => {
-                    groups.push(Group { tag, own: own.cloned(), portals: vec![(address, portal)] })
+    pub fn groups(&self) -> Vec<PortalGroupSettings> {
+        let mut groups: Vec<PortalGroupSettings> = Vec::new();
+        let mut add =
+            |tag: u16, own: Option<&Vec<Address>>, address: Address, portal: PortalSettings| {
+                let is_it = |group: &&mut PortalGroupSettings| {
+                    group.tag == tag && group.own.as_ref() == own
+                };
+                match groups.iter_mut().find(is_it) {
+                    Some(group) => group.portals.push((address, portal)),
+                    None => groups.push(PortalGroupSettings {
+                        tag,
+                        own: own.cloned(),
+                        portals: vec![(address, portal)],
+                    }),
                 }
-            }
-        };
+            };
         for address in self.listen() {
-            add(COMMON_TAG, None, *address, Portal::default());
+            add(COMMON_TAG, None, *address, PortalSettings::default());
         }
         for portal in &self.portal {
             // One without an address is refused when the settings are read.
@@ -128,7 +133,7 @@ impl Settings {
             let Some(own) = &target.listen else { continue };
             let earlier = self.target[..index].iter().any(|t| t.listen.as_ref() == Some(own));
             if !earlier {
-                own.iter().for_each(|a| add(COMMON_TAG, Some(own), *a, Portal::default()));
+                own.iter().for_each(|a| add(COMMON_TAG, Some(own), *a, PortalSettings::default()));
             }
         }
         let awaited = self.awaits_targets();
@@ -161,9 +166,9 @@ impl Settings {
 /// There is no authentication unless somebody asks for it: who wants others to connect says so.
 static DEFAULT_LISTEN: [Address; 1] = [Address::LOOPBACK];
 
-impl Target {
+impl IscsiTargetSettings {
     /// Whether initiators come to it by this group.
-    pub fn is_reached_through(&self, group: &Group) -> bool {
+    pub fn is_reached_through(&self, group: &PortalGroupSettings) -> bool {
         match (&self.listen, &group.own) {
             (Some(listen), Some(own)) => listen == own,
             (None, None) => self.groups.as_ref().is_none_or(|tags| tags.contains(&group.tag)),

@@ -16,7 +16,7 @@ use crate::{failure::Failure, quantity::REMEDY};
 
 /// One step on the way to a value.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub enum Step {
+pub enum KeyPathStep {
     /// Into a table.
     Key(String),
     /// Into an array, counted from 0.
@@ -25,20 +25,20 @@ pub enum Step {
 
 /// The way from the top of the file to a value.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
-pub struct KeyPath(Vec<Step>);
+pub struct KeyPath(Vec<KeyPathStep>);
 
 impl KeyPath {
     /// One step further, into a table.
     pub fn key(&self, name: &str) -> Self {
         let mut path = self.clone();
-        path.0.push(Step::Key(name.to_owned()));
+        path.0.push(KeyPathStep::Key(name.to_owned()));
         path
     }
 
     /// One step further, into an array.
     pub fn index(&self, index: usize) -> Self {
         let mut path = self.clone();
-        path.0.push(Step::Index(index));
+        path.0.push(KeyPathStep::Index(index));
         path
     }
 }
@@ -47,9 +47,9 @@ impl fmt::Display for KeyPath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (at, step) in self.0.iter().enumerate() {
             match step {
-                Step::Key(name) if at == 0 => write!(f, "{name}")?,
-                Step::Key(name) => write!(f, ".{name}")?,
-                Step::Index(index) => write!(f, "[{index}]")?,
+                KeyPathStep::Key(name) if at == 0 => write!(f, "{name}")?,
+                KeyPathStep::Key(name) => write!(f, ".{name}")?,
+                KeyPathStep::Index(index) => write!(f, "[{index}]")?,
             }
         }
         Ok(())
@@ -58,7 +58,7 @@ impl fmt::Display for KeyPath {
 
 /// What is wrong in a settings file.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Problem {
+pub struct SettingsFileProblem {
     /// The file.
     pub file: PathBuf,
     /// From 1; 0 if the file could not be read at all.
@@ -73,7 +73,7 @@ pub struct Problem {
     pub remedy: String,
 }
 
-impl Problem {
+impl SettingsFileProblem {
     /// A file that cannot be read.
     pub fn unreadable(file: &Path, error: &std::io::Error) -> Self {
         Self {
@@ -111,7 +111,7 @@ impl Problem {
     }
 }
 
-impl fmt::Display for Problem {
+impl fmt::Display for SettingsFileProblem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.file.display())?;
         if self.line > 0 {
@@ -124,8 +124,8 @@ impl fmt::Display for Problem {
     }
 }
 
-impl From<Problem> for Failure {
-    fn from(problem: Problem) -> Self {
+impl From<SettingsFileProblem> for Failure {
+    fn from(problem: SettingsFileProblem) -> Self {
         Self::settings(&problem).remedy(&problem.remedy)
     }
 }
@@ -133,8 +133,8 @@ impl From<Problem> for Failure {
 /// Returns in words how to write a value as a list of one element.
 fn as_list(key: &KeyPath, value: Option<&str>) -> String {
     let name = key.0.iter().rev().find_map(|step| match step {
-        Step::Key(name) => Some(name.as_str()),
-        Step::Index(_) => None,
+        KeyPathStep::Key(name) => Some(name.as_str()),
+        KeyPathStep::Index(_) => None,
     });
     let value = value.filter(|value| value.lines().count() == 1).unwrap_or("VALUE");
     format!("write a list: {} = [{value}]", name.unwrap_or("KEY"))
@@ -214,7 +214,7 @@ fn key_at(top: &Spanned<DeTable<'_>>, span: &Range<usize>) -> KeyPath {
 
 fn in_table(table: &DeTable<'_>, span: &Range<usize>, path: &mut KeyPath) -> bool {
     for (key, value) in table {
-        path.0.push(Step::Key(key.get_ref().to_string()));
+        path.0.push(KeyPathStep::Key(key.get_ref().to_string()));
         if holds(&key.span(), span) || in_value(value, span, path) {
             return true;
         }
@@ -228,7 +228,7 @@ fn in_value(value: &Spanned<DeValue<'_>>, span: &Range<usize>, path: &mut KeyPat
     let inside = match value.get_ref() {
         DeValue::Table(table) => in_table(table, span, path),
         DeValue::Array(array) => array.iter().enumerate().any(|(index, value)| {
-            path.0.push(Step::Index(index));
+            path.0.push(KeyPathStep::Index(index));
             let found = in_value(value, span, path);
             if !found {
                 path.0.pop();
@@ -245,14 +245,16 @@ fn holds(outer: &Range<usize>, inner: &Range<usize>) -> bool {
 }
 
 /// Where the value on this path begins; where a step is missing, the table before it.
-fn start_of(top: &Spanned<DeTable<'_>>, path: &[Step]) -> usize {
+fn start_of(top: &Spanned<DeTable<'_>>, path: &[KeyPathStep]) -> usize {
     let mut start = top.span().start;
     let mut table = Some(top.get_ref());
     let mut array = None;
     for step in path {
         let value = match step {
-            Step::Key(name) => table.and_then(|table| table.get(name.as_str())),
-            Step::Index(index) => array.and_then(|array: &toml::de::DeArray<'_>| array.get(*index)),
+            KeyPathStep::Key(name) => table.and_then(|table| table.get(name.as_str())),
+            KeyPathStep::Index(index) => {
+                array.and_then(|array: &toml::de::DeArray<'_>| array.get(*index))
+            }
         };
         let Some(value) = value else { break };
         start = value.span().start;
@@ -282,10 +284,12 @@ mod tests {
     fn a_path_finds_its_line() {
         let text = "a = 1\n[[b]]\nc = [ { d = 2 },\n  { d = 3 } ]\n";
         let path = KeyPath::default().key("b").index(0).key("c").index(1).key("d");
-        let problem = Problem::at(Path::new("f"), text, path, "wrong".into(), "right".into());
+        let problem =
+            SettingsFileProblem::at(Path::new("f"), text, path, "wrong".into(), "right".into());
         assert_eq!(problem.to_string(), "f:4:9: b[0].c[1].d: wrong");
         let absent = KeyPath::default().key("b").index(0).key("x");
-        let problem = Problem::at(Path::new("f"), text, absent, "missing".into(), String::new());
+        let problem =
+            SettingsFileProblem::at(Path::new("f"), text, absent, "missing".into(), String::new());
         assert_eq!(problem.line, 2);
     }
 

@@ -3,26 +3,26 @@
 use std::path::Path;
 
 use super::{
-    Far, Remote,
-    access::{Chap, Proof},
+    FarVolumeAddress, RemoteLayerSettings,
+    access::{ChapCredentialSettings, ChapHashSetting},
     problem::KeyPath,
-    rule::{Checked, range, required, wrong},
+    rule::{SettingsRuleResult, range, required, wrong},
     tls::RemoteTls,
 };
-use crate::quantity::{Size, Span};
+use crate::quantity::{Size, TimeSpan};
 
 /// What leads to a unit of another target.
-pub(super) fn remote_unit(remote: &Remote, at: &KeyPath) -> Checked {
+pub(super) fn remote_unit(remote: &RemoteLayerSettings, at: &KeyPath) -> SettingsRuleResult {
     required(
         at,
         "url",
         remote.url.is_empty(),
         "\"iscsi://10.0.0.2/iqn.2026-11.com.example:disk1/0\"",
     )?;
-    match remote.url.parse::<Far>() {
-        Ok(Far::Named(_)) => {}
-        Ok(Far::At(url)) if url.target.is_some() => {}
-        Ok(Far::At(_)) => {
+    match remote.url.parse::<FarVolumeAddress>() {
+        Ok(FarVolumeAddress::Named(_)) => {}
+        Ok(FarVolumeAddress::At(url)) if url.target.is_some() => {}
+        Ok(FarVolumeAddress::At(_)) => {
             return wrong(
                 at.key("url"),
                 format!("{} names no target", remote.url),
@@ -46,29 +46,29 @@ pub(super) fn remote_unit(remote: &Remote, at: &KeyPath) -> Checked {
     socket_buffer(at, remote.socket_buffer)?;
     range(at, "connections", remote.connections, 1, 8)?;
     range(at, "error_recovery_level", remote.error_recovery_level, 0, 2)?;
-    let (least, most) = (Span::millis(100), Span::seconds(3600));
+    let (least, most) = (TimeSpan::millis(100), TimeSpan::seconds(3600));
     range(at, "connect_timeout", remote.connect_timeout, least, most)?;
     range(at, "login_timeout", remote.login_timeout, least, most)?;
     range(at, "command_timeout", remote.command_timeout, least, most)?;
     range(at, "give_up_after", remote.give_up_after, least, most)?;
-    range(at, "ping_interval", remote.ping_interval, Span::seconds(1), most)
+    range(at, "ping_interval", remote.ping_interval, TimeSpan::seconds(1), most)
 }
 
 /// From what holds a PDU of 8 KiB to what 100 Gbit/s bring in 20 ms.
 pub const SOCKET_BUFFER: (Size, Size) = (Size::kib(16), Size::mib(256));
 
-pub(super) fn socket_buffer(at: &KeyPath, size: Option<Size>) -> Checked {
+pub(super) fn socket_buffer(at: &KeyPath, size: Option<Size>) -> SettingsRuleResult {
     let (least, most) = SOCKET_BUFFER;
     size.map_or(Ok(()), |size| range(at, "socket_buffer", size, least, most))
 }
 
-pub(super) fn remote_tls(tls: &RemoteTls, at: &KeyPath) -> Checked {
+pub(super) fn remote_tls(tls: &RemoteTls, at: &KeyPath) -> SettingsRuleResult {
     required(at, "ca", tls.ca.as_os_str().is_empty(), "\"ca.pem\"")?;
     required(at, "key", tls.certificate.is_some() && tls.key.is_none(), "\"host.key\"")?;
     required(at, "certificate", tls.key.is_some() && tls.certificate.is_none(), "\"host.pem\"")
 }
 
-pub(super) fn proof(proof: &Proof, at: &KeyPath) -> Checked {
+pub(super) fn proof(proof: &ChapCredentialSettings, at: &KeyPath) -> SettingsRuleResult {
     required(at, "name", proof.name.is_empty(), "\"alice\"")?;
     // What targets and initiators of the field can store.
     if proof.name.len() > 255 || proof.name.chars().any(char::is_control) {
@@ -78,7 +78,11 @@ pub(super) fn proof(proof: &Proof, at: &KeyPath) -> Checked {
     one_secret(proof.secret_file.as_deref(), proof.secret_env.as_deref(), at)
 }
 
-pub(super) fn one_secret(file: Option<&Path>, env: Option<&str>, at: &KeyPath) -> Checked {
+pub(super) fn one_secret(
+    file: Option<&Path>,
+    env: Option<&str>,
+    at: &KeyPath,
+) -> SettingsRuleResult {
     match (file, env) {
         (Some(_), None) | (None, Some(_)) => Ok(()),
         (None, None) => wrong(
@@ -92,8 +96,8 @@ pub(super) fn one_secret(file: Option<&Path>, env: Option<&str>, at: &KeyPath) -
     }
 }
 
-pub(super) fn chap(chap: &[Chap], at: &KeyPath) -> Checked {
-    let is_twice = |(index, one): (usize, &Chap)| chap[..index].contains(one);
+pub(super) fn chap(chap: &[ChapHashSetting], at: &KeyPath) -> SettingsRuleResult {
+    let is_twice = |(index, one): (usize, &ChapHashSetting)| chap[..index].contains(one);
     if chap.is_empty() || chap.iter().enumerate().any(is_twice) {
         let message = "no hash, or one of them twice";
         return wrong(at.key("chap"), message, "write some of sha3-256, sha-256, sha-1, md5");

@@ -6,7 +6,7 @@ use super::problem::KeyPath;
 use crate::quantity::Size;
 
 /// A rule that does not hold.
-pub struct Broken {
+pub struct BrokenSettingsRule {
     /// Where.
     pub key: KeyPath,
     /// How.
@@ -15,10 +15,15 @@ pub struct Broken {
     pub remedy: String,
 }
 
-pub(super) type Checked = Result<(), Broken>;
+pub(super) type SettingsRuleResult = Result<(), BrokenSettingsRule>;
 
 /// At least one block, and no half one.
-pub(super) fn whole(at: &KeyPath, name: &str, size: Option<Size>, block: Size) -> Checked {
+pub(super) fn whole(
+    at: &KeyPath,
+    name: &str,
+    size: Option<Size>,
+    block: Size,
+) -> SettingsRuleResult {
     match size {
         Some(size) if size.0 == 0 || !size.0.is_multiple_of(block.0) => wrong(
             at.key(name),
@@ -29,7 +34,7 @@ pub(super) fn whole(at: &KeyPath, name: &str, size: Option<Size>, block: Size) -
     }
 }
 
-pub(super) fn range<T>(at: &KeyPath, name: &str, value: T, least: T, most: T) -> Checked
+pub(super) fn range<T>(at: &KeyPath, name: &str, value: T, least: T, most: T) -> SettingsRuleResult
 where
     T: PartialOrd + std::fmt::Display,
 {
@@ -40,7 +45,12 @@ where
     wrong(at.key(name), message, format!("write a value from {least} to {most}"))
 }
 
-pub(super) fn required(at: &KeyPath, name: &str, missing: bool, example: &str) -> Checked {
+pub(super) fn required(
+    at: &KeyPath,
+    name: &str,
+    missing: bool,
+    example: &str,
+) -> SettingsRuleResult {
     if !missing {
         return Ok(());
     }
@@ -51,22 +61,22 @@ pub(super) fn wrong(
     key: KeyPath,
     message: impl Into<String>,
     remedy: impl Into<String>,
-) -> Checked {
-    Err(Broken { key, message: message.into(), remedy: remedy.into() })
+) -> SettingsRuleResult {
+    Err(BrokenSettingsRule { key, message: message.into(), remedy: remedy.into() })
 }
 
 /// Values that may occur once, with the place where they did.
 #[derive(Default)]
-pub(super) struct Seen<'a>(HashMap<&'a str, KeyPath>);
+pub(super) struct UniqueSettingValues<'a>(HashMap<&'a str, KeyPath>);
 
-impl<'a> Seen<'a> {
+impl<'a> UniqueSettingValues<'a> {
     pub(super) fn once(
         &mut self,
         value: &'a str,
         at: &KeyPath,
         what: &str,
         remedy: &str,
-    ) -> Checked {
+    ) -> SettingsRuleResult {
         match self.0.insert(value, at.clone()) {
             None => Ok(()),
             Some(first) => {

@@ -5,27 +5,30 @@ use std::{collections::HashMap, path::Path};
 use volume::Profile;
 
 use super::{
-    Address, Far, File, Iscsi, Layer, Portal, Settings, Slice, Target, Unit,
+    Address, FarVolumeAddress, File, Iscsi, IscsiTargetSettings, Layer, PortalSettings, Settings,
+    Slice, Unit,
     access::Allow,
     cache_rules::{cache, common_cache, shared_cache},
-    layer::Disk,
+    layer::DiskLayerSettings,
     names::has_port,
     portal::COMMON_TAG,
     problem::KeyPath,
     remote_rules::{chap, one_secret, proof, remote_unit, socket_buffer},
-    rule::{Broken, Checked, Seen, range, required, whole, wrong},
+    rule::{
+        BrokenSettingsRule, SettingsRuleResult, UniqueSettingValues, range, required, whole, wrong,
+    },
     tls::PortalTls,
     used_files::{UsedFiles, path},
-    words::Report,
+    words::WriteModeSetting,
 };
-use crate::quantity::{Size, Span};
+use crate::quantity::{Size, TimeSpan};
 
 /// The first rule that does not hold.
-pub fn broken(settings: &Settings) -> Option<Broken> {
+pub fn broken(settings: &Settings) -> Option<BrokenSettingsRule> {
     check(settings).err()
 }
 
-fn check(settings: &Settings) -> Checked {
+fn check(settings: &Settings) -> SettingsRuleResult {
     let top = KeyPath::default();
     range(&top, "threads", settings.threads, 0, 1024)?;
     iscsi(&top.key("iscsi"), &settings.iscsi)?;
@@ -37,9 +40,9 @@ fn check(settings: &Settings) -> Checked {
         return wrong(top, "there is no target", remedy);
     }
     each_portal(settings)?;
-    let mut names = Seen::default();
+    let mut names = UniqueSettingValues::default();
     let mut files = UsedFiles::default();
-    let mut common_names = Seen::default();
+    let mut common_names = UniqueSettingValues::default();
     for (index, target) in settings.target.iter().enumerate() {
         let at = top.key("target").index(index);
         required(&at, "name", target.name.0.is_empty(), "\"iqn.2026-11.com.example:disk1\"")?;
@@ -62,7 +65,7 @@ fn check(settings: &Settings) -> Checked {
 }
 
 /// Each unit lies on a common cache that there is, and has no other.
-fn in_common(settings: &Settings) -> Checked {
+fn in_common(settings: &Settings) -> SettingsRuleResult {
     let top = KeyPath::default();
     for (index, target) in settings.target.iter().enumerate() {
         let at = top.key("target").index(index).key("unit");
@@ -95,7 +98,7 @@ fn in_common(settings: &Settings) -> Checked {
 }
 
 /// Each half is that of a pair, whose unit lies on a remote volume.
-fn halves(settings: &Settings) -> Checked {
+fn halves(settings: &Settings) -> SettingsRuleResult {
     let top = KeyPath::default();
     for (index, target) in settings.target.iter().enumerate() {
         let at = top.key("target").index(index);
@@ -122,7 +125,7 @@ fn halves(settings: &Settings) -> Checked {
 }
 
 /// What each portal says by itself.
-fn each_portal(settings: &Settings) -> Checked {
+fn each_portal(settings: &Settings) -> SettingsRuleResult {
     for (index, portal) in settings.portal.iter().enumerate() {
         let at = KeyPath::default().key("portal").index(index);
         required(&at, "address", portal.address.is_none(), "\"192.0.2.1:3260\"")?;
@@ -133,7 +136,7 @@ fn each_portal(settings: &Settings) -> Checked {
     Ok(())
 }
 
-fn portal_tls(tls: &PortalTls, at: &KeyPath) -> Checked {
+fn portal_tls(tls: &PortalTls, at: &KeyPath) -> SettingsRuleResult {
     let is_missing = |path: &Path| path.as_os_str().is_empty();
     required(at, "certificate", is_missing(&tls.certificate), "\"node.pem\"")?;
     required(at, "key", is_missing(&tls.key), "\"node.key\"")?;
@@ -141,7 +144,7 @@ fn portal_tls(tls: &PortalTls, at: &KeyPath) -> Checked {
 }
 
 /// Every portal has an address of its own, and targets that are reached through it.
-fn portals(settings: &Settings) -> Checked {
+fn portals(settings: &Settings) -> SettingsRuleResult {
     let top = KeyPath::default();
     let mut seen: HashMap<Address, KeyPath> = HashMap::new();
     let mut once = |address: Address, at: KeyPath| match seen.insert(address, at.clone()) {
@@ -158,7 +161,7 @@ fn portals(settings: &Settings) -> Checked {
     for (index, portal) in settings.portal.iter().enumerate() {
         let at = top.key("portal").index(index);
         once(portal.address.unwrap_or(Address::LOOPBACK), at.key("address"))?;
-        let tags = |target: &Target| match (&target.listen, &target.groups) {
+        let tags = |target: &IscsiTargetSettings| match (&target.listen, &target.groups) {
             (Some(_), _) => false,
             (None, tags) => tags.as_ref().is_none_or(|tags| tags.contains(&portal.group)),
         };
@@ -194,10 +197,10 @@ fn portals(settings: &Settings) -> Checked {
 }
 
 /// A target is reached by somebody.
-fn listen(settings: &Settings, target: &Target, at: &KeyPath) -> Checked {
+fn listen(settings: &Settings, target: &IscsiTargetSettings, at: &KeyPath) -> SettingsRuleResult {
     redirect(at, target.redirect.is_some(), target.redirect_permanently)?;
     for (index, tag) in target.groups.iter().flatten().enumerate() {
-        let is_it = |portal: &Portal| portal.group == *tag;
+        let is_it = |portal: &PortalSettings| portal.group == *tag;
         let is_common = *tag == COMMON_TAG && !settings.listen().is_empty();
         if !is_common && !settings.portal.iter().any(is_it) {
             return wrong(
@@ -217,7 +220,7 @@ fn listen(settings: &Settings, target: &Target, at: &KeyPath) -> Checked {
     )
 }
 
-fn redirect(at: &KeyPath, redirects: bool, permanently: bool) -> Checked {
+fn redirect(at: &KeyPath, redirects: bool, permanently: bool) -> SettingsRuleResult {
     if permanently && !redirects {
         let remedy = "add redirect = \"HOST:PORT\", or remove it";
         return wrong(at.key("redirect_permanently"), "there is no `redirect`", remedy);
@@ -225,7 +228,7 @@ fn redirect(at: &KeyPath, redirects: bool, permanently: bool) -> Checked {
     Ok(())
 }
 
-fn iscsi(at: &KeyPath, iscsi: &Iscsi) -> Checked {
+fn iscsi(at: &KeyPath, iscsi: &Iscsi) -> SettingsRuleResult {
     range(at, "max_connections", iscsi.max_connections, 1, 65_536)?;
     range(at, "max_logins", iscsi.max_logins, 1, 4096)?;
     range(at, "max_logins_per_address", iscsi.max_logins_per_address, 1, iscsi.max_logins)?;
@@ -234,7 +237,7 @@ fn iscsi(at: &KeyPath, iscsi: &Iscsi) -> Checked {
     let own = iscsi.max_discovery_sessions_per_address;
     range(at, "max_discovery_sessions_per_address", own, 1, most)?;
     let idle = iscsi.discovery_timeout;
-    range(at, "discovery_timeout", idle, Span::seconds(1), Span::seconds(3600))?;
+    range(at, "discovery_timeout", idle, TimeSpan::seconds(1), TimeSpan::seconds(3600))?;
     // A smaller value leaves no shares beside the room for the longest writes, 64 MiB.
     range(at, "waiting_data", iscsi.waiting_data, Size::mib(128), Size::mib(1 << 20))?;
     chap(&iscsi.chap, at)?;
@@ -252,20 +255,20 @@ fn iscsi(at: &KeyPath, iscsi: &Iscsi) -> Checked {
             "make it smaller, or max_burst_length larger",
         );
     }
-    let second = Span::seconds(1);
-    range(at, "login_timeout", iscsi.login_timeout, second, Span::seconds(600))?;
+    let second = TimeSpan::seconds(1);
+    range(at, "login_timeout", iscsi.login_timeout, second, TimeSpan::seconds(600))?;
     range(at, "batch_commands", iscsi.batch_commands, 1, 1024)?;
     socket_buffer(at, iscsi.socket_buffer)?;
-    range(at, "busy_poll", iscsi.busy_poll, Span::default(), Span::millis(1))?;
-    if iscsi.ping_interval != Span::default() {
-        range(at, "ping_interval", iscsi.ping_interval, second, Span::seconds(3600))?;
+    range(at, "busy_poll", iscsi.busy_poll, TimeSpan::default(), TimeSpan::millis(1))?;
+    if iscsi.ping_interval != TimeSpan::default() {
+        range(at, "ping_interval", iscsi.ping_interval, second, TimeSpan::seconds(3600))?;
     }
     Ok(())
 }
 
 /// Those who can prove who they are, and who may ask for targets.
-fn users(settings: &Settings, top: &KeyPath) -> Checked {
-    let mut names = Seen::default();
+fn users(settings: &Settings, top: &KeyPath) -> SettingsRuleResult {
+    let mut names = UniqueSettingValues::default();
     for (index, user) in settings.user.iter().enumerate() {
         let at = top.key("user").index(index);
         proof(user, &at)?;
@@ -277,7 +280,7 @@ fn users(settings: &Settings, top: &KeyPath) -> Checked {
 }
 
 /// Who tells whom of volumes, and that somebody does if there is anything to tell or to ask.
-fn naming(settings: &Settings, top: &KeyPath) -> Checked {
+fn naming(settings: &Settings, top: &KeyPath) -> SettingsRuleResult {
     let Some(names) = &settings.names else { return unnamed(settings, top) };
     let at = top.key("names");
     if settings.state.is_none() {
@@ -293,14 +296,14 @@ fn naming(settings: &Settings, top: &KeyPath) -> Checked {
         let message = format!("{host} has a port, and each portal has its own");
         return wrong(at.key("host"), message, "leave the port out");
     }
-    range(&at, "stale_after", names.stale_after, Span::seconds(5), Span::seconds(3600))?;
+    range(&at, "stale_after", names.stale_after, TimeSpan::seconds(5), TimeSpan::seconds(3600))?;
     for (key, count) in [("seeds", names.seeds.len()), ("listen", names.listen.len())] {
         if count > names::MOST_ADDRESSES {
             let message = format!("more than {}", names::MOST_ADDRESSES);
             return wrong(at.key(key), message, "name fewer: each tells of all it knows");
         }
     }
-    let mut seen = Seen::default();
+    let mut seen = UniqueSettingValues::default();
     for (index, target) in settings.target.iter().enumerate() {
         let at = top.key("target").index(index).key("unit");
         for (index, unit) in target.unit.iter().enumerate() {
@@ -317,7 +320,7 @@ fn naming(settings: &Settings, top: &KeyPath) -> Checked {
 }
 
 /// Where volumes are taken that others move here, and that the others can get here.
-fn accepting(settings: &Settings, top: &KeyPath) -> Checked {
+fn accepting(settings: &Settings, top: &KeyPath) -> SettingsRuleResult {
     let Some(accept) = &settings.accept else { return Ok(()) };
     let at = top.key("accept");
     required(&at, "folder", accept.folder.as_os_str().is_empty(), "\"moved\"")?;
@@ -334,7 +337,7 @@ fn accepting(settings: &Settings, top: &KeyPath) -> Checked {
 }
 
 /// Without a naming service there are no names.
-fn unnamed(settings: &Settings, top: &KeyPath) -> Checked {
+fn unnamed(settings: &Settings, top: &KeyPath) -> SettingsRuleResult {
     let remedy = "add a [names] table with `seeds`, or `listen`, and a secret";
     for (index, target) in settings.target.iter().enumerate() {
         let at = top.key("target").index(index).key("unit");
@@ -345,7 +348,7 @@ fn unnamed(settings: &Settings, top: &KeyPath) -> Checked {
             }
             for (index, layer) in unit.stack.iter().enumerate() {
                 let Layer::Remote(remote) = layer else { continue };
-                if let Ok(Far::Named(volume)) = remote.url.parse() {
+                if let Ok(FarVolumeAddress::Named(volume)) = remote.url.parse() {
                     let at = at.key("stack").index(index).key("remote").key("url");
                     return wrong(at, format!("nobody is asked where {volume} is"), remedy);
                 }
@@ -355,7 +358,7 @@ fn unnamed(settings: &Settings, top: &KeyPath) -> Checked {
     Ok(())
 }
 
-fn allowed(settings: &Settings, allow: Option<&[Allow]>, at: &KeyPath) -> Checked {
+fn allowed(settings: &Settings, allow: Option<&[Allow]>, at: &KeyPath) -> SettingsRuleResult {
     for (index, allow) in allow.into_iter().flatten().enumerate() {
         let at = at.index(index);
         if *allow == Allow::default() {
@@ -372,7 +375,11 @@ fn allowed(settings: &Settings, allow: Option<&[Allow]>, at: &KeyPath) -> Checke
     Ok(())
 }
 
-fn units<'a>(target: &'a Target, at: &KeyPath, files: &mut UsedFiles<'a>) -> Checked {
+fn units<'a>(
+    target: &'a IscsiTargetSettings,
+    at: &KeyPath,
+    files: &mut UsedFiles<'a>,
+) -> SettingsRuleResult {
     if target.unit.is_empty() && target.redirect.is_none() {
         return wrong(at.clone(), "the target has no unit", "add a [[target.unit]] table below it");
     }
@@ -409,19 +416,18 @@ fn units<'a>(target: &'a Target, at: &KeyPath, files: &mut UsedFiles<'a>) -> Che
 }
 
 /// What goes with a volume that several gateways change.
-fn share(unit: &Unit, at: &KeyPath) -> Checked {
+fn share(unit: &Unit, at: &KeyPath) -> SettingsRuleResult {
     if let Some(grain) = unit.share_grain {
         range(at, "share_grain", grain, Size::kib(64), Size(1 << 30))?;
         whole(at, "share_grain", Some(grain), Size(4096))?;
-        let by_flush =
-            |layer: &Layer| matches!(layer, Layer::Cache(cache) if cache.report == Report::AtFlush);
+        let by_flush = |layer: &Layer| matches!(layer, Layer::Cache(cache) if cache.report == WriteModeSetting::AtFlush);
         if unit.stack.iter().any(by_flush) {
             let message = "a flush of one gateway would end the epoch of another in the middle";
             let remedy = "leave that cache out, or `share_grain`";
             return wrong(at.key("share_grain"), message, remedy);
         }
     }
-    range(at, "share_lease", unit.share_lease, Span::seconds(1), Span::seconds(3600))?;
+    range(at, "share_lease", unit.share_lease, TimeSpan::seconds(1), TimeSpan::seconds(3600))?;
     for (index, layer) in unit.stack.iter().enumerate() {
         if let Layer::Cache(cache) = layer
             && cache.share
@@ -433,7 +439,7 @@ fn share(unit: &Unit, at: &KeyPath) -> Checked {
 }
 
 /// What INQUIRY tells has fixed room and is ASCII (SPC-4, 4.4.1).
-fn names_of(unit: &Unit, at: &KeyPath) -> Checked {
+fn names_of(unit: &Unit, at: &KeyPath) -> SettingsRuleResult {
     let printable = |text: &str| text.bytes().all(|c| (0x20..0x7f).contains(&c));
     if unit.product.len() > 16 || !printable(&unit.product) {
         return wrong(at.key("product"), "longer than 16 characters or not ASCII", "shorten it");
@@ -446,7 +452,7 @@ fn names_of(unit: &Unit, at: &KeyPath) -> Checked {
     }
 }
 
-fn stack<'a>(unit: &'a Unit, at: &KeyPath, files: &mut UsedFiles<'a>) -> Checked {
+fn stack<'a>(unit: &'a Unit, at: &KeyPath, files: &mut UsedFiles<'a>) -> SettingsRuleResult {
     if unit.stack.is_empty() {
         return wrong(
             at.clone(),
@@ -480,7 +486,7 @@ fn file_part<'a>(
     (file, slice): (&'a File, &Slice),
     at: &KeyPath,
     files: &mut UsedFiles<'a>,
-) -> Checked {
+) -> SettingsRuleResult {
     required(at, "path", file.path.as_os_str().is_empty(), "a path")?;
     if let Some(text) = file.path.to_str() {
         files.part(text, (file, slice), &at.key("path"))?;
@@ -488,12 +494,12 @@ fn file_part<'a>(
     file_size(at, file)
 }
 
-fn file_size(at: &KeyPath, file: &File) -> Checked {
+fn file_size(at: &KeyPath, file: &File) -> SettingsRuleResult {
     block_size(at, file.block_size)?;
     whole(at, "size", file.size, file.block_size)
 }
 
-fn one_layer<'a>(layer: &'a Layer, at: &KeyPath, files: &mut UsedFiles<'a>) -> Checked {
+fn one_layer<'a>(layer: &'a Layer, at: &KeyPath, files: &mut UsedFiles<'a>) -> SettingsRuleResult {
     match layer {
         Layer::Memory(memory) => {
             let at = at.key("memory");
@@ -530,7 +536,7 @@ fn one_layer<'a>(layer: &'a Layer, at: &KeyPath, files: &mut UsedFiles<'a>) -> C
     }
 }
 
-fn disk(disk: &Disk, at: &KeyPath) -> Checked {
+fn disk(disk: &DiskLayerSettings, at: &KeyPath) -> SettingsRuleResult {
     required(at, "model", disk.model.is_empty(), "\"ibm-dnes\"")?;
     if disk.profile().is_none() {
         let message = format!("there is no model {:?}", disk.model);
@@ -538,11 +544,11 @@ fn disk(disk: &Disk, at: &KeyPath) -> Checked {
         return wrong(at.key("model"), message, &remedy);
     }
     // More is no disk, and a time that cannot be waited for.
-    let longest = Span::seconds(10);
+    let longest = TimeSpan::seconds(10);
     for (key, span) in
         [("read_position", disk.read_position), ("write_position", disk.write_position)]
     {
-        range(at, key, span.unwrap_or_default(), Span::default(), longest)?;
+        range(at, key, span.unwrap_or_default(), TimeSpan::default(), longest)?;
     }
     // A frame of 16 MiB, the largest that there is, is then through within minutes.
     let slowest = Size::kib(100);
@@ -558,7 +564,7 @@ fn disk(disk: &Disk, at: &KeyPath) -> Checked {
 }
 
 /// A power of two from the logical block on, where that is known here, up to what volumes have.
-fn physical_block_size(unit: &Unit, at: &KeyPath, size: Size) -> Checked {
+fn physical_block_size(unit: &Unit, at: &KeyPath, size: Size) -> SettingsRuleResult {
     let least = match unit.stack.first() {
         Some(Layer::Memory(memory)) => memory.block_size,
         Some(Layer::File(file)) => file.block_size,
@@ -571,7 +577,7 @@ fn physical_block_size(unit: &Unit, at: &KeyPath, size: Size) -> Checked {
     wrong(at.key("physical_block_size"), message, "leave it out, or write 512 or 4096")
 }
 
-fn block_size(at: &KeyPath, size: Size) -> Checked {
+fn block_size(at: &KeyPath, size: Size) -> SettingsRuleResult {
     match size.0 {
         512 | 4096 => Ok(()),
         _ => wrong(at.key("block_size"), format!("{size} is no block size"), "write 512 or 4096"),

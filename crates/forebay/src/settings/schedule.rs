@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Deserializer};
 
-use super::words::Text;
+use super::words::ParsedTextVisitor;
 use crate::quantity::{REMEDY, Size};
 
 /// A part of the day with a rate of its own.
@@ -69,7 +69,8 @@ impl TimeOfDay {
 
 impl<'de> Deserialize<'de> for TimeOfDay {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_str(Text("a time of day such as \"08:30\"", Self::parse))
+        deserializer
+            .deserialize_str(ParsedTextVisitor("a time of day such as \"08:30\"", Self::parse))
     }
 }
 

@@ -4,25 +4,31 @@ use std::{os::unix::ffi::OsStringExt, path::Path};
 
 use zeroize::Zeroizing;
 
-use crate::private_file::{self, Guard, Refusal};
+use crate::private_file::{self, PrivateFileError, PrivateFileRule};
 
 /// Longer files hold something else.
 const FILE_BYTES: u64 = 4096;
 
 /// A secret, and what to call the place where it was.
-pub struct Found {
+pub struct SecretWithSource {
     pub secret: Zeroizing<Vec<u8>>,
     pub place: String,
 }
 
 /// The secret in the file or variable, whichever is named; `None` if neither is. An error is what
 /// is wrong, and what to do.
-pub fn read(file: Option<&Path>, env: Option<&str>) -> Result<Option<Found>, (String, String)> {
+pub fn read(
+    file: Option<&Path>,
+    env: Option<&str>,
+) -> Result<Option<SecretWithSource>, (String, String)> {
     let found = match (file, env) {
-        (Some(file), _) => Found { secret: from_file(file)?, place: file.display().to_string() },
-        (None, Some(name)) => {
-            Found { secret: from_environment(name)?, place: format!("the variable {name}") }
+        (Some(file), _) => {
+            SecretWithSource { secret: from_file(file)?, place: file.display().to_string() }
         }
+        (None, Some(name)) => SecretWithSource {
+            secret: from_environment(name)?,
+            place: format!("the variable {name}"),
+        },
         (None, None) => return Ok(None),
     };
     Ok(Some(found))
@@ -30,14 +36,14 @@ pub fn read(file: Option<&Path>, env: Option<&str>) -> Result<Option<Found>, (St
 
 /// The content of a file that nobody else can read, without the end of its line.
 fn from_file(path: &Path) -> Result<Zeroizing<Vec<u8>>, (String, String)> {
-    let read = private_file::read(path, "the secret", Guard::Secret, FILE_BYTES);
+    let read = private_file::read(path, "the secret", PrivateFileRule::Secret, FILE_BYTES);
     let mut bytes = read.map_err(|refusal| match refusal {
-        Refusal::Unreadable(error) => {
+        PrivateFileError::Unreadable(error) => {
             let shown = path.display();
             let remedy = format!("make it with `forebay secret {shown}`, or correct `secret_file`");
             (format!("cannot read the secret {shown}: {error}"), remedy)
         }
-        Refusal::Unfit(message, remedy) => (message, remedy),
+        PrivateFileError::Unfit(message, remedy) => (message, remedy),
     })?;
     for end in [b'\n', b'\r'] {
         if bytes.last() == Some(&end) {

@@ -4,12 +4,12 @@
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
-use transport::{Part, TlsClient, TlsServer};
+use transport::{TlsClient, TlsMaterial, TlsServer};
 
-use super::{Layer, Settings, access::Unusable, problem::KeyPath};
+use super::{Layer, Settings, access::UnusableCredential, problem::KeyPath};
 use crate::{
     failure::Failure,
-    tls::{self, Wrong},
+    tls::{self, TlsInputError},
 };
 
 /// What a portal proves itself with, and who may connect to it.
@@ -70,7 +70,7 @@ impl PortalTls {
         Ok(tls::fingerprint(&self.client_ca)?)
     }
 
-    fn read(&mut self) -> Result<(), Wrong> {
+    fn read(&mut self) -> Result<(), TlsInputError> {
         self.loaded = Some(tls::server(&self.certificate, &self.key, &self.client_ca)?);
         Ok(())
     }
@@ -97,7 +97,7 @@ impl RemoteTls {
         self.loaded.clone().expect("settings are used after their files were read")
     }
 
-    fn read(&mut self) -> Result<(), Wrong> {
+    fn read(&mut self) -> Result<(), TlsInputError> {
         let own = self.certificate.as_deref().zip(self.key.as_deref());
         self.loaded = Some(tls::client(own, &self.ca, self.server_name.as_deref())?);
         Ok(())
@@ -106,7 +106,7 @@ impl RemoteTls {
 
 impl Settings {
     /// Reads all certificates and keys that the settings name.
-    pub(super) fn read_certificates(&mut self) -> Result<(), Unusable> {
+    pub(super) fn read_certificates(&mut self) -> Result<(), UnusableCredential> {
         for (at, portal) in self.portal_tls_mut() {
             portal.read().map_err(|wrong| at_its_key(&at, wrong, "client_ca"))?;
         }
@@ -187,12 +187,12 @@ impl Settings {
     }
 }
 
-fn at_its_key(at: &KeyPath, wrong: Wrong, authorities: &str) -> Unusable {
+fn at_its_key(at: &KeyPath, wrong: TlsInputError, authorities: &str) -> UnusableCredential {
     let key = match wrong.part {
-        Part::Certificate => "certificate",
-        Part::Key => "key",
-        Part::Authorities => authorities,
-        Part::Name => "server_name",
+        TlsMaterial::Certificate => "certificate",
+        TlsMaterial::Key => "key",
+        TlsMaterial::Authorities => authorities,
+        TlsMaterial::Name => "server_name",
     };
-    Unusable { key: at.key(key), message: wrong.message, remedy: wrong.remedy }
+    UnusableCredential { key: at.key(key), message: wrong.message, remedy: wrong.remedy }
 }

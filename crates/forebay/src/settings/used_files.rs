@@ -6,14 +6,14 @@ use std::{collections::HashMap, path::Path};
 use super::{
     ByteRange, File, Layer, Slice, Unit,
     problem::KeyPath,
-    rule::{Checked, required, wrong},
+    rule::{SettingsRuleResult, required, wrong},
 };
 
 /// The files of one settings file, with the keys that name them.
 #[derive(Default)]
-pub(super) struct UsedFiles<'a>(HashMap<&'a str, Vec<Use<'a>>>);
+pub(super) struct UsedFiles<'a>(HashMap<&'a str, Vec<StorageFileUse<'a>>>);
 
-struct Use<'a> {
+struct StorageFileUse<'a> {
     at: KeyPath,
     /// `None`: the whole file.
     part: Option<(&'a File, ByteRange)>,
@@ -21,13 +21,13 @@ struct Use<'a> {
 
 impl<'a> UsedFiles<'a> {
     /// Notes that the whole of `path` is used.
-    pub(super) fn whole(&mut self, path: &'a str, at: &KeyPath) -> Checked {
+    pub(super) fn whole(&mut self, path: &'a str, at: &KeyPath) -> SettingsRuleResult {
         let uses = self.0.entry(path).or_default();
         if let Some(first) = uses.first() {
             let message = format!("file {path} is already used at {}", first.at);
             return wrong(at.clone(), message, "give each its own");
         }
-        uses.push(Use { at: at.clone(), part: None });
+        uses.push(StorageFileUse { at: at.clone(), part: None });
         Ok(())
     }
 
@@ -37,10 +37,10 @@ impl<'a> UsedFiles<'a> {
         path: &'a str,
         (file, slice): (&'a File, &Slice),
         at: &KeyPath,
-    ) -> Checked {
+    ) -> SettingsRuleResult {
         let range = slice.range();
         let uses = self.0.entry(path).or_default();
-        for Use { at: other, part } in &*uses {
+        for StorageFileUse { at: other, part } in &*uses {
             let Some((other_file, other_range)) = part else {
                 let message = format!("file {path} is already used at {other}");
                 let remedy =
@@ -59,7 +59,7 @@ impl<'a> UsedFiles<'a> {
                 return wrong(at.clone(), message, remedy);
             }
         }
-        uses.push(Use { at: at.clone(), part: Some((file, range)) });
+        uses.push(StorageFileUse { at: at.clone(), part: Some((file, range)) });
         Ok(())
     }
 }
@@ -70,7 +70,7 @@ pub(super) fn path<'a>(
     name: &str,
     path: &'a Path,
     files: &mut UsedFiles<'a>,
-) -> Checked {
+) -> SettingsRuleResult {
     required(at, name, path.as_os_str().is_empty(), "a path")?;
     path.to_str().map_or(Ok(()), |text| files.whole(text, &at.key(name)))
 }

@@ -33,7 +33,8 @@ impl<'de> Deserialize<'de> for Address {
                 )
             })
         };
-        deserializer.deserialize_str(Text("an address such as \"127.0.0.1:3260\"", parse))
+        deserializer
+            .deserialize_str(ParsedTextVisitor("an address such as \"127.0.0.1:3260\"", parse))
     }
 }
 
@@ -71,7 +72,7 @@ impl IscsiName {
 impl<'de> Deserialize<'de> for IscsiName {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let expected = "a name such as \"iqn.2026-11.com.example:disk1\"";
-        deserializer.deserialize_str(Text(expected, Self::parse))
+        deserializer.deserialize_str(ParsedTextVisitor(expected, Self::parse))
     }
 }
 
@@ -82,9 +83,9 @@ impl fmt::Display for IscsiName {
 }
 
 /// Reads a text and parses it there and then, so that an error points at the text itself.
-pub struct Text<F>(pub &'static str, pub F);
+pub struct ParsedTextVisitor<F>(pub &'static str, pub F);
 
-impl<T, F: FnOnce(&str) -> Result<T, String>> de::Visitor<'_> for Text<F> {
+impl<T, F: FnOnce(&str) -> Result<T, String>> de::Visitor<'_> for ParsedTextVisitor<F> {
     type Value = T;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -109,7 +110,7 @@ impl<'de> Deserialize<'de> for LogLevel {
                  warn, info, debug or trace, or a filter such as \"info,cache=debug\""
             )),
         };
-        deserializer.deserialize_str(Text("a level such as \"info\"", parse))
+        deserializer.deserialize_str(ParsedTextVisitor("a level such as \"info\"", parse))
     }
 }
 
@@ -131,7 +132,7 @@ pub enum Digest {
 /// How what crosses the link to a far side is compressed.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
-pub enum Compression {
+pub enum LinkCompressionSetting {
     /// Not at all.
     #[default]
     None,
@@ -141,7 +142,7 @@ pub enum Compression {
     Zstd,
 }
 
-impl Compression {
+impl LinkCompressionSetting {
     /// What is proposed at login, or taken.
     pub fn method(self) -> Option<iscsi::keys::Compression> {
         match self {
@@ -154,9 +155,9 @@ impl Compression {
 
 /// The congestion control of connections.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
-pub struct Congestion(pub CongestionChoice);
+pub struct CongestionSetting(pub CongestionChoice);
 
-impl Congestion {
+impl CongestionSetting {
     /// From the words of the settings and the command line.
     pub fn parse(text: &str) -> Result<Self, String> {
         let choice = text.parse().map(Self);
@@ -164,16 +165,19 @@ impl Congestion {
     }
 }
 
-impl<'de> Deserialize<'de> for Congestion {
+impl<'de> Deserialize<'de> for CongestionSetting {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_str(Text("a congestion control such as \"cubic\"", Self::parse))
+        deserializer.deserialize_str(ParsedTextVisitor(
+            "a congestion control such as \"cubic\"",
+            Self::parse,
+        ))
     }
 }
 
 /// How a file is read and written.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq)]
 #[serde(rename_all = "kebab-case")]
-pub enum Engine {
+pub enum FileEngineSetting {
     /// io_uring where the kernel lets us, threads elsewhere.
     #[default]
     Auto,
@@ -186,7 +190,7 @@ pub enum Engine {
 /// When a gateway acknowledges a write.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq)]
 #[serde(rename_all = "kebab-case")]
-pub enum Report {
+pub enum WriteModeSetting {
     /// When it is stable on the log disk.
     #[default]
     AfterComplete,
@@ -203,7 +207,7 @@ pub enum Report {
 /// What the NVRAM of a cache keeps its bytes over.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq)]
 #[serde(rename_all = "kebab-case")]
-pub enum NvramSurvives {
+pub enum NvramSurvivalSetting {
     /// The end of the process.
     #[default]
     Restart,
@@ -214,7 +218,7 @@ pub enum NvramSurvives {
 /// What may overtake the log of a cache on its way down.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq)]
 #[serde(rename_all = "kebab-case")]
-pub enum Order {
+pub enum DestageOrderSetting {
     /// Nothing.
     #[default]
     Strict,
@@ -225,7 +229,7 @@ pub enum Order {
 /// What becomes of more data between two flushes than the log holds.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq)]
 #[serde(rename_all = "kebab-case")]
-pub enum TooLarge {
+pub enum OversizedEpochSetting {
     /// Writes are refused.
     #[default]
     Refuse,
@@ -236,7 +240,7 @@ pub enum TooLarge {
 /// What becomes of writes while the log disk of a cache fails.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq)]
 #[serde(rename_all = "kebab-case")]
-pub enum OnLogError {
+pub enum LogErrorPolicySetting {
     /// They fail.
     #[default]
     StopWrites,
@@ -247,7 +251,7 @@ pub enum OnLogError {
 /// What a fault layer breaks.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq)]
 #[serde(rename_all = "kebab-case")]
-pub enum Operation {
+pub enum FaultOperationSetting {
     /// All of them.
     #[default]
     Any,

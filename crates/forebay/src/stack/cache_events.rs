@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use cache::{Cache, Statistics};
+use cache::{Cache, CacheStatistics};
 use initiator::RemoteVolume;
 use tokio::time::Instant;
 
@@ -41,12 +41,12 @@ impl Level {
 /// [`ROOM_FOR`]: each destage round frees an eighth of a full log, and the next writes fill it again within
 /// seconds; a large write finds a small log full although it is half empty.
 #[derive(Default)]
-struct Fill {
+struct ReportedLogFill {
     level: Level,
     has_room_since: Option<Instant>,
 }
 
-impl Fill {
+impl ReportedLogFill {
     /// Returns the level if an event must report it now.
     fn look(&mut self, percent: u64, refuses: bool, now: Instant) -> Option<Level> {
         if percent >= ROOM_AGAIN || refuses {
@@ -76,7 +76,7 @@ struct FarSide {
 
 /// The beginning or the end of a condition of the far volume.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum Change {
+enum FarVolumeTransition {
     Away,
     Answers,
     Refuses,
@@ -84,34 +84,43 @@ enum Change {
 }
 
 impl FarSide {
-    fn look(&mut self, counted: &Statistics, link: &LinkTrouble, now: Instant) -> Vec<Change> {
+    fn look(
+        &mut self,
+        counted: &CacheStatistics,
+        link: &LinkTrouble,
+        now: Instant,
+    ) -> Vec<FarVolumeTransition> {
         let mut changes = Vec::new();
         let refuses = counted.lower_refuses_ms.is_some();
         if refuses != std::mem::replace(&mut self.refuses, refuses) {
-            changes.push(if refuses { Change::Refuses } else { Change::Takes });
+            changes.push(if refuses {
+                FarVolumeTransition::Refuses
+            } else {
+                FarVolumeTransition::Takes
+            });
         }
         if counted.lower_away_ms.is_some() && !counted.lower_is_silent {
             self.failed = Some((now, counted.rounds));
         }
         if !self.is_away && is_away(counted, link) {
             self.is_away = true;
-            changes.push(Change::Away);
+            changes.push(FarVolumeTransition::Away);
         } else if self.is_away && self.answers(counted, link, now) {
             self.is_away = false;
-            changes.push(Change::Answers);
+            changes.push(FarVolumeTransition::Answers);
         }
         changes
     }
 
     /// Returns true if the far volume answers again. Calls that succeed do not suffice: one may succeed between
     /// two destage rounds that fail, and may be for another volume of a common cache.
-    fn answers(&self, counted: &Statistics, link: &LinkTrouble, now: Instant) -> bool {
+    fn answers(&self, counted: &CacheStatistics, link: &LinkTrouble, now: Instant) -> bool {
         let is_over = |(at, rounds)| counted.rounds > rounds || now - at >= QUIET;
         link.is_none() && counted.lower_away_ms.is_none() && self.failed.is_none_or(is_over)
     }
 }
 
-fn is_away(counted: &Statistics, link: &LinkTrouble) -> bool {
+fn is_away(counted: &CacheStatistics, link: &LinkTrouble) -> bool {
     // A far volume that is busy with a long flush still answers pings, so allow it more time.
     let limit = if counted.lower_is_silent { LONGEST_ANSWER } else { AWAY_AFTER };
     let failing = counted.lower_away_ms.map(Duration::from_millis);
@@ -127,7 +136,7 @@ pub async fn watch(
     log: PathBuf,
     links: Vec<Weak<RemoteVolume>>,
 ) {
-    let (mut fill, mut far) = (Fill::default(), FarSide::default());
+    let (mut fill, mut far) = (ReportedLogFill::default(), FarSide::default());
     let mut refused = 0;
     while let Some(cache) = cache.upgrade() {
         let counted = cache.statistics();
@@ -137,7 +146,7 @@ pub async fn watch(
         let refuses = counted.refused_busy > std::mem::replace(&mut refused, counted.refused_busy)
             && counted.log_fill_percent >= NEARLY;
         let now = Instant::now();
-        let told = Told { volume: &volume, log: &log, counted: &counted, link: &link };
+        let told = CacheEventFigures { volume: &volume, log: &log, counted: &counted, link: &link };
         if let Some(level) = fill.look(counted.log_fill_percent, refuses, now) {
             told.level(level);
         }
@@ -149,14 +158,14 @@ pub async fn watch(
 }
 
 /// The figures of an event.
-struct Told<'a> {
+struct CacheEventFigures<'a> {
     volume: &'a str,
     log: &'a Path,
-    counted: &'a Statistics,
+    counted: &'a CacheStatistics,
     link: &'a LinkTrouble,
 }
 
-impl Told<'_> {
+impl CacheEventFigures<'_> {
     fn level(&self, level: Level) {
         let Self { volume, counted, .. } = *self;
         let log = self.log.display();
@@ -181,25 +190,25 @@ impl Told<'_> {
         }
     }
 
-    fn change(&self, change: Change) {
+    fn change(&self, change: FarVolumeTransition) {
         let Self { volume, counted, .. } = *self;
         let log = self.log.display();
         let dirty = about(counted.dirty_bytes);
         let (lasts, far_side) = (self.lasts(), self.far_side());
         match change {
-            Change::Away => tracing::warn!(
+            FarVolumeTransition::Away => tracing::warn!(
                 volume, %log, dirty, lasts, far_side,
                 "the far volume does not answer: what is written stays in the log until it does"
             ),
-            Change::Answers => {
+            FarVolumeTransition::Answers => {
                 tracing::info!(volume, %log, dirty, "the far volume answers again");
             }
-            Change::Refuses => tracing::warn!(
+            FarVolumeTransition::Refuses => tracing::warn!(
                 volume, %log, dirty, lasts, far_side,
                 "the far volume refuses what destage sends: what is written stays in the log; \
                  remove the cause there, and destage goes on by itself"
             ),
-            Change::Takes => {
+            FarVolumeTransition::Takes => {
                 tracing::info!(volume, %log, dirty, "the far volume takes destage again");
             }
         }
@@ -280,7 +289,7 @@ mod tests {
 
     #[test]
     fn each_level_is_told_once_until_the_log_has_had_room_for_a_while() {
-        let (mut fill, begun) = (Fill::default(), Instant::now());
+        let (mut fill, begun) = (ReportedLogFill::default(), Instant::now());
         let mut told = Vec::new();
         let mut seconds = 0;
         let mut look = |percent, refuses| {
@@ -317,16 +326,16 @@ mod tests {
     type Look = (Option<u64>, bool, Option<u64>, u64, Option<u64>);
 
     /// Returns the changes that one check a second reports, each with its second.
-    fn told(looks: impl IntoIterator<Item = Look>) -> Vec<(u64, Change)> {
+    fn told(looks: impl IntoIterator<Item = Look>) -> Vec<(u64, FarVolumeTransition)> {
         let (mut far, begun) = (FarSide::default(), Instant::now());
         let mut told = Vec::new();
         for (second, (away, is_silent, refuses, rounds, down)) in (0..).zip(looks) {
-            let counted = Statistics {
+            let counted = CacheStatistics {
                 lower_away_ms: away,
                 lower_is_silent: is_silent,
                 lower_refuses_ms: refuses,
                 rounds,
-                ..Statistics::default()
+                ..CacheStatistics::default()
             };
             let link = down.map(|seconds| (Duration::from_secs(seconds), "lost".into()));
             let changes = far.look(&counted, &link, begun + Duration::from_secs(second));
@@ -341,7 +350,10 @@ mod tests {
     fn a_link_that_is_down_is_told_once_and_once_when_it_is_back() {
         let down = |seconds| (None, false, None, 0, Some(seconds));
         let looks = [WELL, down(0), WELL, down(0), down(1), down(2), down(3), WELL, WELL];
-        assert_eq!(told(looks), [(5, Change::Away), (7, Change::Answers)]);
+        assert_eq!(
+            told(looks),
+            [(5, FarVolumeTransition::Away), (7, FarVolumeTransition::Answers)]
+        );
     }
 
     #[test]
@@ -349,7 +361,10 @@ mod tests {
         let slow = |ms| (Some(ms), true, None, 0, None);
         let round = [slow(1500), slow(2500), slow(9500), WELL];
         assert_eq!(told(round.repeat(5)), []);
-        assert_eq!(told([slow(29_500), slow(30_500), slow(31_500)]), [(1, Change::Away)]);
+        assert_eq!(
+            told([slow(29_500), slow(30_500), slow(31_500)]),
+            [(1, FarVolumeTransition::Away)]
+        );
     }
 
     #[test]
@@ -359,28 +374,41 @@ mod tests {
         let tries = [failing(2500), failing(3500), between, between, failing(100)];
         let complete = (None, false, None, 8, None);
         let looks = tries.repeat(20).into_iter().chain([between, complete, complete]);
-        assert_eq!(told(looks), [(0, Change::Away), (101, Change::Answers)]);
+        assert_eq!(
+            told(looks),
+            [(0, FarVolumeTransition::Away), (101, FarVolumeTransition::Answers)]
+        );
         // No round comes, since nothing is dirty.
         let looks = [failing(2500)].into_iter().chain([between; 40]);
-        assert_eq!(told(looks), [(0, Change::Away), (30, Change::Answers)]);
+        assert_eq!(
+            told(looks),
+            [(0, FarVolumeTransition::Away), (30, FarVolumeTransition::Answers)]
+        );
     }
 
     #[test]
     fn a_far_volume_without_space_refuses_and_is_not_away() {
         let full = (None, false, Some(500), 0, None);
         let looks = [WELL, full, full, full, WELL];
-        assert_eq!(told(looks), [(1, Change::Refuses), (4, Change::Takes)]);
+        assert_eq!(
+            told(looks),
+            [(1, FarVolumeTransition::Refuses), (4, FarVolumeTransition::Takes)]
+        );
     }
 
     #[test]
     fn the_time_left_the_far_side_and_the_remedy_are_told_in_words() {
-        let words = |counted: Statistics, link: LinkTrouble| {
+        let words = |counted: CacheStatistics, link: LinkTrouble| {
             let log = Path::new("g.log");
-            let told = Told { volume: "v", log, counted: &counted, link: &link };
+            let told = CacheEventFigures { volume: "v", log, counted: &counted, link: &link };
             (told.lasts(), told.far_side(), told.remedy(), told.goes_past())
         };
         let lasts = |log_lasts_s, log_fill_percent| {
-            words(Statistics { log_lasts_s, log_fill_percent, ..Statistics::default() }, None).0
+            words(
+                CacheStatistics { log_lasts_s, log_fill_percent, ..CacheStatistics::default() },
+                None,
+            )
+            .0
         };
         assert_eq!(lasts(Some(45), 80), "45 s");
         assert_eq!(lasts(Some(3599), 80), "59 min");
@@ -389,23 +417,23 @@ mod tests {
         assert_eq!(lasts(None, 100), "it is full");
         let order = cache::BYPASS_ALLOWED;
         let (_, far_side, remedy, goes_past) =
-            words(Statistics { order, ..Statistics::default() }, None);
+            words(CacheStatistics { order, ..CacheStatistics::default() }, None);
         assert_eq!(far_side, "it answers");
         assert!(remedy.starts_with("let the hosts write less") && goes_past, "{remedy}");
         let link = Some((Duration::from_secs(61), "no answer in time".into()));
         let (_, far_side, remedy, goes_past) =
-            words(Statistics { order, ..Statistics::default() }, link);
+            words(CacheStatistics { order, ..CacheStatistics::default() }, link);
         assert_eq!(far_side, "away for 61 s: no answer in time");
         assert!(remedy.starts_with("bring the far volume back") && !goes_past, "{remedy}");
-        let refuses = Statistics {
+        let refuses = CacheStatistics {
             lower_refuses_ms: Some(61_500),
             lower_error: Some("no space left".into()),
-            ..Statistics::default()
+            ..CacheStatistics::default()
         };
         let (_, far_side, remedy, _) = words(refuses, None);
         assert_eq!(far_side, "it refuses destage for 61 s: no space left");
         assert!(remedy.starts_with("remove the cause"), "{remedy}");
-        let paused = Statistics { paused_ms: Some(1), ..Statistics::default() };
+        let paused = CacheStatistics { paused_ms: Some(1), ..CacheStatistics::default() };
         let (_, far_side, remedy, _) = words(paused, None);
         assert_eq!(far_side, "destage is paused");
         assert!(remedy.contains("`forebay gateway resume`"), "{remedy}");

@@ -7,8 +7,9 @@ use std::{
 };
 
 use cache::{
-    Cache, Coherent, CommonMember, Identity, InspectError, KeyRefusal, LogInfo, LogKey, MappedFile,
-    Mark, MemberRecord, NvramWatch, OpenError, Parts, ResizeError, StableMemory,
+    Cache, CacheOpenError, Coherent, CommonMember, InspectError, KeyRefusal, LogInfo, LogKey,
+    LogVolumeIdentity, MappedFile, MemberRecord, NvramWatch, Parts, ResizeError, StableMemory,
+    WriteOrderMark,
 };
 use initiator::RemoteVolume;
 use parking_lot::Mutex;
@@ -23,17 +24,17 @@ use super::{
     nvram, object,
     pacing::Pacing,
     read_tier,
-    remote::Known,
+    remote::RecordedFarVolume,
     watch,
 };
 use crate::{
     confirmed,
     failure::{Failure, NotOpened},
     figures, key_file,
-    orders::{Exported, Order, Standing},
+    orders::{CacheControlCommand, CacheControlStatus, Exported},
     quantity::{Size, about},
     records::{KeptLog, LogRecords, Recorder},
-    settings::{self, OnLogError, Report, TooLarge},
+    settings::{self, LogErrorPolicySetting, OversizedEpochSetting, WriteModeSetting},
 };
 
 /// A cache at work.
@@ -58,7 +59,7 @@ pub struct CacheLayer {
 }
 
 /// A log disk before its cache is opened.
-pub struct Log {
+pub struct UnopenedCacheLog {
     disk: LogDisk,
     /// Its `LogInfo`; `None` if it was never used.
     info: Option<LogInfo>,
@@ -68,14 +69,14 @@ pub struct Log {
     records: Option<LogRecords>,
 }
 
-impl Log {
+impl UnopenedCacheLog {
     /// Whether a cache was ever opened with it.
     pub fn is_used(&self) -> bool {
         self.info.is_some()
     }
 
     /// The volume that its data belongs to.
-    pub fn known(&self) -> Option<Known> {
+    pub fn known(&self) -> Option<RecordedFarVolume> {
         self.info.as_ref().map(owner)
     }
 
@@ -95,73 +96,78 @@ impl Log {
     }
 
     /// The one of several that was known by `key` when it was opened last.
-    pub fn known_by(&self, key: u64) -> Option<Known> {
+    pub fn known_by(&self, key: u64) -> Option<RecordedFarVolume> {
         let is_it = |member: &&MemberRecord| member.key == key && member.counts();
         let member = self.members().iter().find(is_it)?;
-        Some(Known { identity: member.name.clone(), geometry: member.geometry })
+        Some(RecordedFarVolume { identity: member.name.clone(), geometry: member.geometry })
     }
 }
 
-fn owner(info: &LogInfo) -> Known {
-    Known { identity: info.identity.name.clone(), geometry: info.identity.geometry }
+fn owner(info: &LogInfo) -> RecordedFarVolume {
+    RecordedFarVolume { identity: info.identity.name.clone(), geometry: info.identity.geometry }
 }
 
 /// Returns the volume whose data the log in `log` holds.
-pub async fn known(settings: &settings::Cache, log: &Stack) -> Result<Option<Known>, NotOpened> {
+pub async fn known(
+    settings: &settings::CacheLayerSettings,
+    log: &Stack,
+) -> Result<Option<RecordedFarVolume>, NotOpened> {
     Ok(look(settings, log).await?.as_ref().map(owner))
 }
 
 /// Returns the instance id of the log in `log`; `None` if it was never used.
 pub async fn instance(
-    settings: &settings::Cache,
+    settings: &settings::CacheLayerSettings,
     log: &Stack,
 ) -> Result<Option<String>, NotOpened> {
     Ok(look(settings, log).await?.map(|info| info.instance.to_string()))
 }
 
 /// Opens or creates the log and reads its `LogInfo`.
-pub async fn open_log(settings: &settings::Cache) -> Result<Log, NotOpened> {
+pub async fn open_log(
+    settings: &settings::CacheLayerSettings,
+) -> Result<UnopenedCacheLog, NotOpened> {
     let disk = LogDisk::open(settings).await?;
     let info = look(settings, &disk.volume()).await?;
-    Ok(Log { disk, info, pair: None, records: None })
+    Ok(UnopenedCacheLog { disk, info, pair: None, records: None })
 }
 
 /// Opens or creates the log to serve from it. Fails if the log does not agree with its record.
 pub async fn open_recorded_log(
-    settings: &settings::Cache,
+    settings: &settings::CacheLayerSettings,
     recorder: &Recorder,
-) -> Result<Log, NotOpened> {
+) -> Result<UnopenedCacheLog, NotOpened> {
     let records = recorder.look_at_log(settings)?;
     let log = open_log(settings).await?;
     let instance = log.info.as_ref().map(|info| info.instance.to_string());
     records.check(instance.as_deref())?;
-    Ok(Log { records: Some(records), ..log })
+    Ok(UnopenedCacheLog { records: Some(records), ..log })
 }
 
 /// Returns the assembled log of a pair, with its `LogInfo`.
 pub async fn log_of_pair(
-    settings: &settings::Cache,
+    settings: &settings::CacheLayerSettings,
     mirror: Arc<Mirror>,
-) -> Result<Log, NotOpened> {
+) -> Result<UnopenedCacheLog, NotOpened> {
     let info = look(settings, &(Arc::clone(&mirror) as Stack)).await?;
     let disk = LogDisk::of_pair(settings, Arc::clone(&mirror));
     // A pair has a claim at the node, which names the log, so its mirror legs need no record.
-    Ok(Log { disk, info, pair: Some(mirror), records: None })
+    Ok(UnopenedCacheLog { disk, info, pair: Some(mirror), records: None })
 }
 
 impl CacheLayer {
     /// Opens the cache over `lower` and starts its destage.
     pub async fn open(
-        settings: &settings::Cache,
+        settings: &settings::CacheLayerSettings,
         lower: Stack,
-        log: Log,
+        log: UnopenedCacheLog,
         identity: &str,
         owner: &str,
     ) -> Result<Self, NotOpened> {
         // In a pair, the NVRAM is in front of the half of the log, and was opened with it.
         let found = if settings.pair.is_none() { nvram::open(settings)? } else { None };
         let (nvram, watched) = found.unzip();
-        let identity = Identity { name: identity.to_owned(), geometry: lower.geometry() };
+        let identity = LogVolumeIdentity { name: identity.to_owned(), geometry: lower.geometry() };
         let below = Arc::clone(&lower);
         let behaviour = behaviour(settings, owner)?;
         let opened = match log.pair {
@@ -180,9 +186,9 @@ impl CacheLayer {
 
     /// Opens the cache of several volumes. Gives them as upper layers see them, in the same order.
     pub async fn open_common(
-        settings: &settings::Cache,
+        settings: &settings::CacheLayerSettings,
         members: Vec<CommonMember>,
-        log: Log,
+        log: UnopenedCacheLog,
         owner: &str,
     ) -> Result<(Self, Vec<Stack>), NotOpened> {
         let (nvram, watched) = nvram::open(settings)?.unzip();
@@ -210,7 +216,7 @@ impl CacheLayer {
     /// Starts what a cache does by itself.
     fn begin(
         cache: Arc<Cache>,
-        settings: &settings::Cache,
+        settings: &settings::CacheLayerSettings,
         (disk, record): (LogDisk, Option<Arc<KeptLog>>),
         below: Stack,
     ) -> Self {
@@ -280,7 +286,7 @@ impl CacheLayer {
     }
 
     /// Keeps to what new settings say of the rate.
-    pub fn follow(&self, settings: &settings::Cache) {
+    pub fn follow(&self, settings: &settings::CacheLayerSettings) {
         self.pacing.follow(settings.schedule());
     }
 
@@ -290,25 +296,30 @@ impl CacheLayer {
     }
 
     /// Does what is asked, or for a second at most works at it.
-    pub async fn obey(&self, order: Order) -> Result<Standing, volume::Error> {
+    pub async fn obey(
+        &self,
+        order: CacheControlCommand,
+    ) -> Result<CacheControlStatus, volume::Error> {
         let (mut done, mut reached) = (true, None);
-        if let (Order::Flush { .. } | Order::Drain, Holding::Refused(reason)) =
-            (order, self.cache.holding())
+        if let (
+            CacheControlCommand::Flush { .. } | CacheControlCommand::Drain,
+            Holding::Refused(reason),
+        ) = (order, self.cache.holding())
         {
             return Err(volume::Error::Fenced(reason));
         }
         match order {
             // Done before.
-            Order::Renew { .. } | Order::LogResize { .. } => {}
-            Order::Pause => self.cache.pause(),
-            Order::Resume => self.cache.resume(),
-            Order::Rate(rate) => self.pacing.tell(rate),
-            Order::Flush { mark } => {
+            CacheControlCommand::Renew { .. } | CacheControlCommand::LogResize { .. } => {}
+            CacheControlCommand::Pause => self.cache.pause(),
+            CacheControlCommand::Resume => self.cache.resume(),
+            CacheControlCommand::Rate(rate) => self.pacing.tell(rate),
+            CacheControlCommand::Flush { mark } => {
                 reached = mark;
                 let flush = self.flush(&mut reached);
                 done = tokio::time::timeout(WORK_AT_ONCE, flush).await.unwrap_or(Ok(false))?;
             }
-            Order::Drain => {
+            CacheControlCommand::Drain => {
                 let drain = self.drain();
                 done = tokio::time::timeout(WORK_AT_ONCE, drain).await.unwrap_or(Ok(false))?;
             }
@@ -316,9 +327,9 @@ impl CacheLayer {
         Ok(self.standing(done, reached).await)
     }
 
-    async fn standing(&self, done: bool, mark: Option<u64>) -> Standing {
+    async fn standing(&self, done: bool, mark: Option<u64>) -> CacheControlStatus {
         let counted = self.cache.statistics();
-        Standing {
+        CacheControlStatus {
             done,
             dirty_bytes: counted.dirty_bytes,
             sent_bytes: counted.round_sent_bytes,
@@ -333,7 +344,7 @@ impl CacheLayer {
 
     /// Gives the log so many bytes, or as many as its device has; or for a second at most works at
     /// it.
-    pub async fn resize(&self, bytes: Option<u64>) -> Result<Standing, Failure> {
+    pub async fn resize(&self, bytes: Option<u64>) -> Result<CacheControlStatus, Failure> {
         let _turn = self.resizing.lock().await;
         self.disk.can_be_resized()?;
         let wrong = |bytes: &u64| {
@@ -385,7 +396,7 @@ impl CacheLayer {
 
     async fn flush(&self, mark: &mut Option<u64>) -> Result<bool, volume::Error> {
         let to = match *mark {
-            Some(number) => Mark(number),
+            Some(number) => WriteOrderMark(number),
             None => self.cache.mark().await?,
         };
         *mark = Some(to.0);
@@ -516,7 +527,7 @@ impl CacheLayer {
         told
     }
 
-    fn counters(&self, counted: &cache::Statistics) -> Map<String, Value> {
+    fn counters(&self, counted: &cache::CacheStatistics) -> Map<String, Value> {
         let hits = counted.hits_nvram + counted.hits_dram + counted.hits_log + counted.hits_tier;
         let ratio = hits as f64 / (hits + counted.misses).max(1) as f64;
         let mut figures = object(json!({
@@ -643,7 +654,7 @@ fn claim(holding: &Holding) -> String {
 }
 
 /// What the lower volume alone is, and what was done for that.
-fn epochs(counted: &cache::Statistics) -> Map<String, Value> {
+fn epochs(counted: &cache::CacheStatistics) -> Map<String, Value> {
     object(json!({
         "order": counted.order,
         "split_rounds": counted.split_rounds,
@@ -657,7 +668,7 @@ fn epochs(counted: &cache::Statistics) -> Map<String, Value> {
 /// Starts the checks of the files under the cache: of its log and its NVRAM.
 fn watch_files(
     cache: &Arc<Cache>,
-    settings: &settings::Cache,
+    settings: &settings::CacheLayerSettings,
     log: &LogDisk,
     nvram: Option<NvramWatch>,
 ) {
@@ -667,38 +678,44 @@ fn watch_files(
     }
 }
 
-fn behaviour(settings: &settings::Cache, owner: &str) -> Result<cache::Settings, NotOpened> {
+fn behaviour(
+    settings: &settings::CacheLayerSettings,
+    owner: &str,
+) -> Result<cache::Settings, NotOpened> {
     let key = settings.key().map(|key| key_file::open(&key)).transpose();
     let key = key.map_err(NotOpened::Refused)?;
-    let millis =
-        |span: crate::quantity::Span| u64::try_from(span.0.as_millis()).unwrap_or(u64::MAX).max(1);
+    let millis = |span: crate::quantity::TimeSpan| {
+        u64::try_from(span.0.as_millis()).unwrap_or(u64::MAX).max(1)
+    };
     let bytes = |size: crate::quantity::Size| u32::try_from(size.0).unwrap_or(u32::MAX);
     Ok(cache::Settings {
         dram_bytes: settings.dram.0,
         nvram_bytes: settings.nvram_size.0,
         report: match settings.report {
-            Report::AfterComplete => cache::Report::AfterComplete,
+            WriteModeSetting::AfterComplete => cache::WriteMode::AfterComplete,
             // To the cache of a pair, a write is in the log when the NVRAMs in front of both halves hold it.
-            Report::Immediate if settings.pair.is_some() => cache::Report::AfterComplete,
-            Report::Immediate => cache::Report::Immediate,
-            Report::Through => cache::Report::Through,
-            Report::Around => cache::Report::Around,
-            Report::AtFlush => cache::Report::AtFlush,
+            WriteModeSetting::Immediate if settings.pair.is_some() => {
+                cache::WriteMode::AfterComplete
+            }
+            WriteModeSetting::Immediate => cache::WriteMode::Immediate,
+            WriteModeSetting::Through => cache::WriteMode::Through,
+            WriteModeSetting::Around => cache::WriteMode::Around,
+            WriteModeSetting::AtFlush => cache::WriteMode::AtFlush,
         },
         nvram_survives: nvram::survives(settings),
-        log_buffer: (settings.pair.is_some() && settings.report == Report::Immediate)
+        log_buffer: (settings.pair.is_some() && settings.report == WriteModeSetting::Immediate)
             .then(|| nvram::survives(settings)),
         order: match settings.order {
-            settings::Order::Strict => cache::Order::Strict,
-            settings::Order::Relaxed => cache::Order::Relaxed,
+            settings::DestageOrderSetting::Strict => cache::DestageOrder::Strict,
+            settings::DestageOrderSetting::Relaxed => cache::DestageOrder::Relaxed,
         },
         too_large: match settings.epoch_too_large {
-            TooLarge::Refuse => cache::TooLarge::Refused,
-            TooLarge::Split => cache::TooLarge::Split,
+            OversizedEpochSetting::Refuse => cache::OversizedEpoch::Refused,
+            OversizedEpochSetting::Split => cache::OversizedEpoch::Split,
         },
         on_log_error: match settings.on_log_error {
-            OnLogError::StopWrites => cache::OnLogError::StopWrites,
-            OnLogError::WriteThrough => cache::OnLogError::WriteThrough,
+            LogErrorPolicySetting::StopWrites => cache::LogErrorPolicy::StopWrites,
+            LogErrorPolicySetting::WriteThrough => cache::LogErrorPolicy::WriteThrough,
         },
         scrub_rate: settings.log_scrub.0,
         destage_threshold: settings.destage_threshold,
@@ -722,8 +739,8 @@ fn behaviour(settings: &settings::Cache, owner: &str) -> Result<cache::Settings,
 
 /// How many bytes the log alone has, or its NVRAM, of one of its volumes.
 pub async fn dirty_of(
-    settings: &settings::Cache,
-    log: &Log,
+    settings: &settings::CacheLayerSettings,
+    log: &UnopenedCacheLog,
     member: &MemberRecord,
 ) -> Result<u64, Failure> {
     // One that is not there would be made.
@@ -736,7 +753,10 @@ pub async fn dirty_of(
 }
 
 /// What a log says of itself; nothing if it was never used.
-async fn look(settings: &settings::Cache, log: &Stack) -> Result<Option<LogInfo>, NotOpened> {
+async fn look(
+    settings: &settings::CacheLayerSettings,
+    log: &Stack,
+) -> Result<Option<LogInfo>, NotOpened> {
     match cache::inspect(log).await {
         Ok(info) => Ok(Some(info)),
         Err(InspectError::Blank) => Ok(None),
@@ -745,7 +765,10 @@ async fn look(settings: &settings::Cache, log: &Stack) -> Result<Option<LogInfo>
 }
 
 /// The same in words, for `forebay check`; an error if `serve` would refuse the log.
-pub async fn describe_log(settings: &settings::Cache, log: &Stack) -> Result<String, Failure> {
+pub async fn describe_log(
+    settings: &settings::CacheLayerSettings,
+    log: &Stack,
+) -> Result<String, Failure> {
     let path = settings.log.display();
     let Some(info) = look(settings, log).await? else {
         return Ok(format!("the log {path} was never used"));
@@ -788,7 +811,9 @@ pub async fn describe_log(settings: &settings::Cache, log: &Stack) -> Result<Str
         check_older(settings, &info).map_err(|error| refusal(settings, &error))?;
     }
     match info.loss {
-        Some(loss) if !settings.accept_loss => Err(refusal(settings, &OpenError::Missing(loss))),
+        Some(loss) if !settings.accept_loss => {
+            Err(refusal(settings, &CacheOpenError::Missing(loss)))
+        }
         Some(_) => {
             Ok(format!("{text}; acknowledged writes are missing from it, and accept_loss is set"))
         }
@@ -797,9 +822,13 @@ pub async fn describe_log(settings: &settings::Cache, log: &Stack) -> Result<Str
 }
 
 /// Fails if `serve` would refuse the log as an older copy of itself.
-fn check_older(settings: &settings::Cache, info: &LogInfo) -> Result<(), OpenError> {
+fn check_older(
+    settings: &settings::CacheLayerSettings,
+    info: &LogInfo,
+) -> Result<(), CacheOpenError> {
     let Some(folder) = &settings.state else { return Ok(()) };
-    let confirmed = confirmed::recorded(folder, info.instance).map_err(OpenError::Confirmed)?;
+    let confirmed =
+        confirmed::recorded(folder, info.instance).map_err(CacheOpenError::Confirmed)?;
     let Some(confirmed) = confirmed else { return Ok(()) };
     let nvram = nvram::existing(settings);
     let nvram = nvram.as_ref().map(|nvram| nvram as &dyn StableMemory);
@@ -808,7 +837,10 @@ fn check_older(settings: &settings::Cache, info: &LogInfo) -> Result<(), OpenErr
 
 /// Fails if `serve` would refuse the NVRAM beside this log, or the log beside it. `log` is `None` if the log is
 /// not there yet. Changes nothing.
-pub async fn check_nvram(settings: &settings::Cache, log: Option<&Stack>) -> Result<(), Failure> {
+pub async fn check_nvram(
+    settings: &settings::CacheLayerSettings,
+    log: Option<&Stack>,
+) -> Result<(), Failure> {
     let memory: Option<Box<dyn StableMemory>> = match &settings.nvram {
         None => None,
         Some(path) => match MappedFile::inspect(path, settings.nvram_size.0) {
@@ -828,25 +860,26 @@ pub async fn check_nvram(settings: &settings::Cache, log: Option<&Stack>) -> Res
 
 /// Refuses a log with dirty data that is encrypted although no key is given, or the reverse. A wrong key is
 /// found when the log is opened.
-fn key_refusal(settings: &settings::Cache, info: &LogInfo) -> Option<Failure> {
+fn key_refusal(settings: &settings::CacheLayerSettings, info: &LogInfo) -> Option<Failure> {
     let how = match (&settings.log_key, info.encrypted) {
         _ if info.dirty_slots == 0 => return None,
         (None, true) => KeyRefusal::Missing,
         (Some(_), false) => KeyRefusal::Needless,
         _ => return None,
     };
-    Some(refusal(settings, &OpenError::Key(how)))
+    Some(refusal(settings, &CacheOpenError::Key(how)))
 }
 
 /// Records the log of a cache that is open, before it is served.
 async fn keep_record(
     records: Option<LogRecords>,
-    settings: &settings::Cache,
+    settings: &settings::CacheLayerSettings,
     cache: &Cache,
 ) -> Result<Option<Arc<KeptLog>>, Failure> {
     let Some(records) = records else { return Ok(None) };
     let (instance, _) = cache.instance().await;
-    let writes_back = !matches!(settings.report, Report::Through | Report::Around);
+    let writes_back =
+        !matches!(settings.report, WriteModeSetting::Through | WriteModeSetting::Around);
     let dirty_bytes = cache.statistics().dirty_bytes;
     records.keep(instance.to_string(), dirty_bytes, writes_back).map(Some)
 }

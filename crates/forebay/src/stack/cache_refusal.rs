@@ -2,7 +2,7 @@
 
 use std::{os::unix::fs::FileTypeExt, path::Path};
 
-use cache::{KeyRefusal, OpenError};
+use cache::{CacheOpenError, KeyRefusal};
 use volume::Claim;
 
 use crate::{
@@ -14,38 +14,38 @@ use crate::{
 /// Decides how far an error reaches. An unusable log, NVRAM or far volume keeps only the units of this cache
 /// from being served. A wrong setting ends the start, and so does a pair without a witness: it cannot tell
 /// which mirror leg is current.
-pub fn not_opened(settings: &settings::Cache, error: &OpenError) -> NotOpened {
+pub fn not_opened(settings: &settings::CacheLayerSettings, error: &CacheOpenError) -> NotOpened {
     let failure = refusal(settings, error);
     match error {
-        OpenError::Settings(_) | OpenError::Unwitnessed | OpenError::NoWitness => {
+        CacheOpenError::Settings(_) | CacheOpenError::Unwitnessed | CacheOpenError::NoWitness => {
             NotOpened::Failed(failure)
         }
-        OpenError::Log(_)
-        | OpenError::NotALog
-        | OpenError::Version { .. }
-        | OpenError::Size(_)
-        | OpenError::Truncated { .. }
-        | OpenError::OtherVolume { .. }
-        | OpenError::Absent { .. }
-        | OpenError::GivenUp { .. }
-        | OpenError::Beyond { .. }
-        | OpenError::Geometry { .. }
-        | OpenError::Key(_)
-        | OpenError::Missing(_)
-        | OpenError::NvramMissing(_)
-        | OpenError::NvramBehind { .. }
-        | OpenError::Behind { .. }
-        | OpenError::Confirmed(_)
-        | OpenError::Nvram(_)
-        | OpenError::OtherNvram { .. }
-        | OpenError::LogMissing { .. }
-        | OpenError::Claim(_)
-        | OpenError::Dirty { .. } => NotOpened::Refused(failure),
+        CacheOpenError::Log(_)
+        | CacheOpenError::NotALog
+        | CacheOpenError::Version { .. }
+        | CacheOpenError::Size(_)
+        | CacheOpenError::Truncated { .. }
+        | CacheOpenError::OtherVolume { .. }
+        | CacheOpenError::Absent { .. }
+        | CacheOpenError::GivenUp { .. }
+        | CacheOpenError::Beyond { .. }
+        | CacheOpenError::Geometry { .. }
+        | CacheOpenError::Key(_)
+        | CacheOpenError::Missing(_)
+        | CacheOpenError::NvramMissing(_)
+        | CacheOpenError::NvramBehind { .. }
+        | CacheOpenError::Behind { .. }
+        | CacheOpenError::Confirmed(_)
+        | CacheOpenError::Nvram(_)
+        | CacheOpenError::OtherNvram { .. }
+        | CacheOpenError::LogMissing { .. }
+        | CacheOpenError::Claim(_)
+        | CacheOpenError::Dirty { .. } => NotOpened::Refused(failure),
     }
 }
 
 /// Returns the message and the remedy for a log that cannot be used.
-pub fn refusal(settings: &settings::Cache, error: &OpenError) -> Failure {
+pub fn refusal(settings: &settings::CacheLayerSettings, error: &CacheOpenError) -> Failure {
     let path = quoted(&settings.log);
     let accept = "set `accept_loss = true` for one start to go on with what is whole, and check \
     what is on the volume then";
@@ -55,108 +55,108 @@ pub fn refusal(settings: &settings::Cache, error: &OpenError) -> Failure {
         settings::forget_command(&settings.config, &settings.log, true)
     );
     let remedy = match error {
-        OpenError::Settings(_) => "change that setting of the cache".to_owned(),
-        OpenError::Log(_) => "see to the log's disk; what it holds may be needed".into(),
-        OpenError::NotALog => {
+        CacheOpenError::Settings(_) => "change that setting of the cache".to_owned(),
+        CacheOpenError::Log(_) => "see to the log's disk; what it holds may be needed".into(),
+        CacheOpenError::NotALog => {
             format!("name the right file or device; to give up what this one holds, {zero}")
         }
-        OpenError::Version { found, supported, .. } if found > supported => {
+        CacheOpenError::Version { found, supported, .. } if found > supported => {
             "use the newer Forebay".into()
         }
-        OpenError::Version { .. } => format!(
+        CacheOpenError::Version { .. } => format!(
             "drain it with the Forebay that wrote it (`dirty_bytes` 0 in `forebay status`), then \
              {zero}"
         ),
-        OpenError::Size(_) => "give it another `log_size`, or another device".into(),
-        OpenError::Truncated { recorded, .. } => format!(
+        CacheOpenError::Size(_) => "give it another `log_size`, or another device".into(),
+        CacheOpenError::Truncated { recorded, .. } => format!(
             "bring back the whole log; if it is gone for good, give the file its former length (`truncate -s {} \
              {path}`) and start; if acknowledged writes are missing from it then, {accept}",
             recorded.saturating_mul(4096)
         ),
-        OpenError::OtherVolume { .. } => format!(
+        CacheOpenError::OtherVolume { .. } => format!(
             "name that volume's own log, or point the stack at the log's volume; once that log \
              is drained, {zero} to use it here"
         ),
-        OpenError::Geometry { .. } => format!(
+        CacheOpenError::Geometry { .. } => format!(
             "give the volume its former size back until the log is drained (`dirty_bytes` 0 in \
              `forebay status`), then {zero}"
         ),
-        OpenError::Key(KeyRefusal::Missing | KeyRefusal::Other) => {
+        CacheOpenError::Key(KeyRefusal::Missing | KeyRefusal::Other) => {
             "name the key file that it was encrypted with as `log_key`; a log gets another key when it \
              is opened with nothing in it"
                 .into()
         }
-        OpenError::Key(KeyRefusal::Needless) => {
+        CacheOpenError::Key(KeyRefusal::Needless) => {
             "start without `log_key`, drain it (`forebay gateway drain`) and stop; with `log_key` it is \
              encrypted from then on"
                 .into()
         }
-        OpenError::Missing(_) => format!("bring back the undamaged log, or {accept}"),
-        OpenError::Nvram(_) => "see to where the NVRAM file lies; what it holds is needed".into(),
-        OpenError::NvramMissing(_) | OpenError::OtherNvram { .. } => {
+        CacheOpenError::Missing(_) => format!("bring back the undamaged log, or {accept}"),
+        CacheOpenError::Nvram(_) => "see to where the NVRAM file lies; what it holds is needed".into(),
+        CacheOpenError::NvramMissing(_) | CacheOpenError::OtherNvram { .. } => {
             format!("name the NVRAM file that belongs to it with `nvram`, or {accept}")
         }
-        OpenError::NvramBehind { .. } => format!("bring back the newest NVRAM file, or {accept}"),
-        OpenError::Behind { .. } if settings.pair.is_some() => {
+        CacheOpenError::NvramBehind { .. } => format!("bring back the newest NVRAM file, or {accept}"),
+        CacheOpenError::Behind { .. } if settings.pair.is_some() => {
             "start its partner first: it serves, and fills this log again; if the partner is gone for good, see \
              docs/operation.md, \"Pairs\""
                 .into()
         }
-        OpenError::Behind { .. } => older_log(
+        CacheOpenError::Behind { .. } => older_log(
             settings,
             "if the far volume is at a Forebay node, end the claim there (`forebay claim drop TARGET/LUN \
              --lose-dirty-data`), ",
         ),
-        OpenError::Confirmed(_) => "let the user who serves read and write that file, or restore it; or, if \
+        CacheOpenError::Confirmed(_) => "let the user who serves read and write that file, or restore it; or, if \
              log and NVRAM were not put back from a copy, delete it"
             .into(),
-        OpenError::Absent { .. } => format!(
+        CacheOpenError::Absent { .. } => format!(
             "serve that volume with this common cache again until the log is drained (`forebay gateway \
              drain`), and take it out then; if it is gone for good, `forebay gateway give-up` it; to give \
              up what the log holds of all of them, {zero}"
         ),
-        OpenError::GivenUp { .. } => "take its unit out of the settings; or have it taken in anew as it is \
+        CacheOpenError::GivenUp { .. } => "take its unit out of the settings; or have it taken in anew as it is \
              at its far side: `forebay gateway take-in`"
             .into(),
-        OpenError::Beyond { .. } => {
+        CacheOpenError::Beyond { .. } => {
             format!("bring back the undamaged log; to give up what it holds of all of them, {zero}")
         }
-        OpenError::LogMissing { .. } => format!(
+        CacheOpenError::LogMissing { .. } => format!(
             "put the log back under {path}; to go on with a new one, and lose what that log had, set \
              `accept_loss = true` for one start"
         ),
-        OpenError::Claim(reason) if reason.contains(initiator::OURSELVES) => format!(
+        CacheOpenError::Claim(reason) if reason.contains(initiator::OURSELVES) => format!(
             "the log of this gateway that has the claim is missing, or another gateway has the same \
              `initiator_name`: put that log back under {path}; if it is gone for good, at the node: \
              `forebay claim drop TARGET/LUN --lose-dirty-data`"
         ),
-        OpenError::Claim(reason) if reason.contains(Claim::OLDER_LOG) => older_log(
+        CacheOpenError::Claim(reason) if reason.contains(Claim::OLDER_LOG) => older_log(
             settings,
             "end the claim at the node (`forebay claim drop TARGET/LUN --lose-dirty-data` there), ",
         ),
-        OpenError::Claim(reason) if reason.contains(initiator::NODE_IS_OLDER) => {
+        CacheOpenError::Claim(reason) if reason.contains(initiator::NODE_IS_OLDER) => {
             "bring back the node's newest `state` folder and volume; if they are gone for good, set `accept_loss = \
              true` for one start, and check what is on the volume then"
                 .to_owned()
         }
-        OpenError::Claim(_) => {
+        CacheOpenError::Claim(_) => {
             "see `forebay claim show` at the node for who has it; if this log is to \
              be taken up here in place of its former owner, `forebay gateway adopt`; see \
              docs/operation.md, \"Take a log elsewhere\""
                 .to_owned()
         }
-        OpenError::NoWitness => "serve the far volume from a Forebay node that has a `state` folder, and lay the \
+        CacheOpenError::NoWitness => "serve the far volume from a Forebay node that has a `state` folder, and lay the \
              cache on the remote layer itself; or take `pair` away from the cache"
             .into(),
-        OpenError::Unwitnessed => "bring the partner or the node back".into(),
-        OpenError::Dirty { .. } => format!("let it drain, or {zero}"),
+        CacheOpenError::Unwitnessed => "bring the partner or the node back".into(),
+        CacheOpenError::Dirty { .. } => format!("let it drain, or {zero}"),
     };
     Failure::new(format!("cannot use the log {}: {error}", settings.log.display())).remedy(remedy)
 }
 
 /// Returns the remedy for a log that is an older copy of itself. `first` is a step to take before the log is
 /// discarded.
-fn older_log(settings: &settings::Cache, first: &str) -> String {
+fn older_log(settings: &settings::CacheLayerSettings, first: &str) -> String {
     let nvram = settings.nvram.as_ref();
     let nvram = nvram
         .map_or_else(String::new, |path| format!(", remove the NVRAM (`rm {}`)", quoted(path)));
@@ -171,7 +171,7 @@ fn older_log(settings: &settings::Cache, first: &str) -> String {
 }
 
 /// Returns the instructions to discard the content of the log and of the other half of its mirror.
-fn give_up_log(settings: &settings::Cache) -> String {
+fn give_up_log(settings: &settings::CacheLayerSettings) -> String {
     let paths = [Some(&settings.log), settings.log_mirror.as_ref()];
     let commands: Vec<_> = paths.into_iter().flatten().map(|path| give_up(path)).collect();
     commands.join(", ")
@@ -195,41 +195,49 @@ mod tests {
 
     #[test]
     fn only_a_wrong_setting_or_an_undecided_pair_ends_the_start() {
-        let cache = settings::Cache { log: "/srv/a b.log".into(), ..settings::Cache::default() };
+        let cache = settings::CacheLayerSettings {
+            log: "/srv/a b.log".into(),
+            ..settings::CacheLayerSettings::default()
+        };
         let is_refused =
-            |error: &OpenError| matches!(not_opened(&cache, error), NotOpened::Refused(_));
-        let geometry =
-            OpenError::Geometry { recorded_blocks: 9, recorded_size: 512, blocks: 8, size: 512 };
-        let version = OpenError::Version { what: "log", found: 1, supported: 2 };
-        let broken = OpenError::Log(volume::Error::Device("it does not answer".into()));
-        let key = OpenError::Key(KeyRefusal::Other);
-        for error in [geometry, version, broken, key, OpenError::Size("too small".into())] {
+            |error: &CacheOpenError| matches!(not_opened(&cache, error), NotOpened::Refused(_));
+        let geometry = CacheOpenError::Geometry {
+            recorded_blocks: 9,
+            recorded_size: 512,
+            blocks: 8,
+            size: 512,
+        };
+        let version = CacheOpenError::Version { what: "log", found: 1, supported: 2 };
+        let broken = CacheOpenError::Log(volume::Error::Device("it does not answer".into()));
+        let key = CacheOpenError::Key(KeyRefusal::Other);
+        for error in [geometry, version, broken, key, CacheOpenError::Size("too small".into())] {
             assert!(is_refused(&error), "{error}");
         }
-        for error in [OpenError::Settings("wrong".into()), OpenError::Unwitnessed] {
+        for error in [CacheOpenError::Settings("wrong".into()), CacheOpenError::Unwitnessed] {
             assert!(!is_refused(&error), "{error}");
         }
     }
 
     #[test]
     fn commands_in_remedies_can_be_pasted() {
-        let cache = settings::Cache {
+        let cache = settings::CacheLayerSettings {
             log: "/srv/a b.log".into(),
             nvram: Some("/srv/$x".into()),
-            ..settings::Cache::default()
+            ..settings::CacheLayerSettings::default()
         };
         let remedy = |error| refusal(&cache, &error).remedy.expect("there is one");
-        let behind = remedy(OpenError::Behind { ends: 1, confirmed: 2 });
+        let behind = remedy(CacheOpenError::Behind { ends: 1, confirmed: 2 });
         assert!(
             behind.contains("(`rm '/srv/a b.log'`), remove the NVRAM (`rm '/srv/$x'`)"),
             "{behind}"
         );
         assert!(behind.contains("`forebay forget '/srv/a b.log' --config "), "{behind}");
-        assert!(remedy(OpenError::NotALog).contains("`rm '/srv/a b.log'`"));
-        let short = remedy(OpenError::Truncated { recorded: 2, found: 1 });
+        assert!(remedy(CacheOpenError::NotALog).contains("`rm '/srv/a b.log'`"));
+        let short = remedy(CacheOpenError::Truncated { recorded: 2, found: 1 });
         assert!(short.contains("`truncate -s 8192 '/srv/a b.log'`"), "{short}");
-        let mirrored = settings::Cache { log_mirror: Some("/srv/m.log".into()), ..cache };
-        let both = refusal(&mirrored, &OpenError::NotALog).remedy.expect("there is one");
+        let mirrored =
+            settings::CacheLayerSettings { log_mirror: Some("/srv/m.log".into()), ..cache };
+        let both = refusal(&mirrored, &CacheOpenError::NotALog).remedy.expect("there is one");
         assert!(both.contains("(`rm '/srv/a b.log'`), remove it (`rm /srv/m.log`)"), "{both}");
     }
 }

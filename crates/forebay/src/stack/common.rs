@@ -6,7 +6,7 @@ use std::sync::Arc;
 use cache::CommonMember;
 
 use super::{
-    Building, Files, Given, Handle, Opened, Part,
+    Building, Handle, OpenedStack, SlicedFiles, StackInput, StackLayer,
     cache_layer::{self, CacheLayer},
     keeps_size, known_as,
 };
@@ -15,18 +15,18 @@ use crate::{
     naming::Naming,
     orders::UnitName,
     records::Records,
-    settings::{self, IscsiName, Layer, Target, Unit},
+    settings::{self, IscsiName, IscsiTargetSettings, Layer, Unit},
 };
 
 /// Opens all units of a common cache, bottom first.
 pub async fn open_common(
-    settings: &settings::Cache,
-    units: &[(&Target, &Unit)],
+    settings: &settings::CacheLayerSettings,
+    units: &[(&IscsiTargetSettings, &Unit)],
     initiator_name: &IscsiName,
     naming: Option<&Arc<Naming>>,
-    files: &Files,
+    files: &SlicedFiles,
     records: &Records,
-) -> Result<Vec<Opened>, NotOpened> {
+) -> Result<Vec<OpenedStack>, NotOpened> {
     let name = units.iter().find_map(|(_, unit)| unit.in_common()).unwrap_or_default();
     let recorder = records.recorder(format!("common cache {name}")).in_common();
     let log = cache_layer::open_recorded_log(settings, &recorder).await?;
@@ -39,7 +39,7 @@ pub async fn open_common(
             initiator_name,
             naming,
             files,
-            (Given::Nothing, recorder),
+            (StackInput::Nothing, recorder),
         );
         building.common_log = Some(&settings.log);
         let below = below(unit);
@@ -74,7 +74,10 @@ pub async fn open_common(
     for (mut building, stack) in buildings.into_iter().zip(above) {
         let name = building.unit.in_common().unwrap_or_default();
         let on = format!("{} (common cache {name})", settings.log.display());
-        building.put(stack, Part { layer: "cache", on, handle: Handle::Cache(Arc::clone(&cache)) });
+        building.put(
+            stack,
+            StackLayer { layer: "cache", on, handle: Handle::Cache(Arc::clone(&cache)) },
+        );
         let next = below(building.unit).len() + 1;
         building.add(next..building.unit.stack.len()).await?;
         opened.push(building.finish());
@@ -91,7 +94,7 @@ fn below(unit: &Unit) -> &[Layer] {
 
 /// By what a log for several units knows one before its far side has answered: a number that lasts as
 /// long as the target's name and the unit's.
-pub fn known_by(target: &Target, unit: &Unit) -> u64 {
+pub fn known_by(target: &IscsiTargetSettings, unit: &Unit) -> u64 {
     known_as_unit(&UnitName { target: target.name.0.clone(), lun: unit.lun })
 }
 

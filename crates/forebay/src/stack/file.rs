@@ -3,18 +3,18 @@
 use std::{path::Path, sync::Arc, time::Duration};
 
 use tokio::time::Instant;
-use volume::{EngineKind, FileVolume, OpenError, Options, UntrustedLink};
+use volume::{EngineKind, FileVolume, FileVolumeOpenError, FileVolumeOptions, UntrustedLink};
 
 use super::{space, watch};
 use crate::{
     failure::{Failure, NotOpened},
     records::{KeptVolume, Recorder},
-    settings::{Cache, Engine, File},
+    settings::{CacheLayerSettings, File, FileEngineSetting},
 };
 
 /// What a file layer asks for.
-pub fn options(file: &File) -> Options {
-    Options {
+pub fn options(file: &File) -> FileVolumeOptions {
+    FileVolumeOptions {
         path: file.path.clone(),
         block_size: u32::try_from(file.block_size.0).unwrap_or(u32::MAX),
         create: file.size.map(|size| size.0),
@@ -30,7 +30,7 @@ pub fn options(file: &File) -> Options {
 ///
 /// A file that is there has the size that it has: it may have been resized. A half that is made gets
 /// the size of the other one.
-pub fn log_options(cache: &Cache, path: &Path) -> Options {
+pub fn log_options(cache: &CacheLayerSettings, path: &Path) -> FileVolumeOptions {
     let size_of = |path: &Path| {
         let found = path.metadata().ok().filter(std::fs::Metadata::is_file)?;
         (found.len() > 0).then_some(found.len())
@@ -43,7 +43,7 @@ pub fn log_options(cache: &Cache, path: &Path) -> Options {
         Some(_) => None,
         None => other.or(cache.log_size.map(|size| size.0)),
     };
-    Options {
+    FileVolumeOptions {
         path: path.to_owned(),
         block_size: 4096,
         create,
@@ -82,30 +82,32 @@ pub async fn open_recorded(
 
 /// Decides how far an error reaches. A volume that cannot be opened keeps only its own unit from being served;
 /// a wrong setting ends the start.
-fn not_opened(error: &OpenError) -> NotOpened {
+fn not_opened(error: &FileVolumeOpenError) -> NotOpened {
     let failure = refusal(error);
     match error {
-        OpenError::BlockSize(_) => NotOpened::Failed(failure),
-        OpenError::Empty(_)
-        | OpenError::InUse(_)
-        | OpenError::Io { .. }
-        | OpenError::NoRoom { .. }
-        | OpenError::NoStorage(_)
-        | OpenError::WrongSize { .. } => NotOpened::Refused(failure),
+        FileVolumeOpenError::BlockSize(_) => NotOpened::Failed(failure),
+        FileVolumeOpenError::Empty(_)
+        | FileVolumeOpenError::InUse(_)
+        | FileVolumeOpenError::Io { .. }
+        | FileVolumeOpenError::NoRoom { .. }
+        | FileVolumeOpenError::NoStorage(_)
+        | FileVolumeOpenError::WrongSize { .. } => NotOpened::Refused(failure),
     }
 }
 
 /// Opens it; waits a moment for one that is in use.
-pub async fn open(options: Options) -> Result<FileVolume, Failure> {
+pub async fn open(options: FileVolumeOptions) -> Result<FileVolume, Failure> {
     try_open(options).await?.map_err(|error| refusal(&error))
 }
 
 /// The same, for who has an answer to what the system refuses.
-pub async fn try_open(options: Options) -> Result<Result<FileVolume, OpenError>, Failure> {
+pub async fn try_open(
+    options: FileVolumeOptions,
+) -> Result<Result<FileVolume, FileVolumeOpenError>, Failure> {
     let deadline = Instant::now() + RELEASED_WITHIN;
     loop {
         match open_once(options.clone()).await? {
-            Err(OpenError::InUse(_)) if Instant::now() < deadline => {
+            Err(FileVolumeOpenError::InUse(_)) if Instant::now() < deadline => {
                 tokio::time::sleep(LOOK_EVERY).await;
             }
             opened => return Ok(opened),
@@ -114,7 +116,9 @@ pub async fn try_open(options: Options) -> Result<Result<FileVolume, OpenError>,
 }
 
 /// Opens it, off the runtime's threads: filling takes its time.
-async fn open_once(options: Options) -> Result<Result<FileVolume, OpenError>, Failure> {
+async fn open_once(
+    options: FileVolumeOptions,
+) -> Result<Result<FileVolume, FileVolumeOpenError>, Failure> {
     let path = options.path.clone();
     let mut told = 0;
     let mut is_filled = false;
@@ -132,18 +136,20 @@ async fn open_once(options: Options) -> Result<Result<FileVolume, OpenError>, Fa
 }
 
 /// Says what to do about a file that cannot be opened.
-pub fn refusal(error: &OpenError) -> Failure {
+pub fn refusal(error: &FileVolumeOpenError) -> Failure {
     let remedy = match error {
-        OpenError::BlockSize(_) => "change `size`, `log_size` or `block_size`".into(),
-        OpenError::Empty(_) => "give its `size` (or `log_size`), and it is made".into(),
-        OpenError::InUse(path) => format!(
+        FileVolumeOpenError::BlockSize(_) => "change `size`, `log_size` or `block_size`".into(),
+        FileVolumeOpenError::Empty(_) => "give its `size` (or `log_size`), and it is made".into(),
+        FileVolumeOpenError::InUse(path) => format!(
             "stop the other process that uses it (`fuser {}` names it), or name another file",
             path.display()
         ),
-        OpenError::Io { source, path, .. } => io_remedy(source, path),
-        OpenError::NoRoom { .. } => "make room on its file system, or ask for less".into(),
-        OpenError::NoStorage(_) => "name a file or a block device".into(),
-        OpenError::WrongSize { found, .. } => format!(
+        FileVolumeOpenError::Io { source, path, .. } => io_remedy(source, path),
+        FileVolumeOpenError::NoRoom { .. } => {
+            "make room on its file system, or ask for less".into()
+        }
+        FileVolumeOpenError::NoStorage(_) => "name a file or a block device".into(),
+        FileVolumeOpenError::WrongSize { found, .. } => format!(
             "leave `size` (or `log_size`) out to use it as it is, write \"{}\", or name another \
              file",
             crate::quantity::Size(*found)
@@ -171,10 +177,10 @@ pub fn io_remedy(error: &std::io::Error, path: &Path) -> String {
     }
 }
 
-fn engine(engine: Engine) -> EngineKind {
+fn engine(engine: FileEngineSetting) -> EngineKind {
     match engine {
-        Engine::Auto => EngineKind::Auto,
-        Engine::Uring => EngineKind::Uring,
-        Engine::Threads => EngineKind::Psync,
+        FileEngineSetting::Auto => EngineKind::Auto,
+        FileEngineSetting::Uring => EngineKind::Uring,
+        FileEngineSetting::Threads => EngineKind::Psync,
     }
 }

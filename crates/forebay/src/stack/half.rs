@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use ::cache::{BufferError, FoundBuffer, LogBuffer, Promise, needs_buffer};
+use ::cache::{BufferError, FoundBuffer, LogBuffer, NvramPromise, needs_buffer};
 use volume::{MirrorError, Stack};
 
 use super::{file, nvram, watch};
-use crate::{confirmed, failure::Failure, output::quoted, settings::Cache};
+use crate::{confirmed, failure::Failure, output::quoted, settings::CacheLayerSettings};
 
 /// The half of a pair's log that is open at this gateway.
 #[derive(Clone)]
@@ -22,7 +22,7 @@ impl LocalHalf {
     ///
     /// # Errors
     /// The disk or the NVRAM cannot be used, or the disk needs an NVRAM that the settings do not name.
-    pub async fn open(settings: &Cache) -> Result<Self, Failure> {
+    pub async fn open(settings: &CacheLayerSettings) -> Result<Self, Failure> {
         let disk = Arc::new(file::open(file::log_options(settings, &settings.log)).await?);
         watch::fence(&disk);
         let nvram = nvram::open(settings).map_err(Failure::from)?;
@@ -32,7 +32,8 @@ impl LocalHalf {
             }
             return Ok(Self { volume: disk, buffer: None });
         };
-        let promise = Promise { survives: nvram::survives(settings), boot: confirmed::boot_id() };
+        let promise =
+            NvramPromise { survives: nvram::survives(settings), boot: confirmed::boot_id() };
         let refused = |error| refusal(settings, &error);
         let found = FoundBuffer::open(disk as Stack, memory, promise).await.map_err(refused)?;
         if let Some(loss) = found.loss() {
@@ -64,21 +65,21 @@ impl LocalHalf {
 }
 
 /// Fails if the half needs an NVRAM that the settings do not name. Changes nothing.
-pub async fn check(settings: &Cache, half: &Stack) -> Result<(), Failure> {
+pub async fn check(settings: &CacheLayerSettings, half: &Stack) -> Result<(), Failure> {
     if settings.nvram.is_none() && needs_buffer(half).await.map_err(Failure::new)? {
         return Err(refusal(settings, &BufferError::Needed));
     }
     Ok(())
 }
 
-fn not_a_half(settings: &Cache, error: &MirrorError) -> Failure {
+fn not_a_half(settings: &CacheLayerSettings, error: &MirrorError) -> Failure {
     let path = settings.log.display();
     Failure::new(format!("{path} cannot be the half of a log: {error}"))
         .remedy("name the right file or device")
 }
 
 /// Returns the message and the remedy for a half that cannot be used with its NVRAM, or without one.
-fn refusal(settings: &Cache, error: &BufferError) -> Failure {
+fn refusal(settings: &CacheLayerSettings, error: &BufferError) -> Failure {
     let log = settings.log.display();
     let nvram = settings.nvram.as_deref().map(quoted).unwrap_or_default();
     let remedy = match error {

@@ -9,29 +9,31 @@ use std::{
 use parking_lot::Mutex;
 
 use serde_json::{Map, Value, json};
-use volume::{FileVolume, Holding, Mirror, MirrorError, Options, Stack, Standing, Volume};
+use volume::{
+    FileVolume, FileVolumeOptions, Holding, Mirror, MirrorError, MirrorLegStatus, Stack, Volume,
+};
 
 use super::{file, object, watch};
 use crate::{
     failure::{Failure, NotOpened},
-    settings::Cache,
+    settings::CacheLayerSettings,
 };
 
 /// The open file or device of a log; of a mirrored log, one entry for each leg, `None` for a missing one.
-type Files = Arc<Mutex<Vec<Option<Arc<FileVolume>>>>>;
+type LogDiskFiles = Arc<Mutex<Vec<Option<Arc<FileVolume>>>>>;
 
 /// The log disk of a cache.
 pub struct LogDisk {
     volume: Stack,
     mirror: Option<Arc<Mirror>>,
-    files: Files,
-    settings: Cache,
+    files: LogDiskFiles,
+    settings: CacheLayerSettings,
 }
 
 impl LogDisk {
     /// Opens or creates the log disk. One leg of a mirror may be missing. A file or device that cannot be used
     /// keeps only the units of this cache from being served.
-    pub async fn open(settings: &Cache) -> Result<Self, NotOpened> {
+    pub async fn open(settings: &CacheLayerSettings) -> Result<Self, NotOpened> {
         let settings = settings.clone();
         let Some(second) = &settings.log_mirror else {
             let opened = file::open(file::log_options(&settings, &settings.log)).await;
@@ -62,13 +64,13 @@ impl LogDisk {
     }
 
     /// That of a pair, which is put together already.
-    pub fn of_pair(settings: &Cache, mirror: Arc<Mirror>) -> Self {
-        let (files, settings) = (Files::default(), settings.clone());
+    pub fn of_pair(settings: &CacheLayerSettings, mirror: Arc<Mirror>) -> Self {
+        let (files, settings) = (LogDiskFiles::default(), settings.clone());
         Self { volume: Arc::clone(&mirror) as Stack, mirror: Some(mirror), files, settings }
     }
 
     /// Those of its cache.
-    pub fn settings(&self) -> &Cache {
+    pub fn settings(&self) -> &CacheLayerSettings {
         &self.settings
     }
 
@@ -174,7 +176,7 @@ impl LogDisk {
                      and start with the new `log_size`",
             ));
         }
-        if mirror.standings() != [Standing::InSync, Standing::InSync] {
+        if mirror.standings() != [MirrorLegStatus::InSync, MirrorLegStatus::InSync] {
             return Err(Failure::new(
                 "a half of the log is lost or being filled, and keeps its size",
             )
@@ -195,7 +197,7 @@ impl LogDisk {
 
 /// Reports a mirrored log to its cache as lost when no leg with all data is left under its name. The open files
 /// then accept writes again: the cache acknowledges none because of them, and destage can send everything.
-async fn watch_halves(cache: Weak<::cache::Cache>, (mirror, files): (Weak<Mirror>, Files)) {
+async fn watch_halves(cache: Weak<::cache::Cache>, (mirror, files): (Weak<Mirror>, LogDiskFiles)) {
     let mut is_lost = false;
     loop {
         tokio::time::sleep(LOOK_EVERY).await;
@@ -215,8 +217,8 @@ async fn watch_halves(cache: Weak<::cache::Cache>, (mirror, files): (Weak<Mirror
         let Ok((changes, halves)) = tokio::task::spawn_blocking(look).await else { return };
         if !is_lost {
             let standings = mirror.standings();
-            let is_whole = |(standing, change): (&Standing, &Option<_>)| {
-                *standing == Standing::InSync && change.is_none()
+            let is_whole = |(standing, change): (&MirrorLegStatus, &Option<_>)| {
+                *standing == MirrorLegStatus::InSync && change.is_none()
             };
             let mut lost = changes.iter().flatten();
             let Some((path, change)) = lost.next() else { continue };
@@ -257,12 +259,12 @@ async fn cut(file: &Arc<FileVolume>, bytes: u64) -> Result<(), Failure> {
 
 /// The log for a look, which changes nothing; nothing if somebody serves it. `open` opens a half.
 pub async fn look(
-    settings: &Cache,
-    open: impl Fn(&Options) -> Result<Option<Stack>, Failure>,
+    settings: &CacheLayerSettings,
+    open: impl Fn(&FileVolumeOptions) -> Result<Option<Stack>, Failure>,
 ) -> Result<Option<Stack>, Failure> {
     let options = |path: &Path| {
         let options = file::log_options(settings, path);
-        Options { preallocate: false, read_only: true, ..options }
+        FileVolumeOptions { preallocate: false, read_only: true, ..options }
     };
     let first = options(&settings.log);
     let Some(path) = &settings.log_mirror else { return open(&first) };
@@ -298,7 +300,7 @@ fn there(
 }
 
 /// Says what to do about halves that are no mirror.
-fn refusal(settings: &Cache, error: &MirrorError) -> Failure {
+fn refusal(settings: &CacheLayerSettings, error: &MirrorError) -> Failure {
     let [first, second] = [Some(&settings.log), settings.log_mirror.as_ref()]
         .map(|path| path.map_or_else(String::new, |path| path.display().to_string()));
     let name = |half: usize| if half == 0 { &first } else { &second };
@@ -355,7 +357,7 @@ pub fn half(number: &str) -> Result<u8, String> {
 }
 
 /// Whether there is anything to look at yet.
-pub fn exists(settings: &Cache) -> bool {
+pub fn exists(settings: &CacheLayerSettings) -> bool {
     settings.log.exists() || settings.log_mirror.as_deref().is_some_and(Path::exists)
 }
 
@@ -363,18 +365,23 @@ pub fn exists(settings: &Cache) -> bool {
 mod tests {
     use std::fs;
 
-    use ::cache::{Identity, format};
+    use ::cache::{LogVolumeIdentity, format};
     use volume::Geometry;
 
     use super::*;
     use crate::quantity::Size;
 
-    fn settings(folder: &Path) -> Cache {
+    fn settings(folder: &Path) -> CacheLayerSettings {
         let size = Some(Size::mib(8));
-        Cache { log: folder.join("first"), log_size: size, log_direct: false, ..Cache::default() }
+        CacheLayerSettings {
+            log: folder.join("first"),
+            log_size: size,
+            log_direct: false,
+            ..CacheLayerSettings::default()
+        }
     }
 
-    async fn refused(settings: &Cache) -> String {
+    async fn refused(settings: &CacheLayerSettings) -> String {
         let refused = LogDisk::open(settings).await.err().expect("it is no mirror");
         let NotOpened::Refused(refused) = refused else { panic!("it ends the start: {refused:?}") };
         format!("{refused} {}", refused.remedy.clone().unwrap_or_default())
@@ -385,11 +392,13 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let alone = settings(folder.path());
         let log = LogDisk::open(&alone).await.unwrap();
-        let identity = Identity { name: "far".into(), geometry: Geometry::with_blocks(4096) };
+        let identity =
+            LogVolumeIdentity { name: "far".into(), geometry: Geometry::with_blocks(4096) };
         format(&log.volume(), &identity, false).await.unwrap();
         drop(log);
         let before = fs::read(&alone.log).unwrap();
-        let mirrored = Cache { log_mirror: Some(folder.path().join("second")), ..alone.clone() };
+        let mirrored =
+            CacheLayerSettings { log_mirror: Some(folder.path().join("second")), ..alone.clone() };
         let text = refused(&mirrored).await;
         assert!(text.contains("without a mirror") && !text.contains("dd "), "{text}");
         assert!(fs::read(&alone.log).unwrap() == before);
@@ -400,7 +409,8 @@ mod tests {
     async fn zeros_are_proposed_only_where_the_other_half_is_whole() {
         let folder = tempfile::tempdir().unwrap();
         let second = folder.path().join("second");
-        let mirrored = Cache { log_mirror: Some(second.clone()), ..settings(folder.path()) };
+        let mirrored =
+            CacheLayerSettings { log_mirror: Some(second.clone()), ..settings(folder.path()) };
         drop(LogDisk::open(&mirrored).await.unwrap());
         let damage = |path: &Path| {
             let mut bytes = fs::read(path).unwrap();

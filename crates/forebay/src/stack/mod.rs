@@ -31,8 +31,9 @@ use std::{
 use initiator::{LinkState, RemoteVolume};
 use serde_json::{Map, Value, json};
 use volume::{
-    Call, Checked, Counters, Delay, Disk, Encrypt, Fault, FileVolume, Geometry, Latency, Lba,
-    MemVolume, Mirror, Observe, Rule, SliceVolume, Stack, Symptom, Volume, Watched,
+    CheckedVolume, DelayVolume, DiskVolume, EncryptVolume, FaultCallKind, FaultRule, FaultVolume,
+    FileVolume, Geometry, Latency, Lba, MemVolume, Mirror, ObserveVolume, SliceVolume, Stack,
+    Symptom, Volume, VolumeCallCounters, Watched,
 };
 
 use crate::{
@@ -41,18 +42,18 @@ use crate::{
     naming::Naming,
     orders::Exported,
     records::{KeptVolume, Recorder, Records},
-    settings::{self, FaultError, IscsiName, Layer, Operation, Unit},
+    settings::{self, FaultError, FaultOperationSetting, IscsiName, Layer, Unit},
     status::{EnsembleStatus, LayerStatus},
 };
 pub use cache_layer::{
-    CacheLayer, Log, check_nvram, describe_log, dirty_of, instance, known, open_log,
+    CacheLayer, UnopenedCacheLog, check_nvram, describe_log, dirty_of, instance, known, open_log,
 };
 pub use common::{known_as_unit, known_by, open_common};
 pub use file::{io_remedy, log_options, open as open_file, options, refusal};
 pub use half::{LocalHalf, check as check_half};
 pub use log_disk::{exists as log_exists, half, look as look_at_log};
 use parts::FilePart;
-pub use parts::Files;
+pub use parts::SlicedFiles;
 use read_only::ReadOnly;
 pub use read_tier::{options as tier_options, refusal as refused_tier};
 pub use remote::{Us, digest, may_pass, name_of_host, refusal as refused_far_side, session};
@@ -60,11 +61,11 @@ use resend::Resend;
 use write_through::WriteThrough;
 
 /// A unit's volumes, and what is to be asked and stopped apart from them.
-pub struct Opened {
+pub struct OpenedStack {
     /// The top.
     pub top: Stack,
     /// The layers, bottom first.
-    pub layers: Vec<Part>,
+    pub layers: Vec<StackLayer>,
     /// What the volume below all layers calls itself, whatever way leads to it; `None` if it is in this
     /// process only.
     pub identity: Option<String>,
@@ -73,7 +74,7 @@ pub struct Opened {
 }
 
 /// One layer as it runs.
-pub struct Part {
+pub struct StackLayer {
     layer: &'static str,
     on: String,
     handle: Handle,
@@ -88,14 +89,14 @@ enum Handle {
     FilePart(Arc<FilePart>),
     /// True if the slice extends to the end of the layer below.
     Slice(Arc<SliceVolume>, bool),
-    Counters(Arc<Counters>),
+    Counters(Arc<VolumeCallCounters>),
     Remote(Arc<RemoteVolume>),
     Cache(Arc<CacheLayer>),
 }
 
 /// What a stack is given that its settings do not make.
 #[derive(Clone)]
-pub enum Given {
+pub enum StackInput {
     /// Nothing.
     Nothing,
     /// Nothing, but that all writes come from one who flushes what has to last.
@@ -112,10 +113,10 @@ pub async fn open(
     unit: &Unit,
     initiator_name: &IscsiName,
     naming: Option<&Arc<Naming>>,
-    files: &Files,
-    given: Given,
+    files: &SlicedFiles,
+    given: StackInput,
     records: &Records,
-) -> Result<Opened, NotOpened> {
+) -> Result<OpenedStack, NotOpened> {
     let recorder = records.recorder(format!("{target}/{}", unit.lun));
     let mut building =
         Building::new(target, unit, initiator_name, naming, files, (given, recorder));
@@ -129,18 +130,18 @@ struct Building<'a> {
     unit: &'a Unit,
     us: &'a IscsiName,
     naming: Option<&'a Arc<Naming>>,
-    files: &'a Files,
-    given: Given,
+    files: &'a SlicedFiles,
+    given: StackInput,
     recorder: Recorder,
-    layers: Vec<Part>,
+    layers: Vec<StackLayer>,
     below: Option<Stack>,
     /// What a cache calls the volume below it, so that its log never meets another one.
     identity: String,
     /// The log of a cache is opened before the remote volume below it: it may know that one.
-    log: Option<cache_layer::Log>,
+    log: Option<cache_layer::UnopenedCacheLog>,
     /// The log that is for several units, and what it knows of this one's volume.
     common_log: Option<&'a Path>,
-    known: Option<remote::Known>,
+    known: Option<remote::RecordedFarVolume>,
 }
 
 impl<'a> Building<'a> {
@@ -149,8 +150,8 @@ impl<'a> Building<'a> {
         unit: &'a Unit,
         us: &'a IscsiName,
         naming: Option<&'a Arc<Naming>>,
-        files: &'a Files,
-        (given, recorder): (Given, Recorder),
+        files: &'a SlicedFiles,
+        (given, recorder): (StackInput, Recorder),
     ) -> Self {
         Self {
             target,
@@ -175,11 +176,11 @@ impl<'a> Building<'a> {
             let layer = &self.unit.stack[index];
             let below = self.below.clone();
             let lower = || below.clone().expect("settings put a bottom first");
-            let (stack, part): (Stack, Part) = match layer {
+            let (stack, part): (Stack, StackLayer) = match layer {
                 Layer::Memory(memory) => {
                     let volume = MemVolume::new(geometry(memory));
                     "memory".clone_into(&mut self.identity);
-                    (Arc::new(volume), Part::new("memory", String::new()))
+                    (Arc::new(volume), StackLayer::new("memory", String::new()))
                 }
                 Layer::File(settings) => {
                     let (stack, handle) = self.file(settings).await?;
@@ -194,17 +195,17 @@ impl<'a> Building<'a> {
                     let name = if is_kept { &settings.path } else { &path };
                     self.identity = format!("file {}", name.display());
                     let how = format!("{} ({:?})", path.display(), volume.engine()).to_lowercase();
-                    (stack, Part { layer: "file", on: how, handle })
+                    (stack, StackLayer { layer: "file", on: how, handle })
                 }
                 Layer::Half(half) => {
-                    let Given::Half(volume) = &self.given else {
+                    let StackInput::Half(volume) = &self.given else {
                         let what = format!("the half of the log of {} is not open here", half.of);
                         let failure = Failure::new(what);
                         return Err(failure
                             .remedy("it is there while `forebay serve` runs")
                             .into());
                     };
-                    (Arc::clone(volume), Part::new("half", half.of.to_string()))
+                    (Arc::clone(volume), StackLayer::new("half", half.of.to_string()))
                 }
                 Layer::Remote(settings) => {
                     let cache = cache_over(&self.unit.stack[index + 1..]);
@@ -214,12 +215,12 @@ impl<'a> Building<'a> {
                     let us = Us { initiator_name: self.us.clone(), lasting };
                     let mut connected = None;
                     match (cache, &self.given) {
-                        (Some(cache), Given::Log(mirror)) => {
+                        (Some(cache), StackInput::Log(mirror)) => {
                             let opened =
                                 cache_layer::log_of_pair(cache, Arc::clone(mirror)).await?;
                             // A log that is alone is opened only if the node knows of it.
                             if mirror.alone().is_some() {
-                                settings.start_timeout = crate::quantity::Span::default();
+                                settings.start_timeout = crate::quantity::TimeSpan::default();
                             } else {
                                 known = opened.known();
                             }
@@ -253,19 +254,22 @@ impl<'a> Building<'a> {
                     let has_cache = self.unit.stack.iter().any(is_cache);
                     let stack: Stack =
                         if has_cache { volume } else { beside_cache(volume, &self.given) };
-                    (stack, Part { layer: "remote", on: settings.url.clone(), handle })
+                    (stack, StackLayer { layer: "remote", on: settings.url.clone(), handle })
                 }
                 Layer::Slice(settings) => {
                     let (volume, what) = slice(settings, lower())?;
                     // Not how long it is: one that has grown is the same volume, and its log's.
                     self.identity = format!("{} [from {}]", self.identity, settings.start.0);
                     let handle = Handle::Slice(Arc::clone(&volume), settings.size.is_none());
-                    (volume, Part { layer: "slice", on: what, handle })
+                    (volume, StackLayer { layer: "slice", on: what, handle })
                 }
                 Layer::Encrypt(settings) => {
                     let (key, file) = key_file::open(settings)?;
-                    let volume = Encrypt::new(lower(), &key, file);
-                    (Arc::new(volume), Part::new("encrypt", settings.key.display().to_string()))
+                    let volume = EncryptVolume::new(lower(), &key, file);
+                    (
+                        Arc::new(volume),
+                        StackLayer::new("encrypt", settings.key.display().to_string()),
+                    )
                 }
                 Layer::Delay(settings) => {
                     let (read, write, flush) = (settings.read, settings.write, settings.flush);
@@ -279,25 +283,31 @@ impl<'a> Building<'a> {
                             )
                         }
                     };
-                    (Arc::new(Delay::of_every(every, lower(), latency)), Part::new("delay", what))
+                    (
+                        Arc::new(DelayVolume::of_every(every, lower(), latency)),
+                        StackLayer::new("delay", what),
+                    )
                 }
                 Layer::Disk(settings) => {
                     let profile = settings.profile().expect("the settings are checked");
                     (
-                        Arc::new(Disk::new(lower(), profile)),
-                        Part::new("disk", settings.model.clone()),
+                        Arc::new(DiskVolume::new(lower(), profile)),
+                        StackLayer::new("disk", settings.model.clone()),
                     )
                 }
                 Layer::Observe(settings) => {
-                    let volume = Observe::new(lower());
+                    let volume = ObserveVolume::new(lower());
                     let handle = Handle::Counters(Arc::clone(volume.counters()));
-                    (Arc::new(volume), Part { layer: "observe", on: settings.name.clone(), handle })
+                    (
+                        Arc::new(volume),
+                        StackLayer { layer: "observe", on: settings.name.clone(), handle },
+                    )
                 }
                 Layer::Fault(settings) => {
-                    let volume = Fault::new(lower());
+                    let volume = FaultVolume::new(lower());
                     volume.faults().add(rule(settings));
                     let what = format!("{:?} of {:?}", settings.error, settings.operation);
-                    (Arc::new(volume), Part::new("fault", what.to_lowercase()))
+                    (Arc::new(volume), StackLayer::new("fault", what.to_lowercase()))
                 }
                 Layer::Cache(settings) => {
                     let log = match self.log.take() {
@@ -313,7 +323,7 @@ impl<'a> Building<'a> {
                     let on = settings.log.display().to_string();
                     (
                         cache.volume(),
-                        Part { layer: "cache", on, handle: Handle::Cache(Arc::new(cache)) },
+                        StackLayer { layer: "cache", on, handle: Handle::Cache(Arc::new(cache)) },
                     )
                 }
                 Layer::CommonCache(common) => {
@@ -323,7 +333,7 @@ impl<'a> Building<'a> {
                     return Err(failure.remedy("it is open while `forebay serve` runs").into());
                 }
                 Layer::ReadOnly => {
-                    (Arc::new(ReadOnly::new(lower())), Part::new("read-only", String::new()))
+                    (Arc::new(ReadOnly::new(lower())), StackLayer::new("read-only", String::new()))
                 }
             };
             self.put(stack, part);
@@ -350,19 +360,19 @@ impl<'a> Building<'a> {
 
     /// Returns the remote volumes of this stack.
     fn links(&self) -> Vec<Weak<RemoteVolume>> {
-        let remote = |part: &Part| match &part.handle {
+        let remote = |part: &StackLayer| match &part.handle {
             Handle::Remote(volume) => Some(Arc::downgrade(volume)),
             _ => None,
         };
         self.layers.iter().filter_map(remote).collect()
     }
 
-    fn put(&mut self, stack: Stack, part: Part) {
+    fn put(&mut self, stack: Stack, part: StackLayer) {
         self.below = Some(stack);
         self.layers.push(part);
     }
 
-    fn finish(self) -> Opened {
+    fn finish(self) -> OpenedStack {
         let mut below = self.below.expect("settings want a layer");
         // What has a name may be moved to another node while it is used.
         let is_named = self.unit.volume.is_some();
@@ -370,10 +380,10 @@ impl<'a> Building<'a> {
         if let Some(watched) = &watched {
             below = Arc::clone(watched) as Stack;
         }
-        let top = Arc::new(Checked::new(below));
+        let top = Arc::new(CheckedVolume::new(below));
         let is_elsewhere = !matches!(self.unit.stack.first(), Some(Layer::Memory(_)));
         let identity = is_elsewhere.then_some(self.identity);
-        Opened { top, layers: self.layers, identity, watched }
+        OpenedStack { top, layers: self.layers, identity, watched }
     }
 }
 
@@ -392,10 +402,10 @@ fn known_as(identity: &str, mut known: impl Iterator<Item = String>) -> String {
 
 /// A remote volume without a cache above it. The far side may lose what it did not flush, and can tell one
 /// caller only: a cache is one, and who is the only writer; hosts are many.
-fn beside_cache(volume: Arc<RemoteVolume>, given: &Given) -> Stack {
+fn beside_cache(volume: Arc<RemoteVolume>, given: &StackInput) -> Stack {
     // A node at which what is between two flushes counts as a whole may refuse too much of it.
     let is_whole = volume.geometry().epoch_blocks > 0;
-    if matches!(given, Given::OneWriter) && !is_whole {
+    if matches!(given, StackInput::OneWriter) && !is_whole {
         Arc::new(Resend::new(volume))
     } else {
         Arc::new(WriteThrough::new(volume))
@@ -403,7 +413,7 @@ fn beside_cache(volume: Arc<RemoteVolume>, given: &Given) -> Stack {
 }
 
 /// The cache that lies on a remote volume without anything between that changes its size.
-pub fn cache_over(above: &[Layer]) -> Option<&settings::Cache> {
+pub fn cache_over(above: &[Layer]) -> Option<&settings::CacheLayerSettings> {
     match above.iter().find(|layer| !keeps_size(layer)) {
         Some(Layer::Cache(cache)) => Some(cache),
         _ => None,
@@ -443,7 +453,7 @@ fn lasting(
     }
 }
 
-fn geometry(memory: &settings::Memory) -> Geometry {
+fn geometry(memory: &settings::MemoryLayerSettings) -> Geometry {
     let block_size = u32::try_from(memory.block_size.0).unwrap_or(512);
     let bytes = memory.size.unwrap_or_default().0;
     let blocks = bytes / u64::from(block_size);
@@ -468,13 +478,13 @@ fn slice(slice: &settings::Slice, lower: Stack) -> Result<(Arc<SliceVolume>, Str
     Ok((Arc::new(volume), format!("{} bytes from {}", size, slice.start.0)))
 }
 
-fn rule(fault: &settings::Fault) -> Rule {
+fn rule(fault: &settings::FaultLayerSettings) -> FaultRule {
     let call = match fault.operation {
-        Operation::Any => Call::Any,
-        Operation::Read => Call::Read,
-        Operation::Write => Call::Write,
-        Operation::Flush => Call::Flush,
-        Operation::Discard => Call::Discard,
+        FaultOperationSetting::Any => FaultCallKind::Any,
+        FaultOperationSetting::Read => FaultCallKind::Read,
+        FaultOperationSetting::Write => FaultCallKind::Write,
+        FaultOperationSetting::Flush => FaultCallKind::Flush,
+        FaultOperationSetting::Discard => FaultCallKind::Discard,
     };
     let fails = |error| Symptom::Fails(error);
     let reason = "a fault layer says so";
@@ -489,14 +499,14 @@ fn rule(fault: &settings::Fault) -> Rule {
         FaultError::Device => fails(volume::Error::Device(reason.into())),
         FaultError::Hang => Symptom::Hangs,
     };
-    let rule = Rule::always(call, symptom).after(fault.after);
+    let rule = FaultRule::always(call, symptom).after(fault.after);
     if fault.count == 0 { rule } else { rule.times(fault.count) }
 }
 
-impl Opened {
+impl OpenedStack {
     /// What the layers say of themselves, bottom first.
     pub fn status(&self) -> Vec<LayerStatus> {
-        self.layers.iter().map(Part::status).collect()
+        self.layers.iter().map(StackLayer::status).collect()
     }
 
     /// The topmost cache.
@@ -511,7 +521,7 @@ impl Opened {
     /// Returns the size of the whole.
     pub async fn grow(&self, bytes: Option<u64>) -> Result<u64, Failure> {
         let bottom = self.layers.first();
-        let Some((Part { on, handle, .. }, file)) =
+        let Some((StackLayer { on, handle, .. }, file)) =
             bottom.and_then(|part| Some((part, part.handle.file()?)))
         else {
             return Err(Failure::new("only a file or a block device can grow"));
@@ -656,7 +666,7 @@ impl Handle {
     }
 }
 
-impl Part {
+impl StackLayer {
     fn new(layer: &'static str, on: String) -> Self {
         Self { layer, on, handle: Handle::Nothing }
     }
@@ -720,7 +730,7 @@ fn file_figures(file: &FileVolume) -> Map<String, Value> {
     figures
 }
 
-fn counts(counts: &volume::Counts) -> Map<String, Value> {
+fn counts(counts: &volume::VolumeCallCounts) -> Map<String, Value> {
     object(json!({
         "reads": counts.reads,
         "writes": counts.writes,

@@ -5,19 +5,19 @@ use cache::{MappedFile, NvramWatch, StableMemory};
 use super::file;
 use crate::{
     failure::{Failure, NotOpened},
-    settings::{self, NvramSurvives},
+    settings::{self, NvramSurvivalSetting},
 };
 
 /// The memory of an NVRAM, and the check of its file.
 type Nvram = (Box<dyn StableMemory>, NvramWatch);
 
 /// Opens or creates the NVRAM of a cache or of a half of a pair's log, if it has one.
-pub fn open(settings: &settings::Cache) -> Result<Option<Nvram>, NotOpened> {
+pub fn open(settings: &settings::CacheLayerSettings) -> Result<Option<Nvram>, NotOpened> {
     let Some(path) = &settings.nvram else { return Ok(None) };
     let opened = MappedFile::open(path, settings.nvram_size.0);
     let opened = match settings.nvram_survives {
-        NvramSurvives::Restart => opened,
-        NvramSurvives::PowerLoss => opened.and_then(MappedFile::synced),
+        NvramSurvivalSetting::Restart => opened,
+        NvramSurvivalSetting::PowerLoss => opened.and_then(MappedFile::synced),
     };
     let watched = opened.and_then(|opened| {
         let watch = opened.watch(path)?;
@@ -32,15 +32,15 @@ pub fn open(settings: &settings::Cache) -> Result<Option<Nvram>, NotOpened> {
 }
 
 /// Returns the failures that the NVRAM was declared to survive.
-pub fn survives(settings: &settings::Cache) -> cache::NvramSurvives {
+pub fn survives(settings: &settings::CacheLayerSettings) -> cache::NvramSurvival {
     match settings.nvram_survives {
-        NvramSurvives::Restart => cache::NvramSurvives::Restart,
-        NvramSurvives::PowerLoss => cache::NvramSurvives::PowerLoss,
+        NvramSurvivalSetting::Restart => cache::NvramSurvival::Restart,
+        NvramSurvivalSetting::PowerLoss => cache::NvramSurvival::PowerLoss,
     }
 }
 
 /// Opens the NVRAM file without a change. Returns `None` if it does not exist yet or cannot be used.
-pub fn existing(settings: &settings::Cache) -> Option<MappedFile> {
+pub fn existing(settings: &settings::CacheLayerSettings) -> Option<MappedFile> {
     let path = settings.nvram.as_ref()?;
     MappedFile::inspect(path, settings.nvram_size.0).ok().flatten()
 }

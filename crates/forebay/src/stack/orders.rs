@@ -1,28 +1,37 @@
 //! Orders for the cache of a unit.
 
-use super::Opened;
+use super::OpenedStack;
 use crate::{
     failure::Failure,
-    orders::{Order, Standing, UnitName},
+    orders::{CacheControlCommand, CacheControlStatus, UnitName},
 };
 
-impl Opened {
+impl OpenedStack {
     /// Executes an order for the cache of this unit. `name` names the unit in messages.
-    pub async fn order(&self, name: &UnitName, order: Order) -> Result<Standing, Failure> {
+    pub async fn order(
+        &self,
+        name: &UnitName,
+        order: CacheControlCommand,
+    ) -> Result<CacheControlStatus, Failure> {
         let cache = self.cache().ok_or_else(|| {
             Failure::new(format!("{name} has no cache"))
                 .remedy("name a unit that `forebay status` shows with one")
         })?;
-        if let Order::Renew { half } = order {
+        if let CacheControlCommand::Renew { half } = order {
             cache.renew(half).await?;
         }
-        if let Order::LogResize { bytes } = order {
+        if let CacheControlCommand::LogResize { bytes } = order {
             return cache.resize(bytes).await;
         }
         let obeyed = cache.obey(order).await;
         match order {
-            Order::Flush { .. } | Order::Drain | Order::LogResize { .. } => {}
-            Order::Pause | Order::Resume | Order::Rate(_) | Order::Renew { .. } => {
+            CacheControlCommand::Flush { .. }
+            | CacheControlCommand::Drain
+            | CacheControlCommand::LogResize { .. } => {}
+            CacheControlCommand::Pause
+            | CacheControlCommand::Resume
+            | CacheControlCommand::Rate(_)
+            | CacheControlCommand::Renew { .. } => {
                 tracing::info!(unit = %name, ?order, "as was asked on the control socket");
             }
         }

@@ -17,10 +17,10 @@ use crate::{
 /// Tells a cache its rate, for as long as it lives.
 pub struct Pacing {
     cache: Arc<Cache>,
-    inner: Mutex<Inner>,
+    inner: Mutex<DestagePacingState>,
 }
 
-struct Inner {
+struct DestagePacingState {
     schedule: Schedule,
     /// What was said goes before the schedule.
     told: Rate,
@@ -29,7 +29,7 @@ struct Inner {
 impl Pacing {
     /// Begins to keep a cache to a schedule. In a runtime.
     pub fn begin(cache: Arc<Cache>, schedule: Schedule) -> Arc<Self> {
-        let inner = Mutex::new(Inner { schedule, told: Rate::Settings });
+        let inner = Mutex::new(DestagePacingState { schedule, told: Rate::Settings });
         let pacing = Arc::new(Self { cache, inner });
         pacing.apply();
         tokio::spawn(look_at_the_clock(Arc::downgrade(&pacing)));

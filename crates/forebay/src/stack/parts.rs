@@ -24,11 +24,11 @@ use crate::{
 /// The files of one process of which units have slices. The lock on a file keeps out other processes, and units
 /// that use the whole file.
 #[derive(Default)]
-pub struct Files(Mutex<HashMap<PathBuf, Arc<Shared>>>);
+pub struct SlicedFiles(Mutex<HashMap<PathBuf, Arc<SlicedFile>>>);
 
 /// A file, and the bytes of it that each unit uses.
 #[derive(Default)]
-struct Shared {
+struct SlicedFile {
     /// Locked while the file is opened, so that units that open it at the same time share it. The file is
     /// closed with its last part.
     file: tokio::sync::Mutex<Weak<OpenFile>>,
@@ -53,11 +53,11 @@ struct Used {
 pub struct FilePart {
     path: PathBuf,
     file: Arc<OpenFile>,
-    shared: Arc<Shared>,
+    shared: Arc<SlicedFile>,
     number: u64,
 }
 
-impl Files {
+impl SlicedFiles {
     /// Opens the file, or shares it if it is open already, for a `unit` that uses these bytes of it. If another
     /// unit uses some of them, waits a moment, since that unit may be about to end.
     ///
@@ -81,7 +81,7 @@ impl Files {
             tokio::time::sleep(LOOK_EVERY).await;
         }
         // Gives the bytes back if opening fails.
-        let taken = Taken { shared: &shared, number };
+        let taken = PendingFileSlice { shared: &shared, number };
         let mut open = shared.file.lock().await;
         let file = match open.upgrade() {
             Some(file) => file,
@@ -104,7 +104,7 @@ fn resolved(path: &Path) -> PathBuf {
     path.canonicalize().ok().or_else(in_folder).unwrap_or_else(|| path.to_owned())
 }
 
-impl Shared {
+impl SlicedFile {
     /// Notes that a unit uses these bytes, in place of what `number` used before.
     fn take(&self, number: u64, range: &ByteRange, unit: &str, path: &Path) -> Result<(), Failure> {
         let mut used = self.used.lock();
@@ -128,12 +128,12 @@ impl Shared {
 }
 
 /// Bytes that are reserved in a file that is not open yet.
-struct Taken<'a> {
-    shared: &'a Shared,
+struct PendingFileSlice<'a> {
+    shared: &'a SlicedFile,
     number: u64,
 }
 
-impl Drop for Taken<'_> {
+impl Drop for PendingFileSlice<'_> {
     fn drop(&mut self) {
         self.shared.give_back(self.number);
     }

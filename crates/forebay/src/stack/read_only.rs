@@ -1,7 +1,7 @@
 //! A volume that may be read by all and written by none.
 
 use volume::{
-    Allocation, Data, Durability, Error, Extent, Geometry, Io, Lba, Stack, Usage, Volume,
+    Allocation, Data, Durability, Error, Extent, Geometry, Io, Lba, Stack, ThinSpaceUsage, Volume,
 };
 
 /// `lower`, without its writes.
@@ -45,7 +45,7 @@ impl Volume for ReadOnly {
         self.lower.allocation(extent)
     }
 
-    fn usage(&self) -> Option<Usage> {
+    fn usage(&self) -> Option<ThinSpaceUsage> {
         self.lower.usage()
     }
 

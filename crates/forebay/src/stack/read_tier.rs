@@ -2,9 +2,9 @@
 
 use std::{path::Path, sync::Arc};
 
-use cache::{Cache, Statistics, TierError};
+use cache::{Cache, CacheStatistics, TierError};
 use serde_json::{Map, Value, json};
-use volume::{OpenError, Options, Stack, UntrustedLink};
+use volume::{FileVolumeOpenError, FileVolumeOptions, Stack, UntrustedLink};
 
 use super::{file, object, watch};
 use crate::{
@@ -14,9 +14,9 @@ use crate::{
 
 /// What a cache asks of the disk of its tier. One that is there has the size that it has. It is not filled:
 /// what was never written is never read.
-pub fn options(cache: &settings::Cache, path: &Path) -> Options {
+pub fn options(cache: &settings::CacheLayerSettings, path: &Path) -> FileVolumeOptions {
     let is_there = path.metadata().is_ok_and(|found| !found.is_file() || found.len() > 0);
-    Options {
+    FileVolumeOptions {
         create: cache.read_tier_size.map(|size| size.0).filter(|_| !is_there),
         preallocate: false,
         direct: true,
@@ -27,11 +27,16 @@ pub fn options(cache: &settings::Cache, path: &Path) -> Options {
 /// Opens the read tier of the cache, if the settings name one. If its disk is missing or broken, an event says
 /// so, and the cache serves without it. A file that holds something else keeps only the units of this cache
 /// from being served.
-pub async fn open(settings: &settings::Cache, cache: &Arc<Cache>) -> Result<(), NotOpened> {
+pub async fn open(
+    settings: &settings::CacheLayerSettings,
+    cache: &Arc<Cache>,
+) -> Result<(), NotOpened> {
     let Some(path) = &settings.read_tier else { return Ok(()) };
     let disk = match file::try_open(options(settings, path)).await? {
         Ok(volume) => Arc::new(volume),
-        Err(OpenError::Io { doing, source, .. }) if UntrustedLink::of(&source).is_none() => {
+        Err(FileVolumeOpenError::Io { doing, source, .. })
+            if UntrustedLink::of(&source).is_none() =>
+        {
             cache.go_without_tier(format!("cannot {doing} it: {source}").into());
             return Ok(());
         }
@@ -64,7 +69,10 @@ pub fn refusal(path: &Path, error: &TierError) -> Failure {
 }
 
 /// Counters and levels.
-pub fn figures(settings: &settings::Cache, counted: &Statistics) -> Map<String, Value> {
+pub fn figures(
+    settings: &settings::CacheLayerSettings,
+    counted: &CacheStatistics,
+) -> Map<String, Value> {
     if settings.read_tier.is_none() {
         return Map::new();
     }

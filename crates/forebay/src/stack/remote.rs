@@ -7,7 +7,7 @@ use std::{
 
 use initiator::{Error, RemoteVolume};
 use iscsi::{
-    keys::{DigestPolicy, Offer},
+    keys::{DigestPolicy, NegotiationOffer},
     login::LoginFailure,
     pdu::LoginStatus,
 };
@@ -19,13 +19,15 @@ use crate::{
     congestion::congestion,
     failure::Failure,
     naming::{self, Finder, Naming},
-    settings::{Digest, Far, IscsiName, Proof, Remote, RemoteTls},
-    tls::{self, Named},
+    settings::{
+        ChapCredentialSettings, Digest, FarVolumeAddress, IscsiName, RemoteLayerSettings, RemoteTls,
+    },
+    tls::{self, FarSettingsOrigin},
 };
 
 /// What a log knows of the volume that it belongs to.
 #[derive(Clone, Debug)]
-pub struct Known {
+pub struct RecordedFarVolume {
     /// The name that the remote unit gave itself.
     pub identity: String,
     /// Its size and abilities.
@@ -54,14 +56,14 @@ pub fn name_of_host() -> IscsiName {
 
 /// The session that a remote layer asks for; a volume that is named is found by way of `naming`.
 pub fn session(
-    remote: &Remote,
+    remote: &RemoteLayerSettings,
     us: &Us,
     naming: Option<&Arc<Naming>>,
 ) -> Result<initiator::Settings, Failure> {
     let mut session = match remote.url.parse().map_err(Failure::settings)? {
-        Far::At(url) => initiator::Settings::from_url(&url)
+        FarVolumeAddress::At(url) => initiator::Settings::from_url(&url)
             .ok_or_else(|| Failure::settings(format!("{url} names no target")))?,
-        Far::Named(volume) => {
+        FarVolumeAddress::Named(volume) => {
             let naming = naming.cloned().ok_or_else(|| {
                 Failure::settings(format!("nobody is asked where {volume} is"))
                     .remedy("add a [names] table to the settings")
@@ -78,7 +80,7 @@ pub fn session(
     }
     session.chap = admission::chap(remote);
     session.tls = remote.tls.as_deref().map(RemoteTls::client);
-    session.offer = Offer {
+    session.offer = NegotiationOffer {
         header_digest: digest(remote.header_digest),
         data_digest: digest(remote.data_digest),
         compression: remote.compression.method().into_iter().collect(),
@@ -101,9 +103,9 @@ pub fn session(
 /// Connects. If the far side is away: at once without it when a log knows the volume, otherwise
 /// after waiting for it.
 pub async fn open(
-    remote: &Remote,
+    remote: &RemoteLayerSettings,
     us: &Us,
-    known: Option<Known>,
+    known: Option<RecordedFarVolume>,
     naming: Option<&Arc<Naming>>,
 ) -> Result<Arc<RemoteVolume>, Failure> {
     let session = session(remote, us, naming)?;
@@ -163,8 +165,8 @@ pub fn may_pass(error: &Error) -> bool {
 }
 
 /// Says what to do about a remote unit that cannot be used.
-pub fn refusal(remote: &Remote, error: &Error) -> Failure {
-    let Remote { url, named, .. } = remote;
+pub fn refusal(remote: &RemoteLayerSettings, error: &Error) -> Failure {
+    let RemoteLayerSettings { url, named, .. } = remote;
     let portal = url.splitn(4, '/').take(3).collect::<Vec<_>>().join("/");
     let remedy = match error {
         Error::NotLocated(_) => {
@@ -175,15 +177,15 @@ pub fn refusal(remote: &Remote, error: &Error) -> Failure {
         }
         Error::Closed => {
             let ours = match named {
-                Named::Options => "give --ca FILE",
-                Named::Settings => "this needs it, too",
+                FarSettingsOrigin::Options => "give --ca FILE",
+                FarSettingsOrigin::Settings => "this needs it, too",
             };
             format!("see what the target says; if its portal has `tls`, {ours}")
         }
         Error::Connect { .. } | Error::TimedOut(_) | Error::Io(_) => {
             let address = match named {
-                Named::Options => format!("the address in {url}"),
-                Named::Settings => "the address in `url`".to_owned(),
+                FarSettingsOrigin::Options => format!("the address in {url}"),
+                FarSettingsOrigin::Settings => "the address in `url`".to_owned(),
             };
             format!("start the target there, or correct {address}")
         }
@@ -192,10 +194,10 @@ pub fn refusal(remote: &Remote, error: &Error) -> Failure {
             authentication_remedy(remote)
         }
         Error::Login(LoginFailure::Proof(_)) => match named {
-            Named::Options => {
+            FarSettingsOrigin::Options => {
                 "correct the name in --mutual or the secret in --mutual-secret-file".to_owned()
             }
-            Named::Settings => {
+            FarSettingsOrigin::Settings => {
                 "give `mutual` the name and the secret that the target proves".to_owned()
             }
         },
@@ -229,25 +231,25 @@ pub fn refusal(remote: &Remote, error: &Error) -> Failure {
 
 /// Returns the remedy for a target that does not accept our authentication. It names the options or keys that
 /// the user has used.
-fn authentication_remedy(remote: &Remote) -> String {
+fn authentication_remedy(remote: &RemoteLayerSettings) -> String {
     let Some(proof) = &remote.user else {
         return match remote.named {
-            Named::Options => "prove who you are: --user NAME --secret-file FILE",
-            Named::Settings => {
+            FarSettingsOrigin::Options => "prove who you are: --user NAME --secret-file FILE",
+            FarSettingsOrigin::Settings => {
                 "give this remote layer a `user` with the name and the secret that the target wants"
             }
         }
         .to_owned();
     };
-    let Proof { name, secret_file, secret_env, .. } = proof;
+    let ChapCredentialSettings { name, secret_file, secret_env, .. } = proof;
     let secret = match (secret_file, secret_env) {
         (Some(file), _) => format!("the file {}", file.display()),
         (None, Some(variable)) => format!("the environment variable {variable}"),
         (None, None) => "the settings".to_owned(),
     };
     let place = match remote.named {
-        Named::Options => "--user",
-        Named::Settings => "`user` of the remote layer",
+        FarSettingsOrigin::Options => "--user",
+        FarSettingsOrigin::Settings => "`user` of the remote layer",
     };
     format!(
         "the target does not know the user {name}, or its secret is not the one in {secret}: correct {place}, or the \

@@ -5,10 +5,10 @@ use futures_util::{StreamExt, TryStreamExt, stream};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 use volume::{
-    Allocation, Data, Durability, Error, Extent, Geometry, Io, Lba, Stack, Usage, Volume,
+    Allocation, Data, Durability, Error, Extent, Geometry, Io, Lba, Stack, ThinSpaceUsage, Volume,
 };
 
-use super::unflushed::{Content, Unflushed};
+use super::unflushed::{Unflushed, UnflushedContent};
 
 /// `lower`, whose flushes are as good as if it had never begun anew. Nobody else may write to
 /// `lower`, or flush it. What was not flushed is lost with this process, as a disk loses what is in its
@@ -18,14 +18,14 @@ use super::unflushed::{Content, Unflushed};
 pub struct Resend {
     lower: Stack,
     limit: u64,
-    state: Mutex<State>,
+    state: Mutex<ResendState>,
     /// A call to `lower` has ended.
     ended: Notify,
     /// Held by the flush that is at work: `lower` tells one flush only that it has begun anew.
     flushing: tokio::sync::Mutex<()>,
 }
 
-struct State {
+struct ResendState {
     /// Blocks that are being written, discarded or sent again; none twice.
     under_way: Vec<Extent>,
     unflushed: Unflushed,
@@ -60,7 +60,7 @@ impl Resend {
     }
 
     fn with_limit(lower: Stack, limit: u64) -> Self {
-        let state = State {
+        let state = ResendState {
             under_way: Vec::new(),
             unflushed: Unflushed::new(lower.geometry().block_size),
             // Whoever was here before may have left something: the first flush goes down.
@@ -78,14 +78,19 @@ impl Resend {
     }
 
     /// Waits until nobody else changes anything of `extent`.
-    async fn turn(&self, extent: Extent) -> Turn<'_> {
+    async fn turn(&self, extent: Extent) -> ResendExtentLock<'_> {
         loop {
             let ended = self.ended.notified();
             {
                 let mut state = self.state.lock();
                 if !state.under_way.iter().any(|other| overlap(*other, extent)) {
                     state.under_way.push(extent);
-                    return Turn { layer: self, extent, losses: state.losses, is_done: false };
+                    return ResendExtentLock {
+                        layer: self,
+                        extent,
+                        losses: state.losses,
+                        is_done: false,
+                    };
                 }
             }
             ended.await;
@@ -164,10 +169,10 @@ impl Resend {
         let kept = self.state.lock().unflushed.within(extent);
         for (part, content) in kept {
             match content {
-                Content::Data(data) => {
+                UnflushedContent::Data(data) => {
                     self.lower.write(part.lba, data, Durability::Volatile).await?;
                 }
-                Content::Zeros => self.lower.discard(part).await?,
+                UnflushedContent::Zeros => self.lower.discard(part).await?,
             }
         }
         turn.is_done = true;
@@ -176,7 +181,7 @@ impl Resend {
     }
 }
 
-impl State {
+impl ResendState {
     /// Bytes, at most.
     fn kept(&self) -> u64 {
         self.answered - self.flushed
@@ -184,7 +189,7 @@ impl State {
 }
 
 /// Blocks that one call changes.
-struct Turn<'a> {
+struct ResendExtentLock<'a> {
     layer: &'a Resend,
     extent: Extent,
     /// Before the call.
@@ -193,9 +198,9 @@ struct Turn<'a> {
     is_done: bool,
 }
 
-impl Turn<'_> {
+impl ResendExtentLock<'_> {
     /// `lower` has answered: what is to be kept of it, if it is not stable.
-    fn end(mut self, content: Option<Content>) {
+    fn end(mut self, content: Option<UnflushedContent>) {
         self.is_done = true;
         let mut state = self.layer.state.lock();
         let Some(content) = content else {
@@ -203,8 +208,8 @@ impl Turn<'_> {
             return;
         };
         let bytes = match &content {
-            Content::Data(data) => data.len() as u64,
-            Content::Zeros => 0,
+            UnflushedContent::Data(data) => data.len() as u64,
+            UnflushedContent::Zeros => 0,
         };
         state.answered += bytes + ENTRY_BYTES;
         // If a flush was told of a loss meanwhile, that may have been this.
@@ -214,7 +219,7 @@ impl Turn<'_> {
     }
 }
 
-impl Drop for Turn<'_> {
+impl Drop for ResendExtentLock<'_> {
     fn drop(&mut self) {
         let mut state = self.layer.state.lock();
         state.under_way.retain(|extent| *extent != self.extent);
@@ -259,7 +264,7 @@ impl Volume for Resend {
             self.room().await?;
             let turn = self.turn(Extent { lba, blocks }).await;
             self.lower.write(lba, data.clone(), durability).await?;
-            turn.end((durability == Durability::Volatile).then_some(Content::Data(data)));
+            turn.end((durability == Durability::Volatile).then_some(UnflushedContent::Data(data)));
             Ok(())
         })
     }
@@ -273,7 +278,7 @@ impl Volume for Resend {
             self.room().await?;
             let turn = self.turn(extent).await;
             self.lower.discard(extent).await?;
-            turn.end(Some(Content::Zeros));
+            turn.end(Some(UnflushedContent::Zeros));
             Ok(())
         })
     }
@@ -290,7 +295,7 @@ impl Volume for Resend {
         self.lower.admit(bytes)
     }
 
-    fn usage(&self) -> Option<Usage> {
+    fn usage(&self) -> Option<ThinSpaceUsage> {
         self.lower.usage()
     }
 
@@ -309,7 +314,7 @@ fn join(
     mut all: Data,
     extent: Extent,
     below: &Data,
-    kept: Vec<(Extent, Content)>,
+    kept: Vec<(Extent, UnflushedContent)>,
     block_size: usize,
 ) -> Data {
     let bytes = |blocks: u64| blocks as usize * block_size;
@@ -320,8 +325,8 @@ fn join(
             all.append(gap(next, part.lba.0));
         }
         match content {
-            Content::Data(data) => all.append(data),
-            Content::Zeros => all.append(Data::zeros(bytes(part.blocks.into()))),
+            UnflushedContent::Data(data) => all.append(data),
+            UnflushedContent::Zeros => all.append(Data::zeros(bytes(part.blocks.into()))),
         }
         next = part.end().0;
     }

@@ -23,13 +23,13 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// Beginning or end of the condition that the file system has no room.
 #[derive(Debug, Eq, PartialEq)]
-enum Change {
+enum FileSpaceChange {
     Begins { free: Option<u64> },
     Ends { refused: u64, free: Option<u64> },
 }
 
 /// Room in the file system of a volume's file.
-enum Room {
+enum FileSystemSpace {
     /// The file was closed.
     Closed,
     /// Bytes that are free for it, if the system reports them.
@@ -41,13 +41,13 @@ pub fn watch(file: &Arc<FileVolume>, path: PathBuf) {
     let (refusals, file) = (file.refusals(), Arc::downgrade(file));
     tokio::spawn(async move {
         let tell = |change| match change {
-            Change::Begins { free } => tracing::warn!(
+            FileSpaceChange::Begins { free } => tracing::warn!(
                 path = %path.display(),
                 free_bytes = free,
                 "no space left for the file of a volume: writes that need new blocks are refused (7/27/07); make room on \
                  its file system"
             ),
-            Change::Ends { refused, free } => tracing::info!(
+            FileSpaceChange::Ends { refused, free } => tracing::info!(
                 path = %path.display(),
                 refused,
                 free_bytes = free,
@@ -58,23 +58,23 @@ pub fn watch(file: &Arc<FileVolume>, path: PathBuf) {
     });
 }
 
-fn room(file: &Weak<FileVolume>) -> Room {
+fn room(file: &Weak<FileVolume>) -> FileSystemSpace {
     match file.upgrade() {
-        None => Room::Closed,
-        Some(file) => Room::Free(file.usage().map(|usage| usage.available)),
+        None => FileSystemSpace::Closed,
+        Some(file) => FileSystemSpace::Free(file.usage().map(|usage| usage.available)),
     }
 }
 
 /// Calls `tell` at each change, until the file is closed.
 async fn follow(
     mut refusals: watch::Receiver<u64>,
-    room: impl Fn() -> Room,
-    mut tell: impl FnMut(Change),
+    room: impl Fn() -> FileSystemSpace,
+    mut tell: impl FnMut(FileSpaceChange),
 ) {
     let mut before = 0;
     while refusals.changed().await.is_ok() {
-        let Room::Free(free) = room() else { return };
-        tell(Change::Begins { free });
+        let FileSystemSpace::Free(free) = room() else { return };
+        tell(FileSpaceChange::Begins { free });
         let mut last = Instant::now();
         loop {
             sleep(LOOK_EVERY).await;
@@ -86,12 +86,12 @@ async fn follow(
                 }
                 Ok(false) => {}
             }
-            let Room::Free(free) = room() else { return };
+            let FileSystemSpace::Free(free) = room() else { return };
             // The free space of the file system does not include a quota: with a quota, only the quiet shows
             // the end.
             if last.elapsed() >= QUIET && free != Some(0) {
                 let count = *refusals.borrow();
-                tell(Change::Ends { refused: count - before, free });
+                tell(FileSpaceChange::Ends { refused: count - before, free });
                 before = count;
                 break;
             }
@@ -114,7 +114,7 @@ mod tests {
         let room = Arc::clone(&free);
         let following = tokio::spawn(follow(
             refusals.subscribe(),
-            move || Room::Free(Some(room.load(Ordering::Relaxed))),
+            move || FileSystemSpace::Free(Some(room.load(Ordering::Relaxed))),
             move |change| tell.lock().push(change),
         ));
         // Ten writes in ten seconds, then none: there is no room nevertheless.
@@ -123,13 +123,13 @@ mod tests {
             sleep(Duration::from_secs(1)).await;
         }
         sleep(QUIET * 4).await;
-        assert_eq!(*told.lock(), [Change::Begins { free: Some(0) }]);
+        assert_eq!(*told.lock(), [FileSpaceChange::Begins { free: Some(0) }]);
         free.store(4096, Ordering::Relaxed);
         sleep(LOOK_EVERY * 2).await;
-        assert_eq!(told.lock()[1..], [Change::Ends { refused: 10, free: Some(4096) }]);
+        assert_eq!(told.lock()[1..], [FileSpaceChange::Ends { refused: 10, free: Some(4096) }]);
         refusals.send_modify(|count| *count += 1);
         sleep(LOOK_EVERY).await;
-        assert_eq!(told.lock()[2..], [Change::Begins { free: Some(4096) }]);
+        assert_eq!(told.lock()[2..], [FileSpaceChange::Begins { free: Some(4096) }]);
         drop(refusals);
         following.await.unwrap();
         assert_eq!(told.lock().len(), 3);
@@ -140,15 +140,15 @@ mod tests {
         let (refusals, told) = (watch::Sender::new(0), Arc::new(Mutex::new(Vec::new())));
         let tell = Arc::clone(&told);
         // The file system has room, but the quota does not grant it.
-        let room = || Room::Free(Some(1 << 30));
+        let room = || FileSystemSpace::Free(Some(1 << 30));
         let changed = move |change| tell.lock().push(change);
         tokio::spawn(follow(refusals.subscribe(), room, changed));
         for _ in 0..20 {
             refusals.send_modify(|count| *count += 1);
             sleep(Duration::from_secs(8)).await;
         }
-        assert_eq!(*told.lock(), [Change::Begins { free: Some(1 << 30) }]);
+        assert_eq!(*told.lock(), [FileSpaceChange::Begins { free: Some(1 << 30) }]);
         sleep(QUIET).await;
-        assert_eq!(told.lock()[1..], [Change::Ends { refused: 20, free: Some(1 << 30) }]);
+        assert_eq!(told.lock()[1..], [FileSpaceChange::Ends { refused: 20, free: Some(1 << 30) }]);
     }
 }

@@ -9,14 +9,14 @@ use volume::{Data, Extent, Lba};
 pub struct Unflushed {
     block_size: usize,
     /// By their first block.
-    pieces: BTreeMap<u64, Piece>,
+    pieces: BTreeMap<u64, UnflushedExtent>,
 }
 
 #[derive(Clone, Debug)]
-struct Piece {
+struct UnflushedExtent {
     /// The first block after it.
     end: u64,
-    content: Content,
+    content: UnflushedContent,
     /// When it was answered, see [`Unflushed::keep`].
     number: u64,
     /// The far side may not have it any more.
@@ -25,7 +25,7 @@ struct Piece {
 
 /// What blocks hold.
 #[derive(Clone, Debug)]
-pub enum Content {
+pub enum UnflushedContent {
     /// These bytes.
     Data(Data),
     /// They were discarded.
@@ -40,9 +40,9 @@ impl Unflushed {
 
     /// Keeps what was written to `extent`, instead of all older content there. Numbers ascend in the
     /// order of answers.
-    pub fn keep(&mut self, extent: Extent, content: Content, number: u64, is_lost: bool) {
+    pub fn keep(&mut self, extent: Extent, content: UnflushedContent, number: u64, is_lost: bool) {
         self.forget(extent);
-        let piece = Piece { end: extent.end().0, content, number, is_lost };
+        let piece = UnflushedExtent { end: extent.end().0, content, number, is_lost };
         self.pieces.insert(extent.lba.0, piece);
     }
 
@@ -78,7 +78,7 @@ impl Unflushed {
     /// The far side may hold something else where this overlaps what is kept.
     pub fn lose(&mut self, extent: Extent) {
         let (start, end) = (extent.lba.0, extent.end().0);
-        let ended_before = |piece: &&mut Piece| piece.end > start;
+        let ended_before = |piece: &&mut UnflushedExtent| piece.end > start;
         let overlapping = self.pieces.range_mut(..end).rev().map(|(_, piece)| piece);
         overlapping.take_while(ended_before).for_each(|piece| piece.is_lost = true);
     }
@@ -98,7 +98,7 @@ impl Unflushed {
     }
 
     /// What is kept of `extent`, in the order of blocks.
-    pub fn within(&self, extent: Extent) -> Vec<(Extent, Content)> {
+    pub fn within(&self, extent: Extent) -> Vec<(Extent, UnflushedContent)> {
         let (start, end) = (extent.lba.0, extent.end().0);
         let before = self.pieces.range(..start).next_back();
         let pieces = before.into_iter().chain(self.pieces.range(start..end));
@@ -110,7 +110,7 @@ impl Unflushed {
     }
 }
 
-impl Piece {
+impl UnflushedExtent {
     /// Its parts before and after a block inside it.
     fn split(&self, first: u64, at: u64, block_size: usize) -> (Self, Self) {
         let part = |start, end| Self {
@@ -122,7 +122,7 @@ impl Piece {
     }
 }
 
-impl Content {
+impl UnflushedContent {
     /// Of what begins at the block `first`, the part that is `extent`.
     fn slice(&self, first: u64, extent: Extent, block_size: usize) -> Self {
         match self {
@@ -161,8 +161,8 @@ mod tests {
         for (part, content) in unflushed.within(run(0, BLOCKS)) {
             for (n, block) in (part.lba.0..part.end().0).enumerate() {
                 let byte = match &content {
-                    Content::Data(data) => data.slice(n, 1).into_bytes()[0],
-                    Content::Zeros => 0,
+                    UnflushedContent::Data(data) => data.slice(n, 1).into_bytes()[0],
+                    UnflushedContent::Zeros => 0,
                 };
                 assert_eq!(blocks[block as usize].replace((byte, is_lost(block))), None);
             }
@@ -191,14 +191,14 @@ mod tests {
                         model.iter_mut().for_each(|m| *m = m.filter(|(n, _)| *n > upto));
                     }
                     2 => {
-                        unflushed.keep(at, Content::Zeros, number, false);
+                        unflushed.keep(at, UnflushedContent::Zeros, number, false);
                         blocks.fill(Some((number, 0)));
                     }
                     _ => {
                         let bytes: Vec<u8> = (0..at.blocks).map(|_| rng.below(256) as u8).collect();
                         let news = bytes.iter().map(|byte| Some((number, *byte)));
                         blocks.iter_mut().zip(news).for_each(|(block, new)| *block = new);
-                        unflushed.keep(at, Content::Data(bytes.into()), number, false);
+                        unflushed.keep(at, UnflushedContent::Data(bytes.into()), number, false);
                     }
                 }
                 let expected: Vec<_> =
@@ -211,14 +211,14 @@ mod tests {
     #[test]
     fn what_was_lost_is_told_until_it_was_sent_again() {
         let mut unflushed = Unflushed::new(1);
-        unflushed.keep(run(0, 4), Content::Data(vec![1; 4].into()), 1, false);
-        unflushed.keep(run(6, 8), Content::Zeros, 2, false);
+        unflushed.keep(run(0, 4), UnflushedContent::Data(vec![1; 4].into()), 1, false);
+        unflushed.keep(run(6, 8), UnflushedContent::Zeros, 2, false);
         assert_eq!(unflushed.lost(), []);
         unflushed.lose(run(3, 6));
         assert_eq!(unflushed.lost(), [run(0, 4)]);
         unflushed.lose_all();
         // Newer content is not lost; what it leaves of the older is.
-        unflushed.keep(run(1, 2), Content::Data(vec![3].into()), 3, false);
+        unflushed.keep(run(1, 2), UnflushedContent::Data(vec![3].into()), 3, false);
         assert_eq!(unflushed.lost(), [run(0, 1), run(2, 4), run(6, 8)]);
         unflushed.sent_again(run(0, 3));
         assert_eq!(unflushed.lost(), [run(2, 4), run(6, 8)]);

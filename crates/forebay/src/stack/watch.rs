@@ -12,7 +12,7 @@ use std::{
 };
 
 use cache::{Cache, NvramWatch};
-use volume::{Change, FileVolume, Holding};
+use volume::{FileVolume, Holding, OpenFileChange};
 
 use crate::{output::quoted, whole_file};
 
@@ -21,24 +21,24 @@ const LOOK_EVERY: Duration = Duration::from_millis(500);
 
 /// The change of a file that the last check found.
 #[derive(Default)]
-struct Seen(Option<Change>);
+struct LastFileChange(Option<OpenFileChange>);
 
 /// The result of a check that differs from the one before.
-enum Turn {
-    Lost(Change),
+enum FileWatchTransition {
+    Lost(OpenFileChange),
     Back,
 }
 
-impl Seen {
-    fn turn(&mut self, change: Option<Change>) -> Option<Turn> {
+impl LastFileChange {
+    fn turn(&mut self, change: Option<OpenFileChange>) -> Option<FileWatchTransition> {
         match (self.0, change) {
             (None, Some(change)) => {
                 self.0 = Some(change);
-                Some(Turn::Lost(change))
+                Some(FileWatchTransition::Lost(change))
             }
             (Some(before), None) if before.may_pass() => {
                 self.0 = None;
-                Some(Turn::Back)
+                Some(FileWatchTransition::Back)
             }
             (Some(before), Some(change)) if before.may_pass() => {
                 self.0 = Some(change);
@@ -55,15 +55,15 @@ impl Seen {
 pub fn fence(file: &Arc<FileVolume>) {
     let file = Arc::downgrade(file);
     tokio::spawn(async move {
-        let mut seen = Seen::default();
+        let mut seen = LastFileChange::default();
         while let Some((file, change)) = next(&file).await {
             let path = file.path().display();
             match seen.turn(change) {
-                Some(Turn::Lost(change)) => {
+                Some(FileWatchTransition::Lost(change)) => {
                     file.fence(&format!("{path}: {change}"));
                     tell_of_fence(&file, change);
                 }
-                Some(Turn::Back) => {
+                Some(FileWatchTransition::Back) => {
                     file.unfence();
                     tracing::warn!(%path, "the file has its name back, and takes writes again");
                 }
@@ -73,22 +73,24 @@ pub fn fence(file: &Arc<FileVolume>) {
     });
 }
 
-fn tell_of_fence(file: &FileVolume, change: Change) {
+fn tell_of_fence(file: &FileVolume, change: OpenFileChange) {
     let path = file.path().display();
     match change {
-        Change::CutShort { .. } => tracing::error!(
+        OpenFileChange::CutShort { .. } => tracing::error!(
             %path,
             what = %change,
             remedy = "stop its hosts and this process, and put a whole copy in its place; the next start refuses \
                       the file as it is, and names the command that gives the lost bytes up",
             "the file takes no more writes: the bytes behind its new end are lost"
         ),
-        Change::Removed | Change::Renamed | Change::Replaced => tracing::error!(
-            %path,
-            what = %change,
-            remedy = copy_remedy(file),
-            "the file takes no more writes: what was written to it is lost when this process ends"
-        ),
+        OpenFileChange::Removed | OpenFileChange::Renamed | OpenFileChange::Replaced => {
+            tracing::error!(
+                %path,
+                what = %change,
+                remedy = copy_remedy(file),
+                "the file takes no more writes: what was written to it is lost when this process ends"
+            )
+        }
     }
 }
 
@@ -96,7 +98,7 @@ fn tell_of_fence(file: &FileVolume, change: Change) {
 pub fn log(cache: &Arc<Cache>, file: &Arc<FileVolume>) {
     let (cache, file) = (Arc::downgrade(cache), Arc::downgrade(file));
     tokio::spawn(async move {
-        let mut seen = Seen::default();
+        let mut seen = LastFileChange::default();
         while let Some((file, change)) = next(&file).await {
             let Some(cache) = cache.upgrade() else { return };
             // An exported log takes no more writes, and is about to be moved away.
@@ -105,7 +107,7 @@ pub fn log(cache: &Arc<Cache>, file: &Arc<FileVolume>) {
             }
             let path = file.path().display();
             match seen.turn(change) {
-                Some(Turn::Lost(change)) => {
+                Some(FileWatchTransition::Lost(change)) => {
                     cache.lose_log(&format!("the log {path}: {change}"));
                     tracing::error!(
                         log = %path,
@@ -116,10 +118,10 @@ pub fn log(cache: &Arc<Cache>, file: &Arc<FileVolume>) {
                          shows dirty_bytes 0, and restart it then"
                     );
                 }
-                Some(Turn::Back) if cache.regain_log() => {
+                Some(FileWatchTransition::Back) if cache.regain_log() => {
                     tracing::warn!(log = %path, "the log has its name back, and is used again");
                 }
-                Some(Turn::Back) => {
+                Some(FileWatchTransition::Back) => {
                     tracing::warn!(
                         log = %path,
                         "the log has its name back, but a part of it could not be read: it is used \
@@ -181,7 +183,7 @@ fn tell_of_nvram(path: &Path, why: &str) {
 
 /// Waits for [`LOOK_EVERY`], then returns the file and the change that was found. `None` when nobody uses the
 /// file any more.
-async fn next(file: &Weak<FileVolume>) -> Option<(Arc<FileVolume>, Option<Change>)> {
+async fn next(file: &Weak<FileVolume>) -> Option<(Arc<FileVolume>, Option<OpenFileChange>)> {
     tokio::time::sleep(LOOK_EVERY).await;
     let file = file.upgrade()?;
     // A file system may take long to answer, so the call does not run on a thread of the runtime.

@@ -3,7 +3,7 @@
 
 use tokio::sync::Mutex;
 use volume::{
-    Allocation, Data, Durability, Error, Extent, Geometry, Io, Lba, Stack, Usage, Volume,
+    Allocation, Data, Durability, Error, Extent, Geometry, Io, Lba, Stack, ThinSpaceUsage, Volume,
 };
 
 /// `lower`, without its volatile cache. Nobody else may write to `lower`, or flush it.
@@ -69,7 +69,7 @@ impl Volume for WriteThrough {
         self.lower.admit(bytes)
     }
 
-    fn usage(&self) -> Option<Usage> {
+    fn usage(&self) -> Option<ThinSpaceUsage> {
         self.lower.usage()
     }
 
@@ -83,7 +83,7 @@ mod tests {
     use std::sync::Arc;
 
     use sim::{CrashVolume, Rng};
-    use volume::{Call, Fault, MemVolume, Observe, Rule, Symptom};
+    use volume::{FaultCallKind, FaultRule, FaultVolume, MemVolume, ObserveVolume, Symptom};
 
     use super::*;
 
@@ -108,18 +108,18 @@ mod tests {
 
     #[tokio::test]
     async fn a_discard_that_was_lost_is_sent_again_and_no_other_flush_takes_the_news() {
-        let lower = Fault::new(Arc::new(MemVolume::new(Geometry::with_blocks(64))));
+        let lower = FaultVolume::new(Arc::new(MemVolume::new(Geometry::with_blocks(64))));
         let lost = Symptom::Fails(Error::Device("started anew".into()));
-        lower.faults().add(Rule::always(Call::Flush, lost.clone()).times(1));
+        lower.faults().add(FaultRule::always(FaultCallKind::Flush, lost.clone()).times(1));
         let faults = lower.faults().clone();
-        let observed = Observe::new(Arc::new(lower));
+        let observed = ObserveVolume::new(Arc::new(lower));
         let counters = observed.counters().clone();
         let volume = WriteThrough::new(Arc::new(observed));
         volume.flush().await.unwrap();
         assert_eq!(counters.counts().flushes, 0);
         volume.discard(EXTENT).await.unwrap();
         assert_eq!(counters.counts().discards, 2);
-        faults.add(Rule::always(Call::Flush, lost));
+        faults.add(FaultRule::always(FaultCallKind::Flush, lost));
         assert!(matches!(volume.discard(EXTENT).await, Err(Error::Device(_))));
         assert_eq!(counters.counts().discards, 2 + u64::from(ATTEMPTS));
     }
@@ -129,16 +129,18 @@ mod tests {
         let lost = Symptom::Fails(Error::Device("started anew".into()));
         for error in [Error::Away("the link is down".into()), Error::Busy("the log is full")] {
             for is_done in [false, true] {
-                let lower = Fault::new(Arc::new(MemVolume::new(Geometry::with_blocks(64))));
+                let lower = FaultVolume::new(Arc::new(MemVolume::new(Geometry::with_blocks(64))));
                 let fails = Symptom::Fails(error.clone());
                 if is_done {
-                    lower.faults().add(Rule::always(Call::Flush, lost.clone()).times(1));
                     lower
                         .faults()
-                        .add(Rule::always(Call::Discard, fails.clone()).after(1).times(1));
-                    lower.faults().add(Rule::always(Call::Flush, fails));
+                        .add(FaultRule::always(FaultCallKind::Flush, lost.clone()).times(1));
+                    lower.faults().add(
+                        FaultRule::always(FaultCallKind::Discard, fails.clone()).after(1).times(1),
+                    );
+                    lower.faults().add(FaultRule::always(FaultCallKind::Flush, fails));
                 } else {
-                    lower.faults().add(Rule::always(Call::Discard, fails));
+                    lower.faults().add(FaultRule::always(FaultCallKind::Discard, fails));
                 }
                 let volume = WriteThrough::new(Arc::new(lower));
                 for _ in 0..2 {

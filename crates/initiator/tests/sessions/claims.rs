@@ -14,12 +14,12 @@ use std::{
 use crate::support::node::NAME;
 use initiator::{RemoteVolume, Settings};
 use parking_lot::Mutex;
-use scsi::{ClaimParameters, Sense, Status};
-use target::{Server, Target};
+use scsi::{ClaimParameters, ScsiStatus, Sense};
+use target::{Target, TargetServer};
 use tokio::sync::watch;
 use unit::{
-    Answer, BlockUnit, Completion, Identity, LogicalUnit, Nexus, Record, Saving, Store, Task,
-    TaskManagement,
+    BlockUnit, Completion, LogicalUnit, Nexus, Saving, Task, TaskManagement, UnitIdentity,
+    UnitRecordKind, UnitReply, UnitStore,
 };
 use volume::{
     Claim, Confirmed, Data, Dirty, Durability, Error, Extent, Geometry, Holding, Io, Lba,
@@ -28,14 +28,14 @@ use volume::{
 
 /// Records in memory.
 #[derive(Default)]
-struct Kept(Mutex<HashMap<Record, Vec<u8>>>);
+struct Kept(Mutex<HashMap<UnitRecordKind, Vec<u8>>>);
 
-impl Store for Kept {
-    fn load(&self, record: Record) -> io::Result<Option<Vec<u8>>> {
+impl UnitStore for Kept {
+    fn load(&self, record: UnitRecordKind) -> io::Result<Option<Vec<u8>>> {
         Ok(self.0.lock().get(&record).cloned())
     }
 
-    fn save(&self, record: Record, bytes: Vec<u8>) -> Saving<'_> {
+    fn save(&self, record: UnitRecordKind, bytes: Vec<u8>) -> Saving<'_> {
         self.0.lock().insert(record, bytes);
         Box::pin(std::future::ready(Ok(())))
     }
@@ -45,10 +45,10 @@ impl Store for Kept {
 struct Foreign(BlockUnit);
 
 impl LogicalUnit for Foreign {
-    fn execute(&self, task: Task) -> Answer<'_> {
+    fn execute(&self, task: Task) -> UnitReply<'_> {
         if matches!(task.cdb.first(), Some(0xc0 | 0xc1)) {
             let unknown = Completion::check_condition(Sense::INVALID_COMMAND_OPERATION_CODE);
-            return Answer::done(unknown);
+            return UnitReply::done(unknown);
         }
         self.0.execute(task)
     }
@@ -77,10 +77,10 @@ struct Occupied {
 }
 
 impl LogicalUnit for Occupied {
-    fn execute(&self, task: Task) -> Answer<'_> {
+    fn execute(&self, task: Task) -> UnitReply<'_> {
         let is_claim = task.cdb.first() == Some(&0xc1);
         if is_claim && self.is_busy.load(Ordering::Relaxed) {
-            return Answer::done(Completion::status(Status::Busy));
+            return UnitReply::done(Completion::status(ScsiStatus::Busy));
         }
         self.unit.execute(task)
     }
@@ -106,7 +106,7 @@ impl LogicalUnit for Occupied {
 struct Old(BlockUnit);
 
 impl LogicalUnit for Old {
-    fn execute(&self, task: Task) -> Answer<'_> {
+    fn execute(&self, task: Task) -> UnitReply<'_> {
         if task.cdb.first() == Some(&0xc1) {
             let list = task.data_out.clone().into_bytes();
             let wrong = match (task.cdb[1], list[9]) {
@@ -115,7 +115,7 @@ impl LogicalUnit for Old {
                 _ => None,
             };
             if let Some(sense) = wrong {
-                return Answer::done(Completion::check_condition(sense));
+                return UnitReply::done(Completion::check_condition(sense));
             }
         }
         self.0.execute(task)
@@ -163,11 +163,11 @@ impl Slow {
 }
 
 impl LogicalUnit for Slow {
-    fn execute(&self, task: Task) -> Answer<'_> {
+    fn execute(&self, task: Task) -> UnitReply<'_> {
         if task.cdb.first() != Some(&0xc1) {
             return self.unit.execute(task);
         }
-        Answer::new(async move {
+        UnitReply::new(async move {
             let list = task.data_out.clone().into_bytes();
             let generation = ClaimParameters::from_bytes(&list).expect("a claim").generation;
             self.state.send_modify(|(asked, _)| asked.push(generation));
@@ -259,11 +259,11 @@ impl Volume for Epochs {
 }
 
 /// Returns a node with such a volume, and a session with four connections that has claimed it.
-async fn claimed_epochs() -> (Arc<Epochs>, Server, Settings, RemoteVolume) {
+async fn claimed_epochs() -> (Arc<Epochs>, TargetServer, Settings, RemoteVolume) {
     let disk = Epochs::new();
     let unit = BlockUnit::open(
         disk.clone(),
-        Identity::new("disk-1"),
+        UnitIdentity::new("disk-1"),
         unit::Settings::default(),
         Arc::new(Kept::default()),
     );
@@ -285,15 +285,16 @@ async fn write_volatile(volume: &RemoteVolume, lba: u64) -> Result<(), Error> {
 fn block_unit() -> BlockUnit {
     let disk = Arc::new(MemVolume::new(Geometry::with_blocks(1024)));
     let settings = unit::Settings::default();
-    BlockUnit::open(disk, Identity::new("disk-1"), settings, Arc::new(Kept::default()))
+    BlockUnit::open(disk, UnitIdentity::new("disk-1"), settings, Arc::new(Kept::default()))
         .expect("nothing was kept")
 }
 
 /// A node with this unit, and how each of its initiators connects.
-async fn serve(unit: Arc<dyn LogicalUnit>) -> (Server, impl Fn(&str) -> Settings) {
+async fn serve(unit: Arc<dyn LogicalUnit>) -> (TargetServer, impl Fn(&str) -> Settings) {
     let mut settings = target::Settings::default();
     settings.offer.default_time2wait = 0;
-    let server = Server::new(settings, vec![Target::new(NAME, vec![(0, unit)])]).expect("a target");
+    let server =
+        TargetServer::new(settings, vec![Target::new(NAME, vec![(0, unit)])]).expect("a target");
     let any: std::net::SocketAddr = "127.0.0.1:0".parse().expect("an address");
     let address = server.open_portal(any.into()).await.expect("a port");
     let settings = move |host: &str| {

@@ -16,7 +16,7 @@ use crate::support::{
     node::{Node, ends},
     relay::Relay,
 };
-use initiator::{RemoteVolume, Statistics};
+use initiator::{InitiatorStatistics, RemoteVolume};
 use iscsi::keys::{Compression, DigestPolicy};
 use tokio::time::timeout;
 use volume::{Data, Durability, Extent, Geometry, Lba, Volume};
@@ -97,7 +97,11 @@ async fn data_passes_both_ways_with_digests_and_through_tls() {
 }
 
 /// Writes and reads through a relay; what was counted above the link, and what the relay saw.
-async fn moved(node: &Node, wanted: &[Compression], data: &Data) -> (Statistics, u64, u64) {
+async fn moved(
+    node: &Node,
+    wanted: &[Compression],
+    data: &Data,
+) -> (InitiatorStatistics, u64, u64) {
     let relay = Relay::start(node.address).await;
     let mut settings = node.settings();
     settings.portal = relay.address.to_string();

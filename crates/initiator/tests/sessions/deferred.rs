@@ -7,8 +7,10 @@ use crate::support::{blocks, expect, node::NAME};
 use initiator::{RemoteVolume, Settings};
 use parking_lot::Mutex;
 use scsi::{Cdb, Sense, SenseKey};
-use target::{Server, Target};
-use unit::{Answer, BlockUnit, Completion, Identity, LogicalUnit, Nexus, Task, TaskManagement};
+use target::{Target, TargetServer};
+use unit::{
+    BlockUnit, Completion, LogicalUnit, Nexus, Task, TaskManagement, UnitIdentity, UnitReply,
+};
 use volume::{Durability, Error, Extent, Geometry, Lba, MemVolume, Volume};
 
 /// The next command of this operation code ends with this, and is not performed.
@@ -18,10 +20,10 @@ struct Deferring {
 }
 
 impl LogicalUnit for Deferring {
-    fn execute(&self, task: Task) -> Answer<'_> {
+    fn execute(&self, task: Task) -> UnitReply<'_> {
         let deferred = self.next.lock().take_if(|(code, _)| task.cdb[0] == *code);
         match deferred {
-            Some((_, sense)) => Answer::new(async move { Completion::check_condition(sense) }),
+            Some((_, sense)) => UnitReply::new(async move { Completion::check_condition(sense) }),
             None => self.unit.execute(task),
         }
     }
@@ -43,12 +45,12 @@ impl LogicalUnit for Deferring {
     }
 }
 
-async fn start() -> (Server, Arc<Deferring>, RemoteVolume) {
+async fn start() -> (TargetServer, Arc<Deferring>, RemoteVolume) {
     let disk = Arc::new(MemVolume::new(Geometry::with_blocks(1024)));
-    let unit = BlockUnit::new(disk, Identity::new("disk-1"), unit::Settings::default());
+    let unit = BlockUnit::new(disk, UnitIdentity::new("disk-1"), unit::Settings::default());
     let unit = Arc::new(Deferring { unit, next: Mutex::new(None) });
     let target = Target::new(NAME, vec![(0, unit.clone() as _)]);
-    let server = Server::new(target::Settings::default(), vec![target]).unwrap();
+    let server = TargetServer::new(target::Settings::default(), vec![target]).unwrap();
     let address = server.listen("127.0.0.1:0".parse().unwrap()).await.unwrap();
     let settings = Settings::new(address.to_string(), NAME, 0);
     (server, unit, RemoteVolume::connect(settings).await.unwrap())

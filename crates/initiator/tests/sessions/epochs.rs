@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::support::{blocks, expect, node::Node};
-use cache::{Cache, Identity, Parts, Report, Settings};
+use cache::{Cache, LogVolumeIdentity, Parts, Settings, WriteMode};
 use initiator::RemoteVolume;
 use volume::{Durability, Geometry, Lba, MemVolume, Volume};
 
@@ -14,11 +14,12 @@ async fn home() -> (Arc<MemVolume>, Arc<Cache>) {
     let settings = Settings {
         dram_bytes: 4 << 20,
         nvram_bytes: 1 << 20,
-        report: Report::AtFlush,
+        report: WriteMode::AtFlush,
         ..Settings::default()
     };
     let geometry = Geometry { atomic_blocks: 0, ..home.geometry() };
-    let cache = Cache::open(settings, parts, Identity { name: "home".into(), geometry }).await;
+    let cache =
+        Cache::open(settings, parts, LogVolumeIdentity { name: "home".into(), geometry }).await;
     let cache = cache.expect("opened");
     tokio::spawn(cache.run());
     (home, cache)

@@ -11,18 +11,18 @@ use bytes::{BufMut, Bytes};
 use initiator::{Error, RemoteVolume, Settings};
 use iscsi::{
     Itt, Pdu, Serial, Ttt,
-    codec::{Decoder, Digests, Output},
+    codec::{Decoder, Digests, PduOutput},
     keys::DigestPolicy,
     pdu::{LoginRequest, LoginResponse, LoginStatus, NopIn, Numbers},
 };
-use scsi::{Cdb, Lun, Sense, SenseKey, Status};
-use target::{Server, Target};
+use scsi::{Cdb, Lun, ScsiStatus, Sense, SenseKey};
+use target::{Target, TargetServer};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt, copy_bidirectional},
     net::{TcpListener, TcpStream},
     sync::oneshot,
 };
-use unit::{Answer, Completion, LogicalUnit, Nexus, Task, TaskManagement};
+use unit::{Completion, LogicalUnit, Nexus, Task, TaskManagement, UnitReply};
 use volume::{Data, Durability, Extent, Geometry, Lba, Volume};
 
 /// A unit that answers with noise: the same for the same seed, command after command.
@@ -32,7 +32,7 @@ struct Noise {
 }
 
 impl LogicalUnit for Noise {
-    fn execute(&self, task: Task) -> Answer<'_> {
+    fn execute(&self, task: Task) -> UnitReply<'_> {
         let mut count = self.answered.lock();
         *count += 1;
         let mut state = self.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ *count << 32;
@@ -55,10 +55,10 @@ impl LogicalUnit for Noise {
         let completion = match random() % 16 {
             0 => Completion::check_condition(Sense::new(SenseKey::IllegalRequest, 0x24, 0)),
             1 => Completion::check_condition(Sense::new(SenseKey::UnitAttention, 0x29, 0)),
-            2 => Completion::status(Status::ConditionMet),
+            2 => Completion::status(ScsiStatus::ConditionMet),
             _ => Completion::good(Data::from(data)),
         };
-        Answer::new(async move { completion })
+        UnitReply::new(async move { completion })
     }
 
     fn admit(&self, _: &Nexus, _: &Cdb, _: u32) -> Option<Completion> {
@@ -79,7 +79,7 @@ async fn units_that_answer_with_noise() {
     for seed in 1..=150 {
         let unit = std::sync::Arc::new(Noise { seed, answered: Default::default() });
         let target = Target::new(NAME, vec![(0, unit)]);
-        let server = Server::new(target::Settings::default(), vec![target]).unwrap();
+        let server = TargetServer::new(target::Settings::default(), vec![target]).unwrap();
         let address = server.listen("127.0.0.1:0".parse().unwrap()).await.unwrap();
         let mut settings = Settings::new(address.to_string(), NAME, 0);
         settings.busy_time_out = Duration::from_millis(50);
@@ -129,7 +129,7 @@ async fn redirect_to(address: impl FnOnce(SocketAddr) -> SocketAddr) -> SocketAd
                 text: Bytes::from(format!("TargetAddress={there},1\0")),
                 ..LoginResponse::default()
             };
-            let mut output = Output::default();
+            let mut output = PduOutput::default();
             output.push(Pdu::LoginResponse(response), Digests::default());
             while !output.is_empty() {
                 let mut slices = [std::io::IoSlice::new(&[]); 8];

@@ -11,7 +11,9 @@ use crate::support::{
     relay::Relay,
 };
 use initiator::{LinkState, RemoteVolume, Settings, discover, list_units};
-use volume::{Call, Data, Durability, Error, Extent, Geometry, Lba, Rule, Symptom, Volume};
+use volume::{
+    Data, Durability, Error, Extent, FaultCallKind, FaultRule, Geometry, Lba, Symptom, Volume,
+};
 
 const EXTENT: Extent = Extent { lba: Lba(64), blocks: 64 };
 
@@ -98,16 +100,16 @@ async fn failures_below_the_target_keep_their_meaning() {
     let volume = connect(&node).await;
     let medium = Error::Medium { extent: EXTENT, reason: "scratched".into() };
     let fails = |call, error| {
-        node.faults.add(Rule::always(call, Symptom::Fails(error)).times(1));
+        node.faults.add(FaultRule::always(call, Symptom::Fails(error)).times(1));
     };
-    fails(Call::Read, medium.clone());
+    fails(FaultCallKind::Read, medium.clone());
     assert!(matches!(volume.read(EXTENT).await, Err(Error::Medium { .. })));
     let write = || volume.write(EXTENT.lba, blocks(64, 64, 1), Durability::Volatile);
-    fails(Call::Write, medium);
+    fails(FaultCallKind::Write, medium);
     assert!(matches!(write().await, Err(Error::Medium { .. })));
-    fails(Call::Write, Error::NoSpace);
+    fails(FaultCallKind::Write, Error::NoSpace);
     assert!(matches!(write().await, Err(Error::NoSpace)));
-    fails(Call::Flush, Error::Device("broken".into()));
+    fails(FaultCallKind::Flush, Error::Device("broken".into()));
     assert!(matches!(volume.flush().await, Err(Error::Device(_))));
     // and nothing of that lasts
     write().await.unwrap();
@@ -120,7 +122,7 @@ async fn a_busy_target_is_asked_again() {
     let node = Node::start(geometry()).await;
     let volume = connect(&node).await;
     let busy = || Symptom::Fails(Error::Busy("full"));
-    node.faults.add(Rule::always(Call::Write, busy()).times(3));
+    node.faults.add(FaultRule::always(FaultCallKind::Write, busy()).times(3));
     volume.write(EXTENT.lba, blocks(64, 64, 1), Durability::Volatile).await.unwrap();
     expect(&volume, 64, 64, 1).await;
     assert_eq!(volume.statistics().retries, 3);
@@ -132,7 +134,7 @@ async fn a_target_that_stays_busy_is_busy() {
     let mut settings = node.settings();
     settings.busy_time_out = Duration::from_millis(100);
     let volume = RemoteVolume::connect(settings).await.unwrap();
-    node.faults.add(Rule::always(Call::Write, Symptom::Fails(Error::Busy("full"))));
+    node.faults.add(FaultRule::always(FaultCallKind::Write, Symptom::Fails(Error::Busy("full"))));
     let written = volume.write(EXTENT.lba, blocks(64, 64, 1), Durability::Volatile).await;
     assert!(matches!(written, Err(Error::Busy(_))), "{written:?}");
 }
@@ -144,7 +146,8 @@ async fn a_write_of_which_a_piece_was_done_is_not_busy() {
     settings.busy_time_out = Duration::from_millis(100);
     settings.piece_bytes = EXTENT.blocks / 2 * 512;
     let volume = RemoteVolume::connect(settings).await.unwrap();
-    node.faults.add(Rule::always(Call::Write, Symptom::Fails(Error::Busy("full"))).after(1));
+    node.faults
+        .add(FaultRule::always(FaultCallKind::Write, Symptom::Fails(Error::Busy("full"))).after(1));
     let written = volume.write(EXTENT.lba, blocks(64, 64, 1), Durability::Volatile).await;
     assert!(matches!(written, Err(Error::Unreachable(_))), "{written:?}");
 }
@@ -155,7 +158,7 @@ async fn a_command_that_hangs_is_aborted_and_harms_no_other() {
     let mut settings = node.settings();
     settings.command_time_out = Duration::from_millis(200);
     let volume = RemoteVolume::connect(settings).await.unwrap();
-    node.faults.add(Rule::always(Call::Read, Symptom::Hangs).times(1));
+    node.faults.add(FaultRule::always(FaultCallKind::Read, Symptom::Hangs).times(1));
     let hung = volume.read(EXTENT).await;
     assert!(matches!(hung, Err(Error::Unreachable(_))), "{hung:?}");
     volume.read(EXTENT).await.unwrap();
@@ -168,7 +171,7 @@ async fn a_write_whose_caller_has_gone_is_not_overtaken() {
     let node = Node::start(geometry()).await;
     let volume = Arc::new(connect(&node).await);
     // The first write hangs below the target; its caller loses patience and writes again.
-    node.faults.add(Rule::always(Call::Write, Symptom::Hangs).times(1));
+    node.faults.add(FaultRule::always(FaultCallKind::Write, Symptom::Hangs).times(1));
     let first = volume.write(EXTENT.lba, blocks(64, 64, 1), Durability::Volatile);
     let given_up = tokio::time::timeout(Duration::from_millis(50), first).await;
     assert!(given_up.is_err());

@@ -16,9 +16,9 @@ use crate::support::{
     relay::Relay,
 };
 use initiator::{Error, LinkState, RemoteVolume, Settings};
-use target::{Portal, PortalGroup, Redirect, Server, Target};
+use target::{Portal, PortalGroup, Redirect, Target, TargetServer};
 use tokio::{net::TcpListener, time::timeout};
-use unit::{BlockUnit, Identity};
+use unit::{BlockUnit, UnitIdentity};
 use volume::{Data, Durability, Extent, Geometry, Holding, Io, Lba, MemVolume, Volume};
 
 /// Far longer than anything here takes.
@@ -72,7 +72,7 @@ async fn the_first_portal_that_lets_us_in_is_used() {
     let silent = TcpListener::bind("127.0.0.1:0").await.expect("loopback");
     let redirect = Redirect { address: closed().await.to_string(), permanent: false };
     let sending = Target { redirect: Some(redirect), ..Target::new(NAME, Vec::new()) };
-    let server = Server::new(target::Settings::default(), vec![sending]).expect("a target");
+    let server = TargetServer::new(target::Settings::default(), vec![sending]).expect("a target");
     let address: SocketAddr = "127.0.0.1:0".parse().expect("an address");
     let sends = server.open_portal(address.into()).await.expect("loopback");
     let portals = [closed().await, silent.local_addr().expect("bound"), sends, node.address];
@@ -90,7 +90,7 @@ async fn a_redirection_is_followed_from_each_portal() {
     let node = Node::start(geometry()).await;
     let redirect = Redirect { address: node.address.to_string(), permanent: false };
     let sending = Target { redirect: Some(redirect), ..Target::new(NAME, Vec::new()) };
-    let server = Server::new(target::Settings::default(), vec![sending]).expect("a target");
+    let server = TargetServer::new(target::Settings::default(), vec![sending]).expect("a target");
     let address: SocketAddr = "127.0.0.1:0".parse().expect("an address");
     let sends = server.open_portal(address.into()).await.expect("loopback");
     let volume = RemoteVolume::connect(settings(&[closed().await, sends])).await;
@@ -158,11 +158,11 @@ async fn what_was_on_its_way_by_the_former_portal_does_not_come_after_newer_writ
 async fn a_portal_of_another_group_is_not_used_after_a_session_is_lost() {
     let node = Node::start(geometry()).await;
     let unit =
-        BlockUnit::new(node.disk.clone(), Identity::new("disk-1"), unit::Settings::default());
+        BlockUnit::new(node.disk.clone(), UnitIdentity::new("disk-1"), unit::Settings::default());
     let unit = Arc::new(unit);
     let groups = [1, 2].map(|tag| PortalGroup { number: tag.into(), tag });
     let target = Target { groups: groups.to_vec(), ..Target::new(NAME, vec![(0, unit as _)]) };
-    let server = Server::new(target::Settings::default(), vec![target]).expect("a target");
+    let server = TargetServer::new(target::Settings::default(), vec![target]).expect("a target");
     let address: SocketAddr = "127.0.0.1:0".parse().expect("an address");
     let mut open = Vec::new();
     for group in groups {

@@ -17,9 +17,9 @@ use crate::support::{
 };
 use initiator::{Error, RemoteVolume, discover};
 use iscsi::keys::DigestPolicy;
-use target::{Redirect, Server, Target};
+use target::{Redirect, Target, TargetServer};
 use tokio::time::timeout;
-use transport::Cause;
+use transport::DistrustCause;
 use volume::{Durability, Extent, Geometry, Lba, Volume};
 
 /// Far longer than anything here takes.
@@ -123,9 +123,9 @@ async fn certificates_that_do_not_fit_are_named_and_nothing_is_said_without_tls(
     let client = |name| transport::TlsClient::new(None, trusted, name).unwrap();
     let required = "does not take our certificate (CertificateRequired)";
     for (tls, cause, reason) in [
-        (ends(&Authority::new()).1, Cause::UnknownAuthority, "UnknownIssuer"),
-        (client(None), Cause::OursMissing, required),
-        (client(Some("elsewhere.example")), Cause::OtherName, "not valid for name"),
+        (ends(&Authority::new()).1, DistrustCause::UnknownAuthority, "UnknownIssuer"),
+        (client(None), DistrustCause::OursMissing, required),
+        (client(Some("elsewhere.example")), DistrustCause::OtherName, "not valid for name"),
     ] {
         match refused(Some(tls)).await {
             Error::Tls(found) => {
@@ -155,7 +155,7 @@ async fn where_a_target_sends_us_is_reached_through_tls_or_not_at_all() {
     for (to, secured) in [(node.address, true), (plain.address, false)] {
         let redirect = Some(Redirect { address: to.to_string(), permanent: false });
         let target = Target { redirect, ..Target::new(NAME, Vec::new()) };
-        let server = Server::new(target::Settings::default(), vec![target]).unwrap();
+        let server = TargetServer::new(target::Settings::default(), vec![target]).unwrap();
         let portal = target::Portal { tls: Some(tls.0.clone()), ..node.address.into() };
         let portal = target::Portal { address: "127.0.0.1:0".parse().unwrap(), ..portal };
         let mut settings = node.settings();

@@ -1,11 +1,11 @@
 //! One end's side of the negotiation during a login (RFC 7143, 6.2).
 
-use super::table::{KEYS, Key, Kind, Side};
+use super::table::{IscsiRole, KEYS, KeyKind, TextKey};
 use super::text::{
     boolean, is_answer_word, is_name, local_name, number_within, push, segment_length, yes_no,
 };
-use super::{DigestPolicy, KeyError, Offer, Parameters};
-use crate::pdu::Stage;
+use super::{DigestPolicy, KeyError, NegotiationOffer, Parameters};
+use crate::pdu::LoginStage;
 
 /// What the peer, or either end, said of itself.
 #[derive(Clone, Debug, Default)]
@@ -23,12 +23,12 @@ pub(crate) struct Declared {
 impl Declared {
     /// Did the initiator say just this before? libiscsi names itself and the target anew in each
     /// stage, though it must not (RFC 7143, 13.4, 13.5); to say something else is an error.
-    fn is_known(&self, key: Key, value: &str) -> bool {
+    fn is_known(&self, key: TextKey, value: &str) -> bool {
         match key {
-            Key::SessionType => value == if self.discovery { "Discovery" } else { "Normal" },
-            Key::InitiatorName => self.initiator_name.as_deref() == Some(value),
-            Key::InitiatorAlias => self.initiator_alias.as_deref() == Some(&local_name(value)),
-            Key::TargetName => self.target_name.as_deref() == Some(value),
+            TextKey::SessionType => value == if self.discovery { "Discovery" } else { "Normal" },
+            TextKey::InitiatorName => self.initiator_name.as_deref() == Some(value),
+            TextKey::InitiatorAlias => self.initiator_alias.as_deref() == Some(&local_name(value)),
+            TextKey::TargetName => self.target_name.as_deref() == Some(value),
             _ => false,
         }
     }
@@ -36,7 +36,7 @@ impl Declared {
 
 /// Answers to send.
 #[derive(Debug, Default)]
-pub(crate) struct Answers {
+pub(crate) struct NegotiationAnswers {
     pub(crate) text: Vec<u8>,
     /// The peer's proposals are open until it has these answers.
     pub(crate) awaited: bool,
@@ -49,7 +49,7 @@ pub(crate) struct Answers {
 ///   └──── peer proposes, we answer, or peer declares ──^
 /// ```
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum State {
+enum KeyState {
     Open,
     Proposed,
     Settled,
@@ -57,9 +57,9 @@ enum State {
 
 /// The state of every key at one end.
 pub(crate) struct Negotiation {
-    side: Side,
-    offer: Offer,
-    states: [State; KEYS],
+    side: IscsiRole,
+    offer: NegotiationOffer,
+    states: [KeyState; KEYS],
     /// Our own MaxRecvDataSegmentLength was sent. (Its state is that of the peer's.)
     length_declared: bool,
     /// Starts with the standard's defaults.
@@ -73,14 +73,14 @@ impl Negotiation {
     /// # Panics
     ///
     /// If the offer is out of range: settings are checked where they are read.
-    pub(crate) fn new(side: Side, offer: Offer) -> Self {
+    pub(crate) fn new(side: IscsiRole, offer: NegotiationOffer) -> Self {
         if let Err(field) = offer.validate() {
             panic!("{field} is out of range in an offer");
         }
         Self {
             side,
             offer,
-            states: [State::Open; KEYS],
+            states: [KeyState::Open; KEYS],
             length_declared: false,
             parameters: Parameters::default(),
             declared: Declared::default(),
@@ -91,13 +91,13 @@ impl Negotiation {
     /// Takes the pairs of a whole text and says what to answer.
     pub(crate) fn receive(
         &mut self,
-        stage: Stage,
+        stage: LoginStage,
         pairs: &[(&str, &str)],
-    ) -> Result<Answers, KeyError> {
-        let mut answers = Answers::default();
+    ) -> Result<NegotiationAnswers, KeyError> {
+        let mut answers = NegotiationAnswers::default();
         let mut known = Vec::new();
         for &(name, value) in pairs {
-            match Key::from_name(name) {
+            match TextKey::from_name(name) {
                 Some(key) => known.push((key, value)),
                 None => answers.not_understood(name, value)?,
             }
@@ -111,36 +111,36 @@ impl Negotiation {
 
     fn receive_key(
         &mut self,
-        stage: Stage,
-        key: Key,
+        stage: LoginStage,
+        key: TextKey,
         value: &str,
-        answers: &mut Answers,
+        answers: &mut NegotiationAnswers,
     ) -> Result<(), KeyError> {
         let row = key.row();
-        if !row.when.allows(stage) || row.kind == Kind::Declared(self.side) {
+        if !row.when.allows(stage) || row.kind == KeyKind::Declared(self.side) {
             return Err(KeyError::NotAllowed(row.name.to_owned()));
         }
-        if key == Key::TargetAddress {
+        if key == TextKey::TargetAddress {
             // The one key that may be told again (RFC 7143, 6.3); only a redirect acts upon it.
             return Ok(());
         }
-        match std::mem::replace(&mut self.states[key as usize], State::Settled) {
-            State::Settled if self.declared.is_known(key, value) => return Ok(()),
-            State::Settled => return Err(KeyError::Repeated(row.name.to_owned())),
-            State::Proposed => return self.take_answer(key, value),
-            State::Open => {}
+        match std::mem::replace(&mut self.states[key as usize], KeyState::Settled) {
+            KeyState::Settled if self.declared.is_known(key, value) => return Ok(()),
+            KeyState::Settled => return Err(KeyError::Repeated(row.name.to_owned())),
+            KeyState::Proposed => return self.take_answer(key, value),
+            KeyState::Open => {}
         }
         if is_answer_word(value) {
             return Err(KeyError::Value(row.name.to_owned()));
         }
         match row.kind {
-            Kind::Declared(_) | Kind::DeclaredByBoth => self.take_declaration(key, value),
+            KeyKind::Declared(_) | KeyKind::DeclaredByBoth => self.take_declaration(key, value),
             _ if row.normal_only && self.declared.discovery => {
                 answers.push(key, "Irrelevant");
                 Ok(())
             }
             // What is chosen depends on who asks for what, which others know.
-            Kind::List if key == Key::AuthMethod => {
+            KeyKind::List if key == TextKey::AuthMethod => {
                 self.declared.auth_method = Some(value.to_owned());
                 Ok(())
             }
@@ -153,40 +153,47 @@ impl Negotiation {
     }
 
     /// What to answer to a proposal; the result is ours from now on.
-    fn take_proposal(&mut self, key: Key, kind: Kind, value: &str) -> Result<String, KeyError> {
+    fn take_proposal(
+        &mut self,
+        key: TextKey,
+        kind: KeyKind,
+        value: &str,
+    ) -> Result<String, KeyError> {
         const REJECT: &str = "Reject";
         let answer = match kind {
-            Kind::List => match self.select(key, value) {
+            KeyKind::List => match self.select(key, value) {
                 Some(selected) => selected,
                 None => REJECT,
             },
-            Kind::Or | Kind::And => match boolean(value) {
+            KeyKind::Or | KeyKind::And => match boolean(value) {
                 Some(theirs) => {
                     let ours = self.wanted_flag(key);
-                    let result = if kind == Kind::Or { theirs || ours } else { theirs && ours };
+                    let result = if kind == KeyKind::Or { theirs || ours } else { theirs && ours };
                     self.set_flag(key, result);
                     yes_no(result)
                 }
                 None => REJECT,
             },
-            Kind::Minimum(low, high) | Kind::Maximum(low, high) => {
+            KeyKind::Minimum(low, high) | KeyKind::Maximum(low, high) => {
                 let Some(theirs) = number_within(value, low, high) else {
                     return Ok(REJECT.to_owned());
                 };
                 let ours = self.wanted_number(key);
-                let is_minimum = matches!(kind, Kind::Minimum(..));
+                let is_minimum = matches!(kind, KeyKind::Minimum(..));
                 let result = if is_minimum { theirs.min(ours) } else { theirs.max(ours) };
                 self.set_number(key, result);
                 return Ok(result.to_string());
             }
-            Kind::Obsolete(answer) => answer,
-            Kind::Declared(_) | Kind::DeclaredByBoth => unreachable!("declared, not proposed"),
+            KeyKind::Obsolete(answer) => answer,
+            KeyKind::Declared(_) | KeyKind::DeclaredByBoth => {
+                unreachable!("declared, not proposed")
+            }
         };
         Ok(answer.to_owned())
     }
 
     /// The first value of a proposed list that we support, made the result.
-    fn select(&mut self, key: Key, list: &str) -> Option<&'static str> {
+    fn select(&mut self, key: TextKey, list: &str) -> Option<&'static str> {
         let supported = self.values(key);
         let find = |value: &str| supported.iter().find(|&&ours| ours == value).copied();
         let selected = list.split(',').find_map(find)?;
@@ -195,11 +202,11 @@ impl Negotiation {
     }
 
     /// The values of a list: what we propose, in this order, and take, in the peer's.
-    fn values(&self, key: Key) -> Vec<&'static str> {
+    fn values(&self, key: TextKey) -> Vec<&'static str> {
         match key {
-            Key::HeaderDigest => self.offer.header_digest.values().to_vec(),
-            Key::DataDigest => self.offer.data_digest.values().to_vec(),
-            Key::Compression => {
+            TextKey::HeaderDigest => self.offer.header_digest.values().to_vec(),
+            TextKey::DataDigest => self.offer.data_digest.values().to_vec(),
+            TextKey::Compression => {
                 self.offer.compression.iter().map(|method| method.name()).chain([NONE]).collect()
             }
             _ => vec!["RFC3720"],
@@ -207,67 +214,67 @@ impl Negotiation {
     }
 
     /// The answer to what we proposed.
-    fn take_answer(&mut self, key: Key, value: &str) -> Result<(), KeyError> {
+    fn take_answer(&mut self, key: TextKey, value: &str) -> Result<(), KeyError> {
         let wrong = || KeyError::Answer(key.name().to_owned());
         match (key.row().kind, value) {
-            (_, "Reject") if key == Key::AuthMethod => return Err(KeyError::NoAuthMethod),
+            (_, "Reject") if key == TextKey::AuthMethod => return Err(KeyError::NoAuthMethod),
             // Whether it is one of those that were proposed, the login knows.
-            (_, method) if key == Key::AuthMethod => {
+            (_, method) if key == TextKey::AuthMethod => {
                 self.declared.auth_method = Some(method.to_owned());
             }
             // The value stays what it was: whether that will do is asked when all is said.
             (_, "Irrelevant" | "Reject") => {}
             // Every peer of another make: it is done without.
-            (_, "NotUnderstood") if key == Key::Compression => {}
-            (Kind::List, _) => {
+            (_, "NotUnderstood") if key == TextKey::Compression => {}
+            (KeyKind::List, _) => {
                 // Who answers may name one value only, and one that was proposed.
                 let single = !value.contains(',');
                 single.then(|| self.select(key, value)).flatten().ok_or_else(wrong)?;
             }
-            (kind @ (Kind::Or | Kind::And), _) => {
+            (kind @ (KeyKind::Or | KeyKind::And), _) => {
                 let answer = boolean(value).ok_or_else(wrong)?;
-                let decided = kind == Kind::Or;
+                let decided = kind == KeyKind::Or;
                 if self.wanted_flag(key) == decided && answer != decided {
                     return Err(wrong());
                 }
                 self.set_flag(key, answer);
             }
-            (Kind::Minimum(low, _), _) => {
+            (KeyKind::Minimum(low, _), _) => {
                 let answer = number_within(value, low, self.wanted_number(key));
                 self.set_number(key, answer.ok_or_else(wrong)?);
             }
-            (Kind::Maximum(_, high), _) => {
+            (KeyKind::Maximum(_, high), _) => {
                 let answer = number_within(value, self.wanted_number(key), high);
                 self.set_number(key, answer.ok_or_else(wrong)?);
             }
-            (Kind::Declared(_) | Kind::DeclaredByBoth | Kind::Obsolete(_), _) => {
+            (KeyKind::Declared(_) | KeyKind::DeclaredByBoth | KeyKind::Obsolete(_), _) => {
                 unreachable!("we do not propose these")
             }
         }
         Ok(())
     }
 
-    fn take_declaration(&mut self, key: Key, value: &str) -> Result<(), KeyError> {
+    fn take_declaration(&mut self, key: TextKey, value: &str) -> Result<(), KeyError> {
         let wrong = || KeyError::Value(key.name().to_owned());
         let name = || if is_name(value) { Ok(Some(value.to_owned())) } else { Err(wrong()) };
         let declared = &mut self.declared;
         match key {
-            Key::SessionType => {
+            TextKey::SessionType => {
                 declared.discovery = match value {
                     "Discovery" => true,
                     "Normal" => false,
                     _ => return Err(KeyError::SessionType),
                 }
             }
-            Key::InitiatorName => declared.initiator_name = name()?,
-            Key::TargetName => declared.target_name = name()?,
-            Key::InitiatorAlias => declared.initiator_alias = Some(local_name(value)),
-            Key::TargetAlias => declared.target_alias = Some(local_name(value)),
-            Key::TargetPortalGroupTag => {
+            TextKey::InitiatorName => declared.initiator_name = name()?,
+            TextKey::TargetName => declared.target_name = name()?,
+            TextKey::InitiatorAlias => declared.initiator_alias = Some(local_name(value)),
+            TextKey::TargetAlias => declared.target_alias = Some(local_name(value)),
+            TextKey::TargetPortalGroupTag => {
                 let tag = number_within(value, 0, u32::from(u16::MAX)).ok_or_else(wrong)?;
                 declared.tpgt = Some(tag as u16);
             }
-            Key::MaxRecvDataSegmentLength => {
+            TextKey::MaxRecvDataSegmentLength => {
                 let length = segment_length(value).ok_or_else(wrong)?;
                 self.parameters.max_send_data_segment_length = length;
             }
@@ -285,8 +292,8 @@ impl Negotiation {
 
     /// Who and where to are known after the first text, and cannot be told later.
     pub(crate) fn close_identity(&mut self) {
-        for key in [Key::SessionType, Key::InitiatorName, Key::TargetName] {
-            self.states[key as usize] = State::Settled;
+        for key in [TextKey::SessionType, TextKey::InitiatorName, TextKey::TargetName] {
+            self.states[key as usize] = KeyState::Settled;
         }
     }
 
@@ -295,14 +302,14 @@ impl Negotiation {
         if !std::mem::replace(&mut self.length_declared, true) {
             let length = self.offer.max_recv_data_segment_length;
             self.parameters.max_recv_data_segment_length = length;
-            push(text, Key::MaxRecvDataSegmentLength.name(), &length.to_string());
+            push(text, TextKey::MaxRecvDataSegmentLength.name(), &length.to_string());
         }
     }
 
     /// Proposes AuthMethod, in the security stage.
     pub(crate) fn propose_auth_method(&mut self, methods: &str, text: &mut Vec<u8>) {
-        self.states[Key::AuthMethod as usize] = State::Proposed;
-        push(text, Key::AuthMethod.name(), methods);
+        self.states[TextKey::AuthMethod as usize] = KeyState::Proposed;
+        push(text, TextKey::AuthMethod.name(), methods);
     }
 
     /// Proposes every key of the operational stage that is still open, as an initiator does.
@@ -330,27 +337,28 @@ impl Negotiation {
         PROPOSED.into_iter().any(|key| self.needs(key))
     }
 
-    fn needs(&self, key: Key) -> bool {
+    fn needs(&self, key: TextKey) -> bool {
         self.is_open(key) && self.check(key).is_err()
     }
 
-    fn is_open(&self, key: Key) -> bool {
-        self.is_relevant(key) && self.states[key as usize] == State::Open
+    fn is_open(&self, key: TextKey) -> bool {
+        self.is_relevant(key) && self.states[key as usize] == KeyState::Open
     }
 
-    fn is_relevant(&self, key: Key) -> bool {
-        if key == Key::Compression && self.offer.compression.is_empty() {
+    fn is_relevant(&self, key: TextKey) -> bool {
+        if key == TextKey::Compression && self.offer.compression.is_empty() {
             return false;
         }
-        let of_connection = matches!(key, Key::HeaderDigest | Key::DataDigest | Key::Compression);
+        let of_connection =
+            matches!(key, TextKey::HeaderDigest | TextKey::DataDigest | TextKey::Compression);
         (self.leading || of_connection) && !(key.row().normal_only && self.declared.discovery)
     }
 
-    fn propose(&mut self, key: Key, text: &mut Vec<u8>) {
-        self.states[key as usize] = State::Proposed;
+    fn propose(&mut self, key: TextKey, text: &mut Vec<u8>) {
+        self.states[key as usize] = KeyState::Proposed;
         let value = match key.row().kind {
-            Kind::Or | Kind::And => yes_no(self.wanted_flag(key)).to_owned(),
-            Kind::List => self.values(key).join(","),
+            KeyKind::Or | KeyKind::And => yes_no(self.wanted_flag(key)).to_owned(),
+            KeyKind::List => self.values(key).join(","),
             _ => self.wanted_number(key).to_string(),
         };
         push(text, key.name(), &value);
@@ -363,15 +371,15 @@ impl Negotiation {
     pub(crate) fn conclude(&mut self) -> Result<Parameters, KeyError> {
         for key in PROPOSED {
             let decided = match key.row().kind {
-                Kind::Or => true,
-                Kind::And => false,
+                KeyKind::Or => true,
+                KeyKind::And => false,
                 _ => continue,
             };
-            if self.states[key as usize] == State::Proposed && self.wanted_flag(key) == decided {
+            if self.states[key as usize] == KeyState::Proposed && self.wanted_flag(key) == decided {
                 self.set_flag(key, decided);
             }
         }
-        self.states = [State::Settled; KEYS];
+        self.states = [KeyState::Settled; KEYS];
         for key in PROPOSED {
             if self.is_relevant(key) {
                 self.check(key)?;
@@ -385,139 +393,139 @@ impl Negotiation {
     }
 
     /// Does the present value of a key suit this end?
-    fn check(&self, key: Key) -> Result<(), KeyError> {
+    fn check(&self, key: TextKey) -> Result<(), KeyError> {
         let now = &self.parameters;
         let suits = match key.row().kind {
-            _ if key == Key::Compression => true,
-            Kind::List => {
+            _ if key == TextKey::Compression => true,
+            KeyKind::List => {
                 let on = match key {
-                    Key::HeaderDigest => now.digests.header,
+                    TextKey::HeaderDigest => now.digests.header,
                     _ => now.digests.data,
                 };
                 on || self.policy(key) != DigestPolicy::Require
             }
             // No burst is unsolicited then, and the key is irrelevant (RFC 7143, 13.14).
-            _ if key == Key::FirstBurstLength && now.initial_r2t && !now.immediate_data => true,
+            _ if key == TextKey::FirstBurstLength && now.initial_r2t && !now.immediate_data => true,
             // The default is Yes, and a No to our Yes is no answer.
-            Kind::Or => true,
-            Kind::And => !now.immediate_data || self.offer.immediate_data,
-            Kind::Maximum(..) => self.number(key) >= self.wanted_number(key),
+            KeyKind::Or => true,
+            KeyKind::And => !now.immediate_data || self.offer.immediate_data,
+            KeyKind::Maximum(..) => self.number(key) >= self.wanted_number(key),
             _ => self.number(key) <= self.wanted_number(key),
         };
         if suits { Ok(()) } else { Err(KeyError::Disagreement(key.name())) }
     }
 
-    fn policy(&self, key: Key) -> DigestPolicy {
+    fn policy(&self, key: TextKey) -> DigestPolicy {
         match key {
-            Key::HeaderDigest => self.offer.header_digest,
+            TextKey::HeaderDigest => self.offer.header_digest,
             _ => self.offer.data_digest,
         }
     }
 
-    fn wanted_flag(&self, key: Key) -> bool {
+    fn wanted_flag(&self, key: TextKey) -> bool {
         match key {
-            Key::InitialR2T => self.offer.initial_r2t,
-            Key::ImmediateData => self.offer.immediate_data,
-            Key::DataPduInOrder => self.offer.data_pdu_in_order,
-            Key::DataSequenceInOrder => self.offer.data_sequence_in_order,
+            TextKey::InitialR2T => self.offer.initial_r2t,
+            TextKey::ImmediateData => self.offer.immediate_data,
+            TextKey::DataPduInOrder => self.offer.data_pdu_in_order,
+            TextKey::DataSequenceInOrder => self.offer.data_sequence_in_order,
             _ => unreachable!("{key:?} is not a flag"),
         }
     }
 
-    fn set_flag(&mut self, key: Key, value: bool) {
+    fn set_flag(&mut self, key: TextKey, value: bool) {
         let flag = match key {
-            Key::InitialR2T => &mut self.parameters.initial_r2t,
-            Key::ImmediateData => &mut self.parameters.immediate_data,
-            Key::DataPduInOrder => &mut self.parameters.data_pdu_in_order,
-            Key::DataSequenceInOrder => &mut self.parameters.data_sequence_in_order,
+            TextKey::InitialR2T => &mut self.parameters.initial_r2t,
+            TextKey::ImmediateData => &mut self.parameters.immediate_data,
+            TextKey::DataPduInOrder => &mut self.parameters.data_pdu_in_order,
+            TextKey::DataSequenceInOrder => &mut self.parameters.data_sequence_in_order,
             _ => unreachable!("{key:?} is not a flag"),
         };
         *flag = value;
     }
 
     /// What we propose, and the bound of what we accept.
-    fn wanted_number(&self, key: Key) -> u32 {
+    fn wanted_number(&self, key: TextKey) -> u32 {
         let offer = &self.offer;
         match key {
-            Key::MaxConnections => u32::from(offer.max_connections),
-            Key::MaxBurstLength => offer.max_burst_length,
+            TextKey::MaxConnections => u32::from(offer.max_connections),
+            TextKey::MaxBurstLength => offer.max_burst_length,
             // "FirstBurstLength MUST NOT exceed MaxBurstLength" (RFC 7143, 13.14).
-            Key::FirstBurstLength => offer.first_burst_length.min(self.max_burst_length()),
-            Key::DefaultTime2Wait => u32::from(offer.default_time2wait),
-            Key::DefaultTime2Retain => u32::from(offer.default_time2retain),
+            TextKey::FirstBurstLength => offer.first_burst_length.min(self.max_burst_length()),
+            TextKey::DefaultTime2Wait => u32::from(offer.default_time2wait),
+            TextKey::DefaultTime2Retain => u32::from(offer.default_time2retain),
             // Discovery sessions know no recovery (RFC 7143, 7.4.1).
-            Key::ErrorRecoveryLevel if self.declared.discovery => 0,
-            Key::ErrorRecoveryLevel => u32::from(offer.error_recovery_level),
-            Key::MaxOutstandingR2T if self.recovers_in_order() => 1,
-            Key::MaxOutstandingR2T => u32::from(offer.max_outstanding_r2t),
-            Key::ProtocolLevel => 1,
+            TextKey::ErrorRecoveryLevel if self.declared.discovery => 0,
+            TextKey::ErrorRecoveryLevel => u32::from(offer.error_recovery_level),
+            TextKey::MaxOutstandingR2T if self.recovers_in_order() => 1,
+            TextKey::MaxOutstandingR2T => u32::from(offer.max_outstanding_r2t),
+            TextKey::ProtocolLevel => 1,
             _ => unreachable!("{key:?} is not a number"),
         }
     }
 
     /// MaxBurstLength as it will be, as far as can be said now.
     fn max_burst_length(&self) -> u32 {
-        match self.states[Key::MaxBurstLength as usize] {
-            State::Proposed => self.offer.max_burst_length,
-            State::Open | State::Settled => self.parameters.max_burst_length,
+        match self.states[TextKey::MaxBurstLength as usize] {
+            KeyState::Proposed => self.offer.max_burst_length,
+            KeyState::Open | KeyState::Settled => self.parameters.max_burst_length,
         }
     }
 
     /// With recovery and sequences in order, one R2T at a time is all (RFC 7143, 13.19).
     fn recovers_in_order(&self) -> bool {
-        let level = match self.states[Key::ErrorRecoveryLevel as usize] {
-            State::Proposed => self.offer.error_recovery_level,
-            State::Open | State::Settled => self.parameters.error_recovery_level,
+        let level = match self.states[TextKey::ErrorRecoveryLevel as usize] {
+            KeyState::Proposed => self.offer.error_recovery_level,
+            KeyState::Open | KeyState::Settled => self.parameters.error_recovery_level,
         };
         level > 0 && (self.parameters.data_sequence_in_order || self.offer.data_sequence_in_order)
     }
 
-    fn number(&self, key: Key) -> u32 {
+    fn number(&self, key: TextKey) -> u32 {
         let now = &self.parameters;
         match key {
-            Key::MaxConnections => u32::from(now.max_connections),
-            Key::MaxBurstLength => now.max_burst_length,
-            Key::FirstBurstLength => now.first_burst_length,
-            Key::DefaultTime2Wait => u32::from(now.default_time2wait),
-            Key::DefaultTime2Retain => u32::from(now.default_time2retain),
-            Key::ErrorRecoveryLevel => u32::from(now.error_recovery_level),
-            Key::MaxOutstandingR2T => u32::from(now.max_outstanding_r2t),
+            TextKey::MaxConnections => u32::from(now.max_connections),
+            TextKey::MaxBurstLength => now.max_burst_length,
+            TextKey::FirstBurstLength => now.first_burst_length,
+            TextKey::DefaultTime2Wait => u32::from(now.default_time2wait),
+            TextKey::DefaultTime2Retain => u32::from(now.default_time2retain),
+            TextKey::ErrorRecoveryLevel => u32::from(now.error_recovery_level),
+            TextKey::MaxOutstandingR2T => u32::from(now.max_outstanding_r2t),
             _ => unreachable!("{key:?} is not a number that we propose"),
         }
     }
 
     /// The bounds in the key's row make each value fit its field.
-    fn set_number(&mut self, key: Key, value: u32) {
+    fn set_number(&mut self, key: TextKey, value: u32) {
         let now = &mut self.parameters;
         match key {
-            Key::MaxConnections => now.max_connections = value as u16,
-            Key::MaxBurstLength => now.max_burst_length = value,
-            Key::FirstBurstLength => now.first_burst_length = value,
-            Key::DefaultTime2Wait => now.default_time2wait = value as u16,
-            Key::DefaultTime2Retain => now.default_time2retain = value as u16,
-            Key::ErrorRecoveryLevel => now.error_recovery_level = value as u8,
-            Key::MaxOutstandingR2T => now.max_outstanding_r2t = value as u16,
+            TextKey::MaxConnections => now.max_connections = value as u16,
+            TextKey::MaxBurstLength => now.max_burst_length = value,
+            TextKey::FirstBurstLength => now.first_burst_length = value,
+            TextKey::DefaultTime2Wait => now.default_time2wait = value as u16,
+            TextKey::DefaultTime2Retain => now.default_time2retain = value as u16,
+            TextKey::ErrorRecoveryLevel => now.error_recovery_level = value as u8,
+            TextKey::MaxOutstandingR2T => now.max_outstanding_r2t = value as u16,
             // Level 1 is all that there is, and 0 asks for less than we know.
-            Key::ProtocolLevel => {}
+            TextKey::ProtocolLevel => {}
             _ => unreachable!("{key:?} is not a number"),
         }
     }
 
-    fn set_choice(&mut self, key: Key, selected: &str) {
+    fn set_choice(&mut self, key: TextKey, selected: &str) {
         match key {
-            Key::Compression => {
+            TextKey::Compression => {
                 let mut ours = self.offer.compression.iter().copied();
                 self.parameters.compression = ours.find(|method| method.name() == selected);
             }
-            Key::HeaderDigest => self.parameters.digests.header = selected == CRC32C,
-            Key::DataDigest => self.parameters.digests.data = selected == CRC32C,
+            TextKey::HeaderDigest => self.parameters.digests.header = selected == CRC32C,
+            TextKey::DataDigest => self.parameters.digests.data = selected == CRC32C,
             _ => {}
         }
     }
 }
 
-impl Answers {
-    fn push(&mut self, key: Key, value: &str) {
+impl NegotiationAnswers {
+    fn push(&mut self, key: TextKey, value: &str) {
         push(&mut self.text, key.name(), value);
         self.awaited = true;
     }
@@ -553,19 +561,19 @@ const CRC32C: &str = "CRC32C";
 const NONE: &str = "None";
 
 /// What an initiator proposes. Each stands after those that its value depends on.
-const PROPOSED: [Key; 14] = [
-    Key::HeaderDigest,
-    Key::DataDigest,
-    Key::Compression,
-    Key::MaxConnections,
-    Key::InitialR2T,
-    Key::ImmediateData,
-    Key::MaxBurstLength,
-    Key::FirstBurstLength,
-    Key::DefaultTime2Wait,
-    Key::DefaultTime2Retain,
-    Key::DataPduInOrder,
-    Key::DataSequenceInOrder,
-    Key::ErrorRecoveryLevel,
-    Key::MaxOutstandingR2T,
+const PROPOSED: [TextKey; 14] = [
+    TextKey::HeaderDigest,
+    TextKey::DataDigest,
+    TextKey::Compression,
+    TextKey::MaxConnections,
+    TextKey::InitialR2T,
+    TextKey::ImmediateData,
+    TextKey::MaxBurstLength,
+    TextKey::FirstBurstLength,
+    TextKey::DefaultTime2Wait,
+    TextKey::DefaultTime2Retain,
+    TextKey::DataPduInOrder,
+    TextKey::DataSequenceInOrder,
+    TextKey::ErrorRecoveryLevel,
+    TextKey::MaxOutstandingR2T,
 ];

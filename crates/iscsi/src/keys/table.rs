@@ -1,12 +1,12 @@
 //! The keys of RFC 7143, 12 and 13, and RFC 7144, and the one of ours: who may send them, when, and
 //! how two values become one.
 
-use crate::pdu::Stage;
+use crate::pdu::LoginStage;
 
 /// A key that RFC 7143 or RFC 7144 defines, or we do. A key stands after those that its result depends on:
 /// that is the order in which a text's pairs are dealt with.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
-pub(crate) enum Key {
+pub(crate) enum TextKey {
     SessionType,
     InitiatorName,
     InitiatorAlias,
@@ -41,20 +41,20 @@ pub(crate) enum Key {
 }
 
 /// How many keys there are.
-pub(super) const KEYS: usize = Key::NodeArchitecture as usize + 1;
+pub(super) const KEYS: usize = TextKey::NodeArchitecture as usize + 1;
 
 /// One of the two ends.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Side {
+pub(crate) enum IscsiRole {
     Initiator,
     Target,
 }
 
 /// How a key becomes a result.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Kind {
+pub(super) enum KeyKind {
     /// One end tells the other; no answer.
-    Declared(Side),
+    Declared(IscsiRole),
     /// Each end tells the other; no answer.
     DeclaredByBoth,
     /// The first value of the list that the acceptor supports.
@@ -73,29 +73,29 @@ pub(super) enum Kind {
 
 /// When a key may be sent.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Use {
+pub(super) enum KeyStages {
     AnyStage,
-    Only(Stage),
+    Only(LoginStage),
 }
 
-impl Use {
-    pub(super) fn allows(self, stage: Stage) -> bool {
+impl KeyStages {
+    pub(super) fn allows(self, stage: LoginStage) -> bool {
         self == Self::AnyStage || self == Self::Only(stage)
     }
 }
 
 /// A line of the table.
 #[derive(Clone, Copy)]
-pub(super) struct Row {
-    pub(super) key: Key,
+pub(super) struct KeyTableRow {
+    pub(super) key: TextKey,
     pub(super) name: &'static str,
-    pub(super) when: Use,
-    pub(super) kind: Kind,
+    pub(super) when: KeyStages,
+    pub(super) kind: KeyKind,
     /// Irrelevant when SessionType=Discovery.
     pub(super) normal_only: bool,
 }
 
-impl Key {
+impl TextKey {
     /// The key of this name, exactly as spelled.
     pub(super) fn from_name(name: &str) -> Option<Self> {
         TABLE.iter().find(|row| row.name == name).map(|row| row.key)
@@ -106,7 +106,7 @@ impl Key {
         self.row().name
     }
 
-    pub(super) fn row(self) -> &'static Row {
+    pub(super) fn row(self) -> &'static KeyTableRow {
         &TABLE[self as usize]
     }
 }
@@ -116,61 +116,61 @@ pub(super) fn names() -> impl Iterator<Item = &'static str> {
     TABLE.iter().map(|row| row.name)
 }
 
-const fn row(key: Key, name: &'static str, when: Use, kind: Kind) -> Row {
-    Row { key, name, when, kind, normal_only: false }
+const fn row(key: TextKey, name: &'static str, when: KeyStages, kind: KeyKind) -> KeyTableRow {
+    KeyTableRow { key, name, when, kind, normal_only: false }
 }
 
-const fn normal(key: Key, name: &'static str, kind: Kind) -> Row {
-    Row { key, name, when: OPERATIONAL, kind, normal_only: true }
+const fn normal(key: TextKey, name: &'static str, kind: KeyKind) -> KeyTableRow {
+    KeyTableRow { key, name, when: OPERATIONAL, kind, normal_only: true }
 }
 
-const ANY: Use = Use::AnyStage;
-const OPERATIONAL: Use = Use::Only(Stage::Operational);
-const SECURITY: Use = Use::Only(Stage::Security);
-const FULL_FEATURE: Use = Use::Only(Stage::FullFeature);
-const BY_INITIATOR: Kind = Kind::Declared(Side::Initiator);
-const BY_TARGET: Kind = Kind::Declared(Side::Target);
+const ANY: KeyStages = KeyStages::AnyStage;
+const OPERATIONAL: KeyStages = KeyStages::Only(LoginStage::Operational);
+const SECURITY: KeyStages = KeyStages::Only(LoginStage::Security);
+const FULL_FEATURE: KeyStages = KeyStages::Only(LoginStage::FullFeature);
+const BY_INITIATOR: KeyKind = KeyKind::Declared(IscsiRole::Initiator);
+const BY_TARGET: KeyKind = KeyKind::Declared(IscsiRole::Target);
 
 /// The longest data segment or burst: 2^24 - 1 bytes.
 pub(super) const LENGTH_MAX: u32 = (1 << 24) - 1;
-const LENGTH: Kind = Kind::Minimum(512, LENGTH_MAX);
+const LENGTH: KeyKind = KeyKind::Minimum(512, LENGTH_MAX);
 
 #[rustfmt::skip]
-const TABLE: [Row; KEYS] = [
-    row(Key::SessionType, "SessionType", ANY, BY_INITIATOR),
-    row(Key::InitiatorName, "InitiatorName", ANY, BY_INITIATOR),
-    row(Key::InitiatorAlias, "InitiatorAlias", ANY, BY_INITIATOR),
-    row(Key::TargetName, "TargetName", ANY, BY_INITIATOR),
-    row(Key::TargetAlias, "TargetAlias", ANY, BY_TARGET),
-    row(Key::TargetAddress, "TargetAddress", ANY, BY_TARGET),
-    row(Key::TargetPortalGroupTag, "TargetPortalGroupTag", ANY, BY_TARGET),
-    row(Key::AuthMethod, "AuthMethod", SECURITY, Kind::List),
-    row(Key::HeaderDigest, "HeaderDigest", OPERATIONAL, Kind::List),
-    row(Key::DataDigest, "DataDigest", OPERATIONAL, Kind::List),
+const TABLE: [KeyTableRow; KEYS] = [
+    row(TextKey::SessionType, "SessionType", ANY, BY_INITIATOR),
+    row(TextKey::InitiatorName, "InitiatorName", ANY, BY_INITIATOR),
+    row(TextKey::InitiatorAlias, "InitiatorAlias", ANY, BY_INITIATOR),
+    row(TextKey::TargetName, "TargetName", ANY, BY_INITIATOR),
+    row(TextKey::TargetAlias, "TargetAlias", ANY, BY_TARGET),
+    row(TextKey::TargetAddress, "TargetAddress", ANY, BY_TARGET),
+    row(TextKey::TargetPortalGroupTag, "TargetPortalGroupTag", ANY, BY_TARGET),
+    row(TextKey::AuthMethod, "AuthMethod", SECURITY, KeyKind::List),
+    row(TextKey::HeaderDigest, "HeaderDigest", OPERATIONAL, KeyKind::List),
+    row(TextKey::DataDigest, "DataDigest", OPERATIONAL, KeyKind::List),
     // Ours; private keys begin so (RFC 7143, 13.22).
-    normal(Key::Compression, "X-io.forebay.Compression", Kind::List),
-    normal(Key::MaxConnections, "MaxConnections", Kind::Minimum(1, 65_535)),
-    normal(Key::InitialR2T, "InitialR2T", Kind::Or),
-    normal(Key::ImmediateData, "ImmediateData", Kind::And),
-    row(Key::MaxRecvDataSegmentLength, "MaxRecvDataSegmentLength", OPERATIONAL, Kind::DeclaredByBoth),
-    normal(Key::MaxBurstLength, "MaxBurstLength", LENGTH),
-    normal(Key::FirstBurstLength, "FirstBurstLength", LENGTH),
-    row(Key::DefaultTime2Wait, "DefaultTime2Wait", OPERATIONAL, Kind::Maximum(0, 3600)),
-    row(Key::DefaultTime2Retain, "DefaultTime2Retain", OPERATIONAL, Kind::Minimum(0, 3600)),
-    normal(Key::DataPduInOrder, "DataPDUInOrder", Kind::Or),
-    normal(Key::DataSequenceInOrder, "DataSequenceInOrder", Kind::Or),
-    row(Key::ErrorRecoveryLevel, "ErrorRecoveryLevel", OPERATIONAL, Kind::Minimum(0, 2)),
-    normal(Key::MaxOutstandingR2T, "MaxOutstandingR2T", Kind::Minimum(1, 65_535)),
-    normal(Key::TaskReporting, "TaskReporting", Kind::List),
-    normal(Key::ProtocolLevel, "iSCSIProtocolLevel", Kind::Minimum(0, 31)),
+    normal(TextKey::Compression, "X-io.forebay.Compression", KeyKind::List),
+    normal(TextKey::MaxConnections, "MaxConnections", KeyKind::Minimum(1, 65_535)),
+    normal(TextKey::InitialR2T, "InitialR2T", KeyKind::Or),
+    normal(TextKey::ImmediateData, "ImmediateData", KeyKind::And),
+    row(TextKey::MaxRecvDataSegmentLength, "MaxRecvDataSegmentLength", OPERATIONAL, KeyKind::DeclaredByBoth),
+    normal(TextKey::MaxBurstLength, "MaxBurstLength", LENGTH),
+    normal(TextKey::FirstBurstLength, "FirstBurstLength", LENGTH),
+    row(TextKey::DefaultTime2Wait, "DefaultTime2Wait", OPERATIONAL, KeyKind::Maximum(0, 3600)),
+    row(TextKey::DefaultTime2Retain, "DefaultTime2Retain", OPERATIONAL, KeyKind::Minimum(0, 3600)),
+    normal(TextKey::DataPduInOrder, "DataPDUInOrder", KeyKind::Or),
+    normal(TextKey::DataSequenceInOrder, "DataSequenceInOrder", KeyKind::Or),
+    row(TextKey::ErrorRecoveryLevel, "ErrorRecoveryLevel", OPERATIONAL, KeyKind::Minimum(0, 2)),
+    normal(TextKey::MaxOutstandingR2T, "MaxOutstandingR2T", KeyKind::Minimum(1, 65_535)),
+    normal(TextKey::TaskReporting, "TaskReporting", KeyKind::List),
+    normal(TextKey::ProtocolLevel, "iSCSIProtocolLevel", KeyKind::Minimum(0, 31)),
     // RFC 7143 13.25 prefers Reject for the first two and allows No, which the initiators of
     // RFC 3720 that still send them expect.
-    row(Key::IfMarker, "IFMarker", OPERATIONAL, Kind::Obsolete("No")),
-    row(Key::OfMarker, "OFMarker", OPERATIONAL, Kind::Obsolete("No")),
-    row(Key::IfMarkInt, "IFMarkInt", OPERATIONAL, Kind::Obsolete("Reject")),
-    row(Key::OfMarkInt, "OFMarkInt", OPERATIONAL, Kind::Obsolete("Reject")),
-    row(Key::SendTargets, "SendTargets", FULL_FEATURE, BY_INITIATOR),
-    row(Key::NodeArchitecture, "X#NodeArchitecture", ANY, Kind::DeclaredByBoth),
+    row(TextKey::IfMarker, "IFMarker", OPERATIONAL, KeyKind::Obsolete("No")),
+    row(TextKey::OfMarker, "OFMarker", OPERATIONAL, KeyKind::Obsolete("No")),
+    row(TextKey::IfMarkInt, "IFMarkInt", OPERATIONAL, KeyKind::Obsolete("Reject")),
+    row(TextKey::OfMarkInt, "OFMarkInt", OPERATIONAL, KeyKind::Obsolete("Reject")),
+    row(TextKey::SendTargets, "SendTargets", FULL_FEATURE, BY_INITIATOR),
+    row(TextKey::NodeArchitecture, "X#NodeArchitecture", ANY, KeyKind::DeclaredByBoth),
 ];
 
 #[cfg(test)]
@@ -181,9 +181,9 @@ mod tests {
     fn every_row_stands_at_its_key() {
         for (index, row) in TABLE.iter().enumerate() {
             assert_eq!(row.key as usize, index, "{}", row.name);
-            assert_eq!(Key::from_name(row.name), Some(row.key));
+            assert_eq!(TextKey::from_name(row.name), Some(row.key));
         }
-        assert_eq!(Key::from_name("maxburstlength"), None);
+        assert_eq!(TextKey::from_name("maxburstlength"), None);
     }
     #[test]
     fn the_page_lists_every_key() {

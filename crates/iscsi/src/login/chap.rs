@@ -9,15 +9,15 @@ mod verifier;
 mod prover;
 
 pub use self::{
-    algorithm::Algorithm,
-    prover::Chap,
-    secret::{Credential, SECRET_MAX, SECRET_MIN, Secret, SecretLength},
+    algorithm::ChapAlgorithm,
+    prover::InitiatorChap,
+    secret::{ChapSecret, Credential, SECRET_MAX, SECRET_MIN, SecretLength},
     verifier::ChapTerms,
 };
 pub(super) use self::{
     keys::ChapKeys,
     prover::{ProofFailure, Prover},
-    verifier::{Refusal, Verdict, Verifier},
+    verifier::{ChapRefusal, ChapVerdict, Verifier},
 };
 
 /// What one end asks the other to hash: random bytes that must never repeat (RFC 7143, 9.2.1), so

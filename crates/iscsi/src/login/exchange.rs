@@ -26,11 +26,11 @@ impl Inbox {
 
 /// Text on its way out, in pieces that the peer takes.
 #[derive(Default)]
-pub(super) struct Outbox {
+pub(super) struct LoginTextOutbox {
     rest: Bytes,
 }
 
-impl Outbox {
+impl LoginTextOutbox {
     /// Nothing is left to send.
     pub(super) fn is_empty(&self) -> bool {
         self.rest.is_empty()

@@ -3,14 +3,14 @@
 use bytes::Bytes;
 
 use super::{
-    EXCHANGES_MAX, Established, SessionType,
-    chap::{Challenge, Chap, ChapKeys, ProofFailure, Prover},
-    exchange::{Inbox, Outbox},
+    EXCHANGES_MAX, EstablishedLogin, SessionType,
+    chap::{Challenge, ChapKeys, InitiatorChap, ProofFailure, Prover},
+    exchange::{Inbox, LoginTextOutbox},
 };
 use crate::{
     Cid, Isid, Itt, Serial, Tsih,
-    keys::{self, KeyError, Negotiation, Offer, Side},
-    pdu::{LoginRequest, LoginResponse, LoginStatus, Stage},
+    keys::{self, IscsiRole, KeyError, Negotiation, NegotiationOffer},
+    pdu::{LoginRequest, LoginResponse, LoginStage, LoginStatus},
 };
 
 /// Who logs in where.
@@ -56,7 +56,7 @@ pub enum InitiatorStep {
     /// Send it.
     Send(LoginRequest),
     /// Full feature phase.
-    Established(Box<Established>),
+    Established(Box<EstablishedLogin>),
     /// Close, and log in there.
     Redirected {
         /// `domainname[:port]`, IPv6 in brackets.
@@ -79,14 +79,14 @@ pub struct InitiatorLogin {
     cid: Cid,
     cmd_sn: Serial,
     exp_stat_sn: Serial,
-    stage: Stage,
+    stage: LoginStage,
     exchanges: u32,
     /// The last request asked for the next stage.
     asked: bool,
     /// CHAP, until the target has chosen None.
     prover: Option<Prover>,
     inbox: Inbox,
-    outbox: Outbox,
+    outbox: LoginTextOutbox,
 }
 
 impl InitiatorLogin {
@@ -95,17 +95,17 @@ impl InitiatorLogin {
     ///
     /// # Panics
     ///
-    /// If the offer is out of range: see [`Offer::validate`].
+    /// If the offer is out of range: see [`NegotiationOffer::validate`].
     #[must_use]
     pub fn new(
-        offer: Offer,
+        offer: NegotiationOffer,
         names: InitiatorNames,
         isid: Isid,
         tsih: Tsih,
         cid: Cid,
         cmd_sn: Serial,
     ) -> Self {
-        let mut negotiation = Negotiation::new(Side::Initiator, offer);
+        let mut negotiation = Negotiation::new(IscsiRole::Initiator, offer);
         negotiation.declared.discovery = names.target_name.is_none();
         if tsih != Tsih(0) {
             negotiation.join_session();
@@ -118,19 +118,19 @@ impl InitiatorLogin {
             cid,
             cmd_sn,
             exp_stat_sn: Serial::default(),
-            stage: Stage::Security,
+            stage: LoginStage::Security,
             exchanges: 0,
             asked: false,
             prover: None,
             inbox: Inbox::default(),
-            outbox: Outbox::default(),
+            outbox: LoginTextOutbox::default(),
         }
     }
 
     /// Proposes CHAP beside None; CHAP alone if the target has to prove itself too. The challenge is
     /// for that, and has to be fresh from the operating system's random source.
     #[must_use]
-    pub fn with_chap(mut self, chap: Chap, challenge: Challenge) -> Self {
+    pub fn with_chap(mut self, chap: InitiatorChap, challenge: Challenge) -> Self {
         self.prover = Some(Prover::new(chap, challenge));
         self
     }
@@ -203,7 +203,7 @@ impl InitiatorLogin {
         if answers.awaited {
             return Err(LoginFailure::Protocol("a proposal at the end of a stage"));
         }
-        if response.next_stage == Stage::FullFeature {
+        if response.next_stage == LoginStage::FullFeature {
             return self.establish(response).map(|login| InitiatorStep::Established(login.into()));
         }
         self.stage = response.next_stage;
@@ -236,9 +236,12 @@ impl InitiatorLogin {
 
     /// Does the response's header fit the request?
     fn check(&mut self, response: &LoginResponse) -> Result<(), LoginFailure> {
-        let stage_after =
-            if self.stage == Stage::Security { Stage::Operational } else { Stage::FullFeature };
-        let final_response = response.transit && response.next_stage == Stage::FullFeature;
+        let stage_after = if self.stage == LoginStage::Security {
+            LoginStage::Operational
+        } else {
+            LoginStage::FullFeature
+        };
+        let final_response = response.transit && response.next_stage == LoginStage::FullFeature;
         let tsih_fits = match (self.tsih, response.tsih) {
             (Tsih(0), Tsih(0)) => !final_response,
             (Tsih(0), _) => true,
@@ -274,9 +277,11 @@ impl InitiatorLogin {
         let may_ask = self.prover.as_ref().is_none_or(Prover::has_answered);
         self.asked = !continues && may_ask;
         let next_stage = match self.stage {
-            _ if !self.asked => Stage::Security,
-            Stage::Security => Stage::Operational,
-            Stage::Operational | Stage::Reserved | Stage::FullFeature => Stage::FullFeature,
+            _ if !self.asked => LoginStage::Security,
+            LoginStage::Security => LoginStage::Operational,
+            LoginStage::Operational | LoginStage::Reserved | LoginStage::FullFeature => {
+                LoginStage::FullFeature
+            }
         };
         LoginRequest {
             transit: self.asked,
@@ -295,12 +300,12 @@ impl InitiatorLogin {
         }
     }
 
-    fn establish(&mut self, response: &LoginResponse) -> Result<Established, LoginFailure> {
+    fn establish(&mut self, response: &LoginResponse) -> Result<EstablishedLogin, LoginFailure> {
         let parameters = self.negotiation.conclude()?;
         let declared = std::mem::take(&mut self.negotiation.declared);
         let session_type =
             if declared.discovery { SessionType::Discovery } else { SessionType::Normal };
-        Ok(Established {
+        Ok(EstablishedLogin {
             session_type,
             initiator_name: self.names.initiator_name.clone(),
             initiator_alias: self.names.initiator_alias.clone(),

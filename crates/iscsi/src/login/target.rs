@@ -5,13 +5,13 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::{
-    Authentication, Denial, Directory, EXCHANGES_MAX, Established, SessionType,
-    chap::{Challenge, ChapKeys, Refusal, Verdict, Verifier},
-    exchange::{Inbox, Outbox},
+    Authentication, Denial, Directory, EXCHANGES_MAX, EstablishedLogin, SessionType,
+    chap::{Challenge, ChapKeys, ChapRefusal, ChapVerdict, Verifier},
+    exchange::{Inbox, LoginTextOutbox},
 };
 use crate::{
-    keys::{self, Declared, KeyError, Negotiation, Offer, Side},
-    pdu::{LoginRequest, LoginResponse, LoginStatus, Stage},
+    keys::{self, Declared, IscsiRole, KeyError, Negotiation, NegotiationOffer},
+    pdu::{LoginRequest, LoginResponse, LoginStage, LoginStatus},
 };
 
 /// What the target does with a login request.
@@ -24,7 +24,7 @@ pub enum TargetStep {
         /// Without numbers and TSIH.
         response: LoginResponse,
         /// The result.
-        login: Box<Established>,
+        login: Box<EstablishedLogin>,
     },
     /// Send it and close.
     Refused(LoginResponse),
@@ -36,7 +36,7 @@ pub enum TargetStep {
 /// Open ── AuthMethod=None chosen, or nothing asked for and the stage left ──> Settled
 ///   └──── AuthMethod=CHAP chosen ──> Chap ── right answer ───────────────────────^
 /// ```
-enum Proof {
+enum InitiatorProof {
     Open,
     Chap(Box<Verifier>),
     Settled { user: Option<String> },
@@ -45,7 +45,7 @@ enum Proof {
 /// Who somebody says to be, true or not; names hold nothing that could forge a line of the
 /// events, but the user's may.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
-pub struct Claims {
+pub struct ClaimedIdentity {
     /// InitiatorName.
     pub initiator: Option<String>,
     /// TargetName.
@@ -67,10 +67,10 @@ pub struct TargetLogin {
     negotiation: Negotiation,
     /// The first request without its text: later ones must agree with it.
     first: Option<LoginRequest>,
-    stage: Stage,
+    stage: LoginStage,
     exchanges: u32,
     inbox: Inbox,
-    outbox: Outbox,
+    outbox: LoginTextOutbox,
     /// The text in the outbox, or the last one, ends with proposals of ours.
     proposed: bool,
     /// Known once the first whole text was admitted.
@@ -80,10 +80,10 @@ pub struct TargetLogin {
     authentication: Authentication,
     /// Used up by the one CHAP exchange that a login may have.
     challenge: Option<Challenge>,
-    proof: Proof,
+    proof: InitiatorProof,
     reason: Option<&'static str>,
     /// The names that the initiator gave; set when the login is established, as `negotiation` loses them then.
-    established: Option<Claims>,
+    established: Option<ClaimedIdentity>,
 }
 
 impl TargetLogin {
@@ -91,23 +91,23 @@ impl TargetLogin {
     ///
     /// # Panics
     ///
-    /// If the offer is out of range: see [`Offer::validate`].
+    /// If the offer is out of range: see [`NegotiationOffer::validate`].
     #[must_use]
-    pub fn new(offer: Offer, directory: Arc<dyn Directory>) -> Self {
+    pub fn new(offer: NegotiationOffer, directory: Arc<dyn Directory>) -> Self {
         Self {
             directory,
-            negotiation: Negotiation::new(Side::Target, offer),
+            negotiation: Negotiation::new(IscsiRole::Target, offer),
             first: None,
-            stage: Stage::Security,
+            stage: LoginStage::Security,
             exchanges: 0,
             inbox: Inbox::default(),
-            outbox: Outbox::default(),
+            outbox: LoginTextOutbox::default(),
             proposed: false,
             tpgt: None,
             moved_to: None,
             authentication: Authentication::default(),
             challenge: None,
-            proof: Proof::Open,
+            proof: InitiatorProof::Open,
             reason: None,
             established: None,
         }
@@ -123,17 +123,17 @@ impl TargetLogin {
 
     /// Who the initiator says to be, for the events.
     #[must_use]
-    pub fn claims(&self) -> Claims {
+    pub fn claims(&self) -> ClaimedIdentity {
         if let Some(claims) = &self.established {
             return claims.clone();
         }
         let Declared { initiator_name, target_name, .. } = &self.negotiation.declared;
         let user = match &self.proof {
-            Proof::Chap(verifier) => verifier.claimed.clone(),
-            Proof::Settled { user } => user.clone(),
-            Proof::Open => None,
+            InitiatorProof::Chap(verifier) => verifier.claimed.clone(),
+            InitiatorProof::Settled { user } => user.clone(),
+            InitiatorProof::Open => None,
         };
-        Claims { initiator: initiator_name.clone(), target: target_name.clone(), user }
+        ClaimedIdentity { initiator: initiator_name.clone(), target: target_name.clone(), user }
     }
 
     /// Why the proof was refused, for our own events; the initiator is not told.
@@ -159,7 +159,7 @@ impl TargetLogin {
     #[must_use]
     pub fn refusal(&self, status: LoginStatus) -> LoginResponse {
         // T, CSG and NSG are reserved in a refusal (RFC 7143, 6.3.1).
-        let mut response = self.response(Stage::Security);
+        let mut response = self.response(LoginStage::Security);
         response.status = status;
         if let Some(address) = &self.moved_to {
             let mut text = Vec::new();
@@ -207,10 +207,10 @@ impl TargetLogin {
         let same = (request.isid, request.tsih, request.cid, request.itt)
             == (first.isid, first.tsih, first.cid, first.itt);
         let in_stage = request.current_stage == self.stage
-            && matches!(self.stage, Stage::Security | Stage::Operational);
+            && matches!(self.stage, LoginStage::Security | LoginStage::Operational);
         let may_transit = !request.continues
             && request.next_stage > request.current_stage
-            && request.next_stage != Stage::Reserved;
+            && request.next_stage != LoginStage::Reserved;
         if !same || !in_stage || (request.transit && !may_transit) {
             return Err(LoginStatus::InitiatorError);
         }
@@ -228,7 +228,7 @@ impl TargetLogin {
         }
         self.take_proof(&chap, transit, &mut reply)?;
         reply.extend_from_slice(&answers.text);
-        if self.stage == Stage::Operational {
+        if self.stage == LoginStage::Operational {
             self.negotiation.declare_length(&mut reply);
         }
         Ok(reply)
@@ -265,14 +265,15 @@ impl TargetLogin {
         reply: &mut Vec<u8>,
     ) -> Result<(), LoginStatus> {
         match &mut self.proof {
-            Proof::Chap(verifier) => {
+            InitiatorProof::Chap(verifier) => {
                 let verdict = verifier.receive(keys, reply);
                 match verdict.map_err(|refusal| self.refuse(refusal))? {
-                    Verdict::Continue => Ok(()),
-                    Verdict::Proven { user, counter } => {
+                    ChapVerdict::Continue => Ok(()),
+                    ChapVerdict::Proven { user, counter } => {
                         self.settle(Some(&user), reply)?;
-                        let proof = Proof::Settled { user: Some(user) };
-                        let Proof::Chap(verifier) = std::mem::replace(&mut self.proof, proof)
+                        let proof = InitiatorProof::Settled { user: Some(user) };
+                        let InitiatorProof::Chap(verifier) =
+                            std::mem::replace(&mut self.proof, proof)
                         else {
                             unreachable!("a verdict comes from CHAP")
                         };
@@ -284,14 +285,14 @@ impl TargetLogin {
             _ if !keys.is_empty() => {
                 Err(self.refuse((LoginStatus::InitiatorError, "CHAP keys out of turn")))
             }
-            Proof::Open => match self.negotiation.declared.auth_method.take() {
+            InitiatorProof::Open => match self.negotiation.declared.auth_method.take() {
                 Some(offered) => self.choose_method(&offered, reply),
-                None if transit || self.stage != Stage::Security => {
+                None if transit || self.stage != LoginStage::Security => {
                     self.let_in_without_proof("no proof is offered", reply)
                 }
                 None => Ok(()),
             },
-            Proof::Settled { .. } => Ok(()),
+            InitiatorProof::Settled { .. } => Ok(()),
         }
     }
 
@@ -304,7 +305,7 @@ impl TargetLogin {
                 let Some(challenge) = self.challenge.take() else {
                     return Err(self.refuse((LoginStatus::TargetError, "no challenge was given")));
                 };
-                self.proof = Proof::Chap(Verifier::new(terms.clone(), challenge).into());
+                self.proof = InitiatorProof::Chap(Verifier::new(terms.clone(), challenge).into());
                 keys::push(reply, "AuthMethod", "CHAP");
                 Ok(())
             }
@@ -328,7 +329,7 @@ impl TargetLogin {
             return Err(self.refuse((LoginStatus::AuthenticationFailure, reason)));
         }
         self.settle(None, reply)?;
-        self.proof = Proof::Settled { user: None };
+        self.proof = InitiatorProof::Settled { user: None };
         Ok(())
     }
 
@@ -359,7 +360,7 @@ impl TargetLogin {
         }
     }
 
-    fn refuse(&mut self, (status, reason): Refusal) -> LoginStatus {
+    fn refuse(&mut self, (status, reason): ChapRefusal) -> LoginStatus {
         self.reason = Some(reason);
         status
     }
@@ -371,13 +372,13 @@ impl TargetLogin {
         let mut response = LoginResponse { continues, text, ..self.response(self.stage) };
         // What we propose has to be answered in this stage, and nobody leaves the security stage
         // unproved. iPXE asks for it at every step of CHAP.
-        let is_proved = matches!(self.proof, Proof::Settled { .. });
+        let is_proved = matches!(self.proof, InitiatorProof::Settled { .. });
         if !request.transit || continues || self.proposed || self.must_propose() || !is_proved {
             return Ok(TargetStep::Respond(response));
         }
         response.transit = true;
         response.next_stage = self.next_stage(request.next_stage);
-        if response.next_stage != Stage::FullFeature {
+        if response.next_stage != LoginStage::FullFeature {
             self.stage = response.next_stage;
             return Ok(TargetStep::Respond(response));
         }
@@ -386,32 +387,34 @@ impl TargetLogin {
     }
 
     fn must_propose(&self) -> bool {
-        self.stage == Stage::Operational && self.negotiation.needs_proposal()
+        self.stage == LoginStage::Operational && self.negotiation.needs_proposal()
     }
 
     /// Goes where the initiator wants, except past the operational stage when the standard's
     /// defaults will not do.
-    fn next_stage(&self, wanted: Stage) -> Stage {
-        if self.stage == Stage::Security && self.negotiation.needs_proposal() {
-            Stage::Operational
+    fn next_stage(&self, wanted: LoginStage) -> LoginStage {
+        if self.stage == LoginStage::Security && self.negotiation.needs_proposal() {
+            LoginStage::Operational
         } else {
             wanted
         }
     }
 
-    fn establish(&mut self, request: &LoginRequest) -> Result<Established, LoginStatus> {
+    fn establish(&mut self, request: &LoginRequest) -> Result<EstablishedLogin, LoginStatus> {
         let parameters = self.negotiation.conclude().map_err(status)?;
         self.established = Some(self.claims());
         let declared = std::mem::take(&mut self.negotiation.declared);
         let session_type =
             if declared.discovery { SessionType::Discovery } else { SessionType::Normal };
-        Ok(Established {
+        Ok(EstablishedLogin {
             session_type,
             initiator_name: declared.initiator_name.expect("nobody is admitted without"),
             initiator_alias: declared.initiator_alias,
-            user: match std::mem::replace(&mut self.proof, Proof::Open) {
-                Proof::Settled { user } => user,
-                Proof::Open | Proof::Chap(_) => unreachable!("nobody comes in unproved"),
+            user: match std::mem::replace(&mut self.proof, InitiatorProof::Open) {
+                InitiatorProof::Settled { user } => user,
+                InitiatorProof::Open | InitiatorProof::Chap(_) => {
+                    unreachable!("nobody comes in unproved")
+                }
             },
             target_name: declared.target_name.filter(|_| !declared.discovery),
             target_alias: declared.target_alias,
@@ -428,7 +431,7 @@ impl TargetLogin {
     }
 
     /// A response in `stage` that says nothing yet.
-    fn response(&self, stage: Stage) -> LoginResponse {
+    fn response(&self, stage: LoginStage) -> LoginResponse {
         let first = self.first.clone().unwrap_or_default();
         LoginResponse {
             current_stage: stage,

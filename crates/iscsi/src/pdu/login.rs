@@ -9,7 +9,7 @@ use crate::Serial;
 /// The stages of a connection (RFC 7143, 11.12.3).
 #[derive(Clone, Copy, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
 #[repr(u8)]
-pub enum Stage {
+pub enum LoginStage {
     /// SecurityNegotiation.
     #[default]
     Security = 0,
@@ -30,9 +30,9 @@ pub struct LoginRequest {
     /// The text goes on in the next request.
     pub continues: bool,
     /// CSG.
-    pub current_stage: Stage,
+    pub current_stage: LoginStage,
     /// NSG; meaningful with `transit`.
-    pub next_stage: Stage,
+    pub next_stage: LoginStage,
     /// Highest protocol version the initiator speaks; 0 is RFC 7143's.
     pub version_max: u8,
     /// Lowest.
@@ -61,9 +61,9 @@ pub struct LoginResponse {
     /// The text goes on in the next response.
     pub continues: bool,
     /// CSG.
-    pub current_stage: Stage,
+    pub current_stage: LoginStage,
     /// NSG; meaningful with `transit`.
-    pub next_stage: Stage,
+    pub next_stage: LoginStage,
     /// Highest version the target speaks.
     pub version_max: u8,
     /// The version in use.
@@ -152,7 +152,7 @@ impl LoginResponse {
     pub(super) fn parse(bhs: &Bhs, text: Bytes) -> Result<Self, ParseError> {
         let stages = Stages::parse(bhs[1]);
         for (stage, field) in [(stages.current, "CSG"), (stages.next, "NSG")] {
-            if stage == Stage::Reserved {
+            if stage == LoginStage::Reserved {
                 return Err(ParseError::Field(field));
             }
         }
@@ -190,15 +190,15 @@ impl LoginResponse {
 /// The T bit, CSG and NSG in byte 1. NSG is reserved without T.
 struct Stages {
     transit: bool,
-    current: Stage,
-    next: Stage,
+    current: LoginStage,
+    next: LoginStage,
 }
 
 impl Stages {
     fn parse(flags: u8) -> Self {
         let transit = flags & FINAL != 0;
-        let next = if transit { Stage::parse(flags) } else { Stage::Security };
-        Self { transit, current: Stage::parse(flags >> 2), next }
+        let next = if transit { LoginStage::parse(flags) } else { LoginStage::Security };
+        Self { transit, current: LoginStage::parse(flags >> 2), next }
     }
 
     fn encode(self) -> u8 {
@@ -207,7 +207,7 @@ impl Stages {
     }
 }
 
-impl Stage {
+impl LoginStage {
     /// Parses the two low bits.
     fn parse(bits: u8) -> Self {
         match bits & 3 {

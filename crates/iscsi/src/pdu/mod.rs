@@ -18,7 +18,7 @@ use smallvec::SmallVec;
 pub use asynchronous::{AsyncEvent, AsyncMessage};
 pub use command::{ScsiCommand, ScsiResponse};
 pub use data::{DataIn, DataInStatus, DataOut, ReadyToTransfer, Residual};
-pub use login::{LoginRequest, LoginResponse, LoginStatus, Stage};
+pub use login::{LoginRequest, LoginResponse, LoginStage, LoginStatus};
 pub use logout::{LogoutReason, LogoutRequest, LogoutResponse, LogoutResult};
 pub use nop::{NopIn, NopOut};
 pub use reject::{Reject, RejectReason};

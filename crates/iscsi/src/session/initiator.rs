@@ -1,6 +1,6 @@
 //! The initiator's machine in full feature phase (RFC 7143, 3.2, 4.2): commands out, outcomes back.
 //!
-//! A [`Session`] has one command window and several connections; each command goes to the one with
+//! A [`InitiatorSession`] has one command window and several connections; each command goes to the one with
 //! the least to do and stays there. What is lost on the way is asked for again (level 1), what a
 //! failed connection leaves behind goes on elsewhere (level 2) or is handed back. Logging in,
 //! sockets, reconnecting are the caller's.
@@ -24,11 +24,11 @@ use std::time::Duration;
 use bytes::Bytes;
 use scsi::{Lun, Sense};
 
-pub use connection::Counters;
+pub use connection::InitiatorPduCounters;
 pub use recovery::MOST_PATIENCE;
-pub use session::{Joined, Load, Session, Spread};
-pub use task::{Failure, Outcome, Request, Transfer};
-pub use window::Window;
+pub use session::{CommandDistribution, ConnectionLoad, InitiatorSession, JoinedConnection};
+pub use task::{CommandFailure, CommandRequest, DataPhase, InitiatorCommandOutcome};
+pub use window::InitiatorCommandWindow;
 
 use crate::{
     Cid, codec,
@@ -37,11 +37,11 @@ use crate::{
 
 /// How long a connection waits for its target.
 #[derive(Clone, Copy, Debug)]
-pub struct Timing {
+pub struct ConnectionTiming {
     /// After so long without hearing anything, ping.
     pub ping_after: Duration,
     /// After so long without hearing anything since the ping, and without a byte getting through that
-    /// its answer has to wait for ([`Session::note_carried`]), the connection is dead.
+    /// its answer has to wait for ([`InitiatorSession::note_carried`]), the connection is dead.
     pub ping_time_out: Duration,
     /// How long the answer to a task management function or a logout may take.
     pub abort_time_out: Duration,
@@ -51,11 +51,11 @@ pub struct Timing {
     pub probe_after: Duration,
     /// A ping that takes longer than this, and four times what pings took lately, makes the others
     /// of the session be asked; a connection that is then the only silent one, and on which no byte gets
-    /// through ([`Session::note_carried`]), has failed.
+    /// through ([`InitiatorSession::note_carried`]), has failed.
     pub stall_time_out: Duration,
 }
 
-impl Default for Timing {
+impl Default for ConnectionTiming {
     /// A ping after 5 s, given up 5 s later (open-iscsi's values); 5 s for ABORT TASK. A connection
     /// that stalls beside others is given up in a third of a second, since commands on it may hold
     /// up those on the others: 50 ms, and 300 ms, above TCP's shortest retransmission time-out of
@@ -74,18 +74,18 @@ impl Default for Timing {
 
 /// What the application should know.
 #[derive(Debug)]
-pub enum Event {
+pub enum InitiatorEvent {
     /// A command ended.
     Completed {
         /// The application's name for it.
         tag: u64,
         /// How.
-        result: Result<Outcome, Failure>,
+        result: Result<InitiatorCommandOutcome, CommandFailure>,
     },
     /// These commands ended with their connection, in the order of submission: the target can do
     /// them no more, and nobody knows whether it has. To be submitted again.
-    Returned(Vec<Request>),
-    /// The answer to [`Session::text`], all its parts joined.
+    Returned(Vec<CommandRequest>),
+    /// The answer to [`InitiatorSession::text`], all its parts joined.
     Text(Bytes),
     /// The target asked for a logout of a connection: no more commands are sent on it, and the
     /// logout follows when those on their way have ended or the target's time is up.
@@ -93,12 +93,12 @@ pub enum Event {
         /// Which.
         cid: Cid,
     },
-    /// A connection is no more: close its socket, and tell the session with [`Session::close`].
+    /// A connection is no more: close its socket, and tell the session with [`InitiatorSession::close`].
     Closed {
         /// Which.
         cid: Cid,
         /// Why.
-        error: Error,
+        error: InitiatorSessionError,
     },
     /// The logout of the session was answered: close all connections.
     LoggedOut {
@@ -110,16 +110,16 @@ pub enum Event {
 }
 
 /// Why a connection is no more. With it ends the session, if it [`ends
-/// it`](Error::ends_session) or none is left: what was not answered then comes out of
-/// [`Session::take_unanswered`]. At level 2 a session without connections waits for a login.
+/// it`](InitiatorSessionError::ends_session) or none is left: what was not answered then comes out of
+/// [`InitiatorSession::take_unanswered`]. At level 2 a session without connections waits for a login.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
-pub enum Error {
+pub enum InitiatorSessionError {
     /// The socket was closed or broke.
     #[error("the connection was closed")]
     Closed,
     /// Framing is lost.
     #[error(transparent)]
-    Codec(#[from] codec::Error),
+    Codec(#[from] codec::CodecError),
     /// A header means nothing.
     #[error("a PDU that cannot be read: {0}")]
     Parse(#[from] ParseError),
@@ -161,7 +161,7 @@ pub enum Error {
     Unanswered(&'static str),
 }
 
-impl Error {
+impl InitiatorSessionError {
     /// The other connections of the session are of no use either: the target means it so, or
     /// speaks in a way that cannot be trusted (RFC 7143, 7.7).
     #[must_use]

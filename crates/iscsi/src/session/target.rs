@@ -31,8 +31,11 @@ mod time;
 mod receive;
 mod login;
 
-pub use connection::{Connection, Counters, Error};
-pub use event::{Admission, Command, Event, ManagementRequest, Outcome, SendTargets};
+pub use connection::{Connection, TargetPduCounters, TargetSessionError};
+pub use event::{
+    ManagementRequest, ReceivedCommand, SendTargets, TargetCommandOutcome, TargetEvent,
+    WriteAdmission,
+};
 pub use login::{LoginPhase, LoginProgress, NotJoined};
 pub use session::Session;
 pub use settings::Settings;

@@ -2,7 +2,7 @@
 
 use iscsi::login::{
     Authentication,
-    chap::{Algorithm, Challenge, Chap, ChapTerms, Credential, Secret},
+    chap::{Challenge, ChapAlgorithm, ChapSecret, ChapTerms, Credential, InitiatorChap},
 };
 
 use super::{pair::log_in, *};
@@ -11,7 +11,7 @@ const ALICE: &str = "alice of twelve or more";
 const STORAGE: &str = "storage of twelve or more";
 
 fn credential(name: &str, secret: &str) -> Credential {
-    Credential { name: name.to_owned(), secret: Secret::new(secret.as_bytes()).unwrap() }
+    Credential { name: name.to_owned(), secret: ChapSecret::new(secret.as_bytes()).unwrap() }
 }
 
 /// One target, which asks for CHAP; `bob` can prove himself and is not let in.
@@ -20,18 +20,19 @@ struct Guarded {
     none: bool,
     preferred: bool,
     mutual: Option<Credential>,
-    algorithms: Vec<Algorithm>,
+    algorithms: Vec<ChapAlgorithm>,
 }
 
 impl Guarded {
     fn new() -> Self {
-        let algorithms = Algorithm::ALL.to_vec();
+        let algorithms = ChapAlgorithm::ALL.to_vec();
         let mutual = Some(credential("storage", STORAGE));
         Self { none: false, preferred: false, mutual, algorithms }
     }
 
     fn login(&self) -> TargetLogin {
-        TargetLogin::new(Offer::target(), Arc::new(self.clone())).with_challenge(challenge(1))
+        TargetLogin::new(NegotiationOffer::target(), Arc::new(self.clone()))
+            .with_challenge(challenge(1))
     }
 }
 
@@ -64,17 +65,17 @@ fn challenge(seed: u8) -> Challenge {
     Challenge { identifier: seed, value: [seed; 32] }
 }
 
-fn chap(name: &str, secret: &str) -> Chap {
-    let algorithms = Algorithm::ALL.to_vec();
-    Chap { user: credential(name, secret), target: None, algorithms }
+fn chap(name: &str, secret: &str) -> InitiatorChap {
+    let algorithms = ChapAlgorithm::ALL.to_vec();
+    InitiatorChap { user: credential(name, secret), target: None, algorithms }
 }
 
-fn mutual(secret: &str) -> Chap {
-    Chap { target: Some(credential("storage", secret)), ..chap("alice", ALICE) }
+fn mutual(secret: &str) -> InitiatorChap {
+    InitiatorChap { target: Some(credential("storage", secret)), ..chap("alice", ALICE) }
 }
 
-fn with(chap: Chap) -> InitiatorLogin {
-    initiator(Offer::initiator(), Some(TARGET)).with_chap(chap, challenge(2))
+fn with(chap: InitiatorChap) -> InitiatorLogin {
+    initiator(NegotiationOffer::initiator(), Some(TARGET)).with_chap(chap, challenge(2))
 }
 
 fn refused_with(status: LoginStatus) -> LoginFailure {
@@ -92,8 +93,8 @@ fn who_knows_the_secret_comes_in() {
 
 #[test]
 fn both_ends_prove_themselves_if_the_initiator_wants() {
-    for algorithm in Algorithm::ALL {
-        let one = Chap { algorithms: vec![algorithm], ..mutual(STORAGE) };
+    for algorithm in ChapAlgorithm::ALL {
+        let one = InitiatorChap { algorithms: vec![algorithm], ..mutual(STORAGE) };
         let (result, _) = log_in(with(one), Guarded::new().login());
         assert_eq!(result.unwrap().0.user.as_deref(), Some("alice"), "{algorithm:?}");
     }
@@ -140,7 +141,8 @@ fn who_has_proved_himself_may_still_not_be_let_in() {
 
 #[test]
 fn nobody_comes_in_without_a_proof() {
-    let (result, _) = log_in(initiator(Offer::initiator(), Some(TARGET)), Guarded::new().login());
+    let (result, _) =
+        log_in(initiator(NegotiationOffer::initiator(), Some(TARGET)), Guarded::new().login());
     assert_eq!(result.unwrap_err(), refused_with(LoginStatus::AuthenticationFailure));
     // Around the security stage, or through it without a word.
     for (stage, next, more) in [
@@ -158,7 +160,7 @@ fn nobody_comes_in_without_a_proof() {
 
 #[test]
 fn a_target_without_random_bytes_lets_nobody_in() {
-    let login = TargetLogin::new(Offer::target(), Arc::new(Guarded::new()));
+    let login = TargetLogin::new(NegotiationOffer::target(), Arc::new(Guarded::new()));
     let (result, _) = log_in(with(chap("alice", ALICE)), login);
     assert_eq!(result.unwrap_err(), refused_with(LoginStatus::TargetError));
 }
@@ -174,19 +176,20 @@ fn none_will_do_where_the_target_says_so() {
     let preferring = Guarded { preferred: true, ..open };
     let (result, _) = log_in(with(chap("alice", ALICE)), preferring.login());
     assert_eq!(result.unwrap().1.user.as_deref(), Some("alice"));
-    let (result, _) = log_in(initiator(Offer::initiator(), Some(TARGET)), preferring.login());
+    let (result, _) =
+        log_in(initiator(NegotiationOffer::initiator(), Some(TARGET)), preferring.login());
     assert_eq!(result.unwrap().1.user, None);
 }
 
 #[test]
 fn the_target_chooses_the_strongest_that_both_know() {
     for (ours, theirs, expected) in [
-        ("5,6,7,8", &Algorithm::ALL[..], Some("CHAP_A=8")),
-        ("5,7", &Algorithm::ALL, Some("CHAP_A=7")),
-        ("0x5", &Algorithm::ALL, Some("CHAP_A=5")),
-        ("5,6", &[Algorithm::Md5, Algorithm::Sha1], Some("CHAP_A=5")),
-        ("5", &[Algorithm::Sha3, Algorithm::Sha256], None),
-        ("4,9,many", &Algorithm::ALL, None),
+        ("5,6,7,8", &ChapAlgorithm::ALL[..], Some("CHAP_A=8")),
+        ("5,7", &ChapAlgorithm::ALL, Some("CHAP_A=7")),
+        ("0x5", &ChapAlgorithm::ALL, Some("CHAP_A=5")),
+        ("5,6", &[ChapAlgorithm::Md5, ChapAlgorithm::Sha1], Some("CHAP_A=5")),
+        ("5", &[ChapAlgorithm::Sha3, ChapAlgorithm::Sha256], None),
+        ("4,9,many", &ChapAlgorithm::ALL, None),
     ] {
         let guarded = Guarded { algorithms: theirs.to_vec(), ..Guarded::new() };
         let mut login = guarded.login();
@@ -312,8 +315,8 @@ fn a_target_that_cannot_prove_itself_is_left() {
 }
 
 /// What our initiator makes of a target that says `texts`, one after the other.
-fn hears(chap: Option<Chap>, texts: &[&[&str]]) -> InitiatorStep {
-    let mut login = initiator(Offer::initiator(), Some(TARGET));
+fn hears(chap: Option<InitiatorChap>, texts: &[&[&str]]) -> InitiatorStep {
+    let mut login = initiator(NegotiationOffer::initiator(), Some(TARGET));
     if let Some(chap) = chap {
         login = login.with_chap(chap, challenge(2));
     }
@@ -346,7 +349,7 @@ fn a_hostile_target_gets_nothing_from_our_initiator() {
     let question: &[&str] = &["CHAP_A=5", "CHAP_I=7", "CHAP_C=0x0102030405060708"];
     let ours = format!("CHAP_C=0x{}", "02".repeat(16));
     let wrong = format!("CHAP_R=0x{}", "00".repeat(16));
-    let cases: &[(&Chap, &[&[&str]])] = &[
+    let cases: &[(&InitiatorChap, &[&[&str]])] = &[
         // None, where it must prove itself.
         (&both, &[&["AuthMethod=None"]]),
         (&both, &[&[]]),

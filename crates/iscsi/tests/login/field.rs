@@ -6,7 +6,7 @@ const SECURITY_KEYS: [&str; 4] = [NAMES[0], NAMES[1], "SessionType=Normal", "Aut
 
 /// Security, then operational keys; returns the answers to the latter.
 fn two_stages(security: &[&str], operational: &[&str]) -> (Vec<String>, Parameters) {
-    let mut login = target(Offer::target());
+    let mut login = target(NegotiationOffer::target());
     let response = respond(&mut login, request(Security, Some(Operational), security));
     assert_eq!((response.transit, response.next_stage), (true, Operational));
     let (said, end) = establish(&mut login, request(Operational, Some(FullFeature), operational));
@@ -93,7 +93,7 @@ fn libiscsi_names_itself_again_in_the_operational_stage() {
     for other in
         ["InitiatorName=iqn.x", "InitiatorAlias=you", "TargetName=iqn.x", "SessionType=Discovery"]
     {
-        let mut login = target(Offer::target());
+        let mut login = target(NegotiationOffer::target());
         respond(&mut login, request(Security, Some(Operational), &security));
         let changed = request(Operational, Some(FullFeature), &[other]);
         assert_eq!(refuse(&mut login, changed), LoginStatus::InitiatorError, "{other}");

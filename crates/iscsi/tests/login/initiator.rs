@@ -5,11 +5,11 @@ use super::*;
 /// What the initiator makes of a target that agrees in the security stage and answers `pairs`,
 /// changed by `change`, in the operational one.
 fn answered(pairs: &[&str], change: impl Fn(&mut LoginResponse)) -> InitiatorStep {
-    answered_with(Offer::initiator(), pairs, change)
+    answered_with(NegotiationOffer::initiator(), pairs, change)
 }
 
 fn answered_with(
-    offer: Offer,
+    offer: NegotiationOffer,
     pairs: &[&str],
     change: impl Fn(&mut LoginResponse),
 ) -> InitiatorStep {
@@ -79,7 +79,7 @@ fn a_first_burst_above_the_burst_is_no_agreement() {
 
 #[test]
 fn a_first_burst_above_a_burst_that_was_not_answered() {
-    let offer = Offer { first_burst_length: 524_288, ..Offer::initiator() };
+    let offer = NegotiationOffer { first_burst_length: 524_288, ..NegotiationOffer::initiator() };
     match answered_with(offer, &["FirstBurstLength=524288"], |_| ()) {
         InitiatorStep::Failed(LoginFailure::Keys(KeyError::Disagreement(key))) => {
             assert_eq!(key, "FirstBurstLength");
@@ -95,8 +95,16 @@ fn a_long_text_goes_out_in_pieces() {
         initiator_alias: Some("a".repeat(9000)),
         target_name: Some(TARGET.to_owned()),
     };
-    let start =
-        || InitiatorLogin::new(Offer::initiator(), names.clone(), ISID, Tsih(0), Cid(1), Serial(1));
+    let start = || {
+        InitiatorLogin::new(
+            NegotiationOffer::initiator(),
+            names.clone(),
+            ISID,
+            Tsih(0),
+            Cid(1),
+            Serial(1),
+        )
+    };
     let mut login = start();
     let first = login.start();
     assert_eq!((first.transit, first.continues, first.text.len()), (false, true, 8192));
@@ -154,7 +162,8 @@ fn a_header_that_does_not_fit_is_refused() {
 #[test]
 fn a_target_that_does_not_understand_compression_is_spoken_to_without() {
     const KEY: &str = "X-io.forebay.Compression";
-    let offer = Offer { compression: vec![Compression::Zstd], ..Offer::initiator() };
+    let offer =
+        NegotiationOffer { compression: vec![Compression::Zstd], ..NegotiationOffer::initiator() };
     for (answer, chosen) in [
         (None, None),
         (Some("NotUnderstood"), None),
@@ -202,7 +211,7 @@ fn a_proposal_of_the_target_is_answered() {
 
 #[test]
 fn a_target_that_never_agrees_is_left() {
-    let mut login = initiator(Offer::initiator(), Some(TARGET));
+    let mut login = initiator(NegotiationOffer::initiator(), Some(TARGET));
     let first = login.start();
     let stall = LoginResponse { isid: first.isid, itt: first.itt, ..LoginResponse::default() };
     for exchange in 0..100 {
@@ -251,7 +260,7 @@ fn only_the_leading_connection_says_the_session_type() {
         target_name: Some(TARGET.to_owned()),
     };
     for (tsih, says) in [(Tsih(0), true), (Tsih(7), false)] {
-        let offer = Offer::initiator();
+        let offer = NegotiationOffer::initiator();
         let mut login = InitiatorLogin::new(offer, names.clone(), ISID, tsih, Cid(2), Serial(1));
         let first = String::from_utf8(login.start().text.to_vec()).unwrap();
         assert!(first.contains("TargetName=") && first.contains("InitiatorName="));

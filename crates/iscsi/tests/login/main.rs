@@ -12,14 +12,15 @@ use std::sync::Arc;
 use bytes::Bytes;
 use iscsi::{
     Cid, Isid, Itt, Serial, Tsih,
-    keys::{self, Compression, DigestPolicy, KeyError, Offer, Parameters},
+    keys::{self, Compression, DigestPolicy, KeyError, NegotiationOffer, Parameters},
     login::{
-        Denial, Directory, Established, InitiatorLogin, InitiatorNames, InitiatorStep,
+        Denial, Directory, EstablishedLogin, InitiatorLogin, InitiatorNames, InitiatorStep,
         LoginFailure, SessionType, TargetLogin, TargetStep,
     },
     pdu::{
-        LoginRequest, LoginResponse, LoginStatus,
-        Stage::{self, FullFeature, Operational, Security},
+        LoginRequest, LoginResponse,
+        LoginStage::{self, FullFeature, Operational, Security},
+        LoginStatus,
     },
 };
 
@@ -49,11 +50,11 @@ impl Directory for OneTarget {
     }
 }
 
-fn target(offer: Offer) -> TargetLogin {
+fn target(offer: NegotiationOffer) -> TargetLogin {
     TargetLogin::new(offer, Arc::new(OneTarget))
 }
 
-fn initiator(offer: Offer, target_name: Option<&str>) -> InitiatorLogin {
+fn initiator(offer: NegotiationOffer, target_name: Option<&str>) -> InitiatorLogin {
     let names = InitiatorNames {
         initiator_name: INITIATOR.to_owned(),
         initiator_alias: Some("host".to_owned()),
@@ -67,7 +68,7 @@ fn text(pairs: &[&str]) -> Bytes {
 }
 
 /// A request in `current` that asks for `next`, if there is one.
-fn request(current: Stage, next: Option<Stage>, pairs: &[&str]) -> LoginRequest {
+fn request(current: LoginStage, next: Option<LoginStage>, pairs: &[&str]) -> LoginRequest {
     LoginRequest {
         transit: next.is_some(),
         current_stage: current,
@@ -88,7 +89,7 @@ fn respond(login: &mut TargetLogin, request: LoginRequest) -> LoginResponse {
     }
 }
 
-fn establish(login: &mut TargetLogin, request: LoginRequest) -> (Vec<String>, Established) {
+fn establish(login: &mut TargetLogin, request: LoginRequest) -> (Vec<String>, EstablishedLogin) {
     match login.handle_request(request) {
         TargetStep::Established { response, login } => {
             assert!(response.transit && response.next_stage == FullFeature);

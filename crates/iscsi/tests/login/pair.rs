@@ -9,7 +9,7 @@ use super::*;
 pub(super) fn log_in(
     mut initiator: InitiatorLogin,
     mut target: TargetLogin,
-) -> (Result<(Established, Established), LoginFailure>, usize) {
+) -> (Result<(EstablishedLogin, EstablishedLogin), LoginFailure>, usize) {
     let mut request = initiator.start();
     let mut stat_sn = Serial(u32::MAX);
     let mut at_target = None;
@@ -53,8 +53,10 @@ fn mirrored(parameters: &Parameters) -> Parameters {
 
 #[test]
 fn our_defaults_meet_in_two_round_trips() {
-    let (result, round_trips) =
-        log_in(initiator(Offer::initiator(), Some(TARGET)), target(Offer::target()));
+    let (result, round_trips) = log_in(
+        initiator(NegotiationOffer::initiator(), Some(TARGET)),
+        target(NegotiationOffer::target()),
+    );
     let (ours, theirs) = result.unwrap();
     assert_eq!(round_trips, 2);
     let expected = Parameters {
@@ -83,7 +85,8 @@ fn our_defaults_meet_in_two_round_trips() {
 
 #[test]
 fn discovery_names_no_target() {
-    let (result, _) = log_in(initiator(Offer::initiator(), None), target(Offer::target()));
+    let (result, _) =
+        log_in(initiator(NegotiationOffer::initiator(), None), target(NegotiationOffer::target()));
     let (ours, theirs) = result.unwrap();
     for end in [ours, theirs] {
         assert_eq!(end.session_type, SessionType::Discovery);
@@ -95,7 +98,7 @@ fn discovery_names_no_target() {
 
 #[test]
 fn a_required_digest_is_agreed_or_the_login_fails() {
-    let with = |policy| Offer { header_digest: policy, ..Offer::initiator() };
+    let with = |policy| NegotiationOffer { header_digest: policy, ..NegotiationOffer::initiator() };
     use DigestPolicy::*;
     for (ours, theirs, expected) in [
         (Off, Off, Some(false)),
@@ -116,7 +119,7 @@ fn a_required_digest_is_agreed_or_the_login_fails() {
     }
 }
 
-fn offers() -> impl Strategy<Value = Offer> {
+fn offers() -> impl Strategy<Value = NegotiationOffer> {
     let policy = prop_oneof![
         Just(DigestPolicy::Off),
         Just(DigestPolicy::Allow),
@@ -131,7 +134,7 @@ fn offers() -> impl Strategy<Value = Offer> {
         prop::sample::select(vec![vec![], vec![Lz4], vec![Zstd], vec![Zstd, Lz4]]),
     )
         .prop_map(|((header, data, flags), (segment, burst, first), numbers, compression)| {
-            Offer {
+            NegotiationOffer {
                 header_digest: header,
                 data_digest: data,
                 compression,
@@ -190,11 +193,11 @@ proptest! {
 
     #[test]
     fn no_text_makes_a_target_panic(texts in prop::collection::vec(hostile_text(), 1..6), flags: u64) {
-        let mut login = target(Offer::target());
+        let mut login = target(NegotiationOffer::target());
         for (index, text) in texts.into_iter().enumerate() {
             let bit = |n: usize| flags >> (index * 8 + n) & 1 == 1;
-            let stage = if bit(0) { Stage::Operational } else { Stage::Security };
-            let next = if bit(1) { Stage::FullFeature } else { Stage::Operational };
+            let stage = if bit(0) { LoginStage::Operational } else { LoginStage::Security };
+            let next = if bit(1) { LoginStage::FullFeature } else { LoginStage::Operational };
             let request = LoginRequest {
                 transit: bit(2),
                 continues: bit(3) && bit(4),
@@ -212,7 +215,7 @@ proptest! {
 
     #[test]
     fn no_text_makes_an_initiator_panic(texts in prop::collection::vec(hostile_text(), 1..6), flags: u64) {
-        let mut login = initiator(Offer::initiator(), Some(TARGET));
+        let mut login = initiator(NegotiationOffer::initiator(), Some(TARGET));
         let mut request = login.start();
         for (index, text) in texts.into_iter().enumerate() {
             let bit = |n: usize| flags >> (index * 8 + n) & 1 == 1;
@@ -325,8 +328,8 @@ fn hostile_text() -> impl Strategy<Value = Vec<u8>> {
 #[test]
 fn a_refusal_says_why() {
     let (result, _) = log_in(
-        initiator(Offer::initiator(), Some("iqn.2026-01.com.example:other")),
-        target(Offer::target()),
+        initiator(NegotiationOffer::initiator(), Some("iqn.2026-01.com.example:other")),
+        target(NegotiationOffer::target()),
     );
     assert_eq!(result.unwrap_err(), LoginFailure::Refused(LoginStatus::NotFound));
 }

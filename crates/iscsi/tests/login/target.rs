@@ -5,7 +5,11 @@ use super::*;
 /// Names along with `pairs` in one request straight to full feature phase.
 fn at_once(pairs: &[&str]) -> TargetStep {
     let pairs = [&NAMES, pairs].concat();
-    target(Offer::target()).handle_request(request(Operational, Some(FullFeature), &pairs))
+    target(NegotiationOffer::target()).handle_request(request(
+        Operational,
+        Some(FullFeature),
+        &pairs,
+    ))
 }
 
 /// What the target answers to these operational keys, its own declarations left out.
@@ -73,8 +77,10 @@ fn each_key_has_its_rule() {
 #[test]
 fn the_first_compression_of_the_initiators_that_is_allowed_is_chosen() {
     const KEY: &str = "X-io.forebay.Compression";
-    let allowed =
-        Offer { compression: vec![Compression::Lz4, Compression::Zstd], ..Offer::target() };
+    let allowed = NegotiationOffer {
+        compression: vec![Compression::Lz4, Compression::Zstd],
+        ..NegotiationOffer::target()
+    };
     for (proposed, answer, chosen) in [
         ("zstd,lz4,None", "zstd", Some(Compression::Zstd)),
         ("brotli,lz4,None", "lz4", Some(Compression::Lz4)),
@@ -132,7 +138,7 @@ fn a_first_burst_that_says_nothing_is_not_negotiated() {
 #[test]
 fn who_and_where_to_cannot_be_told_later() {
     for late in ["SessionType=Discovery", "InitiatorName=iqn.x", "TargetName=iqn.x"] {
-        let mut login = target(Offer::target());
+        let mut login = target(NegotiationOffer::target());
         respond(&mut login, request(Security, Some(Operational), &NAMES));
         let request = request(Operational, Some(FullFeature), &[late]);
         assert_eq!(refuse(&mut login, request), LoginStatus::InitiatorError, "{late}");
@@ -141,7 +147,7 @@ fn who_and_where_to_cannot_be_told_later() {
 
 #[test]
 fn a_default_first_burst_above_the_burst_is_put_right_by_the_target() {
-    let mut login = target(Offer::target());
+    let mut login = target(NegotiationOffer::target());
     let pairs = [&NAMES[..], &["MaxBurstLength=8192"]].concat();
     let response = respond(&mut login, request(Operational, Some(FullFeature), &pairs));
     assert!(!response.transit);
@@ -153,11 +159,13 @@ fn a_default_first_burst_above_the_burst_is_put_right_by_the_target() {
 
 #[test]
 fn a_proposal_of_the_target_that_is_passed_over_ends_the_login() {
-    let mut login = target(Offer { immediate_data: false, ..Offer::target() });
+    let mut login =
+        target(NegotiationOffer { immediate_data: false, ..NegotiationOffer::target() });
     let first = respond(&mut login, request(Operational, Some(FullFeature), &NAMES));
     assert!(said(&first).contains(&"ImmediateData=No".to_owned()));
     // The proposal decides by itself: no answer is needed.
-    let mut proposing = target(Offer { default_time2retain: 0, ..Offer::target() });
+    let mut proposing =
+        target(NegotiationOffer { default_time2retain: 0, ..NegotiationOffer::target() });
     respond(&mut proposing, request(Operational, Some(FullFeature), &NAMES));
     let silence = request(Operational, Some(FullFeature), &[]);
     assert_eq!(refuse(&mut proposing, silence.clone()), LoginStatus::InitiatorError);
@@ -167,7 +175,7 @@ fn a_proposal_of_the_target_that_is_passed_over_ends_the_login() {
 
 #[test]
 fn session_keys_are_irrelevant_to_discovery() {
-    let mut login = target(Offer::target());
+    let mut login = target(NegotiationOffer::target());
     let pairs = [
         NAMES[0],
         "SessionType=Discovery",
@@ -231,7 +239,7 @@ fn who_and_where_to_decide_the_status() {
         (&[NAMES[0], NAMES[1], "MaxBurstLength=4096"], LoginStatus::InitiatorError),
     ] {
         let request = request(Security, Some(Operational), pairs);
-        assert_eq!(refuse(&mut target(Offer::target()), request), status, "{pairs:?}");
+        assert_eq!(refuse(&mut target(NegotiationOffer::target()), request), status, "{pairs:?}");
     }
 }
 
@@ -239,8 +247,10 @@ fn who_and_where_to_decide_the_status() {
 fn none_is_chosen_wherever_it_stands_among_the_methods() {
     for method in ["AuthMethod=None", "AuthMethod=CHAP,None", "AuthMethod=None,CHAP"] {
         let pairs = [NAMES[0], NAMES[1], method];
-        let response =
-            respond(&mut target(Offer::target()), request(Security, Some(Operational), &pairs));
+        let response = respond(
+            &mut target(NegotiationOffer::target()),
+            request(Security, Some(Operational), &pairs),
+        );
         assert!(said(&response).contains(&"AuthMethod=None".to_owned()), "{method}");
         assert!(response.transit);
     }
@@ -248,8 +258,9 @@ fn none_is_chosen_wherever_it_stands_among_the_methods() {
 
 #[test]
 fn a_target_that_moved_says_where_and_the_initiator_hears_it() {
-    let mut initiator = initiator(Offer::initiator(), Some(MOVED));
-    let TargetStep::Refused(response) = target(Offer::target()).handle_request(initiator.start())
+    let mut initiator = initiator(NegotiationOffer::initiator(), Some(MOVED));
+    let TargetStep::Refused(response) =
+        target(NegotiationOffer::target()).handle_request(initiator.start())
     else {
         panic!("not refused")
     };
@@ -267,7 +278,7 @@ fn a_target_that_moved_says_where_and_the_initiator_hears_it() {
 #[test]
 fn stages_go_forward_only() {
     let first = |current, next| {
-        let mut login = target(Offer::target());
+        let mut login = target(NegotiationOffer::target());
         login.handle_request(request(current, next, &NAMES))
     };
     let is_refused = |step| match step {
@@ -280,14 +291,14 @@ fn stages_go_forward_only() {
     assert!(is_refused(first(Operational, Some(Security))));
     assert!(is_refused(first(Security, Some(Security))));
 
-    let mut login = target(Offer::target());
+    let mut login = target(NegotiationOffer::target());
     respond(&mut login, request(Security, Some(Operational), &NAMES));
     assert_eq!(
         refuse(&mut login, request(Security, Some(Operational), &[])),
         LoginStatus::InitiatorError
     );
 
-    let mut login = target(Offer::target());
+    let mut login = target(NegotiationOffer::target());
     let response = respond(&mut login, request(Security, None, &NAMES));
     assert!(!response.transit);
     assert_eq!(refuse(&mut login, request(Operational, None, &[])), LoginStatus::InitiatorError);
@@ -295,7 +306,7 @@ fn stages_go_forward_only() {
 
 #[test]
 fn security_may_lead_straight_to_full_feature_phase() {
-    let mut login = target(Offer::target());
+    let mut login = target(NegotiationOffer::target());
     let (_, end) = establish(&mut login, request(Security, Some(FullFeature), &NAMES));
     assert_eq!(end.parameters, Parameters::default());
     let again = request(FullFeature, None, &[]);
@@ -304,7 +315,8 @@ fn security_may_lead_straight_to_full_feature_phase() {
 
 #[test]
 fn a_target_that_cannot_take_the_defaults_insists_on_the_operational_stage() {
-    let mut login = target(Offer { max_burst_length: 65_536, ..Offer::target() });
+    let mut login =
+        target(NegotiationOffer { max_burst_length: 65_536, ..NegotiationOffer::target() });
     let response = respond(&mut login, request(Security, Some(FullFeature), &NAMES));
     assert_eq!((response.transit, response.next_stage), (true, Operational));
     let response = respond(&mut login, request(Operational, Some(FullFeature), &[]));
@@ -321,7 +333,7 @@ fn the_header_stays_the_same_through_a_login() {
         |request| request.itt = Itt(5),
     ];
     for change in changes {
-        let mut login = target(Offer::target());
+        let mut login = target(NegotiationOffer::target());
         respond(&mut login, request(Security, Some(Operational), &NAMES));
         let mut next = request(Operational, Some(FullFeature), &[]);
         change(&mut next);
@@ -336,11 +348,11 @@ fn another_version_is_refused_and_ours_named() {
         version_min: 1,
         ..request(Security, Some(Operational), &NAMES)
     };
-    let mut login = target(Offer::target());
+    let mut login = target(NegotiationOffer::target());
     let TargetStep::Refused(response) = login.handle_request(request.clone()) else { panic!() };
     assert_eq!(response.status, LoginStatus::UnsupportedVersion);
     assert_eq!(response.version_active, 0);
-    let mut login = target(Offer::target());
+    let mut login = target(NegotiationOffer::target());
     respond(&mut login, LoginRequest { version_min: 0, ..request });
 }
 
@@ -348,7 +360,7 @@ fn another_version_is_refused_and_ours_named() {
 fn text_may_come_in_pieces() {
     let whole = text(&[&NAMES[..], &["X-com.example.filler=abcdefghij"]].concat());
     for cut in 1..whole.len() {
-        let mut login = target(Offer::target());
+        let mut login = target(NegotiationOffer::target());
         let first = LoginRequest {
             continues: true,
             text: whole.slice(..cut),
@@ -367,14 +379,14 @@ fn text_may_come_in_pieces() {
 
 #[test]
 fn continued_text_cannot_ask_for_the_next_stage() {
-    let mut login = target(Offer::target());
+    let mut login = target(NegotiationOffer::target());
     let request = LoginRequest { continues: true, ..request(Security, Some(Operational), &NAMES) };
     assert_eq!(refuse(&mut login, request), LoginStatus::InitiatorError);
 }
 
 #[test]
 fn a_text_without_end_is_refused() {
-    let mut login = target(Offer::target());
+    let mut login = target(NegotiationOffer::target());
     let piece = LoginRequest {
         continues: true,
         text: Bytes::from(vec![b'A'; 8192]),
@@ -387,7 +399,7 @@ fn a_text_without_end_is_refused() {
 
 #[test]
 fn a_login_without_end_is_refused() {
-    let mut login = target(Offer::target());
+    let mut login = target(NegotiationOffer::target());
     respond(&mut login, request(Security, None, &NAMES));
     for _ in 1..64 {
         respond(&mut login, request(Security, None, &[]));
@@ -400,7 +412,7 @@ fn answers_longer_than_a_pdu_come_in_pieces() {
     // 110 keys of 63 bytes, each not understood.
     let keys: Vec<String> = (0..110).map(|n| format!("X{n:0>62}=")).collect();
     let pairs: Vec<&str> = NAMES.into_iter().chain(keys.iter().map(String::as_str)).collect();
-    let mut login = target(Offer::target());
+    let mut login = target(NegotiationOffer::target());
     let first = LoginRequest {
         transit: true,
         next_stage: FullFeature,
@@ -418,7 +430,7 @@ fn answers_longer_than_a_pdu_come_in_pieces() {
     let said = keys::parse(&whole).unwrap();
     assert_eq!(said.iter().filter(|(_, value)| *value == "NotUnderstood").count(), 110);
 
-    let mut login = target(Offer::target());
+    let mut login = target(NegotiationOffer::target());
     respond(&mut login, request(Operational, Some(FullFeature), &pairs));
     let interruption = request(Operational, Some(FullFeature), &["MaxBurstLength=4096"]);
     assert_eq!(refuse(&mut login, interruption), LoginStatus::InitiatorError);

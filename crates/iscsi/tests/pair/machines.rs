@@ -9,16 +9,19 @@ use std::{
 use bytes::{BufMut, Bytes};
 use iscsi::{
     Cid, DataSegment, Isid, Itt, Pdu, Serial, Tsih,
-    codec::{Decoder, Digests, Output},
-    keys::Offer,
+    codec::{Decoder, Digests, PduOutput},
+    keys::NegotiationOffer,
     login::{Denial, Directory, InitiatorLogin, InitiatorNames, InitiatorStep},
     session::{
-        initiator::{self, Counters, Event, Failure, Joined, Request, Timing, Transfer, Window},
+        initiator::{
+            self, CommandFailure, CommandRequest, ConnectionTiming, DataPhase,
+            InitiatorCommandWindow, InitiatorEvent, InitiatorPduCounters, JoinedConnection,
+        },
         target::{self, LoginPhase, LoginProgress},
     },
 };
-use scsi::{Cdb, Lun, Status};
-use sim::Link;
+use scsi::{Cdb, Lun, ScsiStatus};
+use sim::SimulatedLink;
 
 /// A command of the tests.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -34,15 +37,15 @@ impl Op {
         }
     }
 
-    fn request(self) -> Request {
+    fn request(self) -> CommandRequest {
         let (opcode, seed, transfer) = match self {
-            Self::Read { seed, length } => (READ, seed, Transfer::In(length)),
-            Self::Write { seed, length } => (WRITE, seed, Transfer::Out(pattern(seed, length))),
+            Self::Read { seed, length } => (READ, seed, DataPhase::In(length)),
+            Self::Write { seed, length } => (WRITE, seed, DataPhase::Out(pattern(seed, length))),
         };
         let mut cdb = [0; 16];
         cdb[0] = opcode;
         cdb[1..5].copy_from_slice(&seed.to_be_bytes());
-        Request {
+        CommandRequest {
             tag: seed.into(),
             lun: Lun(0),
             cdb: Cdb::new(&cdb),
@@ -51,12 +54,12 @@ impl Op {
         }
     }
 
-    fn of(request: &Request) -> Self {
+    fn of(request: &CommandRequest) -> Self {
         let seed = request.tag as u32;
         match &request.transfer {
-            Transfer::Out(data) => Self::Write { seed, length: data.len() as u32 },
-            Transfer::In(length) => Self::Read { seed, length: *length },
-            Transfer::None => unreachable!("the tests have no such command"),
+            DataPhase::Out(data) => Self::Write { seed, length: data.len() as u32 },
+            DataPhase::In(length) => Self::Read { seed, length: *length },
+            DataPhase::None => unreachable!("the tests have no such command"),
         }
     }
 }
@@ -76,7 +79,7 @@ fn pattern(seed: u32, length: u32) -> Bytes {
 /// What the two ends want.
 #[derive(Clone, Debug)]
 pub struct Wish {
-    pub offer: Offer,
+    pub offer: NegotiationOffer,
     /// The target's MaxRecvDataSegmentLength.
     pub target_segment: u32,
     pub settings: target::Settings,
@@ -87,7 +90,7 @@ pub struct Wish {
 impl Default for Wish {
     fn default() -> Self {
         Self {
-            offer: Offer::initiator(),
+            offer: NegotiationOffer::initiator(),
             target_segment: 262_144,
             settings: target::Settings::default(),
             depth: 256,
@@ -106,20 +109,20 @@ impl Directory for Everyone {
 
 pub struct Pair {
     now: Instant,
-    up: Link,
-    down: Link,
-    near: (initiator::Session, Decoder),
+    up: SimulatedLink,
+    down: SimulatedLink,
+    near: (initiator::InitiatorSession, Decoder),
     far: (target::Session, Decoder),
     submitted: Vec<Op>,
     done: Vec<Op>,
-    failed: Vec<(u32, Result<Status, Failure>)>,
-    held: Vec<target::Command>,
+    failed: Vec<(u32, Result<ScsiStatus, CommandFailure>)>,
+    held: Vec<target::ReceivedCommand>,
     /// Commands reach the disk and are not answered.
     pub hold_answers: bool,
     /// Commands that the target was told to forget.
     pub aborted: u32,
     /// Events of the initiator that are no completions.
-    pub events: Vec<Event>,
+    pub events: Vec<InitiatorEvent>,
     pub broken: Option<String>,
     /// A cut link is silent rather than closed.
     pub keep_running_when_cut: bool,
@@ -136,16 +139,18 @@ impl Pair {
     }
 
     pub fn with_rate(wish: Wish, delay: Duration, rate: Option<u64>) -> Self {
-        let link = || rate.map_or(Link::new(delay), |rate| Link::new(delay).with_rate(rate));
+        let link = || {
+            rate.map_or(SimulatedLink::new(delay), |rate| SimulatedLink::new(delay).with_rate(rate))
+        };
         let (mut up, mut down) = (link(), link());
         let mut now = Instant::now();
         let mut near_decoder = Decoder::new(16384, 8192);
         let mut far_decoder = Decoder::new(16384, 8192);
-        let target_offer = Offer {
+        let target_offer = NegotiationOffer {
             max_recv_data_segment_length: wish.target_segment,
             header_digest: iscsi::keys::DigestPolicy::Allow,
             data_digest: iscsi::keys::DigestPolicy::Allow,
-            ..Offer::target()
+            ..NegotiationOffer::target()
         };
         let mut phase = LoginPhase::new(target_offer, Arc::new(Everyone), wish.settings, now);
         let names = InitiatorNames {
@@ -156,7 +161,7 @@ impl Pair {
         let isid = Isid([0x80, 0, 0, 1, 0, 0]);
         let mut login =
             InitiatorLogin::new(wish.offer, names, isid, Tsih(0), Cid(0), Serial(u32::MAX - 3));
-        let mut output = Output::default();
+        let mut output = PduOutput::default();
         output.push(Pdu::LoginRequest(login.start()), Digests::default());
         let mut admitted = None;
         let established = loop {
@@ -189,8 +194,8 @@ impl Pair {
         let digests = done.parameters.digests;
         near_decoder.configure(65536, done.parameters.max_recv_data_segment_length, digests);
         far_decoder.configure(65536, session.parameters().max_recv_data_segment_length, digests);
-        let window = Window::new(done.cmd_sn, done.max_cmd_sn);
-        let first = Joined {
+        let window = InitiatorCommandWindow::new(done.cmd_sn, done.max_cmd_sn);
+        let first = JoinedConnection {
             cid: done.cid,
             digests,
             max_send_data_segment_length: done.parameters.max_send_data_segment_length,
@@ -198,8 +203,15 @@ impl Pair {
             exp_cmd_sn: done.exp_cmd_sn,
             max_cmd_sn: done.max_cmd_sn,
         };
-        let timing = Timing::default();
-        let near = initiator::Session::new(done.parameters, window, wish.depth, timing, first, now);
+        let timing = ConnectionTiming::default();
+        let near = initiator::InitiatorSession::new(
+            done.parameters,
+            window,
+            wish.depth,
+            timing,
+            first,
+            now,
+        );
         Self {
             now,
             up,
@@ -228,7 +240,7 @@ impl Pair {
         self.try_submit(op).expect("there is room");
     }
 
-    pub fn try_submit(&mut self, op: Op) -> Result<(), Request> {
+    pub fn try_submit(&mut self, op: Op) -> Result<(), CommandRequest> {
         self.near.0.submit(op.request(), self.now)?;
         self.submitted.push(op);
         Ok(())
@@ -267,7 +279,7 @@ impl Pair {
         std::mem::take(&mut self.done)
     }
 
-    pub fn failures(&self) -> Vec<(u32, Failure)> {
+    pub fn failures(&self) -> Vec<(u32, CommandFailure)> {
         self.failed.iter().filter_map(|&(seed, ended)| Some((seed, ended.err()?))).collect()
     }
 
@@ -294,11 +306,11 @@ impl Pair {
         self.broken.is_some()
     }
 
-    pub fn initiator_session(&self) -> &initiator::Session {
+    pub fn initiator_session(&self) -> &initiator::InitiatorSession {
         &self.near.0
     }
 
-    pub fn initiator_counters(&self) -> Counters {
+    pub fn initiator_counters(&self) -> InitiatorPduCounters {
         self.near.0.counters(CID).expect("connected")
     }
 
@@ -413,7 +425,7 @@ impl Pair {
         self.take_events();
         let far = self.far.0.handle_timeout(self.now);
         if let Some(error) = self.near.0.error()
-            && !matches!(error, initiator::Error::LoggedOut { .. })
+            && !matches!(error, initiator::InitiatorSessionError::LoggedOut { .. })
         {
             self.broken.get_or_insert(format!("initiator: {error}"));
         }
@@ -425,13 +437,13 @@ impl Pair {
 
     fn take_events(&mut self) {
         while let Some(event) = self.near.0.poll_event() {
-            let Event::Completed { tag, result } = event else {
+            let InitiatorEvent::Completed { tag, result } = event else {
                 self.events.push(event);
                 continue;
             };
             let op = *self.submitted.iter().find(|op| u64::from(op.seed()) == tag).expect("known");
             match result {
-                Ok(outcome) if outcome.status == Status::Good => {
+                Ok(outcome) if outcome.status == ScsiStatus::Good => {
                     if let Op::Read { seed, length } = op {
                         let whole = outcome.data_in.concat();
                         assert!(whole == pattern(seed, length), "{op:?} returned other data");
@@ -448,21 +460,23 @@ impl Pair {
     fn serve(&mut self) {
         while let Some(event) = self.far.0.poll_event() {
             match event {
-                target::Event::Command(command) if self.hold_answers => self.held.push(command),
-                target::Event::Command(command) => self.answer(&command),
-                target::Event::Admission(write) => self.far.0.admit(write.itt),
-                target::Event::Abort(_) => self.aborted += 1,
-                target::Event::Terminated(_) => {}
-                target::Event::SendTargets(cid, _) => {
+                target::TargetEvent::Command(command) if self.hold_answers => {
+                    self.held.push(command)
+                }
+                target::TargetEvent::Command(command) => self.answer(&command),
+                target::TargetEvent::Admission(write) => self.far.0.admit(write.itt),
+                target::TargetEvent::Abort(_) => self.aborted += 1,
+                target::TargetEvent::Terminated(_) => {}
+                target::TargetEvent::SendTargets(cid, _) => {
                     let targets = self.targets.iter().map(|name| (name.as_str(), &[][..]));
                     self.far.0.answer_send_targets(cid, targets);
                 }
-                target::Event::Management(_) => unreachable!("we only abort tasks"),
+                target::TargetEvent::Management(_) => unreachable!("we only abort tasks"),
             }
         }
     }
 
-    fn answer(&mut self, command: &target::Command) {
+    fn answer(&mut self, command: &target::ReceivedCommand) {
         let itt: Itt = command.itt;
         let seed = u32::from_be_bytes(*command.cdb[1..].first_chunk().expect("16 bytes"));
         let data = match command.cdb[0] {
@@ -474,7 +488,7 @@ impl Pair {
             }
             opcode => unreachable!("opcode {opcode:#x}"),
         };
-        self.far.0.complete(itt, target::Outcome::good(data));
+        self.far.0.complete(itt, target::TargetCommandOutcome::good(data));
     }
 
     fn ship(&mut self) {
@@ -496,8 +510,8 @@ impl Pair {
 fn step(
     login: &mut InitiatorLogin,
     decoder: &mut Decoder,
-    output: &mut Output,
-) -> Option<iscsi::login::Established> {
+    output: &mut PduOutput,
+) -> Option<iscsi::login::EstablishedLogin> {
     let frame = decoder.next().expect("sound").expect("a whole response");
     let Ok(Pdu::LoginResponse(response)) = Pdu::parse(&frame.bhs, &frame.ahs, frame.data) else {
         panic!("no login response")
@@ -512,7 +526,7 @@ fn step(
     }
 }
 
-fn ship(output: &mut Output, link: &mut Link, now: Instant) {
+fn ship(output: &mut PduOutput, link: &mut SimulatedLink, now: Instant) {
     while !output.is_empty() {
         let mut slices = [std::io::IoSlice::new(&[]); 16];
         let used = output.slices(&mut slices);
@@ -523,7 +537,7 @@ fn ship(output: &mut Output, link: &mut Link, now: Instant) {
     }
 }
 
-fn take(link: &mut Link, decoder: &mut Decoder, now: Instant) {
+fn take(link: &mut SimulatedLink, decoder: &mut Decoder, now: Instant) {
     while let Some(bytes) = link.receive(usize::MAX, now) {
         let mut rest = &bytes[..];
         while !rest.is_empty() {

@@ -5,7 +5,7 @@ use std::io::IoSlice;
 use bytes::{BufMut, Bytes};
 use iscsi::{
     Itt, Pdu, Serial, Ttt,
-    codec::{Decoder, Digests, Error, Frame, Output},
+    codec::{CodecError, Decoder, Digests, PduFrame, PduOutput},
     pdu::{DataOut, NopOut},
 };
 use proptest::prelude::*;
@@ -38,7 +38,11 @@ fn wire(ahs: &[u8], data: &[u8], digests: Digests) -> Vec<u8> {
 }
 
 /// Feeds `bytes` in pieces of the given sizes, in turn, and takes every frame as it is whole.
-fn decode(decoder: &mut Decoder, mut bytes: &[u8], pieces: &[usize]) -> Result<Vec<Frame>, Error> {
+fn decode(
+    decoder: &mut Decoder,
+    mut bytes: &[u8],
+    pieces: &[usize],
+) -> Result<Vec<PduFrame>, CodecError> {
     let mut frames = Vec::new();
     let mut pieces = pieces.iter().copied().cycle();
     while !bytes.is_empty() {
@@ -145,7 +149,7 @@ proptest! {
         writes in prop::collection::vec(1usize..30_000, 1..20),
         pieces in prop::collection::vec(1usize..30_000, 1..10),
     ) {
-        let mut output = Output::default();
+        let mut output = PduOutput::default();
         let pdus: Vec<Pdu> = lengths.iter().enumerate().map(|(i, &length)| data_out(i as u32, length)).collect();
         let mut stream = Vec::new();
         let mut writes = writes.iter().copied().cycle();
@@ -183,7 +187,7 @@ fn data_out(number: u32, length: usize) -> Pdu {
 }
 
 /// Takes up to `count` bytes through slices, as a vectored write would.
-fn write_some(output: &mut Output, to: &mut Vec<u8>, count: usize) {
+fn write_some(output: &mut PduOutput, to: &mut Vec<u8>, count: usize) {
     let mut slices = [IoSlice::new(&[]); 3];
     let used = output.slices(&mut slices);
     let mut taken = 0;
@@ -257,7 +261,10 @@ fn a_wrong_header_digest_ends_the_stream() {
     for at in [0, 20, 47, 48, 51] {
         let mut bytes = wire(&[], b"data", BOTH);
         bytes[at] ^= 0x10;
-        assert_eq!(decode(&mut decoder(BOTH), &bytes, &[4096]).unwrap_err(), Error::HeaderDigest);
+        assert_eq!(
+            decode(&mut decoder(BOTH), &bytes, &[4096]).unwrap_err(),
+            CodecError::HeaderDigest
+        );
     }
 }
 
@@ -283,12 +290,12 @@ fn lengths_beyond_the_limit_end_the_stream_before_any_memory_is_taken() {
     let mut bytes = wire(&[], &[], Digests::default());
     bytes[5..8].copy_from_slice(&[0xff; 3]);
     let error = decode(&mut decoder, &bytes, &[48]).unwrap_err();
-    assert_eq!(error, Error::DataSegmentLength { length: 0xff_ffff, limit: 8192 });
+    assert_eq!(error, CodecError::DataSegmentLength { length: 0xff_ffff, limit: 8192 });
     assert!(decoder.held() <= 16 * 1024);
 
     let bytes = wire(&[0; 260], &[], Digests::default());
     let error = decode(&mut Decoder::new(16 * 1024, 8192), &bytes, &[48]).unwrap_err();
-    assert_eq!(error, Error::AhsLength(260));
+    assert_eq!(error, CodecError::AhsLength(260));
 }
 
 #[test]
@@ -302,7 +309,7 @@ fn a_segment_of_exactly_the_limit_is_taken() {
 
 #[test]
 fn adjacent_headers_are_one_slice() {
-    let mut output = Output::default();
+    let mut output = PduOutput::default();
     for itt in 0..10 {
         output.push(nop(itt, 0), Digests::default());
     }
@@ -316,7 +323,7 @@ fn adjacent_headers_are_one_slice() {
 
 #[test]
 fn output_that_never_drains_does_not_keep_what_was_written() {
-    let mut output = Output::default();
+    let mut output = PduOutput::default();
     output.push(nop(0, 0), BOTH);
     for itt in 0..100_000 {
         output.push(nop(itt, 0), BOTH);

@@ -5,10 +5,10 @@ use iscsi::{
     Bhs, Cid, DataSegment, Isid, Itt, Pdu, Serial, Tsih, Ttt,
     pdu::{
         AsyncEvent, AsyncMessage, DataIn, DataInStatus, DataOut, LoginRequest, LoginResponse,
-        LoginStatus, LogoutReason, LogoutRequest, LogoutResponse, LogoutResult, NopIn, NopOut,
-        Numbers, ReadyToTransfer, Reject, RejectReason, Residual, ScsiCommand, ScsiResponse, Snack,
-        SnackKind, Stage, TaskFunction, TaskFunctionResult, TaskRequest, TaskResponse, TextRequest,
-        TextResponse,
+        LoginStage, LoginStatus, LogoutReason, LogoutRequest, LogoutResponse, LogoutResult, NopIn,
+        NopOut, Numbers, ReadyToTransfer, Reject, RejectReason, Residual, ScsiCommand,
+        ScsiResponse, Snack, SnackKind, TaskFunction, TaskFunctionResult, TaskRequest,
+        TaskResponse, TextRequest, TextResponse,
     },
 };
 use proptest::{prelude::*, sample::select};
@@ -150,10 +150,11 @@ fn task_request() -> impl Strategy<Value = Pdu> {
 }
 
 /// T, CSG and NSG; NSG is reserved without T.
-fn stages() -> impl Strategy<Value = (bool, Stage, Stage)> {
-    let stage = || select(vec![Stage::Security, Stage::Operational, Stage::FullFeature]);
+fn stages() -> impl Strategy<Value = (bool, LoginStage, LoginStage)> {
+    let stage =
+        || select(vec![LoginStage::Security, LoginStage::Operational, LoginStage::FullFeature]);
     (any::<bool>(), stage(), stage()).prop_map(|(transit, current, next)| {
-        (transit, current, if transit { next } else { Stage::Security })
+        (transit, current, if transit { next } else { LoginStage::Security })
     })
 }
 

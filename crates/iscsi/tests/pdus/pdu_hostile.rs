@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use iscsi::{
     Bhs, Pdu,
-    pdu::{LoginStatus, ParseError, Stage},
+    pdu::{LoginStage, LoginStatus, ParseError},
 };
 use proptest::{prelude::*, sample::select};
 
@@ -112,7 +112,7 @@ fn fields_with_values_that_the_standard_excludes() {
     }
     // A request with a reserved stage is parsed: the target answers it with a login status.
     let Ok(Pdu::LoginRequest(request)) = parse(0x03, &[(1, 0x88)], b"") else { panic!() };
-    assert_eq!(request.current_stage, Stage::Reserved);
+    assert_eq!(request.current_stage, LoginStage::Reserved);
     // A response that is no completion: flags are not looked at.
     assert!(parse(0x21, &[(1, 0x1e), (2, 1)], b"").is_ok());
     // A login status detail that nobody defined stands for its class.

@@ -5,10 +5,10 @@ use iscsi::{
     Cid, Isid, Itt, Pdu, Serial, Tsih, Ttt,
     pdu::{
         AsyncEvent, AsyncMessage, DataIn, DataInStatus, DataOut, LoginRequest, LoginResponse,
-        LoginStatus, LogoutReason, LogoutRequest, LogoutResponse, LogoutResult, NopIn, NopOut,
-        Numbers, ReadyToTransfer, Reject, RejectReason, Residual, ScsiCommand, ScsiResponse, Snack,
-        SnackKind, Stage, TaskFunction, TaskFunctionResult, TaskRequest, TaskResponse, TextRequest,
-        TextResponse,
+        LoginStage, LoginStatus, LogoutReason, LogoutRequest, LogoutResponse, LogoutResult, NopIn,
+        NopOut, Numbers, ReadyToTransfer, Reject, RejectReason, Residual, ScsiCommand,
+        ScsiResponse, Snack, SnackKind, TaskFunction, TaskFunctionResult, TaskRequest,
+        TaskResponse, TextRequest, TextResponse,
     },
 };
 use scsi::{Cdb, Lun};
@@ -259,8 +259,8 @@ fn text_11_10_and_11_11() {
 fn login_11_12_and_11_13() {
     let request = LoginRequest {
         transit: true,
-        current_stage: Stage::Operational,
-        next_stage: Stage::FullFeature,
+        current_stage: LoginStage::Operational,
+        next_stage: LoginStage::FullFeature,
         isid: Isid([0x80, 1, 2, 3, 4, 5]),
         tsih: Tsih(0x0607),
         itt: Itt(0x11),
@@ -277,7 +277,7 @@ fn login_11_12_and_11_13() {
     );
     let response = LoginResponse {
         continues: true,
-        current_stage: Stage::Security,
+        current_stage: LoginStage::Security,
         isid: Isid([0x80, 1, 2, 3, 4, 5]),
         tsih: Tsih(0x0607),
         itt: Itt(0x11),

@@ -9,9 +9,9 @@ use std::{
 use bytes::Bytes;
 use iscsi::{
     DataSegment,
-    session::initiator::{Failure, Outcome, Request, Transfer},
+    session::initiator::{CommandFailure, CommandRequest, DataPhase, InitiatorCommandOutcome},
 };
-use scsi::{Cdb, Lun, Status};
+use scsi::{Cdb, Lun, ScsiStatus};
 
 /// One command of a worker.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -69,7 +69,7 @@ impl Disk {
 pub struct App {
     workers: Vec<Worker>,
     /// To be submitted first: what came back.
-    returned: VecDeque<Request>,
+    returned: VecDeque<CommandRequest>,
     pub answered: u32,
     /// Commands that failed, where that may be.
     pub failed: u32,
@@ -110,7 +110,7 @@ impl App {
     }
 
     /// The next command to submit.
-    pub fn next(&mut self) -> Option<Request> {
+    pub fn next(&mut self) -> Option<CommandRequest> {
         if let Some(request) = self.returned.pop_front() {
             return Some(request);
         }
@@ -119,21 +119,21 @@ impl App {
         worker.number += 1;
         let tag = u64::from(worker.block) << 32 | worker.number;
         let (opcode, transfer) = match op {
-            Op::Read { length } => (READ, Transfer::In(length)),
+            Op::Read { length } => (READ, DataPhase::In(length)),
             Op::Write { length } => {
                 worker.written += 1;
-                (WRITE, Transfer::Out(pattern(worker.block, worker.written, length)))
+                (WRITE, DataPhase::Out(pattern(worker.block, worker.written, length)))
             }
         };
         worker.open = Some((tag, op, worker.acknowledged));
         let mut cdb = [0; 16];
         (cdb[0], cdb[1]) = (opcode, worker.block);
         let time_out = Duration::from_secs(30);
-        Some(Request { tag, lun: Lun(0), cdb: Cdb::new(&cdb), transfer, time_out })
+        Some(CommandRequest { tag, lun: Lun(0), cdb: Cdb::new(&cdb), transfer, time_out })
     }
 
     /// The session could not take it, or the target can do it no more: it is submitted again.
-    pub fn take_back(&mut self, requests: Vec<Request>) {
+    pub fn take_back(&mut self, requests: Vec<CommandRequest>) {
         for request in requests.into_iter().rev() {
             if !self.forgets {
                 self.returned.push_front(request);
@@ -141,12 +141,12 @@ impl App {
         }
     }
 
-    pub fn complete(&mut self, tag: u64, result: Result<Outcome, Failure>) {
+    pub fn complete(&mut self, tag: u64, result: Result<InitiatorCommandOutcome, CommandFailure>) {
         let worker = &mut self.workers[(tag >> 32) as usize];
         let (open, op, acknowledged) = worker.open.take().expect("it was not answered before");
         assert_eq!(open, tag, "an answer to another command");
         let outcome = match result {
-            Ok(outcome) if outcome.status == Status::Good => outcome,
+            Ok(outcome) if outcome.status == ScsiStatus::Good => outcome,
             // The same again, as a SCSI layer does it.
             Ok(_) | Err(_) if self.may_fail => {
                 self.failed += 1;

@@ -9,11 +9,14 @@ use std::{
 use bytes::{BufMut, Bytes};
 use iscsi::{
     Cid, Isid, Itt, Pdu, Serial, Tsih,
-    codec::{self, Decoder, Digests, Frame, Output},
-    keys::Offer,
-    login::{Denial, Directory, Established, InitiatorLogin, InitiatorNames, InitiatorStep},
+    codec::{self, Decoder, Digests, PduFrame, PduOutput},
+    keys::NegotiationOffer,
+    login::{Denial, Directory, EstablishedLogin, InitiatorLogin, InitiatorNames, InitiatorStep},
     session::{
-        initiator::{self, Error, Event, Joined, Timing, Window},
+        initiator::{
+            self, ConnectionTiming, InitiatorCommandWindow, InitiatorEvent, InitiatorSessionError,
+            JoinedConnection,
+        },
         target::{self, LoginPhase, LoginProgress},
     },
 };
@@ -78,8 +81,8 @@ pub struct Report {
 }
 
 /// Small numbers, so that the workload has PDUs of every kind and not too many.
-fn offer(plan: &Plan) -> Offer {
-    Offer {
+fn offer(plan: &Plan) -> NegotiationOffer {
+    NegotiationOffer {
         max_connections: plan.connections,
         error_recovery_level: plan.level,
         max_recv_data_segment_length: 1024,
@@ -89,7 +92,7 @@ fn offer(plan: &Plan) -> Offer {
         immediate_data: true,
         default_time2wait: 0,
         default_time2retain: 20,
-        ..Offer::initiator()
+        ..NegotiationOffer::initiator()
     }
 }
 
@@ -114,7 +117,7 @@ impl Directory for Everyone {
 }
 
 enum Item {
-    Frame(Frame),
+    Frame(PduFrame),
     HeaderDamaged,
     End,
 }
@@ -134,14 +137,14 @@ struct Line {
 /// A command that the disk is about to perform.
 struct Work {
     due: Instant,
-    command: target::Command,
+    command: target::ReceivedCommand,
 }
 
 pub struct Rig {
     plan: Plan,
     now: Instant,
     begun: Instant,
-    near: initiator::Session,
+    near: initiator::InitiatorSession,
     far: target::Session,
     lines: Vec<Line>,
     tsih: u16,
@@ -254,14 +257,14 @@ impl Rig {
     fn take_near_events(&mut self) {
         while let Some(event) = self.near.poll_event() {
             match event {
-                Event::Completed { tag, result } => self.app.complete(tag, result),
-                Event::Returned(requests) => self.app.take_back(requests),
-                Event::Closed { cid, error } => {
+                InitiatorEvent::Completed { tag, result } => self.app.complete(tag, result),
+                InitiatorEvent::Returned(requests) => self.app.take_back(requests),
+                InitiatorEvent::Closed { cid, error } => {
                     self.near.close(cid, error, self.now);
                     self.hang_up(cid);
                 }
-                Event::LoggedOut { .. } | Event::LogoutRequested { .. } => {}
-                Event::Text(_) | Event::Sense(..) => unreachable!("nobody asked"),
+                InitiatorEvent::LoggedOut { .. } | InitiatorEvent::LogoutRequested { .. } => {}
+                InitiatorEvent::Text(_) | InitiatorEvent::Sense(..) => unreachable!("nobody asked"),
             }
         }
     }
@@ -269,15 +272,15 @@ impl Rig {
     fn take_far_events(&mut self) {
         while let Some(event) = self.far.poll_event() {
             match event {
-                target::Event::Command(command) => {
+                target::TargetEvent::Command(command) => {
                     let write = !command.data_out.is_empty();
                     let due = self.now + if write { 3 * MS } else { MS };
                     self.works.push(Work { due, command });
                 }
-                target::Event::Admission(write) => self.far.admit(write.itt),
-                target::Event::Abort(itt) => self.cancel(itt),
-                target::Event::Terminated(_) => {}
-                target::Event::SendTargets(..) | target::Event::Management(_) => {
+                target::TargetEvent::Admission(write) => self.far.admit(write.itt),
+                target::TargetEvent::Abort(itt) => self.cancel(itt),
+                target::TargetEvent::Terminated(_) => {}
+                target::TargetEvent::SendTargets(..) | target::TargetEvent::Management(_) => {
                     unreachable!("the initiator does not ask for that")
                 }
             }
@@ -292,10 +295,10 @@ impl Rig {
     fn perform(&mut self) {
         self.works.sort_by_key(|work| work.due);
         while self.works.first().is_some_and(|work| work.due <= self.now) {
-            let target::Command { itt, cdb, data_out, data_in_capacity, .. } =
+            let target::ReceivedCommand { itt, cdb, data_out, data_in_capacity, .. } =
                 self.works.remove(0).command;
             let data = self.disk.perform(&cdb, &data_out, data_in_capacity);
-            self.far.complete(itt, target::Outcome::good(data));
+            self.far.complete(itt, target::TargetCommandOutcome::good(data));
             // an abort may be among them
             self.take_far_events();
         }
@@ -326,7 +329,7 @@ impl Rig {
         any
     }
 
-    fn send(&mut self, at: usize, up: bool, mut frame: Frame) {
+    fn send(&mut self, at: usize, up: bool, mut frame: PduFrame) {
         if up && self.is_muted(&frame) {
             return;
         }
@@ -362,7 +365,7 @@ impl Rig {
         }
     }
 
-    fn is_muted(&mut self, frame: &Frame) -> bool {
+    fn is_muted(&mut self, frame: &PduFrame) -> bool {
         let word = |at: usize| u32::from_be_bytes(*frame.bhs[at..].first_chunk().expect("a word"));
         let opcode = frame.bhs[0] & 0x3f;
         let is_repeated = opcode == SCSI_COMMAND && !self.commands.insert(word(16));
@@ -397,7 +400,7 @@ impl Rig {
         let ended = match item {
             Item::Frame(frame) => self.far.handle_frame(cid, frame, self.now),
             Item::HeaderDamaged => {
-                Err(self.far.handle_codec_error(cid, codec::Error::HeaderDigest))
+                Err(self.far.handle_codec_error(cid, codec::CodecError::HeaderDigest))
             }
             Item::End => {
                 self.far.drop_connection(cid, self.now);
@@ -422,8 +425,8 @@ impl Rig {
         let cid = self.lines[at].cid;
         let ended = match item {
             Item::Frame(frame) => self.near.handle_frame(cid, frame, self.now),
-            Item::HeaderDamaged => Err(codec::Error::HeaderDigest.into()),
-            Item::End => Err(Error::Closed),
+            Item::HeaderDamaged => Err(codec::CodecError::HeaderDigest.into()),
+            Item::End => Err(InitiatorSessionError::Closed),
         };
         if let Err(error) = ended {
             self.take_near_events();
@@ -551,7 +554,7 @@ impl Login {
             target_name: Some("iqn.2026-11.x:target".to_owned()),
         };
         let isid = Isid([0x80, 0, 0, 1, 0, 0]);
-        let far = Offer { max_connections: 8, error_recovery_level: 2, ..offer(plan) };
+        let far = NegotiationOffer { max_connections: 8, error_recovery_level: 2, ..offer(plan) };
         let phase = LoginPhase::new(far, Arc::new(Everyone), target::Settings::default(), now);
         Self { phase, login: InitiatorLogin::new(offer(plan), names, isid, tsih, cid, cmd_sn) }
     }
@@ -560,7 +563,7 @@ impl Login {
     fn run(&mut self) {
         let mut request = self.login.start();
         loop {
-            let mut output = Output::default();
+            let mut output = PduOutput::default();
             output.push(Pdu::LoginRequest(request), Digests::default());
             let frame = frames(&mut output, &mut plain()).remove(0);
             if matches!(self.phase.handle_frame(&frame), LoginProgress::Established(_)) {
@@ -574,7 +577,7 @@ impl Login {
         }
     }
 
-    fn finish(login: &mut InitiatorLogin, output: &mut Output) -> Option<Established> {
+    fn finish(login: &mut InitiatorLogin, output: &mut PduOutput) -> Option<EstablishedLogin> {
         let response = frames(output, &mut plain()).remove(0);
         match step(login, response) {
             InitiatorStep::Established(established) => Some(*established),
@@ -583,21 +586,22 @@ impl Login {
     }
 }
 
-fn begin(plan: &Plan, tsih: u16, now: Instant) -> (initiator::Session, target::Session) {
+fn begin(plan: &Plan, tsih: u16, now: Instant) -> (initiator::InitiatorSession, target::Session) {
     let mut login = Login::new(plan, Tsih(0), Cid(0), Serial(u32::MAX - 5), now);
     login.run();
     let mut far = login.phase.accept(Tsih(tsih), now).expect("established");
     let output = far.connection_mut(Cid(0)).expect("the first").output_mut();
     let established = Login::finish(&mut login.login, output).expect("established");
-    let window = Window::new(established.cmd_sn, established.max_cmd_sn);
-    let (first, timing) = (joined(&established), Timing::default());
-    let near = initiator::Session::new(established.parameters, window, 64, timing, first, now);
+    let window = InitiatorCommandWindow::new(established.cmd_sn, established.max_cmd_sn);
+    let (first, timing) = (joined(&established), ConnectionTiming::default());
+    let near =
+        initiator::InitiatorSession::new(established.parameters, window, 64, timing, first, now);
     assert_eq!(near.parameters().error_recovery_level, plan.level);
     (near, far)
 }
 
-fn joined(login: &Established) -> Joined {
-    Joined {
+fn joined(login: &EstablishedLogin) -> JoinedConnection {
+    JoinedConnection {
         cid: login.cid,
         digests: login.parameters.digests,
         max_send_data_segment_length: login.parameters.max_send_data_segment_length,
@@ -611,7 +615,7 @@ fn plain() -> Decoder {
     Decoder::new(16384, 8192)
 }
 
-fn step(login: &mut InitiatorLogin, frame: Frame) -> InitiatorStep {
+fn step(login: &mut InitiatorLogin, frame: PduFrame) -> InitiatorStep {
     match Pdu::parse(&frame.bhs, &frame.ahs, frame.data) {
         Ok(Pdu::LoginResponse(response)) => login.handle_response(response),
         other => panic!("{other:?}"),
@@ -623,7 +627,7 @@ fn due(queue: &mut VecDeque<(Instant, Item)>, now: Instant) -> Option<Item> {
 }
 
 /// Output as PDUs.
-fn frames(output: &mut Output, decoder: &mut Decoder) -> Vec<Frame> {
+fn frames(output: &mut PduOutput, decoder: &mut Decoder) -> Vec<PduFrame> {
     let mut frames = Vec::new();
     while !output.is_empty() {
         let mut slices = [std::io::IoSlice::new(&[]); 16];

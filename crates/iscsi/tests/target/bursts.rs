@@ -5,7 +5,7 @@ use std::time::Duration;
 use iscsi::{
     Cid, Itt, Pdu, Ttt,
     pdu::{ReadyToTransfer, TaskFunction, TaskFunctionResult},
-    session::target::Event,
+    session::target::TargetEvent,
 };
 use scsi::Lun;
 
@@ -38,8 +38,8 @@ fn takes_effect(rig: &mut Rig, function: TaskFunction, expected: &[u32]) {
     let mut aborted = Vec::new();
     loop {
         match rig.session.poll_event() {
-            Some(Event::Abort(itt)) => aborted.push(itt.0),
-            Some(Event::Management(request)) => {
+            Some(TargetEvent::Abort(itt)) => aborted.push(itt.0),
+            Some(TargetEvent::Management(request)) => {
                 assert_eq!(request.function, function);
                 if FOR_A_UNIT.contains(&function) {
                     rig.session.abort_for(&request);
@@ -135,7 +135,7 @@ fn a_function_that_ends_nothing_after_all_lets_the_writes_go_on() {
     let r2t = writing(&mut rig, 1, Lun(0));
     ask(&mut rig, TaskFunction::LogicalUnitReset);
     rig.send(data_out(1, r2t.ttt, 0, 0, 8192, true));
-    assert!(matches!(rig.session.poll_event(), Some(Event::Management(_))));
+    assert!(matches!(rig.session.poll_event(), Some(TargetEvent::Management(_))));
     rig.session.answer_management(Itt(10), TaskFunctionResult::NoLun);
     let pdus = rig.output();
     assert!(matches!(&pdus[0], Pdu::ReadyToTransfer(r2t) if r2t.buffer_offset == 8192), "{pdus:?}");
@@ -150,7 +150,7 @@ fn a_function_that_goes_with_its_connection_lets_the_writes_of_others_go_on() {
     let request = rig.task_request(TaskFunction::ClearTaskSet, 10, u32::MAX);
     rig.send_on(other, Pdu::TaskRequest(request));
     assert!(rig.send(data_out(1, r2t.ttt, 0, 0, 8192, true)).is_empty());
-    let Some(Event::Management(_)) = rig.session.poll_event() else { panic!("it has all") };
+    let Some(TargetEvent::Management(_)) = rig.session.poll_event() else { panic!("it has all") };
     let mut rig = Rig::new(KEYS);
     let other: Cid = rig.join(8);
     let r2t = writing(&mut rig, 1, Lun(0));
@@ -186,8 +186,8 @@ fn commands_that_come_after_a_function_that_waits_are_not_ended_by_it() {
         let mut ended = Vec::new();
         while let Some(event) = rig.session.poll_event() {
             match event {
-                Event::Abort(itt) => ended.push(itt.0),
-                Event::Management(request) if FOR_A_UNIT.contains(&function) => {
+                TargetEvent::Abort(itt) => ended.push(itt.0),
+                TargetEvent::Management(request) if FOR_A_UNIT.contains(&function) => {
                     rig.session.abort_for(&request);
                 }
                 _ => {}

@@ -6,7 +6,7 @@ use iscsi::{
         AsyncEvent, LoginStatus, LogoutReason, LogoutRequest, LogoutResult, TaskFunction,
         TaskFunctionResult,
     },
-    session::target::{Error, Event, Outcome},
+    session::target::{TargetCommandOutcome, TargetEvent, TargetSessionError},
 };
 use scsi::Lun;
 
@@ -14,8 +14,8 @@ use crate::rig::{CID, Rig, data_out, frame, pattern, response, task_result};
 
 const TWO: &str = "MaxConnections=2\nInitialR2T=No\n";
 
-fn good() -> Outcome {
-    Outcome::good(DataSegment::new())
+fn good() -> TargetCommandOutcome {
+    TargetCommandOutcome::good(DataSegment::new())
 }
 
 fn logout(rig: &mut Rig, on: Cid, reason: LogoutReason, cid: Cid) -> Vec<Pdu> {
@@ -42,8 +42,10 @@ fn aborts(rig: &mut Rig) -> Vec<u32> {
     let events = std::iter::from_fn(|| rig.session.poll_event());
     let mut aborted: Vec<u32> = events
         .filter_map(|event| match event {
-            Event::Abort(itt) => Some(itt.0),
-            Event::Command(_) | Event::Admission(_) | Event::Terminated(_) => None,
+            TargetEvent::Abort(itt) => Some(itt.0),
+            TargetEvent::Command(_) | TargetEvent::Admission(_) | TargetEvent::Terminated(_) => {
+                None
+            }
             event => panic!("{event:?}"),
         })
         .collect();
@@ -239,7 +241,7 @@ fn the_answer_to_a_function_waits_for_answers_on_other_connections() {
     let stat_sn = response(&rig.output_of(other)).numbers.stat_sn;
     let request = rig.task_request(TaskFunction::LogicalUnitReset, 10, u32::MAX);
     rig.send(Pdu::TaskRequest(request));
-    assert!(matches!(rig.session.poll_event(), Some(Event::Management(_))));
+    assert!(matches!(rig.session.poll_event(), Some(TargetEvent::Management(_))));
     rig.session.answer_management(Itt(10), TaskFunctionResult::Complete);
     assert!(rig.output().is_empty(), "the initiator may not have the answer of the other");
     let pdus = rig.output_of(other);
@@ -262,7 +264,7 @@ fn a_function_waits_for_the_commands_before_it() {
     rig.no_event();
     rig.send_on(other, Pdu::ScsiCommand(late));
     assert_eq!(rig.command().itt, Itt(1));
-    let Some(Event::Management(request)) = rig.session.poll_event() else { panic!() };
+    let Some(TargetEvent::Management(request)) = rig.session.poll_event() else { panic!() };
     rig.session.abort_for(&request);
     assert_eq!(aborts(&mut rig), [1]);
 }
@@ -297,7 +299,7 @@ fn a_target_reset_counts_what_has_not_come_as_aborted() {
     let lost = rig.read(1, 0);
     let request = rig.task_request(TaskFunction::TargetWarmReset, 10, u32::MAX);
     rig.send(Pdu::TaskRequest(request));
-    assert!(matches!(rig.session.poll_event(), Some(Event::Management(_))));
+    assert!(matches!(rig.session.poll_event(), Some(TargetEvent::Management(_))));
     rig.send(Pdu::ScsiCommand(lost));
     rig.no_event();
     let next = rig.read(2, 0);
@@ -315,7 +317,7 @@ fn a_silent_connection_is_dropped_alone() {
     rig.send(Pdu::NopOut(pong));
     rig.now += std::time::Duration::from_secs(45);
     let failed = rig.session.handle_timeout(rig.now);
-    assert_eq!(failed[..], [(other, Error::Silent)]);
+    assert_eq!(failed[..], [(other, TargetSessionError::Silent)]);
     assert!(!failed[0].1.ends_session());
 }
 

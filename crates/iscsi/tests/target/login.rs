@@ -4,15 +4,15 @@ use std::time::{Duration, Instant};
 
 use iscsi::{
     Pdu, Serial, Tsih,
-    keys::Offer,
+    keys::NegotiationOffer,
     pdu::{LoginStatus, RejectReason},
-    session::target::{Error, LoginPhase, LoginProgress, Settings},
+    session::target::{LoginPhase, LoginProgress, Settings, TargetSessionError},
 };
 
 use crate::rig::{Rig, TARGET, frame, login_output, login_phase, login_request, reject};
 
 fn phase() -> LoginPhase {
-    login_phase(Offer::target(), Settings::default(), Instant::now())
+    login_phase(NegotiationOffer::target(), Settings::default(), Instant::now())
 }
 
 fn keys(more: &str) -> String {
@@ -153,17 +153,17 @@ fn a_pdu_before_the_final_answer_ends_the_login() {
 #[test]
 fn a_login_has_a_deadline() {
     let now = Instant::now();
-    let mut phase = login_phase(Offer::target(), Settings::default(), now);
+    let mut phase = login_phase(NegotiationOffer::target(), Settings::default(), now);
     let deadline = phase.poll_timeout();
     assert_eq!(deadline, now + Duration::from_secs(15));
     assert!(phase.handle_timeout(deadline - Duration::from_millis(1)).is_ok());
-    assert_eq!(phase.handle_timeout(deadline), Err(Error::LoginTimeout));
+    assert_eq!(phase.handle_timeout(deadline), Err(TargetSessionError::LoginTimeout));
 }
 
 #[test]
 fn a_login_request_in_full_feature_phase_ends_the_connection() {
     let mut rig = Rig::new("");
     let (result, output) = rig.try_frame(frame(Pdu::LoginRequest(login_request(&keys("")))));
-    assert!(matches!(result, Err(Error::Protocol(_))));
+    assert!(matches!(result, Err(TargetSessionError::Protocol(_))));
     assert_eq!(reject(&output), RejectReason::ProtocolError);
 }

@@ -3,7 +3,7 @@
 use iscsi::{
     DataSegment, Itt, Pdu, Ttt,
     pdu::{RejectReason, TaskFunction, TaskFunctionResult},
-    session::target::{Event, ManagementRequest, Outcome},
+    session::target::{ManagementRequest, TargetCommandOutcome, TargetEvent},
 };
 use scsi::Lun;
 
@@ -24,7 +24,7 @@ fn aborts(rig: &mut Rig) -> Vec<u32> {
     let mut aborted = Vec::new();
     while let Some(event) = rig.session.poll_event() {
         match event {
-            Event::Abort(itt) => aborted.push(itt.0),
+            TargetEvent::Abort(itt) => aborted.push(itt.0),
             event => panic!("{event:?}"),
         }
     }
@@ -32,8 +32,8 @@ fn aborts(rig: &mut Rig) -> Vec<u32> {
     aborted
 }
 
-fn good() -> Outcome {
-    Outcome::good(DataSegment::new())
+fn good() -> TargetCommandOutcome {
+    TargetCommandOutcome::good(DataSegment::new())
 }
 
 #[test]
@@ -110,7 +110,7 @@ fn check_unit_function(function: TaskFunction, lun: Lun, expected: &[u32]) {
     let mut request = rig.task_request(function, 10, u32::MAX);
     request.lun = lun;
     assert!(rig.send(Pdu::TaskRequest(request)).is_empty(), "the answer waits for the driver");
-    let Some(Event::Management(request)) = rig.session.poll_event() else { panic!() };
+    let Some(TargetEvent::Management(request)) = rig.session.poll_event() else { panic!() };
     assert_eq!(request, ManagementRequest { itt: Itt(10), function, lun });
     rig.session.abort_for(&request);
     assert_eq!(aborts(&mut rig), expected);
@@ -138,7 +138,7 @@ fn a_target_reset_aborts_everything_before_the_driver_hears_of_it() {
         assert!(rig.send(Pdu::TaskRequest(request)).is_empty());
         let events: Vec<_> = std::iter::from_fn(|| rig.session.poll_event()).collect();
         assert_eq!(events.len(), 4);
-        assert!(matches!(events[3], Event::Management(_)));
+        assert!(matches!(events[3], TargetEvent::Management(_)));
     }
 }
 
@@ -148,7 +148,7 @@ fn an_immediate_function_does_not_reach_commands_after_it() {
     let mut request = rig.task_request(TaskFunction::AbortTaskSet, 10, u32::MAX);
     request.cmd_sn = rig.login_response.numbers.exp_cmd_sn.next();
     rig.send(Pdu::TaskRequest(request));
-    let Some(Event::Management(request)) = rig.session.poll_event() else { panic!() };
+    let Some(TargetEvent::Management(request)) = rig.session.poll_event() else { panic!() };
     rig.session.abort_for(&request);
     assert_eq!(aborts(&mut rig), [1]);
 }

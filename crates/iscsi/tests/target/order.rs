@@ -3,14 +3,14 @@
 use iscsi::{
     DataSegment, Itt, Pdu, Ttt,
     pdu::{Numbers, RejectReason, TaskFunction},
-    session::target::{Outcome, Settings},
+    session::target::{Settings, TargetCommandOutcome},
 };
-use scsi::Status;
+use scsi::ScsiStatus;
 
 use crate::rig::{Rig, data_out, frame, reject, response};
 
-fn good() -> Outcome {
-    Outcome::good(DataSegment::new())
+fn good() -> TargetCommandOutcome {
+    TargetCommandOutcome::good(DataSegment::new())
 }
 
 #[test]
@@ -110,7 +110,7 @@ fn a_tag_in_use_is_rejected() {
     let twin = rig.read(1, 0);
     assert_eq!(reject(&rig.send(Pdu::ScsiCommand(twin))), RejectReason::InvalidPduField);
     rig.no_event();
-    assert_eq!(response(&rig.complete(1, good())).status, Status::Good as u8);
+    assert_eq!(response(&rig.complete(1, good())).status, ScsiStatus::Good as u8);
     let again = rig.read(1, 0);
     rig.deliver(again);
 }

@@ -4,10 +4,10 @@ use bytes::Bytes;
 use iscsi::{
     DataSegment, Itt, Pdu, Serial,
     pdu::{DataInStatus, Residual},
-    session::target::Outcome,
+    session::target::TargetCommandOutcome,
 };
 use proptest::prelude::*;
-use scsi::{Sense, SenseKey, Status};
+use scsi::{ScsiStatus, Sense, SenseKey};
 
 use crate::rig::{Rig, data_ins, pattern, response, sense};
 
@@ -22,7 +22,7 @@ fn good_status_rides_in_the_last_data_in() {
     let command = rig.read(1, 4096);
     let command = rig.deliver(command);
     assert_eq!(command.data_in_capacity, 4096);
-    let pdus = rig.complete(1, Outcome::good(pieces(4096, 4096)));
+    let pdus = rig.complete(1, TargetCommandOutcome::good(pieces(4096, 4096)));
     let [data_in] = data_ins(&pdus)[..] else { panic!("{pdus:?}") };
     assert!(data_in.is_final);
     assert_eq!(data_in.status, Some(DataInStatus { status: 0, residual: Residual::None }));
@@ -47,7 +47,7 @@ proptest! {
         ));
         let command = rig.read(9, expected);
         rig.deliver(command);
-        let pdus = rig.complete(9, Outcome::good(pieces(length, piece)));
+        let pdus = rig.complete(9, TargetCommandOutcome::good(pieces(length, piece)));
         let sent = length.min(expected as usize);
         let residual = match length as u32 {
             n if n < expected => Residual::Underflow(expected - n),
@@ -85,9 +85,9 @@ fn check_condition_follows_the_data_in_a_response_of_its_own() {
     let mut rig = Rig::new("MaxRecvDataSegmentLength=4096\n");
     let command = rig.read(1, 10_000);
     rig.deliver(command);
-    let outcome = Outcome {
+    let outcome = TargetCommandOutcome {
         data_in: pieces(8192, 8192),
-        ..Outcome::check_condition(Sense::new(SenseKey::MediumError, 0x11, 0))
+        ..TargetCommandOutcome::check_condition(Sense::new(SenseKey::MediumError, 0x11, 0))
     };
     let pdus = rig.complete(1, outcome);
     assert_eq!(data_ins(&pdus[..2]).len(), 2);
@@ -101,11 +101,11 @@ fn check_condition_follows_the_data_in_a_response_of_its_own() {
 
 #[test]
 fn a_status_without_data_is_a_response() {
-    for status in [Status::Busy, Status::TaskSetFull, Status::ReservationConflict] {
+    for status in [ScsiStatus::Busy, ScsiStatus::TaskSetFull, ScsiStatus::ReservationConflict] {
         let mut rig = Rig::new("");
         let command = rig.read(1, 0);
         rig.deliver(command);
-        let pdus = rig.complete(1, Outcome::status(status));
+        let pdus = rig.complete(1, TargetCommandOutcome::status(status));
         let response = response(&pdus);
         assert_eq!((response.status, response.response), (status as u8, 0));
         assert!(response.sense.is_empty());
@@ -120,7 +120,7 @@ fn statuses_are_numbered_in_the_order_they_are_sent() {
         rig.deliver(command);
     }
     for (n, itt) in [3, 0, 4, 1, 2].into_iter().enumerate() {
-        let pdus = rig.complete(itt, Outcome::good(DataSegment::new()));
+        let pdus = rig.complete(itt, TargetCommandOutcome::good(DataSegment::new()));
         let response = response(&pdus);
         assert_eq!((response.itt, response.numbers.stat_sn), (Itt(itt), Serial(501 + n as u32)));
     }
@@ -134,7 +134,10 @@ fn a_bidirectional_command_has_two_residuals() {
     command.bidirectional_read_length = Some(50);
     let delivered = rig.deliver(command);
     assert_eq!(delivered.data_in_capacity, 50);
-    let outcome = Outcome { data_out_length: Some(80), ..Outcome::good(pieces(60, 60)) };
+    let outcome = TargetCommandOutcome {
+        data_out_length: Some(80),
+        ..TargetCommandOutcome::good(pieces(60, 60))
+    };
     let pdus = rig.complete(1, outcome);
     assert_eq!(data_ins(&pdus[..1])[0].data.concat().len(), 50);
     let response = response(&pdus[1..]);
@@ -149,7 +152,7 @@ fn data_without_a_direction_is_an_overflow_and_does_not_travel() {
     command.read = false;
     let delivered = rig.deliver(command);
     assert_eq!(delivered.data_in_capacity, 0);
-    let pdus = rig.complete(1, Outcome::good(pieces(36, 36)));
+    let pdus = rig.complete(1, TargetCommandOutcome::good(pieces(36, 36)));
     assert_eq!(response(&pdus).residual, Residual::Overflow(36));
 }
 
@@ -158,8 +161,8 @@ fn completing_twice_answers_once() {
     let mut rig = Rig::new("");
     let command = rig.read(1, 0);
     rig.deliver(command);
-    assert_eq!(rig.complete(1, Outcome::status(Status::Good)).len(), 1);
-    assert!(rig.complete(1, Outcome::status(Status::Good)).is_empty());
+    assert_eq!(rig.complete(1, TargetCommandOutcome::status(ScsiStatus::Good)).len(), 1);
+    assert!(rig.complete(1, TargetCommandOutcome::status(ScsiStatus::Good)).is_empty());
 }
 
 #[test]
@@ -170,7 +173,7 @@ fn digests_go_both_ways() {
     let command = rig.read(1, 5);
     rig.deliver(command);
     // The rig checks digests when it takes the output apart.
-    let pdus = rig.complete(1, Outcome::good(pieces(5, 2)));
+    let pdus = rig.complete(1, TargetCommandOutcome::good(pieces(5, 2)));
     let Pdu::DataIn(data_in) = &pdus[0] else { panic!("{pdus:?}") };
     assert_eq!(data_in.data.concat(), pattern(0, 5));
 }

@@ -7,7 +7,7 @@ use iscsi::{
     pdu::{
         AsyncEvent, LogoutReason, LogoutRequest, LogoutResult, TaskFunction, TaskFunctionResult,
     },
-    session::target::{Event, Outcome, Settings},
+    session::target::{Settings, TargetCommandOutcome, TargetEvent},
 };
 
 use crate::rig::{
@@ -26,8 +26,10 @@ fn two_connections() -> Rig {
     rig
 }
 
-fn good(length: usize) -> Outcome {
-    Outcome::good([pattern(0, length)].into_iter().filter(|data| !data.is_empty()).collect())
+fn good(length: usize) -> TargetCommandOutcome {
+    TargetCommandOutcome::good(
+        [pattern(0, length)].into_iter().filter(|data| !data.is_empty()).collect(),
+    )
 }
 
 fn logout(rig: &mut Rig, on: Cid, reason: LogoutReason, cid: Cid) -> (LogoutResult, u16, u16) {
@@ -66,8 +68,8 @@ fn reassign(rig: &mut Rig, itt: u32, exp_data_sn: u32) -> (TaskFunctionResult, V
 fn aborts(rig: &mut Rig) -> Vec<u32> {
     std::iter::from_fn(|| rig.session.poll_event())
         .filter_map(|event| match event {
-            Event::Abort(itt) => Some(itt.0),
-            Event::Terminated(_) => None,
+            TargetEvent::Abort(itt) => Some(itt.0),
+            TargetEvent::Terminated(_) => None,
             event => panic!("{event:?}"),
         })
         .collect()
@@ -227,7 +229,7 @@ fn a_write_that_was_admitted_while_nobody_had_it_goes_on() {
     let mut rig = two_connections();
     let command = rig.write(1, 2048, 0, true);
     rig.send_on(OTHER, Pdu::ScsiCommand(command));
-    assert!(matches!(rig.session.poll_event(), Some(Event::Admission(_))));
+    assert!(matches!(rig.session.poll_event(), Some(TargetEvent::Admission(_))));
     lose_other(&mut rig);
     rig.session.admit(Itt(1));
     let (_, rest) = reassign(&mut rig, 1, 0);
@@ -325,7 +327,7 @@ fn immediate_commands_and_functions_do_not_outlive_their_connection() {
     rig.command();
     let request = rig.task_request(TaskFunction::LogicalUnitReset, 10, u32::MAX);
     rig.send_on(OTHER, Pdu::TaskRequest(request));
-    assert!(matches!(rig.session.poll_event(), Some(Event::Management(_))));
+    assert!(matches!(rig.session.poll_event(), Some(TargetEvent::Management(_))));
     rig.session.drop_connection(OTHER, rig.now);
     assert_eq!(aborts(&mut rig), [1]);
     assert_eq!(rig.session.tasks(), 0);

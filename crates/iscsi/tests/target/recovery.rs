@@ -7,7 +7,7 @@ use bytes::Bytes;
 use iscsi::{
     DataSegment, Itt, Pdu, Serial, Ttt,
     pdu::{RejectReason, Snack, SnackKind},
-    session::target::{Error, Outcome, Settings},
+    session::target::{Settings, TargetCommandOutcome, TargetSessionError},
 };
 use scsi::Lun;
 
@@ -19,8 +19,10 @@ use crate::rig::{
 const ONE: &str = "ErrorRecoveryLevel=1\nInitialR2T=No\nFirstBurstLength=1024\n\
                    MaxBurstLength=1024\nMaxRecvDataSegmentLength=512\n";
 
-fn good(length: usize) -> Outcome {
-    Outcome::good([pattern(0, length)].into_iter().filter(|data| !data.is_empty()).collect())
+fn good(length: usize) -> TargetCommandOutcome {
+    TargetCommandOutcome::good(
+        [pattern(0, length)].into_iter().filter(|data| !data.is_empty()).collect(),
+    )
 }
 
 fn snack(kind: SnackKind, itt: Itt, ttt: Ttt, begin: u32, run_length: u32) -> Pdu {
@@ -174,7 +176,7 @@ fn data_beyond_the_bound_is_let_go_and_a_snack_for_it_rejected() {
 }
 
 /// What a unit returned, and whether anybody still has it.
-fn observed(length: usize) -> (Outcome, impl Fn() -> bool) {
+fn observed(length: usize) -> (TargetCommandOutcome, impl Fn() -> bool) {
     struct Owned(std::sync::Arc<Vec<u8>>);
     impl AsRef<[u8]> for Owned {
         fn as_ref(&self) -> &[u8] {
@@ -184,7 +186,7 @@ fn observed(length: usize) -> (Outcome, impl Fn() -> bool) {
     let owned = std::sync::Arc::new(vec![7; length]);
     let weak = std::sync::Arc::downgrade(&owned);
     let data = Bytes::from_owner(Owned(owned));
-    (Outcome::good([data].into_iter().collect()), move || weak.strong_count() > 0)
+    (TargetCommandOutcome::good([data].into_iter().collect()), move || weak.strong_count() > 0)
 }
 
 /// It counted for what was sent of it, and was kept whole.
@@ -223,7 +225,7 @@ fn who_never_acknowledges_is_given_up() {
         answered_read(&mut rig, itt, 0);
     }
     let ping = rig.ping(100, 0);
-    assert_eq!(rig.try_frame(frame(Pdu::NopOut(ping))).0, Err(Error::Unacknowledged));
+    assert_eq!(rig.try_frame(frame(Pdu::NopOut(ping))).0, Err(TargetSessionError::Unacknowledged));
 }
 
 #[test]
@@ -381,7 +383,7 @@ fn nothing_is_kept_at_level_zero() {
     let command = rig.read(1, 100);
     rig.deliver(command);
     let data = Bytes::from(vec![7; 100]);
-    let outcome = Outcome::good(DataSegment::from_iter([data]));
+    let outcome = TargetCommandOutcome::good(DataSegment::from_iter([data]));
     rig.session.complete(Itt(1), outcome);
     rig.output();
     let pdus = rig.send(data_snack(1, 0, 0));

@@ -9,16 +9,17 @@ use std::{
 use bytes::{BufMut, Bytes};
 use iscsi::{
     Cid, Isid, Itt, Pdu, Serial, Tsih, Ttt,
-    codec::{Decoder, Digests, Frame, Output},
-    keys::Offer,
+    codec::{Decoder, Digests, PduFrame, PduOutput},
+    keys::NegotiationOffer,
     login::{Denial, Directory},
     pdu::{
-        DataIn, DataOut, LoginRequest, LoginResponse, LoginStatus, NopOut, ReadyToTransfer, Reject,
-        RejectReason, ScsiCommand, ScsiResponse, Stage, TaskFunction, TaskFunctionResult,
-        TaskRequest, TextRequest,
+        DataIn, DataOut, LoginRequest, LoginResponse, LoginStage, LoginStatus, NopOut,
+        ReadyToTransfer, Reject, RejectReason, ScsiCommand, ScsiResponse, TaskFunction,
+        TaskFunctionResult, TaskRequest, TextRequest,
     },
     session::target::{
-        Command, Connection, Error, Event, LoginPhase, LoginProgress, Session, Settings,
+        Connection, LoginPhase, LoginProgress, ReceivedCommand, Session, Settings, TargetEvent,
+        TargetSessionError,
     },
 };
 use scsi::{Cdb, Lun};
@@ -40,14 +41,14 @@ impl Directory for OneTarget {
 }
 
 /// A frame as the decoder would make it of this PDU.
-pub fn frame(pdu: Pdu) -> Frame {
+pub fn frame(pdu: Pdu) -> PduFrame {
     let (bhs, ahs, data) = pdu.encode();
     let (ahs, data) = (Bytes::copy_from_slice(&ahs), data.concat().into());
-    Frame { bhs, ahs, data, is_shared: false, data_digest_error: false }
+    PduFrame { bhs, ahs, data, is_shared: false, data_digest_error: false }
 }
 
 /// Takes everything out of an output.
-pub fn drain(output: &mut Output, digests: Digests) -> Vec<Pdu> {
+pub fn drain(output: &mut PduOutput, digests: Digests) -> Vec<Pdu> {
     let mut decoder = Decoder::new(65_536, 0xff_ffff);
     decoder.configure(65_536, 0xff_ffff, digests);
     let mut pdus = Vec::new();
@@ -78,8 +79,8 @@ pub fn login_request(text: &str) -> LoginRequest {
     LoginRequest {
         transit: true,
         continues: false,
-        current_stage: Stage::Operational,
-        next_stage: Stage::FullFeature,
+        current_stage: LoginStage::Operational,
+        next_stage: LoginStage::FullFeature,
         isid: Isid([0x80, 1, 2, 3, 4, 5]),
         tsih: Tsih(0),
         itt: Itt(0x1000),
@@ -91,7 +92,7 @@ pub fn login_request(text: &str) -> LoginRequest {
     }
 }
 
-pub fn login_phase(offer: Offer, settings: Settings, now: Instant) -> LoginPhase {
+pub fn login_phase(offer: NegotiationOffer, settings: Settings, now: Instant) -> LoginPhase {
     LoginPhase::new(offer, Arc::new(OneTarget), settings, now)
 }
 
@@ -127,7 +128,7 @@ impl Rig {
 
     fn log_in(text: &str, settings: Settings) -> Self {
         let now = Instant::now();
-        let offer = Offer { max_outstanding_r2t: 16, ..Offer::target() };
+        let offer = NegotiationOffer { max_outstanding_r2t: 16, ..NegotiationOffer::target() };
         let mut phase = login_phase(offer, settings, now);
         let mut request = login_request(text);
         loop {
@@ -152,7 +153,7 @@ impl Rig {
 
     /// One more connection; the target's final response, and what it says if it refuses.
     pub fn try_join(&mut self, request: LoginRequest) -> Result<LoginResponse, LoginStatus> {
-        let mut phase = login_phase(Offer::target(), Settings::default(), self.now);
+        let mut phase = login_phase(NegotiationOffer::target(), Settings::default(), self.now);
         let cid = request.cid;
         match phase.handle_frame(&frame(Pdu::LoginRequest(request))) {
             LoginProgress::Established(_) => {}
@@ -200,7 +201,7 @@ impl Rig {
         self.session.connection(CID).unwrap()
     }
 
-    pub fn try_frame(&mut self, frame: Frame) -> (Result<(), Error>, Vec<Pdu>) {
+    pub fn try_frame(&mut self, frame: PduFrame) -> (Result<(), TargetSessionError>, Vec<Pdu>) {
         let result = self.session.handle_frame(CID, frame, self.now);
         (result, self.output())
     }
@@ -257,7 +258,7 @@ impl Rig {
 
     /// Sends a command that is whole; returns what the driver gets.
     #[track_caller]
-    pub fn deliver(&mut self, command: ScsiCommand) -> Command {
+    pub fn deliver(&mut self, command: ScsiCommand) -> ReceivedCommand {
         let answers = self.send(Pdu::ScsiCommand(command));
         assert!(answers.is_empty(), "{answers:?}");
         self.command()
@@ -265,14 +266,18 @@ impl Rig {
 
     /// The command that the driver gets next.
     #[track_caller]
-    pub fn command(&mut self) -> Command {
+    pub fn command(&mut self) -> ReceivedCommand {
         match self.session.poll_event() {
-            Some(Event::Command(command)) => command,
+            Some(TargetEvent::Command(command)) => command,
             event => panic!("{event:?}"),
         }
     }
 
-    pub fn complete(&mut self, itt: u32, outcome: iscsi::session::target::Outcome) -> Vec<Pdu> {
+    pub fn complete(
+        &mut self,
+        itt: u32,
+        outcome: iscsi::session::target::TargetCommandOutcome,
+    ) -> Vec<Pdu> {
         self.session.complete(Itt(itt), outcome);
         self.output()
     }
@@ -281,7 +286,7 @@ impl Rig {
     #[track_caller]
     pub fn admit(&mut self, itt: u32) -> Vec<Pdu> {
         match self.session.poll_event() {
-            Some(Event::Admission(admission)) => assert_eq!(admission.itt, Itt(itt)),
+            Some(TargetEvent::Admission(admission)) => assert_eq!(admission.itt, Itt(itt)),
             event => panic!("{event:?}"),
         }
         self.session.admit(Itt(itt));
@@ -333,7 +338,7 @@ impl Rig {
         }
     }
 
-    pub fn pass(&mut self, time: Duration) -> Result<(), Error> {
+    pub fn pass(&mut self, time: Duration) -> Result<(), TargetSessionError> {
         self.now += time;
         match self.session.handle_timeout(self.now).pop() {
             Some((_, error)) => Err(error),

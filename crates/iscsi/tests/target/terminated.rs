@@ -5,7 +5,7 @@ use std::time::Duration;
 use iscsi::{
     Cid, DataSegment, Itt, Pdu, Serial,
     pdu::{LogoutReason, LogoutRequest, TaskFunction},
-    session::target::{Event, Outcome},
+    session::target::{TargetCommandOutcome, TargetEvent},
 };
 use scsi::Lun;
 
@@ -22,8 +22,8 @@ fn events(rig: &mut Rig) -> (Vec<u32>, Vec<Lun>) {
     let (mut aborted, mut told) = (Vec::new(), Vec::new());
     while let Some(event) = rig.session.poll_event() {
         match event {
-            Event::Abort(itt) => aborted.push(itt.0),
-            Event::Terminated(lun) => told.push(lun),
+            TargetEvent::Abort(itt) => aborted.push(itt.0),
+            TargetEvent::Terminated(lun) => told.push(lun),
             event => panic!("{event:?}"),
         }
     }
@@ -119,7 +119,7 @@ fn a_task_that_went_on_elsewhere_is_not_told_of() {
 #[test]
 fn an_answered_command_and_an_aborted_one_did_not_end_with_their_connection() {
     let mut rig = busy(TWO);
-    rig.session.complete(Itt(1), Outcome::good(DataSegment::new()));
+    rig.session.complete(Itt(1), TargetCommandOutcome::good(DataSegment::new()));
     let mut request = rig.task_request(TaskFunction::AbortTask, 10, 2);
     request.lun = lun(1);
     rig.send(Pdu::TaskRequest(request));

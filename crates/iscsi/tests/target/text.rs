@@ -3,7 +3,7 @@
 use iscsi::{
     Pdu, Ttt,
     pdu::{RejectReason, TextResponse},
-    session::target::{Event, SendTargets},
+    session::target::{SendTargets, TargetEvent},
 };
 
 use crate::rig::{CID, Rig, TARGET, reject};
@@ -19,7 +19,7 @@ fn response(pdus: &[Pdu]) -> &TextResponse {
 #[track_caller]
 fn asked(rig: &mut Rig) -> SendTargets {
     match rig.session.poll_event() {
-        Some(Event::SendTargets(CID, which)) => which,
+        Some(TargetEvent::SendTargets(CID, which)) => which,
         event => panic!("{event:?}"),
     }
 }
@@ -113,7 +113,10 @@ fn other_keys_are_answered_and_the_receive_limit_may_change() {
     let command = rig.read(2, 4096);
     rig.deliver(command);
     let data = crate::rig::pattern(0, 4096);
-    let pdus = rig.complete(2, iscsi::session::target::Outcome::good([data].into_iter().collect()));
+    let pdus = rig.complete(
+        2,
+        iscsi::session::target::TargetCommandOutcome::good([data].into_iter().collect()),
+    );
     assert_eq!(pdus.len(), 4, "four Data-In PDUs of 1024 bytes");
 }
 

@@ -5,12 +5,12 @@ use std::time::Duration;
 use bytes::Bytes;
 use iscsi::{
     Cid, Itt, Pdu, Serial, Ttt,
-    codec::Frame,
+    codec::PduFrame,
     pdu::{
         AsyncEvent, LogoutReason, LogoutRequest, LogoutResult, NopOut, RejectReason, Snack,
         SnackKind,
     },
-    session::target::{Error, Event},
+    session::target::{TargetEvent, TargetSessionError},
 };
 use proptest::prelude::*;
 use scsi::Lun;
@@ -60,7 +60,7 @@ fn an_idle_initiator_is_pinged_and_a_silent_one_given_up() {
     assert_ne!(ping.ttt, Ttt::NONE);
     let stat_sn = ping.numbers.stat_sn;
     rig.pass(Duration::from_secs(44)).unwrap();
-    assert_eq!(rig.pass(Duration::from_secs(1)), Err(Error::Silent));
+    assert_eq!(rig.pass(Duration::from_secs(1)), Err(TargetSessionError::Silent));
 
     let echo = rig.ping(1, 0);
     let pdus = rig.send(Pdu::NopOut(echo));
@@ -107,9 +107,9 @@ fn logout_ends_everything_after_its_answer() {
         let command = rig.read(1, 0);
         rig.deliver(command);
         assert_eq!(logout_result(&logout(&mut rig, Ok(reason), cid)), LogoutResult::Closed);
-        assert!(matches!(rig.session.poll_event(), Some(Event::Abort(Itt(1)))));
+        assert!(matches!(rig.session.poll_event(), Some(TargetEvent::Abort(Itt(1)))));
         if reason == LogoutReason::CloseConnection {
-            assert!(matches!(rig.session.poll_event(), Some(Event::Terminated(_))));
+            assert!(matches!(rig.session.poll_event(), Some(TargetEvent::Terminated(_))));
         }
         assert!(rig.connection().is_closing());
         let late = rig.read(2, 0);
@@ -171,7 +171,7 @@ fn a_broken_header_field_ends_the_connection() {
     let mut broken = frame(Pdu::ScsiCommand(rig.read(1, 0)));
     broken.ahs = Bytes::from_static(&[0, 200, 1, 0]);
     let (result, pdus) = rig.try_frame(broken);
-    assert!(matches!(result, Err(Error::Format(_))));
+    assert!(matches!(result, Err(TargetSessionError::Format(_))));
     assert_eq!(reject(&pdus), RejectReason::InvalidPduField);
 }
 
@@ -200,25 +200,25 @@ proptest! {
                 bhs[24..28].copy_from_slice(&cmd_sn.0.to_be_bytes());
             }
             let (ahs, data) = (Bytes::new(), data.into());
-            let frame = Frame { bhs, ahs, data, is_shared: false, data_digest_error: digest_error };
+            let frame = PduFrame { bhs, ahs, data, is_shared: false, data_digest_error: digest_error };
             let (result, _) = rig.try_frame(frame);
             if result.is_err() || rig.connection().is_closing() {
                 break;
             }
             while let Some(event) = rig.session.poll_event() {
                 match event {
-                    Event::Admission(admission) => rig.session.admit(admission.itt),
-                    Event::Command(command) if back[2] % 2 == 0 => {
-                        let outcome = iscsi::session::target::Outcome::status(scsi::Status::Good);
+                    TargetEvent::Admission(admission) => rig.session.admit(admission.itt),
+                    TargetEvent::Command(command) if back[2] % 2 == 0 => {
+                        let outcome = iscsi::session::target::TargetCommandOutcome::status(scsi::ScsiStatus::Good);
                         rig.session.complete(command.itt, outcome);
                     }
-                    Event::SendTargets(..) => rig.session.answer_send_targets(CID, []),
-                    Event::Management(request) => {
+                    TargetEvent::SendTargets(..) => rig.session.answer_send_targets(CID, []),
+                    TargetEvent::Management(request) => {
                         rig.session.abort_for(&request);
                         let result = iscsi::pdu::TaskFunctionResult::Complete;
                         rig.session.answer_management(request.itt, result);
                     }
-                    Event::Command(_) | Event::Abort(_) | Event::Terminated(_) => {}
+                    TargetEvent::Command(_) | TargetEvent::Abort(_) | TargetEvent::Terminated(_) => {}
                 }
             }
             rig.output();

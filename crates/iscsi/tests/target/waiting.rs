@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use iscsi::{
     Bhs, DataSegment, Itt, Pdu, Ttt,
-    codec::Frame,
+    codec::PduFrame,
     pdu::{DataOut, Numbers},
-    session::target::{Error, Event, Outcome, Settings},
+    session::target::{Settings, TargetCommandOutcome, TargetEvent, TargetSessionError},
 };
-use scsi::Status;
+use scsi::ScsiStatus;
 
 use crate::rig::{Rig, burst, data_out, frame, pattern, r2ts, response};
 
@@ -20,8 +20,8 @@ const FIRST: usize = 65_536;
 /// The least memory that a Data-Out takes while it waits.
 const KEPT: usize = size_of::<(DataOut, Bhs)>();
 
-fn good() -> Outcome {
-    Outcome::good(DataSegment::new())
+fn good() -> TargetCommandOutcome {
+    TargetCommandOutcome::good(DataSegment::new())
 }
 
 fn limited(bytes: usize) -> Rig {
@@ -65,7 +65,7 @@ fn data_behind_a_hole_is_bounded_and_what_had_no_room_is_answered_with_busy() {
     assert_eq!(answers.len(), 122);
     for (itt, answer) in (6..).zip(&answers) {
         let Pdu::ScsiResponse(busy) = answer else { panic!("{answer:?}") };
-        assert_eq!((busy.itt, busy.status), (Itt(itt), Status::Busy as u8));
+        assert_eq!((busy.itt, busy.status), (Itt(itt), ScsiStatus::Busy as u8));
     }
     assert_eq!(rig.session.waiting_bytes(), 0);
     // The answers have opened the window again.
@@ -126,7 +126,7 @@ fn empty_data_behind_a_hole_is_bounded() {
         rig.send(Pdu::ScsiCommand(missing));
         rig.command();
         let answers = rig.send(data_out(2, Ttt::NONE, 1000, 0, 0, true));
-        assert_eq!(response(&answers).status, Status::Busy as u8);
+        assert_eq!(response(&answers).status, ScsiStatus::Busy as u8);
     }
 }
 
@@ -163,7 +163,7 @@ fn unsolicited_data_that_never_ends_is_bounded() {
         if itt <= 2 {
             assert_eq!(rig.command().data_out.concat(), pattern(0, FIRST).to_vec());
         } else {
-            assert_eq!(response(&answers).status, Status::Busy as u8, "write {itt}");
+            assert_eq!(response(&answers).status, ScsiStatus::Busy as u8, "write {itt}");
         }
     }
     assert_eq!(rig.session.waiting_bytes(), 0);
@@ -249,7 +249,7 @@ fn a_session_that_holds_memory_without_progress_ends() {
             rig.send(Pdu::NopOut(ping));
         }
         let ended = rig.pass(Duration::from_secs(1));
-        assert_eq!(ended, Err(Error::Stalled(4096)));
+        assert_eq!(ended, Err(TargetSessionError::Stalled(4096)));
         assert!(ended.unwrap_err().ends_session());
     }
 }
@@ -297,7 +297,10 @@ fn a_write_that_waits_for_room_ends_with_busy_and_gives_its_first_burst_back() {
     let before = rig.session.waiting_bytes();
     rig.pass(Duration::from_millis(1)).unwrap();
     let answers = rig.output();
-    assert_eq!((response(&answers).itt, response(&answers).status), (Itt(2), Status::Busy as u8));
+    assert_eq!(
+        (response(&answers).itt, response(&answers).status),
+        (Itt(2), ScsiStatus::Busy as u8)
+    );
     assert_eq!(rig.session.waiting_bytes(), before - 512);
     rig.no_event();
     rig.pass(Duration::from_secs(1)).unwrap();
@@ -359,7 +362,7 @@ fn data_comes_within_a_minute_while_others_lack_room() {
     assert_eq!(trickle(&mut Rig::new(KEYS), false), Ok(()));
     let mut rig = Rig::new(KEYS);
     let begun = rig.now;
-    assert_eq!(trickle(&mut rig, true), Err(Error::Slow(64 * FIRST)));
+    assert_eq!(trickle(&mut rig, true), Err(TargetSessionError::Slow(64 * FIRST)));
     assert!(rig.now - begun <= Duration::from_secs(75), "{:?}", rig.now - begun);
 
     // A hole in CmdSN that moves on does not save the writes that wait behind it.
@@ -379,7 +382,7 @@ fn data_comes_within_a_minute_while_others_lack_room() {
         rig.send(Pdu::ScsiCommand(missing));
         ended
     });
-    assert!(matches!(ended, Some(Error::Slow(_))), "{ended:?}");
+    assert!(matches!(ended, Some(TargetSessionError::Slow(_))), "{ended:?}");
     assert!(rig.now - begun <= Duration::from_secs(75), "{:?}", rig.now - begun);
 }
 
@@ -402,7 +405,7 @@ fn who_waits_for_us_is_not_stalled() {
     rig.pass(Duration::from_secs(14)).unwrap();
     let ping = rig.ping(2000, 0);
     rig.send(Pdu::NopOut(ping));
-    assert!(matches!(rig.pass(Duration::from_secs(15)), Err(Error::Stalled(_))));
+    assert!(matches!(rig.pass(Duration::from_secs(15)), Err(TargetSessionError::Stalled(_))));
 }
 
 /// Calls `excuse` every second, and returns the seconds after which the session ends.
@@ -410,7 +413,7 @@ fn ended_after(rig: &mut Rig, excuse: impl Fn(&mut Rig)) -> u64 {
     for second in 1..1000 {
         excuse(rig);
         if let Err(error) = rig.pass(Duration::from_secs(1)) {
-            assert!(matches!(error, Error::Stalled(_)), "{error}");
+            assert!(matches!(error, TargetSessionError::Stalled(_)), "{error}");
             return second;
         }
         let ping = rig.ping(1000, 0);
@@ -475,7 +478,7 @@ fn what_waits_keeps_no_receive_buffer() {
                 data_out(2, Ttt::NONE, 0, 0, 16_384, false)
             }
         };
-        let frame = Frame { data: buffer.slice(..16_384), is_shared: true, ..frame(pdu) };
+        let frame = PduFrame { data: buffer.slice(..16_384), is_shared: true, ..frame(pdu) };
         rig.try_frame(frame).0.unwrap();
         assert!(buffer.is_unique(), "case {case}");
         let length = match missing {
@@ -495,7 +498,7 @@ fn what_waits_keeps_no_receive_buffer() {
     // Data that is handed on at once is not copied.
     let mut rig = Rig::new(KEYS);
     let buffer = bytes::Bytes::from(pattern(0, 65_536).to_vec());
-    let shared = |pdu| Frame { data: buffer.slice(..16_384), is_shared: true, ..frame(pdu) };
+    let shared = |pdu| PduFrame { data: buffer.slice(..16_384), is_shared: true, ..frame(pdu) };
     let write = rig.write(1, 16_384, 16_384, true);
     rig.try_frame(shared(Pdu::ScsiCommand(write))).0.unwrap();
     let write = rig.write(2, 16_384, 0, false);
@@ -520,7 +523,7 @@ fn what_is_aborted_gives_its_room_back() {
     rig.session.abort_tasks(None);
     assert_eq!(rig.session.waiting_bytes(), FIRST);
     while let Some(event) = rig.session.poll_event() {
-        assert!(matches!(event, Event::Abort(_) | Event::Admission(_)), "{event:?}");
+        assert!(matches!(event, TargetEvent::Abort(_) | TargetEvent::Admission(_)), "{event:?}");
     }
     rig.session.drop_connection(crate::rig::CID, rig.now);
     assert_eq!(rig.session.waiting_bytes(), 0);

@@ -4,17 +4,17 @@ use bytes::Bytes;
 use iscsi::{
     DataSegment, Itt, Pdu, Ttt,
     pdu::{RejectReason, Residual},
-    session::target::{Event, Outcome, Settings},
+    session::target::{Settings, TargetCommandOutcome, TargetEvent},
 };
 use proptest::prelude::*;
-use scsi::Status;
+use scsi::ScsiStatus;
 
 use crate::rig::{Rig, burst, data_out, frame, pattern, r2ts, reject, response, sense};
 
 const NO_LIMITS: &str = "InitialR2T=No\nImmediateData=Yes\nMaxOutstandingR2T=1\n";
 
-fn good() -> Outcome {
-    Outcome::good(DataSegment::new())
+fn good() -> TargetCommandOutcome {
+    TargetCommandOutcome::good(DataSegment::new())
 }
 
 proptest! {
@@ -118,7 +118,7 @@ fn residuals_of_writes_say_what_the_command_took() {
         let mut rig = Rig::new(NO_LIMITS);
         let command = rig.write(1, 4096, 4096, true);
         rig.deliver(command);
-        let pdus = rig.complete(1, Outcome { data_out_length: took, ..good() });
+        let pdus = rig.complete(1, TargetCommandOutcome { data_out_length: took, ..good() });
         assert_eq!(response(&pdus).residual, residual);
     }
 }
@@ -130,7 +130,7 @@ fn check_fails(keys: &str, immediate: usize, length: u32, is_final: bool, expect
     let command = rig.write(1, length, immediate, is_final);
     let mut pdus = rig.send(Pdu::ScsiCommand(command));
     if let Some(event) = rig.session.poll_event() {
-        assert!(matches!(event, Event::Admission(_)), "{event:?}");
+        assert!(matches!(event, TargetEvent::Admission(_)), "{event:?}");
     }
     if !is_final {
         assert!(pdus.is_empty(), "the status waits for the data that is on its way");
@@ -277,10 +277,10 @@ fn a_refused_write_is_answered_when_its_unsolicited_data_has_come() {
     let mut rig = Rig::new("InitialR2T=No\nFirstBurstLength=1024\n");
     let command = rig.write(1, 8192, 512, false);
     assert!(rig.send(Pdu::ScsiCommand(command)).is_empty());
-    assert!(matches!(rig.session.poll_event(), Some(Event::Admission(_))));
-    assert!(rig.complete(1, Outcome::status(Status::Busy)).is_empty());
+    assert!(matches!(rig.session.poll_event(), Some(TargetEvent::Admission(_))));
+    assert!(rig.complete(1, TargetCommandOutcome::status(ScsiStatus::Busy)).is_empty());
     let pdus = rig.send(data_out(1, Ttt::NONE, 0, 512, 512, true));
-    assert_eq!(response(&pdus).status, Status::Busy as u8);
+    assert_eq!(response(&pdus).status, ScsiStatus::Busy as u8);
     rig.no_event();
     assert_eq!(rig.session.tasks(), 0);
 }
@@ -290,9 +290,9 @@ fn a_write_refused_before_any_data_was_asked_for_is_answered_at_once() {
     let mut rig = Rig::new("InitialR2T=Yes\nImmediateData=Yes\n");
     let command = rig.write(1, 8192, 512, true);
     assert!(rig.send(Pdu::ScsiCommand(command)).is_empty());
-    assert!(matches!(rig.session.poll_event(), Some(Event::Admission(_))));
-    let pdus = rig.complete(1, Outcome::status(Status::TaskSetFull));
-    assert_eq!(response(&pdus).status, Status::TaskSetFull as u8);
+    assert!(matches!(rig.session.poll_event(), Some(TargetEvent::Admission(_))));
+    let pdus = rig.complete(1, TargetCommandOutcome::status(ScsiStatus::TaskSetFull));
+    assert_eq!(response(&pdus).status, ScsiStatus::TaskSetFull as u8);
 }
 
 #[test]
@@ -346,7 +346,7 @@ fn admitted(rig: &mut Rig, itts: std::ops::Range<u32>) -> Vec<u32> {
         let command = rig.write(itt, 8192, 0, true);
         rig.send(Pdu::ScsiCommand(command));
         while let Some(event) = rig.session.poll_event() {
-            let Event::Admission(admission) = event else { panic!("{event:?}") };
+            let TargetEvent::Admission(admission) = event else { panic!("{event:?}") };
             rig.session.admit(admission.itt);
         }
         asked.extend(asked_for(&rig.output()));
@@ -373,17 +373,17 @@ fn the_tag_of_an_aborted_write_may_be_used_again_while_others_wait() {
     for _ in 0..3 {
         let request = rig.task_request(iscsi::pdu::TaskFunction::AbortTask, 50, 4);
         rig.send(Pdu::TaskRequest(request));
-        assert!(matches!(rig.session.poll_event(), Some(Event::Abort(Itt(4)))));
+        assert!(matches!(rig.session.poll_event(), Some(TargetEvent::Abort(Itt(4)))));
         assert!(admitted(&mut rig, 4..5).is_empty());
     }
     // One that waits is refused, and its tag is used again.
-    assert!(asked_for(&rig.complete(4, Outcome::status(Status::Busy))).is_empty());
+    assert!(asked_for(&rig.complete(4, TargetCommandOutcome::status(ScsiStatus::Busy))).is_empty());
     assert!(admitted(&mut rig, 4..5).is_empty());
     for (itt, next) in [(1, Some(3)), (2, Some(4)), (3, None), (4, None)] {
         let request = rig.task_request(iscsi::pdu::TaskFunction::AbortTask, 50, itt);
         let asked = asked_for(&rig.send(Pdu::TaskRequest(request)));
         assert_eq!(asked, next.into_iter().collect::<Vec<_>>(), "{itt}");
-        assert!(matches!(rig.session.poll_event(), Some(Event::Abort(_))));
+        assert!(matches!(rig.session.poll_event(), Some(TargetEvent::Abort(_))));
     }
     assert_eq!(admitted(&mut rig, 1..5), [1, 2], "nothing of the share is lost");
 }

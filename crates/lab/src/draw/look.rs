@@ -3,7 +3,7 @@
 use std::{collections::BTreeSet, fmt::Write};
 
 use super::marker::Marker;
-use crate::{Curve, Drawn, Plot, Source, markup::escaped};
+use crate::{Curve, CurveSource, Drawn, Plot, markup::escaped};
 
 /// Colours that the page has, and that the human eye tells apart also where it sees fewer of them (Okabe and Ito,
 /// "Color universal design", 2008). A ninth curve begins again with other markers.
@@ -11,14 +11,14 @@ const COLOURS: usize = 8;
 
 /// How a curve looks.
 #[derive(Clone, Copy)]
-pub struct Look {
+pub struct CurveStyle {
     colour: usize,
     pub marker: Marker,
-    source: Source,
+    source: CurveSource,
     drawn: Drawn,
 }
 
-impl Look {
+impl CurveStyle {
     /// Curves of one name have one colour and marker.
     pub fn of(curve: &Curve, plot: &Plot) -> Self {
         let mut seen = BTreeSet::new();
@@ -35,9 +35,9 @@ impl Look {
     /// The classes that the page colours it by.
     pub fn classes(self) -> String {
         let source = match self.source {
-            Source::Ours => "ours",
-            Source::Paper => "paper",
-            Source::Model => "model",
+            CurveSource::Ours => "ours",
+            CurveSource::Paper => "paper",
+            CurveSource::Model => "model",
         };
         format!("k{} {source}", self.colour)
     }
@@ -47,9 +47,9 @@ impl Look {
 pub fn legend(plot: &Plot, is_drawn: impl Fn(&Curve) -> bool) -> String {
     let mut out = String::from("<ul class=\"legend\">");
     for curve in plot.curves.iter().filter(|curve| is_drawn(curve)) {
-        let look = Look::of(curve, plot);
+        let look = CurveStyle::of(curve, plot);
         let sample = match look.drawn {
-            Drawn::Line if look.source == Source::Model => {
+            Drawn::Line if look.source == CurveSource::Model => {
                 "<path class=\"line\" d=\"M1 7H33\"/>".to_owned()
             }
             Drawn::Line => {
@@ -62,9 +62,9 @@ pub fn legend(plot: &Plot, is_drawn: impl Fn(&Curve) -> bool) -> String {
             Drawn::Bars => "<rect x=\"8\" y=\"2\" width=\"18\" height=\"10\"/>".to_owned(),
         };
         let whose = match look.source {
-            Source::Ours => "",
-            Source::Paper => " (paper)",
-            Source::Model => " (model)",
+            CurveSource::Ours => "",
+            CurveSource::Paper => " (paper)",
+            CurveSource::Model => " (model)",
         };
         let _ = write!(
             out,

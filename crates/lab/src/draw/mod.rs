@@ -8,10 +8,10 @@ mod thin;
 
 use std::fmt::Write;
 
-use crate::{Curve, Drawn, Plot, Source, markup::escaped, number};
+use crate::{Curve, CurveSource, Drawn, Plot, markup::escaped, number};
 
-use look::{Look, legend};
-use scale::Scale;
+use look::{CurveStyle, legend};
+use scale::AxisScale;
 use thin::Dots;
 
 /// A plot as a `figure`: heading, drawing, legend, and notes of what is not in it.
@@ -58,8 +58,8 @@ const WIDEST_BAR: f64 = 48.0;
 /// A plot with the scales of its axes.
 struct Canvas<'a> {
     plot: &'a Plot,
-    x: Scale,
-    y: Scale,
+    x: AxisScale,
+    y: AxisScale,
     /// How wide all bars at one place are together.
     bars: f64,
 }
@@ -69,13 +69,13 @@ impl<'a> Canvas<'a> {
         let points = || plot.curves.iter().flat_map(|curve| &curve.points);
         let x = if plot.x.labels.is_empty() {
             let sides = sides_of_bars(plot);
-            Scale::over(points().map(|[x, _]| *x).chain(sides), plot.x.logarithmic, 8)
+            AxisScale::over(points().map(|[x, _]| *x).chain(sides), plot.x.logarithmic, 8)
         } else {
-            Scale::named(&plot.x.labels)
+            AxisScale::named(&plot.x.labels)
         };
         // Lengths are compared: so the side begins at zero, where it can.
         let zero = (!plot.y.logarithmic).then_some(0.0);
-        let y = Scale::over(points().map(|[_, y]| *y).chain(zero), plot.y.logarithmic, 6);
+        let y = AxisScale::over(points().map(|[_, y]| *y).chain(zero), plot.y.logarithmic, 6);
         let mut canvas = Self { plot, x, y, bars: 0.0 };
         canvas.bars = canvas.bars_width();
         canvas
@@ -150,7 +150,7 @@ impl<'a> Canvas<'a> {
         let bars = self.plot.curves.iter().filter(|curve| curve.drawn == Drawn::Bars).count();
         let mut bar = 0;
         for curve in &self.plot.curves {
-            let look = Look::of(curve, self.plot);
+            let look = CurveStyle::of(curve, self.plot);
             let _ = write!(out, "<g class=\"{}\">", look.classes());
             let places = self.places(curve);
             match curve.drawn {
@@ -166,8 +166,8 @@ impl<'a> Canvas<'a> {
         out
     }
 
-    fn line(&self, out: &mut String, curve: &Curve, places: Vec<[f64; 2]>, look: Look) {
-        let is_marked = places.len() <= MOST_MARKED && curve.source != Source::Model;
+    fn line(&self, out: &mut String, curve: &Curve, places: Vec<[f64; 2]>, look: CurveStyle) {
+        let is_marked = places.len() <= MOST_MARKED && curve.source != CurveSource::Model;
         let thin = thin::line(places);
         let mut to = 'M';
         out.push_str("<path class=\"line\" d=\"");
@@ -276,7 +276,7 @@ fn least_gap(values: impl Iterator<Item = f64>) -> Option<f64> {
     gaps.min_by(f64::total_cmp)
 }
 
-fn dots(out: &mut String, places: Vec<[f64; 2]>, look: Look) {
+fn dots(out: &mut String, places: Vec<[f64; 2]>, look: CurveStyle) {
     match thin::dots(places) {
         Dots::Single(places) if places.len() <= MOST_MARKED => {
             for place in places {

@@ -4,7 +4,7 @@ use crate::number;
 
 /// An axis with its ends and ticks.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Scale {
+pub struct AxisScale {
     low: f64,
     high: f64,
     logarithmic: bool,
@@ -18,7 +18,7 @@ const FARTHEST: f64 = 1e300;
 /// Ticks that an axis has at most.
 const TICKS: usize = 12;
 
-impl Scale {
+impl AxisScale {
     /// The scale of an axis over these numbers, with about `wanted` ticks. Those that it cannot show are not
     /// counted. Without any it goes from 0 to 1, or from 1 to 10.
     pub fn over(values: impl IntoIterator<Item = f64>, logarithmic: bool, wanted: usize) -> Self {
@@ -129,26 +129,26 @@ fn tidy(value: f64) -> f64 {
 mod tests {
     use super::*;
 
-    fn texts(scale: &Scale) -> Vec<&str> {
+    fn texts(scale: &AxisScale) -> Vec<&str> {
         scale.ticks.iter().map(|(_, text)| text.as_str()).collect()
     }
 
     #[test]
     fn ticks_are_round_numbers_over_the_whole_range() {
-        let scale = Scale::over([0.0, 27.18], false, 6);
+        let scale = AxisScale::over([0.0, 27.18], false, 6);
         assert_eq!(texts(&scale), ["0", "5", "10", "15", "20", "25", "30"]);
-        let scale = Scale::over([0.1, 0.42], false, 5);
+        let scale = AxisScale::over([0.1, 0.42], false, 5);
         assert_eq!(texts(&scale), ["0.1", "0.2", "0.3", "0.4", "0.5"]);
-        let scale = Scale::over([-3.0, 3.0], false, 6);
+        let scale = AxisScale::over([-3.0, 3.0], false, 6);
         assert_eq!(texts(&scale), ["−3", "−2", "−1", "0", "1", "2", "3"]);
     }
 
     #[test]
     fn powers_of_ten_have_their_places_between() {
-        let scale = Scale::over([1.0, 64.0], true, 6);
+        let scale = AxisScale::over([1.0, 64.0], true, 6);
         assert_eq!(texts(&scale), ["1", "2", "5", "10", "20", "50", "100"]);
         assert_eq!(scale.place(10.0), Some(0.5));
-        let scale = Scale::over([0.001, 1e6], true, 6);
+        let scale = AxisScale::over([0.001, 1e6], true, 6);
         assert_eq!(scale.ticks.len(), 10);
     }
 
@@ -163,7 +163,7 @@ mod tests {
                 vec![7.0, 7.0],
                 vec![f64::INFINITY, -1.0],
             ] {
-                let scale = Scale::over(data.clone(), logarithmic, 6);
+                let scale = AxisScale::over(data.clone(), logarithmic, 6);
                 assert!(scale.ticks.len() >= 2, "{data:?} {logarithmic}: {scale:?}");
                 for value in data.into_iter().chain([1e-320, 1e299, -1e299]) {
                     let place = scale.place(value).unwrap_or(0.0);
@@ -177,7 +177,7 @@ mod tests {
     fn ends_of_the_range_of_numbers_have_an_axis_too() {
         for data in [[-9e299, 9e299], [1e16, 1e16 + 2.0], [1e-300, 9e299], [1e-299, 2e-299]] {
             for logarithmic in [false, true] {
-                let scale = Scale::over(data, logarithmic, 6);
+                let scale = AxisScale::over(data, logarithmic, 6);
                 assert!((1..=60).contains(&scale.ticks.len()), "{data:?}: {}", scale.ticks.len());
                 assert!(
                     scale
@@ -192,7 +192,7 @@ mod tests {
 
     #[test]
     fn names_stand_in_the_middle_of_their_parts() {
-        let scale = Scale::named(&["512".to_owned(), "1024".to_owned()]);
+        let scale = AxisScale::named(&["512".to_owned(), "1024".to_owned()]);
         assert_eq!(scale.ticks, [(0.25, "512".to_owned()), (0.75, "1024".to_owned())]);
         assert_eq!(scale.place(1.0), Some(0.75));
     }

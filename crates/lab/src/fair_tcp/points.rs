@@ -12,10 +12,12 @@
 
 use std::time::Duration;
 
-use wan::Loss;
-use workload::{Bonnie, Build, Commands, Fio, Postmark, Shape, Task};
+use wan::PacketLossModel;
+use workload::{Bonnie, Build, CommandsWorkload, Fio, FioShape, Postmark, WorkloadTask};
 
-use crate::{Host, Line, Point, Scale, Session, Site, paper::fair_tcp::LOSS};
+use crate::{
+    ExperimentPoint, ExperimentScale, Host, LabSite, SiteLink, SiteSession, paper::fair_tcp::LOSS,
+};
 
 /// How windows are kept: the word in the points' names, and that of the settings.
 pub(super) const ALL: [(&str, &str); 6] = [
@@ -50,51 +52,55 @@ const ONE: [u32; 1] = [4];
 
 /// All points, in the order in which they are run: those of one site stand together.
 #[must_use]
-pub fn points(scale: Scale) -> Vec<Point> {
+pub fn points(scale: ExperimentScale) -> Vec<ExperimentPoint> {
     let many: &[u32] = scale.pick(&FEW, &DELAYS);
     let few: &[u32] = scale.pick(&ONE, &DELAYS);
     let mut points = vec![];
-    let mut add = |experiment: &str, delays: &[u32], windows: &[(&str, &str)], of: &Of| {
-        for (name, congestion) in windows {
-            points.extend(delays.iter().map(|delay| Point {
-                name: format!("{experiment}/{name}/{delay}ms"),
-                site: of.use_.site(congestion, *delay),
-                task: (of.task)(congestion),
-                runs: of.runs,
-                seconds: of.seconds,
-                windows: of.windows,
-            }));
-        }
-    };
+    let mut add =
+        |experiment: &str, delays: &[u32], windows: &[(&str, &str)], of: &FairTcpSweep| {
+            for (name, congestion) in windows {
+                points.extend(delays.iter().map(|delay| ExperimentPoint {
+                    name: format!("{experiment}/{name}/{delay}ms"),
+                    site: of.use_.site(congestion, *delay),
+                    task: (of.task)(congestion),
+                    runs: of.runs,
+                    seconds: of.seconds,
+                    windows: of.windows,
+                }));
+            }
+        };
     let length = scale.pick(8.0, 30.0);
-    let send = |use_: Use, runs: u32, extra: f64| Of {
+    let send = |use_: FairTcpTraffic, runs: u32, extra: f64| FairTcpSweep {
         use_,
         task: Box::new(move |congestion| {
-            Task::Commands(commands(congestion, use_ == Use::Reads, length))
+            WorkloadTask::Commands(commands(congestion, use_ == FairTcpTraffic::Reads, length))
         }),
         runs,
         // Logging in and settling before, and what is on its way at the end.
         seconds: length + 6.0 + extra,
-        windows: use_ == Use::Writes,
+        windows: use_ == FairTcpTraffic::Writes,
     };
     let (known, model) = ALL.split_at(ALL.len() - 1);
-    add("writes", many, known, &send(Use::Writes, scale.pick(1, 3), 0.0));
+    add("writes", many, known, &send(FairTcpTraffic::Writes, scale.pick(1, 3), 0.0));
     // Three runs of it, too, would be more than three hours in all.
-    add("writes", many, model, &send(Use::Writes, 1, 0.0));
-    let in_turn = Of {
+    add("writes", many, model, &send(FairTcpTraffic::Writes, 1, 0.0));
+    let in_turn = FairTcpSweep {
         task: Box::new(move |congestion| {
-            Task::Commands(Commands { in_turn: true, ..commands(congestion, false, length) })
+            WorkloadTask::Commands(CommandsWorkload {
+                in_turn: true,
+                ..commands(congestion, false, length)
+            })
         }),
         windows: false,
-        ..send(Use::Writes, 1, 0.0)
+        ..send(FairTcpTraffic::Writes, 1, 0.0)
     };
     add("in-turn", few, &BOTH, &in_turn);
-    if scale == Scale::Full {
+    if scale == ExperimentScale::Full {
         add("in-turn", &ONE, &EACH, &in_turn);
     }
-    add("per-ack", many, &PER_ACK, &send(Use::Writes, 1, 0.0));
+    add("per-ack", many, &PER_ACK, &send(FairTcpTraffic::Writes, 1, 0.0));
     // What is read has to be written first.
-    add("reads", few, &BOTH, &send(Use::Reads, 1, 6.0));
+    add("reads", few, &BOTH, &send(FairTcpTraffic::Reads, 1, 6.0));
     for size in scale.pick(&[4, 64][..], &CALLS_KIB) {
         let at: &[u32] = scale.pick(&ONE, &FEW);
         // Written, measured, and read back, at half of what a line of 4 ms carries.
@@ -103,31 +109,36 @@ pub fn points(scale: Scale) -> Vec<Point> {
             &file_calls("writes", *size),
             at,
             &BOTH,
-            &files(Use::Files, calls(scale, 0, *size), seconds),
+            &files(FairTcpTraffic::Files, calls(scale, 0, *size), seconds),
         );
-        if scale == Scale::Full {
-            let of = files(Use::Files, calls(scale, 100, *size), seconds);
+        if scale == ExperimentScale::Full {
+            let of = files(FairTcpTraffic::Files, calls(scale, 100, *size), seconds);
             add(&file_calls("reads", *size), at, &BOTH, &of);
         }
     }
     for processes in [1, 10] {
-        let of = files(Use::Cramped, postmark(scale, processes), scale.pick(25.0, 90.0));
+        let of = files(FairTcpTraffic::Cramped, postmark(scale, processes), scale.pick(25.0, 90.0));
         add(&format!("postmark-{processes}"), few, &BOTH, &of);
     }
-    if scale == Scale::Full {
+    if scale == ExperimentScale::Full {
         for processes in [1, 4] {
-            let of = files(Use::Cramped, bonnie(processes), 120.0);
+            let of = files(FairTcpTraffic::Cramped, bonnie(processes), 120.0);
             add(&format!("bonnie-{processes}"), &FEW, &BOTH, &of);
         }
-        add("build", few, &BOTH, &files(Use::Files, Task::Build(Build::default()), 90.0));
+        add(
+            "build",
+            few,
+            &BOTH,
+            &files(FairTcpTraffic::Files, WorkloadTask::Build(Build::default()), 90.0),
+        );
     }
     points
 }
 
 /// What is run at several delays and with several kinds of windows.
-struct Of {
-    use_: Use,
-    task: Box<dyn Fn(&str) -> Task>,
+struct FairTcpSweep {
+    use_: FairTcpTraffic,
+    task: Box<dyn Fn(&str) -> WorkloadTask>,
     runs: u32,
     seconds: f64,
     windows: bool,
@@ -135,7 +146,7 @@ struct Of {
 
 /// Where data goes, and with it where it is lost.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum Use {
+enum FairTcpTraffic {
     /// To the node.
     Writes,
     /// From it.
@@ -146,12 +157,12 @@ enum Use {
     Cramped,
 }
 
-impl Use {
+impl FairTcpTraffic {
     /// The paper's testbed (section 3.2), with this congestion control.
-    fn site(self, congestion: &str, delay_ms: u32) -> Site {
+    fn site(self, congestion: &str, delay_ms: u32) -> LabSite {
         let delay = Duration::from_millis(delay_ms.into());
-        let clear = wan::Settings { delay, ..wan::Settings::default() };
-        let lossy = wan::Settings { loss: Loss::Random(LOSS), ..clear.clone() };
+        let clear = wan::DirectionSettings { delay, ..wan::DirectionSettings::default() };
+        let lossy = wan::DirectionSettings { loss: PacketLossModel::Random(LOSS), ..clear.clone() };
         let (near_to_far, far_to_near) = match self {
             Self::Writes => (lossy, clear),
             Self::Reads => (clear, lossy),
@@ -161,18 +172,18 @@ impl Use {
             Self::Writes | Self::Reads => Host::Url,
             Self::Files | Self::Cramped => Host::Mounted(String::new()),
         };
-        Site {
+        LabSite {
             bytes: if host == Host::Url { 128 << 20 } else { 1 << 30 },
-            link: Some(Line { near_to_far, far_to_near, seed: 1 }),
+            link: Some(SiteLink { near_to_far, far_to_near, seed: 1 }),
             host,
             memory: (self == Self::Cramped).then_some(CRAMPED),
-            session: Session {
+            session: SiteSession {
                 connections: CONNECTIONS,
                 congestion: congestion.to_owned(),
                 socket_buffer: Some(BUFFER.into()),
-                ..Session::default()
+                ..SiteSession::default()
             },
-            ..Site::default()
+            ..LabSite::default()
         }
     }
 }
@@ -185,8 +196,8 @@ const CONNECTIONS: u8 = 4;
 const BUFFER: u32 = 512 << 10;
 
 /// Commands of the size that the paper's kernel made of a file's writes.
-fn commands(congestion: &str, read: bool, seconds: f64) -> Commands {
-    Commands {
+fn commands(congestion: &str, read: bool, seconds: f64) -> CommandsWorkload {
+    CommandsWorkload {
         read,
         connections: CONNECTIONS.into(),
         congestion: congestion.parse().expect("each of the words above is one"),
@@ -196,7 +207,7 @@ fn commands(congestion: &str, read: bool, seconds: f64) -> Commands {
         // Twice what is on its way, and so little that it is soon written before it is read.
         span: 16 << 20,
         check: 8,
-        ..Commands::default()
+        ..CommandsWorkload::default()
     }
 }
 
@@ -207,9 +218,9 @@ pub(super) fn file_calls(what: &str, size_kib: u32) -> String {
 
 /// A file that is written and synced, or read, by calls of so many KiB through the page cache (sections 4.1 and 4.2). The
 /// paper's has a gigabyte.
-fn calls(scale: Scale, reads: u8, size_kib: u32) -> Task {
-    Task::Fio(Fio {
-        shape: Shape::Vxbench,
+fn calls(scale: ExperimentScale, reads: u8, size_kib: u32) -> WorkloadTask {
+    WorkloadTask::Fio(Fio {
+        shape: FioShape::Vxbench,
         block_kib: Some(size_kib),
         size_mib: scale.pick(8, 16),
         reads: Some(reads),
@@ -222,10 +233,10 @@ fn calls(scale: Scale, reads: u8, size_kib: u32) -> Task {
 
 /// The paper's Table 6, so much of it as fits: 20,000 files and 50,000 transactions take the better part of a day
 /// over a line like this.
-fn postmark(scale: Scale, processes: u32) -> Task {
+fn postmark(scale: ExperimentScale, processes: u32) -> WorkloadTask {
     // All files take three times the memory and more; half a minute of writing at 4 ms.
     let (files, transactions) = scale.pick((1000, 300), (2000, 1000));
-    Task::Postmark(Postmark {
+    WorkloadTask::Postmark(Postmark {
         files: files / processes,
         transactions: transactions / processes,
         least: 500,
@@ -236,13 +247,18 @@ fn postmark(scale: Scale, processes: u32) -> Task {
 }
 
 /// Of the paper's gigabyte so much as is written, rewritten and read in two minutes at 4 ms.
-fn bonnie(processes: u32) -> Task {
+fn bonnie(processes: u32) -> WorkloadTask {
     let file_mib = 64 / processes;
-    Task::Bonnie(Bonnie { file_mib, seeks: 400 / processes, processes, ..Bonnie::default() })
+    WorkloadTask::Bonnie(Bonnie {
+        file_mib,
+        seeks: 400 / processes,
+        processes,
+        ..Bonnie::default()
+    })
 }
 
-fn files(use_: Use, task: Task, seconds: f64) -> Of {
-    Of { use_, task: Box::new(move |_| task.clone()), runs: 1, seconds, windows: false }
+fn files(use_: FairTcpTraffic, task: WorkloadTask, seconds: f64) -> FairTcpSweep {
+    FairTcpSweep { use_, task: Box::new(move |_| task.clone()), runs: 1, seconds, windows: false }
 }
 
 #[cfg(test)]
@@ -252,9 +268,9 @@ mod tests {
     /// The kernel's default may be any: a point that took it would be measured under a false name.
     #[test]
     fn every_point_says_which_congestion_control() {
-        for point in points(Scale::Full) {
+        for point in points(ExperimentScale::Full) {
             assert_ne!(point.site.session.congestion, "kernel default", "{}", point.name);
-            if let Task::Commands(commands) = &point.task {
+            if let WorkloadTask::Commands(commands) = &point.task {
                 assert_eq!(commands.congestion.to_string(), point.site.session.congestion);
             }
         }

@@ -24,11 +24,11 @@ mod applications;
 mod lines;
 mod raw;
 
-use crate::{Point, Scale};
+use crate::{ExperimentPoint, ExperimentScale};
 
 /// All points, in the order in which they are run: those of one site stand together.
 #[must_use]
-pub fn points(scale: Scale) -> Vec<Point> {
+pub fn points(scale: ExperimentScale) -> Vec<ExperimentPoint> {
     [
         raw::table_1(scale),
         raw::sweep(scale),

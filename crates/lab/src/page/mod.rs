@@ -4,18 +4,18 @@ mod table;
 
 use std::fmt::{self, Write};
 
-use crate::{Part, Report, Section, draw, markup::escaped, number};
+use crate::{LabReport, Section, SectionPart, draw, markup::escaped, number};
 
 /// The page of a report.
 #[must_use]
-pub fn page(report: &Report) -> String {
+pub fn page(report: &LabReport) -> String {
     let mut out = String::new();
     // Text in memory takes whatever is written.
     let _ = write(&mut out, report);
     out
 }
 
-fn write(out: &mut String, report: &Report) -> fmt::Result {
+fn write(out: &mut String, report: &LabReport) -> fmt::Result {
     let title = escaped(&report.title);
     write!(
         out,
@@ -61,7 +61,7 @@ fn facts(out: &mut String, facts: &[(String, String)]) -> fmt::Result {
 }
 
 /// What a reader wants to know first: how many promises hold, which do not, and what is missing.
-fn summary(out: &mut String, report: &Report) -> fmt::Result {
+fn summary(out: &mut String, report: &LabReport) -> fmt::Result {
     let [mut held, mut unmeasured, mut tainted, mut empty] = [0_u32; 4];
     let mut missed = vec![];
     for (n, section) in report.sections.iter().enumerate() {
@@ -112,7 +112,7 @@ fn summary(out: &mut String, report: &Report) -> fmt::Result {
     writeln!(out, "<p>Deviations told of: {deviations}.</p>\n</div>")
 }
 
-fn contents(out: &mut String, report: &Report) -> fmt::Result {
+fn contents(out: &mut String, report: &LabReport) -> fmt::Result {
     if report.sections.len() < 2 {
         return Ok(());
     }
@@ -129,8 +129,8 @@ fn write_section(out: &mut String, n: usize, section: &Section) -> fmt::Result {
     paragraphs(out, &section.text)?;
     for (part_n, part) in section.parts.iter().enumerate() {
         match part {
-            Part::Table(table) => table::write(out, &format!("s{n}t{part_n}"), table)?,
-            Part::Plot(plot) => out.push_str(&draw::figure(plot)),
+            SectionPart::Table(table) => table::write(out, &format!("s{n}t{part_n}"), table)?,
+            SectionPart::Plot(plot) => out.push_str(&draw::figure(plot)),
         }
     }
     apart(out, "Deviations", &section.deviations)?;

@@ -2,10 +2,12 @@
 
 use std::fmt::{self, Write};
 
-use crate::{Bar, Cell, Column, NOT_MEASURED, Table, factor, markup::escaped, number};
+use crate::{
+    Cell, CellBound, NOT_MEASURED, ReportColumn, ReportTable, factor, markup::escaped, number,
+};
 
 /// Writes a table; `id` makes the names of its footnotes its own.
-pub fn write(out: &mut String, id: &str, table: &Table) -> fmt::Result {
+pub fn write(out: &mut String, id: &str, table: &ReportTable) -> fmt::Result {
     if let Some(reasons) = reasons(table) {
         return writeln!(
             out,
@@ -34,7 +36,7 @@ pub fn write(out: &mut String, id: &str, table: &Table) -> fmt::Result {
 }
 
 /// Of a table without any number, why not: each reason once.
-fn reasons(table: &Table) -> Option<Vec<&str>> {
+fn reasons(table: &ReportTable) -> Option<Vec<&str>> {
     let mut reasons = vec![];
     for cell in table.rows.iter().flat_map(|row| &row.cells) {
         if cell.ours.is_some() || cell.paper.is_some() || cell.bar.is_some() {
@@ -51,7 +53,7 @@ fn reasons(table: &Table) -> Option<Vec<&str>> {
 }
 
 /// One line of heads, or two if neighbours have something in common.
-fn heads(out: &mut String, table: &Table) -> fmt::Result {
+fn heads(out: &mut String, table: &ReportTable) -> fmt::Result {
     let corner = escaped(&table.corner);
     if table.columns.iter().any(|column| !column.group.is_empty()) {
         write!(out, "<tr><th rowspan=\"2\" scope=\"col\">{corner}</th>")?;
@@ -67,7 +69,7 @@ fn heads(out: &mut String, table: &Table) -> fmt::Result {
     } else {
         write!(out, "<tr><th scope=\"col\">{corner}</th>")?;
     }
-    for Column { name, unit, .. } in &table.columns {
+    for ReportColumn { name, unit, .. } in &table.columns {
         write!(out, "<th scope=\"col\">{}", escaped(name))?;
         if !unit.is_empty() {
             write!(out, "<span class=\"unit\">{}</span>", escaped(unit))?;
@@ -113,8 +115,8 @@ fn write_cell(out: &mut String, cell: &Cell, notes: &mut Notes<'_>) -> fmt::Resu
     }
     if let Some(bar) = cell.bar {
         let (sign, value) = match bar {
-            Bar::Least(value) => ("≥", value),
-            Bar::Most(value) => ("≤", value),
+            CellBound::Least(value) => ("≥", value),
+            CellBound::Most(value) => ("≤", value),
         };
         let (class, word) = match cell.holds() {
             Some(true) => ("ref good", "holds"),

@@ -1,11 +1,11 @@
 //! What a page holds.
 
 use super::*;
-use crate::{Cell, Curve, Plot, Printed, Section, Table};
+use crate::{Cell, Curve, Plot, Printed, ReportTable, Section};
 
-fn sample() -> Report {
+fn sample() -> LabReport {
     let taints = ["4 % of the time was stolen".to_owned()];
-    let table = Table::new("Turnaround of writes", "one-way delay, ms")
+    let table = ReportTable::new("Turnaround of writes", "one-way delay, ms")
         .column_of("Reno", "mean", "ms")
         .column_of("Fair-TCP", "mean", "ms")
         .row("0", [Cell::ours(200.0).beside(208.0), Cell::ours(100.0).beside(102.0).at_most(200.0)])
@@ -25,7 +25,7 @@ fn sample() -> Report {
         .plot(plot)
         .deviation("Slower at 2 ms.")
         .misprint("Table 3 prints 39.");
-    Report::new("Fair-TCP")
+    LabReport::new("Fair-TCP")
         .about("What was done.")
         .fact("kernel", "6.12")
         .section(section)
@@ -59,8 +59,9 @@ fn a_page_has_ours_the_papers_and_their_ratio() {
 fn a_range_of_the_paper_is_shown_as_one() {
     let printed = Printed { least: 0.91, most: 0.99 };
     let cells = [0.93, 0.455, 1.98].map(|ours| Cell::ours(ours).beside_printed(printed));
-    let heads = Table::new("MTU", "delay").column("a", "").column("b", "").column("c", "");
-    let page = page(&Report::new("r").section(Section::new("s").table(heads.row("0 ms", cells))));
+    let heads = ReportTable::new("MTU", "delay").column("a", "").column("b", "").column("c", "");
+    let page =
+        page(&LabReport::new("r").section(Section::new("s").table(heads.row("0 ms", cells))));
     for part in ["paper 0.91–0.99, within<", "paper 0.91–0.99, ×0.50<", "paper 0.91–0.99, ×2.00<"]
     {
         assert!(page.contains(part), "{part} is not in {page}");
@@ -87,11 +88,11 @@ fn no_page_has_what_is_not_a_number_or_is_somewhere_else() {
 #[test]
 fn a_table_of_nothing_is_a_line_with_its_reasons() {
     let absent = || Cell::words("not measured: tgt is not installed");
-    let table = Table::new("Peers", "delay")
+    let table = ReportTable::new("Peers", "delay")
         .column("tgt", "ms")
         .row("0 ms", [absent()])
         .row("1 ms", [absent()]);
-    let page = page(&Report::new("r").section(Section::new("s").table(table)));
+    let page = page(&LabReport::new("r").section(Section::new("s").table(table)));
     assert!(!page.contains("<table>"), "{page}");
     assert!(
         page.contains("<p class=\"none\">Peers: not measured: tgt is not installed.</p>"),
@@ -101,7 +102,7 @@ fn a_table_of_nothing_is_a_line_with_its_reasons() {
 
 #[test]
 fn an_empty_report_is_a_page() {
-    assert!(page(&Report::default()).ends_with("</html>\n"));
+    assert!(page(&LabReport::default()).ends_with("</html>\n"));
 }
 
 /// Every tag that is opened is closed, in order: text cannot open one.
@@ -109,7 +110,7 @@ fn an_empty_report_is_a_page() {
 fn any_text_leaves_the_markup_as_it_is() {
     let evil = "</td></table><script>alert(1)</script>\"'&<!--\0";
     let taints = [evil.to_owned()];
-    let table = Table::new(evil, evil)
+    let table = ReportTable::new(evil, evil)
         .column_of(evil, evil, evil)
         .row(evil, [Cell::ours(1.0).beside(2.0).at_least(3.0).note(evil).tainted(&taints)]);
     let plot = Plot::new(evil, evil, evil)
@@ -118,7 +119,7 @@ fn any_text_leaves_the_markup_as_it_is() {
         .note(evil);
     let section =
         Section::new(evil).text(evil).table(table).plot(plot).deviation(evil).misprint(evil);
-    let page = page(&Report::new(evil).about(evil).fact(evil, evil).section(section));
+    let page = page(&LabReport::new(evil).about(evil).fact(evil, evil).section(section));
     let body = page.split_once("</style>").unwrap().1;
     let mut open: Vec<&str> = vec!["html", "head"];
     for tag in body.split('<').skip(1) {

@@ -1,7 +1,7 @@
 //! "Performance Evaluation of Multiple TCP connections in iSCSI": Fair-TCP beside TCP Reno with SACK, on
 //! Linux 2.4 and 2.6; four connections, 2.7 % loss, socket buffers of 512 KiB, frames of 1500 bytes.
 
-use super::{Claim, Misprint};
+use super::{Misprint, PaperFigure};
 
 /// One-way delays of every table and figure, ms.
 pub const DELAYS_MS: [f64; 6] = [0.0, 2.0, 4.0, 6.0, 8.0, 10.0];
@@ -11,7 +11,7 @@ pub const LOSS: f64 = 0.027;
 
 /// A mean and the standard deviation of it.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Spread {
+pub struct MeanDeviation {
     /// The mean.
     pub mean: f64,
     /// The standard deviation.
@@ -20,25 +20,25 @@ pub struct Spread {
     pub percent: f64,
 }
 
-const fn spread(mean: f64, deviation: f64, percent: f64) -> Spread {
-    Spread { mean, deviation, percent }
+const fn spread(mean: f64, deviation: f64, percent: f64) -> MeanDeviation {
+    MeanDeviation { mean, deviation, percent }
 }
 
 /// A number of each of the two.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Both<T> {
+pub struct RenoFairPair<T> {
     /// TCP Reno with SACK.
     pub reno: T,
     /// Fair-TCP.
     pub fair: T,
 }
 
-const fn both<T: Copy>(reno: T, fair: T) -> Both<T> {
-    Both { reno, fair }
+const fn both<T: Copy>(reno: T, fair: T) -> RenoFairPair<T> {
+    RenoFairPair { reno, fair }
 }
 
 /// Table 2: the sum of the congestion windows of all connections, packets; one for each delay.
-pub const WINDOWS: [Both<Spread>; 6] = [
+pub const WINDOWS: [RenoFairPair<MeanDeviation>; 6] = [
     both(spread(17.0, 5.0, 29.0), spread(16.4, 3.2, 19.0)),
     both(spread(13.2, 4.3, 33.0), spread(16.0, 3.4, 21.0)),
     both(spread(13.6, 4.1, 30.0), spread(15.7, 3.2, 20.0)),
@@ -48,7 +48,7 @@ pub const WINDOWS: [Both<Spread>; 6] = [
 ];
 
 /// Table 3: turnaround of SCSI commands of sequential writes, ms.
-pub const WRITE_TURNAROUND_MS: [Both<Spread>; 6] = [
+pub const WRITE_TURNAROUND_MS: [RenoFairPair<MeanDeviation>; 6] = [
     both(spread(208.0, 225.0, 108.0), spread(102.0, 131.0, 127.0)),
     both(spread(351.0, 265.0, 75.0), spread(183.0, 117.0, 64.0)),
     both(spread(450.0, 288.0, 64.0), spread(310.0, 146.0, 47.0)),
@@ -58,7 +58,7 @@ pub const WRITE_TURNAROUND_MS: [Both<Spread>; 6] = [
 ];
 
 /// Table 4: turnaround of SCSI commands of sequential reads, ms.
-pub const READ_TURNAROUND_MS: [Both<Spread>; 6] = [
+pub const READ_TURNAROUND_MS: [RenoFairPair<MeanDeviation>; 6] = [
     both(spread(52.0, 105.0, 201.0), spread(56.0, 104.0, 186.0)),
     both(spread(87.0, 140.0, 161.0), spread(71.0, 82.0, 116.0)),
     both(spread(116.0, 127.0, 110.0), spread(103.0, 95.0, 92.0)),
@@ -68,7 +68,7 @@ pub const READ_TURNAROUND_MS: [Both<Spread>; 6] = [
 ];
 
 /// Table 5: Bonnie++, one process: rewrites, KB/s.
-pub const BONNIE_REWRITE_KB_S: [Both<f64>; 6] = [
+pub const BONNIE_REWRITE_KB_S: [RenoFairPair<f64>; 6] = [
     both(1383.0, 1633.0),
     both(669.0, 917.0),
     both(484.0, 591.0),
@@ -78,7 +78,7 @@ pub const BONNIE_REWRITE_KB_S: [Both<f64>; 6] = [
 ];
 
 /// Table 5: Bonnie++, one process: seeks a second.
-pub const BONNIE_SEEKS_S: [Both<f64>; 6] = [
+pub const BONNIE_SEEKS_S: [RenoFairPair<f64>; 6] = [
     both(65.8, 93.9),
     both(65.4, 82.7),
     both(58.5, 71.1),
@@ -88,16 +88,16 @@ pub const BONNIE_SEEKS_S: [Both<f64>; 6] = [
 ];
 
 /// Figures 2 and 3 (section 2.1): windows of two Reno connections at 4 ms, packets.
-pub const TWO_WINDOWS: [Spread; 2] = [spread(3.38, 2.14, 63.0), spread(3.38, 2.13, 63.0)];
+pub const TWO_WINDOWS: [MeanDeviation; 2] = [spread(3.38, 2.14, 63.0), spread(3.38, 2.13, 63.0)];
 
 /// Figure 2: the deviation of the difference of the two windows, packets; its mean is 0.
 pub const WINDOW_DIFFERENCE_DEVIATION: f64 = 3.06;
 
 /// Section 2.1: turnaround of the traces of Figures 2 and 3, Reno at 4 ms: ms.
-pub const TRACE_TURNAROUND_MS: Spread = spread(453.0, 325.0, 72.0);
+pub const TRACE_TURNAROUND_MS: MeanDeviation = spread(453.0, 325.0, 72.0);
 
 /// Figure 10: random seeks of four Bonnie++ processes, Fair-TCP by Reno, at every delay.
-pub const BONNIE_4_SEEKS: Claim = Claim {
+pub const BONNIE_4_SEEKS: PaperFigure = PaperFigure {
     place: "Figure 10, section 4.3",
     what: "seeks by those of Reno",
     least: 1.2,
@@ -105,7 +105,7 @@ pub const BONNIE_4_SEEKS: Claim = Claim {
 };
 
 /// Figures 11 and 13: PostMark, one process: Reno's time by Fair-TCP's, and throughput the other way round.
-pub const POSTMARK_1: Claim = Claim {
+pub const POSTMARK_1: PaperFigure = PaperFigure {
     place: "Figures 11 and 13, section 4.4",
     what: "Reno's time by Fair-TCP's",
     least: 1.10,
@@ -113,7 +113,7 @@ pub const POSTMARK_1: Claim = Claim {
 };
 
 /// Figures 12 and 14: PostMark, ten processes: the same.
-pub const POSTMARK_10: Claim = Claim {
+pub const POSTMARK_10: PaperFigure = PaperFigure {
     place: "Figures 12 and 14, section 4.4",
     what: "Reno's time by Fair-TCP's",
     least: 1.17,
@@ -121,7 +121,7 @@ pub const POSTMARK_10: Claim = Claim {
 };
 
 /// Figure 15: a kernel's unpacking, configuration and compilation: Reno's time by Fair-TCP's.
-pub const KERNEL_COMPILE: Claim = Claim {
+pub const KERNEL_COMPILE: PaperFigure = PaperFigure {
     place: "Figure 15, section 4.5",
     what: "Reno's time by Fair-TCP's",
     least: 1.08,
@@ -172,8 +172,9 @@ mod tests {
 
     #[test]
     fn gains_of_table_5_are_those_named_as_misprints() {
-        let gains =
-            |rows: [Both<f64>; 6]| rows.map(|row| ((row.fair / row.reno - 1.0) * 100.0).round());
+        let gains = |rows: [RenoFairPair<f64>; 6]| {
+            rows.map(|row| ((row.fair / row.reno - 1.0) * 100.0).round())
+        };
         assert_eq!(gains(BONNIE_REWRITE_KB_S), [18.0, 37.0, 22.0, 11.0, 6.0, 4.0]);
         assert_eq!(gains(BONNIE_SEEKS_S), [43.0, 26.0, 22.0, 17.0, 9.0, 12.0]);
     }

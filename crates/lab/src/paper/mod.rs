@@ -11,7 +11,7 @@ use crate::{Printed, number};
 
 /// What a paper prints of a figure: a number or a range of them.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Claim {
+pub struct PaperFigure {
     /// Where: "Figure 12, section 4.4".
     pub place: &'static str,
     /// Of what.
@@ -24,7 +24,7 @@ pub struct Claim {
 
 /// What a paper says of a figure in words, without a number. It is nothing that a number of ours is set beside.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Words {
+pub struct PaperStatement {
     /// Where: "Figure 5, section 4.4.1".
     pub place: &'static str,
     /// Of what.
@@ -56,7 +56,7 @@ impl Misprint {
     }
 }
 
-impl Words {
+impl PaperStatement {
     /// As a note of a table's cell.
     #[must_use]
     pub fn note(&self) -> String {
@@ -82,7 +82,7 @@ impl Words {
     }
 }
 
-impl Claim {
+impl PaperFigure {
     /// One number.
     #[must_use]
     pub const fn number(place: &'static str, what: &'static str, number: f64) -> Self {

@@ -1,7 +1,7 @@
 //! "Obtaining High Performance for Storage Outsourcing": SCSI over IP between two PCs with FreeBSD 3.4, at
 //! one-way delays up to 8 ms, and over routers with background traffic.
 
-use super::{Claim, Misprint, Words};
+use super::{Misprint, PaperFigure, PaperStatement};
 
 /// The disks of Table 1, by the words of the points' names.
 pub const DISKS: [&str; 4] = ["dnes", "ddys", "array", "null"];
@@ -76,7 +76,7 @@ pub const DISK_MS: [(&str, [f64; 2]); 2] = [("array", [0.38, 6.44]), ("DDYS", [0
 
 /// A column of Table 2.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Application {
+pub struct PaperApplication {
     /// Workload and file system, as in the names of points: "postmark/soft". Where no word of those names
     /// fits, the paper's own.
     pub name: &'static str,
@@ -96,13 +96,13 @@ const fn application(
     unit: &'static str,
     local: f64,
     shares: [f64; 6],
-) -> Application {
-    Application { name, shown, unit, local, shares }
+) -> PaperApplication {
+    PaperApplication { name, shown, unit, local, shares }
 }
 
 /// Table 2.
 #[rustfmt::skip]
-pub const APPLICATIONS: [Application; 16] = [
+pub const APPLICATIONS: [PaperApplication; 16] = [
     application("build/soft", "SSH build, Soft Updates", "1/h", 67.3, [0.94, 0.89, 0.87, 0.83, 0.78, 0.69]),
     application("build/sync", "SSH build, FFS", "1/h", 60.0, [0.96, 0.98, 0.90, 0.74, 0.61, 0.49]),
     application("sdet/soft", "SDET, Soft Updates", "1/h", 4253.7, [0.94, 0.70, 0.33, 0.18, 0.10, 0.05]),
@@ -123,13 +123,13 @@ pub const APPLICATIONS: [Application; 16] = [
 
 /// The application of Table 2 of this name, if it is one.
 #[must_use]
-pub fn application_named(name: &str) -> Option<&'static Application> {
+pub fn application_named(name: &str) -> Option<&'static PaperApplication> {
     APPLICATIONS.iter().find(|one| one.name == name)
 }
 
 /// A row of Table 3: the background on a backbone of 155 Mbit/s, and what ran beside it.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Congestion {
+pub struct PaperCongestion {
     /// Load, percent.
     pub load: u32,
     /// Background in the mean, Mbit/s, and its deviation.
@@ -151,12 +151,12 @@ const fn congestion(
     loss: f64,
     postmark: Option<[f64; 3]>,
     tpcc: f64,
-) -> Congestion {
-    Congestion { load, background, round_trip_ms, loss, postmark, tpcc }
+) -> PaperCongestion {
+    PaperCongestion { load, background, round_trip_ms, loss, postmark, tpcc }
 }
 
 /// Table 3.
-pub const CONGESTION: [Congestion; 10] = [
+pub const CONGESTION: [PaperCongestion; 10] = [
     congestion(0, [0.0, 0.0], 0.46, 0.0, Some([64.0, 80.0, 52.0]), 722.0),
     congestion(20, [31.0, 9.8], 0.54, 0.0, Some([63.0, 79.0, 49.0]), 719.0),
     congestion(30, [40.0, 11.7], 0.54, 2e-6, Some([60.0, 75.0, 46.0]), 720.0),
@@ -176,7 +176,7 @@ pub const MTU_RANDOM_WRITE: f64 = 1.15;
 pub const ISCSI_SMALL_MTU_MS: f64 = 0.461;
 
 /// Section 4.3.1: what an application keeps with an MTU of 1.5 KB when the delay is short.
-pub const MTU_APPLICATIONS: Claim = Claim {
+pub const MTU_APPLICATIONS: PaperFigure = PaperFigure {
     place: "Section 4.3.1",
     what: "throughput with an MTU of 1.5 KB by that with 8 KB, short delays",
     least: 0.91,
@@ -184,7 +184,7 @@ pub const MTU_APPLICATIONS: Claim = Claim {
 };
 
 /// Section 4.3.1: a window of 64 KB beside one of 640 KB.
-pub const WINDOW: Words = Words {
+pub const WINDOW: PaperStatement = PaperStatement {
     place: "Section 4.3.1",
     what: "64 KB by 640 KB",
     said: "does not harm performance",
@@ -193,7 +193,7 @@ pub const WINDOW: Words = Words {
 };
 
 /// Figure 4 (section 4.3.3): the array beside one disk.
-pub const FIGURE_4: Words = Words {
+pub const FIGURE_4: PaperStatement = PaperStatement {
     place: "Figure 4, section 4.3.3",
     what: "what SDET keeps of 0 ms at 8 ms on the array, by what it keeps on one disk",
     said: "much more sensitive to network delay",
@@ -202,7 +202,7 @@ pub const FIGURE_4: Words = Words {
 };
 
 /// Figure 5 (section 4.4.1): what of the delay a cache at the host's side hides.
-pub const FIGURE_5_HOST: Words = Words {
+pub const FIGURE_5_HOST: PaperStatement = PaperStatement {
     place: "Figure 5, section 4.4.1",
     what: "with a cache at the host, 8 ms by 0 ms",
     said: "can hide almost all of the network latency",
@@ -211,7 +211,7 @@ pub const FIGURE_5_HOST: Words = Words {
 };
 
 /// Figure 5: the curves of a cache at the node and of none.
-pub const FIGURE_5_NODE: Words = Words {
+pub const FIGURE_5_NODE: PaperStatement = PaperStatement {
     place: "Figure 5, section 4.4.1",
     what: "with a cache at the node by none",
     said: "coincide",
@@ -224,7 +224,7 @@ pub const FIGURE_5_NODE: Words = Words {
 pub const FIGURE_6_BOUND_AT: [(&str, f64); 3] = [("none", 55.0), ("0.1", 30.0), ("10", 55.0)];
 
 /// Figure 6: the share of writes that a cache of 10 percent keeps from the link.
-pub const FIGURE_6_FILTERED: Claim = Claim::number(
+pub const FIGURE_6_FILTERED: PaperFigure = PaperFigure::number(
     "Figure 6, section 4.4.2",
     "share of writes that a cache of 10 % keeps from the link",
     0.40,
@@ -237,7 +237,7 @@ pub const FIGURE_7_PLAIN: f64 = 50.0;
 pub const FIGURE_7_CACHE_AT_70: u32 = 30;
 
 /// Figure 7: performance with such a cache, by that without cache, load and delay.
-pub const FIGURE_7_TOLERATED: Words = Words {
+pub const FIGURE_7_TOLERATED: PaperStatement = PaperStatement {
     place: "Figure 7, section 4.4.3",
     what: "performance by that without cache, load and delay",
     said: "similar performance",
@@ -249,8 +249,8 @@ pub const FIGURE_7_TOLERATED: Words = Words {
 pub const FIGURE_7_CACHE_AT_8_MS: u32 = 60;
 
 /// Figure 7: performance with such a cache, by that without cache, load and delay.
-pub const FIGURE_7_MASKED: Words =
-    Words { said: "to mask a one-way propagation delay of 8 ms", ..FIGURE_7_TOLERATED };
+pub const FIGURE_7_MASKED: PaperStatement =
+    PaperStatement { said: "to mask a one-way propagation delay of 8 ms", ..FIGURE_7_TOLERATED };
 
 /// What is wrong in print.
 pub const MISPRINTS: &[Misprint] = &[

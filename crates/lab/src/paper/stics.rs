@@ -1,19 +1,19 @@
 //! "STICS: SCSI-to-IP cache for storage area networks": a cache with a log disk beside plain iSCSI, on
 //! Linux 2.4.
 
-use super::{Claim, Misprint};
+use super::{Misprint, PaperFigure};
 
 /// A number of each of the two.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Both<T> {
+pub struct IscsiSticsPair<T> {
     /// Plain iSCSI.
     pub iscsi: T,
     /// STICS that reports after complete.
     pub stics: T,
 }
 
-const fn both<T: Copy>(iscsi: T, stics: T) -> Both<T> {
-    Both { iscsi, stics }
+const fn both<T: Copy>(iscsi: T, stics: T) -> IscsiSticsPair<T> {
+    IscsiSticsPair { iscsi, stics }
 }
 
 /// The lengths that Table 3 counts packets by, bytes: from the first to the second, in full.
@@ -21,7 +21,7 @@ pub const PACKET_LENGTHS: [[u32; 2]; 6] =
     [[0, 64], [65, 127], [128, 255], [256, 511], [512, 1023], [1024, u32::MAX]];
 
 /// Table 3: packets of these lengths during PostMark.
-pub const PACKETS: [Both<u64>; 6] = [
+pub const PACKETS: [IscsiSticsPair<u64>; 6] = [
     both(7, 4),
     both(1_937_724, 431_216),
     both(91, 16),
@@ -31,34 +31,34 @@ pub const PACKETS: [Both<u64>; 6] = [
 ];
 
 /// Table 4: all packets. STICS's number is the sum of Table 3: see [`MISPRINTS`].
-pub const TOTAL_PACKETS: Both<f64> = both(3_353_821.0, 1_039_100.0);
+pub const TOTAL_PACKETS: IscsiSticsPair<f64> = both(3_353_821.0, 1_039_100.0);
 
 /// Table 4: what is printed in its place.
-pub const TOTAL_PACKETS_PRINTED: Both<f64> = both(3_353_821.0, 839_100.0);
+pub const TOTAL_PACKETS_PRINTED: IscsiSticsPair<f64> = both(3_353_821.0, 839_100.0);
 
 /// Table 4: packets of 1024 bytes and more by shorter ones.
-pub const FULL_BY_PARTIAL: Both<f64> = both(0.73, 1.41);
+pub const FULL_BY_PARTIAL: IscsiSticsPair<f64> = both(0.73, 1.41);
 
 /// Table 4: bytes on the wire.
-pub const BYTES: Both<f64> = both(1_914_566_504.0, 980_963_821.0);
+pub const BYTES: IscsiSticsPair<f64> = both(1_914_566_504.0, 980_963_821.0);
 
 /// Table 4: bytes of a packet in the mean.
-pub const BYTES_A_PACKET: Both<f64> = both(571.0, 944.0);
+pub const BYTES_A_PACKET: IscsiSticsPair<f64> = both(571.0, 944.0);
 
 /// Table 5: requests that the host's file system received.
-pub const REQUESTS: Both<f64> = both(3_104_257.0, 3_069_438.0);
+pub const REQUESTS: IscsiSticsPair<f64> = both(3_104_257.0, 3_069_438.0);
 
 /// Table 5: requests that went on to the block layer.
-pub const REQUESTS_TO_BLOCK: Both<f64> = both(1_867_529.0, 1_854_554.0);
+pub const REQUESTS_TO_BLOCK: IscsiSticsPair<f64> = both(1_867_529.0, 1_854_554.0);
 
 /// Table 5: requests that the host's file system answered from its cache.
-pub const REQUESTS_FROM_HOST: Both<f64> = both(1_236_728.0, 1_214_884.0);
+pub const REQUESTS_FROM_HOST: IscsiSticsPair<f64> = both(1_236_728.0, 1_214_884.0);
 
 /// Table 5: requests that STICS answered from its cache; plain iSCSI has none.
 pub const REQUESTS_FROM_STICS: f64 = 896_582.0;
 
 /// Table 6: SCSI commands at the target during PostMark.
-pub const COMMANDS: [(&str, Both<f64>); 5] = [
+pub const COMMANDS: [(&str, IscsiSticsPair<f64>); 5] = [
     ("READ", both(237_659.0, 94_502.0)),
     ("WRITE", both(309_182.0, 200_531.0)),
     ("INQUIRY", both(2009.0, 1278.0)),
@@ -70,7 +70,7 @@ pub const COMMANDS: [(&str, Both<f64>); 5] = [
 pub const BLOCKS: [u32; 4] = [512, 1024, 2048, 4096];
 
 /// Table 8: PostMark with four targets, transactions a second, by [`BLOCKS`].
-pub const FOUR_TARGETS: [Both<f64>; 4] =
+pub const FOUR_TARGETS: [IscsiSticsPair<f64>; 4] =
     [both(318.0, 552.0), both(367.0, 589.0), both(354.0, 537.0), both(283.0, 432.0)];
 
 /// Section 5.3.1: round trip of the network, µs, at 100 Mbit/s and at 1 Gbit/s.
@@ -94,10 +94,10 @@ pub const RESPONSE_MS: [(&str, f64); 3] =
 pub const MOST_RESPONSES_MS: [[f64; 2]; 3] = [[0.0, 2.0], [2.0, 5.0], [6.0, 28.0]];
 
 /// Figure 11: the longest responses, ms: report after complete (four requests), plain iSCSI.
-pub const LONGEST_MS: Both<f64> = both(400.0, 300.0);
+pub const LONGEST_MS: IscsiSticsPair<f64> = both(400.0, 300.0);
 
 /// Figure 6: PostMark at 100 Mbit/s, report after complete by plain iSCSI, over all block sizes and both pools.
-pub const POSTMARK_100M: Claim = Claim {
+pub const POSTMARK_100M: PaperFigure = PaperFigure {
     place: "Figure 6, section 5.3.1",
     what: "transactions by iSCSI's",
     least: 1.6,
@@ -105,7 +105,7 @@ pub const POSTMARK_100M: Claim = Claim {
 };
 
 /// Figure 6: the same with immediate report.
-pub const POSTMARK_100M_IMMEDIATE: Claim = Claim {
+pub const POSTMARK_100M_IMMEDIATE: PaperFigure = PaperFigure {
     place: "Figure 6, section 5.3.1",
     what: "transactions by iSCSI's",
     least: 2.69,
@@ -113,7 +113,7 @@ pub const POSTMARK_100M_IMMEDIATE: Claim = Claim {
 };
 
 /// Figure 7: PostMark at 1 Gbit/s, report after complete by plain iSCSI.
-pub const POSTMARK_1G: Claim = Claim {
+pub const POSTMARK_1G: PaperFigure = PaperFigure {
     place: "Figure 7, section 5.3.1",
     what: "transactions by iSCSI's",
     least: 1.51,
@@ -121,7 +121,7 @@ pub const POSTMARK_1G: Claim = Claim {
 };
 
 /// Figure 7: the same with immediate report.
-pub const POSTMARK_1G_IMMEDIATE: Claim = Claim {
+pub const POSTMARK_1G_IMMEDIATE: PaperFigure = PaperFigure {
     place: "Figure 7, section 5.3.1",
     what: "transactions by iSCSI's",
     least: 2.49,
@@ -129,7 +129,7 @@ pub const POSTMARK_1G_IMMEDIATE: Claim = Claim {
 };
 
 /// Figure 8: IOzone, random reads and writes of 1 to 32 KiB, synchronous, 100 Mbit/s.
-pub const IOZONE: Claim = Claim {
+pub const IOZONE: PaperFigure = PaperFigure {
     place: "Figure 8, section 5.3.2",
     what: "throughput by iSCSI's",
     least: 1.51,
@@ -137,7 +137,7 @@ pub const IOZONE: Claim = Claim {
 };
 
 /// Figures 9 and 10: vxbench on Solaris, random writes and mixed, 100 Mbit/s.
-pub const VXBENCH: Claim = Claim {
+pub const VXBENCH: PaperFigure = PaperFigure {
     place: "Figures 9 and 10, section 5.3.3",
     what: "throughput by iSCSI's",
     least: 1.52,
@@ -168,7 +168,7 @@ pub const MISPRINTS: &[Misprint] = &[
 mod tests {
     use super::*;
 
-    fn sum(of: impl Fn(&Both<u64>) -> u64) -> f64 {
+    fn sum(of: impl Fn(&IscsiSticsPair<u64>) -> u64) -> f64 {
         PACKETS.iter().map(of).sum::<u64>() as f64
     }
 
@@ -184,8 +184,9 @@ mod tests {
 
     #[test]
     fn ratios_follow_from_the_counts() {
-        let full =
-            |of: fn(&Both<u64>) -> u64| of(&PACKETS[5]) as f64 / (sum(of) - of(&PACKETS[5]) as f64);
+        let full = |of: fn(&IscsiSticsPair<u64>) -> u64| {
+            of(&PACKETS[5]) as f64 / (sum(of) - of(&PACKETS[5]) as f64)
+        };
         assert!((full(|of| of.iscsi) - FULL_BY_PARTIAL.iscsi).abs() < 0.005);
         assert!((full(|of| of.stics) - FULL_BY_PARTIAL.stics).abs() < 0.005);
         assert_eq!(REQUESTS.stics - REQUESTS_TO_BLOCK.stics, REQUESTS_FROM_HOST.stics);

@@ -6,13 +6,13 @@ mod printed;
 mod table;
 
 pub use number::{factor, number};
-pub use plot::{Axis, Curve, Drawn, Plot, Source};
+pub use plot::{Axis, Curve, CurveSource, Drawn, Plot};
 pub use printed::Printed;
-pub use table::{Bar, Cell, Column, NOT_MEASURED, Row, Table};
+pub use table::{Cell, CellBound, NOT_MEASURED, ReportColumn, ReportRow, ReportTable};
 
 /// A whole report.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Report {
+pub struct LabReport {
     /// Its heading.
     pub title: String,
     /// What was done, in a few paragraphs.
@@ -31,7 +31,7 @@ pub struct Section {
     /// Paragraphs before its parts: what it shows and what differs from the paper.
     pub text: Vec<String>,
     /// Tables and plots.
-    pub parts: Vec<Part>,
+    pub parts: Vec<SectionPart>,
     /// Deviations from the paper or from a promise, each with its reason.
     pub deviations: Vec<String>,
     /// Errors in print of the paper that its numbers here are mended by, or that are shown as they stand.
@@ -40,14 +40,14 @@ pub struct Section {
 
 /// A table or a plot.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Part {
+pub enum SectionPart {
     /// Numbers.
-    Table(Table),
+    Table(ReportTable),
     /// A drawing.
     Plot(Plot),
 }
 
-impl Report {
+impl LabReport {
     /// An empty report of this heading.
     #[must_use]
     pub fn new(title: &str) -> Self {
@@ -92,15 +92,15 @@ impl Section {
 
     /// With one more table.
     #[must_use]
-    pub fn table(mut self, table: Table) -> Self {
-        self.parts.push(Part::Table(table));
+    pub fn table(mut self, table: ReportTable) -> Self {
+        self.parts.push(SectionPart::Table(table));
         self
     }
 
     /// With one more plot.
     #[must_use]
     pub fn plot(mut self, plot: Plot) -> Self {
-        self.parts.push(Part::Plot(plot));
+        self.parts.push(SectionPart::Plot(plot));
         self
     }
 
@@ -112,10 +112,10 @@ impl Section {
     }
 
     /// Every cell of every table, with its table, the name of its row, and its column.
-    pub fn cells(&self) -> impl Iterator<Item = (&Table, &str, &Column, &Cell)> {
+    pub fn cells(&self) -> impl Iterator<Item = (&ReportTable, &str, &ReportColumn, &Cell)> {
         let tables = self.parts.iter().filter_map(|part| match part {
-            Part::Table(table) => Some(table),
-            Part::Plot(_) => None,
+            SectionPart::Table(table) => Some(table),
+            SectionPart::Plot(_) => None,
         });
         tables.flat_map(|table| {
             table.rows.iter().flat_map(move |row| {

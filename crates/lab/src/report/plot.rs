@@ -32,7 +32,7 @@ pub struct Curve {
     /// For the legend.
     pub name: String,
     /// Whose numbers they are.
-    pub source: Source,
+    pub source: CurveSource,
     /// How it is drawn.
     pub drawn: Drawn,
     /// Its points.
@@ -41,7 +41,7 @@ pub struct Curve {
 
 /// Whose numbers.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Source {
+pub enum CurveSource {
     /// Measured here.
     Ours,
     /// The paper's: drawn dashed.
@@ -116,19 +116,19 @@ impl Curve {
     /// A line through what was measured; [`dots`](Self::dots) and [`bars`](Self::bars) draw it otherwise.
     #[must_use]
     pub fn ours(name: &str, points: impl IntoIterator<Item = [f64; 2]>) -> Self {
-        Self::of(name, Source::Ours, points)
+        Self::of(name, CurveSource::Ours, points)
     }
 
     /// A dashed line through the paper's numbers.
     #[must_use]
     pub fn paper(name: &str, points: impl IntoIterator<Item = [f64; 2]>) -> Self {
-        Self::of(name, Source::Paper, points)
+        Self::of(name, CurveSource::Paper, points)
     }
 
     /// A dotted line through what a formula says.
     #[must_use]
     pub fn model(name: &str, points: impl IntoIterator<Item = [f64; 2]>) -> Self {
-        Self::of(name, Source::Model, points)
+        Self::of(name, CurveSource::Model, points)
     }
 
     /// How many of `values` lie in each of `bins` equal parts of `from..to`, as bars in the middle of each.
@@ -154,7 +154,7 @@ impl Curve {
         Self::ours(name, points).bars()
     }
 
-    fn of(name: &str, source: Source, points: impl IntoIterator<Item = [f64; 2]>) -> Self {
+    fn of(name: &str, source: CurveSource, points: impl IntoIterator<Item = [f64; 2]>) -> Self {
         let points = points.into_iter().collect();
         Self { name: name.to_owned(), source, drawn: Drawn::Line, points }
     }

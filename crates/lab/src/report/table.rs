@@ -6,20 +6,20 @@ use super::Printed;
 
 /// Numbers of ours and of the paper.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Table {
+pub struct ReportTable {
     /// Its heading.
     pub title: String,
     /// What the names of the rows are: "one-way delay, ms".
     pub corner: String,
     /// One for each cell of a row.
-    pub columns: Vec<Column>,
+    pub columns: Vec<ReportColumn>,
     /// From the top.
-    pub rows: Vec<Row>,
+    pub rows: Vec<ReportRow>,
 }
 
 /// The head of a column.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Column {
+pub struct ReportColumn {
     /// What neighbours have in common, above their names: "IBM DNES"; empty for none.
     pub group: String,
     /// What it is of.
@@ -30,7 +30,7 @@ pub struct Column {
 
 /// A row.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Row {
+pub struct ReportRow {
     /// What it is of.
     pub name: String,
     /// One for each column.
@@ -45,7 +45,7 @@ pub struct Cell {
     /// What the paper has.
     pub paper: Option<Printed>,
     /// A promise that it is held against.
-    pub bar: Option<Bar>,
+    pub bar: Option<CellBound>,
     /// Words in place of numbers, or after them: "not measured: bonnie++ is not installed".
     pub note: String,
     /// Why what was measured may not be trusted; empty if nothing is known.
@@ -54,14 +54,14 @@ pub struct Cell {
 
 /// Where a figure has to be.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Bar {
+pub enum CellBound {
     /// At least this.
     Least(f64),
     /// At most this.
     Most(f64),
 }
 
-impl fmt::Display for Column {
+impl fmt::Display for ReportColumn {
     /// In one line: "Reno mean".
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.group.is_empty() {
@@ -71,7 +71,7 @@ impl fmt::Display for Column {
     }
 }
 
-impl Table {
+impl ReportTable {
     /// A table without columns and rows; `corner` says what the names of its rows are.
     #[must_use]
     pub fn new(title: &str, corner: &str) -> Self {
@@ -88,7 +88,7 @@ impl Table {
     #[must_use]
     pub fn column_of(mut self, group: &str, name: &str, unit: &str) -> Self {
         let [group, name, unit] = [group, name, unit].map(str::to_owned);
-        self.columns.push(Column { group, name, unit });
+        self.columns.push(ReportColumn { group, name, unit });
         self
     }
 
@@ -96,7 +96,7 @@ impl Table {
     #[must_use]
     pub fn row(mut self, name: &str, cells: impl IntoIterator<Item = Cell>) -> Self {
         let cells = cells.into_iter().collect();
-        self.rows.push(Row { name: name.to_owned(), cells });
+        self.rows.push(ReportRow { name: name.to_owned(), cells });
         self
     }
 
@@ -174,14 +174,14 @@ impl Cell {
     /// Has to be at least this.
     #[must_use]
     pub fn at_least(mut self, value: f64) -> Self {
-        self.bar = Some(Bar::Least(value));
+        self.bar = Some(CellBound::Least(value));
         self
     }
 
     /// Has to be at most this.
     #[must_use]
     pub fn at_most(mut self, value: f64) -> Self {
-        self.bar = Some(Bar::Most(value));
+        self.bar = Some(CellBound::Most(value));
         self
     }
 
@@ -235,8 +235,8 @@ impl Cell {
     pub fn holds(&self) -> Option<bool> {
         let ours = self.ours?;
         Some(match self.bar? {
-            Bar::Least(least) => ours >= least,
-            Bar::Most(most) => ours <= most,
+            CellBound::Least(least) => ours >= least,
+            CellBound::Most(most) => ours <= most,
         })
     }
 }
@@ -284,7 +284,7 @@ mod tests {
     #[test]
     fn blanks_go_and_reasons_stay() {
         let blank = || Cell::words(NOT_MEASURED);
-        let table = Table::new("t", "delay")
+        let table = ReportTable::new("t", "delay")
             .column("a", "")
             .column("b", "")
             .column("c", "")

@@ -9,11 +9,11 @@ use std::{
 };
 
 use rustix::process::Signal;
-use workload::Place;
+use workload::WorkloadLocation;
 
 use super::{
     mounts::{mount_point, unmount_all},
-    process::{Namespace, Patience, Process},
+    process::{StageNamespace, StageProcess, StageWaitLimit},
     settings::TARGET,
 };
 use crate::{Error, Host};
@@ -26,19 +26,19 @@ const END: Duration = Duration::from_secs(180);
 const GIVEN_UP: Duration = Duration::from_secs(20);
 
 /// One that is there.
-pub(crate) struct Attached {
-    process: Process,
-    pub place: Place,
+pub(crate) struct LabAttachment {
+    process: StageProcess,
+    pub place: WorkloadLocation,
     mounted: Option<PathBuf>,
 }
 
-impl Attached {
+impl LabAttachment {
     /// Attaches a volume with these settings, and makes and mounts the file system that `host` wants.
     pub fn start(
         number: u8,
         program: &Path,
         folder: &Path,
-        namespace: &Namespace,
+        namespace: &StageNamespace,
         settings: &str,
         host: &Host,
         stop: &AtomicBool,
@@ -59,15 +59,16 @@ impl Attached {
         }
         let events = folder.join(format!("host-{number}.events"));
         let name = format!("the attachment of volume {number}");
-        let mut process = Process::start(name, &mut command, namespace, &events, Signal::TERM)?;
-        let ready = process.line(Patience { limit: READY, stop }).inspect_err(|_| {
+        let mut process =
+            StageProcess::start(name, &mut command, namespace, &events, Signal::TERM)?;
+        let ready = process.line(StageWaitLimit { limit: READY, stop }).inspect_err(|_| {
             // Killed it would leave its device and what is mounted on that.
             let _ = process.ask_to_end(GIVEN_UP);
         })?;
         let device = ready.strip_prefix("ready ").and_then(|it| it.split(' ').next());
         let place = match (&mounted, device) {
-            (Some(mount), Some(_)) => Place::Folder(mount.clone()),
-            (None, Some(device)) => Place::Device(device.into()),
+            (Some(mount), Some(_)) => WorkloadLocation::Folder(mount.clone()),
+            (None, Some(device)) => WorkloadLocation::Device(device.into()),
             (_, None) => {
                 let name = format!("the attachment of volume {number}");
                 let what = "does not say which device it made".to_owned();

@@ -4,11 +4,11 @@
 use std::{collections::BTreeMap, fs};
 
 use serde_json::Value;
-use workload::Figure;
+use workload::WorkloadFigure;
 
 /// Numbers by name.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Counted {
+pub(crate) struct StageCounters {
     counts: BTreeMap<String, f64>,
     /// Calls and their sum in microseconds.
     times: BTreeMap<String, (f64, f64)>,
@@ -17,7 +17,7 @@ pub(crate) struct Counted {
 /// Clock ticks a second in /proc (proc(5), sysconf(_SC_CLK_TCK)): 100 on all that Linux runs on.
 const TICKS: f64 = 100.0;
 
-impl Counted {
+impl StageCounters {
     /// Of what `forebay status --json` says of a node or gateway called `name`.
     pub fn of_status(name: &str, status: &Value) -> Self {
         let mut counted = Self::default();
@@ -70,8 +70,8 @@ impl Counted {
     }
 
     /// What came to it since `before`; what did not change is left out.
-    pub fn since(&self, before: &Self) -> Vec<Figure> {
-        let figure = |name: &str, unit: &str, value: f64| Figure {
+    pub fn since(&self, before: &Self) -> Vec<WorkloadFigure> {
+        let figure = |name: &str, unit: &str, value: f64| WorkloadFigure {
             name: name.to_owned(),
             unit: unit.to_owned(),
             value,
@@ -146,13 +146,13 @@ fn ticks(path: &str, field: usize) -> Option<f64> {
 
 /// All processors of this machine since it started, in seconds: busy and stolen, and how many there are.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Machine {
+pub(crate) struct MachineCpuTime {
     pub all: f64,
     pub busy: f64,
     pub stolen: f64,
 }
 
-impl Machine {
+impl MachineCpuTime {
     /// Now; all zero if the system does not say.
     pub fn now() -> Self {
         fs::read_to_string("/proc/stat")
@@ -214,8 +214,8 @@ mod tests {
 
     #[test]
     fn what_came_since_is_told_with_means_of_the_interval() {
-        let before = Counted::of_status("node 1", &status(5, 10, 100.0));
-        let after = Counted::of_status("node 1", &status(7, 20, 200.0));
+        let before = StageCounters::of_status("node 1", &status(5, 10, 100.0));
+        let after = StageCounters::of_status("node 1", &status(7, 20, 200.0));
         let figures = after.since(&before);
         let get = |name: &str| figures.iter().find(|it| it.name == name).map(|it| it.value);
         assert_eq!(get("node 1 commands_by_kind READ(10)"), Some(2.0));
@@ -224,17 +224,17 @@ mod tests {
         assert_eq!(get("node 1 time_read calls"), Some(10.0));
         assert_eq!(get("node 1 time_read"), Some(300.0));
         assert_eq!(before.since(&before), []);
-        assert_eq!(Counted::of_status("x", &json!(null)), Counted::default());
+        assert_eq!(StageCounters::of_status("x", &json!(null)), StageCounters::default());
     }
 
     #[test]
     fn a_machine_that_works_for_others_taints() {
-        let before = Machine::parse("cpu  0 0 0 0 0 0 0 0\n").unwrap();
-        let after = Machine::parse("cpu  50 0 50 100 0 0 0 0 7 7\n").unwrap();
+        let before = MachineCpuTime::parse("cpu  0 0 0 0 0 0 0 0\n").unwrap();
+        let after = MachineCpuTime::parse("cpu  50 0 50 100 0 0 0 0 7 7\n").unwrap();
         assert_eq!(after.taints(before, 0.9), [""; 0]);
         assert_eq!(after.taints(before, 0.1).len(), 1);
         assert_eq!(before.taints(before, 0.0), [""; 0]);
-        assert!(Machine::parse("cpu 1 2").is_none() && Machine::now().all > 0.0);
+        assert!(MachineCpuTime::parse("cpu 1 2").is_none() && MachineCpuTime::now().all > 0.0);
         assert!(processor_of(std::process::id()) >= 0.0);
     }
 }

@@ -22,13 +22,13 @@ const RECORDS: &str = "forebay-state";
 const ATTEMPTS: usize = 8;
 
 /// One that this run has. Removed when dropped, if nothing is left in it.
-pub(crate) struct Folder {
+pub(crate) struct LabRunFolder {
     path: PathBuf,
     /// The folder itself, locked.
     lock: File,
 }
 
-impl Folder {
+impl LabRunFolder {
     /// Makes it, or takes the one that a run has left.
     ///
     /// # Errors
@@ -130,7 +130,7 @@ impl Folder {
     }
 }
 
-impl Drop for Folder {
+impl Drop for LabRunFolder {
     fn drop(&mut self) {
         // With something in it it keeps its mark, for the next run.
         if self.entries().is_ok_and(|left| left.is_empty()) {
@@ -145,7 +145,7 @@ mod tests {
     use super::*;
 
     fn refusal(path: &Path) -> String {
-        match Folder::take(path) {
+        match LabRunFolder::take(path) {
             Err(Error::Folder(why)) => why,
             Err(other) => panic!("{other}"),
             Ok(_) => panic!("{} was taken", path.display()),
@@ -156,7 +156,7 @@ mod tests {
     fn a_folder_of_a_run_is_for_one_at_a_time_and_emptied_by_the_next() {
         let place = tempfile::tempdir().unwrap();
         let path = place.path().join("work");
-        let first = Folder::take(&path).unwrap();
+        let first = LabRunFolder::take(&path).unwrap();
         fs::create_dir(path.join(RECORDS)).unwrap();
         fs::write(path.join(RECORDS).join("0a.storage"), "a record").unwrap();
         first.clear().unwrap();
@@ -167,7 +167,7 @@ mod tests {
         assert!(first.clear().is_err(), "what is not empty stays");
         drop(first);
         assert!(path.join("volume/deep/file").exists(), "as after a run that was killed");
-        let next = Folder::take(&path).unwrap();
+        let next = LabRunFolder::take(&path).unwrap();
         next.empty().unwrap();
         assert!(!path.join("volume").exists());
         assert!(refusal(&path).contains("another run uses"), "it is locked still");

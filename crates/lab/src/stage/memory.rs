@@ -16,11 +16,11 @@ use crate::Error;
 const GROUPS: &str = "/sys/fs/cgroup";
 
 /// A group. Removed when dropped: its programs have ended before.
-pub(super) struct Memory {
+pub(super) struct LabMemoryCgroup {
     folder: PathBuf,
 }
 
-impl Memory {
+impl LabMemoryCgroup {
     /// A group of this name. One that a run that was killed has left is taken up.
     pub(super) fn limited(name: &str, bytes: u64) -> Result<Self, Error> {
         let (parent, file) =
@@ -52,7 +52,7 @@ impl Memory {
     }
 }
 
-impl Drop for Memory {
+impl Drop for LabMemoryCgroup {
     fn drop(&mut self) {
         // If it does not go, the next run takes it up.
         let _ = fs::remove_dir(&self.folder);
@@ -67,7 +67,7 @@ const NONE: &str = "this system has no control groups with a memory controller f
 /// # Errors
 /// Why not.
 pub(crate) fn can_be_limited(name: &str) -> Result<(), Error> {
-    Memory::limited(name, PROBE).map(drop)
+    LabMemoryCgroup::limited(name, PROBE).map(drop)
 }
 
 /// Nothing runs in the group that is tried.
@@ -92,7 +92,7 @@ mod tests {
     #[test]
     fn a_program_that_takes_more_is_ended_and_nothing_is_left() {
         let name = format!("test-{}", std::process::id());
-        let group = match Memory::limited(&name, 16 << 20) {
+        let group = match LabMemoryCgroup::limited(&name, 16 << 20) {
             Ok(group) => group,
             Err(error) => return println!("not run: {error}"),
         };
@@ -108,7 +108,7 @@ mod tests {
         drop(group);
         assert!(!folder.exists());
         // As of a run that was killed when it tried.
-        std::mem::forget(Memory::limited(&name, PROBE).unwrap());
+        std::mem::forget(LabMemoryCgroup::limited(&name, PROBE).unwrap());
         assert!(folder.exists());
         can_be_limited(&name).unwrap();
         assert!(!folder.exists());

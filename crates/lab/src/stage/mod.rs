@@ -24,22 +24,22 @@ use std::{
 };
 
 use rustix::process::Signal;
-use workload::{Figure, Outcome, Place, Task};
+use workload::{WorkloadFigure, WorkloadLocation, WorkloadResult, WorkloadTask};
 
 use self::{
-    counted::{Machine, processor_here},
-    folder::Folder,
-    memory::Memory,
+    counted::{MachineCpuTime, processor_here},
+    folder::LabRunFolder,
+    memory::LabMemoryCgroup,
     orphans::Orphans,
-    process::{Patience, Process},
+    process::{StageProcess, StageWaitLimit},
     settings::Folders,
-    standing::Standing,
+    standing::RunningSite,
 };
 pub(crate) use self::{
     memory::can_be_limited,
     standing::{available, check},
 };
-use crate::{Error, Point, Sampler, Site};
+use crate::{Error, ExperimentPoint, LabSite, Sampler};
 
 /// Where points are run.
 pub trait Scene {
@@ -47,14 +47,14 @@ pub trait Scene {
     ///
     /// # Errors
     /// What does not start; then nothing stands.
-    fn set(&mut self, site: &Site) -> Result<(), Error>;
+    fn set(&mut self, site: &LabSite) -> Result<(), Error>;
 
     /// Runs a point's task once on the site that stands. Its chance is the same each time: runs differ by
     /// the machine alone.
     ///
     /// # Errors
     /// If it fails, or takes much longer than the point says.
-    fn run(&mut self, point: &Point) -> Result<Found, Error>;
+    fn run(&mut self, point: &ExperimentPoint) -> Result<PointRunResult, Error>;
 
     /// Ends what stands.
     ///
@@ -65,11 +65,11 @@ pub trait Scene {
 
 /// What one run gave.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Found {
+pub struct PointRunResult {
     /// What the workload found.
-    pub outcome: Outcome,
+    pub outcome: WorkloadResult,
     /// What was counted around it.
-    pub counted: Vec<Figure>,
+    pub counted: Vec<WorkloadFigure>,
     /// Why the figures may not be trusted.
     pub taints: Vec<String>,
     /// Other notes.
@@ -77,13 +77,13 @@ pub struct Found {
 }
 
 /// The scene of real processes.
-pub struct Stage {
+pub struct LabStage {
     place: Setting,
-    standing: Option<Standing>,
+    standing: Option<RunningSite>,
     /// From the first site on.
     orphans: Option<Orphans>,
     /// Those of the place: removed after what stands in them.
-    folders: [Folder; 2],
+    folders: [LabRunFolder; 2],
 }
 
 /// What a stage is made with.
@@ -116,14 +116,14 @@ impl Setting {
     }
 }
 
-impl Stage {
+impl LabStage {
     /// Takes up what a run that was killed has left in the same folders.
     ///
     /// # Errors
     /// [`Error::Folder`] if another run has them, or they are no run's; or if they cannot be made.
     pub fn new(place: Setting) -> Result<Self, Error> {
         // Both are ours before anything in one is touched.
-        let folders = [Folder::take(&place.memory)?, Folder::take(&place.disk)?];
+        let folders = [LabRunFolder::take(&place.memory)?, LabRunFolder::take(&place.disk)?];
         // What still runs in them has lost who started it.
         let ended = orphans::end_left(&[&place.memory, &place.disk]);
         mounts::unmount_left(&place.memory, &ended);
@@ -136,15 +136,15 @@ impl Stage {
     fn workload(
         &self,
         number: usize,
-        place: &Place,
-        task: &Task,
-        memory: Option<&Memory>,
-    ) -> Result<Process, Error> {
+        place: &WorkloadLocation,
+        task: &WorkloadTask,
+        memory: Option<&LabMemoryCgroup>,
+    ) -> Result<StageProcess, Error> {
         let standing =
             self.standing.as_ref().ok_or_else(|| Error::Settings("no site stands".to_owned()))?;
         let mut command = Command::new(&self.place.program);
         command.args(["lab", "workload", "--on", &place.to_string(), "--json", "--given"]);
-        if !matches!(place, Place::Folder(_)) {
+        if !matches!(place, WorkloadLocation::Folder(_)) {
             command.arg("--overwrite");
         }
         if let Some(memory) = memory {
@@ -154,8 +154,13 @@ impl Stage {
         let events = self.place.memory.join(format!("workload-{number}.events"));
         // Of this run only: what it says last is told if it fails.
         let _ = fs::remove_file(&events);
-        let mut process =
-            Process::start("the workload", &mut command, standing.near(), &events, Signal::KILL)?;
+        let mut process = StageProcess::start(
+            "the workload",
+            &mut command,
+            standing.near(),
+            &events,
+            Signal::KILL,
+        )?;
         let given = serde_json::to_vec(task).map_err(|error| Error::Settings(error.to_string()))?;
         if let Some(mut stdin) = process.stdin() {
             // If it has ended, its end says why.
@@ -171,13 +176,13 @@ impl Stage {
     }
 
     /// Runs a task on every place at once.
-    fn run_all(&self, point: &Point) -> Result<Outcome, Error> {
+    fn run_all(&self, point: &ExperimentPoint) -> Result<WorkloadResult, Error> {
         let standing =
             self.standing.as_ref().ok_or_else(|| Error::Settings("no site stands".to_owned()))?;
         let limit = Duration::from_secs_f64((point.seconds * SLOWER).clamp(0.0, 1e6)) + AT_LEAST;
-        let patience = Patience { limit, stop: &self.place.stop };
+        let patience = StageWaitLimit { limit, stop: &self.place.stop };
         let places = standing.places();
-        let limited = |bytes| Memory::limited(&self.place.name, bytes);
+        let limited = |bytes| LabMemoryCgroup::limited(&self.place.name, bytes);
         let memory = point.site.memory.map(limited).transpose()?;
         let started = (0..)
             .zip(&places)
@@ -191,12 +196,12 @@ impl Stage {
                 said: error.to_string(),
             })
         });
-        Ok(together(outcomes.collect::<Result<Vec<Outcome>, _>>()?))
+        Ok(together(outcomes.collect::<Result<Vec<WorkloadResult>, _>>()?))
     }
 }
 
-impl Scene for Stage {
-    fn set(&mut self, site: &Site) -> Result<(), Error> {
+impl Scene for LabStage {
+    fn set(&mut self, site: &LabSite) -> Result<(), Error> {
         if let Some(standing) = &mut self.standing
             && standing.becomes(site)?
         {
@@ -206,11 +211,11 @@ impl Scene for Stage {
             self.orphans = Some(Orphans::adopt()?);
         }
         self.clear()?;
-        self.standing = Some(Standing::raise(&self.place, site)?);
+        self.standing = Some(RunningSite::raise(&self.place, site)?);
         Ok(())
     }
 
-    fn run(&mut self, point: &Point) -> Result<Found, Error> {
+    fn run(&mut self, point: &ExperimentPoint) -> Result<PointRunResult, Error> {
         let standing =
             self.standing.as_ref().ok_or_else(|| Error::Settings("no site stands".to_owned()))?;
         let stop = &self.place.stop;
@@ -221,7 +226,8 @@ impl Scene for Stage {
             );
         }
         standing.begin()?;
-        let (before, machine, began) = (standing.counted(stop)?, Machine::now(), Instant::now());
+        let (before, machine, began) =
+            (standing.counted(stop)?, MachineCpuTime::now(), Instant::now());
         let (own, children) = processor_here();
         let sampler = point.windows.then(|| standing.watch(&self.place.name)).flatten();
         let sampler = sampler
@@ -233,7 +239,7 @@ impl Scene for Stage {
         let mut outcome = outcome?;
         outcome.series.extend(windows.series);
         let (own_after, children_after) = processor_here();
-        let (now, elapsed) = (Machine::now(), began.elapsed());
+        let (now, elapsed) = (MachineCpuTime::now(), began.elapsed());
         let mut after = standing.counted(stop)?;
         let standing_time = after.processor() - before.processor();
         taints.extend(
@@ -260,8 +266,11 @@ impl Scene for Stage {
             ),
         }
         let mut counted = after.since(&before);
-        let seconds =
-            |name: &str, value: f64| Figure { name: name.to_owned(), unit: "s".to_owned(), value };
+        let seconds = |name: &str, value: f64| WorkloadFigure {
+            name: name.to_owned(),
+            unit: "s".to_owned(),
+            value,
+        };
         if windows.missed > 0 {
             taints.push(format!("{} looks at windows had no answer", windows.missed));
         }
@@ -271,24 +280,24 @@ impl Scene for Stage {
         counted.push(seconds("cpu machine", now.busy - machine.busy));
         // What the processor times are of: all that the workload does, more than the time that it tells.
         counted.push(seconds(TIME_COUNTED, elapsed.as_secs_f64()));
-        Ok(Found { outcome, counted, taints, notes })
+        Ok(PointRunResult { outcome, counted, taints, notes })
     }
 
     fn clear(&mut self) -> Result<(), Error> {
         let standing = self.standing.take();
-        let ours = standing.as_ref().map(Standing::processes).unwrap_or_default();
+        let ours = standing.as_ref().map(RunningSite::processes).unwrap_or_default();
         self.end_orphans(&ours);
         let ended = standing.map_or(Ok(()), |standing| standing.end(&self.place.memory));
         // One that waited for a volume that has ended now; and what is mounted with nobody behind it.
         self.end_orphans(&[]);
         mounts::unmount_all(&self.place.memory);
         // A disk's worth of volumes, and settings with the old ports.
-        let cleared: Result<(), Error> = self.folders.iter().try_for_each(Folder::clear);
+        let cleared: Result<(), Error> = self.folders.iter().try_for_each(LabRunFolder::clear);
         ended.and(cleared)
     }
 }
 
-impl Drop for Stage {
+impl Drop for LabStage {
     fn drop(&mut self) {
         // Who wants to know what went wrong has called `clear`.
         let _ = self.clear();
@@ -301,7 +310,7 @@ const FLAGS: [&str; 1] = ["past the page cache"];
 /// One outcome of several at once: rates and amounts add up, times are those of the slowest, and a share,
 /// which is in "%" or called so, is the mean. What has no unit is a count and adds up, but a flag, 0 or 1
 /// at each, is one of all: 1 only where it is at each. Series have the number of their place in their names.
-fn together(mut outcomes: Vec<Outcome>) -> Outcome {
+fn together(mut outcomes: Vec<WorkloadResult>) -> WorkloadResult {
     if outcomes.len() < 2 {
         return outcomes.pop().unwrap_or_default();
     }
@@ -341,34 +350,38 @@ fn together(mut outcomes: Vec<Outcome>) -> Outcome {
 
 #[cfg(test)]
 mod tests {
-    use workload::Series;
+    use workload::WorkloadSeries;
 
     use super::*;
 
     #[test]
     fn what_several_nodes_did_is_one_outcome() {
         let of = |rate: f64, time: f64| {
-            Outcome::default().figure("transactions", "1/s", rate).figure("time", "s", time)
+            WorkloadResult::default().figure("transactions", "1/s", rate).figure("time", "s", time)
         };
         assert_eq!(together(vec![of(3.0, 4.0)]), of(3.0, 4.0));
         assert_eq!(together(vec![of(3.0, 4.0), of(5.0, 2.0)]), of(8.0, 4.0));
-        assert_eq!(together(Vec::new()), Outcome::default());
+        assert_eq!(together(Vec::new()), WorkloadResult::default());
     }
 
     #[test]
     fn what_is_no_amount_does_not_add_up_and_nothing_that_was_compared_is_lost() {
         let of = |direct: f64, share: f64, verified: &str| {
-            let series = Series {
+            let series = WorkloadSeries {
                 name: "rate".to_owned(),
                 x: "time, s".to_owned(),
                 y: "1/s".to_owned(),
                 points: vec![[0.0, share]],
             };
-            Outcome { verified: verified.to_owned(), series: vec![series], ..Outcome::default() }
-                .figure("past the page cache", "", direct)
-                .figure("share of connection 1", "", share)
-                .figure("spread", "%", 100.0 * share)
-                .figure("commands", "", 10.0)
+            WorkloadResult {
+                verified: verified.to_owned(),
+                series: vec![series],
+                ..WorkloadResult::default()
+            }
+            .figure("past the page cache", "", direct)
+            .figure("share of connection 1", "", share)
+            .figure("spread", "%", 100.0 * share)
+            .figure("commands", "", 10.0)
         };
         let all = together(vec![of(1.0, 0.25, "3 of 9"), of(0.0, 0.75, "9"), of(1.0, 0.5, "9")]);
         let names = ["past the page cache", "share of connection 1", "spread", "commands"];

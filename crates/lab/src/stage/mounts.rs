@@ -12,7 +12,7 @@ use workload::Tool;
 
 use super::{
     orphans::Killed,
-    process::{self, Patience},
+    process::{self, StageWaitLimit},
 };
 
 /// Makes block devices of files.
@@ -44,8 +44,13 @@ pub(crate) fn unmount_left(folder: &Path, attachments: &[Killed]) {
     // What stays is named by who wants to remove the folder.
     let run = |command: &mut Command| {
         let name = command.get_program().to_string_lossy().into_owned();
-        let _ =
-            process::run(&name, command, &None, &events, Patience { limit: UNMOUNT, stop: &stop });
+        let _ = process::run(
+            &name,
+            command,
+            &None,
+            &events,
+            StageWaitLimit { limit: UNMOUNT, stop: &stop },
+        );
     };
     let volumes = 1..=VOLUMES;
     for path in volumes.flat_map(|volume| [mount_point(folder, volume), shown(folder, volume)]) {

@@ -145,7 +145,7 @@ mod tests {
     };
 
     use super::*;
-    use crate::stage::process::{Patience, Process};
+    use crate::stage::process::{StageProcess, StageWaitLimit};
 
     const LONG: Duration = Duration::from_secs(20);
 
@@ -156,9 +156,9 @@ mod tests {
         let said = if by_us {
             let events = folder.join("events");
             let mut process =
-                Process::start("a shell", &mut command, &None, &events, Signal::KILL).unwrap();
+                StageProcess::start("a shell", &mut command, &None, &events, Signal::KILL).unwrap();
             let stop = AtomicBool::new(false);
-            process.finish(Patience { limit: LONG, stop: &stop }).unwrap()
+            process.finish(StageWaitLimit { limit: LONG, stop: &stop }).unwrap()
         } else {
             let output = command.stderr(Stdio::null()).output().unwrap();
             String::from_utf8(output.stdout).unwrap()

@@ -9,11 +9,11 @@ use std::{
 };
 
 use rustix::process::Signal;
-use workload::{Place, Tool};
+use workload::{Tool, WorkloadLocation};
 
 use super::{
     mounts::{self, LOSETUP, losetup},
-    process::{self, Namespace, Patience, Process},
+    process::{self, StageNamespace, StageProcess, StageWaitLimit},
 };
 use crate::Error;
 
@@ -38,12 +38,12 @@ const NBD_PORT: u16 = 11809;
 const NAME: &str = "iqn.2026-11.io.forebay.lab:tgt";
 
 /// A tgtd with one unit. It ignores SIGTERM while it has targets: dropping it kills it.
-pub(crate) struct Tgt {
-    process: Process,
+pub(crate) struct LabTgtServer {
+    process: StageProcess,
     pub url: String,
 }
 
-impl Tgt {
+impl LabTgtServer {
     /// Starts it with a unit over a file of so many bytes, listening at an address.
     pub fn start(
         node: u8,
@@ -51,7 +51,7 @@ impl Tgt {
         backing: &Path,
         bytes: u64,
         folder: &Path,
-        namespace: &Namespace,
+        namespace: &StageNamespace,
         stop: &AtomicBool,
     ) -> Result<Self, Error> {
         let missing = |error: workload::Missing| Error::Settings(error.to_string());
@@ -65,7 +65,7 @@ impl Tgt {
         let mut command = Command::new(daemon);
         command.args(["-f", "-C", &control, "--iscsi", &format!("portal={address}:{port}")]);
         command.stdin(Stdio::null());
-        let process = Process::start("tgtd", &mut command, namespace, &events, Signal::KILL)?;
+        let process = StageProcess::start("tgtd", &mut command, namespace, &events, Signal::KILL)?;
         let admin = |arguments: &[&str]| {
             let mut command = Command::new(&tool);
             command.args(["-C", &control, "--lld", "iscsi", "--mode"]).args(arguments);
@@ -74,7 +74,7 @@ impl Tgt {
                 &mut command,
                 namespace,
                 &events,
-                Patience { limit: READY, stop },
+                StageWaitLimit { limit: READY, stop },
             )
         };
         let deadline = Instant::now() + READY;
@@ -100,7 +100,7 @@ impl Tgt {
 
 /// An nbdkit with a disk in its memory.
 pub(crate) struct Nbdkit {
-    process: Process,
+    process: StageProcess,
     pub url: String,
 }
 
@@ -111,7 +111,7 @@ impl Nbdkit {
         address: &str,
         bytes: u64,
         folder: &Path,
-        namespace: &Namespace,
+        namespace: &StageNamespace,
         stop: &AtomicBool,
     ) -> Result<Self, Error> {
         let program =
@@ -123,7 +123,8 @@ impl Nbdkit {
         command.args(["--foreground", "--ipaddr", address, "--port", &port.to_string()]);
         command.arg("--pidfile").arg(&ready).args(["memory", &bytes.to_string()]);
         command.stdin(Stdio::null());
-        let mut process = Process::start("nbdkit", &mut command, namespace, &events, Signal::TERM)?;
+        let mut process =
+            StageProcess::start("nbdkit", &mut command, namespace, &events, Signal::TERM)?;
         // It writes its number when it takes connections.
         wait_for(&mut process, "nbdkit", &ready, stop)?;
         Ok(Self { process, url: format!("nbd://{address}:{port}") })
@@ -142,14 +143,14 @@ impl Nbdkit {
 
 /// Waits until there is something in a file that a program fills when it is ready.
 fn wait_for(
-    process: &mut Process,
+    process: &mut StageProcess,
     name: &str,
     file: &Path,
     stop: &AtomicBool,
 ) -> Result<(), Error> {
     let deadline = Instant::now() + READY;
     while file.metadata().map_or(0, |about| about.len()) == 0 {
-        match process.finish(Patience { limit: LOOK, stop }) {
+        match process.finish(StageWaitLimit { limit: LOOK, stop }) {
             Err(Error::Late { .. }) if Instant::now() < deadline => {}
             Err(error) => return Err(error),
             Ok(said) => {
@@ -179,20 +180,20 @@ fn blockdev(url: &str) -> String {
 }
 
 /// A volume that qemu-storage-daemon shows as a file, and a loop device on that.
-pub(crate) struct Shown {
-    process: Process,
-    pub place: Place,
+pub(crate) struct QemuVolumeExport {
+    process: StageProcess,
+    pub place: WorkloadLocation,
     device: Option<PathBuf>,
     events: PathBuf,
 }
 
-impl Shown {
+impl QemuVolumeExport {
     /// Logs in to a URL of ours and shows it.
     pub fn start(
         number: u8,
         url: &str,
         folder: &Path,
-        namespace: &Namespace,
+        namespace: &StageNamespace,
         stop: &AtomicBool,
     ) -> Result<Self, Error> {
         let missing = |error: workload::Missing| Error::Settings(error.to_string());
@@ -204,10 +205,10 @@ impl Shown {
         let mut command = Command::new(daemon);
         command.args(["--blockdev", &blockdev(url), "--export", &export]).stdin(Stdio::null());
         let name = "qemu-storage-daemon";
-        let process = Process::start(name, &mut command, namespace, &events, Signal::TERM)?;
+        let process = StageProcess::start(name, &mut command, namespace, &events, Signal::TERM)?;
         let mut shown = Self {
             process,
-            place: Place::Folder(file.clone()),
+            place: WorkloadLocation::Folder(file.clone()),
             device: None,
             events: events.clone(),
         };
@@ -216,11 +217,11 @@ impl Shown {
         // With direct I/O of the loop device QEMU 7.2 gives back wrong data: a request is begun in the buffer of
         // one that is under way. Without it nothing is kept in memory either: QEMU has its file opened for that.
         let mut command = losetup(&["--direct-io=off", "--find", "--show"]);
-        let patience = Patience { limit: READY, stop };
+        let patience = StageWaitLimit { limit: READY, stop };
         let said = process::run("losetup", command.arg(&file), &None, &events, patience)?;
         let device = PathBuf::from(said.trim());
         shown.device = Some(device.clone());
-        shown.place = Place::Device(device);
+        shown.place = WorkloadLocation::Device(device);
         Ok(shown)
     }
 
@@ -240,13 +241,13 @@ impl Shown {
     fn detach(&mut self) -> Result<(), Error> {
         let Some(device) = self.device.take() else { return Ok(()) };
         let stop = AtomicBool::new(false);
-        let patience = Patience { limit: READY, stop: &stop };
+        let patience = StageWaitLimit { limit: READY, stop: &stop };
         let mut command = losetup(&["--detach"]);
         process::run("losetup", command.arg(device), &None, &self.events, patience).map(drop)
     }
 }
 
-impl Drop for Shown {
+impl Drop for QemuVolumeExport {
     fn drop(&mut self) {
         // What goes wrong here, goes wrong with the process killed after it, too. Killed at once it would leave its file
         // mounted.

@@ -10,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use program::{Running, Said, ending, last_lines};
+use program::{RunningProgram, Said, ending, last_lines};
 use rustix::{
     process::Signal,
     thread::{LinkNameSpaceType, move_into_link_name_space},
@@ -27,25 +27,25 @@ pub(crate) const MARK: &str = "FOREBAY_LAB_RUN";
 const LOOK: Duration = Duration::from_millis(100);
 
 /// A program that runs. Killed when dropped.
-pub(crate) struct Process {
+pub(crate) struct StageProcess {
     name: String,
-    running: Running,
+    running: RunningProgram,
     /// What it says on stdout.
     said: Said,
     events: PathBuf,
 }
 
 /// A network namespace; `None` is ours.
-pub(crate) type Namespace = Option<File>;
+pub(crate) type StageNamespace = Option<File>;
 
 /// How long something may take, and who may end it before.
 #[derive(Clone, Copy)]
-pub(crate) struct Patience<'a> {
+pub(crate) struct StageWaitLimit<'a> {
     pub limit: Duration,
     pub stop: &'a AtomicBool,
 }
 
-impl Process {
+impl StageProcess {
     /// Starts it in a namespace; what it says on stderr goes to the file `events`.
     ///
     /// To be called by a thread that lives as long as the program is needed: when that thread ends, the program
@@ -53,7 +53,7 @@ impl Process {
     pub fn start(
         name: impl Into<String>,
         command: &mut Command,
-        namespace: &Namespace,
+        namespace: &StageNamespace,
         events: &Path,
         when_we_die: Signal,
     ) -> Result<Self, Error> {
@@ -71,7 +71,7 @@ impl Process {
             // SAFETY: between fork and exec only this one system call is made; nothing is allocated or locked.
             unsafe { command.pre_exec(enter) };
         }
-        let running = Running::start(command, when_we_die).map_err(failed())?;
+        let running = RunningProgram::start(command, when_we_die).map_err(failed())?;
         Ok(Self { name, running, said, events: events.to_owned() })
     }
 
@@ -86,7 +86,7 @@ impl Process {
     }
 
     /// Its first line, once it has said one.
-    pub fn line(&mut self, patience: Patience<'_>) -> Result<String, Error> {
+    pub fn line(&mut self, patience: StageWaitLimit<'_>) -> Result<String, Error> {
         self.wait("ready", patience, |process| {
             if let Some((line, _)) = process.said()?.split_once('\n') {
                 return Ok(Some(line.to_owned()));
@@ -99,7 +99,7 @@ impl Process {
     }
 
     /// Waits until it has ended well, and answers with what it said.
-    pub fn finish(&mut self, patience: Patience<'_>) -> Result<String, Error> {
+    pub fn finish(&mut self, patience: StageWaitLimit<'_>) -> Result<String, Error> {
         let status = self.wait("done", patience, |process| process.ended(LOOK))?;
         if status.success() { self.said() } else { Err(self.failed(&ending(status))) }
     }
@@ -108,7 +108,7 @@ impl Process {
     fn wait<T>(
         &mut self,
         what: &'static str,
-        patience: Patience<'_>,
+        patience: StageWaitLimit<'_>,
         look: impl Fn(&mut Self) -> Result<Option<T>, Error>,
     ) -> Result<T, Error> {
         let deadline = Instant::now() + patience.limit;
@@ -161,12 +161,12 @@ impl Process {
 pub(crate) fn run(
     name: &str,
     command: &mut Command,
-    namespace: &Namespace,
+    namespace: &StageNamespace,
     events: &Path,
-    patience: Patience<'_>,
+    patience: StageWaitLimit<'_>,
 ) -> Result<String, Error> {
     command.stdin(Stdio::null());
-    Process::start(name, command, namespace, events, Signal::KILL)?.finish(patience)
+    StageProcess::start(name, command, namespace, events, Signal::KILL)?.finish(patience)
 }
 
 /// The last lines of a file of events.
@@ -188,10 +188,10 @@ mod tests {
 
     const LONG: Duration = Duration::from_secs(20);
 
-    fn shell(script: &str, folder: &Path) -> Process {
+    fn shell(script: &str, folder: &Path) -> StageProcess {
         let mut command = Command::new("sh");
         command.args(["-c", script]).stdin(Stdio::null());
-        Process::start("a script", &mut command, &None, &folder.join("events"), Signal::KILL)
+        StageProcess::start("a script", &mut command, &None, &folder.join("events"), Signal::KILL)
             .unwrap()
     }
 
@@ -199,7 +199,7 @@ mod tests {
     fn a_program_gets_ready_and_is_ended_as_asked() {
         let folder = tempfile::tempdir().unwrap();
         let stop = AtomicBool::new(false);
-        let patience = Patience { limit: LONG, stop: &stop };
+        let patience = StageWaitLimit { limit: LONG, stop: &stop };
         let script = "trap 'exit 0' TERM; echo ready 1; while :; do sleep 0.01; done";
         let mut process = shell(script, folder.path());
         assert_eq!(process.line(patience).unwrap(), "ready 1");
@@ -210,7 +210,7 @@ mod tests {
     fn what_went_wrong_is_told_with_the_last_words() {
         let folder = tempfile::tempdir().unwrap();
         let stop = AtomicBool::new(false);
-        let patience = Patience { limit: LONG, stop: &stop };
+        let patience = StageWaitLimit { limit: LONG, stop: &stop };
         let error = shell("echo no room >&2; exit 3", folder.path()).line(patience).unwrap_err();
         assert_eq!(error.to_string(), "a script ended before it was ready: no room");
         let error = shell("exit 3", folder.path()).finish(patience).unwrap_err().to_string();
@@ -221,16 +221,16 @@ mod tests {
     fn nobody_waits_longer_than_allowed_or_after_being_told_to_stop() {
         let folder = tempfile::tempdir().unwrap();
         let stop = AtomicBool::new(false);
-        let short = Patience { limit: Duration::from_millis(50), stop: &stop };
+        let short = StageWaitLimit { limit: Duration::from_millis(50), stop: &stop };
         let error = shell("exec sleep 100", folder.path()).finish(short).unwrap_err();
         assert!(matches!(error, Error::Late { .. }), "{error}");
         let deaf = shell("trap '' TERM; echo; exec sleep 100", folder.path());
         // It has set its trap when it has said a line.
         let mut deaf = deaf;
-        deaf.line(Patience { limit: LONG, stop: &stop }).unwrap();
+        deaf.line(StageWaitLimit { limit: LONG, stop: &stop }).unwrap();
         assert!(matches!(deaf.end(Duration::from_millis(50)), Err(Error::Late { .. })));
         stop.store(true, Ordering::Relaxed);
-        let patience = Patience { limit: LONG, stop: &stop };
+        let patience = StageWaitLimit { limit: LONG, stop: &stop };
         let error = shell("exec sleep 100", folder.path()).finish(patience).unwrap_err();
         assert!(matches!(error, Error::Stopped), "{error}");
     }

@@ -12,7 +12,7 @@ use std::{
 use rustix::process::Signal;
 use serde_json::Value;
 
-use super::process::{self, Namespace, Patience, Process};
+use super::process::{self, StageNamespace, StageProcess, StageWaitLimit};
 use crate::Error;
 
 /// From start to listening: a volume or log of some gigabytes is filled with zeros first.
@@ -27,21 +27,21 @@ const DRAIN: Duration = Duration::from_secs(300);
 const LOOK: Duration = Duration::from_millis(100);
 
 /// One that listens.
-pub(crate) struct Served {
+pub(crate) struct LabForebayServer {
     pub name: String,
-    process: Process,
+    process: StageProcess,
     program: PathBuf,
     settings: PathBuf,
     pub portal: SocketAddr,
 }
 
-impl Served {
+impl LabForebayServer {
     /// Starts it, and waits until it listens.
     pub fn start(
         name: &str,
         program: &Path,
         folder: &Path,
-        namespace: &Namespace,
+        namespace: &StageNamespace,
         settings: &str,
         stop: &AtomicBool,
     ) -> Result<Self, Error> {
@@ -51,8 +51,8 @@ impl Served {
         let mut command = Command::new(program);
         command.arg("serve").arg("--config").arg(&path).stdin(Stdio::null());
         let mut process =
-            Process::start(name, &mut command, namespace, &file("events"), Signal::TERM)?;
-        let ready = process.line(Patience { limit: READY, stop })?;
+            StageProcess::start(name, &mut command, namespace, &file("events"), Signal::TERM)?;
+        let ready = process.line(StageWaitLimit { limit: READY, stop })?;
         let portal = ready.strip_prefix("ready ").and_then(|it| it.split(' ').next()?.parse().ok());
         let portal = portal.ok_or_else(|| Error::Program {
             name: name.to_owned(),
@@ -82,7 +82,7 @@ impl Served {
     pub fn status(&self, stop: &AtomicBool) -> Result<Value, Error> {
         let mut command = Command::new(&self.program);
         command.args(["status", "--json", "--config"]).arg(&self.settings);
-        let patience = Patience { limit: ANSWER, stop };
+        let patience = StageWaitLimit { limit: ANSWER, stop };
         let name = format!("the status of {}", self.name);
         let events = self.settings.with_extension("events");
         let said = process::run(&name, &mut command, &None, &events, patience)?;

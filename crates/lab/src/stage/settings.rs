@@ -8,8 +8,8 @@ use std::{
 };
 
 use crate::{
-    Site,
-    site::{Beside, Data, Gateway, Session},
+    LabSite,
+    site::{GatewayPlacement, SiteBacking, SiteGateway, SiteSession},
 };
 
 /// The name of every target of the laboratory; nodes are told apart by their ports.
@@ -29,9 +29,9 @@ pub(crate) struct Folders<'a> {
 }
 
 /// Of a node, listening at this address.
-pub(crate) fn node(site: &Site, node: u8, address: &str, folders: Folders<'_>) -> String {
+pub(crate) fn node(site: &LabSite, node: u8, address: &str, folders: Folders<'_>) -> String {
     let mut layers = disk(site, node, folders);
-    if let Some(gateway) = site.gateway.as_ref().filter(|it| it.beside == Beside::Node) {
+    if let Some(gateway) = site.gateway.as_ref().filter(|it| it.beside == GatewayPlacement::Node) {
         layers.push(cache(gateway, node, folders));
     }
     format!(
@@ -52,14 +52,14 @@ fn serial(whose: &str, node: u8, folders: Folders<'_>) -> String {
 
 /// Of a gateway before these nodes, listening on the loopback of its namespace.
 pub(crate) fn gateway(
-    site: &Site,
-    gateway: &Gateway,
+    site: &LabSite,
+    gateway: &SiteGateway,
     urls: &[String],
     folders: Folders<'_>,
 ) -> String {
     let mut settings = format!(
         "control = \"gateway.sock\"\nlisten = [\"127.0.0.1:0\"]\n{}",
-        iscsi(&Session { socket_buffer: None, ..site.session.clone() })
+        iscsi(&SiteSession { socket_buffer: None, ..site.session.clone() })
     );
     for (node, url) in (1..).zip(urls) {
         let layers = [remote(&site.session, url), cache(gateway, node, folders)];
@@ -71,12 +71,13 @@ pub(crate) fn gateway(
 
 /// Of the host's attachment of a volume; `url` is that of the node or gateway, or `None` if the disk is
 /// the host's own.
-pub(crate) fn host(site: &Site, node: u8, url: Option<&str>, folders: Folders<'_>) -> String {
+pub(crate) fn host(site: &LabSite, node: u8, url: Option<&str>, folders: Folders<'_>) -> String {
     let mut layers = match url {
         Some(url) => vec![remote(&site.session, url)],
         None => disk(site, node, folders),
     };
-    if let Some(gateway) = site.gateway.as_ref().filter(|it| it.beside == Beside::Attach) {
+    if let Some(gateway) = site.gateway.as_ref().filter(|it| it.beside == GatewayPlacement::Attach)
+    {
         layers.push(cache(gateway, node, folders));
     }
     target(TARGET, &layers) + &serial("H", node, folders)
@@ -87,11 +88,11 @@ fn target(name: &str, layers: &[String]) -> String {
     format!("[[target]]\nname = {}\n[[target.unit]]\nstack = [\n{layers}]\n", text(name))
 }
 
-fn disk(site: &Site, node: u8, folders: Folders<'_>) -> Vec<String> {
+fn disk(site: &LabSite, node: u8, folders: Folders<'_>) -> Vec<String> {
     let size = text(&format!("{}B", site.bytes));
     let bottom = match site.disk.data {
-        Data::Memory => format!("{{ memory = {{ size = {size} }} }}"),
-        Data::File => {
+        SiteBacking::Memory => format!("{{ memory = {{ size = {size} }} }}"),
+        SiteBacking::File => {
             let path = folders.disk.join(format!("far-{node}.img"));
             let path = text(&path.display().to_string());
             format!("{{ file = {{ path = {path}, size = {size}, preallocate = true }} }}")
@@ -103,7 +104,7 @@ fn disk(site: &Site, node: u8, folders: Folders<'_>) -> Vec<String> {
     [bottom].into_iter().chain(model).collect()
 }
 
-fn remote(session: &Session, url: &str) -> String {
+fn remote(session: &SiteSession, url: &str) -> String {
     let mut layer = format!(
         "{{ remote = {{ url = {}, connections = {}, congestion = {}",
         text(url),
@@ -119,7 +120,7 @@ fn remote(session: &Session, url: &str) -> String {
 /// The key of `[iscsi]` and of a remote layer.
 const SOCKET_BUFFER: &str = "socket_buffer";
 
-fn cache(gateway: &Gateway, node: u8, folders: Folders<'_>) -> String {
+fn cache(gateway: &SiteGateway, node: u8, folders: Folders<'_>) -> String {
     let log = folders.disk.join(format!("log-{node}"));
     let nvram = folders.memory.join(format!("nvram-{node}"));
     let mut layer = format!(
@@ -138,7 +139,7 @@ fn cache(gateway: &Gateway, node: u8, folders: Folders<'_>) -> String {
     layer + " } }"
 }
 
-fn iscsi(session: &Session) -> String {
+fn iscsi(session: &SiteSession) -> String {
     let mut section = format!("[iscsi]\ncongestion = {}\n", text(&session.congestion));
     if let Some(bytes) = session.socket_buffer {
         let _ = writeln!(section, "{SOCKET_BUFFER} = \"{bytes}B\"");
@@ -176,7 +177,7 @@ fn text(words: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Disk;
+    use crate::SiteDisk;
 
     fn folders() -> (std::path::PathBuf, std::path::PathBuf) {
         ("/disk".into(), "/memory".into())
@@ -186,9 +187,12 @@ mod tests {
     fn a_node_has_its_disk_and_the_session_that_the_site_says() {
         let (disk, memory) = folders();
         let folders = Folders { disk: &disk, memory: &memory };
-        let mut site = Site { bytes: 4096, ..Site::default() };
-        site.disk =
-            Disk { data: Data::File, model: Some("ibm-dnes".to_owned()), ..Disk::default() };
+        let mut site = LabSite { bytes: 4096, ..LabSite::default() };
+        site.disk = SiteDisk {
+            data: SiteBacking::File,
+            model: Some("ibm-dnes".to_owned()),
+            ..SiteDisk::default()
+        };
         site.disk.more.insert("cache_protected".to_owned(), "true".to_owned());
         site.disk.more.insert("cache".to_owned(), "2MiB".to_owned());
         site.session.socket_buffer = Some(65536);
@@ -211,10 +215,10 @@ mod tests {
         let [one, other] = ["/dev/shm/forebay-lab-one", "/dev/shm/forebay-lab-other"]
             .map(std::path::PathBuf::from);
         let folders = |memory| Folders { disk: &disk, memory };
-        let site = Site::default();
+        let site = LabSite::default();
         let gateway_of = |memory| {
             let urls = ["iscsi://10.99.0.2:1/x/0".to_owned()];
-            gateway(&site, &Gateway::default(), &urls, folders(memory))
+            gateway(&site, &SiteGateway::default(), &urls, folders(memory))
         };
         let all = [
             node(&site, 1, "10.99.0.2", folders(&one)),
@@ -238,13 +242,16 @@ mod tests {
         let (disk, memory) = folders();
         let folders = Folders { disk: &disk, memory: &memory };
         let has_cache = |text: &str| text.contains("{ cache = ");
-        for beside in [Beside::Host, Beside::Node, Beside::Attach] {
-            let cached = Gateway { beside, ..Gateway::default() };
-            let site = Site { gateway: Some(cached.clone()), ..Site::default() };
+        for beside in [GatewayPlacement::Host, GatewayPlacement::Node, GatewayPlacement::Attach] {
+            let cached = SiteGateway { beside, ..SiteGateway::default() };
+            let site = LabSite { gateway: Some(cached.clone()), ..LabSite::default() };
             let url = "iscsi://10.99.0.2:1/x/0";
-            assert_eq!(has_cache(&node(&site, 1, "10.99.0.2", folders)), beside == Beside::Node);
+            assert_eq!(
+                has_cache(&node(&site, 1, "10.99.0.2", folders)),
+                beside == GatewayPlacement::Node
+            );
             let host = host(&site, 1, Some(url), folders);
-            assert_eq!(has_cache(&host), beside == Beside::Attach);
+            assert_eq!(has_cache(&host), beside == GatewayPlacement::Attach);
             assert!(host.contains(url));
             let gateway = gateway(&site, &cached, &[url.to_owned(), url.to_owned()], folders);
             assert_eq!(gateway.matches("{ cache = ").count(), 2);

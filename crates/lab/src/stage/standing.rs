@@ -10,50 +10,50 @@ use std::{
 };
 
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
-use wan::{End, Link, Options};
-use workload::Place;
+use wan::{Link, LinkOptions, WanLinkEnd};
+use workload::WorkloadLocation;
 
 use super::{
     Setting,
-    attached::Attached,
-    counted::{Counted, processor_of},
-    peer::{Nbdkit, Shown, Tgt},
-    process::{self, Namespace, Patience},
-    served::Served,
+    attached::LabAttachment,
+    counted::{StageCounters, processor_of},
+    peer::{LabTgtServer, Nbdkit, QemuVolumeExport},
+    process::{self, StageNamespace, StageWaitLimit},
+    served::LabForebayServer,
     settings::{self, TARGET, gateway_target},
 };
 use crate::{
-    Error, Site, Watch,
-    site::{Beside, Data, Host, Server},
+    Error, LabSite, SamplerScope,
+    site::{GatewayPlacement, Host, SiteBacking, SiteServer},
 };
 
 /// What stands. The order of the fields is that in which they are dropped: what uses before what is used.
-pub(crate) struct Standing {
-    site: Site,
-    hosts: Vec<Seat>,
-    gateway: Option<Served>,
-    nodes: Vec<Node>,
-    near: Namespace,
+pub(crate) struct RunningSite {
+    site: LabSite,
+    hosts: Vec<SiteVolumeAccess>,
+    gateway: Option<LabForebayServer>,
+    nodes: Vec<RunningNode>,
+    near: StageNamespace,
     link: Option<Link>,
 }
 
 /// Where a workload sits.
-enum Seat {
-    Attached(Attached),
-    Shown(Shown),
+enum SiteVolumeAccess {
+    Attached(LabAttachment),
+    Shown(QemuVolumeExport),
     Url(String),
 }
 
-enum Node {
+enum RunningNode {
     Nbdkit(Nbdkit),
-    Ours(Served),
-    Tgt(Tgt),
+    Ours(LabForebayServer),
+    Tgt(LabTgtServer),
 }
 
-impl Standing {
+impl RunningSite {
     /// Starts all of a site; on the way to it the link has no delay and loses nothing. If something does not start, what
     /// did is ended in order.
-    pub fn raise(place: &Setting, site: &Site) -> Result<Self, Error> {
+    pub fn raise(place: &Setting, site: &LabSite) -> Result<Self, Error> {
         check(site)?;
         let (mut standing, far) = Self::with_link(place, site)?;
         match standing.start(place, &far) {
@@ -67,15 +67,15 @@ impl Standing {
     }
 
     /// The link alone, and its far end.
-    fn with_link(place: &Setting, site: &Site) -> Result<(Self, Namespace), Error> {
+    fn with_link(place: &Setting, site: &LabSite) -> Result<(Self, StageNamespace), Error> {
         let link = site.link.as_ref().map(|line| {
             // The MTU has to be there from the beginning: it is agreed on when a connection is made.
-            let plain = |of: &wan::Settings| wan::Settings {
+            let plain = |of: &wan::DirectionSettings| wan::DirectionSettings {
                 mtu: of.mtu,
                 queue_bytes: of.queue_bytes,
-                ..wan::Settings::default()
+                ..wan::DirectionSettings::default()
             };
-            Link::open(&Options {
+            Link::open(&LinkOptions {
                 name: place.name.clone(),
                 settings: [plain(&line.near_to_far), plain(&line.far_to_near)],
                 seed: line.seed,
@@ -84,7 +84,7 @@ impl Standing {
         });
         let link = link.transpose()?;
         let [near, far] = match &link {
-            Some(_) => [open(End::Near, &place.name)?, open(End::Far, &place.name)?],
+            Some(_) => [open(WanLinkEnd::Near, &place.name)?, open(WanLinkEnd::Far, &place.name)?],
             None => [None, None],
         };
         for namespace in [&near, &far] {
@@ -102,39 +102,44 @@ impl Standing {
     }
 
     /// Nodes, gateway and hosts, and then the distance.
-    fn start(&mut self, place: &Setting, far: &Namespace) -> Result<(), Error> {
+    fn start(&mut self, place: &Setting, far: &StageNamespace) -> Result<(), Error> {
         let (program, folder, stop) = (&place.program, &place.memory, &place.stop);
         let folders = place.folders();
         let site = &self.site;
-        let address = if self.link.is_some() { End::Far.address() } else { "127.0.0.1" };
-        if site.server != Server::Host {
+        let address = if self.link.is_some() { WanLinkEnd::Far.address() } else { "127.0.0.1" };
+        if site.server != SiteServer::Host {
             for number in 1..=site.nodes {
                 self.nodes.push(match site.server {
-                    Server::Tgt => {
+                    SiteServer::Tgt => {
                         let backing = match site.disk.data {
-                            Data::Memory => folders.memory,
-                            Data::File => folders.disk,
+                            SiteBacking::Memory => folders.memory,
+                            SiteBacking::File => folders.disk,
                         };
                         let backing = backing.join(format!("tgt-{number}.img"));
-                        Node::Tgt(Tgt::start(
+                        RunningNode::Tgt(LabTgtServer::start(
                             number, address, &backing, site.bytes, folder, far, stop,
                         )?)
                     }
-                    Server::Nbdkit => {
-                        Node::Nbdkit(Nbdkit::start(number, address, site.bytes, folder, far, stop)?)
-                    }
+                    SiteServer::Nbdkit => RunningNode::Nbdkit(Nbdkit::start(
+                        number, address, site.bytes, folder, far, stop,
+                    )?),
                     _ => {
                         let settings = settings::node(site, number, address, folders);
                         let name = format!("node {number}");
-                        Node::Ours(Served::start(&name, program, folder, far, &settings, stop)?)
+                        RunningNode::Ours(LabForebayServer::start(
+                            &name, program, folder, far, &settings, stop,
+                        )?)
                     }
                 });
             }
         }
-        let mut urls: Vec<String> = self.nodes.iter().map(Node::url).collect();
-        if let Some(gateway) = site.gateway.as_ref().filter(|it| it.beside == Beside::Host) {
+        let mut urls: Vec<String> = self.nodes.iter().map(RunningNode::url).collect();
+        if let Some(gateway) =
+            site.gateway.as_ref().filter(|it| it.beside == GatewayPlacement::Host)
+        {
             let settings = settings::gateway(site, gateway, &urls, folders);
-            let served = Served::start("gateway", program, folder, &self.near, &settings, stop)?;
+            let served =
+                LabForebayServer::start("gateway", program, folder, &self.near, &settings, stop)?;
             urls = (1..=site.nodes).map(|node| served.url(&gateway_target(node))).collect();
             self.gateway = Some(served);
         }
@@ -142,13 +147,13 @@ impl Standing {
             let url = urls.get(usize::from(number) - 1).map(String::as_str);
             let near = &self.near;
             let seat = match (&site.host, url) {
-                (Host::Url, Some(url)) => Seat::Url(url.to_owned()),
-                (Host::QemuStorageDaemon, Some(url)) => {
-                    Seat::Shown(Shown::start(number, url, folder, near, stop)?)
-                }
+                (Host::Url, Some(url)) => SiteVolumeAccess::Url(url.to_owned()),
+                (Host::QemuStorageDaemon, Some(url)) => SiteVolumeAccess::Shown(
+                    QemuVolumeExport::start(number, url, folder, near, stop)?,
+                ),
                 _ => {
                     let settings = settings::host(site, number, url, folders);
-                    Seat::Attached(Attached::start(
+                    SiteVolumeAccess::Attached(LabAttachment::start(
                         number, program, folder, near, &settings, &site.host, stop,
                     )?)
                 }
@@ -163,7 +168,7 @@ impl Standing {
     }
 
     /// Whether it is this site now: it is, or what differs can be changed while it stands.
-    pub fn becomes(&mut self, site: &Site) -> Result<bool, Error> {
+    pub fn becomes(&mut self, site: &LabSite) -> Result<bool, Error> {
         if !self.site.can_become(site) {
             return Ok(false);
         }
@@ -177,28 +182,28 @@ impl Standing {
     }
 
     /// The host's namespace.
-    pub fn near(&self) -> &Namespace {
+    pub fn near(&self) -> &StageNamespace {
         &self.near
     }
 
     /// Where workloads run.
-    pub fn places(&self) -> Vec<Place> {
-        let place = |seat: &Seat| match seat {
-            Seat::Attached(attached) => attached.place.clone(),
-            Seat::Shown(shown) => shown.place.clone(),
-            Seat::Url(url) => Place::Url(url.clone()),
+    pub fn places(&self) -> Vec<WorkloadLocation> {
+        let place = |seat: &SiteVolumeAccess| match seat {
+            SiteVolumeAccess::Attached(attached) => attached.place.clone(),
+            SiteVolumeAccess::Shown(shown) => shown.place.clone(),
+            SiteVolumeAccess::Url(url) => WorkloadLocation::Url(url.clone()),
         };
         self.hosts.iter().map(place).collect()
     }
 
     /// Whose windows are those of the session over the link: the host's sockets to the first node, which
     /// send what is written. `None` without a node.
-    pub fn watch(&self, link: &str) -> Option<Watch> {
+    pub fn watch(&self, link: &str) -> Option<SamplerScope> {
         let url = self.nodes.first()?.url();
         let portal = url.strip_prefix("iscsi://")?.split('/').next()?;
         let port = portal.rsplit_once(':')?.1.parse().ok()?;
-        let namespace = self.link.as_ref().map(|_| End::Near.path(link));
-        Some(Watch { namespace, port, at_target: false })
+        let namespace = self.link.as_ref().map(|_| WanLinkEnd::Near.path(link));
+        Some(SamplerScope { namespace, port, at_target: false })
     }
 
     /// The processes of it.
@@ -208,28 +213,28 @@ impl Standing {
 
     fn named(&self) -> Vec<(&'static str, u32)> {
         let hosts = self.hosts.iter().filter_map(|seat| match seat {
-            Seat::Attached(attached) => Some(("host", attached.id())),
-            Seat::Shown(shown) => Some(("host", shown.id())),
-            Seat::Url(_) => None,
+            SiteVolumeAccess::Attached(attached) => Some(("host", attached.id())),
+            SiteVolumeAccess::Shown(shown) => Some(("host", shown.id())),
+            SiteVolumeAccess::Url(_) => None,
         });
         let gateway = self.gateway.iter().map(|gateway| ("gateway", gateway.id()));
         let nodes = self.nodes.iter().map(|node| match node {
-            Node::Nbdkit(nbdkit) => ("node", nbdkit.id()),
-            Node::Ours(served) => ("node", served.id()),
-            Node::Tgt(tgt) => ("node", tgt.id()),
+            RunningNode::Nbdkit(nbdkit) => ("node", nbdkit.id()),
+            RunningNode::Ours(served) => ("node", served.id()),
+            RunningNode::Tgt(tgt) => ("node", tgt.id()),
         });
         hosts.chain(gateway).chain(nodes).collect()
     }
 
     /// All that it has counted until now.
-    pub fn counted(&self, stop: &AtomicBool) -> Result<Counted, Error> {
-        let mut counted = Counted::default();
+    pub fn counted(&self, stop: &AtomicBool) -> Result<StageCounters, Error> {
+        let mut counted = StageCounters::default();
         for served in self.served() {
-            counted.join(Counted::of_status(&served.name, &served.status(stop)?));
+            counted.join(StageCounters::of_status(&served.name, &served.status(stop)?));
         }
         if let Some(link) = &self.link {
             let report = serde_json::to_value(link.report()?).unwrap_or_default();
-            counted.join(Counted::of_link(&report));
+            counted.join(StageCounters::of_link(&report));
         }
         for (name, process) in self.named() {
             counted.add_processor(name, processor_of(process));
@@ -267,10 +272,10 @@ impl Standing {
         Ok(Some(begun.elapsed()))
     }
 
-    fn served(&self) -> impl Iterator<Item = &Served> {
+    fn served(&self) -> impl Iterator<Item = &LabForebayServer> {
         let nodes = self.nodes.iter().filter_map(|node| match node {
-            Node::Ours(served) => Some(served),
-            Node::Nbdkit(_) | Node::Tgt(_) => None,
+            RunningNode::Ours(served) => Some(served),
+            RunningNode::Nbdkit(_) | RunningNode::Tgt(_) => None,
         });
         self.gateway.iter().chain(nodes)
     }
@@ -279,10 +284,10 @@ impl Standing {
     pub fn end(mut self, folder: &Path) -> Result<(), Error> {
         // What is still to be written crosses a line without delay and loss.
         if let (Some(link), Some(line)) = (&mut self.link, &self.site.link) {
-            let plain = |of: wan::Settings| wan::Settings {
+            let plain = |of: wan::DirectionSettings| wan::DirectionSettings {
                 mtu: of.mtu,
                 queue_bytes: of.queue_bytes,
-                ..wan::Settings::default()
+                ..wan::DirectionSettings::default()
             };
             // A link that is broken is told by what uses it.
             let _ = link.change(line.settings().map(plain));
@@ -290,25 +295,25 @@ impl Standing {
         let mut results = Vec::new();
         for seat in self.hosts.drain(..) {
             results.push(match seat {
-                Seat::Attached(attached) => attached.end(folder),
-                Seat::Shown(shown) => shown.end(),
-                Seat::Url(_) => Ok(()),
+                SiteVolumeAccess::Attached(attached) => attached.end(folder),
+                SiteVolumeAccess::Shown(shown) => shown.end(),
+                SiteVolumeAccess::Url(_) => Ok(()),
             });
         }
-        results.extend(self.gateway.take().map(Served::end));
+        results.extend(self.gateway.take().map(LabForebayServer::end));
         for node in self.nodes.drain(..) {
             results.push(match node {
-                Node::Nbdkit(nbdkit) => nbdkit.end(),
-                Node::Ours(served) => served.end(),
+                RunningNode::Nbdkit(nbdkit) => nbdkit.end(),
+                RunningNode::Ours(served) => served.end(),
                 // It does not end while it has targets: dropped, it is killed.
-                Node::Tgt(_) => Ok(()),
+                RunningNode::Tgt(_) => Ok(()),
             });
         }
         results.into_iter().collect()
     }
 }
 
-impl Node {
+impl RunningNode {
     fn url(&self) -> String {
         match self {
             Self::Nbdkit(nbdkit) => nbdkit.url.clone(),
@@ -323,16 +328,16 @@ const WRITE_OUT: Duration = Duration::from_secs(300);
 
 /// Has the kernel write out what it keeps of a place in memory; false if that takes too long. In a process of
 /// its own: who waits for a volume that hangs cannot be called back.
-fn write_out(place: &Place, folder: &Path, stop: &AtomicBool) -> Result<bool, Error> {
+fn write_out(place: &WorkloadLocation, folder: &Path, stop: &AtomicBool) -> Result<bool, Error> {
     let mut command = Command::new("sync");
     match place {
-        Place::Folder(path) => command.arg("--file-system").arg(path),
-        Place::Device(path) => command.arg(path),
+        WorkloadLocation::Folder(path) => command.arg("--file-system").arg(path),
+        WorkloadLocation::Device(path) => command.arg(path),
         // Nothing is kept of it.
-        Place::Url(_) => return Ok(true),
+        WorkloadLocation::Url(_) => return Ok(true),
     };
     let name = format!("writing out {place}");
-    let patience = Patience { limit: WRITE_OUT, stop };
+    let patience = StageWaitLimit { limit: WRITE_OUT, stop };
     match process::run(&name, &mut command, &None, &folder.join("sync.events"), patience) {
         Ok(_) => Ok(true),
         Err(Error::Late { .. }) => Ok(false),
@@ -341,37 +346,37 @@ fn write_out(place: &Place, folder: &Path, stop: &AtomicBool) -> Result<bool, Er
 }
 
 /// What does not go together.
-pub(crate) fn check(site: &Site) -> Result<(), Error> {
+pub(crate) fn check(site: &LabSite) -> Result<(), Error> {
     let wrong = |what: &str| Err(Error::Settings(what.to_owned()));
     let beside = site.gateway.as_ref().map(|gateway| gateway.beside);
     match site {
-        Site { nodes: 0 | 5.., .. } => wrong("a site has 1 to 4 nodes"),
-        Site { bytes: 0, .. } => wrong("a volume needs a size"),
-        Site { server: Server::Host, link: Some(_), .. } => {
+        LabSite { nodes: 0 | 5.., .. } => wrong("a site has 1 to 4 nodes"),
+        LabSite { bytes: 0, .. } => wrong("a volume needs a size"),
+        LabSite { server: SiteServer::Host, link: Some(_), .. } => {
             wrong("the host's own disk has no link before it")
         }
-        Site { server: Server::Host, .. }
-            if matches!(beside, Some(Beside::Host | Beside::Node)) =>
+        LabSite { server: SiteServer::Host, .. }
+            if matches!(beside, Some(GatewayPlacement::Host | GatewayPlacement::Node)) =>
         {
             wrong("beside the host's own disk there is no node and no gateway")
         }
-        Site { server: Server::Host, host: Host::Url | Host::QemuStorageDaemon, .. } => {
+        LabSite { server: SiteServer::Host, host: Host::Url | Host::QemuStorageDaemon, .. } => {
             wrong("nobody serves the host's own disk: attach it")
         }
-        Site { host: Host::Url | Host::QemuStorageDaemon, .. }
-            if beside == Some(Beside::Attach) =>
+        LabSite { host: Host::Url | Host::QemuStorageDaemon, .. }
+            if beside == Some(GatewayPlacement::Attach) =>
         {
             wrong("a cache in the process that attaches needs an attached volume")
         }
-        Site { server: Server::Tgt, disk, .. } if disk.model.is_some() => {
+        LabSite { server: SiteServer::Tgt, disk, .. } if disk.model.is_some() => {
             wrong("tgt has no simulated disks")
         }
-        Site { server: Server::Tgt, .. } if beside == Some(Beside::Node) => {
+        LabSite { server: SiteServer::Tgt, .. } if beside == Some(GatewayPlacement::Node) => {
             wrong("tgt has no cache of ours")
         }
-        Site { server: Server::Nbdkit, disk, gateway, host, .. }
+        LabSite { server: SiteServer::Nbdkit, disk, gateway, host, .. }
             if disk.model.is_some()
-                || disk.data != Data::Memory
+                || disk.data != SiteBacking::Memory
                 || gateway.is_some()
                 || *host != Host::QemuStorageDaemon =>
         {
@@ -381,13 +386,13 @@ pub(crate) fn check(site: &Site) -> Result<(), Error> {
     }
 }
 
-fn open(end: End, link: &str) -> Result<Namespace, Error> {
+fn open(end: WanLinkEnd, link: &str) -> Result<StageNamespace, Error> {
     let path = end.path(link);
     File::open(&path).map(Some).map_err(Error::file("open", &path))
 }
 
 /// Makes the kernel's defaults in a namespace those of the site; the host's own is left as it is.
-fn tune(namespace: &Namespace, site: &Site) -> Result<(), Error> {
+fn tune(namespace: &StageNamespace, site: &LabSite) -> Result<(), Error> {
     let Some(namespace) = namespace else { return Ok(()) };
     let write = |name: &str, value: &str| {
         let path = Path::new("/proc/sys/net/ipv4").join(name);
@@ -432,11 +437,12 @@ mod tests {
     fn what_is_kept_in_memory_is_written_out_or_it_is_told() {
         let folder = tempfile::tempdir().unwrap();
         let stop = AtomicBool::new(false);
-        let written =
-            |name: &str| write_out(&Place::Folder(folder.path().join(name)), folder.path(), &stop);
+        let written = |name: &str| {
+            write_out(&WorkloadLocation::Folder(folder.path().join(name)), folder.path(), &stop)
+        };
         assert!(written("").unwrap());
         assert!(matches!(written("none"), Err(Error::Program { .. })));
-        let url = Place::Url("iscsi://a/b/0".to_owned());
+        let url = WorkloadLocation::Url("iscsi://a/b/0".to_owned());
         assert!(write_out(&url, folder.path(), &stop).unwrap());
     }
 }

@@ -12,9 +12,11 @@
 
 use std::collections::BTreeMap;
 
-use workload::{Access, Fio, Micro, Pattern, Postmark, Shape, Task, Trace};
+use workload::{
+    Fio, FioShape, Micro, MicroAccess, MicroAccessPattern, Postmark, TraceWorkload, WorkloadTask,
+};
 
-use crate::{Disk, Gateway, Host, Line, Point, Scale, Site};
+use crate::{ExperimentPoint, ExperimentScale, Host, LabSite, SiteDisk, SiteGateway, SiteLink};
 
 /// The ways to the storage: a name, and how a gateway reports.
 pub(super) const HOWS: [(&str, Option<&str>); 3] =
@@ -28,7 +30,7 @@ pub(super) const SIZES_KIB: [u32; 6] = [1, 2, 4, 8, 16, 32];
 
 /// All points, in the order in which they are run: those of one site stand together.
 #[must_use]
-pub fn points(scale: Scale) -> Vec<Point> {
+pub fn points(scale: ExperimentScale) -> Vec<ExperimentPoint> {
     [
         postmark("figure-6", MBIT_100, scale),
         postmark("figure-7", GBIT, scale),
@@ -44,14 +46,14 @@ const GBIT: u64 = 1_000_000_000;
 const MIB: u64 = 1 << 20;
 
 /// Figures 6 and 7.
-fn postmark(figure: &str, rate: u64, scale: Scale) -> Vec<Point> {
+fn postmark(figure: &str, rate: u64, scale: ExperimentScale) -> Vec<ExperimentPoint> {
     let mut points = Vec::new();
     for (how, report) in HOWS {
         let site = mounted(rate, report, 256);
         for pool in POOLS {
             for block in blocks(scale) {
                 let (task, seconds) = pool_of(pool, block, scale);
-                points.push(Point {
+                points.push(ExperimentPoint {
                     name: format!("{figure}/{pool}/{block}/{how}"),
                     site: site.clone(),
                     task,
@@ -66,48 +68,51 @@ fn postmark(figure: &str, rate: u64, scale: Scale) -> Vec<Point> {
 }
 
 /// Block sizes of PostMark.
-pub(super) fn blocks(scale: Scale) -> Vec<u32> {
+pub(super) fn blocks(scale: ExperimentScale) -> Vec<u32> {
     scale.pick(vec![512, 4096], vec![512, 1024, 2048, 4096])
 }
 
 /// PostMark with one of the pools, scaled: the paper has 1,000 files and 50,000 transactions, and 20,000 and 100,000, on a
 /// file system that writes later. Here each write waits. And the seconds that it takes without a gateway.
-fn pool_of(pool: &str, block: u32, scale: Scale) -> (Task, f64) {
+fn pool_of(pool: &str, block: u32, scale: ExperimentScale) -> (WorkloadTask, f64) {
     let (files, transactions, seconds) = match (scale, pool) {
-        (Scale::Quick, "small") => (20, 60, 8.0),
-        (Scale::Quick, _) => (60, 80, 14.0),
-        (Scale::Full, "small") => (100, 1000, 90.0),
-        (Scale::Full, _) => (1000, 1000, 200.0),
+        (ExperimentScale::Quick, "small") => (20, 60, 8.0),
+        (ExperimentScale::Quick, _) => (60, 80, 14.0),
+        (ExperimentScale::Full, "small") => (100, 1000, 90.0),
+        (ExperimentScale::Full, _) => (1000, 1000, 200.0),
     };
-    (Task::Postmark(Postmark { files, transactions, block, ..Postmark::default() }), seconds)
+    (
+        WorkloadTask::Postmark(Postmark { files, transactions, block, ..Postmark::default() }),
+        seconds,
+    )
 }
 
 /// Figures 8 and 9: records of several sizes at random places of a device.
-fn device(scale: Scale) -> Vec<Point> {
+fn device(scale: ExperimentScale) -> Vec<ExperimentPoint> {
     let set_mib = scale.pick(32, 512);
     let seconds = scale.pick(3, 15);
     let sizes = scale.pick(vec![1, 4, 32], SIZES_KIB.to_vec());
     let mut points = Vec::new();
     for (how, report) in HOWS.into_iter().take(2) {
-        let site = Site { host: Host::Device, ..site(MBIT_100, report, u64::from(set_mib) * 2) };
-        for (name, access) in [("write", Access::Write), ("read", Access::Read)] {
+        let site = LabSite { host: Host::Device, ..site(MBIT_100, report, u64::from(set_mib) * 2) };
+        for (name, access) in [("write", MicroAccess::Write), ("read", MicroAccess::Read)] {
             // What a gateway takes in a second its disk writes in many: shorter in full, and once.
-            let is_kept = report.is_some() && access == Access::Write;
+            let is_kept = report.is_some() && access == MicroAccess::Write;
             let measured = if is_kept { scale.pick(seconds, 5) } else { seconds };
             for block_kib in sizes.clone() {
                 let task = Micro {
                     access,
-                    pattern: Pattern::Random,
+                    pattern: MicroAccessPattern::Random,
                     block_kib,
                     set_mib,
                     seconds: measured,
                     stable: true,
                     ..Micro::default()
                 };
-                points.push(Point {
+                points.push(ExperimentPoint {
                     name: format!("figure-8/{name}/{block_kib}k/{how}"),
                     site: site.clone(),
-                    task: Task::Micro(task),
+                    task: WorkloadTask::Micro(task),
                     runs: if is_kept { 1 } else { scale.pick(1, 3) },
                     // With the set written before reads, and read back after writes.
                     seconds: f64::from(measured) * if is_kept { 1.0 + DRAINED } else { 1.0 } + 3.0,
@@ -120,7 +125,7 @@ fn device(scale: Scale) -> Vec<Point> {
             let (size_mib, seconds) = scale.pick((16, 3), (256, 30));
             let drained = if report.is_some() { scale.pick(10.0, 120.0) } else { 0.0 };
             let task = Fio {
-                shape: Shape::Vxbench,
+                shape: FioShape::Vxbench,
                 reads: Some(reads),
                 size_mib,
                 seconds,
@@ -128,10 +133,10 @@ fn device(scale: Scale) -> Vec<Point> {
                 direct: Some(true),
                 ..Fio::default()
             };
-            points.push(Point {
+            points.push(ExperimentPoint {
                 name: format!("figure-9/{name}/{how}"),
                 site: site.clone(),
-                task: Task::Fio(task),
+                task: WorkloadTask::Fio(task),
                 runs: 1,
                 // Written before and compared after, each at the link's rate.
                 seconds: f64::from(seconds) + f64::from(size_mib) / 4.0 + drained,
@@ -146,18 +151,22 @@ fn device(scale: Scale) -> Vec<Point> {
 const DRAINED: f64 = 9.0;
 
 /// Figures 11 and 12.
-fn trace(scale: Scale) -> Vec<Point> {
-    let requests = scale.pick(3000, Trace::default().requests);
+fn trace(scale: ExperimentScale) -> Vec<ExperimentPoint> {
+    let requests = scale.pick(3000, TraceWorkload::default().requests);
     let point = |(how, report)| {
         // The trace has 900 MB; a gigabit and no more than its disk in the way.
-        let mut site = Site { host: Host::Device, ..site(GBIT, report, 1024) };
+        let mut site = LabSite { host: Host::Device, ..site(GBIT, report, 1024) };
         // One arm would take all of its time for what one request in three needs, and ever more would wait: the paper's
         // requests came through a file system that kept some away.
         site.disk.more.insert("arms".to_owned(), "2".to_owned());
-        Point {
+        ExperimentPoint {
             name: format!("figure-11/{how}"),
             site,
-            task: Task::Trace(Trace { requests, check: scale.pick(100, 1000), ..Trace::default() }),
+            task: WorkloadTask::Trace(TraceWorkload {
+                requests,
+                check: scale.pick(100, 1000),
+                ..TraceWorkload::default()
+            }),
             runs: 1,
             seconds: requests as f64 / 333.0 + 3.0,
             windows: false,
@@ -167,14 +176,14 @@ fn trace(scale: Scale) -> Vec<Point> {
 }
 
 /// Table 8, and with fewer nodes.
-fn nodes(scale: Scale) -> Vec<Point> {
+fn nodes(scale: ExperimentScale) -> Vec<ExperimentPoint> {
     let mut points = Vec::new();
     for nodes in 1..=4 {
         for (how, report) in HOWS.into_iter().take(2) {
-            let site = Site { nodes, ..mounted(GBIT, report, 128) };
+            let site = LabSite { nodes, ..mounted(GBIT, report, 128) };
             for block in blocks(scale).into_iter().rev().take(scale.pick(1, 4)) {
                 let (task, seconds) = pool_of("small", block, scale);
-                points.push(Point {
+                points.push(ExperimentPoint {
                     name: format!("table-8/{nodes}/{block}/{how}"),
                     site: site.clone(),
                     task,
@@ -190,38 +199,41 @@ fn nodes(scale: Scale) -> Vec<Point> {
 
 /// A file system whose writes wait until they are at the disk or in the gateway: the host has far more memory than the paper's,
 /// and would keep all of it.
-fn mounted(rate: u64, report: Option<&str>, mib: u64) -> Site {
-    Site { host: Host::Mounted("sync,dirsync".to_owned()), ..site(rate, report, mib) }
+fn mounted(rate: u64, report: Option<&str>, mib: u64) -> LabSite {
+    LabSite { host: Host::Mounted("sync,dirsync".to_owned()), ..site(rate, report, mib) }
 }
 
 /// The paper's testbed (section 5.1): a switch, a node with an IBM O7N3200, and perhaps a gateway beside the host.
-fn site(rate: u64, report: Option<&str>, mib: u64) -> Site {
+fn site(rate: u64, report: Option<&str>, mib: u64) -> LabSite {
     let protected = [("cache_protected".to_owned(), "true".to_owned())];
-    let disk = Disk {
+    let disk = SiteDisk {
         model: Some("ibm-07n3200".to_owned()),
         // The paper's ext2 sends no flush: what the disk's cache has counts as written.
         more: BTreeMap::from(protected),
-        ..Disk::default()
+        ..SiteDisk::default()
     };
-    let line = Line::alike(wan::Settings { rate: Some(rate), ..wan::Settings::default() });
-    Site {
+    let line = SiteLink::alike(wan::DirectionSettings {
+        rate: Some(rate),
+        ..wan::DirectionSettings::default()
+    });
+    LabSite {
         disk,
         bytes: mib * MIB,
         link: Some(line),
         gateway: report.map(gateway),
-        ..Site::default()
+        ..LabSite::default()
     }
 }
 
 /// Section 5.1: 4 MB of memory as NVRAM, 16 MB as read cache, a disk for the log. It destages at a threshold or when it is idle.
-fn gateway(report: &str) -> Gateway {
+fn gateway(report: &str) -> SiteGateway {
     let more = [("destage_idle", "1s"), ("dirty_age", "60s")];
-    Gateway {
+    SiteGateway {
         report: report.to_owned(),
         log: 128 * MIB,
         dram: 16 * MIB,
         nvram: 4 * MIB,
         more: more.map(|(key, value)| (key.to_owned(), value.to_owned())).into(),
-        ..Gateway::default()
+        ..SiteGateway::default()
     }
 }

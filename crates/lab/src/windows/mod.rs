@@ -5,5 +5,5 @@ mod sock_diag;
 mod summary;
 mod sampler;
 
-pub use sampler::{Sampler, Watch};
+pub use sampler::{Sampler, SamplerScope};
 pub use summary::Windows;

@@ -24,13 +24,13 @@ use rustix::{
 };
 
 use super::{
-    sock_diag::{self, Answer, SocketId, TcpInfo},
-    summary::{Counted, Looks, Windows},
+    sock_diag::{self, SockDiagMessage, SocketId, TcpInfo},
+    summary::{Looks, TcpSegmentCounters, Windows},
 };
 
 /// Whose windows are looked at: those of the end that sends.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Watch {
+pub struct SamplerScope {
     /// The file of its network namespace; `None`: this thread's.
     pub namespace: Option<PathBuf>,
     /// The port of the target.
@@ -61,7 +61,7 @@ impl Sampler {
     ///
     /// # Errors
     /// The namespace cannot be entered, or the kernel tells nothing of sockets.
-    pub fn start(watch: Watch) -> io::Result<Self> {
+    pub fn start(watch: SamplerScope) -> io::Result<Self> {
         let stop = Arc::new(AtomicBool::new(false));
         let (told, started) = mpsc::channel();
         let stopped = Arc::clone(&stop);
@@ -96,7 +96,7 @@ impl Sampler {
     }
 }
 
-impl Watch {
+impl SamplerScope {
     fn enter(&self) -> io::Result<()> {
         let Some(path) = &self.namespace else { return Ok(()) };
         let file = File::open(path)?;
@@ -105,10 +105,10 @@ impl Watch {
 }
 
 struct Looking {
-    watch: Watch,
+    watch: SamplerScope,
     socket: OwnedFd,
     buffer: Vec<u8>,
-    sockets: Vec<Seen>,
+    sockets: Vec<SampledSocket>,
     looks: Looks,
     /// The number of the last request.
     asked: u32,
@@ -116,7 +116,7 @@ struct Looking {
 }
 
 /// A socket with what it told first and last.
-struct Seen {
+struct SampledSocket {
     family: AddressFamily,
     id: SocketId,
     first: TcpInfo,
@@ -125,7 +125,7 @@ struct Seen {
 }
 
 impl Looking {
-    fn new(watch: Watch) -> io::Result<Self> {
+    fn new(watch: SamplerScope) -> io::Result<Self> {
         let socket = rustix::net::socket_with(
             AddressFamily::NETLINK,
             SocketType::RAW,
@@ -166,18 +166,19 @@ impl Looking {
             self.ask(
                 sock_diag::list(family.as_raw() as u8, remote, local),
                 |answer| match answer {
-                    Answer::Socket(id, info) => {
+                    SockDiagMessage::Socket(id, info) => {
                         found.push((id, info));
                         Ok(false)
                     }
-                    Answer::Failed(number) => Err(io::Error::from_raw_os_error(number)),
-                    Answer::Other => Ok(false),
-                    Answer::Done => Ok(true),
+                    SockDiagMessage::Failed(number) => Err(io::Error::from_raw_os_error(number)),
+                    SockDiagMessage::Other => Ok(false),
+                    SockDiagMessage::Done => Ok(true),
                 },
             )?;
             for (id, info) in found {
                 if self.sockets.len() < MOST && self.sockets.iter().all(|it| it.id != id) {
-                    let seen = Seen { family, id, first: info, last: info, is_there: true };
+                    let seen =
+                        SampledSocket { family, id, first: info, last: info, is_there: true };
                     self.sockets.push(seen);
                 }
             }
@@ -209,7 +210,7 @@ impl Looking {
     }
 
     /// What the kernel tells of a socket; `None` if there is none any more, or it is being closed.
-    fn one(&mut self, seen: &Seen) -> io::Result<Option<TcpInfo>> {
+    fn one(&mut self, seen: &SampledSocket) -> io::Result<Option<TcpInfo>> {
         let mut told = None;
         let request = sock_diag::one(seen.family.as_raw() as u8, &seen.id);
         self.ask(request, |answer| {
@@ -217,8 +218,8 @@ impl Looking {
             Ok(true)
         })?;
         match told {
-            Some(Answer::Socket(id, info)) if id == seen.id => Ok(Some(info)),
-            Some(Answer::Failed(number)) if number != Errno::NOENT.raw_os_error() => {
+            Some(SockDiagMessage::Socket(id, info)) if id == seen.id => Ok(Some(info)),
+            Some(SockDiagMessage::Failed(number)) if number != Errno::NOENT.raw_os_error() => {
                 Err(io::Error::from_raw_os_error(number))
             }
             _ => Ok(None),
@@ -229,7 +230,7 @@ impl Looking {
     fn ask(
         &mut self,
         mut request: Vec<u8>,
-        mut take: impl FnMut(Answer) -> io::Result<bool>,
+        mut take: impl FnMut(SockDiagMessage) -> io::Result<bool>,
     ) -> io::Result<()> {
         self.asked = self.asked.wrapping_add(1);
         sock_diag::number(&mut request, self.asked);
@@ -252,7 +253,7 @@ impl Looking {
     }
 
     fn windows(self) -> Windows {
-        let mut counted = Counted::default();
+        let mut counted = TcpSegmentCounters::default();
         self.sockets.iter().for_each(|seen| counted.add(&seen.first, &seen.last));
         Windows { missed: self.missed, ..self.looks.windows(counted) }
     }
@@ -273,7 +274,7 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
         let [writes, reads] = [false, true].map(|at_target| {
-            let started = Sampler::start(Watch { namespace: None, port, at_target });
+            let started = Sampler::start(SamplerScope { namespace: None, port, at_target });
             started.expect("the kernel tells of sockets")
         });
         let streams: Vec<(TcpStream, TcpStream)> = (0..2)
@@ -309,6 +310,6 @@ mod tests {
     #[test]
     fn a_namespace_that_is_not_there_is_told() {
         let namespace = Some("/run/netns/forebay-none".into());
-        assert!(Sampler::start(Watch { namespace, port: 1, at_target: false }).is_err());
+        assert!(Sampler::start(SamplerScope { namespace, port: 1, at_target: false }).is_err());
     }
 }

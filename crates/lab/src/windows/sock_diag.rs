@@ -30,7 +30,7 @@ pub struct TcpInfo {
 
 /// One message of an answer.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Answer {
+pub enum SockDiagMessage {
     /// A connection that is established.
     Socket(SocketId, TcpInfo),
     /// A socket of which not enough is told: one that is being closed.
@@ -75,7 +75,7 @@ fn request(flags: u16, family: u8, states: u32, id: &SocketId) -> Vec<u8> {
 }
 
 /// The messages that stand in what was received at once, each with the number of the request it answers. What is too short for what it says ends them.
-pub fn read(bytes: &[u8]) -> impl Iterator<Item = (u32, Answer)> {
+pub fn read(bytes: &[u8]) -> impl Iterator<Item = (u32, SockDiagMessage)> {
     let mut rest = bytes;
     std::iter::from_fn(move || {
         let length = word(rest, 0)? as usize;
@@ -85,17 +85,17 @@ pub fn read(bytes: &[u8]) -> impl Iterator<Item = (u32, Answer)> {
         let number = word(message, 8)?;
         let body = &message[HEADER_BYTES..];
         let answer = match kind {
-            NLMSG_DONE => Answer::Done,
-            NLMSG_ERROR => Answer::Failed(word(body, 0).map_or(0, |it| -(it as i32))),
-            SOCK_DIAG_BY_FAMILY => socket(body).unwrap_or(Answer::Other),
-            _ => Answer::Other,
+            NLMSG_DONE => SockDiagMessage::Done,
+            NLMSG_ERROR => SockDiagMessage::Failed(word(body, 0).map_or(0, |it| -(it as i32))),
+            SOCK_DIAG_BY_FAMILY => socket(body).unwrap_or(SockDiagMessage::Other),
+            _ => SockDiagMessage::Other,
         };
         Some((number, answer))
     })
 }
 
 /// `struct inet_diag_msg` and the attributes after it.
-fn socket(body: &[u8]) -> Option<Answer> {
+fn socket(body: &[u8]) -> Option<SockDiagMessage> {
     let id = *body.get(4..)?.first_chunk()?;
     if body.get(1) != Some(&TCP_ESTABLISHED) {
         return None;
@@ -106,7 +106,7 @@ fn socket(body: &[u8]) -> Option<Answer> {
         let kind = u16::from_ne_bytes(*rest.get(2..)?.first_chunk()?);
         let value = rest.get(4..length)?;
         if kind == u16::from(INET_DIAG_INFO) {
-            return tcp_info(value).map(|info| Answer::Socket(id, info));
+            return tcp_info(value).map(|info| SockDiagMessage::Socket(id, info));
         }
         rest = rest.get(length.next_multiple_of(4)..)?;
     }
@@ -199,10 +199,10 @@ mod tests {
         };
         let older = TcpInfo { timeouts: None, ..info };
         let expected = [
-            Answer::Socket([9; 48], info),
-            Answer::Socket([9; 48], older),
-            Answer::Failed(2),
-            Answer::Done,
+            SockDiagMessage::Socket([9; 48], info),
+            SockDiagMessage::Socket([9; 48], older),
+            SockDiagMessage::Failed(2),
+            SockDiagMessage::Done,
         ];
         assert_eq!(read(&bytes).map(|(_, answer)| answer).collect::<Vec<_>>(), expected);
         number(&mut bytes, 77);

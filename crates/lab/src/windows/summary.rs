@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use workload::{Figure, Series};
+use workload::{WorkloadFigure, WorkloadSeries};
 
 use super::sock_diag::TcpInfo;
 
@@ -11,10 +11,10 @@ use super::sock_diag::TcpInfo;
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Windows {
     /// Figures of all of them together.
-    pub figures: Vec<Figure>,
+    pub figures: Vec<WorkloadFigure>,
     /// Of the first two connections: their windows for 1.2 s, their difference for 50 s (the paper's
     /// Figures 3 and 2), and the sum of all for as long.
-    pub series: Vec<Series>,
+    pub series: Vec<WorkloadSeries>,
     /// Looks at a connection that the kernel did not answer: that moment is missing.
     pub missed: u64,
 }
@@ -69,10 +69,10 @@ impl Looks {
     }
 
     /// What they come to; `counted` is of all connections, from when each was seen first.
-    pub fn windows(self, counted: Counted) -> Windows {
+    pub fn windows(self, counted: TcpSegmentCounters) -> Windows {
         let mut figures = vec![];
         let mut figure = |name: &str, unit: &str, value: f64| {
-            figures.push(Figure { name: name.to_owned(), unit: unit.to_owned(), value });
+            figures.push(WorkloadFigure { name: name.to_owned(), unit: unit.to_owned(), value });
         };
         let connections = self.each.len() as f64;
         figure("looks at windows", "", self.sum.count as f64);
@@ -100,7 +100,7 @@ impl Looks {
         if let Some(timeouts) = counted.timeouts {
             figure("timeouts", "", timeouts as f64);
         }
-        let series = |name: &str, points: Vec<[f64; 2]>| Series {
+        let series = |name: &str, points: Vec<[f64; 2]>| WorkloadSeries {
             name: name.to_owned(),
             x: "time, s".to_owned(),
             y: "window, segments".to_owned(),
@@ -126,14 +126,14 @@ fn keep(points: &mut Vec<[f64; 2]>, most: usize, point: [f64; 2]) {
 
 /// What sockets counted while they were looked at.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub(super) struct Counted {
+pub(super) struct TcpSegmentCounters {
     pub segments: u64,
     pub retransmits: u64,
     pub duplicates: u64,
     pub timeouts: Option<u64>,
 }
 
-impl Counted {
+impl TcpSegmentCounters {
     /// And what one did from its first to its last look.
     pub fn add(&mut self, first: &TcpInfo, last: &TcpInfo) {
         let of = |last: u32, first: u32| u64::from(last.wrapping_sub(first));
@@ -188,7 +188,7 @@ mod tests {
         // Nobody has anything on its way.
         looks.add(at(6010), &[socket(50, 0), socket(50, 0)]);
         looks.add(at(6020), &[socket(4, 1), socket(8, 1)]);
-        let mut counted = Counted::default();
+        let mut counted = TcpSegmentCounters::default();
         let last = TcpInfo { segments: 200, retransmits: 5, timeouts: Some(1), ..socket(1, 0) };
         counted.add(&TcpInfo { timeouts: Some(0), ..socket(1, 0) }, &last);
         let windows = looks.windows(counted);
@@ -208,7 +208,7 @@ mod tests {
         for ms in 0..20_000 {
             looks.add(Duration::from_millis(10 * ms), &[socket(3, 1), socket(4, 1)]);
         }
-        let windows = looks.windows(Counted::default());
+        let windows = looks.windows(TcpSegmentCounters::default());
         assert!(windows.series.iter().all(|it| it.points.len() <= LONG), "{:?}", windows.figures);
     }
 }

@@ -16,7 +16,7 @@ pub struct CopyList {
     /// CSCD descriptors: the units that take part, by index.
     pub cscds: Vec<Cscd>,
     /// Segment descriptors, in order.
-    pub segments: Vec<Segment>,
+    pub segments: Vec<CopySegment>,
 }
 
 /// An identification CSCD descriptor (E4h; SPC-4, 6.4.5.2).
@@ -34,7 +34,7 @@ pub struct Cscd {
 
 /// A block device to block device segment (02h; SPC-4, 6.4.6.5).
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Segment {
+pub struct CopySegment {
     /// Index of the CSCD descriptor that blocks are read from.
     pub source: u16,
     /// Index of the one that they are written to.
@@ -129,7 +129,7 @@ impl CopyList {
             list,
             identified: u8_at(bytes, 1).ok_or_else(short_of)? & NOT_IDENTIFIED != NOT_IDENTIFIED,
             cscds: descriptors(cscds, CSCD_BYTES, Cscd::parse)?,
-            segments: descriptors(segments, SEGMENT_BYTES, Segment::parse)?,
+            segments: descriptors(segments, SEGMENT_BYTES, CopySegment::parse)?,
         })
     }
 }
@@ -187,7 +187,7 @@ impl Cscd {
     }
 }
 
-impl Segment {
+impl CopySegment {
     fn to_bytes(self) -> [u8; SEGMENT_BYTES] {
         let mut bytes = [0; SEGMENT_BYTES];
         (bytes[0], bytes[3]) = (BLOCK_TO_BLOCK, SEGMENT_BYTES as u8 - 4);
@@ -240,8 +240,13 @@ mod tests {
     use super::*;
 
     fn list(cscds: usize, segments: usize) -> CopyList {
-        let segment =
-            Segment { source: 0, destination: 1, blocks: 2048, source_lba: 7, destination_lba: 9 };
+        let segment = CopySegment {
+            source: 0,
+            destination: 1,
+            blocks: 2048,
+            source_lba: 7,
+            destination_lba: 9,
+        };
         CopyList {
             list: 5,
             identified: true,

@@ -6,6 +6,8 @@ mod token;
 mod results;
 
 pub use cdb::CopyResults;
-pub use list::{CopyList, Cscd, Segment, limits};
+pub use list::{CopyList, CopySegment, Cscd, limits};
 pub use results::{CONCURRENT, CopyState, CopyStatus, operating_parameters};
-pub use token::{PopulateToken, RANGES, ROD_TYPE, TOKEN_BYTES, Token, TokenRange, WriteUsingToken};
+pub use token::{
+    PopulateToken, RANGES, ROD_TYPE, RodToken, TOKEN_BYTES, TokenRange, WriteUsingToken,
+};

@@ -45,7 +45,7 @@ pub struct WriteUsingToken {
 
 /// What a token says. Only its secret counts; the rest is for who reads it on the wire.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Token {
+pub struct RodToken {
     /// COPY MANAGER ROD TOKEN IDENTIFIER: another one for each token of a copy manager.
     pub identifier: u64,
     /// Who made it.
@@ -125,7 +125,7 @@ impl WriteUsingToken {
     }
 }
 
-impl Token {
+impl RodToken {
     /// The 512 bytes.
     #[must_use]
     pub fn to_bytes(&self) -> [u8; TOKEN_BYTES] {
@@ -212,7 +212,7 @@ mod tests {
 
     #[test]
     fn a_token_says_where_it_comes_from() {
-        let token = Token {
+        let token = RodToken {
             identifier: 0x0102,
             creator: Cscd::naa([0x60; 16], 512),
             bytes: 4096,
@@ -220,8 +220,8 @@ mod tests {
         };
         let bytes = token.to_bytes();
         assert_eq!(bytes[..8], [0, 0x80, 0, 1, 0, 0, 1, 0xf8]);
-        assert_eq!(Token::origin(&bytes), Some((0x0102, [0x60; 16])));
-        assert_eq!(Token::origin(&[0; TOKEN_BYTES]), None);
+        assert_eq!(RodToken::origin(&bytes), Some((0x0102, [0x60; 16])));
+        assert_eq!(RodToken::origin(&[0; TOKEN_BYTES]), None);
     }
 
     proptest! {

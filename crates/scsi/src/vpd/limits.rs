@@ -5,7 +5,7 @@ use crate::field::{u8_at, u16_at, u32_at, u64_at};
 
 /// How much one command may ask for. Zero in a field: the unit does not say.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub struct BlockLimits {
+pub struct BlockLimitsPage {
     /// WSNZ: WRITE SAME of zero blocks, which means "to the end", is refused.
     pub write_same_nonzero: bool,
     /// MAXIMUM COMPARE AND WRITE LENGTH, blocks; zero: no such command.
@@ -33,7 +33,7 @@ pub struct BlockLimits {
     pub atomic_granularity_blocks: u32,
 }
 
-impl BlockLimits {
+impl BlockLimitsPage {
     /// The page's code.
     pub const PAGE: u8 = 0xb0;
 
@@ -94,7 +94,7 @@ mod tests {
 
     #[test]
     fn offsets_are_those_that_linux_reads() {
-        let page = BlockLimits {
+        let page = BlockLimitsPage {
             maximum_blocks: 1,
             unmap_blocks: 2,
             unmap_descriptors: 3,
@@ -114,10 +114,10 @@ mod tests {
 
     #[test]
     fn the_short_page_of_sbc_2_reads_too() {
-        let mut bytes = BlockLimits { maximum_blocks: 9, ..Default::default() }.to_bytes();
+        let mut bytes = BlockLimitsPage { maximum_blocks: 9, ..Default::default() }.to_bytes();
         bytes.truncate(16);
         bytes[3] = 12;
-        assert_eq!(BlockLimits::from_bytes(&bytes).unwrap().maximum_blocks, 9);
+        assert_eq!(BlockLimitsPage::from_bytes(&bytes).unwrap().maximum_blocks, 9);
     }
 
     proptest! {
@@ -126,8 +126,8 @@ mod tests {
             if let Some(page) = bytes.get_mut(1) {
                 *page = 0xb0;
             }
-            if let Some(page) = BlockLimits::from_bytes(&bytes) {
-                prop_assert_eq!(BlockLimits::from_bytes(&page.to_bytes()), Some(page));
+            if let Some(page) = BlockLimitsPage::from_bytes(&bytes) {
+                prop_assert_eq!(BlockLimitsPage::from_bytes(&page.to_bytes()), Some(page));
             }
         }
     }

@@ -19,7 +19,7 @@ pub use characteristics::BlockDeviceCharacteristics;
 pub use extended::ExtendedInquiry;
 pub use forebay_volume::ForebayVolume;
 pub use identification::{Association, Designator, DesignatorKind, DeviceIdentification};
-pub use limits::BlockLimits;
+pub use limits::BlockLimitsPage;
 pub use page::SupportedPages;
 pub use policy::SharedModePages;
 pub use ports::{ScsiPorts, TargetPort};

@@ -7,14 +7,17 @@ use std::{
 
 use iscsi::{
     Cid, Isid, Pdu, Serial, Tsih,
-    keys::Offer,
+    keys::NegotiationOffer,
     login::{
         InitiatorLogin, InitiatorNames, LoginFailure,
-        chap::{Algorithm, Challenge, Chap, Credential, Secret},
+        chap::{Challenge, ChapAlgorithm, ChapSecret, Credential, InitiatorChap},
     },
     pdu::LoginStatus,
 };
-use target::{Access, Portal, PortalGroup, Redirect, Rule, Security, Server, Settings, Target};
+use target::{
+    LoginAccess, LoginAccessRule, Portal, PortalGroup, Redirect, Security, Settings, Target,
+    TargetServer,
+};
 use tokio::{
     io::AsyncReadExt,
     net::{TcpSocket, TcpStream},
@@ -38,18 +41,18 @@ const THERE: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 
 fn credential(name: &str) -> Credential {
     let secret = format!("the secret of {name}");
-    Credential { name: name.to_owned(), secret: Secret::new(secret.as_bytes()).unwrap() }
+    Credential { name: name.to_owned(), secret: ChapSecret::new(secret.as_bytes()).unwrap() }
 }
 
-fn rule(initiator: &str, network: &str, user: &str) -> Rule {
+fn rule(initiator: &str, network: &str, user: &str) -> LoginAccessRule {
     let some = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
     let network = some(network).map(|text| text.parse().unwrap());
-    Rule { initiator: some(initiator), network, user: some(user) }
+    LoginAccessRule { initiator: some(initiator), network, user: some(user) }
 }
 
-fn target(name: &str, rules: Option<Vec<Rule>>) -> Target {
+fn target(name: &str, rules: Option<Vec<LoginAccessRule>>) -> Target {
     let mutual = (name == ALICES).then(|| credential("storage"));
-    let access = Access { rules, mutual };
+    let access = LoginAccess { rules, mutual };
     Target { access, alias: Some("a disk".into()), ..Target::new(name, vec![(0, memory())]) }
 }
 
@@ -68,13 +71,13 @@ fn security() -> Security {
     Security { users: users.into(), ..Security::default() }
 }
 
-async fn serve(settings: Settings, targets: Vec<Target>) -> (Server, SocketAddr) {
-    let server = Server::new(settings, targets).unwrap();
+async fn serve(settings: Settings, targets: Vec<Target>) -> (TargetServer, SocketAddr) {
+    let server = TargetServer::new(settings, targets).unwrap();
     let address = server.listen((HERE, 0).into()).await.unwrap();
     (server, address)
 }
 
-async fn guarded() -> (Server, SocketAddr) {
+async fn guarded() -> (TargetServer, SocketAddr) {
     serve(Settings { security: security(), ..Settings::default() }, targets()).await
 }
 
@@ -88,7 +91,7 @@ async fn connect(from: Ipv4Addr, to: SocketAddr) -> TcpStream {
 async fn log_in(
     (from, to): (Ipv4Addr, SocketAddr),
     target: Option<&str>,
-    chap: Option<Chap>,
+    chap: Option<InitiatorChap>,
 ) -> Result<Client, LoginFailure> {
     join((from, to), target, chap, Tsih(0), Cid(1)).await
 }
@@ -97,7 +100,7 @@ async fn log_in(
 async fn join(
     (from, to): (Ipv4Addr, SocketAddr),
     target: Option<&str>,
-    chap: Option<Chap>,
+    chap: Option<InitiatorChap>,
     tsih: Tsih,
     cid: Cid,
 ) -> Result<Client, LoginFailure> {
@@ -108,7 +111,7 @@ async fn join(
     };
     let isid = Isid([0x80, 0, 0, 0, 0, 1]);
     let mut login = InitiatorLogin::new(
-        Offer { max_connections: 4, ..Offer::initiator() },
+        NegotiationOffer { max_connections: 4, ..NegotiationOffer::initiator() },
         names,
         isid,
         tsih,
@@ -121,25 +124,25 @@ async fn join(
     Client::on(connect(from, to).await).run(login).await
 }
 
-fn chap(name: &str) -> Option<Chap> {
-    let algorithms = Algorithm::ALL.to_vec();
-    Some(Chap { user: credential(name), target: None, algorithms })
+fn chap(name: &str) -> Option<InitiatorChap> {
+    let algorithms = ChapAlgorithm::ALL.to_vec();
+    Some(InitiatorChap { user: credential(name), target: None, algorithms })
 }
 
-fn wrong(name: &str) -> Option<Chap> {
+fn wrong(name: &str) -> Option<InitiatorChap> {
     let secret = credential("somebody else").secret;
     let user = Credential { name: name.to_owned(), secret };
-    Some(Chap { user, target: None, algorithms: vec![Algorithm::Md5] })
+    Some(InitiatorChap { user, target: None, algorithms: vec![ChapAlgorithm::Md5] })
 }
 
 /// How a login ends; `Ok` if it succeeds.
-async fn end(to: SocketAddr, target: &str, chap: Option<Chap>) -> Result<(), LoginStatus> {
+async fn end(to: SocketAddr, target: &str, chap: Option<InitiatorChap>) -> Result<(), LoginStatus> {
     let login = log_in((HERE, to), Some(target), chap).await;
     login.map(|_| ()).map_err(refused)
 }
 
 /// The names that discovery tells.
-async fn seen(to: SocketAddr, chap: Option<Chap>) -> Result<Vec<String>, LoginStatus> {
+async fn seen(to: SocketAddr, chap: Option<InitiatorChap>) -> Result<Vec<String>, LoginStatus> {
     let mut client = log_in((HERE, to), None, chap).await.map_err(refused)?;
     let text = client.send_targets("All").await;
     let pairs = iscsi::keys::pairs(text.as_bytes()).map(Result::unwrap);
@@ -155,7 +158,7 @@ async fn each_target_lets_in_who_is_meant() {
     assert_eq!(end(address, ALICES, chap("alice")).await, Ok(()));
     assert_eq!(end(address, BOBS, chap("bob")).await, Ok(()));
     assert_eq!(end(address, ALICES, None).await, Err(LoginStatus::AuthenticationFailure));
-    let both = Chap { target: Some(credential("storage")), ..chap("alice").unwrap() };
+    let both = InitiatorChap { target: Some(credential("storage")), ..chap("alice").unwrap() };
     assert_eq!(end(address, ALICES, Some(both)).await, Ok(()), "mutual");
     assert!(log_in((THERE, address), Some(FAR), None).await.is_ok());
     until(|| server.statistics().failed_logins == 1).await;
@@ -198,12 +201,12 @@ async fn discovery_tells_what_the_asker_may_log_in_to() {
     assert_eq!(seen(address, chap("bob")).await.unwrap(), [OPEN, BOBS]);
     assert_eq!(seen(address, wrong("bob")).await, Err(LoginStatus::AuthenticationFailure));
     // Only who has proved something may ask, from the next connection on.
-    let discovery = Access { rules: Some(vec![rule("", "", "bob")]), mutual: None };
+    let discovery = LoginAccess { rules: Some(vec![rule("", "", "bob")]), mutual: None };
     server.change_security(Security { discovery, ..security() });
     assert_eq!(seen(address, None).await, Err(LoginStatus::AuthenticationFailure));
     assert_eq!(seen(address, chap("alice")).await, Err(LoginStatus::AuthorizationFailure));
     assert_eq!(seen(address, chap("bob")).await.unwrap(), [OPEN, BOBS]);
-    let nobody = Access { rules: Some(Vec::new()), mutual: None };
+    let nobody = LoginAccess { rules: Some(Vec::new()), mutual: None };
     server.change_security(Security { discovery: nobody, ..security() });
     assert_eq!(seen(address, chap("bob")).await, Err(LoginStatus::AuthorizationFailure));
 }
@@ -212,11 +215,11 @@ async fn discovery_tells_what_the_asker_may_log_in_to() {
 async fn rules_change_for_the_next_login() {
     let (server, address) = guarded().await;
     let mut inside = log_in((HERE, address), Some(ALICES), chap("alice")).await.unwrap();
-    let access = Access { rules: Some(vec![rule("", "", "bob")]), mutual: None };
+    let access = LoginAccess { rules: Some(vec![rule("", "", "bob")]), mutual: None };
     assert!(server.change_access(ALICES, access));
     assert_eq!(end(address, ALICES, chap("alice")).await, Err(LoginStatus::NotFound));
     inside.settle().await;
-    assert!(!server.change_access(UNKNOWN, Access::default()));
+    assert!(!server.change_access(UNKNOWN, LoginAccess::default()));
 }
 
 #[tokio::test]
@@ -322,7 +325,11 @@ async fn half_open_logins_of_two_addresses_keep_nobody_out() {
 }
 
 /// Logs in to the open target as initiator number `who`.
-async fn log_in_as(who: u8, to: SocketAddr, chap: Option<Chap>) -> Result<Client, LoginStatus> {
+async fn log_in_as(
+    who: u8,
+    to: SocketAddr,
+    chap: Option<InitiatorChap>,
+) -> Result<Client, LoginStatus> {
     log_in_as_to(who, (HERE, to), Some(OPEN), chap).await
 }
 
@@ -330,7 +337,7 @@ async fn log_in_as_to(
     who: u8,
     (from, to): (Ipv4Addr, SocketAddr),
     target: Option<&str>,
-    chap: Option<Chap>,
+    chap: Option<InitiatorChap>,
 ) -> Result<Client, LoginStatus> {
     let names = InitiatorNames {
         initiator_name: format!("{HOST}{who}"),
@@ -339,7 +346,7 @@ async fn log_in_as_to(
     };
     let isid = Isid([0x80, 0, 0, 0, 0, who]);
     let mut login =
-        InitiatorLogin::new(Offer::initiator(), names, isid, Tsih(0), Cid(1), Serial(1));
+        InitiatorLogin::new(NegotiationOffer::initiator(), names, isid, Tsih(0), Cid(1), Serial(1));
     if let Some(chap) = chap {
         login = login.with_chap(chap, Challenge { identifier: 3, value: [3; 32] });
     }

@@ -7,13 +7,13 @@ use std::{
 
 use iscsi::{
     Cid, Isid, Itt, Pdu, Serial, Tsih, Ttt,
-    keys::Offer,
-    pdu::{DataOut, LoginRequest, LoginStatus, Stage},
+    keys::NegotiationOffer,
+    pdu::{DataOut, LoginRequest, LoginStage, LoginStatus},
 };
 use socket2::SockRef;
-use target::{Server, Settings, Target};
+use target::{Settings, Target, TargetServer};
 use tokio::{io::AsyncWriteExt, net::TcpStream};
-use unit::{BlockUnit, Identity, LogicalUnit};
+use unit::{BlockUnit, LogicalUnit, UnitIdentity};
 use volume::{Geometry, MemVolume};
 
 use crate::client::{Client, LOOPBACK, TARGET, memory, refused, server, soon, until};
@@ -24,8 +24,8 @@ use crate::events::Log;
 fn login(text: impl Into<bytes::Bytes>) -> Pdu {
     Pdu::LoginRequest(LoginRequest {
         transit: true,
-        current_stage: Stage::Operational,
-        next_stage: Stage::FullFeature,
+        current_stage: LoginStage::Operational,
+        next_stage: LoginStage::FullFeature,
         isid: Isid([0x80, 0, 0, 0, 0, 66]),
         itt: Itt(1),
         cid: Cid(1),
@@ -36,7 +36,7 @@ fn login(text: impl Into<bytes::Bytes>) -> Pdu {
 }
 
 /// Waits until so many logins have failed, and sees that `good` is as well as ever.
-async fn unharmed(server: &Server, good: &mut Client, failed: u64) {
+async fn unharmed(server: &TargetServer, good: &mut Client, failed: u64) {
     until(|| server.statistics().failed_logins >= failed).await;
     assert_eq!(server.statistics().failed_logins, failed);
     assert_eq!(server.statistics().logins_in_progress, 0);
@@ -202,9 +202,10 @@ async fn data_out_with_the_tags_of_another_session_touches_nothing() {
 async fn cve_2020_28374_a_copy_reaches_no_unit_of_a_target_that_was_not_logged_in_to() {
     const SECRET: &str = "iqn.2026-11.io.forebay:secret";
     let target = |name: &str| Target::new(name, vec![(0, block_unit(name))]);
-    let server = Server::new(Settings::default(), vec![target(TARGET), target(SECRET)]).unwrap();
+    let server =
+        TargetServer::new(Settings::default(), vec![target(TARGET), target(SECRET)]).unwrap();
     let address = server.open_portal(LOOPBACK.into()).await.unwrap();
-    let offer = Offer::initiator();
+    let offer = NegotiationOffer::initiator();
     let owner = Client::try_log_in(address, 1, offer, Tsih(0), Some(SECRET)).await;
     let mut owner = owner.unwrap();
     let mut bad = Client::log_in(address, 2).await;
@@ -235,7 +236,7 @@ async fn cve_2020_28374_a_copy_reaches_no_unit_of_a_target_that_was_not_logged_i
 /// A unit with a name of its own.
 fn block_unit(name: &str) -> Arc<dyn LogicalUnit> {
     let volume = Arc::new(MemVolume::new(Geometry::with_blocks(2048)));
-    let identity = Identity::new(name).with_target(name);
+    let identity = UnitIdentity::new(name).with_target(name);
     Arc::new(BlockUnit::new(volume, identity, unit::Settings::default()))
 }
 
@@ -425,14 +426,15 @@ async fn refusals_that_belong_to_a_restart_are_no_warnings() {
     let mut away = Target::new("iqn.2026-11.io.forebay:away", vec![(0, memory())]);
     away.is_unavailable = true;
     let here = Target::new(TARGET, vec![(0, memory())]);
-    let server = Server::new(Settings::default(), vec![here, away]).unwrap();
+    let server = TargetServer::new(Settings::default(), vec![here, away]).unwrap();
     let address = server.listen(LOOPBACK).await.unwrap();
     for (tsih, target, status) in [
         (Tsih(9), TARGET, LoginStatus::SessionDoesNotExist),
         (Tsih(0), "iqn.2026-11.io.forebay:away", LoginStatus::ServiceUnavailable),
         (Tsih(0), "iqn.2026-11.io.forebay:none", LoginStatus::NotFound),
     ] {
-        let login = Client::try_log_in(address, 1, Offer::initiator(), tsih, Some(target)).await;
+        let login =
+            Client::try_log_in(address, 1, NegotiationOffer::initiator(), tsih, Some(target)).await;
         assert_eq!(refused(login.err().unwrap()), status);
     }
     until(|| server.statistics().failed_logins == 3).await;

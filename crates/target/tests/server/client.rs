@@ -13,8 +13,8 @@ use std::{
 use bytes::Bytes;
 use iscsi::{
     Cid, Isid, Itt, Pdu, Serial, Tsih, Ttt,
-    codec::{Decoder, Digests, Output},
-    keys::Offer,
+    codec::{Decoder, Digests, PduOutput},
+    keys::NegotiationOffer,
     login::{InitiatorLogin, InitiatorNames, InitiatorStep, LoginFailure},
     pdu::{
         DataOut, LoginStatus, NopIn, NopOut, ReadyToTransfer, ScsiCommand, ScsiResponse,
@@ -23,10 +23,12 @@ use iscsi::{
 };
 use parking_lot::Mutex;
 use scsi::{Cdb, Lun, Sense};
-use target::{Server, Settings, Target};
+use target::{Settings, Target, TargetServer};
 use tokio::{net::TcpStream, runtime::Handle, sync::Notify, time::timeout};
-use transport::{Received, Sent, Stream, receive, send};
-use unit::{Answer, BlockUnit, Completion, Identity, LogicalUnit, Nexus, Task, TaskManagement};
+use transport::{ConnectionStream, Received, SendProgress, receive, send};
+use unit::{
+    BlockUnit, Completion, LogicalUnit, Nexus, Task, TaskManagement, UnitIdentity, UnitReply,
+};
 use volume::{Data, Geometry, MemVolume};
 
 pub const TARGET: &str = "iqn.2026-11.io.forebay:node";
@@ -52,20 +54,20 @@ pub async fn until(holds: impl Fn() -> bool) {
 
 pub fn memory() -> Arc<dyn LogicalUnit> {
     let volume = Arc::new(MemVolume::new(Geometry::with_blocks(16 * 2048)));
-    Arc::new(BlockUnit::new(volume, Identity::new("test"), unit::Settings::default()))
+    Arc::new(BlockUnit::new(volume, UnitIdentity::new("test"), unit::Settings::default()))
 }
 
-pub async fn server(settings: Settings, unit: Arc<dyn LogicalUnit>) -> (Server, SocketAddr) {
+pub async fn server(settings: Settings, unit: Arc<dyn LogicalUnit>) -> (TargetServer, SocketAddr) {
     let target = Target::new(TARGET, vec![(0, unit)]);
-    let server = Server::new(settings, vec![target]).unwrap();
+    let server = TargetServer::new(settings, vec![target]).unwrap();
     let address = server.listen(LOOPBACK).await.unwrap();
     (server, address)
 }
 
 pub struct Client {
-    stream: Stream,
+    stream: ConnectionStream,
     decoder: Decoder,
-    output: Output,
+    output: PduOutput,
     digests: Digests,
     /// Of the next command; shared by all connections of a session.
     pub cmd_sn: Serial,
@@ -81,11 +83,11 @@ impl Client {
     }
 
     /// On a connection that is there.
-    pub fn on(stream: impl Into<Stream>) -> Self {
+    pub fn on(stream: impl Into<ConnectionStream>) -> Self {
         Self {
             stream: stream.into(),
             decoder: Decoder::new(65_536, 262_144),
-            output: Output::default(),
+            output: PduOutput::default(),
             digests: Digests::default(),
             cmd_sn: Serial(1),
             exp_stat_sn: Serial(0),
@@ -97,20 +99,22 @@ impl Client {
     /// The socket, for what is no PDU.
     pub fn socket(&mut self) -> &mut TcpStream {
         match &mut self.stream {
-            Stream::Plain(tcp) => tcp.stream_mut(),
-            Stream::Tls(_) | Stream::Compressed(_) => panic!("not through TLS"),
+            ConnectionStream::Plain(tcp) => tcp.stream_mut(),
+            ConnectionStream::Tls(_) | ConnectionStream::Compressed(_) => panic!("not through TLS"),
         }
     }
 
     /// Logs in as initiator number `who`.
     pub async fn log_in(address: SocketAddr, who: u8) -> Self {
-        Self::try_log_in(address, who, Offer::initiator(), Tsih(0), Some(TARGET)).await.unwrap()
+        Self::try_log_in(address, who, NegotiationOffer::initiator(), Tsih(0), Some(TARGET))
+            .await
+            .unwrap()
     }
 
     pub async fn try_log_in(
         address: SocketAddr,
         who: u8,
-        offer: Offer,
+        offer: NegotiationOffer,
         tsih: Tsih,
         target: Option<&str>,
     ) -> Result<Self, LoginFailure> {
@@ -125,7 +129,7 @@ impl Client {
         &self,
         address: SocketAddr,
         who: u8,
-        offer: Offer,
+        offer: NegotiationOffer,
         cid: Cid,
     ) -> Result<Self, LoginFailure> {
         let mut client = Self::connect(address).await;
@@ -159,7 +163,7 @@ impl Client {
 
     pub async fn send(&mut self, pdu: Pdu) {
         self.output.push(pdu, self.digests);
-        while send(&mut self.stream, &mut self.output).unwrap() == Sent::Blocked {
+        while send(&mut self.stream, &mut self.output).unwrap() == SendProgress::Blocked {
             soon(self.stream.writable()).await.unwrap();
         }
     }
@@ -360,7 +364,7 @@ impl Client {
 
 pub fn login(
     who: u8,
-    offer: Offer,
+    offer: NegotiationOffer,
     tsih: Tsih,
     target: Option<&str>,
     cid: Cid,
@@ -413,10 +417,10 @@ impl Stalling {
 }
 
 impl LogicalUnit for Stalling {
-    fn execute(&self, _: Task) -> Answer<'_> {
+    fn execute(&self, _: Task) -> UnitReply<'_> {
         self.alive.fetch_add(1, Ordering::SeqCst);
         let alive = Alive(self.alive.clone());
-        Answer::new(async move {
+        UnitReply::new(async move {
             let _alive = alive;
             self.go.notified().await;
             Completion::good(self.data.lock().clone())

@@ -4,16 +4,16 @@ use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use iscsi::{
     Pdu, Tsih,
-    keys::{DigestPolicy, Offer},
+    keys::{DigestPolicy, NegotiationOffer},
     pdu::Residual,
 };
 use scsi::{
     Lun,
-    copy::{CopyList, Cscd, Segment},
+    copy::{CopyList, CopySegment, Cscd},
 };
-use target::{Server, Settings, Target};
+use target::{Settings, Target, TargetServer};
 use tokio::sync::Notify;
-use unit::{BlockUnit, Identity, LogicalUnit};
+use unit::{BlockUnit, LogicalUnit, UnitIdentity};
 use volume::{Geometry, MemVolume};
 
 use crate::client::{Client, Stalling, TARGET, memory, server, until};
@@ -30,7 +30,7 @@ fn pattern(length: usize) -> Vec<u8> {
     (0..length).map(|i| (i * 31 + i / 512) as u8).collect()
 }
 
-async fn writes_come_back(settings: Settings, offer: Offer) {
+async fn writes_come_back(settings: Settings, offer: NegotiationOffer) {
     let (_server, address) = server(settings, memory()).await;
     let mut client = Client::try_log_in(address, 1, offer, Tsih(0), Some(TARGET)).await.unwrap();
     client.settle().await;
@@ -47,15 +47,15 @@ async fn writes_come_back(settings: Settings, offer: Offer) {
 
 #[tokio::test]
 async fn what_is_written_is_read() {
-    writes_come_back(Settings::default(), Offer::initiator()).await;
+    writes_come_back(Settings::default(), NegotiationOffer::initiator()).await;
 }
 
 #[tokio::test]
 async fn what_is_written_is_read_with_digests() {
-    let offer = Offer {
+    let offer = NegotiationOffer {
         header_digest: DigestPolicy::Require,
         data_digest: DigestPolicy::Require,
-        ..Offer::initiator()
+        ..NegotiationOffer::initiator()
     };
     writes_come_back(Settings::default(), offer).await;
 }
@@ -63,7 +63,7 @@ async fn what_is_written_is_read_with_digests() {
 #[tokio::test]
 async fn what_is_written_is_read_while_busy_polling() {
     let settings = Settings { busy_poll: Duration::from_millis(5), ..Settings::default() };
-    writes_come_back(settings, Offer::initiator()).await;
+    writes_come_back(settings, NegotiationOffer::initiator()).await;
 }
 
 #[tokio::test]
@@ -346,19 +346,19 @@ async fn who_reads_slowly_is_not_taken_for_silent() {
 async fn cve_2020_28374_a_session_copies_only_among_the_units_of_its_target() {
     let unit = |serial: &str| -> Arc<dyn LogicalUnit> {
         let volume = Arc::new(MemVolume::new(Geometry::with_blocks(64)));
-        Arc::new(BlockUnit::new(volume, Identity::new(serial), unit::Settings::default()))
+        Arc::new(BlockUnit::new(volume, UnitIdentity::new(serial), unit::Settings::default()))
     };
     let targets = vec![
         Target::new(TARGET, vec![(0, unit("a")), (1, unit("b"))]),
         Target::new("iqn.2026-11.io.forebay:other", vec![(0, unit("c"))]),
     ];
-    let server = Server::new(Settings::default(), targets).unwrap();
+    let server = TargetServer::new(Settings::default(), targets).unwrap();
     let address = server.listen("127.0.0.1:0".parse().unwrap()).await.unwrap();
     let mut client = Client::log_in(address, 1).await;
     client.settle().await;
-    let cscd = |serial: &str| Cscd::naa(Identity::new(serial).naa, 512);
+    let cscd = |serial: &str| Cscd::naa(UnitIdentity::new(serial).naa, 512);
     let segment =
-        Segment { source: 0, destination: 1, blocks: 8, source_lba: 0, destination_lba: 0 };
+        CopySegment { source: 0, destination: 1, blocks: 8, source_lba: 0, destination_lba: 0 };
     for (from, to, status) in [("a", "b", 0), ("b", "a", 0), ("a", "c", 2), ("c", "a", 2)] {
         let list = CopyList {
             list: 1,

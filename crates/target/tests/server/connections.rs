@@ -8,7 +8,7 @@ use std::{
 
 use iscsi::{
     Cid, Itt, Pdu, Serial, Tsih,
-    keys::Offer,
+    keys::NegotiationOffer,
     pdu::{
         AsyncEvent, LoginStatus, LogoutReason, LogoutRequest, LogoutResult, TaskFunction,
         TaskFunctionResult, TaskRequest,
@@ -16,13 +16,17 @@ use iscsi::{
 };
 use parking_lot::Mutex;
 use scsi::{Cdb, Lun, Sense};
-use target::{Server, Settings};
-use unit::{Answer, Completion, LogicalUnit, Nexus, Task, TaskManagement};
+use target::{Settings, TargetServer};
+use unit::{Completion, LogicalUnit, Nexus, Task, TaskManagement, UnitReply};
 
 use crate::client::{Client, Stalling, TARGET, memory, refused, server, soon, until};
 
-fn offer(level: u8) -> Offer {
-    Offer { max_connections: 2, error_recovery_level: level, ..Offer::initiator() }
+fn offer(level: u8) -> NegotiationOffer {
+    NegotiationOffer {
+        max_connections: 2,
+        error_recovery_level: level,
+        ..NegotiationOffer::initiator()
+    }
 }
 
 async fn leading(address: SocketAddr, level: u8) -> Client {
@@ -153,7 +157,7 @@ async fn a_command_outlives_its_connection_and_is_answered_on_another() {
 
 /// A session whose only connection was lost in the middle of a command.
 struct Waiting {
-    server: Server,
+    server: TargetServer,
     address: SocketAddr,
     unit: Arc<Stalling>,
     tsih: Tsih,
@@ -278,7 +282,7 @@ struct Noting {
 }
 
 impl LogicalUnit for Noting {
-    fn execute(&self, task: Task) -> Answer<'_> {
+    fn execute(&self, task: Task) -> UnitReply<'_> {
         self.came.lock().push(task.cdb[0]);
         self.unit.execute(task)
     }

@@ -4,11 +4,11 @@ use std::{io::ErrorKind, time::Duration};
 
 use iscsi::{
     Itt, Pdu, Tsih, Ttt,
-    keys::Offer,
+    keys::NegotiationOffer,
     pdu::{LoginStatus, NopOut},
 };
 use scsi::Lun;
-use target::{Server, Settings, Target, TargetError};
+use target::{Settings, Target, TargetError, TargetServer};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::client::{Client, TARGET, memory, refused, server, soon, until};
@@ -64,7 +64,8 @@ async fn connections_in_all_are_limited() {
     let settings = Settings { max_connections: 1, ..Settings::default() };
     let (server, address) = server(settings, memory()).await;
     let first = Client::log_in(address, 1).await;
-    let second = Client::try_log_in(address, 2, Offer::initiator(), Tsih(0), Some(TARGET)).await;
+    let second =
+        Client::try_log_in(address, 2, NegotiationOffer::initiator(), Tsih(0), Some(TARGET)).await;
     assert_eq!(refused(second.err().unwrap()), LoginStatus::OutOfResources);
     assert_eq!(server.statistics().refused_connections, 1);
     // A new session of the same name may replace the old one.
@@ -117,7 +118,8 @@ async fn names_that_are_not_served_are_refused() {
         (Tsih(0), unknown, LoginStatus::NotFound),
         (Tsih(9), Some(TARGET), LoginStatus::SessionDoesNotExist),
     ] {
-        let login = Client::try_log_in(address, 1, Offer::initiator(), tsih, target).await;
+        let login =
+            Client::try_log_in(address, 1, NegotiationOffer::initiator(), tsih, target).await;
         assert_eq!(refused(login.err().unwrap()), status);
     }
 }
@@ -126,7 +128,7 @@ async fn names_that_are_not_served_are_refused() {
 async fn discovery_names_the_portal_that_was_asked() {
     let (_server, address) = server(Settings::default(), memory()).await;
     let mut client =
-        Client::try_log_in(address, 1, Offer::initiator(), Tsih(0), None).await.unwrap();
+        Client::try_log_in(address, 1, NegotiationOffer::initiator(), Tsih(0), None).await.unwrap();
     let text = client.send_targets("All").await;
     assert_eq!(text, format!("TargetName={TARGET}\0TargetAddress={address},1\0"));
 }
@@ -137,7 +139,7 @@ fn targets_that_cannot_be_served_are_named() {
         Target::new(name, luns.iter().map(|lun| (*lun, memory())).collect())
     };
     let check = |targets, error| {
-        assert_eq!(Server::new(Settings::default(), targets).err(), Some(error));
+        assert_eq!(TargetServer::new(Settings::default(), targets).err(), Some(error));
     };
     check(vec![target("disk", &[0])], TargetError::Name("disk".into()));
     check(vec![target("iqn.Big", &[0])], TargetError::Name("iqn.Big".into()));

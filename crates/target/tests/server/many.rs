@@ -5,15 +5,15 @@ use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use iscsi::{
     Isid, Pdu, Serial, Tsih,
-    keys::Offer,
+    keys::NegotiationOffer,
     login::{InitiatorLogin, InitiatorNames, InitiatorStep},
     pdu::{AsyncEvent, LoginStatus},
 };
 use scsi::Lun;
-use target::{Portal, PortalGroup, Redirect, Server, Settings, Target};
+use target::{Portal, PortalGroup, Redirect, Settings, Target, TargetServer};
 
-use unit::{BlockUnit, Identity};
-use volume::{FileVolume, Options};
+use unit::{BlockUnit, UnitIdentity};
+use volume::{FileVolume, FileVolumeOptions};
 
 use crate::client::{Client, LOOPBACK, TARGET, memory, refused, soon, until};
 
@@ -29,18 +29,19 @@ fn portal(address: SocketAddr, group: PortalGroup) -> Portal {
     Portal { group, ..Portal::from(address) }
 }
 
-fn serve(targets: Vec<Target>) -> Server {
-    Server::new(Settings::default(), targets).unwrap()
+fn serve(targets: Vec<Target>) -> TargetServer {
+    TargetServer::new(Settings::default(), targets).unwrap()
 }
 
 async fn log_in(address: SocketAddr, target: &str) -> Result<Client, LoginStatus> {
-    let login = Client::try_log_in(address, 1, Offer::initiator(), Tsih(0), Some(target)).await;
+    let login =
+        Client::try_log_in(address, 1, NegotiationOffer::initiator(), Tsih(0), Some(target)).await;
     login.map_err(refused)
 }
 
 /// What discovery says at this portal.
 async fn send_targets(address: SocketAddr) -> String {
-    let login = Client::try_log_in(address, 9, Offer::initiator(), Tsih(0), None).await;
+    let login = Client::try_log_in(address, 9, NegotiationOffer::initiator(), Tsih(0), None).await;
     let mut client = login.unwrap();
     let text = client.send_targets("All").await;
     text.replace('\0', " ")
@@ -110,7 +111,7 @@ async fn sent_to(address: SocketAddr, target: &str) -> (String, bool) {
         initiator_alias: None,
         target_name: Some(target.into()),
     };
-    let offer = Offer::initiator();
+    let offer = NegotiationOffer::initiator();
     let isid = Isid([0x80, 0, 0, 0, 0, 1]);
     let mut login = InitiatorLogin::new(offer, names, isid, Tsih(0), iscsi::Cid(1), Serial(1));
     client.send(Pdu::LoginRequest(login.start())).await;
@@ -196,7 +197,7 @@ async fn many_sessions_on_many_targets() {
     let sessions = (0..64_usize).map(|n| {
         let (address, target) = (portals[n / 8 % 2], name(n % 8));
         tokio::spawn(async move {
-            let (who, offer) = (n as u8, Offer::initiator());
+            let (who, offer) = (n as u8, NegotiationOffer::initiator());
             let login = Client::try_log_in(address, who, offer, Tsih(0), Some(&target)).await;
             let mut client = login.unwrap();
             client.settle().await;
@@ -236,9 +237,13 @@ async fn ready(client: &mut Client, lun: u16) -> (u8, Option<(u8, u8, u8)>) {
 #[tokio::test]
 async fn every_session_hears_that_a_file_has_grown() {
     let directory = tempfile::tempdir().unwrap();
-    let options = Options { create: Some(1 << 20), ..Options::new(directory.path().join("disk")) };
+    let options = FileVolumeOptions {
+        create: Some(1 << 20),
+        ..FileVolumeOptions::new(directory.path().join("disk"))
+    };
     let volume = Arc::new(FileVolume::open(&options).unwrap());
-    let unit = BlockUnit::new(volume.clone(), Identity::new("grows"), unit::Settings::default());
+    let unit =
+        BlockUnit::new(volume.clone(), UnitIdentity::new("grows"), unit::Settings::default());
     let server = serve(vec![Target::new(TARGET, vec![(0, Arc::new(unit))])]);
     let address = server.listen(LOOPBACK).await.unwrap();
     let mut clients = [Client::log_in(address, 1).await, Client::log_in(address, 2).await];

@@ -8,7 +8,7 @@ use std::{
 
 use iscsi::{
     Cid, Isid, Itt, Pdu, Serial, Tsih,
-    keys::Offer,
+    keys::NegotiationOffer,
     login::{InitiatorLogin, InitiatorNames},
     pdu::{AsyncEvent, LogoutReason, LogoutRequest, TaskFunction, TaskFunctionResult},
 };
@@ -179,8 +179,14 @@ async fn log_in_anew(address: SocketAddr) -> Client {
     };
     let client = Client::connect(address).await;
     let isid = Isid([0x80, 0, 0, 0, 1, 1]);
-    let login =
-        InitiatorLogin::new(Offer::initiator(), names, isid, Tsih(0), Cid(1), client.cmd_sn);
+    let login = InitiatorLogin::new(
+        NegotiationOffer::initiator(),
+        names,
+        isid,
+        Tsih(0),
+        Cid(1),
+        client.cmd_sn,
+    );
     client.run(login).await.unwrap()
 }
 

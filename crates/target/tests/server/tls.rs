@@ -2,13 +2,13 @@
 
 use std::{net::SocketAddr, time::Duration};
 
-use iscsi::{Cid, Serial, Tsih, keys::Offer};
-use target::{Portal, Server, Settings, Target};
+use iscsi::{Cid, Serial, Tsih, keys::NegotiationOffer};
+use target::{Portal, Settings, Target, TargetServer};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpSocket, TcpStream},
 };
-use transport::{Identity, Stream, TlsClient, TlsServer};
+use transport::{ConnectionStream, TlsClient, TlsIdentity, TlsServer};
 
 use crate::{
     certificates::{Authority, Issued},
@@ -24,26 +24,26 @@ fn ends(authority: &Authority) -> (TlsServer, TlsClient) {
     (server, TlsClient::new(Some(identity(&host)), trusted, None).unwrap())
 }
 
-fn identity(issued: &Issued) -> Identity<'_> {
-    Identity { certificate: issued.certificate.as_bytes(), key: issued.key.as_bytes() }
+fn identity(issued: &Issued) -> TlsIdentity<'_> {
+    TlsIdentity { certificate: issued.certificate.as_bytes(), key: issued.key.as_bytes() }
 }
 
-async fn serve(settings: Settings, tls: &TlsServer) -> (Server, SocketAddr) {
+async fn serve(settings: Settings, tls: &TlsServer) -> (TargetServer, SocketAddr) {
     let target = Target::new(TARGET, vec![(0, memory())]);
-    let server = Server::new(settings, vec![target]).unwrap();
+    let server = TargetServer::new(settings, vec![target]).unwrap();
     let portal = Portal { tls: Some(tls.clone()), ..LOOPBACK.into() };
     let address = server.open_portal(portal).await.unwrap();
     (server, address)
 }
 
-async fn connect(address: SocketAddr, tls: &TlsClient) -> std::io::Result<Stream> {
+async fn connect(address: SocketAddr, tls: &TlsClient) -> std::io::Result<ConnectionStream> {
     let stream = soon(TcpStream::connect(address)).await?;
     soon(tls.connect("127.0.0.1", stream)).await
 }
 
 async fn log_in(address: SocketAddr, tls: &TlsClient, who: u8) -> Client {
     let client = Client::on(connect(address, tls).await.unwrap());
-    let login = login(who, Offer::initiator(), Tsih(0), Some(TARGET), Cid(1), Serial(1));
+    let login = login(who, NegotiationOffer::initiator(), Tsih(0), Some(TARGET), Cid(1), Serial(1));
     client.run(login).await.unwrap()
 }
 
@@ -88,7 +88,7 @@ async fn discovery_lists_the_portals_of_the_askers_kind_only() {
         let addresses = addresses.map(|address| format!("TargetAddress={address},1\0"));
         format!("TargetName={TARGET}\0{}", addresses.concat())
     };
-    let discovery = || login(1, Offer::initiator(), Tsih(0), None, Cid(1), Serial(1));
+    let discovery = || login(1, NegotiationOffer::initiator(), Tsih(0), None, Cid(1), Serial(1));
     let without = Client::connect(plain).await.run(discovery()).await;
     assert_eq!(without.unwrap().send_targets("All").await, told([plain, also_plain]));
     let with = Client::on(connect(secured, &ours).await.unwrap()).run(discovery()).await;

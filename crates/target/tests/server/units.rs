@@ -7,8 +7,8 @@ use iscsi::{
     pdu::{TaskFunction, TaskFunctionResult},
 };
 use scsi::{Lun, Sense};
-use target::{Portal, PortalGroup, Server, Settings, Target};
-use unit::{BlockUnit, Identity, LogicalUnit};
+use target::{Portal, PortalGroup, Settings, Target, TargetServer};
+use unit::{BlockUnit, LogicalUnit, UnitIdentity};
 use volume::{Geometry, MemVolume};
 
 use crate::client::{Client, LOOPBACK, Stalling, TARGET, memory, until};
@@ -25,16 +25,16 @@ fn lun(number: u16) -> Lun {
 
 fn disk(serial: &str) -> Arc<dyn LogicalUnit> {
     let volume = Arc::new(MemVolume::new(Geometry::with_blocks(4096)));
-    Arc::new(BlockUnit::new(volume, Identity::new(serial), unit::Settings::default()))
+    Arc::new(BlockUnit::new(volume, UnitIdentity::new(serial), unit::Settings::default()))
 }
 
-async fn serve(units: Units) -> (Server, std::net::SocketAddr) {
-    let server = Server::new(Settings::default(), vec![Target::new(TARGET, units)]).unwrap();
+async fn serve(units: Units) -> (TargetServer, std::net::SocketAddr) {
+    let server = TargetServer::new(Settings::default(), vec![Target::new(TARGET, units)]).unwrap();
     let address = server.listen(LOOPBACK).await.unwrap();
     (server, address)
 }
 
-async fn change(server: &Server, units: Units) {
+async fn change(server: &TargetServer, units: Units) {
     assert_eq!(server.change(Target::new(TARGET, units)).await, Ok(true));
 }
 
@@ -204,7 +204,7 @@ impl Client {
 #[tokio::test]
 async fn a_unit_names_the_port_that_is_asked_and_all_ports_of_its_target() {
     let volume = Arc::new(MemVolume::new(Geometry::with_blocks(4096)));
-    let identity = Identity::new("ports").with_target(TARGET);
+    let identity = UnitIdentity::new("ports").with_target(TARGET);
     let unit: Arc<dyn LogicalUnit> =
         Arc::new(BlockUnit::new(volume, identity, unit::Settings::default()));
     let target = |groups: &[PortalGroup]| Target {
@@ -212,7 +212,7 @@ async fn a_unit_names_the_port_that_is_asked_and_all_ports_of_its_target() {
         ..Target::new(TARGET, vec![(0, unit.clone())])
     };
     let both = target(&[IN_SEVEN, PortalGroup::default()]);
-    let server = Server::new(Settings::default(), vec![both]).unwrap();
+    let server = TargetServer::new(Settings::default(), vec![both]).unwrap();
     let one = server.listen(LOOPBACK).await.unwrap();
     let seven = Portal { group: IN_SEVEN, ..LOOPBACK.into() };
     let seven = server.open_portal(seven).await.unwrap();

@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 
 use stateright::{Model, Property};
 use tokens::{
-    Answer, Begin, Cleaning, Grantor, Holder, Member, Millis, Range, Request, Terms, Ticket, Token,
+    Begin, Cleaning, CoherenceRange, CoherenceToken, Grantor, Holder, Millis, SharingMember, Terms,
+    TokenReply, TokenRequest, TokenUseTicket,
 };
 
 /// What is searched.
@@ -58,7 +59,7 @@ pub struct World {
     node: Grantor,
     starts: u64,
     /// What the node keeps on stable storage: who may have dirty data.
-    members: BTreeSet<Member>,
+    members: BTreeSet<SharingMember>,
     /// The home of each range: the number of the write that it has.
     home: Vec<u8>,
     gateways: Vec<Gateway>,
@@ -82,10 +83,10 @@ struct Gateway {
 
 #[derive(Clone, Debug, Eq, Hash, PartialEq)]
 struct Use {
-    range: Range,
-    token: Token,
+    range: CoherenceRange,
+    token: CoherenceToken,
     /// `None`: it is under way.
-    waits: Option<Ticket>,
+    waits: Option<TokenUseTicket>,
     /// A read that sees an older one is stale.
     at_least: u8,
 }
@@ -93,10 +94,10 @@ struct Use {
 /// Something on its way; in one session, what was sent in an earlier one does not arrive.
 #[derive(Clone, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 enum Letter {
-    Up(u8, u8, Request),
-    Down(u8, u8, Answer),
+    Up(u8, u8, TokenRequest),
+    Down(u8, u8, TokenReply),
     /// A write to the home: gateway, session, range, which.
-    Write(u8, u8, Range, u8),
+    Write(u8, u8, CoherenceRange, u8),
 }
 
 #[derive(Clone, Debug, Eq, Hash, PartialEq)]
@@ -104,9 +105,9 @@ pub enum Act {
     Arrives(String, usize),
     ArrivesAndComesAgain(String, usize),
     IsLost(String, usize),
-    Begins(usize, Range, Token),
+    Begins(usize, CoherenceRange, CoherenceToken),
     Ends(usize, usize),
-    SendsDown(usize, Range),
+    SendsDown(usize, CoherenceRange),
     HasCleaned(usize, Cleaning),
     Crashes(usize),
     Restarts(usize),
@@ -124,7 +125,7 @@ impl Scene {
         Terms { lease: LEASE, ranges: self.ranges }
     }
 
-    fn awaited(&self, world: &World) -> Vec<Member> {
+    fn awaited(&self, world: &World) -> Vec<SharingMember> {
         match self.fault {
             Fault::NobodyIsAwaited => Vec::new(),
             _ => world.members.iter().copied().collect(),
@@ -136,7 +137,7 @@ impl Scene {
         match letter {
             Letter::Up(from, session, request) => {
                 if world.gateways[from as usize].session == session {
-                    world.node.handle(Member(from.into()), request, now);
+                    world.node.handle(SharingMember(from.into()), request, now);
                 }
             }
             Letter::Down(to, session, answer) => {
@@ -146,15 +147,15 @@ impl Scene {
                 }
                 let Some(holder) = &mut gateway.holder else { return };
                 let answer = match answer {
-                    Answer::Renewed { life, .. } if self.fault == Fault::LeaseFromTheAnswer => {
-                        Answer::Renewed { life, sent: now }
+                    TokenReply::Renewed { life, .. } if self.fault == Fault::LeaseFromTheAnswer => {
+                        TokenReply::Renewed { life, sent: now }
                     }
                     answer => answer,
                 };
                 holder.handle(answer, now);
             }
             Letter::Write(from, session, range, write) => {
-                let may = world.node.may_write(Member(from.into()), range)
+                let may = world.node.may_write(SharingMember(from.into()), range)
                     && world.gateways[from as usize].session == session;
                 if !may && self.fault != Fault::LateWritesAreTaken {
                     return;
@@ -176,7 +177,7 @@ impl Scene {
     }
 
     fn forget_the_silent(&self, world: &mut World) {
-        for member in (0..self.gateways as u32).map(Member) {
+        for member in (0..self.gateways as u32).map(SharingMember) {
             if world.node.standing(member, world.now).is_silent {
                 world.node.remove(member, world.now);
             }
@@ -189,7 +190,7 @@ impl Scene {
         let done = here.uses.remove(at);
         let range = done.range.0 as usize;
         match done.token {
-            Token::SharedRead => {
+            CoherenceToken::SharedRead => {
                 let seen = here.dirty[range].or(here.cached[range]).unwrap_or(world.home[range]);
                 if here.dirty[range].is_none() {
                     here.cached[range] = Some(seen);
@@ -198,7 +199,7 @@ impl Scene {
                     world.violated = Some("a stale read");
                 }
             }
-            Token::ExclusiveWrite => {
+            CoherenceToken::ExclusiveWrite => {
                 world.acknowledged[range] += 1;
                 here.dirty[range] = Some(world.acknowledged[range]);
                 here.cached[range] = None;
@@ -208,10 +209,10 @@ impl Scene {
     }
 
     fn restart(&self, world: &mut World, gateway: usize) {
-        let (now, member) = (world.now, Member(gateway as u32));
+        let (now, member) = (world.now, SharingMember(gateway as u32));
         let here = &mut world.gateways[gateway];
         here.session += 1;
-        let dirty = (0..self.ranges).map(Range);
+        let dirty = (0..self.ranges).map(CoherenceRange);
         let dirty = dirty.filter(|range| here.dirty[range.0 as usize].is_some());
         here.holder = Some(Holder::new(LEASE, dirty.collect::<Vec<_>>(), now));
         world.members.insert(member);
@@ -250,13 +251,13 @@ impl Scene {
 
     /// What must hold at every moment, and is not a step's own.
     fn look(&self, world: &mut World) {
-        for range in (0..self.ranges).map(Range) {
+        for range in (0..self.ranges).map(CoherenceRange) {
             let usable: Vec<_> = world
                 .gateways
                 .iter()
                 .filter_map(|gateway| gateway.holder.as_ref()?.usable(range, world.now))
                 .collect();
-            if usable.contains(&Token::ExclusiveWrite) && usable.len() > 1 {
+            if usable.contains(&CoherenceToken::ExclusiveWrite) && usable.len() > 1 {
                 world.violated = Some("somebody beside a writer");
             }
             let at = range.0 as usize;
@@ -284,11 +285,11 @@ impl Scene {
         here.holder.as_mut().expect("it asked for it").cleaned(cleaning.range, now);
     }
 
-    fn is_clean(&self, gateway: &Gateway, range: Range) -> bool {
+    fn is_clean(&self, gateway: &Gateway, range: CoherenceRange) -> bool {
         gateway.dirty[range.0 as usize].is_none() || self.fault == Fault::ReleaseBeforeDestage
     }
 
-    fn send_down(&self, world: &mut World, name: usize, range: Range) {
+    fn send_down(&self, world: &mut World, name: usize, range: CoherenceRange) {
         let here = &world.gateways[name];
         let write = here.dirty[range.0 as usize].expect("it is dirty");
         world.wire.insert(Letter::Write(name as u8, here.session, range, write));
@@ -405,9 +406,9 @@ impl Model for Scene {
                 continue;
             };
             if budget.uses > 0 && gateway.uses.is_empty() {
-                for range in (0..self.ranges).map(Range) {
-                    acts.push(Act::Begins(name, range, Token::SharedRead));
-                    acts.push(Act::Begins(name, range, Token::ExclusiveWrite));
+                for range in (0..self.ranges).map(CoherenceRange) {
+                    acts.push(Act::Begins(name, range, CoherenceToken::SharedRead));
+                    acts.push(Act::Begins(name, range, CoherenceToken::ExclusiveWrite));
                 }
             }
             for (at, _) in gateway.uses.iter().enumerate().filter(|(_, u)| u.waits.is_none()) {
@@ -489,7 +490,7 @@ impl Model for Scene {
                 for (name, gateway) in world.gateways.iter_mut().enumerate() {
                     gateway.session += 1;
                     if let Some(holder) = &mut gateway.holder {
-                        world.node.attach(Member(name as u32), now);
+                        world.node.attach(SharingMember(name as u32), now);
                         holder.handle_reconnected(now);
                     }
                 }

@@ -7,26 +7,28 @@ use scsi::{Form, Sense};
 use volume::{Data, Geometry};
 
 use super::BlockUnit;
-use crate::{Answer, Completion, limits::Limits, order::Turn, sense::Failure};
+use crate::{
+    Completion, UnitReply, limits::UnitBlockLimits, order::TaskTurn, sense::UnitCommandFailure,
+};
 
 impl BlockUnit {
     /// Returns the limits on the lengths of commands.
-    pub(super) fn limits(&self, geometry: &Geometry) -> Limits {
-        Limits::new(&self.settings, geometry)
+    pub(super) fn limits(&self, geometry: &Geometry) -> UnitBlockLimits {
+        UnitBlockLimits::new(&self.settings, geometry)
     }
 }
 
-pub(super) fn at_once<'a>(completion: Completion) -> Answer<'a> {
-    Answer::done(completion)
+pub(super) fn at_once<'a>(completion: Completion) -> UnitReply<'a> {
+    UnitReply::done(completion)
 }
 
 /// Work that ends in GOOD or a failure, of a command that takes so many bytes.
 pub(super) fn finished<'a>(
-    work: impl Future<Output = Result<(), Failure>> + Send + 'a,
+    work: impl Future<Output = Result<(), UnitCommandFailure>> + Send + 'a,
     taken: u32,
-    turn: Turn<'a>,
-) -> Answer<'a> {
-    Answer::new(async move {
+    turn: TaskTurn<'a>,
+) -> UnitReply<'a> {
+    UnitReply::new(async move {
         let _turn = turn;
         match work.await {
             Ok(()) => taking(taken),
@@ -41,7 +43,7 @@ pub(super) fn taking(bytes: u32) -> Completion {
 }
 
 /// A failure of a command that takes so many bytes.
-pub(super) fn taking_with(bytes: u32, failure: Failure) -> Completion {
+pub(super) fn taking_with(bytes: u32, failure: UnitCommandFailure) -> Completion {
     Completion { data_out_length: Some(bytes), ..failure.into() }
 }
 

@@ -4,25 +4,33 @@ use smallvec::SmallVec;
 use volume::{Extent, Geometry};
 
 use super::BlockUnit;
-use crate::{access, claim::Claim, patience::Patience, sense::Failure};
+use crate::{access, claim::BlockRangeGuard, patience::StepRetryWait, sense::UnitCommandFailure};
 
 impl BlockUnit {
     /// The claim of a write, if nobody is in its way: the usual case.
-    pub(super) fn claim_now(&self, extent: Extent, geometry: &Geometry) -> Option<Claim<'_>> {
+    pub(super) fn claim_now(
+        &self,
+        extent: Extent,
+        geometry: &Geometry,
+    ) -> Option<BlockRangeGuard<'_>> {
         let claim = self.claims.shared_now(extent, geometry.block_size)?;
         self.tokens.note_write(extent);
         Some(claim)
     }
 
     /// The claim of a write.
-    pub(super) async fn claim(&self, extent: Extent, geometry: &Geometry) -> Claim<'_> {
+    pub(super) async fn claim(&self, extent: Extent, geometry: &Geometry) -> BlockRangeGuard<'_> {
         let claim = self.claims.shared(extent, geometry.block_size).await;
         self.tokens.note_write(extent);
         claim
     }
 
     /// The claim of a write that nobody else may write beside.
-    pub(super) async fn claim_alone(&self, extent: Extent, geometry: &Geometry) -> Claim<'_> {
+    pub(super) async fn claim_alone(
+        &self,
+        extent: Extent,
+        geometry: &Geometry,
+    ) -> BlockRangeGuard<'_> {
         let claim = self.claims.alone(extent, geometry.block_size).await;
         self.tokens.note_write(extent);
         claim
@@ -34,8 +42,8 @@ impl BlockUnit {
         extents: SmallVec<[Extent; 4]>,
         geometry: Geometry,
         nexus: u64,
-    ) -> Result<(), Failure> {
-        let mut patience = Patience::default();
+    ) -> Result<(), UnitCommandFailure> {
+        let mut patience = StepRetryWait::default();
         for extent in extents {
             let _claim = self.claim(extent, &geometry).await;
             self.check_token(nexus, extent)?;

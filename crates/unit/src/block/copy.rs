@@ -9,29 +9,29 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use scsi::{
-    Capacity16, Cdb, Command, Form, Lun, Sense, Status, Transfer,
-    copy::{CopyList, CopyResults, CopyState, Cscd, Segment, operating_parameters},
+    BlockTransfer, Capacity16, Cdb, Command, Form, Lun, ScsiStatus, Sense,
+    copy::{CopyList, CopyResults, CopySegment, CopyState, Cscd, operating_parameters},
 };
 use volume::{Data, Extent, Geometry, Lba};
 
 use super::{
-    BlockUnit, Work,
+    BlockCommandInput, BlockUnit,
     bounds::{finished, list_to_do, taking, taking_with},
 };
 use crate::{
-    Answer, Completion, LogicalUnit, Nexus, Task, TaskAttribute,
-    copies::{Refused, Running},
-    patience::Patience,
-    sense::Failure,
+    Completion, LogicalUnit, Nexus, Task, TaskAttribute, UnitReply,
+    copies::{CopyRefusal, RunningCopy},
+    patience::StepRetryWait,
+    sense::UnitCommandFailure,
 };
 
 /// A unit that takes part in a copy, reached as the nexus that asked for it.
 pub(super) struct Party<'a> {
-    unit: Reached<'a>,
+    unit: CopyPartyUnit<'a>,
     nexus: &'a Nexus,
 }
 
-enum Reached<'a> {
+enum CopyPartyUnit<'a> {
     Own(&'a BlockUnit),
     /// Another unit of the target: looked up for each piece, since it may be taken away while the
     /// copy goes on, and is not to be kept by it.
@@ -47,14 +47,14 @@ impl BlockUnit {
         nexus: Nexus,
         long: bool,
         length: u32,
-        work: Work<'a>,
-    ) -> Result<Answer<'a>, Completion> {
-        let Work { data, turn, .. } = work;
+        work: BlockCommandInput<'a>,
+    ) -> Result<UnitReply<'a>, Completion> {
+        let BlockCommandInput { data, turn, .. } = work;
         let list = CopyList::parse(&list_to_do(&data, length as usize)?, long);
         let list = list.map_err(|sense| taking_with(length, sense.into()))?;
         let name = list.identified.then_some(list.list);
         let running = self.begin_copy(&nexus, name, u8::from(long))?;
-        Ok(Answer::new(async move {
+        Ok(UnitReply::new(async move {
             let _turn = turn;
             let copy = self.copy(&nexus, &list, &running);
             run_copy(copy, &running, length).await
@@ -67,15 +67,20 @@ impl BlockUnit {
         nexus: &Nexus,
         list: Option<u32>,
         service_action: u8,
-    ) -> Result<Running, Completion> {
+    ) -> Result<RunningCopy, Completion> {
         self.copies.begin(nexus.number, list, service_action).map_err(|refused| match refused {
-            Refused::InProgress => Sense::OPERATION_IN_PROGRESS.into(),
-            Refused::Full => Completion::status(Status::TaskSetFull),
+            CopyRefusal::InProgress => Sense::OPERATION_IN_PROGRESS.into(),
+            CopyRefusal::Full => Completion::status(ScsiStatus::TaskSetFull),
         })
     }
 
     /// Looks at every segment before the first block is moved.
-    async fn copy(&self, nexus: &Nexus, list: &CopyList, running: &Running) -> Result<(), Failure> {
+    async fn copy(
+        &self,
+        nexus: &Nexus,
+        list: &CopyList,
+        running: &RunningCopy,
+    ) -> Result<(), UnitCommandFailure> {
         let mut parties = Vec::with_capacity(list.cscds.len());
         for cscd in &list.cscds {
             // Reserved in SPC-3, not looked at since.
@@ -108,7 +113,7 @@ impl BlockUnit {
             }
             checked.push((source, destination, segment, from.block_size));
         }
-        let mut patience = Patience::default();
+        let mut patience = StepRetryWait::default();
         for (source, destination, segment, block_size) in checked {
             let order = pieces_of(segment, block_size, source.is(destination));
             for (at, blocks) in order {
@@ -130,10 +135,10 @@ impl BlockUnit {
         // NUL of SPC-3: no unit is meant. It is reserved since.
         let naa = cscd.naa.filter(|_| !(cscd.null && self.settings.spc_3))?;
         let unit = if naa == self.identity.naa {
-            Reached::Own(self)
+            CopyPartyUnit::Own(self)
         } else {
             self.neighbour(nexus, &naa)?;
-            Reached::Other { asked: self, naa }
+            CopyPartyUnit::Other { asked: self, naa }
         };
         Some(Party { unit, nexus })
     }
@@ -148,8 +153,8 @@ impl BlockUnit {
         &'a self,
         nexus: &Nexus,
         list: u32,
-        work: Work<'a>,
-    ) -> Result<Answer<'a>, Completion> {
+        work: BlockCommandInput<'a>,
+    ) -> Result<UnitReply<'a>, Completion> {
         let ended = self.copies.abort(nexus.number, list);
         let ended = ended.ok_or(Sense::invalid_field_in_cdb(2))?;
         let wait = async move {
@@ -182,9 +187,11 @@ impl BlockUnit {
 }
 
 /// Converts the failure of a step of a copy. RECEIVE COPY RESULTS reports how far the copy came.
-pub(super) fn aborted(failure: Failure) -> Failure {
+pub(super) fn aborted(failure: UnitCommandFailure) -> UnitCommandFailure {
     match failure {
-        Failure::Check(sense) if sense.is(Sense::LOGICAL_UNIT_COMMUNICATION_TIME_OUT) => {
+        UnitCommandFailure::Check(sense)
+            if sense.is(Sense::LOGICAL_UNIT_COMMUNICATION_TIME_OUT) =>
+        {
             Sense::COPY_ABORTED.into()
         }
         failure => failure,
@@ -193,8 +200,8 @@ pub(super) fn aborted(failure: Failure) -> Failure {
 
 /// Goes on with a copy until it ends or is aborted; its completion, and its last status.
 pub(super) async fn run_copy(
-    copy: impl Future<Output = Result<(), Failure>>,
-    running: &Running,
+    copy: impl Future<Output = Result<(), UnitCommandFailure>>,
+    running: &RunningCopy,
     length: u32,
 ) -> Completion {
     let done = tokio::select! {
@@ -212,7 +219,7 @@ pub(super) async fn run_copy(
             taking(length)
         }
         Err(failure) => {
-            if let Failure::Check(sense) = failure {
+            if let UnitCommandFailure::Check(sense) = failure {
                 running.note(|status| status.state = CopyState::Failed(sense));
             }
             taking_with(length, failure)
@@ -224,8 +231,8 @@ impl Party<'_> {
     /// Both are the same unit.
     fn is(&self, other: &Self) -> bool {
         match (&self.unit, &other.unit) {
-            (Reached::Own(_), Reached::Own(_)) => true,
-            (Reached::Other { naa: a, .. }, Reached::Other { naa: b, .. }) => a == b,
+            (CopyPartyUnit::Own(_), CopyPartyUnit::Own(_)) => true,
+            (CopyPartyUnit::Other { naa: a, .. }, CopyPartyUnit::Other { naa: b, .. }) => a == b,
             _ => false,
         }
     }
@@ -236,14 +243,14 @@ impl Party<'_> {
         token: &[u8; scsi::copy::TOKEN_BYTES],
     ) -> Result<Arc<crate::Rod>, Sense> {
         match &self.unit {
-            Reached::Own(unit) => unit.rod(token),
-            Reached::Other { asked, naa } => {
+            CopyPartyUnit::Own(unit) => unit.rod(token),
+            CopyPartyUnit::Other { asked, naa } => {
                 asked.neighbour(self.nexus, naa).ok_or(Sense::TOKEN_UNKNOWN)?.rod(token)
             }
         }
     }
 
-    pub(super) async fn capacity(&self) -> Result<Capacity16, Failure> {
+    pub(super) async fn capacity(&self) -> Result<Capacity16, UnitCommandFailure> {
         let asked = Command::ReadCapacity16 { allocation_length: 32 };
         let told = self.perform(asked, Data::new()).await?.into_bytes();
         Capacity16::from_bytes(&told)
@@ -251,20 +258,25 @@ impl Party<'_> {
             .ok_or_else(|| Sense::THIRD_PARTY_DEVICE_FAILURE.into())
     }
 
-    pub(super) async fn read(&self, lba: u64, blocks: u32) -> Result<Data, Failure> {
-        let transfer = Transfer { form: Form::Sixteen, ..Transfer::new(lba, blocks) };
+    pub(super) async fn read(&self, lba: u64, blocks: u32) -> Result<Data, UnitCommandFailure> {
+        let transfer = BlockTransfer { form: Form::Sixteen, ..BlockTransfer::new(lba, blocks) };
         self.perform(Command::Read(transfer), Data::new()).await
     }
 
-    pub(super) async fn write(&self, lba: u64, blocks: u32, data: Data) -> Result<(), Failure> {
-        let transfer = Transfer { form: Form::Sixteen, ..Transfer::new(lba, blocks) };
+    pub(super) async fn write(
+        &self,
+        lba: u64,
+        blocks: u32,
+        data: Data,
+    ) -> Result<(), UnitCommandFailure> {
+        let transfer = BlockTransfer { form: Form::Sixteen, ..BlockTransfer::new(lba, blocks) };
         self.perform(Command::Write(transfer), data).await?;
         // Volumes in memory are done at once: others get their turn here.
         tokio::task::yield_now().await;
         Ok(())
     }
 
-    async fn perform(&self, command: Command, data_out: Data) -> Result<Data, Failure> {
+    async fn perform(&self, command: Command, data_out: Data) -> Result<Data, UnitCommandFailure> {
         let task = Task {
             nexus: self.nexus.clone(),
             lun: Lun(0),
@@ -275,15 +287,15 @@ impl Party<'_> {
             data_in_capacity: u32::MAX,
         };
         let completion = match &self.unit {
-            Reached::Own(unit) => unit.execute(task).await,
-            Reached::Other { asked, naa } => {
+            CopyPartyUnit::Own(unit) => unit.execute(task).await,
+            CopyPartyUnit::Other { asked, naa } => {
                 let unit = asked.neighbour(self.nexus, naa);
                 unit.ok_or(Sense::UNREACHABLE_COPY_TARGET)?.execute(task).await
             }
         };
         match completion.status {
-            Status::Good => Ok(completion.data_in),
-            Status::Busy => Err(Failure::Busy),
+            ScsiStatus::Good => Ok(completion.data_in),
+            ScsiStatus::Busy => Err(UnitCommandFailure::Busy),
             _ => Err(Sense::THIRD_PARTY_DEVICE_FAILURE.into()),
         }
     }
@@ -291,7 +303,7 @@ impl Party<'_> {
 
 /// The blocks of a segment in pieces, by offset; the last first where the first would be
 /// overwritten before it is read.
-fn pieces_of(segment: &Segment, block_size: u32, same: bool) -> Vec<(u64, u32)> {
+fn pieces_of(segment: &CopySegment, block_size: u32, same: bool) -> Vec<(u64, u32)> {
     let blocks = u32::from(segment.blocks);
     if blocks == 0 {
         return Vec::new();
@@ -314,7 +326,7 @@ mod tests {
 
     #[test]
     fn what_would_be_overwritten_is_moved_first() {
-        let segment = Segment {
+        let segment = CopySegment {
             source: 0,
             destination: 0,
             blocks: 20_000,
@@ -325,6 +337,6 @@ mod tests {
         assert_eq!(pieces_of(&segment, 512, false), forwards);
         let backwards: Vec<_> = forwards.into_iter().rev().collect();
         assert_eq!(pieces_of(&segment, 512, true), backwards);
-        assert_eq!(pieces_of(&Segment { blocks: 0, ..segment }, 512, true), []);
+        assert_eq!(pieces_of(&CopySegment { blocks: 0, ..segment }, 512, true), []);
     }
 }

@@ -2,28 +2,28 @@
 //! ATOMIC.
 
 use bytes::BytesMut;
-use scsi::{Sense, Transfer};
+use scsi::{BlockTransfer, Sense};
 use volume::{Data, Extent, Geometry};
 
 use super::{
-    BlockUnit, Work,
+    BlockCommandInput, BlockUnit,
     bounds::{finished, taking, taking_with, too_long, writable},
 };
 use crate::{
-    Answer, Completion,
+    Completion, UnitReply,
     access::{self, first_difference, pieces},
-    patience::Patience,
-    sense::{Access, Failure},
+    patience::StepRetryWait,
+    sense::{FailedAccessKind, UnitCommandFailure},
 };
 
 impl BlockUnit {
     /// Reads, compares and writes with nobody else writing there meanwhile.
     pub(super) fn compare_and_write<'a>(
         &'a self,
-        transfer: Transfer,
-        work: Work<'a>,
-    ) -> Result<Answer<'a>, Completion> {
-        let Work { data, geometry, turn, .. } = work;
+        transfer: BlockTransfer,
+        work: BlockCommandInput<'a>,
+    ) -> Result<UnitReply<'a>, Completion> {
+        let BlockCommandInput { data, geometry, turn, .. } = work;
         let extent = self.check_compare_and_write(&transfer, &geometry)?;
         let Some(extent) = extent else {
             // Who asks for 256 blocks asks for none, since the length has one byte.
@@ -42,7 +42,10 @@ impl BlockUnit {
         let (volume, durability) = (&*self.volume, self.durability(transfer.fua, &geometry));
         let exchange = async move {
             let _claim = self.claim_alone(extent, &geometry).await;
-            let found = volume.read(extent).await.map_err(|e| Failure::new(&e, Access::Read))?;
+            let found = volume
+                .read(extent)
+                .await
+                .map_err(|e| UnitCommandFailure::new(&e, FailedAccessKind::Read))?;
             if let Some(offset) = first_difference(&expected, &found) {
                 // Which byte of the data that came (SBC-3, 5.2.1).
                 return Err(Sense::MISCOMPARE_DURING_VERIFY.with_information(offset as u64).into());
@@ -55,7 +58,7 @@ impl BlockUnit {
 
     pub(super) fn check_compare_and_write(
         &self,
-        transfer: &Transfer,
+        transfer: &BlockTransfer,
         geometry: &Geometry,
     ) -> Result<Option<Extent>, Sense> {
         writable(geometry)?;
@@ -66,10 +69,10 @@ impl BlockUnit {
     /// meanwhile.
     pub(super) fn or_write<'a>(
         &'a self,
-        transfer: Transfer,
-        work: Work<'a>,
-    ) -> Result<Answer<'a>, Completion> {
-        let Work { data, geometry, turn, .. } = work;
+        transfer: BlockTransfer,
+        work: BlockCommandInput<'a>,
+    ) -> Result<UnitReply<'a>, Completion> {
+        let BlockCommandInput { data, geometry, turn, .. } = work;
         let (extent, data) = self.to_write(&transfer, data, &geometry)?;
         let taken = extent.blocks * geometry.block_size;
         let block_size = geometry.block_size as usize;
@@ -77,12 +80,13 @@ impl BlockUnit {
         let (volume, durability) = (&*self.volume, self.durability(transfer.fua, &geometry));
         let or = async move {
             let _claim = self.claim_alone(extent, &geometry).await;
-            let mut patience = Patience::default();
+            let mut patience = StepRetryWait::default();
             for piece in pieces(extent, block_size) {
                 let at = (piece.lba.0 - extent.lba.0) as usize * block_size;
                 let step = || async {
                     let found = volume.read(piece).await;
-                    let found = found.map_err(|e| Failure::new(&e, Access::Read))?;
+                    let found =
+                        found.map_err(|e| UnitCommandFailure::new(&e, FailedAccessKind::Read))?;
                     let new = or(&found, &data.slice(at, found.len()));
                     volume.write(piece.lba, new, durability).await.map_err(access::failed_write)
                 };
@@ -96,10 +100,10 @@ impl BlockUnit {
     /// A write as one call on a volume that promises to do such a one wholly or not at all.
     pub(super) fn write_atomic<'a>(
         &'a self,
-        transfer: Transfer,
+        transfer: BlockTransfer,
         boundary: u16,
-        work: Work<'a>,
-    ) -> Result<Answer<'a>, Completion> {
+        work: BlockCommandInput<'a>,
+    ) -> Result<UnitReply<'a>, Completion> {
         let extent = self.check_write_atomic(&transfer, boundary, &work.geometry)?;
         let Some(extent) = extent else { return Err(taking(0)) };
         let taken = extent.blocks * work.geometry.block_size;
@@ -113,7 +117,7 @@ impl BlockUnit {
 
     pub(super) fn check_write_atomic(
         &self,
-        transfer: &Transfer,
+        transfer: &BlockTransfer,
         boundary: u16,
         geometry: &Geometry,
     ) -> Result<Option<Extent>, Sense> {

@@ -3,17 +3,17 @@
 use scsi::{IdentifyingType, Sense, Timestamp};
 
 use super::{
-    BlockUnit, Work,
+    BlockCommandInput, BlockUnit,
     bounds::{check_list_length, finished, parameter_list, taking, taking_with},
 };
-use crate::{Answer, Completion, Nexus, identifying::Identifying};
+use crate::{Completion, Nexus, UnitReply, identifying::Identifying};
 
 impl BlockUnit {
     pub(super) fn set_timestamp(
         &self,
         nexus: &Nexus,
         length: u32,
-        work: &Work<'_>,
+        work: &BlockCommandInput<'_>,
     ) -> Result<Completion, Completion> {
         check_list_length(length)?;
         // A length of zero is no error (SPC-4, 6.46).
@@ -33,8 +33,8 @@ impl BlockUnit {
         nexus: &Nexus,
         kind: IdentifyingType,
         length: u32,
-        work: Work<'a>,
-    ) -> Result<Answer<'a>, Completion> {
+        work: BlockCommandInput<'a>,
+    ) -> Result<UnitReply<'a>, Completion> {
         let identifying = self.identifying()?;
         let bytes = parameter_list(&work.data, length as usize)?;
         if kind == IdentifyingType::Text && !(bytes.is_empty() || is_text(&bytes)) {

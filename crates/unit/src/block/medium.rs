@@ -3,10 +3,10 @@
 use scsi::{Sense, StartStop};
 
 use super::{
-    BlockUnit, Work,
+    BlockCommandInput, BlockUnit,
     bounds::{finished, taking},
 };
-use crate::{Answer, Completion, Nexus};
+use crate::{Completion, Nexus, UnitReply};
 
 impl BlockUnit {
     /// Ejects or loads the medium. Others cannot eject it from the owner of a claim. There is no motor: a stop makes earlier writes stable, and the unit stays
@@ -16,8 +16,8 @@ impl BlockUnit {
         &'a self,
         nexus: &Nexus,
         asked: StartStop,
-        work: Work<'a>,
-    ) -> Result<Answer<'a>, Completion> {
+        work: BlockCommandInput<'a>,
+    ) -> Result<UnitReply<'a>, Completion> {
         if asked.power_condition != 0 {
             return Err(taking(0));
         }

@@ -27,33 +27,33 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use scsi::{Command, PersistentReserveOut, Sense, Transfer, copy::TOKEN_BYTES};
+use scsi::{BlockTransfer, Command, PersistentReserveOut, Sense, copy::TOKEN_BYTES};
 use volume::{Data, Geometry, Stack};
 
 use self::bounds::{at_once, check_list_length, taking, writable};
 pub use self::own::NotDropped;
 use crate::{
-    Answer, Completion, LogicalUnit, Neighbours, Nexus, Rod, Task, TaskAttribute, TaskManagement,
-    access,
+    Completion, LogicalUnit, Neighbours, Nexus, Rod, Task, TaskAttribute, TaskManagement,
+    UnitReply, access,
     attention::Attentions,
-    claim::Claims,
+    claim::BlockRangeLocks,
     copies::Copies,
     gate::Gate,
     identifying::Identifying,
-    identity::Identity,
+    identity::UnitIdentity,
     limits::Settings,
     medium::Medium,
     modes::ModeSettings,
-    order::{Order, Turn},
+    order::{TaskOrder, TaskTurn},
     ownership::{self, Ownership},
     reservation::Reservations,
     sanitize::Sanitizer,
-    sense::Failure,
-    sharing::Sharing,
+    sense::UnitCommandFailure,
+    sharing::UnitSharing,
     space::Threshold,
-    store::Store,
-    timestamp::Clock,
-    tokens::Tokens,
+    store::UnitStore,
+    timestamp::UnitClock,
+    tokens::UnitRodTokens,
 };
 
 /// A block device whose blocks are a volume's.
@@ -61,7 +61,7 @@ use crate::{
 /// Simple tasks run as they come, in no order among themselves.
 pub struct BlockUnit {
     volume: Stack,
-    identity: Identity,
+    identity: UnitIdentity,
     settings: Settings,
     /// How many blocks there were when somebody last looked: who sees another number tells all.
     known_blocks: AtomicU64,
@@ -70,38 +70,38 @@ pub struct BlockUnit {
     modes: ModeSettings,
     medium: Medium,
     threshold: Threshold,
-    order: Order,
+    order: TaskOrder,
     gate: Gate,
-    claims: Claims,
-    tokens: Tokens,
+    claims: BlockRangeLocks,
+    tokens: UnitRodTokens,
     copies: Copies,
     /// What each nexus reaches beside this unit.
     reachable: Mutex<HashMap<u64, Arc<dyn Neighbours>>>,
     sanitizer: Arc<Sanitizer>,
-    clock: Clock,
+    clock: UnitClock,
     /// `None` without a store.
     identifying: Option<Identifying>,
     /// `None` without a store.
     ownership: Option<Ownership>,
     /// `None`: it is not shared.
-    sharing: Option<Sharing>,
+    sharing: Option<UnitSharing>,
 }
 
 /// What a unit keeps in its store.
-struct Kept {
+struct StoredUnitState {
     reservations: Reservations,
     modes: ModeSettings,
     sanitizer: Arc<Sanitizer>,
     identifying: Option<Identifying>,
     ownership: Option<Ownership>,
-    sharing: Option<Sharing>,
+    sharing: Option<UnitSharing>,
 }
 
 /// What a task brings besides its command.
-struct Work<'a> {
+struct BlockCommandInput<'a> {
     data: Data,
     geometry: Geometry,
-    turn: Turn<'a>,
+    turn: TaskTurn<'a>,
     /// The session that it is of.
     nexus: u64,
 }
@@ -110,8 +110,8 @@ impl BlockUnit {
     /// A unit of this name over `volume`, which forgets reservations and mode parameters with the
     /// process, and says so.
     #[must_use]
-    pub fn new(volume: Stack, identity: Identity, settings: Settings) -> Self {
-        let kept = Kept {
+    pub fn new(volume: Stack, identity: UnitIdentity, settings: Settings) -> Self {
+        let kept = StoredUnitState {
             reservations: Reservations::new(),
             modes: ModeSettings::new(),
             sanitizer: Arc::new(Sanitizer::new()),
@@ -129,9 +129,9 @@ impl BlockUnit {
     /// What is there cannot be read, or was not written by a unit.
     pub fn open(
         volume: Stack,
-        identity: Identity,
+        identity: UnitIdentity,
         settings: Settings,
-        store: Arc<dyn Store>,
+        store: Arc<dyn UnitStore>,
     ) -> io::Result<Self> {
         let ownership = Ownership::load(Arc::clone(&store))?;
         let sharing = match settings.share {
@@ -141,15 +141,15 @@ impl BlockUnit {
             }
             Some(share) => {
                 let geometry = volume.geometry();
-                Some(Sharing::load(share, &geometry, Arc::clone(&store), ownership.last())?)
+                Some(UnitSharing::load(share, &geometry, Arc::clone(&store), ownership.last())?)
             }
-            None if Sharing::is_left(&*store)? => {
+            None if UnitSharing::is_left(&*store)? => {
                 let message = "several gateways share it still: stop them first, or share it again";
                 return Err(io::Error::other(message));
             }
             None => None,
         };
-        let kept = Kept {
+        let kept = StoredUnitState {
             sharing,
             reservations: Reservations::load(Arc::clone(&store))?,
             modes: ModeSettings::load(Arc::clone(&store))?,
@@ -160,8 +160,14 @@ impl BlockUnit {
         Ok(Self::with(volume, identity, settings, kept))
     }
 
-    fn with(volume: Stack, identity: Identity, settings: Settings, kept: Kept) -> Self {
-        let Kept { reservations, modes, sanitizer, identifying, ownership, sharing } = kept;
+    fn with(
+        volume: Stack,
+        identity: UnitIdentity,
+        settings: Settings,
+        kept: StoredUnitState,
+    ) -> Self {
+        let StoredUnitState { reservations, modes, sanitizer, identifying, ownership, sharing } =
+            kept;
         let known_blocks = AtomicU64::new(volume.geometry().blocks);
         Self {
             volume,
@@ -173,14 +179,14 @@ impl BlockUnit {
             modes,
             medium: Medium::default(),
             threshold: Threshold::new(settings.soft_threshold_percent),
-            order: Order::default(),
+            order: TaskOrder::default(),
             gate: Gate::default(),
-            claims: Claims::default(),
-            tokens: Tokens::default(),
+            claims: BlockRangeLocks::default(),
+            tokens: UnitRodTokens::default(),
             copies: Copies::default(),
             reachable: Mutex::default(),
             sanitizer,
-            clock: Clock::default(),
+            clock: UnitClock::default(),
             identifying,
             ownership,
             sharing,
@@ -189,7 +195,7 @@ impl BlockUnit {
 
     /// The unit's names.
     #[must_use]
-    pub fn identity(&self) -> &Identity {
+    pub fn identity(&self) -> &UnitIdentity {
         &self.identity
     }
 
@@ -207,7 +213,7 @@ impl BlockUnit {
 
     /// Everything up to the first call on the volume. `Err`: the task ends here, refused or
     /// because there is nothing to do.
-    fn start<'a>(&'a self, task: Task, turn: Turn<'a>) -> Result<Answer<'a>, Completion> {
+    fn start<'a>(&'a self, task: Task, turn: TaskTurn<'a>) -> Result<UnitReply<'a>, Completion> {
         if matches!(task.cdb.first(), Some(0x00 | 0x25 | 0x9e)) {
             // Who asks for capacity or readiness wants to hear of another size: initiators do
             // before they use it, and path checkers all the time.
@@ -217,7 +223,7 @@ impl BlockUnit {
         let command = self.command(&task.nexus, &task.cdb, task.attribute)?;
         let room = task.data_in_capacity;
         let nexus = task.nexus.number;
-        let work = Work { data: task.data_out, geometry, turn, nexus };
+        let work = BlockCommandInput { data: task.data_out, geometry, turn, nexus };
         if let Some(ownership) = &self.ownership
             && ownership::needs_a_flush(&command)
         {
@@ -329,7 +335,7 @@ impl BlockUnit {
         if let Ok(command) = &command
             && self.reservations.bar(nexus.number, command)
         {
-            return Err(Failure::Conflict.into());
+            return Err(UnitCommandFailure::Conflict.into());
         }
         if let (Ok(command), Some(sharing)) = (&command, &self.sharing) {
             let beside = self.settings.reads_beside_claim;
@@ -414,7 +420,7 @@ impl BlockUnit {
         self.volume.admit(bytes as usize).map_err(|error| access::failed_flush(error).into())
     }
 
-    fn bytes_to_write(&self, transfer: &Transfer, geometry: &Geometry) -> Result<u32, Sense> {
+    fn bytes_to_write(&self, transfer: &BlockTransfer, geometry: &Geometry) -> Result<u32, Sense> {
         writable(geometry)?;
         let extent = self.extent(transfer, geometry)?;
         Ok(extent.map_or(0, |extent| extent.blocks * geometry.block_size))
@@ -422,7 +428,7 @@ impl BlockUnit {
 
     /// Executes a task. A change by the claim's owner waits for a flush of the owner that arrived before it. This is
     /// decided when the command arrives, before it waits for anything else.
-    fn execute_in_order(&self, task: Task) -> Answer<'_> {
+    fn execute_in_order(&self, task: Task) -> UnitReply<'_> {
         let is_flush = matches!(task.cdb.first(), Some(0x35 | 0x91));
         if !is_flush && self.gate.is_open() || !self.is_epoch_of(task.nexus.number) {
             return self.execute_in_turn(task);
@@ -430,7 +436,7 @@ impl BlockUnit {
         if is_flush {
             let flushing = self.gate.close();
             let flush = self.execute_in_turn(task);
-            return Answer::new(async move {
+            return UnitReply::new(async move {
                 let flushed = flush.await;
                 drop(flushing);
                 flushed
@@ -444,7 +450,7 @@ impl BlockUnit {
         if is_part || !Command::parse(&task.cdb).as_ref().is_ok_and(changes) {
             return self.execute_in_turn(task);
         }
-        Answer::new(async move {
+        UnitReply::new(async move {
             self.gate.opened().await;
             self.execute_in_turn(task).await
         })
@@ -456,10 +462,10 @@ impl BlockUnit {
             && self.geometry().epoch_blocks > 0
     }
 
-    fn execute_in_turn(&self, task: Task) -> Answer<'_> {
+    fn execute_in_turn(&self, task: Task) -> UnitReply<'_> {
         match self.order.turn_now(task.attribute) {
             Some(turn) => self.start(task, turn).unwrap_or_else(at_once),
-            None => Answer::new(async move {
+            None => UnitReply::new(async move {
                 let turn = self.order.turn(task.attribute).await;
                 self.start(task, turn).unwrap_or_else(at_once).await
             }),
@@ -467,9 +473,9 @@ impl BlockUnit {
     }
 
     /// The same with sense data in descriptor format (D_SENSE=1).
-    fn execute_with_descriptors(&self, task: Task) -> Answer<'_> {
+    fn execute_with_descriptors(&self, task: Task) -> UnitReply<'_> {
         let answer = self.execute_in_order(task);
-        Answer::new(async move {
+        UnitReply::new(async move {
             let mut completion = answer.await;
             if let Some(sense) = &mut completion.sense {
                 sense.descriptor_format = true;
@@ -487,7 +493,7 @@ impl BlockUnit {
 }
 
 impl LogicalUnit for BlockUnit {
-    fn execute(&self, task: Task) -> Answer<'_> {
+    fn execute(&self, task: Task) -> UnitReply<'_> {
         if self.modes.current().descriptor_sense {
             return self.execute_with_descriptors(task);
         }

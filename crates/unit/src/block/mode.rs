@@ -7,18 +7,18 @@ use scsi::{
 use volume::Geometry;
 
 use super::{
-    BlockUnit, Work,
+    BlockCommandInput, BlockUnit,
     bounds::{finished, parameter_list, taking, taking_with},
 };
-use crate::{Answer, Completion, Nexus, modes::Modes};
+use crate::{Completion, Nexus, UnitReply, modes::Modes};
 
 impl BlockUnit {
     pub(super) fn mode_select<'a>(
         &'a self,
         nexus: Nexus,
         select: ModeSelect,
-        work: Work<'a>,
-    ) -> Result<Answer<'a>, Completion> {
+        work: BlockCommandInput<'a>,
+    ) -> Result<UnitReply<'a>, Completion> {
         let length = u32::from(select.parameter_list_length);
         if select.revert {
             return Err(Sense::invalid_bit_in_cdb(1, 1).into());
@@ -106,8 +106,8 @@ impl BlockUnit {
     pub(super) fn log_select<'a>(
         &'a self,
         select: LogSelect,
-        work: Work<'a>,
-    ) -> Result<Answer<'a>, Completion> {
+        work: BlockCommandInput<'a>,
+    ) -> Result<UnitReply<'a>, Completion> {
         let length = u32::from(select.parameter_list_length);
         if select.save {
             return Err(Sense::invalid_bit_in_cdb(1, 0).into());

@@ -7,11 +7,11 @@ use scsi::{ClaimAction, ClaimParameters, ClaimReport, Command, Sense};
 use volume::{Extent, Lba};
 
 use super::{
-    BlockUnit, Work,
+    BlockCommandInput, BlockUnit,
     bounds::{parameter_list, taking, taking_with, writable},
 };
 use crate::{
-    Answer, Completion, Nexus, TaskAttribute, access, claim::Claim, order::Turn,
+    Completion, Nexus, TaskAttribute, UnitReply, access, claim::BlockRangeGuard, order::TaskTurn,
     ownership::Ownership,
 };
 
@@ -62,8 +62,8 @@ impl BlockUnit {
         nexus: &Nexus,
         action: ClaimAction,
         length: u16,
-        work: Work<'a>,
-    ) -> Result<Answer<'a>, Completion> {
+        work: BlockCommandInput<'a>,
+    ) -> Result<UnitReply<'a>, Completion> {
         if self.sharing.is_none() {
             self.ownership()?;
         }
@@ -76,7 +76,7 @@ impl BlockUnit {
         }
         let (from, nexus, turn) = (nexus.clone(), nexus.number, work.turn);
         if let Some(sharing) = &self.sharing {
-            return Ok(Answer::new(async move {
+            return Ok(UnitReply::new(async move {
                 let done = match action {
                     ClaimAction::Claim => {
                         let done = sharing.claim(&from, asked).await;
@@ -103,14 +103,14 @@ impl BlockUnit {
         let ownership = self.ownership().map_err(|sense| taking_with(taken, sense.into()))?;
         let has_epochs = work.geometry.epoch_blocks > 0;
         if action == ClaimAction::Advance {
-            return Ok(Answer::new(async move {
+            return Ok(UnitReply::new(async move {
                 // Saving takes a disk sync, and other commands must not wait for it.
                 drop(turn);
                 let done = ownership.advance(nexus, &asked).await;
                 done.map_or_else(|sense| taking_with(taken, sense.into()), |()| taking(taken))
             }));
         }
-        Ok(Answer::new(async move {
+        Ok(UnitReply::new(async move {
             let done = match action {
                 ClaimAction::Claim => ownership.claim(nexus, asked).await,
                 _ => ownership.release(nexus, &asked).await,
@@ -207,7 +207,7 @@ impl BlockUnit {
     }
 
     /// Waits for all that has begun. While both are held, nothing else changes a block.
-    pub(super) async fn when_all_has_ended(&self) -> (Turn<'_>, Claim<'_>) {
+    pub(super) async fn when_all_has_ended(&self) -> (TaskTurn<'_>, BlockRangeGuard<'_>) {
         let turn = self.order.turn(TaskAttribute::Ordered).await;
         // Parts of a copy have no turns of their own, but claim the blocks that they write, like
         // all others. So many blocks are in every stripe.

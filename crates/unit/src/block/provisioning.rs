@@ -5,12 +5,12 @@ use smallvec::SmallVec;
 use volume::{Data, Extent, Geometry, Lba};
 
 use super::{
-    BlockUnit, Work,
+    BlockCommandInput, BlockUnit,
     bounds::{
         at_once, finished, in_range, list_to_do, one_block, taking, taking_with, too_long, writable,
     },
 };
-use crate::{Answer, Completion, access};
+use crate::{Completion, UnitReply, access};
 
 /// What a WRITE SAME is going to do.
 pub(super) struct WriteSame {
@@ -35,8 +35,8 @@ impl BlockUnit {
     pub(super) fn unmap<'a>(
         &'a self,
         length: usize,
-        work: Work<'a>,
-    ) -> Result<Answer<'a>, Completion> {
+        work: BlockCommandInput<'a>,
+    ) -> Result<UnitReply<'a>, Completion> {
         let list = list_to_do(&work.data, length)?;
         let taken = length as u32;
         let limits = self.limits(&work.geometry);
@@ -93,9 +93,9 @@ impl BlockUnit {
     pub(super) fn write_same<'a>(
         &'a self,
         asked: WriteSame,
-        work: Work<'a>,
-    ) -> Result<Answer<'a>, Completion> {
-        let Work { data, geometry, turn, nexus } = work;
+        work: BlockCommandInput<'a>,
+    ) -> Result<UnitReply<'a>, Completion> {
+        let BlockCommandInput { data, geometry, turn, nexus } = work;
         let (taken, block) = if asked.no_data_out {
             (0, Ok(Data::zeros(geometry.block_size as usize).into_bytes()))
         } else {

@@ -3,23 +3,23 @@
 use scsi::{PersistentReserveOut, Sense, WantedState, persistent::ReserveAction};
 
 use super::{
-    BlockUnit, Work,
+    BlockCommandInput, BlockUnit,
     bounds::{at_once, check_list_length, parameter_list, taking, taking_with},
 };
-use crate::{Answer, Completion, Nexus, TaskAttribute, description::TARGET_PORT_GROUP};
+use crate::{Completion, Nexus, TaskAttribute, UnitReply, description::TARGET_PORT_GROUP};
 
 impl BlockUnit {
     pub(super) fn persistent_reserve_out<'a>(
         &'a self,
         nexus: Nexus,
         asked: PersistentReserveOut,
-        work: Work<'a>,
-    ) -> Result<Answer<'a>, Completion> {
+        work: BlockCommandInput<'a>,
+    ) -> Result<UnitReply<'a>, Completion> {
         check_list_length(asked.parameter_list_length)?;
         let taken = asked.parameter_list_length;
         let list = parameter_list(&work.data, taken as usize)?;
         let turn = work.turn;
-        Ok(Answer::new(async move {
+        Ok(UnitReply::new(async move {
             let ports = &self.target_ports(&nexus);
             let attentions = match self.reservations.change(&nexus, asked, &list, ports).await {
                 Ok(attentions) => attentions,
@@ -42,8 +42,8 @@ impl BlockUnit {
     pub(super) fn set_target_port_groups<'a>(
         &'a self,
         length: u32,
-        work: Work<'a>,
-    ) -> Result<Answer<'a>, Completion> {
+        work: BlockCommandInput<'a>,
+    ) -> Result<UnitReply<'a>, Completion> {
         check_list_length(length)?;
         // A length of zero is no error (SPC-4, 6.45).
         if length == 0 {

@@ -7,10 +7,10 @@ use tokio::runtime::Handle;
 use volume::Geometry;
 
 use super::{
-    BlockUnit, Work,
+    BlockCommandInput, BlockUnit,
     bounds::{finished, parameter_list, taking, taking_with, writable},
 };
-use crate::{Answer, Completion, TaskAttribute, sanitize::Method};
+use crate::{Completion, TaskAttribute, UnitReply, sanitize::Method};
 
 impl BlockUnit {
     /// Waits until every other command has ended, begins the work, and with IMMED lets go of it.
@@ -18,9 +18,9 @@ impl BlockUnit {
     pub(super) fn sanitize<'a>(
         &'a self,
         asked: Sanitize,
-        work: Work<'a>,
-    ) -> Result<Answer<'a>, Completion> {
-        let Work { data, geometry, turn, .. } = work;
+        work: BlockCommandInput<'a>,
+    ) -> Result<UnitReply<'a>, Completion> {
+        let BlockCommandInput { data, geometry, turn, .. } = work;
         self.check_sanitize(&asked, &geometry)?;
         let taken = u32::from(asked.parameter_list_length);
         let list = parameter_list(&data, taken as usize)?;
@@ -38,7 +38,7 @@ impl BlockUnit {
         };
         // Without a runtime nothing could go on behind the command's back.
         let runtime = Handle::try_current().map_err(|_| Sense::INTERNAL_TARGET_FAILURE)?;
-        Ok(Answer::new(async move {
+        Ok(UnitReply::new(async move {
             drop(turn);
             let alone = self.order.turn(TaskAttribute::Ordered).await;
             let volume = Arc::clone(&self.volume);

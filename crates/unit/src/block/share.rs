@@ -3,40 +3,40 @@
 use std::time::Duration;
 
 use scsi::Sense;
-use tokens::{MOST_LIST_BYTES, Request, read_requests};
+use tokens::{MOST_LIST_BYTES, TokenRequest, read_requests};
 use volume::{Data, Extent, Geometry};
 
 use super::{
-    BlockUnit, Work,
+    BlockCommandInput, BlockUnit,
     bounds::{parameter_list, taking, taking_with},
 };
 use crate::{
-    Answer, Completion,
-    sense::Failure,
-    sharing::{Sharer, Sharing},
+    Completion, UnitReply,
+    sense::UnitCommandFailure,
+    sharing::{Sharer, UnitSharing},
 };
 
 impl BlockUnit {
     /// The gateways that share the unit, or did until they were dropped; none if it is not shared.
     #[must_use]
     pub fn sharers(&self) -> Vec<Sharer> {
-        self.sharing.as_ref().map_or_else(Vec::new, Sharing::sharers)
+        self.sharing.as_ref().map_or_else(Vec::new, UnitSharing::sharers)
     }
 
     /// Whether a session may change these blocks now, as far as tokens go. With their claim held.
-    pub(super) fn check_token(&self, nexus: u64, extent: Extent) -> Result<(), Failure> {
+    pub(super) fn check_token(&self, nexus: u64, extent: Extent) -> Result<(), UnitCommandFailure> {
         self.sharing.as_ref().map_or(Ok(()), |sharing| sharing.check(nexus, extent))
     }
 
-    fn sharing(&self) -> Result<&Sharing, Sense> {
+    fn sharing(&self) -> Result<&UnitSharing, Sense> {
         self.sharing.as_ref().ok_or(Sense::INVALID_COMMAND_OPERATION_CODE)
     }
 
     pub(super) fn token_out<'a>(
         &'a self,
         length: u32,
-        work: Work<'a>,
-    ) -> Result<Answer<'a>, Completion> {
+        work: BlockCommandInput<'a>,
+    ) -> Result<UnitReply<'a>, Completion> {
         let sharing = self.sharing()?;
         if length as usize > MOST_LIST_BYTES {
             return Err(Sense::PARAMETER_LIST_LENGTH_ERROR.into());
@@ -45,7 +45,7 @@ impl BlockUnit {
         let requests = read_requests(&list)
             .map_err(|_| taking_with(length, Sense::invalid_field_in_parameter_list(0).into()))?;
         let (nexus, turn) = (work.nexus, work.turn);
-        Ok(Answer::new(async move {
+        Ok(UnitReply::new(async move {
             // Whoever waits for all that has begun must not wait for this, which may wait for the same.
             drop(turn);
             for request in requests {
@@ -61,21 +61,23 @@ impl BlockUnit {
     /// even by a session that has ended.
     async fn ask_tokens(
         &self,
-        sharing: &Sharing,
+        sharing: &UnitSharing,
         nexus: u64,
-        request: Request,
+        request: TokenRequest,
     ) -> Result<(), Sense> {
         let Geometry { blocks, block_size, .. } = self.volume.geometry();
         match request {
-            Request::Join { .. } => {
+            TokenRequest::Join { .. } => {
                 let _nothing_else = self.when_all_has_ended().await;
                 sharing.ask(nexus, request, blocks)
             }
-            Request::Release { range, .. } => {
+            TokenRequest::Release { range, .. } => {
                 let _nobody_else = self.claims.alone(sharing.extent(range), block_size).await;
                 sharing.ask(nexus, request, blocks)
             }
-            Request::Acquire { .. } | Request::Renew { .. } => sharing.ask(nexus, request, blocks),
+            TokenRequest::Acquire { .. } | TokenRequest::Renew { .. } => {
+                sharing.ask(nexus, request, blocks)
+            }
         }
     }
 
@@ -83,11 +85,11 @@ impl BlockUnit {
         &'a self,
         wait_ms: u16,
         most: u32,
-        work: Work<'a>,
-    ) -> Result<Answer<'a>, Completion> {
+        work: BlockCommandInput<'a>,
+    ) -> Result<UnitReply<'a>, Completion> {
         let sharing = self.sharing()?;
         let (nexus, turn) = (work.nexus, work.turn);
-        Ok(Answer::new(async move {
+        Ok(UnitReply::new(async move {
             drop(turn);
             let wait = Duration::from_millis(wait_ms.into());
             match sharing.hear(nexus, wait, most as usize).await {

@@ -1,17 +1,17 @@
 //! Commands about blocks that move none of them: GET LBA STATUS and PRE-FETCH.
 
 use bytes::Bytes;
-use scsi::{LbaStatus, Sense, Transfer, lba_status_list};
+use scsi::{BlockTransfer, LbaStatus, Sense, lba_status_list};
 use volume::{Extent, Lba};
 
 use super::{
-    BlockUnit, Work,
+    BlockCommandInput, BlockUnit,
     bounds::{finished, in_range},
 };
 use crate::{
-    Answer, Completion,
+    Completion, UnitReply,
     access::pieces,
-    sense::{Access, Failure},
+    sense::{FailedAccessKind, UnitCommandFailure},
 };
 
 impl BlockUnit {
@@ -20,19 +20,21 @@ impl BlockUnit {
         &'a self,
         lba: u64,
         allocation_length: u32,
-        work: Work<'a>,
-    ) -> Result<Answer<'a>, Completion> {
-        let Work { geometry, turn, .. } = work;
+        work: BlockCommandInput<'a>,
+    ) -> Result<UnitReply<'a>, Completion> {
+        let BlockCommandInput { geometry, turn, .. } = work;
         if lba >= geometry.blocks {
             return Err(Sense::LOGICAL_BLOCK_ADDRESS_OUT_OF_RANGE.into());
         }
         let blocks = u32::try_from(geometry.blocks - lba).unwrap_or(u32::MAX);
         let asked = self.volume.allocation(Extent { lba: Lba(lba), blocks });
-        Ok(Answer::new(async move {
+        Ok(UnitReply::new(async move {
             let _turn = turn;
             let allocation = match asked.await {
                 Ok(allocation) => allocation,
-                Err(error) => return Failure::new(&error, Access::Read).into(),
+                Err(error) => {
+                    return UnitCommandFailure::new(&error, FailedAccessKind::Read).into();
+                }
             };
             let descriptors = allocation.runs().iter().scan(lba, |lba, run| {
                 let status = LbaStatus { lba: *lba, blocks: run.blocks, mapped: run.mapped };
@@ -50,11 +52,11 @@ impl BlockUnit {
     /// not told here. With IMMED nothing is done, since the status would not wait for it.
     pub(super) fn pre_fetch<'a>(
         &'a self,
-        transfer: Transfer,
+        transfer: BlockTransfer,
         immediate: bool,
-        work: Work<'a>,
-    ) -> Result<Answer<'a>, Completion> {
-        let Work { geometry, turn, .. } = work;
+        work: BlockCommandInput<'a>,
+    ) -> Result<UnitReply<'a>, Completion> {
+        let BlockCommandInput { geometry, turn, .. } = work;
         in_range(transfer.lba, u64::from(transfer.blocks), &geometry)?;
         let rest = geometry.blocks - transfer.lba;
         let asked = if transfer.blocks == 0 { rest } else { u64::from(transfer.blocks) };

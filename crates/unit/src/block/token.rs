@@ -7,21 +7,21 @@ use std::time::Duration;
 
 use scsi::{
     Sense,
-    copy::{Cscd, PopulateToken, ROD_TYPE, Token, TokenRange, WriteUsingToken},
+    copy::{Cscd, PopulateToken, ROD_TYPE, RodToken, TokenRange, WriteUsingToken},
 };
 use volume::{Extent, Geometry, Lba};
 
 use super::{
-    BlockUnit, Work,
+    BlockCommandInput, BlockUnit,
     bounds::{in_range, list_to_do, taking_with, writable},
     copy::{PIECE, aborted, run_copy},
 };
 use crate::{
-    Answer, Completion, Nexus,
-    copies::Running,
+    Completion, Nexus, UnitReply,
+    copies::RunningCopy,
     limits::{TOKEN_BYTES_MOST, TOKEN_TIMEOUT_S, TOKEN_TIMEOUT_S_MOST},
-    patience::Patience,
-    sense::Failure,
+    patience::StepRetryWait,
+    sense::UnitCommandFailure,
 };
 
 impl BlockUnit {
@@ -30,9 +30,9 @@ impl BlockUnit {
         nexus: Nexus,
         list: u32,
         length: u32,
-        work: Work<'a>,
-    ) -> Result<Answer<'a>, Completion> {
-        let Work { data, geometry, turn, .. } = work;
+        work: BlockCommandInput<'a>,
+    ) -> Result<UnitReply<'a>, Completion> {
+        let BlockCommandInput { data, geometry, turn, .. } = work;
         let bytes = list_to_do(&data, length as usize)?;
         let refused = |sense: Sense| taking_with(length, sense.into());
         // A write to its blocks voids a token. The next flush of the epoch's owner would change what this nexus
@@ -44,7 +44,7 @@ impl BlockUnit {
         let asked = asked.map_err(refused)?;
         check_populate(&asked, &geometry).map_err(refused)?;
         let running = self.begin_copy(&nexus, Some(list), 0x10)?;
-        Ok(Answer::new(async move {
+        Ok(UnitReply::new(async move {
             let _turn = turn;
             let made = self.make_token(asked, &geometry, &running);
             run_copy(made, &running, length).await
@@ -55,8 +55,8 @@ impl BlockUnit {
         &self,
         asked: PopulateToken,
         geometry: &Geometry,
-        running: &Running,
-    ) -> Result<(), Failure> {
+        running: &RunningCopy,
+    ) -> Result<(), UnitCommandFailure> {
         let seconds = if asked.timeout_s == 0 { TOKEN_TIMEOUT_S } else { asked.timeout_s };
         let timeout = Duration::from_secs(seconds.into());
         let creator = Cscd::naa(self.identity.naa, geometry.block_size);
@@ -80,9 +80,9 @@ impl BlockUnit {
         nexus: Nexus,
         list: u32,
         length: u32,
-        work: Work<'a>,
-    ) -> Result<Answer<'a>, Completion> {
-        let Work { data, geometry, turn, .. } = work;
+        work: BlockCommandInput<'a>,
+    ) -> Result<UnitReply<'a>, Completion> {
+        let BlockCommandInput { data, geometry, turn, .. } = work;
         let bytes = list_to_do(&data, length as usize)?;
         let refused = |sense: Sense| taking_with(length, sense.into());
         writable(&geometry)?;
@@ -90,7 +90,7 @@ impl BlockUnit {
         let asked = asked.map_err(refused)?;
         check_ranges(&asked.ranges, 536, &geometry).map_err(refused)?;
         let running = self.begin_copy(&nexus, Some(list), 0x11)?;
-        Ok(Answer::new(async move {
+        Ok(UnitReply::new(async move {
             let _turn = turn;
             let used = self.use_token(&nexus, &asked, &geometry, &running);
             run_copy(used, &running, length).await
@@ -102,9 +102,9 @@ impl BlockUnit {
         nexus: &Nexus,
         asked: &WriteUsingToken,
         geometry: &Geometry,
-        running: &Running,
-    ) -> Result<(), Failure> {
-        let (_, creator) = Token::origin(&asked.token).ok_or(Sense::TOKEN_UNKNOWN)?;
+        running: &RunningCopy,
+    ) -> Result<(), UnitCommandFailure> {
+        let (_, creator) = RodToken::origin(&asked.token).ok_or(Sense::TOKEN_UNKNOWN)?;
         let source = self.reach(nexus, &Cscd::naa(creator, geometry.block_size));
         let source = source.ok_or(Sense::TOKEN_UNKNOWN)?;
         let rod = source.rod(&asked.token)?;
@@ -119,7 +119,7 @@ impl BlockUnit {
         }
         let step = PIECE / geometry.block_size;
         let mut number = asked.offset;
-        let mut patience = Patience::default();
+        let mut patience = StepRetryWait::default();
         for range in &asked.ranges {
             let mut done = 0;
             while done < range.blocks {

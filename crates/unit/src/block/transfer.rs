@@ -2,32 +2,32 @@
 
 use std::future::Future;
 
-use scsi::{ByteCheck, Sense, Status, Transfer};
+use scsi::{BlockTransfer, ByteCheck, ScsiStatus, Sense};
 use volume::{Data, Durability, Extent, Geometry, Lba};
 
 use super::{
-    BlockUnit, Work,
+    BlockCommandInput, BlockUnit,
     bounds::{
         at_once, finished, in_range, one_block, taking, taking_with, too_long, whole_blocks,
         writable,
     },
 };
 use crate::{
-    Answer, Completion, Nexus,
-    access::{self, Against, Version},
+    Completion, Nexus, UnitReply,
+    access::{self, Against, ReadVersion},
     ownership::Ownership,
-    sense::Failure,
+    sense::UnitCommandFailure,
 };
 
 /// A read by an initiator that is not the claim's owner, of a volume that has one version of each block.
-struct Beside<'a> {
+struct NonOwnerRead<'a> {
     ownership: &'a Ownership,
     changes: u64,
 }
 
-impl Beside<'_> {
+impl NonOwnerRead<'_> {
     /// Fails if the blocks that were read may be of two epochs.
-    fn end(&self) -> Result<(), Failure> {
+    fn end(&self) -> Result<(), UnitCommandFailure> {
         self.ownership.end_read(self.changes)
     }
 }
@@ -37,10 +37,10 @@ impl BlockUnit {
     /// none, and would have us hold what nobody counts.
     pub(super) fn read<'a>(
         &'a self,
-        transfer: Transfer,
+        transfer: BlockTransfer,
         room: u32,
-        work: Work<'a>,
-    ) -> Result<Answer<'a>, Completion> {
+        work: BlockCommandInput<'a>,
+    ) -> Result<UnitReply<'a>, Completion> {
         let Some(extent) = self.extent(&transfer, &work.geometry)? else {
             return Err(Completion::good(Data::new()));
         };
@@ -52,17 +52,17 @@ impl BlockUnit {
         let has_cache = work.geometry.volatile_cache && !work.geometry.read_only;
         let version = match self.version_for(work.nexus, &work.geometry) {
             // Decide this first: a flush for FUA would end the owner's epoch in the middle.
-            Version::Newest if transfer.fua && has_cache => Version::Stable,
+            ReadVersion::Newest if transfer.fua && has_cache => ReadVersion::Stable,
             version => version,
         };
         let part = Extent { blocks, ..extent };
         let beside = self.begin_read_beside(work.nexus, &work.geometry)?;
         let read = access::read(&*self.volume, part, version, work.turn);
-        let read: Answer<'a> = match beside {
-            Some(beside) => Answer::new(async move {
+        let read: UnitReply<'a> = match beside {
+            Some(beside) => UnitReply::new(async move {
                 let read = read.await;
                 match beside.end() {
-                    Err(failure) if read.status == Status::Good => failure.into(),
+                    Err(failure) if read.status == ScsiStatus::Good => failure.into(),
                     _ => read,
                 }
             }),
@@ -71,9 +71,9 @@ impl BlockUnit {
         if blocks == extent.blocks {
             return Ok(read);
         }
-        Ok(Answer::new(async move {
+        Ok(UnitReply::new(async move {
             match read.await {
-                read if read.status == Status::Good => {
+                read if read.status == ScsiStatus::Good => {
                     Completion { data_out_length: Some(whole), ..read }
                 }
                 failed => failed,
@@ -83,9 +83,9 @@ impl BlockUnit {
 
     pub(super) fn write<'a>(
         &'a self,
-        transfer: Transfer,
-        work: Work<'a>,
-    ) -> Result<Answer<'a>, Completion> {
+        transfer: BlockTransfer,
+        work: BlockCommandInput<'a>,
+    ) -> Result<UnitReply<'a>, Completion> {
         let (extent, data) = self.to_write(&transfer, work.data, &work.geometry)?;
         let taken = extent.blocks * work.geometry.block_size;
         let durability = self.durability(transfer.fua, &work.geometry);
@@ -96,7 +96,7 @@ impl BlockUnit {
             let held = (turn, claim);
             return Ok(access::write(volume, extent.lba, data, durability, taken, held));
         }
-        Ok(Answer::new(async move {
+        Ok(UnitReply::new(async move {
             let held = (turn, self.claim(extent, &work.geometry).await);
             if let Err(failure) = self.check_token(nexus, extent) {
                 return taking_with(taken, failure);
@@ -130,10 +130,10 @@ impl BlockUnit {
 
     pub(super) fn write_and_verify<'a>(
         &'a self,
-        transfer: Transfer,
+        transfer: BlockTransfer,
         byte_check: ByteCheck,
-        work: Work<'a>,
-    ) -> Result<Answer<'a>, Completion> {
+        work: BlockCommandInput<'a>,
+    ) -> Result<UnitReply<'a>, Completion> {
         let (extent, data) = self.to_write(&transfer, work.data, &work.geometry)?;
         let taken = extent.blocks * work.geometry.block_size;
         let compare = byte_check == ByteCheck::Data;
@@ -147,7 +147,7 @@ impl BlockUnit {
     /// Where a write goes, and what of its data goes there; or how it ends without one.
     pub(super) fn to_write(
         &self,
-        transfer: &Transfer,
+        transfer: &BlockTransfer,
         data: Data,
         geometry: &Geometry,
     ) -> Result<(Extent, Data), Completion> {
@@ -163,11 +163,11 @@ impl BlockUnit {
 
     pub(super) fn verify<'a>(
         &'a self,
-        transfer: Transfer,
+        transfer: BlockTransfer,
         byte_check: ByteCheck,
-        work: Work<'a>,
-    ) -> Result<Answer<'a>, Completion> {
-        let Work { data, geometry, turn, nexus } = work;
+        work: BlockCommandInput<'a>,
+    ) -> Result<UnitReply<'a>, Completion> {
+        let BlockCommandInput { data, geometry, turn, nexus } = work;
         let Some(extent) = self.extent(&transfer, &geometry)? else {
             return Err(taking(0));
         };
@@ -204,12 +204,12 @@ impl BlockUnit {
         &self,
         nexus: u64,
         geometry: &Geometry,
-    ) -> Result<Option<Beside<'_>>, Failure> {
+    ) -> Result<Option<NonOwnerRead<'_>>, UnitCommandFailure> {
         let Some(ownership) = &self.ownership else { return Ok(None) };
         if geometry.epoch_blocks > 0 || !ownership.is_beside_dirty(nexus) {
             return Ok(None);
         }
-        Ok(Some(Beside { ownership, changes: ownership.begin_read()? }))
+        Ok(Some(NonOwnerRead { ownership, changes: ownership.begin_read()? }))
     }
 
     /// All that was written becomes stable, whichever blocks are named: a volume does not flush in
@@ -217,9 +217,9 @@ impl BlockUnit {
     pub(super) fn synchronize_cache<'a>(
         &'a self,
         nexus: &Nexus,
-        transfer: Transfer,
-        work: Work<'a>,
-    ) -> Result<Answer<'a>, Completion> {
+        transfer: BlockTransfer,
+        work: BlockCommandInput<'a>,
+    ) -> Result<UnitReply<'a>, Completion> {
         in_range(transfer.lba, u64::from(transfer.blocks), &work.geometry)?;
         if self.is_anothers_epoch(nexus.number, &work.geometry) {
             return Err(taking(0));
@@ -231,7 +231,7 @@ impl BlockUnit {
     pub(super) fn flush_as(
         &self,
         nexus: u64,
-    ) -> impl Future<Output = Result<(), Failure>> + Send + '_ {
+    ) -> impl Future<Output = Result<(), UnitCommandFailure>> + Send + '_ {
         let noted = self.ownership.as_ref().map(|ownership| (ownership, ownership.changes()));
         let flush = self.volume.flush();
         async move {
@@ -256,21 +256,24 @@ impl BlockUnit {
 
     /// Returns the version of the blocks that this nexus reads. Half an epoch of another nexus is no consistent
     /// prefix of the writes of its hosts.
-    fn version_for(&self, nexus: u64, geometry: &Geometry) -> Version {
+    fn version_for(&self, nexus: u64, geometry: &Geometry) -> ReadVersion {
         match self.is_anothers_epoch(nexus, geometry) {
-            true => Version::Flushed,
-            false => Version::Newest,
+            true => ReadVersion::Flushed,
+            false => ReadVersion::Newest,
         }
     }
 
     /// ROLL BACK: a flush the other way round. It takes writes as a whole, and so waits for those that
     /// have begun: of one in the middle, the first part would be given up and the rest not.
-    pub(super) fn roll_back<'a>(&'a self, work: Work<'a>) -> Result<Answer<'a>, Completion> {
+    pub(super) fn roll_back<'a>(
+        &'a self,
+        work: BlockCommandInput<'a>,
+    ) -> Result<UnitReply<'a>, Completion> {
         if work.geometry.epoch_blocks == 0 {
             return Err(Sense::INVALID_COMMAND_OPERATION_CODE.into());
         }
         let turn = work.turn;
-        Ok(Answer::new(async move {
+        Ok(UnitReply::new(async move {
             drop(turn);
             let _nothing_else = self.when_all_has_ended().await;
             match self.volume.roll_back().await {
@@ -283,7 +286,7 @@ impl BlockUnit {
     /// The blocks of a transfer, `None` if there are none.
     pub(super) fn extent(
         &self,
-        transfer: &Transfer,
+        transfer: &BlockTransfer,
         geometry: &Geometry,
     ) -> Result<Option<Extent>, Sense> {
         in_range(transfer.lba, u64::from(transfer.blocks), geometry)?;

@@ -25,12 +25,12 @@ use scsi::{
 
 use self::{
     conflict::{Barred, barred_by_reserve},
-    state::{News, Path, State},
+    state::{Path, ReservationNotices, ReservationState},
 };
 use crate::{
     Nexus,
-    sense::Failure,
-    store::{Record, Store, damaged},
+    sense::UnitCommandFailure,
+    store::{UnitRecordKind, UnitStore, damaged},
 };
 
 /// The reservations of a unit.
@@ -38,16 +38,16 @@ pub(crate) struct Reservations {
     /// Somebody may be barred from something. Written under the lock; while it is false a command
     /// need not take the lock to learn that nothing bars it.
     any: AtomicBool,
-    inner: Mutex<Inner>,
+    inner: Mutex<ReservationTable>,
     /// Held through a change until it is saved: changes happen one after the other. What the store
     /// is known to hold; `None` while that is not sure.
     saved: tokio::sync::Mutex<Option<Vec<u8>>>,
-    store: Option<Arc<dyn Store>>,
+    store: Option<Arc<dyn UnitStore>>,
 }
 
 #[derive(Default)]
-struct Inner {
-    state: State,
+struct ReservationTable {
+    state: ReservationState,
     /// The session that holds a RESERVE.
     reserved: Option<u64>,
     /// The sessions there are: which nexus each is, and what it is barred from.
@@ -69,9 +69,10 @@ impl Reservations {
     }
 
     /// The reservations that were saved.
-    pub(crate) fn load(store: Arc<dyn Store>) -> io::Result<Self> {
-        let saved = store.load(Record::Reservations)?.unwrap_or_default();
-        let state = State::from_record(&saved).ok_or_else(|| damaged(Record::Reservations))?;
+    pub(crate) fn load(store: Arc<dyn UnitStore>) -> io::Result<Self> {
+        let saved = store.load(UnitRecordKind::Reservations)?.unwrap_or_default();
+        let state = ReservationState::from_record(&saved)
+            .ok_or_else(|| damaged(UnitRecordKind::Reservations))?;
         let reservations =
             Self { saved: tokio::sync::Mutex::new(Some(saved)), store: Some(store), ..Self::new() };
         reservations.change_inner(|inner| inner.state = state);
@@ -82,7 +83,7 @@ impl Reservations {
     /// nobody is to be let in who is kept out here.
     pub(crate) fn to_move(&self) -> Vec<u8> {
         let state = self.inner.lock().state.clone();
-        State { persist: true, ..state }.to_record()
+        ReservationState { persist: true, ..state }.to_record()
     }
 
     /// A session begins.
@@ -129,13 +130,13 @@ impl Reservations {
     }
 
     /// RESERVE.
-    pub(crate) fn reserve(&self, nexus: &Nexus) -> Result<(), Failure> {
+    pub(crate) fn reserve(&self, nexus: &Nexus) -> Result<(), UnitCommandFailure> {
         self.change_inner(|inner| {
             if inner.is_beside_persistent(nexus)? {
                 return Ok(());
             }
             match inner.reserved {
-                Some(holder) if holder != nexus.number => Err(Failure::Conflict),
+                Some(holder) if holder != nexus.number => Err(UnitCommandFailure::Conflict),
                 _ => {
                     inner.reserved = Some(nexus.number);
                     Ok(())
@@ -145,7 +146,7 @@ impl Reservations {
     }
 
     /// RELEASE. That of somebody else changes nothing and ends well (SPC-2, 7.16).
-    pub(crate) fn release(&self, nexus: &Nexus) -> Result<(), Failure> {
+    pub(crate) fn release(&self, nexus: &Nexus) -> Result<(), UnitCommandFailure> {
         self.change_inner(|inner| {
             if !inner.is_beside_persistent(nexus)? {
                 inner.reserved = inner.reserved.filter(|holder| *holder != nexus.number);
@@ -180,7 +181,7 @@ impl Reservations {
         asked: PersistentReserveOut,
         list: &[u8],
         ports: &[u16],
-    ) -> Result<Vec<Attention>, Failure> {
+    ) -> Result<Vec<Attention>, UnitCommandFailure> {
         let mut saved = self.saved.lock().await;
         let mut state = self.inner.lock().state.clone();
         let news = self.apply(&mut state, &path(nexus), asked.action, list, ports)?;
@@ -188,7 +189,7 @@ impl Reservations {
             let record = state.to_record();
             if saved.as_ref() != Some(&record) {
                 *saved = None;
-                let kept = store.save(Record::Reservations, record.clone()).await;
+                let kept = store.save(UnitRecordKind::Reservations, record.clone()).await;
                 kept.map_err(|_| Sense::INTERNAL_TARGET_FAILURE)?;
                 *saved = Some(record);
             }
@@ -201,12 +202,12 @@ impl Reservations {
 
     fn apply(
         &self,
-        state: &mut State,
+        state: &mut ReservationState,
         from: &Path,
         action: ReserveAction,
         list: &[u8],
         ports: &[u16],
-    ) -> Result<News, Failure> {
+    ) -> Result<ReservationNotices, UnitCommandFailure> {
         if action == ReserveAction::RegisterAndMove {
             let asked = MoveParameters::from_bytes(list)?;
             self.check_persist(asked.persist, 17)?;
@@ -244,10 +245,10 @@ impl Reservations {
     }
 
     /// Changes what is known, and then what follows from it.
-    fn change_inner<T>(&self, change: impl FnOnce(&mut Inner) -> T) -> T {
+    fn change_inner<T>(&self, change: impl FnOnce(&mut ReservationTable) -> T) -> T {
         let mut inner = self.inner.lock();
         let result = change(&mut inner);
-        let Inner { state, reserved, sessions } = &mut *inner;
+        let ReservationTable { state, reserved, sessions } = &mut *inner;
         for (path, barred) in sessions.values_mut() {
             *barred = state.barred(path);
         }
@@ -256,22 +257,22 @@ impl Reservations {
     }
 }
 
-impl Inner {
+impl ReservationTable {
     /// RESERVE and RELEASE while there are registrations (SPC-4, 5.13.3): true if the nexus has
     /// already what RESERVE would give it, and nothing is to be done.
-    fn is_beside_persistent(&self, nexus: &Nexus) -> Result<bool, Failure> {
+    fn is_beside_persistent(&self, nexus: &Nexus) -> Result<bool, UnitCommandFailure> {
         let path = path(nexus);
         if self.state.registrants.is_empty() {
             Ok(false)
         } else if self.state.reservation.is_some() && self.state.admits(&path) {
             Ok(true)
         } else {
-            Err(Failure::Conflict)
+            Err(UnitCommandFailure::Conflict)
         }
     }
 
     /// News for nexuses, as sessions; who has none now will be told of a reset when it comes back.
-    fn address(&self, news: &News) -> Vec<Attention> {
+    fn address(&self, news: &ReservationNotices) -> Vec<Attention> {
         let mut attentions = Vec::new();
         for (path, sense) in news {
             let sessions = self.sessions.iter().filter(|(_, (session, _))| session == path);

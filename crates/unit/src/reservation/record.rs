@@ -2,9 +2,9 @@
 
 use scsi::persistent::ReservationType;
 
-use super::state::{MOST_REGISTRANTS, Path, Registrant, Reservation, State};
+use super::state::{MOST_REGISTRANTS, Path, PersistentReservation, Registrant, ReservationState};
 
-impl State {
+impl ReservationState {
     /// The record; empty if nothing is to outlast a loss of power.
     pub(super) fn to_record(&self) -> Vec<u8> {
         if !self.persist || self.registrants.is_empty() {
@@ -67,7 +67,7 @@ impl State {
                 if holder.is_none() != kind.all_registrants() {
                     return None;
                 }
-                Some(Reservation { kind, holder })
+                Some(PersistentReservation { kind, holder })
             }
         };
         rest.is_empty().then_some(Self { registrants, reservation, generation: 0, persist: true })
@@ -88,22 +88,24 @@ mod tests {
         Path { initiator: format!("iqn.a,i,0x{number:012x}").into(), target: number }
     }
 
-    fn state(kind: Option<ReservationType>) -> State {
+    fn state(kind: Option<ReservationType>) -> ReservationState {
         let registrants = (1..4).map(|n| Registrant { path: path(n), key: u64::from(n) }).collect();
-        let reservation = kind
-            .map(|kind| Reservation { kind, holder: (!kind.all_registrants()).then(|| path(2)) });
-        State { registrants, reservation, generation: 0, persist: true }
+        let reservation = kind.map(|kind| PersistentReservation {
+            kind,
+            holder: (!kind.all_registrants()).then(|| path(2)),
+        });
+        ReservationState { registrants, reservation, generation: 0, persist: true }
     }
 
     #[test]
     fn records_read_back() {
         for kind in ReservationType::ALL.map(Some).into_iter().chain([None]) {
             let state = state(kind);
-            assert_eq!(State::from_record(&state.to_record()), Some(state));
+            assert_eq!(ReservationState::from_record(&state.to_record()), Some(state));
         }
-        let gone = State { persist: false, ..state(None) };
+        let gone = ReservationState { persist: false, ..state(None) };
         assert_eq!(gone.to_record(), []);
-        assert_eq!(State::from_record(&[]), Some(State::default()));
+        assert_eq!(ReservationState::from_record(&[]), Some(ReservationState::default()));
     }
 
     #[test]
@@ -121,23 +123,23 @@ mod tests {
     fn a_record_that_lies_is_none() {
         let good = state(Some(ReservationType::WriteExclusive)).to_record();
         for length in 1..good.len() {
-            assert_eq!(State::from_record(&good[..length]), None, "{length}");
+            assert_eq!(ReservationState::from_record(&good[..length]), None, "{length}");
         }
         for (at, byte) in [(0, 2), (1, 2), (1, 7), (4, 3), (8, 0), (8, 200), (10, 1), (24, 0xff)] {
             let mut bytes = good.clone();
             bytes[at] = byte;
-            assert_eq!(State::from_record(&bytes), None, "{at}");
+            assert_eq!(ReservationState::from_record(&bytes), None, "{at}");
         }
     }
 
     proptest! {
         #[test]
         fn hostile_records_do_no_harm(mut bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
-            let _ = State::from_record(&bytes);
+            let _ = ReservationState::from_record(&bytes);
             if let Some(first) = bytes.first_mut() {
                 *first = VERSION;
             }
-            let _ = State::from_record(&bytes);
+            let _ = ReservationState::from_record(&bytes);
         }
     }
 }

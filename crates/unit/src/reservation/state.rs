@@ -11,15 +11,15 @@ use scsi::{
 };
 
 use super::conflict::{Barred, barred};
-use crate::sense::Failure;
+use crate::sense::UnitCommandFailure;
 
 /// All that persistent reservations are about.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
-pub(super) struct State {
+pub(super) struct ReservationState {
     /// At most [`MOST_REGISTRANTS`]; no nexus twice.
     pub(super) registrants: Vec<Registrant>,
     /// Its holder is registered; without registrants there is none.
-    pub(super) reservation: Option<Reservation>,
+    pub(super) reservation: Option<PersistentReservation>,
     /// PRGENERATION.
     pub(super) generation: u32,
     /// APTPL of the last registration: all of this outlasts a loss of power.
@@ -43,16 +43,16 @@ pub(super) struct Registrant {
 }
 
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub(super) struct Reservation {
+pub(super) struct PersistentReservation {
     pub(super) kind: ReservationType,
     /// `None`: all registrants hold it.
     pub(super) holder: Option<Path>,
 }
 
 /// What is to be told to others when a change has been made.
-pub(super) type News = Vec<(Path, Sense)>;
+pub(super) type ReservationNotices = Vec<(Path, Sense)>;
 
-impl State {
+impl ReservationState {
     /// REGISTER, and with `ignore` REGISTER AND IGNORE EXISTING KEY. `ports`: all target ports.
     pub(super) fn register(
         &mut self,
@@ -60,24 +60,24 @@ impl State {
         asked: &OutParameters,
         ignore: bool,
         ports: &[u16],
-    ) -> Result<News, Failure> {
+    ) -> Result<ReservationNotices, UnitCommandFailure> {
         let known = self.key_of(from);
         if !ignore && asked.key != known.unwrap_or(0) {
-            return Err(Failure::Conflict);
+            return Err(UnitCommandFailure::Conflict);
         }
         // Ports are named only by who registers for the first time, and with REGISTER alone.
         if asked.ports.is_some() && (ignore || known.is_some() || asked.action_key == 0) {
             return Err(Sense::invalid_field_in_parameter_list(FLAGS).into());
         }
         if known.is_none() && asked.action_key == 0 {
-            return Ok(News::new());
+            return Ok(ReservationNotices::new());
         }
         let mut initiators = vec![from.initiator.clone()];
         for port in asked.ports.iter().flatten() {
             initiators.push(port.0.as_str().into());
         }
         let targets = if asked.all_target_ports { ports } else { &[from.target] };
-        let mut news = News::new();
+        let mut news = ReservationNotices::new();
         for initiator in initiators {
             for target in targets {
                 let path = Path { initiator: initiator.clone(), target: *target };
@@ -103,14 +103,14 @@ impl State {
         from: &Path,
         asked: &OutParameters,
         kind: ReservationType,
-    ) -> Result<News, Failure> {
+    ) -> Result<ReservationNotices, UnitCommandFailure> {
         self.check_key(from, asked.key)?;
         match &self.reservation {
             Some(held) if held.kind == kind && self.holds(from) => {}
-            Some(_) => return Err(Failure::Conflict),
-            None => self.reservation = Some(Reservation::new(kind, from)),
+            Some(_) => return Err(UnitCommandFailure::Conflict),
+            None => self.reservation = Some(PersistentReservation::new(kind, from)),
         }
-        Ok(News::new())
+        Ok(ReservationNotices::new())
     }
 
     /// RELEASE.
@@ -119,7 +119,7 @@ impl State {
         from: &Path,
         asked: &OutParameters,
         kind: ReservationType,
-    ) -> Result<News, Failure> {
+    ) -> Result<ReservationNotices, UnitCommandFailure> {
         self.check_key(from, asked.key)?;
         match &self.reservation {
             Some(held) if self.holds(from) => {
@@ -130,12 +130,16 @@ impl State {
                 Ok(self.released(kind, from))
             }
             // Who holds nothing has nothing to release (SPC-4, 5.13.11.2).
-            _ => Ok(News::new()),
+            _ => Ok(ReservationNotices::new()),
         }
     }
 
     /// CLEAR.
-    pub(super) fn clear(&mut self, from: &Path, asked: &OutParameters) -> Result<News, Failure> {
+    pub(super) fn clear(
+        &mut self,
+        from: &Path,
+        asked: &OutParameters,
+    ) -> Result<ReservationNotices, UnitCommandFailure> {
         self.check_key(from, asked.key)?;
         self.reservation = None;
         self.generation = self.generation.wrapping_add(1);
@@ -151,7 +155,7 @@ impl State {
         from: &Path,
         asked: &OutParameters,
         kind: ReservationType,
-    ) -> Result<News, Failure> {
+    ) -> Result<ReservationNotices, UnitCommandFailure> {
         self.check_key(from, asked.key)?;
         let victim = asked.action_key;
         let held = self.reservation.as_ref().map(|held| (held.kind, held.holder.clone()));
@@ -163,7 +167,7 @@ impl State {
         if takes_over {
             let all = victim == 0;
             let mut news = self.drop_registrants(|r| (all || r.key == victim) && r.path != *from);
-            self.reservation = Some(Reservation::new(kind, from));
+            self.reservation = Some(PersistentReservation::new(kind, from));
             // Those who stay registered learn that what they were admitted to has another type.
             let before = held.map(|(before, _)| before);
             if let Some(before) = before.filter(|before| *before != kind) {
@@ -176,7 +180,7 @@ impl State {
             return Err(Sense::invalid_field_in_parameter_list(ACTION_KEY).into());
         }
         if !self.registrants.iter().any(|r| r.key == victim) {
-            return Err(Failure::Conflict);
+            return Err(UnitCommandFailure::Conflict);
         }
         let mut news = self.drop_registrants(|r| r.key == victim);
         news.retain(|(path, _)| path != from);
@@ -190,13 +194,14 @@ impl State {
         from: &Path,
         asked: &MoveParameters,
         ports: &[u16],
-    ) -> Result<News, Failure> {
+    ) -> Result<ReservationNotices, UnitCommandFailure> {
         self.check_key(from, asked.key)?;
-        let Some(Reservation { kind, holder: Some(holder) }) = self.reservation.clone() else {
-            return Err(Failure::Conflict);
+        let Some(PersistentReservation { kind, holder: Some(holder) }) = self.reservation.clone()
+        else {
+            return Err(UnitCommandFailure::Conflict);
         };
         if holder != *from {
-            return Err(Failure::Conflict);
+            return Err(UnitCommandFailure::Conflict);
         }
         if asked.action_key == 0 {
             return Err(Sense::invalid_field_in_parameter_list(ACTION_KEY).into());
@@ -209,13 +214,13 @@ impl State {
             return Err(Sense::invalid_field_in_parameter_list(LIST).into());
         }
         self.put(to.clone(), asked.action_key)?;
-        self.reservation = Some(Reservation { kind, holder: Some(to) });
+        self.reservation = Some(PersistentReservation { kind, holder: Some(to) });
         if asked.unregister {
             self.registrants.retain(|r| r.path != *from);
         }
         self.persist = asked.persist;
         self.generation = self.generation.wrapping_add(1);
-        Ok(News::new())
+        Ok(ReservationNotices::new())
     }
 
     pub(super) fn key_of(&self, path: &Path) -> Option<u64> {
@@ -226,8 +231,8 @@ impl State {
     pub(super) fn holds(&self, path: &Path) -> bool {
         match &self.reservation {
             None => false,
-            Some(Reservation { holder: Some(holder), .. }) => holder == path,
-            Some(Reservation { holder: None, .. }) => self.key_of(path).is_some(),
+            Some(PersistentReservation { holder: Some(holder), .. }) => holder == path,
+            Some(PersistentReservation { holder: None, .. }) => self.key_of(path).is_some(),
         }
     }
 
@@ -264,8 +269,8 @@ impl State {
     }
 
     /// That the nexus is registered, and under this key.
-    fn check_key(&self, from: &Path, key: u64) -> Result<(), Failure> {
-        if self.key_of(from) == Some(key) { Ok(()) } else { Err(Failure::Conflict) }
+    fn check_key(&self, from: &Path, key: u64) -> Result<(), UnitCommandFailure> {
+        if self.key_of(from) == Some(key) { Ok(()) } else { Err(UnitCommandFailure::Conflict) }
     }
 
     /// Registers, or gives another key.
@@ -282,15 +287,15 @@ impl State {
     }
 
     /// Takes a registration away at its owner's wish, with what it holds.
-    fn unregister(&mut self, path: &Path) -> News {
+    fn unregister(&mut self, path: &Path) -> ReservationNotices {
         self.registrants.retain(|r| r.path != *path);
-        let Some(held) = &self.reservation else { return News::new() };
+        let Some(held) = &self.reservation else { return ReservationNotices::new() };
         let was_held = match &held.holder {
             Some(holder) => holder == path,
             None => self.registrants.is_empty(),
         };
         if !was_held {
-            return News::new();
+            return ReservationNotices::new();
         }
         let kind = held.kind;
         self.reservation = None;
@@ -298,7 +303,7 @@ impl State {
     }
 
     /// Takes registrations away against their owners' wish.
-    fn drop_registrants(&mut self, doomed: impl Fn(&Registrant) -> bool) -> News {
+    fn drop_registrants(&mut self, doomed: impl Fn(&Registrant) -> bool) -> ReservationNotices {
         let (gone, kept) = self.registrants.drain(..).partition(doomed);
         self.registrants = kept;
         if self.registrants.is_empty() {
@@ -309,16 +314,16 @@ impl State {
     }
 
     /// Whom the end of a reservation of this type concerns: all it admitted but who ended it.
-    fn released(&self, kind: ReservationType, by: &Path) -> News {
+    fn released(&self, kind: ReservationType, by: &Path) -> ReservationNotices {
         if !kind.admits_registrants() {
-            return News::new();
+            return ReservationNotices::new();
         }
         let others = self.registrants.iter().filter(|r| r.path != *by);
         others.map(|r| (r.path.clone(), Sense::RESERVATIONS_RELEASED)).collect()
     }
 }
 
-impl Reservation {
+impl PersistentReservation {
     fn new(kind: ReservationType, holder: &Path) -> Self {
         Self { kind, holder: (!kind.all_registrants()).then(|| holder.clone()) }
     }

@@ -22,7 +22,7 @@ use volume::Stack;
 
 pub(crate) use self::method::Method;
 use self::record::Unfinished;
-use crate::store::{Record, Store, damaged};
+use crate::store::{UnitRecordKind, UnitStore, damaged};
 
 /// What becomes of a unit's blocks.
 ///
@@ -40,14 +40,14 @@ use crate::store::{Record, Store, damaged};
 pub(crate) struct Sanitizer {
     /// Not sound: so that a command need not take the lock to learn that all is well.
     holds: AtomicBool,
-    state: Mutex<State>,
+    state: Mutex<SanitizeState>,
     /// Counts ends, for who waits for one.
     ended: watch::Sender<u64>,
-    store: Option<Arc<dyn Store>>,
+    store: Option<Arc<dyn UnitStore>>,
 }
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum State {
+enum SanitizeState {
     Sound,
     /// Steps done and steps in all.
     Running {
@@ -64,15 +64,15 @@ impl Sanitizer {
     /// Of a unit that forgets with the process what becomes of its blocks.
     pub(crate) fn new() -> Self {
         let (ended, _) = watch::channel(0);
-        let state = Mutex::new(State::Sound);
+        let state = Mutex::new(SanitizeState::Sound);
         Self { holds: AtomicBool::new(false), state, ended, store: None }
     }
 
     /// Of a unit that goes on as the store says: with work that a restart ended, in a driver of
     /// its own, from the first block on (SBC-3, 4.11: it is resumed after power on). Where that
     /// cannot be, the work has failed.
-    pub(crate) fn load(store: Arc<dyn Store>, volume: &Stack) -> io::Result<Arc<Self>> {
-        let record = store.load(Record::Sanitize)?.unwrap_or_default();
+    pub(crate) fn load(store: Arc<dyn UnitStore>, volume: &Stack) -> io::Result<Arc<Self>> {
+        let record = store.load(UnitRecordKind::Sanitize)?.unwrap_or_default();
         let this = Arc::new(Self { store: Some(store), ..Self::new() });
         if record.is_empty() {
             return Ok(this);
@@ -80,7 +80,7 @@ impl Sanitizer {
         let geometry = volume.geometry();
         let unfinished = Unfinished::from_record(&record, geometry.block_size);
         let Unfinished { method, unrestricted_exit } =
-            unfinished.ok_or_else(|| damaged(Record::Sanitize))?;
+            unfinished.ok_or_else(|| damaged(UnitRecordKind::Sanitize))?;
         let possible = |method: &Method| {
             geometry.in_place
                 && !geometry.read_only
@@ -89,11 +89,11 @@ impl Sanitizer {
         match (method, Handle::try_current()) {
             (Some(method), Ok(runtime)) if possible(&method) => {
                 let all = method.steps(volume);
-                this.set(State::Running { done: 0, all, unrestricted_exit });
+                this.set(SanitizeState::Running { done: 0, all, unrestricted_exit });
                 let work = Arc::clone(&this).work(Arc::clone(volume), method, unrestricted_exit);
                 runtime.spawn(work);
             }
-            _ => this.set(State::Failed { unrestricted_exit }),
+            _ => this.set(SanitizeState::Failed { unrestricted_exit }),
         }
         Ok(this)
     }
@@ -104,37 +104,40 @@ impl Sanitizer {
             return None;
         }
         match *self.state.lock() {
-            State::Sound => None,
-            State::Running { done, all, .. } => {
+            SanitizeState::Sound => None,
+            SanitizeState::Running { done, all, .. } => {
                 let progress = (u128::from(done) << 16) / u128::from(all.max(1));
                 let progress = u16::try_from(progress).unwrap_or(u16::MAX);
                 Some(Sense::SANITIZE_IN_PROGRESS.with_progress(progress))
             }
-            State::Failed { .. } => Some(Sense::SANITIZE_COMMAND_FAILED),
+            SanitizeState::Failed { .. } => Some(Sense::SANITIZE_COMMAND_FAILED),
         }
     }
 
     /// Whether one goes on; [`Sanitizer::sense`] is also there when one has failed.
     pub(crate) fn is_running(&self) -> bool {
-        self.holds.load(Ordering::Acquire) && matches!(*self.state.lock(), State::Running { .. })
+        self.holds.load(Ordering::Acquire)
+            && matches!(*self.state.lock(), SanitizeState::Running { .. })
     }
 
     /// EXIT FAILURE MODE (SBC-3, 5.20.5).
     pub(crate) async fn exit_failure_mode(&self) -> Result<(), Sense> {
         let state = *self.state.lock();
         match state {
-            State::Failed { unrestricted_exit: false } => Err(Sense::invalid_bit_in_cdb(1, 4)),
-            State::Failed { unrestricted_exit: true } => {
+            SanitizeState::Failed { unrestricted_exit: false } => {
+                Err(Sense::invalid_bit_in_cdb(1, 4))
+            }
+            SanitizeState::Failed { unrestricted_exit: true } => {
                 self.save(Vec::new()).await.map_err(|_| Sense::INTERNAL_TARGET_FAILURE)?;
                 let mut state = self.state.lock();
                 // A task at the head of the queue may have been overtaken by another SANITIZE.
-                if matches!(*state, State::Failed { .. }) {
-                    *state = State::Sound;
+                if matches!(*state, SanitizeState::Failed { .. }) {
+                    *state = SanitizeState::Sound;
                     self.holds.store(false, Ordering::Release);
                 }
                 Ok(())
             }
-            State::Sound | State::Running { .. } => Ok(()),
+            SanitizeState::Sound | SanitizeState::Running { .. } => Ok(()),
         }
     }
 
@@ -153,11 +156,11 @@ impl Sanitizer {
     ) -> Result<impl Future<Output = Result<(), Sense>> + Send + use<>, Sense> {
         let before = {
             let mut state = self.state.lock();
-            if matches!(*state, State::Running { .. }) {
+            if matches!(*state, SanitizeState::Running { .. }) {
                 return Err(Sense::SANITIZE_IN_PROGRESS.with_progress(0));
             }
             let all = method.steps(&volume);
-            let running = State::Running { done: 0, all, unrestricted_exit };
+            let running = SanitizeState::Running { done: 0, all, unrestricted_exit };
             self.holds.store(true, Ordering::Release);
             std::mem::replace(&mut *state, running)
         };
@@ -177,8 +180,8 @@ impl Sanitizer {
         Ok(async move {
             let _ = ended.changed().await;
             match *this.state.lock() {
-                State::Failed { .. } => Err(Sense::SANITIZE_COMMAND_FAILED),
-                State::Sound | State::Running { .. } => Ok(()),
+                SanitizeState::Failed { .. } => Err(Sense::SANITIZE_COMMAND_FAILED),
+                SanitizeState::Sound | SanitizeState::Running { .. } => Ok(()),
             }
         })
     }
@@ -190,30 +193,30 @@ impl Sanitizer {
         &self,
         method: &Method,
         unrestricted_exit: bool,
-        before: State,
+        before: SanitizeState,
     ) -> Result<(), Sense> {
         // The runtime may end while the store is being told.
-        let ending = Ending(self);
+        let ending = SanitizeEndGuard(self);
         let record = |method| Unfinished { method, unrestricted_exit }.to_record();
         if self.save(record(Some(method.clone()))).await.is_ok() {
             ending.not_yet();
             return Ok(());
         }
         let put_back = match before {
-            State::Failed { unrestricted_exit } => {
+            SanitizeState::Failed { unrestricted_exit } => {
                 Unfinished { method: None, unrestricted_exit }.to_record()
             }
-            State::Sound | State::Running { .. } => Vec::new(),
+            SanitizeState::Sound | SanitizeState::Running { .. } => Vec::new(),
         };
         let after = self.save(put_back).await;
-        ending.with(after.map_or(State::Failed { unrestricted_exit }, |()| before));
+        ending.with(after.map_or(SanitizeState::Failed { unrestricted_exit }, |()| before));
         Err(Sense::INTERNAL_TARGET_FAILURE)
     }
 
     /// The work itself, which the store knows of.
     async fn work(self: Arc<Self>, volume: Stack, method: Method, unrestricted_exit: bool) {
         // Should it panic, the unit is left as after a failure.
-        let ending = Ending(&self);
+        let ending = SanitizeEndGuard(&self);
         let done = method.run(&volume, || self.step()).await;
         let record = match done {
             Ok(()) => Vec::new(),
@@ -222,39 +225,43 @@ impl Sanitizer {
         // Sound only when no restart can begin anew over what hosts write from here on.
         let saved = self.save(record).await;
         let well = done.is_ok() && saved.is_ok();
-        ending.with(if well { State::Sound } else { State::Failed { unrestricted_exit } });
+        ending.with(if well {
+            SanitizeState::Sound
+        } else {
+            SanitizeState::Failed { unrestricted_exit }
+        });
     }
 
     async fn save(&self, record: Vec<u8>) -> io::Result<()> {
         match &self.store {
-            Some(store) => store.save(Record::Sanitize, record).await,
+            Some(store) => store.save(UnitRecordKind::Sanitize, record).await,
             None => Ok(()),
         }
     }
 
     fn step(&self) {
-        if let State::Running { done, .. } = &mut *self.state.lock() {
+        if let SanitizeState::Running { done, .. } = &mut *self.state.lock() {
             *done += 1;
         }
     }
 
-    fn set(&self, state: State) {
+    fn set(&self, state: SanitizeState) {
         let mut now = self.state.lock();
         *now = state;
-        self.holds.store(state != State::Sound, Ordering::Release);
+        self.holds.store(state != SanitizeState::Sound, Ordering::Release);
     }
 
-    fn end(&self, state: State) {
+    fn end(&self, state: SanitizeState) {
         self.set(state);
         self.ended.send_modify(|count| *count += 1);
     }
 }
 
 /// The end of the work, whichever way it comes.
-struct Ending<'a>(&'a Sanitizer);
+struct SanitizeEndGuard<'a>(&'a Sanitizer);
 
-impl Ending<'_> {
-    fn with(self, state: State) {
+impl SanitizeEndGuard<'_> {
+    fn with(self, state: SanitizeState) {
         self.0.end(state);
         std::mem::forget(self);
     }
@@ -264,11 +271,12 @@ impl Ending<'_> {
     }
 }
 
-impl Drop for Ending<'_> {
+impl Drop for SanitizeEndGuard<'_> {
     fn drop(&mut self) {
         let state = *self.0.state.lock();
-        let unrestricted_exit = matches!(state, State::Running { unrestricted_exit: true, .. });
-        self.0.end(State::Failed { unrestricted_exit });
+        let unrestricted_exit =
+            matches!(state, SanitizeState::Running { unrestricted_exit: true, .. });
+        self.0.end(SanitizeState::Failed { unrestricted_exit });
     }
 }
 
@@ -281,10 +289,10 @@ mod tests {
         let sanitizer = Sanitizer::new();
         assert_eq!((sanitizer.sense(), sanitizer.exit_failure_mode().await), (None, Ok(())));
         for unrestricted_exit in [false, true] {
-            sanitizer.set(State::Running { done: 1, all: 4, unrestricted_exit });
+            sanitizer.set(SanitizeState::Running { done: 1, all: 4, unrestricted_exit });
             let going = Sense::SANITIZE_IN_PROGRESS.with_progress(0x4000);
             assert_eq!(sanitizer.sense(), Some(going));
-            drop(Ending(&sanitizer));
+            drop(SanitizeEndGuard(&sanitizer));
             assert_eq!(sanitizer.sense(), Some(Sense::SANITIZE_COMMAND_FAILED));
             assert_eq!(sanitizer.exit_failure_mode().await.is_ok(), unrestricted_exit);
             assert_eq!(sanitizer.sense().is_none(), unrestricted_exit);

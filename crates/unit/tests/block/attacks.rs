@@ -1,6 +1,6 @@
 //! Commands that attack the unit itself.
 
-use scsi::{Command, Status};
+use scsi::{Command, ScsiStatus};
 
 use crate::host::{Call, Host, geometry, pattern};
 
@@ -14,7 +14,7 @@ fn cve_2024_42416_every_service_action_may_be_asked_for() {
         cdb[6..10].copy_from_slice(&length.to_be_bytes());
         let completion = host.send(&cdb, &[]);
         assert!(
-            matches!(completion.status, Status::Good | Status::CheckCondition),
+            matches!(completion.status, ScsiStatus::Good | ScsiStatus::CheckCondition),
             "{cdb:02x?}: {completion:?}"
         );
         assert!(completion.data_in.len() <= length as usize);

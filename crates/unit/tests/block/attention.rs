@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use scsi::{Capacity16, Command, Sense, SenseKey, Status};
+use scsi::{Capacity16, Command, ScsiStatus, Sense, SenseKey};
 use unit::{LogicalUnit, TaskManagement};
 
 use crate::host::{Host, geometry, nexus, pattern};
@@ -20,7 +20,7 @@ fn a_new_nexus_is_told_once() {
     let first = host.send_as(&other, &write, &pattern(1, 1));
     assert_eq!(first.sense, Some(Sense::POWER_ON_OCCURRED));
     assert_eq!(host.asked(), [], "nothing was done");
-    assert_eq!(host.send_as(&other, &write, &pattern(1, 1)).status, Status::Good);
+    assert_eq!(host.send_as(&other, &write, &pattern(1, 1)).status, ScsiStatus::Good);
     host.good(&Command::TestUnitReady, &[]);
 }
 
@@ -30,7 +30,7 @@ fn inquiry_is_answered_and_leaves_the_condition() {
     let other = nexus(2);
     host.unit.nexus_opened(&other);
     let inquiry = Command::Inquiry { page: None, allocation_length: 96 }.encode();
-    assert_eq!(host.send_as(&other, &inquiry, &[]).status, Status::Good);
+    assert_eq!(host.send_as(&other, &inquiry, &[]).status, ScsiStatus::Good);
     let ready = host.send_as(&other, &Command::TestUnitReady.encode(), &[]);
     assert_eq!(ready.sense, Some(Sense::POWER_ON_OCCURRED));
 }
@@ -66,7 +66,7 @@ fn a_reset_is_told_to_all_also_to_who_asked() {
                 ready().sense.map(|s| (s.key, s.asc)),
                 Some((SenseKey::UnitAttention, 0x29))
             );
-            assert_eq!(ready().status, Status::Good);
+            assert_eq!(ready().status, ScsiStatus::Good);
         }
     }
 }

@@ -7,14 +7,17 @@ use std::{
 };
 
 use scsi::{
-    ByteCheck, ClaimAction, ClaimParameters, ClaimReport, Command, ModeSelect, ModeSense,
-    PageControl, Sense, StartStop, Status, Transfer,
+    BlockTransfer, ByteCheck, ClaimAction, ClaimParameters, ClaimReport, Command, ModeSelect,
+    ModeSense, PageControl, ScsiStatus, Sense, StartStop,
     copy::{PopulateToken, TokenRange},
-    mode::{Caching, Control, ModePage, ModeParameters},
+    mode::{CachingModePage, ControlModePage, ModePage, ModeParameters},
     vpd::ForebayVolume,
 };
-use unit::{BlockUnit, Identity, LogicalUnit, Nexus, NotDropped, Settings};
-use volume::{Call as On, Delay, Durability, Fault, Geometry, Latency, MemVolume, Rule, Symptom};
+use unit::{BlockUnit, LogicalUnit, Nexus, NotDropped, Settings, UnitIdentity};
+use volume::{
+    DelayVolume, Durability, FaultCallKind as On, FaultRule, FaultVolume, Geometry, Latency,
+    MemVolume, Symptom,
+};
 
 use crate::host::{Call, Host, MemoryStore, geometry, nexus, pattern};
 
@@ -74,7 +77,7 @@ fn only_the_owner_changes_a_claimed_unit_and_others_read() {
     assert_eq!(host.send_as(&other, &unmap, &[]).sense, protected);
     host.good(&Command::synchronize_cache(), &[]);
     for allowed in [Command::read(0, 1), Command::synchronize_cache(), Command::ReadCapacity10] {
-        assert_eq!(host.send_as(&other, &allowed.encode(), &[]).status, Status::Good);
+        assert_eq!(host.send_as(&other, &allowed.encode(), &[]).status, ScsiStatus::Good);
     }
     let told = report(&host);
     assert_eq!(told.owner, "iqn.2026-11.io.forebay:a");
@@ -90,7 +93,7 @@ fn reads_beside_a_claim_are_refused_if_settings_say_so() {
     let settings = Settings { reads_beside_claim: false, ..Settings::default() };
     let volume = Arc::new(MemVolume::new(geometry()));
     let store = Arc::new(MemoryStore::default());
-    let unit = BlockUnit::open(volume, Identity::new("f00d"), settings, store).expect("opened");
+    let unit = BlockUnit::open(volume, UnitIdentity::new("f00d"), settings, store).expect("opened");
     let (owner, other) = (nexus(1), nexus(2));
     let send = |from: &Nexus, command: &Command, data: Vec<u8>| {
         let task = crate::party::task(from, command.encode(), data);
@@ -105,11 +108,11 @@ fn reads_beside_a_claim_are_refused_if_settings_say_so() {
         send(nexus, &Command::TestUnitReady, vec![]);
     }
     let (command, list) = out(ClaimAction::Claim, &claim(1, 10, &[]));
-    assert_eq!(send(&owner, &command, list).status, Status::Good);
-    assert_eq!(send(&owner, &Command::read(0, 1), vec![]).status, Status::Good);
+    assert_eq!(send(&owner, &command, list).status, ScsiStatus::Good);
+    assert_eq!(send(&owner, &Command::read(0, 1), vec![]).status, ScsiStatus::Good);
     let refused = send(&other, &Command::read(0, 1), vec![]);
-    assert_eq!(refused.status, Status::ReservationConflict);
-    assert_eq!(send(&other, &Command::TestUnitReady, vec![]).status, Status::Good);
+    assert_eq!(refused.status, ScsiStatus::ReservationConflict);
+    assert_eq!(send(&other, &Command::TestUnitReady, vec![]).status, ScsiStatus::Good);
 }
 
 #[test]
@@ -156,10 +159,10 @@ fn who_is_succeeded_is_shut_out_with_what_it_still_has() {
 #[test]
 fn a_claim_waits_for_what_the_former_owner_has_on_its_way() {
     let store = Arc::new(MemoryStore::default());
-    let fault = Fault::new(Arc::new(MemVolume::new(geometry())));
+    let fault = FaultVolume::new(Arc::new(MemVolume::new(geometry())));
     let faults = Arc::clone(fault.faults());
     let opened =
-        BlockUnit::open(Arc::new(fault), Identity::new("f00d"), Settings::default(), store);
+        BlockUnit::open(Arc::new(fault), UnitIdentity::new("f00d"), Settings::default(), store);
     let unit = opened.expect("opened");
     let (owner, later) = (nexus(1), nexus(2));
     let mut context = Context::from_waker(Waker::noop());
@@ -174,7 +177,7 @@ fn a_claim_waits_for_what_the_former_owner_has_on_its_way() {
     }
     let (command, list) = out(ClaimAction::Claim, &claim(1, 10, &[]));
     assert!(send(&owner, &command, list).1.is_ready());
-    faults.add(Rule::always(On::Write, Symptom::Hangs).times(1));
+    faults.add(FaultRule::always(On::Write, Symptom::Hangs).times(1));
     let (write, first) = send(&owner, &Command::write(0, 1, false), pattern(1, 1));
     assert!(first.is_pending());
     let (command, list) = out(ClaimAction::Claim, &claim(2, 20, &[10]));
@@ -188,7 +191,7 @@ fn a_claim_waits_for_what_the_former_owner_has_on_its_way() {
     let Poll::Ready(done) = std::pin::Pin::new(&mut claimed).poll(&mut context) else {
         panic!("it has ended")
     };
-    assert_eq!(done.status, Status::Good);
+    assert_eq!(done.status, ScsiStatus::Good);
     drop(claimed);
     let Poll::Ready(done) = std::pin::Pin::new(&mut late).poll(&mut context) else {
         panic!("it has its turn")
@@ -287,7 +290,7 @@ fn the_epoch_of_a_claim_begins_with_it_and_nobody_else_ends_it() {
     assert_eq!(ask(&host, &host.nexus, ClaimAction::Claim, &claim(1, 10, &[10])), None);
     assert_eq!(calls(&host), []);
     let flush = Command::synchronize_cache().encode();
-    assert_eq!(host.send_as(&other, &flush, &[]).status, Status::Good);
+    assert_eq!(host.send_as(&other, &flush, &[]).status, ScsiStatus::Good);
     assert_eq!(calls(&host), [], "it is not his epoch");
     let roll_back = Command::RollBack.encode();
     let protected = Some(Sense::LOGICAL_UNIT_SOFTWARE_WRITE_PROTECTED);
@@ -330,12 +333,12 @@ fn readers_beside_a_claim_get_the_last_flushed_epoch_and_end_none() {
     let calls = |nexus: &Nexus, command: Command| {
         host.asked();
         let done = host.send_as(nexus, &command.encode(), &[]);
-        assert_eq!(done.status, Status::Good, "{command:?}: {:?}", done.sense);
+        assert_eq!(done.status, ScsiStatus::Good, "{command:?}: {:?}", done.sense);
         host.asked()
     };
-    let forced = || Command::Read(Transfer::new(3, 2).with_fua(true));
+    let forced = || Command::Read(BlockTransfer::new(3, 2).with_fua(true));
     let verify =
-        || Command::Verify { transfer: Transfer::new(3, 2), byte_check: ByteCheck::Medium };
+        || Command::Verify { transfer: BlockTransfer::new(3, 2), byte_check: ByteCheck::Medium };
     assert_eq!(calls(&other, Command::read(3, 2)), [Call::Read(3, 2)], "nobody owns an epoch");
     assert_eq!(calls(&other, forced()), [Call::Flush, Call::Read(3, 2)]);
     assert_eq!(ask(&host, &host.nexus, ClaimAction::Claim, &claim(1, 10, &[])), None);
@@ -386,7 +389,7 @@ fn a_fenced_session_neither_flushes_by_a_stop_nor_changes_mode_parameters() {
     assert_eq!(select_as(&host, &host.nexus, &protected(true)), fenced);
     assert_eq!(host.asked(), []);
     // The present owner may do both.
-    assert_eq!(host.send_as(&later, &STOP.encode(), &[]).status, Status::Good);
+    assert_eq!(host.send_as(&later, &STOP.encode(), &[]).status, ScsiStatus::Good);
     assert_eq!(select_as(&host, &later, &protected(true)), None);
     assert_eq!(host.asked(), [Call::Flush, Call::Flush]);
 }
@@ -401,7 +404,7 @@ fn nobody_else_ejects_a_medium_from_the_owner_of_a_claim() {
     assert_eq!(ask(&host, &host.nexus, ClaimAction::Claim, &claim(1, 10, &[])), None);
     assert_eq!(host.send_as(&other, &eject, &[]).sense, Some(Sense::MEDIUM_REMOVAL_PREVENTED));
     assert_eq!(write_as(&host, &host.nexus), None, "the medium is still there");
-    assert_eq!(host.send(&eject, &[]).status, Status::Good);
+    assert_eq!(host.send(&eject, &[]).status, ScsiStatus::Good);
 }
 
 /// A host may have turned the write cache off before the unit got a cache with epochs.
@@ -426,15 +429,15 @@ fn with_a_saved_wce_of_0_the_writes_of_an_owner_are_no_epochs_of_their_own() {
         long_lba: false,
         no_block_descriptors: true,
         control: PageControl::Current,
-        page: Caching::PAGE,
+        page: CachingModePage::PAGE,
         subpage: 0,
         allocation_length: 255,
     });
     let told = ModeParameters::from_bytes_6(&host.good(&asked, &[])).expect("mode parameters");
-    assert!(Caching::from_page(&told.pages[0]).expect("the page").write_cache);
+    assert!(CachingModePage::from_page(&told.pages[0]).expect("the page").write_cache);
     let refused = select_as(&host, &host.nexus, &no_write_cache());
     assert_eq!(refused, Some(Sense::INVALID_FIELD_IN_PARAMETER_LIST));
-    let on = Caching { write_cache: true, read_cache_disabled: false }.to_page();
+    let on = CachingModePage { write_cache: true, read_cache_disabled: false }.to_page();
     assert_eq!(select_as(&host, &host.nexus, &on), None);
     drop(host);
     let host = Host::with_store(geometry(), &store);
@@ -452,17 +455,22 @@ const STOPPING: StartStop = StartStop {
 const STOP: Command = Command::StartStop(STOPPING);
 
 fn no_write_cache() -> ModePage {
-    Caching { write_cache: false, read_cache_disabled: false }.to_page()
+    CachingModePage { write_cache: false, read_cache_disabled: false }.to_page()
 }
 
 fn protected(write_protect: bool) -> ModePage {
     let descriptor_sense = false;
-    Control { descriptor_sense, unrestricted_reordering: true, write_protect, busy_timeout: 0xffff }
-        .to_page()
+    ControlModePage {
+        descriptor_sense,
+        unrestricted_reordering: true,
+        write_protect,
+        busy_timeout: 0xffff,
+    }
+    .to_page()
 }
 
 fn with_descriptors() -> ModePage {
-    Control {
+    ControlModePage {
         descriptor_sense: true,
         unrestricted_reordering: true,
         write_protect: false,
@@ -502,9 +510,9 @@ fn a_claim_whose_epoch_cannot_be_rolled_back_stays_in_force_and_can_be_dropped_l
         host.asked();
         assert!(host.unit.claim_report().expect("told").is_held);
         let read = host.send_as(&other, &Command::read(3, 2).encode(), &[]);
-        assert_eq!((read.status, host.asked()), (Status::Good, vec![Call::ReadFlushed(3, 2)]));
+        assert_eq!((read.status, host.asked()), (ScsiStatus::Good, vec![Call::ReadFlushed(3, 2)]));
         let flush = host.send_as(&other, &Command::synchronize_cache().encode(), &[]);
-        assert_eq!((flush.status, host.asked()), (Status::Good, vec![]), "it ends no epoch");
+        assert_eq!((flush.status, host.asked()), (ScsiStatus::Good, vec![]), "it ends no epoch");
         // The epoch was rolled back, perhaps in part: its owner must not complete it.
         let fenced = Some(Sense::CLAIM_FENCED);
         assert_eq!(write_as(&host, &host.nexus), fenced);
@@ -530,8 +538,8 @@ fn readers_beside_a_claim_are_refused_where_a_volume_without_epochs_has_half_of_
         let done = host.send_as(nexus, &Command::read(0, 8).encode(), &[]);
         (done.status, done.sense)
     };
-    let (good, busy) = ((Status::Good, None), (Status::Busy, None));
-    let refused = (Status::CheckCondition, Some(Sense::CLAIM_HALF_AN_EPOCH));
+    let (good, busy) = ((ScsiStatus::Good, None), (ScsiStatus::Busy, None));
+    let refused = (ScsiStatus::CheckCondition, Some(Sense::CLAIM_HALF_AN_EPOCH));
     let dirty = |generation, opening, predecessors: &[u64]| ClaimParameters {
         is_dirty: true,
         ..claim(generation, opening, predecessors)
@@ -584,9 +592,9 @@ fn readers_beside_a_claim_are_refused_where_a_volume_without_epochs_has_half_of_
 async fn a_verify_during_which_a_round_begins_is_busy_where_a_volume_has_no_epochs() {
     let read = Duration::from_secs(1);
     let memory = Arc::new(MemVolume::new(geometry()));
-    let slow = Arc::new(Delay::new(memory, Latency { read, ..Latency::default() }));
+    let slow = Arc::new(DelayVolume::new(memory, Latency { read, ..Latency::default() }));
     let store = Arc::new(MemoryStore::default());
-    let unit = BlockUnit::open(slow, Identity::new("f00d"), Settings::default(), store);
+    let unit = BlockUnit::open(slow, UnitIdentity::new("f00d"), Settings::default(), store);
     let unit = unit.expect("opened");
     let (owner, other) = (nexus(1), nexus(2));
     let send = |from: &Nexus, command: Command, data: Vec<u8>| {
@@ -597,13 +605,13 @@ async fn a_verify_during_which_a_round_begins_is_busy_where_a_volume_has_no_epoc
         send(nexus, Command::TestUnitReady, vec![]).await;
     }
     let (command, list) = out(ClaimAction::Claim, &claim(1, 10, &[]));
-    assert_eq!(send(&owner, command, list).await.status, Status::Good);
+    assert_eq!(send(&owner, command, list).await.status, ScsiStatus::Good);
     for (byte_check, data) in [
         (ByteCheck::Medium, vec![]),
         (ByteCheck::Data, vec![0; 1024]),
         (ByteCheck::Data, vec![9; 1024]),
     ] {
-        let verify = Command::Verify { transfer: Transfer::new(0, 2), byte_check };
+        let verify = Command::Verify { transfer: BlockTransfer::new(0, 2), byte_check };
         let mut verified = send(&other, verify, data);
         assert!(
             std::pin::Pin::new(&mut verified)
@@ -611,13 +619,14 @@ async fn a_verify_during_which_a_round_begins_is_busy_where_a_volume_has_no_epoc
                 .is_pending()
         );
         let write = Command::write(100, 1, false);
-        assert_eq!(send(&owner, write, pattern(1, 1)).await.status, Status::Good);
-        assert_eq!(verified.await.status, Status::Busy, "{byte_check:?}");
+        assert_eq!(send(&owner, write, pattern(1, 1)).await.status, ScsiStatus::Good);
+        assert_eq!(verified.await.status, ScsiStatus::Busy, "{byte_check:?}");
         let flushed = send(&owner, Command::synchronize_cache(), vec![]).await;
-        assert_eq!(flushed.status, Status::Good);
+        assert_eq!(flushed.status, ScsiStatus::Good);
     }
-    let verify = Command::Verify { transfer: Transfer::new(0, 2), byte_check: ByteCheck::Medium };
-    assert_eq!(send(&other, verify, vec![]).await.status, Status::Good);
+    let verify =
+        Command::Verify { transfer: BlockTransfer::new(0, 2), byte_check: ByteCheck::Medium };
+    assert_eq!(send(&other, verify, vec![]).await.status, ScsiStatus::Good);
 }
 
 /// A cache that writes through answers a write after the volume has it: every moment is a consistent prefix.
@@ -630,7 +639,7 @@ fn readers_beside_the_claim_of_a_cache_that_writes_through_are_not_refused() {
     assert_eq!(ask(&host, &host.nexus, ClaimAction::Claim, &through), None);
     assert_eq!(write_as(&host, &host.nexus), None);
     let read = host.send_as(&other, &Command::read(0, 8).encode(), &[]);
-    assert_eq!(read.status, Status::Good);
+    assert_eq!(read.status, ScsiStatus::Good);
 }
 
 #[test]

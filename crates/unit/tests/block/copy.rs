@@ -3,11 +3,11 @@
 use std::{sync::Arc, time::Duration};
 
 use scsi::{
-    Command, Sense, Status,
-    copy::{CopyList, CopyResults, Cscd, Segment},
+    Command, ScsiStatus, Sense,
+    copy::{CopyList, CopyResults, CopySegment, Cscd},
 };
 use unit::LogicalUnit;
-use volume::{Delay, Geometry, Latency, MemVolume};
+use volume::{DelayVolume, Geometry, Latency, MemVolume};
 
 use crate::{
     host::{BLOCK, nexus, pattern},
@@ -20,13 +20,13 @@ fn copy(list: &CopyList, long: bool) -> (Command, Vec<u8>) {
     (Command::ExtendedCopy { long, parameter_list_length }, bytes)
 }
 
-fn list(cscds: &[Cscd], segments: &[Segment]) -> CopyList {
+fn list(cscds: &[Cscd], segments: &[CopySegment]) -> CopyList {
     let (cscds, segments) = (cscds.to_vec(), segments.to_vec());
     CopyList { list: 7, identified: true, cscds, segments }
 }
 
-fn segment(blocks: u16, source_lba: u64, destination_lba: u64) -> Segment {
-    Segment { source: 0, destination: 1, blocks, source_lba, destination_lba }
+fn segment(blocks: u16, source_lba: u64, destination_lba: u64) -> CopySegment {
+    CopySegment { source: 0, destination: 1, blocks, source_lba, destination_lba }
 }
 
 fn results(results: CopyResults) -> Command {
@@ -67,7 +67,7 @@ async fn a_copy_over_itself_moves_what_would_be_overwritten_first() {
     let blocks = 20_000u16;
     for (from, to) in [(100, 107), (107, 100)] {
         a.good(&Command::write(from, blocks.into(), false), pattern(3, blocks.into())).await;
-        let segment = Segment { destination: 0, ..segment(blocks, from, to) };
+        let segment = CopySegment { destination: 0, ..segment(blocks, from, to) };
         let (command, data) = copy(&list(&[a.cscd()], &[segment]), false);
         a.good(&command, data).await;
         let read = a.good(&Command::read(to, blocks.into()), vec![]).await;
@@ -105,7 +105,7 @@ async fn a_wrong_segment_is_found_before_the_first_block_moves() {
     a.good(&Command::write(0, 8, false), pattern(1, 8)).await;
     let good = segment(8, 0, 0);
     let wrong = [
-        (Segment { destination: 2, ..good }, Sense::UNREACHABLE_COPY_TARGET),
+        (CopySegment { destination: 2, ..good }, Sense::UNREACHABLE_COPY_TARGET),
         (segment(2, 0, (1 << 15) - 1), Sense::COPY_ABORTED),
         (segment(2, u64::MAX, 0), Sense::COPY_ABORTED),
     ];
@@ -144,7 +144,7 @@ async fn lists_of_nothing_are_good_and_outcomes_belong_to_who_asked() {
     let other = a.open(&party, 2);
     let asked = results(CopyResults::Status1(7)).encode();
     let refused = a.unit.execute(task(&other, asked, vec![])).await;
-    assert_eq!(refused.status, Status::CheckCondition);
+    assert_eq!(refused.status, ScsiStatus::CheckCondition);
     let parameters = a.good(&results(CopyResults::OperatingParameters), vec![]).await;
     assert_eq!(parameters[8..12], [0, 8, 0, 64]);
 }
@@ -164,16 +164,16 @@ async fn a_copy_does_not_swallow_what_the_other_unit_has_to_tell() {
 async fn a_copy_that_is_dropped_ends_and_says_so_and_others_go_on_meanwhile() {
     let party = Arc::new(Party::default());
     let lower = Arc::new(MemVolume::new(Geometry::with_blocks(1 << 17)));
-    let slow = Delay::new(lower, Latency::uniform(Duration::from_secs(1)));
+    let slow = DelayVolume::new(lower, Latency::uniform(Duration::from_secs(1)));
     let a = join_over(&party, "a", Arc::new(slow));
-    let segment = Segment { destination: 0, ..segment(60_000, 0, 65_536) };
+    let segment = CopySegment { destination: 0, ..segment(60_000, 0, 65_536) };
     let (command, data) = copy(&list(&[a.cscd()], &[segment]), false);
     {
         let mut copying = a.unit.execute(task(&a.nexus, command.encode(), data));
         let read = a.unit.execute(task(&a.nexus, Command::read(0, 1).encode(), vec![]));
         tokio::select! {
             _ = &mut copying => panic!("the copy is long"),
-            read = read => assert_eq!(read.status, Status::Good),
+            read = read => assert_eq!(read.status, ScsiStatus::Good),
         }
         let status = a.good(&results(CopyResults::Status1(7)), vec![]).await;
         assert_eq!(status[4], 0, "goes on");
@@ -186,7 +186,7 @@ async fn a_copy_that_is_dropped_ends_and_says_so_and_others_go_on_meanwhile() {
 async fn a_copy_ends_when_one_of_its_units_is_taken_away_and_does_not_keep_it() {
     let party = Arc::new(Party::default());
     let lower = Arc::new(MemVolume::new(Geometry::with_blocks(1 << 17)));
-    let slow = Delay::new(lower, Latency::uniform(Duration::from_secs(1)));
+    let slow = DelayVolume::new(lower, Latency::uniform(Duration::from_secs(1)));
     let a = join_over(&party, "a", Arc::new(slow));
     let b = join(&party, "b", Geometry::with_blocks(1 << 17));
     let (command, data) = copy(&list(&[a.cscd(), b.cscd()], &[segment(60_000, 0, 0)]), false);
@@ -208,18 +208,18 @@ async fn a_copy_ends_when_one_of_its_units_is_taken_away_and_does_not_keep_it() 
 async fn an_aborted_copy_has_ended_when_the_abort_has_and_only_its_own_nexus_aborts_it() {
     let party = Arc::new(Party::default());
     let lower = Arc::new(MemVolume::new(Geometry::with_blocks(1 << 17)));
-    let slow = Delay::new(lower, Latency::uniform(Duration::from_secs(1)));
+    let slow = DelayVolume::new(lower, Latency::uniform(Duration::from_secs(1)));
     let a = join_over(&party, "a", Arc::new(slow));
     let other = a.open(&party, 2);
     let abort = Command::CopyOperationAbort { list: 7 };
     assert_eq!(a.fails(&abort, vec![]).await, Sense::INVALID_FIELD_IN_CDB, "no such copy");
-    let segment = Segment { destination: 0, ..segment(60_000, 0, 65_536) };
+    let segment = CopySegment { destination: 0, ..segment(60_000, 0, 65_536) };
     let (command, data) = copy(&list(&[a.cscd()], &[segment]), true);
     let copying = a.unit.execute(task(&a.nexus, command.encode(), data));
     let aborting = async {
         tokio::time::sleep(Duration::from_millis(2500)).await;
         let foreign = a.unit.execute(task(&other, abort.encode(), vec![])).await;
-        assert_eq!(foreign.status, Status::CheckCondition);
+        assert_eq!(foreign.status, ScsiStatus::CheckCondition);
         let status = a.good(&results(CopyResults::Status4(7)), vec![]).await;
         assert_eq!(status[5], 0x11, "goes on");
         a.good(&abort, vec![]).await;

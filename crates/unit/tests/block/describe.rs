@@ -5,9 +5,9 @@ use std::sync::Arc;
 use scsi::{
     Capacity10, Capacity16, Command, ModeSense, OPERATIONS, PageControl, Reporting, Sense,
     inquiry::StandardInquiry,
-    mode::{Caching, Control, ModeParameters},
+    mode::{CachingModePage, ControlModePage, ModeParameters},
     vpd::{
-        BlockDeviceCharacteristics, BlockLimits, DesignatorKind, DeviceIdentification,
+        BlockDeviceCharacteristics, BlockLimitsPage, DesignatorKind, DeviceIdentification,
         ExtendedInquiry, LogicalBlockProvisioning, SupportedPages, UnitSerialNumber,
     },
 };
@@ -74,7 +74,7 @@ fn names_are_those_of_the_identity() {
 #[test]
 fn limits_and_provisioning_of_a_thin_volume() {
     let host = Host::new(geometry());
-    let limits = BlockLimits::from_bytes(&host.good(&vpd(0xb0), &[])).unwrap();
+    let limits = BlockLimitsPage::from_bytes(&host.good(&vpd(0xb0), &[])).unwrap();
     assert_eq!((limits.maximum_blocks, limits.write_same_blocks), (32768, 32768));
     assert_eq!((limits.unmap_blocks, limits.unmap_descriptors), (131_072, 256));
     assert_eq!((limits.unmap_granularity_blocks, limits.unmap_alignment), (8, Some(0)));
@@ -88,7 +88,7 @@ fn limits_and_provisioning_of_a_thin_volume() {
 #[test]
 fn a_thick_volume_announces_no_unmap_anywhere() {
     let host = Host::new(thick());
-    let limits = BlockLimits::from_bytes(&host.good(&vpd(0xb0), &[])).unwrap();
+    let limits = BlockLimitsPage::from_bytes(&host.good(&vpd(0xb0), &[])).unwrap();
     assert_eq!((limits.unmap_blocks, limits.unmap_descriptors), (0, 0));
     let page = LogicalBlockProvisioning::from_bytes(&host.good(&vpd(0xb2), &[])).unwrap();
     assert!(!page.unmap && !page.write_same_10 && !page.write_same_16 && !page.reads_zeros);
@@ -159,7 +159,7 @@ fn the_write_cache_is_announced_as_it_is() {
         let host = Host::new(Geometry { volatile_cache, ..geometry() });
         let bytes = host.good(&Command::ModeSense(mode_sense(0x08)), &[]);
         let parameters = ModeParameters::from_bytes_6(&bytes).unwrap();
-        let caching = Caching::from_page(&parameters.pages[0]).unwrap();
+        let caching = CachingModePage::from_page(&parameters.pages[0]).unwrap();
         assert_eq!(caching.write_cache, volatile_cache);
         let extended = ExtendedInquiry::from_bytes(&host.good(&vpd(0x86), &[])).unwrap();
         assert_eq!(extended.volatile_cache, volatile_cache);
@@ -175,7 +175,7 @@ fn mode_pages_that_are_not_there() {
     assert_eq!(host.fails(&subpage, &[]), Sense::INVALID_FIELD_IN_CDB);
     let all = Command::ModeSense(ModeSense { subpage: 0xff, ..mode_sense(0x0a) });
     let parameters = ModeParameters::from_bytes_6(&host.good(&all, &[])).unwrap();
-    assert!(!Control::from_page(&parameters.pages[0]).unwrap().descriptor_sense);
+    assert!(!ControlModePage::from_page(&parameters.pages[0]).unwrap().descriptor_sense);
 }
 
 #[test]

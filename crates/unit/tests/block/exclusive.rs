@@ -8,14 +8,14 @@ use std::{
     time::Duration,
 };
 
-use scsi::{Cdb, Command, Form, Lun, Sense, Status, Transfer};
-use unit::{BlockUnit, Identity, LogicalUnit, Settings, Task, TaskAttribute};
-use volume::{Delay, Durability, Geometry, Latency, MemVolume};
+use scsi::{BlockTransfer, Cdb, Command, Form, Lun, ScsiStatus, Sense};
+use unit::{BlockUnit, LogicalUnit, Settings, Task, TaskAttribute, UnitIdentity};
+use volume::{DelayVolume, Durability, Geometry, Latency, MemVolume};
 
 use crate::host::{BLOCK, Call, Host, geometry, nexus, pattern};
 
-fn sixteen(lba: u64, blocks: u32) -> Transfer {
-    Transfer { form: Form::Sixteen, ..Transfer::new(lba, blocks) }
+fn sixteen(lba: u64, blocks: u32) -> BlockTransfer {
+    BlockTransfer { form: Form::Sixteen, ..BlockTransfer::new(lba, blocks) }
 }
 
 fn compare_and_write(lba: u64, blocks: u32) -> Command {
@@ -106,8 +106,8 @@ fn writes_to_a_write_protected_unit_are_refused() {
 #[tokio::test(start_paused = true)]
 async fn nobody_writes_between_the_comparison_and_the_write() {
     let lower = Arc::new(MemVolume::new(Geometry::with_blocks(1024)));
-    let slow = Delay::new(lower, Latency::uniform(Duration::from_millis(3)));
-    let unit = BlockUnit::new(Arc::new(slow), Identity::new("f00d"), Settings::default());
+    let slow = DelayVolume::new(lower, Latency::uniform(Duration::from_millis(3)));
+    let unit = BlockUnit::new(Arc::new(slow), UnitIdentity::new("f00d"), Settings::default());
     let unit = Arc::new(unit);
     let misses = Arc::new(AtomicU32::new(0));
     let mut hosts = Vec::new();
@@ -123,7 +123,7 @@ async fn nobody_writes_between_the_comparison_and_the_write() {
                     new[..4].copy_from_slice(&count.to_be_bytes());
                     let data = [&old[..], &new[..]].concat();
                     let done = send(&unit, &compare_and_write(5, 1), data).await;
-                    if done.status == Status::Good {
+                    if done.status == ScsiStatus::Good {
                         break;
                     }
                     assert_eq!(done.sense.unwrap().key, scsi::SenseKey::Miscompare);

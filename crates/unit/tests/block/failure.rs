@@ -2,21 +2,23 @@
 
 use std::sync::atomic::Ordering;
 
-use scsi::{ByteCheck, Command, Form, Sense, Status, Transfer, UnmapDescriptor, unmap_list};
+use scsi::{
+    BlockTransfer, ByteCheck, Command, Form, ScsiStatus, Sense, UnmapDescriptor, unmap_list,
+};
 use unit::LogicalUnit;
-use volume::{Call as On, Error, Extent, Lba, Rule, Symptom};
+use volume::{Error, Extent, FaultCallKind as On, FaultRule, Lba, Symptom};
 
 use crate::host::{BLOCK, Call, Host, geometry, pattern};
 
 fn write_same(blocks: u32) -> Command {
-    let transfer = Transfer { form: Form::Sixteen, ..Transfer::new(0, blocks) };
+    let transfer = BlockTransfer { form: Form::Sixteen, ..BlockTransfer::new(0, blocks) };
     Command::WriteSame { transfer, unmap: false, anchor: false, no_data_out: false }
 }
 
 /// Every command that reaches the volume, with its data.
 fn commands() -> Vec<(Command, Vec<u8>)> {
     let list = unmap_list(&[UnmapDescriptor { lba: 0, blocks: 1 }]);
-    let transfer = Transfer::new(0, 1);
+    let transfer = BlockTransfer::new(0, 1);
     vec![
         (Command::read(0, 1), vec![]),
         (Command::Read(transfer.with_fua(true)), vec![]),
@@ -33,10 +35,14 @@ fn commands() -> Vec<(Command, Vec<u8>)> {
 fn a_lower_volume_that_is_away_makes_every_command_busy() {
     let host = Host::new(geometry());
     for error in [Error::Away("link down".into()), Error::Busy("log full")] {
-        host.faults.add(Rule::always(On::Any, Symptom::Fails(error)));
+        host.faults.add(FaultRule::always(On::Any, Symptom::Fails(error)));
         for (command, data) in commands() {
             let completion = host.send(&command.encode(), &data);
-            assert_eq!((completion.status, completion.sense), (Status::Busy, None), "{command:?}");
+            assert_eq!(
+                (completion.status, completion.sense),
+                (ScsiStatus::Busy, None),
+                "{command:?}"
+            );
             assert!(completion.data_in.is_empty());
         }
         host.faults.clear();
@@ -49,7 +55,7 @@ fn a_lower_volume_that_is_away_makes_every_command_busy() {
 #[test]
 fn a_device_failure_fails_every_command() {
     let host = Host::new(geometry());
-    host.faults.add(Rule::always(On::Any, Symptom::Fails(Error::Device("gone".into()))));
+    host.faults.add(FaultRule::always(On::Any, Symptom::Fails(Error::Device("gone".into()))));
     for (command, data) in commands() {
         assert_eq!(host.fails(&command, &data), Sense::INTERNAL_TARGET_FAILURE, "{command:?}");
     }
@@ -60,7 +66,7 @@ fn medium_errors_name_their_block() {
     let host = Host::new(geometry());
     let extent = Extent { lba: Lba(5), blocks: 1 };
     let error = Error::Medium { extent, reason: "scratched".into() };
-    host.faults.add(Rule::always(On::Any, Symptom::Fails(error)).at(extent));
+    host.faults.add(FaultRule::always(On::Any, Symptom::Fails(error)).at(extent));
     let read = host.fails(&Command::read(0, 8), &[]);
     assert_eq!(read, Sense::UNRECOVERED_READ_ERROR.with_information(5));
     let write = host.fails(&Command::write(5, 1, true), &pattern(0, 1));
@@ -71,7 +77,7 @@ fn medium_errors_name_their_block() {
 #[test]
 fn no_space_below_is_a_write_protection() {
     let host = Host::new(geometry());
-    host.faults.add(Rule::always(On::Write, Symptom::Fails(Error::NoSpace)));
+    host.faults.add(FaultRule::always(On::Write, Symptom::Fails(Error::NoSpace)));
     let sense = host.fails(&Command::write(0, 1, false), &pattern(0, 1));
     assert_eq!(sense, Sense::SPACE_ALLOCATION_FAILED);
 }
@@ -81,7 +87,7 @@ fn a_flush_that_failed_is_not_good() {
     let host = Host::new(geometry());
     let extent = Extent { lba: Lba(0), blocks: 1 };
     let error = Error::Medium { extent, reason: "lost".into() };
-    host.faults.add(Rule::always(On::Flush, Symptom::FailsAfter(error)));
+    host.faults.add(FaultRule::always(On::Flush, Symptom::FailsAfter(error)));
     let sense = host.fails(&Command::synchronize_cache(), &[]);
     assert!(sense.is(Sense::WRITE_ERROR));
 }
@@ -89,7 +95,7 @@ fn a_flush_that_failed_is_not_good() {
 #[test]
 fn a_write_same_that_fails_half_way_is_not_good() {
     let host = Host::new(volume::Geometry::with_blocks(10_000));
-    let rule = Rule::always(On::Write, Symptom::Fails(Error::NoSpace)).after(1);
+    let rule = FaultRule::always(On::Write, Symptom::Fails(Error::NoSpace)).after(1);
     host.faults.add(rule);
     assert_eq!(host.fails(&write_same(5000), &[1; BLOCK]), Sense::SPACE_ALLOCATION_FAILED);
 }
@@ -104,7 +110,7 @@ fn admission_asks_the_volume_for_what_will_come() {
     assert_eq!(host.asked(), [Call::Admit(8 * 512), Call::Admit(512), Call::Admit(100 * 512)]);
     host.calls.full.store(true, Ordering::Relaxed);
     let refused = host.unit.admit(&host.nexus, &cdb, 4096).unwrap();
-    assert_eq!((refused.status, refused.sense), (Status::Busy, None));
+    assert_eq!((refused.status, refused.sense), (ScsiStatus::Busy, None));
     assert!(host.unit.admit(&host.nexus, &Command::read(0, 8).encode(), 0).is_none());
 }
 
@@ -113,7 +119,7 @@ fn admission_asks_the_volume_for_what_will_come() {
 fn admission_asks_for_one_piece_of_a_command_that_is_done_in_pieces() {
     let host = Host::new(volume::Geometry::with_blocks(10_000));
     assert!(host.unit.admit(&host.nexus, &write_same(5000).encode(), 512).is_none());
-    let transfer = Transfer { form: Form::Sixteen, ..Transfer::new(0, 5000) };
+    let transfer = BlockTransfer { form: Form::Sixteen, ..BlockTransfer::new(0, 5000) };
     let or = Command::OrWrite(transfer).encode();
     assert!(host.unit.admit(&host.nexus, &or, 5000 * 512).is_none());
     assert_eq!(host.asked(), [Call::Admit(1 << 20), Call::Admit(1 << 20)]);

@@ -3,11 +3,14 @@
 use std::sync::Arc;
 
 use scsi::{
-    ByteCheck, Command, Form, Sense, Status, Transfer, UnmapDescriptor,
-    copy::{CopyList, CopyResults, PopulateToken, Segment, TokenRange, WriteUsingToken},
+    BlockTransfer, ByteCheck, Command, Form, ScsiStatus, Sense, UnmapDescriptor,
+    copy::{CopyList, CopyResults, CopySegment, PopulateToken, TokenRange, WriteUsingToken},
     unmap_list,
 };
-use volume::{Call as On, Error, Extent, Fault, Faults, Geometry, Lba, MemVolume, Rule, Symptom};
+use volume::{
+    Error, Extent, FaultCallKind as On, FaultRule, FaultVolume, Faults, Geometry, Lba, MemVolume,
+    Symptom,
+};
 
 use crate::{
     host::{BLOCK, pattern},
@@ -18,7 +21,7 @@ const BLOCKS: u64 = 1 << 15;
 
 /// A unit, and the fault injection of its volume.
 fn faulty(party: &Arc<Party>, serial: &str) -> (Member, Arc<Faults>) {
-    let fault = Fault::new(Arc::new(MemVolume::new(Geometry::with_blocks(BLOCKS))));
+    let fault = FaultVolume::new(Arc::new(MemVolume::new(Geometry::with_blocks(BLOCKS))));
     let faults = Arc::clone(fault.faults());
     (join_over(party, serial, Arc::new(fault)), faults)
 }
@@ -27,12 +30,12 @@ fn alone() -> (Member, Arc<Faults>) {
     faulty(&Arc::new(Party::default()), "a")
 }
 
-fn sixteen(lba: u64, blocks: u32) -> Transfer {
-    Transfer { form: Form::Sixteen, ..Transfer::new(lba, blocks) }
+fn sixteen(lba: u64, blocks: u32) -> BlockTransfer {
+    BlockTransfer { form: Form::Sixteen, ..BlockTransfer::new(lba, blocks) }
 }
 
-fn full(call: On) -> Rule {
-    Rule::always(call, Symptom::Fails(Error::Busy("the log is full")))
+fn full(call: On) -> FaultRule {
+    FaultRule::always(call, Symptom::Fails(Error::Busy("the log is full")))
 }
 
 /// Commands that are executed in steps, each with its data and the volume call that its steps make.
@@ -77,7 +80,7 @@ async fn a_command_that_is_done_in_part_never_ends_in_busy_and_says_how_far_it_c
         faults.clear();
         faults.add(full(call));
         let refused = member.send(&command, data).await;
-        assert_eq!(refused.status, Status::Busy, "with nothing done: {command:?}");
+        assert_eq!(refused.status, ScsiStatus::Busy, "with nothing done: {command:?}");
     }
 }
 
@@ -87,8 +90,13 @@ async fn a_copy_waits_for_a_full_destination_and_tells_how_far_it_came() {
     let (a, _) = faulty(&party, "a");
     let (b, faults) = faulty(&party, "b");
     a.good(&Command::write(0, 20_000, false), pattern(1, 20_000)).await;
-    let segment =
-        Segment { source: 0, destination: 1, blocks: 20_000, source_lba: 0, destination_lba: 0 };
+    let segment = CopySegment {
+        source: 0,
+        destination: 1,
+        blocks: 20_000,
+        source_lba: 0,
+        destination_lba: 0,
+    };
     let cscds = vec![a.cscd(), b.cscd()];
     let list = CopyList { list: 7, identified: true, cscds, segments: vec![segment] };
     let bytes = list.to_bytes(false);
@@ -133,7 +141,7 @@ async fn a_token_is_written_to_a_full_volume_when_it_has_room_again() {
 #[tokio::test(start_paused = true)]
 async fn a_write_that_was_done_and_cannot_be_verified_does_not_end_in_busy() {
     let (member, faults) = alone();
-    let transfer = Transfer::new(0, 8);
+    let transfer = BlockTransfer::new(0, 8);
     let command = Command::WriteAndVerify { transfer, byte_check: ByteCheck::Data };
     faults.add(full(On::Read).times(50));
     member.good(&command, pattern(3, 8)).await;
@@ -143,7 +151,7 @@ async fn a_write_that_was_done_and_cannot_be_verified_does_not_end_in_busy() {
     assert!(sense.is(Sense::LOGICAL_UNIT_COMMUNICATION_TIME_OUT), "{sense}");
     faults.clear();
     faults.add(full(On::Write));
-    assert_eq!(member.send(&command, pattern(5, 8)).await.status, Status::Busy);
+    assert_eq!(member.send(&command, pattern(5, 8)).await.status, ScsiStatus::Busy);
     faults.clear();
     assert_eq!(member.good(&Command::read(0, 8), vec![]).await, pattern(4, 8), "nothing was done");
 }
@@ -154,11 +162,11 @@ async fn a_compare_and_write_that_may_have_been_done_does_not_end_in_busy() {
     let command = Command::CompareAndWrite(sixteen(0, 1));
     let exchange = |old: u8, new: u8| [vec![old; BLOCK], vec![new; BLOCK]].concat();
     faults.add(full(On::Write));
-    assert_eq!(member.send(&command, exchange(0, 1)).await.status, Status::Busy);
+    assert_eq!(member.send(&command, exchange(0, 1)).await.status, ScsiStatus::Busy);
     faults.clear();
     let extent = Extent { lba: Lba(0), blocks: 1 };
     let lost = || Symptom::FailsAfter(Error::Unreachable("the link is down".into()));
-    faults.add(Rule::always(On::Write, lost()).at(extent));
+    faults.add(FaultRule::always(On::Write, lost()).at(extent));
     let sense = member.fails(&command, exchange(0, 2)).await;
     assert!(sense.is(Sense::LOGICAL_UNIT_COMMUNICATION_TIME_OUT), "{sense}");
     faults.clear();
@@ -168,7 +176,7 @@ async fn a_compare_and_write_that_may_have_been_done_does_not_end_in_busy() {
 /// BUSY would tell the initiator that nothing was done.
 #[tokio::test(start_paused = true)]
 async fn a_write_that_may_have_been_done_waits_inside_and_never_ends_in_busy() {
-    let transfer = Transfer::new(0, 8);
+    let transfer = BlockTransfer::new(0, 8);
     let commands = [
         Command::Write(transfer),
         Command::WriteAndVerify { transfer, byte_check: ByteCheck::Data },
@@ -178,18 +186,18 @@ async fn a_write_that_may_have_been_done_waits_inside_and_never_ends_in_busy() {
     for command in commands {
         let (member, faults) = alone();
         // The write was never sent, so nothing was done.
-        faults.add(Rule::always(On::Write, away()));
-        assert_eq!(member.send(&command, pattern(1, 8)).await.status, Status::Busy);
+        faults.add(FaultRule::always(On::Write, away()));
+        assert_eq!(member.send(&command, pattern(1, 8)).await.status, ScsiStatus::Busy);
         faults.clear();
         assert_eq!(member.good(&Command::read(0, 8), vec![]).await, vec![0; 8 * BLOCK]);
         // The link is cut during the write, and comes back.
-        faults.add(Rule::always(On::Write, silent()).times(1));
-        faults.add(Rule::always(On::Write, away()).times(50));
+        faults.add(FaultRule::always(On::Write, silent()).times(1));
+        faults.add(FaultRule::always(On::Write, away()).times(50));
         member.good(&command, pattern(2, 8)).await;
         assert_eq!(member.good(&Command::read(0, 8), vec![]).await, pattern(2, 8));
         // The link does not come back in time.
-        faults.add(Rule::always(On::Write, silent()).times(1));
-        faults.add(Rule::always(On::Write, away()));
+        faults.add(FaultRule::always(On::Write, silent()).times(1));
+        faults.add(FaultRule::always(On::Write, away()));
         let sense = member.fails(&command, pattern(3, 8)).await;
         assert!(sense.is(Sense::LOGICAL_UNIT_COMMUNICATION_TIME_OUT), "{command:?}: {sense}");
     }
@@ -199,7 +207,7 @@ async fn a_write_that_may_have_been_done_waits_inside_and_never_ends_in_busy() {
 async fn a_write_larger_than_the_log_is_an_illegal_request() {
     let (member, faults) = alone();
     let error = Error::TooLong { bytes: 16 << 20, most: 4 << 20 };
-    faults.add(Rule::always(On::Write, Symptom::Fails(error)));
+    faults.add(FaultRule::always(On::Write, Symptom::Fails(error)));
     let sense = member.fails(&Command::write(0, 8, false), pattern(1, 8)).await;
     assert_eq!(sense, Sense::INVALID_FIELD_IN_CDB);
 }

@@ -11,14 +11,14 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use scsi::{Cdb, Command, Lun, Sense, Status};
+use scsi::{Cdb, Command, Lun, ScsiStatus, Sense};
 use unit::{
-    BlockUnit, Completion, Identity, LogicalUnit, Nexus, Record, Saving, Settings, Store, Task,
-    TaskAttribute,
+    BlockUnit, Completion, LogicalUnit, Nexus, Saving, Settings, Task, TaskAttribute, UnitIdentity,
+    UnitRecordKind, UnitStore,
 };
 use volume::{
-    Allocation, Data, Durability, Error, Extent, Fault, Faults, Geometry, Io, Lba, MemVolume,
-    Stack, Usage, Volume,
+    Allocation, Data, Durability, Error, Extent, FaultVolume, Faults, Geometry, Io, Lba, MemVolume,
+    Stack, ThinSpaceUsage, Volume,
 };
 
 pub const BLOCK: usize = 512;
@@ -39,23 +39,23 @@ pub struct Calls {
     /// Makes roll-backs fail.
     pub keeps_open_epoch: AtomicBool,
     /// What it says of its space.
-    pub usage: Mutex<Option<Usage>>,
+    pub usage: Mutex<Option<ThinSpaceUsage>>,
 }
 
 /// Records in memory: what survives the unit that saved them.
 #[derive(Default)]
 pub struct MemoryStore {
-    pub records: Mutex<HashMap<Record, Vec<u8>>>,
+    pub records: Mutex<HashMap<UnitRecordKind, Vec<u8>>>,
     /// Whether saving fails.
     pub broken: AtomicBool,
 }
 
-impl Store for MemoryStore {
-    fn load(&self, record: Record) -> io::Result<Option<Vec<u8>>> {
+impl UnitStore for MemoryStore {
+    fn load(&self, record: UnitRecordKind) -> io::Result<Option<Vec<u8>>> {
         Ok(self.records.lock().get(&record).cloned())
     }
 
-    fn save(&self, record: Record, bytes: Vec<u8>) -> Saving<'_> {
+    fn save(&self, record: UnitRecordKind, bytes: Vec<u8>) -> Saving<'_> {
         let result = if self.broken.load(Ordering::Relaxed) {
             Err(io::Error::other("the disk is gone"))
         } else {
@@ -112,8 +112,8 @@ impl Host {
         })
     }
 
-    fn build(geometry: Geometry, unit: impl FnOnce(Stack, Identity) -> BlockUnit) -> Self {
-        let fault = Fault::new(Arc::new(MemVolume::new(geometry)));
+    fn build(geometry: Geometry, unit: impl FnOnce(Stack, UnitIdentity) -> BlockUnit) -> Self {
+        let fault = FaultVolume::new(Arc::new(MemVolume::new(geometry)));
         let faults = fault.faults().clone();
         let calls = Arc::new(Calls {
             lower: Arc::new(fault),
@@ -123,7 +123,7 @@ impl Host {
             keeps_open_epoch: AtomicBool::new(false),
             usage: Mutex::new(None),
         });
-        let identity = Identity::new("f00d").with_target("iqn.2026-11.io.forebay:a");
+        let identity = UnitIdentity::new("f00d").with_target("iqn.2026-11.io.forebay:a");
         let unit = unit(calls.clone(), identity);
         let host = Self { unit, calls, faults, nexus: nexus(1) };
         host.unit.nexus_opened(&host.nexus);
@@ -157,7 +157,7 @@ impl Host {
     /// The data of a command that must end in GOOD.
     pub fn good(&self, command: &Command, data: &[u8]) -> Vec<u8> {
         let completion = self.send(&command.encode(), data);
-        assert_eq!(completion.status, Status::Good, "{command:?}: {:?}", completion.sense);
+        assert_eq!(completion.status, ScsiStatus::Good, "{command:?}: {:?}", completion.sense);
         completion.data_in.into_bytes().to_vec()
     }
 
@@ -168,7 +168,7 @@ impl Host {
 
     pub fn fails_cdb(&self, cdb: &[u8], data: &[u8]) -> Sense {
         let completion = self.send(cdb, data);
-        assert_eq!(completion.status, Status::CheckCondition, "{cdb:02x?}");
+        assert_eq!(completion.status, ScsiStatus::CheckCondition, "{cdb:02x?}");
         assert!(completion.data_in.is_empty());
         Sense { field: None, ..completion.sense.expect("CHECK CONDITION comes with sense data") }
     }
@@ -255,7 +255,7 @@ impl Volume for Calls {
         self.lower.allocation(extent)
     }
 
-    fn usage(&self) -> Option<Usage> {
+    fn usage(&self) -> Option<ThinSpaceUsage> {
         *self.usage.lock()
     }
 

@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use scsi::{
-    ByteCheck, Capacity16, Command, Form, Overwrite, Sanitize, SanitizeAction, Sense, Transfer,
-    copy::{CopyList, Segment},
+    BlockTransfer, ByteCheck, Capacity16, Command, Form, Overwrite, Sanitize, SanitizeAction,
+    Sense,
+    copy::{CopyList, CopySegment},
     parse_lba_status_list,
 };
 use volume::Geometry;
@@ -17,8 +18,8 @@ fn geometry() -> Geometry {
     Geometry { block_size: LARGE as u32, ..Geometry::with_blocks(1023) }
 }
 
-fn sixteen(lba: u64, blocks: u32) -> Transfer {
-    Transfer { form: Form::Sixteen, ..Transfer::new(lba, blocks) }
+fn sixteen(lba: u64, blocks: u32) -> BlockTransfer {
+    BlockTransfer { form: Form::Sixteen, ..BlockTransfer::new(lba, blocks) }
 }
 
 fn blocks(seed: u8, count: usize) -> Vec<u8> {
@@ -38,7 +39,8 @@ async fn commands_count_in_large_blocks() {
     a.good(&Command::write(1020, 3, false), blocks(1, 3)).await;
     let beyond = a.fails(&Command::write(1021, 3, false), blocks(1, 3)).await;
     assert_eq!(beyond, Sense::LOGICAL_BLOCK_ADDRESS_OUT_OF_RANGE);
-    let verify = Command::Verify { transfer: Transfer::new(1020, 3), byte_check: ByteCheck::Data };
+    let verify =
+        Command::Verify { transfer: BlockTransfer::new(1020, 3), byte_check: ByteCheck::Data };
     a.good(&verify, blocks(1, 3)).await;
     let mut other = blocks(1, 3);
     other[2 * LARGE + 9] ^= 1;
@@ -54,7 +56,7 @@ async fn commands_count_in_large_blocks() {
     let atomic = Command::WriteAtomic { transfer: sixteen(7, 256), boundary: 0 };
     a.good(&atomic, blocks(3, 256)).await;
     let same = Command::WriteSame {
-        transfer: Transfer::new(0, 1000),
+        transfer: BlockTransfer::new(0, 1000),
         unmap: false,
         anchor: false,
         no_data_out: false,
@@ -76,7 +78,7 @@ async fn copies_holes_and_sanitize_count_in_large_blocks() {
         list: 1,
         identified: true,
         cscds: vec![a.cscd(), b.cscd()],
-        segments: vec![Segment {
+        segments: vec![CopySegment {
             source: 0,
             destination: 1,
             blocks: 100,

@@ -5,7 +5,7 @@ use scsi::{
     mode::ModeParameters, vpd::LogicalBlockProvisioning,
 };
 use unit::Settings;
-use volume::{Geometry, Usage};
+use volume::{Geometry, ThinSpaceUsage};
 
 use crate::host::{Host, geometry, pattern};
 
@@ -26,8 +26,8 @@ fn page(host: &Host, page: u8, subpage: u8) -> Vec<u8> {
 }
 
 /// So many MiB used of 100.
-fn used(mib: u64) -> Option<Usage> {
-    Some(Usage { used: mib << 20, available: (100 - mib) << 20, shared: true })
+fn used(mib: u64) -> Option<ThinSpaceUsage> {
+    Some(ThinSpaceUsage { used: mib << 20, available: (100 - mib) << 20, shared: true })
 }
 
 #[test]

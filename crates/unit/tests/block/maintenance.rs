@@ -6,7 +6,7 @@ use std::{
 };
 
 use scsi::{Command, IdentifyingType, Reporting, Sense, Timestamp};
-use unit::{LogicalUnit, Record, TaskManagement};
+use unit::{LogicalUnit, TaskManagement, UnitRecordKind};
 
 use crate::host::{Host, MemoryStore, geometry};
 
@@ -95,7 +95,7 @@ fn what_is_no_text_too_long_or_cannot_be_kept_is_refused_and_changes_nothing() {
     let sense = host.fails(&set(IdentifyingType::Unit, 1), &[1]);
     assert_eq!(sense, Sense::INTERNAL_TARGET_FAILURE);
     assert_eq!(host.good(&report(Some(IdentifyingType::Unit)), &[]), [0; 4]);
-    assert_eq!(store.records.lock().get(&Record::Identifying), None);
+    assert_eq!(store.records.lock().get(&UnitRecordKind::Identifying), None);
 }
 
 #[test]

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use scsi::{
-    Command, ModeSelect, ModeSense, PageControl, Sense, SenseKey, Status,
-    mode::{Caching, Control, ModePage, ModeParameters},
+    Command, ModeSelect, ModeSense, PageControl, ScsiStatus, Sense, SenseKey,
+    mode::{CachingModePage, ControlModePage, ModePage, ModeParameters},
 };
 use unit::{LogicalUnit, TaskManagement};
 use volume::{Durability, Geometry};
@@ -24,12 +24,12 @@ fn sense(host: &Host, control: PageControl, page: u8) -> ModeParameters {
     ModeParameters::from_bytes_6(&host.good(&Command::ModeSense(asked), &[])).unwrap()
 }
 
-fn caching(host: &Host, control: PageControl) -> Caching {
-    Caching::from_page(&sense(host, control, Caching::PAGE).pages[0]).unwrap()
+fn caching(host: &Host, control: PageControl) -> CachingModePage {
+    CachingModePage::from_page(&sense(host, control, CachingModePage::PAGE).pages[0]).unwrap()
 }
 
-fn control(host: &Host, control: PageControl) -> Control {
-    Control::from_page(&sense(host, control, Control::PAGE).pages[0]).unwrap()
+fn control(host: &Host, control: PageControl) -> ControlModePage {
+    ControlModePage::from_page(&sense(host, control, ControlModePage::PAGE).pages[0]).unwrap()
 }
 
 fn select(list: &[u8], ten: bool, save: bool) -> Command {
@@ -58,12 +58,17 @@ fn refused(host: &Host, pages: &[ModePage]) -> Sense {
 }
 
 fn write_through() -> ModePage {
-    Caching { write_cache: false, read_cache_disabled: false }.to_page()
+    CachingModePage { write_cache: false, read_cache_disabled: false }.to_page()
 }
 
 fn protected(write_protect: bool, descriptor_sense: bool) -> ModePage {
-    Control { descriptor_sense, unrestricted_reordering: true, write_protect, busy_timeout: 0xffff }
-        .to_page()
+    ControlModePage {
+        descriptor_sense,
+        unrestricted_reordering: true,
+        write_protect,
+        busy_timeout: 0xffff,
+    }
+    .to_page()
 }
 
 #[test]
@@ -77,7 +82,7 @@ fn a_write_cache_turned_off_makes_every_write_stable() {
     host.asked();
     host.good(&Command::write(3, 1, false), &pattern(1, 1));
     assert_eq!(host.asked(), [Call::Write(3, 512, Durability::Stable)]);
-    set(&host, Caching { write_cache: true, read_cache_disabled: false }.to_page(), false);
+    set(&host, CachingModePage { write_cache: true, read_cache_disabled: false }.to_page(), false);
     host.good(&Command::write(3, 1, false), &pattern(1, 1));
     assert_eq!(host.asked(), [Call::Write(3, 512, Durability::Volatile)]);
 }
@@ -86,7 +91,7 @@ fn a_write_cache_turned_off_makes_every_write_stable() {
 fn a_volume_without_a_write_cache_has_none_to_turn_on() {
     let host = Host::new(Geometry { volatile_cache: false, ..geometry() });
     assert!(!caching(&host, PageControl::Changeable).write_cache);
-    let on = Caching { write_cache: true, read_cache_disabled: false }.to_page();
+    let on = CachingModePage { write_cache: true, read_cache_disabled: false }.to_page();
     assert_eq!(refused(&host, &[on]), Sense::INVALID_FIELD_IN_PARAMETER_LIST);
     set(&host, write_through(), false);
 }
@@ -166,7 +171,7 @@ fn where_nothing_is_kept_nothing_is_saved() {
 fn what_cannot_be_changed_is_refused_and_then_nothing_is() {
     let host = Host::new(geometry());
     let fixed = Sense::INVALID_FIELD_IN_PARAMETER_LIST;
-    let rcd = Caching { write_cache: false, read_cache_disabled: true }.to_page();
+    let rcd = CachingModePage { write_cache: false, read_cache_disabled: true }.to_page();
     assert_eq!(refused(&host, std::slice::from_ref(&rcd)), fixed);
     let unknown = ModePage { code: 0x19, ..write_through() };
     assert_eq!(refused(&host, &[write_through(), unknown]), fixed);
@@ -209,5 +214,5 @@ fn a_read_only_volume_is_not_made_writable() {
     set(&host, protected(false, false), false);
     let sense = host.fails(&Command::write(0, 1, false), &pattern(1, 1));
     assert_eq!((sense.key, sense.asc), (SenseKey::DataProtect, 0x27));
-    assert_eq!(host.send(&Command::read(0, 1).encode(), &[]).status, Status::Good);
+    assert_eq!(host.send(&Command::read(0, 1).encode(), &[]).status, ScsiStatus::Good);
 }

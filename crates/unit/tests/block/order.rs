@@ -5,13 +5,13 @@ use std::{
     task::{Context, Poll, Waker},
 };
 
-use scsi::{Cdb, ClaimAction, ClaimParameters, Command, Lun, Status};
-use unit::{Answer, LogicalUnit, Task, TaskAttribute};
-use volume::{Call as On, Extent, Geometry, Lba, Rule, Symptom};
+use scsi::{Cdb, ClaimAction, ClaimParameters, Command, Lun, ScsiStatus};
+use unit::{LogicalUnit, Task, TaskAttribute, UnitReply};
+use volume::{Extent, FaultCallKind as On, FaultRule, Geometry, Lba, Symptom};
 
 use crate::host::{Call, Host, MemoryStore, geometry, pattern};
 
-fn start<'a>(host: &'a Host, command: &Command, attribute: TaskAttribute) -> Answer<'a> {
+fn start<'a>(host: &'a Host, command: &Command, attribute: TaskAttribute) -> UnitReply<'a> {
     host.unit.execute(Task {
         nexus: host.nexus.clone(),
         lun: Lun(0),
@@ -22,7 +22,7 @@ fn start<'a>(host: &'a Host, command: &Command, attribute: TaskAttribute) -> Ans
     })
 }
 
-fn status(running: &mut Answer<'_>) -> Option<Status> {
+fn status(running: &mut UnitReply<'_>) -> Option<ScsiStatus> {
     match std::pin::Pin::new(running).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(completion) => Some(completion.status),
         Poll::Pending => None,
@@ -40,7 +40,7 @@ fn host_with_epochs_that_hangs_at_7() -> Host {
 
 fn hanging_at_7(host: Host) -> Host {
     let extent = Extent { lba: Lba(7), blocks: 1 };
-    host.faults.add(Rule::always(On::Any, Symptom::Hangs).at(extent));
+    host.faults.add(FaultRule::always(On::Any, Symptom::Hangs).at(extent));
     host
 }
 
@@ -50,7 +50,7 @@ fn simple_tasks_do_not_wait_for_each_other() {
     let mut hanging = start(&host, &Command::write(7, 1, false), TaskAttribute::Simple);
     assert_eq!(status(&mut hanging), None);
     let mut other = start(&host, &Command::write(8, 1, false), TaskAttribute::Simple);
-    assert_eq!(status(&mut other), Some(Status::Good));
+    assert_eq!(status(&mut other), Some(ScsiStatus::Good));
 }
 
 #[test]
@@ -63,13 +63,13 @@ fn an_ordered_task_waits_and_those_after_it_wait_for_it() {
     let mut after = start(&host, &Command::write(9, 1, false), TaskAttribute::Simple);
     assert_eq!(status(&mut after), None);
     let mut urgent = start(&host, &Command::write(10, 1, false), TaskAttribute::HeadOfQueue);
-    assert_eq!(status(&mut urgent), Some(Status::Good));
+    assert_eq!(status(&mut urgent), Some(ScsiStatus::Good));
 
     // The first is aborted, as a driver does it.
     drop(hanging);
     assert_eq!(status(&mut after), None);
-    assert_eq!(status(&mut ordered), Some(Status::Good));
-    assert_eq!(status(&mut after), Some(Status::Good));
+    assert_eq!(status(&mut ordered), Some(ScsiStatus::Good));
+    assert_eq!(status(&mut after), Some(ScsiStatus::Good));
     let order: Vec<u64> = host
         .asked()
         .iter()
@@ -87,7 +87,7 @@ fn a_waiting_ordered_task_that_is_aborted_lets_the_rest_go_on() {
     assert_eq!(status(&mut ordered), None);
     drop(ordered);
     let mut after = start(&host, &Command::write(9, 1, false), TaskAttribute::Simple);
-    assert_eq!(status(&mut after), Some(Status::Good));
+    assert_eq!(status(&mut after), Some(ScsiStatus::Good));
 }
 
 /// A write has many steps below: none of them may be given up without the others.
@@ -101,8 +101,8 @@ fn a_roll_back_waits_for_writes_that_have_begun() {
     let mut after = start(&host, &Command::write(9, 1, false), TaskAttribute::Simple);
     assert_eq!(status(&mut after), None);
     drop(hanging);
-    assert_eq!(status(&mut rolling), Some(Status::Good));
-    assert_eq!(status(&mut after), Some(Status::Good));
+    assert_eq!(status(&mut rolling), Some(ScsiStatus::Good));
+    assert_eq!(status(&mut after), Some(ScsiStatus::Good));
     let asked = host.asked();
     let at = |wanted: &dyn Fn(&Call) -> bool| asked.iter().position(wanted).expect("asked");
     let rolled_back = at(&|call| *call == Call::RollBack);
@@ -111,7 +111,7 @@ fn a_roll_back_waits_for_writes_that_have_begun() {
 }
 
 /// Returns a host whose session has the claim on a unit with epochs.
-fn owner(hanging: Option<Rule>) -> Host {
+fn owner(hanging: Option<FaultRule>) -> Host {
     let store = Arc::new(MemoryStore::default());
     let host = Host::with_store(Geometry { epoch_blocks: 800, ..geometry() }, &store);
     let claim = ClaimParameters {
@@ -139,7 +139,7 @@ fn owner(hanging: Option<Rule>) -> Host {
 
 #[test]
 fn what_an_owner_writes_behind_its_flush_waits_for_the_end_of_the_flush() {
-    let host = owner(Some(Rule::always(On::Flush, Symptom::Hangs).times(1)));
+    let host = owner(Some(FaultRule::always(On::Flush, Symptom::Hangs).times(1)));
     let mut flush = start(&host, &Command::synchronize_cache(), TaskAttribute::Simple);
     assert_eq!(status(&mut flush), None);
     let mut write = start(&host, &Command::write(9, 1, false), TaskAttribute::Simple);
@@ -148,19 +148,19 @@ fn what_an_owner_writes_behind_its_flush_waits_for_the_end_of_the_flush() {
     assert_eq!(status(&mut discard), None);
     assert_eq!(host.asked(), [Call::Flush], "nothing was changed");
     let mut read = start(&host, &Command::read(9, 1), TaskAttribute::Simple);
-    assert_eq!(status(&mut read), Some(Status::Good), "reads do not wait");
+    assert_eq!(status(&mut read), Some(ScsiStatus::Good), "reads do not wait");
     drop(flush);
-    assert_eq!(status(&mut write), Some(Status::Good));
+    assert_eq!(status(&mut write), Some(ScsiStatus::Good));
     assert!(status(&mut discard).is_some(), "it does not wait any more");
     let mut next = start(&host, &Command::synchronize_cache(), TaskAttribute::Simple);
-    assert_eq!(status(&mut next), Some(Status::Good));
+    assert_eq!(status(&mut next), Some(ScsiStatus::Good));
 }
 
 /// The flush waits behind an ordered command. A write that arrives after the flush must not be performed before it.
 #[test]
 fn a_flush_that_waits_for_its_turn_keeps_its_place_before_later_writes() {
     let extent = Extent { lba: Lba(7), blocks: 1 };
-    let host = owner(Some(Rule::always(On::Any, Symptom::Hangs).at(extent)));
+    let host = owner(Some(FaultRule::always(On::Any, Symptom::Hangs).at(extent)));
     let mut hanging = start(&host, &Command::write(7, 1, false), TaskAttribute::Simple);
     assert_eq!(status(&mut hanging), None);
     let mut ordered = start(&host, &Command::write(8, 1, false), TaskAttribute::Ordered);
@@ -169,10 +169,10 @@ fn a_flush_that_waits_for_its_turn_keeps_its_place_before_later_writes() {
     let mut write = start(&host, &Command::write(9, 1, false), TaskAttribute::Simple);
     drop(hanging);
     // Poll the write before the flush: the flush then has no place in the queue of the lock yet.
-    assert_eq!(status(&mut ordered), Some(Status::Good));
+    assert_eq!(status(&mut ordered), Some(ScsiStatus::Good));
     assert_eq!(status(&mut write), None);
-    assert_eq!(status(&mut flush), Some(Status::Good));
-    assert_eq!(status(&mut write), Some(Status::Good));
+    assert_eq!(status(&mut flush), Some(ScsiStatus::Good));
+    assert_eq!(status(&mut write), Some(ScsiStatus::Good));
     let order: Vec<u64> = host
         .asked()
         .iter()
@@ -189,11 +189,11 @@ fn a_flush_that_waits_for_its_turn_keeps_its_place_before_later_writes() {
 fn others_and_those_without_a_claim_do_not_wait_for_a_flush() {
     let store = Arc::new(MemoryStore::default());
     let host = Host::with_store(Geometry { epoch_blocks: 800, ..geometry() }, &store);
-    host.faults.add(Rule::always(On::Flush, Symptom::Hangs).times(1));
+    host.faults.add(FaultRule::always(On::Flush, Symptom::Hangs).times(1));
     let mut flush = start(&host, &Command::synchronize_cache(), TaskAttribute::Simple);
     assert_eq!(status(&mut flush), None);
     let mut write = start(&host, &Command::write(9, 1, false), TaskAttribute::Simple);
-    assert_eq!(status(&mut write), Some(Status::Good));
+    assert_eq!(status(&mut write), Some(ScsiStatus::Good));
 }
 
 fn unmap() -> Command {

@@ -3,9 +3,10 @@
 use std::{collections::HashMap, sync::Arc};
 
 use parking_lot::Mutex;
-use scsi::{Cdb, Command, Lun, Sense, Status, copy::Cscd};
+use scsi::{Cdb, Command, Lun, ScsiStatus, Sense, copy::Cscd};
 use unit::{
-    BlockUnit, Completion, Identity, LogicalUnit, Neighbours, Nexus, Settings, Task, TaskAttribute,
+    BlockUnit, Completion, LogicalUnit, Neighbours, Nexus, Settings, Task, TaskAttribute,
+    UnitIdentity,
 };
 use volume::{Geometry, MemVolume, Stack};
 
@@ -44,7 +45,7 @@ pub fn join(party: &Arc<Party>, serial: &str, geometry: Geometry) -> Member {
 }
 
 pub fn join_over(party: &Arc<Party>, serial: &str, volume: Stack) -> Member {
-    let unit = BlockUnit::new(volume, Identity::new(serial), Settings::default());
+    let unit = BlockUnit::new(volume, UnitIdentity::new(serial), Settings::default());
     let member = Member { unit: Arc::new(unit), nexus: nexus(1) };
     party.0.lock().insert(member.unit.identity().naa, Arc::clone(&member.unit));
     member.open(party, 1);
@@ -72,13 +73,13 @@ impl Member {
 
     pub async fn good(&self, command: &Command, data: Vec<u8>) -> Vec<u8> {
         let completion = self.send(command, data).await;
-        assert_eq!(completion.status, Status::Good, "{command:?}: {:?}", completion.sense);
+        assert_eq!(completion.status, ScsiStatus::Good, "{command:?}: {:?}", completion.sense);
         completion.data_in.into_bytes().to_vec()
     }
 
     pub async fn fails(&self, command: &Command, data: Vec<u8>) -> Sense {
         let completion = self.send(command, data).await;
-        assert_eq!(completion.status, Status::CheckCondition, "{command:?}");
+        assert_eq!(completion.status, ScsiStatus::CheckCondition, "{command:?}");
         Sense { field: None, ..completion.sense.expect("sense data") }
     }
 }

@@ -1,6 +1,6 @@
 //! UNMAP and WRITE SAME.
 
-use scsi::{Command, Form, Sense, Status, Transfer, UnmapDescriptor, unmap_list};
+use scsi::{BlockTransfer, Command, Form, ScsiStatus, Sense, UnmapDescriptor, unmap_list};
 use unit::Settings;
 use volume::{Durability, Geometry};
 
@@ -14,14 +14,14 @@ fn unmap(host: &Host, runs: &[(u64, u32)]) -> Result<(), Sense> {
         Command::Unmap { anchor: false, parameter_list_length: list.len().try_into().unwrap() };
     let completion = host.send(&command.encode(), &list);
     match completion.status {
-        Status::Good => Ok(()),
+        ScsiStatus::Good => Ok(()),
         _ => Err(Sense { field: None, ..completion.sense.unwrap() }),
     }
 }
 
 fn write_same(form: Form, lba: u64, blocks: u32) -> Command {
     Command::WriteSame {
-        transfer: Transfer { form, ..Transfer::new(lba, blocks) },
+        transfer: BlockTransfer { form, ..BlockTransfer::new(lba, blocks) },
         unmap: false,
         anchor: false,
         no_data_out: false,
@@ -194,10 +194,10 @@ fn write_same_without_data_writes_zeros() {
     let host = Host::new(geometry());
     host.good(&Command::write(0, 4, false), &pattern(1, 4));
     for unmap in [false, true] {
-        let transfer = Transfer { form: Form::Sixteen, ..Transfer::new(1, 2) };
+        let transfer = BlockTransfer { form: Form::Sixteen, ..BlockTransfer::new(1, 2) };
         let command = Command::WriteSame { transfer, unmap, anchor: false, no_data_out: true };
         let completion = host.send(&command.encode(), &[]);
-        assert_eq!((completion.status, completion.data_out_length), (Status::Good, Some(0)));
+        assert_eq!((completion.status, completion.data_out_length), (ScsiStatus::Good, Some(0)));
     }
     let mut expected = pattern(1, 4);
     expected[BLOCK..3 * BLOCK].fill(0);

@@ -2,7 +2,8 @@
 
 use proptest::prelude::*;
 use scsi::{
-    ByteCheck, Command, Form, OPERATIONS, Sense, Status, Transfer, UnmapDescriptor, unmap_list,
+    BlockTransfer, ByteCheck, Command, Form, OPERATIONS, ScsiStatus, Sense, UnmapDescriptor,
+    unmap_list,
 };
 use unit::Settings;
 use volume::Geometry;
@@ -15,9 +16,9 @@ fn small() -> Geometry {
     Geometry::with_blocks(BLOCKS)
 }
 
-fn transfer() -> impl Strategy<Value = Transfer> {
+fn transfer() -> impl Strategy<Value = BlockTransfer> {
     // Some reach beyond the end.
-    (0..BLOCKS + 2, 0u32..12).prop_map(|(lba, blocks)| Transfer::new(lba, blocks))
+    (0..BLOCKS + 2, 0u32..12).prop_map(|(lba, blocks)| BlockTransfer::new(lba, blocks))
 }
 
 /// A command and the seed of its data.
@@ -35,7 +36,7 @@ fn command() -> impl Strategy<Value = (Command, u8)> {
         }),
         2 => (transfer(), any::<bool>(), any::<bool>()).prop_map(|(t, unmap, no_data_out)| {
             let form = if no_data_out { Form::Sixteen } else { Form::Ten };
-            let transfer = Transfer { form, ..t };
+            let transfer = BlockTransfer { form, ..t };
             Command::WriteSame { transfer, unmap, anchor: false, no_data_out }
         }),
         1 => Just(Command::Unmap { anchor: false, parameter_list_length: 40 }),
@@ -51,7 +52,8 @@ impl Model {
     /// What the command does to the blocks: its data, what it returns, how it ends.
     fn run(&mut self, command: &Command, seed: u8) -> (Vec<u8>, Result<Vec<u8>, Sense>) {
         let block = |index: usize| [if seed == 0 { 0 } else { seed ^ index as u8 }; BLOCK];
-        let blocks = |t: &Transfer| (0..t.blocks as usize).flat_map(block).collect::<Vec<u8>>();
+        let blocks =
+            |t: &BlockTransfer| (0..t.blocks as usize).flat_map(block).collect::<Vec<u8>>();
         match command {
             Command::Read(t) => (vec![], self.slice(t).map(|found| found.to_vec())),
             Command::Write(t) | Command::WriteAndVerify { transfer: t, .. } => {
@@ -76,7 +78,7 @@ impl Model {
                 let value = if *no_data_out { [0; BLOCK] } else { block(0) };
                 let to_end = BLOCKS.saturating_sub(t.lba) as u32;
                 let blocks = if t.blocks == 0 { to_end } else { t.blocks };
-                let done = self.slice(&Transfer { blocks, ..*t }).map(|place| {
+                let done = self.slice(&BlockTransfer { blocks, ..*t }).map(|place| {
                     place.chunks_exact_mut(BLOCK).for_each(|chunk| chunk.copy_from_slice(&value));
                 });
                 (data, done.map(|()| vec![]))
@@ -84,7 +86,7 @@ impl Model {
             Command::Unmap { .. } => {
                 let runs = [(u64::from(seed), 3), (u64::from(seed) * 12, 5)];
                 let list = unmap_list(&runs.map(|(lba, blocks)| UnmapDescriptor { lba, blocks }));
-                let runs = runs.map(|(lba, blocks)| Transfer::new(lba, blocks));
+                let runs = runs.map(|(lba, blocks)| BlockTransfer::new(lba, blocks));
                 let inside = runs.iter().all(|run| self.slice(run).is_ok());
                 if !inside {
                     return (list, Err(Sense::LOGICAL_BLOCK_ADDRESS_OUT_OF_RANGE));
@@ -98,7 +100,7 @@ impl Model {
         }
     }
 
-    fn slice(&mut self, transfer: &Transfer) -> Result<&mut [u8], Sense> {
+    fn slice(&mut self, transfer: &BlockTransfer) -> Result<&mut [u8], Sense> {
         let start = transfer.lba as usize * BLOCK;
         let end = start + transfer.blocks as usize * BLOCK;
         self.0.get_mut(start..end).ok_or(Sense::LOGICAL_BLOCK_ADDRESS_OUT_OF_RANGE)
@@ -118,7 +120,7 @@ proptest! {
             let completion = host.send(&command.encode(), &data);
             match expected {
                 Ok(data_in) => {
-                    prop_assert_eq!(completion.status, Status::Good, "{:?}", command);
+                    prop_assert_eq!(completion.status, ScsiStatus::Good, "{:?}", command);
                     prop_assert_eq!(&completion.data_in.into_bytes()[..], &data_in[..]);
                 }
                 Err(sense) => prop_assert_eq!(completion.sense, Some(sense), "{:?}", command),
@@ -154,7 +156,7 @@ proptest! {
         );
         let completion = host.send(&cdb, &data);
         prop_assert_eq!(
-            completion.status == Status::CheckCondition,
+            completion.status == ScsiStatus::CheckCondition,
             completion.sense.is_some()
         );
         if let Some(refused) = admitted {

@@ -6,13 +6,13 @@ use std::{
 };
 
 use scsi::{
-    Cdb, Command, OPERATIONS, PersistentReserveIn, PersistentReserveOut, Sense, Status,
+    Cdb, Command, OPERATIONS, PersistentReserveIn, PersistentReserveOut, ScsiStatus, Sense,
     persistent::{
         MoveParameters, OutParameters, ReservationType, ReserveAction, ReserveReport, TransportId,
     },
 };
-use unit::{BlockUnit, Identity, LogicalUnit, Nexus, Record, Settings, TaskManagement};
-use volume::{MemVolume, Rule, Symptom};
+use unit::{BlockUnit, LogicalUnit, Nexus, Settings, TaskManagement, UnitIdentity, UnitRecordKind};
+use volume::{FaultRule, MemVolume, Symptom};
 
 use crate::host::{Host, MemoryStore, geometry, nexus, pattern};
 use ReservationType::{
@@ -40,9 +40,9 @@ fn out(host: &Host, nexus: &Nexus, action: ReserveAction, list: &[u8]) -> Outcom
         Command::PersistentReserveOut(PersistentReserveOut { action, parameter_list_length });
     let completion = host.send_as(nexus, &command.encode(), list);
     match (completion.status, completion.sense) {
-        (Status::Good, None) => Ok(()),
-        (Status::ReservationConflict, None) => Err(Conflict),
-        (Status::CheckCondition, Some(sense)) => Err(Check(Sense { field: None, ..sense })),
+        (ScsiStatus::Good, None) => Ok(()),
+        (ScsiStatus::ReservationConflict, None) => Err(Conflict),
+        (ScsiStatus::CheckCondition, Some(sense)) => Err(Check(Sense { field: None, ..sense })),
         other => panic!("{other:?}"),
     }
 }
@@ -272,7 +272,7 @@ fn register_and_move_hands_the_reservation_on() {
     assert_eq!(moved(to(7, 1)), Ok(()));
     assert_eq!((keys(&host).1, held_as(&host, &two)), (vec![2, 3, 8], Some((8, 3))));
     let seven = host.other(7);
-    assert_eq!(host.send_as(&seven, &Command::read(0, 1).encode(), &[]).status, Status::Good);
+    assert_eq!(host.send_as(&seven, &Command::read(0, 1).encode(), &[]).status, ScsiStatus::Good);
 }
 
 /// As [`held`], asked by another session.
@@ -310,7 +310,7 @@ fn what_is_to_last_is_there_after_a_restart() {
     assert_eq!((keys(&again), held(&again)), ((0, vec![1]), Some((1, 3))));
     let two = again.other(2);
     let status = again.send_as(&two, &Command::read(0, 1).encode(), &[]).status;
-    assert_eq!(status, Status::ReservationConflict, "before anybody has asked for it anew");
+    assert_eq!(status, ScsiStatus::ReservationConflict, "before anybody has asked for it anew");
     // Without APTPL, nothing lasts any more.
     assert_eq!(act(&again, &again.nexus, RegisterAndIgnoreExistingKey, 0, 4), Ok(()));
     assert_eq!(keys(&again).1, [4]);
@@ -334,12 +334,12 @@ fn what_cannot_be_saved_has_not_happened() {
 
 #[test]
 fn a_unit_whose_reservations_are_damaged_is_not_served() {
-    for record in Record::ALL {
+    for record in UnitRecordKind::ALL {
         let store = Arc::new(MemoryStore::default());
         store.records.lock().insert(record, vec![9; 40]);
         let volume = Arc::new(MemVolume::new(geometry()));
         let opened =
-            BlockUnit::open(volume, Identity::new("f00d"), Settings::default(), store.clone());
+            BlockUnit::open(volume, UnitIdentity::new("f00d"), Settings::default(), store.clone());
         assert!(opened.is_err(), "{record:?}");
     }
 }
@@ -396,7 +396,7 @@ fn a_write_that_was_admitted_before_a_preempt_is_refused_when_its_data_has_come(
     assert!(host.unit.admit(&one, &write, 8 * 512).is_none());
     assert_eq!(act(&host, &two, Preempt(WriteExclusive), 2, 1), Ok(()));
     let completion = host.send_as(&one, &write, &pattern(7, 8));
-    assert_eq!(completion.status, Status::ReservationConflict);
+    assert_eq!(completion.status, ScsiStatus::ReservationConflict);
     let read = host.send_as(&two, &Command::read(0, 8).encode(), &[]);
     assert_eq!(read.data_in.into_bytes(), before);
 }
@@ -516,10 +516,10 @@ fn every_command_conflicts_as_the_standards_say() {
                 if opcode == SANITIZE {
                     // It would go on behind the test's back; the gate is asked alone.
                     let gate = host.unit.admit(nexus, &Cdb::new(&cdb), 0);
-                    return gate.is_some_and(|c| c.status == Status::ReservationConflict);
+                    return gate.is_some_and(|c| c.status == ScsiStatus::ReservationConflict);
                 }
                 let completion = host.send_as(nexus, &cdb, &pattern(0, 1));
-                completion.status == Status::ReservationConflict
+                completion.status == ScsiStatus::ReservationConflict
             };
             assert_eq!(conflicts(&stranger), barred, "{kind:?} {cdb:02x?}");
             let registered = barred && !kind.admits_registrants();
@@ -539,7 +539,7 @@ fn a_reset_is_told_before_a_conflict_and_anything_else_after_it() {
     assert_eq!(host.send_as(&stranger, &read, &[]).sense, Some(Sense::POWER_ON_OCCURRED));
     host.unit.raise_attention(&stranger, Sense::REPORTED_LUNS_DATA_HAS_CHANGED);
     let completion = host.send_as(&stranger, &read, &[]);
-    assert_eq!((completion.status, completion.sense), (Status::ReservationConflict, None));
+    assert_eq!((completion.status, completion.sense), (ScsiStatus::ReservationConflict, None));
     assert_eq!(host.ready_as(&stranger), Some(Sense::REPORTED_LUNS_DATA_HAS_CHANGED));
 }
 
@@ -550,7 +550,7 @@ fn preempt_and_abort_is_done_when_nothing_of_the_preempted_is_on_its_way() {
         let (host, [one, two, _]) = three();
         let mut context = Context::from_waker(Waker::noop());
         assert_eq!(act(&host, &one, Reserve(WriteExclusive), 1, 0), Ok(()));
-        host.faults.add(Rule::always(volume::Call::Write, Symptom::Hangs));
+        host.faults.add(FaultRule::always(volume::FaultCallKind::Write, Symptom::Hangs));
         let write = Command::write(0, 1, false);
         let mut on_its_way = host.unit.execute(host.task(&one, &write.encode(), &pattern(1, 1)));
         assert!(std::pin::Pin::new(&mut on_its_way).poll(&mut context).is_pending());
@@ -569,7 +569,7 @@ fn preempt_and_abort_is_done_when_nothing_of_the_preempted_is_on_its_way() {
         drop(preempting);
         assert_eq!(host.ready_as(&one), Some(Sense::REGISTRATIONS_PREEMPTED));
         let again = host.send_as(&one, &write.encode(), &pattern(1, 1));
-        assert_eq!(again.status, Status::ReservationConflict);
+        assert_eq!(again.status, ScsiStatus::ReservationConflict);
         assert_eq!(held_as(&host, &two), Some((2, 1)));
     }
 }

@@ -1,14 +1,14 @@
 //! RESERVE and RELEASE of SPC-2, and how they go with persistent reservations (CRH).
 
 use scsi::{
-    Command, PersistentReserveIn, PersistentReserveOut, Sense, Status,
+    Command, PersistentReserveIn, PersistentReserveOut, ScsiStatus, Sense,
     persistent::{OutParameters, ReservationType, ReserveAction, ReserveReport},
 };
 use unit::{LogicalUnit, Nexus, TaskManagement};
 
 use crate::host::{Host, geometry};
 
-fn status(host: &Host, nexus: &Nexus, command: &Command) -> Status {
+fn status(host: &Host, nexus: &Nexus, command: &Command) -> ScsiStatus {
     host.send_as(nexus, &command.encode(), &[]).status
 }
 
@@ -21,19 +21,20 @@ fn one_session_reserves_and_the_others_conflict() {
     let (one, two) = (host.nexus.clone(), host.other(2));
     for ten in [false, true] {
         let (reserve, release) = (Command::Reserve { ten }, Command::Release { ten });
-        assert_eq!(status(&host, &one, &reserve), Status::Good);
-        assert_eq!(status(&host, &one, &reserve), Status::Good, "the same again");
-        assert_eq!(status(&host, &two, &reserve), Status::ReservationConflict);
+        assert_eq!(status(&host, &one, &reserve), ScsiStatus::Good);
+        assert_eq!(status(&host, &one, &reserve), ScsiStatus::Good, "the same again");
+        assert_eq!(status(&host, &two, &reserve), ScsiStatus::ReservationConflict);
         for command in [Command::read(0, 1), Command::TestUnitReady, Command::ReadCapacity10] {
             let harmless = command == Command::ReadCapacity10;
-            let expected = if harmless { Status::Good } else { Status::ReservationConflict };
+            let expected =
+                if harmless { ScsiStatus::Good } else { ScsiStatus::ReservationConflict };
             assert_eq!(status(&host, &two, &command), expected, "{command:?}");
-            assert_eq!(status(&host, &one, &command), Status::Good);
+            assert_eq!(status(&host, &one, &command), ScsiStatus::Good);
         }
-        assert_eq!(status(&host, &two, &release), Status::Good, "changes nothing");
-        assert_eq!(status(&host, &two, &Command::read(0, 1)), Status::ReservationConflict);
-        assert_eq!(status(&host, &one, &release), Status::Good);
-        assert_eq!(status(&host, &two, &Command::read(0, 1)), Status::Good);
+        assert_eq!(status(&host, &two, &release), ScsiStatus::Good, "changes nothing");
+        assert_eq!(status(&host, &two, &Command::read(0, 1)), ScsiStatus::ReservationConflict);
+        assert_eq!(status(&host, &one, &release), ScsiStatus::Good);
+        assert_eq!(status(&host, &two, &Command::read(0, 1)), ScsiStatus::Good);
     }
 }
 
@@ -44,7 +45,7 @@ fn a_reservation_ends_with_its_session_or_a_reset() {
     {
         let host = Host::new(geometry());
         let two = host.other(2);
-        assert_eq!(status(&host, &host.nexus, &RESERVE), Status::Good);
+        assert_eq!(status(&host, &host.nexus, &RESERVE), ScsiStatus::Good);
         match function {
             None => host.unit.nexus_closed(&host.nexus),
             Some(function) => {
@@ -52,7 +53,7 @@ fn a_reservation_ends_with_its_session_or_a_reset() {
                 assert!(host.ready_as(&two).is_some());
             }
         }
-        assert_eq!(status(&host, &two, &Command::read(0, 1)), Status::Good);
+        assert_eq!(status(&host, &two, &Command::read(0, 1)), ScsiStatus::Good);
     }
 }
 
@@ -62,29 +63,29 @@ fn both_kinds_of_reservation_do_not_mix() {
     let (one, two) = (host.nexus.clone(), host.other(2));
     let keys = PersistentReserveIn { report: ReserveReport::Keys, allocation_length: 255 };
     let keys = Command::PersistentReserveIn(keys);
-    assert_eq!(status(&host, &one, &RESERVE), Status::Good);
-    assert_eq!(status(&host, &one, &keys), Status::ReservationConflict);
-    assert_eq!(status(&host, &two, &keys), Status::ReservationConflict);
-    assert_eq!(status(&host, &one, &RELEASE), Status::Good);
+    assert_eq!(status(&host, &one, &RESERVE), ScsiStatus::Good);
+    assert_eq!(status(&host, &one, &keys), ScsiStatus::ReservationConflict);
+    assert_eq!(status(&host, &two, &keys), ScsiStatus::ReservationConflict);
+    assert_eq!(status(&host, &one, &RELEASE), ScsiStatus::Good);
 
     let out = |nexus: &Nexus, action, key, action_key| {
         let list = OutParameters { key, action_key, ..OutParameters::default() }.to_bytes();
         let asked = PersistentReserveOut { action, parameter_list_length: 24 };
         let cdb = Command::PersistentReserveOut(asked).encode();
-        assert_eq!(host.send_as(nexus, &cdb, &list).status, Status::Good);
+        assert_eq!(host.send_as(nexus, &cdb, &list).status, ScsiStatus::Good);
     };
     out(&one, ReserveAction::Register, 0, 1);
-    assert_eq!(status(&host, &one, &RESERVE), Status::ReservationConflict, "nothing is held");
+    assert_eq!(status(&host, &one, &RESERVE), ScsiStatus::ReservationConflict, "nothing is held");
     out(&two, ReserveAction::Register, 0, 2);
     let kind = ReservationType::WriteExclusiveRegistrantsOnly;
     out(&one, ReserveAction::Reserve(kind), 1, 0);
     let stranger = host.other(3);
     for command in [RESERVE, RELEASE] {
-        assert_eq!(status(&host, &one, &command), Status::Good, "it has what it asks for");
-        assert_eq!(status(&host, &two, &command), Status::Good, "it is admitted");
-        assert_eq!(status(&host, &stranger, &command), Status::ReservationConflict);
+        assert_eq!(status(&host, &one, &command), ScsiStatus::Good, "it has what it asks for");
+        assert_eq!(status(&host, &two, &command), ScsiStatus::Good, "it is admitted");
+        assert_eq!(status(&host, &stranger, &command), ScsiStatus::ReservationConflict);
     }
-    assert_eq!(status(&host, &stranger, &Command::read(0, 1)), Status::Good, "write exclusive");
+    assert_eq!(status(&host, &stranger, &Command::read(0, 1)), ScsiStatus::Good, "write exclusive");
 }
 
 #[test]

@@ -2,10 +2,12 @@
 
 use std::{fs::File, sync::Arc};
 
-use scsi::{Capacity16, Cdb, Command, Lun, Sense, Status, log::LogPage};
+use scsi::{Capacity16, Cdb, Command, Lun, ScsiStatus, Sense, log::LogPage};
 use tokio::runtime::{Builder, Runtime};
-use unit::{BlockUnit, Completion, Identity, LogicalUnit, Nexus, Settings, Task, TaskAttribute};
-use volume::{Checked, FileVolume, Options};
+use unit::{
+    BlockUnit, Completion, LogicalUnit, Nexus, Settings, Task, TaskAttribute, UnitIdentity,
+};
+use volume::{CheckedVolume, FileVolume, FileVolumeOptions};
 
 use crate::host::{nexus, pattern};
 
@@ -20,9 +22,10 @@ impl Disk {
     fn new(bytes: u64, settings: Settings) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("disk.img");
-        let options = Options { create: Some(bytes), ..Options::new(&path) };
+        let options = FileVolumeOptions { create: Some(bytes), ..FileVolumeOptions::new(&path) };
         let volume = Arc::new(FileVolume::open(&options).unwrap());
-        let unit = BlockUnit::new(Arc::new(Checked::new(volume)), Identity::new("a"), settings);
+        let unit =
+            BlockUnit::new(Arc::new(CheckedVolume::new(volume)), UnitIdentity::new("a"), settings);
         for number in [1, 2] {
             unit.nexus_opened(&nexus(number));
         }
@@ -71,7 +74,7 @@ fn a_file_that_grows_is_told_to_every_session_and_then_served() {
         assert_eq!(disk.ready(number), None);
     }
     assert_eq!(disk.last_lba(), 4095);
-    assert_eq!(disk.send(&nexus(2), &beyond, &pattern(1, 1)).status, Status::Good);
+    assert_eq!(disk.send(&nexus(2), &beyond, &pattern(1, 1)).status, ScsiStatus::Good);
     let read = disk.send(&nexus(1), &Command::read(4000, 1), &[]);
     assert_eq!(read.data_in.into_bytes(), pattern(1, 1));
 }
@@ -107,7 +110,7 @@ fn a_file_tells_the_space_it_takes() {
     for piece in 0..4 {
         let write = Command::write(piece * 2048, 2048, true);
         let data = vec![7; 1 << 20];
-        assert_eq!(disk.send(&nexus(1), &write, &data).status, Status::Good);
+        assert_eq!(disk.send(&nexus(1), &write, &data).status, ScsiStatus::Good);
     }
     assert!((4..8).contains(&used()), "{} MiB", used());
 }

@@ -6,12 +6,12 @@ use std::{
     time::Duration,
 };
 
-use scsi::{Command, Overwrite, Sanitize, SanitizeAction, Sense, Status};
+use scsi::{Command, Overwrite, Sanitize, SanitizeAction, ScsiStatus, Sense};
 use tokio::runtime::{Builder, Runtime};
-use unit::{BlockUnit, Completion, Identity, LogicalUnit, Nexus, Record, Settings};
+use unit::{BlockUnit, Completion, LogicalUnit, Nexus, Settings, UnitIdentity, UnitRecordKind};
 use volume::{
-    Call as On, Delay, Error, Extent, Fault, Faults, Geometry, Latency, Lba, MemVolume, Rule,
-    Stack, Symptom,
+    DelayVolume, Error, Extent, FaultCallKind as On, FaultRule, FaultVolume, Faults, Geometry,
+    Latency, Lba, MemVolume, Stack, Symptom,
 };
 
 use crate::{
@@ -45,14 +45,14 @@ impl Machine {
     fn start(&self) -> Life {
         let runtime = Builder::new_current_thread().enable_time().start_paused(true).build();
         let runtime = runtime.expect("a runtime");
-        let fault = Fault::new(Arc::clone(&self.disk));
+        let fault = FaultVolume::new(Arc::clone(&self.disk));
         let faults = Arc::clone(fault.faults());
         let latency = Latency { write: Duration::from_secs(1), ..Latency::default() };
-        let volume = Arc::new(Delay::new(Arc::new(fault), latency));
+        let volume = Arc::new(DelayVolume::new(Arc::new(fault), latency));
         let store = Arc::clone(&self.store);
         let unit = {
             let _inside = runtime.enter();
-            BlockUnit::open(volume, Identity::new("f00d"), Settings::default(), store)
+            BlockUnit::open(volume, UnitIdentity::new("f00d"), Settings::default(), store)
         };
         let life = Life { runtime, unit: unit.ok(), faults, nexus: nexus(1) };
         life.unit().nexus_opened(&life.nexus);
@@ -126,7 +126,7 @@ fn it_goes_on_after_a_restart_at_any_moment() {
         if moment < 16 {
             assert_eq!(life.ready(), Some(Sense::SANITIZE_IN_PROGRESS), "{moment}");
             let read = life.send(&Command::read(5, 8), vec![]);
-            assert_eq!(read.status, Status::CheckCondition, "{moment}");
+            assert_eq!(read.status, ScsiStatus::CheckCondition, "{moment}");
         }
         life.end();
         assert_eq!(life.ready(), None);
@@ -141,7 +141,7 @@ fn it_is_over_when_it_says_so() {
     let life = machine.start();
     assert_eq!(life.sanitize(SanitizeAction::BlockErase, false), None);
     life.end();
-    assert_eq!(life.send(&Command::write(5, 8, false), pattern(1, 8)).status, Status::Good);
+    assert_eq!(life.send(&Command::write(5, 8, false), pattern(1, 8)).status, ScsiStatus::Good);
     drop(life);
     let life = machine.start();
     assert_eq!(life.ready(), None);
@@ -155,7 +155,7 @@ fn a_failure_is_one_after_a_restart_too_with_the_way_out_that_was_promised() {
         let machine = Machine::new();
         let life = machine.start();
         let error = Error::Device("broken".into());
-        life.faults.add(Rule::always(On::Write, Symptom::Fails(error)).after(3));
+        life.faults.add(FaultRule::always(On::Write, Symptom::Fails(error)).after(3));
         assert_eq!(life.sanitize(SanitizeAction::Overwrite, exit), None);
         life.end();
         assert_eq!(life.ready(), Some(Sense::SANITIZE_COMMAND_FAILED));
@@ -198,8 +198,8 @@ fn without_its_record_it_does_not_begin_and_is_not_over() {
 #[test]
 fn a_damaged_record_keeps_the_unit_from_being_served() {
     let machine = Machine::new();
-    machine.store.records.lock().insert(Record::Sanitize, vec![9]);
+    machine.store.records.lock().insert(UnitRecordKind::Sanitize, vec![9]);
     let volume = Arc::clone(&machine.disk);
     let store = Arc::clone(&machine.store);
-    assert!(BlockUnit::open(volume, Identity::new("a"), Settings::default(), store).is_err());
+    assert!(BlockUnit::open(volume, UnitIdentity::new("a"), Settings::default(), store).is_err());
 }

@@ -2,11 +2,11 @@
 
 use std::{sync::Arc, time::Duration};
 
-use scsi::{Command, LbaStatus, Overwrite, Sanitize, SanitizeAction, Sense, SenseKey, Status};
+use scsi::{Command, LbaStatus, Overwrite, Sanitize, SanitizeAction, ScsiStatus, Sense, SenseKey};
 use unit::{LogicalUnit, TaskManagement};
 use volume::{
-    Call as On, Delay, Encrypt, Fault, Geometry, Io, Keyring, Latency, MemVolume, Renewed, Rule,
-    Stack, Symptom, Volume, VolumeKey,
+    DelayVolume, EncryptVolume, FaultCallKind as On, FaultRule, FaultVolume, Geometry, Io, Keyring,
+    Latency, MemVolume, Renewed, Stack, Symptom, Volume, VolumeKey,
 };
 
 use crate::{
@@ -33,7 +33,7 @@ fn overwrite(immediate: bool) -> (Command, Vec<u8>) {
 fn slow() -> (Stack, Member) {
     let lower: Stack = Arc::new(MemVolume::new(Geometry::with_blocks(BLOCKS)));
     let latency = Latency { write: Duration::from_secs(1), ..Latency::default() };
-    let volume = Arc::new(Delay::new(Arc::clone(&lower), latency));
+    let volume = Arc::new(DelayVolume::new(Arc::clone(&lower), latency));
     (lower, join_over(&Arc::new(Party::default()), "a", volume))
 }
 
@@ -99,7 +99,7 @@ async fn it_goes_on_whatever_happens_to_who_asked() {
     let asked = Command::RequestSense { descriptor_format: false, allocation_length: 252 };
     let polled = Sense::from_bytes(&a.good(&asked, vec![]).await).expect("sense data");
     assert!(polled.progress.is_some() && polled.ascq == 0x1b);
-    while a.send(&Command::TestUnitReady, vec![]).await.status != Status::Good {
+    while a.send(&Command::TestUnitReady, vec![]).await.status != ScsiStatus::Good {
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
     let all = lower.read(volume::Extent { lba: volume::Lba(0), blocks: BLOCKS as u32 });
@@ -117,9 +117,9 @@ async fn with_immed_the_status_comes_first_and_after_every_write_before_it() {
     let (command, list) = overwrite(true);
     let start = tokio::time::Instant::now();
     let (written, begun) = tokio::join!(writing, a.send(&command, list));
-    assert_eq!((written.status, begun.status), (Status::Good, Status::Good));
+    assert_eq!((written.status, begun.status), (ScsiStatus::Good, ScsiStatus::Good));
     assert!(start.elapsed() < Duration::from_secs(2));
-    while a.send(&Command::TestUnitReady, vec![]).await.status != Status::Good {
+    while a.send(&Command::TestUnitReady, vec![]).await.status != ScsiStatus::Good {
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
     let first = lower.read(volume::Extent { lba: volume::Lba(0), blocks: 1 }).await;
@@ -128,11 +128,11 @@ async fn with_immed_the_status_comes_first_and_after_every_write_before_it() {
 
 #[tokio::test(start_paused = true)]
 async fn a_failure_is_told_until_another_one_mends_it() {
-    let fault = Fault::new(Arc::new(MemVolume::new(Geometry::with_blocks(BLOCKS))));
+    let fault = FaultVolume::new(Arc::new(MemVolume::new(Geometry::with_blocks(BLOCKS))));
     let faults = fault.faults().clone();
     let a = join_over(&Arc::new(Party::default()), "a", Arc::new(fault));
     let error = volume::Error::Device("broken".into());
-    faults.add(Rule::always(On::Write, Symptom::Fails(error)).after(3).times(1));
+    faults.add(FaultRule::always(On::Write, Symptom::Fails(error)).after(3).times(1));
     let (command, list) = overwrite(false);
     assert_eq!(a.fails(&command, list.clone()).await, Sense::SANITIZE_COMMAND_FAILED);
     let read = a.fails(&Command::read(0, 1), vec![]).await;
@@ -141,7 +141,7 @@ async fn a_failure_is_told_until_another_one_mends_it() {
     assert_eq!(a.fails(&exit, vec![]).await, Sense::INVALID_FIELD_IN_CDB, "AUSE was not set");
     // What is away for a while is waited for.
     let away = volume::Error::Unreachable("line cut".into());
-    faults.add(Rule::always(On::Write, Symptom::Fails(away)).times(5));
+    faults.add(FaultRule::always(On::Write, Symptom::Fails(away)).times(5));
     a.good(&command, list).await;
     a.good(&Command::read(0, 1), vec![]).await;
     a.good(&exit, vec![]).await;
@@ -184,7 +184,7 @@ async fn cryptographic_erase_leaves_nothing_that_can_be_read() {
     let lower: Stack = Arc::new(MemVolume::new(Geometry::with_blocks(BLOCKS)));
     let keys = Keys(std::sync::atomic::AtomicU8::new(1));
     let Renewed { key, .. } = keys.renew().await.expect("a key");
-    let volume = Arc::new(Encrypt::new(lower, &key, keys));
+    let volume = Arc::new(EncryptVolume::new(lower, &key, keys));
     let a = join_over(&Arc::new(Party::default()), "a", volume);
     a.good(&Command::write(5, 100, false), pattern(1, 100)).await;
     a.good(&sanitize(SanitizeAction::CryptographicErase, false, 0), vec![]).await;

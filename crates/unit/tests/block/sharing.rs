@@ -6,9 +6,9 @@ use std::{
 };
 
 use scsi::{ClaimAction, ClaimParameters, Command, Sense};
-use tokens::{Answer, Range, Request, Token, read_answers};
+use tokens::{CoherenceRange, CoherenceToken, TokenReply, TokenRequest, read_answers};
 use unit::{LogicalUnit, Nexus, Settings, Share};
-use volume::{Call, Rule, Symptom};
+use volume::{FaultCallKind, FaultRule, Symptom};
 
 use crate::{
     claim::now,
@@ -46,7 +46,7 @@ fn claim(log: u8, shares: bool) -> ClaimParameters {
     }
 }
 
-fn list(requests: &[Request]) -> Vec<u8> {
+fn list(requests: &[TokenRequest]) -> Vec<u8> {
     tokens::write_requests(requests).0
 }
 
@@ -62,7 +62,7 @@ fn asks(host: &Host, from: &Nexus, list: &[u8]) -> Option<Sense> {
     host.send_as(from, &command.encode(), list).sense
 }
 
-fn hears(host: &Host, from: &Nexus) -> Vec<Answer> {
+fn hears(host: &Host, from: &Nexus) -> Vec<TokenReply> {
     let command = Command::TokenIn { wait_ms: 0, allocation_length: 1 << 20 };
     let done = host.send_as(from, &command.encode(), &[]);
     assert_eq!(done.sense, None);
@@ -75,11 +75,13 @@ fn writes(host: &Host, from: &Nexus, lba: u64) -> Option<Sense> {
 
 /// Joins, and gets a token for the first range.
 fn has_token(host: &Host, from: &Nexus) {
-    let join = Request::Join { number: 1, exclusive: Vec::new() };
+    let join = TokenRequest::Join { number: 1, exclusive: Vec::new() };
     assert_eq!(asks(host, from, &list(&[join])), None);
-    let Some(Answer::Joined { life, .. }) = hears(host, from).pop() else { panic!("no answer") };
-    let (range, token, number) = (Range(0), Token::ExclusiveWrite, 7);
-    let acquire = Request::Acquire { life, range, token, number };
+    let Some(TokenReply::Joined { life, .. }) = hears(host, from).pop() else {
+        panic!("no answer")
+    };
+    let (range, token, number) = (CoherenceRange(0), CoherenceToken::ExclusiveWrite, 7);
+    let acquire = TokenRequest::Acquire { life, range, token, number };
     assert_eq!(asks(host, from, &list(&[acquire])), None);
 }
 
@@ -92,7 +94,7 @@ fn who_has_the_token_writes_and_nobody_else() {
     assert_eq!(claims(&host, &a, &claim(1, true)), None);
     assert_eq!(claims(&host, &b, &claim(2, true)), None);
     has_token(&host, &a);
-    assert!(matches!(hears(&host, &a)[..], [Answer::Granted { .. }]));
+    assert!(matches!(hears(&host, &a)[..], [TokenReply::Granted { .. }]));
     let protected = Some(Sense::LOGICAL_UNIT_SOFTWARE_WRITE_PROTECTED);
     assert_eq!(writes(&host, &a, 0), None);
     assert_eq!(writes(&host, &a, 128), protected, "another range");
@@ -100,14 +102,14 @@ fn who_has_the_token_writes_and_nobody_else() {
     has_token(&host, &b);
     assert!(hears(&host, &b).is_empty(), "the other has it");
     assert_eq!(writes(&host, &b, 0), protected);
-    assert!(matches!(hears(&host, &a)[..], [Answer::Recall { .. }]));
+    assert!(matches!(hears(&host, &a)[..], [TokenReply::Recall { .. }]));
 }
 
 #[test]
 fn strangers_and_their_lists_are_refused() {
     let store = Arc::new(MemoryStore::default());
     let host = shared(&store);
-    let renew = list(&[Request::Renew { life: 1, sent: 1 }]);
+    let renew = list(&[TokenRequest::Renew { life: 1, sent: 1 }]);
     assert_eq!(asks(&host, &host.nexus, &renew), Some(Sense::CLAIM_FENCED));
     assert_eq!(claims(&host, &host.nexus, &claim(1, false)), Some(Sense::CLAIM_NOT_SHARED));
     assert_eq!(claims(&host, &host.nexus, &claim(1, true)), None);
@@ -154,7 +156,7 @@ fn one_initiator_cannot_take_all_places() {
 fn a_unit_that_is_not_shared_knows_no_tokens() {
     let host = Host::with_store(geometry(), &Arc::new(MemoryStore::default()));
     assert_eq!(claims(&host, &host.nexus, &claim(1, true)), Some(Sense::CLAIM_NOT_SHARED));
-    let renew = list(&[Request::Renew { life: 1, sent: 1 }]);
+    let renew = list(&[TokenRequest::Renew { life: 1, sent: 1 }]);
     assert_eq!(asks(&host, &host.nexus, &renew), Some(Sense::INVALID_COMMAND_OPERATION_CODE));
 }
 
@@ -171,9 +173,9 @@ fn after_a_restart_nothing_is_granted_until_all_have_come() {
     has_token(&host, &a);
     assert!(hears(&host, &a).is_empty(), "the other may have it");
     assert_eq!(claims(&host, &b, &claim(2, true)), None);
-    let join = Request::Join { number: 1, exclusive: vec![Range(0)] };
+    let join = TokenRequest::Join { number: 1, exclusive: vec![CoherenceRange(0)] };
     assert_eq!(asks(&host, &b, &list(&[join])), None);
-    assert!(matches!(&hears(&host, &b)[0], Answer::Joined { grants, .. } if grants.len() == 1));
+    assert!(matches!(&hears(&host, &b)[0], TokenReply::Joined { grants, .. } if grants.len() == 1));
     assert_eq!(writes(&host, &b, 0), None);
 }
 
@@ -206,7 +208,7 @@ fn a_range_is_given_on_when_the_last_write_of_who_had_it_has_ended() {
     assert_eq!(claims(&host, &a, &claim(1, true)), None);
     assert_eq!(claims(&host, &b, &claim(2, true)), None);
     has_token(&host, &a);
-    let [Answer::Granted { life, range, grant, .. }] = hears(&host, &a)[..] else {
+    let [TokenReply::Granted { life, range, grant, .. }] = hears(&host, &a)[..] else {
         panic!("it is granted")
     };
     has_token(&host, &b);
@@ -214,11 +216,11 @@ fn a_range_is_given_on_when_the_last_write_of_who_had_it_has_ended() {
     let write = |from: &Nexus| {
         host.unit.execute(host.task(from, &Command::write(0, 1, false).encode(), &pattern(1, 1)))
     };
-    host.faults.add(Rule::always(Call::Write, Symptom::Hangs).times(1));
+    host.faults.add(FaultRule::always(FaultCallKind::Write, Symptom::Hangs).times(1));
     let mut under_way = write(&a);
     assert!(std::pin::Pin::new(&mut under_way).poll(&mut context).is_pending());
 
-    let requests = list(&[Request::Release { life, range, grant, keeps: false }]);
+    let requests = list(&[TokenRequest::Release { life, range, grant, keeps: false }]);
     let command = Command::TokenOut { parameter_list_length: requests.len() as u32 };
     let mut released = host.unit.execute(host.task(&a, &command.encode(), &requests));
     assert!(
@@ -238,7 +240,7 @@ fn a_range_is_given_on_when_the_last_write_of_who_had_it_has_ended() {
         panic!("it has its turn")
     };
     assert_eq!(later.sense, Some(Sense::LOGICAL_UNIT_SOFTWARE_WRITE_PROTECTED));
-    assert!(matches!(hears(&host, &b)[..], [Answer::Granted { .. }]));
+    assert!(matches!(hears(&host, &b)[..], [TokenReply::Granted { .. }]));
     assert_eq!(writes(&host, &b, 0), None);
 }
 
@@ -252,11 +254,11 @@ fn who_joins_waits_for_what_it_had_begun() {
     has_token(&host, &a);
     has_token(&host, &b);
     let mut context = Context::from_waker(Waker::noop());
-    host.faults.add(Rule::always(Call::Write, Symptom::Hangs).times(1));
+    host.faults.add(FaultRule::always(FaultCallKind::Write, Symptom::Hangs).times(1));
     let write = Command::write(0, 1, false).encode();
     let mut under_way = host.unit.execute(host.task(&a, &write, &pattern(1, 1)));
     assert!(std::pin::Pin::new(&mut under_way).poll(&mut context).is_pending());
-    let join = list(&[Request::Join { number: 2, exclusive: Vec::new() }]);
+    let join = list(&[TokenRequest::Join { number: 2, exclusive: Vec::new() }]);
     let command = Command::TokenOut { parameter_list_length: join.len() as u32 };
     let mut joined = host.unit.execute(host.task(&a, &command.encode(), &join));
     assert!(
@@ -265,5 +267,5 @@ fn who_joins_waits_for_what_it_had_begun() {
     );
     drop(under_way);
     assert!(std::pin::Pin::new(&mut joined).poll(&mut context).is_ready());
-    assert!(matches!(hears(&host, &b)[..], [Answer::Granted { .. }]));
+    assert!(matches!(hears(&host, &b)[..], [TokenReply::Granted { .. }]));
 }

@@ -1,6 +1,6 @@
 //! GET LBA STATUS, PRE-FETCH, READ DEFECT DATA.
 
-use scsi::{Command, LbaStatus, ReadDefectData, Sense, Transfer, parse_lba_status_list};
+use scsi::{BlockTransfer, Command, LbaStatus, ReadDefectData, Sense, parse_lba_status_list};
 use volume::Geometry;
 
 use crate::host::{BLOCK, Call, Host, geometry, pattern};
@@ -41,7 +41,7 @@ fn beyond_the_end_there_is_no_status() {
 fn pre_fetch_reads_no_more_than_a_read_could() {
     let host = Host::new(Geometry::with_blocks(1 << 20));
     let fetch = |lba, blocks, immediate| Command::PreFetch {
-        transfer: Transfer::new(lba, blocks),
+        transfer: BlockTransfer::new(lba, blocks),
         immediate,
     };
     host.good(&fetch(5, 7, false), &[]);

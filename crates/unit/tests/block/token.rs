@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use scsi::{
-    ByteCheck, Command, Form, Reporting, Sanitize, SanitizeAction, Sense, Transfer,
+    BlockTransfer, ByteCheck, Command, Form, Reporting, Sanitize, SanitizeAction, Sense,
     copy::{CopyResults, PopulateToken, ROD_TYPE, TOKEN_BYTES, TokenRange, WriteUsingToken},
 };
 use unit::Settings;
@@ -88,7 +88,7 @@ async fn a_write_to_what_it_stands_for_voids_a_token_and_one_beside_it_does_not(
 
 #[tokio::test]
 async fn whatever_changes_its_blocks_voids_a_token() {
-    let transfer = Transfer { form: Form::Sixteen, ..Transfer::new(112, 8) };
+    let transfer = BlockTransfer { form: Form::Sixteen, ..BlockTransfer::new(112, 8) };
     let sanitize = Sanitize {
         action: SanitizeAction::BlockErase,
         immediate: false,

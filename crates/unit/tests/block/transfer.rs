@@ -2,7 +2,7 @@
 
 use std::task::{Context, Poll, Waker};
 
-use scsi::{Command, Form, Sense, Status, Transfer};
+use scsi::{BlockTransfer, Command, Form, ScsiStatus, Sense};
 use unit::{LogicalUnit, Settings};
 use volume::{Durability, Geometry};
 
@@ -10,8 +10,8 @@ use crate::host::{BLOCK, Call, Host, geometry, pattern};
 
 const FORMS: [Form; 4] = [Form::Six, Form::Ten, Form::Twelve, Form::Sixteen];
 
-fn transfer(form: Form, lba: u64, blocks: u32) -> Transfer {
-    Transfer { form, ..Transfer::new(lba, blocks) }
+fn transfer(form: Form, lba: u64, blocks: u32) -> BlockTransfer {
+    BlockTransfer { form, ..BlockTransfer::new(lba, blocks) }
 }
 
 #[test]
@@ -48,7 +48,7 @@ fn blocks_that_the_initiator_has_no_room_for_are_told_and_not_read() {
         else {
             panic!("a volume in memory answers at once")
         };
-        assert_eq!(completion.status, Status::Good);
+        assert_eq!(completion.status, ScsiStatus::Good);
         assert_eq!(completion.data_in.into_bytes(), data[..blocks as usize * BLOCK]);
         let told = (blocks < 8).then_some(8 * BLOCK as u32);
         assert_eq!(completion.data_out_length, told, "{room}");
@@ -128,7 +128,7 @@ fn more_than_the_maximum_transfer_is_refused() {
 fn fua_reaches_stable_storage() {
     let host = Host::new(geometry());
     host.good(&Command::write(0, 1, true), &pattern(0, 1));
-    host.good(&Command::Read(Transfer::new(0, 1).with_fua(true)), &[]);
+    host.good(&Command::Read(BlockTransfer::new(0, 1).with_fua(true)), &[]);
     let expected = [Call::Write(0, 512, Durability::Stable), Call::Flush, Call::Read(0, 1)];
     assert_eq!(host.asked(), expected);
 }
@@ -136,14 +136,14 @@ fn fua_reaches_stable_storage() {
 #[test]
 fn a_fua_read_without_a_volatile_cache_does_not_flush() {
     let host = Host::new(Geometry { volatile_cache: false, ..geometry() });
-    host.good(&Command::Read(Transfer::new(0, 1).with_fua(true)), &[]);
+    host.good(&Command::Read(BlockTransfer::new(0, 1).with_fua(true)), &[]);
     assert_eq!(host.asked(), [Call::Read(0, 1)]);
 }
 
 #[test]
 fn dpo_changes_nothing() {
     let host = Host::new(geometry());
-    let hinted = Transfer { dpo: true, ..Transfer::new(5, 1) };
+    let hinted = BlockTransfer { dpo: true, ..BlockTransfer::new(5, 1) };
     host.good(&Command::Write(hinted), &pattern(9, 1));
     assert_eq!(host.good(&Command::Read(hinted), &[]), pattern(9, 1));
 }
@@ -168,7 +168,7 @@ fn synchronize_cache_flushes_whatever_it_names() {
 fn data_beyond_the_cdb_is_not_written() {
     let host = Host::new(geometry());
     let completion = host.send(&Command::write(0, 1, false).encode(), &pattern(7, 2));
-    assert_eq!((completion.status, completion.data_out_length), (Status::Good, Some(512)));
+    assert_eq!((completion.status, completion.data_out_length), (ScsiStatus::Good, Some(512)));
     assert_eq!(host.good(&Command::read(0, 2), &[]), [pattern(7, 1), vec![0; BLOCK]].concat());
 }
 
@@ -176,10 +176,10 @@ fn data_beyond_the_cdb_is_not_written() {
 fn whole_blocks_short_of_the_cdb_are_written_and_counted() {
     let host = Host::new(geometry());
     let completion = host.send(&Command::write(0, 2, false).encode(), &pattern(7, 1));
-    assert_eq!((completion.status, completion.data_out_length), (Status::Good, Some(1024)));
+    assert_eq!((completion.status, completion.data_out_length), (ScsiStatus::Good, Some(1024)));
     assert_eq!(host.good(&Command::read(0, 2), &[]), [pattern(7, 1), vec![0; BLOCK]].concat());
     let completion = host.send(&Command::write(0, 1, false).encode(), &[]);
-    assert_eq!((completion.status, completion.data_out_length), (Status::Good, Some(512)));
+    assert_eq!((completion.status, completion.data_out_length), (ScsiStatus::Good, Some(512)));
 }
 
 #[test]
@@ -197,7 +197,7 @@ fn a_part_of_a_block_is_refused_and_nothing_is_written() {
 fn a_read_only_volume_is_read_and_not_written() {
     let host = Host::new(Geometry { read_only: true, ..geometry() });
     host.good(&Command::read(0, 8), &[]);
-    host.good(&Command::Read(Transfer::new(0, 1).with_fua(true)), &[]);
+    host.good(&Command::Read(BlockTransfer::new(0, 1).with_fua(true)), &[]);
     host.good(&Command::synchronize_cache(), &[]);
     host.asked();
     for form in FORMS {

@@ -1,18 +1,21 @@
 //! VERIFY and WRITE AND VERIFY.
 
-use scsi::{ByteCheck, Command, Form, Sense, Status, Transfer};
-use volume::{Call as On, Durability, Extent, Geometry, Lba, Rule, Symptom};
+use scsi::{BlockTransfer, ByteCheck, Command, Form, ScsiStatus, Sense};
+use volume::{Durability, Extent, FaultCallKind as On, FaultRule, Geometry, Lba, Symptom};
 
 use crate::host::{BLOCK, Call, Host, geometry, pattern};
 
 const FORMS: [Form; 3] = [Form::Ten, Form::Twelve, Form::Sixteen];
 
 fn verify(form: Form, lba: u64, blocks: u32, byte_check: ByteCheck) -> Command {
-    Command::Verify { transfer: Transfer { form, ..Transfer::new(lba, blocks) }, byte_check }
+    Command::Verify {
+        transfer: BlockTransfer { form, ..BlockTransfer::new(lba, blocks) },
+        byte_check,
+    }
 }
 
 fn write_and_verify(lba: u64, blocks: u32, byte_check: ByteCheck) -> Command {
-    Command::WriteAndVerify { transfer: Transfer::new(lba, blocks), byte_check }
+    Command::WriteAndVerify { transfer: BlockTransfer::new(lba, blocks), byte_check }
 }
 
 #[test]
@@ -36,7 +39,7 @@ fn without_bytchk_the_data_does_not_matter() {
     let host = Host::new(geometry());
     let completion =
         host.send(&verify(Form::Ten, 0, 2, ByteCheck::Medium).encode(), &pattern(5, 2));
-    assert_eq!((completion.status, completion.data_out_length), (Status::Good, Some(0)));
+    assert_eq!((completion.status, completion.data_out_length), (ScsiStatus::Good, Some(0)));
     assert_eq!(host.asked(), [Call::Read(0, 2)]);
 }
 
@@ -98,7 +101,7 @@ fn write_and_verify_is_stable_and_reads_back() {
 #[test]
 fn a_write_that_did_not_happen_is_found() {
     let host = Host::new(geometry());
-    host.faults.add(Rule::always(On::Write, Symptom::Lies));
+    host.faults.add(FaultRule::always(On::Write, Symptom::Lies));
     assert_eq!(
         host.fails(&write_and_verify(4, 2, ByteCheck::Data), &pattern(1, 2)),
         Sense::MISCOMPARE_DURING_VERIFY.with_information(4)
@@ -110,7 +113,7 @@ fn a_block_that_cannot_be_read_fails_the_verify() {
     let host = Host::new(geometry());
     let extent = Extent { lba: Lba(6), blocks: 1 };
     let error = volume::Error::Medium { extent, reason: "scratched".into() };
-    host.faults.add(Rule::always(On::Read, Symptom::Fails(error)).at(extent));
+    host.faults.add(FaultRule::always(On::Read, Symptom::Fails(error)).at(extent));
     let sense = Sense::UNRECOVERED_READ_ERROR.with_information(6);
     assert_eq!(host.fails(&verify(Form::Ten, 0, 8, ByteCheck::Medium), &[]), sense);
     host.good(&verify(Form::Ten, 0, 6, ByteCheck::Medium), &[]);
@@ -124,8 +127,8 @@ fn residuals_of_write_and_verify() {
         let completion = host.send(&cdb, &vec![1; length]);
         (completion.status, completion.data_out_length)
     };
-    assert_eq!(send(1, 0), (Status::Good, Some(512)));
-    assert_eq!(send(1, 10_000), (Status::Good, Some(512)));
-    assert_eq!(send(1, 200), (Status::CheckCondition, Some(512)));
-    assert_eq!(send(2, 512), (Status::Good, Some(1024)));
+    assert_eq!(send(1, 0), (ScsiStatus::Good, Some(512)));
+    assert_eq!(send(1, 10_000), (ScsiStatus::Good, Some(512)));
+    assert_eq!(send(1, 200), (ScsiStatus::CheckCondition, Some(512)));
+    assert_eq!(send(2, 512), (ScsiStatus::Good, Some(1024)));
 }

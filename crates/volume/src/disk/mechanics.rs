@@ -26,7 +26,7 @@ pub(super) struct Mechanics {
     /// Runs on their way to the platter: when they are there, and their bytes.
     flying: Vec<(Duration, u64)>,
     /// What was read or written last and is still in the cache; the newest is last.
-    segments: Vec<Segment>,
+    segments: Vec<DiskCacheSegment>,
     /// When the last write found room: writes are taken in their order.
     admitted: Duration,
     dice: u64,
@@ -41,7 +41,7 @@ struct Arm {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Segment {
+struct DiskCacheSegment {
     start: u64,
     end: u64,
     /// Where the last read of it ended.
@@ -179,7 +179,7 @@ impl Mechanics {
     fn miss(&mut self, now: Duration, start: u64, end: u64) -> Duration {
         let arm = self.first_free();
         let ready = self.access(now, arm, start, end, self.profile.read_position);
-        self.keep(Segment { start, end, read: end, sequential: false });
+        self.keep(DiskCacheSegment { start, end, read: end, sequential: false });
         ready
     }
 
@@ -210,7 +210,7 @@ impl Mechanics {
         self.dirty_bytes -= end - start;
         let done = self.access(now, arm, start, end, self.profile.write_position);
         self.flying.push((done, end - start));
-        self.keep(Segment { start, end, read: end, sequential: false });
+        self.keep(DiskCacheSegment { start, end, read: end, sequential: false });
     }
 
     /// When the cache has room for a write that has waited since `now`, the arms working meanwhile.
@@ -266,7 +266,7 @@ impl Mechanics {
         self.dirty.range(..=start).next_back().is_some_and(|(_, &to)| to >= end)
     }
 
-    fn keep(&mut self, segment: Segment) {
+    fn keep(&mut self, segment: DiskCacheSegment) {
         if self.segments.len() >= Profile::SEGMENTS {
             self.segments.remove(0);
         }

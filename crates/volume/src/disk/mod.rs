@@ -15,13 +15,13 @@ pub use profile::Profile;
 
 /// A volume with the service times of a disk. What it acknowledges, the volume below has done: a crash
 /// loses no more than it would there. Its clock is that of `tokio::time`, so a test can pause it.
-pub struct Disk {
+pub struct DiskVolume {
     lower: Stack,
     mechanics: Mutex<Mechanics>,
     began: Instant,
 }
 
-impl Disk {
+impl DiskVolume {
     /// `lower` behind such a disk. To be made within a runtime.
     #[must_use]
     pub fn new(lower: Stack, profile: Profile) -> Self {
@@ -55,7 +55,7 @@ impl Disk {
     }
 }
 
-impl Volume for Disk {
+impl Volume for DiskVolume {
     fn geometry(&self) -> Geometry {
         self.lower.geometry()
     }
@@ -98,7 +98,7 @@ mod tests {
     use std::{sync::Arc, time::Duration};
 
     use super::*;
-    use crate::{Call, Error, Fault, MemVolume, Rule, Symptom};
+    use crate::{Error, FaultCallKind, FaultRule, FaultVolume, MemVolume, Symptom};
 
     fn memory() -> Stack {
         Arc::new(MemVolume::new(Geometry::with_blocks(1 << 16)))
@@ -107,7 +107,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn calls_take_the_disks_time_and_data_is_below_at_once() {
         let lower = memory();
-        let disk = Disk::new(Arc::clone(&lower), Profile::named("ibm-dnes").expect("known"));
+        let disk = DiskVolume::new(Arc::clone(&lower), Profile::named("ibm-dnes").expect("known"));
         let start = Instant::now();
         let mut data = Data::new();
         data.push(vec![7; 8192].into());
@@ -126,9 +126,11 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_failure_below_is_told() {
-        let broken = Fault::new(memory());
-        broken.faults().add(Rule::always(Call::Write, Symptom::Fails(Error::NoSpace)));
-        let disk = Disk::new(Arc::new(broken), Profile::named("ibm-ddys").expect("known"));
+        let broken = FaultVolume::new(memory());
+        broken
+            .faults()
+            .add(FaultRule::always(FaultCallKind::Write, Symptom::Fails(Error::NoSpace)));
+        let disk = DiskVolume::new(Arc::new(broken), Profile::named("ibm-ddys").expect("known"));
         disk.write(Lba(0), Data::zeros(512), Durability::Volatile).await.expect_err("broken");
     }
 
@@ -136,7 +138,7 @@ mod tests {
     async fn a_hit_of_less_than_a_millisecond_is_not_rounded_up() {
         let hit = Duration::from_micros(400);
         let profile = Profile { read_command: hit, ..Profile::named("null").expect("known") };
-        let disk = Disk::new(memory(), profile);
+        let disk = DiskVolume::new(memory(), profile);
         let mut times = Vec::new();
         for _ in 0..200 {
             let start = std::time::Instant::now();

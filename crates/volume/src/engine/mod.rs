@@ -8,7 +8,7 @@ use std::{fs::File, future::poll_fn, io, sync::Arc};
 
 use tokio::sync::Semaphore;
 
-pub(crate) use op::{MAX_PIECES, Op, Request};
+pub(crate) use op::{FileOpRequest, MAX_PIECES, Op};
 use psync::Psync;
 use uring::Uring;
 
@@ -29,26 +29,26 @@ pub enum EngineKind {
 }
 
 /// Performs operations.
-pub(crate) struct Engine {
-    way: Way,
+pub(crate) struct IoEngine {
+    way: IoEngineBackend,
     permits: Arc<Semaphore>,
 }
 
-enum Way {
+enum IoEngineBackend {
     Psync(Psync),
     Uring(Uring, Psync),
 }
 
-impl Engine {
+impl IoEngine {
     /// An engine of that kind.
     pub(crate) fn new(kind: EngineKind) -> io::Result<Self> {
         let way = match kind {
-            EngineKind::Psync => Way::Psync(Psync::new()),
-            EngineKind::Uring => Way::Uring(Uring::new()?, Psync::new()),
+            EngineKind::Psync => IoEngineBackend::Psync(Psync::new()),
+            EngineKind::Uring => IoEngineBackend::Uring(Uring::new()?, Psync::new()),
             // Refused by a container or a setting (EPERM), or not built in (ENOSYS).
             EngineKind::Auto => match Uring::new() {
-                Ok(uring) => Way::Uring(uring, Psync::new()),
-                Err(_) => Way::Psync(Psync::new()),
+                Ok(uring) => IoEngineBackend::Uring(uring, Psync::new()),
+                Err(_) => IoEngineBackend::Psync(Psync::new()),
             },
         };
         Ok(Self { way, permits: Arc::new(Semaphore::new(MAX_OPS as usize)) })
@@ -57,20 +57,22 @@ impl Engine {
     /// Which it is; never `Auto`.
     pub(crate) fn kind(&self) -> EngineKind {
         match self.way {
-            Way::Psync(_) => EngineKind::Psync,
-            Way::Uring(..) => EngineKind::Uring,
+            IoEngineBackend::Psync(_) => EngineKind::Psync,
+            IoEngineBackend::Uring(..) => EngineKind::Uring,
         }
     }
 
     /// Starts an operation, once fewer than [`MAX_OPS`] are under way. From then on it runs to its
     /// end, whether anybody waits or not.
-    pub(crate) async fn start(&self, file: &Arc<File>, request: Request) -> Arc<Op> {
+    pub(crate) async fn start(&self, file: &Arc<File>, request: FileOpRequest) -> Arc<Op> {
         let permits = Arc::clone(&self.permits);
         let permit = permits.acquire_owned().await.expect("never closed");
         let op = Op::new(Arc::clone(file), request, permit);
         match &self.way {
-            Way::Uring(uring, _) if !op.blocks() => uring.start(Arc::clone(&op)),
-            Way::Uring(_, psync) | Way::Psync(psync) => psync.start(Arc::clone(&op)),
+            IoEngineBackend::Uring(uring, _) if !op.blocks() => uring.start(Arc::clone(&op)),
+            IoEngineBackend::Uring(_, psync) | IoEngineBackend::Psync(psync) => {
+                psync.start(Arc::clone(&op))
+            }
         }
         op
     }
@@ -78,7 +80,7 @@ impl Engine {
     /// Waits until `op` is done; gives how many bytes it moved.
     pub(crate) async fn finish(&self, op: &Op) -> io::Result<usize> {
         poll_fn(|context| match &self.way {
-            Way::Uring(uring, _) if !op.blocks() => uring.poll(op, context),
+            IoEngineBackend::Uring(uring, _) if !op.blocks() => uring.poll(op, context),
             _ => op.poll(context),
         })
         .await

@@ -12,12 +12,12 @@ use parking_lot::Mutex;
 use smallvec::SmallVec;
 use tokio::sync::OwnedSemaphorePermit;
 
-use crate::{Data, buffer::Buffer};
+use crate::{Data, buffer::IoBuffer};
 
 /// What is to be done.
-pub(crate) enum Request {
+pub(crate) enum FileOpRequest {
     /// Fill the buffer from its byte `start` on.
-    Read { buffer: Buffer, start: usize, offset: u64 },
+    Read { buffer: IoBuffer, start: usize, offset: u64 },
     /// Write the pieces: no more than [`MAX_PIECES`].
     Write { data: Data, offset: u64, stable: bool, direct: bool },
     /// Make all that was written before stable.
@@ -30,25 +30,25 @@ pub(crate) enum Request {
 /// that both are there for as long as the kernel may use them, whether anybody waits or not.
 pub(crate) struct Op {
     file: Arc<File>,
-    kind: Kind,
+    kind: FileOpKind,
     /// What the kernel reads from or writes to: memory that `state` or `kind` owns.
     vectors: SmallVec<[libc::iovec; 1]>,
-    state: Mutex<State>,
+    state: Mutex<FileOpState>,
 }
 
 /// What the kernel is told; the memory apart.
-pub(super) enum Kind {
+pub(super) enum FileOpKind {
     Read { offset: u64 },
     Write { data: Data, offset: u64, stable: bool, direct: bool },
     Sync,
     Punch { offset: u64, length: u64 },
 }
 
-struct State {
+struct FileOpState {
     /// How many bytes; there once the kernel is done.
     result: Option<Result<usize, i32>>,
     /// The buffer of a read.
-    buffer: Option<Buffer>,
+    buffer: Option<IoBuffer>,
     /// A place in the engine's queue, kept until the kernel is done.
     permit: Option<OwnedSemaphorePermit>,
     /// Somebody knows the result.
@@ -65,30 +65,30 @@ unsafe impl Sync for Op {}
 impl Op {
     pub(super) fn new(
         file: Arc<File>,
-        request: Request,
+        request: FileOpRequest,
         permit: OwnedSemaphorePermit,
     ) -> Arc<Self> {
         let mut vectors = SmallVec::new();
         let (kind, buffer) = match request {
-            Request::Read { mut buffer, start, offset } => {
+            FileOpRequest::Read { mut buffer, start, offset } => {
                 let length = (buffer.len() - start).min(MAX_BYTES);
                 // SAFETY: `start` is inside the buffer, or the subtraction above had failed.
                 let base = unsafe { buffer.as_mut_ptr().add(start) };
                 vectors.push(libc::iovec { iov_base: base.cast(), iov_len: length });
-                (Kind::Read { offset }, Some(buffer))
+                (FileOpKind::Read { offset }, Some(buffer))
             }
-            Request::Write { data, offset, stable, direct } => {
+            FileOpRequest::Write { data, offset, stable, direct } => {
                 debug_assert!(data.parts().len() <= MAX_PIECES);
                 vectors.extend(data.parts().iter().map(|part| libc::iovec {
                     iov_base: part.as_ptr().cast_mut().cast(),
                     iov_len: part.len(),
                 }));
-                (Kind::Write { data, offset, stable, direct }, None)
+                (FileOpKind::Write { data, offset, stable, direct }, None)
             }
-            Request::Sync => (Kind::Sync, None),
-            Request::Punch { offset, length } => (Kind::Punch { offset, length }, None),
+            FileOpRequest::Sync => (FileOpKind::Sync, None),
+            FileOpRequest::Punch { offset, length } => (FileOpKind::Punch { offset, length }, None),
         };
-        let state = State {
+        let state = FileOpState {
             result: None,
             buffer,
             permit: Some(permit),
@@ -102,7 +102,7 @@ impl Op {
         self.file.as_raw_fd()
     }
 
-    pub(super) fn kind(&self) -> &Kind {
+    pub(super) fn kind(&self) -> &FileOpKind {
         &self.kind
     }
 
@@ -130,17 +130,17 @@ impl Op {
 
     /// Whether the kernel needs a thread for it anyway.
     pub(super) fn blocks(&self) -> bool {
-        matches!(self.kind, Kind::Write { direct: false, .. })
+        matches!(self.kind, FileOpKind::Write { direct: false, .. })
     }
 
     /// Whether it is a write that was to be stable.
     pub(crate) fn is_stable(&self) -> bool {
-        matches!(self.kind, Kind::Write { stable: true, .. })
+        matches!(self.kind, FileOpKind::Write { stable: true, .. })
     }
 
     /// Whether it was to make stable what came before it.
     pub(crate) fn is_sync(&self) -> bool {
-        matches!(self.kind, Kind::Sync)
+        matches!(self.kind, FileOpKind::Sync)
     }
 
     /// Whether it is done and somebody who waited was told so.
@@ -168,7 +168,7 @@ impl Op {
     }
 
     /// The buffer of a read, once it is done.
-    pub(crate) fn take_buffer(&self) -> Option<Buffer> {
+    pub(crate) fn take_buffer(&self) -> Option<IoBuffer> {
         let mut state = self.state.lock();
         if state.result.is_some() { state.buffer.take() } else { None }
     }

@@ -14,21 +14,21 @@ use rustix::{
     io::{ReadWriteFlags, preadv2, pwritev2},
 };
 
-use super::op::{Kind, Op};
+use super::op::{FileOpKind, Op};
 
 /// The engine that works everywhere. Threads start when they are first needed and end with it.
 pub(super) struct Psync {
-    shared: Arc<Shared>,
+    shared: Arc<PsyncShared>,
 }
 
 #[derive(Default)]
-struct Shared {
-    queue: Mutex<Queue>,
+struct PsyncShared {
+    queue: Mutex<PsyncQueue>,
     work: Condvar,
 }
 
 #[derive(Default)]
-struct Queue {
+struct PsyncQueue {
     /// Never longer than the engine's permits.
     ops: VecDeque<Arc<Op>>,
     threads: Vec<JoinHandle<()>>,
@@ -80,7 +80,7 @@ impl Drop for Psync {
     }
 }
 
-impl Shared {
+impl PsyncShared {
     fn serve(&self) {
         let mut queue = self.queue.lock();
         loop {
@@ -104,7 +104,7 @@ fn perform(op: &Op) -> io::Result<usize> {
     // SAFETY: the operation owns its file.
     let fd = unsafe { BorrowedFd::borrow_raw(op.fd()) };
     let result = match *op.kind() {
-        Kind::Read { offset } => {
+        FileOpKind::Read { offset } => {
             let vector = op.vectors()[0];
             // SAFETY: the operation owns the buffer that this points into, and lends it to
             // nobody until it is complete.
@@ -113,13 +113,13 @@ fn perform(op: &Op) -> io::Result<usize> {
             };
             preadv2(fd, &mut [IoSliceMut::new(to)], offset, ReadWriteFlags::empty())
         }
-        Kind::Write { ref data, offset, stable, .. } => {
+        FileOpKind::Write { ref data, offset, stable, .. } => {
             let pieces: Vec<IoSlice<'_>> = data.parts().iter().map(|p| IoSlice::new(p)).collect();
             let flags = if stable { ReadWriteFlags::DSYNC } else { ReadWriteFlags::empty() };
             pwritev2(fd, &pieces, offset, flags)
         }
-        Kind::Sync => fdatasync(fd).map(|()| 0),
-        Kind::Punch { offset, length } => {
+        FileOpKind::Sync => fdatasync(fd).map(|()| 0),
+        FileOpKind::Punch { offset, length } => {
             let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
             fallocate(fd, mode, offset, length).map(|()| 0)
         }

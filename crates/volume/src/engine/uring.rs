@@ -26,18 +26,18 @@ use tokio::{
 
 use super::{
     MAX_OPS,
-    op::{Kind, Op},
+    op::{FileOpKind, Op},
 };
 
 /// One ring.
 pub(super) struct Uring {
-    core: Arc<Core>,
+    core: Arc<UringCore>,
 }
 
-struct Core {
+struct UringCore {
     ring: IoUring,
     /// Guards both queues of the ring. Never held over a system call.
-    slots: Mutex<Slots>,
+    slots: Mutex<UringSlots>,
     /// The runtimes with a reaper. One each: a runtime may stand still while another waits.
     reapers: Mutex<SmallVec<[runtime::Id; 1]>>,
     /// Set before `closing` tells the reapers.
@@ -46,7 +46,7 @@ struct Core {
 }
 
 /// The operations that the kernel has. Each keeps its memory until its completion is seen.
-struct Slots {
+struct UringSlots {
     ops: Vec<Option<Arc<Op>>>,
     free: Vec<u32>,
 }
@@ -67,8 +67,8 @@ impl Uring {
         if !needed.into_iter().all(|code| probe.is_supported(code)) {
             return Err(io::ErrorKind::Unsupported.into());
         }
-        let slots = Slots { ops: vec![None; MAX_OPS as usize], free: (0..MAX_OPS).collect() };
-        let core = Core {
+        let slots = UringSlots { ops: vec![None; MAX_OPS as usize], free: (0..MAX_OPS).collect() };
+        let core = UringCore {
             ring,
             slots: Mutex::new(slots),
             reapers: Mutex::default(),
@@ -110,7 +110,7 @@ impl Drop for Uring {
     }
 }
 
-impl Core {
+impl UringCore {
     fn push(&self, op: Arc<Op>) {
         let mut slots = self.slots.lock();
         let slot = slots.free.pop().expect("no more operations than permits");
@@ -225,7 +225,7 @@ async fn run(reaper: AsyncFd<Reaper>) {
 
 /// Ends with its runtime.
 struct Reaper {
-    core: Arc<Core>,
+    core: Arc<UringCore>,
     runtime: runtime::Id,
 }
 
@@ -248,12 +248,12 @@ fn entry_of(op: &Op) -> squeue::Entry {
     let fd = Fd(op.fd());
     let vectors = op.vectors();
     match *op.kind() {
-        Kind::Read { offset } => {
+        FileOpKind::Read { offset } => {
             opcode::Read::new(fd, vectors[0].iov_base.cast(), vectors[0].iov_len as u32)
                 .offset(offset)
                 .build()
         }
-        Kind::Write { offset, stable, .. } => {
+        FileOpKind::Write { offset, stable, .. } => {
             let flags = if stable { libc::RWF_DSYNC } else { 0 };
             match vectors {
                 [one] if u32::try_from(one.iov_len).is_ok() => {
@@ -268,8 +268,8 @@ fn entry_of(op: &Op) -> squeue::Entry {
                     .build(),
             }
         }
-        Kind::Sync => opcode::Fsync::new(fd).flags(FsyncFlags::DATASYNC).build(),
-        Kind::Punch { offset, length } => opcode::Fallocate::new(fd, length)
+        FileOpKind::Sync => opcode::Fsync::new(fd).flags(FsyncFlags::DATASYNC).build(),
+        FileOpKind::Punch { offset, length } => opcode::Fallocate::new(fd, length)
             .offset(offset)
             .mode(libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE)
             .build(),

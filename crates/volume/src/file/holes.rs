@@ -55,7 +55,7 @@ mod tests {
     use std::os::unix::fs::FileExt;
 
     use super::*;
-    use crate::Run;
+    use crate::AllocationRun;
 
     const MIB: u64 = 1 << 20;
 
@@ -70,7 +70,7 @@ mod tests {
     fn data_in_a_sparse_file_is_found_and_its_holes_too() {
         let file = sparse();
         let all = find(&file, 0..16 * MIB, 4096).expect("found");
-        let run = |blocks, mapped| Run { blocks, mapped };
+        let run = |blocks, mapped| AllocationRun { blocks, mapped };
         assert_eq!(all.runs(), [run(1026, false), run(1, true), run(3069, false)]);
         let inside = find(&file, 4 * MIB + 8704..4 * MIB + 9216, 512).expect("found");
         assert_eq!(inside.runs(), [run(1, true)]);
@@ -79,7 +79,7 @@ mod tests {
     #[test]
     fn a_block_with_some_data_is_mapped() {
         let large = find(&sparse(), 4 * MIB..5 * MIB, 16384).expect("found");
-        assert_eq!(large.runs()[0], Run { blocks: 1, mapped: true });
+        assert_eq!(large.runs()[0], AllocationRun { blocks: 1, mapped: true });
     }
 
     #[test]

@@ -12,11 +12,11 @@ use std::{
 
 use parking_lot::Mutex;
 
-use crate::engine::{Engine, Op};
+use crate::engine::{IoEngine, Op};
 
 /// Kept by each file.
 #[derive(Default)]
-pub(super) struct Ledger {
+pub(super) struct FileOpLedger {
     /// Operations that were under way when their futures were dropped, with the bytes they
     /// change. No later call may touch these bytes before the operation is done: it could undo a
     /// write that was answered. As many as the engine takes at most, since each has its permit.
@@ -28,14 +28,14 @@ pub(super) struct Ledger {
     lost: AtomicBool,
 }
 
-impl Ledger {
+impl FileOpLedger {
     /// Watches an operation that changes `range`, or syncs, until the guard is dropped.
-    pub(super) fn watch(&self, op: &Arc<Op>, range: Range<u64>) -> Watch<'_> {
-        Watch { ledger: self, op: Arc::clone(op), range }
+    pub(super) fn watch(&self, op: &Arc<Op>, range: Range<u64>) -> AbandonedOpGuard<'_> {
+        AbandonedOpGuard { ledger: self, op: Arc::clone(op), range }
     }
 
     /// Waits for abandoned operations that touch `range`.
-    pub(super) async fn settle(&self, engine: &Engine, range: Range<u64>) {
+    pub(super) async fn settle(&self, engine: &IoEngine, range: Range<u64>) {
         while self.count.load(Ordering::Acquire) > 0 {
             let Some(op) = self.find(|bytes| bytes.start < range.end && range.start < bytes.end)
             else {
@@ -47,7 +47,7 @@ impl Ledger {
     }
 
     /// Waits for all abandoned operations, which a sync could otherwise overtake.
-    pub(super) async fn settle_all(&self, engine: &Engine) {
+    pub(super) async fn settle_all(&self, engine: &IoEngine) {
         while self.count.load(Ordering::Acquire) > 0 {
             let Some(op) = self.find(|_| true) else { break };
             let _ = engine.finish(&op).await;
@@ -106,13 +106,13 @@ pub(super) fn is_no_space(error: &io::Error) -> bool {
 }
 
 /// Enters an operation in the ledger if it is dropped before the operation is done.
-pub(super) struct Watch<'a> {
-    ledger: &'a Ledger,
+pub(super) struct AbandonedOpGuard<'a> {
+    ledger: &'a FileOpLedger,
     op: Arc<Op>,
     range: Range<u64>,
 }
 
-impl Drop for Watch<'_> {
+impl Drop for AbandonedOpGuard<'_> {
     fn drop(&mut self) {
         // Whoever saw the end has dealt with it; an end that nobody saw counts as none.
         if !self.op.is_seen() {

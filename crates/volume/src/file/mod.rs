@@ -26,21 +26,21 @@ use rustix::io::{Errno, ReadWriteFlags, preadv2, pwritev2};
 use tokio::sync::watch;
 
 use crate::{
-    Allocation, Change, Data, Durability, EngineKind, Error, Extent, Geometry, Io, Lba, Usage,
-    Volume,
-    buffer::{Buffer, Pool},
-    engine::{Engine, MAX_PIECES, Request},
+    Allocation, Data, Durability, EngineKind, Error, Extent, Geometry, Io, Lba, OpenFileChange,
+    ThinSpaceUsage, Volume,
+    buffer::{IoBuffer, IoBufferPool},
+    engine::{FileOpRequest, IoEngine, MAX_PIECES},
 };
-use ledger::{Ledger, is_no_space, is_passing};
-use open::{Direct, Opened};
-pub use open::{OpenError, Options};
+use ledger::{FileOpLedger, is_no_space, is_passing};
+use open::{Direct, OpenedVolumeFile};
+pub use open::{FileVolumeOpenError, FileVolumeOptions};
 
 /// Blocks in a file, which is locked against every other user.
 ///
 /// Its futures run on a Tokio runtime with I/O enabled, or outside of any, where they block.
 pub struct FileVolume {
     file: Arc<File>,
-    /// A second open file description, used for syncs alone: see [`Opened::syncs`].
+    /// A second open file description, used for syncs alone: see [`OpenedVolumeFile::syncs`].
     synced: Arc<File>,
     /// The geometry at the opening.
     geometry: Geometry,
@@ -55,9 +55,9 @@ pub struct FileVolume {
     /// Blocks that are added later are written with zeros, too.
     preallocated: bool,
     direct: Option<Direct>,
-    engine: Engine,
-    pool: Arc<Pool>,
-    ledger: Ledger,
+    engine: IoEngine,
+    pool: Arc<IoBufferPool>,
+    ledger: FileOpLedger,
     syncs: Syncs,
     in_memory: bool,
     /// The page cache can return what it holds without waiting for the disk.
@@ -105,31 +105,32 @@ impl FileVolume {
     /// Opens or creates the file and locks it. Blocks; long, if the file is to be filled.
     ///
     /// # Errors
-    /// See [`OpenError`].
-    pub fn open(options: &Options) -> Result<Self, OpenError> {
+    /// See [`FileVolumeOpenError`].
+    pub fn open(options: &FileVolumeOptions) -> Result<Self, FileVolumeOpenError> {
         Self::open_with_progress(options, &mut |_, _| ())
     }
 
-    /// The same; while the file is filled ([`Options::preallocate`]), `progress` hears of bytes
+    /// The same; while the file is filled ([`FileVolumeOptions::preallocate`]), `progress` hears of bytes
     /// done and bytes in all.
     ///
     /// # Errors
-    /// See [`OpenError`].
+    /// See [`FileVolumeOpenError`].
     pub fn open_with_progress(
-        options: &Options,
+        options: &FileVolumeOptions,
         progress: &mut dyn FnMut(u64, u64),
-    ) -> Result<Self, OpenError> {
-        let Opened { file, syncs, geometry, direct, in_memory } = open::open(options, progress)?;
-        let engine = Engine::new(options.engine).map_err(|source| OpenError::Io {
+    ) -> Result<Self, FileVolumeOpenError> {
+        let OpenedVolumeFile { file, syncs, geometry, direct, in_memory } =
+            open::open(options, progress)?;
+        let engine = IoEngine::new(options.engine).map_err(|source| FileVolumeOpenError::Io {
             doing: "set up io_uring for",
             path: options.path.clone(),
             source,
         })?;
-        let pool = Arc::new(Pool::default());
+        let pool = Arc::new(IoBufferPool::default());
         let mut zeros = pool.take(ZEROS);
         zeros.fill(0);
         let path = std::path::absolute(&options.path).unwrap_or_else(|_| options.path.clone());
-        let is_watched = Change::of(&file, &path, 0).is_none();
+        let is_watched = OpenFileChange::of(&file, &path, 0).is_none();
         Ok(Self {
             file: Arc::new(file),
             synced: Arc::new(syncs),
@@ -141,7 +142,7 @@ impl FileVolume {
             direct,
             engine,
             pool,
-            ledger: Ledger::default(),
+            ledger: FileOpLedger::default(),
             syncs: Syncs::default(),
             in_memory,
             reads_at_once: AtomicBool::new(in_memory || direct.is_none()),
@@ -169,18 +170,22 @@ impl FileVolume {
     /// Returns the change of the file since it was opened, if there is one. Asks the file system, which may take
     /// long to answer.
     #[must_use]
-    pub fn change(&self) -> Option<Change> {
-        let look = |bytes| Change::of(&self.file, &self.path, bytes);
+    pub fn change(&self) -> Option<OpenFileChange> {
+        let look = |bytes| OpenFileChange::of(&self.file, &self.path, bytes);
         self.is_watched.then(|| self.change_by(look)).flatten()
     }
 
     /// Calls `look` with the size that the file must have, and returns the change that it finds. Ignores
-    /// [`Change::CutShort`] if [`Self::shrink`] has cut the file while `look` ran; the next call judges the size.
-    fn change_by(&self, look: impl FnOnce(u64) -> Option<Change>) -> Option<Change> {
+    /// [`OpenFileChange::CutShort`] if [`Self::shrink`] has cut the file while `look` ran; the next call judges the size.
+    fn change_by(
+        &self,
+        look: impl FnOnce(u64) -> Option<OpenFileChange>,
+    ) -> Option<OpenFileChange> {
         let cuts = self.cuts.load(Ordering::Acquire);
         let bytes = self.whole.load(Ordering::Acquire) * u64::from(self.geometry.block_size);
         let was_cut = || self.cuts.load(Ordering::Acquire) != cuts;
-        look(bytes).filter(|change| !(matches!(change, Change::CutShort { .. }) && was_cut()))
+        look(bytes)
+            .filter(|change| !(matches!(change, OpenFileChange::CutShort { .. }) && was_cut()))
     }
 
     /// Fails all writes, discards and flushes from now on, with this reason. Reads are still served.
@@ -197,8 +202,8 @@ impl FileVolume {
     /// Checks that a missing file could be created: its folder exists and has room. Changes nothing.
     ///
     /// # Errors
-    /// See [`OpenError`].
-    pub fn can_be_made(options: &Options) -> Result<(), OpenError> {
+    /// See [`FileVolumeOpenError`].
+    pub fn can_be_made(options: &FileVolumeOptions) -> Result<(), FileVolumeOpenError> {
         open::can_be_made(options)
     }
 
@@ -318,7 +323,8 @@ impl FileVolume {
         let mut done = self.read_at_once(&mut buffer, range.start);
         let mut tries = TRIES;
         while done < length {
-            let request = Request::Read { buffer, start: done, offset: range.start + done as u64 };
+            let request =
+                FileOpRequest::Read { buffer, start: done, offset: range.start + done as u64 };
             let op = self.engine.start(&self.file, request).await;
             let result = self.engine.finish(&op).await;
             buffer = op.take_buffer().expect("done, and nobody else asks for it");
@@ -332,7 +338,7 @@ impl FileVolume {
     }
 
     /// What the page cache has of the first bytes, how many.
-    fn read_at_once(&self, buffer: &mut Buffer, offset: u64) -> usize {
+    fn read_at_once(&self, buffer: &mut IoBuffer, offset: u64) -> usize {
         if !self.reads_at_once.load(Ordering::Relaxed) {
             return 0;
         }
@@ -371,7 +377,7 @@ impl FileVolume {
             return Ok(());
         }
         let bytes = whole * u64::from(self.geometry.block_size);
-        match self.change_by(|_| Change::of_size(&self.file, bytes)) {
+        match self.change_by(|_| OpenFileChange::of_size(&self.file, bytes)) {
             Some(change) => Err(Error::Device(change.to_string().into())),
             None => Ok(()),
         }
@@ -402,7 +408,7 @@ impl FileVolume {
                 data = copy.freeze().into();
             }
             let direct = self.is_direct();
-            let request = Request::Write { data: data.clone(), offset, stable, direct };
+            let request = FileOpRequest::Write { data: data.clone(), offset, stable, direct };
             let op = self.engine.start(&self.file, request).await;
             let _watch = self.ledger.watch(&op, range.clone());
             match self.engine.finish(&op).await {
@@ -468,7 +474,7 @@ impl FileVolume {
         let mut tries = TRIES;
         loop {
             self.check_for_loss()?;
-            let op = self.engine.start(&self.synced, Request::Sync).await;
+            let op = self.engine.start(&self.synced, FileOpRequest::Sync).await;
             let _watch = self.ledger.watch(&op, 0..0);
             match self.engine.finish(&op).await {
                 Ok(_) => break,
@@ -528,7 +534,7 @@ impl FileVolume {
         let mut tries = TRIES;
         loop {
             let length = range.end - range.start;
-            let request = Request::Punch { offset: range.start, length };
+            let request = FileOpRequest::Punch { offset: range.start, length };
             let op = self.engine.start(&self.file, request).await;
             let _watch = self.ledger.watch(&op, range.clone());
             match self.engine.finish(&op).await {
@@ -557,11 +563,11 @@ impl Volume for FileVolume {
     }
 
     /// What the file takes, and what its file system has left; not of a block device.
-    fn usage(&self) -> Option<Usage> {
+    fn usage(&self) -> Option<ThinSpaceUsage> {
         let metadata = self.file.metadata().ok().filter(std::fs::Metadata::is_file)?;
         let system = rustix::fs::fstatvfs(&self.file).ok()?;
         let available = system.f_bavail.saturating_mul(system.f_frsize);
-        Some(Usage { used: metadata.blocks() * 512, available, shared: true })
+        Some(ThinSpaceUsage { used: metadata.blocks() * 512, available, shared: true })
     }
 
     /// The end of the file, or of the device, is the end of the volume.
@@ -628,8 +634,10 @@ mod tests {
     #[tokio::test]
     async fn after_a_failed_sync_no_flush_succeeds_until_the_file_is_opened_again() {
         let directory = tempfile::tempdir().expect("a directory");
-        let options =
-            Options { create: Some(1 << 20), ..Options::new(directory.path().join("volume")) };
+        let options = FileVolumeOptions {
+            create: Some(1 << 20),
+            ..FileVolumeOptions::new(directory.path().join("volume"))
+        };
         let volume = FileVolume::open(&options).expect("opened");
         volume.flush().await.expect("flushed");
         volume.ledger.note_sync_failure(&io::Error::from_raw_os_error(libc::EINTR));
@@ -643,7 +651,7 @@ mod tests {
         let opened = tokio::time::timeout(Duration::from_secs(10), async {
             loop {
                 match FileVolume::open(&options) {
-                    Err(OpenError::InUse(_)) => tokio::task::yield_now().await,
+                    Err(FileVolumeOpenError::InUse(_)) => tokio::task::yield_now().await,
                     opened => return opened.expect("opened"),
                 }
             }
@@ -654,10 +662,12 @@ mod tests {
     #[test]
     fn a_file_that_is_made_smaller_while_its_size_is_looked_at_was_not_cut_short() {
         let directory = tempfile::tempdir().expect("a directory");
-        let options =
-            Options { create: Some(1 << 20), ..Options::new(directory.path().join("volume")) };
+        let options = FileVolumeOptions {
+            create: Some(1 << 20),
+            ..FileVolumeOptions::new(directory.path().join("volume"))
+        };
         let volume = FileVolume::open(&options).expect("opened");
-        let look = |bytes| Change::of(&volume.file, &volume.path, bytes);
+        let look = |bytes| OpenFileChange::of(&volume.file, &volume.path, bytes);
         let seen = volume.change_by(|bytes| {
             volume.shrink(1 << 19).expect("made smaller");
             look(bytes)
@@ -667,7 +677,7 @@ mod tests {
         // Another process makes the file smaller.
         let other = File::options().write(true).open(volume.path()).expect("opened");
         other.set_len(1 << 18).expect("cut");
-        let cut = Some(Change::CutShort { found: 1 << 18, expected: 1 << 19 });
+        let cut = Some(OpenFileChange::CutShort { found: 1 << 18, expected: 1 << 19 });
         assert_eq!(volume.change(), cut);
         assert_eq!(volume.change_by(look), cut);
     }
@@ -676,15 +686,17 @@ mod tests {
     #[tokio::test]
     async fn a_file_that_was_cut_short_is_not_made_whole_again_by_a_write_or_a_look_at_its_size() {
         let directory = tempfile::tempdir().expect("a directory");
-        let options =
-            Options { create: Some(1 << 20), ..Options::new(directory.path().join("volume")) };
+        let options = FileVolumeOptions {
+            create: Some(1 << 20),
+            ..FileVolumeOptions::new(directory.path().join("volume"))
+        };
         let volume = FileVolume::open(&options).expect("opened");
         let other = File::options().write(true).open(volume.path()).expect("opened");
         other.set_len(1 << 19).expect("cut");
         let last = volume.write(Lba(2047), vec![1; 512].into(), Durability::Volatile).await;
         assert!(matches!(last, Err(Error::Device(_))), "{last:?}");
         volume.write(Lba(2046), vec![1; 512].into(), Durability::Volatile).await.expect("taken");
-        let cut = |found| Some(Change::CutShort { found, expected: 1 << 20 });
+        let cut = |found| Some(OpenFileChange::CutShort { found, expected: 1 << 20 });
         assert_eq!(volume.change(), cut((1 << 20) - 512));
         other.set_len(1 << 19).expect("cut");
         volume.refresh();
@@ -695,15 +707,20 @@ mod tests {
         volume.refresh();
         assert_eq!(volume.change(), None);
         other.set_len(1 << 20).expect("cut");
-        assert_eq!(volume.change(), Some(Change::CutShort { found: 1 << 20, expected: 1 << 21 }));
+        assert_eq!(
+            volume.change(),
+            Some(OpenFileChange::CutShort { found: 1 << 20, expected: 1 << 21 })
+        );
     }
 
     /// What fails in a stable write is its sync, which speaks for earlier writes too.
     #[tokio::test]
     async fn after_a_stable_write_failed_no_flush_succeeds_unless_there_was_no_room() {
         let directory = tempfile::tempdir().expect("a directory");
-        let options =
-            Options { create: Some(1 << 20), ..Options::new(directory.path().join("volume")) };
+        let options = FileVolumeOptions {
+            create: Some(1 << 20),
+            ..FileVolumeOptions::new(directory.path().join("volume"))
+        };
         let volume = FileVolume::open(&options).expect("opened");
         volume.ledger.note_write_failure(&io::Error::from_raw_os_error(libc::ENOSPC));
         volume.flush().await.expect("what found no room was never taken");
@@ -718,7 +735,7 @@ mod tests {
             eprintln!("left out: it needs the right to mount a tmpfs and to set up a loop device");
             return;
         };
-        let volume = FileVolume::open(&Options::new(&disk.device)).expect("opened");
+        let volume = FileVolume::open(&FileVolumeOptions::new(&disk.device)).expect("opened");
         let lost = Data::from(vec![1; 4 << 20]);
         volume.write(Lba(0), lost, Durability::Volatile).await.expect("in the page cache");
         // The kernel finds out in the background, here with the help of a third opening.

@@ -15,12 +15,13 @@ use rustix::fs::{
 
 use super::prefill::prefill;
 use crate::{
-    EngineKind, Geometry, Named, OpenNamed, buffer::Pool, free_bytes, narrow, opening::folder_of,
+    EngineKind, Geometry, NamedFile, OpenNamed, buffer::IoBufferPool, free_bytes, narrow,
+    opening::folder_of,
 };
 
 /// How to open a [`super::FileVolume`].
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct FileVolumeOptions {
     /// The file or block device.
     pub path: PathBuf,
     /// Bytes in a logical block: 512 or 4096.
@@ -39,7 +40,7 @@ pub struct Options {
     pub read_only: bool,
 }
 
-impl Options {
+impl FileVolumeOptions {
     /// An existing file, through the page cache, blocks of 512 bytes.
     #[must_use]
     pub fn new(path: impl Into<PathBuf>) -> Self {
@@ -57,7 +58,7 @@ impl Options {
 
 /// Why a file cannot be a volume.
 #[derive(Debug, thiserror::Error)]
-pub enum OpenError {
+pub enum FileVolumeOpenError {
     /// The block size is neither 512 nor 4096, or the size no multiple of it.
     #[error("{0:?}: blocks are 512 or 4096 bytes, and a size is a whole number of them")]
     BlockSize(PathBuf),
@@ -103,7 +104,7 @@ pub enum OpenError {
 }
 
 /// A file that can be a volume, locked.
-pub(super) struct Opened {
+pub(super) struct OpenedVolumeFile {
     pub(super) file: File,
     /// The same file, opened once more: what syncs go through. Linux tells of a lost write once
     /// for each opening, and to whoever syncs first: on `file` that may be a stable write of other
@@ -125,20 +126,21 @@ pub(super) struct Direct {
 /// Opens, locks, makes and measures the file. `progress` hears of bytes done and bytes in all
 /// while it is filled.
 pub(super) fn open(
-    options: &Options,
+    options: &FileVolumeOptions,
     progress: &mut dyn FnMut(u64, u64),
-) -> Result<Opened, OpenError> {
+) -> Result<OpenedVolumeFile, FileVolumeOpenError> {
     let path = &options.path;
-    let failed = |doing| move |source| OpenError::Io { doing, path: path.clone(), source };
+    let failed =
+        |doing| move |source| FileVolumeOpenError::Io { doing, path: path.clone(), source };
     check_block_size(options)?;
     let named = open_file(options).map_err(|error| match error.raw_os_error() {
-        Some(libc::EBUSY) => OpenError::InUse(path.clone()),
+        Some(libc::EBUSY) => FileVolumeOpenError::InUse(path.clone()),
         _ => failed("open")(error),
     })?;
     let metadata = named.file.metadata().map_err(failed("look at"))?;
     let is_device = metadata.file_type().is_block_device();
     if !is_device && !metadata.is_file() {
-        return Err(OpenError::NoStorage(path.clone()));
+        return Err(FileVolumeOpenError::NoStorage(path.clone()));
     }
     let lock = if options.read_only {
         FlockOperation::NonBlockingLockShared
@@ -146,7 +148,7 @@ pub(super) fn open(
         FlockOperation::NonBlockingLockExclusive
     };
     flock(&named.file, lock).map_err(|error| match error {
-        rustix::io::Errno::WOULDBLOCK => OpenError::InUse(path.clone()),
+        rustix::io::Errno::WOULDBLOCK => FileVolumeOpenError::InUse(path.clone()),
         other => failed("lock")(other.into()),
     })?;
     if !options.read_only {
@@ -187,7 +189,7 @@ pub(super) fn open(
         .is_ok_and(|found| is_memory(metadata.file_type(), found.f_type as u32));
     let direct =
         if options.direct && !in_memory { go_direct(&file, options.block_size) } else { None };
-    Ok(Opened { file, syncs, geometry, direct, in_memory })
+    Ok(OpenedVolumeFile { file, syncs, geometry, direct, in_memory })
 }
 
 /// Gives a new file its size and its blocks. Returns the size in bytes.
@@ -195,11 +197,12 @@ fn prepare(
     file: &File,
     was_empty: bool,
     is_device: bool,
-    options: &Options,
+    options: &FileVolumeOptions,
     progress: &mut dyn FnMut(u64, u64),
-) -> Result<u64, OpenError> {
+) -> Result<u64, FileVolumeOpenError> {
     let path = &options.path;
-    let failed = |doing| move |source| OpenError::Io { doing, path: path.clone(), source };
+    let failed =
+        |doing| move |source| FileVolumeOpenError::Io { doing, path: path.clone(), source };
     let size = size_of(file, options)?;
     if options.preallocate && !is_device && !options.read_only {
         // Check the room for a new file only: some file systems keep zeros as holes, and an older log must
@@ -210,7 +213,7 @@ fn prepare(
             let system = system.map_err(|error| failed("measure")(error.into()))?;
             let free = system.f_bavail.saturating_mul(system.f_frsize);
             if size > free {
-                return Err(OpenError::NoRoom { path: path.clone(), needed: size, free });
+                return Err(FileVolumeOpenError::NoRoom { path: path.clone(), needed: size, free });
             }
         }
         prefill(file, size, progress).map_err(failed("fill"))?;
@@ -219,35 +222,35 @@ fn prepare(
 }
 
 /// Checks that a missing file could be created with these options. Changes nothing.
-pub(super) fn can_be_made(options: &Options) -> Result<(), OpenError> {
+pub(super) fn can_be_made(options: &FileVolumeOptions) -> Result<(), FileVolumeOpenError> {
     let path = &options.path;
     check_block_size(options)?;
     let free = free_bytes(path).map_err(|source| {
         let doing = "make";
-        OpenError::Io { doing, path: path.clone(), source }
+        FileVolumeOpenError::Io { doing, path: path.clone(), source }
     })?;
     match options.create.filter(|_| options.preallocate) {
         Some(needed) if needed > free => {
-            Err(OpenError::NoRoom { path: path.clone(), needed, free })
+            Err(FileVolumeOpenError::NoRoom { path: path.clone(), needed, free })
         }
         _ => Ok(()),
     }
 }
 
-fn check_block_size(options: &Options) -> Result<(), OpenError> {
+fn check_block_size(options: &FileVolumeOptions) -> Result<(), FileVolumeOpenError> {
     let sound = matches!(options.block_size, 512 | 4096)
         && options.create.is_none_or(|size| size % u64::from(options.block_size) == 0);
-    if sound { Ok(()) } else { Err(OpenError::BlockSize(options.path.clone())) }
+    if sound { Ok(()) } else { Err(FileVolumeOpenError::BlockSize(options.path.clone())) }
 }
 
-fn open_file(options: &Options) -> io::Result<Named> {
+fn open_file(options: &FileVolumeOptions) -> io::Result<NamedFile> {
     let write = !options.read_only;
     let create = options.create.is_some() && write;
     OpenNamed { write, create, exclusive: write }.open(&options.path)
 }
 
 /// Opens the file that `first` is of once more.
-fn open_again(options: &Options, first: &Metadata) -> io::Result<File> {
+fn open_again(options: &FileVolumeOptions, first: &Metadata) -> io::Result<File> {
     // Without O_EXCL, which keeps even the opener from a second opening of a device.
     let how = OpenNamed { write: !options.read_only, ..OpenNamed::default() };
     let file = how.open(&options.path)?.file;
@@ -259,9 +262,10 @@ fn open_again(options: &Options, first: &Metadata) -> io::Result<File> {
 }
 
 /// The size in bytes, after giving it to a new file.
-fn size_of(file: &File, options: &Options) -> Result<u64, OpenError> {
+fn size_of(file: &File, options: &FileVolumeOptions) -> Result<u64, FileVolumeOpenError> {
     let path = &options.path;
-    let failed = |doing| move |source| OpenError::Io { doing, path: path.clone(), source };
+    let failed =
+        |doing| move |source| FileVolumeOpenError::Io { doing, path: path.clone(), source };
     // A device says 0 in its metadata; its end tells.
     let found = rustix::fs::seek(file, rustix::fs::SeekFrom::End(0));
     let found = found.map_err(|error| failed("measure")(error.into()))?;
@@ -272,9 +276,9 @@ fn size_of(file: &File, options: &Options) -> Result<u64, OpenError> {
             Ok(expected)
         }
         Some(expected) if found != expected => {
-            Err(OpenError::WrongSize { path: path.clone(), found, expected })
+            Err(FileVolumeOpenError::WrongSize { path: path.clone(), found, expected })
         }
-        _ if found < u64::from(options.block_size) => Err(OpenError::Empty(path.clone())),
+        _ if found < u64::from(options.block_size) => Err(FileVolumeOpenError::Empty(path.clone())),
         _ => {
             // Nothing was ever written to the file: the process that created it may have been killed before
             // it made the size stable.
@@ -356,7 +360,7 @@ fn alignment(file: &File, block_size: u32) -> Option<Direct> {
         return fits.then_some(Direct { memory_alignment: (memory.max(1)) as usize });
     }
     // An older kernel, or a file system that does not say (tmpfs): try it.
-    let mut block = Arc::new(Pool::default()).take(block_size as usize);
+    let mut block = Arc::new(IoBufferPool::default()).take(block_size as usize);
     let read = rustix::io::pread(file, &mut block[..], u64::from(block_size));
     read.is_ok().then_some(Direct { memory_alignment: 4096 })
 }

@@ -2,7 +2,7 @@
 
 use super::{
     MirrorError,
-    label::{Invalid, LABEL_BYTES, Label},
+    label::{LABEL_BYTES, MirrorLabel, MirrorLabelError},
 };
 use crate::{Durability, Error, Extent, Lba, Stack};
 
@@ -11,15 +11,15 @@ pub(super) const RESERVED_BYTES: u64 = 2 * LABEL_BYTES as u64;
 
 /// What was found at the beginning of a half.
 #[derive(Clone, Debug)]
-pub(super) enum Found {
+pub(super) enum MirrorLabelScan {
     /// The half itself cannot be used.
     Absent,
     /// A new disk.
     Blank,
-    Label(Label),
+    Label(MirrorLabel),
 }
 
-impl Found {
+impl MirrorLabelScan {
     /// Whether it may be a mirror's only half.
     pub fn is_whole(&self) -> bool {
         matches!(self, Self::Label(label) if label.epoch > 0)
@@ -38,17 +38,17 @@ impl Found {
 
 /// How a mirror begins.
 #[derive(Debug, Eq, PartialEq)]
-pub(super) enum Plan {
+pub(super) enum MirrorAssemblyPlan {
     /// Nothing is on either half.
     New,
     /// Both are right but for these regions.
-    Both { label: Label, dirty: Vec<u32> },
+    Both { label: MirrorLabel, dirty: Vec<u32> },
     /// This one is right; the other is absent or to be filled.
-    One { right: usize, label: Label },
+    One { right: usize, label: MirrorLabel },
 }
 
 /// The newer whole label of a half.
-pub(super) async fn look(index: usize, half: &Stack) -> Result<Found, MirrorError> {
+pub(super) async fn look(index: usize, half: &Stack) -> Result<MirrorLabelScan, MirrorError> {
     let failed = |error| MirrorError::Io { half: index, error };
     let geometry = half.geometry();
     let blocks = (RESERVED_BYTES / u64::from(geometry.block_size)) as u32;
@@ -61,17 +61,19 @@ pub(super) async fn look(index: usize, half: &Stack) -> Result<Found, MirrorErro
     if bytes.len() <= 2 * LABEL_BYTES {
         return Err(failed(Error::Device("it returned fewer bytes".into())));
     }
-    let copies =
-        [Label::decode(&bytes[..LABEL_BYTES]), Label::decode(&bytes[LABEL_BYTES..][..LABEL_BYTES])];
+    let copies = [
+        MirrorLabel::decode(&bytes[..LABEL_BYTES]),
+        MirrorLabel::decode(&bytes[LABEL_BYTES..][..LABEL_BYTES]),
+    ];
     for copy in &copies {
-        if let Err(Invalid::Version(version)) = copy {
+        if let Err(MirrorLabelError::Version(version)) = copy {
             return Err(MirrorError::Version { half: index, version: *version });
         }
     }
     let blank = bytes.iter().all(|&byte| byte == 0);
     match copies.into_iter().flatten().max_by_key(|label| label.count) {
-        Some(label) => Ok(Found::Label(label)),
-        None if blank => Ok(Found::Blank),
+        Some(label) => Ok(MirrorLabelScan::Label(label)),
+        None if blank => Ok(MirrorLabelScan::Blank),
         None => {
             let begins = bytes[..8].try_into().expect("eight bytes");
             Err(MirrorError::NotAHalf { half: index, begins, other_is_whole: false })
@@ -80,29 +82,32 @@ pub(super) async fn look(index: usize, half: &Stack) -> Result<Found, MirrorErro
 }
 
 /// Writes both copies of the label of a half that nobody uses.
-pub(super) async fn write_both_copies(half: &Stack, label: Label) -> Result<(), Error> {
+pub(super) async fn write_both_copies(half: &Stack, label: MirrorLabel) -> Result<(), Error> {
     let blocks = LABEL_BYTES as u64 / u64::from(half.geometry().block_size);
     for count in label.count + 1..label.count + 3 {
-        let copy = Label { count, ..label.clone() }.encode();
+        let copy = MirrorLabel { count, ..label.clone() }.encode();
         half.write(Lba(count % 2 * blocks), copy.into(), Durability::Stable).await?;
     }
     half.flush().await
 }
 
 /// Decides. `degraded` takes one half alone for right though the other may have gone on without it.
-pub(super) fn decide(found: [Found; 2], degraded: bool) -> Result<Plan, MirrorError> {
+pub(super) fn decide(
+    found: [MirrorLabelScan; 2],
+    degraded: bool,
+) -> Result<MirrorAssemblyPlan, MirrorError> {
     // A half that was being filled holds nothing.
     let found = found.map(|found| match found {
-        Found::Label(label) if label.epoch == 0 => Found::Blank,
+        MirrorLabelScan::Label(label) if label.epoch == 0 => MirrorLabelScan::Blank,
         found => found,
     });
     let [first, second] = match found {
-        [Found::Label(first), Found::Label(second)] => [first, second],
-        [Found::Blank, Found::Blank] => return Ok(Plan::New),
-        [Found::Label(label), _] => return alone(0, label, degraded),
-        [_, Found::Label(label)] => return alone(1, label, degraded),
-        [Found::Absent, _] => return Err(MirrorError::Absent { half: 0, epoch: 0 }),
-        [_, Found::Absent] => return Err(MirrorError::Absent { half: 1, epoch: 0 }),
+        [MirrorLabelScan::Label(first), MirrorLabelScan::Label(second)] => [first, second],
+        [MirrorLabelScan::Blank, MirrorLabelScan::Blank] => return Ok(MirrorAssemblyPlan::New),
+        [MirrorLabelScan::Label(label), _] => return alone(0, label, degraded),
+        [_, MirrorLabelScan::Label(label)] => return alone(1, label, degraded),
+        [MirrorLabelScan::Absent, _] => return Err(MirrorError::Absent { half: 0, epoch: 0 }),
+        [_, MirrorLabelScan::Absent] => return Err(MirrorError::Absent { half: 1, epoch: 0 }),
     };
     if first.mirror != second.mirror {
         return Err(MirrorError::Strangers);
@@ -116,16 +121,20 @@ pub(super) fn decide(found: [Found; 2], degraded: bool) -> Result<Plan, MirrorEr
         dirty.dedup();
         // Where it was getting another size: nothing is beyond the lesser one.
         let blocks = first.blocks.min(second.blocks);
-        return Ok(Plan::Both { label: Label { blocks, ..first }, dirty });
+        return Ok(MirrorAssemblyPlan::Both { label: MirrorLabel { blocks, ..first }, dirty });
     }
     let right = usize::from((second.epoch, second.alone) > (first.epoch, first.alone));
     let label = if right == 0 { first } else { second };
-    Ok(Plan::One { right, label })
+    Ok(MirrorAssemblyPlan::One { right, label })
 }
 
-fn alone(right: usize, label: Label, degraded: bool) -> Result<Plan, MirrorError> {
+fn alone(
+    right: usize,
+    label: MirrorLabel,
+    degraded: bool,
+) -> Result<MirrorAssemblyPlan, MirrorError> {
     if label.alone || degraded {
-        Ok(Plan::One { right, label })
+        Ok(MirrorAssemblyPlan::One { right, label })
     } else {
         Err(MirrorError::Absent { half: 1 - right, epoch: label.epoch })
     }
@@ -135,20 +144,32 @@ fn alone(right: usize, label: Label, degraded: bool) -> Result<Plan, MirrorError
 mod tests {
     use super::*;
 
-    fn label(epoch: u64, alone: bool) -> Label {
+    fn label(epoch: u64, alone: bool) -> MirrorLabel {
         let dirty = vec![epoch as u32];
         let mirror = [1; 16];
-        Label { mirror, blocks: 100, count: 5, epoch, alone, has_lost: false, number: 0, dirty }
+        MirrorLabel {
+            mirror,
+            blocks: 100,
+            count: 5,
+            epoch,
+            alone,
+            has_lost: false,
+            number: 0,
+            dirty,
+        }
     }
 
-    fn decide_on(first: Label, second: Label) -> Result<Plan, MirrorError> {
-        decide([Found::Label(first), Found::Label(second)], false)
+    fn decide_on(
+        first: MirrorLabel,
+        second: MirrorLabel,
+    ) -> Result<MirrorAssemblyPlan, MirrorError> {
+        decide([MirrorLabelScan::Label(first), MirrorLabelScan::Label(second)], false)
     }
 
     #[test]
     fn halves_of_one_epoch_differ_in_dirty_regions_alone() {
-        let other = Label { dirty: vec![1, 4], ..label(4, false) };
-        let Ok(Plan::Both { dirty, .. }) = decide_on(label(4, false), other) else {
+        let other = MirrorLabel { dirty: vec![1, 4], ..label(4, false) };
+        let Ok(MirrorAssemblyPlan::Both { dirty, .. }) = decide_on(label(4, false), other) else {
             panic!("another plan")
         };
         assert_eq!(dirty, [1, 4]);
@@ -156,14 +177,18 @@ mod tests {
 
     #[test]
     fn of_two_sizes_the_lesser_one_counts_until_one_half_has_gone_on() {
-        let larger = Label { blocks: 200, ..label(4, false) };
+        let larger = MirrorLabel { blocks: 200, ..label(4, false) };
         for (first, second) in [(&larger, &label(4, false)), (&label(4, false), &larger)] {
             let plan = decide_on(first.clone(), second.clone());
-            assert!(matches!(plan, Ok(Plan::Both { label, .. }) if label.blocks == 100));
+            assert!(
+                matches!(plan, Ok(MirrorAssemblyPlan::Both { label, .. }) if label.blocks == 100)
+            );
         }
-        let alone = Label { blocks: 200, ..label(5, true) };
+        let alone = MirrorLabel { blocks: 200, ..label(5, true) };
         let plan = decide_on(label(4, false), alone);
-        assert!(matches!(plan, Ok(Plan::One { right: 1, label }) if label.blocks == 200));
+        assert!(
+            matches!(plan, Ok(MirrorAssemblyPlan::One { right: 1, label }) if label.blocks == 200)
+        );
     }
 
     #[test]
@@ -175,7 +200,10 @@ mod tests {
             (label(0, false), label(9, true), 1),
         ] {
             let plan = decide_on(first, second).expect("one of them");
-            assert!(matches!(plan, Plan::One { right: found, .. } if found == right), "{plan:?}");
+            assert!(
+                matches!(plan, MirrorAssemblyPlan::One { right: found, .. } if found == right),
+                "{plan:?}"
+            );
         }
     }
 
@@ -189,20 +217,24 @@ mod tests {
 
     #[test]
     fn one_half_is_believed_if_it_knows_that_the_other_is_gone() {
-        for other in [Found::Absent, Found::Blank] {
-            let of =
-                |alone, degraded| decide([other.clone(), Found::Label(label(3, alone))], degraded);
-            assert!(matches!(of(true, false), Ok(Plan::One { right: 1, .. })));
+        for other in [MirrorLabelScan::Absent, MirrorLabelScan::Blank] {
+            let of = |alone, degraded| {
+                decide([other.clone(), MirrorLabelScan::Label(label(3, alone))], degraded)
+            };
+            assert!(matches!(of(true, false), Ok(MirrorAssemblyPlan::One { right: 1, .. })));
             assert!(matches!(of(false, false), Err(MirrorError::Absent { half: 0, epoch: 3 })));
-            assert!(matches!(of(false, true), Ok(Plan::One { right: 1, .. })));
+            assert!(matches!(of(false, true), Ok(MirrorAssemblyPlan::One { right: 1, .. })));
         }
-        assert!(decide([Found::Absent, Found::Blank], true).is_err());
-        assert!(matches!(decide([Found::Blank, Found::Blank], false), Ok(Plan::New)));
+        assert!(decide([MirrorLabelScan::Absent, MirrorLabelScan::Blank], true).is_err());
+        assert!(matches!(
+            decide([MirrorLabelScan::Blank, MirrorLabelScan::Blank], false),
+            Ok(MirrorAssemblyPlan::New)
+        ));
     }
 
     #[test]
     fn halves_of_two_mirrors_are_refused() {
-        let other = Label { mirror: [2; 16], ..label(4, false) };
+        let other = MirrorLabel { mirror: [2; 16], ..label(4, false) };
         assert!(matches!(decide_on(label(4, false), other), Err(MirrorError::Strangers)));
     }
 }

@@ -2,17 +2,17 @@
 
 use std::sync::Arc;
 
-use super::{Standing, pair::Pair};
+use super::{MirrorLegStatus, pair::MirrorCore};
 use crate::{Data, Durability, Error, Extent, Stack};
 
 /// What is done to both halves.
 #[derive(Clone)]
-pub(super) enum Change {
+pub(super) enum MirrorChange {
     Write(Data, Durability),
     Discard,
 }
 
-impl Change {
+impl MirrorChange {
     async fn apply(self, half: &Stack, extent: Extent) -> Result<(), Error> {
         match self {
             Self::Write(data, durability) => half.write(extent.lba, data, durability).await,
@@ -23,7 +23,7 @@ impl Change {
 
 /// A change under way, until dropped.
 pub(super) struct UnderWay {
-    pair: Arc<Pair>,
+    pair: Arc<MirrorCore>,
     extent: Extent,
 }
 
@@ -44,21 +44,21 @@ impl Drop for UnderWay {
     }
 }
 
-impl Pair {
+impl MirrorCore {
     /// A change of blocks, on both halves.
     pub(super) async fn change(
         self: Arc<Self>,
         extent: Extent,
-        change: Change,
+        change: MirrorChange,
     ) -> Result<(), Error> {
         let under_way = self.admit(extent).await?;
         let targets: Vec<(usize, bool, Stack)> = {
             let state = self.state.lock();
             let used =
                 state.halves.iter().enumerate().filter_map(|(i, half)| match half.standing {
-                    Standing::Out(_) => None,
-                    Standing::InSync | Standing::Filling(_) => {
-                        Some((i, half.standing == Standing::InSync, half.data.clone()?))
+                    MirrorLegStatus::Out(_) => None,
+                    MirrorLegStatus::InSync | MirrorLegStatus::Filling(_) => {
+                        Some((i, half.standing == MirrorLegStatus::InSync, half.data.clone()?))
                     }
                 });
             used.collect()
@@ -125,7 +125,7 @@ impl Pair {
                 let noted = self
                     .regions(extent)
                     .all(|region| state.dirty.iter().any(|&(dirty, _)| dirty == region));
-                let both = state.halves.iter().all(|half| half.standing == Standing::InSync);
+                let both = state.halves.iter().all(|half| half.standing == MirrorLegStatus::InSync);
                 if !held && (noted || !both) {
                     state.under_way.push(extent);
                     return Ok(UnderWay { pair: Arc::clone(self), extent });

@@ -7,10 +7,10 @@ use std::{
 
 use tokio::time::{Instant, sleep};
 
-use super::{MirrorError, Standing, pair::Pair};
+use super::{MirrorError, MirrorLegStatus, pair::MirrorCore};
 use crate::{Data, Durability, Error, Extent, Lba, Stack};
 
-impl Pair {
+impl MirrorCore {
     /// Makes what the plan says true on the halves, before the first call.
     pub(super) async fn begin(
         self: &Arc<Self>,
@@ -201,7 +201,7 @@ impl Pair {
             let _ = self.lose(half, to, &error).await;
             return None;
         }
-        self.state.lock().halves[half].standing = Standing::Filling(end);
+        self.state.lock().halves[half].standing = MirrorLegStatus::Filling(end);
         Some(end)
     }
 
@@ -246,7 +246,7 @@ impl Pair {
     pub(super) fn is_filling(&self, half: usize, device: &Stack) -> bool {
         let state = self.state.lock();
         let half = &state.halves[half];
-        matches!(half.standing, Standing::Filling(_))
+        matches!(half.standing, MirrorLegStatus::Filling(_))
             && half.data.as_ref().is_some_and(|data| Arc::ptr_eq(data, device))
     }
 
@@ -288,7 +288,7 @@ impl Pair {
                     if let Err((_, error)) = restored {
                         // The one that was filled may have the higher epoch on its disk: nothing
                         // that it does not get may be answered any more.
-                        let out = Standing::Out(error.to_string().into());
+                        let out = MirrorLegStatus::Out(error.to_string().into());
                         self.state.lock().halves[1 - half].standing = out;
                     }
                 }
@@ -302,7 +302,7 @@ impl Pair {
                 tracing::info!(half = half + 1, "both halves of the mirror hold everything");
                 let mut state = self.state.lock();
                 state.dirty = dirty.into_iter().map(|region| (region, 0)).collect();
-                state.halves[half].standing = Standing::InSync;
+                state.halves[half].standing = MirrorLegStatus::InSync;
             }
             Err(error) => drop(self.lose(half, device, &error).await),
         }
@@ -409,7 +409,7 @@ fn is_medium(error: &Error) -> bool {
 }
 
 /// Fills a half, step by step, as long as its mirror is used.
-async fn fill(pair: Weak<Pair>, half: usize, device: Stack) {
+async fn fill(pair: Weak<MirrorCore>, half: usize, device: Stack) {
     let mut block = 0;
     loop {
         let Some(pair) = pair.upgrade() else { return };

@@ -7,7 +7,7 @@ use crc_fast::{CrcAlgorithm::Crc32Iscsi, checksum};
 /// One state of a label. Of the two copies on a half the one with the higher `count` is newer; they
 /// are written in turn, so that one is whole at any time.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub(super) struct Label {
+pub(super) struct MirrorLabel {
     pub mirror: [u8; 16],
     /// Blocks of the mirror.
     pub blocks: u64,
@@ -27,7 +27,7 @@ pub(super) struct Label {
 
 /// Why a block is no label.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Invalid {
+pub(super) enum MirrorLabelError {
     /// All zeros.
     Blank,
     /// Not ours, torn or damaged.
@@ -36,7 +36,7 @@ pub(super) enum Invalid {
     Version(u32),
 }
 
-impl Label {
+impl MirrorLabel {
     pub fn encode(&self) -> Vec<u8> {
         let mut block = vec![0; LABEL_BYTES];
         let mut put = |at: usize, bytes: &[u8]| block[at..at + bytes.len()].copy_from_slice(bytes);
@@ -58,19 +58,19 @@ impl Label {
     }
 
     /// Reads a label, believing nothing.
-    pub fn decode(block: &[u8]) -> Result<Self, Invalid> {
+    pub fn decode(block: &[u8]) -> Result<Self, MirrorLabelError> {
         if block.iter().all(|&byte| byte == 0) {
-            return Err(Invalid::Blank);
+            return Err(MirrorLabelError::Blank);
         }
         let whole = block.len() == LABEL_BYTES
             && block.starts_with(MAGIC)
             && u64::from(u32_at(block, CHECKSUM_AT)) == checksum(Crc32Iscsi, &block[..CHECKSUM_AT]);
         if !whole {
-            return Err(Invalid::Garbage);
+            return Err(MirrorLabelError::Garbage);
         }
         let version = u32_at(block, VERSION_AT);
         if version != VERSION {
-            return Err(Invalid::Version(version));
+            return Err(MirrorLabelError::Version(version));
         }
         let map = &block[DIRTY_AT..DIRTY_AT + MOST_REGIONS as usize / 8];
         let label = Self {
@@ -85,7 +85,7 @@ impl Label {
         };
         let far = u64::MAX / 2;
         let sane = label.blocks > 0 && label.blocks < far && label.count < far && label.epoch < far;
-        if sane { Ok(label) } else { Err(Invalid::Garbage) }
+        if sane { Ok(label) } else { Err(MirrorLabelError::Garbage) }
     }
 }
 
@@ -124,8 +124,8 @@ mod tests {
 
     use super::*;
 
-    fn sample() -> Label {
-        Label {
+    fn sample() -> MirrorLabel {
+        MirrorLabel {
             mirror: *b"0123456789abcdef",
             blocks: 1000,
             count: 7,
@@ -140,10 +140,10 @@ mod tests {
     #[test]
     fn decoding_gives_what_was_encoded() {
         for (alone, has_lost) in [(true, false), (false, true), (true, true)] {
-            let label = Label { alone, has_lost, ..sample() };
-            assert_eq!(Label::decode(&label.encode()), Ok(label));
+            let label = MirrorLabel { alone, has_lost, ..sample() };
+            assert_eq!(MirrorLabel::decode(&label.encode()), Ok(label));
         }
-        assert_eq!(Label::decode(&[0; LABEL_BYTES]), Err(Invalid::Blank));
+        assert_eq!(MirrorLabel::decode(&[0; LABEL_BYTES]), Err(MirrorLabelError::Blank));
     }
 
     #[test]
@@ -172,7 +172,7 @@ mod tests {
         fn one_flipped_bit_is_never_a_label(bit in 0..LABEL_BYTES * 8) {
             let mut block = sample().encode();
             block[bit / 8] ^= 1 << (bit % 8);
-            prop_assert!(Label::decode(&block).is_err());
+            prop_assert!(MirrorLabel::decode(&block).is_err());
         }
 
         #[test]
@@ -185,7 +185,7 @@ mod tests {
             }
             let sum = checksum(Crc32Iscsi, &block[..CHECKSUM_AT]) as u32;
             block[CHECKSUM_AT..].copy_from_slice(&sum.to_le_bytes());
-            let _ = Label::decode(&block);
+            let _ = MirrorLabel::decode(&block);
         }
     }
 }

@@ -24,10 +24,12 @@ use parking_lot::Mutex;
 use tokio::sync::{Mutex as AsyncMutex, Notify};
 
 use crate::{Data, Durability, Error, Extent, Geometry, Io, Lba, Stack, Volume};
-use assemble::{Found, Plan, RESERVED_BYTES, decide, look, write_both_copies};
-use change::Change;
-use label::Label;
-use pair::{Half, Labels, Pair, State, region_blocks, slice};
+use assemble::{
+    MirrorAssemblyPlan, MirrorLabelScan, RESERVED_BYTES, decide, look, write_both_copies,
+};
+use change::MirrorChange;
+use label::MirrorLabel;
+use pair::{Labels, MirrorCore, MirrorLeg, MirrorState, region_blocks, slice};
 
 /// Why two halves are no mirror.
 #[derive(Debug, thiserror::Error)]
@@ -96,7 +98,7 @@ pub enum MirrorError {
 
 /// How a half stands.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub enum Standing {
+pub enum MirrorLegStatus {
     /// It holds everything.
     InSync,
     /// It is being filled, and has everything before this block.
@@ -105,7 +107,7 @@ pub enum Standing {
     Out(Arc<str>),
 }
 
-impl fmt::Display for Standing {
+impl fmt::Display for MirrorLegStatus {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::InSync => f.write_str("in sync"),
@@ -117,7 +119,7 @@ impl fmt::Display for Standing {
 
 /// One half has what the other does not have, or may not.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Alone {
+pub struct DegradedMirror {
     /// Since this change of who belongs to the mirror: another one each time.
     pub epoch: u64,
     /// What was given with [`Mirror::set_number`] before; 0 if nothing was.
@@ -140,7 +142,7 @@ pub struct HalfLabel {
 
 /// A volume on two halves. Lives inside a tokio runtime.
 pub struct Mirror {
-    pair: Arc<Pair>,
+    pair: Arc<MirrorCore>,
 }
 
 impl Mirror {
@@ -161,18 +163,18 @@ impl Mirror {
         let (plan, geometry, counts, has_lost) = survey(&halves, degraded).await?;
         let (id, right, dirty, labels) = match plan {
             // As if the first had been alone: however far this comes, one is right.
-            Plan::New => (
+            MirrorAssemblyPlan::New => (
                 id,
                 None,
                 Vec::new(),
                 Labels { epoch: 1, alone: true, number: 0, counts, has_lost },
             ),
-            Plan::Both { label, dirty } => {
+            MirrorAssemblyPlan::Both { label, dirty } => {
                 let labels =
                     Labels { epoch: label.epoch, alone: false, number: 0, counts, has_lost };
                 (label.mirror, None, dirty, labels)
             }
-            Plan::One { right, label } => {
+            MirrorAssemblyPlan::One { right, label } => {
                 // Another epoch: the other half may not know yet that it lacks something.
                 let epoch = label.epoch + u64::from(!label.alone);
                 let labels = Labels { epoch, alone: true, number: label.number, counts, has_lost };
@@ -182,19 +184,19 @@ impl Mirror {
         let mut index = 0;
         let halves = halves.map(|device| {
             let standing = match (&device, right) {
-                (None, _) => Standing::Out("it is not there".into()),
-                (Some(_), Some(right)) if right != index => Standing::Filling(0),
-                (Some(_), _) => Standing::InSync,
+                (None, _) => MirrorLegStatus::Out("it is not there".into()),
+                (Some(_), Some(right)) if right != index => MirrorLegStatus::Filling(0),
+                (Some(_), _) => MirrorLegStatus::InSync,
             };
             index += 1;
-            Half::new(device, geometry, standing)
+            MirrorLeg::new(device, geometry, standing)
         });
-        let pair = Arc::new(Pair {
+        let pair = Arc::new(MirrorCore {
             id,
             shape: geometry,
             blocks: geometry.blocks.into(),
             region_blocks: region_blocks(&geometry),
-            state: Mutex::new(State {
+            state: Mutex::new(MirrorState {
                 halves,
                 alone: right.and(labels.told()),
                 dirty: Vec::new(),
@@ -223,8 +225,8 @@ impl Mirror {
     pub async fn look(halves: [Option<Stack>; 2], degraded: bool) -> Result<Stack, MirrorError> {
         let (plan, geometry, ..) = survey(&halves, degraded).await?;
         let right = match plan {
-            Plan::New | Plan::Both { .. } => 0,
-            Plan::One { right, .. } => right,
+            MirrorAssemblyPlan::New | MirrorAssemblyPlan::Both { .. } => 0,
+            MirrorAssemblyPlan::One { right, .. } => right,
         };
         let half = halves.into_iter().nth(right).flatten().expect("it was found");
         Ok(slice(half, geometry) as Stack)
@@ -236,10 +238,10 @@ impl Mirror {
     /// It cannot be read, or holds something else.
     pub async fn label_of(half: &Stack) -> Result<Option<HalfLabel>, MirrorError> {
         Ok(match look(0, half).await? {
-            Found::Label(Label { mirror, epoch, alone, has_lost, .. }) => {
+            MirrorLabelScan::Label(MirrorLabel { mirror, epoch, alone, has_lost, .. }) => {
                 Some(HalfLabel { mirror, epoch, alone, has_lost })
             }
-            Found::Blank | Found::Absent => None,
+            MirrorLabelScan::Blank | MirrorLabelScan::Absent => None,
         })
     }
 
@@ -251,7 +253,7 @@ impl Mirror {
     /// # Errors
     /// The half cannot be read or written, or holds something else.
     pub async fn note_loss(half: &Stack, has_lost: bool) -> Result<(), MirrorError> {
-        let Found::Label(mut label) = look(0, half).await? else { return Ok(()) };
+        let MirrorLabelScan::Label(mut label) = look(0, half).await? else { return Ok(()) };
         if label.has_lost == has_lost {
             return Ok(());
         }
@@ -268,7 +270,7 @@ impl Mirror {
     /// Whether one half has what the other does not have, from before the first such answer on until
     /// both hold everything again.
     #[must_use]
-    pub fn alone(&self) -> Option<Alone> {
+    pub fn alone(&self) -> Option<DegradedMirror> {
         self.pair.state.lock().alone
     }
 
@@ -279,7 +281,7 @@ impl Mirror {
 
     /// How the two halves stand.
     #[must_use]
-    pub fn standings(&self) -> [Standing; 2] {
+    pub fn standings(&self) -> [MirrorLegStatus; 2] {
         let state = self.pair.state.lock();
         [0, 1].map(|i: usize| state.halves[i].standing.clone())
     }
@@ -323,15 +325,15 @@ impl Mirror {
         {
             let mut state = pair.state.lock();
             // Not a block is written to it while its label may say that it is whole.
-            let standing = Standing::Out("it is not void yet".into());
+            let standing = MirrorLegStatus::Out("it is not void yet".into());
             // It may have got another size meanwhile.
             pair.fits(half, &device)?;
-            state.halves[half] = Half::new(Some(device), pair.geometry(), standing);
+            state.halves[half] = MirrorLeg::new(Some(device), pair.geometry(), standing);
         }
         let voided = pair.void(half).await;
         pair.state.lock().halves[half].standing = match &voided {
-            Ok(()) => Standing::Filling(0),
-            Err(error) => Standing::Out(error.to_string().into()),
+            Ok(()) => MirrorLegStatus::Filling(0),
+            Err(error) => MirrorLegStatus::Out(error.to_string().into()),
         };
         voided?;
         pair.start_filling(half);
@@ -377,7 +379,7 @@ impl Volume for Mirror {
     fn write(&self, lba: Lba, data: Data, durability: Durability) -> Io<'_, ()> {
         match self.pair.geometry().check_write(lba, data.len()) {
             Ok(extent) => {
-                let change = Change::Write(data, durability);
+                let change = MirrorChange::Write(data, durability);
                 Io::new(to_the_end(Arc::clone(&self.pair).change(extent, change)))
             }
             Err(error) => Io::done(Err(error)),
@@ -390,7 +392,9 @@ impl Volume for Mirror {
 
     fn discard(&self, extent: Extent) -> Io<'_, ()> {
         match self.pair.geometry().check_discard(extent) {
-            Ok(()) => Io::new(to_the_end(Arc::clone(&self.pair).change(extent, Change::Discard))),
+            Ok(()) => {
+                Io::new(to_the_end(Arc::clone(&self.pair).change(extent, MirrorChange::Discard)))
+            }
             Err(error) => Io::done(Err(error)),
         }
     }
@@ -425,8 +429,8 @@ async fn to_the_end(
 async fn survey(
     halves: &[Option<Stack>; 2],
     degraded: bool,
-) -> Result<(Plan, Geometry, [u64; 2], [bool; 2]), MirrorError> {
-    let mut found = [Found::Absent, Found::Absent];
+) -> Result<(MirrorAssemblyPlan, Geometry, [u64; 2], [bool; 2]), MirrorError> {
+    let mut found = [MirrorLabelScan::Absent, MirrorLabelScan::Absent];
     let mut refused = None;
     for (i, half) in halves.iter().enumerate() {
         let Some(half) = half else { continue };
@@ -454,8 +458,10 @@ async fn survey(
     let reserved = RESERVED_BYTES / u64::from(first.block_size);
     let least = there.iter().map(|geometry| geometry.blocks).min().unwrap_or(0) - reserved;
     let blocks = match &plan {
-        Plan::New => least,
-        Plan::Both { label, .. } | Plan::One { label, .. } => label.blocks,
+        MirrorAssemblyPlan::New => least,
+        MirrorAssemblyPlan::Both { label, .. } | MirrorAssemblyPlan::One { label, .. } => {
+            label.blocks
+        }
     };
     let too_small = |half: &Option<Stack>| {
         half.as_ref().is_some_and(|half| {

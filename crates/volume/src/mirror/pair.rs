@@ -13,20 +13,20 @@ use parking_lot::Mutex;
 use tokio::sync::{Mutex as AsyncMutex, Notify};
 
 use super::{
-    Alone, MirrorError, Standing,
+    DegradedMirror, MirrorError, MirrorLegStatus,
     assemble::RESERVED_BYTES,
-    label::{LABEL_BYTES, Label, MOST_REGIONS},
+    label::{LABEL_BYTES, MOST_REGIONS, MirrorLabel},
 };
 use crate::{Durability, Error, Extent, Geometry, Lba, SliceVolume, Stack};
 
 /// The mirror without its outside: what calls and the filling share.
-pub(super) struct Pair {
+pub(super) struct MirrorCore {
     pub(super) id: [u8; 16],
     /// But for the number of blocks.
     pub(super) shape: Geometry,
     pub(super) blocks: AtomicU64,
     pub(super) region_blocks: u64,
-    pub(super) state: Mutex<State>,
+    pub(super) state: Mutex<MirrorState>,
     /// Who changes labels takes turns.
     pub(super) labels: AsyncMutex<Labels>,
     /// A call has ended, or whoever had blocks for itself.
@@ -38,10 +38,10 @@ pub(super) struct Pair {
     pub(super) next_number: AtomicU64,
 }
 
-pub(super) struct State {
-    pub(super) halves: [Half; 2],
+pub(super) struct MirrorState {
+    pub(super) halves: [MirrorLeg; 2],
     /// One half has what the other has not, or may have.
-    pub(super) alone: Option<Alone>,
+    pub(super) alone: Option<DegradedMirror>,
     /// Regions that the labels name, with when they were last written to.
     pub(super) dirty: Vec<(u32, u64)>,
     /// Blocks that differ, and which half plain reads take: until somebody has judged them, nobody
@@ -55,14 +55,14 @@ pub(super) struct State {
     pub(super) clock: u64,
 }
 
-pub(super) struct Half {
+pub(super) struct MirrorLeg {
     /// The whole device, with its labels.
     pub(super) device: Option<Stack>,
     /// The mirror's blocks on it.
     pub(super) data: Option<Stack>,
     /// The same: to make it longer or shorter.
     pub(super) slice: Option<Arc<SliceVolume>>,
-    pub(super) standing: Standing,
+    pub(super) standing: MirrorLegStatus,
 }
 
 /// What the labels say now.
@@ -78,26 +78,30 @@ pub(super) struct Labels {
 }
 
 impl Labels {
-    pub(super) fn told(&self) -> Option<Alone> {
-        self.alone.then_some(Alone { epoch: self.epoch, number: self.number })
+    pub(super) fn told(&self) -> Option<DegradedMirror> {
+        self.alone.then_some(DegradedMirror { epoch: self.epoch, number: self.number })
     }
 }
 
 /// Blocks that nobody may change, until dropped.
-pub(super) struct Held {
-    pub(super) pair: Arc<Pair>,
+pub(super) struct HeldMirrorBlocks {
+    pub(super) pair: Arc<MirrorCore>,
 }
 
-impl Half {
+impl MirrorLeg {
     /// A device, of which the mirror has so much; or none.
-    pub(super) fn new(device: Option<Stack>, geometry: Geometry, standing: Standing) -> Self {
+    pub(super) fn new(
+        device: Option<Stack>,
+        geometry: Geometry,
+        standing: MirrorLegStatus,
+    ) -> Self {
         let slice = device.clone().map(|device| slice(device, geometry));
         let data = slice.clone().map(|slice| slice as Stack);
         Self { device, data, slice, standing }
     }
 }
 
-impl Pair {
+impl MirrorCore {
     pub(super) fn geometry(&self) -> Geometry {
         Geometry { blocks: self.blocks(), ..self.shape }
     }
@@ -116,7 +120,7 @@ impl Pair {
         let state = self.state.lock();
         let halves = state.halves.iter().enumerate();
         halves
-            .filter(|(_, half)| half.standing == Standing::InSync)
+            .filter(|(_, half)| half.standing == MirrorLegStatus::InSync)
             .filter_map(|(i, half)| Some((i, half.data.clone()?)))
             .collect()
     }
@@ -156,7 +160,7 @@ impl Pair {
     }
 
     /// The regions that have blocks in doubt.
-    pub(super) fn doubtful(&self, state: &State) -> Vec<u32> {
+    pub(super) fn doubtful(&self, state: &MirrorState) -> Vec<u32> {
         let mut regions: Vec<u32> =
             state.doubt.keys().map(|block| (block / self.region_blocks) as u32).collect();
         regions.dedup();
@@ -170,7 +174,7 @@ impl Pair {
         halves: impl Iterator<Item = usize>,
         dirty: Vec<u32>,
     ) -> Result<(), (usize, Error)> {
-        let mut label = Label {
+        let mut label = MirrorLabel {
             mirror: self.id,
             blocks: self.blocks(),
             count: 0,
@@ -192,7 +196,7 @@ impl Pair {
         &self,
         labels: &mut Labels,
         half: usize,
-        label: &mut Label,
+        label: &mut MirrorLabel,
     ) -> Result<(), Error> {
         let device = self.state.lock().halves[half].device.clone();
         let Some(device) = device else { return Err(Error::Device("it is not there".into())) };
@@ -210,7 +214,7 @@ impl Pair {
     /// Says on a half that is to be filled that it holds nothing.
     pub(super) async fn void(&self, half: usize) -> Result<(), MirrorError> {
         let mut labels = self.labels.lock().await;
-        let mut label = Label {
+        let mut label = MirrorLabel {
             mirror: self.id,
             blocks: self.blocks(),
             count: 0,
@@ -249,20 +253,20 @@ impl Pair {
                 return Ok(());
             }
             match &state.halves[half].standing {
-                Standing::Out(_) => return Ok(()),
+                MirrorLegStatus::Out(_) => return Ok(()),
                 // Nobody took it for right.
-                Standing::Filling(_) => {
+                MirrorLegStatus::Filling(_) => {
                     tracing::error!(half = half + 1, %error, "a half of the mirror cannot be filled");
-                    state.halves[half].standing = Standing::Out(error.to_string().into());
+                    state.halves[half].standing = MirrorLegStatus::Out(error.to_string().into());
                     return Ok(());
                 }
-                Standing::InSync
-                    if state.halves[other].standing != Standing::InSync
+                MirrorLegStatus::InSync
+                    if state.halves[other].standing != MirrorLegStatus::InSync
                         || labels.has_lost[other] =>
                 {
                     return Err(error.clone());
                 }
-                Standing::InSync => {}
+                MirrorLegStatus::InSync => {}
             }
         }
         let before = (labels.alone, labels.number);
@@ -280,12 +284,12 @@ impl Pair {
         state.alone = labels.told();
         state.dirty.clear();
         state.doubt.retain(|_, only| *only == half);
-        state.halves[half].standing = Standing::Out(error.to_string().into());
+        state.halves[half].standing = MirrorLegStatus::Out(error.to_string().into());
         Ok(())
     }
 
     /// Has blocks for itself: no change of them is under way, and none begins.
-    pub(super) async fn hold(self: &Arc<Self>, first: u64, end: u64) -> Held {
+    pub(super) async fn hold(self: &Arc<Self>, first: u64, end: u64) -> HeldMirrorBlocks {
         self.wait_until(|state| {
             let free = state.held.is_none();
             if free {
@@ -294,7 +298,7 @@ impl Pair {
             free
         })
         .await;
-        let held = Held { pair: Arc::clone(self) };
+        let held = HeldMirrorBlocks { pair: Arc::clone(self) };
         self.wait_until(|state| {
             state.under_way.iter().all(|e| e.end().0 <= first || end <= e.lba.0)
         })
@@ -303,7 +307,7 @@ impl Pair {
     }
 
     /// Waits until `check` holds; it is asked again after every change.
-    pub(super) async fn wait_until(&self, check: impl Fn(&mut State) -> bool) {
+    pub(super) async fn wait_until(&self, check: impl Fn(&mut MirrorState) -> bool) {
         loop {
             let mut changed = std::pin::pin!(self.changed.notified());
             changed.as_mut().enable();
@@ -320,7 +324,7 @@ impl Pair {
     }
 }
 
-impl Drop for Held {
+impl Drop for HeldMirrorBlocks {
     fn drop(&mut self) {
         self.pair.state.lock().held = None;
         self.pair.changed.notify_waiters();

@@ -7,13 +7,13 @@
 use std::sync::{Arc, atomic::Ordering};
 
 use super::{
-    MirrorError, Standing,
+    MirrorError, MirrorLegStatus,
     assemble::RESERVED_BYTES,
-    pair::{Pair, region_blocks},
+    pair::{MirrorCore, region_blocks},
 };
 use crate::{Geometry, Stack};
 
-impl Pair {
+impl MirrorCore {
     /// See [`super::Mirror::resize`].
     pub(super) async fn resize(self: Arc<Self>, blocks: u64) -> Result<(), MirrorError> {
         let shape = Geometry { blocks, ..self.shape };
@@ -57,7 +57,7 @@ impl Pair {
     /// The devices of both halves, if both hold everything.
     fn whole_devices(&self) -> Result<[Stack; 2], MirrorError> {
         let state = self.state.lock();
-        let whole = state.halves.iter().filter(|half| half.standing == Standing::InSync);
+        let whole = state.halves.iter().filter(|half| half.standing == MirrorLegStatus::InSync);
         let devices: Vec<_> = whole.filter_map(|half| half.device.clone()).collect();
         devices.try_into().map_err(|_| MirrorError::Size("a half is lost or being filled"))
     }

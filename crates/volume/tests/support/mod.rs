@@ -2,7 +2,7 @@
 
 #![allow(dead_code, reason = "each test binary uses its part")]
 
-use volume::{EngineKind, FileVolume, Options};
+use volume::{EngineKind, FileVolume, FileVolumeOptions};
 
 /// The engines that this kernel allows.
 pub fn engines() -> Vec<EngineKind> {
@@ -17,7 +17,8 @@ pub fn engines() -> Vec<EngineKind> {
 pub fn uring_is_there() -> bool {
     let file = tempfile::NamedTempFile::new().expect("a file");
     file.as_file().set_len(4096).expect("room");
-    let options = Options { engine: EngineKind::Uring, ..Options::new(file.path()) };
+    let options =
+        FileVolumeOptions { engine: EngineKind::Uring, ..FileVolumeOptions::new(file.path()) };
     let there = FileVolume::open(&options).is_ok();
     if !there {
         eprintln!("left out: the kernel refuses io_uring");

@@ -16,9 +16,9 @@ use rustix::fs::syncfs;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Error, Outcome, Run, Tool, Workload, child,
+    Error, Tool, Workload, WorkloadResult, WorkloadRun, child,
     cold::{self, Sum},
-    own::Own,
+    own::OwnedFolder,
 };
 pub use source::{Fetched, fetch};
 
@@ -102,11 +102,11 @@ impl Workload for Build {
         SPACE
     }
 
-    fn run(&self, run: &Run<'_>) -> Result<Outcome, Error> {
+    fn run(&self, run: &WorkloadRun<'_>) -> Result<WorkloadResult, Error> {
         let folder = run.folder("a build")?;
         self.check()?;
         let source = source::find(self.source.as_deref())?;
-        let unpacked = Own::make(run.scratch, "unpacked", 0)?;
+        let unpacked = OwnedFolder::make(run.scratch, "unpacked", 0)?;
         self.unpack(&source, unpacked.path())?;
         let original = cold::sums(unpacked.path())?;
         let reference = self.reference.then(|| self.reference(&source, run)).transpose()?;
@@ -115,7 +115,7 @@ impl Workload for Build {
             let done = |phase: f64| {
                 (run.progress)((f64::from(iteration) + phase / 4.0) / f64::from(self.iterations));
             };
-            let own = Own::make(folder, "forebay-lab-build", SPACE)?;
+            let own = OwnedFolder::make(folder, "forebay-lab-build", SPACE)?;
             taken.add(self.build(&source, own.path(), &done)?);
             self.verify(own.path(), &original, reference.as_ref())?;
             own.remove()?;
@@ -125,11 +125,11 @@ impl Workload for Build {
         let each = |all: Duration| all.as_secs_f64() / f64::from(self.iterations);
         let compared =
             if self.reference { ", and built objects with those built elsewhere" } else { "" };
-        Ok(Outcome {
+        Ok(WorkloadResult {
             verified: format!(
                 "every file, read from storage, with what was unpacked or built{compared}; the program ran"
             ),
-            ..Outcome::default()
+            ..WorkloadResult::default()
         }
         .figure("builds", "1/h", 3600.0 / each(whole))
         .figure("unpack", "s", each(taken.unpack))
@@ -188,8 +188,12 @@ impl Build {
     }
 
     /// Objects and programs of a build that did not use the storage.
-    fn reference(&self, source: &Path, run: &Run<'_>) -> Result<BTreeMap<PathBuf, Sum>, Error> {
-        let own = Own::make(run.scratch, "reference", SPACE)?;
+    fn reference(
+        &self,
+        source: &Path,
+        run: &WorkloadRun<'_>,
+    ) -> Result<BTreeMap<PathBuf, Sum>, Error> {
+        let own = OwnedFolder::make(run.scratch, "reference", SPACE)?;
         self.build(source, own.path(), &|_| ())?;
         built(own.path())
     }
@@ -262,7 +266,7 @@ fn tree(folder: &Path) -> Result<PathBuf, Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::trial::Trial;
+    use crate::trial::TrialFolders;
 
     /// A package of one program, with a configure and a Makefile.
     fn package(folder: &Path) -> PathBuf {
@@ -282,7 +286,7 @@ mod tests {
 
     #[test]
     fn it_builds_compares_and_leaves_nothing() {
-        let Some(trial) = Trial::with(&TOOLS) else { return };
+        let Some(trial) = TrialFolders::with(&TOOLS) else { return };
         let given = tempfile::tempdir().unwrap();
         let task = Build {
             source: Some(package(given.path())),
@@ -301,7 +305,7 @@ mod tests {
     #[test]
     #[ignore = "fetches from Debian's archive and builds for a minute"]
     fn dropbear_is_fetched_and_built() {
-        let (trial, given) = (Trial::new(), tempfile::tempdir().unwrap());
+        let (trial, given) = (TrialFolders::new(), tempfile::tempdir().unwrap());
         let going = std::sync::atomic::AtomicBool::new(false);
         let fetched = fetch(Some(given.path()), &going).unwrap();
         assert!(!fetched.was_there);
@@ -312,7 +316,7 @@ mod tests {
 
     #[test]
     fn a_source_or_object_that_is_not_what_it_was_is_wrong() {
-        let Some(trial) = Trial::with(&TOOLS) else { return };
+        let Some(trial) = TrialFolders::with(&TOOLS) else { return };
         let (folder, given) = (trial.folder(), tempfile::tempdir().unwrap());
         let task = Build { proof: "./tiny".to_owned(), ..Build::default() };
         task.build(&package(given.path()), folder, &|_| ()).unwrap();

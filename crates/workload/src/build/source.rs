@@ -11,7 +11,7 @@ use std::{
 
 use rustix::fs::{FlockOperation, flock};
 
-use crate::{Error, Tool, child, own::Own};
+use crate::{Error, Tool, child, own::OwnedFolder};
 
 const APT: Tool = Tool { program: "apt-get", package: "apt" };
 const PACKAGE: &str = "dropbear";
@@ -46,7 +46,7 @@ pub fn fetch(into: Option<&Path>, stop: &AtomicBool) -> Result<Fetched, Error> {
     let failed = || Error::system(format!("write into {}", into.display()));
     fs::create_dir_all(&into).map_err(failed())?;
     let _ours = ours(&into)?;
-    let own = Own::make(&into, FETCHING, 64 << 20)?;
+    let own = OwnedFolder::make(&into, FETCHING, 64 << 20)?;
     for folder in ["lists/partial", "cache/archives/partial", "got"] {
         fs::create_dir_all(own.path().join(folder)).map_err(failed())?;
     }
@@ -189,7 +189,7 @@ mod tests {
         fs::create_dir_all(left.join("lists/partial")).unwrap();
         let fetching = ours(folder.path()).unwrap();
         assert!(!left.exists());
-        let own = Own::make(folder.path(), FETCHING, 0).unwrap();
+        let own = OwnedFolder::make(folder.path(), FETCHING, 0).unwrap();
         let error = ours(folder.path()).unwrap_err().to_string();
         assert!(error.contains("another fetches") && own.path().exists(), "{error}");
         drop((own, fetching));

@@ -6,7 +6,7 @@ use volume::Data;
 
 /// What a block holds: noise, the same in all, and in every 4 KiB of it which it is and how often it was
 /// written, so that a block in the wrong place, an old one and one of two halves are noticed.
-pub(super) struct Content {
+pub(super) struct CommandBlockPattern {
     noise: Bytes,
     seed: u64,
 }
@@ -15,7 +15,7 @@ const PAGE: usize = 4096;
 /// Slot, round and seed.
 const STAMP: usize = 24;
 
-impl Content {
+impl CommandBlockPattern {
     pub(super) fn new(seed: u64, block: u32) -> Self {
         let mut noise = BytesMut::zeroed(block as usize);
         Rng::new(seed).fill(&mut noise);
@@ -48,11 +48,11 @@ mod tests {
 
     #[test]
     fn content_tells_where_and_when_it_was_written() {
-        let content = Content::new(7, 8192);
+        let content = CommandBlockPattern::new(7, 8192);
         let block = Data::from(content.make(3, 2));
         assert!(content.is(3, 2, &block));
         assert!(!content.is(4, 2, &block) && !content.is(3, 1, &block));
-        assert!(!Content::new(8, 8192).is(3, 2, &block));
+        assert!(!CommandBlockPattern::new(8, 8192).is(3, 2, &block));
         // Its second half is from another round.
         let mut torn = content.make(3, 2)[..PAGE].to_vec();
         torn.extend_from_slice(&content.make(3, 1)[PAGE..]);

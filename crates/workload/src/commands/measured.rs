@@ -4,13 +4,13 @@ use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
 
-use crate::{Error, Outcome};
+use crate::{Error, WorkloadResult};
 
 /// A command that takes longer counts as this: the session has ended it long before.
 const LONGEST: Duration = Duration::from_secs(3600);
 
 /// What was counted of the commands that were answered in the time of the measurement.
-pub(super) struct Measured {
+pub(super) struct CommandMeasurement {
     begin: Instant,
     end: Instant,
     /// When the last of them was answered.
@@ -19,7 +19,7 @@ pub(super) struct Measured {
     turnaround: Histogram<u64>,
 }
 
-impl Measured {
+impl CommandMeasurement {
     pub(super) fn new(begin: Instant, end: Instant) -> Self {
         let longest_us = LONGEST.as_micros() as u64;
         let turnaround = Histogram::new_with_bounds(1, longest_us, 3).expect("bounds in order");
@@ -44,7 +44,7 @@ impl Measured {
         block: u32,
         is_all: bool,
         verified: String,
-    ) -> Result<Outcome, Error> {
+    ) -> Result<WorkloadResult, Error> {
         let commands = self.turnaround.len();
         if commands == 0 && is_all {
             let what = "all of the total was moved before the measurement began: choose more, or warm for less long";
@@ -58,7 +58,7 @@ impl Measured {
         let time = (end - self.begin).as_secs_f64().max(1e-6);
         let ms = |us: f64| us / 1000.0;
         let bits = commands as f64 * f64::from(block) * 8.0;
-        Ok(Outcome { verified, ..Outcome::default() }
+        Ok(WorkloadResult { verified, ..WorkloadResult::default() }
             .figure("throughput", "Mbit/s", bits / time / 1e6)
             .figure("commands", "", commands as f64)
             .figure("turnaround mean", "ms", ms(self.turnaround.mean()))
@@ -76,7 +76,7 @@ mod tests {
     fn only_what_was_answered_in_time_counts() {
         let zero = Instant::now();
         let at = |ms: u64| zero + Duration::from_millis(ms);
-        let mut measured = Measured::new(at(1000), at(2000));
+        let mut measured = CommandMeasurement::new(at(1000), at(2000));
         for (sent, answered) in [(0, 900), (900, 1100), (1900, 1999), (1500, 2000)] {
             measured.add(at(sent), at(answered));
         }
@@ -92,7 +92,7 @@ mod tests {
     fn a_measurement_of_nothing_is_no_success() {
         let zero = Instant::now();
         let at = |ms: u64| zero + Duration::from_millis(ms);
-        let mut measured = Measured::new(at(1000), at(2000));
+        let mut measured = CommandMeasurement::new(at(1000), at(2000));
         measured.add(at(0), at(900));
         let error = measured.outcome(4096, true, String::new()).unwrap_err().to_string();
         assert!(error.contains("before the measurement began"), "{error}");

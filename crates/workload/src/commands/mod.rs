@@ -17,16 +17,16 @@ use serde::{Deserialize, Serialize};
 use transport::CongestionChoice;
 use volume::Volume;
 
-use self::{content::Content, measured::Measured, slots::Slots};
+use self::{content::CommandBlockPattern, measured::CommandMeasurement, slots::CommandBlocks};
 use crate::{
-    Error, Outcome, Place, Run, Tool, Workload,
+    Error, Tool, Workload, WorkloadLocation, WorkloadResult, WorkloadRun,
     remote::{self, failed},
 };
 
 /// Settings of a run. Sizes are in bytes.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize, clap::Args)]
 #[serde(default, deny_unknown_fields)]
-pub struct Commands {
+pub struct CommandsWorkload {
     /// Read; what is read is written first, before the measurement
     #[arg(long)]
     pub read: bool,
@@ -65,7 +65,7 @@ pub struct Commands {
     pub check: u32,
 }
 
-impl Default for Commands {
+impl Default for CommandsWorkload {
     fn default() -> Self {
         Self {
             read: false,
@@ -84,7 +84,7 @@ impl Default for Commands {
     }
 }
 
-impl Workload for Commands {
+impl Workload for CommandsWorkload {
     fn needs(&self) -> Vec<Tool> {
         Vec::new()
     }
@@ -113,9 +113,9 @@ impl Workload for Commands {
         self.span
     }
 
-    fn run(&self, run: &Run<'_>) -> Result<Outcome, Error> {
+    fn run(&self, run: &WorkloadRun<'_>) -> Result<WorkloadResult, Error> {
         self.check()?;
-        let Place::Url(url) = run.place else {
+        let WorkloadLocation::Url(url) = run.place else {
             let (workload, wanted) = ("commands", "an iSCSI unit (iscsi://HOST/TARGET/LUN)");
             return Err(Error::Place { workload, wanted, place: run.place.to_string() });
         };
@@ -124,15 +124,15 @@ impl Workload for Commands {
     }
 }
 
-impl Commands {
+impl CommandsWorkload {
     fn slots(&self) -> u64 {
         self.span / u64::from(self.block)
     }
 
-    async fn drive(&self, url: &str, run: &Run<'_>) -> Result<Outcome, Error> {
+    async fn drive(&self, url: &str, run: &WorkloadRun<'_>) -> Result<WorkloadResult, Error> {
         let volume = session::open(self, url).await?;
-        let content = Content::new(run.seed, self.block);
-        let slots = Slots::new(&volume, self.block, self.slots(), content)?;
+        let content = CommandBlockPattern::new(run.seed, self.block);
+        let slots = CommandBlocks::new(&volume, self.block, self.slots(), content)?;
         if self.read {
             slots.fill(self.depth, run).await?;
         }
@@ -166,14 +166,18 @@ impl Commands {
 
     /// Keeps `depth` commands on their way until the time is over or all is moved; also, how many were
     /// sent.
-    async fn measure(&self, slots: &Slots<'_>, run: &Run<'_>) -> Result<(Measured, u64), Error> {
+    async fn measure(
+        &self,
+        slots: &CommandBlocks<'_>,
+        run: &WorkloadRun<'_>,
+    ) -> Result<(CommandMeasurement, u64), Error> {
         let started = Instant::now();
         let begin = started + Duration::from_secs_f64(self.warm);
         let end = begin + Duration::from_secs_f64(self.seconds);
         let length = (end - started).as_secs_f64().max(f64::MIN_POSITIVE);
         let most = self.most();
         let next = Cell::new(0);
-        let measured = RefCell::new(Measured::new(begin, end));
+        let measured = RefCell::new(CommandMeasurement::new(begin, end));
         let one_after_another = async || {
             while next.get() < most && Instant::now() < end {
                 let number = next.replace(next.get() + 1);
@@ -263,11 +267,18 @@ mod tests {
             on_their_way: Mutex::default(),
             met: AtomicU32::new(0),
         };
-        let task = Commands { block: 4096, depth: 2, span: 16 << 10, ..Commands::default() };
-        let task = Commands { total: 40 * 4096, warm: 0.0, seconds: 60.0, ..task };
-        let (place, scratch) = (Place::Url(String::new()), std::path::Path::new("/"));
-        let run = Run { place: &place, scratch, seed: 3, progress: &|_| () };
-        let slots = Slots::new(&held, 4096, task.slots(), Content::new(3, 4096)).unwrap();
+        let task = CommandsWorkload {
+            block: 4096,
+            depth: 2,
+            span: 16 << 10,
+            ..CommandsWorkload::default()
+        };
+        let task = CommandsWorkload { total: 40 * 4096, warm: 0.0, seconds: 60.0, ..task };
+        let (place, scratch) = (WorkloadLocation::Url(String::new()), std::path::Path::new("/"));
+        let run = WorkloadRun { place: &place, scratch, seed: 3, progress: &|_| () };
+        let slots =
+            CommandBlocks::new(&held, 4096, task.slots(), CommandBlockPattern::new(3, 4096))
+                .unwrap();
         let runtime = remote::runtime().unwrap();
         let (_, sent) = runtime.block_on(task.measure(&slots, &run)).unwrap();
         assert_eq!(runtime.block_on(slots.read_back(4)).unwrap(), 4);
@@ -276,12 +287,12 @@ mod tests {
 
     #[test]
     fn settings_that_cannot_be_are_refused() {
-        let wrong = |change: fn(&mut Commands)| {
-            let mut commands = Commands::default();
+        let wrong = |change: fn(&mut CommandsWorkload)| {
+            let mut commands = CommandsWorkload::default();
             change(&mut commands);
             assert!(matches!(commands.check(), Err(Error::Settings(_))), "{commands:?}");
         };
-        assert!(Commands::default().check().is_ok());
+        assert!(CommandsWorkload::default().check().is_ok());
         wrong(|it| it.block = 1000);
         wrong(|it| it.depth = 0);
         wrong(|it| it.connections = 9);

@@ -2,10 +2,12 @@
 
 use std::time::Duration;
 
-use initiator::{ConnectionStatistics, RemoteVolume, Session, Settings, Spread};
+use initiator::{
+    CommandDistribution, InitiatorConnectionStats, RemoteSession, RemoteVolume, Settings,
+};
 use transport::{CongestionChoice, SocketOptions};
 
-use super::Commands;
+use super::CommandsWorkload;
 use crate::{Error, remote};
 
 /// For further connections of the session to be there: as long as a login may take.
@@ -15,7 +17,7 @@ const JOIN_LOOK: Duration = Duration::from_millis(10);
 
 /// A session with all its connections and the congestion control that is wanted: another one would be
 /// measured under a false name.
-pub(super) async fn open(commands: &Commands, url: &str) -> Result<RemoteVolume, Error> {
+pub(super) async fn open(commands: &CommandsWorkload, url: &str) -> Result<RemoteVolume, Error> {
     let settings = remote::settings(url)?;
     let congestion = commands.congestion.load().map_err(|error| {
         let remedy = error.remedy().map(|it| format!(" ({it})")).unwrap_or_default();
@@ -23,7 +25,11 @@ pub(super) async fn open(commands: &Commands, url: &str) -> Result<RemoteVolume,
     })?;
     let settings = Settings {
         connections: commands.connections,
-        spread: if commands.in_turn { Spread::InTurn } else { Spread::LeastToDo },
+        spread: if commands.in_turn {
+            CommandDistribution::InTurn
+        } else {
+            CommandDistribution::LeastToDo
+        },
         queue_depth: commands.depth.into(),
         socket: SocketOptions::buffers(commands.socket_buffer.map(|bytes| bytes as usize)),
         congestion,
@@ -45,7 +51,7 @@ pub(super) async fn open(commands: &Commands, url: &str) -> Result<RemoteVolume,
     Ok(volume)
 }
 
-fn check(congestion: &CongestionChoice, session: &Session) -> Result<(), Error> {
+fn check(congestion: &CongestionChoice, session: &RemoteSession) -> Result<(), Error> {
     let has = session.congestion().unwrap_or_default();
     let is_so = match congestion {
         CongestionChoice::KernelDefault => true,
@@ -61,11 +67,11 @@ fn check(congestion: &CongestionChoice, session: &Session) -> Result<(), Error> 
 
 /// What part of the bytes each connection carried; those that were not there all the time carry none.
 pub(super) fn shares(
-    before: &[ConnectionStatistics],
-    after: &[ConnectionStatistics],
+    before: &[InitiatorConnectionStats],
+    after: &[InitiatorConnectionStats],
     read: bool,
 ) -> Vec<f64> {
-    let bytes = |it: &ConnectionStatistics| if read { it.bytes_in } else { it.bytes_out };
+    let bytes = |it: &InitiatorConnectionStats| if read { it.bytes_in } else { it.bytes_out };
     let moved: Vec<f64> = before
         .iter()
         .map(|then| {

@@ -5,11 +5,11 @@ use std::cell::{Cell, RefCell};
 use futures_util::future::try_join_all;
 use volume::{Data, Durability, Extent, Lba, Volume};
 
-use super::content::Content;
-use crate::{Error, Run, remote::failed};
+use super::content::CommandBlockPattern;
+use crate::{Error, WorkloadRun, remote::failed};
 
 /// The part of the volume that is used, in blocks of a command, and what was last written to each.
-pub(super) struct Slots<'a> {
+pub(super) struct CommandBlocks<'a> {
     volume: &'a dyn Volume,
     block: u32,
     count: u64,
@@ -17,17 +17,17 @@ pub(super) struct Slots<'a> {
     next: Cell<u64>,
     /// Those that a command is on its way to.
     taken: RefCell<Vec<bool>>,
-    content: Content,
+    content: CommandBlockPattern,
     /// How often each was written; 0: never.
     written: RefCell<Vec<u32>>,
 }
 
-impl<'a> Slots<'a> {
+impl<'a> CommandBlocks<'a> {
     pub(super) fn new(
         volume: &'a dyn Volume,
         block: u32,
         count: u64,
-        content: Content,
+        content: CommandBlockPattern,
     ) -> Result<Self, Error> {
         let geometry = volume.geometry();
         let (needed, free) = (
@@ -88,7 +88,7 @@ impl<'a> Slots<'a> {
     }
 
     /// Writes all of them once.
-    pub(super) async fn fill(&self, depth: u16, run: &Run<'_>) -> Result<(), Error> {
+    pub(super) async fn fill(&self, depth: u16, run: &WorkloadRun<'_>) -> Result<(), Error> {
         let next = Cell::new(0);
         let one_after_another = async || {
             while next.get() < self.count {

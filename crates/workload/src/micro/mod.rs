@@ -18,9 +18,9 @@ use sim::Rng;
 
 use self::{
     set::{Set, version_of},
-    store::{Aligned, Store},
+    store::{Aligned, MicroStore},
 };
-use crate::{Error, Outcome, Place, Run, Tool, Workload};
+use crate::{Error, Tool, Workload, WorkloadLocation, WorkloadResult, WorkloadRun};
 
 /// The working set's file in a folder.
 const FILE: &str = "forebay-lab-micro";
@@ -35,11 +35,11 @@ const MOST_SECONDS: u32 = 86_400;
 #[serde(default, deny_unknown_fields)]
 pub struct Micro {
     /// What is done
-    #[arg(long, value_enum, default_value_t = Access::Read)]
-    pub access: Access,
+    #[arg(long, value_enum, default_value_t = MicroAccess::Read)]
+    pub access: MicroAccess,
     /// In which order
-    #[arg(long, value_enum, default_value_t = Pattern::Random)]
-    pub pattern: Pattern,
+    #[arg(long, value_enum, default_value_t = MicroAccessPattern::Random)]
+    pub pattern: MicroAccessPattern,
     /// Size of each read or write in KiB: 1, 2, 4, 8, 16, 32 or 64
     #[arg(long, default_value_t = 8)]
     pub block_kib: u32,
@@ -66,7 +66,7 @@ pub struct Micro {
 /// What is done.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
-pub enum Access {
+pub enum MicroAccess {
     /// Reads.
     Read,
     /// Writes.
@@ -76,7 +76,7 @@ pub enum Access {
 /// Which block comes next.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
-pub enum Pattern {
+pub enum MicroAccessPattern {
     /// Any of the working set.
     Random,
     /// The one behind the last; after the end of the working set its beginning.
@@ -88,8 +88,8 @@ pub enum Pattern {
 impl Default for Micro {
     fn default() -> Self {
         Self {
-            access: Access::Read,
-            pattern: Pattern::Random,
+            access: MicroAccess::Read,
+            pattern: MicroAccessPattern::Random,
             block_kib: 8,
             set_mib: 64,
             seconds: 10,
@@ -129,18 +129,20 @@ impl Workload for Micro {
         Set::takes(self.set_bytes())
     }
 
-    fn left_behind(&self, place: &Place) -> u64 {
+    fn left_behind(&self, place: &WorkloadLocation) -> u64 {
         match place {
-            Place::Folder(folder) => fs::metadata(folder.join(FILE)).map_or(0, |file| file.len()),
+            WorkloadLocation::Folder(folder) => {
+                fs::metadata(folder.join(FILE)).map_or(0, |file| file.len())
+            }
             _ => 0,
         }
     }
 
-    fn run(&self, run: &Run<'_>) -> Result<Outcome, Error> {
+    fn run(&self, run: &WorkloadRun<'_>) -> Result<WorkloadResult, Error> {
         self.check()?;
         let store = self.open(run)?;
         let _removed = match run.place {
-            Place::Folder(folder) if !self.keep => Some(Removed(folder.join(FILE))),
+            WorkloadLocation::Folder(folder) if !self.keep => Some(Removed(folder.join(FILE))),
             _ => None,
         };
         // Filling takes longer than all else where it has to be done.
@@ -165,16 +167,16 @@ impl Micro {
         u64::from(self.set_mib) << 20
     }
 
-    fn open(&self, run: &Run<'_>) -> Result<Store, Error> {
+    fn open(&self, run: &WorkloadRun<'_>) -> Result<MicroStore, Error> {
         match run.place {
-            Place::Folder(_) => {
-                let store = Store::file(run.folder("micro")?.join(FILE), self.stable)?;
+            WorkloadLocation::Folder(_) => {
+                let store = MicroStore::file(run.folder("micro")?.join(FILE), self.stable)?;
                 Set::refuse_others(&store)?;
                 Ok(store)
             }
-            Place::Device(path) => Store::device(path, self.stable),
-            Place::Url(url) => {
-                let store = Store::remote(url, self.stable)?;
+            WorkloadLocation::Device(path) => MicroStore::device(path, self.stable),
+            WorkloadLocation::Url(url) => {
+                let store = MicroStore::remote(url, self.stable)?;
                 match store.bytes() {
                     Some(free) if free < self.space() => {
                         Err(Error::Space { needed: self.space(), free })
@@ -215,8 +217,8 @@ struct Measuring<'a> {
 impl<'a> Measuring<'a> {
     fn new(task: &'a Micro, mut set: Set<'a>, seed: u64) -> Result<Self, Error> {
         let number = match task.access {
-            Access::Read => 0,
-            Access::Write => set.begin_writing()?,
+            MicroAccess::Read => 0,
+            MicroAccess::Write => set.begin_writing()?,
         };
         Ok(Self {
             task,
@@ -258,14 +260,14 @@ impl<'a> Measuring<'a> {
     fn one(&mut self) -> Result<(), Error> {
         let at = self.place();
         let took = match self.task.access {
-            Access::Read => {
+            MicroAccess::Read => {
                 let begun = Instant::now();
                 self.set.read(at, &mut self.buffer)?;
                 let took = begun.elapsed();
                 self.set.check(at, &self.buffer, None)?;
                 took
             }
-            Access::Write => {
+            MicroAccess::Write => {
                 let [run, write] = &mut self.writes;
                 *write = write.checked_add(1).ok_or_else(|| {
                     Error::Settings(
@@ -291,13 +293,13 @@ impl<'a> Measuring<'a> {
         let block = self.buffer.len() as u64;
         let blocks = self.task.set_bytes() / block;
         let number = match self.task.pattern {
-            Pattern::Random => self.rng.below(blocks),
-            Pattern::Sequential => {
+            MicroAccessPattern::Random => self.rng.below(blocks),
+            MicroAccessPattern::Sequential => {
                 let number = self.next;
                 self.next = (number + 1) % blocks;
                 number
             }
-            Pattern::Identical => 0,
+            MicroAccessPattern::Identical => 0,
         };
         number * block
     }
@@ -310,7 +312,7 @@ impl<'a> Measuring<'a> {
 
     /// Reads a sample of what was written and compares it; what was verified in all.
     fn read_back(&mut self) -> Result<String, Error> {
-        if self.task.access == Access::Read {
+        if self.task.access == MicroAccess::Read {
             return Ok("every block that was read: its place, and all of its content".to_owned());
         }
         // The last write of all is always in it.
@@ -327,12 +329,12 @@ impl<'a> Measuring<'a> {
         Ok(format!("{compared} of the {all} blocks that were written: each held its last write"))
     }
 
-    fn outcome(&self, verified: String, direct: bool) -> Outcome {
+    fn outcome(&self, verified: String, direct: bool) -> WorkloadResult {
         let count = self.times.len();
         let mean = self.total.as_secs_f64() / count.max(1) as f64;
         let us = |nanos: u64| nanos as f64 / 1e3;
         let kib = f64::from(self.task.block_kib);
-        Outcome { verified, ..Outcome::default() }
+        WorkloadResult { verified, ..WorkloadResult::default() }
             .figure("throughput", "MB/s of 1000 KiB", kib / 1000.0 / mean)
             .figure("response time", "us", mean * 1e6)
             .figure("response time, median", "us", us(self.times.value_at_quantile(0.5)))
@@ -355,21 +357,25 @@ mod tests {
 
     use super::*;
 
-    fn small(access: Access, pattern: Pattern) -> Micro {
+    fn small(access: MicroAccess, pattern: MicroAccessPattern) -> Micro {
         let count = Some(300);
         Micro { access, pattern, set_mib: 1, count, warm_up_seconds: 0, ..Micro::default() }
     }
 
-    fn run(folder: &Path, task: &Micro, seed: u64) -> Result<Outcome, Error> {
-        let place = Place::Folder(folder.to_owned());
-        task.run(&Run { place: &place, scratch: folder, seed, progress: &|_| () })
+    fn run(folder: &Path, task: &Micro, seed: u64) -> Result<WorkloadResult, Error> {
+        let place = WorkloadLocation::Folder(folder.to_owned());
+        task.run(&WorkloadRun { place: &place, scratch: folder, seed, progress: &|_| () })
     }
 
     #[test]
     fn every_pattern_is_measured_and_leaves_nothing() {
         let folder = tempfile::tempdir().unwrap();
-        for access in [Access::Read, Access::Write] {
-            for pattern in [Pattern::Random, Pattern::Sequential, Pattern::Identical] {
+        for access in [MicroAccess::Read, MicroAccess::Write] {
+            for pattern in [
+                MicroAccessPattern::Random,
+                MicroAccessPattern::Sequential,
+                MicroAccessPattern::Identical,
+            ] {
                 for block_kib in [4, 64] {
                     let task = Micro { block_kib, ..small(access, pattern) };
                     let outcome = run(folder.path(), &task, 1).unwrap();
@@ -390,7 +396,11 @@ mod tests {
     #[test]
     fn what_is_measured_by_time_takes_it() {
         let folder = tempfile::tempdir().unwrap();
-        let task = Micro { count: None, seconds: 1, ..small(Access::Read, Pattern::Random) };
+        let task = Micro {
+            count: None,
+            seconds: 1,
+            ..small(MicroAccess::Read, MicroAccessPattern::Random)
+        };
         let begun = Instant::now();
         run(folder.path(), &task, 1).unwrap();
         assert!(begun.elapsed() >= Duration::from_secs(1));
@@ -400,21 +410,22 @@ mod tests {
     #[test]
     fn a_set_that_is_kept_is_not_filled_again() {
         let folder = tempfile::tempdir().unwrap();
-        let keep = |access| Micro { keep: true, ..small(access, Pattern::Random) };
+        let keep = |access| Micro { keep: true, ..small(access, MicroAccessPattern::Random) };
         let fills = |task: &Micro, seed| {
-            let place = Place::Folder(folder.path().to_owned());
+            let place = WorkloadLocation::Folder(folder.path().to_owned());
             let told = std::sync::Mutex::new(0);
             let progress = |share: f64| *told.lock().unwrap() += usize::from(share < 0.5);
-            let run = Run { place: &place, scratch: folder.path(), seed, progress: &progress };
+            let run =
+                WorkloadRun { place: &place, scratch: folder.path(), seed, progress: &progress };
             task.run(&run).unwrap();
             *told.lock().unwrap() > 0
         };
-        assert!(fills(&keep(Access::Read), 1));
-        assert!(!fills(&keep(Access::Write), 2));
-        assert!(!fills(&keep(Access::Write), 2));
-        assert!(!fills(&keep(Access::Read), 3));
-        assert!(fills(&Micro { set_mib: 2, ..keep(Access::Read) }, 4), "it is too small");
-        assert!(!fills(&small(Access::Read, Pattern::Random), 5));
+        assert!(fills(&keep(MicroAccess::Read), 1));
+        assert!(!fills(&keep(MicroAccess::Write), 2));
+        assert!(!fills(&keep(MicroAccess::Write), 2));
+        assert!(!fills(&keep(MicroAccess::Read), 3));
+        assert!(fills(&Micro { set_mib: 2, ..keep(MicroAccess::Read) }, 4), "it is too small");
+        assert!(!fills(&small(MicroAccess::Read, MicroAccessPattern::Random), 5));
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
     }
 
@@ -422,12 +433,13 @@ mod tests {
     fn what_another_run_uses_is_left_alone() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join(FILE);
-        let other = Store::file(path.clone(), false).unwrap();
-        let error = run(folder.path(), &small(Access::Write, Pattern::Random), 1).unwrap_err();
+        let other = MicroStore::file(path.clone(), false).unwrap();
+        let error = run(folder.path(), &small(MicroAccess::Write, MicroAccessPattern::Random), 1)
+            .unwrap_err();
         assert!(error.to_string().contains("another run uses"), "{error}");
         assert_eq!(fs::metadata(&path).unwrap().len(), 0);
         drop(other);
-        run(folder.path(), &small(Access::Write, Pattern::Random), 1).unwrap();
+        run(folder.path(), &small(MicroAccess::Write, MicroAccessPattern::Random), 1).unwrap();
     }
 
     #[test]
@@ -435,7 +447,9 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join(FILE);
         let refused = |why: &str| {
-            let error = run(folder.path(), &small(Access::Write, Pattern::Random), 1).unwrap_err();
+            let error =
+                run(folder.path(), &small(MicroAccess::Write, MicroAccessPattern::Random), 1)
+                    .unwrap_err();
             assert!(matches!(error, Error::Settings(_)), "{error}");
             assert!(error.to_string().contains(why), "{error}");
         };
@@ -451,14 +465,16 @@ mod tests {
         assert_eq!(fs::read(&other).unwrap(), vec![7; 100_000]);
         fs::remove_file(&path).unwrap();
         fs::create_dir(&path).unwrap();
-        assert!(run(folder.path(), &small(Access::Write, Pattern::Random), 1).is_err());
+        assert!(
+            run(folder.path(), &small(MicroAccess::Write, MicroAccessPattern::Random), 1).is_err()
+        );
         assert!(path.exists());
     }
 
     #[test]
     fn wrong_data_is_no_figure() {
         let folder = tempfile::tempdir().unwrap();
-        let task = Micro { keep: true, ..small(Access::Read, Pattern::Sequential) };
+        let task = Micro { keep: true, ..small(MicroAccess::Read, MicroAccessPattern::Sequential) };
         run(folder.path(), &task, 1).unwrap();
         let file = fs::OpenOptions::new().read(true).write(true).open(folder.path().join(FILE));
         let (file, mut byte) = (file.unwrap(), [0]);
@@ -471,7 +487,7 @@ mod tests {
     #[test]
     fn settings_that_make_no_sense_are_refused() {
         let folder = tempfile::tempdir().unwrap();
-        let usual = small(Access::Read, Pattern::Random);
+        let usual = small(MicroAccess::Read, MicroAccessPattern::Random);
         for task in [
             Micro { block_kib: 0, ..usual.clone() },
             Micro { block_kib: 3, ..usual.clone() },

@@ -17,7 +17,7 @@ pub(super) fn fill(bytes: &mut [u8], first: u64, seed: u64, version: u64) {
 
 /// Which versions may be there.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Expected {
+pub(super) enum ExpectedSectorVersion {
     /// This one.
     Exactly(u64),
     /// Any to this one.
@@ -28,12 +28,17 @@ pub(super) enum Expected {
 ///
 /// # Errors
 /// What the first one that is wrong holds.
-pub(super) fn check(bytes: &[u8], first: u64, seed: u64, expected: Expected) -> Result<(), String> {
+pub(super) fn check(
+    bytes: &[u8],
+    first: u64,
+    seed: u64,
+    expected: ExpectedSectorVersion,
+) -> Result<(), String> {
     for (number, sector) in (first..).zip(bytes.chunks_exact(SECTOR)) {
         let version = word(sector, 2);
         let allowed = match expected {
-            Expected::Exactly(exactly) => version == exactly,
-            Expected::UpTo(most) => version <= most,
+            ExpectedSectorVersion::Exactly(exactly) => version == exactly,
+            ExpectedSectorVersion::UpTo(most) => version <= most,
         };
         let found = sector.chunks_exact(8).map(|bytes| word(bytes, 0));
         if !allowed || !found.eq(words(number, seed, version)) {
@@ -57,7 +62,7 @@ fn word(bytes: &[u8], number: usize) -> u64 {
 }
 
 /// What is wrong, for people.
-fn told(sector: &[u8], number: u64, seed: u64, expected: Expected) -> String {
+fn told(sector: &[u8], number: u64, seed: u64, expected: ExpectedSectorVersion) -> String {
     let at = format!("the 512 bytes at {}", number * SECTOR as u64);
     if sector.iter().all(|byte| *byte == 0) {
         return format!("{at} are zeros");
@@ -67,10 +72,10 @@ fn told(sector: &[u8], number: u64, seed: u64, expected: Expected) -> String {
             format!("{at} hold what belongs at {}", other.wrapping_mul(SECTOR as u64))
         }
         (_, whose, ..) if whose != seed => format!("{at} hold what was never written there"),
-        (_, _, found, Expected::Exactly(written)) if found != written => {
+        (_, _, found, ExpectedSectorVersion::Exactly(written)) if found != written => {
             format!("{at} are of write {found:#x}, and {written:#x} was the last")
         }
-        (_, _, found, Expected::UpTo(last)) if found > last => {
+        (_, _, found, ExpectedSectorVersion::UpTo(last)) if found > last => {
             format!("{at} are of write {found:#x}, and {last:#x} was the last")
         }
         _ => format!("{at} are changed in part"),
@@ -85,25 +90,27 @@ mod tests {
     fn what_is_wrong_is_found_and_named() {
         let mut bytes = vec![0; 4 * SECTOR];
         fill(&mut bytes, 8, 7, 3);
-        assert_eq!(check(&bytes, 8, 7, Expected::Exactly(3)), Ok(()));
-        assert_eq!(check(&bytes, 8, 7, Expected::UpTo(5)), Ok(()));
+        assert_eq!(check(&bytes, 8, 7, ExpectedSectorVersion::Exactly(3)), Ok(()));
+        assert_eq!(check(&bytes, 8, 7, ExpectedSectorVersion::UpTo(5)), Ok(()));
         let wrong = |bytes: &[u8], expected| check(bytes, 8, 7, expected).unwrap_err();
         // A lost write, a write of somebody later.
-        assert!(wrong(&bytes, Expected::Exactly(4)).contains("of write 0x3, and 0x4"));
-        assert!(wrong(&bytes, Expected::UpTo(2)).contains("of write 0x3, and 0x2"));
+        assert!(wrong(&bytes, ExpectedSectorVersion::Exactly(4)).contains("of write 0x3, and 0x4"));
+        assert!(wrong(&bytes, ExpectedSectorVersion::UpTo(2)).contains("of write 0x3, and 0x2"));
         // One that went elsewhere.
-        let said = check(&bytes, 16, 7, Expected::Exactly(3)).unwrap_err();
+        let said = check(&bytes, 16, 7, ExpectedSectorVersion::Exactly(3)).unwrap_err();
         assert_eq!(said, "the 512 bytes at 8192 hold what belongs at 4096");
         // Of another set.
-        let said = check(&bytes, 8, 9, Expected::Exactly(3)).unwrap_err();
+        let said = check(&bytes, 8, 9, ExpectedSectorVersion::Exactly(3)).unwrap_err();
         assert!(said.ends_with("what was never written there"), "{said}");
         // One bit in the last sector; a torn write; nothing at all.
         let mut bit = bytes.clone();
         bit[4 * SECTOR - 1] ^= 1;
-        let said = wrong(&bit, Expected::Exactly(3));
+        let said = wrong(&bit, ExpectedSectorVersion::Exactly(3));
         assert_eq!(said, format!("the 512 bytes at {} are changed in part", 11 * SECTOR));
         fill(&mut bytes[2 * SECTOR..], 10, 7, 4);
-        assert!(wrong(&bytes, Expected::Exactly(4)).contains("at 4096 are of write 0x3"));
-        assert!(wrong(&[0; SECTOR], Expected::UpTo(9)).contains("are zeros"));
+        assert!(
+            wrong(&bytes, ExpectedSectorVersion::Exactly(4)).contains("at 4096 are of write 0x3")
+        );
+        assert!(wrong(&[0; SECTOR], ExpectedSectorVersion::UpTo(9)).contains("are zeros"));
     }
 }

@@ -6,8 +6,8 @@ use std::io::ErrorKind;
 use sim::Rng;
 
 use super::{
-    sector::{self, Expected, SECTOR},
-    store::{Aligned, Store},
+    sector::{self, ExpectedSectorVersion, SECTOR},
+    store::{Aligned, MicroStore},
 };
 use crate::Error;
 
@@ -22,7 +22,7 @@ const PIECE: usize = 4 << 20;
 
 /// Blocks that are there.
 pub(super) struct Set<'a> {
-    store: &'a Store,
+    store: &'a MicroStore,
     /// Of what is in them; that of the run that filled it.
     seed: u64,
     bytes: u64,
@@ -40,7 +40,7 @@ impl<'a> Set<'a> {
     ///
     /// # Errors
     /// [`Error::Settings`]; nothing was touched.
-    pub(super) fn refuse_others(store: &Store) -> Result<(), Error> {
+    pub(super) fn refuse_others(store: &MicroStore) -> Result<(), Error> {
         if store.is_empty()? || mark_on(store)?.is_some() {
             return Ok(());
         }
@@ -52,7 +52,7 @@ impl<'a> Set<'a> {
 
     /// The set that is on a store, if it is large enough; otherwise it is filled anew.
     pub(super) fn open(
-        store: &'a Store,
+        store: &'a MicroStore,
         bytes: u64,
         seed: u64,
         progress: &dyn Fn(f64),
@@ -112,7 +112,8 @@ impl<'a> Set<'a> {
     /// [`Error::Wrong`].
     pub(super) fn check(&self, at: u64, bytes: &[u8], version: Option<u64>) -> Result<(), Error> {
         let last = version_of(self.runs, u32::MAX);
-        let expected = version.map_or(Expected::UpTo(last), Expected::Exactly);
+        let expected =
+            version.map_or(ExpectedSectorVersion::UpTo(last), ExpectedSectorVersion::Exactly);
         let checked = sector::check(bytes, number(at), self.seed, expected);
         checked.map_err(|what| Error::Wrong(format!("in the working set, {what}")))
     }
@@ -139,7 +140,7 @@ fn number(at: u64) -> u64 {
 }
 
 /// The mark of a store, if it has one.
-fn mark_on(store: &Store) -> Result<Option<[u64; 3]>, Error> {
+fn mark_on(store: &MicroStore) -> Result<Option<[u64; 3]>, Error> {
     let mut mark = Aligned::zeros(MARK);
     match store.read(0, &mut mark) {
         Ok(()) => Ok(read_mark(&mark)),

@@ -20,7 +20,7 @@ use volume::{Data, Durability, Extent, Lba, Volume};
 use crate::{Error, place::open_device, remote};
 
 /// Bytes that are read and written at places that are multiples of a disk's blocks.
-pub(super) enum Store {
+pub(super) enum MicroStore {
     /// A device or a file.
     File {
         file: File,
@@ -32,7 +32,7 @@ pub(super) enum Store {
     Remote { runtime: Runtime, volume: Box<RemoteVolume>, durability: Durability },
 }
 
-impl Store {
+impl MicroStore {
     /// A block device that nobody else uses.
     pub(super) fn device(path: &Path, stable: bool) -> Result<Self, Error> {
         let file = open_device(path, OFlags::DIRECT | sync(stable))?;
@@ -161,7 +161,7 @@ impl Store {
     }
 }
 
-impl Drop for Store {
+impl Drop for MicroStore {
     fn drop(&mut self) {
         match self {
             // A program that another thread starts has a copy of the descriptor for a moment: closing alone would keep

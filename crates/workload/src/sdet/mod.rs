@@ -15,7 +15,10 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Error, Outcome, Run, Tool, Workload, at_once::at_once, child, cold, own::Own};
+use crate::{
+    Error, Tool, Workload, WorkloadResult, WorkloadRun, at_once::at_once, child, cold,
+    own::OwnedFolder,
+};
 
 const TOOLS: [Tool; 9] = [
     Tool { program: "ed", package: "ed" },
@@ -69,7 +72,7 @@ impl Workload for Sdet {
         (u64::from(self.rounds) << 20).saturating_mul(self.scripts.into())
     }
 
-    fn run(&self, run: &Run<'_>) -> Result<Outcome, Error> {
+    fn run(&self, run: &WorkloadRun<'_>) -> Result<WorkloadResult, Error> {
         let folder = run.folder("sdet")?;
         self.check()?;
         let scripts: Vec<String> =
@@ -78,9 +81,9 @@ impl Workload for Sdet {
         let all = 2.0 * f64::from(self.scripts);
         let done = AtomicU32::new(0);
         let one_done = || (run.progress)(f64::from(done.fetch_add(1, Ordering::Relaxed) + 1) / all);
-        let here = Own::make(run.scratch, "sdet", self.space())?;
+        let here = OwnedFolder::make(run.scratch, "sdet", self.space())?;
         let (expected, _) = run_all(&scripts, here.path(), &one_done)?;
-        let there = Own::make(folder, "forebay-lab-sdet", self.space())?;
+        let there = OwnedFolder::make(folder, "forebay-lab-sdet", self.space())?;
         let (said, took) = run_all(&scripts, there.path(), &one_done)?;
         compare(&expected, &said)?;
         cold::forget(there.path())?;
@@ -90,11 +93,11 @@ impl Workload for Sdet {
             return Err(Error::Wrong(what));
         }
         there.remove()?;
-        Ok(Outcome {
+        Ok(WorkloadResult {
             verified: "what every script said, and what it left, read from storage, with those of the same \
                        scripts elsewhere"
                 .to_owned(),
-            ..Outcome::default()
+            ..WorkloadResult::default()
         }
         .figure("scripts", "1/h", 3600.0 * f64::from(self.scripts) / took.as_secs_f64())
         .figure("time", "s", took.as_secs_f64()))
@@ -147,11 +150,11 @@ fn compare(expected: &[String], said: &[String]) -> Result<(), Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::trial::Trial;
+    use crate::trial::TrialFolders;
 
     #[test]
     fn it_runs_compares_and_leaves_nothing() {
-        let Some(trial) = Trial::with(&TOOLS) else { return };
+        let Some(trial) = TrialFolders::with(&TOOLS) else { return };
         let outcome = trial.run(&Sdet { scripts: 2, rounds: 1 }).unwrap();
         assert!(outcome.get("scripts").unwrap() > 0.0, "{outcome:?}");
     }

@@ -6,37 +6,43 @@ use sim::Rng;
 
 /// A task of a script, and how often it is in each round. `@` is its number: what a task makes has it in its
 /// name, so that tasks need not know of each other. All that a task says is the same wherever it runs.
-struct Task {
+struct SdetScriptTask {
     in_round: u32,
     commands: &'static str,
 }
 
 /// A round has 21: editing, looking and copying most, compiling and formatting once.
-const TASKS: [Task; 12] = [
-    Task { in_round: 1, commands: "mkdir -p tmp/d@/a/b/c tmp/d@/e && touch tmp/d@/a/b/c/f" },
-    Task { in_round: 2, commands: "cp -r src tmp/copy@ && ls -1 tmp/copy@ | wc -l" },
-    Task {
+const TASKS: [SdetScriptTask; 12] = [
+    SdetScriptTask {
+        in_round: 1,
+        commands: "mkdir -p tmp/d@/a/b/c tmp/d@/e && touch tmp/d@/a/b/c/f",
+    },
+    SdetScriptTask { in_round: 2, commands: "cp -r src tmp/copy@ && ls -1 tmp/copy@ | wc -l" },
+    SdetScriptTask {
         in_round: 3,
         commands: "printf '%s\\n' '$a' 'note @ on storage' . 'g/the/s//THE/g' '2,4p' w q | ed -s doc/tPICK",
     },
-    Task { in_round: 3, commands: "grep -c -e storage -e THE doc/* || true" },
-    Task { in_round: 2, commands: "sort doc/t* > tmp/sorted@ && cksum < tmp/sorted@" },
-    Task { in_round: 1, commands: "find . -type f -name '*.c' | sort" },
-    Task { in_round: 3, commands: "ls -1R src doc | cksum" },
-    Task {
+    SdetScriptTask { in_round: 3, commands: "grep -c -e storage -e THE doc/* || true" },
+    SdetScriptTask { in_round: 2, commands: "sort doc/t* > tmp/sorted@ && cksum < tmp/sorted@" },
+    SdetScriptTask { in_round: 1, commands: "find . -type f -name '*.c' | sort" },
+    SdetScriptTask { in_round: 3, commands: "ls -1R src doc | cksum" },
+    SdetScriptTask {
         in_round: 1,
         commands: "sed 's/SAID/@/' src/main.c > tmp/p@.c && cc -O -o tmp/p@ tmp/p@.c && tmp/p@",
     },
-    Task { in_round: 1, commands: "nroff doc/paper.roff > tmp/paper@ && cksum < tmp/paper@" },
-    Task {
+    SdetScriptTask {
+        in_round: 1,
+        commands: "nroff doc/paper.roff > tmp/paper@ && cksum < tmp/paper@",
+    },
+    SdetScriptTask {
         in_round: 1,
         commands: "awk '{ for (i = 1; i <= NF; i++) n[$i]++ } END { for (w in n) print n[w], w }' doc/t* | sort -rn | head -5",
     },
-    Task {
+    SdetScriptTask {
         in_round: 2,
         commands: "cp doc/tPICK tmp/was@ && (diff doc/t0 tmp/was@ || true) | cksum",
     },
-    Task {
+    SdetScriptTask {
         in_round: 1,
         commands: "tar -cf tmp/@.tar doc && tar -tf tmp/@.tar | wc -l && rm -rf tmp/@.tar tmp/copy* tmp/d*",
     },

@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::site::{PIECE, Site};
+use super::site::{PIECE, SurgeSite};
 use crate::Error;
 
 /// For one answer: a storage that takes longer is stuck.
@@ -16,12 +16,12 @@ const LIMIT: Duration = Duration::from_secs(600);
 const HEADER: (usize, u64) = (100, 8192);
 
 /// A connection to the server.
-pub(super) struct Client {
+pub(super) struct SurgeClient {
     connection: BufReader<UnixStream>,
     piece: Vec<u8>,
 }
 
-impl Client {
+impl SurgeClient {
     pub(super) fn connect(socket: &Path) -> std::io::Result<Self> {
         let connection = UnixStream::connect(socket)?;
         connection.set_read_timeout(Some(LIMIT))?;
@@ -36,10 +36,10 @@ impl Client {
     ///
     /// # Errors
     /// [`Error::Wrong`] if it is not what the file holds.
-    pub(super) fn get(&mut self, site: &Site, file: u32) -> Result<Duration, Error> {
+    pub(super) fn get(&mut self, site: &SurgeSite, file: u32) -> Result<Duration, Error> {
         let failed = || Error::system(format!("get file {file} from nginx"));
         let begun = Instant::now();
-        let path = Site::path(file);
+        let path = SurgeSite::path(file);
         write!(self.connection.get_mut(), "GET /{path} HTTP/1.1\r\nHost: lab\r\n\r\n")
             .map_err(failed())?;
         let length = self.length().map_err(failed())?;
@@ -91,9 +91,9 @@ mod tests {
     use super::*;
 
     /// What a client makes of this answer.
-    fn of(site: &Site, answer: Vec<u8>) -> Result<Duration, Error> {
+    fn of(site: &SurgeSite, answer: Vec<u8>) -> Result<Duration, Error> {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
-        let mut client = Client { connection: BufReader::new(ours), piece: vec![0; PIECE] };
+        let mut client = SurgeClient { connection: BufReader::new(ours), piece: vec![0; PIECE] };
         let server = std::thread::spawn(move || {
             let _ = theirs.write_all(&answer);
             let _ = theirs.shutdown(std::net::Shutdown::Write);
@@ -107,7 +107,7 @@ mod tests {
 
     #[test]
     fn an_answer_is_compared_to_its_last_byte() {
-        let site = Site::new(1, 9);
+        let site = SurgeSite::new(1, 9);
         let mut content = site.content(0);
         let mut all = Vec::new();
         while let Some(piece) = content.next_piece() {

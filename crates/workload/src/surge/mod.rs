@@ -19,16 +19,16 @@ use serde::{Deserialize, Serialize};
 use sim::Rng;
 
 use self::{
-    client::Client,
+    client::SurgeClient,
     distribution::{ACTIVE_OFF, INACTIVE_OFF, PAGE},
-    site::Site,
+    site::SurgeSite,
 };
 use crate::{
-    Error, Outcome, Run, Tool, Workload, cold,
-    own::Own,
+    Error, Tool, Workload, WorkloadResult, WorkloadRun, cold,
+    own::OwnedFolder,
     service::Service,
-    user::User,
-    watch::{Watch, within},
+    user::UnprivilegedUser,
+    watch::{RunWatch, within},
 };
 
 const TOOL: Tool = Tool { program: "nginx", package: "nginx-light" };
@@ -94,16 +94,16 @@ impl Workload for Surge {
         files + LOGGED * (u64::from(self.seconds) + u64::from(self.warm_up))
     }
 
-    fn run(&self, run: &Run<'_>) -> Result<Outcome, Error> {
+    fn run(&self, run: &WorkloadRun<'_>) -> Result<WorkloadResult, Error> {
         let folder = run.folder("surge")?;
         self.check()?;
-        let user = User::without_privilege(&["www-data", "nobody"])?;
-        let own = Own::make(folder, "forebay-lab-surge", self.space())?;
-        let local = Own::make(run.scratch, "nginx", 0)?;
+        let user = UnprivilegedUser::without_privilege(&["www-data", "nobody"])?;
+        let own = OwnedFolder::make(folder, "forebay-lab-surge", self.space())?;
+        let local = OwnedFolder::make(run.scratch, "nginx", 0)?;
         for name in ["files", "log"] {
             fs::create_dir(own.path().join(name)).map_err(Error::system("make the site"))?;
         }
-        let site = Site::new(self.files, run.seed);
+        let site = SurgeSite::new(self.files, run.seed);
         site.write(&own.path().join("files"), &|done| (run.progress)(0.3 * done))?;
         // Before the folder is another user's, who could put something else in its place.
         self.write_settings(own.path(), local.path())?;
@@ -113,18 +113,18 @@ impl Workload for Surge {
         cold::forget(own.path())?;
         let (mut server, clients) = self.start(&user, local.path())?;
         let sequence = site.sequence();
-        let load = Load { site: &site, sequence: &sequence, next: AtomicUsize::new(0) };
+        let load = SurgeLoad { site: &site, sequence: &sequence, next: AtomicUsize::new(0) };
         let mut rng = Rng::new(run.seed.rotate_left(13));
         let load = &load;
         let workers = clients.into_iter().map(|client| {
-            let own = Visitor { client, rng: rng.fork(), pace: self.pace };
-            move |watch: &Watch| own.work(watch, load)
+            let own = SurgeUser { client, rng: rng.fork(), pace: self.pace };
+            move |watch: &RunWatch| own.work(watch, load)
         });
-        let watch = Watch::start(self.warm_up, self.seconds);
+        let watch = RunWatch::start(self.warm_up, self.seconds);
         let found = watch.run(workers.collect(), &|done| (run.progress)(0.3 + 0.7 * done))?;
         server.check()?;
         server.stop(Signal::QUIT, LIMIT)?;
-        let mut all = Found::default();
+        let mut all = SurgeMeasurement::default();
         found.into_iter().for_each(|one| all.add(one));
         let log = own.path().join("log/access.log");
         cold::forget(own.path())?;
@@ -137,14 +137,14 @@ impl Workload for Surge {
 }
 
 /// What all users share.
-struct Load<'a> {
-    site: &'a Site,
+struct SurgeLoad<'a> {
+    site: &'a SurgeSite,
     /// Begun anew when it is over.
     sequence: &'a [u32],
     next: AtomicUsize,
 }
 
-impl Load<'_> {
+impl SurgeLoad<'_> {
     fn next(&self) -> u32 {
         self.sequence[self.next.fetch_add(1, Ordering::Relaxed) % self.sequence.len()]
     }
@@ -152,7 +152,7 @@ impl Load<'_> {
 
 /// What was found.
 #[derive(Default)]
-struct Found {
+struct SurgeMeasurement {
     /// Answers, also while nothing was measured.
     answered: u64,
     /// Milliseconds of those that were measured.
@@ -161,7 +161,7 @@ struct Found {
     bytes: u64,
 }
 
-impl Found {
+impl SurgeMeasurement {
     fn add(&mut self, other: Self) {
         self.answered += other.answered;
         self.times.extend(other.times);
@@ -170,15 +170,15 @@ impl Found {
 }
 
 /// A user: a page's files one after the other, then time to read.
-struct Visitor {
-    client: Client,
+struct SurgeUser {
+    client: SurgeClient,
     rng: Rng,
     pace: f64,
 }
 
-impl Visitor {
-    fn work(mut self, watch: &Watch, load: &Load<'_>) -> Result<Found, Error> {
-        let mut found = Found::default();
+impl SurgeUser {
+    fn work(mut self, watch: &RunWatch, load: &SurgeLoad<'_>) -> Result<SurgeMeasurement, Error> {
+        let mut found = SurgeMeasurement::default();
         // Not all at once: each begins somewhere in a user's time to read.
         let first = self.rng.below(1000) as f64 / 1000.0;
         watch.pause(first * INACTIVE_OFF.draw(&mut self.rng) / self.pace);
@@ -208,13 +208,17 @@ impl Visitor {
 
 impl Surge {
     /// Starts the server, and connects all users.
-    fn start(&self, user: &User, local: &Path) -> Result<(Service, Vec<Client>), Error> {
+    fn start(
+        &self,
+        user: &UnprivilegedUser,
+        local: &Path,
+    ) -> Result<(Service, Vec<SurgeClient>), Error> {
         let mut command = Command::new(TOOL.find()?);
         command.args(["-e", "stderr", "-c"]).arg(local.join(SETTINGS)).current_dir(local);
         let mut server = Service::start(user.run(&mut command), Signal::TERM)?;
         let (socket, begun) = (local.join("socket"), Instant::now());
         let mut connect = || loop {
-            match Client::connect(&socket) {
+            match SurgeClient::connect(&socket) {
                 Ok(client) => return Ok(client),
                 Err(error) if begun.elapsed() > LIMIT => {
                     return Err(Error::system("connect to nginx")(error));
@@ -252,16 +256,16 @@ impl Surge {
         )
     }
 
-    fn outcome(&self, all: &Found, site: &Site, logged: u64) -> Outcome {
+    fn outcome(&self, all: &SurgeMeasurement, site: &SurgeSite, logged: u64) -> WorkloadResult {
         let mut times = all.times.clone();
         times.sort_by(f64::total_cmp);
         let seconds = f64::from(self.seconds);
-        let mut outcome = Outcome {
+        let mut outcome = WorkloadResult {
             verified: format!(
                 "every byte of {} answers, and the log, read from storage, with a line for each",
                 all.answered
             ),
-            ..Outcome::default()
+            ..WorkloadResult::default()
         }
         .figure("requests", "1/s", times.len() as f64 / seconds)
         .figure("answers", "MB/s", all.bytes as f64 / seconds / 1e6)
@@ -294,11 +298,11 @@ fn compare(log: &Path, answered: u64) -> Result<(), Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::trial::{Trial, left};
+    use crate::trial::{TrialFolders, left};
 
     #[test]
     fn it_runs_compares_and_leaves_nothing() {
-        let Some(trial) = Trial::with(&[TOOL]) else { return };
+        let Some(trial) = TrialFolders::with(&[TOOL]) else { return };
         let task = Surge { files: 40, users: 3, seconds: 1, warm_up: 0, pace: 1000.0 };
         let outcome = trial.run(&task).unwrap();
         assert!(outcome.get("requests").unwrap() > 0.0, "{outcome:?}");

@@ -25,12 +25,12 @@ const BUFFER: usize = 256 * 1024;
 const WINDOW: usize = 5;
 
 /// The files of a site, by number.
-pub(super) struct Site {
+pub(super) struct SurgeSite {
     seed: u64,
     sizes: Vec<u64>,
 }
 
-impl Site {
+impl SurgeSite {
     /// As the seed wants it.
     pub(super) fn new(files: u32, seed: u64) -> Self {
         let mut rng = Rng::new(seed);
@@ -53,9 +53,9 @@ impl Site {
     }
 
     /// What a file holds, piece by piece.
-    pub(super) fn content(&self, file: u32) -> Content {
+    pub(super) fn content(&self, file: u32) -> SurgeFileContent {
         let seed = Rng::new(self.seed ^ (u64::from(file) + 1).rotate_left(24)).next_u64();
-        Content { rng: Rng::new(seed), left: self.size(file), piece: vec![0; PIECE] }
+        SurgeFileContent { rng: Rng::new(seed), left: self.size(file), piece: vec![0; PIECE] }
     }
 
     /// Writes all files.
@@ -140,13 +140,13 @@ fn small(rng: &mut Rng) -> f64 {
 }
 
 /// What a file holds.
-pub(super) struct Content {
+pub(super) struct SurgeFileContent {
     rng: Rng,
     left: u64,
     piece: Vec<u8>,
 }
 
-impl Content {
+impl SurgeFileContent {
     /// The next bytes, if there are more.
     pub(super) fn next_piece(&mut self) -> Option<&[u8]> {
         let length = self.left.min(PIECE as u64) as usize;
@@ -163,7 +163,7 @@ mod tests {
 
     #[test]
     fn twenty_thousand_files_are_a_gigabyte() {
-        let sites: Vec<Site> = (0..6).map(|seed| Site::new(20_000, seed)).collect();
+        let sites: Vec<SurgeSite> = (0..6).map(|seed| SurgeSite::new(20_000, seed)).collect();
         for site in &sites {
             let total = site.total() as f64;
             assert!((0.95e9..1.25e9).contains(&total), "{total}");
@@ -171,13 +171,13 @@ mod tests {
             let large = (0..20_000).filter(|file| site.size(*file) as f64 >= LARGE).count();
             assert!((1250..1550).contains(&large), "{large}");
         }
-        let mean = sites.iter().map(Site::total).sum::<u64>() as f64 / (6.0 * 20_000.0);
+        let mean = sites.iter().map(SurgeSite::total).sum::<u64>() as f64 / (6.0 * 20_000.0);
         assert!((mean / MEAN as f64 - 1.0).abs() < 0.06, "{mean}");
     }
 
     #[test]
     fn files_are_asked_for_by_zipfs_law_and_again_soon() {
-        let site = Site::new(1000, 2);
+        let site = SurgeSite::new(1000, 2);
         let sequence = site.sequence();
         let mut counts = vec![0u64; 1000];
         sequence.iter().for_each(|file| counts[*file as usize] += 1);
@@ -186,13 +186,13 @@ mod tests {
         // In any order one request in ten would be for one of the ten before; here most are.
         let again = sequence.windows(11).filter(|ten| ten[..10].contains(&ten[10])).count();
         assert!(again * 2 > sequence.len(), "{again} of {}", sequence.len());
-        assert_eq!(sequence, Site::new(1000, 2).sequence());
-        assert_ne!(sequence, Site::new(1000, 3).sequence());
+        assert_eq!(sequence, SurgeSite::new(1000, 2).sequence());
+        assert_ne!(sequence, SurgeSite::new(1000, 3).sequence());
     }
 
     #[test]
     fn a_file_holds_always_the_same_and_no_two_do() {
-        let site = Site::new(10, 1);
+        let site = SurgeSite::new(10, 1);
         let first = |file: u32| site.content(file).next_piece().unwrap()[..1].to_vec();
         assert_eq!(first(3), first(3));
         let all = |file: u32| {

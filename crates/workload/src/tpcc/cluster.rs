@@ -11,7 +11,7 @@ use postgres::{Client, Config, NoTls};
 use rustix::process::Signal;
 
 use super::{STATEMENT_LIMIT, Tpcc, failed};
-use crate::{Error, Tool, child, cold, own::Own, service::Service, user::User};
+use crate::{Error, Tool, child, cold, own::OwnedFolder, service::Service, user::UnprivilegedUser};
 
 pub(super) const INITDB: Tool = Tool { program: "initdb", package: "postgresql" };
 /// initdb, a start after a stop, a stop with all that is to be written: on far disks with a slow line.
@@ -25,9 +25,9 @@ const SPARE: u32 = 6;
 pub(super) struct Cluster {
     // Dropped in this order: what runs ends before its files go.
     server: Option<Service>,
-    data: Own,
-    sockets: Own,
-    user: User,
+    data: OwnedFolder,
+    sockets: OwnedFolder,
+    user: UnprivilegedUser,
     programs: PathBuf,
     settings: Vec<String>,
 }
@@ -44,9 +44,9 @@ impl Cluster {
         // It may be a link; the others stand beside the program itself.
         let initdb = INITDB.find()?.canonicalize().map_err(Error::system("find initdb"))?;
         let programs = initdb.parent().expect("a program is in a folder").to_owned();
-        let user = User::without_privilege(&["postgres", "nobody"])?;
-        let data = Own::make(folder, "forebay-lab-tpcc", space)?;
-        let sockets = Own::make(scratch, "pg", 0)?;
+        let user = UnprivilegedUser::without_privilege(&["postgres", "nobody"])?;
+        let data = OwnedFolder::make(folder, "forebay-lab-tpcc", space)?;
+        let sockets = OwnedFolder::make(scratch, "pg", 0)?;
         user.take(data.path())?;
         user.take(sockets.path())?;
         let settings = vec![
@@ -156,11 +156,11 @@ mod tests {
     };
 
     use super::*;
-    use crate::trial::{Trial, left};
+    use crate::trial::{TrialFolders, left};
 
     #[test]
     fn a_page_that_changed_is_wrong() {
-        let Some(trial) = Trial::with(&[INITDB]) else { return };
+        let Some(trial) = TrialFolders::with(&[INITDB]) else { return };
         let folder = trial.folder();
         let mut cluster = Cluster::make(folder, folder, &Tpcc::default(), 1).unwrap();
         cluster.start().unwrap();

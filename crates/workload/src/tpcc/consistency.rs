@@ -2,7 +2,7 @@
 
 use postgres::Client;
 
-use super::{Error, failed, terminal::Done};
+use super::{Error, failed, terminal::TerminalResult};
 
 /// Conditions 1 to 4, each as the number of places where it does not hold.
 const CONDITIONS: [&str; 4] = [
@@ -54,7 +54,7 @@ pub(super) fn count(client: &mut Client) -> Result<Count, Error> {
 
 /// That what is there now is what was there, and what was done since: nothing that was committed is
 /// missing, and nothing is there twice.
-pub(super) fn compare(before: Count, after: Count, done: &Done) -> Result<(), Error> {
+pub(super) fn compare(before: Count, after: Count, done: &TerminalResult) -> Result<(), Error> {
     let all = [
         ("orders", after.orders - before.orders, done.orders),
         ("payments", after.payments - before.payments, done.payments),
@@ -75,7 +75,7 @@ mod tests {
     #[test]
     fn a_lost_order_and_a_payment_that_is_there_twice_are_wrong() {
         let count = |orders, payments| Count { orders, payments };
-        let done = Done { orders: 5, payments: 7, ..Done::default() };
+        let done = TerminalResult { orders: 5, payments: 7, ..TerminalResult::default() };
         compare(count(30, 30), count(35, 37), &done).unwrap();
         let error = compare(count(30, 30), count(34, 37), &done).unwrap_err().to_string();
         assert!(error.contains("5 orders were committed, and 4 are there"), "{error}");

@@ -18,10 +18,10 @@ use serde::{Deserialize, Serialize};
 
 use self::{
     cluster::Cluster,
-    random::{Constants, Random},
+    random::{Constants, TpccRandom},
     terminal::Terminals,
 };
-use crate::{Error, Outcome, Run, Tool, Workload};
+use crate::{Error, Tool, Workload, WorkloadResult, WorkloadRun};
 
 /// Settings of a run.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize, clap::Args)]
@@ -112,14 +112,14 @@ impl Workload for Tpcc {
         data.saturating_add((u64::from(self.log) << 20) + (64 << 20) + seconds * (4 << 20))
     }
 
-    fn run(&self, run: &Run<'_>) -> Result<Outcome, Error> {
+    fn run(&self, run: &WorkloadRun<'_>) -> Result<WorkloadResult, Error> {
         let folder = run.folder("tpcc")?;
         self.check()?;
         let progress =
             |begin: f64, share: f64| move |done: f64| (run.progress)(begin + share * done);
         let mut cluster = Cluster::make(folder, run.scratch, self, self.space())?;
         cluster.start()?;
-        let mut random = Random::new(run.seed);
+        let mut random = TpccRandom::new(run.seed);
         let constants = Constants::choose(&mut random);
         let mut client = cluster.connect()?;
         populate::populate(&mut client, self, &constants, &mut random, &progress(0.0, 0.4))?;
@@ -145,13 +145,13 @@ impl Workload for Tpcc {
 }
 
 impl Tpcc {
-    fn outcome(&self, done: &terminal::Done) -> Outcome {
+    fn outcome(&self, done: &terminal::TerminalResult) -> WorkloadResult {
         let minutes = f64::from(self.seconds) / 60.0;
         let counted: u64 = done.measured.iter().sum();
         let cut = |name: &str, is: u32, all: u32| {
             if is == all { String::new() } else { format!("; {name} cut from {all} to {is}") }
         };
-        let mut outcome = Outcome {
+        let mut outcome = WorkloadResult {
             verified: format!(
                 "consistency conditions 1 to 4, every page's checksum, and that each of {} orders and {} payments \
                  is there once, after the database was stopped and read again from storage{}{}",
@@ -160,7 +160,7 @@ impl Tpcc {
                 cut("customers of a district", self.customers, 3000),
                 cut("items", self.items, 100_000),
             ),
-            ..Outcome::default()
+            ..WorkloadResult::default()
         }
         .figure("transactions", "1/min", counted as f64 / minutes)
         .figure("new orders (tpmC)", "1/min", done.measured[0] as f64 / minutes)
@@ -199,11 +199,11 @@ const STATEMENT_LIMIT: Duration = Duration::from_secs(3600);
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::trial::{Trial, left};
+    use crate::trial::{TrialFolders, left};
 
     #[test]
     fn it_runs_compares_and_leaves_nothing() {
-        let Some(trial) = Trial::with(&[cluster::INITDB]) else { return };
+        let Some(trial) = TrialFolders::with(&[cluster::INITDB]) else { return };
         let task = Tpcc {
             warehouses: 2,
             customers: 60,

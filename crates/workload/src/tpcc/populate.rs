@@ -6,7 +6,7 @@ use postgres::{Client, CopyInWriter};
 
 use super::{
     Error, Tpcc, failed,
-    random::{Constants, Random, last_name},
+    random::{Constants, TpccRandom, last_name},
     schema,
 };
 
@@ -22,12 +22,12 @@ pub(super) fn populate(
     client: &mut Client,
     tpcc: &Tpcc,
     constants: &Constants,
-    random: &mut Random,
+    random: &mut TpccRandom,
     progress: &dyn Fn(f64),
 ) -> Result<(), Error> {
     client.batch_execute(schema::TABLES).map_err(failed)?;
     let now: String = client.query_one("SELECT localtimestamp::text", &[]).map_err(failed)?.get(0);
-    let mut fill = Fill { client, tpcc, constants, random, now };
+    let mut fill = TpccPopulation { client, tpcc, constants, random, now };
     fill.items()?;
     // The keys take about as long as a warehouse or two.
     let parts = f64::from(tpcc.warehouses) * 1.3 + 0.3;
@@ -43,11 +43,11 @@ pub(super) fn populate(
     Ok(())
 }
 
-struct Fill<'a> {
+struct TpccPopulation<'a> {
     client: &'a mut Client,
     tpcc: &'a Tpcc,
     constants: &'a Constants,
-    random: &'a mut Random,
+    random: &'a mut TpccRandom,
     now: String,
 }
 
@@ -82,13 +82,13 @@ fn decimal(number: u32, places: usize) -> String {
 }
 
 /// Two streets, a city, a state and a zip code (clause 4.3.2.7).
-fn address(random: &mut Random) -> [String; 5] {
+fn address(random: &mut TpccRandom) -> [String; 5] {
     let mut street = || random.letters(10, 20);
     let [one, two, city] = [street(), street(), street()];
     [one, two, city, random.letters(2, 2), random.digits(4) + "11111"]
 }
 
-impl Fill<'_> {
+impl TpccPopulation<'_> {
     fn items(&mut self) -> Result<(), Error> {
         let Self { client, random, .. } = self;
         let mut rows = Rows::of(client, "item")?;

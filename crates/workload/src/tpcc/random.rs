@@ -4,7 +4,7 @@ use sim::Rng;
 
 /// Numbers and words at random.
 #[derive(Clone, Debug)]
-pub(super) struct Random(Rng);
+pub(super) struct TpccRandom(Rng);
 
 /// The constants C of NURand (clause 2.1.6.1), chosen once for each run.
 #[derive(Clone, Copy, Debug)]
@@ -21,7 +21,7 @@ pub(super) struct Constants {
 
 impl Constants {
     /// Any that the standard permits: those of last names differ by 65 to 119, but not by 96 or 112.
-    pub(super) fn choose(random: &mut Random) -> Self {
+    pub(super) fn choose(random: &mut TpccRandom) -> Self {
         let last_load = random.within(0, 255);
         let last_run = loop {
             let c = random.within(0, 255);
@@ -41,7 +41,7 @@ const LETTERS: &[u8; 26] = b"abcdefghijklmnopqrstuvwxyz";
 const SYLLABLES: [&str; 10] =
     ["BAR", "OUGHT", "ABLE", "PRI", "PRES", "ESE", "ANTI", "CALLY", "ATION", "EING"];
 
-impl Random {
+impl TpccRandom {
     pub(super) fn new(seed: u64) -> Self {
         Self(Rng::new(seed))
     }
@@ -119,7 +119,7 @@ mod tests {
 
     #[test]
     fn uneven_numbers_are_in_range_and_uneven() {
-        let mut random = Random::new(3);
+        let mut random = TpccRandom::new(3);
         let c = Constants::choose(&mut random);
         assert!(is_permitted(c.last_load.abs_diff(c.last_run)), "{c:?}");
         let mut drawn = vec![0u32; 3001];
@@ -135,7 +135,7 @@ mod tests {
 
     #[test]
     fn data_has_original_in_a_tenth() {
-        let mut random = Random::new(1);
+        let mut random = TpccRandom::new(1);
         let all: Vec<String> = (0..10_000).map(|_| random.data()).collect();
         let original = all.iter().filter(|data| data.contains("ORIGINAL")).count();
         assert!((850..1150).contains(&original), "{original}");

@@ -5,12 +5,14 @@ use std::time::{Duration, Instant};
 use postgres::{Client, error::SqlState};
 
 use super::{
-    Constants, Error, Random, Tpcc,
+    Constants, Error, Tpcc, TpccRandom,
     cluster::Cluster,
     failed,
-    transaction::{Ending, Home, Kind, Source, Statements, perform},
+    transaction::{
+        Home, Statements, TransactionEnding, TransactionInputSource, TransactionKind, perform,
+    },
 };
-use crate::watch::{Watch, within};
+use crate::watch::{RunWatch, within};
 
 /// How often a transaction is tried again that the database has put off for others: with hundreds of
 /// clients at one row some are; this many times is no chance.
@@ -25,7 +27,7 @@ pub(super) struct Terminals<'a> {
 
 /// What was done.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Done {
+pub(super) struct TerminalResult {
     /// Orders committed, also while nothing was measured.
     pub(super) orders: u64,
     /// Payments committed, likewise.
@@ -40,7 +42,7 @@ pub(super) struct Done {
     pub(super) times: Vec<f64>,
 }
 
-impl Done {
+impl TerminalResult {
     /// Milliseconds within which this share of the measured orders was answered, if there are any.
     pub(super) fn within(&self, share: f64) -> Option<f64> {
         within(&self.times, share)
@@ -55,20 +57,26 @@ impl Done {
         self.times.extend(other.times);
     }
 
-    fn count(&mut self, kind: Kind, ending: &Ending, took: Duration, is_measured: bool) {
+    fn count(
+        &mut self,
+        kind: TransactionKind,
+        ending: &TransactionEnding,
+        took: Duration,
+        is_measured: bool,
+    ) {
         match (kind, ending) {
-            (Kind::NewOrder, Ending::Committed) => self.orders += 1,
-            (Kind::Payment, Ending::Committed) => self.payments += 1,
+            (TransactionKind::NewOrder, TransactionEnding::Committed) => self.orders += 1,
+            (TransactionKind::Payment, TransactionEnding::Committed) => self.payments += 1,
             _ => (),
         }
         if !is_measured {
             return;
         }
         match ending {
-            Ending::Committed => self.measured[kind as usize] += 1,
-            Ending::RolledBack | Ending::Wrong(_) => self.rolled_back += 1,
+            TransactionEnding::Committed => self.measured[kind as usize] += 1,
+            TransactionEnding::RolledBack | TransactionEnding::Wrong(_) => self.rolled_back += 1,
         }
-        if kind == Kind::NewOrder {
+        if kind == TransactionKind::NewOrder {
             self.times.push(took.as_secs_f64() * 1e3);
         }
     }
@@ -79,27 +87,31 @@ impl Terminals<'_> {
     ///
     /// # Errors
     /// The first that one of them met.
-    pub(super) fn run(&self, random: &mut Random, progress: &dyn Fn(f64)) -> Result<Done, Error> {
+    pub(super) fn run(
+        &self,
+        random: &mut TpccRandom,
+        progress: &dyn Fn(f64),
+    ) -> Result<TerminalResult, Error> {
         let settings = self.settings;
         let ready = (0..settings.clients).map(|number| self.connect(number, random));
         let ready = ready.collect::<Result<Vec<Terminal<'_>>, Error>>()?;
         let workers =
-            ready.into_iter().map(|mut terminal| move |watch: &Watch| terminal.work(watch));
-        let watch = Watch::start(settings.warm_up, settings.seconds);
-        let mut all = Done::default();
+            ready.into_iter().map(|mut terminal| move |watch: &RunWatch| terminal.work(watch));
+        let watch = RunWatch::start(settings.warm_up, settings.seconds);
+        let mut all = TerminalResult::default();
         watch.run(workers.collect(), progress)?.into_iter().for_each(|done| all.add(done));
         all.times.sort_by(f64::total_cmp);
         Ok(all)
     }
 
     /// Clients stand evenly in the warehouses, and ask for the stock of one district after the other.
-    fn connect(&self, number: u32, random: &mut Random) -> Result<Terminal<'_>, Error> {
+    fn connect(&self, number: u32, random: &mut TpccRandom) -> Result<Terminal<'_>, Error> {
         let settings = self.settings;
         let mut client = self.cluster.connect()?;
         let statements = Statements::prepare(&mut client).map_err(failed)?;
         let (row, place) = (number / settings.warehouses, number % settings.warehouses);
         let home = Home { warehouse: place as i32 + 1, district: (row % 10) as i32 + 1 };
-        let source = Source { tpcc: settings, constants: self.constants, home };
+        let source = TransactionInputSource { tpcc: settings, constants: self.constants, home };
         Ok(Terminal { client, statements, source, random: random.fork() })
     }
 }
@@ -108,15 +120,15 @@ impl Terminals<'_> {
 struct Terminal<'a> {
     client: Client,
     statements: Statements,
-    source: Source<'a>,
-    random: Random,
+    source: TransactionInputSource<'a>,
+    random: TpccRandom,
 }
 
 impl Terminal<'_> {
-    fn work(&mut self, watch: &Watch) -> Result<Done, Error> {
-        let mut done = Done::default();
+    fn work(&mut self, watch: &RunWatch) -> Result<TerminalResult, Error> {
+        let mut done = TerminalResult::default();
         while !watch.is_over() {
-            let kind = Kind::choose(&mut self.random);
+            let kind = TransactionKind::choose(&mut self.random);
             let [keying, thinking] = kind.pauses();
             if self.source.tpcc.think {
                 watch.pause(keying);
@@ -128,7 +140,7 @@ impl Terminal<'_> {
             let ending = self.one(kind, &mut done.tried_again)?;
             let now = Instant::now();
             done.count(kind, &ending, now - begun, watch.is_measured(now));
-            if let Ending::Wrong(what) = ending {
+            if let TransactionEnding::Wrong(what) = ending {
                 return Err(Error::Wrong(what));
             }
             if self.source.tpcc.think {
@@ -141,7 +153,11 @@ impl Terminal<'_> {
     }
 
     /// One transaction, tried again where the database puts it off for others.
-    fn one(&mut self, kind: Kind, tried_again: &mut u64) -> Result<Ending, Error> {
+    fn one(
+        &mut self,
+        kind: TransactionKind,
+        tried_again: &mut u64,
+    ) -> Result<TransactionEnding, Error> {
         let input = self.source.draw(kind, &mut self.random);
         for _ in 1..TRIES {
             match perform(&mut self.client, &self.statements, self.source.home, &input) {
@@ -164,16 +180,16 @@ mod tests {
 
     #[test]
     fn what_is_measured_is_counted_and_what_was_committed_always() {
-        let mut done = Done::default();
+        let mut done = TerminalResult::default();
         let second = Duration::from_secs(1);
-        done.count(Kind::NewOrder, &Ending::Committed, second, false);
-        done.count(Kind::NewOrder, &Ending::Committed, second, true);
-        done.count(Kind::NewOrder, &Ending::RolledBack, 3 * second, true);
-        done.count(Kind::StockLevel, &Ending::Committed, 9 * second, true);
-        let mut all = Done::default();
+        done.count(TransactionKind::NewOrder, &TransactionEnding::Committed, second, false);
+        done.count(TransactionKind::NewOrder, &TransactionEnding::Committed, second, true);
+        done.count(TransactionKind::NewOrder, &TransactionEnding::RolledBack, 3 * second, true);
+        done.count(TransactionKind::StockLevel, &TransactionEnding::Committed, 9 * second, true);
+        let mut all = TerminalResult::default();
         all.add(done);
         assert_eq!((all.orders, all.measured, all.rolled_back), (2, [1, 0, 0, 0, 1], 1));
         assert_eq!((all.within(0.5), all.within(0.9)), (Some(1000.0), Some(3000.0)));
-        assert_eq!(Done::default().within(0.9), None);
+        assert_eq!(TerminalResult::default().within(0.9), None);
     }
 }

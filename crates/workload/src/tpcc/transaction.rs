@@ -5,12 +5,12 @@ use postgres::{Client, IsolationLevel, Statement, Transaction, types::ToSql};
 use super::{
     Tpcc,
     populate::DISTRICTS,
-    random::{Constants, Random, last_name},
+    random::{Constants, TpccRandom, last_name},
 };
 
 /// Which.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Kind {
+pub(super) enum TransactionKind {
     NewOrder,
     Payment,
     OrderStatus,
@@ -18,9 +18,9 @@ pub(super) enum Kind {
     StockLevel,
 }
 
-impl Kind {
+impl TransactionKind {
     /// One by the mix of clause 5.2.3: of a hundred 45, 43, 4, 4 and 4.
-    pub(super) fn choose(random: &mut Random) -> Self {
+    pub(super) fn choose(random: &mut TpccRandom) -> Self {
         match random.within(1, 100) {
             1..=45 => Self::NewOrder,
             46..=88 => Self::Payment,
@@ -46,7 +46,7 @@ type Value<'a> = &'a (dyn ToSql + Sync);
 
 /// How a transaction ended.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub(super) enum Ending {
+pub(super) enum TransactionEnding {
     Committed,
     /// As it should be: of a hundred New-Orders one asks for what there is not.
     RolledBack,
@@ -63,17 +63,17 @@ pub(super) struct Home {
 
 /// What a transaction is given. It keeps it when it is tried again.
 #[derive(Clone, Debug)]
-pub(super) enum Input {
-    NewOrder { district: i32, customer: i32, lines: Vec<Line> },
-    Payment { district: i32, of: Of, amount: i64 },
-    OrderStatus { of: Of },
+pub(super) enum TransactionInput {
+    NewOrder { district: i32, customer: i32, lines: Vec<OrderLine> },
+    Payment { district: i32, of: CustomerSelector, amount: i64 },
+    OrderStatus { of: CustomerSelector },
     Delivery { carrier: i32 },
     StockLevel { threshold: i32 },
 }
 
 /// What is ordered.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Line {
+pub(super) struct OrderLine {
     item: i32,
     supplier: i32,
     quantity: i32,
@@ -81,7 +81,7 @@ pub(super) struct Line {
 
 /// A customer, by where and who.
 #[derive(Clone, Debug)]
-pub(super) struct Of {
+pub(super) struct CustomerSelector {
     warehouse: i32,
     district: i32,
     who: Who,
@@ -95,18 +95,18 @@ enum Who {
 }
 
 /// What inputs are drawn from.
-pub(super) struct Source<'a> {
+pub(super) struct TransactionInputSource<'a> {
     pub(super) tpcc: &'a Tpcc,
     pub(super) constants: &'a Constants,
     pub(super) home: Home,
 }
 
-impl Source<'_> {
+impl TransactionInputSource<'_> {
     /// The input of one transaction.
-    pub(super) fn draw(&self, kind: Kind, random: &mut Random) -> Input {
+    pub(super) fn draw(&self, kind: TransactionKind, random: &mut TpccRandom) -> TransactionInput {
         match kind {
-            Kind::NewOrder => self.new_order(random),
-            Kind::Payment => {
+            TransactionKind::NewOrder => self.new_order(random),
+            TransactionKind::Payment => {
                 let (district, home) = (any_district(random), self.home.warehouse);
                 let (amount, is_remote) =
                     (i64::from(random.within(100, 500_000)), random.percent(15));
@@ -114,29 +114,35 @@ impl Source<'_> {
                     Some(other) => self.customer(other, any_district(random), random),
                     None => self.customer(home, district, random),
                 };
-                Input::Payment { district, of, amount }
+                TransactionInput::Payment { district, of, amount }
             }
-            Kind::OrderStatus => {
+            TransactionKind::OrderStatus => {
                 let district = any_district(random);
-                Input::OrderStatus { of: self.customer(self.home.warehouse, district, random) }
+                TransactionInput::OrderStatus {
+                    of: self.customer(self.home.warehouse, district, random),
+                }
             }
-            Kind::Delivery => Input::Delivery { carrier: random.within(1, 10) as i32 },
-            Kind::StockLevel => Input::StockLevel { threshold: random.within(10, 20) as i32 },
+            TransactionKind::Delivery => {
+                TransactionInput::Delivery { carrier: random.within(1, 10) as i32 }
+            }
+            TransactionKind::StockLevel => {
+                TransactionInput::StockLevel { threshold: random.within(10, 20) as i32 }
+            }
         }
     }
 
-    fn new_order(&self, random: &mut Random) -> Input {
+    fn new_order(&self, random: &mut TpccRandom) -> TransactionInput {
         let (tpcc, constants) = (self.tpcc, self.constants);
         let district = any_district(random);
         let customer = random.uneven(1023, constants.customer, 1, tpcc.customers) as i32;
         let count = random.within(5, 15);
-        let mut lines: Vec<Line> = (0..count)
+        let mut lines: Vec<OrderLine> = (0..count)
             .map(|_| {
                 let item = random.uneven(8191, constants.item, 1, tpcc.items) as i32;
                 let is_remote = random.percent(1);
                 let other = self.other(random).filter(|_| is_remote);
                 let supplier = other.unwrap_or(self.home.warehouse);
-                Line { item, supplier, quantity: random.within(1, 10) as i32 }
+                OrderLine { item, supplier, quantity: random.within(1, 10) as i32 }
             })
             .collect();
         if random.percent(1) {
@@ -145,11 +151,11 @@ impl Source<'_> {
         }
         // All take stock in one order, so that no two wait for each other; that item stays the last.
         lines.sort_by_key(|line| (line.item, line.supplier));
-        Input::NewOrder { district, customer, lines }
+        TransactionInput::NewOrder { district, customer, lines }
     }
 
     /// Any warehouse but the own; none if there is no other.
-    fn other(&self, random: &mut Random) -> Option<i32> {
+    fn other(&self, random: &mut TpccRandom) -> Option<i32> {
         if self.tpcc.warehouses == 1 {
             return None;
         }
@@ -158,7 +164,7 @@ impl Source<'_> {
     }
 
     /// In sixty of a hundred cases by name.
-    fn customer(&self, warehouse: i32, district: i32, random: &mut Random) -> Of {
+    fn customer(&self, warehouse: i32, district: i32, random: &mut TpccRandom) -> CustomerSelector {
         let customers = self.tpcc.customers;
         let who = if random.percent(60) {
             // With fewer customers there are fewer names.
@@ -167,11 +173,11 @@ impl Source<'_> {
         } else {
             Who::Number(random.uneven(1023, self.constants.customer, 1, customers) as i32)
         };
-        Of { warehouse, district, who }
+        CustomerSelector { warehouse, district, who }
     }
 }
 
-fn any_district(random: &mut Random) -> i32 {
+fn any_district(random: &mut TpccRandom) -> i32 {
     random.within(1, DISTRICTS) as i32
 }
 
@@ -250,29 +256,33 @@ pub(super) fn perform(
     client: &mut Client,
     statements: &Statements,
     home: Home,
-    input: &Input,
-) -> Result<Ending, postgres::Error> {
+    input: &TransactionInput,
+) -> Result<TransactionEnding, postgres::Error> {
     let start = client.build_transaction();
     let mut act = match input {
-        Input::OrderStatus { .. } => {
+        TransactionInput::OrderStatus { .. } => {
             start.isolation_level(IsolationLevel::RepeatableRead).read_only(true).start()?
         }
         _ => start.start()?,
     };
     let ending = match input {
-        Input::NewOrder { district, customer, lines } => {
+        TransactionInput::NewOrder { district, customer, lines } => {
             new_order(&mut act, statements, [home.warehouse, *district, *customer], lines)
         }
-        Input::Payment { district, of, amount } => {
+        TransactionInput::Payment { district, of, amount } => {
             payment(&mut act, statements, home.warehouse, *district, of, *amount)
         }
-        Input::OrderStatus { of } => order_status(&mut act, statements, of),
-        Input::Delivery { carrier } => delivery(&mut act, statements, home.warehouse, *carrier),
-        Input::StockLevel { threshold } => stock_level(&mut act, statements, home, *threshold),
+        TransactionInput::OrderStatus { of } => order_status(&mut act, statements, of),
+        TransactionInput::Delivery { carrier } => {
+            delivery(&mut act, statements, home.warehouse, *carrier)
+        }
+        TransactionInput::StockLevel { threshold } => {
+            stock_level(&mut act, statements, home, *threshold)
+        }
     }?;
     match ending {
-        Ending::Committed => act.commit()?,
-        Ending::RolledBack | Ending::Wrong(_) => act.rollback()?,
+        TransactionEnding::Committed => act.commit()?,
+        TransactionEnding::RolledBack | TransactionEnding::Wrong(_) => act.rollback()?,
     }
     Ok(ending)
 }
@@ -281,8 +291,8 @@ fn new_order(
     act: &mut Transaction<'_>,
     st: &Statements,
     [warehouse, district, customer]: [i32; 3],
-    lines: &[Line],
-) -> Result<Ending, postgres::Error> {
+    lines: &[OrderLine],
+) -> Result<TransactionEnding, postgres::Error> {
     act.query_one(&st.warehouse_tax, &[&warehouse])?;
     let order: i32 = act.query_one(&st.next_order, &[&warehouse, &district])?.get(0);
     act.query_one(&st.buyer, &[&warehouse, &district, &customer])?;
@@ -291,9 +301,9 @@ fn new_order(
     let of_order: [Value<'_>; 6] = [&order, &district, &warehouse, &customer, &count, &is_local];
     act.execute(&st.insert_order, &of_order)?;
     act.execute(&st.insert_new, &[&order, &district, &warehouse])?;
-    for (number, Line { item, supplier, quantity }) in (1i32..).zip(lines) {
+    for (number, OrderLine { item, supplier, quantity }) in (1i32..).zip(lines) {
         let Some(found) = act.query_opt(&st.item, &[item])? else {
-            return Ok(Ending::RolledBack);
+            return Ok(TransactionEnding::RolledBack);
         };
         let (price, is_remote) = (found.get::<_, i64>(0), i32::from(*supplier != warehouse));
         let taken =
@@ -314,7 +324,7 @@ fn new_order(
             ],
         )?;
     }
-    Ok(Ending::Committed)
+    Ok(TransactionEnding::Committed)
 }
 
 fn payment(
@@ -322,9 +332,9 @@ fn payment(
     st: &Statements,
     warehouse: i32,
     district: i32,
-    of: &Of,
+    of: &CustomerSelector,
     amount: i64,
-) -> Result<Ending, postgres::Error> {
+) -> Result<TransactionEnding, postgres::Error> {
     let name: String = act.query_one(&st.pay_warehouse, &[&warehouse, &amount])?.get(0);
     let row = act.query_one(&st.pay_district, &[&warehouse, &district, &amount])?;
     let data = format!("{name}    {}", row.get::<_, String>(0));
@@ -339,30 +349,30 @@ fn payment(
     let history: [Value<'_>; 7] =
         [&customer, &of.district, &of.warehouse, &district, &warehouse, &amount, &data];
     act.execute(&st.insert_history, &history)?;
-    Ok(Ending::Committed)
+    Ok(TransactionEnding::Committed)
 }
 
 fn order_status(
     act: &mut Transaction<'_>,
     st: &Statements,
-    of: &Of,
-) -> Result<Ending, postgres::Error> {
+    of: &CustomerSelector,
+) -> Result<TransactionEnding, postgres::Error> {
     let Some(customer) = find(act, st, of)? else {
         return Ok(nobody(of));
     };
-    let Of { warehouse, district, .. } = of;
+    let CustomerSelector { warehouse, district, .. } = of;
     act.query_one(&st.status_customer, &[warehouse, district, &customer])?;
     // Each has one from the beginning.
     let Some(order) = act.query_opt(&st.last_order, &[warehouse, district, &customer])? else {
-        return Ok(Ending::Wrong(format!("customer {customer} has no order: {of:?}")));
+        return Ok(TransactionEnding::Wrong(format!("customer {customer} has no order: {of:?}")));
     };
     let (number, count): (i32, i32) = (order.get(0), order.get(1));
     let lines = act.query(&st.lines, &[warehouse, district, &number])?.len();
     if lines as i32 != count {
         let what = format!("order {number} has {count} lines, and {lines} are there: {of:?}");
-        return Ok(Ending::Wrong(what));
+        return Ok(TransactionEnding::Wrong(what));
     }
-    Ok(Ending::Committed)
+    Ok(TransactionEnding::Committed)
 }
 
 fn delivery(
@@ -370,7 +380,7 @@ fn delivery(
     st: &Statements,
     warehouse: i32,
     carrier: i32,
-) -> Result<Ending, postgres::Error> {
+) -> Result<TransactionEnding, postgres::Error> {
     for district in 1..=DISTRICTS as i32 {
         // A district without new orders is skipped (clause 2.7.4.2).
         let Some(oldest) = act.query_opt(&st.oldest_new, &[&warehouse, &district])? else {
@@ -382,7 +392,7 @@ fn delivery(
         act.execute(&st.deliver_lines, &[&warehouse, &district, &order])?;
         act.execute(&st.deliver_customer, &[&warehouse, &district, &customer, &order])?;
     }
-    Ok(Ending::Committed)
+    Ok(TransactionEnding::Committed)
 }
 
 fn stock_level(
@@ -390,17 +400,17 @@ fn stock_level(
     st: &Statements,
     Home { warehouse, district }: Home,
     threshold: i32,
-) -> Result<Ending, postgres::Error> {
+) -> Result<TransactionEnding, postgres::Error> {
     let next: i32 = act.query_one(&st.next_of_district, &[&warehouse, &district])?.get(0);
     act.query_one(&st.low_stock, &[&warehouse, &district, &next, &threshold])?;
-    Ok(Ending::Committed)
+    Ok(TransactionEnding::Committed)
 }
 
 /// The number of a customer.
 fn find(
     act: &mut Transaction<'_>,
     st: &Statements,
-    of: &Of,
+    of: &CustomerSelector,
 ) -> Result<Option<i32>, postgres::Error> {
     let name = match &of.who {
         Who::Number(number) => return Ok(Some(*number)),
@@ -412,8 +422,8 @@ fn find(
 }
 
 /// Every name that is asked for was given when the tables were filled.
-fn nobody(of: &Of) -> Ending {
-    Ending::Wrong(format!("there is no such customer: {of:?}"))
+fn nobody(of: &CustomerSelector) -> TransactionEnding {
+    TransactionEnding::Wrong(format!("there is no such customer: {of:?}"))
 }
 
 #[cfg(test)]
@@ -422,24 +432,24 @@ mod tests {
 
     #[test]
     fn the_mix_and_its_inputs_are_those_of_the_standard() {
-        let mut random = Random::new(2);
+        let mut random = TpccRandom::new(2);
         let constants = Constants::choose(&mut random);
         let tpcc = Tpcc { warehouses: 3, ..Tpcc::default() };
         let home = Home { warehouse: 2, district: 1 };
-        let source = Source { tpcc: &tpcc, constants: &constants, home };
+        let source = TransactionInputSource { tpcc: &tpcc, constants: &constants, home };
         let (mut orders, mut lines, mut remote, mut unused) = (0, 0, 0, 0);
         let (mut payments, mut elsewhere, mut by_name) = (0, 0, 0);
         for _ in 0..40_000 {
-            let kind = Kind::choose(&mut random);
+            let kind = TransactionKind::choose(&mut random);
             match source.draw(kind, &mut random) {
-                Input::NewOrder { lines: of, .. } => {
+                TransactionInput::NewOrder { lines: of, .. } => {
                     orders += 1;
                     lines += of.len();
                     remote += of.iter().filter(|line| line.supplier != 2).count();
                     unused += of.iter().filter(|line| line.item > 100_000).count();
                     assert!((5..=15).contains(&of.len()));
                 }
-                Input::Payment { of, .. } => {
+                TransactionInput::Payment { of, .. } => {
                     payments += 1;
                     elsewhere += usize::from(of.warehouse != 2);
                     by_name += usize::from(matches!(of.who, Who::Name(_)));

@@ -32,7 +32,7 @@ const MEMORY: usize = 4096;
 
 /// One request.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Event {
+pub(super) struct TraceEvent {
     /// When it is due, from the beginning.
     pub at: Duration,
     /// Which block.
@@ -43,7 +43,7 @@ pub(super) struct Event {
 
 /// The requests in their order.
 #[derive(Clone, Debug)]
-pub(super) struct Events {
+pub(super) struct TraceEvents {
     rng: Rng,
     left: u64,
     writes_left: u64,
@@ -54,7 +54,7 @@ pub(super) struct Events {
     newest: usize,
 }
 
-impl Events {
+impl TraceEvents {
     /// The first `requests` of the trace that this seed gives, with the published share of writes.
     pub fn new(seed: u64, requests: u64) -> Self {
         Self {
@@ -93,10 +93,10 @@ impl Events {
     }
 }
 
-impl Iterator for Events {
-    type Item = Event;
+impl Iterator for TraceEvents {
+    type Item = TraceEvent;
 
-    fn next(&mut self) -> Option<Event> {
+    fn next(&mut self) -> Option<TraceEvent> {
         if self.left == 0 {
             return None;
         }
@@ -111,7 +111,7 @@ impl Iterator for Events {
         if write {
             self.last_write = block;
         }
-        Some(Event { at: Duration::from_secs_f64(self.seconds), block, write })
+        Some(TraceEvent { at: Duration::from_secs_f64(self.seconds), block, write })
     }
 }
 
@@ -121,7 +121,7 @@ mod tests {
 
     #[test]
     fn the_published_figures_hold() {
-        let events: Vec<Event> = Events::new(1, REQUESTS).collect();
+        let events: Vec<TraceEvent> = TraceEvents::new(1, REQUESTS).collect();
         assert_eq!(events.len(), 230_370);
         assert_eq!(events.iter().filter(|event| event.write).count(), 205_029);
         // 472 MB moved, of 900 MB.
@@ -137,7 +137,7 @@ mod tests {
 
     #[test]
     fn a_seed_is_a_trace() {
-        let first = |seed| Events::new(seed, 1000).collect::<Vec<_>>();
+        let first = |seed| TraceEvents::new(seed, 1000).collect::<Vec<_>>();
         assert_eq!(first(7), first(7));
         assert_ne!(first(7), first(8));
         assert_eq!(first(7).iter().filter(|event| event.write).count(), 890);

@@ -8,16 +8,19 @@ use std::sync::Arc;
 
 use initiator::RemoteVolume;
 use serde::{Deserialize, Serialize};
-use volume::{FileVolume, Options, Stack};
+use volume::{FileVolume, FileVolumeOptions, Stack};
 
-use crate::{Error, Outcome, Place, Run, Series, Tool, Workload, place::open_device, remote};
-use events::{BLOCK_BYTES, Events, REQUESTS, SET_BLOCKS};
-use replay::{Answered, Replay};
+use crate::{
+    Error, Tool, Workload, WorkloadLocation, WorkloadResult, WorkloadRun, WorkloadSeries,
+    place::open_device, remote,
+};
+use events::{BLOCK_BYTES, REQUESTS, SET_BLOCKS, TraceEvents};
+use replay::{TraceReplay, TraceReplayResult};
 
 /// Settings of a replay.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize, clap::Args)]
 #[serde(default, deny_unknown_fields)]
-pub struct Trace {
+pub struct TraceWorkload {
     /// How many requests from the beginning, 1 to 230370
     #[arg(long, default_value_t = REQUESTS)]
     pub requests: u64,
@@ -32,13 +35,13 @@ pub struct Trace {
     pub check: u64,
 }
 
-impl Default for Trace {
+impl Default for TraceWorkload {
     fn default() -> Self {
         Self { requests: REQUESTS, speed: 1.0, durable: false, check: 1000 }
     }
 }
 
-impl Workload for Trace {
+impl Workload for TraceWorkload {
     fn needs(&self) -> Vec<Tool> {
         Vec::new()
     }
@@ -57,11 +60,11 @@ impl Workload for Trace {
         SET_BLOCKS * u64::from(BLOCK_BYTES)
     }
 
-    fn run(&self, run: &Run<'_>) -> Result<Outcome, Error> {
+    fn run(&self, run: &WorkloadRun<'_>) -> Result<WorkloadResult, Error> {
         self.check()?;
         // The thread that replays drives the session, too.
         remote::runtime()?.block_on(async {
-            let opened = Opened::open(run.place).await?;
+            let opened = OpenedTraceVolume::open(run.place).await?;
             let answered = self.replay(&opened.stack, run).await;
             opened.close().await;
             Ok(self.outcome(answered?))
@@ -69,21 +72,25 @@ impl Workload for Trace {
     }
 }
 
-impl Trace {
-    async fn replay(&self, stack: &Stack, run: &Run<'_>) -> Result<Answered, Error> {
+impl TraceWorkload {
+    async fn replay(
+        &self,
+        stack: &Stack,
+        run: &WorkloadRun<'_>,
+    ) -> Result<TraceReplayResult, Error> {
         let free = stack.geometry().bytes();
         let needed = self.space();
         if free < needed {
             return Err(Error::Space { needed, free });
         }
-        let mut replay = Replay::new(&**stack, run.seed, self.durable);
-        replay.put(Events::new(run.seed, self.requests), self.speed, run.progress).await?;
+        let mut replay = TraceReplay::new(&**stack, run.seed, self.durable);
+        replay.put(TraceEvents::new(run.seed, self.requests), self.speed, run.progress).await?;
         replay.read_back(self.check).await?;
         Ok(replay.answered())
     }
 
-    fn outcome(&self, answered: Answered) -> Outcome {
-        let Answered { requests, held, compared } = answered;
+    fn outcome(&self, answered: TraceReplayResult) -> WorkloadResult {
+        let TraceReplayResult { requests, held, compared } = answered;
         let of = |write: Option<bool>| {
             let wanted = requests.iter().filter(|it| write.is_none_or(|write| it.write == write));
             let mut times: Vec<f64> = wanted.map(|it| it.response.as_secs_f64() * 1e3).collect();
@@ -97,18 +104,18 @@ impl Trace {
         let points = requests
             .iter()
             .map(|it| [rounded(it.due.as_secs_f64()), rounded(it.response.as_secs_f64()) * 1e3]);
-        let series = Series {
+        let series = WorkloadSeries {
             name: "responses".to_owned(),
             x: "time, s".to_owned(),
             y: "response, ms".to_owned(),
             points: points.collect(),
         };
-        Outcome {
+        WorkloadResult {
             verified: format!(
                 "every block that was read after it was written, {compared} reads; those of the end included"
             ),
             series: vec![series],
-            ..Outcome::default()
+            ..WorkloadResult::default()
         }
         .figure("response", "ms", mean(&all))
         .figure("median response", "ms", quantile(&all, 0.5))
@@ -132,21 +139,21 @@ fn quantile(times: &[f64], part: f64) -> f64 {
 }
 
 /// What a trace is replayed on.
-struct Opened {
+struct OpenedTraceVolume {
     stack: Stack,
     /// To be closed at the end.
     remote: Option<Arc<RemoteVolume>>,
 }
 
-impl Opened {
-    async fn open(place: &Place) -> Result<Self, Error> {
+impl OpenedTraceVolume {
+    async fn open(place: &WorkloadLocation) -> Result<Self, Error> {
         match place {
-            Place::Device(path) => Ok(Self { stack: device(path)?, remote: None }),
-            Place::Url(url) => {
+            WorkloadLocation::Device(path) => Ok(Self { stack: device(path)?, remote: None }),
+            WorkloadLocation::Url(url) => {
                 let remote = Arc::new(remote::log_in(remote::settings(url)?).await?);
                 Ok(Self { stack: remote.clone(), remote: Some(remote) })
             }
-            Place::Folder(_) => {
+            WorkloadLocation::Folder(_) => {
                 let (workload, wanted) = ("the trace", "a block device or an iSCSI unit");
                 Err(Error::Place { workload, wanted, place: place.to_string() })
             }
@@ -163,7 +170,7 @@ impl Opened {
 /// A block device past the page cache, which nobody else uses.
 fn device(path: &Path) -> Result<Stack, Error> {
     drop(open_device(path, rustix::fs::OFlags::empty())?);
-    let options = Options { direct: true, ..Options::new(path) };
+    let options = FileVolumeOptions { direct: true, ..FileVolumeOptions::new(path) };
     match FileVolume::open(&options) {
         Ok(volume) if !volume.is_direct() => Err(Error::Settings(format!(
             "{} cannot be read past the page cache in blocks of 512 bytes",
@@ -180,7 +187,7 @@ fn device(path: &Path) -> Result<Stack, Error> {
 mod tests {
     use std::time::Duration;
 
-    use volume::{Call, Fault, Geometry, MemVolume, Rule, Symptom};
+    use volume::{FaultCallKind, FaultRule, FaultVolume, Geometry, MemVolume, Symptom};
 
     use super::*;
 
@@ -188,15 +195,15 @@ mod tests {
         Arc::new(MemVolume::new(Geometry::with_blocks(900_000_000 / 512)))
     }
 
-    fn replay(stack: &Stack, trace: &Trace) -> Result<Answered, Error> {
-        let (place, scratch) = (Place::Url(String::new()), std::path::Path::new("/"));
-        let run = Run { place: &place, scratch, seed: 3, progress: &|_| () };
+    fn replay(stack: &Stack, trace: &TraceWorkload) -> Result<TraceReplayResult, Error> {
+        let (place, scratch) = (WorkloadLocation::Url(String::new()), std::path::Path::new("/"));
+        let run = WorkloadRun { place: &place, scratch, seed: 3, progress: &|_| () };
         remote::runtime().unwrap().block_on(trace.replay(stack, &run))
     }
 
     #[test]
     fn a_trace_is_replayed_at_its_times_and_compared() {
-        let trace = Trace { requests: 2000, speed: 10.0, ..Trace::default() };
+        let trace = TraceWorkload { requests: 2000, speed: 10.0, ..TraceWorkload::default() };
         let answered = replay(&memory(), &trace).unwrap();
         assert_eq!(answered.requests.len(), 2000);
         assert!(answered.compared > 500, "{}", answered.compared);
@@ -212,9 +219,10 @@ mod tests {
 
     #[test]
     fn a_disk_that_lies_is_found() {
-        let disk = Fault::new(memory());
-        disk.faults().add(Rule::always(Call::Write, Symptom::Lies).after(300).times(40));
-        let trace = Trace { requests: 1000, speed: 20.0, ..Trace::default() };
+        let disk = FaultVolume::new(memory());
+        disk.faults()
+            .add(FaultRule::always(FaultCallKind::Write, Symptom::Lies).after(300).times(40));
+        let trace = TraceWorkload { requests: 1000, speed: 20.0, ..TraceWorkload::default() };
         let error = replay(&(Arc::new(disk) as Stack), &trace).unwrap_err();
         assert!(matches!(error, Error::Wrong(_)), "{error}");
     }
@@ -222,10 +230,10 @@ mod tests {
     #[test]
     fn a_volume_that_is_too_small_or_a_trace_that_is_none_is_said_first() {
         let small: Stack = Arc::new(MemVolume::new(Geometry::with_blocks(1000)));
-        assert!(matches!(replay(&small, &Trace::default()), Err(Error::Space { .. })));
-        let trace = Trace { requests: 0, ..Trace::default() };
+        assert!(matches!(replay(&small, &TraceWorkload::default()), Err(Error::Space { .. })));
+        let trace = TraceWorkload { requests: 0, ..TraceWorkload::default() };
         assert!(matches!(trace.check(), Err(Error::Settings(_))));
-        let trace = Trace { speed: f64::NAN, ..Trace::default() };
+        let trace = TraceWorkload { speed: f64::NAN, ..TraceWorkload::default() };
         assert!(matches!(trace.check(), Err(Error::Settings(_))));
     }
 }

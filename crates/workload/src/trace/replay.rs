@@ -16,28 +16,28 @@ use sim::Rng;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use volume::{Data, Durability, Extent, Lba, Volume};
 
-use super::events::{BLOCK_BYTES, Event, Events};
+use super::events::{BLOCK_BYTES, TraceEvent, TraceEvents};
 use crate::{Error, remote::failed};
 
 /// A replay on a volume.
-pub(super) struct Replay<'a> {
+pub(super) struct TraceReplay<'a> {
     volume: &'a dyn Volume,
     seed: u64,
     durability: Durability,
-    in_flight: FuturesUnordered<BoxFuture<'a, Done>>,
+    in_flight: FuturesUnordered<BoxFuture<'a, CompletedTraceRequest>>,
     /// Blocks with a request in flight: another one for them waits, as a file system lets it.
     busy: HashSet<u32>,
-    held: VecDeque<Event>,
+    held: VecDeque<TraceEvent>,
     /// How often each block was written; what it holds follows from that.
     versions: HashMap<u32, u32>,
-    answered: Answered,
+    answered: TraceReplayResult,
 }
 
 /// What was found.
 #[derive(Debug, Default)]
-pub(super) struct Answered {
+pub(super) struct TraceReplayResult {
     /// In the order in which they were due.
-    pub requests: Vec<Request>,
+    pub requests: Vec<AnsweredTraceRequest>,
     /// How many waited for one of the same block.
     pub held: u64,
     /// Reads that were compared.
@@ -46,7 +46,7 @@ pub(super) struct Answered {
 
 /// A request that was answered.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Request {
+pub(super) struct AnsweredTraceRequest {
     /// When it was due, from the beginning.
     pub due: Duration,
     pub write: bool,
@@ -54,8 +54,8 @@ pub(super) struct Request {
     pub response: Duration,
 }
 
-struct Done {
-    event: Event,
+struct CompletedTraceRequest {
+    event: TraceEvent,
     at: Instant,
     found: Result<Option<Data>, volume::Error>,
 }
@@ -66,7 +66,7 @@ const AT_ONCE: usize = 32;
 /// Of so many answers, one is told as progress.
 const TELL: usize = 64;
 
-impl<'a> Replay<'a> {
+impl<'a> TraceReplay<'a> {
     pub fn new(volume: &'a dyn Volume, seed: u64, durable: bool) -> Self {
         Self {
             volume,
@@ -76,19 +76,19 @@ impl<'a> Replay<'a> {
             busy: HashSet::new(),
             held: VecDeque::new(),
             versions: HashMap::new(),
-            answered: Answered::default(),
+            answered: TraceReplayResult::default(),
         }
     }
 
     /// All events, `speed` times as fast as they came.
     pub async fn put(
         &mut self,
-        events: Events,
+        events: TraceEvents,
         speed: f64,
         progress: &(dyn Fn(f64) + Sync),
     ) -> Result<(), Error> {
-        let events: Vec<Event> =
-            events.map(|it| Event { at: it.at.div_f64(speed), ..it }).collect();
+        let events: Vec<TraceEvent> =
+            events.map(|it| TraceEvent { at: it.at.div_f64(speed), ..it }).collect();
         let count = events.len();
         let begun = Instant::now();
         let mut due = at_their_times(begun, events)?;
@@ -96,10 +96,10 @@ impl<'a> Replay<'a> {
             tokio::select! {
                 Some(event) = due.recv() => self.begin_or_hold(event),
                 Some(done) = self.in_flight.next() => {
-                    let Done { event, at, .. } = done;
+                    let CompletedTraceRequest { event, at, .. } = done;
                     // The clock of the trace does not stop for a request that waits.
                     let response = at.saturating_duration_since(begun + event.at);
-                    let request = Request { due: event.at, write: event.write, response };
+                    let request = AnsweredTraceRequest { due: event.at, write: event.write, response };
                     self.answered.requests.push(request);
                     self.answer(done)?;
                     self.begin_held();
@@ -129,7 +129,7 @@ impl<'a> Replay<'a> {
             while self.in_flight.len() < AT_ONCE
                 && let Some(block) = blocks.next()
             {
-                self.begin(Event { at: Duration::ZERO, block, write: false });
+                self.begin(TraceEvent { at: Duration::ZERO, block, write: false });
             }
             match self.in_flight.next().await {
                 Some(done) => self.answer(done)?,
@@ -138,11 +138,11 @@ impl<'a> Replay<'a> {
         }
     }
 
-    pub fn answered(self) -> Answered {
+    pub fn answered(self) -> TraceReplayResult {
         self.answered
     }
 
-    fn begin_or_hold(&mut self, event: Event) {
+    fn begin_or_hold(&mut self, event: TraceEvent) {
         let waits = self.held.iter().any(|held| held.block == event.block);
         if waits || self.busy.contains(&event.block) {
             self.answered.held += 1;
@@ -159,7 +159,7 @@ impl<'a> Replay<'a> {
         }
     }
 
-    fn begin(&mut self, event: Event) {
+    fn begin(&mut self, event: TraceEvent) {
         let volume = self.volume;
         let lba = Lba(u64::from(event.block) * u64::from(SECTORS));
         self.busy.insert(event.block);
@@ -176,13 +176,13 @@ impl<'a> Replay<'a> {
         };
         let timed = async move {
             let found = call.await;
-            Done { event, at: Instant::now(), found }
+            CompletedTraceRequest { event, at: Instant::now(), found }
         };
         self.in_flight.push(timed.boxed());
     }
 
-    fn answer(&mut self, done: Done) -> Result<(), Error> {
-        let Done { event: Event { block, write, .. }, found, .. } = done;
+    fn answer(&mut self, done: CompletedTraceRequest) -> Result<(), Error> {
+        let CompletedTraceRequest { event: TraceEvent { block, write, .. }, found, .. } = done;
         self.busy.remove(&block);
         let found = found.map_err(failed(if write { "write" } else { "read" }))?;
         // What a block held before the trace is not known.
@@ -199,7 +199,10 @@ impl<'a> Replay<'a> {
 }
 
 /// Events from a thread of its own, each when it is due: the runtime's timers count in milliseconds.
-fn at_their_times(begun: Instant, events: Vec<Event>) -> Result<UnboundedReceiver<Event>, Error> {
+fn at_their_times(
+    begun: Instant,
+    events: Vec<TraceEvent>,
+) -> Result<UnboundedReceiver<TraceEvent>, Error> {
     // It holds what waits for the replay to have time, at most the trace.
     let (sender, receiver) = unbounded_channel();
     let thread = thread::Builder::new().name("trace".to_owned()).spawn(move || {

@@ -1,7 +1,7 @@
 //! The bars: what the data path promises, each as a figure of one run and a limit.
 
-use crate::bench::figures::{Figures, Part, Samples, larger, ratio, sum};
-use crate::bench::load::Point;
+use crate::bench::figures::{BenchFigures, PointMetric, Samples, larger, ratio, sum};
+use crate::bench::load::BenchPoint;
 use crate::bench::plan::{loads, servers};
 
 /// On which side of the limit the median must lie.
@@ -33,32 +33,46 @@ impl std::fmt::Display for Limit {
 }
 
 /// One promise.
-pub struct Bar {
+pub struct PerformanceBar {
     /// What it is about.
     pub name: &'static str,
     /// What is promised.
     pub limit: Limit,
     /// How it follows from the figures; nothing if they were not measured.
-    pub figure: fn(&Figures) -> Option<Samples>,
+    pub figure: fn(&BenchFigures) -> Option<Samples>,
 }
 
-const RATE: Part = Point::per_second;
-const CPU: Part = Point::cpu_us;
-const MEDIAN: Part = Point::median_us;
-const MEAN: Part = Point::mean_us;
-const P9999: Part = |point| point.quantile_us(0.9999);
+const RATE: PointMetric = BenchPoint::per_second;
+const CPU: PointMetric = BenchPoint::cpu_us;
+const MEDIAN: PointMetric = BenchPoint::median_us;
+const MEAN: PointMetric = BenchPoint::mean_us;
+const P9999: PointMetric = |point| point.quantile_us(0.9999);
 
 /// A part of one load: our server's over another's.
-fn over(figures: &Figures, load: &str, part: Part, server: &str, other: &str) -> Option<Samples> {
+fn over(
+    figures: &BenchFigures,
+    load: &str,
+    part: PointMetric,
+    server: &str,
+    other: &str,
+) -> Option<Samples> {
     ratio(figures.of(load, server, part), figures.of(load, other, part))
 }
 
-const fn least(name: &'static str, limit: f64, figure: fn(&Figures) -> Option<Samples>) -> Bar {
-    Bar { name, limit: Limit::Least(limit), figure }
+const fn least(
+    name: &'static str,
+    limit: f64,
+    figure: fn(&BenchFigures) -> Option<Samples>,
+) -> PerformanceBar {
+    PerformanceBar { name, limit: Limit::Least(limit), figure }
 }
 
-const fn most(name: &'static str, limit: f64, figure: fn(&Figures) -> Option<Samples>) -> Bar {
-    Bar { name, limit: Limit::Most(limit), figure }
+const fn most(
+    name: &'static str,
+    limit: f64,
+    figure: fn(&BenchFigures) -> Option<Samples>,
+) -> PerformanceBar {
+    PerformanceBar { name, limit: Limit::Most(limit), figure }
 }
 
 use loads::{
@@ -74,15 +88,15 @@ use servers::{
 
 /// Every promise, in the order of the data path.
 #[rustfmt::skip]
-pub const BARS: &[Bar] = &[
+pub const BARS: &[PerformanceBar] = &[
     least("4 KiB reads, depth 32: operations/s over bare TCP", 0.7, |f| over(f, READ_32, RATE, FOREBAY, RAW)),
     least("4 KiB writes, depth 32: operations/s over bare TCP", 0.6, |f| over(f, WRITE_32, RATE, FOREBAY, RAW)),
     most("4 KiB reads, depth 32: server CPU over bare TCP", 1.43, |f| over(f, READ_32, CPU, FOREBAY, RAW)),
     most("4 KiB writes, depth 32: server CPU over bare TCP into 256 MiB", 1.2, |f| over(f, WRITE_32, CPU, FOREBAY, RAW_MEMORY)),
     least("4 KiB reads, depth 32: operations/s over tgt", 8.0, |f| over(f, READ_32, RATE, FOREBAY, TGT)),
     least("4 KiB writes, depth 32: operations/s over tgt", 7.0, |f| over(f, WRITE_32, RATE, FOREBAY, TGT)),
-    most("4 KiB reads, depth 32: context switches per operation", 0.1, |f| f.of(READ_32, FOREBAY, Point::switches)),
-    most("4 KiB writes, depth 32: context switches per operation", 0.1, |f| f.of(WRITE_32, FOREBAY, Point::switches)),
+    most("4 KiB reads, depth 32: context switches per operation", 0.1, |f| f.of(READ_32, FOREBAY, BenchPoint::switches)),
+    most("4 KiB writes, depth 32: context switches per operation", 0.1, |f| f.of(WRITE_32, FOREBAY, BenchPoint::switches)),
     least("128 KiB reads, depth 8: operations/s over tgt", 2.0, |f| over(f, READ_STREAM, RATE, FOREBAY, TGT)),
     least("128 KiB writes, depth 8: operations/s over tgt", 2.0, |f| over(f, WRITE_STREAM, RATE, FOREBAY, TGT)),
     most("4 KiB reads, depth 1: median over bare TCP", 1.15, |f| over(f, READ_1, MEDIAN, FOREBAY, RAW)),
@@ -105,7 +119,7 @@ pub const BARS: &[Bar] = &[
     least("4 connections, 128 KiB reads: operations/s over 1.3 times one connection's, or the share of its CPU that the server uses", 0.95,
         |f| larger(
             ratio(f.of(STREAM_OF_FOUR, FOREBAY, RATE), f.of(STREAM_OF_ONE, FOREBAY, |point| 1.3 * point.per_second())),
-            f.of(STREAM_OF_FOUR, FOREBAY, Point::cpu_share),
+            f.of(STREAM_OF_FOUR, FOREBAY, BenchPoint::cpu_share),
         )),
     most("gateway, durable 4 KiB writes, depth 1: median over append + TCP round trip", 1.4,
         |f| ratio(f.of(DURABLE_1, GATEWAY, MEDIAN), sum(f.of(APPEND, DISK, MEDIAN), f.of(WRITE_1, RAW, MEDIAN)))),
@@ -151,6 +165,6 @@ mod tests {
 
     #[test]
     fn a_bar_without_its_figures_is_not_judged() {
-        assert!(BARS.iter().all(|bar| (bar.figure)(&Figures::default()).is_none()));
+        assert!(BARS.iter().all(|bar| (bar.figure)(&BenchFigures::default()).is_none()));
     }
 }

@@ -10,17 +10,17 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 
-use crate::bench::figures::Figures;
-use crate::bench::load::Point;
+use crate::bench::figures::BenchFigures;
+use crate::bench::load::BenchPoint;
 use crate::bench::plan::{loads, servers};
-use crate::client::Login;
-use crate::client::session::Shape;
+use crate::client::ClientLogin;
+use crate::client::session::ClientSessionOptions;
 use crate::destage;
-use crate::machine::{Others, Usage};
-use crate::node::{How, Line, Node};
-use crate::steps::Tally;
-use replay::{Pace, Replay, check_all};
-use trace::{SET_BLOCKS, Trace};
+use crate::machine::{BenchProcessUsage, Others};
+use crate::node::{RelayProcess, ServeProcess, TestProcessPriority};
+use crate::steps::StepTally;
+use replay::{BenchTracePace, BenchTraceReplay, check_all};
+use trace::{BenchTraceSpec, SET_BLOCKS};
 
 const NAME: &str = "iqn.2026-11.forebay.bench:emc-tel";
 
@@ -53,9 +53,14 @@ const LINE_UP: [(&str, f64, Option<&str>); 6] = [
 const OTHERS: f64 = 0.1;
 
 /// Replays the trace on all of them, one after the other.
-pub fn measure(program: &Path, folder: &Path, trace: Trace, pace: Pace) -> Result<Figures> {
-    let mut figures = Figures::default();
-    let mut add = |name, measured: Measured| {
+pub fn measure(
+    program: &Path,
+    folder: &Path,
+    trace: BenchTraceSpec,
+    pace: BenchTracePace,
+) -> Result<BenchFigures> {
+    let mut figures = BenchFigures::default();
+    let mut add = |name, measured: BenchTracePoint| {
         println!("{name}: {}", measured.said);
         figures.add(loads::EMC_TEL, name, measured.point);
         if measured.disturbed {
@@ -74,10 +79,10 @@ pub fn measure(program: &Path, folder: &Path, trace: Trace, pace: Pace) -> Resul
 
 /// A short piece at a higher speed, for the suite: what is read is right, and so is the far volume
 /// at the end.
-pub fn check(program: &Path) -> Result<Tally> {
+pub fn check(program: &Path) -> Result<StepTally> {
     let folder = tempfile::tempdir()?;
-    let (trace, pace) = (Trace::new(1).first(2000), Pace { speed: 4.0 });
-    let mut tally = Tally::default();
+    let (trace, pace) = (BenchTraceSpec::new(1).first(2000), BenchTracePace { speed: 4.0 });
+    let mut tally = StepTally::default();
     for (name, delay_ms, report) in LINE_UP {
         let scene = tempfile::Builder::new().prefix("scene").tempdir_in(folder.path())?;
         let measured = on_line_up(program, scene.path(), trace, pace, delay_ms, report);
@@ -90,31 +95,31 @@ pub fn check(program: &Path) -> Result<Tally> {
 }
 
 /// One point, and what else there is to say of it.
-struct Measured {
-    point: Point,
+struct BenchTracePoint {
+    point: BenchPoint,
     said: String,
     disturbed: bool,
 }
 
-fn watched(measure: impl FnOnce() -> Result<(Point, String)>) -> Result<Measured> {
+fn watched(measure: impl FnOnce() -> Result<(BenchPoint, String)>) -> Result<BenchTracePoint> {
     let (before, start) = (Others::now()?, Instant::now());
     let (point, said) = measure()?;
     let disturbed = Others::now()?.cpus_since(before, start.elapsed()) > OTHERS;
-    Ok(Measured { point, said, disturbed })
+    Ok(BenchTracePoint { point, said, disturbed })
 }
 
 fn on_line_up(
     program: &Path,
     folder: &Path,
-    trace: Trace,
-    pace: Pace,
+    trace: BenchTraceSpec,
+    pace: BenchTracePace,
     delay_ms: f64,
     report: Option<&str>,
-) -> Result<(Point, String)> {
-    let how = How::Preferred;
-    let far = Node::start_as(how, program, folder, "far", &far_settings())?;
-    let line = Line::start_as(how, program, far.portal(), delay_ms)?;
-    let there = Login { portal: line.address(), ..far.login(NAME) };
+) -> Result<(BenchPoint, String)> {
+    let how = TestProcessPriority::Preferred;
+    let far = ServeProcess::start_as(how, program, folder, "far", &far_settings())?;
+    let line = RelayProcess::start_as(how, program, far.portal(), delay_ms)?;
+    let there = ClientLogin { portal: line.address(), ..far.login(NAME) };
     // What is acknowledged is stable in both cases: FUA where there is no cache, and the cache's report.
     let Some(report) = report else {
         let (point, replay) = put(&there, far.id(), trace, pace, true)?;
@@ -122,7 +127,7 @@ fn on_line_up(
         return Ok((point, replay.said()));
     };
     let near = gateway_settings(&line, report);
-    let near = Node::start_as(How::Pinned, program, folder, "near", &near)?;
+    let near = ServeProcess::start_as(TestProcessPriority::Pinned, program, folder, "near", &near)?;
     let (point, replay) = put(&near.login(NAME), near.id(), trace, pace, false)?;
     let hits = hits(&near)?;
     destage::drained(&near, DRAIN_LIMIT)?;
@@ -140,7 +145,7 @@ fn far_settings() -> String {
     )
 }
 
-fn gateway_settings(line: &Line, report: &str) -> String {
+fn gateway_settings(line: &RelayProcess, report: &str) -> String {
     format!(
         "listen = [\"127.0.0.1:0\"]\n[[target]]\nname = \"{NAME}\"\n[[target.unit]]\nstack = [\n\
          {{ remote = {{ url = \"iscsi://{}/{NAME}/0\" }} }},\n\
@@ -152,24 +157,25 @@ fn gateway_settings(line: &Line, report: &str) -> String {
 
 /// Replays the trace on a target, whose process is `server`.
 fn put(
-    login: &Login,
+    login: &ClientLogin,
     server: u32,
-    trace: Trace,
-    pace: Pace,
+    trace: BenchTraceSpec,
+    pace: BenchTracePace,
     durable: bool,
-) -> Result<(Point, Replay)> {
-    let shape = Shape { depth: DEPTH, bytes: trace::BLOCK_BYTES as usize, keep: true };
-    let mut replay = Replay::new(trace, pace, durable);
-    let before = Usage::of(server)?;
+) -> Result<(BenchPoint, BenchTraceReplay)> {
+    let shape =
+        ClientSessionOptions { depth: DEPTH, bytes: trace::BLOCK_BYTES as usize, keep: true };
+    let mut replay = BenchTraceReplay::new(trace, pace, durable);
+    let before = BenchProcessUsage::of(server)?;
     let time = replay.run(login, shape)?;
-    let server = Usage::of(server)?.since(before);
+    let server = BenchProcessUsage::of(server)?.since(before);
     let latency = replay.latency().clone();
     ensure!(latency.len() == trace.requests(), "{} requests were answered", latency.len());
-    Ok((Point { operations: latency.len(), time, latency, server }, replay))
+    Ok((BenchPoint { operations: latency.len(), time, latency, server }, replay))
 }
 
 /// What the gateway says of its reads and writes.
-fn hits(near: &Node) -> Result<String> {
+fn hits(near: &ServeProcess) -> Result<String> {
     let status = near.status()?;
     let layers = status.pointer("/targets/0/units/0/layers").and_then(|list| list.as_array());
     let cache = layers.into_iter().flatten().find(|layer| layer["layer"] == "cache");

@@ -15,11 +15,11 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
 
-use crate::bench::far::bulk::Direction;
-use crate::bench::far::load::{Load, Order};
-use crate::bench::far::report::{Figures, Point};
-use crate::bench::far::site::{Far, Site, WRITTEN_RANGE};
-use crate::bench::far::wan::{LinkSpec, Wan};
+use crate::bench::far::bulk::BulkStreamDirection;
+use crate::bench::far::load::{FarAddressOrder, FarLoad};
+use crate::bench::far::report::{FarFigures, FarPoint};
+use crate::bench::far::site::{FarBenchSite, FarNodeSpec, WRITTEN_RANGE};
+use crate::bench::far::wan::{BenchWan, LinkSpec};
 use crate::machine::{Others, require_root};
 use crate::node;
 
@@ -27,7 +27,7 @@ use crate::node;
 /// on a full link. A bulk TCP stream and a host that uses the node directly are measured in the same round. Needs
 /// root. Each round starts a new link, node and gateways.
 #[derive(Args, Debug)]
-pub struct Options {
+pub struct FarBenchOptions {
     /// Link to measure: Mbit/s, one-way delay in ms, queue as a fraction of bandwidth × round trip and, optionally,
     /// packet loss in percent, such as 200,4,0.25,0.1. May be repeated [default: six links of 200 Mbit/s].
     #[arg(long = "link", value_name = "MBIT,MS,QUEUE[,LOSS]")]
@@ -42,7 +42,7 @@ pub struct Options {
     programs: Vec<(String, PathBuf)>,
     /// Group of points to measure. May be repeated [default: all].
     #[arg(long, value_name = "GROUP")]
-    only: Vec<Group>,
+    only: Vec<FarBenchGroup>,
     /// Give the node a cache whose writes count with the next flush (`report = "at-flush"`), so that the epochs of a
     /// gateway are atomic there. Its log is in memory. [default: the volume alone, in memory]
     #[arg(long)]
@@ -64,7 +64,7 @@ pub struct Options {
 
 /// A group of points.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
-enum Group {
+enum FarBenchGroup {
     /// Cold sequential reads of 64 KiB.
     Reads,
     /// Cold random reads of 4 KiB.
@@ -85,7 +85,7 @@ fn named(text: &str) -> Result<(String, PathBuf), String> {
 }
 
 /// Measures all links, congestion controls and programs, and prints a table for each.
-pub fn bench(options: &Options) -> Result<bool> {
+pub fn bench(options: &FarBenchOptions) -> Result<bool> {
     require_root("bench far")?;
     let programs = match &options.programs[..] {
         [] => vec![("forebay".to_owned(), node::build()?)],
@@ -96,18 +96,19 @@ pub fn bench(options: &Options) -> Result<bool> {
         [] => vec!["cubic".to_owned(), "bbr".to_owned()],
         some => some.to_vec(),
     };
-    let groups = if options.only.is_empty() { Group::value_variants() } else { &options.only[..] };
+    let groups =
+        if options.only.is_empty() { FarBenchGroup::value_variants() } else { &options.only[..] };
     let time = Duration::from_secs_f64(options.seconds.clamp(0.5, 60.0));
     let mut all = Vec::new();
     for spec in &links {
         for control in &congestion {
-            let mut figures = Figures::new(spec, control, &programs);
+            let mut figures = FarFigures::new(spec, control, &programs);
             let mut spare = SPARE_ROUNDS;
             let mut round = 0;
             while round < options.rounds {
                 let mut is_tainted = None;
                 for (name, program) in &programs {
-                    let run = Round {
+                    let run = FarBenchRound {
                         spec,
                         control,
                         name,
@@ -164,39 +165,40 @@ const LEAST_LOG_BYTES: u64 = 64 << 20;
 const NEAR_DISK_RATE: f64 = 150e6;
 
 /// One round of one program on one link.
-struct Round<'a> {
+struct FarBenchRound<'a> {
     spec: &'a LinkSpec,
     control: &'a str,
     name: &'a str,
     program: &'a std::path::Path,
-    groups: &'a [Group],
+    groups: &'a [FarBenchGroup],
     time: Duration,
     has_epochs: bool,
     most_others: f64,
 }
 
-impl Round<'_> {
+impl FarBenchRound<'_> {
     /// Measures all points. Also returns why the round is tainted, if it is.
-    fn measure(&self) -> Result<(Vec<Point>, Option<String>)> {
+    fn measure(&self) -> Result<(Vec<FarPoint>, Option<String>)> {
         let (before, start) = (Others::now()?, Instant::now());
-        let wan = Wan::start(self.program, LINK, self.spec)?;
+        let wan = BenchWan::start(self.program, LINK, self.spec)?;
         // A sequential load must not wrap around in its range: it would read blocks that the gateway holds in memory.
         let most = self.drained_bytes().max(self.spec.bytes_in(WARM_UP + self.time));
-        let far = Far { has_epochs: self.has_epochs, ..Far::new(self.control, most) };
-        let site = Site::start(&wan, self.program, far)?;
+        let far =
+            FarNodeSpec { has_epochs: self.has_epochs, ..FarNodeSpec::new(self.control, most) };
+        let site = FarBenchSite::start(&wan, self.program, far)?;
         let mut points = Vec::new();
-        for direction in [Direction::Back, Direction::Forth] {
+        for direction in [BulkStreamDirection::Back, BulkStreamDirection::Forth] {
             points.push(self.point(&wan, direction.name(), &[], || {
                 bulk::measure(&wan, direction, self.host_control(), self.time)
             })?);
         }
         for group in self.groups {
             match group {
-                Group::Reads => self.reads(&wan, &site, &mut points)?,
-                Group::Random => self.random(&wan, &site, &mut points)?,
-                Group::Drain => self.drain(&wan, &site, &mut points)?,
-                Group::Sustained => self.sustained(&wan, &site, &mut points)?,
-                Group::Latency => self.latency(&wan, &site, &mut points)?,
+                FarBenchGroup::Reads => self.reads(&wan, &site, &mut points)?,
+                FarBenchGroup::Random => self.random(&wan, &site, &mut points)?,
+                FarBenchGroup::Drain => self.drain(&wan, &site, &mut points)?,
+                FarBenchGroup::Sustained => self.sustained(&wan, &site, &mut points)?,
+                FarBenchGroup::Latency => self.latency(&wan, &site, &mut points)?,
             }
         }
         let tainted = wan.tainted()?;
@@ -215,36 +217,41 @@ impl Round<'_> {
     /// Measures one point.
     fn point(
         &self,
-        wan: &Wan,
+        wan: &BenchWan,
         name: &str,
         processes: &[(&'static str, u32)],
-        measure: impl FnOnce() -> Result<load::Outcome>,
-    ) -> Result<Point> {
+        measure: impl FnOnce() -> Result<load::FarLoadResult>,
+    ) -> Result<FarPoint> {
         report::measure(wan, name, processes, measure)
             .with_context(|| format!("{name} of {}", self.name))
     }
 
-    fn reads(&self, wan: &Wan, site: &Site, points: &mut Vec<Point>) -> Result<()> {
+    fn reads(&self, wan: &BenchWan, site: &FarBenchSite, points: &mut Vec<FarPoint>) -> Result<()> {
         self.cold(wan, site, points, "sequential reads", &[1, 8, 32], |depth, range| {
-            Load::read(Order::Sequential, 64 << 10, depth, range)
+            FarLoad::read(FarAddressOrder::Sequential, 64 << 10, depth, range)
         })
     }
 
-    fn random(&self, wan: &Wan, site: &Site, points: &mut Vec<Point>) -> Result<()> {
+    fn random(
+        &self,
+        wan: &BenchWan,
+        site: &FarBenchSite,
+        points: &mut Vec<FarPoint>,
+    ) -> Result<()> {
         self.cold(wan, site, points, "random reads", &[1, 32], |depth, range| {
-            Load::read(Order::Scattered, 4096, depth, range)
+            FarLoad::read(FarAddressOrder::Scattered, 4096, depth, range)
         })
     }
 
     /// Measures cold reads at several depths, at the node and through a new gateway.
     fn cold(
         &self,
-        wan: &Wan,
-        site: &Site,
-        points: &mut Vec<Point>,
+        wan: &BenchWan,
+        site: &FarBenchSite,
+        points: &mut Vec<FarPoint>,
         title: &str,
         depths: &[usize],
-        load: impl Fn(usize, Range<u64>) -> Load,
+        load: impl Fn(usize, Range<u64>) -> FarLoad,
     ) -> Result<()> {
         let gateway = site.gateway(LOG_BYTES)?;
         for (number, &depth) in depths.iter().enumerate() {
@@ -271,11 +278,11 @@ impl Round<'_> {
 
     /// Measures a drain, and before it a bulk stream that carries the same bytes in a new connection: its slow start is part
     /// of its time, as it is part of the drain.
-    fn drain(&self, wan: &Wan, site: &Site, points: &mut Vec<Point>) -> Result<()> {
+    fn drain(&self, wan: &BenchWan, site: &FarBenchSite, points: &mut Vec<FarPoint>) -> Result<()> {
         let bytes = self.drained_bytes();
         let name = "bulk TCP, the bytes of the drain";
         points.push(self.point(wan, name, &[], || {
-            bulk::measure_from_start(wan, Direction::Forth, self.host_control(), bytes)
+            bulk::measure_from_start(wan, BulkStreamDirection::Forth, self.host_control(), bytes)
         })?);
         let gateway = site.gateway(bytes * 3)?;
         gateway.hold(true)?;
@@ -287,8 +294,13 @@ impl Round<'_> {
         gateway.stop()
     }
 
-    fn sustained(&self, wan: &Wan, site: &Site, points: &mut Vec<Point>) -> Result<()> {
-        let load = Load::write(64 << 10, 32, site.range(WRITTEN_RANGE));
+    fn sustained(
+        &self,
+        wan: &BenchWan,
+        site: &FarBenchSite,
+        points: &mut Vec<FarPoint>,
+    ) -> Result<()> {
+        let load = FarLoad::write(64 << 10, 32, site.range(WRITTEN_RANGE));
         let direct = site.direct();
         points.push(self.point(
             wan,
@@ -313,9 +325,15 @@ impl Round<'_> {
     }
 
     /// Measures random reads through a gateway: alone, and while a second host reads sequentially and a third one writes.
-    fn latency(&self, wan: &Wan, site: &Site, points: &mut Vec<Point>) -> Result<()> {
+    fn latency(
+        &self,
+        wan: &BenchWan,
+        site: &FarBenchSite,
+        points: &mut Vec<FarPoint>,
+    ) -> Result<()> {
         let gateway = site.gateway(LOG_BYTES)?;
-        let random = |range: u64| Load::read(Order::Scattered, 4096, 1, site.range(range));
+        let random =
+            |range: u64| FarLoad::read(FarAddressOrder::Scattered, 4096, 1, site.range(range));
         let (login, control) = (gateway.login(), self.host_control());
         points.push(self.point(
             wan,
@@ -324,8 +342,8 @@ impl Round<'_> {
             || random(0).measure(login.clone(), control, WARM_UP, self.time),
         )?);
         let all = WARM_UP + self.time;
-        let stream = Load::read(Order::Sequential, 64 << 10, 8, site.range(2));
-        let writes = Load::write(64 << 10, 8, site.range(WRITTEN_RANGE));
+        let stream = FarLoad::read(FarAddressOrder::Sequential, 64 << 10, 8, site.range(2));
+        let writes = FarLoad::write(64 << 10, 8, site.range(WRITTEN_RANGE));
         let name = "random reads, full link";
         let mut beside = Vec::new();
         let point = self.point(wan, name, &gateway.processes(site), || {
@@ -348,7 +366,7 @@ impl Round<'_> {
         for (name, outcome) in
             ["  the stream beside them", "  the writes beside them"].iter().zip(&beside)
         {
-            points.push(Point::beside(name, outcome));
+            points.push(FarPoint::beside(name, outcome));
         }
         gateway.stop()
     }

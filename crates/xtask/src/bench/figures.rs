@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde_json::{Value, json};
 
-use crate::bench::load::Point;
+use crate::bench::load::BenchPoint;
 
 /// One number a round.
 #[derive(Clone, Debug, PartialEq)]
@@ -50,19 +50,19 @@ pub fn short(number: f64) -> String {
 }
 
 /// Which part of a point a figure is about.
-pub type Part = fn(&Point) -> f64;
+pub type PointMetric = fn(&BenchPoint) -> f64;
 
 /// All points of a run.
 #[derive(Default)]
-pub struct Figures {
-    points: Vec<(&'static str, &'static str, Vec<Point>)>,
+pub struct BenchFigures {
+    points: Vec<(&'static str, &'static str, Vec<BenchPoint>)>,
     single: Vec<(&'static str, Vec<f64>)>,
     disturbed: usize,
 }
 
-impl Figures {
+impl BenchFigures {
     /// Adds the point of one more round.
-    pub fn add(&mut self, load: &'static str, server: &'static str, point: Point) {
+    pub fn add(&mut self, load: &'static str, server: &'static str, point: BenchPoint) {
         match self.points.iter_mut().find(|(l, s, _)| (*l, *s) == (load, server)) {
             Some((_, _, points)) => points.push(point),
             None => self.points.push((load, server, vec![point])),
@@ -89,7 +89,7 @@ impl Figures {
     }
 
     /// One part of the points of a load on a server; nothing if it was not measured.
-    pub fn of(&self, load: &str, server: &str, part: Part) -> Option<Samples> {
+    pub fn of(&self, load: &str, server: &str, part: PointMetric) -> Option<Samples> {
         let points = self.points.iter().find(|(l, s, _)| (*l, *s) == (load, server));
         points.map(|(_, _, points)| Samples(points.iter().map(part).collect()))
     }
@@ -102,20 +102,21 @@ impl Figures {
 
     /// Rows of the table of points.
     pub fn rows(&self) -> Vec<Vec<String>> {
-        let row = |(load, server, points): &(&str, &str, Vec<Point>)| {
-            let say = |part: Part| short(Samples(points.iter().map(part).collect()).median());
+        let row = |(load, server, points): &(&str, &str, Vec<BenchPoint>)| {
+            let say =
+                |part: PointMetric| short(Samples(points.iter().map(part).collect()).median());
             vec![
                 (*load).to_owned(),
                 (*server).to_owned(),
-                say(Point::per_second),
+                say(BenchPoint::per_second),
                 say(|point| point.mean_us()),
-                say(Point::median_us),
+                say(BenchPoint::median_us),
                 say(|point| point.quantile_us(0.99)),
                 say(|point| point.quantile_us(0.999)),
                 say(|point| point.quantile_us(0.9999)),
-                say(Point::longest_us),
-                say(Point::cpu_us),
-                say(Point::switches),
+                say(BenchPoint::longest_us),
+                say(BenchPoint::cpu_us),
+                say(BenchPoint::switches),
             ]
         };
         self.points.iter().map(row).collect()

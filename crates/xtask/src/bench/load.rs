@@ -5,15 +5,18 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, ensure};
 use hdrhistogram::Histogram;
 
-use crate::client::{Answer, Crowd, Login, Next, Request, Session, Workload, session, stamp};
-use crate::machine::Usage;
+use crate::client::{
+    ClientLogin, ClientResponse, ClientScsiCommand, ClientSession, ClientSlotAction,
+    ClientWorkload, Crowd, session, stamp,
+};
+use crate::machine::BenchProcessUsage;
 
 /// Unmeasured time at the start of a point: connections, caches and the scheduler settle.
 const WARM_UP: Duration = Duration::from_millis(150);
 
 /// What to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Load {
+pub struct BenchLoad {
     /// Writes; reads otherwise.
     pub write: bool,
     /// Writes are stable when answered (FUA).
@@ -25,7 +28,7 @@ pub struct Load {
     /// In random order; one after the other otherwise.
     pub random: bool,
     /// What is written.
-    pub content: Content,
+    pub content: BenchPayload,
     /// Only the first so many bytes of the unit; all of it if 0.
     pub region: u64,
     /// CRC32C header and data digests.
@@ -40,7 +43,7 @@ pub struct Load {
 
 /// What writes carry, the same each time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Content {
+pub enum BenchPayload {
     /// One byte over and over.
     Same,
     /// Words in random order: LZ4 makes them 2.4 times smaller.
@@ -49,12 +52,12 @@ pub enum Content {
     Noise,
 }
 
-impl Content {
+impl BenchPayload {
     fn fill(self, payload: &mut [u8]) {
         let mut random = 1;
         match self {
-            Content::Same => {}
-            Content::Words => {
+            BenchPayload::Same => {}
+            BenchPayload::Words => {
                 let words: Vec<u8> = std::iter::repeat_with(|| {
                     WORDS[(stamp::next(&mut random) >> 32) as usize % WORDS.len()]
                 })
@@ -64,7 +67,7 @@ impl Content {
                 .collect();
                 payload.copy_from_slice(&words);
             }
-            Content::Noise => {
+            BenchPayload::Noise => {
                 for word in payload.chunks_exact_mut(8) {
                     word.copy_from_slice(&stamp::next(&mut random).to_le_bytes());
                 }
@@ -81,16 +84,16 @@ const WORDS: [&str; 32] = [
     "dirty", "destage",
 ];
 
-impl Load {
+impl BenchLoad {
     /// Random 4 KiB reads.
-    pub const fn read_4k(depth: usize) -> Load {
-        Load {
+    pub const fn read_4k(depth: usize) -> BenchLoad {
+        BenchLoad {
             write: false,
             durable: false,
             bytes: 4096,
             depth,
             random: true,
-            content: Content::Same,
+            content: BenchPayload::Same,
             region: 0,
             digests: false,
             sessions: 1,
@@ -100,18 +103,18 @@ impl Load {
     }
 
     /// Random 4 KiB writes.
-    pub const fn write_4k(depth: usize) -> Load {
-        Load { write: true, ..Load::read_4k(depth) }
+    pub const fn write_4k(depth: usize) -> BenchLoad {
+        BenchLoad { write: true, ..BenchLoad::read_4k(depth) }
     }
 
     /// 128 KiB one after the other.
-    pub const fn stream(write: bool, depth: usize) -> Load {
-        Load { write, bytes: 128 << 10, random: false, ..Load::read_4k(depth) }
+    pub const fn stream(write: bool, depth: usize) -> BenchLoad {
+        BenchLoad { write, bytes: 128 << 10, random: false, ..BenchLoad::read_4k(depth) }
     }
 
     /// Writes of 64 KiB one after the other, eight at once.
-    pub const fn write_64k(content: Content) -> Load {
-        Load { bytes: 64 << 10, content, ..Load::stream(true, 8) }
+    pub const fn write_64k(content: BenchPayload) -> BenchLoad {
+        BenchLoad { bytes: 64 << 10, content, ..BenchLoad::stream(true, 8) }
     }
 
     /// Bytes of a request and of its answer on the wire, headers included.
@@ -123,7 +126,7 @@ impl Load {
 
 /// What was measured at one point.
 #[derive(Clone, Debug)]
-pub struct Point {
+pub struct BenchPoint {
     /// Commands answered.
     pub operations: u64,
     /// How long it took.
@@ -131,10 +134,10 @@ pub struct Point {
     /// From sending to answer, nanoseconds.
     pub latency: Histogram<u64>,
     /// What the server used meanwhile.
-    pub server: Usage,
+    pub server: BenchProcessUsage,
 }
 
-impl Point {
+impl BenchPoint {
     /// Commands a second.
     pub fn per_second(&self) -> f64 {
         self.operations as f64 / self.time.as_secs_f64()
@@ -177,20 +180,29 @@ impl Point {
 }
 
 /// Puts a load on a target for a time; what these processes use for it is the server's.
-pub fn measure(login: &Login, load: &Load, servers: &[u32], time: Duration) -> Result<Point> {
-    let Load { digests, level, connections, .. } = *load;
-    let login = Login { digests, level, connections, ..login.clone() };
-    let shape = session::Shape { depth: load.depth, bytes: load.bytes as usize, keep: false };
+pub fn measure(
+    login: &ClientLogin,
+    load: &BenchLoad,
+    servers: &[u32],
+    time: Duration,
+) -> Result<BenchPoint> {
+    let BenchLoad { digests, level, connections, .. } = *load;
+    let login = ClientLogin { digests, level, connections, ..login.clone() };
+    let shape = session::ClientSessionOptions {
+        depth: load.depth,
+        bytes: load.bytes as usize,
+        keep: false,
+    };
     let mut crowd = open(&login, load.sessions, shape)?;
     let (blocks, block_bytes) = crowd.members_mut()[0].capacity()?;
     let mut generator = Generator::new(*load, blocks, block_bytes);
     generator.until(WARM_UP);
     run(&mut crowd, &mut generator)?;
     generator.until(time);
-    let (before, start) = (Usage::of_all(servers)?, Instant::now());
+    let (before, start) = (BenchProcessUsage::of_all(servers)?, Instant::now());
     run(&mut crowd, &mut generator)?;
-    let (server, time) = (Usage::of_all(servers)?.since(before), start.elapsed());
-    let point = Point {
+    let (server, time) = (BenchProcessUsage::of_all(servers)?.since(before), start.elapsed());
+    let point = BenchPoint {
         operations: generator.latency.len(),
         time,
         latency: generator.latency.clone(),
@@ -203,10 +215,14 @@ pub fn measure(login: &Login, load: &Load, servers: &[u32], time: Duration) -> R
 }
 
 /// Logs in: so many sessions, each with the connections that `login` asks for.
-fn open(login: &Login, sessions: usize, shape: session::Shape) -> Result<Crowd<Session>> {
+fn open(
+    login: &ClientLogin,
+    sessions: usize,
+    shape: session::ClientSessionOptions,
+) -> Result<Crowd<ClientSession>> {
     let mut members = vec![];
     for _ in 0..sessions {
-        let leading = Session::open(login, shape)?;
+        let leading = ClientSession::open(login, shape)?;
         for cid in 1..login.connections {
             members.push(leading.join(login, cid)?);
         }
@@ -216,7 +232,7 @@ fn open(login: &Login, sessions: usize, shape: session::Shape) -> Result<Crowd<S
 }
 
 /// A connection that is alone needs nobody to say that it is its turn.
-fn run(crowd: &mut Crowd<Session>, generator: &mut Generator) -> Result<()> {
+fn run(crowd: &mut Crowd<ClientSession>, generator: &mut Generator) -> Result<()> {
     match crowd.members_mut() {
         [only] => only.run(generator),
         _ => crowd.run(generator),
@@ -230,7 +246,7 @@ pub fn histogram() -> Histogram<u64> {
 
 /// Draws commands from a load.
 struct Generator {
-    load: Load,
+    load: BenchLoad,
     commands: u64,
     blocks_each: u16,
     block_bytes: u32,
@@ -244,7 +260,7 @@ struct Generator {
 }
 
 impl Generator {
-    fn new(load: Load, blocks: u64, block_bytes: u32) -> Generator {
+    fn new(load: BenchLoad, blocks: u64, block_bytes: u32) -> Generator {
         let blocks_each = (load.bytes / block_bytes) as u16;
         let region = if load.region == 0 { u64::MAX } else { load.region / u64::from(block_bytes) };
         Generator {
@@ -277,13 +293,13 @@ impl Generator {
     }
 }
 
-impl Workload for Generator {
-    fn next(&mut self, now: Instant, payload: &mut [u8]) -> Next {
+impl ClientWorkload for Generator {
+    fn next(&mut self, now: Instant, payload: &mut [u8]) -> ClientSlotAction {
         if !std::mem::replace(&mut self.is_filled, true) {
             self.load.content.fill(payload);
         }
         if now >= self.deadline || self.failed.is_some() {
-            return Next::Stop;
+            return ClientSlotAction::Stop;
         }
         let place = if self.load.random {
             // A multiplication maps a random word to the range without a division.
@@ -294,14 +310,14 @@ impl Workload for Generator {
         };
         let lba = (place * u64::from(self.blocks_each)) as u32;
         let request = if self.load.write {
-            Request::write(lba, self.blocks_each, self.block_bytes, self.load.durable)
+            ClientScsiCommand::write(lba, self.blocks_each, self.block_bytes, self.load.durable)
         } else {
-            Request::read(lba, self.blocks_each, self.block_bytes)
+            ClientScsiCommand::read(lba, self.blocks_each, self.block_bytes)
         };
-        Next::Send(request, 0)
+        ClientSlotAction::Send(request, 0)
     }
 
-    fn answered(&mut self, now: Instant, answer: &Answer<'_>) {
+    fn answered(&mut self, now: Instant, answer: &ClientResponse<'_>) {
         self.latency.saturating_record((now - answer.sent).as_nanos() as u64);
         if answer.status != 0 {
             self.failed = Some((answer.status, answer.sense));

@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-use crate::bench::load::{Load, measure};
+use crate::bench::load::{BenchLoad, measure};
 use crate::bench::stage::write_all;
-use crate::client::Login;
-use crate::node::Node;
+use crate::client::ClientLogin;
+use crate::node::ServeProcess;
 
 const SESSIONS: usize = 64;
 const NAME: &str = "iqn.2026-11.forebay.bench:memory";
@@ -21,7 +21,8 @@ const SETTING_MIB: u64 = 64;
 const NVRAM_MIB: u64 = 4;
 
 /// What each session keeps in flight: small writes, or large ones, which are 256 MiB together.
-const LOADS: [Load; 2] = [Load::write_4k(32), Load { bytes: 128 << 10, ..Load::write_4k(32) }];
+const LOADS: [BenchLoad; 2] =
+    [BenchLoad::write_4k(32), BenchLoad { bytes: 128 << 10, ..BenchLoad::write_4k(32) }];
 
 /// How long the sessions work.
 const TIME: Duration = Duration::from_millis(1500);
@@ -30,7 +31,8 @@ const TIME: Duration = Duration::from_millis(1500);
 /// then at large ones.
 pub fn target(program: &Path) -> Result<[f64; 2]> {
     let folder = tempfile::tempdir()?;
-    let node = Node::start(program, folder.path(), "target", &memory_settings(SETTING_MIB))?;
+    let node =
+        ServeProcess::start(program, folder.path(), "target", &memory_settings(SETTING_MIB))?;
     let peaks = peaks(&node, SETTING_MIB << 20)?;
     Ok(peaks.map(|peak| peak - SETTING_MIB as f64))
 }
@@ -39,7 +41,8 @@ pub fn target(program: &Path) -> Result<[f64; 2]> {
 /// ones. `folder` is on a disk.
 pub fn gateway(program: &Path, folder: &Path) -> Result<[f64; 2]> {
     let folder = tempfile::Builder::new().prefix("memory").tempdir_in(folder)?;
-    let far = Node::start(program, folder.path(), "far", &memory_settings(4 * SETTING_MIB))?;
+    let far =
+        ServeProcess::start(program, folder.path(), "far", &memory_settings(4 * SETTING_MIB))?;
     let settings = format!(
         "listen = [\"127.0.0.1:0\"]\n[[target]]\nname = \"{NAME}\"\n[[target.unit]]\nstack = [\n\
          {{ remote = {{ url = \"{}\" }} }},\n\
@@ -47,7 +50,7 @@ pub fn gateway(program: &Path, folder: &Path) -> Result<[f64; 2]> {
          dram = \"{SETTING_MIB}MiB\" }} }},\n]\n",
         far.url(NAME, 0)
     );
-    let gateway = Node::start(program, folder.path(), "gateway", &settings)?;
+    let gateway = ServeProcess::start(program, folder.path(), "gateway", &settings)?;
     let peaks = peaks(&gateway, (4 * SETTING_MIB) << 20)?;
     Ok(peaks.map(|peak| peak - (SETTING_MIB + NVRAM_MIB) as f64))
 }
@@ -60,13 +63,14 @@ fn memory_settings(mib: u64) -> String {
 }
 
 /// Fills the unit, puts all sessions on it, and reads the peak of the process after each load, MiB.
-fn peaks(node: &Node, bytes: u64) -> Result<[f64; 2]> {
+fn peaks(node: &ServeProcess, bytes: u64) -> Result<[f64; 2]> {
     let login = node.login(NAME);
     write_all(&login, bytes)?;
     let process = node.id();
     let mut peaks = [0.0; 2];
     for (load, peaked) in LOADS.iter().zip(&mut peaks) {
-        let session = |login: Login| move || measure(&login, load, &[process], TIME).map(|_| ());
+        let session =
+            |login: ClientLogin| move || measure(&login, load, &[process], TIME).map(|_| ());
         std::thread::scope(|scope| {
             let sessions: Vec<_> =
                 (0..SESSIONS).map(|_| scope.spawn(session(login.clone()))).collect();

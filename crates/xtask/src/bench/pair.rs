@@ -7,17 +7,17 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use clap::Args;
 
-use crate::bench::far::load::Load;
-use crate::bench::far::wan::{End, LinkSpec, Wan};
+use crate::bench::far::load::FarLoad;
+use crate::bench::far::wan::{BenchWan, BenchWanEnd, LinkSpec};
 use crate::bench::far::{LINK, site::script};
 use crate::machine::{Others, require_root};
-use crate::node::{self, How, Node};
+use crate::node::{self, ServeProcess, TestProcessPriority};
 
 /// Measure the latency of 4 KiB writes at depth 1 to a pair of gateways with 1 ms one way between them: durable, and
 /// with an NVRAM at each gateway. The parts of such a write are measured alone in the same round. The logs are in memory
 /// (/dev/shm). Needs root.
 #[derive(Args, Debug)]
-pub struct Options {
+pub struct PairBenchOptions {
     /// Program to measure [default: the release build].
     #[arg(long, value_name = "FILE")]
     program: Option<PathBuf>,
@@ -40,7 +40,7 @@ const POINTS: [&str; 6] = [
 ];
 
 /// Measures all rounds and prints the median latency of each point, and what the pair costs in relation to its parts.
-pub fn bench(options: &Options) -> Result<bool> {
+pub fn bench(options: &PairBenchOptions) -> Result<bool> {
     require_root("bench pair")?;
     let program = match &options.program {
         Some(program) => program.canonicalize()?,
@@ -89,24 +89,31 @@ fn print(rounds: &[Vec<f64>]) {
 
 /// Measures each point once, in milliseconds. Also returns why the emulated link calls the round tainted, if it does.
 fn measure(program: &Path, time: Duration) -> Result<(Vec<f64>, Option<String>)> {
-    let wan = Wan::start(program, LINK, &LinkSpec::new(1000.0, 1.0))?;
+    let wan = BenchWan::start(program, LINK, &LinkSpec::new(1000.0, 1.0))?;
     // The logs are in memory (tmpfs), because both gateways would share the one disk of this machine.
     let folder = tempfile::Builder::new().prefix("bench-pair").tempdir_in("/dev/shm")?;
-    let programs = [End::Near, End::Far].map(|end| script(folder.path(), &wan, end, program));
+    let programs =
+        [BenchWanEnd::Near, BenchWanEnd::Far].map(|end| script(folder.path(), &wan, end, program));
     let [near, far] = programs;
     let (near, far) = (near?, far?);
     let start = |program: &Path, name: &str, settings: &str| {
-        Node::start_as(How::Preferred, program, folder.path(), name, settings)
+        ServeProcess::start_as(
+            TestProcessPriority::Preferred,
+            program,
+            folder.path(),
+            name,
+            settings,
+        )
     };
     let node = start(&near, "node", &node_settings(&wan))?;
-    let second = start(&far, "second", &gateway_settings(&wan, &node, End::Far))?;
-    let first = start(&near, "first", &gateway_settings(&wan, &node, End::Near))?;
+    let second = start(&far, "second", &gateway_settings(&wan, &node, BenchWanEnd::Far))?;
+    let first = start(&near, "first", &gateway_settings(&wan, &node, BenchWanEnd::Near))?;
     for pair in PAIRS {
         first.wait_for_role(&format!("{NAME}:{pair}"), "active", PAIR_LIMIT)?;
         let paused = first.ask(&["gateway", "pause", &format!("{NAME}:{pair}")])?;
         ensure!(paused.success(), "forebay gateway pause: {}", paused.tail(3));
     }
-    let write = Load::write(4096, 1, 0..RANGE_BYTES);
+    let write = FarLoad::write(4096, 1, 0..RANGE_BYTES);
     let fua = write.clone().with_fua();
     let points = [
         (&first, "memory", &write),
@@ -126,23 +133,24 @@ fn measure(program: &Path, time: Duration) -> Result<(Vec<f64>, Option<String>)>
 }
 
 /// The node keeps a volume for each pair and for the gateway without a partner.
-fn node_settings(wan: &Wan) -> String {
+fn node_settings(wan: &BenchWan) -> String {
     let targets = [PAIRS[0], PAIRS[1], "alone"].map(|name| {
         format!(
             "[[target]]\nname = \"{NAME}:node-{name}\"\n[[target.unit]]\n\
              stack = [{{ memory = {{ size = {RANGE_BYTES} }} }}]\n"
         )
     });
-    let address = wan.address(End::Near);
+    let address = wan.address(BenchWanEnd::Near);
     format!("listen = [\"{address}:0\"]\nstate = \"node.state\"\n{}", targets.concat())
 }
 
-fn gateway_settings(wan: &Wan, node: &Node, end: End) -> String {
+fn gateway_settings(wan: &BenchWan, node: &ServeProcess, end: BenchWanEnd) -> String {
     let (own, other) = match end {
-        End::Near => ("first", "second"),
-        End::Far => ("second", "first"),
+        BenchWanEnd::Near => ("first", "second"),
+        BenchWanEnd::Far => ("second", "first"),
     };
-    let partner = wan.address(if end == End::Near { End::Far } else { End::Near });
+    let partner =
+        wan.address(if end == BenchWanEnd::Near { BenchWanEnd::Far } else { BenchWanEnd::Near });
     let remote = |name: &str| {
         format!("{{ remote = {{ url = \"iscsi://{}/{NAME}:node-{name}/0\" }} }}", node.portal())
     };
@@ -163,7 +171,7 @@ fn gateway_settings(wan: &Wan, node: &Node, end: End) -> String {
              dram = \"256MiB\"{more} }} }}"
         )
     };
-    if end == End::Near {
+    if end == BenchWanEnd::Near {
         target("alone", &format!("{}, {}", remote("alone"), cache("alone", "")));
     }
     for name in PAIRS {
@@ -174,7 +182,7 @@ fn gateway_settings(wan: &Wan, node: &Node, end: End) -> String {
         let pair = format!(
             "{immediate}, pair = {{ partner = {{ url = \"iscsi://{partner}:{PORT}/{NAME}:{name}-{other}/0\" }}, \
              first = {} }}",
-            end == End::Near
+            end == BenchWanEnd::Near
         );
         target(name, &format!("{}, {}", remote(name), cache(name, &pair)));
         target(&format!("{name}-{own}"), &format!("{{ half = {{ of = \"{NAME}:{name}\" }} }}"));

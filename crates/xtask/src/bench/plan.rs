@@ -1,6 +1,6 @@
 //! What is measured on whom: groups of loads, and the servers each is put on.
 
-use crate::bench::load::{Content, Load};
+use crate::bench::load::{BenchLoad, BenchPayload};
 
 /// Names of loads.
 pub mod loads {
@@ -116,95 +116,99 @@ use servers::*;
 pub const HIT_BYTES: u64 = 64 << 20;
 
 /// One load on some servers.
-pub struct Series {
+pub struct BenchSeries {
     /// The name of the load.
     pub name: &'static str,
     /// The load.
-    pub load: Load,
+    pub load: BenchLoad,
     /// On whom it is put, in this order, in each round.
     pub servers: &'static [&'static str],
 }
 
 /// Series that belong together.
-pub struct Group {
+pub struct BenchGroup {
     /// How it is called on the command line.
     pub name: &'static str,
     /// What it measures.
-    pub series: &'static [Series],
+    pub series: &'static [BenchSeries],
     /// Whether it also looks at memory.
     pub memory: bool,
 }
 
-const fn series(name: &'static str, load: Load, servers: &'static [&'static str]) -> Series {
-    Series { name, load, servers }
+const fn series(
+    name: &'static str,
+    load: BenchLoad,
+    servers: &'static [&'static str],
+) -> BenchSeries {
+    BenchSeries { name, load, servers }
 }
 
 /// Both links, with and without.
 const COMPRESSED: &[&str] = &[REMOTE, REMOTE_LZ4, REMOTE_ZSTD, LINE, LINE_LZ4, LINE_ZSTD];
 
-const DURABLE: Load = Load { durable: true, ..Load::write_4k(1) };
+const DURABLE: BenchLoad = BenchLoad { durable: true, ..BenchLoad::write_4k(1) };
 
 /// Everything that can be asked for by name.
 #[rustfmt::skip]
-pub const GROUPS: &[Group] = &[
-    Group { name: "target", memory: false, series: &[
-        series(READ_32, Load::read_4k(32), &[RAW, RAW_MEMORY, TGT, FOREBAY]),
-        series(WRITE_32, Load::write_4k(32), &[RAW, RAW_MEMORY, TGT, FOREBAY]),
+pub const GROUPS: &[BenchGroup] = &[
+    BenchGroup { name: "target", memory: false, series: &[
+        series(READ_32, BenchLoad::read_4k(32), &[RAW, RAW_MEMORY, TGT, FOREBAY]),
+        series(WRITE_32, BenchLoad::write_4k(32), &[RAW, RAW_MEMORY, TGT, FOREBAY]),
     ] },
-    Group { name: "stream", memory: false, series: &[
-        series(READ_STREAM, Load::stream(false, 8), &[RAW, TGT, FOREBAY]),
-        series(WRITE_STREAM, Load::stream(true, 8), &[RAW, TGT, FOREBAY]),
+    BenchGroup { name: "stream", memory: false, series: &[
+        series(READ_STREAM, BenchLoad::stream(false, 8), &[RAW, TGT, FOREBAY]),
+        series(WRITE_STREAM, BenchLoad::stream(true, 8), &[RAW, TGT, FOREBAY]),
     ] },
-    Group { name: "depth1", memory: false, series: &[
-        series(READ_1, Load::read_4k(1), &[RAW, TGT, FOREBAY]),
-        series(WRITE_1, Load::write_4k(1), &[RAW, TGT, FOREBAY]),
+    BenchGroup { name: "depth1", memory: false, series: &[
+        series(READ_1, BenchLoad::read_4k(1), &[RAW, TGT, FOREBAY]),
+        series(WRITE_1, BenchLoad::write_4k(1), &[RAW, TGT, FOREBAY]),
     ] },
-    Group { name: "polling", memory: false, series: &[
-        series(READ_1, Load::read_4k(1), &[RAW, POLLING]),
-        series(WRITE_1, Load::write_4k(1), &[RAW, POLLING]),
-        series(READ_32, Load::read_4k(32), &[FOREBAY, POLLING]),
-        series(WRITE_32, Load::write_4k(32), &[FOREBAY, POLLING]),
+    BenchGroup { name: "polling", memory: false, series: &[
+        series(READ_1, BenchLoad::read_4k(1), &[RAW, POLLING]),
+        series(WRITE_1, BenchLoad::write_4k(1), &[RAW, POLLING]),
+        series(READ_32, BenchLoad::read_4k(32), &[FOREBAY, POLLING]),
+        series(WRITE_32, BenchLoad::write_4k(32), &[FOREBAY, POLLING]),
     ] },
-    Group { name: "digests", memory: false, series: &[
-        series(READ_32, Load::read_4k(32), &[FOREBAY]),
-        series(DIGESTS, Load { digests: true, ..Load::read_4k(32) }, &[FOREBAY]),
+    BenchGroup { name: "digests", memory: false, series: &[
+        series(READ_32, BenchLoad::read_4k(32), &[FOREBAY]),
+        series(DIGESTS, BenchLoad { digests: true, ..BenchLoad::read_4k(32) }, &[FOREBAY]),
     ] },
-    Group { name: "tls", memory: false, series: &[
-        series(READ_STREAM, Load::stream(false, 8), &[FOREBAY, TLS]),
-        series(WRITE_STREAM, Load::stream(true, 8), &[FOREBAY, TLS]),
+    BenchGroup { name: "tls", memory: false, series: &[
+        series(READ_STREAM, BenchLoad::stream(false, 8), &[FOREBAY, TLS]),
+        series(WRITE_STREAM, BenchLoad::stream(true, 8), &[FOREBAY, TLS]),
     ] },
-    Group { name: "sessions", memory: false, series: &[
-        series(READ_32, Load::read_4k(32), &[FOREBAY]),
-        series(READ_LEVEL_2, Load { level: 2, ..Load::read_4k(32) }, &[FOREBAY]),
-        series(WRITE_32, Load::write_4k(32), &[FOREBAY]),
-        series(WRITE_LEVEL_2, Load { level: 2, ..Load::write_4k(32) }, &[FOREBAY]),
-        series(FEW, Load { sessions: 4, ..Load::read_4k(64) }, &[RAW_TOGETHER, FOREBAY]),
-        series(MANY, Load { sessions: 64, ..Load::read_4k(4) }, &[RAW_TOGETHER, FOREBAY]),
-        series(STREAM_OF_ONE, Load::stream(false, 32), &[FOREBAY]),
-        series(STREAM_OF_FOUR, Load { connections: 4, ..Load::stream(false, 8) }, &[FOREBAY]),
+    BenchGroup { name: "sessions", memory: false, series: &[
+        series(READ_32, BenchLoad::read_4k(32), &[FOREBAY]),
+        series(READ_LEVEL_2, BenchLoad { level: 2, ..BenchLoad::read_4k(32) }, &[FOREBAY]),
+        series(WRITE_32, BenchLoad::write_4k(32), &[FOREBAY]),
+        series(WRITE_LEVEL_2, BenchLoad { level: 2, ..BenchLoad::write_4k(32) }, &[FOREBAY]),
+        series(FEW, BenchLoad { sessions: 4, ..BenchLoad::read_4k(64) }, &[RAW_TOGETHER, FOREBAY]),
+        series(MANY, BenchLoad { sessions: 64, ..BenchLoad::read_4k(4) }, &[RAW_TOGETHER, FOREBAY]),
+        series(STREAM_OF_ONE, BenchLoad::stream(false, 32), &[FOREBAY]),
+        series(STREAM_OF_FOUR, BenchLoad { connections: 4, ..BenchLoad::stream(false, 8) }, &[FOREBAY]),
     ] },
-    Group { name: "gateway", memory: false, series: &[
-        series(WRITE_1, Load::write_4k(1), &[RAW]),
+    BenchGroup { name: "gateway", memory: false, series: &[
+        series(WRITE_1, BenchLoad::write_4k(1), &[RAW]),
         series(APPEND, DURABLE, &[DISK]),
         series(DURABLE_1, DURABLE, &[GATEWAY, FAR]),
-        series(DURABLE_32, Load { depth: 32, ..DURABLE }, &[GATEWAY]),
-        series(HIT, Load { region: HIT_BYTES, ..Load::read_4k(32) }, &[FOREBAY, GATEWAY]),
+        series(DURABLE_32, BenchLoad { depth: 32, ..DURABLE }, &[GATEWAY]),
+        series(HIT, BenchLoad { region: HIT_BYTES, ..BenchLoad::read_4k(32) }, &[FOREBAY, GATEWAY]),
     ] },
-    Group { name: "pauses", memory: false, series: &[
+    BenchGroup { name: "pauses", memory: false, series: &[
         series(DURABLE_1, DURABLE, &[GATEWAY, GATEWAY_DESTAGING]),
     ] },
-    Group { name: "options", memory: false, series: &[
-        series(WRITE_WORDS, Load::write_64k(Content::Words), COMPRESSED),
-        series(WRITE_NOISE, Load::write_64k(Content::Noise), COMPRESSED),
+    BenchGroup { name: "options", memory: false, series: &[
+        series(WRITE_WORDS, BenchLoad::write_64k(BenchPayload::Words), COMPRESSED),
+        series(WRITE_NOISE, BenchLoad::write_64k(BenchPayload::Noise), COMPRESSED),
         series(DURABLE_1, DURABLE, &[GATEWAY, GATEWAY_SEALED]),
-        series(DURABLE_32, Load { depth: 32, ..DURABLE }, &[GATEWAY, GATEWAY_SEALED]),
+        series(DURABLE_32, BenchLoad { depth: 32, ..DURABLE }, &[GATEWAY, GATEWAY_SEALED]),
     ] },
-    Group { name: "memory", memory: true, series: &[] },
+    BenchGroup { name: "memory", memory: true, series: &[] },
 ];
 
 /// What to measure for the groups of these names (all, if none is named): each load once on each server.
-pub fn points(groups: &[&Group]) -> Vec<(&'static str, Load, &'static str)> {
-    let mut points: Vec<(&str, Load, &str)> = vec![];
+pub fn points(groups: &[&BenchGroup]) -> Vec<(&'static str, BenchLoad, &'static str)> {
+    let mut points: Vec<(&str, BenchLoad, &str)> = vec![];
     for series in groups.iter().flat_map(|group| group.series) {
         for server in series.servers {
             if !points.iter().any(|(name, _, on)| (*name, *on) == (series.name, server)) {
@@ -217,7 +221,7 @@ pub fn points(groups: &[&Group]) -> Vec<(&'static str, Load, &'static str)> {
     points
 }
 
-fn points_order(groups: &[&Group], name: &str) -> Option<usize> {
+fn points_order(groups: &[&BenchGroup], name: &str) -> Option<usize> {
     groups.iter().flat_map(|group| group.series).position(|series| series.name == name)
 }
 
@@ -227,7 +231,7 @@ mod tests {
 
     #[test]
     fn a_point_that_two_groups_want_is_measured_once() {
-        let groups: Vec<&Group> = GROUPS.iter().collect();
+        let groups: Vec<&BenchGroup> = GROUPS.iter().collect();
         let all = points(&groups);
         let reads: Vec<&str> = all
             .iter()
@@ -239,7 +243,7 @@ mod tests {
 
     #[test]
     fn the_servers_of_a_load_stand_together() {
-        let groups: Vec<&Group> = GROUPS.iter().collect();
+        let groups: Vec<&BenchGroup> = GROUPS.iter().collect();
         let mut names: Vec<&str> = points(&groups).iter().map(|(name, _, _)| *name).collect();
         names.dedup();
         let different = names.len();

@@ -17,11 +17,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 
-use crate::bench::Options;
+use crate::bench::BenchOptions;
 use crate::destage;
-use crate::device::{self, Device};
-use crate::link::Link;
-use crate::node::{self, Line, Node};
+use crate::device::{self, AttachedTestDevice};
+use crate::link::CountingLink;
+use crate::node::{self, RelayProcess, ServeProcess};
 use crate::packages;
 use crate::process;
 use crate::steps::table;
@@ -38,31 +38,33 @@ const DRAIN_LIMIT: Duration = Duration::from_secs(120);
 /// (1000 and 50,000; 20,000 and 100,000), scaled to runs of a minute where each write is synchronous. Blocks
 /// of 4096 bytes, one of the paper's sizes.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-struct Pool {
+struct BenchPostmarkPool {
     name: &'static str,
     files: u32,
     transactions: u32,
 }
 
-const SMALL: Pool = Pool { name: "small", files: 100, transactions: 1000 };
-const LARGE: Pool = Pool { name: "large", files: 1000, transactions: 1000 };
+const SMALL: BenchPostmarkPool =
+    BenchPostmarkPool { name: "small", files: 100, transactions: 1000 };
+const LARGE: BenchPostmarkPool =
+    BenchPostmarkPool { name: "large", files: 1000, transactions: 1000 };
 /// Over 8 ms without a cache, where a transaction takes a quarter of a second.
-const SHORT: Pool = Pool { name: "short", files: 20, transactions: 60 };
+const SHORT: BenchPostmarkPool = BenchPostmarkPool { name: "short", files: 20, transactions: 60 };
 
 /// What stands between ext4 and the far disk.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum Way {
+enum BenchPostmarkPath {
     /// The attached volume is the node's.
     Uncached,
     /// It is a gateway's.
-    Gateway(Report),
+    Gateway(BenchPostmarkAckMode),
     /// The same without a link between gateway and node.
-    Local(Report),
+    Local(BenchPostmarkAckMode),
 }
 
 /// When the gateway answers a write.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum Report {
+enum BenchPostmarkAckMode {
     /// When it is in an NVRAM that is declared to survive a power loss: memory, as in the paper's
     /// prototype.
     Stable,
@@ -74,7 +76,7 @@ enum Report {
 
 /// What the node's volume lies on.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum Disk {
+enum BenchPostmarkDisk {
     /// A file on the disk of this machine: a write is done in its page cache, a flush is an fdatasync(2).
     File,
     /// The same, and each command waits as for the paper's disk.
@@ -86,59 +88,64 @@ const FAR_DISK: &str = "7900us";
 
 /// One run.
 #[derive(Clone, Copy, Debug)]
-struct Run {
-    way: Way,
-    disk: Disk,
+struct BenchPostmarkRun {
+    way: BenchPostmarkPath,
+    disk: BenchPostmarkDisk,
     delay_ms: u32,
-    pool: Pool,
+    pool: BenchPostmarkPool,
 }
 
-const fn run(way: Way, disk: Disk, delay_ms: u32, pool: Pool) -> Run {
-    Run { way, disk, delay_ms, pool }
+const fn run(
+    way: BenchPostmarkPath,
+    disk: BenchPostmarkDisk,
+    delay_ms: u32,
+    pool: BenchPostmarkPool,
+) -> BenchPostmarkRun {
+    BenchPostmarkRun { way, disk, delay_ms, pool }
 }
 
-const STABLE: Way = Way::Gateway(Report::Stable);
-const IMMEDIATE: Way = Way::Gateway(Report::Immediate);
-const COMPLETE: Way = Way::Gateway(Report::Complete);
-const LOCAL: Way = Way::Local(Report::Stable);
+const STABLE: BenchPostmarkPath = BenchPostmarkPath::Gateway(BenchPostmarkAckMode::Stable);
+const IMMEDIATE: BenchPostmarkPath = BenchPostmarkPath::Gateway(BenchPostmarkAckMode::Immediate);
+const COMPLETE: BenchPostmarkPath = BenchPostmarkPath::Gateway(BenchPostmarkAckMode::Complete);
+const LOCAL: BenchPostmarkPath = BenchPostmarkPath::Local(BenchPostmarkAckMode::Stable);
 
 /// Those that are compared stand together, so that other work on the machine meets both.
-const RUNS: [Run; 16] = [
-    run(Way::Uncached, Disk::Papers, 0, SMALL),
-    run(STABLE, Disk::Papers, 0, SMALL),
-    run(IMMEDIATE, Disk::Papers, 0, SMALL),
-    run(COMPLETE, Disk::Papers, 0, SMALL),
-    run(Way::Uncached, Disk::File, 0, SMALL),
-    run(STABLE, Disk::File, 0, SMALL),
-    run(IMMEDIATE, Disk::File, 0, SMALL),
-    run(COMPLETE, Disk::File, 0, SMALL),
-    run(LOCAL, Disk::File, 0, SMALL),
-    run(STABLE, Disk::File, 8, SMALL),
-    run(Way::Uncached, Disk::File, 0, LARGE),
-    run(STABLE, Disk::File, 0, LARGE),
-    run(LOCAL, Disk::File, 0, LARGE),
-    run(STABLE, Disk::File, 8, LARGE),
-    run(Way::Uncached, Disk::File, 8, SHORT),
-    run(STABLE, Disk::File, 8, SHORT),
+const RUNS: [BenchPostmarkRun; 16] = [
+    run(BenchPostmarkPath::Uncached, BenchPostmarkDisk::Papers, 0, SMALL),
+    run(STABLE, BenchPostmarkDisk::Papers, 0, SMALL),
+    run(IMMEDIATE, BenchPostmarkDisk::Papers, 0, SMALL),
+    run(COMPLETE, BenchPostmarkDisk::Papers, 0, SMALL),
+    run(BenchPostmarkPath::Uncached, BenchPostmarkDisk::File, 0, SMALL),
+    run(STABLE, BenchPostmarkDisk::File, 0, SMALL),
+    run(IMMEDIATE, BenchPostmarkDisk::File, 0, SMALL),
+    run(COMPLETE, BenchPostmarkDisk::File, 0, SMALL),
+    run(LOCAL, BenchPostmarkDisk::File, 0, SMALL),
+    run(STABLE, BenchPostmarkDisk::File, 8, SMALL),
+    run(BenchPostmarkPath::Uncached, BenchPostmarkDisk::File, 0, LARGE),
+    run(STABLE, BenchPostmarkDisk::File, 0, LARGE),
+    run(LOCAL, BenchPostmarkDisk::File, 0, LARGE),
+    run(STABLE, BenchPostmarkDisk::File, 8, LARGE),
+    run(BenchPostmarkPath::Uncached, BenchPostmarkDisk::File, 8, SHORT),
+    run(STABLE, BenchPostmarkDisk::File, 8, SHORT),
 ];
 
 /// What a run took.
 #[derive(Clone, Copy, Debug)]
-struct Taken {
+struct BenchPostmarkResult {
     /// PostMark from its start to its end.
     time: Duration,
     /// Over the link, both ways, until everything was at the node.
-    traffic: Option<Traffic>,
+    traffic: Option<BenchPostmarkTraffic>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Traffic {
+struct BenchPostmarkTraffic {
     bytes: u64,
     packets: u64,
 }
 
 /// Runs all and prints; true if the bars hold.
-pub fn bench(options: &Options) -> Result<bool> {
+pub fn bench(options: &BenchOptions) -> Result<bool> {
     if let Some(why) = device::missing() {
         anyhow::bail!("volumes cannot be attached here: {why}");
     }
@@ -174,37 +181,37 @@ fn missing() -> Vec<&'static str> {
     packages::of_missing(&[("postmark", "postmark"), ("mkfs.ext4", "e2fsprogs")])
 }
 
-fn measure(program: &Path, folder: &Path, run: Run) -> Result<Taken> {
-    let link = Link::new(program, folder)?;
+fn measure(program: &Path, folder: &Path, run: BenchPostmarkRun) -> Result<BenchPostmarkResult> {
+    let link = CountingLink::new(program, folder)?;
     let slow = match run.disk {
-        Disk::File => String::new(),
-        Disk::Papers => {
+        BenchPostmarkDisk::File => String::new(),
+        BenchPostmarkDisk::Papers => {
             format!(", {{ delay = {{ read = \"{FAR_DISK}\", write = \"{FAR_DISK}\" }} }}")
         }
     };
     let settings = format!(
         "listen = [\"{}:0\"]\n[[target]]\nname = \"{NAME}\"\n[[target.unit]]\n\
          stack = [ {{ file = {{ path = \"far.img\", size = \"1GiB\", preallocate = true }} }}{slow} ]\n",
-        Link::FAR
+        CountingLink::FAR
     );
-    let far = Node::start(link.program(), folder, "far", &settings)?;
-    let line = Line::start(program, far.portal(), f64::from(run.delay_ms))?;
+    let far = ServeProcess::start(link.program(), folder, "far", &settings)?;
+    let line = RelayProcess::start(program, far.portal(), f64::from(run.delay_ms))?;
     let over_line = format!("iscsi://{}/{NAME}/0", line.address());
     let memory = tempfile::Builder::new().prefix("postmark").tempdir_in("/dev/shm")?;
     let mut before = link.passed()?;
     let (near, time) = match run.way {
-        Way::Uncached => {
+        BenchPostmarkPath::Uncached => {
             let settled = || -> Result<()> {
                 before = link.passed()?;
                 Ok(())
             };
             (None, postmark(program, folder, &over_line, run.pool, settled)?)
         }
-        Way::Gateway(report) | Way::Local(report) => {
-            let is_local = matches!(run.way, Way::Local(_));
+        BenchPostmarkPath::Gateway(report) | BenchPostmarkPath::Local(report) => {
+            let is_local = matches!(run.way, BenchPostmarkPath::Local(_));
             let url = if is_local { far.url(NAME, 0) } else { over_line };
             let settings = gateway(&url, report, memory.path());
-            let near = Node::start(program, folder, "near", &settings)?;
+            let near = ServeProcess::start(program, folder, "near", &settings)?;
             let settled = || -> Result<()> {
                 destage::drained(&near, DRAIN_LIMIT)?;
                 before = link.passed()?;
@@ -221,8 +228,11 @@ fn measure(program: &Path, folder: &Path, run: Run) -> Result<Taken> {
     }
     line.end()?;
     far.stop()?;
-    let traffic = Traffic { bytes: after.0 - before.0, packets: after.1 - before.1 };
-    Ok(Taken { time, traffic: (!matches!(run.way, Way::Local(_))).then_some(traffic) })
+    let traffic = BenchPostmarkTraffic { bytes: after.0 - before.0, packets: after.1 - before.1 };
+    Ok(BenchPostmarkResult {
+        time,
+        traffic: (!matches!(run.way, BenchPostmarkPath::Local(_))).then_some(traffic),
+    })
 }
 
 /// As in the paper (section 5.1) destage waits for a threshold or for an idle system, and not for data of an
@@ -231,11 +241,11 @@ const DIRTY_AGE: &str = "60s";
 const IDLE: &str = "1s";
 
 /// A gateway with its log on the disk, and its NVRAM in `memory`.
-fn gateway(url: &str, report: Report, memory: &Path) -> String {
+fn gateway(url: &str, report: BenchPostmarkAckMode, memory: &Path) -> String {
     let (report, survives) = match report {
-        Report::Stable => ("immediate", "power-loss"),
-        Report::Immediate => ("immediate", "restart"),
-        Report::Complete => ("after-complete", "restart"),
+        BenchPostmarkAckMode::Stable => ("immediate", "power-loss"),
+        BenchPostmarkAckMode::Immediate => ("immediate", "restart"),
+        BenchPostmarkAckMode::Complete => ("after-complete", "restart"),
     };
     format!(
         "listen = [\"127.0.0.1:0\"]\n[[target]]\nname = \"{NAME}\"\n[[target.unit]]\nstack = [\n\
@@ -252,7 +262,7 @@ fn postmark(
     program: &Path,
     folder: &Path,
     url: &str,
-    pool: Pool,
+    pool: BenchPostmarkPool,
     settled: impl FnOnce() -> Result<()>,
 ) -> Result<Duration> {
     let place = mount_point(folder)?;
@@ -260,7 +270,7 @@ fn postmark(
     // With `noinit_itable` the kernel does not zero the inode tables in the background during the measurement.
     let options = layers::MOUNT_OPTIONS;
     let arguments = [url, "--mkfs", "ext4", "--mount", &mount, "--mount-options", options];
-    let device = Device::attach(program, folder, &arguments)?;
+    let device = AttachedTestDevice::attach(program, folder, &arguments)?;
     // Measure from here on: neither mkfs nor its destage is part of the result.
     settled()?;
     let time = run_in(folder, &place, pool)?;
@@ -281,9 +291,9 @@ fn leave(folder: &Path) {
 }
 
 /// Runs PostMark in a mounted file system. Returns how long it took.
-fn run_in(folder: &Path, place: &Path, pool: Pool) -> Result<Duration> {
+fn run_in(folder: &Path, place: &Path, pool: BenchPostmarkPool) -> Result<Duration> {
     let script = folder.join("postmark.in");
-    let Pool { files, transactions, .. } = pool;
+    let BenchPostmarkPool { files, transactions, .. } = pool;
     let place = place.display();
     fs::write(
         &script,
@@ -303,10 +313,14 @@ fn run_in(folder: &Path, place: &Path, pool: Pool) -> Result<Duration> {
 }
 
 /// What was promised, and whether it holds.
-fn bars(taken: &[(Run, Taken)]) -> (Vec<Vec<String>>, bool) {
-    let find = |way: Way, disk: Disk, delay_ms: u32, pool: Pool| {
+fn bars(taken: &[(BenchPostmarkRun, BenchPostmarkResult)]) -> (Vec<Vec<String>>, bool) {
+    let find = |way: BenchPostmarkPath,
+                disk: BenchPostmarkDisk,
+                delay_ms: u32,
+                pool: BenchPostmarkPool| {
         let wanted = (way, disk, delay_ms, pool);
-        let is_meant = |run: &Run| (run.way, run.disk, run.delay_ms, run.pool) == wanted;
+        let is_meant =
+            |run: &BenchPostmarkRun| (run.way, run.disk, run.delay_ms, run.pool) == wanted;
         taken.iter().find(|(run, _)| is_meant(run)).map(|(_, taken)| *taken)
     };
     let mut rows = Vec::new();
@@ -320,10 +334,16 @@ fn bars(taken: &[(Run, Taken)]) -> (Vec<Vec<String>>, bool) {
         let verdict = if holds { "holds" } else { "MISSED" };
         rows.push(vec![what, format!("{value:.2}"), bar, verdict.to_owned()]);
     };
-    let times = |slow: Taken, fast: Taken| slow.time.as_secs_f64() / fast.time.as_secs_f64();
-    for (disk, pool) in [(Disk::Papers, SMALL), (Disk::File, SMALL), (Disk::File, LARGE)] {
+    let times = |slow: BenchPostmarkResult, fast: BenchPostmarkResult| {
+        slow.time.as_secs_f64() / fast.time.as_secs_f64()
+    };
+    for (disk, pool) in [
+        (BenchPostmarkDisk::Papers, SMALL),
+        (BenchPostmarkDisk::File, SMALL),
+        (BenchPostmarkDisk::File, LARGE),
+    ] {
         let about = format!("{}, {} pool", disk.name(), pool.name);
-        let uncached = find(Way::Uncached, disk, 0, pool);
+        let uncached = find(BenchPostmarkPath::Uncached, disk, 0, pool);
         if let (Some(uncached), Some(gateway)) = (uncached, find(STABLE, disk, 0, pool)) {
             let speed = times(uncached, gateway);
             bar(format!("{about}: times as fast as uncached, 0 ms"), speed, Bound::Least(4.2));
@@ -351,7 +371,7 @@ enum Bound {
     Most(f64),
 }
 
-impl Disk {
+impl BenchPostmarkDisk {
     fn name(self) -> &'static str {
         match self {
             Self::File => "bare file",
@@ -360,7 +380,7 @@ impl Disk {
     }
 }
 
-impl Report {
+impl BenchPostmarkAckMode {
     fn name(self) -> &'static str {
         match self {
             Self::Stable => "immediate, stable NVRAM",
@@ -370,16 +390,16 @@ impl Report {
     }
 }
 
-fn describe(run: Run) -> String {
+fn describe(run: BenchPostmarkRun) -> String {
     let way = match run.way {
-        Way::Uncached => "uncached".to_owned(),
-        Way::Gateway(report) => format!("gateway, {}", report.name()),
-        Way::Local(report) => format!("gateway, {}, local far side", report.name()),
+        BenchPostmarkPath::Uncached => "uncached".to_owned(),
+        BenchPostmarkPath::Gateway(report) => format!("gateway, {}", report.name()),
+        BenchPostmarkPath::Local(report) => format!("gateway, {}, local far side", report.name()),
     };
     format!("{way}, {}, {} ms, {} pool", run.disk.name(), run.delay_ms, run.pool.name)
 }
 
-fn page(taken: &[(Run, Taken)], bars: &[Vec<String>]) -> String {
+fn page(taken: &[(BenchPostmarkRun, BenchPostmarkResult)], bars: &[Vec<String>]) -> String {
     let mut page = String::from("\n");
     let rows = taken.iter().map(|(run, taken)| {
         let mut row = vec![
@@ -409,15 +429,15 @@ mod tests {
 
     #[test]
     fn bars_compare_runs_of_one_pool() {
-        let taken = |seconds, bytes| Taken {
+        let taken = |seconds, bytes| BenchPostmarkResult {
             time: Duration::from_secs(seconds),
-            traffic: Some(Traffic { bytes, packets: bytes }),
+            traffic: Some(BenchPostmarkTraffic { bytes, packets: bytes }),
         };
         let all = [
-            (run(Way::Uncached, Disk::File, 0, SMALL), taken(42, 100)),
-            (run(STABLE, Disk::File, 0, SMALL), taken(10, 30)),
-            (run(LOCAL, Disk::File, 0, SMALL), taken(8, 0)),
-            (run(STABLE, Disk::File, 8, SMALL), taken(10, 30)),
+            (run(BenchPostmarkPath::Uncached, BenchPostmarkDisk::File, 0, SMALL), taken(42, 100)),
+            (run(STABLE, BenchPostmarkDisk::File, 0, SMALL), taken(10, 30)),
+            (run(LOCAL, BenchPostmarkDisk::File, 0, SMALL), taken(8, 0)),
+            (run(STABLE, BenchPostmarkDisk::File, 8, SMALL), taken(10, 30)),
         ];
         let (rows, held) = bars(&all);
         assert_eq!((rows.len(), held), (4, true));

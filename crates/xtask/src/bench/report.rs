@@ -7,13 +7,13 @@ use std::process::Command;
 use anyhow::{Context, Result};
 use serde_json::json;
 
-use crate::bench::bars::{BARS, Bar};
-use crate::bench::figures::{Figures, Samples};
+use crate::bench::bars::{BARS, PerformanceBar};
+use crate::bench::figures::{BenchFigures, Samples};
 use crate::steps::table;
 
 /// A bar with what was measured.
 struct Judged {
-    bar: &'static Bar,
+    bar: &'static PerformanceBar,
     measured: Samples,
 }
 
@@ -32,17 +32,18 @@ impl Judged {
     }
 }
 
-fn judged(figures: &Figures) -> Vec<Judged> {
-    let measured = |bar: &'static Bar| Some(Judged { bar, measured: (bar.figure)(figures)? });
+fn judged(figures: &BenchFigures) -> Vec<Judged> {
+    let measured =
+        |bar: &'static PerformanceBar| Some(Judged { bar, measured: (bar.figure)(figures)? });
     BARS.iter().filter_map(measured).collect()
 }
 
 const BAR_HEADINGS: [&str; 4] = ["promise", "median [least..most] of the rounds", "bar", ""];
 
 /// Prints points and bars. True if every bar that was measured holds.
-pub fn print(figures: &Figures) -> bool {
+pub fn print(figures: &BenchFigures) -> bool {
     let judged = judged(figures);
-    println!("\n{}", table(&Figures::HEADINGS, figures.rows()));
+    println!("\n{}", table(&BenchFigures::HEADINGS, figures.rows()));
     print!("{}", table(&BAR_HEADINGS, judged.iter().map(Judged::row)));
     let missed = judged.iter().filter(|bar| !bar.holds()).count();
     println!("{}", figures.disturbance());
@@ -51,7 +52,7 @@ pub fn print(figures: &Figures) -> bool {
 }
 
 /// Writes every round of every point, and the bars, as JSON.
-pub fn write_json(path: &Path, figures: &Figures, command: &str) -> Result<()> {
+pub fn write_json(path: &Path, figures: &BenchFigures, command: &str) -> Result<()> {
     let bars: Vec<_> = judged(figures)
         .iter()
         .map(|bar| {
@@ -66,7 +67,7 @@ pub fn write_json(path: &Path, figures: &Figures, command: &str) -> Result<()> {
 }
 
 /// Writes a page for docs/results.
-pub fn write_markdown(path: &Path, figures: &Figures, command: &str) -> Result<()> {
+pub fn write_markdown(path: &Path, figures: &BenchFigures, command: &str) -> Result<()> {
     let bars = judged(figures);
     let page = format!(
         "# What the data path costs\n\n\
@@ -78,7 +79,7 @@ pub fn write_markdown(path: &Path, figures: &Figures, command: &str) -> Result<(
         machine(),
         figures.disturbance(),
         markdown(&BAR_HEADINGS, bars.iter().map(Judged::row).collect()),
-        markdown(&Figures::HEADINGS, figures.rows()),
+        markdown(&BenchFigures::HEADINGS, figures.rows()),
     );
     fs::write(path, page).with_context(|| path.display().to_string())
 }

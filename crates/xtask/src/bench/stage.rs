@@ -8,17 +8,19 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::bench::load::{Load, Point, histogram, measure};
+use crate::bench::load::{BenchLoad, BenchPoint, histogram, measure};
 use crate::bench::plan::{HIT_BYTES, servers};
 use crate::bench::raw;
 use crate::certificates::Certificates;
-use crate::client::session::Shape;
-use crate::client::{Answer, Login, Next, Request, Session, Workload};
+use crate::client::session::ClientSessionOptions;
+use crate::client::{
+    ClientLogin, ClientResponse, ClientScsiCommand, ClientSession, ClientSlotAction, ClientWorkload,
+};
 use crate::destage;
-use crate::machine::{self, Usage};
-use crate::node::{How, Line, Node};
+use crate::machine::{self, BenchProcessUsage};
+use crate::node::{RelayProcess, ServeProcess, TestProcessPriority};
 use crate::process;
-use crate::tgt::Tgt;
+use crate::tgt::ReferenceTgtd;
 
 /// What every server holds in memory: far more than the processor's caches.
 const UNIT_BYTES: u64 = 256 << 20;
@@ -42,36 +44,36 @@ const NAME: &str = "iqn.2026-11.forebay.bench:unit";
 const FILE_BYTES: u64 = 64 << 20;
 
 /// The servers, each there or not yet.
-pub struct Stage {
+pub struct BenchServers {
     program: PathBuf,
     folder: tempfile::TempDir,
-    raw: OnceCell<raw::Server>,
-    together: OnceCell<raw::Server>,
-    tgt: OnceCell<Tgt>,
-    target: OnceCell<Node>,
-    polling: OnceCell<Node>,
+    raw: OnceCell<raw::RawTcpServer>,
+    together: OnceCell<raw::RawTcpServer>,
+    tgt: OnceCell<ReferenceTgtd>,
+    target: OnceCell<ServeProcess>,
+    polling: OnceCell<ServeProcess>,
     tls: OnceCell<Tunnelled>,
-    gateway: OnceCell<Gateway>,
-    destaging: OnceCell<Gateway>,
-    sealed: OnceCell<Gateway>,
+    gateway: OnceCell<BenchGateway>,
+    destaging: OnceCell<BenchGateway>,
+    sealed: OnceCell<BenchGateway>,
     /// In the order of [`REMOTES`].
-    remotes: [OnceCell<Remote>; REMOTES.len()],
+    remotes: [OnceCell<BenchPassthrough>; REMOTES.len()],
     file: OnceCell<Appender>,
 }
 
 /// A gateway and all that stands behind it.
-struct Gateway {
-    near: Node,
-    far: Login,
-    node: Node,
-    _line: Line,
+struct BenchGateway {
+    near: ServeProcess,
+    far: ClientLogin,
+    node: ServeProcess,
+    _line: RelayProcess,
 }
 
 /// A gateway without a cache, and the target that it passes everything to.
-struct Remote {
-    near: Node,
-    node: Node,
-    _line: Option<Line>,
+struct BenchPassthrough {
+    near: ServeProcess,
+    node: ServeProcess,
+    _line: Option<RelayProcess>,
 }
 
 /// Such gateways: the server's name, how the link is compressed, and whether it is a line.
@@ -86,15 +88,15 @@ const REMOTES: [(&str, &str, bool); 6] = [
 
 /// A target with TLS, and the tunnel to it.
 struct Tunnelled {
-    node: Node,
-    login: Login,
-    _tunnel: Line,
+    node: ServeProcess,
+    login: ClientLogin,
+    _tunnel: RelayProcess,
 }
 
-impl Stage {
+impl BenchServers {
     /// An empty stage. Logs are kept on the disk under `folder`, not in memory.
-    pub fn new(program: &Path, folder: &Path) -> Result<Stage> {
-        Ok(Stage {
+    pub fn new(program: &Path, folder: &Path) -> Result<BenchServers> {
+        Ok(BenchServers {
             program: program.to_owned(),
             folder: tempfile::Builder::new().prefix("bench").tempdir_in(folder)?,
             raw: OnceCell::new(),
@@ -117,10 +119,12 @@ impl Stage {
             return fill(&self.remotes[at], || self.start_remote(REMOTES[at]));
         }
         match server {
-            servers::RAW | servers::RAW_MEMORY => fill(&self.raw, || raw::Server::start(false)),
-            servers::RAW_TOGETHER => fill(&self.together, || raw::Server::start(true)),
+            servers::RAW | servers::RAW_MEMORY => {
+                fill(&self.raw, || raw::RawTcpServer::start(false))
+            }
+            servers::RAW_TOGETHER => fill(&self.together, || raw::RawTcpServer::start(true)),
             servers::TGT => fill(&self.tgt, || {
-                let tgt = Tgt::start(UNIT_BYTES)?;
+                let tgt = ReferenceTgtd::start(UNIT_BYTES)?;
                 write_all(tgt.login(), UNIT_BYTES)?;
                 Ok(tgt)
             }),
@@ -148,14 +152,15 @@ impl Stage {
     }
 
     /// Puts a load on a server.
-    pub fn measure(&self, server: &str, load: &Load, time: Duration) -> Result<Point> {
+    pub fn measure(&self, server: &str, load: &BenchLoad, time: Duration) -> Result<BenchPoint> {
         self.prepare(server)?;
-        let on = |node: Option<&Node>| {
+        let on = |node: Option<&ServeProcess>| {
             let node = node.context("it was prepared")?;
             measure(&node.login(NAME), load, &[node.id()], time)
         };
         if let Some(at) = remote(server) {
-            let Remote { near, node, .. } = self.remotes[at].get().context("it was prepared")?;
+            let BenchPassthrough { near, node, .. } =
+                self.remotes[at].get().context("it was prepared")?;
             // What both ends of the link use.
             return measure(&near.login(NAME), load, &[near.id(), node.id()], time)
                 .with_context(|| format!("measuring {server}"));
@@ -202,21 +207,27 @@ impl Stage {
     pub fn idle_share(&self) -> Result<f64> {
         self.prepare(servers::POLLING)?;
         let node = self.polling.get().context("it was prepared")?;
-        let shape = Shape { depth: 1, bytes: 4096, keep: false };
-        let mut session = Session::open(&node.login(NAME), shape)?;
-        session.one(Request::test_unit_ready())?;
-        let (before, start) = (Usage::of(node.id())?, Instant::now());
+        let shape = ClientSessionOptions { depth: 1, bytes: 4096, keep: false };
+        let mut session = ClientSession::open(&node.login(NAME), shape)?;
+        session.one(ClientScsiCommand::test_unit_ready())?;
+        let (before, start) = (BenchProcessUsage::of(node.id())?, Instant::now());
         std::thread::sleep(Duration::from_secs(1));
-        let used = Usage::of(node.id())?.since(before);
+        let used = BenchProcessUsage::of(node.id())?.since(before);
         Ok(used.cpu_ns as f64 / start.elapsed().as_nanos() as f64)
     }
 
-    fn memory_target(&self, name: &str, busy_poll: &str) -> Result<Node> {
+    fn memory_target(&self, name: &str, busy_poll: &str) -> Result<ServeProcess> {
         let settings = format!(
             "listen = [\"127.0.0.1:0\"]\n[iscsi]\nbusy_poll = \"{busy_poll}\"\n{}",
             memory_unit(UNIT_BYTES)
         );
-        let node = Node::start_as(How::Pinned, &self.program, self.folder.path(), name, &settings)?;
+        let node = ServeProcess::start_as(
+            TestProcessPriority::Pinned,
+            &self.program,
+            self.folder.path(),
+            name,
+            &settings,
+        )?;
         write_all(&node.login(NAME), UNIT_BYTES)?;
         Ok(node)
     }
@@ -229,9 +240,15 @@ impl Stage {
             memory_unit(UNIT_BYTES)
         );
         let certificates = Certificates::make(folder)?;
-        let node = Node::start_as(How::Pinned, &self.program, folder, "tls", &settings)?;
-        let tunnel = Line::tunnel(&self.program, node.portal(), &certificates)?;
-        let login = Login { portal: tunnel.address(), ..node.login(NAME) };
+        let node = ServeProcess::start_as(
+            TestProcessPriority::Pinned,
+            &self.program,
+            folder,
+            "tls",
+            &settings,
+        )?;
+        let tunnel = RelayProcess::tunnel(&self.program, node.portal(), &certificates)?;
+        let login = ClientLogin { portal: tunnel.address(), ..node.login(NAME) };
         write_all(&login, UNIT_BYTES)?;
         Ok(Tunnelled { node, login, _tunnel: tunnel })
     }
@@ -250,7 +267,10 @@ impl Stage {
         Ok(())
     }
 
-    fn start_remote(&self, (_, compression, lined): (&str, &str, bool)) -> Result<Remote> {
+    fn start_remote(
+        &self,
+        (_, compression, lined): (&str, &str, bool),
+    ) -> Result<BenchPassthrough> {
         let folder = self.folder.path();
         let name = format!("remote-{compression}-{}", if lined { "line" } else { "loopback" });
         let settings = format!(
@@ -258,26 +278,56 @@ impl Stage {
             memory_unit(REMOTE_BYTES)
         );
         let far = format!("{name}-far");
-        let node = Node::start_as(How::Preferred, &self.program, folder, &far, &settings)?;
-        let start_line = || Line::start_as(How::Preferred, &self.program, node.portal(), 0.0);
+        let node = ServeProcess::start_as(
+            TestProcessPriority::Preferred,
+            &self.program,
+            folder,
+            &far,
+            &settings,
+        )?;
+        let start_line = || {
+            RelayProcess::start_as(
+                TestProcessPriority::Preferred,
+                &self.program,
+                node.portal(),
+                0.0,
+            )
+        };
         let line = lined.then(start_line).transpose()?;
-        let portal = line.as_ref().map_or(node.portal(), Line::address);
+        let portal = line.as_ref().map_or(node.portal(), RelayProcess::address);
         let settings = format!(
             "listen = [\"127.0.0.1:0\"]\n[[target]]\nname = \"{NAME}\"\n[[target.unit]]\nstack = [ \
              {{ remote = {{ url = \"iscsi://{portal}/{NAME}/0\", compression = \"{compression}\" }} }} ]\n"
         );
-        let near = Node::start_as(How::Pinned, &self.program, folder, &name, &settings)?;
+        let near = ServeProcess::start_as(
+            TestProcessPriority::Pinned,
+            &self.program,
+            folder,
+            &name,
+            &settings,
+        )?;
         write_all(&near.login(NAME), REMOTE_BYTES)?;
-        Ok(Remote { near, node, _line: line })
+        Ok(BenchPassthrough { near, node, _line: line })
     }
 
     /// A gateway with further keys of its cache, in files of this name.
-    fn start_gateway(&self, name: &str, keys: &str) -> Result<Gateway> {
+    fn start_gateway(&self, name: &str, keys: &str) -> Result<BenchGateway> {
         let folder = self.folder.path();
         let settings = format!("listen = [\"127.0.0.1:0\"]\n{}", memory_unit(GATEWAY_BYTES));
         let far = format!("{name}-far");
-        let node = Node::start_as(How::Preferred, &self.program, folder, &far, &settings)?;
-        let line = Line::start_as(How::Preferred, &self.program, node.portal(), 4.0)?;
+        let node = ServeProcess::start_as(
+            TestProcessPriority::Preferred,
+            &self.program,
+            folder,
+            &far,
+            &settings,
+        )?;
+        let line = RelayProcess::start_as(
+            TestProcessPriority::Preferred,
+            &self.program,
+            node.portal(),
+            4.0,
+        )?;
         let settings = format!(
             "listen = [\"127.0.0.1:0\"]\n[[target]]\nname = \"{NAME}\"\n[[target.unit]]\nstack = [\n\
              {{ remote = {{ url = \"iscsi://{}/{NAME}/0\" }} }},\n\
@@ -285,11 +335,17 @@ impl Stage {
              dram = \"256MiB\", {keys} report = \"after-complete\" }} }},\n]\n",
             line.address()
         );
-        let near = Node::start_as(How::Pinned, &self.program, folder, name, &settings)?;
+        let near = ServeProcess::start_as(
+            TestProcessPriority::Pinned,
+            &self.program,
+            folder,
+            name,
+            &settings,
+        )?;
         // What is written is in DRAM afterwards: the region that reads must hit.
         write_all(&near.login(NAME), HIT_BYTES)?;
-        let far = Login { portal: line.address(), ..node.login(NAME) };
-        Ok(Gateway { near, far, node, _line: line })
+        let far = ClientLogin { portal: line.address(), ..node.login(NAME) };
+        Ok(BenchGateway { near, far, node, _line: line })
     }
 }
 
@@ -313,8 +369,11 @@ fn fill<T>(cell: &OnceCell<T>, start: impl FnOnce() -> Result<T>) -> Result<()> 
 }
 
 /// Writes every block once: memory that was never touched would be measured as page faults.
-pub fn write_all(login: &Login, bytes: u64) -> Result<()> {
-    let mut session = Session::open(login, Shape { depth: 8, bytes: 64 << 10, keep: false })?;
+pub fn write_all(login: &ClientLogin, bytes: u64) -> Result<()> {
+    let mut session = ClientSession::open(
+        login,
+        ClientSessionOptions { depth: 8, bytes: 64 << 10, keep: false },
+    )?;
     let (_, block_bytes) = session.capacity()?;
     let mut once = Once { block_bytes, next: 0, left: bytes >> 16, end: bytes >> 16, failed: None };
     session.run(&mut once)?;
@@ -332,21 +391,24 @@ struct Once {
     failed: Option<u8>,
 }
 
-impl Workload for Once {
-    fn next(&mut self, _now: Instant, _payload: &mut [u8]) -> Next {
+impl ClientWorkload for Once {
+    fn next(&mut self, _now: Instant, _payload: &mut [u8]) -> ClientSlotAction {
         if self.left == 0 {
-            return Next::Stop;
+            return ClientSlotAction::Stop;
         }
         if self.next == self.end {
-            return Next::Wait;
+            return ClientSlotAction::Wait;
         }
         let blocks = (64 << 10) / self.block_bytes;
         let lba = self.next as u32 * blocks;
         self.next += 1;
-        Next::Send(Request::write(lba, blocks as u16, self.block_bytes, false), 0)
+        ClientSlotAction::Send(
+            ClientScsiCommand::write(lba, blocks as u16, self.block_bytes, false),
+            0,
+        )
     }
 
-    fn answered(&mut self, _now: Instant, answer: &Answer<'_>) {
+    fn answered(&mut self, _now: Instant, answer: &ClientResponse<'_>) {
         self.left -= 1;
         if answer.status != 0 {
             self.failed = Some(answer.status);
@@ -374,7 +436,7 @@ impl Appender {
 
     /// On the CPU of servers, where a gateway writes its log: a disk's interrupts cost each CPU
     /// another time.
-    fn measure(&self, time: Duration) -> Result<Point> {
+    fn measure(&self, time: Duration) -> Result<BenchPoint> {
         std::thread::scope(|scope| {
             let appends = scope.spawn(|| {
                 machine::confine(machine::SERVER_CPU)?;
@@ -384,12 +446,12 @@ impl Appender {
         })
     }
 
-    fn append(&self, time: Duration) -> Result<Point> {
+    fn append(&self, time: Duration) -> Result<BenchPoint> {
         let skip = self.buffer.as_ptr().align_offset(ALIGNMENT);
         let block = &self.buffer[skip..skip + ALIGNMENT];
         let mut latency = histogram();
         let (own, start) = (std::process::id(), Instant::now());
-        let before = Usage::of(own)?;
+        let before = BenchProcessUsage::of(own)?;
         let (mut now, mut offset) = (start, 0);
         while now - start < time {
             let written = rustix::io::pwrite(&self.file, block, offset)?;
@@ -399,7 +461,7 @@ impl Appender {
             latency.saturating_record((then - now).as_nanos() as u64);
             now = then;
         }
-        let server = Usage::of(own)?.since(before);
-        Ok(Point { operations: latency.len(), time: start.elapsed(), latency, server })
+        let server = BenchProcessUsage::of(own)?.since(before);
+        Ok(BenchPoint { operations: latency.len(), time: start.elapsed(), latency, server })
     }
 }

@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use anyhow::Result;
 
-use crate::bench::load::{Load, measure};
-use crate::client::Login;
+use crate::bench::load::{BenchLoad, measure};
+use crate::client::ClientLogin;
 use crate::machine;
 
 /// What to put on which target.
 #[derive(Debug, clap::Args)]
-pub struct Visit {
+pub struct ExternalTargetLoad {
     /// The portal.
     address: SocketAddr,
     /// The target's name.
@@ -48,12 +48,12 @@ pub struct Visit {
     rounds: usize,
 }
 
-impl Visit {
+impl ExternalTargetLoad {
     /// Measures, and prints a line a round.
     pub fn measure(&self) -> Result<()> {
         machine::confine(machine::CLIENT_CPU)?;
         machine::prefer();
-        let load = Load {
+        let load = BenchLoad {
             write: self.write,
             durable: self.durable,
             bytes: self.bytes,
@@ -61,9 +61,9 @@ impl Visit {
             sessions: self.sessions,
             connections: self.connections,
             level: self.level,
-            ..Load::read_4k(self.depth.into())
+            ..BenchLoad::read_4k(self.depth.into())
         };
-        let login = Login::new(self.address, &self.name, 0);
+        let login = ClientLogin::new(self.address, &self.name, 0);
         let time = Duration::from_secs_f64(self.seconds.clamp(0.05, 600.0));
         for _ in 0..self.rounds {
             let point = measure(&login, &load, &[self.process], time)?;

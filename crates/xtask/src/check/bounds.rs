@@ -8,11 +8,11 @@ use anyhow::{Result, ensure};
 use crate::check::exceptions::{self, Exceptions};
 use crate::check::method_circles;
 use crate::check::sizes;
-use crate::check::tree::Tree;
+use crate::check::tree::SourceTree;
 use crate::check::type_names;
 
 /// One bound.
-struct Rule {
+struct SourceBound {
     /// The name of the rule in the list of exceptions.
     key: &'static str,
     /// The noun for the output.
@@ -22,33 +22,33 @@ struct Rule {
     exempt: &'static [(&'static str, &'static str)],
 }
 
-const FILE_LINES: Rule =
-    Rule { key: "file_lines", what: "lines of a file", bound: 600, exempt: &[] };
+const FILE_LINES: SourceBound =
+    SourceBound { key: "file_lines", what: "lines of a file", bound: 600, exempt: &[] };
 
-const FUNCTION_LINES: Rule =
-    Rule { key: "function_lines", what: "lines of a function", bound: 70, exempt: &[] };
+const FUNCTION_LINES: SourceBound =
+    SourceBound { key: "function_lines", what: "lines of a function", bound: 70, exempt: &[] };
 
-const STRUCT_FIELDS: Rule =
-    Rule { key: "struct_fields", what: "fields of a struct", bound: 15, exempt: &[] };
+const STRUCT_FIELDS: SourceBound =
+    SourceBound { key: "struct_fields", what: "fields of a struct", bound: 15, exempt: &[] };
 
-const TRAIT_METHODS: Rule =
-    Rule { key: "trait_methods", what: "methods of a trait", bound: 8, exempt: &[] };
+const TRAIT_METHODS: SourceBound =
+    SourceBound { key: "trait_methods", what: "methods of a trait", bound: 8, exempt: &[] };
 
 /// A volume is what every layer implements, so its bound is lower.
-const VOLUME_METHODS: Rule =
-    Rule { key: "volume_methods", what: "methods of `Volume`", bound: 7, exempt: &[] };
+const VOLUME_METHODS: SourceBound =
+    SourceBound { key: "volume_methods", what: "methods of `Volume`", bound: 7, exempt: &[] };
 
-const CIRCLE_FILES: Rule = Rule {
+const CIRCLE_FILES: SourceBound = SourceBound {
     key: "method_circles",
     what: "files in a circle through the methods of a type",
     bound: 0,
     exempt: &[],
 };
 
-const TYPE_NAME_USES: Rule =
-    Rule { key: "type_name_uses", what: "types with one name", bound: 3, exempt: &[] };
+const TYPE_NAME_USES: SourceBound =
+    SourceBound { key: "type_name_uses", what: "types with one name", bound: 3, exempt: &[] };
 
-const REPEATED_TYPE_NAMES: Rule = Rule {
+const REPEATED_TYPE_NAMES: SourceBound = SourceBound {
     key: "repeated_type_names",
     what: "names that several types have",
     bound: 100,
@@ -56,12 +56,12 @@ const REPEATED_TYPE_NAMES: Rule = Rule {
 };
 
 /// The values of one rule: names and measured values.
-type Measured = (&'static Rule, Vec<(String, usize)>);
+type BoundMeasurements = (&'static SourceBound, Vec<(String, usize)>);
 
 /// Checks the source against the bounds and the list of exceptions.
 pub fn check(root: &Path) -> Result<String> {
     let listed = Exceptions::read(root)?;
-    let tree = Tree::read(root)?;
+    let tree = SourceTree::read(root)?;
     let measured = measure(&tree);
     for (rule, values) in &measured {
         println!("{}", summary(rule, values));
@@ -93,7 +93,7 @@ pub fn shrink(root: &Path) -> Result<()> {
     let is_new = !root.join(exceptions::FILE).exists();
     let listed = Exceptions::read(root)?;
     let mut lowered = Exceptions::default();
-    for (rule, values) in measure(&Tree::read(root)?) {
+    for (rule, values) in measure(&SourceTree::read(root)?) {
         let before = listed.of(rule.key);
         let needed = exceeding(rule, &values).filter_map(|(name, value)| {
             let most = before.get(name).copied().or(is_new.then_some(usize::MAX))?;
@@ -104,7 +104,7 @@ pub fn shrink(root: &Path) -> Result<()> {
     lowered.write(root)
 }
 
-fn measure(tree: &Tree) -> Vec<Measured> {
+fn measure(tree: &SourceTree) -> Vec<BoundMeasurements> {
     let sizes = sizes::measure(tree);
     let (volume, others): (Vec<_>, Vec<_>) = sizes
         .trait_methods
@@ -128,7 +128,7 @@ fn measure(tree: &Tree) -> Vec<Measured> {
 
 /// Returns the values that exceed a bound and are not exempt.
 fn exceeding<'a>(
-    rule: &'static Rule,
+    rule: &'static SourceBound,
     values: &'a [(String, usize)],
 ) -> impl Iterator<Item = (&'a String, usize)> {
     let is_exempt = |name: &str| rule.exempt.iter().any(|(end, _)| name.ends_with(end));
@@ -139,7 +139,7 @@ fn exceeding<'a>(
 }
 
 /// Returns one line of the table that the check prints.
-fn summary(rule: &'static Rule, values: &[(String, usize)]) -> String {
+fn summary(rule: &'static SourceBound, values: &[(String, usize)]) -> String {
     let most = values.iter().map(|(_, value)| *value).max().unwrap_or(0);
     let count = exceeding(rule, values).count();
     format!(
@@ -153,7 +153,7 @@ fn summary(rule: &'static Rule, values: &[(String, usize)]) -> String {
 /// Returns a sentence for each value that exceeds the bound and its exception, and for each exception that is larger than
 /// needed.
 fn violations(
-    rule: &'static Rule,
+    rule: &'static SourceBound,
     values: &[(String, usize)],
     listed: &BTreeMap<String, usize>,
 ) -> Vec<String> {

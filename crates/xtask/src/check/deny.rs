@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Result, bail, ensure};
 
-use crate::process::{self, Finished};
+use crate::process::{self, XtaskProgramResult};
 
 /// Compiling cargo-deny takes minutes on two cores. Cargo keeps the program in its own folder afterwards.
 const INSTALL_LIMIT: Duration = Duration::from_secs(900);
@@ -50,7 +50,7 @@ pub fn advisories() -> Result<Advisories> {
     bail!("cargo deny {}:\n{}", finished.ending(), finished.tail(60));
 }
 
-fn deny(options: &[&str], what: &[&str]) -> Result<Finished> {
+fn deny(options: &[&str], what: &[&str]) -> Result<XtaskProgramResult> {
     let mut command = Command::new("cargo");
     command.arg("deny").args(options).arg("check").args(what);
     process::run(&mut command, CHECK_LIMIT)

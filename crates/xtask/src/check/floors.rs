@@ -7,19 +7,19 @@ use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
 /// One line of the table in ARCHITECTURE.md: crate, floor, the crates of the house it may use.
-struct Place {
+struct CrateFloor {
     name: &'static str,
     floor: u8,
     uses: &'static [&'static str],
 }
 
-const fn place(name: &'static str, floor: u8, uses: &'static [&'static str]) -> Place {
-    Place { name, floor, uses }
+const fn place(name: &'static str, floor: u8, uses: &'static [&'static str]) -> CrateFloor {
+    CrateFloor { name, floor, uses }
 }
 
 /// The one place where this is written for tools. `xtask` stands beside the floors and uses none.
 #[rustfmt::skip]
-const PLACES: &[Place] = &[
+const PLACES: &[CrateFloor] = &[
     place("scsi", 0, &[]),
     place("volume", 0, &[]),
     place("tokens", 0, &[]),
@@ -106,7 +106,7 @@ fn violations(crates: &[String], arrows: &[Arrow]) -> Vec<String> {
     wrong
 }
 
-fn find(name: &str) -> Option<&'static Place> {
+fn find(name: &str) -> Option<&'static CrateFloor> {
     PLACES.iter().find(|place| place.name == name)
 }
 

@@ -5,7 +5,7 @@
 //! method of the type in the first file calls a method of the same type in the second. A free function that takes the
 //! type counts as its method. A circle is a set of files in which each can reach each other one along the arrows.
 //!
-//! The receiver of a call is found without the compiler, by [`Scope`]: from declared types of parameters and fields, and
+//! The receiver of a call is found without the compiler, by [`FunctionScope`]: from declared types of parameters and fields, and
 //! from the return types of functions of the same crate. Where that fails, a method name that only one type of the crate
 //! has is taken as a method of this type.
 
@@ -18,8 +18,8 @@ use syn::visit::{self, Visit};
 use syn::{Block, Expr, ExprCall, ExprClosure, ExprForLoop, ExprLet, ExprMatch, ExprMethodCall};
 use syn::{ExprPath, FnArg, ImplItem, Item, ItemImpl, Local, Macro, Signature, Token, Type};
 
-use crate::check::receivers::{Known, Scope, path_names, peel};
-use crate::check::tree::{SourceFile, Tree, is_test_only};
+use crate::check::receivers::{CrateTypeIndex, FunctionScope, path_names, peel};
+use crate::check::tree::{SourceFile, SourceTree, is_test_only};
 
 /// A circle of files.
 #[derive(Debug, Eq, PartialEq)]
@@ -33,7 +33,7 @@ pub struct Circle {
 }
 
 /// Returns the circles of all crates.
-pub fn find(tree: &Tree) -> Vec<Circle> {
+pub fn find(tree: &SourceTree) -> Vec<Circle> {
     let mut crates: BTreeMap<&str, Vec<&SourceFile>> = BTreeMap::new();
     for file in tree.program() {
         crates.entry(&file.krate).or_default().push(file);
@@ -42,7 +42,7 @@ pub fn find(tree: &Tree) -> Vec<Circle> {
 }
 
 fn circles_of_crate(krate: &str, files: &[&SourceFile]) -> Vec<Circle> {
-    let mut known = Known::read(files);
+    let mut known = CrateTypeIndex::read(files);
     let bodies: Vec<Body> = files.iter().flat_map(|file| bodies(file, &known)).collect();
     for body in &bodies {
         let (signature, file) = (body.signature, &body.file.path);
@@ -128,7 +128,7 @@ struct Body<'a> {
 }
 
 /// Returns the functions of a file, without those of tests.
-fn bodies<'a>(file: &'a SourceFile, known: &Known) -> Vec<Body<'a>> {
+fn bodies<'a>(file: &'a SourceFile, known: &CrateTypeIndex) -> Vec<Body<'a>> {
     let mut found = vec![];
     add_bodies(file, known, &file.syntax.items, &mut found);
     found
@@ -136,7 +136,7 @@ fn bodies<'a>(file: &'a SourceFile, known: &Known) -> Vec<Body<'a>> {
 
 fn add_bodies<'a>(
     file: &'a SourceFile,
-    known: &Known,
+    known: &CrateTypeIndex,
     items: &'a [Item],
     found: &mut Vec<Body<'a>>,
 ) {
@@ -195,27 +195,27 @@ struct MethodCall {
 
 impl Body<'_> {
     /// Returns the calls in the body.
-    fn calls(&self, known: &Known) -> BTreeSet<MethodCall> {
-        let mut scope = Scope::new(known, &self.file.path, self.own_type.clone());
+    fn calls(&self, known: &CrateTypeIndex) -> BTreeSet<MethodCall> {
+        let mut scope = FunctionScope::new(known, &self.file.path, self.own_type.clone());
         for input in &self.signature.inputs {
             if let FnArg::Typed(input) = input {
                 let of = scope.declared(&input.ty);
                 scope.bind(&input.pat, of);
             }
         }
-        let mut calls = Calls { scope, found: BTreeSet::new() };
+        let mut calls = MethodCallVisitor { scope, found: BTreeSet::new() };
         calls.visit_block(self.block);
         calls.found
     }
 }
 
 /// Visits a body in its order, binds variables and collects calls.
-struct Calls<'a> {
-    scope: Scope<'a>,
+struct MethodCallVisitor<'a> {
+    scope: FunctionScope<'a>,
     found: BTreeSet<MethodCall>,
 }
 
-impl<'ast> Visit<'ast> for Calls<'_> {
+impl<'ast> Visit<'ast> for MethodCallVisitor<'_> {
     fn visit_local(&mut self, local: &'ast Local) {
         let value = local.init.as_ref().and_then(|init| self.scope.type_of(&init.expr));
         self.scope.bind(&local.pat, value);
@@ -285,8 +285,10 @@ impl<'ast> Visit<'ast> for Calls<'_> {
         match Punctuated::<Expr, Token![,]>::parse_terminated.parse2(call.tokens.clone()) {
             Ok(arguments) => {
                 // Visiting needs expressions that live as long as the file, so a second visitor does it.
-                let mut inner =
-                    Calls { scope: self.scope.clone(), found: std::mem::take(&mut self.found) };
+                let mut inner = MethodCallVisitor {
+                    scope: self.scope.clone(),
+                    found: std::mem::take(&mut self.found),
+                };
                 arguments.iter().for_each(|argument| inner.visit_expr(argument));
                 self.found = inner.found;
             }
@@ -295,7 +297,7 @@ impl<'ast> Visit<'ast> for Calls<'_> {
     }
 }
 
-impl Calls<'_> {
+impl MethodCallVisitor<'_> {
     /// Adds a call of a method, if its type is one of the crate.
     fn add(&mut self, owner: Option<String>, name: String) {
         let Some(owner) = owner else { return };

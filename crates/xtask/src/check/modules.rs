@@ -30,7 +30,7 @@ pub fn check(crates: &Path) -> Result<String> {
 fn check_crate(root: &Path, wrong: &mut Vec<String>) -> Result<usize> {
     let src = root.parent().context("a crate root without a folder")?;
     let text = source::code(&fs::read_to_string(root)?)?;
-    let order = Order::read(&text);
+    let order = ModuleOrder::read(&text);
     let mut count = 0;
     for module in &order.modules {
         for (file, depth) in files(src, module)? {
@@ -50,14 +50,14 @@ fn check_crate(root: &Path, wrong: &mut Vec<String>) -> Result<usize> {
 }
 
 /// The modules of a crate in the order of its root, and the names the root re-exports from them.
-struct Order {
+struct ModuleOrder {
     modules: Vec<String>,
     exports: HashMap<String, usize>,
 }
 
-impl Order {
+impl ModuleOrder {
     /// Reads the code of a crate root.
-    fn read(root: &str) -> Order {
+    fn read(root: &str) -> ModuleOrder {
         let code = source::without_tests(root);
         let modules: Vec<String> =
             code.lines().filter_map(source::declared_module).map(str::to_owned).collect();
@@ -74,7 +74,7 @@ impl Order {
             exports
                 .extend(names.filter(|name| !name.is_empty()).map(|name| (name.to_owned(), place)));
         }
-        Order { modules, exports }
+        ModuleOrder { modules, exports }
     }
 
     /// The names that a file of `module` takes from modules after its own. `depth` is how many
@@ -170,7 +170,7 @@ mod tests {
 
     fn above(module: &str, text: &str, depth: usize) -> Vec<String> {
         let code = source::code(text).unwrap();
-        Order::read(&source::code(ROOT).unwrap()).above(module, &code, depth)
+        ModuleOrder::read(&source::code(ROOT).unwrap()).above(module, &code, depth)
     }
 
     #[test]

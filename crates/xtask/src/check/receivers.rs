@@ -67,7 +67,7 @@ const PASSING: [&str; 28] = [
 /// A type is identified by its name or, if several types of the crate have this name, by name and file. A type of another
 /// crate is only a name.
 #[derive(Default)]
-pub struct Known {
+pub struct CrateTypeIndex {
     /// The files in which types of a name are defined.
     types: BTreeMap<String, BTreeSet<String>>,
     identities: BTreeSet<String>,
@@ -92,10 +92,10 @@ pub struct Function {
     result: Option<String>,
 }
 
-impl Known {
+impl CrateTypeIndex {
     /// Collects the types of a crate and the types of their fields.
-    pub fn read(files: &[&SourceFile]) -> Known {
-        let mut known = Known::default();
+    pub fn read(files: &[&SourceFile]) -> CrateTypeIndex {
+        let mut known = CrateTypeIndex::default();
         for file in files {
             known.add_types(&file.path, &file.syntax.items);
         }
@@ -238,9 +238,9 @@ fn imported(tree: &UseTree, module: &str, names: &mut Vec<(String, String)>) {
 
 /// The variables of one function. A name that is bound again has the type of its latest binding.
 #[derive(Clone)]
-pub struct Scope<'a> {
+pub struct FunctionScope<'a> {
     /// The crate around the function.
-    pub known: &'a Known,
+    pub known: &'a CrateTypeIndex,
     /// The file of the function.
     pub file: &'a str,
     own_type: Option<String>,
@@ -248,11 +248,15 @@ pub struct Scope<'a> {
     variables: BTreeMap<String, Option<String>>,
 }
 
-impl<'a> Scope<'a> {
+impl<'a> FunctionScope<'a> {
     /// Returns the scope of a function of `file` in an `impl` block of `own_type`, or of a free function.
-    pub fn new(known: &'a Known, file: &'a str, own_type: Option<String>) -> Scope<'a> {
+    pub fn new(
+        known: &'a CrateTypeIndex,
+        file: &'a str,
+        own_type: Option<String>,
+    ) -> FunctionScope<'a> {
         let variables = BTreeMap::from([("self".to_owned(), own_type.clone())]);
-        Scope { known, file, own_type, variables }
+        FunctionScope { known, file, own_type, variables }
     }
 
     /// Returns the type of a parameter: its identity or, if it is not of the crate, its name.

@@ -4,11 +4,11 @@ use syn::visit::{self, Visit};
 use syn::{Block, Fields, ImplItemFn, ItemFn, ItemImpl, ItemMod, ItemStruct, ItemTrait, Signature};
 use syn::{TraitItem, TraitItemFn, Type};
 
-use crate::check::tree::{SourceFile, Tree};
+use crate::check::tree::{SourceFile, SourceTree};
 
 /// What was measured in a tree. Names are paths of files, followed by the name of the item where there is one.
 #[derive(Default)]
-pub struct Sizes {
+pub struct SourceSizes {
     /// The lines of each file.
     pub file_lines: Vec<(String, usize)>,
     /// The lines of each function with a body, from its `fn` to its closing brace.
@@ -20,24 +20,24 @@ pub struct Sizes {
 }
 
 /// Measures all files.
-pub fn measure(tree: &Tree) -> Sizes {
-    let mut sizes = Sizes::default();
+pub fn measure(tree: &SourceTree) -> SourceSizes {
+    let mut sizes = SourceSizes::default();
     for file in &tree.files {
         sizes.file_lines.push((file.path.clone(), file.lines));
-        let mut visitor = Visitor { file, owners: vec![], sizes: &mut sizes };
+        let mut visitor = SourceSizeVisitor { file, owners: vec![], sizes: &mut sizes };
         visitor.visit_file(&file.syntax);
     }
     sizes
 }
 
-struct Visitor<'a> {
+struct SourceSizeVisitor<'a> {
     file: &'a SourceFile,
     /// The modules, types and traits around the item that is visited.
     owners: Vec<String>,
-    sizes: &'a mut Sizes,
+    sizes: &'a mut SourceSizes,
 }
 
-impl Visitor<'_> {
+impl SourceSizeVisitor<'_> {
     fn name(&self, item: impl ToString) -> String {
         let path = [self.owners.as_slice(), &[item.to_string()]].concat().join("::");
         format!("{} {path}", self.file.path)
@@ -57,7 +57,7 @@ impl Visitor<'_> {
     }
 }
 
-impl<'ast> Visit<'ast> for Visitor<'_> {
+impl<'ast> Visit<'ast> for SourceSizeVisitor<'_> {
     fn visit_item_mod(&mut self, item: &'ast ItemMod) {
         self.inside(item.ident.to_string(), |inside| visit::visit_item_mod(inside, item));
     }

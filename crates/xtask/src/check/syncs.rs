@@ -10,7 +10,7 @@ use anyhow::{Context, Result, ensure};
 use crate::check::source;
 
 /// One call of fsync, fdatasync, msync or syncfs, or one use of a flag such as RWF_DSYNC.
-pub struct Place {
+pub struct SyncCallSite {
     /// Never changes, even when other places are removed: pages and results refer to it.
     pub number: usize,
     /// The source file below `crates`.
@@ -19,12 +19,12 @@ pub struct Place {
     pub name: &'static str,
 }
 
-const fn place(number: usize, file: &'static str, name: &'static str) -> Place {
-    Place { number, file, name }
+const fn place(number: usize, file: &'static str, name: &'static str) -> SyncCallSite {
+    SyncCallSite { number, file, name }
 }
 
 /// All places, by number.
-pub const PLACES: &[Place] = &[
+pub const PLACES: &[SyncCallSite] = &[
     place(1, "volume/src/file/open.rs", "size of a volume or log that was never written to"),
     place(2, "volume/src/file/open.rs", "name of a volume or log, at every opening"),
     place(3, "volume/src/file/prefill.rs", "every 64 MiB of a file that is filled"),

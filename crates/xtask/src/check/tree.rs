@@ -24,7 +24,7 @@ pub struct SourceFile {
 }
 
 /// All source files, in the order of their paths.
-pub struct Tree {
+pub struct SourceTree {
     /// The files.
     pub files: Vec<SourceFile>,
 }
@@ -32,9 +32,9 @@ pub struct Tree {
 /// The folders with source files.
 const FOLDERS: [&str; 2] = ["crates", "fuzz"];
 
-impl Tree {
+impl SourceTree {
     /// Reads and parses all files below the root of the workspace.
-    pub fn read(root: &Path) -> Result<Tree> {
+    pub fn read(root: &Path) -> Result<SourceTree> {
         let mut sources = vec![];
         for folder in FOLDERS {
             for file in text::files(&root.join(folder))? {
@@ -44,11 +44,11 @@ impl Tree {
                 }
             }
         }
-        Tree::parse(&sources)
+        SourceTree::parse(&sources)
     }
 
     /// Parses files, given as path and text.
-    pub fn parse(sources: &[(String, String)]) -> Result<Tree> {
+    pub fn parse(sources: &[(String, String)]) -> Result<SourceTree> {
         let mut files = vec![];
         for (path, text) in sources {
             let syntax = syn::parse_file(text).with_context(|| path.clone())?;
@@ -65,7 +65,7 @@ impl Tree {
             let mut stems = ancestors(&file.path);
             file.is_test |= stems.any(|stem| modules.contains(stem));
         }
-        Ok(Tree { files })
+        Ok(SourceTree { files })
     }
 
     /// Returns the files of the program itself, without those that only tests compile.
@@ -111,10 +111,10 @@ fn ancestors(path: &str) -> impl Iterator<Item = &str> {
 
 /// Parses files that a test gives.
 #[cfg(test)]
-pub fn tree_of(sources: &[(&str, &str)]) -> Tree {
+pub fn tree_of(sources: &[(&str, &str)]) -> SourceTree {
     let owned: Vec<(String, String)> =
         sources.iter().map(|(path, text)| ((*path).to_owned(), (*text).to_owned())).collect();
-    Tree::parse(&owned).unwrap()
+    SourceTree::parse(&owned).unwrap()
 }
 
 #[cfg(test)]

@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 
 use syn::Item;
 
-use crate::check::tree::{Tree, is_test_only};
+use crate::check::tree::{SourceTree, is_test_only};
 
 /// Returns, for each name of a struct, enum, union, trait or type alias, how many types of the program have it. Types of
 /// tests do not count.
-pub fn count(tree: &Tree) -> BTreeMap<String, usize> {
+pub fn count(tree: &SourceTree) -> BTreeMap<String, usize> {
     let mut names = BTreeMap::new();
     for file in tree.program() {
         add(&file.syntax.items, &mut names);

@@ -11,7 +11,7 @@ use rustix::event::{Timespec, epoll};
 use crate::client::wire::SILENCE;
 
 /// One connection under a load `L`.
-pub trait Member<L> {
+pub trait CrowdConnection<L> {
     /// Sends what the load wants and the socket takes. True if the load says stop.
     fn send(&mut self, load: &mut L, now: Instant) -> Result<bool>;
 
@@ -40,7 +40,7 @@ impl<M> Crowd<M> {
     /// Connections that are ready to take a load.
     pub fn new<L>(members: Vec<M>) -> Result<Crowd<M>>
     where
-        M: Member<L>,
+        M: CrowdConnection<L>,
     {
         let waiting = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         for (number, member) in members.iter().enumerate() {
@@ -59,7 +59,7 @@ impl<M> Crowd<M> {
     /// Sends what the load asks for on every connection until it says stop.
     pub fn run<L>(&mut self, load: &mut L) -> Result<()>
     where
-        M: Member<L>,
+        M: CrowdConnection<L>,
     {
         let now = Instant::now();
         for number in 0..self.members.len() {
@@ -99,7 +99,7 @@ impl<M> Crowd<M> {
     /// True if the load says stop.
     fn send<L>(&mut self, number: usize, load: &mut L, now: Instant) -> Result<bool>
     where
-        M: Member<L>,
+        M: CrowdConnection<L>,
     {
         let member = &mut self.members[number];
         if member.send(load, now)? {

@@ -16,7 +16,7 @@ const MAX_REQUESTS: usize = 5;
 
 /// Where to log in, and how.
 #[derive(Clone, Debug)]
-pub struct Login {
+pub struct ClientLogin {
     /// The portal.
     pub portal: SocketAddr,
     /// The target's name.
@@ -63,13 +63,13 @@ impl Default for Negotiated {
 }
 
 /// A connection that is through its login.
-pub struct Established {
+pub struct LoadClientConnection {
     /// The socket.
     pub socket: TcpStream,
     /// What was agreed.
     pub negotiated: Negotiated,
     /// The numbers of commands, shared by the connections of a session.
-    pub window: Arc<Window>,
+    pub window: Arc<ClientCommandWindow>,
     /// The next status number we expect.
     pub exp_stat_sn: u32,
     /// What the session is called: our half, the target's.
@@ -80,12 +80,12 @@ pub struct Established {
 
 /// Which commands a session may send.
 #[derive(Debug)]
-pub struct Window {
+pub struct ClientCommandWindow {
     next: AtomicU32,
     most: AtomicU32,
 }
 
-impl Window {
+impl ClientCommandWindow {
     /// The number that the next command will have.
     pub fn next(&self) -> u32 {
         self.next.load(Ordering::Relaxed)
@@ -109,21 +109,21 @@ impl Window {
     }
 }
 
-impl Login {
+impl ClientLogin {
     /// A session of one connection without digests and recovery.
-    pub fn new(portal: SocketAddr, target: &str, lun: u8) -> Login {
+    pub fn new(portal: SocketAddr, target: &str, lun: u8) -> ClientLogin {
         let target = target.to_owned();
-        Login { portal, target, lun, digests: false, level: 0, connections: 1 }
+        ClientLogin { portal, target, lun, digests: false, level: 0, connections: 1 }
     }
 
     /// Connects and logs in to a session of its own.
-    pub fn establish(&self) -> Result<Established> {
-        let window = Window { next: AtomicU32::new(1), most: AtomicU32::new(1) };
+    pub fn establish(&self) -> Result<LoadClientConnection> {
+        let window = ClientCommandWindow { next: AtomicU32::new(1), most: AtomicU32::new(1) };
         self.connect((new_isid(), 0), 0, Arc::new(window))
     }
 
     /// Adds one more connection to the session that `leading` began.
-    pub fn join(&self, leading: &Established, cid: u16) -> Result<Established> {
+    pub fn join(&self, leading: &LoadClientConnection, cid: u16) -> Result<LoadClientConnection> {
         let joined = self.connect(leading.name, cid, leading.window.clone())?;
         // What was agreed for the whole session holds for this one too.
         let leading = &leading.negotiated;
@@ -133,15 +133,20 @@ impl Login {
             immediate_data: leading.immediate_data,
             ..joined.negotiated
         };
-        Ok(Established { negotiated, ..joined })
+        Ok(LoadClientConnection { negotiated, ..joined })
     }
 
-    fn connect(&self, name: ([u8; 6], u16), cid: u16, window: Arc<Window>) -> Result<Established> {
+    fn connect(
+        &self,
+        name: ([u8; 6], u16),
+        cid: u16,
+        window: Arc<ClientCommandWindow>,
+    ) -> Result<LoadClientConnection> {
         let socket = TcpStream::connect_timeout(&self.portal, LIMIT)
             .with_context(|| format!("cannot connect to {}", self.portal))?;
         socket.set_nodelay(true)?;
         socket.set_read_timeout(Some(LIMIT))?;
-        let mut established = Established {
+        let mut established = LoadClientConnection {
             socket,
             negotiated: Negotiated::default(),
             window,
@@ -187,7 +192,7 @@ impl Login {
     }
 }
 
-impl Established {
+impl LoadClientConnection {
     /// Reads one login response; true if the full feature phase has begun.
     fn answer(&mut self) -> Result<bool> {
         let mut bhs = [0; 48];
@@ -225,7 +230,7 @@ impl Negotiated {
 }
 
 /// A login request in the operational stage that asks for the full feature phase.
-fn request(connection: &Established, text: &[u8]) -> Vec<u8> {
+fn request(connection: &LoadClientConnection, text: &[u8]) -> Vec<u8> {
     let (isid, tsih) = connection.name;
     let mut pdu = vec![0; 48];
     pdu[0] = 0x40 | 0x03;

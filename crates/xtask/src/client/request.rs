@@ -2,7 +2,7 @@
 
 /// One command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Request {
+pub struct ClientScsiCommand {
     /// The CDB, zeroes behind its end.
     pub cdb: [u8; 16],
     /// Bytes that go to the target.
@@ -11,41 +11,47 @@ pub struct Request {
     pub expected: u32,
 }
 
-impl Request {
+impl ClientScsiCommand {
     /// READ(10) of blocks of `block_bytes`.
-    pub fn read(lba: u32, blocks: u16, block_bytes: u32) -> Request {
-        Request { expected: u32::from(blocks) * block_bytes, ..Request::ten(0x28, 0, lba, blocks) }
+    pub fn read(lba: u32, blocks: u16, block_bytes: u32) -> ClientScsiCommand {
+        ClientScsiCommand {
+            expected: u32::from(blocks) * block_bytes,
+            ..ClientScsiCommand::ten(0x28, 0, lba, blocks)
+        }
     }
 
     /// WRITE(10); with `fua` it is stable when it is answered.
-    pub fn write(lba: u32, blocks: u16, block_bytes: u32, fua: bool) -> Request {
+    pub fn write(lba: u32, blocks: u16, block_bytes: u32, fua: bool) -> ClientScsiCommand {
         let flags = if fua { 0x08 } else { 0 };
-        Request { out: u32::from(blocks) * block_bytes, ..Request::ten(0x2a, flags, lba, blocks) }
+        ClientScsiCommand {
+            out: u32::from(blocks) * block_bytes,
+            ..ClientScsiCommand::ten(0x2a, flags, lba, blocks)
+        }
     }
 
     /// SYNCHRONIZE CACHE(10) of everything.
-    pub fn flush() -> Request {
-        Request::ten(0x35, 0, 0, 0)
+    pub fn flush() -> ClientScsiCommand {
+        ClientScsiCommand::ten(0x35, 0, 0, 0)
     }
 
     /// TEST UNIT READY.
-    pub fn test_unit_ready() -> Request {
-        Request { cdb: [0; 16], out: 0, expected: 0 }
+    pub fn test_unit_ready() -> ClientScsiCommand {
+        ClientScsiCommand { cdb: [0; 16], out: 0, expected: 0 }
     }
 
     /// READ CAPACITY(16), answered with 32 bytes.
-    pub fn read_capacity() -> Request {
+    pub fn read_capacity() -> ClientScsiCommand {
         let mut cdb = [0; 16];
         (cdb[0], cdb[1], cdb[13]) = (0x9e, 0x10, 32);
-        Request { cdb, out: 0, expected: 32 }
+        ClientScsiCommand { cdb, out: 0, expected: 32 }
     }
 
-    fn ten(operation: u8, flags: u8, lba: u32, blocks: u16) -> Request {
+    fn ten(operation: u8, flags: u8, lba: u32, blocks: u16) -> ClientScsiCommand {
         let mut cdb = [0; 16];
         (cdb[0], cdb[1]) = (operation, flags);
         cdb[2..6].copy_from_slice(&lba.to_be_bytes());
         cdb[7..9].copy_from_slice(&blocks.to_be_bytes());
-        Request { cdb, out: 0, expected: 0 }
+        ClientScsiCommand { cdb, out: 0, expected: 0 }
     }
 }
 
@@ -55,10 +61,10 @@ mod tests {
 
     #[test]
     fn cdbs_as_in_sbc_3() {
-        let write = Request::write(0x01020304, 0x0506, 512, true);
+        let write = ClientScsiCommand::write(0x01020304, 0x0506, 512, true);
         assert_eq!(write.cdb[..10], [0x2a, 8, 1, 2, 3, 4, 0, 5, 6, 0]);
         assert_eq!((write.out, write.expected), (0x0506 * 512, 0));
-        let read = Request::read(1, 8, 512);
+        let read = ClientScsiCommand::read(1, 8, 512);
         assert_eq!((read.cdb[0], read.out, read.expected), (0x28, 0, 4096));
     }
 }

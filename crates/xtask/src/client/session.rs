@@ -5,33 +5,33 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::client::crowd::Member;
-use crate::client::login::{Established, Login, word};
-use crate::client::request::Request;
-use crate::client::wire::{Input, Output};
+use crate::client::crowd::CrowdConnection;
+use crate::client::login::{ClientLogin, LoadClientConnection, word};
+use crate::client::request::ClientScsiCommand;
+use crate::client::wire::{ClientReceiveBuffer, ClientSendQueue};
 
 /// What decides which commands a session sends, and learns how each went.
-pub trait Workload {
+pub trait ClientWorkload {
     /// The next command for a free slot. A command with data to send finds it in `payload`.
-    fn next(&mut self, now: Instant, payload: &mut [u8]) -> Next;
+    fn next(&mut self, now: Instant, payload: &mut [u8]) -> ClientSlotAction;
 
     /// A command was answered.
-    fn answered(&mut self, now: Instant, answer: &Answer<'_>);
+    fn answered(&mut self, now: Instant, answer: &ClientResponse<'_>);
 }
 
 /// What a workload wants to do with a free slot.
-pub enum Next {
+pub enum ClientSlotAction {
     /// Send this command; the number comes back with its answer.
-    Send(Request, u64),
+    Send(ClientScsiCommand, u64),
     /// Nothing now; ask again after the next answer.
     Wait,
-    /// Nothing more: return from [`Session::run`] without waiting for what is in flight.
+    /// Nothing more: return from [`ClientSession::run`] without waiting for what is in flight.
     Stop,
 }
 
 /// How a command went.
 #[derive(Debug)]
-pub struct Answer<'a> {
+pub struct ClientResponse<'a> {
     /// The number its workload gave it.
     pub number: u64,
     /// When it was sent.
@@ -46,7 +46,7 @@ pub struct Answer<'a> {
 
 /// How a session handles payload.
 #[derive(Clone, Copy, Debug)]
-pub struct Shape {
+pub struct ClientSessionOptions {
     /// Commands in flight at most.
     pub depth: usize,
     /// Bytes of the largest command.
@@ -56,7 +56,7 @@ pub struct Shape {
 }
 
 struct Slot {
-    request: Request,
+    request: ClientScsiCommand,
     number: u64,
     sent: Instant,
 }
@@ -74,37 +74,41 @@ enum Reading {
 }
 
 /// A logged-in session on one connection.
-pub struct Session {
-    connection: Established,
+pub struct ClientSession {
+    connection: LoadClientConnection,
     lun: u8,
-    shape: Shape,
+    shape: ClientSessionOptions,
     slots: Vec<Option<Slot>>,
     free: Vec<u16>,
     payloads: Vec<Vec<u8>>,
     received: Vec<Vec<u8>>,
     sense: Vec<u8>,
-    output: Output,
-    input: Input,
+    output: ClientSendQueue,
+    input: ClientReceiveBuffer,
     reading: Reading,
     digest: crc_fast::Digest,
 }
 
-impl Session {
+impl ClientSession {
     /// Logs in and brings the unit to the point where it takes commands.
-    pub fn open(login: &Login, shape: Shape) -> Result<Session> {
-        let mut session = Session::on(login.establish()?, login, shape);
+    pub fn open(login: &ClientLogin, shape: ClientSessionOptions) -> Result<ClientSession> {
+        let mut session = ClientSession::on(login.establish()?, login, shape);
         session.get_ready()?;
         Ok(session)
     }
 
     /// One more connection of the same session, to be driven beside it.
-    pub fn join(&self, login: &Login, cid: u16) -> Result<Session> {
-        Ok(Session::on(login.join(&self.connection, cid)?, login, self.shape))
+    pub fn join(&self, login: &ClientLogin, cid: u16) -> Result<ClientSession> {
+        Ok(ClientSession::on(login.join(&self.connection, cid)?, login, self.shape))
     }
 
-    fn on(connection: Established, login: &Login, shape: Shape) -> Session {
+    fn on(
+        connection: LoadClientConnection,
+        login: &ClientLogin,
+        shape: ClientSessionOptions,
+    ) -> ClientSession {
         let payloads = if shape.keep { shape.depth } else { 1 };
-        Session {
+        ClientSession {
             connection,
             lun: login.lun,
             shape,
@@ -113,8 +117,8 @@ impl Session {
             payloads: vec![vec![0x5a; shape.bytes]; payloads],
             received: vec![Vec::new(); shape.depth],
             sense: Vec::new(),
-            output: Output::default(),
-            input: Input::new(if shape.bytes > 16384 { 256 << 10 } else { 64 << 10 }),
+            output: ClientSendQueue::default(),
+            input: ClientReceiveBuffer::new(if shape.bytes > 16384 { 256 << 10 } else { 64 << 10 }),
             reading: Reading::Header,
             digest: new_digest(),
         }
@@ -122,14 +126,14 @@ impl Session {
 
     /// Blocks and bytes of a block, as READ CAPACITY(16) says.
     pub fn capacity(&mut self) -> Result<(u64, u32)> {
-        let (status, data) = self.one(Request::read_capacity())?;
+        let (status, data) = self.one(ClientScsiCommand::read_capacity())?;
         ensure!(status == 0 && data.len() >= 12, "READ CAPACITY: status {status:#04x}");
         let last = u64::from_be_bytes(data[..8].try_into()?);
         Ok((last + 1, u32::from_be_bytes(data[8..12].try_into()?)))
     }
 
     /// Sends what a workload asks for until it says stop.
-    pub fn run(&mut self, workload: &mut impl Workload) -> Result<()> {
+    pub fn run(&mut self, workload: &mut impl ClientWorkload) -> Result<()> {
         let mut now = Instant::now();
         loop {
             if self.send(workload, now)? {
@@ -144,18 +148,18 @@ impl Session {
         }
     }
 
-    fn take(&mut self, workload: &mut impl Workload, now: Instant) -> Result<()> {
+    fn take(&mut self, workload: &mut impl ClientWorkload, now: Instant) -> Result<()> {
         while self.step(workload, now)? {}
         Ok(())
     }
 
     /// Waits for what is in flight, without sending more.
-    pub fn drain(&mut self, workload: &mut impl Workload) -> Result<()> {
+    pub fn drain(&mut self, workload: &mut impl ClientWorkload) -> Result<()> {
         self.run(&mut Drain { workload, left: self.shape.depth - self.free.len() })
     }
 
     /// One command, alone on the session: its status and its data.
-    pub fn one(&mut self, request: Request) -> Result<(u8, Vec<u8>)> {
+    pub fn one(&mut self, request: ClientScsiCommand) -> Result<(u8, Vec<u8>)> {
         let keep = std::mem::replace(&mut self.shape.keep, true);
         let mut one = One { request: Some(request), answer: None };
         let outcome = self.run(&mut one);
@@ -169,7 +173,7 @@ impl Session {
         // BUSY until it has found the node again.
         let deadline = Instant::now() + READY_LIMIT;
         loop {
-            let status = self.one(Request::test_unit_ready())?.0;
+            let status = self.one(ClientScsiCommand::test_unit_ready())?.0;
             if status == 0 {
                 return Ok(());
             }
@@ -179,27 +183,27 @@ impl Session {
     }
 
     /// Fills free slots as far as workload and window allow. True if the workload says stop.
-    fn fill(&mut self, workload: &mut impl Workload, now: Instant) -> Result<bool> {
+    fn fill(&mut self, workload: &mut impl ClientWorkload, now: Instant) -> Result<bool> {
         while let Some(&slot) = self.free.last() {
             if self.connection.window.is_closed() || self.output.is_full() {
                 break;
             }
             let own = if self.payloads.len() > 1 { usize::from(slot) } else { 0 };
             match workload.next(now, &mut self.payloads[own]) {
-                Next::Send(request, number) => {
+                ClientSlotAction::Send(request, number) => {
                     self.free.pop();
                     self.slots[usize::from(slot)] = Some(Slot { request, number, sent: now });
                     self.command(slot, &request);
                 }
-                Next::Wait => break,
-                Next::Stop => return Ok(true),
+                ClientSlotAction::Wait => break,
+                ClientSlotAction::Stop => return Ok(true),
             }
         }
         Ok(false)
     }
 
     /// Queues a command with its immediate and unsolicited data (RFC 7143, 11.3 and 11.7).
-    fn command(&mut self, slot: u16, request: &Request) {
+    fn command(&mut self, slot: u16, request: &ClientScsiCommand) {
         let agreed = &self.connection.negotiated;
         let length = request.out as usize;
         let first = length.min(agreed.first_burst);
@@ -268,14 +272,14 @@ impl Session {
     }
 
     /// Takes the next part of the input. False if there is not enough of it.
-    fn step(&mut self, workload: &mut impl Workload, now: Instant) -> Result<bool> {
+    fn step(&mut self, workload: &mut impl ClientWorkload, now: Instant) -> Result<bool> {
         match &self.reading {
             Reading::Header => self.header(workload, now),
             Reading::Data { .. } => self.data(workload, now),
         }
     }
 
-    fn header(&mut self, workload: &mut impl Workload, now: Instant) -> Result<bool> {
+    fn header(&mut self, workload: &mut impl ClientWorkload, now: Instant) -> Result<bool> {
         let agreed = &self.connection.negotiated;
         let size = if agreed.header_digest { 52 } else { 48 };
         let Some(bytes) = self.input.bytes().get(..size) else { return Ok(false) };
@@ -302,7 +306,7 @@ impl Session {
     }
 
     /// Takes bytes of a data segment, keeps them if somebody wants them, and its end.
-    fn data(&mut self, workload: &mut impl Workload, now: Instant) -> Result<bool> {
+    fn data(&mut self, workload: &mut impl ClientWorkload, now: Instant) -> Result<bool> {
         let Reading::Data { bhs, mut left, trailer, mut at } = self.reading else {
             unreachable!("asked only for data");
         };
@@ -344,7 +348,7 @@ impl Session {
     fn complete(
         &mut self,
         bhs: &[u8; 48],
-        workload: &mut impl Workload,
+        workload: &mut impl ClientWorkload,
         now: Instant,
     ) -> Result<()> {
         let operation = bhs[0] & 0x3f;
@@ -388,7 +392,12 @@ impl Session {
         }
     }
 
-    fn finish(&mut self, bhs: &[u8; 48], workload: &mut impl Workload, now: Instant) -> Result<()> {
+    fn finish(
+        &mut self,
+        bhs: &[u8; 48],
+        workload: &mut impl ClientWorkload,
+        now: Instant,
+    ) -> Result<()> {
         let number = usize::from(slot(bhs));
         let slot = self.slots.get_mut(number).and_then(Option::take);
         let slot = slot.context("an answer to no command")?;
@@ -402,19 +411,22 @@ impl Session {
             ensure!(data.len() == slot.request.expected as usize, "{} bytes read", data.len());
         }
         let Slot { number: named, sent, .. } = slot;
-        workload.answered(now, &Answer { number: named, sent, status: bhs[3], sense, data: &data });
+        workload.answered(
+            now,
+            &ClientResponse { number: named, sent, status: bhs[3], sense, data: &data },
+        );
         data.clear();
         self.received[number] = data;
         Ok(())
     }
 }
 
-impl<W: Workload> Member<W> for Session {
+impl<W: ClientWorkload> CrowdConnection<W> for ClientSession {
     fn send(&mut self, workload: &mut W, now: Instant) -> Result<bool> {
         if self.fill(workload, now)? {
             return Ok(true);
         }
-        let Session { output, payloads, connection, .. } = self;
+        let ClientSession { output, payloads, connection, .. } = self;
         output.send(&connection.socket, payloads)?;
         Ok(false)
     }
@@ -449,12 +461,12 @@ struct Drain<'a, W> {
     left: usize,
 }
 
-impl<W: Workload> Workload for Drain<'_, W> {
-    fn next(&mut self, _now: Instant, _payload: &mut [u8]) -> Next {
-        if self.left == 0 { Next::Stop } else { Next::Wait }
+impl<W: ClientWorkload> ClientWorkload for Drain<'_, W> {
+    fn next(&mut self, _now: Instant, _payload: &mut [u8]) -> ClientSlotAction {
+        if self.left == 0 { ClientSlotAction::Stop } else { ClientSlotAction::Wait }
     }
 
-    fn answered(&mut self, now: Instant, answer: &Answer<'_>) {
+    fn answered(&mut self, now: Instant, answer: &ClientResponse<'_>) {
         self.left -= 1;
         self.workload.answered(now, answer);
     }
@@ -462,20 +474,20 @@ impl<W: Workload> Workload for Drain<'_, W> {
 
 /// One command and its answer.
 struct One {
-    request: Option<Request>,
+    request: Option<ClientScsiCommand>,
     answer: Option<(u8, Vec<u8>)>,
 }
 
-impl Workload for One {
-    fn next(&mut self, _now: Instant, _payload: &mut [u8]) -> Next {
+impl ClientWorkload for One {
+    fn next(&mut self, _now: Instant, _payload: &mut [u8]) -> ClientSlotAction {
         match (self.request.take(), &self.answer) {
-            (Some(request), _) => Next::Send(request, 0),
-            (None, None) => Next::Wait,
-            (None, Some(_)) => Next::Stop,
+            (Some(request), _) => ClientSlotAction::Send(request, 0),
+            (None, None) => ClientSlotAction::Wait,
+            (None, Some(_)) => ClientSlotAction::Stop,
         }
     }
 
-    fn answered(&mut self, _now: Instant, answer: &Answer<'_>) {
+    fn answered(&mut self, _now: Instant, answer: &ClientResponse<'_>) {
         self.answer = Some((answer.status, answer.data.to_vec()));
     }
 }

@@ -13,7 +13,7 @@ pub fn fill(block: &mut [u8], lba: u64, version: u64) {
 
 /// What a block holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Content {
+pub enum BlockStampState {
     /// Zeroes only: never written.
     Empty,
     /// All of this version.
@@ -23,16 +23,16 @@ pub enum Content {
 }
 
 /// What block `lba` holds.
-pub fn read(block: &[u8], lba: u64) -> Content {
+pub fn read(block: &[u8], lba: u64) -> BlockStampState {
     if block.iter().all(|byte| *byte == 0) {
-        return Content::Empty;
+        return BlockStampState::Empty;
     }
     let word = |at: usize| u64::from_le_bytes(block[at..at + 8].try_into().expect("eight bytes"));
     let version = word(8);
     let mut state = seed(lba, version);
     let whole = word(0) == lba
         && block[16..].chunks_exact(8).all(|word| word == next(&mut state).to_le_bytes());
-    if whole { Content::Version(version) } else { Content::Damaged }
+    if whole { BlockStampState::Version(version) } else { BlockStampState::Damaged }
 }
 
 /// Numbers that look random: SplitMix64.
@@ -55,10 +55,10 @@ mod tests {
     #[test]
     fn a_block_knows_its_place_and_version() {
         let mut block = vec![0; 4096];
-        assert_eq!(read(&block, 7), Content::Empty);
+        assert_eq!(read(&block, 7), BlockStampState::Empty);
         fill(&mut block, 7, 3);
-        assert_eq!(read(&block, 7), Content::Version(3));
-        assert_eq!(read(&block, 8), Content::Damaged);
+        assert_eq!(read(&block, 7), BlockStampState::Version(3));
+        assert_eq!(read(&block, 8), BlockStampState::Damaged);
     }
 
     #[test]
@@ -67,6 +67,6 @@ mod tests {
         fill(&mut old, 7, 3);
         fill(&mut new, 7, 4);
         new[2048..].copy_from_slice(&old[2048..]);
-        assert_eq!(read(&new, 7), Content::Damaged);
+        assert_eq!(read(&new, 7), BlockStampState::Damaged);
     }
 }

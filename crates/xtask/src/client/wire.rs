@@ -20,20 +20,20 @@ pub(super) const SILENCE: i64 = 30;
 
 /// Bytes that wait to be sent: headers of our own, and payload by reference.
 #[derive(Default)]
-pub struct Output {
+pub struct ClientSendQueue {
     headers: Vec<u8>,
-    pieces: VecDeque<Piece>,
+    pieces: VecDeque<ClientSendPiece>,
 }
 
 /// A run of bytes: of the headers, or of payload `slot`.
 #[derive(Clone, Copy)]
-struct Piece {
+struct ClientSendPiece {
     slot: Option<u16>,
     offset: usize,
     length: usize,
 }
 
-impl Output {
+impl ClientSendQueue {
     /// Whether everything has been sent.
     pub fn is_empty(&self) -> bool {
         self.pieces.is_empty()
@@ -55,13 +55,13 @@ impl Output {
             Some(last) if last.slot.is_none() && last.offset + last.length == offset => {
                 last.length += bytes.len();
             }
-            _ => self.pieces.push_back(Piece { slot: None, offset, length: bytes.len() }),
+            _ => self.pieces.push_back(ClientSendPiece { slot: None, offset, length: bytes.len() }),
         }
     }
 
     /// Queues a part of a payload.
     pub fn payload(&mut self, slot: u16, offset: usize, length: usize) {
-        self.pieces.push_back(Piece { slot: Some(slot), offset, length });
+        self.pieces.push_back(ClientSendPiece { slot: Some(slot), offset, length });
     }
 
     /// Sends what the socket takes now.
@@ -104,16 +104,16 @@ impl Output {
 }
 
 /// Bytes that were received and not yet taken.
-pub struct Input {
+pub struct ClientReceiveBuffer {
     buffer: Vec<u8>,
     start: usize,
     end: usize,
 }
 
-impl Input {
+impl ClientReceiveBuffer {
     /// An empty buffer of so many bytes.
-    pub fn new(size: usize) -> Input {
-        Input { buffer: vec![0; size], start: 0, end: 0 }
+    pub fn new(size: usize) -> ClientReceiveBuffer {
+        ClientReceiveBuffer { buffer: vec![0; size], start: 0, end: 0 }
     }
 
     /// What is there.
@@ -189,7 +189,7 @@ mod tests {
     fn pieces_arrive_in_order_even_when_the_socket_is_full() {
         let (near, mut far) = pair();
         let payloads = [vec![1_u8; 3 << 20], vec![2_u8; 3 << 20]];
-        let mut output = Output::default();
+        let mut output = ClientSendQueue::default();
         output.header(b"ab");
         output.header(b"cd");
         output.payload(0, 0, 3 << 20);
@@ -212,7 +212,7 @@ mod tests {
     fn what_is_left_moves_to_the_front() {
         let (near, mut far) = pair();
         far.write_all(b"abcdef").unwrap();
-        let mut input = Input::new(8);
+        let mut input = ClientReceiveBuffer::new(8);
         input.receive(&near, false).unwrap();
         input.consume(4);
         far.write_all(b"ghij").unwrap();

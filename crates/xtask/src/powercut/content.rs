@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-use crate::powercut::fate::{Chance, Fate};
+use crate::powercut::fate::{Chance, PowerCutFate};
 
 /// Bytes that a disk writes as a whole or not at all.
 pub const SECTOR: usize = 512;
@@ -13,37 +13,37 @@ pub const PAGE: usize = 4096;
 
 /// The bytes of one file, with the versions that are not stable yet.
 #[derive(Clone, Debug, Default)]
-pub struct Content {
+pub struct FaultFsContent {
     /// Content that reads return.
     now: Vec<u8>,
     /// Content that survives every power cut.
     stable: Vec<u8>,
     /// Versions of each sector that are newer than `stable`, oldest first; never empty.
-    unsynced: BTreeMap<u64, Vec<Version>>,
+    unsynced: BTreeMap<u64, Vec<UnsyncedSector>>,
     /// Sizes of the file that are newer than the length of `stable`, oldest first.
-    sizes: Vec<Size>,
+    sizes: Vec<UnsyncedFileSize>,
     /// Pages with data; all others are holes.
     pages: BTreeSet<u64>,
 }
 
 #[derive(Clone, Debug)]
-struct Version {
+struct UnsyncedSector {
     operation: u64,
     bytes: Box<[u8; SECTOR]>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Size {
+struct UnsyncedFileSize {
     operation: u64,
     bytes: usize,
     /// A write made the file longer (not ftruncate): a power cut may leave a part of that write.
     is_append: bool,
 }
 
-impl Content {
+impl FaultFsContent {
     /// A file as a power cut has left it: all of its bytes are stable.
-    fn left(bytes: Vec<u8>, pages: BTreeSet<u64>) -> Content {
-        Content { now: bytes.clone(), stable: bytes, pages, ..Content::default() }
+    fn left(bytes: Vec<u8>, pages: BTreeSet<u64>) -> FaultFsContent {
+        FaultFsContent { now: bytes.clone(), stable: bytes, pages, ..FaultFsContent::default() }
     }
 
     pub fn len(&self) -> usize {
@@ -82,7 +82,7 @@ impl Content {
         let end = offset + bytes.len();
         if end > self.now.len() {
             self.now.resize(end, 0);
-            self.sizes.push(Size { operation, bytes: end, is_append: true });
+            self.sizes.push(UnsyncedFileSize { operation, bytes: end, is_append: true });
         }
         self.now[offset..end].copy_from_slice(bytes);
         self.pages.extend(pages(offset..end));
@@ -102,7 +102,7 @@ impl Content {
             self.pages.retain(|page| (*page as usize) * PAGE < size);
         }
         self.now.resize(size, 0);
-        self.sizes.push(Size { operation, bytes: size, is_append: false });
+        self.sizes.push(UnsyncedFileSize { operation, bytes: size, is_append: false });
     }
 
     /// Zeroes a range; pages that lie in it completely become holes.
@@ -147,13 +147,13 @@ impl Content {
     }
 
     /// Draws the image that a power cut leaves.
-    pub fn draw(&self, fate: Fate, chance: &mut Chance) -> Content {
+    pub fn draw(&self, fate: PowerCutFate, chance: &mut Chance) -> FaultFsContent {
         let mut left = self.stable.clone();
         let mut size = left.len();
         for next in &self.sizes {
             if fate.spares(next.operation, chance) {
                 size = next.bytes;
-            } else if next.is_append && next.bytes > size && matches!(fate, Fate::Torn(_)) {
+            } else if next.is_append && next.bytes > size && matches!(fate, PowerCutFate::Torn(_)) {
                 let sectors = (next.bytes - size).div_ceil(SECTOR) as u64;
                 size = (size + chance.below(sectors) as usize * SECTOR).min(next.bytes);
             }
@@ -161,14 +161,14 @@ impl Content {
         left.resize(size, 0);
         for (sector, versions) in &self.unsynced {
             // Versions of one sector reach the disk in order, so the newest surviving one is found after the cut.
-            let spared = |version: &&Version| fate.spares(version.operation, chance);
+            let spared = |version: &&UnsyncedSector| fate.spares(version.operation, chance);
             if let Some(version) = versions.iter().rev().find(spared) {
                 put(&mut left, *sector, &version.bytes);
             }
         }
         let holes = |page: &u64| (*page as usize) * PAGE < size;
         let pages = self.pages.iter().copied().filter(holes).collect();
-        Content::left(left, pages)
+        FaultFsContent::left(left, pages)
     }
 
     fn remember(&mut self, operation: u64, range: Range<usize>) {
@@ -177,7 +177,7 @@ impl Content {
             let end = (start + SECTOR).min(self.now.len());
             let mut bytes = Box::new([0; SECTOR]);
             bytes[..end - start].copy_from_slice(&self.now[start..end]);
-            self.unsynced.entry(sector).or_default().push(Version { operation, bytes });
+            self.unsynced.entry(sector).or_default().push(UnsyncedSector { operation, bytes });
         }
     }
 }

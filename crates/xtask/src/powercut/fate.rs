@@ -31,7 +31,7 @@ impl Chance {
 /// all lost after one operation) would almost never occur if each sector survived by chance. Therefore
 /// each of these cases is a variant of its own, as in `sim::CrashVolume`.
 #[derive(Clone, Copy, Debug)]
-pub enum Fate {
+pub enum PowerCutFate {
     /// Nothing survives.
     Lost,
     /// Everything survives.
@@ -46,34 +46,34 @@ pub enum Fate {
     Torn(u64),
 }
 
-impl Fate {
+impl PowerCutFate {
     /// Draws a fate; `operations` is the number of operations until the cut.
-    pub fn draw(operations: u64, chance: &mut Chance) -> Fate {
+    pub fn draw(operations: u64, chance: &mut Chance) -> PowerCutFate {
         // Choose among the last few operations: most older ones are stable, so that a cut there changes nothing.
         let recent = |chance: &mut Chance| {
             let window = [4, 16, operations + 1][chance.below(3) as usize];
             operations.saturating_sub(chance.below(window))
         };
         match chance.below(8) {
-            0 => Fate::Lost,
-            1 => Fate::Kept,
-            2 | 3 => Fate::InOrder(recent(chance)),
-            4 => Fate::Reordered(recent(chance)),
-            5 => Fate::Whole(chance.any()),
-            _ => Fate::Torn([10, 50, 90][chance.below(3) as usize]),
+            0 => PowerCutFate::Lost,
+            1 => PowerCutFate::Kept,
+            2 | 3 => PowerCutFate::InOrder(recent(chance)),
+            4 => PowerCutFate::Reordered(recent(chance)),
+            5 => PowerCutFate::Whole(chance.any()),
+            _ => PowerCutFate::Torn([10, 50, 90][chance.below(3) as usize]),
         }
     }
 
     /// Whether one sector of an operation survives.
     pub fn spares(self, operation: u64, chance: &mut Chance) -> bool {
         match self {
-            Fate::Lost => false,
-            Fate::Kept => true,
-            Fate::InOrder(torn) if operation != torn => operation < torn,
-            Fate::Reordered(torn) if operation != torn => operation > torn,
-            Fate::InOrder(_) | Fate::Reordered(_) => chance.percent(50),
-            Fate::Whole(seed) => Chance::new(seed.wrapping_add(operation)).percent(50),
-            Fate::Torn(percent) => chance.percent(percent),
+            PowerCutFate::Lost => false,
+            PowerCutFate::Kept => true,
+            PowerCutFate::InOrder(torn) if operation != torn => operation < torn,
+            PowerCutFate::Reordered(torn) if operation != torn => operation > torn,
+            PowerCutFate::InOrder(_) | PowerCutFate::Reordered(_) => chance.percent(50),
+            PowerCutFate::Whole(seed) => Chance::new(seed.wrapping_add(operation)).percent(50),
+            PowerCutFate::Torn(percent) => chance.percent(percent),
         }
     }
 }

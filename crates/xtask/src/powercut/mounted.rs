@@ -15,8 +15,8 @@ use rustix::mount::{
 
 use crate::powercut::fate::Chance;
 use crate::powercut::supply::Supply;
-use crate::powercut::system::{Core, Honour, System};
-use crate::powercut::tree::Tree;
+use crate::powercut::system::{FaultFsCore, Honour, System};
+use crate::powercut::tree::FaultFsTree;
 
 /// Returns why the file system cannot be mounted here; `None` if it can.
 pub fn missing() -> Option<String> {
@@ -37,7 +37,7 @@ fn try_all() -> Result<()> {
     private_namespace()?;
     let folder = tempfile::tempdir()?;
     let (disk, supply) = (folder.path().join("disk"), Supply::new(1));
-    Mounted::mount(Tree::new(), &disk, &supply, 0, Arc::new(|_| true))?.unmount()?;
+    Mounted::mount(FaultFsTree::new(), &disk, &supply, 0, Arc::new(|_| true))?.unmount()?;
     Boot::new(folder.path().join("boot_id"), &mut Chance::new(0)).map(drop)
 }
 
@@ -87,7 +87,7 @@ impl Drop for Boot {
 
 /// A mounted file system. Dropping it unmounts it.
 pub struct Mounted {
-    core: Arc<Core>,
+    core: Arc<FaultFsCore>,
     path: PathBuf,
     server: Option<JoinHandle<io::Result<()>>>,
 }
@@ -98,7 +98,7 @@ const THREADS: usize = 2;
 impl Mounted {
     /// Mounts a tree at a path; creates the folder if it is missing.
     pub fn mount(
-        tree: Tree,
+        tree: FaultFsTree,
         path: &Path,
         supply: &Arc<Supply>,
         machine: usize,
@@ -108,7 +108,7 @@ impl Mounted {
         let device = OpenOptions::new().read(true).write(true).open("/dev/fuse");
         let device = device.context("/dev/fuse")?;
         attach(&device, path).with_context(|| format!("cannot mount at {}", path.display()))?;
-        let core = Core::new(tree, Arc::clone(supply), machine, honour);
+        let core = FaultFsCore::new(tree, Arc::clone(supply), machine, honour);
         let mut config = Config::default();
         config.n_threads = Some(THREADS);
         let system = System(Arc::clone(&core));
@@ -120,13 +120,13 @@ impl Mounted {
 
     /// A copy of the tree as it is now.
     #[cfg(test)]
-    pub fn tree(&self) -> Tree {
+    pub fn tree(&self) -> FaultFsTree {
         self.core.tree()
     }
 
     /// Unmounts the file system and returns its tree. End all processes with open files on it first: every call
     /// on a file that is still open fails from now on.
-    pub fn unmount(mut self) -> Result<Tree> {
+    pub fn unmount(mut self) -> Result<FaultFsTree> {
         self.end()?;
         Ok(self.core.tree())
     }

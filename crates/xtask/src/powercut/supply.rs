@@ -33,27 +33,27 @@ impl Phase {
 }
 
 /// Answers a FUSE call that is held back while the power fails.
-type Answer = Box<dyn FnOnce() + Send>;
+type HeldFuseReply = Box<dyn FnOnce() + Send>;
 
 /// The power of several machines, by number.
 pub struct Supply {
-    state: Mutex<State>,
+    state: Mutex<PowerSupplyState>,
     changed: Condvar,
 }
 
-struct State {
-    machines: Vec<Machine>,
+struct PowerSupplyState {
+    machines: Vec<PoweredMachine>,
     /// Writes, changes of names and syncs of all machines since a cut was armed last.
     operations: u64,
     cut: Option<Cut>,
 }
 
-struct Machine {
+struct PoweredMachine {
     phase: Phase,
     /// Handles (pidfd) of the processes. Unlike a process id, which the kernel reuses after a wait, a handle never
     /// refers to another process: a kill cannot hit a stranger.
     processes: Vec<OwnedFd>,
-    held: Vec<Answer>,
+    held: Vec<HeldFuseReply>,
 }
 
 /// A planned failure: when the processes of which machines end, and how.
@@ -63,12 +63,12 @@ pub struct Cut {
     pub operation: u64,
     /// The machines whose processes end.
     pub machines: Vec<usize>,
-    pub ending: Ending,
+    pub ending: MachineEnding,
 }
 
 /// How the processes of a machine end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ending {
+pub enum MachineEnding {
     /// The power fails.
     Power {
         /// How long the processors run on after the disks have stopped.
@@ -81,9 +81,9 @@ pub enum Ending {
 impl Supply {
     /// Makes a supply for this number of machines, all with power.
     pub fn new(machines: usize) -> Arc<Supply> {
-        let machine = || Machine { phase: Phase::On, processes: vec![], held: vec![] };
+        let machine = || PoweredMachine { phase: Phase::On, processes: vec![], held: vec![] };
         let machines = (0..machines).map(|_| machine()).collect();
-        let state = State { machines, operations: 0, cut: None };
+        let state = PowerSupplyState { machines, operations: 0, cut: None };
         Arc::new(Supply { state: Mutex::new(state), changed: Condvar::new() })
     }
 
@@ -123,7 +123,7 @@ impl Supply {
     /// Waits until the armed cut has begun, but at most `limit`.
     pub fn wait_cut(&self, limit: Duration) {
         let state = self.lock();
-        let is_armed = |state: &mut State| state.cut.is_some();
+        let is_armed = |state: &mut PowerSupplyState| state.cut.is_some();
         drop(self.changed.wait_timeout_while(state, limit, is_armed));
     }
 
@@ -165,7 +165,7 @@ impl Supply {
 
     /// Delays the answer to a FUSE call until the machine is off; answers at once if its power is not failing. The
     /// answer must come in the end: even a killed process does not end while it waits for a FUSE call.
-    pub fn hold(&self, machine: usize, answer: Answer) {
+    pub fn hold(&self, machine: usize, answer: HeldFuseReply) {
         let mut state = self.lock();
         if state.machines[machine].phase == Phase::Failing {
             return state.machines[machine].held.push(answer);
@@ -174,15 +174,15 @@ impl Supply {
         answer();
     }
 
-    fn begin(self: &Arc<Supply>, state: &mut State, cut: Cut) {
+    fn begin(self: &Arc<Supply>, state: &mut PowerSupplyState, cut: Cut) {
         match cut.ending {
-            Ending::Kill => {
+            MachineEnding::Kill => {
                 for machine in &cut.machines {
                     state.machines[*machine].processes.iter().for_each(kill);
                     state.machines[*machine].phase = Phase::Killed;
                 }
             }
-            Ending::Power { lag } => {
+            MachineEnding::Power { lag } => {
                 for machine in &cut.machines {
                     state.machines[*machine].phase = Phase::Failing;
                 }
@@ -210,7 +210,7 @@ impl Supply {
         self.changed.notify_all();
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, PowerSupplyState> {
         self.state.lock().expect("no panic in here")
     }
 }

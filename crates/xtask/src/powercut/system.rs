@@ -14,13 +14,13 @@ use fuser::{
     Request, TimeOrNow, WriteFlags,
 };
 
-use crate::powercut::content::{Content, SECTOR};
+use crate::powercut::content::{FaultFsContent, SECTOR};
 use crate::powercut::supply::{Phase, Supply};
-use crate::powercut::tree::{self, Folder, Inode, Node, ROOT, Tree};
+use crate::powercut::tree::{self, FaultFsFolder, FaultFsNode, FaultFsTree, Inode, ROOT};
 
 /// The kind of call that makes bytes or names stable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Kind {
+pub enum FaultFsSyncKind {
     /// fsync of a file.
     File,
     /// fdatasync, and msync of a mapping.
@@ -33,8 +33,8 @@ pub enum Kind {
 
 /// One sync. A test decides by these properties whether to ignore it ([`Honour`]).
 #[derive(Clone, Debug)]
-pub struct Sync {
-    pub kind: Kind,
+pub struct FaultFsSync {
+    pub kind: FaultFsSyncKind,
     /// The path of the file or folder in this file system, with a slash before each name.
     pub path: String,
     /// The number of earlier syncs of this kind since the file was opened last.
@@ -44,11 +44,11 @@ pub struct Sync {
 }
 
 /// Decides whether a sync is honoured. An ignored sync makes nothing stable, but the program gets success.
-pub type Honour = Arc<dyn Fn(&Sync) -> bool + Send + std::marker::Sync>;
+pub type Honour = Arc<dyn Fn(&FaultFsSync) -> bool + Send + std::marker::Sync>;
 
 /// A file system. It outlasts its mount, so that a test can draw from the tree afterwards.
-pub struct Core {
-    state: Mutex<State>,
+pub struct FaultFsCore {
+    state: Mutex<FaultFsState>,
     supply: Arc<Supply>,
     machine: usize,
     honour: Honour,
@@ -57,27 +57,32 @@ pub struct Core {
 /// The number of a write, and the bytes of the file that it covers.
 type UnsyncedWrite = (u64, Range<usize>);
 
-struct State {
-    tree: Tree,
+struct FaultFsState {
+    tree: FaultFsTree,
     /// Writes with O_DSYNC that wait for their fsync, by thread and inode. After such a write the kernel sends
     /// an fsync from the thread that wrote (`generic_write_sync`).
     stable_writes: BTreeMap<(u32, u64), Vec<UnsyncedWrite>>,
     /// Syncs of each inode since it was opened last, by kind.
-    syncs: HashMap<(u64, Kind), u64>,
+    syncs: HashMap<(u64, FaultFsSyncKind), u64>,
 }
 
-impl Core {
-    pub fn new(tree: Tree, supply: Arc<Supply>, machine: usize, honour: Honour) -> Arc<Core> {
-        let state = State { tree, stable_writes: BTreeMap::new(), syncs: HashMap::new() };
-        Arc::new(Core { state: Mutex::new(state), supply, machine, honour })
+impl FaultFsCore {
+    pub fn new(
+        tree: FaultFsTree,
+        supply: Arc<Supply>,
+        machine: usize,
+        honour: Honour,
+    ) -> Arc<FaultFsCore> {
+        let state = FaultFsState { tree, stable_writes: BTreeMap::new(), syncs: HashMap::new() };
+        Arc::new(FaultFsCore { state: Mutex::new(state), supply, machine, honour })
     }
 
-    /// A copy of the tree; [`Tree::draw`] makes the images of a power cut from it.
-    pub fn tree(&self) -> Tree {
+    /// A copy of the tree; [`FaultFsTree::draw`] makes the images of a power cut from it.
+    pub fn tree(&self) -> FaultFsTree {
         self.lock().tree.clone()
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, FaultFsState> {
         self.state.lock().expect("no panic in here")
     }
 
@@ -86,7 +91,7 @@ impl Core {
     /// disk may carry out a write that it has not acknowledged.
     fn change<T>(
         &self,
-        change: impl FnOnce(&mut State) -> Result<T, tree::Errno>,
+        change: impl FnOnce(&mut FaultFsState) -> Result<T, tree::FaultFsErrno>,
         answer: impl FnOnce(Result<T, Errno>) + Send + 'static,
     ) {
         let mut state = self.lock();
@@ -97,7 +102,11 @@ impl Core {
     }
 
     /// Carries out a sync if there is power, and answers the call.
-    fn sync(&self, sync: impl FnOnce(&mut State) -> Result<(), tree::Errno>, reply: ReplyEmpty) {
+    fn sync(
+        &self,
+        sync: impl FnOnce(&mut FaultFsState) -> Result<(), tree::FaultFsErrno>,
+        reply: ReplyEmpty,
+    ) {
         let mut state = self.lock();
         let phase = self.supply.spend(self.machine);
         let outcome = if phase.has_disk() { sync(&mut state) } else { Ok(()) };
@@ -108,7 +117,7 @@ impl Core {
     fn answer<T>(
         &self,
         phase: Phase,
-        outcome: Result<T, tree::Errno>,
+        outcome: Result<T, tree::FaultFsErrno>,
         answer: impl FnOnce(Result<T, Errno>) + Send + 'static,
     ) {
         match phase {
@@ -119,18 +128,18 @@ impl Core {
         }
     }
 
-    fn honours(&self, state: &mut State, ino: u64, kind: Kind) -> bool {
+    fn honours(&self, state: &mut FaultFsState, ino: u64, kind: FaultFsSyncKind) -> bool {
         let count = state.syncs.entry((ino, kind)).or_default();
         let since_opened = *count;
         *count += 1;
         let path = state.tree.inode(ino).map_or_else(|_| String::new(), |inode| inode.path.clone());
-        let stable_bytes = state.tree.file(ino).map_or(0, Content::stable_len);
-        (self.honour)(&Sync { kind, path, since_opened, stable_bytes })
+        let stable_bytes = state.tree.file(ino).map_or(0, FaultFsContent::stable_len);
+        (self.honour)(&FaultFsSync { kind, path, since_opened, stable_bytes })
     }
 }
 
-/// The kernel's side of a [`Core`].
-pub struct System(pub Arc<Core>);
+/// The kernel's side of a [`FaultFsCore`].
+pub struct System(pub Arc<FaultFsCore>);
 
 /// How long the kernel may cache names and attributes. They change only through this mount, so the cache is
 /// never out of date.
@@ -172,7 +181,7 @@ impl Filesystem for System {
         _: Option<BsdFileFlags>,
         reply: ReplyAttr,
     ) {
-        let change = move |state: &mut State| {
+        let change = move |state: &mut FaultFsState| {
             let operation = state.tree.next_operation();
             let inode = state.tree.inode_mut(ino.0)?;
             inode.mode = mode.map_or(inode.mode, |mode| (mode & 0o7777) as u16);
@@ -195,8 +204,9 @@ impl Filesystem for System {
         umask: u32,
         reply: ReplyEntry,
     ) {
-        let inode = new_inode(request, mode & !umask, Node::Folder(Folder::default()));
-        let change = |state: &mut State| {
+        let inode =
+            new_inode(request, mode & !umask, FaultFsNode::Folder(FaultFsFolder::default()));
+        let change = |state: &mut FaultFsState| {
             let ino = state.tree.create(parent.0, name, inode)?;
             attributes(&state.tree, ino)
         };
@@ -213,8 +223,8 @@ impl Filesystem for System {
         _: i32,
         reply: ReplyCreate,
     ) {
-        let inode = new_inode(request, mode & !umask, Node::File(Content::default()));
-        let change = |state: &mut State| {
+        let inode = new_inode(request, mode & !umask, FaultFsNode::File(FaultFsContent::default()));
+        let change = |state: &mut FaultFsState| {
             let ino = state.tree.create(parent.0, name, inode)?;
             attributes(&state.tree, ino)
         };
@@ -227,12 +237,12 @@ impl Filesystem for System {
     }
 
     fn unlink(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        let change = |state: &mut State| state.tree.remove(parent.0, name, false);
+        let change = |state: &mut FaultFsState| state.tree.remove(parent.0, name, false);
         self.0.change(change, |outcome| empty(reply, outcome));
     }
 
     fn rmdir(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        let change = |state: &mut State| state.tree.remove(parent.0, name, true);
+        let change = |state: &mut FaultFsState| state.tree.remove(parent.0, name, true);
         self.0.change(change, |outcome| empty(reply, outcome));
     }
 
@@ -246,7 +256,7 @@ impl Filesystem for System {
         flags: RenameFlags,
         reply: ReplyEmpty,
     ) {
-        let change = |state: &mut State| {
+        let change = |state: &mut FaultFsState| {
             if parent != new_parent {
                 return Err(libc::EXDEV);
             }
@@ -304,7 +314,7 @@ impl Filesystem for System {
         let stable = flags.0 & libc::O_DSYNC != 0;
         let from_mapping = write_flags.contains(WriteFlags::FUSE_WRITE_CACHE);
         let thread = request.pid();
-        let change = |state: &mut State| {
+        let change = |state: &mut FaultFsState| {
             let operation = state.tree.next_operation();
             let start = file_size(offset)?;
             let content = state.tree.file_mut(ino.0)?;
@@ -331,9 +341,9 @@ impl Filesystem for System {
     ) {
         let thread = request.pid();
         let core = Arc::clone(&self.0);
-        let sync = |state: &mut State| {
+        let sync = |state: &mut FaultFsState| {
             if let Some(writes) = state.stable_writes.remove(&(thread, ino.0)) {
-                if core.honours(state, ino.0, Kind::Write) {
+                if core.honours(state, ino.0, FaultFsSyncKind::Write) {
                     let content = state.tree.file_mut(ino.0)?;
                     for (operation, range) in writes {
                         content.sync_write(operation, range);
@@ -341,7 +351,7 @@ impl Filesystem for System {
                 }
                 return Ok(());
             }
-            let kind = if data_only { Kind::Data } else { Kind::File };
+            let kind = if data_only { FaultFsSyncKind::Data } else { FaultFsSyncKind::File };
             if core.honours(state, ino.0, kind) {
                 state.tree.file_mut(ino.0)?.sync();
             }
@@ -374,8 +384,8 @@ impl Filesystem for System {
 
     fn fsyncdir(&self, _: &Request, ino: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
         let core = Arc::clone(&self.0);
-        let sync = |state: &mut State| {
-            if core.honours(state, ino.0, Kind::Names) {
+        let sync = |state: &mut FaultFsState| {
+            if core.honours(state, ino.0, FaultFsSyncKind::Names) {
                 state.tree.sync_names(ino.0)?;
             }
             Ok(())
@@ -398,7 +408,7 @@ impl Filesystem for System {
         mode: i32,
         reply: ReplyEmpty,
     ) {
-        let change = |state: &mut State| {
+        let change = |state: &mut FaultFsState| {
             let operation = state.tree.next_operation();
             let (start, end) = (file_size(offset)?, file_size(offset.saturating_add(length))?);
             let content = state.tree.file_mut(ino.0)?;
@@ -443,27 +453,27 @@ impl Filesystem for System {
 /// The largest file. Files are kept in memory, and a test needs some megabytes only.
 const SIZE_LIMIT: u64 = 1 << 30;
 
-fn file_size(size: u64) -> Result<usize, tree::Errno> {
+fn file_size(size: u64) -> Result<usize, tree::FaultFsErrno> {
     if size > SIZE_LIMIT { Err(libc::EFBIG) } else { Ok(size as usize) }
 }
 
-fn new_inode(request: &Request, mode: u32, node: Node) -> Inode {
+fn new_inode(request: &Request, mode: u32, node: FaultFsNode) -> Inode {
     let mode = (mode & 0o7777) as u16;
     Inode { node, mode, uid: request.uid(), gid: request.gid(), path: String::new() }
 }
 
 fn kind_of(inode: &Inode) -> FileType {
     match inode.node {
-        Node::File(_) => FileType::RegularFile,
-        Node::Folder(_) => FileType::Directory,
+        FaultFsNode::File(_) => FileType::RegularFile,
+        FaultFsNode::Folder(_) => FileType::Directory,
     }
 }
 
-fn attributes(tree: &Tree, ino: u64) -> Result<FileAttr, tree::Errno> {
+fn attributes(tree: &FaultFsTree, ino: u64) -> Result<FileAttr, tree::FaultFsErrno> {
     let inode = tree.inode(ino)?;
     let (size, allocated, nlink) = match &inode.node {
-        Node::File(content) => (content.len() as u64, content.allocated(), 1),
-        Node::Folder(_) => (0, 0, 2),
+        FaultFsNode::File(content) => (content.len() as u64, content.allocated(), 1),
+        FaultFsNode::Folder(_) => (0, 0, 2),
     };
     Ok(FileAttr {
         ino: if ino == ROOT { INodeNo::ROOT } else { INodeNo(ino) },

@@ -13,10 +13,10 @@ use std::time::Duration;
 use rustix::io::ReadWriteFlags;
 use rustix::process::Pid;
 
-use super::supply::{Cut, Ending, Phase, Supply};
+use super::supply::{Cut, MachineEnding, Phase, Supply};
 use super::tree::ROOT;
-use super::{Honour, Mounted, Tree, missing, private_namespace};
-use crate::process::Running;
+use super::{FaultFsTree, Honour, Mounted, missing, private_namespace};
+use crate::process::KillOnDropChild;
 
 /// Number of images that a test draws: enough to see every outcome of a few sectors.
 const DRAWS: u64 = 300;
@@ -28,7 +28,7 @@ struct Bench {
     folder: tempfile::TempDir,
 }
 
-fn pid(running: &Running) -> Pid {
+fn pid(running: &KillOnDropChild) -> Pid {
     Pid::from_raw(running.id() as i32).expect("not zero")
 }
 
@@ -38,10 +38,10 @@ fn honest() -> Honour {
 
 impl Bench {
     fn new() -> Option<Bench> {
-        Bench::with(Tree::new(), honest())
+        Bench::with(FaultFsTree::new(), honest())
     }
 
-    fn with(tree: Tree, honour: Honour) -> Option<Bench> {
+    fn with(tree: FaultFsTree, honour: Honour) -> Option<Bench> {
         if let Some(why) = missing() {
             println!("not run: {why}");
             return None;
@@ -54,11 +54,11 @@ impl Bench {
     }
 
     /// Starts a process of the machine that appends to `f` until it is killed.
-    fn writer(&self) -> Running {
+    fn writer(&self) -> KillOnDropChild {
         let script = "i=0; while :; do i=$((i+1)); echo $i >> f; echo $i; done";
         let mut command = Command::new("sh");
         command.args(["-c", script]).current_dir(self.folder.path()).stdout(Stdio::piped());
-        let writer = Running::start(&mut command).expect("started");
+        let writer = KillOnDropChild::start(&mut command).expect("started");
         self.supply.runs(0, pid(&writer)).expect("it lives");
         writer
     }
@@ -83,19 +83,19 @@ impl Bench {
         folder.sync_all().expect("synced");
     }
 
-    fn end(self) -> Tree {
+    fn end(self) -> FaultFsTree {
         self.mounted.unmount().expect("unmounted")
     }
 }
 
 /// Returns the bytes of a file; `None` if there is no such file.
-fn bytes(tree: &Tree, name: &str) -> Option<Vec<u8>> {
+fn bytes(tree: &FaultFsTree, name: &str) -> Option<Vec<u8>> {
     let content = tree.file(tree.lookup(ROOT, OsStr::new(name)).ok()?).expect("a file");
     Some(content.read(0, content.len()).to_vec())
 }
 
 /// Returns every outcome of many power cuts: the first byte of each sector of the file.
-fn outcomes(tree: &Tree, name: &str) -> BTreeSet<Vec<u8>> {
+fn outcomes(tree: &FaultFsTree, name: &str) -> BTreeSet<Vec<u8>> {
     let firsts = |seed| {
         let bytes = bytes(&tree.draw(seed), name).expect("there");
         bytes.chunks(512).map(|sector| sector[0]).collect()
@@ -229,7 +229,7 @@ fn a_renamed_file_is_the_old_or_the_new_one_until_its_folder_is_synced() {
     let before = bench.mounted.tree();
     bench.sync_names();
     let after = bench.end();
-    let lengths = |tree: &Tree| -> BTreeSet<(bool, Vec<u8>)> {
+    let lengths = |tree: &FaultFsTree| -> BTreeSet<(bool, Vec<u8>)> {
         let look = |seed| {
             let left = tree.draw(seed);
             (bytes(&left, "f.new").is_some(), bytes(&left, "f").expect("there")[..5].to_vec())
@@ -248,8 +248,9 @@ fn a_removed_file_may_come_back_until_its_folder_is_synced() {
     fs::remove_file(bench.path("f")).expect("removed");
     let before = bench.mounted.tree();
     bench.sync_names();
-    let there =
-        |tree: &Tree| (0..DRAWS).filter(|seed| bytes(&tree.draw(*seed), "f").is_some()).count();
+    let there = |tree: &FaultFsTree| {
+        (0..DRAWS).filter(|seed| bytes(&tree.draw(*seed), "f").is_some()).count()
+    };
     let count = there(&before) as u64;
     assert!(count > 0 && count < DRAWS);
     assert_eq!(there(&bench.end()), 0);
@@ -274,7 +275,7 @@ fn holes_are_found_made_and_filled() {
 #[test]
 fn an_ignored_sync_makes_nothing_stable() {
     let ignores: Honour = Arc::new(|sync| sync.path != "/f");
-    let Some(bench) = Bench::with(Tree::new(), ignores) else { return };
+    let Some(bench) = Bench::with(FaultFsTree::new(), ignores) else { return };
     let file = bench.file("f", 1);
     file.write_all_at(&[1; 512], 0).expect("written");
     file.sync_all().expect("answered with success");
@@ -288,7 +289,7 @@ fn the_power_fails_at_the_chosen_operation_and_what_it_writes_is_not_confirmed()
     let Some(bench) = Bench::new() else { return };
     drop(bench.file("f", 1));
     let machines = vec![0];
-    let ending = Ending::Power { lag: Duration::from_millis(1) };
+    let ending = MachineEnding::Power { lag: Duration::from_millis(1) };
     bench.supply.arm(Cut { operation: 20, machines, ending });
     let mut writer = bench.writer();
     bench.supply.wait_off(0).expect("it fails");
@@ -307,11 +308,11 @@ fn a_process_that_is_named_after_the_power_failed_is_killed() {
     supply.arm(Cut {
         operation: 1,
         machines: vec![0],
-        ending: Ending::Power { lag: Duration::ZERO },
+        ending: MachineEnding::Power { lag: Duration::ZERO },
     });
     supply.cut_now();
     supply.wait_off(0).expect("it fails");
-    let mut late = Running::start(Command::new("sleep").arg("60")).expect("started");
+    let mut late = KillOnDropChild::start(Command::new("sleep").arg("60")).expect("started");
     supply.runs(0, pid(&late)).expect("it lives");
     let ended = late.wait(Duration::from_secs(10)).expect("waited");
     assert!(ended.is_some_and(|status| !status.success()), "a killed process ends");
@@ -321,7 +322,7 @@ fn a_process_that_is_named_after_the_power_failed_is_killed() {
 fn a_kill_leaves_all_that_was_written_and_the_disk_goes_on() {
     let Some(bench) = Bench::new() else { return };
     drop(bench.file("f", 0));
-    bench.supply.arm(Cut { operation: 20, machines: vec![0], ending: Ending::Kill });
+    bench.supply.arm(Cut { operation: 20, machines: vec![0], ending: MachineEnding::Kill });
     let mut writer = bench.writer();
     bench.supply.wait_off(0).expect("it is killed");
     let ended = writer.wait(Duration::from_secs(10)).expect("waited");

@@ -3,15 +3,15 @@
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 
-use crate::powercut::content::Content;
-use crate::powercut::fate::{Chance, Fate};
+use crate::powercut::content::FaultFsContent;
+use crate::powercut::fate::{Chance, PowerCutFate};
 
 /// The inode number of the root folder, which FUSE fixes.
 pub const ROOT: u64 = 1;
 
 /// All inodes of a file system. An inode without a name stays until the next power cut.
 #[derive(Clone, Debug)]
-pub struct Tree {
+pub struct FaultFsTree {
     inodes: BTreeMap<u64, Inode>,
     /// The number of operations so far that changed the tree.
     operations: u64,
@@ -19,7 +19,7 @@ pub struct Tree {
 
 #[derive(Clone, Debug)]
 pub struct Inode {
-    pub node: Node,
+    pub node: FaultFsNode,
     /// Permission bits.
     pub mode: u16,
     pub uid: u32,
@@ -29,66 +29,66 @@ pub struct Inode {
 }
 
 #[derive(Clone, Debug)]
-pub enum Node {
-    File(Content),
-    Folder(Folder),
+pub enum FaultFsNode {
+    File(FaultFsContent),
+    Folder(FaultFsFolder),
 }
 
 /// The names in a folder: current, stable, and the changes in between.
 #[derive(Clone, Debug, Default)]
-pub struct Folder {
+pub struct FaultFsFolder {
     names: BTreeMap<OsString, u64>,
     stable: BTreeMap<OsString, u64>,
     /// Changes that `stable` does not contain yet, oldest first.
-    unsynced: Vec<Change>,
+    unsynced: Vec<FaultFsNameChange>,
 }
 
 /// The names that one operation changes together: each gets an inode, or is removed (`None`).
-type Change = Vec<(OsString, Option<u64>)>;
+type FaultFsNameChange = Vec<(OsString, Option<u64>)>;
 
 /// An `errno`.
-pub type Errno = i32;
+pub type FaultFsErrno = i32;
 
-impl Tree {
+impl FaultFsTree {
     /// An empty root folder.
-    pub fn new() -> Tree {
+    pub fn new() -> FaultFsTree {
         let root = Inode {
-            node: Node::Folder(Folder::default()),
+            node: FaultFsNode::Folder(FaultFsFolder::default()),
             mode: 0o700,
             uid: 0,
             gid: 0,
             path: String::new(),
         };
-        Tree { inodes: BTreeMap::from([(ROOT, root)]), operations: 0 }
+        FaultFsTree { inodes: BTreeMap::from([(ROOT, root)]), operations: 0 }
     }
 
     /// Adds a stable folder to the root: one that exists before the program is installed.
-    pub fn add_folder(&mut self, name: &str) -> Result<(), Errno> {
-        let node = Node::Folder(Folder::default());
+    pub fn add_folder(&mut self, name: &str) -> Result<(), FaultFsErrno> {
+        let node = FaultFsNode::Folder(FaultFsFolder::default());
         let inode = Inode { node, mode: 0o700, uid: 0, gid: 0, path: String::new() };
         self.create(ROOT, OsStr::new(name), inode)?;
         self.sync_names(ROOT)
     }
 
-    pub fn inode(&self, ino: u64) -> Result<&Inode, Errno> {
+    pub fn inode(&self, ino: u64) -> Result<&Inode, FaultFsErrno> {
         self.inodes.get(&ino).ok_or(libc::ENOENT)
     }
 
-    pub fn inode_mut(&mut self, ino: u64) -> Result<&mut Inode, Errno> {
+    pub fn inode_mut(&mut self, ino: u64) -> Result<&mut Inode, FaultFsErrno> {
         self.inodes.get_mut(&ino).ok_or(libc::ENOENT)
     }
 
-    pub fn file(&self, ino: u64) -> Result<&Content, Errno> {
+    pub fn file(&self, ino: u64) -> Result<&FaultFsContent, FaultFsErrno> {
         match &self.inode(ino)?.node {
-            Node::File(content) => Ok(content),
-            Node::Folder(_) => Err(libc::EISDIR),
+            FaultFsNode::File(content) => Ok(content),
+            FaultFsNode::Folder(_) => Err(libc::EISDIR),
         }
     }
 
-    pub fn file_mut(&mut self, ino: u64) -> Result<&mut Content, Errno> {
+    pub fn file_mut(&mut self, ino: u64) -> Result<&mut FaultFsContent, FaultFsErrno> {
         match &mut self.inode_mut(ino)?.node {
-            Node::File(content) => Ok(content),
-            Node::Folder(_) => Err(libc::EISDIR),
+            FaultFsNode::File(content) => Ok(content),
+            FaultFsNode::Folder(_) => Err(libc::EISDIR),
         }
     }
 
@@ -98,18 +98,18 @@ impl Tree {
         self.operations
     }
 
-    pub fn lookup(&self, folder: u64, name: &OsStr) -> Result<u64, Errno> {
+    pub fn lookup(&self, folder: u64, name: &OsStr) -> Result<u64, FaultFsErrno> {
         self.folder(folder)?.names.get(name).copied().ok_or(libc::ENOENT)
     }
 
     /// Names in a folder, in order, with their inodes.
-    pub fn names(&self, folder: u64) -> Result<Vec<(OsString, u64)>, Errno> {
+    pub fn names(&self, folder: u64) -> Result<Vec<(OsString, u64)>, FaultFsErrno> {
         let names = &self.folder(folder)?.names;
         Ok(names.iter().map(|(name, ino)| (name.clone(), *ino)).collect())
     }
 
     /// Adds a file or folder; the name must not exist yet.
-    pub fn create(&mut self, folder: u64, name: &OsStr, inode: Inode) -> Result<u64, Errno> {
+    pub fn create(&mut self, folder: u64, name: &OsStr, inode: Inode) -> Result<u64, FaultFsErrno> {
         if self.folder(folder)?.names.contains_key(name) {
             return Err(libc::EEXIST);
         }
@@ -120,20 +120,25 @@ impl Tree {
         Ok(ino)
     }
 
-    pub fn remove(&mut self, folder: u64, name: &OsStr, is_folder: bool) -> Result<(), Errno> {
+    pub fn remove(
+        &mut self,
+        folder: u64,
+        name: &OsStr,
+        is_folder: bool,
+    ) -> Result<(), FaultFsErrno> {
         match &self.inode(self.lookup(folder, name)?)?.node {
-            Node::Folder(found) if is_folder && found.names.is_empty() => {}
-            Node::Folder(_) if is_folder => return Err(libc::ENOTEMPTY),
-            Node::Folder(_) => return Err(libc::EISDIR),
-            Node::File(_) if is_folder => return Err(libc::ENOTDIR),
-            Node::File(_) => {}
+            FaultFsNode::Folder(found) if is_folder && found.names.is_empty() => {}
+            FaultFsNode::Folder(_) if is_folder => return Err(libc::ENOTEMPTY),
+            FaultFsNode::Folder(_) => return Err(libc::EISDIR),
+            FaultFsNode::File(_) if is_folder => return Err(libc::ENOTDIR),
+            FaultFsNode::File(_) => {}
         }
         self.change(folder, vec![(name.to_owned(), None)])
     }
 
     /// Renames within one folder. A rename between two folders is not supported: a power cut would have to
     /// keep or undo it in both together, and the program does not use it.
-    pub fn rename(&mut self, folder: u64, from: &OsStr, to: &OsStr) -> Result<(), Errno> {
+    pub fn rename(&mut self, folder: u64, from: &OsStr, to: &OsStr) -> Result<(), FaultFsErrno> {
         let ino = self.lookup(folder, from)?;
         if from == to {
             return Ok(());
@@ -144,8 +149,8 @@ impl Tree {
     }
 
     /// Makes the names in a folder stable (fsync of the folder).
-    pub fn sync_names(&mut self, folder: u64) -> Result<(), Errno> {
-        let Node::Folder(folder) = &mut self.inode_mut(folder)?.node else {
+    pub fn sync_names(&mut self, folder: u64) -> Result<(), FaultFsErrno> {
+        let FaultFsNode::Folder(folder) = &mut self.inode_mut(folder)?.node else {
             return Err(libc::ENOTDIR);
         };
         for change in std::mem::take(&mut folder.unsynced) {
@@ -155,41 +160,45 @@ impl Tree {
     }
 
     /// Draws the tree that a power cut leaves. The same operations and the same seed give the same tree.
-    pub fn draw(&self, seed: u64) -> Tree {
+    pub fn draw(&self, seed: u64) -> FaultFsTree {
         let mut chance = Chance::new(seed);
-        let fate = Fate::draw(self.operations, &mut chance);
-        let mut left = Tree { inodes: BTreeMap::new(), operations: 0 };
+        let fate = PowerCutFate::draw(self.operations, &mut chance);
+        let mut left = FaultFsTree { inodes: BTreeMap::new(), operations: 0 };
         self.keep(ROOT, fate, &mut chance, &mut left);
         left
     }
 
     /// Copies to `left` what a power cut leaves of an inode and of everything below it. An inode without a
     /// surviving name is not copied.
-    fn keep(&self, ino: u64, fate: Fate, chance: &mut Chance, left: &mut Tree) {
+    fn keep(&self, ino: u64, fate: PowerCutFate, chance: &mut Chance, left: &mut FaultFsTree) {
         let inode = &self.inodes[&ino];
         let node = match &inode.node {
-            Node::File(content) => Node::File(content.draw(fate, chance)),
-            Node::Folder(folder) => {
+            FaultFsNode::File(content) => FaultFsNode::File(content.draw(fate, chance)),
+            FaultFsNode::Folder(folder) => {
                 let names = folder.draw(fate, chance);
                 for below in names.values() {
                     self.keep(*below, fate, chance, left);
                 }
-                Node::Folder(Folder { stable: names.clone(), names, unsynced: vec![] })
+                FaultFsNode::Folder(FaultFsFolder {
+                    stable: names.clone(),
+                    names,
+                    unsynced: vec![],
+                })
             }
         };
         left.inodes.insert(ino, Inode { node, ..inode.clone() });
     }
 
-    fn folder(&self, ino: u64) -> Result<&Folder, Errno> {
+    fn folder(&self, ino: u64) -> Result<&FaultFsFolder, FaultFsErrno> {
         match &self.inode(ino)?.node {
-            Node::Folder(folder) => Ok(folder),
-            Node::File(_) => Err(libc::ENOTDIR),
+            FaultFsNode::Folder(folder) => Ok(folder),
+            FaultFsNode::File(_) => Err(libc::ENOTDIR),
         }
     }
 
-    fn change(&mut self, folder: u64, change: Change) -> Result<(), Errno> {
+    fn change(&mut self, folder: u64, change: FaultFsNameChange) -> Result<(), FaultFsErrno> {
         self.next_operation();
-        let Node::Folder(folder) = &mut self.inode_mut(folder)?.node else {
+        let FaultFsNode::Folder(folder) = &mut self.inode_mut(folder)?.node else {
             return Err(libc::ENOTDIR);
         };
         apply(&mut folder.names, &change);
@@ -198,12 +207,12 @@ impl Tree {
     }
 }
 
-impl Folder {
+impl FaultFsFolder {
     /// Draws the names that survive: the stable ones with the first changes, up to a random one, applied in order.
-    fn draw(&self, fate: Fate, chance: &mut Chance) -> BTreeMap<OsString, u64> {
+    fn draw(&self, fate: PowerCutFate, chance: &mut Chance) -> BTreeMap<OsString, u64> {
         let count = match fate {
-            Fate::Lost => 0,
-            Fate::Kept => self.unsynced.len(),
+            PowerCutFate::Lost => 0,
+            PowerCutFate::Kept => self.unsynced.len(),
             _ => chance.below(self.unsynced.len() as u64 + 1) as usize,
         };
         let mut names = self.stable.clone();
@@ -212,7 +221,7 @@ impl Folder {
     }
 }
 
-fn apply(names: &mut BTreeMap<OsString, u64>, change: &Change) {
+fn apply(names: &mut BTreeMap<OsString, u64>, change: &FaultFsNameChange) {
     for (name, ino) in change {
         match ino {
             Some(ino) => names.insert(name.clone(), *ino),

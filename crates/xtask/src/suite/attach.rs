@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
-use crate::device::{self, Device};
-use crate::node::Node;
-use crate::process::{self, Running};
-use crate::steps::{Steps, Tally};
+use crate::device::{self, AttachedTestDevice};
+use crate::node::ServeProcess;
+use crate::process::{self, KillOnDropChild};
+use crate::steps::{StepTally, Steps};
 use crate::suite::fio;
 
 const NAME: &str = "iqn.2026-11.forebay.test:attach";
@@ -41,13 +41,13 @@ pub fn steps(steps: &mut Steps, program: &Path) {
 }
 
 /// A node with a file of half a gigabyte, in a folder of its own.
-struct Site {
+struct AttachSuiteSite {
     folder: tempfile::TempDir,
-    node: Node,
+    node: ServeProcess,
 }
 
-impl Site {
-    fn start(program: &Path) -> Result<Site> {
+impl AttachSuiteSite {
+    fn start(program: &Path) -> Result<AttachSuiteSite> {
         let folder = tempfile::tempdir()?;
         std::fs::create_dir(folder.path().join("mnt"))?;
         let settings = format!(
@@ -56,14 +56,14 @@ impl Site {
             // A volume is attached once on a host; others may run this suite, too.
             std::process::id()
         );
-        let node = Node::start(program, folder.path(), "node", &settings)?;
-        Ok(Site { folder, node })
+        let node = ServeProcess::start(program, folder.path(), "node", &settings)?;
+        Ok(AttachSuiteSite { folder, node })
     }
 
-    fn attach(&self, program: &Path, more: &[&str]) -> Result<Device> {
+    fn attach(&self, program: &Path, more: &[&str]) -> Result<AttachedTestDevice> {
         let url = self.node.url(NAME, 0);
         let arguments: Vec<&str> = [url.as_str()].into_iter().chain(more.iter().copied()).collect();
-        Device::attach(program, self.folder.path(), &arguments)
+        AttachedTestDevice::attach(program, self.folder.path(), &arguments)
     }
 
     fn mount(&self) -> String {
@@ -71,7 +71,7 @@ impl Site {
     }
 
     /// With a file system.
-    fn attach_mounted(&self, program: &Path, mode: &[&str]) -> Result<Device> {
+    fn attach_mounted(&self, program: &Path, mode: &[&str]) -> Result<AttachedTestDevice> {
         let mount = self.mount();
         let mounted = ["--mkfs", "ext4", "--mount", &mount];
         self.attach(program, &[mode, &mounted[..]].concat())
@@ -87,7 +87,7 @@ impl Site {
     }
 }
 
-impl Drop for Site {
+impl Drop for AttachSuiteSite {
     /// What a test that failed has left mounted.
     fn drop(&mut self) {
         let _ = rustix::mount::unmount(self.mount(), rustix::mount::UnmountFlags::DETACH);
@@ -95,9 +95,9 @@ impl Drop for Site {
 }
 
 /// Four jobs on quarters of the device; then a new attachment, on which they check again.
-fn raw(program: &Path, mode: &[&str]) -> Result<Tally> {
-    let site = Site::start(program)?;
-    let mut tally = Tally::default();
+fn raw(program: &Path, mode: &[&str]) -> Result<StepTally> {
+    let site = AttachSuiteSite::start(program)?;
+    let mut tally = StepTally::default();
     for (bytes, depth) in [("4k", 32), ("64k", 16), ("512", 8), ("1m", 4)] {
         let (mut one, mut depth_text) = (Vec::new(), depth.to_string());
         depth_text.insert_str(0, "--iodepth=");
@@ -117,9 +117,9 @@ fn raw(program: &Path, mode: &[&str]) -> Result<Tally> {
 }
 
 /// Jobs of several kinds on files; then unmounted, checked, mounted again and verified.
-fn files(program: &Path, mode: &[&str]) -> Result<Tally> {
-    let site = Site::start(program)?;
-    let mut tally = Tally::default();
+fn files(program: &Path, mode: &[&str]) -> Result<StepTally> {
+    let site = AttachSuiteSite::start(program)?;
+    let mut tally = StepTally::default();
     let mount = site.mount();
     let kinds: [&[&str]; 3] = [
         &["--name=cached", "--ioengine=psync", "--bs=8k", "--fsync=16"],
@@ -141,8 +141,8 @@ fn files(program: &Path, mode: &[&str]) -> Result<Tally> {
 }
 
 /// The stack of a gateway without a gateway: log and cache are in the process that attaches.
-fn cached(program: &Path) -> Result<Tally> {
-    let site = Site::start(program)?;
+fn cached(program: &Path) -> Result<StepTally> {
+    let site = AttachSuiteSite::start(program)?;
     let settings = format!(
         "control = \"near.sock\"\n[[target]]\nname = \"{NAME}\"\n[[target.unit]]\nstack = [\n\
          {{ remote = {{ url = \"{}\" }} }},\n\
@@ -152,11 +152,12 @@ fn cached(program: &Path) -> Result<Tally> {
     let path = site.folder.path().join("near.toml");
     std::fs::write(&path, settings)?;
     let path = path.display().to_string();
-    let mut tally = Tally::default();
+    let mut tally = StepTally::default();
     // More than fits the log.
     let job = ["--direct=1", "--ioengine=libaio", "--iodepth=16", "--bs=16k", "--size=192m"];
     for check in ["--do_verify=1", "--verify_only"] {
-        let device = Device::attach(program, site.folder.path(), &[NAME, "--config", &path])?;
+        let device =
+            AttachedTestDevice::attach(program, site.folder.path(), &[NAME, "--config", &path])?;
         fio::run(&[&job[..], &[check, "--filename", device.path()]].concat())?;
         device.detach()?;
         tally.count(true);
@@ -166,10 +167,10 @@ fn cached(program: &Path) -> Result<Tally> {
 
 /// The process is killed while files are written: who writes gets an error and does not hang, and what was
 /// written before is there, on a file system that is whole.
-fn kills(program: &Path) -> Result<Tally> {
-    let site = Site::start(program)?;
+fn kills(program: &Path) -> Result<StepTally> {
+    let site = AttachSuiteSite::start(program)?;
     let mount = site.mount();
-    let mut tally = Tally::default();
+    let mut tally = StepTally::default();
     let kept = ["--name=kept", "--ioengine=psync", "--bs=8k", "--size=16m", "--end_fsync=1"];
     let kept = [&kept[..], &["--directory", &mount]].concat();
     for round in 0..KILLS {
@@ -190,7 +191,7 @@ fn kills(program: &Path) -> Result<Tally> {
             "--directory",
             &mount,
         ])?;
-        let mut load = Running::start(load.stdout(Stdio::null()).stderr(Stdio::null()))?;
+        let mut load = KillOnDropChild::start(load.stdout(Stdio::null()).stderr(Stdio::null()))?;
         let under_load = load.wait(Duration::from_millis(1500 + 300 * round as u64))?;
         ensure!(under_load.is_none(), "fio ended before the kill: {under_load:?}");
         device.kill()?;

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 
-use crate::process::{self, Finished};
-use crate::steps::{Tally, table};
+use crate::process::{self, XtaskProgramResult};
+use crate::steps::{StepTally, table};
 
 /// A test takes milliseconds, one that waits for a time-out some seconds.
 const LIMIT: Duration = Duration::from_secs(20);
@@ -20,7 +20,7 @@ const LONG_LIMIT: Duration = Duration::from_secs(150);
 
 /// How a test went.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Outcome {
+pub enum LibiscsiTestOutcome {
     /// Every assertion held.
     Passed,
     /// It asked for something the unit says it has not.
@@ -93,7 +93,7 @@ pub type Units = Vec<(Setup, String)>;
 
 /// Runs every test on the set-up that lets it run and all on the default one; prints a table of
 /// families.
-pub fn run(units: &Units) -> Result<Tally> {
+pub fn run(units: &Units) -> Result<StepTally> {
     let mut tests = list()?;
     // It takes for granted that a block after those it has zeroed is zero too: it comes while the
     // units are fresh.
@@ -135,7 +135,7 @@ pub fn run(units: &Units) -> Result<Tally> {
 }
 
 /// How each test went, by the set-up it is judged by.
-type Outcomes = BTreeMap<(Setup, String), Outcome>;
+type Outcomes = BTreeMap<(Setup, String), LibiscsiTestOutcome>;
 
 /// Takes tests from the list until it is empty.
 fn work(
@@ -162,15 +162,15 @@ fn work(
 
 /// Whether a test went as it has to; a test that was said to be unable to pass and does shows that
 /// our list is wrong.
-fn is_as_it_should_be(setup: Setup, test: &str, outcome: Outcome) -> bool {
+fn is_as_it_should_be(setup: Setup, test: &str, outcome: LibiscsiTestOutcome) -> bool {
     let documented = setup.is_documented();
     let excused = if documented { among(CANNOT_PASS, test) } else { cannot_pass(test) };
     match outcome {
-        Outcome::Passed => excused.is_none(),
-        Outcome::Skipped => excused.is_some() || !documented,
+        LibiscsiTestOutcome::Passed => excused.is_none(),
+        LibiscsiTestOutcome::Skipped => excused.is_some() || !documented,
         // Its own mistake may also be its end.
-        Outcome::Failed | Outcome::Crashed => excused.is_some(),
-        Outcome::Hung => false,
+        LibiscsiTestOutcome::Failed | LibiscsiTestOutcome::Crashed => excused.is_some(),
+        LibiscsiTestOutcome::Hung => false,
     }
 }
 
@@ -189,13 +189,13 @@ pub fn listed(output: &str) -> Vec<String> {
 }
 
 /// What the tool's exit and words mean.
-pub fn outcome(finished: &Finished) -> Outcome {
+pub fn outcome(finished: &XtaskProgramResult) -> LibiscsiTestOutcome {
     match finished.code() {
-        None if finished.status.is_none() => Outcome::Hung,
-        None => Outcome::Crashed,
-        Some(0) if skips(&finished.output) => Outcome::Skipped,
-        Some(0) if ran(&finished.output) => Outcome::Passed,
-        Some(_) => Outcome::Failed,
+        None if finished.status.is_none() => LibiscsiTestOutcome::Hung,
+        None => LibiscsiTestOutcome::Crashed,
+        Some(0) if skips(&finished.output) => LibiscsiTestOutcome::Skipped,
+        Some(0) if ran(&finished.output) => LibiscsiTestOutcome::Passed,
+        Some(_) => LibiscsiTestOutcome::Failed,
     }
 }
 
@@ -231,23 +231,23 @@ pub fn complaint(output: &str) -> String {
 /// the end of the output may be all that is kept of a run.
 fn judge(
     tests: usize,
-    documented: &BTreeMap<String, Outcome>,
-    default: &BTreeMap<String, Outcome>,
-) -> Tally {
-    let mut tally = Tally::default();
+    documented: &BTreeMap<String, LibiscsiTestOutcome>,
+    default: &BTreeMap<String, LibiscsiTestOutcome>,
+) -> StepTally {
+    let mut tally = StepTally::default();
     let mut wrong = String::new();
     for (setup, outcomes) in [(Setup::Removable, documented), (Setup::Default, default)] {
         for (test, outcome) in outcomes {
             if !is_as_it_should_be(setup, test, *outcome) {
                 tally.failed += 1;
                 wrong += &format!("; {test}: {outcome:?}");
-            } else if *outcome == Outcome::Passed {
+            } else if *outcome == LibiscsiTestOutcome::Passed {
                 tally.passed += 1;
             }
         }
     }
-    let passed = |outcomes: &BTreeMap<String, Outcome>| {
-        outcomes.values().filter(|outcome| **outcome == Outcome::Passed).count()
+    let passed = |outcomes: &BTreeMap<String, LibiscsiTestOutcome>| {
+        outcomes.values().filter(|outcome| **outcome == LibiscsiTestOutcome::Passed).count()
     };
     let note = format!(
         "of {tests} tests {} pass on documented set-ups, {} on the default one{wrong}",
@@ -266,13 +266,13 @@ fn among(list: &[(&str, &'static str)], test: &str) -> Option<&'static str> {
     list.iter().find(|(name, _)| *name == test).map(|(_, reason)| *reason)
 }
 
-fn families(outcomes: &BTreeMap<String, Outcome>) -> String {
+fn families(outcomes: &BTreeMap<String, LibiscsiTestOutcome>) -> String {
     let mut counts: BTreeMap<&str, [usize; 3]> = BTreeMap::new();
     for (test, outcome) in outcomes {
         let family = test.split('.').next().unwrap_or(test);
         let column = match outcome {
-            Outcome::Passed => 0,
-            Outcome::Skipped => 2,
+            LibiscsiTestOutcome::Passed => 0,
+            LibiscsiTestOutcome::Skipped => 2,
             _ => 1,
         };
         counts.entry(family).or_default()[column] += 1;
@@ -302,9 +302,9 @@ mod tests {
     use std::os::unix::process::ExitStatusExt;
     use std::process::ExitStatus;
 
-    fn finished(code: Option<i32>, output: &str) -> Finished {
+    fn finished(code: Option<i32>, output: &str) -> XtaskProgramResult {
         let status = code.map(|code| ExitStatus::from_raw(code << 8));
-        Finished { status, output: output.to_owned() }
+        XtaskProgramResult { status, output: output.to_owned() }
     }
 
     const PASSED: &str =
@@ -317,29 +317,29 @@ mod tests {
             let output = format!("{TOOL}Suite: {family}\n  Test: Simple ...{said}{TOOL}{PASSED}");
             outcome(&finished(Some(0), &output))
         };
-        assert_eq!(run("Read10", "\n"), Outcome::Passed);
+        assert_eq!(run("Read10", "\n"), LibiscsiTestOutcome::Passed);
         assert_eq!(
             run("Sanitize", "\n    [SKIPPED] SANITIZE is not implemented.\n"),
-            Outcome::Skipped
+            LibiscsiTestOutcome::Skipped
         );
-        assert_eq!(run("ProutClear", "\n"), Outcome::Skipped);
+        assert_eq!(run("ProutClear", "\n"), LibiscsiTestOutcome::Skipped);
     }
 
     #[test]
     fn a_tool_that_ran_nothing_failed() {
-        assert_eq!(outcome(&finished(Some(0), "could not connect")), Outcome::Failed);
-        assert_eq!(outcome(&finished(Some(1), PASSED)), Outcome::Failed);
-        assert_eq!(outcome(&finished(None, PASSED)), Outcome::Hung);
+        assert_eq!(outcome(&finished(Some(0), "could not connect")), LibiscsiTestOutcome::Failed);
+        assert_eq!(outcome(&finished(Some(1), PASSED)), LibiscsiTestOutcome::Failed);
+        assert_eq!(outcome(&finished(None, PASSED)), LibiscsiTestOutcome::Hung);
     }
 
     #[test]
     fn what_cannot_pass_must_not_pass() {
         let (name, _) = CANNOT_PASS[0];
         for setup in [Setup::Removable, Setup::Default] {
-            assert!(is_as_it_should_be(setup, name, Outcome::Failed));
-            assert!(is_as_it_should_be(setup, name, Outcome::Skipped));
-            assert!(!is_as_it_should_be(setup, name, Outcome::Passed));
-            assert!(!is_as_it_should_be(setup, name, Outcome::Hung));
+            assert!(is_as_it_should_be(setup, name, LibiscsiTestOutcome::Failed));
+            assert!(is_as_it_should_be(setup, name, LibiscsiTestOutcome::Skipped));
+            assert!(!is_as_it_should_be(setup, name, LibiscsiTestOutcome::Passed));
+            assert!(!is_as_it_should_be(setup, name, LibiscsiTestOutcome::Hung));
         }
     }
 
@@ -347,22 +347,22 @@ mod tests {
     fn a_test_may_skip_itself_on_the_default_set_up_only() {
         let one = |outcome| BTreeMap::from([("Read10.Simple".to_owned(), outcome)]);
         let judged = |documented, default| judge(1, &one(documented), &one(default));
-        let skipped = judged(Outcome::Skipped, Outcome::Passed);
+        let skipped = judged(LibiscsiTestOutcome::Skipped, LibiscsiTestOutcome::Passed);
         assert_eq!((skipped.passed, skipped.failed), (1, 1));
         assert!(skipped.note.ends_with("; Read10.Simple: Skipped"));
-        let fine = judged(Outcome::Passed, Outcome::Skipped);
+        let fine = judged(LibiscsiTestOutcome::Passed, LibiscsiTestOutcome::Skipped);
         assert_eq!((fine.passed, fine.failed), (1, 0));
-        assert_eq!(judged(Outcome::Passed, Outcome::Crashed).failed, 1);
+        assert_eq!(judged(LibiscsiTestOutcome::Passed, LibiscsiTestOutcome::Crashed).failed, 1);
         let (by_default, _) = CANNOT_PASS_BY_DEFAULT[0];
-        assert!(is_as_it_should_be(Setup::Default, by_default, Outcome::Failed));
-        assert!(!is_as_it_should_be(Setup::Removable, by_default, Outcome::Failed));
+        assert!(is_as_it_should_be(Setup::Default, by_default, LibiscsiTestOutcome::Failed));
+        assert!(!is_as_it_should_be(Setup::Removable, by_default, LibiscsiTestOutcome::Failed));
     }
 
     #[test]
     fn families_are_counted() {
         let outcomes = BTreeMap::from([
-            ("Read10.Simple".to_owned(), Outcome::Passed),
-            ("Read10.Async".to_owned(), Outcome::Crashed),
+            ("Read10.Simple".to_owned(), LibiscsiTestOutcome::Passed),
+            ("Read10.Async".to_owned(), LibiscsiTestOutcome::Crashed),
         ]);
         assert!(families(&outcomes).contains("Read10     1     1     0"));
     }

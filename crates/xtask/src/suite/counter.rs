@@ -7,16 +7,18 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::client::session::Shape;
-use crate::client::stamp::{self, Content};
-use crate::client::{Answer, Login, Next, Request, Session, Workload};
-use crate::steps::Tally;
-use crate::suite::site::{Plan, Site, Victim};
+use crate::client::session::ClientSessionOptions;
+use crate::client::stamp::{self, BlockStampState};
+use crate::client::{
+    ClientLogin, ClientResponse, ClientScsiCommand, ClientSession, ClientSlotAction, ClientWorkload,
+};
+use crate::steps::StepTally;
+use crate::suite::site::{SuiteSite, SuiteSitePlan, Victim};
 
 /// Logical blocks in one of 4 KiB, and their size.
 const SECTORS: u16 = 8;
 const SECTOR: u32 = 512;
-const SHAPE: Shape = Shape { depth: 16, bytes: 4096, keep: true };
+const SHAPE: ClientSessionOptions = ClientSessionOptions { depth: 16, bytes: 4096, keep: true };
 
 /// Where the counter is, in blocks of 4 KiB; behind it the data that it counts.
 const COUNTER: u64 = 0;
@@ -33,11 +35,12 @@ const CACHE: &str =
     "log_size = \"32MiB\", dram = \"8MiB\", dirty_age = \"20ms\", destage_idle = \"1ms\"";
 
 /// Every round is one case.
-pub fn rounds(program: &Path, rounds: u32) -> Result<Tally> {
+pub fn rounds(program: &Path, rounds: u32) -> Result<StepTally> {
     let folder = tempfile::tempdir()?;
-    let mut site = Site::start(program, folder.path(), Plan { cache: CACHE, epochs: true })?;
-    let mut told = Told { counter: 0, random: 253 };
-    let (mut tally, mut behind) = (Tally::default(), 0);
+    let mut site =
+        SuiteSite::start(program, folder.path(), SuiteSitePlan { cache: CACHE, epochs: true })?;
+    let mut told = AcknowledgedCounter { counter: 0, random: 253 };
+    let (mut tally, mut behind) = (StepTally::default(), 0);
     for number in 0..rounds {
         let round = round(&mut site, &mut told);
         match &round {
@@ -55,19 +58,26 @@ pub fn rounds(program: &Path, rounds: u32) -> Result<Tally> {
 }
 
 /// What is known from outside.
-struct Told {
+struct AcknowledgedCounter {
     /// The counter that was acknowledged last.
     counter: u64,
     random: u64,
 }
 
 /// Turns, the kill, the node alone, and the gateway. Says how many turns the node was behind.
-fn round(site: &mut Site<'_>, told: &mut Told) -> Result<u64> {
+fn round(site: &mut SuiteSite<'_>, told: &mut AcknowledgedCounter) -> Result<u64> {
     site.raise()?;
-    let mut session = Session::open(&site.near()?, SHAPE)?;
+    let mut session = ClientSession::open(&site.near()?, SHAPE)?;
     let until = told.counter + TURNS + stamp::next(&mut told.random) % TURNS;
-    let mut work =
-        Work { told, site, until, step: Step::Data, writes: 0, killed: None, wrong: None };
+    let mut work = CounterWorkload {
+        told,
+        site,
+        until,
+        step: CounterStep::Data,
+        writes: 0,
+        killed: None,
+        wrong: None,
+    };
     let ended = session.run(&mut work);
     if let Some(wrong) = work.wrong {
         bail!("{wrong}");
@@ -90,17 +100,20 @@ fn round(site: &mut Site<'_>, told: &mut Told) -> Result<u64> {
 }
 
 /// The counter, when all that it counts is there.
-fn look(login: &Login) -> Result<u64> {
-    let mut session = Session::open(login, SHAPE)?;
+fn look(login: &ClientLogin) -> Result<u64> {
+    let mut session = ClientSession::open(login, SHAPE)?;
     let mut found = Vec::with_capacity(PLACES as usize + 1);
     for block in 0..=PLACES {
-        let (status, data) =
-            session.one(Request::read(block as u32 * u32::from(SECTORS), SECTORS, SECTOR))?;
+        let (status, data) = session.one(ClientScsiCommand::read(
+            block as u32 * u32::from(SECTORS),
+            SECTORS,
+            SECTOR,
+        ))?;
         ensure!(status == 0, "reading block {block} ended with status {status:#04x}");
         found.push(match stamp::read(&data, block) {
-            Content::Empty => 0,
-            Content::Version(version) => version,
-            Content::Damaged => bail!("block {block} is torn or not its own"),
+            BlockStampState::Empty => 0,
+            BlockStampState::Version(version) => version,
+            BlockStampState::Damaged => bail!("block {block} is torn or not its own"),
         });
     }
     judge(&found)
@@ -127,7 +140,7 @@ fn place(turn: u64) -> u64 {
 
 /// What the next turn waits for.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Step {
+enum CounterStep {
     Data,
     DataAnswer,
     Counter,
@@ -135,11 +148,11 @@ enum Step {
 }
 
 /// Turns of the counter, one step after the answer to the other, and load beside them.
-struct Work<'a, 'b> {
-    told: &'a mut Told,
-    site: &'a mut Site<'b>,
+struct CounterWorkload<'a, 'b> {
+    told: &'a mut AcknowledgedCounter,
+    site: &'a mut SuiteSite<'b>,
     until: u64,
-    step: Step,
+    step: CounterStep,
     writes: u64,
     killed: Option<Result<()>>,
     wrong: Option<String>,
@@ -149,46 +162,46 @@ struct Work<'a, 'b> {
 const TURN: u64 = 0;
 const OTHER: u64 = 1;
 
-impl Workload for Work<'_, '_> {
-    fn next(&mut self, _now: Instant, payload: &mut [u8]) -> Next {
+impl ClientWorkload for CounterWorkload<'_, '_> {
+    fn next(&mut self, _now: Instant, payload: &mut [u8]) -> ClientSlotAction {
         if self.told.counter >= self.until && self.killed.is_none() {
             self.killed = self.site.kill_in_destage(Victim::Both);
         }
         if self.wrong.is_some() || matches!(self.killed, Some(Err(_))) {
-            return Next::Stop;
+            return ClientSlotAction::Stop;
         }
         let turn = self.told.counter + 1;
         let (block, version, number) = match self.step {
-            Step::Data => (place(turn), turn, TURN),
-            Step::Counter => (COUNTER, turn, TURN),
-            Step::DataAnswer | Step::CounterAnswer => {
+            CounterStep::Data => (place(turn), turn, TURN),
+            CounterStep::Counter => (COUNTER, turn, TURN),
+            CounterStep::DataAnswer | CounterStep::CounterAnswer => {
                 self.writes += 1;
                 let block = LOAD + stamp::next(&mut self.told.random) % LOAD_BLOCKS;
                 (block, self.writes, OTHER)
             }
         };
         self.step = match self.step {
-            Step::Data => Step::DataAnswer,
-            Step::Counter => Step::CounterAnswer,
+            CounterStep::Data => CounterStep::DataAnswer,
+            CounterStep::Counter => CounterStep::CounterAnswer,
             waiting => waiting,
         };
         stamp::fill(payload, block, version);
         let lba = block as u32 * u32::from(SECTORS);
-        Next::Send(Request::write(lba, SECTORS, SECTOR, false), number)
+        ClientSlotAction::Send(ClientScsiCommand::write(lba, SECTORS, SECTOR, false), number)
     }
 
-    fn answered(&mut self, _now: Instant, answer: &Answer<'_>) {
+    fn answered(&mut self, _now: Instant, answer: &ClientResponse<'_>) {
         let ours = answer.number == TURN;
         match (answer.status, self.step) {
-            (0, Step::DataAnswer) if ours => self.step = Step::Counter,
-            (0, Step::CounterAnswer) if ours => {
+            (0, CounterStep::DataAnswer) if ours => self.step = CounterStep::Counter,
+            (0, CounterStep::CounterAnswer) if ours => {
                 self.told.counter += 1;
-                self.step = Step::Data;
+                self.step = CounterStep::Data;
             }
             (0, _) => {}
             // Not taken (BUSY, TASK SET FULL; SAM-5, 5.3.1): the same again.
-            (0x08 | 0x28, Step::DataAnswer) if ours => self.step = Step::Data,
-            (0x08 | 0x28, Step::CounterAnswer) if ours => self.step = Step::Counter,
+            (0x08 | 0x28, CounterStep::DataAnswer) if ours => self.step = CounterStep::Data,
+            (0x08 | 0x28, CounterStep::CounterAnswer) if ours => self.step = CounterStep::Counter,
             (0x08 | 0x28, _) => {}
             (status, _) => {
                 let sense = answer.sense;

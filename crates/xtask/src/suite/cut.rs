@@ -13,12 +13,14 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 
-use crate::client::session::Shape;
-use crate::client::stamp::{self, Content};
-use crate::client::{Answer, Login, Next, Request, Session, Workload};
+use crate::client::session::ClientSessionOptions;
+use crate::client::stamp::{self, BlockStampState};
+use crate::client::{
+    ClientLogin, ClientResponse, ClientScsiCommand, ClientSession, ClientSlotAction, ClientWorkload,
+};
 use crate::destage::Destage;
-use crate::steps::Tally;
-use crate::suite::site::{Plan, Site};
+use crate::steps::StepTally;
+use crate::suite::site::{SuiteSite, SuiteSitePlan};
 
 const SECTORS: u16 = 8;
 const SECTOR: u32 = 512;
@@ -27,7 +29,7 @@ const SECTOR: u32 = 512;
 const BLOCKS: u64 = 4096;
 
 /// Commands in flight: a file server's few.
-const SHAPE: Shape = Shape { depth: 4, bytes: 4096, keep: true };
+const SHAPE: ClientSessionOptions = ClientSessionOptions { depth: 4, bytes: 4096, keep: true };
 
 /// Between two writes. The log has room for ten minutes of them.
 const PACE: Duration = Duration::from_millis(2);
@@ -44,11 +46,12 @@ const IN_FLIGHT: Duration = Duration::from_millis(500);
 const AROUND: Duration = Duration::from_secs(3);
 
 /// One case: a cut of that length. Its note has the median and the longest write of each time.
-pub fn check(program: &Path, cut: Duration) -> Result<Tally> {
+pub fn check(program: &Path, cut: Duration) -> Result<StepTally> {
     let folder = tempfile::tempdir()?;
-    let site = Site::start(program, folder.path(), Plan { cache: CACHE, epochs: true })?;
+    let site =
+        SuiteSite::start(program, folder.path(), SuiteSitePlan { cache: CACHE, epochs: true })?;
     let near = site.near()?;
-    let mut load = Load::new();
+    let mut load = LinkCutBlocks::new();
     load.fill(&near)?;
     let before = load.run(&near, AROUND)?;
     site.line().cut()?;
@@ -68,7 +71,7 @@ pub fn check(program: &Path, cut: Duration) -> Result<Tally> {
     load.verify(&near)?;
     load.verify(&site.far()?)?;
     site.stop()?;
-    Ok(Tally::one().with_note(format!(
+    Ok(StepTally::one().with_note(format!(
         "cut for {} s; median and longest write, us: {before} before, {during} during \
          ({disk} of the disk itself), {after} after; {} MiB behind, there {:.1} s after it was mended",
         cut.as_secs(),
@@ -112,7 +115,7 @@ impl Probe {
 }
 
 /// What each block must hold.
-struct Load {
+struct LinkCutBlocks {
     held: Vec<u64>,
     random: u64,
     version: u64,
@@ -138,26 +141,26 @@ impl Display for Waits {
     }
 }
 
-impl Load {
-    fn new() -> Load {
-        Load { held: vec![0; BLOCKS as usize], random: 60, version: 0 }
+impl LinkCutBlocks {
+    fn new() -> LinkCutBlocks {
+        LinkCutBlocks { held: vec![0; BLOCKS as usize], random: 60, version: 0 }
     }
 
     /// Writes every block once.
-    fn fill(&mut self, login: &Login) -> Result<()> {
-        let mut work = Work::new(self, Kind::Fill(0));
+    fn fill(&mut self, login: &ClientLogin) -> Result<()> {
+        let mut work = LinkCutWorkload::new(self, LinkCutLoadKind::Fill(0));
         work.on(login)
     }
 
     /// Reads and writes for so long; every answer must be GOOD, every block what it must be.
-    fn run(&mut self, login: &Login, time: Duration) -> Result<Waits> {
-        let mut work = Work::new(self, Kind::Mixed(Instant::now() + time));
+    fn run(&mut self, login: &ClientLogin, time: Duration) -> Result<Waits> {
+        let mut work = LinkCutWorkload::new(self, LinkCutLoadKind::Mixed(Instant::now() + time));
         work.on(login)?;
         Waits::of(work.waits)
     }
 
     /// The same while nothing can be destaged. Gives how much waits then, too.
-    fn run_without_link(&mut self, site: &Site<'_>, time: Duration) -> Result<(Waits, u64)> {
+    fn run_without_link(&mut self, site: &SuiteSite<'_>, time: Duration) -> Result<(Waits, u64)> {
         let near = site.near()?;
         // What was on its way may still be answered.
         self.run(&near, IN_FLIGHT)?;
@@ -169,14 +172,14 @@ impl Load {
     }
 
     /// Reads every block.
-    fn verify(&mut self, login: &Login) -> Result<()> {
-        let mut work = Work::new(self, Kind::Read(0));
+    fn verify(&mut self, login: &ClientLogin) -> Result<()> {
+        let mut work = LinkCutWorkload::new(self, LinkCutLoadKind::Read(0));
         work.on(login)
     }
 }
 
 /// What a load does.
-enum Kind {
+enum LinkCutLoadKind {
     /// Writes all blocks, from this one on.
     Fill(u64),
     /// Reads all blocks, from this one on.
@@ -185,9 +188,9 @@ enum Kind {
     Mixed(Instant),
 }
 
-struct Work<'a> {
-    load: &'a mut Load,
-    kind: Kind,
+struct LinkCutWorkload<'a> {
+    load: &'a mut LinkCutBlocks,
+    kind: LinkCutLoadKind,
     last_write: Instant,
     /// Blocks with a command in flight, and the version that is being written.
     in_flight: HashMap<u64, Option<u64>>,
@@ -195,14 +198,21 @@ struct Work<'a> {
     wrong: Option<String>,
 }
 
-impl<'a> Work<'a> {
-    fn new(load: &'a mut Load, kind: Kind) -> Work<'a> {
+impl<'a> LinkCutWorkload<'a> {
+    fn new(load: &'a mut LinkCutBlocks, kind: LinkCutLoadKind) -> LinkCutWorkload<'a> {
         let last_write = Instant::now();
-        Work { load, kind, last_write, in_flight: HashMap::new(), waits: vec![], wrong: None }
+        LinkCutWorkload {
+            load,
+            kind,
+            last_write,
+            in_flight: HashMap::new(),
+            waits: vec![],
+            wrong: None,
+        }
     }
 
-    fn on(&mut self, login: &Login) -> Result<()> {
-        let mut session = Session::open(login, SHAPE)?;
+    fn on(&mut self, login: &ClientLogin) -> Result<()> {
+        let mut session = ClientSession::open(login, SHAPE)?;
         session.run(self)?;
         session.drain(self)?;
         match self.wrong.take() {
@@ -214,9 +224,9 @@ impl<'a> Work<'a> {
     /// The block of the next command, and whether it is written; none if there is no more.
     fn draw(&mut self, now: Instant) -> Option<(u64, bool)> {
         let (next, writes) = match &mut self.kind {
-            Kind::Fill(next) => (next, true),
-            Kind::Read(next) => (next, false),
-            Kind::Mixed(until) => {
+            LinkCutLoadKind::Fill(next) => (next, true),
+            LinkCutLoadKind::Read(next) => (next, false),
+            LinkCutLoadKind::Mixed(until) => {
                 let writes = now.duration_since(self.last_write) >= PACE;
                 let block = std::iter::repeat_with(|| stamp::next(&mut self.load.random) % BLOCKS)
                     .find(|block| !self.in_flight.contains_key(block))?;
@@ -229,24 +239,24 @@ impl<'a> Work<'a> {
     }
 }
 
-impl Workload for Work<'_> {
-    fn next(&mut self, now: Instant, payload: &mut [u8]) -> Next {
+impl ClientWorkload for LinkCutWorkload<'_> {
+    fn next(&mut self, now: Instant, payload: &mut [u8]) -> ClientSlotAction {
         let Some((block, writes)) = self.draw(now).filter(|_| self.wrong.is_none()) else {
-            return Next::Stop;
+            return ClientSlotAction::Stop;
         };
         let lba = block as u32 * u32::from(SECTORS);
         if !writes {
             self.in_flight.insert(block, None);
-            return Next::Send(Request::read(lba, SECTORS, SECTOR), block);
+            return ClientSlotAction::Send(ClientScsiCommand::read(lba, SECTORS, SECTOR), block);
         }
         self.last_write = now;
         self.load.version += 1;
         self.in_flight.insert(block, Some(self.load.version));
         stamp::fill(payload, block, self.load.version);
-        Next::Send(Request::write(lba, SECTORS, SECTOR, false), block)
+        ClientSlotAction::Send(ClientScsiCommand::write(lba, SECTORS, SECTOR, false), block)
     }
 
-    fn answered(&mut self, now: Instant, answer: &Answer<'_>) {
+    fn answered(&mut self, now: Instant, answer: &ClientResponse<'_>) {
         let block = answer.number;
         let written = self.in_flight.remove(&block).flatten();
         if answer.status != 0 {
@@ -258,7 +268,7 @@ impl Workload for Work<'_> {
         } else {
             let found = stamp::read(answer.data, block);
             let held = self.load.held[block as usize];
-            if found != Content::Version(held) {
+            if found != BlockStampState::Version(held) {
                 self.wrong = Some(format!("block {block}: {found:?} instead of version {held}"));
             }
         }

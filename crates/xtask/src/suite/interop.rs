@@ -9,13 +9,13 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 
-use crate::node::{Line, Node};
-use crate::steps::{Steps, Tally};
+use crate::node::{RelayProcess, ServeProcess};
+use crate::steps::{StepTally, Steps};
 use crate::suite::conformance::{self, Setup};
-use crate::suite::pass::{self, Range};
+use crate::suite::pass::{self, StampedPass};
 use crate::suite::tools;
 use crate::suite::under_load;
-use crate::tgt::Tgt;
+use crate::tgt::ReferenceTgtd;
 
 /// A unit just under 1 GiB: else some tests of the suite skip themselves.
 const SUITE_UNIT: &str = "1023MiB";
@@ -50,17 +50,17 @@ pub fn steps(steps: &mut Steps, program: &Path) {
     steps.run("interop: our initiator on tgt", || gateway_over_tgt(program));
 }
 
-fn libiscsi(program: &Path) -> Result<Tally> {
+fn libiscsi(program: &Path) -> Result<StepTally> {
     let folder = tempfile::tempdir()?;
     volume_key(program, folder.path())?;
-    let node = Node::start(program, folder.path(), "target", &suite_settings())?;
+    let node = ServeProcess::start(program, folder.path(), "target", &suite_settings())?;
     let portal = format!("iscsi://{}", node.portal());
     let tally = tools::libiscsi(program, &portal, &suite_target(0), SUITE_BLOCKS)?;
     node.stop()?;
     Ok(tally)
 }
 
-fn chap(program: &Path) -> Result<Tally> {
+fn chap(program: &Path) -> Result<StepTally> {
     let folder = tempfile::tempdir()?;
     let (user, mutual) = (("alice", "alices-secret-1"), ("storage", "storages-secret"));
     for (name, secret) in [user, mutual] {
@@ -75,7 +75,7 @@ fn chap(program: &Path) -> Result<Tally> {
          mutual = {{ name = \"storage\", secret_file = \"storage\" }}\n\
          [[target.unit]]\nstack = [{{ memory = {{ size = \"16MiB\" }} }}]\n"
     );
-    let node = Node::start(program, folder.path(), "target", &settings)?;
+    let node = ServeProcess::start(program, folder.path(), "target", &settings)?;
     let portal = node.portal().to_string();
     let guarded = tools::Guarded { portal: &portal, target: &target, user, mutual };
     let tally = tools::chap(&guarded)?;
@@ -83,10 +83,10 @@ fn chap(program: &Path) -> Result<Tally> {
     Ok(tally)
 }
 
-fn test_suite(program: &Path) -> Result<Tally> {
+fn test_suite(program: &Path) -> Result<StepTally> {
     let folder = tempfile::tempdir()?;
     volume_key(program, folder.path())?;
-    let node = Node::start(program, folder.path(), "target", &suite_settings())?;
+    let node = ServeProcess::start(program, folder.path(), "target", &suite_settings())?;
     let url = |number| node.url(&suite_target(number), 0);
     let units = SUITE.iter().enumerate().map(|(number, setup)| (*setup, url(number))).collect();
     let tally = conformance::run(&units)?;
@@ -161,20 +161,20 @@ fn gateway_settings(url: &str) -> String {
     )
 }
 
-fn qemu_on_target(program: &Path) -> Result<Tally> {
+fn qemu_on_target(program: &Path) -> Result<StepTally> {
     let folder = tempfile::tempdir()?;
-    let node = Node::start(program, folder.path(), "target", &file_settings())?;
+    let node = ServeProcess::start(program, folder.path(), "target", &file_settings())?;
     let tally = tools::qemu(&node.url(FILE, 0), folder.path())?;
     node.stop()?;
     Ok(tally)
 }
 
-fn qemu_on_gateway(program: &Path) -> Result<Tally> {
+fn qemu_on_gateway(program: &Path) -> Result<StepTally> {
     let folder = tempfile::tempdir()?;
-    let node = Node::start(program, folder.path(), "node", &file_settings())?;
-    let line = Line::start(program, node.portal(), 1.0)?;
+    let node = ServeProcess::start(program, folder.path(), "node", &file_settings())?;
+    let line = RelayProcess::start(program, node.portal(), 1.0)?;
     let url = format!("iscsi://{}/{FILE}/0", line.address());
-    let gateway = Node::start(program, folder.path(), "gateway", &gateway_settings(&url))?;
+    let gateway = ServeProcess::start(program, folder.path(), "gateway", &gateway_settings(&url))?;
     let tally = tools::qemu(&gateway.url(GATEWAY, 0), folder.path())?;
     gateway.stop()?;
     node.stop()?;
@@ -182,17 +182,17 @@ fn qemu_on_gateway(program: &Path) -> Result<Tally> {
 }
 
 /// What is written through a gateway whose far side is tgt: 8 MiB in blocks of 4 KiB.
-const WRITTEN: Range = Range { each: 8, commands: 2048, depth: 32 };
+const WRITTEN: StampedPass = StampedPass { each: 8, commands: 2048, depth: 32 };
 
-fn gateway_over_tgt(program: &Path) -> Result<Tally> {
+fn gateway_over_tgt(program: &Path) -> Result<StepTally> {
     let folder = tempfile::tempdir()?;
-    let tgt = Tgt::start(64 << 20)?;
+    let tgt = ReferenceTgtd::start(64 << 20)?;
     let far = tgt.login();
     let url = format!("iscsi://{}/{}/{}", far.portal, far.target, far.lun);
-    let gateway = Node::start(program, folder.path(), "gateway", &gateway_settings(&url))?;
+    let gateway = ServeProcess::start(program, folder.path(), "gateway", &gateway_settings(&url))?;
     let near = gateway.login(GATEWAY);
     pass::write(&near, WRITTEN, 1)?;
-    let mut tally = Tally::one();
+    let mut tally = StepTally::one();
     tally.count(held(pass::read(&near, WRITTEN, 1)?));
     // What arrives at tgt is read past the gateway, until everything has been destaged.
     let deadline = Instant::now() + Duration::from_secs(30);

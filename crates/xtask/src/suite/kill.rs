@@ -7,11 +7,13 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::client::session::Shape;
-use crate::client::stamp::{self, Content};
-use crate::client::{Answer, Next, Request, Session, Workload};
-use crate::steps::Tally;
-use crate::suite::site::{Plan, Site, Victim};
+use crate::client::session::ClientSessionOptions;
+use crate::client::stamp::{self, BlockStampState};
+use crate::client::{
+    ClientResponse, ClientScsiCommand, ClientSession, ClientSlotAction, ClientWorkload,
+};
+use crate::steps::StepTally;
+use crate::suite::site::{SuiteSite, SuiteSitePlan, Victim};
 
 /// Blocks of 4 KiB that are written to: 16 MiB, four times what the log holds at once.
 const BLOCKS: u64 = 4096;
@@ -21,7 +23,7 @@ const SECTORS: u16 = 8;
 const SECTOR: u32 = 512;
 
 /// Shape of a session: 16 commands in flight; it keeps the data that each command reads.
-const SHAPE: Shape = Shape { depth: 16, bytes: 4096, keep: true };
+const SHAPE: ClientSessionOptions = ClientSessionOptions { depth: 16, bytes: 4096, keep: true };
 
 /// Writes before the kill: enough for the log to be full of dirty data and for destage to be under way.
 const WRITES: u64 = 1500;
@@ -33,15 +35,16 @@ const FLUSH_EVERY: u64 = 64;
 const VICTIMS: [Victim; 4] = [Victim::Gateway, Victim::Node, Victim::Gateway, Victim::Both];
 
 /// Runs the rounds with one `report`. Each round is a case; the check of the node's own volume at the end is one more.
-pub fn rounds(program: &Path, report: &str) -> Result<Tally> {
+pub fn rounds(program: &Path, report: &str) -> Result<StepTally> {
     let folder = tempfile::tempdir()?;
     let cache = format!(
         "log_size = \"32MiB\", dram = \"8MiB\", report = \"{report}\", \
          dirty_age = \"50ms\", destage_idle = \"1ms\""
     );
-    let mut site = Site::start(program, folder.path(), Plan { cache: &cache, epochs: false })?;
-    let mut ledger = Ledger::new(report.len() as u64);
-    let mut tally = Tally::default();
+    let mut site =
+        SuiteSite::start(program, folder.path(), SuiteSitePlan { cache: &cache, epochs: false })?;
+    let mut ledger = KillRoundLedger::new(report.len() as u64);
+    let mut tally = StepTally::default();
     for (number, victim) in (1..).zip(VICTIMS) {
         let round = round(&mut site, victim, &mut ledger);
         if let Err(error) = &round {
@@ -51,7 +54,7 @@ pub fn rounds(program: &Path, report: &str) -> Result<Tally> {
         tally.count(round.is_ok());
     }
     let settled =
-        site.settle().and_then(|()| ledger.verify(&mut Session::open(&site.far()?, SHAPE)?));
+        site.settle().and_then(|()| ledger.verify(&mut ClientSession::open(&site.far()?, SHAPE)?));
     if let Err(error) = &settled {
         println!("the node's volume, report {report}: {error:#}");
         println!("the gateway's last events:\n{}", site.gateway_events());
@@ -65,9 +68,9 @@ pub fn rounds(program: &Path, report: &str) -> Result<Tally> {
 }
 
 /// Writes, kills in mid-write, starts again, and reads everything back.
-fn round(site: &mut Site<'_>, victim: Victim, ledger: &mut Ledger) -> Result<()> {
+fn round(site: &mut SuiteSite<'_>, victim: Victim, ledger: &mut KillRoundLedger) -> Result<()> {
     site.raise()?;
-    let mut session = Session::open(&site.near()?, SHAPE)?;
+    let mut session = ClientSession::open(&site.near()?, SHAPE)?;
     let mut writer = Writer { ledger, site, victim, writes: 0, killed: None, wrong: None };
     let ended = session.run(&mut writer);
     let (killed, wrong) = (writer.killed.take(), writer.wrong.take());
@@ -85,11 +88,11 @@ fn round(site: &mut Site<'_>, victim: Victim, ledger: &mut Ledger) -> Result<()>
     }
     drop(session);
     site.raise()?;
-    ledger.verify(&mut Session::open(&site.near()?, SHAPE)?)
+    ledger.verify(&mut ClientSession::open(&site.near()?, SHAPE)?)
 }
 
 /// Which version each block must hold.
-struct Ledger {
+struct KillRoundLedger {
     held: Vec<u64>,
     under_way: Vec<Option<u64>>,
     last_version: u64,
@@ -99,10 +102,10 @@ struct Ledger {
     ambiguous: u64,
 }
 
-impl Ledger {
-    fn new(seed: u64) -> Ledger {
+impl KillRoundLedger {
+    fn new(seed: u64) -> KillRoundLedger {
         let blocks = BLOCKS as usize;
-        Ledger {
+        KillRoundLedger {
             held: vec![0; blocks],
             under_way: vec![None; blocks],
             last_version: 0,
@@ -140,8 +143,8 @@ impl Ledger {
     }
 
     /// Reads every block through a session.
-    fn verify(&mut self, session: &mut Session) -> Result<()> {
-        let mut reader = Reader { ledger: self, next: 0, left: BLOCKS, wrong: vec![] };
+    fn verify(&mut self, session: &mut ClientSession) -> Result<()> {
+        let mut reader = KillRoundReader { ledger: self, next: 0, left: BLOCKS, wrong: vec![] };
         session.run(&mut reader)?;
         let wrong = reader.wrong;
         let count = wrong.len();
@@ -150,11 +153,13 @@ impl Ledger {
     }
 
     /// Judges what a block holds: the version it must hold, or the one that was under way.
-    fn judge(&mut self, block: u64, content: Content) -> Result<(), String> {
+    fn judge(&mut self, block: u64, content: BlockStampState) -> Result<(), String> {
         let found = match content {
-            Content::Empty => 0,
-            Content::Version(version) => version,
-            Content::Damaged => return Err(format!("block {block} is torn or not its own")),
+            BlockStampState::Empty => 0,
+            BlockStampState::Version(version) => version,
+            BlockStampState::Damaged => {
+                return Err(format!("block {block} is torn or not its own"));
+            }
         };
         let held = self.held[block as usize];
         let under_way = self.under_way[block as usize].take();
@@ -172,8 +177,8 @@ impl Ledger {
 
 /// Writes blocks at random, and kills when enough is written.
 struct Writer<'a, 'b> {
-    ledger: &'a mut Ledger,
-    site: &'a mut Site<'b>,
+    ledger: &'a mut KillRoundLedger,
+    site: &'a mut SuiteSite<'b>,
     victim: Victim,
     writes: u64,
     killed: Option<Result<()>>,
@@ -186,27 +191,27 @@ const FLUSH: u64 = u64::MAX;
 /// BUSY and TASK SET FULL: not accepted, not an error (SAM-5, 5.3.1).
 const NOT_NOW: [u8; 2] = [0x08, 0x28];
 
-impl Workload for Writer<'_, '_> {
-    fn next(&mut self, _now: Instant, payload: &mut [u8]) -> Next {
+impl ClientWorkload for Writer<'_, '_> {
+    fn next(&mut self, _now: Instant, payload: &mut [u8]) -> ClientSlotAction {
         if self.writes >= WRITES && self.killed.is_none() {
             self.killed = self.site.kill_in_destage(self.victim);
         }
         let done = self.victim == Victim::Node && self.killed.is_some();
         if self.wrong.is_some() || done || matches!(self.killed, Some(Err(_))) {
-            return Next::Stop;
+            return ClientSlotAction::Stop;
         }
         self.writes += 1;
         if self.writes.is_multiple_of(FLUSH_EVERY) {
-            return Next::Send(Request::flush(), FLUSH);
+            return ClientSlotAction::Send(ClientScsiCommand::flush(), FLUSH);
         }
         let (block, version) = self.ledger.draw();
         stamp::fill(payload, block, version);
         let fua = version.is_multiple_of(4);
         let lba = block as u32 * u32::from(SECTORS);
-        Next::Send(Request::write(lba, SECTORS, SECTOR, fua), block)
+        ClientSlotAction::Send(ClientScsiCommand::write(lba, SECTORS, SECTOR, fua), block)
     }
 
-    fn answered(&mut self, _now: Instant, answer: &Answer<'_>) {
+    fn answered(&mut self, _now: Instant, answer: &ClientResponse<'_>) {
         match answer.status {
             0 if answer.number == FLUSH => {}
             0 => self.ledger.acknowledge(answer.number),
@@ -222,27 +227,30 @@ impl Workload for Writer<'_, '_> {
 }
 
 /// Reads every block once.
-struct Reader<'a> {
-    ledger: &'a mut Ledger,
+struct KillRoundReader<'a> {
+    ledger: &'a mut KillRoundLedger,
     next: u64,
     left: u64,
     wrong: Vec<String>,
 }
 
-impl Workload for Reader<'_> {
-    fn next(&mut self, _now: Instant, _payload: &mut [u8]) -> Next {
+impl ClientWorkload for KillRoundReader<'_> {
+    fn next(&mut self, _now: Instant, _payload: &mut [u8]) -> ClientSlotAction {
         if self.left == 0 {
-            return Next::Stop;
+            return ClientSlotAction::Stop;
         }
         if self.next == BLOCKS {
-            return Next::Wait;
+            return ClientSlotAction::Wait;
         }
         let block = self.next;
         self.next += 1;
-        Next::Send(Request::read(block as u32 * u32::from(SECTORS), SECTORS, SECTOR), block)
+        ClientSlotAction::Send(
+            ClientScsiCommand::read(block as u32 * u32::from(SECTORS), SECTORS, SECTOR),
+            block,
+        )
     }
 
-    fn answered(&mut self, _now: Instant, answer: &Answer<'_>) {
+    fn answered(&mut self, _now: Instant, answer: &ClientResponse<'_>) {
         self.left -= 1;
         let block = answer.number;
         let judged = match answer.status {
@@ -259,24 +267,33 @@ mod tests {
 
     #[test]
     fn a_block_holds_what_was_acknowledged_or_was_under_way() {
-        let mut ledger = Ledger::new(1);
+        let mut ledger = KillRoundLedger::new(1);
         let (block, first) = ledger.draw();
         ledger.acknowledge(block);
-        assert!(ledger.judge(block, Content::Version(first)).is_ok());
-        assert!(ledger.judge(block, Content::Empty).is_err(), "an acknowledged write is lost");
+        assert!(ledger.judge(block, BlockStampState::Version(first)).is_ok());
+        assert!(
+            ledger.judge(block, BlockStampState::Empty).is_err(),
+            "an acknowledged write is lost"
+        );
         ledger.under_way[block as usize] = Some(first + 7);
-        assert!(ledger.judge(block, Content::Version(first + 7)).is_ok());
-        assert!(ledger.judge(block, Content::Version(first)).is_err(), "what was seen goes back");
-        assert!(ledger.judge(block, Content::Damaged).is_err());
+        assert!(ledger.judge(block, BlockStampState::Version(first + 7)).is_ok());
+        assert!(
+            ledger.judge(block, BlockStampState::Version(first)).is_err(),
+            "what was seen goes back"
+        );
+        assert!(ledger.judge(block, BlockStampState::Damaged).is_err());
         ledger.under_way[block as usize] = Some(first + 8);
         ledger.forget(block);
-        assert!(ledger.judge(block, Content::Version(first + 8)).is_err(), "BUSY, and it is there");
+        assert!(
+            ledger.judge(block, BlockStampState::Version(first + 8)).is_err(),
+            "BUSY, and it is there"
+        );
         ledger.forget(FLUSH);
     }
 
     #[test]
     fn a_block_is_not_written_twice_at_once() {
-        let mut ledger = Ledger::new(1);
+        let mut ledger = KillRoundLedger::new(1);
         let mut drawn: Vec<u64> = (0..BLOCKS / 2).map(|_| ledger.draw().0).collect();
         drawn.sort_unstable();
         drawn.dedup();

@@ -11,20 +11,20 @@ use anyhow::{Context, Result, ensure};
 
 use crate::check::root;
 use crate::process;
-use crate::steps::Tally;
+use crate::steps::StepTally;
 
 /// Help is printed at once.
 const LIMIT: Duration = Duration::from_secs(10);
 
 /// A command of the program as a page shows it.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Shown {
+struct DocumentedCommand {
     command: String,
     options: Vec<String>,
 }
 
 /// Looks at every page; one case per different command line.
-pub fn check(program: &Path) -> Result<Tally> {
+pub fn check(program: &Path) -> Result<StepTally> {
     let mut shown = BTreeSet::new();
     let pages = pages(&root())?;
     for page in pages.iter().filter(|page| is_for_users(page)) {
@@ -32,8 +32,8 @@ pub fn check(program: &Path) -> Result<Tally> {
     }
     ensure!(!shown.is_empty(), "no page shows a command");
     let root = root();
-    let mut tally = Tally::default();
-    for Shown { command, options } in &shown {
+    let mut tally = StepTally::default();
+    for DocumentedCommand { command, options } in &shown {
         let help = help(program, &[command])?;
         let known = |option: &String| help.contains(option.as_str());
         let unknown: Vec<&String> = options.iter().filter(|option| !known(option)).collect();
@@ -150,7 +150,7 @@ fn links(page: &str) -> Vec<String> {
 }
 
 /// The command lines of a page, in code only: indented or fenced lines, and text in backquotes.
-fn commands(page: &str) -> Vec<Shown> {
+fn commands(page: &str) -> Vec<DocumentedCommand> {
     let mut fenced = false;
     let mut shown = vec![];
     for line in page.lines() {
@@ -166,7 +166,7 @@ fn commands(page: &str) -> Vec<Shown> {
 }
 
 /// What `forebay` or `cargo run --release --` is told to do in a piece of code.
-fn command(code: &str) -> Option<Shown> {
+fn command(code: &str) -> Option<DocumentedCommand> {
     let code = code.split('#').next().unwrap_or(code);
     let mut words = code
         .split_whitespace()
@@ -180,7 +180,8 @@ fn command(code: &str) -> Option<Shown> {
     let options = words.filter(|word| word.starts_with("--")).map(|word| {
         word.split('=').next().unwrap_or(word).trim_end_matches([',', '.', ']']).to_owned()
     });
-    is_command.then(|| Shown { command: command.to_owned(), options: options.collect() })
+    is_command
+        .then(|| DocumentedCommand { command: command.to_owned(), options: options.collect() })
 }
 
 #[cfg(test)]

@@ -11,10 +11,10 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-use crate::device::{self, Device};
-use crate::node::Node;
-use crate::process::{self, Running};
-use crate::steps::{Steps, Tally};
+use crate::device::{self, AttachedTestDevice};
+use crate::node::ServeProcess;
+use crate::process::{self, KillOnDropChild};
+use crate::steps::{StepTally, Steps};
 use crate::suite::fio;
 
 const GATEWAY: &str = "iqn.2026-11.forebay.test:shared";
@@ -38,24 +38,24 @@ pub fn steps(steps: &mut Steps, program: &Path, rounds: u32) {
         return steps.leave_out(format!("fio over pairs and handovers: {why}"));
     }
     steps.run("pair: fio while the gateway that serves is killed", || {
-        failover(program, rounds, Log::Paired)
+        failover(program, rounds, PairSuiteLog::Paired)
     });
     steps.run("pair with NVRAMs: fio while the gateway that serves is killed", || {
-        failover(program, rounds, Log::PairedWithNvram)
+        failover(program, rounds, PairSuiteLog::PairedWithNvram)
     });
     steps.run("pair: fio while a log is handed over and back", || handover(program, rounds));
 }
 
 /// Each round kills who serves, by turns: the second one is the way back.
-fn failover(program: &Path, rounds: u32, log: Log) -> Result<Tally> {
-    let mut site = Site::start(program, log)?;
+fn failover(program: &Path, rounds: u32, log: PairSuiteLog) -> Result<StepTally> {
+    let mut site = PairSuiteSite::start(program, log)?;
     site.wait_for_role(0, "active")?;
     let device = site.attach()?;
     let mut longest = Duration::ZERO;
     for round in 0..rounds {
         let (serves, other) = site.turn(round);
         site.wait_for_role(serves, "active")?;
-        let load = Load::start(&device, round)?;
+        let load = PairFioLoad::start(&device, round)?;
         site.gateway(serves)?.running().kill()?;
         longest = longest.max(load.finish()?);
         site.gateways[serves] = None;
@@ -68,13 +68,13 @@ fn failover(program: &Path, rounds: u32, log: Log) -> Result<Tally> {
 }
 
 /// Each round moves the log to the other gateway.
-fn handover(program: &Path, rounds: u32) -> Result<Tally> {
-    let mut site = Site::start(program, Log::Alone)?;
+fn handover(program: &Path, rounds: u32) -> Result<StepTally> {
+    let mut site = PairSuiteSite::start(program, PairSuiteLog::Alone)?;
     let device = site.attach()?;
     let mut longest = Duration::ZERO;
     for round in 0..rounds {
         let (serves, other) = site.turn(round);
-        let load = Load::start(&device, round)?;
+        let load = PairFioLoad::start(&device, round)?;
         let exported = site.gateway(serves)?.ask(&["gateway", "export", GATEWAY])?;
         ensure!(exported.success(), "export {}: {}", exported.ending(), exported.tail(5));
         let [from, to] = [serves, other].map(|at| site.path(&format!("{}.log", NAMES[at])));
@@ -95,20 +95,20 @@ fn handover(program: &Path, rounds: u32) -> Result<Tally> {
 }
 
 /// A node, and two gateways that serve the same unit in turn.
-struct Site<'a> {
+struct PairSuiteSite<'a> {
     program: &'a Path,
     folder: tempfile::TempDir,
-    node: Node,
+    node: ServeProcess,
     addresses: [SocketAddr; 2],
     settings: [String; 2],
-    gateways: [Option<Node>; 2],
+    gateways: [Option<ServeProcess>; 2],
 }
 
 const NAMES: [&str; 2] = ["a", "b"];
 
 /// The kind of log of the unit.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Log {
+enum PairSuiteLog {
     /// The log of one gateway, handed over.
     Alone,
     /// The log of a pair, half of it at each gateway.
@@ -117,22 +117,22 @@ enum Log {
     PairedWithNvram,
 }
 
-impl<'a> Site<'a> {
+impl<'a> PairSuiteSite<'a> {
     /// Starts both of a pair, or the first alone.
-    fn start(program: &'a Path, log: Log) -> Result<Site<'a>> {
+    fn start(program: &'a Path, log: PairSuiteLog) -> Result<PairSuiteSite<'a>> {
         let folder = tempfile::tempdir()?;
         let text = format!(
             "listen = [\"127.0.0.1:0\"]\nstate = \"node.state\"\n[[target]]\nname = \"{NODE}\"\n\
              [[target.unit]]\nstack = [{{ file = {{ path = \"node.img\", size = \"64MiB\" }} }}]\n"
         );
-        let node = Node::start(program, folder.path(), "node", &text)?;
+        let node = ServeProcess::start(program, folder.path(), "node", &text)?;
         // Both are held until both are known, so that they differ.
         let held = [TcpListener::bind("127.0.0.1:0")?, TcpListener::bind("127.0.0.1:0")?];
         let addresses = [held[0].local_addr()?, held[1].local_addr()?];
         drop(held);
         // A volume is attached once on a host; others may run this suite, too.
         let serial = format!("pair-{log:?}-{}", std::process::id());
-        let paired = log != Log::Alone;
+        let paired = log != PairSuiteLog::Alone;
         let settings = [0, 1].map(|at| {
             let cache = format!(
                 "log = \"{}.log\", log_size = \"16MiB\", nvram_size = \"1MiB\", dram = \"8MiB\"",
@@ -143,10 +143,10 @@ impl<'a> Site<'a> {
                 false => cache,
             };
             let cache = match log {
-                Log::PairedWithNvram => {
+                PairSuiteLog::PairedWithNvram => {
                     format!("{cache}, report = \"immediate\", nvram = \"{}.nvram\"", NAMES[at])
                 }
-                Log::Alone | Log::Paired => cache,
+                PairSuiteLog::Alone | PairSuiteLog::Paired => cache,
             };
             format!(
                 "initiator_name = \"iqn.2026-11.forebay.test:host-{}\"\nlisten = [\"{}\"]\n\
@@ -159,7 +159,7 @@ impl<'a> Site<'a> {
             )
         });
         let gateways = [None, None];
-        let mut site = Site { program, folder, node, addresses, settings, gateways };
+        let mut site = PairSuiteSite { program, folder, node, addresses, settings, gateways };
         for at in 0..if paired { 2 } else { 1 } {
             site.serve(at)?;
         }
@@ -178,11 +178,12 @@ impl<'a> Site<'a> {
 
     fn serve(&mut self, at: usize) -> Result<()> {
         let folder = self.folder.path();
-        self.gateways[at] = Some(Node::start(self.program, folder, NAMES[at], &self.settings[at])?);
+        self.gateways[at] =
+            Some(ServeProcess::start(self.program, folder, NAMES[at], &self.settings[at])?);
         Ok(())
     }
 
-    fn gateway(&mut self, at: usize) -> Result<&mut Node> {
+    fn gateway(&mut self, at: usize) -> Result<&mut ServeProcess> {
         self.gateways[at].as_mut().context("the gateway is down")
     }
 
@@ -191,10 +192,10 @@ impl<'a> Site<'a> {
     }
 
     /// A device on the unit, wherever it is.
-    fn attach(&self) -> Result<Device> {
+    fn attach(&self) -> Result<AttachedTestDevice> {
         let [a, b] = self.addresses;
         let url = format!("iscsi://{a},{b}/{GATEWAY}/0");
-        Device::attach(self.program, self.folder.path(), &[&url])
+        AttachedTestDevice::attach(self.program, self.folder.path(), &[&url])
     }
 
     fn wait_for_role(&mut self, at: usize, role: &str) -> Result<()> {
@@ -203,7 +204,7 @@ impl<'a> Site<'a> {
     }
 
     /// Checks every block: by a device that is new, and in the node's own file.
-    fn finish(mut self, rounds: u32, longest: Duration) -> Result<Tally> {
+    fn finish(mut self, rounds: u32, longest: Duration) -> Result<StepTally> {
         let (serves, other) = self.turn(rounds);
         let last = rounds - 1;
         let device = self.attach()?;
@@ -218,7 +219,7 @@ impl<'a> Site<'a> {
         let image = self.path("node.img").display().to_string();
         self.node.stop()?;
         check(&image, last)?;
-        let tally = Tally { passed: u64::from(rounds) + 2, ..Tally::default() };
+        let tally = StepTally { passed: u64::from(rounds) + 2, ..StepTally::default() };
         Ok(tally.with_note(format!("longest write {:.1} s", longest.as_secs_f64())))
     }
 }
@@ -242,8 +243,8 @@ fn half(at: usize) -> String {
 }
 
 /// fio at work: 6144 blocks at random, read back and checked soon after they were written.
-struct Load {
-    running: Running,
+struct PairFioLoad {
+    running: KillOnDropChild,
     report: File,
 }
 
@@ -260,9 +261,9 @@ fn check(path: &str, round: u32) -> Result<()> {
     fio::run(&arguments)
 }
 
-impl Load {
+impl PairFioLoad {
     /// Returns when it is well under way.
-    fn start(device: &Device, round: u32) -> Result<Load> {
+    fn start(device: &AttachedTestDevice, round: u32) -> Result<PairFioLoad> {
         let report = tempfile::tempfile()?;
         let job = job(round);
         let mut arguments: Vec<&str> = job.iter().map(String::as_str).collect();
@@ -271,7 +272,7 @@ impl Load {
         arguments.extend(["--output-format=json", "--filename", device.path()]);
         let mut command = fio::command(&arguments)?;
         command.stdin(Stdio::null()).stdout(report.try_clone()?).stderr(report.try_clone()?);
-        let mut load = Load { running: Running::start(&mut command)?, report };
+        let mut load = PairFioLoad { running: KillOnDropChild::start(&mut command)?, report };
         let ended = load.running.wait(INTO_IT)?;
         ensure!(ended.is_none(), "fio ended before anything happened: {}", load.told()?);
         Ok(load)

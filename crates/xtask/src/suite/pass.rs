@@ -4,16 +4,18 @@ use std::time::Instant;
 
 use anyhow::{Result, ensure};
 
-use crate::client::session::Shape;
-use crate::client::stamp::{self, Content};
-use crate::client::{Answer, Login, Next, Request, Session, Workload};
+use crate::client::session::ClientSessionOptions;
+use crate::client::stamp::{self, BlockStampState};
+use crate::client::{
+    ClientLogin, ClientResponse, ClientScsiCommand, ClientSession, ClientSlotAction, ClientWorkload,
+};
 
 /// Bytes of a logical block of every unit here.
 const SECTOR: usize = 512;
 
 /// A range of a unit, from its start, and how it is gone through.
 #[derive(Clone, Copy, Debug)]
-pub struct Range {
+pub struct StampedPass {
     /// Sectors of one command.
     pub each: u16,
     /// Commands.
@@ -23,20 +25,21 @@ pub struct Range {
 }
 
 /// Writes the range with a version in every sector; an error if a command fails.
-pub fn write(login: &Login, range: Range, version: u64) -> Result<()> {
+pub fn write(login: &ClientLogin, range: StampedPass, version: u64) -> Result<()> {
     let failed = run(login, range, version, true)?;
     ensure!(failed == 0, "{failed} of {} writes failed", range.commands);
     Ok(())
 }
 
 /// Reads the range: how many commands fail or bring a sector without that version.
-pub fn read(login: &Login, range: Range, version: u64) -> Result<u64> {
+pub fn read(login: &ClientLogin, range: StampedPass, version: u64) -> Result<u64> {
     run(login, range, version, false)
 }
 
-fn run(login: &Login, range: Range, version: u64, write: bool) -> Result<u64> {
+fn run(login: &ClientLogin, range: StampedPass, version: u64, write: bool) -> Result<u64> {
     let bytes = usize::from(range.each) * SECTOR;
-    let mut session = Session::open(login, Shape { depth: range.depth, bytes, keep: true })?;
+    let mut session =
+        ClientSession::open(login, ClientSessionOptions { depth: range.depth, bytes, keep: true })?;
     let (blocks, sector) = session.capacity()?;
     let needed = range.commands * u64::from(range.each);
     ensure!(
@@ -49,7 +52,7 @@ fn run(login: &Login, range: Range, version: u64, write: bool) -> Result<u64> {
 }
 
 struct Pass {
-    range: Range,
+    range: StampedPass,
     version: u64,
     write: bool,
     next: u64,
@@ -64,32 +67,40 @@ impl Pass {
     }
 }
 
-impl Workload for Pass {
-    fn next(&mut self, _now: Instant, payload: &mut [u8]) -> Next {
+impl ClientWorkload for Pass {
+    fn next(&mut self, _now: Instant, payload: &mut [u8]) -> ClientSlotAction {
         if self.left == 0 {
-            return Next::Stop;
+            return ClientSlotAction::Stop;
         }
         if self.next == self.range.commands {
-            return Next::Wait;
+            return ClientSlotAction::Wait;
         }
         let command = self.next;
         self.next += 1;
         let (start, each) = (self.start(command), self.range.each);
         if !self.write {
-            return Next::Send(Request::read(start as u32, each, SECTOR as u32), command);
+            return ClientSlotAction::Send(
+                ClientScsiCommand::read(start as u32, each, SECTOR as u32),
+                command,
+            );
         }
         for (sector, lba) in payload.chunks_exact_mut(SECTOR).zip(start..) {
             stamp::fill(sector, lba, self.version);
         }
-        Next::Send(Request::write(start as u32, each, SECTOR as u32, false), command)
+        ClientSlotAction::Send(
+            ClientScsiCommand::write(start as u32, each, SECTOR as u32, false),
+            command,
+        )
     }
 
-    fn answered(&mut self, _now: Instant, answer: &Answer<'_>) {
+    fn answered(&mut self, _now: Instant, answer: &ClientResponse<'_>) {
         self.left -= 1;
         let start = self.start(answer.number);
         let whole = || {
             let mut sectors = answer.data.chunks_exact(SECTOR).zip(start..);
-            sectors.all(|(sector, lba)| stamp::read(sector, lba) == Content::Version(self.version))
+            sectors.all(|(sector, lba)| {
+                stamp::read(sector, lba) == BlockStampState::Version(self.version)
+            })
         };
         self.wrong += u64::from(answer.status != 0 || !(self.write || whole()));
     }

@@ -19,19 +19,19 @@ use anyhow::{Context, Result, anyhow, bail};
 
 use crate::node;
 use crate::powercut::{Chance, missing, private_namespace};
-use crate::steps::{Steps, Tally};
+use crate::steps::{StepTally, Steps};
 
-pub use mode::{Failure, Mode};
+pub use mode::{PowerRoundFailure, PowerRoundMode};
 pub use sites::SyncSite;
 
-use round::{Plan, Rig};
+use round::{PowerRoundPlan, Rig};
 
 /// The rounds to run.
-pub struct Wanted {
+pub struct PowerSuiteOptions {
     /// Only this mode; all if none is named.
-    pub mode: Option<Mode>,
+    pub mode: Option<PowerRoundMode>,
     /// How each round ends.
-    pub failure: Failure,
+    pub failure: PowerRoundFailure,
     /// Rounds of each mode.
     pub rounds: u32,
     /// Seed of the moments of failure, and of the images that power cuts leave.
@@ -45,8 +45,10 @@ const SIDE_BY_SIDE: usize = 5;
 
 /// Runs both kinds of failure as steps of the suite; a kind with 0 rounds is left out.
 pub fn steps(steps: &mut Steps, program: &Path, kills: u32, cuts: u32) {
-    let both =
-        [(Failure::Kill, kills, "--kill-rounds 0"), (Failure::Power, cuts, "--power-cuts 0")];
+    let both = [
+        (PowerRoundFailure::Kill, kills, "--kill-rounds 0"),
+        (PowerRoundFailure::Power, cuts, "--power-cuts 0"),
+    ];
     for (failure, rounds, none) in both {
         let name = title(failure);
         if rounds == 0 {
@@ -54,22 +56,27 @@ pub fn steps(steps: &mut Steps, program: &Path, kills: u32, cuts: u32) {
         } else if let Some(why) = missing() {
             steps.leave_out(format!("{name}: {why}"));
         } else {
-            let wanted = Wanted { mode: None, failure, rounds, seed: SEED, ignored: None };
+            let wanted =
+                PowerSuiteOptions { mode: None, failure, rounds, seed: SEED, ignored: None };
             steps.run(&format!("{name}, every mode"), || run(program, &wanted));
         }
     }
 }
 
-fn title(failure: Failure) -> &'static str {
+fn title(failure: PowerRoundFailure) -> &'static str {
     match failure {
-        Failure::Kill => "kill -9 rounds of the real program",
-        Failure::Power => "power cuts of the real program",
+        PowerRoundFailure::Kill => "kill -9 rounds of the real program",
+        PowerRoundFailure::Power => "power cuts of the real program",
     }
 }
 
 /// Runs `cargo xtask power-cuts` or `kill-rounds`. Returns true if every round held, or with `ignored` if each
 /// ignored site showed a loss or has a reason why it shows none.
-pub fn command(program: Option<PathBuf>, ignored: Option<&str>, wanted: &Wanted) -> Result<bool> {
+pub fn command(
+    program: Option<PathBuf>,
+    ignored: Option<&str>,
+    wanted: &PowerSuiteOptions,
+) -> Result<bool> {
     if let Some(why) = missing() {
         bail!("{why}");
     }
@@ -92,13 +99,15 @@ pub fn command(program: Option<PathBuf>, ignored: Option<&str>, wanted: &Wanted)
 pub const SEED: u64 = 17;
 
 /// Runs the rounds of every wanted mode; every round is one case.
-pub fn run(program: &Path, wanted: &Wanted) -> Result<Tally> {
-    let modes: Vec<Mode> = wanted.mode.map_or(Mode::ALL.to_vec(), |mode| vec![mode]);
+pub fn run(program: &Path, wanted: &PowerSuiteOptions) -> Result<StepTally> {
+    let modes: Vec<PowerRoundMode> =
+        wanted.mode.map_or(PowerRoundMode::ALL.to_vec(), |mode| vec![mode]);
     let rigs = (0..wanted.rounds).step_by(ROUNDS_OF_A_RIG as usize);
     let left = Mutex::new(rigs.flat_map(|first| modes.iter().map(move |mode| (*mode, first))));
-    let outcomes = modes.iter().map(|mode| (*mode, Outcome::default())).collect();
-    let outcomes: Mutex<Vec<(Mode, Outcome)>> = Mutex::new(outcomes);
-    let progress = Mutex::new(Progress::of(u64::from(wanted.rounds) * modes.len() as u64));
+    let outcomes = modes.iter().map(|mode| (*mode, PowerRoundResults::default())).collect();
+    let outcomes: Mutex<Vec<(PowerRoundMode, PowerRoundResults)>> = Mutex::new(outcomes);
+    let progress =
+        Mutex::new(PowerSuiteProgress::of(u64::from(wanted.rounds) * modes.len() as u64));
     let next = || left.lock().expect("no panic in here").next();
     std::thread::scope(|scope| {
         for _ in 0..SIDE_BY_SIDE {
@@ -119,26 +128,26 @@ pub fn run(program: &Path, wanted: &Wanted) -> Result<Tally> {
         }
     });
     let outcomes = outcomes.into_inner().map_err(|_| anyhow!("a mode panicked"))?;
-    let mut all = Outcome::default();
+    let mut all = PowerRoundResults::default();
     outcomes.into_iter().for_each(|(_, outcome)| all.add(outcome));
     let note = format!("{} writes acknowledged, {} sectors verified", all.writes, all.sectors);
     Ok(all.tally.with_note(note))
 }
 
 /// The progress of a long run, printed once a minute.
-struct Progress {
+struct PowerSuiteProgress {
     rounds: u64,
     begun: Instant,
     reported: Instant,
 }
 
-impl Progress {
-    fn of(rounds: u64) -> Progress {
+impl PowerSuiteProgress {
+    fn of(rounds: u64) -> PowerSuiteProgress {
         let now = Instant::now();
-        Progress { rounds, begun: now, reported: now }
+        PowerSuiteProgress { rounds, begun: now, reported: now }
     }
 
-    fn report(&mut self, outcomes: &[(Mode, Outcome)]) {
+    fn report(&mut self, outcomes: &[(PowerRoundMode, PowerRoundResults)]) {
         if self.reported.elapsed() < REPORT_EVERY {
             return;
         }
@@ -161,16 +170,16 @@ const IGNORING_ROUNDS_OF_A_RIG: u32 = 2;
 
 /// The results of some rounds of one mode.
 #[derive(Default)]
-struct Outcome {
-    tally: Tally,
+struct PowerRoundResults {
+    tally: StepTally,
     /// The reason that the first round with a loss gave, in one line.
     first_loss: Option<String>,
     writes: u64,
     sectors: u64,
 }
 
-impl Outcome {
-    fn add(&mut self, other: Outcome) {
+impl PowerRoundResults {
+    fn add(&mut self, other: PowerRoundResults) {
         self.tally.passed += other.tally.passed;
         self.tally.failed += other.tally.failed;
         self.first_loss = self.first_loss.take().or(other.first_loss);
@@ -192,21 +201,26 @@ impl Outcome {
 
     fn note(&self) -> String {
         match &self.tally {
-            Tally { passed, failed: 0, .. } => format!("{passed} rounds held"),
-            Tally { passed, failed, .. } => format!("{passed} rounds held, {failed} did not"),
+            StepTally { passed, failed: 0, .. } => format!("{passed} rounds held"),
+            StepTally { passed, failed, .. } => format!("{passed} rounds held, {failed} did not"),
         }
     }
 }
 
 /// Runs some rounds of one mode. They share one rig until a round does not hold; the next round makes a new one.
-fn rounds(program: &Path, mode: Mode, wanted: &Wanted, numbers: Range<u32>) -> Outcome {
-    let mut outcome = Outcome::default();
+fn rounds(
+    program: &Path,
+    mode: PowerRoundMode,
+    wanted: &PowerSuiteOptions,
+    numbers: Range<u32>,
+) -> PowerRoundResults {
+    let mut outcome = PowerRoundResults::default();
     if let Err(error) = private_namespace() {
         println!("{}: {error:#}", mode.name());
         outcome.tally.failed += u64::from(numbers.end - numbers.start);
         return outcome;
     }
-    let plan = Plan { program, mode, failure: wanted.failure, ignored: wanted.ignored };
+    let plan = PowerRoundPlan { program, mode, failure: wanted.failure, ignored: wanted.ignored };
     let mut rig = None;
     for number in numbers.clone() {
         let mut held = round::run(&plan, &mut rig, seed_of(wanted.seed, mode, number));
@@ -238,14 +252,14 @@ fn in_a_line(error: &anyhow::Error) -> String {
 }
 
 /// Returns the seed of one round of one mode; no two rounds share a seed.
-fn seed_of(seed: u64, mode: Mode, round: u32) -> u64 {
-    let mode = Mode::ALL.iter().position(|other| *other == mode).unwrap_or(0) as u64;
+fn seed_of(seed: u64, mode: PowerRoundMode, round: u32) -> u64 {
+    let mode = PowerRoundMode::ALL.iter().position(|other| *other == mode).unwrap_or(0) as u64;
     Chance::new(seed ^ mode << 32 ^ u64::from(round) << 40).any()
 }
 
 /// Runs `cargo xtask power-cuts --ignore-site`: for each site, cuts the power until a loss shows that its sync is
 /// needed. Prints a table row for each site.
-fn ignore(program: &Path, sites: &[SyncSite], wanted: &Wanted) -> Result<bool> {
+fn ignore(program: &Path, sites: &[SyncSite], wanted: &PowerSuiteOptions) -> Result<bool> {
     let left = Mutex::new(sites.iter().copied());
     let rows: Mutex<Vec<(usize, String, bool)>> = Mutex::new(vec![]);
     let next = || left.lock().expect("no panic in here").next();
@@ -272,12 +286,12 @@ fn ignore(program: &Path, sites: &[SyncSite], wanted: &Wanted) -> Result<bool> {
 
 /// Cuts the power in the modes of a site, with its syncs ignored. Returns a text with the result, and whether the
 /// result agrees with the site's entry.
-fn ignore_one(program: &Path, site: SyncSite, wanted: &Wanted) -> (String, bool) {
+fn ignore_one(program: &Path, site: SyncSite, wanted: &PowerSuiteOptions) -> (String, bool) {
     let about = site.about();
     let modes = wanted.mode.map_or(about.modes.to_vec(), |mode| vec![mode]);
     let (mut tried, mut others) = (0, 0);
     for mode in modes {
-        let wanted = Wanted { mode: Some(mode), ignored: Some(site), ..*wanted };
+        let wanted = PowerSuiteOptions { mode: Some(mode), ignored: Some(site), ..*wanted };
         for first in (0..wanted.rounds).step_by(IGNORING_ROUNDS_OF_A_RIG as usize) {
             let numbers = first..(first + IGNORING_ROUNDS_OF_A_RIG).min(wanted.rounds);
             let outcome = rounds(program, mode, &wanted, numbers);

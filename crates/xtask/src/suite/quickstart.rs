@@ -7,13 +7,13 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, ensure};
 
 use crate::process;
-use crate::steps::Tally;
+use crate::steps::StepTally;
 
 /// Four times what it takes on a quiet machine.
 const LIMIT: Duration = Duration::from_secs(150);
 
 /// Runs it to its end, in a folder of its own.
-pub fn check(program: &Path) -> Result<Tally> {
+pub fn check(program: &Path) -> Result<StepTally> {
     let folder = tempfile::tempdir()?;
     let begun = Instant::now();
     let mut command = Command::new(program);
@@ -26,5 +26,5 @@ pub fn check(program: &Path) -> Result<Tally> {
         finished.ending(),
         finished.tail(20)
     );
-    Ok(Tally::one().with_note(format!("{:.0} s", begun.elapsed().as_secs_f64())))
+    Ok(StepTally::one().with_note(format!("{:.0} s", begun.elapsed().as_secs_f64())))
 }

@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 
-use crate::client::Login;
+use crate::client::ClientLogin;
 use crate::destage::{self, Destage};
-use crate::node::{Line, Node};
+use crate::node::{RelayProcess, ServeProcess};
 
 /// Destaging the last of the dirty data takes a second or two.
 const DRAIN_LIMIT: Duration = Duration::from_secs(60);
@@ -26,7 +26,7 @@ pub enum Victim {
 
 /// What a site is made of.
 #[derive(Clone, Copy, Debug)]
-pub struct Plan<'a> {
+pub struct SuiteSitePlan<'a> {
     /// Settings of the gateway's cache beyond its files.
     pub cache: &'a str,
     /// The node has a log of its own: all that is between two flushes counts, or nothing of it.
@@ -34,14 +34,14 @@ pub struct Plan<'a> {
 }
 
 /// The processes.
-pub struct Site<'a> {
+pub struct SuiteSite<'a> {
     program: &'a Path,
     folder: &'a Path,
     node_settings: String,
     gateway_settings: String,
-    node: Option<Node>,
-    gateway: Option<Node>,
-    line: Line,
+    node: Option<ServeProcess>,
+    gateway: Option<ServeProcess>,
+    line: RelayProcess,
     /// Somebody is to be killed in destage.
     awaited: Option<Awaited>,
 }
@@ -52,9 +52,13 @@ struct Awaited {
     until: Instant,
 }
 
-impl<'a> Site<'a> {
+impl<'a> SuiteSite<'a> {
     /// Starts all of it, with a volume of 64 MiB.
-    pub fn start(program: &'a Path, folder: &'a Path, plan: Plan<'_>) -> Result<Site<'a>> {
+    pub fn start(
+        program: &'a Path,
+        folder: &'a Path,
+        plan: SuiteSitePlan<'_>,
+    ) -> Result<SuiteSite<'a>> {
         let log = if plan.epochs {
             ", { cache = { log = \"node.log\", log_size = \"64MiB\", dram = \"8MiB\", report = \"at-flush\" } }"
         } else {
@@ -66,10 +70,10 @@ impl<'a> Site<'a> {
                  stack = [{{ file = {{ path = \"node.img\", size = \"64MiB\" }} }}{log}]\n"
             )
         };
-        let node = Node::start(program, folder, "node", &settings("127.0.0.1:0"))?;
+        let node = ServeProcess::start(program, folder, "node", &settings("127.0.0.1:0"))?;
         // Started again, it must be where the line leads to.
         let node_settings = settings(&node.portal().to_string());
-        let line = Line::start(program, node.portal(), 4.0)?;
+        let line = RelayProcess::start(program, node.portal(), 4.0)?;
         let gateway_settings = format!(
             "listen = [\"127.0.0.1:0\"]\n[[target]]\nname = \"{GATEWAY}\"\n[[target.unit]]\nstack = [\n\
              {{ remote = {{ url = \"iscsi://{}/{NODE}/0\" }} }},\n\
@@ -77,8 +81,8 @@ impl<'a> Site<'a> {
             line.address(),
             plan.cache
         );
-        let gateway = Node::start(program, folder, "gateway", &gateway_settings)?;
-        Ok(Site {
+        let gateway = ServeProcess::start(program, folder, "gateway", &gateway_settings)?;
+        Ok(SuiteSite {
             program,
             folder,
             node_settings,
@@ -98,22 +102,22 @@ impl<'a> Site<'a> {
         lines[lines.len().saturating_sub(15)..].join("\n")
     }
 
-    pub fn gateway(&self) -> Result<&Node> {
+    pub fn gateway(&self) -> Result<&ServeProcess> {
         self.gateway.as_ref().context("the gateway is down")
     }
 
     /// How to reach the gateway's unit.
-    pub fn near(&self) -> Result<Login> {
+    pub fn near(&self) -> Result<ClientLogin> {
         Ok(self.gateway()?.login(GATEWAY))
     }
 
     /// How to reach the node's own.
-    pub fn far(&self) -> Result<Login> {
+    pub fn far(&self) -> Result<ClientLogin> {
         Ok(self.node.as_ref().context("the node is down")?.login(NODE))
     }
 
     /// The line between the two.
-    pub fn line(&self) -> &Line {
+    pub fn line(&self) -> &RelayProcess {
         &self.line
     }
 
@@ -153,7 +157,8 @@ impl<'a> Site<'a> {
     /// Starts the node again, if it is down.
     pub fn raise_node(&mut self) -> Result<()> {
         if self.node.is_none() {
-            self.node = Some(Node::start(self.program, self.folder, "node", &self.node_settings)?);
+            self.node =
+                Some(ServeProcess::start(self.program, self.folder, "node", &self.node_settings)?);
         }
         Ok(())
     }
@@ -163,7 +168,7 @@ impl<'a> Site<'a> {
         self.raise_node()?;
         if self.gateway.is_none() {
             let gateway =
-                Node::start(self.program, self.folder, "gateway", &self.gateway_settings)?;
+                ServeProcess::start(self.program, self.folder, "gateway", &self.gateway_settings)?;
             self.gateway = Some(gateway);
         }
         Ok(())

@@ -8,8 +8,8 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 
 use crate::client::stamp;
-use crate::process::{self, Finished};
-use crate::steps::Tally;
+use crate::process::{self, XtaskProgramResult};
+use crate::steps::StepTally;
 
 /// None of these does more than some hundred megabytes.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -18,14 +18,14 @@ const LIMIT: Duration = Duration::from_secs(60);
 const IMAGE_BYTES: usize = 48 << 20;
 
 /// What one tool must say.
-struct Case {
+struct InitiatorToolCase {
     name: &'static str,
     command: Command,
     says: Vec<String>,
 }
 
 /// iscsi-ls, iscsi-inq, iscsi-readcapacity16, iscsi-perf and our own `forebay ls`.
-pub fn libiscsi(program: &Path, portal: &str, target: &str, blocks: u64) -> Result<Tally> {
+pub fn libiscsi(program: &Path, portal: &str, target: &str, blocks: u64) -> Result<StepTally> {
     let url = format!("{portal}/{target}/0");
     let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
     let inquiry = |page: &str| {
@@ -44,26 +44,42 @@ pub fn libiscsi(program: &Path, portal: &str, target: &str, blocks: u64) -> Resu
     let mut own = Command::new(program);
     own.args(["ls", portal]);
     run(vec![
-        Case { name: "iscsi-ls", command: list, says: words(&[target, "DIRECT_ACCESS"]) },
-        Case { name: "iscsi-inq", command: plain, says: words(&["DIRECT_ACCESS", "CONNECTED"]) },
-        Case {
+        InitiatorToolCase {
+            name: "iscsi-ls",
+            command: list,
+            says: words(&[target, "DIRECT_ACCESS"]),
+        },
+        InitiatorToolCase {
+            name: "iscsi-inq",
+            command: plain,
+            says: words(&["DIRECT_ACCESS", "CONNECTED"]),
+        },
+        InitiatorToolCase {
             name: "iscsi-inq of page 00h",
             command: inquiry("0"),
             says: words(&["0x83", "0xb0"]),
         },
-        Case {
+        InitiatorToolCase {
             name: "iscsi-inq of page 83h",
             command: inquiry("131"),
             says: words(&["DESIGNATOR"]),
         },
-        Case { name: "iscsi-inq of page B0h", command: inquiry("176"), says: words(&["unmap"]) },
-        Case {
+        InitiatorToolCase {
+            name: "iscsi-inq of page B0h",
+            command: inquiry("176"),
+            says: words(&["unmap"]),
+        },
+        InitiatorToolCase {
             name: "iscsi-readcapacity16",
             command: capacity,
             says: vec![format!("ADDRESS:{}", blocks - 1), "BYTES:512".to_owned()],
         },
-        Case { name: "iscsi-perf", command: perf, says: words(&["iops average", "finished"]) },
-        Case { name: "forebay ls", command: own, says: words(&[target]) },
+        InitiatorToolCase {
+            name: "iscsi-perf",
+            command: perf,
+            says: words(&["iops average", "finished"]),
+        },
+        InitiatorToolCase { name: "forebay ls", command: own, says: words(&[target]) },
     ])
 }
 
@@ -80,7 +96,7 @@ pub struct Guarded<'a> {
 }
 
 /// libiscsi's tools with CHAP: right, wrong, none, mutual.
-pub fn chap(guarded: &Guarded<'_>) -> Result<Tally> {
+pub fn chap(guarded: &Guarded<'_>) -> Result<StepTally> {
     let Guarded { portal, target, user: (user, secret), mutual } = guarded;
     let list = |who: &str| {
         let mut command = Command::new("iscsi-ls");
@@ -96,17 +112,17 @@ pub fn chap(guarded: &Guarded<'_>) -> Result<Tally> {
     let prove = |secret: &str| format!("?target_user={}&target_password={secret}", mutual.0);
     let is_in = vec!["CONNECTED".to_owned()];
     let mut tally = run(vec![
-        Case {
+        InitiatorToolCase {
             name: "iscsi-ls with the right secret",
             command: list(&right),
             says: vec![(*target).to_owned()],
         },
-        Case {
+        InitiatorToolCase {
             name: "iscsi-inq with the right secret",
             command: inquire(&right, ""),
             says: is_in.clone(),
         },
-        Case {
+        InitiatorToolCase {
             name: "iscsi-inq with mutual CHAP",
             command: inquire(&right, &prove(mutual.1)),
             says: is_in,
@@ -135,7 +151,7 @@ pub fn chap(guarded: &Guarded<'_>) -> Result<Tally> {
 }
 
 /// qemu-img and qemu-io on a unit, whose content they overwrite.
-pub fn qemu(url: &str, folder: &Path) -> Result<Tally> {
+pub fn qemu(url: &str, folder: &Path) -> Result<StepTally> {
     let image = folder.join("image.raw");
     let back = folder.join("back.raw");
     write_image(&image)?;
@@ -158,12 +174,12 @@ pub fn qemu(url: &str, folder: &Path) -> Result<Tally> {
     let size = IMAGE_BYTES.to_string();
     let compare = ["compare", "-f", "raw", "-F", "raw", &file(&image), &file(&back)];
     let tally = run(vec![
-        Case {
+        InitiatorToolCase {
             name: "qemu-img info",
             command: qemu_img(&["info", "-f", "raw", url]),
             says: says("virtual size"),
         },
-        Case {
+        InitiatorToolCase {
             name: "qemu-img convert to us",
             command: qemu_img(&[
                 "convert",
@@ -179,7 +195,7 @@ pub fn qemu(url: &str, folder: &Path) -> Result<Tally> {
             ]),
             says: vec![],
         },
-        Case {
+        InitiatorToolCase {
             name: "qemu-img dd from us",
             command: qemu_img(&[
                 "dd",
@@ -194,8 +210,12 @@ pub fn qemu(url: &str, folder: &Path) -> Result<Tally> {
             ]),
             says: vec![],
         },
-        Case { name: "qemu-img compare", command: qemu_img(&compare), says: says("identical") },
-        Case {
+        InitiatorToolCase {
+            name: "qemu-img compare",
+            command: qemu_img(&compare),
+            says: says("identical"),
+        },
+        InitiatorToolCase {
             name: "qemu-io write, flush, read",
             command: qemu_io(&[
                 "write -P 0xa5 1M 3M",
@@ -205,12 +225,12 @@ pub fn qemu(url: &str, folder: &Path) -> Result<Tally> {
             ]),
             says: says("read 3145728/3145728"),
         },
-        Case {
+        InitiatorToolCase {
             name: "qemu-io discard reads zeros",
             command: qemu_io(&["discard 1M 1M", "read -P 0 1M 1M", "read -P 0xa5 2M 1M"]),
             says: says("discard 1048576/1048576"),
         },
-        Case {
+        InitiatorToolCase {
             name: "qemu-io write zeros",
             command: qemu_io(&[
                 "write -z 2M 1M",
@@ -220,12 +240,12 @@ pub fn qemu(url: &str, folder: &Path) -> Result<Tally> {
             ]),
             says: says("read 524288/524288"),
         },
-        Case {
+        InitiatorToolCase {
             name: "qemu-io FUA and odd sizes",
             command: qemu_io(&["write -f -P 0x11 512 7680", "read -P 0x11 512 7680", "flush"]),
             says: says("read 7680/7680"),
         },
-        Case {
+        InitiatorToolCase {
             name: "qemu-io many at once",
             command: qemu_io(&[
                 "aio_write -P 1 8M 1M",
@@ -238,7 +258,7 @@ pub fn qemu(url: &str, folder: &Path) -> Result<Tally> {
             ]),
             says: says("read 1048576/1048576"),
         },
-        Case {
+        InitiatorToolCase {
             name: "qemu-img bench",
             command: qemu_img(&[
                 "bench",
@@ -267,8 +287,8 @@ pub fn qemu(url: &str, folder: &Path) -> Result<Tally> {
 }
 
 /// Runs the cases one after the other and prints those that do not hold.
-fn run(cases: Vec<Case>) -> Result<Tally> {
-    let mut tally = Tally::default();
+fn run(cases: Vec<InitiatorToolCase>) -> Result<StepTally> {
+    let mut tally = StepTally::default();
     for mut case in cases {
         let finished = process::run(&mut case.command, LIMIT).context(case.name)?;
         let wrong = wrong(&finished, &case.says);
@@ -280,7 +300,7 @@ fn run(cases: Vec<Case>) -> Result<Tally> {
     Ok(tally)
 }
 
-fn wrong(finished: &Finished, says: &[String]) -> Option<String> {
+fn wrong(finished: &XtaskProgramResult, says: &[String]) -> Option<String> {
     if !finished.success() {
         return Some(finished.ending());
     }
@@ -313,7 +333,7 @@ mod tests {
 
     #[test]
     fn a_tool_must_say_its_word_and_nothing_bad() {
-        let finished = |output: &str| Finished {
+        let finished = |output: &str| XtaskProgramResult {
             status: Some(ExitStatus::from_raw(0)),
             output: output.to_owned(),
         };

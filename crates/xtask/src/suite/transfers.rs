@@ -5,10 +5,10 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 
-use crate::client::Login;
-use crate::node::Node;
-use crate::steps::Tally;
-use crate::suite::pass::{self, Range};
+use crate::client::ClientLogin;
+use crate::node::ServeProcess;
+use crate::steps::StepTally;
+use crate::suite::pass::{self, StampedPass};
 
 const NAME: &str = "iqn.2026-11.forebay.test:transfers";
 
@@ -20,9 +20,9 @@ const SIZES: &[u16] = &[1, 8, 17, 127, 128, 129, 512, 513, 1500];
 const WAYS: [(bool, bool); 4] = [(false, false), (false, true), (true, false), (true, true)];
 
 /// One case per way, digests and size.
-pub fn check(program: &Path) -> Result<Tally> {
+pub fn check(program: &Path) -> Result<StepTally> {
     let folder = tempfile::tempdir()?;
-    let mut tally = Tally::default();
+    let mut tally = StepTally::default();
     for (initial_r2t, immediate_data) in WAYS {
         let settings = format!(
             "listen = [\"127.0.0.1:0\"]\n[iscsi]\ninitial_r2t = {initial_r2t}\n\
@@ -31,11 +31,11 @@ pub fn check(program: &Path) -> Result<Tally> {
              [[target]]\nname = \"{NAME}\"\n[[target.unit]]\n\
              stack = [{{ memory = {{ size = \"64MiB\" }} }}]\n"
         );
-        let node = Node::start(program, folder.path(), "target", &settings)?;
+        let node = ServeProcess::start(program, folder.path(), "target", &settings)?;
         for digests in [false, true] {
-            let login = Login { digests, ..node.login(NAME) };
+            let login = ClientLogin { digests, ..node.login(NAME) };
             for (version, &each) in (1..).zip(SIZES) {
-                let range = Range { each, commands: 80, depth: 16 };
+                let range = StampedPass { each, commands: 80, depth: 16 };
                 let case = round_trip(&login, range, version + u64::from(digests) * 1000);
                 if let Err(error) = &case {
                     println!(
@@ -51,7 +51,7 @@ pub fn check(program: &Path) -> Result<Tally> {
     Ok(tally)
 }
 
-fn round_trip(login: &Login, range: Range, version: u64) -> Result<()> {
+fn round_trip(login: &ClientLogin, range: StampedPass, version: u64) -> Result<()> {
     pass::write(login, range, version)?;
     let wrong = pass::read(login, range, version)?;
     (wrong == 0)

@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::node::Node;
-use crate::process::{self, Running};
-use crate::steps::Tally;
+use crate::node::ServeProcess;
+use crate::process::{self, KillOnDropChild};
+use crate::steps::StepTally;
 
 const TARGET: &str = "iqn.2026-11.forebay.test:load";
 
@@ -34,31 +34,31 @@ const TOOL_LIMIT: Duration = Duration::from_secs(20);
 const TIME2RETAIN: Duration = Duration::from_secs(20);
 
 /// Two restarts, each within Time2Retain.
-pub fn restart(program: &Path) -> Result<Tally> {
+pub fn restart(program: &Path) -> Result<StepTally> {
     let folder = tempfile::tempdir()?;
-    let mut node = Node::start(program, folder.path(), "target", &settings(0, ""))?;
+    let mut node = ServeProcess::start(program, folder.path(), "target", &settings(0, ""))?;
     let port = node.portal().port();
-    let mut load = Load::start(&node.url(TARGET, 0))?;
+    let mut load = QemuIoLoad::start(&node.url(TARGET, 0))?;
     for rounds in ROUNDS_BEFORE {
         load.wait_for_rounds(&node, rounds)?;
         let stopped = Instant::now();
         node.stop()?;
-        node = Node::start(program, folder.path(), "target", &settings(port, ""))?;
+        node = ServeProcess::start(program, folder.path(), "target", &settings(port, ""))?;
         let away = stopped.elapsed();
         ensure!(away < TIME2RETAIN, "the restart took {away:?}: nobody waits so long");
     }
     load.finish()?;
     node.stop()?;
-    Ok(Tally::one().with_note(format!("{ROUNDS} rounds, {} restarts", ROUNDS_BEFORE.len())))
+    Ok(StepTally::one().with_note(format!("{ROUNDS} rounds, {} restarts", ROUNDS_BEFORE.len())))
 }
 
 /// Another unit of the same target comes and goes: the session stays, and is told.
-pub fn units(program: &Path) -> Result<Tally> {
+pub fn units(program: &Path) -> Result<StepTally> {
     const ANOTHER: &str = "[[target.unit]]\nlun = 7\nstack = [{ memory = { size = \"16MiB\" } }]\n";
     let folder = tempfile::tempdir()?;
-    let node = Node::start(program, folder.path(), "target", &settings(0, ""))?;
-    let mut load = Load::start(&node.url(TARGET, 0))?;
-    let mut tally = Tally::default();
+    let node = ServeProcess::start(program, folder.path(), "target", &settings(0, ""))?;
+    let mut load = QemuIoLoad::start(&node.url(TARGET, 0))?;
+    let mut tally = StepTally::default();
     for (rounds, another) in [(50, ANOTHER), (100, ""), (150, ANOTHER)] {
         load.wait_for_rounds(&node, rounds)?;
         let before = qemus_session(&node)?;
@@ -80,7 +80,7 @@ pub fn units(program: &Path) -> Result<Tally> {
 }
 
 /// Where the oldest session came from.
-fn qemus_session(node: &Node) -> Result<String> {
+fn qemus_session(node: &ServeProcess) -> Result<String> {
     let status = node.status()?;
     Ok(status["sessions"][0]["address"].as_str().context("no session")?.to_owned())
 }
@@ -94,15 +94,15 @@ fn settings(port: u16, more: &str) -> String {
 
 /// qemu-io at work. Each write has a pattern of its own and is read at once, and once more at the
 /// end.
-struct Load {
-    running: Running,
+struct QemuIoLoad {
+    running: KillOnDropChild,
     output: File,
     /// Kept apart: what it says of a restart would fall into the middle of a line that is counted.
     messages: File,
 }
 
-impl Load {
-    fn start(url: &str) -> Result<Load> {
+impl QemuIoLoad {
+    fn start(url: &str) -> Result<QemuIoLoad> {
         let mut command = Command::new("qemu-io");
         command.args(["-f", "raw", "-t", "none"]);
         let range = |round: u32| {
@@ -122,11 +122,11 @@ impl Load {
         let (output, messages) = (tempfile::tempfile()?, tempfile::tempfile()?);
         command.arg(url).stdin(Stdio::null());
         command.stdout(output.try_clone()?).stderr(messages.try_clone()?);
-        Ok(Load { running: Running::start(&mut command)?, output, messages })
+        Ok(QemuIoLoad { running: KillOnDropChild::start(&mut command)?, output, messages })
     }
 
     /// Until this server process has taken as much as so many rounds write.
-    fn wait_for_rounds(&mut self, node: &Node, rounds: u64) -> Result<()> {
+    fn wait_for_rounds(&mut self, node: &ServeProcess, rounds: u64) -> Result<()> {
         let begun = Instant::now();
         let wanted = rounds * u64::from(LENGTH_KIB) * 1024;
         loop {

@@ -10,14 +10,14 @@ use anyhow::{Context, Result, bail, ensure};
 use rustix::process::{Pid, Signal};
 
 use crate::check::root;
-use crate::process::Running;
-use crate::steps::Tally;
+use crate::process::KillOnDropChild;
+use crate::steps::StepTally;
 
 /// Compiling and running, with the crash simulator's minute in it.
 const LIMIT: Duration = Duration::from_secs(1500);
 
 /// The tests while they are compiled.
-pub struct Compiling(Running);
+pub struct Compiling(KillOnDropChild);
 
 impl Compiling {
     /// Begins to compile what [`run`] runs, behind all else: steps that mostly wait leave it the CPUs, and
@@ -27,7 +27,7 @@ impl Compiling {
         command.args(["cargo", "test", "--workspace", "--no-run", "--quiet"]).current_dir(root());
         // What it has to say is said again by who runs the tests.
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        Ok(Compiling(Running::start(&mut command)?))
+        Ok(Compiling(KillOnDropChild::start(&mut command)?))
     }
 
     /// Waits for the compiler. Whether it succeeds does not matter here: the step that runs the tests reports its errors.
@@ -42,7 +42,7 @@ pub fn run(
     with_tools: bool,
     crash_points: Option<u64>,
     coherence_minutes: Option<u64>,
-) -> Result<Tally> {
+) -> Result<StepTally> {
     let mut command = Command::new("cargo");
     // Daemons such as tgtd stand where only root's path looks.
     let path = std::env::var("PATH").unwrap_or_default();
@@ -59,7 +59,7 @@ pub fn run(
     command.args(["test", "--workspace", "--no-fail-fast"]).current_dir(root());
     // A group of its own: past the limit, the test that hangs must end with cargo.
     command.stdin(Stdio::null()).stdout(Stdio::piped()).process_group(0);
-    let mut running = Running::start(&mut command)?;
+    let mut running = KillOnDropChild::start(&mut command)?;
     let stdout = running.child().stdout.take().context("no pipe")?;
     let (lines, received) = mpsc::channel();
     // The channel is as long as the output of one test run.
@@ -72,7 +72,7 @@ pub fn run(
     });
     let limit = limit(crash_points, coherence_minutes);
     let deadline = Instant::now() + limit;
-    let mut tally = Tally::default();
+    let mut tally = StepTally::default();
     loop {
         match received.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
             Ok(line) => read(&line, &mut tally),
@@ -102,7 +102,7 @@ fn limit(crash_points: Option<u64>, coherence_minutes: Option<u64>) -> Duration 
 const MILLISECONDS_PER_POINT: u64 = 40;
 
 /// Counts a line of output and prints it, unless it says that a case passed.
-fn read(line: &str, tally: &mut Tally) {
+fn read(line: &str, tally: &mut StepTally) {
     if line.contains(" crash points in ") {
         line.clone_into(&mut tally.note);
     }
@@ -155,7 +155,7 @@ mod tests {
         assert_eq!(result("test result of mine"), None);
         assert_eq!(seconds("test result: ok. 3 passed; finished in 31.07s"), Some(31.07));
         assert_eq!(seconds(line), None);
-        let mut tally = Tally::default();
+        let mut tally = StepTally::default();
         read(line, &mut tally);
         read("test result: ok. 3 passed; 0 failed; 0 ignored", &mut tally);
         assert_eq!((tally.passed, tally.failed), (30, 1));

@@ -12,9 +12,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use rustix::io::FdFlags;
 
-use crate::process::{Finished, Running};
+use crate::process::{KillOnDropChild, XtaskProgramResult};
 use crate::vm::host;
-use crate::vm::image::Image;
+use crate::vm::image::VmImage;
 use crate::vm::monitor::Monitor;
 
 /// The scripts' common part.
@@ -44,7 +44,7 @@ pub struct Hardware {
 /// A machine that runs. It is gone when this is dropped, and so is what it wrote on its disk.
 pub struct Guest {
     /// Ended with us.
-    running: Running,
+    running: KillOnDropChild,
     agent: BufReader<UnixStream>,
     monitor: Monitor,
     /// The kernel's release.
@@ -53,7 +53,7 @@ pub struct Guest {
 
 impl Guest {
     /// Boots a machine and waits until it takes scripts. Its console is kept in the folder.
-    pub fn boot(image: &Image, hardware: Hardware, folder: &Path) -> Result<Guest> {
+    pub fn boot(image: &VmImage, hardware: Hardware, folder: &Path) -> Result<Guest> {
         let start = Instant::now();
         let (agent, agent_end) = UnixStream::pair()?;
         let (monitor, monitor_end) = UnixStream::pair()?;
@@ -66,7 +66,7 @@ impl Guest {
         command.args(["-device", "virtserialport,chardev=agent,name=agent"]);
         let errors = fs::File::create(folder.join(ERRORS))?;
         command.stdin(Stdio::null()).stdout(errors.try_clone()?).stderr(errors);
-        let running = Running::start(&mut command)?;
+        let running = KillOnDropChild::start(&mut command)?;
         // It holds the other ends, which must close with QEMU.
         drop(command);
         let told = || fs::read_to_string(folder.join(ERRORS)).unwrap_or_default();
@@ -129,7 +129,7 @@ impl Guest {
         what: &str,
         limit: Duration,
         commands: &[String],
-    ) -> Result<Vec<Finished>> {
+    ) -> Result<Vec<XtaskProgramResult>> {
         let mut ended = vec![];
         // Some at a time: so that what is printed stays short and the time that is waited for one
         // answer bounded.
@@ -171,12 +171,15 @@ fn marked(command: &str, seconds: u64) -> String {
     )
 }
 
-fn endings(output: &str) -> Vec<Finished> {
+fn endings(output: &str) -> Vec<XtaskProgramResult> {
     let mut ended = vec![];
     let mut text = String::new();
     for line in output.lines() {
         if let Some(code) = line.strip_prefix(ENDED).and_then(|code| code.trim().parse().ok()) {
-            ended.push(Finished { status: status(code), output: std::mem::take(&mut text) });
+            ended.push(XtaskProgramResult {
+                status: status(code),
+                output: std::mem::take(&mut text),
+            });
         } else {
             text += line;
             text.push('\n');
@@ -194,7 +197,12 @@ fn status(code: i32) -> Option<ExitStatus> {
     }
 }
 
-fn machine(command: &mut Command, image: &Image, hardware: Hardware, folder: &Path) -> Result<()> {
+fn machine(
+    command: &mut Command,
+    image: &VmImage,
+    hardware: Hardware,
+    folder: &Path,
+) -> Result<()> {
     command.args(["-nodefaults", "-no-user-config", "-no-reboot", "-display", "none"]);
     command.args(["-machine", "q35", "-smp", "2", "-m", "768", "-bios"]);
     command.arg(host::firmware().context("no firmware")?);

@@ -42,7 +42,7 @@ const DISK_BYTES: u64 = 400 << 20;
 const LIMIT: Duration = Duration::from_secs(120);
 
 /// What QEMU boots.
-pub struct Image {
+pub struct VmImage {
     /// The kernel, compressed as Debian ships it.
     pub kernel: PathBuf,
     /// The first programs, an archive.
@@ -55,36 +55,36 @@ pub struct Image {
     pub packages: Vec<String>,
 }
 
-impl Image {
+impl VmImage {
     /// The image in this folder, made if it is not there or `fresh` is wanted.
-    pub fn provide(folder: &Path, fresh: bool) -> Result<Image> {
-        if let (Some(image), false) = (Image::existing(folder), fresh) {
+    pub fn provide(folder: &Path, fresh: bool) -> Result<VmImage> {
+        if let (Some(image), false) = (VmImage::existing(folder), fresh) {
             return Ok(image);
         }
         let start = Instant::now();
         println!("    making the machine from Debian's packages");
         let packages = packages::provide(&folder.join("packages"))?;
-        let image = Image::make(folder, &packages)?;
+        let image = VmImage::make(folder, &packages)?;
         println!("    made from {} packages in {:.0?}", packages.len(), start.elapsed());
         Ok(image)
     }
 
-    fn existing(folder: &Path) -> Option<Image> {
+    fn existing(folder: &Path) -> Option<VmImage> {
         let record: Value = serde_json::from_slice(&fs::read(folder.join(RECORD)).ok()?).ok()?;
         if record["recipe"] != recipe() {
             return None;
         }
         let packages = record["packages"].as_array()?;
         let packages = packages.iter().filter_map(|file| Some(file.as_str()?.to_owned())).collect();
-        let image = Image::at(folder, record["kernel"].as_str()?.to_owned(), packages);
+        let image = VmImage::at(folder, record["kernel"].as_str()?.to_owned(), packages);
         [&image.kernel, &image.initrd, &image.disk]
             .iter()
             .all(|path| path.is_file())
             .then_some(image)
     }
 
-    fn at(folder: &Path, kernel_version: String, packages: Vec<String>) -> Image {
-        Image {
+    fn at(folder: &Path, kernel_version: String, packages: Vec<String>) -> VmImage {
+        VmImage {
             kernel: folder.join("vmlinuz"),
             initrd: folder.join("initrd"),
             disk: folder.join("disk.img"),
@@ -93,9 +93,9 @@ impl Image {
         }
     }
 
-    fn make(folder: &Path, packages: &[PathBuf]) -> Result<Image> {
+    fn make(folder: &Path, packages: &[PathBuf]) -> Result<VmImage> {
         let names = packages.iter().filter_map(|path| Some(path.file_name()?.to_str()?.to_owned()));
-        let image = Image::at(folder, packages::kernel(packages)?, names.collect());
+        let image = VmImage::at(folder, packages::kernel(packages)?, names.collect());
         // Gone first and written last: a build that is cut short leaves no image that seems whole.
         let _ = fs::remove_file(folder.join(RECORD));
         let scratch = tempfile::tempdir_in(folder)?;
@@ -135,12 +135,12 @@ fn unpack(packages: &[PathBuf], root: &Path) -> Result<()> {
     for package in packages {
         let mut archive = Command::new("dpkg-deb");
         archive.arg("--fsys-tarfile").arg(package).stdout(Stdio::piped());
-        let mut archive = process::Running::start(&mut archive)?;
+        let mut archive = process::KillOnDropChild::start(&mut archive)?;
         let pipe = archive.child().stdout.take().context("no pipe")?;
         let mut tar = Command::new("tar");
         tar.args(["--extract", "--keep-directory-symlink", "--no-same-owner", "--directory"]);
         tar.arg(root).args(LEFT_OUT.iter().map(|path| format!("--exclude={path}"))).stdin(pipe);
-        let unpacked = process::Running::start(&mut tar)?.wait(LIMIT)?;
+        let unpacked = process::KillOnDropChild::start(&mut tar)?.wait(LIMIT)?;
         let read = archive.wait(LIMIT)?;
         let both = [unpacked, read].iter().all(|status| status.is_some_and(|s| s.success()));
         ensure!(both, "cannot unpack {}", package.display());
@@ -258,7 +258,7 @@ mod tests {
         let record = |recipe: Value| {
             let record = json!({ "recipe": recipe, "kernel": "6.1", "packages": ["a.deb"] });
             fs::write(folder.path().join(RECORD), record.to_string()).unwrap();
-            Image::existing(folder.path())
+            VmImage::existing(folder.path())
         };
         assert_eq!(record(recipe()).unwrap().kernel_version, "6.1");
         assert!(record(json!([0])).is_none());

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
-use crate::process::{self, Finished};
+use crate::process::{self, XtaskProgramResult};
 
 /// What the machine shall have; what these need comes with them.
 pub const WANTED: &[&str] = &[
@@ -67,7 +67,7 @@ fn closure() -> Result<Vec<String>> {
     let status = empty.path().join("status");
     fs::write(&status, "")?;
     fs::create_dir_all(empty.path().join("archives/partial"))?;
-    let ask = || -> Result<Finished> {
+    let ask = || -> Result<XtaskProgramResult> {
         let mut command = Command::new("apt-get");
         command.args(["install", "--yes", "--no-install-recommends", "--print-uris", "--quiet"]);
         command.arg("-o").arg(format!("Dir::State::status={}", status.display()));

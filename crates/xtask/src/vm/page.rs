@@ -2,11 +2,11 @@
 
 use std::fmt::Write;
 
-use crate::vm::image::Image;
+use crate::vm::image::VmImage;
 use crate::vm::{Played, counts};
 
 /// What was run and how it went, in Markdown.
-pub fn page(image: &Image, played: &[Played], emulated: bool) -> String {
+pub fn page(image: &VmImage, played: &[Played], emulated: bool) -> String {
     let mut page = String::from(
         "# A real kernel against Forebay\n\n\
          What `cargo xtask vm-test` last said, written by its `--markdown`: Debian's kernel and \
@@ -49,7 +49,7 @@ mod tests {
 
     #[test]
     fn a_page_tells_what_held_what_did_not_and_what_was_not_run() {
-        let image = Image {
+        let image = VmImage {
             kernel: "".into(),
             initrd: "".into(),
             disk: "".into(),

@@ -16,7 +16,7 @@ pub mod peers;
 
 use anyhow::Result;
 
-use crate::vm::stage::Stage;
+use crate::vm::stage::VmScenarioStage;
 
 /// A scenario.
 pub struct Scenario {
@@ -25,7 +25,7 @@ pub struct Scenario {
     /// What it shows.
     pub shows: &'static str,
     /// Plays it; an error is a failure.
-    pub play: fn(&mut Stage<'_>) -> Result<()>,
+    pub play: fn(&mut VmScenarioStage<'_>) -> Result<()>,
 }
 
 /// All of them, in the order they are played.

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use anyhow::Result;
 
-use crate::node::Node;
+use crate::node::ServeProcess;
 use crate::vm::guest::{self, Guest, Hardware};
-use crate::vm::image::Image;
+use crate::vm::image::VmImage;
 
 /// A script that does nothing long: some commands, a login, a small file system.
 pub const SHORT: Duration = Duration::from_secs(40);
@@ -34,7 +34,7 @@ pub fn file(name: &str, mib: u32) -> String {
 }
 
 /// A number that a scenario found.
-pub struct Figure {
+pub struct VmScenarioFigure {
     /// What was done.
     pub what: &'static str,
     /// With which parts.
@@ -46,11 +46,11 @@ pub struct Figure {
 }
 
 /// The stage of one scenario.
-pub struct Stage<'a> {
+pub struct VmScenarioStage<'a> {
     /// The program under test.
     pub program: &'a Path,
     /// The machine's image.
-    pub image: &'a Image,
+    pub image: &'a VmImage,
     /// Files of this scenario: backing files, settings, events, consoles.
     pub folder: PathBuf,
     /// Whether everything is wanted, however long it takes.
@@ -62,15 +62,30 @@ pub struct Stage<'a> {
     /// Steps that were not run, and why.
     pub not_run: Vec<(String, String)>,
     /// What was measured.
-    pub figures: Vec<Figure>,
+    pub figures: Vec<VmScenarioFigure>,
     guests: usize,
 }
 
-impl<'a> Stage<'a> {
+impl<'a> VmScenarioStage<'a> {
     /// An empty stage; the folder exists.
-    pub fn new(program: &'a Path, image: &'a Image, folder: PathBuf, all: bool) -> Stage<'a> {
+    pub fn new(
+        program: &'a Path,
+        image: &'a VmImage,
+        folder: PathBuf,
+        all: bool,
+    ) -> VmScenarioStage<'a> {
         let (held, not_run, figures) = (vec![], vec![], vec![]);
-        Stage { program, image, folder, all, release: None, held, not_run, figures, guests: 0 }
+        VmScenarioStage {
+            program,
+            image,
+            folder,
+            all,
+            release: None,
+            held,
+            not_run,
+            figures,
+            guests: 0,
+        }
     }
 
     /// Boots a machine.
@@ -84,8 +99,8 @@ impl<'a> Stage<'a> {
     }
 
     /// Starts our program with these settings.
-    pub fn serve(&self, name: &str, settings: &str) -> Result<Node> {
-        Node::start(self.program, &self.folder, name, settings)
+    pub fn serve(&self, name: &str, settings: &str) -> Result<ServeProcess> {
+        ServeProcess::start(self.program, &self.folder, name, settings)
     }
 
     /// Remembers something that held.

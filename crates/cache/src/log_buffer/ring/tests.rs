@@ -5,22 +5,22 @@ use crate::nvram::tests::Plain;
 
 const BUFFER: BufferId = [9; 16];
 
-fn new(blocks: usize) -> Ring {
+fn new(blocks: usize) -> LogBufferRing {
     let memory = Box::new(Plain(vec![0; RING_AT + blocks * (BLOCK_BYTES + HEADER_BYTES)]));
-    let (mut ring, contents) = Ring::open(memory, BUFFER);
-    assert_eq!(contents, Contents::Blank);
+    let (mut ring, contents) = LogBufferRing::open(memory, BUFFER);
+    assert_eq!(contents, LogBufferContents::Blank);
     ring.format(BUFFER);
     ring
 }
 
-fn bytes(ring: &Ring) -> Vec<u8> {
+fn bytes(ring: &LogBufferRing) -> Vec<u8> {
     let mut bytes = vec![0; ring.memory.len()];
     ring.memory.read(0, &mut bytes);
     bytes
 }
 
-fn reopen(bytes: Vec<u8>) -> (Ring, Contents) {
-    Ring::open(Box::new(Plain(bytes)), BUFFER)
+fn reopen(bytes: Vec<u8>) -> (LogBufferRing, LogBufferContents) {
+    LogBufferRing::open(Box::new(Plain(bytes)), BUFFER)
 }
 
 fn blocks(byte: u8, count: usize) -> Data {
@@ -47,7 +47,7 @@ fn a_reopened_ring_has_every_record_that_was_put_and_not_released() {
             }
         }
         let (again, contents) = reopen(bytes(&ring));
-        assert_eq!(contents, Contents::Whole, "turn {turn}");
+        assert_eq!(contents, LogBufferContents::Whole, "turn {turn}");
         let found: VecDeque<_> = again
             .held()
             .map(|record| {
@@ -79,7 +79,7 @@ fn a_crash_at_any_byte_of_a_write_leaves_the_records_before_it() {
             break;
         }
         let (found, contents) = reopen(state.clone());
-        assert_eq!((contents, found.held().count()), (Contents::Whole, 1), "byte {at}");
+        assert_eq!((contents, found.held().count()), (LogBufferContents::Whole, 1), "byte {at}");
         state[at] = after[at];
     }
     assert!(state == after, "nothing else was written");
@@ -98,12 +98,13 @@ fn a_damaged_record_is_noticed_unless_the_crash_may_have_torn_it() {
         for at in [NUMBER_AT, BLOCKS_AT, RECORD_CHECKSUM_AT] {
             let mut bytes = clean.clone();
             bytes[RING_AT + record * length + at] ^= 0x10;
-            let expected = if record == 2 { Contents::Whole } else { Contents::Damaged };
+            let expected =
+                if record == 2 { LogBufferContents::Whole } else { LogBufferContents::Damaged };
             assert_eq!(reopen(bytes).1, expected, "header of record {record}, byte {at}");
         }
         let mut bytes = clean.clone();
         bytes[RING_AT + record * length + HEADER_BYTES + 77] ^= 1;
-        assert_eq!(reopen(bytes).1, Contents::Damaged, "data of record {record}");
+        assert_eq!(reopen(bytes).1, LogBufferContents::Damaged, "data of record {record}");
     }
 }
 
@@ -117,7 +118,7 @@ fn a_torn_cell_leaves_the_one_before() {
     let mut bytes = bytes(&ring);
     bytes[CELLS_AT[1 - ring.next_cell]] ^= 1;
     let (found, contents) = reopen(bytes);
-    assert_eq!(contents, Contents::Whole);
+    assert_eq!(contents, LogBufferContents::Whole);
     // The opening writes that record to the disk a second time, which changes nothing.
     assert_eq!(found.held().map(|record| record.number).collect::<Vec<_>>(), [second]);
 }
@@ -126,13 +127,16 @@ fn a_torn_cell_leaves_the_one_before() {
 fn the_memory_of_another_buffer_is_not_taken_for_this_one() {
     let mut ring = new(8);
     ring.put(1, &blocks(1, 1)).expect("room");
-    let (found, contents) = Ring::open(Box::new(Plain(bytes(&ring))), [8; 16]);
-    assert_eq!((contents, found.held().count()), (Contents::Other, 0));
+    let (found, contents) = LogBufferRing::open(Box::new(Plain(bytes(&ring))), [8; 16]);
+    assert_eq!((contents, found.held().count()), (LogBufferContents::Other, 0));
     // A crash may come between the clearing of the memory and the write of the mark.
     ring.format([7; 16]);
-    assert_eq!(Ring::open(Box::new(Plain(bytes(&ring))), [8; 16]).1, Contents::Blank);
-    let (found, contents) = Ring::open(Box::new(Plain(bytes(&ring))), [7; 16]);
-    assert_eq!((contents, found.held().count()), (Contents::Whole, 0));
+    assert_eq!(
+        LogBufferRing::open(Box::new(Plain(bytes(&ring))), [8; 16]).1,
+        LogBufferContents::Blank
+    );
+    let (found, contents) = LogBufferRing::open(Box::new(Plain(bytes(&ring))), [7; 16]);
+    assert_eq!((contents, found.held().count()), (LogBufferContents::Whole, 0));
 }
 
 #[test]

@@ -10,7 +10,8 @@ use std::{
 
 use parking_lot::Mutex;
 use volume::{
-    Allocation, Begun, Data, Durability, Error, Extent, Geometry, Io, Lba, MemVolume, Volume,
+    Allocation, Data, Durability, Error, Extent, FlushBegunCallback, Geometry, Io, Lba, MemVolume,
+    Volume,
 };
 
 /// One call: what, first block, how many.
@@ -190,7 +191,7 @@ impl Volume for Far {
         Io::new(self.travel(("flush", 0, 0)))
     }
 
-    fn flush_ahead<'a>(&'a self, begun: Begun<'a>) -> Io<'a, ()> {
+    fn flush_ahead<'a>(&'a self, begun: FlushBegunCallback<'a>) -> Io<'a, ()> {
         if !self.keeps_order.load(Ordering::SeqCst) {
             return self.flush();
         }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use cache::{Cache, Identity, OpenError, Order, Parts, Settings};
+use cache::{Cache, CacheOpenError, DestageOrder, LogVolumeIdentity, Parts, Settings};
 use volume::{Data, Durability, Error, Extent, Geometry, Lba, MemVolume, Stack, Volume};
 
 use super::{far::Far, memory::Memory};
@@ -34,7 +34,7 @@ impl Gateway {
 
     /// With writes that may go past the log.
     pub fn relaxed(mut self) -> Self {
-        self.settings.order = Order::Relaxed;
+        self.settings.order = DestageOrder::Relaxed;
         self
     }
 
@@ -43,13 +43,13 @@ impl Gateway {
         self
     }
 
-    pub fn identity(&self) -> Identity {
+    pub fn identity(&self) -> LogVolumeIdentity {
         // What is atomic there is not atomic here, and not kept in the log.
         let geometry = Geometry { atomic_blocks: 0, ..self.far.geometry() };
-        Identity { name: "far".into(), geometry }
+        LogVolumeIdentity { name: "far".into(), geometry }
     }
 
-    pub async fn try_open(&self) -> Result<Arc<Cache>, OpenError> {
+    pub async fn try_open(&self) -> Result<Arc<Cache>, CacheOpenError> {
         let parts = Parts {
             lower: self.far.clone(),
             log: Arc::clone(&self.log),

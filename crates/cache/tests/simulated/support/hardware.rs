@@ -13,7 +13,7 @@ use cache::{
     length_for,
 };
 use parking_lot::Mutex;
-use sim::{CrashVolume, Image, Outage, Power, Rng, Sync};
+use sim::{CrashVolume, FlushGuarantee, Outage, Power, Rng, StableDiskImage};
 use tokio::time::Instant;
 use volume::{Data, Durability, Error, Extent, Geometry, Io, Lba, Stack, Volume};
 
@@ -56,7 +56,7 @@ impl Mutation {
 }
 
 /// Looks at what the lower volume holds.
-pub type Observer = Arc<dyn Fn(&Image) + Send + std::marker::Sync>;
+pub type Observer = Arc<dyn Fn(&StableDiskImage) + Send + std::marker::Sync>;
 
 /// What is left when the power is gone.
 pub struct Remains {
@@ -69,7 +69,7 @@ pub struct Remains {
 
 impl Remains {
     /// What the lower volume holds by itself.
-    pub fn lower_contents(&self) -> Image {
+    pub fn lower_contents(&self) -> StableDiskImage {
         self.lower.contents()
     }
 }
@@ -173,7 +173,7 @@ impl Hardware {
                     .powered_by(power)
                     .with_outage(Outage::Hangs)
                     .with_yields(30)
-                    .with_sync(Sync::Ignored),
+                    .with_sync(FlushGuarantee::Ignored),
             );
         };
         match mutation {
@@ -256,7 +256,7 @@ impl Hardware {
     }
 
     /// What the lower volume holds by itself.
-    pub fn lower_contents(&self) -> Image {
+    pub fn lower_contents(&self) -> StableDiskImage {
         self.lower.contents()
     }
 

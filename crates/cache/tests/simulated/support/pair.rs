@@ -10,15 +10,15 @@ use std::{
 };
 
 use cache::{
-    Answer, BootId, Cache, FoundBuffer, Half, Identity, LogBuffer, Member, NvramSurvives, Promise,
-    Role, Settings, StableMemory, Surroundings, Timing,
+    BootId, Cache, FoundBuffer, LogBuffer, LogLeg, LogVolumeIdentity, NvramPromise, NvramSurvival,
+    PairMember, PairMemberAnswer, PairMemberHost, PairTiming, Role, Settings, StableMemory,
 };
 use parking_lot::Mutex;
-use sim::{CrashVolume, Image, Outage, Power, Rng};
+use sim::{CrashVolume, Outage, Power, Rng, StableDiskImage};
 use tokio::time::sleep;
 use volume::{
-    Claim, Data, Delay, Durability, Error, Extent, Geometry, Holding, Io, Latency, Lba, MemVolume,
-    Mirror, Stack, Standing, Volume,
+    Claim, Data, DelayVolume, Durability, Error, Extent, Geometry, Holding, Io, Latency, Lba,
+    MemVolume, Mirror, MirrorLegStatus, Stack, Volume,
 };
 
 /// What is done wrong on purpose.
@@ -89,10 +89,10 @@ struct Process {
     world: Weak<World>,
     side: Arc<Side>,
     power: Arc<Power>,
-    half: OnceLock<Arc<Half>>,
+    half: OnceLock<Arc<LogLeg>>,
     /// Identifies the unit that shows the half to the partner. A session is valid for one unit only.
     unit: AtomicU64,
-    member: Mutex<Option<Arc<Member>>>,
+    member: Mutex<Option<Arc<PairMember>>>,
     /// While it serves, with a number that counts the openings.
     serving: Mutex<Option<(u64, Arc<Cache>)>>,
 }
@@ -220,12 +220,12 @@ impl World {
     }
 
     /// What is on its disk now.
-    pub fn backup(&self, index: usize) -> Image {
+    pub fn backup(&self, index: usize) -> StableDiskImage {
         self.sides[index].disk.lock().contents()
     }
 
     /// Its disk, which is off, is as it was.
-    pub fn put_back(&self, index: usize, image: Image) {
+    pub fn put_back(&self, index: usize, image: StableDiskImage) {
         *self.sides[index].disk.lock() = Arc::new(CrashVolume::reopen(image, self.seed));
     }
 
@@ -266,8 +266,8 @@ impl World {
             member.map(|member| member.standing())
         });
         let [Some(a), Some(b)] = looks else { return false };
-        let in_sync = Some([Standing::InSync, Standing::InSync]);
-        let whole = |active: &cache::Look, other: &cache::Look| {
+        let in_sync = Some([MirrorLegStatus::InSync, MirrorLegStatus::InSync]);
+        let whole = |active: &cache::PairMemberStatus, other: &cache::PairMemberStatus| {
             active.role == Role::Active && active.halves == in_sync && other.role == Role::Standby
         };
         whole(&a, &b) || whole(&b, &a)
@@ -295,8 +295,8 @@ impl Drop for World {
     }
 }
 
-impl Surroundings for Process {
-    fn partner(&self) -> Answer<'_, Stack> {
+impl PairMemberHost for Process {
+    fn partner(&self) -> PairMemberAnswer<'_, Stack> {
         Box::pin(async move {
             let world = self.world.upgrade().ok_or("the end")?;
             let number = world.number();
@@ -317,7 +317,7 @@ impl Surroundings for Process {
         })
     }
 
-    fn turn_partner_away(&self) -> Answer<'_, ()> {
+    fn turn_partner_away(&self) -> PairMemberAnswer<'_, ()> {
         Box::pin(async move {
             let world = self.world.upgrade().ok_or("the end")?;
             self.unit.store(world.number(), Ordering::SeqCst);
@@ -325,7 +325,7 @@ impl Surroundings for Process {
         })
     }
 
-    fn far(&self) -> Answer<'_, ()> {
+    fn far(&self) -> PairMemberAnswer<'_, ()> {
         Box::pin(async move {
             let world = self.world.upgrade().ok_or("the end")?;
             let far = self.far_volume(&world, world.number());
@@ -333,7 +333,7 @@ impl Surroundings for Process {
         })
     }
 
-    fn serve(&self, log: Arc<Mirror>) -> Answer<'_, Arc<Cache>> {
+    fn serve(&self, log: Arc<Mirror>) -> PairMemberAnswer<'_, Arc<Cache>> {
         Box::pin(async move {
             let world = self.world.upgrade().ok_or("the end")?;
             let number = world.number();
@@ -342,7 +342,7 @@ impl Surroundings for Process {
             if log.alone().is_some() {
                 lower.travel().await.map_err(|error| error.to_string())?;
             }
-            let identity = Identity { name: "far".into(), geometry: lower.geometry() };
+            let identity = LogVolumeIdentity { name: "far".into(), geometry: lower.geometry() };
             let settings = Settings {
                 dram_bytes: 1 << 20,
                 nvram_bytes: 256 << 10,
@@ -360,7 +360,7 @@ impl Surroundings for Process {
         })
     }
 
-    fn withdraw(&self, at_rest: bool) -> Answer<'_, ()> {
+    fn withdraw(&self, at_rest: bool) -> PairMemberAnswer<'_, ()> {
         Box::pin(async move {
             let serving = self.serving.lock().take();
             match serving {
@@ -395,23 +395,23 @@ impl Process {
         let mut half: Stack = disk;
         if let Some(survives) = nvram.survives() {
             let latency = Latency { write: DISK_WRITE, ..Latency::default() };
-            let slow: Stack = Arc::new(Delay::new(half, latency));
+            let slow: Stack = Arc::new(DelayVolume::new(half, latency));
             let buffer = self.open_buffer(slow, survives, wrong).await;
             half = Arc::new(buffer);
         }
-        let half = self.half.get_or_init(|| Half::new(half));
-        let timing = Timing { dead_after: DEAD_AFTER, is_first: self.side.index == 0 };
-        let surroundings: Arc<dyn Surroundings> = self.clone();
-        let member = Member::new(Arc::clone(half), surroundings, timing);
+        let half = self.half.get_or_init(|| LogLeg::new(half));
+        let timing = PairTiming { dead_after: DEAD_AFTER, is_first: self.side.index == 0 };
+        let surroundings: Arc<dyn PairMemberHost> = self.clone();
+        let member = PairMember::new(Arc::clone(half), surroundings, timing);
         *self.member.lock() = Some(Arc::clone(&member));
         member.run().await;
     }
 
-    async fn open_buffer(&self, disk: Stack, survives: NvramSurvives, wrong: Wrong) -> LogBuffer {
+    async fn open_buffer(&self, disk: Stack, survives: NvramSurvival, wrong: Wrong) -> LogBuffer {
         let (power, bytes) = (Arc::clone(&self.power), Arc::clone(&self.side.nvram));
         let memory = Box::new(SideMemory { power, bytes });
         let boot = u128::from(self.side.boots.load(Ordering::SeqCst)).to_le_bytes();
-        let promise = Promise { survives, boot: Some(BootId(boot)) };
+        let promise = NvramPromise { survives, boot: Some(BootId(boot)) };
         let found = FoundBuffer::open(disk, memory, promise).await.expect("it is the same NVRAM");
         found.note_loss(wrong == Wrong::LossNotNoted).await.expect("a half");
         found.begin().await.expect("the disk works")
@@ -419,11 +419,11 @@ impl Process {
 }
 
 impl Nvram {
-    fn survives(self) -> Option<NvramSurvives> {
+    fn survives(self) -> Option<NvramSurvival> {
         match self {
             Self::None => None,
-            Self::SurvivesPower => Some(NvramSurvives::PowerLoss),
-            Self::SurvivesProcess => Some(NvramSurvives::Restart),
+            Self::SurvivesPower => Some(NvramSurvival::PowerLoss),
+            Self::SurvivesProcess => Some(NvramSurvival::Restart),
         }
     }
 }

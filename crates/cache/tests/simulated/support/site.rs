@@ -11,12 +11,14 @@ use std::{
     time::Duration,
 };
 
-use cache::{Cache, Identity, OnLogError, Order, Parts, Report, Settings};
+use cache::{Cache, DestageOrder, LogErrorPolicy, LogVolumeIdentity, Parts, Settings, WriteMode};
 use futures_util::future::join_all;
 use parking_lot::Mutex;
 use sim::Rng;
 use tokio::sync::watch;
-use volume::{Begun, Data, Durability, Error, Extent, Geometry, Io, Lba, Stack, Volume};
+use volume::{
+    Data, Durability, Error, Extent, FlushBegunCallback, Geometry, Io, Lba, Stack, Volume,
+};
 
 use super::{
     hardware::{End, Hardware, Mutation, Remains},
@@ -77,25 +79,25 @@ impl Trial {
         let mut rng = Rng::new(seed ^ 0x0e70_c4ed);
         // A quarter of them is relaxed.
         if seed % 4 != 3 {
-            script.settings.order = Order::Strict;
+            script.settings.order = DestageOrder::Strict;
         }
-        if script.settings.report == Report::Through {
-            script.settings.report = Report::AfterComplete;
+        if script.settings.report == WriteMode::Through {
+            script.settings.report = WriteMode::AfterComplete;
         }
         let writes_through = script.log_fails
-            && script.settings.on_log_error == OnLogError::WriteThrough
-            && script.settings.report != Report::Around;
+            && script.settings.on_log_error == LogErrorPolicy::WriteThrough
+            && script.settings.report != WriteMode::Around;
         let promise = match script.settings.order {
-            Order::Relaxed => Promise::Drained,
-            Order::Strict if writes_through => Promise::PastButThrough,
-            Order::Strict => Promise::Past,
+            DestageOrder::Relaxed => Promise::Drained,
+            DestageOrder::Strict if writes_through => Promise::PastButThrough,
+            DestageOrder::Strict => Promise::Past,
         };
         script.steps += 10;
         let segment_slots = [1, 2, 4, 8][rng.below(4) as usize];
         let node = Settings {
-            report: Report::AtFlush,
-            on_log_error: OnLogError::StopWrites,
-            order: Order::Strict,
+            report: WriteMode::AtFlush,
+            on_log_error: LogErrorPolicy::StopWrites,
+            order: DestageOrder::Strict,
             segment_slots,
             destage_threshold: [0.0, 0.5][rng.below(2) as usize],
             max_dirty_age_ms: [1, 50][rng.below(2) as usize],
@@ -118,8 +120,8 @@ impl Trial {
         self.wrong = wrong;
         match wrong {
             Wrong::Gateway(mutation) => self.script.mutation = mutation,
-            Wrong::NoMarkers => self.node.report = Report::AfterComplete,
-            Wrong::Bypass => self.script.settings.order = Order::Relaxed,
+            Wrong::NoMarkers => self.node.report = WriteMode::AfterComplete,
+            Wrong::Bypass => self.script.settings.order = DestageOrder::Relaxed,
             // Seen where a gateway is lost in the middle of a round, without anybody's help.
             Wrong::NotRolledBack => self.script.operates = false,
             _ => {}
@@ -141,7 +143,7 @@ impl Trial {
 
     async fn open_node(&self, hardware: &Hardware) -> Result<Arc<Cache>, String> {
         let parts = Parts { lower: hardware.lower(), log: hardware.log(), nvram: None };
-        let identity = Identity { name: "home".into(), geometry: self.script.geometry };
+        let identity = LogVolumeIdentity { name: "home".into(), geometry: self.script.geometry };
         let opened = Cache::open(self.node.clone(), parts, identity).await;
         let cache = opened.map_err(|error| format!("the node cannot be opened: {error}"))?;
         tokio::spawn(cache.run());
@@ -250,7 +252,7 @@ impl Site {
             log: self.gateway.log(),
             nvram: script.nvram.then(|| self.gateway.nvram()),
         };
-        let identity = Identity { name: "far volume".into(), geometry: script.geometry };
+        let identity = LogVolumeIdentity { name: "far volume".into(), geometry: script.geometry };
         let opened = Cache::open(script.settings.clone(), parts, identity).await;
         let cache = opened.map_err(|error| format!("the gateway cannot be opened: {error}"))?;
         script.mutation.mutate(&cache);
@@ -310,7 +312,7 @@ impl Site {
     /// Reads the node as another initiator while the gateway works: each image must be a consistent prefix.
     async fn look(&self, world: &World) {
         let (promise, node) = (self.trial.promise, &self.trial.node);
-        if promise == Promise::Drained || node.report != Report::AtFlush {
+        if promise == Promise::Drained || node.report != WriteMode::AtFlush {
             return;
         }
         let mut rng = Rng::new(self.seed + 10);
@@ -338,7 +340,8 @@ impl Site {
         tokio::time::sleep(Duration::from_millis(200)).await;
         let seen = async {
             let mut beside = None;
-            if self.trial.wrong != Wrong::NotRolledBack && self.trial.node.report == Report::AtFlush
+            if self.trial.wrong != Wrong::NotRolledBack
+                && self.trial.node.report == WriteMode::AtFlush
             {
                 beside = Some(read_flushed(&self.trial.script, &node).await?);
                 let rolled_back = node.roll_back().await;
@@ -592,7 +595,7 @@ impl Link {
     }
 
     /// Flushes the node. Calls `begun` as soon as every later call is performed after the flush.
-    async fn flush_node(&self, begun: Option<Begun<'_>>) -> Result<(), Error> {
+    async fn flush_node(&self, begun: Option<FlushBegunCallback<'_>>) -> Result<(), Error> {
         let lost = || Error::Device("the node started anew".into());
         let number = {
             let mut unflushed = self.unflushed.lock();
@@ -689,7 +692,7 @@ impl Volume for Link {
         Io::new(self.flush_node(None))
     }
 
-    fn flush_ahead<'a>(&'a self, begun: Begun<'a>) -> Io<'a, ()> {
+    fn flush_ahead<'a>(&'a self, begun: FlushBegunCallback<'a>) -> Io<'a, ()> {
         Io::new(self.flush_node(Some(begun)))
     }
 

@@ -9,8 +9,8 @@ use std::{
 };
 
 use cache::{
-    BootId, Cache, Identity, LogKey, NvramSurvives, OnLogError, Order, Parts, Report, Settings,
-    Statistics, TooLarge,
+    BootId, Cache, CacheStatistics, DestageOrder, LogErrorPolicy, LogKey, LogVolumeIdentity,
+    NvramSurvival, OversizedEpoch, Parts, Settings, WriteMode,
 };
 use futures_util::future::join_all;
 use parking_lot::Mutex;
@@ -49,13 +49,14 @@ impl Script {
     pub fn new(seed: u64) -> Self {
         let mut rng = Rng::new(seed ^ 0x5717_c5ca);
         let report = match rng.below(10) {
-            0 if seed.is_multiple_of(2) => Report::Through,
-            0 => Report::Around,
-            1..=3 => Report::Immediate,
-            _ => Report::AfterComplete,
+            0 if seed.is_multiple_of(2) => WriteMode::Through,
+            0 => WriteMode::Around,
+            1..=3 => WriteMode::Immediate,
+            _ => WriteMode::AfterComplete,
         };
         // Half of them without anything that overtakes the log.
-        let order = if seed.is_multiple_of(2) { Order::Strict } else { Order::Relaxed };
+        let order =
+            if seed.is_multiple_of(2) { DestageOrder::Strict } else { DestageOrder::Relaxed };
         let segment_slots = [1, 2, 4, 8][rng.below(4) as usize];
         let large = rng.chance(20);
         // A volume that ends in the middle of a slot, or has blocks of a whole one.
@@ -71,17 +72,17 @@ impl Script {
             report,
             // Of those with immediate report half.
             nvram_survives: if seed & 2 == 0 {
-                NvramSurvives::PowerLoss
+                NvramSurvival::PowerLoss
             } else {
-                NvramSurvives::Restart
+                NvramSurvival::Restart
             },
             // Of those whose log fails, most write through.
             on_log_error: match seed % 5 == 2 && seed % 4 != 3 {
-                true => OnLogError::WriteThrough,
-                false => OnLogError::StopWrites,
+                true => LogErrorPolicy::WriteThrough,
+                false => LogErrorPolicy::StopWrites,
             },
             order,
-            too_large: TooLarge::Refused,
+            too_large: OversizedEpoch::Refused,
             destage_threshold: [0.0, 0.3, 0.7, 1.0][rng.below(4) as usize],
             idle_ms: [1, 5, 50][rng.below(3) as usize],
             destage_run_bytes: [4096, 16384, 1 << 20][rng.below(3) as usize],
@@ -101,7 +102,7 @@ impl Script {
         let spare = if resizes { 400 } else { 0 };
         Self {
             seed,
-            nvram: report == Report::Immediate || rng.chance(30),
+            nvram: report == WriteMode::Immediate || rng.chance(30),
             settings,
             geometry,
             // From hardly any room to room for everything.
@@ -128,11 +129,11 @@ impl Script {
     fn keeps_what_it_shows(&self) -> bool {
         let Settings { report, nvram_survives, .. } = &self.settings;
         let is_stable = match report {
-            Report::AfterComplete => true,
-            Report::Immediate => *nvram_survives == NvramSurvives::PowerLoss,
-            Report::Through | Report::Around | Report::AtFlush => false,
+            WriteMode::AfterComplete => true,
+            WriteMode::Immediate => *nvram_survives == NvramSurvival::PowerLoss,
+            WriteMode::Through | WriteMode::Around | WriteMode::AtFlush => false,
         };
-        is_stable && self.settings.order == Order::Strict && !self.log_fails
+        is_stable && self.settings.order == DestageOrder::Strict && !self.log_fails
     }
 
     fn sectors(&self) -> usize {
@@ -151,7 +152,7 @@ impl Script {
             log: hardware.log(),
             nvram: self.nvram.then(|| hardware.nvram()),
         };
-        let identity = Identity { name: "far volume".into(), geometry: self.geometry };
+        let identity = LogVolumeIdentity { name: "far volume".into(), geometry: self.geometry };
         // A healthy log never ends before its confirmed numbers, wherever the power cut hits it.
         let settings = Settings {
             confirmed_in: Some(hardware.confirmed()),
@@ -184,7 +185,7 @@ pub struct World {
     /// Of the log that came to their end.
     pub resizes: AtomicU64,
     /// Of the cache that ran to its end.
-    pub statistics: Mutex<Statistics>,
+    pub statistics: Mutex<CacheStatistics>,
 }
 
 impl World {

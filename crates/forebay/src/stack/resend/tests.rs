@@ -3,7 +3,7 @@
 use std::{cell::Cell, sync::Arc};
 
 use sim::{Restarting, Rng, yield_now};
-use volume::{Call, Fault, Faults, MemVolume, Observe, Rule, Symptom};
+use volume::{FaultCallKind, FaultRule, FaultVolume, Faults, MemVolume, ObserveVolume, Symptom};
 
 use super::*;
 
@@ -136,16 +136,17 @@ async fn without_it_a_loss_is_seen() {
 }
 
 /// A volume over memory that counts its calls and fails as it is told.
-fn observed(limit: u64) -> (Resend, Arc<Faults>, Arc<volume::Counters>) {
-    let fault = Fault::new(Arc::new(MemVolume::new(Geometry::with_blocks(1 << 16))));
+fn observed(limit: u64) -> (Resend, Arc<Faults>, Arc<volume::VolumeCallCounters>) {
+    let fault = FaultVolume::new(Arc::new(MemVolume::new(Geometry::with_blocks(1 << 16))));
     let faults = fault.faults().clone();
-    let observe = Observe::new(Arc::new(fault));
+    let observe = ObserveVolume::new(Arc::new(fault));
     let counters = observe.counters().clone();
     (Resend::with_limit(Arc::new(observe), limit), faults, counters)
 }
 
-fn anew(times: u64) -> Rule {
-    Rule::always(Call::Flush, Symptom::Fails(Error::Device("it began anew".into()))).times(times)
+fn anew(times: u64) -> FaultRule {
+    FaultRule::always(FaultCallKind::Flush, Symptom::Fails(Error::Device("it began anew".into())))
+        .times(times)
 }
 
 async fn write(volume: &Resend, lba: u64) -> Result<(), Error> {
@@ -170,7 +171,7 @@ async fn no_more_is_kept_than_the_limit_and_one_write() {
     // What cannot be flushed takes nothing more, and forgets nothing.
     volume.flush().await.unwrap();
     let away = Symptom::Fails(Error::Unreachable("away".into()));
-    faults.add(Rule::always(Call::Flush, away).times(3));
+    faults.add(FaultRule::always(FaultCallKind::Flush, away).times(3));
     let before = counters.counts().writes;
     let mut refused = 0;
     for n in 0..12 {
@@ -190,7 +191,7 @@ async fn what_could_not_be_sent_again_is_sent_by_the_next_flush() {
     write(&volume, 8).await.unwrap();
     faults.add(anew(1));
     let busy = Symptom::Fails(Error::Busy("the log is full"));
-    faults.add(Rule::always(Call::Write, busy).times(1));
+    faults.add(FaultRule::always(FaultCallKind::Write, busy).times(1));
     assert!(matches!(volume.flush().await, Err(Error::Busy(_))));
     volume.flush().await.unwrap();
     assert_eq!(counters.counts().writes, 4);
@@ -208,7 +209,7 @@ async fn a_write_that_failed_is_undone_by_the_next_flush() {
     let (volume, faults, counters) = observed(1 << 20);
     write(&volume, 0).await.unwrap();
     let away = Symptom::Fails(Error::Unreachable("away".into()));
-    faults.add(Rule::always(Call::Write, away).times(1));
+    faults.add(FaultRule::always(FaultCallKind::Write, away).times(1));
     let other = volume.write(Lba(4), vec![9; 4096].into(), Durability::Volatile);
     assert!(other.await.is_err());
     let sent = counters.counts().writes;

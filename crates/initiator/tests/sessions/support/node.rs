@@ -6,12 +6,12 @@ use super::certificates::Authority;
 use initiator::Settings;
 use iscsi::{
     keys::Compression,
-    login::chap::{Algorithm, Chap, Credential, Secret},
+    login::chap::{ChapAlgorithm, ChapSecret, Credential, InitiatorChap},
 };
-use target::{Access, Portal, Rule, Security, Server, Target};
+use target::{LoginAccess, LoginAccessRule, Portal, Security, Target, TargetServer};
 use transport::{TlsClient, TlsServer};
-use unit::{BlockUnit, Identity};
-use volume::{Delay, Fault, Faults, Geometry, Latency, MemVolume, Volume};
+use unit::{BlockUnit, UnitIdentity};
+use volume::{DelayVolume, FaultVolume, Faults, Geometry, Latency, MemVolume, Volume};
 
 /// How long a node that stops waits for logouts.
 pub const GRACE: Duration = Duration::from_secs(6);
@@ -23,7 +23,7 @@ pub struct Node {
     pub disk: Arc<MemVolume>,
     pub faults: Arc<Faults>,
     unit: Arc<BlockUnit>,
-    server: Option<Server>,
+    server: Option<TargetServer>,
     pub address: SocketAddr,
     /// What the node's portal has from the next start on, and what its initiators then need.
     pub tls: Option<(TlsServer, TlsClient)>,
@@ -35,14 +35,14 @@ pub struct Node {
 
 /// The CHAP user of a node that has a secret.
 fn user(secret: &str) -> Credential {
-    let secret = Secret::new(secret.as_bytes()).expect("12 bytes and more");
+    let secret = ChapSecret::new(secret.as_bytes()).expect("12 bytes and more");
     Credential { name: "gateway".into(), secret }
 }
 
 /// Both ends with certificates of this authority, the node's for this machine's address.
 pub fn ends(authority: &Authority) -> (TlsServer, TlsClient) {
     let (node, host) = (authority.issue("127.0.0.1"), authority.issue("host"));
-    let [node, host] = [&node, &host].map(|issued| transport::Identity {
+    let [node, host] = [&node, &host].map(|issued| transport::TlsIdentity {
         certificate: issued.certificate.as_bytes(),
         key: issued.key.as_bytes(),
     });
@@ -69,7 +69,7 @@ impl Node {
     pub async fn start_slow(geometry: Geometry, latency: Duration) -> Self {
         let disk = Arc::new(MemVolume::new(geometry));
         let latency = Latency { read: latency, write: latency, ..Latency::default() };
-        let slow = Arc::new(Delay::new(disk.clone(), latency));
+        let slow = Arc::new(DelayVolume::new(disk.clone(), latency));
         Self::serve(disk, slow, "disk-1", "127.0.0.1:0".parse().expect("an address")).await
     }
 
@@ -84,10 +84,10 @@ impl Node {
         serial: &str,
         address: SocketAddr,
     ) -> Self {
-        let fault = Arc::new(Fault::new(lower));
+        let fault = Arc::new(FaultVolume::new(lower));
         let faults = fault.faults().clone();
         let settings = unit::Settings::default();
-        let unit = Arc::new(BlockUnit::new(fault, Identity::new(serial), settings));
+        let unit = Arc::new(BlockUnit::new(fault, UnitIdentity::new(serial), settings));
         let (server, tls, compression, secret) = (None, None, Vec::new(), None);
         let mut node = Self { disk, faults, unit, server, address, tls, compression, secret };
         node.start_again().await;
@@ -99,13 +99,14 @@ impl Node {
         let mut target = Target::new(NAME, vec![(0, self.unit.clone() as _)]);
         let mut settings = target::Settings::default();
         if let Some(user) = self.secret.map(user) {
-            let rule = Rule { user: Some(user.name.clone()), ..Rule::default() };
-            target.access = Access { rules: Some(vec![rule]), mutual: None };
+            let rule =
+                LoginAccessRule { user: Some(user.name.clone()), ..LoginAccessRule::default() };
+            target.access = LoginAccess { rules: Some(vec![rule]), mutual: None };
             settings.security = Security { users: [user].into(), ..Security::default() };
         }
         settings.offer.default_time2wait = 0;
         settings.offer.compression.clone_from(&self.compression);
-        let server = Server::new(settings, vec![target]).expect("a target");
+        let server = TargetServer::new(settings, vec![target]).expect("a target");
         let tls = self.tls.as_ref().map(|(server, _)| server.clone());
         let portal = Portal { tls, ..self.address.into() };
         self.address = server.open_portal(portal).await.expect("shut down, it gave the port back");
@@ -131,8 +132,8 @@ impl Node {
         let mut settings = Settings::new(self.address.to_string(), NAME, 0);
         settings.back_off = Duration::from_millis(5);
         settings.offer.default_time2wait = 0;
-        let algorithms = Algorithm::ALL.to_vec();
-        let chap = |user| Chap { user, target: None, algorithms: algorithms.clone() };
+        let algorithms = ChapAlgorithm::ALL.to_vec();
+        let chap = |user| InitiatorChap { user, target: None, algorithms: algorithms.clone() };
         settings.chap = self.secret.map(user).map(chap);
         settings.tls = self.tls.as_ref().map(|(_, client)| client.clone());
         settings

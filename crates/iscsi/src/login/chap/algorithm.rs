@@ -3,12 +3,12 @@
 use md5::Digest;
 use smallvec::SmallVec;
 
-use super::secret::Secret;
+use super::secret::ChapSecret;
 
 /// A hash that answers challenges; the number is the one in CHAP_A.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 #[repr(u8)]
-pub enum Algorithm {
+pub enum ChapAlgorithm {
     /// All that iPXE, Windows and older systems know. Collisions of MD5 do not help against CHAP,
     /// but an eavesdropper's guessing is fast.
     Md5 = 5,
@@ -21,9 +21,9 @@ pub enum Algorithm {
 }
 
 /// Long enough for every algorithm.
-pub(super) type Response = SmallVec<[u8; 32]>;
+pub(super) type ChapResponse = SmallVec<[u8; 32]>;
 
-impl Algorithm {
+impl ChapAlgorithm {
     /// All, the strongest first.
     pub const ALL: [Self; 4] = [Self::Sha3, Self::Sha256, Self::Sha1, Self::Md5];
 
@@ -47,10 +47,15 @@ impl Algorithm {
     }
 
     /// CHAP_R: the hash of identifier, secret and challenge (RFC 1994, 4.1).
-    pub(super) fn response(self, identifier: u8, secret: &Secret, challenge: &[u8]) -> Response {
-        fn hash<D: Digest>(identifier: u8, secret: &Secret, challenge: &[u8]) -> Response {
+    pub(super) fn response(
+        self,
+        identifier: u8,
+        secret: &ChapSecret,
+        challenge: &[u8],
+    ) -> ChapResponse {
+        fn hash<D: Digest>(identifier: u8, secret: &ChapSecret, challenge: &[u8]) -> ChapResponse {
             let state = D::new().chain_update([identifier]).chain_update(secret.bytes());
-            Response::from_slice(&state.chain_update(challenge).finalize())
+            ChapResponse::from_slice(&state.chain_update(challenge).finalize())
         }
         let hash = match self {
             Self::Md5 => hash::<md5::Md5>,
@@ -70,20 +75,20 @@ mod tests {
     /// Made with Python's hashlib over bytes([7]) + b"a secret of 24 bytes !!!" + bytes(range(16)).
     #[test]
     fn responses_are_those_of_another_implementation() {
-        let secret = Secret::new(b"a secret of 24 bytes !!!").unwrap();
+        let secret = ChapSecret::new(b"a secret of 24 bytes !!!").unwrap();
         let challenge: Vec<u8> = (0..16).collect();
         for (algorithm, expected) in [
-            (Algorithm::Md5, MD5),
-            (Algorithm::Sha1, SHA1),
-            (Algorithm::Sha256, SHA256),
-            (Algorithm::Sha3, SHA3),
+            (ChapAlgorithm::Md5, MD5),
+            (ChapAlgorithm::Sha1, SHA1),
+            (ChapAlgorithm::Sha256, SHA256),
+            (ChapAlgorithm::Sha3, SHA3),
         ] {
             let response = algorithm.response(7, &secret, &challenge);
             assert_eq!(response.len(), algorithm.length());
             assert_eq!(binary::encode(&response), expected);
-            assert_eq!(Algorithm::from_number(algorithm.number().into()), Some(algorithm));
+            assert_eq!(ChapAlgorithm::from_number(algorithm.number().into()), Some(algorithm));
         }
-        assert_eq!(Algorithm::from_number(4), None);
+        assert_eq!(ChapAlgorithm::from_number(4), None);
     }
 
     const MD5: &str = "0x805621391ee1f58fee9e8fb0177cface";

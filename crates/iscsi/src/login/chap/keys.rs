@@ -1,6 +1,6 @@
 //! The keys of the CHAP exchange, taken out of a text.
 
-use super::{algorithm::Algorithm, binary};
+use super::{algorithm::ChapAlgorithm, binary};
 use crate::keys::{KeyError, number_within, push};
 
 /// What a text says with CHAP's keys.
@@ -61,9 +61,9 @@ impl PeersChallenge {
 }
 
 /// The algorithms of a CHAP_A, as far as we know them.
-pub(super) fn algorithms(value: &str) -> impl Iterator<Item = Algorithm> {
+pub(super) fn algorithms(value: &str) -> impl Iterator<Item = ChapAlgorithm> {
     let number = |value| number_within(value, 0, u8::MAX.into());
-    value.split(',').filter_map(move |value| Algorithm::from_number(number(value)?))
+    value.split(',').filter_map(move |value| ChapAlgorithm::from_number(number(value)?))
 }
 
 pub(super) fn bytes(key: &str, value: &str) -> Result<Vec<u8>, KeyError> {

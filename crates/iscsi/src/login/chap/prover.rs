@@ -4,7 +4,7 @@ use subtle::ConstantTimeEq;
 
 use super::{
     Challenge,
-    algorithm::{Algorithm, Response},
+    algorithm::{ChapAlgorithm, ChapResponse},
     keys::{self, ChapKeys, PeersChallenge},
     secret::Credential,
 };
@@ -12,13 +12,13 @@ use crate::keys::{KeyError, push};
 
 /// How an initiator proves itself, and whether the target has to.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Chap {
+pub struct InitiatorChap {
     /// Who we are.
     pub user: Credential,
     /// Who the target must prove to be (mutual CHAP); `None` if it need not.
     pub target: Option<Credential>,
     /// What is proposed, most wanted first.
-    pub algorithms: Vec<Algorithm>,
+    pub algorithms: Vec<ChapAlgorithm>,
 }
 
 /// Why the exchange cannot go on. The connection is closed.
@@ -35,30 +35,30 @@ pub(in crate::login) enum ProofFailure {
 ///                                        Answered ── CHAP_N CHAP_R in, if mutual ──> Done
 /// ```
 pub(in crate::login) struct Prover {
-    chap: Chap,
+    chap: InitiatorChap,
     challenge: Challenge,
-    state: State,
+    state: ChapProverState,
 }
 
-enum State {
+enum ChapProverState {
     Begun,
     Asked,
     /// With what a target that proves itself must say.
     Answered {
-        expected: Option<Expected>,
+        expected: Option<ExpectedChapResponse>,
     },
     Done,
 }
 
-struct Expected {
-    response: Response,
+struct ExpectedChapResponse {
+    response: ChapResponse,
     /// What we would have said ourselves: a target that says so knows no more than we told it.
-    ours: Response,
+    ours: ChapResponse,
 }
 
 impl Prover {
-    pub(in crate::login) fn new(chap: Chap, challenge: Challenge) -> Self {
-        Self { chap, challenge, state: State::Begun }
+    pub(in crate::login) fn new(chap: InitiatorChap, challenge: Challenge) -> Self {
+        Self { chap, challenge, state: ChapProverState::Begun }
     }
 
     /// Must the target prove itself?
@@ -68,7 +68,7 @@ impl Prover {
 
     /// Our part is said: the next stage may be asked for.
     pub(in crate::login) fn has_answered(&self) -> bool {
-        matches!(self.state, State::Answered { .. } | State::Done)
+        matches!(self.state, ChapProverState::Answered { .. } | ChapProverState::Done)
     }
 
     /// Who we are.
@@ -81,7 +81,7 @@ impl Prover {
         let numbers: Vec<_> =
             self.chap.algorithms.iter().map(|algorithm| algorithm.number().to_string()).collect();
         push(text, "CHAP_A", &numbers.join(","));
-        self.state = State::Asked;
+        self.state = ChapProverState::Asked;
     }
 
     /// Takes the keys of one text; what to say next is appended to `text`.
@@ -92,7 +92,7 @@ impl Prover {
     ) -> Result<(), ProofFailure> {
         match (&self.state, keys) {
             (
-                State::Asked,
+                ChapProverState::Asked,
                 ChapKeys {
                     algorithms: Some(algorithm),
                     identifier: Some(identifier),
@@ -105,7 +105,7 @@ impl Prover {
                 self.answer(algorithm, &challenge.map_err(ProofFailure::Keys)?, text)
             }
             (
-                State::Answered { expected: Some(expected) },
+                ChapProverState::Answered { expected: Some(expected) },
                 ChapKeys {
                     algorithms: None,
                     identifier: None,
@@ -115,17 +115,17 @@ impl Prover {
                 },
             ) => {
                 self.judge(expected, name, response)?;
-                self.state = State::Done;
+                self.state = ChapProverState::Done;
                 Ok(())
             }
-            (State::Answered { expected: None }, keys) if keys.is_empty() => {
-                self.state = State::Done;
+            (ChapProverState::Answered { expected: None }, keys) if keys.is_empty() => {
+                self.state = ChapProverState::Done;
                 Ok(())
             }
-            (State::Answered { expected: Some(_) }, keys) if keys.is_empty() => {
+            (ChapProverState::Answered { expected: Some(_) }, keys) if keys.is_empty() => {
                 Err(ProofFailure::Proof("it does not answer the challenge"))
             }
-            (State::Done, keys) if keys.is_empty() => Ok(()),
+            (ChapProverState::Done, keys) if keys.is_empty() => Ok(()),
             _ => Err(ProofFailure::Proof("CHAP keys that are missing or out of turn")),
         }
     }
@@ -151,16 +151,21 @@ impl Prover {
         keys::push_response(text, &user.name, &response);
         let expected = self.chap.target.as_ref().map(|target| {
             keys::push_challenge(text, *identifier, challenge);
-            Expected {
+            ExpectedChapResponse {
                 response: algorithm.response(*identifier, &target.secret, challenge),
                 ours: algorithm.response(*identifier, &user.secret, challenge),
             }
         });
-        self.state = State::Answered { expected };
+        self.state = ChapProverState::Answered { expected };
         Ok(())
     }
 
-    fn judge(&self, expected: &Expected, name: &str, response: &str) -> Result<(), ProofFailure> {
+    fn judge(
+        &self,
+        expected: &ExpectedChapResponse,
+        name: &str,
+        response: &str,
+    ) -> Result<(), ProofFailure> {
         let response = keys::bytes("CHAP_R", response).map_err(ProofFailure::Keys)?;
         if expected.ours.ct_eq(&response).into() {
             return Err(ProofFailure::Proof("it answers with our own secret"));

@@ -8,7 +8,7 @@ use zeroize::Zeroizing;
 /// A CHAP secret. It is not printed, compared in constant time, and overwritten when the last
 /// clone is gone.
 #[derive(Clone)]
-pub struct Secret(Arc<Zeroizing<Vec<u8>>>);
+pub struct ChapSecret(Arc<Zeroizing<Vec<u8>>>);
 
 /// 96 bits, RFC 7143, 9.2.1; other initiators refuse shorter ones too.
 pub const SECRET_MIN: usize = 12;
@@ -20,7 +20,7 @@ pub const SECRET_MAX: usize = 255;
 #[error("the secret has {0} bytes; CHAP wants {SECRET_MIN} to {SECRET_MAX}")]
 pub struct SecretLength(pub usize);
 
-impl Secret {
+impl ChapSecret {
     /// Takes the bytes as they are.
     ///
     /// # Errors
@@ -38,15 +38,15 @@ impl Secret {
     }
 }
 
-impl PartialEq for Secret {
+impl PartialEq for ChapSecret {
     fn eq(&self, other: &Self) -> bool {
         self.bytes().ct_eq(other.bytes()).into()
     }
 }
 
-impl Eq for Secret {}
+impl Eq for ChapSecret {}
 
-impl fmt::Debug for Secret {
+impl fmt::Debug for ChapSecret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Secret(..)")
     }
@@ -58,7 +58,7 @@ pub struct Credential {
     /// CHAP_N.
     pub name: String,
     /// What only the two ends know.
-    pub secret: Secret,
+    pub secret: ChapSecret,
 }
 
 #[cfg(test)]
@@ -67,11 +67,11 @@ mod tests {
 
     #[test]
     fn a_secret_has_96_bits_and_is_not_shown() {
-        assert_eq!(Secret::new(b"eleven byte").unwrap_err(), SecretLength(11));
-        assert_eq!(Secret::new(&[b'x'; 256]).unwrap_err(), SecretLength(256));
-        let secret = Secret::new(b"twelve bytes").unwrap();
-        assert_eq!(secret, Secret::new(b"twelve bytes").unwrap());
-        assert_ne!(secret, Secret::new(b"twelve Bytes").unwrap());
+        assert_eq!(ChapSecret::new(b"eleven byte").unwrap_err(), SecretLength(11));
+        assert_eq!(ChapSecret::new(&[b'x'; 256]).unwrap_err(), SecretLength(256));
+        let secret = ChapSecret::new(b"twelve bytes").unwrap();
+        assert_eq!(secret, ChapSecret::new(b"twelve bytes").unwrap());
+        assert_ne!(secret, ChapSecret::new(b"twelve Bytes").unwrap());
         let shown = format!("{:?}", Credential { name: "alice".into(), secret });
         assert_eq!(shown, r#"Credential { name: "alice", secret: Secret(..) }"#);
     }

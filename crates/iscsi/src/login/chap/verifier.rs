@@ -6,9 +6,9 @@ use subtle::{Choice, ConstantTimeEq};
 
 use super::{
     Challenge,
-    algorithm::Algorithm,
+    algorithm::ChapAlgorithm,
     keys::{self, ChapKeys, PeersChallenge},
-    secret::{Credential, Secret},
+    secret::{ChapSecret, Credential},
 };
 use crate::{
     keys::{KeyError, push},
@@ -21,7 +21,7 @@ pub struct ChapTerms {
     /// Those who can prove themselves. What each may do is asked after the proof.
     pub users: Arc<[Credential]>,
     /// What is accepted, most wanted first: the first that the initiator proposes, too, is used.
-    pub algorithms: Arc<[Algorithm]>,
+    pub algorithms: Arc<[ChapAlgorithm]>,
     /// What this target proves itself with, if an initiator asks (mutual CHAP).
     pub mutual: Option<Credential>,
     /// Done wherever the initiator offers it, also where None would do.
@@ -36,27 +36,27 @@ pub struct ChapTerms {
 pub(in crate::login) struct Verifier {
     terms: ChapTerms,
     challenge: Challenge,
-    chosen: Option<Algorithm>,
+    chosen: Option<ChapAlgorithm>,
     /// CHAP_N as it was claimed, for the events.
     pub(in crate::login) claimed: Option<String>,
 }
 
 /// How far an exchange has come.
-pub(in crate::login) enum Verdict {
+pub(in crate::login) enum ChapVerdict {
     /// What was asked is in the reply.
     Continue,
     /// The initiator has proved to be this user.
-    Proven { user: String, counter: Option<Counter> },
+    Proven { user: String, counter: Option<MutualChapChallenge> },
 }
 
 /// The initiator wants to know who we are.
-pub(in crate::login) struct Counter {
-    algorithm: Algorithm,
+pub(in crate::login) struct MutualChapChallenge {
+    algorithm: ChapAlgorithm,
     challenge: PeersChallenge,
 }
 
 /// An exchange that ends: the status, and the reason for our own events.
-pub(in crate::login) type Refusal = (LoginStatus, &'static str);
+pub(in crate::login) type ChapRefusal = (LoginStatus, &'static str);
 
 impl Verifier {
     pub(in crate::login) fn new(terms: ChapTerms, challenge: Challenge) -> Self {
@@ -68,10 +68,10 @@ impl Verifier {
         &mut self,
         keys: &ChapKeys<'_>,
         reply: &mut Vec<u8>,
-    ) -> Result<Verdict, Refusal> {
+    ) -> Result<ChapVerdict, ChapRefusal> {
         match (self.chosen, keys) {
             // Nothing yet: the initiator only moves on in its own text.
-            (_, keys) if keys.is_empty() => Ok(Verdict::Continue),
+            (_, keys) if keys.is_empty() => Ok(ChapVerdict::Continue),
             (
                 None,
                 ChapKeys {
@@ -83,15 +83,15 @@ impl Verifier {
                 },
             ) => {
                 self.choose(offered, reply)?;
-                Ok(Verdict::Continue)
+                Ok(ChapVerdict::Continue)
             }
             (Some(algorithm), ChapKeys { algorithms: None, .. }) => self.judge(algorithm, keys),
             _ => Err((LoginStatus::InitiatorError, "CHAP keys out of turn")),
         }
     }
 
-    fn choose(&mut self, offered: &str, reply: &mut Vec<u8>) -> Result<(), Refusal> {
-        let is_offered = |ours: &&Algorithm| keys::algorithms(offered).any(|o| o == **ours);
+    fn choose(&mut self, offered: &str, reply: &mut Vec<u8>) -> Result<(), ChapRefusal> {
+        let is_offered = |ours: &&ChapAlgorithm| keys::algorithms(offered).any(|o| o == **ours);
         let Some(&algorithm) = self.terms.algorithms.iter().find(is_offered) else {
             let reason = "no CHAP algorithm in common";
             return Err((LoginStatus::AuthenticationFailure, reason));
@@ -103,11 +103,15 @@ impl Verifier {
     }
 
     /// The part of the challenge that is sent.
-    fn asked(&self, algorithm: Algorithm) -> &[u8] {
+    fn asked(&self, algorithm: ChapAlgorithm) -> &[u8] {
         &self.challenge.value[..algorithm.length()]
     }
 
-    fn judge(&mut self, algorithm: Algorithm, keys: &ChapKeys<'_>) -> Result<Verdict, Refusal> {
+    fn judge(
+        &mut self,
+        algorithm: ChapAlgorithm,
+        keys: &ChapKeys<'_>,
+    ) -> Result<ChapVerdict, ChapRefusal> {
         let (Some(name), Some(response)) = (keys.name, keys.response) else {
             return Err((LoginStatus::MissingParameter, "CHAP_N or CHAP_R is missing"));
         };
@@ -117,7 +121,7 @@ impl Verifier {
             (None, None) => None,
             (Some(identifier), Some(value)) => {
                 let challenge = PeersChallenge::parse(identifier, value).map_err(malformed)?;
-                Some(Counter { algorithm, challenge })
+                Some(MutualChapChallenge { algorithm, challenge })
             }
             _ => return Err((LoginStatus::MissingParameter, "CHAP_I or CHAP_C is missing")),
         };
@@ -128,7 +132,8 @@ impl Verifier {
         }
         // A user that does not exist costs the same work and ends with the same status.
         let user = self.terms.users.iter().find(|user| user.name == name);
-        let nobody = Secret::new(&self.challenge.value).expect("32 bytes are a secret's length");
+        let nobody =
+            ChapSecret::new(&self.challenge.value).expect("32 bytes are a secret's length");
         let secret = user.map_or(&nobody, |user| &user.secret);
         let identifier = self.challenge.identifier;
         let expected = algorithm.response(identifier, secret, asked);
@@ -142,15 +147,15 @@ impl Verifier {
             let reason = "the CHAP secrets of both directions are the same";
             return Err((LoginStatus::AuthenticationFailure, reason));
         }
-        Ok(Verdict::Proven { user: user.name.clone(), counter })
+        Ok(ChapVerdict::Proven { user: user.name.clone(), counter })
     }
 
     /// Proves who we are.
     pub(in crate::login) fn prove(
         &self,
-        counter: &Counter,
+        counter: &MutualChapChallenge,
         reply: &mut Vec<u8>,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), ChapRefusal> {
         let Some(Credential { name, secret }) = &self.terms.mutual else {
             let reason = "mutual CHAP is asked for, and this target has no secret for it";
             return Err((LoginStatus::AuthenticationFailure, reason));
@@ -162,6 +167,6 @@ impl Verifier {
     }
 }
 
-fn malformed(_: KeyError) -> Refusal {
+fn malformed(_: KeyError) -> ChapRefusal {
     (LoginStatus::InitiatorError, "a CHAP value that does not read")
 }

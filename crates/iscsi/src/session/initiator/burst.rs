@@ -1,6 +1,6 @@
 //! Runs of Data-Out PDUs: unsolicited after a command, solicited by an R2T.
 
-use super::{Error, task::Task};
+use super::{InitiatorSessionError, task::InitiatorTask};
 use crate::{
     Itt, Ttt,
     keys::Parameters,
@@ -9,7 +9,7 @@ use crate::{
 
 /// One sequence of Data-Out PDUs that is being sent.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Burst {
+pub(super) struct DataOutBurst {
     pub(super) itt: Itt,
     /// From the R2T; NONE if unsolicited.
     pub(super) ttt: Ttt,
@@ -19,7 +19,7 @@ pub(super) struct Burst {
     data_sn: u32,
 }
 
-impl Burst {
+impl DataOutBurst {
     /// Puts the immediate data into `command`, at most `segment` bytes, and returns the burst that
     /// follows it unasked.
     pub(super) fn begin(
@@ -50,29 +50,31 @@ impl Burst {
     /// The burst that an R2T asks for, or what is wrong with asking.
     pub(super) fn solicited(
         r2t: &ReadyToTransfer,
-        task: &Task,
+        task: &InitiatorTask,
         parameters: &Parameters,
-    ) -> Result<Self, Error> {
-        let super::Transfer::Out(data) = &task.request.transfer else {
-            return Err(Error::Protocol("an R2T for a command that sends no data"));
+    ) -> Result<Self, InitiatorSessionError> {
+        let super::DataPhase::Out(data) = &task.request.transfer else {
+            return Err(InitiatorSessionError::Protocol("an R2T for a command that sends no data"));
         };
         let length = r2t.desired_data_transfer_length;
         let end = r2t.buffer_offset.checked_add(length);
         if r2t.ttt == Ttt::NONE {
-            return Err(Error::Protocol("an R2T without a tag"));
+            return Err(InitiatorSessionError::Protocol("an R2T without a tag"));
         }
         if length == 0 || length > parameters.max_burst_length {
-            return Err(Error::Protocol("an R2T for nothing or more than MaxBurstLength"));
+            return Err(InitiatorSessionError::Protocol(
+                "an R2T for nothing or more than MaxBurstLength",
+            ));
         }
         // From level 1 on a target may ask again for what was lost (recovery R2T, RFC 7143, 7.8).
         if r2t.buffer_offset != task.sent && parameters.error_recovery_level == 0 {
-            return Err(Error::Protocol("an R2T out of order"));
+            return Err(InitiatorSessionError::Protocol("an R2T out of order"));
         }
         let Some(end) = end.filter(|&end| end as usize <= data.len()) else {
-            return Err(Error::Protocol("an R2T beyond the end of the data"));
+            return Err(InitiatorSessionError::Protocol("an R2T beyond the end of the data"));
         };
         if task.open_r2ts >= parameters.max_outstanding_r2t {
-            return Err(Error::Protocol("more R2Ts than MaxOutstandingR2T"));
+            return Err(InitiatorSessionError::Protocol("more R2Ts than MaxOutstandingR2T"));
         }
         Ok(Self {
             itt: r2t.itt,

@@ -5,17 +5,20 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{Event, Failure, Outcome, Request, Transfer, task::TaskTable, window::Window};
+use super::{
+    CommandFailure, CommandRequest, DataPhase, InitiatorCommandOutcome, InitiatorEvent,
+    task::TaskTable, window::InitiatorCommandWindow,
+};
 use crate::{Cid, Itt, Serial, keys::Parameters, pdu::LogoutResponse};
 
 /// The commands of a session, from their submission to their end.
 #[derive(Debug)]
-pub(super) struct Commands {
+pub(super) struct SessionCommands {
     pub(super) parameters: Parameters,
-    pub(super) window: Window,
+    pub(super) window: InitiatorCommandWindow,
     pub(super) tasks: TaskTable,
     /// Commands that wait for the window, oldest first.
-    queue: VecDeque<Waiting>,
+    queue: VecDeque<QueuedCommand>,
     /// Tasks that the target has never got, and whose connection is gone: they are sent again with
     /// their number, on another connection, in the order of their numbers.
     again: VecDeque<Itt>,
@@ -27,7 +30,7 @@ pub(super) struct Commands {
     controls: u16,
     /// No deadline of a command is before this. May be too early, never too late.
     earliest_deadline: Option<Instant>,
-    pub(super) events: VecDeque<Event>,
+    pub(super) events: VecDeque<InitiatorEvent>,
     /// Answers to the logouts of connections that failed.
     pub(super) logged_out: Vec<LogoutResponse>,
     /// How long pings took lately: 7/8 of what it was and 1/8 of the last.
@@ -36,22 +39,26 @@ pub(super) struct Commands {
 
 /// A command that was not sent yet.
 #[derive(Debug)]
-pub(super) struct Waiting {
-    pub(super) request: Request,
+pub(super) struct QueuedCommand {
+    pub(super) request: CommandRequest,
     pub(super) order: u64,
     pub(super) deadline: Instant,
 }
 
 /// What is to be sent.
-pub(super) enum Next {
+pub(super) enum NextCommand {
     /// For the first time.
-    New(Waiting),
+    New(QueuedCommand),
     /// Again.
     Again(Itt),
 }
 
-impl Commands {
-    pub(super) fn new(parameters: Parameters, window: Window, depth: usize) -> Self {
+impl SessionCommands {
+    pub(super) fn new(
+        parameters: Parameters,
+        window: InitiatorCommandWindow,
+        depth: usize,
+    ) -> Self {
         Self {
             parameters,
             window,
@@ -87,16 +94,20 @@ impl Commands {
         self.queue.len()
     }
 
-    pub(super) fn submit(&mut self, request: Request, now: Instant) -> Result<(), Request> {
+    pub(super) fn submit(
+        &mut self,
+        request: CommandRequest,
+        now: Instant,
+    ) -> Result<(), CommandRequest> {
         if self.unanswered() >= self.depth {
             return Err(request);
         }
-        if let Transfer::Out(data) = &request.transfer {
+        if let DataPhase::Out(data) = &request.transfer {
             assert!(u32::try_from(data.len()).is_ok(), "EDTL has 32 bits");
         }
         let deadline = now + request.time_out;
         self.note_deadline(deadline);
-        self.queue.push_back(Waiting { request, order: self.submitted, deadline });
+        self.queue.push_back(QueuedCommand { request, order: self.submitted, deadline });
         self.submitted += 1;
         Ok(())
     }
@@ -114,7 +125,7 @@ impl Commands {
         }
     }
 
-    pub(super) fn take_unanswered(&mut self) -> Vec<Request> {
+    pub(super) fn take_unanswered(&mut self) -> Vec<CommandRequest> {
         self.again.clear();
         self.orphans.clear();
         let sent = self.tasks.drain().map(|task| (task.order, task.request));
@@ -132,16 +143,16 @@ impl Commands {
     }
 
     /// What may be sent next.
-    pub(super) fn next_to_send(&mut self) -> Option<Next> {
+    pub(super) fn next_to_send(&mut self) -> Option<NextCommand> {
         while let Some(itt) = self.again.pop_front() {
             if self.tasks.get(itt).is_some_and(|task| task.lost) {
-                return Some(Next::Again(itt));
+                return Some(NextCommand::Again(itt));
             }
         }
         if !self.window.is_open() || self.tasks.is_full() {
             return None;
         }
-        self.queue.pop_front().map(Next::New)
+        self.queue.pop_front().map(NextCommand::New)
     }
 
     /// What a connection leaves behind: its tasks that the target has, and those that it has not
@@ -180,8 +191,12 @@ impl Commands {
         found.map(|(itt, _)| itt)
     }
 
-    pub(super) fn complete(&mut self, tag: u64, result: Result<Outcome, Failure>) {
-        self.events.push_back(Event::Completed { tag, result });
+    pub(super) fn complete(
+        &mut self,
+        tag: u64,
+        result: Result<InitiatorCommandOutcome, CommandFailure>,
+    ) {
+        self.events.push_back(InitiatorEvent::Completed { tag, result });
     }
 
     pub(super) fn note_deadline(&mut self, deadline: Instant) {
@@ -196,10 +211,10 @@ impl Commands {
     /// Ends the commands whose time ended before they could be sent.
     pub(super) fn expire_waiting(&mut self, now: Instant) {
         let (expired, waiting): (VecDeque<_>, _) =
-            self.queue.drain(..).partition(|waiting: &Waiting| waiting.deadline <= now);
+            self.queue.drain(..).partition(|waiting: &QueuedCommand| waiting.deadline <= now);
         self.queue = waiting;
         for waiting in expired {
-            self.complete(waiting.request.tag, Err(Failure::TimedOut));
+            self.complete(waiting.request.tag, Err(CommandFailure::TimedOut));
         }
     }
 

@@ -6,33 +6,34 @@ use std::{
 };
 
 use bytes::BytesMut;
-use scsi::{Sense, Status};
+use scsi::{ScsiStatus, Sense};
 
 use super::{
-    Error, Failure, Load, Outcome, Timing, Transfer,
-    burst::Burst,
-    commands::{Commands, Waiting},
+    CommandFailure, ConnectionLoad, ConnectionTiming, DataPhase, InitiatorCommandOutcome,
+    InitiatorSessionError,
+    burst::DataOutBurst,
+    commands::{QueuedCommand, SessionCommands},
     statuses::Statuses,
-    task::{Ending, Task},
+    task::{InitiatorTask, TaskFinalStatus},
 };
 use crate::{
-    Cid, DataSegment, Itt, Pdu, Serial, Sizes, Ttt,
-    codec::{Digests, Output},
+    Cid, DataSegment, Itt, Pdu, PduSizes, Serial, Ttt,
+    codec::{Digests, PduOutput},
     pdu::{LogoutResult, Residual, ScsiCommand},
 };
 
 /// What belongs to one TCP connection.
-pub(super) struct Connection {
+pub(super) struct InitiatorConnection {
     pub(super) cid: Cid,
     digests: Digests,
     /// What the target takes in one data segment, on this connection.
     max_send_data_segment_length: u32,
-    pub(super) timing: Timing,
+    pub(super) timing: ConnectionTiming,
     pub(super) statuses: Statuses,
-    pub(super) output: Output,
+    pub(super) output: PduOutput,
     /// Data being sent, first come first served: unsolicited data must follow the order of the
     /// commands (RFC 7143, 4.2.4.2).
-    pub(super) bursts: VecDeque<Burst>,
+    pub(super) bursts: VecDeque<DataOutBurst>,
     /// When anything was last heard.
     pub(super) heard: Instant,
     /// When bytes got through last that what is asked waits behind, in either direction, as far as that is noted.
@@ -46,27 +47,27 @@ pub(super) struct Connection {
     pub(super) rounds: u32,
     /// A command that ought to have arrived, and since when answers to pings say that it has not.
     pub(super) missed: Option<(Serial, Instant)>,
-    pub(super) requests: Vec<TaskManagement>,
-    pub(super) text: Option<Text>,
+    pub(super) requests: Vec<PendingTaskManagement>,
+    pub(super) text: Option<TextExchange>,
     pub(super) logout: Logout,
     /// Logouts that were sent here for connections that failed.
     pub(super) foreign_logouts: Vec<Itt>,
     /// What the commands on this connection move.
-    pub(super) load: Load,
-    pub(super) counters: Counters,
+    pub(super) load: ConnectionLoad,
+    pub(super) counters: InitiatorPduCounters,
 }
 
 /// PDUs of a connection, and payload bytes in them.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub struct Counters {
+pub struct InitiatorPduCounters {
     /// PDUs sent.
     pub pdus_out: u64,
     /// PDUs received.
     pub pdus_in: u64,
     /// PDUs sent, by size.
-    pub sizes_out: Sizes,
+    pub sizes_out: PduSizes,
     /// PDUs received, by size.
-    pub sizes_in: Sizes,
+    pub sizes_in: PduSizes,
     /// R2Ts served.
     pub r2ts: u64,
     /// Bytes of Data-Out, immediate data included.
@@ -95,7 +96,7 @@ pub(super) struct Ping {
 }
 
 /// A task management function under way.
-pub(super) struct TaskManagement {
+pub(super) struct PendingTaskManagement {
     pub(super) itt: Itt,
     pub(super) task: Itt,
     pub(super) kind: Management,
@@ -107,7 +108,7 @@ pub(super) enum Management {
 }
 
 /// A text exchange under way.
-pub(super) struct Text {
+pub(super) struct TextExchange {
     pub(super) itt: Itt,
     pub(super) answer: BytesMut,
     pub(super) deadline: Instant,
@@ -121,15 +122,15 @@ pub(super) enum Logout {
     /// Somebody does: no new commands; at the latest then.
     Draining(Instant),
     /// Sent: of this connection, of another one, or of the session.
-    Sent { itt: Itt, deadline: Instant, scope: Scope },
+    Sent { itt: Itt, deadline: Instant, scope: LogoutScope },
     /// Another connection is logging out the session.
     Ending,
     /// Answered: so many seconds before the next login.
-    Done { time2wait: u16, result: LogoutResult, scope: Scope },
+    Done { time2wait: u16, result: LogoutResult, scope: LogoutScope },
 }
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Scope {
+pub(super) enum LogoutScope {
     Connection,
     Session,
 }
@@ -146,14 +147,14 @@ const OUTPUT_BYTES: usize = 64 << 10;
 const MOST_RETRIES: u32 = 5;
 pub(super) const MOST_ROUNDS: u32 = 5;
 
-impl Connection {
+impl InitiatorConnection {
     /// A connection that has just logged in. `exp_stat_sn` is the next status number.
     pub(super) fn new(
         cid: Cid,
         digests: Digests,
         max_send_data_segment_length: u32,
         exp_stat_sn: Serial,
-        timing: Timing,
+        timing: ConnectionTiming,
         now: Instant,
     ) -> Self {
         Self {
@@ -162,7 +163,7 @@ impl Connection {
             max_send_data_segment_length,
             timing,
             statuses: Statuses::new(exp_stat_sn),
-            output: Output::default(),
+            output: PduOutput::default(),
             bursts: VecDeque::new(),
             heard: now,
             carried: now,
@@ -175,8 +176,8 @@ impl Connection {
             text: None,
             logout: Logout::No,
             foreign_logouts: Vec::new(),
-            load: Load::default(),
-            counters: Counters::default(),
+            load: ConnectionLoad::default(),
+            counters: InitiatorPduCounters::default(),
         }
     }
 
@@ -208,27 +209,31 @@ impl Connection {
     }
 
     /// Sends a command for the first time.
-    pub(super) fn send_new(&mut self, commands: &mut Commands, waiting: Waiting) {
-        let Waiting { request, order, deadline } = waiting;
-        let task = Task::new(request, order, commands.window.take(), deadline);
+    pub(super) fn send_new(&mut self, commands: &mut SessionCommands, waiting: QueuedCommand) {
+        let QueuedCommand { request, order, deadline } = waiting;
+        let task = InitiatorTask::new(request, order, commands.window.take(), deadline);
         let itt = commands.tasks.insert(task);
         self.adopt(commands, itt);
         self.send_command(commands, itt);
     }
 
     /// Sends a command that the target has never got with its number again (RFC 7143, 7.2.1).
-    pub(super) fn send_again(&mut self, commands: &mut Commands, itt: Itt) {
+    pub(super) fn send_again(&mut self, commands: &mut SessionCommands, itt: Itt) {
         self.adopt(commands, itt);
         self.counters.retries += 1;
         self.send_command(commands, itt);
     }
 
     /// The same for one whose connection this was all the time.
-    pub(super) fn retry(&mut self, commands: &mut Commands, itt: Itt) -> Result<(), Error> {
+    pub(super) fn retry(
+        &mut self,
+        commands: &mut SessionCommands,
+        itt: Itt,
+    ) -> Result<(), InitiatorSessionError> {
         let task = self.task(commands, itt)?;
         task.retries += 1;
         if task.retries > MOST_RETRIES {
-            return Err(Error::Unanswered("a command, which never arrives"));
+            return Err(InitiatorSessionError::Unanswered("a command, which never arrives"));
         }
         self.bursts.retain(|burst| burst.itt != itt);
         self.counters.retries += 1;
@@ -237,7 +242,7 @@ impl Connection {
     }
 
     /// A task belongs to this connection from now on.
-    pub(super) fn adopt(&mut self, commands: &mut Commands, itt: Itt) {
+    pub(super) fn adopt(&mut self, commands: &mut SessionCommands, itt: Itt) {
         let task = commands.tasks.get_mut(itt).expect("the caller has found it");
         (task.allegiance, task.lost) = (self.cid, false);
         self.load.add(task.bytes());
@@ -246,21 +251,25 @@ impl Connection {
     }
 
     /// A task has ended, or belongs to this connection no more.
-    pub(super) fn finish(&mut self, commands: &mut Commands, itt: Itt) -> Option<Task> {
+    pub(super) fn finish(
+        &mut self,
+        commands: &mut SessionCommands,
+        itt: Itt,
+    ) -> Option<InitiatorTask> {
         let task = commands.tasks.remove(itt)?;
         self.load.remove(task.bytes());
         Some(task)
     }
 
-    fn send_command(&mut self, commands: &mut Commands, itt: Itt) {
-        let Commands { tasks, parameters, .. } = commands;
+    fn send_command(&mut self, commands: &mut SessionCommands, itt: Itt) {
+        let SessionCommands { tasks, parameters, .. } = commands;
         let task = tasks.get_mut(itt).expect("the caller has found it");
         task.start_again();
         let request = &task.request;
         let (read, write, length) = match &request.transfer {
-            Transfer::None => (false, false, 0),
-            Transfer::In(length) => (true, false, *length),
-            Transfer::Out(data) => (false, true, data.len() as u32),
+            DataPhase::None => (false, false, 0),
+            DataPhase::In(length) => (true, false, *length),
+            DataPhase::Out(data) => (false, true, data.len() as u32),
         };
         let mut command = ScsiCommand {
             is_final: true,
@@ -275,10 +284,10 @@ impl Connection {
             cdb: request.cdb.clone(),
             ..ScsiCommand::default()
         };
-        if let Transfer::Out(data) = &request.transfer {
+        if let DataPhase::Out(data) = &request.transfer {
             let segment = self.max_send_data_segment_length;
-            let burst = Burst::begin(&mut command, data, parameters, segment);
-            task.sent = burst.as_ref().map_or(command.data.len() as u32, Burst::end);
+            let burst = DataOutBurst::begin(&mut command, data, parameters, segment);
+            task.sent = burst.as_ref().map_or(command.data.len() as u32, DataOutBurst::end);
             self.bursts.extend(burst);
             self.counters.data_out_bytes += command.data.len() as u64;
         }
@@ -286,7 +295,7 @@ impl Connection {
     }
 
     /// Sends one Data-Out PDU of the oldest burst.
-    pub(super) fn send_data(&mut self, commands: &mut Commands) -> bool {
+    pub(super) fn send_data(&mut self, commands: &mut SessionCommands) -> bool {
         loop {
             let Some(burst) = self.bursts.front_mut() else { return false };
             // A task may end before all its data was sent; then the rest is not wanted.
@@ -294,7 +303,7 @@ impl Connection {
                 self.bursts.pop_front();
                 continue;
             };
-            let Transfer::Out(data) = &task.request.transfer else {
+            let DataPhase::Out(data) = &task.request.transfer else {
                 unreachable!("bursts are made of Data-Out only")
             };
             let mut pdu = burst.next_pdu(data, self.max_send_data_segment_length);
@@ -314,19 +323,19 @@ impl Connection {
     /// The task that a PDU of this connection may speak of.
     pub(super) fn task<'a>(
         &self,
-        commands: &'a mut Commands,
+        commands: &'a mut SessionCommands,
         itt: Itt,
-    ) -> Result<&'a mut Task, Error> {
-        let is_ours = |task: &&mut Task| task.allegiance == self.cid && !task.lost;
+    ) -> Result<&'a mut InitiatorTask, InitiatorSessionError> {
+        let is_ours = |task: &&mut InitiatorTask| task.allegiance == self.cid && !task.lost;
         commands.tasks.get_mut(itt).filter(is_ours).ok_or(UNKNOWN_TASK)
     }
 
     /// The same, where a PDU may have been sent again for a task that has ended meanwhile.
     pub(super) fn find_task<'a>(
         &self,
-        commands: &'a mut Commands,
+        commands: &'a mut SessionCommands,
         itt: Itt,
-    ) -> Result<Option<&'a mut Task>, Error> {
+    ) -> Result<Option<&'a mut InitiatorTask>, InitiatorSessionError> {
         let recovers = commands.recovers();
         match self.task(commands, itt) {
             Ok(task) => Ok(Some(task)),
@@ -337,33 +346,40 @@ impl Connection {
 
     pub(super) fn end_task(
         &mut self,
-        commands: &mut Commands,
+        commands: &mut SessionCommands,
         itt: Itt,
-        ending: Ending,
-    ) -> Result<(), Error> {
-        let Ending { status, sense, residual, .. } = ending;
+        ending: TaskFinalStatus,
+    ) -> Result<(), InitiatorSessionError> {
+        let TaskFinalStatus { status, sense, residual, .. } = ending;
         let task = self.task(commands, itt)?;
         // Never report a success that did not happen. The task stays, for the next session.
-        if Status::from_byte(status) == Some(Status::Good)
+        if ScsiStatus::from_byte(status) == Some(ScsiStatus::Good)
             && residual == Residual::None
-            && let Transfer::Out(data) = &task.request.transfer
+            && let DataPhase::Out(data) = &task.request.transfer
             && ((task.sent as usize) < data.len() || self.bursts.iter().any(|b| b.itt == itt))
         {
-            return Err(Error::Protocol("GOOD for a write whose data it has not got"));
+            return Err(InitiatorSessionError::Protocol(
+                "GOOD for a write whose data it has not got",
+            ));
         }
         let mut task = self.finish(commands, itt).expect("just looked at");
-        let Some(status) = Status::from_byte(status) else {
-            commands.complete(task.request.tag, Err(Failure::Status(status)));
+        let Some(status) = ScsiStatus::from_byte(status) else {
+            commands.complete(task.request.tag, Err(CommandFailure::Status(status)));
             return Ok(());
         };
-        let sense = if status == Status::CheckCondition { Sense::from_bytes(&sense) } else { None };
+        let sense =
+            if status == ScsiStatus::CheckCondition { Sense::from_bytes(&sense) } else { None };
         let data_in: DataSegment = task.gather.finish();
-        commands.complete(task.request.tag, Ok(Outcome { status, sense, data_in, residual }));
+        commands.complete(
+            task.request.tag,
+            Ok(InitiatorCommandOutcome { status, sense, data_in, residual }),
+        );
         Ok(())
     }
 }
 
-const UNKNOWN_TASK: Error = Error::Protocol("a PDU for a task that does not exist");
+const UNKNOWN_TASK: InitiatorSessionError =
+    InitiatorSessionError::Protocol("a PDU for a task that does not exist");
 
 /// Task attribute SIMPLE (RFC 7143, 11.3.1).
 const SIMPLE: u8 = 1;

@@ -5,9 +5,12 @@ use std::time::{Duration, Instant};
 use bytes::{Bytes, BytesMut};
 
 use super::{
-    Error, Event, Failure,
-    commands::Commands,
-    connection::{Connection, Logout, Management, Ping, Scope, TaskManagement, Text},
+    CommandFailure, InitiatorEvent, InitiatorSessionError,
+    commands::SessionCommands,
+    connection::{
+        InitiatorConnection, Logout, LogoutScope, Management, PendingTaskManagement, Ping,
+        TextExchange,
+    },
 };
 use crate::{
     Cid, Itt, Pdu, Ttt,
@@ -24,12 +27,12 @@ const TEXT_BYTES: usize = 1 << 20;
 /// more patience than this.
 const MOST_ABORTS: usize = 1024;
 
-impl Connection {
+impl InitiatorConnection {
     /// Leaves, with the session or without it; `reason` is about `cid`, this connection or one
     /// that is gone.
     pub(super) fn send_logout(
         &mut self,
-        commands: &mut Commands,
+        commands: &mut SessionCommands,
         reason: LogoutReason,
         cid: Cid,
     ) -> Itt {
@@ -46,13 +49,18 @@ impl Connection {
     }
 
     /// Logs this connection out, or the session.
-    pub(super) fn log_out(&mut self, commands: &mut Commands, scope: Scope, now: Instant) {
+    pub(super) fn log_out(
+        &mut self,
+        commands: &mut SessionCommands,
+        scope: LogoutScope,
+        now: Instant,
+    ) {
         if matches!(self.logout, Logout::Sent { .. } | Logout::Done { .. }) {
             return;
         }
         let reason = match scope {
-            Scope::Connection => LogoutReason::CloseConnection,
-            Scope::Session => LogoutReason::CloseSession,
+            LogoutScope::Connection => LogoutReason::CloseConnection,
+            LogoutScope::Session => LogoutReason::CloseSession,
         };
         let itt = self.send_logout(commands, reason, self.cid);
         self.logout = Logout::Sent { itt, deadline: now + self.timing.abort_time_out, scope };
@@ -60,10 +68,10 @@ impl Connection {
 
     pub(super) fn handle_logout(
         &mut self,
-        commands: &mut Commands,
+        commands: &mut SessionCommands,
         pdu: &LogoutResponse,
         now: Instant,
-    ) -> Result<(), Error> {
+    ) -> Result<(), InitiatorSessionError> {
         if !self.take_stat_sn(commands, &pdu.numbers, now)? {
             return Ok(());
         }
@@ -77,16 +85,16 @@ impl Connection {
                 self.logout = Logout::Done { time2wait: pdu.time2wait, result: pdu.result, scope };
                 Ok(())
             }
-            _ => Err(Error::Protocol("an answer to a logout that was not asked")),
+            _ => Err(InitiatorSessionError::Protocol("an answer to a logout that was not asked")),
         }
     }
 
     pub(super) fn handle_nop(
         &mut self,
-        commands: &mut Commands,
+        commands: &mut SessionCommands,
         pdu: NopIn,
         now: Instant,
-    ) -> Result<(), Error> {
+    ) -> Result<(), InitiatorSessionError> {
         if pdu.itt == Itt::NONE {
             commands.window.update(&pdu.numbers);
             if commands.recovers() && self.statuses.expect(pdu.numbers.stat_sn) {
@@ -105,7 +113,11 @@ impl Connection {
                 }
                 // One that was given up, whose answer comes with a SNACK's.
                 None if commands.recovers() => {}
-                None => return Err(Error::Protocol("an answer to a ping that was not sent")),
+                None => {
+                    return Err(InitiatorSessionError::Protocol(
+                        "an answer to a ping that was not sent",
+                    ));
+                }
             }
         }
         if pdu.ttt != Ttt::NONE {
@@ -124,15 +136,17 @@ impl Connection {
 
     pub(super) fn handle_task_response(
         &mut self,
-        commands: &mut Commands,
+        commands: &mut SessionCommands,
         pdu: TaskResponse,
         now: Instant,
-    ) -> Result<(), Error> {
+    ) -> Result<(), InitiatorSessionError> {
         if !self.take_stat_sn(commands, &pdu.numbers, now)? {
             return Ok(());
         }
         let Some(index) = self.requests.iter().position(|request| request.itt == pdu.itt) else {
-            return Err(Error::Protocol("an answer to a task management that was not asked"));
+            return Err(InitiatorSessionError::Protocol(
+                "an answer to a task management that was not asked",
+            ));
         };
         let request = self.requests.swap_remove(index);
         let itt = request.task;
@@ -145,14 +159,16 @@ impl Connection {
                 if let Some(task) = self.finish(commands, itt) {
                     let request = task.request;
                     if task.returns {
-                        commands.events.push_back(Event::Returned(vec![request]));
+                        commands.events.push_back(InitiatorEvent::Returned(vec![request]));
                     } else {
-                        commands.complete(request.tag, Err(Failure::TimedOut));
+                        commands.complete(request.tag, Err(CommandFailure::TimedOut));
                     }
                 }
                 Ok(())
             }
-            (Management::Abort, _) => Err(Error::Unanswered("a command, and it cannot be aborted")),
+            (Management::Abort, _) => {
+                Err(InitiatorSessionError::Unanswered("a command, and it cannot be aborted"))
+            }
             (Management::Reassign { .. }, TaskFunctionResult::Complete) => {
                 task.r2t_sn = None;
                 (task.open_r2ts, task.status) = (0, None);
@@ -163,7 +179,7 @@ impl Connection {
             // The target can do it no more, and nobody knows whether it has.
             (Management::Reassign { .. }, TaskFunctionResult::NoTask) => {
                 if let Some(task) = commands.tasks.remove(itt) {
-                    commands.events.push_back(Event::Returned(vec![task.request]));
+                    commands.events.push_back(InitiatorEvent::Returned(vec![task.request]));
                 }
                 Ok(())
             }
@@ -178,7 +194,12 @@ impl Connection {
     }
 
     /// Asks for a task of a connection that was logged out (level 2; RFC 7143, 7.2.2).
-    pub(super) fn send_reassign(&mut self, commands: &mut Commands, task_itt: Itt, now: Instant) {
+    pub(super) fn send_reassign(
+        &mut self,
+        commands: &mut SessionCommands,
+        task_itt: Itt,
+        now: Instant,
+    ) {
         let itt = commands.control_itt();
         let cmd_sn = commands.window.cmd_sn();
         let Some(task) = commands.tasks.get_mut(task_itt) else { return };
@@ -187,7 +208,7 @@ impl Connection {
         let exp_data_sn = task.gather.change_connection();
         let deadline = now + self.timing.abort_time_out;
         let kind = Management::Reassign { deadline };
-        self.requests.push(TaskManagement { itt, task: task_itt, kind });
+        self.requests.push(PendingTaskManagement { itt, task: task_itt, kind });
         self.send(Pdu::TaskRequest(TaskRequest {
             immediate: true,
             function: Ok(TaskFunction::TaskReassign),
@@ -204,7 +225,7 @@ impl Connection {
     /// Tasks that are being taken over.
     pub(super) fn reassigning(&self) -> usize {
         let is_reassign =
-            |request: &&TaskManagement| matches!(request.kind, Management::Reassign { .. });
+            |request: &&PendingTaskManagement| matches!(request.kind, Management::Reassign { .. });
         self.requests.iter().filter(is_reassign).count()
     }
 
@@ -221,9 +242,9 @@ impl Connection {
     /// reassignments.
     pub(super) fn handle_refused_management(
         &mut self,
-        commands: &mut Commands,
+        commands: &mut SessionCommands,
         itt: Itt,
-    ) -> Result<(), Error> {
+    ) -> Result<(), InitiatorSessionError> {
         let Some(index) = self.requests.iter().position(|request| request.itt == itt) else {
             return Ok(());
         };
@@ -232,7 +253,7 @@ impl Connection {
             task.retries += 1;
             task.abort = None;
             if task.retries > MOST_REFUSALS {
-                return Err(Error::Unanswered("task management, which is refused"));
+                return Err(InitiatorSessionError::Unanswered("task management, which is refused"));
             }
             if task.lost {
                 commands.orphans.push_back(request.task);
@@ -243,14 +264,14 @@ impl Connection {
 
     pub(super) fn begin_text(
         &mut self,
-        commands: &mut Commands,
+        commands: &mut SessionCommands,
         text: Bytes,
         wanted: bool,
         now: Instant,
     ) {
         let itt = commands.control_itt();
         let deadline = now + self.timing.ping_after + self.timing.ping_time_out;
-        self.text = Some(Text { itt, answer: BytesMut::new(), deadline, wanted });
+        self.text = Some(TextExchange { itt, answer: BytesMut::new(), deadline, wanted });
         self.send(Pdu::TextRequest(TextRequest {
             immediate: true,
             is_final: true,
@@ -266,32 +287,37 @@ impl Connection {
 
     pub(super) fn handle_text(
         &mut self,
-        commands: &mut Commands,
+        commands: &mut SessionCommands,
         pdu: TextResponse,
         now: Instant,
-    ) -> Result<(), Error> {
+    ) -> Result<(), InitiatorSessionError> {
         if !self.take_stat_sn(commands, &pdu.numbers, now)? {
             return Ok(());
         }
         let text = self.text.as_mut().filter(|text| text.itt == pdu.itt);
-        let text = text.ok_or(Error::Protocol("an answer to a text that was not asked"))?;
+        let text =
+            text.ok_or(InitiatorSessionError::Protocol("an answer to a text that was not asked"))?;
         if text.answer.len() + pdu.text.len() > TEXT_BYTES {
-            return Err(Error::Protocol("more text than can be taken"));
+            return Err(InitiatorSessionError::Protocol("more text than can be taken"));
         }
         text.answer.extend_from_slice(&pdu.text);
         if pdu.is_final && !pdu.continues {
             let text = self.text.take().expect("just looked at");
             if text.wanted {
-                commands.events.push_back(Event::Text(text.answer.freeze()));
+                commands.events.push_back(InitiatorEvent::Text(text.answer.freeze()));
             }
             return Ok(());
         }
         // Without this a target could keep the exchange going for ever.
         if pdu.text.is_empty() {
-            return Err(Error::Protocol("an empty text response that is not the last"));
+            return Err(InitiatorSessionError::Protocol(
+                "an empty text response that is not the last",
+            ));
         }
         if pdu.ttt == Ttt::NONE {
-            return Err(Error::Protocol("a text response to be continued, without a tag"));
+            return Err(InitiatorSessionError::Protocol(
+                "a text response to be continued, without a tag",
+            ));
         }
         self.send(Pdu::TextRequest(TextRequest {
             immediate: true,
@@ -307,11 +333,11 @@ impl Connection {
         Ok(())
     }
 
-    /// When [`Connection::check`] has something to do. `heard_elsewhere`: when another connection
+    /// When [`InitiatorConnection::check`] has something to do. `heard_elsewhere`: when another connection
     /// of the session was last heard; `None` without another one.
     pub(super) fn poll_timeout(
         &self,
-        commands: &Commands,
+        commands: &SessionCommands,
         heard_elsewhere: Option<Instant>,
     ) -> Instant {
         let mut next = match &self.ping {
@@ -344,23 +370,23 @@ impl Connection {
     /// the target is there, since this one does not hear it.
     pub(super) fn check(
         &mut self,
-        commands: &mut Commands,
+        commands: &mut SessionCommands,
         heard_elsewhere: Option<Instant>,
         now: Instant,
-    ) -> Result<bool, Error> {
+    ) -> Result<bool, InitiatorSessionError> {
         if self.text.as_ref().is_some_and(|text| text.deadline <= now) {
-            return Err(Error::Unanswered("a text request"));
+            return Err(InitiatorSessionError::Unanswered("a text request"));
         }
         if self.reassign_deadline().is_some_and(|deadline| deadline <= now) {
-            return Err(Error::Unanswered("a TASK REASSIGN"));
+            return Err(InitiatorSessionError::Unanswered("a TASK REASSIGN"));
         }
         if let Logout::Sent { deadline, .. } = self.logout
             && deadline <= now
         {
-            return Err(Error::Unanswered("a logout"));
+            return Err(InitiatorSessionError::Unanswered("a logout"));
         }
         if self.is_stalled(heard_elsewhere) {
-            return Err(Error::Stalled);
+            return Err(InitiatorSessionError::Stalled);
         }
         let suspect_after = self.suspect_after(commands);
         let ping_due = self.ping_due(commands, heard_elsewhere);
@@ -369,7 +395,7 @@ impl Connection {
             Some(_)
                 if silent_since.is_some_and(|since| since + self.timing.ping_time_out <= now) =>
             {
-                Err(Error::Silent)
+                Err(InitiatorSessionError::Silent)
             }
             Some(ping)
                 if heard_elsewhere.is_some()
@@ -415,13 +441,13 @@ impl Connection {
         self.ping.as_ref().map(|ping| self.silent_since(ping))
     }
 
-    fn suspect_after(&self, commands: &Commands) -> Duration {
+    fn suspect_after(&self, commands: &SessionCommands) -> Duration {
         let usual = commands.round_trip() * 4;
         // Whichever of the two is longer.
         usual.max(self.timing.stall_time_out).min(self.timing.ping_time_out)
     }
 
-    fn ping_due(&self, commands: &Commands, heard_elsewhere: Option<Instant>) -> Instant {
+    fn ping_due(&self, commands: &SessionCommands, heard_elsewhere: Option<Instant>) -> Instant {
         let mut due = self.heard + self.timing.ping_after;
         if self.expects() && (commands.recovers() || heard_elsewhere.is_some()) {
             due = due.min(self.heard + self.probe_after);
@@ -431,7 +457,7 @@ impl Connection {
     }
 
     /// Asks whether the target is there, and what it has got.
-    pub(super) fn ping(&mut self, commands: &mut Commands, now: Instant) {
+    pub(super) fn ping(&mut self, commands: &mut SessionCommands, now: Instant) {
         if self.ping.is_some() {
             return;
         }
@@ -451,27 +477,31 @@ impl Connection {
 
     pub(super) fn abort_late_tasks(
         &mut self,
-        commands: &mut Commands,
+        commands: &mut SessionCommands,
         now: Instant,
-    ) -> Result<(), Error> {
+    ) -> Result<(), InitiatorSessionError> {
         let mut late = Vec::new();
         for (itt, task) in commands.tasks.iter() {
             if task.allegiance == self.cid && !task.lost && task.deadline <= now {
                 if task.abort.is_some() {
-                    return Err(Error::Unanswered("an ABORT TASK"));
+                    return Err(InitiatorSessionError::Unanswered("an ABORT TASK"));
                 }
                 late.push((itt, task.request.lun, task.cmd_sn));
             }
         }
         if self.requests.len() + late.len() > MOST_ABORTS {
-            return Err(Error::Unanswered("many an ABORT TASK"));
+            return Err(InitiatorSessionError::Unanswered("many an ABORT TASK"));
         }
         for (itt, lun, ref_cmd_sn) in late {
             let abort = commands.control_itt();
             let task = commands.tasks.get_mut(itt).expect("just found");
             task.abort = Some(abort);
             task.deadline = now + self.timing.abort_time_out;
-            self.requests.push(TaskManagement { itt: abort, task: itt, kind: Management::Abort });
+            self.requests.push(PendingTaskManagement {
+                itt: abort,
+                task: itt,
+                kind: Management::Abort,
+            });
             self.send(Pdu::TaskRequest(TaskRequest {
                 immediate: true,
                 function: Ok(TaskFunction::AbortTask),

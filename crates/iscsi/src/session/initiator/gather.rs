@@ -4,7 +4,7 @@ use bytes::{Bytes, BytesMut};
 
 use scsi::Lun;
 
-use super::Error;
+use super::InitiatorSessionError;
 use crate::{DataSegment, Ttt, pdu::DataIn};
 
 /// What has arrived of a command's Data-In.
@@ -12,7 +12,7 @@ use crate::{DataSegment, Ttt, pdu::DataIn};
 /// Both DataPDUInOrder and DataSequenceInOrder are always negotiated to Yes (we ask for it, and
 /// one Yes decides), so the next byte's offset is the number of bytes that are here.
 #[derive(Debug)]
-pub(super) struct Gather {
+pub(super) struct DataInGather {
     /// Room for so many bytes.
     expected: u32,
     received: u32,
@@ -31,7 +31,7 @@ pub(super) struct Gather {
 
 /// What became of a Data-In.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Taken {
+pub(super) enum DataInArrival {
     /// It was new.
     New,
     /// It was new, and so many before it, from this one on, were lost.
@@ -50,7 +50,7 @@ const SMALL_PIECE: usize = 2048;
 /// as many as can be on their way before the target hears of the loss.
 const MOST_AHEAD: usize = 1024;
 
-impl Gather {
+impl DataInGather {
     /// Nothing arrived of at most `expected` bytes.
     pub(super) fn new(expected: u32) -> Self {
         Self {
@@ -67,7 +67,11 @@ impl Gather {
 
     /// Takes the data of one PDU, or says what is wrong with it. Where nothing can be lost
     /// (`recovers` is false), a gap is wrong, too.
-    pub(super) fn take(&mut self, pdu: DataIn, recovers: bool) -> Result<Taken, Error> {
+    pub(super) fn take(
+        &mut self,
+        pdu: DataIn,
+        recovers: bool,
+    ) -> Result<DataInArrival, InitiatorSessionError> {
         let data_sn = pdu.data_sn;
         if data_sn == self.data_sn {
             self.append(pdu)?;
@@ -76,17 +80,19 @@ impl Gather {
                 self.append(next)?;
             }
             self.sent = self.sent.max(self.data_sn);
-            return Ok(Taken::New);
+            return Ok(DataInArrival::New);
         }
         if !recovers {
-            return Err(Error::Protocol("a Data-In with a DataSN out of order"));
+            return Err(InitiatorSessionError::Protocol("a Data-In with a DataSN out of order"));
         }
         let place = self.ahead.binary_search_by_key(&data_sn, |pdu| pdu.data_sn);
         let (false, Err(place)) = (data_sn < self.data_sn, place) else {
-            return Ok(Taken::Repeated);
+            return Ok(DataInArrival::Repeated);
         };
         if self.ahead.len() >= MOST_AHEAD {
-            return Err(Error::Protocol("many a Data-In after one that is missing"));
+            return Err(InitiatorSessionError::Protocol(
+                "many a Data-In after one that is missing",
+            ));
         }
         // It is kept on no other account than that it may fit.
         let end = u64::from(pdu.buffer_offset) + length_of(&pdu);
@@ -101,15 +107,19 @@ impl Gather {
     }
 
     /// A PDU was sent and its data is lost.
-    pub(super) fn lose(&mut self, data_sn: u32) -> Taken {
+    pub(super) fn lose(&mut self, data_sn: u32) -> DataInArrival {
         self.expect(data_sn.saturating_add(1), 0)
     }
 
     /// So many PDUs were sent, and `more` that are here: which of them are newly known to be lost?
-    pub(super) fn expect(&mut self, sent: u32, more: u32) -> Taken {
+    pub(super) fn expect(&mut self, sent: u32, more: u32) -> DataInArrival {
         let first = self.sent.max(self.data_sn);
         self.sent = first.max(sent.saturating_add(more));
-        if sent > first { Taken::After { first, count: sent - first } } else { Taken::New }
+        if sent > first {
+            DataInArrival::After { first, count: sent - first }
+        } else {
+            DataInArrival::New
+        }
     }
 
     /// Nothing that was sent is missing.
@@ -150,7 +160,7 @@ impl Gather {
         *self = Self::new(self.expected);
     }
 
-    fn append(&mut self, pdu: DataIn) -> Result<(), Error> {
+    fn append(&mut self, pdu: DataIn) -> Result<(), InitiatorSessionError> {
         self.data_sn = self.data_sn.wrapping_add(1);
         let length = length_of(&pdu);
         // A PDU without data (it may carry the status) has no offset to speak of.
@@ -158,7 +168,7 @@ impl Gather {
             return Ok(());
         }
         if pdu.buffer_offset != self.received {
-            return Err(Error::Protocol("a Data-In with an offset out of order"));
+            return Err(InitiatorSessionError::Protocol("a Data-In with an offset out of order"));
         }
         if length > u64::from(self.expected - self.received) {
             return Err(TOO_MUCH);
@@ -194,7 +204,8 @@ fn length_of(pdu: &DataIn) -> u64 {
     pdu.data.iter().map(|piece| piece.len() as u64).sum()
 }
 
-const TOO_MUCH: Error = Error::Protocol("more Data-In than the command has room for");
+const TOO_MUCH: InitiatorSessionError =
+    InitiatorSessionError::Protocol("more Data-In than the command has room for");
 
 #[cfg(test)]
 mod tests {
@@ -218,7 +229,7 @@ mod tests {
 
     #[test]
     fn pieces_in_order_read_as_one_run() {
-        let mut gather = Gather::new(5);
+        let mut gather = DataInGather::new(5);
         gather.take(data_in(0, 0, b"ab"), false).unwrap();
         gather.take(data_in(1, 2, b"cde"), false).unwrap();
         assert_eq!(gather.finish().concat(), b"abcde");
@@ -233,25 +244,25 @@ mod tests {
             (data_in(0, u32::MAX, b"a"), "an offset far away"),
         ];
         for (pdu, what) in wrong {
-            assert!(Gather::new(5).take(pdu, false).is_err(), "{what}");
+            assert!(DataInGather::new(5).take(pdu, false).is_err(), "{what}");
         }
     }
 
     #[test]
     fn what_was_lost_is_named_and_filled_in() {
-        let mut gather = Gather::new(6);
+        let mut gather = DataInGather::new(6);
         gather.take(data_in(0, 0, b"a"), true).unwrap();
         let after = gather.take(data_in(3, 3, b"d"), true).unwrap();
-        assert_eq!(after, Taken::After { first: 1, count: 2 });
-        assert_eq!(gather.take(data_in(4, 4, b"e"), true).unwrap(), Taken::New);
-        assert_eq!(gather.lose(5), Taken::After { first: 5, count: 1 });
+        assert_eq!(after, DataInArrival::After { first: 1, count: 2 });
+        assert_eq!(gather.take(data_in(4, 4, b"e"), true).unwrap(), DataInArrival::New);
+        assert_eq!(gather.lose(5), DataInArrival::After { first: 5, count: 1 });
         assert_eq!(gather.missing(), Some((1, 2)));
         gather.take(data_in(2, 2, b"c"), true).unwrap();
         assert_eq!(gather.missing(), Some((1, 1)));
         gather.take(data_in(1, 1, b"b"), true).unwrap();
         assert_eq!(gather.missing(), Some((5, 1)));
         for repeated in [data_in(0, 0, b"a"), data_in(3, 3, b"d")] {
-            assert_eq!(gather.take(repeated, true).unwrap(), Taken::Repeated);
+            assert_eq!(gather.take(repeated, true).unwrap(), DataInArrival::Repeated);
         }
         gather.take(data_in(5, 5, b"f"), true).unwrap();
         assert!(gather.is_whole());
@@ -260,7 +271,7 @@ mod tests {
 
     #[test]
     fn what_comes_too_early_is_kept_as_far_as_it_may_fit() {
-        let mut gather = Gather::new(6);
+        let mut gather = DataInGather::new(6);
         assert!(gather.take(data_in(1, 4, b"abc"), true).is_err(), "beyond the end");
         assert!(gather.take(data_in(1, u32::MAX, b"a"), true).is_err(), "far beyond the end");
         gather.take(data_in(1, 1, b"bcd"), true).unwrap();
@@ -272,7 +283,7 @@ mod tests {
 
     #[test]
     fn an_acknowledgment_waits_for_what_is_missing() {
-        let mut gather = Gather::new(3);
+        let mut gather = DataInGather::new(3);
         gather.take(data_in(1, 1, b"b"), true).unwrap();
         gather.wish(Ttt(7), scsi::Lun(0));
         assert_eq!(gather.acknowledgment(), None);
@@ -283,7 +294,7 @@ mod tests {
 
     #[test]
     fn a_byte_at_a_time_does_not_pile_up() {
-        let mut gather = Gather::new(4000);
+        let mut gather = DataInGather::new(4000);
         for at in 0..4000 {
             gather.take(data_in(at, at, b"x"), false).unwrap();
         }

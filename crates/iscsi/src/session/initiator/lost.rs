@@ -6,17 +6,17 @@ use crate::{Cid, Itt};
 
 /// A connection that failed, while its tasks wait.
 #[derive(Debug)]
-pub(super) struct Lost {
+pub(super) struct FailedConnection {
     pub(super) cid: Cid,
     /// How far its recovery is.
-    pub(super) step: Step,
+    pub(super) step: ConnectionRecoveryStep,
     /// Logouts that were sent for it.
     pub(super) attempts: u32,
 }
 
 /// The steps in their order; see `recovery`.
 #[derive(Debug)]
-pub(super) enum Step {
+pub(super) enum ConnectionRecoveryStep {
     /// No recovery before then (Time2Wait).
     Waiting(Instant),
     LoggingOut {

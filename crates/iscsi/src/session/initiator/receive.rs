@@ -3,40 +3,40 @@
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use scsi::{Sense, Status};
+use scsi::{ScsiStatus, Sense};
 
 use super::{
-    Error, Event, Failure, Transfer,
-    burst::Burst,
-    commands::Commands,
-    connection::{Connection, Logout},
-    gather::Taken,
-    task::Ending,
+    CommandFailure, DataPhase, InitiatorEvent, InitiatorSessionError,
+    burst::DataOutBurst,
+    commands::SessionCommands,
+    connection::{InitiatorConnection, Logout},
+    gather::DataInArrival,
+    task::TaskFinalStatus,
 };
 use crate::{
     Itt, Pdu,
-    codec::Frame,
+    codec::PduFrame,
     pdu::{
         AsyncEvent, AsyncMessage, DataIn, ReadyToTransfer, Reject, RejectReason, ScsiResponse,
         SnackKind,
     },
 };
 
-impl Connection {
+impl InitiatorConnection {
     /// Handles a PDU of the target.
     pub(super) fn handle_frame(
         &mut self,
-        commands: &mut Commands,
-        frame: Frame,
+        commands: &mut SessionCommands,
+        frame: PduFrame,
         now: Instant,
-    ) -> Result<(), Error> {
+    ) -> Result<(), InitiatorSessionError> {
         self.heard = now;
         self.counters.pdus_in += 1;
         self.counters.sizes_in.count(frame.length());
         if frame.data_digest_error {
             self.counters.digest_errors += 1;
             if !commands.recovers() {
-                return Err(Error::DataDigest);
+                return Err(InitiatorSessionError::DataDigest);
             }
             return self.handle_damaged(commands, &frame.bhs, now);
         }
@@ -54,17 +54,19 @@ impl Connection {
             Pdu::LogoutResponse(pdu) => self.handle_logout(commands, &pdu, now),
             Pdu::Async(pdu) => self.handle_async(commands, pdu, now),
             Pdu::Reject(pdu) => self.handle_reject(commands, pdu, now),
-            Pdu::LoginResponse(_) => Err(Error::Protocol("a login response after the login")),
-            _ => Err(Error::Protocol("a PDU that only initiators send")),
+            Pdu::LoginResponse(_) => {
+                Err(InitiatorSessionError::Protocol("a login response after the login"))
+            }
+            _ => Err(InitiatorSessionError::Protocol("a PDU that only initiators send")),
         }
     }
 
     fn handle_data_in(
         &mut self,
-        commands: &mut Commands,
+        commands: &mut SessionCommands,
         pdu: DataIn,
         now: Instant,
-    ) -> Result<(), Error> {
+    ) -> Result<(), InitiatorSessionError> {
         let (itt, status, numbers) = (pdu.itt, pdu.status, pdu.numbers);
         commands.window.update(&numbers);
         let length: usize = pdu.data.iter().map(Bytes::len).sum();
@@ -81,12 +83,12 @@ impl Connection {
             task.gather.wish(pdu.ttt, pdu.lun);
         }
         let taken = task.gather.take(pdu, recovers)?;
-        if let Taken::After { first, count } = taken {
+        if let DataInArrival::After { first, count } = taken {
             self.ask_for_data(itt, first, count, now);
         }
         if let Some(status) = status {
             let (status, residual, stat_sn) = (status.status, status.residual, numbers.stat_sn);
-            let ending = Ending { status, sense: Bytes::new(), residual, stat_sn };
+            let ending = TaskFinalStatus { status, sense: Bytes::new(), residual, stat_sn };
             return self.take_ending(commands, itt, ending, now);
         }
         self.look_at(commands, itt)
@@ -94,10 +96,10 @@ impl Connection {
 
     fn handle_response(
         &mut self,
-        commands: &mut Commands,
+        commands: &mut SessionCommands,
         pdu: ScsiResponse,
         now: Instant,
-    ) -> Result<(), Error> {
+    ) -> Result<(), InitiatorSessionError> {
         let recovers = commands.recovers();
         commands.window.update(&pdu.numbers);
         let Some(task) = self.find_task(commands, pdu.itt)? else {
@@ -107,35 +109,39 @@ impl Connection {
             if self.take_stat_sn(commands, &pdu.numbers, now)?
                 && let Some(task) = self.finish(commands, pdu.itt)
             {
-                commands.complete(task.request.tag, Err(Failure::Response(pdu.response)));
+                commands.complete(task.request.tag, Err(CommandFailure::Response(pdu.response)));
             }
             return Ok(());
         }
         // Missing data of a failed command is not requested again.
-        let is_read = matches!(task.request.transfer, Transfer::In(_));
-        if recovers && is_read && pdu.status == Status::Good as u8 {
+        let is_read = matches!(task.request.transfer, DataPhase::In(_));
+        if recovers && is_read && pdu.status == ScsiStatus::Good as u8 {
             let expected = task.gather.expect(pdu.exp_data_sn, 0);
-            if let Taken::After { first, count } = expected {
+            if let DataInArrival::After { first, count } = expected {
                 self.ask_for_data(pdu.itt, first, count, now);
             }
         }
         let stat_sn = pdu.numbers.stat_sn;
-        let ending =
-            Ending { status: pdu.status, sense: pdu.sense, residual: pdu.residual, stat_sn };
+        let ending = TaskFinalStatus {
+            status: pdu.status,
+            sense: pdu.sense,
+            residual: pdu.residual,
+            stat_sn,
+        };
         self.take_ending(commands, pdu.itt, ending, now)
     }
 
     /// Handles the status of a task. The task ends, unless some of its data is missing.
     fn take_ending(
         &mut self,
-        commands: &mut Commands,
+        commands: &mut SessionCommands,
         itt: Itt,
-        ending: Ending,
+        ending: TaskFinalStatus,
         now: Instant,
-    ) -> Result<(), Error> {
+    ) -> Result<(), InitiatorSessionError> {
         let recovers = commands.recovers();
         let task = self.task(commands, itt)?;
-        let waits = recovers && ending.status == Status::Good as u8 && !task.gather.is_whole();
+        let waits = recovers && ending.status == ScsiStatus::Good as u8 && !task.gather.is_whole();
         let arrival = self.statuses.arrive(ending.stat_sn, !waits);
         if !self.judge(arrival, recovers, now)? {
             return Ok(());
@@ -149,7 +155,11 @@ impl Connection {
     }
 
     /// Ends a task whose status came before its last data, and acknowledges data if the target asked for that.
-    fn look_at(&mut self, commands: &mut Commands, itt: Itt) -> Result<(), Error> {
+    fn look_at(
+        &mut self,
+        commands: &mut SessionCommands,
+        itt: Itt,
+    ) -> Result<(), InitiatorSessionError> {
         let task = self.task(commands, itt)?;
         if task.status.is_some() {
             if !task.gather.is_whole() {
@@ -167,17 +177,17 @@ impl Connection {
 
     fn handle_r2t(
         &mut self,
-        commands: &mut Commands,
+        commands: &mut SessionCommands,
         pdu: ReadyToTransfer,
         now: Instant,
-    ) -> Result<(), Error> {
+    ) -> Result<(), InitiatorSessionError> {
         commands.window.update(&pdu.numbers);
         let recovers = commands.recovers();
         let Some(task) = self.find_task(commands, pdu.itt)? else { return Ok(()) };
         let expected = task.r2t_sn.unwrap_or(pdu.r2t_sn);
         if pdu.r2t_sn != expected {
             if !recovers {
-                return Err(Error::Protocol("an R2TSN out of order"));
+                return Err(InitiatorSessionError::Protocol("an R2TSN out of order"));
             }
             if expected < pdu.r2t_sn {
                 // The target sends this R2T again, too.
@@ -185,9 +195,9 @@ impl Connection {
             }
             return Ok(());
         }
-        let Commands { tasks, parameters, .. } = commands;
+        let SessionCommands { tasks, parameters, .. } = commands;
         let task = tasks.get_mut(pdu.itt).expect("just found");
-        let burst = Burst::solicited(&pdu, task, parameters)?;
+        let burst = DataOutBurst::solicited(&pdu, task, parameters)?;
         task.r2t_sn = Some(expected.wrapping_add(1));
         task.open_r2ts += 1;
         task.sent = task.sent.max(burst.end());
@@ -198,34 +208,37 @@ impl Connection {
 
     fn handle_async(
         &mut self,
-        commands: &mut Commands,
+        commands: &mut SessionCommands,
         pdu: AsyncMessage,
         now: Instant,
-    ) -> Result<(), Error> {
+    ) -> Result<(), InitiatorSessionError> {
         if !self.take_stat_sn(commands, &pdu.numbers, now)? {
             return Ok(());
         }
         match pdu.event {
             AsyncEvent::Scsi => {
-                commands.events.push_back(Event::Sense(pdu.lun, Sense::from_bytes(&pdu.data)));
+                commands
+                    .events
+                    .push_back(InitiatorEvent::Sense(pdu.lun, Sense::from_bytes(&pdu.data)));
             }
             AsyncEvent::LogoutRequested { time } if self.is_open() => {
                 // Log out one second before the target's time is over, or after half of a short time.
                 let time = Duration::from_secs(u64::from(time));
                 let wait = time.saturating_sub(Duration::from_secs(1)).max(time / 2);
                 self.logout = Logout::Draining(now + wait);
-                commands.events.push_back(Event::LogoutRequested { cid: self.cid });
+                commands.events.push_back(InitiatorEvent::LogoutRequested { cid: self.cid });
             }
             AsyncEvent::ConnectionDropped { cid, time2wait, .. } if cid == self.cid => {
-                return Err(Error::Dropped { time2wait });
+                return Err(InitiatorSessionError::Dropped { time2wait });
             }
             AsyncEvent::ConnectionDropped { cid, time2wait, .. } => {
-                commands
-                    .events
-                    .push_back(Event::Closed { cid, error: Error::Dropped { time2wait } });
+                commands.events.push_back(InitiatorEvent::Closed {
+                    cid,
+                    error: InitiatorSessionError::Dropped { time2wait },
+                });
             }
             AsyncEvent::SessionDropped { time2wait, .. } => {
-                return Err(Error::SessionDropped { time2wait });
+                return Err(InitiatorSessionError::SessionDropped { time2wait });
             }
             // The initiator must answer with a text request, which may be empty (RFC 7143, 11.9.1).
             AsyncEvent::NegotiationRequested { .. } if self.text.is_none() => {
@@ -240,15 +253,15 @@ impl Connection {
 
     fn handle_reject(
         &mut self,
-        commands: &mut Commands,
+        commands: &mut SessionCommands,
         pdu: Reject,
         now: Instant,
-    ) -> Result<(), Error> {
+    ) -> Result<(), InitiatorSessionError> {
         if !self.take_stat_sn(commands, &pdu.numbers, now)? {
             return Ok(());
         }
         let Some(header) = pdu.header.first_chunk::<48>() else {
-            return Err(Error::Rejected(pdu.reason));
+            return Err(InitiatorSessionError::Rejected(pdu.reason));
         };
         let itt = Itt(u32::from_be_bytes([header[16], header[17], header[18], header[19]]));
         match (header[0] & 0x3f, pdu.reason) {
@@ -263,13 +276,13 @@ impl Connection {
             (OPCODE_DATA_OUT, RejectReason::DataDigestError) if commands.recovers() => Ok(()),
             // At level 0 a new session sends the command again.
             (_, RejectReason::DataDigestError | RejectReason::WaitingForLogout) => {
-                Err(Error::Rejected(pdu.reason))
+                Err(InitiatorSessionError::Rejected(pdu.reason))
             }
             (OPCODE_SCSI_COMMAND, reason) => {
                 if self.find_task(commands, itt)?.is_some()
                     && let Some(task) = self.finish(commands, itt)
                 {
-                    commands.complete(task.request.tag, Err(Failure::Rejected(reason)));
+                    commands.complete(task.request.tag, Err(CommandFailure::Rejected(reason)));
                     self.plug(commands, &task, itt);
                 }
                 Ok(())
@@ -289,7 +302,7 @@ impl Connection {
                 self.text = None;
                 Ok(())
             }
-            (_, reason) => Err(Error::Rejected(reason)),
+            (_, reason) => Err(InitiatorSessionError::Rejected(reason)),
         }
     }
 }

@@ -12,15 +12,15 @@
 //!   number, which fills the gap that it left;
 //! - at level 2 any other task is reassigned to another connection, and goes on where it was;
 //! - at levels 0 and 1, and where the target has it no more, the target has terminated it: it is
-//!   handed back to the application ([`Event::Returned`]), which submits it again.
+//!   handed back to the application ([`InitiatorEvent::Returned`]), which submits it again.
 
 use std::time::{Duration, Instant};
 
 use super::{
-    Error, Event, Request,
-    connection::{Connection, Logout, Scope},
-    lost::{Lost, Step},
-    session::Session,
+    CommandRequest, InitiatorEvent, InitiatorSessionError,
+    connection::{InitiatorConnection, Logout, LogoutScope},
+    lost::{ConnectionRecoveryStep, FailedConnection},
+    session::InitiatorSession,
 };
 use crate::{
     Cid,
@@ -38,11 +38,14 @@ const MOST_LOGOUTS: u32 = 3;
 /// above this the session is made anew, after this at the latest. Twice what Linux gives a command.
 pub const MOST_PATIENCE: Duration = Duration::from_secs(60);
 
-impl Session {
+impl InitiatorSession {
     /// A connection is no more.
-    pub(super) fn lose(&mut self, cid: Cid, error: Error, now: Instant) {
-        let is_leaving = |connection: &Connection| {
-            matches!(connection.logout, Logout::Sent { scope: Scope::Session, .. } | Logout::Ending)
+    pub(super) fn lose(&mut self, cid: Cid, error: InitiatorSessionError, now: Instant) {
+        let is_leaving = |connection: &InitiatorConnection| {
+            matches!(
+                connection.logout,
+                Logout::Sent { scope: LogoutScope::Session, .. } | Logout::Ending
+            )
         };
         let leaving = self.connections.iter().any(|one| one.cid == cid && is_leaving(one));
         self.connections.retain(|connection| connection.cid != cid);
@@ -57,11 +60,15 @@ impl Session {
             return;
         }
         for lost in &mut self.lost {
-            if matches!(lost.step, Step::LoggingOut { on, .. } if on == cid) {
-                lost.step = Step::Waiting(now);
+            if matches!(lost.step, ConnectionRecoveryStep::LoggingOut { on, .. } if on == cid) {
+                lost.step = ConnectionRecoveryStep::Waiting(now);
             }
         }
-        self.lost.push_back(Lost { cid, step: Step::Waiting(now + wait), attempts: 0 });
+        self.lost.push_back(FailedConnection {
+            cid,
+            step: ConnectionRecoveryStep::Waiting(now + wait),
+            attempts: 0,
+        });
         if self.connections.is_empty() {
             if !reassigns {
                 self.end(error);
@@ -73,7 +80,7 @@ impl Session {
     }
 
     /// Ends the session for this reason, if it has not ended yet.
-    pub(super) fn end(&mut self, error: Error) {
+    pub(super) fn end(&mut self, error: InitiatorSessionError) {
         self.over.get_or_insert(error);
     }
 
@@ -85,7 +92,7 @@ impl Session {
 
     /// Returns why the session has ended.
     #[must_use]
-    pub fn error(&self) -> Option<&Error> {
+    pub fn error(&self) -> Option<&InitiatorSessionError> {
         self.over.as_ref()
     }
 
@@ -97,7 +104,7 @@ impl Session {
             return None;
         }
         self.lost.iter().find_map(|lost| match lost.step {
-            Step::Waiting(until) => Some(until),
+            ConnectionRecoveryStep::Waiting(until) => Some(until),
             _ => None,
         })
     }
@@ -119,15 +126,17 @@ impl Session {
     /// A login has taken the place of a connection.
     pub(super) fn note_reinstated(&mut self, cid: Cid, now: Instant) {
         if let Some(lost) = self.lost.iter_mut().find(|lost| lost.cid == cid) {
-            lost.step = Step::Resting(now);
+            lost.step = ConnectionRecoveryStep::Resting(now);
         }
     }
 
     pub(super) fn recovery_timeout(&self) -> Option<Instant> {
-        let carried = self.connections.iter().any(Connection::is_open);
+        let carried = self.connections.iter().any(InitiatorConnection::is_open);
         let due = self.lost.iter().filter_map(|lost| match lost.step {
-            Step::Waiting(until) | Step::Resting(until) => carried.then_some(until),
-            Step::LoggingOut { deadline, .. } => Some(deadline),
+            ConnectionRecoveryStep::Waiting(until) | ConnectionRecoveryStep::Resting(until) => {
+                carried.then_some(until)
+            }
+            ConnectionRecoveryStep::LoggingOut { deadline, .. } => Some(deadline),
         });
         due.min()
     }
@@ -139,18 +148,20 @@ impl Session {
         }
         for at in 0..self.lost.len() {
             match self.lost[at].step {
-                Step::Waiting(until) if until <= now => self.log_out_lost(at, now),
-                Step::LoggingOut { deadline, .. } if deadline <= now => {
-                    self.end(Error::Unanswered("the logout of a connection that failed"));
+                ConnectionRecoveryStep::Waiting(until) if until <= now => {
+                    self.log_out_lost(at, now)
+                }
+                ConnectionRecoveryStep::LoggingOut { deadline, .. } if deadline <= now => {
+                    self.end(InitiatorSessionError::Unanswered(
+                        "the logout of a connection that failed",
+                    ));
                 }
                 _ => {}
             }
         }
-        while let Some(at) = self
-            .lost
-            .iter()
-            .position(|lost| matches!(lost.step, Step::Resting(until) if until <= now))
-        {
+        while let Some(at) = self.lost.iter().position(
+            |lost| matches!(lost.step, ConnectionRecoveryStep::Resting(until) if until <= now),
+        ) {
             let cid = self.lost.remove(at).expect("just found").cid;
             if self.commands.reassigns() {
                 let known = self.commands.split_lost(cid);
@@ -174,33 +185,33 @@ impl Session {
         let lost = &mut self.lost[at];
         lost.attempts += 1;
         if lost.attempts > MOST_LOGOUTS {
-            self.end(Error::Unanswered("the logout of a connection that failed"));
+            self.end(InitiatorSessionError::Unanswered("the logout of a connection that failed"));
             return;
         }
         let itt = carrier.send_logout(&mut self.commands, reason, lost.cid);
         carrier.foreign_logouts.push(itt);
         let deadline = now + self.timing.abort_time_out;
-        lost.step = Step::LoggingOut { on: carrier.cid, itt, deadline };
+        lost.step = ConnectionRecoveryStep::LoggingOut { on: carrier.cid, itt, deadline };
     }
 
     /// The answer to that.
     pub(super) fn handle_foreign_logout(&mut self, pdu: &LogoutResponse, now: Instant) {
-        let is_meant =
-            |lost: &Lost| matches!(lost.step, Step::LoggingOut { itt, .. } if itt == pdu.itt);
+        let is_meant = |lost: &FailedConnection| matches!(lost.step, ConnectionRecoveryStep::LoggingOut { itt, .. } if itt == pdu.itt);
         let Some(at) = self.lost.iter().position(is_meant) else { return };
         let reassigns = self.commands.reassigns();
         let patience = Duration::from_secs(pdu.time2wait.into());
         let wait = if reassigns { patience } else { Duration::ZERO };
         match pdu.result {
             LogoutResult::Closed if wait <= MOST_PATIENCE => {
-                self.lost[at].step = Step::Resting(now + wait);
+                self.lost[at].step = ConnectionRecoveryStep::Resting(now + wait);
             }
             // It was logged out before; whether a task is left the target will say.
-            LogoutResult::CidNotFound => self.lost[at].step = Step::Resting(now),
+            LogoutResult::CidNotFound => self.lost[at].step = ConnectionRecoveryStep::Resting(now),
             LogoutResult::CleanupFailed if patience <= MOST_PATIENCE => {
-                self.lost[at].step = Step::Waiting(now + patience);
+                self.lost[at].step = ConnectionRecoveryStep::Waiting(now + patience);
             }
-            _ => self.end(Error::Unanswered("the logout of a connection that failed")),
+            _ => self
+                .end(InitiatorSessionError::Unanswered("the logout of a connection that failed")),
         }
     }
 
@@ -208,9 +219,9 @@ impl Session {
     pub(super) fn give_back(&mut self, cid: Cid) {
         let known = self.commands.split_lost(cid);
         let tasks = known.into_iter().filter_map(|itt| self.commands.tasks.remove(itt));
-        let requests: Vec<Request> = tasks.map(|task| task.request).collect();
+        let requests: Vec<CommandRequest> = tasks.map(|task| task.request).collect();
         if !requests.is_empty() {
-            self.commands.events.push_back(Event::Returned(requests));
+            self.commands.events.push_back(InitiatorEvent::Returned(requests));
         }
     }
 

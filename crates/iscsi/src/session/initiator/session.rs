@@ -9,43 +9,44 @@ use bytes::Bytes;
 use smallvec::SmallVec;
 
 use super::{
-    Error, Event, Request, Timing, Window,
-    commands::{Commands, Next},
-    connection::{Connection, Counters, Logout, Scope},
-    lost::Lost,
+    CommandRequest, ConnectionTiming, InitiatorCommandWindow, InitiatorEvent,
+    InitiatorSessionError,
+    commands::{NextCommand, SessionCommands},
+    connection::{InitiatorConnection, InitiatorPduCounters, Logout, LogoutScope},
+    lost::FailedConnection,
 };
 use crate::{
     Cid, Serial,
-    codec::{Digests, Frame, Output},
+    codec::{Digests, PduFrame, PduOutput},
     keys::Parameters,
     pdu::{LogoutResult, Numbers},
 };
 
 /// A session and its connections. The driver hands in frames and time, and after each batch of
-/// them polls: [`Session::transmit`], [`Session::output`], [`Session::poll_event`],
-/// [`Session::poll_timeout`]. When [`Session::is_over`], what was not answered comes out of
-/// [`Session::take_unanswered`], to be submitted to the next one.
-pub struct Session {
-    pub(super) commands: Commands,
-    pub(super) timing: Timing,
-    spread: Spread,
-    /// Commands sent so far, for [`Spread::InTurn`].
+/// them polls: [`InitiatorSession::transmit`], [`InitiatorSession::output`], [`InitiatorSession::poll_event`],
+/// [`InitiatorSession::poll_timeout`]. When [`InitiatorSession::is_over`], what was not answered comes out of
+/// [`InitiatorSession::take_unanswered`], to be submitted to the next one.
+pub struct InitiatorSession {
+    pub(super) commands: SessionCommands,
+    pub(super) timing: ConnectionTiming,
+    spread: CommandDistribution,
+    /// Commands sent so far, for [`CommandDistribution::InTurn`].
     turn: usize,
     /// At most eight or so: looked through.
-    pub(super) connections: Vec<Connection>,
+    pub(super) connections: Vec<InitiatorConnection>,
     /// The number given last.
     last_cid: Cid,
     /// Connections that failed, until the target knows it and their tasks have found others.
-    pub(super) lost: VecDeque<Lost>,
+    pub(super) lost: VecDeque<FailedConnection>,
     /// Without any connection the target keeps the tasks until then.
     pub(super) kept_until: Option<Instant>,
     /// Why the session cannot go on.
-    pub(super) over: Option<Error>,
+    pub(super) over: Option<InitiatorSessionError>,
 }
 
 /// Which connection of several a command goes to.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub enum Spread {
+pub enum CommandDistribution {
     /// The one with the least to do, bytes before commands: what comes slowly off one connection goes to
     /// the others.
     #[default]
@@ -57,7 +58,7 @@ pub enum Spread {
 
 /// A connection that has just logged in.
 #[derive(Clone, Copy, Debug)]
-pub struct Joined {
+pub struct JoinedConnection {
     /// Its number.
     pub cid: Cid,
     /// What was negotiated for it.
@@ -74,14 +75,14 @@ pub struct Joined {
 
 /// What commands on a connection move; the lesser is preferred.
 #[derive(Clone, Copy, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
-pub struct Load {
+pub struct ConnectionLoad {
     /// Bytes, in either direction.
     pub bytes: u64,
     /// Commands.
     pub commands: u32,
 }
 
-impl Load {
+impl ConnectionLoad {
     pub(super) fn add(&mut self, bytes: u64) {
         self.bytes += bytes;
         self.commands += 1;
@@ -93,21 +94,21 @@ impl Load {
     }
 }
 
-impl Session {
+impl InitiatorSession {
     /// A session after the login of its first connection, which takes `depth` commands at a time.
     #[must_use]
     pub fn new(
         parameters: Parameters,
-        window: Window,
+        window: InitiatorCommandWindow,
         depth: usize,
-        timing: Timing,
-        first: Joined,
+        timing: ConnectionTiming,
+        first: JoinedConnection,
         now: Instant,
     ) -> Self {
         let mut session = Self {
-            commands: Commands::new(parameters, window, depth),
+            commands: SessionCommands::new(parameters, window, depth),
             timing,
-            spread: Spread::default(),
+            spread: CommandDistribution::default(),
             turn: 0,
             connections: Vec::new(),
             last_cid: first.cid,
@@ -121,16 +122,17 @@ impl Session {
 
     /// Another connection of this session has logged in. If it has the number of one that was
     /// lost, the target has taken that for logged out (RFC 7143, 6.3.4).
-    pub fn join(&mut self, joined: Joined, now: Instant) {
-        let Joined { cid, digests, max_send_data_segment_length, exp_stat_sn, .. } = joined;
+    pub fn join(&mut self, joined: JoinedConnection, now: Instant) {
+        let JoinedConnection { cid, digests, max_send_data_segment_length, exp_stat_sn, .. } =
+            joined;
         debug_assert!(self.connections.iter().all(|connection| connection.cid != cid));
         let timing = self.timing;
         let segment = max_send_data_segment_length;
-        let connection = Connection::new(cid, digests, segment, exp_stat_sn, timing, now);
+        let connection = InitiatorConnection::new(cid, digests, segment, exp_stat_sn, timing, now);
         self.connections.push(connection);
         self.last_cid = cid;
         self.kept_until = None;
-        let Joined { exp_cmd_sn, max_cmd_sn, .. } = joined;
+        let JoinedConnection { exp_cmd_sn, max_cmd_sn, .. } = joined;
         let numbers = Numbers { stat_sn: exp_stat_sn, exp_cmd_sn, max_cmd_sn };
         self.commands.window.update(&numbers);
         self.note_reinstated(cid, now);
@@ -138,7 +140,7 @@ impl Session {
     }
 
     /// Spreads commands in this way from now on.
-    pub fn set_spread(&mut self, spread: Spread) {
+    pub fn set_spread(&mut self, spread: CommandDistribution) {
         self.spread = spread;
     }
 
@@ -191,51 +193,56 @@ impl Session {
 
     /// What a connection counted; `None` if there is no such connection (any more).
     #[must_use]
-    pub fn counters(&self, cid: Cid) -> Option<Counters> {
+    pub fn counters(&self, cid: Cid) -> Option<InitiatorPduCounters> {
         self.connection(cid).map(|connection| connection.counters)
     }
 
     /// What the commands on a connection move.
     #[must_use]
-    pub fn load(&self, cid: Cid) -> Option<Load> {
+    pub fn load(&self, cid: Cid) -> Option<ConnectionLoad> {
         self.connection(cid).map(|connection| connection.load)
     }
 
     /// What to write to the socket of a connection.
-    pub fn output(&mut self, cid: Cid) -> Option<&mut Output> {
+    pub fn output(&mut self, cid: Cid) -> Option<&mut PduOutput> {
         self.connection_mut(cid).map(|connection| &mut connection.output)
     }
 
-    /// Takes a command. It is sent by [`Session::transmit`], as soon as the window is open, in
+    /// Takes a command. It is sent by [`InitiatorSession::transmit`], as soon as the window is open, in
     /// the order of submission. Comes back if `depth` commands are unanswered.
     ///
     /// A command that changes blocks must not be submitted before another one that changes some
     /// of them has been answered: it may have to be sent again, and would then undo the later one.
-    pub fn submit(&mut self, request: Request, now: Instant) -> Result<(), Request> {
+    pub fn submit(&mut self, request: CommandRequest, now: Instant) -> Result<(), CommandRequest> {
         self.commands.submit(request, now)
     }
 
     /// Nobody waits for this command any more: its time ends now. The next
-    /// [`Session::handle_timeout`], due at once, aborts it.
+    /// [`InitiatorSession::handle_timeout`], due at once, aborts it.
     pub fn expire(&mut self, tag: u64, now: Instant) {
         self.commands.expire(tag, now);
     }
 
     /// Ends the session: every command that was not answered, in the order of submission, to be
     /// submitted to the next one.
-    pub fn take_unanswered(&mut self) -> Vec<Request> {
+    pub fn take_unanswered(&mut self) -> Vec<CommandRequest> {
         self.commands.take_unanswered()
     }
 
     /// The next event, if there is one.
-    pub fn poll_event(&mut self) -> Option<Event> {
+    pub fn poll_event(&mut self) -> Option<InitiatorEvent> {
         self.commands.events.pop_front()
     }
 
     /// A PDU arrived on a connection. After an error the connection is no more: its socket is to
     /// be closed. Nothing is taken when the session is over: what was not answered by then comes
-    /// out of [`Session::take_unanswered`].
-    pub fn handle_frame(&mut self, cid: Cid, frame: Frame, now: Instant) -> Result<(), Error> {
+    /// out of [`InitiatorSession::take_unanswered`].
+    pub fn handle_frame(
+        &mut self,
+        cid: Cid,
+        frame: PduFrame,
+        now: Instant,
+    ) -> Result<(), InitiatorSessionError> {
         if self.is_over() {
             return Ok(());
         }
@@ -262,13 +269,13 @@ impl Session {
     }
 
     /// The connection's socket is closed or broken: the connection is no more.
-    pub fn close(&mut self, cid: Cid, error: Error, now: Instant) {
+    pub fn close(&mut self, cid: Cid, error: InitiatorSessionError, now: Instant) {
         if self.connection(cid).is_some() {
             self.lose(cid, error, now);
         }
     }
 
-    /// When [`Session::handle_timeout`] wants to be called; never, if the session is over.
+    /// When [`InitiatorSession::handle_timeout`] wants to be called; never, if the session is over.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         if self.is_over() {
@@ -283,17 +290,17 @@ impl Session {
         connections.chain(recovery).chain(deadline).min()
     }
 
-    /// Where the ping that is not answered yet ends in the connection's output ([`Output::end`]); `None` if there
-    /// is none. Meanwhile its transport is to be looked at every now and then, for [`Session::note_carried`].
+    /// Where the ping that is not answered yet ends in the connection's output ([`PduOutput::end`]); `None` if there
+    /// is none. Meanwhile its transport is to be looked at every now and then, for [`InitiatorSession::note_carried`].
     #[must_use]
     pub fn asked(&self, cid: Cid) -> Option<u64> {
         Some(self.connection(cid)?.ping.as_ref()?.end)
     }
 
     /// Bytes got through on a connection in a moment not before `at`, as its transport knows: some came, or the target's
-    /// host acknowledged some that a ping waits behind ([`Session::asked`]), or the ping. What was sent after the ping
+    /// host acknowledged some that a ping waits behind ([`InitiatorSession::asked`]), or the ping. What was sent after the ping
     /// does not count: a host acknowledges also for a process that has stopped. Not needed for whole PDUs that come. To
-    /// be told before [`Session::handle_timeout`]: a connection that is slow is then not taken for one that has failed.
+    /// be told before [`InitiatorSession::handle_timeout`]: a connection that is slow is then not taken for one that has failed.
     pub fn note_carried(&mut self, cid: Cid, at: Instant) {
         if let Some(connection) = self.connection_mut(cid) {
             connection.note_carried(at);
@@ -305,11 +312,12 @@ impl Session {
     /// command answers pings meanwhile.
     #[must_use]
     pub fn silent_since(&self) -> Option<Instant> {
-        let silent: Option<Vec<_>> = self.connections.iter().map(Connection::owed_since).collect();
+        let silent: Option<Vec<_>> =
+            self.connections.iter().map(InitiatorConnection::owed_since).collect();
         silent?.into_iter().max()
     }
 
-    /// Time passed. Connections that failed in it come out as [`Event::Closed`].
+    /// Time passed. Connections that failed in it come out as [`InitiatorEvent::Closed`].
     pub fn handle_timeout(&mut self, now: Instant) {
         if self.is_over() {
             return;
@@ -339,14 +347,16 @@ impl Session {
         }
         for (cid, error) in failed {
             if self.connection(cid).is_some() {
-                self.commands.events.push_back(Event::Closed { cid, error: error.clone() });
+                self.commands
+                    .events
+                    .push_back(InitiatorEvent::Closed { cid, error: error.clone() });
                 self.lose(cid, error, now);
             }
         }
         let leaving: Vec<Cid> = self.cids().collect();
         leaving.into_iter().for_each(|cid| self.leave(cid, now));
         if self.kept_until.is_some_and(|until| until <= now) {
-            self.end(Error::Unanswered("a login, while the target kept the tasks"));
+            self.end(InitiatorSessionError::Unanswered("a login, while the target kept the tasks"));
         }
         self.recover(now);
     }
@@ -370,15 +380,15 @@ impl Session {
     /// Sends a command on the connection whose it is. False if there is none to send, or none that has room.
     fn send_command(&mut self) -> bool {
         let chosen = match self.spread {
-            Spread::LeastToDo => self.least_to_do(),
-            Spread::InTurn => self.next_in_turn(),
+            CommandDistribution::LeastToDo => self.least_to_do(),
+            CommandDistribution::InTurn => self.next_in_turn(),
         };
         let Some(at) = chosen else { return false };
         let connection = &mut self.connections[at];
         match self.commands.next_to_send() {
             None => return false,
-            Some(Next::New(waiting)) => connection.send_new(&mut self.commands, waiting),
-            Some(Next::Again(itt)) => connection.send_again(&mut self.commands, itt),
+            Some(NextCommand::New(waiting)) => connection.send_new(&mut self.commands, waiting),
+            Some(NextCommand::Again(itt)) => connection.send_again(&mut self.commands, itt),
         }
         self.turn = self.turn.wrapping_add(1);
         true
@@ -387,7 +397,7 @@ impl Session {
     fn least_to_do(&self) -> Option<usize> {
         let several = self.connections.len() > 1;
         // One that does not answer a ping gets nothing while another one does.
-        let in_doubt = |c: &Connection| several && c.ping.is_some() && c.load.commands > 0;
+        let in_doubt = |c: &InitiatorConnection| several && c.ping.is_some() && c.load.commands > 0;
         let all = self.connections.iter().enumerate();
         let open = all.filter(|(_, c)| c.is_open() && c.has_room());
         Some(open.min_by_key(|(_, c)| (in_doubt(c), c.load))?.0)
@@ -402,7 +412,7 @@ impl Session {
         self.connections[at].has_room().then_some(at)
     }
 
-    /// Asks for text keys, for example `SendTargets=All`; the answer is an [`Event::Text`]. False,
+    /// Asks for text keys, for example `SendTargets=All`; the answer is an [`InitiatorEvent::Text`]. False,
     /// and nothing happens, while another exchange is under way: the target may have asked for one.
     #[must_use]
     pub fn text(&mut self, text: Bytes, now: Instant) -> bool {
@@ -414,20 +424,20 @@ impl Session {
         free
     }
 
-    /// Leaves: closes the session. The answer is an [`Event::LoggedOut`]. Commands on their way
+    /// Leaves: closes the session. The answer is an [`InitiatorEvent::LoggedOut`]. Commands on their way
     /// may or may not be performed.
     pub fn log_out(&mut self, now: Instant) {
-        let is_leaving = |c: &Connection| {
-            let session = Scope::Session;
+        let is_leaving = |c: &InitiatorConnection| {
+            let session = LogoutScope::Session;
             matches!(c.logout, Logout::Sent { scope, .. } | Logout::Done { scope, .. } if scope == session)
         };
         if self.connections.iter().any(is_leaving) {
             return;
         }
-        let carrier = self.connections.iter().position(Connection::is_open).unwrap_or(0);
+        let carrier = self.connections.iter().position(InitiatorConnection::is_open).unwrap_or(0);
         for (at, connection) in self.connections.iter_mut().enumerate() {
             if at == carrier {
-                connection.log_out(&mut self.commands, Scope::Session, now);
+                connection.log_out(&mut self.commands, LogoutScope::Session, now);
             } else {
                 connection.logout = Logout::Ending;
             }
@@ -435,7 +445,7 @@ impl Session {
     }
 
     /// Takes a connection out of the session while others go on: its commands end, or are handed
-    /// back after `patience`; then it is logged out. The answer is an [`Event::Closed`].
+    /// back after `patience`; then it is logged out. The answer is an [`InitiatorEvent::Closed`].
     pub fn remove(&mut self, cid: Cid, patience: Duration, now: Instant) {
         if let Some(connection) = self.connection_mut(cid)
             && connection.is_open()
@@ -453,30 +463,32 @@ impl Session {
         let connection = &mut self.connections[at];
         match connection.logout {
             Logout::Draining(deadline) if connection.load.commands == 0 || deadline <= now => {
-                let scope = if alone { Scope::Session } else { Scope::Connection };
+                let scope = if alone { LogoutScope::Session } else { LogoutScope::Connection };
                 connection.log_out(&mut self.commands, scope, now);
             }
-            Logout::Done { time2wait, scope: Scope::Session, .. } => {
-                let error = Error::LoggedOut { time2wait };
+            Logout::Done { time2wait, scope: LogoutScope::Session, .. } => {
+                let error = InitiatorSessionError::LoggedOut { time2wait };
                 self.end(error);
-                self.commands.events.push_back(Event::LoggedOut { time2wait });
+                self.commands.events.push_back(InitiatorEvent::LoggedOut { time2wait });
             }
             // The target may still perform what was sent there: only the login of the next session
             // ends that for certain.
-            Logout::Done { result, scope: Scope::Connection, .. }
+            Logout::Done { result, scope: LogoutScope::Connection, .. }
                 if result != LogoutResult::Closed && connection.load.commands > 0 =>
             {
-                self.end(Error::Unanswered("the logout of a connection"));
+                self.end(InitiatorSessionError::Unanswered("the logout of a connection"));
             }
-            Logout::Done { time2wait, scope: Scope::Connection, .. } => {
+            Logout::Done { time2wait, scope: LogoutScope::Connection, .. } => {
                 self.connections.remove(at);
                 self.mark_lost(cid, now);
                 self.give_back(cid);
-                let error = Error::LoggedOut { time2wait };
-                self.commands.events.push_back(Event::Closed { cid, error: error.clone() });
+                let error = InitiatorSessionError::LoggedOut { time2wait };
+                self.commands
+                    .events
+                    .push_back(InitiatorEvent::Closed { cid, error: error.clone() });
                 if self.connections.is_empty() {
                     self.end(error);
-                    self.commands.events.push_back(Event::LoggedOut { time2wait });
+                    self.commands.events.push_back(InitiatorEvent::LoggedOut { time2wait });
                 }
             }
             _ => {}
@@ -492,11 +504,11 @@ impl Session {
         others.map(|connection| connection.heard).max()
     }
 
-    pub(super) fn connection(&self, cid: Cid) -> Option<&Connection> {
+    pub(super) fn connection(&self, cid: Cid) -> Option<&InitiatorConnection> {
         self.connections.iter().find(|connection| connection.cid == cid)
     }
 
-    pub(super) fn connection_mut(&mut self, cid: Cid) -> Option<&mut Connection> {
+    pub(super) fn connection_mut(&mut self, cid: Cid) -> Option<&mut InitiatorConnection> {
         self.connections.iter_mut().find(|connection| connection.cid == cid)
     }
 }

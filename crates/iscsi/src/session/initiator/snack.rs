@@ -7,29 +7,29 @@
 use std::time::Instant;
 
 use bytes::Bytes;
-use scsi::{Lun, Sense, Status};
+use scsi::{Lun, ScsiStatus, Sense};
 
 use super::{
-    Error,
-    commands::Commands,
-    connection::{Connection, MOST_ROUNDS, Management, Ping, TaskManagement},
-    gather::Taken,
+    InitiatorSessionError,
+    commands::SessionCommands,
+    connection::{InitiatorConnection, MOST_ROUNDS, Management, PendingTaskManagement, Ping},
+    gather::DataInArrival,
     statuses::Arrival,
-    task::{Ending, Task},
+    task::{InitiatorTask, TaskFinalStatus},
 };
 use crate::{
     Bhs, Itt, Pdu, Serial, Ttt,
     pdu::{Numbers, RejectReason, Residual, Snack, SnackKind, TaskFunction, TaskRequest},
 };
 
-impl Connection {
+impl InitiatorConnection {
     /// A PDU whose data is damaged and whose header is not: it counts as lost.
     pub(super) fn handle_damaged(
         &mut self,
-        commands: &mut Commands,
+        commands: &mut SessionCommands,
         bhs: &Bhs,
         now: Instant,
-    ) -> Result<(), Error> {
+    ) -> Result<(), InitiatorSessionError> {
         let opcode = bhs[0] & 0x3f;
         let word = |at: usize| u32::from_be_bytes([bhs[at], bhs[at + 1], bhs[at + 2], bhs[at + 3]]);
         let (itt, stat_sn) = (Itt(word(16)), Serial(word(24)));
@@ -42,7 +42,7 @@ impl Connection {
                 self.statuses.expect(stat_sn.next());
             }
             if let Some(task) = self.find_task(commands, itt)?
-                && let Taken::After { first, count } = task.gather.lose(pdu.data_sn)
+                && let DataInArrival::After { first, count } = task.gather.lose(pdu.data_sn)
             {
                 self.ask_for_data(itt, first, count, now);
             } else {
@@ -59,10 +59,10 @@ impl Connection {
     /// Takes the numbers of a PDU that carries a status. Returns false if this status has arrived before.
     pub(super) fn take_stat_sn(
         &mut self,
-        commands: &mut Commands,
+        commands: &mut SessionCommands,
         numbers: &Numbers,
         now: Instant,
-    ) -> Result<bool, Error> {
+    ) -> Result<bool, InitiatorSessionError> {
         commands.window.update(numbers);
         let arrival = self.statuses.arrive(numbers.stat_sn, true);
         self.judge(arrival, commands.recovers(), now)
@@ -75,7 +75,7 @@ impl Connection {
         arrival: Arrival,
         recovers: bool,
         now: Instant,
-    ) -> Result<bool, Error> {
+    ) -> Result<bool, InitiatorSessionError> {
         match arrival {
             Arrival::Next => Ok(true),
             Arrival::OutOfOrder if recovers => {
@@ -83,7 +83,7 @@ impl Connection {
                 Ok(true)
             }
             Arrival::Repeated if recovers => Ok(false),
-            _ => Err(Error::Protocol("a StatSN out of order")),
+            _ => Err(InitiatorSessionError::Protocol("a StatSN out of order")),
         }
     }
 
@@ -120,15 +120,17 @@ impl Connection {
     /// been said. What has not come by now was lost.
     pub(super) fn review(
         &mut self,
-        commands: &mut Commands,
+        commands: &mut SessionCommands,
         ping: &Ping,
         now: Instant,
-    ) -> Result<(), Error> {
+    ) -> Result<(), InitiatorSessionError> {
         match commands.first_missed(self.cid, ping.cmd_sn) {
             None => self.missed = None,
             Some(itt) if self.is_lost(commands, now) => {
                 if !commands.recovers() {
-                    return Err(Error::Unanswered("a command, which did not arrive"));
+                    return Err(InitiatorSessionError::Unanswered(
+                        "a command, which did not arrive",
+                    ));
                 }
                 self.retry(commands, itt)?;
             }
@@ -154,7 +156,7 @@ impl Connection {
         }
         self.rounds += 1;
         if self.rounds > MOST_ROUNDS {
-            return Err(Error::Unanswered("a SNACK"));
+            return Err(InitiatorSessionError::Unanswered("a SNACK"));
         }
         for (itt, first, count) in runs {
             self.ask_for_data(itt, first, count, now);
@@ -168,7 +170,7 @@ impl Connection {
     /// one, as it begins it, and answer a ping meanwhile (LIO does). A second one does where the
     /// command is only sent again. Where the connection is given up for it nothing gets lost on
     /// TCP, so there is time.
-    fn is_lost(&mut self, commands: &Commands, now: Instant) -> bool {
+    fn is_lost(&mut self, commands: &SessionCommands, now: Instant) -> bool {
         let expected = commands.window.exp_cmd_sn();
         match self.missed {
             Some((missed, since)) if missed == expected => {
@@ -188,23 +190,23 @@ impl Connection {
     /// The target has not got what a SNACK asked for.
     pub(super) fn handle_refused_snack(
         &mut self,
-        commands: &mut Commands,
+        commands: &mut SessionCommands,
         header: &Bhs,
         itt: Itt,
         reason: RejectReason,
-    ) -> Result<(), Error> {
+    ) -> Result<(), InitiatorSessionError> {
         match header[1] & 0x0f {
             // Only the connection's end can tell what became of the command.
-            kind if kind == SnackKind::Status as u8 => Err(Error::Rejected(reason)),
+            kind if kind == SnackKind::Status as u8 => Err(InitiatorSessionError::Rejected(reason)),
             kind if kind == SnackKind::DataOrR2t as u8 => {
                 let Some(task) = self.find_task(commands, itt)? else { return Ok(()) };
                 // Without a status yet the target ends the task itself (RFC 7143, 7.8).
                 let Some(ending) = task.status.take() else { return Ok(()) };
                 self.statuses.settle(ending.stat_sn);
                 let sense = Sense::PROTOCOL_SERVICE_CRC_ERROR.to_bytes().into();
-                let status = Status::CheckCondition as u8;
+                let status = ScsiStatus::CheckCondition as u8;
                 let residual = Residual::None;
-                self.end_task(commands, itt, Ending { status, sense, residual, ..ending })
+                self.end_task(commands, itt, TaskFinalStatus { status, sense, residual, ..ending })
             }
             _ => Ok(()),
         }
@@ -212,12 +214,16 @@ impl Connection {
 
     /// A command was refused and has ended; where the target does not count its number as
     /// received, an ABORT TASK makes it (RFC 7143, 7.3).
-    pub(super) fn plug(&mut self, commands: &mut Commands, task: &Task, itt: Itt) {
+    pub(super) fn plug(&mut self, commands: &mut SessionCommands, task: &InitiatorTask, itt: Itt) {
         if task.cmd_sn.is_before(commands.window.exp_cmd_sn()) {
             return;
         }
         let abort = commands.control_itt();
-        self.requests.push(TaskManagement { itt: abort, task: itt, kind: Management::Abort });
+        self.requests.push(PendingTaskManagement {
+            itt: abort,
+            task: itt,
+            kind: Management::Abort,
+        });
         self.send(Pdu::TaskRequest(TaskRequest {
             immediate: true,
             function: Ok(TaskFunction::AbortTask),

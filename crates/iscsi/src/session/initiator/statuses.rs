@@ -11,11 +11,11 @@ pub(super) struct Statuses {
     exp: Serial,
     /// `exp` and what follows, as far as known. Empty unless something was lost; the first is
     /// never `Settled`.
-    ahead: VecDeque<State>,
+    ahead: VecDeque<StatSnState>,
 }
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum State {
+enum StatSnState {
     /// Sent, and not arrived.
     Missing,
     /// Arrived, but data of its task has not: not to be acknowledged.
@@ -66,10 +66,10 @@ impl Statuses {
         let is_next = place == self.ahead.len();
         self.expect(stat_sn.next());
         let state = &mut self.ahead[place];
-        if *state != State::Missing {
+        if *state != StatSnState::Missing {
             return Arrival::Repeated;
         }
-        *state = if settled { State::Settled } else { State::Held };
+        *state = if settled { StatSnState::Settled } else { StatSnState::Held };
         self.advance();
         if is_next { Arrival::Next } else { Arrival::OutOfOrder }
     }
@@ -77,7 +77,7 @@ impl Statuses {
     /// The data of a status that was held is complete.
     pub(super) fn settle(&mut self, stat_sn: Serial) {
         if let Some(state) = self.ahead.get_mut(stat_sn.distance_from(self.exp) as usize) {
-            *state = State::Settled;
+            *state = StatSnState::Settled;
         }
         self.advance();
     }
@@ -90,21 +90,21 @@ impl Statuses {
         let known = self.ahead.len();
         let sent = next.distance_from(self.exp) as usize;
         if sent > known {
-            self.ahead.resize(sent, State::Missing);
+            self.ahead.resize(sent, StatSnState::Missing);
         }
         sent > known
     }
 
     /// The first run of missing ones.
     pub(super) fn missing(&self) -> Option<(Serial, u32)> {
-        let is_missing = |state: &State| *state == State::Missing;
+        let is_missing = |state: &StatSnState| *state == StatSnState::Missing;
         let first = self.ahead.iter().position(is_missing)?;
         let count = self.ahead.iter().skip(first).take_while(|state| is_missing(state)).count();
         Some((self.exp.add(first as u32), count as u32))
     }
 
     fn advance(&mut self) {
-        while self.ahead.front() == Some(&State::Settled) {
+        while self.ahead.front() == Some(&StatSnState::Settled) {
             self.ahead.pop_front();
             self.exp = self.exp.next();
         }

@@ -3,9 +3,9 @@
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use scsi::{Cdb, Lun, Sense, Status};
+use scsi::{Cdb, Lun, ScsiStatus, Sense};
 
-use super::gather::Gather;
+use super::gather::DataInGather;
 use crate::{
     Cid, DataSegment, Itt, Serial,
     pdu::{RejectReason, Residual},
@@ -13,7 +13,7 @@ use crate::{
 
 /// A command that the application wants performed.
 #[derive(Clone, Debug)]
-pub struct Request {
+pub struct CommandRequest {
     /// The application's name for it; comes back with the outcome.
     pub tag: u64,
     /// The addressed unit.
@@ -21,14 +21,14 @@ pub struct Request {
     /// The command.
     pub cdb: Cdb,
     /// What goes with it, and what comes back.
-    pub transfer: Transfer,
+    pub transfer: DataPhase,
     /// How long after its submission the command is aborted.
     pub time_out: Duration,
 }
 
 /// The data phase of a command.
 #[derive(Clone, Debug)]
-pub enum Transfer {
+pub enum DataPhase {
     /// No data.
     None,
     /// Data-In: room for so many bytes.
@@ -39,9 +39,9 @@ pub enum Transfer {
 
 /// How the target ended a command.
 #[derive(Clone, Debug)]
-pub struct Outcome {
+pub struct InitiatorCommandOutcome {
     /// The SCSI status.
-    pub status: Status,
+    pub status: ScsiStatus,
     /// Why, with CHECK CONDITION; `None` if there was none, or none that could be read.
     pub sense: Option<Sense>,
     /// What came back, at most what there was room for. Shares memory with the receive buffer.
@@ -52,7 +52,7 @@ pub struct Outcome {
 
 /// A command that ended without a SCSI status. It may have been performed, or not, or in part.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
-pub enum Failure {
+pub enum CommandFailure {
     /// The target could not be made to answer in time; it was told to abort the task.
     #[error("no answer in time")]
     TimedOut,
@@ -69,8 +69,8 @@ pub enum Failure {
 
 /// A command that was sent and not yet answered.
 #[derive(Debug)]
-pub(super) struct Task {
-    pub(super) request: Request,
+pub(super) struct InitiatorTask {
+    pub(super) request: CommandRequest,
     /// Place in the order of submission, for the replay.
     pub(super) order: u64,
     pub(super) cmd_sn: Serial,
@@ -86,7 +86,7 @@ pub(super) struct Task {
     pub(super) abort: Option<Itt>,
     /// When that has ended it, the command is the application's to send again.
     pub(super) returns: bool,
-    pub(super) gather: Gather,
+    pub(super) gather: DataInGather,
     /// The next R2TSN; `None` after a reassignment: the target's choice.
     pub(super) r2t_sn: Option<u32>,
     /// Where the next R2T must begin: each byte is sent once (DataSequenceInOrder=Yes).
@@ -94,12 +94,12 @@ pub(super) struct Task {
     /// R2Ts being served.
     pub(super) open_r2ts: u16,
     /// A status that has come before all data has.
-    pub(super) status: Option<Ending>,
+    pub(super) status: Option<TaskFinalStatus>,
 }
 
 /// What a target says at the end of a task.
 #[derive(Clone, Debug)]
-pub(super) struct Ending {
+pub(super) struct TaskFinalStatus {
     pub(super) status: u8,
     pub(super) sense: Bytes,
     pub(super) residual: Residual,
@@ -107,12 +107,17 @@ pub(super) struct Ending {
     pub(super) stat_sn: Serial,
 }
 
-impl Task {
+impl InitiatorTask {
     /// A command that was not sent yet.
-    pub(super) fn new(request: Request, order: u64, cmd_sn: Serial, deadline: Instant) -> Self {
-        let expected = if let Transfer::In(length) = request.transfer { length } else { 0 };
+    pub(super) fn new(
+        request: CommandRequest,
+        order: u64,
+        cmd_sn: Serial,
+        deadline: Instant,
+    ) -> Self {
+        let expected = if let DataPhase::In(length) = request.transfer { length } else { 0 };
         Self {
-            gather: Gather::new(expected),
+            gather: DataInGather::new(expected),
             request,
             order,
             cmd_sn,
@@ -139,9 +144,9 @@ impl Task {
     /// What it moves, in bytes.
     pub(super) fn bytes(&self) -> u64 {
         match &self.request.transfer {
-            Transfer::None => 0,
-            Transfer::In(length) => u64::from(*length),
-            Transfer::Out(data) => data.len() as u64,
+            DataPhase::None => 0,
+            DataPhase::In(length) => u64::from(*length),
+            DataPhase::Out(data) => data.len() as u64,
         }
     }
 }
@@ -150,17 +155,17 @@ impl Task {
 /// often the place was used, so that a late answer never finds the next command.
 #[derive(Debug, Default)]
 pub(super) struct TaskTable {
-    places: Vec<Place>,
+    places: Vec<TaskTableEntry>,
     free: Vec<u16>,
 }
 
 #[derive(Debug, Default)]
-struct Place {
+struct TaskTableEntry {
     generation: u16,
-    task: Option<Task>,
+    task: Option<InitiatorTask>,
 }
 
-/// The table ends below the tags of [`super::Session::control_itt`] and [`Itt::NONE`].
+/// The table ends below the tags of [`super::InitiatorSession::control_itt`] and [`Itt::NONE`].
 const MOST_TASKS: usize = 0xff00;
 
 impl TaskTable {
@@ -172,10 +177,10 @@ impl TaskTable {
         self.len() >= MOST_TASKS
     }
 
-    pub(super) fn insert(&mut self, task: Task) -> Itt {
+    pub(super) fn insert(&mut self, task: InitiatorTask) -> Itt {
         let index = self.free.pop().unwrap_or_else(|| {
             assert!(self.places.len() < MOST_TASKS, "the caller looks at is_full");
-            self.places.push(Place::default());
+            self.places.push(TaskTableEntry::default());
             (self.places.len() - 1) as u16
         });
         let place = &mut self.places[usize::from(index)];
@@ -184,12 +189,12 @@ impl TaskTable {
         Itt(u32::from(place.generation) << 16 | u32::from(index))
     }
 
-    pub(super) fn get(&self, itt: Itt) -> Option<&Task> {
+    pub(super) fn get(&self, itt: Itt) -> Option<&InitiatorTask> {
         let place = self.places.get(usize::from(itt.0 as u16))?;
         place.task.as_ref().filter(|_| u32::from(place.generation) == itt.0 >> 16)
     }
 
-    pub(super) fn get_mut(&mut self, itt: Itt) -> Option<&mut Task> {
+    pub(super) fn get_mut(&mut self, itt: Itt) -> Option<&mut InitiatorTask> {
         let place = self.places.get_mut(usize::from(itt.0 as u16))?;
         if u32::from(place.generation) != itt.0 >> 16 {
             return None;
@@ -197,14 +202,14 @@ impl TaskTable {
         place.task.as_mut()
     }
 
-    pub(super) fn remove(&mut self, itt: Itt) -> Option<Task> {
+    pub(super) fn remove(&mut self, itt: Itt) -> Option<InitiatorTask> {
         self.get_mut(itt)?;
         self.free.push(itt.0 as u16);
         self.places[usize::from(itt.0 as u16)].task.take()
     }
 
     /// All tasks with their tags, in no order.
-    pub(super) fn iter(&self) -> impl Iterator<Item = (Itt, &Task)> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = (Itt, &InitiatorTask)> {
         self.places.iter().enumerate().filter_map(|(index, place)| {
             let itt = Itt(u32::from(place.generation) << 16 | index as u32);
             place.task.as_ref().map(|task| (itt, task))
@@ -212,7 +217,7 @@ impl TaskTable {
     }
 
     /// The same, to be changed.
-    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = (Itt, &mut Task)> {
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = (Itt, &mut InitiatorTask)> {
         self.places.iter_mut().enumerate().filter_map(|(index, place)| {
             let itt = Itt(u32::from(place.generation) << 16 | index as u32);
             place.task.as_mut().map(|task| (itt, task))
@@ -220,7 +225,7 @@ impl TaskTable {
     }
 
     /// Empties the table.
-    pub(super) fn drain(&mut self) -> impl Iterator<Item = Task> {
+    pub(super) fn drain(&mut self) -> impl Iterator<Item = InitiatorTask> {
         self.free.clear();
         std::mem::take(&mut self.places).into_iter().filter_map(|place| place.task)
     }

@@ -4,7 +4,7 @@ use crate::{Serial, pdu::Numbers};
 
 /// Which commands may be sent.
 #[derive(Clone, Copy, Debug)]
-pub struct Window {
+pub struct InitiatorCommandWindow {
     /// The number that the next command gets.
     cmd_sn: Serial,
     /// The next command the target expects: everything before it has arrived there.
@@ -13,7 +13,7 @@ pub struct Window {
     max_cmd_sn: Serial,
 }
 
-impl Window {
+impl InitiatorCommandWindow {
     /// The window after login: the next command is `cmd_sn`, the last one with room `max_cmd_sn`.
     /// A target that told nonsense gets one command, so that its answer can tell better.
     #[must_use]
@@ -81,7 +81,7 @@ mod tests {
 
     #[test]
     fn opens_and_closes_across_the_wrap() {
-        let mut window = Window::new(Serial(u32::MAX), Serial(0));
+        let mut window = InitiatorCommandWindow::new(Serial(u32::MAX), Serial(0));
         assert_eq!(window.room(), 2);
         assert_eq!(window.take(), Serial(u32::MAX));
         assert_eq!(window.take(), Serial(0));
@@ -92,14 +92,14 @@ mod tests {
 
     #[test]
     fn never_goes_backwards() {
-        let mut window = Window::new(Serial(10), Serial(20));
+        let mut window = InitiatorCommandWindow::new(Serial(10), Serial(20));
         window.update(&numbers(10, 12));
         assert_eq!(window.room(), 11);
     }
 
     #[test]
     fn numbers_that_contradict_each_other_are_ignored() {
-        let mut window = Window::new(Serial(10), Serial(10));
+        let mut window = InitiatorCommandWindow::new(Serial(10), Serial(10));
         window.update(&numbers(100, 98));
         assert_eq!(window.room(), 1);
         // the empty window is legal: MaxCmdSN = ExpCmdSN - 1

@@ -5,18 +5,20 @@ use scsi::Lun;
 use crate::{Itt, Serial};
 
 use super::{
-    event::Event,
+    event::TargetEvent,
     session::Session,
-    task::{Stage, Task, is_same_unit},
+    task::{TargetTask, TargetTaskStage, is_same_unit},
 };
 
 impl Session {
     /// Aborts the commands that `is_meant` selects.
-    pub(super) fn abort_where(&mut self, mut is_meant: impl FnMut(&Task, Itt) -> bool) {
+    pub(super) fn abort_where(&mut self, mut is_meant: impl FnMut(&TargetTask, Itt) -> bool) {
         let meant: Vec<Itt> = self
             .tasks
             .iter()
-            .filter(|(itt, task)| task.stage != Stage::Management && is_meant(task, **itt))
+            .filter(|(itt, task)| {
+                task.stage != TargetTaskStage::Management && is_meant(task, **itt)
+            })
             .map(|(itt, _)| *itt)
             .collect();
         // Remove all of them from the queues first: the share that each gives back must go to writes that stay.
@@ -39,7 +41,7 @@ impl Session {
             if let Some(at) = self.position(task.allegiance) {
                 self.release(at, &task);
             }
-            self.events.push_back(Event::Abort(itt));
+            self.events.push_back(TargetEvent::Abort(itt));
         }
     }
 

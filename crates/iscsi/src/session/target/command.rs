@@ -1,19 +1,19 @@
 //! Commands and the data of writes, up to the moment when the driver gets them.
 
 use bytes::Bytes;
-use scsi::{Sense, Status};
+use scsi::{ScsiStatus, Sense};
 
 use crate::{
     Bhs, DataSegment, Itt, Pdu,
     codec::LARGE,
     pdu::{DataOut, RejectReason, ScsiCommand},
-    transfer::{Gather, unshared},
+    transfer::{DataOutGather, unshared},
 };
 
 use super::{
-    event::{Admission, Command, Event, Outcome},
+    event::{ReceivedCommand, TargetCommandOutcome, TargetEvent, WriteAdmission},
     session::Session,
-    task::{AdmissionState, Stage, Task, Transfer},
+    task::{AdmissionState, IncomingWrite, TargetTask, TargetTaskStage},
     waiting::{KEPT_DATA_OUT, PROGRESS, Stall},
 };
 
@@ -32,10 +32,16 @@ impl Session {
         bhs: &Bhs,
     ) {
         pdu.is_final |= has_ended;
-        self.begin_command(at, pdu, Some(Outcome::status(Status::Busy)), bhs);
+        self.begin_command(at, pdu, Some(TargetCommandOutcome::status(ScsiStatus::Busy)), bhs);
     }
 
-    fn begin_command(&mut self, at: usize, pdu: ScsiCommand, refusal: Option<Outcome>, bhs: &Bhs) {
+    fn begin_command(
+        &mut self,
+        at: usize,
+        pdu: ScsiCommand,
+        refusal: Option<TargetCommandOutcome>,
+        bhs: &Bhs,
+    ) {
         let itt = pdu.itt;
         if itt == Itt::NONE || self.tasks.contains_key(&itt) || !(pdu.write || pdu.is_final) {
             // A tag in use is an invalid field rather than "task in progress", which belongs to
@@ -52,11 +58,14 @@ impl Session {
         self.connections[at].counters.commands += 1;
         let length = pdu.expected_data_transfer_length;
         let fault = self.unsolicited_fault(&pdu);
-        let refusal = refusal.or_else(|| fault.map(Outcome::check_condition));
+        let refusal = refusal.or_else(|| fault.map(TargetCommandOutcome::check_condition));
         let all_there = !pdu.write || pdu.is_final && pdu.data.len() == length as usize;
-        let stage =
-            if all_there && refusal.is_none() { Stage::Executing } else { Stage::Gathering };
-        let task = Task {
+        let stage = if all_there && refusal.is_none() {
+            TargetTaskStage::Executing
+        } else {
+            TargetTaskStage::Gathering
+        };
+        let task = TargetTask {
             allegiance: self.connections[at].instance,
             lun: pdu.lun,
             cmd_sn: pdu.cmd_sn,
@@ -70,7 +79,7 @@ impl Session {
             r2t_sn: 0,
             snack_tag: 0,
         };
-        if stage == Stage::Executing {
+        if stage == TargetTaskStage::Executing {
             let data_in_capacity = task.data_in_capacity();
             self.begin(itt, task);
             self.connections[at].counters.data_out_bytes += pdu.data.len() as u64;
@@ -78,7 +87,7 @@ impl Session {
             if !pdu.data.is_empty() {
                 data_out.push(pdu.data);
             }
-            self.events.push_back(Event::Command(Command {
+            self.events.push_back(TargetEvent::Command(ReceivedCommand {
                 itt,
                 lun: pdu.lun,
                 cdb: pdu.cdb,
@@ -90,13 +99,14 @@ impl Session {
         }
         self.begin(itt, task);
         let has_room = self.waiting.has_room(pdu.data.len());
-        let refusal = refusal.or((!has_room).then(|| Outcome::status(Status::Busy)));
+        let refusal =
+            refusal.or((!has_room).then(|| TargetCommandOutcome::status(ScsiStatus::Busy)));
         self.begin_gather(pdu, refusal);
     }
 
     /// Begins a write whose data is not complete. With `refusal`, begins one that is answered with it as soon as
     /// the data that is on its way has come.
-    fn begin_gather(&mut self, pdu: ScsiCommand, refusal: Option<Outcome>) {
+    fn begin_gather(&mut self, pdu: ScsiCommand, refusal: Option<TargetCommandOutcome>) {
         let itt = pdu.itt;
         let length = pdu.expected_data_transfer_length;
         let follows = (!pdu.is_final).then_some(self.parameters.first_burst_length);
@@ -105,14 +115,14 @@ impl Session {
             if refusal.is_some() { Bytes::new() } else { unshared(pdu.data, is_copied) };
         let mut charge = self.waiting.charge();
         charge.add(immediate.len());
-        let mut gather = Gather::new(length, immediate, follows);
+        let mut gather = DataOutGather::new(length, immediate, follows);
         if refusal.is_some() {
             gather.drain();
         } else if gather.to_solicit() > 0 {
             if length > self.settings.max_transfer_bytes {
                 gather.fail(Sense::INVALID_FIELD_IN_CDB);
             } else {
-                self.events.push_back(Event::Admission(Admission {
+                self.events.push_back(TargetEvent::Admission(WriteAdmission {
                     itt,
                     lun: pdu.lun,
                     cdb: pdu.cdb.clone(),
@@ -120,7 +130,7 @@ impl Session {
                 }));
             }
         }
-        let mut transfer = Transfer {
+        let mut transfer = IncomingWrite {
             gather,
             cdb: pdu.cdb,
             attribute: pdu.attribute,
@@ -152,7 +162,7 @@ impl Session {
     ) {
         let itt = data_out.itt;
         let instance = self.connections[at].instance;
-        let is_own = |task: &Task| task.allegiance == instance;
+        let is_own = |task: &TargetTask| task.allegiance == instance;
         if !self.gathers.contains_key(&itt) || !self.tasks.get(&itt).is_some_and(is_own) {
             if digest_error || !self.keep_early_data(at, data_out, bhs) {
                 // Data of a task that was aborted may still be on its way.
@@ -181,7 +191,7 @@ impl Session {
                 transfer.charge.add(lacking);
             } else {
                 transfer.gather.drain();
-                transfer.refusal.get_or_insert(Outcome::status(Status::Busy));
+                transfer.refusal.get_or_insert(TargetCommandOutcome::status(ScsiStatus::Busy));
             }
         }
         let is_copied = self.is_shared && length >= LARGE && !transfer.gather.is_draining();

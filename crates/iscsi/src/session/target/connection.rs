@@ -6,17 +6,17 @@ use bytes::Bytes;
 use scsi::Lun;
 
 use crate::{
-    Bhs, Cid, Itt, Pdu, Serial, Sizes, Ttt,
-    codec::{self, Digests, Output},
+    Bhs, Cid, Itt, Pdu, PduSizes, Serial, Ttt,
+    codec::{self, Digests, PduOutput},
     keys::{Compression, Parameters},
-    login::Established,
+    login::EstablishedLogin,
     pdu::{DataIn, DataInStatus, NopIn, Numbers, Reject, RejectReason, ScsiResponse},
 };
 
 use super::{
     exchange::{Exchange, PendingText},
-    response::{Part, Pieces, Response},
-    retained::{Retained, Sent},
+    response::{CommandResponse, DataInPart, Pieces},
+    retained::{Retained, SentStatus},
     settings::Settings,
     task::Instance,
 };
@@ -35,7 +35,7 @@ pub struct Connection {
     /// So many bytes of Data-In are kept, from recovery level 1 on.
     keeps: Option<usize>,
     pub(super) parameters: Parameters,
-    output: Output,
+    output: PduOutput,
     /// The last of the login that was in `output` at first, in bytes.
     login_bytes: usize,
     /// Writes that were admitted and wait for their share of the data that may be asked for: each once,
@@ -51,15 +51,15 @@ pub struct Connection {
     /// When our NOP-In went out; `None` if anything came since.
     pub(super) ping: Option<Instant>,
     pub(super) closing: bool,
-    pub(super) counters: Counters,
+    pub(super) counters: TargetPduCounters,
 }
 
 /// Why a connection must be dropped.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
-pub enum Error {
+pub enum TargetSessionError {
     /// The byte stream makes no sense.
     #[error(transparent)]
-    Codec(#[from] codec::Error),
+    Codec(#[from] codec::CodecError),
     /// A header field holds what it must not hold (RFC 7143, 7.7).
     #[error("format error: {0}")]
     Format(&'static str),
@@ -86,13 +86,13 @@ pub enum Error {
     LoginTimeout,
 }
 
-impl Error {
+impl TargetSessionError {
     /// All connections of the session must be dropped: a format error shows that the two ends do
     /// not understand each other (RFC 7143, 7.7).
     #[must_use]
     pub fn ends_session(&self) -> bool {
         match self {
-            Self::Codec(error) => *error != codec::Error::HeaderDigest,
+            Self::Codec(error) => *error != codec::CodecError::HeaderDigest,
             Self::Format(_) | Self::Protocol(_) | Self::Stalled(_) | Self::Slow(_) => true,
             Self::DataDigest | Self::Silent | Self::Unacknowledged | Self::LoginTimeout => false,
         }
@@ -101,15 +101,15 @@ impl Error {
 
 /// What a connection has seen so far.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub struct Counters {
+pub struct TargetPduCounters {
     /// PDUs received.
     pub pdus_in: u64,
     /// PDUs sent.
     pub pdus_out: u64,
     /// PDUs received, by size.
-    pub sizes_in: Sizes,
+    pub sizes_in: PduSizes,
     /// PDUs sent, by size.
-    pub sizes_out: Sizes,
+    pub sizes_out: PduSizes,
     /// SCSI commands received.
     pub commands: u64,
     /// Bytes of Data-Out given to units.
@@ -124,7 +124,7 @@ pub struct Counters {
     pub ignored: u64,
 }
 
-impl std::ops::AddAssign for Counters {
+impl std::ops::AddAssign for TargetPduCounters {
     fn add_assign(&mut self, other: Self) {
         self.pdus_in += other.pdus_in;
         self.pdus_out += other.pdus_out;
@@ -141,12 +141,12 @@ impl std::ops::AddAssign for Counters {
 
 impl Connection {
     pub(super) fn new(
-        login: &Established,
+        login: &EstablishedLogin,
         parameters: Parameters,
         settings: &Settings,
         instance: Instance,
         stat_sn: Serial,
-        output: Output,
+        output: PduOutput,
         now: Instant,
     ) -> Self {
         Self {
@@ -167,7 +167,7 @@ impl Connection {
             last_received: now,
             ping: None,
             closing: false,
-            counters: Counters::default(),
+            counters: TargetPduCounters::default(),
         }
     }
 
@@ -204,12 +204,12 @@ impl Connection {
 
     /// What is to be sent.
     #[must_use]
-    pub fn output(&self) -> &Output {
+    pub fn output(&self) -> &PduOutput {
         &self.output
     }
 
     /// What is to be sent, for the driver to take from.
-    pub fn output_mut(&mut self) -> &mut Output {
+    pub fn output_mut(&mut self) -> &mut PduOutput {
         &mut self.output
     }
 
@@ -221,14 +221,14 @@ impl Connection {
 
     /// What was counted so far.
     #[must_use]
-    pub fn counters(&self) -> Counters {
+    pub fn counters(&self) -> TargetPduCounters {
         self.counters
     }
 
     /// Logged out from another connection, or replaced: nothing more goes out.
     pub(super) fn close_at_once(&mut self) {
         self.closing = true;
-        self.output = Output::default();
+        self.output = PduOutput::default();
     }
 
     /// Returns true if a write of so many bytes must wait for other writes whose data was requested: together they
@@ -290,7 +290,7 @@ impl Connection {
         let pdu = make(Numbers { stat_sn: self.stat_sn, ..window });
         self.stat_sn = self.stat_sn.next();
         if let Some(limit) = self.keeps {
-            self.retained.push(Sent::Other(Box::new(pdu.clone())), limit);
+            self.retained.push(SentStatus::Other(Box::new(pdu.clone())), limit);
         }
         self.send(pdu);
     }
@@ -310,7 +310,7 @@ impl Connection {
     }
 
     /// Sends what a command returns, and its status. It is kept if need be.
-    pub(super) fn answer(&mut self, window: Numbers, mut response: Response) {
+    pub(super) fn answer(&mut self, window: Numbers, mut response: CommandResponse) {
         let stat_sn = self.stat_sn;
         self.stat_sn = stat_sn.next();
         let numbers = Numbers { stat_sn, ..window };
@@ -322,7 +322,7 @@ impl Connection {
             self.send_response(numbers, &response);
         }
         if let Some(limit) = self.keeps {
-            self.retained.push(Sent::Response(response), limit);
+            self.retained.push(SentStatus::Response(response), limit);
         }
     }
 
@@ -331,10 +331,10 @@ impl Connection {
     pub(super) fn send_data(
         &mut self,
         numbers: Numbers,
-        response: &Response,
+        response: &CommandResponse,
         data: impl Iterator<Item = Bytes>,
         acknowledges: bool,
-        is_wanted: impl Fn(Part) -> bool,
+        is_wanted: impl Fn(DataInPart) -> bool,
     ) {
         if response.layout.offset >= response.length {
             return; // all of it has arrived
@@ -368,7 +368,7 @@ impl Connection {
         }
     }
 
-    pub(super) fn send_response(&mut self, numbers: Numbers, response: &Response) {
+    pub(super) fn send_response(&mut self, numbers: Numbers, response: &CommandResponse) {
         self.send(Pdu::ScsiResponse(ScsiResponse {
             itt: response.itt,
             response: 0,

@@ -1,16 +1,16 @@
 //! What the machine tells its driver, and what it gets back.
 
-use scsi::{Cdb, Lun, Sense, Status};
+use scsi::{Cdb, Lun, ScsiStatus, Sense};
 
 use crate::{Cid, DataSegment, Itt, pdu::TaskFunction};
 
 /// What the driver must do next. Events are to be taken in order.
 #[derive(Clone, Debug)]
-pub enum Event {
+pub enum TargetEvent {
     /// Perform a command, then call `complete`.
-    Command(Command),
+    Command(ReceivedCommand),
     /// Say whether the data of a write is wanted: `admit`, or `complete` to refuse.
-    Admission(Admission),
+    Admission(WriteAdmission),
     /// Forget a command: no answer to it will be sent.
     Abort(Itt),
     /// Commands for this unit ended with the connection that they came on: the initiator is to be
@@ -26,7 +26,7 @@ pub enum Event {
 
 /// A command with all its data.
 #[derive(Clone, Debug)]
-pub struct Command {
+pub struct ReceivedCommand {
     /// Its tag.
     pub itt: Itt,
     /// The addressed unit, as the initiator wrote it.
@@ -43,7 +43,7 @@ pub struct Command {
 
 /// A write whose data would have to be asked for.
 #[derive(Clone, Debug)]
-pub struct Admission {
+pub struct WriteAdmission {
     /// Its tag.
     pub itt: Itt,
     /// The addressed unit.
@@ -89,9 +89,9 @@ pub enum SendTargets {
 
 /// How a command ended.
 #[derive(Clone, Debug)]
-pub struct Outcome {
+pub struct TargetCommandOutcome {
     /// The status.
-    pub status: Status,
+    pub status: ScsiStatus,
     /// Why, with CHECK CONDITION.
     pub sense: Option<Sense>,
     /// What the command returns, cut to its allocation length. It is cut here to what the
@@ -101,22 +101,22 @@ pub struct Outcome {
     pub data_out_length: Option<u32>,
 }
 
-impl Outcome {
+impl TargetCommandOutcome {
     /// GOOD, with this to return.
     #[must_use]
     pub fn good(data_in: DataSegment) -> Self {
-        Self { status: Status::Good, sense: None, data_in, data_out_length: None }
+        Self { status: ScsiStatus::Good, sense: None, data_in, data_out_length: None }
     }
 
     /// CHECK CONDITION.
     #[must_use]
     pub fn check_condition(sense: Sense) -> Self {
-        Self { sense: Some(sense), ..Self::status(Status::CheckCondition) }
+        Self { sense: Some(sense), ..Self::status(ScsiStatus::CheckCondition) }
     }
 
     /// A status without sense data.
     #[must_use]
-    pub fn status(status: Status) -> Self {
+    pub fn status(status: ScsiStatus) -> Self {
         Self { status, sense: None, data_in: DataSegment::new(), data_out_length: None }
     }
 }

@@ -1,15 +1,15 @@
 //! Writes whose data is incomplete: their next steps, and their end if they wait too long.
 
-use scsi::Status;
+use scsi::ScsiStatus;
 use smallvec::SmallVec;
 
 use crate::Itt;
 
 use super::{
-    event::{Command, Event, Outcome},
+    event::{ReceivedCommand, TargetCommandOutcome, TargetEvent},
     session::Session,
     settings::Settings,
-    task::{AdmissionState, Stage, Transfer},
+    task::{AdmissionState, IncomingWrite, TargetTaskStage},
 };
 
 impl Session {
@@ -20,7 +20,7 @@ impl Session {
         if transfer.gather.is_quiet()
             && (transfer.gather.failure().is_some() || transfer.refusal.is_some())
         {
-            let failure = transfer.gather.failure().map(Outcome::check_condition);
+            let failure = transfer.gather.failure().map(TargetCommandOutcome::check_condition);
             let refusal = transfer.refusal.take();
             self.take_gather(itt);
             if let Some(outcome) = refusal.or(failure) {
@@ -30,10 +30,11 @@ impl Session {
             // A task management function will end this write once the data on its way has arrived.
         } else if transfer.gather.is_complete() {
             let Some(task) = self.tasks.get_mut(&itt) else { return };
-            task.stage = Stage::Executing;
+            task.stage = TargetTaskStage::Executing;
             let (lun, data_in_capacity) = (task.lun, task.data_in_capacity());
             let allegiance = task.allegiance;
-            let Some(Transfer { gather, cdb, attribute, .. }) = self.gathers.remove(&itt) else {
+            let Some(IncomingWrite { gather, cdb, attribute, .. }) = self.gathers.remove(&itt)
+            else {
                 return;
             };
             let data_out = gather.into_data();
@@ -41,7 +42,7 @@ impl Session {
                 self.connections[at].counters.data_out_bytes +=
                     data_out.iter().map(|piece| piece.len() as u64).sum::<u64>();
             }
-            self.events.push_back(Event::Command(Command {
+            self.events.push_back(TargetEvent::Command(ReceivedCommand {
                 itt,
                 lun,
                 cdb,
@@ -66,7 +67,7 @@ impl Session {
             let lacks_room = self.room_due(connection).is_some_and(|due| due <= self.now);
             let contended = self.contended_since;
             let Settings { room_time, data_time, .. } = self.settings;
-            let is_late = |transfer: &Transfer| {
+            let is_late = |transfer: &IncomingWrite| {
                 lacks_room && transfer.begun + room_time <= self.now
                     || contended.is_some_and(|it| transfer.begun.max(it) + data_time <= self.now)
             };
@@ -83,7 +84,7 @@ impl Session {
                 };
                 waiting.remove(place);
                 is_any = true;
-                self.complete(itt, Outcome::status(Status::Busy));
+                self.complete(itt, TargetCommandOutcome::status(ScsiStatus::Busy));
             }
         }
         if is_any {

@@ -4,13 +4,15 @@ use std::{sync::Arc, time::Instant};
 
 use crate::{
     Cid, Pdu, Serial, Tsih,
-    codec::{Digests, Frame, Output},
-    keys::Offer,
-    login::{Claims, Directory, Established, TargetLogin, TargetStep, chap::Challenge},
+    codec::{Digests, PduFrame, PduOutput},
+    keys::NegotiationOffer,
+    login::{
+        ClaimedIdentity, Directory, EstablishedLogin, TargetLogin, TargetStep, chap::Challenge,
+    },
     pdu::{LoginResponse, LoginStatus, Numbers},
 };
 
-use super::{connection::Error, session::Session, settings::Settings};
+use super::{connection::TargetSessionError, session::Session, settings::Settings};
 
 /// The login phase of one connection (RFC 7143, 6.3).
 ///
@@ -26,8 +28,8 @@ pub struct LoginPhase {
     /// The session is there already.
     joins: bool,
     deadline: Instant,
-    output: Output,
-    last: Option<(LoginResponse, Box<Established>)>,
+    output: PduOutput,
+    last: Option<(LoginResponse, Box<EstablishedLogin>)>,
 }
 
 /// How far a login has come.
@@ -36,7 +38,7 @@ pub enum LoginProgress<'a> {
     /// It goes on; there may be output.
     Continue,
     /// The initiator is let in as far as names go: `accept` or `refuse`.
-    Established(&'a Established),
+    Established(&'a EstablishedLogin),
     /// Write the output and close.
     Close(LoginStatus),
     /// The first PDU is no login request: close the connection without an answer (RFC 7143, 4.2.4).
@@ -55,7 +57,7 @@ impl LoginPhase {
     /// A connection that has just been accepted.
     #[must_use]
     pub fn new(
-        offer: Offer,
+        offer: NegotiationOffer,
         directory: Arc<dyn Directory>,
         settings: Settings,
         now: Instant,
@@ -68,7 +70,7 @@ impl LoginPhase {
             cmd_sn: Serial(0),
             joins: false,
             deadline,
-            output: Output::default(),
+            output: PduOutput::default(),
             last: None,
         }
     }
@@ -82,7 +84,7 @@ impl LoginPhase {
 
     /// Who the initiator says to be.
     #[must_use]
-    pub fn claims(&self) -> Claims {
+    pub fn claims(&self) -> ClaimedIdentity {
         self.login.claims()
     }
 
@@ -94,12 +96,12 @@ impl LoginPhase {
 
     /// What is to be sent.
     #[must_use]
-    pub fn output(&self) -> &Output {
+    pub fn output(&self) -> &PduOutput {
         &self.output
     }
 
     /// What is to be sent, for the driver to take from.
-    pub fn output_mut(&mut self) -> &mut Output {
+    pub fn output_mut(&mut self) -> &mut PduOutput {
         &mut self.output
     }
 
@@ -110,12 +112,12 @@ impl LoginPhase {
     }
 
     /// Time has passed.
-    pub fn handle_timeout(&mut self, now: Instant) -> Result<(), Error> {
-        if now < self.deadline { Ok(()) } else { Err(Error::LoginTimeout) }
+    pub fn handle_timeout(&mut self, now: Instant) -> Result<(), TargetSessionError> {
+        if now < self.deadline { Ok(()) } else { Err(TargetSessionError::LoginTimeout) }
     }
 
-    /// Handles a received PDU. No further PDU is accepted after `Established`, `Close` and `NoLogin`.
-    pub fn handle_frame(&mut self, frame: &Frame) -> LoginProgress<'_> {
+    /// Handles a received PDU. No further PDU is accepted after `EstablishedLogin`, `Close` and `NoLogin`.
+    pub fn handle_frame(&mut self, frame: &PduFrame) -> LoginProgress<'_> {
         if self.last.is_some() {
             // Nothing may follow the final request before our answer.
             self.last = None;
@@ -222,7 +224,7 @@ impl LoginPhase {
 
 impl Session {
     /// May a connection with this login be added?
-    fn may_join(&self, login: &Established) -> Result<(), LoginStatus> {
+    fn may_join(&self, login: &EstablishedLogin) -> Result<(), LoginStatus> {
         let is_meant = !self.ended
             && login.tsih == self.tsih()
             && login.isid == self.isid()

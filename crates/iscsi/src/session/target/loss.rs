@@ -13,10 +13,10 @@ use crate::{
 };
 
 use super::{
-    event::Event,
+    event::TargetEvent,
     retained::Retained,
-    session::{Lost, Session},
-    task::{AdmissionState, Instance, Stage, Task, Tasks, is_same_unit},
+    session::{ReassignableConnection, Session},
+    task::{AdmissionState, Instance, TargetTask, TargetTaskStage, Tasks, is_same_unit},
 };
 
 /// Lost connections that are remembered; more than any initiator has. The oldest goes first, and
@@ -74,7 +74,7 @@ impl Session {
         }
         self.end_management(instance);
         self.terminate_where(|task| task.allegiance == instance && task.immediate);
-        let own = |task: &Task| task.allegiance == instance;
+        let own = |task: &TargetTask| task.allegiance == instance;
         for (itt, transfer) in &mut self.gathers {
             if self.tasks.get(itt).is_some_and(own) {
                 transfer.gather.reopen();
@@ -89,7 +89,13 @@ impl Session {
             self.terminate(oldest);
         }
         let deadline = self.deadline();
-        self.lost.push(Lost { instance, cid, is_logged_out, deadline, responses });
+        self.lost.push(ReassignableConnection {
+            instance,
+            cid,
+            is_logged_out,
+            deadline,
+            responses,
+        });
     }
 
     /// Aborts all tasks of a connection that has gone for good, or is about to.
@@ -102,21 +108,23 @@ impl Session {
 
     /// Aborts tasks because of their connection. Their initiator is not answered, so each unit that
     /// had some is to tell it (RFC 7143, 11.14.5).
-    fn terminate_where(&mut self, is_meant: impl Fn(&Task) -> bool) {
+    fn terminate_where(&mut self, is_meant: impl Fn(&TargetTask) -> bool) {
         let mut units = SmallVec::<[Lun; 4]>::new();
-        let commands = self.tasks.values().filter(|task| task.stage != Stage::Management);
+        let commands = self.tasks.values().filter(|task| task.stage != TargetTaskStage::Management);
         for task in commands.filter(|task| is_meant(task)) {
             if !units.iter().any(|lun| is_same_unit(*lun, task.lun)) {
                 units.push(task.lun);
             }
         }
         self.abort_where(|task, _| is_meant(task));
-        self.events.extend(units.into_iter().map(Event::Terminated));
+        self.events.extend(units.into_iter().map(TargetEvent::Terminated));
     }
 
     /// Task management functions are over with their connection: nobody can be told.
     fn end_management(&mut self, instance: Instance) {
-        let is_meant = |task: &Task| task.stage == Stage::Management && task.allegiance == instance;
+        let is_meant = |task: &TargetTask| {
+            task.stage == TargetTaskStage::Management && task.allegiance == instance
+        };
         let meant: Vec<Itt> =
             self.tasks.iter().filter(|(_, task)| is_meant(task)).map(|(itt, _)| *itt).collect();
         for itt in meant {

@@ -10,7 +10,7 @@ use crate::{
 use super::{
     event::ManagementRequest,
     session::{Postponed, Session},
-    task::{Stage, Task, is_same_unit},
+    task::{TargetTask, TargetTaskStage, is_same_unit},
 };
 
 impl Session {
@@ -48,7 +48,7 @@ impl Session {
     fn abort_task(&mut self, at: usize, request: &TaskRequest) -> TaskFunctionResult {
         let meant = request.referenced_itt;
         if let Some(task) = self.tasks.get(&meant) {
-            if task.stage == Stage::Management {
+            if task.stage == TargetTaskStage::Management {
                 return TaskFunctionResult::Rejected;
             }
             if is_same_unit(task.lun, request.lun) {
@@ -74,12 +74,12 @@ impl Session {
     }
 
     fn begin_management(&mut self, at: usize, request: &TaskRequest, function: TaskFunction) {
-        let task = Task {
+        let task = TargetTask {
             allegiance: self.connections[at].instance,
             lun: request.lun,
             cmd_sn: request.cmd_sn,
             immediate: request.immediate,
-            stage: Stage::Management,
+            stage: TargetTaskStage::Management,
             read: false,
             write: false,
             expected_data_transfer_length: 0,
@@ -126,7 +126,9 @@ impl Session {
     /// driver has, and writes whose data is on its way.
     #[must_use]
     pub fn commands_for(&self, lun: Lun) -> Vec<Itt> {
-        let is_meant = |task: &Task| task.stage != Stage::Management && is_same_unit(task.lun, lun);
+        let is_meant = |task: &TargetTask| {
+            task.stage != TargetTaskStage::Management && is_same_unit(task.lun, lun)
+        };
         self.tasks.iter().filter(|(_, task)| is_meant(task)).map(|(itt, _)| *itt).collect()
     }
 }

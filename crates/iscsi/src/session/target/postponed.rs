@@ -8,9 +8,9 @@ use smallvec::SmallVec;
 use crate::{Itt, pdu::TaskFunctionResult};
 
 use super::{
-    event::Event,
+    event::TargetEvent,
     session::{Fenced, Postponed, Session},
-    task::Stage,
+    task::TargetTaskStage,
 };
 
 impl Session {
@@ -21,7 +21,7 @@ impl Session {
     /// 11.5.1).
     pub fn answer_management(&mut self, itt: Itt, result: TaskFunctionResult) {
         let Some(task) = self.tasks.get(&itt) else { return };
-        if task.stage != Stage::Management {
+        if task.stage != TargetTaskStage::Management {
             return;
         }
         let allegiance = task.allegiance;
@@ -68,7 +68,7 @@ impl Session {
             if request.unit().is_none() {
                 self.abort_before(None, cmd_sn);
             }
-            self.events.push_back(Event::Management(request));
+            self.events.push_back(TargetEvent::Management(request));
         }
         for itt in late {
             self.answer_management(itt, TaskFunctionResult::Rejected);

@@ -6,9 +6,9 @@ use crate::{
 };
 
 use super::{
-    response::Response,
+    response::CommandResponse,
     session::Session,
-    task::{Instance, Stage},
+    task::{Instance, TargetTaskStage},
 };
 
 impl Session {
@@ -18,7 +18,7 @@ impl Session {
         let result = if !self.recovers(2) {
             TaskFunctionResult::ReassignNotSupported
         } else if let Some((allegiance, stage)) = task {
-            if stage == Stage::Management {
+            if stage == TargetTaskStage::Management {
                 TaskFunctionResult::Rejected
             } else if self.is_free(allegiance) {
                 TaskFunctionResult::Complete
@@ -57,7 +57,7 @@ impl Session {
         }
     }
 
-    fn answer_again(&mut self, at: usize, mut response: Response) {
+    fn answer_again(&mut self, at: usize, mut response: CommandResponse) {
         response.ttt = self.new_ttt();
         let window = self.window_numbers();
         self.connections[at].answer(window, response);
@@ -73,15 +73,15 @@ impl Session {
         self.connections.iter_mut().any(|connection| connection.retained.response(itt).is_some())
     }
 
-    fn take_lost(&mut self, itt: Itt) -> Option<Response> {
-        let is_free = |lost: &&mut super::session::Lost| lost.is_logged_out;
+    fn take_lost(&mut self, itt: Itt) -> Option<CommandResponse> {
+        let is_free = |lost: &&mut super::session::ReassignableConnection| lost.is_logged_out;
         self.lost.iter_mut().filter(is_free).find_map(|lost| lost.responses.remove(&itt))
     }
 }
 
 /// From the first PDU on that the initiator has not acknowledged; a number that cannot be means
 /// that nothing has changed (RFC 7143, 11.5.6).
-fn restart(response: &mut Response, exp_data_sn: u32, segment: u32) {
+fn restart(response: &mut CommandResponse, exp_data_sn: u32, segment: u32) {
     if exp_data_sn != 0 {
         response.acknowledge(exp_data_sn);
     }

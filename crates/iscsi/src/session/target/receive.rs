@@ -4,21 +4,26 @@ use std::time::Instant;
 
 use crate::{
     Bhs, Cid, Itt, Pdu, Serial,
-    codec::{Error as CodecError, Frame},
+    codec::{CodecError, PduFrame},
     pdu::{NopIn, NopOut, ParseError, RejectReason},
     transfer::unshared,
-    window::Turn,
+    window::CommandTurn,
 };
 
 use super::{
-    connection::Error,
+    connection::TargetSessionError,
     session::{Early, Session},
     waiting::Stall,
 };
 
 impl Session {
     /// A PDU has arrived on this connection.
-    pub fn handle_frame(&mut self, cid: Cid, frame: Frame, now: Instant) -> Result<(), Error> {
+    pub fn handle_frame(
+        &mut self,
+        cid: Cid,
+        frame: PduFrame,
+        now: Instant,
+    ) -> Result<(), TargetSessionError> {
         let Some(at) = self.index(cid) else { return Ok(()) };
         self.now = now;
         let connection = &mut self.connections[at];
@@ -27,7 +32,7 @@ impl Session {
             connection.counters.ignored += 1;
             return Ok(());
         }
-        let Frame { bhs, ahs, data, is_shared, data_digest_error } = frame;
+        let PduFrame { bhs, ahs, data, is_shared, data_digest_error } = frame;
         self.is_shared = is_shared;
         if bhs[0] & FROM_TARGET != 0 {
             // A mirror, not an initiator.
@@ -42,7 +47,7 @@ impl Session {
             }
             Err(ParseError::Field(field)) => {
                 self.reject(at, RejectReason::InvalidPduField, &bhs);
-                return Err(Error::Format(field));
+                return Err(TargetSessionError::Format(field));
             }
         };
         if data_digest_error {
@@ -51,7 +56,7 @@ impl Session {
         self.note_acknowledged(at, exp_stat_sn(&bhs));
         if self.discovery && !is_for_discovery(&pdu) {
             self.reject(at, RejectReason::ProtocolError, &bhs);
-            return Err(Error::Protocol(
+            return Err(TargetSessionError::Protocol(
                 "a command, a task management function or data in a discovery session",
             ));
         }
@@ -62,7 +67,7 @@ impl Session {
             Pdu::NopOut(nop) if nop.itt == Itt::NONE => {}
             Pdu::LoginRequest(_) => {
                 self.reject(at, RejectReason::ProtocolError, &bhs);
-                return Err(Error::Protocol("a login request in full feature phase"));
+                return Err(TargetSessionError::Protocol("a login request in full feature phase"));
             }
             pdu => {
                 let (immediate, cmd_sn) =
@@ -71,9 +76,9 @@ impl Session {
                     self.take_turn(at, pdu, &bhs);
                 } else {
                     match self.window.arrive(cmd_sn) {
-                        Turn::Now => self.take_turn(at, pdu, &bhs),
-                        Turn::Later => self.hold(at, cmd_sn, pdu, bhs),
-                        Turn::Never => self.connections[at].counters.ignored += 1,
+                        CommandTurn::Now => self.take_turn(at, pdu, &bhs),
+                        CommandTurn::Later => self.hold(at, cmd_sn, pdu, bhs),
+                        CommandTurn::Never => self.connections[at].counters.ignored += 1,
                     }
                 }
                 self.take_held();
@@ -81,20 +86,20 @@ impl Session {
         }
         let unacknowledged = self.connections[at].retained.len();
         if unacknowledged > self.settings.unacknowledged_statuses as usize {
-            return Err(Error::Unacknowledged);
+            return Err(TargetSessionError::Unacknowledged);
         }
         Ok(())
     }
 
     /// The decoder of this connection has given up: counts digest errors. The connection is to be
     /// dropped.
-    pub fn handle_codec_error(&mut self, cid: Cid, error: CodecError) -> Error {
+    pub fn handle_codec_error(&mut self, cid: Cid, error: CodecError) -> TargetSessionError {
         if error == CodecError::HeaderDigest
             && let Some(at) = self.index(cid)
         {
             self.connections[at].counters.digest_errors += 1;
         }
-        Error::Codec(error)
+        TargetSessionError::Codec(error)
     }
 
     /// Keeps a PDU that has come before its turn. If there is no room for its data, a command is kept without the
@@ -188,14 +193,19 @@ impl Session {
     /// RFC 7143, 7.8. A Data-Out: reject, and its command asks for the data again, or fails when
     /// all of it has come (level 0). Anything that takes part in command order leaves a hole that
     /// the initiator fills by a retry; at level 0 no one does, and the connection is dropped.
-    fn handle_digest_error(&mut self, at: usize, pdu: Pdu, bhs: &Bhs) -> Result<(), Error> {
+    fn handle_digest_error(
+        &mut self,
+        at: usize,
+        pdu: Pdu,
+        bhs: &Bhs,
+    ) -> Result<(), TargetSessionError> {
         self.connections[at].counters.digest_errors += 1;
         self.reject(at, RejectReason::DataDigestError, bhs);
         match pdu {
             Pdu::DataOut(data_out) => self.handle_data_out(at, data_out, true, bhs),
             _ if self.recovers(1) => {}
             pdu if order_of(&pdu).is_some_and(|(immediate, _)| immediate) => {}
-            _ => return Err(Error::DataDigest),
+            _ => return Err(TargetSessionError::DataDigest),
         }
         Ok(())
     }

@@ -6,10 +6,10 @@ use crate::{
 };
 
 use super::{
-    event::Outcome,
-    response::Response,
+    event::TargetCommandOutcome,
+    response::CommandResponse,
     session::Session,
-    task::{Stage, Task},
+    task::{TargetTask, TargetTaskStage},
 };
 
 impl Session {
@@ -17,7 +17,7 @@ impl Session {
     ///
     /// Before its data is complete this refuses it: the status goes out when the data that is on
     /// its way has come (RFC 7143, 11.4.2).
-    pub fn complete(&mut self, itt: Itt, outcome: Outcome) {
+    pub fn complete(&mut self, itt: Itt, outcome: TargetCommandOutcome) {
         if !self.gathers.is_empty()
             && let Some(transfer) = self.gathers.get_mut(&itt)
         {
@@ -33,8 +33,10 @@ impl Session {
     }
 
     /// Sends what a command returns, and its status. The task ends.
-    pub(super) fn finish(&mut self, itt: Itt, outcome: Outcome) {
-        let Some(task) = self.end_if(itt, |task| task.stage != Stage::Management) else { return };
+    pub(super) fn finish(&mut self, itt: Itt, outcome: TargetCommandOutcome) {
+        let Some(task) = self.end_if(itt, |task| task.stage != TargetTaskStage::Management) else {
+            return;
+        };
         let at = self.position(task.allegiance);
         let segment = match at {
             Some(at) => self.connections[at].parameters.max_send_data_segment_length,
@@ -43,7 +45,7 @@ impl Session {
         };
         let ttt = self.new_ttt();
         let burst = self.parameters.max_burst_length;
-        let mut response = Response::new(&task, itt, outcome, segment, burst, ttt);
+        let mut response = CommandResponse::new(&task, itt, outcome, segment, burst, ttt);
         match at {
             Some(at) => {
                 self.release(at, &task);
@@ -53,7 +55,7 @@ impl Session {
             None => {
                 let lost = self.lost.iter_mut().find(|lost| lost.instance == task.allegiance);
                 if let Some(lost) = lost {
-                    let kept: usize = lost.responses.values().map(Response::kept).sum();
+                    let kept: usize = lost.responses.values().map(CommandResponse::kept).sum();
                     if kept + response.kept() > self.settings.retained_bytes {
                         response.forget();
                     }
@@ -64,7 +66,7 @@ impl Session {
     }
 
     /// A task of this connection has ended or was aborted: others may ask for data in its place.
-    pub(super) fn release(&mut self, at: usize, task: &Task) {
+    pub(super) fn release(&mut self, at: usize, task: &TargetTask) {
         self.connections[at].solicited -= task.solicited;
         if !self.connections[at].waiting.is_empty() {
             self.grant_waiting(at);

@@ -4,15 +4,15 @@
 use std::cmp::Ordering;
 
 use bytes::Bytes;
-use scsi::{Lun, Sense, Status};
+use scsi::{Lun, ScsiStatus, Sense};
 
 use crate::{DataSegment, Itt, Ttt, pdu::Residual};
 
-use super::{event::Outcome, task::Task};
+use super::{event::TargetCommandOutcome, task::TargetTask};
 
 /// The answer to one command.
 #[derive(Debug)]
-pub(super) struct Response {
+pub(super) struct CommandResponse {
     pub(super) itt: Itt,
     pub(super) lun: Lun,
     pub(super) status: u8,
@@ -24,7 +24,7 @@ pub(super) struct Response {
     /// How many bytes of it are sent.
     pub(super) length: u32,
     /// How `data` is cut into PDUs.
-    pub(super) layout: Layout,
+    pub(super) layout: DataInLayout,
     /// The status is in the last Data-In.
     pub(super) collapses: bool,
     /// The tag of the last R-Data SNACK, else 0.
@@ -38,7 +38,7 @@ pub(super) struct Response {
 
 /// How Data-In is cut into PDUs, from a point before which all is acknowledged.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Layout {
+pub(super) struct DataInLayout {
     pub(super) data_sn: u32,
     pub(super) offset: u32,
     /// At most so many bytes in one PDU.
@@ -49,16 +49,16 @@ pub(super) struct Layout {
 
 /// One Data-In PDU.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) struct Part {
+pub(super) struct DataInPart {
     pub(super) data_sn: u32,
     pub(super) offset: u32,
     pub(super) end: u32,
     pub(super) ends_burst: bool,
 }
 
-impl Layout {
+impl DataInLayout {
     /// The PDUs that carry data up to `length`.
-    pub(super) fn parts(mut self, length: u32) -> impl Iterator<Item = Part> {
+    pub(super) fn parts(mut self, length: u32) -> impl Iterator<Item = DataInPart> {
         let (segment, burst) = (self.segment.max(1), self.burst.max(1));
         std::iter::from_fn(move || {
             let Self { data_sn, offset, .. } = self;
@@ -68,7 +68,7 @@ impl Layout {
             let burst_end = (offset / burst + 1).saturating_mul(burst);
             let end = length.min(offset.saturating_add(segment)).min(burst_end);
             (self.offset, self.data_sn) = (end, data_sn.wrapping_add(1));
-            Some(Part { data_sn, offset, end, ends_burst: end == burst_end || end == length })
+            Some(DataInPart { data_sn, offset, end, ends_burst: end == burst_end || end == length })
         })
     }
 
@@ -78,11 +78,11 @@ impl Layout {
     }
 }
 
-impl Response {
+impl CommandResponse {
     pub(super) fn new(
-        task: &Task,
+        task: &TargetTask,
         itt: Itt,
-        outcome: Outcome,
+        outcome: TargetCommandOutcome,
         segment: u32,
         burst: u32,
         ttt: Ttt,
@@ -95,7 +95,7 @@ impl Response {
             cut(&mut data, length as usize);
         }
         let sense = match outcome.sense {
-            Some(sense) if outcome.status == Status::CheckCondition => sense.to_bytes().into(),
+            Some(sense) if outcome.status == ScsiStatus::CheckCondition => sense.to_bytes().into(),
             _ => Bytes::new(),
         };
         let r2ts = if task.read && task.write { task.r2t_sn } else { 0 };
@@ -108,10 +108,10 @@ impl Response {
             bidirectional_read_residual,
             data,
             length,
-            layout: Layout { data_sn: r2ts, offset: 0, segment, burst },
+            layout: DataInLayout { data_sn: r2ts, offset: 0, segment, burst },
             // A status other than GOOD, and residuals of two directions, need a PDU of their own.
             collapses: length > 0
-                && outcome.status == Status::Good
+                && outcome.status == ScsiStatus::Good
                 && !task.write
                 && task.snack_tag == 0,
             snack_tag: task.snack_tag,
@@ -169,7 +169,7 @@ impl Response {
     pub(super) fn fail(&mut self) {
         self.length = self.layout.offset;
         self.collapses = false;
-        self.status = Status::CheckCondition as u8;
+        self.status = ScsiStatus::CheckCondition as u8;
         self.sense = Sense::SNACK_REJECTED.to_bytes().into();
     }
 }
@@ -190,7 +190,11 @@ fn cut(data: &mut DataSegment, length: usize) {
 }
 
 /// The residual of the command, and that of the read half of a bidirectional one.
-fn residuals(task: &Task, data_in: usize, outcome: &Outcome) -> (Residual, Residual) {
+fn residuals(
+    task: &TargetTask,
+    data_in: usize,
+    outcome: &TargetCommandOutcome,
+) -> (Residual, Residual) {
     let expected = task.expected_data_transfer_length;
     let data_in = u32::try_from(data_in).unwrap_or(u32::MAX);
     let data_out = outcome.data_out_length;
@@ -267,13 +271,13 @@ mod tests {
 
     #[test]
     fn data_is_cut_at_segments_and_at_the_ends_of_bursts() {
-        let layout = Layout { data_sn: 3, offset: 0, segment: 400, burst: 1000 };
+        let layout = DataInLayout { data_sn: 3, offset: 0, segment: 400, burst: 1000 };
         let parts: Vec<_> = layout.parts(1500).map(|p| (p.data_sn, p.end, p.ends_burst)).collect();
         let expected = [(3, 400, false), (4, 800, false), (5, 1000, true), (6, 1400, false)];
         assert_eq!(parts[..4], expected);
         assert_eq!(parts[4..], [(7, 1500, true)]);
         assert_eq!((layout.end(1500), layout.end(0)), (8, 3));
-        let all = Layout { segment: u32::MAX, burst: u32::MAX, ..layout };
+        let all = DataInLayout { segment: u32::MAX, burst: u32::MAX, ..layout };
         assert_eq!(all.parts(u32::MAX).count(), 1);
     }
 }

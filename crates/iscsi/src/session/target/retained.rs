@@ -5,12 +5,12 @@ use std::collections::VecDeque;
 
 use crate::{Itt, Pdu, Serial, Ttt};
 
-use super::response::Response;
+use super::response::CommandResponse;
 
 /// What carried a StatSN.
 #[derive(Debug)]
-pub(super) enum Sent {
-    Response(Response),
+pub(super) enum SentStatus {
+    Response(CommandResponse),
     /// Anything else.
     Other(Box<Pdu>),
     /// Anything else, which carried data that was let go.
@@ -23,7 +23,7 @@ pub(super) enum Sent {
 pub(super) struct Retained {
     /// The StatSN of the first.
     first: Serial,
-    sent: VecDeque<Sent>,
+    sent: VecDeque<SentStatus>,
     /// Bytes of data that are kept.
     bytes: usize,
     /// So many at the front keep no data any more.
@@ -42,16 +42,16 @@ impl Retained {
 
     /// Keeps what has just been sent with the next StatSN. Lets the oldest data go if more than
     /// `limit` bytes are kept; the newest stays.
-    pub(super) fn push(&mut self, sent: Sent, limit: usize) {
+    pub(super) fn push(&mut self, sent: SentStatus, limit: usize) {
         self.bytes += sent.bytes();
         self.sent.push_back(sent);
         while self.bytes > limit && self.forgotten + 1 < self.sent.len() {
             let sent = &mut self.sent[self.forgotten];
             self.bytes -= sent.bytes();
             match sent {
-                Sent::Response(response) => response.forget(),
-                Sent::Other(pdu) if data_of(pdu) > 0 => *sent = Sent::Forgotten,
-                Sent::Other(_) | Sent::Forgotten => {}
+                SentStatus::Response(response) => response.forget(),
+                SentStatus::Other(pdu) if data_of(pdu) > 0 => *sent = SentStatus::Forgotten,
+                SentStatus::Other(_) | SentStatus::Forgotten => {}
             }
             self.forgotten += 1;
         }
@@ -74,7 +74,7 @@ impl Retained {
         &self,
         begin: Serial,
         run: u32,
-    ) -> Option<impl Iterator<Item = (Serial, &Sent)>> {
+    ) -> Option<impl Iterator<Item = (Serial, &SentStatus)>> {
         let skipped = begin.distance_from(self.first) as usize;
         let count = if run == 0 { self.sent.len().checked_sub(skipped)? } else { run as usize };
         let end = skipped.checked_add(count).filter(|end| *end <= self.sent.len())?;
@@ -88,7 +88,7 @@ impl Retained {
     }
 
     /// The last answer to this command that is kept, with its StatSN.
-    pub(super) fn response(&mut self, itt: Itt) -> Option<(Serial, &mut Response)> {
+    pub(super) fn response(&mut self, itt: Itt) -> Option<(Serial, &mut CommandResponse)> {
         self.find(|response| response.itt == itt)
     }
 
@@ -103,10 +103,13 @@ impl Retained {
         is_known
     }
 
-    fn find(&mut self, is_meant: impl Fn(&Response) -> bool) -> Option<(Serial, &mut Response)> {
+    fn find(
+        &mut self,
+        is_meant: impl Fn(&CommandResponse) -> bool,
+    ) -> Option<(Serial, &mut CommandResponse)> {
         let first = self.first;
         self.sent.iter_mut().enumerate().rev().find_map(|(at, sent)| match sent {
-            Sent::Response(response) if is_meant(response) => {
+            SentStatus::Response(response) if is_meant(response) => {
                 Some((first.add(at as u32), response))
             }
             _ => None,
@@ -114,15 +117,15 @@ impl Retained {
     }
 
     /// All answers to commands.
-    pub(super) fn into_responses(self) -> impl Iterator<Item = Response> {
+    pub(super) fn into_responses(self) -> impl Iterator<Item = CommandResponse> {
         self.sent.into_iter().filter_map(|sent| match sent {
-            Sent::Response(response) => Some(response),
-            Sent::Other(_) | Sent::Forgotten => None,
+            SentStatus::Response(response) => Some(response),
+            SentStatus::Other(_) | SentStatus::Forgotten => None,
         })
     }
 }
 
-impl Sent {
+impl SentStatus {
     fn bytes(&self) -> usize {
         match self {
             Self::Response(response) => response.kept(),

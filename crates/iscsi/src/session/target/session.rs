@@ -9,20 +9,20 @@ use smallvec::SmallVec;
 
 use crate::{
     Bhs, Cid, Isid, Itt, Pdu, Serial, Tsih, Ttt,
-    codec::Output,
+    codec::PduOutput,
     keys::Parameters,
-    login::{Established, SessionType},
+    login::{EstablishedLogin, SessionType},
     pdu::{DataOut, Numbers, RejectReason, TaskFunctionResult},
-    window::Window,
+    window::TargetCommandWindow,
 };
 
 use super::{
-    connection::{Connection, Counters},
-    event::{Event, ManagementRequest},
-    response::Response,
+    connection::{Connection, TargetPduCounters},
+    event::{ManagementRequest, TargetEvent},
+    response::CommandResponse,
     settings::Settings,
-    task::{Instance, Stage, Task, Tasks, Transfer, is_same_unit},
-    waiting::{Charge, Stall, Waiting},
+    task::{IncomingWrite, Instance, TargetTask, TargetTaskStage, Tasks, is_same_unit},
+    waiting::{Charge, Stall, WaitingWriteBytes},
 };
 
 /// One session: command order, tasks, what was agreed on, and its connections.
@@ -35,21 +35,21 @@ use super::{
 /// ```
 ///
 /// An `Err` of `handle_frame` ends the connection, or all of them: see
-/// [`Error::ends_session`](super::Error::ends_session). Write what is in the output, close, and
+/// [`Error::ends_session`](super::TargetSessionError::ends_session). Write what is in the output, close, and
 /// call `drop_connection`.
 #[derive(Debug)]
 pub struct Session {
     pub(super) settings: Settings,
     pub(super) parameters: Parameters,
     pub(super) discovery: bool,
-    pub(super) window: Window<Early>,
-    pub(super) tasks: Tasks<Task>,
+    pub(super) window: TargetCommandWindow<Early>,
+    pub(super) tasks: Tasks<TargetTask>,
     /// Writes whose data is not complete, by tag.
-    pub(super) gathers: Tasks<Transfer>,
+    pub(super) gathers: Tasks<IncomingWrite>,
     /// Memory that waiting commands and `gathers` hold, and its limit.
-    pub(super) waiting: Waiting,
+    pub(super) waiting: WaitingWriteBytes,
     /// The data of the PDU at hand is a piece of a larger buffer
-    /// ([`Frame::is_shared`](crate::codec::Frame::is_shared)). Data that has to wait is copied then: it would
+    /// ([`Frame::is_shared`](crate::codec::PduFrame::is_shared)). Data that has to wait is copied then: it would
     /// keep the whole buffer in memory, and be charged for its own length only.
     pub(super) is_shared: bool,
     /// The number of the missing command for which others wait, and for how long it has been missing.
@@ -67,8 +67,8 @@ pub struct Session {
     /// One for each CID in use; at most MaxConnections, and one that is closing for each.
     pub(super) connections: SmallVec<[Connection; 1]>,
     /// Connections that failed or were removed for recovery, at level 2.
-    pub(super) lost: Vec<Lost>,
-    pub(super) events: VecDeque<Event>,
+    pub(super) lost: Vec<ReassignableConnection>,
+    pub(super) events: VecDeque<TargetEvent>,
     /// Task management functions that wait for commands before them; few, since they are tasks.
     pub(super) postponed: Vec<Postponed>,
     /// Answers to them that wait for acknowledgments.
@@ -82,7 +82,7 @@ pub struct Session {
     pub(super) next_ttt: u32,
     next_instance: u32,
     /// What dropped connections had counted.
-    past: Counters,
+    past: TargetPduCounters,
     initiator_name: String,
     target_name: Option<String>,
     isid: Isid,
@@ -112,7 +112,7 @@ pub(super) struct Early {
 
 /// A connection whose tasks may be reassigned (RFC 7143, 7.2.2, 8.2).
 #[derive(Debug)]
-pub(super) struct Lost {
+pub(super) struct ReassignableConnection {
     pub(super) instance: Instance,
     pub(super) cid: Cid,
     /// Its logout, which must come before any reassignment, has come.
@@ -120,7 +120,7 @@ pub(super) struct Lost {
     /// Then its tasks are terminated.
     pub(super) deadline: Instant,
     /// Answers that the initiator may not have received.
-    pub(super) responses: Tasks<Response>,
+    pub(super) responses: Tasks<CommandResponse>,
 }
 
 /// A function that waits until the bursts that its tasks were asked for have come, and all commands
@@ -138,9 +138,9 @@ pub(super) struct Postponed {
 
 impl Postponed {
     /// Whether it ends this task.
-    pub(super) fn is_about(&self, task: &Task) -> bool {
+    pub(super) fn is_about(&self, task: &TargetTask) -> bool {
         let is_unit = self.request.unit().is_none_or(|lun| is_same_unit(task.lun, lun));
-        task.stage != Stage::Management && is_unit && task.comes_before(self.cmd_sn)
+        task.stage != TargetTaskStage::Management && is_unit && task.comes_before(self.cmd_sn)
     }
 
     /// When it is to be looked at.
@@ -165,13 +165,13 @@ impl Session {
     /// With its leading connection.
     pub(super) fn new(
         settings: Settings,
-        login: &Established,
+        login: &EstablishedLogin,
         tsih: Tsih,
         stat_sn: Serial,
-        output: Output,
+        output: PduOutput,
         now: Instant,
     ) -> Self {
-        let window = Window::new(login.cmd_sn, settings.window_commands());
+        let window = TargetCommandWindow::new(login.cmd_sn, settings.window_commands());
         let mut session = Self {
             solicited_share: settings.solicited_bytes,
             settings,
@@ -180,7 +180,7 @@ impl Session {
             window,
             tasks: Tasks::default(),
             gathers: Tasks::default(),
-            waiting: Waiting::unlimited(),
+            waiting: WaitingWriteBytes::unlimited(),
             is_shared: false,
             hole: None,
             stall_check: None,
@@ -197,7 +197,7 @@ impl Session {
             ended: false,
             next_ttt: 1,
             next_instance: 0,
-            past: Counters::default(),
+            past: TargetPduCounters::default(),
             initiator_name: login.initiator_name.clone(),
             target_name: login.target_name.clone(),
             isid: login.isid,
@@ -289,14 +289,14 @@ impl Session {
 
     /// What was counted so far, on all connections that there were.
     #[must_use]
-    pub fn counters(&self) -> Counters {
+    pub fn counters(&self) -> TargetPduCounters {
         let mut counters = self.past;
         self.connections.iter().for_each(|connection| counters += connection.counters);
         counters
     }
 
     /// The next event.
-    pub fn poll_event(&mut self) -> Option<Event> {
+    pub fn poll_event(&mut self) -> Option<TargetEvent> {
         self.events.pop_front()
     }
 
@@ -316,9 +316,9 @@ impl Session {
 
     pub(super) fn add_connection(
         &mut self,
-        login: &Established,
+        login: &EstablishedLogin,
         stat_sn: Serial,
-        output: Output,
+        output: PduOutput,
         now: Instant,
     ) {
         // Digests, compression and segment lengths are the connection's, all else the session's
@@ -427,7 +427,7 @@ impl Session {
     }
 
     /// A task begins. The caller has seen that its tag is free.
-    pub(super) fn begin(&mut self, itt: Itt, task: Task) {
+    pub(super) fn begin(&mut self, itt: Itt, task: TargetTask) {
         if task.immediate {
             self.immediate += 1;
         } else {
@@ -437,12 +437,16 @@ impl Session {
     }
 
     /// A task ends; its place in the window is free again.
-    pub(super) fn end(&mut self, itt: Itt) -> Option<Task> {
+    pub(super) fn end(&mut self, itt: Itt) -> Option<TargetTask> {
         self.end_if(itt, |_| true)
     }
 
     /// Ends a task as [`Self::end`] does, if `ends` returns true for it.
-    pub(super) fn end_if(&mut self, itt: Itt, ends: impl FnOnce(&Task) -> bool) -> Option<Task> {
+    pub(super) fn end_if(
+        &mut self,
+        itt: Itt,
+        ends: impl FnOnce(&TargetTask) -> bool,
+    ) -> Option<TargetTask> {
         let Entry::Occupied(task) = self.tasks.entry(itt) else { return None };
         if !ends(task.get()) {
             return None;

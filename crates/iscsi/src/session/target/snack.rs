@@ -5,7 +5,7 @@ use crate::{
     pdu::{Numbers, RejectReason, Snack, SnackKind},
 };
 
-use super::{retained::Sent, session::Session, task::Stage};
+use super::{retained::SentStatus, session::Session, task::TargetTaskStage};
 
 impl Session {
     pub(super) fn handle_snack(&mut self, at: usize, snack: &Snack, bhs: &Bhs) {
@@ -39,15 +39,17 @@ impl Session {
                 let numbers = Numbers { stat_sn, ..window };
                 match sent {
                     // A status within Data-In goes out as it did.
-                    Sent::Response(response) if response.collapses && !response.is_forgotten() => {
+                    SentStatus::Response(response)
+                        if response.collapses && !response.is_forgotten() =>
+                    {
                         let data = response.data.iter().cloned();
                         connection.send_data(numbers, response, data, true, |part| {
                             part.end == response.length
                         });
                     }
-                    Sent::Response(response) => connection.send_response(numbers, response),
-                    Sent::Other(pdu) => connection.send(with_window(pdu, window)),
-                    Sent::Forgotten => return Err((RejectReason::SnackReject, 0)),
+                    SentStatus::Response(response) => connection.send_response(numbers, response),
+                    SentStatus::Other(pdu) => connection.send(with_window(pdu, window)),
+                    SentStatus::Forgotten => return Err((RejectReason::SnackReject, 0)),
                 }
                 Ok(())
             })
@@ -121,7 +123,7 @@ impl Session {
         let window = self.window_numbers();
         let connection = &mut self.connections[at];
         if let Some(task) = self.tasks.get_mut(&itt) {
-            if task.stage == Stage::Management || task.allegiance != connection.instance {
+            if task.stage == TargetTaskStage::Management || task.allegiance != connection.instance {
                 return Err((RejectReason::ProtocolError, 0));
             }
             task.snack_tag = tag.0; // nothing was sent yet

@@ -8,13 +8,13 @@ use smallvec::SmallVec;
 use crate::{
     Itt, Pdu,
     pdu::{Numbers, ReadyToTransfer},
-    transfer::Burst,
+    transfer::R2tBurst,
 };
 
 use super::{
     connection::Connection,
     session::{Session, new_ttt},
-    task::{AdmissionState, Transfer},
+    task::{AdmissionState, IncomingWrite},
     waiting::Stall,
 };
 
@@ -41,7 +41,7 @@ impl Session {
 
     /// Removes the transfer of a write that ends: no more of its data is requested. The initiator may use the tag again at
     /// once, so the tag is removed from the queues of waiting writes, too.
-    pub(super) fn take_gather(&mut self, itt: Itt) -> Option<Transfer> {
+    pub(super) fn take_gather(&mut self, itt: Itt) -> Option<IncomingWrite> {
         let transfer = self.gathers.remove(&itt)?;
         if transfer.admission == AdmissionState::Waiting {
             for connection in &mut self.connections {
@@ -105,7 +105,7 @@ impl Session {
         let Some(transfer) = self.gathers.get_mut(&itt) else { return };
         let Some(task) = self.tasks.get_mut(&itt) else { return };
         let solicits = transfer.admission == AdmissionState::Granted;
-        let mut bursts = SmallVec::<[Burst; 4]>::new();
+        let mut bursts = SmallVec::<[R2tBurst; 4]>::new();
         while let Some(burst) = transfer
             .gather
             .next_burst(solicits, outstanding, max_burst, || new_ttt(&mut self.next_ttt))
@@ -121,7 +121,7 @@ impl Session {
     }
 
     /// Sends an R2T for each of these bursts.
-    pub(super) fn ask_for(&mut self, at: usize, itt: Itt, bursts: &[Burst]) {
+    pub(super) fn ask_for(&mut self, at: usize, itt: Itt, bursts: &[R2tBurst]) {
         let Some(lun) = self.tasks.get(&itt).map(|task| task.lun) else { return };
         let window = self.window_numbers();
         let connection = &mut self.connections[at];

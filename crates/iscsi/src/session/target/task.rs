@@ -8,10 +8,10 @@ use std::{
 
 use scsi::{Cdb, Lun};
 
-use crate::{Itt, Serial, transfer::Gather};
+use crate::{Itt, Serial, transfer::DataOutGather};
 
 use super::{
-    event::Outcome,
+    event::TargetCommandOutcome,
     waiting::{Charge, Stall},
 };
 
@@ -22,7 +22,7 @@ pub(super) struct Instance(pub(super) u32);
 
 /// A task in progress: a command from its arrival to its status, or a task management function.
 #[derive(Clone, Debug)]
-pub(super) struct Task {
+pub(super) struct TargetTask {
     /// The connection it came on, or was reassigned to; its data and status stay there (connection
     /// allegiance). That connection may be lost: then the task waits for its reassignment.
     pub(super) allegiance: Instance,
@@ -30,7 +30,7 @@ pub(super) struct Task {
     pub(super) cmd_sn: Serial,
     /// It takes no place in the command window.
     pub(super) immediate: bool,
-    pub(super) stage: Stage,
+    pub(super) stage: TargetTaskStage,
     pub(super) read: bool,
     pub(super) write: bool,
     pub(super) expected_data_transfer_length: u32,
@@ -44,7 +44,7 @@ pub(super) struct Task {
     pub(super) snack_tag: u32,
 }
 
-impl Task {
+impl TargetTask {
     /// Does a function with this CmdSN reach it (RFC 7143, 11.5.1)? The next command in order has
     /// the number of an immediate function and comes after it; an immediate one with that number
     /// uses none up and may have come before.
@@ -69,7 +69,7 @@ impl Task {
 ///     └─ all data there ────────▲
 /// ```
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Stage {
+pub(super) enum TargetTaskStage {
     /// Its data is not complete; the driver does not have it.
     Gathering,
     /// The driver has it.
@@ -80,13 +80,13 @@ pub(super) enum Stage {
 
 /// A write on its way in.
 #[derive(Debug)]
-pub(super) struct Transfer {
-    pub(super) gather: Gather,
+pub(super) struct IncomingWrite {
+    pub(super) gather: DataOutGather,
     pub(super) cdb: Cdb,
     pub(super) attribute: u8,
     pub(super) admission: AdmissionState,
     /// Refused by the driver; to be sent when no more data is on its way.
-    pub(super) refusal: Option<Outcome>,
+    pub(super) refusal: Option<TargetCommandOutcome>,
     /// When it last came further.
     pub(super) progress: Instant,
     /// The charge for data that has come and for data that was requested.
@@ -98,7 +98,7 @@ pub(super) struct Transfer {
     pub(super) arrived: u32,
 }
 
-impl Transfer {
+impl IncomingWrite {
     /// Returns true if an R2T of this write was not answered in full.
     pub(super) fn is_asked_for(&self) -> bool {
         self.gather.has_valid_ttt()

@@ -9,7 +9,7 @@ use crate::{
 };
 
 use super::{
-    event::{Event, SendTargets},
+    event::{SendTargets, TargetEvent},
     exchange::{Exchange, PendingText},
     session::Session,
 };
@@ -81,7 +81,7 @@ impl Session {
                 connection.pending_text =
                     Some(PendingText { exchange, is_final: request.is_final, answers });
                 let cid = connection.cid();
-                self.events.push_back(Event::SendTargets(cid, which));
+                self.events.push_back(TargetEvent::SendTargets(cid, which));
             }
             None => {
                 exchange.answer = answers.into();
@@ -90,7 +90,7 @@ impl Session {
         }
     }
 
-    /// Which targets there are (answer to `Event::SendTargets` of this connection): for each its name and its
+    /// Which targets there are (answer to `TargetEvent::SendTargets` of this connection): for each its name and its
     /// addresses, as `host:port,portal-group-tag`.
     pub fn answer_send_targets<'a>(
         &mut self,

@@ -8,9 +8,9 @@ use smallvec::SmallVec;
 use crate::{Cid, Itt};
 
 use super::{
-    connection::Error,
+    connection::TargetSessionError,
     session::Session,
-    task::Transfer,
+    task::IncomingWrite,
     waiting::{Charge, Stall},
 };
 
@@ -34,7 +34,7 @@ impl Session {
     /// Notes that output of this connection is blocked, so that R2Ts may not have reached the initiator. Its
     /// silence is excused. Call this before `handle_timeout`, and once more when the output is no longer blocked.
     pub fn excuse_silence(&mut self, cid: Cid, now: Instant) {
-        self.excuse(cid, now, Transfer::is_asked_for);
+        self.excuse(cid, now, IncomingWrite::is_asked_for);
     }
 
     /// Notes that this connection is not read for now, so that the awaited data may wait in the socket. Call this
@@ -47,7 +47,7 @@ impl Session {
         }
     }
 
-    fn excuse(&mut self, cid: Cid, now: Instant, is_excused: impl Fn(&Transfer) -> bool) {
+    fn excuse(&mut self, cid: Cid, now: Instant, is_excused: impl Fn(&IncomingWrite) -> bool) {
         let Some(at) = self.index(cid) else { return };
         let connection = &mut self.connections[at];
         connection.excuse_silence(now);
@@ -63,7 +63,7 @@ impl Session {
     }
 
     /// Time has passed. Returns the connections that are to be dropped, and why.
-    pub fn handle_timeout(&mut self, now: Instant) -> SmallVec<[(Cid, Error); 1]> {
+    pub fn handle_timeout(&mut self, now: Instant) -> SmallVec<[(Cid, TargetSessionError); 1]> {
         self.now = now;
         let mut failed = SmallVec::new();
         for at in 0..self.connections.len() {
@@ -72,7 +72,7 @@ impl Session {
                 continue;
             }
             if connection.ping.is_some() {
-                failed.push((connection.cid(), Error::Silent));
+                failed.push((connection.cid(), TargetSessionError::Silent));
                 continue;
             }
             let (window, ttt) = (self.window_numbers(), self.new_ttt());
@@ -102,7 +102,7 @@ impl Session {
 
     /// Checks that waiting writes make progress. If they do not, the session has to end: returns one of its
     /// connections with the error.
-    fn check_progress(&mut self) -> Option<(Cid, Error)> {
+    fn check_progress(&mut self) -> Option<(Cid, TargetSessionError)> {
         let holds_early = self.window.held().any(|early| early.charge.bytes() > 0);
         let hole = self.hole.filter(|_| holds_early).map(|(_, stall)| stall.since);
         let open = self
@@ -128,7 +128,11 @@ impl Session {
         }
         let held = self.waiting.held();
         let is_stalled = stalled.is_some_and(|due| due <= self.now);
-        let error = if is_stalled { Error::Stalled(held) } else { Error::Slow(held) };
+        let error = if is_stalled {
+            TargetSessionError::Stalled(held)
+        } else {
+            TargetSessionError::Slow(held)
+        };
         Some((self.connections[0].cid(), error))
     }
 

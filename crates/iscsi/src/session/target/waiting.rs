@@ -14,7 +14,7 @@ use crate::{Bhs, pdu::DataOut};
 ///
 /// Each holder of bytes has a [`Charge`]. Dropping the charge gives them back, however the write ends.
 #[derive(Debug)]
-pub(super) struct Waiting {
+pub(super) struct WaitingWriteBytes {
     held: Arc<AtomicUsize>,
     limit: usize,
 }
@@ -60,7 +60,7 @@ impl Stall {
     }
 }
 
-impl Waiting {
+impl WaitingWriteBytes {
     pub(super) fn unlimited() -> Self {
         Self { held: Arc::default(), limit: usize::MAX }
     }

@@ -5,13 +5,13 @@ use super::{
     delays, point, row,
 };
 use crate::{
-    Cell, Measured, Plot, Section, Table, deviation,
+    Cell, MeasuredPoints, Plot, ReportTable, Section, deviation,
     fair_tcp::points::BOTH,
     paper::{
-        Claim,
+        PaperFigure,
         fair_tcp::{
-            BONNIE_4_SEEKS, BONNIE_REWRITE_KB_S, BONNIE_SEEKS_S, Both, KERNEL_COMPILE, POSTMARK_1,
-            POSTMARK_10,
+            BONNIE_4_SEEKS, BONNIE_REWRITE_KB_S, BONNIE_SEEKS_S, KERNEL_COMPILE, POSTMARK_1,
+            POSTMARK_10, RenoFairPair,
         },
     },
 };
@@ -20,7 +20,7 @@ use crate::{
 const PROMISED: f64 = 1.17;
 
 /// Figures 11 to 14.
-pub fn postmark(measured: &Measured<'_>) -> Section {
+pub fn postmark(measured: &MeasuredPoints<'_>) -> Section {
     let one = times(measured, "postmark-1", "PostMark, one process", &POSTMARK_1, None);
     let ten =
         times(measured, "postmark-10", "PostMark, ten processes", &POSTMARK_10, Some(PROMISED));
@@ -47,11 +47,11 @@ pub fn postmark(measured: &Measured<'_>) -> Section {
 /// A deviation for each gain that is not where the paper has it, with what the two runs say of themselves. The table has a row for each
 /// delay; `claims` has those of a row, each with its column.
 fn elsewhere(
-    measured: &Measured<'_>,
+    measured: &MeasuredPoints<'_>,
     section: Section,
-    table: &Table,
+    table: &ReportTable,
     experiment: &str,
-    claims: impl Fn(usize) -> Vec<(usize, Claim)>,
+    claims: impl Fn(usize) -> Vec<(usize, PaperFigure)>,
 ) -> Section {
     let mut section = section;
     for (at, delay) in delays() {
@@ -72,8 +72,8 @@ fn elsewhere(
 }
 
 /// Figure 15.
-pub fn build(measured: &Measured<'_>) -> Section {
-    let mut builds = Table::new("Builds", "one-way delay");
+pub fn build(measured: &MeasuredPoints<'_>) -> Section {
+    let mut builds = ReportTable::new("Builds", "one-way delay");
     for (windows, _) in BOTH {
         builds = builds.column(windows, "1/h");
     }
@@ -91,10 +91,10 @@ pub fn build(measured: &Measured<'_>) -> Section {
 }
 
 /// Table 5 and Figure 10.
-pub fn bonnie(measured: &Measured<'_>) -> Section {
-    let alone = Table::new("Bonnie++, one process", "one-way delay");
+pub fn bonnie(measured: &MeasuredPoints<'_>) -> Section {
+    let alone = ReportTable::new("Bonnie++, one process", "one-way delay");
     let alone = with_columns(alone).rows(delays(), row, |(at, delay)| {
-        let of = |figure: &str, unit: &str, paper: Both<f64>| {
+        let of = |figure: &str, unit: &str, paper: RenoFairPair<f64>| {
             let [reno, ensemble] = BOTH.map(|(windows, _)| {
                 measured.cell(&point("bonnie-1", windows, *delay), figure, unit)
             });
@@ -105,7 +105,7 @@ pub fn bonnie(measured: &Measured<'_>) -> Section {
         let seeks = of("seeks", "1/s", BONNIE_SEEKS_S[*at]);
         [rewrites, seeks].concat()
     });
-    let four = Table::new("Bonnie++, four processes", "one-way delay");
+    let four = ReportTable::new("Bonnie++, four processes", "one-way delay");
     let four = with_columns(four).rows(delays(), row, |(_, delay)| {
         let of = |figure: &str, unit: &str| {
             let [reno, ensemble] = BOTH.map(|(windows, _)| {
@@ -119,8 +119,8 @@ pub fn bonnie(measured: &Measured<'_>) -> Section {
         [of("rewrite", "KiB/s"), seeks].concat()
     });
     let gains = |at: usize| {
-        let gain = |rates: [Both<f64>; 6]| {
-            Claim::number("Table 5", "gain", rates[at].fair / rates[at].reno)
+        let gain = |rates: [RenoFairPair<f64>; 6]| {
+            PaperFigure::number("Table 5", "gain", rates[at].fair / rates[at].reno)
         };
         vec![(2, gain(BONNIE_REWRITE_KB_S)), (5, gain(BONNIE_SEEKS_S))]
     };
@@ -133,7 +133,7 @@ pub fn bonnie(measured: &Measured<'_>) -> Section {
     section.table(alone).table(four)
 }
 
-fn with_columns(table: Table) -> Table {
+fn with_columns(table: ReportTable) -> ReportTable {
     ["rewrites", "seeks"].into_iter().zip(["KiB/s", "1/s"]).fold(table, |table, (what, unit)| {
         let of = |windows| format!("{what}, {windows}");
         table
@@ -143,24 +143,24 @@ fn with_columns(table: Table) -> Table {
     })
 }
 
-fn time(measured: &Measured<'_>, experiment: &str, windows: &str, delay: u32) -> Cell {
+fn time(measured: &MeasuredPoints<'_>, experiment: &str, windows: &str, delay: u32) -> Cell {
     measured.cell(&point(experiment, windows, delay), "time", "s")
 }
 
 /// Reno's time by the ensemble's.
-fn gain(measured: &Measured<'_>, experiment: &str, delay: u32) -> Cell {
+fn gain(measured: &MeasuredPoints<'_>, experiment: &str, delay: u32) -> Cell {
     let [reno, ensemble] = BOTH.map(|(windows, _)| time(measured, experiment, windows, delay));
     reno.by(&ensemble)
 }
 
 fn times(
-    measured: &Measured<'_>,
+    measured: &MeasuredPoints<'_>,
     experiment: &str,
     title: &str,
-    claim: &Claim,
+    claim: &PaperFigure,
     promised: Option<f64>,
-) -> Table {
-    let mut table = Table::new(title, "one-way delay");
+) -> ReportTable {
+    let mut table = ReportTable::new(title, "one-way delay");
     for (windows, _) in BOTH {
         table = table.column(windows, "s");
     }

@@ -2,9 +2,9 @@
 
 use super::{delays, point, row};
 use crate::{
-    Cell, Curve, Measured, Plot, Section, Table,
+    Cell, Curve, MeasuredPoints, Plot, ReportTable, Section,
     fair_tcp::points::{ALL, BOTH, CALLS_KIB, file_calls},
-    paper::fair_tcp::{Both, READ_TURNAROUND_MS, Spread, WRITE_TURNAROUND_MS},
+    paper::fair_tcp::{MeanDeviation, READ_TURNAROUND_MS, RenoFairPair, WRITE_TURNAROUND_MS},
 };
 
 /// What an ensemble is promised to carry, by what Reno carries.
@@ -13,9 +13,9 @@ fn promised(delay: u32) -> f64 {
 }
 
 /// Figure 7.
-pub fn writes(measured: &Measured<'_>) -> Section {
+pub fn writes(measured: &MeasuredPoints<'_>) -> Section {
     let cell = |windows: &str, delay| measured.cell(&point("writes", windows, delay), "", "Mbit/s");
-    let mut rates = Table::new("Throughput of writes", "one-way delay");
+    let mut rates = ReportTable::new("Throughput of writes", "one-way delay");
     let mut plot =
         Plot::new("Writes of 128 KiB, 32 at a time", "one-way delay, ms", "Mbit/s").y_logarithmic();
     for (windows, _) in ALL {
@@ -30,7 +30,7 @@ pub fn writes(measured: &Measured<'_>) -> Section {
     }
     let rates =
         rates.rows(delays(), row, |(_, delay)| ALL.map(|(windows, _)| cell(windows, *delay)));
-    let gains = Table::new("Throughput of an ensemble, by that of", "one-way delay")
+    let gains = ReportTable::new("Throughput of an ensemble, by that of", "one-way delay")
         .column("reno", "times")
         .column("each", "times")
         .column("cubic", "times")
@@ -40,7 +40,7 @@ pub fn writes(measured: &Measured<'_>) -> Section {
         let by = |windows| ensemble.by(&cell(windows, *delay));
         [by("reno").at_least(promised(*delay)), by("each"), by("cubic"), by("bbr")]
     });
-    let by_model = Table::new("An ensemble with a model of the path", "one-way delay")
+    let by_model = ReportTable::new("An ensemble with a model of the path", "one-way delay")
         .column("throughput by BBR's", "times")
         .column("turnaround mean", "ms")
         .column("deviation", "ms")
@@ -56,7 +56,7 @@ pub fn writes(measured: &Measured<'_>) -> Section {
         let gain = cell("model", *delay).by(&cell("bbr", *delay));
         [&[gain], &of("model")[..], &of("bbr")].concat()
     });
-    let in_turn = Table::new("Given to the connections in turn", "one-way delay")
+    let in_turn = ReportTable::new("Given to the connections in turn", "one-way delay")
         .column("reno", "Mbit/s")
         .column("each", "Mbit/s")
         .column("ensemble", "Mbit/s")
@@ -81,14 +81,15 @@ pub fn writes(measured: &Measured<'_>) -> Section {
 }
 
 /// A file on ext4, by the size of calls: the other axis of Figures 7 and 8. `what` is writes or reads.
-fn by_calls(measured: &Measured<'_>, section: Section, what: &str) -> Section {
+fn by_calls(measured: &MeasuredPoints<'_>, section: Section, what: &str) -> Section {
     let is_there =
         |size: &u32| measured.starting(&format!("{}/", file_calls(what, *size))).next().is_some();
     let sizes: Vec<u32> = CALLS_KIB.into_iter().filter(is_there).collect();
     if sizes.is_empty() {
         return section;
     }
-    let mut table = Table::new(&format!("A file's {what}, by the size of calls"), "one-way delay");
+    let mut table =
+        ReportTable::new(&format!("A file's {what}, by the size of calls"), "one-way delay");
     for size in &sizes {
         let group = format!("{size} KiB");
         for (name, unit) in [("reno", "Mbit/s"), ("ensemble", "Mbit/s"), ("gain", "times")] {
@@ -130,7 +131,7 @@ const NOT_PROMISED: &str = "what is promised was found with a target that answer
     than an ensemble; ours answers what is complete. And a run of a few seconds is good to some 0.05";
 
 /// Table 3.
-pub fn turnaround(measured: &Measured<'_>) -> Section {
+pub fn turnaround(measured: &MeasuredPoints<'_>) -> Section {
     let section = Section::new("Table 3: turnaround of writes").text(
         "From when a command is given to the session to its answer. Promised is that mean and deviation with an ensemble are below Reno's. How long it \
          takes is 32 commands by the throughput, so the paper's milliseconds compare only where the throughput does.",
@@ -149,9 +150,9 @@ pub fn turnaround(measured: &Measured<'_>) -> Section {
 }
 
 /// Figure 8 and Table 4.
-pub fn reads(measured: &Measured<'_>) -> Section {
+pub fn reads(measured: &MeasuredPoints<'_>) -> Section {
     let cell = |windows: &str, delay| measured.cell(&point("reads", windows, delay), "", "Mbit/s");
-    let mut rates = Table::new("Throughput of reads", "one-way delay");
+    let mut rates = ReportTable::new("Throughput of reads", "one-way delay");
     for (windows, _) in BOTH {
         rates = rates.column(windows, "Mbit/s");
     }
@@ -171,15 +172,19 @@ pub fn reads(measured: &Measured<'_>) -> Section {
     by_calls(measured, section, "reads")
 }
 
-fn spreads(measured: &Measured<'_>, experiment: &str, paper: &[Both<Spread>; 6]) -> Table {
-    let mut table = Table::new("Turnaround of a command", "one-way delay");
+fn spreads(
+    measured: &MeasuredPoints<'_>,
+    experiment: &str,
+    paper: &[RenoFairPair<MeanDeviation>; 6],
+) -> ReportTable {
+    let mut table = ReportTable::new("Turnaround of a command", "one-way delay");
     for (windows, _) in BOTH {
         for what in ["mean", "deviation", "p99"] {
             table = table.column_of(windows, what, "ms");
         }
     }
     table.rows(delays(), row, |(at, delay)| {
-        let of = |windows: &str, spread: Spread| {
+        let of = |windows: &str, spread: MeanDeviation| {
             let cell = |what: &str| {
                 measured.cell(
                     &point(experiment, windows, *delay),
@@ -198,8 +203,8 @@ fn spreads(measured: &Measured<'_>, experiment: &str, paper: &[Both<Spread>; 6])
 }
 
 /// Of an ensemble by Reno, which has to be less than one.
-fn lower(measured: &Measured<'_>, experiment: &str) -> Table {
-    let table = Table::new("An ensemble's turnaround, by Reno's", "one-way delay")
+fn lower(measured: &MeasuredPoints<'_>, experiment: &str) -> ReportTable {
+    let table = ReportTable::new("An ensemble's turnaround, by Reno's", "one-way delay")
         .column("mean", "times")
         .column("deviation", "times");
     table.rows(delays(), row, |(_, delay)| {
@@ -215,9 +220,9 @@ fn lower(measured: &Measured<'_>, experiment: &str) -> Table {
 /// A deviation for each cell that is not where it was promised: a cause that is known, and what that run itself says, of the
 /// points of `experiment`. The table has a row for each delay.
 pub fn missed(
-    measured: &Measured<'_>,
+    measured: &MeasuredPoints<'_>,
     section: Section,
-    table: &Table,
+    table: &ReportTable,
     experiment: &str,
     known: &str,
 ) -> Section {
@@ -238,7 +243,7 @@ pub fn missed(
 }
 
 /// What the two runs that are compared say of themselves: shares of connections, what was sent again, and doubts.
-pub fn said(measured: &Measured<'_>, experiment: &str, delay: u32) -> String {
+pub fn said(measured: &MeasuredPoints<'_>, experiment: &str, delay: u32) -> String {
     let of = |windows: &str| {
         let record = measured.record(&point(experiment, windows, delay))?;
         let figures = record.outcome.figures.iter().chain(&record.counted);

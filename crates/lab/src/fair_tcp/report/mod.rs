@@ -4,13 +4,13 @@ mod applications;
 mod commands;
 mod windows;
 
-use crate::{Measured, Record, Report, Section, paper::fair_tcp::MISPRINTS};
+use crate::{LabReport, MeasuredPoints, PointRecord, Section, paper::fair_tcp::MISPRINTS};
 
 /// The report of these records, and of the points that were left out: name and reason.
 #[must_use]
-pub fn report(records: &[Record], left_out: &[(String, String)]) -> Report {
-    let measured = Measured::new(records).left_out(left_out.iter().cloned());
-    let report = Report::new("Fair-TCP")
+pub fn report(records: &[PointRecord], left_out: &[(String, String)]) -> LabReport {
+    let measured = MeasuredPoints::new(records).left_out(left_out.iter().cloned());
+    let report = LabReport::new("Fair-TCP")
         .about(
             "What it gives an iSCSI session that its TCP connections share a congestion window: the tables and figures of \"Performance \
              Evaluation of Multiple TCP connections in iSCSI\" (Kumar, Narayan and Gopinath), measured again.",

@@ -2,22 +2,22 @@
 
 use std::collections::BTreeMap;
 
-use workload::{Figure, Outcome, Series};
+use workload::{WorkloadFigure, WorkloadResult, WorkloadSeries};
 
 use super::*;
 use crate::{csv, fair_tcp::points, page};
 
-fn figure(name: &str, unit: &str, value: f64) -> Figure {
-    Figure { name: name.to_owned(), unit: unit.to_owned(), value }
+fn figure(name: &str, unit: &str, value: f64) -> WorkloadFigure {
+    WorkloadFigure { name: name.to_owned(), unit: unit.to_owned(), value }
 }
 
-fn record(point: &str, throughput: f64, turnaround: f64, spread: f64) -> Record {
-    let mut outcome = Outcome::default()
+fn record(point: &str, throughput: f64, turnaround: f64, spread: f64) -> PointRecord {
+    let mut outcome = WorkloadResult::default()
         .figure("throughput", "Mbit/s", throughput)
         .figure("turnaround mean", "ms", turnaround)
         .figure("turnaround deviation", "ms", turnaround / 4.0);
     let (x, y) = ("time, s".to_owned(), "window, segments".to_owned());
-    let series = |name: &str| Series {
+    let series = |name: &str| WorkloadSeries {
         name: name.to_owned(),
         x: x.clone(),
         y: y.clone(),
@@ -26,7 +26,7 @@ fn record(point: &str, throughput: f64, turnaround: f64, spread: f64) -> Record 
     outcome.series = ["window of connection 1", "window of connection 2", "difference of windows"]
         .map(series)
         .into();
-    Record {
+    PointRecord {
         point: point.to_owned(),
         settings: serde_json::Value::Null,
         outcome,
@@ -44,7 +44,7 @@ fn record(point: &str, throughput: f64, turnaround: f64, spread: f64) -> Record 
     }
 }
 
-fn deviations(ensemble: Record) -> Vec<String> {
+fn deviations(ensemble: PointRecord) -> Vec<String> {
     let report = report(&[record("writes/reno/4ms", 40.0, 800.0, 23.0), ensemble], &[]);
     report.sections.into_iter().flat_map(|section| section.deviations).collect()
 }
@@ -61,10 +61,10 @@ fn what_is_promised_and_not_there_is_a_deviation_with_its_reason() {
 
 #[test]
 fn every_point_is_in_the_report() {
-    for scale in [crate::Scale::Quick, crate::Scale::Full] {
+    for scale in [crate::ExperimentScale::Quick, crate::ExperimentScale::Full] {
         let points = points(scale);
         let empty = report(&[], &[]);
-        let cells = |report: &Report| {
+        let cells = |report: &LabReport| {
             let cells = report.sections.iter().flat_map(Section::cells);
             cells.filter(|(_, _, _, cell)| cell.ours.is_some()).count()
         };
@@ -73,10 +73,10 @@ fn every_point_is_in_the_report() {
             let mut one = record(&point.name, 40.0, 800.0, 20.0);
             one.outcome = one.outcome.figure("time", "s", 10.0);
             if point.name.starts_with("build") {
-                one.outcome = Outcome::default().figure("builds", "1/h", 100.0);
+                one.outcome = WorkloadResult::default().figure("builds", "1/h", 100.0);
             }
             if point.name.starts_with("bonnie") {
-                one.outcome = Outcome::default().figure("seeks", "1/s", 100.0);
+                one.outcome = WorkloadResult::default().figure("seeks", "1/s", 100.0);
             }
             assert!(cells(&report(&[one], &[])) > 0, "{}", point.name);
         }

@@ -2,19 +2,19 @@
 
 use super::{commands::missed, delays, point, row};
 use crate::{
-    Cell, Curve, Measured, Plot, Section, Table,
+    Cell, Curve, MeasuredPoints, Plot, ReportTable, Section,
     fair_tcp::points::{ALL, BOTH, PER_ACK},
-    paper::fair_tcp::{Spread, TWO_WINDOWS, WINDOW_DIFFERENCE_DEVIATION, WINDOWS},
+    paper::fair_tcp::{MeanDeviation, TWO_WINDOWS, WINDOW_DIFFERENCE_DEVIATION, WINDOWS},
 };
 
 /// What the spread of an ensemble's window is promised to stay below, in percent of its mean.
 const MOST_SPREAD: f64 = 21.0;
 
 /// Table 2.
-pub fn table_2(measured: &Measured<'_>) -> Section {
+pub fn table_2(measured: &MeasuredPoints<'_>) -> Section {
     let spread = table(measured, "writes", "Sum of the windows of a session's connections", &BOTH);
     let per_ack = table(measured, "per-ack", "The same, growing by acknowledgment", &PER_ACK);
-    let by = Table::new("Spread of an ensemble's window", "one-way delay")
+    let by = ReportTable::new("Spread of an ensemble's window", "one-way delay")
         .column("ensemble", "% of its mean")
         .column("by reno's", "times");
     let by = by.rows(delays(), row, |(_, delay)| {
@@ -47,19 +47,19 @@ pub fn table_2(measured: &Measured<'_>) -> Section {
 }
 
 fn table(
-    measured: &Measured<'_>,
+    measured: &MeasuredPoints<'_>,
     experiment: &str,
     title: &str,
     both: &[(&str, &str); 2],
-) -> Table {
-    let mut table = Table::new(title, "one-way delay");
+) -> ReportTable {
+    let mut table = ReportTable::new(title, "one-way delay");
     for (windows, _) in both {
         for (what, unit) in [("mean", "segments"), ("deviation", "segments"), ("spread", "%")] {
             table = table.column_of(windows, what, unit);
         }
     }
     table.rows(delays(), row, |(at, delay)| {
-        let of = |windows: &str, paper: Spread| {
+        let of = |windows: &str, paper: MeanDeviation| {
             let cell = |what: &str, unit: &str| {
                 measured.cell(&point(experiment, windows, *delay), &format!("window {what}"), unit)
             };
@@ -77,7 +77,7 @@ fn table(
 const TRACED: u32 = 4;
 
 /// Figures 2 and 3.
-pub fn figures_2_and_3(measured: &Measured<'_>) -> Section {
+pub fn figures_2_and_3(measured: &MeasuredPoints<'_>) -> Section {
     let mut section = Section::new("Figures 2 and 3: two connections").text(
         "Windows of the first two connections at 4 ms, and their difference. The paper draws those of Reno: 3.38 segments each, deviations of 2.14 and \
          2.13, and of 3.06 for the difference.",
@@ -85,7 +85,7 @@ pub fn figures_2_and_3(measured: &Measured<'_>) -> Section {
     let of = |windows: &str, figure: &str| {
         measured.cell(&point("writes", windows, TRACED), figure, "segments")
     };
-    let table = Table::new("Two connections at 4 ms", "windows")
+    let table = ReportTable::new("Two connections at 4 ms", "windows")
         .column("mean of one", "segments")
         .column("deviation of one", "segments")
         .column("deviation of the difference", "segments");
@@ -128,8 +128,8 @@ pub fn figures_2_and_3(measured: &Measured<'_>) -> Section {
 }
 
 /// Figure 6.
-pub fn figure_6(measured: &Measured<'_>) -> Section {
-    let mut table = Table::new("Segments sent again", "one-way delay");
+pub fn figure_6(measured: &MeasuredPoints<'_>) -> Section {
+    let mut table = ReportTable::new("Segments sent again", "one-way delay");
     for (windows, _) in ALL {
         table = table.column_of(windows, "of all", "%").column_of(windows, "in vain", "");
     }

@@ -1,10 +1,12 @@
 //! Points on a file system: the paper's application benchmarks. Their far disk is the array, but where another one is
 //! said.
 
-use workload::{Build, Postmark, Sdet, Surge, Task, Tpcc};
+use workload::{Build, Postmark, Sdet, Surge, Tpcc, WorkloadTask};
 
-use super::lines::{FEW, FEWER, JUMBO, WAYS, Way, backbone, disk, gigabit};
-use crate::{Beside, Gateway, Host, Line, Point, Scale, Site};
+use super::lines::{FEW, FEWER, JUMBO, StorageDistance, WAYS, backbone, disk, gigabit};
+use crate::{
+    ExperimentPoint, ExperimentScale, GatewayPlacement, Host, LabSite, SiteGateway, SiteLink,
+};
 
 /// How metadata is written: by name, and as options of a mount. An attachment keeps what was not flushed, up to 64 MiB, and answers reads of
 /// it: a file system that commits every second and not every five has most of that at the far side in a run of seconds.
@@ -12,18 +14,18 @@ const SOFT: (&str, &str) = ("soft", "commit=1");
 const SYNC: (&str, &str) = ("sync", "sync,dirsync");
 
 /// A workload by its name here, with seconds that it takes where nothing slows it, and round trips that it waits for.
-struct Application {
+struct OutsourcingWorkload {
     name: &'static str,
-    task: Task,
+    task: WorkloadTask,
     seconds: f64,
     trips: f64,
 }
 
-impl Application {
+impl OutsourcingWorkload {
     /// Seconds over a way; a cache on it hides the far side.
-    fn seconds(&self, way: Way, is_cached: bool) -> f64 {
+    fn seconds(&self, way: StorageDistance, is_cached: bool) -> f64 {
         let delay = match way {
-            Way::Delay(delay) => f64::from(delay),
+            StorageDistance::Delay(delay) => f64::from(delay),
             _ => 0.0,
         };
         let trip = if is_cached { 0.0005 } else { 0.002 + 2.0 * delay / 1000.0 };
@@ -32,32 +34,32 @@ impl Application {
 }
 
 /// A volume of so many MiB. Small ones are made faster: what mkfs discards goes through a gateway's log.
-fn volume(mib: u64) -> Site {
-    Site { disk: disk("array"), bytes: mib << 20, ..Site::default() }
+fn volume(mib: u64) -> LabSite {
+    LabSite { disk: disk("array"), bytes: mib << 20, ..LabSite::default() }
 }
 
 /// MiB for all of them.
-fn roomy(scale: Scale) -> u64 {
+fn roomy(scale: ExperimentScale) -> u64 {
     scale.pick(256, 2048)
 }
 
 /// MiB for PostMark and scripts.
 const TIGHT: u64 = 256;
 
-fn mounted(site: Site, options: &str) -> Site {
-    Site { host: Host::Mounted(options.to_owned()), ..site }
+fn mounted(site: LabSite, options: &str) -> LabSite {
+    LabSite { host: Host::Mounted(options.to_owned()), ..site }
 }
 
 /// A cache that the workloads do not fill.
-fn large() -> Gateway {
-    Gateway { log: 256 << 20, dram: 128 << 20, ..Gateway::default() }
+fn large() -> SiteGateway {
+    SiteGateway { log: 256 << 20, dram: 128 << 20, ..SiteGateway::default() }
 }
 
 /// PostMark with so many files and transactions.
-fn postmark(files: u32, transactions: u32) -> Application {
-    Application {
+fn postmark(files: u32, transactions: u32) -> OutsourcingWorkload {
+    OutsourcingWorkload {
         name: "postmark",
-        task: Task::Postmark(Postmark { files, transactions, ..Postmark::default() }),
+        task: WorkloadTask::Postmark(Postmark { files, transactions, ..Postmark::default() }),
         seconds: 0.5 + f64::from(files + transactions) / 5000.0,
         // A transaction is a creation or deletion, and a read or an append; each waits for some blocks one after the
         // other.
@@ -67,12 +69,12 @@ fn postmark(files: u32, transactions: u32) -> Application {
 
 /// PostMark as the paper has it: files of 512 bytes to 16 KB, in more than the memory that its host has for them, so
 /// that it waits for what it writes and for what it reads. So many files and transactions; a file takes 8 KiB.
-fn beyond_memory(files: u32, transactions: u32) -> Application {
+fn beyond_memory(files: u32, transactions: u32) -> OutsourcingWorkload {
     let postmark =
         Postmark { files, transactions, least: 512, most: 16 << 10, ..Postmark::default() };
-    Application {
+    OutsourcingWorkload {
         name: "postmark",
-        task: Task::Postmark(postmark),
+        task: WorkloadTask::Postmark(postmark),
         seconds: 1.0 + f64::from(files + transactions) / 1000.0,
         // Half of the transactions read a file, or the end of one; writes wait together.
         trips: f64::from(transactions) + f64::from(files) / 20.0,
@@ -81,17 +83,17 @@ fn beyond_memory(files: u32, transactions: u32) -> Application {
 
 /// Bytes of memory of a host that keeps few of PostMark's files (a tenth, section 4.3.1 has of Windows NT): our programs themselves
 /// take a part of it.
-fn little(scale: Scale) -> Option<u64> {
+fn little(scale: ExperimentScale) -> Option<u64> {
     Some(scale.pick(12, 16) << 20)
 }
 
 /// Files and transactions for as much memory, and as much time.
-fn more_than_little(scale: Scale) -> Application {
+fn more_than_little(scale: ExperimentScale) -> OutsourcingWorkload {
     beyond_memory(scale.pick(3000, 12_000), scale.pick(300, 3000))
 }
 
 /// TPC-C with a database as small as a run of seconds may have, or that of a warehouse.
-fn tpcc(scale: Scale) -> Application {
+fn tpcc(scale: ExperimentScale) -> OutsourcingWorkload {
     let tpcc = Tpcc {
         customers: scale.pick(100, 3000),
         items: scale.pick(2000, 100_000),
@@ -104,10 +106,10 @@ fn tpcc(scale: Scale) -> Application {
     };
     // Made, run, stopped, started and checked.
     let seconds = f64::from(tpcc.seconds + tpcc.warm_up) + scale.pick(8.0, 60.0);
-    Application { name: "tpcc", task: Task::Tpcc(tpcc), seconds, trips: 0.0 }
+    OutsourcingWorkload { name: "tpcc", task: WorkloadTask::Tpcc(tpcc), seconds, trips: 0.0 }
 }
 
-fn surge(scale: Scale, is_sync: bool) -> Application {
+fn surge(scale: ExperimentScale, is_sync: bool) -> OutsourcingWorkload {
     let surge = Surge {
         files: scale.pick(200, 2000),
         users: scale.pick(20, 100),
@@ -118,27 +120,27 @@ fn surge(scale: Scale, is_sync: bool) -> Application {
         pace: 30.0,
     };
     let seconds = f64::from(surge.seconds + surge.warm_up) + scale.pick(2.0, 10.0);
-    Application {
+    OutsourcingWorkload {
         name: "surge",
-        task: Task::Surge(surge),
+        task: WorkloadTask::Surge(surge),
         seconds,
         trips: if is_sync { scale.pick(600.0, 6000.0) } else { 0.0 },
     }
 }
 
 /// The five of Table 2, each with the memory that its host has for it.
-fn all(scale: Scale, is_sync: bool) -> Vec<(Application, Option<u64>)> {
+fn all(scale: ExperimentScale, is_sync: bool) -> Vec<(OutsourcingWorkload, Option<u64>)> {
     let waits = |trips: f64| if is_sync { trips } else { 0.0 };
     let scripts = scale.pick(2, 16);
-    let build = Application {
+    let build = OutsourcingWorkload {
         name: "build",
-        task: Task::Build(Build::default()),
+        task: WorkloadTask::Build(Build::default()),
         seconds: 30.0,
         trips: waits(3000.0),
     };
-    let sdet = Application {
+    let sdet = OutsourcingWorkload {
         name: "sdet",
-        task: Task::Sdet(Sdet { scripts, rounds: 1 }),
+        task: WorkloadTask::Sdet(Sdet { scripts, rounds: 1 }),
         seconds: f64::from(scripts) * 0.6,
         trips: waits(300.0),
     };
@@ -150,11 +152,13 @@ fn all(scale: Scale, is_sync: bool) -> Vec<(Application, Option<u64>)> {
     let mut all = vec![(sdet, None), postmark];
     match (scale, is_sync) {
         // A build takes longer than all else together; what is slow with synchronous metadata is in the full run.
-        (Scale::Quick, true) => {}
-        (Scale::Quick, false) => all.extend([(surge(scale, is_sync), None), (tpcc(scale), None)]),
+        (ExperimentScale::Quick, true) => {}
+        (ExperimentScale::Quick, false) => {
+            all.extend([(surge(scale, is_sync), None), (tpcc(scale), None)])
+        }
         // A database syncs what has to be synced itself, and is made in hours over a mount that syncs all.
-        (Scale::Full, true) => all.extend([(build, None), (surge(scale, is_sync), None)]),
-        (Scale::Full, false) => {
+        (ExperimentScale::Full, true) => all.extend([(build, None), (surge(scale, is_sync), None)]),
+        (ExperimentScale::Full, false) => {
             all.extend([(build, None), (surge(scale, is_sync), None), (tpcc(scale), None)]);
         }
     }
@@ -162,21 +166,21 @@ fn all(scale: Scale, is_sync: bool) -> Vec<(Application, Option<u64>)> {
 }
 
 /// Table 2: applications over distance, with metadata written later or at once, without and with a gateway.
-pub(super) fn table_2(scale: Scale) -> Vec<Point> {
+pub(super) fn table_2(scale: ExperimentScale) -> Vec<ExperimentPoint> {
     let mut points = Vec::new();
     for (meta, options) in [SOFT, SYNC] {
         for how in ["plain", "gateway"] {
-            let quick: &[Way] = if how == "gateway" { &FEWER } else { &FEW };
+            let quick: &[StorageDistance] = if how == "gateway" { &FEWER } else { &FEW };
             // A gateway is for what is far: no column is of one before a disk of the host's own.
-            let full: &[Way] = if how == "gateway" { &FEW[1..] } else { &WAYS };
+            let full: &[StorageDistance] = if how == "gateway" { &FEW[1..] } else { &WAYS };
             for way in scale.pick(quick, full) {
                 let plain = way.over(mounted(volume(roomy(scale)), options));
                 let gateway = (how == "gateway").then(large);
-                let site = Site { gateway, ..plain };
+                let site = LabSite { gateway, ..plain };
                 for (application, memory) in all(scale, meta == "sync") {
-                    points.push(Point {
+                    points.push(ExperimentPoint {
                         name: format!("table-2/{}/{meta}/{how}/{}", application.name, way.name()),
-                        site: Site { memory, ..site.clone() },
+                        site: LabSite { memory, ..site.clone() },
                         seconds: application.seconds(*way, how == "gateway"),
                         task: application.task,
                         runs: 1,
@@ -190,22 +194,22 @@ pub(super) fn table_2(scale: Scale) -> Vec<Point> {
 }
 
 /// Table 3: background traffic on the backbone.
-pub(super) fn table_3(scale: Scale) -> Vec<Point> {
+pub(super) fn table_3(scale: ExperimentScale) -> Vec<ExperimentPoint> {
     let loads: &[u32] = scale.pick(&[0, 75], &[0, 20, 30, 35, 40, 50, 55, 60, 70, 75]);
     let mut points = Vec::new();
     for (meta, options) in [SOFT, SYNC] {
         for load in loads {
             let site = mounted(volume(roomy(scale)), options);
-            let site = Site { link: Some(backbone(*load)), ..site };
+            let site = LabSite { link: Some(backbone(*load)), ..site };
             let applications = match meta {
                 "soft" => vec![(more_than_little(scale), little(scale)), (tpcc(scale), None)],
                 _ => vec![(postmark(scale.pick(10, 100), scale.pick(20, 400)), None)],
             };
             for (application, memory) in applications {
-                points.push(Point {
+                points.push(ExperimentPoint {
                     name: format!("table-3/{}/{meta}/{load}", application.name),
-                    site: Site { memory, ..site.clone() },
-                    seconds: application.seconds(Way::Delay(1), false),
+                    site: LabSite { memory, ..site.clone() },
+                    seconds: application.seconds(StorageDistance::Delay(1), false),
                     task: application.task,
                     runs: 1,
                     windows: false,
@@ -217,20 +221,20 @@ pub(super) fn table_3(scale: Scale) -> Vec<Point> {
 }
 
 /// Figure 4: SDET on one disk and on the array.
-pub(super) fn figure_4(scale: Scale) -> Vec<Point> {
+pub(super) fn figure_4(scale: ExperimentScale) -> Vec<ExperimentPoint> {
     let mut points = Vec::new();
     for name in ["ddys", "array"] {
         let metas = scale.pick(&[SOFT][..], &[SOFT, SYNC]);
         for (meta, options) in metas {
-            let ways: &[Way] = scale.pick(&FEW, &WAYS);
+            let ways: &[StorageDistance] = scale.pick(&FEW, &WAYS);
             // The figure is over delays alone.
-            for way in ways.iter().filter(|way| matches!(way, Way::Delay(_))) {
-                let site = Site { disk: disk(name), ..volume(TIGHT) };
+            for way in ways.iter().filter(|way| matches!(way, StorageDistance::Delay(_))) {
+                let site = LabSite { disk: disk(name), ..volume(TIGHT) };
                 let scripts = scale.pick(2, 16);
-                points.push(Point {
+                points.push(ExperimentPoint {
                     name: format!("figure-4/{name}/{meta}/{}", way.name()),
                     site: way.over(mounted(site, options)),
-                    task: Task::Sdet(Sdet { scripts, rounds: 1 }),
+                    task: WorkloadTask::Sdet(Sdet { scripts, rounds: 1 }),
                     runs: 1,
                     seconds: f64::from(scripts) * 0.6 + if *meta == "sync" { 30.0 } else { 0.0 },
                     windows: false,
@@ -242,24 +246,28 @@ pub(super) fn figure_4(scale: Scale) -> Vec<Point> {
 }
 
 /// A cache as small as ours can be made: a log of 8 MiB, and 2 MiB of memory.
-fn small(beside: Beside) -> Gateway {
-    Gateway { beside, log: 8 << 20, dram: 2 << 20, nvram: 1 << 20, ..Gateway::default() }
+fn small(beside: GatewayPlacement) -> SiteGateway {
+    SiteGateway { beside, log: 8 << 20, dram: 2 << 20, nvram: 1 << 20, ..SiteGateway::default() }
 }
 
 /// Figure 5: a small cache at the host's side of the link, at the node's, and none.
-pub(super) fn figure_5(scale: Scale) -> Vec<Point> {
-    let places = [("none", None), ("host", Some(Beside::Host)), ("node", Some(Beside::Node))];
+pub(super) fn figure_5(scale: ExperimentScale) -> Vec<ExperimentPoint> {
+    let places = [
+        ("none", None),
+        ("host", Some(GatewayPlacement::Host)),
+        ("node", Some(GatewayPlacement::Node)),
+    ];
     let delays: &[u32] = scale.pick(&[0, 8], &[0, 1, 2, 4, 8]);
     let mut points = Vec::new();
     for (place, beside) in places {
         for delay in delays {
-            let way = Way::Delay(*delay);
+            let way = StorageDistance::Delay(*delay);
             let site = way.over(mounted(volume(TIGHT), SYNC.1));
             let gateway = beside.map(small);
             let application = postmark(scale.pick(10, 100), scale.pick(20, 400));
-            points.push(Point {
+            points.push(ExperimentPoint {
                 name: format!("figure-5/{place}/{}", way.name()),
-                site: Site { gateway, ..site },
+                site: LabSite { gateway, ..site },
                 seconds: application.seconds(way, place == "host"),
                 task: application.task,
                 runs: 1,
@@ -271,8 +279,9 @@ pub(super) fn figure_5(scale: Scale) -> Vec<Point> {
 }
 
 /// Figure 6: caches of two sizes under background traffic.
-pub(super) fn figure_6(scale: Scale) -> Vec<Point> {
-    let caches = [("none", None), ("small", Some(small(Beside::Host))), ("large", Some(large()))];
+pub(super) fn figure_6(scale: ExperimentScale) -> Vec<ExperimentPoint> {
+    let caches =
+        [("none", None), ("small", Some(small(GatewayPlacement::Host))), ("large", Some(large()))];
     let loads: &[u32] = scale.pick(&[0, 70], &[0, 30, 50, 60, 70, 75]);
     let mut points = Vec::new();
     for (cache, gateway) in caches {
@@ -280,10 +289,10 @@ pub(super) fn figure_6(scale: Scale) -> Vec<Point> {
             let site = mounted(volume(TIGHT), SYNC.1);
             let is_cached = gateway.is_some();
             let application = postmark(scale.pick(10, 400), scale.pick(20, 1000));
-            points.push(Point {
+            points.push(ExperimentPoint {
                 name: format!("figure-6/{cache}/{load}"),
-                site: Site { link: Some(backbone(*load)), gateway: gateway.clone(), ..site },
-                seconds: application.seconds(Way::Delay(1), is_cached),
+                site: LabSite { link: Some(backbone(*load)), gateway: gateway.clone(), ..site },
+                seconds: application.seconds(StorageDistance::Delay(1), is_cached),
                 task: application.task,
                 runs: 1,
                 windows: false,
@@ -294,23 +303,23 @@ pub(super) fn figure_6(scale: Scale) -> Vec<Point> {
 }
 
 /// Figure 7: PostMark where the host keeps little of what it reads, with a cache at the host's side that has a share of the files.
-pub(super) fn figure_7(scale: Scale) -> Vec<Point> {
+pub(super) fn figure_7(scale: ExperimentScale) -> Vec<ExperimentPoint> {
     // What the files take.
     let files = scale.pick(3000, 12_000);
     let set = u64::from(files) * (8 << 10);
     let mut points = Vec::new();
-    let mut add = |name: String, link: Line, percent: u64, way: Way| {
-        let gateway = (percent > 0).then(|| Gateway {
+    let mut add = |name: String, link: SiteLink, percent: u64, way: StorageDistance| {
+        let gateway = (percent > 0).then(|| SiteGateway {
             dram: (set * percent / 100).next_multiple_of(1 << 20),
             nvram: 1 << 20,
             // What is read from the log is no miss either: as small as it can be.
             log: 8 << 20,
-            ..Gateway::default()
+            ..SiteGateway::default()
         });
         let application = beyond_memory(files, scale.pick(300, 2000));
-        points.push(Point {
+        points.push(ExperimentPoint {
             name,
-            site: Site {
+            site: LabSite {
                 link: Some(link),
                 gateway,
                 memory: little(scale),
@@ -333,7 +342,7 @@ pub(super) fn figure_7(scale: Scale) -> Vec<Point> {
     for (percent, delays) in delays {
         for delay in *delays {
             let name = format!("figure-7/delay/{}/{delay}ms", word(*percent));
-            add(name, gigabit(*delay, JUMBO), *percent, Way::Delay(*delay));
+            add(name, gigabit(*delay, JUMBO), *percent, StorageDistance::Delay(*delay));
         }
     }
     let loads: &[(u64, &[u32])] = scale.pick(
@@ -343,7 +352,7 @@ pub(super) fn figure_7(scale: Scale) -> Vec<Point> {
     for (percent, loads) in loads {
         for load in *loads {
             let name = format!("figure-7/load/{}/{load}", word(*percent));
-            add(name, backbone(*load), *percent, Way::Delay(1));
+            add(name, backbone(*load), *percent, StorageDistance::Delay(1));
         }
     }
     points
@@ -354,16 +363,16 @@ const FAR: [u32; 4] = [0, 2, 4, 8];
 const LOADED: [u32; 4] = [0, 30, 55, 70];
 
 /// Section 4.3.1: frames of 1.5 and 8 KB under PostMark.
-pub(super) fn mtu(scale: Scale) -> Vec<Point> {
+pub(super) fn mtu(scale: ExperimentScale) -> Vec<ExperimentPoint> {
     let mut points = Vec::new();
     for delay in scale.pick(&[0][..], &[0, 1, 8]) {
         for mtu in [1500, JUMBO] {
             let site = mounted(volume(TIGHT), SYNC.1);
             let application = postmark(scale.pick(10, 100), scale.pick(20, 200));
-            points.push(Point {
+            points.push(ExperimentPoint {
                 name: format!("mtu/postmark/{mtu}/{delay}ms"),
-                site: Site { link: Some(gigabit(*delay, mtu)), ..site },
-                seconds: application.seconds(Way::Delay(*delay), false),
+                site: LabSite { link: Some(gigabit(*delay, mtu)), ..site },
+                seconds: application.seconds(StorageDistance::Delay(*delay), false),
                 task: application.task,
                 runs: scale.pick(1, 3),
                 windows: false,
@@ -377,15 +386,15 @@ pub(super) fn mtu(scale: Scale) -> Vec<Point> {
 pub(super) const WINDOWS: [(&str, u64); 2] = [("64k", 64 << 10), ("640k", 640 << 10)];
 
 /// Section 4.3.1: windows of 64 KB and of ten times that, under PostMark.
-pub(super) fn window(scale: Scale) -> Vec<Point> {
+pub(super) fn window(scale: ExperimentScale) -> Vec<ExperimentPoint> {
     let mut points = Vec::new();
     for (word, bytes) in WINDOWS {
         for delay in scale.pick(&[8][..], &[0, 1, 8]) {
-            let way = Way::Delay(*delay);
+            let way = StorageDistance::Delay(*delay);
             let mut site = way.over(mounted(volume(TIGHT), SYNC.1));
             site.session.socket_buffer = Some(bytes);
             let application = postmark(scale.pick(5, 50), scale.pick(10, 100));
-            points.push(Point {
+            points.push(ExperimentPoint {
                 name: format!("window/postmark/{word}/{delay}ms"),
                 site,
                 seconds: application.seconds(way, false),

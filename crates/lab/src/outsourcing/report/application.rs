@@ -2,11 +2,11 @@
 
 use super::{
     delays, far_side, noted,
-    reason::{self, Rates},
+    reason::{self, NearFarRates},
     share, way,
 };
 use crate::{
-    Cell, Curve, Measured, Plot, Section, Table, because, contradiction, number,
+    Cell, Curve, MeasuredPoints, Plot, ReportTable, Section, because, contradiction, number,
     paper::outsourcing::{APPLICATIONS, FIGURE_4, MISPRINTS, WAYS, application_named},
 };
 
@@ -26,7 +26,7 @@ const METADATA: [(&str, &str); 2] = [("soft", "ext4"), ("sync", "ext4, sync")];
 const KEPT_AT_8_MS: f64 = 0.95;
 
 /// Table 2.
-pub fn table_2(measured: &Measured<'_>) -> Section {
+pub fn table_2(measured: &MeasuredPoints<'_>) -> Section {
     let mut section = Section::new("Table 2: applications")
         .text(
             "Each figure is a share of what the same application reaches on a disk of the host's own. The paper's columns: Soft \
@@ -84,8 +84,8 @@ fn paper(workload: &str, meta: &str) -> Option<(f64, [f64; 6])> {
 }
 
 /// The metric on a disk of the host's own.
-fn local(measured: &Measured<'_>) -> Table {
-    let mut table = Table::new("On a disk of the host's own", "file system");
+fn local(measured: &MeasuredPoints<'_>) -> ReportTable {
+    let mut table = ReportTable::new("On a disk of the host's own", "file system");
     for (_, name, unit) in WORKLOADS {
         table = table.column(name, unit);
     }
@@ -102,7 +102,7 @@ fn local(measured: &Measured<'_>) -> Table {
 }
 
 fn kept(
-    measured: &Measured<'_>,
+    measured: &MeasuredPoints<'_>,
     (workload, unit): (&str, &str),
     meta: &str,
     how: &str,
@@ -112,8 +112,8 @@ fn kept(
     share(&of, &measured.cell(&point(workload, meta, "plain", "local"), "", unit))
 }
 
-fn shares(measured: &Measured<'_>, how: &str, title: &str) -> Table {
-    let mut table = Table::new(&format!("{title}: as a share of local"), "one-way delay");
+fn shares(measured: &MeasuredPoints<'_>, how: &str, title: &str) -> ReportTable {
+    let mut table = ReportTable::new(&format!("{title}: as a share of local"), "one-way delay");
     for (_, name, _) in WORKLOADS {
         for (_, meta) in METADATA {
             table = table.column_of(name, meta, "of local");
@@ -140,7 +140,7 @@ fn shares(measured: &Measured<'_>, how: &str, title: &str) -> Table {
     )
 }
 
-fn plot(measured: &Measured<'_>, how: &str, title: &str) -> Plot {
+fn plot(measured: &MeasuredPoints<'_>, how: &str, title: &str) -> Plot {
     let mut plot =
         Plot::new(&format!("{title}, {}", METADATA[0].1), "one-way delay, ms", "share of local");
     for (workload, name, unit) in WORKLOADS {
@@ -158,7 +158,7 @@ fn plot(measured: &Measured<'_>, how: &str, title: &str) -> Plot {
 }
 
 /// Where distance costs clearly more or less than in the paper.
-fn slower(measured: &Measured<'_>) -> Vec<String> {
+fn slower(measured: &MeasuredPoints<'_>) -> Vec<String> {
     let mut deviations = vec![];
     for (workload, name, unit) in WORKLOADS {
         for (meta, shown) in METADATA {
@@ -181,9 +181,14 @@ fn slower(measured: &Measured<'_>) -> Vec<String> {
 }
 
 /// What one of a workload's takes, and how often it waits, here and in the paper.
-fn at_8_ms(measured: &Measured<'_>, workload: &str, meta: &str, name: &str) -> Option<String> {
+fn at_8_ms(
+    measured: &MeasuredPoints<'_>,
+    workload: &str,
+    meta: &str,
+    name: &str,
+) -> Option<String> {
     let rate = |way: &str| measured.value(&point(workload, meta, "plain", way), "", "1/s");
-    let ours = Rates { near: rate("0ms")?, far: rate("8ms")? };
+    let ours = NearFarRates { near: rate("0ms")?, far: rate("8ms")? };
     let (local, shares) = paper(workload, meta)?;
     let (_, _, unit) = WORKLOADS.iter().find(|(word, ..)| *word == workload)?;
     let seconds = match *unit {
@@ -195,7 +200,7 @@ fn at_8_ms(measured: &Measured<'_>, workload: &str, meta: &str, name: &str) -> O
     reason::waits(
         &format!("One of {name}'s"),
         ours,
-        Rates { near: local * shares[1], far: local * shares[5] },
+        NearFarRates { near: local * shares[1], far: local * shares[5] },
         ROUND_TRIP_MS,
     )
 }
@@ -204,8 +209,8 @@ fn at_8_ms(measured: &Measured<'_>, workload: &str, meta: &str, name: &str) -> O
 const ROUND_TRIP_MS: f64 = 16.0;
 
 /// Figure 4.
-pub fn figure_4(measured: &Measured<'_>) -> Section {
-    let mut table = Table::new("SDET, scripts an hour", "one-way delay");
+pub fn figure_4(measured: &MeasuredPoints<'_>) -> Section {
+    let mut table = ReportTable::new("SDET, scripts an hour", "one-way delay");
     let mut plot =
         Plot::new("SDET on one disk and on an array", "one-way delay, ms", "share of 0 ms");
     let point = |disk: &str, meta: &str, way: &str| format!("figure-4/{disk}/{meta}/{way}");
@@ -240,19 +245,19 @@ pub fn figure_4(measured: &Measured<'_>) -> Section {
         share(&far, &near)
     };
     let ratio = kept("array").by(&kept("ddys"));
-    let words = Table::new("What the paper says in words", "claim")
+    let words = ReportTable::new("What the paper says in words", "claim")
         .column("one disk", "of 0 ms")
         .column("array", "of 0 ms")
         .column("array by one disk", "")
         .row("SDET keeps at 8 ms", [kept("ddys"), kept("array"), noted(ratio.clone(), &FIGURE_4)]);
     let rates = |disk: &str| {
         let rate = |way: &str| measured.value(&point(disk, "soft", way), "", "1/s");
-        Some(Rates { near: rate("0ms")?, far: rate("8ms")? })
+        Some(NearFarRates { near: rate("0ms")?, far: rate("8ms")? })
     };
     let reason = || {
         let (local, shares) = paper("sdet", "soft")?;
         let paper = |share: f64| local / 3600.0 * share;
-        let paper = Rates { near: paper(shares[1]), far: paper(shares[5]) };
+        let paper = NearFarRates { near: paper(shares[1]), far: paper(shares[5]) };
         reason::waits("A script on the array", rates("array")?, paper, ROUND_TRIP_MS)
     };
     let mut section = Section::new("Figure 4: a slow disk bears distance better")

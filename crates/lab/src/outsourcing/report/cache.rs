@@ -2,25 +2,26 @@
 
 use super::{congestion::BACKBONE_MBIT_S, delays, far_side, farthest, noted, reason, share, way};
 use crate::{
-    Cell, Curve, Measured, Plot, Section, TOLERANCE, Table, contradiction, deviation, number,
+    Cell, Curve, MeasuredPoints, Plot, ReportTable, Section, TOLERANCE, contradiction, deviation,
+    number,
     paper::{
         Misprint,
         outsourcing::{
-            CONGESTION, Congestion, FIGURE_5_HOST, FIGURE_5_NODE, FIGURE_6_BOUND_AT,
-            FIGURE_6_FILTERED, FIGURE_7_CACHE_AT_8_MS, FIGURE_7_CACHE_AT_70, FIGURE_7_MASKED,
-            FIGURE_7_PLAIN, FIGURE_7_TOLERATED, MISPRINTS,
+            CONGESTION, FIGURE_5_HOST, FIGURE_5_NODE, FIGURE_6_BOUND_AT, FIGURE_6_FILTERED,
+            FIGURE_7_CACHE_AT_8_MS, FIGURE_7_CACHE_AT_70, FIGURE_7_MASKED, FIGURE_7_PLAIN,
+            FIGURE_7_TOLERATED, MISPRINTS, PaperCongestion,
         },
     },
 };
 
 /// Figure 5.
-pub fn figure_5(measured: &Measured<'_>) -> Section {
+pub fn figure_5(measured: &MeasuredPoints<'_>) -> Section {
     let places = [("none", "no cache"), ("node", "at the node"), ("host", "at the host")];
     let point = |place: &str, at: &str| format!("figure-5/{place}/{at}");
     let cell = |place: &str, at: &str| measured.cell(&point(place, at), "", TRANSACTIONS.unit);
     let host = share(&cell("host", "8ms"), &cell("host", "0ms"));
     let node = ["0ms", "8ms"].map(|at| (at, share(&cell("node", at), &cell("none", at))));
-    let mut words = Table::new(WORDS, "claim")
+    let mut words = ReportTable::new(WORDS, "claim")
         .column("ratio", "")
         .row(FIGURE_5_HOST.what, [noted(host.clone(), &FIGURE_5_HOST)]);
     let mut deviations = vec![contradiction(FIGURE_5_HOST.what, &host, &FIGURE_5_HOST, [])];
@@ -52,7 +53,7 @@ pub fn figure_5(measured: &Measured<'_>) -> Section {
 const WORDS: &str = "What the paper says in words";
 
 /// Figure 6.
-pub fn figure_6(measured: &Measured<'_>) -> Section {
+pub fn figure_6(measured: &MeasuredPoints<'_>) -> Section {
     let caches = [("none", "none"), ("small", "log of 8 MiB"), ("large", "log of 256 MiB")];
     let point = |cache: &str, load: u32| format!("figure-6/{cache}/{load}");
     let bound = FIGURE_6_BOUND_AT
@@ -64,8 +65,8 @@ pub fn figure_6(measured: &Measured<'_>) -> Section {
         .collect::<Vec<_>>()
         .join(", ");
     // Without a cache it is Table 3's PostMark with Soft Updates.
-    let soft = |row: &Congestion| row.postmark.map(|[_, soft, _]| soft);
-    let kept = Table::new("Without a cache: as a share of no load", "load, % of 155 Mbit/s")
+    let soft = |row: &PaperCongestion| row.postmark.map(|[_, soft, _]| soft);
+    let kept = ReportTable::new("Without a cache: as a share of no load", "load, % of 155 Mbit/s")
         .column("PostMark", "of no load");
     let kept = kept.rows(
         CONGESTION,
@@ -107,7 +108,7 @@ pub fn figure_6(measured: &Measured<'_>) -> Section {
         ))
     };
     deviations.extend(deviation(FIGURE_6_FILTERED.what, &filtered, &FIGURE_6_FILTERED, [held()]));
-    let words = Table::new(WORDS, "claim")
+    let words = ReportTable::new(WORDS, "claim")
         .column("share", "")
         .row(FIGURE_6_FILTERED.what, [filtered.beside_printed(FIGURE_6_FILTERED.printed())]);
     let mut section = Section::new("Figure 6: write caches under congestion")
@@ -128,7 +129,7 @@ pub fn figure_6(measured: &Measured<'_>) -> Section {
 }
 
 /// Figure 7.
-pub fn figure_7(measured: &Measured<'_>) -> Section {
+pub fn figure_7(measured: &MeasuredPoints<'_>) -> Section {
     let caches = [("none", "none"), ("10", "10 %"), ("30", "30 %"), ("60", "60 %")];
     let under_load = |cache: &str, load: u32| format!("figure-7/load/{cache}/{load}");
     let over_delay = |cache: &str, at: &str| format!("figure-7/delay/{cache}/{at}");
@@ -150,7 +151,7 @@ pub fn figure_7(measured: &Measured<'_>) -> Section {
             &FIGURE_7_MASKED,
         ),
     ];
-    let mut words = Table::new(WORDS, "claim")
+    let mut words = ReportTable::new(WORDS, "claim")
         .column("without a cache", "1/s")
         .column("with it", "1/s")
         .column("with it, by none without load and delay", "")
@@ -189,7 +190,12 @@ pub fn figure_7(measured: &Measured<'_>) -> Section {
 }
 
 /// What a transaction takes without load and delay, with them, and with a cache too.
-fn of_its_own(measured: &Measured<'_>, whole: &str, bare: &str, cached: &str) -> Option<String> {
+fn of_its_own(
+    measured: &MeasuredPoints<'_>,
+    whole: &str,
+    bare: &str,
+    cached: &str,
+) -> Option<String> {
     let ms = |point: &str| Some(number(1000.0 / measured.value(point, "", "1/s")?));
     Some(format!(
         "A transaction takes {} ms without cache, load and delay, {} ms with load or delay, and {} ms with the cache too.",
@@ -201,23 +207,26 @@ fn of_its_own(measured: &Measured<'_>, whole: &str, bare: &str, cached: &str) ->
 
 /// What a table or plot is of.
 #[derive(Clone, Copy)]
-struct Of {
+struct CacheFigureLabels {
     title: &'static str,
     axis: &'static str,
     unit: &'static str,
 }
 
-const TRANSACTIONS: Of =
-    Of { title: "PostMark, transactions a second", axis: "transactions a second", unit: "1/s" };
+const TRANSACTIONS: CacheFigureLabels = CacheFigureLabels {
+    title: "PostMark, transactions a second",
+    axis: "transactions a second",
+    unit: "1/s",
+};
 
 /// For each delay, a column for each cache: word of the points' names, and for people.
 fn by_delay(
-    measured: &Measured<'_>,
-    of: Of,
+    measured: &MeasuredPoints<'_>,
+    of: CacheFigureLabels,
     caches: &[(&str, &str)],
     point: impl Fn(&str, &str) -> String,
-) -> Table {
-    let table = Table::new(of.title, "one-way delay");
+) -> ReportTable {
+    let table = ReportTable::new(of.title, "one-way delay");
     columns(table, of, caches)
         .rows(
             delays(),
@@ -233,12 +242,12 @@ fn by_delay(
 }
 
 fn by_load(
-    measured: &Measured<'_>,
-    of: Of,
+    measured: &MeasuredPoints<'_>,
+    of: CacheFigureLabels,
     caches: &[(&str, &str)],
     point: impl Fn(&str, u32) -> String,
-) -> Table {
-    let table = Table::new(of.title, "load, % of 155 Mbit/s");
+) -> ReportTable {
+    let table = ReportTable::new(of.title, "load, % of 155 Mbit/s");
     columns(table, of, caches)
         .rows(
             CONGESTION,
@@ -253,13 +262,13 @@ fn by_load(
         .without_blanks()
 }
 
-fn columns(table: Table, of: Of, caches: &[(&str, &str)]) -> Table {
+fn columns(table: ReportTable, of: CacheFigureLabels, caches: &[(&str, &str)]) -> ReportTable {
     caches.iter().fold(table, |table, (_, shown)| table.column_of("cache", shown, of.unit))
 }
 
 fn delay_plot(
-    measured: &Measured<'_>,
-    of: Of,
+    measured: &MeasuredPoints<'_>,
+    of: CacheFigureLabels,
     title: &str,
     caches: &[(&str, &str)],
     point: impl Fn(&str, &str) -> String,
@@ -271,8 +280,8 @@ fn delay_plot(
 }
 
 fn load_plot(
-    measured: &Measured<'_>,
-    of: Of,
+    measured: &MeasuredPoints<'_>,
+    of: CacheFigureLabels,
     title: &str,
     caches: &[(&str, &str)],
     point: impl Fn(&str, u32) -> String,

@@ -2,15 +2,15 @@
 
 use super::far_side;
 use crate::{
-    Cell, Measured, Section, Table, deviation, number,
+    Cell, MeasuredPoints, ReportTable, Section, deviation, number,
     paper::{
-        Claim,
+        PaperFigure,
         outsourcing::{COMPONENTS_US, DISK_MS, ISCSI_MS},
     },
 };
 
 /// Figure 2.
-pub fn figure_2(measured: &Measured<'_>) -> Section {
+pub fn figure_2(measured: &MeasuredPoints<'_>) -> Section {
     let mut section = Section::new("Figure 2: a request's time by component")
         .text(
             "The paper times its kernels' parts of one request of 8 KB over 0 ms: its T_iSCSI of 408 µs is twice SCSI, gateway and \
@@ -22,7 +22,7 @@ pub fn figure_2(measured: &Measured<'_>) -> Section {
     for way in WAYS {
         let cell = measured.cell(&format!("figure-2/device/{way}"), "", "ms");
         let what = format!("a {way} from an attached device");
-        let claim = Claim::number("Figure 2", "T_iSCSI, ms", ISCSI_MS);
+        let claim = PaperFigure::number("Figure 2", "T_iSCSI, ms", ISCSI_MS);
         section.deviations.extend(deviation(&what, &cell, &claim, [made_of(measured, way)]));
         section = section.table(parts(measured, way));
     }
@@ -30,7 +30,7 @@ pub fn figure_2(measured: &Measured<'_>) -> Section {
 }
 
 /// What the sums are made of, ours and the paper's.
-fn made_of(measured: &Measured<'_>, way: &str) -> Option<String> {
+fn made_of(measured: &MeasuredPoints<'_>, way: &str) -> Option<String> {
     let ours = times(measured, way)
         .into_iter()
         .map(|(part, us)| Some(format!("{part} {} µs", number(us?))))
@@ -52,8 +52,8 @@ const HOWS: [(&str, &str); 3] = [
     ("loopback", "the same, without a link"),
 ];
 
-fn whole(measured: &Measured<'_>) -> Table {
-    let table = Table::new("One request of 8 KiB over 0 ms", "request")
+fn whole(measured: &MeasuredPoints<'_>) -> ReportTable {
+    let table = ReportTable::new("One request of 8 KiB over 0 ms", "request")
         .column("read", "ms")
         .column("write", "ms");
     // The paper's sum is what is added to the disk; ours is all of it, with a disk that takes no time.
@@ -69,7 +69,7 @@ fn whole(measured: &Measured<'_>) -> Table {
 
 /// What each part adds, µs: differences between requests that go through it and such that do not, and what the node
 /// counted itself.
-fn times(measured: &Measured<'_>, way: &str) -> [(&'static str, Option<f64>); 4] {
+fn times(measured: &MeasuredPoints<'_>, way: &str) -> [(&'static str, Option<f64>); 4] {
     let whole = |how: &str| measured.value(&format!("figure-2/{how}/{way}"), "", "us");
     let node =
         measured.value(&format!("figure-2/loopback/{way}"), &format!("node 1 time_{way}"), "us");
@@ -82,18 +82,18 @@ fn times(measured: &Measured<'_>, way: &str) -> [(&'static str, Option<f64>); 4]
     ]
 }
 
-fn parts(measured: &Measured<'_>, way: &str) -> Table {
+fn parts(measured: &MeasuredPoints<'_>, way: &str) -> ReportTable {
     let cell = |us: Option<f64>| us.map_or_else(|| Cell::words("not measured"), Cell::ours);
     let mut table =
-        Table::new(&format!("Our parts of a {way} of 8 KiB"), "part").column("mean", "µs");
+        ReportTable::new(&format!("Our parts of a {way} of 8 KiB"), "part").column("mean", "µs");
     for (part, us) in times(measured, way) {
         table = table.row(part, [cell(us)]);
     }
     table
 }
 
-fn papers() -> Table {
-    let mut table = Table::new("The paper's parts", "part")
+fn papers() -> ReportTable {
+    let mut table = ReportTable::new("The paper's parts", "part")
         .column("64 B", "µs")
         .column("1.5 KB", "µs")
         .column("8 KB", "µs");

@@ -2,26 +2,27 @@
 
 use super::{far_side, farthest, reason, share};
 use crate::{
-    Cell, Curve, Measured, Plot, Section, Table,
-    paper::outsourcing::{CONGESTION, Congestion},
+    Cell, Curve, MeasuredPoints, Plot, ReportTable, Section,
+    paper::outsourcing::{CONGESTION, PaperCongestion},
 };
 
 /// Workload, file system and unit of each column of ours; what the paper has for it.
-type Column = (&'static str, &'static str, &'static str, fn(&Congestion) -> Option<f64>);
+type CongestionColumn =
+    (&'static str, &'static str, &'static str, fn(&PaperCongestion) -> Option<f64>);
 
-const COLUMNS: [(&str, Column); 3] = [
+const COLUMNS: [(&str, CongestionColumn); 3] = [
     ("PostMark, ext4", ("postmark", "soft", "1/s", |row| row.postmark.map(|[_, soft, _]| soft))),
     ("PostMark, ext4, sync", ("postmark", "sync", "1/s", |row| row.postmark.map(|[ffs, ..]| ffs))),
     ("TPC-C", ("tpcc", "soft", "1/min", |row| Some(row.tpcc))),
 ];
 
 /// Table 3.
-pub fn table_3(measured: &Measured<'_>) -> Section {
-    let cell = |(workload, meta, unit, _): &Column, load: u32| {
+pub fn table_3(measured: &MeasuredPoints<'_>) -> Section {
+    let cell = |(workload, meta, unit, _): &CongestionColumn, load: u32| {
         measured.cell(&format!("table-3/{workload}/{meta}/{load}"), "", unit)
     };
-    let mut rates = Table::new("What runs beside the background", "load, % of 155 Mbit/s");
-    let mut shares = Table::new("As a share of no load", "load, % of 155 Mbit/s");
+    let mut rates = ReportTable::new("What runs beside the background", "load, % of 155 Mbit/s");
+    let mut shares = ReportTable::new("As a share of no load", "load, % of 155 Mbit/s");
     let mut plot =
         Plot::new("Performance under load", "background, % of 155 Mbit/s", "share of no load");
     for (name, column) in &COLUMNS {
@@ -36,7 +37,7 @@ pub fn table_3(measured: &Measured<'_>) -> Section {
         });
         plot = plot.curve(Curve::ours(name, ours)).curve(Curve::paper(name, paper));
     }
-    let load = |row: &Congestion| row.load.to_string();
+    let load = |row: &PaperCongestion| row.load.to_string();
     let rates = rates.rows(CONGESTION, load, |row| {
         COLUMNS.map(|(_, column)| cell(&column, row.load).beside((column.3)(row)))
     });
@@ -66,7 +67,7 @@ pub fn table_3(measured: &Measured<'_>) -> Section {
 }
 
 /// Why a column is where it is at a load, as far as the runs tell.
-fn why(measured: &Measured<'_>, n: usize, load: &str) -> Vec<Option<String>> {
+fn why(measured: &MeasuredPoints<'_>, n: usize, load: &str) -> Vec<Option<String>> {
     let (Some((_, (workload, meta, unit, paper))), Ok(load)) =
         (COLUMNS.get(n), load.parse::<u32>())
     else {
@@ -88,8 +89,8 @@ pub(super) const BACKBONE_MBIT_S: f64 = 155.0;
 const DIFFERENT: f64 = 0.1;
 
 /// What the paper's background did to the network itself.
-fn profile() -> Table {
-    let table = Table::new("The paper's background", "load, % of 155 Mbit/s")
+fn profile() -> ReportTable {
+    let table = ReportTable::new("The paper's background", "load, % of 155 Mbit/s")
         .column("mean", "Mbit/s")
         .column("deviation", "Mbit/s")
         .column("round trip", "ms")

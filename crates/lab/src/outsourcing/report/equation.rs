@@ -2,8 +2,8 @@
 
 use super::{delays, table_1_point, way};
 use crate::{
-    Cell, Measured, Section, Table,
-    model::{Fit, Request, Rule, TOLERANCE, protocol_time},
+    Cell, MeasuredPoints, ReportTable, Section,
+    model::{Fit, LatencyRule, ModelRequest, TOLERANCE, protocol_time},
     number,
     paper::outsourcing::{ACCESSES, ANSWER_MS, DISKS, DISKS_SHOWN, ISCSI_MS, RESPONSE_MS, WAYS},
 };
@@ -13,16 +13,16 @@ const RANDOM_WRITE: usize = 1;
 
 /// Whether a rule takes the random writes of a disk of [`DISKS`] as written behind. The paper's text says so of
 /// single disks; its table shows the same of the array.
-fn is_behind(rule: Rule, disk: usize, access: usize) -> bool {
+fn is_behind(rule: LatencyRule, disk: usize, access: usize) -> bool {
     let disks = match rule {
-        Rule::Sum | Rule::Masked => 2,
-        Rule::Answered => 3,
+        LatencyRule::Sum | LatencyRule::Masked => 2,
+        LatencyRule::Answered => 3,
     };
     access == RANDOM_WRITE && disk < disks
 }
 
 /// Times of Table 1, wherever they come from.
-trait Times {
+trait ResponseTimeSource {
     fn time(&self, disk: usize, access: usize, way: &str) -> Option<f64>;
     /// What the disk takes to say that it has a write in its cache.
     fn answer(&self, disk: usize) -> Option<f64>;
@@ -30,12 +30,12 @@ trait Times {
     /// A request at this delay, for this rule, and how long it took.
     fn request(
         &self,
-        rule: Rule,
+        rule: LatencyRule,
         disk: usize,
         access: usize,
         (delay, way): (f64, &str),
-    ) -> Option<(Request, f64)> {
-        let request = Request {
+    ) -> Option<(ModelRequest, f64)> {
+        let request = ModelRequest {
             disk: self.time(disk, access, "local")?,
             answer: self.answer(disk).unwrap_or(0.0),
             round_trip: 2.0 * delay,
@@ -45,7 +45,7 @@ trait Times {
     }
 
     /// All requests over a distance that there are.
-    fn requests(&self, rule: Rule) -> Vec<(Request, f64)> {
+    fn requests(&self, rule: LatencyRule) -> Vec<(ModelRequest, f64)> {
         let cells =
             (0..DISKS.len()).flat_map(|disk| (0..ACCESSES.len()).map(move |access| (disk, access)));
         cells
@@ -55,13 +55,13 @@ trait Times {
             .collect()
     }
 
-    fn fit(&self, rule: Rule, iscsi: f64) -> Fit {
+    fn fit(&self, rule: LatencyRule, iscsi: f64) -> Fit {
         let requests = self.requests(rule);
         Fit::of(requests.iter().map(|(request, time)| (*time, rule.time(request, iscsi))))
     }
 }
 
-impl Times for Measured<'_> {
+impl ResponseTimeSource for MeasuredPoints<'_> {
     fn time(&self, disk: usize, access: usize, way: &str) -> Option<f64> {
         self.value(&table_1_point(DISKS[disk], ACCESSES[access], way), "", "ms")
     }
@@ -73,9 +73,9 @@ impl Times for Measured<'_> {
 }
 
 /// The paper's own table.
-struct Paper;
+struct PaperResponseTimes;
 
-impl Times for Paper {
+impl ResponseTimeSource for PaperResponseTimes {
     fn time(&self, disk: usize, access: usize, way: &str) -> Option<f64> {
         let row = WAYS.iter().position(|known| *known == way)?;
         Some(RESPONSE_MS[row][disk][access])
@@ -87,25 +87,25 @@ impl Times for Paper {
 }
 
 /// Our `T_iSCSI`, ms.
-pub fn protocol(measured: &Measured<'_>) -> Option<f64> {
-    protocol_time(&measured.requests(Rule::Answered))
+pub fn protocol(measured: &MeasuredPoints<'_>) -> Option<f64> {
+    protocol_time(&measured.requests(LatencyRule::Answered))
 }
 
 /// What the last rule says of a request of ours, ms; `None` if its disk was not measured alone.
 pub fn foretold(
-    measured: &Measured<'_>,
+    measured: &MeasuredPoints<'_>,
     disk: usize,
     access: usize,
     at: &str,
     delay: f64,
     iscsi: f64,
 ) -> Option<f64> {
-    let (request, _) = measured.request(Rule::Answered, disk, access, (delay, at))?;
-    Some(Rule::Answered.time(&request, iscsi))
+    let (request, _) = measured.request(LatencyRule::Answered, disk, access, (delay, at))?;
+    Some(LatencyRule::Answered.time(&request, iscsi))
 }
 
 /// The section.
-pub fn section(measured: &Measured<'_>) -> Section {
+pub fn section(measured: &MeasuredPoints<'_>) -> Section {
     let iscsi = protocol(measured);
     let mut section = Section::new("Equation (1) and masking")
         .text(
@@ -133,19 +133,19 @@ pub fn section(measured: &Measured<'_>) -> Section {
     section
 }
 
-fn fits(measured: &Measured<'_>, iscsi: Option<f64>) -> Table {
-    let table = Table::new("How well each rule foretells Table 1", "rule")
+fn fits(measured: &MeasuredPoints<'_>, iscsi: Option<f64>) -> ReportTable {
+    let table = ReportTable::new("How well each rule foretells Table 1", "rule")
         .column("mean |residual|", "ms")
         .column("within 10 %", "share of requests")
         .column(&format!("within 10 % or {TOLERANCE} ms"), "share of requests")
         .column("farthest", "ms")
         .column("requests", "");
     table.rows(
-        Rule::ALL,
+        LatencyRule::ALL,
         |rule| rule.name().to_owned(),
         |rule| {
             let ours = iscsi.map(|iscsi| measured.fit(*rule, iscsi)).filter(|fit| fit.count > 0);
-            let paper = Paper.fit(*rule, ISCSI_MS);
+            let paper = PaperResponseTimes.fit(*rule, ISCSI_MS);
             let cell = |of: fn(&Fit) -> f64| {
                 let ours = ours
                     .as_ref()
@@ -164,9 +164,9 @@ fn fits(measured: &Measured<'_>, iscsi: Option<f64>) -> Table {
 }
 
 /// Measured less foretold, of the last rule.
-fn residuals(measured: &Measured<'_>, iscsi: f64) -> Table {
-    let title = format!("Measured less foretold, {}", Rule::Answered.name());
-    let mut table = Table::new(&title, "one-way delay");
+fn residuals(measured: &MeasuredPoints<'_>, iscsi: f64) -> ReportTable {
+    let title = format!("Measured less foretold, {}", LatencyRule::Answered.name());
+    let mut table = ReportTable::new(&title, "one-way delay");
     for disk in DISKS_SHOWN {
         for access in ACCESSES {
             table = table.column_of(disk, &access.replace('-', " "), "ms");
@@ -180,10 +180,11 @@ fn residuals(measured: &Measured<'_>, iscsi: f64) -> Table {
             for (disk, disk_name) in DISKS.iter().enumerate() {
                 for (access, access_name) in ACCESSES.iter().enumerate() {
                     let point = table_1_point(disk_name, access_name, at.1);
-                    cells.push(match measured.request(Rule::Answered, disk, access, *at) {
+                    cells.push(match measured.request(LatencyRule::Answered, disk, access, *at) {
                         Some((request, time)) => {
                             let taints = measured.cell(&point, "", "ms").taints;
-                            Cell::ours(time - Rule::Answered.time(&request, iscsi)).tainted(&taints)
+                            Cell::ours(time - LatencyRule::Answered.time(&request, iscsi))
+                                .tainted(&taints)
                         }
                         None => Cell::words(&measured.why_not(&point)),
                     });
@@ -195,13 +196,13 @@ fn residuals(measured: &Measured<'_>, iscsi: f64) -> Table {
 }
 
 /// Disks and accesses that the last rule misses, each with its farthest delay.
-fn far_from_rule(measured: &Measured<'_>, iscsi: f64) -> Vec<String> {
+fn far_from_rule(measured: &MeasuredPoints<'_>, iscsi: f64) -> Vec<String> {
     let mut deviations = vec![];
     for (disk, shown) in DISKS_SHOWN.iter().enumerate() {
         for (access, access_name) in ACCESSES.iter().enumerate() {
             let told = |at: (f64, &str)| {
-                let (request, time) = measured.request(Rule::Answered, disk, access, at)?;
-                Some((at.0, time, Rule::Answered.time(&request, iscsi)))
+                let (request, time) = measured.request(LatencyRule::Answered, disk, access, at)?;
+                Some((at.0, time, LatencyRule::Answered.time(&request, iscsi)))
             };
             let missed = delays()
                 .filter_map(told)

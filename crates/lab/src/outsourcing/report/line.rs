@@ -2,9 +2,9 @@
 
 use super::{delays, far_side, farthest, noted, share, way};
 use crate::{
-    Cell, Measured, Printed, Section, Table, contradiction,
+    Cell, MeasuredPoints, Printed, ReportTable, Section, contradiction,
     paper::{
-        Words,
+        PaperStatement,
         outsourcing::{MTU_APPLICATIONS, MTU_RANDOM_WRITE, WINDOW},
     },
 };
@@ -16,14 +16,14 @@ struct Compared {
     name: &'static str,
     unit: &'static str,
     paper: Option<(f64, Printed)>,
-    words: Option<&'static Words>,
+    words: Option<&'static PaperStatement>,
 }
 
 impl Compared {
     /// Performance with the first of two settings, with the second, and the one by the other.
     fn cells(
         &self,
-        measured: &Measured<'_>,
+        measured: &MeasuredPoints<'_>,
         start: &str,
         settings: [&str; 2],
         at: &str,
@@ -38,7 +38,7 @@ impl Compared {
 }
 
 /// The section.
-pub fn section(measured: &Measured<'_>) -> Section {
+pub fn section(measured: &MeasuredPoints<'_>) -> Section {
     let frames = [
         Compared {
             word: "random-write",
@@ -99,7 +99,7 @@ pub fn section(measured: &Measured<'_>) -> Section {
 const WINDOWS: [&str; 2] = ["64k", "640k"];
 
 /// Where the small window costs most, if the paper's words do not hold there.
-fn harmed(measured: &Measured<'_>, windows: &[Compared]) -> Vec<String> {
+fn harmed(measured: &MeasuredPoints<'_>, windows: &[Compared]) -> Vec<String> {
     let of = |compared: &Compared| {
         let words = compared.words?;
         let ratios = delays().filter_map(|(_, at)| {
@@ -122,13 +122,13 @@ const DIFFERENT: f64 = 0.04;
 
 /// What was measured with both settings at each delay.
 fn table(
-    measured: &Measured<'_>,
+    measured: &MeasuredPoints<'_>,
     title: &str,
     start: &str,
     settings: [&str; 2],
     workloads: &[Compared],
-) -> Table {
-    let mut table = Table::new(title, "one-way delay");
+) -> ReportTable {
+    let mut table = ReportTable::new(title, "one-way delay");
     for Compared { name, unit, .. } in workloads {
         for setting in settings {
             table = table.column_of(name, setting, unit);

@@ -2,9 +2,9 @@
 
 use super::{delays, equation, far_side, table_1_point as point, way};
 use crate::{
-    Cell, Curve, Measured, Plot, Section, Table, deviation, number,
+    Cell, Curve, MeasuredPoints, Plot, ReportTable, Section, deviation, number,
     paper::{
-        Claim,
+        PaperFigure,
         outsourcing::{
             ACCESSES, DISKS, DISKS_SHOWN, MB, MISPRINTS, NULL_64K_MB_S, REQUEST_BYTES, RESPONSE_MS,
             THROUGHPUT_MB_S, WAYS,
@@ -13,7 +13,7 @@ use crate::{
 };
 
 /// Table 1.
-pub fn table_1(measured: &Measured<'_>) -> Section {
+pub fn table_1(measured: &MeasuredPoints<'_>) -> Section {
     let mut section = Section::new("Table 1: single requests of 8 KiB")
         .text(
             "One thread, one request at a time, on a raw device: response times, and 8 KiB divided by them as throughput, in the \
@@ -38,9 +38,10 @@ pub fn table_1(measured: &Measured<'_>) -> Section {
     section
 }
 
-fn times(measured: &Measured<'_>, n: usize) -> Table {
+fn times(measured: &MeasuredPoints<'_>, n: usize) -> ReportTable {
     let disk = DISKS[n];
-    let mut table = Table::new(&format!("{}: response time", DISKS_SHOWN[n]), "one-way delay");
+    let mut table =
+        ReportTable::new(&format!("{}: response time", DISKS_SHOWN[n]), "one-way delay");
     let is_there =
         |access: &&str| measured.starting(&format!("table-1/{disk}/{access}/")).next().is_some();
     let hits = ["identical-read", "identical-write"].into_iter().filter(is_there);
@@ -61,8 +62,8 @@ fn times(measured: &Measured<'_>, n: usize) -> Table {
     )
 }
 
-fn rates(measured: &Measured<'_>, n: usize) -> Table {
-    let mut table = Table::new(&format!("{}: throughput", DISKS_SHOWN[n]), "one-way delay");
+fn rates(measured: &MeasuredPoints<'_>, n: usize) -> ReportTable {
+    let mut table = ReportTable::new(&format!("{}: throughput", DISKS_SHOWN[n]), "one-way delay");
     for access in ACCESSES {
         table = table.column(&access.replace('-', " "), "MB/s");
     }
@@ -84,7 +85,7 @@ fn throughput(bytes: f64, ms: f64) -> f64 {
     bytes / MB / (ms / 1000.0)
 }
 
-fn plot(measured: &Measured<'_>, n: usize, iscsi: Option<f64>) -> Plot {
+fn plot(measured: &MeasuredPoints<'_>, n: usize, iscsi: Option<f64>) -> Plot {
     let title = format!("{}: response time over distance", DISKS_SHOWN[n]);
     let mut plot = Plot::new(&title, "one-way delay, ms", "response time, ms").y_logarithmic();
     for (column, access) in ACCESSES.into_iter().enumerate() {
@@ -106,7 +107,7 @@ fn plot(measured: &Measured<'_>, n: usize, iscsi: Option<f64>) -> Plot {
 }
 
 /// Where the eight milliseconds cost something else than in the paper, with the disks' own times beside it.
-fn slopes(measured: &Measured<'_>, n: usize, disk: &str) -> Vec<String> {
+fn slopes(measured: &MeasuredPoints<'_>, n: usize, disk: &str) -> Vec<String> {
     let deviation = |(column, access): (usize, &str)| {
         let time = |at: &str| measured.value(&point(disk, access, at), "", "ms");
         let ours = time("8ms")? - time("0ms")?;
@@ -144,7 +145,7 @@ const SIZES: [(f64, &str); 7] = [
 ];
 
 /// Requests of 1 to 64 KiB.
-pub fn sweep(measured: &Measured<'_>) -> Section {
+pub fn sweep(measured: &MeasuredPoints<'_>) -> Section {
     let mut section = Section::new("Requests of 1 to 64 KiB")
         .text(
             "The same requests of other sizes on the null device, which leaves network and protocol alone. The paper measured \
@@ -165,7 +166,7 @@ pub fn sweep(measured: &Measured<'_>) -> Section {
             let is_named = word == "64k" && at == "0ms" && access == "sequential-read";
             cell.beside(is_named.then_some(NULL_64K_MB_S))
         };
-        let mut table = Table::new(&name, "request");
+        let mut table = ReportTable::new(&name, "request");
         let mut plot =
             Plot::new(&name, "request, KiB", "throughput, MB/s").x_logarithmic().y_logarithmic();
         for (_, at) in delays() {
@@ -183,7 +184,7 @@ pub fn sweep(measured: &Measured<'_>) -> Section {
         section = section.table(table.without_blanks()).plot(plot);
         if access == "sequential-read" {
             let cell = rate(65_536.0, "64k", "0ms");
-            let claim = Claim::number("Section 4.1", "MB/s", NULL_64K_MB_S);
+            let claim = PaperFigure::number("Section 4.1", "MB/s", NULL_64K_MB_S);
             let what = "sequential reads of 64 KiB at 0 ms";
             section.deviations.extend(deviation(what, &cell, &claim, [of_8_kib(measured)]));
         }
@@ -192,7 +193,7 @@ pub fn sweep(measured: &Measured<'_>) -> Section {
 }
 
 /// What a sequential read of 8 KiB takes, here and in the paper: what is not its data is most of that.
-fn of_8_kib(measured: &Measured<'_>) -> Option<String> {
+fn of_8_kib(measured: &MeasuredPoints<'_>) -> Option<String> {
     let ours = measured.value(&point("null", "sequential-read", "0ms"), "", "ms")?;
     Some(format!(
         "One of 8 KiB takes {} ms here and {} in the paper.",

@@ -11,15 +11,16 @@ mod micro;
 mod peer;
 
 use crate::{
-    Cell, Column, Measured, NOT_MEASURED, Record, Report, Table, because, number,
-    paper::{Words, outsourcing as paper},
+    Cell, LabReport, MeasuredPoints, NOT_MEASURED, PointRecord, ReportColumn, ReportTable, because,
+    number,
+    paper::{PaperStatement, outsourcing as paper},
 };
 
 /// The report of these records, and of the points that were left out: name and reason.
 #[must_use]
-pub fn report(records: &[Record], left_out: &[(String, String)]) -> Report {
-    let measured = Measured::new(records).left_out(left_out.iter().cloned());
-    Report::new("Storage outsourcing")
+pub fn report(records: &[PointRecord], left_out: &[(String, String)]) -> LabReport {
+    let measured = MeasuredPoints::new(records).left_out(left_out.iter().cloned());
+    LabReport::new("Storage outsourcing")
         .about(
             "What storage far away costs, measured again: the tables and figures of \"Obtaining High Performance for Storage \
              Outsourcing\" (Ng, Hillyer, Shriver, Gabber and Özden, FAST 2002), each with the paper's numbers beside ours.",
@@ -60,7 +61,7 @@ fn delays() -> impl Iterator<Item = (f64, &'static str)> {
 }
 
 /// What the far side was, as a sentence; `none` if nothing was measured.
-fn far_side(measured: &Measured<'_>, start: &str) -> String {
+fn far_side(measured: &MeasuredPoints<'_>, start: &str) -> String {
     match measured.disks(start).as_str() {
         "" => "Nothing of this section was measured.".to_owned(),
         disks => format!("Our far side: {disks}."),
@@ -79,18 +80,18 @@ fn share(of: &Cell, whole: &Cell) -> Cell {
 }
 
 /// A cell with the paper's words after its number; the reason stays where there is none.
-fn noted(cell: Cell, words: &Words) -> Cell {
+fn noted(cell: Cell, words: &PaperStatement) -> Cell {
     if cell.ours.is_some() { cell.note(&words.note()) } else { cell }
 }
 
 /// Of each column of a table of shares, the row where ours is farthest from the paper's, if by more than
 /// `tolerance`: with the reasons that `why` finds for this column, by its place, and this row, by its name.
 fn farthest(
-    table: &Table,
+    table: &ReportTable,
     tolerance: f64,
     why: impl Fn(usize, &str) -> Vec<Option<String>>,
 ) -> Vec<String> {
-    let of_column = |(n, column): (usize, &Column)| {
+    let of_column = |(n, column): (usize, &ReportColumn)| {
         let cells = table.rows.iter().filter_map(|row| {
             let cell = row.cells.get(n)?;
             let (ours, paper) = (cell.ours?, cell.paper?);

@@ -1,7 +1,7 @@
 //! Other programs at the same points.
 
 use super::{delays, far_side, way};
-use crate::{Cell, Curve, Measured, Plot, Section, Table};
+use crate::{Cell, Curve, MeasuredPoints, Plot, ReportTable, Section};
 
 /// Word of the points' names, and for people.
 const PEERS: [(&str, &str); 4] = [
@@ -22,7 +22,7 @@ const ACCESSES: [&str; 6] = [
 ];
 
 /// The section.
-pub fn section(measured: &Measured<'_>) -> Section {
+pub fn section(measured: &MeasuredPoints<'_>) -> Section {
     let mut section = Section::new("Peers")
         .text(
             "Single requests of 8 KiB over the same link: Forebay at both ends, Debian's tgt as the node, and qemu-storage-daemon as the \
@@ -38,7 +38,7 @@ pub fn section(measured: &Measured<'_>) -> Section {
     };
     for access in ACCESSES.into_iter().filter(is_there) {
         let title = format!("Response time of a {}", access.replace('-', " "));
-        let mut table = Table::new(&title, "one-way delay");
+        let mut table = ReportTable::new(&title, "one-way delay");
         let mut plot = Plot::new(&title, "one-way delay, ms", "response time, ms");
         for (who, name) in PEERS {
             table = table.column(name, "ms");

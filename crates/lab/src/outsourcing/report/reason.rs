@@ -1,17 +1,17 @@
 //! What the runs say of themselves that may explain where their figures are.
 
-use crate::{Measured, number};
+use crate::{MeasuredPoints, number};
 
 /// Rates, a second, at no distance and over one; the round trip of that is between them, in ms.
 #[derive(Clone, Copy, Debug)]
-pub struct Rates {
+pub struct NearFarRates {
     /// Over the same link without a delay: what all the rest of the way takes is in it.
     pub near: f64,
     /// Over the distance.
     pub far: f64,
 }
 
-impl Rates {
+impl NearFarRates {
     /// Milliseconds that one takes where nothing is between, and round trips that it waits for over the distance.
     fn taken_apart(self, round_trip_ms: f64) -> (f64, f64) {
         let [near, far] = [self.near, self.far].map(|rate| 1000.0 / rate);
@@ -20,7 +20,12 @@ impl Rates {
 }
 
 /// Why a share is another than the paper's: what one takes by itself, and how often it waits for a round trip, make it.
-pub fn waits(one: &str, ours: Rates, paper: Rates, round_trip_ms: f64) -> Option<String> {
+pub fn waits(
+    one: &str,
+    ours: NearFarRates,
+    paper: NearFarRates,
+    round_trip_ms: f64,
+) -> Option<String> {
     let [(own, trips), (own_there, trips_there)] =
         [ours, paper].map(|rates| rates.taken_apart(round_trip_ms));
     if ![own, trips, own_there, trips_there].iter().all(|value| value.is_finite()) {
@@ -63,7 +68,12 @@ fn alike(a: f64, b: f64) -> bool {
 /// How much of what is left of a line with background traffic a run has used at most; `None` if that says nothing, or what passed
 /// or how long it took is not known. The link counts for longer than the workload does for its own time, until all that it has
 /// written is sent: no more than what passed by then was sent in that time.
-pub fn sent(measured: &Measured<'_>, point: &str, rate_mbit_s: f64, load: u32) -> Option<String> {
+pub fn sent(
+    measured: &MeasuredPoints<'_>,
+    point: &str,
+    rate_mbit_s: f64,
+    load: u32,
+) -> Option<String> {
     let seconds = measured.value(point, "time", "s")?;
     let way = |way: &str| measured.value(point, &format!("link {way} passed_bytes"), "bytes");
     let bytes = way("near_to_far")?.max(way("far_to_near").unwrap_or(0.0));
@@ -80,7 +90,7 @@ pub fn sent(measured: &Measured<'_>, point: &str, rate_mbit_s: f64, load: u32) -
 }
 
 /// What a write takes at the node, in the mean, at each of these points, with what is special there.
-pub fn writes_at_node(measured: &Measured<'_>, points: [(&str, &str); 2]) -> Option<String> {
+pub fn writes_at_node(measured: &MeasuredPoints<'_>, points: [(&str, &str); 2]) -> Option<String> {
     let [a, b] = points.map(|(point, with)| {
         let mean = measured.value(point, "node 1 time_write", "ms")?;
         Some(format!("{} ms {with}", number(mean)))
@@ -89,7 +99,7 @@ pub fn writes_at_node(measured: &Measured<'_>, points: [(&str, &str); 2]) -> Opt
 }
 
 /// Where a gateway's reads were answered at a point, and of how much.
-pub fn reads_at_gateway(measured: &Measured<'_>, point: &str) -> Option<String> {
+pub fn reads_at_gateway(measured: &MeasuredPoints<'_>, point: &str) -> Option<String> {
     let of = |figure: &str| measured.value(point, &format!("gateway cache {figure}"), "");
     let reads = of("reads").filter(|reads| *reads > 0.0)?;
     let share = 1.0 - of("reads_lower").unwrap_or(0.0) / reads;
@@ -101,7 +111,7 @@ pub fn reads_at_gateway(measured: &Measured<'_>, point: &str) -> Option<String> 
 }
 
 /// What a gateway kept from its node: of the bytes that were written, those that it has not sent.
-pub fn filtered(measured: &Measured<'_>, point: &str) -> Option<f64> {
+pub fn filtered(measured: &MeasuredPoints<'_>, point: &str) -> Option<f64> {
     let of = |figure: &str| measured.value(point, &format!("gateway cache {figure}"), "bytes");
     let written = of("written_bytes").filter(|bytes| *bytes > 0.0)?;
     Some(1.0 - of("destaged_bytes").unwrap_or(0.0) / written)
@@ -114,17 +124,17 @@ mod tests {
     #[test]
     fn a_share_is_taken_apart_into_its_own_time_and_round_trips() {
         // TPC-C: as many round trips, and sixty times the time of its own.
-        let ours = Rates { near: 700.0, far: 69.4 };
-        let paper = Rates { near: 12.25, far: 10.5 };
+        let ours = NearFarRates { near: 700.0, far: 69.4 };
+        let paper = NearFarRates { near: 12.25, far: 10.5 };
         let told = waits("A transaction", ours, paper, 16.0).unwrap();
         assert_eq!(
             told,
             "A transaction takes 1.429 ms without distance here and 81.63 ms in the paper, and waits for 0.8113 round trips of \
              16 ms here and 0.8503 there: its own time makes the difference."
         );
-        let often = Rates { near: 700.0, far: 10.0 };
+        let often = NearFarRates { near: 700.0, far: 10.0 };
         let told = waits("A transaction", often, ours, 16.0).unwrap();
         assert!(told.ends_with(": how often it waits makes the difference."), "{told}");
-        assert_eq!(waits("x", Rates { near: 0.0, far: 1.0 }, paper, 16.0), None);
+        assert_eq!(waits("x", NearFarRates { near: 0.0, far: 1.0 }, paper, 16.0), None);
     }
 }

@@ -2,19 +2,19 @@
 
 use std::collections::BTreeMap;
 
-use workload::Outcome;
+use workload::WorkloadResult;
 
 use super::*;
-use crate::{Part, Section, Site, csv, page};
+use crate::{LabSite, Section, SectionPart, csv, page};
 
-fn record(point: &str, unit: &str, value: f64) -> Record {
-    let mut site = Site::default();
+fn record(point: &str, unit: &str, value: f64) -> PointRecord {
+    let mut site = LabSite::default();
     site.disk.model =
         point.strip_prefix("table-1/").and_then(|rest| rest.split('/').next()).map(str::to_owned);
-    Record {
+    PointRecord {
         point: point.to_owned(),
         settings: serde_json::json!({ "site": site }),
-        outcome: Outcome::default().figure("found", unit, value),
+        outcome: WorkloadResult::default().figure("found", unit, value),
         maker: Default::default(),
         runs: vec![value],
         counted: vec![],
@@ -26,7 +26,7 @@ fn record(point: &str, unit: &str, value: f64) -> Record {
 }
 
 /// The paper's own numbers as if they had been measured: every ratio is 1.
-fn papers() -> Vec<Record> {
+fn papers() -> Vec<PointRecord> {
     let mut records = vec![];
     for (row, way) in paper::WAYS.into_iter().enumerate() {
         for (n, disk) in paper::DISKS.into_iter().enumerate() {
@@ -42,7 +42,7 @@ fn papers() -> Vec<Record> {
     records
 }
 
-fn section<'a>(report: &'a Report, start: &str) -> &'a Section {
+fn section<'a>(report: &'a LabReport, start: &str) -> &'a Section {
     report.sections.iter().find(|section| section.title.starts_with(start)).expect("a section")
 }
 
@@ -110,7 +110,7 @@ fn a_delay_that_costs_something_else_is_told_with_the_disks_own_time() {
             "table-1/dnes/random-write/8ms" => 28.0,
             _ => continue,
         };
-        record.outcome = Outcome::default().figure("found", "ms", ms);
+        record.outcome = WorkloadResult::default().figure("found", "ms", ms);
     }
     let report = report(&records, &[]);
     assert_eq!(
@@ -159,12 +159,12 @@ fn a_gateway_is_held_to_what_it_promises() {
         (Some(0.94), Some(0.86.into()), Some(false))
     );
     assert_eq!((tpcc.ours, tpcc.holds()), (None, None));
-    let drawn = table_2.parts.iter().filter(|part| matches!(part, Part::Plot(_))).count();
+    let drawn = table_2.parts.iter().filter(|part| matches!(part, SectionPart::Plot(_))).count();
     assert_eq!(drawn, 2);
 }
 
 /// A record with figures of every kind that a table may ask for.
-fn any(point: &str) -> Record {
+fn any(point: &str) -> PointRecord {
     let mut record = record(point, "ms", 5.0);
     for (unit, value) in [("1/s", 200.0), ("1/min", 300.0), ("1/h", 400.0)] {
         record.outcome = record.outcome.figure(unit, unit, value);
@@ -174,9 +174,9 @@ fn any(point: &str) -> Record {
 
 #[test]
 fn every_point_is_in_the_report() {
-    for scale in [crate::Scale::Quick, crate::Scale::Full] {
+    for scale in [crate::ExperimentScale::Quick, crate::ExperimentScale::Full] {
         let points = crate::outsourcing::points(scale);
-        let all: Vec<Record> = points.iter().map(|point| any(&point.name)).collect();
+        let all: Vec<PointRecord> = points.iter().map(|point| any(&point.name)).collect();
         let whole = report(&all, &[]);
         for (at, point) in points.iter().enumerate() {
             let without = [&all[..at], &all[at + 1..]].concat();
@@ -185,13 +185,13 @@ fn every_point_is_in_the_report() {
     }
 }
 
-fn counting(record: Record, counts: &[(&str, &str, f64)]) -> Record {
-    let figure = |(name, unit, value): &(&str, &str, f64)| workload::Figure {
+fn counting(record: PointRecord, counts: &[(&str, &str, f64)]) -> PointRecord {
+    let figure = |(name, unit, value): &(&str, &str, f64)| workload::WorkloadFigure {
         name: (*name).to_owned(),
         unit: (*unit).to_owned(),
         value: *value,
     };
-    Record { counted: counts.iter().map(figure).collect(), ..record }
+    PointRecord { counted: counts.iter().map(figure).collect(), ..record }
 }
 
 #[test]
@@ -274,7 +274,7 @@ fn what_was_sent_says_whether_a_line_is_full() {
             ("link near_to_far passed_bytes", "bytes", passed),
         ];
         let few = record("table-3/postmark/sync/70", "1/s", 50.0);
-        let few = Record { outcome: few.outcome.figure("time", "s", 1.0), ..few };
+        let few = PointRecord { outcome: few.outcome.figure("time", "s", 1.0), ..few };
         let records = [counting(few, &bytes), record("table-3/postmark/sync/0", "1/s", 64.0)];
         section(&report(&records, &[]), "Table 3").deviations.join("\n")
     };

@@ -2,7 +2,7 @@
 
 use super::{Ratio, claimed, farthest};
 use crate::{
-    Measured, Plot, Section, Table,
+    MeasuredPoints, Plot, ReportTable, Section,
     paper::stics::{IOZONE, VXBENCH},
     stics::points::SIZES_KIB,
 };
@@ -11,14 +11,14 @@ use crate::{
 const THROUGHPUT: (&str, &str) = ("throughput", "MB/s of 1000 KiB");
 
 /// Figure 8.
-pub(super) fn figure_8(measured: &Measured<'_>) -> Section {
+pub(super) fn figure_8(measured: &MeasuredPoints<'_>) -> Section {
     let mut section = Section::new("Figure 8: random reads and writes, 100 Mbit/s").text(
         "One thread, each write stable before the next; the paper has IOzone on a file of 512 MB, here the block device itself.",
     );
     let mut ratios = Vec::new();
     for access in ["read", "write"] {
         let point = |kib: u32, how: &str| format!("figure-8/{access}/{kib}k/{how}");
-        let mut table = Table::new(&format!("Random {access}s"), "record, KiB")
+        let mut table = ReportTable::new(&format!("Random {access}s"), "record, KiB")
             .column("iSCSI", THROUGHPUT.1)
             .column("report after complete", THROUGHPUT.1)
             .column("by iSCSI's", "");
@@ -53,8 +53,8 @@ pub(super) fn figure_8(measured: &Measured<'_>) -> Section {
 }
 
 /// Figures 9 and 10: random writes and a mix, with what they cost of the processors.
-pub(super) fn figures_9_and_10(measured: &Measured<'_>) -> Section {
-    let mut table = Table::new("Like vxbench, 100 Mbit/s", "load")
+pub(super) fn figures_9_and_10(measured: &MeasuredPoints<'_>) -> Section {
+    let mut table = ReportTable::new("Like vxbench, 100 Mbit/s", "load")
         .column_of("throughput", "iSCSI", "KiB/s")
         .column_of("throughput", "report after complete", "KiB/s")
         .column_of("by iSCSI's", "throughput", "")

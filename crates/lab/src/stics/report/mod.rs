@@ -6,14 +6,14 @@ mod postmark;
 mod traffic;
 mod trace;
 
-use crate::{Cell, Measured, Record, Report, Section, deviation, paper::Claim};
-use why::Pair;
+use crate::{Cell, LabReport, MeasuredPoints, PointRecord, Section, deviation, paper::PaperFigure};
+use why::GatewayComparison;
 
 /// The report of these records, and of the points that were left out: name and reason.
 #[must_use]
-pub fn report(records: &[Record], left_out: &[(String, String)]) -> Report {
-    let measured = Measured::new(records).left_out(left_out.iter().cloned());
-    Report::new("STICS")
+pub fn report(records: &[PointRecord], left_out: &[(String, String)]) -> LabReport {
+    let measured = MeasuredPoints::new(records).left_out(left_out.iter().cloned());
+    LabReport::new("STICS")
         .about(
             "What a cache between SCSI and IP gains, measured again: the tables and figures of \"STICS: SCSI-to-IP cache for storage \
              area networks\" (He, Zhang and Yang), each with the paper's numbers beside ours. \"iSCSI\" is a node without a gateway; \
@@ -42,7 +42,7 @@ pub fn report(records: &[Record], left_out: &[(String, String)]) -> Report {
 }
 
 /// A ratio of ours beside what the paper says of it: nothing where there is none of ours.
-fn claimed(ratio: Cell, claim: &Claim) -> Cell {
+fn claimed(ratio: Cell, claim: &PaperFigure) -> Cell {
     if ratio.ours.is_none() {
         return ratio;
     }
@@ -51,14 +51,19 @@ fn claimed(ratio: Cell, claim: &Claim) -> Cell {
 
 /// Of ratios that one claim is of, those that are elsewhere: the farthest, with its reasons, and how many there are. Each has
 /// its name, and the points that it is of.
-fn farthest(measured: &Measured<'_>, section: Section, ratios: &[Ratio], claim: &Claim) -> Section {
+fn farthest(
+    measured: &MeasuredPoints<'_>,
+    section: Section,
+    ratios: &[Ratio],
+    claim: &PaperFigure,
+) -> Section {
     let far = |ratio: &Ratio| {
         let value = ratio.cell.ours?;
         let nearest = claim.printed().nearest(value);
         Some((value / nearest).ln().abs())
     };
     let told = ratios.iter().filter_map(|ratio| {
-        let pair = Pair { measured, plain: &ratio.plain, cached: &ratio.cached };
+        let pair = GatewayComparison { measured, plain: &ratio.plain, cached: &ratio.cached };
         let text = deviation(&ratio.name, &ratio.cell, claim, pair.all())?;
         Some((far(ratio)?, text))
     });
@@ -82,7 +87,11 @@ struct Ratio {
 
 /// The sum of what was counted around a point under names that `is_one` picks; `None` without the point, or if nothing of
 /// the kind was counted.
-fn counted(measured: &Measured<'_>, point: &str, is_one: impl Fn(&str) -> bool) -> Option<f64> {
+fn counted(
+    measured: &MeasuredPoints<'_>,
+    point: &str,
+    is_one: impl Fn(&str) -> bool,
+) -> Option<f64> {
     let figures = measured.record(point)?.counted.iter().filter(|figure| is_one(&figure.name));
     let values: Vec<f64> = figures.map(|figure| figure.value).collect();
     (!values.is_empty()).then(|| values.iter().sum())
@@ -90,7 +99,7 @@ fn counted(measured: &Measured<'_>, point: &str, is_one: impl Fn(&str) -> bool) 
 
 /// A cell of it, with the taints of its point or the reason why it is not there. What was never counted is 0, since counts
 /// that did not change are not kept.
-fn counted_cell(measured: &Measured<'_>, point: &str, is_one: impl Fn(&str) -> bool) -> Cell {
+fn counted_cell(measured: &MeasuredPoints<'_>, point: &str, is_one: impl Fn(&str) -> bool) -> Cell {
     match measured.record(point) {
         None => Cell::words(&measured.why_not(point)),
         Some(record) => {

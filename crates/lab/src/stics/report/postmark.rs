@@ -1,17 +1,17 @@
 //! Figures 6 and 7 and Table 8: PostMark.
 
-use super::{Ratio, claimed, farthest, why::Pair};
+use super::{Ratio, claimed, farthest, why::GatewayComparison};
 use crate::{
-    Cell, Measured, Plot, Section, Table, deviation,
+    Cell, MeasuredPoints, Plot, ReportTable, Section, deviation,
     paper::{
-        Claim,
+        PaperFigure,
         stics::{self as paper, BLOCKS},
     },
     stics::points::POOLS,
 };
 
 /// Figure 6 (100 Mbit/s) or 7 (1 Gbit/s).
-pub(super) fn figure(measured: &Measured<'_>, number: u8) -> Section {
+pub(super) fn figure(measured: &MeasuredPoints<'_>, number: u8) -> Section {
     let (rate, after, immediate) = match number {
         6 => ("100 Mbit/s", paper::POSTMARK_100M, paper::POSTMARK_100M_IMMEDIATE),
         _ => ("1 Gbit/s", paper::POSTMARK_1G, paper::POSTMARK_1G_IMMEDIATE),
@@ -20,7 +20,7 @@ pub(super) fn figure(measured: &Measured<'_>, number: u8) -> Section {
     let cell = |pool: &str, block: u32, how: &str| {
         measured.cell(&point(pool, block, how), "transactions", "1/s")
     };
-    let mut table = Table::new(&format!("PostMark at {rate}"), "pool, block size in bytes")
+    let mut table = ReportTable::new(&format!("PostMark at {rate}"), "pool, block size in bytes")
         .column_of("transactions", "iSCSI", "1/s")
         .column_of("transactions", "report after complete", "1/s")
         .column_of("transactions", "immediate report", "1/s")
@@ -77,9 +77,9 @@ pub(super) fn figure(measured: &Measured<'_>, number: u8) -> Section {
 }
 
 /// Table 8: several nodes at once.
-pub(super) fn table_8(measured: &Measured<'_>) -> Section {
+pub(super) fn table_8(measured: &MeasuredPoints<'_>) -> Section {
     let mut table =
-        Table::new("PostMark on all nodes at once, 1 Gbit/s", "nodes, block size in bytes")
+        ReportTable::new("PostMark on all nodes at once, 1 Gbit/s", "nodes, block size in bytes")
             .column("iSCSI", "1/s")
             .column("report after complete", "1/s")
             .column("by iSCSI's", "");
@@ -96,8 +96,8 @@ pub(super) fn table_8(measured: &Measured<'_>) -> Section {
             if nodes == 4 {
                 let [plain, cached] =
                     ["iscsi", "after-complete"].map(|how| format!("table-8/{nodes}/{block}/{how}"));
-                let pair = Pair { measured, plain: &plain, cached: &cached };
-                let claim = Claim::number("Table 8", "by iSCSI's", both.stics / both.iscsi);
+                let pair = GatewayComparison { measured, plain: &plain, cached: &cached };
+                let claim = PaperFigure::number("Table 8", "by iSCSI's", both.stics / both.iscsi);
                 let what = format!("four nodes, blocks of {block}");
                 deviations.extend(deviation(&what, &ratio, &claim, pair.all()));
             }

@@ -1,17 +1,17 @@
 //! Reports of nothing, of all, and of what the paper's own numbers would give.
 
-use workload::{Figure, Outcome, Series};
+use workload::{WorkloadFigure, WorkloadResult, WorkloadSeries};
 
 use super::*;
-use crate::{Scale, stics::points};
+use crate::{ExperimentScale, stics::points};
 
-fn record(point: &str, outcome: Outcome, counted: &[(&str, f64)]) -> Record {
-    let figure = |(name, value): &(&str, f64)| Figure {
+fn record(point: &str, outcome: WorkloadResult, counted: &[(&str, f64)]) -> PointRecord {
+    let figure = |(name, value): &(&str, f64)| WorkloadFigure {
         name: (*name).to_owned(),
         unit: if name.starts_with("cpu ") { "s" } else { "" }.to_owned(),
         value: *value,
     };
-    Record {
+    PointRecord {
         point: point.to_owned(),
         settings: serde_json::Value::Null,
         maker: Default::default(),
@@ -26,30 +26,30 @@ fn record(point: &str, outcome: Outcome, counted: &[(&str, f64)]) -> Record {
 }
 
 /// Every point of the experiment, with figures of the names that workloads have.
-fn all() -> Vec<Record> {
-    let responses = Series {
+fn all() -> Vec<PointRecord> {
+    let responses = WorkloadSeries {
         name: "responses".to_owned(),
         x: "time, s".to_owned(),
         y: "response, ms".to_owned(),
         points: vec![[0.0, 1.0], [0.5, 30.0]],
     };
-    points(Scale::Quick)
+    points(ExperimentScale::Quick)
         .iter()
         .map(|point| {
             let speed = if point.name.ends_with("iscsi") { 10.0 } else { 20.0 };
             let mut outcome = match point.name.split('/').next().unwrap_or_default() {
-                "figure-8" => Outcome::default().figure("throughput", "MB/s of 1000 KiB", speed),
-                "figure-9" => Outcome::default().figure("throughput", "KiB/s", speed).figure(
-                    "processor time of this host",
-                    "% of all",
-                    30.0,
-                ),
-                "figure-11" => Outcome::default()
+                "figure-8" => {
+                    WorkloadResult::default().figure("throughput", "MB/s of 1000 KiB", speed)
+                }
+                "figure-9" => WorkloadResult::default()
+                    .figure("throughput", "KiB/s", speed)
+                    .figure("processor time of this host", "% of all", 30.0),
+                "figure-11" => WorkloadResult::default()
                     .figure("response", "ms", 100.0 / speed)
                     .figure("median response", "ms", 1.0)
                     .figure("99 % respond within", "ms", 1.0)
                     .figure("longest response", "ms", 1.0),
-                _ => Outcome::default().figure("transactions", "1/s", speed),
+                _ => WorkloadResult::default().figure("transactions", "1/s", speed),
             };
             if point.name.starts_with("figure-11") {
                 outcome.series.push(responses.clone());
@@ -76,7 +76,7 @@ fn all() -> Vec<Record> {
         .collect()
 }
 
-fn cell<'a>(report: &'a Report, row: &str, column: &str) -> &'a Cell {
+fn cell<'a>(report: &'a LabReport, row: &str, column: &str) -> &'a Cell {
     let mut cells = report.sections.iter().flat_map(|section| section.cells());
     let found = cells.find(|(_, name, head, _)| *name == row && head.to_string() == column);
     found.unwrap_or_else(|| panic!("no {row}, {column}")).3
@@ -137,12 +137,12 @@ fn processors_are_busy_for_a_share_of_the_time_in_which_that_was_counted() {
         let mut records = all();
         for record in &mut records {
             let [name, unit] = ["time", "s"].map(str::to_owned);
-            record.outcome.figures.push(Figure { name, unit, value: 5.0 });
+            record.outcome.figures.push(WorkloadFigure { name, unit, value: 5.0 });
             record.maker.insert("processors".to_owned(), "2".to_owned());
             record.counted.retain(|figure| figure.name != "cpu machine");
             record.counted.extend(counted.iter().map(|(name, value)| {
                 let [name, unit] = [*name, "s"].map(str::to_owned);
-                Figure { name, unit, value: *value }
+                WorkloadFigure { name, unit, value: *value }
             }));
         }
         super::report(&records, &[]).sections[0].deviations.join("\n")
@@ -161,15 +161,15 @@ fn what_is_not_where_the_paper_has_it_is_told_with_what_was_measured() {
     for record in &mut records {
         let mut add = |name: &str, unit: &str, value: f64| {
             let [name, unit] = [name, unit].map(str::to_owned);
-            record.counted.push(Figure { name, unit, value });
+            record.counted.push(WorkloadFigure { name, unit, value });
         };
         if record.point.ends_with("iscsi") {
             add("node 1 time_write", "us", 8000.0);
         } else {
             add("gateway cache time_write", "us", 400.0);
             add("gateway cache written_bytes", "bytes", 1048576.0);
-            let gateway = crate::Gateway { log: 64 << 20, ..crate::Gateway::default() };
-            let site = crate::Site { gateway: Some(gateway), ..crate::Site::default() };
+            let gateway = crate::SiteGateway { log: 64 << 20, ..crate::SiteGateway::default() };
+            let site = crate::LabSite { gateway: Some(gateway), ..crate::LabSite::default() };
             record.settings = serde_json::json!({ "site": site });
         }
     }

@@ -1,11 +1,11 @@
 //! Figures 11 and 12: the response times of the trace.
 
-use workload::Series;
+use workload::WorkloadSeries;
 
 use crate::{
-    Cell, Curve, Measured, Plot, Section, Table, deviation, number,
+    Cell, Curve, MeasuredPoints, Plot, ReportTable, Section, deviation, number,
     paper::{
-        Claim,
+        PaperFigure,
         stics::{MISPRINTS, MOST_RESPONSES_MS, RESPONSE_MS},
     },
 };
@@ -17,9 +17,9 @@ const HISTOGRAM_MS: [f64; 2] = [0.0, 40.0];
 const BINS: usize = 80;
 
 /// Both figures.
-pub(super) fn figures_11_and_12(measured: &Measured<'_>) -> Section {
+pub(super) fn figures_11_and_12(measured: &MeasuredPoints<'_>) -> Section {
     let point = |how: &str| format!("figure-11/{how}");
-    let mut table = Table::new("Response times of the trace, 1 Gbit/s", "")
+    let mut table = ReportTable::new("Response times of the trace, 1 Gbit/s", "")
         .column("mean", "ms")
         .column("median", "ms")
         .column("99 %", "ms")
@@ -38,7 +38,7 @@ pub(super) fn figures_11_and_12(measured: &Measured<'_>) -> Section {
         let mean = cell("response");
         let gain = iscsi.by(&mean).beside(paper_iscsi / paper);
         let series = measured.series(&point(how), "responses");
-        let claim = Claim::number("Figures 11 and 12", "mean response, ms", paper);
+        let claim = PaperFigure::number("Figures 11 and 12", "mean response, ms", paper);
         let what = format!("mean response, {name}, in ms");
         let reasons = [waited(measured, &point(how)), log_or_disk(how)];
         section.deviations.extend(deviation(&what, &mean, &claim, reasons));
@@ -70,7 +70,7 @@ pub(super) fn figures_11_and_12(measured: &Measured<'_>) -> Section {
 }
 
 /// Where a write waits at a point, by what was counted there.
-fn waited(measured: &Measured<'_>, point: &str) -> Option<String> {
+fn waited(measured: &MeasuredPoints<'_>, point: &str) -> Option<String> {
     let mean = |figure: &str| measured.value(point, figure, "ms").filter(|ms| *ms > 0.0);
     match mean("gateway cache time_write") {
         Some(ms) => Some(format!("A write takes {} ms in the gateway.", number(ms))),
@@ -94,7 +94,7 @@ fn log_or_disk(how: &str) -> Option<String> {
 }
 
 /// The share of responses between two times.
-fn within(series: Option<&Series>, [from, to]: [f64; 2]) -> Cell {
+fn within(series: Option<&WorkloadSeries>, [from, to]: [f64; 2]) -> Cell {
     let Some(series) = series.filter(|series| !series.points.is_empty()) else {
         return Cell::words("not measured");
     };

@@ -2,10 +2,10 @@
 
 use super::{counted, counted_cell, postmark::or_words};
 use crate::{
-    Cell, Measured, Section, Table, deviation, number,
+    Cell, MeasuredPoints, ReportTable, Section, deviation, number,
     paper::{
-        Claim,
-        stics::{self as paper, Both},
+        PaperFigure,
+        stics::{self as paper, IscsiSticsPair},
     },
 };
 
@@ -27,12 +27,12 @@ const CLASSES: [(&str, &str); 6] = [
 const FRAME_HEADER: f64 = 14.0;
 
 /// Tables 3 and 4.
-pub(super) fn packets(measured: &Measured<'_>) -> Section {
+pub(super) fn packets(measured: &MeasuredPoints<'_>) -> Section {
     let of = |point: &str, class: &str| {
         let end = format!("packets_by_length {class}");
         counted_cell(measured, point, |name| name.starts_with("link ") && name.ends_with(&end))
     };
-    let mut lengths = Table::new("Packets by their length, both ways", "length of the frame")
+    let mut lengths = ReportTable::new("Packets by their length, both ways", "length of the frame")
         .column("iSCSI", "")
         .column("report after complete", "")
         .column("by iSCSI's", "");
@@ -44,12 +44,12 @@ pub(super) fn packets(measured: &Measured<'_>) -> Section {
     }
     let totals = [ISCSI, STICS].map(|point| Totals::of(measured, point));
     let why = [ISCSI, STICS].map(|point| measured.why_not(point));
-    let mut table = Table::new("Network traffic", "")
+    let mut table = ReportTable::new("Network traffic", "")
         .column("iSCSI", "")
         .column("report after complete", "")
         .column("by iSCSI's", "");
     /// A row's name, its figure, and the paper's.
-    type Row = (&'static str, fn(&Totals) -> f64, Both<f64>);
+    type Row = (&'static str, fn(&Totals) -> f64, IscsiSticsPair<f64>);
     let rows: [Row; 4] = [
         ("packets", |it| it.packets, paper::TOTAL_PACKETS),
         (
@@ -87,19 +87,19 @@ pub(super) fn packets(measured: &Measured<'_>) -> Section {
 
 /// A deviation of a ratio of counts that has the paper's beside it, if it is one.
 fn elsewhere(
-    measured: &Measured<'_>,
+    measured: &MeasuredPoints<'_>,
     place: &'static str,
     name: &str,
     ratio: &Cell,
 ) -> Option<String> {
     let printed = ratio.paper?;
-    let claim = Claim { place, what: "by iSCSI's", least: printed.least, most: printed.most };
+    let claim = PaperFigure { place, what: "by iSCSI's", least: printed.least, most: printed.most };
     let what = format!("{name}, by iSCSI's");
     deviation(&what, ratio, &claim, [joined(measured), read(measured)])
 }
 
 /// What the gateway makes of the writes that it is given, as numbers and lengths.
-fn joined(measured: &Measured<'_>) -> Option<String> {
+fn joined(measured: &MeasuredPoints<'_>) -> Option<String> {
     let of = |figure: &str| {
         counted(measured, STICS, |name| name == format!("gateway cache {figure}"))
             .filter(|count| *count > 0.0)
@@ -118,7 +118,7 @@ fn joined(measured: &Measured<'_>) -> Option<String> {
 }
 
 /// How much of what comes to the node without a gateway is read, here and in the paper.
-fn read(measured: &Measured<'_>) -> Option<String> {
+fn read(measured: &MeasuredPoints<'_>) -> Option<String> {
     let of = |command: &str| {
         counted(measured, ISCSI, |name| {
             name.starts_with("node ") && name.contains(&format!("commands_by_kind {command}("))
@@ -150,7 +150,7 @@ struct Totals {
 }
 
 impl Totals {
-    fn of(measured: &Measured<'_>, point: &str) -> Option<Self> {
+    fn of(measured: &MeasuredPoints<'_>, point: &str) -> Option<Self> {
         let sum = |end: &str| {
             counted(measured, point, |name| {
                 ["near_to_far", "far_to_near"].iter().any(|way| name == format!("link {way} {end}"))
@@ -163,7 +163,7 @@ impl Totals {
 }
 
 /// Table 5.
-pub(super) fn requests(measured: &Measured<'_>) -> Section {
+pub(super) fn requests(measured: &MeasuredPoints<'_>) -> Section {
     let blocks = |point: &str, part: &str| {
         counted(measured, point, |name| {
             name.starts_with(part)
@@ -181,18 +181,19 @@ pub(super) fn requests(measured: &Measured<'_>) -> Section {
     let at_node = blocks(STICS, "node ");
     let spared = asked.zip(at_node).map(|(asked, sent)| (asked - sent) / asked);
     let paper_share = paper::REQUESTS_FROM_STICS / paper::REQUESTS_TO_BLOCK.stics;
-    let claim = Claim::number("Table 5", "share that did not reach the node", paper_share);
+    let claim = PaperFigure::number("Table 5", "share that did not reach the node", paper_share);
     let held =
         deviation(claim.what, &or_words(spared, &why), &claim, [joined(measured), read(measured)]);
-    let table = Table::new("Requests and where they were answered, report after complete", "")
-        .column("ours", "")
-        .row(
-            "reads and writes that the block layer sent",
-            [or_words(asked, &why).beside(paper::REQUESTS_TO_BLOCK.stics)],
-        )
-        .row("reads answered by NVRAM, memory or log", [or_words(local, &why)])
-        .row("reads and writes that the node got", [or_words(at_node, &why)])
-        .row("share that did not reach the node", [or_words(spared, &why).beside(paper_share)]);
+    let table =
+        ReportTable::new("Requests and where they were answered, report after complete", "")
+            .column("ours", "")
+            .row(
+                "reads and writes that the block layer sent",
+                [or_words(asked, &why).beside(paper::REQUESTS_TO_BLOCK.stics)],
+            )
+            .row("reads answered by NVRAM, memory or log", [or_words(local, &why)])
+            .row("reads and writes that the node got", [or_words(at_node, &why)])
+            .row("share that did not reach the node", [or_words(spared, &why).beside(paper_share)]);
     let mut section = Section::new("Table 5: requests")
         .text(
             "The paper counted in a changed kernel what its file system received, too (3,069,438 requests, of which it answered 39.6 %); ours \
@@ -204,8 +205,8 @@ pub(super) fn requests(measured: &Measured<'_>) -> Section {
 }
 
 /// Table 6.
-pub(super) fn commands(measured: &Measured<'_>) -> Section {
-    let mut table = Table::new("SCSI commands at the node", "command")
+pub(super) fn commands(measured: &MeasuredPoints<'_>) -> Section {
+    let mut table = ReportTable::new("SCSI commands at the node", "command")
         .column("iSCSI", "")
         .column("report after complete", "")
         .column("by iSCSI's", "");

@@ -3,17 +3,17 @@
 use serde::Deserialize as _;
 
 use super::counted;
-use crate::{Measured, Site, number, stage::TIME_COUNTED};
+use crate::{LabSite, MeasuredPoints, number, stage::TIME_COUNTED};
 
 /// A point without a gateway and the same with one.
 #[derive(Clone, Copy)]
-pub(super) struct Pair<'a> {
-    pub measured: &'a Measured<'a>,
+pub(super) struct GatewayComparison<'a> {
+    pub measured: &'a MeasuredPoints<'a>,
     pub plain: &'a str,
     pub cached: &'a str,
 }
 
-impl Pair<'_> {
+impl GatewayComparison<'_> {
     /// All that is known, what weighs most first.
     pub(super) fn all(self) -> Vec<Option<String>> {
         vec![self.a_write(), self.reads(), self.fits_the_log(), self.busy()]
@@ -75,9 +75,9 @@ impl Pair<'_> {
         })
     }
 
-    fn site(self) -> Option<Site> {
+    fn site(self) -> Option<LabSite> {
         let site = self.measured.record(self.cached)?.settings.get("site")?;
-        Site::deserialize(site).ok()
+        LabSite::deserialize(site).ok()
     }
 }
 

@@ -10,10 +10,10 @@ use std::time::Instant;
 use anyhow::{Context, Result, ensure};
 use hdrhistogram::Histogram;
 
-use crate::bench::emc::replay::Pace;
-use crate::bench::emc::trace::{Event, Events, Trace};
-use crate::bench::load::{Point, histogram};
-use crate::machine::{self, Usage};
+use crate::bench::emc::replay::BenchTracePace;
+use crate::bench::emc::trace::{BenchTraceRequest, BenchTraceSpec, BenchTraceStream};
+use crate::bench::load::{BenchPoint, histogram};
+use crate::machine::{self, BenchProcessUsage};
 
 /// Appends go round in a file of this size.
 const FILE_BYTES: u64 = 64 << 20;
@@ -23,15 +23,19 @@ const ALIGNMENT: usize = 4096;
 const WORKERS: usize = 16;
 
 /// Each request when it is due, if a worker is free; on the CPU of servers, where a gateway writes its log.
-pub fn replay(path: &Path, trace: Trace, pace: Pace) -> Result<(Point, String)> {
+pub fn replay(
+    path: &Path,
+    trace: BenchTraceSpec,
+    pace: BenchTracePace,
+) -> Result<(BenchPoint, String)> {
     std::fs::write(path, vec![0x5a; FILE_BYTES as usize])?;
     let flags = libc::O_DIRECT | libc::O_DSYNC;
     let file = File::options().read(true).write(true).custom_flags(flags).open(path);
     let file = file.context("the folder of the logs must be on a disk (O_DIRECT)")?;
     let own = std::process::id();
-    let before = Usage::of(own)?;
+    let before = BenchProcessUsage::of(own)?;
     let shared =
-        Shared { file, pace, begun: Instant::now(), left: Mutex::new((trace.events(), 0)) };
+        BenchTraceDisk { file, pace, begun: Instant::now(), left: Mutex::new((trace.events(), 0)) };
     let mut latency = histogram();
     std::thread::scope(|scope| {
         let workers: Vec<_> = (0..WORKERS).map(|_| scope.spawn(|| shared.work())).collect();
@@ -40,8 +44,9 @@ pub fn replay(path: &Path, trace: Trace, pace: Pace) -> Result<(Point, String)> 
             anyhow::Ok(())
         })
     })?;
-    let server = Usage::of(own)?.since(before);
-    let point = Point { operations: latency.len(), time: shared.begun.elapsed(), latency, server };
+    let server = BenchProcessUsage::of(own)?.since(before);
+    let point =
+        BenchPoint { operations: latency.len(), time: shared.begun.elapsed(), latency, server };
     let ms = |part| point.quantile_us(part) / 1e3;
     let (mean, median, p99, p9999) = (point.mean_us() / 1e3, ms(0.5), ms(0.99), ms(0.9999));
     let said = format!("mean {mean:.2} ms, p50 {median:.2}, p99 {p99:.2}, p99.99 {p9999:.2} ms");
@@ -49,15 +54,15 @@ pub fn replay(path: &Path, trace: Trace, pace: Pace) -> Result<(Point, String)> 
 }
 
 /// What the workers have in common.
-struct Shared {
+struct BenchTraceDisk {
     file: File,
-    pace: Pace,
+    pace: BenchTracePace,
     begun: Instant,
     /// The requests that are left, and where the last append went.
-    left: Mutex<(Events, u64)>,
+    left: Mutex<(BenchTraceStream, u64)>,
 }
 
-impl Shared {
+impl BenchTraceDisk {
     /// One request after the other, until there are none.
     fn work(&self) -> Result<Histogram<u64>> {
         machine::confine(machine::SERVER_CPU)?;
@@ -80,7 +85,7 @@ impl Shared {
     }
 
     /// The next request, and where in the file it goes.
-    fn next(&self) -> Option<(Event, u64)> {
+    fn next(&self) -> Option<(BenchTraceRequest, u64)> {
         let mut left = self.left.lock().expect("no worker panics");
         let event = left.0.next()?;
         let place = if event.write {

@@ -9,22 +9,24 @@ use anyhow::{Context, Result, bail, ensure};
 use hdrhistogram::Histogram;
 use rustix::event::{PollFd, PollFlags, Timespec};
 
-use crate::bench::emc::trace::{BLOCK_BYTES, Event, Events, Trace};
+use crate::bench::emc::trace::{BLOCK_BYTES, BenchTraceRequest, BenchTraceSpec, BenchTraceStream};
 use crate::bench::load::histogram;
-use crate::client::crowd::Member;
-use crate::client::session::Shape;
-use crate::client::stamp::{self, Content};
-use crate::client::{Answer, Login, Next, Request, Session, Workload};
+use crate::client::crowd::CrowdConnection;
+use crate::client::session::ClientSessionOptions;
+use crate::client::stamp::{self, BlockStampState};
+use crate::client::{
+    ClientLogin, ClientResponse, ClientScsiCommand, ClientSession, ClientSlotAction, ClientWorkload,
+};
 use crate::machine;
 
 /// How fast time passes.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Pace {
+pub struct BenchTracePace {
     /// Seconds of the trace in one of ours.
     pub speed: f64,
 }
 
-impl Pace {
+impl BenchTracePace {
     /// When something is due that comes so long after the beginning.
     pub fn due(self, begun: Instant, at: Duration) -> Instant {
         begun + at.div_f64(self.speed)
@@ -41,16 +43,16 @@ const AWAKE: Duration = Duration::from_micros(150);
 const SILENCE: Duration = Duration::from_secs(30);
 
 /// One replay.
-pub struct Replay {
-    events: Peekable<Events>,
-    pace: Pace,
+pub struct BenchTraceReplay {
+    events: Peekable<BenchTraceStream>,
+    pace: BenchTracePace,
     durable: bool,
     begun: Instant,
     /// Blocks with a command in flight: what else is for one of them waits, as a file system lets it.
     busy: HashSet<u32>,
-    held: Vec<Event>,
+    held: Vec<BenchTraceRequest>,
     held_in_all: u64,
-    in_flight: HashMap<u64, Sent>,
+    in_flight: HashMap<u64, BenchTraceCommand>,
     number: u64,
     /// Version of each block that was written.
     versions: HashMap<u32, u64>,
@@ -60,16 +62,16 @@ pub struct Replay {
 
 /// A command in flight.
 #[derive(Clone, Copy)]
-struct Sent {
-    event: Event,
+struct BenchTraceCommand {
+    event: BenchTraceRequest,
     /// From when its time counts: when it was due, or the one before it was answered.
     from: Instant,
 }
 
-impl Replay {
+impl BenchTraceReplay {
     /// Of a trace; its writes are stable when they are answered if they are durable (FUA).
-    pub fn new(trace: Trace, pace: Pace, durable: bool) -> Replay {
-        Replay {
+    pub fn new(trace: BenchTraceSpec, pace: BenchTracePace, durable: bool) -> BenchTraceReplay {
+        BenchTraceReplay {
             events: trace.events().peekable(),
             pace,
             durable,
@@ -86,8 +88,8 @@ impl Replay {
     }
 
     /// All of it. Returns how long it took.
-    pub fn run(&mut self, login: &Login, shape: Shape) -> Result<Duration> {
-        let mut session = Session::open(login, shape)?;
+    pub fn run(&mut self, login: &ClientLogin, shape: ClientSessionOptions) -> Result<Duration> {
+        let mut session = ClientSession::open(login, shape)?;
         // Or the kernel takes 50 us more to wake us.
         machine::wake_on_time(|| self.put_all(&mut session))?;
         match self.wrong.take() {
@@ -96,7 +98,7 @@ impl Replay {
         }
     }
 
-    fn put_all(&mut self, session: &mut Session) -> Result<()> {
+    fn put_all(&mut self, session: &mut ClientSession) -> Result<()> {
         self.begun = Instant::now();
         loop {
             let now = Instant::now();
@@ -111,15 +113,18 @@ impl Replay {
 
     /// Until something comes, or is due that was not at `sent`, when all was sent that there was room for.
     /// True if it is the former.
-    fn wait(&mut self, session: &Session, sent: Instant) -> Result<bool> {
+    fn wait(&mut self, session: &ClientSession, sent: Instant) -> Result<bool> {
         let due = self.events.peek().map(|event| self.pace.due(self.begun, event.at));
         // What was due then waits for room in the window.
         let due = due.filter(|due| *due > sent);
         let left = |due: Instant| due.saturating_duration_since(Instant::now());
         let limit = due.map_or(SILENCE, |due| left(due).saturating_sub(AWAKE).min(SILENCE));
-        let sending = Member::<Replay>::is_sending(session);
+        let sending = CrowdConnection::<BenchTraceReplay>::is_sending(session);
         let out = if sending { PollFlags::OUT } else { PollFlags::empty() };
-        let mut polled = [PollFd::new(Member::<Replay>::socket(session), PollFlags::IN | out)];
+        let mut polled = [PollFd::new(
+            CrowdConnection::<BenchTraceReplay>::socket(session),
+            PollFlags::IN | out,
+        )];
         let limit = Timespec::try_from(limit)?;
         let ready = rustix::io::retry_on_intr(|| rustix::event::poll(&mut polled, Some(&limit)))?;
         ensure!(ready > 0 || due.is_some(), "no answer for {SILENCE:?}");
@@ -127,7 +132,7 @@ impl Replay {
     }
 
     /// The next request that may go, and from when its time counts.
-    fn next_event(&mut self, now: Instant) -> Option<(Event, Instant)> {
+    fn next_event(&mut self, now: Instant) -> Option<(BenchTraceRequest, Instant)> {
         let busy = &self.busy;
         if let Some(at) = self.held.iter().position(|event| !busy.contains(&event.block)) {
             return Some((self.held.remove(at), now));
@@ -135,7 +140,7 @@ impl Replay {
         loop {
             let (begun, pace) = (self.begun, self.pace);
             let event = self.events.next_if(|event| pace.due(begun, event.at) <= now)?;
-            let waits = |held: &Event| held.block == event.block;
+            let waits = |held: &BenchTraceRequest| held.block == event.block;
             if !self.busy.contains(&event.block) && !self.held.iter().any(waits) {
                 return Some((event, pace.due(begun, event.at)));
             }
@@ -172,30 +177,34 @@ impl Replay {
     }
 }
 
-impl Workload for Replay {
-    fn next(&mut self, now: Instant, payload: &mut [u8]) -> Next {
+impl ClientWorkload for BenchTraceReplay {
+    fn next(&mut self, now: Instant, payload: &mut [u8]) -> ClientSlotAction {
         let Some((event, from)) = self.next_event(now).filter(|_| self.wrong.is_none()) else {
             let is_over = self.events.peek().is_none() && self.in_flight.is_empty();
-            return if is_over || self.wrong.is_some() { Next::Stop } else { Next::Wait };
+            return if is_over || self.wrong.is_some() {
+                ClientSlotAction::Stop
+            } else {
+                ClientSlotAction::Wait
+            };
         };
         self.number += 1;
         self.busy.insert(event.block);
-        self.in_flight.insert(self.number, Sent { event, from });
+        self.in_flight.insert(self.number, BenchTraceCommand { event, from });
         let (lba, sectors) = (event.block * SECTORS, SECTORS as u16);
         let request = if event.write {
             stamp::fill(payload, event.block.into(), self.number);
-            Request::write(lba, sectors, 512, self.durable)
+            ClientScsiCommand::write(lba, sectors, 512, self.durable)
         } else {
-            Request::read(lba, sectors, 512)
+            ClientScsiCommand::read(lba, sectors, 512)
         };
-        Next::Send(request, self.number)
+        ClientSlotAction::Send(request, self.number)
     }
 
-    fn answered(&mut self, now: Instant, answer: &Answer<'_>) {
-        let Some(Sent { event, from }) = self.in_flight.remove(&answer.number) else {
+    fn answered(&mut self, now: Instant, answer: &ClientResponse<'_>) {
+        let Some(BenchTraceCommand { event, from }) = self.in_flight.remove(&answer.number) else {
             return self.note(format!("an answer to nothing, {}", answer.number));
         };
-        let Event { block, write, .. } = event;
+        let BenchTraceRequest { block, write, .. } = event;
         self.busy.remove(&block);
         self.latency.saturating_record(now.saturating_duration_since(from).as_nanos() as u64);
         if answer.status != 0 {
@@ -212,7 +221,8 @@ impl Workload for Replay {
 
 /// Whether a block holds what was written to it last.
 fn is_right(block: u32, version: Option<&u64>, data: &[u8]) -> Result<(), String> {
-    let expected = version.map_or(Content::Empty, |version| Content::Version(*version));
+    let expected =
+        version.map_or(BlockStampState::Empty, |version| BlockStampState::Version(*version));
     match stamp::read(data, block.into()) {
         found if found == expected => Ok(()),
         found => Err(format!("block {block} holds {found:?} and not {expected:?}")),
@@ -220,9 +230,9 @@ fn is_right(block: u32, version: Option<&u64>, data: &[u8]) -> Result<(), String
 }
 
 /// Reads every block that was written, from `login`.
-pub fn check_all(login: &Login, versions: &HashMap<u32, u64>) -> Result<()> {
-    let shape = Shape { depth: 64, bytes: BLOCK_BYTES as usize, keep: true };
-    let mut session = Session::open(login, shape)?;
+pub fn check_all(login: &ClientLogin, versions: &HashMap<u32, u64>) -> Result<()> {
+    let shape = ClientSessionOptions { depth: 64, bytes: BLOCK_BYTES as usize, keep: true };
+    let mut session = ClientSession::open(login, shape)?;
     let blocks = versions.keys().copied().collect();
     let mut sweep = Sweep { versions, blocks, left: versions.len(), wrong: None };
     session.run(&mut sweep).context("reading it all")?;
@@ -239,19 +249,19 @@ struct Sweep<'a> {
     wrong: Option<String>,
 }
 
-impl Workload for Sweep<'_> {
-    fn next(&mut self, _now: Instant, _payload: &mut [u8]) -> Next {
+impl ClientWorkload for Sweep<'_> {
+    fn next(&mut self, _now: Instant, _payload: &mut [u8]) -> ClientSlotAction {
         match self.blocks.pop() {
             Some(block) => {
-                let request = Request::read(block * SECTORS, SECTORS as u16, 512);
-                Next::Send(request, block.into())
+                let request = ClientScsiCommand::read(block * SECTORS, SECTORS as u16, 512);
+                ClientSlotAction::Send(request, block.into())
             }
-            None if self.left == 0 => Next::Stop,
-            None => Next::Wait,
+            None if self.left == 0 => ClientSlotAction::Stop,
+            None => ClientSlotAction::Wait,
         }
     }
 
-    fn answered(&mut self, _now: Instant, answer: &Answer<'_>) {
+    fn answered(&mut self, _now: Instant, answer: &ClientResponse<'_>) {
         self.left -= 1;
         let block = answer.number as u32;
         let found = match answer.status {
@@ -279,11 +289,15 @@ mod tests {
 
     #[test]
     fn requests_of_one_block_follow_each_other() {
-        let mut replay = Replay::new(Trace::new(1).first(3000), Pace { speed: 1e6 }, false);
+        let mut replay = BenchTraceReplay::new(
+            BenchTraceSpec::new(1).first(3000),
+            BenchTracePace { speed: 1e6 },
+            false,
+        );
         let later = replay.begun + Duration::from_secs(60);
         let mut payload = vec![0; BLOCK_BYTES as usize];
         // Nobody answers: each block is sent for once.
-        while let Next::Send(..) = replay.next(later, &mut payload) {}
+        while let ClientSlotAction::Send(..) = replay.next(later, &mut payload) {}
         assert!(!replay.held.is_empty());
         assert_eq!(replay.busy.len(), replay.in_flight.len());
         assert_eq!(replay.in_flight.len() + replay.held.len(), 3000);
@@ -293,10 +307,10 @@ mod tests {
         let (number, write) = first.map(|(number, sent)| (*number, sent.event.write)).unwrap();
         let data = vec![0; BLOCK_BYTES as usize];
         let sent = replay.begun;
-        let answer = Answer { number, sent, status: 0, sense: [0; 3], data: &data };
+        let answer = ClientResponse { number, sent, status: 0, sense: [0; 3], data: &data };
         replay.answered(later, &answer);
         assert_eq!(replay.versions.contains_key(&block), write);
-        assert!(matches!(replay.next(later, &mut payload), Next::Send(..)));
+        assert!(matches!(replay.next(later, &mut payload), ClientSlotAction::Send(..)));
         assert!(replay.busy.contains(&block));
         assert!(replay.in_flight.values().any(|sent| sent.from == later));
     }

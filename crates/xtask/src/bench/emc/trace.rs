@@ -38,14 +38,14 @@ const MEMORY: usize = 4096;
 
 /// A trace that has not begun.
 #[derive(Clone, Copy, Debug)]
-pub struct Trace {
+pub struct BenchTraceSpec {
     seed: u64,
     requests: u64,
 }
 
 /// One request.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Event {
+pub struct BenchTraceRequest {
     /// When it comes, from the beginning.
     pub at: Duration,
     /// Which block of 2 KiB.
@@ -54,15 +54,15 @@ pub struct Event {
     pub write: bool,
 }
 
-impl Trace {
+impl BenchTraceSpec {
     /// All of it.
-    pub fn new(seed: u64) -> Trace {
-        Trace { seed, requests: REQUESTS }
+    pub fn new(seed: u64) -> BenchTraceSpec {
+        BenchTraceSpec { seed, requests: REQUESTS }
     }
 
     /// The first so many requests, with the same share of writes.
-    pub fn first(self, requests: u64) -> Trace {
-        Trace { requests: requests.min(REQUESTS), ..self }
+    pub fn first(self, requests: u64) -> BenchTraceSpec {
+        BenchTraceSpec { requests: requests.min(REQUESTS), ..self }
     }
 
     /// How many there are.
@@ -71,8 +71,8 @@ impl Trace {
     }
 
     /// The requests in the order of their times.
-    pub fn events(&self) -> Events {
-        Events {
+    pub fn events(&self) -> BenchTraceStream {
+        BenchTraceStream {
             random: self.seed,
             left: self.requests,
             writes_left: (self.requests as f64 * WRITES) as u64,
@@ -86,7 +86,7 @@ impl Trace {
 
 /// A trace that is being read.
 #[derive(Clone, Debug)]
-pub struct Events {
+pub struct BenchTraceStream {
     random: u64,
     left: u64,
     writes_left: u64,
@@ -97,10 +97,10 @@ pub struct Events {
     newest: usize,
 }
 
-impl Iterator for Events {
-    type Item = Event;
+impl Iterator for BenchTraceStream {
+    type Item = BenchTraceRequest;
 
-    fn next(&mut self) -> Option<Event> {
+    fn next(&mut self) -> Option<BenchTraceRequest> {
         if self.left == 0 {
             return None;
         }
@@ -115,14 +115,14 @@ impl Iterator for Events {
         if write {
             self.last_write = block;
         }
-        Some(Event { at: Duration::from_secs_f64(self.seconds), block, write })
+        Some(BenchTraceRequest { at: Duration::from_secs_f64(self.seconds), block, write })
     }
 }
 
 /// Seconds between two bursts, in the mean: what is left of the time.
 const PAUSE: f64 = BURST / RATE - (BURST - 1.0) * GAP;
 
-impl Events {
+impl BenchTraceStream {
     fn place(&mut self, write: bool) -> u32 {
         let (sequential, again) = if write { (SEQUENTIAL, REWRITES) } else { (0.0, REREADS) };
         let draw = self.uniform();
@@ -164,8 +164,8 @@ mod tests {
 
     #[test]
     fn the_published_figures_hold() {
-        let trace = Trace::new(1);
-        let events: Vec<Event> = trace.events().collect();
+        let trace = BenchTraceSpec::new(1);
+        let events: Vec<BenchTraceRequest> = trace.events().collect();
         assert_eq!(events.len(), 230_370);
         assert_eq!(events.iter().filter(|event| event.write).count(), 205_029);
         let seconds = events.last().unwrap().at.as_secs_f64();
@@ -180,7 +180,7 @@ mod tests {
 
     #[test]
     fn a_seed_is_a_trace() {
-        let first = |seed| Trace::new(seed).first(1000).events().collect::<Vec<_>>();
+        let first = |seed| BenchTraceSpec::new(seed).first(1000).events().collect::<Vec<_>>();
         assert_eq!(first(7), first(7));
         assert_ne!(first(7), first(8));
         assert_eq!(first(7).iter().filter(|event| event.write).count(), 890);

@@ -10,11 +10,11 @@ use clap::{Args, ValueEnum};
 use serde_json::Value;
 
 use crate::bench::far::LINK;
-use crate::bench::far::bulk::{self, Direction};
-use crate::bench::far::load::{self, Load, Order, Outcome};
-use crate::bench::far::site::{Far, Gateway, Site, WRITTEN_RANGE};
-use crate::bench::far::wan::{LinkSpec, Wan};
-use crate::client::Login;
+use crate::bench::far::bulk::{self, BulkStreamDirection};
+use crate::bench::far::load::{self, FarAddressOrder, FarLoad, FarLoadResult};
+use crate::bench::far::site::{FarBenchGateway, FarBenchSite, FarNodeSpec, WRITTEN_RANGE};
+use crate::bench::far::wan::{BenchWan, LinkSpec};
+use crate::client::ClientLogin;
 use crate::machine::require_root;
 use crate::node;
 
@@ -22,17 +22,17 @@ use crate::node;
 /// share the link, and where a reader stops. Needs root, and 10 GiB of memory for volumes in which a reader does not come
 /// back to data that it has read before. Takes eight minutes.
 #[derive(Args, Debug)]
-pub struct Options {
+pub struct BadLinkOptions {
     /// Program to measure [default: the release build].
     #[arg(long, value_name = "FILE")]
     program: Option<PathBuf>,
     /// Trial to run. May be repeated [default: all].
     #[arg(long, value_name = "TRIAL")]
-    only: Vec<Trial>,
+    only: Vec<BadLinkTrial>,
 }
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
-enum Trial {
+enum BadLinkTrial {
     /// The link changes under load: its rate falls to a tenth and returns, then its delay grows tenfold and returns.
     Changing,
     /// One packet of a hundred arrives 2 ms late.
@@ -66,22 +66,23 @@ const UNEVEN: f64 = 2.0;
 const STOPPED: Duration = Duration::from_secs(5);
 
 /// Runs the trials and prints their figures. Returns true if everything holds.
-pub fn bench(options: &Options) -> Result<bool> {
+pub fn bench(options: &BadLinkOptions) -> Result<bool> {
     require_root("bench bad-links")?;
     let program = match &options.program {
         Some(program) => program.canonicalize()?,
         None => node::build()?,
     };
-    let trials = if options.only.is_empty() { Trial::value_variants() } else { &options.only[..] };
-    let mut report = Report { holds: true };
+    let trials =
+        if options.only.is_empty() { BadLinkTrial::value_variants() } else { &options.only[..] };
+    let mut report = BadLinkReport { holds: true };
     for trial in trials {
-        let run = Run { program: &program, spec: LinkSpec::new(MEGABITS, DELAY_MS) };
+        let run = BadLinkRun { program: &program, spec: LinkSpec::new(MEGABITS, DELAY_MS) };
         let ended = match trial {
-            Trial::Changing => run.changing(&mut report),
-            Trial::Reordering => run.reordering(&mut report),
-            Trial::Late => run.late(&mut report),
-            Trial::Eight => run.eight(&mut report),
-            Trial::Stopping => run.stopping(&mut report),
+            BadLinkTrial::Changing => run.changing(&mut report),
+            BadLinkTrial::Reordering => run.reordering(&mut report),
+            BadLinkTrial::Late => run.late(&mut report),
+            BadLinkTrial::Eight => run.eight(&mut report),
+            BadLinkTrial::Stopping => run.stopping(&mut report),
         };
         ended.with_context(|| format!("{trial:?}"))?;
     }
@@ -89,16 +90,16 @@ pub fn bench(options: &Options) -> Result<bool> {
 }
 
 /// Prints the measured figures, and remembers whether all bars hold.
-struct Report {
+struct BadLinkReport {
     holds: bool,
 }
 
-impl Report {
+impl BadLinkReport {
     fn title(&self, title: &str) {
         println!("\n{title}");
     }
 
-    fn rate(&self, what: &str, outcome: &Outcome) {
+    fn rate(&self, what: &str, outcome: &FarLoadResult) {
         println!("  {what:<58} {:>8.2} MB/s", megabytes(outcome));
     }
 
@@ -130,7 +131,7 @@ impl Report {
     }
 
     /// Prints the peak memory of the gateway in MiB, and the estimates of the link in its status.
-    fn gateway(&mut self, gateway: &Gateway, dram: u64) -> Result<()> {
+    fn gateway(&mut self, gateway: &FarBenchGateway, dram: u64) -> Result<()> {
         let most = (dram + MEMORY) >> 20;
         self.at_most("memory of the gateway, MiB", peak_memory(gateway)? as f64, most as f64);
         let figures = gateway.figures()?;
@@ -150,12 +151,12 @@ impl Report {
     }
 }
 
-fn megabytes(outcome: &Outcome) -> f64 {
+fn megabytes(outcome: &FarLoadResult) -> f64 {
     outcome.bytes as f64 / outcome.time.as_secs_f64() / 1e6
 }
 
 /// Returns the peak of the gateway's resident memory in MiB.
-fn peak_memory(gateway: &Gateway) -> Result<u64> {
+fn peak_memory(gateway: &FarBenchGateway) -> Result<u64> {
     let status = fs::read_to_string(format!("/proc/{}/status", gateway.id()))?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).context("no VmHWM")?;
     let kib: u64 = line.trim().trim_end_matches(" kB").parse().context("VmHWM")?;
@@ -163,28 +164,28 @@ fn peak_memory(gateway: &Gateway) -> Result<u64> {
 }
 
 /// Returns a load of sequential reads of 64 KiB in the range with this number.
-fn reads(site: &Site, range: u64, depth: usize) -> Load {
-    Load::read(Order::Sequential, 64 << 10, depth, site.range(range))
+fn reads(site: &FarBenchSite, range: u64, depth: usize) -> FarLoad {
+    FarLoad::read(FarAddressOrder::Sequential, 64 << 10, depth, site.range(range))
 }
 
 /// Returns a load of sequential writes of 64 KiB.
-fn writes(site: &Site) -> Load {
-    Load::write(64 << 10, 32, site.range(WRITTEN_RANGE))
+fn writes(site: &FarBenchSite) -> FarLoad {
+    FarLoad::write(64 << 10, 32, site.range(WRITTEN_RANGE))
 }
 
 /// The program to measure and the link, which are the same for every trial.
-struct Run<'a> {
+struct BadLinkRun<'a> {
     program: &'a Path,
     spec: LinkSpec,
 }
 
-impl Run<'_> {
-    fn site(&self, wan: &Wan, far: Far<'_>) -> Result<Site> {
-        Site::start(wan, self.program, far)
+impl BadLinkRun<'_> {
+    fn site(&self, wan: &BenchWan, far: FarNodeSpec<'_>) -> Result<FarBenchSite> {
+        FarBenchSite::start(wan, self.program, far)
     }
 
     /// Runs one load through five phases: as usual, with a tenth of the rate, as usual, with ten times the delay, as usual.
-    fn changing(&self, report: &mut Report) -> Result<()> {
+    fn changing(&self, report: &mut BadLinkReport) -> Result<()> {
         let seconds = Duration::from_secs;
         let phases = [
             ("as usual", ["--rate", "200Mbit", "--delay", "4ms"], (seconds(3), seconds(3))),
@@ -203,9 +204,9 @@ impl Run<'_> {
         ];
         let times = phases.map(|(.., times)| times);
         let all = times.iter().map(|(warm_up, time)| *warm_up + *time).sum();
-        let wan = Wan::start(self.program, LINK, &self.spec)?;
+        let wan = BenchWan::start(self.program, LINK, &self.spec)?;
         let begin = |phase: usize| wan.change(&phases[phase].1);
-        let site = self.site(&wan, Far::new(CONTROL, self.spec.bytes_in(all)))?;
+        let site = self.site(&wan, FarNodeSpec::new(CONTROL, self.spec.bytes_in(all)))?;
         let loads = [
             ("reads of depth 8", reads(&site, 0, 8), reads(&site, 1, 32)),
             ("sustained writes", writes(&site), writes(&site)),
@@ -226,13 +227,14 @@ impl Run<'_> {
         Ok(())
     }
 
-    fn reordering(&self, report: &mut Report) -> Result<()> {
+    fn reordering(&self, report: &mut BadLinkReport) -> Result<()> {
         let settings = ["--reorder", "1%", "--reorder-by", "2ms"];
-        let wan = Wan::start_with(self.program, LINK, &self.spec, &settings)?;
+        let wan = BenchWan::start_with(self.program, LINK, &self.spec, &settings)?;
         let time = Duration::from_secs(4);
         let warm_up = Duration::from_secs(2);
-        let site = self.site(&wan, Far::new(CONTROL, self.spec.bytes_in(warm_up + time)))?;
-        let [back, forth] = [Direction::Back, Direction::Forth]
+        let site =
+            self.site(&wan, FarNodeSpec::new(CONTROL, self.spec.bytes_in(warm_up + time)))?;
+        let [back, forth] = [BulkStreamDirection::Back, BulkStreamDirection::Forth]
             .map(|direction| bulk::measure(&wan, direction, CONTROL, time));
         let (back, forth) = (back?, forth?);
         report.title("A link that delivers one packet of a hundred 2 ms late");
@@ -252,12 +254,12 @@ impl Run<'_> {
         gateway.stop()
     }
 
-    fn late(&self, report: &mut Report) -> Result<()> {
-        let wan = Wan::start(self.program, LINK, &self.spec)?;
+    fn late(&self, report: &mut BadLinkReport) -> Result<()> {
+        let wan = BenchWan::start(self.program, LINK, &self.spec)?;
         let time = Duration::from_secs(6);
         let warm_up = Duration::from_secs(2);
-        let far = Far::new(CONTROL, self.spec.bytes_in(warm_up + time));
-        let site = self.site(&wan, Far { is_late: true, ..far })?;
+        let far = FarNodeSpec::new(CONTROL, self.spec.bytes_in(warm_up + time));
+        let site = self.site(&wan, FarNodeSpec { is_late: true, ..far })?;
         report.title("A node that answers one request of a hundred a second late");
         // The node refuses writes of other hosts while a gateway has its claim.
         let direct_writes = writes(&site).measure(site.direct(), CONTROL, warm_up, time)?;
@@ -267,7 +269,7 @@ impl Run<'_> {
             ("sequential reads of 64 KiB, depth 32", reads(&site, 1, 32)),
             (
                 "random reads of 4 KiB, depth 8",
-                Load::read(Order::Scattered, 4096, 8, site.range(2)),
+                FarLoad::read(FarAddressOrder::Scattered, 4096, 8, site.range(2)),
             ),
         ];
         for (name, load) in loads {
@@ -285,26 +287,28 @@ impl Run<'_> {
         gateway.stop()
     }
 
-    fn eight(&self, report: &mut Report) -> Result<()> {
-        let wan = Wan::start(self.program, LINK, &self.spec)?;
+    fn eight(&self, report: &mut BadLinkReport) -> Result<()> {
+        let wan = BenchWan::start(self.program, LINK, &self.spec)?;
         let (warm_up, time) = (Duration::from_secs(4), Duration::from_secs(8));
-        let bulk = bulk::measure(&wan, Direction::Back, CONTROL, Duration::from_secs(4))?;
+        let bulk = bulk::measure(&wan, BulkStreamDirection::Back, CONTROL, Duration::from_secs(4))?;
         let most = self.spec.bytes_in(warm_up + time) / 4;
-        let site = self.site(&wan, Far { units: SHARING, ..Far::new(CONTROL, most) })?;
+        let site =
+            self.site(&wan, FarNodeSpec { units: SHARING, ..FarNodeSpec::new(CONTROL, most) })?;
         let gateways = (0..SHARING)
             .map(|lun| site.gateway_to(lun, LOG_BYTES / 4))
             .collect::<Result<Vec<_>>>()?;
         report.title("Eight gateways on one link");
         report.rate("bulk TCP, from the far end", &bulk);
-        let shared = |load: &Load, measured: &dyn Fn(usize, Outcome) -> Result<f64>| {
-            let logins = gateways.iter().map(Gateway::login).collect();
+        let shared = |load: &FarLoad, measured: &dyn Fn(usize, FarLoadResult) -> Result<f64>| {
+            let logins = gateways.iter().map(FarBenchGateway::login).collect();
             let outcomes = together(load, logins, warm_up, time)?;
             let rates = outcomes.into_iter().enumerate();
             rates.map(|(at, outcome)| measured(at, outcome)).collect::<Result<Vec<f64>>>()
         };
         let rates = shared(&reads(&site, 0, 8), &|_, outcome| Ok(megabytes(&outcome)))?;
         report.shares("sequential reads of depth 8", &rates, megabytes(&bulk));
-        let bulk = bulk::measure(&wan, Direction::Forth, CONTROL, Duration::from_secs(4))?;
+        let bulk =
+            bulk::measure(&wan, BulkStreamDirection::Forth, CONTROL, Duration::from_secs(4))?;
         report.rate("bulk TCP, to the far end", &bulk);
         let sent = || gateways.iter().map(|gateway| gateway.destaged()).collect::<Result<Vec<_>>>();
         let (before, begun) = (sent()?, Instant::now());
@@ -316,13 +320,13 @@ impl Run<'_> {
             .map(|(before, after)| (after - before) as f64 / seconds / 1e6)
             .collect();
         report.shares("destage under sustained writes", &rates, megabytes(&bulk));
-        gateways.into_iter().try_for_each(Gateway::stop)
+        gateways.into_iter().try_for_each(FarBenchGateway::stop)
     }
 
-    fn stopping(&self, report: &mut Report) -> Result<()> {
-        let wan = Wan::start(self.program, LINK, &self.spec)?;
+    fn stopping(&self, report: &mut BadLinkReport) -> Result<()> {
+        let wan = BenchWan::start(self.program, LINK, &self.spec)?;
         let time = Duration::from_secs(4);
-        let site = self.site(&wan, Far::new(CONTROL, self.spec.bytes_in(2 * time)))?;
+        let site = self.site(&wan, FarNodeSpec::new(CONTROL, self.spec.bytes_in(2 * time)))?;
         let gateway = site.gateway(LOG_BYTES)?;
         report.title("A host that reads sequentially and stops");
         let outcome = reads(&site, 0, 32).measure(gateway.login(), CONTROL, time, time)?;
@@ -345,11 +349,11 @@ impl Run<'_> {
 
 /// Runs a load at several gateways at once.
 fn together(
-    load: &Load,
-    logins: Vec<Login>,
+    load: &FarLoad,
+    logins: Vec<ClientLogin>,
     warm_up: Duration,
     time: Duration,
-) -> Result<Vec<Outcome>> {
+) -> Result<Vec<FarLoadResult>> {
     std::thread::scope(|scope| {
         let running: Vec<_> = logins
             .into_iter()
@@ -364,7 +368,7 @@ fn together(
 }
 
 /// Writes three quarters of the log while destage is held, then drains it.
-fn drained(site: &Site, gateway: &Gateway) -> Result<Outcome> {
+fn drained(site: &FarBenchSite, gateway: &FarBenchGateway) -> Result<FarLoadResult> {
     gateway.hold(true)?;
     load::write(gateway.login(), site.range(WRITTEN_RANGE).start, LOG_BYTES * 3 / 4)?;
     gateway.hold(false)?;

@@ -7,42 +7,47 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use rustix::net::sockopt::set_tcp_congestion;
 
-use crate::bench::far::load::Outcome;
-use crate::bench::far::wan::{End, Wan, at};
+use crate::bench::far::load::FarLoadResult;
+use crate::bench::far::wan::{BenchWan, BenchWanEnd, at};
 use crate::bench::far::{LINK, WARM_UP};
 use crate::bench::load::histogram;
 
 /// The direction of the data.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Direction {
+pub enum BulkStreamDirection {
     /// To the far end, like the data of writes.
     Forth,
     /// From the far end, like the data of reads.
     Back,
 }
 
-impl Direction {
+impl BulkStreamDirection {
     /// Returns the name of the point in the report.
     pub fn name(self) -> &'static str {
         match self {
-            Direction::Forth => "bulk TCP, to the far end",
-            Direction::Back => "bulk TCP, from the far end",
+            BulkStreamDirection::Forth => "bulk TCP, to the far end",
+            BulkStreamDirection::Back => "bulk TCP, from the far end",
         }
     }
 }
 
 /// Measures the throughput over `time`, after [`WARM_UP`]. The addresses of the ends come from `wan`.
-pub fn measure(wan: &Wan, direction: Direction, control: &str, time: Duration) -> Result<Outcome> {
+pub fn measure(
+    wan: &BenchWan,
+    direction: BulkStreamDirection,
+    control: &str,
+    time: Duration,
+) -> Result<FarLoadResult> {
     stream(wan, direction, control, send, |socket| receive(socket, time))
 }
 
 /// Measures how fast a new connection carries `bytes`, from its first packet on. TCP's slow start is part of the time.
 pub fn measure_from_start(
-    wan: &Wan,
-    direction: Direction,
+    wan: &BenchWan,
+    direction: BulkStreamDirection,
     control: &str,
     bytes: u64,
-) -> Result<Outcome> {
+) -> Result<FarLoadResult> {
     let begun = Instant::now();
     let send = |socket| send_bytes(socket, bytes);
     stream(wan, direction, control, send, |socket| receive_bytes(socket, bytes, begun))
@@ -50,15 +55,15 @@ pub fn measure_from_start(
 
 /// Connects the ends of the link, and runs `send` at one end and `receive` at the other.
 fn stream(
-    wan: &Wan,
-    direction: Direction,
+    wan: &BenchWan,
+    direction: BulkStreamDirection,
     control: &str,
     send: impl FnOnce(TcpStream) + Send,
-    receive: impl FnOnce(TcpStream) -> Result<Outcome>,
-) -> Result<Outcome> {
+    receive: impl FnOnce(TcpStream) -> Result<FarLoadResult>,
+) -> Result<FarLoadResult> {
     let (sender, receiver) = match direction {
-        Direction::Forth => (End::Near, End::Far),
-        Direction::Back => (End::Far, End::Near),
+        BulkStreamDirection::Forth => (BenchWanEnd::Near, BenchWanEnd::Far),
+        BulkStreamDirection::Back => (BenchWanEnd::Far, BenchWanEnd::Near),
     };
     let listener = at(LINK, receiver, || Ok(TcpListener::bind("0.0.0.0:0")?))?;
     let port = listener.local_addr()?.port();
@@ -100,7 +105,7 @@ fn send_bytes(mut socket: TcpStream, bytes: u64) {
     }
 }
 
-fn receive_bytes(mut socket: TcpStream, bytes: u64, begun: Instant) -> Result<Outcome> {
+fn receive_bytes(mut socket: TcpStream, bytes: u64, begun: Instant) -> Result<FarLoadResult> {
     socket.set_read_timeout(Some(Duration::from_secs(10)))?;
     let mut block = vec![0; 256 << 10];
     let mut received = 0;
@@ -110,10 +115,10 @@ fn receive_bytes(mut socket: TcpStream, bytes: u64, begun: Instant) -> Result<Ou
             count => received += count as u64,
         }
     }
-    Ok(Outcome { bytes: received, time: begun.elapsed(), latency: histogram() })
+    Ok(FarLoadResult { bytes: received, time: begun.elapsed(), latency: histogram() })
 }
 
-fn receive(mut socket: TcpStream, time: Duration) -> Result<Outcome> {
+fn receive(mut socket: TcpStream, time: Duration) -> Result<FarLoadResult> {
     socket.set_read_timeout(Some(Duration::from_secs(10)))?;
     let mut block = vec![0; 256 << 10];
     let begun = Instant::now();
@@ -129,5 +134,5 @@ fn receive(mut socket: TcpStream, time: Duration) -> Result<Outcome> {
             count => bytes += count as u64,
         }
     }
-    Ok(Outcome { bytes, time: begun.elapsed(), latency: histogram() })
+    Ok(FarLoadResult { bytes, time: begun.elapsed(), latency: histogram() })
 }

@@ -8,15 +8,17 @@ use hdrhistogram::Histogram;
 use rustix::net::sockopt::set_tcp_congestion;
 
 use crate::bench::far::LINK;
-use crate::bench::far::wan::{End, at};
+use crate::bench::far::wan::{BenchWanEnd, at};
 use crate::bench::load::histogram;
-use crate::client::crowd::Member;
-use crate::client::session::Shape;
-use crate::client::{Answer, Login, Next, Request, Session, Workload};
+use crate::client::crowd::CrowdConnection;
+use crate::client::session::ClientSessionOptions;
+use crate::client::{
+    ClientLogin, ClientResponse, ClientScsiCommand, ClientSession, ClientSlotAction, ClientWorkload,
+};
 
 /// The result of a load.
 #[derive(Debug)]
-pub struct Outcome {
+pub struct FarLoadResult {
     /// Bytes of data of all commands that were answered.
     pub bytes: u64,
     /// The length of the measurement.
@@ -27,7 +29,7 @@ pub struct Outcome {
 
 /// The order of the addresses.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Order {
+pub enum FarAddressOrder {
     /// Ascending addresses.
     Sequential,
     /// Each address once, in an order that no stream detector takes for sequential.
@@ -36,9 +38,9 @@ pub enum Order {
 
 /// A load: commands of one kind and size, in one range of the volume.
 #[derive(Clone, Debug)]
-pub struct Load {
+pub struct FarLoad {
     write: bool,
-    order: Order,
+    order: FarAddressOrder,
     bytes: u32,
     depth: usize,
     /// Each write is stable when it is answered.
@@ -47,30 +49,30 @@ pub struct Load {
     range: Range<u64>,
 }
 
-impl Load {
+impl FarLoad {
     /// Makes a load of reads of `bytes` each.
-    pub fn read(order: Order, bytes: u32, depth: usize, range: Range<u64>) -> Load {
-        Load { write: false, order, bytes, depth, fua: false, range }
+    pub fn read(order: FarAddressOrder, bytes: u32, depth: usize, range: Range<u64>) -> FarLoad {
+        FarLoad { write: false, order, bytes, depth, fua: false, range }
     }
 
     /// Makes a load of sequential writes of `bytes` each.
-    pub fn write(bytes: u32, depth: usize, range: Range<u64>) -> Load {
-        Load { write: true, order: Order::Sequential, bytes, depth, fua: false, range }
+    pub fn write(bytes: u32, depth: usize, range: Range<u64>) -> FarLoad {
+        FarLoad { write: true, order: FarAddressOrder::Sequential, bytes, depth, fua: false, range }
     }
 
     /// Makes each write stable when it is answered (FUA).
-    pub fn with_fua(self) -> Load {
-        Load { fua: true, ..self }
+    pub fn with_fua(self) -> FarLoad {
+        FarLoad { fua: true, ..self }
     }
 
     /// Logs in from the near end, runs the load for `warm_up`, then measures it for `time`.
     pub fn measure(
         &self,
-        login: Login,
+        login: ClientLogin,
         control: &str,
         warm_up: Duration,
         time: Duration,
-    ) -> Result<Outcome> {
+    ) -> Result<FarLoadResult> {
         let mut outcomes = self.measure_phases(login, control, &[(warm_up, time)], |_| Ok(()))?;
         Ok(outcomes.remove(0))
     }
@@ -79,16 +81,17 @@ impl Load {
     /// of the phase at the beginning of each. Each phase has a warm-up, and then it is measured.
     pub fn measure_phases(
         &self,
-        login: Login,
+        login: ClientLogin,
         control: &str,
         phases: &[(Duration, Duration)],
         mut begin: impl FnMut(usize) -> Result<()> + Send,
-    ) -> Result<Vec<Outcome>> {
-        at(LINK, End::Near, || {
-            let shape = Shape { depth: self.depth, bytes: self.bytes as usize, keep: false };
-            let mut commands = Commands::new(self.clone());
-            let mut session = Session::open(&login, shape)?;
-            set_tcp_congestion(Member::<Commands>::socket(&session), control)?;
+    ) -> Result<Vec<FarLoadResult>> {
+        at(LINK, BenchWanEnd::Near, || {
+            let shape =
+                ClientSessionOptions { depth: self.depth, bytes: self.bytes as usize, keep: false };
+            let mut commands = FarLoadCommands::new(self.clone());
+            let mut session = ClientSession::open(&login, shape)?;
+            set_tcp_congestion(CrowdConnection::<FarLoadCommands>::socket(&session), control)?;
             commands.block_bytes = session.capacity()?.1;
             let mut outcomes = Vec::new();
             for (number, &(warm_up, time)) in phases.iter().enumerate() {
@@ -102,7 +105,7 @@ impl Load {
                 let (bytes, latency) = (commands.answered, commands.latency.clone());
                 commands.check()?;
                 ensure!(bytes > 0, "nothing was answered in {time:?}");
-                outcomes.push(Outcome { bytes, time, latency });
+                outcomes.push(FarLoadResult { bytes, time, latency });
             }
             session.drain(&mut commands)?;
             commands.check()?;
@@ -112,15 +115,18 @@ impl Load {
 }
 
 /// Writes `bytes` once, from `first` on, as a host at the near end.
-pub fn write(login: Login, first: u64, bytes: u64) -> Result<()> {
-    at(LINK, End::Near, || fill(&login, first, bytes))
+pub fn write(login: ClientLogin, first: u64, bytes: u64) -> Result<()> {
+    at(LINK, BenchWanEnd::Near, || fill(&login, first, bytes))
 }
 
 /// Writes `bytes` once, from `first` on, in the network namespace of the caller.
-pub fn fill(login: &Login, first: u64, bytes: u64) -> Result<()> {
-    let load = Load::write(64 << 10, 8, first..first + bytes);
-    let mut session = Session::open(login, Shape { depth: 8, bytes: 64 << 10, keep: false })?;
-    let mut commands = Commands::new(load);
+pub fn fill(login: &ClientLogin, first: u64, bytes: u64) -> Result<()> {
+    let load = FarLoad::write(64 << 10, 8, first..first + bytes);
+    let mut session = ClientSession::open(
+        login,
+        ClientSessionOptions { depth: 8, bytes: 64 << 10, keep: false },
+    )?;
+    let mut commands = FarLoadCommands::new(load);
     commands.block_bytes = session.capacity()?.1;
     commands.is_once = true;
     commands.until(FILL_LIMIT);
@@ -133,8 +139,8 @@ pub fn fill(login: &Login, first: u64, bytes: u64) -> Result<()> {
 
 const FILL_LIMIT: Duration = Duration::from_secs(60);
 
-struct Commands {
-    load: Load,
+struct FarLoadCommands {
+    load: FarLoad,
     places: u64,
     block_bytes: u32,
     sent: u64,
@@ -145,9 +151,9 @@ struct Commands {
     failed: Option<(u8, [u8; 3])>,
 }
 
-impl Commands {
-    fn new(load: Load) -> Commands {
-        Commands {
+impl FarLoadCommands {
+    fn new(load: FarLoad) -> FarLoadCommands {
+        FarLoadCommands {
             places: (load.range.end - load.range.start) / u64::from(load.bytes),
             load,
             block_bytes: 512,
@@ -177,30 +183,30 @@ impl Commands {
     }
 }
 
-impl Workload for Commands {
-    fn next(&mut self, now: Instant, _payload: &mut [u8]) -> Next {
+impl ClientWorkload for FarLoadCommands {
+    fn next(&mut self, now: Instant, _payload: &mut [u8]) -> ClientSlotAction {
         let is_done = self.is_once && self.sent == self.places;
         if now >= self.deadline || self.failed.is_some() || is_done {
-            return Next::Stop;
+            return ClientSlotAction::Stop;
         }
         let place = match self.load.order {
-            Order::Sequential => self.sent % self.places,
+            FarAddressOrder::Sequential => self.sent % self.places,
             // The number of places is a power of two and the stride is odd, so every place comes once.
-            Order::Scattered => self.sent.wrapping_mul(STRIDE) % self.places,
+            FarAddressOrder::Scattered => self.sent.wrapping_mul(STRIDE) % self.places,
         };
         self.sent += 1;
         let at = self.load.range.start + place * u64::from(self.load.bytes);
         let lba = (at / u64::from(self.block_bytes)) as u32;
         let blocks = (self.load.bytes / self.block_bytes) as u16;
         let request = if self.load.write {
-            Request::write(lba, blocks, self.block_bytes, self.load.fua)
+            ClientScsiCommand::write(lba, blocks, self.block_bytes, self.load.fua)
         } else {
-            Request::read(lba, blocks, self.block_bytes)
+            ClientScsiCommand::read(lba, blocks, self.block_bytes)
         };
-        Next::Send(request, 0)
+        ClientSlotAction::Send(request, 0)
     }
 
-    fn answered(&mut self, now: Instant, answer: &Answer<'_>) {
+    fn answered(&mut self, now: Instant, answer: &ClientResponse<'_>) {
         self.answered += u64::from(self.load.bytes);
         self.latency.saturating_record((now - answer.sent).as_nanos() as u64);
         if answer.status != 0 {
@@ -209,5 +215,5 @@ impl Workload for Commands {
     }
 }
 
-/// The stride of [`Order::Scattered`]: 2^15 divided by the golden ratio, so that neighbours are read far apart in time.
+/// The stride of [`FarAddressOrder::Scattered`]: 2^15 divided by the golden ratio, so that neighbours are read far apart in time.
 const STRIDE: u64 = 20_249;

@@ -5,13 +5,13 @@ use std::path::{Path as File, PathBuf};
 use anyhow::Result;
 use serde_json::{Value, json};
 
-use crate::bench::far::load::Outcome;
-use crate::bench::far::wan::{LinkSpec, Wan};
-use crate::machine::Usage;
+use crate::bench::far::load::FarLoadResult;
+use crate::bench::far::wan::{BenchWan, LinkSpec};
+use crate::machine::BenchProcessUsage;
 
 /// The result of one point in one round.
 #[derive(Clone, Debug)]
-pub struct Point {
+pub struct FarPoint {
     name: String,
     /// The throughput in bytes per second.
     rate: f64,
@@ -25,23 +25,23 @@ pub struct Point {
     cpu: Vec<(&'static str, f64)>,
 }
 
-impl Point {
+impl FarPoint {
     /// Makes a point of a load that ran during another point. It has a throughput only.
-    pub fn beside(name: &str, outcome: &Outcome) -> Point {
+    pub fn beside(name: &str, outcome: &FarLoadResult) -> FarPoint {
         let rate = outcome.bytes as f64 / outcome.time.as_secs_f64();
-        Point { name: name.to_owned(), rate, p50: None, p99: None, drops: 0.0, cpu: Vec::new() }
+        FarPoint { name: name.to_owned(), rate, p50: None, p99: None, drops: 0.0, cpu: Vec::new() }
     }
 }
 
 /// Runs `measure` and records the emulator's counts and the CPU time of `processes` around it.
 pub fn measure(
-    wan: &Wan,
+    wan: &BenchWan,
     name: &str,
     processes: &[(&'static str, u32)],
-    measure: impl FnOnce() -> Result<Outcome>,
-) -> Result<Point> {
+    measure: impl FnOnce() -> Result<FarLoadResult>,
+) -> Result<FarPoint> {
     let used = || {
-        let of = |(_, id): &(&str, u32)| Usage::of(*id);
+        let of = |(_, id): &(&str, u32)| BenchProcessUsage::of(*id);
         processes.iter().map(of).collect::<Result<Vec<_>>>()
     };
     let (before, used_before) = (wan.traffic()?, used()?);
@@ -49,12 +49,12 @@ pub fn measure(
     let (after, used_after) = (wan.traffic()?, used()?);
     let passed = (after.bytes - before.bytes) as f64 / MIB;
     let usage = used_before.iter().zip(&used_after).map(|(before, after)| after.since(*before));
-    let cpu = |usage: Usage| usage.cpu_ns as f64 / 1e6 / passed.max(1e-9);
+    let cpu = |usage: BenchProcessUsage| usage.cpu_ns as f64 / 1e6 / passed.max(1e-9);
     let milliseconds = |part: f64| {
         let nanoseconds = outcome.latency.value_at_quantile(part);
         (!outcome.latency.is_empty()).then_some(nanoseconds as f64 / 1e6)
     };
-    Ok(Point {
+    Ok(FarPoint {
         name: name.to_owned(),
         rate: outcome.bytes as f64 / outcome.time.as_secs_f64(),
         p50: milliseconds(0.5),
@@ -67,19 +67,19 @@ pub fn measure(
 const MIB: f64 = (1u64 << 20) as f64;
 
 /// All rounds on one link with one congestion control.
-pub struct Figures {
+pub struct FarFigures {
     link: String,
     control: String,
-    programs: Vec<(String, Vec<Vec<Point>>)>,
-    /// The points of the current round, by program. [`Figures::keep`] or [`Figures::forget`] ends the round.
-    pending: Vec<(String, Vec<Point>)>,
+    programs: Vec<(String, Vec<Vec<FarPoint>>)>,
+    /// The points of the current round, by program. [`FarFigures::keep`] or [`FarFigures::forget`] ends the round.
+    pending: Vec<(String, Vec<FarPoint>)>,
     tainted: Vec<String>,
 }
 
-impl Figures {
+impl FarFigures {
     /// Makes an empty report for these programs.
-    pub fn new(spec: &LinkSpec, control: &str, programs: &[(String, PathBuf)]) -> Figures {
-        Figures {
+    pub fn new(spec: &LinkSpec, control: &str, programs: &[(String, PathBuf)]) -> FarFigures {
+        FarFigures {
             link: spec.to_string(),
             control: control.to_owned(),
             programs: programs.iter().map(|(name, _)| (name.clone(), Vec::new())).collect(),
@@ -89,7 +89,7 @@ impl Figures {
     }
 
     /// Adds the points of a program to the current round.
-    pub fn take(&mut self, program: &str, points: Vec<Point>) {
+    pub fn take(&mut self, program: &str, points: Vec<FarPoint>) {
         self.pending.push((program.to_owned(), points));
     }
 
@@ -133,10 +133,10 @@ impl Figures {
         }
     }
 
-    fn rows(&self, rounds: &[Vec<Point>]) -> Vec<String> {
+    fn rows(&self, rounds: &[Vec<FarPoint>]) -> Vec<String> {
         let Some(first) = rounds.first() else { return Vec::new() };
-        let column = |at: usize, value: &dyn Fn(&Point) -> f64| {
-            Spread::of(rounds.iter().map(|points| value(&points[at])).collect())
+        let column = |at: usize, value: &dyn Fn(&FarPoint) -> f64| {
+            FarQuartiles::of(rounds.iter().map(|points| value(&points[at])).collect())
         };
         let number =
             |value: Option<f64>| value.map_or(String::new(), |value| format!("{value:.2}"));
@@ -147,10 +147,10 @@ impl Figures {
                 let peer = peer?;
                 let ratios =
                     rounds.iter().map(|points| points[at].rate / points[peer].rate).collect();
-                Some(Spread::of(ratios).median)
+                Some(FarQuartiles::of(ratios).median)
             };
             let rate = column(at, &|point| point.rate / 1e6);
-            let latency = |value: &dyn Fn(&Point) -> Option<f64>| {
+            let latency = |value: &dyn Fn(&FarPoint) -> Option<f64>| {
                 value(point).map(|_| column(at, &|point| value(point).unwrap_or_default()).median)
             };
             let cpu: Vec<String> = (0..point.cpu.len())
@@ -177,7 +177,7 @@ impl Figures {
     }
 
     fn json(&self) -> Value {
-        let point = |point: &Point| {
+        let point = |point: &FarPoint| {
             let cpu: Vec<Value> = point
                 .cpu
                 .iter()
@@ -188,7 +188,7 @@ impl Figures {
                 "p99_ms": point.p99, "drops_per_mib": point.drops, "cpu": cpu,
             })
         };
-        let rounds = |rounds: &Vec<Vec<Point>>| -> Vec<Vec<Value>> {
+        let rounds = |rounds: &Vec<Vec<FarPoint>>| -> Vec<Vec<Value>> {
             rounds.iter().map(|points| points.iter().map(point).collect()).collect()
         };
         let programs: Vec<Value> = self
@@ -209,7 +209,7 @@ struct Peers {
 }
 
 impl Peers {
-    fn of(points: &[Point], name: &str) -> Peers {
+    fn of(points: &[FarPoint], name: &str) -> Peers {
         let find = |wanted: &str| points.iter().position(|point| point.name == wanted);
         let is_drained = name == "bulk TCP, the bytes of the drain";
         let is_write = is_drained
@@ -227,23 +227,23 @@ impl Peers {
     }
 }
 
-struct Spread {
+struct FarQuartiles {
     low: f64,
     median: f64,
     high: f64,
 }
 
-impl Spread {
-    fn of(mut values: Vec<f64>) -> Spread {
+impl FarQuartiles {
+    fn of(mut values: Vec<f64>) -> FarQuartiles {
         values.sort_by(f64::total_cmp);
         let at = |part: f64| values[((values.len() - 1) as f64 * part).round() as usize];
-        Spread { low: at(0.25), median: at(0.5), high: at(0.75) }
+        FarQuartiles { low: at(0.25), median: at(0.5), high: at(0.75) }
     }
 }
 
 /// Writes all points of all rounds and links as JSON.
-pub fn write_json(file: &File, all: &[Figures]) -> Result<()> {
-    let links: Vec<Value> = all.iter().map(Figures::json).collect();
+pub fn write_json(file: &File, all: &[FarFigures]) -> Result<()> {
+    let links: Vec<Value> = all.iter().map(FarFigures::json).collect();
     std::fs::write(file, serde_json::to_string_pretty(&json!({ "links": links }))?)?;
     Ok(())
 }

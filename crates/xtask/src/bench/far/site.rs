@@ -10,12 +10,12 @@ use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
 use crate::bench::far::LINK;
-use crate::bench::far::load::{self, Outcome};
-use crate::bench::far::wan::{End, Wan, at};
+use crate::bench::far::load::{self, FarLoadResult};
+use crate::bench::far::wan::{BenchWan, BenchWanEnd, at};
 use crate::bench::load::histogram;
-use crate::client::Login;
+use crate::client::ClientLogin;
 use crate::destage::Destage;
-use crate::node::{How, Node, layer_figures};
+use crate::node::{ServeProcess, TestProcessPriority, layer_figures};
 
 /// The number of the range that loads write to.
 pub const WRITTEN_RANGE: u64 = 3;
@@ -26,7 +26,7 @@ const DRAIN_LIMIT: Duration = Duration::from_secs(120);
 
 /// The properties of a node at the far end.
 #[derive(Clone, Copy, Debug)]
-pub struct Far<'a> {
+pub struct FarNodeSpec<'a> {
     /// The TCP congestion control of the node and of the gateways.
     pub control: &'a str,
     /// The most bytes that one load reads or writes. Its range is larger than that.
@@ -39,33 +39,33 @@ pub struct Far<'a> {
     pub is_late: bool,
 }
 
-impl<'a> Far<'a> {
+impl<'a> FarNodeSpec<'a> {
     /// Describes a node with one unit in memory.
-    pub fn new(control: &'a str, most: u64) -> Far<'a> {
-        Far { control, most, units: 1, has_epochs: false, is_late: false }
+    pub fn new(control: &'a str, most: u64) -> FarNodeSpec<'a> {
+        FarNodeSpec { control, most, units: 1, has_epochs: false, is_late: false }
     }
 }
 
 /// The node, and the folder of its and the gateways' files.
-pub struct Site {
+pub struct FarBenchSite {
     folder: tempfile::TempDir,
     /// The folder in memory with the log of a node that has epochs.
     _memory: tempfile::TempDir,
     near_program: PathBuf,
-    node: Node,
+    node: ServeProcess,
     control: String,
     range_bytes: u64,
     gateways: std::cell::Cell<u32>,
 }
 
-impl Site {
+impl FarBenchSite {
     /// Starts the node and fills its volumes.
-    pub fn start(wan: &Wan, program: &Path, far: Far<'_>) -> Result<Site> {
-        let Far { control, most, units, has_epochs, is_late } = far;
+    pub fn start(wan: &BenchWan, program: &Path, far: FarNodeSpec<'_>) -> Result<FarBenchSite> {
+        let FarNodeSpec { control, most, units, has_epochs, is_late } = far;
         let parent = program.parent().context("the program has a folder")?;
         let folder = tempfile::Builder::new().prefix("bench-far").tempdir_in(parent)?;
-        let near_program = script(folder.path(), wan, End::Near, program)?;
-        let far_program = script(folder.path(), wan, End::Far, program)?;
+        let near_program = script(folder.path(), wan, BenchWanEnd::Near, program)?;
+        let far_program = script(folder.path(), wan, BenchWanEnd::Far, program)?;
         let range_bytes = (most + most / 8).max(LEAST_RANGE_BYTES).next_power_of_two();
         let memory = tempfile::Builder::new().prefix("bench-far").tempdir_in("/dev/shm")?;
         let delay = match is_late {
@@ -85,7 +85,7 @@ impl Site {
         let mut settings = format!(
             "listen = [\"{}:0\"]\nstate = \"node-state\"\n[iscsi]\ncongestion = \"{control}\"\n[[target]]\n\
              name = \"{NAME}\"\n",
-            wan.address(End::Far),
+            wan.address(BenchWanEnd::Far),
         );
         for lun in 0..units {
             settings += &format!(
@@ -93,18 +93,32 @@ impl Site {
                 RANGES * range_bytes
             );
         }
-        let node = Node::start_as(How::Preferred, &far_program, folder.path(), "node", &settings)?;
+        let node = ServeProcess::start_as(
+            TestProcessPriority::Preferred,
+            &far_program,
+            folder.path(),
+            "node",
+            &settings,
+        )?;
         for lun in 0..units {
-            let login = Login::new(node.portal(), NAME, lun);
-            at(LINK, End::Far, || load::fill(&login, 0, RANGES * range_bytes))?;
+            let login = ClientLogin::new(node.portal(), NAME, lun);
+            at(LINK, BenchWanEnd::Far, || load::fill(&login, 0, RANGES * range_bytes))?;
         }
         let control = control.to_owned();
         let gateways = Default::default();
-        Ok(Site { folder, _memory: memory, near_program, node, control, range_bytes, gateways })
+        Ok(FarBenchSite {
+            folder,
+            _memory: memory,
+            near_program,
+            node,
+            control,
+            range_bytes,
+            gateways,
+        })
     }
 
     /// Returns the login of a host that uses unit 0 of the node directly.
-    pub fn direct(&self) -> Login {
+    pub fn direct(&self) -> ClientLogin {
         self.node.login(NAME)
     }
 
@@ -126,12 +140,12 @@ impl Site {
     }
 
     /// Starts a gateway to unit 0, with empty memory and an empty log of this size.
-    pub fn gateway(&self, log_bytes: u64) -> Result<Gateway> {
+    pub fn gateway(&self, log_bytes: u64) -> Result<FarBenchGateway> {
         self.gateway_to(0, log_bytes)
     }
 
     /// Starts a gateway to a unit of the node, with empty memory and an empty log of this size.
-    pub fn gateway_to(&self, lun: u8, log_bytes: u64) -> Result<Gateway> {
+    pub fn gateway_to(&self, lun: u8, log_bytes: u64) -> Result<FarBenchGateway> {
         let number = self.gateways.get();
         self.gateways.set(number + 1);
         let name = format!("gateway-{number}");
@@ -144,19 +158,25 @@ impl Site {
             self.dram_bytes(),
         );
         let folder = self.folder.path();
-        let node = Node::start_as(How::Preferred, &self.near_program, folder, &name, &settings)?;
-        Ok(Gateway { node })
+        let node = ServeProcess::start_as(
+            TestProcessPriority::Preferred,
+            &self.near_program,
+            folder,
+            &name,
+            &settings,
+        )?;
+        Ok(FarBenchGateway { node })
     }
 }
 
 /// A gateway with a cache in front of the node's volume.
-pub struct Gateway {
-    node: Node,
+pub struct FarBenchGateway {
+    node: ServeProcess,
 }
 
-impl Gateway {
+impl FarBenchGateway {
     /// Returns the login of a host that uses the gateway.
-    pub fn login(&self) -> Login {
+    pub fn login(&self) -> ClientLogin {
         self.node.login(NAME)
     }
 
@@ -176,7 +196,7 @@ impl Gateway {
     }
 
     /// Returns the gateway and the node with their process ids, for the CPU time of a point.
-    pub fn processes(&self, site: &Site) -> [(&'static str, u32); 2] {
+    pub fn processes(&self, site: &FarBenchSite) -> [(&'static str, u32); 2] {
         [("gateway", self.node.id()), ("node", site.node())]
     }
 
@@ -187,10 +207,10 @@ impl Gateway {
     }
 
     /// Drains the log. Returns the dirty bytes before it and the time that the drain took.
-    pub fn drain(&self) -> Result<Outcome> {
+    pub fn drain(&self) -> Result<FarLoadResult> {
         let (before, begun) = (Destage::of(&self.node)?, Instant::now());
         self.ask(&["gateway", "drain", NAME])?;
-        Ok(Outcome { bytes: before.dirty, time: begun.elapsed(), latency: histogram() })
+        Ok(FarLoadResult { bytes: before.dirty, time: begun.elapsed(), latency: histogram() })
     }
 
     /// Drains the log and stops the gateway. That releases the claim, so the next gateway can start with a new log.
@@ -209,7 +229,7 @@ impl Gateway {
 }
 
 /// Writes a script that runs `program` in the network namespace of an end.
-pub fn script(folder: &Path, wan: &Wan, end: End, program: &Path) -> Result<PathBuf> {
+pub fn script(folder: &Path, wan: &BenchWan, end: BenchWanEnd, program: &Path) -> Result<PathBuf> {
     let name = wan.namespace(end);
     let path = folder.join(format!("at-{name}"));
     let program = program.display();

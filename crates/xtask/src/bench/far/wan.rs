@@ -12,7 +12,7 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use serde_json::Value;
 
 use crate::node;
-use crate::process::{self, Running};
+use crate::process::{self, KillOnDropChild};
 
 /// The properties of a link. They hold in both directions.
 #[derive(Clone, Debug, PartialEq)]
@@ -91,7 +91,7 @@ impl std::fmt::Display for LinkSpec {
 
 /// An end of the link.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum End {
+pub enum BenchWanEnd {
     /// The end with the hosts and the gateways.
     Near,
     /// The end with the node.
@@ -100,7 +100,7 @@ pub enum End {
 
 /// Counts of the emulator since the link was made.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Traffic {
+pub struct BenchWanTraffic {
     /// Bytes of delivered packets, both directions together.
     pub bytes: u64,
     /// Packets that were dropped because the queue was full, both directions together.
@@ -108,17 +108,17 @@ pub struct Traffic {
 }
 
 /// A running emulated link. Dropping it removes the link and its namespaces.
-pub struct Wan {
-    running: Running,
+pub struct BenchWan {
+    running: KillOnDropChild,
     program: PathBuf,
     name: String,
     addresses: [String; 2],
 }
 
-impl Wan {
+impl BenchWan {
     /// Starts `forebay lab wan run`, which makes the link and a network namespace at each end.
-    pub fn start(program: &std::path::Path, name: &str, spec: &LinkSpec) -> Result<Wan> {
-        Wan::start_with(program, name, spec, &[])
+    pub fn start(program: &std::path::Path, name: &str, spec: &LinkSpec) -> Result<BenchWan> {
+        BenchWan::start_with(program, name, spec, &[])
     }
 
     /// Starts a link with further settings, such as `--reorder 1%`.
@@ -127,7 +127,7 @@ impl Wan {
         name: &str,
         spec: &LinkSpec,
         settings: &[&str],
-    ) -> Result<Wan> {
+    ) -> Result<BenchWan> {
         let mut command = Command::new(program);
         command.args(["lab", "wan", "run", "--name", name]);
         command.args(["--rate", &format!("{}Mbit", spec.megabits)]);
@@ -135,15 +135,16 @@ impl Wan {
         command.args(["--queue", &format!("{}B", spec.queue_bytes())]);
         command.args(["--loss", &format!("{}%", spec.loss)]).args(settings);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
-        let mut running = Running::start(&mut command)?;
+        let mut running = KillOnDropChild::start(&mut command)?;
         let ready = node::line(&mut running, node::READY_LIMIT).context("forebay lab wan run")?;
         let words: Vec<&str> = ready.split_whitespace().collect();
         let ["ready", _, near, _, far] = words[..] else {
             return Err(anyhow!("forebay lab wan run printed '{ready}' instead of its ready line"));
         };
         let addresses = [near.to_owned(), far.to_owned()];
-        let wan = Wan { running, program: program.to_owned(), name: name.to_owned(), addresses };
-        for end in [End::Near, End::Far] {
+        let wan =
+            BenchWan { running, program: program.to_owned(), name: name.to_owned(), addresses };
+        for end in [BenchWanEnd::Near, BenchWanEnd::Far] {
             wan.at(end, || {
                 // Each connection has to measure the link itself: the kernel must not reuse the metrics of an earlier one.
                 fs::write("/proc/sys/net/ipv4/tcp_no_metrics_save", "1")
@@ -154,24 +155,24 @@ impl Wan {
     }
 
     /// Returns the IPv4 address of an end.
-    pub fn address(&self, end: End) -> &str {
-        &self.addresses[usize::from(end == End::Far)]
+    pub fn address(&self, end: BenchWanEnd) -> &str {
+        &self.addresses[usize::from(end == BenchWanEnd::Far)]
     }
 
     /// Returns the name of the network namespace of an end.
-    pub fn namespace(&self, end: End) -> String {
+    pub fn namespace(&self, end: BenchWanEnd) -> String {
         namespace(&self.name, end)
     }
 
     /// Runs `work` in the network namespace of an end; see [`at`].
-    fn at<T: Send>(&self, end: End, work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
+    fn at<T: Send>(&self, end: BenchWanEnd, work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
         at(&self.name, end, work)
     }
 
     /// Reads the emulator's counts.
-    pub fn traffic(&self) -> Result<Traffic> {
+    pub fn traffic(&self) -> Result<BenchWanTraffic> {
         let status = self.status()?;
-        let mut traffic = Traffic::default();
+        let mut traffic = BenchWanTraffic::default();
         for direction in ["near_to_far", "far_to_near"] {
             let counted = &status["report"][direction];
             let number = |name: &str| counted[name].as_u64().with_context(|| format!("no {name}"));
@@ -208,7 +209,7 @@ impl Wan {
     }
 }
 
-impl Drop for Wan {
+impl Drop for BenchWan {
     fn drop(&mut self) {
         // On SIGTERM the emulator removes its namespaces.
         let _ = self.running.signal(rustix::process::Signal::TERM);
@@ -216,13 +217,17 @@ impl Drop for Wan {
     }
 }
 
-fn namespace(link: &str, end: End) -> String {
-    format!("{link}-{}", if end == End::Near { "near" } else { "far" })
+fn namespace(link: &str, end: BenchWanEnd) -> String {
+    format!("{link}-{}", if end == BenchWanEnd::Near { "near" } else { "far" })
 }
 
 /// Runs `work` in the network namespace of an end. `work` gets a thread of its own, so that the namespace of the caller
 /// does not change. Sockets that `work` opens stay in that namespace.
-pub fn at<T: Send>(link: &str, end: End, work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
+pub fn at<T: Send>(
+    link: &str,
+    end: BenchWanEnd,
+    work: impl FnOnce() -> Result<T> + Send,
+) -> Result<T> {
     let enter = || {
         let path = format!("/run/netns/{}", namespace(link, end));
         let handle = fs::File::open(&path)

@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
-use super::{DRAIN_LIMIT, NAME, Report, SMALL, gateway, run_in};
+use super::{BenchPostmarkAckMode, DRAIN_LIMIT, NAME, SMALL, gateway, run_in};
 use crate::destage;
-use crate::device::Device;
-use crate::machine::Usage;
-use crate::node::Node;
-use crate::process::{self, Finished};
+use crate::device::AttachedTestDevice;
+use crate::machine::BenchProcessUsage;
+use crate::node::ServeProcess;
+use crate::process::{self, XtaskProgramResult};
 use crate::steps::table;
 
 /// The size of the volume: room for 100 files of at most 10 kB and for the journal of ext4.
@@ -33,7 +33,7 @@ enum Layers {
     Loop,
     /// A loop device, FUSE, a session and a node whose volume is in memory.
     Node,
-    /// The layers of `Node`, with a gateway and a second session before the node.
+    /// The layers of `ServeProcess`, with a gateway and a second session before the node.
     Gateway,
 }
 
@@ -51,7 +51,7 @@ impl Layers {
 
 /// The time of one run.
 #[derive(Clone, Copy, Debug, Default)]
-struct Taken {
+struct PostmarkLayerTimes {
     wall: Duration,
     /// CPU time of `forebay attach`, of the gateway and of the node.
     attach: Duration,
@@ -71,12 +71,12 @@ pub fn measure(program: &Path, folder: &Path) -> Result<String> {
         }
     }
     let rows = ALL.iter().zip(&taken).map(|(layers, taken)| {
-        let median = |part: fn(&Taken) -> Duration| {
+        let median = |part: fn(&PostmarkLayerTimes) -> Duration| {
             let mut times: Vec<Duration> = taken.iter().map(part).collect();
             times.sort_unstable();
             times[times.len() / 2].as_secs_f64()
         };
-        let spread = |pick: fn(std::slice::Iter<'_, Taken>) -> Option<Duration>| {
+        let spread = |pick: fn(std::slice::Iter<'_, PostmarkLayerTimes>) -> Option<Duration>| {
             pick(taken.iter()).unwrap_or_default().as_secs_f64()
         };
         let least = spread(|taken| taken.map(|taken| taken.wall).min());
@@ -93,7 +93,7 @@ pub fn measure(program: &Path, folder: &Path) -> Result<String> {
     Ok(table(&heads, rows))
 }
 
-fn one(program: &Path, folder: &Path, layers: Layers) -> Result<Taken> {
+fn one(program: &Path, folder: &Path, layers: Layers) -> Result<PostmarkLayerTimes> {
     if layers == Layers::Loop {
         return on_loop(folder);
     }
@@ -101,12 +101,12 @@ fn one(program: &Path, folder: &Path, layers: Layers) -> Result<Taken> {
         "listen = [\"127.0.0.1:0\"]\n[[target]]\nname = \"{NAME}\"\n[[target.unit]]\n\
          stack = [ {{ memory = {{ size = {BYTES} }} }} ]\n"
     );
-    let node = Node::start(program, folder, "far", &settings)?;
+    let node = ServeProcess::start(program, folder, "far", &settings)?;
     let memory = tempfile::Builder::new().prefix("layers").tempdir_in("/dev/shm")?;
     let near = match layers {
         Layers::Gateway => {
-            let settings = gateway(&node.url(NAME, 0), Report::Stable, memory.path());
-            Some(Node::start(program, folder, "near", &settings)?)
+            let settings = gateway(&node.url(NAME, 0), BenchPostmarkAckMode::Stable, memory.path());
+            Some(ServeProcess::start(program, folder, "near", &settings)?)
         }
         Layers::Loop | Layers::Node => None,
     };
@@ -114,19 +114,21 @@ fn one(program: &Path, folder: &Path, layers: Layers) -> Result<Taken> {
     let place = super::mount_point(folder)?;
     let mount = place.display().to_string();
     let arguments = [&*url, "--mkfs", "ext4", "--mount", &mount, "--mount-options", MOUNT_OPTIONS];
-    let device = Device::attach(program, folder, &arguments)?;
+    let device = AttachedTestDevice::attach(program, folder, &arguments)?;
     if let Some(near) = &near {
         destage::drained(near, DRAIN_LIMIT)?;
     }
-    let used = || -> Result<[Usage; 3]> {
-        let gateway = near.as_ref().map_or(Ok(Usage::default()), |near| Usage::of(near.id()))?;
-        Ok([Usage::of(device.id())?, gateway, Usage::of(node.id())?])
+    let used = || -> Result<[BenchProcessUsage; 3]> {
+        let gateway = near
+            .as_ref()
+            .map_or(Ok(BenchProcessUsage::default()), |near| BenchProcessUsage::of(near.id()))?;
+        Ok([BenchProcessUsage::of(device.id())?, gateway, BenchProcessUsage::of(node.id())?])
     };
     let before = used()?;
     let wall = run_in(folder, &place, SMALL)?;
     let after = used()?;
     let cpu = |at: usize| Duration::from_nanos(after[at].since(before[at]).cpu_ns);
-    let taken = Taken { wall, attach: cpu(0), gateway: cpu(1), node: cpu(2) };
+    let taken = PostmarkLayerTimes { wall, attach: cpu(0), gateway: cpu(1), node: cpu(2) };
     device.detach()?;
     if let Some(near) = near {
         near.stop()?;
@@ -135,7 +137,7 @@ fn one(program: &Path, folder: &Path, layers: Layers) -> Result<Taken> {
     Ok(taken)
 }
 
-fn on_loop(folder: &Path) -> Result<Taken> {
+fn on_loop(folder: &Path) -> Result<PostmarkLayerTimes> {
     let memory = tempfile::Builder::new().prefix("layers").tempdir_in("/dev/shm")?;
     let file = memory.path().join("volume");
     std::fs::File::create(&file)?.set_len(BYTES)?;
@@ -146,7 +148,7 @@ fn on_loop(folder: &Path) -> Result<Taken> {
     let wall = on_device(device, folder, &place);
     super::leave(folder);
     tool(Command::new("losetup").args(["--detach", device]))?;
-    Ok(Taken { wall: wall?, ..Taken::default() })
+    Ok(PostmarkLayerTimes { wall: wall?, ..PostmarkLayerTimes::default() })
 }
 
 fn on_device(device: &str, folder: &Path, place: &Path) -> Result<Duration> {
@@ -155,7 +157,7 @@ fn on_device(device: &str, folder: &Path, place: &Path) -> Result<Duration> {
     run_in(folder, place, SMALL)
 }
 
-fn tool(command: &mut Command) -> Result<Finished> {
+fn tool(command: &mut Command) -> Result<XtaskProgramResult> {
     let finished = process::run(command, TOOL_LIMIT)?;
     ensure!(finished.success(), "{command:?} {}: {}", finished.ending(), finished.tail(5));
     Ok(finished)

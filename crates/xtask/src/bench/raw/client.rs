@@ -8,12 +8,12 @@ use anyhow::{Context, Result};
 use hdrhistogram::Histogram;
 
 use super::greeting::{Greeting, buffer_bytes};
-use crate::bench::load::Load;
-use crate::client::crowd::Member;
-use crate::client::wire::{Input, Output};
+use crate::bench::load::BenchLoad;
+use crate::client::crowd::CrowdConnection;
+use crate::client::wire::{ClientReceiveBuffer, ClientSendQueue};
 
 /// How long a run goes on, and what it has seen.
-pub struct Clock {
+pub struct RawTcpMeasurement {
     /// When it is over.
     pub deadline: Instant,
     /// From sending to answer, nanoseconds.
@@ -21,43 +21,43 @@ pub struct Clock {
 }
 
 /// The client: keeps `depth` requests in flight.
-pub struct Client {
+pub struct RawTcpClient {
     socket: TcpStream,
     depth: usize,
     request: usize,
     response: usize,
     requests: Vec<u8>,
-    output: Output,
-    input: Input,
+    output: ClientSendQueue,
+    input: ClientReceiveBuffer,
     /// When the requests in flight were sent, oldest first; answers come in order.
     sent: VecDeque<Instant>,
     /// Bytes of an answer that is not whole yet.
     part: usize,
 }
 
-impl Client {
+impl RawTcpClient {
     /// A connection to a server that is ready.
-    pub fn connect(address: SocketAddr, load: &Load, memory: u32) -> Result<Client> {
+    pub fn connect(address: SocketAddr, load: &BenchLoad, memory: u32) -> Result<RawTcpClient> {
         let (request, response) = load.wire_bytes();
         let mut socket = TcpStream::connect(address)?;
         socket.set_nodelay(true)?;
         socket.set_read_timeout(Some(Duration::from_secs(30)))?;
         Greeting { request, response, memory: memory as usize }.say(&mut socket)?;
-        Ok(Client {
+        Ok(RawTcpClient {
             socket,
             depth: load.depth,
             request,
             response,
             requests: vec![0xa5; request * load.depth],
-            output: Output::default(),
-            input: Input::new(buffer_bytes(request.max(response))),
+            output: ClientSendQueue::default(),
+            input: ClientReceiveBuffer::new(buffer_bytes(request.max(response))),
             sent: VecDeque::with_capacity(load.depth),
             part: 0,
         })
     }
 
     /// Keeps its requests in flight until the time is over.
-    pub fn run(&mut self, clock: &mut Clock) -> Result<()> {
+    pub fn run(&mut self, clock: &mut RawTcpMeasurement) -> Result<()> {
         let mut now = Instant::now();
         while !self.send(clock, now)? {
             self.input.receive(&self.socket, !self.output.is_empty())?;
@@ -67,7 +67,7 @@ impl Client {
         Ok(())
     }
 
-    fn take(&mut self, clock: &mut Clock, now: Instant) -> Result<()> {
+    fn take(&mut self, clock: &mut RawTcpMeasurement, now: Instant) -> Result<()> {
         self.part += self.input.bytes().len();
         self.input.consume(self.input.bytes().len());
         for _ in 0..self.part / self.response {
@@ -79,8 +79,8 @@ impl Client {
     }
 }
 
-impl Member<Clock> for Client {
-    fn send(&mut self, clock: &mut Clock, now: Instant) -> Result<bool> {
+impl CrowdConnection<RawTcpMeasurement> for RawTcpClient {
+    fn send(&mut self, clock: &mut RawTcpMeasurement, now: Instant) -> Result<bool> {
         let more = self.depth - self.sent.len();
         if more > 0 {
             self.output.payload(0, 0, more * self.request);
@@ -90,7 +90,7 @@ impl Member<Clock> for Client {
         Ok(now >= clock.deadline)
     }
 
-    fn receive(&mut self, clock: &mut Clock, now: Instant) -> Result<()> {
+    fn receive(&mut self, clock: &mut RawTcpMeasurement, now: Instant) -> Result<()> {
         self.input.receive_now(&self.socket)?;
         self.take(clock, now)
     }

@@ -5,14 +5,17 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 
-use super::model::{LONGEST, Model, Promise, SECTOR, SECTORS};
-use crate::client::session::Shape;
-use crate::client::stamp::{self, Content};
-use crate::client::{Answer, Login, Next, Request, Session, Workload};
+use super::model::{DurabilityPromise, LONGEST, Model, SECTOR, SECTORS};
+use crate::client::session::ClientSessionOptions;
+use crate::client::stamp::{self, BlockStampState};
+use crate::client::{
+    ClientLogin, ClientResponse, ClientScsiCommand, ClientSession, ClientSlotAction, ClientWorkload,
+};
 use crate::powercut::{Chance, Supply};
 
 /// Shape of a session: 16 commands in flight; it keeps the data that each command reads.
-pub const SHAPE: Shape = Shape { depth: 16, bytes: (LONGEST * SECTOR as u64) as usize, keep: true };
+pub const SHAPE: ClientSessionOptions =
+    ClientSessionOptions { depth: 16, bytes: (LONGEST * SECTOR as u64) as usize, keep: true };
 
 /// Number of writes and flushes after which the failure comes at the latest.
 const MOST_WRITES: u64 = 4000;
@@ -25,7 +28,7 @@ const READ_PAUSE: Duration = Duration::from_millis(5);
 
 /// Whether the unit did nothing of a command, so that it may be sent again: BUSY, TASK SET FULL (SAM-5, 5.3.1)
 /// or a unit attention (SAM-5, 5.14).
-fn is_not_now(answer: &Answer<'_>) -> bool {
+fn is_not_now(answer: &ClientResponse<'_>) -> bool {
     match answer.status {
         0x08 | 0x28 => true,
         0x02 => answer.sense[0] == 0x06,
@@ -34,30 +37,30 @@ fn is_not_now(answer: &Answer<'_>) -> bool {
 }
 
 /// A load of random writes, with a flush in 3 of 100 commands.
-pub struct Load<'a> {
+pub struct PowerRoundLoad<'a> {
     pub model: &'a mut Model,
     pub chance: &'a mut Chance,
     pub supply: &'a Arc<Supply>,
-    pub promise: Promise,
+    pub promise: DurabilityPromise,
     pub writes: u64,
     /// An answer that the volume should not have given while it had power.
     pub wrong: Option<String>,
 }
 
-impl Workload for Load<'_> {
-    fn next(&mut self, _now: Instant, payload: &mut [u8]) -> Next {
+impl ClientWorkload for PowerRoundLoad<'_> {
+    fn next(&mut self, _now: Instant, payload: &mut [u8]) -> ClientSlotAction {
         if self.supply.is_cut() || self.wrong.is_some() || self.writes >= MOST_WRITES {
-            return Next::Stop;
+            return ClientSlotAction::Stop;
         }
         self.writes += 1;
         let (request, number) = match self.chance.percent(3) {
             true => self.model.flush(),
             false => self.model.write(self.chance, payload),
         };
-        Next::Send(request, number)
+        ClientSlotAction::Send(request, number)
     }
 
-    fn answered(&mut self, _now: Instant, answer: &Answer<'_>) {
+    fn answered(&mut self, _now: Instant, answer: &ClientResponse<'_>) {
         match answer.status {
             0 => self.model.good(answer.number, self.promise),
             _ if is_not_now(answer) => self.model.not_done(answer.number),
@@ -75,21 +78,21 @@ impl Workload for Load<'_> {
 }
 
 /// Reads every sector of the volume.
-pub fn read(login: &Login) -> Result<Vec<Content>> {
-    let mut reader = Reader {
-        found: vec![Content::Empty; SECTORS as usize],
+pub fn read(login: &ClientLogin) -> Result<Vec<BlockStampState>> {
+    let mut reader = PowerRoundReader {
+        found: vec![BlockStampState::Empty; SECTORS as usize],
         wanted: (0..SECTORS / LONGEST).rev().map(|at| at * LONGEST).collect(),
         left: SECTORS,
         deadline: Instant::now() + READ_LIMIT,
         wrong: None,
     };
-    Session::open(login, SHAPE)?.run(&mut reader)?;
+    ClientSession::open(login, SHAPE)?.run(&mut reader)?;
     ensure!(reader.wrong.is_none(), "{}", reader.wrong.unwrap_or_default());
     Ok(reader.found)
 }
 
-struct Reader {
-    found: Vec<Content>,
+struct PowerRoundReader {
+    found: Vec<BlockStampState>,
     /// First sectors of the reads to send; the next one is the last of the list.
     wanted: Vec<u64>,
     /// Sectors that no read has answered yet.
@@ -98,18 +101,21 @@ struct Reader {
     wrong: Option<String>,
 }
 
-impl Workload for Reader {
-    fn next(&mut self, _now: Instant, _payload: &mut [u8]) -> Next {
+impl ClientWorkload for PowerRoundReader {
+    fn next(&mut self, _now: Instant, _payload: &mut [u8]) -> ClientSlotAction {
         if self.left == 0 || self.wrong.is_some() {
-            return Next::Stop;
+            return ClientSlotAction::Stop;
         }
         match self.wanted.pop() {
-            Some(first) => Next::Send(Request::read(first as u32, LONGEST as u16, SECTOR), first),
-            None => Next::Wait,
+            Some(first) => ClientSlotAction::Send(
+                ClientScsiCommand::read(first as u32, LONGEST as u16, SECTOR),
+                first,
+            ),
+            None => ClientSlotAction::Wait,
         }
     }
 
-    fn answered(&mut self, now: Instant, answer: &Answer<'_>) {
+    fn answered(&mut self, now: Instant, answer: &ClientResponse<'_>) {
         if is_not_now(answer) && now < self.deadline {
             self.wanted.push(answer.number);
             std::thread::sleep(READ_PAUSE);

@@ -1,6 +1,6 @@
 //! The modes: ways of serving a volume, with what each promises after a failure.
 
-use super::model::Promise;
+use super::model::DurabilityPromise;
 
 /// The machines of a site, by their number in the power supply.
 pub const NODE: usize = 0;
@@ -9,7 +9,7 @@ pub const PARTNER: usize = 2;
 
 /// How machines fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Failure {
+pub enum PowerRoundFailure {
     /// Their processes are killed (`kill -9`); all their writes stay in the file system.
     Kill,
     /// Their power fails.
@@ -18,7 +18,7 @@ pub enum Failure {
 
 /// One way of serving a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mode {
+pub enum PowerRoundMode {
     AfterComplete,
     /// Immediate report, with an NVRAM that a power cut treats like any file.
     ImmediateRestart,
@@ -38,53 +38,55 @@ pub enum Mode {
     Changing,
 }
 
-impl Mode {
-    pub const ALL: [Mode; 10] = [
+impl PowerRoundMode {
+    pub const ALL: [PowerRoundMode; 10] = [
         // Slowest first, so that the run does not end with one thread busy and the others idle.
-        Mode::Pair,
-        Mode::PairNvram,
-        Mode::Changing,
-        Mode::AtFlush,
-        Mode::Mirrored,
-        Mode::ImmediateRestart,
-        Mode::ImmediatePowerLoss,
-        Mode::AfterComplete,
-        Mode::Through,
-        Mode::Around,
+        PowerRoundMode::Pair,
+        PowerRoundMode::PairNvram,
+        PowerRoundMode::Changing,
+        PowerRoundMode::AtFlush,
+        PowerRoundMode::Mirrored,
+        PowerRoundMode::ImmediateRestart,
+        PowerRoundMode::ImmediatePowerLoss,
+        PowerRoundMode::AfterComplete,
+        PowerRoundMode::Through,
+        PowerRoundMode::Around,
     ];
 
     pub fn name(self) -> &'static str {
         match self {
-            Mode::AfterComplete => "after-complete",
-            Mode::ImmediateRestart => "immediate-restart",
-            Mode::ImmediatePowerLoss => "immediate-power-loss",
-            Mode::Through => "through",
-            Mode::Around => "around",
-            Mode::AtFlush => "at-flush",
-            Mode::Mirrored => "mirrored",
-            Mode::Pair => "pair",
-            Mode::PairNvram => "pair-nvram",
-            Mode::Changing => "changing",
+            PowerRoundMode::AfterComplete => "after-complete",
+            PowerRoundMode::ImmediateRestart => "immediate-restart",
+            PowerRoundMode::ImmediatePowerLoss => "immediate-power-loss",
+            PowerRoundMode::Through => "through",
+            PowerRoundMode::Around => "around",
+            PowerRoundMode::AtFlush => "at-flush",
+            PowerRoundMode::Mirrored => "mirrored",
+            PowerRoundMode::Pair => "pair",
+            PowerRoundMode::PairNvram => "pair-nvram",
+            PowerRoundMode::Changing => "changing",
         }
     }
 
-    pub fn named(name: &str) -> Result<Mode, String> {
-        let names = Mode::ALL.map(Mode::name).join(", ");
-        let found = Mode::ALL.into_iter().find(|mode| mode.name() == name);
+    pub fn named(name: &str) -> Result<PowerRoundMode, String> {
+        let names = PowerRoundMode::ALL.map(PowerRoundMode::name).join(", ");
+        let found = PowerRoundMode::ALL.into_iter().find(|mode| mode.name() == name);
         found.ok_or_else(|| format!("the modes are {names}"))
     }
 
     /// The machines that can fail together.
-    pub fn victims(self, failure: Failure) -> &'static [&'static [usize]] {
+    pub fn victims(self, failure: PowerRoundFailure) -> &'static [&'static [usize]] {
         match self {
-            Mode::Pair | Mode::PairNvram => {
+            PowerRoundMode::Pair | PowerRoundMode::PairNvram => {
                 &[&[GATEWAY, PARTNER], &[GATEWAY], &[PARTNER], &[NODE, GATEWAY, PARTNER]]
             }
             // Never the node alone: the gateway would keep running with data that is in its NVRAM only, and the
             // model would wrongly take what it reads there for stable.
-            Mode::ImmediateRestart if failure == Failure::Power => &[&[NODE, GATEWAY], &[GATEWAY]],
+            PowerRoundMode::ImmediateRestart if failure == PowerRoundFailure::Power => {
+                &[&[NODE, GATEWAY], &[GATEWAY]]
+            }
             // The gateway always: it takes new settings only at a start.
-            Mode::Changing => &[&[NODE, GATEWAY], &[GATEWAY]],
+            PowerRoundMode::Changing => &[&[NODE, GATEWAY], &[GATEWAY]],
             _ => &[&[NODE, GATEWAY], &[NODE, GATEWAY], &[GATEWAY], &[NODE]],
         }
     }
@@ -95,11 +97,11 @@ impl Mode {
 
     /// Returns true if two gateways serve the volume in turn.
     pub fn is_pair(self) -> bool {
-        matches!(self, Mode::Pair | Mode::PairNvram)
+        matches!(self, PowerRoundMode::Pair | PowerRoundMode::PairNvram)
     }
 }
 
-/// The settings that [`Mode::Changing`] changes between two failures; fixed in all other modes.
+/// The settings that [`PowerRoundMode::Changing`] changes between two failures; fixed in all other modes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Variant {
     pub report: &'static str,
@@ -112,25 +114,27 @@ pub struct Variant {
 }
 
 impl Variant {
-    pub fn of(mode: Mode) -> Variant {
+    pub fn of(mode: PowerRoundMode) -> Variant {
         let report = match mode {
-            Mode::ImmediateRestart | Mode::ImmediatePowerLoss | Mode::PairNvram => "immediate",
-            Mode::Through => "through",
-            Mode::Around => "around",
+            PowerRoundMode::ImmediateRestart
+            | PowerRoundMode::ImmediatePowerLoss
+            | PowerRoundMode::PairNvram => "immediate",
+            PowerRoundMode::Through => "through",
+            PowerRoundMode::Around => "around",
             _ => "after-complete",
         };
         let nvram_survives = match mode {
-            Mode::ImmediatePowerLoss | Mode::PairNvram => "power-loss",
+            PowerRoundMode::ImmediatePowerLoss | PowerRoundMode::PairNvram => "power-loss",
             _ => "restart",
         };
         Variant { report, order: "strict", nvram_survives, key: 0, volume_mib: 4 }
     }
 
     /// The promise of a volume with these settings after a failure.
-    pub fn promise(self, failure: Failure) -> Promise {
+    pub fn promise(self, failure: PowerRoundFailure) -> DurabilityPromise {
         match (failure, self.report, self.nvram_survives) {
-            (Failure::Power, "immediate", "restart") => Promise::FlushedPrefix,
-            _ => Promise::Acknowledged,
+            (PowerRoundFailure::Power, "immediate", "restart") => DurabilityPromise::FlushedPrefix,
+            _ => DurabilityPromise::Acknowledged,
         }
     }
 }

@@ -7,8 +7,8 @@ use std::collections::{BTreeMap, VecDeque};
 
 use anyhow::{Result, ensure};
 
-use crate::client::Request;
-use crate::client::stamp::{self, Content};
+use crate::client::ClientScsiCommand;
+use crate::client::stamp::{self, BlockStampState};
 use crate::powercut::Chance;
 
 /// Sectors of 512 bytes that the load writes: 2 MiB. A log of 8 MiB holds more, so that writes also overwrite
@@ -21,7 +21,7 @@ pub const LONGEST: u64 = 32;
 
 /// The promise of a mode: which writes the volume holds after a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Promise {
+pub enum DurabilityPromise {
     /// Every acknowledged write is there.
     Acknowledged,
     /// Every flushed write is there, and of all others a consistent prefix: if a write is there, so is
@@ -32,9 +32,9 @@ pub enum Promise {
 /// The state of each sector in the model.
 pub struct Model {
     sectors: Vec<Sector>,
-    under_way: BTreeMap<u64, Range>,
+    under_way: BTreeMap<u64, ModelWriteRange>,
     /// Acknowledged writes that no flush has covered yet, oldest acknowledgment first.
-    unflushed: VecDeque<(u64, Range)>,
+    unflushed: VecDeque<(u64, ModelWriteRange)>,
     flushes: BTreeMap<u64, u64>,
     /// A logical clock that every event advances. It tells whether a write was sent after another's acknowledgment.
     clock: u64,
@@ -44,7 +44,7 @@ pub struct Model {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Range {
+struct ModelWriteRange {
     first: u64,
     count: u64,
     /// The write has FUA: it is stable when it is acknowledged.
@@ -86,13 +86,13 @@ impl Model {
 
     /// Draws a write of sectors that no other write under way covers. Puts its data into `payload` and returns the
     /// request and its number.
-    pub fn write(&mut self, chance: &mut Chance, payload: &mut [u8]) -> (Request, u64) {
+    pub fn write(&mut self, chance: &mut Chance, payload: &mut [u8]) -> (ClientScsiCommand, u64) {
         let range = loop {
             let count = [1, 8, 8, 1 + chance.below(LONGEST)][chance.below(4) as usize];
             // 30 % of the writes go to a small area, so that its sectors are overwritten again and again.
             let area = if chance.percent(30) { SECTORS / 32 } else { SECTORS };
             let fua = chance.percent(5);
-            let range = Range { first: chance.below(area - count + 1), count, fua };
+            let range = ModelWriteRange { first: chance.below(area - count + 1), count, fua };
             if self.of(range).iter().all(|sector| !sector.is_under_way) {
                 break range;
             }
@@ -108,20 +108,20 @@ impl Model {
         }
         self.under_way.insert(version, range);
         let (first, count) = (range.first as u32, range.count as u16);
-        let request = Request::write(first, count, SECTOR, range.fua);
+        let request = ClientScsiCommand::write(first, count, SECTOR, range.fua);
         (request, version)
     }
 
     /// Makes a flush; returns the request and its number.
-    pub fn flush(&mut self) -> (Request, u64) {
+    pub fn flush(&mut self) -> (ClientScsiCommand, u64) {
         self.clock += 1;
         let number = FLUSH | self.clock;
         self.flushes.insert(number, self.clock);
-        (Request::flush(), number)
+        (ClientScsiCommand::flush(), number)
     }
 
     /// Records that a write or flush ended with GOOD.
-    pub fn good(&mut self, number: u64, promise: Promise) {
+    pub fn good(&mut self, number: u64, promise: DurabilityPromise) {
         self.clock += 1;
         let now = self.clock;
         if let Some(sent) = self.flushes.remove(&number) {
@@ -134,11 +134,11 @@ impl Model {
             sector.is_under_way = false;
             let write = sector.writes.iter_mut().rfind(|write| write.version == number);
             write.expect("it was sent").acknowledged = Some(now);
-            if promise == Promise::Acknowledged || range.fua {
+            if promise == DurabilityPromise::Acknowledged || range.fua {
                 sector.floor = number;
             }
         }
-        if promise != Promise::Acknowledged {
+        if promise != DurabilityPromise::Acknowledged {
             self.unflushed.push_back((number, range));
         }
     }
@@ -170,7 +170,7 @@ impl Model {
 
     /// Checks the content of a whole volume against the promises. Then takes it as the model's new state: what was
     /// read once may not be lost later.
-    pub fn verify(&mut self, found: &[Content]) -> Result<()> {
+    pub fn verify(&mut self, found: &[BlockStampState]) -> Result<()> {
         let found = self.versions(found)?;
         let lost = |(sector, found): &(usize, &u64)| **found < self.sectors[*sector].floor;
         let lost: Vec<_> = found.iter().enumerate().filter(lost).collect();
@@ -199,19 +199,19 @@ impl Model {
 
     /// Checks only that the content is a consistent prefix of all writes. Use it for the far volume alone, which may
     /// lack the newest acknowledged writes.
-    pub fn verify_behind(&self, found: &[Content]) -> Result<()> {
+    pub fn verify_behind(&self, found: &[BlockStampState]) -> Result<()> {
         self.check_prefix(&self.versions(found)?)
     }
 
     /// Returns the version in each sector. Fails if a sector holds a version that was never sent there, or was lost
     /// before.
-    fn versions(&self, found: &[Content]) -> Result<Vec<u64>> {
+    fn versions(&self, found: &[BlockStampState]) -> Result<Vec<u64>> {
         ensure!(found.len() == SECTORS as usize, "{} sectors were read", found.len());
-        let version = |(sector, content): (usize, &Content)| {
+        let version = |(sector, content): (usize, &BlockStampState)| {
             let version = match content {
-                Content::Empty => 0,
-                Content::Version(version) => *version,
-                Content::Damaged => anyhow::bail!("sector {sector} is torn or not its own"),
+                BlockStampState::Empty => 0,
+                BlockStampState::Version(version) => *version,
+                BlockStampState::Damaged => anyhow::bail!("sector {sector} is torn or not its own"),
             };
             let sent = self.sectors[sector].writes.iter().any(|write| write.version == version);
             ensure!(
@@ -261,7 +261,7 @@ impl Model {
         }
     }
 
-    fn of(&mut self, range: Range) -> &mut [Sector] {
+    fn of(&mut self, range: ModelWriteRange) -> &mut [Sector] {
         &mut self.sectors[range.first as usize..(range.first + range.count) as usize]
     }
 }
@@ -271,16 +271,16 @@ mod tests {
     use super::*;
 
     /// Returns the content of a volume that holds, in each sector, its newest version of at most `upto`.
-    fn volume(model: &Model, upto: u64) -> Vec<Content> {
+    fn volume(model: &Model, upto: u64) -> Vec<BlockStampState> {
         let content = |sector: &Sector| {
             let newest = sector.writes.iter().rfind(|write| write.version <= upto);
-            newest.map_or(Content::Empty, |write| Content::Version(write.version))
+            newest.map_or(BlockStampState::Empty, |write| BlockStampState::Version(write.version))
         };
         model.sectors.iter().map(content).collect()
     }
 
     /// Returns a model with `count` writes, sent one after the other; the last is not acknowledged.
-    fn written(count: u64, promise: Promise) -> Model {
+    fn written(count: u64, promise: DurabilityPromise) -> Model {
         let (mut model, mut chance) = (Model::new(), Chance::new(1));
         let mut payload = vec![0; (LONGEST * u64::from(SECTOR)) as usize];
         for _ in 1..count {
@@ -294,12 +294,12 @@ mod tests {
     #[test]
     fn a_lost_acknowledged_write_is_found_and_one_under_way_may_be_there_or_not() {
         for upto in [20, 19] {
-            let mut model = written(20, Promise::Acknowledged);
+            let mut model = written(20, DurabilityPromise::Acknowledged);
             let found = volume(&model, upto);
             model.lost_contact();
             model.verify(&found).unwrap();
         }
-        let mut model = written(20, Promise::Acknowledged);
+        let mut model = written(20, DurabilityPromise::Acknowledged);
         let found = volume(&model, 18);
         let error = model.verify(&found).unwrap_err().to_string();
         assert!(error.contains("have lost what was promised"), "{error}");
@@ -309,7 +309,7 @@ mod tests {
     fn what_was_flushed_must_be_there_and_the_rest_must_be_a_prefix() {
         let (mut model, mut chance) = (Model::new(), Chance::new(2));
         let mut payload = vec![0; (LONGEST * u64::from(SECTOR)) as usize];
-        let promise = Promise::FlushedPrefix;
+        let promise = DurabilityPromise::FlushedPrefix;
         for number in 1..=30 {
             let (_, write) = model.write(&mut chance, &mut payload);
             model.good(write, promise);
@@ -326,7 +326,7 @@ mod tests {
         assert!(model.verify(&early).unwrap_err().to_string().contains("promised"));
         let mut mixed = volume(&model, 12);
         for (content, newest) in mixed.iter_mut().zip(volume(&model, 30)) {
-            if newest == Content::Version(30) {
+            if newest == BlockStampState::Version(30) {
                 *content = newest;
             }
         }
@@ -336,7 +336,8 @@ mod tests {
 
     #[test]
     fn a_write_that_was_answered_with_busy_must_not_be_there() {
-        let (mut model, mut chance) = (written(20, Promise::Acknowledged), Chance::new(3));
+        let (mut model, mut chance) =
+            (written(20, DurabilityPromise::Acknowledged), Chance::new(3));
         let mut payload = vec![0; (LONGEST * u64::from(SECTOR)) as usize];
         let (_, number) = model.write(&mut chance, &mut payload);
         let done = volume(&model, number);
@@ -349,7 +350,7 @@ mod tests {
 
     #[test]
     fn what_a_cut_took_back_must_not_come_again() {
-        let mut model = written(20, Promise::FlushedPrefix);
+        let mut model = written(20, DurabilityPromise::FlushedPrefix);
         let (early, late) = (volume(&model, 15), volume(&model, 20));
         model.lost_contact();
         model.verify(&early).unwrap();

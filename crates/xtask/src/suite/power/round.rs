@@ -7,40 +7,40 @@ use std::time::Duration;
 
 use anyhow::{Context, Error, Result, anyhow, bail, ensure};
 
-use super::load::{Load, SHAPE, read};
-use super::mode::{Failure, GATEWAY, Mode, NODE, PARTNER, Variant};
+use super::load::{PowerRoundLoad, SHAPE, read};
+use super::mode::{GATEWAY, NODE, PARTNER, PowerRoundFailure, PowerRoundMode, Variant};
 use super::model::Model;
-use super::site::{Judge, Site};
+use super::site::{Judge, PowerSuiteSite};
 use super::sites::SyncSite;
-use crate::client::Session;
-use crate::node::Ended;
+use crate::client::ClientSession;
+use crate::node::EndedBeforeReady;
 use crate::powercut::Chance;
-use crate::powercut::supply::{Cut, Ending};
+use crate::powercut::supply::{Cut, MachineEnding};
 
 /// The program under test, with the mode and the failure of its rounds.
 #[derive(Clone, Copy)]
-pub struct Plan<'a> {
+pub struct PowerRoundPlan<'a> {
     pub program: &'a Path,
-    pub mode: Mode,
-    pub failure: Failure,
+    pub mode: PowerRoundMode,
+    pub failure: PowerRoundFailure,
     /// The sync site whose syncs the file system ignores.
     pub ignored: Option<SyncSite>,
 }
 
 /// A site with the model of its volume.
 pub struct Rig {
-    site: Site,
+    site: PowerSuiteSite,
     pub model: Model,
     variant: Variant,
-    failure: Failure,
+    failure: PowerRoundFailure,
 }
 
 /// Marks an error as a fault of the program: it has lost data or the record of a claim. Other errors may come from the
 /// machine or the test, such as a timeout.
 #[derive(Debug)]
-struct Loss;
+struct DataLossFault;
 
-impl fmt::Display for Loss {
+impl fmt::Display for DataLossFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a loss")
     }
@@ -48,18 +48,19 @@ impl fmt::Display for Loss {
 
 /// Whether an error shows a loss: data or a claim is missing, or the program refused to start.
 pub fn shows_a_loss(error: &Error) -> bool {
-    error.downcast_ref::<Loss>().is_some() || error.downcast_ref::<Ended>().is_some()
+    error.downcast_ref::<DataLossFault>().is_some()
+        || error.downcast_ref::<EndedBeforeReady>().is_some()
 }
 
 impl Rig {
-    fn new(plan: &Plan<'_>) -> Result<Rig> {
+    fn new(plan: &PowerRoundPlan<'_>) -> Result<Rig> {
         let judge: Judge = match plan.ignored {
             Some(site) => Arc::new(move |disk, sync| !site.is_of(disk, sync)),
             None => Arc::new(|_, _| true),
         };
         let engine = plan.ignored.and_then(|site| site.about().engine);
-        let site = Site::new(plan.program, plan.mode, engine.unwrap_or("auto"), judge)?;
-        if plan.mode == Mode::Changing {
+        let site = PowerSuiteSite::new(plan.program, plan.mode, engine.unwrap_or("auto"), judge)?;
+        if plan.mode == PowerRoundMode::Changing {
             site.make_keys()?;
         }
         let variant = Variant::of(plan.mode);
@@ -75,24 +76,24 @@ impl Rig {
     pub fn finish(&mut self) -> Result<()> {
         self.site.settle().context("sending everything to the node")?;
         let ending = match self.failure {
-            Failure::Kill => Ending::Kill,
-            Failure::Power => Ending::Power { lag: Duration::ZERO },
+            PowerRoundFailure::Kill => MachineEnding::Kill,
+            PowerRoundFailure::Power => MachineEnding::Power { lag: Duration::ZERO },
         };
         self.site.supply.arm(Cut { operation: u64::MAX, machines: vec![NODE], ending });
         self.site.supply.cut_now();
         match self.failure {
-            Failure::Kill => self.site.fall_alone(&[NODE])?,
-            Failure::Power => self.site.fall(&[NODE], self.model.acknowledged)?,
+            PowerRoundFailure::Kill => self.site.fall_alone(&[NODE])?,
+            PowerRoundFailure::Power => self.site.fall(&[NODE], self.model.acknowledged)?,
         }
         self.site.raise_one(NODE, self.variant)?;
         let found = read(&self.site.far()?).context("the node's volume at the end")?;
-        self.model.verify(&found).context(Loss).context("the node's volume at the end")?;
+        self.model.verify(&found).context(DataLossFault).context("the node's volume at the end")?;
         self.site.stop_one(NODE)
     }
 }
 
 /// Runs one round on a rig; makes the rig if there is none.
-pub fn run(plan: &Plan<'_>, rig: &mut Option<Rig>, seed: u64) -> Result<()> {
+pub fn run(plan: &PowerRoundPlan<'_>, rig: &mut Option<Rig>, seed: u64) -> Result<()> {
     let mut chance = Chance::new(seed);
     let rig = match rig {
         Some(rig) => rig,
@@ -100,28 +101,30 @@ pub fn run(plan: &Plan<'_>, rig: &mut Option<Rig>, seed: u64) -> Result<()> {
             let rig = rig.insert(Rig::new(plan)?);
             // Up to two failures while the program creates its files for the first time.
             for _ in 0..chance.below(3) {
-                let is_kill = plan.failure == Failure::Kill || chance.percent(50);
-                let failure = if is_kill { Failure::Kill } else { Failure::Power };
+                let is_kill = plan.failure == PowerRoundFailure::Kill || chance.percent(50);
+                let failure =
+                    if is_kill { PowerRoundFailure::Kill } else { PowerRoundFailure::Power };
                 fail_in_start(rig, failure, &mut chance)?;
             }
             rig.site.raise(rig.variant)?;
             rig
         }
     };
-    if plan.mode == Mode::Changing {
+    if plan.mode == PowerRoundMode::Changing {
         change_key(rig, &mut chance)?;
         change_sizes(rig, &mut chance)?;
     }
     let mut window = [30, 300, 1500][chance.below(3) as usize];
-    if plan.failure == Failure::Power && chance.percent(20) {
+    if plan.failure == PowerRoundFailure::Power && chance.percent(20) {
         // Kill, start again, and cut the power without a read in between. The new start must make stable what the
         // killed process had only written: it may be acknowledged.
-        let kill = draw(plan.mode, Failure::Kill, window, &mut chance);
+        let kill = draw(plan.mode, PowerRoundFailure::Kill, window, &mut chance);
         fail_under_load(rig, kill, &mut chance).context("a kill before the cut")?;
         change_settings(rig, &mut chance);
         if chance.percent(50) {
             let machines: Vec<usize> = (0..plan.mode.machines()).collect();
-            fail_in_start(rig, Failure::Power, &mut chance).context("the start after a kill")?;
+            fail_in_start(rig, PowerRoundFailure::Power, &mut chance)
+                .context("the start after a kill")?;
             return rise(rig, &machines, &mut chance)
                 .context("after a cut in the start after a kill");
         }
@@ -142,11 +145,11 @@ pub fn run(plan: &Plan<'_>, rig: &mut Option<Rig>, seed: u64) -> Result<()> {
             fail_under_load(rig, cut, &mut chance).context("one gateway was away")?;
         }
     }
-    rig.site.check_claim().context(Loss)?;
+    rig.site.check_claim().context(DataLossFault)?;
     let before = rig.variant;
     change_settings(rig, &mut chance);
     rise(rig, &machines, &mut chance).with_context(|| match plan.mode {
-        Mode::Changing => format!("{before:?}, then {:?}", rig.variant),
+        PowerRoundMode::Changing => format!("{before:?}, then {:?}", rig.variant),
         _ => "after the failure".into(),
     })
 }
@@ -167,32 +170,34 @@ fn rise(rig: &mut Rig, machines: &[usize], chance: &mut Chance) -> Result<()> {
     // Check the node's own volume only while no gateway runs: a running gateway destages between two reads, which then
     // see different epochs.
     let node_is_alone = [NODE, GATEWAY].iter().all(|machine| machines.contains(machine));
-    if rig.site.mode == Mode::AtFlush && node_is_alone {
+    if rig.site.mode == PowerRoundMode::AtFlush && node_is_alone {
         rig.site.raise_one(NODE, rig.variant)?;
         let far = read(&rig.site.far()?).context("the node's volume alone")?;
-        rig.model.verify_behind(&far).context(Loss).context("the node's volume alone")?;
+        rig.model.verify_behind(&far).context(DataLossFault).context("the node's volume alone")?;
     }
     let again = if starts_fail { " after a failure in the start before" } else { "" };
     rig.site.raise(rig.variant).with_context(|| format!("the start{again}"))?;
     let found = read(&rig.site.near(rig.site.serving()?)?)?;
-    rig.model.verify(&found).context(Loss)
+    rig.model.verify(&found).context(DataLossFault)
 }
 
 /// The failure under load comes after this time at the latest, even if too few operations were counted.
 const LOAD_LIMIT: Duration = Duration::from_secs(20);
 
 /// Draws the moment and the machines of a failure.
-fn draw(mode: Mode, failure: Failure, window: u64, chance: &mut Chance) -> Cut {
+fn draw(mode: PowerRoundMode, failure: PowerRoundFailure, window: u64, chance: &mut Chance) -> Cut {
     let victims = mode.victims(failure);
     let machines = victims[chance.below(victims.len() as u64) as usize].to_vec();
     Cut { operation: 1 + chance.below(window), machines, ending: ending(failure, 3000, chance) }
 }
 
 /// Draws how processes end in a failure. In a power cut the processors run on for less than `most_lag` microseconds.
-fn ending(failure: Failure, most_lag: u64, chance: &mut Chance) -> Ending {
+fn ending(failure: PowerRoundFailure, most_lag: u64, chance: &mut Chance) -> MachineEnding {
     match failure {
-        Failure::Kill => Ending::Kill,
-        Failure::Power => Ending::Power { lag: Duration::from_micros(chance.below(most_lag)) },
+        PowerRoundFailure::Kill => MachineEnding::Kill,
+        PowerRoundFailure::Power => {
+            MachineEnding::Power { lag: Duration::from_micros(chance.below(most_lag)) }
+        }
     }
 }
 
@@ -201,12 +206,13 @@ fn fail_under_load(rig: &mut Rig, cut: Cut, chance: &mut Chance) -> Result<()> {
     let Cut { machines, ending, .. } = cut.clone();
     let seed = chance.any();
     let serving = rig.site.serving()?;
-    let mut session = Session::open(&rig.site.near(serving)?, SHAPE)?;
+    let mut session = ClientSession::open(&rig.site.near(serving)?, SHAPE)?;
     rig.site.supply.arm(cut);
     let promise = rig.variant.promise(rig.failure);
     let Rig { site, model, variant, .. } = rig;
     let supply = Arc::clone(&site.supply);
-    let mut load = Load { model, chance, supply: &supply, promise, writes: 0, wrong: None };
+    let mut load =
+        PowerRoundLoad { model, chance, supply: &supply, promise, writes: 0, wrong: None };
     let node_only = machines == [NODE];
     let is_victim = machines.contains(&serving);
     let (ended, fallen) = std::thread::scope(|scope| {
@@ -232,8 +238,8 @@ fn fail_under_load(rig: &mut Rig, cut: Cut, chance: &mut Chance) -> Result<()> {
         supply.wait_cut(LOAD_LIMIT);
         supply.cut_now();
         let mut fallen = match ending {
-            Ending::Kill => site.fall_alone(&machines),
-            Ending::Power { .. } => site.fall(&machines, seed),
+            MachineEnding::Kill => site.fall_alone(&machines),
+            MachineEnding::Power { .. } => site.fall(&machines, seed),
         };
         if node_only {
             fallen = fallen.and_then(|()| site.raise_one(NODE, *variant));
@@ -256,7 +262,7 @@ fn fail_under_load(rig: &mut Rig, cut: Cut, chance: &mut Chance) -> Result<()> {
 }
 
 /// Starts all machines that are down, and lets all machines fail during that start.
-fn fail_in_start(rig: &mut Rig, failure: Failure, chance: &mut Chance) -> Result<()> {
+fn fail_in_start(rig: &mut Rig, failure: PowerRoundFailure, chance: &mut Chance) -> Result<()> {
     let machines: Vec<usize> = (0..rig.site.mode.machines()).collect();
     // 12: the first operations of a start create files and their names, so cut often among them.
     let window = [12, 80][chance.below(2) as usize];
@@ -269,14 +275,14 @@ fn fail_in_start(rig: &mut Rig, failure: Failure, chance: &mut Chance) -> Result
     }
     rig.site.supply.cut_now();
     match failure {
-        Failure::Kill => rig.site.fall_alone(&machines),
-        Failure::Power => rig.site.fall(&machines, chance.any()),
+        PowerRoundFailure::Kill => rig.site.fall_alone(&machines),
+        PowerRoundFailure::Power => rig.site.fall(&machines, chance.any()),
     }
 }
 
-/// In [`Mode::Changing`], draws new settings for the gateway, which is down.
+/// In [`PowerRoundMode::Changing`], draws new settings for the gateway, which is down.
 fn change_settings(rig: &mut Rig, chance: &mut Chance) {
-    if rig.site.mode == Mode::Changing {
+    if rig.site.mode == PowerRoundMode::Changing {
         rig.variant = changed(rig.variant, chance);
     }
 }
@@ -325,9 +331,11 @@ mod tests {
 
     #[test]
     fn only_losses_and_refused_starts_show_that_a_sync_is_needed() {
-        let lost = Err::<(), _>(anyhow!("3 sectors")).context(Loss).context("after the failure");
+        let lost =
+            Err::<(), _>(anyhow!("3 sectors")).context(DataLossFault).context("after the failure");
         assert!(shows_a_loss(&lost.unwrap_err()));
-        let refused = Err::<(), _>(Error::from(Ended)).context("node does not get ready");
+        let refused =
+            Err::<(), _>(Error::from(EndedBeforeReady)).context("node does not get ready");
         assert!(shows_a_loss(&refused.context("the start").unwrap_err()));
         assert!(!shows_a_loss(&anyhow!("no line within 60s").context("the start")));
     }

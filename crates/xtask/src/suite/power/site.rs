@@ -13,28 +13,28 @@ use anyhow::{Context, Result, ensure};
 use rustix::process::Pid;
 use serde_json::Value;
 
-use super::mode::{GATEWAY, Mode, NODE, PARTNER, Variant};
+use super::mode::{GATEWAY, NODE, PARTNER, PowerRoundMode, Variant};
 use super::site_settings;
-use crate::client::Login;
+use crate::client::ClientLogin;
 use crate::destage;
-use crate::node::{How, Node};
-use crate::powercut::{Boot, Chance, Honour, Mounted, Supply, Sync, Tree};
+use crate::node::{ServeProcess, TestProcessPriority};
+use crate::powercut::{Boot, Chance, FaultFsSync, FaultFsTree, Honour, Mounted, Supply};
 use crate::process;
 
 /// Time limit of a start, a takeover or the end of a killed process; long, since the machine may be busy.
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// Decides which syncs of a disk are honoured, by the name of the disk.
-pub type Judge = Arc<dyn Fn(&str, &Sync) -> bool + Send + std::marker::Sync>;
+pub type Judge = Arc<dyn Fn(&str, &FaultFsSync) -> bool + Send + std::marker::Sync>;
 
 /// The processes, their power and their disks. `processes` stands before `disks`, since processes must end before
 /// their disks are unmounted (fields are dropped in order).
-pub struct Site {
-    pub mode: Mode,
+pub struct PowerSuiteSite {
+    pub mode: PowerRoundMode,
     pub supply: Arc<Supply>,
     program: PathBuf,
-    processes: Vec<Option<Node>>,
-    disks: Vec<Disk>,
+    processes: Vec<Option<ServeProcess>>,
+    disks: Vec<PowerSuiteDisk>,
     addresses: Vec<SocketAddr>,
     folder: tempfile::TempDir,
     judge: Judge,
@@ -45,7 +45,7 @@ pub struct Site {
 }
 
 /// One disk of a machine.
-struct Disk {
+struct PowerSuiteDisk {
     name: &'static str,
     machine: usize,
     mounted: Option<Mounted>,
@@ -56,15 +56,22 @@ const FOLDERS: [&str; 4] = ["volume", "log", "nvram", "var"];
 
 const NAMES: [&str; 3] = ["node", "gateway", "partner"];
 
-impl Site {
+impl PowerSuiteSite {
     /// Makes a site with empty disks and without processes.
-    pub fn new(program: &Path, mode: Mode, engine: &'static str, judge: Judge) -> Result<Site> {
+    pub fn new(
+        program: &Path,
+        mode: PowerRoundMode,
+        engine: &'static str,
+        judge: Judge,
+    ) -> Result<PowerSuiteSite> {
         let folder = tempfile::tempdir()?;
-        let disk = |name, machine| Disk { name, machine, mounted: None };
+        let disk = |name, machine| PowerSuiteDisk { name, machine, mounted: None };
         let mut disks = vec![disk("node", NODE), disk("gateway", GATEWAY)];
         match mode {
-            Mode::Mirrored => disks.push(disk("mirror", GATEWAY)),
-            Mode::Pair | Mode::PairNvram => disks.push(disk("partner", PARTNER)),
+            PowerRoundMode::Mirrored => disks.push(disk("mirror", GATEWAY)),
+            PowerRoundMode::Pair | PowerRoundMode::PairNvram => {
+                disks.push(disk("partner", PARTNER))
+            }
             _ => {}
         }
         let boot = Boot::new(folder.path().join("boot_id"), &mut Chance::new(0))?;
@@ -72,7 +79,7 @@ impl Site {
         let addresses = (0..mode.machines() as u16)
             .map(|machine| SocketAddr::from((address, FIRST_PORT + machine)))
             .collect();
-        let mut site = Site {
+        let mut site = PowerSuiteSite {
             mode,
             supply: Supply::new(mode.machines()),
             program: program.to_owned(),
@@ -85,14 +92,14 @@ impl Site {
             boot,
         };
         for at in 0..site.disks.len() {
-            let mut tree = Tree::new();
+            let mut tree = FaultFsTree::new();
             FOLDERS.iter().try_for_each(|name| tree.add_folder(name)).map_err(errno)?;
             site.mount(at, tree)?;
         }
         Ok(site)
     }
 
-    /// Makes the two keys between which the log changes in [`Mode::Changing`].
+    /// Makes the two keys between which the log changes in [`PowerRoundMode::Changing`].
     pub fn make_keys(&self) -> Result<()> {
         for key in 1..=2 {
             let disk = self.path("gateway/var");
@@ -135,13 +142,20 @@ impl Site {
         };
         let (program, folder) = (&self.program, self.folder.path());
         let name = NAMES[machine];
-        let node = Node::start_heard(How::Usual, program, folder, name, &settings, runs)?;
+        let node = ServeProcess::start_heard(
+            TestProcessPriority::Usual,
+            program,
+            folder,
+            name,
+            &settings,
+            runs,
+        )?;
         self.processes[machine] = Some(node);
         named
     }
 
     fn settings(&self, machine: usize, variant: Variant) -> String {
-        let places = site_settings::Places {
+        let places = site_settings::PowerSiteLocation {
             folder: self.folder.path(),
             addresses: &self.addresses,
             engine: self.engine,
@@ -233,16 +247,16 @@ impl Site {
     }
 
     /// Login to the volume through a gateway.
-    pub fn near(&self, machine: usize) -> Result<Login> {
+    pub fn near(&self, machine: usize) -> Result<ClientLogin> {
         Ok(self.process(machine)?.login(site_settings::GATEWAY))
     }
 
     /// Login to the node's own volume.
-    pub fn far(&self) -> Result<Login> {
+    pub fn far(&self) -> Result<ClientLogin> {
         Ok(self.process(NODE)?.login(site_settings::NODE))
     }
 
-    fn process(&self, machine: usize) -> Result<&Node> {
+    fn process(&self, machine: usize) -> Result<&ServeProcess> {
         let process = self.processes[machine].as_ref();
         process.with_context(|| format!("{} is down", NAMES[machine]))
     }
@@ -261,7 +275,9 @@ impl Site {
     /// Returns the gateway that serves the volume; waits until one of a pair does.
     pub fn serving(&self) -> Result<usize> {
         match self.mode {
-            Mode::Pair | Mode::PairNvram => self.wait_for_role(&["active", "alone"]),
+            PowerRoundMode::Pair | PowerRoundMode::PairNvram => {
+                self.wait_for_role(&["active", "alone"])
+            }
             _ => Ok(GATEWAY),
         }
     }
@@ -311,8 +327,8 @@ impl Site {
         Ok(self.mode.is_pair() && self.role(machine)? == "standby")
     }
 
-    fn mount(&mut self, at: usize, tree: Tree) -> Result<()> {
-        let Disk { name, machine, .. } = self.disks[at];
+    fn mount(&mut self, at: usize, tree: FaultFsTree) -> Result<()> {
+        let PowerSuiteDisk { name, machine, .. } = self.disks[at];
         let judge = Arc::clone(&self.judge);
         let honour: Honour = Arc::new(move |sync| judge(name, sync));
         let path = self.path(name);

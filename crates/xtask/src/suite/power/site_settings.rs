@@ -3,13 +3,13 @@
 use std::net::SocketAddr;
 use std::path::Path;
 
-use super::mode::{GATEWAY as FIRST, Mode, NODE as NODES, PARTNER, Variant};
+use super::mode::{GATEWAY as FIRST, NODE as NODES, PARTNER, PowerRoundMode, Variant};
 
 pub const NODE: &str = "iqn.2026-11.forebay.test:power-node";
 pub const GATEWAY: &str = "iqn.2026-11.forebay.test:power-gateway";
 
 /// The folder and the addresses of a site.
-pub struct Places<'a> {
+pub struct PowerSiteLocation<'a> {
     /// The folder in which each disk is mounted under its name.
     pub folder: &'a Path,
     /// The address at which each machine listens.
@@ -19,11 +19,11 @@ pub struct Places<'a> {
 }
 
 /// Returns the settings of the node.
-pub fn node(places: &Places<'_>, mode: Mode, variant: Variant) -> String {
+pub fn node(places: &PowerSiteLocation<'_>, mode: PowerRoundMode, variant: Variant) -> String {
     let disk = places.folder.join("node");
     let disk = disk.display();
     let cache = match mode {
-        Mode::AtFlush => format!(
+        PowerRoundMode::AtFlush => format!(
             ", {{ cache = {{ log = \"{disk}/log/log\", log_size = \"8MiB\", dram = \"8MiB\", \
              report = \"at-flush\", dirty_age = \"20ms\", destage_idle = \"1ms\", \
              log_engine = \"{}\" }} }}",
@@ -40,7 +40,12 @@ pub fn node(places: &Places<'_>, mode: Mode, variant: Variant) -> String {
 }
 
 /// Returns the settings of a gateway.
-pub fn gateway(places: &Places<'_>, mode: Mode, machine: usize, variant: Variant) -> String {
+pub fn gateway(
+    places: &PowerSiteLocation<'_>,
+    mode: PowerRoundMode,
+    machine: usize,
+    variant: Variant,
+) -> String {
     let disk = places.folder.join(if machine == PARTNER { "partner" } else { "gateway" });
     let disk = disk.display();
     let mut cache = format!(
@@ -48,13 +53,13 @@ pub fn gateway(places: &Places<'_>, mode: Mode, machine: usize, variant: Variant
          order = \"{}\", dirty_age = \"20ms\", destage_idle = \"1ms\", log_engine = \"{}\"",
         variant.report, variant.order, places.engine
     );
-    if mode == Mode::Changing || variant.report == "immediate" {
+    if mode == PowerRoundMode::Changing || variant.report == "immediate" {
         cache += &format!(
             ", nvram = \"{disk}/nvram/nvram\", nvram_size = \"1MiB\", nvram_survives = \"{}\"",
             variant.nvram_survives
         );
     }
-    if mode == Mode::Mirrored {
+    if mode == PowerRoundMode::Mirrored {
         cache += &format!(", log_mirror = \"{}/mirror/log/log\"", places.folder.display());
     }
     if variant.key > 0 {

@@ -7,45 +7,47 @@
 
 use anyhow::{Context, Result};
 
-use super::mode::Mode;
-use crate::check::syncs::{PLACES, Place};
-use crate::powercut::{Kind, Sync};
+use super::mode::PowerRoundMode;
+use crate::check::syncs::{PLACES, SyncCallSite};
+use crate::powercut::{FaultFsSync, FaultFsSyncKind};
 
 /// A sync site: a place in the program that makes data or names stable, by its index in [`SITES`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SyncSite(usize);
 
 /// What happens to the data when the syncs of one site are ignored.
-pub struct About {
+pub struct SyncSiteExpectation {
     pub number: usize,
     /// Modes to try with the site ignored, in this order; a loss is expected.
-    pub modes: &'static [Mode],
+    pub modes: &'static [PowerRoundMode],
     /// The I/O engine (`threads` or `uring`) if the site belongs to one of the two.
     pub engine: Option<&'static str>,
     /// Why the program keeps the sync although no power cut may show a loss without it.
     pub reason: Option<&'static str>,
     /// Whether a sync comes from this site. Arguments: the name of the disk, and the sync.
-    is_of: fn(&str, &Sync) -> bool,
+    is_of: fn(&str, &FaultFsSync) -> bool,
 }
 
-const NEVER: fn(&str, &Sync) -> bool = |_, _| false;
+const NEVER: fn(&str, &FaultFsSync) -> bool = |_, _| false;
 
 macro_rules! sites {
     ($($number:literal $modes:expr, $engine:expr, $reason:expr, $is_of:expr;)*) => {
-        &[$(About {
+        &[$(SyncSiteExpectation {
             number: $number, modes: $modes, engine: $engine, reason: $reason, is_of: $is_of,
         }),*]
     };
 }
 
-use Mode::{AfterComplete, AtFlush, Changing, ImmediatePowerLoss, ImmediateRestart, Through};
+use PowerRoundMode::{
+    AfterComplete, AtFlush, Changing, ImmediatePowerLoss, ImmediateRestart, Through,
+};
 
 /// All sync sites, with the numbers of [`PLACES`]. A comment at the call in the source gives the reason, too.
-pub const SITES: &[About] = sites! {
+pub const SITES: &[SyncSiteExpectation] = sites! {
     1 &[AfterComplete, AtFlush], None, None,
-        |_, sync| sync.kind == Kind::File && is_volume_or_log(sync) && sync.stable_bytes == 0;
+        |_, sync| sync.kind == FaultFsSyncKind::File && is_volume_or_log(sync) && sync.stable_bytes == 0;
     2 &[AfterComplete], None, None,
-        |_, sync| sync.kind == Kind::Names && matches!(sync.path.as_str(), "/volume" | "/log");
+        |_, sync| sync.kind == FaultFsSyncKind::Names && matches!(sync.path.as_str(), "/volume" | "/log");
     3 &[], None,
         Some("it bounds the memory that is dirty and the time of the last sync, and promises nothing"),
         NEVER;
@@ -54,25 +56,25 @@ pub const SITES: &[About] = sites! {
             "it tells that there is no room; a power cut makes zeros of zeros; where a filled file grows, \
              it stands for place 5",
         ),
-        |_, sync| sync.kind == Kind::Data && sync.path == "/log/log" && sync.since_opened == 0;
+        |_, sync| sync.kind == FaultFsSyncKind::Data && sync.path == "/log/log" && sync.since_opened == 0;
     5 &[Changing], None, None,
         |_, sync| is_new_size(sync) && sync.path == "/volume/volume";
     6 &[Changing], None, Some("a start would find a file longer than its record says"),
         |_, sync| is_new_size(sync) && sync.path == "/log/log";
     7 &[AfterComplete, Through],
-        Some("threads"), None, |_, sync| sync.kind == Kind::Write && is_volume_or_log(sync);
+        Some("threads"), None, |_, sync| sync.kind == FaultFsSyncKind::Write && is_volume_or_log(sync);
     8 &[AfterComplete, AtFlush, Through],
         Some("threads"), None,
-        |_, sync| sync.kind == Kind::Data && is_volume_or_log(sync);
+        |_, sync| sync.kind == FaultFsSyncKind::Data && is_volume_or_log(sync);
     9 &[AfterComplete, Through],
-        Some("uring"), None, |_, sync| sync.kind == Kind::Write && is_volume_or_log(sync);
+        Some("uring"), None, |_, sync| sync.kind == FaultFsSyncKind::Write && is_volume_or_log(sync);
     10 &[AfterComplete, AtFlush, Through],
         Some("uring"), None,
-        |_, sync| sync.kind == Kind::Data && is_volume_or_log(sync);
+        |_, sync| sync.kind == FaultFsSyncKind::Data && is_volume_or_log(sync);
     11 &[ImmediatePowerLoss], None, None,
-        |_, sync| sync.kind == Kind::Names && sync.path == "/nvram";
+        |_, sync| sync.kind == FaultFsSyncKind::Names && sync.path == "/nvram";
     12 &[ImmediateRestart, ImmediatePowerLoss], None,
-        None, |_, sync| sync.kind == Kind::File && sync.path == "/nvram/nvram";
+        None, |_, sync| sync.kind == FaultFsSyncKind::File && sync.path == "/nvram/nvram";
     13 &[ImmediatePowerLoss, Changing], None,
         Some(
             "it brings pages to the disk that an earlier process could not: after an error of the disk, or \
@@ -82,15 +84,15 @@ pub const SITES: &[About] = sites! {
     14 &[ImmediatePowerLoss], None, None,
         |_, sync| is_nvram(sync) && sync.since_opened > 0;
     15 &[AfterComplete], None, None,
-        |_, sync| sync.kind == Kind::File && sync.path.ends_with(".new");
+        |_, sync| sync.kind == FaultFsSyncKind::File && sync.path.ends_with(".new");
     16 &[AfterComplete], None, None,
-        |_, sync| sync.kind == Kind::Names && sync.path.starts_with("/var");
+        |_, sync| sync.kind == FaultFsSyncKind::Names && sync.path.starts_with("/var");
     17 &[Changing], None, None,
-        |_, sync| sync.kind == Kind::File && sync.path.starts_with("/var/key");
+        |_, sync| sync.kind == FaultFsSyncKind::File && sync.path.starts_with("/var/key");
     18 &[], None,
         Some("it erases and keeps nothing: no block is lost without it"), NEVER;
     19 &[Changing], None, None,
-        |_, sync| sync.kind == Kind::File && sync.path.starts_with("/var/secret");
+        |_, sync| sync.kind == FaultFsSyncKind::File && sync.path.starts_with("/var/secret");
     20 &[], None,
         Some("it writes the kernel's pages of a device; the volume below makes them stable itself"), NEVER;
     21 &[], None,
@@ -108,17 +110,17 @@ pub const SITES: &[About] = sites! {
         Some("as 24: it bounds the time for which an older copy is not recognized"), NEVER;
 };
 
-fn is_volume_or_log(sync: &Sync) -> bool {
+fn is_volume_or_log(sync: &FaultFsSync) -> bool {
     matches!(sync.path.as_str(), "/volume/volume" | "/log/log")
 }
 
 /// Whether the sync comes from a change of size: an fsync of a file that already has stable bytes.
-fn is_new_size(sync: &Sync) -> bool {
-    sync.kind == Kind::File && sync.stable_bytes > 0
+fn is_new_size(sync: &FaultFsSync) -> bool {
+    sync.kind == FaultFsSyncKind::File && sync.stable_bytes > 0
 }
 
-fn is_nvram(sync: &Sync) -> bool {
-    sync.kind == Kind::Data && sync.path == "/nvram/nvram"
+fn is_nvram(sync: &FaultFsSync) -> bool {
+    sync.kind == FaultFsSyncKind::Data && sync.path == "/nvram/nvram"
 }
 
 impl SyncSite {
@@ -132,18 +134,18 @@ impl SyncSite {
         (0..SITES.len()).map(SyncSite).collect()
     }
 
-    pub fn about(self) -> &'static About {
+    pub fn about(self) -> &'static SyncSiteExpectation {
         &SITES[self.0]
     }
 
     /// The entry of this site in [`PLACES`]: its source file and what it makes stable.
-    pub fn place(self) -> &'static Place {
+    pub fn place(self) -> &'static SyncCallSite {
         let number = self.about().number;
         PLACES.iter().find(|place| place.number == number).expect("a test holds that")
     }
 
     /// Whether a sync on a disk comes from this site.
-    pub fn is_of(self, disk: &str, sync: &Sync) -> bool {
+    pub fn is_of(self, disk: &str, sync: &FaultFsSync) -> bool {
         (self.about().is_of)(disk, sync)
     }
 }

@@ -8,7 +8,7 @@ use std::path::Path;
 use anyhow::{Result, ensure};
 
 use crate::vm::guest::{HOSTS, Hardware};
-use crate::vm::stage::{INITIATOR, LONG, SHORT, Stage, file, settings};
+use crate::vm::stage::{INITIATOR, LONG, SHORT, VmScenarioStage, file, settings};
 
 const TARGET: &str = "iqn.2026-11.forebay.vm:chap";
 
@@ -20,7 +20,7 @@ const TARGETS_SECRET: &str = "battery staple 2";
 const HASHES: &[&str] = &["SHA3-256", "SHA256", "SHA1", "MD5"];
 
 /// Plays it.
-pub fn play(stage: &mut Stage<'_>) -> Result<()> {
+pub fn play(stage: &mut VmScenarioStage<'_>) -> Result<()> {
     write_secret(&stage.folder.join("guest.secret"), SECRET)?;
     write_secret(&stage.folder.join("target.secret"), TARGETS_SECRET)?;
     let users = "[[user]]\nname = \"guest\"\nsecret_file = \"guest.secret\"\n";

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 
-use crate::suite::conformance::{self, Outcome};
+use crate::suite::conformance::{self, LibiscsiTestOutcome};
 use crate::vm::guest::{HOSTS, Hardware};
-use crate::vm::stage::{SHORT, Stage, settings};
+use crate::vm::stage::{SHORT, VmScenarioStage, settings};
 
 const TARGET: &str = "iqn.2026-11.forebay.vm:conformance";
 
@@ -32,7 +32,7 @@ const FAST: &[&str] = &[
 const LIMIT: Duration = Duration::from_secs(100);
 
 /// Plays it.
-pub fn play(stage: &mut Stage<'_>) -> Result<()> {
+pub fn play(stage: &mut VmScenarioStage<'_>) -> Result<()> {
     // Just under 1 GiB: else some tests skip themselves.
     let unit = "{ memory = { size = \"1023MiB\" } }";
     let node = stage.serve("target", &settings(TARGET, &[0], unit))?;
@@ -51,9 +51,9 @@ pub fn play(stage: &mut Stage<'_>) -> Result<()> {
     let (mut passed, mut wrong) = (0, vec![]);
     for (test, finished) in tests.iter().zip(&ended) {
         match (conformance::outcome(finished), conformance::cannot_pass(test)) {
-            (Outcome::Passed, _) => passed += 1,
+            (LibiscsiTestOutcome::Passed, _) => passed += 1,
             (_, Some(why)) => stage.leave_out(test, why),
-            (Outcome::Skipped, None) => {
+            (LibiscsiTestOutcome::Skipped, None) => {
                 stage.leave_out(test, "skips itself, wholly or in part, on a default unit");
             }
             (outcome, None) => {

@@ -3,12 +3,12 @@
 use anyhow::Result;
 
 use crate::vm::guest::{HOSTS, Hardware};
-use crate::vm::stage::{INITIATOR, LONG, SHORT, Stage, file, settings};
+use crate::vm::stage::{INITIATOR, LONG, SHORT, VmScenarioStage, file, settings};
 
 const TARGET: &str = "iqn.2026-11.forebay.vm:digests";
 
 /// Plays it.
-pub fn play(stage: &mut Stage<'_>) -> Result<()> {
+pub fn play(stage: &mut VmScenarioStage<'_>) -> Result<()> {
     let node = stage.serve("target", &settings(TARGET, &[0], &file("unit.img", 64)))?;
     let mut guest = stage.boot(Hardware::default())?;
     let unit = format!("{TARGET} {}:{}", HOSTS[0], node.portal().port());

@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
-use crate::node::Node;
+use crate::node::ServeProcess;
 use crate::tgt;
 use crate::vm::guest::{Guest, HOSTS, Hardware};
-use crate::vm::stage::{Figure, INITIATOR, LONG, SHORT, Stage};
+use crate::vm::stage::{INITIATOR, LONG, SHORT, VmScenarioFigure, VmScenarioStage};
 
 /// Shell functions for the guest that start, repeat and verify the writes.
 const WRITERS: &str = include_str!("../guest/full_log.sh");
@@ -19,7 +19,7 @@ const KERNEL_SAYS: &str =
     "dmesg | grep -E 'timing out|I/O error|abort|EXT4-fs|JBD2|iscsi|Result:' | tail -n 40 || true";
 
 /// How a unit treats a write that it cannot take.
-struct Case {
+struct FullLogCase {
     name: &'static str,
     what: &'static str,
     /// `busy_after` of a gateway whose destage is paused; `None` for a node that does not answer writes at all.
@@ -38,29 +38,29 @@ const BUSY_LIMIT: Duration = Duration::from_secs(240);
 /// This limit is twice as long plus a minute, too long for a usual run.
 const HELD_LIMIT: Duration = Duration::from_secs(420);
 
-const CASES: &[Case] = &[
-    Case {
+const CASES: &[FullLogCase] = &[
+    FullLogCase {
         name: "busy-0s",
         what: "BUSY at once",
         busy_after: Some("0s"),
         limit: BUSY_LIMIT,
         limit_of_all: BUSY_LIMIT,
     },
-    Case {
+    FullLogCase {
         name: "busy-15s",
         what: "held for 15 s, then BUSY",
         busy_after: Some("15s"),
         limit: BUSY_LIMIT,
         limit_of_all: BUSY_LIMIT,
     },
-    Case {
+    FullLogCase {
         name: "busy-25s",
         what: "held for 25 s, then BUSY",
         busy_after: Some("25s"),
         limit: BUSY_LIMIT,
         limit_of_all: BUSY_LIMIT,
     },
-    Case {
+    FullLogCase {
         name: "held",
         what: "held without an answer",
         busy_after: None,
@@ -85,7 +85,7 @@ const FILL_LIMIT: Duration = Duration::from_secs(180);
 const ROOM_LIMIT: Duration = Duration::from_secs(180);
 
 /// Plays the scenario: a wait that every write endures, then one until writes fail.
-pub fn play(stage: &mut Stage<'_>) -> Result<()> {
+pub fn play(stage: &mut VmScenarioStage<'_>) -> Result<()> {
     let mut servers = Servers::start(stage)?;
     let mut guest = stage.boot(Hardware::default())?;
     run(&mut guest, "log in, make file systems", SET_UP_LIMIT, &set_up(&servers))?;
@@ -113,7 +113,8 @@ pub fn play(stage: &mut Stage<'_>) -> Result<()> {
     let before = until_they_fail(stage, &mut guest)?;
     servers.make_room(stage)?;
     let report = stop.clone() + "report";
-    let after = Ending::all(&run(&mut guest, "room again: finish", ROOM_LIMIT * 2, &report)?)?;
+    let after =
+        FullLogWriteResult::all(&run(&mut guest, "room again: finish", ROOM_LIMIT * 2, &report)?)?;
     for (case, _, name) in writers() {
         let (before, after) = (&before[&name], &after[&name]);
         println!("    {}", after.line());
@@ -139,15 +140,18 @@ pub fn play(stage: &mut Stage<'_>) -> Result<()> {
 }
 
 /// Waits until every write has failed or reached its limit; records how long each one waited.
-fn until_they_fail(stage: &mut Stage<'_>, guest: &mut Guest) -> Result<BTreeMap<String, Ending>> {
-    let limit = |case: &Case| if stage.all { case.limit_of_all } else { case.limit };
+fn until_they_fail(
+    stage: &mut VmScenarioStage<'_>,
+    guest: &mut Guest,
+) -> Result<BTreeMap<String, FullLogWriteResult>> {
+    let limit = |case: &FullLogCase| if stage.all { case.limit_of_all } else { case.limit };
     let longest = CASES.iter().map(limit).max().unwrap_or_default() + FILL_LIMIT;
     let waits = writers().map(|(case, _, name)| {
         format!("wait_for {} {name} waits {name} {}\n", longest.as_secs(), limit(case).as_secs())
     });
     let script = fill() + &waits.collect::<String>() + "report";
     let report = run(guest, "fill the logs, wait for errors", longest + FILL_LIMIT, &script)?;
-    let endings = Ending::all(&report)?;
+    let endings = FullLogWriteResult::all(&report)?;
     println!("{}", run(guest, "the kernel's messages", LONG, KERNEL_SAYS)?.trim_end());
     for (case, kind, name) in writers() {
         let ending = endings.get(&name).with_context(|| format!("no {name} in {report}"))?;
@@ -155,7 +159,7 @@ fn until_they_fail(stage: &mut Stage<'_>, guest: &mut Guest) -> Result<BTreeMap<
         let seconds = ending.time_ms / 1e3;
         let how = if ending.failed() { "fails after" } else { "still waits after" };
         stage.held(format!("{}, {kind}: a write {how} {seconds:.0} s", case.what));
-        stage.figures.push(Figure {
+        stage.figures.push(VmScenarioFigure {
             what: "how long a write endures a full log",
             name: name.clone(),
             unit: "s",
@@ -167,14 +171,14 @@ fn until_they_fail(stage: &mut Stage<'_>, guest: &mut Guest) -> Result<BTreeMap<
 
 /// The gateway whose logs fill, and the node that holds writes.
 struct Servers {
-    gateway: Node,
-    node: Option<Node>,
+    gateway: ServeProcess,
+    node: Option<ServeProcess>,
     /// The port of the node. A restarted node must use it again, or the guest's sessions cannot log in again.
     node_port: u16,
 }
 
 impl Servers {
-    fn start(stage: &Stage<'_>) -> Result<Servers> {
+    fn start(stage: &VmScenarioStage<'_>) -> Result<Servers> {
         let gateway =
             stage.serve("gateway", &settings(0, |case| case.busy_after.is_some(), false))?;
         let node_port = tgt::free_port()?.port();
@@ -183,7 +187,7 @@ impl Servers {
         Ok(servers)
     }
 
-    fn start_node(&mut self, stage: &Stage<'_>, holds: bool) -> Result<()> {
+    fn start_node(&mut self, stage: &VmScenarioStage<'_>, holds: bool) -> Result<()> {
         self.node = None;
         let settings = settings(self.node_port, |case| case.busy_after.is_none(), holds);
         self.node = Some(stage.serve("node", &settings)?);
@@ -191,12 +195,12 @@ impl Servers {
     }
 
     /// Pauses destage, so that the logs fill, and restarts the node so that it does not answer writes.
-    fn take_room(&mut self, stage: &Stage<'_>) -> Result<()> {
+    fn take_room(&mut self, stage: &VmScenarioStage<'_>) -> Result<()> {
         self.each_gateway("pause")?;
         self.start_node(stage, true)
     }
 
-    fn make_room(&mut self, stage: &Stage<'_>) -> Result<()> {
+    fn make_room(&mut self, stage: &VmScenarioStage<'_>) -> Result<()> {
         self.each_gateway("resume")?;
         self.start_node(stage, false)?;
         println!("    room made");
@@ -212,16 +216,17 @@ impl Servers {
     }
 
     /// The target and portal of a writer, as the guest reaches them.
-    fn unit(&self, case: &Case, name: &str) -> String {
+    fn unit(&self, case: &FullLogCase, name: &str) -> String {
         let port = case.busy_after.map_or(self.node_port, |_| self.gateway.portal().port());
         format!("{} {}:{port}", target(name), HOSTS[0])
     }
 }
 
 /// All writers: each case with each kind, and the writer's name.
-fn writers() -> impl Iterator<Item = (&'static Case, &'static str, String)> {
-    let both =
-        |case: &'static Case| KINDS.map(|kind| (case, kind, format!("{}-{kind}", case.name)));
+fn writers() -> impl Iterator<Item = (&'static FullLogCase, &'static str, String)> {
+    let both = |case: &'static FullLogCase| {
+        KINDS.map(|kind| (case, kind, format!("{}-{kind}", case.name)))
+    };
     CASES.iter().flat_map(both)
 }
 
@@ -230,7 +235,7 @@ fn target(name: &str) -> String {
 }
 
 /// Returns settings with a target for each writer of the wanted cases.
-fn settings(port: u16, wanted: impl Fn(&Case) -> bool, holds: bool) -> String {
+fn settings(port: u16, wanted: impl Fn(&FullLogCase) -> bool, holds: bool) -> String {
     let mut text = format!("listen = [\"127.0.0.1:{port}\"]\n");
     for (case, _, name) in writers().filter(|(case, ..)| wanted(case)) {
         let file = format!("{{ file = {{ path = \"{name}.img\", size = \"64MiB\" }} }}");
@@ -290,7 +295,7 @@ fn run(guest: &mut Guest, what: &str, limit: Duration, script: &str) -> Result<S
 
 /// The result of a writer's last write, as `report` prints it.
 #[derive(Debug, PartialEq)]
-struct Ending {
+struct FullLogWriteResult {
     name: String,
     /// `failed`, `finished` or `waits`.
     word: String,
@@ -299,15 +304,15 @@ struct Ending {
     error: String,
 }
 
-impl Ending {
+impl FullLogWriteResult {
     /// Parses a report; the endings are keyed by the writer's name.
-    fn all(report: &str) -> Result<BTreeMap<String, Ending>> {
+    fn all(report: &str) -> Result<BTreeMap<String, FullLogWriteResult>> {
         let lines = report.lines().map(|line| {
             let mut words = line.splitn(4, ' ').map(str::to_owned);
             let mut next = || words.next().with_context(|| format!("'{line}' is no ending"));
             let (name, word, time_ms) = (next()?, next()?, next()?.parse()?);
             let error = words.next().unwrap_or_default();
-            Ok((name.clone(), Ending { name, word, time_ms, error }))
+            Ok((name.clone(), FullLogWriteResult { name, word, time_ms, error }))
         });
         lines.collect()
     }
@@ -317,7 +322,7 @@ impl Ending {
     }
 
     fn line(&self) -> String {
-        let Ending { name, word, time_ms, error } = self;
+        let FullLogWriteResult { name, word, time_ms, error } = self;
         format!("{name} {word} {:.1} s {error}", time_ms / 1e3)
     }
 }
@@ -329,11 +334,11 @@ mod tests {
     #[test]
     fn a_report_says_which_writes_failed() {
         let report = "a failed 181250 dd: error writing: EIO\nb waits 240007\nc finished 90001\n";
-        let endings = Ending::all(report).unwrap();
+        let endings = FullLogWriteResult::all(report).unwrap();
         assert_eq!(endings.len(), 3);
         assert_eq!(endings["a"].line(), "a failed 181.2 s dd: error writing: EIO");
         assert_eq!((&*endings["b"].word, endings["b"].time_ms), ("waits", 240_007.0));
-        assert!(Ending::all("cmp: differ").is_err());
+        assert!(FullLogWriteResult::all("cmp: differ").is_err());
     }
 
     #[test]

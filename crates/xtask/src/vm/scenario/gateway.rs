@@ -5,10 +5,10 @@ use std::time::Duration;
 use anyhow::Result;
 
 use crate::destage;
-use crate::node::Line;
+use crate::node::RelayProcess;
 use crate::tgt;
 use crate::vm::guest::{Guest, HOSTS, Hardware};
-use crate::vm::stage::{INITIATOR, LONG, SHORT, Stage, file, settings};
+use crate::vm::stage::{INITIATOR, LONG, SHORT, VmScenarioStage, file, settings};
 
 const NODE: &str = "iqn.2026-11.forebay.vm:node";
 const GATEWAY: &str = "iqn.2026-11.forebay.vm:gateway";
@@ -20,9 +20,9 @@ const DELAY_MS: f64 = 10.0;
 const DRAIN_LIMIT: Duration = Duration::from_secs(60);
 
 /// Plays it.
-pub fn play(stage: &mut Stage<'_>) -> Result<()> {
+pub fn play(stage: &mut VmScenarioStage<'_>) -> Result<()> {
     let node = stage.serve("node", &settings(NODE, &[0], &file("node.img", 128)))?;
-    let line = Line::start(stage.program, node.portal(), DELAY_MS)?;
+    let line = RelayProcess::start(stage.program, node.portal(), DELAY_MS)?;
     // Started again, it must be where the machine looks for it.
     let port = tgt::free_port()?.port();
     let stack = format!(

@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
-use crate::client::Login;
-use crate::node::Node;
-use crate::suite::pass::{self, Range};
+use crate::client::ClientLogin;
+use crate::node::ServeProcess;
+use crate::suite::pass::{self, StampedPass};
 use crate::tgt;
 use crate::vm::guest::{Guest, Hardware};
-use crate::vm::stage::{INITIATOR, SHORT, Stage, settings};
+use crate::vm::stage::{INITIATOR, SHORT, VmScenarioStage, settings};
 
 const LIO: &str = "iqn.2026-11.forebay.vm:lio";
 const NEAR: &str = "iqn.2026-11.forebay.vm:near";
@@ -58,7 +58,7 @@ all() { [ $(count) -eq $CONNECTIONS ]; }
 wait_for 20 \"$CONNECTIONS connections\" all";
 
 /// 16 MiB in blocks of 16 KiB, written over and over.
-const WRITTEN: Range = Range { each: 32, commands: 1024, depth: 32 };
+const WRITTEN: StampedPass = StampedPass { each: 32, commands: 1024, depth: 32 };
 
 /// A cut of a session with one connection: long enough for a login to fail.
 const SHORT_CUT: Duration = Duration::from_secs(5);
@@ -69,7 +69,7 @@ const LONG_CUT: Duration = Duration::from_secs(12);
 const CUTS: u64 = 2;
 
 /// Plays it.
-pub fn play(stage: &mut Stage<'_>) -> Result<()> {
+pub fn play(stage: &mut VmScenarioStage<'_>) -> Result<()> {
     let port = tgt::free_port()?.port();
     let mut guest = stage.boot(Hardware { forwarded: Some(port), ..Hardware::default() })?;
     guest.run("set the kernel's target up", SHORT, &script(LIO))?;
@@ -85,7 +85,7 @@ pub fn script(name: &str) -> String {
 
 /// Writes through cuts in one session of so many connections, and reads everything back.
 fn through_cuts(
-    stage: &mut Stage<'_>,
+    stage: &mut VmScenarioStage<'_>,
     guest: &mut Guest,
     port: u16,
     connections: u16,
@@ -110,7 +110,11 @@ fn through_cuts(
 
 /// A session of several connections that is replaced while the target still has them: Linux 6.1
 /// walks over their list while they leave it, and panics. Only seen with `--all`.
-fn what_it_does_not_survive(stage: &mut Stage<'_>, guest: &mut Guest, port: u16) -> Result<()> {
+fn what_it_does_not_survive(
+    stage: &mut VmScenarioStage<'_>,
+    guest: &mut Guest,
+    port: u16,
+) -> Result<()> {
     let what = "a login in place of a session of several connections that the target still has";
     let why = "Linux 6.1's own target may panic of it, in iscsit_inc_conn_usage_count, called by \
                iscsit_stop_session, called by iscsi_check_for_session_reinstatement: the \
@@ -146,7 +150,12 @@ fn what_it_does_not_survive(stage: &mut Stage<'_>, guest: &mut Guest, port: u16)
 const MOST_SHORT_CUTS: u64 = 4;
 
 /// Our program, with the machine's unit as its own.
-fn serve(stage: &Stage<'_>, name: &str, port: u16, connections: u16) -> Result<Node> {
+fn serve(
+    stage: &VmScenarioStage<'_>,
+    name: &str,
+    port: u16,
+    connections: u16,
+) -> Result<ServeProcess> {
     let stack = format!(
         "{{ remote = {{ url = \"iscsi://127.0.0.1:{port}/{LIO}/0\", connect_timeout = \"3s\", \
          login_timeout = \"3s\", command_timeout = \"10s\", ping_interval = \"1s\", \
@@ -157,7 +166,7 @@ fn serve(stage: &Stage<'_>, name: &str, port: u16, connections: u16) -> Result<N
 }
 
 /// Writes while something else is done; says how often everything was written.
-fn write_meanwhile(login: &Login, act: impl FnOnce() -> Result<()>) -> Result<u64> {
+fn write_meanwhile(login: &ClientLogin, act: impl FnOnce() -> Result<()>) -> Result<u64> {
     let done = AtomicBool::new(false);
     thread::scope(|scope| {
         let writer = scope.spawn(|| write_until(&done, login));
@@ -169,7 +178,7 @@ fn write_meanwhile(login: &Login, act: impl FnOnce() -> Result<()>) -> Result<u6
 }
 
 /// Writes everything again and again, each time as a new version; says which was the last.
-fn write_until(done: &AtomicBool, login: &Login) -> Result<u64> {
+fn write_until(done: &AtomicBool, login: &ClientLogin) -> Result<u64> {
     let mut version = 0;
     while version == 0 || !done.load(Ordering::Relaxed) {
         version += 1;

@@ -3,7 +3,7 @@
 use anyhow::{Result, ensure};
 
 use crate::vm::guest::{Guest, HOSTS, Hardware};
-use crate::vm::stage::{INITIATOR, LONG, Stage, file, settings};
+use crate::vm::stage::{INITIATOR, LONG, VmScenarioStage, file, settings};
 
 const TARGET: &str = "iqn.2026-11.forebay.vm:multipath";
 
@@ -17,7 +17,7 @@ const CONFIGURATION: &str = "defaults {\n    find_multipaths no\n    user_friend
     blacklist {\n    devnode \"^(vd|loop|ram)\"\n}\n";
 
 /// Plays it.
-pub fn play(stage: &mut Stage<'_>) -> Result<()> {
+pub fn play(stage: &mut VmScenarioStage<'_>) -> Result<()> {
     let node = stage.serve("target", &settings(TARGET, &[0, 0], &file("unit.img", 256)))?;
     let mut guest = stage.boot(Hardware { second_card: true, ..Hardware::default() })?;
     let ports = node.ports();

@@ -7,11 +7,11 @@
 use anyhow::{Context, Result, ensure};
 
 use crate::destage;
-use crate::node::{Line, Node};
+use crate::node::{RelayProcess, ServeProcess};
 use crate::tgt;
 use crate::vm::guest::{Guest, HOSTS, Hardware};
 use crate::vm::scenario::lio;
-use crate::vm::stage::{Figure, INITIATOR, LONG, SHORT, Stage, file, settings};
+use crate::vm::stage::{INITIATOR, LONG, SHORT, VmScenarioFigure, VmScenarioStage, file, settings};
 
 const NODE: &str = "iqn.2026-11.forebay.vm:far";
 const GATEWAY: &str = "iqn.2026-11.forebay.vm:near";
@@ -60,9 +60,9 @@ kept_on() {
 }";
 
 /// Plays it.
-pub fn play(stage: &mut Stage<'_>) -> Result<()> {
+pub fn play(stage: &mut VmScenarioStage<'_>) -> Result<()> {
     let node = stage.serve("node", &settings(NODE, &[0], &file("far.img", 128)))?;
-    let line = Line::start(stage.program, node.portal(), DELAY_MS)?;
+    let line = RelayProcess::start(stage.program, node.portal(), DELAY_MS)?;
     let mut guest = stage.boot(Hardware::default())?;
     guest.run("start the initiator", SHORT, &format!("start_initiator {INITIATOR}"))?;
     let far = format!("{NODE} {}:{}", HOSTS[0], line.address().port());
@@ -103,7 +103,7 @@ pub fn play(stage: &mut Stage<'_>) -> Result<()> {
     Ok(())
 }
 
-fn gateway(stage: &mut Stage<'_>, guest: &mut Guest, line: &Line) -> Result<()> {
+fn gateway(stage: &mut VmScenarioStage<'_>, guest: &mut Guest, line: &RelayProcess) -> Result<()> {
     let stack = format!(
         "{{ remote = {{ url = \"iscsi://{}/{NODE}/0\" }} }}, {{ cache = {{ log = \"log\", \
          log_size = \"128MiB\", nvram = \"nvram\", dram = \"16MiB\", report = \"after-complete\" }} }}",
@@ -116,7 +116,12 @@ fn gateway(stage: &mut Stage<'_>, guest: &mut Guest, line: &Line) -> Result<()> 
     Ok(())
 }
 
-fn on_unit(stage: &mut Stage<'_>, guest: &mut Guest, near: &Node, name: &str) -> Result<()> {
+fn on_unit(
+    stage: &mut VmScenarioStage<'_>,
+    guest: &mut Guest,
+    near: &ServeProcess,
+    name: &str,
+) -> Result<()> {
     let unit = format!("{GATEWAY} {}:{}", HOSTS[0], near.portal().port());
     let script = format!(
         "record {unit}\nlogin {unit}\ndisk=$(disk {unit})\npostmark_on $disk\nkept_on $disk\nlogout {unit}"
@@ -125,11 +130,11 @@ fn on_unit(stage: &mut Stage<'_>, guest: &mut Guest, near: &Node, name: &str) ->
 }
 
 /// The far side is the kernel's own target, in a machine of its own.
-fn kernels_target(stage: &mut Stage<'_>, guest: &mut Guest) -> Result<()> {
+fn kernels_target(stage: &mut VmScenarioStage<'_>, guest: &mut Guest) -> Result<()> {
     let at = tgt::free_port()?;
     let mut far = stage.boot(Hardware { forwarded: Some(at.port()), ..Hardware::default() })?;
     far.run("set the kernel's target up", SHORT, &lio::script(NODE))?;
-    let line = Line::start(stage.program, at, DELAY_MS)?;
+    let line = RelayProcess::start(stage.program, at, DELAY_MS)?;
     let unit = format!("{NODE} {}:{}", HOSTS[0], line.address().port());
     let script = format!(
         "record {unit}\nlogin {unit}\ndisk=$(disk {unit})\npostmark_on $disk\nkept_on $disk\nlogout {unit}\n\
@@ -139,13 +144,18 @@ fn kernels_target(stage: &mut Stage<'_>, guest: &mut Guest) -> Result<()> {
 }
 
 /// Runs PostMark, and keeps how many transactions a second it made.
-fn measure(stage: &mut Stage<'_>, guest: &mut Guest, name: &str, script: &str) -> Result<()> {
+fn measure(
+    stage: &mut VmScenarioStage<'_>,
+    guest: &mut Guest,
+    name: &str,
+    script: &str,
+) -> Result<()> {
     let script = format!("POSTMARK='{POSTMARK}'\n{ON_DISK}\n{script}");
     let said = guest.run(name, RUN + LONG, &script)?;
     let took = said.lines().find_map(|line| line.strip_prefix("took ")).context("no time")?;
     let seconds = took.trim().parse::<f64>()? / 1e6;
     ensure!(seconds > 0.0, "PostMark took no time");
-    stage.figures.push(Figure {
+    stage.figures.push(VmScenarioFigure {
         what: "PostMark, 20 files, 60 transactions, sync,dirsync, 4 ms one way",
         name: name.to_owned(),
         unit: "transactions/s",

@@ -2,9 +2,9 @@
 
 use anyhow::Result;
 
-use crate::node::Node;
+use crate::node::ServeProcess;
 use crate::vm::guest::{Guest, HOSTS, Hardware};
-use crate::vm::stage::{INITIATOR, LONG, SHORT, Stage, file, settings};
+use crate::vm::stage::{INITIATOR, LONG, SHORT, VmScenarioStage, file, settings};
 
 const TARGET: &str = "iqn.2026-11.forebay.vm:reservations";
 
@@ -12,7 +12,7 @@ const TARGET: &str = "iqn.2026-11.forebay.vm:reservations";
 const SECOND: &str = "iqn.2026-11.forebay.vm:second";
 
 /// Plays it.
-pub fn play(stage: &mut Stage<'_>) -> Result<()> {
+pub fn play(stage: &mut VmScenarioStage<'_>) -> Result<()> {
     // Ports that stay over the restart; one for each initiator, so that the disks have two names.
     let ports = [crate::tgt::free_port()?.port(), crate::tgt::free_port()?.port()];
     let settings = settings(TARGET, &ports, &file("unit.img", 64));
@@ -67,7 +67,12 @@ pub fn play(stage: &mut Stage<'_>) -> Result<()> {
 }
 
 /// Stops the target and starts it again: everything must be as before.
-fn restart(stage: &mut Stage<'_>, node: Node, settings: &str, guest: &mut Guest) -> Result<Node> {
+fn restart(
+    stage: &mut VmScenarioStage<'_>,
+    node: ServeProcess,
+    settings: &str,
+    guest: &mut Guest,
+) -> Result<ServeProcess> {
     node.stop()?;
     let node = stage.serve("target", settings)?;
     guest.run(

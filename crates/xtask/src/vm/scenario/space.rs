@@ -7,9 +7,9 @@ use std::path::Path;
 
 use anyhow::{Result, ensure};
 
-use crate::node::Node;
+use crate::node::ServeProcess;
 use crate::vm::guest::{Guest, HOSTS, Hardware};
-use crate::vm::stage::{INITIATOR, LONG, Stage, settings};
+use crate::vm::stage::{INITIATOR, LONG, VmScenarioStage, settings};
 
 const TARGET: &str = "iqn.2026-11.forebay.vm:space";
 
@@ -21,7 +21,7 @@ const LARGE: u64 = 320 << 20;
 const FILES: u64 = 48 << 20;
 
 /// Plays it.
-pub fn play(stage: &mut Stage<'_>) -> Result<()> {
+pub fn play(stage: &mut VmScenarioStage<'_>) -> Result<()> {
     let backing = stage.folder.join("unit.img");
     fs::File::create(&backing)?.set_len(SMALL)?;
     let node =
@@ -50,7 +50,12 @@ pub fn play(stage: &mut Stage<'_>) -> Result<()> {
     Ok(())
 }
 
-fn grow(stage: &mut Stage<'_>, node: &Node, guest: &mut Guest, unit: &str) -> Result<()> {
+fn grow(
+    stage: &mut VmScenarioStage<'_>,
+    node: &ServeProcess,
+    guest: &mut Guest,
+    unit: &str,
+) -> Result<()> {
     let asked = node.ask(&["resize", TARGET, "0", &format!("{}MiB", LARGE >> 20)])?;
     ensure!(asked.success(), "forebay resize: {}", asked.tail(5));
     guest.run(

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 
-use crate::process::Finished;
+use crate::process::XtaskProgramResult;
 use crate::vm::guest::{HOSTS, Hardware};
-use crate::vm::stage::{INITIATOR, SHORT, Stage, file, settings};
+use crate::vm::stage::{INITIATOR, SHORT, VmScenarioStage, file, settings};
 
 const TARGET: &str = "iqn.2026-11.forebay.vm:tools";
 
@@ -18,7 +18,7 @@ const MISCOMPARE: i32 = 14;
 const LIMIT: Duration = Duration::from_secs(50);
 
 /// One call of a tool: `$D` is the disk.
-struct Call {
+struct SgToolCall {
     command: &'static str,
     /// The exit code that is right.
     code: i32,
@@ -26,17 +26,17 @@ struct Call {
     says: &'static str,
 }
 
-const fn says(command: &'static str, says: &'static str) -> Call {
-    Call { command, code: 0, says }
+const fn says(command: &'static str, says: &'static str) -> SgToolCall {
+    SgToolCall { command, code: 0, says }
 }
 
-const fn ends(command: &'static str, code: i32) -> Call {
-    Call { command, code, says: "" }
+const fn ends(command: &'static str, code: i32) -> SgToolCall {
+    SgToolCall { command, code, says: "" }
 }
 
 /// In this order: what is written is looked at by the next call; so sg_dd too goes past the kernel's
 /// cache (blk_sgio).
-const CALLS: &[Call] = &[
+const CALLS: &[SgToolCall] = &[
     says("sg_turs $D", ""),
     says("sg_inq $D", "FOREBAY"),
     says("sg_vpd $D", "Supported VPD pages"),
@@ -75,7 +75,7 @@ const CALLS: &[Call] = &[
 ];
 
 /// Plays it.
-pub fn play(stage: &mut Stage<'_>) -> Result<()> {
+pub fn play(stage: &mut VmScenarioStage<'_>) -> Result<()> {
     let node = stage.serve("target", &settings(TARGET, &[0], &file("unit.img", 64)))?;
     let mut guest = stage.boot(Hardware::default())?;
     let unit = format!("{TARGET} {}:{}", HOSTS[0], node.portal().port());
@@ -106,6 +106,6 @@ pub fn play(stage: &mut Stage<'_>) -> Result<()> {
     Ok(())
 }
 
-fn is_right(call: &Call, finished: &Finished) -> bool {
+fn is_right(call: &SgToolCall, finished: &XtaskProgramResult) -> bool {
     finished.code() == Some(call.code) && finished.output.contains(call.says)
 }
