@@ -593,33 +593,4 @@ const STEP: usize = 1024;
 const SORTED_INLINE: usize = 16384;
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::{
-        epoch::Epochs,
-        log::{ring::SegmentRing, segment::LogRecordKind},
-        slot::{SlotTable, WHOLE},
-    };
-
-    #[test]
-    fn with_the_last_that_is_clean_nothing_is_left_to_roll_back_to() {
-        let (mut table, mut epochs) = (SlotTable::new(64), Epochs::by_flush(0));
-        let mut ring = SegmentRing::new(2, 100, 9, 1, 2);
-        let index = table.find_or_insert(70);
-        for segment in 1..=2 {
-            let block = ring.push(2) + 1;
-            let place =
-                LogAddress { segment, block, checksum: 0, mask: WHOLE, kind: LogRecordKind::Data };
-            epochs.supersede(&mut table, index, place);
-            if segment == 1 {
-                epochs.seal(1);
-            }
-        }
-        let mut state = CacheState::new((table, epochs), ring, None, 2);
-        state.round = Some(DestageRound::new(1));
-        assert_eq!(state.epochs.replaced(index).map(|place| place.segment), Some(1));
-        assert!(!state.clean_some(1, Instant::now()));
-        assert!(state.round.is_none() && !state.ring.reaches_back_to(1));
-        assert_eq!(state.epochs.replaced(index), None);
-    }
-}
+mod tests;
