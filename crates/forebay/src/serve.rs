@@ -109,59 +109,38 @@ async fn serve(
 async fn answer(node: Arc<Node>, request: ControlRequest) -> ControlResponse {
     match request {
         ControlRequest::Status => ControlResponse::Status(Box::new(node.status())),
-        ControlRequest::Reload => match reload(node).await {
-            Ok(changes) => ControlResponse::Changes(changes),
-            Err(failure) => ControlResponse::Failure(failure),
-        },
-        ControlRequest::Compare { config } => match node.compare(&config) {
-            Ok(changes) => ControlResponse::Changes(changes),
-            Err(failure) => ControlResponse::Failure(failure),
-        },
-        ControlRequest::Cache { unit, order } => match node.order(&unit, order).await {
-            Ok(standing) => ControlResponse::Cache(standing),
-            Err(failure) => ControlResponse::Failure(failure),
-        },
-        ControlRequest::Claim { unit } => match node.claims(&unit) {
-            Ok(claims) => ControlResponse::Claims(claims),
-            Err(failure) => ControlResponse::Failure(failure),
-        },
-        ControlRequest::Names => match node.known().await {
-            Ok(known) => ControlResponse::Names(known),
-            Err(failure) => ControlResponse::Failure(failure),
-        },
-        ControlRequest::Locate { volume } => match node.locate(&volume).await {
-            Ok(place) => ControlResponse::Located(place),
-            Err(failure) => ControlResponse::Failure(failure),
-        },
-        ControlRequest::DropClaim { unit, lose_dirty_data } => {
-            match node.drop_claim(&unit, lose_dirty_data).await {
-                Ok(claims) => ControlResponse::Claims(claims),
-                Err(failure) => ControlResponse::Failure(failure),
-            }
+        ControlRequest::Reload => respond(reload(node).await, ControlResponse::Changes),
+        ControlRequest::Compare { config } => {
+            respond(node.compare(&config), ControlResponse::Changes)
         }
-        ControlRequest::TakeOver { unit } => match node.take_over(&unit).await {
-            Ok(standing) => ControlResponse::Pair(standing),
-            Err(failure) => ControlResponse::Failure(failure),
-        },
-        ControlRequest::Export { unit } => match node.export(&unit).await {
-            Ok(exported) => ControlResponse::Exported(exported),
-            Err(failure) => ControlResponse::Failure(failure),
-        },
+        ControlRequest::Cache { unit, order } => {
+            respond(node.order(&unit, order).await, ControlResponse::Cache)
+        }
+        ControlRequest::Claim { unit } => respond(node.claims(&unit), ControlResponse::Claims),
+        ControlRequest::Names => respond(node.known().await, ControlResponse::Names),
+        ControlRequest::Locate { volume } => {
+            respond(node.locate(&volume).await, ControlResponse::Located)
+        }
+        ControlRequest::DropClaim { unit, lose_dirty_data } => {
+            respond(node.drop_claim(&unit, lose_dirty_data).await, ControlResponse::Claims)
+        }
+        ControlRequest::TakeOver { unit } => {
+            respond(node.take_over(&unit).await, ControlResponse::Pair)
+        }
+        ControlRequest::Export { unit } => {
+            respond(node.export(&unit).await, ControlResponse::Exported)
+        }
         ControlRequest::Move { volume, to, rate, pause_ms } => {
             let pause = Duration::from_millis(pause_ms);
-            match node.move_volume(&volume, &to, rate, pause).await {
-                Ok(progress) => ControlResponse::Moving(progress),
-                Err(failure) => ControlResponse::Failure(failure),
-            }
+            let moving = node.move_volume(&volume, &to, rate, pause).await;
+            respond(moving, ControlResponse::Moving)
         }
-        ControlRequest::Moving { volume } => match node.move_of(&volume) {
-            Ok(progress) => ControlResponse::Moving(progress),
-            Err(failure) => ControlResponse::Failure(failure),
-        },
-        ControlRequest::CancelMove { volume } => match node.cancel_move(&volume).await {
-            Ok(progress) => ControlResponse::Moving(progress),
-            Err(failure) => ControlResponse::Failure(failure),
-        },
+        ControlRequest::Moving { volume } => {
+            respond(node.move_of(&volume), ControlResponse::Moving)
+        }
+        ControlRequest::CancelMove { volume } => {
+            respond(node.cancel_move(&volume).await, ControlResponse::Moving)
+        }
         ControlRequest::Moves => ControlResponse::Moves(node.listed_moves()),
         ControlRequest::Attachment
         | ControlRequest::Detach { .. }
@@ -172,12 +151,18 @@ async fn answer(node: Arc<Node>, request: ControlRequest) -> ControlResponse {
             ControlResponse::Failure(Failure::new("this process serves, and emulates no link"))
         }
         ControlRequest::Resize { target, lun, bytes } => {
-            match node.resize(&target, lun, bytes).await {
-                Ok(bytes) => ControlResponse::Resized { bytes },
-                Err(failure) => ControlResponse::Failure(failure),
-            }
+            let resized = node.resize(&target, lun, bytes).await;
+            respond(resized, |bytes| ControlResponse::Resized { bytes })
         }
     }
+}
+
+/// Makes the response to a request from its result.
+fn respond<T>(
+    result: Result<T, Failure>,
+    response: impl FnOnce(T) -> ControlResponse,
+) -> ControlResponse {
+    result.map_or_else(ControlResponse::Failure, response)
 }
 
 /// Reloads the settings and says what came of it.

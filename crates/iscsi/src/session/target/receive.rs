@@ -17,7 +17,7 @@ use super::{
 };
 
 impl Session {
-    /// A PDU has arrived on this connection.
+    /// Handles a PDU that has arrived on this connection.
     pub fn handle_frame(
         &mut self,
         cid: Cid,
@@ -35,7 +35,7 @@ impl Session {
         let PduFrame { bhs, ahs, data, is_shared, data_digest_error } = frame;
         self.is_shared = is_shared;
         if bhs[0] & FROM_TARGET != 0 {
-            // A mirror, not an initiator.
+            // Only targets send these opcodes.
             self.reject(at, RejectReason::CommandNotSupported, &bhs);
             return Ok(());
         }
@@ -63,32 +63,35 @@ impl Session {
         match pdu {
             Pdu::DataOut(data_out) => self.handle_data_out(at, data_out, false, &bhs),
             Pdu::Snack(snack) => self.handle_snack(at, &snack, &bhs),
-            // Our ping is answered; that something came is noted already.
+            // The answer to a ping. `note_received` has noted that the initiator is alive.
             Pdu::NopOut(nop) if nop.itt == Itt::NONE => {}
             Pdu::LoginRequest(_) => {
                 self.reject(at, RejectReason::ProtocolError, &bhs);
                 return Err(TargetSessionError::Protocol("a login request in full feature phase"));
             }
-            pdu => {
-                let (immediate, cmd_sn) =
-                    order_of(&pdu).expect("all other PDUs of an initiator take part in order");
-                if immediate {
-                    self.take_turn(at, pdu, &bhs);
-                } else {
-                    match self.window.arrive(cmd_sn) {
-                        CommandTurn::Now => self.take_turn(at, pdu, &bhs),
-                        CommandTurn::Later => self.hold(at, cmd_sn, pdu, bhs),
-                        CommandTurn::Never => self.connections[at].counters.ignored += 1,
-                    }
-                }
-                self.take_held();
-            }
+            pdu => self.arrive_in_order(at, pdu, bhs),
         }
         let unacknowledged = self.connections[at].retained.len();
         if unacknowledged > self.settings.unacknowledged_statuses as usize {
             return Err(TargetSessionError::Unacknowledged);
         }
         Ok(())
+    }
+
+    /// Performs a PDU with a CmdSN if its turn has come. Otherwise keeps it until then, or ignores a repetition.
+    fn arrive_in_order(&mut self, at: usize, pdu: Pdu, bhs: Bhs) {
+        let (immediate, cmd_sn) =
+            order_of(&pdu).expect("all other PDUs of an initiator take part in order");
+        if immediate {
+            self.take_turn(at, pdu, &bhs);
+        } else {
+            match self.window.arrive(cmd_sn) {
+                CommandTurn::Now => self.take_turn(at, pdu, &bhs),
+                CommandTurn::Later => self.hold(at, cmd_sn, pdu, bhs),
+                CommandTurn::Never => self.connections[at].counters.ignored += 1,
+            }
+        }
+        self.take_held();
     }
 
     /// The decoder of this connection has given up: counts digest errors. The connection is to be
