@@ -23,7 +23,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Result;
-use clap::{Parser, Subcommand};
+use clap::{Args, Parser, Subcommand};
 
 use crate::bench::raw;
 use crate::steps::Steps;
@@ -51,38 +51,7 @@ enum XtaskCommand {
     },
     /// Run everything: the checks, the tests of every crate, the program against foreign tools
     /// (libiscsi, QEMU, tgt; as root on Debian their packages are installed) and `kill -9` rounds.
-    Test {
-        /// Leave out what needs foreign tools.
-        #[arg(long)]
-        no_interop: bool,
-        /// Run only the steps whose name contains this word.
-        #[arg(long, value_name = "WORD")]
-        filter: Option<String>,
-        /// How many points the crash simulator tries (20,000 if not said).
-        #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
-        crash_points: Option<u64>,
-        /// Minutes for which gateways that share a volume are killed while hosts fight for its blocks (a
-        /// quarter if not said).
-        #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1440))]
-        coherence_minutes: Option<u64>,
-        /// How many rounds of "write data, write a counter elsewhere, kill -9" there are.
-        #[arg(long, value_name = "N", default_value_t = 6, value_parser = clap::value_parser!(u32).range(1..=100_000))]
-        counter_rounds: u32,
-        /// Rounds of `kill -9` under load in each mode of `kill-rounds`; 0 leaves them out. They need root and
-        /// /dev/fuse.
-        #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(0..=100_000))]
-        kill_rounds: u32,
-        /// Power cuts of the real program in each mode; 0 leaves them out. They need root and /dev/fuse.
-        #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(0..=100_000))]
-        power_cuts: u32,
-        /// Seconds for which the link between gateway and node is cut under load.
-        #[arg(long, value_name = "S", default_value_t = 6, value_parser = clap::value_parser!(u64).range(1..=600))]
-        cut: u64,
-        /// How often a unit changes hands while fio writes to it: gateways of a pair that are killed, and
-        /// logs that are handed over.
-        #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=10_000))]
-        pair_rounds: u32,
-    },
+    Test(TestArgs),
     /// Measure the data path, with a bare TCP program and tgt as peers in the same run, and report which promises hold.
     /// Groups: target, stream, depth1, polling, digests, tls, sessions, gateway, pauses, options (the cost of compression
     /// and of an encrypted log), memory. Other benchmarks run alone. Those with options of their own need root: far
@@ -90,40 +59,7 @@ enum XtaskCommand {
     /// a pair of gateways. postmark runs PostMark on attached volumes (root); emc-tel replays a trace like that of the STICS
     /// paper, 12 minutes for each of seven servers.
     #[command(args_conflicts_with_subcommands = true, disable_help_subcommand = true)]
-    Bench {
-        #[command(subcommand)]
-        alone: Option<StandaloneBench>,
-        /// Only these; all of them if none is named.
-        names: Vec<String>,
-        /// How often each point is measured.
-        #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..))]
-        rounds: u16,
-        /// Seconds that one point takes.
-        #[arg(long, default_value_t = 0.7)]
-        seconds: f64,
-        /// Run servers and load generators with real-time scheduling (root): for a machine that is
-        /// busy with other work. tgt gains more from it than the others.
-        #[arg(long)]
-        realtime: bool,
-        /// Seconds to spend, all in all, on repeating points that other work disturbed.
-        #[arg(long, default_value_t = 60)]
-        patience: u32,
-        /// Seconds of the trace of emc-tel in one of ours.
-        #[arg(long, value_name = "N", default_value_t = 1.0)]
-        speed: f64,
-        /// How many requests of that trace.
-        #[arg(long, value_name = "N", default_value_t = bench::emc::trace::REQUESTS, value_parser = clap::value_parser!(u64).range(1..))]
-        requests: u64,
-        /// Measure this program instead of building one: to compare two builds.
-        #[arg(long, value_name = "FILE")]
-        program: Option<PathBuf>,
-        /// Write every round of every point to this file.
-        #[arg(long, value_name = "FILE")]
-        json: Option<PathBuf>,
-        /// Write a page with the medians to this file.
-        #[arg(long, value_name = "FILE")]
-        markdown: Option<PathBuf>,
-    },
+    Bench(BenchArgs),
     /// Play scenarios with a real kernel: Debian's, in a virtual machine made from its packages, as
     /// initiator against our target and as target against our initiator (needs QEMU on an amd64
     /// Debian; as root what is missing is installed).
@@ -212,6 +148,120 @@ enum XtaskCommand {
     },
 }
 
+/// The arguments of `cargo xtask test`.
+#[derive(Args)]
+struct TestArgs {
+    /// Leave out what needs foreign tools.
+    #[arg(long)]
+    no_interop: bool,
+    /// Run only the steps whose name contains this word.
+    #[arg(long, value_name = "WORD")]
+    filter: Option<String>,
+    /// How many points the crash simulator tries (20,000 if not said).
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
+    crash_points: Option<u64>,
+    /// Minutes for which gateways that share a volume are killed while hosts fight for its blocks (a
+    /// quarter if not said).
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1440))]
+    coherence_minutes: Option<u64>,
+    /// How many rounds of "write data, write a counter elsewhere, kill -9" there are.
+    #[arg(long, value_name = "N", default_value_t = 6, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    counter_rounds: u32,
+    /// Rounds of `kill -9` under load in each mode of `kill-rounds`; 0 leaves them out. They need root and
+    /// /dev/fuse.
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(0..=100_000))]
+    kill_rounds: u32,
+    /// Power cuts of the real program in each mode; 0 leaves them out. They need root and /dev/fuse.
+    #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(0..=100_000))]
+    power_cuts: u32,
+    /// Seconds for which the link between gateway and node is cut under load.
+    #[arg(long, value_name = "S", default_value_t = 6, value_parser = clap::value_parser!(u64).range(1..=600))]
+    cut: u64,
+    /// How often a unit changes hands while fio writes to it: gateways of a pair that are killed, and
+    /// logs that are handed over.
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pair_rounds: u32,
+}
+
+impl TestArgs {
+    fn run(self) -> ExitCode {
+        exit(suite::test(suite::SuiteOptions {
+            interop: !self.no_interop,
+            filter: self.filter,
+            crash_points: self.crash_points,
+            coherence_minutes: self.coherence_minutes,
+            counter_rounds: self.counter_rounds,
+            kill_rounds: self.kill_rounds,
+            power_cuts: self.power_cuts,
+            cut: Duration::from_secs(self.cut),
+            pair_rounds: self.pair_rounds,
+        }))
+    }
+}
+
+/// The arguments of `cargo xtask bench`.
+#[derive(Args)]
+struct BenchArgs {
+    #[command(subcommand)]
+    alone: Option<StandaloneBench>,
+    /// Only these; all of them if none is named.
+    names: Vec<String>,
+    /// How often each point is measured.
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..))]
+    rounds: u16,
+    /// Seconds that one point takes.
+    #[arg(long, default_value_t = 0.7)]
+    seconds: f64,
+    /// Run servers and load generators with real-time scheduling (root): for a machine that is
+    /// busy with other work. tgt gains more from it than the others.
+    #[arg(long)]
+    realtime: bool,
+    /// Seconds to spend, all in all, on repeating points that other work disturbed.
+    #[arg(long, default_value_t = 60)]
+    patience: u32,
+    /// Seconds of the trace of emc-tel in one of ours.
+    #[arg(long, value_name = "N", default_value_t = 1.0)]
+    speed: f64,
+    /// How many requests of that trace.
+    #[arg(long, value_name = "N", default_value_t = bench::emc::trace::REQUESTS, value_parser = clap::value_parser!(u64).range(1..))]
+    requests: u64,
+    /// Measure this program instead of building one: to compare two builds.
+    #[arg(long, value_name = "FILE")]
+    program: Option<PathBuf>,
+    /// Write every round of every point to this file.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Write a page with the medians to this file.
+    #[arg(long, value_name = "FILE")]
+    markdown: Option<PathBuf>,
+}
+
+impl BenchArgs {
+    fn run(self) -> ExitCode {
+        match self.alone {
+            Some(StandaloneBench::Far(options)) => return report(bench::far::bench(&options)),
+            Some(StandaloneBench::BadLinks(options)) => {
+                return report(bench::far::bad_links::bench(&options));
+            }
+            Some(StandaloneBench::Pair(options)) => return report(bench::pair::bench(&options)),
+            None => {}
+        }
+        let speed = self.speed.clamp(0.01, 1000.0);
+        report(bench::bench(&bench::BenchOptions {
+            groups: self.names,
+            rounds: self.rounds.into(),
+            time: Duration::from_secs_f64(self.seconds.clamp(0.05, 60.0)),
+            realtime: self.realtime,
+            patience: Duration::from_secs(self.patience.into()),
+            pace: bench::emc::replay::BenchTracePace { speed },
+            requests: self.requests,
+            program: self.program,
+            json: self.json,
+            markdown: self.markdown,
+        }))
+    }
+}
+
 /// Benchmarks that have their own options.
 #[derive(Subcommand)]
 enum StandaloneBench {
@@ -230,68 +280,8 @@ fn main() -> ExitCode {
             check::check(&mut steps);
             exit(steps.finish())
         }
-        XtaskCommand::Test {
-            no_interop,
-            filter,
-            crash_points,
-            coherence_minutes,
-            counter_rounds,
-            kill_rounds,
-            power_cuts,
-            cut,
-            pair_rounds,
-        } => {
-            let cut = Duration::from_secs(cut);
-            let interop = !no_interop;
-            exit(suite::test(suite::SuiteOptions {
-                interop,
-                filter,
-                crash_points,
-                coherence_minutes,
-                counter_rounds,
-                kill_rounds,
-                power_cuts,
-                cut,
-                pair_rounds,
-            }))
-        }
-        XtaskCommand::Bench { alone: Some(StandaloneBench::Far(options)), .. } => {
-            report(bench::far::bench(&options))
-        }
-        XtaskCommand::Bench { alone: Some(StandaloneBench::BadLinks(options)), .. } => {
-            report(bench::far::bad_links::bench(&options))
-        }
-        XtaskCommand::Bench { alone: Some(StandaloneBench::Pair(options)), .. } => {
-            report(bench::pair::bench(&options))
-        }
-        XtaskCommand::Bench {
-            alone: None,
-            names,
-            rounds,
-            seconds,
-            realtime,
-            patience,
-            speed,
-            requests,
-            program,
-            json,
-            markdown,
-        } => {
-            let time = Duration::from_secs_f64(seconds.clamp(0.05, 60.0));
-            let options = bench::BenchOptions {
-                groups: names,
-                rounds: rounds.into(),
-                time,
-                realtime,
-                patience: Duration::from_secs(patience.into()),
-                pace: bench::emc::replay::BenchTracePace { speed: speed.clamp(0.01, 1000.0) },
-                requests,
-                program,
-                json,
-                markdown,
-            };
-            report(bench::bench(&options))
-        }
+        XtaskCommand::Test(test) => test.run(),
+        XtaskCommand::Bench(bench) => bench.run(),
         XtaskCommand::VmTest { list: true, .. } => {
             vm::list();
             ExitCode::SUCCESS
