@@ -104,7 +104,7 @@ struct AlignedMemory {
     capacity: usize,
 }
 
-// SAFETY: a `AlignedMemory` is the only owner of what it points to, like a `Box<[u8]>`.
+// SAFETY: an `AlignedMemory` is the only owner of what it points to, like a `Box<[u8]>`.
 unsafe impl Send for AlignedMemory {}
 // SAFETY: through a shared `AlignedMemory` nothing can be changed.
 unsafe impl Sync for AlignedMemory {}

@@ -1,6 +1,6 @@
 //! The initiator's machine in full feature phase (RFC 7143, 3.2, 4.2): commands out, outcomes back.
 //!
-//! A [`InitiatorSession`] has one command window and several connections; each command goes to the one with
+//! An [`InitiatorSession`] has one command window and several connections; each command goes to the one with
 //! the least to do and stays there. What is lost on the way is asked for again (level 1), what a
 //! failed connection leaves behind goes on elsewhere (level 2) or is handed back. Logging in,
 //! sockets, reconnecting are the caller's.
