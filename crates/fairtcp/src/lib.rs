@@ -5,7 +5,7 @@
 //! ```no_run
 //! # fn main() -> Result<(), fairtcp::Error> {
 //! # let sockets: Vec<std::net::TcpStream> = vec![];
-//! let fair = std::sync::Arc::new(fairtcp::Fair::load(&fairtcp::Options::default())?);
+//! let fair = std::sync::Arc::new(fairtcp::Fair::load(&fairtcp::EnsembleOptions::default())?);
 //! let session = fairtcp::Ensemble::new(&fair)?;
 //! for connection in &sockets {
 //!     session.join(connection)?;
