@@ -6,15 +6,13 @@ use std::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
-    time::Duration,
 };
 
 use fairtcp::{Ensemble, EnsembleControlBlock, Fair};
 use parking_lot::Mutex;
 use socket2::SockRef;
-use tokio::net::TcpStream;
 
-use crate::{options, stream::ConnectionStream};
+use crate::{options, pacing::pace, stream::ConnectionStream};
 
 /// What sessions are given. Default: what the kernel gives every connection.
 #[derive(Clone, Debug, Default)]
@@ -146,24 +144,9 @@ impl SessionCongestion {
     }
 }
 
-/// Turns on the kernel's pacing for a connection with a long round trip time. The kernel then spreads a congestion window
-/// over the round trip. Without pacing it sends a whole response at once, and that burst overflows the queue of a link
-/// that is not full.
-fn pace(socket: &TcpStream, round_trip: Duration) -> io::Result<()> {
-    if round_trip < DISTANT {
-        return Ok(());
-    }
-    options::set(socket, libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE, FASTEST)
-}
-
-/// The least round trip time of a connection that is paced. Connections within one site have less.
-const DISTANT: Duration = Duration::from_millis(1);
-/// A pacing rate in bytes per second that no link reaches. Setting any rate turns pacing on.
-const FASTEST: libc::c_uint = libc::c_uint::MAX - 1;
-
 #[cfg(test)]
 mod tests {
-    use tokio::net::TcpListener;
+    use tokio::net::{TcpListener, TcpStream};
 
     use super::*;
 
@@ -188,20 +171,6 @@ mod tests {
         let session = wanted.session();
         assert_eq!(session.take_in(&stream), None, "once");
         assert_eq!(session.statistics(), before);
-    }
-
-    #[tokio::test]
-    async fn a_distant_connection_is_paced_and_a_near_one_is_not() {
-        let (stream, _far) = connection().await;
-        assert!(options::round_trip(stream.tcp()).unwrap() < DISTANT, "loopback");
-        let unlimited = options::get(stream.tcp(), libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE);
-        assert_eq!(unlimited.unwrap(), libc::c_uint::MAX);
-        assert_eq!(CongestionControl::default().session().take_in(&stream), None);
-        let near = options::get(stream.tcp(), libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE);
-        assert_eq!(near.unwrap(), libc::c_uint::MAX);
-        pace(stream.tcp(), DISTANT).unwrap();
-        let distant = options::get(stream.tcp(), libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE);
-        assert_eq!(distant.unwrap(), FASTEST);
     }
 
     #[tokio::test]

@@ -13,6 +13,7 @@ mod certificates;
 mod options;
 mod progress;
 mod low_water;
+mod pacing;
 mod tcp;
 mod unsent;
 mod secured;

@@ -84,23 +84,72 @@ impl SocketOptions {
 
 /// Returns the kernel's smoothed round trip time of a connection (TCP_INFO).
 pub(crate) fn round_trip(socket: &TcpStream) -> io::Result<Duration> {
+    Ok(Duration::from_micros(tcp_info(socket)?.tcpi_rtt.into()))
+}
+
+/// Returns the number of bytes that the kernel has sent more than once, in full segments (TCP_INFO).
+pub(crate) fn bytes_sent_again(socket: &TcpStream) -> io::Result<u64> {
+    let info = tcp_info(socket)?;
+    Ok(u64::from(info.tcpi_total_retrans) * u64::from(info.tcpi_snd_mss))
+}
+
+fn tcp_info(socket: &TcpStream) -> io::Result<libc::tcp_info> {
     // SAFETY: the struct has only integers, for which zero bytes are valid.
     let mut info: libc::tcp_info = unsafe { mem::zeroed() };
     let mut length = size_of_val(&info) as libc::socklen_t;
     // SAFETY: the kernel writes at most `length` bytes to `info`, and the struct has only integers.
     let result = unsafe {
+        let at = (&raw mut info).cast();
+        libc::getsockopt(socket.as_raw_fd(), libc::IPPROTO_TCP, libc::TCP_INFO, at, &raw mut length)
+    };
+    if result == 0 { Ok(info) } else { Err(io::Error::last_os_error()) }
+}
+
+/// What BBR knows of a connection.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct BbrInfo {
+    /// The highest rate lately at which data were delivered, in bytes per second.
+    pub rate: u64,
+    /// The shortest round trip time lately.
+    pub least_round_trip: Duration,
+    /// The rate at which BBR sends, as a multiple of `rate`.
+    pub pacing_gain: f64,
+}
+
+/// Returns what BBR knows of a connection, or `None` if the connection has another congestion control (TCP_CC_INFO).
+pub(crate) fn bbr_info(socket: &TcpStream) -> io::Result<Option<BbrInfo>> {
+    // `struct tcp_bbr_info` of linux/inet_diag.h: rate (low, high), least round trip time, pacing gain, window gain.
+    let mut info = [0u32; 5];
+    let mut length = size_of_val(&info) as libc::socklen_t;
+    // SAFETY: the kernel writes at most `length` bytes to `info`.
+    let result = unsafe {
+        let at = info.as_mut_ptr().cast();
         libc::getsockopt(
             socket.as_raw_fd(),
             libc::IPPROTO_TCP,
-            libc::TCP_INFO,
-            (&raw mut info).cast(),
+            libc::TCP_CC_INFO,
+            at,
             &raw mut length,
         )
     };
     if result != 0 {
         return Err(io::Error::last_os_error());
     }
-    Ok(Duration::from_micros(info.tcpi_rtt.into()))
+    // The other congestion controls of Linux have shorter structs, or none.
+    if length as usize != size_of_val(&info) {
+        return Ok(None);
+    }
+    let [low, high, trip_us, gain, _] = info;
+    Ok(Some(BbrInfo {
+        rate: u64::from(high) << 32 | u64::from(low),
+        least_round_trip: Duration::from_micros(trip_us.into()),
+        pacing_gain: f64::from(gain) / 256.0,
+    }))
+}
+
+/// Bounds the rate at which the kernel sends on a connection, in bytes per second, and turns its pacing on.
+pub(crate) fn set_max_pacing_rate(socket: &TcpStream, rate: libc::c_uint) -> io::Result<()> {
+    set(socket, libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE, rate)
 }
 
 /// Sets an integer socket option.
@@ -212,6 +261,25 @@ mod tests {
         }
         assert_eq!(SockRef::from(&far).recv_buffer_size().unwrap(), 2 * 65_536);
         assert_eq!(SockRef::from(&far).send_buffer_size().unwrap(), 2 * 65_536);
+    }
+
+    /// Not every kernel has BBR, and not every user may choose it. Then the test says so and ends.
+    #[tokio::test]
+    async fn what_bbr_knows_is_read_and_other_congestion_controls_have_nothing_like_it() {
+        let [near, far] = pair(&SocketOptions::default(), &SocketOptions::default()).await;
+        SockRef::from(&near).set_tcp_congestion(b"reno").unwrap();
+        assert_eq!(bbr_info(&near).unwrap(), None);
+        if let Err(error) = SockRef::from(&near).set_tcp_congestion(b"bbr") {
+            return println!("not run: {error}");
+        }
+        while near.try_write(&[0; 4096]).is_ok() {}
+        let mut arrived = [0; 4096];
+        far.readable().await.unwrap();
+        assert!(far.try_read(&mut arrived).unwrap() > 0);
+        let info = bbr_info(&near).unwrap().unwrap();
+        assert!(info.pacing_gain > 2.5 && info.pacing_gain < 3.0, "start-up: {info:?}");
+        assert!(info.least_round_trip < Duration::from_secs(1), "loopback: {info:?}");
+        assert_eq!(bytes_sent_again(&near).unwrap(), 0);
     }
 
     #[tokio::test]
