@@ -12,7 +12,7 @@ use fairtcp::{Ensemble, EnsembleControlBlock, Fair};
 use parking_lot::Mutex;
 use socket2::SockRef;
 
-use crate::{options, pacing::pace, stream::ConnectionStream};
+use crate::stream::ConnectionStream;
 
 /// What sessions are given. Default: what the kernel gives every connection.
 #[derive(Clone, Debug, Default)]
@@ -100,8 +100,6 @@ impl SessionCongestion {
     pub fn take_in(&self, stream: &ConnectionStream) -> Option<String> {
         let socket = SockRef::from(stream.tcp());
         let failed = self.select(stream).err();
-        // If the socket is broken, its next read or write reports that.
-        let _ = options::round_trip(stream.tcp()).and_then(|time| pace(stream.tcp(), time));
         // Before Linux 2.6.13 there was no such option.
         let name = socket.tcp_congestion().unwrap_or_default();
         let end = name.iter().position(|&byte| byte == 0).unwrap_or(name.len());

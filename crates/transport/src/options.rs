@@ -82,9 +82,9 @@ impl SocketOptions {
     }
 }
 
-/// Returns the kernel's smoothed round trip time of a connection (TCP_INFO).
-pub(crate) fn round_trip(socket: &TcpStream) -> io::Result<Duration> {
-    Ok(Duration::from_micros(tcp_info(socket)?.tcpi_rtt.into()))
+/// Returns the shortest round trip time lately of a connection (TCP_INFO).
+pub(crate) fn least_round_trip(socket: &TcpStream) -> io::Result<Duration> {
+    Ok(Duration::from_micros(tcp_info(socket)?.tcpi_min_rtt.into()))
 }
 
 /// Returns the number of bytes that the kernel has sent more than once, in full segments (TCP_INFO).

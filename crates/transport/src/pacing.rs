@@ -4,9 +4,9 @@
 //! phase when the measured rate no longer grows, but it does not count a round in which the application had nothing to
 //! send for a moment (`bbr_check_full_bw_reached` in net/ipv4/tcp_bbr.c). A session that keeps only rate × round trip
 //! time in flight has such a moment in almost every round, so the phase lasts, and every burst overflows a short queue.
-//! [`PacingLimit`] bounds the rate in this case.
+//! [`PacingBound`] bounds the rate in this case.
 
-use std::{io, time::Duration};
+use std::time::Duration;
 
 use tokio::net::TcpStream;
 
@@ -24,26 +24,58 @@ const LOST: f64 = 0.02;
 /// The bound in relation to the rate that BBR has measured: its own gain while it looks for a higher rate, so that it
 /// still notices when the link becomes faster.
 const PROBE: f64 = 1.25;
+/// The number of bytes that a connection may send at once in the beginning: ten segments (RFC 6928, 2).
+const FIRST_WINDOW: usize = 10 * 1460;
 /// The bytes that are sent before the state of the connection is read for the first time, and the fewest between two
 /// times.
 const FIRST_LOOK: u64 = 64 << 10;
 /// The most bytes between two times. Reading the state takes two system calls.
 const LAST_LOOK: u64 = 16 << 20;
 
-/// Turns on the kernel's pacing for a connection with a long round trip time. The kernel then spreads a congestion window
-/// over the round trip. Without pacing it sends a whole response at once, and that burst overflows the queue of a link
-/// that is not full.
-pub(crate) fn pace(socket: &TcpStream, round_trip: Duration) -> io::Result<()> {
-    if round_trip < DISTANT {
-        return Ok(());
-    }
-    options::set_max_pacing_rate(socket, FASTEST)
+/// The pacing of one connection. The kernel spreads a congestion window over the round trip when it paces. Without pacing
+/// it sends a whole response at once, and that burst overflows the queue of a link that is not full.
+///
+/// Pacing begins with the first output that is longer than a connection may send at once in the beginning. A connection
+/// that only carries shorter output is not paced: while its congestion window is small, the kernel would hold back the
+/// third packet of a response of 4 KiB for a twentieth of the round trip time.
+#[derive(Debug, Default)]
+pub(crate) enum Pacing {
+    /// All output so far was short.
+    #[default]
+    None,
+    /// The peer is near.
+    Near,
+    /// The kernel paces.
+    Bounded(PacingBound),
 }
 
-/// Bounds the rate of one connection while BBR's start-up phase lasts although packets are lost. It reads the state of the
-/// connection about once in a round trip.
+impl Pacing {
+    /// Notes that `count` bytes were given to the kernel in one call, and `written` bytes since the connection was made.
+    pub(crate) fn note_written(&mut self, socket: &TcpStream, count: usize, written: u64) {
+        match self {
+            Self::None if count <= FIRST_WINDOW => {}
+            Self::None => {
+                // If the socket is broken, its next read or write reports that.
+                let trip = options::least_round_trip(socket).unwrap_or_default();
+                *self = Self::begin(socket, trip, written);
+            }
+            Self::Near => {}
+            Self::Bounded(bound) => bound.note_written(socket, written),
+        }
+    }
+
+    fn begin(socket: &TcpStream, round_trip: Duration, written: u64) -> Self {
+        if round_trip < DISTANT || options::set_max_pacing_rate(socket, FASTEST).is_err() {
+            return Self::Near;
+        }
+        Self::Bounded(PacingBound::new(written))
+    }
+}
+
+/// Bounds the rate of a paced connection while BBR's start-up phase lasts although packets are lost. It reads the state of
+/// the connection about once in a round trip.
 #[derive(Debug)]
-pub(crate) struct PacingLimit {
+pub(crate) struct PacingBound {
     /// The number of written bytes at which the state is read next.
     next_look: u64,
     /// The number of written bytes when it was last read.
@@ -51,40 +83,32 @@ pub(crate) struct PacingLimit {
     /// The bytes that the kernel had sent again by then.
     sent_again: u64,
     /// The rate that the kernel was last given, in bytes per second.
-    bound: Option<u32>,
+    rate: Option<u32>,
 }
 
-impl Default for PacingLimit {
-    fn default() -> Self {
-        Self { next_look: FIRST_LOOK, last_look: 0, sent_again: 0, bound: None }
+impl PacingBound {
+    fn new(written: u64) -> Self {
+        Self { next_look: written + FIRST_LOOK, last_look: written, sent_again: 0, rate: None }
     }
-}
 
-impl PacingLimit {
-    /// Notes that `written` bytes were given to the kernel since the connection was made.
-    pub(crate) fn note_written(&mut self, socket: &TcpStream, written: u64) {
+    fn note_written(&mut self, socket: &TcpStream, written: u64) {
         if written < self.next_look {
             return;
         }
-        // If the socket is broken, its next read or write reports that.
         let Ok(Some(bbr)) = options::bbr_info(socket) else {
             self.next_look = u64::MAX;
             return;
         };
-        if bbr.least_round_trip < DISTANT {
-            self.next_look = u64::MAX;
-            return;
-        }
         let sent_again = options::bytes_sent_again(socket).unwrap_or(self.sent_again);
-        let bound = self.look(bbr, written, sent_again);
-        if bound != self.bound
-            && options::set_max_pacing_rate(socket, bound.unwrap_or(FASTEST)).is_ok()
+        let rate = self.look(bbr, written, sent_again);
+        if rate != self.rate
+            && options::set_max_pacing_rate(socket, rate.unwrap_or(FASTEST)).is_ok()
         {
-            self.bound = bound;
+            self.rate = rate;
         }
     }
 
-    /// Decides on the bound from the state of the connection.
+    /// Decides on the highest rate from the state of the connection.
     fn look(&mut self, bbr: BbrInfo, written: u64, sent_again: u64) -> Option<u32> {
         let lost = sent_again.saturating_sub(self.sent_again) as f64;
         let sent = written.saturating_sub(self.last_look) as f64;
@@ -92,7 +116,7 @@ impl PacingLimit {
         self.last_look = written;
         let in_round_trip = bbr.rate as f64 * bbr.least_round_trip.as_secs_f64();
         self.next_look = written + (in_round_trip as u64).clamp(FIRST_LOOK, LAST_LOOK);
-        let is_bounded = self.bound.is_some() || lost > LOST * sent;
+        let is_bounded = self.rate.is_some() || lost > LOST * sent;
         (bbr.pacing_gain > START_UP_GAIN && is_bounded && bbr.rate > 0)
             .then(|| (bbr.rate as f64 * PROBE).min(f64::from(FASTEST)) as u32)
     }
@@ -102,15 +126,35 @@ impl PacingLimit {
 mod tests {
     use super::*;
 
-    #[tokio::test]
-    async fn a_distant_connection_is_paced_and_a_near_one_is_not() {
+    async fn connection() -> (TcpStream, TcpStream) {
         let listener = tokio::net::TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
         let near = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
-        let most = || options::get(&near, libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE).unwrap();
-        pace(&near, DISTANT / 2).unwrap();
-        assert_eq!(most(), libc::c_uint::MAX);
-        pace(&near, DISTANT).unwrap();
-        assert_eq!(most(), FASTEST);
+        (near, listener.accept().await.unwrap().0)
+    }
+
+    fn highest_rate(socket: &TcpStream) -> libc::c_uint {
+        options::get(socket, libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE).unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_distant_connection_is_paced_and_a_near_one_is_not() {
+        let (near, _far) = connection().await;
+        assert!(matches!(Pacing::begin(&near, DISTANT / 2, 0), Pacing::Near));
+        assert_eq!(highest_rate(&near), libc::c_uint::MAX);
+        assert!(matches!(Pacing::begin(&near, DISTANT, 0), Pacing::Bounded(_)));
+        assert_eq!(highest_rate(&near), FASTEST);
+    }
+
+    #[tokio::test]
+    async fn a_connection_is_not_paced_while_its_output_is_short() {
+        let (near, _far) = connection().await;
+        let mut pacing = Pacing::default();
+        for written in 1..1000 {
+            pacing.note_written(&near, 4144, written * 4144);
+        }
+        assert!(matches!(pacing, Pacing::None));
+        pacing.note_written(&near, 65_536, 4_209_536);
+        assert!(!matches!(pacing, Pacing::None));
     }
 
     const RATE: u64 = 25_000_000;
@@ -121,37 +165,37 @@ mod tests {
         BbrInfo { rate, least_round_trip: TRIP, pacing_gain: 2.89 }
     }
 
-    fn looked(limit: &mut PacingLimit, bbr: BbrInfo, sent_again: u64) -> Option<u32> {
-        let written = limit.next_look;
-        limit.bound = limit.look(bbr, written, sent_again);
-        limit.bound
+    fn looked(bound: &mut PacingBound, bbr: BbrInfo, sent_again: u64) -> Option<u32> {
+        let written = bound.next_look;
+        bound.rate = bound.look(bbr, written, sent_again);
+        bound.rate
     }
 
     #[test]
     fn a_start_up_without_losses_has_no_bound() {
-        let mut limit = PacingLimit::default();
-        assert_eq!(looked(&mut limit, start_up(RATE), 0), None);
-        assert_eq!(looked(&mut limit, start_up(RATE), IN_ROUND_TRIP / 60), None);
+        let mut bound = PacingBound::new(0);
+        assert_eq!(looked(&mut bound, start_up(RATE), 0), None);
+        assert_eq!(looked(&mut bound, start_up(RATE), IN_ROUND_TRIP / 60), None);
     }
 
     #[test]
     fn a_start_up_with_losses_is_bounded_until_it_ends_and_the_bound_follows_the_rate() {
-        let mut limit = PacingLimit::default();
-        assert_eq!(looked(&mut limit, start_up(RATE), 0), None);
+        let mut bound = PacingBound::new(0);
+        assert_eq!(looked(&mut bound, start_up(RATE), 0), None);
         let lost = IN_ROUND_TRIP / 40;
-        assert_eq!(looked(&mut limit, start_up(RATE), lost), Some(31_250_000));
-        assert_eq!(looked(&mut limit, start_up(2 * RATE), lost), Some(62_500_000));
+        assert_eq!(looked(&mut bound, start_up(RATE), lost), Some(31_250_000));
+        assert_eq!(looked(&mut bound, start_up(2 * RATE), lost), Some(62_500_000));
         let cruising = BbrInfo { pacing_gain: 1.25, ..start_up(RATE) };
-        assert_eq!(looked(&mut limit, cruising, lost), None);
-        assert_eq!(looked(&mut limit, start_up(RATE), lost), None, "nothing was lost since");
+        assert_eq!(looked(&mut bound, cruising, lost), None);
+        assert_eq!(looked(&mut bound, start_up(RATE), lost), None, "nothing was lost since");
     }
 
     #[test]
     fn the_state_is_read_once_in_a_round_trip() {
-        let mut limit = PacingLimit::default();
-        looked(&mut limit, start_up(RATE), 0);
-        assert_eq!(limit.next_look, FIRST_LOOK + IN_ROUND_TRIP);
-        looked(&mut limit, start_up(u64::MAX), 0);
-        assert_eq!(limit.next_look, FIRST_LOOK + IN_ROUND_TRIP + LAST_LOOK);
+        let mut bound = PacingBound::new(0);
+        looked(&mut bound, start_up(RATE), 0);
+        assert_eq!(bound.next_look, FIRST_LOOK + IN_ROUND_TRIP);
+        looked(&mut bound, start_up(u64::MAX), 0);
+        assert_eq!(bound.next_look, FIRST_LOOK + IN_ROUND_TRIP + LAST_LOOK);
     }
 }

@@ -10,7 +10,7 @@ use iscsi::codec::Decoder;
 use rustix::{io as system, ioctl};
 use tokio::net::TcpStream;
 
-use crate::{low_water::LowWater, pacing::PacingLimit};
+use crate::{low_water::LowWater, pacing::Pacing};
 
 /// linux/sockios.h; the same number as TIOCOUTQ.
 const SIOCOUTQ: ioctl::Opcode = 0x5411;
@@ -23,12 +23,12 @@ pub struct Tcp {
     written: u64,
     read: u64,
     low_water: LowWater,
-    pacing: PacingLimit,
+    pacing: Pacing,
 }
 
 impl From<TcpStream> for Tcp {
     fn from(stream: TcpStream) -> Self {
-        let (low_water, pacing) = (LowWater::default(), PacingLimit::default());
+        let (low_water, pacing) = (LowWater::default(), Pacing::default());
         Self { stream, written: 0, read: 0, low_water, pacing }
     }
 }
@@ -99,7 +99,7 @@ impl Tcp {
         let written = write(&mut self.stream, slices);
         if let Poll::Ready(Ok(count)) = &written {
             self.written += *count as u64;
-            self.pacing.note_written(&self.stream, self.written);
+            self.pacing.note_written(&self.stream, *count, self.written);
         }
         written
     }
