@@ -21,9 +21,14 @@ const START_UP_GAIN: f64 = 2.0;
 /// The part of the sent bytes that may be lost in start-up before it is bounded: `BBRLossThresh`, at which later
 /// versions of BBR end their start-up by themselves (draft-ietf-ccwg-bbr, 5.3.1.3).
 const LOST: f64 = 0.02;
-/// The bound in relation to the rate that BBR has measured: its own gain while it looks for a higher rate, so that it
-/// still notices when the link becomes faster.
-const PROBE: f64 = 1.25;
+/// The bound in relation to the rate that BBR has measured, in eight round trips in turn. These are BBR's own gains after
+/// its start-up phase: it looks for a higher rate, lets the queue of that drain, and then keeps the rate
+/// (`bbr_pacing_gain` in net/ipv4/tcp_bbr.c).
+const GAINS: [f64; 8] = [1.25, 0.75, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0];
+/// The first gain that counts: start-up has filled the queue.
+const DRAIN: usize = 1;
+/// The start-up phase is useful while the measured rate grows by this factor in a round trip (`bbr_full_bw_thresh`).
+const GROWTH: f64 = 1.25;
 /// The number of bytes that a connection may send at once in the beginning: ten segments (RFC 6928, 2).
 const FIRST_WINDOW: usize = 10 * 1460;
 /// The bytes that are sent before the state of the connection is read for the first time, and the fewest between two
@@ -82,13 +87,24 @@ pub(crate) struct PacingBound {
     last_look: u64,
     /// The bytes that the kernel had sent again by then.
     sent_again: u64,
+    /// The rate that BBR had measured by then, in bytes per second.
+    measured: u64,
+    /// The number of the next gain in [`GAINS`] if the rate is bounded.
+    gain: Option<usize>,
     /// The rate that the kernel was last given, in bytes per second.
     rate: Option<u32>,
 }
 
 impl PacingBound {
     fn new(written: u64) -> Self {
-        Self { next_look: written + FIRST_LOOK, last_look: written, sent_again: 0, rate: None }
+        Self {
+            next_look: written + FIRST_LOOK,
+            last_look: written,
+            sent_again: 0,
+            measured: 0,
+            gain: None,
+            rate: None,
+        }
     }
 
     fn note_written(&mut self, socket: &TcpStream, written: u64) {
@@ -116,9 +132,13 @@ impl PacingBound {
         self.last_look = written;
         let in_round_trip = bbr.rate as f64 * bbr.least_round_trip.as_secs_f64();
         self.next_look = written + (in_round_trip as u64).clamp(FIRST_LOOK, LAST_LOOK);
-        let is_bounded = self.rate.is_some() || lost > LOST * sent;
-        (bbr.pacing_gain > START_UP_GAIN && is_bounded && bbr.rate > 0)
-            .then(|| (bbr.rate as f64 * PROBE).min(f64::from(FASTEST)) as u32)
+        let has_grown = bbr.rate as f64 > GROWTH * self.measured as f64;
+        self.measured = bbr.rate;
+        let is_start_up = bbr.pacing_gain > START_UP_GAIN;
+        let begins = lost > LOST * sent && !has_grown;
+        let gain = self.gain.or(begins.then_some(DRAIN)).filter(|_| is_start_up);
+        self.gain = gain.map(|gain| (gain + 1) % GAINS.len());
+        gain.map(|gain| (bbr.rate as f64 * GAINS[gain]).clamp(1.0, f64::from(FASTEST)) as u32)
     }
 }
 
@@ -174,17 +194,32 @@ mod tests {
     #[test]
     fn a_start_up_without_losses_has_no_bound() {
         let mut bound = PacingBound::new(0);
-        assert_eq!(looked(&mut bound, start_up(RATE), 0), None);
-        assert_eq!(looked(&mut bound, start_up(RATE), IN_ROUND_TRIP / 60), None);
+        for _ in 0..3 {
+            let sent_again = bound.sent_again + IN_ROUND_TRIP / 60;
+            assert_eq!(looked(&mut bound, start_up(RATE), sent_again), None);
+        }
     }
 
     #[test]
-    fn a_start_up_with_losses_is_bounded_until_it_ends_and_the_bound_follows_the_rate() {
+    fn a_start_up_whose_rate_still_grows_has_no_bound() {
+        let mut bound = PacingBound::new(0);
+        let lost = IN_ROUND_TRIP / 10;
+        for (times, rate) in [(1, RATE / 4), (2, RATE / 2), (3, RATE)] {
+            assert_eq!(looked(&mut bound, start_up(rate), times * lost), None);
+        }
+        assert!(looked(&mut bound, start_up(RATE), 4 * lost).is_some());
+    }
+
+    #[test]
+    fn a_start_up_with_losses_has_the_gains_of_the_phase_behind_it_until_it_ends() {
         let mut bound = PacingBound::new(0);
         assert_eq!(looked(&mut bound, start_up(RATE), 0), None);
-        let lost = IN_ROUND_TRIP / 40;
-        assert_eq!(looked(&mut bound, start_up(RATE), lost), Some(31_250_000));
-        assert_eq!(looked(&mut bound, start_up(2 * RATE), lost), Some(62_500_000));
+        let lost = IN_ROUND_TRIP / 10;
+        assert_eq!(looked(&mut bound, start_up(RATE), lost), Some(18_750_000));
+        for _ in 2..8 {
+            assert_eq!(looked(&mut bound, start_up(RATE), lost), Some(25_000_000));
+        }
+        assert_eq!(looked(&mut bound, start_up(2 * RATE), lost), Some(62_500_000), "it follows");
         let cruising = BbrInfo { pacing_gain: 1.25, ..start_up(RATE) };
         assert_eq!(looked(&mut bound, cruising, lost), None);
         assert_eq!(looked(&mut bound, start_up(RATE), lost), None, "nothing was lost since");
