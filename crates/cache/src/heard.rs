@@ -150,3 +150,37 @@ impl Volume for Heard {
 /// Far longer than any link and disk that work need for one answer, far shorter than the half
 /// minute after which hosts abort.
 const LONGEST_SILENCE: Duration = Duration::from_millis(1500);
+
+#[cfg(test)]
+mod tests {
+    use sim::AbilityProbe;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn every_optional_call_reaches_the_lower_volume() {
+        let lower = Arc::new(AbilityProbe::new(Geometry::with_blocks(64)));
+        let heard = Heard::new(lower.clone(), Arc::default());
+        let arrived = lower.calls_through(&heard).await;
+        let all = [
+            "flush_ahead",
+            "roll_back",
+            "read_flushed",
+            "allocation",
+            "usage",
+            "erase_key",
+            "admit",
+            "examine",
+            "in_doubt",
+            "settle",
+            "refresh",
+            "claim",
+            "holding",
+            "release",
+            "ask_tokens",
+            "hear_tokens",
+            "most_calls",
+        ];
+        assert_eq!(arrived, all);
+    }
+}

@@ -12,7 +12,9 @@ mod fate;
 mod crash;
 mod restarting;
 mod folder;
+mod ability_probe;
 
+pub use ability_probe::AbilityProbe;
 pub use crash::{CrashVolume, FlushGuarantee, Outage};
 pub use folder::openings_of;
 pub use image::StableDiskImage;

@@ -1,174 +1,138 @@
-//! What a layer does not answer itself goes down: none of them may swallow a call that was added
-//! to `Volume` after it.
+//! Which optional calls each layer passes down. A call that is added to the trait must not be swallowed by a layer that
+//! nobody thought of, and a layer must not begin to pass a call that it has kept from the volume below.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
+use sim::{AbilityProbe, CrashVolume};
 use volume::{
-    Allocation, CheckedVolume, Claim, Data, DelayVolume, Dirty, Durability, EncryptVolume, Error,
-    Extent, FaultVolume, Geometry, Holding, Io, Keyring, Latency, Lba, ObserveVolume, Renewed,
-    Stack, ThinSpaceUsage, Volume, VolumeKey,
+    CheckedVolume, DelayVolume, Dirty, DiskVolume, EncryptVolume, Error, Extent, FaultVolume,
+    FileVolume, FileVolumeOptions, Geometry, Io, JoinedVolume, JoinedVolumeMember, Keyring,
+    Latency, Lba, MemVolume, Mirror, ObserveVolume, Profile, Renewed, SliceVolume, Stack, Volume,
+    VolumeKey, Watched,
 };
 
-#[tokio::test]
-async fn what_a_layer_does_not_answer_goes_down() {
-    for (name, layer) in LAYERS {
-        let bottom = Arc::new(Bottom::default());
-        let above = layer(bottom.clone());
-        let extent = Extent { lba: Lba(8), blocks: 8 };
-        let is_right = |_: &Data| true;
-
-        let flushed = above.read_flushed(extent).await.unwrap();
-        assert_eq!(flushed, above.read(extent).await.unwrap(), "{name}: decrypted alike");
-        above.roll_back().await.unwrap();
-        above.allocation(extent).await.unwrap();
-        above.admit(4096).unwrap();
-        above.examine(extent, &is_right).await.unwrap();
-        assert_eq!(above.in_doubt(), [extent], "{name}");
-        above.settle().await.unwrap();
-        assert_eq!(above.usage(), Some(USAGE), "{name}");
-        above.refresh();
-        above.claim(claim()).await.unwrap();
-        assert_eq!(above.holding(), Holding::Unsupported, "{name}");
-        above.release().await.unwrap();
-        if *name != "encrypt" {
-            above.erase_key().await.unwrap();
-        }
-
-        let mut expected = vec![
-            "read_flushed",
-            "read",
-            "roll_back",
-            "allocation",
-            "admit",
-            "examine",
-            "in_doubt",
-            "settle",
-            "usage",
-            "refresh",
-            "claim",
-            "holding",
-            "release",
-            "erase_key",
-        ];
-        if *name == "encrypt" {
-            expected.pop();
-        }
-        assert_eq!(*bottom.calls.lock().unwrap(), expected, "{name}");
-    }
-}
+/// What arrives through a layer that changes nothing, but does not pass `flush_ahead` on.
+const ALL: &[&str] = &[
+    "flush_ahead -> flush",
+    "roll_back",
+    "read_flushed",
+    "allocation",
+    "usage",
+    "erase_key",
+    "admit",
+    "examine",
+    "in_doubt",
+    "settle",
+    "refresh",
+    "claim",
+    "holding",
+    "release",
+    "ask_tokens",
+    "hear_tokens",
+    "most_calls",
+];
 
 type Layer = fn(Stack) -> Stack;
 
 const LAYERS: &[(&str, Layer)] = &[
     ("checked", |lower| Arc::new(CheckedVolume::new(lower))),
+    ("watched", |lower| Arc::new(Watched::new(lower))),
     ("delay", |lower| Arc::new(DelayVolume::new(lower, Latency::default()))),
+    ("disk", |lower| {
+        Arc::new(DiskVolume::new(lower, Profile::named("null").expect("a known disk")))
+    }),
     ("observe", |lower| Arc::new(ObserveVolume::new(lower))),
     ("fault", |lower| Arc::new(FaultVolume::new(lower))),
     ("encrypt", |lower| {
         let key = VolumeKey::new(&std::array::from_fn(|byte| byte as u8)).unwrap();
         Arc::new(EncryptVolume::new(lower, &key, NoKeyring))
     }),
+    ("slice", |lower| Arc::new(SliceVolume::new(lower, Lba(0), 64).expect("inside"))),
+    ("joined", |lower| {
+        let (granted, opening, is_dirty) = (0, 0, Dirty::default());
+        let member = JoinedVolumeMember { name: "probe".into(), lower, granted, opening, is_dirty };
+        Arc::new(JoinedVolume::new(vec![Some(member)]).expect("it can be joined"))
+    }),
 ];
 
-const USAGE: ThinSpaceUsage = ThinSpaceUsage { used: 1, available: 2, shared: true };
-
-/// Notes which calls reach it.
-#[derive(Default)]
-struct Bottom {
-    calls: Mutex<Vec<&'static str>>,
+/// What is passed on by a layer of this name.
+fn expected(name: &str) -> Vec<&'static str> {
+    match name {
+        "observe" => ALL.iter().map(|call| call.trim_end_matches(" -> flush")).collect(),
+        "encrypt" => ALL.iter().copied().filter(|call| *call != "erase_key").collect(),
+        // The rest concerns blocks of others, too.
+        "slice" => {
+            vec!["flush_ahead -> flush", "allocation", "admit", "examine -> read", "refresh"]
+        }
+        // It flushes only members that were written to.
+        "joined" => vec![
+            "roll_back",
+            "allocation",
+            "admit",
+            "examine -> read",
+            "refresh",
+            "claim",
+            "holding",
+            "release",
+        ],
+        _ => ALL.to_vec(),
+    }
 }
 
-impl Bottom {
-    fn note(&self, call: &'static str) {
-        self.calls.lock().unwrap().push(call);
-    }
+fn probe() -> Arc<AbilityProbe> {
+    Arc::new(AbilityProbe::new(Geometry { epoch_blocks: 800, ..Geometry::with_blocks(64) }))
+}
 
-    fn answer<T: Send + 'static>(&self, call: &'static str, answer: T) -> Io<'_, T> {
-        self.note(call);
-        Io::done(Ok(answer))
+#[tokio::test]
+async fn each_layer_passes_the_same_calls_as_ever() {
+    for (name, layer) in LAYERS {
+        let bottom = probe();
+        let above = layer(bottom.clone());
+        assert_eq!(bottom.calls_through(&*above).await, expected(name), "{name}");
     }
 }
 
-impl Volume for Bottom {
-    fn geometry(&self) -> Geometry {
-        Geometry::with_blocks(64)
+#[tokio::test]
+async fn a_read_of_the_last_flush_is_changed_by_a_layer_as_other_reads_are() {
+    for (name, layer) in LAYERS.iter().filter(|(name, _)| !["slice", "joined"].contains(name)) {
+        let bottom = probe();
+        let filled = vec![0x5a; 4096].into();
+        bottom.write(Lba(8), filled, volume::Durability::Volatile).await.unwrap();
+        let above = layer(bottom);
+        let extent = Extent { lba: Lba(8), blocks: 8 };
+        let flushed = above.read_flushed(extent).await.unwrap();
+        assert_eq!(flushed, above.read(extent).await.unwrap(), "{name}: decrypted alike");
     }
+}
 
-    fn read(&self, extent: Extent) -> Io<'_, Data> {
-        self.answer("read", vec![0x5a; extent.blocks as usize * 512].into())
-    }
+#[tokio::test]
+async fn each_volume_at_the_bottom_has_the_same_abilities_as_ever() {
+    let memory = MemVolume::new(Geometry::with_blocks(64));
+    assert_eq!(AbilityProbe::answered(&memory).await, ["allocation"], "memory");
+    let crash = CrashVolume::new(Geometry::with_blocks(64), 1);
+    assert_eq!(AbilityProbe::answered(&crash).await, [""; 0], "a disk that loses power");
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("volume");
+    let file = FileVolume::open(&FileVolumeOptions {
+        create: Some(32 << 10),
+        ..FileVolumeOptions::new(path)
+    });
+    let file = file.expect("opened");
+    assert_eq!(AbilityProbe::answered(&file).await, ["allocation", "usage"], "file");
+}
 
-    fn read_flushed(&self, extent: Extent) -> Io<'_, Data> {
-        self.answer("read_flushed", vec![0x5a; extent.blocks as usize * 512].into())
-    }
-
-    fn write(&self, _: Lba, _: Data, _: Durability) -> Io<'_, ()> {
-        self.answer("write", ())
-    }
-
-    fn flush(&self) -> Io<'_, ()> {
-        self.answer("flush", ())
-    }
-
-    fn discard(&self, _: Extent) -> Io<'_, ()> {
-        self.answer("discard", ())
-    }
-
-    fn roll_back(&self) -> Io<'_, ()> {
-        self.answer("roll_back", ())
-    }
-
-    fn allocation(&self, extent: Extent) -> Io<'_, Allocation> {
-        self.answer("allocation", Allocation::mapped(extent.blocks))
-    }
-
-    fn erase_key(&self) -> Io<'_, ()> {
-        self.answer("erase_key", ())
-    }
-
-    fn admit(&self, _: usize) -> Result<(), Error> {
-        self.note("admit");
-        Ok(())
-    }
-
-    fn examine<'a>(
-        &'a self,
-        _: Extent,
-        _: &'a (dyn Fn(&Data) -> bool + Sync),
-    ) -> Io<'a, Option<Data>> {
-        self.answer("examine", None)
-    }
-
-    fn in_doubt(&self) -> Vec<Extent> {
-        self.note("in_doubt");
-        vec![Extent { lba: Lba(8), blocks: 8 }]
-    }
-
-    fn settle(&self) -> Io<'_, ()> {
-        self.answer("settle", ())
-    }
-
-    fn usage(&self) -> Option<ThinSpaceUsage> {
-        self.note("usage");
-        Some(USAGE)
-    }
-
-    fn refresh(&self) {
-        self.note("refresh");
-    }
-
-    fn claim(&self, _: Claim) -> Io<'_, Holding> {
-        self.answer("claim", Holding::Unsupported)
-    }
-
-    fn holding(&self) -> Holding {
-        self.note("holding");
-        Holding::Unsupported
-    }
-
-    fn release(&self) -> Io<'_, ()> {
-        self.answer("release", ())
-    }
+/// A half keeps its abilities from the mirror: they would concern one copy of the blocks.
+#[tokio::test]
+async fn a_mirror_passes_nothing_and_has_its_own_copies() {
+    let geometry = Geometry { block_size: 4096, ..Geometry::with_blocks(2048) };
+    let half = Arc::new(AbilityProbe::new(geometry));
+    let other = Arc::new(MemVolume::new(geometry));
+    let halves = [Some(half.clone() as Stack), Some(other as Stack)];
+    let mirror = Mirror::open(halves, [7; 16], false).await.expect("a mirror");
+    let arrived = half.calls_through(&mirror).await;
+    // The mirror reads, writes and flushes its halves, and makes no optional call.
+    assert!(arrived.iter().all(|call| call.contains(" -> ")), "{arrived:?}");
+    assert_eq!(AbilityProbe::answered(&mirror).await, [""; 0]);
 }
 
 struct NoKeyring;
@@ -176,22 +140,5 @@ struct NoKeyring;
 impl Keyring for NoKeyring {
     fn renew(&self) -> Io<'_, Renewed> {
         Io::done(Err(Error::Device("no other key".into())))
-    }
-}
-
-fn claim() -> Claim {
-    Claim {
-        owner: "test".into(),
-        instance: [1; 16],
-        generation: 1,
-        opening: 1,
-        granted: 0,
-        predecessors: Vec::new(),
-        writes_back: false,
-        is_dirty: Dirty::default(),
-        takes_over: false,
-        shares: false,
-        confirmed: volume::Confirmed::default(),
-        accept_loss: false,
     }
 }

@@ -1,6 +1,6 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use sim::Rng;
+use sim::{AbilityProbe, Rng};
 use volume::{DelayVolume, FaultCallKind, FaultRule, FaultVolume, Latency, MemVolume, Symptom};
 
 use super::*;
@@ -291,4 +291,13 @@ async fn after_a_failure_of_the_nvram_writes_wait_for_the_disk_and_its_old_conte
     memory.is_broken.store(false, Ordering::Relaxed);
     let buffer = open(&disk, &memory).await;
     assert_eq!(get(&buffer, 0, 1).await, [2]);
+}
+
+#[tokio::test]
+async fn a_log_disk_behind_an_nvram_passes_no_optional_call() {
+    let geometry = Geometry { block_size: 4096, ..Geometry::with_blocks(65) };
+    let probe = Arc::new(AbilityProbe::new(geometry));
+    let disk: Stack = probe.clone();
+    let buffer = open(&disk, &Memory::new(8)).await;
+    assert_eq!(probe.calls_through(&buffer).await, ["flush_ahead -> flush", "examine -> read"]);
 }

@@ -43,3 +43,20 @@ impl Volume for Bounded {
         self.bound(self.lower.discard(extent))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use sim::AbilityProbe;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_half_of_a_log_needs_no_optional_call() {
+        let lower = Arc::new(AbilityProbe::new(Geometry::with_blocks(64)));
+        let half = Bounded { lower: lower.clone(), within: Duration::from_secs(1) };
+        let arrived = lower.calls_through(&half).await;
+        assert_eq!(arrived, ["flush_ahead -> flush", "examine -> read"]);
+    }
+}

@@ -174,6 +174,7 @@ pub(super) fn is_in_use(error: &Error) -> bool {
 mod tests {
     use std::time::Duration;
 
+    use sim::AbilityProbe;
     use volume::{DelayVolume, Latency, MemVolume};
 
     use super::*;
@@ -184,6 +185,16 @@ mod tests {
         let geometry = Geometry { block_size: 4096, ..Geometry::with_blocks(16) };
         let slow = Latency { write: Duration::from_millis(100), ..Latency::default() };
         LogLeg::new(Arc::new(DelayVolume::new(Arc::new(MemVolume::new(geometry)), slow)))
+    }
+
+    #[tokio::test]
+    async fn a_half_of_a_log_passes_no_optional_call() {
+        let geometry = Geometry { block_size: 4096, ..Geometry::with_blocks(16) };
+        let disk = Arc::new(AbilityProbe::new(geometry));
+        let half = LogLeg::new(disk.clone());
+        half.lend().await;
+        let arrived = disk.calls_through(&*half.for_partner()).await;
+        assert_eq!(arrived, ["flush_ahead -> flush", "examine -> read"]);
     }
 
     #[tokio::test(start_paused = true)]

@@ -3,6 +3,7 @@
 
 mod support;
 mod cache;
+mod abilities;
 mod index;
 mod read_ahead;
 mod ahead;

@@ -198,3 +198,22 @@ impl Volume for FilePart {
         self.file.volume.discard(extent)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use sim::AbilityProbe;
+    use volume::FileVolumeOptions;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_part_has_the_abilities_of_its_file() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("volume");
+        let options = FileVolumeOptions { create: Some(32 << 10), ..FileVolumeOptions::new(&path) };
+        let volume = Arc::new(FileVolume::open(&options).expect("opened"));
+        let file = Arc::new(OpenFile { volume, record: None });
+        let part = FilePart { path, file, shared: Arc::default(), number: 0 };
+        assert_eq!(AbilityProbe::answered(&part).await, ["allocation", "usage"]);
+    }
+}

@@ -62,6 +62,7 @@ impl Volume for ReadOnly {
 mod tests {
     use std::sync::Arc;
 
+    use sim::AbilityProbe;
     use volume::MemVolume;
 
     use super::*;
@@ -80,5 +81,19 @@ mod tests {
         assert!(matches!(volume.discard(extent).await, Err(Error::ReadOnly)));
         assert!(matches!(volume.admit(512), Err(Error::ReadOnly)));
         assert_eq!(volume.read(extent).await.unwrap(), block);
+    }
+    #[tokio::test]
+    async fn what_changes_nothing_reaches_the_lower_volume() {
+        let lower = Arc::new(AbilityProbe::new(Geometry::with_blocks(64)));
+        let volume = ReadOnly::new(lower.clone());
+        let expected = [
+            "flush_ahead -> flush",
+            "read_flushed",
+            "allocation",
+            "usage",
+            "examine -> read",
+            "refresh",
+        ];
+        assert_eq!(lower.calls_through(&volume).await, expected);
     }
 }

@@ -82,7 +82,7 @@ impl Volume for WriteThrough {
 mod tests {
     use std::sync::Arc;
 
-    use sim::{CrashVolume, Rng};
+    use sim::{AbilityProbe, CrashVolume, Rng};
     use volume::{FaultCallKind, FaultRule, FaultVolume, MemVolume, ObserveVolume, Symptom};
 
     use super::*;
@@ -149,5 +149,12 @@ mod tests {
                 }
             }
         }
+    }
+    #[tokio::test]
+    async fn what_hosts_ask_of_space_and_size_reaches_the_lower_volume() {
+        let lower = Arc::new(AbilityProbe::new(Geometry::with_blocks(64)));
+        let volume = WriteThrough::new(lower.clone());
+        let expected = ["allocation", "usage", "admit", "examine -> read", "refresh"];
+        assert_eq!(lower.calls_through(&volume).await, expected);
     }
 }

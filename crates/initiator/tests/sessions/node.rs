@@ -11,6 +11,7 @@ use crate::support::{
     relay::Relay,
 };
 use initiator::{LinkState, RemoteVolume, Settings, discover, list_units};
+use sim::AbilityProbe;
 use volume::{
     Data, Durability, Error, Extent, FaultCallKind, FaultRule, Geometry, Lba, Symptom, Volume,
 };
@@ -23,6 +24,16 @@ fn geometry() -> Geometry {
 
 async fn connect(node: &Node) -> RemoteVolume {
     RemoteVolume::connect(node.settings()).await.expect("a session")
+}
+
+/// What the unit lacks, the unit refuses, so the remote volume has its own answer to these calls. The unit keeps no
+/// records, hence no claims; those are tested with a unit that does.
+#[tokio::test]
+async fn a_remote_volume_has_the_same_abilities_as_ever() {
+    let node = Node::start(geometry()).await;
+    let volume = connect(&node).await;
+    let expected = ["roll_back", "allocation", "most_calls", "ask_tokens", "hear_tokens"];
+    assert_eq!(AbilityProbe::answered(&volume).await, expected);
 }
 
 #[tokio::test]

@@ -2,7 +2,7 @@
 
 use std::{cell::Cell, sync::Arc};
 
-use sim::{Restarting, Rng, yield_now};
+use sim::{AbilityProbe, Restarting, Rng, yield_now};
 use volume::{FaultCallKind, FaultRule, FaultVolume, Faults, MemVolume, ObserveVolume, Symptom};
 
 use super::*;
@@ -228,4 +228,13 @@ async fn a_flush_of_nothing_new_does_not_go_down() {
     let (one, other) = tokio::join!(volume.flush(), volume.flush());
     one.and(other).unwrap();
     assert_eq!(counters.counts().flushes, 2);
+}
+
+#[tokio::test]
+async fn what_hosts_ask_of_space_and_size_reaches_the_lower_volume() {
+    let lower = Arc::new(AbilityProbe::new(Geometry::with_blocks(64)));
+    let volume = Resend::new(lower.clone());
+    let expected =
+        ["flush_ahead -> flush", "allocation", "usage", "admit", "examine -> read", "refresh"];
+    assert_eq!(lower.calls_through(&volume).await, expected);
 }

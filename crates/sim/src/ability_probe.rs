@@ -1,0 +1,261 @@
+//! A volume that shows which calls of a layer above it arrive below: the layer's optional abilities, written down.
+
+use std::{mem::take, time::Duration};
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use volume::{
+    Allocation, Claim, Confirmed, Data, Dirty, Durability, Error, Extent, FlushBegunCallback,
+    Geometry, Holding, Io, Lba, MemVolume, ThinSpaceUsage, Volume,
+};
+
+/// A volume in memory that has every optional ability and lists the calls that arrive, [`Volume::geometry`] excepted.
+pub struct AbilityProbe {
+    memory: MemVolume,
+    calls: Mutex<Vec<&'static str>>,
+}
+
+/// The blocks that the tests of abilities ask about.
+const EXTENT: Extent = Extent { lba: Lba(8), blocks: 8 };
+const USAGE: ThinSpaceUsage = ThinSpaceUsage { used: 1, available: 2, shared: true };
+const MOST_CALLS: usize = 77;
+
+impl AbilityProbe {
+    /// Makes an empty volume of this size.
+    #[must_use]
+    pub fn new(geometry: Geometry) -> Self {
+        Self { memory: MemVolume::new(geometry), calls: Mutex::default() }
+    }
+
+    /// Performs each optional call, and [`Volume::admit`], on `above`, which is a layer over this volume. Returns the
+    /// calls that arrived here: `call` if it arrived as the same call, once, and `call -> others` if other calls
+    /// arrived in its place. A call that is not listed did not arrive.
+    ///
+    /// # Panics
+    /// If a call arrived, but the answer of this volume did not come back.
+    pub async fn calls_through(&self, above: &dyn Volume) -> Vec<String> {
+        self.calls.lock().clear();
+        let mut listed = Vec::new();
+        // Returns true if the call arrived as it was made.
+        let mut note = |asked: &str| {
+            let arrived = take(&mut *self.calls.lock());
+            let is_passed = arrived == [asked];
+            if is_passed {
+                listed.push(asked.to_owned());
+            } else if !arrived.is_empty() {
+                listed.push(format!("{asked} -> {}", arrived.join(", ")));
+            }
+            is_passed
+        };
+        let flushed = above.flush_ahead(Box::new(|| ())).await;
+        assert!(!note("flush_ahead") || flushed.is_ok());
+        let rolled_back = above.roll_back().await;
+        assert!(!note("roll_back") || rolled_back.is_ok());
+        let read = above.read_flushed(EXTENT).await;
+        assert!(!note("read_flushed") || read.is_ok());
+        let allocation = above.allocation(EXTENT).await;
+        assert!(!note("allocation") || !allocation.unwrap().runs()[0].mapped);
+        let usage = above.usage();
+        assert!(!note("usage") || usage == Some(USAGE));
+        let erased = above.erase_key().await;
+        assert!(!note("erase_key") || erased.is_ok());
+        let admitted = above.admit(4096);
+        assert!(!note("admit") || admitted.is_ok());
+        let examined = above.examine(EXTENT, &|_| true).await;
+        assert!(!note("examine") || examined.unwrap().is_some());
+        let in_doubt = above.in_doubt();
+        assert!(!note("in_doubt") || in_doubt == [EXTENT]);
+        let settled = above.settle().await;
+        assert!(!note("settle") || settled.is_ok());
+        above.refresh();
+        note("refresh");
+        let holding = above.claim(claim()).await;
+        assert!(!note("claim") || holding.unwrap() == Holding::Held);
+        let holding = above.holding();
+        assert!(!note("holding") || holding == Holding::Held);
+        let released = above.release().await;
+        assert!(!note("release") || released.is_ok());
+        let asked = above.ask_tokens(Bytes::new()).await;
+        assert!(!note("ask_tokens") || asked.is_ok());
+        let heard = above.hear_tokens(Duration::ZERO).await;
+        assert!(!note("hear_tokens") || heard.is_ok());
+        if above.most_calls() == Some(MOST_CALLS) {
+            listed.push("most_calls".to_owned());
+        }
+        listed
+    }
+
+    /// Performs each optional call on `volume`, which may have no layer. Returns the calls whose answer is another one
+    /// than that of a volume without the ability. `refresh`, `settle` and `release` are left out: their answer is the
+    /// same for all volumes.
+    pub async fn answered(volume: &dyn Volume) -> Vec<&'static str> {
+        let mut answered = Vec::new();
+        let mut note = |asked: &'static str, is_answered: bool| {
+            if is_answered {
+                answered.push(asked);
+            }
+        };
+        let mut is_begun = false;
+        drop(volume.flush_ahead(Box::new(|| is_begun = true)).await);
+        note("flush_ahead", is_begun);
+        let error = volume.roll_back().await.err();
+        note("roll_back", has(error, "the volume has no epochs"));
+        let error = volume.read_flushed(EXTENT).await.err();
+        note("read_flushed", has(error, "the volume has no epochs"));
+        let allocation = volume.allocation(EXTENT).await;
+        note("allocation", allocation.is_ok_and(|allocation| !allocation.runs()[0].mapped));
+        note("usage", volume.usage().is_some());
+        let error = volume.erase_key().await.err();
+        note("erase_key", has(error, "it has no key to erase"));
+        note("in_doubt", !volume.in_doubt().is_empty());
+        note("most_calls", volume.most_calls().is_some());
+        let holding = volume.claim(claim()).await;
+        note("claim", !holding.is_ok_and(|holding| holding == Holding::Unsupported));
+        note("holding", volume.holding() != Holding::Unsupported);
+        let error = volume.ask_tokens(Bytes::new()).await.err();
+        note("ask_tokens", has(error, "the volume is not shared"));
+        let error = volume.hear_tokens(Duration::ZERO).await.err();
+        note("hear_tokens", has(error, "the volume is not shared"));
+        answered
+    }
+
+    fn answer<T: Send + 'static>(&self, call: &'static str, answer: T) -> Io<'_, T> {
+        self.note(call);
+        Io::done(Ok(answer))
+    }
+
+    fn note(&self, call: &'static str) {
+        self.calls.lock().push(call);
+    }
+}
+
+/// Returns true unless the call failed with the error of a volume that lacks the ability.
+fn has(error: Option<Error>, lacks: &str) -> bool {
+    match error {
+        Some(Error::Device(why)) => &*why != lacks,
+        _ => true,
+    }
+}
+
+fn claim() -> Claim {
+    Claim {
+        owner: "test".into(),
+        instance: [1; 16],
+        generation: 1,
+        opening: 1,
+        granted: 0,
+        predecessors: Vec::new(),
+        writes_back: false,
+        is_dirty: Dirty::default(),
+        takes_over: false,
+        shares: false,
+        confirmed: Confirmed::default(),
+        accept_loss: false,
+    }
+}
+
+impl Volume for AbilityProbe {
+    fn geometry(&self) -> Geometry {
+        self.memory.geometry()
+    }
+
+    fn read(&self, extent: Extent) -> Io<'_, Data> {
+        self.note("read");
+        self.memory.read(extent)
+    }
+
+    fn write(&self, lba: Lba, data: Data, durability: Durability) -> Io<'_, ()> {
+        self.note("write");
+        self.memory.write(lba, data, durability)
+    }
+
+    fn flush(&self) -> Io<'_, ()> {
+        self.answer("flush", ())
+    }
+
+    fn discard(&self, extent: Extent) -> Io<'_, ()> {
+        self.note("discard");
+        self.memory.discard(extent)
+    }
+
+    fn admit(&self, _: usize) -> Result<(), Error> {
+        self.note("admit");
+        Ok(())
+    }
+
+    fn flush_ahead<'a>(&'a self, begun: FlushBegunCallback<'a>) -> Io<'a, ()> {
+        begun();
+        self.answer("flush_ahead", ())
+    }
+
+    fn roll_back(&self) -> Io<'_, ()> {
+        self.answer("roll_back", ())
+    }
+
+    fn read_flushed(&self, extent: Extent) -> Io<'_, Data> {
+        self.note("read_flushed");
+        self.memory.read(extent)
+    }
+
+    fn allocation(&self, extent: Extent) -> Io<'_, Allocation> {
+        self.note("allocation");
+        self.memory.allocation(extent)
+    }
+
+    fn usage(&self) -> Option<ThinSpaceUsage> {
+        self.note("usage");
+        Some(USAGE)
+    }
+
+    fn erase_key(&self) -> Io<'_, ()> {
+        self.answer("erase_key", ())
+    }
+
+    fn examine<'a>(
+        &'a self,
+        extent: Extent,
+        is_right: &'a (dyn Fn(&Data) -> bool + Sync),
+    ) -> Io<'a, Option<Data>> {
+        self.note("examine");
+        let read = self.memory.read(extent);
+        Io::new(async move { Ok(Some(read.await?).filter(is_right)) })
+    }
+
+    fn in_doubt(&self) -> Vec<Extent> {
+        self.note("in_doubt");
+        vec![EXTENT]
+    }
+
+    fn settle(&self) -> Io<'_, ()> {
+        self.answer("settle", ())
+    }
+
+    fn most_calls(&self) -> Option<usize> {
+        Some(MOST_CALLS)
+    }
+
+    fn refresh(&self) {
+        self.note("refresh");
+    }
+
+    fn claim(&self, _: Claim) -> Io<'_, Holding> {
+        self.answer("claim", Holding::Held)
+    }
+
+    fn holding(&self) -> Holding {
+        self.note("holding");
+        Holding::Held
+    }
+
+    fn release(&self) -> Io<'_, ()> {
+        self.answer("release", ())
+    }
+
+    fn ask_tokens(&self, _: Bytes) -> Io<'_, ()> {
+        self.answer("ask_tokens", ())
+    }
+
+    fn hear_tokens(&self, _: Duration) -> Io<'_, Bytes> {
+        self.answer("hear_tokens", Bytes::new())
+    }
+}
