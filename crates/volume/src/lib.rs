@@ -7,6 +7,9 @@ mod reply;
 mod data;
 mod allocation;
 mod claim;
+mod extent;
+mod error;
+mod geometry;
 mod volume;
 mod times;
 mod page;
@@ -38,8 +41,11 @@ pub use delay::{DelayVolume, Latency};
 pub use disk::{DiskVolume, Profile};
 pub use encrypt::{EncryptVolume, Keyring, Renewed, VolumeKey};
 pub use engine::EngineKind;
+pub use error::{Error, Io};
+pub use extent::{Extent, Lba};
 pub use fault::{FaultCallKind, FaultRule, FaultVolume, Faults, Symptom};
 pub use file::{FileVolume, FileVolumeOpenError, FileVolumeOptions};
+pub use geometry::{Durability, Geometry};
 pub use joined::{JoinedVolume, JoinedVolumeMember};
 pub use mem::MemVolume;
 pub use mirror::{DegradedMirror, HalfLabel, Mirror, MirrorError, MirrorLegStatus};
@@ -48,7 +54,5 @@ pub use opening::{NamedFile, OpenNamed, UntrustedLink, free_bytes, is_ours, narr
 pub use reply::Reply;
 pub use slice::SliceVolume;
 pub use times::{TimeHistogram, TimeHistogramSnapshot};
-pub use volume::{
-    Durability, Error, Extent, FlushBegunCallback, Geometry, Io, Lba, Stack, ThinSpaceUsage, Volume,
-};
+pub use volume::{FlushBegunCallback, Stack, ThinSpaceUsage, Volume};
 pub use watched::{ChangedRegions, Watched};

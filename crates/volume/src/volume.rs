@@ -1,10 +1,10 @@
-//! What every volume answers, and the words its questions are asked in.
+//! What every volume answers.
 
 use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 
-use crate::{Allocation, Claim, Data, Holding, Reply};
+use crate::{Allocation, Claim, Data, Durability, Error, Extent, Geometry, Holding, Io, Lba};
 
 /// An array of blocks that behaves like a SCSI disk with a volatile write cache: between two
 /// flushes, writes may reach stable storage in any order.
@@ -174,9 +174,6 @@ pub trait Volume: Send + Sync + 'static {
     }
 }
 
-/// The reply to a call of a volume.
-pub type Io<'a, T> = Reply<'a, Result<T, Error>>;
-
 /// The function that [`Volume::flush_ahead`] calls.
 pub type FlushBegunCallback<'a> = Box<dyn FnOnce() + Send + 'a>;
 
@@ -193,194 +190,3 @@ pub struct ThinSpaceUsage {
 
 /// A volume with everything below it.
 pub type Stack = Arc<dyn Volume>;
-
-/// Logical block address, counted in blocks of the volume.
-#[derive(Clone, Copy, Debug, Default, Eq, Hash, Ord, PartialEq, PartialOrd)]
-pub struct Lba(pub u64);
-
-/// A run of blocks: `lba .. lba + blocks`. Never empty.
-#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
-pub struct Extent {
-    /// The first block.
-    pub lba: Lba,
-    /// How many blocks; at least one.
-    pub blocks: u32,
-}
-
-impl Extent {
-    /// The first address after the run; the highest there is, if it would be beyond that.
-    #[must_use]
-    pub fn end(self) -> Lba {
-        Lba(self.lba.0.saturating_add(u64::from(self.blocks)))
-    }
-}
-
-/// Size and abilities of a volume.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Geometry {
-    /// Bytes in a logical block: 512 or 4096.
-    pub block_size: u32,
-    /// Bytes that the storage below writes at once: a power of two, at least `block_size`.
-    pub physical_block_size: u32,
-    /// How many logical blocks.
-    pub blocks: u64,
-    /// Writes, discards are refused.
-    pub read_only: bool,
-    /// A discard gives space back (thin provisioning); otherwise it only writes zeros.
-    pub thin: bool,
-    /// Unflushed writes can be lost by a power failure (SCSI: WCE).
-    pub volatile_cache: bool,
-    /// A write of at most so many blocks, whole physical blocks from a whole physical block on,
-    /// happens wholly or not at all, whatever happens meanwhile, and no read sees a part of it.
-    /// 0: nothing is promised beyond the single block.
-    pub atomic_blocks: u32,
-    /// All that is written and discarded between two flushes is there after a crash, or nothing of
-    /// it, while that is at most so many blocks of 4096 bytes or parts of one, counted for each
-    /// write. 0: nothing is promised beyond `atomic_blocks`.
-    pub epoch_blocks: u64,
-    /// What its blocks are encrypted with can be thrown away: [`Volume::erase_key`].
-    pub key_erasable: bool,
-    /// What is overwritten is gone: no log and no cache on disk keeps an older copy. (What a file
-    /// system or a drive below may keep is not known here.)
-    pub in_place: bool,
-}
-
-impl Geometry {
-    /// A writable thin volume of `blocks` blocks of 512 bytes on 4096-byte physical blocks, with
-    /// a volatile cache: the usual case.
-    #[must_use]
-    pub const fn with_blocks(blocks: u64) -> Self {
-        Self {
-            block_size: 512,
-            physical_block_size: 4096,
-            blocks,
-            read_only: false,
-            thin: true,
-            volatile_cache: true,
-            atomic_blocks: 0,
-            epoch_blocks: 0,
-            key_erasable: false,
-            in_place: true,
-        }
-    }
-
-    /// The size in bytes.
-    #[must_use]
-    pub fn bytes(&self) -> u64 {
-        self.blocks * u64::from(self.block_size)
-    }
-
-    /// That `extent` is inside the volume and not empty.
-    ///
-    /// # Errors
-    /// [`Error::OutOfRange`].
-    pub fn check_extent(&self, extent: Extent) -> Result<(), Error> {
-        let end = extent.lba.0.checked_add(u64::from(extent.blocks));
-        if extent.blocks > 0 && end.is_some_and(|end| end <= self.blocks) {
-            Ok(())
-        } else {
-            Err(Error::OutOfRange(extent))
-        }
-    }
-
-    /// The blocks that `length` bytes at `lba` replace, if they are whole, inside the volume and
-    /// may be written.
-    ///
-    /// # Errors
-    /// [`Error::ReadOnly`], [`Error::OutOfRange`]; [`Error::Device`] for a part of a block.
-    pub fn check_write(&self, lba: Lba, length: usize) -> Result<Extent, Error> {
-        let block_size = self.block_size as usize;
-        if !length.is_multiple_of(block_size) {
-            return Err(Error::Device("a write of a part of a block".into()));
-        }
-        let blocks = u32::try_from(length / block_size).unwrap_or(u32::MAX);
-        let extent = Extent { lba, blocks };
-        self.check_discard(extent)?;
-        Ok(extent)
-    }
-
-    /// That `extent` is inside the volume, not empty, and may be written.
-    ///
-    /// # Errors
-    /// [`Error::ReadOnly`], [`Error::OutOfRange`].
-    pub fn check_discard(&self, extent: Extent) -> Result<(), Error> {
-        if self.read_only { Err(Error::ReadOnly) } else { self.check_extent(extent) }
-    }
-}
-
-/// When a write must be safe.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Durability {
-    /// Safe after the next `flush`.
-    Volatile,
-    /// Safe before `write` returns (SCSI FUA).
-    Stable,
-}
-
-/// What can go wrong with a call. The volume itself stays usable.
-#[derive(Clone, Debug, thiserror::Error)]
-pub enum Error {
-    /// The extent reaches beyond the last block.
-    #[error("blocks {}..{} are outside the volume", .0.lba.0, .0.end().0)]
-    OutOfRange(Extent),
-    /// Nothing was written: the volume is read-only.
-    #[error("the volume is read-only")]
-    ReadOnly,
-    /// These blocks cannot be read, or could not be written.
-    #[error("medium error at block {}: {reason}", .extent.lba.0)]
-    Medium {
-        /// Which blocks.
-        extent: Extent,
-        /// What the storage below said.
-        reason: Arc<str>,
-    },
-    /// The storage below has no room for a block that was not written before.
-    #[error("no space left below the volume")]
-    NoSpace,
-    /// A buffer or a log is full, and a write has done nothing: try again later. A discard may have been done in
-    /// part where the volume says so; repeating it is harmless.
-    #[error("busy: {0}")]
-    Busy(&'static str),
-    /// The write needs more room than the log of the volume has when it is empty. Nothing was done.
-    #[error(
-        "the log can never take a write of {bytes} bytes, only one of {most} bytes: write less at once, or \
-         make the log larger"
-    )]
-    TooLong {
-        /// Bytes of the write, counted in whole slots of 4096.
-        bytes: u64,
-        /// The largest write in bytes that an empty log takes for certain.
-        most: u64,
-    },
-    /// There is no connection to the storage below. The call was not sent, so nothing was done.
-    #[error("the lower volume is not reachable: {0}")]
-    Away(Arc<str>),
-    /// The storage below does not answer. A write may have been done, as a whole or in part, or not at all.
-    #[error("the lower volume does not answer: {0}")]
-    Unreachable(Arc<str>),
-    /// The device failed as a whole.
-    #[error("device failure: {0}")]
-    Device(Arc<str>),
-    /// Another log has the claim on the volume: the caller is fenced for good.
-    #[error("fenced: {0}")]
-    Fenced(Arc<str>),
-}
-
-impl Error {
-    /// Returns true if the same call may succeed later: the storage below is full, away or silent now.
-    #[must_use]
-    pub fn may_pass(&self) -> bool {
-        matches!(self, Self::Busy(_) | Self::Away(_) | Self::Unreachable(_))
-    }
-
-    /// Converts the error of one step of a call whose earlier steps have been done. The result never says that
-    /// nothing was done.
-    #[must_use]
-    pub fn after_a_part(self) -> Self {
-        match self {
-            Self::Away(reason) => Self::Unreachable(reason),
-            Self::Busy(reason) => Self::Unreachable(reason.into()),
-            error => error,
-        }
-    }
-}

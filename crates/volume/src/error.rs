@@ -1,0 +1,76 @@
+//! What can go wrong with a call of a volume, and the reply that says so.
+
+use std::sync::Arc;
+
+use crate::{Extent, Reply};
+
+/// The reply to a call of a volume.
+pub type Io<'a, T> = Reply<'a, Result<T, Error>>;
+
+/// What can go wrong with a call. The volume itself stays usable.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum Error {
+    /// The extent reaches beyond the last block.
+    #[error("blocks {}..{} are outside the volume", .0.lba.0, .0.end().0)]
+    OutOfRange(Extent),
+    /// Nothing was written: the volume is read-only.
+    #[error("the volume is read-only")]
+    ReadOnly,
+    /// These blocks cannot be read, or could not be written.
+    #[error("medium error at block {}: {reason}", .extent.lba.0)]
+    Medium {
+        /// Which blocks.
+        extent: Extent,
+        /// What the storage below said.
+        reason: Arc<str>,
+    },
+    /// The storage below has no room for a block that was not written before.
+    #[error("no space left below the volume")]
+    NoSpace,
+    /// A buffer or a log is full, and a write has done nothing: try again later. A discard may have been done in
+    /// part where the volume says so; repeating it is harmless.
+    #[error("busy: {0}")]
+    Busy(&'static str),
+    /// The write needs more room than the log of the volume has when it is empty. Nothing was done.
+    #[error(
+        "the log can never take a write of {bytes} bytes, only one of {most} bytes: write less at once, or \
+         make the log larger"
+    )]
+    TooLong {
+        /// Bytes of the write, counted in whole slots of 4096.
+        bytes: u64,
+        /// The largest write in bytes that an empty log takes for certain.
+        most: u64,
+    },
+    /// There is no connection to the storage below. The call was not sent, so nothing was done.
+    #[error("the lower volume is not reachable: {0}")]
+    Away(Arc<str>),
+    /// The storage below does not answer. A write may have been done, as a whole or in part, or not at all.
+    #[error("the lower volume does not answer: {0}")]
+    Unreachable(Arc<str>),
+    /// The device failed as a whole.
+    #[error("device failure: {0}")]
+    Device(Arc<str>),
+    /// Another log has the claim on the volume: the caller is fenced for good.
+    #[error("fenced: {0}")]
+    Fenced(Arc<str>),
+}
+
+impl Error {
+    /// Returns true if the same call may succeed later: the storage below is full, away or silent now.
+    #[must_use]
+    pub fn may_pass(&self) -> bool {
+        matches!(self, Self::Busy(_) | Self::Away(_) | Self::Unreachable(_))
+    }
+
+    /// Converts the error of one step of a call whose earlier steps have been done. The result never says that
+    /// nothing was done.
+    #[must_use]
+    pub fn after_a_part(self) -> Self {
+        match self {
+            Self::Away(reason) => Self::Unreachable(reason),
+            Self::Busy(reason) => Self::Unreachable(reason.into()),
+            error => error,
+        }
+    }
+}
