@@ -2,15 +2,12 @@
 //! away, somebody else's, or larger than before.
 
 use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, atomic::Ordering},
     time::Duration,
 };
 
 use crate::support::{
-    far::Far,
+    claimed::Claimed,
     gateway::{filled, first_bytes},
     memory::Memory,
 };
@@ -18,83 +15,10 @@ use cache::{
     Cache, CacheOpenError, CommonMember, DestageOrder, MemberRecord, Settings, StableMemory,
     WriteMode, dirty_of, give_up, inspect, take_in,
 };
-use parking_lot::Mutex;
 use tokio::time::timeout;
 use volume::{
-    Allocation, Claim, Data, Durability, Error, Extent, Geometry, Holding, Io, Lba, MemVolume,
-    SliceVolume, Stack, Volume,
+    Durability, Error, Extent, Geometry, Holding, Lba, MemVolume, SliceVolume, Stack, Volume,
 };
-
-/// A far volume that keeps a claim.
-struct Claimed {
-    far: Arc<Far>,
-    refuses: AtomicBool,
-    asked: Mutex<Option<Claim>>,
-    holding: Mutex<Holding>,
-}
-
-impl Claimed {
-    fn new(blocks: u64) -> Arc<Self> {
-        Arc::new(Self {
-            far: Far::new(Geometry::with_blocks(blocks)),
-            refuses: AtomicBool::new(false),
-            asked: Mutex::default(),
-            holding: Mutex::default(),
-        })
-    }
-
-    fn asked(&self) -> Claim {
-        self.asked.lock().clone().expect("it was asked for a claim")
-    }
-}
-
-impl Volume for Claimed {
-    fn geometry(&self) -> Geometry {
-        self.far.geometry()
-    }
-
-    fn read(&self, extent: Extent) -> Io<'_, Data> {
-        self.far.read(extent)
-    }
-
-    fn write(&self, lba: Lba, data: Data, durability: Durability) -> Io<'_, ()> {
-        self.far.write(lba, data, durability)
-    }
-
-    fn flush(&self) -> Io<'_, ()> {
-        self.far.flush()
-    }
-
-    fn discard(&self, extent: Extent) -> Io<'_, ()> {
-        self.far.discard(extent)
-    }
-
-    fn roll_back(&self) -> Io<'_, ()> {
-        self.far.roll_back()
-    }
-
-    fn allocation(&self, extent: Extent) -> Io<'_, Allocation> {
-        self.far.allocation(extent)
-    }
-
-    fn claim(&self, claim: Claim) -> Io<'_, Holding> {
-        let refuses = self.refuses.load(Ordering::SeqCst);
-        let holding =
-            if refuses { Holding::Refused("somebody has it".into()) } else { Holding::Held };
-        *self.asked.lock() = Some(claim);
-        self.holding.lock().clone_from(&holding);
-        Io::done(Ok(holding))
-    }
-
-    fn holding(&self) -> Holding {
-        self.holding.lock().clone()
-    }
-
-    fn release(&self) -> Io<'_, ()> {
-        *self.holding.lock() = Holding::Nothing;
-        Io::done(Ok(()))
-    }
-}
 
 /// A log, and volumes by name.
 struct Site {

@@ -1,6 +1,8 @@
 //! A cache's claim on its unit: granted, presented again after every login, taken over; and what a
 //! target of another make has in its place.
 
+mod slow_epochs;
+
 use std::{
     collections::HashMap,
     io,
@@ -22,9 +24,10 @@ use unit::{
     UnitRecordKind, UnitReply, UnitStore,
 };
 use volume::{
-    Claim, Confirmed, Data, Dirty, Durability, Error, Extent, Geometry, Holding, Io, Lba,
-    MemVolume, Volume,
+    Claim, Confirmed, Data, Dirty, Durability, Error, Geometry, Holding, Lba, MemVolume, Volume,
 };
+
+use slow_epochs::{Epochs, FLUSHED};
 
 /// Records in memory.
 #[derive(Default)]
@@ -194,71 +197,7 @@ impl LogicalUnit for Slow {
     }
 }
 
-/// A volume with epochs whose flushes wait until the test lets them end. It lists the blocks that are written, and
-/// `FLUSHED` for the end of each flush.
-struct Epochs {
-    memory: MemVolume,
-    came: Mutex<Vec<u64>>,
-    /// The number of flushes that have arrived, and the number of those that may end.
-    flushes: watch::Sender<(u64, u64)>,
-}
-
-const FLUSHED: u64 = u64::MAX;
-
-impl Epochs {
-    fn new() -> Arc<Self> {
-        let memory = MemVolume::new(Geometry::with_blocks(1024));
-        Arc::new(Self { memory, came: Mutex::default(), flushes: watch::Sender::default() })
-    }
-
-    fn let_go(&self) {
-        self.flushes.send_modify(|(_, may_end)| *may_end = u64::MAX);
-    }
-
-    async fn until_flushes(&self, count: u64) {
-        let mut flushes = self.flushes.subscribe();
-        let _ = flushes.wait_for(|(came, _)| *came >= count).await;
-    }
-}
-
-impl Volume for Epochs {
-    fn geometry(&self) -> Geometry {
-        Geometry { epoch_blocks: 800, ..self.memory.geometry() }
-    }
-
-    fn read(&self, extent: Extent) -> Io<'_, Data> {
-        self.memory.read(extent)
-    }
-
-    fn write(&self, lba: Lba, data: Data, durability: Durability) -> Io<'_, ()> {
-        self.came.lock().push(lba.0);
-        self.memory.write(lba, data, durability)
-    }
-
-    fn flush(&self) -> Io<'_, ()> {
-        Io::new(async move {
-            let mut number = 0;
-            self.flushes.send_modify(|(came, _)| {
-                *came += 1;
-                number = *came;
-            });
-            let mut flushes = self.flushes.subscribe();
-            let _ = flushes.wait_for(|(_, may_end)| *may_end >= number).await;
-            self.came.lock().push(FLUSHED);
-            Ok(())
-        })
-    }
-
-    fn roll_back(&self) -> Io<'_, ()> {
-        Io::done(Ok(()))
-    }
-
-    fn discard(&self, extent: Extent) -> Io<'_, ()> {
-        self.memory.discard(extent)
-    }
-}
-
-/// Returns a node with such a volume, and a session with four connections that has claimed it.
+/// Returns a node with a volume whose flushes wait, and a session with four connections that has claimed it.
 async fn claimed_epochs() -> (Arc<Epochs>, TargetServer, Settings, RemoteVolume) {
     let disk = Epochs::new();
     let unit = BlockUnit::open(

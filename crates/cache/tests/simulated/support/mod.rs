@@ -2,6 +2,7 @@
 
 #![allow(dead_code, reason = "each test binary uses its part")]
 
+pub mod claimed;
 pub mod confirmed;
 pub mod far;
 pub mod gateway;

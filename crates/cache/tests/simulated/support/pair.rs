@@ -1,6 +1,8 @@
 //! Two gateways with one log, a node, and the three links between them: each gateway loses power, each
 //! link is cut, and hosts ask whoever serves.
 
+mod far_side;
+
 use std::{
     sync::{
         Arc, OnceLock, Weak,
@@ -17,9 +19,11 @@ use parking_lot::Mutex;
 use sim::{CrashVolume, Outage, Power, Rng, StableDiskImage};
 use tokio::time::sleep;
 use volume::{
-    Claim, Data, DelayVolume, Durability, Error, Extent, Geometry, Holding, Io, Latency, Lba,
-    MemVolume, Mirror, MirrorLegStatus, Stack, Volume,
+    Data, DelayVolume, Durability, Error, Extent, Geometry, Io, Latency, Lba, MemVolume, Mirror,
+    MirrorLegStatus, Stack, Volume,
 };
+
+use far_side::Far;
 
 /// What is done wrong on purpose.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -546,165 +550,6 @@ impl Volume for Theirs {
 
     fn discard(&self, extent: Extent) -> Io<'_, ()> {
         self.call(move |half| async move { half.discard(extent).await })
-    }
-}
-
-/// The node's volume over a link, in one session.
-struct Far {
-    node: Arc<Node>,
-    side: Arc<Side>,
-    power: Arc<Power>,
-    session: u64,
-    wrong: Wrong,
-    asked: Arc<Mutex<Option<Asked>>>,
-    rng: Mutex<Rng>,
-}
-
-/// The claim that was asked for last.
-struct Asked {
-    claim: Arc<Claim>,
-    holding: Holding,
-    /// The node has granted it, and says so later.
-    is_on_its_way: bool,
-}
-
-impl Far {
-    fn is_up(&self) -> bool {
-        self.side.to_node.load(Ordering::SeqCst) && !self.power.is_off()
-    }
-
-    /// Asks what was not asked yet.
-    fn present(&self) {
-        let mut asked = self.asked.lock();
-        let Some(Asked { claim, holding, is_on_its_way }) = &mut *asked else { return };
-        if *holding != Holding::Waiting || *is_on_its_way || !self.is_up() {
-            return;
-        }
-        let mut last = self.node.last.lock();
-        // As `unit::ownership` has it, for one log.
-        let is_granted = last.is_none_or(|last| {
-            (last.opening, last.generation) == (claim.opening, claim.generation)
-                || claim.predecessors.contains(&last.opening) && claim.generation > last.generation
-        });
-        if std::env::var_os("FOREBAY_PAIR_SEED").is_some() {
-            println!(
-                "claim of {} in session {}: generation {}, opening {:x}, after {:x?}: {is_granted}",
-                claim.owner, self.session, claim.generation, claim.opening, claim.predecessors
-            );
-        }
-        *holding = if is_granted || self.wrong == Wrong::EveryClaimGranted {
-            let (opening, generation) = (claim.opening, claim.generation);
-            *last = Some(Last { opening, generation, session: self.session });
-            let mut rng = self.rng.lock();
-            if rng.chance(if self.wrong == Wrong::StrayAnswers { 70 } else { 20 }) {
-                // It comes late, when another one may have been asked for.
-                let late = Duration::from_millis(rng.below(10_000));
-                *is_on_its_way = true;
-                tokio::spawn(deliver(Arc::clone(&self.asked), Arc::clone(claim), late, self.wrong));
-                Holding::Waiting
-            } else if rng.chance(20) {
-                // It is lost.
-                Holding::Waiting
-            } else {
-                Holding::Held
-            }
-        } else {
-            Holding::Refused("another copy was taken up".into())
-        };
-    }
-
-    async fn travel(&self) -> Result<(), Error> {
-        let delay = self.rng.lock().below(3000);
-        sleep(Duration::from_micros(500 + delay)).await;
-        if self.power.is_off() {
-            std::future::pending::<()>().await;
-        }
-        if !self.is_up() {
-            return Err(Error::Unreachable("the node is away".into()));
-        }
-        Ok(())
-    }
-
-    async fn enter(&self) -> Result<(), Error> {
-        self.travel().await?;
-        self.present();
-        let is_owner = self.node.last.lock().is_some_and(|last| last.session == self.session);
-        if is_owner { Ok(()) } else { Err(Error::Fenced("the volume is another one's".into())) }
-    }
-}
-
-impl Volume for Far {
-    fn geometry(&self) -> Geometry {
-        self.node.memory.geometry()
-    }
-
-    fn read(&self, extent: Extent) -> Io<'_, Data> {
-        Io::new(async move {
-            self.enter().await?;
-            let data = self.node.memory.read(extent).await;
-            self.travel().await?;
-            data
-        })
-    }
-
-    fn write(&self, lba: Lba, data: Data, durability: Durability) -> Io<'_, ()> {
-        Io::new(async move {
-            self.enter().await?;
-            self.node.memory.write(lba, data, durability).await?;
-            self.travel().await
-        })
-    }
-
-    fn flush(&self) -> Io<'_, ()> {
-        Io::new(self.enter())
-    }
-
-    fn discard(&self, extent: Extent) -> Io<'_, ()> {
-        Io::new(async move {
-            self.enter().await?;
-            self.node.memory.discard(extent).await
-        })
-    }
-
-    fn claim(&self, claim: Claim) -> Io<'_, Holding> {
-        Io::new(async move {
-            let alone = self.asked.lock().is_some();
-            if alone && self.wrong == Wrong::NoWitness {
-                return Ok(Holding::Held);
-            }
-            let (claim, holding) = (Arc::new(claim), Holding::Waiting);
-            *self.asked.lock() = Some(Asked { claim, holding, is_on_its_way: false });
-            let _ = self.travel().await;
-            self.present();
-            Ok(self.holding())
-        })
-    }
-
-    fn holding(&self) -> Holding {
-        self.present();
-        // A look each second shows whose it is.
-        let asked = self.asked.lock();
-        let Some(Asked { claim, holding, .. }) = &*asked else { return Holding::Nothing };
-        let is_lost = |last: Last| last.session != self.session && claim.generation > 0;
-        if *holding == Holding::Held && self.is_up() && self.node.last.lock().is_some_and(is_lost) {
-            return Holding::Refused("another copy was taken up".into());
-        }
-        holding.clone()
-    }
-}
-
-async fn deliver(
-    asked: Arc<Mutex<Option<Asked>>>,
-    answered: Arc<Claim>,
-    late: Duration,
-    wrong: Wrong,
-) {
-    sleep(late).await;
-    if let Some(Asked { claim, holding, .. }) = &mut *asked.lock()
-        && *holding == Holding::Waiting
-        && (Arc::ptr_eq(claim, &answered) || wrong == Wrong::StrayAnswers)
-    {
-        *holding = Holding::Held;
     }
 }
 

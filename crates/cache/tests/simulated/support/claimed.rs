@@ -1,0 +1,82 @@
+//! A far volume that grants or refuses the claim of a cache.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
+};
+
+use parking_lot::Mutex;
+use volume::{Allocation, Claim, Data, Durability, Extent, Geometry, Holding, Io, Lba, Volume};
+
+use super::far::Far;
+
+/// A far volume that keeps a claim.
+pub struct Claimed {
+    pub far: Arc<Far>,
+    pub refuses: AtomicBool,
+    asked: Mutex<Option<Claim>>,
+    pub holding: Mutex<Holding>,
+}
+
+impl Claimed {
+    pub fn new(blocks: u64) -> Arc<Self> {
+        Arc::new(Self {
+            far: Far::new(Geometry::with_blocks(blocks)),
+            refuses: AtomicBool::new(false),
+            asked: Mutex::default(),
+            holding: Mutex::default(),
+        })
+    }
+
+    pub fn asked(&self) -> Claim {
+        self.asked.lock().clone().expect("it was asked for a claim")
+    }
+}
+
+impl Volume for Claimed {
+    fn geometry(&self) -> Geometry {
+        self.far.geometry()
+    }
+
+    fn read(&self, extent: Extent) -> Io<'_, Data> {
+        self.far.read(extent)
+    }
+
+    fn write(&self, lba: Lba, data: Data, durability: Durability) -> Io<'_, ()> {
+        self.far.write(lba, data, durability)
+    }
+
+    fn flush(&self) -> Io<'_, ()> {
+        self.far.flush()
+    }
+
+    fn discard(&self, extent: Extent) -> Io<'_, ()> {
+        self.far.discard(extent)
+    }
+
+    fn roll_back(&self) -> Io<'_, ()> {
+        self.far.roll_back()
+    }
+
+    fn allocation(&self, extent: Extent) -> Io<'_, Allocation> {
+        self.far.allocation(extent)
+    }
+
+    fn claim(&self, claim: Claim) -> Io<'_, Holding> {
+        let refuses = self.refuses.load(Ordering::SeqCst);
+        let holding =
+            if refuses { Holding::Refused("somebody has it".into()) } else { Holding::Held };
+        *self.asked.lock() = Some(claim);
+        self.holding.lock().clone_from(&holding);
+        Io::done(Ok(holding))
+    }
+
+    fn holding(&self) -> Holding {
+        self.holding.lock().clone()
+    }
+
+    fn release(&self) -> Io<'_, ()> {
+        *self.holding.lock() = Holding::Nothing;
+        Io::done(Ok(()))
+    }
+}
