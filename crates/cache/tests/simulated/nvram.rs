@@ -10,8 +10,8 @@ use std::{
 };
 
 use crate::support::{
+    claimed::Claimed,
     confirmed::Confirmed,
-    far::Far,
     gateway::{Gateway, filled, read},
     memory::Memory,
 };
@@ -21,8 +21,8 @@ use cache::{
 use sim::{CrashVolume, Rng};
 use tokio::time::timeout;
 use volume::{
-    Claim, Data, Durability, Error, Extent, FaultCallKind, FaultRule, FaultVolume, Faults,
-    Geometry, Holding, Io, Lba, MemVolume, Stack, Symptom, Volume,
+    Durability, Error, Extent, FaultCallKind, FaultRule, FaultVolume, Faults, Geometry, Lba,
+    MemVolume, Stack, Symptom, Volume,
 };
 
 /// A gateway whose log disk can hang and can lose its power.
@@ -212,35 +212,6 @@ async fn an_older_nvram_is_refused_by_what_was_confirmed_though_no_segment_was_w
     }
 }
 
-/// A far volume that refuses every claim, since another gateway holds it.
-struct Claimed(Arc<Far>);
-
-impl Volume for Claimed {
-    fn geometry(&self) -> Geometry {
-        self.0.geometry()
-    }
-
-    fn read(&self, extent: Extent) -> Io<'_, Data> {
-        self.0.read(extent)
-    }
-
-    fn write(&self, lba: Lba, data: Data, durability: Durability) -> Io<'_, ()> {
-        self.0.write(lba, data, durability)
-    }
-
-    fn flush(&self) -> Io<'_, ()> {
-        self.0.flush()
-    }
-
-    fn discard(&self, extent: Extent) -> Io<'_, ()> {
-        self.0.discard(extent)
-    }
-
-    fn claim(&self, _: Claim) -> Io<'_, Holding> {
-        Io::done(Ok(Holding::Refused("another gateway has it".into())))
-    }
-}
-
 /// Copies a log disk to a new one.
 async fn copy_of(log: &Stack) -> Stack {
     let blocks = log.geometry().blocks as u32;
@@ -278,7 +249,11 @@ async fn a_refused_older_log_leaves_the_nvram_to_the_newest_one() {
         drop(cache);
         let before = memory.0.lock().clone();
         let lower: Stack = match is_claimed {
-            true => Arc::new(Claimed(gateway.far.clone())),
+            true => {
+                let claimed = Claimed::over(gateway.far.clone());
+                claimed.refuses.store(true, Ordering::SeqCst);
+                claimed as Stack
+            }
             false => gateway.far.clone(),
         };
         let parts = Parts { lower, log: older, nvram: Some(Box::new(memory.clone())) };

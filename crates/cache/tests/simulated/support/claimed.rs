@@ -20,8 +20,13 @@ pub struct Claimed {
 
 impl Claimed {
     pub fn new(blocks: u64) -> Arc<Self> {
+        Self::over(Far::new(Geometry::with_blocks(blocks)))
+    }
+
+    /// Makes a volume with the blocks of `far`.
+    pub fn over(far: Arc<Far>) -> Arc<Self> {
         Arc::new(Self {
-            far: Far::new(Geometry::with_blocks(blocks)),
+            far,
             refuses: AtomicBool::new(false),
             asked: Mutex::default(),
             holding: Mutex::default(),
