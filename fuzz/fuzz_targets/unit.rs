@@ -15,9 +15,10 @@ use libfuzzer_sys::fuzz_target;
 use scsi::{Cdb, Lun, OPERATIONS};
 use tokio::runtime::{Builder, Runtime};
 use unit::{
-    BlockUnit, UnitIdentity, LogicalUnit, Nexus, UnitRecordKind, Saving, Settings, UnitStore, Task, TaskAttribute,
+    BlockUnit, LogicalUnit, Nexus, Saving, Settings, Task, TaskAttribute, UnitIdentity,
+    UnitRecordKind, UnitStore,
 };
-use volume::{Allocation, Data, Durability, Extent, Geometry, Io, Lba, MemVolume, Volume};
+use volume::{Allocation, Data, Durability, Error, Extent, Geometry, Io, Lba, MemVolume, Volume};
 
 const BLOCKS: u64 = 64;
 
@@ -57,7 +58,8 @@ fuzz_target!(|input: &[u8]| {
             data_in_capacity: capacity,
         };
         let mut execution = unit.execute(task);
-        let answer = std::pin::Pin::new(&mut execution).poll(&mut Context::from_waker(Waker::noop()));
+        let answer =
+            std::pin::Pin::new(&mut execution).poll(&mut Context::from_waker(Waker::noop()));
         if let std::task::Poll::Ready(completion) = answer {
             assert!(completion.sense.is_none() || completion.data_in.is_empty());
         }
@@ -177,5 +179,9 @@ impl Volume for Door {
     fn allocation(&self, extent: Extent) -> Io<'_, Allocation> {
         self.inside(extent);
         self.0.allocation(extent)
+    }
+
+    fn admit(&self, _: usize) -> Result<(), Error> {
+        Ok(())
     }
 }

@@ -815,6 +815,10 @@ mod tests {
             };
             Io::done(Ok(holding))
         }
+
+        fn admit(&self, _: usize) -> Result<(), Error> {
+            Ok(())
+        }
     }
 
     async fn open(keeps_claims: bool) -> (Arc<Mirror>, Result<Arc<Cache>, CacheOpenError>) {

@@ -196,6 +196,10 @@ impl Volume for Coherent {
             self.cache.discard(extent).await
         })
     }
+
+    fn admit(&self, bytes: usize) -> Result<(), Error> {
+        self.cache.admit(bytes)
+    }
 }
 
 impl CoherentCore {

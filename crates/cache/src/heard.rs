@@ -145,6 +145,10 @@ impl Volume for Heard {
     fn allocation(&self, extent: Extent) -> Io<'_, Allocation> {
         Io::new(self.ask(self.lower.allocation(extent), &self.times.lower_others))
     }
+
+    fn admit(&self, bytes: usize) -> Result<(), Error> {
+        self.lower.admit(bytes)
+    }
 }
 
 /// Far longer than any link and disk that work need for one answer, far shorter than the half

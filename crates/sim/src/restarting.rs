@@ -140,4 +140,8 @@ impl Volume for Restarting {
     fn discard(&self, extent: Extent) -> Io<'_, ()> {
         Io::new(self.change(extent, None, Durability::Volatile))
     }
+
+    fn admit(&self, _: usize) -> Result<(), Error> {
+        Ok(())
+    }
 }

@@ -92,6 +92,10 @@ impl Volume for CheckedVolume {
             }
         })
     }
+
+    fn admit(&self, bytes: usize) -> Result<(), Error> {
+        self.lower.admit(bytes)
+    }
 }
 
 fn refuse<T: Send + 'static>(error: Error) -> Io<'static, T> {
@@ -165,6 +169,10 @@ mod tests {
             }
             fn discard(&self, extent: Extent) -> Io<'_, ()> {
                 self.0.discard(extent)
+            }
+
+            fn admit(&self, _: usize) -> Result<(), Error> {
+                Ok(())
             }
         }
         let door = CheckedVolume::new(Arc::new(Short(MemVolume::new(Geometry::with_blocks(8)))));

@@ -8,7 +8,7 @@ use std::{
 
 use tokio::time::sleep;
 
-use crate::{Allocation, Data, Durability, Extent, Geometry, Io, Lba, Stack, Volume};
+use crate::{Allocation, Data, Durability, Error, Extent, Geometry, Io, Lba, Stack, Volume};
 
 /// The time that each kind of delayed call waits.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
@@ -102,6 +102,10 @@ impl Volume for DelayVolume {
 
     fn allocation(&self, extent: Extent) -> Io<'_, Allocation> {
         self.after(self.latency.read, move || self.lower.allocation(extent))
+    }
+
+    fn admit(&self, bytes: usize) -> Result<(), Error> {
+        self.lower.admit(bytes)
     }
 }
 

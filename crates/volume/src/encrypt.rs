@@ -202,6 +202,10 @@ impl<K: Keyring> Volume for EncryptVolume<K> {
             Ok(found.map(|data| self.decrypted(extent.lba, &data)))
         })
     }
+
+    fn admit(&self, bytes: usize) -> Result<(), Error> {
+        self.lower.admit(bytes)
+    }
 }
 
 /// What is encrypted by itself, in bytes: the smaller of the two block sizes, so that a volume reads

@@ -204,6 +204,10 @@ impl Volume for FaultVolume {
         let symptom = self.faults.decide(FaultCallKind::Discard, Some(extent));
         Self::run(symptom, || (), || self.lower.discard(extent))
     }
+
+    fn admit(&self, bytes: usize) -> Result<(), Error> {
+        self.lower.admit(bytes)
+    }
 }
 
 #[cfg(test)]

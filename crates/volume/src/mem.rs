@@ -204,6 +204,10 @@ impl Volume for MemVolume {
     fn allocation(&self, extent: Extent) -> Io<'_, Allocation> {
         Io::done(self.allocation_now(extent))
     }
+
+    fn admit(&self, _: usize) -> Result<(), Error> {
+        Ok(())
+    }
 }
 
 /// Shards of which each is locked.

@@ -160,6 +160,10 @@ impl Volume for ObserveVolume {
         let bytes = self.bytes(extent);
         Io::new(c.count(self.lower.discard(extent), &c.discards, &c.bytes_discarded, bytes))
     }
+
+    fn admit(&self, bytes: usize) -> Result<(), Error> {
+        self.lower.admit(bytes)
+    }
 }
 
 #[cfg(test)]

@@ -46,6 +46,13 @@ pub trait Volume: Send + Sync + 'static {
     /// Makes the blocks read as zeros, giving back their space where that is possible.
     fn discard(&self, extent: Extent) -> Io<'_, ()>;
 
+    /// Returns `Ok` if a write of this many bytes would be taken now. Called before the data of a write is solicited. A
+    /// layer asks the volume below it unless the layer itself decides when a write is taken.
+    ///
+    /// # Errors
+    /// [`Error::Busy`], [`Error::Away`] or another error that the write would fail with now.
+    fn admit(&self, bytes: usize) -> Result<(), Error>;
+
     /// Gives up every write and discard that no flush has followed, those of others too, where
     /// [`Geometry::epoch_blocks`] is not 0. What is under way is given up or comes after.
     fn roll_back(&self) -> Io<'_, ()> {
@@ -83,12 +90,6 @@ pub trait Volume: Send + Sync + 'static {
             Some(lower) => lower.erase_key(),
             None => Io::done(Err(Error::Device("it has no key to erase".into()))),
         }
-    }
-
-    /// Whether a write of this many bytes would be taken now. Asked before its data is solicited;
-    /// [`Error::Busy`] or [`Error::Away`] says that it would not.
-    fn admit(&self, bytes: usize) -> Result<(), Error> {
-        self.lower().map_or(Ok(()), |lower| lower.admit(bytes))
     }
 
     /// Reads every copy that there is of `extent` and judges each. Where one is right, those that

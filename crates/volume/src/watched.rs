@@ -259,6 +259,10 @@ impl Volume for Watched {
         let Some(changes) = self.watcher() else { return self.lower.roll_back() };
         self.follow(changes, 0..u64::MAX, |lower| Io::new(async move { lower.roll_back().await }))
     }
+
+    fn admit(&self, bytes: usize) -> Result<(), Error> {
+        self.lower.admit(bytes)
+    }
 }
 
 #[cfg(test)]

@@ -433,6 +433,10 @@ impl Volume for Cut {
     fn discard(&self, extent: Extent) -> Io<'_, ()> {
         self.lower.discard(extent)
     }
+
+    fn admit(&self, _: usize) -> Result<(), Error> {
+        Ok(())
+    }
 }
 
 /// The script: writes all over, with a half that fails at some point and comes back in the end.

@@ -118,4 +118,8 @@ impl Volume for Forgetful {
     fn discard(&self, extent: Extent) -> Io<'_, ()> {
         self.disk.discard(extent)
     }
+
+    fn admit(&self, _: usize) -> Result<(), volume::Error> {
+        Ok(())
+    }
 }

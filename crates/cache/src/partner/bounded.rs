@@ -42,6 +42,10 @@ impl Volume for Bounded {
     fn discard(&self, extent: Extent) -> Io<'_, ()> {
         self.bound(self.lower.discard(extent))
     }
+
+    fn admit(&self, _: usize) -> Result<(), Error> {
+        Ok(())
+    }
 }
 
 #[cfg(test)]

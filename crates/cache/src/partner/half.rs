@@ -159,6 +159,10 @@ impl Volume for LogLegAccess {
     fn settle(&self) -> Io<'_, ()> {
         Io::done(Ok(()))
     }
+
+    fn admit(&self, _: usize) -> Result<(), Error> {
+        Ok(())
+    }
 }
 
 /// What a partner is told, of reads too, who asks for the half of a gateway that serves the unit: nothing

@@ -7,7 +7,7 @@ use tokio::{
     sync::Semaphore,
     time::{Instant, sleep, sleep_until},
 };
-use volume::{Data, Durability, Extent, Geometry, Io, Lba, Stack, Volume};
+use volume::{Data, Durability, Error, Extent, Geometry, Io, Lba, Stack, Volume};
 
 /// Eight disks in an array, as in the paper (section 3.1).
 const DISKS: usize = 8;
@@ -59,6 +59,10 @@ impl Volume for Disks {
 
     fn discard(&self, extent: Extent) -> Io<'_, ()> {
         self.lower.discard(extent)
+    }
+
+    fn admit(&self, _: usize) -> Result<(), Error> {
+        Ok(())
     }
 }
 
@@ -140,5 +144,9 @@ impl Volume for Wire {
             self.pass(&self.back, 0).await;
             Ok(())
         })
+    }
+
+    fn admit(&self, _: usize) -> Result<(), Error> {
+        Ok(())
     }
 }

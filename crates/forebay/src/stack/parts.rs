@@ -12,7 +12,7 @@ use std::{
 
 use parking_lot::Mutex;
 use tokio::time::Instant;
-use volume::{Data, Durability, Extent, FileVolume, Geometry, Io, Lba, Volume};
+use volume::{Data, Durability, Error, Extent, FileVolume, Geometry, Io, Lba, Volume};
 
 use super::file::{self, LOOK_EVERY, RELEASED_WITHIN};
 use crate::{
@@ -196,6 +196,10 @@ impl Volume for FilePart {
 
     fn discard(&self, extent: Extent) -> Io<'_, ()> {
         self.file.volume.discard(extent)
+    }
+
+    fn admit(&self, bytes: usize) -> Result<(), Error> {
+        self.file.volume.admit(bytes)
     }
 }
 

@@ -240,6 +240,10 @@ impl Volume for Served {
             Err(_) => Holding::Refused("another gateway has it".into()),
         }
     }
+
+    fn admit(&self, _: usize) -> Result<(), volume::Error> {
+        Ok(())
+    }
 }
 
 #[tokio::test]

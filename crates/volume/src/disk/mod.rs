@@ -8,7 +8,7 @@ mod wait;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use crate::{Allocation, Data, Durability, Extent, Geometry, Io, Lba, Stack, Volume};
+use crate::{Allocation, Data, Durability, Error, Extent, Geometry, Io, Lba, Stack, Volume};
 
 use mechanics::Mechanics;
 pub use profile::Profile;
@@ -91,6 +91,10 @@ impl Volume for DiskVolume {
     fn allocation(&self, extent: Extent) -> Io<'_, Allocation> {
         self.timed(|disk, now| disk.discard(now), self.lower.allocation(extent))
     }
+
+    fn admit(&self, bytes: usize) -> Result<(), Error> {
+        self.lower.admit(bytes)
+    }
 }
 
 #[cfg(test)]
@@ -98,7 +102,7 @@ mod tests {
     use std::{sync::Arc, time::Duration};
 
     use super::*;
-    use crate::{Error, FaultCallKind, FaultRule, FaultVolume, MemVolume, Symptom};
+    use crate::{FaultCallKind, FaultRule, FaultVolume, MemVolume, Symptom};
 
     fn memory() -> Stack {
         Arc::new(MemVolume::new(Geometry::with_blocks(1 << 16)))

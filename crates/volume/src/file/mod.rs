@@ -600,6 +600,10 @@ impl Volume for FileVolume {
     fn allocation(&self, extent: Extent) -> Io<'_, Allocation> {
         Io::new(self.allocation_of(extent))
     }
+
+    fn admit(&self, _: usize) -> Result<(), Error> {
+        Ok(())
+    }
 }
 
 /// Lets the caller try again after an error that passes, so many times; else gives the error, of

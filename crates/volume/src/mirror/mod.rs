@@ -414,6 +414,10 @@ impl Volume for Mirror {
     ) -> Io<'a, Option<Data>> {
         Io::new(Arc::clone(&self.pair).examine(extent, is_right))
     }
+
+    fn admit(&self, _: usize) -> Result<(), Error> {
+        Ok(())
+    }
 }
 
 /// Runs a change to its end, though its caller may give it up: half of it would leave the halves

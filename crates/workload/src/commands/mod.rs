@@ -256,6 +256,10 @@ mod tests {
         fn discard(&self, extent: Extent) -> Io<'_, ()> {
             self.memory.discard(extent)
         }
+
+        fn admit(&self, _: usize) -> Result<(), volume::Error> {
+            Ok(())
+        }
     }
 
     #[test]

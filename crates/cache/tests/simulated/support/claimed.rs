@@ -6,7 +6,9 @@ use std::sync::{
 };
 
 use parking_lot::Mutex;
-use volume::{Allocation, Claim, Data, Durability, Extent, Geometry, Holding, Io, Lba, Volume};
+use volume::{
+    Allocation, Claim, Data, Durability, Error, Extent, Geometry, Holding, Io, Lba, Volume,
+};
 
 use super::far::Far;
 
@@ -83,5 +85,9 @@ impl Volume for Claimed {
     fn release(&self) -> Io<'_, ()> {
         *self.holding.lock() = Holding::Nothing;
         Io::done(Ok(()))
+    }
+
+    fn admit(&self, _: usize) -> Result<(), Error> {
+        Ok(())
     }
 }

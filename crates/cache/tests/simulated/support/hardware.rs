@@ -421,6 +421,10 @@ impl Volume for LogDisk {
     fn discard(&self, extent: Extent) -> Io<'_, ()> {
         self.disk.discard(extent)
     }
+
+    fn admit(&self, _: usize) -> Result<(), Error> {
+        Ok(())
+    }
 }
 
 /// The lower volume over a slow link that is sometimes away.
@@ -500,6 +504,10 @@ impl Volume for Remote {
             self.disk.discard(extent).await?;
             self.travel().await
         })
+    }
+
+    fn admit(&self, _: usize) -> Result<(), Error> {
+        Ok(())
     }
 }
 

@@ -551,6 +551,10 @@ impl Volume for Theirs {
     fn discard(&self, extent: Extent) -> Io<'_, ()> {
         self.call(move |half| async move { half.discard(extent).await })
     }
+
+    fn admit(&self, _: usize) -> Result<(), Error> {
+        Ok(())
+    }
 }
 
 /// Of the far volume.
