@@ -18,7 +18,10 @@ use unit::{
     BlockUnit, LogicalUnit, Nexus, Saving, Settings, Task, TaskAttribute, UnitIdentity,
     UnitRecordKind, UnitStore,
 };
-use volume::{Allocation, Data, Durability, Error, Extent, Geometry, Io, Lba, MemVolume, Volume};
+use volume::{
+    Allocation, Data, Durability, Error, Extensions, Extent, Geometry, Io, Lba, MemVolume,
+    Provisioning, ThinSpaceUsage, Volume,
+};
 
 const BLOCKS: u64 = 64;
 
@@ -176,12 +179,22 @@ impl Volume for Door {
         self.0.discard(extent)
     }
 
-    fn allocation(&self, extent: Extent) -> Io<'_, Allocation> {
-        self.inside(extent);
-        self.0.allocation(extent)
-    }
-
     fn admit(&self, _: usize) -> Result<(), Error> {
         Ok(())
+    }
+
+    fn extensions(&self) -> Extensions<'_> {
+        Extensions { provisioning: Some(self) }
+    }
+}
+
+impl Provisioning for Door {
+    fn allocation(&self, extent: Extent) -> Io<'_, Allocation> {
+        self.inside(extent);
+        self.0.extensions().allocation(extent)
+    }
+
+    fn usage(&self) -> Option<ThinSpaceUsage> {
+        None
     }
 }

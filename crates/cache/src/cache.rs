@@ -1,5 +1,7 @@
 //! The cache as its users see it: a volume, a background driver, a clean end.
 
+mod extensions;
+
 use std::{
     sync::{
         Arc,
@@ -10,7 +12,7 @@ use std::{
 
 use tokio::time::{Instant, sleep, timeout};
 use volume::{
-    Allocation, Data, Durability, Error, Extent, Geometry, HalfLabel, Holding, Io, Lba, Mirror,
+    Data, Durability, Error, Extensions, Extent, Geometry, HalfLabel, Holding, Io, Lba, Mirror,
     MirrorError, Stack, TimeHistogramSnapshot, Volume,
 };
 
@@ -544,44 +546,6 @@ impl Cache {
         written.map_err(|error| if has_begun { stalled(error) } else { error })
     }
 
-    /// What is only here is mapped, whatever the lower volume says of it; and where that says
-    /// nothing, all is.
-    async fn allocation_of(&self, extent: Extent) -> Result<Allocation, Error> {
-        // Who skips what is unmapped has read it.
-        self.shared.readable()?;
-        let (sector, _) = self.sectors(extent)?;
-        let shared = &self.shared;
-        let factor = shared.sectors_per_block();
-        let per_slot = u64::from(SECTORS);
-        let blocks = u64::from(extent.blocks).min(SLOTS_LOOKED_AT * per_slot / factor);
-        let extent = Extent { blocks: blocks as u32, ..extent };
-        let slot_of = |block: u64| (sector + block * factor) / per_slot;
-        // Before the lower volume is asked: what is destaged meanwhile is there by then.
-        let held: Vec<bool> = {
-            let state = shared.state.lock();
-            (slot_of(0)..=slot_of(blocks - 1))
-                .map(|slot| {
-                    let entry = state.table.find(slot).map(|index| state.table.entry(index));
-                    entry.is_some_and(|entry| entry.pending() || entry.place.is_some())
-                })
-                .collect()
-        };
-        let asked = shared.lower.allocation(extent).await;
-        let lower = asked.unwrap_or_else(|_| Allocation::mapped(extent.blocks));
-        let mut allocation = Allocation::default();
-        let mut block = 0;
-        'runs: for run in lower.runs() {
-            for _ in 0..run.blocks {
-                let held = held[(slot_of(block) - slot_of(0)) as usize];
-                if !allocation.push(1, run.mapped || held) {
-                    break 'runs;
-                }
-                block += 1;
-            }
-        }
-        Ok(allocation)
-    }
-
     fn count(&self, lba: Lba) {
         self.shared.requests.fetch_add(1, Ordering::Relaxed);
         self.notice_growth(self.shared.reach.place(lba.0));
@@ -726,10 +690,6 @@ impl Volume for Cache {
         })
     }
 
-    fn allocation(&self, extent: Extent) -> Io<'_, Allocation> {
-        Io::new(self.allocation_of(extent))
-    }
-
     fn admit(&self, bytes: usize) -> Result<(), Error> {
         self.shared.lower.check()?;
         self.shared.admit(bytes)
@@ -744,12 +704,14 @@ impl Volume for Cache {
         self.shared.lower.look_at_claim();
         (0..self.shared.reach.places()).for_each(|place| self.notice_growth(place));
     }
+
+    fn extensions(&self) -> Extensions<'_> {
+        Extensions { provisioning: Some(self) }
+    }
 }
 
 /// The pause between two tries of a discard that bypasses the log and must be finished.
 const PAST_AGAIN: Duration = Duration::from_secs(1);
-/// What one question about holes looks at, 64 MiB: the lock is held for less than a millisecond.
-const SLOTS_LOOKED_AT: u64 = 1 << 14;
 
 /// Looking at the clock twice takes 70 ns: of calls that are done at once, one in so many is timed and
 /// stands for all of them.
@@ -818,6 +780,10 @@ mod tests {
 
         fn admit(&self, _: usize) -> Result<(), Error> {
             Ok(())
+        }
+
+        fn extensions(&self) -> Extensions<'_> {
+            Extensions::default()
         }
     }
 

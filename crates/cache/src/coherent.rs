@@ -14,7 +14,10 @@ use tokio::{
     sync::{Notify, oneshot},
     time::{Instant, sleep, timeout, timeout_at},
 };
-use volume::{Allocation, Data, Durability, Error, Extent, Geometry, Io, Lba, Stack, Volume};
+use volume::{
+    Allocation, Data, Durability, Error, Extensions, Extent, Geometry, Io, Lba, Provisioning,
+    Stack, ThinSpaceUsage, Volume,
+};
 
 use crate::cache::Cache;
 
@@ -183,13 +186,6 @@ impl Volume for Coherent {
         self.cache.flush()
     }
 
-    /// What is unmapped at the node may be written at another gateway: whoever skips what is unmapped would
-    /// miss that.
-    fn allocation(&self, extent: Extent) -> Io<'_, Allocation> {
-        let checked = self.cache.geometry().check_extent(extent);
-        Io::done(checked.map(|()| Allocation::mapped(extent.blocks)))
-    }
-
     fn discard(&self, extent: Extent) -> Io<'_, ()> {
         Io::new(async move {
             let _uses = self.enter(extent, CoherenceToken::ExclusiveWrite).await?;
@@ -199,6 +195,23 @@ impl Volume for Coherent {
 
     fn admit(&self, bytes: usize) -> Result<(), Error> {
         self.cache.admit(bytes)
+    }
+
+    fn extensions(&self) -> Extensions<'_> {
+        Extensions { provisioning: Some(self), ..self.cache.extensions() }
+    }
+}
+
+impl Provisioning for Coherent {
+    /// What is unmapped at the node may be written at another gateway: whoever skips what is unmapped would
+    /// miss that.
+    fn allocation(&self, extent: Extent) -> Io<'_, Allocation> {
+        let checked = self.cache.geometry().check_extent(extent);
+        Io::done(checked.map(|()| Allocation::mapped(extent.blocks)))
+    }
+
+    fn usage(&self) -> Option<ThinSpaceUsage> {
+        self.cache.extensions().usage()
     }
 }
 

@@ -7,8 +7,8 @@
 use std::sync::Arc;
 
 use volume::{
-    Allocation, Data, Dirty, Durability, Error, Extent, Geometry, Io, JoinedVolume, Lba, Stack,
-    Volume,
+    Allocation, Data, Dirty, Durability, Error, Extensions, Extent, Geometry, Io, JoinedVolume,
+    Lba, Provisioning, Stack, ThinSpaceUsage, Volume,
 };
 
 use crate::{
@@ -267,20 +267,32 @@ impl Volume for OneOfSeveral {
         Io::new(async move { discard.await.map_err(|error| self.up(error)) })
     }
 
-    fn allocation(&self, extent: Extent) -> Io<'_, Allocation> {
-        if let Err(error) = self.geometry().check_extent(extent) {
-            return Io::done(Err(error));
-        }
-        let asked = self.cache.allocation(self.down(extent));
-        Io::new(async move { asked.await.map_err(|error| self.up(error)) })
-    }
-
     fn admit(&self, bytes: usize) -> Result<(), Error> {
         self.cache.admit(bytes)
     }
 
     fn refresh(&self) {
         self.cache.refresh();
+    }
+
+    fn extensions(&self) -> Extensions<'_> {
+        // The other abilities of the cache concern all of its volumes together.
+        Extensions { provisioning: Some(self) }
+    }
+}
+
+impl Provisioning for OneOfSeveral {
+    fn allocation(&self, extent: Extent) -> Io<'_, Allocation> {
+        if let Err(error) = self.geometry().check_extent(extent) {
+            return Io::done(Err(error));
+        }
+        let asked = self.cache.extensions().allocation(self.down(extent));
+        Io::new(async move { asked.await.map_err(|error| self.up(error)) })
+    }
+
+    /// Not known, as that of the cache.
+    fn usage(&self) -> Option<ThinSpaceUsage> {
+        None
     }
 }
 
@@ -333,7 +345,10 @@ mod tests {
             let refused = |e: &Error| matches!(e, Error::OutOfRange(found) if *found == extent);
             assert!(cache.read(extent).await.is_err_and(|e| refused(&e)), "{lba}");
             assert!(cache.discard(extent).await.is_err_and(|e| refused(&e)), "{lba}");
-            assert!(cache.allocation(extent).await.is_err_and(|e| refused(&e)), "{lba}");
+            assert!(
+                cache.extensions().allocation(extent).await.is_err_and(|e| refused(&e)),
+                "{lba}"
+            );
             let zeros = Data::zeros(blocks as usize * 512);
             let written = cache.write(extent.lba, zeros, Durability::Volatile).await;
             assert!(written.is_err_and(|e| refused(&e)), "{lba}");

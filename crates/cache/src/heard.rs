@@ -11,8 +11,8 @@ use std::{
 use parking_lot::Mutex;
 use tokio::time::Instant;
 use volume::{
-    Allocation, Data, Durability, Error, Extent, FlushBegunCallback, Geometry, Holding, Io, Lba,
-    Stack, TimeHistogram, Volume,
+    Allocation, Data, Durability, Error, Extensions, Extent, FlushBegunCallback, Geometry, Holding,
+    Io, Lba, Provisioning, Stack, ThinSpaceUsage, TimeHistogram, Volume,
 };
 
 use crate::statistics::AllTimes;
@@ -142,12 +142,23 @@ impl Volume for Heard {
         Io::new(self.ask(self.lower.discard(extent), &self.times.lower_discards))
     }
 
-    fn allocation(&self, extent: Extent) -> Io<'_, Allocation> {
-        Io::new(self.ask(self.lower.allocation(extent), &self.times.lower_others))
-    }
-
     fn admit(&self, bytes: usize) -> Result<(), Error> {
         self.lower.admit(bytes)
+    }
+
+    fn extensions(&self) -> Extensions<'_> {
+        let below = self.lower.extensions();
+        Extensions { provisioning: below.provisioning.and(Some(self)), ..below }
+    }
+}
+
+impl Provisioning for Heard {
+    fn allocation(&self, extent: Extent) -> Io<'_, Allocation> {
+        Io::new(self.ask(self.lower.extensions().allocation(extent), &self.times.lower_others))
+    }
+
+    fn usage(&self) -> Option<ThinSpaceUsage> {
+        self.lower.extensions().usage()
     }
 }
 

@@ -1,5 +1,7 @@
 //! A remote unit as a volume.
 
+mod extensions;
+
 use std::{
     future::Future,
     sync::{
@@ -13,10 +15,10 @@ use bytes::Bytes;
 use futures_util::{TryStreamExt, stream};
 use iscsi::session::initiator::DataPhase;
 use parking_lot::Mutex;
-use scsi::{Cdb, ClaimAction, Command, Form, LbaStatus, ScsiStatus, parse_lba_status_list};
+use scsi::{Cdb, ClaimAction, Command, Form, LbaStatus, ScsiStatus};
 use volume::{
-    Allocation, Claim, Data, Durability, Extent, FlushBegunCallback, Geometry, Holding, Io, Lba,
-    Volume,
+    Allocation, Claim, Data, Durability, Extensions, Extent, FlushBegunCallback, Geometry, Holding,
+    Io, Lba, Volume,
 };
 
 use crate::{
@@ -443,29 +445,6 @@ impl Volume for RemoteVolume {
         })
     }
 
-    fn allocation(&self, extent: Extent) -> Io<'_, Allocation> {
-        Io::new(async move {
-            if !self.geometry.thin || self.no_lba_status.load(Ordering::Relaxed) {
-                return Ok(Allocation::mapped(extent.blocks));
-            }
-            let allocation_length = LBA_STATUS_BYTES;
-            let asked = Command::GetLbaStatus { lba: extent.lba.0, allocation_length };
-            let transfer = DataPhase::In(allocation_length);
-            match self.session.execute(asked.encode(), transfer).await {
-                Ok(answer) => {
-                    let told: Data = answer.data_in.into_iter().collect();
-                    let told = told.into_bytes();
-                    Ok(allocation(extent, parse_lba_status_list(&told)))
-                }
-                Err(error) if error.is_not_supported() => {
-                    self.no_lba_status.store(true, Ordering::Relaxed);
-                    Ok(Allocation::mapped(extent.blocks))
-                }
-                Err(error) => Err(error.into_volume_error(extent)),
-            }
-        })
-    }
-
     fn claim(&self, claim: Claim) -> Io<'_, Holding> {
         Io::new(async move {
             let asked = self.session.claim(claim, self.reserves).await;
@@ -523,6 +502,10 @@ impl Volume for RemoteVolume {
     fn admit(&self, _bytes: usize) -> Result<(), volume::Error> {
         refusal(&self.session.state()).map_or(Ok(()), Err)
     }
+
+    fn extensions(&self) -> Extensions<'_> {
+        Extensions { provisioning: Some(self) }
+    }
 }
 
 /// How a write was answered.
@@ -565,9 +548,6 @@ fn allocation(extent: Extent, told: impl Iterator<Item = LbaStatus>) -> Allocati
     }
     allocation
 }
-
-/// Header and descriptors of one GET LBA STATUS: as many runs as a volume tells at once.
-const LBA_STATUS_BYTES: u32 = 8 + 16 * volume::MOST_RUNS as u32;
 
 /// Of what a shared unit has to say at once: as long as such a list ever is.
 const TOKEN_LIST_BYTES: u32 = 1 << 20;

@@ -5,8 +5,9 @@ use std::{mem::take, time::Duration};
 use bytes::Bytes;
 use parking_lot::Mutex;
 use volume::{
-    Allocation, Claim, Confirmed, Data, Dirty, Durability, Error, Extent, FlushBegunCallback,
-    Geometry, Holding, Io, Lba, MemVolume, ThinSpaceUsage, Volume,
+    Allocation, Claim, Confirmed, Data, Dirty, Durability, Error, Extensions, Extent,
+    FlushBegunCallback, Geometry, Holding, Io, Lba, MemVolume, Provisioning, ThinSpaceUsage,
+    Volume,
 };
 
 /// A volume in memory that has every optional ability and lists the calls that arrive, [`Volume::geometry`] excepted.
@@ -53,9 +54,9 @@ impl AbilityProbe {
         assert!(!note("roll_back") || rolled_back.is_ok());
         let read = above.read_flushed(EXTENT).await;
         assert!(!note("read_flushed") || read.is_ok());
-        let allocation = above.allocation(EXTENT).await;
+        let allocation = above.extensions().allocation(EXTENT).await;
         assert!(!note("allocation") || !allocation.unwrap().runs()[0].mapped);
-        let usage = above.usage();
+        let usage = above.extensions().usage();
         assert!(!note("usage") || usage == Some(USAGE));
         let erased = above.erase_key().await;
         assert!(!note("erase_key") || erased.is_ok());
@@ -102,9 +103,9 @@ impl AbilityProbe {
         note("roll_back", has(error, "the volume has no epochs"));
         let error = volume.read_flushed(EXTENT).await.err();
         note("read_flushed", has(error, "the volume has no epochs"));
-        let allocation = volume.allocation(EXTENT).await;
+        let allocation = volume.extensions().allocation(EXTENT).await;
         note("allocation", allocation.is_ok_and(|allocation| !allocation.runs()[0].mapped));
-        note("usage", volume.usage().is_some());
+        note("usage", volume.extensions().usage().is_some());
         let error = volume.erase_key().await.err();
         note("erase_key", has(error, "it has no key to erase"));
         note("in_doubt", !volume.in_doubt().is_empty());
@@ -197,16 +198,6 @@ impl Volume for AbilityProbe {
         self.memory.read(extent)
     }
 
-    fn allocation(&self, extent: Extent) -> Io<'_, Allocation> {
-        self.note("allocation");
-        self.memory.allocation(extent)
-    }
-
-    fn usage(&self) -> Option<ThinSpaceUsage> {
-        self.note("usage");
-        Some(USAGE)
-    }
-
     fn erase_key(&self) -> Io<'_, ()> {
         self.answer("erase_key", ())
     }
@@ -257,5 +248,21 @@ impl Volume for AbilityProbe {
 
     fn hear_tokens(&self, _: Duration) -> Io<'_, Bytes> {
         self.answer("hear_tokens", Bytes::new())
+    }
+
+    fn extensions(&self) -> Extensions<'_> {
+        Extensions { provisioning: Some(self) }
+    }
+}
+
+impl Provisioning for AbilityProbe {
+    fn allocation(&self, extent: Extent) -> Io<'_, Allocation> {
+        self.note("allocation");
+        self.memory.extensions().allocation(extent)
+    }
+
+    fn usage(&self) -> Option<ThinSpaceUsage> {
+        self.note("usage");
+        Some(USAGE)
     }
 }

@@ -11,7 +11,7 @@ use std::{
 
 use bytes::{Bytes, BytesMut};
 use parking_lot::Mutex;
-use volume::{Data, Durability, Error, Extent, Geometry, Io, Lba, Volume};
+use volume::{Data, Durability, Error, Extensions, Extent, Geometry, Io, Lba, Volume};
 
 use crate::{
     Power, Rng, StableDiskImage,
@@ -316,6 +316,10 @@ impl Volume for CrashVolume {
 
     fn admit(&self, _: usize) -> Result<(), Error> {
         Ok(())
+    }
+
+    fn extensions(&self) -> Extensions<'_> {
+        Extensions::default()
     }
 }
 

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use volume::{Data, Durability, Error, Extent, Geometry, Io, Lba, Volume};
+use volume::{Data, Durability, Error, Extensions, Extent, Geometry, Io, Lba, Volume};
 
 use crate::{CrashVolume, Rng, StableDiskImage, yield_now};
 
@@ -143,5 +143,9 @@ impl Volume for Restarting {
 
     fn admit(&self, _: usize) -> Result<(), Error> {
         Ok(())
+    }
+
+    fn extensions(&self) -> Extensions<'_> {
+        Extensions::default()
     }
 }

@@ -54,7 +54,7 @@ impl Threshold {
 impl Space {
     /// Of a thin volume that knows it.
     pub(crate) fn of(volume: &dyn Volume, geometry: &Geometry) -> Option<Self> {
-        let usage = volume.usage().filter(|_| geometry.thin)?;
+        let usage = volume.extensions().usage().filter(|_| geometry.thin)?;
         Some(Self { usage, set_bytes: u64::from(geometry.block_size) << exponent(geometry) })
     }
 

@@ -1,6 +1,9 @@
 //! The door between layers: range, whole blocks, read-only, and the length of what comes back.
 
-use crate::{Allocation, Data, Durability, Error, Extent, Geometry, Io, Lba, Stack, Volume};
+use crate::{
+    Allocation, Data, Durability, Error, Extensions, Extent, Geometry, Io, Lba, Provisioning,
+    Stack, ThinSpaceUsage, Volume,
+};
 
 /// Lets only calls through that are in range and whole, so that nothing below has to expect
 /// others.
@@ -77,11 +80,21 @@ impl Volume for CheckedVolume {
         }
     }
 
+    fn admit(&self, bytes: usize) -> Result<(), Error> {
+        self.lower.admit(bytes)
+    }
+
+    fn extensions(&self) -> Extensions<'_> {
+        Extensions { provisioning: Some(self), ..self.lower.extensions() }
+    }
+}
+
+impl Provisioning for CheckedVolume {
     fn allocation(&self, extent: Extent) -> Io<'_, Allocation> {
         if let Err(error) = self.geometry().check_extent(extent) {
             return refuse(error);
         }
-        let asked = self.lower.allocation(extent);
+        let asked = self.lower.extensions().allocation(extent);
         Io::new(async move {
             let allocation = asked.await?;
             // Whoever walks along it relies on getting on, and not beyond.
@@ -93,8 +106,8 @@ impl Volume for CheckedVolume {
         })
     }
 
-    fn admit(&self, bytes: usize) -> Result<(), Error> {
-        self.lower.admit(bytes)
+    fn usage(&self) -> Option<ThinSpaceUsage> {
+        self.lower.extensions().usage()
     }
 }
 
@@ -173,6 +186,10 @@ mod tests {
 
             fn admit(&self, _: usize) -> Result<(), Error> {
                 Ok(())
+            }
+
+            fn extensions(&self) -> Extensions<'_> {
+                Extensions::default()
             }
         }
         let door = CheckedVolume::new(Arc::new(Short(MemVolume::new(Geometry::with_blocks(8)))));

@@ -8,7 +8,10 @@ use std::{
 
 use tokio::time::sleep;
 
-use crate::{Allocation, Data, Durability, Error, Extent, Geometry, Io, Lba, Stack, Volume};
+use crate::{
+    Allocation, Data, Durability, Error, Extensions, Extent, Geometry, Io, Lba, Provisioning,
+    Stack, ThinSpaceUsage, Volume,
+};
 
 /// The time that each kind of delayed call waits.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
@@ -100,12 +103,23 @@ impl Volume for DelayVolume {
         self.after(self.latency.write, move || self.lower.discard(extent))
     }
 
-    fn allocation(&self, extent: Extent) -> Io<'_, Allocation> {
-        self.after(self.latency.read, move || self.lower.allocation(extent))
-    }
-
     fn admit(&self, bytes: usize) -> Result<(), Error> {
         self.lower.admit(bytes)
+    }
+
+    fn extensions(&self) -> Extensions<'_> {
+        let below = self.lower.extensions();
+        Extensions { provisioning: below.provisioning.and(Some(self)), ..below }
+    }
+}
+
+impl Provisioning for DelayVolume {
+    fn allocation(&self, extent: Extent) -> Io<'_, Allocation> {
+        self.after(self.latency.read, move || self.lower.extensions().allocation(extent))
+    }
+
+    fn usage(&self) -> Option<ThinSpaceUsage> {
+        self.lower.extensions().usage()
     }
 }
 

@@ -11,7 +11,7 @@ use xts_mode::{Xts128, get_tweak_default};
 use zeroize::Zeroize;
 
 use crate::{
-    Data, Durability, Error, Extent, Geometry, Io, Lba, Stack, Volume,
+    Data, Durability, Error, Extensions, Extent, Geometry, Io, Lba, Stack, Volume,
     buffer::{IoBuffer, IoBufferPool},
 };
 
@@ -205,6 +205,10 @@ impl<K: Keyring> Volume for EncryptVolume<K> {
 
     fn admit(&self, bytes: usize) -> Result<(), Error> {
         self.lower.admit(bytes)
+    }
+
+    fn extensions(&self) -> Extensions<'_> {
+        self.lower.extensions()
     }
 }
 

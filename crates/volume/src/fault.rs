@@ -4,7 +4,7 @@ use std::{future::pending, sync::Arc};
 
 use parking_lot::Mutex;
 
-use crate::{Data, Durability, Error, Extent, Geometry, Io, Lba, Stack, Volume};
+use crate::{Data, Durability, Error, Extensions, Extent, Geometry, Io, Lba, Stack, Volume};
 
 /// A kind of call.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -207,6 +207,10 @@ impl Volume for FaultVolume {
 
     fn admit(&self, bytes: usize) -> Result<(), Error> {
         self.lower.admit(bytes)
+    }
+
+    fn extensions(&self) -> Extensions<'_> {
+        self.lower.extensions()
     }
 }
 

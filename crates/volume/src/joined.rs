@@ -10,8 +10,8 @@ use futures_util::future::join_all;
 use parking_lot::Mutex;
 
 use crate::{
-    Allocation, Claim, Data, Dirty, Durability, Error, Extent, Geometry, Holding, Io, Lba, Stack,
-    Volume,
+    Allocation, Claim, Data, Dirty, Durability, Error, Extensions, Extent, Geometry, Holding, Io,
+    Lba, Provisioning, Stack, ThinSpaceUsage, Volume,
 };
 
 /// Volumes with blocks of one size. Each begins [`JoinedVolume::STRIDE_BYTES`] behind the one before, so that
@@ -297,16 +297,6 @@ impl Volume for JoinedVolume {
         })
     }
 
-    fn allocation(&self, extent: Extent) -> Io<'_, Allocation> {
-        match self.locate(extent) {
-            Ok((place, start, here)) => {
-                let asked = place.member.lower.allocation(here);
-                Io::new(async move { asked.await.map_err(|error| place.up(start, error)) })
-            }
-            Err(error) => Io::done(Err(error)),
-        }
-    }
-
     fn admit(&self, bytes: usize) -> Result<(), Error> {
         self.occupied().try_for_each(|place| {
             place.member.lower.admit(bytes).map_err(|error| place.up(0, error))
@@ -347,6 +337,27 @@ impl Volume for JoinedVolume {
             });
             all(join_all(released).await)
         })
+    }
+
+    fn extensions(&self) -> Extensions<'_> {
+        Extensions { provisioning: Some(self) }
+    }
+}
+
+impl Provisioning for JoinedVolume {
+    fn allocation(&self, extent: Extent) -> Io<'_, Allocation> {
+        match self.locate(extent) {
+            Ok((place, start, here)) => {
+                let asked = place.member.lower.extensions().allocation(here);
+                Io::new(async move { asked.await.map_err(|error| place.up(start, error)) })
+            }
+            Err(error) => Io::done(Err(error)),
+        }
+    }
+
+    /// Not known: each member has a space of its own.
+    fn usage(&self) -> Option<ThinSpaceUsage> {
+        None
     }
 }
 

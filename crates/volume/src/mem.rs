@@ -10,7 +10,8 @@ use parking_lot::{Mutex, MutexGuard};
 use smallvec::SmallVec;
 
 use crate::{
-    Allocation, Data, Durability, Error, Extent, Geometry, Io, Lba, Volume,
+    Allocation, Data, Durability, Error, Extensions, Extent, Geometry, Io, Lba, Provisioning,
+    ThinSpaceUsage, Volume,
     data::DataCursor,
     page::{MemPage, MemPagePool, PAGE},
 };
@@ -201,12 +202,22 @@ impl Volume for MemVolume {
         Io::done(self.discard_now(extent))
     }
 
+    fn admit(&self, _: usize) -> Result<(), Error> {
+        Ok(())
+    }
+
+    fn extensions(&self) -> Extensions<'_> {
+        Extensions { provisioning: Some(self) }
+    }
+}
+
+impl Provisioning for MemVolume {
     fn allocation(&self, extent: Extent) -> Io<'_, Allocation> {
         Io::done(self.allocation_now(extent))
     }
 
-    fn admit(&self, _: usize) -> Result<(), Error> {
-        Ok(())
+    fn usage(&self) -> Option<ThinSpaceUsage> {
+        None
     }
 }
 
@@ -382,11 +393,11 @@ mod tests {
         let volume = MemVolume::new(Geometry::with_blocks(1 << 20));
         write(&volume, 2048 + 9, 1, 4096);
         let asked = Extent { lba: Lba(5), blocks: 10_000 };
-        let told = now(volume.allocation(asked)).expect("told");
+        let told = now(volume.extensions().allocation(asked)).expect("told");
         let run = |blocks, mapped| crate::AllocationRun { blocks, mapped };
         assert_eq!(told.runs(), [run(2051, false), run(16, true), run(7933, false)]);
         let far = Extent { lba: Lba(0), blocks: 1 << 20 };
-        assert_eq!(now(volume.allocation(far)).expect("told").blocks(), 1 << 20);
+        assert_eq!(now(volume.extensions().allocation(far)).expect("told").blocks(), 1 << 20);
     }
 
     #[test]

@@ -9,7 +9,8 @@ use std::{
 };
 
 use crate::{
-    Data, Durability, Error, Extent, FlushBegunCallback, Geometry, Io, Lba, Stack, Volume,
+    Data, Durability, Error, Extensions, Extent, FlushBegunCallback, Geometry, Io, Lba, Stack,
+    Volume,
 };
 
 /// How many calls have passed since the volume was made. A call counts when it is answered; one
@@ -163,6 +164,10 @@ impl Volume for ObserveVolume {
 
     fn admit(&self, bytes: usize) -> Result<(), Error> {
         self.lower.admit(bytes)
+    }
+
+    fn extensions(&self) -> Extensions<'_> {
+        self.lower.extensions()
     }
 }
 

@@ -2,7 +2,10 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::{Allocation, Data, Durability, Error, Extent, Geometry, Io, Lba, Stack, Volume};
+use crate::{
+    Allocation, Data, Durability, Error, Extensions, Extent, Geometry, Io, Lba, Provisioning,
+    Stack, ThinSpaceUsage, Volume,
+};
 
 /// The blocks `start .. start + blocks` of `lower`, numbered from zero.
 pub struct SliceVolume {
@@ -117,20 +120,33 @@ impl Volume for SliceVolume {
         Io::new(async move { discard.await.map_err(|error| self.up(error)) })
     }
 
-    fn allocation(&self, extent: Extent) -> Io<'_, Allocation> {
-        if let Err(error) = self.geometry().check_extent(extent) {
-            return Io::done(Err(error));
-        }
-        let asked = self.lower.allocation(Extent { lba: self.down(extent.lba), ..extent });
-        Io::new(async move { asked.await.map_err(|error| self.up(error)) })
-    }
-
     fn admit(&self, bytes: usize) -> Result<(), Error> {
         self.lower.admit(bytes)
     }
 
     fn refresh(&self) {
         self.lower.refresh();
+    }
+
+    fn extensions(&self) -> Extensions<'_> {
+        // The other abilities concern blocks outside of the slice, too.
+        Extensions { provisioning: Some(self) }
+    }
+}
+
+impl Provisioning for SliceVolume {
+    fn allocation(&self, extent: Extent) -> Io<'_, Allocation> {
+        if let Err(error) = self.geometry().check_extent(extent) {
+            return Io::done(Err(error));
+        }
+        let asked =
+            self.lower.extensions().allocation(Extent { lba: self.down(extent.lba), ..extent });
+        Io::new(async move { asked.await.map_err(|error| self.up(error)) })
+    }
+
+    /// Not known: the volume below knows the usage of all of its blocks only.
+    fn usage(&self) -> Option<ThinSpaceUsage> {
+        None
     }
 }
 

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 
-use crate::{Allocation, Claim, Data, Durability, Error, Extent, Geometry, Holding, Io, Lba};
+use crate::{Claim, Data, Durability, Error, Extensions, Extent, Geometry, Holding, Io, Lba};
 
 /// An array of blocks that behaves like a SCSI disk with a volatile write cache: between two
 /// flushes, writes may reach stable storage in any order.
@@ -53,6 +53,10 @@ pub trait Volume: Send + Sync + 'static {
     /// [`Error::Busy`], [`Error::Away`] or another error that the write would fail with now.
     fn admit(&self, bytes: usize) -> Result<(), Error>;
 
+    /// Returns the optional abilities of this volume. A layer lists here each ability that it passes on from the volume
+    /// below it. The list is made anew for each call, without allocation.
+    fn extensions(&self) -> Extensions<'_>;
+
     /// Gives up every write and discard that no flush has followed, those of others too, where
     /// [`Geometry::epoch_blocks`] is not 0. What is under way is given up or comes after.
     fn roll_back(&self) -> Io<'_, ()> {
@@ -71,15 +75,6 @@ pub trait Volume: Send + Sync + 'static {
         match self.lower() {
             Some(lower) => lower.read_flushed(extent),
             None => Io::done(Err(Error::Device("the volume has no epochs".into()))),
-        }
-    }
-
-    /// Which blocks of `extent` are mapped, from its first on. A volume that does not know says
-    /// that all are.
-    fn allocation(&self, extent: Extent) -> Io<'_, Allocation> {
-        match self.lower() {
-            Some(lower) => lower.allocation(extent),
-            None => Io::done(Ok(Allocation::mapped(extent.blocks))),
         }
     }
 
@@ -117,12 +112,6 @@ pub trait Volume: Send + Sync + 'static {
     /// that matters has been examined.
     fn settle(&self) -> Io<'_, ()> {
         self.lower().map_or_else(|| Io::done(Ok(())), |lower| lower.settle())
-    }
-
-    /// How much space its blocks take, and how much is left for them; `None` where that is not
-    /// known. Does not wait for other calls.
-    fn usage(&self) -> Option<ThinSpaceUsage> {
-        self.lower().and_then(|lower| lower.usage())
     }
 
     /// Returns the most calls that the volume performs at once; further calls wait. `None` if it has no limit of its own.
@@ -177,17 +166,6 @@ pub trait Volume: Send + Sync + 'static {
 
 /// The function that [`Volume::flush_ahead`] calls.
 pub type FlushBegunCallback<'a> = Box<dyn FnOnce() + Send + 'a>;
-
-/// The space of a thin volume, in bytes.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct ThinSpaceUsage {
-    /// What its blocks take.
-    pub used: u64,
-    /// What is left.
-    pub available: u64,
-    /// Others, too, take from what is left.
-    pub shared: bool,
-}
 
 /// A volume with everything below it.
 pub type Stack = Arc<dyn Volume>;

@@ -16,7 +16,7 @@ use std::{
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use crate::{Data, Durability, Error, Extent, Geometry, Io, Lba, Stack, Volume};
+use crate::{Data, Durability, Error, Extensions, Extent, Geometry, Io, Lba, Stack, Volume};
 
 /// A volume whose changes can be watched. While they are it needs a tokio runtime.
 pub struct Watched {
@@ -262,6 +262,10 @@ impl Volume for Watched {
 
     fn admit(&self, bytes: usize) -> Result<(), Error> {
         self.lower.admit(bytes)
+    }
+
+    fn extensions(&self) -> Extensions<'_> {
+        self.lower.extensions()
     }
 }
 

@@ -12,9 +12,9 @@ use std::{
 
 use tokio::time::{sleep, timeout};
 use volume::{
-    Data, DelayVolume, Durability, Error, Extent, FaultCallKind, FaultRule, FaultVolume, Faults,
-    Geometry, Io, Latency, Lba, MemVolume, Mirror, MirrorError, MirrorLegStatus, Stack, Symptom,
-    Volume,
+    Data, DelayVolume, Durability, Error, Extensions, Extent, FaultCallKind, FaultRule,
+    FaultVolume, Faults, Geometry, Io, Latency, Lba, MemVolume, Mirror, MirrorError,
+    MirrorLegStatus, Stack, Symptom, Volume,
 };
 
 /// Of a half: 44 regions and a bit.
@@ -436,6 +436,10 @@ impl Volume for Cut {
 
     fn admit(&self, _: usize) -> Result<(), Error> {
         Ok(())
+    }
+
+    fn extensions(&self) -> Extensions<'_> {
+        Extensions::default()
     }
 }
 

@@ -7,7 +7,7 @@ use std::sync::{
 
 use target::{Portal, Target, TargetServer};
 use unit::{BlockUnit, UnitIdentity};
-use volume::{Data, Durability, Extent, Geometry, Io, Lba, MemVolume, Volume};
+use volume::{Data, Durability, Extensions, Extent, Geometry, Io, Lba, MemVolume, Volume};
 use workload::{CommandsWorkload, Error, Workload, WorkloadLocation, WorkloadResult, WorkloadRun};
 
 const NAME: &str = "iqn.2026-11.io.forebay.test:node";
@@ -121,5 +121,9 @@ impl Volume for Forgetful {
 
     fn admit(&self, _: usize) -> Result<(), volume::Error> {
         Ok(())
+    }
+
+    fn extensions(&self) -> Extensions<'_> {
+        Extensions::default()
     }
 }

@@ -18,7 +18,8 @@ use std::{
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 use volume::{
-    Data, Durability, Error, Extent, Geometry, Io, Lba, Mirror, MirrorError, Stack, Volume,
+    Data, Durability, Error, Extensions, Extent, Geometry, Io, Lba, Mirror, MirrorError, Stack,
+    Volume,
 };
 
 use crate::{
@@ -545,6 +546,10 @@ impl Volume for LogBuffer {
 
     fn admit(&self, _: usize) -> Result<(), Error> {
         Ok(())
+    }
+
+    fn extensions(&self) -> Extensions<'_> {
+        Extensions::default()
     }
 }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tokio::time::timeout;
-use volume::{Data, Durability, Error, Extent, Geometry, Io, Lba, Stack, Volume};
+use volume::{Data, Durability, Error, Extensions, Extent, Geometry, Io, Lba, Stack, Volume};
 
 /// `lower`, each call of which fails after a while: a half that does not answer at all would hold the
 /// other one up.
@@ -45,6 +45,10 @@ impl Volume for Bounded {
 
     fn admit(&self, _: usize) -> Result<(), Error> {
         Ok(())
+    }
+
+    fn extensions(&self) -> Extensions<'_> {
+        Extensions::default()
     }
 }
 

@@ -13,7 +13,7 @@ use tokio::{
     sync::{OwnedRwLockReadGuard, RwLock},
     time::Instant,
 };
-use volume::{Data, Durability, Error, Extent, Geometry, Io, Lba, Stack, Volume};
+use volume::{Data, Durability, Error, Extensions, Extent, Geometry, Io, Lba, Stack, Volume};
 
 /// A file or device with a log's half on it, and who may use it.
 pub struct LogLeg {
@@ -162,6 +162,10 @@ impl Volume for LogLegAccess {
 
     fn admit(&self, _: usize) -> Result<(), Error> {
         Ok(())
+    }
+
+    fn extensions(&self) -> Extensions<'_> {
+        Extensions::default()
     }
 }
 

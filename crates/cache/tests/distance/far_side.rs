@@ -7,7 +7,7 @@ use tokio::{
     sync::Semaphore,
     time::{Instant, sleep, sleep_until},
 };
-use volume::{Data, Durability, Error, Extent, Geometry, Io, Lba, Stack, Volume};
+use volume::{Data, Durability, Error, Extensions, Extent, Geometry, Io, Lba, Stack, Volume};
 
 /// Eight disks in an array, as in the paper (section 3.1).
 const DISKS: usize = 8;
@@ -63,6 +63,10 @@ impl Volume for Disks {
 
     fn admit(&self, _: usize) -> Result<(), Error> {
         Ok(())
+    }
+
+    fn extensions(&self) -> Extensions<'_> {
+        Extensions::default()
     }
 }
 
@@ -148,5 +152,9 @@ impl Volume for Wire {
 
     fn admit(&self, _: usize) -> Result<(), Error> {
         Ok(())
+    }
+
+    fn extensions(&self) -> Extensions<'_> {
+        Extensions::default()
     }
 }

@@ -30,7 +30,7 @@ async fn what_is_only_in_the_log_is_mapped() {
     gateway.far.poke(160, vec![9; 4096]).await;
     let cache = gateway.open().await;
     write(&cache, 82, 1, 3).await.unwrap();
-    let told = cache.allocation(Extent { lba: Lba(77), blocks: 100 }).await.unwrap();
+    let told = cache.extensions().allocation(Extent { lba: Lba(77), blocks: 100 }).await.unwrap();
     let runs: Vec<_> = told.runs().iter().map(|run| (run.blocks, run.mapped)).collect();
     assert_eq!(runs, [(3, false), (8, true), (72, false), (8, true), (9, false)]);
 }
@@ -41,10 +41,10 @@ async fn who_is_shut_out_says_nothing_of_what_is_mapped() {
     let gateway = Gateway::new(LOG);
     let cache = gateway.open().await;
     let extent = Extent { lba: Lba(0), blocks: 8 };
-    assert!(cache.allocation(extent).await.is_ok());
+    assert!(cache.extensions().allocation(extent).await.is_ok());
     cache.abandon("another one has it");
     assert!(matches!(cache.read(extent).await, Err(Error::Fenced(_))));
-    assert!(matches!(cache.allocation(extent).await, Err(Error::Fenced(_))));
+    assert!(matches!(cache.extensions().allocation(extent).await, Err(Error::Fenced(_))));
 }
 
 #[tokio::test(start_paused = true)]

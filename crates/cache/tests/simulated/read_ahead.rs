@@ -7,7 +7,7 @@ use cache::{Cache, Parts};
 use futures_util::StreamExt as _;
 use parking_lot::Mutex;
 use tokio::time::{Instant, sleep_until};
-use volume::{Data, Durability, Error, Extent, Geometry, Io, Lba, Stack, Volume};
+use volume::{Data, Durability, Error, Extensions, Extent, Geometry, Io, Lba, Stack, Volume};
 
 /// One way over the link and back.
 const DELAY: Duration = Duration::from_millis(8);
@@ -56,6 +56,10 @@ impl Volume for Line {
 
     fn admit(&self, _: usize) -> Result<(), Error> {
         Ok(())
+    }
+
+    fn extensions(&self) -> Extensions<'_> {
+        Extensions::default()
     }
 }
 

@@ -76,7 +76,7 @@ impl Described {
             share_lease_ms: unit.share_lease.0.as_millis() as u64,
             block_size: geometry.block_size,
             blocks: geometry.blocks,
-            used_bytes: lower.usage().map_or(geometry.bytes(), |usage| usage.used),
+            used_bytes: lower.extensions().usage().map_or(geometry.bytes(), |usage| usage.used),
             access,
         })
     }

@@ -155,7 +155,7 @@ pub(super) async fn mark_used(volume: &Stack, changes: &ChangedRegions) -> Resul
     let mut at = 0;
     while at < blocks {
         let extent = Extent { lba: Lba(at), blocks: (blocks - at).min(ASK_BLOCKS) as u32 };
-        let allocation = volume.allocation(extent).await.map_err(Failure::new)?;
+        let allocation = volume.extensions().allocation(extent).await.map_err(Failure::new)?;
         for run in allocation.runs() {
             if run.mapped {
                 changes.mark(at..at + u64::from(run.blocks));

@@ -723,7 +723,7 @@ fn file_figures(file: &FileVolume) -> Map<String, Value> {
     let refused = *file.refusals().borrow();
     let mut figures = object(json!({ "refused_no_space": refused }));
     // A block device has no usage: all its space is allocated.
-    if let Some(usage) = file.usage() {
+    if let Some(usage) = file.extensions().usage() {
         figures.insert("allocated_bytes".to_owned(), usage.used.into());
         figures.insert("free_bytes".to_owned(), usage.available.into());
     }

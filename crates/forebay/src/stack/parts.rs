@@ -12,7 +12,7 @@ use std::{
 
 use parking_lot::Mutex;
 use tokio::time::Instant;
-use volume::{Data, Durability, Error, Extent, FileVolume, Geometry, Io, Lba, Volume};
+use volume::{Data, Durability, Error, Extensions, Extent, FileVolume, Geometry, Io, Lba, Volume};
 
 use super::file::{self, LOOK_EVERY, RELEASED_WITHIN};
 use crate::{
@@ -200,6 +200,10 @@ impl Volume for FilePart {
 
     fn admit(&self, bytes: usize) -> Result<(), Error> {
         self.file.volume.admit(bytes)
+    }
+
+    fn extensions(&self) -> Extensions<'_> {
+        self.file.volume.extensions()
     }
 }
 

@@ -1,8 +1,6 @@
 //! A volume that may be read by all and written by none.
 
-use volume::{
-    Allocation, Data, Durability, Error, Extent, Geometry, Io, Lba, Stack, ThinSpaceUsage, Volume,
-};
+use volume::{Data, Durability, Error, Extensions, Extent, Geometry, Io, Lba, Stack, Volume};
 
 /// `lower`, without its writes.
 pub struct ReadOnly {
@@ -41,20 +39,18 @@ impl Volume for ReadOnly {
         Io::done(Err(Error::ReadOnly))
     }
 
-    fn allocation(&self, extent: Extent) -> Io<'_, Allocation> {
-        self.lower.allocation(extent)
-    }
-
-    fn usage(&self) -> Option<ThinSpaceUsage> {
-        self.lower.usage()
-    }
-
     fn refresh(&self) {
         self.lower.refresh();
     }
 
     fn admit(&self, _: usize) -> Result<(), Error> {
         Err(Error::ReadOnly)
+    }
+
+    fn extensions(&self) -> Extensions<'_> {
+        // The other abilities change blocks, or who may change them.
+        let below = self.lower.extensions();
+        Extensions { provisioning: below.provisioning }
     }
 }
 

@@ -5,7 +5,8 @@ use futures_util::{StreamExt, TryStreamExt, stream};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 use volume::{
-    Allocation, Data, Durability, Error, Extent, Geometry, Io, Lba, Stack, ThinSpaceUsage, Volume,
+    Allocation, Data, Durability, Error, Extensions, Extent, Geometry, Io, Lba, Provisioning,
+    Stack, ThinSpaceUsage, Volume,
 };
 
 use super::unflushed::{Unflushed, UnflushedContent};
@@ -283,24 +284,32 @@ impl Volume for Resend {
         })
     }
 
+    fn admit(&self, bytes: usize) -> Result<(), Error> {
+        self.lower.admit(bytes)
+    }
+
+    fn refresh(&self) {
+        self.lower.refresh();
+    }
+
+    fn extensions(&self) -> Extensions<'_> {
+        // Only what hosts ask about space and size is passed on.
+        let below = self.lower.extensions();
+        Extensions { provisioning: below.provisioning.and(Some(self)) }
+    }
+}
+
+impl Provisioning for Resend {
     fn allocation(&self, extent: Extent) -> Io<'_, Allocation> {
         if self.state.lock().unflushed.within(extent).is_empty() {
-            return self.lower.allocation(extent);
+            return self.lower.extensions().allocation(extent);
         }
         // Who does not know says so.
         Io::done(Ok(Allocation::mapped(extent.blocks)))
     }
 
-    fn admit(&self, bytes: usize) -> Result<(), Error> {
-        self.lower.admit(bytes)
-    }
-
     fn usage(&self) -> Option<ThinSpaceUsage> {
-        self.lower.usage()
-    }
-
-    fn refresh(&self) {
-        self.lower.refresh();
+        self.lower.extensions().usage()
     }
 }
 

@@ -61,7 +61,7 @@ pub fn watch(file: &Arc<FileVolume>, path: PathBuf) {
 fn room(file: &Weak<FileVolume>) -> FileSystemSpace {
     match file.upgrade() {
         None => FileSystemSpace::Closed,
-        Some(file) => FileSystemSpace::Free(file.usage().map(|usage| usage.available)),
+        Some(file) => FileSystemSpace::Free(file.extensions().usage().map(|usage| usage.available)),
     }
 }
 

@@ -2,9 +2,7 @@
 //! without a cache above it, which many write to (decision 0004).
 
 use tokio::sync::Mutex;
-use volume::{
-    Allocation, Data, Durability, Error, Extent, Geometry, Io, Lba, Stack, ThinSpaceUsage, Volume,
-};
+use volume::{Data, Durability, Error, Extensions, Extent, Geometry, Io, Lba, Stack, Volume};
 
 /// `lower`, without its volatile cache. Nobody else may write to `lower`, or flush it.
 pub struct WriteThrough {
@@ -61,20 +59,18 @@ impl Volume for WriteThrough {
         })
     }
 
-    fn allocation(&self, extent: Extent) -> Io<'_, Allocation> {
-        self.lower.allocation(extent)
-    }
-
     fn admit(&self, bytes: usize) -> Result<(), Error> {
         self.lower.admit(bytes)
     }
 
-    fn usage(&self) -> Option<ThinSpaceUsage> {
-        self.lower.usage()
-    }
-
     fn refresh(&self) {
         self.lower.refresh();
+    }
+
+    fn extensions(&self) -> Extensions<'_> {
+        // Only what hosts ask about space and size is passed on.
+        let below = self.lower.extensions();
+        Extensions { provisioning: below.provisioning }
     }
 }
 

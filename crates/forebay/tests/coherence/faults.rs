@@ -160,7 +160,7 @@ async fn what_another_gateway_wrote_is_not_said_to_be_unmapped() {
     write(&*b, 3, 1).await.expect("written");
     let extent = Extent { lba: Lba(3 * 8), blocks: 8 };
     let is_mapped = async |volume: &dyn Volume| {
-        let told = volume.allocation(extent).await.expect("told");
+        let told = volume.extensions().allocation(extent).await.expect("told");
         told.runs().iter().all(|run| run.mapped)
     };
     let raw = connect(scene.node.address, crate::NODE).await;

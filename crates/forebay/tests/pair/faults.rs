@@ -47,7 +47,9 @@ async fn a_gateway_that_goes_on_after_it_was_stopped_acknowledges_nothing() {
             }
         }
         let extent = Extent { lba: Lba(40 * 8), blocks: 8 };
-        if let Ok(Ok(told)) = tokio::time::timeout(LONG, before.allocation(extent)).await {
+        if let Ok(Ok(told)) =
+            tokio::time::timeout(LONG, before.extensions().allocation(extent)).await
+        {
             assert!(told.runs().iter().all(|run| run.mapped), "it is skipped");
         }
         assert!(write(&*before, 19, 4).await.is_err(), "two gateways take writes");

@@ -53,7 +53,7 @@ async fn holes_of_the_unit_are_told() {
     let node = Node::start(geometry()).await;
     let volume = connect(&node).await;
     volume.write(Lba(64), blocks(64, 64, 1), Durability::Volatile).await.unwrap();
-    let all = volume.allocation(Extent { lba: Lba(60), blocks: 1000 }).await.unwrap();
+    let all = volume.extensions().allocation(Extent { lba: Lba(60), blocks: 1000 }).await.unwrap();
     let runs: Vec<_> = all.runs().iter().map(|run| (run.blocks, run.mapped)).collect();
     assert_eq!(runs, [(4, false), (64, true), (932, false)]);
 }

@@ -19,7 +19,7 @@ use initiator::{Error, LinkState, RemoteVolume, Settings};
 use target::{Portal, PortalGroup, Redirect, Target, TargetServer};
 use tokio::{net::TcpListener, time::timeout};
 use unit::{BlockUnit, UnitIdentity};
-use volume::{Data, Durability, Extent, Geometry, Holding, Io, Lba, MemVolume, Volume};
+use volume::{Data, Durability, Extensions, Extent, Geometry, Holding, Io, Lba, MemVolume, Volume};
 
 /// Far longer than anything here takes.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -243,6 +243,10 @@ impl Volume for Served {
 
     fn admit(&self, _: usize) -> Result<(), volume::Error> {
         Ok(())
+    }
+
+    fn extensions(&self) -> Extensions<'_> {
+        Extensions::default()
     }
 }
 

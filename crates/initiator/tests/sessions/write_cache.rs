@@ -7,7 +7,7 @@ use std::sync::{
 
 use crate::support::{blocks, expect, node::Node};
 use initiator::RemoteVolume;
-use volume::{Data, Durability, Error, Extent, Geometry, Io, Lba, MemVolume, Volume};
+use volume::{Data, Durability, Error, Extensions, Extent, Geometry, Io, Lba, MemVolume, Volume};
 
 const EXTENT: Extent = Extent { lba: Lba(8), blocks: 8 };
 
@@ -40,6 +40,10 @@ impl Volume for Switched {
 
     fn admit(&self, _: usize) -> Result<(), Error> {
         Ok(())
+    }
+
+    fn extensions(&self) -> Extensions<'_> {
+        Extensions::default()
     }
 }
 

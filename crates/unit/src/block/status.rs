@@ -27,7 +27,7 @@ impl BlockUnit {
             return Err(Sense::LOGICAL_BLOCK_ADDRESS_OUT_OF_RANGE.into());
         }
         let blocks = u32::try_from(geometry.blocks - lba).unwrap_or(u32::MAX);
-        let asked = self.volume.allocation(Extent { lba: Lba(lba), blocks });
+        let asked = self.volume.extensions().allocation(Extent { lba: Lba(lba), blocks });
         Ok(UnitReply::new(async move {
             let _turn = turn;
             let allocation = match asked.await {

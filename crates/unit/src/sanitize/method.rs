@@ -71,7 +71,7 @@ impl Method {
 async fn erase(volume: &Stack, extent: Extent, zeros: &Bytes) -> Result<(), Error> {
     let mut rest = extent;
     while rest.blocks > 0 {
-        let allocation = stubborn(|| volume.allocation(rest)).await?;
+        let allocation = stubborn(|| volume.extensions().allocation(rest)).await?;
         for run in allocation.runs() {
             if run.mapped {
                 write(volume, Extent { lba: rest.lba, blocks: run.blocks }, zeros).await?;

@@ -17,8 +17,8 @@ use unit::{
     UnitRecordKind, UnitStore,
 };
 use volume::{
-    Allocation, Data, Durability, Error, Extent, FaultVolume, Faults, Geometry, Io, Lba, MemVolume,
-    Stack, ThinSpaceUsage, Volume,
+    Allocation, Data, Durability, Error, Extensions, Extent, FaultVolume, Faults, Geometry, Io,
+    Lba, MemVolume, Provisioning, Stack, ThinSpaceUsage, Volume,
 };
 
 pub const BLOCK: usize = 512;
@@ -251,16 +251,22 @@ impl Volume for Calls {
         self.lower.discard(extent)
     }
 
+    fn admit(&self, bytes: usize) -> Result<(), Error> {
+        self.note(Call::Admit(bytes));
+        if self.full.load(Ordering::Relaxed) { Err(Error::Busy("full")) } else { Ok(()) }
+    }
+
+    fn extensions(&self) -> Extensions<'_> {
+        Extensions { provisioning: Some(self) }
+    }
+}
+
+impl Provisioning for Calls {
     fn allocation(&self, extent: Extent) -> Io<'_, Allocation> {
-        self.lower.allocation(extent)
+        self.lower.extensions().allocation(extent)
     }
 
     fn usage(&self) -> Option<ThinSpaceUsage> {
         *self.usage.lock()
-    }
-
-    fn admit(&self, bytes: usize) -> Result<(), Error> {
-        self.note(Call::Admit(bytes));
-        if self.full.load(Ordering::Relaxed) { Err(Error::Busy("full")) } else { Ok(()) }
     }
 }

@@ -8,7 +8,10 @@ mod wait;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use crate::{Allocation, Data, Durability, Error, Extent, Geometry, Io, Lba, Stack, Volume};
+use crate::{
+    Allocation, Data, Durability, Error, Extensions, Extent, Geometry, Io, Lba, Provisioning,
+    Stack, ThinSpaceUsage, Volume,
+};
 
 use mechanics::Mechanics;
 pub use profile::Profile;
@@ -88,12 +91,23 @@ impl Volume for DiskVolume {
         self.timed(|disk, now| disk.discard(now), self.lower.discard(extent))
     }
 
-    fn allocation(&self, extent: Extent) -> Io<'_, Allocation> {
-        self.timed(|disk, now| disk.discard(now), self.lower.allocation(extent))
-    }
-
     fn admit(&self, bytes: usize) -> Result<(), Error> {
         self.lower.admit(bytes)
+    }
+
+    fn extensions(&self) -> Extensions<'_> {
+        let below = self.lower.extensions();
+        Extensions { provisioning: below.provisioning.and(Some(self)), ..below }
+    }
+}
+
+impl Provisioning for DiskVolume {
+    fn allocation(&self, extent: Extent) -> Io<'_, Allocation> {
+        self.timed(|disk, now| disk.discard(now), self.lower.extensions().allocation(extent))
+    }
+
+    fn usage(&self) -> Option<ThinSpaceUsage> {
+        self.lower.extensions().usage()
     }
 }
 

@@ -1,6 +1,7 @@
 //! A volume in a file or on a block device.
 
 mod open;
+mod extensions;
 mod prefill;
 mod ledger;
 mod holes;
@@ -26,8 +27,8 @@ use rustix::io::{Errno, ReadWriteFlags, preadv2, pwritev2};
 use tokio::sync::watch;
 
 use crate::{
-    Allocation, Data, Durability, EngineKind, Error, Extent, Geometry, Io, Lba, OpenFileChange,
-    ThinSpaceUsage, Volume,
+    Allocation, Data, Durability, EngineKind, Error, Extensions, Extent, Geometry, Io, Lba,
+    OpenFileChange, Volume,
     buffer::{IoBuffer, IoBufferPool},
     engine::{FileOpRequest, IoEngine, MAX_PIECES},
 };
@@ -562,14 +563,6 @@ impl Volume for FileVolume {
         Geometry { blocks: self.blocks.load(Ordering::Relaxed), ..self.geometry }
     }
 
-    /// What the file takes, and what its file system has left; not of a block device.
-    fn usage(&self) -> Option<ThinSpaceUsage> {
-        let metadata = self.file.metadata().ok().filter(std::fs::Metadata::is_file)?;
-        let system = rustix::fs::fstatvfs(&self.file).ok()?;
-        let available = system.f_bavail.saturating_mul(system.f_frsize);
-        Some(ThinSpaceUsage { used: metadata.blocks() * 512, available, shared: true })
-    }
-
     /// The end of the file, or of the device, is the end of the volume.
     fn refresh(&self) {
         let Ok(bytes) = rustix::fs::seek(&self.file, rustix::fs::SeekFrom::End(0)) else { return };
@@ -597,12 +590,12 @@ impl Volume for FileVolume {
         Io::new(self.counted(self.discard_blocks(extent)))
     }
 
-    fn allocation(&self, extent: Extent) -> Io<'_, Allocation> {
-        Io::new(self.allocation_of(extent))
-    }
-
     fn admit(&self, _: usize) -> Result<(), Error> {
         Ok(())
+    }
+
+    fn extensions(&self) -> Extensions<'_> {
+        Extensions { provisioning: Some(self) }
     }
 }
 

@@ -94,6 +94,10 @@ impl Volume for Noted {
     fn admit(&self, _: usize) -> Result<(), Error> {
         Ok(())
     }
+
+    fn extensions(&self) -> Extensions<'_> {
+        Extensions::default()
+    }
 }
 
 fn member(name: &str, lower: &Arc<Noted>) -> Option<JoinedVolumeMember> {
@@ -142,7 +146,7 @@ fn no_call_goes_beyond_the_end_of_a_member() {
         let refused = |e: &Error| matches!(e, Error::OutOfRange(found) if *found == extent);
         assert!(now(joined.read(extent)).is_err_and(|e| refused(&e)), "{lba}");
         assert!(now(joined.discard(extent)).is_err_and(|e| refused(&e)), "{lba}");
-        assert!(now(joined.allocation(extent)).is_err_and(|e| refused(&e)), "{lba}");
+        assert!(now(joined.extensions().allocation(extent)).is_err_and(|e| refused(&e)), "{lba}");
     }
     assert!(write(&joined, 100).is_err());
 }
@@ -246,7 +250,7 @@ fn one_that_outgrows_its_place_gets_nothing_that_is_behind_it() {
         let extent = Extent { lba: Lba(lba), blocks };
         let refused = |e: &Error| matches!(e, Error::OutOfRange(found) if *found == extent);
         assert!(now(joined.read(extent)).is_err_and(|e| refused(&e)), "{lba}");
-        assert!(now(joined.allocation(extent)).is_err_and(|e| refused(&e)), "{lba}");
+        assert!(now(joined.extensions().allocation(extent)).is_err_and(|e| refused(&e)), "{lba}");
     }
     let data = Data::zeros(1024);
     assert!(now(joined.write(Lba(stride - 1), data, Durability::Volatile)).is_err());

@@ -23,7 +23,7 @@ use std::{
 use parking_lot::Mutex;
 use tokio::sync::{Mutex as AsyncMutex, Notify};
 
-use crate::{Data, Durability, Error, Extent, Geometry, Io, Lba, Stack, Volume};
+use crate::{Data, Durability, Error, Extensions, Extent, Geometry, Io, Lba, Stack, Volume};
 use assemble::{
     MirrorAssemblyPlan, MirrorLabelScan, RESERVED_BYTES, decide, look, write_both_copies,
 };
@@ -417,6 +417,10 @@ impl Volume for Mirror {
 
     fn admit(&self, _: usize) -> Result<(), Error> {
         Ok(())
+    }
+
+    fn extensions(&self) -> Extensions<'_> {
+        Extensions::default()
     }
 }
 

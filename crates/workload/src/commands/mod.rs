@@ -208,7 +208,7 @@ mod tests {
         atomic::{AtomicU32, Ordering},
     };
 
-    use volume::{Data, Durability, Extent, Geometry, Io, Lba, MemVolume};
+    use volume::{Data, Durability, Extensions, Extent, Geometry, Io, Lba, MemVolume};
 
     use super::*;
 
@@ -259,6 +259,10 @@ mod tests {
 
         fn admit(&self, _: usize) -> Result<(), volume::Error> {
             Ok(())
+        }
+
+        fn extensions(&self) -> Extensions<'_> {
+            Extensions::default()
         }
     }
 

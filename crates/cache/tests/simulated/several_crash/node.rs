@@ -10,7 +10,7 @@ use std::{
 
 use parking_lot::Mutex;
 use sim::{CrashVolume, Outage, Power, Rng};
-use volume::{Data, Durability, Error, Extent, Geometry, Io, Lba, Volume};
+use volume::{Data, Durability, Error, Extensions, Extent, Geometry, Io, Lba, Volume};
 
 use super::Trial;
 use crate::support::model::SECTOR;
@@ -184,5 +184,9 @@ impl Volume for Node {
 
     fn admit(&self, _: usize) -> Result<(), Error> {
         Ok(())
+    }
+
+    fn extensions(&self) -> Extensions<'_> {
+        Extensions::default()
     }
 }

@@ -7,7 +7,7 @@ use std::sync::{
 
 use parking_lot::Mutex;
 use volume::{
-    Allocation, Claim, Data, Durability, Error, Extent, Geometry, Holding, Io, Lba, Volume,
+    Claim, Data, Durability, Error, Extensions, Extent, Geometry, Holding, Io, Lba, Volume,
 };
 
 use super::far::Far;
@@ -65,10 +65,6 @@ impl Volume for Claimed {
         self.far.roll_back()
     }
 
-    fn allocation(&self, extent: Extent) -> Io<'_, Allocation> {
-        self.far.allocation(extent)
-    }
-
     fn claim(&self, claim: Claim) -> Io<'_, Holding> {
         let refuses = self.refuses.load(Ordering::SeqCst);
         let holding =
@@ -89,5 +85,9 @@ impl Volume for Claimed {
 
     fn admit(&self, _: usize) -> Result<(), Error> {
         Ok(())
+    }
+
+    fn extensions(&self) -> Extensions<'_> {
+        self.far.extensions()
     }
 }

@@ -10,8 +10,8 @@ use std::{
 
 use parking_lot::Mutex;
 use volume::{
-    Allocation, Data, Durability, Error, Extent, FlushBegunCallback, Geometry, Io, Lba, MemVolume,
-    Volume,
+    Allocation, Data, Durability, Error, Extensions, Extent, FlushBegunCallback, Geometry, Io, Lba,
+    MemVolume, Provisioning, ThinSpaceUsage, Volume,
 };
 
 /// One call: what, first block, how many.
@@ -218,11 +218,21 @@ impl Volume for Far {
         })
     }
 
-    fn allocation(&self, extent: Extent) -> Io<'_, Allocation> {
-        self.memory.allocation(extent)
-    }
-
     fn admit(&self, _: usize) -> Result<(), Error> {
         Ok(())
+    }
+
+    fn extensions(&self) -> Extensions<'_> {
+        Extensions { provisioning: Some(self) }
+    }
+}
+
+impl Provisioning for Far {
+    fn allocation(&self, extent: Extent) -> Io<'_, Allocation> {
+        self.memory.extensions().allocation(extent)
+    }
+
+    fn usage(&self) -> Option<ThinSpaceUsage> {
+        None
     }
 }

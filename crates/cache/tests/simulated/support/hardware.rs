@@ -15,7 +15,7 @@ use cache::{
 use parking_lot::Mutex;
 use sim::{CrashVolume, FlushGuarantee, Outage, Power, Rng, StableDiskImage};
 use tokio::time::Instant;
-use volume::{Data, Durability, Error, Extent, Geometry, Io, Lba, Stack, Volume};
+use volume::{Data, Durability, Error, Extensions, Extent, Geometry, Io, Lba, Stack, Volume};
 
 use super::tier::Rotting;
 
@@ -425,6 +425,10 @@ impl Volume for LogDisk {
     fn admit(&self, _: usize) -> Result<(), Error> {
         Ok(())
     }
+
+    fn extensions(&self) -> Extensions<'_> {
+        Extensions::default()
+    }
 }
 
 /// The lower volume over a slow link that is sometimes away.
@@ -508,6 +512,10 @@ impl Volume for Remote {
 
     fn admit(&self, _: usize) -> Result<(), Error> {
         Ok(())
+    }
+
+    fn extensions(&self) -> Extensions<'_> {
+        Extensions::default()
     }
 }
 

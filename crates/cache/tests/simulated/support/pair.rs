@@ -19,8 +19,8 @@ use parking_lot::Mutex;
 use sim::{CrashVolume, Outage, Power, Rng, StableDiskImage};
 use tokio::time::sleep;
 use volume::{
-    Data, DelayVolume, Durability, Error, Extent, Geometry, Io, Latency, Lba, MemVolume, Mirror,
-    MirrorLegStatus, Stack, Volume,
+    Data, DelayVolume, Durability, Error, Extensions, Extent, Geometry, Io, Latency, Lba,
+    MemVolume, Mirror, MirrorLegStatus, Stack, Volume,
 };
 
 use far_side::Far;
@@ -554,6 +554,10 @@ impl Volume for Theirs {
 
     fn admit(&self, _: usize) -> Result<(), Error> {
         Ok(())
+    }
+
+    fn extensions(&self) -> Extensions<'_> {
+        Extensions::default()
     }
 }
 

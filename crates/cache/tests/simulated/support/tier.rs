@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use sim::Rng;
-use volume::{Data, Durability, Error, Extent, Geometry, Io, Lba, MemVolume, Volume};
+use volume::{Data, Durability, Error, Extensions, Extent, Geometry, Io, Lba, MemVolume, Volume};
 
 /// Blocks before the first segment.
 pub const LABEL: u64 = 32;
@@ -96,5 +96,9 @@ impl Volume for Rotting {
 
     fn admit(&self, _: usize) -> Result<(), Error> {
         Ok(())
+    }
+
+    fn extensions(&self) -> Extensions<'_> {
+        Extensions::default()
     }
 }

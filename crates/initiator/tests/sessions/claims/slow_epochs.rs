@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use tokio::sync::watch;
-use volume::{Data, Durability, Error, Extent, Geometry, Io, Lba, MemVolume, Volume};
+use volume::{Data, Durability, Error, Extensions, Extent, Geometry, Io, Lba, MemVolume, Volume};
 
 /// A volume with epochs whose flushes wait until the test lets them end. It lists the blocks that are written, and
 /// `FLUSHED` for the end of each flush.
@@ -71,5 +71,9 @@ impl Volume for Epochs {
 
     fn admit(&self, _: usize) -> Result<(), Error> {
         Ok(())
+    }
+
+    fn extensions(&self) -> Extensions<'_> {
+        Extensions::default()
     }
 }

@@ -8,7 +8,9 @@ use std::{
 use parking_lot::Mutex;
 use sim::{Power, Rng};
 use tokio::time::sleep;
-use volume::{Claim, Data, Durability, Error, Extent, Geometry, Holding, Io, Lba, Volume};
+use volume::{
+    Claim, Data, Durability, Error, Extensions, Extent, Geometry, Holding, Io, Lba, Volume,
+};
 
 use super::{Last, Node, Side, Wrong};
 
@@ -157,6 +159,10 @@ impl Volume for Far {
 
     fn admit(&self, _: usize) -> Result<(), Error> {
         Ok(())
+    }
+
+    fn extensions(&self) -> Extensions<'_> {
+        Extensions::default()
     }
 }
 

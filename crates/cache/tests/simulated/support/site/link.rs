@@ -13,7 +13,9 @@ use cache::Cache;
 use parking_lot::Mutex;
 use sim::Rng;
 use tokio::sync::watch;
-use volume::{Data, Durability, Error, Extent, FlushBegunCallback, Geometry, Io, Lba, Volume};
+use volume::{
+    Data, Durability, Error, Extensions, Extent, FlushBegunCallback, Geometry, Io, Lba, Volume,
+};
 
 use super::{Site, Wrong};
 use crate::support::model::{SECTOR, value_of};
@@ -282,5 +284,9 @@ impl Volume for Link {
 
     fn admit(&self, _: usize) -> Result<(), Error> {
         Ok(())
+    }
+
+    fn extensions(&self) -> Extensions<'_> {
+        Extensions::default()
     }
 }

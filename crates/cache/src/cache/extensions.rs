@@ -1,0 +1,60 @@
+//! The optional abilities of a cache.
+
+use volume::{Allocation, Error, Extent, Io, Provisioning, ThinSpaceUsage, Volume};
+
+use super::Cache;
+use crate::slot::SECTORS;
+
+impl Provisioning for Cache {
+    fn allocation(&self, extent: Extent) -> Io<'_, Allocation> {
+        Io::new(self.allocation_of(extent))
+    }
+
+    /// Not known: a block may take space in the log, in the lower volume, or in both.
+    fn usage(&self) -> Option<ThinSpaceUsage> {
+        None
+    }
+}
+
+impl Cache {
+    /// Blocks whose data the cache has are mapped, whatever the lower volume answers. If the lower volume does not answer,
+    /// all blocks are mapped.
+    async fn allocation_of(&self, extent: Extent) -> Result<Allocation, Error> {
+        // A caller skips unmapped blocks, which is a read of zeros.
+        self.shared.readable()?;
+        let (sector, _) = self.sectors(extent)?;
+        let shared = &self.shared;
+        let factor = shared.sectors_per_block();
+        let per_slot = u64::from(SECTORS);
+        let blocks = u64::from(extent.blocks).min(SLOTS_LOOKED_AT * per_slot / factor);
+        let extent = Extent { blocks: blocks as u32, ..extent };
+        let slot_of = |block: u64| (sector + block * factor) / per_slot;
+        // Look at the slots before asking the lower volume. The lower volume has what is destaged in between.
+        let held: Vec<bool> = {
+            let state = shared.state.lock();
+            (slot_of(0)..=slot_of(blocks - 1))
+                .map(|slot| {
+                    let entry = state.table.find(slot).map(|index| state.table.entry(index));
+                    entry.is_some_and(|entry| entry.pending() || entry.place.is_some())
+                })
+                .collect()
+        };
+        let asked = shared.lower.extensions().allocation(extent).await;
+        let lower = asked.unwrap_or_else(|_| Allocation::mapped(extent.blocks));
+        let mut allocation = Allocation::default();
+        let mut block = 0;
+        'runs: for run in lower.runs() {
+            for _ in 0..run.blocks {
+                let held = held[(slot_of(block) - slot_of(0)) as usize];
+                if !allocation.push(1, run.mapped || held) {
+                    break 'runs;
+                }
+                block += 1;
+            }
+        }
+        Ok(allocation)
+    }
+}
+
+/// The most slots that one call looks at, 64 MiB: the lock is held for less than a millisecond.
+const SLOTS_LOOKED_AT: u64 = 1 << 14;

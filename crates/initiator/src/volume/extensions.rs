@@ -1,0 +1,42 @@
+//! The optional abilities of a remote unit.
+
+use std::sync::atomic::Ordering;
+
+use iscsi::session::initiator::DataPhase;
+use scsi::{Command, parse_lba_status_list};
+use volume::{Allocation, Data, Extent, Io, Provisioning, ThinSpaceUsage};
+
+use super::{RemoteVolume, allocation};
+
+impl Provisioning for RemoteVolume {
+    fn allocation(&self, extent: Extent) -> Io<'_, Allocation> {
+        Io::new(async move {
+            if !self.geometry.thin || self.no_lba_status.load(Ordering::Relaxed) {
+                return Ok(Allocation::mapped(extent.blocks));
+            }
+            let allocation_length = LBA_STATUS_BYTES;
+            let asked = Command::GetLbaStatus { lba: extent.lba.0, allocation_length };
+            let transfer = DataPhase::In(allocation_length);
+            match self.session.execute(asked.encode(), transfer).await {
+                Ok(answer) => {
+                    let told: Data = answer.data_in.into_iter().collect();
+                    let told = told.into_bytes();
+                    Ok(allocation(extent, parse_lba_status_list(&told)))
+                }
+                Err(error) if error.is_not_supported() => {
+                    self.no_lba_status.store(true, Ordering::Relaxed);
+                    Ok(Allocation::mapped(extent.blocks))
+                }
+                Err(error) => Err(error.into_volume_error(extent)),
+            }
+        })
+    }
+
+    /// Not known: the unit is not asked.
+    fn usage(&self) -> Option<ThinSpaceUsage> {
+        None
+    }
+}
+
+/// Header and descriptors of one GET LBA STATUS: as many runs as a volume tells at once.
+const LBA_STATUS_BYTES: u32 = 8 + 16 * volume::MOST_RUNS as u32;

@@ -1,0 +1,55 @@
+//! The optional abilities of a volume: a trait for each of them, and the list of those that a volume has.
+
+use crate::{Allocation, Extent, Io};
+
+/// The optional abilities of a volume together with those of the volumes below it: see
+/// [`Volume::extensions`](crate::Volume::extensions).
+///
+/// `None`: the volume does not have the ability. A method of this list makes the call, or gives the answer of a volume
+/// that does not have the ability.
+#[derive(Clone, Copy, Default)]
+pub struct Extensions<'a> {
+    /// Knows which blocks take space.
+    pub provisioning: Option<&'a dyn Provisioning>,
+}
+
+impl<'a> Extensions<'a> {
+    /// See [`Provisioning::allocation`]. Without the ability all blocks count as mapped.
+    pub fn allocation(self, extent: Extent) -> Io<'a, Allocation> {
+        match self.provisioning {
+            Some(provisioning) => provisioning.allocation(extent),
+            None => Io::done(Ok(Allocation::mapped(extent.blocks))),
+        }
+    }
+
+    /// See [`Provisioning::usage`]. Without the ability the usage is not known.
+    #[must_use]
+    pub fn usage(self) -> Option<ThinSpaceUsage> {
+        self.provisioning.and_then(Provisioning::usage)
+    }
+}
+
+/// Knows which of its blocks take space in the storage below.
+pub trait Provisioning: Send + Sync {
+    /// Returns which blocks of `extent` are mapped, from its first block on. The answer may end before the last block. A
+    /// block of which nothing is known counts as mapped.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`], or an error of the storage below.
+    fn allocation(&self, extent: Extent) -> Io<'_, Allocation>;
+
+    /// Returns how much space the blocks take, and how much is left for them; `None` if that is not known. Does not wait
+    /// for other calls.
+    fn usage(&self) -> Option<ThinSpaceUsage>;
+}
+
+/// The space of a thin volume, in bytes.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct ThinSpaceUsage {
+    /// The space that its blocks take.
+    pub used: u64,
+    /// The space that is left.
+    pub available: u64,
+    /// Other volumes or files take from the same space.
+    pub shared: bool,
+}

@@ -1,0 +1,20 @@
+//! The optional abilities of a file.
+
+use std::os::unix::fs::MetadataExt;
+
+use super::FileVolume;
+use crate::{Allocation, Extent, Io, Provisioning, ThinSpaceUsage};
+
+impl Provisioning for FileVolume {
+    fn allocation(&self, extent: Extent) -> Io<'_, Allocation> {
+        Io::new(self.allocation_of(extent))
+    }
+
+    /// What the file takes, and what its file system has left; not of a block device.
+    fn usage(&self) -> Option<ThinSpaceUsage> {
+        let metadata = self.file.metadata().ok().filter(std::fs::Metadata::is_file)?;
+        let system = rustix::fs::fstatvfs(&self.file).ok()?;
+        let available = system.f_bavail.saturating_mul(system.f_frsize);
+        Some(ThinSpaceUsage { used: metadata.blocks() * 512, available, shared: true })
+    }
+}
