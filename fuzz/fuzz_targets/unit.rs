@@ -184,7 +184,7 @@ impl Volume for Door {
     }
 
     fn extensions(&self) -> Extensions<'_> {
-        Extensions { provisioning: Some(self) }
+        Extensions { provisioning: Some(self), ..Extensions::default() }
     }
 }
 

@@ -699,14 +699,8 @@ impl Volume for Cache {
         self.holding()
     }
 
-    fn refresh(&self) {
-        self.shared.lower.refresh();
-        self.shared.lower.look_at_claim();
-        (0..self.shared.reach.places()).for_each(|place| self.notice_growth(place));
-    }
-
     fn extensions(&self) -> Extensions<'_> {
-        Extensions { provisioning: Some(self) }
+        Extensions { provisioning: Some(self), resizable: Some(self) }
     }
 }
 

@@ -271,13 +271,9 @@ impl Volume for OneOfSeveral {
         self.cache.admit(bytes)
     }
 
-    fn refresh(&self) {
-        self.cache.refresh();
-    }
-
     fn extensions(&self) -> Extensions<'_> {
         // The other abilities of the cache concern all of its volumes together.
-        Extensions { provisioning: Some(self) }
+        Extensions { provisioning: Some(self), resizable: self.cache.extensions().resizable }
     }
 }
 

@@ -283,7 +283,7 @@ async fn a_slice_grows_as_far_as_it_fits() {
     assert_eq!(serving.status()["targets"][0]["units"][0]["bytes"], 8 << 20);
     // The session that was there hears of it, and uses what is new.
     eventually("the new size", || {
-        volume.refresh();
+        volume.extensions().refresh();
         volume.geometry().bytes() == 8 << 20
     })
     .await;

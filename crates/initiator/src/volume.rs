@@ -322,10 +322,6 @@ impl Volume for RemoteVolume {
         }
     }
 
-    fn refresh(&self) {
-        self.session.look_at_size();
-    }
-
     fn read(&self, extent: Extent) -> Io<'_, Data> {
         Io::new(async move {
             let facts = self.facts().await?;
@@ -504,7 +500,7 @@ impl Volume for RemoteVolume {
     }
 
     fn extensions(&self) -> Extensions<'_> {
-        Extensions { provisioning: Some(self) }
+        Extensions { provisioning: Some(self), resizable: Some(self) }
     }
 }
 

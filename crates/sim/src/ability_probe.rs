@@ -6,8 +6,8 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use volume::{
     Allocation, Claim, Confirmed, Data, Dirty, Durability, Error, Extensions, Extent,
-    FlushBegunCallback, Geometry, Holding, Io, Lba, MemVolume, Provisioning, ThinSpaceUsage,
-    Volume,
+    FlushBegunCallback, Geometry, Holding, Io, Lba, MemVolume, Provisioning, Resizable,
+    ThinSpaceUsage, Volume,
 };
 
 /// A volume in memory that has every optional ability and lists the calls that arrive, [`Volume::geometry`] excepted.
@@ -68,7 +68,7 @@ impl AbilityProbe {
         assert!(!note("in_doubt") || in_doubt == [EXTENT]);
         let settled = above.settle().await;
         assert!(!note("settle") || settled.is_ok());
-        above.refresh();
+        above.extensions().refresh();
         note("refresh");
         let holding = above.claim(claim()).await;
         assert!(!note("claim") || holding.unwrap() == Holding::Held);
@@ -225,10 +225,6 @@ impl Volume for AbilityProbe {
         Some(MOST_CALLS)
     }
 
-    fn refresh(&self) {
-        self.note("refresh");
-    }
-
     fn claim(&self, _: Claim) -> Io<'_, Holding> {
         self.answer("claim", Holding::Held)
     }
@@ -251,7 +247,7 @@ impl Volume for AbilityProbe {
     }
 
     fn extensions(&self) -> Extensions<'_> {
-        Extensions { provisioning: Some(self) }
+        Extensions { provisioning: Some(self), resizable: Some(self) }
     }
 }
 
@@ -264,5 +260,11 @@ impl Provisioning for AbilityProbe {
     fn usage(&self) -> Option<ThinSpaceUsage> {
         self.note("usage");
         Some(USAGE)
+    }
+}
+
+impl Resizable for AbilityProbe {
+    fn refresh(&self) {
+        self.note("refresh");
     }
 }

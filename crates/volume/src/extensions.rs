@@ -11,6 +11,8 @@ use crate::{Allocation, Extent, Io};
 pub struct Extensions<'a> {
     /// Knows which blocks take space.
     pub provisioning: Option<&'a dyn Provisioning>,
+    /// May get another size while it is used.
+    pub resizable: Option<&'a dyn Resizable>,
 }
 
 impl<'a> Extensions<'a> {
@@ -26,6 +28,13 @@ impl<'a> Extensions<'a> {
     #[must_use]
     pub fn usage(self) -> Option<ThinSpaceUsage> {
         self.provisioning.and_then(Provisioning::usage)
+    }
+
+    /// See [`Resizable::refresh`]. Does nothing without the ability.
+    pub fn refresh(self) {
+        if let Some(resizable) = self.resizable {
+            resizable.refresh();
+        }
     }
 }
 
@@ -52,4 +61,11 @@ pub struct ThinSpaceUsage {
     pub available: u64,
     /// Other volumes or files take from the same space.
     pub shared: bool,
+}
+
+/// May get another size while it is used.
+pub trait Resizable: Send + Sync {
+    /// Looks whether the storage below has another size than before. [`Volume::geometry`](crate::Volume::geometry) reports
+    /// the new size from then on. Does not wait for other calls.
+    fn refresh(&self);
 }

@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 
 use crate::{
     Allocation, Claim, Data, Dirty, Durability, Error, Extensions, Extent, Geometry, Holding, Io,
-    Lba, Provisioning, Stack, ThinSpaceUsage, Volume,
+    Lba, Provisioning, Resizable, Stack, ThinSpaceUsage, Volume,
 };
 
 /// Volumes with blocks of one size. Each begins [`JoinedVolume::STRIDE_BYTES`] behind the one before, so that
@@ -303,10 +303,6 @@ impl Volume for JoinedVolume {
         })
     }
 
-    fn refresh(&self) {
-        self.occupied().for_each(|place| place.member.lower.refresh());
-    }
-
     /// Asks each. One that refuses is enough to be refused; what others have granted stays, see
     /// [`JoinedVolume::give_back`]. One that is away is asked when it comes back.
     fn claim(&self, claim: Claim) -> Io<'_, Holding> {
@@ -340,7 +336,7 @@ impl Volume for JoinedVolume {
     }
 
     fn extensions(&self) -> Extensions<'_> {
-        Extensions { provisioning: Some(self) }
+        Extensions { provisioning: Some(self), resizable: Some(self) }
     }
 }
 
@@ -358,6 +354,12 @@ impl Provisioning for JoinedVolume {
     /// Not known: each member has a space of its own.
     fn usage(&self) -> Option<ThinSpaceUsage> {
         None
+    }
+}
+
+impl Resizable for JoinedVolume {
+    fn refresh(&self) {
+        self.occupied().for_each(|place| place.member.lower.extensions().refresh());
     }
 }
 

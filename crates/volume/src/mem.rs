@@ -207,7 +207,7 @@ impl Volume for MemVolume {
     }
 
     fn extensions(&self) -> Extensions<'_> {
-        Extensions { provisioning: Some(self) }
+        Extensions { provisioning: Some(self), ..Extensions::default() }
     }
 }
 

@@ -124,13 +124,9 @@ impl Volume for SliceVolume {
         self.lower.admit(bytes)
     }
 
-    fn refresh(&self) {
-        self.lower.refresh();
-    }
-
     fn extensions(&self) -> Extensions<'_> {
         // The other abilities concern blocks outside of the slice, too.
-        Extensions { provisioning: Some(self) }
+        Extensions { provisioning: Some(self), resizable: self.lower.extensions().resizable }
     }
 }
 

@@ -119,14 +119,6 @@ pub trait Volume: Send + Sync + 'static {
         self.lower().and_then(|lower| lower.most_calls())
     }
 
-    /// Looks whether the storage below has another size than before, which [`Volume::geometry`]
-    /// tells from then on. Does not wait for other calls.
-    fn refresh(&self) {
-        if let Some(lower) = self.lower() {
-            lower.refresh();
-        }
-    }
-
     /// Asks to be the only one that changes it, from now on and whenever it comes back. Asked once,
     /// before anything is written.
     fn claim(&self, claim: Claim) -> Io<'_, Holding> {

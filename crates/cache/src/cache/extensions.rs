@@ -1,6 +1,6 @@
 //! The optional abilities of a cache.
 
-use volume::{Allocation, Error, Extent, Io, Provisioning, ThinSpaceUsage, Volume};
+use volume::{Allocation, Error, Extent, Io, Provisioning, Resizable, ThinSpaceUsage, Volume};
 
 use super::Cache;
 use crate::slot::SECTORS;
@@ -58,3 +58,11 @@ impl Cache {
 
 /// The most slots that one call looks at, 64 MiB: the lock is held for less than a millisecond.
 const SLOTS_LOOKED_AT: u64 = 1 << 14;
+
+impl Resizable for Cache {
+    fn refresh(&self) {
+        self.shared.lower.extensions().refresh();
+        self.shared.lower.look_at_claim();
+        (0..self.shared.reach.places()).for_each(|place| self.notice_growth(place));
+    }
+}

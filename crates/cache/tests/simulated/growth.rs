@@ -18,7 +18,7 @@ const MORE: u64 = 40960;
 /// Waits until the cache has as many blocks; its time is virtual.
 async fn has(cache: &Cache, blocks: u64) -> bool {
     for _ in 0..100 {
-        cache.refresh();
+        cache.extensions().refresh();
         if cache.geometry().blocks == blocks {
             return true;
         }
@@ -45,7 +45,7 @@ async fn what_is_new_is_used_while_the_rest_is() {
     assert_eq!(gateway.far.peek(BLOCKS, 4).await, [2; 4 * 512]);
     // What is taken away again is not followed: the blocks of hosts are in it.
     gateway.far.set_blocks(BLOCKS);
-    cache.refresh();
+    cache.extensions().refresh();
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert_eq!(cache.geometry().blocks, MORE);
 }

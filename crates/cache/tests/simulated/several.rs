@@ -285,7 +285,7 @@ async fn each_grows_where_it_is() {
     let site = Site::new();
     let (cache, above) = site.start().await;
     site.a.far.set_blocks(9000);
-    above[0].refresh();
+    above[0].extensions().refresh();
     timeout(Duration::from_secs(60), async {
         while above[0].geometry().blocks != 9000 {
             tokio::time::sleep(Duration::from_millis(10)).await;
@@ -310,7 +310,7 @@ async fn none_grows_beyond_its_place() {
     let (cache, above) = site.start().await;
     let place = (1 << 56) / 512;
     site.a.far.set_blocks(place + 8);
-    above[0].refresh();
+    above[0].extensions().refresh();
     write(&above[0], 0, 1).await;
     drained(&cache).await;
     assert_eq!(above[0].geometry().blocks, 8005);
@@ -339,7 +339,7 @@ async fn a_slice_that_grows_keeps_its_place_and_its_part() {
     slice.grow(Some(6002)).expect("there is so much");
     let grown = async {
         while above[0].geometry().blocks != 6002 {
-            above[0].refresh();
+            above[0].extensions().refresh();
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     };
@@ -349,7 +349,7 @@ async fn a_slice_that_grows_keeps_its_place_and_its_part() {
     // More than there is room for: it stays as it is.
     far.far.set_blocks(place + 5000);
     slice.grow(None).expect("as it says");
-    above[0].refresh();
+    above[0].extensions().refresh();
     drained(&cache).await;
     assert_eq!(above[0].geometry().blocks, 6002);
     for (lba, blocks) in [(6000, 8), (6002, 1), (place - 1, 2), (place, 1), (place + 5, 8)] {

@@ -173,7 +173,7 @@ impl AttachmentResponder {
 
     fn status(&self) -> ServingStatus {
         let units = self.opened.get().map(|opened| {
-            opened.top.refresh();
+            opened.top.extensions().refresh();
             let geometry = opened.top.geometry();
             UnitStatus {
                 lun: self.unit.lun,

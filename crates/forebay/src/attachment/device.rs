@@ -140,7 +140,7 @@ impl AttachedDevice {
 
     /// Takes the size that the volume has by now, if it has grown.
     pub async fn follow(&mut self) {
-        self.volume.refresh();
+        self.volume.extensions().refresh();
         let (device, bytes) = (self.device, self.volume.geometry().bytes());
         if bytes <= self.attached.bytes {
             return;

@@ -117,7 +117,7 @@ impl ServedTarget {
     fn status(&self, statistics: &target::TargetStatistics) -> TargetStatus {
         let units = self.units.iter().map(|unit| {
             // Who looks wants to know whether it has grown; a far side answers later.
-            unit.opened.top.refresh();
+            unit.opened.top.extensions().refresh();
             let geometry = unit.opened.top.geometry();
             UnitStatus {
                 lun: unit.lun,

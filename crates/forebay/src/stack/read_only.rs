@@ -39,10 +39,6 @@ impl Volume for ReadOnly {
         Io::done(Err(Error::ReadOnly))
     }
 
-    fn refresh(&self) {
-        self.lower.refresh();
-    }
-
     fn admit(&self, _: usize) -> Result<(), Error> {
         Err(Error::ReadOnly)
     }
@@ -50,7 +46,7 @@ impl Volume for ReadOnly {
     fn extensions(&self) -> Extensions<'_> {
         // The other abilities change blocks, or who may change them.
         let below = self.lower.extensions();
-        Extensions { provisioning: below.provisioning }
+        Extensions { provisioning: below.provisioning, resizable: below.resizable }
     }
 }
 

@@ -288,14 +288,10 @@ impl Volume for Resend {
         self.lower.admit(bytes)
     }
 
-    fn refresh(&self) {
-        self.lower.refresh();
-    }
-
     fn extensions(&self) -> Extensions<'_> {
         // Only what hosts ask about space and size is passed on.
         let below = self.lower.extensions();
-        Extensions { provisioning: below.provisioning.and(Some(self)) }
+        Extensions { provisioning: below.provisioning.and(Some(self)), resizable: below.resizable }
     }
 }
 

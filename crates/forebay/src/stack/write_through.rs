@@ -63,14 +63,10 @@ impl Volume for WriteThrough {
         self.lower.admit(bytes)
     }
 
-    fn refresh(&self) {
-        self.lower.refresh();
-    }
-
     fn extensions(&self) -> Extensions<'_> {
         // Only what hosts ask about space and size is passed on.
         let below = self.lower.extensions();
-        Extensions { provisioning: below.provisioning }
+        Extensions { provisioning: below.provisioning, resizable: below.resizable }
     }
 }
 

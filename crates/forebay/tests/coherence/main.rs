@@ -275,7 +275,7 @@ async fn a_shared_volume_that_grows_is_shared_as_a_whole() {
     // As a host does that rescans.
     eventually("the new size", || {
         [&a, &b].into_iter().all(|host| {
-            host.refresh();
+            host.extensions().refresh();
             host.geometry().blocks == (96 << 20) / 512
         })
     })

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use iscsi::session::initiator::DataPhase;
 use scsi::{Command, parse_lba_status_list};
-use volume::{Allocation, Data, Extent, Io, Provisioning, ThinSpaceUsage};
+use volume::{Allocation, Data, Extent, Io, Provisioning, Resizable, ThinSpaceUsage};
 
 use super::{RemoteVolume, allocation};
 
@@ -40,3 +40,9 @@ impl Provisioning for RemoteVolume {
 
 /// Header and descriptors of one GET LBA STATUS: as many runs as a volume tells at once.
 const LBA_STATUS_BYTES: u32 = 8 + 16 * volume::MOST_RUNS as u32;
+
+impl Resizable for RemoteVolume {
+    fn refresh(&self) {
+        self.session.look_at_size();
+    }
+}

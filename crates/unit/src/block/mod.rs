@@ -217,7 +217,7 @@ impl BlockUnit {
         if matches!(task.cdb.first(), Some(0x00 | 0x25 | 0x9e)) {
             // Who asks for capacity or readiness wants to hear of another size: initiators do
             // before they use it, and path checkers all the time.
-            self.volume.refresh();
+            self.volume.extensions().refresh();
         }
         let geometry = self.geometry();
         let command = self.command(&task.nexus, &task.cdb, task.attribute)?;

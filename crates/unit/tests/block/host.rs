@@ -257,7 +257,7 @@ impl Volume for Calls {
     }
 
     fn extensions(&self) -> Extensions<'_> {
-        Extensions { provisioning: Some(self) }
+        Extensions { provisioning: Some(self), ..Extensions::default() }
     }
 }
 

@@ -1,9 +1,9 @@
 //! The optional abilities of a file.
 
-use std::os::unix::fs::MetadataExt;
+use std::{os::unix::fs::MetadataExt, sync::atomic::Ordering};
 
 use super::FileVolume;
-use crate::{Allocation, Extent, Io, Provisioning, ThinSpaceUsage};
+use crate::{Allocation, Extent, Io, Provisioning, Resizable, ThinSpaceUsage};
 
 impl Provisioning for FileVolume {
     fn allocation(&self, extent: Extent) -> Io<'_, Allocation> {
@@ -16,5 +16,18 @@ impl Provisioning for FileVolume {
         let system = rustix::fs::fstatvfs(&self.file).ok()?;
         let available = system.f_bavail.saturating_mul(system.f_frsize);
         Some(ThinSpaceUsage { used: metadata.blocks() * 512, available, shared: true })
+    }
+}
+
+impl Resizable for FileVolume {
+    /// The end of the file, or of the device, is the end of the volume.
+    fn refresh(&self) {
+        let Ok(bytes) = rustix::fs::seek(&self.file, rustix::fs::SeekFrom::End(0)) else { return };
+        let blocks = bytes / u64::from(self.geometry.block_size);
+        // Nothing at all is left of a file only while somebody writes it anew.
+        if blocks > 0 {
+            self.whole.fetch_max(blocks, Ordering::AcqRel);
+            self.blocks.store(blocks, Ordering::Relaxed);
+        }
     }
 }

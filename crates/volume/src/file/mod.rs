@@ -48,7 +48,7 @@ pub struct FileVolume {
     /// The current size in blocks.
     blocks: AtomicU64,
     /// The most blocks that the file has had since it was opened, less those that [`Self::shrink`] removed. A
-    /// file with fewer blocks was cut short, also after [`Volume::refresh`] has found the smaller size.
+    /// file with fewer blocks was cut short, also after [`Resizable::refresh`](crate::Resizable::refresh) has found the smaller size.
     whole: AtomicU64,
     /// Counts the calls that made the file smaller. Advances after `whole` is lowered and before the file
     /// is cut.
@@ -563,17 +563,6 @@ impl Volume for FileVolume {
         Geometry { blocks: self.blocks.load(Ordering::Relaxed), ..self.geometry }
     }
 
-    /// The end of the file, or of the device, is the end of the volume.
-    fn refresh(&self) {
-        let Ok(bytes) = rustix::fs::seek(&self.file, rustix::fs::SeekFrom::End(0)) else { return };
-        let blocks = bytes / u64::from(self.geometry.block_size);
-        // Nothing at all is left of a file only while somebody writes it anew.
-        if blocks > 0 {
-            self.whole.fetch_max(blocks, Ordering::AcqRel);
-            self.blocks.store(blocks, Ordering::Relaxed);
-        }
-    }
-
     fn read(&self, extent: Extent) -> Io<'_, Data> {
         Io::new(self.read_blocks(extent))
     }
@@ -595,7 +584,7 @@ impl Volume for FileVolume {
     }
 
     fn extensions(&self) -> Extensions<'_> {
-        Extensions { provisioning: Some(self) }
+        Extensions { provisioning: Some(self), resizable: Some(self) }
     }
 }
 
@@ -696,12 +685,12 @@ mod tests {
         let cut = |found| Some(OpenFileChange::CutShort { found, expected: 1 << 20 });
         assert_eq!(volume.change(), cut((1 << 20) - 512));
         other.set_len(1 << 19).expect("cut");
-        volume.refresh();
+        volume.extensions().refresh();
         assert_eq!(volume.geometry().bytes(), 1 << 19);
         assert_eq!(volume.change(), cut(1 << 19));
         // After another process has made the file larger, the file must keep that size.
         other.set_len(1 << 21).expect("grown");
-        volume.refresh();
+        volume.extensions().refresh();
         assert_eq!(volume.change(), None);
         other.set_len(1 << 20).expect("cut");
         assert_eq!(

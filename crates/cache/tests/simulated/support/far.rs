@@ -223,7 +223,7 @@ impl Volume for Far {
     }
 
     fn extensions(&self) -> Extensions<'_> {
-        Extensions { provisioning: Some(self) }
+        Extensions { provisioning: Some(self), ..Extensions::default() }
     }
 }
 
