@@ -158,7 +158,7 @@ impl CacheCore {
     pub async fn roll_back_lower(&self) -> Result<(), Error> {
         let _turn = self.lower_flush.lock().await;
         if self.state.lock().unflushed_below {
-            let rolled_back = self.lower.roll_back().await;
+            let rolled_back = self.lower.extensions().roll_back().await;
             // Whoever has sent something since the last flush has to send it again.
             self.lower_losses.fetch_add(1, Ordering::SeqCst);
             self.note_lower(&rolled_back);

@@ -671,11 +671,6 @@ impl Volume for Cache {
         })
     }
 
-    fn roll_back(&self) -> Io<'_, ()> {
-        self.count(Lba(0));
-        Io::new(self.shared.roll_back())
-    }
-
     fn discard(&self, extent: Extent) -> Io<'_, ()> {
         self.count(extent.lba);
         self.shared.counters.discards.add(1);
@@ -700,7 +695,7 @@ impl Volume for Cache {
     }
 
     fn extensions(&self) -> Extensions<'_> {
-        Extensions { provisioning: Some(self), resizable: Some(self) }
+        Extensions { provisioning: Some(self), resizable: Some(self), rollback: Some(self) }
     }
 }
 

@@ -273,7 +273,11 @@ impl Volume for OneOfSeveral {
 
     fn extensions(&self) -> Extensions<'_> {
         // The other abilities of the cache concern all of its volumes together.
-        Extensions { provisioning: Some(self), resizable: self.cache.extensions().resizable }
+        Extensions {
+            provisioning: Some(self),
+            resizable: self.cache.extensions().resizable,
+            ..Extensions::default()
+        }
     }
 }
 

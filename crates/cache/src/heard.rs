@@ -11,8 +11,8 @@ use std::{
 use parking_lot::Mutex;
 use tokio::time::Instant;
 use volume::{
-    Allocation, Data, Durability, Error, Extensions, Extent, FlushBegunCallback, Geometry, Holding,
-    Io, Lba, Provisioning, Stack, ThinSpaceUsage, TimeHistogram, Volume,
+    Allocation, Data, Durability, EpochRollback, Error, Extensions, Extent, FlushBegunCallback,
+    Geometry, Holding, Io, Lba, Provisioning, Stack, ThinSpaceUsage, TimeHistogram, Volume,
 };
 
 use crate::statistics::AllTimes;
@@ -134,10 +134,6 @@ impl Volume for Heard {
         Io::new(self.ask(self.lower.flush_ahead(begun), &self.times.lower_flushes))
     }
 
-    fn roll_back(&self) -> Io<'_, ()> {
-        Io::new(self.ask(self.lower.roll_back(), &self.times.lower_others))
-    }
-
     fn discard(&self, extent: Extent) -> Io<'_, ()> {
         Io::new(self.ask(self.lower.discard(extent), &self.times.lower_discards))
     }
@@ -148,7 +144,11 @@ impl Volume for Heard {
 
     fn extensions(&self) -> Extensions<'_> {
         let below = self.lower.extensions();
-        Extensions { provisioning: below.provisioning.and(Some(self)), ..below }
+        Extensions {
+            provisioning: below.provisioning.and(Some(self)),
+            rollback: below.rollback.and(Some(self)),
+            ..below
+        }
     }
 }
 
@@ -159,6 +159,12 @@ impl Provisioning for Heard {
 
     fn usage(&self) -> Option<ThinSpaceUsage> {
         self.lower.extensions().usage()
+    }
+}
+
+impl EpochRollback for Heard {
+    fn roll_back(&self) -> Io<'_, ()> {
+        Io::new(self.ask(self.lower.extensions().roll_back(), &self.times.lower_others))
     }
 }
 

@@ -402,22 +402,6 @@ impl Volume for RemoteVolume {
         })
     }
 
-    fn roll_back(&self) -> Io<'_, ()> {
-        Io::new(async move {
-            let facts = self.facts().await?;
-            if facts.geometry.epoch_blocks == 0 {
-                return Err(volume::Error::Device("the remote unit has no epochs".into()));
-            }
-            let whole = Extent { lba: Lba(0), blocks: 1 };
-            let answer = self.session.execute(Command::RollBack.encode(), DataPhase::None).await;
-            if let Err(error) = answer {
-                return Err(self.failed(error, whole).await);
-            }
-            self.stability.lock().forget();
-            Ok(())
-        })
-    }
-
     fn discard(&self, extent: Extent) -> Io<'_, ()> {
         Io::new(async move {
             let facts = self.facts().await?;
@@ -500,7 +484,7 @@ impl Volume for RemoteVolume {
     }
 
     fn extensions(&self) -> Extensions<'_> {
-        Extensions { provisioning: Some(self), resizable: Some(self) }
+        Extensions { provisioning: Some(self), resizable: Some(self), rollback: Some(self) }
     }
 }
 

@@ -5,8 +5,8 @@ use std::{mem::take, time::Duration};
 use bytes::Bytes;
 use parking_lot::Mutex;
 use volume::{
-    Allocation, Claim, Confirmed, Data, Dirty, Durability, Error, Extensions, Extent,
-    FlushBegunCallback, Geometry, Holding, Io, Lba, MemVolume, Provisioning, Resizable,
+    Allocation, Claim, Confirmed, Data, Dirty, Durability, EpochRollback, Error, Extensions,
+    Extent, FlushBegunCallback, Geometry, Holding, Io, Lba, MemVolume, Provisioning, Resizable,
     ThinSpaceUsage, Volume,
 };
 
@@ -50,7 +50,7 @@ impl AbilityProbe {
         };
         let flushed = above.flush_ahead(Box::new(|| ())).await;
         assert!(!note("flush_ahead") || flushed.is_ok());
-        let rolled_back = above.roll_back().await;
+        let rolled_back = above.extensions().roll_back().await;
         assert!(!note("roll_back") || rolled_back.is_ok());
         let read = above.read_flushed(EXTENT).await;
         assert!(!note("read_flushed") || read.is_ok());
@@ -99,7 +99,7 @@ impl AbilityProbe {
         let mut is_begun = false;
         drop(volume.flush_ahead(Box::new(|| is_begun = true)).await);
         note("flush_ahead", is_begun);
-        let error = volume.roll_back().await.err();
+        let error = volume.extensions().roll_back().await.err();
         note("roll_back", has(error, "the volume has no epochs"));
         let error = volume.read_flushed(EXTENT).await.err();
         note("read_flushed", has(error, "the volume has no epochs"));
@@ -189,10 +189,6 @@ impl Volume for AbilityProbe {
         self.answer("flush_ahead", ())
     }
 
-    fn roll_back(&self) -> Io<'_, ()> {
-        self.answer("roll_back", ())
-    }
-
     fn read_flushed(&self, extent: Extent) -> Io<'_, Data> {
         self.note("read_flushed");
         self.memory.read(extent)
@@ -247,7 +243,7 @@ impl Volume for AbilityProbe {
     }
 
     fn extensions(&self) -> Extensions<'_> {
-        Extensions { provisioning: Some(self), resizable: Some(self) }
+        Extensions { provisioning: Some(self), resizable: Some(self), rollback: Some(self) }
     }
 }
 
@@ -266,5 +262,11 @@ impl Provisioning for AbilityProbe {
 impl Resizable for AbilityProbe {
     fn refresh(&self) {
         self.note("refresh");
+    }
+}
+
+impl EpochRollback for AbilityProbe {
+    fn roll_back(&self) -> Io<'_, ()> {
+        self.answer("roll_back", ())
     }
 }

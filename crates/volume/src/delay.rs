@@ -9,8 +9,8 @@ use std::{
 use tokio::time::sleep;
 
 use crate::{
-    Allocation, Data, Durability, Error, Extensions, Extent, Geometry, Io, Lba, Provisioning,
-    Stack, ThinSpaceUsage, Volume,
+    Allocation, Data, Durability, EpochRollback, Error, Extensions, Extent, Geometry, Io, Lba,
+    Provisioning, Stack, ThinSpaceUsage, Volume,
 };
 
 /// The time that each kind of delayed call waits.
@@ -95,10 +95,6 @@ impl Volume for DelayVolume {
         self.after(self.latency.flush, move || self.lower.flush())
     }
 
-    fn roll_back(&self) -> Io<'_, ()> {
-        self.after(self.latency.flush, move || self.lower.roll_back())
-    }
-
     fn discard(&self, extent: Extent) -> Io<'_, ()> {
         self.after(self.latency.write, move || self.lower.discard(extent))
     }
@@ -109,7 +105,11 @@ impl Volume for DelayVolume {
 
     fn extensions(&self) -> Extensions<'_> {
         let below = self.lower.extensions();
-        Extensions { provisioning: below.provisioning.and(Some(self)), ..below }
+        Extensions {
+            provisioning: below.provisioning.and(Some(self)),
+            rollback: below.rollback.and(Some(self)),
+            ..below
+        }
     }
 }
 
@@ -120,6 +120,12 @@ impl Provisioning for DelayVolume {
 
     fn usage(&self) -> Option<ThinSpaceUsage> {
         self.lower.extensions().usage()
+    }
+}
+
+impl EpochRollback for DelayVolume {
+    fn roll_back(&self) -> Io<'_, ()> {
+        self.after(self.latency.flush, move || self.lower.extensions().roll_back())
     }
 }
 

@@ -1,6 +1,6 @@
 //! The optional abilities of a volume: a trait for each of them, and the list of those that a volume has.
 
-use crate::{Allocation, Extent, Io};
+use crate::{Allocation, Error, Extent, Io};
 
 /// The optional abilities of a volume together with those of the volumes below it: see
 /// [`Volume::extensions`](crate::Volume::extensions).
@@ -13,6 +13,8 @@ pub struct Extensions<'a> {
     pub provisioning: Option<&'a dyn Provisioning>,
     /// May get another size while it is used.
     pub resizable: Option<&'a dyn Resizable>,
+    /// Can give up what was written since the last flush.
+    pub rollback: Option<&'a dyn EpochRollback>,
 }
 
 impl<'a> Extensions<'a> {
@@ -34,6 +36,17 @@ impl<'a> Extensions<'a> {
     pub fn refresh(self) {
         if let Some(resizable) = self.resizable {
             resizable.refresh();
+        }
+    }
+
+    /// See [`EpochRollback::roll_back`].
+    ///
+    /// # Errors
+    /// [`Error::Device`] without the ability.
+    pub fn roll_back(self) -> Io<'a, ()> {
+        match self.rollback {
+            Some(rollback) => rollback.roll_back(),
+            None => Io::done(Err(Error::Device("the volume has no epochs".into()))),
         }
     }
 }
@@ -68,4 +81,15 @@ pub trait Resizable: Send + Sync {
     /// Looks whether the storage below has another size than before. [`Volume::geometry`](crate::Volume::geometry) reports
     /// the new size from then on. Does not wait for other calls.
     fn refresh(&self);
+}
+
+/// Can give up what was written since the last flush, where [`Geometry::epoch_blocks`](crate::Geometry::epoch_blocks) is
+/// not 0.
+pub trait EpochRollback: Send + Sync {
+    /// Gives up every write and discard that no flush has followed, also those of other callers. A call in progress is
+    /// given up, or happens after this one.
+    ///
+    /// # Errors
+    /// [`Error::Device`] where the volume has no epochs now.
+    fn roll_back(&self) -> Io<'_, ()>;
 }

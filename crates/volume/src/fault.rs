@@ -4,7 +4,9 @@ use std::{future::pending, sync::Arc};
 
 use parking_lot::Mutex;
 
-use crate::{Data, Durability, Error, Extensions, Extent, Geometry, Io, Lba, Stack, Volume};
+use crate::{
+    Data, Durability, EpochRollback, Error, Extensions, Extent, Geometry, Io, Lba, Stack, Volume,
+};
 
 /// A kind of call.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -186,11 +188,6 @@ impl Volume for FaultVolume {
         Self::run(symptom, || (), || self.lower.flush())
     }
 
-    fn roll_back(&self) -> Io<'_, ()> {
-        let symptom = self.faults.decide(FaultCallKind::Flush, None);
-        Self::run(symptom, || (), || self.lower.roll_back())
-    }
-
     fn examine<'a>(
         &'a self,
         extent: Extent,
@@ -210,7 +207,15 @@ impl Volume for FaultVolume {
     }
 
     fn extensions(&self) -> Extensions<'_> {
-        self.lower.extensions()
+        let below = self.lower.extensions();
+        Extensions { rollback: below.rollback.and(Some(self)), ..below }
+    }
+}
+
+impl EpochRollback for FaultVolume {
+    fn roll_back(&self) -> Io<'_, ()> {
+        let symptom = self.faults.decide(FaultCallKind::Flush, None);
+        Self::run(symptom, || (), || self.lower.extensions().roll_back())
     }
 }
 

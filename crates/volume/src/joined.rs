@@ -10,8 +10,8 @@ use futures_util::future::join_all;
 use parking_lot::Mutex;
 
 use crate::{
-    Allocation, Claim, Data, Dirty, Durability, Error, Extensions, Extent, Geometry, Holding, Io,
-    Lba, Provisioning, Resizable, Stack, ThinSpaceUsage, Volume,
+    Allocation, Claim, Data, Dirty, Durability, EpochRollback, Error, Extensions, Extent, Geometry,
+    Holding, Io, Lba, Provisioning, Resizable, Stack, ThinSpaceUsage, Volume,
 };
 
 /// Volumes with blocks of one size. Each begins [`JoinedVolume::STRIDE_BYTES`] behind the one before, so that
@@ -281,22 +281,6 @@ impl Volume for JoinedVolume {
         }
     }
 
-    /// Of those that have epochs; the others keep what they got, and get it again.
-    fn roll_back(&self) -> Io<'_, ()> {
-        Io::new(async move {
-            let has_epochs = |place: &&JoinedRegion| place.member.lower.geometry().epoch_blocks > 0;
-            let each = self.occupied().filter(has_epochs).map(|place| async {
-                let rolled_back = place.member.lower.roll_back().await;
-                if rolled_back.is_ok() {
-                    // What was lost is among what is given up.
-                    *place.untold.lock() = None;
-                }
-                rolled_back.map_err(|error| place.up(0, error))
-            });
-            all(join_all(each).await)
-        })
-    }
-
     fn admit(&self, bytes: usize) -> Result<(), Error> {
         self.occupied().try_for_each(|place| {
             place.member.lower.admit(bytes).map_err(|error| place.up(0, error))
@@ -336,7 +320,7 @@ impl Volume for JoinedVolume {
     }
 
     fn extensions(&self) -> Extensions<'_> {
-        Extensions { provisioning: Some(self), resizable: Some(self) }
+        Extensions { provisioning: Some(self), resizable: Some(self), rollback: Some(self) }
     }
 }
 
@@ -360,6 +344,24 @@ impl Provisioning for JoinedVolume {
 impl Resizable for JoinedVolume {
     fn refresh(&self) {
         self.occupied().for_each(|place| place.member.lower.extensions().refresh());
+    }
+}
+
+impl EpochRollback for JoinedVolume {
+    /// Of those that have epochs; the others keep what they got, and get it again.
+    fn roll_back(&self) -> Io<'_, ()> {
+        Io::new(async move {
+            let has_epochs = |place: &&JoinedRegion| place.member.lower.geometry().epoch_blocks > 0;
+            let each = self.occupied().filter(has_epochs).map(|place| async {
+                let rolled_back = place.member.lower.extensions().roll_back().await;
+                if rolled_back.is_ok() {
+                    // What was lost is among what is given up.
+                    *place.untold.lock() = None;
+                }
+                rolled_back.map_err(|error| place.up(0, error))
+            });
+            all(join_all(each).await)
+        })
     }
 }
 

@@ -126,7 +126,11 @@ impl Volume for SliceVolume {
 
     fn extensions(&self) -> Extensions<'_> {
         // The other abilities concern blocks outside of the slice, too.
-        Extensions { provisioning: Some(self), resizable: self.lower.extensions().resizable }
+        Extensions {
+            provisioning: Some(self),
+            resizable: self.lower.extensions().resizable,
+            ..Extensions::default()
+        }
     }
 }
 

@@ -57,15 +57,6 @@ pub trait Volume: Send + Sync + 'static {
     /// below it. The list is made anew for each call, without allocation.
     fn extensions(&self) -> Extensions<'_>;
 
-    /// Gives up every write and discard that no flush has followed, those of others too, where
-    /// [`Geometry::epoch_blocks`] is not 0. What is under way is given up or comes after.
-    fn roll_back(&self) -> Io<'_, ()> {
-        match self.lower() {
-            Some(lower) => lower.roll_back(),
-            None => Io::done(Err(Error::Device("the volume has no epochs".into()))),
-        }
-    }
-
     /// Reads `extent` as of the end of one flush: without the writes and discards after that flush. It is the
     /// last flush that was answered before this call, or a later one.
     ///

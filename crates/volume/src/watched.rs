@@ -16,7 +16,9 @@ use std::{
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use crate::{Data, Durability, Error, Extensions, Extent, Geometry, Io, Lba, Stack, Volume};
+use crate::{
+    Data, Durability, EpochRollback, Error, Extensions, Extent, Geometry, Io, Lba, Stack, Volume,
+};
 
 /// A volume whose changes can be watched. While they are it needs a tokio runtime.
 pub struct Watched {
@@ -255,17 +257,22 @@ impl Volume for Watched {
         }
     }
 
-    fn roll_back(&self) -> Io<'_, ()> {
-        let Some(changes) = self.watcher() else { return self.lower.roll_back() };
-        self.follow(changes, 0..u64::MAX, |lower| Io::new(async move { lower.roll_back().await }))
-    }
-
     fn admit(&self, bytes: usize) -> Result<(), Error> {
         self.lower.admit(bytes)
     }
 
     fn extensions(&self) -> Extensions<'_> {
-        self.lower.extensions()
+        let below = self.lower.extensions();
+        Extensions { rollback: below.rollback.and(Some(self)), ..below }
+    }
+}
+
+impl EpochRollback for Watched {
+    fn roll_back(&self) -> Io<'_, ()> {
+        let Some(changes) = self.watcher() else { return self.lower.extensions().roll_back() };
+        self.follow(changes, 0..u64::MAX, |lower| {
+            Io::new(async move { lower.extensions().roll_back().await })
+        })
     }
 }
 

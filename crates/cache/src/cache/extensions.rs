@@ -1,6 +1,9 @@
 //! The optional abilities of a cache.
 
-use volume::{Allocation, Error, Extent, Io, Provisioning, Resizable, ThinSpaceUsage, Volume};
+use volume::{
+    Allocation, EpochRollback, Error, Extent, Io, Lba, Provisioning, Resizable, ThinSpaceUsage,
+    Volume,
+};
 
 use super::Cache;
 use crate::slot::SECTORS;
@@ -64,5 +67,12 @@ impl Resizable for Cache {
         self.shared.lower.extensions().refresh();
         self.shared.lower.look_at_claim();
         (0..self.shared.reach.places()).for_each(|place| self.notice_growth(place));
+    }
+}
+
+impl EpochRollback for Cache {
+    fn roll_back(&self) -> Io<'_, ()> {
+        self.count(Lba(0));
+        Io::new(self.shared.roll_back())
     }
 }

@@ -222,7 +222,7 @@ async fn a_drain_is_no_flush_where_writes_count_with_one() {
     assert_eq!(first_bytes(&gateway.far.peek(0, 16).await), [[1; 8], [0; 8]].concat());
     let mark = cache.mark().await.unwrap();
     cache.drain_to(mark).await.unwrap();
-    cache.roll_back().await.unwrap();
+    cache.extensions().roll_back().await.unwrap();
     assert_eq!(read(&cache, 0, 16).await.unwrap(), [[1; 8], [0; 8]].concat());
     write(&cache, 8, 3, 8).await.unwrap();
     cache.flush().await.unwrap();
@@ -283,7 +283,7 @@ async fn a_read_as_of_the_last_flush_sees_nothing_of_what_came_after_it() {
         cache.resume();
         cache.drain().await.unwrap();
         assert_eq!(read_flushed(&cache, 0, 40).await, flushed);
-        cache.roll_back().await.unwrap();
+        cache.extensions().roll_back().await.unwrap();
         assert_eq!(read_flushed(&cache, 0, 40).await, flushed);
         assert_eq!(read(&cache, 0, 40).await.unwrap(), flushed);
         write(&cache, 0, 4, 8).await.unwrap();

@@ -385,7 +385,7 @@ impl Tale {
                         cache.flush().await.map_err(told)?;
                         flushed.clone_from(&truth);
                     } else if cache.statistics().split_epochs == 0 {
-                        cache.roll_back().await.map_err(told)?;
+                        cache.extensions().roll_back().await.map_err(told)?;
                         truth.clone_from(&flushed);
                     }
                 }

@@ -46,7 +46,11 @@ impl Volume for ReadOnly {
     fn extensions(&self) -> Extensions<'_> {
         // The other abilities change blocks, or who may change them.
         let below = self.lower.extensions();
-        Extensions { provisioning: below.provisioning, resizable: below.resizable }
+        Extensions {
+            provisioning: below.provisioning,
+            resizable: below.resizable,
+            ..Extensions::default()
+        }
     }
 }
 

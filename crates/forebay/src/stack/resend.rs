@@ -291,7 +291,11 @@ impl Volume for Resend {
     fn extensions(&self) -> Extensions<'_> {
         // Only what hosts ask about space and size is passed on.
         let below = self.lower.extensions();
-        Extensions { provisioning: below.provisioning.and(Some(self)), resizable: below.resizable }
+        Extensions {
+            provisioning: below.provisioning.and(Some(self)),
+            resizable: below.resizable,
+            ..Extensions::default()
+        }
     }
 }
 

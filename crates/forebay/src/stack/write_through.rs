@@ -66,7 +66,11 @@ impl Volume for WriteThrough {
     fn extensions(&self) -> Extensions<'_> {
         // Only what hosts ask about space and size is passed on.
         let below = self.lower.extensions();
-        Extensions { provisioning: below.provisioning, resizable: below.resizable }
+        Extensions {
+            provisioning: below.provisioning,
+            resizable: below.resizable,
+            ..Extensions::default()
+        }
     }
 }
 

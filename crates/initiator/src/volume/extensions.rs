@@ -4,7 +4,9 @@ use std::sync::atomic::Ordering;
 
 use iscsi::session::initiator::DataPhase;
 use scsi::{Command, parse_lba_status_list};
-use volume::{Allocation, Data, Extent, Io, Provisioning, Resizable, ThinSpaceUsage};
+use volume::{
+    Allocation, Data, EpochRollback, Extent, Io, Lba, Provisioning, Resizable, ThinSpaceUsage,
+};
 
 use super::{RemoteVolume, allocation};
 
@@ -44,5 +46,23 @@ const LBA_STATUS_BYTES: u32 = 8 + 16 * volume::MOST_RUNS as u32;
 impl Resizable for RemoteVolume {
     fn refresh(&self) {
         self.session.look_at_size();
+    }
+}
+
+impl EpochRollback for RemoteVolume {
+    fn roll_back(&self) -> Io<'_, ()> {
+        Io::new(async move {
+            let facts = self.facts().await?;
+            if facts.geometry.epoch_blocks == 0 {
+                return Err(volume::Error::Device("the remote unit has no epochs".into()));
+            }
+            let whole = Extent { lba: Lba(0), blocks: 1 };
+            let answer = self.session.execute(Command::RollBack.encode(), DataPhase::None).await;
+            if let Err(error) = answer {
+                return Err(self.failed(error, whole).await);
+            }
+            self.stability.lock().forget();
+            Ok(())
+        })
     }
 }

@@ -526,7 +526,7 @@ async fn a_flush_that_writes_follow_is_not_sent_again_in_another_session() {
     assert!(volume.statistics().reconnects > 0);
     tokio::time::sleep(Duration::from_millis(200)).await;
     assert_eq!(disk.flushes.borrow().0, 2, "no flush was sent behind the write");
-    volume.roll_back().await.expect("rolled back");
+    volume.extensions().roll_back().await.expect("rolled back");
     disk.let_go();
     write_volatile(&volume, 1).await.expect("written once more");
     volume.flush_ahead(Box::new(|| ())).await.expect("flushed");

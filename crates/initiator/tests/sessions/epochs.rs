@@ -36,10 +36,10 @@ async fn what_was_not_flushed_is_rolled_back_over_the_wire() {
     volume.write(Lba(8), blocks(8, 8, 1), Durability::Volatile).await.unwrap();
     volume.flush().await.unwrap();
     volume.write(Lba(8), blocks(8, 8, 2), Durability::Volatile).await.unwrap();
-    volume.roll_back().await.unwrap();
+    volume.extensions().roll_back().await.unwrap();
     expect(&volume, 8, 8, 1).await;
     volume.write(Lba(8), blocks(8, 8, 3), Durability::Stable).await.unwrap();
-    volume.roll_back().await.unwrap();
+    volume.extensions().roll_back().await.unwrap();
     expect(&volume, 8, 8, 3).await;
 }
 
@@ -53,10 +53,10 @@ async fn a_flush_is_not_sent_when_half_of_what_it_is_for_is_lost() {
     volume.write(Lba(8), blocks(8, 8, 1), Durability::Volatile).await.unwrap();
     node.drop_dead().await;
     node.start_again().await;
-    cache.roll_back().await.unwrap();
+    cache.extensions().roll_back().await.unwrap();
     volume.write(Lba(16), blocks(16, 8, 1), Durability::Volatile).await.unwrap();
     assert!(volume.flush().await.is_err(), "the first write is lost");
-    cache.roll_back().await.unwrap();
+    cache.extensions().roll_back().await.unwrap();
     let data = cache.read(volume::Extent { lba: Lba(16), blocks: 8 }).await.unwrap();
     assert_eq!(data.into_bytes(), vec![0; 4096], "it was not flushed");
 }

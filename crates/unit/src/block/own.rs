@@ -4,7 +4,7 @@ use std::{error::Error, fmt};
 
 use scsi::{ClaimAction, ClaimParameters, ClaimReport, Command, Sense};
 
-use volume::{Extent, Lba};
+use volume::{Extensions, Extent, Lba};
 
 use super::{
     BlockCommandInput, BlockUnit,
@@ -198,7 +198,8 @@ impl BlockUnit {
     /// What the owner of a claim has not flushed when another comes, or when he comes back, is half
     /// an epoch, and nothing; what others had written before is theirs to keep.
     async fn begin_epoch(&self, follows: bool) -> Result<(), volume::Error> {
-        if follows { self.volume.roll_back().await } else { self.volume.flush().await }
+        let abilities: Extensions<'_> = self.volume.extensions();
+        if follows { abilities.roll_back().await } else { self.volume.flush().await }
     }
 
     /// From now on those who are shut out are refused; what they have on its way ends first.

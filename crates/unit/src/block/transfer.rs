@@ -276,7 +276,7 @@ impl BlockUnit {
         Ok(UnitReply::new(async move {
             drop(turn);
             let _nothing_else = self.when_all_has_ended().await;
-            match self.volume.roll_back().await {
+            match self.volume.extensions().roll_back().await {
                 Ok(()) => taking(0),
                 Err(error) => taking_with(0, access::failed_flush(error)),
             }

@@ -17,8 +17,8 @@ use unit::{
     UnitRecordKind, UnitStore,
 };
 use volume::{
-    Allocation, Data, Durability, Error, Extensions, Extent, FaultVolume, Faults, Geometry, Io,
-    Lba, MemVolume, Provisioning, Stack, ThinSpaceUsage, Volume,
+    Allocation, Data, Durability, EpochRollback, Error, Extensions, Extent, FaultVolume, Faults,
+    Geometry, Io, Lba, MemVolume, Provisioning, Stack, ThinSpaceUsage, Volume,
 };
 
 pub const BLOCK: usize = 512;
@@ -238,13 +238,6 @@ impl Volume for Calls {
         self.lower.flush()
     }
 
-    fn roll_back(&self) -> Io<'_, ()> {
-        self.note(Call::RollBack);
-        let fails = self.keeps_open_epoch.load(Ordering::Relaxed);
-        let result = if fails { Err(Error::Device("the log is broken".into())) } else { Ok(()) };
-        Io::done(result)
-    }
-
     fn discard(&self, extent: Extent) -> Io<'_, ()> {
         assert!(extent.blocks > 0, "never empty");
         self.note(Call::Discard(extent.lba.0, extent.blocks));
@@ -257,7 +250,7 @@ impl Volume for Calls {
     }
 
     fn extensions(&self) -> Extensions<'_> {
-        Extensions { provisioning: Some(self), ..Extensions::default() }
+        Extensions { provisioning: Some(self), rollback: Some(self), ..Extensions::default() }
     }
 }
 
@@ -268,5 +261,14 @@ impl Provisioning for Calls {
 
     fn usage(&self) -> Option<ThinSpaceUsage> {
         *self.usage.lock()
+    }
+}
+
+impl EpochRollback for Calls {
+    fn roll_back(&self) -> Io<'_, ()> {
+        self.note(Call::RollBack);
+        let fails = self.keeps_open_epoch.load(Ordering::Relaxed);
+        let result = if fails { Err(Error::Device("the log is broken".into())) } else { Ok(()) };
+        Io::done(result)
     }
 }

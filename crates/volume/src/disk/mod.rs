@@ -9,8 +9,8 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use crate::{
-    Allocation, Data, Durability, Error, Extensions, Extent, Geometry, Io, Lba, Provisioning,
-    Stack, ThinSpaceUsage, Volume,
+    Allocation, Data, Durability, EpochRollback, Error, Extensions, Extent, Geometry, Io, Lba,
+    Provisioning, Stack, ThinSpaceUsage, Volume,
 };
 
 use mechanics::Mechanics;
@@ -83,10 +83,6 @@ impl Volume for DiskVolume {
         self.timed(Mechanics::flush, self.lower.flush())
     }
 
-    fn roll_back(&self) -> Io<'_, ()> {
-        self.timed(Mechanics::flush, self.lower.roll_back())
-    }
-
     fn discard(&self, extent: Extent) -> Io<'_, ()> {
         self.timed(|disk, now| disk.discard(now), self.lower.discard(extent))
     }
@@ -97,7 +93,11 @@ impl Volume for DiskVolume {
 
     fn extensions(&self) -> Extensions<'_> {
         let below = self.lower.extensions();
-        Extensions { provisioning: below.provisioning.and(Some(self)), ..below }
+        Extensions {
+            provisioning: below.provisioning.and(Some(self)),
+            rollback: below.rollback.and(Some(self)),
+            ..below
+        }
     }
 }
 
@@ -108,6 +108,12 @@ impl Provisioning for DiskVolume {
 
     fn usage(&self) -> Option<ThinSpaceUsage> {
         self.lower.extensions().usage()
+    }
+}
+
+impl EpochRollback for DiskVolume {
+    fn roll_back(&self) -> Io<'_, ()> {
+        self.timed(Mechanics::flush, self.lower.extensions().roll_back())
     }
 }
 

@@ -584,7 +584,7 @@ impl Volume for FileVolume {
     }
 
     fn extensions(&self) -> Extensions<'_> {
-        Extensions { provisioning: Some(self), resizable: Some(self) }
+        Extensions { provisioning: Some(self), resizable: Some(self), ..Extensions::default() }
     }
 }
 

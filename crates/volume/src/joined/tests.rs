@@ -74,10 +74,6 @@ impl Volume for Noted {
         self.memory.discard(extent)
     }
 
-    fn roll_back(&self) -> Io<'_, ()> {
-        self.note("roll back")
-    }
-
     fn claim(&self, claim: Claim) -> Io<'_, Holding> {
         *self.asked.lock() = Some(claim);
         Io::done(Ok(self.holding.clone()))
@@ -96,7 +92,13 @@ impl Volume for Noted {
     }
 
     fn extensions(&self) -> Extensions<'_> {
-        Extensions::default()
+        Extensions { rollback: Some(self), ..Extensions::default() }
+    }
+}
+
+impl EpochRollback for Noted {
+    fn roll_back(&self) -> Io<'_, ()> {
+        self.note("roll back")
     }
 }
 
@@ -221,7 +223,7 @@ fn what_was_given_up_since_is_no_loss() {
     b.flush_hangs.store(true, Ordering::SeqCst);
     drop_flush(&joined);
     b.flush_hangs.store(false, Ordering::SeqCst);
-    now(joined.roll_back()).expect("rolled back");
+    now(joined.extensions().roll_back()).expect("rolled back");
     now(joined.flush()).expect("flushed");
 }
 
@@ -264,7 +266,7 @@ fn those_with_epochs_are_rolled_back_and_the_smallest_epoch_counts() {
     let joined = JoinedVolume::new(vec![member("a", &a), member("b", &b), member("c", &c)]);
     let joined = joined.expect("they can be joined");
     assert_eq!(joined.geometry().epoch_blocks, 30);
-    now(joined.roll_back()).expect("rolled back");
+    now(joined.extensions().roll_back()).expect("rolled back");
     assert_eq!((a.calls(), b.calls(), c.calls()), (vec!["roll back"], vec!["roll back"], vec![]));
 }
 

@@ -10,7 +10,9 @@ use std::{
 
 use parking_lot::Mutex;
 use sim::{CrashVolume, Outage, Power, Rng};
-use volume::{Data, Durability, Error, Extensions, Extent, Geometry, Io, Lba, Volume};
+use volume::{
+    Data, Durability, EpochRollback, Error, Extensions, Extent, Geometry, Io, Lba, Volume,
+};
 
 use super::Trial;
 use crate::support::model::SECTOR;
@@ -167,17 +169,6 @@ impl Volume for Node {
         })
     }
 
-    fn roll_back(&self) -> Io<'_, ()> {
-        Io::new(async move {
-            self.travel().await?;
-            if !std::mem::take(&mut *self.staged.lock()).is_empty() {
-                self.behind.store(true, Ordering::SeqCst);
-            }
-            self.lost.store(false, Ordering::SeqCst);
-            Ok(())
-        })
-    }
-
     fn discard(&self, extent: Extent) -> Io<'_, ()> {
         Io::new(self.stage(extent, None))
     }
@@ -187,6 +178,19 @@ impl Volume for Node {
     }
 
     fn extensions(&self) -> Extensions<'_> {
-        Extensions::default()
+        Extensions { rollback: Some(self), ..Extensions::default() }
+    }
+}
+
+impl EpochRollback for Node {
+    fn roll_back(&self) -> Io<'_, ()> {
+        Io::new(async move {
+            self.travel().await?;
+            if !std::mem::take(&mut *self.staged.lock()).is_empty() {
+                self.behind.store(true, Ordering::SeqCst);
+            }
+            self.lost.store(false, Ordering::SeqCst);
+            Ok(())
+        })
     }
 }

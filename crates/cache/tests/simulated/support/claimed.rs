@@ -61,10 +61,6 @@ impl Volume for Claimed {
         self.far.discard(extent)
     }
 
-    fn roll_back(&self) -> Io<'_, ()> {
-        self.far.roll_back()
-    }
-
     fn claim(&self, claim: Claim) -> Io<'_, Holding> {
         let refuses = self.refuses.load(Ordering::SeqCst);
         let holding =

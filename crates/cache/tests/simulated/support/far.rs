@@ -10,8 +10,8 @@ use std::{
 
 use parking_lot::Mutex;
 use volume::{
-    Allocation, Data, Durability, Error, Extensions, Extent, FlushBegunCallback, Geometry, Io, Lba,
-    MemVolume, Provisioning, ThinSpaceUsage, Volume,
+    Allocation, Data, Durability, EpochRollback, Error, Extensions, Extent, FlushBegunCallback,
+    Geometry, Io, Lba, MemVolume, Provisioning, ThinSpaceUsage, Volume,
 };
 
 /// One call: what, first block, how many.
@@ -207,10 +207,6 @@ impl Volume for Far {
         })
     }
 
-    fn roll_back(&self) -> Io<'_, ()> {
-        Io::new(self.travel(("roll back", 0, 0)))
-    }
-
     fn discard(&self, extent: Extent) -> Io<'_, ()> {
         Io::new(async move {
             self.travel(("discard", extent.lba.0, u64::from(extent.blocks))).await?;
@@ -223,7 +219,7 @@ impl Volume for Far {
     }
 
     fn extensions(&self) -> Extensions<'_> {
-        Extensions { provisioning: Some(self), ..Extensions::default() }
+        Extensions { provisioning: Some(self), rollback: Some(self), ..Extensions::default() }
     }
 }
 
@@ -234,5 +230,11 @@ impl Provisioning for Far {
 
     fn usage(&self) -> Option<ThinSpaceUsage> {
         None
+    }
+}
+
+impl EpochRollback for Far {
+    fn roll_back(&self) -> Io<'_, ()> {
+        Io::new(self.travel(("roll back", 0, 0)))
     }
 }

@@ -339,7 +339,7 @@ impl Site {
                 && self.trial.node.report == WriteMode::AtFlush
             {
                 beside = Some(read_flushed(&self.trial.script, &node).await?);
-                let rolled_back = node.roll_back().await;
+                let rolled_back = node.extensions().roll_back().await;
                 rolled_back.map_err(|error| format!("cannot be rolled back: {error}"))?;
             }
             self.reached.lock()[3] += node.statistics().rolled_back;

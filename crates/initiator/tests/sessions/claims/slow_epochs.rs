@@ -4,7 +4,10 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use tokio::sync::watch;
-use volume::{Data, Durability, Error, Extensions, Extent, Geometry, Io, Lba, MemVolume, Volume};
+use volume::{
+    Data, Durability, EpochRollback, Error, Extensions, Extent, Geometry, Io, Lba, MemVolume,
+    Volume,
+};
 
 /// A volume with epochs whose flushes wait until the test lets them end. It lists the blocks that are written, and
 /// `FLUSHED` for the end of each flush.
@@ -61,10 +64,6 @@ impl Volume for Epochs {
         })
     }
 
-    fn roll_back(&self) -> Io<'_, ()> {
-        Io::done(Ok(()))
-    }
-
     fn discard(&self, extent: Extent) -> Io<'_, ()> {
         self.memory.discard(extent)
     }
@@ -74,6 +73,12 @@ impl Volume for Epochs {
     }
 
     fn extensions(&self) -> Extensions<'_> {
-        Extensions::default()
+        Extensions { rollback: Some(self), ..Extensions::default() }
+    }
+}
+
+impl EpochRollback for Epochs {
+    fn roll_back(&self) -> Io<'_, ()> {
+        Io::done(Ok(()))
     }
 }

@@ -14,7 +14,8 @@ use parking_lot::Mutex;
 use sim::Rng;
 use tokio::sync::watch;
 use volume::{
-    Data, Durability, Error, Extensions, Extent, FlushBegunCallback, Geometry, Io, Lba, Volume,
+    Data, Durability, EpochRollback, Error, Extensions, Extent, FlushBegunCallback, Geometry, Io,
+    Lba, Volume,
 };
 
 use super::{Site, Wrong};
@@ -262,17 +263,6 @@ impl Volume for Link {
         Io::new(self.flush_node(Some(begun)))
     }
 
-    fn roll_back(&self) -> Io<'_, ()> {
-        Io::new(async move {
-            if self.site.trial.wrong == Wrong::NoMarkers {
-                return Ok(());
-            }
-            self.call(|node| async move { node.roll_back().await }).await?;
-            self.unflushed.lock().writes.clear();
-            Ok(())
-        })
-    }
-
     fn discard(&self, extent: Extent) -> Io<'_, ()> {
         Io::new(async move {
             let discard = |node: Arc<Cache>| async move { node.discard(extent).await };
@@ -287,6 +277,19 @@ impl Volume for Link {
     }
 
     fn extensions(&self) -> Extensions<'_> {
-        Extensions::default()
+        Extensions { rollback: Some(self), ..Extensions::default() }
+    }
+}
+
+impl EpochRollback for Link {
+    fn roll_back(&self) -> Io<'_, ()> {
+        Io::new(async move {
+            if self.site.trial.wrong == Wrong::NoMarkers {
+                return Ok(());
+            }
+            self.call(|node| async move { node.extensions().roll_back().await }).await?;
+            self.unflushed.lock().writes.clear();
+            Ok(())
+        })
     }
 }
