@@ -602,21 +602,6 @@ impl Volume for Cache {
         }
     }
 
-    fn read_flushed(&self, extent: Extent) -> Io<'_, Data> {
-        self.count(extent.lba);
-        let shared = &self.shared;
-        shared.counters.reads.add(1);
-        Io::new(async move {
-            shared.readable()?;
-            let (sector, sectors) = self.sectors(extent)?;
-            shared.counters.read_bytes.add(sectors * SECTOR_BYTES as u64);
-            let begun = Instant::now();
-            let data = shared.read_flushed(sector, sectors).await;
-            shared.times.reads.add(begun.elapsed(), 1);
-            data
-        })
-    }
-
     fn write(&self, lba: Lba, data: Data, durability: Durability) -> Io<'_, ()> {
         self.count(lba);
         let number = self.shared.counters.writes.add(1);
@@ -695,7 +680,12 @@ impl Volume for Cache {
     }
 
     fn extensions(&self) -> Extensions<'_> {
-        Extensions { provisioning: Some(self), resizable: Some(self), rollback: Some(self) }
+        Extensions {
+            provisioning: Some(self),
+            resizable: Some(self),
+            rollback: Some(self),
+            flushed_reads: Some(self),
+        }
     }
 }
 

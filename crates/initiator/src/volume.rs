@@ -484,7 +484,12 @@ impl Volume for RemoteVolume {
     }
 
     fn extensions(&self) -> Extensions<'_> {
-        Extensions { provisioning: Some(self), resizable: Some(self), rollback: Some(self) }
+        Extensions {
+            provisioning: Some(self),
+            resizable: Some(self),
+            rollback: Some(self),
+            ..Extensions::default()
+        }
     }
 }
 

@@ -6,8 +6,8 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use volume::{
     Allocation, Claim, Confirmed, Data, Dirty, Durability, EpochRollback, Error, Extensions,
-    Extent, FlushBegunCallback, Geometry, Holding, Io, Lba, MemVolume, Provisioning, Resizable,
-    ThinSpaceUsage, Volume,
+    Extent, FlushBegunCallback, FlushedReads, Geometry, Holding, Io, Lba, MemVolume, Provisioning,
+    Resizable, ThinSpaceUsage, Volume,
 };
 
 /// A volume in memory that has every optional ability and lists the calls that arrive, [`Volume::geometry`] excepted.
@@ -52,7 +52,7 @@ impl AbilityProbe {
         assert!(!note("flush_ahead") || flushed.is_ok());
         let rolled_back = above.extensions().roll_back().await;
         assert!(!note("roll_back") || rolled_back.is_ok());
-        let read = above.read_flushed(EXTENT).await;
+        let read = above.extensions().read_flushed(EXTENT).await;
         assert!(!note("read_flushed") || read.is_ok());
         let allocation = above.extensions().allocation(EXTENT).await;
         assert!(!note("allocation") || !allocation.unwrap().runs()[0].mapped);
@@ -101,7 +101,7 @@ impl AbilityProbe {
         note("flush_ahead", is_begun);
         let error = volume.extensions().roll_back().await.err();
         note("roll_back", has(error, "the volume has no epochs"));
-        let error = volume.read_flushed(EXTENT).await.err();
+        let error = volume.extensions().read_flushed(EXTENT).await.err();
         note("read_flushed", has(error, "the volume has no epochs"));
         let allocation = volume.extensions().allocation(EXTENT).await;
         note("allocation", allocation.is_ok_and(|allocation| !allocation.runs()[0].mapped));
@@ -189,11 +189,6 @@ impl Volume for AbilityProbe {
         self.answer("flush_ahead", ())
     }
 
-    fn read_flushed(&self, extent: Extent) -> Io<'_, Data> {
-        self.note("read_flushed");
-        self.memory.read(extent)
-    }
-
     fn erase_key(&self) -> Io<'_, ()> {
         self.answer("erase_key", ())
     }
@@ -243,7 +238,12 @@ impl Volume for AbilityProbe {
     }
 
     fn extensions(&self) -> Extensions<'_> {
-        Extensions { provisioning: Some(self), resizable: Some(self), rollback: Some(self) }
+        Extensions {
+            provisioning: Some(self),
+            resizable: Some(self),
+            rollback: Some(self),
+            flushed_reads: Some(self),
+        }
     }
 }
 
@@ -268,5 +268,12 @@ impl Resizable for AbilityProbe {
 impl EpochRollback for AbilityProbe {
     fn roll_back(&self) -> Io<'_, ()> {
         self.answer("roll_back", ())
+    }
+}
+
+impl FlushedReads for AbilityProbe {
+    fn read_flushed(&self, extent: Extent) -> Io<'_, Data> {
+        self.note("read_flushed");
+        self.memory.read(extent)
     }
 }

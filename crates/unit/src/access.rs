@@ -38,7 +38,7 @@ impl ReadVersion {
     pub(crate) fn of<'a>(self, volume: &'a dyn Volume, extent: Extent) -> Io<'a, Data> {
         match self {
             Self::Newest | Self::Stable => volume.read(extent),
-            Self::Flushed => volume.read_flushed(extent),
+            Self::Flushed => volume.extensions().read_flushed(extent),
         }
     }
 }

@@ -1,8 +1,8 @@
 //! The door between layers: range, whole blocks, read-only, and the length of what comes back.
 
 use crate::{
-    Allocation, Data, Durability, Error, Extensions, Extent, Geometry, Io, Lba, Provisioning,
-    Stack, ThinSpaceUsage, Volume,
+    Allocation, Data, Durability, Error, Extensions, Extent, FlushedReads, Geometry, Io, Lba,
+    Provisioning, Stack, ThinSpaceUsage, Volume,
 };
 
 /// Lets only calls through that are in range and whole, so that nothing below has to expect
@@ -58,10 +58,6 @@ impl Volume for CheckedVolume {
         self.read_by(extent, |lower| lower.read(extent))
     }
 
-    fn read_flushed(&self, extent: Extent) -> Io<'_, Data> {
-        self.read_by(extent, |lower| lower.read_flushed(extent))
-    }
-
     fn write(&self, lba: Lba, data: Data, durability: Durability) -> Io<'_, ()> {
         match self.geometry().check_write(lba, data.len()) {
             Ok(_) => self.lower.write(lba, data, durability),
@@ -85,7 +81,12 @@ impl Volume for CheckedVolume {
     }
 
     fn extensions(&self) -> Extensions<'_> {
-        Extensions { provisioning: Some(self), ..self.lower.extensions() }
+        let below = self.lower.extensions();
+        Extensions {
+            provisioning: Some(self),
+            flushed_reads: below.flushed_reads.and(Some(self)),
+            ..below
+        }
     }
 }
 
@@ -108,6 +109,12 @@ impl Provisioning for CheckedVolume {
 
     fn usage(&self) -> Option<ThinSpaceUsage> {
         self.lower.extensions().usage()
+    }
+}
+
+impl FlushedReads for CheckedVolume {
+    fn read_flushed(&self, extent: Extent) -> Io<'_, Data> {
+        self.read_by(extent, |lower| lower.extensions().read_flushed(extent))
     }
 }
 

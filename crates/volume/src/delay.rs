@@ -9,8 +9,8 @@ use std::{
 use tokio::time::sleep;
 
 use crate::{
-    Allocation, Data, Durability, EpochRollback, Error, Extensions, Extent, Geometry, Io, Lba,
-    Provisioning, Stack, ThinSpaceUsage, Volume,
+    Allocation, Data, Durability, EpochRollback, Error, Extensions, Extent, FlushedReads, Geometry,
+    Io, Lba, Provisioning, Stack, ThinSpaceUsage, Volume,
 };
 
 /// The time that each kind of delayed call waits.
@@ -83,10 +83,6 @@ impl Volume for DelayVolume {
         self.after(self.latency.read, move || self.lower.read(extent))
     }
 
-    fn read_flushed(&self, extent: Extent) -> Io<'_, Data> {
-        self.after(self.latency.read, move || self.lower.read_flushed(extent))
-    }
-
     fn write(&self, lba: Lba, data: Data, durability: Durability) -> Io<'_, ()> {
         self.after(self.latency.write, move || self.lower.write(lba, data, durability))
     }
@@ -108,6 +104,7 @@ impl Volume for DelayVolume {
         Extensions {
             provisioning: below.provisioning.and(Some(self)),
             rollback: below.rollback.and(Some(self)),
+            flushed_reads: below.flushed_reads.and(Some(self)),
             ..below
         }
     }
@@ -126,6 +123,12 @@ impl Provisioning for DelayVolume {
 impl EpochRollback for DelayVolume {
     fn roll_back(&self) -> Io<'_, ()> {
         self.after(self.latency.flush, move || self.lower.extensions().roll_back())
+    }
+}
+
+impl FlushedReads for DelayVolume {
+    fn read_flushed(&self, extent: Extent) -> Io<'_, Data> {
+        self.after(self.latency.read, move || self.lower.extensions().read_flushed(extent))
     }
 }
 

@@ -11,7 +11,7 @@ use xts_mode::{Xts128, get_tweak_default};
 use zeroize::Zeroize;
 
 use crate::{
-    Data, Durability, Error, Extensions, Extent, Geometry, Io, Lba, Stack, Volume,
+    Data, Durability, Error, Extensions, Extent, FlushedReads, Geometry, Io, Lba, Stack, Volume,
     buffer::{IoBuffer, IoBufferPool},
 };
 
@@ -156,13 +156,6 @@ impl<K: Keyring> Volume for EncryptVolume<K> {
         })
     }
 
-    fn read_flushed(&self, extent: Extent) -> Io<'_, Data> {
-        Io::new(async move {
-            let data = self.lower.read_flushed(extent).await?;
-            Ok(self.copy(extent.lba, &data, decrypt).await)
-        })
-    }
-
     fn write(&self, lba: Lba, data: Data, durability: Durability) -> Io<'_, ()> {
         // The units below are whole; a part of one would not be encrypted.
         if let Err(error) = self.geometry().check_write(lba, data.len()) {
@@ -208,7 +201,17 @@ impl<K: Keyring> Volume for EncryptVolume<K> {
     }
 
     fn extensions(&self) -> Extensions<'_> {
-        self.lower.extensions()
+        let below = self.lower.extensions();
+        Extensions { flushed_reads: below.flushed_reads.and(Some(self)), ..below }
+    }
+}
+
+impl<K: Keyring> FlushedReads for EncryptVolume<K> {
+    fn read_flushed(&self, extent: Extent) -> Io<'_, Data> {
+        Io::new(async move {
+            let data = self.lower.extensions().read_flushed(extent).await?;
+            Ok(self.copy(extent.lba, &data, decrypt).await)
+        })
     }
 }
 

@@ -1,6 +1,6 @@
 //! The optional abilities of a volume: a trait for each of them, and the list of those that a volume has.
 
-use crate::{Allocation, Error, Extent, Io};
+use crate::{Allocation, Data, Error, Extent, Io};
 
 /// The optional abilities of a volume together with those of the volumes below it: see
 /// [`Volume::extensions`](crate::Volume::extensions).
@@ -15,6 +15,8 @@ pub struct Extensions<'a> {
     pub resizable: Option<&'a dyn Resizable>,
     /// Can give up what was written since the last flush.
     pub rollback: Option<&'a dyn EpochRollback>,
+    /// Can read blocks as of the last flush.
+    pub flushed_reads: Option<&'a dyn FlushedReads>,
 }
 
 impl<'a> Extensions<'a> {
@@ -46,6 +48,17 @@ impl<'a> Extensions<'a> {
     pub fn roll_back(self) -> Io<'a, ()> {
         match self.rollback {
             Some(rollback) => rollback.roll_back(),
+            None => Io::done(Err(Error::Device("the volume has no epochs".into()))),
+        }
+    }
+
+    /// See [`FlushedReads::read_flushed`].
+    ///
+    /// # Errors
+    /// [`Error::Device`] without the ability.
+    pub fn read_flushed(self, extent: Extent) -> Io<'a, Data> {
+        match self.flushed_reads {
+            Some(reads) => reads.read_flushed(extent),
             None => Io::done(Err(Error::Device("the volume has no epochs".into()))),
         }
     }
@@ -92,4 +105,14 @@ pub trait EpochRollback: Send + Sync {
     /// # Errors
     /// [`Error::Device`] where the volume has no epochs now.
     fn roll_back(&self) -> Io<'_, ()>;
+}
+
+/// Can read blocks as of the last flush, where [`Geometry::epoch_blocks`](crate::Geometry::epoch_blocks) is not 0.
+pub trait FlushedReads: Send + Sync {
+    /// Reads `extent` as of the end of one flush: without the writes and discards after that flush. It is the
+    /// last flush that was answered before this call, or a later one.
+    ///
+    /// # Errors
+    /// [`Error::Device`] where the volume has no epochs: such a volume keeps one version of each block.
+    fn read_flushed(&self, extent: Extent) -> Io<'_, Data>;
 }

@@ -5,7 +5,8 @@ use std::{future::pending, sync::Arc};
 use parking_lot::Mutex;
 
 use crate::{
-    Data, Durability, EpochRollback, Error, Extensions, Extent, Geometry, Io, Lba, Stack, Volume,
+    Data, Durability, EpochRollback, Error, Extensions, Extent, FlushedReads, Geometry, Io, Lba,
+    Stack, Volume,
 };
 
 /// A kind of call.
@@ -170,12 +171,6 @@ impl Volume for FaultVolume {
         Self::run(symptom, || Data::zeros(bytes), || self.lower.read(extent))
     }
 
-    fn read_flushed(&self, extent: Extent) -> Io<'_, Data> {
-        let symptom = self.faults.decide(FaultCallKind::Read, Some(extent));
-        let bytes = extent.blocks as usize * self.geometry().block_size as usize;
-        Self::run(symptom, || Data::zeros(bytes), || self.lower.read_flushed(extent))
-    }
-
     fn write(&self, lba: Lba, data: Data, durability: Durability) -> Io<'_, ()> {
         let blocks = data.len() / self.geometry().block_size as usize;
         let extent = Extent { lba, blocks: u32::try_from(blocks).unwrap_or(u32::MAX) };
@@ -208,7 +203,11 @@ impl Volume for FaultVolume {
 
     fn extensions(&self) -> Extensions<'_> {
         let below = self.lower.extensions();
-        Extensions { rollback: below.rollback.and(Some(self)), ..below }
+        Extensions {
+            rollback: below.rollback.and(Some(self)),
+            flushed_reads: below.flushed_reads.and(Some(self)),
+            ..below
+        }
     }
 }
 
@@ -216,6 +215,14 @@ impl EpochRollback for FaultVolume {
     fn roll_back(&self) -> Io<'_, ()> {
         let symptom = self.faults.decide(FaultCallKind::Flush, None);
         Self::run(symptom, || (), || self.lower.extensions().roll_back())
+    }
+}
+
+impl FlushedReads for FaultVolume {
+    fn read_flushed(&self, extent: Extent) -> Io<'_, Data> {
+        let symptom = self.faults.decide(FaultCallKind::Read, Some(extent));
+        let bytes = extent.blocks as usize * self.geometry().block_size as usize;
+        Self::run(symptom, || Data::zeros(bytes), || self.lower.extensions().read_flushed(extent))
     }
 }
 

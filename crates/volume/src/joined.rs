@@ -320,7 +320,12 @@ impl Volume for JoinedVolume {
     }
 
     fn extensions(&self) -> Extensions<'_> {
-        Extensions { provisioning: Some(self), resizable: Some(self), rollback: Some(self) }
+        Extensions {
+            provisioning: Some(self),
+            resizable: Some(self),
+            rollback: Some(self),
+            ..Extensions::default()
+        }
     }
 }
 

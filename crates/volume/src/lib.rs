@@ -43,7 +43,9 @@ pub use disk::{DiskVolume, Profile};
 pub use encrypt::{EncryptVolume, Keyring, Renewed, VolumeKey};
 pub use engine::EngineKind;
 pub use error::{Error, Io};
-pub use extensions::{EpochRollback, Extensions, Provisioning, Resizable, ThinSpaceUsage};
+pub use extensions::{
+    EpochRollback, Extensions, FlushedReads, Provisioning, Resizable, ThinSpaceUsage,
+};
 pub use extent::{Extent, Lba};
 pub use fault::{FaultCallKind, FaultRule, FaultVolume, Faults, Symptom};
 pub use file::{FileVolume, FileVolumeOpenError, FileVolumeOptions};

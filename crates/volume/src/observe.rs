@@ -9,8 +9,8 @@ use std::{
 };
 
 use crate::{
-    Data, Durability, Error, Extensions, Extent, FlushBegunCallback, Geometry, Io, Lba, Stack,
-    Volume,
+    Data, Durability, Error, Extensions, Extent, FlushBegunCallback, FlushedReads, Geometry, Io,
+    Lba, Stack, Volume,
 };
 
 /// How many calls have passed since the volume was made. A call counts when it is answered; one
@@ -133,12 +133,6 @@ impl Volume for ObserveVolume {
         Io::new(c.count(self.lower.read(extent), &c.reads, &c.bytes_read, bytes))
     }
 
-    fn read_flushed(&self, extent: Extent) -> Io<'_, Data> {
-        let c = &*self.counters;
-        let bytes = self.bytes(extent);
-        Io::new(c.count(self.lower.read_flushed(extent), &c.reads, &c.bytes_read, bytes))
-    }
-
     fn write(&self, lba: Lba, data: Data, durability: Durability) -> Io<'_, ()> {
         let c = &*self.counters;
         let bytes = data.len() as u64;
@@ -167,7 +161,21 @@ impl Volume for ObserveVolume {
     }
 
     fn extensions(&self) -> Extensions<'_> {
-        self.lower.extensions()
+        let below = self.lower.extensions();
+        Extensions { flushed_reads: below.flushed_reads.and(Some(self)), ..below }
+    }
+}
+
+impl FlushedReads for ObserveVolume {
+    fn read_flushed(&self, extent: Extent) -> Io<'_, Data> {
+        let c = &*self.counters;
+        let bytes = self.bytes(extent);
+        Io::new(c.count(
+            self.lower.extensions().read_flushed(extent),
+            &c.reads,
+            &c.bytes_read,
+            bytes,
+        ))
     }
 }
 

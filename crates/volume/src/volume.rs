@@ -57,18 +57,6 @@ pub trait Volume: Send + Sync + 'static {
     /// below it. The list is made anew for each call, without allocation.
     fn extensions(&self) -> Extensions<'_>;
 
-    /// Reads `extent` as of the end of one flush: without the writes and discards after that flush. It is the
-    /// last flush that was answered before this call, or a later one.
-    ///
-    /// # Errors
-    /// [`Error::Device`] where [`Geometry::epoch_blocks`] is 0: such a volume keeps one version of each block.
-    fn read_flushed(&self, extent: Extent) -> Io<'_, Data> {
-        match self.lower() {
-            Some(lower) => lower.read_flushed(extent),
-            None => Io::done(Err(Error::Device("the volume has no epochs".into()))),
-        }
-    }
-
     /// Encrypts with another key from now on, and forgets the one of before: no block can be read
     /// any more as it was written. When it returns, the new key is stable and the old one gone.
     fn erase_key(&self) -> Io<'_, ()> {

@@ -100,7 +100,7 @@ async fn a_read_of_the_last_flush_is_changed_by_a_layer_as_other_reads_are() {
         bottom.write(Lba(8), filled, volume::Durability::Volatile).await.unwrap();
         let above = layer(bottom);
         let extent = Extent { lba: Lba(8), blocks: 8 };
-        let flushed = above.read_flushed(extent).await.unwrap();
+        let flushed = above.extensions().read_flushed(extent).await.unwrap();
         assert_eq!(flushed, above.read(extent).await.unwrap(), "{name}: decrypted alike");
     }
 }

@@ -1,12 +1,13 @@
 //! The optional abilities of a cache.
 
+use tokio::time::Instant;
 use volume::{
-    Allocation, EpochRollback, Error, Extent, Io, Lba, Provisioning, Resizable, ThinSpaceUsage,
-    Volume,
+    Allocation, Data, EpochRollback, Error, Extent, FlushedReads, Io, Lba, Provisioning, Resizable,
+    ThinSpaceUsage, Volume,
 };
 
 use super::Cache;
-use crate::slot::SECTORS;
+use crate::slot::{SECTOR_BYTES, SECTORS};
 
 impl Provisioning for Cache {
     fn allocation(&self, extent: Extent) -> Io<'_, Allocation> {
@@ -74,5 +75,22 @@ impl EpochRollback for Cache {
     fn roll_back(&self) -> Io<'_, ()> {
         self.count(Lba(0));
         Io::new(self.shared.roll_back())
+    }
+}
+
+impl FlushedReads for Cache {
+    fn read_flushed(&self, extent: Extent) -> Io<'_, Data> {
+        self.count(extent.lba);
+        let shared = &self.shared;
+        shared.counters.reads.add(1);
+        Io::new(async move {
+            shared.readable()?;
+            let (sector, sectors) = self.sectors(extent)?;
+            shared.counters.read_bytes.add(sectors * SECTOR_BYTES as u64);
+            let begun = Instant::now();
+            let data = shared.read_flushed(sector, sectors).await;
+            shared.times.reads.add(begun.elapsed(), 1);
+            data
+        })
     }
 }

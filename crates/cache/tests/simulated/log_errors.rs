@@ -370,7 +370,8 @@ async fn flushed_writes_go_down_when_another_write_of_their_epoch_has_rotted() {
     assert_eq!(cache.statistics().dirty_slots, 1, "the open epoch");
     assert_eq!(far(&gateway, rotten).await, 4);
     assert_eq!(far(&gateway, kept).await, 3);
-    let beside = cache.read_flushed(Extent { lba: Lba(kept), blocks: 8 }).await.unwrap();
+    let beside =
+        cache.extensions().read_flushed(Extent { lba: Lba(kept), blocks: 8 }).await.unwrap();
     assert_eq!(beside, filled(3, 8));
     drop(cache);
     let cache = gateway.open().await;

@@ -233,7 +233,7 @@ async fn a_drain_is_no_flush_where_writes_count_with_one() {
 
 /// Returns the first byte of each block as of the last flush.
 async fn read_flushed(cache: &Cache, lba: u64, blocks: u32) -> Vec<u8> {
-    let data = cache.read_flushed(Extent { lba: Lba(lba), blocks }).await.unwrap();
+    let data = cache.extensions().read_flushed(Extent { lba: Lba(lba), blocks }).await.unwrap();
     first_bytes(&data.into_bytes())
 }
 
@@ -330,7 +330,7 @@ async fn a_round_does_not_begin_during_a_read_as_of_the_last_flush() {
 async fn where_each_write_counts_there_is_no_read_as_of_a_flush() {
     let gateway = Gateway::new(LOG);
     let cache = gateway.start().await;
-    let read = cache.read_flushed(Extent { lba: Lba(0), blocks: 8 }).await;
+    let read = cache.extensions().read_flushed(Extent { lba: Lba(0), blocks: 8 }).await;
     assert!(matches!(read, Err(Error::Device(_))), "{read:?}");
 }
 

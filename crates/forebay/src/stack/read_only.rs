@@ -23,10 +23,6 @@ impl Volume for ReadOnly {
         self.lower.read(extent)
     }
 
-    fn read_flushed(&self, extent: Extent) -> Io<'_, Data> {
-        self.lower.read_flushed(extent)
-    }
-
     fn write(&self, _: Lba, _: Data, _: Durability) -> Io<'_, ()> {
         Io::done(Err(Error::ReadOnly))
     }
@@ -49,6 +45,7 @@ impl Volume for ReadOnly {
         Extensions {
             provisioning: below.provisioning,
             resizable: below.resizable,
+            flushed_reads: below.flushed_reads,
             ..Extensions::default()
         }
     }

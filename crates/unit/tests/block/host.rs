@@ -18,7 +18,7 @@ use unit::{
 };
 use volume::{
     Allocation, Data, Durability, EpochRollback, Error, Extensions, Extent, FaultVolume, Faults,
-    Geometry, Io, Lba, MemVolume, Provisioning, Stack, ThinSpaceUsage, Volume,
+    FlushedReads, Geometry, Io, Lba, MemVolume, Provisioning, Stack, ThinSpaceUsage, Volume,
 };
 
 pub const BLOCK: usize = 512;
@@ -222,11 +222,6 @@ impl Volume for Calls {
         self.lower.read(extent)
     }
 
-    fn read_flushed(&self, extent: Extent) -> Io<'_, Data> {
-        self.note(Call::ReadFlushed(extent.lba.0, extent.blocks));
-        self.lower.read(extent)
-    }
-
     fn write(&self, lba: Lba, data: Data, durability: Durability) -> Io<'_, ()> {
         assert!(!data.is_empty() && data.len().is_multiple_of(BLOCK), "whole blocks only");
         self.note(Call::Write(lba.0, data.len(), durability));
@@ -250,7 +245,12 @@ impl Volume for Calls {
     }
 
     fn extensions(&self) -> Extensions<'_> {
-        Extensions { provisioning: Some(self), rollback: Some(self), ..Extensions::default() }
+        Extensions {
+            provisioning: Some(self),
+            rollback: Some(self),
+            flushed_reads: Some(self),
+            ..Extensions::default()
+        }
     }
 }
 
@@ -270,5 +270,12 @@ impl EpochRollback for Calls {
         let fails = self.keeps_open_epoch.load(Ordering::Relaxed);
         let result = if fails { Err(Error::Device("the log is broken".into())) } else { Ok(()) };
         Io::done(result)
+    }
+}
+
+impl FlushedReads for Calls {
+    fn read_flushed(&self, extent: Extent) -> Io<'_, Data> {
+        self.note(Call::ReadFlushed(extent.lba.0, extent.blocks));
+        self.lower.read(extent)
     }
 }

@@ -432,7 +432,7 @@ impl Site {
 /// Reads the whole volume as of the last flush.
 async fn read_flushed(script: &Script, node: &Cache) -> Result<Vec<u8>, String> {
     let blocks = script.geometry.blocks as u32;
-    let read = node.read_flushed(Extent { lba: Lba(0), blocks }).await;
+    let read = node.extensions().read_flushed(Extent { lba: Lba(0), blocks }).await;
     let data = read.map_err(|error| format!("cannot be read as of the last flush: {error}"))?;
     Ok(data.into_bytes().to_vec())
 }
