@@ -97,14 +97,14 @@ impl CacheCore {
         self.check_flushed(flushed, losses)
     }
 
-    /// Does the same, and calls `begun` when later writes come after the flush: see [`Volume::flush_ahead`].
+    /// Does the same, and calls `begun` when later writes come after the flush: see [`volume::OrderedFlush`].
     pub async fn flush_lower_ahead(
         &self,
         losses: u64,
         begun: FlushBegunCallback<'_>,
     ) -> Result<(), Error> {
         let _turn = self.lower_flush.lock().await;
-        let flushed = self.lower.flush_ahead(begun).await;
+        let flushed = volume::flush_ahead(&self.lower, begun).await;
         self.check_flushed(flushed, losses)
     }
 

@@ -685,6 +685,7 @@ impl Volume for Cache {
             resizable: Some(self),
             rollback: Some(self),
             flushed_reads: Some(self),
+            ..Extensions::default()
         }
     }
 }

@@ -5,7 +5,7 @@
 //! near one was at the cut (but for writes that went past the log). Then the log's tail
 //! moves behind the cut. When it goes on and how fast is in `pace`.
 //!
-//! If the lower volume keeps the order of a flush and the writes after it (`Volume::flush_ahead`), the writes of the
+//! If the lower volume keeps the order of a flush and the writes after it (`volume::OrderedFlush`), the writes of the
 //! next round are sent while the flush of a round is under way: decision 0009 has the proof.
 
 use std::{

@@ -12,7 +12,8 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 use volume::{
     Allocation, Data, Durability, EpochRollback, Error, Extensions, Extent, FlushBegunCallback,
-    Geometry, Holding, Io, Lba, Provisioning, Stack, ThinSpaceUsage, TimeHistogram, Volume,
+    Geometry, Holding, Io, Lba, OrderedFlush, Provisioning, Stack, ThinSpaceUsage, TimeHistogram,
+    Volume,
 };
 
 use crate::statistics::AllTimes;
@@ -130,10 +131,6 @@ impl Volume for Heard {
         Io::new(self.ask(self.lower.flush(), &self.times.lower_flushes))
     }
 
-    fn flush_ahead<'a>(&'a self, begun: FlushBegunCallback<'a>) -> Io<'a, ()> {
-        Io::new(self.ask(self.lower.flush_ahead(begun), &self.times.lower_flushes))
-    }
-
     fn discard(&self, extent: Extent) -> Io<'_, ()> {
         Io::new(self.ask(self.lower.discard(extent), &self.times.lower_discards))
     }
@@ -147,6 +144,7 @@ impl Volume for Heard {
         Extensions {
             provisioning: below.provisioning.and(Some(self)),
             rollback: below.rollback.and(Some(self)),
+            ordered_flush: below.ordered_flush.and(Some(self)),
             ..below
         }
     }
@@ -165,6 +163,12 @@ impl Provisioning for Heard {
 impl EpochRollback for Heard {
     fn roll_back(&self) -> Io<'_, ()> {
         Io::new(self.ask(self.lower.extensions().roll_back(), &self.times.lower_others))
+    }
+}
+
+impl OrderedFlush for Heard {
+    fn flush_ahead<'a>(&'a self, begun: FlushBegunCallback<'a>) -> Io<'a, ()> {
+        Io::new(self.ask(volume::flush_ahead(&*self.lower, begun), &self.times.lower_flushes))
     }
 }
 

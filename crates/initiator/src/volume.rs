@@ -17,8 +17,7 @@ use iscsi::session::initiator::DataPhase;
 use parking_lot::Mutex;
 use scsi::{Cdb, ClaimAction, Command, Form, LbaStatus, ScsiStatus};
 use volume::{
-    Allocation, Claim, Data, Durability, Extensions, Extent, FlushBegunCallback, Geometry, Holding,
-    Io, Lba, Volume,
+    Allocation, Claim, Data, Durability, Extensions, Extent, Geometry, Holding, Io, Lba, Volume,
 };
 
 use crate::{
@@ -384,24 +383,6 @@ impl Volume for RemoteVolume {
         })
     }
 
-    /// Calls `begun` if the unit reports that it performs later writes of its claim's owner after the flush. The command
-    /// is sent once, and only in the session in which the unit has reported that: sent again, it could end an epoch that
-    /// holds a part of the later writes.
-    fn flush_ahead<'a>(&'a self, begun: FlushBegunCallback<'a>) -> Io<'a, ()> {
-        Io::new(async move {
-            // Read the generation before the facts. If a new session begins in between, the facts are those of the new
-            // session, and the command is not sent, because its generation is over.
-            let generation = self.session.generation();
-            let facts = self.facts().await?;
-            if !facts.orders_flushes || self.holding() != Holding::Held {
-                drop(begun);
-                return self.flush_all(&facts).await;
-            }
-            let command = Command::synchronize_cache().encode();
-            self.flush_with(&facts, || self.session.execute_once(command, generation, begun)).await
-        })
-    }
-
     fn discard(&self, extent: Extent) -> Io<'_, ()> {
         Io::new(async move {
             let facts = self.facts().await?;
@@ -488,6 +469,7 @@ impl Volume for RemoteVolume {
             provisioning: Some(self),
             resizable: Some(self),
             rollback: Some(self),
+            ordered_flush: Some(self),
             ..Extensions::default()
         }
     }

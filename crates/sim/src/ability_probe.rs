@@ -6,8 +6,8 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use volume::{
     Allocation, Claim, Confirmed, Data, Dirty, Durability, EpochRollback, Error, Extensions,
-    Extent, FlushBegunCallback, FlushedReads, Geometry, Holding, Io, Lba, MemVolume, Provisioning,
-    Resizable, ThinSpaceUsage, Volume,
+    Extent, FlushBegunCallback, FlushedReads, Geometry, Holding, Io, Lba, MemVolume, OrderedFlush,
+    Provisioning, Resizable, ThinSpaceUsage, Volume, flush_ahead,
 };
 
 /// A volume in memory that has every optional ability and lists the calls that arrive, [`Volume::geometry`] excepted.
@@ -48,7 +48,7 @@ impl AbilityProbe {
             }
             is_passed
         };
-        let flushed = above.flush_ahead(Box::new(|| ())).await;
+        let flushed = flush_ahead(above, Box::new(|| ())).await;
         assert!(!note("flush_ahead") || flushed.is_ok());
         let rolled_back = above.extensions().roll_back().await;
         assert!(!note("roll_back") || rolled_back.is_ok());
@@ -97,7 +97,7 @@ impl AbilityProbe {
             }
         };
         let mut is_begun = false;
-        drop(volume.flush_ahead(Box::new(|| is_begun = true)).await);
+        drop(flush_ahead(volume, Box::new(|| is_begun = true)).await);
         note("flush_ahead", is_begun);
         let error = volume.extensions().roll_back().await.err();
         note("roll_back", has(error, "the volume has no epochs"));
@@ -184,11 +184,6 @@ impl Volume for AbilityProbe {
         Ok(())
     }
 
-    fn flush_ahead<'a>(&'a self, begun: FlushBegunCallback<'a>) -> Io<'a, ()> {
-        begun();
-        self.answer("flush_ahead", ())
-    }
-
     fn erase_key(&self) -> Io<'_, ()> {
         self.answer("erase_key", ())
     }
@@ -243,6 +238,7 @@ impl Volume for AbilityProbe {
             resizable: Some(self),
             rollback: Some(self),
             flushed_reads: Some(self),
+            ordered_flush: Some(self),
         }
     }
 }
@@ -275,5 +271,12 @@ impl FlushedReads for AbilityProbe {
     fn read_flushed(&self, extent: Extent) -> Io<'_, Data> {
         self.note("read_flushed");
         self.memory.read(extent)
+    }
+}
+
+impl OrderedFlush for AbilityProbe {
+    fn flush_ahead<'a>(&'a self, begun: FlushBegunCallback<'a>) -> Io<'a, ()> {
+        begun();
+        self.answer("flush_ahead", ())
     }
 }

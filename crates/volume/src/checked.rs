@@ -85,6 +85,7 @@ impl Volume for CheckedVolume {
         Extensions {
             provisioning: Some(self),
             flushed_reads: below.flushed_reads.and(Some(self)),
+            ordered_flush: None,
             ..below
         }
     }

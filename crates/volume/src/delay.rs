@@ -105,6 +105,7 @@ impl Volume for DelayVolume {
             provisioning: below.provisioning.and(Some(self)),
             rollback: below.rollback.and(Some(self)),
             flushed_reads: below.flushed_reads.and(Some(self)),
+            ordered_flush: None,
             ..below
         }
     }

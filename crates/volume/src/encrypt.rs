@@ -202,7 +202,11 @@ impl<K: Keyring> Volume for EncryptVolume<K> {
 
     fn extensions(&self) -> Extensions<'_> {
         let below = self.lower.extensions();
-        Extensions { flushed_reads: below.flushed_reads.and(Some(self)), ..below }
+        Extensions {
+            flushed_reads: below.flushed_reads.and(Some(self)),
+            ordered_flush: None,
+            ..below
+        }
     }
 }
 

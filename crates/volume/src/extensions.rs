@@ -17,6 +17,9 @@ pub struct Extensions<'a> {
     pub rollback: Option<&'a dyn EpochRollback>,
     /// Can read blocks as of the last flush.
     pub flushed_reads: Option<&'a dyn FlushedReads>,
+    /// Keeps the order of a flush and later writes. `None`: a caller waits for the answer to a flush before it writes what
+    /// has to come after.
+    pub ordered_flush: Option<&'a dyn OrderedFlush>,
 }
 
 impl<'a> Extensions<'a> {
@@ -116,3 +119,16 @@ pub trait FlushedReads: Send + Sync {
     /// [`Error::Device`] where the volume has no epochs: such a volume keeps one version of each block.
     fn read_flushed(&self, extent: Extent) -> Io<'_, Data>;
 }
+
+/// Keeps the order of a flush and later writes, so that a caller need not wait for the answer to the flush.
+pub trait OrderedFlush: Send + Sync {
+    /// Does the same as [`Volume::flush`](crate::Volume::flush) for a caller that goes on to write before the answer. Calls
+    /// `begun` as soon as every write and discard that is called from then on comes after the flush, whatever delays
+    /// either of them. Never calls it if that cannot be promised; the caller then waits for the answer. A flush for which
+    /// `begun` was called is performed at most once, and not at all after it has failed: none of the later calls counts
+    /// with it.
+    fn flush_ahead<'a>(&'a self, begun: FlushBegunCallback<'a>) -> Io<'a, ()>;
+}
+
+/// The function that [`OrderedFlush::flush_ahead`] calls.
+pub type FlushBegunCallback<'a> = Box<dyn FnOnce() + Send + 'a>;

@@ -206,6 +206,7 @@ impl Volume for FaultVolume {
         Extensions {
             rollback: below.rollback.and(Some(self)),
             flushed_reads: below.flushed_reads.and(Some(self)),
+            ordered_flush: None,
             ..below
         }
     }

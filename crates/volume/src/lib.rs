@@ -44,7 +44,8 @@ pub use encrypt::{EncryptVolume, Keyring, Renewed, VolumeKey};
 pub use engine::EngineKind;
 pub use error::{Error, Io};
 pub use extensions::{
-    EpochRollback, Extensions, FlushedReads, Provisioning, Resizable, ThinSpaceUsage,
+    EpochRollback, Extensions, FlushBegunCallback, FlushedReads, OrderedFlush, Provisioning,
+    Resizable, ThinSpaceUsage,
 };
 pub use extent::{Extent, Lba};
 pub use fault::{FaultCallKind, FaultRule, FaultVolume, Faults, Symptom};
@@ -58,5 +59,5 @@ pub use opening::{NamedFile, OpenNamed, UntrustedLink, free_bytes, is_ours, narr
 pub use reply::Reply;
 pub use slice::SliceVolume;
 pub use times::{TimeHistogram, TimeHistogramSnapshot};
-pub use volume::{FlushBegunCallback, Stack, Volume};
+pub use volume::{Stack, Volume, flush_ahead};
 pub use watched::{ChangedRegions, Watched};

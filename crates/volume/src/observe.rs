@@ -10,7 +10,7 @@ use std::{
 
 use crate::{
     Data, Durability, Error, Extensions, Extent, FlushBegunCallback, FlushedReads, Geometry, Io,
-    Lba, Stack, Volume,
+    Lba, OrderedFlush, Stack, Volume,
 };
 
 /// How many calls have passed since the volume was made. A call counts when it is answered; one
@@ -145,11 +145,6 @@ impl Volume for ObserveVolume {
         Io::new(c.count(self.lower.flush(), &c.flushes, &c.bytes_written, 0))
     }
 
-    fn flush_ahead<'a>(&'a self, begun: FlushBegunCallback<'a>) -> Io<'a, ()> {
-        let c = &*self.counters;
-        Io::new(c.count(self.lower.flush_ahead(begun), &c.flushes, &c.bytes_written, 0))
-    }
-
     fn discard(&self, extent: Extent) -> Io<'_, ()> {
         let c = &*self.counters;
         let bytes = self.bytes(extent);
@@ -162,7 +157,11 @@ impl Volume for ObserveVolume {
 
     fn extensions(&self) -> Extensions<'_> {
         let below = self.lower.extensions();
-        Extensions { flushed_reads: below.flushed_reads.and(Some(self)), ..below }
+        Extensions {
+            flushed_reads: below.flushed_reads.and(Some(self)),
+            ordered_flush: below.ordered_flush.and(Some(self)),
+            ..below
+        }
     }
 }
 
@@ -176,6 +175,13 @@ impl FlushedReads for ObserveVolume {
             &c.bytes_read,
             bytes,
         ))
+    }
+}
+
+impl OrderedFlush for ObserveVolume {
+    fn flush_ahead<'a>(&'a self, begun: FlushBegunCallback<'a>) -> Io<'a, ()> {
+        let c = &*self.counters;
+        Io::new(c.count(crate::flush_ahead(&*self.lower, begun), &c.flushes, &c.bytes_written, 0))
     }
 }
 

@@ -4,7 +4,10 @@ use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 
-use crate::{Claim, Data, Durability, Error, Extensions, Extent, Geometry, Holding, Io, Lba};
+use crate::{
+    Claim, Data, Durability, Error, Extensions, Extent, FlushBegunCallback, Geometry, Holding, Io,
+    Lba,
+};
 
 /// An array of blocks that behaves like a SCSI disk with a volatile write cache: between two
 /// flushes, writes may reach stable storage in any order.
@@ -33,15 +36,6 @@ pub trait Volume: Send + Sync + 'static {
 
     /// Makes every write and discard that was answered before this call stable.
     fn flush(&self) -> Io<'_, ()>;
-
-    /// Does the same as [`Self::flush`] for a caller that goes on to write before the answer. Calls `begun` as soon as
-    /// every write and discard that is called from then on comes after the flush, whatever delays either of them.
-    /// Never calls it if that cannot be promised; the caller then waits for the answer. A flush for which `begun` was
-    /// called is performed at most once, and not at all after it has failed: none of the later calls counts with it.
-    fn flush_ahead<'a>(&'a self, begun: FlushBegunCallback<'a>) -> Io<'a, ()> {
-        drop(begun);
-        self.flush()
-    }
 
     /// Makes the blocks read as zeros, giving back their space where that is possible.
     fn discard(&self, extent: Extent) -> Io<'_, ()>;
@@ -135,8 +129,17 @@ pub trait Volume: Send + Sync + 'static {
     }
 }
 
-/// The function that [`Volume::flush_ahead`] calls.
-pub type FlushBegunCallback<'a> = Box<dyn FnOnce() + Send + 'a>;
-
 /// A volume with everything below it.
 pub type Stack = Arc<dyn Volume>;
+
+/// Flushes `volume` as [`OrderedFlush::flush_ahead`](crate::OrderedFlush::flush_ahead) does. If the volume does not have
+/// this ability, never calls `begun`.
+pub fn flush_ahead<'a>(volume: &'a dyn Volume, begun: FlushBegunCallback<'a>) -> Io<'a, ()> {
+    match volume.extensions().ordered_flush {
+        Some(ordered) => ordered.flush_ahead(begun),
+        None => {
+            drop(begun);
+            volume.flush()
+        }
+    }
+}

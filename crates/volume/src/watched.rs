@@ -263,7 +263,7 @@ impl Volume for Watched {
 
     fn extensions(&self) -> Extensions<'_> {
         let below = self.lower.extensions();
-        Extensions { rollback: below.rollback.and(Some(self)), ..below }
+        Extensions { rollback: below.rollback.and(Some(self)), ordered_flush: None, ..below }
     }
 }
 

@@ -5,7 +5,8 @@ use std::sync::atomic::Ordering;
 use iscsi::session::initiator::DataPhase;
 use scsi::{Command, parse_lba_status_list};
 use volume::{
-    Allocation, Data, EpochRollback, Extent, Io, Lba, Provisioning, Resizable, ThinSpaceUsage,
+    Allocation, Data, EpochRollback, Extent, FlushBegunCallback, Holding, Io, Lba, OrderedFlush,
+    Provisioning, Resizable, ThinSpaceUsage,
 };
 
 use super::{RemoteVolume, allocation};
@@ -63,6 +64,26 @@ impl EpochRollback for RemoteVolume {
             }
             self.stability.lock().forget();
             Ok(())
+        })
+    }
+}
+
+impl OrderedFlush for RemoteVolume {
+    /// Calls `begun` if the unit reports that it performs later writes of its claim's owner after the flush. The command
+    /// is sent once, and only in the session in which the unit has reported that: sent again, it could end an epoch that
+    /// holds a part of the later writes.
+    fn flush_ahead<'a>(&'a self, begun: FlushBegunCallback<'a>) -> Io<'a, ()> {
+        Io::new(async move {
+            // Read the generation before the facts. If a new session begins in between, the facts are those of the new
+            // session, and the command is not sent, because its generation is over.
+            let generation = self.session.generation();
+            let facts = self.facts().await?;
+            if !facts.orders_flushes || self.session.claimed().holding() != Holding::Held {
+                drop(begun);
+                return self.flush_all(&facts).await;
+            }
+            let command = Command::synchronize_cache().encode();
+            self.flush_with(&facts, || self.session.execute_once(command, generation, begun)).await
         })
     }
 }

@@ -96,6 +96,7 @@ impl Volume for DiskVolume {
         Extensions {
             provisioning: below.provisioning.and(Some(self)),
             rollback: below.rollback.and(Some(self)),
+            ordered_flush: None,
             ..below
         }
     }

@@ -11,7 +11,7 @@ use std::{
 use parking_lot::Mutex;
 use volume::{
     Allocation, Data, Durability, EpochRollback, Error, Extensions, Extent, FlushBegunCallback,
-    Geometry, Io, Lba, MemVolume, Provisioning, ThinSpaceUsage, Volume,
+    Geometry, Io, Lba, MemVolume, OrderedFlush, Provisioning, ThinSpaceUsage, Volume,
 };
 
 /// One call: what, first block, how many.
@@ -191,22 +191,6 @@ impl Volume for Far {
         Io::new(self.travel(("flush", 0, 0)))
     }
 
-    fn flush_ahead<'a>(&'a self, begun: FlushBegunCallback<'a>) -> Io<'a, ()> {
-        if !self.keeps_order.load(Ordering::SeqCst) {
-            return self.flush();
-        }
-        Io::new(async move {
-            begun();
-            let flushed = self.travel(("flush ahead", 0, 0)).await;
-            let flushed = flushed.and_then(|()| match self.loses() {
-                true => Err(Error::Device("the far side was reset".into())),
-                false => Ok(()),
-            });
-            self.calls.lock().push(("flushed", 0, 0));
-            flushed
-        })
-    }
-
     fn discard(&self, extent: Extent) -> Io<'_, ()> {
         Io::new(async move {
             self.travel(("discard", extent.lba.0, u64::from(extent.blocks))).await?;
@@ -219,7 +203,12 @@ impl Volume for Far {
     }
 
     fn extensions(&self) -> Extensions<'_> {
-        Extensions { provisioning: Some(self), rollback: Some(self), ..Extensions::default() }
+        Extensions {
+            provisioning: Some(self),
+            rollback: Some(self),
+            ordered_flush: Some(self),
+            ..Extensions::default()
+        }
     }
 }
 
@@ -236,5 +225,23 @@ impl Provisioning for Far {
 impl EpochRollback for Far {
     fn roll_back(&self) -> Io<'_, ()> {
         Io::new(self.travel(("roll back", 0, 0)))
+    }
+}
+
+impl OrderedFlush for Far {
+    fn flush_ahead<'a>(&'a self, begun: FlushBegunCallback<'a>) -> Io<'a, ()> {
+        if !self.keeps_order.load(Ordering::SeqCst) {
+            return self.flush();
+        }
+        Io::new(async move {
+            begun();
+            let flushed = self.travel(("flush ahead", 0, 0)).await;
+            let flushed = flushed.and_then(|()| match self.loses() {
+                true => Err(Error::Device("the far side was reset".into())),
+                false => Ok(()),
+            });
+            self.calls.lock().push(("flushed", 0, 0));
+            flushed
+        })
     }
 }

@@ -15,7 +15,7 @@ use sim::Rng;
 use tokio::sync::watch;
 use volume::{
     Data, Durability, EpochRollback, Error, Extensions, Extent, FlushBegunCallback, Geometry, Io,
-    Lba, Volume,
+    Lba, OrderedFlush, Volume,
 };
 
 use super::{Site, Wrong};
@@ -259,10 +259,6 @@ impl Volume for Link {
         Io::new(self.flush_node(None))
     }
 
-    fn flush_ahead<'a>(&'a self, begun: FlushBegunCallback<'a>) -> Io<'a, ()> {
-        Io::new(self.flush_node(Some(begun)))
-    }
-
     fn discard(&self, extent: Extent) -> Io<'_, ()> {
         Io::new(async move {
             let discard = |node: Arc<Cache>| async move { node.discard(extent).await };
@@ -277,7 +273,7 @@ impl Volume for Link {
     }
 
     fn extensions(&self) -> Extensions<'_> {
-        Extensions { rollback: Some(self), ..Extensions::default() }
+        Extensions { rollback: Some(self), ordered_flush: Some(self), ..Extensions::default() }
     }
 }
 
@@ -291,5 +287,11 @@ impl EpochRollback for Link {
             self.unflushed.lock().writes.clear();
             Ok(())
         })
+    }
+}
+
+impl OrderedFlush for Link {
+    fn flush_ahead<'a>(&'a self, begun: FlushBegunCallback<'a>) -> Io<'a, ()> {
+        Io::new(self.flush_node(Some(begun)))
     }
 }
