@@ -5,9 +5,9 @@ use std::{mem::take, time::Duration};
 use bytes::Bytes;
 use parking_lot::Mutex;
 use volume::{
-    Allocation, Claim, Confirmed, Data, Dirty, Durability, EpochRollback, Error, Extensions,
-    Extent, FlushBegunCallback, FlushedReads, Geometry, Holding, Io, Lba, MemVolume, OrderedFlush,
-    Provisioning, Resizable, ThinSpaceUsage, Volume, flush_ahead,
+    Allocation, Claim, Confirmed, Data, Dirty, Durability, EpochRollback, ErasableKey, Error,
+    Extensions, Extent, FlushBegunCallback, FlushedReads, Geometry, Holding, Io, Lba, MemVolume,
+    OrderedFlush, Provisioning, Resizable, ThinSpaceUsage, Volume, flush_ahead,
 };
 
 /// A volume in memory that has every optional ability and lists the calls that arrive, [`Volume::geometry`] excepted.
@@ -58,7 +58,7 @@ impl AbilityProbe {
         assert!(!note("allocation") || !allocation.unwrap().runs()[0].mapped);
         let usage = above.extensions().usage();
         assert!(!note("usage") || usage == Some(USAGE));
-        let erased = above.erase_key().await;
+        let erased = above.extensions().erase_key().await;
         assert!(!note("erase_key") || erased.is_ok());
         let admitted = above.admit(4096);
         assert!(!note("admit") || admitted.is_ok());
@@ -106,7 +106,7 @@ impl AbilityProbe {
         let allocation = volume.extensions().allocation(EXTENT).await;
         note("allocation", allocation.is_ok_and(|allocation| !allocation.runs()[0].mapped));
         note("usage", volume.extensions().usage().is_some());
-        let error = volume.erase_key().await.err();
+        let error = volume.extensions().erase_key().await.err();
         note("erase_key", has(error, "it has no key to erase"));
         note("in_doubt", !volume.in_doubt().is_empty());
         note("most_calls", volume.most_calls().is_some());
@@ -184,10 +184,6 @@ impl Volume for AbilityProbe {
         Ok(())
     }
 
-    fn erase_key(&self) -> Io<'_, ()> {
-        self.answer("erase_key", ())
-    }
-
     fn examine<'a>(
         &'a self,
         extent: Extent,
@@ -239,6 +235,7 @@ impl Volume for AbilityProbe {
             rollback: Some(self),
             flushed_reads: Some(self),
             ordered_flush: Some(self),
+            key: Some(self),
         }
     }
 }
@@ -278,5 +275,11 @@ impl OrderedFlush for AbilityProbe {
     fn flush_ahead<'a>(&'a self, begun: FlushBegunCallback<'a>) -> Io<'a, ()> {
         begun();
         self.answer("flush_ahead", ())
+    }
+}
+
+impl ErasableKey for AbilityProbe {
+    fn erase_key(&self) -> Io<'_, ()> {
+        self.answer("erase_key", ())
     }
 }

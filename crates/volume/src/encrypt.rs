@@ -11,7 +11,8 @@ use xts_mode::{Xts128, get_tweak_default};
 use zeroize::Zeroize;
 
 use crate::{
-    Data, Durability, Error, Extensions, Extent, FlushedReads, Geometry, Io, Lba, Stack, Volume,
+    Data, Durability, ErasableKey, Error, Extensions, Extent, FlushedReads, Geometry, Io, Lba,
+    Stack, Volume,
     buffer::{IoBuffer, IoBufferPool},
 };
 
@@ -175,15 +176,6 @@ impl<K: Keyring> Volume for EncryptVolume<K> {
         self.lower.discard(extent)
     }
 
-    fn erase_key(&self) -> Io<'_, ()> {
-        Io::new(async move {
-            let Renewed { key, settled } = self.keyring.renew().await?;
-            // Also where the old one is not quite gone: the next start takes the one that is kept.
-            *self.cipher.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(key.cipher());
-            settled
-        })
-    }
-
     fn examine<'a>(
         &'a self,
         extent: Extent,
@@ -205,6 +197,7 @@ impl<K: Keyring> Volume for EncryptVolume<K> {
         Extensions {
             flushed_reads: below.flushed_reads.and(Some(self)),
             ordered_flush: None,
+            key: Some(self),
             ..below
         }
     }
@@ -215,6 +208,17 @@ impl<K: Keyring> FlushedReads for EncryptVolume<K> {
         Io::new(async move {
             let data = self.lower.extensions().read_flushed(extent).await?;
             Ok(self.copy(extent.lba, &data, decrypt).await)
+        })
+    }
+}
+
+impl<K: Keyring> ErasableKey for EncryptVolume<K> {
+    fn erase_key(&self) -> Io<'_, ()> {
+        Io::new(async move {
+            let Renewed { key, settled } = self.keyring.renew().await?;
+            // Also where the old one is not quite gone: the next start takes the one that is kept.
+            *self.cipher.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(key.cipher());
+            settled
         })
     }
 }

@@ -20,6 +20,8 @@ pub struct Extensions<'a> {
     /// Keeps the order of a flush and later writes. `None`: a caller waits for the answer to a flush before it writes what
     /// has to come after.
     pub ordered_flush: Option<&'a dyn OrderedFlush>,
+    /// Can throw away the key that its blocks are encrypted with.
+    pub key: Option<&'a dyn ErasableKey>,
 }
 
 impl<'a> Extensions<'a> {
@@ -63,6 +65,17 @@ impl<'a> Extensions<'a> {
         match self.flushed_reads {
             Some(reads) => reads.read_flushed(extent),
             None => Io::done(Err(Error::Device("the volume has no epochs".into()))),
+        }
+    }
+
+    /// See [`ErasableKey::erase_key`].
+    ///
+    /// # Errors
+    /// [`Error::Device`] without the ability.
+    pub fn erase_key(self) -> Io<'a, ()> {
+        match self.key {
+            Some(key) => key.erase_key(),
+            None => Io::done(Err(Error::Device("it has no key to erase".into()))),
         }
     }
 }
@@ -132,3 +145,13 @@ pub trait OrderedFlush: Send + Sync {
 
 /// The function that [`OrderedFlush::flush_ahead`] calls.
 pub type FlushBegunCallback<'a> = Box<dyn FnOnce() + Send + 'a>;
+
+/// Encrypts its blocks with a key that can be thrown away.
+pub trait ErasableKey: Send + Sync {
+    /// Encrypts with another key from now on, and forgets the former key: no block can be read any more as it was
+    /// written. When this returns, the new key is stable and the former key is gone.
+    ///
+    /// # Errors
+    /// The new key is not stable, or the former key may still be found.
+    fn erase_key(&self) -> Io<'_, ()>;
+}

@@ -25,7 +25,7 @@ pub struct Geometry {
     /// it, while that is at most so many blocks of 4096 bytes or parts of one, counted for each
     /// write. 0: nothing is promised beyond `atomic_blocks`.
     pub epoch_blocks: u64,
-    /// What its blocks are encrypted with can be thrown away: [`Volume::erase_key`](crate::Volume::erase_key).
+    /// What its blocks are encrypted with can be thrown away: [`ErasableKey`](crate::ErasableKey).
     pub key_erasable: bool,
     /// What is overwritten is gone: no log and no cache on disk keeps an older copy. (What a file
     /// system or a drive below may keep is not known here.)

@@ -44,8 +44,8 @@ pub use encrypt::{EncryptVolume, Keyring, Renewed, VolumeKey};
 pub use engine::EngineKind;
 pub use error::{Error, Io};
 pub use extensions::{
-    EpochRollback, Extensions, FlushBegunCallback, FlushedReads, OrderedFlush, Provisioning,
-    Resizable, ThinSpaceUsage,
+    EpochRollback, ErasableKey, Extensions, FlushBegunCallback, FlushedReads, OrderedFlush,
+    Provisioning, Resizable, ThinSpaceUsage,
 };
 pub use extent::{Extent, Lba};
 pub use fault::{FaultCallKind, FaultRule, FaultVolume, Faults, Symptom};

@@ -51,15 +51,6 @@ pub trait Volume: Send + Sync + 'static {
     /// below it. The list is made anew for each call, without allocation.
     fn extensions(&self) -> Extensions<'_>;
 
-    /// Encrypts with another key from now on, and forgets the one of before: no block can be read
-    /// any more as it was written. When it returns, the new key is stable and the old one gone.
-    fn erase_key(&self) -> Io<'_, ()> {
-        match self.lower() {
-            Some(lower) => lower.erase_key(),
-            None => Io::done(Err(Error::Device("it has no key to erase".into()))),
-        }
-    }
-
     /// Reads every copy that there is of `extent` and judges each. Where one is right, those that
     /// are not are written anew from it, and it is given; `None` if none is.
     fn examine<'a>(

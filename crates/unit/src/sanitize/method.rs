@@ -34,7 +34,7 @@ impl Method {
     pub(super) async fn run(&self, volume: &Stack, step: impl Fn()) -> Result<(), Error> {
         match self {
             Self::CryptographicErase => {
-                stubborn(|| volume.erase_key()).await?;
+                stubborn(|| volume.extensions().erase_key()).await?;
                 step();
             }
             Self::Overwrite(list) => {
