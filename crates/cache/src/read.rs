@@ -546,7 +546,7 @@ impl CacheCore {
         let is_right = |data: &Data| {
             data.len() == SLOT_BYTES && crc32c(&data.clone().into_bytes()) == place.checksum
         };
-        self.log.examine(extent, &is_right).await
+        volume::examine(&*self.log, extent, &is_right).await
     }
 
     /// An error of the log disk in terms of this volume.

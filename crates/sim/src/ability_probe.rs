@@ -7,7 +7,8 @@ use parking_lot::Mutex;
 use volume::{
     Allocation, Claim, Confirmed, Data, Dirty, Durability, EpochRollback, ErasableKey, Error,
     Extensions, Extent, FlushBegunCallback, FlushedReads, Geometry, Holding, Io, Lba, MemVolume,
-    OrderedFlush, Provisioning, Resizable, ThinSpaceUsage, Volume, flush_ahead,
+    OrderedFlush, Provisioning, RedundantCopies, Resizable, ThinSpaceUsage, Volume, examine,
+    flush_ahead,
 };
 
 /// A volume in memory that has every optional ability and lists the calls that arrive, [`Volume::geometry`] excepted.
@@ -62,11 +63,11 @@ impl AbilityProbe {
         assert!(!note("erase_key") || erased.is_ok());
         let admitted = above.admit(4096);
         assert!(!note("admit") || admitted.is_ok());
-        let examined = above.examine(EXTENT, &|_| true).await;
+        let examined = examine(above, EXTENT, &|_| true).await;
         assert!(!note("examine") || examined.unwrap().is_some());
-        let in_doubt = above.in_doubt();
+        let in_doubt = above.extensions().in_doubt();
         assert!(!note("in_doubt") || in_doubt == [EXTENT]);
-        let settled = above.settle().await;
+        let settled = above.extensions().settle().await;
         assert!(!note("settle") || settled.is_ok());
         above.extensions().refresh();
         note("refresh");
@@ -108,7 +109,7 @@ impl AbilityProbe {
         note("usage", volume.extensions().usage().is_some());
         let error = volume.extensions().erase_key().await.err();
         note("erase_key", has(error, "it has no key to erase"));
-        note("in_doubt", !volume.in_doubt().is_empty());
+        note("in_doubt", !volume.extensions().in_doubt().is_empty());
         note("most_calls", volume.most_calls().is_some());
         let holding = volume.claim(claim()).await;
         note("claim", !holding.is_ok_and(|holding| holding == Holding::Unsupported));
@@ -184,25 +185,6 @@ impl Volume for AbilityProbe {
         Ok(())
     }
 
-    fn examine<'a>(
-        &'a self,
-        extent: Extent,
-        is_right: &'a (dyn Fn(&Data) -> bool + Sync),
-    ) -> Io<'a, Option<Data>> {
-        self.note("examine");
-        let read = self.memory.read(extent);
-        Io::new(async move { Ok(Some(read.await?).filter(is_right)) })
-    }
-
-    fn in_doubt(&self) -> Vec<Extent> {
-        self.note("in_doubt");
-        vec![EXTENT]
-    }
-
-    fn settle(&self) -> Io<'_, ()> {
-        self.answer("settle", ())
-    }
-
     fn most_calls(&self) -> Option<usize> {
         Some(MOST_CALLS)
     }
@@ -236,6 +218,7 @@ impl Volume for AbilityProbe {
             flushed_reads: Some(self),
             ordered_flush: Some(self),
             key: Some(self),
+            copies: Some(self),
         }
     }
 }
@@ -281,5 +264,26 @@ impl OrderedFlush for AbilityProbe {
 impl ErasableKey for AbilityProbe {
     fn erase_key(&self) -> Io<'_, ()> {
         self.answer("erase_key", ())
+    }
+}
+
+impl RedundantCopies for AbilityProbe {
+    fn examine<'a>(
+        &'a self,
+        extent: Extent,
+        is_right: &'a (dyn Fn(&Data) -> bool + Sync),
+    ) -> Io<'a, Option<Data>> {
+        self.note("examine");
+        let read = self.memory.read(extent);
+        Io::new(async move { Ok(Some(read.await?).filter(is_right)) })
+    }
+
+    fn in_doubt(&self) -> Vec<Extent> {
+        self.note("in_doubt");
+        vec![EXTENT]
+    }
+
+    fn settle(&self) -> Io<'_, ()> {
+        self.answer("settle", ())
     }
 }

@@ -12,7 +12,7 @@ use zeroize::Zeroize;
 
 use crate::{
     Data, Durability, ErasableKey, Error, Extensions, Extent, FlushedReads, Geometry, Io, Lba,
-    Stack, Volume,
+    RedundantCopies, Stack, Volume,
     buffer::{IoBuffer, IoBufferPool},
 };
 
@@ -176,18 +176,6 @@ impl<K: Keyring> Volume for EncryptVolume<K> {
         self.lower.discard(extent)
     }
 
-    fn examine<'a>(
-        &'a self,
-        extent: Extent,
-        is_right: &'a (dyn Fn(&Data) -> bool + Sync),
-    ) -> Io<'a, Option<Data>> {
-        Io::new(async move {
-            let judge = |data: &Data| is_right(&self.decrypted(extent.lba, data));
-            let found = self.lower.examine(extent, &judge).await?;
-            Ok(found.map(|data| self.decrypted(extent.lba, &data)))
-        })
-    }
-
     fn admit(&self, bytes: usize) -> Result<(), Error> {
         self.lower.admit(bytes)
     }
@@ -198,6 +186,7 @@ impl<K: Keyring> Volume for EncryptVolume<K> {
             flushed_reads: below.flushed_reads.and(Some(self)),
             ordered_flush: None,
             key: Some(self),
+            copies: below.copies.and(Some(self)),
             ..below
         }
     }
@@ -220,6 +209,28 @@ impl<K: Keyring> ErasableKey for EncryptVolume<K> {
             *self.cipher.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(key.cipher());
             settled
         })
+    }
+}
+
+impl<K: Keyring> RedundantCopies for EncryptVolume<K> {
+    fn examine<'a>(
+        &'a self,
+        extent: Extent,
+        is_right: &'a (dyn Fn(&Data) -> bool + Sync),
+    ) -> Io<'a, Option<Data>> {
+        Io::new(async move {
+            let judge = |data: &Data| is_right(&self.decrypted(extent.lba, data));
+            let found = crate::examine(&*self.lower, extent, &judge).await?;
+            Ok(found.map(|data| self.decrypted(extent.lba, &data)))
+        })
+    }
+
+    fn in_doubt(&self) -> Vec<Extent> {
+        self.lower.extensions().in_doubt()
+    }
+
+    fn settle(&self) -> Io<'_, ()> {
+        self.lower.extensions().settle()
     }
 }
 

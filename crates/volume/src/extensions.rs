@@ -22,6 +22,8 @@ pub struct Extensions<'a> {
     pub ordered_flush: Option<&'a dyn OrderedFlush>,
     /// Can throw away the key that its blocks are encrypted with.
     pub key: Option<&'a dyn ErasableKey>,
+    /// Keeps several copies of each block.
+    pub copies: Option<&'a dyn RedundantCopies>,
 }
 
 impl<'a> Extensions<'a> {
@@ -77,6 +79,17 @@ impl<'a> Extensions<'a> {
             Some(key) => key.erase_key(),
             None => Io::done(Err(Error::Device("it has no key to erase".into()))),
         }
+    }
+
+    /// See [`RedundantCopies::in_doubt`]. Without the ability there is one copy of each block, and nothing is in doubt.
+    #[must_use]
+    pub fn in_doubt(self) -> Vec<Extent> {
+        self.copies.map_or_else(Vec::new, RedundantCopies::in_doubt)
+    }
+
+    /// See [`RedundantCopies::settle`]. Without the ability there is nothing to do.
+    pub fn settle(self) -> Io<'a, ()> {
+        self.copies.map_or_else(|| Io::done(Ok(())), RedundantCopies::settle)
     }
 }
 
@@ -154,4 +167,24 @@ pub trait ErasableKey: Send + Sync {
     /// # Errors
     /// The new key is not stable, or the former key may still be found.
     fn erase_key(&self) -> Io<'_, ()>;
+}
+
+/// Keeps several copies of each block, which may differ after a crash.
+pub trait RedundantCopies: Send + Sync {
+    /// Reads every copy that there is of `extent` and judges each. Where one is right, those that
+    /// are not are written anew from it, and it is given; `None` if none is.
+    fn examine<'a>(
+        &'a self,
+        extent: Extent,
+        is_right: &'a (dyn Fn(&Data) -> bool + Sync),
+    ) -> Io<'a, Option<Data>>;
+
+    /// Returns the blocks of which there are copies that differ, in order. A plain read of such a block gives one copy,
+    /// always the same; [`Self::examine`], a write or [`Self::settle`] makes the copies equal. Does not wait for other
+    /// calls.
+    fn in_doubt(&self) -> Vec<Extent>;
+
+    /// Makes the copies of each block that is still in doubt like the one that plain reads give. Called when everything
+    /// that matters has been examined.
+    fn settle(&self) -> Io<'_, ()>;
 }

@@ -6,7 +6,7 @@ use parking_lot::Mutex;
 
 use crate::{
     Data, Durability, EpochRollback, Error, Extensions, Extent, FlushedReads, Geometry, Io, Lba,
-    Stack, Volume,
+    RedundantCopies, Stack, Volume,
 };
 
 /// A kind of call.
@@ -183,15 +183,6 @@ impl Volume for FaultVolume {
         Self::run(symptom, || (), || self.lower.flush())
     }
 
-    fn examine<'a>(
-        &'a self,
-        extent: Extent,
-        is_right: &'a (dyn Fn(&Data) -> bool + Sync),
-    ) -> Io<'a, Option<Data>> {
-        let symptom = self.faults.decide(FaultCallKind::Read, Some(extent));
-        Self::run(symptom, || None, || self.lower.examine(extent, is_right))
-    }
-
     fn discard(&self, extent: Extent) -> Io<'_, ()> {
         let symptom = self.faults.decide(FaultCallKind::Discard, Some(extent));
         Self::run(symptom, || (), || self.lower.discard(extent))
@@ -207,6 +198,7 @@ impl Volume for FaultVolume {
             rollback: below.rollback.and(Some(self)),
             flushed_reads: below.flushed_reads.and(Some(self)),
             ordered_flush: None,
+            copies: below.copies.and(Some(self)),
             ..below
         }
     }
@@ -224,6 +216,25 @@ impl FlushedReads for FaultVolume {
         let symptom = self.faults.decide(FaultCallKind::Read, Some(extent));
         let bytes = extent.blocks as usize * self.geometry().block_size as usize;
         Self::run(symptom, || Data::zeros(bytes), || self.lower.extensions().read_flushed(extent))
+    }
+}
+
+impl RedundantCopies for FaultVolume {
+    fn examine<'a>(
+        &'a self,
+        extent: Extent,
+        is_right: &'a (dyn Fn(&Data) -> bool + Sync),
+    ) -> Io<'a, Option<Data>> {
+        let symptom = self.faults.decide(FaultCallKind::Read, Some(extent));
+        Self::run(symptom, || None, || crate::examine(&*self.lower, extent, is_right))
+    }
+
+    fn in_doubt(&self) -> Vec<Extent> {
+        self.lower.extensions().in_doubt()
+    }
+
+    fn settle(&self) -> Io<'_, ()> {
+        self.lower.extensions().settle()
     }
 }
 

@@ -45,7 +45,7 @@ pub use engine::EngineKind;
 pub use error::{Error, Io};
 pub use extensions::{
     EpochRollback, ErasableKey, Extensions, FlushBegunCallback, FlushedReads, OrderedFlush,
-    Provisioning, Resizable, ThinSpaceUsage,
+    Provisioning, RedundantCopies, Resizable, ThinSpaceUsage,
 };
 pub use extent::{Extent, Lba};
 pub use fault::{FaultCallKind, FaultRule, FaultVolume, Faults, Symptom};
@@ -59,5 +59,5 @@ pub use opening::{NamedFile, OpenNamed, UntrustedLink, free_bytes, is_ours, narr
 pub use reply::Reply;
 pub use slice::SliceVolume;
 pub use times::{TimeHistogram, TimeHistogramSnapshot};
-pub use volume::{Stack, Volume, flush_ahead};
+pub use volume::{Stack, Volume, examine, flush_ahead};
 pub use watched::{ChangedRegions, Watched};

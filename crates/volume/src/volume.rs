@@ -51,33 +51,6 @@ pub trait Volume: Send + Sync + 'static {
     /// below it. The list is made anew for each call, without allocation.
     fn extensions(&self) -> Extensions<'_>;
 
-    /// Reads every copy that there is of `extent` and judges each. Where one is right, those that
-    /// are not are written anew from it, and it is given; `None` if none is.
-    fn examine<'a>(
-        &'a self,
-        extent: Extent,
-        is_right: &'a (dyn Fn(&Data) -> bool + Sync),
-    ) -> Io<'a, Option<Data>> {
-        if let Some(lower) = self.lower() {
-            return lower.examine(extent, is_right);
-        }
-        let read = self.read(extent);
-        Io::new(async move { Ok(Some(read.await?).filter(is_right)) })
-    }
-
-    /// Blocks of which there are copies that differ, in order. A plain read of them gives one copy,
-    /// always the same; [`Self::examine`], a write or [`Self::settle`] makes them equal. Does not
-    /// wait for other calls.
-    fn in_doubt(&self) -> Vec<Extent> {
-        self.lower().map_or_else(Vec::new, |lower| lower.in_doubt())
-    }
-
-    /// Makes the copies of what is still in doubt like the one that plain reads give: everything
-    /// that matters has been examined.
-    fn settle(&self) -> Io<'_, ()> {
-        self.lower().map_or_else(|| Io::done(Ok(())), |lower| lower.settle())
-    }
-
     /// Returns the most calls that the volume performs at once; further calls wait. `None` if it has no limit of its own.
     fn most_calls(&self) -> Option<usize> {
         self.lower().and_then(|lower| lower.most_calls())
@@ -133,4 +106,18 @@ pub fn flush_ahead<'a>(volume: &'a dyn Volume, begun: FlushBegunCallback<'a>) ->
             volume.flush()
         }
     }
+}
+
+/// Examines `extent` as [`RedundantCopies::examine`](crate::RedundantCopies::examine) does. If the volume does not have this
+/// ability, reads the only copy and judges it.
+pub fn examine<'a>(
+    volume: &'a dyn Volume,
+    extent: Extent,
+    is_right: &'a (dyn Fn(&Data) -> bool + Sync),
+) -> Io<'a, Option<Data>> {
+    if let Some(copies) = volume.extensions().copies {
+        return copies.examine(extent, is_right);
+    }
+    let read = volume.read(extent);
+    Io::new(async move { Ok(Some(read.await?).filter(is_right)) })
 }

@@ -14,7 +14,7 @@ use tokio::time::{sleep, timeout};
 use volume::{
     Data, DelayVolume, Durability, Error, Extensions, Extent, FaultCallKind, FaultRule,
     FaultVolume, Faults, Geometry, Io, Latency, Lba, MemVolume, Mirror, MirrorError,
-    MirrorLegStatus, Stack, Symptom, Volume,
+    MirrorLegStatus, RedundantCopies, Stack, Symptom, Volume,
 };
 
 /// Of a half: 44 regions and a bit.

@@ -1,7 +1,7 @@
 //! Copies of the log that differ after a crash: which of them is right, checksums tell. Judged is
 //! whatever the log is made of, before the rest is made equal.
 
-use volume::{Data, Error, Extent, Lba, Stack};
+use volume::{Data, Error, Extent, Lba, Stack, examine};
 
 use super::{
     BLOCK_BYTES,
@@ -27,7 +27,7 @@ enum ExpectedLogBlock {
 
 impl Doubt {
     pub fn new(log: &Stack) -> Self {
-        Self { extents: log.in_doubt(), blocks: Vec::new() }
+        Self { extents: log.extensions().in_doubt(), blocks: Vec::new() }
     }
 
     pub fn is_empty(&self) -> bool {
@@ -71,25 +71,25 @@ impl Doubt {
                 }
             };
             // What is right in no copy is told to whoever reads it.
-            log.examine(Extent { lba: Lba(*block), blocks: 1 }, &is_right).await?;
+            examine(&**log, Extent { lba: Lba(*block), blocks: 1 }, &is_right).await?;
         }
-        log.settle().await
+        log.extensions().settle().await
     }
 }
 
 /// Judges the superblocks.
 pub(crate) async fn judge_superblocks(log: &Stack) -> Result<(), Error> {
-    let extents = log.in_doubt();
+    let extents = log.extensions().in_doubt();
     for block in (0..u64::from(FIRST_BLOCK)).filter(|&block| contains(&extents, block)) {
         let is_right = |data: &Data| Superblock::decode(&data.clone().into_bytes()).is_ok();
-        log.examine(Extent { lba: Lba(block), blocks: 1 }, &is_right).await?;
+        examine(&**log, Extent { lba: Lba(block), blocks: 1 }, &is_right).await?;
     }
     Ok(())
 }
 
 /// Judges the frames of the index.
 pub(crate) async fn judge_frames(log: &Stack, superblock: &Superblock) -> Result<(), Error> {
-    let extents = log.in_doubt();
+    let extents = log.extensions().in_doubt();
     if extents.is_empty() {
         return Ok(());
     }
@@ -102,7 +102,7 @@ pub(crate) async fn judge_frames(log: &Stack, superblock: &Superblock) -> Result
             IndexFrame::decode(&data.clone().into_bytes(), superblock.instance)
                 .is_some_and(|(_, stamp)| stamp.number % superblock.frames() == place)
         };
-        log.examine(Extent { lba: Lba(first), blocks }, &is_right).await?;
+        examine(&**log, Extent { lba: Lba(first), blocks }, &is_right).await?;
     }
     Ok(())
 }

@@ -6,7 +6,7 @@
 //! missing is decided by what can be known of later ones.
 
 use bytes::Bytes;
-use volume::{Data, Error, Extent, Lba, Stack};
+use volume::{Data, Error, Extent, Lba, Stack, examine};
 
 use super::{
     BLOCK_BYTES,
@@ -229,7 +229,7 @@ pub(crate) async fn mend(
         header.flatten().filter(|header| header.number == number)
     };
     let at = |block: u64| Extent { lba: Lba(block), blocks: 1 };
-    let found = log.examine(at(start), &|data| decode(data).is_some()).await?;
+    let found = examine(&**log, at(start), &|data| decode(data).is_some()).await?;
     let Some(header) = found.as_ref().and_then(decode) else { return Ok(false) };
     if start + u64::from(header.data_blocks()) >= u64::from(superblock.ring_end()) {
         return Ok(false);
@@ -237,7 +237,7 @@ pub(crate) async fn mend(
     let data = header.records.iter().filter(|record| record.kind == LogRecordKind::Data);
     for (record, block) in data.zip(start + 1..) {
         let is_right = |data: &Data| crc32c(&data.clone().into_bytes()) == record.checksum;
-        if log.examine(at(block), &is_right).await?.is_none() {
+        if examine(&**log, at(block), &is_right).await?.is_none() {
             return Ok(false);
         }
     }

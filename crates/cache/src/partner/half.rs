@@ -156,10 +156,6 @@ impl Volume for LogLegAccess {
         self.change(move |disk| async move { disk.discard(extent).await })
     }
 
-    fn settle(&self) -> Io<'_, ()> {
-        Io::done(Ok(()))
-    }
-
     fn admit(&self, _: usize) -> Result<(), Error> {
         Ok(())
     }

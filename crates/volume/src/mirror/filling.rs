@@ -109,7 +109,7 @@ impl MirrorCore {
         self.state.lock().doubt.extend(differ.map(|(block, _)| (block, 0)));
     }
 
-    /// See [`Volume::in_doubt`](crate::Volume::in_doubt).
+    /// See [`RedundantCopies::in_doubt`](crate::RedundantCopies::in_doubt).
     pub(super) fn in_doubt(&self) -> Vec<Extent> {
         let mut runs: Vec<Extent> = Vec::new();
         for &block in self.state.lock().doubt.keys() {
@@ -123,7 +123,7 @@ impl MirrorCore {
         runs
     }
 
-    /// See [`Volume::settle`](crate::Volume::settle).
+    /// See [`RedundantCopies::settle`](crate::RedundantCopies::settle).
     pub(super) async fn settle(self: Arc<Self>) -> Result<(), Error> {
         for extent in self.in_doubt() {
             let _held = self.hold(extent.lba.0, extent.end().0).await;
@@ -344,7 +344,7 @@ impl MirrorCore {
         })
     }
 
-    /// See [`Volume::examine`].
+    /// See [`RedundantCopies::examine`](crate::RedundantCopies::examine).
     pub(super) async fn examine(
         self: Arc<Self>,
         extent: Extent,

@@ -23,7 +23,9 @@ use std::{
 use parking_lot::Mutex;
 use tokio::sync::{Mutex as AsyncMutex, Notify};
 
-use crate::{Data, Durability, Error, Extensions, Extent, Geometry, Io, Lba, Stack, Volume};
+use crate::{
+    Data, Durability, Error, Extensions, Extent, Geometry, Io, Lba, RedundantCopies, Stack, Volume,
+};
 use assemble::{
     MirrorAssemblyPlan, MirrorLabelScan, RESERVED_BYTES, decide, look, write_both_copies,
 };
@@ -148,7 +150,7 @@ pub struct Mirror {
 impl Mirror {
     /// Puts two halves together; one may be absent. Blank halves become a new mirror, `id`, which
     /// nobody else may draw. Where they may differ after a crash, they are compared before this
-    /// returns: blocks that do are [`Volume::in_doubt`], and what one cannot read is written anew from
+    /// returns: blocks that do are [`RedundantCopies::in_doubt`], and what one cannot read is written anew from
     /// the other. A half that lacks more is filled from then on.
     ///
     /// `degraded` goes on with one half though the other may have newer content.
@@ -399,14 +401,16 @@ impl Volume for Mirror {
         }
     }
 
-    fn in_doubt(&self) -> Vec<Extent> {
-        self.pair.in_doubt()
+    fn admit(&self, _: usize) -> Result<(), Error> {
+        Ok(())
     }
 
-    fn settle(&self) -> Io<'_, ()> {
-        Io::new(to_the_end(Arc::clone(&self.pair).settle()))
+    fn extensions(&self) -> Extensions<'_> {
+        Extensions { copies: Some(self), ..Extensions::default() }
     }
+}
 
+impl RedundantCopies for Mirror {
     fn examine<'a>(
         &'a self,
         extent: Extent,
@@ -415,12 +419,12 @@ impl Volume for Mirror {
         Io::new(Arc::clone(&self.pair).examine(extent, is_right))
     }
 
-    fn admit(&self, _: usize) -> Result<(), Error> {
-        Ok(())
+    fn in_doubt(&self) -> Vec<Extent> {
+        self.pair.in_doubt()
     }
 
-    fn extensions(&self) -> Extensions<'_> {
-        Extensions::default()
+    fn settle(&self) -> Io<'_, ()> {
+        Io::new(to_the_end(Arc::clone(&self.pair).settle()))
     }
 }
 
