@@ -675,16 +675,13 @@ impl Volume for Cache {
         self.shared.admit(bytes)
     }
 
-    fn holding(&self) -> Holding {
-        self.holding()
-    }
-
     fn extensions(&self) -> Extensions<'_> {
         Extensions {
             provisioning: Some(self),
             resizable: Some(self),
             rollback: Some(self),
             flushed_reads: Some(self),
+            writer: Some(self),
             ..Extensions::default()
         }
     }
@@ -714,7 +711,7 @@ const LAST_SEND_TIME: Duration = Duration::from_secs(2);
 mod tests {
     use std::time::Duration;
 
-    use volume::{Claim, MemVolume};
+    use volume::{Claim, ExclusiveWriter, MemVolume};
 
     use super::*;
     use crate::LogVolumeIdentity;
@@ -747,6 +744,16 @@ mod tests {
             self.memory.discard(extent)
         }
 
+        fn admit(&self, _: usize) -> Result<(), Error> {
+            Ok(())
+        }
+
+        fn extensions(&self) -> Extensions<'_> {
+            Extensions { writer: Some(self), ..Extensions::default() }
+        }
+    }
+
+    impl ExclusiveWriter for Node {
         fn claim(&self, _claim: Claim) -> Io<'_, Holding> {
             let holding = if !self.keeps_claims {
                 Holding::Unsupported
@@ -758,12 +765,12 @@ mod tests {
             Io::done(Ok(holding))
         }
 
-        fn admit(&self, _: usize) -> Result<(), Error> {
-            Ok(())
+        fn holding(&self) -> Holding {
+            Holding::Unsupported
         }
 
-        fn extensions(&self) -> Extensions<'_> {
-            Extensions::default()
+        fn release(&self) -> Io<'_, ()> {
+            Io::done(Ok(()))
         }
     }
 

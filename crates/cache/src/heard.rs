@@ -58,9 +58,14 @@ impl Heard {
         self.fenced.get().map_or(Ok(()), |error| Err(error.clone()))
     }
 
-    /// Asks whether it is.
+    /// Returns how the claim on the lower volume stands.
+    pub fn holding(&self) -> Holding {
+        self.lower.extensions().holding()
+    }
+
+    /// Fails all later calls if the lower volume now refuses the claim.
     pub fn look_at_claim(&self) {
-        if let Holding::Refused(reason) = self.lower.holding() {
+        if let Holding::Refused(reason) = self.holding() {
             self.fence(&Error::Fenced(reason));
         }
     }

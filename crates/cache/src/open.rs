@@ -254,7 +254,7 @@ pub(crate) async fn open(
     let asking = (&lower, joined, pair.is_some());
     let told = (dirty.clone(), claimed.clone());
     ownership::claim(&settings, asking, &log, &scratch, &mut superblock, told).await?;
-    if alone.is_some() && lower.holding() != Holding::Held {
+    if alone.is_some() && lower.extensions().holding() != Holding::Held {
         return Err(CacheOpenError::Unwitnessed);
     }
     let boot = older::boot(&settings);

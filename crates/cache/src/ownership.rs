@@ -42,7 +42,7 @@ pub(crate) async fn claim(
         shares: settings.shares,
         confirmed,
     };
-    let answer = lower.claim(asked).await;
+    let answer = lower.extensions().claim(asked).await;
     if let Some(joined) = joined {
         superblock.note_members(joined);
     }
@@ -55,7 +55,9 @@ pub(crate) async fn claim(
             // One of several that has not answered may have granted it all the same; and what one has
             // granted keeps its turn among the others.
             let is_waiting = |joined: &JoinedVolume| {
-                joined.members().any(|(_, member)| member.lower.holding() == Holding::Waiting)
+                joined
+                    .members()
+                    .any(|(_, member)| member.lower.extensions().holding() == Holding::Waiting)
             };
             let is_granted = superblock.members.iter().any(|member| member.opening == opening);
             if !is_granted && !joined.is_some_and(is_waiting) {
@@ -66,7 +68,7 @@ pub(crate) async fn claim(
         Ok(holding @ (Holding::Nothing | Holding::Unsupported | Holding::Reserved)) if must => {
             superblock.forget_opening();
             if holding == Holding::Reserved {
-                let _ = lower.release().await;
+                let _ = lower.extensions().release().await;
             }
             Some(CacheOpenError::NoWitness)
         }

@@ -62,7 +62,7 @@ impl CacheCore {
                 return Err(Error::Busy(STOPPED));
             }
         }
-        self.lower.release().await
+        self.lower.extensions().release().await
     }
 
     async fn begin_asking(self: &Arc<Self>, pair: &PairWitness, alone: DegradedMirror) {
@@ -169,7 +169,7 @@ async fn ask(shared: Weak<CacheCore>, alone: DegradedMirror, claim: Claim) {
         let holding = if is_asked {
             Ok(shared.lower.holding())
         } else {
-            shared.lower.claim(claim.clone()).await
+            shared.lower.extensions().claim(claim.clone()).await
         };
         match holding {
             Ok(Holding::Held) => {

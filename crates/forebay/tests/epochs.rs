@@ -211,7 +211,7 @@ async fn a_reload_that_takes_a_claimed_unit_away_leaves_half_an_epoch_uncounted(
     for (is_claimed, first) in [(false, 1), (true, 3)] {
         let owner = connect(far.address, NODE).await;
         if is_claimed {
-            assert_eq!(owner.claim(claim()).await.expect("asked"), Holding::Held);
+            assert_eq!(owner.extensions().claim(claim()).await.expect("asked"), Holding::Held);
         }
         write(&*owner, 1, first).await.expect("written");
         owner.flush().await.expect("flushed");

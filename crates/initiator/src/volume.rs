@@ -15,15 +15,14 @@ use bytes::Bytes;
 use futures_util::{TryStreamExt, stream};
 use iscsi::session::initiator::DataPhase;
 use parking_lot::Mutex;
-use scsi::{Cdb, ClaimAction, Command, Form, LbaStatus, ScsiStatus};
+use scsi::{Cdb, Command, Form, LbaStatus, ScsiStatus};
 use volume::{
-    Allocation, Claim, Data, Durability, Extensions, Extent, Geometry, Holding, Io, Lba, Volume,
+    Allocation, Data, Durability, Extensions, Extent, Geometry, Holding, Io, Lba, Volume,
 };
 
 use crate::{
     CommandError, Error, Facts, InitiatorStatistics, LinkState, PerformedCommand, RemoteSession,
-    Settings, claim, error::is_refusal, owning::ClaimWatchTask, reserve::give_back,
-    stability::Stability,
+    Settings, error::is_refusal, owning::ClaimWatchTask, stability::Stability,
 };
 
 /// A [`Volume`] whose blocks are those of a unit of an iSCSI target.
@@ -406,38 +405,8 @@ impl Volume for RemoteVolume {
         })
     }
 
-    fn claim(&self, claim: Claim) -> Io<'_, Holding> {
-        Io::new(async move {
-            let asked = self.session.claim(claim, self.reserves).await;
-            let whole = Extent { lba: Lba(0), blocks: 1 };
-            let holding = asked.map_err(|error| error.into_volume_error(whole))?;
-            *self.watch.lock() = Some(ClaimWatchTask::start(self.session.clone(), self.reserves));
-            Ok(holding)
-        })
-    }
-
     fn most_calls(&self) -> Option<usize> {
         Some(self.session.queue_depth())
-    }
-
-    fn holding(&self) -> Holding {
-        self.session.claimed().holding()
-    }
-
-    fn release(&self) -> Io<'_, ()> {
-        Io::new(async move {
-            let Some(claim) = self.session.claimed().get() else { return Ok(()) };
-            let (cdb, transfer) = match self.session.claimed().holding() {
-                Holding::Held => {
-                    claim::out(ClaimAction::Release, &claim, self.session.claimed().list())
-                }
-                Holding::Reserved => give_back(&claim),
-                _ => return Ok(()),
-            };
-            self.perform(cdb, transfer, Extent { lba: Lba(0), blocks: 1 }).await?;
-            self.session.claimed().clear();
-            Ok(())
-        })
     }
 
     fn ask_tokens(&self, list: Bytes) -> Io<'_, ()> {
@@ -470,6 +439,7 @@ impl Volume for RemoteVolume {
             resizable: Some(self),
             rollback: Some(self),
             ordered_flush: Some(self),
+            writer: Some(self),
             ..Extensions::default()
         }
     }

@@ -6,9 +6,9 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use volume::{
     Allocation, Claim, Confirmed, Data, Dirty, Durability, EpochRollback, ErasableKey, Error,
-    Extensions, Extent, FlushBegunCallback, FlushedReads, Geometry, Holding, Io, Lba, MemVolume,
-    OrderedFlush, Provisioning, RedundantCopies, Resizable, ThinSpaceUsage, Volume, examine,
-    flush_ahead,
+    ExclusiveWriter, Extensions, Extent, FlushBegunCallback, FlushedReads, Geometry, Holding, Io,
+    Lba, MemVolume, OrderedFlush, Provisioning, RedundantCopies, Resizable, ThinSpaceUsage, Volume,
+    examine, flush_ahead,
 };
 
 /// A volume in memory that has every optional ability and lists the calls that arrive, [`Volume::geometry`] excepted.
@@ -71,11 +71,11 @@ impl AbilityProbe {
         assert!(!note("settle") || settled.is_ok());
         above.extensions().refresh();
         note("refresh");
-        let holding = above.claim(claim()).await;
+        let holding = above.extensions().claim(claim()).await;
         assert!(!note("claim") || holding.unwrap() == Holding::Held);
-        let holding = above.holding();
+        let holding = above.extensions().holding();
         assert!(!note("holding") || holding == Holding::Held);
-        let released = above.release().await;
+        let released = above.extensions().release().await;
         assert!(!note("release") || released.is_ok());
         let asked = above.ask_tokens(Bytes::new()).await;
         assert!(!note("ask_tokens") || asked.is_ok());
@@ -111,9 +111,9 @@ impl AbilityProbe {
         note("erase_key", has(error, "it has no key to erase"));
         note("in_doubt", !volume.extensions().in_doubt().is_empty());
         note("most_calls", volume.most_calls().is_some());
-        let holding = volume.claim(claim()).await;
+        let holding = volume.extensions().claim(claim()).await;
         note("claim", !holding.is_ok_and(|holding| holding == Holding::Unsupported));
-        note("holding", volume.holding() != Holding::Unsupported);
+        note("holding", volume.extensions().holding() != Holding::Unsupported);
         let error = volume.ask_tokens(Bytes::new()).await.err();
         note("ask_tokens", has(error, "the volume is not shared"));
         let error = volume.hear_tokens(Duration::ZERO).await.err();
@@ -189,19 +189,6 @@ impl Volume for AbilityProbe {
         Some(MOST_CALLS)
     }
 
-    fn claim(&self, _: Claim) -> Io<'_, Holding> {
-        self.answer("claim", Holding::Held)
-    }
-
-    fn holding(&self) -> Holding {
-        self.note("holding");
-        Holding::Held
-    }
-
-    fn release(&self) -> Io<'_, ()> {
-        self.answer("release", ())
-    }
-
     fn ask_tokens(&self, _: Bytes) -> Io<'_, ()> {
         self.answer("ask_tokens", ())
     }
@@ -219,6 +206,7 @@ impl Volume for AbilityProbe {
             ordered_flush: Some(self),
             key: Some(self),
             copies: Some(self),
+            writer: Some(self),
         }
     }
 }
@@ -285,5 +273,20 @@ impl RedundantCopies for AbilityProbe {
 
     fn settle(&self) -> Io<'_, ()> {
         self.answer("settle", ())
+    }
+}
+
+impl ExclusiveWriter for AbilityProbe {
+    fn claim(&self, _: Claim) -> Io<'_, Holding> {
+        self.answer("claim", Holding::Held)
+    }
+
+    fn holding(&self) -> Holding {
+        self.note("holding");
+        Holding::Held
+    }
+
+    fn release(&self) -> Io<'_, ()> {
+        self.answer("release", ())
     }
 }

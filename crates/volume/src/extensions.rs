@@ -1,6 +1,6 @@
 //! The optional abilities of a volume: a trait for each of them, and the list of those that a volume has.
 
-use crate::{Allocation, Data, Error, Extent, Io};
+use crate::{Allocation, Claim, Data, Error, Extent, Holding, Io};
 
 /// The optional abilities of a volume together with those of the volumes below it: see
 /// [`Volume::extensions`](crate::Volume::extensions).
@@ -24,6 +24,8 @@ pub struct Extensions<'a> {
     pub key: Option<&'a dyn ErasableKey>,
     /// Keeps several copies of each block.
     pub copies: Option<&'a dyn RedundantCopies>,
+    /// Can be claimed by one writer.
+    pub writer: Option<&'a dyn ExclusiveWriter>,
 }
 
 impl<'a> Extensions<'a> {
@@ -90,6 +92,25 @@ impl<'a> Extensions<'a> {
     /// See [`RedundantCopies::settle`]. Without the ability there is nothing to do.
     pub fn settle(self) -> Io<'a, ()> {
         self.copies.map_or_else(|| Io::done(Ok(())), RedundantCopies::settle)
+    }
+
+    /// See [`ExclusiveWriter::claim`]. The answer is [`Holding::Unsupported`] without the ability.
+    pub fn claim(self, claim: Claim) -> Io<'a, Holding> {
+        match self.writer {
+            Some(writer) => writer.claim(claim),
+            None => Io::done(Ok(Holding::Unsupported)),
+        }
+    }
+
+    /// See [`ExclusiveWriter::holding`]. The answer is [`Holding::Unsupported`] without the ability.
+    #[must_use]
+    pub fn holding(self) -> Holding {
+        self.writer.map_or(Holding::Unsupported, ExclusiveWriter::holding)
+    }
+
+    /// See [`ExclusiveWriter::release`]. Without the ability there is nothing to release.
+    pub fn release(self) -> Io<'a, ()> {
+        self.writer.map_or_else(|| Io::done(Ok(())), ExclusiveWriter::release)
     }
 }
 
@@ -187,4 +208,17 @@ pub trait RedundantCopies: Send + Sync {
     /// Makes the copies of each block that is still in doubt like the one that plain reads give. Called when everything
     /// that matters has been examined.
     fn settle(&self) -> Io<'_, ()>;
+}
+
+/// Can be claimed by one writer, so that nobody else changes its blocks.
+pub trait ExclusiveWriter: Send + Sync {
+    /// Asks to be the only writer, from now on and whenever the volume comes back. Asked once, before anything is
+    /// written.
+    fn claim(&self, claim: Claim) -> Io<'_, Holding>;
+
+    /// Returns how the claim stands. Does not wait for other calls.
+    fn holding(&self) -> Holding;
+
+    /// Gives the claim back, when nothing newer than the volume is left above it.
+    fn release(&self) -> Io<'_, ()>;
 }

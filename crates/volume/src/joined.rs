@@ -10,8 +10,8 @@ use futures_util::future::join_all;
 use parking_lot::Mutex;
 
 use crate::{
-    Allocation, Claim, Data, Dirty, Durability, EpochRollback, Error, Extensions, Extent, Geometry,
-    Holding, Io, Lba, Provisioning, Resizable, Stack, ThinSpaceUsage, Volume,
+    Allocation, Claim, Data, Dirty, Durability, EpochRollback, Error, ExclusiveWriter, Extensions,
+    Extent, Geometry, Holding, Io, Lba, Provisioning, Resizable, Stack, ThinSpaceUsage, Volume,
 };
 
 /// Volumes with blocks of one size. Each begins [`JoinedVolume::STRIDE_BYTES`] behind the one before, so that
@@ -114,7 +114,8 @@ impl JoinedVolume {
     /// Gives back what was claimed of those that nothing is dirty of: another one has refused.
     pub async fn give_back(&self) {
         let clean = self.members().filter(|(_, member)| !member.is_dirty.get());
-        for released in join_all(clean.map(|(_, member)| member.lower.release())).await {
+        for released in join_all(clean.map(|(_, member)| member.lower.extensions().release())).await
+        {
             // Not heard of, it stays, and this log is let in again.
             tracing::debug!(?released, "gave a claim back");
         }
@@ -287,43 +288,12 @@ impl Volume for JoinedVolume {
         })
     }
 
-    /// Asks each. One that refuses is enough to be refused; what others have granted stays, see
-    /// [`JoinedVolume::give_back`]. One that is away is asked when it comes back.
-    fn claim(&self, claim: Claim) -> Io<'_, Holding> {
-        Io::new(async move {
-            let asked = self.occupied().map(|place| async {
-                let answer = place.member.lower.claim(place.claim(&claim)).await;
-                match answer.map_err(|error| place.up(0, error)) {
-                    Err(Error::Fenced(reason)) => Ok(Holding::Refused(reason)),
-                    Err(error) if error.may_pass() => Ok(Holding::Waiting),
-                    Err(error) => Err(error),
-                    Ok(holding) => Ok(named(&place.member, holding)),
-                }
-            });
-            let answers: Result<Vec<_>, _> = join_all(asked).await.into_iter().collect();
-            Ok(together(answers?.into_iter()))
-        })
-    }
-
-    fn holding(&self) -> Holding {
-        let members = self.occupied().map(|place| &place.member);
-        together(members.map(|member| named(member, member.lower.holding())))
-    }
-
-    fn release(&self) -> Io<'_, ()> {
-        Io::new(async move {
-            let released = self.occupied().map(|place| async {
-                place.member.lower.release().await.map_err(|error| place.up(0, error))
-            });
-            all(join_all(released).await)
-        })
-    }
-
     fn extensions(&self) -> Extensions<'_> {
         Extensions {
             provisioning: Some(self),
             resizable: Some(self),
             rollback: Some(self),
+            writer: Some(self),
             ..Extensions::default()
         }
     }
@@ -366,6 +336,40 @@ impl EpochRollback for JoinedVolume {
                 rolled_back.map_err(|error| place.up(0, error))
             });
             all(join_all(each).await)
+        })
+    }
+}
+
+impl ExclusiveWriter for JoinedVolume {
+    /// Asks each. One that refuses is enough to be refused; what others have granted stays, see
+    /// [`JoinedVolume::give_back`]. One that is away is asked when it comes back.
+    fn claim(&self, claim: Claim) -> Io<'_, Holding> {
+        Io::new(async move {
+            let asked = self.occupied().map(|place| async {
+                let answer = place.member.lower.extensions().claim(place.claim(&claim)).await;
+                match answer.map_err(|error| place.up(0, error)) {
+                    Err(Error::Fenced(reason)) => Ok(Holding::Refused(reason)),
+                    Err(error) if error.may_pass() => Ok(Holding::Waiting),
+                    Err(error) => Err(error),
+                    Ok(holding) => Ok(named(&place.member, holding)),
+                }
+            });
+            let answers: Result<Vec<_>, _> = join_all(asked).await.into_iter().collect();
+            Ok(together(answers?.into_iter()))
+        })
+    }
+
+    fn holding(&self) -> Holding {
+        let members = self.occupied().map(|place| &place.member);
+        together(members.map(|member| named(member, member.lower.extensions().holding())))
+    }
+
+    fn release(&self) -> Io<'_, ()> {
+        Io::new(async move {
+            let released = self.occupied().map(|place| async {
+                place.member.lower.extensions().release().await.map_err(|error| place.up(0, error))
+            });
+            all(join_all(released).await)
         })
     }
 }

@@ -4,10 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 
-use crate::{
-    Claim, Data, Durability, Error, Extensions, Extent, FlushBegunCallback, Geometry, Holding, Io,
-    Lba,
-};
+use crate::{Data, Durability, Error, Extensions, Extent, FlushBegunCallback, Geometry, Io, Lba};
 
 /// An array of blocks that behaves like a SCSI disk with a volatile write cache: between two
 /// flushes, writes may reach stable storage in any order.
@@ -56,20 +53,6 @@ pub trait Volume: Send + Sync + 'static {
         self.lower().and_then(|lower| lower.most_calls())
     }
 
-    /// Asks to be the only one that changes it, from now on and whenever it comes back. Asked once,
-    /// before anything is written.
-    fn claim(&self, claim: Claim) -> Io<'_, Holding> {
-        match self.lower() {
-            Some(lower) => lower.claim(claim),
-            None => Io::done(Ok(Holding::Unsupported)),
-        }
-    }
-
-    /// How the claim stands. Does not wait for other calls.
-    fn holding(&self) -> Holding {
-        self.lower().map_or(Holding::Unsupported, |lower| lower.holding())
-    }
-
     /// Asks for tokens of a volume that others change, too: a list of requests as the crate `tokens`
     /// has it. What is asked may be lost when it fails, and when it does not.
     fn ask_tokens(&self, list: Bytes) -> Io<'_, ()> {
@@ -85,11 +68,6 @@ pub trait Volume: Send + Sync + 'static {
             Some(lower) => lower.hear_tokens(wait),
             None => Io::done(Err(Error::Device("the volume is not shared".into()))),
         }
-    }
-
-    /// Gives the claim back, when nothing newer than the volume is left above it.
-    fn release(&self) -> Io<'_, ()> {
-        self.lower().map_or_else(|| Io::done(Ok(())), |lower| lower.release())
     }
 }
 

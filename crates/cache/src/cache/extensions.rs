@@ -2,8 +2,8 @@
 
 use tokio::time::Instant;
 use volume::{
-    Allocation, Data, EpochRollback, Error, Extent, FlushedReads, Io, Lba, Provisioning, Resizable,
-    ThinSpaceUsage, Volume,
+    Allocation, Claim, Data, EpochRollback, Error, ExclusiveWriter, Extent, FlushedReads, Holding,
+    Io, Lba, Provisioning, Resizable, ThinSpaceUsage, Volume,
 };
 
 use super::Cache;
@@ -92,5 +92,20 @@ impl FlushedReads for Cache {
             shared.times.reads.add(begun.elapsed(), 1);
             data
         })
+    }
+}
+
+impl ExclusiveWriter for Cache {
+    /// The cache claims its lower volume itself, and grants no claim.
+    fn claim(&self, _: Claim) -> Io<'_, Holding> {
+        Io::done(Ok(Holding::Unsupported))
+    }
+
+    fn holding(&self) -> Holding {
+        self.holding()
+    }
+
+    fn release(&self) -> Io<'_, ()> {
+        Io::done(Ok(()))
     }
 }

@@ -40,7 +40,7 @@ impl Superblock {
         let generation = self.generation;
         for member in self.members.iter_mut().filter(|member| member.granted < generation) {
             let lower = joined.member(member.place).map(|member| &member.lower);
-            if lower.is_some_and(|lower| lower.holding() == Holding::Held) {
+            if lower.is_some_and(|lower| lower.extensions().holding() == Holding::Held) {
                 (member.granted, member.opening) = (generation, newest);
             }
         }

@@ -402,7 +402,7 @@ async fn each_is_claimed_by_what_it_has_granted() {
     let second = site.a.asked();
     assert_eq!(second.granted, first.generation);
     assert!(second.predecessors.contains(&first.opening));
-    assert_eq!(site.a.holding(), Holding::Held);
+    assert_eq!(site.a.extensions().holding(), Holding::Held);
     // It is known as the one that was granted there, and the first one here.
     site.b.refuses.store(false, Ordering::SeqCst);
     let (cache, _above) = site.open(&members).await.expect("opened");
@@ -415,7 +415,10 @@ async fn each_is_claimed_by_what_it_has_granted() {
     tokio::spawn(cache.run());
     drained(&cache).await;
     cache.stop().await.expect("stopped");
-    assert_eq!([site.a.holding(), site.b.holding()], [Holding::Nothing, Holding::Nothing]);
+    assert_eq!(
+        [site.a.extensions().holding(), site.b.extensions().holding()],
+        [Holding::Nothing, Holding::Nothing]
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -423,7 +426,7 @@ async fn a_clean_volume_is_given_back_when_another_refuses() {
     let site = Site::new();
     site.b.refuses.store(true, Ordering::SeqCst);
     refusal(site.open(&[("a", &site.a), ("b", &site.b)]).await);
-    assert_eq!(site.a.holding(), Holding::Nothing);
+    assert_eq!(site.a.extensions().holding(), Holding::Nothing);
 }
 
 #[tokio::test(start_paused = true)]

@@ -602,8 +602,8 @@ impl CacheLayer {
         figures.extend(read_tier::figures(self.disk.settings(), counted));
         figures.extend(epochs(counted));
         if !self.volumes.is_empty() {
-            let volumes = self.volumes.iter();
-            let claims = volumes.map(|(name, v)| (name.clone(), claim(&v.holding()).into()));
+            let volumes = self.volumes.iter().map(|(name, v)| (name, v.extensions().holding()));
+            let claims = volumes.map(|(name, holding)| (name.clone(), claim(&holding).into()));
             figures.insert("volumes".to_owned(), Value::Object(claims.collect()));
             let given_up = self.given_up.iter().map(|(name, bytes)| (name.clone(), json!(bytes)));
             figures.insert("given_up_bytes".to_owned(), Value::Object(given_up.collect()));

@@ -3,13 +3,14 @@
 use std::sync::atomic::Ordering;
 
 use iscsi::session::initiator::DataPhase;
-use scsi::{Command, parse_lba_status_list};
+use scsi::{ClaimAction, Command, parse_lba_status_list};
 use volume::{
-    Allocation, Data, EpochRollback, Extent, FlushBegunCallback, Holding, Io, Lba, OrderedFlush,
-    Provisioning, Resizable, ThinSpaceUsage,
+    Allocation, Claim, Data, EpochRollback, ExclusiveWriter, Extent, FlushBegunCallback, Holding,
+    Io, Lba, OrderedFlush, Provisioning, Resizable, ThinSpaceUsage,
 };
 
 use super::{RemoteVolume, allocation};
+use crate::{claim, owning::ClaimWatchTask, reserve::give_back};
 
 impl Provisioning for RemoteVolume {
     fn allocation(&self, extent: Extent) -> Io<'_, Allocation> {
@@ -84,6 +85,38 @@ impl OrderedFlush for RemoteVolume {
             }
             let command = Command::synchronize_cache().encode();
             self.flush_with(&facts, || self.session.execute_once(command, generation, begun)).await
+        })
+    }
+}
+
+impl ExclusiveWriter for RemoteVolume {
+    fn claim(&self, claim: Claim) -> Io<'_, Holding> {
+        Io::new(async move {
+            let asked = self.session.claim(claim, self.reserves).await;
+            let whole = Extent { lba: Lba(0), blocks: 1 };
+            let holding = asked.map_err(|error| error.into_volume_error(whole))?;
+            *self.watch.lock() = Some(ClaimWatchTask::start(self.session.clone(), self.reserves));
+            Ok(holding)
+        })
+    }
+
+    fn holding(&self) -> Holding {
+        self.session.claimed().holding()
+    }
+
+    fn release(&self) -> Io<'_, ()> {
+        Io::new(async move {
+            let Some(claim) = self.session.claimed().get() else { return Ok(()) };
+            let (cdb, transfer) = match self.session.claimed().holding() {
+                Holding::Held => {
+                    claim::out(ClaimAction::Release, &claim, self.session.claimed().list())
+                }
+                Holding::Reserved => give_back(&claim),
+                _ => return Ok(()),
+            };
+            self.perform(cdb, transfer, Extent { lba: Lba(0), blocks: 1 }).await?;
+            self.session.claimed().clear();
+            Ok(())
         })
     }
 }

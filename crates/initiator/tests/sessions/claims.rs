@@ -24,8 +24,8 @@ use unit::{
     UnitRecordKind, UnitReply, UnitStore,
 };
 use volume::{
-    Claim, Confirmed, Data, Dirty, Durability, Error, Geometry, Holding, Lba, MemVolume,
-    OrderedFlush, Volume,
+    Claim, Confirmed, Data, Dirty, Durability, Error, ExclusiveWriter, Geometry, Holding, Lba,
+    MemVolume, OrderedFlush, Volume,
 };
 
 use slow_epochs::{Epochs, FLUSHED};

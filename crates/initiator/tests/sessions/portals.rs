@@ -19,7 +19,10 @@ use initiator::{Error, LinkState, RemoteVolume, Settings};
 use target::{Portal, PortalGroup, Redirect, Target, TargetServer};
 use tokio::{net::TcpListener, time::timeout};
 use unit::{BlockUnit, UnitIdentity};
-use volume::{Data, Durability, Extensions, Extent, Geometry, Holding, Io, Lba, MemVolume, Volume};
+use volume::{
+    Claim, Data, Durability, ExclusiveWriter, Extensions, Extent, Geometry, Holding, Io, Lba,
+    MemVolume, Volume,
+};
 
 /// Far longer than anything here takes.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -234,6 +237,20 @@ impl Volume for Served {
         self.disk.discard(extent)
     }
 
+    fn admit(&self, _: usize) -> Result<(), volume::Error> {
+        Ok(())
+    }
+
+    fn extensions(&self) -> Extensions<'_> {
+        Extensions { writer: Some(self), ..Extensions::default() }
+    }
+}
+
+impl ExclusiveWriter for Served {
+    fn claim(&self, _: Claim) -> Io<'_, Holding> {
+        Io::done(Ok(Holding::Unsupported))
+    }
+
     fn holding(&self) -> Holding {
         match self.check() {
             Ok(()) => Holding::Held,
@@ -241,12 +258,8 @@ impl Volume for Served {
         }
     }
 
-    fn admit(&self, _: usize) -> Result<(), volume::Error> {
-        Ok(())
-    }
-
-    fn extensions(&self) -> Extensions<'_> {
-        Extensions::default()
+    fn release(&self) -> Io<'_, ()> {
+        Io::done(Ok(()))
     }
 }
 

@@ -29,7 +29,7 @@ impl BlockUnit {
         let description = self.description(nexus, geometry);
         let (bytes, allocation_length) = match *command {
             // Hosts with several paths ask this: one to a gateway that is shut out is none.
-            Command::TestUnitReady => match self.volume.holding() {
+            Command::TestUnitReady => match self.volume.extensions().holding() {
                 Holding::Refused(_) => return Err(Sense::MANUAL_INTERVENTION_REQUIRED),
                 _ => (Vec::new(), 0),
             },

@@ -74,6 +74,22 @@ impl Volume for Noted {
         self.memory.discard(extent)
     }
 
+    fn admit(&self, _: usize) -> Result<(), Error> {
+        Ok(())
+    }
+
+    fn extensions(&self) -> Extensions<'_> {
+        Extensions { rollback: Some(self), writer: Some(self), ..Extensions::default() }
+    }
+}
+
+impl EpochRollback for Noted {
+    fn roll_back(&self) -> Io<'_, ()> {
+        self.note("roll back")
+    }
+}
+
+impl ExclusiveWriter for Noted {
     fn claim(&self, claim: Claim) -> Io<'_, Holding> {
         *self.asked.lock() = Some(claim);
         Io::done(Ok(self.holding.clone()))
@@ -85,20 +101,6 @@ impl Volume for Noted {
 
     fn release(&self) -> Io<'_, ()> {
         self.note("release")
-    }
-
-    fn admit(&self, _: usize) -> Result<(), Error> {
-        Ok(())
-    }
-
-    fn extensions(&self) -> Extensions<'_> {
-        Extensions { rollback: Some(self), ..Extensions::default() }
-    }
-}
-
-impl EpochRollback for Noted {
-    fn roll_back(&self) -> Io<'_, ()> {
-        self.note("roll back")
     }
 }
 

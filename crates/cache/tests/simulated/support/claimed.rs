@@ -7,7 +7,8 @@ use std::sync::{
 
 use parking_lot::Mutex;
 use volume::{
-    Claim, Data, Durability, Error, Extensions, Extent, Geometry, Holding, Io, Lba, Volume,
+    Claim, Data, Durability, Error, ExclusiveWriter, Extensions, Extent, Geometry, Holding, Io,
+    Lba, Volume,
 };
 
 use super::far::Far;
@@ -61,6 +62,16 @@ impl Volume for Claimed {
         self.far.discard(extent)
     }
 
+    fn admit(&self, _: usize) -> Result<(), Error> {
+        Ok(())
+    }
+
+    fn extensions(&self) -> Extensions<'_> {
+        Extensions { writer: Some(self), ..self.far.extensions() }
+    }
+}
+
+impl ExclusiveWriter for Claimed {
     fn claim(&self, claim: Claim) -> Io<'_, Holding> {
         let refuses = self.refuses.load(Ordering::SeqCst);
         let holding =
@@ -77,13 +88,5 @@ impl Volume for Claimed {
     fn release(&self) -> Io<'_, ()> {
         *self.holding.lock() = Holding::Nothing;
         Io::done(Ok(()))
-    }
-
-    fn admit(&self, _: usize) -> Result<(), Error> {
-        Ok(())
-    }
-
-    fn extensions(&self) -> Extensions<'_> {
-        self.far.extensions()
     }
 }

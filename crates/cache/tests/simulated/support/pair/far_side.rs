@@ -9,7 +9,8 @@ use parking_lot::Mutex;
 use sim::{Power, Rng};
 use tokio::time::sleep;
 use volume::{
-    Claim, Data, Durability, Error, Extensions, Extent, Geometry, Holding, Io, Lba, Volume,
+    Claim, Data, Durability, Error, ExclusiveWriter, Extensions, Extent, Geometry, Holding, Io,
+    Lba, Volume,
 };
 
 use super::{Last, Node, Side, Wrong};
@@ -131,6 +132,16 @@ impl Volume for Far {
         })
     }
 
+    fn admit(&self, _: usize) -> Result<(), Error> {
+        Ok(())
+    }
+
+    fn extensions(&self) -> Extensions<'_> {
+        Extensions { writer: Some(self), ..Extensions::default() }
+    }
+}
+
+impl ExclusiveWriter for Far {
     fn claim(&self, claim: Claim) -> Io<'_, Holding> {
         Io::new(async move {
             let alone = self.asked.lock().is_some();
@@ -157,12 +168,8 @@ impl Volume for Far {
         holding.clone()
     }
 
-    fn admit(&self, _: usize) -> Result<(), Error> {
-        Ok(())
-    }
-
-    fn extensions(&self) -> Extensions<'_> {
-        Extensions::default()
+    fn release(&self) -> Io<'_, ()> {
+        Io::done(Ok(()))
     }
 }
 
