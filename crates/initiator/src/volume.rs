@@ -8,7 +8,6 @@ use std::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
-    time::Duration,
 };
 
 use bytes::Bytes;
@@ -409,26 +408,6 @@ impl Volume for RemoteVolume {
         Some(self.session.queue_depth())
     }
 
-    fn ask_tokens(&self, list: Bytes) -> Io<'_, ()> {
-        Io::new(async move {
-            let command = Command::TokenOut { parameter_list_length: list.len() as u32 };
-            let whole = Extent { lba: Lba(0), blocks: 1 };
-            self.perform(command.encode(), DataPhase::Out(list), whole).await.map(drop)
-        })
-    }
-
-    fn hear_tokens(&self, wait: Duration) -> Io<'_, Bytes> {
-        Io::new(async move {
-            let wait_ms = u16::try_from(wait.as_millis()).unwrap_or(u16::MAX);
-            let command = Command::TokenIn { wait_ms, allocation_length: TOKEN_LIST_BYTES };
-            let transfer = DataPhase::In(TOKEN_LIST_BYTES);
-            let whole = Extent { lba: Lba(0), blocks: 1 };
-            let answer = self.perform(command.encode(), transfer, whole).await?;
-            let list: Data = answer.data_in.into_iter().collect();
-            Ok(list.into_bytes())
-        })
-    }
-
     fn admit(&self, _bytes: usize) -> Result<(), volume::Error> {
         refusal(&self.session.state()).map_or(Ok(()), Err)
     }
@@ -440,6 +419,7 @@ impl Volume for RemoteVolume {
             rollback: Some(self),
             ordered_flush: Some(self),
             writer: Some(self),
+            coherence: Some(self),
             ..Extensions::default()
         }
     }
@@ -485,9 +465,6 @@ fn allocation(extent: Extent, told: impl Iterator<Item = LbaStatus>) -> Allocati
     }
     allocation
 }
-
-/// Of what a shared unit has to say at once: as long as such a list ever is.
-const TOKEN_LIST_BYTES: u32 = 1 << 20;
 
 /// How often a stable write that needs a flush is sent while the unit keeps starting anew.
 const STABLE_ATTEMPTS: usize = 3;

@@ -5,10 +5,10 @@ use std::{mem::take, time::Duration};
 use bytes::Bytes;
 use parking_lot::Mutex;
 use volume::{
-    Allocation, Claim, Confirmed, Data, Dirty, Durability, EpochRollback, ErasableKey, Error,
-    ExclusiveWriter, Extensions, Extent, FlushBegunCallback, FlushedReads, Geometry, Holding, Io,
-    Lba, MemVolume, OrderedFlush, Provisioning, RedundantCopies, Resizable, ThinSpaceUsage, Volume,
-    examine, flush_ahead,
+    Allocation, Claim, CoherenceChannel, Confirmed, Data, Dirty, Durability, EpochRollback,
+    ErasableKey, Error, ExclusiveWriter, Extensions, Extent, FlushBegunCallback, FlushedReads,
+    Geometry, Holding, Io, Lba, MemVolume, OrderedFlush, Provisioning, RedundantCopies, Resizable,
+    ThinSpaceUsage, Volume, examine, flush_ahead,
 };
 
 /// A volume in memory that has every optional ability and lists the calls that arrive, [`Volume::geometry`] excepted.
@@ -77,9 +77,9 @@ impl AbilityProbe {
         assert!(!note("holding") || holding == Holding::Held);
         let released = above.extensions().release().await;
         assert!(!note("release") || released.is_ok());
-        let asked = above.ask_tokens(Bytes::new()).await;
+        let asked = above.extensions().ask_tokens(Bytes::new()).await;
         assert!(!note("ask_tokens") || asked.is_ok());
-        let heard = above.hear_tokens(Duration::ZERO).await;
+        let heard = above.extensions().hear_tokens(Duration::ZERO).await;
         assert!(!note("hear_tokens") || heard.is_ok());
         if above.most_calls() == Some(MOST_CALLS) {
             listed.push("most_calls".to_owned());
@@ -114,9 +114,9 @@ impl AbilityProbe {
         let holding = volume.extensions().claim(claim()).await;
         note("claim", !holding.is_ok_and(|holding| holding == Holding::Unsupported));
         note("holding", volume.extensions().holding() != Holding::Unsupported);
-        let error = volume.ask_tokens(Bytes::new()).await.err();
+        let error = volume.extensions().ask_tokens(Bytes::new()).await.err();
         note("ask_tokens", has(error, "the volume is not shared"));
-        let error = volume.hear_tokens(Duration::ZERO).await.err();
+        let error = volume.extensions().hear_tokens(Duration::ZERO).await.err();
         note("hear_tokens", has(error, "the volume is not shared"));
         answered
     }
@@ -189,14 +189,6 @@ impl Volume for AbilityProbe {
         Some(MOST_CALLS)
     }
 
-    fn ask_tokens(&self, _: Bytes) -> Io<'_, ()> {
-        self.answer("ask_tokens", ())
-    }
-
-    fn hear_tokens(&self, _: Duration) -> Io<'_, Bytes> {
-        self.answer("hear_tokens", Bytes::new())
-    }
-
     fn extensions(&self) -> Extensions<'_> {
         Extensions {
             provisioning: Some(self),
@@ -207,6 +199,7 @@ impl Volume for AbilityProbe {
             key: Some(self),
             copies: Some(self),
             writer: Some(self),
+            coherence: Some(self),
         }
     }
 }
@@ -288,5 +281,15 @@ impl ExclusiveWriter for AbilityProbe {
 
     fn release(&self) -> Io<'_, ()> {
         self.answer("release", ())
+    }
+}
+
+impl CoherenceChannel for AbilityProbe {
+    fn ask_tokens(&self, _: Bytes) -> Io<'_, ()> {
+        self.answer("ask_tokens", ())
+    }
+
+    fn hear_tokens(&self, _: Duration) -> Io<'_, Bytes> {
+        self.answer("hear_tokens", Bytes::new())
     }
 }

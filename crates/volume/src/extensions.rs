@@ -1,5 +1,9 @@
 //! The optional abilities of a volume: a trait for each of them, and the list of those that a volume has.
 
+use std::time::Duration;
+
+use bytes::Bytes;
+
 use crate::{Allocation, Claim, Data, Error, Extent, Holding, Io};
 
 /// The optional abilities of a volume together with those of the volumes below it: see
@@ -26,6 +30,8 @@ pub struct Extensions<'a> {
     pub copies: Option<&'a dyn RedundantCopies>,
     /// Can be claimed by one writer.
     pub writer: Option<&'a dyn ExclusiveWriter>,
+    /// Grants coherence tokens to several writers.
+    pub coherence: Option<&'a dyn CoherenceChannel>,
 }
 
 impl<'a> Extensions<'a> {
@@ -111,6 +117,28 @@ impl<'a> Extensions<'a> {
     /// See [`ExclusiveWriter::release`]. Without the ability there is nothing to release.
     pub fn release(self) -> Io<'a, ()> {
         self.writer.map_or_else(|| Io::done(Ok(())), ExclusiveWriter::release)
+    }
+
+    /// See [`CoherenceChannel::ask_tokens`].
+    ///
+    /// # Errors
+    /// [`Error::Device`] without the ability.
+    pub fn ask_tokens(self, list: Bytes) -> Io<'a, ()> {
+        match self.coherence {
+            Some(channel) => channel.ask_tokens(list),
+            None => Io::done(Err(Error::Device("the volume is not shared".into()))),
+        }
+    }
+
+    /// See [`CoherenceChannel::hear_tokens`].
+    ///
+    /// # Errors
+    /// [`Error::Device`] without the ability.
+    pub fn hear_tokens(self, wait: Duration) -> Io<'a, Bytes> {
+        match self.coherence {
+            Some(channel) => channel.hear_tokens(wait),
+            None => Io::done(Err(Error::Device("the volume is not shared".into()))),
+        }
     }
 }
 
@@ -221,4 +249,14 @@ pub trait ExclusiveWriter: Send + Sync {
 
     /// Gives the claim back, when nothing newer than the volume is left above it.
     fn release(&self) -> Io<'_, ()>;
+}
+
+/// Grants coherence tokens, so that several gateways may change the volume.
+pub trait CoherenceChannel: Send + Sync {
+    /// Asks for tokens. `list` is a list of requests as the crate `tokens` encodes it. The requests may be lost when the
+    /// call fails, and also when it succeeds.
+    fn ask_tokens(&self, list: Bytes) -> Io<'_, ()>;
+
+    /// Waits until there is an answer, for at most `wait`. Returns a list of answers as the crate `tokens` encodes it.
+    fn hear_tokens(&self, wait: Duration) -> Io<'_, Bytes>;
 }

@@ -44,8 +44,8 @@ pub use encrypt::{EncryptVolume, Keyring, Renewed, VolumeKey};
 pub use engine::EngineKind;
 pub use error::{Error, Io};
 pub use extensions::{
-    EpochRollback, ErasableKey, ExclusiveWriter, Extensions, FlushBegunCallback, FlushedReads,
-    OrderedFlush, Provisioning, RedundantCopies, Resizable, ThinSpaceUsage,
+    CoherenceChannel, EpochRollback, ErasableKey, ExclusiveWriter, Extensions, FlushBegunCallback,
+    FlushedReads, OrderedFlush, Provisioning, RedundantCopies, Resizable, ThinSpaceUsage,
 };
 pub use extent::{Extent, Lba};
 pub use fault::{FaultCallKind, FaultRule, FaultVolume, Faults, Symptom};

@@ -1,8 +1,6 @@
 //! What every volume answers.
 
-use std::{sync::Arc, time::Duration};
-
-use bytes::Bytes;
+use std::sync::Arc;
 
 use crate::{Data, Durability, Error, Extensions, Extent, FlushBegunCallback, Geometry, Io, Lba};
 
@@ -51,23 +49,6 @@ pub trait Volume: Send + Sync + 'static {
     /// Returns the most calls that the volume performs at once; further calls wait. `None` if it has no limit of its own.
     fn most_calls(&self) -> Option<usize> {
         self.lower().and_then(|lower| lower.most_calls())
-    }
-
-    /// Asks for tokens of a volume that others change, too: a list of requests as the crate `tokens`
-    /// has it. What is asked may be lost when it fails, and when it does not.
-    fn ask_tokens(&self, list: Bytes) -> Io<'_, ()> {
-        match self.lower() {
-            Some(lower) => lower.ask_tokens(list),
-            None => Io::done(Err(Error::Device("the volume is not shared".into()))),
-        }
-    }
-
-    /// Waits until there is an answer, or so long; a list of answers as the crate `tokens` has it.
-    fn hear_tokens(&self, wait: Duration) -> Io<'_, Bytes> {
-        match self.lower() {
-            Some(lower) => lower.hear_tokens(wait),
-            None => Io::done(Err(Error::Device("the volume is not shared".into()))),
-        }
     }
 }
 

@@ -1,12 +1,13 @@
 //! The optional abilities of a remote unit.
 
-use std::sync::atomic::Ordering;
+use std::{sync::atomic::Ordering, time::Duration};
 
+use bytes::Bytes;
 use iscsi::session::initiator::DataPhase;
 use scsi::{ClaimAction, Command, parse_lba_status_list};
 use volume::{
-    Allocation, Claim, Data, EpochRollback, ExclusiveWriter, Extent, FlushBegunCallback, Holding,
-    Io, Lba, OrderedFlush, Provisioning, Resizable, ThinSpaceUsage,
+    Allocation, Claim, CoherenceChannel, Data, EpochRollback, ExclusiveWriter, Extent,
+    FlushBegunCallback, Holding, Io, Lba, OrderedFlush, Provisioning, Resizable, ThinSpaceUsage,
 };
 
 use super::{RemoteVolume, allocation};
@@ -120,3 +121,28 @@ impl ExclusiveWriter for RemoteVolume {
         })
     }
 }
+
+impl CoherenceChannel for RemoteVolume {
+    fn ask_tokens(&self, list: Bytes) -> Io<'_, ()> {
+        Io::new(async move {
+            let command = Command::TokenOut { parameter_list_length: list.len() as u32 };
+            let whole = Extent { lba: Lba(0), blocks: 1 };
+            self.perform(command.encode(), DataPhase::Out(list), whole).await.map(drop)
+        })
+    }
+
+    fn hear_tokens(&self, wait: Duration) -> Io<'_, Bytes> {
+        Io::new(async move {
+            let wait_ms = u16::try_from(wait.as_millis()).unwrap_or(u16::MAX);
+            let command = Command::TokenIn { wait_ms, allocation_length: TOKEN_LIST_BYTES };
+            let transfer = DataPhase::In(TOKEN_LIST_BYTES);
+            let whole = Extent { lba: Lba(0), blocks: 1 };
+            let answer = self.perform(command.encode(), transfer, whole).await?;
+            let list: Data = answer.data_in.into_iter().collect();
+            Ok(list.into_bytes())
+        })
+    }
+}
+
+/// The most bytes of answers that one call takes: as long as such a list ever is.
+const TOKEN_LIST_BYTES: u32 = 1 << 20;
