@@ -163,10 +163,6 @@ impl Volume for Coherent {
         Geometry { atomic_blocks: 0, ..self.cache.geometry() }
     }
 
-    fn lower(&self) -> Option<&dyn Volume> {
-        Some(&*self.cache)
-    }
-
     fn read(&self, extent: Extent) -> Io<'_, Data> {
         Io::new(async move {
             let _uses = self.enter(extent, CoherenceToken::SharedRead).await?;

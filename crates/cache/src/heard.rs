@@ -120,10 +120,6 @@ impl Volume for Heard {
         self.lower.geometry()
     }
 
-    fn lower(&self) -> Option<&dyn Volume> {
-        Some(&*self.lower)
-    }
-
     fn read(&self, extent: Extent) -> Io<'_, Data> {
         Io::new(self.ask(self.lower.read(extent), &self.times.lower_reads))
     }

@@ -95,7 +95,7 @@ fn has_room(shared: &CacheCore, runs: usize, weight: u64) -> bool {
 /// Returns the most runs that may be in flight: three quarters of the calls that the lower volume performs at once. The rest
 /// is left to the requests of hosts.
 fn most_runs(shared: &CacheCore) -> usize {
-    (shared.lower.most_calls().unwrap_or(USUAL_CALLS) * 3 / 4).max(1)
+    (shared.lower.extensions().most_calls.unwrap_or(USUAL_CALLS) * 3 / 4).max(1)
 }
 
 /// Reports the end of a run to the window. The measured time includes the reading of the log, so the window is large

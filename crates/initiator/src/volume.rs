@@ -404,10 +404,6 @@ impl Volume for RemoteVolume {
         })
     }
 
-    fn most_calls(&self) -> Option<usize> {
-        Some(self.session.queue_depth())
-    }
-
     fn admit(&self, _bytes: usize) -> Result<(), volume::Error> {
         refusal(&self.session.state()).map_or(Ok(()), Err)
     }
@@ -420,6 +416,7 @@ impl Volume for RemoteVolume {
             ordered_flush: Some(self),
             writer: Some(self),
             coherence: Some(self),
+            most_calls: Some(self.session.queue_depth()),
             ..Extensions::default()
         }
     }

@@ -81,7 +81,7 @@ impl AbilityProbe {
         assert!(!note("ask_tokens") || asked.is_ok());
         let heard = above.extensions().hear_tokens(Duration::ZERO).await;
         assert!(!note("hear_tokens") || heard.is_ok());
-        if above.most_calls() == Some(MOST_CALLS) {
+        if above.extensions().most_calls == Some(MOST_CALLS) {
             listed.push("most_calls".to_owned());
         }
         listed
@@ -110,7 +110,7 @@ impl AbilityProbe {
         let error = volume.extensions().erase_key().await.err();
         note("erase_key", has(error, "it has no key to erase"));
         note("in_doubt", !volume.extensions().in_doubt().is_empty());
-        note("most_calls", volume.most_calls().is_some());
+        note("most_calls", volume.extensions().most_calls.is_some());
         let holding = volume.extensions().claim(claim()).await;
         note("claim", !holding.is_ok_and(|holding| holding == Holding::Unsupported));
         note("holding", volume.extensions().holding() != Holding::Unsupported);
@@ -185,10 +185,6 @@ impl Volume for AbilityProbe {
         Ok(())
     }
 
-    fn most_calls(&self) -> Option<usize> {
-        Some(MOST_CALLS)
-    }
-
     fn extensions(&self) -> Extensions<'_> {
         Extensions {
             provisioning: Some(self),
@@ -200,6 +196,7 @@ impl Volume for AbilityProbe {
             copies: Some(self),
             writer: Some(self),
             coherence: Some(self),
+            most_calls: Some(MOST_CALLS),
         }
     }
 }

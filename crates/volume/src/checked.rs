@@ -50,10 +50,6 @@ impl Volume for CheckedVolume {
         self.lower.geometry()
     }
 
-    fn lower(&self) -> Option<&dyn Volume> {
-        Some(&*self.lower)
-    }
-
     fn read(&self, extent: Extent) -> Io<'_, Data> {
         self.read_by(extent, |lower| lower.read(extent))
     }

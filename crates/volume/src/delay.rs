@@ -75,10 +75,6 @@ impl Volume for DelayVolume {
         self.lower.geometry()
     }
 
-    fn lower(&self) -> Option<&dyn Volume> {
-        Some(&*self.lower)
-    }
-
     fn read(&self, extent: Extent) -> Io<'_, Data> {
         self.after(self.latency.read, move || self.lower.read(extent))
     }

@@ -146,10 +146,6 @@ impl<K: Keyring> Volume for EncryptVolume<K> {
         Geometry { key_erasable: true, ..self.lower.geometry() }
     }
 
-    fn lower(&self) -> Option<&dyn Volume> {
-        Some(&*self.lower)
-    }
-
     fn read(&self, extent: Extent) -> Io<'_, Data> {
         Io::new(async move {
             let data = self.lower.read(extent).await?;

@@ -161,10 +161,6 @@ impl Volume for FaultVolume {
         self.lower.geometry()
     }
 
-    fn lower(&self) -> Option<&dyn Volume> {
-        Some(&*self.lower)
-    }
-
     fn read(&self, extent: Extent) -> Io<'_, Data> {
         let symptom = self.faults.decide(FaultCallKind::Read, Some(extent));
         let bytes = extent.blocks as usize * self.geometry().block_size as usize;

@@ -123,10 +123,6 @@ impl Volume for ObserveVolume {
         self.lower.geometry()
     }
 
-    fn lower(&self) -> Option<&dyn Volume> {
-        Some(&*self.lower)
-    }
-
     fn read(&self, extent: Extent) -> Io<'_, Data> {
         let c = &*self.counters;
         let bytes = self.bytes(extent);

@@ -16,12 +16,6 @@ pub trait Volume: Send + Sync + 'static {
     /// Size and abilities. Changes only when the volume is resized.
     fn geometry(&self) -> Geometry;
 
-    /// The volume below, if this is a layer before one and no more: the same blocks, one for one. What
-    /// such a layer does not answer itself goes down, of all that follows [`Volume::discard`].
-    fn lower(&self) -> Option<&dyn Volume> {
-        None
-    }
-
     /// The blocks of `extent`. A block never written reads as zeros.
     fn read(&self, extent: Extent) -> Io<'_, Data>;
 
@@ -45,11 +39,6 @@ pub trait Volume: Send + Sync + 'static {
     /// Returns the optional abilities of this volume. A layer lists here each ability that it passes on from the volume
     /// below it. The list is made anew for each call, without allocation.
     fn extensions(&self) -> Extensions<'_>;
-
-    /// Returns the most calls that the volume performs at once; further calls wait. `None` if it has no limit of its own.
-    fn most_calls(&self) -> Option<usize> {
-        self.lower().and_then(|lower| lower.most_calls())
-    }
 }
 
 /// A volume with everything below it.

@@ -224,10 +224,6 @@ impl Volume for Watched {
         self.lower.geometry()
     }
 
-    fn lower(&self) -> Option<&dyn Volume> {
-        Some(&*self.lower)
-    }
-
     fn read(&self, extent: Extent) -> Io<'_, Data> {
         self.lower.read(extent)
     }

@@ -76,7 +76,7 @@ pub struct Wire {
     delay: Duration,
     /// Bits per second.
     rate: u64,
-    /// See [`Volume::most_calls`].
+    /// See [`volume::Extensions::most_calls`].
     most_calls: Option<usize>,
     there: Mutex<Instant>,
     back: Mutex<Instant>,
@@ -108,10 +108,6 @@ impl Wire {
 impl Volume for Wire {
     fn geometry(&self) -> Geometry {
         self.lower.geometry()
-    }
-
-    fn most_calls(&self) -> Option<usize> {
-        self.most_calls
     }
 
     fn read(&self, extent: Extent) -> Io<'_, Data> {
@@ -155,6 +151,6 @@ impl Volume for Wire {
     }
 
     fn extensions(&self) -> Extensions<'_> {
-        Extensions::default()
+        Extensions { most_calls: self.most_calls, ..Extensions::default() }
     }
 }

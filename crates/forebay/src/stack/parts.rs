@@ -178,10 +178,6 @@ impl Volume for FilePart {
         self.file.volume.geometry()
     }
 
-    fn lower(&self) -> Option<&dyn Volume> {
-        Some(&*self.file.volume)
-    }
-
     fn read(&self, extent: Extent) -> Io<'_, Data> {
         self.file.volume.read(extent)
     }

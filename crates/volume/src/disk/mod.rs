@@ -63,10 +63,6 @@ impl Volume for DiskVolume {
         self.lower.geometry()
     }
 
-    fn lower(&self) -> Option<&dyn Volume> {
-        Some(&*self.lower)
-    }
-
     fn read(&self, extent: Extent) -> Io<'_, Data> {
         let at = self.extent(extent);
         self.timed(|disk, now| disk.read(now, at), self.lower.read(extent))
