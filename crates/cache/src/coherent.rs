@@ -363,7 +363,7 @@ async fn hear(shared: &CoherentCore, cache: &Cache) {
     // How large ranges are is told at once: nothing is used, nor renewed, before that.
     let mut wait = Duration::ZERO;
     while !shared.has_failed() {
-        let list = match shared.lower.extensions().hear_tokens(wait).await {
+        let list = match shared.lower.extensions().receive_answers(wait).await {
             Ok(list) => list,
             Err(Error::Fenced(reason)) => return shared.fail(Error::Fenced(reason)),
             Err(error) => {
@@ -437,7 +437,7 @@ async fn ask(shared: &CoherentCore) {
         let mut rest = &requests[..];
         while !rest.is_empty() {
             let (list, count) = write_requests(rest);
-            match shared.lower.extensions().ask_tokens(Bytes::from(list)).await {
+            match shared.lower.extensions().send_requests(Bytes::from(list)).await {
                 // Each fits alone, the longest Join too.
                 Ok(()) => rest = &rest[count.max(1)..],
                 Err(Error::Fenced(reason)) => return shared.fail(Error::Fenced(reason)),

@@ -197,14 +197,14 @@ mod tests {
             "erase_key",
             "admit",
             "examine",
-            "in_doubt",
-            "settle",
+            "divergent",
+            "make_equal",
             "refresh",
             "claim",
             "holding",
             "release",
-            "ask_tokens",
-            "hear_tokens",
+            "send_requests",
+            "receive_answers",
             "most_calls",
         ];
         assert_eq!(arrived, all);

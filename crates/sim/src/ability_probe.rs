@@ -65,10 +65,10 @@ impl AbilityProbe {
         assert!(!note("admit") || admitted.is_ok());
         let examined = examine(above, EXTENT, &|_| true).await;
         assert!(!note("examine") || examined.unwrap().is_some());
-        let in_doubt = above.extensions().in_doubt();
-        assert!(!note("in_doubt") || in_doubt == [EXTENT]);
-        let settled = above.extensions().settle().await;
-        assert!(!note("settle") || settled.is_ok());
+        let divergent = above.extensions().divergent();
+        assert!(!note("divergent") || divergent == [EXTENT]);
+        let settled = above.extensions().make_equal().await;
+        assert!(!note("make_equal") || settled.is_ok());
         above.extensions().refresh();
         note("refresh");
         let holding = above.extensions().claim(claim()).await;
@@ -77,10 +77,10 @@ impl AbilityProbe {
         assert!(!note("holding") || holding == Holding::Held);
         let released = above.extensions().release().await;
         assert!(!note("release") || released.is_ok());
-        let asked = above.extensions().ask_tokens(Bytes::new()).await;
-        assert!(!note("ask_tokens") || asked.is_ok());
-        let heard = above.extensions().hear_tokens(Duration::ZERO).await;
-        assert!(!note("hear_tokens") || heard.is_ok());
+        let asked = above.extensions().send_requests(Bytes::new()).await;
+        assert!(!note("send_requests") || asked.is_ok());
+        let heard = above.extensions().receive_answers(Duration::ZERO).await;
+        assert!(!note("receive_answers") || heard.is_ok());
         if above.extensions().most_calls == Some(MOST_CALLS) {
             listed.push("most_calls".to_owned());
         }
@@ -88,7 +88,7 @@ impl AbilityProbe {
     }
 
     /// Performs each optional call on `volume`, which may have no layer. Returns the calls whose answer is another one
-    /// than that of a volume without the ability. `refresh`, `settle` and `release` are left out: their answer is the
+    /// than that of a volume without the ability. `refresh`, `make_equal` and `release` are left out: their answer is the
     /// same for all volumes.
     pub async fn answered(volume: &dyn Volume) -> Vec<&'static str> {
         let mut answered = Vec::new();
@@ -109,15 +109,15 @@ impl AbilityProbe {
         note("usage", volume.extensions().usage().is_some());
         let error = volume.extensions().erase_key().await.err();
         note("erase_key", has(error, "it has no key to erase"));
-        note("in_doubt", !volume.extensions().in_doubt().is_empty());
+        note("divergent", !volume.extensions().divergent().is_empty());
         note("most_calls", volume.extensions().most_calls.is_some());
         let holding = volume.extensions().claim(claim()).await;
         note("claim", !holding.is_ok_and(|holding| holding == Holding::Unsupported));
         note("holding", volume.extensions().holding() != Holding::Unsupported);
-        let error = volume.extensions().ask_tokens(Bytes::new()).await.err();
-        note("ask_tokens", has(error, "the volume is not shared"));
-        let error = volume.extensions().hear_tokens(Duration::ZERO).await.err();
-        note("hear_tokens", has(error, "the volume is not shared"));
+        let error = volume.extensions().send_requests(Bytes::new()).await.err();
+        note("send_requests", has(error, "the volume is not shared"));
+        let error = volume.extensions().receive_answers(Duration::ZERO).await.err();
+        note("receive_answers", has(error, "the volume is not shared"));
         answered
     }
 
@@ -256,13 +256,13 @@ impl RedundantCopies for AbilityProbe {
         Io::new(async move { Ok(Some(read.await?).filter(is_right)) })
     }
 
-    fn in_doubt(&self) -> Vec<Extent> {
-        self.note("in_doubt");
+    fn divergent(&self) -> Vec<Extent> {
+        self.note("divergent");
         vec![EXTENT]
     }
 
-    fn settle(&self) -> Io<'_, ()> {
-        self.answer("settle", ())
+    fn make_equal(&self) -> Io<'_, ()> {
+        self.answer("make_equal", ())
     }
 }
 
@@ -282,11 +282,11 @@ impl ExclusiveWriter for AbilityProbe {
 }
 
 impl CoherenceChannel for AbilityProbe {
-    fn ask_tokens(&self, _: Bytes) -> Io<'_, ()> {
-        self.answer("ask_tokens", ())
+    fn send_requests(&self, _: Bytes) -> Io<'_, ()> {
+        self.answer("send_requests", ())
     }
 
-    fn hear_tokens(&self, _: Duration) -> Io<'_, Bytes> {
-        self.answer("hear_tokens", Bytes::new())
+    fn receive_answers(&self, _: Duration) -> Io<'_, Bytes> {
+        self.answer("receive_answers", Bytes::new())
     }
 }

@@ -221,12 +221,12 @@ impl<K: Keyring> RedundantCopies for EncryptVolume<K> {
         })
     }
 
-    fn in_doubt(&self) -> Vec<Extent> {
-        self.lower.extensions().in_doubt()
+    fn divergent(&self) -> Vec<Extent> {
+        self.lower.extensions().divergent()
     }
 
-    fn settle(&self) -> Io<'_, ()> {
-        self.lower.extensions().settle()
+    fn make_equal(&self) -> Io<'_, ()> {
+        self.lower.extensions().make_equal()
     }
 }
 

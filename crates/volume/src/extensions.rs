@@ -91,15 +91,15 @@ impl<'a> Extensions<'a> {
         }
     }
 
-    /// See [`RedundantCopies::in_doubt`]. Without the ability there is one copy of each block, and nothing is in doubt.
+    /// See [`RedundantCopies::divergent`]. Without the ability there is one copy of each block.
     #[must_use]
-    pub fn in_doubt(self) -> Vec<Extent> {
-        self.copies.map_or_else(Vec::new, RedundantCopies::in_doubt)
+    pub fn divergent(self) -> Vec<Extent> {
+        self.copies.map_or_else(Vec::new, RedundantCopies::divergent)
     }
 
-    /// See [`RedundantCopies::settle`]. Without the ability there is nothing to do.
-    pub fn settle(self) -> Io<'a, ()> {
-        self.copies.map_or_else(|| Io::done(Ok(())), RedundantCopies::settle)
+    /// See [`RedundantCopies::make_equal`]. Without the ability there is nothing to do.
+    pub fn make_equal(self) -> Io<'a, ()> {
+        self.copies.map_or_else(|| Io::done(Ok(())), RedundantCopies::make_equal)
     }
 
     /// See [`ExclusiveWriter::claim`]. The answer is [`Holding::Unsupported`] without the ability.
@@ -121,24 +121,24 @@ impl<'a> Extensions<'a> {
         self.writer.map_or_else(|| Io::done(Ok(())), ExclusiveWriter::release)
     }
 
-    /// See [`CoherenceChannel::ask_tokens`].
+    /// See [`CoherenceChannel::send_requests`].
     ///
     /// # Errors
     /// [`Error::Device`] without the ability.
-    pub fn ask_tokens(self, list: Bytes) -> Io<'a, ()> {
+    pub fn send_requests(self, list: Bytes) -> Io<'a, ()> {
         match self.coherence {
-            Some(channel) => channel.ask_tokens(list),
+            Some(channel) => channel.send_requests(list),
             None => Io::done(Err(Error::Device("the volume is not shared".into()))),
         }
     }
 
-    /// See [`CoherenceChannel::hear_tokens`].
+    /// See [`CoherenceChannel::receive_answers`].
     ///
     /// # Errors
     /// [`Error::Device`] without the ability.
-    pub fn hear_tokens(self, wait: Duration) -> Io<'a, Bytes> {
+    pub fn receive_answers(self, wait: Duration) -> Io<'a, Bytes> {
         match self.coherence {
-            Some(channel) => channel.hear_tokens(wait),
+            Some(channel) => channel.receive_answers(wait),
             None => Io::done(Err(Error::Device("the volume is not shared".into()))),
         }
     }
@@ -231,13 +231,13 @@ pub trait RedundantCopies: Send + Sync {
     ) -> Io<'a, Option<Data>>;
 
     /// Returns the blocks of which there are copies that differ, in order. A plain read of such a block gives one copy,
-    /// always the same; [`Self::examine`], a write or [`Self::settle`] makes the copies equal. Does not wait for other
+    /// always the same; [`Self::examine`], a write or [`Self::make_equal`] makes the copies equal. Does not wait for other
     /// calls.
-    fn in_doubt(&self) -> Vec<Extent>;
+    fn divergent(&self) -> Vec<Extent>;
 
-    /// Makes the copies of each block that is still in doubt like the one that plain reads give. Called when everything
+    /// Makes all copies of each block of [`Self::divergent`] like the one that plain reads give. Called when everything
     /// that matters has been examined.
-    fn settle(&self) -> Io<'_, ()>;
+    fn make_equal(&self) -> Io<'_, ()>;
 }
 
 /// Can be claimed by one writer, so that nobody else changes its blocks.
@@ -257,8 +257,8 @@ pub trait ExclusiveWriter: Send + Sync {
 pub trait CoherenceChannel: Send + Sync {
     /// Asks for tokens. `list` is a list of requests as the crate `tokens` encodes it. The requests may be lost when the
     /// call fails, and also when it succeeds.
-    fn ask_tokens(&self, list: Bytes) -> Io<'_, ()>;
+    fn send_requests(&self, list: Bytes) -> Io<'_, ()>;
 
     /// Waits until there is an answer, for at most `wait`. Returns a list of answers as the crate `tokens` encodes it.
-    fn hear_tokens(&self, wait: Duration) -> Io<'_, Bytes>;
+    fn receive_answers(&self, wait: Duration) -> Io<'_, Bytes>;
 }

@@ -225,12 +225,12 @@ impl RedundantCopies for FaultVolume {
         Self::run(symptom, || None, || crate::examine(&*self.lower, extent, is_right))
     }
 
-    fn in_doubt(&self) -> Vec<Extent> {
-        self.lower.extensions().in_doubt()
+    fn divergent(&self) -> Vec<Extent> {
+        self.lower.extensions().divergent()
     }
 
-    fn settle(&self) -> Io<'_, ()> {
-        self.lower.extensions().settle()
+    fn make_equal(&self) -> Io<'_, ()> {
+        self.lower.extensions().make_equal()
     }
 }
 

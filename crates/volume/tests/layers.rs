@@ -21,14 +21,14 @@ const ALL: &[&str] = &[
     "erase_key",
     "admit",
     "examine",
-    "in_doubt",
-    "settle",
+    "divergent",
+    "make_equal",
     "refresh",
     "claim",
     "holding",
     "release",
-    "ask_tokens",
-    "hear_tokens",
+    "send_requests",
+    "receive_answers",
     "most_calls",
 ];
 

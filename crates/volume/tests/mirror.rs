@@ -215,16 +215,16 @@ async fn after_a_crash_no_copy_is_written_over_before_it_was_judged() {
         // Twice: what nobody has judged is still compared after the next crash.
         drop(both(&halves).await);
         let mirror = both(&halves).await;
-        assert_eq!(mirror.in_doubt(), [Extent { lba: Lba(5), blocks: 2 }]);
+        assert_eq!(mirror.divergent(), [Extent { lba: Lba(5), blocks: 2 }]);
         let plain = byte(&mirror, 5).await;
         assert_eq!(plain, byte(&mirror, 5).await, "it is one of them, always the same");
         let found = mirror.examine(extent(5), &|data| *data == filled(1)).await.unwrap();
         assert!(found.is_some_and(|data| data == filled(1)));
         assert_eq!((byte(&mirror, 5).await, mirror.mended()), (1, 1));
-        assert_eq!(mirror.in_doubt(), [extent(6)]);
+        assert_eq!(mirror.divergent(), [extent(6)]);
         // What nobody asked for is made equal in the end.
-        mirror.settle().await.unwrap();
-        assert_eq!(mirror.in_doubt(), []);
+        mirror.make_equal().await.unwrap();
+        assert_eq!(mirror.divergent(), []);
         for half in &halves {
             assert_eq!(byte(half.as_ref(), DATA + 5).await, 1);
             assert_eq!(byte(half.as_ref(), DATA + 6).await, 1);
@@ -255,13 +255,13 @@ async fn a_half_lacks_writes_until_both_are_equal_or_it_is_filled() {
     let (fault, faults) = faulty(&halves[0]);
     let mirror = both(&[fault, halves[1].clone()]).await;
     scratch(&faults, 5);
-    mirror.settle().await.unwrap();
-    assert!(!mirror.in_doubt().is_empty() && lacks_writes(&halves[0]).await);
+    mirror.make_equal().await.unwrap();
+    assert!(!mirror.divergent().is_empty() && lacks_writes(&halves[0]).await);
     drop(mirror);
     let mirror = both(&halves).await;
     let found = mirror.examine(extent(5), &|data| *data == filled(1)).await.unwrap();
     assert!(found.is_some());
-    mirror.settle().await.unwrap();
+    mirror.make_equal().await.unwrap();
     assert!(!lacks_writes(&halves[0]).await);
     assert_eq!(byte(halves[0].as_ref(), DATA + 5).await, 1);
     drop(mirror);
@@ -306,7 +306,7 @@ async fn what_differs_is_read_from_one_half_alone() {
     scratch(&faults, 5);
     assert!(mirror.read(extent(5)).await.is_err(), "not another content");
     write(&mirror, 5, 3).await.unwrap();
-    assert_eq!(mirror.in_doubt(), []);
+    assert_eq!(mirror.divergent(), []);
     assert_eq!(byte(&mirror, 5).await, 3, "from the half that can");
 }
 
@@ -508,13 +508,13 @@ fn nothing_answered_is_lost_and_the_halves_agree_after_a_cut_at_any_write() {
                 let settle_after = writes as usize % 3 * values.len() / 2;
                 for (at, (&block, may)) in values.iter().enumerate() {
                     if at == settle_after {
-                        mirror.settle().await.unwrap();
+                        mirror.make_equal().await.unwrap();
                     }
                     let byte = byte(&mirror, block).await;
                     assert!(may.contains(&byte), "{seed}, {writes}: {block} is {byte} of {may:?}");
                     seen.insert(block, byte);
                 }
-                mirror.settle().await.unwrap();
+                mirror.make_equal().await.unwrap();
                 in_sync(&mirror).await;
                 for (&block, &expected) in &seen {
                     for half in &halves {

@@ -27,7 +27,7 @@ enum ExpectedLogBlock {
 
 impl Doubt {
     pub fn new(log: &Stack) -> Self {
-        Self { extents: log.extensions().in_doubt(), blocks: Vec::new() }
+        Self { extents: log.extensions().divergent(), blocks: Vec::new() }
     }
 
     pub fn is_empty(&self) -> bool {
@@ -73,13 +73,13 @@ impl Doubt {
             // What is right in no copy is told to whoever reads it.
             examine(&**log, Extent { lba: Lba(*block), blocks: 1 }, &is_right).await?;
         }
-        log.extensions().settle().await
+        log.extensions().make_equal().await
     }
 }
 
 /// Judges the superblocks.
 pub(crate) async fn judge_superblocks(log: &Stack) -> Result<(), Error> {
-    let extents = log.extensions().in_doubt();
+    let extents = log.extensions().divergent();
     for block in (0..u64::from(FIRST_BLOCK)).filter(|&block| contains(&extents, block)) {
         let is_right = |data: &Data| Superblock::decode(&data.clone().into_bytes()).is_ok();
         examine(&**log, Extent { lba: Lba(block), blocks: 1 }, &is_right).await?;
@@ -89,7 +89,7 @@ pub(crate) async fn judge_superblocks(log: &Stack) -> Result<(), Error> {
 
 /// Judges the frames of the index.
 pub(crate) async fn judge_frames(log: &Stack, superblock: &Superblock) -> Result<(), Error> {
-    let extents = log.extensions().in_doubt();
+    let extents = log.extensions().divergent();
     if extents.is_empty() {
         return Ok(());
     }

@@ -187,13 +187,13 @@ async fn after_a_crash_the_copy_that_is_right_is_kept_whichever_it_is() {
                 // The mirror's labels say that the region is dirty.
                 let again = Mirror::open(halves.memory.clone().map(Some), [7; 16], false).await;
                 let mirror = Arc::new(again.unwrap_or_else(|error| panic!("{case}: {error}")));
-                assert!(!mirror.extensions().in_doubt().is_empty(), "{case}");
+                assert!(!mirror.extensions().divergent().is_empty(), "{case}");
                 gateway.log = Arc::clone(&mirror) as Stack;
                 let opened = gateway.try_open().await;
                 let cache = opened.unwrap_or_else(|error| panic!("{case}: {error}"));
                 check(&cache).await;
                 assert_eq!(cache.statistics().recovered_slots, 10, "{case}");
-                assert!(mirror.extensions().in_doubt().is_empty(), "{case}");
+                assert!(mirror.extensions().divergent().is_empty(), "{case}");
                 // In both from now on.
                 drop(cache);
                 for half in 0..2 {

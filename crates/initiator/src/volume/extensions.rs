@@ -123,7 +123,7 @@ impl ExclusiveWriter for RemoteVolume {
 }
 
 impl CoherenceChannel for RemoteVolume {
-    fn ask_tokens(&self, list: Bytes) -> Io<'_, ()> {
+    fn send_requests(&self, list: Bytes) -> Io<'_, ()> {
         Io::new(async move {
             let command = Command::TokenOut { parameter_list_length: list.len() as u32 };
             let whole = Extent { lba: Lba(0), blocks: 1 };
@@ -131,7 +131,7 @@ impl CoherenceChannel for RemoteVolume {
         })
     }
 
-    fn hear_tokens(&self, wait: Duration) -> Io<'_, Bytes> {
+    fn receive_answers(&self, wait: Duration) -> Io<'_, Bytes> {
         Io::new(async move {
             let wait_ms = u16::try_from(wait.as_millis()).unwrap_or(u16::MAX);
             let command = Command::TokenIn { wait_ms, allocation_length: TOKEN_LIST_BYTES };

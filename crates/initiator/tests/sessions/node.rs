@@ -32,7 +32,7 @@ async fn connect(node: &Node) -> RemoteVolume {
 async fn a_remote_volume_has_the_same_abilities_as_ever() {
     let node = Node::start(geometry()).await;
     let volume = connect(&node).await;
-    let expected = ["roll_back", "allocation", "most_calls", "ask_tokens", "hear_tokens"];
+    let expected = ["roll_back", "allocation", "most_calls", "send_requests", "receive_answers"];
     assert_eq!(AbilityProbe::answered(&volume).await, expected);
 }
 

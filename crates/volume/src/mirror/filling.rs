@@ -109,7 +109,7 @@ impl MirrorCore {
         self.state.lock().doubt.extend(differ.map(|(block, _)| (block, 0)));
     }
 
-    /// See [`RedundantCopies::in_doubt`](crate::RedundantCopies::in_doubt).
+    /// See [`RedundantCopies::divergent`](crate::RedundantCopies::divergent).
     pub(super) fn in_doubt(&self) -> Vec<Extent> {
         let mut runs: Vec<Extent> = Vec::new();
         for &block in self.state.lock().doubt.keys() {
@@ -123,7 +123,7 @@ impl MirrorCore {
         runs
     }
 
-    /// See [`RedundantCopies::settle`](crate::RedundantCopies::settle).
+    /// See [`RedundantCopies::make_equal`](crate::RedundantCopies::make_equal).
     pub(super) async fn settle(self: Arc<Self>) -> Result<(), Error> {
         for extent in self.in_doubt() {
             let _held = self.hold(extent.lba.0, extent.end().0).await;

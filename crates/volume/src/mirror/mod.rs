@@ -150,7 +150,7 @@ pub struct Mirror {
 impl Mirror {
     /// Puts two halves together; one may be absent. Blank halves become a new mirror, `id`, which
     /// nobody else may draw. Where they may differ after a crash, they are compared before this
-    /// returns: blocks that do are [`RedundantCopies::in_doubt`], and what one cannot read is written anew from
+    /// returns: blocks that do are [`RedundantCopies::divergent`], and what one cannot read is written anew from
     /// the other. A half that lacks more is filled from then on.
     ///
     /// `degraded` goes on with one half though the other may have newer content.
@@ -419,11 +419,11 @@ impl RedundantCopies for Mirror {
         Io::new(Arc::clone(&self.pair).examine(extent, is_right))
     }
 
-    fn in_doubt(&self) -> Vec<Extent> {
+    fn divergent(&self) -> Vec<Extent> {
         self.pair.in_doubt()
     }
 
-    fn settle(&self) -> Io<'_, ()> {
+    fn make_equal(&self) -> Io<'_, ()> {
         Io::new(to_the_end(Arc::clone(&self.pair).settle()))
     }
 }
