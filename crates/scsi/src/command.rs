@@ -8,7 +8,7 @@ use crate::{
         CopyResults,
         cdb::{encode_abort, encode_out},
     },
-    identifying,
+    primary::identifying,
 };
 
 /// A command of a block device: what its CDB says, nothing about its data.

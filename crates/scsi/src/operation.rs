@@ -5,11 +5,11 @@ use crate::{
     BlockTransfer, ByteCheck, ClaimAction, Command, Form, IdentifyingType, LogSelect, LogSense,
     ModeSelect, ModeSense, PersistentReserveIn, PersistentReserveOut, ReadDefectData,
     ReportTargetPortGroups, Reporting, Sanitize, Sense, StartStop,
+    block::unprotected,
     copy::{CopyResults, cdb::parse_out},
     field::{be16, be32, be64},
-    identifying,
     persistent::{ReservationType, ReserveAction, ReserveReport},
-    transfer::unprotected,
+    primary::identifying,
 };
 
 /// One command of the table.

@@ -1,0 +1,18 @@
+//! Commands of block devices (SBC-3, WRITE ATOMIC from SBC-4), and the data that comes with them.
+
+mod transfer;
+mod capacity;
+mod defect;
+mod lba_status;
+mod sanitize;
+mod start_stop;
+mod unmap;
+
+pub use capacity::{Capacity10, Capacity16};
+pub use defect::ReadDefectData;
+pub use lba_status::{LbaStatus, lba_status_list, parse_lba_status_list};
+pub use sanitize::{Overwrite, Sanitize, SanitizeAction};
+pub use start_stop::StartStop;
+pub(crate) use transfer::unprotected;
+pub use transfer::{BlockTransfer, ByteCheck, Form};
+pub use unmap::{UnmapDescriptor, parse_unmap_list, unmap_list};
