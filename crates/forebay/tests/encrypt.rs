@@ -6,7 +6,7 @@ use std::{net::SocketAddr, time::Duration};
 
 use initiator::{RemoteSession, Settings};
 use iscsi::session::initiator::DataPhase;
-use scsi::{Command, Sanitize, SanitizeAction};
+use scsi::{BlockCommand, Command, Sanitize, SanitizeAction};
 use support::{Place, Serving, connect, gateway, node, run, stderr};
 use volume::{Durability, Extent, Lba, Volume};
 
@@ -77,12 +77,12 @@ async fn a_disk_tells_nothing_without_its_key_and_nothing_at_all_once_that_is_er
     assert_eq!(read(serving.address).await, text(), "after a restart");
     let old_key = std::fs::read(place.path("volume.key")).expect("there");
     let host = session(serving.address).await;
-    let erase = Command::Sanitize(Sanitize {
+    let erase = Command::Block(BlockCommand::Sanitize(Sanitize {
         action: SanitizeAction::CryptographicErase,
         immediate: false,
         unrestricted_exit: false,
         parameter_list_length: 0,
-    });
+    }));
     host.execute(erase.encode(), DataPhase::None).await.expect("erased");
     host.close().await;
     let is_gone = |found: Vec<u8>| found.chunks(16).zip(text().chunks(16)).all(|(a, b)| a != b);

@@ -7,8 +7,8 @@ use std::{net::SocketAddr, time::Duration};
 use initiator::{CommandError, RemoteSession, Settings};
 use iscsi::session::initiator::DataPhase;
 use scsi::{
-    Command, Overwrite, PersistentReserveIn, PersistentReserveOut, Sanitize, SanitizeAction,
-    ScsiStatus, Sense,
+    BlockCommand, Command, Overwrite, PersistentReserveIn, PersistentReserveOut, PrimaryCommand,
+    Sanitize, SanitizeAction, ScsiStatus, Sense,
     persistent::{OutParameters, ReservationType, ReserveAction, ReserveReport},
 };
 use support::{Place, Serving, connect, content, eventually, read, run, stderr, write as put};
@@ -76,7 +76,7 @@ async fn ask(
 async fn reserve(session: &RemoteSession, action: ReserveAction, list: &OutParameters) {
     let list = list.to_bytes();
     let asked = PersistentReserveOut { action, parameter_list_length: list.len() as u32 };
-    let command = Command::PersistentReserveOut(asked);
+    let command = Command::Primary(PrimaryCommand::PersistentReserveOut(asked));
     ask(session, command, DataPhase::Out(list.into())).await.expect("reserved");
 }
 
@@ -88,7 +88,7 @@ async fn write(session: &RemoteSession) -> Result<(), CommandError> {
 /// The holder's key, as anybody may read it.
 async fn holder(session: &RemoteSession) -> Vec<u8> {
     let asked = PersistentReserveIn { report: ReserveReport::Reservation, allocation_length: 24 };
-    let command = Command::PersistentReserveIn(asked).encode();
+    let command = PrimaryCommand::PersistentReserveIn(asked).encode();
     let answer = session.execute(command, DataPhase::In(24)).await.expect("answered");
     let data: volume::Data = answer.data_in.into_iter().collect();
     data.into_bytes().get(8..16).map(<[u8]>::to_vec).unwrap_or_default()
@@ -134,12 +134,12 @@ async fn a_sanitize_goes_on_after_a_kill() {
     let mut serving = node(&place, 0, slow);
     let address = serving.address;
     let list = Overwrite { invert: false, passes: 1, pattern: vec![0x5a] }.to_bytes();
-    let command = Command::Sanitize(Sanitize {
+    let command = Command::Block(BlockCommand::Sanitize(Sanitize {
         action: SanitizeAction::Overwrite,
         immediate: true,
         unrestricted_exit: false,
         parameter_list_length: list.len() as u16,
-    });
+    }));
     let asking = session(address, "host").await;
     ask(&asking, command, DataPhase::Out(list.into())).await.expect("begun");
     asking.close().await;

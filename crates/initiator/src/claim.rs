@@ -6,7 +6,9 @@ use std::sync::Arc;
 use bytes::Bytes;
 use iscsi::session::initiator::{DataPhase, InitiatorCommandOutcome};
 use parking_lot::Mutex;
-use scsi::{Cdb, ClaimAction, ClaimParameters, ClaimReport, Command, ScsiStatus, Sense, SenseKey};
+use scsi::{
+    Cdb, ClaimAction, ClaimParameters, ClaimReport, ScsiStatus, Sense, SenseKey, VendorCommand,
+};
 use tracing::warn;
 use volume::{Claim, Data, Holding};
 
@@ -273,7 +275,8 @@ pub(crate) fn out(action: ClaimAction, claim: &Claim, list: List) -> (Cdb, DataP
         confirmed: (list == List::Confirmed).then(|| claim.confirmed.get()),
     }
     .to_bytes();
-    let command = Command::ClaimOut { action, parameter_list_length: list.len() as u16 };
+    let parameter_list_length = list.len() as u16;
+    let command = VendorCommand::ClaimOut { action, parameter_list_length };
     (command.encode(), DataPhase::Out(Bytes::from(list)))
 }
 
@@ -305,7 +308,7 @@ pub async fn claim_of(settings: &Settings) -> Result<Option<ClaimReport>, Error>
 /// CLAIM IN.
 pub(crate) fn r#in() -> (Cdb, DataPhase) {
     let length = ClaimReport::MOST_BYTES as u16;
-    let command = Command::ClaimIn { allocation_length: length };
+    let command = VendorCommand::ClaimIn { allocation_length: length };
     (command.encode(), DataPhase::In(length.into()))
 }
 

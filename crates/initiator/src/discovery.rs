@@ -1,6 +1,6 @@
 //! Which targets a portal has, and which units a target.
 
-use scsi::{Command, Lun, ScsiStatus};
+use scsi::{Lun, PrimaryCommand, ScsiStatus};
 
 use crate::{
     Error, Facts, Settings,
@@ -62,7 +62,7 @@ const REPORT_LUNS_BYTES: u32 = 16 * 1024;
 
 async fn report_luns(wire: &mut Wires, settings: &Settings) -> Result<Vec<u16>, Error> {
     let allocation_length = REPORT_LUNS_BYTES;
-    let cdb = Command::ReportLuns { select_report: 0, allocation_length }.encode();
+    let cdb = PrimaryCommand::ReportLuns { select_report: 0, allocation_length }.encode();
     // A unit attention may stand before the first commands of a new nexus.
     for _ in 0..crate::probe::MOST_UNIT_ATTENTIONS {
         let outcome = wire.execute(settings, cdb.clone(), DataPhase::In(allocation_length)).await?;

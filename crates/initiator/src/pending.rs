@@ -12,7 +12,7 @@ use iscsi::{
     pdu::Residual,
     session::initiator::{CommandFailure, CommandRequest, DataPhase, InitiatorCommandOutcome},
 };
-use scsi::{Cdb, Command, Lun, OpcodeTally, ScsiStatus, Sense, SenseKey};
+use scsi::{BlockCommand, Cdb, Lun, OpcodeTally, ScsiStatus, Sense, SenseKey};
 use tokio::sync::oneshot;
 
 use crate::{CommandError, InitiatorStatistics, error::is_not_served, probe::MOST_UNIT_ATTENTIONS};
@@ -444,12 +444,12 @@ impl ChangedBlocks {
         if !matches!(transfer, DataPhase::Out(_)) {
             return Self::Nothing;
         }
-        match Command::parse(cdb) {
-            Ok(
-                Command::Write(blocks)
-                | Command::WriteAndVerify { transfer: blocks, .. }
-                | Command::WriteSame { transfer: blocks, .. },
-            ) if blocks.blocks > 0 => {
+        match BlockCommand::parse_known(cdb) {
+            Some(Ok(
+                BlockCommand::Write(blocks)
+                | BlockCommand::WriteAndVerify { transfer: blocks, .. }
+                | BlockCommand::WriteSame { transfer: blocks, .. },
+            )) if blocks.blocks > 0 => {
                 Self::Blocks(blocks.lba, blocks.lba.saturating_add(blocks.blocks.into()))
             }
             _ => Self::Everything,

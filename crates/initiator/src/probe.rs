@@ -4,7 +4,10 @@
 use std::time::Duration;
 
 use iscsi::session::initiator::{DataPhase, InitiatorCommandOutcome};
-use scsi::{Cdb, Command, ModeSense, PageControl, ScsiStatus, Sense, SenseKey, vpd::ForebayVolume};
+use scsi::{
+    BlockCommand, Cdb, Command, ModeSense, PageControl, PrimaryCommand, ScsiStatus, Sense,
+    SenseKey, vpd::ForebayVolume,
+};
 use volume::Geometry;
 
 use crate::{
@@ -25,7 +28,9 @@ const PAUSE: Duration = Duration::from_millis(100);
 pub(crate) async fn probe(wire: &mut Wires, settings: &Settings) -> Result<Facts, Error> {
     let mut ask = Ask { wire, settings };
     ask.until_ready().await?;
-    let inquiry = ask.data(&Command::Inquiry { page: None, allocation_length: 36 }, 36).await?;
+    let inquiry = ask
+        .data(&Command::Primary(PrimaryCommand::Inquiry { page: None, allocation_length: 36 }), 36)
+        .await?;
     let inquiry = Inquiry::parse(&inquiry.ok_or_else(|| Error::unit("it refuses INQUIRY"))?)?;
     let pages = ask.vpd(0x00).await?;
     let has = |page: u8| pages.contains(&page);
@@ -105,7 +110,7 @@ impl Ask<'_> {
         let asking = async {
             let mut attentions = 0;
             loop {
-                let outcome = self.command(Command::TestUnitReady.encode(), 0).await?;
+                let outcome = self.command(PrimaryCommand::TestUnitReady.encode(), 0).await?;
                 match (outcome.status, outcome.sense) {
                     (ScsiStatus::Good, _) => return Ok(()),
                     (ScsiStatus::CheckCondition, Some(sense))
@@ -171,21 +176,22 @@ impl Ask<'_> {
 
     /// The same with its header.
     async fn vpd_page(&mut self, page: u8) -> Result<Vec<u8>, Error> {
-        let command = Command::Inquiry { page: Some(page), allocation_length: 512 };
+        let command =
+            Command::Primary(PrimaryCommand::Inquiry { page: Some(page), allocation_length: 512 });
         Ok(self.data(&command, 512).await?.unwrap_or_default())
     }
 
     async fn capacity(&mut self) -> Result<Capacity, Error> {
-        let long = Command::ReadCapacity16 { allocation_length: 32 };
+        let long = Command::Block(BlockCommand::ReadCapacity16 { allocation_length: 32 });
         if let Some(data) = self.data(&long, 32).await? {
             return Capacity::parse16(&data);
         }
-        let short = self.data(&Command::ReadCapacity10, 8).await?;
+        let short = self.data(&Command::Block(BlockCommand::ReadCapacity10), 8).await?;
         Capacity::parse10(&short.ok_or_else(|| Error::unit("it has no capacity"))?)
     }
 
     async fn caching(&mut self) -> Result<CachingPageFlags, Error> {
-        let command = Command::ModeSense(ModeSense {
+        let command = Command::Primary(PrimaryCommand::ModeSense(ModeSense {
             ten: false,
             long_lba: false,
             no_block_descriptors: true,
@@ -193,7 +199,7 @@ impl Ask<'_> {
             page: 0x08,
             subpage: 0,
             allocation_length: 64,
-        });
+        }));
         let data = self.data(&command, 64).await?;
         Ok(data.map_or(CachingPageFlags::UNKNOWN, |data| CachingPageFlags::parse(&data)))
     }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use iscsi::session::initiator::DataPhase;
 use scsi::{
-    Cdb, Command, PersistentReserveIn, PersistentReserveOut, ScsiStatus, Sense,
+    Cdb, PersistentReserveIn, PersistentReserveOut, PrimaryCommand, ScsiStatus, Sense,
     persistent::{OutParameters, ReservationType, ReserveAction, ReserveReport},
 };
 use volume::{Claim, Data, Holding};
@@ -148,14 +148,16 @@ pub(crate) fn give_back(claim: &Claim) -> (Cdb, DataPhase) {
 fn out(action: ReserveAction, parameters: &OutParameters) -> (Cdb, DataPhase) {
     let list = parameters.to_bytes();
     let parameter_list_length = list.len() as u32;
-    let command =
-        Command::PersistentReserveOut(PersistentReserveOut { action, parameter_list_length });
+    let command = PrimaryCommand::PersistentReserveOut(PersistentReserveOut {
+        action,
+        parameter_list_length,
+    });
     (command.encode(), DataPhase::Out(Bytes::from(list)))
 }
 
 fn ask(report: ReserveReport) -> (Cdb, DataPhase) {
     let asked = PersistentReserveIn { report, allocation_length: REPORT_BYTES };
-    (Command::PersistentReserveIn(asked).encode(), DataPhase::In(REPORT_BYTES.into()))
+    (PrimaryCommand::PersistentReserveIn(asked).encode(), DataPhase::In(REPORT_BYTES.into()))
 }
 
 /// What follows PRGENERATION and ADDITIONAL LENGTH, as far as it came.

@@ -6,7 +6,7 @@ use std::{
 };
 
 use iscsi::session::initiator::DataPhase;
-use scsi::Command;
+use scsi::BlockCommand;
 use tokio::{
     sync::{mpsc, oneshot},
     time::sleep,
@@ -57,7 +57,7 @@ pub(crate) async fn follow(messages: mpsc::WeakSender<Message>, shared: Arc<Remo
 /// READ CAPACITY (16); `None` in its place: the unit says nothing that makes sense. `None`: the
 /// session has ended.
 async fn ask(messages: &mpsc::Sender<Message>) -> Option<Result<Option<Capacity>, CommandError>> {
-    let cdb = Command::ReadCapacity16 { allocation_length: CAPACITY_BYTES }.encode();
+    let cdb = BlockCommand::ReadCapacity16 { allocation_length: CAPACITY_BYTES }.encode();
     let (reply, answer) = oneshot::channel();
     let job = Job { cdb, transfer: DataPhase::In(CAPACITY_BYTES), reply, only_in: None };
     messages.send(Message::Job(job)).await.ok()?;

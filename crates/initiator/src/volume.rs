@@ -14,7 +14,7 @@ use bytes::Bytes;
 use futures_util::{TryStreamExt, stream};
 use iscsi::session::initiator::DataPhase;
 use parking_lot::Mutex;
-use scsi::{Cdb, Command, Form, LbaStatus, ScsiStatus};
+use scsi::{BlockCommand, Cdb, Command, Form, LbaStatus, ScsiStatus};
 use volume::{
     Allocation, Data, Durability, Extensions, Extent, Geometry, Holding, Io, Lba, Volume,
 };
@@ -228,8 +228,8 @@ impl RemoteVolume {
                 form: Form::Sixteen,
                 ..scsi::BlockTransfer::new(piece.lba.0, piece.blocks)
             };
-            let command =
-                Command::WriteSame { transfer, unmap: true, anchor: false, no_data_out: false };
+            let (unmap, anchor, no_data_out) = (true, false, false);
+            let command = BlockCommand::WriteSame { transfer, unmap, anchor, no_data_out };
             match self.session.execute(command.encode(), DataPhase::Out(zeros.clone())).await {
                 Ok(answer) if answer.volatile_cache => {
                     self.stability.lock().note_write(answer.generation);
@@ -248,7 +248,7 @@ impl RemoteVolume {
             Err(error) if error.is_not_supported() => {
                 let transfer =
                     scsi::BlockTransfer { form: Form::Sixteen, ..scsi::BlockTransfer::new(0, 0) };
-                let long = Command::SynchronizeCache { transfer, immediate: false };
+                let long = BlockCommand::SynchronizeCache { transfer, immediate: false };
                 self.session.execute(long.encode(), DataPhase::None).await
             }
             result => result,

@@ -8,34 +8,36 @@ mod status;
 mod lun;
 mod sense;
 mod cdb;
+mod operation;
 mod primary;
 mod block;
 mod vendor;
 mod command;
-mod operation;
 mod supported;
 mod tally;
 pub mod mode;
 pub mod vpd;
 
 pub use block::{
-    BlockTransfer, ByteCheck, Capacity10, Capacity16, Form, LbaStatus, Overwrite, ReadDefectData,
-    Sanitize, SanitizeAction, StartStop, UnmapDescriptor, lba_status_list, parse_lba_status_list,
-    parse_unmap_list, unmap_list,
+    BlockCommand, BlockTransfer, ByteCheck, Capacity10, Capacity16, Form, LbaStatus, Overwrite,
+    ReadDefectData, Sanitize, SanitizeAction, StartStop, UnmapDescriptor, lba_status_list,
+    parse_lba_status_list, parse_unmap_list, unmap_list,
 };
 pub use cdb::Cdb;
-pub use command::Command;
+pub use command::{Command, OPERATIONS};
 pub use lun::Lun;
-pub use operation::{OPERATIONS, OperationCodeEntry};
+pub use operation::{
+    CdbParser, OperationCodeEntry, OperationRow, OperationTable, unknown_operation,
+};
 pub use plain::is_plain;
 pub use primary::{
     IdentifyingType, LogSelect, LogSense, ModeSelect, ModeSense, PageControl, PersistentReserveIn,
-    PersistentReserveOut, ReportTargetPortGroups, Reporting, TargetPortGroup, TaskFunctions,
-    Timestamp, TimestampOrigin, WantedState, copy, identifying_information, identifying_types,
-    inquiry, log, lun_list, parse_lun_list, persistent,
+    PersistentReserveOut, PrimaryCommand, ReportTargetPortGroups, Reporting, TargetPortGroup,
+    TaskFunctions, Timestamp, TimestampOrigin, WantedState, copy, identifying_information,
+    identifying_types, inquiry, log, lun_list, parse_lun_list, persistent,
 };
 pub use sense::{FieldPointer, Sense, SenseKey};
 pub use status::ScsiStatus;
 pub use supported::{supported_operation, supported_operations};
 pub use tally::{OpcodeTally, name_of_opcode};
-pub use vendor::{ClaimAction, ClaimParameters, ClaimReport};
+pub use vendor::{ClaimAction, ClaimParameters, ClaimReport, VendorCommand};

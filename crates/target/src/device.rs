@@ -1,7 +1,7 @@
 //! What a target answers itself, whichever units it has: REPORT LUNS, and commands for units that
 //! are not there (SPC-4, 6.4.2, 6.33; SAM-5, 5.11).
 
-use scsi::{Command, Lun, Sense, inquiry};
+use scsi::{Command, Lun, PrimaryCommand, Sense, inquiry};
 use unit::{Completion, Task};
 
 /// The well-known unit REPORT LUNS in extended addressing (SAM-5, 4.7.5.1).
@@ -17,14 +17,14 @@ pub(crate) fn is_meant(cdb: &[u8]) -> bool {
 /// Answers REPORT LUNS, and any command to a unit that is not there.
 pub(crate) fn execute(task: &Task, luns: &[Lun]) -> Completion {
     match Command::parse(&task.cdb) {
-        Ok(Command::ReportLuns { select_report, allocation_length }) => {
+        Ok(Command::Primary(PrimaryCommand::ReportLuns { select_report, allocation_length })) => {
             report_luns(luns, select_report, allocation_length)
         }
-        Ok(Command::Inquiry { page: None, allocation_length }) => {
+        Ok(Command::Primary(PrimaryCommand::Inquiry { page: None, allocation_length })) => {
             inquiry_without_unit(usize::from(allocation_length))
         }
         // The one command that succeeds without a unit, telling that there is none.
-        Ok(Command::RequestSense { allocation_length, .. }) => {
+        Ok(Command::Primary(PrimaryCommand::RequestSense { allocation_length, .. })) => {
             let sense = Sense::LOGICAL_UNIT_NOT_SUPPORTED.to_fixed_bytes();
             good(sense, usize::from(allocation_length))
         }
@@ -33,7 +33,7 @@ pub(crate) fn execute(task: &Task, luns: &[Lun]) -> Completion {
         Ok(_) | Err(_) if task.lun != REPORT_LUNS_UNIT => {
             Completion::check_condition(Sense::LOGICAL_UNIT_NOT_SUPPORTED)
         }
-        Ok(Command::TestUnitReady) => good(Vec::new(), 0),
+        Ok(Command::Primary(PrimaryCommand::TestUnitReady)) => good(Vec::new(), 0),
         Ok(_) => Completion::check_condition(Sense::INVALID_COMMAND_OPERATION_CODE),
         Err(sense) => Completion::check_condition(sense),
     }

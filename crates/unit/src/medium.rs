@@ -6,7 +6,7 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use scsi::{Command, Sense};
+use scsi::{BlockCommand, Command, PrimaryCommand, Sense};
 
 /// Whether the medium is there, and who wants it to stay.
 #[derive(Debug, Default)]
@@ -56,27 +56,27 @@ impl Medium {
 fn needs_medium(command: &Command) -> bool {
     !matches!(
         command,
-        Command::Inquiry { .. }
-            | Command::LogSelect(_)
-            | Command::LogSense(_)
-            | Command::ModeSelect(_)
-            | Command::ModeSense(_)
-            | Command::PersistentReserveIn(_)
-            | Command::PersistentReserveOut(_)
-            | Command::PreventAllow { .. }
-            | Command::ReceiveCopyResults { .. }
-            | Command::Release { .. }
-            | Command::ReportIdentifying { .. }
-            | Command::ReportLuns { .. }
-            | Command::ReportSupportedOperationCodes { .. }
-            | Command::ReportTargetPortGroups(_)
-            | Command::ReportTaskFunctions { .. }
-            | Command::ReportTimestamp { .. }
-            | Command::RequestSense { .. }
-            | Command::Reserve { .. }
-            | Command::SetIdentifying { .. }
-            | Command::SetTargetPortGroups { .. }
-            | Command::SetTimestamp { .. }
-            | Command::StartStop(_)
+        Command::Primary(PrimaryCommand::Inquiry { .. })
+            | Command::Primary(PrimaryCommand::LogSelect(_))
+            | Command::Primary(PrimaryCommand::LogSense(_))
+            | Command::Primary(PrimaryCommand::ModeSelect(_))
+            | Command::Primary(PrimaryCommand::ModeSense(_))
+            | Command::Primary(PrimaryCommand::PersistentReserveIn(_))
+            | Command::Primary(PrimaryCommand::PersistentReserveOut(_))
+            | Command::Block(BlockCommand::PreventAllow { .. })
+            | Command::Primary(PrimaryCommand::ReceiveCopyResults { .. })
+            | Command::Primary(PrimaryCommand::Release { .. })
+            | Command::Primary(PrimaryCommand::ReportIdentifying { .. })
+            | Command::Primary(PrimaryCommand::ReportLuns { .. })
+            | Command::Primary(PrimaryCommand::ReportSupportedOperationCodes { .. })
+            | Command::Primary(PrimaryCommand::ReportTargetPortGroups(_))
+            | Command::Primary(PrimaryCommand::ReportTaskFunctions { .. })
+            | Command::Primary(PrimaryCommand::ReportTimestamp { .. })
+            | Command::Primary(PrimaryCommand::RequestSense { .. })
+            | Command::Primary(PrimaryCommand::Reserve { .. })
+            | Command::Primary(PrimaryCommand::SetIdentifying { .. })
+            | Command::Primary(PrimaryCommand::SetTargetPortGroups { .. })
+            | Command::Primary(PrimaryCommand::SetTimestamp { .. })
+            | Command::Block(BlockCommand::StartStop(_))
     )
 }

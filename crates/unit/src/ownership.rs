@@ -14,7 +14,7 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use scsi::{ClaimParameters, ClaimReport, Command, Sense};
+use scsi::{BlockCommand, ClaimParameters, ClaimReport, Command, Sense, VendorCommand};
 
 use crate::{
     image::ConsistentPrefixTracker,
@@ -461,29 +461,30 @@ pub(crate) fn changes(command: &Command) -> bool {
 /// Returns true for a command whose change of blocks is a part of the owner's epoch, which a flush ends. A
 /// write with FUA is none: a cache sends it past its log, and a flush need not follow.
 pub(crate) fn needs_a_flush(command: &Command) -> bool {
-    let stands_alone = matches!(command, Command::Write(transfer) if transfer.fua);
+    let stands_alone =
+        matches!(command, Command::Block(BlockCommand::Write(transfer)) if transfer.fua);
     changes(command) && !stands_alone
 }
 
 impl Touch {
     pub(crate) fn of(command: &Command) -> Self {
         match command {
-            Command::CompareAndWrite(_)
-            | Command::OrWrite(_)
-            | Command::RollBack
-            | Command::Sanitize(_)
-            | Command::Unmap { .. }
-            | Command::Write(_)
-            | Command::WriteAndVerify { .. }
-            | Command::WriteAtomic { .. }
-            | Command::WriteSame { .. }
-            | Command::WriteUsingToken { .. } => Self::Changes,
-            Command::PopulateToken { .. }
-            | Command::PreFetch { .. }
-            | Command::Read(_)
-            | Command::Verify { .. } => Self::Reads,
-            Command::StartStop(asked) if asked.flushes() => Self::Flushes,
-            Command::SynchronizeCache { .. } => Self::Flushes,
+            Command::Block(BlockCommand::CompareAndWrite(_))
+            | Command::Block(BlockCommand::OrWrite(_))
+            | Command::Vendor(VendorCommand::RollBack)
+            | Command::Block(BlockCommand::Sanitize(_))
+            | Command::Block(BlockCommand::Unmap { .. })
+            | Command::Block(BlockCommand::Write(_))
+            | Command::Block(BlockCommand::WriteAndVerify { .. })
+            | Command::Block(BlockCommand::WriteAtomic { .. })
+            | Command::Block(BlockCommand::WriteSame { .. })
+            | Command::Block(BlockCommand::WriteUsingToken { .. }) => Self::Changes,
+            Command::Block(BlockCommand::PopulateToken { .. })
+            | Command::Block(BlockCommand::PreFetch { .. })
+            | Command::Block(BlockCommand::Read(_))
+            | Command::Block(BlockCommand::Verify { .. }) => Self::Reads,
+            Command::Block(BlockCommand::StartStop(asked)) if asked.flushes() => Self::Flushes,
+            Command::Block(BlockCommand::SynchronizeCache { .. }) => Self::Flushes,
             // An EXTENDED COPY reads and writes by commands of its own.
             _ => Self::Nothing,
         }

@@ -9,7 +9,7 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use scsi::{ClaimParameters, ClaimReport, Command, Sense};
+use scsi::{BlockCommand, ClaimParameters, ClaimReport, Command, Sense};
 use tokens::{
     CoherenceRange, Grantor, Millis, SharingMember, SharingMemberStatus, Terms, TokenRequest,
     write_answers,
@@ -142,7 +142,10 @@ impl UnitSharing {
             Touch::Reads => (!is_member && !reads_beside).then_some(UnitCommandFailure::Conflict),
             // Only these are known by the blocks that they change.
             Touch::Changes => match command {
-                Command::Write(transfer) | Command::WriteSame { transfer, .. } if is_member => {
+                Command::Block(BlockCommand::Write(transfer))
+                | Command::Block(BlockCommand::WriteSame { transfer, .. })
+                    if is_member =>
+                {
                     let (lba, blocks) = (Lba(transfer.lba), transfer.blocks.max(1));
                     state.check(nexus, Extent { lba, blocks }, self.grain).err()
                 }

@@ -4,7 +4,7 @@ use std::{sync::atomic::Ordering, time::Duration};
 
 use bytes::Bytes;
 use iscsi::session::initiator::DataPhase;
-use scsi::{ClaimAction, Command, parse_lba_status_list};
+use scsi::{BlockCommand, ClaimAction, Command, VendorCommand, parse_lba_status_list};
 use volume::{
     Allocation, Claim, CoherenceChannel, Data, EpochRollback, ExclusiveWriter, Extent,
     FlushBegunCallback, Holding, Io, Lba, OrderedFlush, Provisioning, Resizable, ThinSpaceUsage,
@@ -20,7 +20,7 @@ impl Provisioning for RemoteVolume {
                 return Ok(Allocation::mapped(extent.blocks));
             }
             let allocation_length = LBA_STATUS_BYTES;
-            let asked = Command::GetLbaStatus { lba: extent.lba.0, allocation_length };
+            let asked = BlockCommand::GetLbaStatus { lba: extent.lba.0, allocation_length };
             let transfer = DataPhase::In(allocation_length);
             match self.session.execute(asked.encode(), transfer).await {
                 Ok(answer) => {
@@ -60,7 +60,8 @@ impl EpochRollback for RemoteVolume {
                 return Err(volume::Error::Device("the remote unit has no epochs".into()));
             }
             let whole = Extent { lba: Lba(0), blocks: 1 };
-            let answer = self.session.execute(Command::RollBack.encode(), DataPhase::None).await;
+            let answer =
+                self.session.execute(VendorCommand::RollBack.encode(), DataPhase::None).await;
             if let Err(error) = answer {
                 return Err(self.failed(error, whole).await);
             }
@@ -125,7 +126,7 @@ impl ExclusiveWriter for RemoteVolume {
 impl CoherenceChannel for RemoteVolume {
     fn send_requests(&self, list: Bytes) -> Io<'_, ()> {
         Io::new(async move {
-            let command = Command::TokenOut { parameter_list_length: list.len() as u32 };
+            let command = VendorCommand::TokenOut { parameter_list_length: list.len() as u32 };
             let whole = Extent { lba: Lba(0), blocks: 1 };
             self.perform(command.encode(), DataPhase::Out(list), whole).await.map(drop)
         })
@@ -134,7 +135,7 @@ impl CoherenceChannel for RemoteVolume {
     fn receive_answers(&self, wait: Duration) -> Io<'_, Bytes> {
         Io::new(async move {
             let wait_ms = u16::try_from(wait.as_millis()).unwrap_or(u16::MAX);
-            let command = Command::TokenIn { wait_ms, allocation_length: TOKEN_LIST_BYTES };
+            let command = VendorCommand::TokenIn { wait_ms, allocation_length: TOKEN_LIST_BYTES };
             let transfer = DataPhase::In(TOKEN_LIST_BYTES);
             let whole = Extent { lba: Lba(0), blocks: 1 };
             let answer = self.perform(command.encode(), transfer, whole).await?;

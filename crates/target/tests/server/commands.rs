@@ -368,7 +368,10 @@ async fn cve_2020_28374_a_session_copies_only_among_the_units_of_its_target() {
         };
         let data = list.to_bytes(false);
         let length = data.len() as u32;
-        let copy = scsi::Command::ExtendedCopy { long: false, parameter_list_length: length };
+        let copy = scsi::Command::Primary(scsi::PrimaryCommand::ExtendedCopy {
+            long: false,
+            parameter_list_length: length,
+        });
         let mut command = client.command(&copy.encode(), length);
         (command.read, command.write, command.data) = (false, true, data.into());
         assert_eq!(client.read(command).await.0, status, "{from} to {to}");

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use scsi::{
-    BlockTransfer, Capacity16, Cdb, Command, Form, Lun, ScsiStatus, Sense,
+    BlockCommand, BlockTransfer, Capacity16, Cdb, Command, Form, Lun, ScsiStatus, Sense,
     copy::{CopyList, CopyResults, CopySegment, CopyState, Cscd, operating_parameters},
 };
 use volume::{Data, Extent, Geometry, Lba};
@@ -251,7 +251,7 @@ impl Party<'_> {
     }
 
     pub(super) async fn capacity(&self) -> Result<Capacity16, UnitCommandFailure> {
-        let asked = Command::ReadCapacity16 { allocation_length: 32 };
+        let asked = Command::Block(BlockCommand::ReadCapacity16 { allocation_length: 32 });
         let told = self.perform(asked, Data::new()).await?.into_bytes();
         Capacity16::from_bytes(&told)
             .filter(|capacity| capacity.block_size > 0)
@@ -260,7 +260,7 @@ impl Party<'_> {
 
     pub(super) async fn read(&self, lba: u64, blocks: u32) -> Result<Data, UnitCommandFailure> {
         let transfer = BlockTransfer { form: Form::Sixteen, ..BlockTransfer::new(lba, blocks) };
-        self.perform(Command::Read(transfer), Data::new()).await
+        self.perform(Command::Block(BlockCommand::Read(transfer)), Data::new()).await
     }
 
     pub(super) async fn write(
@@ -270,7 +270,7 @@ impl Party<'_> {
         data: Data,
     ) -> Result<(), UnitCommandFailure> {
         let transfer = BlockTransfer { form: Form::Sixteen, ..BlockTransfer::new(lba, blocks) };
-        self.perform(Command::Write(transfer), data).await?;
+        self.perform(Command::Block(BlockCommand::Write(transfer)), data).await?;
         // Volumes in memory are done at once: others get their turn here.
         tokio::task::yield_now().await;
         Ok(())

@@ -2,8 +2,8 @@
 
 use bytes::Bytes;
 use scsi::{
-    Command, LogSense, PageControl, Sense, TargetPortGroup, identifying_information,
-    identifying_types,
+    BlockCommand, Command, LogSense, PageControl, PrimaryCommand, Sense, TargetPortGroup,
+    VendorCommand, identifying_information, identifying_types,
     log::{
         InformationalExceptions, ProvisioningCounts, supported_log_pages, supported_log_subpages,
     },
@@ -29,11 +29,16 @@ impl BlockUnit {
         let description = self.description(nexus, geometry);
         let (bytes, allocation_length) = match *command {
             // Hosts with several paths ask this: one to a gateway that is shut out is none.
-            Command::TestUnitReady => match self.volume.extensions().holding() {
-                Holding::Refused(_) => return Err(Sense::MANUAL_INTERVENTION_REQUIRED),
-                _ => (Vec::new(), 0),
-            },
-            Command::RequestSense { descriptor_format, allocation_length } => {
+            Command::Primary(PrimaryCommand::TestUnitReady) => {
+                match self.volume.extensions().holding() {
+                    Holding::Refused(_) => return Err(Sense::MANUAL_INTERVENTION_REQUIRED),
+                    _ => (Vec::new(), 0),
+                }
+            }
+            Command::Primary(PrimaryCommand::RequestSense {
+                descriptor_format,
+                allocation_length,
+            }) => {
                 let sense = self.attentions.take(nexus.number);
                 let sense = sense.or_else(|| self.sanitizer.sense()).unwrap_or(Sense::NO_SENSE);
                 let bytes = if descriptor_format {
@@ -43,46 +48,51 @@ impl BlockUnit {
                 };
                 (bytes, u32::from(allocation_length))
             }
-            Command::Inquiry { page, allocation_length } => {
+            Command::Primary(PrimaryCommand::Inquiry { page, allocation_length }) => {
                 (description.inquiry(page)?, u32::from(allocation_length))
             }
-            Command::ModeSense(asked) => {
+            Command::Primary(PrimaryCommand::ModeSense(asked)) => {
                 let pages = self.mode_pages(self.volume.geometry());
                 (pages.sense(&asked)?, u32::from(asked.allocation_length))
             }
-            Command::LogSense(asked) => {
+            Command::Primary(PrimaryCommand::LogSense(asked)) => {
                 (self.log_sense(&asked)?, u32::from(asked.allocation_length))
             }
-            Command::PersistentReserveIn(asked) => {
+            Command::Primary(PrimaryCommand::PersistentReserveIn(asked)) => {
                 (self.reservations.report(asked.report), u32::from(asked.allocation_length))
             }
-            Command::ClaimIn { allocation_length } => {
+            Command::Vendor(VendorCommand::ClaimIn { allocation_length }) => {
                 (self.claim_in(nexus)?.to_bytes(), u32::from(allocation_length))
             }
-            Command::ReadDefectData(asked) => (asked.no_defects(), asked.allocation_length),
-            Command::ReadCapacity10 => (description.capacity_10(), u32::MAX),
-            Command::ReadCapacity16 { allocation_length } => {
+            Command::Block(BlockCommand::ReadDefectData(asked)) => {
+                (asked.no_defects(), asked.allocation_length)
+            }
+            Command::Block(BlockCommand::ReadCapacity10) => (description.capacity_10(), u32::MAX),
+            Command::Block(BlockCommand::ReadCapacity16 { allocation_length }) => {
                 (description.capacity_16(), allocation_length)
             }
-            Command::ReportTargetPortGroups(asked) => {
+            Command::Primary(PrimaryCommand::ReportTargetPortGroups(asked)) => {
                 let ports = description.target_ports.to_vec();
                 let group = TargetPortGroup { group: TARGET_PORT_GROUP, ports };
                 (asked.answer(&[group]), asked.allocation_length)
             }
-            Command::ReportTimestamp { allocation_length } => {
+            Command::Primary(PrimaryCommand::ReportTimestamp { allocation_length }) => {
                 (self.clock.now().to_bytes().to_vec(), allocation_length)
             }
-            Command::ReportIdentifying { kind, allocation_length } => {
+            Command::Primary(PrimaryCommand::ReportIdentifying { kind, allocation_length }) => {
                 let known = self.identifying()?;
                 let one = |kind| identifying_information(&known.of(kind));
                 (kind.map_or_else(identifying_types, one), allocation_length)
             }
-            Command::ReportTaskFunctions { extended, allocation_length } => {
-                (task_functions(extended), allocation_length)
-            }
-            Command::ReportSupportedOperationCodes { reporting, timeouts, allocation_length } => {
-                (description.supported(reporting, timeouts)?, allocation_length)
-            }
+            Command::Primary(PrimaryCommand::ReportTaskFunctions {
+                extended,
+                allocation_length,
+            }) => (task_functions(extended), allocation_length),
+            Command::Primary(PrimaryCommand::ReportSupportedOperationCodes {
+                reporting,
+                timeouts,
+                allocation_length,
+            }) => (description.supported(reporting, timeouts)?, allocation_length),
             // REPORT LUNS is the target's to answer: only it knows which units there are.
             _ => return Err(Sense::INVALID_COMMAND_OPERATION_CODE),
         };

@@ -27,7 +27,10 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use scsi::{BlockTransfer, Command, PersistentReserveOut, Sense, copy::TOKEN_BYTES};
+use scsi::{
+    BlockCommand, BlockTransfer, Command, PersistentReserveOut, PrimaryCommand, Sense,
+    VendorCommand, copy::TOKEN_BYTES,
+};
 use volume::{Data, Geometry, Stack};
 
 use self::bounds::{at_once, check_list_length, taking, writable};
@@ -230,81 +233,98 @@ impl BlockUnit {
             ownership.note_change(nexus);
         }
         match command {
-            Command::Read(transfer) => self.read(transfer, room, work),
-            Command::Write(transfer) => self.write(transfer, work),
-            Command::WriteAndVerify { transfer, byte_check } => {
+            Command::Block(BlockCommand::Read(transfer)) => self.read(transfer, room, work),
+            Command::Block(BlockCommand::Write(transfer)) => self.write(transfer, work),
+            Command::Block(BlockCommand::WriteAndVerify { transfer, byte_check }) => {
                 self.write_and_verify(transfer, byte_check, work)
             }
-            Command::Verify { transfer, byte_check } => self.verify(transfer, byte_check, work),
-            Command::CompareAndWrite(transfer) => self.compare_and_write(transfer, work),
-            Command::OrWrite(transfer) => self.or_write(transfer, work),
-            Command::WriteAtomic { transfer, boundary } => {
+            Command::Block(BlockCommand::Verify { transfer, byte_check }) => {
+                self.verify(transfer, byte_check, work)
+            }
+            Command::Block(BlockCommand::CompareAndWrite(transfer)) => {
+                self.compare_and_write(transfer, work)
+            }
+            Command::Block(BlockCommand::OrWrite(transfer)) => self.or_write(transfer, work),
+            Command::Block(BlockCommand::WriteAtomic { transfer, boundary }) => {
                 self.write_atomic(transfer, boundary, work)
             }
-            Command::PreFetch { transfer, immediate } => self.pre_fetch(transfer, immediate, work),
-            Command::GetLbaStatus { lba, allocation_length } => {
+            Command::Block(BlockCommand::PreFetch { transfer, immediate }) => {
+                self.pre_fetch(transfer, immediate, work)
+            }
+            Command::Block(BlockCommand::GetLbaStatus { lba, allocation_length }) => {
                 self.get_lba_status(lba, allocation_length, work)
             }
-            Command::Sanitize(asked) => self.sanitize(asked, work),
-            Command::ExtendedCopy { long, parameter_list_length } => {
+            Command::Block(BlockCommand::Sanitize(asked)) => self.sanitize(asked, work),
+            Command::Primary(PrimaryCommand::ExtendedCopy { long, parameter_list_length }) => {
                 self.extended_copy(task.nexus, long, parameter_list_length, work)
             }
-            Command::PopulateToken { list, parameter_list_length } => {
+            Command::Block(BlockCommand::PopulateToken { list, parameter_list_length }) => {
                 self.populate_token(task.nexus, list, parameter_list_length, work)
             }
-            Command::WriteUsingToken { list, parameter_list_length } => {
+            Command::Block(BlockCommand::WriteUsingToken { list, parameter_list_length }) => {
                 self.write_using_token(task.nexus, list, parameter_list_length, work)
             }
-            Command::CopyOperationAbort { list } => self.abort_copy(&task.nexus, list, work),
-            Command::ReceiveCopyResults { results, allocation_length } => Err(
-                self.receive_copy_results(&task.nexus, results, allocation_length, &geometry)?
-            ),
-            Command::SynchronizeCache { transfer, .. } => {
+            Command::Primary(PrimaryCommand::CopyOperationAbort { list }) => {
+                self.abort_copy(&task.nexus, list, work)
+            }
+            Command::Primary(PrimaryCommand::ReceiveCopyResults { results, allocation_length }) => {
+                Err(self.receive_copy_results(
+                    &task.nexus,
+                    results,
+                    allocation_length,
+                    &geometry,
+                )?)
+            }
+            Command::Block(BlockCommand::SynchronizeCache { transfer, .. }) => {
                 self.synchronize_cache(&task.nexus, transfer, work)
             }
-            Command::RollBack => self.roll_back(work),
-            Command::Unmap { parameter_list_length, .. } => {
+            Command::Vendor(VendorCommand::RollBack) => self.roll_back(work),
+            Command::Block(BlockCommand::Unmap { parameter_list_length, .. }) => {
                 self.check_unmap(&command, &geometry)?;
                 self.unmap(usize::from(parameter_list_length), work)
             }
-            Command::WriteSame { .. } => {
+            Command::Block(BlockCommand::WriteSame { .. }) => {
                 let write_same = self.check_write_same(&command, &geometry)?;
                 self.write_same(write_same, work)
             }
-            Command::StartStop(start_stop) => self.start_stop(&task.nexus, start_stop, work),
-            Command::PreventAllow { prevent } => {
+            Command::Block(BlockCommand::StartStop(start_stop)) => {
+                self.start_stop(&task.nexus, start_stop, work)
+            }
+            Command::Block(BlockCommand::PreventAllow { prevent }) => {
                 self.medium.keep(task.nexus.number, prevent);
                 Err(taking(0))
             }
-            Command::ModeSelect(select) => self.mode_select(task.nexus, select, work),
-            Command::Reserve { .. } => {
+            Command::Primary(PrimaryCommand::ModeSelect(select)) => {
+                self.mode_select(task.nexus, select, work)
+            }
+            Command::Primary(PrimaryCommand::Reserve { .. }) => {
                 self.reservations.reserve(&task.nexus)?;
                 Err(taking(0))
             }
-            Command::Release { .. } => {
+            Command::Primary(PrimaryCommand::Release { .. }) => {
                 self.reservations.release(&task.nexus)?;
                 Err(taking(0))
             }
-            Command::PersistentReserveOut(asked) => {
+            Command::Primary(PrimaryCommand::PersistentReserveOut(asked)) => {
                 self.persistent_reserve_out(task.nexus, asked, work)
             }
-            Command::ClaimOut { action, parameter_list_length } => {
+            Command::Vendor(VendorCommand::ClaimOut { action, parameter_list_length }) => {
                 self.claim_out(&task.nexus, action, parameter_list_length, work)
             }
-            Command::TokenIn { wait_ms, allocation_length } => {
+            Command::Vendor(VendorCommand::TokenIn { wait_ms, allocation_length }) => {
                 self.token_in(wait_ms, allocation_length.min(room), work)
             }
-            Command::TokenOut { parameter_list_length } => {
+            Command::Vendor(VendorCommand::TokenOut { parameter_list_length }) => {
                 self.token_out(parameter_list_length, work)
             }
-            Command::LogSelect(select) => self.log_select(select, work),
-            Command::SetTargetPortGroups { parameter_list_length } => {
+            Command::Primary(PrimaryCommand::LogSelect(select)) => self.log_select(select, work),
+            Command::Primary(PrimaryCommand::SetTargetPortGroups { parameter_list_length }) => {
                 self.set_target_port_groups(parameter_list_length, work)
             }
-            Command::SetTimestamp { parameter_list_length } => {
+            Command::Primary(PrimaryCommand::SetTimestamp { parameter_list_length }) => {
                 Err(self.set_timestamp(&task.nexus, parameter_list_length, &work)?)
             }
-            Command::SetIdentifying { kind, parameter_list_length } => {
+            Command::Primary(PrimaryCommand::SetIdentifying { kind, parameter_list_length }) => {
                 self.set_identifying(&task.nexus, kind, parameter_list_length, work)
             }
             _ => Err(self.describe(&task.nexus, &command, geometry)?),
@@ -322,7 +342,9 @@ impl BlockUnit {
         // These three are answered in any case (SPC-4, 5.14: INQUIRY, REPORT LUNS, REQUEST SENSE).
         let unconditional = matches!(
             command,
-            Ok(Command::Inquiry { .. } | Command::ReportLuns { .. } | Command::RequestSense { .. })
+            Ok(Command::Primary(PrimaryCommand::Inquiry { .. })
+                | Command::Primary(PrimaryCommand::ReportLuns { .. })
+                | Command::Primary(PrimaryCommand::RequestSense { .. }))
         );
         if unconditional {
             return Ok(command?);
@@ -354,7 +376,8 @@ impl BlockUnit {
         }
         // After a failure another SANITIZE may mend it (SBC-3, 4.11.4).
         if let Some(sense) = self.sanitizer.sense()
-            && (self.sanitizer.is_running() || !matches!(command, Ok(Command::Sanitize(_))))
+            && (self.sanitizer.is_running()
+                || !matches!(command, Ok(Command::Block(BlockCommand::Sanitize(_)))))
         {
             return Err(Completion::check_condition(sense));
         }
@@ -384,34 +407,40 @@ impl BlockUnit {
         let geometry = self.geometry();
         let command = self.command(nexus, cdb, TaskAttribute::Simple)?;
         let bytes = match command {
-            Command::Write(transfer) | Command::WriteAndVerify { transfer, .. } => {
+            Command::Block(BlockCommand::Write(transfer))
+            | Command::Block(BlockCommand::WriteAndVerify { transfer, .. }) => {
                 self.bytes_to_write(&transfer, &geometry)?.min(data_out_length)
             }
-            Command::OrWrite(transfer) => {
+            Command::Block(BlockCommand::OrWrite(transfer)) => {
                 let bytes = self.bytes_to_write(&transfer, &geometry)?.min(data_out_length);
                 bytes.min(access::PIECE as u32)
             }
-            Command::CompareAndWrite(transfer) => {
+            Command::Block(BlockCommand::CompareAndWrite(transfer)) => {
                 let extent = self.check_compare_and_write(&transfer, &geometry)?;
                 extent.map_or(0, |e| e.blocks) * geometry.block_size
             }
-            Command::WriteAtomic { transfer, boundary } => {
+            Command::Block(BlockCommand::WriteAtomic { transfer, boundary }) => {
                 let extent = self.check_write_atomic(&transfer, boundary, &geometry)?;
                 extent.map_or(0, |e| e.blocks) * geometry.block_size
             }
-            Command::WriteSame { .. } => {
+            Command::Block(BlockCommand::WriteSame { .. }) => {
                 // Such a command is executed a piece at a time, so the volume needs room for one piece.
                 let extent = self.check_write_same(&command, &geometry)?.extent;
                 let bytes = extent.map_or(0, |e| e.blocks) * geometry.block_size;
                 bytes.min(access::PIECE as u32)
             }
-            Command::Sanitize(asked) => return Ok(self.check_sanitize(&asked, &geometry)?),
-            Command::Unmap { .. } => return Ok(self.check_unmap(&command, &geometry)?),
-            Command::PersistentReserveOut(PersistentReserveOut {
-                parameter_list_length, ..
-            })
-            | Command::SetTargetPortGroups { parameter_list_length }
-            | Command::SetTimestamp { parameter_list_length } => {
+            Command::Block(BlockCommand::Sanitize(asked)) => {
+                return Ok(self.check_sanitize(&asked, &geometry)?);
+            }
+            Command::Block(BlockCommand::Unmap { .. }) => {
+                return Ok(self.check_unmap(&command, &geometry)?);
+            }
+            Command::Primary(PrimaryCommand::PersistentReserveOut(PersistentReserveOut {
+                parameter_list_length,
+                ..
+            }))
+            | Command::Primary(PrimaryCommand::SetTargetPortGroups { parameter_list_length })
+            | Command::Primary(PrimaryCommand::SetTimestamp { parameter_list_length }) => {
                 return Ok(check_list_length(parameter_list_length)?);
             }
             _ => return Ok(()),
@@ -445,7 +474,8 @@ impl BlockUnit {
         // A part of a copy must not wait: the copy itself has waited, and a flush may be waiting for the end of the copy.
         let is_part = task.attribute == TaskAttribute::Nested;
         let changes = |command: &Command| {
-            ownership::changes(command) || matches!(command, Command::ExtendedCopy { .. })
+            ownership::changes(command)
+                || matches!(command, Command::Primary(PrimaryCommand::ExtendedCopy { .. }))
         };
         if is_part || !Command::parse(&task.cdb).as_ref().is_ok_and(changes) {
             return self.execute_in_turn(task);

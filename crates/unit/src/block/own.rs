@@ -2,7 +2,9 @@
 
 use std::{error::Error, fmt};
 
-use scsi::{ClaimAction, ClaimParameters, ClaimReport, Command, Sense};
+use scsi::{
+    BlockCommand, ClaimAction, ClaimParameters, ClaimReport, Command, PrimaryCommand, Sense,
+};
 
 use volume::{Extensions, Extent, Lba};
 
@@ -20,16 +22,16 @@ use crate::{
 pub(super) fn is_for_all(command: &Command) -> bool {
     matches!(
         command,
-        Command::CompareAndWrite(_)
-            | Command::OrWrite(_)
-            | Command::PersistentReserveIn(_)
-            | Command::PersistentReserveOut(_)
-            | Command::PopulateToken { .. }
-            | Command::Release { .. }
-            | Command::Reserve { .. }
-            | Command::Sanitize(_)
-            | Command::WriteAtomic { .. }
-            | Command::WriteUsingToken { .. }
+        Command::Block(BlockCommand::CompareAndWrite(_))
+            | Command::Block(BlockCommand::OrWrite(_))
+            | Command::Primary(PrimaryCommand::PersistentReserveIn(_))
+            | Command::Primary(PrimaryCommand::PersistentReserveOut(_))
+            | Command::Block(BlockCommand::PopulateToken { .. })
+            | Command::Primary(PrimaryCommand::Release { .. })
+            | Command::Primary(PrimaryCommand::Reserve { .. })
+            | Command::Block(BlockCommand::Sanitize(_))
+            | Command::Block(BlockCommand::WriteAtomic { .. })
+            | Command::Block(BlockCommand::WriteUsingToken { .. })
     )
 }
 

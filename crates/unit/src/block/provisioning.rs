@@ -1,6 +1,6 @@
 //! Commands that give blocks back: UNMAP and WRITE SAME.
 
-use scsi::{Command, Sense, parse_unmap_list};
+use scsi::{BlockCommand, Command, Sense, parse_unmap_list};
 use smallvec::SmallVec;
 use volume::{Data, Extent, Geometry, Lba};
 
@@ -25,7 +25,7 @@ impl BlockUnit {
         if !geometry.thin {
             return Err(Sense::INVALID_COMMAND_OPERATION_CODE);
         }
-        if matches!(command, Command::Unmap { anchor: true, .. }) {
+        if matches!(command, Command::Block(BlockCommand::Unmap { anchor: true, .. })) {
             return Err(Sense::invalid_bit_in_cdb(1, 0));
         }
         writable(geometry)
@@ -64,7 +64,9 @@ impl BlockUnit {
         command: &Command,
         geometry: &Geometry,
     ) -> Result<WriteSame, Sense> {
-        let Command::WriteSame { transfer, unmap, anchor, no_data_out } = *command else {
+        let Command::Block(BlockCommand::WriteSame { transfer, unmap, anchor, no_data_out }) =
+            *command
+        else {
             unreachable!("the caller matched it");
         };
         // An anchor keeps the space of a block that holds nothing: no volume can promise that.

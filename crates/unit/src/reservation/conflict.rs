@@ -3,7 +3,7 @@
 //! SPC-4, table 66, and SBC-3, table 13, have five columns of "allowed" and "conflict", but only
 //! three different rows. What is for a registered nexus only the holder's type decides.
 
-use scsi::{Command, persistent::ReservationType};
+use scsi::{BlockCommand, Command, PrimaryCommand, VendorCommand, persistent::ReservationType};
 
 /// The three rows.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -31,56 +31,56 @@ pub(super) enum Barred {
 /// The row of a command.
 pub(super) fn effect(command: &Command) -> Effect {
     match command {
-        Command::ClaimIn { .. }
-        | Command::TokenIn { .. }
-        | Command::Inquiry { .. }
-        | Command::LogSense(_)
-        | Command::PersistentReserveIn(_)
-        | Command::PersistentReserveOut(_)
-        | Command::PreventAllow { prevent: false }
-        | Command::ReadCapacity10
-        | Command::ReadCapacity16 { .. }
-        | Command::Release { .. }
-        | Command::ReportIdentifying { .. }
-        | Command::ReportLuns { .. }
-        | Command::ReportTargetPortGroups(_)
-        | Command::ReportTimestamp { .. }
-        | Command::RequestSense { .. }
-        | Command::Reserve { .. }
-        | Command::TestUnitReady => Effect::Harmless,
+        Command::Vendor(VendorCommand::ClaimIn { .. })
+        | Command::Vendor(VendorCommand::TokenIn { .. })
+        | Command::Primary(PrimaryCommand::Inquiry { .. })
+        | Command::Primary(PrimaryCommand::LogSense(_))
+        | Command::Primary(PrimaryCommand::PersistentReserveIn(_))
+        | Command::Primary(PrimaryCommand::PersistentReserveOut(_))
+        | Command::Block(BlockCommand::PreventAllow { prevent: false })
+        | Command::Block(BlockCommand::ReadCapacity10)
+        | Command::Block(BlockCommand::ReadCapacity16 { .. })
+        | Command::Primary(PrimaryCommand::Release { .. })
+        | Command::Primary(PrimaryCommand::ReportIdentifying { .. })
+        | Command::Primary(PrimaryCommand::ReportLuns { .. })
+        | Command::Primary(PrimaryCommand::ReportTargetPortGroups(_))
+        | Command::Primary(PrimaryCommand::ReportTimestamp { .. })
+        | Command::Primary(PrimaryCommand::RequestSense { .. })
+        | Command::Primary(PrimaryCommand::Reserve { .. })
+        | Command::Primary(PrimaryCommand::TestUnitReady) => Effect::Harmless,
         // ALLOW COMMANDS is 011b, so MODE SENSE and its like pass a write exclusive reservation.
-        Command::GetLbaStatus { .. }
-        | Command::ModeSense(_)
-        | Command::PopulateToken { .. }
-        | Command::PreFetch { .. }
-        | Command::Read(_)
-        | Command::ReadDefectData(_)
-        | Command::ReceiveCopyResults { .. }
-        | Command::ReportSupportedOperationCodes { .. }
-        | Command::ReportTaskFunctions { .. }
-        | Command::Verify { .. } => Effect::Reads,
-        Command::ClaimOut { .. }
-        | Command::TokenOut { .. }
-        | Command::CompareAndWrite(_)
-        | Command::CopyOperationAbort { .. }
-        | Command::ExtendedCopy { .. }
-        | Command::LogSelect(_)
-        | Command::ModeSelect(_)
-        | Command::OrWrite(_)
-        | Command::PreventAllow { prevent: true }
-        | Command::RollBack
-        | Command::Sanitize(_)
-        | Command::SetIdentifying { .. }
-        | Command::SetTargetPortGroups { .. }
-        | Command::SetTimestamp { .. }
-        | Command::SynchronizeCache { .. }
-        | Command::Unmap { .. }
-        | Command::Write(_)
-        | Command::WriteAndVerify { .. }
-        | Command::WriteAtomic { .. }
-        | Command::WriteSame { .. }
-        | Command::WriteUsingToken { .. } => Effect::Changes,
-        Command::StartStop(start_stop) => {
+        Command::Block(BlockCommand::GetLbaStatus { .. })
+        | Command::Primary(PrimaryCommand::ModeSense(_))
+        | Command::Block(BlockCommand::PopulateToken { .. })
+        | Command::Block(BlockCommand::PreFetch { .. })
+        | Command::Block(BlockCommand::Read(_))
+        | Command::Block(BlockCommand::ReadDefectData(_))
+        | Command::Primary(PrimaryCommand::ReceiveCopyResults { .. })
+        | Command::Primary(PrimaryCommand::ReportSupportedOperationCodes { .. })
+        | Command::Primary(PrimaryCommand::ReportTaskFunctions { .. })
+        | Command::Block(BlockCommand::Verify { .. }) => Effect::Reads,
+        Command::Vendor(VendorCommand::ClaimOut { .. })
+        | Command::Vendor(VendorCommand::TokenOut { .. })
+        | Command::Block(BlockCommand::CompareAndWrite(_))
+        | Command::Primary(PrimaryCommand::CopyOperationAbort { .. })
+        | Command::Primary(PrimaryCommand::ExtendedCopy { .. })
+        | Command::Primary(PrimaryCommand::LogSelect(_))
+        | Command::Primary(PrimaryCommand::ModeSelect(_))
+        | Command::Block(BlockCommand::OrWrite(_))
+        | Command::Block(BlockCommand::PreventAllow { prevent: true })
+        | Command::Vendor(VendorCommand::RollBack)
+        | Command::Block(BlockCommand::Sanitize(_))
+        | Command::Primary(PrimaryCommand::SetIdentifying { .. })
+        | Command::Primary(PrimaryCommand::SetTargetPortGroups { .. })
+        | Command::Primary(PrimaryCommand::SetTimestamp { .. })
+        | Command::Block(BlockCommand::SynchronizeCache { .. })
+        | Command::Block(BlockCommand::Unmap { .. })
+        | Command::Block(BlockCommand::Write(_))
+        | Command::Block(BlockCommand::WriteAndVerify { .. })
+        | Command::Block(BlockCommand::WriteAtomic { .. })
+        | Command::Block(BlockCommand::WriteSame { .. })
+        | Command::Block(BlockCommand::WriteUsingToken { .. }) => Effect::Changes,
+        Command::Block(BlockCommand::StartStop(start_stop)) => {
             if start_stop.start && start_stop.power_condition == 0 {
                 Effect::Harmless
             } else {
@@ -110,13 +110,12 @@ impl Barred {
 /// RELEASE have rules of their own.
 pub(super) fn barred_by_reserve(command: &Command) -> bool {
     match command {
-        Command::PersistentReserveIn(_)
-        | Command::PersistentReserveOut(_)
-        | Command::TestUnitReady => true,
+        Command::Primary(PrimaryCommand::PersistentReserveIn(_))
+        | Command::Primary(PrimaryCommand::PersistentReserveOut(_))
+        | Command::Primary(PrimaryCommand::TestUnitReady) => true,
         // Not of SPC-2: told to whoever looks for a path.
-        Command::ReportSupportedOperationCodes { .. } | Command::ReportTaskFunctions { .. } => {
-            false
-        }
+        Command::Primary(PrimaryCommand::ReportSupportedOperationCodes { .. })
+        | Command::Primary(PrimaryCommand::ReportTaskFunctions { .. }) => false,
         other => effect(other) != Effect::Harmless,
     }
 }

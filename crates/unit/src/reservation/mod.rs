@@ -19,7 +19,7 @@ use std::{
 
 use parking_lot::Mutex;
 use scsi::{
-    Command, PersistentReserveOut, Sense,
+    Command, PersistentReserveOut, PrimaryCommand, Sense,
     persistent::{self, Capabilities, MoveParameters, OutParameters, ReserveAction, ReserveReport},
 };
 
@@ -112,14 +112,19 @@ impl Reservations {
             return false;
         }
         let inner = self.inner.lock();
-        if matches!(command, Command::Reserve { .. } | Command::Release { .. }) {
+        if matches!(
+            command,
+            Command::Primary(PrimaryCommand::Reserve { .. })
+                | Command::Primary(PrimaryCommand::Release { .. })
+        ) {
             return false;
         }
         match inner.reserved {
             // Who uses one kind of reservation may not use the other (SPC-2, 5.5.1).
             Some(holder) if holder == nexus => matches!(
                 command,
-                Command::PersistentReserveIn(_) | Command::PersistentReserveOut(_)
+                Command::Primary(PrimaryCommand::PersistentReserveIn(_))
+                    | Command::Primary(PrimaryCommand::PersistentReserveOut(_))
             ),
             Some(_) => barred_by_reserve(command),
             None => {

@@ -2,13 +2,13 @@
 
 use std::sync::atomic::Ordering;
 
-use scsi::{Capacity16, Command, ScsiStatus, Sense, SenseKey};
+use scsi::{BlockCommand, Capacity16, Command, PrimaryCommand, ScsiStatus, Sense, SenseKey};
 use unit::{LogicalUnit, TaskManagement};
 
 use crate::host::{Host, geometry, nexus, pattern};
 
 fn request_sense(descriptor_format: bool) -> Command {
-    Command::RequestSense { descriptor_format, allocation_length: 252 }
+    Command::Primary(PrimaryCommand::RequestSense { descriptor_format, allocation_length: 252 })
 }
 
 #[test]
@@ -21,7 +21,7 @@ fn a_new_nexus_is_told_once() {
     assert_eq!(first.sense, Some(Sense::POWER_ON_OCCURRED));
     assert_eq!(host.asked(), [], "nothing was done");
     assert_eq!(host.send_as(&other, &write, &pattern(1, 1)).status, ScsiStatus::Good);
-    host.good(&Command::TestUnitReady, &[]);
+    host.good(&PrimaryCommand::TestUnitReady, &[]);
 }
 
 #[test]
@@ -29,9 +29,9 @@ fn inquiry_is_answered_and_leaves_the_condition() {
     let host = Host::new(geometry());
     let other = nexus(2);
     host.unit.nexus_opened(&other);
-    let inquiry = Command::Inquiry { page: None, allocation_length: 96 }.encode();
+    let inquiry = PrimaryCommand::Inquiry { page: None, allocation_length: 96 }.encode();
     assert_eq!(host.send_as(&other, &inquiry, &[]).status, ScsiStatus::Good);
-    let ready = host.send_as(&other, &Command::TestUnitReady.encode(), &[]);
+    let ready = host.send_as(&other, &PrimaryCommand::TestUnitReady.encode(), &[]);
     assert_eq!(ready.sense, Some(Sense::POWER_ON_OCCURRED));
 }
 
@@ -61,7 +61,7 @@ fn a_reset_is_told_to_all_also_to_who_asked() {
     ] {
         host.unit.task_management(&other, function);
         for nexus in [&host.nexus, &other] {
-            let ready = || host.send_as(nexus, &Command::TestUnitReady.encode(), &[]);
+            let ready = || host.send_as(nexus, &PrimaryCommand::TestUnitReady.encode(), &[]);
             assert_eq!(
                 ready().sense.map(|s| (s.key, s.asc)),
                 Some((SenseKey::UnitAttention, 0x29))
@@ -76,11 +76,11 @@ fn a_cleared_task_set_is_told_to_the_others() {
     let host = Host::new(geometry());
     host.unit.task_management(&nexus(2), TaskManagement::ClearTaskSet);
     let sense = Sense::COMMANDS_CLEARED_BY_ANOTHER_INITIATOR;
-    assert_eq!(host.fails(&Command::TestUnitReady, &[]), sense);
+    assert_eq!(host.fails(&PrimaryCommand::TestUnitReady, &[]), sense);
     host.unit.task_management(&host.nexus, TaskManagement::ClearTaskSet);
     host.unit.task_management(&host.nexus, TaskManagement::AbortTask);
     host.unit.task_management(&host.nexus, TaskManagement::AbortTaskSet);
-    host.good(&Command::TestUnitReady, &[]);
+    host.good(&PrimaryCommand::TestUnitReady, &[]);
 }
 
 #[test]
@@ -88,7 +88,7 @@ fn another_size_is_told_and_then_served() {
     let host = Host::new(geometry());
     host.calls.blocks.store(500, Ordering::Relaxed);
     assert_eq!(host.fails(&Command::read(0, 1), &[]), Sense::CAPACITY_DATA_HAS_CHANGED);
-    let bytes = host.good(&Command::ReadCapacity16 { allocation_length: 32 }, &[]);
+    let bytes = host.good(&BlockCommand::ReadCapacity16 { allocation_length: 32 }, &[]);
     assert_eq!(Capacity16::from_bytes(&bytes).unwrap().last_lba, 499);
     assert_eq!(host.fails(&Command::read(500, 1), &[]), Sense::LOGICAL_BLOCK_ADDRESS_OUT_OF_RANGE);
 }
@@ -98,9 +98,9 @@ fn a_closed_nexus_leaves_nothing_behind() {
     let host = Host::new(geometry());
     host.unit.nexus_closed(&host.nexus);
     host.unit.task_management(&host.nexus, TaskManagement::LogicalUnitReset);
-    host.good(&Command::TestUnitReady, &[]);
+    host.good(&PrimaryCommand::TestUnitReady, &[]);
     host.unit.nexus_opened(&host.nexus);
-    assert_eq!(host.fails(&Command::TestUnitReady, &[]), Sense::POWER_ON_OCCURRED);
+    assert_eq!(host.fails(&PrimaryCommand::TestUnitReady, &[]), Sense::POWER_ON_OCCURRED);
 }
 
 #[test]

@@ -7,8 +7,8 @@ use std::{
 };
 
 use scsi::{
-    BlockTransfer, ByteCheck, ClaimAction, ClaimParameters, ClaimReport, Command, ModeSelect,
-    ModeSense, PageControl, ScsiStatus, Sense, StartStop,
+    BlockCommand, BlockTransfer, ByteCheck, ClaimAction, ClaimParameters, ClaimReport, Command,
+    ModeSelect, PrimaryCommand, ScsiStatus, Sense, StartStop, VendorCommand,
     copy::{PopulateToken, TokenRange},
     mode::{CachingModePage, ControlModePage, ModePage, ModeParameters},
     vpd::ForebayVolume,
@@ -19,7 +19,7 @@ use volume::{
     MemVolume, Symptom,
 };
 
-use crate::host::{Call, Host, MemoryStore, geometry, nexus, pattern};
+use crate::host::{Call, Host, MemoryStore, READY, geometry, nexus, pattern, verify};
 
 fn claim(generation: u64, opening: u64, predecessors: &[u64]) -> ClaimParameters {
     ClaimParameters {
@@ -40,7 +40,8 @@ fn claim(generation: u64, opening: u64, predecessors: &[u64]) -> ClaimParameters
 
 fn out(action: ClaimAction, asked: &ClaimParameters) -> (Command, Vec<u8>) {
     let list = asked.to_bytes();
-    (Command::ClaimOut { action, parameter_list_length: list.len() as u16 }, list)
+    let parameter_list_length = list.len() as u16;
+    (VendorCommand::ClaimOut { action, parameter_list_length }.into(), list)
 }
 
 /// The sense of a CLAIM OUT as this nexus, if it fails.
@@ -55,7 +56,7 @@ fn write_as(host: &Host, from: &Nexus) -> Option<Sense> {
 
 fn report(host: &Host) -> ClaimReport {
     let length = ClaimReport::MOST_BYTES as u16;
-    let bytes = host.good(&Command::ClaimIn { allocation_length: length }, &[]);
+    let bytes = host.good(&VendorCommand::ClaimIn { allocation_length: length }, &[]);
     ClaimReport::from_bytes(&bytes).expect("a report")
 }
 
@@ -73,10 +74,11 @@ fn only_the_owner_changes_a_claimed_unit_and_others_read() {
     let write = Command::write(0, 1, false).encode();
     let refused = host.unit.admit(&other, &write, 512).expect("refused");
     assert_eq!(refused.sense, protected);
-    let unmap = Command::Unmap { anchor: false, parameter_list_length: 0 }.encode();
+    let unmap = BlockCommand::Unmap { anchor: false, parameter_list_length: 0 }.encode();
     assert_eq!(host.send_as(&other, &unmap, &[]).sense, protected);
     host.good(&Command::synchronize_cache(), &[]);
-    for allowed in [Command::read(0, 1), Command::synchronize_cache(), Command::ReadCapacity10] {
+    let capacity = BlockCommand::ReadCapacity10.into();
+    for allowed in [Command::read(0, 1), Command::synchronize_cache(), capacity] {
         assert_eq!(host.send_as(&other, &allowed.encode(), &[]).status, ScsiStatus::Good);
     }
     let told = report(&host);
@@ -105,14 +107,14 @@ fn reads_beside_a_claim_are_refused_if_settings_say_so() {
     };
     for nexus in [&owner, &other] {
         unit.nexus_opened(nexus);
-        send(nexus, &Command::TestUnitReady, vec![]);
+        send(nexus, &READY, vec![]);
     }
     let (command, list) = out(ClaimAction::Claim, &claim(1, 10, &[]));
     assert_eq!(send(&owner, &command, list).status, ScsiStatus::Good);
     assert_eq!(send(&owner, &Command::read(0, 1), vec![]).status, ScsiStatus::Good);
     let refused = send(&other, &Command::read(0, 1), vec![]);
     assert_eq!(refused.status, ScsiStatus::ReservationConflict);
-    assert_eq!(send(&other, &Command::TestUnitReady, vec![]).status, ScsiStatus::Good);
+    assert_eq!(send(&other, &READY, vec![]).status, ScsiStatus::Good);
 }
 
 #[test]
@@ -173,7 +175,7 @@ fn a_claim_waits_for_what_the_former_owner_has_on_its_way() {
     };
     for nexus in [&owner, &later] {
         unit.nexus_opened(nexus);
-        let _ = send(nexus, &Command::TestUnitReady, vec![]);
+        let _ = send(nexus, &READY, vec![]);
     }
     let (command, list) = out(ClaimAction::Claim, &claim(1, 10, &[]));
     assert!(send(&owner, &command, list).1.is_ready());
@@ -265,7 +267,7 @@ fn a_unit_that_forgets_has_no_claims() {
     let host = Host::new(geometry());
     let (command, list) = out(ClaimAction::Claim, &claim(1, 10, &[]));
     assert_eq!(host.fails(&command, &list), Sense::INVALID_COMMAND_OPERATION_CODE);
-    let asked = Command::ClaimIn { allocation_length: 64 };
+    let asked = VendorCommand::ClaimIn { allocation_length: 64 };
     assert_eq!(host.fails(&asked, &[]), Sense::INVALID_COMMAND_OPERATION_CODE);
 }
 
@@ -274,7 +276,7 @@ fn the_epoch_of_a_claim_begins_with_it_and_nobody_else_ends_it() {
     let store = Arc::new(MemoryStore::default());
     let host = Host::with_store(Geometry { epoch_blocks: 800, ..geometry() }, &store);
     let other = host.other(2);
-    let page = Command::Inquiry { page: Some(ForebayVolume::PAGE), allocation_length: 64 };
+    let page = PrimaryCommand::Inquiry { page: Some(ForebayVolume::PAGE), allocation_length: 64 };
     let told = ForebayVolume::from_bytes(&host.good(&page, &[]));
     assert_eq!(told, Some(ForebayVolume { epoch_blocks: 800, orders_flushes: true }));
     let calls = |host: &Host| {
@@ -292,10 +294,10 @@ fn the_epoch_of_a_claim_begins_with_it_and_nobody_else_ends_it() {
     let flush = Command::synchronize_cache().encode();
     assert_eq!(host.send_as(&other, &flush, &[]).status, ScsiStatus::Good);
     assert_eq!(calls(&host), [], "it is not his epoch");
-    let roll_back = Command::RollBack.encode();
+    let roll_back = VendorCommand::RollBack.encode();
     let protected = Some(Sense::LOGICAL_UNIT_SOFTWARE_WRITE_PROTECTED);
     assert_eq!(host.send_as(&other, &roll_back, &[]).sense, protected);
-    host.good(&Command::RollBack, &[]);
+    host.good(&VendorCommand::RollBack, &[]);
     host.good(&Command::synchronize_cache(), &[]);
     assert_eq!(calls(&host), [Call::RollBack, Call::Flush]);
     // In a new session, what it had not flushed is half an epoch.
@@ -336,9 +338,8 @@ fn readers_beside_a_claim_get_the_last_flushed_epoch_and_end_none() {
         assert_eq!(done.status, ScsiStatus::Good, "{command:?}: {:?}", done.sense);
         host.asked()
     };
-    let forced = || Command::Read(BlockTransfer::new(3, 2).with_fua(true));
-    let verify =
-        || Command::Verify { transfer: BlockTransfer::new(3, 2), byte_check: ByteCheck::Medium };
+    let forced = || Command::Block(BlockCommand::Read(BlockTransfer::new(3, 2).with_fua(true)));
+    let verify = || verify(BlockTransfer::new(3, 2), ByteCheck::Medium);
     assert_eq!(calls(&other, Command::read(3, 2)), [Call::Read(3, 2)], "nobody owns an epoch");
     assert_eq!(calls(&other, forced()), [Call::Flush, Call::Read(3, 2)]);
     assert_eq!(ask(&host, &host.nexus, ClaimAction::Claim, &claim(1, 10, &[])), None);
@@ -367,7 +368,7 @@ fn readers_beside_a_claim_get_the_last_flushed_epoch_and_end_none() {
     let ranges = vec![TokenRange { lba: 0, blocks: 8 }];
     let list = PopulateToken { timeout_s: 0, rod_type: None, ranges }.to_bytes();
     let length = list.len() as u32;
-    let made = Command::PopulateToken { list: 1, parameter_list_length: length }.encode();
+    let made = BlockCommand::PopulateToken { list: 1, parameter_list_length: length }.encode();
     let refused = host.send_as(&other, &made, &list).sense;
     assert_eq!(refused, Some(Sense::INSUFFICIENT_RESOURCES_TO_CREATE_ROD_TOKEN));
     now(host.unit.drop_claim()).expect("saved");
@@ -400,7 +401,7 @@ fn nobody_else_ejects_a_medium_from_the_owner_of_a_claim() {
     let removable = Settings { removable: true, ..Settings::default() };
     let host = Host::with_store_and_settings(geometry(), removable, &store);
     let other = host.other(2);
-    let eject = Command::StartStop(StartStop { load_eject: true, ..STOPPING }).encode();
+    let eject = BlockCommand::StartStop(StartStop { load_eject: true, ..STOPPING }).encode();
     assert_eq!(ask(&host, &host.nexus, ClaimAction::Claim, &claim(1, 10, &[])), None);
     assert_eq!(host.send_as(&other, &eject, &[]).sense, Some(Sense::MEDIUM_REMOVAL_PREVENTED));
     assert_eq!(write_as(&host, &host.nexus), None, "the medium is still there");
@@ -424,11 +425,11 @@ fn with_a_saved_wce_of_0_the_writes_of_an_owner_are_no_epochs_of_their_own() {
     assert_eq!(ask(&host, &host.nexus, ClaimAction::Claim, &claim(1, 10, &[])), None);
     assert_eq!(wrote(&host), [Call::Write(0, 512, Durability::Volatile)]);
     // Before it claims, a gateway asks whether it has to flush.
-    let asked = Command::ModeSense(ModeSense {
+    let asked = PrimaryCommand::ModeSense(scsi::ModeSense {
         ten: false,
         long_lba: false,
         no_block_descriptors: true,
-        control: PageControl::Current,
+        control: scsi::PageControl::Current,
         page: CachingModePage::PAGE,
         subpage: 0,
         allocation_length: 255,
@@ -452,7 +453,7 @@ const STOPPING: StartStop = StartStop {
     load_eject: false,
     start: false,
 };
-const STOP: Command = Command::StartStop(STOPPING);
+const STOP: Command = Command::Block(BlockCommand::StartStop(STOPPING));
 
 fn no_write_cache() -> ModePage {
     CachingModePage { write_cache: false, read_cache_disabled: false }.to_page()
@@ -483,7 +484,7 @@ fn with_descriptors() -> ModePage {
 fn select_as(host: &Host, from: &Nexus, page: &ModePage) -> Option<Sense> {
     let pages = vec![page.clone()];
     let list = ModeParameters { pages, ..ModeParameters::default() }.to_bytes_6();
-    let select = Command::ModeSelect(ModeSelect {
+    let select = PrimaryCommand::ModeSelect(ModeSelect {
         ten: false,
         page_format: true,
         revert: false,
@@ -602,7 +603,7 @@ async fn a_verify_during_which_a_round_begins_is_busy_where_a_volume_has_no_epoc
     };
     for nexus in [&owner, &other] {
         unit.nexus_opened(nexus);
-        send(nexus, Command::TestUnitReady, vec![]).await;
+        send(nexus, READY, vec![]).await;
     }
     let (command, list) = out(ClaimAction::Claim, &claim(1, 10, &[]));
     assert_eq!(send(&owner, command, list).await.status, ScsiStatus::Good);
@@ -611,7 +612,7 @@ async fn a_verify_during_which_a_round_begins_is_busy_where_a_volume_has_no_epoc
         (ByteCheck::Data, vec![0; 1024]),
         (ByteCheck::Data, vec![9; 1024]),
     ] {
-        let verify = Command::Verify { transfer: BlockTransfer::new(0, 2), byte_check };
+        let verify = verify(BlockTransfer::new(0, 2), byte_check);
         let mut verified = send(&other, verify, data);
         assert!(
             std::pin::Pin::new(&mut verified)
@@ -624,8 +625,7 @@ async fn a_verify_during_which_a_round_begins_is_busy_where_a_volume_has_no_epoc
         let flushed = send(&owner, Command::synchronize_cache(), vec![]).await;
         assert_eq!(flushed.status, ScsiStatus::Good);
     }
-    let verify =
-        Command::Verify { transfer: BlockTransfer::new(0, 2), byte_check: ByteCheck::Medium };
+    let verify = verify(BlockTransfer::new(0, 2), ByteCheck::Medium);
     assert_eq!(send(&other, verify, vec![]).await.status, ScsiStatus::Good);
 }
 
@@ -645,9 +645,9 @@ fn readers_beside_the_claim_of_a_cache_that_writes_through_are_not_refused() {
 #[test]
 fn a_unit_without_epochs_has_neither_their_page_nor_their_command() {
     let host = Host::new(geometry());
-    let page = Command::Inquiry { page: Some(ForebayVolume::PAGE), allocation_length: 64 };
+    let page = PrimaryCommand::Inquiry { page: Some(ForebayVolume::PAGE), allocation_length: 64 };
     assert_eq!(host.fails(&page, &[]), Sense::INVALID_FIELD_IN_CDB);
-    assert_eq!(host.fails(&Command::RollBack, &[]), Sense::INVALID_COMMAND_OPERATION_CODE);
+    assert_eq!(host.fails(&VendorCommand::RollBack, &[]), Sense::INVALID_COMMAND_OPERATION_CODE);
 }
 
 pub fn now<T>(future: impl Future<Output = T>) -> T {

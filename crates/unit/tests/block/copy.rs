@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use scsi::{
-    Command, ScsiStatus, Sense,
+    Command, PrimaryCommand, ScsiStatus, Sense,
     copy::{CopyList, CopyResults, CopySegment, Cscd},
 };
 use unit::LogicalUnit;
@@ -17,7 +17,7 @@ use crate::{
 fn copy(list: &CopyList, long: bool) -> (Command, Vec<u8>) {
     let bytes = list.to_bytes(long);
     let parameter_list_length = bytes.len() as u32;
-    (Command::ExtendedCopy { long, parameter_list_length }, bytes)
+    (Command::Primary(PrimaryCommand::ExtendedCopy { long, parameter_list_length }), bytes)
 }
 
 fn list(cscds: &[Cscd], segments: &[CopySegment]) -> CopyList {
@@ -30,7 +30,7 @@ fn segment(blocks: u16, source_lba: u64, destination_lba: u64) -> CopySegment {
 }
 
 fn results(results: CopyResults) -> Command {
-    Command::ReceiveCopyResults { results, allocation_length: 1024 }
+    Command::Primary(PrimaryCommand::ReceiveCopyResults { results, allocation_length: 1024 })
 }
 
 fn two() -> (Arc<Party>, Member, Member) {
@@ -135,7 +135,7 @@ async fn a_write_protected_destination_refuses_the_copy_and_units_of_other_block
 #[tokio::test]
 async fn lists_of_nothing_are_good_and_outcomes_belong_to_who_asked() {
     let (party, a, _) = two();
-    a.good(&Command::ExtendedCopy { long: false, parameter_list_length: 0 }, vec![]).await;
+    a.good(&PrimaryCommand::ExtendedCopy { long: false, parameter_list_length: 0 }, vec![]).await;
     let unknown = a.fails(&results(CopyResults::Status1(7)), vec![]).await;
     assert_eq!(unknown, Sense::INVALID_FIELD_IN_CDB);
     let (command, data) = copy(&list(&[], &[]), false);
@@ -156,7 +156,7 @@ async fn a_copy_does_not_swallow_what_the_other_unit_has_to_tell() {
     b.unit.task_management(&b.nexus, unit::TaskManagement::LogicalUnitReset);
     let (command, data) = copy(&list(&[a.cscd(), b.cscd()], &[segment(8, 0, 0)]), false);
     a.good(&command, data).await;
-    let told = b.fails(&Command::TestUnitReady, vec![]).await;
+    let told = b.fails(&PrimaryCommand::TestUnitReady, vec![]).await;
     assert_eq!(told, Sense::BUS_DEVICE_RESET_FUNCTION_OCCURRED);
 }
 
@@ -211,7 +211,7 @@ async fn an_aborted_copy_has_ended_when_the_abort_has_and_only_its_own_nexus_abo
     let slow = DelayVolume::new(lower, Latency::uniform(Duration::from_secs(1)));
     let a = join_over(&party, "a", Arc::new(slow));
     let other = a.open(&party, 2);
-    let abort = Command::CopyOperationAbort { list: 7 };
+    let abort = Command::Primary(PrimaryCommand::CopyOperationAbort { list: 7 });
     assert_eq!(a.fails(&abort, vec![]).await, Sense::INVALID_FIELD_IN_CDB, "no such copy");
     let segment = CopySegment { destination: 0, ..segment(60_000, 0, 65_536) };
     let (command, data) = copy(&list(&[a.cscd()], &[segment]), true);

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use scsi::{
-    Capacity10, Capacity16, Command, ModeSense, OPERATIONS, PageControl, Reporting, Sense,
+    BlockCommand, Capacity10, Capacity16, Command, ModeSense, OPERATIONS, PageControl,
+    PrimaryCommand, Reporting, Sense,
     inquiry::StandardInquiry,
     mode::{CachingModePage, ControlModePage, ModeParameters},
     vpd::{
@@ -17,7 +18,7 @@ use volume::Geometry;
 use crate::host::{Host, geometry};
 
 fn vpd(page: u8) -> Command {
-    Command::Inquiry { page: Some(page), allocation_length: 255 }
+    Command::Primary(PrimaryCommand::Inquiry { page: Some(page), allocation_length: 255 })
 }
 
 fn thick() -> Geometry {
@@ -27,7 +28,9 @@ fn thick() -> Geometry {
 #[test]
 fn standard_inquiry_claims_a_disk() {
     let host = Host::new(geometry());
-    let command = |allocation_length| Command::Inquiry { page: None, allocation_length };
+    let command = |allocation_length| {
+        Command::Primary(PrimaryCommand::Inquiry { page: None, allocation_length })
+    };
     let bytes = host.good(&command(255), &[]);
     let inquiry = StandardInquiry::from_bytes(&bytes).unwrap();
     assert_eq!((inquiry.qualifier, inquiry.device_type, inquiry.removable), (0, 0, false));
@@ -92,7 +95,7 @@ fn a_thick_volume_announces_no_unmap_anywhere() {
     assert_eq!((limits.unmap_blocks, limits.unmap_descriptors), (0, 0));
     let page = LogicalBlockProvisioning::from_bytes(&host.good(&vpd(0xb2), &[])).unwrap();
     assert!(!page.unmap && !page.write_same_10 && !page.write_same_16 && !page.reads_zeros);
-    let command = Command::ReadCapacity16 { allocation_length: 32 };
+    let command = BlockCommand::ReadCapacity16 { allocation_length: 32 };
     let capacity = Capacity16::from_bytes(&host.good(&command, &[])).unwrap();
     assert!(!capacity.provisioning && !capacity.reads_zeros);
     let all = supported(&host, Reporting::All, false);
@@ -103,9 +106,10 @@ fn a_thick_volume_announces_no_unmap_anywhere() {
 #[test]
 fn capacity_in_both_sizes() {
     let host = Host::new(geometry());
-    let short = Capacity10::from_bytes(&host.good(&Command::ReadCapacity10, &[])).unwrap();
+    let short = Capacity10::from_bytes(&host.good(&BlockCommand::ReadCapacity10, &[])).unwrap();
     assert_eq!((short.last_lba, short.block_size), (1022, 512));
-    let command = |allocation_length| Command::ReadCapacity16 { allocation_length };
+    let command =
+        |allocation_length| Command::Block(BlockCommand::ReadCapacity16 { allocation_length });
     let bytes = host.good(&command(32), &[]);
     let long = Capacity16::from_bytes(&bytes).unwrap();
     assert_eq!((long.last_lba, long.block_size, long.physical_exponent), (1022, 512, 3));
@@ -117,7 +121,7 @@ fn capacity_in_both_sizes() {
 #[test]
 fn a_volume_too_large_for_read_capacity_10() {
     let host = Host::new(Geometry::with_blocks(1 << 33));
-    let short = Capacity10::from_bytes(&host.good(&Command::ReadCapacity10, &[])).unwrap();
+    let short = Capacity10::from_bytes(&host.good(&BlockCommand::ReadCapacity10, &[])).unwrap();
     assert_eq!(short.last_lba, u32::MAX);
 }
 
@@ -136,7 +140,7 @@ fn mode_sense(page: u8) -> ModeSense {
 #[test]
 fn all_mode_pages_and_one() {
     let host = Host::new(geometry());
-    let six = host.good(&Command::ModeSense(mode_sense(0x3f)), &[]);
+    let six = host.good(&PrimaryCommand::ModeSense(mode_sense(0x3f)), &[]);
     assert_eq!(usize::from(six[0]) + 1, six.len());
     let all = ModeParameters::from_bytes_6(&six).unwrap();
     let codes: Vec<u8> = all.pages.iter().map(|page| page.code).collect();
@@ -145,19 +149,19 @@ fn all_mode_pages_and_one() {
     assert!(all.dpo_fua && !all.write_protected);
     for page in &all.pages {
         let asked = ModeSense { ten: true, no_block_descriptors: true, ..mode_sense(page.code) };
-        let one = host.good(&Command::ModeSense(asked), &[]);
+        let one = host.good(&PrimaryCommand::ModeSense(asked), &[]);
         let one = ModeParameters::from_bytes_10(&one).unwrap();
         assert_eq!((one.pages, one.block), (vec![page.clone()], None));
     }
     let cut = ModeSense { allocation_length: 4, ..mode_sense(0x3f) };
-    assert_eq!(host.good(&Command::ModeSense(cut), &[]), six[..4]);
+    assert_eq!(host.good(&PrimaryCommand::ModeSense(cut), &[]), six[..4]);
 }
 
 #[test]
 fn the_write_cache_is_announced_as_it_is() {
     for volatile_cache in [true, false] {
         let host = Host::new(Geometry { volatile_cache, ..geometry() });
-        let bytes = host.good(&Command::ModeSense(mode_sense(0x08)), &[]);
+        let bytes = host.good(&PrimaryCommand::ModeSense(mode_sense(0x08)), &[]);
         let parameters = ModeParameters::from_bytes_6(&bytes).unwrap();
         let caching = CachingModePage::from_page(&parameters.pages[0]).unwrap();
         assert_eq!(caching.write_cache, volatile_cache);
@@ -169,11 +173,11 @@ fn the_write_cache_is_announced_as_it_is() {
 #[test]
 fn mode_pages_that_are_not_there() {
     let host = Host::new(geometry());
-    let missing = Command::ModeSense(mode_sense(0x19));
+    let missing = PrimaryCommand::ModeSense(mode_sense(0x19));
     assert_eq!(host.fails(&missing, &[]), Sense::INVALID_FIELD_IN_CDB);
-    let subpage = Command::ModeSense(ModeSense { subpage: 1, ..mode_sense(0x0a) });
+    let subpage = PrimaryCommand::ModeSense(ModeSense { subpage: 1, ..mode_sense(0x0a) });
     assert_eq!(host.fails(&subpage, &[]), Sense::INVALID_FIELD_IN_CDB);
-    let all = Command::ModeSense(ModeSense { subpage: 0xff, ..mode_sense(0x0a) });
+    let all = PrimaryCommand::ModeSense(ModeSense { subpage: 0xff, ..mode_sense(0x0a) });
     let parameters = ModeParameters::from_bytes_6(&host.good(&all, &[])).unwrap();
     assert!(!ControlModePage::from_page(&parameters.pages[0]).unwrap().descriptor_sense);
 }
@@ -181,7 +185,7 @@ fn mode_pages_that_are_not_there() {
 #[test]
 fn a_read_only_volume_says_so() {
     let host = Host::new(Geometry { read_only: true, ..geometry() });
-    let bytes = host.good(&Command::ModeSense(mode_sense(0x3f)), &[]);
+    let bytes = host.good(&PrimaryCommand::ModeSense(mode_sense(0x3f)), &[]);
     assert!(ModeParameters::from_bytes_6(&bytes).unwrap().write_protected);
 }
 
@@ -189,14 +193,15 @@ fn a_read_only_volume_says_so() {
 fn the_long_block_descriptor_comes_when_asked_for() {
     let host = Host::new(Geometry::with_blocks(1 << 33));
     let asked = ModeSense { ten: true, long_lba: true, ..mode_sense(0x0a) };
-    let bytes = host.good(&Command::ModeSense(asked), &[]);
+    let bytes = host.good(&PrimaryCommand::ModeSense(asked), &[]);
     let block = ModeParameters::from_bytes_10(&bytes).unwrap().block.unwrap();
     assert_eq!((block.blocks, block.long), (1 << 33, true));
 }
 
 fn supported(host: &Host, reporting: Reporting, timeouts: bool) -> Vec<u8> {
     let allocation_length = 65535;
-    let command = Command::ReportSupportedOperationCodes { reporting, timeouts, allocation_length };
+    let command =
+        PrimaryCommand::ReportSupportedOperationCodes { reporting, timeouts, allocation_length };
     host.good(&command, &[])
 }
 
@@ -209,7 +214,7 @@ fn one_command_is_asked_for_in_the_way_of_its_kind() {
     let settings = Settings { share, ..Settings::default() };
     let shared = Host::with_store_and_settings(geometry(), settings, &Arc::default());
     let refused = |host: &Host, reporting| {
-        let command = Command::ReportSupportedOperationCodes {
+        let command = PrimaryCommand::ReportSupportedOperationCodes {
             reporting,
             timeouts: false,
             allocation_length: 65535,

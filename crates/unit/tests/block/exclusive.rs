@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use scsi::{BlockTransfer, Cdb, Command, Form, Lun, ScsiStatus, Sense};
+use scsi::{BlockCommand, BlockTransfer, Cdb, Command, Form, Lun, ScsiStatus, Sense};
 use unit::{BlockUnit, LogicalUnit, Settings, Task, TaskAttribute, UnitIdentity};
 use volume::{DelayVolume, Durability, Geometry, Latency, MemVolume};
 
@@ -19,7 +19,7 @@ fn sixteen(lba: u64, blocks: u32) -> BlockTransfer {
 }
 
 fn compare_and_write(lba: u64, blocks: u32) -> Command {
-    Command::CompareAndWrite(sixteen(lba, blocks))
+    Command::Block(BlockCommand::CompareAndWrite(sixteen(lba, blocks)))
 }
 
 #[test]
@@ -42,7 +42,7 @@ fn equal_bytes_are_replaced_and_others_are_told_with_the_offset() {
 #[test]
 fn fua_makes_the_exchange_stable() {
     let host = Host::new(geometry());
-    let command = Command::CompareAndWrite(sixteen(4, 1).with_fua(true));
+    let command = BlockCommand::CompareAndWrite(sixteen(4, 1).with_fua(true));
     host.good(&command, &[[0; BLOCK], [1; BLOCK]].concat());
     assert_eq!(host.asked(), [Call::Read(4, 1), Call::Write(4, BLOCK, Durability::Stable)]);
 }
@@ -67,7 +67,7 @@ fn data_of_another_length_is_refused() {
 fn bits_are_set_and_none_is_cleared() {
     let host = Host::new(Geometry::with_blocks(10_000));
     host.good(&Command::write(0, 4096, false), &vec![0xa0; 4096 * BLOCK]);
-    host.good(&Command::OrWrite(sixteen(1, 4094)), &vec![0x05; 4094 * BLOCK]);
+    host.good(&BlockCommand::OrWrite(sixteen(1, 4094)), &vec![0x05; 4094 * BLOCK]);
     let read = host.good(&Command::read(0, 4096), &[]);
     assert!(read[BLOCK..4095 * BLOCK].iter().all(|byte| *byte == 0xa5));
     assert!(read[..BLOCK].iter().chain(&read[4095 * BLOCK..]).all(|byte| *byte == 0xa0));
@@ -76,14 +76,16 @@ fn bits_are_set_and_none_is_cleared() {
 #[test]
 fn an_atomic_write_is_one_call_in_whole_physical_blocks() {
     let host = Host::new(geometry());
-    let atomic = |lba, blocks| Command::WriteAtomic { transfer: sixteen(lba, blocks), boundary: 0 };
+    let atomic = |lba, blocks| {
+        Command::Block(BlockCommand::WriteAtomic { transfer: sixteen(lba, blocks), boundary: 0 })
+    };
     host.good(&atomic(8, 16), &pattern(1, 16));
     assert_eq!(host.asked(), [Call::Write(8, 16 * BLOCK, Durability::Volatile)]);
     for (lba, blocks) in [(1, 8), (8, 7)] {
         let sense = host.fails(&atomic(lba, blocks), &pattern(1, blocks as usize));
         assert_eq!(sense, Sense::INVALID_FIELD_IN_CDB);
     }
-    let bounded = Command::WriteAtomic { transfer: sixteen(0, 8), boundary: 8 };
+    let bounded = BlockCommand::WriteAtomic { transfer: sixteen(0, 8), boundary: 8 };
     assert_eq!(host.fails(&bounded, &pattern(1, 8)), Sense::INVALID_FIELD_IN_CDB);
     let short = host.fails(&atomic(0, 16), &pattern(1, 8));
     assert_eq!(short, Sense::INVALID_FIELD_IN_COMMAND_INFORMATION_UNIT);
@@ -95,8 +97,10 @@ fn an_atomic_write_is_one_call_in_whole_physical_blocks() {
 #[test]
 fn writes_to_a_write_protected_unit_are_refused() {
     let host = Host::new(Geometry { read_only: true, ..geometry() });
-    let atomic = Command::WriteAtomic { transfer: sixteen(0, 8), boundary: 0 };
-    for command in [compare_and_write(0, 1), Command::OrWrite(sixteen(0, 1)), atomic] {
+    let atomic = Command::Block(BlockCommand::WriteAtomic { transfer: sixteen(0, 8), boundary: 0 });
+    for command in
+        [compare_and_write(0, 1), Command::Block(BlockCommand::OrWrite(sixteen(0, 1))), atomic]
+    {
         assert_eq!(host.fails(&command, &[0; 2 * BLOCK]), Sense::WRITE_PROTECTED);
     }
 }

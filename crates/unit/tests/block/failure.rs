@@ -3,7 +3,8 @@
 use std::sync::atomic::Ordering;
 
 use scsi::{
-    BlockTransfer, ByteCheck, Command, Form, ScsiStatus, Sense, UnmapDescriptor, unmap_list,
+    BlockCommand, BlockTransfer, ByteCheck, Command, Form, ScsiStatus, Sense, UnmapDescriptor,
+    unmap_list,
 };
 use unit::LogicalUnit;
 use volume::{Error, Extent, FaultCallKind as On, FaultRule, Lba, Symptom};
@@ -12,7 +13,12 @@ use crate::host::{BLOCK, Call, Host, geometry, pattern};
 
 fn write_same(blocks: u32) -> Command {
     let transfer = BlockTransfer { form: Form::Sixteen, ..BlockTransfer::new(0, blocks) };
-    Command::WriteSame { transfer, unmap: false, anchor: false, no_data_out: false }
+    Command::Block(BlockCommand::WriteSame {
+        transfer,
+        unmap: false,
+        anchor: false,
+        no_data_out: false,
+    })
 }
 
 /// Every command that reaches the volume, with its data.
@@ -21,13 +27,22 @@ fn commands() -> Vec<(Command, Vec<u8>)> {
     let transfer = BlockTransfer::new(0, 1);
     vec![
         (Command::read(0, 1), vec![]),
-        (Command::Read(transfer.with_fua(true)), vec![]),
+        (Command::Block(BlockCommand::Read(transfer.with_fua(true))), vec![]),
         (Command::write(0, 1, false), pattern(0, 1)),
-        (Command::Verify { transfer, byte_check: ByteCheck::Medium }, vec![]),
-        (Command::WriteAndVerify { transfer, byte_check: ByteCheck::Data }, pattern(0, 1)),
+        (Command::Block(BlockCommand::Verify { transfer, byte_check: ByteCheck::Medium }), vec![]),
+        (
+            Command::Block(BlockCommand::WriteAndVerify { transfer, byte_check: ByteCheck::Data }),
+            pattern(0, 1),
+        ),
         (Command::synchronize_cache(), vec![]),
         (write_same(1), pattern(0, 1)),
-        (Command::Unmap { anchor: false, parameter_list_length: list.len() as u16 }, list),
+        (
+            Command::Block(BlockCommand::Unmap {
+                anchor: false,
+                parameter_list_length: list.len() as u16,
+            }),
+            list,
+        ),
     ]
 }
 
@@ -120,7 +135,7 @@ fn admission_asks_for_one_piece_of_a_command_that_is_done_in_pieces() {
     let host = Host::new(volume::Geometry::with_blocks(10_000));
     assert!(host.unit.admit(&host.nexus, &write_same(5000).encode(), 512).is_none());
     let transfer = BlockTransfer { form: Form::Sixteen, ..BlockTransfer::new(0, 5000) };
-    let or = Command::OrWrite(transfer).encode();
+    let or = BlockCommand::OrWrite(transfer).encode();
     assert!(host.unit.admit(&host.nexus, &or, 5000 * 512).is_none());
     assert_eq!(host.asked(), [Call::Admit(1 << 20), Call::Admit(1 << 20)]);
 }

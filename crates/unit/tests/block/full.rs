@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use scsi::{
-    BlockTransfer, ByteCheck, Command, Form, ScsiStatus, Sense, UnmapDescriptor,
+    BlockCommand, BlockTransfer, ByteCheck, Command, Form, PrimaryCommand, ScsiStatus, Sense,
+    UnmapDescriptor,
     copy::{CopyList, CopyResults, CopySegment, PopulateToken, TokenRange, WriteUsingToken},
     unmap_list,
 };
@@ -40,19 +41,24 @@ fn full(call: On) -> FaultRule {
 
 /// Commands that are executed in steps, each with its data and the volume call that its steps make.
 fn commands() -> Vec<(Command, Vec<u8>, On)> {
-    let same = |unmap| Command::WriteSame {
-        transfer: sixteen(0, 5000),
-        unmap,
-        anchor: false,
-        no_data_out: false,
+    let same = |unmap| {
+        Command::Block(BlockCommand::WriteSame {
+            transfer: sixteen(0, 5000),
+            unmap,
+            anchor: false,
+            no_data_out: false,
+        })
     };
     let extents = [(0, 100), (500, 100), (900, 9)];
     let list = unmap_list(&extents.map(|(lba, blocks)| UnmapDescriptor { lba, blocks }));
     vec![
         (same(false), vec![7; BLOCK], On::Write),
-        (Command::OrWrite(sixteen(0, 5000)), vec![7; 5000 * BLOCK], On::Write),
+        (Command::Block(BlockCommand::OrWrite(sixteen(0, 5000))), vec![7; 5000 * BLOCK], On::Write),
         (
-            Command::Unmap { anchor: false, parameter_list_length: list.len() as u16 },
+            Command::Block(BlockCommand::Unmap {
+                anchor: false,
+                parameter_list_length: list.len() as u16,
+            }),
             list,
             On::Discard,
         ),
@@ -100,7 +106,8 @@ async fn a_copy_waits_for_a_full_destination_and_tells_how_far_it_came() {
     let cscds = vec![a.cscd(), b.cscd()];
     let list = CopyList { list: 7, identified: true, cscds, segments: vec![segment] };
     let bytes = list.to_bytes(false);
-    let copy = Command::ExtendedCopy { long: false, parameter_list_length: bytes.len() as u32 };
+    let copy =
+        PrimaryCommand::ExtendedCopy { long: false, parameter_list_length: bytes.len() as u32 };
 
     faults.add(full(On::Write).after(1).times(50));
     a.good(&copy, bytes.clone()).await;
@@ -109,8 +116,10 @@ async fn a_copy_waits_for_a_full_destination_and_tells_how_far_it_came() {
     faults.clear();
     faults.add(full(On::Write).after(1));
     assert_eq!(a.fails(&copy, bytes).await, Sense::COPY_ABORTED);
-    let results =
-        Command::ReceiveCopyResults { results: CopyResults::Status1(7), allocation_length: 64 };
+    let results = PrimaryCommand::ReceiveCopyResults {
+        results: CopyResults::Status1(7),
+        allocation_length: 64,
+    };
     let status = a.good(&results, vec![]).await;
     assert_eq!(status[8..12], 8192u32.to_be_bytes(), "blocks that were copied");
 }
@@ -121,15 +130,18 @@ async fn a_token_is_written_to_a_full_volume_when_it_has_room_again() {
     member.good(&Command::write(0, 10_000, false), pattern(1, 10_000)).await;
     let ranges = vec![TokenRange { lba: 0, blocks: 10_000 }];
     let list = PopulateToken { timeout_s: 0, rod_type: None, ranges }.to_bytes();
-    let populate = Command::PopulateToken { list: 3, parameter_list_length: list.len() as u32 };
+    let populate =
+        BlockCommand::PopulateToken { list: 3, parameter_list_length: list.len() as u32 };
     member.good(&populate, list).await;
-    let results =
-        Command::ReceiveCopyResults { results: CopyResults::RodTokens(3), allocation_length: 1024 };
+    let results = PrimaryCommand::ReceiveCopyResults {
+        results: CopyResults::RodTokens(3),
+        allocation_length: 1024,
+    };
     let told = member.good(&results, vec![]).await;
     let token = told[32 + usize::from(told[13]) + 6..].try_into().expect("512 bytes");
     let ranges = vec![TokenRange { lba: 20_000, blocks: 10_000 }];
     let list = WriteUsingToken { delete: false, offset: 0, token, ranges }.to_bytes();
-    let write = Command::WriteUsingToken { list: 4, parameter_list_length: list.len() as u32 };
+    let write = BlockCommand::WriteUsingToken { list: 4, parameter_list_length: list.len() as u32 };
     faults.add(full(On::Write).after(1).times(50));
     member.good(&write, list.clone()).await;
     assert_eq!(member.good(&Command::read(20_000, 10_000), vec![]).await, pattern(1, 10_000));
@@ -142,7 +154,8 @@ async fn a_token_is_written_to_a_full_volume_when_it_has_room_again() {
 async fn a_write_that_was_done_and_cannot_be_verified_does_not_end_in_busy() {
     let (member, faults) = alone();
     let transfer = BlockTransfer::new(0, 8);
-    let command = Command::WriteAndVerify { transfer, byte_check: ByteCheck::Data };
+    let command =
+        Command::Block(BlockCommand::WriteAndVerify { transfer, byte_check: ByteCheck::Data });
     faults.add(full(On::Read).times(50));
     member.good(&command, pattern(3, 8)).await;
     faults.clear();
@@ -159,7 +172,7 @@ async fn a_write_that_was_done_and_cannot_be_verified_does_not_end_in_busy() {
 #[tokio::test(start_paused = true)]
 async fn a_compare_and_write_that_may_have_been_done_does_not_end_in_busy() {
     let (member, faults) = alone();
-    let command = Command::CompareAndWrite(sixteen(0, 1));
+    let command = Command::Block(BlockCommand::CompareAndWrite(sixteen(0, 1)));
     let exchange = |old: u8, new: u8| [vec![old; BLOCK], vec![new; BLOCK]].concat();
     faults.add(full(On::Write));
     assert_eq!(member.send(&command, exchange(0, 1)).await.status, ScsiStatus::Busy);
@@ -178,8 +191,8 @@ async fn a_compare_and_write_that_may_have_been_done_does_not_end_in_busy() {
 async fn a_write_that_may_have_been_done_waits_inside_and_never_ends_in_busy() {
     let transfer = BlockTransfer::new(0, 8);
     let commands = [
-        Command::Write(transfer),
-        Command::WriteAndVerify { transfer, byte_check: ByteCheck::Data },
+        Command::Block(BlockCommand::Write(transfer)),
+        Command::Block(BlockCommand::WriteAndVerify { transfer, byte_check: ByteCheck::Data }),
     ];
     let silent = || Symptom::FailsAfter(Error::Unreachable("the link is down".into()));
     let away = || Symptom::Fails(Error::Away("the link is down".into()));

@@ -11,7 +11,9 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use scsi::{Cdb, Command, Lun, ScsiStatus, Sense};
+use scsi::{
+    BlockCommand, BlockTransfer, ByteCheck, Cdb, Command, Lun, PrimaryCommand, ScsiStatus, Sense,
+};
 use unit::{
     BlockUnit, Completion, LogicalUnit, Nexus, Saving, Settings, Task, TaskAttribute, UnitIdentity,
     UnitRecordKind, UnitStore,
@@ -127,7 +129,7 @@ impl Host {
         let unit = unit(calls.clone(), identity);
         let host = Self { unit, calls, faults, nexus: nexus(1) };
         host.unit.nexus_opened(&host.nexus);
-        assert_eq!(host.fails(&Command::TestUnitReady, &[]), Sense::POWER_ON_OCCURRED);
+        assert_eq!(host.fails(&PrimaryCommand::TestUnitReady, &[]), Sense::POWER_ON_OCCURRED);
         host
     }
 
@@ -155,14 +157,16 @@ impl Host {
     }
 
     /// The data of a command that must end in GOOD.
-    pub fn good(&self, command: &Command, data: &[u8]) -> Vec<u8> {
+    pub fn good(&self, command: &(impl Copy + Into<Command>), data: &[u8]) -> Vec<u8> {
+        let command: Command = (*command).into();
         let completion = self.send(&command.encode(), data);
         assert_eq!(completion.status, ScsiStatus::Good, "{command:?}: {:?}", completion.sense);
         completion.data_in.into_bytes().to_vec()
     }
 
     /// The sense of a command that must end in CHECK CONDITION, without its field pointer.
-    pub fn fails(&self, command: &Command, data: &[u8]) -> Sense {
+    pub fn fails(&self, command: &(impl Copy + Into<Command>), data: &[u8]) -> Sense {
+        let command: Command = (*command).into();
         self.fails_cdb(&command.encode(), data)
     }
 
@@ -177,20 +181,26 @@ impl Host {
     pub fn other(&self, number: u64) -> Nexus {
         let other = nexus(number);
         self.unit.nexus_opened(&other);
-        let ready = Command::TestUnitReady.encode();
+        let ready = PrimaryCommand::TestUnitReady.encode();
         assert_eq!(self.send_as(&other, &ready, &[]).sense, Some(Sense::POWER_ON_OCCURRED));
         other
     }
 
     /// How TEST UNIT READY ends.
     pub fn ready_as(&self, nexus: &Nexus) -> Option<Sense> {
-        self.send_as(nexus, &Command::TestUnitReady.encode(), &[]).sense
+        self.send_as(nexus, &PrimaryCommand::TestUnitReady.encode(), &[]).sense
     }
 
     /// What the unit asked of its volume since the last time.
     pub fn asked(&self) -> Vec<Call> {
         std::mem::take(&mut self.calls.noted.lock())
     }
+}
+
+pub const READY: Command = Command::Primary(PrimaryCommand::TestUnitReady);
+
+pub fn verify(transfer: BlockTransfer, byte_check: ByteCheck) -> Command {
+    BlockCommand::Verify { transfer, byte_check }.into()
 }
 
 pub fn nexus(number: u64) -> Nexus {

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use scsi::{
-    BlockTransfer, ByteCheck, Capacity16, Command, Form, Overwrite, Sanitize, SanitizeAction,
-    Sense,
+    BlockCommand, BlockTransfer, ByteCheck, Capacity16, Command, Form, Overwrite, PrimaryCommand,
+    Sanitize, SanitizeAction, Sense,
     copy::{CopyList, CopySegment},
     parse_lba_status_list,
 };
@@ -30,7 +30,7 @@ fn blocks(seed: u8, count: usize) -> Vec<u8> {
 async fn commands_count_in_large_blocks() {
     let party = Arc::new(Party::default());
     let a = join(&party, "a", geometry());
-    let asked = Command::ReadCapacity16 { allocation_length: 32 };
+    let asked = BlockCommand::ReadCapacity16 { allocation_length: 32 };
     let capacity = Capacity16::from_bytes(&a.good(&asked, vec![]).await).expect("capacity");
     assert_eq!(
         (capacity.last_lba, capacity.block_size, capacity.physical_exponent),
@@ -40,22 +40,22 @@ async fn commands_count_in_large_blocks() {
     let beyond = a.fails(&Command::write(1021, 3, false), blocks(1, 3)).await;
     assert_eq!(beyond, Sense::LOGICAL_BLOCK_ADDRESS_OUT_OF_RANGE);
     let verify =
-        Command::Verify { transfer: BlockTransfer::new(1020, 3), byte_check: ByteCheck::Data };
+        BlockCommand::Verify { transfer: BlockTransfer::new(1020, 3), byte_check: ByteCheck::Data };
     a.good(&verify, blocks(1, 3)).await;
     let mut other = blocks(1, 3);
     other[2 * LARGE + 9] ^= 1;
     let told = a.fails(&verify, other.clone()).await;
     assert_eq!(told, Sense::MISCOMPARE_DURING_VERIFY.with_information(1022));
-    let exchange = Command::CompareAndWrite(sixteen(1020, 3));
+    let exchange = BlockCommand::CompareAndWrite(sixteen(1020, 3));
     let told = a.fails(&exchange, [other, blocks(9, 3)].concat()).await;
     assert_eq!(told, Sense::MISCOMPARE_DURING_VERIFY.with_information(2 * LARGE as u64 + 9));
     a.good(&exchange, [blocks(1, 3), blocks(9, 3)].concat()).await;
-    a.good(&Command::OrWrite(sixteen(1020, 3)), vec![0x80; 3 * LARGE]).await;
+    a.good(&BlockCommand::OrWrite(sixteen(1020, 3)), vec![0x80; 3 * LARGE]).await;
     let expected: Vec<u8> = blocks(9, 3).iter().map(|byte| byte | 0x80).collect();
     assert_eq!(a.good(&Command::read(1020, 3), vec![]).await, expected);
-    let atomic = Command::WriteAtomic { transfer: sixteen(7, 256), boundary: 0 };
+    let atomic = BlockCommand::WriteAtomic { transfer: sixteen(7, 256), boundary: 0 };
     a.good(&atomic, blocks(3, 256)).await;
-    let same = Command::WriteSame {
+    let same = BlockCommand::WriteSame {
         transfer: BlockTransfer::new(0, 1000),
         unmap: false,
         anchor: false,
@@ -88,15 +88,16 @@ async fn copies_holes_and_sanitize_count_in_large_blocks() {
     };
     let bytes = list.to_bytes(false);
     let length = bytes.len() as u32;
-    a.good(&Command::ExtendedCopy { long: false, parameter_list_length: length }, bytes).await;
+    a.good(&PrimaryCommand::ExtendedCopy { long: false, parameter_list_length: length }, bytes)
+        .await;
     assert_eq!(b.good(&Command::read(923, 100), vec![]).await, blocks(1, 100));
-    let asked = Command::GetLbaStatus { lba: 900, allocation_length: 256 };
+    let asked = BlockCommand::GetLbaStatus { lba: 900, allocation_length: 256 };
     let runs: Vec<_> = parse_lba_status_list(&b.good(&asked, vec![]).await)
         .map(|run| (run.lba, run.blocks, run.mapped))
         .collect();
     assert_eq!(runs, [(900, 23, false), (923, 100, true)]);
     let list = Overwrite { invert: false, passes: 1, pattern: vec![0xaa; LARGE] }.to_bytes();
-    let sanitize = Command::Sanitize(Sanitize {
+    let sanitize = BlockCommand::Sanitize(Sanitize {
         action: SanitizeAction::Overwrite,
         immediate: false,
         unrestricted_exit: false,

@@ -1,7 +1,7 @@
 //! Log pages, and the soft threshold of a thin volume.
 
 use scsi::{
-    Command, LogSelect, LogSense, ModeSense, PageControl, Sense, log::LogPage,
+    Command, LogSelect, LogSense, ModeSense, PageControl, PrimaryCommand, Sense, log::LogPage,
     mode::ModeParameters, vpd::LogicalBlockProvisioning,
 };
 use unit::Settings;
@@ -22,7 +22,7 @@ fn log_sense(page: u8, subpage: u8) -> LogSense {
 }
 
 fn page(host: &Host, page: u8, subpage: u8) -> Vec<u8> {
-    host.good(&Command::LogSense(log_sense(page, subpage)), &[])
+    host.good(&PrimaryCommand::LogSense(log_sense(page, subpage)), &[])
 }
 
 /// So many MiB used of 100.
@@ -52,13 +52,13 @@ fn the_space_of_a_thin_volume() {
     let log = LogPage::from_bytes(&page(&host, 0x0c, 0)).unwrap();
     let values: Vec<_> = log.parameters.iter().map(|p| (p.code, p.value[3], p.value[4])).collect();
     assert_eq!(values, [(1, 70, 2), (2, 30, 2)], "in threshold sets of 1 MiB, shared");
-    let bytes = host.good(&Command::Inquiry { page: Some(0xb2), allocation_length: 8 }, &[]);
+    let bytes = host.good(&PrimaryCommand::Inquiry { page: Some(0xb2), allocation_length: 8 }, &[]);
     assert_eq!(LogicalBlockProvisioning::from_bytes(&bytes).unwrap().threshold_exponent, 11);
     let second = LogSense { first_parameter: 2, ..log_sense(0x0c, 0) };
-    assert_eq!(host.good(&Command::LogSense(second), &[]).len(), 4 + 12);
+    assert_eq!(host.good(&PrimaryCommand::LogSense(second), &[]).len(), 4 + 12);
     let thick = Host::new(Geometry { thin: false, ..geometry() });
     *thick.calls.usage.lock() = used(30);
-    let missing = Command::LogSense(log_sense(0x0c, 0));
+    let missing = PrimaryCommand::LogSense(log_sense(0x0c, 0));
     assert_eq!(thick.fails(&missing, &[]), Sense::INVALID_FIELD_IN_CDB);
 }
 
@@ -73,7 +73,7 @@ fn log_pages_and_values_that_are_not_there() {
         LogSense { control: PageControl::Saved, ..asked },
         LogSense { first_parameter: 1, ..asked },
     ] {
-        let sense = host.fails(&Command::LogSense(wrong), &[]);
+        let sense = host.fails(&PrimaryCommand::LogSense(wrong), &[]);
         assert_eq!(sense, Sense::INVALID_FIELD_IN_CDB, "{wrong:?}");
     }
 }
@@ -89,16 +89,16 @@ fn there_is_nothing_to_reset_and_nothing_to_set() {
         subpage: 0,
         parameter_list_length: 0,
     };
-    host.good(&Command::LogSelect(asked), &[]);
+    host.good(&PrimaryCommand::LogSelect(asked), &[]);
     let list = LogSelect { reset: false, parameter_list_length: 8, ..asked };
-    let sense = host.fails(&Command::LogSelect(list), &[0; 8]);
+    let sense = host.fails(&PrimaryCommand::LogSelect(list), &[0; 8]);
     assert_eq!(sense, Sense::INVALID_FIELD_IN_PARAMETER_LIST);
     for wrong in [
         LogSelect { save: true, ..asked },
         LogSelect { page: 0x0d, ..asked },
         LogSelect { parameter_list_length: 8, ..asked },
     ] {
-        let sense = host.fails(&Command::LogSelect(wrong), &[0; 8]);
+        let sense = host.fails(&PrimaryCommand::LogSelect(wrong), &[0; 8]);
         assert_eq!(sense, Sense::INVALID_FIELD_IN_CDB, "{wrong:?}");
     }
 }
@@ -124,7 +124,7 @@ fn a_soft_threshold_is_told_to_every_session_once() {
         subpage: 0x02,
         allocation_length: 255,
     };
-    let bytes = host.good(&Command::ModeSense(asked), &[]);
+    let bytes = host.good(&PrimaryCommand::ModeSense(asked), &[]);
     let page = &ModeParameters::from_bytes_6(&bytes).unwrap().pages[0];
     assert_eq!(page.parameters[12..], [0x81, 2, 0, 0, 0, 0, 0, 80]);
 }

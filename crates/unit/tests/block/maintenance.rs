@@ -5,7 +5,7 @@ use std::{
     time::{SystemTime, UNIX_EPOCH},
 };
 
-use scsi::{Command, IdentifyingType, Reporting, Sense, Timestamp};
+use scsi::{Command, IdentifyingType, PrimaryCommand, Reporting, Sense, Timestamp};
 use unit::{LogicalUnit, TaskManagement, UnitRecordKind};
 
 use crate::host::{Host, MemoryStore, geometry};
@@ -18,14 +18,14 @@ fn milliseconds(told: &[u8]) -> u64 {
 async fn the_clock_is_the_machines_until_it_is_set_and_goes_on_from_there() {
     let host = Host::new(geometry());
     let other = host.other(2);
-    let report = Command::ReportTimestamp { allocation_length: 12 };
+    let report = PrimaryCommand::ReportTimestamp { allocation_length: 12 };
     let machine = || SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_millis();
     let before = machine() as u64;
     let told = host.good(&report, &[]);
     assert_eq!(told[..4], [0, 10, 0b011, 0]);
     assert!((before..=machine() as u64).contains(&milliseconds(&told)));
 
-    let set = Command::SetTimestamp { parameter_list_length: 12 };
+    let set = PrimaryCommand::SetTimestamp { parameter_list_length: 12 };
     host.good(&set, &Timestamp::list(1_000_000));
     assert_eq!(host.ready_as(&other), Some(Sense::TIMESTAMP_CHANGED));
     assert_eq!(host.ready_as(&host.nexus), None);
@@ -39,18 +39,18 @@ async fn the_clock_is_the_machines_until_it_is_set_and_goes_on_from_there() {
     assert_eq!(host.ready_as(&host.nexus), Some(Sense::SCSI_BUS_RESET_OCCURRED));
     assert_eq!(host.good(&report, &[])[2], 0b011);
 
-    host.good(&Command::SetTimestamp { parameter_list_length: 0 }, &[]);
-    let short = Command::SetTimestamp { parameter_list_length: 11 };
+    host.good(&PrimaryCommand::SetTimestamp { parameter_list_length: 0 }, &[]);
+    let short = PrimaryCommand::SetTimestamp { parameter_list_length: 11 };
     assert_eq!(host.fails(&short, &[0; 11]), Sense::PARAMETER_LIST_LENGTH_ERROR);
     assert_eq!(host.fails(&set, &[0; 11]), Sense::PARAMETER_LIST_LENGTH_ERROR);
 }
 
 fn set(kind: IdentifyingType, length: usize) -> Command {
-    Command::SetIdentifying { kind, parameter_list_length: length as u32 }
+    Command::Primary(PrimaryCommand::SetIdentifying { kind, parameter_list_length: length as u32 })
 }
 
 fn report(kind: Option<IdentifyingType>) -> Command {
-    Command::ReportIdentifying { kind, allocation_length: 1024 }
+    Command::Primary(PrimaryCommand::ReportIdentifying { kind, allocation_length: 1024 })
 }
 
 #[test]
@@ -101,7 +101,7 @@ fn what_is_no_text_too_long_or_cannot_be_kept_is_refused_and_changes_nothing() {
 #[test]
 fn a_unit_that_forgets_it_has_no_such_commands_and_announces_none() {
     let told = |host: &Host, opcode, action| {
-        let command = Command::ReportSupportedOperationCodes {
+        let command = PrimaryCommand::ReportSupportedOperationCodes {
             reporting: Reporting::ServiceAction(opcode, action),
             timeouts: false,
             allocation_length: 64,

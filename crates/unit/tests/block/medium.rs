@@ -1,18 +1,20 @@
 //! A removable medium: taken out and put in, kept from it; a unit without one.
 
-use scsi::{Command, OPERATIONS, Sense, StartStop, inquiry::StandardInquiry};
+use scsi::{
+    BlockCommand, Command, OPERATIONS, PrimaryCommand, Sense, StartStop, inquiry::StandardInquiry,
+};
 use unit::{LogicalUnit, Settings, TaskManagement};
 
 use crate::host::{Call, Host, geometry};
 
 fn start_stop(load_eject: bool, start: bool) -> Command {
-    Command::StartStop(StartStop {
+    Command::Block(BlockCommand::StartStop(StartStop {
         immediate: false,
         power_condition: 0,
         no_flush: false,
         load_eject,
         start,
-    })
+    }))
 }
 
 fn eject() -> Command {
@@ -31,16 +33,20 @@ fn removable() -> Host {
 fn without_its_medium_the_unit_is_not_ready() {
     let host = removable();
     let other = host.other(2);
-    let bytes = host.good(&Command::Inquiry { page: None, allocation_length: 96 }, &[]);
+    let bytes = host.good(&PrimaryCommand::Inquiry { page: None, allocation_length: 96 }, &[]);
     assert!(StandardInquiry::from_bytes(&bytes).unwrap().removable);
     host.good(&eject(), &[]);
     assert_eq!(host.asked(), [Call::Flush], "what was written is stable first");
-    for command in [Command::TestUnitReady, Command::read(0, 1), Command::ReadCapacity10] {
+    for command in [
+        Command::Primary(PrimaryCommand::TestUnitReady),
+        Command::read(0, 1),
+        Command::Block(BlockCommand::ReadCapacity10),
+    ] {
         assert_eq!(host.fails(&command, &[]), Sense::MEDIUM_NOT_PRESENT, "{command:?}");
     }
     assert_eq!(host.asked(), []);
     host.good(&load(), &[]);
-    host.good(&Command::TestUnitReady, &[]);
+    host.good(&PrimaryCommand::TestUnitReady, &[]);
     assert_eq!(host.ready_as(&other), Some(Sense::MEDIUM_MAY_HAVE_CHANGED));
     assert_eq!(host.ready_as(&other), None);
 }
@@ -66,16 +72,16 @@ fn who_keeps_the_medium_keeps_it_for_all() {
     let host = removable();
     let other = host.other(2);
     let prevented = Sense::MEDIUM_REMOVAL_PREVENTED;
-    host.good(&Command::PreventAllow { prevent: true }, &[]);
+    host.good(&BlockCommand::PreventAllow { prevent: true }, &[]);
     let refused = host.send_as(&other, &eject().encode(), &[]).sense.unwrap();
     assert!(refused.is(prevented));
     assert_eq!(host.fails(&eject(), &[]), prevented);
-    host.good(&Command::TestUnitReady, &[]);
-    host.send_as(&other, &Command::PreventAllow { prevent: false }.encode(), &[]);
+    host.good(&PrimaryCommand::TestUnitReady, &[]);
+    host.send_as(&other, &BlockCommand::PreventAllow { prevent: false }.encode(), &[]);
     assert_eq!(host.fails(&eject(), &[]), prevented, "it was not the other's to allow");
-    host.good(&Command::PreventAllow { prevent: false }, &[]);
+    host.good(&BlockCommand::PreventAllow { prevent: false }, &[]);
     host.good(&eject(), &[]);
-    host.good(&Command::PreventAllow { prevent: true }, &[]);
+    host.good(&BlockCommand::PreventAllow { prevent: true }, &[]);
     assert_eq!(host.fails(&load(), &[]), prevented, "in neither direction");
 }
 
@@ -83,7 +89,7 @@ fn who_keeps_the_medium_keeps_it_for_all() {
 fn the_end_of_a_session_and_a_reset_let_the_medium_go() {
     let host = removable();
     let other = host.other(2);
-    let prevent = Command::PreventAllow { prevent: true };
+    let prevent = BlockCommand::PreventAllow { prevent: true };
     host.send_as(&other, &prevent.encode(), &[]);
     host.unit.nexus_closed(&other);
     host.good(&eject(), &[]);
@@ -111,8 +117,8 @@ fn a_stop_and_a_power_condition_leave_the_unit_ready() {
             load_eject: true,
             start: false,
         };
-        host.good(&Command::StartStop(asked), &[]);
+        host.good(&BlockCommand::StartStop(asked), &[]);
     }
-    host.good(&Command::TestUnitReady, &[]);
+    host.good(&PrimaryCommand::TestUnitReady, &[]);
     assert_eq!(host.fails(&eject(), &[]), Sense::INVALID_FIELD_IN_CDB, "nothing to eject");
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use scsi::{
-    Command, ModeSelect, ModeSense, PageControl, ScsiStatus, Sense, SenseKey,
+    Command, ModeSelect, ModeSense, PageControl, PrimaryCommand, ScsiStatus, Sense, SenseKey,
     mode::{CachingModePage, ControlModePage, ModePage, ModeParameters},
 };
 use unit::{LogicalUnit, TaskManagement};
@@ -21,7 +21,7 @@ fn sense(host: &Host, control: PageControl, page: u8) -> ModeParameters {
         subpage: 0,
         allocation_length: 255,
     };
-    ModeParameters::from_bytes_6(&host.good(&Command::ModeSense(asked), &[])).unwrap()
+    ModeParameters::from_bytes_6(&host.good(&PrimaryCommand::ModeSense(asked), &[])).unwrap()
 }
 
 fn caching(host: &Host, control: PageControl) -> CachingModePage {
@@ -33,13 +33,13 @@ fn control(host: &Host, control: PageControl) -> ControlModePage {
 }
 
 fn select(list: &[u8], ten: bool, save: bool) -> Command {
-    Command::ModeSelect(ModeSelect {
+    Command::Primary(PrimaryCommand::ModeSelect(ModeSelect {
         ten,
         page_format: true,
         revert: false,
         save,
         parameter_list_length: list.len() as u16,
-    })
+    }))
 }
 
 fn list(pages: &[ModePage]) -> ModeParameters {
@@ -160,7 +160,7 @@ fn where_nothing_is_kept_nothing_is_saved() {
         subpage: 0,
         allocation_length: 255,
     };
-    let saved = host.fails(&Command::ModeSense(asked), &[]);
+    let saved = host.fails(&PrimaryCommand::ModeSense(asked), &[]);
     assert_eq!(saved, Sense::SAVING_PARAMETERS_NOT_SUPPORTED);
     let bytes = list(&[write_through()]).to_bytes_6();
     assert_eq!(host.fails(&select(&bytes, false, true), &bytes), Sense::INVALID_FIELD_IN_CDB);

@@ -5,7 +5,9 @@ use std::{
     task::{Context, Poll, Waker},
 };
 
-use scsi::{Cdb, ClaimAction, ClaimParameters, Command, Lun, ScsiStatus};
+use scsi::{
+    BlockCommand, Cdb, ClaimAction, ClaimParameters, Command, Lun, ScsiStatus, VendorCommand,
+};
 use unit::{LogicalUnit, Task, TaskAttribute, UnitReply};
 use volume::{Extent, FaultCallKind as On, FaultRule, Geometry, Lba, Symptom};
 
@@ -96,7 +98,8 @@ fn a_roll_back_waits_for_writes_that_have_begun() {
     let host = host_with_epochs_that_hangs_at_7();
     let mut hanging = start(&host, &Command::write(7, 1, false), TaskAttribute::Simple);
     assert_eq!(status(&mut hanging), None);
-    let mut rolling = start(&host, &Command::RollBack, TaskAttribute::Simple);
+    let mut rolling =
+        start(&host, &Command::Vendor(VendorCommand::RollBack), TaskAttribute::Simple);
     assert_eq!(status(&mut rolling), None);
     let mut after = start(&host, &Command::write(9, 1, false), TaskAttribute::Simple);
     assert_eq!(status(&mut after), None);
@@ -131,7 +134,7 @@ fn owner(hanging: Option<FaultRule>) -> Host {
     let list = claim.to_bytes();
     let action = ClaimAction::Claim;
     let parameter_list_length = list.len() as u16;
-    host.good(&Command::ClaimOut { action, parameter_list_length }, &list);
+    host.good(&VendorCommand::ClaimOut { action, parameter_list_length }, &list);
     hanging.into_iter().for_each(|rule| host.faults.add(rule));
     host.asked();
     host
@@ -197,5 +200,5 @@ fn others_and_those_without_a_claim_do_not_wait_for_a_flush() {
 }
 
 fn unmap() -> Command {
-    Command::Unmap { anchor: false, parameter_list_length: 0 }
+    Command::Block(BlockCommand::Unmap { anchor: false, parameter_list_length: 0 })
 }

@@ -3,7 +3,7 @@
 use std::{collections::HashMap, sync::Arc};
 
 use parking_lot::Mutex;
-use scsi::{Cdb, Command, Lun, ScsiStatus, Sense, copy::Cscd};
+use scsi::{Cdb, Command, Lun, PrimaryCommand, ScsiStatus, Sense, copy::Cscd};
 use unit::{
     BlockUnit, Completion, LogicalUnit, Neighbours, Nexus, Settings, Task, TaskAttribute,
     UnitIdentity,
@@ -58,7 +58,7 @@ impl Member {
         let nexus = nexus(number);
         self.unit.nexus_opened(&nexus);
         self.unit.nexus_reaches(&nexus, Arc::clone(party) as Arc<dyn Neighbours>);
-        let asked = Command::TestUnitReady.encode();
+        let asked = PrimaryCommand::TestUnitReady.encode();
         drop(futures(self.unit.execute(task(&nexus, asked, vec![]))));
         nexus
     }
@@ -71,14 +71,16 @@ impl Member {
         self.unit.execute(task(&self.nexus, command.encode(), data)).await
     }
 
-    pub async fn good(&self, command: &Command, data: Vec<u8>) -> Vec<u8> {
-        let completion = self.send(command, data).await;
+    pub async fn good(&self, command: &(impl Copy + Into<Command>), data: Vec<u8>) -> Vec<u8> {
+        let command = (*command).into();
+        let completion = self.send(&command, data).await;
         assert_eq!(completion.status, ScsiStatus::Good, "{command:?}: {:?}", completion.sense);
         completion.data_in.into_bytes().to_vec()
     }
 
-    pub async fn fails(&self, command: &Command, data: Vec<u8>) -> Sense {
-        let completion = self.send(command, data).await;
+    pub async fn fails(&self, command: &(impl Copy + Into<Command>), data: Vec<u8>) -> Sense {
+        let command = (*command).into();
+        let completion = self.send(&command, data).await;
         assert_eq!(completion.status, ScsiStatus::CheckCondition, "{command:?}");
         Sense { field: None, ..completion.sense.expect("sense data") }
     }

@@ -1,7 +1,7 @@
 //! Target ports and their group, and what is told of them.
 
 use scsi::{
-    Command, ReportTargetPortGroups, Sense,
+    Command, PrimaryCommand, ReportTargetPortGroups, Sense,
     inquiry::StandardInquiry,
     vpd::{DesignatorKind, DeviceIdentification},
 };
@@ -10,18 +10,21 @@ use unit::LogicalUnit;
 use crate::host::{Host, geometry, nexus};
 
 fn set(list: &[u8]) -> Command {
-    Command::SetTargetPortGroups { parameter_list_length: list.len() as u32 }
+    Command::Primary(PrimaryCommand::SetTargetPortGroups {
+        parameter_list_length: list.len() as u32,
+    })
 }
 
 #[test]
 fn one_group_that_is_active_and_optimized() {
     let host = Host::new(geometry());
     let report = ReportTargetPortGroups { extended: false, allocation_length: 255 };
-    let bytes = host.good(&Command::ReportTargetPortGroups(report), &[]);
+    let bytes = host.good(&PrimaryCommand::ReportTargetPortGroups(report), &[]);
     assert_eq!(bytes, [0, 0, 0, 12, 0, 1, 0, 1, 0, 0, 0, 1, 0, 0, 0, 1]);
-    let bytes = host.good(&Command::Inquiry { page: None, allocation_length: 96 }, &[]);
+    let bytes = host.good(&PrimaryCommand::Inquiry { page: None, allocation_length: 96 }, &[]);
     assert_eq!(StandardInquiry::from_bytes(&bytes).unwrap().target_port_groups, 3);
-    let bytes = host.good(&Command::Inquiry { page: Some(0x83), allocation_length: 255 }, &[]);
+    let bytes =
+        host.good(&PrimaryCommand::Inquiry { page: Some(0x83), allocation_length: 255 }, &[]);
     let names = DeviceIdentification::from_bytes(&bytes).unwrap();
     let group = names.0.iter().find(|d| d.kind == DesignatorKind::TargetPortGroup).unwrap();
     assert_eq!(group.name, [0, 0, 0, 1]);
@@ -44,7 +47,7 @@ fn the_port_that_is_asked_names_itself() {
     let host = Host::new(geometry());
     let elsewhere = unit::Nexus { target_port: 7, ..nexus(9) };
     host.unit.nexus_opened(&elsewhere);
-    let cdb = Command::Inquiry { page: Some(0x83), allocation_length: 255 }.encode();
+    let cdb = PrimaryCommand::Inquiry { page: Some(0x83), allocation_length: 255 }.encode();
     let bytes = host.send_as(&elsewhere, &cdb, &[]).data_in.into_bytes();
     let names = DeviceIdentification::from_bytes(&bytes).unwrap();
     let find = |kind| names.0.iter().find(|d| d.kind == kind).unwrap();
@@ -57,7 +60,7 @@ fn the_port_that_is_asked_names_itself() {
 fn the_functions_of_task_management() {
     let host = Host::new(geometry());
     for (extended, length) in [(false, 4), (true, 16)] {
-        let command = Command::ReportTaskFunctions { extended, allocation_length: 255 };
+        let command = PrimaryCommand::ReportTaskFunctions { extended, allocation_length: 255 };
         let bytes = host.good(&command, &[]);
         assert_eq!((bytes[0], bytes.len()), (0xda, length));
     }

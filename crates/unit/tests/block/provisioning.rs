@@ -1,6 +1,8 @@
 //! UNMAP and WRITE SAME.
 
-use scsi::{BlockTransfer, Command, Form, ScsiStatus, Sense, UnmapDescriptor, unmap_list};
+use scsi::{
+    BlockCommand, BlockTransfer, Command, Form, ScsiStatus, Sense, UnmapDescriptor, unmap_list,
+};
 use unit::Settings;
 use volume::{Durability, Geometry};
 
@@ -10,8 +12,10 @@ fn unmap(host: &Host, runs: &[(u64, u32)]) -> Result<(), Sense> {
     let descriptors: Vec<_> =
         runs.iter().map(|&(lba, blocks)| UnmapDescriptor { lba, blocks }).collect();
     let list = unmap_list(&descriptors);
-    let command =
-        Command::Unmap { anchor: false, parameter_list_length: list.len().try_into().unwrap() };
+    let command = BlockCommand::Unmap {
+        anchor: false,
+        parameter_list_length: list.len().try_into().unwrap(),
+    };
     let completion = host.send(&command.encode(), &list);
     match completion.status {
         ScsiStatus::Good => Ok(()),
@@ -20,18 +24,18 @@ fn unmap(host: &Host, runs: &[(u64, u32)]) -> Result<(), Sense> {
 }
 
 fn write_same(form: Form, lba: u64, blocks: u32) -> Command {
-    Command::WriteSame {
+    Command::Block(BlockCommand::WriteSame {
         transfer: BlockTransfer { form, ..BlockTransfer::new(lba, blocks) },
         unmap: false,
         anchor: false,
         no_data_out: false,
-    }
+    })
 }
 
 fn unmapping(command: Command) -> Command {
     match command {
-        Command::WriteSame { transfer, anchor, no_data_out, .. } => {
-            Command::WriteSame { transfer, unmap: true, anchor, no_data_out }
+        Command::Block(BlockCommand::WriteSame { transfer, anchor, no_data_out, .. }) => {
+            Command::Block(BlockCommand::WriteSame { transfer, unmap: true, anchor, no_data_out })
         }
         other => other,
     }
@@ -55,7 +59,7 @@ fn empty_descriptors_and_empty_lists_are_good() {
     let host = Host::new(geometry());
     assert_eq!(unmap(&host, &[]), Ok(()));
     assert_eq!(unmap(&host, &[(0, 0), (geometry().blocks, 0)]), Ok(()));
-    host.good(&Command::Unmap { anchor: false, parameter_list_length: 0 }, &[]);
+    host.good(&BlockCommand::Unmap { anchor: false, parameter_list_length: 0 }, &[]);
     assert_eq!(host.asked(), []);
 }
 
@@ -83,9 +87,9 @@ fn the_limits_of_unmap_are_kept() {
 fn a_parameter_list_that_did_not_come_whole_unmaps_nothing() {
     let host = Host::new(geometry());
     let list = unmap_list(&[UnmapDescriptor { lba: 0, blocks: 8 }]);
-    let command = Command::Unmap { anchor: false, parameter_list_length: 24 };
+    let command = BlockCommand::Unmap { anchor: false, parameter_list_length: 24 };
     assert_eq!(host.fails(&command, &list[..23]), Sense::PARAMETER_LIST_LENGTH_ERROR);
-    let header = Command::Unmap { anchor: false, parameter_list_length: 7 };
+    let header = BlockCommand::Unmap { anchor: false, parameter_list_length: 7 };
     assert_eq!(host.fails(&header, &list), Sense::PARAMETER_LIST_LENGTH_ERROR);
     assert_eq!(host.asked(), []);
 }
@@ -93,7 +97,7 @@ fn a_parameter_list_that_did_not_come_whole_unmaps_nothing() {
 #[test]
 fn anchors_are_refused() {
     let host = Host::new(geometry());
-    let anchored = Command::Unmap { anchor: true, parameter_list_length: 8 };
+    let anchored = BlockCommand::Unmap { anchor: true, parameter_list_length: 8 };
     assert_eq!(host.fails(&anchored, &[0; 8]), Sense::INVALID_FIELD_IN_CDB);
     for flags in [0x10, 0x18] {
         let mut cdb = write_same(Form::Sixteen, 0, 1).encode().to_vec();
@@ -195,7 +199,7 @@ fn write_same_without_data_writes_zeros() {
     host.good(&Command::write(0, 4, false), &pattern(1, 4));
     for unmap in [false, true] {
         let transfer = BlockTransfer { form: Form::Sixteen, ..BlockTransfer::new(1, 2) };
-        let command = Command::WriteSame { transfer, unmap, anchor: false, no_data_out: true };
+        let command = BlockCommand::WriteSame { transfer, unmap, anchor: false, no_data_out: true };
         let completion = host.send(&command.encode(), &[]);
         assert_eq!((completion.status, completion.data_out_length), (ScsiStatus::Good, Some(0)));
     }

@@ -2,8 +2,8 @@
 
 use proptest::prelude::*;
 use scsi::{
-    BlockTransfer, ByteCheck, Command, Form, OPERATIONS, ScsiStatus, Sense, UnmapDescriptor,
-    unmap_list,
+    BlockCommand, BlockTransfer, ByteCheck, Command, Form, OPERATIONS, ScsiStatus, Sense,
+    UnmapDescriptor, unmap_list,
 };
 use unit::Settings;
 use volume::Geometry;
@@ -24,22 +24,22 @@ fn transfer() -> impl Strategy<Value = BlockTransfer> {
 /// A command and the seed of its data.
 fn command() -> impl Strategy<Value = (Command, u8)> {
     let command = prop_oneof![
-        3 => transfer().prop_map(Command::Read),
-        3 => (transfer(), any::<bool>()).prop_map(|(t, fua)| Command::Write(t.with_fua(fua))),
-        1 => transfer().prop_map(|transfer| Command::WriteAndVerify {
+        3 => transfer().prop_map(|command| Command::Block(BlockCommand::Read(command))),
+        3 => (transfer(), any::<bool>()).prop_map(|(t, fua)| Command::Block(BlockCommand::Write(t.with_fua(fua)))),
+        1 => transfer().prop_map(|transfer| Command::Block(BlockCommand::WriteAndVerify {
             transfer,
             byte_check: ByteCheck::Data
-        }),
-        1 => transfer().prop_map(|transfer| Command::Verify {
+        })),
+        1 => transfer().prop_map(|transfer| Command::Block(BlockCommand::Verify {
             transfer,
             byte_check: ByteCheck::Data
-        }),
+        })),
         2 => (transfer(), any::<bool>(), any::<bool>()).prop_map(|(t, unmap, no_data_out)| {
             let form = if no_data_out { Form::Sixteen } else { Form::Ten };
             let transfer = BlockTransfer { form, ..t };
-            Command::WriteSame { transfer, unmap, anchor: false, no_data_out }
+            Command::Block(BlockCommand::WriteSame { transfer, unmap, anchor: false, no_data_out })
         }),
-        1 => Just(Command::Unmap { anchor: false, parameter_list_length: 40 }),
+        1 => Just(Command::Block(BlockCommand::Unmap { anchor: false, parameter_list_length: 40 })),
     ];
     // Seed 0 makes blocks of zeros, which some commands treat apart.
     (command, 0u8..4)
@@ -55,13 +55,16 @@ impl Model {
         let blocks =
             |t: &BlockTransfer| (0..t.blocks as usize).flat_map(block).collect::<Vec<u8>>();
         match command {
-            Command::Read(t) => (vec![], self.slice(t).map(|found| found.to_vec())),
-            Command::Write(t) | Command::WriteAndVerify { transfer: t, .. } => {
+            Command::Block(BlockCommand::Read(t)) => {
+                (vec![], self.slice(t).map(|found| found.to_vec()))
+            }
+            Command::Block(BlockCommand::Write(t))
+            | Command::Block(BlockCommand::WriteAndVerify { transfer: t, .. }) => {
                 let data = blocks(t);
                 let done = self.slice(t).map(|place| place.copy_from_slice(&data));
                 (data, done.map(|()| vec![]))
             }
-            Command::Verify { transfer: t, .. } => {
+            Command::Block(BlockCommand::Verify { transfer: t, .. }) => {
                 let data = blocks(t);
                 let found = self.slice(t).map(|found| found.to_vec());
                 let result = found.and_then(|found| {
@@ -73,7 +76,7 @@ impl Model {
                 });
                 (data, result)
             }
-            Command::WriteSame { transfer: t, no_data_out, .. } => {
+            Command::Block(BlockCommand::WriteSame { transfer: t, no_data_out, .. }) => {
                 let data = if *no_data_out { vec![] } else { block(0).to_vec() };
                 let value = if *no_data_out { [0; BLOCK] } else { block(0) };
                 let to_end = BLOCKS.saturating_sub(t.lba) as u32;
@@ -83,7 +86,7 @@ impl Model {
                 });
                 (data, done.map(|()| vec![]))
             }
-            Command::Unmap { .. } => {
+            Command::Block(BlockCommand::Unmap { .. }) => {
                 let runs = [(u64::from(seed), 3), (u64::from(seed) * 12, 5)];
                 let list = unmap_list(&runs.map(|(lba, blocks)| UnmapDescriptor { lba, blocks }));
                 let runs = runs.map(|(lba, blocks)| BlockTransfer::new(lba, blocks));

@@ -6,7 +6,8 @@ use std::{
 };
 
 use scsi::{
-    Cdb, Command, OPERATIONS, PersistentReserveIn, PersistentReserveOut, ScsiStatus, Sense,
+    Cdb, Command, OPERATIONS, PersistentReserveIn, PersistentReserveOut, PrimaryCommand,
+    ScsiStatus, Sense,
     persistent::{
         MoveParameters, OutParameters, ReservationType, ReserveAction, ReserveReport, TransportId,
     },
@@ -36,8 +37,10 @@ use Refusal::{Check, Conflict};
 
 fn out(host: &Host, nexus: &Nexus, action: ReserveAction, list: &[u8]) -> Outcome {
     let parameter_list_length = list.len() as u32;
-    let command =
-        Command::PersistentReserveOut(PersistentReserveOut { action, parameter_list_length });
+    let command = PrimaryCommand::PersistentReserveOut(PersistentReserveOut {
+        action,
+        parameter_list_length,
+    });
     let completion = host.send_as(nexus, &command.encode(), list);
     match (completion.status, completion.sense) {
         (ScsiStatus::Good, None) => Ok(()),
@@ -57,7 +60,7 @@ fn act(host: &Host, nexus: &Nexus, action: ReserveAction, key: u64, action_key: 
 
 fn read(host: &Host, report: ReserveReport) -> Vec<u8> {
     let asked = PersistentReserveIn { report, allocation_length: u16::MAX };
-    host.good(&Command::PersistentReserveIn(asked), &[])
+    host.good(&PrimaryCommand::PersistentReserveIn(asked), &[])
 }
 
 /// PRGENERATION, and the keys that are registered.
@@ -278,7 +281,7 @@ fn register_and_move_hands_the_reservation_on() {
 /// As [`held`], asked by another session.
 fn held_as(host: &Host, nexus: &Nexus) -> Option<(u64, u8)> {
     let asked = PersistentReserveIn { report: ReserveReport::Reservation, allocation_length: 255 };
-    let cdb = Command::PersistentReserveIn(asked).encode();
+    let cdb = PrimaryCommand::PersistentReserveIn(asked).encode();
     let bytes = host.send_as(nexus, &cdb, &[]).data_in.into_bytes();
     Some((u64::from_be_bytes(bytes.get(8..16)?.try_into().ok()?), bytes[21]))
 }
@@ -376,11 +379,11 @@ fn lists_of_a_wrong_length_change_nothing() {
     assert_eq!(out(&host, &host.nexus, Register, &list[..20]), length);
     assert_eq!(out(&host, &host.nexus, Register, &[&list[..], &[0; 4]].concat()), length);
     let asked = PersistentReserveOut { action: Register, parameter_list_length: 1 << 24 };
-    let cdb = Command::PersistentReserveOut(asked).encode();
+    let cdb = PrimaryCommand::PersistentReserveOut(asked).encode();
     let refused = host.unit.admit(&host.nexus, &cdb, 1 << 24).expect("before the data comes");
     assert_eq!(refused.sense, Some(Sense::PARAMETER_LIST_LENGTH_ERROR));
     let cut = PersistentReserveOut { action: Register, parameter_list_length: 24 };
-    let cdb = Command::PersistentReserveOut(cut).encode();
+    let cdb = PrimaryCommand::PersistentReserveOut(cut).encode();
     assert_eq!(host.fails_cdb(&cdb, &list[..10]), Sense::PARAMETER_LIST_LENGTH_ERROR);
     assert_eq!(keys(&host), (0, vec![]));
 }
@@ -558,7 +561,7 @@ fn preempt_and_abort_is_done_when_nothing_of_the_preempted_is_on_its_way() {
         let list = keys_of(2, 1).to_bytes();
         let asked =
             PersistentReserveOut { action: action(WriteExclusive), parameter_list_length: 24 };
-        let cdb = Command::PersistentReserveOut(asked).encode();
+        let cdb = PrimaryCommand::PersistentReserveOut(asked).encode();
         let mut preempting = host.unit.execute(host.task(&two, &cdb, &list));
         assert_eq!(std::pin::Pin::new(&mut preempting).poll(&mut context).is_pending(), waits);
         if waits {

@@ -1,7 +1,8 @@
 //! RESERVE and RELEASE of SPC-2, and how they go with persistent reservations (CRH).
 
 use scsi::{
-    Command, PersistentReserveIn, PersistentReserveOut, ScsiStatus, Sense,
+    BlockCommand, Command, PersistentReserveIn, PersistentReserveOut, PrimaryCommand, ScsiStatus,
+    Sense,
     persistent::{OutParameters, ReservationType, ReserveAction, ReserveReport},
 };
 use unit::{LogicalUnit, Nexus, TaskManagement};
@@ -12,20 +13,27 @@ fn status(host: &Host, nexus: &Nexus, command: &Command) -> ScsiStatus {
     host.send_as(nexus, &command.encode(), &[]).status
 }
 
-const RESERVE: Command = Command::Reserve { ten: false };
-const RELEASE: Command = Command::Release { ten: false };
+const RESERVE: Command = Command::Primary(PrimaryCommand::Reserve { ten: false });
+const RELEASE: Command = Command::Primary(PrimaryCommand::Release { ten: false });
 
 #[test]
 fn one_session_reserves_and_the_others_conflict() {
     let host = Host::new(geometry());
     let (one, two) = (host.nexus.clone(), host.other(2));
     for ten in [false, true] {
-        let (reserve, release) = (Command::Reserve { ten }, Command::Release { ten });
+        let (reserve, release) = (
+            Command::Primary(PrimaryCommand::Reserve { ten }),
+            Command::Primary(PrimaryCommand::Release { ten }),
+        );
         assert_eq!(status(&host, &one, &reserve), ScsiStatus::Good);
         assert_eq!(status(&host, &one, &reserve), ScsiStatus::Good, "the same again");
         assert_eq!(status(&host, &two, &reserve), ScsiStatus::ReservationConflict);
-        for command in [Command::read(0, 1), Command::TestUnitReady, Command::ReadCapacity10] {
-            let harmless = command == Command::ReadCapacity10;
+        for command in [
+            Command::read(0, 1),
+            Command::Primary(PrimaryCommand::TestUnitReady),
+            Command::Block(BlockCommand::ReadCapacity10),
+        ] {
+            let harmless = command == Command::Block(BlockCommand::ReadCapacity10);
             let expected =
                 if harmless { ScsiStatus::Good } else { ScsiStatus::ReservationConflict };
             assert_eq!(status(&host, &two, &command), expected, "{command:?}");
@@ -62,7 +70,7 @@ fn both_kinds_of_reservation_do_not_mix() {
     let host = Host::new(geometry());
     let (one, two) = (host.nexus.clone(), host.other(2));
     let keys = PersistentReserveIn { report: ReserveReport::Keys, allocation_length: 255 };
-    let keys = Command::PersistentReserveIn(keys);
+    let keys = Command::Primary(PrimaryCommand::PersistentReserveIn(keys));
     assert_eq!(status(&host, &one, &RESERVE), ScsiStatus::Good);
     assert_eq!(status(&host, &one, &keys), ScsiStatus::ReservationConflict);
     assert_eq!(status(&host, &two, &keys), ScsiStatus::ReservationConflict);
@@ -71,7 +79,7 @@ fn both_kinds_of_reservation_do_not_mix() {
     let out = |nexus: &Nexus, action, key, action_key| {
         let list = OutParameters { key, action_key, ..OutParameters::default() }.to_bytes();
         let asked = PersistentReserveOut { action, parameter_list_length: 24 };
-        let cdb = Command::PersistentReserveOut(asked).encode();
+        let cdb = PrimaryCommand::PersistentReserveOut(asked).encode();
         assert_eq!(host.send_as(nexus, &cdb, &list).status, ScsiStatus::Good);
     };
     out(&one, ReserveAction::Register, 0, 1);

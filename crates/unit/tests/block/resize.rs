@@ -2,7 +2,9 @@
 
 use std::{fs::File, sync::Arc};
 
-use scsi::{Capacity16, Cdb, Command, Lun, ScsiStatus, Sense, log::LogPage};
+use scsi::{
+    BlockCommand, Capacity16, Cdb, Command, Lun, PrimaryCommand, ScsiStatus, Sense, log::LogPage,
+};
 use tokio::runtime::{Builder, Runtime};
 use unit::{
     BlockUnit, Completion, LogicalUnit, Nexus, Settings, Task, TaskAttribute, UnitIdentity,
@@ -51,11 +53,11 @@ impl Disk {
     }
 
     fn ready(&self, number: u64) -> Option<Sense> {
-        self.send(&nexus(number), &Command::TestUnitReady, &[]).sense
+        self.send(&nexus(number), &Command::Primary(PrimaryCommand::TestUnitReady), &[]).sense
     }
 
     fn last_lba(&self) -> u64 {
-        let command = Command::ReadCapacity16 { allocation_length: 32 };
+        let command = Command::Block(BlockCommand::ReadCapacity16 { allocation_length: 32 });
         let bytes = self.send(&nexus(1), &command, &[]).data_in.into_bytes();
         Capacity16::from_bytes(&bytes).unwrap().last_lba
     }
@@ -93,14 +95,14 @@ fn a_file_that_shrinks_is_told_too() {
 fn a_file_tells_the_space_it_takes() {
     let disk = Disk::new(64 << 20, Settings::default());
     let used = || {
-        let command = Command::LogSense(scsi::LogSense {
+        let command = Command::Primary(PrimaryCommand::LogSense(scsi::LogSense {
             save: false,
             control: scsi::PageControl::Changeable,
             page: 0x0c,
             subpage: 0,
             first_parameter: 0,
             allocation_length: 255,
-        });
+        }));
         let bytes = disk.send(&nexus(1), &command, &[]).data_in.into_bytes();
         let log = LogPage::from_bytes(&bytes).unwrap();
         let value = &log.parameters[1].value;

@@ -6,7 +6,9 @@ use std::{
     time::Duration,
 };
 
-use scsi::{Command, Overwrite, Sanitize, SanitizeAction, ScsiStatus, Sense};
+use scsi::{
+    BlockCommand, Command, Overwrite, PrimaryCommand, Sanitize, SanitizeAction, ScsiStatus, Sense,
+};
 use tokio::runtime::{Builder, Runtime};
 use unit::{BlockUnit, Completion, LogicalUnit, Nexus, Settings, UnitIdentity, UnitRecordKind};
 use volume::{
@@ -81,7 +83,7 @@ impl Life {
     }
 
     fn ready(&self) -> Option<Sense> {
-        let sense = self.send(&Command::TestUnitReady, vec![]).sense;
+        let sense = self.send(&Command::Primary(PrimaryCommand::TestUnitReady), vec![]).sense;
         sense.map(|sense| Sense { field: None, progress: None, ..sense })
     }
 
@@ -92,12 +94,12 @@ impl Life {
             }
             _ => vec![],
         };
-        let command = Command::Sanitize(Sanitize {
+        let command = Command::Block(BlockCommand::Sanitize(Sanitize {
             action,
             immediate: action != SanitizeAction::ExitFailureMode,
             unrestricted_exit: exit,
             parameter_list_length: list.len() as u16,
-        });
+        }));
         self.send(&command, list).sense.map(|sense| Sense { field: None, ..sense })
     }
 

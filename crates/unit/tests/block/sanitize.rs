@@ -2,7 +2,10 @@
 
 use std::{sync::Arc, time::Duration};
 
-use scsi::{Command, LbaStatus, Overwrite, Sanitize, SanitizeAction, ScsiStatus, Sense, SenseKey};
+use scsi::{
+    BlockCommand, Command, LbaStatus, Overwrite, PrimaryCommand, Sanitize, SanitizeAction,
+    ScsiStatus, Sense, SenseKey,
+};
 use unit::{LogicalUnit, TaskManagement};
 use volume::{
     DelayVolume, EncryptVolume, FaultCallKind as On, FaultRule, FaultVolume, Geometry, Io, Keyring,
@@ -17,12 +20,12 @@ use crate::{
 const BLOCKS: u64 = 8192;
 
 fn sanitize(action: SanitizeAction, immediate: bool, length: usize) -> Command {
-    Command::Sanitize(Sanitize {
+    Command::Block(BlockCommand::Sanitize(Sanitize {
         action,
         immediate,
         unrestricted_exit: false,
         parameter_list_length: length as u16,
-    })
+    }))
 }
 
 fn overwrite(immediate: bool) -> (Command, Vec<u8>) {
@@ -59,7 +62,7 @@ async fn block_erase_overwrites_what_was_there_and_leaves_nothing_mapped() {
     drop(kept);
     a.good(&sanitize(SanitizeAction::BlockErase, false, 0), vec![]).await;
     assert_eq!(a.good(&Command::read(5, 100), vec![]).await, vec![0; 100 * BLOCK]);
-    let asked = Command::GetLbaStatus { lba: 0, allocation_length: 256 };
+    let asked = BlockCommand::GetLbaStatus { lba: 0, allocation_length: 256 };
     let list = a.good(&asked, vec![]).await;
     let all: Vec<_> = scsi::parse_lba_status_list(&list).collect();
     assert_eq!(all, [LbaStatus { lba: 0, blocks: BLOCKS as u32, mapped: false }]);
@@ -78,7 +81,7 @@ async fn it_goes_on_whatever_happens_to_who_asked() {
         assert!(waited.is_err(), "eight writes of a second each");
         // Dropped: ABORT TASK.
     }
-    let told = a.fails(&Command::TestUnitReady, vec![]).await;
+    let told = a.fails(&PrimaryCommand::TestUnitReady, vec![]).await;
     assert_eq!((told.key, told.asc, told.ascq), (SenseKey::NotReady, 0x04, 0x1b));
     let first = told.progress.expect("progress is told");
     for function in [
@@ -87,7 +90,7 @@ async fn it_goes_on_whatever_happens_to_who_asked() {
         TaskManagement::TargetColdReset,
     ] {
         a.unit.task_management(&a.nexus, function);
-        a.fails(&Command::TestUnitReady, vec![]).await;
+        a.fails(&PrimaryCommand::TestUnitReady, vec![]).await;
     }
     a.unit.nexus_closed(&a.nexus);
     tokio::time::sleep(Duration::from_secs(2)).await;
@@ -95,11 +98,13 @@ async fn it_goes_on_whatever_happens_to_who_asked() {
         let sense = a.fails(&refused, vec![0; BLOCK]).await;
         assert!(sense.progress.expect("still going") > first, "{refused:?}");
     }
-    a.good(&Command::Inquiry { page: None, allocation_length: 36 }, vec![]).await;
-    let asked = Command::RequestSense { descriptor_format: false, allocation_length: 252 };
+    a.good(&PrimaryCommand::Inquiry { page: None, allocation_length: 36 }, vec![]).await;
+    let asked = PrimaryCommand::RequestSense { descriptor_format: false, allocation_length: 252 };
     let polled = Sense::from_bytes(&a.good(&asked, vec![]).await).expect("sense data");
     assert!(polled.progress.is_some() && polled.ascq == 0x1b);
-    while a.send(&Command::TestUnitReady, vec![]).await.status != ScsiStatus::Good {
+    while a.send(&Command::Primary(PrimaryCommand::TestUnitReady), vec![]).await.status
+        != ScsiStatus::Good
+    {
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
     let all = lower.read(volume::Extent { lba: volume::Lba(0), blocks: BLOCKS as u32 });
@@ -119,7 +124,9 @@ async fn with_immed_the_status_comes_first_and_after_every_write_before_it() {
     let (written, begun) = tokio::join!(writing, a.send(&command, list));
     assert_eq!((written.status, begun.status), (ScsiStatus::Good, ScsiStatus::Good));
     assert!(start.elapsed() < Duration::from_secs(2));
-    while a.send(&Command::TestUnitReady, vec![]).await.status != ScsiStatus::Good {
+    while a.send(&Command::Primary(PrimaryCommand::TestUnitReady), vec![]).await.status
+        != ScsiStatus::Good
+    {
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
     let first = lower.read(volume::Extent { lba: volume::Lba(0), blocks: 1 }).await;
@@ -200,7 +207,7 @@ async fn what_is_not_encrypted_has_no_cryptographic_erase() {
     let a = join(&Arc::new(Party::default()), "a", Geometry::with_blocks(BLOCKS));
     let command = sanitize(SanitizeAction::CryptographicErase, false, 0);
     assert_eq!(a.fails(&command, vec![]).await, Sense::INVALID_FIELD_IN_CDB);
-    let ask = Command::ReportSupportedOperationCodes {
+    let ask = PrimaryCommand::ReportSupportedOperationCodes {
         reporting: scsi::Reporting::ServiceAction(0x48, 3),
         timeouts: false,
         allocation_length: 64,

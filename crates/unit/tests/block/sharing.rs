@@ -5,7 +5,7 @@ use std::{
     task::{Context, Poll, Waker},
 };
 
-use scsi::{ClaimAction, ClaimParameters, Command, Sense};
+use scsi::{ClaimAction, ClaimParameters, Command, Sense, VendorCommand};
 use tokens::{CoherenceRange, CoherenceToken, TokenReply, TokenRequest, read_answers};
 use unit::{LogicalUnit, Nexus, Settings, Share};
 use volume::{FaultCallKind, FaultRule, Symptom};
@@ -53,17 +53,17 @@ fn list(requests: &[TokenRequest]) -> Vec<u8> {
 fn claims(host: &Host, from: &Nexus, asked: &ClaimParameters) -> Option<Sense> {
     let list = asked.to_bytes();
     let action = ClaimAction::Claim;
-    let command = Command::ClaimOut { action, parameter_list_length: list.len() as u16 };
+    let command = VendorCommand::ClaimOut { action, parameter_list_length: list.len() as u16 };
     host.send_as(from, &command.encode(), &list).sense
 }
 
 fn asks(host: &Host, from: &Nexus, list: &[u8]) -> Option<Sense> {
-    let command = Command::TokenOut { parameter_list_length: list.len() as u32 };
+    let command = VendorCommand::TokenOut { parameter_list_length: list.len() as u32 };
     host.send_as(from, &command.encode(), list).sense
 }
 
 fn hears(host: &Host, from: &Nexus) -> Vec<TokenReply> {
-    let command = Command::TokenIn { wait_ms: 0, allocation_length: 1 << 20 };
+    let command = VendorCommand::TokenIn { wait_ms: 0, allocation_length: 1 << 20 };
     let done = host.send_as(from, &command.encode(), &[]);
     assert_eq!(done.sense, None);
     read_answers(&done.data_in.into_bytes()).expect("a list").2
@@ -221,7 +221,7 @@ fn a_range_is_given_on_when_the_last_write_of_who_had_it_has_ended() {
     assert!(std::pin::Pin::new(&mut under_way).poll(&mut context).is_pending());
 
     let requests = list(&[TokenRequest::Release { life, range, grant, keeps: false }]);
-    let command = Command::TokenOut { parameter_list_length: requests.len() as u32 };
+    let command = VendorCommand::TokenOut { parameter_list_length: requests.len() as u32 };
     let mut released = host.unit.execute(host.task(&a, &command.encode(), &requests));
     assert!(
         std::pin::Pin::new(&mut released).poll(&mut context).is_pending(),
@@ -259,7 +259,7 @@ fn who_joins_waits_for_what_it_had_begun() {
     let mut under_way = host.unit.execute(host.task(&a, &write, &pattern(1, 1)));
     assert!(std::pin::Pin::new(&mut under_way).poll(&mut context).is_pending());
     let join = list(&[TokenRequest::Join { number: 2, exclusive: Vec::new() }]);
-    let command = Command::TokenOut { parameter_list_length: join.len() as u32 };
+    let command = VendorCommand::TokenOut { parameter_list_length: join.len() as u32 };
     let mut joined = host.unit.execute(host.task(&a, &command.encode(), &join));
     assert!(
         std::pin::Pin::new(&mut joined).poll(&mut context).is_pending(),

@@ -1,12 +1,14 @@
 //! GET LBA STATUS, PRE-FETCH, READ DEFECT DATA.
 
-use scsi::{BlockTransfer, Command, LbaStatus, ReadDefectData, Sense, parse_lba_status_list};
+use scsi::{
+    BlockCommand, BlockTransfer, Command, LbaStatus, ReadDefectData, Sense, parse_lba_status_list,
+};
 use volume::Geometry;
 
 use crate::host::{BLOCK, Call, Host, geometry, pattern};
 
 fn status(host: &Host, lba: u64, allocation_length: u32) -> Vec<LbaStatus> {
-    let list = host.good(&Command::GetLbaStatus { lba, allocation_length }, &[]);
+    let list = host.good(&BlockCommand::GetLbaStatus { lba, allocation_length }, &[]);
     assert!(list.len() <= allocation_length as usize);
     parse_lba_status_list(&list).collect()
 }
@@ -22,7 +24,7 @@ fn what_was_written_is_mapped_and_what_was_unmapped_is_not() {
     );
     assert_eq!(status(&host, 20, 24), [run(20, 4, true)]);
     let unmap = scsi::unmap_list(&[scsi::UnmapDescriptor { lba: 16, blocks: 8 }]);
-    let command = Command::Unmap { anchor: false, parameter_list_length: unmap.len() as u16 };
+    let command = BlockCommand::Unmap { anchor: false, parameter_list_length: unmap.len() as u16 };
     host.good(&command, &unmap);
     assert_eq!(status(&host, 0, 256), [run(0, 1023, false)]);
 }
@@ -31,7 +33,7 @@ fn what_was_written_is_mapped_and_what_was_unmapped_is_not() {
 fn beyond_the_end_there_is_no_status() {
     let host = Host::new(geometry());
     for lba in [1023, u64::MAX] {
-        let command = Command::GetLbaStatus { lba, allocation_length: 256 };
+        let command = BlockCommand::GetLbaStatus { lba, allocation_length: 256 };
         assert_eq!(host.fails(&command, &[]), Sense::LOGICAL_BLOCK_ADDRESS_OUT_OF_RANGE);
     }
     assert_eq!(status(&host, 1022, 256).len(), 1);
@@ -40,9 +42,11 @@ fn beyond_the_end_there_is_no_status() {
 #[test]
 fn pre_fetch_reads_no_more_than_a_read_could() {
     let host = Host::new(Geometry::with_blocks(1 << 20));
-    let fetch = |lba, blocks, immediate| Command::PreFetch {
-        transfer: BlockTransfer::new(lba, blocks),
-        immediate,
+    let fetch = |lba, blocks, immediate| {
+        Command::Block(BlockCommand::PreFetch {
+            transfer: BlockTransfer::new(lba, blocks),
+            immediate,
+        })
     };
     host.good(&fetch(5, 7, false), &[]);
     assert_eq!(host.asked(), [Call::Read(5, 7)]);
@@ -66,7 +70,7 @@ fn there_are_no_defects() {
         index: 0,
         allocation_length: BLOCK as u32,
     };
-    assert_eq!(host.good(&Command::ReadDefectData(asked), &[]), [0, 0x1d, 0, 0]);
+    assert_eq!(host.good(&BlockCommand::ReadDefectData(asked), &[]), [0, 0x1d, 0, 0]);
     let long = ReadDefectData { twelve: true, allocation_length: 6, ..asked };
-    assert_eq!(host.good(&Command::ReadDefectData(long), &[]), [0, 0x1d, 0, 0, 0, 0]);
+    assert_eq!(host.good(&BlockCommand::ReadDefectData(long), &[]), [0, 0x1d, 0, 0, 0, 0]);
 }

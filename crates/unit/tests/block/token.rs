@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use scsi::{
-    BlockTransfer, ByteCheck, Command, Form, Reporting, Sanitize, SanitizeAction, Sense,
+    BlockCommand, BlockTransfer, ByteCheck, Command, Form, PrimaryCommand, Reporting, Sanitize,
+    SanitizeAction, Sense,
     copy::{CopyResults, PopulateToken, ROD_TYPE, TOKEN_BYTES, TokenRange, WriteUsingToken},
 };
 use unit::Settings;
@@ -20,12 +21,24 @@ fn range(lba: u64, blocks: u32) -> TokenRange {
 
 fn populate(ranges: &[TokenRange]) -> (Command, Vec<u8>) {
     let list = PopulateToken { timeout_s: 0, rod_type: None, ranges: ranges.to_vec() }.to_bytes();
-    (Command::PopulateToken { list: 3, parameter_list_length: list.len() as u32 }, list)
+    (
+        Command::Block(BlockCommand::PopulateToken {
+            list: 3,
+            parameter_list_length: list.len() as u32,
+        }),
+        list,
+    )
 }
 
 fn write(token: [u8; TOKEN_BYTES], offset: u64, ranges: &[TokenRange]) -> (Command, Vec<u8>) {
     let list = WriteUsingToken { delete: false, offset, token, ranges: ranges.to_vec() }.to_bytes();
-    (Command::WriteUsingToken { list: 4, parameter_list_length: list.len() as u32 }, list)
+    (
+        Command::Block(BlockCommand::WriteUsingToken {
+            list: 4,
+            parameter_list_length: list.len() as u32,
+        }),
+        list,
+    )
 }
 
 /// What Windows does: POPULATE TOKEN, then RECEIVE ROD TOKEN INFORMATION.
@@ -33,7 +46,7 @@ async fn token_of(member: &Member, ranges: &[TokenRange]) -> [u8; TOKEN_BYTES] {
     let (command, list) = populate(ranges);
     member.good(&command, list).await;
     let results = CopyResults::RodTokens(3);
-    let asked = Command::ReceiveCopyResults { results, allocation_length: 1024 };
+    let asked = PrimaryCommand::ReceiveCopyResults { results, allocation_length: 1024 };
     let told = member.good(&asked, vec![]).await;
     assert_eq!((told[4], told[5]), (0x10, 1));
     let at = 32 + usize::from(told[13]);
@@ -59,7 +72,7 @@ async fn what_a_token_stands_for_is_written_elsewhere() {
     assert_eq!(b.good(&Command::read(7, 25), vec![]).await, pattern(1, 25));
     assert_eq!(b.good(&Command::read(1000, 5), vec![]).await, pattern(26, 5));
     let results = CopyResults::RodTokens(4);
-    let asked = Command::ReceiveCopyResults { results, allocation_length: 64 };
+    let asked = PrimaryCommand::ReceiveCopyResults { results, allocation_length: 64 };
     let told = b.good(&asked, vec![]).await;
     assert_eq!((told[4], told[5], &told[16..26]), (0x11, 1, &[0, 0, 0, 0, 0, 0, 0, 30, 0, 2][..]));
     // From the middle of it, at the unit that made it.
@@ -81,7 +94,7 @@ async fn a_write_to_what_it_stands_for_voids_a_token_and_one_beside_it_does_not(
     let again = token_of(&a, &[range(100, 20)]).await;
     let unmap = scsi::unmap_list(&[scsi::UnmapDescriptor { lba: 0, blocks: 1000 }]);
     let length = unmap.len() as u16;
-    a.good(&Command::Unmap { anchor: false, parameter_list_length: length }, unmap).await;
+    a.good(&BlockCommand::Unmap { anchor: false, parameter_list_length: length }, unmap).await;
     let (command, list) = write(again, 0, &[range(0, 20)]);
     assert_eq!(b.fails(&command, list).await, Sense::TOKEN_REVOKED);
 }
@@ -95,15 +108,21 @@ async fn whatever_changes_its_blocks_voids_a_token() {
         unrestricted_exit: false,
         parameter_list_length: 0,
     };
-    let same = Command::WriteSame { transfer, unmap: false, anchor: false, no_data_out: false };
-    let verified = Command::WriteAndVerify { transfer, byte_check: ByteCheck::Medium };
+    let same = Command::Block(BlockCommand::WriteSame {
+        transfer,
+        unmap: false,
+        anchor: false,
+        no_data_out: false,
+    });
+    let verified =
+        Command::Block(BlockCommand::WriteAndVerify { transfer, byte_check: ByteCheck::Medium });
     let changes = [
-        (Command::CompareAndWrite(transfer), 16),
-        (Command::OrWrite(transfer), 8),
+        (Command::Block(BlockCommand::CompareAndWrite(transfer)), 16),
+        (Command::Block(BlockCommand::OrWrite(transfer)), 8),
         (same, 1),
         (verified, 8),
-        (Command::WriteAtomic { transfer, boundary: 0 }, 8),
-        (Command::Sanitize(sanitize), 0),
+        (Command::Block(BlockCommand::WriteAtomic { transfer, boundary: 0 }), 8),
+        (Command::Block(BlockCommand::Sanitize(sanitize)), 0),
     ];
     let (_party, a, b) = two();
     for (change, blocks) in changes {
@@ -150,7 +169,7 @@ async fn ranges_must_be_inside_apart_and_not_too_long() {
     assert_eq!(b.fails(&command, list).await, wrong);
     let mut short = populate(&[range(0, 8)]).1;
     short.truncate(30);
-    let command = Command::PopulateToken { list: 3, parameter_list_length: 30 };
+    let command = BlockCommand::PopulateToken { list: 3, parameter_list_length: 30 };
     assert_eq!(a.fails(&command, short).await, Sense::PARAMETER_LIST_LENGTH_ERROR);
 }
 
@@ -183,14 +202,14 @@ fn a_gateway_of_many_makes_no_tokens_and_says_so() {
         let written = host.send(&command.encode(), &list).sense;
         let supported = [0x10, 0x11].map(|action| {
             let reporting = Reporting::ServiceAction(0x83, action);
-            let asked = Command::ReportSupportedOperationCodes {
+            let asked = PrimaryCommand::ReportSupportedOperationCodes {
                 reporting,
                 timeouts: false,
                 allocation_length: 1024,
             };
             host.good(&asked, &[])[1] & 7 == 3
         });
-        let pages = Command::Inquiry { page: Some(0), allocation_length: 255 };
+        let pages = PrimaryCommand::Inquiry { page: Some(0), allocation_length: 255 };
         let has_page = host.good(&pages, &[])[4..].contains(&0x8f);
         (populated, written, supported, has_page)
     };

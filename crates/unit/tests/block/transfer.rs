@@ -2,7 +2,7 @@
 
 use std::task::{Context, Poll, Waker};
 
-use scsi::{BlockTransfer, Command, Form, ScsiStatus, Sense};
+use scsi::{BlockCommand, BlockTransfer, Command, Form, ScsiStatus, Sense};
 use unit::{LogicalUnit, Settings};
 use volume::{Durability, Geometry};
 
@@ -19,9 +19,9 @@ fn what_is_written_in_any_form_reads_back_in_any_form() {
     let host = Host::new(geometry());
     for (seed, write) in FORMS.into_iter().enumerate() {
         let data = pattern(seed as u8 * 50, 7);
-        host.good(&Command::Write(transfer(write, 100, 7)), &data);
+        host.good(&BlockCommand::Write(transfer(write, 100, 7)), &data);
         for read in FORMS {
-            assert_eq!(host.good(&Command::Read(transfer(read, 100, 7)), &[]), data);
+            assert_eq!(host.good(&BlockCommand::Read(transfer(read, 100, 7)), &[]), data);
         }
     }
 }
@@ -75,10 +75,10 @@ fn read_and_write_beyond_the_end() {
             let outside = transfer(form, lba, blocks);
             let data = pattern(0, blocks as usize);
             let sense = Sense::LOGICAL_BLOCK_ADDRESS_OUT_OF_RANGE;
-            assert_eq!(host.fails(&Command::Read(outside), &[]), sense);
-            assert_eq!(host.fails(&Command::Write(outside), &data), sense);
+            assert_eq!(host.fails(&BlockCommand::Read(outside), &[]), sense);
+            assert_eq!(host.fails(&BlockCommand::Write(outside), &data), sense);
         }
-        host.good(&Command::Read(transfer(form, last - 1, 1)), &[]);
+        host.good(&BlockCommand::Read(transfer(form, last - 1, 1)), &[]);
     }
     for lba in [1 << 63, u64::MAX] {
         let sense = Sense::LOGICAL_BLOCK_ADDRESS_OUT_OF_RANGE;
@@ -90,12 +90,12 @@ fn read_and_write_beyond_the_end() {
 fn zero_blocks_are_good_within_the_volume_only() {
     let host = Host::new(geometry());
     for form in [Form::Ten, Form::Twelve, Form::Sixteen] {
-        assert!(host.good(&Command::Read(transfer(form, 0, 0)), &[]).is_empty());
-        host.good(&Command::Write(transfer(form, 0, 0)), &[]);
+        assert!(host.good(&BlockCommand::Read(transfer(form, 0, 0)), &[]).is_empty());
+        host.good(&BlockCommand::Write(transfer(form, 0, 0)), &[]);
         let outside = transfer(form, geometry().blocks + 1, 0);
         let sense = Sense::LOGICAL_BLOCK_ADDRESS_OUT_OF_RANGE;
-        assert_eq!(host.fails(&Command::Read(outside), &[]), sense);
-        assert_eq!(host.fails(&Command::Write(outside), &[]), sense);
+        assert_eq!(host.fails(&BlockCommand::Read(outside), &[]), sense);
+        assert_eq!(host.fails(&BlockCommand::Write(outside), &[]), sense);
     }
     assert_eq!(host.asked(), []);
 }
@@ -128,7 +128,7 @@ fn more_than_the_maximum_transfer_is_refused() {
 fn fua_reaches_stable_storage() {
     let host = Host::new(geometry());
     host.good(&Command::write(0, 1, true), &pattern(0, 1));
-    host.good(&Command::Read(BlockTransfer::new(0, 1).with_fua(true)), &[]);
+    host.good(&BlockCommand::Read(BlockTransfer::new(0, 1).with_fua(true)), &[]);
     let expected = [Call::Write(0, 512, Durability::Stable), Call::Flush, Call::Read(0, 1)];
     assert_eq!(host.asked(), expected);
 }
@@ -136,7 +136,7 @@ fn fua_reaches_stable_storage() {
 #[test]
 fn a_fua_read_without_a_volatile_cache_does_not_flush() {
     let host = Host::new(Geometry { volatile_cache: false, ..geometry() });
-    host.good(&Command::Read(BlockTransfer::new(0, 1).with_fua(true)), &[]);
+    host.good(&BlockCommand::Read(BlockTransfer::new(0, 1).with_fua(true)), &[]);
     assert_eq!(host.asked(), [Call::Read(0, 1)]);
 }
 
@@ -144,8 +144,8 @@ fn a_fua_read_without_a_volatile_cache_does_not_flush() {
 fn dpo_changes_nothing() {
     let host = Host::new(geometry());
     let hinted = BlockTransfer { dpo: true, ..BlockTransfer::new(5, 1) };
-    host.good(&Command::Write(hinted), &pattern(9, 1));
-    assert_eq!(host.good(&Command::Read(hinted), &[]), pattern(9, 1));
+    host.good(&BlockCommand::Write(hinted), &pattern(9, 1));
+    assert_eq!(host.good(&BlockCommand::Read(hinted), &[]), pattern(9, 1));
 }
 
 #[test]
@@ -153,10 +153,10 @@ fn synchronize_cache_flushes_whatever_it_names() {
     let host = Host::new(geometry());
     host.good(&Command::synchronize_cache(), &[]);
     let some =
-        Command::SynchronizeCache { transfer: transfer(Form::Sixteen, 8, 8), immediate: true };
+        BlockCommand::SynchronizeCache { transfer: transfer(Form::Sixteen, 8, 8), immediate: true };
     host.good(&some, &[]);
     assert_eq!(host.asked(), [Call::Flush, Call::Flush]);
-    let outside = Command::SynchronizeCache {
+    let outside = BlockCommand::SynchronizeCache {
         transfer: transfer(Form::Ten, geometry().blocks, 1),
         immediate: false,
     };
@@ -197,11 +197,11 @@ fn a_part_of_a_block_is_refused_and_nothing_is_written() {
 fn a_read_only_volume_is_read_and_not_written() {
     let host = Host::new(Geometry { read_only: true, ..geometry() });
     host.good(&Command::read(0, 8), &[]);
-    host.good(&Command::Read(BlockTransfer::new(0, 1).with_fua(true)), &[]);
+    host.good(&BlockCommand::Read(BlockTransfer::new(0, 1).with_fua(true)), &[]);
     host.good(&Command::synchronize_cache(), &[]);
     host.asked();
     for form in FORMS {
-        let write = Command::Write(transfer(form, 0, 1));
+        let write = Command::Block(BlockCommand::Write(transfer(form, 0, 1)));
         assert_eq!(host.fails(&write, &pattern(0, 1)), Sense::WRITE_PROTECTED);
         assert!(host.unit_admits(&write, 512).unwrap_err().is(Sense::WRITE_PROTECTED));
     }

@@ -1,6 +1,6 @@
 //! VERIFY and WRITE AND VERIFY.
 
-use scsi::{BlockTransfer, ByteCheck, Command, Form, ScsiStatus, Sense};
+use scsi::{BlockCommand, BlockTransfer, ByteCheck, Command, Form, ScsiStatus, Sense};
 use volume::{Durability, Extent, FaultCallKind as On, FaultRule, Geometry, Lba, Symptom};
 
 use crate::host::{BLOCK, Call, Host, geometry, pattern};
@@ -8,14 +8,17 @@ use crate::host::{BLOCK, Call, Host, geometry, pattern};
 const FORMS: [Form; 3] = [Form::Ten, Form::Twelve, Form::Sixteen];
 
 fn verify(form: Form, lba: u64, blocks: u32, byte_check: ByteCheck) -> Command {
-    Command::Verify {
+    Command::Block(BlockCommand::Verify {
         transfer: BlockTransfer { form, ..BlockTransfer::new(lba, blocks) },
         byte_check,
-    }
+    })
 }
 
 fn write_and_verify(lba: u64, blocks: u32, byte_check: ByteCheck) -> Command {
-    Command::WriteAndVerify { transfer: BlockTransfer::new(lba, blocks), byte_check }
+    Command::Block(BlockCommand::WriteAndVerify {
+        transfer: BlockTransfer::new(lba, blocks),
+        byte_check,
+    })
 }
 
 #[test]

@@ -1,0 +1,189 @@
+//! The commands of block devices.
+
+use crate::{
+    Cdb,
+    block::{BlockTransfer, ByteCheck, Form, ReadDefectData, Sanitize, StartStop},
+    copy::cdb::encode_out,
+};
+
+/// A command of SBC-3, or WRITE ATOMIC of SBC-4: what its CDB says, nothing about its data.
+///
+/// Fields of several sizes in the standards have the largest here; [`BlockCommand::encode`] cuts no
+/// value short silently, it panics on what the form cannot hold.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum BlockCommand {
+    /// READ (6), (10), (12), (16) (SBC-3, 5.7).
+    Read(BlockTransfer),
+    /// WRITE (6), (10), (12), (16) (SBC-3, 5.33).
+    Write(BlockTransfer),
+    /// WRITE AND VERIFY (10), (12), (16) (SBC-3, 5.38). FUA stays false: it is always stable.
+    WriteAndVerify {
+        /// Which blocks.
+        transfer: BlockTransfer,
+        /// What is compared after the write.
+        byte_check: ByteCheck,
+    },
+    /// VERIFY (10), (12), (16) (SBC-3, 5.29). FUA stays false.
+    Verify {
+        /// Which blocks.
+        transfer: BlockTransfer,
+        /// What they are compared with.
+        byte_check: ByteCheck,
+    },
+    /// SYNCHRONIZE CACHE (10), (16) (SBC-3, 5.21). FUA and DPO stay false; zero blocks: all.
+    SynchronizeCache {
+        /// Which blocks.
+        transfer: BlockTransfer,
+        /// IMMED: the status may come before the blocks are stable.
+        immediate: bool,
+    },
+    /// READ CAPACITY (10) (SBC-3, 5.15).
+    ReadCapacity10,
+    /// READ CAPACITY (16) (SBC-3, 5.16).
+    ReadCapacity16 {
+        /// At most this many bytes come back.
+        allocation_length: u32,
+    },
+    /// UNMAP (SBC-3, 5.28).
+    Unmap {
+        /// ANCHOR: keep the space reserved.
+        anchor: bool,
+        /// Bytes of parameter list that come with it.
+        parameter_list_length: u16,
+    },
+    /// WRITE SAME (10) and (16) (SBC-3, 5.43). FUA and DPO stay false; zero blocks: to the end.
+    WriteSame {
+        /// Which blocks.
+        transfer: BlockTransfer,
+        /// UNMAP: the blocks may be given back where they then read as the pattern.
+        unmap: bool,
+        /// ANCHOR: keep the space reserved.
+        anchor: bool,
+        /// NDOB: no data comes, the pattern is zeros. Form 16 only.
+        no_data_out: bool,
+    },
+    /// COMPARE AND WRITE (SBC-3, 5.2): at most 255 blocks, form 16. As much data comes to compare
+    /// with as to write.
+    CompareAndWrite(BlockTransfer),
+    /// ORWRITE (16) (SBC-3, 5.9).
+    OrWrite(BlockTransfer),
+    /// WRITE ATOMIC (16) (SBC-4, 5.51): at most 65,535 blocks, form 16.
+    WriteAtomic {
+        /// Which blocks.
+        transfer: BlockTransfer,
+        /// ATOMIC BOUNDARY: so many blocks are atomic each; zero: all together.
+        boundary: u16,
+    },
+    /// PRE-FETCH (10), (16) (SBC-3, 5.10). FUA and DPO stay false; zero blocks: to the end.
+    PreFetch {
+        /// Which blocks.
+        transfer: BlockTransfer,
+        /// IMMED: the status may come before the blocks are there.
+        immediate: bool,
+    },
+    /// GET LBA STATUS (16) (SBC-3, 5.6).
+    GetLbaStatus {
+        /// The first block asked about.
+        lba: u64,
+        /// At most this many bytes come back.
+        allocation_length: u32,
+    },
+    /// READ DEFECT DATA (10) and (12) (SBC-3, 5.18).
+    ReadDefectData(ReadDefectData),
+    /// SANITIZE (SBC-3, 5.20).
+    Sanitize(Sanitize),
+    /// POPULATE TOKEN (SBC-3, 5.11).
+    PopulateToken {
+        /// LIST IDENTIFIER, under which the token is to be asked for.
+        list: u32,
+        /// Bytes of parameter list that come with it.
+        parameter_list_length: u32,
+    },
+    /// WRITE USING TOKEN (SBC-3, 5.47).
+    WriteUsingToken {
+        /// LIST IDENTIFIER, under which the outcome is to be asked for.
+        list: u32,
+        /// Bytes of parameter list that come with it.
+        parameter_list_length: u32,
+    },
+    /// START STOP UNIT (SBC-3, 5.22).
+    StartStop(StartStop),
+    /// PREVENT ALLOW MEDIUM REMOVAL (SBC-3, 5.12).
+    PreventAllow {
+        /// PREVENT: the medium cannot be taken out as long as this nexus lasts.
+        prevent: bool,
+    },
+}
+
+impl BlockCommand {
+    /// The command's CDB, CONTROL byte zero.
+    ///
+    /// # Panics
+    /// If a value does not fit its form, or the command has no such form: for what we build ourselves. Whatever came out of a parser fits.
+    #[must_use]
+    pub fn encode(&self) -> Cdb {
+        match *self {
+            Self::Read(transfer) => transfer.encode([0x08, 0x28, 0xa8, 0x88], transfer.flags()),
+            Self::Write(transfer) => transfer.encode([0x0a, 0x2a, 0xaa, 0x8a], transfer.flags()),
+            Self::WriteAndVerify { transfer, byte_check } => {
+                transfer.encode([0, 0x2e, 0xae, 0x8e], transfer.flags() | (byte_check as u8) << 1)
+            }
+            Self::Verify { transfer, byte_check } => {
+                transfer.encode([0, 0x2f, 0xaf, 0x8f], transfer.flags() | (byte_check as u8) << 1)
+            }
+            Self::SynchronizeCache { transfer, immediate } => {
+                transfer.encode([0, 0x35, 0, 0x91], u8::from(immediate) << 1)
+            }
+            Self::ReadCapacity10 => Cdb::new(&[0x25, 0, 0, 0, 0, 0, 0, 0, 0, 0]),
+            Self::ReadCapacity16 { allocation_length } => {
+                let mut cdb = [0; 16];
+                cdb[..2].copy_from_slice(&[0x9e, 0x10]);
+                cdb[10..14].copy_from_slice(&allocation_length.to_be_bytes());
+                Cdb::new(&cdb)
+            }
+            Self::Unmap { anchor, parameter_list_length } => {
+                let [high, low] = parameter_list_length.to_be_bytes();
+                Cdb::new(&[0x42, u8::from(anchor), 0, 0, 0, 0, 0, high, low, 0])
+            }
+            Self::WriteSame { transfer, unmap, anchor, no_data_out } => {
+                assert!(!no_data_out || transfer.form == Form::Sixteen, "NDOB needs form 16");
+                let flags = u8::from(anchor) << 4 | u8::from(unmap) << 3 | u8::from(no_data_out);
+                transfer.encode([0, 0x41, 0, 0x93], flags)
+            }
+            Self::CompareAndWrite(transfer) => {
+                assert!(transfer.blocks <= 255, "COMPARE AND WRITE has one byte of length");
+                transfer.encode([0, 0, 0, 0x89], transfer.flags())
+            }
+            Self::OrWrite(transfer) => transfer.encode([0, 0, 0, 0x8b], transfer.flags()),
+            Self::WriteAtomic { transfer, boundary } => {
+                let blocks = u16::try_from(transfer.blocks).expect("two bytes of length");
+                let mut cdb = [0; 16];
+                (cdb[0], cdb[1]) = (0x9c, transfer.flags());
+                cdb[2..10].copy_from_slice(&transfer.lba.to_be_bytes());
+                cdb[10..12].copy_from_slice(&boundary.to_be_bytes());
+                cdb[12..14].copy_from_slice(&blocks.to_be_bytes());
+                Cdb::new(&cdb)
+            }
+            Self::PreFetch { transfer, immediate } => {
+                transfer.encode([0, 0x34, 0, 0x90], u8::from(immediate) << 1)
+            }
+            Self::GetLbaStatus { lba, allocation_length } => {
+                let mut cdb = [0; 16];
+                cdb[..2].copy_from_slice(&[0x9e, 0x12]);
+                cdb[2..10].copy_from_slice(&lba.to_be_bytes());
+                cdb[10..14].copy_from_slice(&allocation_length.to_be_bytes());
+                Cdb::new(&cdb)
+            }
+            Self::ReadDefectData(asked) => asked.encode(),
+            Self::Sanitize(sanitize) => sanitize.encode(),
+            Self::PopulateToken { list, parameter_list_length } => {
+                encode_out(0x10, list, parameter_list_length)
+            }
+            Self::WriteUsingToken { list, parameter_list_length } => {
+                encode_out(0x11, list, parameter_list_length)
+            }
+            Self::StartStop(start_stop) => start_stop.encode(),
+            Self::PreventAllow { prevent } => Cdb::new(&[0x1e, 0, 0, 0, u8::from(prevent), 0]),
+        }
+    }
+}
