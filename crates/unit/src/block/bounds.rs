@@ -8,7 +8,8 @@ use volume::{Data, Geometry};
 
 use super::BlockUnit;
 use crate::{
-    Completion, UnitReply, limits::UnitBlockLimits, order::TaskTurn, sense::UnitCommandFailure,
+    Completion, UnitReply, block::limits::UnitBlockLimits, primary::order::TaskTurn,
+    sense::UnitCommandFailure,
 };
 
 impl BlockUnit {

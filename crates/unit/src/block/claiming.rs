@@ -4,7 +4,10 @@ use smallvec::SmallVec;
 use volume::{Extent, Geometry};
 
 use super::BlockUnit;
-use crate::{access, claim::BlockRangeGuard, patience::StepRetryWait, sense::UnitCommandFailure};
+use crate::{
+    block::{access, claim::BlockRangeGuard, patience::StepRetryWait},
+    sense::UnitCommandFailure,
+};
 
 impl BlockUnit {
     /// The claim of a write, if nobody is in its way: the usual case.

@@ -20,8 +20,10 @@ use super::{
 };
 use crate::{
     Completion, LogicalUnit, Nexus, Task, TaskAttribute, UnitReply,
-    copies::{CopyRefusal, RunningCopy},
-    patience::StepRetryWait,
+    block::{
+        copies::{CopyRefusal, RunningCopy},
+        patience::StepRetryWait,
+    },
     sense::UnitCommandFailure,
 };
 

@@ -14,9 +14,11 @@ use volume::{Geometry, Holding};
 use super::BlockUnit;
 use crate::{
     Completion, Nexus,
-    description::{Description, TARGET_PORT_GROUP, task_functions},
-    mode_pages::ModePages,
-    space::{self, Space},
+    block::{
+        description::{Description, TARGET_PORT_GROUP, task_functions},
+        mode_pages::ModePages,
+        space::{self, Space},
+    },
 };
 
 impl BlockUnit {

@@ -11,8 +11,10 @@ use super::{
 };
 use crate::{
     Completion, UnitReply,
-    access::{self, first_difference, pieces},
-    patience::StepRetryWait,
+    block::{
+        access::{self, first_difference, pieces},
+        patience::StepRetryWait,
+    },
     sense::{FailedAccessKind, UnitCommandFailure},
 };
 

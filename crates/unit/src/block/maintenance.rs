@@ -6,7 +6,7 @@ use super::{
     BlockCommandInput, BlockUnit,
     bounds::{check_list_length, finished, parameter_list, taking, taking_with},
 };
-use crate::{Completion, Nexus, UnitReply, identifying::Identifying};
+use crate::{Completion, Nexus, UnitReply, primary::identifying::Identifying};
 
 impl BlockUnit {
     pub(super) fn set_timestamp(

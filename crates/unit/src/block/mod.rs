@@ -1,5 +1,19 @@
 //! A disk: SBC over a `Volume`.
 
+mod limits;
+mod patience;
+mod image;
+mod ownership;
+mod sharing;
+mod medium_state;
+mod mode_pages;
+mod space;
+mod description;
+mod flush_gate;
+mod claim;
+mod copies;
+mod access;
+mod sanitizer;
 mod bounds;
 mod claiming;
 mod transfer;
@@ -34,28 +48,29 @@ use scsi::{
 use volume::{Data, Geometry, Stack};
 
 use self::bounds::{at_once, check_list_length, taking, writable};
-pub use self::own::NotDropped;
+pub use self::{
+    limits::{Settings, Share},
+    own::NotDropped,
+    sharing::Sharer,
+};
 use crate::{
     Completion, LogicalUnit, Neighbours, Nexus, Rod, Task, TaskAttribute, TaskManagement,
-    UnitReply, access,
-    attention::Attentions,
-    claim::BlockRangeLocks,
-    copies::Copies,
-    gate::Gate,
-    identifying::Identifying,
+    UnitReply,
+    block::{
+        claim::BlockRangeLocks, copies::Copies, flush_gate::Gate, medium_state::Medium,
+        ownership::Ownership, sanitizer::Sanitizer, sharing::UnitSharing, space::Threshold,
+    },
     identity::UnitIdentity,
-    limits::Settings,
-    medium::Medium,
-    modes::ModeSettings,
-    order::{TaskOrder, TaskTurn},
-    ownership::{self, Ownership},
-    reservation::Reservations,
-    sanitize::Sanitizer,
+    primary::{
+        attention::Attentions,
+        identifying::Identifying,
+        modes::ModeSettings,
+        order::{TaskOrder, TaskTurn},
+        reservation::Reservations,
+        timestamp::UnitClock,
+    },
     sense::UnitCommandFailure,
-    sharing::UnitSharing,
-    space::Threshold,
     store::UnitStore,
-    timestamp::UnitClock,
     tokens::UnitRodTokens,
 };
 

@@ -10,7 +10,7 @@ use super::{
     BlockCommandInput, BlockUnit,
     bounds::{finished, parameter_list, taking, taking_with},
 };
-use crate::{Completion, Nexus, UnitReply, modes::Modes};
+use crate::{Completion, Nexus, UnitReply, primary::modes::Modes};
 
 impl BlockUnit {
     pub(super) fn mode_select<'a>(

@@ -13,8 +13,9 @@ use super::{
     bounds::{parameter_list, taking, taking_with, writable},
 };
 use crate::{
-    Completion, Nexus, TaskAttribute, UnitReply, access, claim::BlockRangeGuard, order::TaskTurn,
-    ownership::Ownership,
+    Completion, Nexus, TaskAttribute, UnitReply,
+    block::{access, claim::BlockRangeGuard, ownership::Ownership},
+    primary::order::TaskTurn,
 };
 
 /// Whether a command asks for something that holds for all initiators of the unit, whichever gateway

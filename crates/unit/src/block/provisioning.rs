@@ -10,7 +10,7 @@ use super::{
         at_once, finished, in_range, list_to_do, one_block, taking, taking_with, too_long, writable,
     },
 };
-use crate::{Completion, UnitReply, access};
+use crate::{Completion, UnitReply, block::access};
 
 /// What a WRITE SAME is going to do.
 pub(super) struct WriteSame {

@@ -6,7 +6,7 @@ use super::{
     BlockCommandInput, BlockUnit,
     bounds::{at_once, check_list_length, parameter_list, taking, taking_with},
 };
-use crate::{Completion, Nexus, TaskAttribute, UnitReply, description::TARGET_PORT_GROUP};
+use crate::{Completion, Nexus, TaskAttribute, UnitReply, block::description::TARGET_PORT_GROUP};
 
 impl BlockUnit {
     pub(super) fn persistent_reserve_out<'a>(

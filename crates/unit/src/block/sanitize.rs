@@ -10,7 +10,7 @@ use super::{
     BlockCommandInput, BlockUnit,
     bounds::{finished, parameter_list, taking, taking_with, writable},
 };
-use crate::{Completion, TaskAttribute, UnitReply, sanitize::Method};
+use crate::{Completion, TaskAttribute, UnitReply, block::sanitizer::Method};
 
 impl BlockUnit {
     /// Waits until every other command has ended, begins the work, and with IMMED lets go of it.

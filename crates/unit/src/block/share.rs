@@ -12,8 +12,8 @@ use super::{
 };
 use crate::{
     Completion, UnitReply,
+    block::sharing::{Sharer, UnitSharing},
     sense::UnitCommandFailure,
-    sharing::{Sharer, UnitSharing},
 };
 
 impl BlockUnit {

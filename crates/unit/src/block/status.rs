@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     Completion, UnitReply,
-    access::pieces,
+    block::access::pieces,
     sense::{FailedAccessKind, UnitCommandFailure},
 };
 

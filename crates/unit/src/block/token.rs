@@ -18,9 +18,11 @@ use super::{
 };
 use crate::{
     Completion, Nexus, UnitReply,
-    copies::RunningCopy,
-    limits::{TOKEN_BYTES_MOST, TOKEN_TIMEOUT_S, TOKEN_TIMEOUT_S_MOST},
-    patience::StepRetryWait,
+    block::{
+        copies::RunningCopy,
+        limits::{TOKEN_BYTES_MOST, TOKEN_TIMEOUT_S, TOKEN_TIMEOUT_S_MOST},
+        patience::StepRetryWait,
+    },
     sense::UnitCommandFailure,
 };
 

@@ -14,8 +14,10 @@ use super::{
 };
 use crate::{
     Completion, Nexus, UnitReply,
-    access::{self, Against, ReadVersion},
-    ownership::Ownership,
+    block::{
+        access::{self, Against, ReadVersion},
+        ownership::Ownership,
+    },
     sense::UnitCommandFailure,
 };
 

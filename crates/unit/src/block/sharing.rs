@@ -21,8 +21,10 @@ use tokio::{
 use volume::{Extent, Geometry, Lba};
 
 use crate::{
-    limits::Share,
-    ownership::{ClaimOwner, Touch, admit, hex},
+    block::{
+        limits::Share,
+        ownership::{ClaimOwner, Touch, admit, hex},
+    },
     sense::UnitCommandFailure,
     store::{UnitRecordKind, UnitStore, damaged},
     unit::Nexus,
@@ -240,7 +242,7 @@ impl UnitSharing {
         Ok(())
     }
 
-    /// CLAIM OUT: ADVANCE. See [`crate::ownership::Ownership::advance`].
+    /// CLAIM OUT: ADVANCE. See [`crate::block::ownership::Ownership::advance`].
     pub(crate) async fn advance(&self, nexus: u64, asked: &ClaimParameters) -> Result<(), Sense> {
         let _saving = self.saved.lock().await;
         let owners = {

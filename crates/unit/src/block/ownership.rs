@@ -17,7 +17,7 @@ use parking_lot::Mutex;
 use scsi::{BlockCommand, ClaimParameters, ClaimReport, Command, Sense, VendorCommand};
 
 use crate::{
-    image::ConsistentPrefixTracker,
+    block::image::ConsistentPrefixTracker,
     sense::UnitCommandFailure,
     store::{UnitRecordKind, UnitStore, damaged},
 };

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use scsi::Overwrite;
 use volume::{Data, Durability, Error, Extent, Lba, Stack};
 
-use crate::access::repeated;
+use crate::block::access::repeated;
 
 /// How what is there is to go.
 #[derive(Clone, Debug, Eq, PartialEq)]

@@ -6,9 +6,8 @@ use volume::{Data, Durability, Extent, Io, Lba, Volume};
 
 use crate::{
     Completion, UnitReply,
-    claim::BlockRangeGuard,
-    order::TaskTurn,
-    patience::StepRetryWait,
+    block::{claim::BlockRangeGuard, patience::StepRetryWait},
+    primary::order::TaskTurn,
     sense::{FailedAccessKind, UnitCommandFailure},
 };
 

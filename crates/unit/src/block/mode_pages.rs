@@ -9,7 +9,7 @@ use scsi::{
 };
 use volume::Geometry;
 
-use crate::modes::Modes;
+use crate::primary::modes::Modes;
 
 /// The facts that the pages are made from.
 pub(crate) struct ModePages {

@@ -14,8 +14,8 @@ use smallvec::SmallVec;
 use volume::Geometry;
 
 use crate::{
+    block::limits::{TOKEN_BYTES_MOST, TOKEN_TIMEOUT_S, TOKEN_TIMEOUT_S_MOST, UnitBlockLimits},
     identity::UnitIdentity,
-    limits::{TOKEN_BYTES_MOST, TOKEN_TIMEOUT_S, TOKEN_TIMEOUT_S_MOST, UnitBlockLimits},
 };
 
 /// The facts that the answers are made from.
