@@ -13,20 +13,22 @@ use std::{
 
 use crc_fast::{CrcAlgorithm, checksum};
 use parking_lot::Mutex;
-use unit::{BlockUnit, Saving, UnitIdentity, UnitRecordKind, UnitStore};
+use unit::{BlockUnit, LogicalUnit, MovableUnit, Saving, UnitIdentity, UnitRecordKind, UnitStore};
 use volume::Stack;
 
 use crate::{failure::Failure, settings::Unit, state_folder, whole_file};
 
-/// The unit over an opened stack; with a folder, it goes on with what is kept there.
+/// Opens the unit over an opened stack. With a folder, it goes on with the records in it.
 pub fn open_unit(
     unit: &Unit,
     top: Stack,
     identity: UnitIdentity,
     folder: Option<&Path>,
-) -> Result<BlockUnit, Failure> {
+) -> Result<Arc<dyn LogicalUnit>, Failure> {
     let settings = unit.behavior();
-    let Some(folder) = folder else { return Ok(BlockUnit::new(top, identity, settings)) };
+    let Some(folder) = folder else {
+        return Ok(Arc::new(BlockUnit::new(top, identity, settings)));
+    };
     let serial = identity.serial.clone();
     let opened = StateFiles::open(folder, &identity)
         .and_then(|files| BlockUnit::open(top, identity, settings, Arc::new(files)));
@@ -35,7 +37,10 @@ pub fn open_unit(
     {
         tracing::warn!(unit = serial, "a sanitize was not finished: nobody can use its blocks yet");
     }
-    opened.map_err(|error| cannot_use(folder, &serial, &error))
+    match opened {
+        Ok(unit) => Ok(Arc::new(unit)),
+        Err(error) => Err(cannot_use(folder, &serial, &error)),
+    }
 }
 
 /// Checks that the files of a unit are whole. Changes nothing.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use parking_lot::RwLock;
 use scsi::{Lun, Sense};
-use unit::{LogicalUnit, Neighbours, Nexus};
+use unit::{AttentionChange, LogicalUnit, Neighbours, Nexus};
 
 use crate::{
     access::LoginAccess,
@@ -122,18 +122,22 @@ impl ServedTargetEntry {
 
     /// Tells a nexus something at every unit.
     pub(crate) fn raise_attention(&self, nexus: &Nexus, condition: Sense) {
-        self.units().for_each(|unit| unit.raise_attention(nexus, condition));
+        self.units()
+            .for_each(|unit| unit.change_attention(nexus, condition, AttentionChange::Raise));
     }
 
     /// A nexus has been told of this at one of the units, or has asked.
     pub(crate) fn withdraw_attention(&self, nexus: &Nexus, condition: Sense) {
-        self.units().for_each(|unit| unit.withdraw_attention(nexus, condition));
+        self.units()
+            .for_each(|unit| unit.change_attention(nexus, condition, AttentionChange::Withdraw));
     }
 }
 
 impl Neighbours for ServedTargetEntry {
     fn unit(&self, naa: &[u8; 16]) -> Option<Arc<dyn LogicalUnit>> {
-        let found = self.units.iter().find(|(_, unit)| unit.naa().as_ref() == Some(naa));
+        let has_name =
+            |unit: &dyn LogicalUnit| unit.abilities().copies.is_some_and(|c| c.naa() == *naa);
+        let found = self.units.iter().find(|(_, unit)| has_name(&**unit));
         found.map(|(_, unit)| Arc::clone(unit))
     }
 

@@ -12,7 +12,7 @@ use iscsi::{
 };
 use scsi::{Lun, ScsiStatus, Sense};
 use tokio::sync::mpsc;
-use unit::{Completion, Task, TaskAttribute, TaskManagement};
+use unit::{AttentionChange, Completion, Task, TaskAttribute, TaskManagement};
 
 use crate::{
     device,
@@ -46,7 +46,7 @@ impl TargetSessionDriver<'_> {
                         && let Some(unit) = device.unit(lun)
                     {
                         let condition = Sense::SOME_COMMANDS_CLEARED_BY_ISCSI_PROTOCOL_EVENT;
-                        unit.raise_attention(nexus, condition);
+                        unit.change_attention(nexus, condition, AttentionChange::Raise);
                     }
                 }
                 TargetEvent::Management(request) => self.manage(request, context),

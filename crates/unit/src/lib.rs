@@ -2,6 +2,7 @@
 
 mod tokens;
 mod identity;
+mod abilities;
 mod unit;
 mod sense;
 mod store;
@@ -9,9 +10,13 @@ mod primary;
 mod block;
 
 pub use self::tokens::Rod;
-pub use block::{BlockUnit, NotDropped, Settings, Share, Sharer};
+pub use abilities::{
+    ClaimedUnit, CopyMember, HeldUnit, MovableUnit, NotDropped, Sharer, UnitAbilities, UnitFuture,
+};
+pub use block::{BlockUnit, Settings, Share};
 pub use identity::UnitIdentity;
 pub use store::{Saving, UnitRecordKind, UnitStore};
 pub use unit::{
-    Completion, LogicalUnit, Neighbours, Nexus, Task, TaskAttribute, TaskManagement, UnitReply,
+    AttentionChange, Completion, LogicalUnit, Neighbours, Nexus, Task, TaskAttribute,
+    TaskManagement, UnitReply,
 };

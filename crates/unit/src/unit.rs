@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use scsi::{Cdb, Lun, ScsiStatus, Sense, copy::TOKEN_BYTES};
+use scsi::{Cdb, Lun, ScsiStatus, Sense};
 use volume::{Data, Reply};
 
-use crate::Rod;
+use crate::abilities::UnitAbilities;
 
 /// The reply to a command: its completion, or a future of the completion.
 pub type UnitReply<'a> = Reply<'a, Completion>;
@@ -31,28 +31,25 @@ pub trait LogicalUnit: Send + Sync + 'static {
     /// is told nothing copies within itself, and knows of the one port through which it is asked.
     fn nexus_reaches(&self, _nexus: &Nexus, _neighbours: Arc<dyn Neighbours>) {}
 
-    /// The NAA designator by which a copy may name the unit; `None`: it cannot be named.
-    fn naa(&self) -> Option<[u8; 16]> {
-        None
-    }
-
-    /// What a token stands for.
-    ///
-    /// # Errors
-    /// Why it stands for nothing here.
-    fn rod(&self, _token: &[u8; TOKEN_BYTES]) -> Result<Arc<Rod>, Sense> {
-        Err(Sense::TOKEN_UNKNOWN)
-    }
-
     /// A nexus ended: what the unit holds for it goes.
     fn nexus_closed(&self, nexus: &Nexus);
 
-    /// Something that happened to this nexus above the unit is to be told here once: a unit
-    /// attention. Nothing happens if it waits already.
-    fn raise_attention(&self, _nexus: &Nexus, _condition: Sense) {}
+    /// Raises or withdraws a unit attention condition of this nexus for an event that happened above the unit.
+    fn change_attention(&self, _nexus: &Nexus, _condition: Sense, _change: AttentionChange) {}
 
-    /// The nexus has learned of it elsewhere: it is not told here any more.
-    fn withdraw_attention(&self, _nexus: &Nexus, _condition: Sense) {}
+    /// What the unit can do besides answering commands.
+    fn abilities(&self) -> UnitAbilities<'_> {
+        UnitAbilities::default()
+    }
+}
+
+/// What becomes of a unit attention condition of one nexus.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum AttentionChange {
+    /// The unit reports the condition once. Nothing happens if it waits already.
+    Raise,
+    /// The nexus has learned of the event elsewhere: the unit does not report it any more.
+    Withdraw,
 }
 
 /// The target of a nexus: the units that it reaches, and no others, and the ways to them.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use unit::{BlockUnit, NotDropped};
+use unit::{LogicalUnit, NotDropped, Sharer};
 
 use super::Node;
 use crate::{failure::Failure, orders::UnitName, status::ClaimStatus};
@@ -10,7 +10,8 @@ use crate::{failure::Failure, orders::UnitName, status::ClaimStatus};
 impl Node {
     /// Who claimed a unit last, or all who share it.
     pub fn claims(&self, name: &UnitName) -> Result<Vec<ClaimStatus>, Failure> {
-        let unit = self.block_unit(name)?;
+        let unit = self.served_unit(name)?;
+        let Some(unit) = unit.abilities().claims else { return Ok(Vec::new()) };
         let sharers = unit.sharers();
         Ok(match sharers.is_empty() {
             true => unit.claim_report().map(ClaimStatus::from).into_iter().collect(),
@@ -24,7 +25,8 @@ impl Node {
         name: &UnitName,
         lose_dirty_data: bool,
     ) -> Result<Vec<ClaimStatus>, Failure> {
-        let unit = self.block_unit(name)?;
+        let unit = self.served_unit(name)?;
+        let Some(unit) = unit.abilities().claims else { return Ok(Vec::new()) };
         let Some(claim) = unit.claim_report().map(ClaimStatus::from) else { return Ok(Vec::new()) };
         if !claim.held {
             return Err(Failure::new(format!("{name} has no claim in force: {claim}")));
@@ -45,13 +47,13 @@ impl Node {
         match sharers.is_empty() {
             true => Ok(vec![claim]),
             false => {
-                let gone = |sharer: &unit::Sharer| sharer.claim.is_held && !sharer.claim.is_present;
+                let gone = |sharer: &Sharer| sharer.claim.is_held && !sharer.claim.is_present;
                 Ok(sharers.into_iter().filter(gone).map(ClaimStatus::from).collect())
             }
         }
     }
 
-    fn block_unit(&self, name: &UnitName) -> Result<Arc<BlockUnit>, Failure> {
+    fn served_unit(&self, name: &UnitName) -> Result<Arc<dyn LogicalUnit>, Failure> {
         let inner = self.inner.lock();
         let served = inner.targets.iter().find(|served| served.name == name.target);
         let unit = served.and_then(|served| served.units.iter().find(|unit| unit.lun == name.lun));

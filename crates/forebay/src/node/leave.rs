@@ -180,7 +180,7 @@ impl Node {
         moved.watched.below().flush().await.map_err(Failure::new)?;
         let mut line = MoveOutChannel::agree(self, leaving, moved).await?;
         let changes = {
-            let held = timeout(HOLD_WITHIN, moved.served.unit.hold()).await;
+            let held = timeout(HOLD_WITHIN, moved.served.movable()?.hold()).await;
             let _nothing_under_way = held.map_err(|_| busy(&moved.described.volume))?;
             not_sanitizing(moved)?;
             moved.watched.watch()

@@ -30,9 +30,10 @@ use std::{
 
 use ::names::VolumeName;
 use parking_lot::Mutex;
+use scsi::ClaimReport;
 use target::{PortalGroup, Redirect, TargetServer};
 use tokio::task::JoinSet;
-use unit::{BlockUnit, LogicalUnit, UnitIdentity};
+use unit::{LogicalUnit, MovableUnit, UnitIdentity};
 
 use crate::{
     admission,
@@ -120,7 +121,25 @@ struct ServedUnit {
     lun: u16,
     serial: String,
     opened: Arc<OpenedStack>,
-    unit: Arc<BlockUnit>,
+    unit: Arc<dyn LogicalUnit>,
+}
+
+impl ServedUnit {
+    /// The unit's ability to be served by another node.
+    ///
+    /// # Errors
+    /// Units of this device type cannot move.
+    fn movable(&self) -> Result<&dyn MovableUnit, Failure> {
+        self.unit.abilities().moves.ok_or_else(|| {
+            Failure::new(format!("LUN {} cannot move to another node", self.lun))
+                .remedy("only units that say so can move; serve it where it is")
+        })
+    }
+
+    /// The claim that was granted on the unit last; `None` if nobody has claimed it, or nobody can.
+    fn claim_report(&self) -> Option<ClaimReport> {
+        self.unit.abilities().claims?.claim_report()
+    }
 }
 
 /// A portal as it was asked for, and as the kernel gave it.
@@ -187,8 +206,7 @@ impl Node {
         let mut inner = self.inner.lock();
         let served = inner.targets.iter().find(|served| served.name == target.name.0);
         let units = served.iter().flat_map(|served| &served.units);
-        let as_it_is_seen = |unit: &ServedUnit| Arc::clone(&unit.unit) as Arc<dyn LogicalUnit>;
-        let units: Vec<_> = units.map(|unit| (unit.lun, as_it_is_seen(unit))).collect();
+        let units: Vec<_> = units.map(|unit| (unit.lun, Arc::clone(&unit.unit))).collect();
         let is_paired = target.unit.iter().any(|unit| unit.pair().is_some());
         // Settings name none such: its volume is here, and not ours yet.
         let is_coming = target.unit.is_empty() && target.redirect.is_none();
@@ -268,7 +286,7 @@ fn shown_unit(
     identity.product.clone_from(&unit.product);
     let top = Arc::clone(&opened.top);
     let shown = state::open_unit(unit, top, identity, settings.state.as_deref())?;
-    Ok(ServedUnit { lun: unit.lun, serial, opened: Arc::new(opened), unit: Arc::new(shown) })
+    Ok(ServedUnit { lun: unit.lun, serial, opened: Arc::new(opened), unit: shown })
 }
 
 /// Makes the unit that shows the half of a pair's log to the partner. Each call makes a unit with another serial number.
@@ -285,7 +303,7 @@ fn shown_half(
     let mut identity = UnitIdentity::new(&serial).with_target(&target.name.0);
     identity.product.clone_from(&unit.product);
     let shown = state::open_unit(unit, Arc::clone(&opened.top), identity, None)?;
-    Ok(ServedUnit { lun: unit.lun, serial, opened, unit: Arc::new(shown) })
+    Ok(ServedUnit { lun: unit.lun, serial, opened, unit: shown })
 }
 
 /// The layers of a unit, for a command: nobody is told of its volume. The first is what was asked for; others

@@ -94,13 +94,13 @@ pub(super) fn movable(
             }
         }
     }
-    if !served.unit.sharers().is_empty() {
+    if served.unit.abilities().claims.is_some_and(|unit| !unit.sharers().is_empty()) {
         return refused(
             "several gateways share it",
             "stop those gateways, and start them after the move",
         );
     }
-    if served.unit.is_sanitizing() {
+    if served.movable()?.is_sanitizing() {
         return refused("it is being sanitized", "wait until that is done");
     }
     served.opened.watched.clone().ok_or_else(|| unnamed(target))
@@ -108,7 +108,7 @@ pub(super) fn movable(
 
 /// A sanitize goes on behind its command, and nothing holds it up: one that has begun since it was asked for last.
 pub(super) fn not_sanitizing(moved: &Move) -> Result<(), Failure> {
-    match moved.served.unit.is_sanitizing() {
+    match moved.served.movable()?.is_sanitizing() {
         true => Err(Failure::new(format!("{} is being sanitized", moved.described.volume))
             .remedy("wait until that is done")),
         false => Ok(()),

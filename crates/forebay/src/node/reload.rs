@@ -339,7 +339,7 @@ async fn flush(units: &[ServedUnit]) {
 /// Returns true if the unflushed writes of a unit may be half an epoch of the exclusive writer, which sends the
 /// whole epoch again.
 fn has_open_epoch(unit: &ServedUnit) -> bool {
-    let is_claimed = unit.unit.claim_report().is_some_and(|claim| claim.is_held);
+    let is_claimed = unit.claim_report().is_some_and(|claim| claim.is_held);
     is_claimed && unit.opened.top.geometry().epoch_blocks > 0
 }
 

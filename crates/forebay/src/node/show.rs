@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, net::SocketAddr};
 
 use serde_json::{Map, Value};
-use unit::BlockUnit;
+use unit::LogicalUnit;
 
 use super::{Node, ServedTarget};
 use crate::{
@@ -124,7 +124,7 @@ impl ServedTarget {
                 serial: unit.serial.clone(),
                 bytes: geometry.bytes(),
                 block_size: geometry.block_size,
-                claim: claim(&unit.unit),
+                claim: claim(&*unit.unit),
                 layers: unit.opened.status(),
             }
         });
@@ -216,7 +216,8 @@ fn counters(statistics: &target::TargetStatistics) -> Map<String, Value> {
 }
 
 /// Who claimed a unit last; of several who share it one that is away, if there is one.
-fn claim(unit: &BlockUnit) -> Option<ClaimStatus> {
+fn claim(unit: &dyn LogicalUnit) -> Option<ClaimStatus> {
+    let unit = unit.abilities().claims?;
     let sharers = unit.sharers().into_iter();
     let first = sharers.min_by_key(|sharer| sharer.claim.is_present).map(ClaimStatus::from);
     first.or_else(|| unit.claim_report().map(ClaimStatus::from))

@@ -62,7 +62,7 @@ impl Node {
         }
         let begun = Instant::now();
         leaving.tell(|progress| progress.stage = MoveStage::Switching);
-        let unit = &moved.served.unit;
+        let unit = moved.served.movable().map_err(Switch::Never)?;
         let held = timeout(HOLD_WITHIN.min(moved.pause), unit.hold()).await;
         let held = held.map_err(|_| Switch::Later(busy(&moved.described.volume)))?;
         not_sanitizing(moved).map_err(Switch::Never)?;
@@ -135,7 +135,7 @@ impl Node {
         moved: &Move,
         line: &mut MoveOutChannel,
     ) -> Result<String, Failure> {
-        let unit = &moved.served.unit;
+        let unit = moved.served.movable()?;
         if let Some(state) = &moved.settings.state {
             let mut records = state::records(state, unit.identity()).map_err(Failure::new)?;
             records.retain(|(name, _)| *name != unit::UnitRecordKind::Reservations.name());

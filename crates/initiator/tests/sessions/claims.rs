@@ -20,8 +20,8 @@ use scsi::{ClaimParameters, ScsiStatus, Sense};
 use target::{Target, TargetServer};
 use tokio::sync::watch;
 use unit::{
-    BlockUnit, Completion, LogicalUnit, Nexus, Saving, Task, TaskManagement, UnitIdentity,
-    UnitRecordKind, UnitReply, UnitStore,
+    BlockUnit, ClaimedUnit, Completion, LogicalUnit, Nexus, Saving, Task, TaskManagement,
+    UnitIdentity, UnitRecordKind, UnitReply, UnitStore,
 };
 use volume::{
     Claim, Confirmed, Data, Dirty, Durability, Error, ExclusiveWriter, Geometry, Holding, Lba,

@@ -27,7 +27,8 @@ use target::{Settings, Target, TargetServer};
 use tokio::{net::TcpStream, runtime::Handle, sync::Notify, time::timeout};
 use transport::{ConnectionStream, Received, SendProgress, receive, send};
 use unit::{
-    BlockUnit, Completion, LogicalUnit, Nexus, Task, TaskManagement, UnitIdentity, UnitReply,
+    AttentionChange, BlockUnit, Completion, LogicalUnit, Nexus, Task, TaskManagement, UnitIdentity,
+    UnitReply,
 };
 use volume::{Data, Geometry, MemVolume};
 
@@ -439,8 +440,10 @@ impl LogicalUnit for Stalling {
         self.nexuses.fetch_add(1, Ordering::SeqCst);
     }
 
-    fn raise_attention(&self, _: &Nexus, condition: Sense) {
-        self.attentions.lock().push(condition);
+    fn change_attention(&self, _: &Nexus, condition: Sense, change: AttentionChange) {
+        if change == AttentionChange::Raise {
+            self.attentions.lock().push(condition);
+        }
     }
 
     fn nexus_closed(&self, _: &Nexus) {

@@ -245,9 +245,10 @@ impl Party<'_> {
         token: &[u8; scsi::copy::TOKEN_BYTES],
     ) -> Result<Arc<crate::Rod>, Sense> {
         match &self.unit {
-            CopyPartyUnit::Own(unit) => unit.rod(token),
+            CopyPartyUnit::Own(unit) => unit.tokens.find(token),
             CopyPartyUnit::Other { asked, naa } => {
-                asked.neighbour(self.nexus, naa).ok_or(Sense::TOKEN_UNKNOWN)?.rod(token)
+                let unit = asked.neighbour(self.nexus, naa).ok_or(Sense::TOKEN_UNKNOWN)?;
+                unit.abilities().copies.ok_or(Sense::TOKEN_UNKNOWN)?.rod(token)
             }
         }
     }

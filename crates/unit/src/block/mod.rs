@@ -43,19 +43,15 @@ use std::{
 use parking_lot::Mutex;
 use scsi::{
     BlockCommand, BlockTransfer, Command, PersistentReserveOut, PrimaryCommand, Sense,
-    VendorCommand, copy::TOKEN_BYTES,
+    VendorCommand,
 };
 use volume::{Data, Geometry, Stack};
 
 use self::bounds::{at_once, check_list_length, taking, writable};
-pub use self::{
-    limits::{Settings, Share},
-    own::NotDropped,
-    sharing::Sharer,
-};
+pub use self::limits::{Settings, Share};
 use crate::{
-    Completion, LogicalUnit, Neighbours, Nexus, Rod, Task, TaskAttribute, TaskManagement,
-    UnitReply,
+    AttentionChange, Completion, LogicalUnit, Neighbours, Nexus, Task, TaskAttribute,
+    TaskManagement, UnitAbilities, UnitReply,
     block::{
         claim::BlockRangeLocks, copies::Copies, flush_gate::Gate, medium_state::Medium,
         ownership::Ownership, sanitizer::Sanitizer, sharing::UnitSharing, space::Threshold,
@@ -215,12 +211,6 @@ impl BlockUnit {
     #[must_use]
     pub fn identity(&self) -> &UnitIdentity {
         &self.identity
-    }
-
-    /// A sanitize goes on, or has failed: its blocks cannot be reached.
-    #[must_use]
-    pub fn is_sanitizing(&self) -> bool {
-        self.sanitizer.sense().is_some()
     }
 
     /// The volume that holds its blocks.
@@ -545,12 +535,11 @@ impl LogicalUnit for BlockUnit {
         self.execute_in_order(task)
     }
 
-    fn raise_attention(&self, nexus: &Nexus, condition: Sense) {
-        self.attentions.raise_to(condition, nexus.number);
-    }
-
-    fn withdraw_attention(&self, nexus: &Nexus, condition: Sense) {
-        self.attentions.withdraw(condition, nexus.number);
+    fn change_attention(&self, nexus: &Nexus, condition: Sense, change: AttentionChange) {
+        match change {
+            AttentionChange::Raise => self.attentions.raise_to(condition, nexus.number),
+            AttentionChange::Withdraw => self.attentions.withdraw(condition, nexus.number),
+        }
     }
 
     fn admit(&self, nexus: &Nexus, cdb: &scsi::Cdb, data_out_length: u32) -> Option<Completion> {
@@ -592,12 +581,8 @@ impl LogicalUnit for BlockUnit {
         self.reachable.lock().insert(nexus.number, neighbours);
     }
 
-    fn naa(&self) -> Option<[u8; 16]> {
-        Some(self.identity.naa)
-    }
-
-    fn rod(&self, token: &[u8; TOKEN_BYTES]) -> Result<Arc<Rod>, Sense> {
-        self.tokens.find(token)
+    fn abilities(&self) -> UnitAbilities<'_> {
+        UnitAbilities { copies: Some(self), claims: Some(self), moves: Some(self) }
     }
 
     fn nexus_closed(&self, nexus: &Nexus) {

@@ -1,7 +1,5 @@
 //! CLAIM OUT and what the unit's operator may do about it.
 
-use std::{error::Error, fmt};
-
 use scsi::{
     BlockCommand, ClaimAction, ClaimParameters, ClaimReport, Command, PrimaryCommand, Sense,
 };
@@ -13,8 +11,9 @@ use super::{
     bounds::{parameter_list, taking, taking_with, writable},
 };
 use crate::{
-    Completion, Nexus, TaskAttribute, UnitReply,
-    block::{access, claim::BlockRangeGuard, ownership::Ownership},
+    Completion, Nexus, TaskAttribute, UnitIdentity, UnitReply,
+    abilities::{ClaimedUnit, HeldUnit, MovableUnit, NotDropped, Sharer, UnitFuture},
+    block::{access, claim::BlockRangeGuard, ownership::Ownership, sharing::UnitSharing},
     primary::order::TaskTurn,
 };
 
@@ -35,28 +34,6 @@ pub(super) fn is_for_all(command: &Command) -> bool {
             | Command::Block(BlockCommand::WriteUsingToken { .. })
     )
 }
-
-/// The reason for which a claim could not be dropped. The claim is still in force.
-#[derive(Clone, Debug)]
-pub enum NotDropped {
-    /// The volume could not be rolled back to the last flush of the owner.
-    NotRolledBack(volume::Error),
-    /// The end of the claim could not be saved.
-    NotSaved,
-}
-
-impl fmt::Display for NotDropped {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NotRolledBack(error) => {
-                write!(f, "what its owner has sent and not flushed cannot be rolled back: {error}")
-            }
-            Self::NotSaved => f.write_str("the record of the claim cannot be saved"),
-        }
-    }
-}
-
-impl Error for NotDropped {}
 
 impl BlockUnit {
     /// The claim is stable before the status, and nothing that others began goes on after it.
@@ -149,55 +126,6 @@ impl BlockUnit {
         self.ownership.as_ref().ok_or(Sense::INVALID_COMMAND_OPERATION_CODE)
     }
 
-    /// Who claimed the unit last; `None` if nobody did, or nobody can.
-    #[must_use]
-    pub fn claim_report(&self) -> Option<ClaimReport> {
-        let report = match &self.sharing {
-            // Of no session: who is away comes first.
-            Some(sharing) => sharing.report(u64::MAX),
-            None => self.ownership.as_ref()?.report(),
-        };
-        (!report.owner.is_empty()).then_some(report)
-    }
-
-    /// Ends the claim on behalf of the unit's operator. Where several gateways share the unit, ends the claims of
-    /// those that have no session here. The data that only their logs have is lost: the unit refuses it from then
-    /// on.
-    ///
-    /// # Errors
-    /// See [`NotDropped`]. The claim is still in force, and the call may be repeated.
-    pub async fn drop_claim(&self) -> Result<(), NotDropped> {
-        if let Some(sharing) = &self.sharing {
-            // Other gateways get their ranges at once, so none of their writes may still be in progress.
-            let _nothing_else = self.when_all_has_ended().await;
-            return sharing.drop_absent().await.map_err(|_| NotDropped::NotSaved);
-        }
-        let Some(ownership) = &self.ownership else { return Ok(()) };
-        // Nobody may read or write between the roll-back and the end of the claim: a read would return half an
-        // epoch, and new writes would be rolled back with it.
-        let _nothing_else = self.when_all_has_ended().await;
-        if self.volume.geometry().epoch_blocks > 0 {
-            // Roll back first. If that fails, the claim still keeps other initiators from reading and from flushing the
-            // half epoch. The owner must not flush the rest of an epoch whose first half was given up.
-            ownership.shut_holder_out();
-            self.begin_epoch(true).await.map_err(NotDropped::NotRolledBack)?;
-        }
-        ownership.drop_claim().await.map_err(|_| NotDropped::NotSaved)
-    }
-
-    /// Waits for all commands that have begun, and holds up those that come until the result is dropped; commands
-    /// at the head of the queue change no block.
-    pub async fn hold(&self) -> impl Send + '_ {
-        self.when_all_has_ended().await
-    }
-
-    /// What is to be kept where the unit is served from now on, with what is in its store: the reservations, those
-    /// too that would not outlast a loss of power here.
-    #[must_use]
-    pub fn reservations_to_move(&self) -> Vec<u8> {
-        self.reservations.to_move()
-    }
-
     /// What the owner of a claim has not flushed when another comes, or when he comes back, is half
     /// an epoch, and nothing; what others had written before is theirs to keep.
     async fn begin_epoch(&self, follows: bool) -> Result<(), volume::Error> {
@@ -219,5 +147,59 @@ impl BlockUnit {
         let blocks = u32::try_from(geometry.blocks).unwrap_or(u32::MAX).max(1);
         let whole = Extent { lba: Lba(0), blocks };
         (turn, self.claims.alone(whole, geometry.block_size).await)
+    }
+}
+
+impl ClaimedUnit for BlockUnit {
+    fn claim_report(&self) -> Option<ClaimReport> {
+        let report = match &self.sharing {
+            // The report for a number that no session has starts with a gateway that is away.
+            Some(sharing) => sharing.report(u64::MAX),
+            None => self.ownership.as_ref()?.report(),
+        };
+        (!report.owner.is_empty()).then_some(report)
+    }
+
+    fn sharers(&self) -> Vec<Sharer> {
+        self.sharing.as_ref().map_or_else(Vec::new, UnitSharing::sharers)
+    }
+
+    fn drop_claim(&self) -> UnitFuture<'_, Result<(), NotDropped>> {
+        Box::pin(async move {
+            if let Some(sharing) = &self.sharing {
+                // Other gateways get their ranges at once, so none of their writes may still be in progress.
+                let _nothing_else = self.when_all_has_ended().await;
+                return sharing.drop_absent().await.map_err(|_| NotDropped::NotSaved);
+            }
+            let Some(ownership) = &self.ownership else { return Ok(()) };
+            // Nobody may read or write between the roll-back and the end of the claim: a read would return half an
+            // epoch, and new writes would be rolled back with it.
+            let _nothing_else = self.when_all_has_ended().await;
+            if self.volume.geometry().epoch_blocks > 0 {
+                // Roll back first. If that fails, the claim still keeps other initiators from reading and from flushing
+                // the half epoch. The owner must not flush the rest of an epoch whose first half was given up.
+                ownership.shut_holder_out();
+                self.begin_epoch(true).await.map_err(NotDropped::NotRolledBack)?;
+            }
+            ownership.drop_claim().await.map_err(|_| NotDropped::NotSaved)
+        })
+    }
+}
+
+impl MovableUnit for BlockUnit {
+    fn identity(&self) -> &UnitIdentity {
+        &self.identity
+    }
+
+    fn hold(&self) -> UnitFuture<'_, HeldUnit<'_>> {
+        Box::pin(async move { HeldUnit::new(self.when_all_has_ended().await) })
+    }
+
+    fn reservations_to_move(&self) -> Vec<u8> {
+        self.reservations.to_move()
+    }
+
+    fn is_sanitizing(&self) -> bool {
+        self.sanitizer.sense().is_some()
     }
 }

@@ -10,19 +10,9 @@ use super::{
     BlockCommandInput, BlockUnit,
     bounds::{parameter_list, taking, taking_with},
 };
-use crate::{
-    Completion, UnitReply,
-    block::sharing::{Sharer, UnitSharing},
-    sense::UnitCommandFailure,
-};
+use crate::{Completion, UnitReply, block::sharing::UnitSharing, sense::UnitCommandFailure};
 
 impl BlockUnit {
-    /// The gateways that share the unit, or did until they were dropped; none if it is not shared.
-    #[must_use]
-    pub fn sharers(&self) -> Vec<Sharer> {
-        self.sharing.as_ref().map_or_else(Vec::new, UnitSharing::sharers)
-    }
-
     /// Whether a session may change these blocks now, as far as tokens go. With their claim held.
     pub(super) fn check_token(&self, nexus: u64, extent: Extent) -> Result<(), UnitCommandFailure> {
         self.sharing.as_ref().map_or(Ok(()), |sharing| sharing.check(nexus, extent))

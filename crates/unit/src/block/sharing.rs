@@ -10,10 +10,7 @@ use std::{
 
 use parking_lot::Mutex;
 use scsi::{BlockCommand, ClaimParameters, ClaimReport, Command, Sense};
-use tokens::{
-    CoherenceRange, Grantor, Millis, SharingMember, SharingMemberStatus, Terms, TokenRequest,
-    write_answers,
-};
+use tokens::{CoherenceRange, Grantor, Millis, SharingMember, Terms, TokenRequest, write_answers};
 use tokio::{
     sync::Notify,
     time::{Instant, timeout},
@@ -21,6 +18,7 @@ use tokio::{
 use volume::{Extent, Geometry, Lba};
 
 use crate::{
+    abilities::Sharer,
     block::{
         limits::Share,
         ownership::{ClaimOwner, Touch, admit, hex},
@@ -29,15 +27,6 @@ use crate::{
     store::{UnitRecordKind, UnitStore, damaged},
     unit::Nexus,
 };
-
-/// One gateway of a shared unit, for people.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Sharer {
-    /// How its claim stands.
-    pub claim: ClaimReport,
-    /// What it has.
-    pub standing: SharingMemberStatus,
-}
 
 /// The gateways of a shared unit.
 pub(crate) struct UnitSharing {

@@ -3,11 +3,11 @@
 //! A token is a bearer's: who knows it may write what it stands for elsewhere, but only where the
 //! nexus that presents it reaches the unit that made it, and is let read there.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use scsi::{
     Sense,
-    copy::{Cscd, PopulateToken, ROD_TYPE, RodToken, TokenRange, WriteUsingToken},
+    copy::{Cscd, PopulateToken, ROD_TYPE, RodToken, TOKEN_BYTES, TokenRange, WriteUsingToken},
 };
 use volume::{Extent, Geometry, Lba};
 
@@ -17,7 +17,8 @@ use super::{
     copy::{PIECE, aborted, run_copy},
 };
 use crate::{
-    Completion, Nexus, UnitReply,
+    Completion, Nexus, Rod, UnitReply,
+    abilities::CopyMember,
     block::{
         copies::RunningCopy,
         limits::{TOKEN_BYTES_MOST, TOKEN_TIMEOUT_S, TOKEN_TIMEOUT_S_MOST},
@@ -146,6 +147,16 @@ impl BlockUnit {
             self.tokens.forget(&asked.token);
         }
         Ok(())
+    }
+}
+
+impl CopyMember for BlockUnit {
+    fn naa(&self) -> [u8; 16] {
+        self.identity.naa
+    }
+
+    fn rod(&self, token: &[u8; TOKEN_BYTES]) -> Result<Arc<Rod>, Sense> {
+        self.tokens.find(token)
     }
 }
 

@@ -13,7 +13,7 @@ use scsi::{
     mode::{CachingModePage, ControlModePage, ModePage, ModeParameters},
     vpd::ForebayVolume,
 };
-use unit::{BlockUnit, LogicalUnit, Nexus, NotDropped, Settings, UnitIdentity};
+use unit::{BlockUnit, ClaimedUnit, LogicalUnit, Nexus, NotDropped, Settings, UnitIdentity};
 use volume::{
     DelayVolume, Durability, FaultCallKind as On, FaultRule, FaultVolume, Geometry, Latency,
     MemVolume, Symptom,

@@ -5,7 +5,7 @@ use scsi::{
     inquiry::StandardInquiry,
     vpd::{DesignatorKind, DeviceIdentification},
 };
-use unit::LogicalUnit;
+use unit::{AttentionChange, LogicalUnit};
 
 use crate::host::{Host, geometry, nexus};
 
@@ -71,7 +71,8 @@ fn units_that_come_and_go_are_told_to_every_session() {
     let host = Host::new(geometry());
     let other = host.other(2);
     for nexus in [&host.nexus, &other] {
-        host.unit.raise_attention(nexus, Sense::REPORTED_LUNS_DATA_HAS_CHANGED);
+        let changed = Sense::REPORTED_LUNS_DATA_HAS_CHANGED;
+        host.unit.change_attention(nexus, changed, AttentionChange::Raise);
         assert_eq!(host.ready_as(nexus), Some(Sense::REPORTED_LUNS_DATA_HAS_CHANGED));
         assert_eq!(host.ready_as(nexus), None);
     }

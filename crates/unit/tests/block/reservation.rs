@@ -12,7 +12,10 @@ use scsi::{
         MoveParameters, OutParameters, ReservationType, ReserveAction, ReserveReport, TransportId,
     },
 };
-use unit::{BlockUnit, LogicalUnit, Nexus, Settings, TaskManagement, UnitIdentity, UnitRecordKind};
+use unit::{
+    AttentionChange, BlockUnit, LogicalUnit, Nexus, Settings, TaskManagement, UnitIdentity,
+    UnitRecordKind,
+};
 use volume::{FaultRule, MemVolume, Symptom};
 
 use crate::host::{Host, MemoryStore, geometry, nexus, pattern};
@@ -540,7 +543,8 @@ fn a_reset_is_told_before_a_conflict_and_anything_else_after_it() {
     let stranger = nexus(4);
     host.unit.nexus_opened(&stranger);
     assert_eq!(host.send_as(&stranger, &read, &[]).sense, Some(Sense::POWER_ON_OCCURRED));
-    host.unit.raise_attention(&stranger, Sense::REPORTED_LUNS_DATA_HAS_CHANGED);
+    let changed = Sense::REPORTED_LUNS_DATA_HAS_CHANGED;
+    host.unit.change_attention(&stranger, changed, AttentionChange::Raise);
     let completion = host.send_as(&stranger, &read, &[]);
     assert_eq!((completion.status, completion.sense), (ScsiStatus::ReservationConflict, None));
     assert_eq!(host.ready_as(&stranger), Some(Sense::REPORTED_LUNS_DATA_HAS_CHANGED));

@@ -7,7 +7,7 @@ use std::{
 
 use scsi::{ClaimAction, ClaimParameters, Command, Sense, VendorCommand};
 use tokens::{CoherenceRange, CoherenceToken, TokenReply, TokenRequest, read_answers};
-use unit::{LogicalUnit, Nexus, Settings, Share};
+use unit::{ClaimedUnit, LogicalUnit, Nexus, Settings, Share};
 use volume::{FaultCallKind, FaultRule, Symptom};
 
 use crate::{
