@@ -52,9 +52,16 @@ impl StandardInquiry {
     /// A block device of SBC-3, SPC-4 and SAM-5 behind iSCSI that queues commands.
     #[must_use]
     pub fn disk(vendor: [u8; 8], product: [u8; 16], revision: [u8; 4]) -> Self {
+        let version_descriptors = [SAM_5, ISCSI, SPC_4, SBC_3, 0, 0, 0, 0];
+        Self { version_descriptors, ..Self::device(0, vendor, product, revision) }
+    }
+
+    /// A device of this type, 0 to 31, of SPC-4 and SAM-5 behind iSCSI that queues commands.
+    #[must_use]
+    pub fn device(device_type: u8, vendor: [u8; 8], product: [u8; 16], revision: [u8; 4]) -> Self {
         Self {
             qualifier: 0,
-            device_type: 0,
+            device_type,
             removable: false,
             version: 6,
             hierarchical_luns: true,
@@ -64,7 +71,7 @@ impl StandardInquiry {
             vendor,
             product,
             revision,
-            version_descriptors: [SAM_5, ISCSI, SPC_4, SBC_3, 0, 0, 0, 0],
+            version_descriptors: [SAM_5, ISCSI, SPC_4, 0, 0, 0, 0, 0],
         }
     }
 
@@ -80,11 +87,17 @@ impl StandardInquiry {
         self
     }
 
+    /// Byte 0, with which standard INQUIRY data and every VPD page begin: qualifier and device type.
+    #[must_use]
+    pub const fn peripheral(&self) -> u8 {
+        self.qualifier << 5 | self.device_type & 0x1f
+    }
+
     /// All 96 bytes.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = vec![0; LENGTH];
-        bytes[0] = self.qualifier << 5 | self.device_type & 0x1f;
+        bytes[0] = self.peripheral();
         bytes[1] = u8::from(self.removable) << 7;
         bytes[2] = self.version;
         bytes[3] = u8::from(self.hierarchical_luns) << 4 | RESPONSE_DATA_FORMAT;
