@@ -7,6 +7,7 @@ mod unit;
 mod sense;
 mod store;
 mod primary;
+pub mod gate;
 mod block;
 
 pub use self::tokens::Rod;
@@ -15,6 +16,10 @@ pub use abilities::{
 };
 pub use block::{BlockUnit, Settings, Share};
 pub use identity::UnitIdentity;
+pub use primary::{
+    DeviceCommand, DeviceType, PrimaryCommandInput, PrimaryUnit, ReservationEffect, TaskTurn,
+    check_parameter_list,
+};
 pub use store::{Saving, UnitRecordKind, UnitStore};
 pub use unit::{
     AttentionChange, Completion, LogicalUnit, Neighbours, Nexus, Task, TaskAttribute,

@@ -156,3 +156,11 @@ pub enum TaskManagement {
     TargetWarmReset,
     TargetColdReset,
 }
+
+impl TaskManagement {
+    /// Returns true for a reset of the unit or of its target.
+    #[must_use]
+    pub const fn is_reset(self) -> bool {
+        matches!(self, Self::LogicalUnitReset | Self::TargetWarmReset | Self::TargetColdReset)
+    }
+}

@@ -1,6 +1,6 @@
-//! What a command may ask for and bring, and completions that say how much of it was taken.
+//! What a command about blocks may ask for and bring.
 
-use std::future::Future;
+use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use scsi::{Form, Sense};
@@ -8,44 +8,29 @@ use volume::{Data, Geometry};
 
 use super::BlockUnit;
 use crate::{
-    Completion, UnitReply, block::limits::UnitBlockLimits, primary::order::TaskTurn,
-    sense::UnitCommandFailure,
+    Completion,
+    block::limits::UnitBlockLimits,
+    primary::reply::{parameter_list, taking},
 };
 
 impl BlockUnit {
+    /// Returns the volume's geometry. Raises a unit attention condition for every nexus if the capacity has changed.
+    /// Software write protect makes the volume read-only.
+    pub(super) fn geometry(&self) -> Geometry {
+        let mut geometry = self.volume.geometry();
+        geometry.read_only |= self.primary.modes.current().write_protect;
+        if self.known_blocks.load(Ordering::Relaxed) != geometry.blocks
+            && self.known_blocks.swap(geometry.blocks, Ordering::Relaxed) != geometry.blocks
+        {
+            self.primary.raise(Sense::CAPACITY_DATA_HAS_CHANGED, None);
+        }
+        geometry
+    }
+
     /// Returns the limits on the lengths of commands.
     pub(super) fn limits(&self, geometry: &Geometry) -> UnitBlockLimits {
         UnitBlockLimits::new(&self.settings, geometry)
     }
-}
-
-pub(super) fn at_once<'a>(completion: Completion) -> UnitReply<'a> {
-    UnitReply::done(completion)
-}
-
-/// Work that ends in GOOD or a failure, of a command that takes so many bytes.
-pub(super) fn finished<'a>(
-    work: impl Future<Output = Result<(), UnitCommandFailure>> + Send + 'a,
-    taken: u32,
-    turn: TaskTurn<'a>,
-) -> UnitReply<'a> {
-    UnitReply::new(async move {
-        let _turn = turn;
-        match work.await {
-            Ok(()) => taking(taken),
-            Err(failure) => taking_with(taken, failure),
-        }
-    })
-}
-
-/// GOOD, of a command that takes so many bytes.
-pub(super) fn taking(bytes: u32) -> Completion {
-    Completion { data_out_length: Some(bytes), ..Completion::good(Data::new()) }
-}
-
-/// A failure of a command that takes so many bytes.
-pub(super) fn taking_with(bytes: u32, failure: UnitCommandFailure) -> Completion {
-    Completion { data_out_length: Some(bytes), ..failure.into() }
 }
 
 pub(super) fn writable(geometry: &Geometry) -> Result<(), Sense> {
@@ -96,24 +81,8 @@ pub(super) fn one_block(data: Data, geometry: &Geometry) -> Result<Bytes, Sense>
     }
 }
 
-/// A parameter list of this length, whole.
-pub(super) fn parameter_list(data: &Data, length: usize) -> Result<Bytes, Completion> {
-    if data.len() < length {
-        return Err(taking_with(length as u32, Sense::PARAMETER_LIST_LENGTH_ERROR.into()));
-    }
-    Ok(data.slice(0, length).into_bytes())
-}
-
-/// A parameter list, of a command for which none is no error and nothing to do (SPC-4, 6.4.1;
+/// Returns the parameter list of a command for which a list of no bytes is no error, but nothing to do (SPC-4, 6.4.1;
 /// SBC-3, 5.28.1).
 pub(super) fn list_to_do(data: &Data, length: usize) -> Result<Bytes, Completion> {
     if length == 0 { Err(taking(0)) } else { parameter_list(data, length) }
 }
-
-/// That a parameter list is short enough to be held in memory.
-pub(super) fn check_list_length(length: u32) -> Result<(), Sense> {
-    if length <= LONGEST_LIST { Ok(()) } else { Err(Sense::PARAMETER_LIST_LENGTH_ERROR) }
-}
-
-/// What the lists whose length has 16 bits can have; also 256 TransportIDs of the longest names.
-const LONGEST_LIST: u32 = 1 << 16;

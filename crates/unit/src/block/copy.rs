@@ -14,16 +14,14 @@ use scsi::{
 };
 use volume::{Data, Extent, Geometry, Lba};
 
-use super::{
-    BlockCommandInput, BlockUnit,
-    bounds::{finished, list_to_do, taking, taking_with},
-};
+use super::{BlockCommandInput, BlockUnit, bounds::list_to_do};
 use crate::{
     Completion, LogicalUnit, Nexus, Task, TaskAttribute, UnitReply,
     block::{
         copies::{CopyRefusal, RunningCopy},
         patience::StepRetryWait,
     },
+    primary::reply::{finished, taking, taking_with},
     sense::UnitCommandFailure,
 };
 
@@ -136,18 +134,13 @@ impl BlockUnit {
     pub(super) fn reach<'a>(&'a self, nexus: &'a Nexus, cscd: &Cscd) -> Option<Party<'a>> {
         // NUL of SPC-3: no unit is meant. It is reserved since.
         let naa = cscd.naa.filter(|_| !(cscd.null && self.settings.spc_3))?;
-        let unit = if naa == self.identity.naa {
+        let unit = if naa == self.primary.identity().naa {
             CopyPartyUnit::Own(self)
         } else {
-            self.neighbour(nexus, &naa)?;
+            self.primary.neighbour(nexus, &naa)?;
             CopyPartyUnit::Other { asked: self, naa }
         };
         Some(Party { unit, nexus })
-    }
-
-    fn neighbour(&self, nexus: &Nexus, naa: &[u8; 16]) -> Option<Arc<dyn LogicalUnit>> {
-        let neighbours = self.reachable.lock().get(&nexus.number).cloned();
-        neighbours?.unit(naa)
     }
 
     /// COPY OPERATION ABORT, of a copy that this nexus asked for; good when it has ended.
@@ -247,7 +240,7 @@ impl Party<'_> {
         match &self.unit {
             CopyPartyUnit::Own(unit) => unit.tokens.find(token),
             CopyPartyUnit::Other { asked, naa } => {
-                let unit = asked.neighbour(self.nexus, naa).ok_or(Sense::TOKEN_UNKNOWN)?;
+                let unit = asked.primary.neighbour(self.nexus, naa).ok_or(Sense::TOKEN_UNKNOWN)?;
                 unit.abilities().copies.ok_or(Sense::TOKEN_UNKNOWN)?.rod(token)
             }
         }
@@ -292,7 +285,7 @@ impl Party<'_> {
         let completion = match &self.unit {
             CopyPartyUnit::Own(unit) => unit.execute(task).await,
             CopyPartyUnit::Other { asked, naa } => {
-                let unit = asked.neighbour(self.nexus, naa);
+                let unit = asked.primary.neighbour(self.nexus, naa);
                 unit.ok_or(Sense::UNREACHABLE_COPY_TARGET)?.execute(task).await
             }
         };

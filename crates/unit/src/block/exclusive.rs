@@ -7,7 +7,7 @@ use volume::{Data, Extent, Geometry};
 
 use super::{
     BlockCommandInput, BlockUnit,
-    bounds::{finished, taking, taking_with, too_long, writable},
+    bounds::{too_long, writable},
 };
 use crate::{
     Completion, UnitReply,
@@ -15,6 +15,7 @@ use crate::{
         access::{self, first_difference, pieces},
         patience::StepRetryWait,
     },
+    primary::reply::{finished, taking, taking_with},
     sense::{FailedAccessKind, UnitCommandFailure},
 };
 

@@ -12,15 +12,15 @@ use tokio::sync::Notify;
 
 /// The gate is closed while a flush of the claim's owner is running.
 #[derive(Debug, Default)]
-pub(crate) struct Gate {
+pub(crate) struct FlushGate {
     flushes: AtomicUsize,
     opened: Notify,
 }
 
 /// Keeps the gate closed during one flush. Drop it when the flush has been answered or aborted.
-pub(crate) struct Flushing<'a>(&'a Gate);
+pub(crate) struct Flushing<'a>(&'a FlushGate);
 
-impl Gate {
+impl FlushGate {
     /// Closes the gate for a flush that has arrived.
     pub(crate) fn close(&self) -> Flushing<'_> {
         self.flushes.fetch_add(1, Ordering::AcqRel);

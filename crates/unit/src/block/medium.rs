@@ -2,11 +2,11 @@
 
 use scsi::{Sense, StartStop};
 
-use super::{
-    BlockCommandInput, BlockUnit,
-    bounds::{finished, taking},
+use super::{BlockCommandInput, BlockUnit};
+use crate::{
+    Completion, Nexus, UnitReply,
+    primary::reply::{finished, taking},
 };
-use crate::{Completion, Nexus, UnitReply};
 
 impl BlockUnit {
     /// Ejects or loads the medium. Others cannot eject it from the owner of a claim. There is no motor: a stop makes earlier writes stable, and the unit stays
@@ -34,7 +34,7 @@ impl BlockUnit {
         if asked.start {
             if asked.load_eject && self.medium.set_present(true) {
                 let changed = Sense::MEDIUM_MAY_HAVE_CHANGED;
-                self.attentions.raise(changed, Some(nexus.number));
+                self.primary.raise(changed, Some(nexus.number));
             }
             return Err(taking(0));
         }

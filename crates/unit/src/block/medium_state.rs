@@ -52,31 +52,18 @@ impl Medium {
     }
 }
 
-/// All that is about blocks. What is about the unit is answered without a medium, too.
+/// Returns true for a command about blocks. A command about the unit is answered without a medium, too.
 fn needs_medium(command: &Command) -> bool {
-    !matches!(
-        command,
-        Command::Primary(PrimaryCommand::Inquiry { .. })
-            | Command::Primary(PrimaryCommand::LogSelect(_))
-            | Command::Primary(PrimaryCommand::LogSense(_))
-            | Command::Primary(PrimaryCommand::ModeSelect(_))
-            | Command::Primary(PrimaryCommand::ModeSense(_))
-            | Command::Primary(PrimaryCommand::PersistentReserveIn(_))
-            | Command::Primary(PrimaryCommand::PersistentReserveOut(_))
-            | Command::Block(BlockCommand::PreventAllow { .. })
-            | Command::Primary(PrimaryCommand::ReceiveCopyResults { .. })
-            | Command::Primary(PrimaryCommand::Release { .. })
-            | Command::Primary(PrimaryCommand::ReportIdentifying { .. })
-            | Command::Primary(PrimaryCommand::ReportLuns { .. })
-            | Command::Primary(PrimaryCommand::ReportSupportedOperationCodes { .. })
-            | Command::Primary(PrimaryCommand::ReportTargetPortGroups(_))
-            | Command::Primary(PrimaryCommand::ReportTaskFunctions { .. })
-            | Command::Primary(PrimaryCommand::ReportTimestamp { .. })
-            | Command::Primary(PrimaryCommand::RequestSense { .. })
-            | Command::Primary(PrimaryCommand::Reserve { .. })
-            | Command::Primary(PrimaryCommand::SetIdentifying { .. })
-            | Command::Primary(PrimaryCommand::SetTargetPortGroups { .. })
-            | Command::Primary(PrimaryCommand::SetTimestamp { .. })
-            | Command::Block(BlockCommand::StartStop(_))
-    )
+    match command {
+        Command::Primary(command) => matches!(
+            command,
+            PrimaryCommand::TestUnitReady
+                | PrimaryCommand::ExtendedCopy { .. }
+                | PrimaryCommand::CopyOperationAbort { .. }
+        ),
+        Command::Block(command) => {
+            !matches!(command, BlockCommand::PreventAllow { .. } | BlockCommand::StartStop(_))
+        }
+        Command::Vendor(_) => true,
+    }
 }

@@ -1,16 +1,17 @@
-//! MODE SELECT and LOG SELECT.
+//! MODE SELECT.
 
 use scsi::{
-    LogSelect, ModeSelect, Sense,
+    ModeSelect, Sense,
     mode::{ModePage, ModeParameters},
 };
 use volume::Geometry;
 
-use super::{
-    BlockCommandInput, BlockUnit,
-    bounds::{finished, parameter_list, taking, taking_with},
+use super::{BlockCommandInput, BlockUnit};
+use crate::{
+    Completion, Nexus, UnitReply,
+    primary::modes::Modes,
+    primary::reply::{finished, parameter_list, taking, taking_with},
 };
-use crate::{Completion, Nexus, UnitReply, primary::modes::Modes};
 
 impl BlockUnit {
     pub(super) fn mode_select<'a>(
@@ -23,7 +24,7 @@ impl BlockUnit {
         if select.revert {
             return Err(Sense::invalid_bit_in_cdb(1, 1).into());
         }
-        if select.save && self.modes.saved().is_none() {
+        if select.save && self.primary.modes.saved().is_none() {
             return Err(Sense::invalid_bit_in_cdb(1, 0).into());
         }
         if length == 0 {
@@ -39,8 +40,8 @@ impl BlockUnit {
             .wanted_modes(&list, select.ten, self.volume.geometry())
             .map_err(|sense| taking_with(length, sense.into()))?;
         let change = async move {
-            let before = self.modes.current();
-            if let Some(ownership) = &self.ownership
+            let before = self.primary.modes.current();
+            if let Some(ownership) = &self.writers.ownership
                 && (wanted.write_through, wanted.write_protect)
                     != (before.write_through, before.write_protect)
             {
@@ -54,10 +55,10 @@ impl BlockUnit {
                 self.flush_as(nexus.number).await?;
             }
             if select.save {
-                self.modes.save(wanted).await?;
+                self.primary.modes.save(wanted).await?;
             }
-            if self.modes.set(wanted) {
-                self.attentions.raise(Sense::MODE_PARAMETERS_CHANGED, Some(nexus.number));
+            if self.primary.modes.set(wanted) {
+                self.primary.raise(Sense::MODE_PARAMETERS_CHANGED, Some(nexus.number));
             }
             Ok(())
         };
@@ -78,7 +79,7 @@ impl BlockUnit {
             }
             at += if block.long { 16 } else { 8 };
         }
-        let mut wanted = self.modes.current();
+        let mut wanted = self.primary.modes.current();
         let pages = self.mode_pages(geometry);
         let (current, changeable) = (pages.with(wanted), pages.changeable());
         for page in &parameters.pages {
@@ -100,30 +101,6 @@ impl BlockUnit {
             at = start + page.parameters.len() as u16;
         }
         Ok(wanted)
-    }
-
-    /// There is no counter to reset, and no parameter to set.
-    pub(super) fn log_select<'a>(
-        &'a self,
-        select: LogSelect,
-        work: BlockCommandInput<'a>,
-    ) -> Result<UnitReply<'a>, Completion> {
-        let length = u32::from(select.parameter_list_length);
-        if select.save {
-            return Err(Sense::invalid_bit_in_cdb(1, 0).into());
-        }
-        if select.page != 0 && !self.log_pages().contains(&(select.page, select.subpage)) {
-            return Err(Sense::invalid_field_in_cdb(2).into());
-        }
-        if length == 0 {
-            return Err(taking(0));
-        }
-        // PCR wants no list (SPC-4, 6.7).
-        if select.reset {
-            return Err(Sense::invalid_bit_in_cdb(1, 1).into());
-        }
-        parameter_list(&work.data, length as usize)?;
-        Err(taking_with(length, Sense::invalid_field_in_parameter_list(0).into()))
     }
 }
 

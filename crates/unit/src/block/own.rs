@@ -1,39 +1,18 @@
 //! CLAIM OUT and what the unit's operator may do about it.
 
-use scsi::{
-    BlockCommand, ClaimAction, ClaimParameters, ClaimReport, Command, PrimaryCommand, Sense,
-};
-
+use scsi::{ClaimAction, ClaimParameters, ClaimReport, Sense};
 use volume::{Extensions, Extent, Lba};
 
-use super::{
-    BlockCommandInput, BlockUnit,
-    bounds::{parameter_list, taking, taking_with, writable},
-};
+use super::{BlockCommandInput, BlockUnit, bounds::writable, describe::answer};
 use crate::{
     Completion, Nexus, TaskAttribute, UnitIdentity, UnitReply,
     abilities::{ClaimedUnit, HeldUnit, MovableUnit, NotDropped, Sharer, UnitFuture},
     block::{access, claim::BlockRangeGuard, ownership::Ownership, sharing::UnitSharing},
-    primary::order::TaskTurn,
+    primary::{
+        order::TaskTurn,
+        reply::{parameter_list, taking, taking_with},
+    },
 };
-
-/// Whether a command asks for something that holds for all initiators of the unit, whichever gateway
-/// they come through: this one cannot promise that alone.
-pub(super) fn is_for_all(command: &Command) -> bool {
-    matches!(
-        command,
-        Command::Block(BlockCommand::CompareAndWrite(_))
-            | Command::Block(BlockCommand::OrWrite(_))
-            | Command::Primary(PrimaryCommand::PersistentReserveIn(_))
-            | Command::Primary(PrimaryCommand::PersistentReserveOut(_))
-            | Command::Block(BlockCommand::PopulateToken { .. })
-            | Command::Primary(PrimaryCommand::Release { .. })
-            | Command::Primary(PrimaryCommand::Reserve { .. })
-            | Command::Block(BlockCommand::Sanitize(_))
-            | Command::Block(BlockCommand::WriteAtomic { .. })
-            | Command::Block(BlockCommand::WriteUsingToken { .. })
-    )
-}
 
 impl BlockUnit {
     /// The claim is stable before the status, and nothing that others began goes on after it.
@@ -44,7 +23,7 @@ impl BlockUnit {
         length: u16,
         work: BlockCommandInput<'a>,
     ) -> Result<UnitReply<'a>, Completion> {
-        if self.sharing.is_none() {
+        if self.writers.sharing.is_none() {
             self.ownership()?;
         }
         let taken = u32::from(length);
@@ -55,7 +34,7 @@ impl BlockUnit {
             writable(&work.geometry).map_err(|sense| taking_with(taken, sense.into()))?;
         }
         let (from, nexus, turn) = (nexus.clone(), nexus.number, work.turn);
-        if let Some(sharing) = &self.sharing {
+        if let Some(sharing) = &self.writers.sharing {
             return Ok(UnitReply::new(async move {
                 let done = match action {
                     ClaimAction::Claim => {
@@ -114,16 +93,21 @@ impl BlockUnit {
     }
 
     /// CLAIM IN.
-    pub(super) fn claim_in(&self, nexus: &Nexus) -> Result<ClaimReport, Sense> {
-        match &self.sharing {
-            Some(sharing) => Ok(sharing.report(nexus.number)),
-            None => Ok(self.ownership()?.report()),
-        }
+    pub(super) fn claim_in(
+        &self,
+        nexus: &Nexus,
+        allocation_length: u16,
+    ) -> Result<Completion, Sense> {
+        let report = match &self.writers.sharing {
+            Some(sharing) => sharing.report(nexus.number),
+            None => self.ownership()?.report(),
+        };
+        Ok(answer(report.to_bytes(), u32::from(allocation_length)))
     }
 
     /// A unit that forgets claims has no such commands.
     pub(super) fn ownership(&self) -> Result<&Ownership, Sense> {
-        self.ownership.as_ref().ok_or(Sense::INVALID_COMMAND_OPERATION_CODE)
+        self.writers.ownership.as_ref().ok_or(Sense::INVALID_COMMAND_OPERATION_CODE)
     }
 
     /// What the owner of a claim has not flushed when another comes, or when he comes back, is half
@@ -140,7 +124,7 @@ impl BlockUnit {
 
     /// Waits for all that has begun. While both are held, nothing else changes a block.
     pub(super) async fn when_all_has_ended(&self) -> (TaskTurn<'_>, BlockRangeGuard<'_>) {
-        let turn = self.order.turn(TaskAttribute::Ordered).await;
+        let turn = self.primary.order.turn(TaskAttribute::Ordered).await;
         // Parts of a copy have no turns of their own, but claim the blocks that they write, like
         // all others. So many blocks are in every stripe.
         let geometry = self.volume.geometry();
@@ -152,26 +136,26 @@ impl BlockUnit {
 
 impl ClaimedUnit for BlockUnit {
     fn claim_report(&self) -> Option<ClaimReport> {
-        let report = match &self.sharing {
+        let report = match &self.writers.sharing {
             // The report for a number that no session has starts with a gateway that is away.
             Some(sharing) => sharing.report(u64::MAX),
-            None => self.ownership.as_ref()?.report(),
+            None => self.writers.ownership.as_ref()?.report(),
         };
         (!report.owner.is_empty()).then_some(report)
     }
 
     fn sharers(&self) -> Vec<Sharer> {
-        self.sharing.as_ref().map_or_else(Vec::new, UnitSharing::sharers)
+        self.writers.sharing.as_ref().map_or_else(Vec::new, UnitSharing::sharers)
     }
 
     fn drop_claim(&self) -> UnitFuture<'_, Result<(), NotDropped>> {
         Box::pin(async move {
-            if let Some(sharing) = &self.sharing {
+            if let Some(sharing) = &self.writers.sharing {
                 // Other gateways get their ranges at once, so none of their writes may still be in progress.
                 let _nothing_else = self.when_all_has_ended().await;
                 return sharing.drop_absent().await.map_err(|_| NotDropped::NotSaved);
             }
-            let Some(ownership) = &self.ownership else { return Ok(()) };
+            let Some(ownership) = &self.writers.ownership else { return Ok(()) };
             // Nobody may read or write between the roll-back and the end of the claim: a read would return half an
             // epoch, and new writes would be rolled back with it.
             let _nothing_else = self.when_all_has_ended().await;
@@ -188,7 +172,7 @@ impl ClaimedUnit for BlockUnit {
 
 impl MovableUnit for BlockUnit {
     fn identity(&self) -> &UnitIdentity {
-        &self.identity
+        self.primary.identity()
     }
 
     fn hold(&self) -> UnitFuture<'_, HeldUnit<'_>> {
@@ -196,7 +180,7 @@ impl MovableUnit for BlockUnit {
     }
 
     fn reservations_to_move(&self) -> Vec<u8> {
-        self.reservations.to_move()
+        self.primary.reservations_to_move()
     }
 
     fn is_sanitizing(&self) -> bool {

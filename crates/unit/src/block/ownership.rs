@@ -469,23 +469,30 @@ pub(crate) fn needs_a_flush(command: &Command) -> bool {
 impl Touch {
     pub(crate) fn of(command: &Command) -> Self {
         match command {
-            Command::Block(BlockCommand::CompareAndWrite(_))
-            | Command::Block(BlockCommand::OrWrite(_))
-            | Command::Vendor(VendorCommand::RollBack)
-            | Command::Block(BlockCommand::Sanitize(_))
-            | Command::Block(BlockCommand::Unmap { .. })
-            | Command::Block(BlockCommand::Write(_))
-            | Command::Block(BlockCommand::WriteAndVerify { .. })
-            | Command::Block(BlockCommand::WriteAtomic { .. })
-            | Command::Block(BlockCommand::WriteSame { .. })
-            | Command::Block(BlockCommand::WriteUsingToken { .. }) => Self::Changes,
-            Command::Block(BlockCommand::PopulateToken { .. })
-            | Command::Block(BlockCommand::PreFetch { .. })
-            | Command::Block(BlockCommand::Read(_))
-            | Command::Block(BlockCommand::Verify { .. }) => Self::Reads,
-            Command::Block(BlockCommand::StartStop(asked)) if asked.flushes() => Self::Flushes,
-            Command::Block(BlockCommand::SynchronizeCache { .. }) => Self::Flushes,
+            Command::Block(command) => Self::of_block(command),
+            Command::Vendor(VendorCommand::RollBack) => Self::Changes,
             // An EXTENDED COPY reads and writes by commands of its own.
+            Command::Vendor(_) | Command::Primary(_) => Self::Nothing,
+        }
+    }
+
+    fn of_block(command: &BlockCommand) -> Self {
+        match command {
+            BlockCommand::CompareAndWrite(_)
+            | BlockCommand::OrWrite(_)
+            | BlockCommand::Sanitize(_)
+            | BlockCommand::Unmap { .. }
+            | BlockCommand::Write(_)
+            | BlockCommand::WriteAndVerify { .. }
+            | BlockCommand::WriteAtomic { .. }
+            | BlockCommand::WriteSame { .. }
+            | BlockCommand::WriteUsingToken { .. } => Self::Changes,
+            BlockCommand::PopulateToken { .. }
+            | BlockCommand::PreFetch { .. }
+            | BlockCommand::Read(_)
+            | BlockCommand::Verify { .. } => Self::Reads,
+            BlockCommand::StartStop(asked) if asked.flushes() => Self::Flushes,
+            BlockCommand::SynchronizeCache { .. } => Self::Flushes,
             _ => Self::Nothing,
         }
     }

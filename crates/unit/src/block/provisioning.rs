@@ -1,16 +1,18 @@
 //! Commands that give blocks back: UNMAP and WRITE SAME.
 
-use scsi::{BlockCommand, Command, Sense, parse_unmap_list};
+use scsi::{BlockCommand, Sense, parse_unmap_list};
 use smallvec::SmallVec;
 use volume::{Data, Extent, Geometry, Lba};
 
 use super::{
     BlockCommandInput, BlockUnit,
-    bounds::{
-        at_once, finished, in_range, list_to_do, one_block, taking, taking_with, too_long, writable,
-    },
+    bounds::{in_range, list_to_do, one_block, too_long, writable},
 };
-use crate::{Completion, UnitReply, block::access};
+use crate::{
+    Completion, UnitReply,
+    block::access,
+    primary::reply::{at_once, finished, taking, taking_with},
+};
 
 /// What a WRITE SAME is going to do.
 pub(super) struct WriteSame {
@@ -21,11 +23,11 @@ pub(super) struct WriteSame {
 }
 
 impl BlockUnit {
-    pub(super) fn check_unmap(&self, command: &Command, geometry: &Geometry) -> Result<(), Sense> {
+    pub(super) fn check_unmap(&self, anchor: bool, geometry: &Geometry) -> Result<(), Sense> {
         if !geometry.thin {
             return Err(Sense::INVALID_COMMAND_OPERATION_CODE);
         }
-        if matches!(command, Command::Block(BlockCommand::Unmap { anchor: true, .. })) {
+        if anchor {
             return Err(Sense::invalid_bit_in_cdb(1, 0));
         }
         writable(geometry)
@@ -61,12 +63,10 @@ impl BlockUnit {
 
     pub(super) fn check_write_same(
         &self,
-        command: &Command,
+        command: &BlockCommand,
         geometry: &Geometry,
     ) -> Result<WriteSame, Sense> {
-        let Command::Block(BlockCommand::WriteSame { transfer, unmap, anchor, no_data_out }) =
-            *command
-        else {
+        let BlockCommand::WriteSame { transfer, unmap, anchor, no_data_out } = *command else {
             unreachable!("the caller matched it");
         };
         // An anchor keeps the space of a block that holds nothing: no volume can promise that.

@@ -6,11 +6,12 @@ use scsi::{Overwrite, Sanitize, SanitizeAction, Sense};
 use tokio::runtime::Handle;
 use volume::Geometry;
 
-use super::{
-    BlockCommandInput, BlockUnit,
-    bounds::{finished, parameter_list, taking, taking_with, writable},
+use super::{BlockCommandInput, BlockUnit, bounds::writable};
+use crate::{
+    Completion, TaskAttribute, UnitReply,
+    block::sanitizer::Method,
+    primary::reply::{finished, parameter_list, taking, taking_with},
 };
-use crate::{Completion, TaskAttribute, UnitReply, block::sanitizer::Method};
 
 impl BlockUnit {
     /// Waits until every other command has ended, begins the work, and with IMMED lets go of it.
@@ -40,7 +41,7 @@ impl BlockUnit {
         let runtime = Handle::try_current().map_err(|_| Sense::INTERNAL_TARGET_FAILURE)?;
         Ok(UnitReply::new(async move {
             drop(turn);
-            let alone = self.order.turn(TaskAttribute::Ordered).await;
+            let alone = self.primary.order.turn(TaskAttribute::Ordered).await;
             let volume = Arc::clone(&self.volume);
             self.tokens.note_overwritten();
             let exit = asked.unrestricted_exit;

@@ -6,20 +6,22 @@ use scsi::Sense;
 use tokens::{MOST_LIST_BYTES, TokenRequest, read_requests};
 use volume::{Data, Extent, Geometry};
 
-use super::{
-    BlockCommandInput, BlockUnit,
-    bounds::{parameter_list, taking, taking_with},
+use super::{BlockCommandInput, BlockUnit};
+use crate::{
+    Completion, UnitReply,
+    block::sharing::UnitSharing,
+    primary::reply::{parameter_list, taking, taking_with},
+    sense::UnitCommandFailure,
 };
-use crate::{Completion, UnitReply, block::sharing::UnitSharing, sense::UnitCommandFailure};
 
 impl BlockUnit {
     /// Whether a session may change these blocks now, as far as tokens go. With their claim held.
     pub(super) fn check_token(&self, nexus: u64, extent: Extent) -> Result<(), UnitCommandFailure> {
-        self.sharing.as_ref().map_or(Ok(()), |sharing| sharing.check(nexus, extent))
+        self.writers.sharing.as_ref().map_or(Ok(()), |sharing| sharing.check(nexus, extent))
     }
 
     fn sharing(&self) -> Result<&UnitSharing, Sense> {
-        self.sharing.as_ref().ok_or(Sense::INVALID_COMMAND_OPERATION_CODE)
+        self.writers.sharing.as_ref().ok_or(Sense::INVALID_COMMAND_OPERATION_CODE)
     }
 
     pub(super) fn token_out<'a>(

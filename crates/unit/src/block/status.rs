@@ -4,13 +4,11 @@ use bytes::Bytes;
 use scsi::{BlockTransfer, LbaStatus, Sense, lba_status_list};
 use volume::{Extent, Lba};
 
-use super::{
-    BlockCommandInput, BlockUnit,
-    bounds::{finished, in_range},
-};
+use super::{BlockCommandInput, BlockUnit, bounds::in_range};
 use crate::{
     Completion, UnitReply,
     block::access::pieces,
+    primary::reply::finished,
     sense::{FailedAccessKind, UnitCommandFailure},
 };
 

@@ -13,7 +13,7 @@ use volume::{Extent, Geometry, Lba};
 
 use super::{
     BlockCommandInput, BlockUnit,
-    bounds::{in_range, list_to_do, taking_with, writable},
+    bounds::{in_range, list_to_do, writable},
     copy::{PIECE, aborted, run_copy},
 };
 use crate::{
@@ -24,6 +24,7 @@ use crate::{
         limits::{TOKEN_BYTES_MOST, TOKEN_TIMEOUT_S, TOKEN_TIMEOUT_S_MOST},
         patience::StepRetryWait,
     },
+    primary::reply::taking_with,
     sense::UnitCommandFailure,
 };
 
@@ -62,7 +63,7 @@ impl BlockUnit {
     ) -> Result<(), UnitCommandFailure> {
         let seconds = if asked.timeout_s == 0 { TOKEN_TIMEOUT_S } else { asked.timeout_s };
         let timeout = Duration::from_secs(seconds.into());
-        let creator = Cscd::naa(self.identity.naa, geometry.block_size);
+        let creator = Cscd::naa(self.primary.identity().naa, geometry.block_size);
         let (token, rod) = self.tokens.make(creator, asked.ranges, timeout)?;
         // Writes that began before the token was there do not void it: they are waited for, and
         // then it stands for what they wrote.
@@ -111,7 +112,7 @@ impl BlockUnit {
         let source = self.reach(nexus, &Cscd::naa(creator, geometry.block_size));
         let source = source.ok_or(Sense::TOKEN_UNKNOWN)?;
         let rod = source.rod(&asked.token)?;
-        let own = Cscd::naa(self.identity.naa, geometry.block_size);
+        let own = Cscd::naa(self.primary.identity().naa, geometry.block_size);
         let destination = self.reach(nexus, &own).ok_or(Sense::TOKEN_UNKNOWN)?;
         if source.capacity().await?.block_size != geometry.block_size {
             return Err(Sense::INCORRECT_COPY_TARGET_DEVICE_TYPE.into());
@@ -152,7 +153,7 @@ impl BlockUnit {
 
 impl CopyMember for BlockUnit {
     fn naa(&self) -> [u8; 16] {
-        self.identity.naa
+        self.primary.identity().naa
     }
 
     fn rod(&self, token: &[u8; TOKEN_BYTES]) -> Result<Arc<Rod>, Sense> {

@@ -7,10 +7,7 @@ use volume::{Data, Durability, Extent, Geometry, Lba};
 
 use super::{
     BlockCommandInput, BlockUnit,
-    bounds::{
-        at_once, finished, in_range, one_block, taking, taking_with, too_long, whole_blocks,
-        writable,
-    },
+    bounds::{in_range, one_block, too_long, whole_blocks, writable},
 };
 use crate::{
     Completion, Nexus, UnitReply,
@@ -18,6 +15,7 @@ use crate::{
         access::{self, Against, ReadVersion},
         ownership::Ownership,
     },
+    primary::reply::{at_once, finished, taking, taking_with},
     sense::UnitCommandFailure,
 };
 
@@ -111,8 +109,8 @@ impl BlockUnit {
     /// (WCE=0). A WCE of 0 that was saved before the unit had epochs has no effect while the unit is claimed: each
     /// write of the owner would be an epoch of its own.
     pub(super) fn durability(&self, fua: bool, geometry: &Geometry) -> Durability {
-        let is_claimed = || self.ownership.as_ref().is_some_and(Ownership::is_held);
-        let is_off = self.modes.current().write_through;
+        let is_claimed = || self.writers.ownership.as_ref().is_some_and(Ownership::is_held);
+        let is_off = self.primary.modes.current().write_through;
         if fua || is_off && !(geometry.epoch_blocks > 0 && is_claimed()) {
             Durability::Stable
         } else {
@@ -126,7 +124,7 @@ impl BlockUnit {
         if self.threshold.is_due(bytes)
             && self.space(geometry).is_some_and(|space| self.threshold.crosses(&space))
         {
-            self.attentions.raise(Sense::THIN_PROVISIONING_SOFT_THRESHOLD_REACHED, None);
+            self.primary.raise(Sense::THIN_PROVISIONING_SOFT_THRESHOLD_REACHED, None);
         }
     }
 
@@ -207,7 +205,7 @@ impl BlockUnit {
         nexus: u64,
         geometry: &Geometry,
     ) -> Result<Option<NonOwnerRead<'_>>, UnitCommandFailure> {
-        let Some(ownership) = &self.ownership else { return Ok(None) };
+        let Some(ownership) = &self.writers.ownership else { return Ok(None) };
         if geometry.epoch_blocks > 0 || !ownership.is_beside_dirty(nexus) {
             return Ok(None);
         }
@@ -234,7 +232,8 @@ impl BlockUnit {
         &self,
         nexus: u64,
     ) -> impl Future<Output = Result<(), UnitCommandFailure>> + Send + '_ {
-        let noted = self.ownership.as_ref().map(|ownership| (ownership, ownership.changes()));
+        let noted =
+            self.writers.ownership.as_ref().map(|ownership| (ownership, ownership.changes()));
         let flush = self.volume.flush();
         async move {
             flush.await.map_err(access::failed_flush)?;
@@ -253,7 +252,7 @@ impl BlockUnit {
 
     /// Returns true if another nexus is the exclusive writer of the unit.
     pub(super) fn has_another_owner(&self, nexus: u64) -> bool {
-        self.ownership.as_ref().is_some_and(|ownership| ownership.is_beside(nexus))
+        self.writers.ownership.as_ref().is_some_and(|ownership| ownership.is_beside(nexus))
     }
 
     /// Returns the version of the blocks that this nexus reads. Half an epoch of another nexus is no consistent

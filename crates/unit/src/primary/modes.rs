@@ -1,5 +1,5 @@
-//! Mode parameters that an initiator can change, current and saved; those that are fixed are
-//! `description`'s.
+//! Mode parameters that an initiator can change, current and saved. The mode pages that show them depend on the device
+//! type.
 
 use std::{
     io,
@@ -9,11 +9,7 @@ use std::{
     },
 };
 
-use scsi::{
-    Sense,
-    mode::{CachingModePage, ControlModePage, ModePage},
-};
-use volume::Geometry;
+use scsi::Sense;
 
 use crate::store::{UnitRecordKind, UnitStore, damaged};
 
@@ -36,54 +32,6 @@ pub(crate) struct ModeSettings {
 }
 
 impl Modes {
-    /// Returns the two pages of these parameters. WCE of a unit with epochs is always 1 and cannot be changed. With
-    /// WCE=0 each write of a gateway would end an epoch, so that a part of the gateway's epoch would become stable.
-    pub(crate) fn pages(self, geometry: &Geometry) -> [ModePage; 2] {
-        let caching = CachingModePage {
-            write_cache: geometry.volatile_cache
-                && (!self.write_through || geometry.epoch_blocks > 0),
-            read_cache_disabled: false,
-        };
-        let control = ControlModePage {
-            descriptor_sense: self.descriptor_sense,
-            unrestricted_reordering: true,
-            write_protect: self.write_protect,
-            // How long a lower volume stays away nobody knows.
-            busy_timeout: 0xffff,
-        };
-        [caching.to_page(), control.to_page()]
-    }
-
-    /// What of the two pages can be changed, as MODE SENSE shows it: ones.
-    pub(crate) fn changeable(geometry: &Geometry) -> [ModePage; 2] {
-        let everything = Self { write_through: true, write_protect: true, descriptor_sense: true };
-        let (none, all) = (Self::default().pages(geometry), everything.pages(geometry));
-        let mut pages = none.clone();
-        for ((page, none), all) in pages.iter_mut().zip(none).zip(all) {
-            let bits = none.parameters.iter().zip(all.parameters).map(|(a, b)| a ^ b);
-            page.parameters = bits.collect();
-        }
-        pages
-    }
-
-    /// These values with those of a page that an initiator wants.
-    pub(crate) fn with_page(self, page: &ModePage, geometry: &Geometry) -> Self {
-        if let Some(caching) = CachingModePage::from_page(page) {
-            // Without a write cache there is nothing to turn off, and nothing is remembered.
-            let write_through =
-                if geometry.volatile_cache { !caching.write_cache } else { self.write_through };
-            return Self { write_through, ..self };
-        }
-        match ControlModePage::from_page(page) {
-            Some(control) => Self {
-                write_protect: control.write_protect,
-                descriptor_sense: control.descriptor_sense,
-                ..self
-            },
-            None => self,
-        }
-    }
-
     const fn to_bits(self) -> u8 {
         (self.write_through as u8) << 2
             | (self.write_protect as u8) << 1

@@ -16,9 +16,12 @@ pub(crate) struct TaskOrder(RwLock<()>);
 
 /// A task's turn, until it is dropped.
 #[allow(dead_code, reason = "guards are held, not read")]
-pub(crate) enum TaskTurn<'a> {
+pub struct TaskTurn<'a>(OrderLock<'a>);
+
+#[allow(dead_code, reason = "guards are held, not read")]
+enum OrderLock<'a> {
     Alone(RwLockWriteGuard<'a, ()>),
-    /// Head of queue: never waits. Who comes after it does not wait for it either.
+    /// A task at the head of the queue never waits, and later tasks do not wait for it.
     AtOnce,
     Shared(RwLockReadGuard<'a, ()>),
 }
@@ -26,24 +29,26 @@ pub(crate) enum TaskTurn<'a> {
 impl TaskOrder {
     /// A turn that need not be waited for: the usual case.
     pub(crate) fn turn_now(&self, attribute: TaskAttribute) -> Option<TaskTurn<'_>> {
-        match attribute {
+        let lock = match attribute {
             TaskAttribute::Untagged | TaskAttribute::Simple | TaskAttribute::Aca => {
-                self.0.try_read().ok().map(TaskTurn::Shared)
+                OrderLock::Shared(self.0.try_read().ok()?)
             }
-            TaskAttribute::Ordered => self.0.try_write().ok().map(TaskTurn::Alone),
-            TaskAttribute::HeadOfQueue | TaskAttribute::Nested => Some(TaskTurn::AtOnce),
-        }
+            TaskAttribute::Ordered => OrderLock::Alone(self.0.try_write().ok()?),
+            TaskAttribute::HeadOfQueue | TaskAttribute::Nested => OrderLock::AtOnce,
+        };
+        Some(TaskTurn(lock))
     }
 
     /// The turn of a task that waits. Its place in the queue is that of the first poll.
     pub(crate) async fn turn(&self, attribute: TaskAttribute) -> TaskTurn<'_> {
-        match attribute {
+        let lock = match attribute {
             TaskAttribute::Untagged | TaskAttribute::Simple | TaskAttribute::Aca => {
-                TaskTurn::Shared(self.0.read().await)
+                OrderLock::Shared(self.0.read().await)
             }
-            TaskAttribute::Ordered => TaskTurn::Alone(self.0.write().await),
-            TaskAttribute::HeadOfQueue | TaskAttribute::Nested => TaskTurn::AtOnce,
-        }
+            TaskAttribute::Ordered => OrderLock::Alone(self.0.write().await),
+            TaskAttribute::HeadOfQueue | TaskAttribute::Nested => OrderLock::AtOnce,
+        };
+        TaskTurn(lock)
     }
 }
 

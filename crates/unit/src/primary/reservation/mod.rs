@@ -19,7 +19,7 @@ use std::{
 
 use parking_lot::Mutex;
 use scsi::{
-    Command, PersistentReserveOut, PrimaryCommand, Sense,
+    PersistentReserveOut, PrimaryCommand, Sense,
     persistent::{self, Capabilities, MoveParameters, OutParameters, ReserveAction, ReserveReport},
 };
 
@@ -29,6 +29,7 @@ use self::{
 };
 use crate::{
     Nexus,
+    primary::effect::DeviceCommand,
     sense::UnitCommandFailure,
     store::{UnitRecordKind, UnitStore, damaged},
 };
@@ -106,25 +107,25 @@ impl Reservations {
         self.change_inner(|inner| inner.reserved = None);
     }
 
-    /// Whether the command conflicts with a reservation of somebody else.
-    pub(crate) fn bar(&self, nexus: u64, command: &Command) -> bool {
+    /// Returns true if the command conflicts with a reservation of another nexus.
+    pub(crate) fn bar(&self, nexus: u64, command: &impl DeviceCommand) -> bool {
         if !self.any.load(Ordering::Acquire) {
             return false;
         }
-        let inner = self.inner.lock();
-        if matches!(
-            command,
-            Command::Primary(PrimaryCommand::Reserve { .. })
-                | Command::Primary(PrimaryCommand::Release { .. })
-        ) {
+        let primary = command.primary();
+        if matches!(primary, Some(PrimaryCommand::Reserve { .. } | PrimaryCommand::Release { .. }))
+        {
             return false;
         }
+        let inner = self.inner.lock();
         match inner.reserved {
             // Who uses one kind of reservation may not use the other (SPC-2, 5.5.1).
             Some(holder) if holder == nexus => matches!(
-                command,
-                Command::Primary(PrimaryCommand::PersistentReserveIn(_))
-                    | Command::Primary(PrimaryCommand::PersistentReserveOut(_))
+                primary,
+                Some(
+                    PrimaryCommand::PersistentReserveIn(_)
+                        | PrimaryCommand::PersistentReserveOut(_)
+                )
             ),
             Some(_) => barred_by_reserve(command),
             None => {

@@ -1,26 +1,28 @@
 //! What an initiator tells the unit about itself: its clock, its name.
 
 use scsi::{IdentifyingType, Sense, Timestamp};
+use volume::Data;
 
 use super::{
-    BlockCommandInput, BlockUnit,
-    bounds::{check_list_length, finished, parameter_list, taking, taking_with},
+    PrimaryUnit,
+    order::TaskTurn,
+    reply::{check_list_length, finished, parameter_list, taking, taking_with},
 };
-use crate::{Completion, Nexus, UnitReply, primary::identifying::Identifying};
+use crate::{Completion, Nexus, UnitReply};
 
-impl BlockUnit {
+impl PrimaryUnit {
     pub(super) fn set_timestamp(
         &self,
         nexus: &Nexus,
         length: u32,
-        work: &BlockCommandInput<'_>,
+        data: &Data,
     ) -> Result<Completion, Completion> {
         check_list_length(length)?;
         // A length of zero is no error (SPC-4, 6.46).
         if length == 0 {
             return Ok(taking(0));
         }
-        let list = parameter_list(&work.data, length as usize)?;
+        let list = parameter_list(data, length as usize)?;
         let set = Timestamp::parse_list(&list);
         self.clock.set(set.map_err(|sense| taking_with(length, sense.into()))?);
         self.attentions.raise(Sense::TIMESTAMP_CHANGED, Some(nexus.number));
@@ -33,10 +35,11 @@ impl BlockUnit {
         nexus: &Nexus,
         kind: IdentifyingType,
         length: u32,
-        work: BlockCommandInput<'a>,
+        data: &Data,
+        turn: TaskTurn<'a>,
     ) -> Result<UnitReply<'a>, Completion> {
         let identifying = self.identifying()?;
-        let bytes = parameter_list(&work.data, length as usize)?;
+        let bytes = parameter_list(data, length as usize)?;
         if kind == IdentifyingType::Text && !(bytes.is_empty() || is_text(&bytes)) {
             let sense = Sense::invalid_field_in_parameter_list(0);
             return Err(taking_with(length, sense.into()));
@@ -48,12 +51,7 @@ impl BlockUnit {
             }
             Ok(())
         };
-        Ok(finished(set, length, work.turn))
-    }
-
-    /// A unit that forgets it has no such commands.
-    pub(super) fn identifying(&self) -> Result<&Identifying, Sense> {
-        self.identifying.as_ref().ok_or(Sense::invalid_bit_in_cdb(1, 4))
+        Ok(finished(set, length, turn))
     }
 }
 

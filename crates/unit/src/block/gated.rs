@@ -1,0 +1,67 @@
+//! What a block device adds to the gate.
+
+use scsi::{BlockCommand, Command, PrimaryCommand, Sense};
+
+use super::BlockUnit;
+use crate::{Completion, gate::GatedDevice};
+
+impl GatedDevice for BlockUnit {
+    type Command = Command;
+
+    fn parse(&self, cdb: &[u8]) -> Result<Command, Sense> {
+        Command::parse(cdb)
+    }
+
+    fn check_writer(&self, nexus: u64, command: &Command) -> Result<(), Completion> {
+        let has_epochs = || self.volume.geometry().epoch_blocks > 0;
+        let reads_beside = self.settings.reads_beside_claim;
+        match self.writers.bar(nexus, command, reads_beside, has_epochs) {
+            Some(failure) => Err(failure.into()),
+            None => Ok(()),
+        }
+    }
+
+    /// After a failure another SANITIZE may mend the unit (SBC-3, 4.11.4).
+    fn check_work(&self, parsed: &Result<Command, Sense>) -> Result<(), Sense> {
+        match self.sanitizer.sense() {
+            Some(sense)
+                if self.sanitizer.is_running()
+                    || !matches!(parsed, Ok(Command::Block(BlockCommand::Sanitize(_)))) =>
+            {
+                Err(sense)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn check_medium(&self, command: &Command) -> Result<(), Sense> {
+        if self.settings.is_one_of_many && is_for_all(command) {
+            return Err(Sense::INVALID_COMMAND_OPERATION_CODE);
+        }
+        self.medium.check(command)
+    }
+}
+
+/// Returns true for a command that asks for something that holds for all initiators of the unit, whichever gateway
+/// they come through. One of several gateways cannot promise that alone.
+fn is_for_all(command: &Command) -> bool {
+    match command {
+        Command::Primary(command) => matches!(
+            command,
+            PrimaryCommand::PersistentReserveIn(_)
+                | PrimaryCommand::PersistentReserveOut(_)
+                | PrimaryCommand::Release { .. }
+                | PrimaryCommand::Reserve { .. }
+        ),
+        Command::Block(command) => matches!(
+            command,
+            BlockCommand::CompareAndWrite(_)
+                | BlockCommand::OrWrite(_)
+                | BlockCommand::PopulateToken { .. }
+                | BlockCommand::Sanitize(_)
+                | BlockCommand::WriteAtomic { .. }
+                | BlockCommand::WriteUsingToken { .. }
+        ),
+        Command::Vendor(_) => false,
+    }
+}

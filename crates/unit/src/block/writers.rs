@@ -1,0 +1,88 @@
+//! Who may change the blocks of a unit: everybody, the exclusive writer that has claimed the unit, or the gateways that
+//! share it.
+
+use std::{io, sync::Arc};
+
+use scsi::Command;
+use volume::Stack;
+
+use crate::{
+    block::{flush_gate::FlushGate, limits::Settings, ownership::Ownership, sharing::UnitSharing},
+    sense::UnitCommandFailure,
+    store::UnitStore,
+};
+
+/// The claims on a unit, and the flushes of the claim's owner that are running.
+#[derive(Default)]
+pub(super) struct BlockWriters {
+    /// The claim of an exclusive writer; `None` for a unit without a store.
+    pub(super) ownership: Option<Ownership>,
+    /// The gateways that share the unit; `None` if it is not shared.
+    pub(super) sharing: Option<UnitSharing>,
+    pub(super) flush_gate: FlushGate,
+}
+
+impl BlockWriters {
+    /// Goes on with the claims in `store`.
+    ///
+    /// # Errors
+    /// A record is damaged, or the settings do not go together with the claims in it.
+    pub(super) fn load(
+        settings: &Settings,
+        volume: &Stack,
+        store: &Arc<dyn UnitStore>,
+    ) -> io::Result<Self> {
+        let ownership = Ownership::load(Arc::clone(store))?;
+        let geometry = volume.geometry();
+        let sharing = match settings.share {
+            Some(_) if geometry.epoch_blocks > 0 => {
+                let message = "it cannot be shared with a cache of its own whose writes count with the next flush";
+                return Err(io::Error::other(message));
+            }
+            Some(share) => {
+                Some(UnitSharing::load(share, &geometry, Arc::clone(store), ownership.last())?)
+            }
+            None if UnitSharing::is_left(&**store)? => {
+                let message = "several gateways share it still: stop them first, or share it again";
+                return Err(io::Error::other(message));
+            }
+            None => None,
+        };
+        Ok(Self { ownership: Some(ownership), sharing, flush_gate: FlushGate::default() })
+    }
+
+    /// Returns the failure of a command that this session may not execute beside the writers of the unit.
+    /// `reads_beside` says whether such a session may read, `has_epochs` whether its reads get the last flushed epoch.
+    pub(super) fn bar(
+        &self,
+        nexus: u64,
+        command: &Command,
+        reads_beside: bool,
+        has_epochs: impl FnOnce() -> bool,
+    ) -> Option<UnitCommandFailure> {
+        match (&self.sharing, &self.ownership) {
+            (Some(sharing), _) => sharing.bar(nexus, command, reads_beside),
+            (None, Some(ownership)) => ownership.bar(nexus, command, reads_beside, has_epochs),
+            (None, None) => None,
+        }
+    }
+
+    /// A session ended. Its claim stays.
+    pub(super) fn close(&self, nexus: u64) {
+        if let Some(ownership) = &self.ownership {
+            ownership.close(nexus);
+        }
+        if let Some(sharing) = &self.sharing {
+            sharing.close(nexus);
+        }
+    }
+
+    /// Notes that a command of the claim's owner begins to change blocks that a flush has to follow.
+    pub(super) fn note_change(&self, nexus: u64, command: &Command) {
+        if let Some(ownership) = &self.ownership
+            && crate::block::ownership::needs_a_flush(command)
+        {
+            ownership.note_change(nexus);
+        }
+    }
+}

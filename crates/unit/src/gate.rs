@@ -1,0 +1,233 @@
+//! The gate that every command passes before a unit performs it, whatever the device type. A command whose data has to
+//! be solicited passes it before that.
+
+use scsi::{PrimaryCommand, Sense};
+
+use crate::{
+    Completion, Nexus, TaskAttribute,
+    primary::{DeviceCommand, PrimaryUnit},
+    sense::UnitCommandFailure,
+};
+
+/// What a device type adds to the gate.
+pub trait GatedDevice {
+    /// The commands of the device type, those of SPC among them.
+    type Command: DeviceCommand;
+
+    /// The command in a CDB.
+    ///
+    /// # Errors
+    /// 5/20/00 for an unknown command, 5/24/00 for a field that asks for something that is not supported.
+    fn parse(&self, cdb: &[u8]) -> Result<Self::Command, Sense>;
+
+    /// Checks that a nexus may perform a command beside the exclusive writer of the unit.
+    ///
+    /// # Errors
+    /// The completion of the command.
+    fn check_writer(&self, _nexus: u64, _command: &Self::Command) -> Result<(), Completion> {
+        Ok(())
+    }
+
+    /// Checks that no work on the whole unit goes on or has failed that bars the command. `parsed` may be a CDB that the
+    /// unit cannot read: the work is reported first.
+    ///
+    /// # Errors
+    /// The sense data of the command.
+    fn check_work(&self, _parsed: &Result<Self::Command, Sense>) -> Result<(), Sense> {
+        Ok(())
+    }
+
+    /// Checks that the unit can perform the command in its present state, and that its medium is there if the command
+    /// needs it.
+    ///
+    /// # Errors
+    /// The sense data of the command.
+    fn check_medium(&self, _command: &Self::Command) -> Result<(), Sense> {
+        Ok(())
+    }
+}
+
+/// One check of the gate. INQUIRY, REPORT LUNS and REQUEST SENSE pass all of them (SPC-4, 5.14).
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum GateCheck {
+    /// Unit attention condition of a reset, the only one that comes before a reservation conflict (SAM-5, 5.3.3). A part
+    /// of another task skips it: that task has been told, or will be.
+    Reset,
+    /// Reservations of other nexuses (SPC-4, 5.13.1; SPC-2, 5.5.1).
+    Reservation,
+    /// The exclusive writer of the unit (CLAIM OUT, our own: `docs/protocols.md`).
+    Writer,
+    /// All other unit attention conditions (SAM-5, 5.14). A part of another task skips it.
+    Attention,
+    /// Work on the whole unit: SANITIZE (SBC-3, 4.11).
+    Work,
+    /// The CDB itself (SPC-4, 4.2), and then the medium of a removable unit (SBC-3, 4.3).
+    Medium,
+}
+
+impl GateCheck {
+    /// The order of the checks: SAM-5, 5.3.3.
+    const ORDER: [Self; 6] =
+        [Self::Reset, Self::Reservation, Self::Writer, Self::Attention, Self::Work, Self::Medium];
+}
+
+/// Parses a command and checks that this nexus may perform it now. Takes the unit attention condition that it reports.
+///
+/// # Errors
+/// The completion of a command that does not pass.
+pub fn admit<D: GatedDevice>(
+    primary: &PrimaryUnit,
+    device: &D,
+    nexus: &Nexus,
+    cdb: &[u8],
+    attribute: TaskAttribute,
+) -> Result<D::Command, Completion> {
+    let parsed = device.parse(cdb);
+    if !parsed.as_ref().is_ok_and(is_unconditional) {
+        for check in GateCheck::ORDER {
+            make(check, primary, device, nexus.number, &parsed, attribute)?;
+        }
+    }
+    Ok(parsed?)
+}
+
+fn make<D: GatedDevice>(
+    check: GateCheck,
+    primary: &PrimaryUnit,
+    device: &D,
+    nexus: u64,
+    parsed: &Result<D::Command, Sense>,
+    attribute: TaskAttribute,
+) -> Result<(), Completion> {
+    let is_nested = attribute == TaskAttribute::Nested;
+    match check {
+        GateCheck::Reset if is_nested => {}
+        GateCheck::Reset => fail_with(primary.take_reset(nexus))?,
+        GateCheck::Reservation => {
+            if let Ok(command) = parsed
+                && primary.conflicts(nexus, command)
+            {
+                return Err(UnitCommandFailure::Conflict.into());
+            }
+        }
+        GateCheck::Writer => {
+            if let Ok(command) = parsed {
+                device.check_writer(nexus, command)?;
+            }
+        }
+        GateCheck::Attention if is_nested => {}
+        GateCheck::Attention => fail_with(primary.take_attention(nexus))?,
+        GateCheck::Work => device.check_work(parsed)?,
+        GateCheck::Medium => match parsed {
+            Ok(command) => device.check_medium(command)?,
+            Err(sense) => return Err((*sense).into()),
+        },
+    }
+    Ok(())
+}
+
+fn fail_with(condition: Option<Sense>) -> Result<(), Sense> {
+    condition.map_or(Ok(()), Err)
+}
+
+/// INQUIRY, REPORT LUNS and REQUEST SENSE are answered in any case (SPC-4, 5.14).
+fn is_unconditional(command: &impl DeviceCommand) -> bool {
+    matches!(
+        command.primary(),
+        Some(
+            PrimaryCommand::Inquiry { .. }
+                | PrimaryCommand::ReportLuns { .. }
+                | PrimaryCommand::RequestSense { .. }
+        )
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use scsi::{OperationCodeEntry, ScsiStatus, inquiry::StandardInquiry};
+    use volume::Data;
+
+    use super::*;
+    use crate::{DeviceType, PrimaryCommandInput, UnitIdentity};
+
+    /// A device with commands of SPC only, at which each check of its own can be made to fail.
+    #[derive(Clone, Copy)]
+    struct Barring {
+        writer: bool,
+        work: bool,
+        medium: bool,
+    }
+
+    impl GatedDevice for Barring {
+        type Command = PrimaryCommand;
+
+        fn parse(&self, cdb: &[u8]) -> Result<PrimaryCommand, Sense> {
+            PrimaryCommand::parse(cdb)
+        }
+
+        fn check_writer(&self, _: u64, _: &PrimaryCommand) -> Result<(), Completion> {
+            if self.writer { Err(Completion::status(ScsiStatus::Busy)) } else { Ok(()) }
+        }
+
+        fn check_work(&self, _: &Result<PrimaryCommand, Sense>) -> Result<(), Sense> {
+            if self.work { Err(Sense::SANITIZE_COMMAND_FAILED) } else { Ok(()) }
+        }
+
+        fn check_medium(&self, _: &PrimaryCommand) -> Result<(), Sense> {
+            if self.medium { Err(Sense::MEDIUM_NOT_PRESENT) } else { Ok(()) }
+        }
+    }
+
+    impl DeviceType for Barring {
+        fn inquiry(&self) -> StandardInquiry {
+            StandardInquiry::device(3, [b' '; 8], [b' '; 16], [b' '; 4])
+        }
+
+        fn operations(&self) -> Vec<&'static OperationCodeEntry> {
+            Vec::new()
+        }
+    }
+
+    fn nexus(number: u64) -> Nexus {
+        Nexus { number, initiator_port: format!("iqn.a,i,{number}").into(), target_port: 1 }
+    }
+
+    #[test]
+    fn of_several_reasons_to_refuse_a_command_the_first_in_the_order_is_reported() {
+        let primary = PrimaryUnit::new(UnitIdentity::new("a"));
+        let (holder, other) = (nexus(1), nexus(2));
+        primary.nexus_opened(&holder);
+        primary.nexus_opened(&other);
+        let turn = primary.order.turn_now(TaskAttribute::Simple).expect("nobody is there");
+        let input = PrimaryCommandInput { nexus: holder.clone(), data: Data::new(), turn };
+        let mut device = Barring { writer: true, work: true, medium: true };
+        let reserved = primary.start(&device, &PrimaryCommand::Reserve { ten: false }, input);
+        assert_eq!(reserved.err().map(|completion| completion.status), Some(ScsiStatus::Good));
+        primary.raise(Sense::MODE_PARAMETERS_CHANGED, None);
+        let set = PrimaryCommand::SetTimestamp { parameter_list_length: 0 };
+        let fails = |device: Barring, cdb: &[u8]| {
+            let admitted = admit(&primary, &device, &other, cdb, TaskAttribute::Simple);
+            admitted.map_err(|completion| (completion.status, completion.sense)).err()
+        };
+        let check = |sense| Some((ScsiStatus::CheckCondition, Some(sense)));
+
+        let inquiry = PrimaryCommand::Inquiry { page: None, allocation_length: 36 };
+        assert_eq!(fails(device, &inquiry.encode()), None, "INQUIRY passes");
+        assert_eq!(fails(device, &set.encode()), check(Sense::POWER_ON_OCCURRED));
+        let conflict = Some((ScsiStatus::ReservationConflict, None));
+        assert_eq!(fails(device, &set.encode()), conflict);
+        primary.nexus_closed(&holder);
+        assert_eq!(fails(device, &set.encode()), Some((ScsiStatus::Busy, None)));
+        device.writer = false;
+        let nested = admit(&primary, &device, &other, &set.encode(), TaskAttribute::Nested);
+        let nested = nested.expect_err("the work bars it").sense;
+        assert_eq!(nested, Some(Sense::SANITIZE_COMMAND_FAILED), "a part is told no attention");
+        assert_eq!(fails(device, &set.encode()), check(Sense::MODE_PARAMETERS_CHANGED));
+        assert_eq!(fails(device, &[0xff; 16]), check(Sense::SANITIZE_COMMAND_FAILED));
+        device.work = false;
+        assert_eq!(fails(device, &[0xff; 16]), check(Sense::INVALID_COMMAND_OPERATION_CODE));
+        assert_eq!(fails(device, &set.encode()), check(Sense::MEDIUM_NOT_PRESENT));
+        device.medium = false;
+        assert_eq!(fails(device, &set.encode()), None);
+    }
+}

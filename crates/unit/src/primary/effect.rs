@@ -1,0 +1,63 @@
+//! What a command does to a unit, as reservations see it.
+//!
+//! SPC-4, table 66, and SBC-3, table 13, have five columns of "allowed" and "conflict", but only three different rows.
+//! For a registered nexus only the type of the reservation decides.
+
+use scsi::PrimaryCommand;
+
+/// The three rows of the tables.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum ReservationEffect {
+    /// Allowed whatever is reserved: the command reports on the unit and not on its contents, or it has rules of its
+    /// own (PERSISTENT RESERVE OUT).
+    Harmless,
+    /// Conflicts with exclusive access: the command reads the contents of the unit, or its settings.
+    Reads,
+    /// Conflicts with any reservation: the command changes the contents of the unit, or its settings.
+    Changes,
+}
+
+/// A command of any device type, as the parts of a unit see it that all device types share.
+pub trait DeviceCommand {
+    /// The command, if it is one of those that units of every device type may have.
+    fn primary(&self) -> Option<&PrimaryCommand>;
+
+    /// How the command conflicts with a reservation of another nexus.
+    fn effect(&self) -> ReservationEffect;
+}
+
+impl DeviceCommand for PrimaryCommand {
+    fn primary(&self) -> Option<&PrimaryCommand> {
+        Some(self)
+    }
+
+    /// SPC-4, table 66.
+    fn effect(&self) -> ReservationEffect {
+        match self {
+            Self::Inquiry { .. }
+            | Self::LogSense(_)
+            | Self::PersistentReserveIn(_)
+            | Self::PersistentReserveOut(_)
+            | Self::Release { .. }
+            | Self::ReportIdentifying { .. }
+            | Self::ReportLuns { .. }
+            | Self::ReportTargetPortGroups(_)
+            | Self::ReportTimestamp { .. }
+            | Self::RequestSense { .. }
+            | Self::Reserve { .. }
+            | Self::TestUnitReady => ReservationEffect::Harmless,
+            // ALLOW COMMANDS is 011b, so MODE SENSE and its like pass a write exclusive reservation.
+            Self::ModeSense(_)
+            | Self::ReceiveCopyResults { .. }
+            | Self::ReportSupportedOperationCodes { .. }
+            | Self::ReportTaskFunctions { .. } => ReservationEffect::Reads,
+            Self::CopyOperationAbort { .. }
+            | Self::ExtendedCopy { .. }
+            | Self::LogSelect(_)
+            | Self::ModeSelect(_)
+            | Self::SetIdentifying { .. }
+            | Self::SetTargetPortGroups { .. }
+            | Self::SetTimestamp { .. } => ReservationEffect::Changes,
+        }
+    }
+}
