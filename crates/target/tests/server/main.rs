@@ -10,6 +10,7 @@ mod commands;
 mod connections;
 mod doors;
 mod many;
+mod processor;
 mod sessions;
 mod units;
 mod tls;
