@@ -12,6 +12,7 @@ use crate::{
         order::TaskTurn,
         reply::{parameter_list, taking, taking_with},
     },
+    sense::UnitCommandFailure,
 };
 
 impl BlockUnit {
@@ -33,63 +34,80 @@ impl BlockUnit {
         if action == ClaimAction::Claim {
             writable(&work.geometry).map_err(|sense| taking_with(taken, sense.into()))?;
         }
-        let (from, nexus, turn) = (nexus.clone(), nexus.number, work.turn);
+        let (from, turn) = (nexus.clone(), work.turn);
         if let Some(sharing) = &self.writers.sharing {
-            return Ok(UnitReply::new(async move {
-                let done = match action {
-                    ClaimAction::Claim => {
-                        let done = sharing.claim(&from, asked).await;
-                        drop(turn);
-                        // What an earlier session of the same log began is not carried out later.
-                        self.await_what_has_begun().await;
-                        done
-                    }
-                    ClaimAction::Release => {
-                        drop(turn);
-                        // Other gateways get its ranges at once, so none of its writes may still be in progress.
-                        let _nothing_else = self.when_all_has_ended().await;
-                        sharing.release(nexus, &asked).await
-                    }
-                    ClaimAction::Advance => {
-                        // Saving takes a disk sync, and other commands must not wait for it.
-                        drop(turn);
-                        sharing.advance(nexus, &asked).await
-                    }
-                };
-                done.map_or_else(|sense| taking_with(taken, sense.into()), |()| taking(taken))
-            }));
+            return Ok(finished(
+                self.claim_beside_others(sharing, from, action, asked, turn),
+                taken,
+            ));
         }
         let ownership = self.ownership().map_err(|sense| taking_with(taken, sense.into()))?;
         let has_epochs = work.geometry.epoch_blocks > 0;
-        if action == ClaimAction::Advance {
-            return Ok(UnitReply::new(async move {
+        let claim = self.claim_for_one(ownership, from, action, asked, turn, has_epochs);
+        Ok(finished(claim, taken))
+    }
+
+    /// CLAIM OUT of a unit that several gateways share.
+    async fn claim_beside_others(
+        &self,
+        sharing: &UnitSharing,
+        from: Nexus,
+        action: ClaimAction,
+        asked: ClaimParameters,
+        turn: TaskTurn<'_>,
+    ) -> Result<(), UnitCommandFailure> {
+        match action {
+            ClaimAction::Claim => {
+                let done = sharing.claim(&from, asked).await;
+                drop(turn);
+                // What an earlier session of the same log began is not carried out later.
+                self.await_what_has_begun().await;
+                done?;
+            }
+            ClaimAction::Release => {
+                drop(turn);
+                // Other gateways get its ranges at once, so none of its writes may still be in progress.
+                let _nothing_else = self.when_all_has_ended().await;
+                sharing.release(from.number, &asked).await?;
+            }
+            ClaimAction::Advance => {
                 // Saving takes a disk sync, and other commands must not wait for it.
                 drop(turn);
-                let done = ownership.advance(nexus, &asked).await;
-                done.map_or_else(|sense| taking_with(taken, sense.into()), |()| taking(taken))
-            }));
+                sharing.advance(from.number, &asked).await?;
+            }
         }
-        Ok(UnitReply::new(async move {
-            let done = match action {
-                ClaimAction::Claim => ownership.claim(nexus, asked).await,
-                _ => ownership.release(nexus, &asked).await,
-            };
-            if let Err(sense) = done {
-                return taking_with(taken, sense.into());
+        Ok(())
+    }
+
+    /// CLAIM OUT of a unit that has one writer at most.
+    async fn claim_for_one(
+        &self,
+        ownership: &Ownership,
+        from: Nexus,
+        action: ClaimAction,
+        asked: ClaimParameters,
+        turn: TaskTurn<'_>,
+        has_epochs: bool,
+    ) -> Result<(), UnitCommandFailure> {
+        match action {
+            ClaimAction::Claim => ownership.claim(from.number, asked).await?,
+            ClaimAction::Release => ownership.release(from.number, &asked).await?,
+            ClaimAction::Advance => {
+                // Saving takes a disk sync, and other commands must not wait for it.
+                drop(turn);
+                return Ok(ownership.advance(from.number, &asked).await?);
             }
-            drop(turn);
-            self.await_what_has_begun().await;
-            if has_epochs
-                && action == ClaimAction::Claim
-                && let Some(follows) = ownership.unbegun()
-            {
-                if let Err(error) = self.begin_epoch(follows).await {
-                    return taking_with(taken, access::failed_flush(error));
-                }
-                ownership.note_begun();
-            }
-            taking(taken)
-        }))
+        }
+        drop(turn);
+        self.await_what_has_begun().await;
+        if has_epochs
+            && action == ClaimAction::Claim
+            && let Some(follows) = ownership.unbegun()
+        {
+            self.begin_epoch(follows).await.map_err(access::failed_flush)?;
+            ownership.note_begun();
+        }
+        Ok(())
     }
 
     /// CLAIM IN.
@@ -186,4 +204,18 @@ impl MovableUnit for BlockUnit {
     fn is_sanitizing(&self) -> bool {
         self.sanitizer.sense().is_some()
     }
+}
+
+/// The reply of a command that ends in GOOD or a failure when `work` has ended, and that takes `taken` bytes. The work
+/// gives its turn back by itself.
+fn finished<'a>(
+    work: impl Future<Output = Result<(), UnitCommandFailure>> + Send + 'a,
+    taken: u32,
+) -> UnitReply<'a> {
+    UnitReply::new(async move {
+        match work.await {
+            Ok(()) => taking(taken),
+            Err(failure) => taking_with(taken, failure),
+        }
+    })
 }
