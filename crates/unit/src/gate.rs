@@ -1,5 +1,8 @@
-//! The gate that every command passes before a unit performs it, whatever the device type. A command whose data has to
-//! be solicited passes it before that.
+//! The gate that every command passes before a unit performs it, whatever the device type.
+//!
+//! A command whose data has to be solicited passes the gate before that, and again when its data has come: a
+//! reservation, a claim or the medium may have changed in between. While nothing bars anybody a check costs one atomic
+//! load, so the unit keeps no result of the first pass that could be out of date.
 
 use scsi::{PrimaryCommand, Sense};
 
