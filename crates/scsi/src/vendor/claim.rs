@@ -1,5 +1,5 @@
-//! CLAIM OUT and CLAIM IN: commands of our own (opcodes C1h and C0h), by which the cache of a gateway
-//! becomes the only one that changes a unit. `docs/protocols.md` has their bytes.
+//! CLAIM OUT and CLAIM IN (operation codes C1h and C0h), by which the cache of a gateway becomes the exclusive writer
+//! of a unit. `docs/protocols.md` has their bytes.
 
 use crc_fast::{CrcAlgorithm, checksum};
 

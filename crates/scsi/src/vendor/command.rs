@@ -5,31 +5,31 @@ use crate::{Cdb, vendor::ClaimAction};
 /// A vendor specific command of Forebay: what its CDB says, nothing about its data.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum VendorCommand {
-    /// CLAIM IN, our own: who alone changes the unit.
+    /// CLAIM IN: reports the claim of the exclusive writer of the unit.
     ClaimIn {
         /// At most this many bytes come back.
         allocation_length: u16,
     },
-    /// CLAIM OUT, our own: become the only one that changes the unit, or give that back.
+    /// CLAIM OUT: claims the unit for an exclusive writer, gives the claim back, or saves how far its log is confirmed.
     ClaimOut {
-        /// Which.
+        /// What becomes of the claim.
         action: ClaimAction,
         /// Bytes of parameter list that come with it.
         parameter_list_length: u16,
     },
-    /// TOKEN IN, our own: what the unit has to tell a gateway that shares it with others.
+    /// TOKEN IN: returns messages of the unit for a gateway that shares it with others.
     TokenIn {
-        /// How long to wait until there is something, in milliseconds.
+        /// How long to wait for a message, in milliseconds.
         wait_ms: u16,
         /// At most this many bytes come back.
         allocation_length: u32,
     },
-    /// TOKEN OUT, our own: what a gateway asks of a unit that it shares with others.
+    /// TOKEN OUT: requests of a gateway to a unit that it shares with others.
     TokenOut {
         /// Bytes of parameter list that come with it.
         parameter_list_length: u32,
     },
-    /// ROLL BACK, our own: give up what no SYNCHRONIZE CACHE has followed.
+    /// ROLL BACK: gives up all writes that no SYNCHRONIZE CACHE has followed.
     RollBack,
 }
 
