@@ -15,23 +15,23 @@ pub trait LogicalUnit: Send + Sync + 'static {
     /// Performs one command. Dropping the future aborts the task.
     fn execute(&self, task: Task) -> UnitReply<'_>;
 
-    /// Asked before the data of a write is solicited: a completion (BUSY, TASK SET FULL or a CHECK
-    /// CONDITION) if the command would not be taken, and then nothing more comes of it.
+    /// Checks a command before its data is solicited. Returns the completion (BUSY, TASK SET FULL, RESERVATION
+    /// CONFLICT or CHECK CONDITION) of a command that would be refused; the task ends with it.
     fn admit(&self, nexus: &Nexus, cdb: &Cdb, data_out_length: u32) -> Option<Completion>;
 
-    /// Tells the unit of a task management function; tasks themselves are aborted by whoever
-    /// holds their futures. `nexus` asked for it.
+    /// Performs the part of a task management function that concerns the unit. The caller aborts the tasks, whose
+    /// futures it holds. `nexus` asked for the function.
     fn task_management(&self, nexus: &Nexus, function: TaskManagement);
 
-    /// A nexus begins: it gets its unit attention.
+    /// A nexus begins. Its first command is answered with a unit attention condition.
     fn nexus_opened(&self, nexus: &Nexus);
 
-    /// What this nexus reaches beside the unit, told right after it began and whenever that
-    /// changes: for copies that it asks for, and for who asks which ports there are. A unit that
-    /// is told nothing copies within itself, and knows of the one port through which it is asked.
+    /// Says which other units and which target ports a nexus reaches, right after the nexus began and whenever that
+    /// changes. Third-party copies and reports of ports need this; without it, a unit copies within itself and reports
+    /// the port of the nexus only.
     fn nexus_reaches(&self, _nexus: &Nexus, _neighbours: Arc<dyn Neighbours>) {}
 
-    /// A nexus ended: what the unit holds for it goes.
+    /// A nexus ended. The unit drops everything that it holds for the nexus.
     fn nexus_closed(&self, nexus: &Nexus);
 
     /// Raises or withdraws a unit attention condition of this nexus for an event that happened above the unit.

@@ -1,4 +1,4 @@
-//! Unit attention conditions: what each nexus has yet to be told (SAM-5, 5.14).
+//! Unit attention conditions that wait to be reported to each nexus (SAM-5, 5.14).
 
 use std::{
     collections::HashMap,
@@ -37,7 +37,7 @@ impl Attentions {
         });
     }
 
-    /// Something to tell to every nexus but `except`.
+    /// Raises a condition for every nexus but `except`.
     pub(crate) fn raise(&self, condition: Sense, except: Option<u64>) {
         self.change(|nexuses| {
             for (number, conditions) in nexuses.iter_mut() {
@@ -55,7 +55,7 @@ impl Attentions {
         });
     }
 
-    /// Something to tell to this nexus.
+    /// Raises a condition for this nexus.
     pub(crate) fn raise_to(&self, condition: Sense, nexus: u64) {
         self.change(|nexuses| {
             if let Some(conditions) = nexuses.get_mut(&nexus)
@@ -66,7 +66,7 @@ impl Attentions {
         });
     }
 
-    /// This nexus need not be told of it any more.
+    /// Withdraws a condition of this nexus.
     pub(crate) fn withdraw(&self, condition: Sense, nexus: u64) {
         if self.waiting.load(Ordering::Acquire) == 0 {
             return;
@@ -78,8 +78,8 @@ impl Attentions {
         });
     }
 
-    /// A reset that this nexus has yet to be told, which thereby it has been. Only this goes before
-    /// a reservation conflict (SAM-5, 5.3.3).
+    /// Takes the condition of a reset, if one waits for this nexus. Only this condition is reported before a
+    /// reservation conflict (SAM-5, 5.3.3).
     pub(crate) fn take_reset(&self, nexus: u64) -> Option<Sense> {
         if self.waiting.load(Ordering::Acquire) == 0 {
             return None;
@@ -91,7 +91,7 @@ impl Attentions {
         })
     }
 
-    /// The oldest condition of this nexus, which thereby has been told.
+    /// Takes the oldest condition of this nexus.
     pub(crate) fn take(&self, nexus: u64) -> Option<Sense> {
         if self.waiting.load(Ordering::Acquire) == 0 {
             return None;

@@ -9,8 +9,8 @@ use crate::TaskAttribute;
 
 /// The order among the tasks of one unit.
 ///
-/// A fair lock does it: simple tasks share it, an ordered one has it alone, and nobody overtakes
-/// who waits.
+/// A fair lock keeps the order: simple tasks share it, an ordered task holds it alone, and no task overtakes one that
+/// waits.
 #[derive(Debug, Default)]
 pub(crate) struct TaskOrder(RwLock<()>);
 
@@ -27,7 +27,7 @@ enum OrderLock<'a> {
 }
 
 impl TaskOrder {
-    /// A turn that need not be waited for: the usual case.
+    /// Returns the turn of a task that need not wait, which is the usual case.
     pub(crate) fn turn_now(&self, attribute: TaskAttribute) -> Option<TaskTurn<'_>> {
         let lock = match attribute {
             TaskAttribute::Untagged | TaskAttribute::Simple | TaskAttribute::Aca => {
@@ -39,7 +39,7 @@ impl TaskOrder {
         Some(TaskTurn(lock))
     }
 
-    /// The turn of a task that waits. Its place in the queue is that of the first poll.
+    /// Waits for the turn of a task. The task joins the queue at the first poll.
     pub(crate) async fn turn(&self, attribute: TaskAttribute) -> TaskTurn<'_> {
         let lock = match attribute {
             TaskAttribute::Untagged | TaskAttribute::Simple | TaskAttribute::Aca => {
