@@ -3,7 +3,6 @@
 mod process;
 mod steps;
 mod check;
-mod client;
 mod machine;
 mod certificates;
 mod node;

@@ -7,12 +7,12 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
+use rawclient::ClientLogin;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use serde_json::Value;
 
 use crate::certificates::Certificates;
 use crate::check::root;
-use crate::client::ClientLogin;
 use crate::machine;
 use crate::process::{self, KillOnDropChild, XtaskProgramResult};
 

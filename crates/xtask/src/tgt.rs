@@ -7,8 +7,8 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
+use rawclient::ClientLogin;
 
-use crate::client::ClientLogin;
 use crate::machine;
 use crate::process::{self, KillOnDropChild};
 

@@ -9,12 +9,12 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use rawclient::ClientLogin;
+use rawclient::session::ClientSessionOptions;
 
 use crate::bench::figures::BenchFigures;
 use crate::bench::load::BenchPoint;
 use crate::bench::plan::{loads, servers};
-use crate::client::ClientLogin;
-use crate::client::session::ClientSessionOptions;
 use crate::destage;
 use crate::machine::{BenchProcessUsage, Others};
 use crate::node::{RelayProcess, ServeProcess, TestProcessPriority};

@@ -4,11 +4,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use hdrhistogram::Histogram;
-
-use crate::client::{
+use rawclient::{
     ClientLogin, ClientResponse, ClientScsiCommand, ClientSession, ClientSlotAction,
     ClientWorkload, Crowd, session, stamp,
 };
+
 use crate::machine::BenchProcessUsage;
 
 /// Unmeasured time at the start of a point: connections, caches and the scheduler settle.

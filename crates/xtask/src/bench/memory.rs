@@ -5,10 +5,10 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use rawclient::ClientLogin;
 
 use crate::bench::load::{BenchLoad, measure};
 use crate::bench::stage::write_all;
-use crate::client::ClientLogin;
 use crate::node::ServeProcess;
 
 const SESSIONS: usize = 64;

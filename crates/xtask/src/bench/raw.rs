@@ -10,12 +10,12 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use rawclient::Crowd;
 
 pub use answering::serve;
 use client::{RawTcpClient, RawTcpMeasurement};
 
 use crate::bench::load::{BenchLoad, BenchPoint, histogram};
-use crate::client::Crowd;
 use crate::machine::{self, BenchProcessUsage};
 use crate::process::KillOnDropChild;
 

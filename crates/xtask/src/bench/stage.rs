@@ -7,15 +7,15 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
+use rawclient::session::ClientSessionOptions;
+use rawclient::{
+    ClientLogin, ClientResponse, ClientScsiCommand, ClientSession, ClientSlotAction, ClientWorkload,
+};
 
 use crate::bench::load::{BenchLoad, BenchPoint, histogram, measure};
 use crate::bench::plan::{HIT_BYTES, servers};
 use crate::bench::raw;
 use crate::certificates::Certificates;
-use crate::client::session::ClientSessionOptions;
-use crate::client::{
-    ClientLogin, ClientResponse, ClientScsiCommand, ClientSession, ClientSlotAction, ClientWorkload,
-};
 use crate::destage;
 use crate::machine::{self, BenchProcessUsage};
 use crate::node::{RelayProcess, ServeProcess, TestProcessPriority};

@@ -4,9 +4,9 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use anyhow::Result;
+use rawclient::ClientLogin;
 
 use crate::bench::load::{BenchLoad, measure};
-use crate::client::ClientLogin;
 use crate::machine;
 
 /// What to put on which target.

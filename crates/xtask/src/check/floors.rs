@@ -17,13 +17,15 @@ const fn place(name: &'static str, floor: u8, uses: &'static [&'static str]) -> 
     CrateFloor { name, floor, uses }
 }
 
-/// The one place where this is written for tools. `xtask` stands beside the floors and uses none.
+/// The floors in a form that tools can read. `xtask` is beside the floors. It uses no crate of the product, because the check
+/// must run while the product does not compile.
 #[rustfmt::skip]
 const PLACES: &[CrateFloor] = &[
     place("scsi", 0, &[]),
     place("volume", 0, &[]),
     place("tokens", 0, &[]),
     place("program", 0, &[]),
+    place("rawclient", 0, &[]),
     place("iscsi", 1, &["scsi"]),
     place("cache", 1, &["tokens", "volume"]),
     place("sim", 1, &["volume"]),
@@ -38,7 +40,7 @@ const PLACES: &[CrateFloor] = &[
     place("workload", 4, &["initiator", "program", "transport", "sim", "volume"]),
     place("lab", 5, &["fairtcp", "program", "wan", "workload"]),
     place("forebay", 6, &["attach", "cache", "fairtcp", "initiator", "iscsi", "lab", "names", "program", "scsi", "target", "transport", "unit", "volume", "wan", "workload"]),
-    place("xtask", 7, &[]),
+    place("xtask", 7, &["rawclient"]),
 ];
 
 /// One arrow: a crate and what it depends on.

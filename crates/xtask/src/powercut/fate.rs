@@ -1,6 +1,5 @@
 //! Which unsynced operations survive a power cut.
-
-use crate::client::stamp;
+use rawclient::stamp;
 
 /// Pseudo-random numbers: the same seed gives the same sequence.
 #[derive(Clone, Debug)]

@@ -6,12 +6,12 @@ use std::path::Path;
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail, ensure};
-
-use crate::client::session::ClientSessionOptions;
-use crate::client::stamp::{self, BlockStampState};
-use crate::client::{
+use rawclient::session::ClientSessionOptions;
+use rawclient::stamp::{self, BlockStampState};
+use rawclient::{
     ClientLogin, ClientResponse, ClientScsiCommand, ClientSession, ClientSlotAction, ClientWorkload,
 };
+
 use crate::steps::StepTally;
 use crate::suite::site::{SuiteSite, SuiteSitePlan, Victim};
 

@@ -12,12 +12,12 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
-
-use crate::client::session::ClientSessionOptions;
-use crate::client::stamp::{self, BlockStampState};
-use crate::client::{
+use rawclient::session::ClientSessionOptions;
+use rawclient::stamp::{self, BlockStampState};
+use rawclient::{
     ClientLogin, ClientResponse, ClientScsiCommand, ClientSession, ClientSlotAction, ClientWorkload,
 };
+
 use crate::destage::Destage;
 use crate::steps::StepTally;
 use crate::suite::site::{SuiteSite, SuiteSitePlan};

@@ -3,10 +3,9 @@
 use std::time::Instant;
 
 use anyhow::{Result, ensure};
-
-use crate::client::session::ClientSessionOptions;
-use crate::client::stamp::{self, BlockStampState};
-use crate::client::{
+use rawclient::session::ClientSessionOptions;
+use rawclient::stamp::{self, BlockStampState};
+use rawclient::{
     ClientLogin, ClientResponse, ClientScsiCommand, ClientSession, ClientSlotAction, ClientWorkload,
 };
 

@@ -5,8 +5,8 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use rawclient::ClientLogin;
 
-use crate::client::ClientLogin;
 use crate::destage::{self, Destage};
 use crate::node::{RelayProcess, ServeProcess};
 

@@ -6,8 +6,8 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use rawclient::stamp;
 
-use crate::client::stamp;
 use crate::process::{self, XtaskProgramResult};
 use crate::steps::StepTally;
 

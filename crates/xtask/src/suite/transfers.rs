@@ -4,8 +4,8 @@
 use std::path::Path;
 
 use anyhow::{Context, Result};
+use rawclient::ClientLogin;
 
-use crate::client::ClientLogin;
 use crate::node::ServeProcess;
 use crate::steps::StepTally;
 use crate::suite::pass::{self, StampedPass};

@@ -7,16 +7,16 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use hdrhistogram::Histogram;
+use rawclient::crowd::CrowdConnection;
+use rawclient::session::ClientSessionOptions;
+use rawclient::stamp::{self, BlockStampState};
+use rawclient::{
+    ClientLogin, ClientResponse, ClientScsiCommand, ClientSession, ClientSlotAction, ClientWorkload,
+};
 use rustix::event::{PollFd, PollFlags, Timespec};
 
 use crate::bench::emc::trace::{BLOCK_BYTES, BenchTraceRequest, BenchTraceSpec, BenchTraceStream};
 use crate::bench::load::histogram;
-use crate::client::crowd::CrowdConnection;
-use crate::client::session::ClientSessionOptions;
-use crate::client::stamp::{self, BlockStampState};
-use crate::client::{
-    ClientLogin, ClientResponse, ClientScsiCommand, ClientSession, ClientSlotAction, ClientWorkload,
-};
 use crate::machine;
 
 /// How fast time passes.

@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use crate::client::stamp;
+use rawclient::stamp;
 
 /// Requests of the whole trace.
 pub const REQUESTS: u64 = 230_370;

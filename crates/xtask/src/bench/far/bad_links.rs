@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::{Args, ValueEnum};
+use rawclient::ClientLogin;
 use serde_json::Value;
 
 use crate::bench::far::LINK;
@@ -14,7 +15,6 @@ use crate::bench::far::bulk::{self, BulkStreamDirection};
 use crate::bench::far::load::{self, FarAddressOrder, FarLoad, FarLoadResult};
 use crate::bench::far::site::{FarBenchGateway, FarBenchSite, FarNodeSpec, WRITTEN_RANGE};
 use crate::bench::far::wan::{BenchWan, LinkSpec};
-use crate::client::ClientLogin;
 use crate::machine::require_root;
 use crate::node;
 

@@ -5,16 +5,16 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail, ensure};
 use hdrhistogram::Histogram;
+use rawclient::crowd::CrowdConnection;
+use rawclient::session::ClientSessionOptions;
+use rawclient::{
+    ClientLogin, ClientResponse, ClientScsiCommand, ClientSession, ClientSlotAction, ClientWorkload,
+};
 use rustix::net::sockopt::set_tcp_congestion;
 
 use crate::bench::far::LINK;
 use crate::bench::far::wan::{BenchWanEnd, at};
 use crate::bench::load::histogram;
-use crate::client::crowd::CrowdConnection;
-use crate::client::session::ClientSessionOptions;
-use crate::client::{
-    ClientLogin, ClientResponse, ClientScsiCommand, ClientSession, ClientSlotAction, ClientWorkload,
-};
 
 /// The result of a load.
 #[derive(Debug)]

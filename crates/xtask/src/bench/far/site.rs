@@ -7,13 +7,13 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use rawclient::ClientLogin;
 use serde_json::Value;
 
 use crate::bench::far::LINK;
 use crate::bench::far::load::{self, FarLoadResult};
 use crate::bench::far::wan::{BenchWan, BenchWanEnd, at};
 use crate::bench::load::histogram;
-use crate::client::ClientLogin;
 use crate::destage::Destage;
 use crate::node::{ServeProcess, TestProcessPriority, layer_figures};
 

@@ -4,11 +4,11 @@ use std::io::{IoSlice, Read, Write};
 use std::net::{TcpListener, TcpStream};
 
 use anyhow::Result;
+use rawclient::stamp;
 use rustix::buffer::spare_capacity;
 use rustix::event::epoll;
 
 use super::greeting::{Greeting, buffer_bytes};
-use crate::client::stamp;
 
 /// Blocks in memory begin at multiples of this. A read may exceed its block by the length of a header.
 const PAGE: usize = 4096;

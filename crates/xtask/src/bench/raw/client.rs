@@ -6,11 +6,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use hdrhistogram::Histogram;
+use rawclient::crowd::CrowdConnection;
+use rawclient::wire::{ClientReceiveBuffer, ClientSendQueue};
 
 use super::greeting::{Greeting, buffer_bytes};
 use crate::bench::load::BenchLoad;
-use crate::client::crowd::CrowdConnection;
-use crate::client::wire::{ClientReceiveBuffer, ClientSendQueue};
 
 /// How long a run goes on, and what it has seen.
 pub struct RawTcpMeasurement {

@@ -4,13 +4,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
-
-use super::model::{DurabilityPromise, LONGEST, Model, SECTOR, SECTORS};
-use crate::client::session::ClientSessionOptions;
-use crate::client::stamp::{self, BlockStampState};
-use crate::client::{
+use rawclient::session::ClientSessionOptions;
+use rawclient::stamp::{self, BlockStampState};
+use rawclient::{
     ClientLogin, ClientResponse, ClientScsiCommand, ClientSession, ClientSlotAction, ClientWorkload,
 };
+
+use super::model::{DurabilityPromise, LONGEST, Model, SECTOR, SECTORS};
 use crate::powercut::{Chance, Supply};
 
 /// Shape of a session: 16 commands in flight; it keeps the data that each command reads.

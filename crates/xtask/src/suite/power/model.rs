@@ -6,9 +6,9 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use anyhow::{Result, ensure};
+use rawclient::ClientScsiCommand;
+use rawclient::stamp::{self, BlockStampState};
 
-use crate::client::ClientScsiCommand;
-use crate::client::stamp::{self, BlockStampState};
 use crate::powercut::Chance;
 
 /// Sectors of 512 bytes that the load writes: 2 MiB. A log of 8 MiB holds more, so that writes also overwrite

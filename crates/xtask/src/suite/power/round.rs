@@ -6,13 +6,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Error, Result, anyhow, bail, ensure};
+use rawclient::ClientSession;
 
 use super::load::{PowerRoundLoad, SHAPE, read};
 use super::mode::{GATEWAY, NODE, PARTNER, PowerRoundFailure, PowerRoundMode, Variant};
 use super::model::Model;
 use super::site::{Judge, PowerSuiteSite};
 use super::sites::SyncSite;
-use crate::client::ClientSession;
 use crate::node::EndedBeforeReady;
 use crate::powercut::Chance;
 use crate::powercut::supply::{Cut, MachineEnding};

@@ -10,12 +10,12 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use rawclient::ClientLogin;
 use rustix::process::Pid;
 use serde_json::Value;
 
 use super::mode::{GATEWAY, NODE, PARTNER, PowerRoundMode, Variant};
 use super::site_settings;
-use crate::client::ClientLogin;
 use crate::destage;
 use crate::node::{ServeProcess, TestProcessPriority};
 use crate::powercut::{Boot, Chance, FaultFsSync, FaultFsTree, Honour, Mounted, Supply};

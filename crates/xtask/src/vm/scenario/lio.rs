@@ -6,8 +6,8 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use rawclient::ClientLogin;
 
-use crate::client::ClientLogin;
 use crate::node::ServeProcess;
 use crate::suite::pass::{self, StampedPass};
 use crate::tgt;

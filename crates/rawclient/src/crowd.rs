@@ -8,7 +8,7 @@ use anyhow::{Result, ensure};
 use rustix::buffer::spare_capacity;
 use rustix::event::{Timespec, epoll};
 
-use crate::client::wire::SILENCE;
+use crate::wire::SILENCE;
 
 /// One connection under a load `L`.
 pub trait CrowdConnection<L> {

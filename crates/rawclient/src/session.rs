@@ -5,10 +5,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::client::crowd::CrowdConnection;
-use crate::client::login::{ClientLogin, LoadClientConnection, word};
-use crate::client::request::ClientScsiCommand;
-use crate::client::wire::{ClientReceiveBuffer, ClientSendQueue};
+use crate::crowd::CrowdConnection;
+use crate::login::{ClientLogin, LoadClientConnection, word};
+use crate::request::ClientScsiCommand;
+use crate::wire::{ClientReceiveBuffer, ClientSendQueue};
 
 /// What decides which commands a session sends, and learns how each went.
 pub trait ClientWorkload {

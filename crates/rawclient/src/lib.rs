@@ -1,0 +1,16 @@
+//! An iSCSI initiator for load and for tests of faults. One thread drives one session or many connections. It sends as
+//! many commands as the depth allows in one system call, and takes all responses that have arrived at once.
+//!
+//! It depends on no other crate of the workspace, so that both ends of a test cannot share one mistake.
+
+pub mod login;
+pub mod request;
+pub mod wire;
+pub mod crowd;
+pub mod session;
+pub mod stamp;
+
+pub use crowd::Crowd;
+pub use login::ClientLogin;
+pub use request::ClientScsiCommand;
+pub use session::{ClientResponse, ClientSession, ClientSlotAction, ClientWorkload};
