@@ -51,6 +51,20 @@ fn after(said: &str) -> String {
     if said.is_empty() { String::new() } else { format!(": {said}") }
 }
 
+impl From<program::Error> for Error {
+    fn from(error: program::Error) -> Self {
+        match error {
+            program::Error::NotReady { name, said } => {
+                Self::Program { name, what: "ended before it was ready".to_owned(), said }
+            }
+            program::Error::Failed { name, what, said } => Self::Program { name, what, said },
+            program::Error::Late { name, what, limit } => Self::Late { name, what, limit },
+            program::Error::Stopped => Self::Stopped,
+            program::Error::System { act, error } => Self::System { act, error },
+        }
+    }
+}
+
 impl Error {
     /// A failure of the system in an act.
     pub(crate) fn system(act: impl Into<String>) -> impl FnOnce(io::Error) -> Self {

@@ -6,7 +6,11 @@
 mod said;
 mod signals;
 mod running;
+mod error;
+mod logged;
 
+pub use error::Error;
+pub use logged::{LoggedProgram, WaitLimit};
 pub use running::{RunningProgram, ending};
 pub use said::{Said, last_lines};
 pub use signals::reset_signals;

@@ -8,12 +8,13 @@ use std::{
     time::Duration,
 };
 
+use program::{LoggedProgram, WaitLimit};
 use rustix::process::Signal;
 use workload::WorkloadLocation;
 
 use super::{
     mounts::{mount_point, unmount_all},
-    process::{StageNamespace, StageProcess, StageWaitLimit},
+    process::{self, StageNamespace},
     settings::TARGET,
 };
 use crate::{Error, Host};
@@ -27,7 +28,7 @@ const GIVEN_UP: Duration = Duration::from_secs(20);
 
 /// One that is there.
 pub(crate) struct LabAttachment {
-    process: StageProcess,
+    process: LoggedProgram,
     pub place: WorkloadLocation,
     mounted: Option<PathBuf>,
 }
@@ -59,9 +60,8 @@ impl LabAttachment {
         }
         let events = folder.join(format!("host-{number}.events"));
         let name = format!("the attachment of volume {number}");
-        let mut process =
-            StageProcess::start(name, &mut command, namespace, &events, Signal::TERM)?;
-        let ready = process.line(StageWaitLimit { limit: READY, stop }).inspect_err(|_| {
+        let mut process = process::start(name, &mut command, namespace, &events, Signal::TERM)?;
+        let ready = process.line(WaitLimit { limit: READY, stop }).inspect_err(|_| {
             // Killed it would leave its device and what is mounted on that.
             let _ = process.ask_to_end(GIVEN_UP);
         })?;
@@ -89,6 +89,6 @@ impl LabAttachment {
         if ended.is_err() && self.mounted.is_some() {
             unmount_all(folder);
         }
-        ended
+        Ok(ended?)
     }
 }

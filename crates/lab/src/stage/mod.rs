@@ -23,6 +23,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use program::{LoggedProgram, WaitLimit};
 use rustix::process::Signal;
 use workload::{WorkloadFigure, WorkloadLocation, WorkloadResult, WorkloadTask};
 
@@ -31,7 +32,6 @@ use self::{
     folder::LabRunFolder,
     memory::LabMemoryCgroup,
     orphans::Orphans,
-    process::{StageProcess, StageWaitLimit},
     settings::Folders,
     standing::RunningSite,
 };
@@ -139,7 +139,7 @@ impl LabStage {
         place: &WorkloadLocation,
         task: &WorkloadTask,
         memory: Option<&LabMemoryCgroup>,
-    ) -> Result<StageProcess, Error> {
+    ) -> Result<LoggedProgram, Error> {
         let standing =
             self.standing.as_ref().ok_or_else(|| Error::Settings("no site stands".to_owned()))?;
         let mut command = Command::new(&self.place.program);
@@ -154,13 +154,8 @@ impl LabStage {
         let events = self.place.memory.join(format!("workload-{number}.events"));
         // Of this run only: what it says last is told if it fails.
         let _ = fs::remove_file(&events);
-        let mut process = StageProcess::start(
-            "the workload",
-            &mut command,
-            standing.near(),
-            &events,
-            Signal::KILL,
-        )?;
+        let mut process =
+            process::start("the workload", &mut command, standing.near(), &events, Signal::KILL)?;
         let given = serde_json::to_vec(task).map_err(|error| Error::Settings(error.to_string()))?;
         if let Some(mut stdin) = process.stdin() {
             // If it has ended, its end says why.
@@ -180,7 +175,7 @@ impl LabStage {
         let standing =
             self.standing.as_ref().ok_or_else(|| Error::Settings("no site stands".to_owned()))?;
         let limit = Duration::from_secs_f64((point.seconds * SLOWER).clamp(0.0, 1e6)) + AT_LEAST;
-        let patience = StageWaitLimit { limit, stop: &self.place.stop };
+        let patience = WaitLimit { limit, stop: &self.place.stop };
         let places = standing.places();
         let limited = |bytes| LabMemoryCgroup::limited(&self.place.name, bytes);
         let memory = point.site.memory.map(limited).transpose()?;

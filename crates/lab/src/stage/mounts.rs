@@ -8,12 +8,10 @@ use std::{
     time::Duration,
 };
 
+use program::WaitLimit;
 use workload::Tool;
 
-use super::{
-    orphans::Killed,
-    process::{self, StageWaitLimit},
-};
+use super::{orphans::Killed, process};
 
 /// Makes block devices of files.
 pub(crate) const LOSETUP: Tool = Tool { program: "losetup", package: "mount" };
@@ -44,13 +42,8 @@ pub(crate) fn unmount_left(folder: &Path, attachments: &[Killed]) {
     // What stays is named by who wants to remove the folder.
     let run = |command: &mut Command| {
         let name = command.get_program().to_string_lossy().into_owned();
-        let _ = process::run(
-            &name,
-            command,
-            &None,
-            &events,
-            StageWaitLimit { limit: UNMOUNT, stop: &stop },
-        );
+        let _ =
+            process::run(&name, command, &None, &events, WaitLimit { limit: UNMOUNT, stop: &stop });
     };
     let volumes = 1..=VOLUMES;
     for path in volumes.flat_map(|volume| [mount_point(folder, volume), shown(folder, volume)]) {

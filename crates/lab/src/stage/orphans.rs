@@ -144,8 +144,10 @@ mod tests {
         sync::atomic::AtomicBool,
     };
 
+    use program::WaitLimit;
+
     use super::*;
-    use crate::stage::process::{StageProcess, StageWaitLimit};
+    use crate::stage::process;
 
     const LONG: Duration = Duration::from_secs(20);
 
@@ -156,9 +158,9 @@ mod tests {
         let said = if by_us {
             let events = folder.join("events");
             let mut process =
-                StageProcess::start("a shell", &mut command, &None, &events, Signal::KILL).unwrap();
+                process::start("a shell", &mut command, &None, &events, Signal::KILL).unwrap();
             let stop = AtomicBool::new(false);
-            process.finish(StageWaitLimit { limit: LONG, stop: &stop }).unwrap()
+            process.finish(WaitLimit { limit: LONG, stop: &stop }).unwrap()
         } else {
             let output = command.stderr(Stdio::null()).output().unwrap();
             String::from_utf8(output.stdout).unwrap()

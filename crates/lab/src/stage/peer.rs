@@ -8,12 +8,13 @@ use std::{
     time::{Duration, Instant},
 };
 
+use program::{LoggedProgram, WaitLimit};
 use rustix::process::Signal;
 use workload::{Tool, WorkloadLocation};
 
 use super::{
     mounts::{self, LOSETUP, losetup},
-    process::{self, StageNamespace, StageProcess, StageWaitLimit},
+    process::{self, StageNamespace},
 };
 use crate::Error;
 
@@ -39,7 +40,7 @@ const NAME: &str = "iqn.2026-11.io.forebay.lab:tgt";
 
 /// A tgtd with one unit. It ignores SIGTERM while it has targets: dropping it kills it.
 pub(crate) struct LabTgtServer {
-    process: StageProcess,
+    process: LoggedProgram,
     pub url: String,
 }
 
@@ -65,7 +66,7 @@ impl LabTgtServer {
         let mut command = Command::new(daemon);
         command.args(["-f", "-C", &control, "--iscsi", &format!("portal={address}:{port}")]);
         command.stdin(Stdio::null());
-        let process = StageProcess::start("tgtd", &mut command, namespace, &events, Signal::KILL)?;
+        let process = process::start("tgtd", &mut command, namespace, &events, Signal::KILL)?;
         let admin = |arguments: &[&str]| {
             let mut command = Command::new(&tool);
             command.args(["-C", &control, "--lld", "iscsi", "--mode"]).args(arguments);
@@ -74,7 +75,7 @@ impl LabTgtServer {
                 &mut command,
                 namespace,
                 &events,
-                StageWaitLimit { limit: READY, stop },
+                WaitLimit { limit: READY, stop },
             )
         };
         let deadline = Instant::now() + READY;
@@ -100,7 +101,7 @@ impl LabTgtServer {
 
 /// An nbdkit with a disk in its memory.
 pub(crate) struct Nbdkit {
-    process: StageProcess,
+    process: LoggedProgram,
     pub url: String,
 }
 
@@ -123,8 +124,7 @@ impl Nbdkit {
         command.args(["--foreground", "--ipaddr", address, "--port", &port.to_string()]);
         command.arg("--pidfile").arg(&ready).args(["memory", &bytes.to_string()]);
         command.stdin(Stdio::null());
-        let mut process =
-            StageProcess::start("nbdkit", &mut command, namespace, &events, Signal::TERM)?;
+        let mut process = process::start("nbdkit", &mut command, namespace, &events, Signal::TERM)?;
         // It writes its number when it takes connections.
         wait_for(&mut process, "nbdkit", &ready, stop)?;
         Ok(Self { process, url: format!("nbd://{address}:{port}") })
@@ -137,22 +137,22 @@ impl Nbdkit {
 
     /// Ends it.
     pub fn end(self) -> Result<(), Error> {
-        self.process.end(READY)
+        Ok(self.process.end(READY)?)
     }
 }
 
 /// Waits until there is something in a file that a program fills when it is ready.
 fn wait_for(
-    process: &mut StageProcess,
+    process: &mut LoggedProgram,
     name: &str,
     file: &Path,
     stop: &AtomicBool,
 ) -> Result<(), Error> {
     let deadline = Instant::now() + READY;
     while file.metadata().map_or(0, |about| about.len()) == 0 {
-        match process.finish(StageWaitLimit { limit: LOOK, stop }) {
-            Err(Error::Late { .. }) if Instant::now() < deadline => {}
-            Err(error) => return Err(error),
+        match process.finish(WaitLimit { limit: LOOK, stop }) {
+            Err(program::Error::Late { .. }) if Instant::now() < deadline => {}
+            Err(error) => return Err(error.into()),
             Ok(said) => {
                 let what = "ended before it was ready".to_owned();
                 return Err(Error::Program { name: name.to_owned(), what, said });
@@ -181,7 +181,7 @@ fn blockdev(url: &str) -> String {
 
 /// A volume that qemu-storage-daemon shows as a file, and a loop device on that.
 pub(crate) struct QemuVolumeExport {
-    process: StageProcess,
+    process: LoggedProgram,
     pub place: WorkloadLocation,
     device: Option<PathBuf>,
     events: PathBuf,
@@ -205,7 +205,7 @@ impl QemuVolumeExport {
         let mut command = Command::new(daemon);
         command.args(["--blockdev", &blockdev(url), "--export", &export]).stdin(Stdio::null());
         let name = "qemu-storage-daemon";
-        let process = StageProcess::start(name, &mut command, namespace, &events, Signal::TERM)?;
+        let process = process::start(name, &mut command, namespace, &events, Signal::TERM)?;
         let mut shown = Self {
             process,
             place: WorkloadLocation::Folder(file.clone()),
@@ -217,7 +217,7 @@ impl QemuVolumeExport {
         // With direct I/O of the loop device QEMU 7.2 gives back wrong data: a request is begun in the buffer of
         // one that is under way. Without it nothing is kept in memory either: QEMU has its file opened for that.
         let mut command = losetup(&["--direct-io=off", "--find", "--show"]);
-        let patience = StageWaitLimit { limit: READY, stop };
+        let patience = WaitLimit { limit: READY, stop };
         let said = process::run("losetup", command.arg(&file), &None, &events, patience)?;
         let device = PathBuf::from(said.trim());
         shown.device = Some(device.clone());
@@ -235,13 +235,13 @@ impl QemuVolumeExport {
         self.detach()?;
         let Self { process, .. } = &mut self;
         // It ends well at SIGTERM.
-        process.ask_to_end(READY)
+        Ok(process.ask_to_end(READY)?)
     }
 
     fn detach(&mut self) -> Result<(), Error> {
         let Some(device) = self.device.take() else { return Ok(()) };
         let stop = AtomicBool::new(false);
-        let patience = StageWaitLimit { limit: READY, stop: &stop };
+        let patience = WaitLimit { limit: READY, stop: &stop };
         let mut command = losetup(&["--detach"]);
         process::run("losetup", command.arg(device), &None, &self.events, patience).map(drop)
     }

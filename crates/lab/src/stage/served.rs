@@ -9,10 +9,11 @@ use std::{
     time::{Duration, Instant},
 };
 
+use program::{LoggedProgram, WaitLimit};
 use rustix::process::Signal;
 use serde_json::Value;
 
-use super::process::{self, StageNamespace, StageProcess, StageWaitLimit};
+use super::process::{self, StageNamespace};
 use crate::Error;
 
 /// From start to listening: a volume or log of some gigabytes is filled with zeros first.
@@ -29,7 +30,7 @@ const LOOK: Duration = Duration::from_millis(100);
 /// One that listens.
 pub(crate) struct LabForebayServer {
     pub name: String,
-    process: StageProcess,
+    process: LoggedProgram,
     program: PathBuf,
     settings: PathBuf,
     pub portal: SocketAddr,
@@ -51,8 +52,8 @@ impl LabForebayServer {
         let mut command = Command::new(program);
         command.arg("serve").arg("--config").arg(&path).stdin(Stdio::null());
         let mut process =
-            StageProcess::start(name, &mut command, namespace, &file("events"), Signal::TERM)?;
-        let ready = process.line(StageWaitLimit { limit: READY, stop })?;
+            process::start(name, &mut command, namespace, &file("events"), Signal::TERM)?;
+        let ready = process.line(WaitLimit { limit: READY, stop })?;
         let portal = ready.strip_prefix("ready ").and_then(|it| it.split(' ').next()?.parse().ok());
         let portal = portal.ok_or_else(|| Error::Program {
             name: name.to_owned(),
@@ -82,7 +83,7 @@ impl LabForebayServer {
     pub fn status(&self, stop: &AtomicBool) -> Result<Value, Error> {
         let mut command = Command::new(&self.program);
         command.args(["status", "--json", "--config"]).arg(&self.settings);
-        let patience = StageWaitLimit { limit: ANSWER, stop };
+        let patience = WaitLimit { limit: ANSWER, stop };
         let name = format!("the status of {}", self.name);
         let events = self.settings.with_extension("events");
         let said = process::run(&name, &mut command, &None, &events, patience)?;
@@ -108,7 +109,7 @@ impl LabForebayServer {
 
     /// Ends it in order.
     pub fn end(self) -> Result<(), Error> {
-        self.process.end(END)
+        Ok(self.process.end(END)?)
     }
 }
 

@@ -9,6 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use program::WaitLimit;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use wan::{Link, LinkOptions, WanLinkEnd};
 use workload::WorkloadLocation;
@@ -18,7 +19,7 @@ use super::{
     attached::LabAttachment,
     counted::{StageCounters, processor_of},
     peer::{LabTgtServer, Nbdkit, QemuVolumeExport},
-    process::{self, StageNamespace, StageWaitLimit},
+    process::{self, StageNamespace},
     served::LabForebayServer,
     settings::{self, TARGET, gateway_target},
 };
@@ -337,7 +338,7 @@ fn write_out(place: &WorkloadLocation, folder: &Path, stop: &AtomicBool) -> Resu
         WorkloadLocation::Url(_) => return Ok(true),
     };
     let name = format!("writing out {place}");
-    let patience = StageWaitLimit { limit: WRITE_OUT, stop };
+    let patience = WaitLimit { limit: WRITE_OUT, stop };
     match process::run(&name, &mut command, &None, &folder.join("sync.events"), patience) {
         Ok(_) => Ok(true),
         Err(Error::Late { .. }) => Ok(false),
