@@ -8,8 +8,10 @@ mod signals;
 mod running;
 mod error;
 mod logged;
+mod finished;
 
 pub use error::Error;
+pub use finished::{ProgramResult, find, run, run_unless, start};
 pub use logged::{LoggedProgram, WaitLimit};
 pub use running::{RunningProgram, ending};
 pub use said::{Said, last_lines};

@@ -3,7 +3,7 @@
 use std::{
     io,
     os::unix::process::{CommandExt, ExitStatusExt},
-    process::{Child, ChildStdin, Command, ExitStatus},
+    process::{Child, ChildStdin, ChildStdout, Command, ExitStatus},
     sync::atomic::{AtomicBool, Ordering},
     time::{Duration, Instant},
 };
@@ -65,6 +65,11 @@ impl RunningProgram {
     /// What it reads, if it was started with a pipe there; given once.
     pub fn stdin(&mut self) -> Option<ChildStdin> {
         self.child.stdin.take()
+    }
+
+    /// Returns the reading end of the program's standard output, if the command has a pipe there. It is given once.
+    pub fn stdout(&mut self) -> Option<ChildStdout> {
+        self.child.stdout.take()
     }
 
     /// How it ended, if it does within this time.

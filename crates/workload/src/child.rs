@@ -3,11 +3,10 @@
 use std::{
     process::Command,
     sync::atomic::{AtomicBool, Ordering},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
-use program::{RunningProgram, Said, ending, last_lines};
-use rustix::process::Signal;
+use program::{ending, last_lines};
 
 use crate::Error;
 
@@ -32,23 +31,17 @@ pub(crate) fn run_unless(
     stop: &AtomicBool,
 ) -> Result<(String, Duration), Error> {
     let program = command.get_program().to_string_lossy().into_owned();
-    let failed = || Error::system(format!("run {program}"));
-    let said = Said::new().map_err(failed())?;
-    said.take_all_of(command).map_err(failed())?;
-    let begun = Instant::now();
-    let mut running = RunningProgram::start(command, Signal::TERM).map_err(failed())?;
-    let Some(status) = running.ended_unless(stop, limit).map_err(failed())? else {
-        return Err(match stop.load(Ordering::Relaxed) {
-            true => Error::Stopped { program },
-            false => Error::Late { program, limit },
-        });
-    };
-    let took = begun.elapsed();
-    let said = said.text().map_err(failed())?;
-    if status.success() {
-        return Ok((said, took));
+    let finished = program::run_unless(command, limit, stop)
+        .map_err(Error::system(format!("run {program}")))?;
+    match finished.status {
+        Some(status) if status.success() => Ok((finished.output, finished.took)),
+        Some(status) => {
+            let said = tail(&finished.output);
+            Err(Error::Program { program, ending: ending(status), said })
+        }
+        None if stop.load(Ordering::Relaxed) => Err(Error::Stopped { program }),
+        None => Err(Error::Late { program, limit }),
     }
-    Err(Error::Program { program, ending: ending(status), said: tail(&said) })
 }
 
 /// The last lines.
@@ -58,6 +51,8 @@ pub(crate) fn tail(said: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Instant;
+
     use super::*;
 
     #[test]

@@ -16,20 +16,18 @@ pub struct Tool {
 #[error("{0} is not installed (Debian's package {package})", package = .0.package)]
 pub struct Missing(pub Tool);
 
-/// Where programs are beside `PATH`: not every user's has the system's.
-const SYSTEM: [&str; 3] = ["/usr/sbin", "/sbin", "/usr/local/sbin"];
-
 impl Tool {
     /// Where it is.
     ///
     /// # Errors
     /// [`Missing`].
     pub fn find(self) -> Result<PathBuf, Missing> {
-        let path = std::env::var_os("PATH").unwrap_or_default();
-        let system = SYSTEM.map(PathBuf::from).into_iter().chain(of_postgresql());
-        let folders = std::env::split_paths(&path).chain(system);
-        let mut files = folders.map(|folder| folder.join(self.program));
-        files.find(|file| file.is_file()).ok_or(Missing(self))
+        program::find(self.program)
+            .or_else(|| {
+                let mut files = of_postgresql().into_iter().map(|folder| folder.join(self.program));
+                files.find(|file| file.is_file())
+            })
+            .ok_or(Missing(self))
     }
 }
 
