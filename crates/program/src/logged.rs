@@ -256,6 +256,8 @@ mod tests {
         let short = WaitLimit { limit: Duration::from_millis(50), stop: &stop };
         let error = shell("exec sleep 100", folder.path()).finish(short).unwrap_err();
         assert!(matches!(error, Error::Late { .. }), "{error}");
+        let error = shell("exec sleep 100", folder.path()).line(short).unwrap_err();
+        assert!(error.to_string().contains("was not ready"), "{error}");
         let deaf = shell("trap '' TERM; echo; exec sleep 100", folder.path());
         // It has set its trap when it has said a line.
         let mut deaf = deaf;

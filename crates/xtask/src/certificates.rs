@@ -6,8 +6,6 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
-use crate::process;
-
 /// Three keys on a curve take no longer.
 const LIMIT: Duration = Duration::from_secs(30);
 
@@ -36,7 +34,7 @@ impl Certificates {
         ] {
             let mut openssl = Command::new("openssl");
             openssl.args(command.split_whitespace()).current_dir(folder);
-            let done = process::run(&mut openssl, LIMIT)
+            let done = program::run(&mut openssl, LIMIT)
                 .context("openssl does not run (Debian package openssl)")?;
             ensure!(done.success(), "openssl {command}: {}", done.tail(5));
         }

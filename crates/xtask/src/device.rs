@@ -1,14 +1,15 @@
 //! A volume attached to this machine: `forebay attach`, its loop device, its file system.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, OpenOptions};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use program::{LoggedProgram, WaitLimit};
 
-use crate::node::{READY_LIMIT, line};
-use crate::process::{self, KillOnDropChild};
+use crate::node::READY_LIMIT;
+use rustix::process::Signal;
 
 /// The last writes of a test leave in seconds.
 const DETACH_LIMIT: Duration = Duration::from_secs(120);
@@ -25,7 +26,7 @@ pub fn missing() -> Option<String> {
 
 /// An attached volume. Its process is killed when this is dropped.
 pub struct AttachedTestDevice {
-    running: KillOnDropChild,
+    process: LoggedProgram,
     program: PathBuf,
     path: String,
 }
@@ -35,15 +36,15 @@ impl AttachedTestDevice {
     pub fn attach(program: &Path, folder: &Path, arguments: &[&str]) -> Result<AttachedTestDevice> {
         let events = folder.join("attach.events");
         let mut command = Command::new(program);
-        command.arg("attach").args(arguments).stdin(Stdio::null()).stdout(Stdio::piped());
-        command.stderr(File::options().create(true).append(true).open(&events)?);
-        let mut running = KillOnDropChild::start(&mut command)?;
-        let ready = line(&mut running, READY_LIMIT).with_context(|| {
+        command.arg("attach").args(arguments).stdin(Stdio::null());
+        let name = "forebay attach";
+        let mut process = LoggedProgram::start(name, &mut command, &events, Signal::KILL)?;
+        let ready = process.line(WaitLimit::of(READY_LIMIT)).with_context(|| {
             let events = fs::read_to_string(&events).unwrap_or_default();
             format!("nothing is attached; its events:\n{}", events.trim_end())
         })?;
         let path = ready.strip_prefix("ready ").with_context(|| format!("'{ready}'"))?.to_owned();
-        Ok(AttachedTestDevice { running, program: program.to_owned(), path })
+        Ok(AttachedTestDevice { process, program: program.to_owned(), path })
     }
 
     /// `/dev/loopN`.
@@ -53,20 +54,20 @@ impl AttachedTestDevice {
 
     /// The process id of `forebay attach`.
     pub fn id(&self) -> u32 {
-        self.running.id()
+        self.process.id()
     }
 
     /// Kills its process (SIGKILL).
     pub fn kill(&mut self) -> Result<()> {
-        self.running.kill()
+        Ok(self.process.kill(DETACH_LIMIT)?)
     }
 
     /// Detaches it, when everything is written.
     pub fn detach(mut self) -> Result<()> {
         let mut command = Command::new(&self.program);
-        let finished = process::run(command.args(["detach", &self.path]), DETACH_LIMIT)?;
+        let finished = program::run(command.args(["detach", &self.path]), DETACH_LIMIT)?;
         ensure!(finished.success(), "forebay detach {}: {}", finished.ending(), finished.tail(5));
-        let ended = self.running.wait(DETACH_LIMIT)?;
+        let ended = self.process.ended(DETACH_LIMIT)?;
         ensure!(ended.is_some_and(|status| status.success()), "it ends with {ended:?}");
         Ok(())
     }

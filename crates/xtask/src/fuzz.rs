@@ -13,7 +13,6 @@ use anyhow::{Context, Result, bail, ensure};
 
 use crate::check::root;
 use crate::node;
-use crate::process;
 use crate::steps::table;
 
 /// libFuzzer ends by itself when its time is over; after so much longer it has hung.
@@ -108,7 +107,7 @@ fn fuzz(folder: &Path, name: &str, executions: u64, time: Duration) -> Result<Fu
         command.arg(&seeds);
     }
     let started = Instant::now();
-    let finished = process::run(&mut command, time + GRACE)?;
+    let finished = program::run(&mut command, time + GRACE)?;
     let mut outcome = FuzzOutcome::read(&finished.output);
     outcome.seconds = started.elapsed().as_secs_f64();
     if !finished.success() {

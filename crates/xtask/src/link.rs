@@ -8,8 +8,6 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
-use crate::process;
-
 /// A namespace, and two interfaces between it and ours. Both go when this is dropped.
 pub struct CountingLink {
     name: String,
@@ -66,7 +64,7 @@ impl Drop for CountingLink {
 }
 
 fn ip(arguments: &[&str]) -> Result<()> {
-    let finished = process::run(Command::new("ip").args(arguments), Duration::from_secs(10))?;
+    let finished = program::run(Command::new("ip").args(arguments), Duration::from_secs(10))?;
     ensure!(finished.success(), "ip {}: {}", arguments.join(" "), finished.tail(3));
     Ok(())
 }

@@ -1,6 +1,5 @@
 //! `cargo xtask <task>`: what a developer runs by hand and CI runs too.
 
-mod process;
 mod steps;
 mod check;
 mod machine;

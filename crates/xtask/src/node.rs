@@ -1,20 +1,20 @@
 //! Our program under test, started from outside: its settings, its ready line, its status.
 
-use std::fs::{self, File};
+use std::fs;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
+use program::{LoggedProgram, ProgramResult, WaitLimit};
 use rawclient::ClientLogin;
-use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::certificates::Certificates;
 use crate::check::root;
 use crate::machine;
-use crate::process::{self, KillOnDropChild, XtaskProgramResult};
 
 /// From start to listening, with a log of some hundred megabytes to recover or to create.
 pub const READY_LIMIT: Duration = Duration::from_secs(60);
@@ -69,7 +69,7 @@ pub fn layer_figures<'a>(status: &'a Value, layer: &str) -> Result<&'a Value> {
 
 /// A `forebay serve` of ours.
 pub struct ServeProcess {
-    running: KillOnDropChild,
+    process: LoggedProgram,
     program: PathBuf,
     settings: PathBuf,
     events: PathBuf,
@@ -111,31 +111,35 @@ impl ServeProcess {
         let events = folder.join(format!("{name}.events"));
         fs::write(&path, format!("control = \"{name}.sock\"\n{settings}"))?;
         let mut command = Command::new(program);
-        command.arg("serve").arg("--config").arg(&path).stdin(Stdio::null()).stdout(Stdio::piped());
-        command.stderr(File::options().create(true).append(true).open(&events)?);
+        command.arg("serve").arg("--config").arg(&path).stdin(Stdio::null());
         match how {
             TestProcessPriority::Usual => {}
             TestProcessPriority::Preferred => _ = machine::preferred(&mut command),
             TestProcessPriority::Pinned => _ = machine::pinned(&mut command, machine::SERVER_CPU),
         }
-        let mut running = KillOnDropChild::start(&mut command)?;
-        started(running.id());
-        let ready = line(&mut running, READY_LIMIT);
+        let mut process = LoggedProgram::start(name, &mut command, &events, Signal::KILL)?;
+        started(process.id());
+        let ready = process.line(WaitLimit::of(READY_LIMIT)).map_err(anyhow::Error::from);
         let portals = ready.and_then(|line| addresses(&line)).with_context(|| {
             let events = fs::read_to_string(&events).unwrap_or_default();
             format!("{name} does not get ready; its events:\n{}", events.trim_end())
         })?;
-        Ok(ServeProcess { running, program: program.to_owned(), settings: path, events, portals })
+        Ok(ServeProcess { process, program: program.to_owned(), settings: path, events, portals })
     }
 
-    /// The process.
-    pub fn running(&mut self) -> &mut KillOnDropChild {
-        &mut self.running
+    /// Kills it (SIGKILL) and waits until it has ended.
+    pub fn kill(&mut self) -> Result<()> {
+        Ok(self.process.kill(STOP_LIMIT)?)
+    }
+
+    /// Waits for its end at most `limit` long. Returns false if it still runs then.
+    pub fn has_ended(&mut self, limit: Duration) -> Result<bool> {
+        Ok(self.process.ended(limit)?.is_some())
     }
 
     /// Its process id.
     pub fn id(&self) -> u32 {
-        self.running.id()
+        self.process.id()
     }
 
     /// Where it listens first.
@@ -182,15 +186,15 @@ impl ServeProcess {
     }
 
     /// Runs a command of the program that speaks with this process over its control socket.
-    pub fn ask(&self, arguments: &[&str]) -> Result<XtaskProgramResult> {
+    pub fn ask(&self, arguments: &[&str]) -> Result<ProgramResult> {
         self.ask_for(arguments, STATUS_LIMIT)
     }
 
     /// Runs a command of the program as `ask` does, with this time limit.
-    pub fn ask_for(&self, arguments: &[&str], limit: Duration) -> Result<XtaskProgramResult> {
+    pub fn ask_for(&self, arguments: &[&str], limit: Duration) -> Result<ProgramResult> {
         let mut command = Command::new(&self.program);
         command.args(arguments).arg("--config").arg(&self.settings);
-        process::run(&mut command, limit)
+        Ok(program::run(&mut command, limit)?)
     }
 
     /// Writes other settings, and has it read them again.
@@ -214,8 +218,8 @@ impl ServeProcess {
     /// is longer, since other processes may occupy the CPUs.
     pub fn stop(mut self) -> Result<Duration> {
         let start = Instant::now();
-        self.running.signal(rustix::process::Signal::TERM)?;
-        match self.running.wait(STOP_LIMIT)? {
+        self.process.signal(Signal::TERM)?;
+        match self.process.ended(STOP_LIMIT)? {
             Some(status) if status.success() => Ok(start.elapsed()),
             Some(status) => bail!("stopped with {status}:\n{}", self.events()),
             None => bail!("does not stop within {STOP_LIMIT:?}:\n{}", self.events()),
@@ -225,7 +229,7 @@ impl ServeProcess {
 
 /// A relay to an address: `forebay link`, a line of 1 Gbit/s with a delay, or `forebay tunnel`.
 pub struct RelayProcess {
-    running: KillOnDropChild,
+    process: LoggedProgram,
     address: SocketAddr,
 }
 
@@ -253,7 +257,7 @@ impl RelayProcess {
         if how == TestProcessPriority::Preferred {
             machine::preferred(&mut command);
         }
-        RelayProcess::of(command).context("forebay link")
+        RelayProcess::of("forebay link", command)
     }
 
     /// The initiator's end of a `forebay tunnel` to a portal with TLS, with the certificate of
@@ -268,73 +272,41 @@ impl RelayProcess {
         command.arg("--ca").arg(&certificates.authority);
         command.arg("--certificate").arg(&certificates.certificate);
         command.arg("--key").arg(&certificates.key);
-        RelayProcess::of(command).context("forebay tunnel")
+        RelayProcess::of("forebay tunnel", command)
     }
 
-    fn of(mut command: Command) -> Result<RelayProcess> {
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
-        let mut running = KillOnDropChild::start(&mut command)?;
-        let ready = line(&mut running, READY_LIMIT)?;
-        let address = addresses(&ready)?[0];
-        Ok(RelayProcess { running, address })
+    fn of(name: &str, mut command: Command) -> Result<RelayProcess> {
+        command.stdin(Stdio::null());
+        let events = Path::new("/dev/null");
+        let mut process = LoggedProgram::start(name, &mut command, events, Signal::KILL)?;
+        let ready = process.line(WaitLimit::of(READY_LIMIT))?;
+        let address = addresses(&ready).context(name.to_owned())?[0];
+        Ok(RelayProcess { process, address })
     }
 
-    /// Ends a link (SIGTERM); what passed, as it tells it.
+    /// Ends a link (SIGTERM). Returns the traffic that the link prints at its end.
     pub fn end(mut self) -> Result<Value> {
-        self.running.signal(rustix::process::Signal::TERM)?;
-        let traffic = line(&mut self.running, STATUS_LIMIT)?;
-        serde_json::from_str(&traffic).with_context(|| format!("'{traffic}'"))
+        self.process.signal(Signal::TERM)?;
+        self.process.ended(STATUS_LIMIT)?;
+        let said = self.process.said()?;
+        let traffic = said.lines().nth(1).context("the link does not print its traffic")?;
+        serde_json::from_str(traffic).with_context(|| format!("'{traffic}'"))
     }
 
-    /// From now on nothing passes, and nobody is told (SIGSTOP).
-    pub fn cut(&self) -> Result<()> {
-        self.running.signal(rustix::process::Signal::STOP)
+    /// Stops the relay (SIGSTOP): nothing passes, and neither end is told.
+    pub fn cut(&mut self) -> Result<()> {
+        Ok(self.process.signal(Signal::STOP)?)
     }
 
-    /// What waited passes, and all that comes after it (SIGCONT).
-    pub fn mend(&self) -> Result<()> {
-        self.running.signal(rustix::process::Signal::CONT)
+    /// Lets the relay go on (SIGCONT): first with the bytes that have waited.
+    pub fn mend(&mut self) -> Result<()> {
+        Ok(self.process.signal(Signal::CONT)?)
     }
 
     /// Where its near end listens.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
-}
-
-/// The error that a program ended before it printed a line: it refused to serve, or was killed.
-#[derive(Debug)]
-pub struct EndedBeforeReady;
-
-impl std::error::Error for EndedBeforeReady {}
-
-impl std::fmt::Display for EndedBeforeReady {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("it ended without a line")
-    }
-}
-
-/// The first line a program prints.
-pub fn line(running: &mut KillOnDropChild, limit: Duration) -> Result<String> {
-    let stdout = running.child().stdout.take().context("no pipe")?;
-    let deadline = Instant::now() + limit;
-    let mut text = Vec::new();
-    while !text.contains(&b'\n') {
-        let left = Timespec::try_from(deadline.saturating_duration_since(Instant::now()))?;
-        let mut polled = [PollFd::new(&stdout, PollFlags::IN)];
-        let ready = rustix::io::retry_on_intr(|| rustix::event::poll(&mut polled, Some(&left)))?;
-        ensure!(ready > 0, "no line within {limit:?}");
-        let mut part = [0; 512];
-        let count = rustix::io::retry_on_intr(|| rustix::io::read(&stdout, &mut part))?;
-        if count == 0 {
-            return Err(EndedBeforeReady.into());
-        }
-        text.extend_from_slice(&part[..count]);
-    }
-    // Its end must stay open, or the next line it prints would fail.
-    running.child().stdout = Some(stdout);
-    let text = String::from_utf8(text)?;
-    Ok(text.lines().next().unwrap_or_default().to_owned())
 }
 
 /// The addresses of a line such as `ready 127.0.0.1:3260 [::1]:3260`.
@@ -356,14 +328,5 @@ mod tests {
         assert_eq!(addresses, ["127.0.0.1:3260".parse().unwrap(), "[::1]:3261".parse().unwrap()]);
         assert!(super::addresses("ready").is_err());
         assert!(super::addresses("panic").is_err());
-    }
-
-    #[test]
-    fn a_program_that_says_nothing_is_given_up() {
-        let mut command = Command::new("sleep");
-        command.arg("60").stdout(Stdio::piped());
-        let mut running = KillOnDropChild::start(&mut command).unwrap();
-        let error = line(&mut running, Duration::from_millis(10)).unwrap_err();
-        assert!(error.to_string().contains("no line"));
     }
 }

@@ -6,8 +6,6 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 
-use crate::process;
-
 /// Tool, and the Debian package that has it.
 const TOOLS: &[(&str, &str)] = &[
     ("iscsi-ls", "libiscsi-bin"),
@@ -78,7 +76,7 @@ fn missing() -> Vec<&'static str> {
 /// The packages of those of these tools that are not there, each tool with its package; those of one package
 /// stand together.
 pub fn of_missing(tools: &[(&str, &'static str)]) -> Vec<&'static str> {
-    let missing = tools.iter().filter(|(tool, _)| process::find(tool).is_none());
+    let missing = tools.iter().filter(|(tool, _)| program::find(tool).is_none());
     let mut packages: Vec<&str> = missing.map(|(_, package)| *package).collect();
     packages.dedup();
     packages
@@ -86,7 +84,7 @@ pub fn of_missing(tools: &[(&str, &'static str)]) -> Vec<&'static str> {
 
 fn has_qemu_driver() -> bool {
     let mut command = Command::new("qemu-img");
-    let help = process::run(command.arg("--help"), Duration::from_secs(10));
+    let help = program::run(command.arg("--help"), Duration::from_secs(10));
     // It lists the drivers it could load, also those of modules.
     let listed = help.is_ok_and(|help| help.output.contains(" iscsi "));
     let module =
@@ -98,13 +96,13 @@ fn has_qemu_driver() -> bool {
 }
 
 fn is_debian() -> bool {
-    fs::exists("/etc/debian_version").unwrap_or(false) && process::find("apt-get").is_some()
+    fs::exists("/etc/debian_version").unwrap_or(false) && program::find("apt-get").is_some()
 }
 
 fn apt(arguments: &[&str]) -> Result<bool> {
     let mut command = Command::new("apt-get");
     command.env("DEBIAN_FRONTEND", "noninteractive").args(arguments);
-    let finished = process::run(&mut command, LIMIT)?;
+    let finished = program::run(&mut command, LIMIT)?;
     if !finished.success() {
         println!("apt-get {}: {}\n{}", arguments[0], finished.ending(), finished.tail(5));
     }

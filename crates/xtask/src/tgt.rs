@@ -7,10 +7,10 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
+use program::RunningProgram;
 use rawclient::ClientLogin;
 
 use crate::machine;
-use crate::process::{self, KillOnDropChild};
 
 /// The daemon answers its control tool within this time, or it is broken.
 const LIMIT: Duration = Duration::from_secs(10);
@@ -20,7 +20,7 @@ const NAME: &str = "iqn.2026-11.forebay.peer:tgt";
 
 /// A running tgtd with one unit. It ignores SIGTERM while it has targets, so dropping it kills it.
 pub struct ReferenceTgtd {
-    running: KillOnDropChild,
+    running: RunningProgram,
     login: ClientLogin,
     /// Removed with us.
     _folder: tempfile::TempDir,
@@ -29,7 +29,7 @@ pub struct ReferenceTgtd {
 impl ReferenceTgtd {
     /// Starts it with a unit of so many bytes, LUN 1 (tgt keeps 0 for itself), on the CPU of servers.
     pub fn start(bytes: u64) -> Result<ReferenceTgtd> {
-        let daemon = process::find("tgtd").context("tgtd is not installed (Debian package tgt)")?;
+        let daemon = program::find("tgtd").context("tgtd is not installed (Debian package tgt)")?;
         let portal = free_port()?;
         // Its control channel is numbered; ours must not meet that of a tgtd somebody else runs.
         let control = (1000 + std::process::id() % 30_000).to_string();
@@ -40,7 +40,7 @@ impl ReferenceTgtd {
         let mut command = Command::new(daemon);
         command.args(["-f", "-C", &control, "--iscsi", &portal_option]);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        let running = KillOnDropChild::start(machine::pinned(&mut command, machine::SERVER_CPU))?;
+        let running = program::start(machine::pinned(&mut command, machine::SERVER_CPU))?;
         let login = ClientLogin::new(portal, NAME, 1);
         let tgt = ReferenceTgtd { running, login, _folder: folder };
         let deadline = Instant::now() + LIMIT;
@@ -68,10 +68,10 @@ impl ReferenceTgtd {
 }
 
 fn admin(control: &str, arguments: &[&str]) -> Result<()> {
-    let tool = process::find("tgtadm").context("tgtadm is not installed (Debian package tgt)")?;
+    let tool = program::find("tgtadm").context("tgtadm is not installed (Debian package tgt)")?;
     let mut command = Command::new(tool);
     command.args(["-C", control, "--lld", "iscsi"]).args(arguments);
-    let finished = process::run(&mut command, LIMIT)?;
+    let finished = program::run(&mut command, LIMIT)?;
     if !finished.success() {
         bail!("tgtadm {}: {}", arguments.join(" "), finished.tail(3));
     }

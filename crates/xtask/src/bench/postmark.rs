@@ -23,7 +23,6 @@ use crate::device::{self, AttachedTestDevice};
 use crate::link::CountingLink;
 use crate::node::{self, RelayProcess, ServeProcess};
 use crate::packages;
-use crate::process;
 use crate::steps::table;
 
 const NAME: &str = "iqn.2026-11.forebay.bench:postmark";
@@ -302,9 +301,9 @@ fn run_in(folder: &Path, place: &Path, pool: BenchPostmarkPool) -> Result<Durati
              set read 4096\nset write 4096\nrun\nquit\n"
         ),
     )?;
-    let tool = process::find("postmark").context("no postmark")?;
+    let tool = program::find("postmark").context("no postmark")?;
     let begun = Instant::now();
-    let finished = process::run(Command::new(tool).arg(&script), LIMIT)?;
+    let finished = program::run(Command::new(tool).arg(&script), LIMIT)?;
     let time = begun.elapsed();
     let is_done = finished.success() && finished.output.contains("per second");
     ensure!(is_done, "postmark {}: {}", finished.ending(), finished.tail(8));

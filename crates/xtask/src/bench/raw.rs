@@ -10,6 +10,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use program::RunningProgram;
 use rawclient::Crowd;
 
 pub use answering::serve;
@@ -17,14 +18,13 @@ use client::{RawTcpClient, RawTcpMeasurement};
 
 use crate::bench::load::{BenchLoad, BenchPoint, histogram};
 use crate::machine::{self, BenchProcessUsage};
-use crate::process::KillOnDropChild;
 
 /// Unmeasured time at the start of a point.
 const WARM_UP: Duration = Duration::from_millis(150);
 
 /// The server's process.
 pub struct RawTcpServer {
-    running: KillOnDropChild,
+    running: RunningProgram,
     address: SocketAddr,
 }
 
@@ -37,9 +37,8 @@ impl RawTcpServer {
         if together {
             command.arg("--together");
         }
-        let mut running =
-            KillOnDropChild::start(machine::pinned(&mut command, machine::SERVER_CPU))?;
-        let stdout = running.child().stdout.take().context("no pipe")?;
+        let mut running = program::start(machine::pinned(&mut command, machine::SERVER_CPU))?;
+        let stdout = running.stdout().context("no pipe")?;
         let mut line = String::new();
         BufReader::new(stdout).read_line(&mut line)?;
         let address = line.trim().parse().context("the server said no address")?;

@@ -19,7 +19,6 @@ use crate::certificates::Certificates;
 use crate::destage;
 use crate::machine::{self, BenchProcessUsage};
 use crate::node::{RelayProcess, ServeProcess, TestProcessPriority};
-use crate::process;
 use crate::tgt::ReferenceTgtd;
 
 /// What every server holds in memory: far more than the processor's caches.
@@ -261,7 +260,7 @@ impl BenchServers {
         ] {
             let mut command = Command::new(&self.program);
             command.args(arguments).current_dir(self.folder.path());
-            let made = process::run(&mut command, KEY_LIMIT)?;
+            let made = program::run(&mut command, KEY_LIMIT)?;
             ensure!(made.success(), "forebay {}: {}", arguments[0], made.tail(5));
         }
         Ok(())

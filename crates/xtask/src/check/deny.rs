@@ -4,8 +4,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Result, bail, ensure};
-
-use crate::process::{self, XtaskProgramResult};
+use program::ProgramResult;
 
 /// Compiling cargo-deny takes minutes on two cores. Cargo keeps the program in its own folder afterwards.
 const INSTALL_LIMIT: Duration = Duration::from_secs(900);
@@ -50,14 +49,14 @@ pub fn advisories() -> Result<Advisories> {
     bail!("cargo deny {}:\n{}", finished.ending(), finished.tail(60));
 }
 
-fn deny(options: &[&str], what: &[&str]) -> Result<XtaskProgramResult> {
+fn deny(options: &[&str], what: &[&str]) -> Result<ProgramResult> {
     let mut command = Command::new("cargo");
     command.arg("deny").args(options).arg("check").args(what);
-    process::run(&mut command, CHECK_LIMIT)
+    Ok(program::run(&mut command, CHECK_LIMIT)?)
 }
 
 fn install() -> Result<()> {
-    let version = process::run(Command::new("cargo").args(["deny", "--version"]), CHECK_LIMIT)?;
+    let version = program::run(Command::new("cargo").args(["deny", "--version"]), CHECK_LIMIT)?;
     if version.success() {
         return Ok(());
     }
@@ -68,7 +67,7 @@ fn install() -> Result<()> {
     // Unoptimized (`--debug`): compiling takes most of the time, checking a few seconds either way.
     let arguments = ["install", "cargo-deny", "--locked", "--debug", "--quiet"];
     command.args(arguments).env_remove("CARGO_TARGET_DIR");
-    let finished = process::run(&mut command, INSTALL_LIMIT)?;
+    let finished = program::run(&mut command, INSTALL_LIMIT)?;
     ensure!(
         finished.success(),
         "cargo install cargo-deny {}; install it by hand:\n{}",

@@ -8,8 +8,6 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
-use crate::process;
-
 /// The path of the list below the root of the workspace.
 pub const FILE: &str = "crates/xtask/exceptions.toml";
 
@@ -96,7 +94,7 @@ pub fn check_history(root: &Path, now: &Exceptions) -> Result<usize> {
 
 /// Runs git in the workspace and returns its output.
 pub fn git(root: &Path, arguments: &[&str]) -> Result<String> {
-    let finished = process::run(Command::new("git").current_dir(root).args(arguments), GIT_LIMIT)?;
+    let finished = program::run(Command::new("git").current_dir(root).args(arguments), GIT_LIMIT)?;
     ensure!(finished.success(), "git {} {}", arguments.join(" "), finished.ending());
     Ok(finished.output)
 }

@@ -40,7 +40,7 @@ const PLACES: &[CrateFloor] = &[
     place("workload", 4, &["initiator", "program", "transport", "sim", "volume"]),
     place("lab", 5, &["fairtcp", "program", "wan", "workload"]),
     place("forebay", 6, &["attach", "cache", "fairtcp", "initiator", "iscsi", "lab", "names", "program", "scsi", "target", "transport", "unit", "volume", "wan", "workload"]),
-    place("xtask", 7, &["rawclient"]),
+    place("xtask", 7, &["program", "rawclient"]),
 ];
 
 /// One arrow: a crate and what it depends on.

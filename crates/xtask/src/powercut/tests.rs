@@ -10,13 +10,13 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
+use program::RunningProgram;
 use rustix::io::ReadWriteFlags;
 use rustix::process::Pid;
 
 use super::supply::{Cut, MachineEnding, Phase, Supply};
 use super::tree::ROOT;
 use super::{FaultFsTree, Honour, Mounted, missing, private_namespace};
-use crate::process::KillOnDropChild;
 
 /// Number of images that a test draws: enough to see every outcome of a few sectors.
 const DRAWS: u64 = 300;
@@ -28,7 +28,7 @@ struct Bench {
     folder: tempfile::TempDir,
 }
 
-fn pid(running: &KillOnDropChild) -> Pid {
+fn pid(running: &RunningProgram) -> Pid {
     Pid::from_raw(running.id() as i32).expect("not zero")
 }
 
@@ -54,11 +54,11 @@ impl Bench {
     }
 
     /// Starts a process of the machine that appends to `f` until it is killed.
-    fn writer(&self) -> KillOnDropChild {
+    fn writer(&self) -> RunningProgram {
         let script = "i=0; while :; do i=$((i+1)); echo $i >> f; echo $i; done";
         let mut command = Command::new("sh");
         command.args(["-c", script]).current_dir(self.folder.path()).stdout(Stdio::piped());
-        let writer = KillOnDropChild::start(&mut command).expect("started");
+        let writer = program::start(&mut command).expect("started");
         self.supply.runs(0, pid(&writer)).expect("it lives");
         writer
     }
@@ -294,7 +294,7 @@ fn the_power_fails_at_the_chosen_operation_and_what_it_writes_is_not_confirmed()
     let mut writer = bench.writer();
     bench.supply.wait_off(0).expect("it fails");
     assert_eq!(bench.supply.phase(0), Phase::Off);
-    let ended = writer.wait(Duration::from_secs(10)).expect("waited");
+    let ended = writer.ended(Duration::from_secs(10)).expect("waited");
     assert!(ended.is_some_and(|status| !status.success()), "a killed process ends");
     let refused = fs::write(bench.path("g"), "after the cut").expect_err("no power");
     assert_eq!(refused.raw_os_error(), Some(libc::EIO), "{refused}");
@@ -312,9 +312,9 @@ fn a_process_that_is_named_after_the_power_failed_is_killed() {
     });
     supply.cut_now();
     supply.wait_off(0).expect("it fails");
-    let mut late = KillOnDropChild::start(Command::new("sleep").arg("60")).expect("started");
+    let mut late = program::start(Command::new("sleep").arg("60")).expect("started");
     supply.runs(0, pid(&late)).expect("it lives");
-    let ended = late.wait(Duration::from_secs(10)).expect("waited");
+    let ended = late.ended(Duration::from_secs(10)).expect("waited");
     assert!(ended.is_some_and(|status| !status.success()), "a killed process ends");
 }
 
@@ -325,7 +325,7 @@ fn a_kill_leaves_all_that_was_written_and_the_disk_goes_on() {
     bench.supply.arm(Cut { operation: 20, machines: vec![0], ending: MachineEnding::Kill });
     let mut writer = bench.writer();
     bench.supply.wait_off(0).expect("it is killed");
-    let ended = writer.wait(Duration::from_secs(10)).expect("waited");
+    let ended = writer.ended(Duration::from_secs(10)).expect("waited");
     assert!(ended.is_some_and(|status| !status.success()), "a killed process ends");
     let written = fs::read_to_string(bench.path("f")).expect("the disk has power");
     assert!(written.starts_with("1\n2\n"), "{written}");

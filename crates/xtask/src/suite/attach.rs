@@ -9,7 +9,6 @@ use anyhow::{Context, Result, ensure};
 
 use crate::device::{self, AttachedTestDevice};
 use crate::node::ServeProcess;
-use crate::process::{self, KillOnDropChild};
 use crate::steps::{StepTally, Steps};
 use crate::suite::fio;
 
@@ -81,7 +80,7 @@ impl AttachSuiteSite {
     fn check(&self) -> Result<()> {
         let image = self.folder.path().join("disk.img");
         let mut command = Command::new(fio::tool("e2fsck")?);
-        let finished = process::run(command.arg("-fn").arg(image), CHECK_LIMIT)?;
+        let finished = program::run(command.arg("-fn").arg(image), CHECK_LIMIT)?;
         ensure!(finished.success(), "e2fsck {}: {}", finished.ending(), finished.tail(8));
         Ok(())
     }
@@ -191,11 +190,11 @@ fn kills(program: &Path) -> Result<StepTally> {
             "--directory",
             &mount,
         ])?;
-        let mut load = KillOnDropChild::start(load.stdout(Stdio::null()).stderr(Stdio::null()))?;
-        let under_load = load.wait(Duration::from_millis(1500 + 300 * round as u64))?;
+        let mut load = program::start(load.stdout(Stdio::null()).stderr(Stdio::null()))?;
+        let under_load = load.ended(Duration::from_millis(1500 + 300 * round as u64))?;
         ensure!(under_load.is_none(), "fio ended before the kill: {under_load:?}");
         device.kill()?;
-        let ended = load.wait(ERROR_LIMIT)?.context("fio hangs on a device that nobody serves")?;
+        let ended = load.ended(ERROR_LIMIT)?.context("fio hangs on a device that nobody serves")?;
         tally.count(!ended.success());
     }
     let device = site.attach_mounted(program, &[])?;

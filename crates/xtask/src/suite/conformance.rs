@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
+use program::ProgramResult;
 
-use crate::process::{self, XtaskProgramResult};
 use crate::steps::{StepTally, table};
 
 /// A test takes milliseconds, one that waits for a time-out some seconds.
@@ -150,7 +150,7 @@ fn work(
         // multipath family.
         command.args(["-d", "-S", "-V", "-t", &format!("ALL.{test}"), url, url]);
         let limit = if test.starts_with("Sanitize.") { LONG_LIMIT } else { LIMIT };
-        let finished = process::run(&mut command, limit)?;
+        let finished = program::run(&mut command, limit)?;
         let outcome = outcome(&finished);
         if !is_as_it_should_be(*setup, test, outcome) {
             println!("{setup:?} {test}: {outcome:?}\n{}", complaint(&finished.output));
@@ -176,7 +176,7 @@ fn is_as_it_should_be(setup: Setup, test: &str, outcome: LibiscsiTestOutcome) ->
 
 /// Every test the tool knows.
 fn list() -> Result<Vec<String>> {
-    let finished = process::run(Command::new("iscsi-test-cu").arg("--list"), LIMIT)?;
+    let finished = program::run(Command::new("iscsi-test-cu").arg("--list"), LIMIT)?;
     let tests = listed(&finished.output);
     ensure!(!tests.is_empty(), "iscsi-test-cu lists no tests: {}", finished.tail(3));
     Ok(tests)
@@ -189,7 +189,7 @@ pub fn listed(output: &str) -> Vec<String> {
 }
 
 /// What the tool's exit and words mean.
-pub fn outcome(finished: &XtaskProgramResult) -> LibiscsiTestOutcome {
+pub fn outcome(finished: &ProgramResult) -> LibiscsiTestOutcome {
     match finished.code() {
         None if finished.status.is_none() => LibiscsiTestOutcome::Hung,
         None => LibiscsiTestOutcome::Crashed,
@@ -302,9 +302,9 @@ mod tests {
     use std::os::unix::process::ExitStatusExt;
     use std::process::ExitStatus;
 
-    fn finished(code: Option<i32>, output: &str) -> XtaskProgramResult {
+    fn finished(code: Option<i32>, output: &str) -> ProgramResult {
         let status = code.map(|code| ExitStatus::from_raw(code << 8));
-        XtaskProgramResult { status, output: output.to_owned() }
+        ProgramResult { status, output: output.to_owned(), took: Duration::ZERO }
     }
 
     const PASSED: &str =

@@ -48,7 +48,7 @@ const AROUND: Duration = Duration::from_secs(3);
 /// One case: a cut of that length. Its note has the median and the longest write of each time.
 pub fn check(program: &Path, cut: Duration) -> Result<StepTally> {
     let folder = tempfile::tempdir()?;
-    let site =
+    let mut site =
         SuiteSite::start(program, folder.path(), SuiteSitePlan { cache: CACHE, epochs: true })?;
     let near = site.near()?;
     let mut load = LinkCutBlocks::new();

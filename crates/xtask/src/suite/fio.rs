@@ -6,14 +6,12 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
-use crate::process;
-
 /// Some hundred megabytes, one request at a time without direct I/O.
 const LIMIT: Duration = Duration::from_secs(300);
 
 /// Random writes, checked as the arguments say.
 pub fn run(arguments: &[&str]) -> Result<()> {
-    let finished = process::run(command(arguments)?.arg("--output-format=terse"), LIMIT)?;
+    let finished = program::run(command(arguments)?.arg("--output-format=terse"), LIMIT)?;
     ensure!(
         finished.success(),
         "fio {} {}:\n{}",
@@ -38,5 +36,5 @@ pub fn command(arguments: &[&str]) -> Result<Command> {
 
 /// Where a foreign program is.
 pub fn tool(name: &str) -> Result<PathBuf> {
-    process::find(name).with_context(|| format!("there is no {name}"))
+    program::find(name).with_context(|| format!("there is no {name}"))
 }

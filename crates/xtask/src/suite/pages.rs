@@ -10,7 +10,6 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 
 use crate::check::root;
-use crate::process;
 use crate::steps::StepTally;
 
 /// Help is printed at once.
@@ -65,7 +64,7 @@ pub fn check(program: &Path) -> Result<StepTally> {
 
 /// What a command says of itself, and each command below it; empty if there is no such command.
 fn help(program: &Path, words: &[&str]) -> Result<String> {
-    let help = process::run(Command::new(program).args(words).arg("--help"), LIMIT)?;
+    let help = program::run(Command::new(program).args(words).arg("--help"), LIMIT)?;
     if !help.success() {
         return Ok(String::new());
     }

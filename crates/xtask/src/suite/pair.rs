@@ -2,18 +2,18 @@
 //! a pair that serves is killed, or a log is exported here and adopted there, and back. The host's
 //! device stays, on our initiator with the portals of both gateways.
 
-use std::fs::{self, File};
+use std::fs;
 use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use program::{RunningProgram, Said};
 use serde_json::Value;
 
 use crate::device::{self, AttachedTestDevice};
 use crate::node::ServeProcess;
-use crate::process::{self, KillOnDropChild};
 use crate::steps::{StepTally, Steps};
 use crate::suite::fio;
 
@@ -56,7 +56,7 @@ fn failover(program: &Path, rounds: u32, log: PairSuiteLog) -> Result<StepTally>
         let (serves, other) = site.turn(round);
         site.wait_for_role(serves, "active")?;
         let load = PairFioLoad::start(&device, round)?;
-        site.gateway(serves)?.running().kill()?;
+        site.gateway(serves)?.kill()?;
         longest = longest.max(load.finish()?);
         site.gateways[serves] = None;
         site.serve(serves)?;
@@ -84,7 +84,7 @@ fn handover(program: &Path, rounds: u32) -> Result<StepTally> {
         fs::write(&settings, &site.settings[other])?;
         let mut adopt = Command::new(program);
         adopt.args(["gateway", "adopt", GATEWAY, "--config"]).arg(settings);
-        let adopted = process::run(&mut adopt, LOAD_LIMIT)?;
+        let adopted = program::run(&mut adopt, LOAD_LIMIT)?;
         ensure!(adopted.success(), "adopt {}: {}", adopted.ending(), adopted.tail(5));
         site.serve(other)?;
         longest = longest.max(load.finish()?);
@@ -244,8 +244,8 @@ fn half(at: usize) -> String {
 
 /// fio at work: 6144 blocks at random, read back and checked soon after they were written.
 struct PairFioLoad {
-    running: KillOnDropChild,
-    report: File,
+    running: RunningProgram,
+    report: Said,
 }
 
 /// The same blocks with the same content in every run of a round.
@@ -264,23 +264,23 @@ fn check(path: &str, round: u32) -> Result<()> {
 impl PairFioLoad {
     /// Returns when it is well under way.
     fn start(device: &AttachedTestDevice, round: u32) -> Result<PairFioLoad> {
-        let report = tempfile::tempfile()?;
+        let report = Said::new()?;
         let job = job(round);
         let mut arguments: Vec<&str> = job.iter().map(String::as_str).collect();
         arguments.extend(["--direct=1", "--ioengine=libaio", "--iodepth=8", "--do_verify=1"]);
         arguments.extend(["--verify_backlog=64", "--rate_iops=4000,1500"]);
         arguments.extend(["--output-format=json", "--filename", device.path()]);
         let mut command = fio::command(&arguments)?;
-        command.stdin(Stdio::null()).stdout(report.try_clone()?).stderr(report.try_clone()?);
-        let mut load = PairFioLoad { running: KillOnDropChild::start(&mut command)?, report };
-        let ended = load.running.wait(INTO_IT)?;
+        report.take_all_of(&mut command)?;
+        let mut load = PairFioLoad { running: program::start(&mut command)?, report };
+        let ended = load.running.ended(INTO_IT)?;
         ensure!(ended.is_none(), "fio ended before anything happened: {}", load.told()?);
         Ok(load)
     }
 
     /// Waits until all is written and checked; how long the longest write took.
     fn finish(mut self) -> Result<Duration> {
-        let ended = self.running.wait(LOAD_LIMIT)?;
+        let ended = self.running.ended(LOAD_LIMIT)?;
         let told = self.told()?;
         ensure!(ended.is_some_and(|status| status.success()), "fio ends with {ended:?}:\n{told}");
         let json = told.find('{').map_or("", |at| &told[at..]);
@@ -291,7 +291,7 @@ impl PairFioLoad {
         Ok(Duration::from_nanos(longest))
     }
 
-    fn told(&mut self) -> Result<String> {
-        process::contents(&mut self.report)
+    fn told(&self) -> Result<String> {
+        Ok(self.report.text()?)
     }
 }

@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 
-use crate::process;
 use crate::steps::StepTally;
 
 /// Four times what it takes on a quiet machine.
@@ -18,7 +17,7 @@ pub fn check(program: &Path) -> Result<StepTally> {
     let begun = Instant::now();
     let mut command = Command::new(program);
     command.arg("quickstart").current_dir(folder.path()).env("TMPDIR", folder.path());
-    let finished = process::run(&mut command, LIMIT)?;
+    let finished = program::run(&mut command, LIMIT)?;
     ensure!(
         finished.success(),
         "after {:.0?} it {}:\n{}",

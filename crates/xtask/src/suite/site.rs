@@ -117,8 +117,8 @@ impl<'a> SuiteSite<'a> {
     }
 
     /// The line between the two.
-    pub fn line(&self) -> &RelayProcess {
-        &self.line
+    pub fn line(&mut self) -> &mut RelayProcess {
+        &mut self.line
     }
 
     /// Kills a victim if dirty data is on its way to the node now. None if not: to be asked again while
@@ -146,10 +146,10 @@ impl<'a> SuiteSite<'a> {
     pub fn kill(&mut self, victim: Victim) -> Result<()> {
         self.awaited = None;
         if victim != Victim::Node {
-            self.gateway.take().context("the gateway is down")?.running().kill()?;
+            self.gateway.take().context("the gateway is down")?.kill()?;
         }
         if victim != Victim::Gateway {
-            self.node.take().context("the node is down")?.running().kill()?;
+            self.node.take().context("the node is down")?.kill()?;
         }
         Ok(())
     }

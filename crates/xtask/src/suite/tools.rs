@@ -6,9 +6,9 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use program::ProgramResult;
 use rawclient::stamp;
 
-use crate::process::{self, XtaskProgramResult};
 use crate::steps::StepTally;
 
 /// None of these does more than some hundred megabytes.
@@ -134,14 +134,14 @@ pub fn chap(guarded: &Guarded<'_>) -> Result<StepTally> {
         ("iscsi-inq without a secret", inquire("", "")),
         ("iscsi-inq on a target with another secret", inquire(&right, &prove("not-the-secret"))),
     ] {
-        let finished = process::run(&mut command, LIMIT).context(name)?;
+        let finished = program::run(&mut command, LIMIT).context(name)?;
         if finished.success() {
             println!("{name}: is let in\n{}", finished.tail(8));
         }
         tally.count(!finished.success());
     }
     // Who has proved nothing is told of nothing.
-    let finished = process::run(&mut list(""), LIMIT)?;
+    let finished = program::run(&mut list(""), LIMIT)?;
     let is_told = finished.output.contains(target);
     if is_told {
         println!("iscsi-ls without a secret: is told of the target\n{}", finished.tail(8));
@@ -290,7 +290,7 @@ pub fn qemu(url: &str, folder: &Path) -> Result<StepTally> {
 fn run(cases: Vec<InitiatorToolCase>) -> Result<StepTally> {
     let mut tally = StepTally::default();
     for mut case in cases {
-        let finished = process::run(&mut case.command, LIMIT).context(case.name)?;
+        let finished = program::run(&mut case.command, LIMIT).context(case.name)?;
         let wrong = wrong(&finished, &case.says);
         if let Some(wrong) = &wrong {
             println!("{}: {wrong}\n{}", case.name, finished.tail(8));
@@ -300,7 +300,7 @@ fn run(cases: Vec<InitiatorToolCase>) -> Result<StepTally> {
     Ok(tally)
 }
 
-fn wrong(finished: &XtaskProgramResult, says: &[String]) -> Option<String> {
+fn wrong(finished: &ProgramResult, says: &[String]) -> Option<String> {
     if !finished.success() {
         return Some(finished.ending());
     }
@@ -333,9 +333,10 @@ mod tests {
 
     #[test]
     fn a_tool_must_say_its_word_and_nothing_bad() {
-        let finished = |output: &str| XtaskProgramResult {
+        let finished = |output: &str| ProgramResult {
             status: Some(ExitStatus::from_raw(0)),
             output: output.to_owned(),
+            took: Duration::ZERO,
         };
         let says = ["read 512/512".to_owned()];
         assert_eq!(wrong(&finished("read 512/512 bytes"), &says), None);

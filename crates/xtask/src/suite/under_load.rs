@@ -1,15 +1,14 @@
 //! What happens to a server while QEMU writes to it over libiscsi: QEMU hears of no error, and reads
 //! what it wrote. (Our own initiator does the same in the tests of the binary.)
 
-use std::fs::File;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
+use program::{RunningProgram, Said};
 
 use crate::node::ServeProcess;
-use crate::process::{self, KillOnDropChild};
 use crate::steps::StepTally;
 
 const TARGET: &str = "iqn.2026-11.forebay.test:load";
@@ -67,7 +66,7 @@ pub fn units(program: &Path) -> Result<StepTally> {
         ensure!(after == before, "QEMU came from {before}, and now from {after}");
         let mut inquiry = Command::new("iscsi-inq");
         inquiry.arg(node.url(TARGET, 7));
-        let asked = process::run(&mut inquiry, TOOL_LIMIT)?;
+        let asked = program::run(&mut inquiry, TOOL_LIMIT)?;
         let is_there = asked.success() && asked.output.contains("CONNECTED");
         if is_there == another.is_empty() {
             println!("iscsi-inq of the other unit, after {rounds} rounds:\n{}", asked.tail(8));
@@ -95,10 +94,10 @@ fn settings(port: u16, more: &str) -> String {
 /// qemu-io at work. Each write has a pattern of its own and is read at once, and once more at the
 /// end.
 struct QemuIoLoad {
-    running: KillOnDropChild,
-    output: File,
+    running: RunningProgram,
+    output: Said,
     /// Kept apart: what it says of a restart would fall into the middle of a line that is counted.
-    messages: File,
+    messages: Said,
 }
 
 impl QemuIoLoad {
@@ -119,10 +118,10 @@ impl QemuIoLoad {
         for round in ROUNDS - PLACES..ROUNDS {
             command.args(["-c", &format!("read {}", range(round))]);
         }
-        let (output, messages) = (tempfile::tempfile()?, tempfile::tempfile()?);
+        let (output, messages) = (Said::new()?, Said::new()?);
         command.arg(url).stdin(Stdio::null());
-        command.stdout(output.try_clone()?).stderr(messages.try_clone()?);
-        Ok(QemuIoLoad { running: KillOnDropChild::start(&mut command)?, output, messages })
+        command.stdout(output.output()?).stderr(messages.output()?);
+        Ok(QemuIoLoad { running: program::start(&mut command)?, output, messages })
     }
 
     /// Until this server process has taken as much as so many rounds write.
@@ -135,7 +134,7 @@ impl QemuIoLoad {
             if written >= wanted {
                 return Ok(());
             }
-            if let Some(ended) = self.running.wait(Duration::from_millis(20))? {
+            if let Some(ended) = self.running.ended(Duration::from_millis(20))? {
                 bail!("qemu-io has ended too early: {ended}");
             }
             ensure!(begun.elapsed() < LIMIT, "{written} bytes were written, not {wanted}");
@@ -144,9 +143,9 @@ impl QemuIoLoad {
 
     /// Waits for its end: all was written and read, and nothing went wrong.
     fn finish(mut self) -> Result<()> {
-        let status = self.running.wait(LIMIT)?;
-        let text = process::contents(&mut self.output)?;
-        let messages = process::contents(&mut self.messages)?;
+        let status = self.running.ended(LIMIT)?;
+        let text = self.output.text()?;
+        let messages = self.messages.text()?;
         let lines: Vec<&str> = text.lines().chain(messages.lines()).collect();
         let tail = lines[lines.len().saturating_sub(8)..].join("\n");
         ensure!(status.is_some_and(|status| status.success()), "qemu-io: {status:?}\n{tail}");

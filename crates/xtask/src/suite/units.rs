@@ -1,23 +1,21 @@
 //! `cargo test --workspace`, its output thinned to what does not pass, its cases counted.
 
 use std::io::{BufRead, BufReader};
-use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use rustix::process::{Pid, Signal};
+use program::RunningProgram;
 
 use crate::check::root;
-use crate::process::KillOnDropChild;
 use crate::steps::StepTally;
 
 /// Compiling and running, with the crash simulator's minute in it.
 const LIMIT: Duration = Duration::from_secs(1500);
 
 /// The tests while they are compiled.
-pub struct Compiling(KillOnDropChild);
+pub struct Compiling(RunningProgram);
 
 impl Compiling {
     /// Begins to compile what [`run`] runs, behind all else: steps that mostly wait leave it the CPUs, and
@@ -27,12 +25,12 @@ impl Compiling {
         command.args(["cargo", "test", "--workspace", "--no-run", "--quiet"]).current_dir(root());
         // What it has to say is said again by who runs the tests.
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        Ok(Compiling(KillOnDropChild::start(&mut command)?))
+        Ok(Compiling(program::start(&mut command)?))
     }
 
     /// Waits for the compiler. Whether it succeeds does not matter here: the step that runs the tests reports its errors.
     pub fn end(mut self) -> Result<()> {
-        self.0.wait(LIMIT)?.context("the tests do not compile in time")?;
+        self.0.ended(LIMIT)?.context("the tests do not compile in time")?;
         Ok(())
     }
 }
@@ -57,10 +55,9 @@ pub fn run(
         command.env("FOREBAY_COHERENCE_SECONDS", (minutes * 60).to_string());
     }
     command.args(["test", "--workspace", "--no-fail-fast"]).current_dir(root());
-    // A group of its own: past the limit, the test that hangs must end with cargo.
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).process_group(0);
-    let mut running = KillOnDropChild::start(&mut command)?;
-    let stdout = running.child().stdout.take().context("no pipe")?;
+    command.stdin(Stdio::null()).stdout(Stdio::piped());
+    let mut running = program::start(&mut command)?;
+    let stdout = running.stdout().context("no pipe")?;
     let (lines, received) = mpsc::channel();
     // The channel is as long as the output of one test run.
     std::thread::spawn(move || {
@@ -78,15 +75,13 @@ pub fn run(
             Ok(line) => read(&line, &mut tally),
             Err(mpsc::RecvTimeoutError::Disconnected) => break,
             Err(mpsc::RecvTimeoutError::Timeout) => {
-                rustix::process::kill_process_group(
-                    Pid::from_child(running.child()),
-                    Signal::KILL,
-                )?;
+                // cargo leads a group of its own: the test that hangs ends with it.
+                running.kill();
                 bail!("the tests did not end within {limit:?}");
             }
         }
     }
-    let status = running.wait(Duration::from_secs(60))?.context("cargo does not end")?;
+    let status = running.ended(Duration::from_secs(60))?.context("cargo does not end")?;
     ensure!(status.success() || tally.failed > 0, "cargo test failed ({status})");
     Ok(tally)
 }

@@ -10,9 +10,9 @@ use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
+use program::{ProgramResult, RunningProgram};
 use rustix::io::FdFlags;
 
-use crate::process::{KillOnDropChild, XtaskProgramResult};
 use crate::vm::host;
 use crate::vm::image::VmImage;
 use crate::vm::monitor::Monitor;
@@ -44,7 +44,7 @@ pub struct Hardware {
 /// A machine that runs. It is gone when this is dropped, and so is what it wrote on its disk.
 pub struct Guest {
     /// Ended with us.
-    running: KillOnDropChild,
+    running: RunningProgram,
     agent: BufReader<UnixStream>,
     monitor: Monitor,
     /// The kernel's release.
@@ -66,7 +66,7 @@ impl Guest {
         command.args(["-device", "virtserialport,chardev=agent,name=agent"]);
         let errors = fs::File::create(folder.join(ERRORS))?;
         command.stdin(Stdio::null()).stdout(errors.try_clone()?).stderr(errors);
-        let running = KillOnDropChild::start(&mut command)?;
+        let running = program::start(&mut command)?;
         // It holds the other ends, which must close with QEMU.
         drop(command);
         let told = || fs::read_to_string(folder.join(ERRORS)).unwrap_or_default();
@@ -116,7 +116,7 @@ impl Guest {
 
     /// How QEMU ended, for one that has closed its end.
     fn ending(&mut self) -> String {
-        match self.running.wait(GRACE) {
+        match self.running.ended(GRACE) {
             Ok(Some(status)) => format!("the machine is gone: QEMU ended with {status}"),
             Ok(None) => "the machine does not take scripts any more".to_owned(),
             Err(error) => format!("the machine is gone: {error:#}"),
@@ -129,7 +129,7 @@ impl Guest {
         what: &str,
         limit: Duration,
         commands: &[String],
-    ) -> Result<Vec<XtaskProgramResult>> {
+    ) -> Result<Vec<ProgramResult>> {
         let mut ended = vec![];
         // Some at a time: so that what is printed stays short and the time that is waited for one
         // answer bounded.
@@ -171,15 +171,14 @@ fn marked(command: &str, seconds: u64) -> String {
     )
 }
 
-fn endings(output: &str) -> Vec<XtaskProgramResult> {
+fn endings(output: &str) -> Vec<ProgramResult> {
     let mut ended = vec![];
     let mut text = String::new();
     for line in output.lines() {
         if let Some(code) = line.strip_prefix(ENDED).and_then(|code| code.trim().parse().ok()) {
-            ended.push(XtaskProgramResult {
-                status: status(code),
-                output: std::mem::take(&mut text),
-            });
+            // The machine does not report how long each command took.
+            let (status, took) = (status(code), Duration::ZERO);
+            ended.push(ProgramResult { status, output: std::mem::take(&mut text), took });
         } else {
             text += line;
             text.push('\n');

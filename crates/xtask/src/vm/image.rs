@@ -11,7 +11,6 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
-use crate::process;
 use crate::vm::cpio::Cpio;
 use crate::vm::packages;
 
@@ -108,7 +107,7 @@ impl VmImage {
         fs::remove_dir_all(root.join("boot"))?;
         fs::write(&image.initrd, initrd(&root, &release)?)?;
         File::create(&image.disk)?.set_len(DISK_BYTES)?;
-        let mut mkfs = Command::new(process::find("mkfs.ext4").context("mkfs.ext4")?);
+        let mut mkfs = Command::new(program::find("mkfs.ext4").context("mkfs.ext4")?);
         run(mkfs.args(["-q", "-F", "-d"]).arg(&root).arg(&image.disk))?;
         let record = json!({
             "recipe": recipe(), "kernel": image.kernel_version, "packages": image.packages,
@@ -135,13 +134,13 @@ fn unpack(packages: &[PathBuf], root: &Path) -> Result<()> {
     for package in packages {
         let mut archive = Command::new("dpkg-deb");
         archive.arg("--fsys-tarfile").arg(package).stdout(Stdio::piped());
-        let mut archive = process::KillOnDropChild::start(&mut archive)?;
-        let pipe = archive.child().stdout.take().context("no pipe")?;
+        let mut archive = program::start(&mut archive)?;
+        let pipe = archive.stdout().context("no pipe")?;
         let mut tar = Command::new("tar");
         tar.args(["--extract", "--keep-directory-symlink", "--no-same-owner", "--directory"]);
         tar.arg(root).args(LEFT_OUT.iter().map(|path| format!("--exclude={path}"))).stdin(pipe);
-        let unpacked = process::KillOnDropChild::start(&mut tar)?.wait(LIMIT)?;
-        let read = archive.wait(LIMIT)?;
+        let unpacked = program::start(&mut tar)?.ended(LIMIT)?;
+        let read = archive.ended(LIMIT)?;
         let both = [unpacked, read].iter().all(|status| status.is_some_and(|s| s.success()));
         ensure!(both, "cannot unpack {}", package.display());
     }
@@ -228,7 +227,7 @@ fn in_order<'a>(index: &'a str, wanted: &[&str]) -> Option<Vec<&'a str>> {
 }
 
 fn run(command: &mut Command) -> Result<()> {
-    let finished = process::run(command, LIMIT)?;
+    let finished = program::run(command, LIMIT)?;
     let program = command.get_program().display();
     ensure!(finished.success(), "{program} {}: {}", finished.ending(), finished.tail(5));
     Ok(())

@@ -6,8 +6,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-
-use crate::process::{self, XtaskProgramResult};
+use program::ProgramResult;
 
 /// What the machine shall have; what these need comes with them.
 pub const WANTED: &[&str] = &[
@@ -53,7 +52,7 @@ pub fn provide(folder: &Path) -> Result<Vec<PathBuf>> {
         // Only whole packages, checked by apt-get, ever stand in the folder under their names.
         command.arg("download").current_dir(folder);
         command.args(missing.iter().filter_map(|file| package(file)));
-        let finished = process::run(&mut command, LIMIT)?;
+        let finished = program::run(&mut command, LIMIT)?;
         if !finished.success() {
             println!("apt-get download: {}\n{}", finished.ending(), finished.tail(5));
         }
@@ -67,20 +66,20 @@ fn closure() -> Result<Vec<String>> {
     let status = empty.path().join("status");
     fs::write(&status, "")?;
     fs::create_dir_all(empty.path().join("archives/partial"))?;
-    let ask = || -> Result<XtaskProgramResult> {
+    let ask = || -> Result<ProgramResult> {
         let mut command = Command::new("apt-get");
         command.args(["install", "--yes", "--no-install-recommends", "--print-uris", "--quiet"]);
         command.arg("-o").arg(format!("Dir::State::status={}", status.display()));
         let archives = empty.path().join("archives");
         command.arg("-o").arg(format!("Dir::Cache::archives={}/", archives.display()));
         command.args(["-o", "Debug::NoLocking=1"]).args(WANTED);
-        process::run(&mut command, LIMIT)
+        Ok(program::run(&mut command, LIMIT)?)
     };
     let mut finished = ask()?;
     if !finished.success() {
         // A fresh container knows no packages at all.
         println!("    apt-get update");
-        let _ = process::run(Command::new("apt-get").args(["update", "-qq"]), LIMIT)?;
+        let _ = program::run(Command::new("apt-get").args(["update", "-qq"]), LIMIT)?;
         finished = ask()?;
     }
     ensure!(

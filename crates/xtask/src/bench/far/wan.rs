@@ -2,17 +2,18 @@
 
 use std::fs;
 use std::os::fd::AsFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::str::FromStr;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, ensure};
+use program::{LoggedProgram, WaitLimit};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use serde_json::Value;
 
 use crate::node;
-use crate::process::{self, KillOnDropChild};
+use rustix::process::Signal;
 
 /// The properties of a link. They hold in both directions.
 #[derive(Clone, Debug, PartialEq)]
@@ -109,7 +110,7 @@ pub struct BenchWanTraffic {
 
 /// A running emulated link. Dropping it removes the link and its namespaces.
 pub struct BenchWan {
-    running: KillOnDropChild,
+    process: LoggedProgram,
     program: PathBuf,
     name: String,
     addresses: [String; 2],
@@ -117,13 +118,13 @@ pub struct BenchWan {
 
 impl BenchWan {
     /// Starts `forebay lab wan run`, which makes the link and a network namespace at each end.
-    pub fn start(program: &std::path::Path, name: &str, spec: &LinkSpec) -> Result<BenchWan> {
+    pub fn start(program: &Path, name: &str, spec: &LinkSpec) -> Result<BenchWan> {
         BenchWan::start_with(program, name, spec, &[])
     }
 
     /// Starts a link with further settings, such as `--reorder 1%`.
     pub fn start_with(
-        program: &std::path::Path,
+        program: &Path,
         name: &str,
         spec: &LinkSpec,
         settings: &[&str],
@@ -134,16 +135,17 @@ impl BenchWan {
         command.args(["--delay", &format!("{}us", spec.delay * 1e3)]);
         command.args(["--queue", &format!("{}B", spec.queue_bytes())]);
         command.args(["--loss", &format!("{}%", spec.loss)]).args(settings);
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
-        let mut running = KillOnDropChild::start(&mut command)?;
-        let ready = node::line(&mut running, node::READY_LIMIT).context("forebay lab wan run")?;
+        command.stdin(Stdio::null());
+        let (role, events) = ("forebay lab wan run", Path::new("/dev/null"));
+        let mut process = LoggedProgram::start(role, &mut command, events, Signal::KILL)?;
+        let ready = process.line(WaitLimit::of(node::READY_LIMIT))?;
         let words: Vec<&str> = ready.split_whitespace().collect();
         let ["ready", _, near, _, far] = words[..] else {
             return Err(anyhow!("forebay lab wan run printed '{ready}' instead of its ready line"));
         };
         let addresses = [near.to_owned(), far.to_owned()];
         let wan =
-            BenchWan { running, program: program.to_owned(), name: name.to_owned(), addresses };
+            BenchWan { process, program: program.to_owned(), name: name.to_owned(), addresses };
         for end in [BenchWanEnd::Near, BenchWanEnd::Far] {
             wan.at(end, || {
                 // Each connection has to measure the link itself: the kernel must not reuse the metrics of an earlier one.
@@ -202,7 +204,7 @@ impl BenchWan {
     fn ask(&self, arguments: &[&str]) -> Result<String> {
         let mut command = Command::new(&self.program);
         command.args(["lab", "wan"]).args(arguments).args(["--name", &self.name]);
-        let finished = process::run(&mut command, Duration::from_secs(10))?;
+        let finished = program::run(&mut command, Duration::from_secs(10))?;
         let asked = arguments.join(" ");
         ensure!(finished.success(), "forebay lab wan {asked}: {}", finished.tail(3));
         Ok(finished.output)
@@ -212,8 +214,8 @@ impl BenchWan {
 impl Drop for BenchWan {
     fn drop(&mut self) {
         // On SIGTERM the emulator removes its namespaces.
-        let _ = self.running.signal(rustix::process::Signal::TERM);
-        let _ = self.running.wait(Duration::from_secs(10));
+        let _ = self.process.signal(Signal::TERM);
+        let _ = self.process.ended(Duration::from_secs(10));
     }
 }
 

@@ -5,13 +5,13 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use program::ProgramResult;
 
 use super::{BenchPostmarkAckMode, DRAIN_LIMIT, NAME, SMALL, gateway, run_in};
 use crate::destage;
 use crate::device::AttachedTestDevice;
 use crate::machine::BenchProcessUsage;
 use crate::node::ServeProcess;
-use crate::process::{self, XtaskProgramResult};
 use crate::steps::table;
 
 /// The size of the volume: room for 100 files of at most 10 kB and for the journal of ext4.
@@ -157,8 +157,8 @@ fn on_device(device: &str, folder: &Path, place: &Path) -> Result<Duration> {
     run_in(folder, place, SMALL)
 }
 
-fn tool(command: &mut Command) -> Result<XtaskProgramResult> {
-    let finished = process::run(command, TOOL_LIMIT)?;
+fn tool(command: &mut Command) -> Result<ProgramResult> {
+    let finished = program::run(command, TOOL_LIMIT)?;
     ensure!(finished.success(), "{command:?} {}: {}", finished.ending(), finished.tail(5));
     Ok(finished)
 }

@@ -13,7 +13,6 @@ use super::mode::{GATEWAY, NODE, PARTNER, PowerRoundFailure, PowerRoundMode, Var
 use super::model::Model;
 use super::site::{Judge, PowerSuiteSite};
 use super::sites::SyncSite;
-use crate::node::EndedBeforeReady;
 use crate::powercut::Chance;
 use crate::powercut::supply::{Cut, MachineEnding};
 
@@ -49,7 +48,7 @@ impl fmt::Display for DataLossFault {
 /// Whether an error shows a loss: data or a claim is missing, or the program refused to start.
 pub fn shows_a_loss(error: &Error) -> bool {
     error.downcast_ref::<DataLossFault>().is_some()
-        || error.downcast_ref::<EndedBeforeReady>().is_some()
+        || matches!(error.downcast_ref(), Some(program::Error::NotReady { .. }))
 }
 
 impl Rig {
@@ -334,8 +333,8 @@ mod tests {
         let lost =
             Err::<(), _>(anyhow!("3 sectors")).context(DataLossFault).context("after the failure");
         assert!(shows_a_loss(&lost.unwrap_err()));
-        let refused =
-            Err::<(), _>(Error::from(EndedBeforeReady)).context("node does not get ready");
+        let refused = program::Error::NotReady { name: "node".to_owned(), said: String::new() };
+        let refused = Err::<(), _>(Error::from(refused)).context("node does not get ready");
         assert!(shows_a_loss(&refused.context("the start").unwrap_err()));
         assert!(!shows_a_loss(&anyhow!("no line within 60s").context("the start")));
     }

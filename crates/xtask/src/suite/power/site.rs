@@ -19,7 +19,6 @@ use super::site_settings;
 use crate::destage;
 use crate::node::{ServeProcess, TestProcessPriority};
 use crate::powercut::{Boot, Chance, FaultFsSync, FaultFsTree, Honour, Mounted, Supply};
-use crate::process;
 
 /// Time limit of a start, a takeover or the end of a killed process; long, since the machine may be busy.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -109,7 +108,7 @@ impl PowerSuiteSite {
             let mut make_key = Command::new(&self.program);
             make_key.arg("key").arg(&file).arg("--secret-file").arg(&secret);
             for command in [&mut make_secret, &mut make_key] {
-                let made = process::run(command, LIMIT)?;
+                let made = program::run(command, LIMIT)?;
                 ensure!(made.success(), "{}: {}", made.ending(), made.tail(5));
             }
         }
@@ -208,8 +207,8 @@ impl PowerSuiteSite {
         for machine in machines {
             self.supply.wait_off(*machine)?;
             if let Some(mut process) = self.processes[*machine].take() {
-                let ended = process.running().wait(LIMIT)?;
-                ensure!(ended.is_some(), "{} does not end when it is killed", NAMES[*machine]);
+                let has_ended = process.has_ended(LIMIT)?;
+                ensure!(has_ended, "{} does not end when it is killed", NAMES[*machine]);
             }
         }
         Ok(())

@@ -42,7 +42,7 @@ pub fn play(stage: &mut VmScenarioStage<'_>) -> Result<()> {
              mount $(disk {unit}) /mnt/a\nstart_load /mnt/a 30\nwait_for 40 '5 files' wrote_more_than 4"
         ),
     )?;
-    gateway.running().kill()?;
+    gateway.kill()?;
     println!("    gateway killed");
     drop(gateway);
     guest.run("without a gateway", SHORT, "sleep 3\n[ ! -e /run/load/failed ]")?;

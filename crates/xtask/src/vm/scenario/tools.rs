@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
+use program::ProgramResult;
 
-use crate::process::XtaskProgramResult;
 use crate::vm::guest::{HOSTS, Hardware};
 use crate::vm::stage::{INITIATOR, SHORT, VmScenarioStage, file, settings};
 
@@ -106,6 +106,6 @@ pub fn play(stage: &mut VmScenarioStage<'_>) -> Result<()> {
     Ok(())
 }
 
-fn is_right(call: &SgToolCall, finished: &XtaskProgramResult) -> bool {
+fn is_right(call: &SgToolCall, finished: &ProgramResult) -> bool {
     finished.code() == Some(call.code) && finished.output.contains(call.says)
 }
