@@ -8,7 +8,6 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use program::{LoggedProgram, ProgramResult, WaitLimit};
-use rawclient::ClientLogin;
 use rustix::process::Signal;
 use serde_json::Value;
 
@@ -150,11 +149,6 @@ impl ServeProcess {
     /// The port of every portal, in the order of the settings.
     pub fn ports(&self) -> Vec<u16> {
         self.portals.iter().map(SocketAddr::port).collect()
-    }
-
-    /// How to reach unit 0 of a target.
-    pub fn login(&self, target: &str) -> ClientLogin {
-        ClientLogin::new(self.portal(), target, 0)
     }
 
     /// The URL of a unit, as libiscsi and QEMU take it.

@@ -8,20 +8,22 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use program::RunningProgram;
-use rawclient::ClientLogin;
 
 use crate::machine;
 
 /// The daemon answers its control tool within this time, or it is broken.
 const LIMIT: Duration = Duration::from_secs(10);
 
-/// The target's name.
-const NAME: &str = "iqn.2026-11.forebay.peer:tgt";
+/// The name of the target.
+pub const NAME: &str = "iqn.2026-11.forebay.peer:tgt";
+
+/// The number of its unit: tgt keeps LUN 0 for itself.
+pub const LUN: u8 = 1;
 
 /// A running tgtd with one unit. It ignores SIGTERM while it has targets, so dropping it kills it.
 pub struct ReferenceTgtd {
     running: RunningProgram,
-    login: ClientLogin,
+    portal: SocketAddr,
     /// Removed with us.
     _folder: tempfile::TempDir,
 }
@@ -41,8 +43,7 @@ impl ReferenceTgtd {
         command.args(["-f", "-C", &control, "--iscsi", &portal_option]);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         let running = program::start(machine::pinned(&mut command, machine::SERVER_CPU))?;
-        let login = ClientLogin::new(portal, NAME, 1);
-        let tgt = ReferenceTgtd { running, login, _folder: folder };
+        let tgt = ReferenceTgtd { running, portal, _folder: folder };
         let deadline = Instant::now() + LIMIT;
         while admin(&control, &["--mode", "system", "--op", "show"]).is_err() {
             ensure!(Instant::now() < deadline, "tgtd does not answer");
@@ -61,9 +62,9 @@ impl ReferenceTgtd {
         self.running.id()
     }
 
-    /// How to reach its unit.
-    pub fn login(&self) -> &ClientLogin {
-        &self.login
+    /// The portal of its target.
+    pub fn portal(&self) -> SocketAddr {
+        self.portal
     }
 }
 

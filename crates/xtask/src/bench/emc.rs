@@ -119,19 +119,20 @@ fn on_line_up(
     let how = TestProcessPriority::Preferred;
     let far = ServeProcess::start_as(how, program, folder, "far", &far_settings())?;
     let line = RelayProcess::start_as(how, program, far.portal(), delay_ms)?;
-    let there = ClientLogin { portal: line.address(), ..far.login(NAME) };
+    let there = ClientLogin { portal: line.address(), ..ClientLogin::new(far.portal(), NAME, 0) };
     // What is acknowledged is stable in both cases: FUA where there is no cache, and the cache's report.
     let Some(report) = report else {
         let (point, replay) = put(&there, far.id(), trace, pace, true)?;
-        check_all(&far.login(NAME), replay.versions())?;
+        check_all(&ClientLogin::new(far.portal(), NAME, 0), replay.versions())?;
         return Ok((point, replay.said()));
     };
     let near = gateway_settings(&line, report);
     let near = ServeProcess::start_as(TestProcessPriority::Pinned, program, folder, "near", &near)?;
-    let (point, replay) = put(&near.login(NAME), near.id(), trace, pace, false)?;
+    let (point, replay) =
+        put(&ClientLogin::new(near.portal(), NAME, 0), near.id(), trace, pace, false)?;
     let hits = hits(&near)?;
     destage::drained(&near, DRAIN_LIMIT)?;
-    check_all(&far.login(NAME), replay.versions())?;
+    check_all(&ClientLogin::new(far.portal(), NAME, 0), replay.versions())?;
     near.stop()?;
     Ok((point, format!("{}, {hits}", replay.said())))
 }

@@ -64,7 +64,7 @@ fn memory_settings(mib: u64) -> String {
 
 /// Fills the unit, puts all sessions on it, and reads the peak of the process after each load, MiB.
 fn peaks(node: &ServeProcess, bytes: u64) -> Result<[f64; 2]> {
-    let login = node.login(NAME);
+    let login = ClientLogin::new(node.portal(), NAME, 0);
     write_all(&login, bytes)?;
     let process = node.id();
     let mut peaks = [0.0; 2];

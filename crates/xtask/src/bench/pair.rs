@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use clap::Args;
+use rawclient::ClientLogin;
 
 use crate::bench::far::load::FarLoad;
 use crate::bench::far::wan::{BenchWan, BenchWanEnd, LinkSpec};
@@ -125,7 +126,7 @@ fn measure(program: &Path, time: Duration) -> Result<(Vec<f64>, Option<String>)>
     ];
     let mut medians = Vec::new();
     for (gateway, target, load) in points {
-        let login = gateway.login(&format!("{NAME}:{target}"));
+        let login = ClientLogin::new(gateway.portal(), &format!("{NAME}:{target}"), 0);
         let outcome = load.measure(login, "cubic", WARM_UP, time).context(target)?;
         medians.push(outcome.latency.value_at_quantile(0.5) as f64 / 1e6);
     }

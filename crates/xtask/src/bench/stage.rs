@@ -19,7 +19,7 @@ use crate::certificates::Certificates;
 use crate::destage;
 use crate::machine::{self, BenchProcessUsage};
 use crate::node::{RelayProcess, ServeProcess, TestProcessPriority};
-use crate::tgt::ReferenceTgtd;
+use crate::tgt::{self, ReferenceTgtd};
 
 /// What every server holds in memory: far more than the processor's caches.
 const UNIT_BYTES: u64 = 256 << 20;
@@ -124,7 +124,7 @@ impl BenchServers {
             servers::RAW_TOGETHER => fill(&self.together, || raw::RawTcpServer::start(true)),
             servers::TGT => fill(&self.tgt, || {
                 let tgt = ReferenceTgtd::start(UNIT_BYTES)?;
-                write_all(tgt.login(), UNIT_BYTES)?;
+                write_all(&tgt_login(&tgt), UNIT_BYTES)?;
                 Ok(tgt)
             }),
             servers::FOREBAY => fill(&self.target, || self.memory_target("target", "0s")),
@@ -155,14 +155,19 @@ impl BenchServers {
         self.prepare(server)?;
         let on = |node: Option<&ServeProcess>| {
             let node = node.context("it was prepared")?;
-            measure(&node.login(NAME), load, &[node.id()], time)
+            measure(&ClientLogin::new(node.portal(), NAME, 0), load, &[node.id()], time)
         };
         if let Some(at) = remote(server) {
             let BenchPassthrough { near, node, .. } =
                 self.remotes[at].get().context("it was prepared")?;
             // What both ends of the link use.
-            return measure(&near.login(NAME), load, &[near.id(), node.id()], time)
-                .with_context(|| format!("measuring {server}"));
+            return measure(
+                &ClientLogin::new(near.portal(), NAME, 0),
+                load,
+                &[near.id(), node.id()],
+                time,
+            )
+            .with_context(|| format!("measuring {server}"));
         }
         match server {
             servers::RAW => self.raw.get().context("it was prepared")?.measure(load, 0, time),
@@ -175,7 +180,7 @@ impl BenchServers {
             }
             servers::TGT => {
                 let tgt = self.tgt.get().context("it was prepared")?;
-                measure(tgt.login(), load, &[tgt.id()], time)
+                measure(&tgt_login(tgt), load, &[tgt.id()], time)
             }
             servers::FOREBAY => on(self.target.get()),
             servers::TLS => {
@@ -207,7 +212,7 @@ impl BenchServers {
         self.prepare(servers::POLLING)?;
         let node = self.polling.get().context("it was prepared")?;
         let shape = ClientSessionOptions { depth: 1, bytes: 4096, keep: false };
-        let mut session = ClientSession::open(&node.login(NAME), shape)?;
+        let mut session = ClientSession::open(&ClientLogin::new(node.portal(), NAME, 0), shape)?;
         session.one(ClientScsiCommand::test_unit_ready())?;
         let (before, start) = (BenchProcessUsage::of(node.id())?, Instant::now());
         std::thread::sleep(Duration::from_secs(1));
@@ -227,7 +232,7 @@ impl BenchServers {
             name,
             &settings,
         )?;
-        write_all(&node.login(NAME), UNIT_BYTES)?;
+        write_all(&ClientLogin::new(node.portal(), NAME, 0), UNIT_BYTES)?;
         Ok(node)
     }
 
@@ -247,7 +252,8 @@ impl BenchServers {
             &settings,
         )?;
         let tunnel = RelayProcess::tunnel(&self.program, node.portal(), &certificates)?;
-        let login = ClientLogin { portal: tunnel.address(), ..node.login(NAME) };
+        let login =
+            ClientLogin { portal: tunnel.address(), ..ClientLogin::new(node.portal(), NAME, 0) };
         write_all(&login, UNIT_BYTES)?;
         Ok(Tunnelled { node, login, _tunnel: tunnel })
     }
@@ -305,7 +311,7 @@ impl BenchServers {
             &name,
             &settings,
         )?;
-        write_all(&near.login(NAME), REMOTE_BYTES)?;
+        write_all(&ClientLogin::new(near.portal(), NAME, 0), REMOTE_BYTES)?;
         Ok(BenchPassthrough { near, node, _line: line })
     }
 
@@ -342,10 +348,15 @@ impl BenchServers {
             &settings,
         )?;
         // What is written is in DRAM afterwards: the region that reads must hit.
-        write_all(&near.login(NAME), HIT_BYTES)?;
-        let far = ClientLogin { portal: line.address(), ..node.login(NAME) };
+        write_all(&ClientLogin::new(near.portal(), NAME, 0), HIT_BYTES)?;
+        let far =
+            ClientLogin { portal: line.address(), ..ClientLogin::new(node.portal(), NAME, 0) };
         Ok(BenchGateway { near, far, node, _line: line })
     }
+}
+
+fn tgt_login(tgt: &ReferenceTgtd) -> ClientLogin {
+    ClientLogin::new(tgt.portal(), tgt::NAME, tgt::LUN)
 }
 
 /// Where in [`REMOTES`] a server stands.

@@ -8,6 +8,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
+use rawclient::ClientLogin;
 
 use crate::node::{RelayProcess, ServeProcess};
 use crate::steps::{StepTally, Steps};
@@ -15,7 +16,7 @@ use crate::suite::conformance::{self, Setup};
 use crate::suite::pass::{self, StampedPass};
 use crate::suite::tools;
 use crate::suite::under_load;
-use crate::tgt::ReferenceTgtd;
+use crate::tgt::{self, ReferenceTgtd};
 
 /// A unit just under 1 GiB: else some tests of the suite skip themselves.
 const SUITE_UNIT: &str = "1023MiB";
@@ -187,10 +188,10 @@ const WRITTEN: StampedPass = StampedPass { each: 8, commands: 2048, depth: 32 };
 fn gateway_over_tgt(program: &Path) -> Result<StepTally> {
     let folder = tempfile::tempdir()?;
     let tgt = ReferenceTgtd::start(64 << 20)?;
-    let far = tgt.login();
+    let far = &ClientLogin::new(tgt.portal(), tgt::NAME, tgt::LUN);
     let url = format!("iscsi://{}/{}/{}", far.portal, far.target, far.lun);
     let gateway = ServeProcess::start(program, folder.path(), "gateway", &gateway_settings(&url))?;
-    let near = gateway.login(GATEWAY);
+    let near = ClientLogin::new(gateway.portal(), GATEWAY, 0);
     pass::write(&near, WRITTEN, 1)?;
     let mut tally = StepTally::one();
     tally.count(held(pass::read(&near, WRITTEN, 1)?));

@@ -108,12 +108,13 @@ impl<'a> SuiteSite<'a> {
 
     /// How to reach the gateway's unit.
     pub fn near(&self) -> Result<ClientLogin> {
-        Ok(self.gateway()?.login(GATEWAY))
+        Ok(ClientLogin::new(self.gateway()?.portal(), GATEWAY, 0))
     }
 
     /// How to reach the node's own.
     pub fn far(&self) -> Result<ClientLogin> {
-        Ok(self.node.as_ref().context("the node is down")?.login(NODE))
+        let node = self.node.as_ref().context("the node is down")?;
+        Ok(ClientLogin::new(node.portal(), NODE, 0))
     }
 
     /// The line between the two.

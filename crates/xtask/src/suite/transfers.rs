@@ -33,7 +33,7 @@ pub fn check(program: &Path) -> Result<StepTally> {
         );
         let node = ServeProcess::start(program, folder.path(), "target", &settings)?;
         for digests in [false, true] {
-            let login = ClientLogin { digests, ..node.login(NAME) };
+            let login = ClientLogin { digests, ..ClientLogin::new(node.portal(), NAME, 0) };
             for (version, &each) in (1..).zip(SIZES) {
                 let range = StampedPass { each, commands: 80, depth: 16 };
                 let case = round_trip(&login, range, version + u64::from(digests) * 1000);

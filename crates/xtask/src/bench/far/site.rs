@@ -119,7 +119,7 @@ impl FarBenchSite {
 
     /// Returns the login of a host that uses unit 0 of the node directly.
     pub fn direct(&self) -> ClientLogin {
-        self.node.login(NAME)
+        ClientLogin::new(self.node.portal(), NAME, 0)
     }
 
     /// Returns the byte range with this number. Each load has a range of its own, so that no cache holds it.
@@ -177,7 +177,7 @@ pub struct FarBenchGateway {
 impl FarBenchGateway {
     /// Returns the login of a host that uses the gateway.
     pub fn login(&self) -> ClientLogin {
-        self.node.login(NAME)
+        ClientLogin::new(self.node.portal(), NAME, 0)
     }
 
     /// Returns the process id of the gateway.

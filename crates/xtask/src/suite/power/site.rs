@@ -247,12 +247,12 @@ impl PowerSuiteSite {
 
     /// Login to the volume through a gateway.
     pub fn near(&self, machine: usize) -> Result<ClientLogin> {
-        Ok(self.process(machine)?.login(site_settings::GATEWAY))
+        Ok(ClientLogin::new(self.process(machine)?.portal(), site_settings::GATEWAY, 0))
     }
 
     /// Login to the node's own volume.
     pub fn far(&self) -> Result<ClientLogin> {
-        Ok(self.process(NODE)?.login(site_settings::NODE))
+        Ok(ClientLogin::new(self.process(NODE)?.portal(), site_settings::NODE, 0))
     }
 
     fn process(&self, machine: usize) -> Result<&ServeProcess> {

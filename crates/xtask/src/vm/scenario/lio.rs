@@ -94,7 +94,7 @@ fn through_cuts(
     let near = serve(stage, &format!("near{connections}"), port, connections)?;
     let count = format!("CONNECTIONS={connections}\n{COUNT}");
     guest.run(&format!("connections: {connections}"), SHORT, &count)?;
-    let login = near.login(NEAR);
+    let login = ClientLogin::new(near.portal(), NEAR, 0);
     let passes = write_meanwhile(&login, || (0..CUTS).try_for_each(|_| pull(guest, cut)))?;
     guest.run(&format!("connections again: {connections}"), SHORT, &count)?;
     let wrong = pass::read(&login, WRITTEN, passes)?;
@@ -126,7 +126,7 @@ fn what_it_does_not_survive(
     let script = format!("NAME={LIO}\nINITIATOR={INITIATOR}\n{PATIENT}");
     guest.run("have the target wait as long as it does by default", SHORT, &script)?;
     let near = serve(stage, "short", port, CONNECTIONS)?;
-    let login = near.login(NEAR);
+    let login = ClientLogin::new(near.portal(), NEAR, 0);
     let mut survived = Ok(());
     // Without a target the writes end in errors, after a while.
     let _ = write_meanwhile(&login, || {
