@@ -18,9 +18,9 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
+use rig::machine::Others;
+use rig::{build, machine};
 
-use crate::machine::Others;
-use crate::{machine, node};
 use figures::BenchFigures;
 use load::{BenchLoad, BenchPoint};
 use plan::{BenchGroup, GROUPS, servers};
@@ -61,7 +61,7 @@ pub fn bench(options: &BenchOptions) -> Result<bool> {
     let groups = if wants_trace { Vec::new() } else { chosen(&options.groups)? };
     let program = match &options.program {
         Some(program) => program.canonicalize().with_context(|| program.display().to_string())?,
-        None => node::build()?,
+        None => build::build()?,
     };
     let folder = program.parent().context("the program has a folder")?.to_owned();
     machine::confine(machine::CLIENT_CPU)

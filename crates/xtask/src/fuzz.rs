@@ -10,10 +10,10 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
+use rig::build;
+use rig::table::table;
 
 use crate::check::root;
-use crate::node;
-use crate::steps::table;
 
 /// libFuzzer ends by itself when its time is over; after so much longer it has hung.
 const GRACE: Duration = Duration::from_secs(120);
@@ -73,7 +73,7 @@ fn build() -> Result<PathBuf> {
         cfg!(all(target_arch = "x86_64", target_os = "linux")),
         "fuzzing is set up for {TRIPLE} only"
     );
-    let release = node::binary()?;
+    let release = build::binary()?;
     let folder = release.ancestors().nth(2).context("a target directory")?.join("fuzz");
     let mut command = Command::new("cargo");
     command.args(["build", "--release", "--target", TRIPLE]).current_dir(root().join("fuzz"));

@@ -2,13 +2,6 @@
 
 mod steps;
 mod check;
-mod machine;
-mod certificates;
-mod node;
-mod link;
-mod device;
-mod destage;
-mod tgt;
 mod packages;
 mod powercut;
 mod bench;

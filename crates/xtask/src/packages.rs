@@ -1,10 +1,11 @@
-//! The foreign tools: are they there, and if not, may we install them?
+//! The foreign tools that the tests use.
 
 use std::fs;
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Result, bail};
+use anyhow::Result;
+use rig::packages::{install, of_missing};
 
 /// Tool, and the Debian package that has it.
 const TOOLS: &[(&str, &str)] = &[
@@ -27,38 +28,9 @@ const TOOLS: &[(&str, &str)] = &[
 /// QEMU's iSCSI driver is a library without a command of its own.
 const QEMU_DRIVER: &str = "qemu-block-extra";
 
-/// One call of apt-get; a slow mirror needs a while for some 60 MB.
-const LIMIT: Duration = Duration::from_secs(300);
-
-/// A package mirror that fails now often works a moment later.
-const ATTEMPTS: usize = 3;
-
 /// Makes sure that every tool is there, or says what to do.
 pub fn provide() -> Result<String> {
     install(missing, "these tests are left out with --no-interop")
-}
-
-/// Installs the packages that `missing` names until it names none. Where that is not possible, the
-/// error says what to install, and `otherwise`.
-pub fn install(missing: fn() -> Vec<&'static str>, otherwise: &str) -> Result<String> {
-    let packages = missing();
-    if packages.is_empty() {
-        return Ok("every tool is there".to_owned());
-    }
-    let list = packages.join(" ");
-    if !is_debian() || !rustix::process::geteuid().is_root() {
-        bail!("missing: {list}. Install them (Debian: apt-get install {list}); {otherwise}");
-    }
-    for attempt in 1..=ATTEMPTS {
-        println!("installing {list} (attempt {attempt} of {ATTEMPTS})");
-        let _ = apt(&["update", "-qq"])?;
-        let mut arguments = vec!["install", "-y", "-qq", "--no-install-recommends"];
-        arguments.extend(packages.iter().copied());
-        if apt(&arguments)? && missing().is_empty() {
-            return Ok(format!("installed {list}"));
-        }
-    }
-    bail!("apt-get cannot install {list}; {otherwise}")
 }
 
 fn missing() -> Vec<&'static str> {
@@ -73,15 +45,6 @@ fn missing() -> Vec<&'static str> {
     missing
 }
 
-/// The packages of those of these tools that are not there, each tool with its package; those of one package
-/// stand together.
-pub fn of_missing(tools: &[(&str, &'static str)]) -> Vec<&'static str> {
-    let missing = tools.iter().filter(|(tool, _)| program::find(tool).is_none());
-    let mut packages: Vec<&str> = missing.map(|(_, package)| *package).collect();
-    packages.dedup();
-    packages
-}
-
 fn has_qemu_driver() -> bool {
     let mut command = Command::new("qemu-img");
     let help = program::run(command.arg("--help"), Duration::from_secs(10));
@@ -93,18 +56,4 @@ fn has_qemu_driver() -> bool {
         && module
             .iter()
             .any(|folder| fs::exists(format!("{folder}/block-iscsi.so")).unwrap_or(false))
-}
-
-fn is_debian() -> bool {
-    fs::exists("/etc/debian_version").unwrap_or(false) && program::find("apt-get").is_some()
-}
-
-fn apt(arguments: &[&str]) -> Result<bool> {
-    let mut command = Command::new("apt-get");
-    command.env("DEBIAN_FRONTEND", "noninteractive").args(arguments);
-    let finished = program::run(&mut command, LIMIT)?;
-    if !finished.success() {
-        println!("apt-get {}: {}\n{}", arguments[0], finished.ending(), finished.tail(5));
-    }
-    Ok(finished.success())
 }

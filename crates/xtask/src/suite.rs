@@ -20,9 +20,10 @@ pub mod pair;
 
 use std::time::Duration;
 
+use rig::build;
+
 use crate::bench::emc;
 use crate::check;
-use crate::node;
 use crate::packages;
 use crate::steps::{StepTally, Steps};
 
@@ -67,8 +68,8 @@ pub fn test(wanted: SuiteOptions) -> bool {
     let SuiteOptions { power_cuts, cut, pair_rounds, .. } = wanted;
     let mut compiling = steps.wanted(UNITS).then(units::Compiling::begin);
     // Build also for a filter that names only a later step: it would test an out-of-date binary unnoticed.
-    steps.run_before_next("build: release", || node::build().map(|_| StepTally::one()));
-    match node::binary() {
+    steps.run_before_next("build: release", || build::build().map(|_| StepTally::one()));
+    match build::binary() {
         Ok(program) => {
             steps.run("pages: commands they show", || pages::check(&program));
             steps.run("transfers: every way, every size", || transfers::check(&program));

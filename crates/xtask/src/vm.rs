@@ -16,11 +16,11 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use rig::build;
+use rig::table::table;
 use serde_json::{Value, json};
 
 use crate::check;
-use crate::node;
-use crate::steps::table;
 use crate::vm::image::VmImage;
 use crate::vm::scenario::Scenario;
 use crate::vm::stage::{VmScenarioFigure, VmScenarioStage};
@@ -81,11 +81,11 @@ pub fn test(wanted: &VmTestOptions) -> Result<bool> {
         None => {
             println!("==> build");
             check::cargo(&["build", "--package", "forebay"])?;
-            node::target_folder()?.join("debug/forebay")
+            build::target_folder()?.join("debug/forebay")
         }
     };
     println!("==> machine");
-    let folder = node::target_folder()?.join("vm");
+    let folder = build::target_folder()?.join("vm");
     fs::create_dir_all(&folder)?;
     let image = VmImage::provide(&folder, wanted.fresh)?;
     let emulated = !host::has_virtualisation();

@@ -11,13 +11,13 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use rawclient::ClientLogin;
 use rawclient::session::ClientSessionOptions;
+use rig::destage;
+use rig::machine::{BenchProcessUsage, Others};
+use rig::node::{RelayProcess, ServeProcess, TestProcessPriority};
 
 use crate::bench::figures::BenchFigures;
 use crate::bench::load::BenchPoint;
 use crate::bench::plan::{loads, servers};
-use crate::destage;
-use crate::machine::{BenchProcessUsage, Others};
-use crate::node::{RelayProcess, ServeProcess, TestProcessPriority};
 use crate::steps::StepTally;
 use replay::{BenchTracePace, BenchTraceReplay, check_all};
 use trace::{BenchTraceSpec, SET_BLOCKS};

@@ -14,14 +14,14 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
+use rig::build;
+use rig::machine::{Others, require_root};
 
 use crate::bench::far::bulk::BulkStreamDirection;
 use crate::bench::far::load::{FarAddressOrder, FarLoad};
 use crate::bench::far::report::{FarFigures, FarPoint};
 use crate::bench::far::site::{FarBenchSite, FarNodeSpec, WRITTEN_RANGE};
 use crate::bench::far::wan::{BenchWan, LinkSpec};
-use crate::machine::{Others, require_root};
-use crate::node;
 
 /// Measure gateways over an emulated long link: cold reads, drain, sustained writes, and the latency of random reads
 /// on a full link. A bulk TCP stream and a host that uses the node directly are measured in the same round. Needs
@@ -88,7 +88,7 @@ fn named(text: &str) -> Result<(String, PathBuf), String> {
 pub fn bench(options: &FarBenchOptions) -> Result<bool> {
     require_root("bench far")?;
     let programs = match &options.programs[..] {
-        [] => vec![("forebay".to_owned(), node::build()?)],
+        [] => vec![("forebay".to_owned(), build::build()?)],
         some => some.to_vec(),
     };
     let links = if options.links.is_empty() { LinkSpec::usual() } else { options.links.clone() };

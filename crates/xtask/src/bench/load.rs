@@ -8,8 +8,7 @@ use rawclient::{
     ClientLogin, ClientResponse, ClientScsiCommand, ClientSession, ClientSlotAction,
     ClientWorkload, Crowd, session, stamp,
 };
-
-use crate::machine::BenchProcessUsage;
+use rig::machine::BenchProcessUsage;
 
 /// Unmeasured time at the start of a point: connections, caches and the scheduler settle.
 const WARM_UP: Duration = Duration::from_millis(150);

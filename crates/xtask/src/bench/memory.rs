@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use rawclient::ClientLogin;
+use rig::node::ServeProcess;
 
 use crate::bench::load::{BenchLoad, measure};
 use crate::bench::stage::write_all;
-use crate::node::ServeProcess;
 
 const SESSIONS: usize = 64;
 const NAME: &str = "iqn.2026-11.forebay.bench:memory";

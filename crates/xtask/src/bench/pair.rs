@@ -7,12 +7,13 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use clap::Args;
 use rawclient::ClientLogin;
+use rig::build;
+use rig::machine::{Others, require_root};
+use rig::node::{ServeProcess, TestProcessPriority};
 
 use crate::bench::far::load::FarLoad;
 use crate::bench::far::wan::{BenchWan, BenchWanEnd, LinkSpec};
 use crate::bench::far::{LINK, site::script};
-use crate::machine::{Others, require_root};
-use crate::node::{self, ServeProcess, TestProcessPriority};
 
 /// Measure the latency of 4 KiB writes at depth 1 to a pair of gateways with 1 ms one way between them: durable, and
 /// with an NVRAM at each gateway. The parts of such a write are measured alone in the same round. The logs are in memory
@@ -45,7 +46,7 @@ pub fn bench(options: &PairBenchOptions) -> Result<bool> {
     require_root("bench pair")?;
     let program = match &options.program {
         Some(program) => program.canonicalize()?,
-        None => node::build()?,
+        None => build::build()?,
     };
     let time = Duration::from_secs_f64(options.seconds.clamp(0.2, 60.0));
     let mut rounds: Vec<Vec<f64>> = Vec::new();

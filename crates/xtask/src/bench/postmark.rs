@@ -16,14 +16,15 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use rig::build;
+use rig::destage;
+use rig::device::{self, AttachedTestDevice};
+use rig::link::CountingLink;
+use rig::node::{RelayProcess, ServeProcess};
+use rig::packages;
+use rig::table::table;
 
 use crate::bench::BenchOptions;
-use crate::destage;
-use crate::device::{self, AttachedTestDevice};
-use crate::link::CountingLink;
-use crate::node::{self, RelayProcess, ServeProcess};
-use crate::packages;
-use crate::steps::table;
 
 const NAME: &str = "iqn.2026-11.forebay.bench:postmark";
 
@@ -151,7 +152,7 @@ pub fn bench(options: &BenchOptions) -> Result<bool> {
     packages::install(missing, "this benchmark needs them")?;
     let program = match &options.program {
         Some(program) => program.canonicalize().with_context(|| program.display().to_string())?,
-        None => node::build()?,
+        None => build::build()?,
     };
     // Logs and volumes on the disk, not in memory.
     let folder = program.parent().context("the program has a folder")?;

@@ -12,12 +12,12 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use program::RunningProgram;
 use rawclient::Crowd;
+use rig::machine::{self, BenchProcessUsage};
 
 pub use answering::serve;
 use client::{RawTcpClient, RawTcpMeasurement};
 
 use crate::bench::load::{BenchLoad, BenchPoint, histogram};
-use crate::machine::{self, BenchProcessUsage};
 
 /// Unmeasured time at the start of a point.
 const WARM_UP: Duration = Duration::from_millis(150);

@@ -5,11 +5,11 @@ use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, Result};
+use rig::table::table;
 use serde_json::json;
 
 use crate::bench::bars::{BARS, PerformanceBar};
 use crate::bench::figures::{BenchFigures, Samples};
-use crate::steps::table;
 
 /// A bar with what was measured.
 struct Judged {

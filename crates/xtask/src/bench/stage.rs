@@ -11,15 +11,15 @@ use rawclient::session::ClientSessionOptions;
 use rawclient::{
     ClientLogin, ClientResponse, ClientScsiCommand, ClientSession, ClientSlotAction, ClientWorkload,
 };
+use rig::certificates::Certificates;
+use rig::destage;
+use rig::machine::{self, BenchProcessUsage};
+use rig::node::{RelayProcess, ServeProcess, TestProcessPriority};
+use rig::tgt::{self, ReferenceTgtd};
 
 use crate::bench::load::{BenchLoad, BenchPoint, histogram, measure};
 use crate::bench::plan::{HIT_BYTES, servers};
 use crate::bench::raw;
-use crate::certificates::Certificates;
-use crate::destage;
-use crate::machine::{self, BenchProcessUsage};
-use crate::node::{RelayProcess, ServeProcess, TestProcessPriority};
-use crate::tgt::{self, ReferenceTgtd};
 
 /// What every server holds in memory: far more than the processor's caches.
 const UNIT_BYTES: u64 = 256 << 20;

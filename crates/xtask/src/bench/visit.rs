@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use anyhow::Result;
 use rawclient::ClientLogin;
+use rig::machine;
 
 use crate::bench::load::{BenchLoad, measure};
-use crate::machine;
 
 /// What to put on which target.
 #[derive(Debug, clap::Args)]

@@ -30,6 +30,7 @@ const PLACES: &[CrateFloor] = &[
     place("cache", 1, &["tokens", "volume"]),
     place("sim", 1, &["volume"]),
     place("names", 1, &[]),
+    place("rig", 1, &["program"]),
     place("fairtcp", 1, &[]),
     place("unit", 2, &["scsi", "tokens", "volume"]),
     place("transport", 2, &["fairtcp", "iscsi"]),
@@ -40,7 +41,7 @@ const PLACES: &[CrateFloor] = &[
     place("workload", 4, &["initiator", "program", "transport", "sim", "volume"]),
     place("lab", 5, &["fairtcp", "program", "wan", "workload"]),
     place("forebay", 6, &["attach", "cache", "fairtcp", "initiator", "iscsi", "lab", "names", "program", "scsi", "target", "transport", "unit", "volume", "wan", "workload"]),
-    place("xtask", 7, &["program", "rawclient"]),
+    place("xtask", 7, &["program", "rawclient", "rig"]),
 ];
 
 /// One arrow: a crate and what it depends on.

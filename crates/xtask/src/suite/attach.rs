@@ -6,9 +6,9 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use rig::device::{self, AttachedTestDevice};
+use rig::node::ServeProcess;
 
-use crate::device::{self, AttachedTestDevice};
-use crate::node::ServeProcess;
 use crate::steps::{StepTally, Steps};
 use crate::suite::fio;
 

@@ -9,8 +9,9 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use program::ProgramResult;
+use rig::table::table;
 
-use crate::steps::{StepTally, table};
+use crate::steps::StepTally;
 
 /// A test takes milliseconds, one that waits for a time-out some seconds.
 const LIMIT: Duration = Duration::from_secs(20);

@@ -17,8 +17,8 @@ use rawclient::stamp::{self, BlockStampState};
 use rawclient::{
     ClientLogin, ClientResponse, ClientScsiCommand, ClientSession, ClientSlotAction, ClientWorkload,
 };
+use rig::destage::Destage;
 
-use crate::destage::Destage;
 use crate::steps::StepTally;
 use crate::suite::site::{SuiteSite, SuiteSitePlan};
 

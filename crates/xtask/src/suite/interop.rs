@@ -9,14 +9,14 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use rawclient::ClientLogin;
+use rig::node::{RelayProcess, ServeProcess};
+use rig::tgt::{self, ReferenceTgtd};
 
-use crate::node::{RelayProcess, ServeProcess};
 use crate::steps::{StepTally, Steps};
 use crate::suite::conformance::{self, Setup};
 use crate::suite::pass::{self, StampedPass};
 use crate::suite::tools;
 use crate::suite::under_load;
-use crate::tgt::{self, ReferenceTgtd};
 
 /// A unit just under 1 GiB: else some tests of the suite skip themselves.
 const SUITE_UNIT: &str = "1023MiB";

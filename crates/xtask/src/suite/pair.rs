@@ -10,10 +10,10 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use program::{RunningProgram, Said};
+use rig::device::{self, AttachedTestDevice};
+use rig::node::ServeProcess;
 use serde_json::Value;
 
-use crate::device::{self, AttachedTestDevice};
-use crate::node::ServeProcess;
 use crate::steps::{StepTally, Steps};
 use crate::suite::fio;
 

@@ -16,8 +16,8 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
+use rig::build;
 
-use crate::node;
 use crate::powercut::{Chance, missing, private_namespace};
 use crate::steps::{StepTally, Steps};
 
@@ -80,7 +80,7 @@ pub fn command(
     if let Some(why) = missing() {
         bail!("{why}");
     }
-    let program = program.map_or_else(node::build, Ok)?;
+    let program = program.map_or_else(build::build, Ok)?;
     match ignored {
         Some("all") => ignore(&program, &SyncSite::all(), wanted),
         Some(number) => {

@@ -6,9 +6,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use rawclient::ClientLogin;
-
-use crate::destage::{self, Destage};
-use crate::node::{RelayProcess, ServeProcess};
+use rig::destage::{self, Destage};
+use rig::node::{RelayProcess, ServeProcess};
 
 /// Destaging the last of the dirty data takes a second or two.
 const DRAIN_LIMIT: Duration = Duration::from_secs(60);

@@ -5,8 +5,8 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 use rawclient::ClientLogin;
+use rig::node::ServeProcess;
 
-use crate::node::ServeProcess;
 use crate::steps::StepTally;
 use crate::suite::pass::{self, StampedPass};
 

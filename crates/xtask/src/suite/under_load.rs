@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use program::{RunningProgram, Said};
+use rig::node::ServeProcess;
 
-use crate::node::ServeProcess;
 use crate::steps::StepTally;
 
 const TARGET: &str = "iqn.2026-11.forebay.test:load";

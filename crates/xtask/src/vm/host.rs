@@ -3,8 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
-
-use crate::packages;
+use rig::packages;
 
 /// Tool, and the Debian package that has it.
 const TOOLS: &[(&str, &str)] = &[

@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Result;
+use rig::node::ServeProcess;
 
-use crate::node::ServeProcess;
 use crate::vm::guest::{self, Guest, Hardware};
 use crate::vm::image::VmImage;
 

@@ -13,11 +13,11 @@ use rawclient::stamp::{self, BlockStampState};
 use rawclient::{
     ClientLogin, ClientResponse, ClientScsiCommand, ClientSession, ClientSlotAction, ClientWorkload,
 };
+use rig::machine;
 use rustix::event::{PollFd, PollFlags, Timespec};
 
 use crate::bench::emc::trace::{BLOCK_BYTES, BenchTraceRequest, BenchTraceSpec, BenchTraceStream};
 use crate::bench::load::histogram;
-use crate::machine;
 
 /// How fast time passes.
 #[derive(Clone, Copy, Debug, PartialEq)]

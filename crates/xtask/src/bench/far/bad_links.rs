@@ -8,6 +8,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use clap::{Args, ValueEnum};
 use rawclient::ClientLogin;
+use rig::build;
+use rig::machine::require_root;
 use serde_json::Value;
 
 use crate::bench::far::LINK;
@@ -15,8 +17,6 @@ use crate::bench::far::bulk::{self, BulkStreamDirection};
 use crate::bench::far::load::{self, FarAddressOrder, FarLoad, FarLoadResult};
 use crate::bench::far::site::{FarBenchGateway, FarBenchSite, FarNodeSpec, WRITTEN_RANGE};
 use crate::bench::far::wan::{BenchWan, LinkSpec};
-use crate::machine::require_root;
-use crate::node;
 
 /// Measure gateways where the link changes or reorders packets, where the far side answers late, where eight gateways
 /// share the link, and where a reader stops. Needs root, and 10 GiB of memory for volumes in which a reader does not come
@@ -70,7 +70,7 @@ pub fn bench(options: &BadLinkOptions) -> Result<bool> {
     require_root("bench bad-links")?;
     let program = match &options.program {
         Some(program) => program.canonicalize()?,
-        None => node::build()?,
+        None => build::build()?,
     };
     let trials =
         if options.only.is_empty() { BadLinkTrial::value_variants() } else { &options.only[..] };

@@ -3,11 +3,11 @@
 use std::path::{Path as File, PathBuf};
 
 use anyhow::Result;
+use rig::machine::BenchProcessUsage;
 use serde_json::{Value, json};
 
 use crate::bench::far::load::FarLoadResult;
 use crate::bench::far::wan::{BenchWan, LinkSpec};
-use crate::machine::BenchProcessUsage;
 
 /// The result of one point in one round.
 #[derive(Clone, Debug)]

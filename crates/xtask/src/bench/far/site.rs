@@ -8,14 +8,14 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use rawclient::ClientLogin;
+use rig::destage::Destage;
+use rig::node::{ServeProcess, TestProcessPriority, layer_figures};
 use serde_json::Value;
 
 use crate::bench::far::LINK;
 use crate::bench::far::load::{self, FarLoadResult};
 use crate::bench::far::wan::{BenchWan, BenchWanEnd, at};
 use crate::bench::load::histogram;
-use crate::destage::Destage;
-use crate::node::{ServeProcess, TestProcessPriority, layer_figures};
 
 /// The number of the range that loads write to.
 pub const WRITTEN_RANGE: u64 = 3;

@@ -9,10 +9,10 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, ensure};
 use program::{LoggedProgram, WaitLimit};
+use rig::node;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use serde_json::Value;
 
-use crate::node;
 use rustix::process::Signal;
 
 /// The properties of a link. They hold in both directions.

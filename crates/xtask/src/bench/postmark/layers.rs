@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use program::ProgramResult;
+use rig::destage;
+use rig::device::AttachedTestDevice;
+use rig::machine::BenchProcessUsage;
+use rig::node::ServeProcess;
+use rig::table::table;
 
 use super::{BenchPostmarkAckMode, DRAIN_LIMIT, NAME, SMALL, gateway, run_in};
-use crate::destage;
-use crate::device::AttachedTestDevice;
-use crate::machine::BenchProcessUsage;
-use crate::node::ServeProcess;
-use crate::steps::table;
 
 /// The size of the volume: room for 100 files of at most 10 kB and for the journal of ext4.
 const BYTES: u64 = 256 << 20;

@@ -11,13 +11,13 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use rawclient::ClientLogin;
+use rig::destage;
+use rig::node::{ServeProcess, TestProcessPriority};
 use rustix::process::Pid;
 use serde_json::Value;
 
 use super::mode::{GATEWAY, NODE, PARTNER, PowerRoundMode, Variant};
 use super::site_settings;
-use crate::destage;
-use crate::node::{ServeProcess, TestProcessPriority};
 use crate::powercut::{Boot, Chance, FaultFsSync, FaultFsTree, Honour, Mounted, Supply};
 
 /// Time limit of a start, a takeover or the end of a killed process; long, since the machine may be busy.

@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use rig::node::ServeProcess;
+use rig::tgt;
 
-use crate::node::ServeProcess;
-use crate::tgt;
 use crate::vm::guest::{Guest, HOSTS, Hardware};
 use crate::vm::stage::{INITIATOR, LONG, SHORT, VmScenarioFigure, VmScenarioStage};
 

@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use anyhow::Result;
+use rig::destage;
+use rig::node::RelayProcess;
+use rig::tgt;
 
-use crate::destage;
-use crate::node::RelayProcess;
-use crate::tgt;
 use crate::vm::guest::{Guest, HOSTS, Hardware};
 use crate::vm::stage::{INITIATOR, LONG, SHORT, VmScenarioStage, file, settings};
 

@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use rawclient::ClientLogin;
+use rig::node::ServeProcess;
+use rig::tgt;
 
-use crate::node::ServeProcess;
 use crate::suite::pass::{self, StampedPass};
-use crate::tgt;
 use crate::vm::guest::{Guest, Hardware};
 use crate::vm::stage::{INITIATOR, SHORT, VmScenarioStage, settings};
 

@@ -5,10 +5,10 @@
 //! worth comparing, and only with each other.
 
 use anyhow::{Context, Result, ensure};
+use rig::destage;
+use rig::node::{RelayProcess, ServeProcess};
+use rig::tgt;
 
-use crate::destage;
-use crate::node::{RelayProcess, ServeProcess};
-use crate::tgt;
 use crate::vm::guest::{Guest, HOSTS, Hardware};
 use crate::vm::scenario::lio;
 use crate::vm::stage::{INITIATOR, LONG, SHORT, VmScenarioFigure, VmScenarioStage, file, settings};

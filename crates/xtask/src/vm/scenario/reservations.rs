@@ -1,8 +1,8 @@
 //! Persistent reservations as clusters use them: two initiators, one of which shuts the other out.
 
 use anyhow::Result;
+use rig::node::ServeProcess;
 
-use crate::node::ServeProcess;
 use crate::vm::guest::{Guest, HOSTS, Hardware};
 use crate::vm::stage::{INITIATOR, LONG, SHORT, VmScenarioStage, file, settings};
 
@@ -14,7 +14,7 @@ const SECOND: &str = "iqn.2026-11.forebay.vm:second";
 /// Plays it.
 pub fn play(stage: &mut VmScenarioStage<'_>) -> Result<()> {
     // Ports that stay over the restart; one for each initiator, so that the disks have two names.
-    let ports = [crate::tgt::free_port()?.port(), crate::tgt::free_port()?.port()];
+    let ports = [rig::tgt::free_port()?.port(), rig::tgt::free_port()?.port()];
     let settings = settings(TARGET, &ports, &file("unit.img", 64));
     let settings = format!("state = \"state\"\n{settings}");
     let node = stage.serve("target", &settings)?;

@@ -6,8 +6,8 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use anyhow::{Result, ensure};
+use rig::node::ServeProcess;
 
-use crate::node::ServeProcess;
 use crate::vm::guest::{Guest, HOSTS, Hardware};
 use crate::vm::stage::{INITIATOR, LONG, VmScenarioStage, settings};
 

@@ -12,7 +12,6 @@ use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::certificates::Certificates;
-use crate::check::root;
 use crate::machine;
 
 /// From start to listening, with a log of some hundred megabytes to recover or to create.
@@ -26,27 +25,6 @@ const STATUS_LIMIT: Duration = Duration::from_secs(10);
 
 /// The pause between two looks at the status of a process.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
-
-/// Builds the release binary and says where it is.
-pub fn build() -> Result<PathBuf> {
-    crate::check::cargo(&["build", "--release", "--package", "forebay"])?;
-    binary()
-}
-
-/// Where cargo puts the release binary.
-pub fn binary() -> Result<PathBuf> {
-    Ok(target_folder()?.join("release/forebay"))
-}
-
-/// Where cargo puts what it makes.
-pub fn target_folder() -> Result<PathBuf> {
-    let mut command = Command::new("cargo");
-    command.args(["metadata", "--no-deps", "--format-version", "1", "--offline"]);
-    let output = command.current_dir(root()).stderr(Stdio::null()).output()?;
-    let metadata: Value = serde_json::from_slice(&output.stdout).context("cargo metadata")?;
-    let folder = metadata["target_directory"].as_str().context("no target_directory")?;
-    Ok(PathBuf::from(folder))
-}
 
 /// How a program of ours runs beside others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

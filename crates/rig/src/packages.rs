@@ -1,0 +1,59 @@
+//! Foreign tools: finds out which are missing, and installs their Debian packages where that is possible.
+
+use std::fs;
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+
+/// One call of apt-get; a slow mirror needs a while for some 60 MB.
+const LIMIT: Duration = Duration::from_secs(300);
+
+/// A package mirror that fails now often works a moment later.
+const ATTEMPTS: usize = 3;
+
+/// Installs the packages that `missing` names until it names none. Where that is not possible, the
+/// error says what to install, and `otherwise`.
+pub fn install(missing: fn() -> Vec<&'static str>, otherwise: &str) -> Result<String> {
+    let packages = missing();
+    if packages.is_empty() {
+        return Ok("every tool is there".to_owned());
+    }
+    let list = packages.join(" ");
+    if !is_debian() || !rustix::process::geteuid().is_root() {
+        bail!("missing: {list}. Install them (Debian: apt-get install {list}); {otherwise}");
+    }
+    for attempt in 1..=ATTEMPTS {
+        println!("installing {list} (attempt {attempt} of {ATTEMPTS})");
+        let _ = apt(&["update", "-qq"])?;
+        let mut arguments = vec!["install", "-y", "-qq", "--no-install-recommends"];
+        arguments.extend(packages.iter().copied());
+        if apt(&arguments)? && missing().is_empty() {
+            return Ok(format!("installed {list}"));
+        }
+    }
+    bail!("apt-get cannot install {list}; {otherwise}")
+}
+
+/// The packages of those of these tools that are not there, each tool with its package; those of one package
+/// stand together.
+pub fn of_missing(tools: &[(&str, &'static str)]) -> Vec<&'static str> {
+    let missing = tools.iter().filter(|(tool, _)| program::find(tool).is_none());
+    let mut packages: Vec<&str> = missing.map(|(_, package)| *package).collect();
+    packages.dedup();
+    packages
+}
+
+fn is_debian() -> bool {
+    fs::exists("/etc/debian_version").unwrap_or(false) && program::find("apt-get").is_some()
+}
+
+fn apt(arguments: &[&str]) -> Result<bool> {
+    let mut command = Command::new("apt-get");
+    command.env("DEBIAN_FRONTEND", "noninteractive").args(arguments);
+    let finished = program::run(&mut command, LIMIT)?;
+    if !finished.success() {
+        println!("apt-get {}: {}\n{}", arguments[0], finished.ending(), finished.tail(5));
+    }
+    Ok(finished.success())
+}
