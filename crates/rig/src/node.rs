@@ -1,13 +1,15 @@
-//! Our program under test, started from outside: its settings, its ready line, its status.
+//! `forebay serve` and its relays as processes: starts them, waits until they are ready, asks for their status, ends
+//! them.
 
 use std::fs;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
-use program::{LoggedProgram, ProgramResult, WaitLimit};
+use anyhow::{Context, Result, ensure};
+use program::{Error, LoggedProgram, ProgramResult, WaitLimit, ending, last_lines};
 use rustix::process::Signal;
 use serde_json::Value;
 
@@ -22,6 +24,9 @@ const STOP_LIMIT: Duration = Duration::from_secs(30);
 
 /// One question over the control socket.
 const STATUS_LIMIT: Duration = Duration::from_secs(10);
+
+/// An error shows at most this many lines that `forebay status` printed.
+const STATUS_LINES: usize = 5;
 
 /// The pause between two looks at the status of a process.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
@@ -44,8 +49,9 @@ pub fn layer_figures<'a>(status: &'a Value, layer: &str) -> Result<&'a Value> {
     Ok(&wanted.with_context(|| format!("no layer {layer} in {status}"))?["figures"])
 }
 
-/// A `forebay serve` of ours.
+/// A running `forebay serve`. Dropping it kills the process.
 pub struct ServeProcess {
+    name: String,
     process: LoggedProgram,
     program: PathBuf,
     settings: PathBuf,
@@ -85,23 +91,50 @@ impl ServeProcess {
         started: impl FnOnce(u32),
     ) -> Result<ServeProcess> {
         let path = folder.join(format!("{name}.toml"));
-        let events = folder.join(format!("{name}.events"));
         fs::write(&path, format!("control = \"{name}.sock\"\n{settings}"))?;
         let mut command = Command::new(program);
-        command.arg("serve").arg("--config").arg(&path).stdin(Stdio::null());
         match how {
             TestProcessPriority::Usual => {}
             TestProcessPriority::Preferred => _ = machine::preferred(&mut command),
             TestProcessPriority::Pinned => _ = machine::pinned(&mut command, machine::SERVER_CPU),
         }
-        let mut process = LoggedProgram::start(name, &mut command, &events, Signal::KILL)?;
-        started(process.id());
-        let ready = process.line(WaitLimit::of(READY_LIMIT)).map_err(anyhow::Error::from);
-        let portals = ready.and_then(|line| addresses(&line)).with_context(|| {
-            let events = fs::read_to_string(&events).unwrap_or_default();
+        let wait = WaitLimit::of(READY_LIMIT);
+        let launched = ServeProcess::launch(name, command, &path, Signal::KILL, wait, started);
+        launched.with_context(|| {
+            let events = fs::read_to_string(events_of(&path)).unwrap_or_default();
             format!("{name} does not get ready; its events:\n{}", events.trim_end())
-        })?;
-        Ok(ServeProcess { process, program: program.to_owned(), settings: path, events, portals })
+        })
+    }
+
+    /// Starts `forebay serve` with a file of settings, and waits until it listens.
+    ///
+    /// `command` is the program, with the namespace or the CPU that it is to run in. `name` is the role of the process, for errors.
+    /// The log is beside the settings, with the ending `events`. `started` is called with the process id before the wait. When
+    /// the calling thread ends, the process gets the signal `when_we_die`.
+    ///
+    /// # Errors
+    /// [`Error::NotReady`] if the process ends before it listens, [`Error::Failed`] if it prints something unexpected,
+    /// [`Error::Late`], [`Error::Stopped`] or [`Error::System`].
+    pub fn launch(
+        name: &str,
+        mut command: Command,
+        settings: &Path,
+        when_we_die: Signal,
+        wait: WaitLimit<'_>,
+        started: impl FnOnce(u32),
+    ) -> Result<ServeProcess, Error> {
+        let program = PathBuf::from(command.get_program());
+        let events = events_of(settings);
+        command.arg("serve").arg("--config").arg(settings).stdin(Stdio::null());
+        let mut process = LoggedProgram::start(name, &mut command, &events, when_we_die)?;
+        started(process.id());
+        let ready = process.line(wait)?;
+        let Some(portals) = addresses(&ready) else {
+            let what = "does not say where it listens".to_owned();
+            return Err(Error::Failed { name: name.to_owned(), what, said: ready });
+        };
+        let (name, settings) = (name.to_owned(), settings.to_owned());
+        Ok(ServeProcess { name, process, program, settings, events, portals })
     }
 
     /// Kills it (SIGKILL) and waits until it has ended.
@@ -134,11 +167,31 @@ impl ServeProcess {
         format!("iscsi://{}/{target}/{lun}", self.portal())
     }
 
-    /// What `forebay status --json` says.
+    /// Returns what `forebay status --json` prints.
     pub fn status(&self) -> Result<Value> {
-        let finished = self.ask(&["status", "--json"])?;
-        ensure!(finished.success(), "forebay status {}: {}", finished.ending(), finished.tail(5));
-        Ok(serde_json::from_str(&finished.output)?)
+        Ok(self.status_within(WaitLimit::of(STATUS_LIMIT))?)
+    }
+
+    /// Returns what `forebay status --json` prints.
+    ///
+    /// # Errors
+    /// [`Error::Failed`] if the command fails or its output is not JSON, [`Error::Late`], [`Error::Stopped`] or
+    /// [`Error::System`].
+    pub fn status_within(&self, wait: WaitLimit<'_>) -> Result<Value, Error> {
+        let name = format!("the status of {}", self.name);
+        let asked =
+            program::run_unless(&mut self.command(&["status", "--json"]), wait.limit, wait.stop);
+        let asked = asked.map_err(Error::system(format!("run {}", self.program.display())))?;
+        let said = last_lines(&asked.output, STATUS_LINES);
+        match asked.status {
+            Some(status) if status.success() => {
+                let what = "cannot be read".to_owned();
+                serde_json::from_str(&asked.output).map_err(|_| Error::Failed { name, what, said })
+            }
+            Some(status) => Err(Error::Failed { name, what: ending(status), said }),
+            None if wait.stop.load(Ordering::Relaxed) => Err(Error::Stopped),
+            None => Err(Error::Late { name, what: "done", limit: wait.limit }),
+        }
     }
 
     /// Waits until this process has a role in the pair of a target: `active`, `alone` or `standby`.
@@ -164,9 +217,13 @@ impl ServeProcess {
 
     /// Runs a command of the program as `ask` does, with this time limit.
     pub fn ask_for(&self, arguments: &[&str], limit: Duration) -> Result<ProgramResult> {
+        Ok(program::run(&mut self.command(arguments), limit)?)
+    }
+
+    fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(&self.program);
         command.args(arguments).arg("--config").arg(&self.settings);
-        Ok(program::run(&mut command, limit)?)
+        command
     }
 
     /// Writes other settings, and has it read them again.
@@ -190,12 +247,17 @@ impl ServeProcess {
     /// is longer, since other processes may occupy the CPUs.
     pub fn stop(mut self) -> Result<Duration> {
         let start = Instant::now();
-        self.process.signal(Signal::TERM)?;
-        match self.process.ended(STOP_LIMIT)? {
-            Some(status) if status.success() => Ok(start.elapsed()),
-            Some(status) => bail!("stopped with {status}:\n{}", self.events()),
-            None => bail!("does not stop within {STOP_LIMIT:?}:\n{}", self.events()),
-        }
+        let stopped = self.process.ask_to_end(STOP_LIMIT);
+        stopped.with_context(|| format!("it does not stop in order:\n{}", self.events()))?;
+        Ok(start.elapsed())
+    }
+
+    /// Asks it to stop (SIGTERM) and waits for exit code 0. Kills it after `limit`.
+    ///
+    /// # Errors
+    /// [`Error::Failed`] for another exit code, [`Error::Late`] or [`Error::System`].
+    pub fn end(self, limit: Duration) -> Result<(), Error> {
+        self.process.end(limit)
     }
 }
 
@@ -252,7 +314,8 @@ impl RelayProcess {
         let events = Path::new("/dev/null");
         let mut process = LoggedProgram::start(name, &mut command, events, Signal::KILL)?;
         let ready = process.line(WaitLimit::of(READY_LIMIT))?;
-        let address = addresses(&ready).context(name.to_owned())?[0];
+        let addresses = addresses(&ready);
+        let address = addresses.with_context(|| format!("{name} prints '{ready}'"))?[0];
         Ok(RelayProcess { process, address })
     }
 
@@ -282,12 +345,16 @@ impl RelayProcess {
 }
 
 /// The addresses of a line such as `ready 127.0.0.1:3260 [::1]:3260`.
-fn addresses(line: &str) -> Result<Vec<SocketAddr>> {
-    let list = line.strip_prefix("ready ").with_context(|| format!("'{line}' is no ready line"))?;
-    let addresses: Result<Vec<SocketAddr>, _> = list.split_whitespace().map(str::parse).collect();
-    let addresses = addresses.with_context(|| format!("'{line}'"))?;
-    ensure!(!addresses.is_empty(), "'{line}' names no address");
-    Ok(addresses)
+/// Returns `None` if it is no such line or names no address.
+fn addresses(line: &str) -> Option<Vec<SocketAddr>> {
+    let list = line.strip_prefix("ready ")?.split_whitespace();
+    let addresses: Vec<SocketAddr> = list.map(str::parse).collect::<Result<_, _>>().ok()?;
+    (!addresses.is_empty()).then_some(addresses)
+}
+
+/// Returns the log of a process that has these settings.
+fn events_of(settings: &Path) -> PathBuf {
+    settings.with_extension("events")
 }
 
 #[cfg(test)]
@@ -298,7 +365,7 @@ mod tests {
     fn addresses_of_a_ready_line() {
         let addresses = addresses("ready 127.0.0.1:3260 [::1]:3261").unwrap();
         assert_eq!(addresses, ["127.0.0.1:3260".parse().unwrap(), "[::1]:3261".parse().unwrap()]);
-        assert!(super::addresses("ready").is_err());
-        assert!(super::addresses("panic").is_err());
+        assert!(super::addresses("ready").is_none());
+        assert!(super::addresses("panic").is_none());
     }
 }

@@ -2,18 +2,18 @@
 
 use std::{
     fs,
-    net::SocketAddr,
-    path::{Path, PathBuf},
-    process::{Command, Stdio},
+    path::Path,
+    process::Command,
     sync::atomic::AtomicBool,
     time::{Duration, Instant},
 };
 
-use program::{LoggedProgram, WaitLimit};
+use program::WaitLimit;
+use rig::node::ServeProcess;
 use rustix::process::Signal;
 use serde_json::Value;
 
-use super::process::{self, StageNamespace};
+use super::process::{StageNamespace, enter};
 use crate::Error;
 
 /// From start to listening: a volume or log of some gigabytes is filled with zeros first.
@@ -27,13 +27,10 @@ const DRAIN: Duration = Duration::from_secs(300);
 /// How often a gateway is asked whether it has dirty data still.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// One that listens.
+/// A node or a gateway that listens.
 pub(crate) struct LabForebayServer {
     pub name: String,
-    process: LoggedProgram,
-    program: PathBuf,
-    settings: PathBuf,
-    pub portal: SocketAddr,
+    process: ServeProcess,
 }
 
 impl LabForebayServer {
@@ -46,27 +43,13 @@ impl LabForebayServer {
         settings: &str,
         stop: &AtomicBool,
     ) -> Result<Self, Error> {
-        let file = |end: &str| folder.join(format!("{}.{end}", name.replace(' ', "-")));
-        let path = file("toml");
+        let path = folder.join(format!("{}.toml", name.replace(' ', "-")));
         fs::write(&path, settings).map_err(Error::file("write", &path))?;
         let mut command = Command::new(program);
-        command.arg("serve").arg("--config").arg(&path).stdin(Stdio::null());
-        let mut process =
-            process::start(name, &mut command, namespace, &file("events"), Signal::TERM)?;
-        let ready = process.line(WaitLimit { limit: READY, stop })?;
-        let portal = ready.strip_prefix("ready ").and_then(|it| it.split(' ').next()?.parse().ok());
-        let portal = portal.ok_or_else(|| Error::Program {
-            name: name.to_owned(),
-            what: "does not say where it listens".to_owned(),
-            said: ready,
-        })?;
-        Ok(Self {
-            name: name.to_owned(),
-            process,
-            program: program.to_owned(),
-            settings: path,
-            portal,
-        })
+        enter(&mut command, namespace).map_err(Error::system(format!("start {name}")))?;
+        let wait = WaitLimit { limit: READY, stop };
+        let process = ServeProcess::launch(name, command, &path, Signal::TERM, wait, |_| ())?;
+        Ok(Self { name: name.to_owned(), process })
     }
 
     /// The process.
@@ -76,22 +59,12 @@ impl LabForebayServer {
 
     /// The URL of unit 0 of a target there.
     pub fn url(&self, target: &str) -> String {
-        format!("iscsi://{}/{target}/0", self.portal)
+        self.process.url(target, 0)
     }
 
-    /// What `forebay status --json` says.
+    /// Returns what `forebay status --json` prints.
     pub fn status(&self, stop: &AtomicBool) -> Result<Value, Error> {
-        let mut command = Command::new(&self.program);
-        command.args(["status", "--json", "--config"]).arg(&self.settings);
-        let patience = WaitLimit { limit: ANSWER, stop };
-        let name = format!("the status of {}", self.name);
-        let events = self.settings.with_extension("events");
-        let said = process::run(&name, &mut command, &None, &events, patience)?;
-        serde_json::from_str(&said).map_err(|error| Error::Program {
-            name,
-            what: "cannot be read".to_owned(),
-            said: error.to_string(),
-        })
+        Ok(self.process.status_within(WaitLimit { limit: ANSWER, stop })?)
     }
 
     /// Waits until no cache of it has dirty data. How long it took, or `None` if there still is some after
