@@ -1,82 +1,153 @@
-//! A peer: Debian's tgt with a backing file in memory, its settings untouched.
+//! Debian's tgt, with its settings untouched: a peer of our target.
 
 use std::fs::File;
+use std::io;
 use std::net::{SocketAddr, TcpListener};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
-use program::RunningProgram;
+use program::{Error, LoggedProgram, WaitLimit, find};
+use rustix::process::Signal;
 
 use crate::machine;
 
 /// The daemon answers its control tool within this time, or it is broken.
 const LIMIT: Duration = Duration::from_secs(10);
+/// The pause between two attempts to reach a daemon that starts.
+const LOOK: Duration = Duration::from_millis(20);
 
-/// The name of the target.
+/// The name of the target of a [`ReferenceTgtd`].
 pub const NAME: &str = "iqn.2026-11.forebay.peer:tgt";
 
-/// The number of its unit: tgt keeps LUN 0 for itself.
+/// The number of the unit: tgt keeps LUN 0 for itself.
 pub const LUN: u8 = 1;
 
+/// What a tgtd serves, and where.
+#[derive(Clone, Copy, Debug)]
+pub struct TgtPlan<'a> {
+    /// The address and the port at which it listens.
+    pub portal: &'a str,
+    /// Tells apart the daemons of one process. Each has a control channel of its own.
+    pub number: u8,
+    /// The name of the target.
+    pub target: &'a str,
+    /// The file with the data of the unit. It is made, or cut to its size.
+    pub backing: &'a Path,
+    /// The size of the unit in bytes.
+    pub bytes: u64,
+    /// The log of the daemon and of its control tool.
+    pub events: &'a Path,
+}
+
 /// A running tgtd with one unit. It ignores SIGTERM while it has targets, so dropping it kills it.
+pub struct TgtServer {
+    process: LoggedProgram,
+    url: String,
+}
+
+impl TgtServer {
+    /// Starts the daemon and waits until it serves the unit. `prepare` is called for each program that is started, to set
+    /// its namespace or its CPU.
+    ///
+    /// # Errors
+    /// [`Error::Failed`] if tgt is not installed or refuses a command, [`Error::Late`], [`Error::Stopped`] or
+    /// [`Error::System`].
+    pub fn start(
+        plan: &TgtPlan<'_>,
+        prepare: &dyn Fn(&mut Command) -> io::Result<()>,
+        wait: WaitLimit<'_>,
+    ) -> Result<TgtServer, Error> {
+        let [daemon, tool] = [tool("tgtd")?, tool("tgtadm")?];
+        let backing = plan.backing.display().to_string();
+        let make = || File::create(plan.backing)?.set_len(plan.bytes);
+        make().map_err(Error::system(format!("make {backing}")))?;
+        // The control channel has a number. It must not be that of a tgtd that somebody else runs.
+        let control = 1000 + std::process::id() % 30_000 + u32::from(plan.number);
+        let control = control.to_string();
+        let start = |name: &str, command: &mut Command| {
+            prepare(command).map_err(Error::system(format!("start {name}")))?;
+            LoggedProgram::start(name, command.stdin(Stdio::null()), plan.events, Signal::KILL)
+        };
+        let portal = plan.portal;
+        let mut command = Command::new(daemon);
+        command.args(["-f", "-C", &control, "--iscsi", &format!("portal={portal}")]);
+        let process = start("tgtd", &mut command)?;
+        let admin = |arguments: &[&str]| {
+            let mut command = Command::new(&tool);
+            command.args(["-C", &control, "--lld", "iscsi", "--mode"]).args(arguments);
+            start("tgtadm", &mut command)?.finish(wait)
+        };
+        let deadline = Instant::now() + wait.limit;
+        while let Err(error) = admin(&["system", "--op", "show"]) {
+            if matches!(error, Error::Stopped) || Instant::now() > deadline {
+                return Err(error);
+            }
+            std::thread::sleep(LOOK);
+        }
+        let lun = LUN.to_string();
+        admin(&["target", "--op", "new", "--tid", "1", "-T", plan.target])?;
+        admin(&["logicalunit", "--op", "new", "--tid", "1", "--lun", &lun, "-b", &backing])?;
+        admin(&["target", "--op", "bind", "--tid", "1", "-I", "ALL"])?;
+        Ok(TgtServer { process, url: format!("iscsi://{portal}/{}/{lun}", plan.target) })
+    }
+
+    /// Returns the process id.
+    pub fn id(&self) -> u32 {
+        self.process.id()
+    }
+
+    /// Returns the URL of the unit.
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+}
+
+fn tool(name: &str) -> Result<PathBuf, Error> {
+    find(name).ok_or_else(|| {
+        let what = "is not installed (Debian's package tgt)".to_owned();
+        Error::Failed { name: name.to_owned(), what, said: String::new() }
+    })
+}
+
+/// A tgtd on the CPU of servers, with its unit in memory.
 pub struct ReferenceTgtd {
-    running: RunningProgram,
+    server: TgtServer,
     portal: SocketAddr,
     /// Removed with us.
     _folder: tempfile::TempDir,
 }
 
 impl ReferenceTgtd {
-    /// Starts it with a unit of so many bytes, LUN 1 (tgt keeps 0 for itself), on the CPU of servers.
-    pub fn start(bytes: u64) -> Result<ReferenceTgtd> {
-        let daemon = program::find("tgtd").context("tgtd is not installed (Debian package tgt)")?;
+    /// Starts it with a unit of so many bytes, on a free port of the loopback interface.
+    pub fn start(bytes: u64) -> anyhow::Result<ReferenceTgtd> {
         let portal = free_port()?;
-        // Its control channel is numbered; ours must not meet that of a tgtd somebody else runs.
-        let control = (1000 + std::process::id() % 30_000).to_string();
         let folder = tempfile::Builder::new().prefix("forebay-tgt").tempdir_in(memory_folder())?;
-        let backing = folder.path().join("unit");
-        File::create(&backing)?.set_len(bytes)?;
-        let portal_option = format!("portal={portal}");
-        let mut command = Command::new(daemon);
-        command.args(["-f", "-C", &control, "--iscsi", &portal_option]);
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        let running = program::start(machine::pinned(&mut command, machine::SERVER_CPU))?;
-        let tgt = ReferenceTgtd { running, portal, _folder: folder };
-        let deadline = Instant::now() + LIMIT;
-        while admin(&control, &["--mode", "system", "--op", "show"]).is_err() {
-            ensure!(Instant::now() < deadline, "tgtd does not answer");
-        }
-        admin(&control, &["--mode", "target", "--op", "new", "--tid", "1", "-T", NAME])?;
-        let backing = backing.display().to_string();
-        let unit =
-            ["--mode", "logicalunit", "--op", "new", "--tid", "1", "--lun", "1", "-b", &backing];
-        admin(&control, &unit)?;
-        admin(&control, &["--mode", "target", "--op", "bind", "--tid", "1", "-I", "ALL"])?;
-        Ok(tgt)
+        let plan = TgtPlan {
+            portal: &portal.to_string(),
+            number: 0,
+            target: NAME,
+            backing: &folder.path().join("unit"),
+            bytes,
+            events: &folder.path().join("events"),
+        };
+        let pinned = |command: &mut Command| {
+            machine::pinned(command, machine::SERVER_CPU);
+            Ok(())
+        };
+        let server = TgtServer::start(&plan, &pinned, WaitLimit::of(LIMIT))?;
+        Ok(ReferenceTgtd { server, portal, _folder: folder })
     }
 
     /// Its process id.
     pub fn id(&self) -> u32 {
-        self.running.id()
+        self.server.id()
     }
 
     /// The portal of its target.
     pub fn portal(&self) -> SocketAddr {
         self.portal
     }
-}
-
-fn admin(control: &str, arguments: &[&str]) -> Result<()> {
-    let tool = program::find("tgtadm").context("tgtadm is not installed (Debian package tgt)")?;
-    let mut command = Command::new(tool);
-    command.args(["-C", control, "--lld", "iscsi"]).args(arguments);
-    let finished = program::run(&mut command, LIMIT)?;
-    if !finished.success() {
-        bail!("tgtadm {}: {}", arguments.join(" "), finished.tail(3));
-    }
-    Ok(())
 }
 
 /// A folder whose files are in memory.
@@ -86,6 +157,6 @@ pub fn memory_folder() -> PathBuf {
 }
 
 /// A port of the loopback interface that nobody uses now, for programs that cannot choose one themselves.
-pub fn free_port() -> Result<SocketAddr> {
-    Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?)
+pub fn free_port() -> io::Result<SocketAddr> {
+    TcpListener::bind("127.0.0.1:0")?.local_addr()
 }

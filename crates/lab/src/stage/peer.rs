@@ -9,6 +9,7 @@ use std::{
 };
 
 use program::{LoggedProgram, WaitLimit};
+use rig::tgt::{TgtPlan, TgtServer};
 use rustix::process::Signal;
 use workload::{Tool, WorkloadLocation};
 
@@ -38,65 +39,29 @@ const NBD_PORT: u16 = 11809;
 /// The target's name.
 const NAME: &str = "iqn.2026-11.io.forebay.lab:tgt";
 
-/// A tgtd with one unit. It ignores SIGTERM while it has targets: dropping it kills it.
-pub(crate) struct LabTgtServer {
-    process: LoggedProgram,
-    pub url: String,
-}
-
-impl LabTgtServer {
-    /// Starts it with a unit over a file of so many bytes, listening at an address.
-    pub fn start(
-        node: u8,
-        address: &str,
-        backing: &Path,
-        bytes: u64,
-        folder: &Path,
-        namespace: &StageNamespace,
-        stop: &AtomicBool,
-    ) -> Result<Self, Error> {
-        let missing = |error: workload::Missing| Error::Settings(error.to_string());
-        let [daemon, tool] = [TGT[0].find().map_err(missing)?, TGT[1].find().map_err(missing)?];
-        let file = File::create(backing).map_err(Error::file("make", backing))?;
-        file.set_len(bytes).map_err(Error::file("give its size to", backing))?;
-        // Its control channel is numbered; ours must not meet that of a tgtd of somebody else.
-        let control = (1000 + std::process::id() % 30_000 + u32::from(node)).to_string();
-        let port = PORT + u16::from(node);
-        let events = folder.join(format!("tgt-{node}.events"));
-        let mut command = Command::new(daemon);
-        command.args(["-f", "-C", &control, "--iscsi", &format!("portal={address}:{port}")]);
-        command.stdin(Stdio::null());
-        let process = process::start("tgtd", &mut command, namespace, &events, Signal::KILL)?;
-        let admin = |arguments: &[&str]| {
-            let mut command = Command::new(&tool);
-            command.args(["-C", &control, "--lld", "iscsi", "--mode"]).args(arguments);
-            process::run(
-                "tgtadm",
-                &mut command,
-                namespace,
-                &events,
-                WaitLimit { limit: READY, stop },
-            )
-        };
-        let deadline = Instant::now() + READY;
-        while let Err(error) = admin(&["system", "--op", "show"]) {
-            if Instant::now() > deadline {
-                return Err(error);
-            }
-            std::thread::sleep(LOOK);
-        }
-        let backing = backing.display().to_string();
-        admin(&["target", "--op", "new", "--tid", "1", "-T", NAME])?;
-        admin(&["logicalunit", "--op", "new", "--tid", "1", "--lun", "1", "-b", &backing])?;
-        admin(&["target", "--op", "bind", "--tid", "1", "-I", "ALL"])?;
-        // tgt keeps number 0 for itself.
-        Ok(Self { process, url: format!("iscsi://{address}:{port}/{NAME}/1") })
+/// Starts a tgtd with a unit over a file of so many bytes, listening at an address.
+pub(crate) fn start_tgt(
+    node: u8,
+    address: &str,
+    backing: &Path,
+    bytes: u64,
+    folder: &Path,
+    namespace: &StageNamespace,
+    stop: &AtomicBool,
+) -> Result<TgtServer, Error> {
+    for tool in TGT {
+        tool.find().map_err(|missing| Error::Settings(missing.to_string()))?;
     }
-
-    /// The process.
-    pub fn id(&self) -> u32 {
-        self.process.id()
-    }
+    let plan = TgtPlan {
+        portal: &format!("{address}:{}", PORT + u16::from(node)),
+        number: node,
+        target: NAME,
+        backing,
+        bytes,
+        events: &folder.join(format!("tgt-{node}.events")),
+    };
+    let enter = |command: &mut Command| process::enter(command, namespace);
+    Ok(TgtServer::start(&plan, &enter, WaitLimit { limit: READY, stop })?)
 }
 
 /// An nbdkit with a disk in its memory.

@@ -10,6 +10,7 @@ use std::{
 };
 
 use program::WaitLimit;
+use rig::tgt::TgtServer;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use wan::{Link, LinkOptions, WanLinkEnd};
 use workload::WorkloadLocation;
@@ -18,7 +19,7 @@ use super::{
     Setting,
     attached::LabAttachment,
     counted::{StageCounters, processor_of},
-    peer::{LabTgtServer, Nbdkit, QemuVolumeExport},
+    peer::{Nbdkit, QemuVolumeExport, start_tgt},
     process::{self, StageNamespace},
     served::LabForebayServer,
     settings::{self, TARGET, gateway_target},
@@ -48,7 +49,7 @@ enum SiteVolumeAccess {
 enum RunningNode {
     Nbdkit(Nbdkit),
     Ours(LabForebayServer),
-    Tgt(LabTgtServer),
+    Tgt(TgtServer),
 }
 
 impl RunningSite {
@@ -117,7 +118,7 @@ impl RunningSite {
                             SiteBacking::File => folders.disk,
                         };
                         let backing = backing.join(format!("tgt-{number}.img"));
-                        RunningNode::Tgt(LabTgtServer::start(
+                        RunningNode::Tgt(start_tgt(
                             number, address, &backing, site.bytes, folder, far, stop,
                         )?)
                     }
@@ -319,7 +320,7 @@ impl RunningNode {
         match self {
             Self::Nbdkit(nbdkit) => nbdkit.url.clone(),
             Self::Ours(served) => served.url(TARGET),
-            Self::Tgt(tgt) => tgt.url.clone(),
+            Self::Tgt(tgt) => tgt.url().to_owned(),
         }
     }
 }
