@@ -8,15 +8,23 @@ use serde_json::Value;
 
 /// Builds the release binary of `forebay`. Returns its path.
 pub fn build() -> Result<PathBuf> {
-    build_package("forebay")
+    cargo(&["build", "--release", "--package", "forebay"])?;
+    binary()
 }
 
-/// Builds the release binary of a package, which has the same name. Returns its path. Cargo's output goes to our terminal.
-pub fn build_package(package: &str) -> Result<PathBuf> {
-    let arguments = ["build", "--release", "--package", package];
+/// Builds the release binary of `bench`. Returns its path.
+pub fn build_bench() -> Result<PathBuf> {
+    // Both are named so that cargo compiles the crates that they share only once, with the same features. The benchmarks need
+    // the release build of forebay, too.
+    cargo(&["build", "--release", "--package", "forebay", "--package", "bench"])?;
+    Ok(target_folder()?.join("release/bench"))
+}
+
+/// Runs cargo with its output on our terminal.
+fn cargo(arguments: &[&str]) -> Result<()> {
     let status = Command::new("cargo").args(arguments).current_dir(root()).status()?;
     ensure!(status.success(), "cargo {} failed ({status})", arguments.join(" "));
-    Ok(target_folder()?.join("release").join(package))
+    Ok(())
 }
 
 /// Returns the path of the release binary of `forebay`, which need not exist.

@@ -4,19 +4,20 @@ mod steps;
 mod check;
 mod packages;
 mod powercut;
-mod bench;
 mod suite;
 mod vm;
 mod fuzz;
 
+use std::ffi::OsString;
+use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use clap::{Args, Parser, Subcommand};
+use rig::build;
 
-use crate::bench::raw;
 use crate::steps::Steps;
 use crate::suite::power::{self, PowerRoundFailure};
 
@@ -49,8 +50,8 @@ enum XtaskCommand {
     /// measures gateways over long links; bad-links measures them over links that change or reorder packets; pair measures
     /// a pair of gateways. postmark runs PostMark on attached volumes (root); emc-tel replays a trace like that of the STICS
     /// paper, 12 minutes for each of seven servers.
-    #[command(args_conflicts_with_subcommands = true, disable_help_subcommand = true)]
-    Bench(BenchArgs),
+    #[command(disable_help_flag = true)]
+    Bench(BenchProgramArgs),
     /// Play scenarios with a real kernel: Debian's, in a virtual machine made from its packages, as
     /// initiator against our target and as target against our initiator (needs QEMU on an amd64
     /// Debian; as root what is missing is installed).
@@ -81,7 +82,8 @@ enum XtaskCommand {
         figures: Option<PathBuf>,
     },
     /// Put one load on a target that runs already: 4 KiB random commands, or as said.
-    Load(bench::visit::ExternalTargetLoad),
+    #[command(disable_help_flag = true)]
+    Load(BenchProgramArgs),
     /// Run the fuzz targets of fuzz/ one after the other, each for so many executions, and print how
     /// far each came. The stable toolchain does, with a C++ compiler for libFuzzer.
     Fuzz {
@@ -129,13 +131,6 @@ enum XtaskCommand {
         /// The program; the release build if not said.
         #[arg(long, value_name = "FILE")]
         program: Option<PathBuf>,
-    },
-    /// The bare TCP server of the benchmarks.
-    #[command(hide = true)]
-    RawServer {
-        /// One thread for all connections.
-        #[arg(long)]
-        together: bool,
     },
 }
 
@@ -190,75 +185,20 @@ impl TestArgs {
     }
 }
 
-/// The arguments of `cargo xtask bench`.
+/// The arguments of a command of the program `bench`, which reads them itself.
 #[derive(Args)]
-struct BenchArgs {
-    #[command(subcommand)]
-    alone: Option<StandaloneBench>,
-    /// Only these; all of them if none is named.
-    names: Vec<String>,
-    /// How often each point is measured.
-    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..))]
-    rounds: u16,
-    /// Seconds that one point takes.
-    #[arg(long, default_value_t = 0.7)]
-    seconds: f64,
-    /// Run servers and load generators with real-time scheduling (root): for a machine that is
-    /// busy with other work. tgt gains more from it than the others.
-    #[arg(long)]
-    realtime: bool,
-    /// Seconds to spend, all in all, on repeating points that other work disturbed.
-    #[arg(long, default_value_t = 60)]
-    patience: u32,
-    /// Seconds of the trace of emc-tel in one of ours.
-    #[arg(long, value_name = "N", default_value_t = 1.0)]
-    speed: f64,
-    /// How many requests of that trace.
-    #[arg(long, value_name = "N", default_value_t = bench::emc::trace::REQUESTS, value_parser = clap::value_parser!(u64).range(1..))]
-    requests: u64,
-    /// Measure this program instead of building one: to compare two builds.
-    #[arg(long, value_name = "FILE")]
-    program: Option<PathBuf>,
-    /// Write every round of every point to this file.
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
-    /// Write a page with the medians to this file.
-    #[arg(long, value_name = "FILE")]
-    markdown: Option<PathBuf>,
+struct BenchProgramArgs {
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    arguments: Vec<OsString>,
 }
 
-impl BenchArgs {
-    fn run(self) -> ExitCode {
-        match self.alone {
-            Some(StandaloneBench::Far(options)) => return report(bench::far::bench(&options)),
-            Some(StandaloneBench::BadLinks(options)) => {
-                return report(bench::far::bad_links::bench(&options));
-            }
-            Some(StandaloneBench::Pair(options)) => return report(bench::pair::bench(&options)),
-            None => {}
-        }
-        let speed = self.speed.clamp(0.01, 1000.0);
-        report(bench::bench(&bench::BenchOptions {
-            groups: self.names,
-            rounds: self.rounds.into(),
-            time: Duration::from_secs_f64(self.seconds.clamp(0.05, 60.0)),
-            realtime: self.realtime,
-            patience: Duration::from_secs(self.patience.into()),
-            pace: bench::emc::replay::BenchTracePace { speed },
-            requests: self.requests,
-            program: self.program,
-            json: self.json,
-            markdown: self.markdown,
-        }))
+impl BenchProgramArgs {
+    /// Builds the program and replaces this process by it. Returns only if that fails.
+    fn run(self, command: &str) -> Result<bool> {
+        let bench = build::build_bench()?;
+        let error = Command::new(&bench).arg(command).args(self.arguments).exec();
+        Err(error).with_context(|| format!("cannot run {}", bench.display()))
     }
-}
-
-/// Benchmarks that have their own options.
-#[derive(Subcommand)]
-enum StandaloneBench {
-    Far(bench::far::FarBenchOptions),
-    BadLinks(bench::far::bad_links::BadLinkOptions),
-    Pair(bench::pair::PairBenchOptions),
 }
 
 fn main() -> ExitCode {
@@ -272,7 +212,7 @@ fn main() -> ExitCode {
             exit(steps.finish())
         }
         XtaskCommand::Test(test) => test.run(),
-        XtaskCommand::Bench(bench) => bench.run(),
+        XtaskCommand::Bench(arguments) => report(arguments.run("bench")),
         XtaskCommand::VmTest { list: true, .. } => {
             vm::list();
             ExitCode::SUCCESS
@@ -292,7 +232,7 @@ fn main() -> ExitCode {
                 vm::VmTestOptions { scenarios, all, fresh, keep, program, markdown, figures };
             report(vm::test(&wanted))
         }
-        XtaskCommand::Load(visit) => report(visit.measure().map(|()| true)),
+        XtaskCommand::Load(arguments) => report(arguments.run("load")),
         XtaskCommand::Fuzz { names, executions, seconds } => {
             report(fuzz::run(&names, executions, Duration::from_secs(seconds)))
         }
@@ -307,7 +247,6 @@ fn main() -> ExitCode {
             let wanted = power::PowerSuiteOptions { mode, failure, rounds, seed, ignored: None };
             report(power::command(program, None, &wanted))
         }
-        XtaskCommand::RawServer { together } => report(raw::serve(together).map(|()| true)),
     }
 }
 

@@ -10,6 +10,7 @@ pub mod site;
 pub mod kill;
 pub mod counter;
 pub mod cut;
+pub mod trace;
 pub mod power;
 pub mod quickstart;
 pub mod under_load;
@@ -22,7 +23,6 @@ use std::time::Duration;
 
 use rig::build;
 
-use crate::bench::emc;
 use crate::check;
 use crate::packages;
 use crate::steps::{StepTally, Steps};
@@ -87,7 +87,7 @@ pub fn test(wanted: SuiteOptions) -> bool {
             });
             power::steps(&mut steps, &program, kill_rounds, power_cuts);
             steps.run("the link is cut", || cut::check(&program, cut));
-            steps.run("EMC-tel-like trace, verified", || emc::check(&program));
+            steps.run("EMC-tel-like trace, verified", || trace::check(&program));
             steps.run("quickstart", || quickstart::check(&program));
             if tools {
                 interop::steps(&mut steps, &program);

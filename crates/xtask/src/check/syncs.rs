@@ -77,7 +77,8 @@ const NAMES: [&str; 17] = [
 const CALLS: [&str; 2] = ["Fsync::new", "map.flush()"];
 
 /// Crates whose calls need no number, with the reason.
-const EXEMPT: [(&str, &str); 3] = [
+const EXEMPT: [(&str, &str); 4] = [
+    ("bench", "it is no part of the program"),
     ("lab", "an experiment keeps nobody's data; one that is cut off is done again"),
     ("workload", "it writes as users' programs do, and keeps nobody's data"),
     ("xtask", "it is no part of the program"),

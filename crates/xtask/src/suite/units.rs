@@ -101,15 +101,21 @@ fn read(line: &str, tally: &mut StepTally) {
     if line.contains(" crash points in ") {
         line.clone_into(&mut tally.note);
     }
-    if let Some((passed, failed)) = result(line) {
-        tally.passed += passed;
-        tally.failed += failed;
+    if count(line, tally) {
         if let Some(time) = seconds(line).filter(|time| *time >= TELLING) {
             println!("  {time:.0} s");
         }
     } else if !line.ends_with("... ok") && !line.is_empty() && line != "running 0 tests" {
         println!("{line}");
     }
+}
+
+/// Adds the counts of a line that ends the output of a test binary. Returns false for any other line.
+pub fn count(line: &str, tally: &mut StepTally) -> bool {
+    let Some((passed, failed)) = result(line) else { return false };
+    tally.passed += passed;
+    tally.failed += failed;
+    true
 }
 
 /// Passed and failed of a line such as `test result: ok. 28 passed; 0 failed; ...`.

@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde_json::{Value, json};
 
-use crate::bench::load::BenchPoint;
+use crate::load::BenchPoint;
 
 /// One number a round.
 #[derive(Clone, Debug, PartialEq)]

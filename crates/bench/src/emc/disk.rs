@@ -11,9 +11,9 @@ use anyhow::{Context, Result, ensure};
 use hdrhistogram::Histogram;
 use rig::machine::{self, BenchProcessUsage};
 
-use crate::bench::emc::replay::BenchTracePace;
-use crate::bench::emc::trace::{BenchTraceRequest, BenchTraceSpec, BenchTraceStream};
-use crate::bench::load::{BenchPoint, histogram};
+use crate::emc::replay::BenchTracePace;
+use crate::emc::trace::{BenchTraceRequest, BenchTraceSpec, BenchTraceStream};
+use crate::load::{BenchPoint, histogram};
 
 /// Appends go round in a file of this size.
 const FILE_BYTES: u64 = 64 << 20;

@@ -10,7 +10,7 @@ use rawclient::crowd::CrowdConnection;
 use rawclient::wire::{ClientReceiveBuffer, ClientSendQueue};
 
 use super::greeting::{Greeting, buffer_bytes};
-use crate::bench::load::BenchLoad;
+use crate::load::BenchLoad;
 
 /// How long a run goes on, and what it has seen.
 pub struct RawTcpMeasurement {

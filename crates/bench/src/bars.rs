@@ -1,8 +1,8 @@
 //! The bars: what the data path promises, each as a figure of one run and a limit.
 
-use crate::bench::figures::{BenchFigures, PointMetric, Samples, larger, ratio, sum};
-use crate::bench::load::BenchPoint;
-use crate::bench::plan::{loads, servers};
+use crate::figures::{BenchFigures, PointMetric, Samples, larger, ratio, sum};
+use crate::load::BenchPoint;
+use crate::plan::{loads, servers};
 
 /// On which side of the limit the median must lie.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -1,6 +1,6 @@
 //! What is measured on whom: groups of loads, and the servers each is put on.
 
-use crate::bench::load::{BenchLoad, BenchPayload};
+use crate::load::{BenchLoad, BenchPayload};
 
 /// Names of loads.
 pub mod loads {

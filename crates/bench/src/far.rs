@@ -17,11 +17,11 @@ use clap::{Args, ValueEnum};
 use rig::build;
 use rig::machine::{Others, require_root};
 
-use crate::bench::far::bulk::BulkStreamDirection;
-use crate::bench::far::load::{FarAddressOrder, FarLoad};
-use crate::bench::far::report::{FarFigures, FarPoint};
-use crate::bench::far::site::{FarBenchSite, FarNodeSpec, WRITTEN_RANGE};
-use crate::bench::far::wan::{BenchWan, LinkSpec};
+use crate::far::bulk::BulkStreamDirection;
+use crate::far::load::{FarAddressOrder, FarLoad};
+use crate::far::report::{FarFigures, FarPoint};
+use crate::far::site::{FarBenchSite, FarNodeSpec, WRITTEN_RANGE};
+use crate::far::wan::{BenchWan, LinkSpec};
 
 /// Measure gateways over an emulated long link: cold reads, drain, sustained writes, and the latency of random reads
 /// on a full link. A bulk TCP stream and a host that uses the node directly are measured in the same round. Needs

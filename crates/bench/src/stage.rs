@@ -17,9 +17,9 @@ use rig::machine::{self, BenchProcessUsage};
 use rig::node::{RelayProcess, ServeProcess, TestProcessPriority};
 use rig::tgt::{self, ReferenceTgtd};
 
-use crate::bench::load::{BenchLoad, BenchPoint, histogram, measure};
-use crate::bench::plan::{HIT_BYTES, servers};
-use crate::bench::raw;
+use crate::load::{BenchLoad, BenchPoint, histogram, measure};
+use crate::plan::{HIT_BYTES, servers};
+use crate::raw;
 
 /// What every server holds in memory: far more than the processor's caches.
 const UNIT_BYTES: u64 = 256 << 20;

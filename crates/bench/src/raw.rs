@@ -17,7 +17,7 @@ use rig::machine::{self, BenchProcessUsage};
 pub use answering::serve;
 use client::{RawTcpClient, RawTcpMeasurement};
 
-use crate::bench::load::{BenchLoad, BenchPoint, histogram};
+use crate::load::{BenchLoad, BenchPoint, histogram};
 
 /// Unmeasured time at the start of a point.
 const WARM_UP: Duration = Duration::from_millis(150);

@@ -8,8 +8,8 @@ use anyhow::{Context, Result};
 use rawclient::ClientLogin;
 use rig::node::ServeProcess;
 
-use crate::bench::load::{BenchLoad, measure};
-use crate::bench::stage::write_all;
+use crate::load::{BenchLoad, measure};
+use crate::stage::write_all;
 
 const SESSIONS: usize = 64;
 const NAME: &str = "iqn.2026-11.forebay.bench:memory";

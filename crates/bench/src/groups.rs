@@ -1,55 +1,17 @@
-//! `cargo xtask bench`: what the data path costs, beside peers and limits in the same run.
+//! `cargo xtask bench`: measures what the data path costs, beside peers and limits in the same run.
 
-pub mod load;
-pub mod raw;
-pub mod figures;
-pub mod plan;
-pub mod bars;
-pub mod stage;
-pub mod memory;
-pub mod report;
-pub mod visit;
-pub mod postmark;
-pub mod emc;
-pub mod far;
-pub mod pair;
-
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use rig::machine::Others;
 use rig::{build, machine};
 
-use figures::BenchFigures;
-use load::{BenchLoad, BenchPoint};
-use plan::{BenchGroup, GROUPS, servers};
-use stage::BenchServers;
-
-/// What to measure and where to write it.
-#[derive(Debug)]
-pub struct BenchOptions {
-    /// Names of groups; all of them if none is named.
-    pub groups: Vec<String>,
-    /// How often each point is measured.
-    pub rounds: usize,
-    /// How long one point takes.
-    pub time: Duration,
-    /// Whether to ask for real-time scheduling.
-    pub realtime: bool,
-    /// The program to measure; built if none is named.
-    pub program: Option<PathBuf>,
-    /// How long to repeat, all in all, what other work on the machine disturbed.
-    pub patience: Duration,
-    /// How fast the trace is replayed.
-    pub pace: emc::replay::BenchTracePace,
-    /// How many requests of it.
-    pub requests: u64,
-    /// A file for every round of every point.
-    pub json: Option<PathBuf>,
-    /// A file for a page.
-    pub markdown: Option<PathBuf>,
-}
+use crate::figures::BenchFigures;
+use crate::load::{BenchLoad, BenchPoint};
+use crate::options::BenchOptions;
+use crate::plan::{self, BenchGroup, GROUPS, servers};
+use crate::stage::BenchServers;
+use crate::{emc, memory, postmark, report};
 
 /// Measures and reports; true if every bar that was measured holds.
 pub fn bench(options: &BenchOptions) -> Result<bool> {

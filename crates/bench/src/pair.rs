@@ -11,9 +11,9 @@ use rig::build;
 use rig::machine::{Others, require_root};
 use rig::node::{ServeProcess, TestProcessPriority};
 
-use crate::bench::far::load::FarLoad;
-use crate::bench::far::wan::{BenchWan, BenchWanEnd, LinkSpec};
-use crate::bench::far::{LINK, site::script};
+use crate::far::load::FarLoad;
+use crate::far::wan::{BenchWan, BenchWanEnd, LinkSpec};
+use crate::far::{LINK, site::script};
 
 /// Measure the latency of 4 KiB writes at depth 1 to a pair of gateways with 1 ms one way between them: durable, and
 /// with an NVRAM at each gateway. The parts of such a write are measured alone in the same round. The logs are in memory

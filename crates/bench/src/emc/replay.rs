@@ -16,8 +16,8 @@ use rawclient::{
 use rig::machine;
 use rustix::event::{PollFd, PollFlags, Timespec};
 
-use crate::bench::emc::trace::{BLOCK_BYTES, BenchTraceRequest, BenchTraceSpec, BenchTraceStream};
-use crate::bench::load::histogram;
+use crate::emc::trace::{BLOCK_BYTES, BenchTraceRequest, BenchTraceSpec, BenchTraceStream};
+use crate::load::histogram;
 
 /// How fast time passes.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -12,9 +12,9 @@ use rawclient::{
 };
 use rustix::net::sockopt::set_tcp_congestion;
 
-use crate::bench::far::LINK;
-use crate::bench::far::wan::{BenchWanEnd, at};
-use crate::bench::load::histogram;
+use crate::far::LINK;
+use crate::far::wan::{BenchWanEnd, at};
+use crate::load::histogram;
 
 /// The result of a load.
 #[derive(Debug)]

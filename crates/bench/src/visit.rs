@@ -7,7 +7,7 @@ use anyhow::Result;
 use rawclient::ClientLogin;
 use rig::machine;
 
-use crate::bench::load::{BenchLoad, measure};
+use crate::load::{BenchLoad, measure};
 
 /// What to put on which target.
 #[derive(Debug, clap::Args)]

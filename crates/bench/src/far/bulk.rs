@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use rustix::net::sockopt::set_tcp_congestion;
 
-use crate::bench::far::load::FarLoadResult;
-use crate::bench::far::wan::{BenchWan, BenchWanEnd, at};
-use crate::bench::far::{LINK, WARM_UP};
-use crate::bench::load::histogram;
+use crate::far::load::FarLoadResult;
+use crate::far::wan::{BenchWan, BenchWanEnd, at};
+use crate::far::{LINK, WARM_UP};
+use crate::load::histogram;
 
 /// The direction of the data.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]

@@ -8,8 +8,8 @@ use anyhow::{Context, Result};
 use rig::table::table;
 use serde_json::json;
 
-use crate::bench::bars::{BARS, PerformanceBar};
-use crate::bench::figures::{BenchFigures, Samples};
+use crate::bars::{BARS, PerformanceBar};
+use crate::figures::{BenchFigures, Samples};
 
 /// A bar with what was measured.
 struct Judged {

@@ -6,8 +6,8 @@ use anyhow::Result;
 use rig::machine::BenchProcessUsage;
 use serde_json::{Value, json};
 
-use crate::bench::far::load::FarLoadResult;
-use crate::bench::far::wan::{BenchWan, LinkSpec};
+use crate::far::load::FarLoadResult;
+use crate::far::wan::{BenchWan, LinkSpec};
 
 /// The result of one point in one round.
 #[derive(Clone, Debug)]

@@ -24,7 +24,7 @@ use rig::node::{RelayProcess, ServeProcess};
 use rig::packages;
 use rig::table::table;
 
-use crate::bench::BenchOptions;
+use crate::options::BenchOptions;
 
 const NAME: &str = "iqn.2026-11.forebay.bench:postmark";
 

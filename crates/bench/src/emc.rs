@@ -15,10 +15,9 @@ use rig::destage;
 use rig::machine::{BenchProcessUsage, Others};
 use rig::node::{RelayProcess, ServeProcess, TestProcessPriority};
 
-use crate::bench::figures::BenchFigures;
-use crate::bench::load::BenchPoint;
-use crate::bench::plan::{loads, servers};
-use crate::steps::StepTally;
+use crate::figures::BenchFigures;
+use crate::load::BenchPoint;
+use crate::plan::{loads, servers};
 use replay::{BenchTracePace, BenchTraceReplay, check_all};
 use trace::{BenchTraceSpec, SET_BLOCKS};
 
@@ -75,23 +74,6 @@ pub fn measure(
         add(name, watched(one).with_context(|| format!("measuring {name}"))?);
     }
     Ok(figures)
-}
-
-/// A short piece at a higher speed, for the suite: what is read is right, and so is the far volume
-/// at the end.
-pub fn check(program: &Path) -> Result<StepTally> {
-    let folder = tempfile::tempdir()?;
-    let (trace, pace) = (BenchTraceSpec::new(1).first(2000), BenchTracePace { speed: 4.0 });
-    let mut tally = StepTally::default();
-    for (name, delay_ms, report) in LINE_UP {
-        let scene = tempfile::Builder::new().prefix("scene").tempdir_in(folder.path())?;
-        let measured = on_line_up(program, scene.path(), trace, pace, delay_ms, report);
-        if let Err(error) = &measured {
-            println!("{name}: {error:#}");
-        }
-        tally.count(measured.is_ok());
-    }
-    Ok(tally.with_note("2000 requests each, content verified"))
 }
 
 /// One point, and what else there is to say of it.
@@ -185,4 +167,58 @@ fn hits(near: &ServeProcess) -> Result<String> {
         |name: &str| figures[name].as_u64().with_context(|| format!("no {name} in {figures}"));
     let (far, absorbed) = (figure("reads_lower")?, figure("absorbed_slots")?);
     Ok(format!("{far} reads of the far side, {absorbed} slots written again before they were sent"))
+}
+
+/// Each test replays a short piece of the trace at a higher speed. Its reads are compared with what was written, and so is
+/// the far volume at the end. `cargo xtask test` runs the tests one after the other.
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn replay_on(name: &str) {
+        let program = std::env::var_os("FOREBAY_PROGRAM").expect("the program to test is named");
+        let folder = tempfile::tempdir().unwrap();
+        let (trace, pace) = (BenchTraceSpec::new(1).first(2000), BenchTracePace { speed: 4.0 });
+        let line_up = LINE_UP.iter().find(|(known, ..)| *known == name);
+        let (_, delay_ms, report) = line_up.expect("it is in the line-up");
+        on_line_up(Path::new(&program), folder.path(), trace, pace, *delay_ms, *report)
+            .map_err(|error| format!("{error:#}"))
+            .unwrap();
+    }
+
+    #[test]
+    #[ignore = "cargo xtask test runs it on the release build"]
+    fn the_far_volume_holds_the_trace() {
+        replay_on(servers::EMC_FAR);
+    }
+
+    #[test]
+    #[ignore = "cargo xtask test runs it on the release build"]
+    fn a_gateway_that_acknowledges_from_nvram_holds_the_trace() {
+        replay_on(servers::EMC_IMMEDIATE);
+    }
+
+    #[test]
+    #[ignore = "cargo xtask test runs it on the release build"]
+    fn a_gateway_that_acknowledges_from_its_log_holds_the_trace() {
+        replay_on(servers::EMC_COMPLETE);
+    }
+
+    #[test]
+    #[ignore = "cargo xtask test runs it on the release build"]
+    fn the_far_volume_behind_4_ms_holds_the_trace() {
+        replay_on(servers::EMC_FAR_4);
+    }
+
+    #[test]
+    #[ignore = "cargo xtask test runs it on the release build"]
+    fn a_gateway_that_acknowledges_from_nvram_before_4_ms_holds_the_trace() {
+        replay_on(servers::EMC_IMMEDIATE_4);
+    }
+
+    #[test]
+    #[ignore = "cargo xtask test runs it on the release build"]
+    fn a_gateway_that_acknowledges_from_its_log_before_4_ms_holds_the_trace() {
+        replay_on(servers::EMC_COMPLETE_4);
+    }
 }

@@ -12,11 +12,11 @@ use rig::build;
 use rig::machine::require_root;
 use serde_json::Value;
 
-use crate::bench::far::LINK;
-use crate::bench::far::bulk::{self, BulkStreamDirection};
-use crate::bench::far::load::{self, FarAddressOrder, FarLoad, FarLoadResult};
-use crate::bench::far::site::{FarBenchGateway, FarBenchSite, FarNodeSpec, WRITTEN_RANGE};
-use crate::bench::far::wan::{BenchWan, LinkSpec};
+use crate::far::LINK;
+use crate::far::bulk::{self, BulkStreamDirection};
+use crate::far::load::{self, FarAddressOrder, FarLoad, FarLoadResult};
+use crate::far::site::{FarBenchGateway, FarBenchSite, FarNodeSpec, WRITTEN_RANGE};
+use crate::far::wan::{BenchWan, LinkSpec};
 
 /// Measure gateways where the link changes or reorders packets, where the far side answers late, where eight gateways
 /// share the link, and where a reader stops. Needs root, and 10 GiB of memory for volumes in which a reader does not come

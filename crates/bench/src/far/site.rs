@@ -12,10 +12,10 @@ use rig::destage::Destage;
 use rig::node::{ServeProcess, TestProcessPriority, layer_figures};
 use serde_json::Value;
 
-use crate::bench::far::LINK;
-use crate::bench::far::load::{self, FarLoadResult};
-use crate::bench::far::wan::{BenchWan, BenchWanEnd, at};
-use crate::bench::load::histogram;
+use crate::far::LINK;
+use crate::far::load::{self, FarLoadResult};
+use crate::far::wan::{BenchWan, BenchWanEnd, at};
+use crate::load::histogram;
 
 /// The number of the range that loads write to.
 pub const WRITTEN_RANGE: u64 = 3;

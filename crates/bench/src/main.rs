@@ -1,0 +1,148 @@
+//! Measures Forebay beside peers and limits. `cargo xtask bench` and `cargo xtask load` build this program and become it.
+
+mod load;
+mod raw;
+mod figures;
+mod plan;
+mod bars;
+mod stage;
+mod memory;
+mod report;
+mod visit;
+mod emc;
+mod options;
+mod postmark;
+mod far;
+mod pair;
+mod groups;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::Result;
+use clap::{Args, Parser, Subcommand};
+
+use crate::options::BenchOptions;
+
+/// Measures Forebay.
+#[derive(Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask", max_term_width = 100)]
+struct BenchCli {
+    #[command(subcommand)]
+    command: BenchCommand,
+}
+
+#[derive(Subcommand)]
+enum BenchCommand {
+    /// Measure the data path, with a bare TCP program and tgt as peers in the same run, and report which promises hold.
+    /// Groups: target, stream, depth1, polling, digests, tls, sessions, gateway, pauses, options (the cost of compression
+    /// and of an encrypted log), memory. Other benchmarks run alone. Those with options of their own need root: far
+    /// measures gateways over long links; bad-links measures them over links that change or reorder packets; pair measures
+    /// a pair of gateways. postmark runs PostMark on attached volumes (root); emc-tel replays a trace like that of the STICS
+    /// paper, 12 minutes for each of seven servers.
+    #[command(args_conflicts_with_subcommands = true, disable_help_subcommand = true)]
+    Bench(BenchArgs),
+    /// Put one load on a target that runs already: 4 KiB random commands, or as said.
+    Load(visit::ExternalTargetLoad),
+    /// The bare TCP server of the benchmarks.
+    #[command(hide = true)]
+    RawServer {
+        /// One thread for all connections.
+        #[arg(long)]
+        together: bool,
+    },
+}
+
+/// The arguments of `cargo xtask bench`.
+#[derive(Args)]
+struct BenchArgs {
+    #[command(subcommand)]
+    alone: Option<StandaloneBench>,
+    /// Only these; all of them if none is named.
+    names: Vec<String>,
+    /// How often each point is measured.
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..))]
+    rounds: u16,
+    /// Seconds that one point takes.
+    #[arg(long, default_value_t = 0.7)]
+    seconds: f64,
+    /// Run servers and load generators with real-time scheduling (root): for a machine that is
+    /// busy with other work. tgt gains more from it than the others.
+    #[arg(long)]
+    realtime: bool,
+    /// Seconds to spend, all in all, on repeating points that other work disturbed.
+    #[arg(long, default_value_t = 60)]
+    patience: u32,
+    /// Seconds of the trace of emc-tel in one of ours.
+    #[arg(long, value_name = "N", default_value_t = 1.0)]
+    speed: f64,
+    /// How many requests of that trace.
+    #[arg(long, value_name = "N", default_value_t = emc::trace::REQUESTS, value_parser = clap::value_parser!(u64).range(1..))]
+    requests: u64,
+    /// Measure this program instead of building one: to compare two builds.
+    #[arg(long, value_name = "FILE")]
+    program: Option<PathBuf>,
+    /// Write every round of every point to this file.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Write a page with the medians to this file.
+    #[arg(long, value_name = "FILE")]
+    markdown: Option<PathBuf>,
+}
+
+impl BenchArgs {
+    fn run(self) -> ExitCode {
+        match self.alone {
+            Some(StandaloneBench::Far(options)) => return report(far::bench(&options)),
+            Some(StandaloneBench::BadLinks(options)) => {
+                return report(far::bad_links::bench(&options));
+            }
+            Some(StandaloneBench::Pair(options)) => return report(pair::bench(&options)),
+            None => {}
+        }
+        let speed = self.speed.clamp(0.01, 1000.0);
+        report(groups::bench(&BenchOptions {
+            groups: self.names,
+            rounds: self.rounds.into(),
+            time: Duration::from_secs_f64(self.seconds.clamp(0.05, 60.0)),
+            realtime: self.realtime,
+            patience: Duration::from_secs(self.patience.into()),
+            pace: emc::replay::BenchTracePace { speed },
+            requests: self.requests,
+            program: self.program,
+            json: self.json,
+            markdown: self.markdown,
+        }))
+    }
+}
+
+/// Benchmarks that have their own options.
+#[derive(Subcommand)]
+enum StandaloneBench {
+    Far(far::FarBenchOptions),
+    BadLinks(far::bad_links::BadLinkOptions),
+    Pair(pair::PairBenchOptions),
+}
+
+fn main() -> ExitCode {
+    match BenchCli::parse().command {
+        BenchCommand::Bench(bench) => bench.run(),
+        BenchCommand::Load(visit) => report(visit.measure().map(|()| true)),
+        BenchCommand::RawServer { together } => report(raw::serve(together).map(|()| true)),
+    }
+}
+
+fn report(result: Result<bool>) -> ExitCode {
+    match result {
+        Ok(held) => exit(held),
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn exit(held: bool) -> ExitCode {
+    if held { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
