@@ -40,7 +40,7 @@ pub use fio::{Fio, FioShape};
 pub use micro::{Micro, MicroAccess, MicroAccessPattern};
 pub use outcome::{WorkloadFigure, WorkloadResult, WorkloadSeries};
 pub use place::WorkloadLocation;
-pub use postmark::Postmark;
+pub use postmark::{Postmark, PostmarkRun};
 pub use sdet::Sdet;
 pub use surge::Surge;
 pub use task::WorkloadTask;

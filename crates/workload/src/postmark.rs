@@ -46,6 +46,15 @@ impl Default for Postmark {
     }
 }
 
+/// The result of one process of PostMark.
+#[derive(Clone, Copy, Debug)]
+pub struct PostmarkRun {
+    /// The time from the start of the program to its end.
+    pub took: Duration,
+    /// Bytes read and bytes written, rounded to the three digits that PostMark prints.
+    pub moved: [f64; 2],
+}
+
 impl Workload for Postmark {
     fn needs(&self) -> Vec<Tool> {
         vec![TOOL]
@@ -74,32 +83,23 @@ impl Workload for Postmark {
     fn run(&self, run: &WorkloadRun<'_>) -> Result<WorkloadResult, Error> {
         let folder = run.folder("postmark")?;
         self.check()?;
-        let tool = TOOL.find()?;
         let witness = WitnessFiles::write(folder, run.seed)?;
         let all = OwnedFolder::make(folder, "forebay-lab-postmark", self.space())?;
-        let one = |process: u32| -> Result<(String, Duration), Error> {
+        let one = |process: u32| -> Result<PostmarkRun, Error> {
             let own = all.path().join(process.to_string());
             fs::create_dir(&own).map_err(Error::system(format!("make {}", own.display())))?;
             let script = run.scratch.join(format!("postmark-{process}"));
             let seed = run.seed.wrapping_add(process.into()) % (1 << 31);
-            fs::write(&script, self.script(&own, seed)).map_err(Error::system("write a script"))?;
-            let said = child::run(Command::new(&tool).arg(&script), LIMIT)?;
+            let done = self.run_once(&own, &script, seed, LIMIT)?;
             // It has deleted every file that it knows of.
             fs::remove_dir(&own).map_err(Error::system("remove PostMark's folder"))?;
-            Ok(said)
+            Ok(done)
         };
         let runs = at_once(self.processes, one)?;
-        let mut moved = [0.0; 2];
-        for (said, _) in &runs {
-            let data = data(said).ok_or_else(|| Error::Unreadable {
-                program: TOOL.program.to_owned(),
-                what: child::tail(said),
-            })?;
-            moved = [moved[0] + data[0], moved[1] + data[1]];
-        }
+        let moved = [0, 1].map(|way| runs.iter().map(|run| run.moved[way]).sum::<f64>());
         all.remove()?;
         witness.compare()?;
-        let longest = runs.iter().map(|(_, took)| took.as_secs_f64()).fold(0.0, f64::max);
+        let longest = runs.iter().map(|run| run.took.as_secs_f64()).fold(0.0, f64::max);
         let transactions = f64::from(self.transactions) * f64::from(self.processes);
         Ok(WorkloadResult {
             verified: format!(
@@ -116,6 +116,29 @@ impl Workload for Postmark {
 }
 
 impl Postmark {
+    /// Runs one process of PostMark, whatever [`Postmark::processes`] says. It makes its files in `folder` and deletes them again.
+    /// `script` is the file to which its commands are written. `seed`, below 2^31, is that of its random numbers; the
+    /// program's own default is 42.
+    ///
+    /// # Errors
+    /// [`Error::Missing`]; [`Error::Program`] or [`Error::Unreadable`] if it fails; [`Error::Late`] after `limit`.
+    pub fn run_once(
+        &self,
+        folder: &Path,
+        script: &Path,
+        seed: u64,
+        limit: Duration,
+    ) -> Result<PostmarkRun, Error> {
+        let tool = TOOL.find()?;
+        fs::write(script, self.script(folder, seed)).map_err(Error::system("write a script"))?;
+        let (said, took) = child::run(Command::new(&tool).arg(script), limit)?;
+        let moved = data(&said).ok_or_else(|| Error::Unreadable {
+            program: TOOL.program.to_owned(),
+            what: child::tail(&said),
+        })?;
+        Ok(PostmarkRun { took, moved })
+    }
+
     fn script(&self, folder: &Path, seed: u64) -> String {
         let Self { files, transactions, least, most, block, .. } = self;
         let place = folder.display();

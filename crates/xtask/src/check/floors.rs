@@ -40,7 +40,7 @@ const PLACES: &[CrateFloor] = &[
     place("attach", 3, &["volume"]),
     place("workload", 4, &["initiator", "program", "transport", "sim", "volume"]),
     place("lab", 5, &["fairtcp", "program", "rig", "wan", "workload"]),
-    place("bench", 5, &["program", "rawclient", "rig"]),
+    place("bench", 5, &["program", "rawclient", "rig", "workload"]),
     place("forebay", 6, &["attach", "cache", "fairtcp", "initiator", "iscsi", "lab", "names", "program", "scsi", "target", "transport", "unit", "volume", "wan", "workload"]),
     place("xtask", 7, &["program", "rawclient", "rig"]),
 ];
