@@ -1,7 +1,6 @@
 //! The EMC-tel-like trace on the paper's line-up: a far volume without a cache, a gateway with either
 //! report, and the log disk's own file; on the paper's link and on one of 4 ms.
 
-pub mod trace;
 pub mod replay;
 pub mod disk;
 
@@ -14,12 +13,12 @@ use rawclient::session::ClientSessionOptions;
 use rig::destage;
 use rig::machine::{BenchProcessUsage, Others};
 use rig::node::{RelayProcess, ServeProcess, TestProcessPriority};
+use workload::TraceEvents;
 
 use crate::figures::BenchFigures;
 use crate::load::BenchPoint;
 use crate::plan::{loads, servers};
 use replay::{BenchTracePace, BenchTraceReplay, check_all};
-use trace::{BenchTraceSpec, SET_BLOCKS};
 
 const NAME: &str = "iqn.2026-11.forebay.bench:emc-tel";
 
@@ -51,11 +50,18 @@ const LINE_UP: [(&str, f64, Option<&str>); 6] = [
 /// Other work may keep this many CPUs busy: more shows in the figures.
 const OTHERS: f64 = 0.1;
 
-/// Replays the trace on all of them, one after the other.
+/// The seed of the trace.
+const SEED: u64 = 1;
+
+fn trace(requests: u64) -> TraceEvents {
+    TraceEvents::new(SEED, requests)
+}
+
+/// Replays the first `requests` of the trace on all of them, one after the other.
 pub fn measure(
     program: &Path,
     folder: &Path,
-    trace: BenchTraceSpec,
+    requests: u64,
     pace: BenchTracePace,
 ) -> Result<BenchFigures> {
     let mut figures = BenchFigures::default();
@@ -67,10 +73,13 @@ pub fn measure(
         }
     };
     let folder = tempfile::Builder::new().prefix("emc").tempdir_in(folder)?;
-    add(servers::EMC_DISK, watched(|| disk::replay(&folder.path().join("disk"), trace, pace))?);
+    add(
+        servers::EMC_DISK,
+        watched(|| disk::replay(&folder.path().join("disk"), trace(requests), pace))?,
+    );
     for (name, delay_ms, report) in LINE_UP {
         let scene = tempfile::Builder::new().prefix("scene").tempdir_in(folder.path())?;
-        let one = || on_line_up(program, scene.path(), trace, pace, delay_ms, report);
+        let one = || on_line_up(program, scene.path(), requests, pace, delay_ms, report);
         add(name, watched(one).with_context(|| format!("measuring {name}"))?);
     }
     Ok(figures)
@@ -93,7 +102,7 @@ fn watched(measure: impl FnOnce() -> Result<(BenchPoint, String)>) -> Result<Ben
 fn on_line_up(
     program: &Path,
     folder: &Path,
-    trace: BenchTraceSpec,
+    requests: u64,
     pace: BenchTracePace,
     delay_ms: f64,
     report: Option<&str>,
@@ -104,14 +113,14 @@ fn on_line_up(
     let there = ClientLogin { portal: line.address(), ..ClientLogin::new(far.portal(), NAME, 0) };
     // What is acknowledged is stable in both cases: FUA where there is no cache, and the cache's report.
     let Some(report) = report else {
-        let (point, replay) = put(&there, far.id(), trace, pace, true)?;
+        let (point, replay) = put(&there, far.id(), requests, pace, true)?;
         check_all(&ClientLogin::new(far.portal(), NAME, 0), replay.versions())?;
         return Ok((point, replay.said()));
     };
     let near = gateway_settings(&line, report);
     let near = ServeProcess::start_as(TestProcessPriority::Pinned, program, folder, "near", &near)?;
     let (point, replay) =
-        put(&ClientLogin::new(near.portal(), NAME, 0), near.id(), trace, pace, false)?;
+        put(&ClientLogin::new(near.portal(), NAME, 0), near.id(), requests, pace, false)?;
     let hits = hits(&near)?;
     destage::drained(&near, DRAIN_LIMIT)?;
     check_all(&ClientLogin::new(far.portal(), NAME, 0), replay.versions())?;
@@ -120,7 +129,7 @@ fn on_line_up(
 }
 
 fn far_settings() -> String {
-    let bytes = SET_BLOCKS * u64::from(trace::BLOCK_BYTES);
+    let bytes = TraceEvents::SET_BLOCKS * u64::from(TraceEvents::BLOCK_BYTES);
     format!(
         "listen = [\"127.0.0.1:0\"]\nstate = \"far.state\"\n[[target]]\nname = \"{NAME}\"\n[[target.unit]]\n\
          stack = [\n{{ file = {{ path = \"far.img\", size = {bytes} }} }},\n\
@@ -142,18 +151,18 @@ fn gateway_settings(line: &RelayProcess, report: &str) -> String {
 fn put(
     login: &ClientLogin,
     server: u32,
-    trace: BenchTraceSpec,
+    requests: u64,
     pace: BenchTracePace,
     durable: bool,
 ) -> Result<(BenchPoint, BenchTraceReplay)> {
     let shape =
-        ClientSessionOptions { depth: DEPTH, bytes: trace::BLOCK_BYTES as usize, keep: true };
-    let mut replay = BenchTraceReplay::new(trace, pace, durable);
+        ClientSessionOptions { depth: DEPTH, bytes: TraceEvents::BLOCK_BYTES as usize, keep: true };
+    let mut replay = BenchTraceReplay::new(trace(requests), pace, durable);
     let before = BenchProcessUsage::of(server)?;
     let time = replay.run(login, shape)?;
     let server = BenchProcessUsage::of(server)?.since(before);
     let latency = replay.latency().clone();
-    ensure!(latency.len() == trace.requests(), "{} requests were answered", latency.len());
+    ensure!(latency.len() == requests, "{} requests were answered", latency.len());
     Ok((BenchPoint { operations: latency.len(), time, latency, server }, replay))
 }
 
@@ -178,10 +187,10 @@ mod tests {
     fn replay_on(name: &str) {
         let program = std::env::var_os("FOREBAY_PROGRAM").expect("the program to test is named");
         let folder = tempfile::tempdir().unwrap();
-        let (trace, pace) = (BenchTraceSpec::new(1).first(2000), BenchTracePace { speed: 4.0 });
+        let (requests, pace) = (2000, BenchTracePace { speed: 4.0 });
         let line_up = LINE_UP.iter().find(|(known, ..)| *known == name);
         let (_, delay_ms, report) = line_up.expect("it is in the line-up");
-        on_line_up(Path::new(&program), folder.path(), trace, pace, *delay_ms, *report)
+        on_line_up(Path::new(&program), folder.path(), requests, pace, *delay_ms, *report)
             .map_err(|error| format!("{error:#}"))
             .unwrap();
     }

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use rig::machine::Others;
 use rig::{build, machine};
+use workload::TraceEvents;
 
 use crate::figures::BenchFigures;
 use crate::load::{BenchLoad, BenchPoint};
@@ -33,8 +34,8 @@ pub fn bench(options: &BenchOptions) -> Result<bool> {
     }
     machine::prefer();
     if wants_trace {
-        let trace = emc::trace::BenchTraceSpec::new(1).first(options.requests);
-        return reported(emc::measure(&program, &folder, trace, options.pace)?, options);
+        let requests = options.requests.min(TraceEvents::REQUESTS);
+        return reported(emc::measure(&program, &folder, requests, options.pace)?, options);
     }
     let stage = BenchServers::new(&program, &folder)?;
     let mut figures = BenchFigures::default();

@@ -22,6 +22,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use clap::{Args, Parser, Subcommand};
+use workload::TraceEvents;
 
 use crate::options::BenchOptions;
 
@@ -78,7 +79,7 @@ struct BenchArgs {
     #[arg(long, value_name = "N", default_value_t = 1.0)]
     speed: f64,
     /// How many requests of that trace.
-    #[arg(long, value_name = "N", default_value_t = emc::trace::REQUESTS, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "N", default_value_t = TraceEvents::REQUESTS, value_parser = clap::value_parser!(u64).range(1..))]
     requests: u64,
     /// Measure this program instead of building one: to compare two builds.
     #[arg(long, value_name = "FILE")]

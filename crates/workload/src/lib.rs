@@ -46,5 +46,5 @@ pub use surge::Surge;
 pub use task::WorkloadTask;
 pub use tool::{Missing, Tool};
 pub use tpcc::Tpcc;
-pub use trace::TraceWorkload;
+pub use trace::{TraceEvent, TraceEvents, TraceQueue, TraceWorkload};
 pub use workload::{Workload, WorkloadRun};

@@ -10,9 +10,9 @@ use std::time::Instant;
 use anyhow::{Context, Result, ensure};
 use hdrhistogram::Histogram;
 use rig::machine::{self, BenchProcessUsage};
+use workload::{TraceEvent, TraceEvents};
 
 use crate::emc::replay::BenchTracePace;
-use crate::emc::trace::{BenchTraceRequest, BenchTraceSpec, BenchTraceStream};
 use crate::load::{BenchPoint, histogram};
 
 /// Appends go round in a file of this size.
@@ -25,7 +25,7 @@ const WORKERS: usize = 16;
 /// Each request when it is due, if a worker is free; on the CPU of servers, where a gateway writes its log.
 pub fn replay(
     path: &Path,
-    trace: BenchTraceSpec,
+    trace: TraceEvents,
     pace: BenchTracePace,
 ) -> Result<(BenchPoint, String)> {
     std::fs::write(path, vec![0x5a; FILE_BYTES as usize])?;
@@ -34,8 +34,7 @@ pub fn replay(
     let file = file.context("the folder of the logs must be on a disk (O_DIRECT)")?;
     let own = std::process::id();
     let before = BenchProcessUsage::of(own)?;
-    let shared =
-        BenchTraceDisk { file, pace, begun: Instant::now(), left: Mutex::new((trace.events(), 0)) };
+    let shared = BenchTraceDisk { file, pace, begun: Instant::now(), left: Mutex::new((trace, 0)) };
     let mut latency = histogram();
     std::thread::scope(|scope| {
         let workers: Vec<_> = (0..WORKERS).map(|_| scope.spawn(|| shared.work())).collect();
@@ -59,7 +58,7 @@ struct BenchTraceDisk {
     pace: BenchTracePace,
     begun: Instant,
     /// The requests that are left, and where the last append went.
-    left: Mutex<(BenchTraceStream, u64)>,
+    left: Mutex<(TraceEvents, u64)>,
 }
 
 impl BenchTraceDisk {
@@ -85,7 +84,7 @@ impl BenchTraceDisk {
     }
 
     /// The next request, and where in the file it goes.
-    fn next(&self) -> Option<(BenchTraceRequest, u64)> {
+    fn next(&self) -> Option<(TraceEvent, u64)> {
         let mut left = self.left.lock().expect("no worker panics");
         let event = left.0.next()?;
         let place = if event.write {

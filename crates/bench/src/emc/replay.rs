@@ -1,7 +1,7 @@
 //! A trace at its times on a session: each request when it is due, whatever has been answered, and every
 //! read compared with what was written.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::iter::Peekable;
 use std::time::{Duration, Instant};
 
@@ -15,8 +15,8 @@ use rawclient::{
 };
 use rig::machine;
 use rustix::event::{PollFd, PollFlags, Timespec};
+use workload::{TraceEvent, TraceEvents, TraceQueue};
 
-use crate::emc::trace::{BLOCK_BYTES, BenchTraceRequest, BenchTraceSpec, BenchTraceStream};
 use crate::load::histogram;
 
 /// How fast time passes.
@@ -34,7 +34,7 @@ impl BenchTracePace {
 }
 
 /// Blocks as the trace counts them have so many of the target's.
-const SECTORS: u32 = BLOCK_BYTES / 512;
+const SECTORS: u32 = TraceEvents::BLOCK_BYTES / 512;
 
 /// So long before a request is due we are awake, and look at the clock: an idle processor of a virtual machine
 /// takes about that to come back, which is no time of the server's. It keeps the processors warm, too, for all servers.
@@ -44,14 +44,11 @@ const SILENCE: Duration = Duration::from_secs(30);
 
 /// One replay.
 pub struct BenchTraceReplay {
-    events: Peekable<BenchTraceStream>,
+    events: Peekable<TraceEvents>,
     pace: BenchTracePace,
     durable: bool,
     begun: Instant,
-    /// Blocks with a command in flight: what else is for one of them waits, as a file system lets it.
-    busy: HashSet<u32>,
-    held: Vec<BenchTraceRequest>,
-    held_in_all: u64,
+    queue: TraceQueue,
     in_flight: HashMap<u64, BenchTraceCommand>,
     number: u64,
     /// Version of each block that was written.
@@ -63,22 +60,20 @@ pub struct BenchTraceReplay {
 /// A command in flight.
 #[derive(Clone, Copy)]
 struct BenchTraceCommand {
-    event: BenchTraceRequest,
+    event: TraceEvent,
     /// From when its time counts: when it was due, or the one before it was answered.
     from: Instant,
 }
 
 impl BenchTraceReplay {
     /// Of a trace; its writes are stable when they are answered if they are durable (FUA).
-    pub fn new(trace: BenchTraceSpec, pace: BenchTracePace, durable: bool) -> BenchTraceReplay {
+    pub fn new(trace: TraceEvents, pace: BenchTracePace, durable: bool) -> BenchTraceReplay {
         BenchTraceReplay {
-            events: trace.events().peekable(),
+            events: trace.peekable(),
             pace,
             durable,
             begun: Instant::now(),
-            busy: HashSet::new(),
-            held: Vec::new(),
-            held_in_all: 0,
+            queue: TraceQueue::default(),
             in_flight: HashMap::new(),
             number: 0,
             versions: HashMap::new(),
@@ -132,20 +127,16 @@ impl BenchTraceReplay {
     }
 
     /// The next request that may go, and from when its time counts.
-    fn next_event(&mut self, now: Instant) -> Option<(BenchTraceRequest, Instant)> {
-        let busy = &self.busy;
-        if let Some(at) = self.held.iter().position(|event| !busy.contains(&event.block)) {
-            return Some((self.held.remove(at), now));
+    fn next_event(&mut self, now: Instant) -> Option<(TraceEvent, Instant)> {
+        if let Some(event) = self.queue.release() {
+            return Some((event, now));
         }
         loop {
             let (begun, pace) = (self.begun, self.pace);
             let event = self.events.next_if(|event| pace.due(begun, event.at) <= now)?;
-            let waits = |held: &BenchTraceRequest| held.block == event.block;
-            if !self.busy.contains(&event.block) && !self.held.iter().any(waits) {
+            if let Some(event) = self.queue.admit(event) {
                 return Some((event, pace.due(begun, event.at)));
             }
-            self.held_in_all += 1;
-            self.held.push(event);
         }
     }
 
@@ -168,7 +159,7 @@ impl BenchTraceReplay {
             quantile(0.5),
             quantile(0.99),
             quantile(0.9999),
-            self.held_in_all
+            self.queue.held_in_all()
         )
     }
 
@@ -188,7 +179,6 @@ impl ClientWorkload for BenchTraceReplay {
             };
         };
         self.number += 1;
-        self.busy.insert(event.block);
         self.in_flight.insert(self.number, BenchTraceCommand { event, from });
         let (lba, sectors) = (event.block * SECTORS, SECTORS as u16);
         let request = if event.write {
@@ -204,8 +194,8 @@ impl ClientWorkload for BenchTraceReplay {
         let Some(BenchTraceCommand { event, from }) = self.in_flight.remove(&answer.number) else {
             return self.note(format!("an answer to nothing, {}", answer.number));
         };
-        let BenchTraceRequest { block, write, .. } = event;
-        self.busy.remove(&block);
+        let TraceEvent { block, write, .. } = event;
+        self.queue.answered(block);
         self.latency.saturating_record(now.saturating_duration_since(from).as_nanos() as u64);
         if answer.status != 0 {
             let (status, sense) = (answer.status, answer.sense);
@@ -231,7 +221,8 @@ fn is_right(block: u32, version: Option<&u64>, data: &[u8]) -> Result<(), String
 
 /// Reads every block that was written, from `login`.
 pub fn check_all(login: &ClientLogin, versions: &HashMap<u32, u64>) -> Result<()> {
-    let shape = ClientSessionOptions { depth: 64, bytes: BLOCK_BYTES as usize, keep: true };
+    let shape =
+        ClientSessionOptions { depth: 64, bytes: TraceEvents::BLOCK_BYTES as usize, keep: true };
     let mut session = ClientSession::open(login, shape)?;
     let blocks = versions.keys().copied().collect();
     let mut sweep = Sweep { versions, blocks, left: versions.len(), wrong: None };
@@ -276,11 +267,13 @@ impl ClientWorkload for Sweep<'_> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashSet;
+
     use super::*;
 
     #[test]
     fn a_block_is_what_was_written_last() {
-        let mut data = vec![0; BLOCK_BYTES as usize];
+        let mut data = vec![0; TraceEvents::BLOCK_BYTES as usize];
         assert!(is_right(7, None, &data).is_ok() && is_right(7, Some(&1), &data).is_err());
         stamp::fill(&mut data, 7, 2);
         assert!(is_right(7, Some(&2), &data).is_ok());
@@ -289,29 +282,31 @@ mod tests {
 
     #[test]
     fn requests_of_one_block_follow_each_other() {
-        let mut replay = BenchTraceReplay::new(
-            BenchTraceSpec::new(1).first(3000),
-            BenchTracePace { speed: 1e6 },
-            false,
-        );
+        let mut replay =
+            BenchTraceReplay::new(TraceEvents::new(1, 3000), BenchTracePace { speed: 1e6 }, false);
         let later = replay.begun + Duration::from_secs(60);
-        let mut payload = vec![0; BLOCK_BYTES as usize];
+        let mut payload = vec![0; TraceEvents::BLOCK_BYTES as usize];
         // Nobody answers: each block is sent for once.
         while let ClientSlotAction::Send(..) = replay.next(later, &mut payload) {}
-        assert!(!replay.held.is_empty());
-        assert_eq!(replay.busy.len(), replay.in_flight.len());
-        assert_eq!(replay.in_flight.len() + replay.held.len(), 3000);
-        // What waited is sent when the first is answered, and counts from then.
-        let block = replay.held[0].block;
+        let waiting = replay.queue.waiting();
+        assert!(waiting > 0);
+        let blocks: HashSet<u32> = replay.in_flight.values().map(|sent| sent.event.block).collect();
+        assert_eq!(blocks.len(), replay.in_flight.len());
+        assert_eq!(replay.in_flight.len() + waiting, 3000);
+        // A request that waited is sent when the one before it is answered, and counts from then.
+        let mut once = HashSet::new();
+        let held = TraceEvents::new(1, 3000).find(|event| !once.insert(event.block)).unwrap();
+        let block = held.block;
         let first = replay.in_flight.iter().find(|(_, sent)| sent.event.block == block);
         let (number, write) = first.map(|(number, sent)| (*number, sent.event.write)).unwrap();
-        let data = vec![0; BLOCK_BYTES as usize];
+        let data = vec![0; TraceEvents::BLOCK_BYTES as usize];
         let sent = replay.begun;
         let answer = ClientResponse { number, sent, status: 0, sense: [0; 3], data: &data };
         replay.answered(later, &answer);
         assert_eq!(replay.versions.contains_key(&block), write);
         assert!(matches!(replay.next(later, &mut payload), ClientSlotAction::Send(..)));
-        assert!(replay.busy.contains(&block));
-        assert!(replay.in_flight.values().any(|sent| sent.from == later));
+        assert_eq!(replay.queue.waiting(), waiting - 1);
+        let sent = replay.in_flight.values().find(|sent| sent.event.block == block);
+        assert!(sent.is_some_and(|sent| sent.from == later));
     }
 }

@@ -1,17 +1,14 @@
-//! The requests of the trace. EMC's own is not public; of it is known (STICS, 5.2): 230,370 requests of 2 KiB, 89 % of
-//! them writes, 333 a second, over 900 MB. How they cluster in time and place is assumed here: each assumption
-//! is a constant below.
+//! A trace like EMC-tel. STICS (section 5.2) says of the one that EMC recorded at a telecommunications company: 230,370
+//! requests of 4 blocks (2 KiB), 89 % of them writes, 333 a second, of a data set of 900 MB. The trace itself is not public.
+//! How requests cluster in time and in space is assumed here: each assumption is a constant below. Times, places and
+//! kinds follow from a seed.
 
 use std::time::Duration;
 
 use sim::Rng;
 
-/// Requests of the whole trace.
-pub(super) const REQUESTS: u64 = 230_370;
-/// Bytes of each: four sectors.
-pub(super) const BLOCK_BYTES: u32 = 2048;
-/// The set, in blocks of one request.
-pub(super) const SET_BLOCKS: u64 = 900_000_000 / BLOCK_BYTES as u64;
+/// The data set, in blocks of one request.
+const SET_BLOCKS: u64 = TraceEvents::SET_BLOCKS;
 
 /// Published: the share of writes, and requests in a second.
 const WRITES: f64 = 0.89;
@@ -30,20 +27,20 @@ const REREADS: f64 = 0.95;
 const DISTANCE: f64 = 1024.0;
 const MEMORY: usize = 4096;
 
-/// One request.
+/// One request of the trace.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct TraceEvent {
-    /// When it is due, from the beginning.
+pub struct TraceEvent {
+    /// When it is due, from the beginning of the trace.
     pub at: Duration,
-    /// Which block.
+    /// The number of the block of [`TraceEvents::BLOCK_BYTES`].
     pub block: u32,
     /// Whether it writes.
     pub write: bool,
 }
 
-/// The requests in their order.
+/// The requests in the order of their times.
 #[derive(Clone, Debug)]
-pub(super) struct TraceEvents {
+pub struct TraceEvents {
     rng: Rng,
     left: u64,
     writes_left: u64,
@@ -55,7 +52,15 @@ pub(super) struct TraceEvents {
 }
 
 impl TraceEvents {
+    /// Requests of the whole trace.
+    pub const REQUESTS: u64 = 230_370;
+    /// Bytes of a request: four sectors.
+    pub const BLOCK_BYTES: u32 = 2048;
+    /// The data set in blocks of one request: 900 MB.
+    pub const SET_BLOCKS: u64 = 900_000_000 / Self::BLOCK_BYTES as u64;
+
     /// The first `requests` of the trace that this seed gives, with the published share of writes.
+    #[must_use]
     pub fn new(seed: u64, requests: u64) -> Self {
         Self {
             rng: Rng::new(seed),
@@ -121,11 +126,11 @@ mod tests {
 
     #[test]
     fn the_published_figures_hold() {
-        let events: Vec<TraceEvent> = TraceEvents::new(1, REQUESTS).collect();
+        let events: Vec<TraceEvent> = TraceEvents::new(1, TraceEvents::REQUESTS).collect();
         assert_eq!(events.len(), 230_370);
         assert_eq!(events.iter().filter(|event| event.write).count(), 205_029);
         // 472 MB moved, of 900 MB.
-        assert_eq!(events.len() as u64 * u64::from(BLOCK_BYTES) / 1_000_000, 471);
+        assert_eq!(events.len() as u64 * u64::from(TraceEvents::BLOCK_BYTES) / 1_000_000, 471);
         let seconds = events.last().unwrap().at.as_secs_f64();
         assert!((seconds - 692.0).abs() < 0.03 * 692.0, "{seconds}");
         assert!(events.is_sorted_by_key(|event| event.at));
@@ -142,4 +147,17 @@ mod tests {
         assert_ne!(first(7), first(8));
         assert_eq!(first(7).iter().filter(|event| event.write).count(), 890);
     }
+
+    /// Results that were published refer to these requests. The digest is FNV-1a.
+    #[test]
+    fn the_trace_of_seed_1_never_changes() {
+        let digest =
+            TraceEvents::new(1, TraceEvents::REQUESTS).fold(0xcbf2_9ce4_8422_2325, |sum, it| {
+                let words = [it.at.as_micros() as u64, u64::from(it.block), u64::from(it.write)];
+                words.iter().fold(sum, |sum: u64, word| (sum ^ word).wrapping_mul(0x0100_0000_01b3))
+            });
+        assert_eq!(digest, DIGEST);
+    }
+
+    const DIGEST: u64 = 0xa153_c8a8_b24e_3072;
 }

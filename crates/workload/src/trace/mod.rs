@@ -1,6 +1,7 @@
 //! A trace like EMC-tel, replayed at its times on a device or unit: "STICS", 5.2 and 5.3.4.
 
 mod events;
+mod queue;
 mod replay;
 
 use std::path::Path;
@@ -14,8 +15,13 @@ use crate::{
     Error, Tool, Workload, WorkloadLocation, WorkloadResult, WorkloadRun, WorkloadSeries,
     place::open_device, remote,
 };
-use events::{BLOCK_BYTES, REQUESTS, SET_BLOCKS, TraceEvents};
 use replay::{TraceReplay, TraceReplayResult};
+
+pub use events::{TraceEvent, TraceEvents};
+pub use queue::TraceQueue;
+
+/// Requests of the whole trace.
+const REQUESTS: u64 = TraceEvents::REQUESTS;
 
 /// Settings of a replay.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize, clap::Args)]
@@ -57,7 +63,7 @@ impl Workload for TraceWorkload {
     }
 
     fn space(&self) -> u64 {
-        SET_BLOCKS * u64::from(BLOCK_BYTES)
+        TraceEvents::SET_BLOCKS * u64::from(TraceEvents::BLOCK_BYTES)
     }
 
     fn run(&self, run: &WorkloadRun<'_>) -> Result<WorkloadResult, Error> {

@@ -1,7 +1,7 @@
 //! Requests when they are due, whatever has been answered, and every read compared with what was written.
 
 use std::{
-    collections::{HashMap, HashSet, VecDeque},
+    collections::HashMap,
     num::NonZeroU64,
     thread,
     time::{Duration, Instant},
@@ -16,7 +16,10 @@ use sim::Rng;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use volume::{Data, Durability, Extent, Lba, Volume};
 
-use super::events::{BLOCK_BYTES, TraceEvent, TraceEvents};
+use super::{
+    events::{TraceEvent, TraceEvents},
+    queue::TraceQueue,
+};
 use crate::{Error, remote::failed};
 
 /// A replay on a volume.
@@ -25,9 +28,7 @@ pub(super) struct TraceReplay<'a> {
     seed: u64,
     durability: Durability,
     in_flight: FuturesUnordered<BoxFuture<'a, CompletedTraceRequest>>,
-    /// Blocks with a request in flight: another one for them waits, as a file system lets it.
-    busy: HashSet<u32>,
-    held: VecDeque<TraceEvent>,
+    queue: TraceQueue,
     /// How often each block was written; what it holds follows from that.
     versions: HashMap<u32, u32>,
     answered: TraceReplayResult,
@@ -60,7 +61,7 @@ struct CompletedTraceRequest {
     found: Result<Option<Data>, volume::Error>,
 }
 
-const SECTORS: u32 = BLOCK_BYTES / 512;
+const SECTORS: u32 = TraceEvents::BLOCK_BYTES / 512;
 /// Requests in flight when blocks are read back.
 const AT_ONCE: usize = 32;
 /// Of so many answers, one is told as progress.
@@ -73,8 +74,7 @@ impl<'a> TraceReplay<'a> {
             seed,
             durability: if durable { Durability::Stable } else { Durability::Volatile },
             in_flight: FuturesUnordered::new(),
-            busy: HashSet::new(),
-            held: VecDeque::new(),
+            queue: TraceQueue::default(),
             versions: HashMap::new(),
             answered: TraceReplayResult::default(),
         }
@@ -94,7 +94,11 @@ impl<'a> TraceReplay<'a> {
         let mut due = at_their_times(begun, events)?;
         loop {
             tokio::select! {
-                Some(event) = due.recv() => self.begin_or_hold(event),
+                Some(event) = due.recv() => {
+                    if let Some(event) = self.queue.admit(event) {
+                        self.begin(event);
+                    }
+                }
                 Some(done) = self.in_flight.next() => {
                     let CompletedTraceRequest { event, at, .. } = done;
                     // The clock of the trace does not stop for a request that waits.
@@ -102,7 +106,9 @@ impl<'a> TraceReplay<'a> {
                     let request = AnsweredTraceRequest { due: event.at, write: event.write, response };
                     self.answered.requests.push(request);
                     self.answer(done)?;
-                    self.begin_held();
+                    if let Some(event) = self.queue.release() {
+                        self.begin(event);
+                    }
                     let so_far = self.answered.requests.len();
                     if so_far.is_multiple_of(TELL) {
                         progress(so_far as f64 / count as f64);
@@ -112,6 +118,7 @@ impl<'a> TraceReplay<'a> {
             }
         }
         self.answered.requests.sort_by_key(|request| request.due);
+        self.answered.held = self.queue.held_in_all();
         Ok(())
     }
 
@@ -142,27 +149,9 @@ impl<'a> TraceReplay<'a> {
         self.answered
     }
 
-    fn begin_or_hold(&mut self, event: TraceEvent) {
-        let waits = self.held.iter().any(|held| held.block == event.block);
-        if waits || self.busy.contains(&event.block) {
-            self.answered.held += 1;
-            self.held.push_back(event);
-        } else {
-            self.begin(event);
-        }
-    }
-
-    fn begin_held(&mut self) {
-        let free = self.held.iter().position(|event| !self.busy.contains(&event.block));
-        if let Some(event) = free.and_then(|at| self.held.remove(at)) {
-            self.begin(event);
-        }
-    }
-
     fn begin(&mut self, event: TraceEvent) {
         let volume = self.volume;
         let lba = Lba(u64::from(event.block) * u64::from(SECTORS));
-        self.busy.insert(event.block);
         let call: BoxFuture<'a, Result<Option<Data>, volume::Error>> = if event.write {
             let version = self.versions.entry(event.block).or_default();
             *version += 1;
@@ -183,7 +172,7 @@ impl<'a> TraceReplay<'a> {
 
     fn answer(&mut self, done: CompletedTraceRequest) -> Result<(), Error> {
         let CompletedTraceRequest { event: TraceEvent { block, write, .. }, found, .. } = done;
-        self.busy.remove(&block);
+        self.queue.answered(block);
         let found = found.map_err(failed(if write { "write" } else { "read" }))?;
         // What a block held before the trace is not known.
         let (Some(found), Some(version)) = (found, self.versions.get(&block)) else {
@@ -222,7 +211,7 @@ fn at_their_times(
 /// What a block holds after so many writes to it.
 fn content(seed: u64, block: u32, version: u32) -> Vec<u8> {
     let place = u64::from(block) << 32 | u64::from(version);
-    let mut bytes = vec![0; BLOCK_BYTES as usize];
+    let mut bytes = vec![0; TraceEvents::BLOCK_BYTES as usize];
     Rng::new(seed ^ place.wrapping_mul(0x9e37_79b9_7f4a_7c15)).fill(&mut bytes);
     bytes
 }

@@ -1,0 +1,78 @@
+//! The order of requests for the same block.
+
+use std::collections::{HashSet, VecDeque};
+
+use super::events::TraceEvent;
+
+/// The blocks that have a request in flight, and the requests that wait for one of them. A file system does not send two
+/// requests for one block at once either.
+#[derive(Clone, Debug, Default)]
+pub struct TraceQueue {
+    busy: HashSet<u32>,
+    held: VecDeque<TraceEvent>,
+    held_in_all: u64,
+}
+
+impl TraceQueue {
+    /// Takes a request that is due. Returns it if it may be sent now. Otherwise the request waits until
+    /// [`TraceQueue::release`] returns it.
+    pub fn admit(&mut self, event: TraceEvent) -> Option<TraceEvent> {
+        let waits = self.held.iter().any(|held| held.block == event.block);
+        if waits || self.busy.contains(&event.block) {
+            self.held_in_all += 1;
+            self.held.push_back(event);
+            return None;
+        }
+        self.busy.insert(event.block);
+        Some(event)
+    }
+
+    /// Returns the first waiting request whose block is free. It may be sent now.
+    pub fn release(&mut self) -> Option<TraceEvent> {
+        let free = self.held.iter().position(|event| !self.busy.contains(&event.block));
+        let event = self.held.remove(free?)?;
+        self.busy.insert(event.block);
+        Some(event)
+    }
+
+    /// Notes that the request for a block was answered.
+    pub fn answered(&mut self, block: u32) {
+        self.busy.remove(&block);
+    }
+
+    /// Returns the number of requests that have had to wait so far.
+    #[must_use]
+    pub fn held_in_all(&self) -> u64 {
+        self.held_in_all
+    }
+
+    /// Returns the number of requests that wait now.
+    #[must_use]
+    pub fn waiting(&self) -> usize {
+        self.held.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn requests_of_one_block_follow_each_other_and_no_other_waits() {
+        let event = |block, write| TraceEvent { at: Duration::ZERO, block, write };
+        let (first, second, third) = (event(7, true), event(7, false), event(7, true));
+        let mut queue = TraceQueue::default();
+        assert_eq!(queue.admit(first), Some(first));
+        assert_eq!([queue.admit(second), queue.admit(third)], [None, None]);
+        assert_eq!(queue.admit(event(8, true)), Some(event(8, true)));
+        assert_eq!((queue.release(), queue.waiting(), queue.held_in_all()), (None, 2, 2));
+        queue.answered(7);
+        // A new request must not overtake one that waits.
+        assert_eq!(queue.admit(event(7, false)), None);
+        assert_eq!((queue.release(), queue.release()), (Some(second), None));
+        queue.answered(7);
+        assert_eq!(queue.release(), Some(third));
+    }
+}
