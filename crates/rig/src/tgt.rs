@@ -28,11 +28,11 @@ pub const LUN: u8 = 1;
 pub struct TgtPlan<'a> {
     /// The address and the port at which it listens.
     pub portal: &'a str,
-    /// Tells apart the daemons of one process. Each has a control channel of its own.
+    /// Tells apart the daemons of one process, 0 to 15. Each has a control channel of its own.
     pub number: u8,
     /// The name of the target.
     pub target: &'a str,
-    /// The file with the data of the unit. It is made, or cut to its size.
+    /// The file with the data of the unit. A file that exists keeps its data and gets the size of the unit.
     pub backing: &'a Path,
     /// The size of the unit in bytes.
     pub bytes: u64,
@@ -44,6 +44,9 @@ pub struct TgtPlan<'a> {
 pub struct TgtServer {
     process: LoggedProgram,
     url: String,
+    tool: PathBuf,
+    /// The number of the control channel.
+    control: String,
 }
 
 impl TgtServer {
@@ -60,10 +63,12 @@ impl TgtServer {
     ) -> Result<TgtServer, Error> {
         let [daemon, tool] = [tool("tgtd")?, tool("tgtadm")?];
         let backing = plan.backing.display().to_string();
-        let make = || File::create(plan.backing)?.set_len(plan.bytes);
+        let file = || File::options().write(true).create(true).truncate(false).open(plan.backing);
+        let make = || file()?.set_len(plan.bytes);
         make().map_err(Error::system(format!("make {backing}")))?;
-        // The control channel has a number. It must not be that of a tgtd that somebody else runs.
-        let control = 1000 + std::process::id() % 30_000 + u32::from(plan.number);
+        // The control channel has a number, at most 32767. It must not be that of a tgtd that somebody else runs: the
+        // process id tells programs apart, the number the daemons of one program.
+        let control = 1 + (std::process::id() * 16 + u32::from(plan.number)) % 32_000;
         let control = control.to_string();
         let start = |name: &str, command: &mut Command| {
             prepare(command).map_err(Error::system(format!("start {name}")))?;
@@ -74,9 +79,8 @@ impl TgtServer {
         command.args(["-f", "-C", &control, "--iscsi", &format!("portal={portal}")]);
         let process = start("tgtd", &mut command)?;
         let admin = |arguments: &[&str]| {
-            let mut command = Command::new(&tool);
-            command.args(["-C", &control, "--lld", "iscsi", "--mode"]).args(arguments);
-            start("tgtadm", &mut command)?.finish(wait)
+            let mut command = admin_command(&tool, &control);
+            start("tgtadm", command.arg("--mode").args(arguments))?.finish(wait)
         };
         let deadline = Instant::now() + wait.limit;
         while let Err(error) = admin(&["system", "--op", "show"]) {
@@ -85,11 +89,26 @@ impl TgtServer {
             }
             std::thread::sleep(LOOK);
         }
+        // The target is bound last, so that no initiator meets it without its unit.
         let lun = LUN.to_string();
         admin(&["target", "--op", "new", "--tid", "1", "-T", plan.target])?;
         admin(&["logicalunit", "--op", "new", "--tid", "1", "--lun", &lun, "-b", &backing])?;
         admin(&["target", "--op", "bind", "--tid", "1", "-I", "ALL"])?;
-        Ok(TgtServer { process, url: format!("iscsi://{portal}/{}/{lun}", plan.target) })
+        let url = format!("iscsi://{portal}/{}/{lun}", plan.target);
+        Ok(TgtServer { process, url, tool, control })
+    }
+
+    /// Returns the command of the control tool for this daemon. The caller adds what it is to do.
+    pub fn admin(&self) -> Command {
+        admin_command(&self.tool, &self.control)
+    }
+
+    /// Kills the daemon (SIGKILL) and waits until it has ended.
+    ///
+    /// # Errors
+    /// [`Error::Late`] or [`Error::System`].
+    pub fn kill(&mut self) -> Result<(), Error> {
+        self.process.kill(LIMIT)
     }
 
     /// Returns the process id.
@@ -101,6 +120,12 @@ impl TgtServer {
     pub fn url(&self) -> &str {
         &self.url
     }
+}
+
+fn admin_command(tool: &Path, control: &str) -> Command {
+    let mut command = Command::new(tool);
+    command.args(["-C", control, "--lld", "iscsi"]);
+    command
 }
 
 fn tool(name: &str) -> Result<PathBuf, Error> {

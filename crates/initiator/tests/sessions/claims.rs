@@ -493,7 +493,7 @@ async fn writes_that_follow_a_flush_are_done_after_it() {
             disk.until_flushes(2).await;
             // In this time all writes reach the unit, over all connections.
             tokio::time::sleep(Duration::from_millis(200)).await;
-            assert_eq!(*disk.came.lock(), [], "none is done before the end of the flush");
+            assert_eq!(*disk.came.lock(), [0_u64; 0], "none is done before the end of the flush");
             disk.let_go();
         };
         let (written, ()) = tokio::join!(writes, hurry);
