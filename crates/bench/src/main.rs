@@ -11,6 +11,7 @@ mod report;
 mod visit;
 mod emc;
 mod options;
+mod link;
 mod postmark;
 mod far;
 mod pair;

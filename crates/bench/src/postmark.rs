@@ -18,12 +18,12 @@ use anyhow::{Context, Result};
 use rig::build;
 use rig::destage;
 use rig::device::{self, AttachedTestDevice};
-use rig::link::CountingLink;
 use rig::node::{RelayProcess, ServeProcess};
 use rig::packages;
 use rig::table::table;
 use workload::Postmark;
 
+use crate::link::CountingLink;
 use crate::options::BenchOptions;
 
 const NAME: &str = "iqn.2026-11.forebay.bench:postmark";

@@ -1,5 +1,5 @@
-//! What tests, benchmarks and the laboratory start on this machine: Forebay's processes, relays, attached volumes, tgt
-//! and links that count. Everything is used from outside, through command lines, sockets and files.
+//! What tests, benchmarks and the laboratory start on this machine: Forebay's processes, relays, attached volumes and
+//! tgt. Everything is used from outside, through command lines, sockets and files.
 //!
 //! This crate depends on no crate of the product, so that `cargo xtask check` runs while the product does not compile.
 
@@ -9,7 +9,6 @@ pub mod build;
 pub mod machine;
 pub mod certificates;
 pub mod node;
-pub mod link;
 pub mod device;
 pub mod destage;
 pub mod tgt;
