@@ -137,7 +137,8 @@ impl BenchWan {
         command.args(["--loss", &format!("{}%", spec.loss)]).args(settings);
         command.stdin(Stdio::null());
         let (role, events) = ("forebay lab wan run", Path::new("/dev/null"));
-        let mut process = LoggedProgram::start(role, &mut command, events, Signal::KILL)?;
+        // When we are interrupted, SIGTERM makes the emulator remove the namespaces, too.
+        let mut process = LoggedProgram::start(role, &mut command, events, Signal::TERM)?;
         let ready = process.line(WaitLimit::of(node::READY_LIMIT))?;
         let words: Vec<&str> = ready.split_whitespace().collect();
         let ["ready", _, near, _, far] = words[..] else {
