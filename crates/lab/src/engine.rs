@@ -200,7 +200,7 @@ mod tests {
             self.acts.push(format!("run {}", point.name));
             if let Some((_, stop)) = self.stop.filter(|(name, _)| *name == point.name) {
                 stop.store(true, Ordering::Relaxed);
-                return Err(Error::Stopped);
+                return Err(program::Error::Stopped.into());
             }
             if point.name == self.fails {
                 return Err(Error::Settings("it broke".to_owned()));

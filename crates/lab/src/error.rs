@@ -1,6 +1,6 @@
 //! Why a site does not stand, or a point has no result.
 
-use std::{io, path::Path, time::Duration};
+use std::{io, path::Path};
 
 /// Why.
 #[derive(Debug, thiserror::Error)]
@@ -11,29 +11,9 @@ pub enum Error {
     /// What was asked for does not go together; nothing was started.
     #[error("{0}")]
     Settings(String),
-    /// A program that was started ended, or said something else than expected.
-    #[error("{name} {what}{}", after(.said))]
-    Program {
-        /// What it is for: "node 1".
-        name: String,
-        /// What happened.
-        what: String,
-        /// The last that it said.
-        said: String,
-    },
-    /// A program that was started took too long.
-    #[error("{name} was not {what} within {} s", .limit.as_secs())]
-    Late {
-        /// What it is for.
-        name: String,
-        /// Ready, done, ended.
-        what: &'static str,
-        /// What it had.
-        limit: Duration,
-    },
-    /// Somebody asked to stop.
-    #[error("stopped")]
-    Stopped,
+    /// A program did not start, failed, took too long, or somebody asked to stop.
+    #[error(transparent)]
+    Process(program::Error),
     /// A folder is another run's, or nobody's that we know, or has in it what cannot be read.
     #[error("{0}")]
     Folder(String),
@@ -47,20 +27,11 @@ pub enum Error {
     },
 }
 
-fn after(said: &str) -> String {
-    if said.is_empty() { String::new() } else { format!(": {said}") }
-}
-
 impl From<program::Error> for Error {
     fn from(error: program::Error) -> Self {
         match error {
-            program::Error::NotReady { name, said } => {
-                Self::Program { name, what: "ended before it was ready".to_owned(), said }
-            }
-            program::Error::Failed { name, what, said } => Self::Program { name, what, said },
-            program::Error::Late { name, what, limit } => Self::Late { name, what, limit },
-            program::Error::Stopped => Self::Stopped,
             program::Error::System { act, error } => Self::System { act, error },
+            error => Self::Process(error),
         }
     }
 }

@@ -72,7 +72,7 @@ impl LabAttachment {
             (_, None) => {
                 let name = format!("the attachment of volume {number}");
                 let what = "does not say which device it made".to_owned();
-                return Err(Error::Program { name, what, said: ready });
+                return Err(program::Error::Failed { name, what, said: ready }.into());
             }
         };
         Ok(Self { process, place, mounted })

@@ -185,10 +185,10 @@ impl LabStage {
         let mut started = started.collect::<Result<Vec<_>, _>>()?;
         let outcomes = started.iter_mut().map(|process| {
             let said = process.finish(patience)?;
-            serde_json::from_str(&said).map_err(|error| Error::Program {
-                name: "the workload".to_owned(),
-                what: "said what cannot be read".to_owned(),
-                said: error.to_string(),
+            serde_json::from_str(&said).map_err(|error| {
+                let said = error.to_string();
+                let [name, what] = ["the workload", "said what cannot be read"].map(str::to_owned);
+                Error::from(program::Error::Failed { name, what, said })
             })
         });
         Ok(together(outcomes.collect::<Result<Vec<WorkloadResult>, _>>()?))

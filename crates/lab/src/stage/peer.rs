@@ -120,7 +120,7 @@ fn wait_for(
             Err(error) => return Err(error.into()),
             Ok(said) => {
                 let what = "ended before it was ready".to_owned();
-                return Err(Error::Program { name: name.to_owned(), what, said });
+                return Err(program::Error::Failed { name: name.to_owned(), what, said }.into());
             }
         }
     }

@@ -342,7 +342,7 @@ fn write_out(place: &WorkloadLocation, folder: &Path, stop: &AtomicBool) -> Resu
     let patience = WaitLimit { limit: WRITE_OUT, stop };
     match process::run(&name, &mut command, &None, &folder.join("sync.events"), patience) {
         Ok(_) => Ok(true),
-        Err(Error::Late { .. }) => Ok(false),
+        Err(Error::Process(program::Error::Late { .. })) => Ok(false),
         Err(error) => Err(error),
     }
 }
@@ -443,7 +443,7 @@ mod tests {
             write_out(&WorkloadLocation::Folder(folder.path().join(name)), folder.path(), &stop)
         };
         assert!(written("").unwrap());
-        assert!(matches!(written("none"), Err(Error::Program { .. })));
+        assert!(matches!(written("none"), Err(Error::Process(program::Error::Failed { .. }))));
         let url = WorkloadLocation::Url("iscsi://a/b/0".to_owned());
         assert!(write_out(&url, folder.path(), &stop).unwrap());
     }
