@@ -1,0 +1,9 @@
+//! `forebay status`: its JSON beside recorded samples.
+
+#[allow(dead_code)] // The tests of pairs use the rest of it.
+#[path = "../pair/scene.rs"]
+mod scene;
+mod sample;
+#[path = "../support/mod.rs"]
+mod support;
+mod samples;
