@@ -12,7 +12,7 @@ use unit::UnitIdentity;
 use volume::{FileVolume, FileVolumeOpenError, FileVolumeOptions, Mirror, Stack};
 
 use crate::{
-    control::{self, ControlRequest, ControlResponse},
+    control_socket::{self, ControlRequest, ControlResponse},
     failure::{FAILED, Failure},
     key_file,
     naming::Naming,
@@ -33,7 +33,8 @@ pub async fn run(config: &Path) -> Result<(), Failure> {
     print_line(format_args!("{}: the settings are right", config.display()))?;
     let running = running(&settings);
     if running.is_none() {
-        let free = control::path(&settings).and_then(|path| control::check(&path).map(|()| path));
+        let free = control_socket::path(&settings)
+            .and_then(|path| control_socket::check(&path).map(|()| path));
         report.say("control", free.map(|path| format!("{} is free", path.display())))?;
     }
     portals(&settings, running.as_ref(), &mut report)?;
@@ -100,8 +101,8 @@ impl SettingsCheckReport {
 
 /// The process that serves with the control socket of these settings.
 fn running(settings: &Settings) -> Option<ServingStatus> {
-    let path = control::path(settings).ok()?;
-    match control::ask(&path, ControlRequest::Status) {
+    let path = control_socket::path(settings).ok()?;
+    match control_socket::ask(&path, ControlRequest::Status) {
         Ok(ControlResponse::Status(status)) => Some(*status),
         _ => None,
     }
@@ -485,7 +486,10 @@ fn reload(
         return report.say(&place, Ok(found));
     }
     let config = std::path::absolute(config).map_err(Failure::new)?;
-    let found = match control::ask(&control::path(settings)?, ControlRequest::Compare { config })? {
+    let found = match control_socket::ask(
+        &control_socket::path(settings)?,
+        ControlRequest::Compare { config },
+    )? {
         ControlResponse::Changes(changes) if changes.is_empty() => {
             Ok("nothing is different".to_owned())
         }

@@ -2,7 +2,7 @@
 
 use crate::{
     cli::ClaimAct,
-    control::{self, ControlRequest, ControlResponse},
+    control_socket::{self, ControlRequest, ControlResponse},
     failure::Failure,
     output::print_line,
     status::ClaimStatus,
@@ -40,7 +40,7 @@ pub fn run(act: ClaimAct) -> Result<(), Failure> {
 }
 
 fn ask(request: ControlRequest, whom: &crate::cli::Whom) -> Result<Vec<ClaimStatus>, Failure> {
-    match control::ask(&whom.path()?, request)? {
+    match control_socket::ask(&whom.path()?, request)? {
         ControlResponse::Claims(claims) => Ok(claims),
         other => Err(other.unexpected()),
     }

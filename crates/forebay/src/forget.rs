@@ -8,7 +8,7 @@ use std::{
 
 use crate::{
     cli::Forget,
-    control::{self, ControlRequest, ControlResponse},
+    control_socket::{self, ControlRequest, ControlResponse},
     failure::{Failure, NotOpened},
     output::print_line,
     records::{Records, StorageRecord, absolute},
@@ -79,10 +79,11 @@ fn is_served(settings: &Settings, path: &Path) -> Result<bool, Failure> {
         }
     }
     let mut is_anybody_there = true;
-    let answer = control::ask_or(&control::path(settings)?, ControlRequest::Status, || {
-        is_anybody_there = false;
-        Failure::new("nobody answers")
-    });
+    let answer =
+        control_socket::ask_or(&control_socket::path(settings)?, ControlRequest::Status, || {
+            is_anybody_there = false;
+            Failure::new("nobody answers")
+        });
     let status = match answer {
         Ok(ControlResponse::Status(status)) => status,
         Err(_) if !is_anybody_there => return Ok(false),

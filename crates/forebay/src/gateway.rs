@@ -9,7 +9,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::{
     cli::{ControlCallArgs, GatewayAct, OfCache, SendDown},
-    control::{self, ControlRequest, ControlResponse},
+    control_socket::{self, ControlRequest, ControlResponse},
     failure::Failure,
     given_up, handover,
     orders::{CacheControlCommand, CacheControlStatus, UnitName},
@@ -50,7 +50,7 @@ pub async fn run(act: GatewayAct) -> Result<(), Failure> {
 
 fn take_over(unit: &UnitName, told: &ControlCallArgs) -> Result<(), Failure> {
     let request = ControlRequest::TakeOver { unit: unit.clone() };
-    match control::ask(&told.whom.path()?, request)? {
+    match control_socket::ask(&told.whom.path()?, request)? {
         ControlResponse::Pair(pair) if told.json => {
             print_line(serde_json::to_string(&pair).map_err(Failure::new)?)
         }
@@ -187,7 +187,7 @@ fn ask(
     unit: &UnitName,
     order: CacheControlCommand,
 ) -> Result<CacheControlStatus, Failure> {
-    match control::ask(path, ControlRequest::Cache { unit: unit.clone(), order })? {
+    match control_socket::ask(path, ControlRequest::Cache { unit: unit.clone(), order })? {
         ControlResponse::Cache(standing) => Ok(standing),
         other => Err(other.unexpected()),
     }

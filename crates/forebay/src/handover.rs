@@ -6,7 +6,7 @@ use volume::Holding;
 
 use crate::{
     cli::{Adopt, Export},
-    control::{self, ControlRequest, ControlResponse},
+    control_socket::{self, ControlRequest, ControlResponse},
     failure::Failure,
     node,
     orders::{Exported, UnitName},
@@ -22,12 +22,14 @@ pub async fn export(args: Export) -> Result<(), Failure> {
     let settings = Settings::load(&args.config)?;
     let (target, unit) = find(&settings, &args.unit)?;
     let cache = cache_of(&settings, &args.unit, unit)?;
-    let path = control::path(&settings)?;
-    let exported = match control::ask(&path, ControlRequest::Status) {
-        Ok(_) => match control::ask(&path, ControlRequest::Export { unit: args.unit.clone() })? {
-            ControlResponse::Exported(exported) => exported,
-            other => return Err(other.unexpected()),
-        },
+    let path = control_socket::path(&settings)?;
+    let exported = match control_socket::ask(&path, ControlRequest::Status) {
+        Ok(_) => {
+            match control_socket::ask(&path, ControlRequest::Export { unit: args.unit.clone() })? {
+                ControlResponse::Exported(exported) => exported,
+                other => return Err(other.unexpected()),
+            }
+        }
         // Nobody serves it; if somebody does all the same, the log is in use.
         Err(_) => {
             must_be_there(cache)?;

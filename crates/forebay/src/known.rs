@@ -6,7 +6,7 @@ use ::names::NodeVolumeEntry;
 
 use crate::{
     cli::NamesArgs,
-    control::{self, ControlRequest, ControlResponse},
+    control_socket::{self, ControlRequest, ControlResponse},
     failure::Failure,
     naming::{KnownNode, NamingStatus},
     output::{print, print_line},
@@ -15,7 +15,7 @@ use crate::{
 
 /// Asks and prints.
 pub fn run(args: &NamesArgs) -> Result<(), Failure> {
-    match control::ask(&args.whom.path()?, ControlRequest::Names)? {
+    match control_socket::ask(&args.whom.path()?, ControlRequest::Names)? {
         ControlResponse::Names(known) if args.json => {
             print_line(serde_json::to_string(&known).map_err(Failure::new)?)
         }

@@ -6,7 +6,7 @@ use serde_json::json;
 
 use crate::{
     cli::{Credentials, Ls},
-    control::{self, ControlRequest, ControlResponse},
+    control_socket::{self, ControlRequest, ControlResponse},
     credentials,
     failure::Failure,
     naming::{self, Naming},
@@ -88,10 +88,9 @@ async fn list(
 
 /// Where a volume is, by the process that serves here, or by the seeds of its settings.
 async fn place(args: &Ls, volume: VolumeName) -> Result<initiator::Url, Failure> {
-    let served = args
-        .whom
-        .path()
-        .and_then(|path| control::ask(&path, ControlRequest::Locate { volume: volume.clone() }));
+    let served = args.whom.path().and_then(|path| {
+        control_socket::ask(&path, ControlRequest::Locate { volume: volume.clone() })
+    });
     let place = match (served, &args.whom.config) {
         (Ok(ControlResponse::Located(place)), _) => place,
         (Ok(other), _) => return Err(other.unexpected()),

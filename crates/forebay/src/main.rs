@@ -24,7 +24,7 @@ mod state;
 mod records;
 mod moves;
 mod linked;
-mod control;
+mod control_socket;
 mod admission;
 mod key_file;
 mod stack;
@@ -126,11 +126,11 @@ fn in_runtime(work: impl Future<Output = Result<(), Failure>>) -> Result<(), Fai
 fn status(args: &cli::StatusArgs) -> Result<(), Failure> {
     let path = args.whom.path()?;
     loop {
-        match control::ask(&path, control::ControlRequest::Status)? {
-            control::ControlResponse::Status(status) if args.json => {
+        match control_socket::ask(&path, control_socket::ControlRequest::Status)? {
+            control_socket::ControlResponse::Status(status) if args.json => {
                 print_line(serde_json::to_string(&status).map_err(Failure::new)?)?;
             }
-            control::ControlResponse::Status(status) => print(status.for_people())?,
+            control_socket::ControlResponse::Status(status) => print(status.for_people())?,
             other => return Err(other.unexpected()),
         }
         match args.watch {
@@ -141,23 +141,23 @@ fn status(args: &cli::StatusArgs) -> Result<(), Failure> {
 }
 
 fn reload(args: &cli::Reload) -> Result<(), Failure> {
-    match control::ask(&args.whom.path()?, control::ControlRequest::Reload)? {
-        control::ControlResponse::Changes(changes) if changes.is_empty() => {
+    match control_socket::ask(&args.whom.path()?, control_socket::ControlRequest::Reload)? {
+        control_socket::ControlResponse::Changes(changes) if changes.is_empty() => {
             print_line("nothing is different")
         }
-        control::ControlResponse::Changes(changes) => print(changes.for_people()),
+        control_socket::ControlResponse::Changes(changes) => print(changes.for_people()),
         other => Err(other.unexpected()),
     }
 }
 
 fn resize(args: &cli::Resize) -> Result<(), Failure> {
-    let request = control::ControlRequest::Resize {
+    let request = control_socket::ControlRequest::Resize {
         target: args.target.clone(),
         lun: args.lun,
         bytes: args.size.map(|size| size.0),
     };
-    match control::ask(&args.whom.path()?, request)? {
-        control::ControlResponse::Resized { bytes } => {
+    match control_socket::ask(&args.whom.path()?, request)? {
+        control_socket::ControlResponse::Resized { bytes } => {
             print_line(format_args!("{} LUN {} has {bytes} bytes", args.target, args.lun))
         }
         other => Err(other.unexpected()),

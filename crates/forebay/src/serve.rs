@@ -11,7 +11,7 @@ use transport::SocketOptions;
 
 use crate::{
     congestion::congestion,
-    control::{self, ControlRequest, ControlResponse, ControlSocket},
+    control_socket::{self, ControlRequest, ControlResponse, ControlSocket},
     events::EventFilter,
     failure::Failure,
     memory,
@@ -66,7 +66,7 @@ async fn serve(
     events: EventFilter,
 ) -> Result<(), Failure> {
     let mut signals = ServeSignals::new()?;
-    let path = control::path(&settings)?;
+    let path = control_socket::path(&settings)?;
     let mut control = ControlSocket::open(&path)?;
     let node = Arc::new(Node::new(config.to_owned(), settings, server_settings, events)?);
     let asked = Arc::clone(&node);

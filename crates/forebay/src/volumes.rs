@@ -7,7 +7,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::{
     cli::{ControlCallArgs, VolumeAct},
-    control::{self, ControlRequest, ControlResponse},
+    control_socket::{self, ControlRequest, ControlResponse},
     failure::Failure,
     moves::{MoveStage, VolumeMoveProgress, VolumeMoveStatus},
     output::{print, print_line},
@@ -57,11 +57,13 @@ pub fn run(act: VolumeAct) -> Result<(), Failure> {
                 _ => print_line(format_args!("{} stays here", progress.volume)),
             }
         }
-        VolumeAct::List(told) => match control::ask(&told.whom.path()?, ControlRequest::Moves)? {
-            ControlResponse::Moves(moves) if told.json => print_line(serde_json::json!(moves)),
-            ControlResponse::Moves(moves) => print(for_people(&moves)),
-            other => Err(other.unexpected()),
-        },
+        VolumeAct::List(told) => {
+            match control_socket::ask(&told.whom.path()?, ControlRequest::Moves)? {
+                ControlResponse::Moves(moves) if told.json => print_line(serde_json::json!(moves)),
+                ControlResponse::Moves(moves) => print(for_people(&moves)),
+                other => Err(other.unexpected()),
+            }
+        }
     }
 }
 
@@ -72,7 +74,7 @@ fn named(text: &str) -> Result<VolumeName, Failure> {
 }
 
 fn ask(path: &Path, request: ControlRequest) -> Result<VolumeMoveProgress, Failure> {
-    match control::ask(path, request)? {
+    match control_socket::ask(path, request)? {
         ControlResponse::Moving(progress) => Ok(progress),
         other => Err(other.unexpected()),
     }

@@ -18,7 +18,7 @@ use tokio::sync::{mpsc, oneshot};
 use super::source::AttachmentSource;
 use crate::{
     attached::{AttachedVolumeStatus, Detached, LogLeft},
-    control::{ControlRequest, ControlResponse},
+    control_socket::{ControlRequest, ControlResponse},
     failure::Failure,
     orders::{CacheControlStatus, UnitName},
     stack::OpenedStack,

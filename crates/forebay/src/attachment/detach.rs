@@ -10,7 +10,7 @@ use super::{device::shell_word, place};
 use crate::{
     attached::{AttachedVolumeStatus, Detached, LogLeft},
     cli::Detach,
-    control::{self, ControlRequest, ControlResponse},
+    control_socket::{self, ControlRequest, ControlResponse},
     failure::Failure,
     gateway::DrainProgressBar,
     output::print_line,
@@ -100,7 +100,7 @@ fn ask(
     let socket = socket.to_owned();
     std::thread::spawn(move || {
         // Whoever waits for it may have gone.
-        let _ = answer.send(control::ask(&socket, request));
+        let _ = answer.send(control_socket::ask(&socket, request));
     });
     loop {
         match answered.recv_timeout(Duration::from_millis(200)) {

@@ -20,7 +20,7 @@ use tokio::{
 };
 
 use crate::{
-    attached::AttachedVolumeStatus, cli::Attach, control::ControlSocket, failure::Failure,
+    attached::AttachedVolumeStatus, cli::Attach, control_socket::ControlSocket, failure::Failure,
     orders::CacheControlStatus, output::print_line,
 };
 use answers::{AttachmentResponder, DetachAnswer, DetachRequest, Manner};

@@ -15,7 +15,7 @@ use tokio::task::spawn_blocking;
 use super::source::AttachmentSource;
 use crate::{
     attached::AttachedVolumeStatus,
-    control::{self, ControlRequest, ControlResponse, ControlSocket},
+    control_socket::{self, ControlRequest, ControlResponse, ControlSocket},
     failure::Failure,
 };
 
@@ -48,7 +48,7 @@ impl AttachmentLock {
         let volume = key(identity.unwrap_or(&source.name));
         let path = Path::new(FOLDER).join(format!("volume-{volume}.lock"));
         let cannot = |error| Failure::new(format!("cannot use {}: {error}", path.display()));
-        match control::take(&path).map_err(cannot)? {
+        match control_socket::take(&path).map_err(cannot)? {
             Ok(lock) => self.locks.push(lock),
             Err(owner) => {
                 let what = format!("the volume ({})", identity.unwrap_or(&source.name));
@@ -119,7 +119,7 @@ fn has(socket: &Path, process: &str) -> bool {
 }
 
 fn ask(socket: &Path) -> Option<AttachedVolumeStatus> {
-    match control::ask(socket, ControlRequest::Attachment) {
+    match control_socket::ask(socket, ControlRequest::Attachment) {
         Ok(ControlResponse::Attachment(attached)) => Some(attached),
         _ => None,
     }

@@ -7,7 +7,7 @@ use std::{
 
 use crate::{
     cli::Attach,
-    control, credentials,
+    control_socket, credentials,
     failure::Failure,
     handover,
     moves::Moves,
@@ -76,7 +76,7 @@ impl AttachmentSource {
         let path = config.canonicalize().unwrap_or_else(|_| config.to_owned());
         let of_settings = OfSettings {
             config: path.clone(),
-            control: control::path(&settings)?,
+            control: control_socket::path(&settings)?,
             serial: node::serial(target, unit),
         };
         Ok(Self {

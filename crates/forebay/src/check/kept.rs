@@ -5,7 +5,7 @@ use std::{io::ErrorKind, net::TcpListener};
 
 use super::SettingsCheckReport;
 use crate::{
-    control::{self, ControlRequest, ControlResponse},
+    control_socket::{self, ControlRequest, ControlResponse},
     failure::Failure,
     moves::Moves,
     naming::{self, Naming},
@@ -50,7 +50,7 @@ pub(super) fn names(
     }
     let ports = |status: &ServingStatus| -> Option<Vec<String>> {
         status.gln?;
-        match control::ask(&control::path(settings).ok()?, ControlRequest::Names) {
+        match control_socket::ask(&control_socket::path(settings).ok()?, ControlRequest::Names) {
             Ok(ControlResponse::Names(known)) => Some(known.nodes.into_iter().next()?.addresses),
             _ => None,
         }

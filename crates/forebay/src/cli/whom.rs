@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use crate::{control, failure::Failure, settings::Settings};
+use crate::{control_socket, failure::Failure, settings::Settings};
 
 /// Which serving process is meant.
 #[derive(Args, Debug)]
@@ -23,8 +23,8 @@ impl Whom {
     pub fn path(&self) -> Result<PathBuf, Failure> {
         match (&self.control, &self.config) {
             (Some(path), _) => Ok(path.clone()),
-            (None, Some(config)) => control::path(&Settings::load_without_secrets(config)?),
-            (None, None) => control::default_path(),
+            (None, Some(config)) => control_socket::path(&Settings::load_without_secrets(config)?),
+            (None, None) => control_socket::default_path(),
         }
     }
 }

@@ -19,7 +19,7 @@ use super::{
     words::{LabLinkSetting, words},
 };
 use crate::{
-    control::{self, ControlRequest, ControlResponse, ControlSocket},
+    control_socket::{self, ControlRequest, ControlResponse, ControlSocket},
     failure::Failure,
     linked::{LinkEnd, Linked},
     output::{print, print_line},
@@ -223,7 +223,7 @@ fn ask(named: &WanLinkNameArgs, request: ControlRequest) -> Result<Linked, Failu
         Failure::new(format!("no link {name} is running"))
             .remedy(format!("start it with `forebay lab wan run --name {name}`"))
     };
-    match control::ask_or(&socket(name), request, nobody)? {
+    match control_socket::ask_or(&socket(name), request, nobody)? {
         ControlResponse::Link(linked) => Ok(*linked),
         other => Err(other.unexpected()),
     }

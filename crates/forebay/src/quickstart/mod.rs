@@ -22,7 +22,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::{
     cli::Quickstart,
-    control::{self, ControlRequest, ControlResponse},
+    control_socket::{self, ControlRequest, ControlResponse},
     failure::Failure,
     link::{RelayLink, RelayLinkSettings, RelayTraffic},
     output::print_line,
@@ -298,7 +298,7 @@ impl std::ops::Deref for Connected {
 const LOOPBACK: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 
 fn status(control: &Path) -> Result<ServingStatus, Failure> {
-    match control::ask(control, ControlRequest::Status)? {
+    match control_socket::ask(control, ControlRequest::Status)? {
         ControlResponse::Status(status) => Ok(*status),
         other => Err(other.unexpected()),
     }
