@@ -6,15 +6,16 @@ mod room;
 use std::{io::ErrorKind, path::Path, sync::Arc};
 
 use cache::{MappedFile, StableMemory as _};
+use control::{ClaimStatus, ControlRequest, ControlResponse, ServingStatus};
 use target::Listener;
 use transport::SocketOptions;
 use unit::UnitIdentity;
 use volume::{FileVolume, FileVolumeOpenError, FileVolumeOptions, Mirror, Stack};
 
 use crate::{
-    control_socket::{self, ControlRequest, ControlResponse},
+    control_socket,
     failure::{FAILED, Failure},
-    key_file,
+    figures, key_file,
     naming::Naming,
     node,
     output::print_line,
@@ -22,7 +23,6 @@ use crate::{
     records::{Recorder, Records},
     settings::{self, FarVolumeAddress, IscsiTargetSettings, Layer, Settings, Unit},
     stack, state,
-    status::{ClaimStatus, ServingStatus},
 };
 
 /// Prints a line for each thing looked at; fails if one of them would stop `serve`, or a reload of
@@ -411,7 +411,7 @@ async fn look_at_claim(
             break;
         }
     }
-    let claim = ClaimStatus::from(claim?);
+    let claim = figures::claim(claim?);
     let stands_in_the_way = claim.held && (claim.dirty || claim.present);
     if !stands_in_the_way || here.as_ref() == Some(&claim.log) {
         return None;

@@ -1,12 +1,8 @@
 //! `forebay claim`: who alone may change a unit of the node, and ending that.
 
-use crate::{
-    cli::ClaimAct,
-    control_socket::{self, ControlRequest, ControlResponse},
-    failure::Failure,
-    output::print_line,
-    status::ClaimStatus,
-};
+use control::{ClaimStatus, ControlRequest, ControlResponse};
+
+use crate::{cli::ClaimAct, control_socket, failure::Failure, output::print_line};
 
 /// Does what the command line says.
 pub fn run(act: ClaimAct) -> Result<(), Failure> {

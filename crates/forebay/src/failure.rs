@@ -1,55 +1,6 @@
-//! Why the program ends with an error: what happened, what to do about it, and the exit code.
+//! Why the program ends with an error, and why a unit's storage was not opened.
 
-use std::fmt;
-
-use serde::{Deserialize, Serialize};
-
-/// Something that the person who started the program must hear.
-#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
-pub struct Failure {
-    /// What happened, with names and numbers.
-    pub message: String,
-    /// What to do about it.
-    pub remedy: Option<String>,
-    /// What the process exits with.
-    pub code: u8,
-}
-
-/// A failure to start or to do what was asked.
-pub const FAILED: u8 = 1;
-/// The settings or the command line are wrong; nothing was touched.
-pub const WRONG_SETTINGS: u8 = 2;
-
-impl Failure {
-    /// Something failed.
-    pub fn new(message: impl fmt::Display) -> Self {
-        Self { message: message.to_string(), remedy: None, code: FAILED }
-    }
-
-    /// The settings are wrong.
-    pub fn settings(message: impl fmt::Display) -> Self {
-        Self { message: message.to_string(), remedy: None, code: WRONG_SETTINGS }
-    }
-
-    /// And this helps.
-    #[must_use]
-    pub fn remedy(mut self, remedy: impl fmt::Display) -> Self {
-        self.remedy = Some(remedy.to_string());
-        self
-    }
-}
-
-impl fmt::Display for Failure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.message)?;
-        match &self.remedy {
-            Some(remedy) => write!(f, "\n  remedy: {remedy}"),
-            None => Ok(()),
-        }
-    }
-}
-
-impl std::error::Error for Failure {}
+pub use control::{FAILED, Failure, WRONG_SETTINGS};
 
 /// Why a unit's storage was not opened.
 #[derive(Debug)]

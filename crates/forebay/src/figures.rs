@@ -1,8 +1,11 @@
-//! Counters of several parts in one form, for `status --json`.
+//! Statistics of several crates in the form of the control socket.
 
+use control::{ClaimStatus, EnsembleStatus, PathStatus, ShareStatus};
+use fairtcp::PathModel;
 use iscsi::PduSizes;
 use scsi::name_of_opcode;
 use serde_json::{Map, Value, json};
+use transport::CongestionStatistics;
 use volume::TimeHistogramSnapshot;
 
 /// Times in microseconds: how many, mean, quantiles, and each class that has any with its end.
@@ -36,6 +39,63 @@ pub fn sizes(sizes: &PduSizes) -> Value {
     Value::Object(classes.chain([bytes]).collect::<Map<_, _>>())
 }
 
+/// The ensemble of the connections of a session, if they are one.
+pub fn ensemble(congestion: &CongestionStatistics) -> Option<EnsembleStatus> {
+    let tenths = |segments: f64| (segments * 10.0).round() / 10.0;
+    let block = congestion.ensemble?;
+    Some(EnsembleStatus {
+        members: block.members,
+        cwnd_segments: tenths(block.cwnd),
+        ssthresh_segments: block.ssthresh.is_finite().then(|| tenths(block.ssthresh)),
+        srtt_us: block.srtt.as_micros() as u64,
+        rttvar_us: block.rttvar.as_micros() as u64,
+        cuts: block.cuts,
+        late_cuts: block.late_cuts,
+        undone_cuts: block.undone,
+        timeouts: block.timeouts,
+        path: block.path.map(|model| path(&model, congestion.segment_bytes)),
+    })
+}
+
+fn path(model: &PathModel, segment_bytes: u32) -> PathStatus {
+    let rate = (model.bandwidth * f64::from(segment_bytes) * 8.0).round() as u64;
+    let least_rtt_us = model.least_rtt.as_micros() as u64;
+    PathStatus {
+        delivery_bits_per_second: Some(rate).filter(|rate| *rate > 0),
+        least_rtt_us: Some(least_rtt_us).filter(|us| *us > 0),
+        is_crowded: model.is_crowded,
+        probes: model.probes,
+    }
+}
+
+/// The claim on a unit that one gateway has.
+pub fn claim(report: scsi::ClaimReport) -> ClaimStatus {
+    ClaimStatus {
+        owner: report.owner,
+        log: report.instance.iter().map(|byte| format!("{byte:02x}")).collect(),
+        generation: report.generation,
+        held: report.is_held,
+        dirty: report.is_dirty,
+        dropped: report.is_dropped,
+        present: report.is_present,
+        confirmed: report.confirmed,
+        share: None,
+    }
+}
+
+/// The claim of one of the gateways that share a unit.
+pub fn sharer(sharer: unit::Sharer) -> ClaimStatus {
+    let standing = sharer.standing;
+    let share = ShareStatus {
+        silent: standing.is_silent,
+        awaited: standing.is_awaited,
+        reads: standing.shared,
+        writes: standing.exclusive,
+        recalled: standing.recalled,
+    };
+    ClaimStatus { share: Some(share), ..claim(sharer.claim) }
+}
+
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
@@ -53,5 +113,37 @@ mod tests {
         let mut pdus = PduSizes::default();
         pdus.count(100);
         assert_eq!((&sizes(&pdus)["below_128"], &sizes(&pdus)["bytes"]), (&json!(1), &json!(100)));
+    }
+    #[test]
+    fn a_model_is_told_in_bits_and_time() {
+        let path = |bandwidth, least_rtt| PathModel { bandwidth, least_rtt, ..Default::default() };
+        let ensemble = |path: Option<PathModel>| {
+            let block = fairtcp::EnsembleControlBlock {
+                members: 4,
+                cwnd: 63.0,
+                path,
+                ..Default::default()
+            };
+            let name = "fairtcp".to_owned();
+            super::ensemble(&CongestionStatistics {
+                name,
+                segment_bytes: 1448,
+                ensemble: Some(block),
+            })
+            .unwrap()
+        };
+        let known = ensemble(Some(path(8000.0, std::time::Duration::from_micros(4020))));
+        let of = known.path.as_ref().unwrap();
+        assert_eq!((of.delivery_bits_per_second, of.least_rtt_us), (Some(92_672_000), Some(4020)));
+        assert_eq!(known.to_string(), "4 share 63.0 segments, 92.7 Mbit/s, 4.0 ms");
+        let new = ensemble(Some(path(0.0, Default::default())));
+        let of = new.path.as_ref().unwrap();
+        assert_eq!((of.delivery_bits_per_second, of.least_rtt_us), (None, None));
+        assert_eq!(new.to_string(), "4 share 63.0 segments");
+        for (it, has_path) in [(known, true), (new, true), (ensemble(None), false)] {
+            let json = serde_json::to_value(&it).unwrap();
+            assert_eq!(json.get("path").is_some(), has_path, "{json}");
+            assert_eq!(serde_json::from_value::<EnsembleStatus>(json).unwrap(), it);
+        }
     }
 }

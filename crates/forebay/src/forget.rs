@@ -6,9 +6,11 @@ use std::{
     path::Path,
 };
 
+use control::{ControlRequest, ControlResponse};
+
 use crate::{
     cli::Forget,
-    control_socket::{self, ControlRequest, ControlResponse},
+    control_socket,
     failure::{Failure, NotOpened},
     output::print_line,
     records::{Records, StorageRecord, absolute},

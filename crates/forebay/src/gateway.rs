@@ -5,16 +5,17 @@ use std::{
     time::{Duration, Instant},
 };
 
+use control::{CacheControlCommand, CacheControlStatus, ControlRequest, ControlResponse, UnitName};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::{
     cli::{ControlCallArgs, GatewayAct, OfCache, SendDown},
-    control_socket::{self, ControlRequest, ControlResponse},
+    control_socket,
     failure::Failure,
     given_up, handover,
-    orders::{CacheControlCommand, CacheControlStatus, UnitName},
     output::{self, print, print_line},
     quantity::{TimeSpan, about},
+    status::pair_in_words,
 };
 
 /// Does what the command line says.
@@ -54,7 +55,9 @@ fn take_over(unit: &UnitName, told: &ControlCallArgs) -> Result<(), Failure> {
         ControlResponse::Pair(pair) if told.json => {
             print_line(serde_json::to_string(&pair).map_err(Failure::new)?)
         }
-        ControlResponse::Pair(pair) => print_line(format_args!("{unit}: this gateway is {pair}")),
+        ControlResponse::Pair(pair) => {
+            print_line(format_args!("{unit}: this gateway is {}", pair_in_words(&pair)))
+        }
         other => Err(other.unexpected()),
     }
 }

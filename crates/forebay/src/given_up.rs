@@ -2,12 +2,12 @@
 //! it, and that volume if it comes back all the same. Nobody serves with the log meanwhile.
 
 use cache::MemberRecord;
+use control::UnitName;
 use serde_json::json;
 
 use crate::{
     cli::{GiveUp, OfLog},
     failure::Failure,
-    orders::UnitName,
     output::print_line,
     quantity::about,
     settings::{CacheLayerSettings, Settings},

@@ -2,14 +2,14 @@
 
 use std::{fmt::Write as _, path::Path};
 
+use control::{ControlRequest, ControlResponse, Exported, UnitName};
 use volume::Holding;
 
 use crate::{
     cli::{Adopt, Export},
-    control_socket::{self, ControlRequest, ControlResponse},
+    control_socket,
     failure::Failure,
     node,
-    orders::{Exported, UnitName},
     output::{print, print_line},
     quantity::about,
     settings::{CacheLayerSettings, IscsiTargetSettings, Layer, Settings, Unit},

@@ -3,12 +3,12 @@
 use std::fmt::Write as _;
 
 use ::names::NodeVolumeEntry;
+use control::{ControlRequest, ControlResponse, KnownNode, NamingStatus};
 
 use crate::{
     cli::NamesArgs,
-    control_socket::{self, ControlRequest, ControlResponse},
+    control_socket,
     failure::Failure,
-    naming::{KnownNode, NamingStatus},
     output::{print, print_line},
     status::table,
 };

@@ -1,13 +1,13 @@
 //! `forebay ls`: what a portal or a target has.
 
 use ::names::VolumeName;
+use control::{ControlRequest, ControlResponse};
 use iscsi::{login::LoginFailure, pdu::LoginStatus};
 use serde_json::json;
 
 use crate::{
     cli::{Credentials, Ls},
-    control_socket::{self, ControlRequest, ControlResponse},
-    credentials,
+    control_socket, credentials,
     failure::Failure,
     naming::{self, Naming},
     output::{print, tell},

@@ -6,9 +6,7 @@ mod tls;
 mod output;
 mod quantity;
 mod figures;
-mod attached;
 mod status;
-mod orders;
 mod settings;
 mod congestion;
 mod event_queue;
@@ -51,6 +49,7 @@ mod quickstart;
 use std::{process::ExitCode, time::Duration};
 
 use clap::{CommandFactory, Parser};
+use control::{ControlRequest, ControlResponse};
 
 use cli::{Cli, ForebayCommand};
 use failure::Failure;
@@ -126,11 +125,11 @@ fn in_runtime(work: impl Future<Output = Result<(), Failure>>) -> Result<(), Fai
 fn status(args: &cli::StatusArgs) -> Result<(), Failure> {
     let path = args.whom.path()?;
     loop {
-        match control_socket::ask(&path, control_socket::ControlRequest::Status)? {
-            control_socket::ControlResponse::Status(status) if args.json => {
+        match control_socket::ask(&path, ControlRequest::Status)? {
+            ControlResponse::Status(status) if args.json => {
                 print_line(serde_json::to_string(&status).map_err(Failure::new)?)?;
             }
-            control_socket::ControlResponse::Status(status) => print(status.for_people())?,
+            ControlResponse::Status(status) => print(status::for_people(&status))?,
             other => return Err(other.unexpected()),
         }
         match args.watch {
@@ -141,23 +140,23 @@ fn status(args: &cli::StatusArgs) -> Result<(), Failure> {
 }
 
 fn reload(args: &cli::Reload) -> Result<(), Failure> {
-    match control_socket::ask(&args.whom.path()?, control_socket::ControlRequest::Reload)? {
-        control_socket::ControlResponse::Changes(changes) if changes.is_empty() => {
+    match control_socket::ask(&args.whom.path()?, ControlRequest::Reload)? {
+        ControlResponse::Changes(changes) if changes.is_empty() => {
             print_line("nothing is different")
         }
-        control_socket::ControlResponse::Changes(changes) => print(changes.for_people()),
+        ControlResponse::Changes(changes) => print(changes.for_people()),
         other => Err(other.unexpected()),
     }
 }
 
 fn resize(args: &cli::Resize) -> Result<(), Failure> {
-    let request = control_socket::ControlRequest::Resize {
+    let request = ControlRequest::Resize {
         target: args.target.clone(),
         lun: args.lun,
         bytes: args.size.map(|size| size.0),
     };
     match control_socket::ask(&args.whom.path()?, request)? {
-        control_socket::ControlResponse::Resized { bytes } => {
+        ControlResponse::Resized { bytes } => {
             print_line(format_args!("{} LUN {} has {bytes} bytes", args.target, args.lun))
         }
         other => Err(other.unexpected()),

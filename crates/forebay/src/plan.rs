@@ -1,25 +1,9 @@
 //! From the settings in force to others: what comes, changes and goes, and what cannot change while
 //! it is served.
 
-use serde::{Deserialize, Serialize};
+use control::ReloadChanges;
 
 use crate::settings::{Address, IscsiTargetSettings, Layer, PortalSettings, Settings, Unit};
-
-/// What a reload does, in words.
-#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
-pub struct ReloadChanges {
-    /// What comes.
-    pub added: Vec<String>,
-    /// What is different from then on.
-    pub changed: Vec<String>,
-    /// What goes.
-    pub removed: Vec<String>,
-    /// What cannot be changed while serving, and why. If there is anything, nothing is done.
-    pub refused: Vec<String>,
-    /// Units that were refused at the start and are still not served, with the reason.
-    #[serde(default)]
-    pub not_served: Vec<String>,
-}
 
 /// What a reload does, as data.
 #[derive(Debug, Default)]
@@ -269,34 +253,6 @@ fn portals(settings: &Settings) -> Vec<(Address, u16, PortalSettings)> {
         group.portals.into_iter().map(move |(address, portal)| (address, tag, portal))
     });
     portals.collect()
-}
-
-impl ReloadChanges {
-    /// Whether the two settings do the same.
-    pub fn is_empty(&self) -> bool {
-        [&self.added, &self.changed, &self.removed, &self.refused, &self.not_served]
-            .iter()
-            .all(|list| list.is_empty())
-    }
-
-    /// A line for each.
-    pub fn lines(&self) -> impl Iterator<Item = String> {
-        let lists = [
-            ("added", &self.added),
-            ("changed", &self.changed),
-            ("removed", &self.removed),
-            ("refused", &self.refused),
-            ("still not served", &self.not_served),
-        ];
-        lists
-            .into_iter()
-            .flat_map(|(what, list)| list.iter().map(move |line| format!("{what}: {line}")))
-    }
-
-    /// All of them.
-    pub fn for_people(&self) -> String {
-        self.lines().map(|line| line + "\n").collect()
-    }
 }
 
 #[cfg(test)]

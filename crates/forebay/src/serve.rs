@@ -2,6 +2,7 @@
 
 use std::{fs::File, io::Write, net::SocketAddr, path::Path, sync::Arc, time::Duration};
 
+use control::{ControlRequest, ControlResponse, ReloadChanges};
 use iscsi::keys::NegotiationOffer;
 use tokio::{
     runtime::{Builder, Runtime},
@@ -11,13 +12,12 @@ use transport::SocketOptions;
 
 use crate::{
     congestion::congestion,
-    control_socket::{self, ControlRequest, ControlResponse, ControlSocket},
+    control_socket::{self, ControlSocket},
     events::EventFilter,
     failure::Failure,
     memory,
     node::Node,
     open_files,
-    plan::ReloadChanges,
     quantity::Size,
     settings::{Iscsi, Settings},
     stack,

@@ -3,13 +3,13 @@
 use std::{path::Path, time::Duration};
 
 use ::names::VolumeName;
+use control::{ControlRequest, ControlResponse, MoveStage, VolumeMoveProgress, VolumeMoveStatus};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::{
     cli::{ControlCallArgs, VolumeAct},
-    control_socket::{self, ControlRequest, ControlResponse},
+    control_socket,
     failure::Failure,
-    moves::{MoveStage, VolumeMoveProgress, VolumeMoveStatus},
     output::{print, print_line},
     quantity::about,
     status::table,

@@ -11,19 +11,16 @@ use std::{
     time::Instant,
 };
 
+use control::{
+    AttachedVolumeStatus, CacheControlStatus, ControlRequest, ControlResponse, Detached, LogLeft,
+    ServingPhase, ServingStatus, TargetStatus, UnitName, UnitStatus,
+};
 use parking_lot::Mutex;
 use serde_json::Map;
 use tokio::sync::{mpsc, oneshot};
 
 use super::source::AttachmentSource;
-use crate::{
-    attached::{AttachedVolumeStatus, Detached, LogLeft},
-    control_socket::{ControlRequest, ControlResponse},
-    failure::Failure,
-    orders::{CacheControlStatus, UnitName},
-    stack::OpenedStack,
-    status::{ServingPhase, ServingStatus, TargetStatus, UnitStatus},
-};
+use crate::{failure::Failure, stack::OpenedStack};
 
 /// The ways to take a device away.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]

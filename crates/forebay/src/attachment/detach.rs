@@ -3,14 +3,14 @@
 
 use std::{path::Path, sync::mpsc, time::Duration};
 
+use control::{AttachedVolumeStatus, ControlRequest, ControlResponse, Detached, LogLeft};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 
 use super::{device::shell_word, place};
 use crate::{
-    attached::{AttachedVolumeStatus, Detached, LogLeft},
     cli::Detach,
-    control_socket::{self, ControlRequest, ControlResponse},
+    control_socket,
     failure::Failure,
     gateway::DrainProgressBar,
     output::print_line,

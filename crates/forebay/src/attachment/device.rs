@@ -6,17 +6,12 @@ use attach::{
     DeviceUser, FileName, LoopDevice, LoopOptions, LostWrites, ServedFile, VolumeContent,
     VolumeFile,
 };
+use control::{AttachedVolumeStatus, CacheControlCommand, CacheControlStatus, UnitName};
 use tokio::{task::spawn_blocking, time::timeout};
 use volume::Stack;
 
 use super::{answers::Manner, file_system, host::refusal, place::list, source::AttachmentSource};
-use crate::{
-    attached::AttachedVolumeStatus,
-    cli::Attach,
-    failure::Failure,
-    orders::{CacheControlCommand, CacheControlStatus, UnitName},
-    stack::OpenedStack,
-};
+use crate::{cli::Attach, failure::Failure, stack::OpenedStack};
 
 /// A loop device on a file over a volume, perhaps with a file system that we have mounted.
 pub struct AttachedDevice {

@@ -14,15 +14,13 @@ mod detach;
 
 use std::{io::Write as _, os::unix::net::UnixDatagram, sync::Arc, time::Duration};
 
+use control::{AttachedVolumeStatus, CacheControlStatus};
 use tokio::{
     signal::unix::{Signal, SignalKind, signal},
     sync::{mpsc, oneshot},
 };
 
-use crate::{
-    attached::AttachedVolumeStatus, cli::Attach, control_socket::ControlSocket, failure::Failure,
-    orders::CacheControlStatus, output::print_line,
-};
+use crate::{cli::Attach, control_socket::ControlSocket, failure::Failure, output::print_line};
 use answers::{AttachmentResponder, DetachAnswer, DetachRequest, Manner};
 pub use detach::run as detach;
 use device::AttachedDevice;

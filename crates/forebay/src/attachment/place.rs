@@ -9,13 +9,13 @@ use std::{
 };
 
 use attach::{FileName, HostProcess};
+use control::{AttachedVolumeStatus, ControlRequest, ControlResponse};
 use sha2::{Digest, Sha256};
 use tokio::task::spawn_blocking;
 
 use super::source::AttachmentSource;
 use crate::{
-    attached::AttachedVolumeStatus,
-    control_socket::{self, ControlRequest, ControlResponse, ControlSocket},
+    control_socket::{self, ControlSocket},
     failure::Failure,
 };
 

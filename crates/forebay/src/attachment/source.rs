@@ -5,6 +5,8 @@ use std::{
     sync::Arc,
 };
 
+use control::UnitName;
+
 use crate::{
     cli::Attach,
     control_socket, credentials,
@@ -12,9 +14,7 @@ use crate::{
     handover,
     moves::Moves,
     naming::Naming,
-    node,
-    orders::UnitName,
-    plan,
+    node, plan,
     quantity::TimeSpan,
     records::Records,
     settings::{FarVolumeAddress, File, IscsiName, Layer, RemoteLayerSettings, Settings, Unit},

@@ -3,15 +3,16 @@
 
 use std::{io::ErrorKind, net::TcpListener};
 
+use control::{ControlRequest, ControlResponse, ServingStatus};
+
 use super::SettingsCheckReport;
 use crate::{
-    control_socket::{self, ControlRequest, ControlResponse},
+    control_socket,
     failure::Failure,
     moves::Moves,
     naming::{self, Naming},
     settings::{Layer, Settings},
     state_folder,
-    status::ServingStatus,
 };
 
 /// Checks the folders of records: the `state` folder, or the one beside the settings file if any storage is

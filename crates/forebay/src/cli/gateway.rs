@@ -3,11 +3,11 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
+use control::{Rate, UnitName};
 
 use super::whom::{ControlCallArgs, Whom};
 use crate::{
-    orders::{Rate, UnitName},
-    quantity::{Size, TimeSpan},
+    quantity::{REMEDY, Size, TimeSpan},
     stack,
 };
 
@@ -111,6 +111,7 @@ pub enum GatewayAct {
         unit: UnitName,
 
         /// Such as 20MiB, or `unlimited`, or `settings`
+        #[arg(value_parser = parse_rate)]
         rate: Rate,
 
         /// How it is told, and to whom.
@@ -229,4 +230,34 @@ pub enum ClaimAct {
         #[command(flatten)]
         whom: Whom,
     },
+}
+
+/// Reads a rate of destage: bytes per second (4 KiB or more), `settings` or `unlimited`.
+fn parse_rate(text: &str) -> Result<Rate, String> {
+    let at_least = Size::kib(4);
+    match text {
+        "settings" => Ok(Rate::Settings),
+        "unlimited" => Ok(Rate::Unlimited),
+        _ => match text.parse::<Size>()? {
+            rate if rate < at_least => Err(format!(
+                "{rate} in a second is less than {at_least}{REMEDY}to send nothing at all, pause"
+            )),
+            rate => Ok(Rate::Bytes(rate.0)),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rate_is_bytes_or_a_word() {
+        assert_eq!(parse_rate("20 MiB"), Ok(Rate::Bytes(20 << 20)));
+        assert_eq!(parse_rate("settings"), Ok(Rate::Settings));
+        assert_eq!(parse_rate("unlimited"), Ok(Rate::Unlimited));
+        for wrong in ["0", "1", "fast"] {
+            assert!(parse_rate(wrong).is_err(), "{wrong}");
+        }
+    }
 }

@@ -6,6 +6,7 @@ use std::{
     time::Duration,
 };
 
+use control::{ControlRequest, ControlResponse, LinkEnd, Linked};
 use parking_lot::Mutex;
 use tokio::{
     signal::unix::{SignalKind, signal},
@@ -19,9 +20,9 @@ use super::{
     words::{LabLinkSetting, words},
 };
 use crate::{
-    control_socket::{self, ControlRequest, ControlResponse, ControlSocket},
+    control_socket::{self, ControlSocket},
     failure::Failure,
-    linked::{LinkEnd, Linked},
+    linked::link_for_people,
     output::{print, print_line},
 };
 
@@ -198,7 +199,7 @@ pub fn change(args: &LabWanChangeArgs) -> Result<(), Failure> {
             .remedy("give a setting, as in --delay 4ms or --forth loss=2.7%"));
     }
     let linked = ask(&args.named, ControlRequest::Link { near_to_far, far_to_near })?;
-    print(linked.for_people())
+    print(link_for_people(&linked))
 }
 
 /// Shows a link.
@@ -233,7 +234,7 @@ fn print_linked(linked: &Linked, json: bool) -> Result<(), Failure> {
     if json {
         print_line(serde_json::to_string(linked).map_err(Failure::new)?)
     } else {
-        print(linked.for_people())
+        print(link_for_people(linked))
     }
 }
 

@@ -2,12 +2,10 @@
 
 use std::{str::FromStr, time::Duration};
 
+use control::LinkDirectionSettings;
 use wan::{BurstLossModel, DirectionSettings, PacketLossModel};
 
-use crate::{
-    linked::LinkDirectionSettings,
-    quantity::{REMEDY, Size, TimeSpan},
-};
+use crate::quantity::{REMEDY, Size, TimeSpan};
 
 /// One setting, such as `delay=4ms`.
 #[derive(Clone, Debug, Eq, PartialEq)]

@@ -7,12 +7,10 @@ mod record;
 mod message;
 mod line;
 mod pass;
-mod progress;
 
 pub use access::TargetAccessRules;
 pub use describe::Described;
 pub use line::{HELLO_BYTES, Hears, MoveChannelError, Says, call, respond};
 pub use message::{MoveFrame, MoveOutcome, MoveRequest, MoveResponse};
 pub use pass::{MoveCopyPace, MovePassError, pass};
-pub use progress::{MoveStage, VolumeMoveProgress, VolumeMoveStatus};
 pub use record::{Blocked, Come, CopyStage, MoveId, MoveOutRecord, Moves, VolumeMoveRecord};

@@ -17,9 +17,9 @@ use ::names::{
     Gln, HELLO_BYTES, NamesTable, NamingProblem, NodeExpiryTimes, NodeName, NodeRecord,
     NodeRecordStamp, NodeVolumeEntry, Unresolved, VolumeLocation, VolumeName,
 };
+use control::{KnownNode, NamingStatus};
 use futures_util::{StreamExt, future::BoxFuture, stream::FuturesUnordered};
 use parking_lot::Mutex;
-use serde::{Deserialize, Serialize};
 use tokio::{net::TcpStream, sync::Notify, time::timeout};
 use zeroize::Zeroizing;
 
@@ -285,36 +285,6 @@ const ASK_WITHIN: Duration = Duration::from_secs(2);
 const GRACE: Duration = Duration::from_millis(200);
 /// Addresses that are told not to answer.
 const MOST_SILENT: usize = 256;
-
-/// What is known of names.
-#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
-pub struct NamingStatus {
-    /// This node's number.
-    pub gln: Gln,
-    /// All nodes, this one first.
-    pub nodes: Vec<KnownNode>,
-    /// What an operator has to put right.
-    pub troubles: Vec<NamingProblem>,
-}
-
-/// A node and its volumes.
-#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
-pub struct KnownNode {
-    /// Its number.
-    pub gln: Gln,
-    /// What people call it.
-    pub node: NodeName,
-    /// Where it answers questions about names.
-    pub addresses: Vec<String>,
-    /// Since its last sign of life.
-    pub heard_seconds: u64,
-    /// It has been silent for too long.
-    pub stale: bool,
-    /// Two processes have its number: nobody is sent to its volumes.
-    pub twins: bool,
-    /// What it serves.
-    pub volumes: Vec<NodeVolumeEntry>,
-}
 
 /// The secret of all who take part.
 fn secret(names: &settings::NamingServiceSettings) -> Result<Zeroizing<Vec<u8>>, Failure> {

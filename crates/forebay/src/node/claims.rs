@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
+use control::{ClaimStatus, UnitName};
 use unit::{LogicalUnit, NotDropped, Sharer};
 
 use super::Node;
-use crate::{failure::Failure, orders::UnitName, status::ClaimStatus};
+use crate::{failure::Failure, figures};
 
 impl Node {
     /// Who claimed a unit last, or all who share it.
@@ -14,8 +15,8 @@ impl Node {
         let Some(unit) = unit.abilities().claims else { return Ok(Vec::new()) };
         let sharers = unit.sharers();
         Ok(match sharers.is_empty() {
-            true => unit.claim_report().map(ClaimStatus::from).into_iter().collect(),
-            false => sharers.into_iter().map(ClaimStatus::from).collect(),
+            true => unit.claim_report().map(figures::claim).into_iter().collect(),
+            false => sharers.into_iter().map(figures::sharer).collect(),
         })
     }
 
@@ -27,7 +28,7 @@ impl Node {
     ) -> Result<Vec<ClaimStatus>, Failure> {
         let unit = self.served_unit(name)?;
         let Some(unit) = unit.abilities().claims else { return Ok(Vec::new()) };
-        let Some(claim) = unit.claim_report().map(ClaimStatus::from) else { return Ok(Vec::new()) };
+        let Some(claim) = unit.claim_report().map(figures::claim) else { return Ok(Vec::new()) };
         if !claim.held {
             return Err(Failure::new(format!("{name} has no claim in force: {claim}")));
         }
@@ -48,7 +49,7 @@ impl Node {
             true => Ok(vec![claim]),
             false => {
                 let gone = |sharer: &Sharer| sharer.claim.is_held && !sharer.claim.is_present;
-                Ok(sharers.into_iter().filter(gone).map(ClaimStatus::from).collect())
+                Ok(sharers.into_iter().filter(gone).map(figures::sharer).collect())
             }
         }
     }

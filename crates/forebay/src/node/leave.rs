@@ -7,6 +7,7 @@ use std::{
 };
 
 use ::names::{Gln, NodeName, VolumeName};
+use control::{MoveStage, VolumeMoveProgress};
 use tokio::time::{sleep, timeout};
 
 use super::{
@@ -18,7 +19,7 @@ use super::{
 };
 use crate::{
     failure::Failure,
-    moves::{Described, MoveCopyPace, MoveId, MoveStage, TargetAccessRules, VolumeMoveProgress},
+    moves::{Described, MoveCopyPace, MoveId, TargetAccessRules},
 };
 
 /// How often hosts are made to wait: their commands may not end in time.

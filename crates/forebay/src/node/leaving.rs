@@ -9,13 +9,14 @@ use std::{
 };
 
 use ::names::{Gln, NodeName, VolumeName};
+use control::{MoveStage, VolumeMoveProgress};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 use volume::Watched;
 
 use super::ServedUnit;
 use crate::{
-    moves::{Described, MoveId, MoveStage, VolumeMoveProgress},
+    moves::{Described, MoveId},
     settings::{IscsiTargetSettings, Settings},
 };
 

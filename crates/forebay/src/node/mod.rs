@@ -29,6 +29,7 @@ use std::{
 };
 
 use ::names::VolumeName;
+use control::{ServingPhase, UnitName};
 use parking_lot::Mutex;
 use scsi::ClaimReport;
 use target::{PortalGroup, Redirect, TargetServer};
@@ -41,7 +42,6 @@ use crate::{
     failure::{Failure, NotOpened},
     moves::Moves,
     naming::Naming,
-    orders::UnitName,
     records::Records,
     settings::{
         Address, CacheLayerSettings, HostPort, Iscsi, IscsiTargetSettings, Layer,
@@ -49,7 +49,6 @@ use crate::{
     },
     stack::{self, OpenedStack, SlicedFiles, StackInput},
     state,
-    status::ServingPhase,
 };
 
 /// The part of a stop in which initiators may log out.

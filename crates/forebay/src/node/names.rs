@@ -3,15 +3,15 @@
 use std::{net::SocketAddr, sync::Arc};
 
 use ::names::{NodeVolumeEntry, VolumeLocation, VolumeName};
+use control::{NamingStatus, ServingPhase};
 
 use super::{Listening, Node, NodeLockedState};
 use crate::{
     failure::Failure,
-    naming::{self, NamingStatus},
+    naming,
     settings::{
         IscsiTargetSettings, NamingServiceSettings, PortalGroupSettings, Settings, with_port,
     },
-    status::ServingPhase,
 };
 
 /// The port of iSCSI (RFC 7143, 4.2.7.1).

@@ -2,11 +2,10 @@
 
 use std::sync::Arc;
 
+use control::{CacheControlCommand, CacheControlStatus, Exported, UnitName};
+
 use super::Node;
-use crate::{
-    failure::Failure,
-    orders::{CacheControlCommand, CacheControlStatus, Exported, UnitName},
-};
+use crate::failure::Failure;
 
 impl Node {
     /// Does what is asked of the cache of a unit.

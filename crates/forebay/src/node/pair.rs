@@ -8,17 +8,16 @@ use std::{
 use ::cache::{
     Cache, LogLeg, PairMember, PairMemberAnswer, PairMemberHost, PairMemberStatus, PairTiming, Role,
 };
+use control::{PairNvram, PairStatus, UnitName};
 use initiator::RemoteVolume;
 use volume::{Mirror, MirrorLegStatus, Stack};
 
 use super::{Node, ServedUnit, open_unit, partner_link::PartnerLink, shown_half};
 use crate::{
     failure::Failure,
-    orders::UnitName,
     quantity::TimeSpan,
     settings::{self, IscsiName, IscsiTargetSettings, Layer, Settings, Unit},
     stack::{self, StackInput},
-    status::{PairNvram, PairStatus},
 };
 
 /// A pair, as far as it is here.

@@ -3,12 +3,12 @@
 
 use std::sync::Arc;
 
+use control::{RefusedStatus, UnitName};
+
 use super::Node;
 use crate::{
     failure::Failure,
-    orders::UnitName,
     settings::{IscsiTargetSettings, Settings, Unit},
-    status::RefusedStatus,
 };
 
 /// A unit that is not served, and why.

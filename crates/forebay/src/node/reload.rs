@@ -2,6 +2,7 @@
 
 use std::{collections::HashMap, io, path::Path, sync::Arc, time::Duration};
 
+use control::{ReloadChanges, ServingPhase};
 use target::Listener;
 
 use super::{
@@ -13,10 +14,9 @@ use crate::{
     admission,
     failure::{Failure, NotOpened},
     moves::Blocked,
-    plan::{self, ReloadChanges, ReloadPlan},
+    plan::{self, ReloadPlan},
     settings::{Address, File, IscsiTargetSettings, Layer, Settings, Unit},
     stack::{OpenedStack, StackInput},
-    status::ServingPhase,
 };
 
 /// What was opened for settings that are not in force yet: put away if they never are.

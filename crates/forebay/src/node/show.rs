@@ -2,17 +2,17 @@
 
 use std::{collections::BTreeMap, net::SocketAddr};
 
+use control::{
+    ClaimStatus, CompressionStatus, ConnectionStatus, PortalStatus, ServingStatus, SessionStatus,
+    TargetStatus, UnitStatus, VolumeMoveStatus,
+};
 use serde_json::{Map, Value};
 use unit::LogicalUnit;
 
 use super::{Node, ServedTarget};
 use crate::{
     events, figures,
-    moves::{CopyStage, VolumeMoveRecord, VolumeMoveStatus},
-    status::{
-        ClaimStatus, CompressionStatus, ConnectionStatus, EnsembleStatus, PortalStatus,
-        ServingStatus, SessionStatus, TargetStatus, UnitStatus,
-    },
+    moves::{CopyStage, VolumeMoveRecord},
 };
 
 impl Node {
@@ -156,7 +156,7 @@ fn session(session: &target::SessionStatistics) -> SessionStatus {
         data_out_bytes: session.counters.data_out_bytes,
         data_in_bytes: session.counters.data_in_bytes,
         congestion: congestion.map(|it| it.name.clone()),
-        ensemble: congestion.and_then(EnsembleStatus::of),
+        ensemble: congestion.and_then(figures::ensemble),
         connections: session.connections.iter().map(connection).collect(),
     }
 }
@@ -219,6 +219,6 @@ fn counters(statistics: &target::TargetStatistics) -> Map<String, Value> {
 fn claim(unit: &dyn LogicalUnit) -> Option<ClaimStatus> {
     let unit = unit.abilities().claims?;
     let sharers = unit.sharers().into_iter();
-    let first = sharers.min_by_key(|sharer| sharer.claim.is_present).map(ClaimStatus::from);
-    first.or_else(|| unit.claim_report().map(ClaimStatus::from))
+    let first = sharers.min_by_key(|sharer| sharer.claim.is_present).map(figures::sharer);
+    first.or_else(|| unit.claim_report().map(figures::claim))
 }

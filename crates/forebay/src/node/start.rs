@@ -2,6 +2,8 @@
 
 use std::{future::Future, process::exit, sync::Arc, time::Duration};
 
+use control::{ServingPhase, UnitName};
+
 use super::{
     LOGOUT_WITHIN, Listening, Node, ServedTarget, ServedUnit, cannot_listen, open_common,
     open_unit, shown_unit, stop_units,
@@ -9,10 +11,8 @@ use super::{
 use crate::{
     events,
     failure::{FAILED, Failure, NotOpened},
-    orders::UnitName,
     settings::{Address, IscsiTargetSettings, PortalGroupSettings, PortalSettings, Settings, Unit},
     stack::OpenedStack,
-    status::ServingPhase,
 };
 
 /// A stop takes at most this long. systemd waits longer, and a person about as long.

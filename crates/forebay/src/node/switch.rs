@@ -7,6 +7,7 @@ use std::{
 };
 
 use ::names::VolumeName;
+use control::MoveStage;
 use target::Redirect;
 use tokio::time::{sleep, timeout};
 use volume::ChangedRegions;
@@ -20,10 +21,7 @@ use super::{
 };
 use crate::{
     failure::Failure,
-    moves::{
-        MoveCopyPace, MoveFrame, MoveOutRecord, MoveRequest, MoveResponse, MoveStage,
-        VolumeMoveRecord,
-    },
+    moves::{MoveCopyPace, MoveFrame, MoveOutRecord, MoveRequest, MoveResponse, VolumeMoveRecord},
     records::Records,
     state,
 };

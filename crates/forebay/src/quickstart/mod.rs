@@ -15,6 +15,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use control::{ControlRequest, ControlResponse, ServingStatus};
 use indicatif::{ProgressBar, ProgressStyle};
 use initiator::RemoteVolume;
 use serde_json::Value;
@@ -22,11 +23,10 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::{
     cli::Quickstart,
-    control_socket::{self, ControlRequest, ControlResponse},
+    control_socket,
     failure::Failure,
     link::{RelayLink, RelayLinkSettings, RelayTraffic},
     output::print_line,
-    status::ServingStatus,
 };
 use folder::QuickstartFolder;
 use ledger::{BLOCK, QuickstartLedger};

@@ -11,6 +11,7 @@ use cache::{
     LogVolumeIdentity, MappedFile, MemberRecord, NvramWatch, Parts, ResizeError, StableMemory,
     WriteOrderMark,
 };
+use control::{CacheControlCommand, CacheControlStatus, Exported};
 use initiator::RemoteVolume;
 use parking_lot::Mutex;
 use serde_json::{Map, Value, json};
@@ -31,7 +32,6 @@ use crate::{
     confirmed,
     failure::{Failure, NotOpened},
     figures, key_file,
-    orders::{CacheControlCommand, CacheControlStatus, Exported},
     quantity::{Size, about},
     records::{KeptLog, LogRecords, Recorder},
     settings::{self, LogErrorPolicySetting, OversizedEpochSetting, WriteModeSetting},

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use cache::CommonMember;
+use control::UnitName;
 
 use super::{
     Building, Handle, OpenedStack, SlicedFiles, StackInput, StackLayer,
@@ -13,7 +14,6 @@ use super::{
 use crate::{
     failure::{Failure, NotOpened},
     naming::Naming,
-    orders::UnitName,
     records::Records,
     settings::{self, IscsiName, IscsiTargetSettings, Layer, Unit},
 };

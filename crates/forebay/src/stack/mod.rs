@@ -28,6 +28,7 @@ use std::{
     sync::{Arc, Weak},
 };
 
+use control::{Exported, LayerStatus};
 use initiator::{LinkState, RemoteVolume};
 use serde_json::{Map, Value, json};
 use volume::{
@@ -40,10 +41,8 @@ use crate::{
     failure::{Failure, NotOpened},
     figures, key_file,
     naming::Naming,
-    orders::Exported,
     records::{KeptVolume, Recorder, Records},
     settings::{self, FaultError, FaultOperationSetting, IscsiName, Layer, Unit},
-    status::{EnsembleStatus, LayerStatus},
 };
 pub use cache_layer::{
     CacheLayer, UnopenedCacheLog, check_nvram, describe_log, dirty_of, instance, known, open_log,
@@ -780,7 +779,7 @@ fn remote_figures(remote: &RemoteVolume) -> Map<String, Value> {
         "round_trip_max_us": counted.round_trips.max_us,
     }));
     if let Some(congestion) = remote.session().congestion() {
-        let ensemble = EnsembleStatus::of(&congestion).map(|it| object(json!(it)));
+        let ensemble = figures::ensemble(&congestion).map(|it| object(json!(it)));
         figures.insert("congestion".to_owned(), congestion.name.into());
         for (name, value) in ensemble.into_iter().flatten() {
             figures.insert(format!("ensemble_{name}"), value);

@@ -1,10 +1,9 @@
 //! Orders for the cache of a unit.
 
+use control::{CacheControlCommand, CacheControlStatus, UnitName};
+
 use super::OpenedStack;
-use crate::{
-    failure::Failure,
-    orders::{CacheControlCommand, CacheControlStatus, UnitName},
-};
+use crate::failure::Failure;
 
 impl OpenedStack {
     /// Executes an order for the cache of this unit. `name` names the unit in messages.

@@ -7,12 +7,10 @@ use std::{
 };
 
 use cache::Cache;
+use control::Rate;
 use parking_lot::Mutex;
 
-use crate::{
-    orders::Rate,
-    settings::{Schedule, TimeOfDay},
-};
+use crate::settings::{Schedule, TimeOfDay};
 
 /// Tells a cache its rate, for as long as it lives.
 pub struct Pacing {

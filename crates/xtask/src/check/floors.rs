@@ -38,10 +38,11 @@ const PLACES: &[CrateFloor] = &[
     place("initiator", 3, &["transport", "iscsi", "scsi", "volume"]),
     place("target", 3, &["transport", "iscsi", "scsi", "unit", "volume"]),
     place("attach", 3, &["volume"]),
+    place("control", 3, &["names", "wan"]),
     place("workload", 4, &["initiator", "program", "transport", "sim", "volume"]),
-    place("lab", 5, &["fairtcp", "program", "rig", "wan", "workload"]),
+    place("lab", 5, &["control", "fairtcp", "program", "rig", "wan", "workload"]),
     place("bench", 5, &["program", "rawclient", "rig", "workload"]),
-    place("forebay", 6, &["attach", "cache", "fairtcp", "initiator", "iscsi", "lab", "names", "program", "scsi", "target", "transport", "unit", "volume", "wan", "workload"]),
+    place("forebay", 6, &["attach", "cache", "control", "fairtcp", "initiator", "iscsi", "lab", "names", "program", "scsi", "target", "transport", "unit", "volume", "wan", "workload"]),
     place("xtask", 7, &["program", "rawclient", "rig"]),
 ];
 

@@ -1,34 +1,34 @@
-//! What a process has attached, as it tells others.
+//! A volume attached to this host as a block device (`forebay attach`).
 
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-/// A volume as a block device of this host.
+/// An attached volume.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct AttachedVolumeStatus {
-    /// `/dev/loopN`.
+    /// The block device, `/dev/loopN`.
     pub device: PathBuf,
-    /// The volume, as it was named.
+    /// The volume as the command line named it.
     pub volume: String,
-    /// Its size.
+    /// Bytes of the volume.
     pub bytes: u64,
     /// Bytes of a logical block.
     pub block_size: u32,
-    /// Writes are refused.
+    /// True if writes are refused.
     pub read_only: bool,
-    /// Requests go to the volume side by side.
+    /// True if the loop device sends several requests at once, past the page cache of its file.
     pub direct_io: bool,
-    /// Where we have mounted it.
+    /// The folder on which we have mounted the device; `None` if we have not.
     pub mount: Option<PathBuf>,
-    /// The process that serves it.
+    /// Number of the process that serves the device.
     pub process: u32,
 }
 
-/// A detached device, and where the data is that was written to it.
+/// A detached device, and the log that may hold data written to it.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct Detached {
-    /// The device.
+    /// The device as it was.
     pub attached: AttachedVolumeStatus,
     /// The log of the cache that ran in the process, if there was one.
     pub log: Option<LogLeft>,
@@ -37,9 +37,9 @@ pub struct Detached {
 /// The log of a cache that has stopped.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct LogLeft {
-    /// The path of the log.
+    /// Path of the log.
     pub path: PathBuf,
-    /// Bytes in the log that the far volume does not have.
+    /// Bytes in the log that the far volume lacks.
     pub dirty_bytes: u64,
     /// The settings file that has the cache.
     pub config: PathBuf,

@@ -1,0 +1,85 @@
+//! The claim of a gateway's cache on a unit, as the node that serves the unit reports it.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// A claim, or the last one of a unit.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+pub struct ClaimStatus {
+    /// Name that the gateway gives itself.
+    pub owner: String,
+    /// Instance id of the gateway's log, in hexadecimal digits.
+    pub log: String,
+    /// Number of times that the log had been opened when the claim was granted.
+    pub generation: u64,
+    /// True if the claim is in force: nobody else may change the unit.
+    pub held: bool,
+    /// True if the log may hold acknowledged writes that the unit lacks.
+    pub dirty: bool,
+    /// True if the operator of this node has ended the claim.
+    pub dropped: bool,
+    /// True if the gateway is logged in.
+    pub present: bool,
+    /// Number of the newest write that the log has confirmed: an older copy of the log is refused. 0: none yet.
+    #[serde(default)]
+    pub confirmed: u64,
+    /// What the gateway holds of a unit that several gateways share; `None` for a unit that one gateway has.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub share: Option<ShareStatus>,
+}
+
+/// What one gateway holds of a unit that several gateways share.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+pub struct ShareStatus {
+    /// True if the node has had no message of the gateway for the time of a lease.
+    pub silent: bool,
+    /// True if the gateway has not reported since the start of the node what it holds for writing. Until then, nobody
+    /// is granted anything.
+    pub awaited: bool,
+    /// Ranges held for reading.
+    pub reads: usize,
+    /// Ranges held for writing: only this gateway may have their newest data.
+    pub writes: usize,
+    /// Ranges that other gateways wait for.
+    pub recalled: usize,
+}
+
+impl fmt::Display for ShareStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { silent, awaited, reads, writes, recalled } = self;
+        write!(f, "has {reads} ranges for reading and {writes} for writing")?;
+        if *recalled > 0 {
+            write!(f, ", and others wait for {recalled} of them")?;
+        }
+        if *awaited {
+            write!(f, "; nobody is granted anything before it has come back")?;
+        } else if *silent {
+            write!(f, "; it is silent")?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for ClaimStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { owner, log, generation, .. } = self;
+        let whose = format!("{owner}, log {log}, generation {generation}");
+        match self {
+            Self { dropped: true, .. } => write!(f, "claim dropped here: {whose}"),
+            Self { held: false, .. } => write!(f, "claim given back: {whose}"),
+            Self { share: Some(share), present, .. } => {
+                let away = if *present { "" } else { ", which is away" };
+                write!(f, "shared by {whose}{away}: it {share}")
+            }
+            Self { dirty, present, .. } => {
+                let data = if *dirty { "its newest data is with" } else { "claimed by" };
+                let away = if *present { "" } else { ", which is away" };
+                write!(
+                    f,
+                    "{data} {whose}{away}; nobody else may write, and who reads sees an older image"
+                )
+            }
+        }
+    }
+}

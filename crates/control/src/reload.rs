@@ -1,0 +1,47 @@
+//! Effect of a reload (`forebay reload`, `forebay check`), in words.
+
+use serde::{Deserialize, Serialize};
+
+/// Effect of a reload. Each entry is one line of text.
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+pub struct ReloadChanges {
+    /// New targets, units and portals.
+    pub added: Vec<String>,
+    /// Changed ones.
+    pub changed: Vec<String>,
+    /// Removed ones.
+    pub removed: Vec<String>,
+    /// Changes that need a restart, with the reason. If there is any, the reload changes nothing.
+    pub refused: Vec<String>,
+    /// Units that were refused at the start and are still not served, with the reason.
+    #[serde(default)]
+    pub not_served: Vec<String>,
+}
+
+impl ReloadChanges {
+    /// True if the reload changes nothing.
+    pub fn is_empty(&self) -> bool {
+        [&self.added, &self.changed, &self.removed, &self.refused, &self.not_served]
+            .iter()
+            .all(|list| list.is_empty())
+    }
+
+    /// All entries, each after the word for its list.
+    pub fn lines(&self) -> impl Iterator<Item = String> {
+        let lists = [
+            ("added", &self.added),
+            ("changed", &self.changed),
+            ("removed", &self.removed),
+            ("refused", &self.refused),
+            ("still not served", &self.not_served),
+        ];
+        lists
+            .into_iter()
+            .flat_map(|(what, list)| list.iter().map(move |line| format!("{what}: {line}")))
+    }
+
+    /// All entries as text, with a line break after each.
+    pub fn for_people(&self) -> String {
+        self.lines().map(|line| line + "\n").collect()
+    }
+}

@@ -1,0 +1,121 @@
+//! Sessions of initiators at a target, and what their connections share.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// One session.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+pub struct SessionStatus {
+    /// iSCSI name of the initiator.
+    pub initiator: String,
+    /// IP address and port of the initiator.
+    pub address: String,
+    /// iSCSI name of the target; empty for a discovery session.
+    pub target: String,
+    /// Tag of the portal group through which the session came.
+    pub group: Option<u16>,
+    /// SCSI commands so far.
+    pub commands: u64,
+    /// Bytes that the initiator wrote.
+    pub data_out_bytes: u64,
+    /// Bytes that the initiator read.
+    pub data_in_bytes: u64,
+    /// Congestion control of the newest connection, by its name in the kernel.
+    #[serde(default)]
+    pub congestion: Option<String>,
+    /// The ensemble of the connections, if they share a congestion window.
+    #[serde(default)]
+    pub ensemble: Option<EnsembleStatus>,
+    /// The connections. There is none for a while if the initiator may come back for its tasks (Time2Retain).
+    pub connections: Vec<ConnectionStatus>,
+}
+
+/// An ensemble: connections that share one congestion window, or one model of the path.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+pub struct EnsembleStatus {
+    /// Number of connections.
+    pub members: u32,
+    /// Congestion window of all of them, in segments; with a model of the path, the segments that all may have in
+    /// flight.
+    pub cwnd_segments: f64,
+    /// Slow start threshold of all of them, in segments; `None` before the first loss.
+    pub ssthresh_segments: Option<f64>,
+    /// Smoothed round trip time in microseconds, as the last of the connections to measure it has it.
+    pub srtt_us: u64,
+    /// Variation of the round trip time, in microseconds.
+    pub rttvar_us: u64,
+    /// Times that the window was reduced.
+    pub cuts: u64,
+    /// Reductions that were made with the next acknowledgment only.
+    pub late_cuts: u64,
+    /// Reductions that were taken back.
+    pub undone_cuts: u64,
+    /// Retransmission timeouts.
+    pub timeouts: u64,
+    /// The model of the path, if the connections share one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path: Option<PathStatus>,
+}
+
+/// A path as the members of an ensemble know it.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+pub struct PathStatus {
+    /// Delivery rate of the ensemble: the best of the last ten round trips, counted in full segments without their
+    /// headers. `None` if none of these gave a rate.
+    pub delivery_bits_per_second: Option<u64>,
+    /// Shortest round trip time in microseconds; `None` before the first measurement.
+    pub least_rtt_us: Option<u64>,
+    /// True if other traffic keeps a queue on the path.
+    pub is_crowded: bool,
+    /// Times that the members nearly stopped in order to measure the round trip time.
+    pub probes: u64,
+}
+
+impl fmt::Display for EnsembleStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} share {:.1} segments", self.members, self.cwnd_segments)?;
+        let Some(path) = &self.path else { return Ok(()) };
+        if let Some(rate) = path.delivery_bits_per_second {
+            write!(f, ", {:.1} Mbit/s", rate as f64 / 1e6)?;
+        }
+        path.least_rtt_us.iter().try_for_each(|us| write!(f, ", {:.1} ms", *us as f64 / 1e3))
+    }
+}
+
+/// One connection of a session.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+pub struct ConnectionStatus {
+    /// The initiator's number for the connection (CID).
+    pub cid: u16,
+    /// IP address and port of the initiator.
+    pub address: String,
+    /// IP address and port at this end.
+    pub portal: String,
+    /// PDUs received.
+    pub pdus_in: u64,
+    /// PDUs sent.
+    pub pdus_out: u64,
+    /// Bytes that the initiator wrote.
+    pub data_out_bytes: u64,
+    /// Bytes that the initiator read.
+    pub data_in_bytes: u64,
+    /// Bytes before and after compression; `None` for a connection without compression.
+    #[serde(default)]
+    pub compression: Option<CompressionStatus>,
+}
+
+/// Traffic of a compressed connection.
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+pub struct CompressionStatus {
+    /// `lz4` or `zstd`.
+    pub method: String,
+    /// Bytes of PDUs received.
+    pub in_bytes: u64,
+    /// Bytes that crossed the link for them.
+    pub in_link_bytes: u64,
+    /// Bytes of PDUs sent.
+    pub out_bytes: u64,
+    /// Bytes that crossed the link for them.
+    pub out_link_bytes: u64,
+}
