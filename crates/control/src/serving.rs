@@ -1,11 +1,17 @@
 //! The status of a process that serves volumes: `forebay status --json`.
 
+use std::collections::BTreeSet;
+
 use names::{Gln, NamingProblem};
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
 
 use crate::{
-    attachment::AttachedVolumeStatus, claim::ClaimStatus, layer::LayerStatus,
+    attachment::AttachedVolumeStatus,
+    cache_figures::CacheFigures,
+    claim::ClaimStatus,
+    counters::ProcessCounters,
+    layer::{LayerFigures, LayerStatus, in_order_of_names},
+    remote_figures::RemoteFigures,
     session::SessionStatus,
 };
 
@@ -35,8 +41,22 @@ pub struct ServingStatus {
     pub attached: Option<AttachedVolumeStatus>,
     /// Open sessions.
     pub sessions: Vec<SessionStatus>,
-    /// Counters of the iSCSI side by name; empty for a process that serves no initiators.
-    pub counters: Map<String, Value>,
+    /// Counters of the iSCSI side.
+    #[serde(serialize_with = "in_order_of_names")]
+    pub counters: ProcessCounters,
+}
+
+impl ServingStatus {
+    /// The figures of each cache once: the units of a common cache show the same cache.
+    pub fn caches(&self) -> impl Iterator<Item = &CacheFigures> {
+        let mut logs = BTreeSet::new();
+        let units = self.targets.iter().flat_map(|target| &target.units);
+        let layers = units.flat_map(|unit| &unit.layers);
+        layers.filter_map(move |layer| match &layer.figures {
+            LayerFigures::Cache(figures) if logs.insert(&layer.on) => Some(&**figures),
+            _ => None,
+        })
+    }
 }
 
 /// The phase of a process.
@@ -148,4 +168,22 @@ pub struct UnitStatus {
     pub claim: Option<ClaimStatus>,
     /// Layers, bottom first.
     pub layers: Vec<LayerStatus>,
+}
+
+impl UnitStatus {
+    /// The figures of the topmost cache.
+    pub fn cache(&self) -> Option<&CacheFigures> {
+        self.layers.iter().rev().find_map(|layer| match &layer.figures {
+            LayerFigures::Cache(figures) => Some(&**figures),
+            _ => None,
+        })
+    }
+
+    /// The figures of the remote volume.
+    pub fn remote(&self) -> Option<&RemoteFigures> {
+        self.layers.iter().find_map(|layer| match &layer.figures {
+            LayerFigures::Remote(figures) => Some(&**figures),
+            _ => None,
+        })
+    }
 }

@@ -76,9 +76,10 @@ pub fn for_people(status: &ServingStatus) -> String {
         let _ = writeln!(text, "\n{}", sessions(&status.sessions));
         let _ = writeln!(text, "\n{}", connections(&status.sessions));
     }
-    if !status.counters.is_empty() || status.attached.is_none() {
+    let counted = status.counters.by_name();
+    if !counted.is_empty() || status.attached.is_none() {
         let mut counters = table(&["counter", "value"]);
-        add_figures(&mut counters, &[], &status.counters);
+        add_figures(&mut counters, &[], &counted);
         let _ = writeln!(text, "\n{counters}");
     }
     text
@@ -221,10 +222,11 @@ fn layers(layers: &[LayerStatus]) -> Table {
     let mut table = table(&["layer", "on", "figure", "value"]);
     // Top first, as a request meets them.
     for layer in layers.iter().rev() {
-        if layer.figures.is_empty() {
+        let figures = layer.figures.by_name();
+        if figures.is_empty() {
             table.add_row([layer.layer.as_str(), &layer.on]);
         }
-        add_figures(&mut table, &[&layer.layer, &layer.on], &layer.figures);
+        add_figures(&mut table, &[&layer.layer, &layer.on], &figures);
     }
     table
 }
@@ -292,7 +294,8 @@ fn duration(seconds: u64) -> String {
 #[cfg(test)]
 mod tests {
     use ::names::NamingProblem;
-    use control::{AttachedVolumeStatus, ConnectionStatus, EnsembleStatus, UnitStatus};
+    use control::{AttachedVolumeStatus, EnsembleStatus, UnitStatus};
+    use control::{ConnectionStatus, LayerFigures, ProcessCounters};
 
     use super::*;
 
@@ -305,7 +308,7 @@ mod tests {
         let layer = LayerStatus {
             layer: "cache".into(),
             on: "/x/log".into(),
-            figures: figures.as_object().unwrap().clone(),
+            figures: LayerFigures::Untyped(figures.as_object().unwrap().clone()),
         };
         let unit = UnitStatus {
             lun: 3,
@@ -383,7 +386,7 @@ mod tests {
                     }),
                 }],
             }],
-            counters: Map::new(),
+            counters: ProcessCounters::default(),
             attached: Some(AttachedVolumeStatus {
                 device: "/dev/loop7".into(),
                 volume: "iqn.x/3 of /x.toml".into(),

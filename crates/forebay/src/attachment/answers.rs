@@ -13,10 +13,9 @@ use std::{
 
 use control::{
     AttachedVolumeStatus, CacheControlStatus, ControlRequest, ControlResponse, Detached, LogLeft,
-    ServingPhase, ServingStatus, TargetStatus, UnitName, UnitStatus,
+    ProcessCounters, ServingPhase, ServingStatus, TargetStatus, UnitName, UnitStatus,
 };
 use parking_lot::Mutex;
-use serde_json::Map;
 use tokio::sync::{mpsc, oneshot};
 
 use super::source::AttachmentSource;
@@ -208,7 +207,7 @@ impl AttachmentResponder {
             }],
             attached,
             sessions: Vec::new(),
-            counters: Map::new(),
+            counters: ProcessCounters::default(),
         }
     }
 

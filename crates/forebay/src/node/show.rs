@@ -3,10 +3,11 @@
 use std::{collections::BTreeMap, net::SocketAddr};
 
 use control::{
-    ClaimStatus, CompressionStatus, ConnectionStatus, PortalStatus, ServingStatus, SessionStatus,
+    ClaimStatus, CommandTimeFigures, CompressionStatus, ConnectionStatus, LoginCounters,
+    PortalStatus, ProcessCounters, ServedTraffic, ServingCounters, ServingStatus, SessionStatus,
     TargetStatus, UnitStatus, VolumeMoveStatus,
 };
-use serde_json::{Map, Value};
+use target::CommandKind;
 use unit::LogicalUnit;
 
 use super::{Node, ServedTarget};
@@ -63,7 +64,7 @@ impl Node {
             targets: targets.collect(),
             attached: None,
             sessions: statistics.sessions.iter().map(session).collect(),
-            counters: counters(&statistics),
+            counters: ProcessCounters::Serving(Box::new(counters(&statistics))),
         }
     }
 }
@@ -183,36 +184,49 @@ fn connection(connection: &target::TargetConnectionStats) -> ConnectionStatus {
 }
 
 /// Counters of all sessions since the start.
-fn counters(statistics: &target::TargetStatistics) -> Map<String, Value> {
+fn counters(statistics: &target::TargetStatistics) -> ServingCounters {
     let total = &statistics.total;
-    let counters = [
-        ("events_dropped", events::dropped()),
-        ("connections", statistics.connections as u64),
-        ("logins_in_progress", statistics.logins_in_progress as u64),
-        ("discovery_sessions", statistics.discovery_sessions as u64),
-        ("refused_connections", statistics.refused_connections),
-        ("displaced_connections", statistics.displaced_connections),
-        ("failed_logins", statistics.failed_logins),
-        ("opened_sessions", statistics.opened_sessions),
-        ("commands", total.commands),
-        ("pdus_in", total.pdus_in),
-        ("pdus_out", total.pdus_out),
-        ("data_out_bytes", total.data_out_bytes),
-        ("data_in_bytes", total.data_in_bytes),
-        ("rejects", total.rejects),
-        ("digest_errors", total.digest_errors),
-        ("ignored", total.ignored),
-    ];
-    let mut counters: Map<_, _> =
-        counters.into_iter().map(|(name, count)| (name.to_owned(), count.into())).collect();
-    let mut tell = |name: &str, value| _ = counters.insert(name.to_owned(), value);
-    tell("commands_by_kind", figures::commands(&statistics.commands));
-    tell("pdus_in_by_size", figures::sizes(&total.sizes_in));
-    tell("pdus_out_by_size", figures::sizes(&total.sizes_out));
-    for (kind, taken) in &statistics.times {
-        tell(&format!("time_{kind:?}").to_lowercase(), figures::times(taken));
+    ServingCounters {
+        logins: LoginCounters {
+            connections: statistics.connections as u64,
+            logins_in_progress: statistics.logins_in_progress as u64,
+            discovery_sessions: statistics.discovery_sessions as u64,
+            refused_connections: statistics.refused_connections,
+            displaced_connections: statistics.displaced_connections,
+            failed_logins: statistics.failed_logins,
+            opened_sessions: statistics.opened_sessions,
+        },
+        traffic: ServedTraffic {
+            commands: total.commands,
+            commands_by_kind: figures::commands(&statistics.commands),
+            pdus_in: total.pdus_in,
+            pdus_out: total.pdus_out,
+            pdus_in_by_size: figures::sizes(&total.sizes_in),
+            pdus_out_by_size: figures::sizes(&total.sizes_out),
+            data_out_bytes: total.data_out_bytes,
+            data_in_bytes: total.data_in_bytes,
+            rejects: total.rejects,
+            digest_errors: total.digest_errors,
+            ignored: total.ignored,
+        },
+        times: command_times(statistics),
+        events_dropped: events::dropped(),
+        ..ServingCounters::default()
     }
-    counters
+}
+
+fn command_times(statistics: &target::TargetStatistics) -> CommandTimeFigures {
+    let mut times = CommandTimeFigures::default();
+    for (kind, taken) in &statistics.times {
+        let place = match kind {
+            CommandKind::Read => &mut times.time_read,
+            CommandKind::Write => &mut times.time_write,
+            CommandKind::Flush => &mut times.time_flush,
+            CommandKind::Other => &mut times.time_other,
+        };
+        *place = figures::times(taken);
+    }
+    times
 }
 
 /// Who claimed a unit last; of several who share it one that is away, if there is one.

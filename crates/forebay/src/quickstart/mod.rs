@@ -15,10 +15,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use control::{ControlRequest, ControlResponse, ServingStatus};
+use control::{CacheFigures, CacheHitFigures, ControlRequest, ControlResponse, ServingStatus};
 use indicatif::{ProgressBar, ProgressStyle};
 use initiator::RemoteVolume;
-use serde_json::Value;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::{
@@ -229,7 +228,7 @@ impl QuickstartSetup {
         let control = self.control("gateway");
         let kill = async {
             tokio::time::sleep(Duration::from_secs_f64(seconds * CRASH_SHARE)).await;
-            let dirty = figure(&status(&control)?, "dirty_bytes");
+            let dirty = status(&control)?.caches().map(|cache| cache.dirty.dirty_bytes).sum();
             gateway.kill().map_err(|error| failed("killing the gateway", &error))?;
             Ok::<_, Failure>(dirty)
         };
@@ -271,8 +270,10 @@ impl QuickstartSetup {
     async fn destaged(&self, control: &Path) -> Result<bool, Failure> {
         let begun = Instant::now();
         while begun.elapsed() < DESTAGE_WITHIN {
-            let status = status(control)?;
-            if figure(&status, "dirty_bytes") == 0 && figure(&status, "pending_slots") == 0 {
+            let is_clean = |cache: &CacheFigures| {
+                cache.dirty.dirty_bytes == 0 && cache.dirty.pending_slots == 0
+            };
+            if status(control)?.caches().all(is_clean) {
                 return Ok(true);
             }
             tokio::time::sleep(Duration::from_millis(50)).await;
@@ -304,13 +305,6 @@ fn status(control: &Path) -> Result<ServingStatus, Failure> {
     }
 }
 
-/// A figure of the cache layer.
-fn figure(status: &ServingStatus, name: &str) -> u64 {
-    let units = status.targets.iter().flat_map(|target| &target.units);
-    let layers = units.flat_map(|unit| &unit.layers).filter(|layer| layer.layer == "cache");
-    layers.filter_map(|layer| layer.figures.get(name).and_then(Value::as_u64)).sum()
-}
-
 /// Slots read so far by where they were found.
 #[derive(Clone, Copy)]
 struct Hits {
@@ -327,8 +321,13 @@ impl Hits {
 
 fn hits(control: &Path) -> Result<Hits, Failure> {
     let status = status(control)?;
-    let hits = ["hits_nvram", "hits_dram", "hits_log"].map(|name| figure(&status, name));
-    Ok(Hits { hits: hits.iter().sum(), misses: figure(&status, "misses") })
+    let of = |CacheHitFigures { hits_nvram, hits_dram, hits_log, .. }: &CacheHitFigures| {
+        hits_nvram + hits_dram + hits_log
+    };
+    Ok(Hits {
+        hits: status.caches().map(|cache| of(&cache.hits)).sum(),
+        misses: status.caches().map(|cache| cache.hits.misses).sum(),
+    })
 }
 
 fn machine() -> QuickstartMachine {

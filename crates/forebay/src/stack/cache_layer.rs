@@ -11,18 +11,19 @@ use cache::{
     LogVolumeIdentity, MappedFile, MemberRecord, NvramWatch, Parts, ResizeError, StableMemory,
     WriteOrderMark,
 };
-use control::{CacheControlCommand, CacheControlStatus, Exported};
+use control::{
+    CacheControlCommand, CacheControlStatus, CacheFigures, CommonCacheFigures, Exported,
+};
 use initiator::RemoteVolume;
 use parking_lot::Mutex;
-use serde_json::{Map, Value, json};
 use tokio::task::JoinHandle;
 use volume::{Holding, Mirror, Stack};
 
 use super::{
-    cache_events,
+    cache_events, cache_figures,
     cache_refusal::{not_opened, refusal},
     log_disk::LogDisk,
-    nvram, object,
+    nvram,
     pacing::Pacing,
     read_tier,
     remote::RecordedFarVolume,
@@ -31,7 +32,7 @@ use super::{
 use crate::{
     confirmed,
     failure::{Failure, NotOpened},
-    figures, key_file,
+    key_file,
     quantity::{Size, about},
     records::{KeptLog, LogRecords, Recorder},
     settings::{self, LogErrorPolicySetting, OversizedEpochSetting, WriteModeSetting},
@@ -333,7 +334,7 @@ impl CacheLayer {
             done,
             dirty_bytes: counted.dirty_bytes,
             sent_bytes: counted.round_sent_bytes,
-            paused_since: counted.paused_ms.map(since),
+            paused_since: counted.paused_ms.map(cache_figures::since),
             rate_limit: counted.destage_rate_limit,
             rate: counted.destage_rate,
             lower_error: counted.lower_error,
@@ -495,119 +496,20 @@ impl CacheLayer {
         })
     }
 
-    /// Counters and levels.
-    pub fn figures(&self) -> Map<String, Value> {
-        let counted = self.cache.statistics();
-        let mut told = self.counters(&counted);
-        // Requests, by where they were answered.
-        told.extend(object(json!({
-            "reads_nvram": counted.reads_nvram,
-            "reads_dram": counted.reads_dram,
-            "reads_log": counted.reads_log,
-            "reads_tier": counted.reads_tier,
-            "reads_lower": counted.reads_lower,
-            "writes_near": counted.writes.saturating_sub(counted.bypassed),
-        })));
-        if let Some((coherent, _)) = &self.coherent {
-            let tokens = coherent.tokens();
-            told.extend(object(json!({
-                "share_joined": tokens.joined,
-                "share_leased": tokens.leased,
-                "share_grain_bytes": tokens.grain_bytes,
-                "share_ranges_read": tokens.shared,
-                "share_ranges_written": tokens.exclusive,
-                "share_recalled": tokens.given_back,
-                "share_waited": tokens.waited,
-                "share_lost": tokens.lost,
-            })));
-        }
-        for (name, taken) in self.cache.times() {
-            told.insert(format!("time_{name}"), figures::times(&taken));
-        }
-        told
-    }
-
-    fn counters(&self, counted: &cache::CacheStatistics) -> Map<String, Value> {
-        let hits = counted.hits_nvram + counted.hits_dram + counted.hits_log + counted.hits_tier;
-        let ratio = hits as f64 / (hits + counted.misses).max(1) as f64;
-        let mut figures = object(json!({
-            "claim": claim(&self.cache.holding()),
-            "dirty_bytes": counted.dirty_bytes,
-            "oldest_dirty_ms": counted.oldest_dirty_ms,
-            "paused_since": counted.paused_ms.map(since),
-            "destage_rate_bytes": counted.destage_rate,
-            "destage_rate_limit_bytes": counted.destage_rate_limit,
-            "destage_rate_by": self.pacing.source(),
-            "dram_used_bytes": counted.dram_used_bytes,
-            "dram_bytes": counted.dram_bytes,
-            "pending_slots": counted.pending_slots,
-            "reads": counted.reads,
-            "read_bytes": counted.read_bytes,
-            "writes": counted.writes,
-            "written_bytes": counted.written_bytes,
-            "flushes": counted.flushes,
-            "discards": counted.discards,
-            "hit_ratio": (ratio * 1e4).round() / 1e4,
-            "hits_nvram": counted.hits_nvram,
-            "hits_dram": counted.hits_dram,
-            "hits_log": counted.hits_log,
-            "hits_tier": counted.hits_tier,
-            "misses": counted.misses,
-            "fetched_bytes": counted.fetched_bytes,
-            "read_ahead_bytes": counted.read_ahead_bytes,
-            "read_ahead_used_slots": counted.read_ahead_used_slots,
-            "read_ahead_wasted_slots": counted.read_ahead_wasted_slots,
-        }));
-        figures.extend(object(json!({
-            "commits": counted.commits,
-            "committed_slots": counted.committed_slots,
-            "destage_rounds": counted.rounds,
-            "destaged_bytes": counted.destaged_bytes,
-            "destaged_runs": counted.destaged_runs,
-            "absorbed_slots": counted.absorbed_slots,
-            "joined_slots": counted.joined_slots,
-            "far_write_rate": counted.far_write_rate,
-            "far_write_trip_us": counted.far_write_trip_us,
-            "far_write_window_bytes": counted.far_write_window,
-            "far_write_under_way_bytes": counted.far_write_under_way,
-            "far_read_rate": counted.far_read_rate,
-            "far_read_trip_us": counted.far_read_trip_us,
-            "far_read_window_bytes": counted.far_read_window,
-            "far_read_under_way_bytes": counted.far_read_under_way,
-            "far_read_waiting_bytes": counted.far_read_waiting,
-            "far_ahead_waiting_bytes": counted.far_ahead_waiting,
-            "bypassed": counted.bypassed,
-            "refused_busy": counted.refused_busy,
-            "lower_errors": counted.lower_errors,
-            "lower_error": counted.lower_error,
-            "lower_away_since": counted.lower_away_ms.map(since),
-            "lower_refuses_since": counted.lower_refuses_ms.map(since),
-            "recovered_slots": counted.recovered_slots,
-            "recovered_nvram": counted.recovered_nvram,
-        })));
-        figures.extend(object(json!({
-            "log_fill_percent": counted.log_fill_percent,
-            "log_lasts_s": counted.log_lasts_s,
-            "log_used_bytes": counted.log_used_bytes,
-            "log_bytes": counted.log_bytes,
-            "log_errors": counted.log_errors,
-            "log_error": counted.log_error,
-            "nvram_error": counted.nvram_error,
-            "log_mended": counted.log_mended,
-            "scrubbed_slots": counted.scrubbed_slots,
-            "scrub_passes": counted.scrub_passes,
-            "rotten_slots": counted.rotten_slots,
-        })));
-        figures.extend(self.disk.figures());
-        figures.extend(read_tier::figures(self.disk.settings(), counted));
-        figures.extend(epochs(counted));
-        if !self.volumes.is_empty() {
-            let volumes = self.volumes.iter().map(|(name, v)| (name, v.extensions().holding()));
-            let claims = volumes.map(|(name, holding)| (name.clone(), claim(&holding).into()));
-            figures.insert("volumes".to_owned(), Value::Object(claims.collect()));
-            let given_up = self.given_up.iter().map(|(name, bytes)| (name.clone(), json!(bytes)));
-            figures.insert("given_up_bytes".to_owned(), Value::Object(given_up.collect()));
-        }
+    /// Counters and present values.
+    pub fn figures(&self) -> CacheFigures {
+        let coherent = self.coherent.as_ref().map(|(coherent, _)| &**coherent);
+        let mut figures = cache_figures::of(&self.cache, coherent);
+        self.pacing.source().clone_into(&mut figures.destage.destage_rate_by);
+        figures.mirror = self.disk.figures();
+        figures.tier = read_tier::figures(self.disk.settings(), &self.cache.statistics());
+        let claim = |(name, volume): &(String, Stack)| {
+            (name.clone(), cache_figures::claim(&volume.extensions().holding()))
+        };
+        figures.members = (!self.volumes.is_empty()).then(|| CommonCacheFigures {
+            volumes: self.volumes.iter().map(claim).collect(),
+            given_up_bytes: self.given_up.iter().cloned().collect(),
+        });
         figures
     }
 }
@@ -616,13 +518,6 @@ impl CacheLayer {
 const LEAST_LOG: Size = Size::mib(8);
 /// Blocks are counted in 31 bits.
 const MOST_LOG: Size = Size(1 << 42);
-
-/// The time of day so many milliseconds ago.
-fn since(ms: u64) -> String {
-    let ago = jiff::SignedDuration::from_millis(i64::try_from(ms).unwrap_or(i64::MAX));
-    let now = jiff::Zoned::now();
-    now.checked_sub(ago).unwrap_or(now).strftime("%Y-%m-%dT%H:%M:%S%:z").to_string()
-}
 
 /// How long a question on the control socket works at a flush or drain: whoever asks tells how far
 /// it is and asks again, and one that is gone keeps destage hurrying no longer than this.
@@ -641,29 +536,6 @@ async fn watch_claim(cache: Weak<Cache>) {
 
 /// As often as the initiator asks the far side.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-
-/// How the claim on the far volume stands, in a word or with a reason.
-fn claim(holding: &Holding) -> String {
-    match holding {
-        Holding::Nothing | Holding::Unsupported => "none".to_owned(),
-        Holding::Waiting => "waiting".to_owned(),
-        Holding::Held => "held".to_owned(),
-        Holding::Reserved => "reserved".to_owned(),
-        Holding::Refused(reason) => format!("fenced: {reason}"),
-    }
-}
-
-/// What the lower volume alone is, and what was done for that.
-fn epochs(counted: &cache::CacheStatistics) -> Map<String, Value> {
-    object(json!({
-        "order": counted.order,
-        "split_rounds": counted.split_rounds,
-        "split_epochs": counted.split_epochs,
-        "refused_epochs": counted.refused_epochs,
-        "rolled_back": counted.rolled_back,
-        "unflushed_segments": counted.unflushed_segments,
-    }))
-}
 
 /// Starts the checks of the files under the cache: of its log and its NVRAM.
 fn watch_files(

@@ -6,14 +6,13 @@ use std::{
     time::Duration,
 };
 
+use control::LogMirrorFigures;
 use parking_lot::Mutex;
-
-use serde_json::{Map, Value, json};
 use volume::{
     FileVolume, FileVolumeOptions, Holding, Mirror, MirrorError, MirrorLegStatus, Stack, Volume,
 };
 
-use super::{file, object, watch};
+use super::{file, watch};
 use crate::{
     failure::{Failure, NotOpened},
     settings::CacheLayerSettings,
@@ -187,11 +186,11 @@ impl LogDisk {
         Ok(())
     }
 
-    /// How its halves stand.
-    pub fn figures(&self) -> Map<String, Value> {
-        let Some(mirror) = &self.mirror else { return Map::new() };
-        let halves = mirror.standings().map(|standing| standing.to_string());
-        object(json!({ "log_halves": halves, "log_zeroed_blocks": mirror.zeroed() }))
+    /// The state of the log's mirror; `None` for a log on one disk.
+    pub fn figures(&self) -> Option<LogMirrorFigures> {
+        let mirror = self.mirror.as_ref()?;
+        let log_halves = mirror.standings().map(|standing| standing.to_string()).into();
+        Some(LogMirrorFigures { log_halves, log_zeroed_blocks: mirror.zeroed() })
     }
 }
 

@@ -3,6 +3,7 @@
 mod pacing;
 mod cache_events;
 mod cache_refusal;
+mod cache_figures;
 mod cache_layer;
 mod watch;
 mod space;
@@ -14,6 +15,7 @@ mod half;
 mod read_tier;
 mod read_only;
 mod remote;
+mod remote_figures;
 mod unflushed;
 mod resend;
 mod write_through;
@@ -28,9 +30,8 @@ use std::{
     sync::{Arc, Weak},
 };
 
-use control::{Exported, LayerStatus};
-use initiator::{LinkState, RemoteVolume};
-use serde_json::{Map, Value, json};
+use control::{Exported, FileFigures, LayerFigures, LayerStatus, ObserveFigures};
+use initiator::RemoteVolume;
 use volume::{
     CheckedVolume, DelayVolume, DiskVolume, EncryptVolume, FaultCallKind, FaultRule, FaultVolume,
     FileVolume, Geometry, Latency, Lba, MemVolume, Mirror, ObserveVolume, SliceVolume, Stack,
@@ -39,7 +40,7 @@ use volume::{
 
 use crate::{
     failure::{Failure, NotOpened},
-    figures, key_file,
+    key_file,
     naming::Naming,
     records::{KeptVolume, Recorder, Records},
     settings::{self, FaultError, FaultOperationSetting, IscsiName, Layer, Unit},
@@ -677,12 +678,14 @@ impl StackLayer {
 
     fn status(&self) -> LayerStatus {
         let figures = match &self.handle {
-            Handle::Nothing | Handle::Slice(..) => Map::new(),
-            Handle::File(file, _) => file_figures(file),
-            Handle::FilePart(part) => file_figures(part.file()),
-            Handle::Counters(counters) => counts(&counters.counts()),
-            Handle::Remote(remote) => remote_figures(remote),
-            Handle::Cache(cache) => cache.figures(),
+            Handle::Nothing | Handle::Slice(..) => LayerFigures::default(),
+            Handle::File(file, _) => LayerFigures::File(file_figures(file)),
+            Handle::FilePart(part) => LayerFigures::File(file_figures(part.file())),
+            Handle::Counters(counters) => {
+                LayerFigures::Observe(observe_figures(&counters.counts()))
+            }
+            Handle::Remote(remote) => LayerFigures::Remote(Box::new(remote_figures::of(remote))),
+            Handle::Cache(cache) => LayerFigures::Cache(Box::new(cache.figures())),
         };
         let on = match (&self.handle, self.on.split_once(" bytes from ")) {
             // It may have grown.
@@ -703,89 +706,30 @@ async fn note(record: Option<&Arc<KeptVolume>>) {
     }
 }
 
-fn link(state: &LinkState) -> &'static str {
-    match state {
-        LinkState::Up => "up",
-        _ => "down",
-    }
-}
-
-/// The fields of a JSON object.
-fn object(value: Value) -> Map<String, Value> {
-    match value {
-        Value::Object(map) => map,
-        _ => Map::new(),
-    }
-}
-
-fn file_figures(file: &FileVolume) -> Map<String, Value> {
-    let refused = *file.refusals().borrow();
-    let mut figures = object(json!({ "refused_no_space": refused }));
+fn file_figures(file: &FileVolume) -> FileFigures {
     // A block device has no usage: all its space is allocated.
-    if let Some(usage) = file.extensions().usage() {
-        figures.insert("allocated_bytes".to_owned(), usage.used.into());
-        figures.insert("free_bytes".to_owned(), usage.available.into());
+    let usage = file.extensions().usage();
+    FileFigures {
+        refused_no_space: *file.refusals().borrow(),
+        allocated_bytes: usage.map(|usage| usage.used),
+        free_bytes: usage.map(|usage| usage.available),
+        ..FileFigures::default()
     }
-    figures
 }
 
-fn counts(counts: &volume::VolumeCallCounts) -> Map<String, Value> {
-    object(json!({
-        "reads": counts.reads,
-        "writes": counts.writes,
-        "flushes": counts.flushes,
-        "discards": counts.discards,
-        "read_bytes": counts.bytes_read,
-        "written_bytes": counts.bytes_written,
-        "discarded_bytes": counts.bytes_discarded,
-        "errors": counts.errors,
-        "busy": counts.busy,
-    }))
-}
-
-fn remote_figures(remote: &RemoteVolume) -> Map<String, Value> {
-    let counted = remote.statistics();
-    let mut figures = object(json!({
-        "link": link(&remote.session().state()),
-        "portal": remote.session().portal().as_deref(),
-        "identity": remote.identity(),
-        "reads": counted.reads,
-        "writes": counted.writes,
-        "flushes": counted.flushes,
-        "discards": counted.discards,
-        "failures": counted.failures,
-        "pdus_out": counted.pdus_out,
-        "pdus_in": counted.pdus_in,
-        "commands_by_kind": figures::commands(&remote.session().answered()),
-        "pdus_out_by_size": figures::sizes(&counted.sizes_out),
-        "pdus_in_by_size": figures::sizes(&counted.sizes_in),
-        "out_bytes": counted.bytes_out,
-        "in_bytes": counted.bytes_in,
-        "compression": counted.compression.map(|method| method.name()),
-        "out_link_bytes": counted.link_bytes_out,
-        "in_link_bytes": counted.link_bytes_in,
-        "connections": remote.session().connections().len(),
-        "connections_lost": counted.connections_lost,
-        "reconnects": counted.reconnects,
-        "reassigned": counted.reassigned,
-        "resent": counted.resent,
-        "snacks": counted.snacks,
-        "digest_errors": counted.digest_errors,
-        "replays": counted.replays,
-        "retries": counted.retries,
-        "time_outs": counted.time_outs,
-        "round_trip_mean_us": counted.round_trips.mean_us(),
-        "round_trip_p99_us": counted.round_trips.quantile_us(0.99),
-        "round_trip_max_us": counted.round_trips.max_us,
-    }));
-    if let Some(congestion) = remote.session().congestion() {
-        let ensemble = figures::ensemble(&congestion).map(|it| object(json!(it)));
-        figures.insert("congestion".to_owned(), congestion.name.into());
-        for (name, value) in ensemble.into_iter().flatten() {
-            figures.insert(format!("ensemble_{name}"), value);
-        }
+fn observe_figures(counts: &volume::VolumeCallCounts) -> ObserveFigures {
+    ObserveFigures {
+        reads: counts.reads,
+        writes: counts.writes,
+        flushes: counts.flushes,
+        discards: counts.discards,
+        read_bytes: counts.bytes_read,
+        written_bytes: counts.bytes_written,
+        discarded_bytes: counts.bytes_discarded,
+        errors: counts.errors,
+        busy: counts.busy,
+        ..ObserveFigures::default()
     }
-    figures
 }
 
 #[cfg(test)]

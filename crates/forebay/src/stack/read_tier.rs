@@ -3,10 +3,10 @@
 use std::{path::Path, sync::Arc};
 
 use cache::{Cache, CacheStatistics, TierError};
-use serde_json::{Map, Value, json};
+use control::ReadTierFigures;
 use volume::{FileVolumeOpenError, FileVolumeOptions, Stack, UntrustedLink};
 
-use super::{file, object, watch};
+use super::{file, watch};
 use crate::{
     failure::{Failure, NotOpened},
     settings,
@@ -68,20 +68,18 @@ pub fn refusal(path: &Path, error: &TierError) -> Failure {
     Failure::new(format!("cannot use {name} as read tier: {error}")).remedy(remedy)
 }
 
-/// Counters and levels.
+/// Counters and present values; `None` without a read tier.
 pub fn figures(
     settings: &settings::CacheLayerSettings,
     counted: &CacheStatistics,
-) -> Map<String, Value> {
-    if settings.read_tier.is_none() {
-        return Map::new();
-    }
-    object(json!({
-        "tier_used_bytes": counted.tier_used_bytes,
-        "tier_bytes": counted.tier_bytes,
-        "tier_admitted_slots": counted.tier_admitted_slots,
-        "tier_dropped_slots": counted.tier_dropped_slots,
-        "tier_rotten_slots": counted.tier_rotten_slots,
-        "tier_error": counted.tier_error,
-    }))
+) -> Option<ReadTierFigures> {
+    settings.read_tier.as_ref()?;
+    Some(ReadTierFigures {
+        tier_used_bytes: counted.tier_used_bytes,
+        tier_bytes: counted.tier_bytes,
+        tier_admitted_slots: counted.tier_admitted_slots,
+        tier_dropped_slots: counted.tier_dropped_slots,
+        tier_rotten_slots: counted.tier_rotten_slots,
+        tier_error: counted.tier_error.clone(),
+    })
 }

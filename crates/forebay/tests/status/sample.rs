@@ -4,8 +4,9 @@
 //! written by the program before its status had types. `FOREBAY_RECORD_STATUS=1` makes the tests write the samples
 //! anew; do that only for a field that is new.
 
-use std::path::PathBuf;
+use std::{collections::BTreeSet, path::PathBuf};
 
+use control::{LayerFigures, ServingStatus};
 use serde_json::{Map, Value};
 
 use crate::support::{Place, Serving};
@@ -137,4 +138,33 @@ fn names_and_types_are_compared_and_values_are_not() {
         assert!(differs(sample.clone(), found), "{name}");
     }
     assert!(differs(sample, serde_json::json!({ "a": 1, "b": [] })));
+}
+
+/// The types of the control socket have every field of the samples.
+#[test]
+fn a_sample_that_is_read_and_written_is_the_same() {
+    let folder = path("any").parent().expect("a folder").to_owned();
+    let mut layers = BTreeSet::new();
+    for entry in std::fs::read_dir(folder).expect("samples") {
+        let file = entry.expect("a file").file_name().into_string().expect("a plain name");
+        let sample = read(file.strip_suffix(".json").expect("JSON"));
+        let status: ServingStatus = serde_json::from_value(sample.clone()).expect("a status");
+        assert_eq!(serde_json::to_value(&status).expect("JSON"), sample, "{file}");
+        let serving = status.counters.serving().expect("counters with a type");
+        assert!(serving.further.is_empty(), "{file}: {:?}", serving.further);
+        let units = status.targets.iter().flat_map(|target| &target.units);
+        for layer in units.flat_map(|unit| &unit.layers) {
+            let further = match &layer.figures {
+                LayerFigures::Cache(figures) => &figures.further,
+                LayerFigures::File(figures) => &figures.further,
+                LayerFigures::Observe(figures) => &figures.further,
+                LayerFigures::Remote(figures) => &figures.further,
+                LayerFigures::Untyped(figures) => figures,
+            };
+            assert!(further.is_empty(), "{file}: {}: {further:?}", layer.layer);
+            layers.insert(layer.layer.clone());
+        }
+    }
+    let expected = "cache delay disk encrypt fault file half memory observe read-only remote slice";
+    assert_eq!(layers.into_iter().collect::<Vec<_>>().join(" "), expected);
 }

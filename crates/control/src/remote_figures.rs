@@ -1,0 +1,172 @@
+//! Figures of a remote layer: the session with the far target and the calls to the far volume. Counters count from
+//! the start of the process, over all sessions.
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use crate::{
+    session::{EnsembleStatus, PathStatus},
+    time_figures::{CommandCounts, PduLengths},
+};
+
+/// All figures of a remote layer.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+pub struct RemoteFigures {
+    /// The session with the far target.
+    #[serde(flatten)]
+    pub session: FarSessionFigures,
+    /// Calls to the far volume.
+    #[serde(flatten)]
+    pub calls: FarCallFigures,
+    /// PDUs and bytes.
+    #[serde(flatten)]
+    pub traffic: FarTrafficFigures,
+    /// Failures of connections, and recovery from them.
+    #[serde(flatten)]
+    pub recovery: FarRecoveryFigures,
+    /// The ensemble of the connections, if they share a congestion window.
+    #[serde(flatten)]
+    pub ensemble: Option<FarEnsembleFigures>,
+    /// Figures that this version does not know: the answer is from a newer process.
+    #[serde(flatten)]
+    pub further: Map<String, Value>,
+}
+
+/// The session with the far target.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+pub struct FarSessionFigures {
+    /// Whether a session exists.
+    pub link: FarLinkState,
+    /// IP address and port of the portal, or of the last one; `None` before the first login.
+    pub portal: Option<String>,
+    /// Identity of the far volume, by whatever path it is reached.
+    pub identity: String,
+    /// Connections of the session.
+    pub connections: u64,
+    /// `lz4` or `zstd`; `None` without compression.
+    pub compression: Option<String>,
+    /// Congestion control of the newest connection, by its name in the kernel.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub congestion: Option<String>,
+}
+
+/// Whether a session with the far target exists.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum FarLinkState {
+    /// There is none. Calls wait for it or fail.
+    #[default]
+    Down,
+    /// There is one.
+    Up,
+}
+
+/// Calls to the far volume.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+pub struct FarCallFigures {
+    /// READ commands that were answered.
+    pub reads: u64,
+    /// WRITE commands that were answered.
+    pub writes: u64,
+    /// SYNCHRONIZE CACHE commands that were answered.
+    pub flushes: u64,
+    /// UNMAP and WRITE SAME commands that were answered.
+    pub discards: u64,
+    /// Commands that failed in the end.
+    pub failures: u64,
+    /// Commands sent again because the target was busy or had aborted them.
+    pub retries: u64,
+    /// Commands that the target did not answer in time.
+    pub time_outs: u64,
+    /// Mean response time, in microseconds.
+    pub round_trip_mean_us: u64,
+    /// 99th percentile of the response times, in microseconds.
+    pub round_trip_p99_us: u64,
+    /// Longest response time, in microseconds.
+    pub round_trip_max_us: u64,
+}
+
+/// PDUs and bytes exchanged with the far target.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+pub struct FarTrafficFigures {
+    /// PDUs sent.
+    pub pdus_out: u64,
+    /// PDUs received.
+    pub pdus_in: u64,
+    /// SCSI commands answered, by name.
+    pub commands_by_kind: CommandCounts,
+    /// PDUs sent, by length.
+    pub pdus_out_by_size: PduLengths,
+    /// PDUs received, by length.
+    pub pdus_in_by_size: PduLengths,
+    /// Bytes sent, headers included.
+    pub out_bytes: u64,
+    /// Bytes received, headers included.
+    pub in_bytes: u64,
+    /// Bytes sent as they crossed the link: fewer with compression.
+    pub out_link_bytes: u64,
+    /// Bytes received as they crossed the link.
+    pub in_link_bytes: u64,
+}
+
+/// Failures of connections, and recovery from them (ErrorRecoveryLevel, RFC 7143).
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+pub struct FarRecoveryFigures {
+    /// Connections that failed.
+    pub connections_lost: u64,
+    /// Connections made in place of a failed one, with the session or within it.
+    pub reconnects: u64,
+    /// Commands that went on on another connection (level 2).
+    pub reassigned: u64,
+    /// Commands sent again because the target had not received them.
+    pub resent: u64,
+    /// Requests for lost or damaged PDUs (SNACK, level 1).
+    pub snacks: u64,
+    /// PDUs that came damaged, by their digest.
+    pub digest_errors: u64,
+    /// Commands sent again because their connection was lost.
+    pub replays: u64,
+}
+
+/// [`EnsembleStatus`] with the field names that it has among the figures of a layer.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+pub struct FarEnsembleFigures {
+    /// Number of connections.
+    pub ensemble_members: u32,
+    /// Congestion window of all of them, in segments.
+    pub ensemble_cwnd_segments: f64,
+    /// Slow start threshold of all of them, in segments; `None` before the first loss.
+    pub ensemble_ssthresh_segments: Option<f64>,
+    /// Smoothed round trip time, in microseconds.
+    pub ensemble_srtt_us: u64,
+    /// Variation of the round trip time, in microseconds.
+    pub ensemble_rttvar_us: u64,
+    /// Times that the window was reduced.
+    pub ensemble_cuts: u64,
+    /// Reductions that were made with the next acknowledgment only.
+    pub ensemble_late_cuts: u64,
+    /// Reductions that were taken back.
+    pub ensemble_undone_cuts: u64,
+    /// Retransmission timeouts.
+    pub ensemble_timeouts: u64,
+    /// The model of the path, if the connections share one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ensemble_path: Option<PathStatus>,
+}
+
+impl From<EnsembleStatus> for FarEnsembleFigures {
+    fn from(ensemble: EnsembleStatus) -> Self {
+        Self {
+            ensemble_members: ensemble.members,
+            ensemble_cwnd_segments: ensemble.cwnd_segments,
+            ensemble_ssthresh_segments: ensemble.ssthresh_segments,
+            ensemble_srtt_us: ensemble.srtt_us,
+            ensemble_rttvar_us: ensemble.rttvar_us,
+            ensemble_cuts: ensemble.cuts,
+            ensemble_late_cuts: ensemble.late_cuts,
+            ensemble_undone_cuts: ensemble.undone_cuts,
+            ensemble_timeouts: ensemble.timeouts,
+            ensemble_path: ensemble.path,
+        }
+    }
+}

@@ -1,0 +1,198 @@
+//! The statistics of a cache in the form of the control socket.
+
+use cache::{Cache, CacheStatistics, Coherent};
+use control::{
+    CacheClaim, CacheFigures, CacheHitFigures, CacheLogFigures, CacheRequestFigures,
+    CacheTimeFigures, DestageFigures, DirtyDataFigures, EpochFigures, FarLinkFigures,
+    LowerVolumeFigures, SharingFigures,
+};
+use volume::Holding;
+
+use crate::figures;
+
+/// The figures that the cache has by itself: without those of its log mirror, its read tier and its volumes, and
+/// without the source of its destage rate.
+pub fn of(cache: &Cache, coherent: Option<&Coherent>) -> CacheFigures {
+    let counted = cache.statistics();
+    CacheFigures {
+        claim: claim(&cache.holding()),
+        dirty: dirty(&counted),
+        requests: requests(&counted),
+        hits: hits(&counted),
+        destage: destage(&counted),
+        far_link: far_link(&counted),
+        lower: lower(&counted),
+        log: log(&counted),
+        epochs: epochs(&counted),
+        sharing: coherent.map(sharing),
+        times: times(cache),
+        ..CacheFigures::default()
+    }
+}
+
+/// Local time so many milliseconds ago, as `2026-11-28T09:00:00+01:00`.
+pub fn since(ms: u64) -> String {
+    let ago = jiff::SignedDuration::from_millis(i64::try_from(ms).unwrap_or(i64::MAX));
+    let now = jiff::Zoned::now();
+    now.checked_sub(ago).unwrap_or(now).strftime("%Y-%m-%dT%H:%M:%S%:z").to_string()
+}
+
+/// The claim on a far volume.
+pub fn claim(holding: &Holding) -> CacheClaim {
+    match holding {
+        Holding::Nothing | Holding::Unsupported => CacheClaim::None,
+        Holding::Waiting => CacheClaim::Waiting,
+        Holding::Held => CacheClaim::Held,
+        Holding::Reserved => CacheClaim::Reserved,
+        Holding::Refused(reason) => CacheClaim::Fenced(reason.to_string()),
+    }
+}
+
+fn dirty(counted: &CacheStatistics) -> DirtyDataFigures {
+    DirtyDataFigures {
+        dirty_bytes: counted.dirty_bytes,
+        oldest_dirty_ms: counted.oldest_dirty_ms,
+        pending_slots: counted.pending_slots,
+        commits: counted.commits,
+        committed_slots: counted.committed_slots,
+        recovered_slots: counted.recovered_slots,
+        recovered_nvram: counted.recovered_nvram,
+    }
+}
+
+fn requests(counted: &CacheStatistics) -> CacheRequestFigures {
+    CacheRequestFigures {
+        reads: counted.reads,
+        read_bytes: counted.read_bytes,
+        writes: counted.writes,
+        written_bytes: counted.written_bytes,
+        flushes: counted.flushes,
+        discards: counted.discards,
+        reads_nvram: counted.reads_nvram,
+        reads_dram: counted.reads_dram,
+        reads_log: counted.reads_log,
+        reads_tier: counted.reads_tier,
+        reads_lower: counted.reads_lower,
+        writes_near: counted.writes.saturating_sub(counted.bypassed),
+    }
+}
+
+fn hits(counted: &CacheStatistics) -> CacheHitFigures {
+    let hits = counted.hits_nvram + counted.hits_dram + counted.hits_log + counted.hits_tier;
+    let ratio = hits as f64 / (hits + counted.misses).max(1) as f64;
+    CacheHitFigures {
+        hit_ratio: (ratio * 1e4).round() / 1e4,
+        hits_nvram: counted.hits_nvram,
+        hits_dram: counted.hits_dram,
+        hits_log: counted.hits_log,
+        hits_tier: counted.hits_tier,
+        misses: counted.misses,
+        fetched_bytes: counted.fetched_bytes,
+        read_ahead_bytes: counted.read_ahead_bytes,
+        read_ahead_used_slots: counted.read_ahead_used_slots,
+        read_ahead_wasted_slots: counted.read_ahead_wasted_slots,
+        dram_used_bytes: counted.dram_used_bytes,
+        dram_bytes: counted.dram_bytes,
+    }
+}
+
+fn destage(counted: &CacheStatistics) -> DestageFigures {
+    DestageFigures {
+        paused_since: counted.paused_ms.map(since),
+        destage_rate_bytes: counted.destage_rate,
+        destage_rate_limit_bytes: counted.destage_rate_limit,
+        destage_rounds: counted.rounds,
+        destaged_bytes: counted.destaged_bytes,
+        destaged_runs: counted.destaged_runs,
+        absorbed_slots: counted.absorbed_slots,
+        joined_slots: counted.joined_slots,
+        ..DestageFigures::default()
+    }
+}
+
+fn far_link(counted: &CacheStatistics) -> FarLinkFigures {
+    FarLinkFigures {
+        far_write_rate: counted.far_write_rate,
+        far_write_trip_us: counted.far_write_trip_us,
+        far_write_window_bytes: counted.far_write_window,
+        far_write_under_way_bytes: counted.far_write_under_way,
+        far_read_rate: counted.far_read_rate,
+        far_read_trip_us: counted.far_read_trip_us,
+        far_read_window_bytes: counted.far_read_window,
+        far_read_under_way_bytes: counted.far_read_under_way,
+        far_read_waiting_bytes: counted.far_read_waiting,
+        far_ahead_waiting_bytes: counted.far_ahead_waiting,
+    }
+}
+
+fn lower(counted: &CacheStatistics) -> LowerVolumeFigures {
+    LowerVolumeFigures {
+        lower_errors: counted.lower_errors,
+        lower_error: counted.lower_error.clone(),
+        lower_away_since: counted.lower_away_ms.map(since),
+        lower_refuses_since: counted.lower_refuses_ms.map(since),
+        bypassed: counted.bypassed,
+        refused_busy: counted.refused_busy,
+    }
+}
+
+fn log(counted: &CacheStatistics) -> CacheLogFigures {
+    CacheLogFigures {
+        log_fill_percent: counted.log_fill_percent,
+        log_lasts_s: counted.log_lasts_s,
+        log_used_bytes: counted.log_used_bytes,
+        log_bytes: counted.log_bytes,
+        log_errors: counted.log_errors,
+        log_error: counted.log_error.clone(),
+        nvram_error: counted.nvram_error.clone(),
+        log_mended: counted.log_mended,
+        scrubbed_slots: counted.scrubbed_slots,
+        scrub_passes: counted.scrub_passes,
+        rotten_slots: counted.rotten_slots,
+    }
+}
+
+fn epochs(counted: &CacheStatistics) -> EpochFigures {
+    EpochFigures {
+        order: counted.order.to_owned(),
+        split_rounds: counted.split_rounds,
+        split_epochs: counted.split_epochs,
+        refused_epochs: counted.refused_epochs,
+        rolled_back: counted.rolled_back,
+        unflushed_segments: counted.unflushed_segments,
+    }
+}
+
+fn sharing(coherent: &Coherent) -> SharingFigures {
+    let tokens = coherent.tokens();
+    SharingFigures {
+        share_joined: tokens.joined,
+        share_leased: tokens.leased,
+        share_grain_bytes: tokens.grain_bytes,
+        share_ranges_read: tokens.shared as u64,
+        share_ranges_written: tokens.exclusive as u64,
+        share_recalled: tokens.given_back,
+        share_waited: tokens.waited,
+        share_lost: tokens.lost,
+    }
+}
+
+fn times(cache: &Cache) -> CacheTimeFigures {
+    let mut times = CacheTimeFigures::default();
+    for (name, taken) in cache.times() {
+        let place = match name {
+            "read" => &mut times.time_read,
+            "write" => &mut times.time_write,
+            "flush" => &mut times.time_flush,
+            "discard" => &mut times.time_discard,
+            "lower_read" => &mut times.time_lower_read,
+            "lower_write" => &mut times.time_lower_write,
+            "lower_flush" => &mut times.time_lower_flush,
+            "lower_discard" => &mut times.time_lower_discard,
+            "lower_other" => &mut times.time_lower_other,
+            _ => continue,
+        };
+        *place = figures::times(&taken);
+    }
+    times
+}
