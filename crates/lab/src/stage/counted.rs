@@ -3,7 +3,8 @@
 
 use std::{collections::BTreeMap, fs};
 
-use serde_json::Value;
+use control::ServingStatus;
+use serde_json::{Map, Value};
 use workload::WorkloadFigure;
 
 /// Numbers by name.
@@ -18,15 +19,13 @@ pub(crate) struct StageCounters {
 const TICKS: f64 = 100.0;
 
 impl StageCounters {
-    /// Of what `forebay status --json` says of a node or gateway called `name`.
-    pub fn of_status(name: &str, status: &Value) -> Self {
+    /// The counters of a node or gateway called `name`, and the figures of its layers.
+    pub fn of_status(name: &str, status: &ServingStatus) -> Self {
         let mut counted = Self::default();
-        counted.add(name, &status["counters"]);
-        for target in items(&status["targets"]) {
-            for layer in items(&target["units"]).flat_map(|unit| items(&unit["layers"])) {
-                let kind = layer["layer"].as_str().unwrap_or("layer");
-                counted.add(&format!("{name} {kind}"), &layer["figures"]);
-            }
+        counted.add_all(name, status.counters.by_name());
+        let units = status.targets.iter().flat_map(|target| &target.units);
+        for layer in units.flat_map(|unit| &unit.layers) {
+            counted.add_all(&format!("{name} {}", layer.layer), layer.figures.by_name());
         }
         counted
     }
@@ -114,10 +113,10 @@ impl StageCounters {
             _ => {}
         }
     }
-}
 
-fn items(list: &Value) -> impl Iterator<Item = &Value> {
-    list.as_array().into_iter().flatten()
+    fn add_all(&mut self, name: &str, figures: Map<String, Value>) {
+        figures.iter().for_each(|(key, value)| self.add(&format!("{name} {key}"), value));
+    }
 }
 
 fn number(value: Option<&Value>) -> Option<f64> {
@@ -200,16 +199,36 @@ const OTHERS: f64 = 0.2;
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use serde_json::json;
+    use control::{
+        CacheFigures, LayerFigures, LayerStatus, ProcessCounters, ResponseTimes, ServingCounters,
+        TargetStatus, UnitStatus,
+    };
 
-    fn status(reads: u64, calls: u64, mean: f64) -> Value {
-        json!({
-            "counters": { "commands": calls, "commands_by_kind": { "READ(10)": reads }, "time_read": { "count": calls,
-                "mean_us": mean, "classes_us": [[1, 2]] } },
-            "targets": [ { "units": [ { "layers": [ { "layer": "cache", "figures": { "reads_lower": reads, "order": "x",
-                "read_bytes": 8 } } ] } ] } ]
-        })
+    use super::*;
+
+    fn status(reads: u64, calls: u64, mean: f64) -> ServingStatus {
+        let mut counters = ServingCounters::default();
+        counters.traffic.commands = calls;
+        counters.traffic.commands_by_kind.insert("READ(10)".to_owned(), reads);
+        let classes_us = vec![(1.0, 2)];
+        counters.times.time_read =
+            ResponseTimes { count: calls, mean_us: mean, classes_us, ..ResponseTimes::default() };
+        let mut cache = CacheFigures::default();
+        cache.requests.reads_lower = reads;
+        "x".clone_into(&mut cache.epochs.order);
+        cache.requests.read_bytes = 8;
+        let layer = LayerStatus {
+            layer: "cache".to_owned(),
+            on: String::new(),
+            figures: LayerFigures::Cache(Box::new(cache)),
+        };
+        let unit = UnitStatus { layers: vec![layer], ..UnitStatus::default() };
+        let target = TargetStatus { units: vec![unit], ..TargetStatus::default() };
+        ServingStatus {
+            targets: vec![target],
+            counters: ProcessCounters::Serving(Box::new(counters)),
+            ..ServingStatus::default()
+        }
     }
 
     #[test]
@@ -224,7 +243,10 @@ mod tests {
         assert_eq!(get("node 1 time_read calls"), Some(10.0));
         assert_eq!(get("node 1 time_read"), Some(300.0));
         assert_eq!(before.since(&before), []);
-        assert_eq!(StageCounters::of_status("x", &json!(null)), StageCounters::default());
+        assert_eq!(
+            StageCounters::of_status("x", &ServingStatus::default()),
+            StageCounters::default()
+        );
     }
 
     #[test]

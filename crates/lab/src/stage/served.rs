@@ -8,10 +8,10 @@ use std::{
     time::{Duration, Instant},
 };
 
+use control::ServingStatus;
 use program::WaitLimit;
 use rig::node::ServeProcess;
 use rustix::process::Signal;
-use serde_json::Value;
 
 use super::process::{StageNamespace, enter};
 use crate::Error;
@@ -63,15 +63,21 @@ impl LabForebayServer {
     }
 
     /// Returns what `forebay status --json` prints.
-    pub fn status(&self, stop: &AtomicBool) -> Result<Value, Error> {
-        Ok(self.process.status_within(WaitLimit { limit: ANSWER, stop })?)
+    pub fn status(&self, stop: &AtomicBool) -> Result<ServingStatus, Error> {
+        let status = self.process.status_within(WaitLimit { limit: ANSWER, stop })?;
+        let status = serde_json::from_value(status).map_err(|error| program::Error::Failed {
+            name: format!("the status of {}", self.name),
+            what: "cannot be read".to_owned(),
+            said: error.to_string(),
+        });
+        Ok(status?)
     }
 
     /// Waits until no cache of it has dirty data. How long it took, or `None` if there still is some after
     /// [`DRAIN`].
     pub fn drain(&self, stop: &AtomicBool) -> Result<Option<Duration>, Error> {
         let begun = Instant::now();
-        while dirty(&self.status(stop)?) > 0 {
+        while dirty_bytes(&self.status(stop)?) > 0 {
             if begun.elapsed() > DRAIN {
                 return Ok(None);
             }
@@ -86,27 +92,35 @@ impl LabForebayServer {
     }
 }
 
-/// Bytes that caches of a process have and what is below them does not.
-fn dirty(status: &Value) -> u64 {
-    let of = |value: &Value, key: &str| value[key].as_array().cloned().unwrap_or_default();
-    let units = of(status, "targets").into_iter().flat_map(|target| of(&target, "units"));
-    let layers = units.flat_map(|unit| of(&unit, "layers"));
-    layers.filter_map(|layer| layer["figures"]["dirty_bytes"].as_u64()).sum()
+/// Bytes that all caches of a process have and the volumes below them lack.
+fn dirty_bytes(status: &ServingStatus) -> u64 {
+    status.caches().map(|cache| cache.dirty.dirty_bytes).sum()
 }
 
 #[cfg(test)]
 mod tests {
+    use control::{CacheFigures, LayerFigures, LayerStatus, TargetStatus, UnitStatus};
+
     use super::*;
 
     #[test]
     fn dirty_data_of_all_units_is_counted() {
-        let unit = |bytes: u64| {
-            serde_json::json!({ "layers": [
-                { "layer": "remote", "figures": {} }, { "layer": "cache", "figures": { "dirty_bytes": bytes } } ] })
+        let unit = |log: &str, bytes: u64| {
+            let mut cache = CacheFigures::default();
+            cache.dirty.dirty_bytes = bytes;
+            let cache = LayerStatus {
+                layer: "cache".to_owned(),
+                on: log.to_owned(),
+                figures: LayerFigures::Cache(Box::new(cache)),
+            };
+            let remote = LayerStatus { layer: "remote".to_owned(), ..LayerStatus::default() };
+            UnitStatus { layers: vec![remote, cache], ..UnitStatus::default() }
         };
-        let status = serde_json::json!({ "targets": [
-            { "units": [unit(4096)] }, { "units": [unit(8192), unit(0)] } ] });
-        assert_eq!(dirty(&status), 12288);
-        assert_eq!(dirty(&Value::Null), 0);
+        let target = |units| TargetStatus { units, ..TargetStatus::default() };
+        let targets =
+            vec![target(vec![unit("a", 4096)]), target(vec![unit("b", 8192), unit("c", 0)])];
+        let status = ServingStatus { targets, ..ServingStatus::default() };
+        assert_eq!(dirty_bytes(&status), 12288);
+        assert_eq!(dirty_bytes(&ServingStatus::default()), 0);
     }
 }
