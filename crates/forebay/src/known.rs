@@ -10,7 +10,7 @@ use crate::{
     control_socket,
     failure::Failure,
     output::{print, print_line},
-    status::table,
+    table::table,
 };
 
 /// Asks and prints.

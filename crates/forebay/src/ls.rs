@@ -13,7 +13,7 @@ use crate::{
     output::{print, tell},
     quantity::about,
     settings::{FarVolumeAddress, Settings},
-    status::table,
+    table::table,
     tls::{self, FarSettingsOrigin},
 };
 

@@ -5,6 +5,7 @@ mod private_file;
 mod tls;
 mod output;
 mod quantity;
+mod table;
 mod figures;
 mod status;
 mod settings;

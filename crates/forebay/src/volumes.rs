@@ -12,7 +12,7 @@ use crate::{
     failure::Failure,
     output::{print, print_line},
     quantity::about,
-    status::table,
+    table::table,
 };
 
 /// Slower than this the other node would take the line for lost.

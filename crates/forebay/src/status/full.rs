@@ -2,14 +2,14 @@
 
 use std::fmt::Write as _;
 
-use comfy_table::{Cell, CellAlignment, Table, presets};
+use comfy_table::{Cell, CellAlignment, Table};
 use control::{
     CompressionStatus, LayerStatus, PairNvram, PairStatus, PortalStatus, RefusedStatus,
     ServingPhase, ServingStatus, SessionStatus, TargetStatus,
 };
 use serde_json::{Map, Value};
 
-use crate::quantity::about;
+use crate::{quantity::about, table::table};
 
 /// All that the status of a process says.
 pub fn for_people(status: &ServingStatus) -> String {
@@ -207,14 +207,6 @@ fn connections(sessions: &[SessionStatus]) -> Table {
             table.add_row(row);
         }
     }
-    table
-}
-
-/// An empty table with this head.
-pub fn table(head: &[&str]) -> Table {
-    let mut table = Table::new();
-    table.load_style(presets::UTF8_FULL_CONDENSED);
-    table.set_header(head);
     table
 }
 

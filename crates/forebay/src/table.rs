@@ -1,0 +1,11 @@
+//! Tables for people.
+
+use comfy_table::{Table, presets};
+
+/// An empty table with lines around its cells.
+pub fn table(head: &[&str]) -> Table {
+    let mut table = Table::new();
+    table.load_style(presets::UTF8_FULL_CONDENSED);
+    table.set_header(head);
+    table
+}
