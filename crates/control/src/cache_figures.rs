@@ -303,6 +303,9 @@ pub struct LogMirrorFigures {
     pub log_zeroed_blocks: u64,
 }
 
+/// State of a half that has all data.
+pub(crate) const HALF_IN_SYNC: &str = "in sync";
+
 /// The read tier on a local disk.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub struct ReadTierFigures {

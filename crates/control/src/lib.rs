@@ -15,6 +15,7 @@ mod counters;
 mod claim;
 mod attachment;
 mod serving;
+mod health;
 mod cache_control;
 mod link;
 mod moves;
@@ -35,6 +36,7 @@ pub use counters::{
     CommandTimeFigures, LoginCounters, ProcessCounters, ServedTraffic, ServingCounters,
 };
 pub use failure::{FAILED, Failure, WRONG_SETTINGS};
+pub use health::{HealthLevel, HealthProblem, LOG_FILLING_PERCENT, LOG_NEARLY_FULL_PERCENT};
 pub use layer::{FileFigures, LayerFigures, LayerStatus, ObserveFigures};
 pub use link::{LinkDirectionSettings, LinkEnd, Linked};
 pub use moves::{MoveStage, VolumeMoveProgress, VolumeMoveStatus};

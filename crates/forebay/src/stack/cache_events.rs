@@ -9,6 +9,7 @@ use std::{
 };
 
 use cache::{Cache, CacheStatistics};
+use control::{LOG_FILLING_PERCENT, LOG_NEARLY_FULL_PERCENT};
 use initiator::RemoteVolume;
 use tokio::time::Instant;
 
@@ -30,8 +31,8 @@ impl Level {
         match percent {
             100.. => Self::Full,
             _ if refuses => Self::Full,
-            95.. => Self::NearlyFull,
-            80.. => Self::Filling,
+            LOG_NEARLY_FULL_PERCENT.. => Self::NearlyFull,
+            LOG_FILLING_PERCENT.. => Self::Filling,
             _ => Self::Room,
         }
     }
