@@ -55,7 +55,7 @@ pub enum ForebayCommand {
     /// far sides and says whether the volume there is the one that the log belongs to. If a process
     /// serves with the control socket of these settings, says what `forebay reload` would do in it.
     Check(CheckArgs),
-    /// Show what a serving process is doing
+    /// Show the health of a serving process and of its volumes
     Status(StatusArgs),
     /// Let a serving process read its settings again and do what is different in them
     ///
@@ -142,9 +142,17 @@ pub struct StatusArgs {
     #[command(flatten)]
     pub whom: Whom,
 
-    /// Print JSON
+    /// Print every figure of every layer, session and connection
     #[arg(long)]
+    pub all: bool,
+
+    /// Print JSON
+    #[arg(long, conflicts_with = "all")]
     pub json: bool,
+
+    /// Print one line, and exit as a monitoring plug-in does: 0 ok, 1 warning, 2 critical, 3 unknown
+    #[arg(long, conflicts_with_all = ["all", "json", "watch"])]
+    pub check: bool,
 
     /// Print again and again, with this time between, such as `2s`
     #[arg(long, value_name = "TIME")]

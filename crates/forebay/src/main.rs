@@ -7,7 +7,6 @@ mod output;
 mod quantity;
 mod table;
 mod figures;
-mod status;
 mod settings;
 mod congestion;
 mod event_queue;
@@ -33,6 +32,7 @@ mod check;
 mod link;
 mod lab;
 mod cli;
+mod status;
 mod handover;
 mod given_up;
 mod forget;
@@ -60,9 +60,9 @@ fn main() -> ExitCode {
     events::end_at_panic();
     let cli = Cli::parse();
     match run(cli) {
-        Ok(()) => {
+        Ok(code) => {
             events::flush();
-            ExitCode::SUCCESS
+            code
         }
         Err(failure) => {
             events::say_last(&format!("forebay: {failure}"));
@@ -71,7 +71,7 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(cli: Cli) -> Result<(), Failure> {
+fn run(cli: Cli) -> Result<ExitCode, Failure> {
     let usual = match cli.command {
         ForebayCommand::Serve(_) | ForebayCommand::Tunnel(_) | ForebayCommand::Attach(_) => "info",
         // It kills what others talk to: their warnings are part of the plan.
@@ -79,10 +79,11 @@ fn run(cli: Cli) -> Result<(), Failure> {
         _ => "warn",
     };
     let events = events::show(cli.log_level.as_deref(), cli.verbose, usual)?;
-    match cli.command {
+    let done = match cli.command {
         ForebayCommand::Serve(args) => serve::run(&args.config, args.ready_fd, events),
         ForebayCommand::Check(args) => in_runtime(check::run(&args.config)),
-        ForebayCommand::Status(args) => status(&args),
+        // Its exit code may report a problem of the process without an error of this one.
+        ForebayCommand::Status(args) => return status::run(&args),
         ForebayCommand::Secret(args) => secret::make(&args),
         ForebayCommand::Key(args) => {
             key_file::make(&args.file, args.secret_file.as_deref(), args.secret_env.as_deref())
@@ -111,7 +112,8 @@ fn run(cli: Cli) -> Result<(), Failure> {
             clap_mangen::Man::new(Cli::command()).render(&mut page).map_err(Failure::new)?;
             print(&page)
         }
-    }
+    };
+    done.map(|()| ExitCode::SUCCESS)
 }
 
 /// On this thread and on as many others as there are CPUs.
@@ -121,23 +123,6 @@ fn in_runtime(work: impl Future<Output = Result<(), Failure>>) -> Result<(), Fai
     let result = runtime.block_on(work);
     runtime.shutdown_timeout(Duration::from_millis(100));
     result
-}
-
-fn status(args: &cli::StatusArgs) -> Result<(), Failure> {
-    let path = args.whom.path()?;
-    loop {
-        match control_socket::ask(&path, ControlRequest::Status)? {
-            ControlResponse::Status(status) if args.json => {
-                print_line(serde_json::to_string(&status).map_err(Failure::new)?)?;
-            }
-            ControlResponse::Status(status) => print(status::for_people(&status))?,
-            other => return Err(other.unexpected()),
-        }
-        match args.watch {
-            Some(pause) => std::thread::sleep(pause.0.max(Duration::from_millis(100))),
-            None => return Ok(()),
-        }
-    }
 }
 
 fn reload(args: &cli::Reload) -> Result<(), Failure> {

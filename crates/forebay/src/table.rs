@@ -9,3 +9,11 @@ pub fn table(head: &[&str]) -> Table {
     table.set_header(head);
     table
 }
+
+/// An empty table without lines: more fits on a screen.
+pub fn plain_table(head: &[&str]) -> Table {
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING);
+    table.set_header(head);
+    table
+}

@@ -101,7 +101,7 @@ fn an_attached_cache_answers_as_a_gateway_and_a_detach_says_what_the_far_side_la
     let status = scene.status();
     assert_eq!((&status["state"], dirty(&status)), (&"serving".into(), BYTES as u64));
     assert_eq!(status["attached"]["device"], attached.ready.clone());
-    let shown = text(&scene.ask(&["status"]));
+    let shown = text(&scene.ask(&["status", "--all"]));
     let place = format!("is attached as {}", attached.ready);
     assert!(shown.contains(&place) && shown.contains("dirty bytes"), "{shown}");
     // A request that the process cannot serve is refused with a message of its own.

@@ -57,7 +57,7 @@ async fn what_is_written_reads_back_and_is_counted() {
     assert_eq!(connections[0]["portal"], node.address.to_string());
     assert_eq!(connections[0]["address"], session["address"]);
     assert_eq!(connections[0]["data_out_bytes"], 4096);
-    let table = run(&["status", "--control", node.control.to_str().expect("plain")]);
+    let table = run(&["status", "--all", "--control", node.control.to_str().expect("plain")]);
     let table = String::from_utf8_lossy(&table.stdout).into_owned();
     let shown = format!("{} ┆ {}", session["address"].as_str().expect("text"), node.address);
     assert!(table.contains("PDUs in") && table.contains(&shown), "{table}");
@@ -287,7 +287,7 @@ async fn events_that_do_not_fit_are_counted_and_reported_when_the_reader_reads_a
     while dropped(&node) == 0 {
         come_and_go(&node, 500);
     }
-    let table = run(&["status", "--control", node.control.to_str().expect("plain")]);
+    let table = run(&["status", "--all", "--control", node.control.to_str().expect("plain")]);
     assert!(String::from_utf8_lossy(&table.stdout).contains("events dropped"));
     let mut lines = BufReader::new(reader).lines().map(|line| line.expect("text"));
     let report = lines.find(|line| line.contains("events were dropped")).expect("a report");

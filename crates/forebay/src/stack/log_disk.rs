@@ -140,7 +140,7 @@ impl LogDisk {
 
     fn not_resized(&self, error: &MirrorError) -> Failure {
         Failure::new(format!("the halves of the log keep their size: {error}")).remedy(
-            "see `log_halves` in `forebay status`, renew the one that is lost, and say it again",
+            "see `log_halves` in `forebay status --all`, renew the one that is lost, and say it again",
         )
     }
 
@@ -180,7 +180,7 @@ impl LogDisk {
                 "a half of the log is lost or being filled, and keeps its size",
             )
             .remedy(
-                "see `log_halves` in `forebay status`, and say it again when both are in sync",
+                "see `log_halves` in `forebay status --all`, and say it again when both are in sync",
             ));
         }
         Ok(())
@@ -327,7 +327,7 @@ fn refusal(settings: &CacheLayerSettings, error: &MirrorError) -> Failure {
         MirrorError::NotAHalf { .. } => "name the right files or devices".into(),
         MirrorError::Version { .. } => "use the newer Forebay".into(),
         MirrorError::TooSmall { .. } => "give it a half that is as large as the other".into(),
-        MirrorError::Size(_) => "see `log_halves` in `forebay status`".into(),
+        MirrorError::Size(_) => "see `log_halves` in `forebay status --all`".into(),
         MirrorError::Strangers => {
             format!("name the two halves of one log; {first} and {second} are not")
         }

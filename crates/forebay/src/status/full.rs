@@ -1,29 +1,19 @@
-//! The status of a process as tables for people.
+//! All that the status of a process says, as tables for people: `forebay status --all`.
 
 use std::fmt::Write as _;
 
 use comfy_table::{Cell, CellAlignment, Table};
 use control::{
-    CompressionStatus, LayerStatus, PairNvram, PairStatus, PortalStatus, RefusedStatus,
-    ServingPhase, ServingStatus, SessionStatus, TargetStatus,
+    AttachedVolumeStatus, CompressionStatus, LayerStatus, PairNvram, PairStatus, PortalStatus,
+    RefusedStatus, ServingPhase, ServingStatus, SessionStatus, TargetStatus,
 };
 use serde_json::{Map, Value};
 
 use crate::{quantity::about, table::table};
 
-/// All that the status of a process says.
+/// Portals, targets, every figure of every layer, sessions, connections and counters.
 pub fn for_people(status: &ServingStatus) -> String {
-    let mut text = format!(
-        "forebay {} (process {}) is {} for {}\n",
-        status.version,
-        status.pid,
-        match status.state {
-            ServingPhase::Starting => "starting",
-            ServingPhase::Serving => "serving",
-            ServingPhase::Stopping => "stopping",
-        },
-        duration(status.uptime_seconds)
-    );
+    let mut text = first_line(status);
     if let Some(gln) = status.gln {
         let _ = writeln!(text, "its number (GLN) is {gln}");
     }
@@ -34,11 +24,7 @@ pub fn for_people(status: &ServingStatus) -> String {
         let _ = writeln!(text, "{}", portal_line(portal));
     }
     if let Some(attached) = &status.attached {
-        let _ = write!(text, "{} is attached as {}", attached.volume, attached.device.display());
-        if let Some(mount) = &attached.mount {
-            let _ = write!(text, ", mounted on {}", mount.display());
-        }
-        text.push('\n');
+        text += &attached_line(attached);
     }
     if !status.targets.is_empty() {
         let _ = writeln!(text, "\n{}", targets(&status.targets));
@@ -83,6 +69,30 @@ pub fn for_people(status: &ServingStatus) -> String {
         let _ = writeln!(text, "\n{counters}");
     }
     text
+}
+
+/// Version, process, phase and time since the start.
+pub fn first_line(status: &ServingStatus) -> String {
+    format!(
+        "forebay {} (process {}) is {} for {}\n",
+        status.version,
+        status.pid,
+        match status.state {
+            ServingPhase::Starting => "starting",
+            ServingPhase::Serving => "serving",
+            ServingPhase::Stopping => "stopping",
+        },
+        duration(status.uptime_seconds)
+    )
+}
+
+/// The device of an attached volume.
+pub fn attached_line(attached: &AttachedVolumeStatus) -> String {
+    let mut text = format!("{} is attached as {}", attached.volume, attached.device.display());
+    if let Some(mount) = &attached.mount {
+        let _ = write!(text, ", mounted on {}", mount.display());
+    }
+    text + "\n"
 }
 
 /// A portal with what it leads to, in one line.
@@ -274,7 +284,8 @@ fn in_short(times: &Map<String, Value>) -> String {
     }
 }
 
-fn duration(seconds: u64) -> String {
+/// A length of time for people, in its two largest units.
+pub fn duration(seconds: u64) -> String {
     match seconds {
         0..60 => format!("{seconds} s"),
         60..3600 => format!("{} min {} s", seconds / 60, seconds % 60),
@@ -286,13 +297,11 @@ fn duration(seconds: u64) -> String {
 #[cfg(test)]
 mod tests {
     use ::names::NamingProblem;
-    use control::{AttachedVolumeStatus, EnsembleStatus, UnitStatus};
-    use control::{ConnectionStatus, LayerFigures, ProcessCounters};
+    use control::{ConnectionStatus, EnsembleStatus, LayerFigures, ProcessCounters, UnitStatus};
 
     use super::*;
 
-    #[test]
-    fn the_table_names_layers_and_figures() {
+    fn target() -> TargetStatus {
         let figures = serde_json::json!({
             "dirty_bytes": 1536, "rounds": 7, "last": null, "commands_by_kind": { "READ(10)": 9 },
             "time_read": { "count": 2, "p50_us": 12.5, "p99_us": 1500.0, "p999_us": 2e6 },
@@ -310,86 +319,100 @@ mod tests {
             claim: None,
             layers: vec![layer],
         };
-        let status = ServingStatus {
+        let refused = RefusedStatus {
+            lun: 4,
+            message: "its volume is missing".into(),
+            remedy: Some("mount its disk".into()),
+        };
+        TargetStatus {
+            name: "iqn.x".into(),
+            redirect: Some("h:1".into()),
+            sessions: 2,
+            commands: 9,
+            data_out_bytes: 2048,
+            units: vec![unit],
+            refused: vec![refused],
+            ..TargetStatus::default()
+        }
+    }
+
+    fn session() -> SessionStatus {
+        let ensemble = EnsembleStatus {
+            members: 4,
+            cwnd_segments: 31.5,
+            srtt_us: 8010,
+            rttvar_us: 90,
+            cuts: 3,
+            undone_cuts: 1,
+            ..EnsembleStatus::default()
+        };
+        let compression = CompressionStatus {
+            method: "lz4".into(),
+            in_bytes: 4096,
+            in_link_bytes: 1024,
+            ..CompressionStatus::default()
+        };
+        let connection = ConnectionStatus {
+            cid: 5,
+            address: "10.0.0.9:40001".into(),
+            portal: "10.0.0.1:3261".into(),
+            pdus_in: 77,
+            pdus_out: 78,
+            data_out_bytes: 2048,
+            data_in_bytes: 0,
+            compression: Some(compression),
+        };
+        SessionStatus {
+            initiator: "iqn.i".into(),
+            address: "10.0.0.9:40000".into(),
+            target: "iqn.x".into(),
+            group: Some(7),
+            commands: 9,
+            data_out_bytes: 2048,
+            data_in_bytes: 0,
+            congestion: Some("fairtcp".into()),
+            ensemble: Some(ensemble),
+            connections: vec![connection],
+        }
+    }
+
+    fn status() -> ServingStatus {
+        let portal = PortalStatus {
+            address: "10.0.0.1:3260".into(),
+            group: 7,
+            advertise: Some("s.example".into()),
+            redirect: None,
+            tls: true,
+            targets: vec!["iqn.x".into()],
+        };
+        let attached = AttachedVolumeStatus {
+            device: "/dev/loop7".into(),
+            volume: "iqn.x/3 of /x.toml".into(),
+            bytes: 1 << 30,
+            block_size: 512,
+            read_only: false,
+            direct_io: true,
+            mount: Some("/srv/data".into()),
+            process: 1,
+        };
+        ServingStatus {
             version: "0".into(),
             gln: None,
             naming_troubles: vec![NamingProblem::Twin],
             pid: 1,
             state: ServingPhase::Serving,
             uptime_seconds: 61,
-            portals: vec![PortalStatus {
-                address: "10.0.0.1:3260".into(),
-                group: 7,
-                advertise: Some("s.example".into()),
-                redirect: None,
-                tls: true,
-                targets: vec!["iqn.x".into()],
-            }],
-            targets: vec![TargetStatus {
-                pair: None,
-                name: "iqn.x".into(),
-                redirect: Some("h:1".into()),
-                sessions: 2,
-                commands: 9,
-                data_out_bytes: 2048,
-                data_in_bytes: 0,
-                units: vec![unit],
-                refused: vec![RefusedStatus {
-                    lun: 4,
-                    message: "its volume is missing".into(),
-                    remedy: Some("mount its disk".into()),
-                }],
-            }],
-            sessions: vec![SessionStatus {
-                initiator: "iqn.i".into(),
-                address: "10.0.0.9:40000".into(),
-                target: "iqn.x".into(),
-                group: Some(7),
-                commands: 9,
-                data_out_bytes: 2048,
-                data_in_bytes: 0,
-                congestion: Some("fairtcp".into()),
-                ensemble: Some(EnsembleStatus {
-                    members: 4,
-                    cwnd_segments: 31.5,
-                    ssthresh_segments: None,
-                    srtt_us: 8010,
-                    rttvar_us: 90,
-                    cuts: 3,
-                    late_cuts: 0,
-                    undone_cuts: 1,
-                    timeouts: 0,
-                    path: None,
-                }),
-                connections: vec![ConnectionStatus {
-                    cid: 5,
-                    address: "10.0.0.9:40001".into(),
-                    portal: "10.0.0.1:3261".into(),
-                    pdus_in: 77,
-                    pdus_out: 78,
-                    data_out_bytes: 2048,
-                    data_in_bytes: 0,
-                    compression: Some(CompressionStatus {
-                        method: "lz4".into(),
-                        in_bytes: 4096,
-                        in_link_bytes: 1024,
-                        out_bytes: 0,
-                        out_link_bytes: 0,
-                    }),
-                }],
-            }],
+            portals: vec![portal],
+            targets: vec![target()],
+            sessions: vec![session()],
             counters: ProcessCounters::default(),
-            attached: Some(AttachedVolumeStatus {
-                device: "/dev/loop7".into(),
-                volume: "iqn.x/3 of /x.toml".into(),
-                bytes: 1 << 30,
-                block_size: 512,
-                read_only: false,
-                direct_io: true,
-                mount: Some("/srv/data".into()),
-                process: 1,
-            }),
-        };
+            attached: Some(attached),
+        }
+    }
+
+    #[test]
+    fn the_table_names_layers_and_figures() {
+        let status = status();
         let text = for_people(&status);
         for expected in [
             "another process has the same number (GLN)",

@@ -1,4 +1,4 @@
-//! `forebay status`: its JSON beside recorded samples.
+//! `forebay status`: its JSON beside recorded samples, and its forms for people and for monitors.
 
 #[allow(dead_code)] // The tests of pairs use the rest of it.
 #[path = "../pair/scene.rs"]
@@ -7,3 +7,4 @@ mod sample;
 #[path = "../support/mod.rs"]
 mod support;
 mod samples;
+mod screen;

@@ -1,0 +1,116 @@
+//! `forebay status --check`: one line and an exit code, as plug-ins of Nagios and of its relatives give them
+//! (Monitoring Plugins Development Guidelines, "Plugin Return Codes"). docs/operation.md lists what leads to which code.
+
+use std::process::ExitCode;
+
+use control::{Failure, HealthLevel, ServingStatus};
+
+use crate::{output::print_line, quantity::about};
+
+/// Hosts are served, and every reserve is there.
+const OK: u8 = 0;
+/// Hosts are served, and somebody should look at it.
+const WARNING: u8 = 1;
+/// Hosts get errors or wait, or will soon, or data is lost.
+const CRITICAL: u8 = 2;
+/// The process does not run, does not answer, or its answer cannot be read.
+const UNKNOWN: u8 = 3;
+
+/// Prints the line for the status that `ask` gets, and returns the code.
+pub fn run(ask: impl FnOnce() -> Result<ServingStatus, Failure>) -> Result<ExitCode, Failure> {
+    let (line, code) = match ask() {
+        Ok(status) => verdict(&status),
+        Err(failure) => (format!("UNKNOWN: {}", one_line(&failure.message)), UNKNOWN),
+    };
+    // A monitor must not take the failure to print for a warning.
+    print_line(line).map_err(|failure| Failure { code: UNKNOWN, ..failure })?;
+    Ok(ExitCode::from(code))
+}
+
+fn verdict(status: &ServingStatus) -> (String, u8) {
+    let problems = status.problems();
+    let (word, code) = match HealthLevel::of(problems.iter().map(|(_, problem)| problem)) {
+        HealthLevel::Fine => ("OK", OK),
+        HealthLevel::Warning => ("WARNING", WARNING),
+        HealthLevel::Critical => ("CRITICAL", CRITICAL),
+    };
+    let problems: Vec<_> =
+        problems.iter().map(|(name, problem)| format!("{name}: {}", problem.message)).collect();
+    let text = if problems.is_empty() { served(status) } else { problems.join("; ") };
+    (format!("{word}: {text}"), code)
+}
+
+/// Number of volumes and their dirty data.
+fn served(status: &ServingStatus) -> String {
+    let volumes: usize = status.targets.iter().map(|target| target.units.len()).sum();
+    let dirty: Vec<_> = status.caches().map(|cache| cache.dirty.dirty_bytes).collect();
+    let dirty = match dirty[..] {
+        [] => String::new(),
+        _ => format!(", {} not at the far side yet", about(dirty.iter().sum())),
+    };
+    let noun = if volumes == 1 { "volume" } else { "volumes" };
+    format!("{volumes} {noun} served{dirty}")
+}
+
+fn one_line(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use control::{
+        CacheFigures, LayerFigures, LayerStatus, RefusedStatus, ServingPhase, TargetStatus,
+        UnitStatus,
+    };
+
+    use super::*;
+
+    fn status(change: impl FnOnce(&mut CacheFigures)) -> ServingStatus {
+        let mut cache = CacheFigures::default();
+        cache.dirty.dirty_bytes = 1536;
+        change(&mut cache);
+        let layer = LayerStatus {
+            layer: "cache".to_owned(),
+            on: "/log".to_owned(),
+            figures: LayerFigures::Cache(Box::new(cache)),
+        };
+        let unit = UnitStatus { layers: vec![layer], ..UnitStatus::default() };
+        let target =
+            TargetStatus { name: "iqn.x".to_owned(), units: vec![unit], ..TargetStatus::default() };
+        ServingStatus {
+            state: ServingPhase::Serving,
+            targets: vec![target],
+            ..ServingStatus::default()
+        }
+    }
+
+    #[track_caller]
+    fn check(status: &ServingStatus, line: &str, code: u8) {
+        assert_eq!(verdict(status), (line.to_owned(), code));
+    }
+
+    #[test]
+    fn the_most_urgent_problem_decides_and_stands_first() {
+        check(&status(|_| ()), "OK: 1 volume served, 1.5 KiB not at the far side yet", 0);
+        let away = |cache: &mut CacheFigures| cache.lower.lower_away_since = Some("9:00".into());
+        let line = "WARNING: iqn.x/0: the far volume has not answered since 9:00";
+        check(&status(away), line, 1);
+        let mut full = status(|cache| {
+            away(cache);
+            cache.log.log_fill_percent = 96;
+        });
+        let line = "CRITICAL: iqn.x/0: the log is nearly full: 96 %; \
+                    iqn.x/0: the far volume has not answered since 9:00";
+        check(&full, line, 2);
+        let refused = RefusedStatus { lun: 1, message: "it is\ngone".into(), remedy: None };
+        full.targets[0].refused.push(refused);
+        assert_eq!(verdict(&full).1, 2);
+        assert!(!verdict(&full).0.contains('\n'));
+    }
+
+    #[test]
+    fn a_process_that_starts_is_a_warning() {
+        let starting = ServingStatus { pid: 7, ..ServingStatus::default() };
+        check(&starting, "WARNING: process 7: it is starting", 1);
+    }
+}
