@@ -4,8 +4,9 @@ use std::process::Output;
 
 use volume::{Data, Durability, Lba, Volume};
 
-use crate::support::{
-    Place, Serving, connect, eventually, forebay, gateway, node, run, stderr, write,
+use crate::{
+    scene::Scene,
+    support::{Place, Serving, connect, eventually, forebay, gateway, node, run, stderr, write},
 };
 
 const GATEWAY: &str = "iqn.2026-11.test:gateway";
@@ -115,6 +116,20 @@ async fn a_monitor_learns_that_the_log_is_nearly_full() {
     let (line, code) = check(&near);
     assert!(code == Some(2) && line.starts_with("CRITICAL: "), "{line}");
     assert!(line.contains("the log is "), "{line}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_standby_gateway_of_a_pair_is_fine_as_long_as_its_partner_serves() {
+    let mut scene = Scene::new(Place::new(), "").await;
+    let (line, code) = check(&scene.serving[1]);
+    assert_eq!(code, Some(0), "{line}");
+    let screen = text(&status(&scene.serving[1], &[]));
+    let pair = screen.lines().find(|line| line.contains(GATEWAY)).expect("its line");
+    assert!(pair.contains("standby"), "{screen}");
+    scene.serving[0].kill();
+    scene.until(1, "alone").await;
+    let (line, code) = check(&scene.serving[1]);
+    assert!(code == Some(1) && line.contains("without its partner"), "{line}");
 }
 
 #[test]
