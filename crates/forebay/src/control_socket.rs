@@ -33,7 +33,7 @@ const REQUEST_BYTES: u64 = 4096;
 const RESPONSE_BYTES: u64 = 16 << 20;
 /// Time for a request to come or a response to leave.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Time for what is asked: a reload may fill a new file or wait for a far side.
+/// Time for the work that a request causes: a reload may fill a new file or wait for a far side.
 const WORK: Duration = Duration::from_secs(600);
 /// Clients at once: people and monitors of one machine.
 const CLIENTS: usize = 16;
@@ -61,7 +61,7 @@ pub struct ControlSocket {
     path: PathBuf,
     listener: Option<StdListener>,
     clients: Arc<Semaphore>,
-    /// Held as long as the process serves: it tells a live owner from a dead one's leavings.
+    /// Locked as long as the process serves. Without the lock, the socket was left by a process that has ended.
     _owner: File,
 }
 
@@ -90,7 +90,7 @@ impl ControlSocket {
         Ok(Self { path: path.to_owned(), listener: Some(listener), clients, _owner: owner })
     }
 
-    /// Answers for ever. Call once, in a runtime.
+    /// Starts to answer requests, until the process ends. Call it once, in a runtime.
     pub async fn serve<F: Future<Output = ControlResponse> + Send + 'static>(
         &mut self,
         answer: impl Fn(ControlRequest) -> F + Send + Sync + 'static,
@@ -118,10 +118,11 @@ impl ControlSocket {
         Ok(())
     }
 
-    /// Waits until everybody who asked has been answered, for a moment at most.
+    /// Waits until all requests are answered, for `PATIENCE` at most.
     pub async fn finish(&self) {
         let all = self.clients.acquire_many(CLIENTS as u32 - 1);
-        // One place is kept for who comes next. A client that does not take its answer is not waited for.
+        // The listener always holds one permit for the next client. A client that does not read its answer is not
+        // waited for longer.
         let _ = timeout(PATIENCE, all).await;
     }
 }
@@ -134,7 +135,7 @@ impl Drop for ControlSocket {
     }
 }
 
-/// The lock beside the socket, with the owner's process number in it.
+/// Takes the lock file beside the socket, which holds the number of the process that owns the socket.
 fn own(path: &Path) -> Result<File, Failure> {
     let lock = lock_of(path);
     let cannot = |error: io::Error| {
@@ -232,7 +233,7 @@ async fn converse<F: Future<Output = ControlResponse>>(
     let mut read = tokio::io::BufReader::new(read).take(REQUEST_BYTES);
     timeout(PATIENCE, read.read_until(b'\n', &mut line)).await??;
     let response = match serde_json::from_slice(&line) {
-        // Goes on though the client may have gone: it is done, or not, but not in half.
+        // The request is completed even if the client has gone, so that it is never done in half.
         Ok(request) => answer(request).await,
         Err(error) => ControlResponse::Error(format!("not a request: {error}")),
     };
@@ -252,7 +253,7 @@ pub fn ask(path: &Path, request: ControlRequest) -> Result<ControlResponse, Fail
     })
 }
 
-/// The same, with another failure where nobody is behind it.
+/// Asks the process behind `path`. `nobody` makes the failure if no process listens there.
 pub fn ask_or(
     path: &Path,
     request: ControlRequest,

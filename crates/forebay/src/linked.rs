@@ -20,7 +20,7 @@ pub fn link_for_people(linked: &Linked) -> String {
         let _ = writeln!(text, "{way}: {}\n{}", words.join(", "), lane_for_people(lane));
     }
     let late = &report.lateness;
-    // Nothing was given yet, or by the kernel, which does not say.
+    // Without packets there is no lateness; the kernel (netem) does not report it either.
     if late.count > 0 {
         let _ = writeln!(
             text,

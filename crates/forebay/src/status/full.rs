@@ -161,7 +161,7 @@ fn targets(targets: &[TargetStatus]) -> Table {
 
 fn sessions(sessions: &[SessionStatus]) -> Table {
     let head = ["initiator", "address", "target", "group", "commands", "written", "read"];
-    // Most have none, and a line has no room to spare.
+    // Few sessions share a congestion window: leave the column out if none does.
     let has_ensembles = sessions.iter().any(|session| session.ensemble.is_some());
     let mut table = match has_ensembles {
         true => table(&[&head[..], &["congestion"]].concat()),
@@ -188,10 +188,10 @@ fn sessions(sessions: &[SessionStatus]) -> Table {
     table
 }
 
-/// Session by session, in the order of the table above it.
+/// All connections, session by session, in the order of the table of sessions.
 fn connections(sessions: &[SessionStatus]) -> Table {
     let head = ["initiator", "connection", "from", "to", "PDUs in", "PDUs out", "written", "read"];
-    // Most have none, and a line has no room to spare.
+    // Few connections are compressed: leave the column out if none is.
     let mut all = sessions.iter().flat_map(|session| &session.connections);
     let is_compressed = all.any(|connection| connection.compression.is_some());
     let mut table = match is_compressed {
@@ -222,7 +222,7 @@ fn connections(sessions: &[SessionStatus]) -> Table {
 
 fn layers(layers: &[LayerStatus]) -> Table {
     let mut table = table(&["layer", "on", "figure", "value"]);
-    // Top first, as a request meets them.
+    // The top layer comes first, as a request passes the layers.
     for layer in layers.iter().rev() {
         let figures = layer.figures.by_name();
         if figures.is_empty() {
@@ -233,7 +233,7 @@ fn layers(layers: &[LayerStatus]) -> Table {
     table
 }
 
-/// A row for each figure, the first of them beginning with `first`.
+/// Adds a row for each figure. The cells `first` stand in the first of these rows only.
 fn add_figures(table: &mut Table, first: &[&str], figures: &Map<String, Value>) {
     for (index, (name, value)) in figures.iter().enumerate() {
         let lead = first.iter().map(|text| Cell::new(if index == 0 { text } else { "" }));
@@ -242,7 +242,7 @@ fn add_figures(table: &mut Table, first: &[&str], figures: &Map<String, Value>) 
     }
 }
 
-/// A value as its name says it is meant.
+/// The text of a value. The end of its name says the unit: `bytes` are shown in KiB and larger units.
 fn figure(name: &str, value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),
@@ -265,7 +265,7 @@ fn figure(name: &str, value: &Value) -> String {
     }
 }
 
-/// Times, for people.
+/// Number, median and high percentiles of response times.
 fn in_short(times: &Map<String, Value>) -> String {
     let us = |name: &str| times.get(name).and_then(Value::as_f64).unwrap_or_default();
     let time = |name: &str| match us(name) {
