@@ -61,7 +61,8 @@ async fn commands_and_pdus_are_counted_at_both_ends() {
     let sent = remote["commands_by_kind"]["WRITE(10)"].as_u64().unwrap_or(0);
     assert!((1..64).contains(&sent), "{remote}");
     assert_eq!(Value::from(pdus(&remote["pdus_out_by_size"])), remote["pdus_out"]);
-    let text = support::forebay().args(["status", "--all", "--control"]).arg(&near.control).output();
+    let text =
+        support::forebay().args(["status", "--all", "--control"]).arg(&near.control).output();
     let text = String::from_utf8(text.expect("it runs").stdout).expect("text");
     assert!(text.contains("READ(10): 64") && text.contains("half below"), "{text}");
 }

@@ -78,7 +78,8 @@ async fn four_connections_carry_commands_by_one_model_and_both_ends_tell_of_it()
     .await;
     eventually("the same, for people", || {
         let control = far.control.to_str().expect("text");
-        let shown = String::from_utf8(run(&["status", "--all", "--control", control]).stdout).expect("text");
+        let shown = String::from_utf8(run(&["status", "--all", "--control", control]).stdout)
+            .expect("text");
         assert!(shown.contains("4 share "), "{shown}");
         shown.contains(" Mbit/s, ")
     })

@@ -16,8 +16,8 @@ use crate::{
     Error, Settings,
     error::is_refusal,
     probe::{MOST_UNIT_ATTENTIONS, is_news},
-    reserve::{NextReservationCommand, Reserving, ScsiCommandEnd},
-    wires::Wires,
+    reservation::{NextReservationCommand, Reserving, ScsiCommandEnd},
+    session_io::SessionIo,
 };
 
 /// The claim of a volume, from when it is asked for.
@@ -149,7 +149,7 @@ impl Claimed {
     /// another one takes its place meanwhile, that one too.
     pub(crate) async fn present(
         &self,
-        wires: &mut Wires,
+        wires: &mut SessionIo,
         settings: &Settings,
     ) -> Result<(), Error> {
         loop {
@@ -166,7 +166,7 @@ impl Claimed {
 async fn present(
     claimed: &Claimed,
     claim: &Claim,
-    wires: &mut Wires,
+    wires: &mut SessionIo,
     settings: &Settings,
 ) -> Result<Holding, Error> {
     let outcome = loop {
@@ -296,7 +296,7 @@ pub const NODE_IS_OLDER: &str = "the node is of an earlier day";
 /// Logs in and reads the claim on the unit of `settings.lun`. Returns `None` if the unit keeps no claims. The
 /// report of a unit that was never claimed has an empty owner.
 pub async fn claim_of(settings: &Settings) -> Result<Option<ClaimReport>, Error> {
-    let mut wires = Wires::open(settings, false).await?;
+    let mut wires = SessionIo::open(settings, false).await?;
     let (cdb, transfer) = r#in();
     let told = ask(&mut wires, settings, cdb, transfer).await?;
     wires.log_out().await;
@@ -370,7 +370,7 @@ pub(crate) fn reason(sense: Sense, claim: &Claim, report: Option<&ClaimReport>) 
 
 /// A command in a new session, past the news that it gets.
 async fn ask(
-    wires: &mut Wires,
+    wires: &mut SessionIo,
     settings: &Settings,
     cdb: Cdb,
     transfer: DataPhase,

@@ -3,10 +3,10 @@
 use scsi::{Lun, PrimaryCommand, ScsiStatus};
 
 use crate::{
-    Error, Facts, Settings,
+    Error, Settings, UnitDescription,
     probe::probe,
+    session_io::SessionIo,
     url::{is_iscsi_name, parse_portal},
-    wires::Wires,
 };
 use iscsi::session::initiator::DataPhase;
 
@@ -26,13 +26,13 @@ pub struct ListedUnit {
     /// Its number.
     pub lun: u16,
     /// What it says of itself, or why that is of no use.
-    pub facts: Result<Facts, Error>,
+    pub facts: Result<UnitDescription, Error>,
 }
 
 /// Asks the settings' portal for all targets that are for us (SendTargets=All). Target and LUN of
 /// the settings do not matter.
 pub async fn discover(settings: &Settings) -> Result<Vec<DiscoveredTarget>, Error> {
-    let mut wire = Wires::open(settings, true).await?;
+    let mut wire = SessionIo::open(settings, true).await?;
     let answer = wire.text(bytes::Bytes::from_static(b"SendTargets=All\0")).await?;
     wire.log_out().await;
     parse_targets(&answer, &settings.portal)
@@ -41,7 +41,7 @@ pub async fn discover(settings: &Settings) -> Result<Vec<DiscoveredTarget>, Erro
 /// Asks a target for its units and each of those what it is. `settings.lun` does not matter.
 pub async fn list_units(settings: &Settings) -> Result<Vec<ListedUnit>, Error> {
     let mut settings = Settings { lun: 0, ..settings.clone() };
-    let mut wire = Wires::open(&settings, false).await?;
+    let mut wire = SessionIo::open(&settings, false).await?;
     let luns = report_luns(&mut wire, &settings).await?;
     let mut units = Vec::with_capacity(luns.len());
     for lun in luns {
@@ -60,7 +60,7 @@ pub async fn list_units(settings: &Settings) -> Result<Vec<ListedUnit>, Error> {
 /// Room for 2,047 units: more than anyone reads in a list.
 const REPORT_LUNS_BYTES: u32 = 16 * 1024;
 
-async fn report_luns(wire: &mut Wires, settings: &Settings) -> Result<Vec<u16>, Error> {
+async fn report_luns(wire: &mut SessionIo, settings: &Settings) -> Result<Vec<u16>, Error> {
     let allocation_length = REPORT_LUNS_BYTES;
     let cdb = PrimaryCommand::ReportLuns { select_report: 0, allocation_length }.encode();
     // A unit attention may stand before the first commands of a new nexus.

@@ -16,17 +16,17 @@ use tracing::{debug, info, warn};
 
 use crate::{
     CommandError, Error, InitiatorConnectionStats, InitiatorStatistics, LinkState, Settings,
+    backoff::{Backoff, GOOD_CONNECTION},
     clock::now,
-    counted::StatisticsBaseline,
-    crew::Crew,
-    facts::{tells_of_change, tells_of_reset, tells_of_size},
-    live::{ExpectedUnit, Live, attempt},
+    connection_io::ConnectionTraffic,
     login::LoggedIn,
-    pauses::{GOOD_CONNECTION, Pauses},
-    pending::{Job, PendingTable},
-    shared::RemoteSessionState,
-    wire::ConnectionTraffic,
-    wires::Wires,
+    missing_connections::MissingConnections,
+    pending_commands::{Job, PendingTable},
+    session_io::SessionIo,
+    session_state::RemoteSessionState,
+    statistics_baseline::StatisticsBaseline,
+    unit_description::{tells_of_change, tells_of_reset, tells_of_size},
+    verified_session::{ExpectedUnit, VerifiedSession, attempt},
 };
 
 /// What callers send.
@@ -113,8 +113,8 @@ impl InitiatorDriver {
     }
 
     /// Runs until every handle is gone or one of them says so.
-    pub(crate) async fn run(mut self, first: Option<Live>) {
-        let mut pauses = Pauses::new(&self.settings);
+    pub(crate) async fn run(mut self, first: Option<VerifiedSession>) {
+        let mut pauses = Backoff::new(&self.settings);
         let mut wait = Duration::ZERO;
         let mut live = first;
         loop {
@@ -131,7 +131,7 @@ impl InitiatorDriver {
                 ConnectionEnd::Lost { reason, wait: at_least } => {
                     warn!(target = self.settings.target, %reason, "lost the session");
                     if now().saturating_duration_since(begun) >= GOOD_CONNECTION {
-                        pauses = Pauses::new(&self.settings);
+                        pauses = Backoff::new(&self.settings);
                     }
                     wait = pauses.next_after(at_least);
                     self.settings = Arc::new((*self.settings).clone().at_the_next_portal());
@@ -155,8 +155,8 @@ impl InitiatorDriver {
     }
 
     /// Runs a session until it ends.
-    async fn serve(&mut self, live: Live) -> ConnectionEnd {
-        let Live { settings, mut wires, facts } = live;
+    async fn serve(&mut self, live: VerifiedSession) -> ConnectionEnd {
+        let VerifiedSession { settings, mut wires, facts } = live;
         self.pending.lun = Lun::from_number(settings.lun).unwrap_or_default();
         // A target with one portal may have another tag when it is started again.
         if settings.locate.is_none() && settings.has_choice() {
@@ -202,10 +202,10 @@ impl InitiatorDriver {
 
     async fn serve_until_it_ends(
         &mut self,
-        wires: &mut Wires,
+        wires: &mut SessionIo,
         counted: &mut StatisticsBaseline,
     ) -> Result<ConnectionEnd, Error> {
-        let mut crew = Crew::new(&self.settings, wires);
+        let mut crew = MissingConnections::new(&self.settings, wires);
         let timer = sleep(Duration::ZERO);
         tokio::pin!(timer);
         let mut deadline = now();
@@ -269,7 +269,7 @@ impl InitiatorDriver {
     }
 
     /// Tells once who wanted compression that there is none: it is worth nobody's waiting.
-    fn note_compression(&mut self, wires: &Wires) {
+    fn note_compression(&mut self, wires: &SessionIo) {
         let compression = wires.compression();
         self.statistics.compression = compression;
         let is_wanted = !self.settings.offer.compression.is_empty();
@@ -283,8 +283,8 @@ impl InitiatorDriver {
     /// Another connection is there, or not.
     fn handle_join(
         &mut self,
-        wires: &mut Wires,
-        crew: &mut Crew,
+        wires: &mut SessionIo,
+        crew: &mut MissingConnections,
         joined: Result<LoggedIn, Error>,
     ) -> Option<Error> {
         match joined {
@@ -308,7 +308,7 @@ impl InitiatorDriver {
 
     /// Without a connection a session of level 2 goes on at the target, but not for callers: they
     /// wait until the returned time at most.
-    fn note_link(&mut self, wires: &Wires) -> Option<Instant> {
+    fn note_link(&mut self, wires: &SessionIo) -> Option<Instant> {
         let is_up = wires.len() > 0;
         self.shared.state.send_if_modified(|state| match (&state, is_up) {
             (LinkState::Up, false) => {
@@ -353,7 +353,7 @@ impl InitiatorDriver {
         }
     }
 
-    fn submit(&mut self, wires: &mut Wires) {
+    fn submit(&mut self, wires: &mut SessionIo) {
         self.pending.generation = self.shared.generation();
         while wires.session.unanswered() < self.settings.queue_depth {
             let Some(request) = self.pending.next(now(), &mut self.statistics) else { break };
@@ -367,7 +367,7 @@ impl InitiatorDriver {
 
     fn handle_events(
         &mut self,
-        wires: &mut Wires,
+        wires: &mut SessionIo,
         counted: &mut StatisticsBaseline,
     ) -> Result<Option<ConnectionEnd>, Error> {
         let (mut changed, mut not_served, mut end) = (None, None, None);
@@ -427,7 +427,11 @@ impl InitiatorDriver {
     }
 
     /// Connects again until it succeeds; `None` if nobody wants it any more.
-    async fn reconnect(&mut self, mut wait: Duration, pauses: &mut Pauses) -> Option<Live> {
+    async fn reconnect(
+        &mut self,
+        mut wait: Duration,
+        pauses: &mut Backoff,
+    ) -> Option<VerifiedSession> {
         let give_up_at = match &*self.shared.state.borrow() {
             LinkState::Down { since, .. } => *since + self.settings.give_up_after,
             _ => now(),
@@ -539,7 +543,7 @@ impl InitiatorDriver {
         *self.shared.statistics.lock() = self.statistics;
     }
 
-    fn publish_connections(&self, wires: &Wires) {
+    fn publish_connections(&self, wires: &SessionIo) {
         let mut connections = self.shared.connections.lock();
         connections.clear();
         connections.extend(wires.traffic().map(

@@ -8,33 +8,32 @@ mod error;
 mod locate;
 mod settings;
 mod statistics;
-mod facts;
+mod unit_description;
 mod clock;
-mod carriage;
-mod wire;
+mod ping_progress;
+mod connection_io;
 mod login;
-mod wires;
+mod session_io;
 mod probe;
-mod reserve;
+mod reservation;
 mod claim;
 mod discovery;
-mod pending;
-mod shared;
-mod live;
-mod pauses;
-mod crew;
-mod counted;
+mod pending_commands;
+mod session_state;
+mod verified_session;
+mod backoff;
+mod missing_connections;
+mod statistics_baseline;
 mod driver;
-mod size;
+mod capacity_refresh;
 mod session;
-mod owning;
-mod stability;
+mod claim_task;
+mod volatile_writes;
 mod volume;
 
 pub use claim::{NODE_IS_OLDER, OURSELVES, claim_of};
 pub use discovery::{DiscoveredTarget, ListedUnit, discover, list_units};
 pub use error::{CommandError, Error};
-pub use facts::Facts;
 pub use iscsi::{
     Isid,
     keys::NegotiationOffer,
@@ -42,10 +41,11 @@ pub use iscsi::{
     session::initiator::{CommandDistribution, DataPhase},
 };
 pub use locate::{IscsiLocation, Locate, Locating};
-pub use pending::PerformedCommand;
+pub use pending_commands::PerformedCommand;
 pub use session::RemoteSession;
+pub use session_state::LinkState;
 pub use settings::Settings;
-pub use shared::LinkState;
 pub use statistics::{InitiatorConnectionStats, InitiatorStatistics, RoundTrips};
+pub use unit_description::UnitDescription;
 pub use url::{Url, UrlError};
 pub use volume::RemoteVolume;

@@ -13,7 +13,7 @@ use iscsi::{
 use tokio::{net::TcpStream, time::timeout};
 use transport::{ConnectionStream, Received, receive, send};
 
-use crate::{Error, Settings, url::parse_portal, wire::Wire};
+use crate::{Error, Settings, connection_io::InitiatorConnectionIo, url::parse_portal};
 
 /// Which session a connection is for.
 #[derive(Clone, Debug)]
@@ -37,7 +37,7 @@ pub(crate) enum LoginPurpose {
 
 /// A connection that has just logged in.
 pub(crate) struct LoggedIn {
-    pub(crate) wire: Wire,
+    pub(crate) wire: InitiatorConnectionIo,
     pub(crate) established: EstablishedLogin,
     /// Where: redirections are followed.
     pub(crate) portal: String,
@@ -74,7 +74,7 @@ pub(crate) async fn log_in(settings: &Settings, purpose: LoginPurpose) -> Result
 }
 
 enum LoginOrRedirect {
-    Done(Box<Wire>, Box<EstablishedLogin>),
+    Done(Box<InitiatorConnectionIo>, Box<EstablishedLogin>),
     Elsewhere(String),
 }
 
@@ -130,7 +130,7 @@ async fn exchange(
         match login.handle_response(receive_response(&mut stream, &mut decoder).await?) {
             InitiatorStep::Send(next) => request = next,
             InitiatorStep::Established(established) => {
-                let wire = Box::new(Wire::new(stream, decoder, &established));
+                let wire = Box::new(InitiatorConnectionIo::new(stream, decoder, &established));
                 return Ok(LoginOrRedirect::Done(wire, established));
             }
             InitiatorStep::Redirected { address, .. } => {

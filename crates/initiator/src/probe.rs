@@ -11,10 +11,10 @@ use scsi::{
 use volume::Geometry;
 
 use crate::{
-    Error, Facts, Settings,
+    Error, Settings, UnitDescription,
     error::is_not_served,
-    facts::{self, CachingPageFlags, Capacity, Inquiry, RemoteBlockLimits},
-    wires::Wires,
+    session_io::SessionIo,
+    unit_description::{self, CachingPageFlags, Capacity, Inquiry, RemoteBlockLimits},
 };
 
 /// Unit attentions in a row that are taken for the usual news of a new nexus (open-iscsi's and
@@ -25,7 +25,10 @@ pub(crate) const MOST_UNIT_ATTENTIONS: u32 = 10;
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// Everything there is to know about the unit of `settings`.
-pub(crate) async fn probe(wire: &mut Wires, settings: &Settings) -> Result<Facts, Error> {
+pub(crate) async fn probe(
+    wire: &mut SessionIo,
+    settings: &Settings,
+) -> Result<UnitDescription, Error> {
     let mut ask = Ask { wire, settings };
     ask.until_ready().await?;
     let inquiry = ask
@@ -37,10 +40,10 @@ pub(crate) async fn probe(wire: &mut Wires, settings: &Settings) -> Result<Facts
 
     let mut identity = None;
     if has(0x83) {
-        identity = facts::designator(&ask.vpd(0x83).await?);
+        identity = unit_description::designator(&ask.vpd(0x83).await?);
     }
     if identity.is_none() && has(0x80) {
-        identity = Some(facts::serial_identity(&inquiry, &ask.vpd(0x80).await?));
+        identity = Some(unit_description::serial_identity(&inquiry, &ask.vpd(0x80).await?));
     }
     // A unit without any name is known by its place.
     let identity = identity.unwrap_or_else(|| format!("{}/{}", settings.target, settings.lun));
@@ -52,7 +55,7 @@ pub(crate) async fn probe(wire: &mut Wires, settings: &Settings) -> Result<Facts
     }
     let mut write_same = false;
     if has(0xb2) {
-        write_same = facts::provisioning_has_write_same(&ask.vpd(0xb2).await?);
+        write_same = unit_description::provisioning_has_write_same(&ask.vpd(0xb2).await?);
     }
     let mut ours = ForebayVolume::default();
     if has(ForebayVolume::PAGE) {
@@ -64,7 +67,7 @@ pub(crate) async fn probe(wire: &mut Wires, settings: &Settings) -> Result<Facts
     // block of zeros always leaves zeros. (UNMAP is a hint that a unit may ignore.)
     let write_same = write_same && capacity.thin && capacity.reads_zeros;
     let max_same = limits.max_write_same_blocks.unwrap_or(WRITE_SAME_BLOCKS.into());
-    Ok(Facts {
+    Ok(UnitDescription {
         identity,
         vendor: inquiry.vendor,
         product: inquiry.product,
@@ -99,7 +102,7 @@ pub(crate) fn is_news(sense: &Sense) -> bool {
 const WRITE_SAME_BLOCKS: u32 = 0xffff;
 
 struct Ask<'a> {
-    wire: &'a mut Wires,
+    wire: &'a mut SessionIo,
     settings: &'a Settings,
 }
 
@@ -171,7 +174,7 @@ impl Ask<'_> {
     /// The body of a vital product data page; empty if there is none.
     async fn vpd(&mut self, page: u8) -> Result<Vec<u8>, Error> {
         let data = self.vpd_page(page).await?;
-        Ok(facts::vpd_body(page, &data).unwrap_or_default().to_vec())
+        Ok(unit_description::vpd_body(page, &data).unwrap_or_default().to_vec())
     }
 
     /// The same with its header.

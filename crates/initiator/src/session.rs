@@ -14,15 +14,14 @@ use transport::CongestionStatistics;
 use volume::Geometry;
 
 use crate::{
-    CommandError, Error, Facts, InitiatorConnectionStats, InitiatorStatistics, LinkState,
-    PerformedCommand, Settings,
+    CommandError, Error, InitiatorConnectionStats, InitiatorStatistics, LinkState,
+    PerformedCommand, Settings, UnitDescription, capacity_refresh,
     claim::Claimed,
     clock::now,
     driver::{InitiatorDriver, Message},
-    live::{ExpectedUnit, Live, connect},
-    pending::Job,
-    shared::RemoteSessionState,
-    size,
+    pending_commands::Job,
+    session_state::RemoteSessionState,
+    verified_session::{ExpectedUnit, VerifiedSession, connect},
 };
 
 /// A session with one unit. Clones are handles on the same one; when the last is gone it logs out.
@@ -67,12 +66,16 @@ impl RemoteSession {
         Self::start(settings, ExpectedUnit::new(identity, geometry), None)
     }
 
-    fn start(mut settings: Settings, expected: ExpectedUnit, live: Option<Live>) -> Self {
+    fn start(
+        mut settings: Settings,
+        expected: ExpectedUnit,
+        live: Option<VerifiedSession>,
+    ) -> Self {
         settings.queue_depth = settings.queue_depth.max(1);
         let shared = Arc::new(RemoteSessionState::new(now()));
         // the table of the driver holds as many again
         let (messages, receiver) = mpsc::channel(settings.queue_depth);
-        tokio::spawn(size::follow(messages.downgrade(), Arc::clone(&shared)));
+        tokio::spawn(capacity_refresh::follow(messages.downgrade(), Arc::clone(&shared)));
         let driver = InitiatorDriver::new(Arc::new(settings), receiver, shared.clone(), expected);
         let driver = tokio::spawn(driver.run(live));
         Self { messages, shared, driver: Arc::new(Mutex::new(Some(driver))) }
@@ -111,7 +114,7 @@ impl RemoteSession {
 
     /// What the unit said of itself at the last login; `None` if there was none.
     #[must_use]
-    pub fn facts(&self) -> Option<Arc<Facts>> {
+    pub fn facts(&self) -> Option<Arc<UnitDescription>> {
         self.shared.facts.lock().clone()
     }
 

@@ -20,8 +20,9 @@ use volume::{
 };
 
 use crate::{
-    CommandError, Error, Facts, InitiatorStatistics, LinkState, PerformedCommand, RemoteSession,
-    Settings, error::is_refusal, owning::ClaimWatchTask, stability::Stability,
+    CommandError, Error, InitiatorStatistics, LinkState, PerformedCommand, RemoteSession, Settings,
+    UnitDescription, claim_task::ClaimWatchTask, error::is_refusal,
+    volatile_writes::VolatileWrites,
 };
 
 /// A [`Volume`] whose blocks are those of a unit of an iSCSI target.
@@ -39,7 +40,7 @@ pub struct RemoteVolume {
     geometry: Geometry,
     identity: String,
     piece_bytes: u32,
-    stability: Mutex<Stability>,
+    stability: Mutex<VolatileWrites>,
     /// The unit announces WRITE SAME with UNMAP, and refuses it.
     no_write_same: AtomicBool,
     /// The unit knows no GET LBA STATUS.
@@ -85,7 +86,7 @@ impl RemoteVolume {
             geometry,
             identity,
             piece_bytes,
-            stability: Mutex::new(Stability::default()),
+            stability: Mutex::new(VolatileWrites::default()),
             no_write_same: AtomicBool::new(false),
             no_lba_status: AtomicBool::new(false),
             epoch_blocks: AtomicU64::new(geometry.epoch_blocks),
@@ -126,7 +127,7 @@ impl RemoteVolume {
 
     /// What the unit can do. Known after the first login, which is waited for as long as any call
     /// would wait.
-    async fn facts(&self) -> Result<Arc<Facts>, volume::Error> {
+    async fn facts(&self) -> Result<Arc<UnitDescription>, volume::Error> {
         if let Some(facts) = self.session.facts() {
             // Who was opened while the unit was away hears of its epochs with the first call.
             self.epoch_blocks.store(facts.geometry.epoch_blocks, Ordering::Relaxed);
@@ -191,7 +192,7 @@ impl RemoteVolume {
         extent: Extent,
         data: Bytes,
         durability: Durability,
-        facts: &Facts,
+        facts: &UnitDescription,
     ) -> Result<WriteStability, volume::Error> {
         let fua = durability == Durability::Stable && facts.fua && facts.geometry.volatile_cache;
         let cdb = Command::write(extent.lba.0, extent.blocks, fua).encode();
@@ -208,7 +209,11 @@ impl RemoteVolume {
         Ok(WriteStability { generation: answer.generation, stable })
     }
 
-    async fn write_zeros(&self, extent: Extent, facts: &Facts) -> Result<(), volume::Error> {
+    async fn write_zeros(
+        &self,
+        extent: Extent,
+        facts: &UnitDescription,
+    ) -> Result<(), volume::Error> {
         let piece = self.piece_blocks(facts);
         let zeros = Bytes::from(vec![0; (piece.min(extent.blocks) * self.block_size()) as usize]);
         let writes = pieces(extent, piece).map(|extent| {
@@ -255,7 +260,7 @@ impl RemoteVolume {
         }
     }
 
-    async fn flush_all(&self, facts: &Facts) -> Result<(), volume::Error> {
+    async fn flush_all(&self, facts: &UnitDescription) -> Result<(), volume::Error> {
         self.flush_with(facts, || self.synchronize_cache()).await
     }
 
@@ -263,7 +268,7 @@ impl RemoteVolume {
     /// the unit was restarted since a volatile write.
     async fn flush_with<F>(
         &self,
-        facts: &Facts,
+        facts: &UnitDescription,
         synchronize: impl FnOnce() -> F,
     ) -> Result<(), volume::Error>
     where
@@ -304,7 +309,7 @@ impl RemoteVolume {
     }
 
     /// How many blocks one command may move.
-    fn piece_blocks(&self, facts: &Facts) -> u32 {
+    fn piece_blocks(&self, facts: &UnitDescription) -> u32 {
         let ours = (self.piece_bytes / self.block_size()).max(1);
         facts.max_transfer_blocks.map_or(ours, |theirs| theirs.min(ours))
     }

@@ -11,7 +11,7 @@ use volume::{
 };
 
 use super::{RemoteVolume, allocation};
-use crate::{claim, owning::ClaimWatchTask, reserve::give_back};
+use crate::{claim, claim_task::ClaimWatchTask, reservation::give_back};
 
 impl Provisioning for RemoteVolume {
     fn allocation(&self, extent: Extent) -> Io<'_, Allocation> {

@@ -5,7 +5,10 @@ use std::{sync::Arc, time::Duration};
 use tokio::time::{sleep, timeout};
 use volume::{Geometry, Holding};
 
-use crate::{Error, Facts, Settings, probe::probe, shared::RemoteSessionState, wires::Wires};
+use crate::{
+    Error, Settings, UnitDescription, probe::probe, session_io::SessionIo,
+    session_state::RemoteSessionState,
+};
 
 /// The unit that is expected behind the link.
 #[derive(Clone, Debug)]
@@ -16,11 +19,11 @@ pub(crate) struct ExpectedUnit {
 }
 
 /// A session with the unit that is expected.
-pub(crate) struct Live {
+pub(crate) struct VerifiedSession {
     /// Where it was found.
     pub(crate) settings: Arc<Settings>,
-    pub(crate) wires: Wires,
-    pub(crate) facts: Facts,
+    pub(crate) wires: SessionIo,
+    pub(crate) facts: UnitDescription,
 }
 
 impl ExpectedUnit {
@@ -29,7 +32,7 @@ impl ExpectedUnit {
     }
 
     /// Is this the unit? Data must never go to another one.
-    fn check(&self, facts: &Facts) -> Result<(), Error> {
+    fn check(&self, facts: &UnitDescription) -> Result<(), Error> {
         let found = Self::new(facts.identity.clone(), &facts.geometry);
         if found.identity != self.identity {
             let (found, expected) = (found.identity, &self.identity);
@@ -48,7 +51,7 @@ impl ExpectedUnit {
     }
 }
 
-impl Live {
+impl VerifiedSession {
     /// A login ends the session that was lost only in the same portal group (RFC 7143, 6.3.5): at
     /// another one that may still perform what was sent again here, after newer writes.
     fn check_group(&self, before: Option<u16>) -> Result<(), Error> {
@@ -62,7 +65,7 @@ impl Live {
 }
 
 /// Connects where the unit is, logs in, asks it what it is. Of several places the first that answers.
-pub(crate) async fn connect(settings: &Settings) -> Result<Live, Error> {
+pub(crate) async fn connect(settings: &Settings) -> Result<VerifiedSession, Error> {
     let mut failed = Error::Closed;
     for place in settings.places().await? {
         match connect_to(place).await {
@@ -73,11 +76,11 @@ pub(crate) async fn connect(settings: &Settings) -> Result<Live, Error> {
     Err(failed)
 }
 
-async fn connect_to(settings: Settings) -> Result<Live, Error> {
-    let mut wires = Wires::open(&settings, false).await?;
+async fn connect_to(settings: Settings) -> Result<VerifiedSession, Error> {
+    let mut wires = SessionIo::open(&settings, false).await?;
     let probing = timeout(settings.login_time_out, probe(&mut wires, &settings)).await;
     let facts = probing.map_err(|_| Error::TimedOut("what the unit is"))??;
-    Ok(Live { settings: Arc::new(settings), wires, facts })
+    Ok(VerifiedSession { settings: Arc::new(settings), wires, facts })
 }
 
 /// After a pause connects and takes the session up, if it is with the unit that is expected, in the portal group of the
@@ -87,7 +90,7 @@ pub(crate) async fn attempt(
     settings: Arc<Settings>,
     (expected, group): (ExpectedUnit, Option<u16>),
     shared: Arc<RemoteSessionState>,
-) -> Result<Live, Error> {
+) -> Result<VerifiedSession, Error> {
     sleep(wait).await;
     // Not even a login: it would end the session of a rightful owner of the same name.
     shared.claimed.check()?;
@@ -110,7 +113,7 @@ async fn attempt_at(
     expected: &ExpectedUnit,
     group: Option<u16>,
     shared: &RemoteSessionState,
-) -> Result<Live, Error> {
+) -> Result<VerifiedSession, Error> {
     let mut live = connect_to(settings).await?;
     let mut taken = expected.check(&live.facts);
     // Nothing is claimed of another unit.
@@ -138,7 +141,7 @@ mod tests {
 
     #[test]
     fn another_unit_is_told_by_its_name_and_size() {
-        let facts = Facts {
+        let facts = UnitDescription {
             identity: "naa.1".into(),
             vendor: String::new(),
             product: String::new(),

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 /// - What came counts: the answer is behind it.
 /// - What the target's host has acknowledged counts up to the end of the ping, which waits behind it. What was sent
 ///   after the ping does not: the host takes it also for a process that has stopped, as long as it has room.
-pub(crate) struct Carriage {
+pub(crate) struct PingProgress {
     looked: Instant,
     /// So many bytes counted then.
     bytes: u64,
@@ -32,7 +32,7 @@ pub(crate) struct ConnectionProgress {
     pub(crate) acknowledged: u64,
 }
 
-impl Carriage {
+impl PingProgress {
     pub(crate) fn new(now: Instant) -> Self {
         Self { looked: now, bytes: 0, given: None }
     }
@@ -80,14 +80,14 @@ mod tests {
 
     /// A connection whose ping ends at 1000 in the output, and at 2000 as it crosses the link.
     struct Scene {
-        carriage: Carriage,
+        carriage: PingProgress,
         now: Instant,
     }
 
     impl Scene {
         fn new() -> Self {
             let now = Instant::now() + Duration::from_secs(60);
-            let mut carriage = Carriage::new(now);
+            let mut carriage = PingProgress::new(now);
             carriage.note_written(Some(1000), 500, 700);
             Self { carriage, now }
         }

@@ -17,18 +17,18 @@ use transport::{ConnectionStream, Received, SendProgress, SessionCongestion, pol
 
 use crate::{
     Error,
-    carriage::{Carriage, ConnectionProgress},
     clock::now,
+    ping_progress::{ConnectionProgress, PingProgress},
 };
 
 /// A socket in full feature phase. Its machine is a part of the [`InitiatorSession`].
-pub(crate) struct Wire {
+pub(crate) struct InitiatorConnectionIo {
     stream: ConnectionStream,
     decoder: Decoder,
     pub(crate) cid: Cid,
     bytes_in: u64,
     bytes_out: u64,
-    carriage: Carriage,
+    carriage: PingProgress,
 }
 
 /// What has passed a connection since its login, in bytes of PDUs, and as it crossed the link.
@@ -60,7 +60,7 @@ const READS_PER_TURN: usize = 16;
 /// would make us hold them all. Above what the machine queues by itself.
 const OUTPUT_STUCK: usize = 4 << 20;
 
-impl Wire {
+impl InitiatorConnectionIo {
     /// After a login; `decoder` may hold what came with its end.
     pub(crate) fn new(
         mut stream: ConnectionStream,
@@ -74,7 +74,7 @@ impl Wire {
         }
         decoder.configure(BUFFER_BYTES, limit, parameters.digests);
         stream.set_read_bytes(BUFFER_BYTES);
-        let carriage = Carriage::new(now());
+        let carriage = PingProgress::new(now());
         Self { stream, decoder, cid: login.cid, bytes_in: 0, bytes_out: 0, carriage }
     }
 

@@ -6,7 +6,7 @@
 
 /// The volatile writes that were answered and not flushed, counted in the order of their answers.
 #[derive(Debug, Default)]
-pub(crate) struct Stability {
+pub(crate) struct VolatileWrites {
     answered: u64,
     generation: u64,
     /// Answered by this generation.
@@ -22,7 +22,7 @@ struct WriteNumberRange {
     last: u64,
 }
 
-impl Stability {
+impl VolatileWrites {
     /// A volatile write (or discard) was answered.
     pub(crate) fn note_write(&mut self, generation: u64) {
         self.advance(generation);
@@ -98,7 +98,7 @@ mod tests {
 
     #[test]
     fn a_flush_of_the_same_generation_is_good() {
-        let mut stability = Stability::default();
+        let mut stability = VolatileWrites::default();
         stability.note_write(1);
         let begun = stability.begin_flush();
         assert!(!stability.is_clean());
@@ -111,7 +111,7 @@ mod tests {
 
     #[test]
     fn writes_of_an_earlier_generation_make_one_flush_fail() {
-        let mut stability = Stability::default();
+        let mut stability = VolatileWrites::default();
         stability.note_write(1);
         stability.note_write(2);
         let begun = stability.begin_flush();
@@ -124,7 +124,7 @@ mod tests {
 
     #[test]
     fn a_reset_between_write_and_flush_is_noticed() {
-        let mut stability = Stability::default();
+        let mut stability = VolatileWrites::default();
         stability.note_write(1);
         let begun = stability.begin_flush();
         assert!(!stability.end_flush(begun, 2));
@@ -132,7 +132,7 @@ mod tests {
 
     #[test]
     fn a_write_answered_after_the_flush_began_is_the_next_ones() {
-        let mut stability = Stability::default();
+        let mut stability = VolatileWrites::default();
         stability.note_write(1);
         let begun = stability.begin_flush();
         stability.note_write(1);
@@ -143,7 +143,7 @@ mod tests {
 
     #[test]
     fn a_late_answer_of_an_earlier_generation_counts_as_lost() {
-        let mut stability = Stability::default();
+        let mut stability = VolatileWrites::default();
         stability.note_write(2);
         stability.note_write(1);
         let begun = stability.begin_flush();
@@ -152,7 +152,7 @@ mod tests {
 
     #[test]
     fn a_flush_that_failed_tells_of_each_loss_once() {
-        let mut stability = Stability::default();
+        let mut stability = VolatileWrites::default();
         stability.note_write(1);
         let first = stability.begin_flush();
         stability.note_write(1);

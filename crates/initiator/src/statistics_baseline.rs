@@ -2,7 +2,7 @@
 
 use iscsi::{Cid, session::initiator::InitiatorPduCounters};
 
-use crate::{InitiatorStatistics, wire::ConnectionTraffic, wires::Wires};
+use crate::{InitiatorStatistics, connection_io::ConnectionTraffic, session_io::SessionIo};
 
 /// How much of each connection's counts has been added to the statistics.
 #[derive(Default)]
@@ -13,7 +13,7 @@ pub(crate) struct StatisticsBaseline {
 }
 
 impl StatisticsBaseline {
-    pub(crate) fn add_to(&mut self, statistics: &mut InitiatorStatistics, wires: &Wires) {
+    pub(crate) fn add_to(&mut self, statistics: &mut InitiatorStatistics, wires: &SessionIo) {
         self.connections.retain(|&(cid, _)| wires.session.counters(cid).is_some());
         for cid in wires.session.cids() {
             let counters = wires.session.counters(cid).unwrap_or_default();

@@ -4,21 +4,21 @@ use std::{future::Future, pin::Pin, sync::Arc, time::Instant};
 
 use crate::{
     Error, Settings,
+    backoff::{Backoff, GOOD_CONNECTION},
     clock::now,
     login::{LoggedIn, log_in},
-    pauses::{GOOD_CONNECTION, Pauses},
-    wires::Wires,
+    session_io::SessionIo,
 };
 
 /// The connections that are wanted and not there.
-pub(crate) struct Crew {
+pub(crate) struct MissingConnections {
     settings: Arc<Settings>,
     /// So many are wanted.
     wanted: usize,
     /// So many there were at most: what is added beyond is no replacement.
     most: usize,
     joining: Option<ConnectionJoinFuture>,
-    pauses: Pauses,
+    pauses: Backoff,
     /// When the last one was added.
     added: Instant,
     /// Not before then.
@@ -31,15 +31,15 @@ pub(crate) struct Crew {
 /// A connection on its way.
 type ConnectionJoinFuture = Pin<Box<dyn Future<Output = Result<LoggedIn, Error>> + Send>>;
 
-impl Crew {
-    pub(crate) fn new(settings: &Arc<Settings>, wires: &Wires) -> Self {
+impl MissingConnections {
+    pub(crate) fn new(settings: &Arc<Settings>, wires: &SessionIo) -> Self {
         let offered = wires.session.parameters().max_connections;
         Self {
             settings: settings.clone(),
             wanted: usize::from(settings.offer().max_connections.min(offered).max(1)),
             most: wires.len(),
             joining: None,
-            pauses: Pauses::new(settings),
+            pauses: Backoff::new(settings),
             added: now(),
             next: now(),
             present: wires.len(),
@@ -48,12 +48,12 @@ impl Crew {
     }
 
     /// Begins to add a connection if one is missing and it is time.
-    pub(crate) fn look(&mut self, wires: &Wires, closing: bool) {
+    pub(crate) fn look(&mut self, wires: &SessionIo, closing: bool) {
         self.closing = closing;
         if wires.len() < self.present {
             // One that did not last is not made again at once.
             if now().saturating_duration_since(self.added) >= GOOD_CONNECTION {
-                self.pauses = Pauses::new(&self.settings);
+                self.pauses = Backoff::new(&self.settings);
             }
             self.next = self.next.max(now() + self.pauses.next());
         }

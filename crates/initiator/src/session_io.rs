@@ -24,16 +24,16 @@ use transport::SessionCongestion;
 use crate::{
     CommandError, Error, Settings,
     clock::now,
+    connection_io::{ConnectionTraffic, InitiatorConnectionIo},
     login::{LoggedIn, LoginPurpose, log_in},
-    wire::{ConnectionTraffic, Wire},
 };
 
 /// A session in full feature phase with its connections. Whoever holds it runs it:
-/// [`Wires::pump`], then wait for [`Wires::readiness`] or [`Wires::deadline`], then
-/// [`Wires::exchange`] or [`Wires::handle_timeout`]; events come from [`Wires::poll_event`].
-pub(crate) struct Wires {
+/// [`SessionIo::pump`], then wait for [`SessionIo::readiness`] or [`SessionIo::deadline`], then
+/// [`SessionIo::exchange`] or [`SessionIo::handle_timeout`]; events come from [`SessionIo::poll_event`].
+pub(crate) struct SessionIo {
     pub(crate) session: InitiatorSession,
-    wires: Vec<Wire>,
+    wires: Vec<InitiatorConnectionIo>,
     tsih: Tsih,
     /// Where it is: redirections were followed.
     pub(crate) portal: String,
@@ -62,7 +62,7 @@ const LOOKS: u32 = 16;
 /// in megabytes, 128 KiB for the only connection cost 14 % of the throughput, half a megabyte 2 %.
 const UNSENT_BYTES: u32 = 512 << 10;
 
-impl Wires {
+impl SessionIo {
     /// Connects and logs in. Bounded by the settings.
     pub(crate) async fn open(settings: &Settings, discovery: bool) -> Result<Self, Error> {
         let purpose = if discovery { LoginPurpose::Discovery } else { LoginPurpose::Session };
@@ -191,9 +191,9 @@ impl Wires {
         has_news
     }
 
-    /// When [`Wires::handle_timeout`] is due.
+    /// When [`SessionIo::handle_timeout`] is due.
     pub(crate) fn deadline(&self) -> Option<Instant> {
-        let is_asked = |wire: &&Wire| self.session.asked(wire.cid).is_some();
+        let is_asked = |wire: &&InitiatorConnectionIo| self.session.asked(wire.cid).is_some();
         let looks = self.wires.iter().filter(is_asked).map(|wire| wire.next_look(self.look_every));
         self.session.poll_timeout().map(|deadline| looks.fold(deadline, Instant::min))
     }

@@ -8,7 +8,7 @@ use crate::Error;
 
 /// What the initiator needs to know of a unit.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Facts {
+pub struct UnitDescription {
     /// Names the unit and no other: `naa.…`, `eui.…`, `t10.…` (from VPD page 83h), or `serial.…`
     /// (80h) where there is no such name.
     pub identity: String,

@@ -11,7 +11,7 @@ use crate::Settings;
 
 /// The pauses before attempts to connect: doubling, and of random length so that many initiators
 /// do not come back all at once.
-pub(crate) struct Pauses {
+pub(crate) struct Backoff {
     next: Duration,
     most: Duration,
 }
@@ -23,7 +23,7 @@ const MOST_BESIDE_OTHERS: Duration = Duration::from_secs(1);
 /// A connection that held for so long was a good one: the next pause is the first again.
 pub(crate) const GOOD_CONNECTION: Duration = Duration::from_secs(5);
 
-impl Pauses {
+impl Backoff {
     pub(crate) fn new(settings: &Settings) -> Self {
         let most = if settings.has_choice() { MOST_BESIDE_OTHERS } else { Duration::MAX };
         Self { next: settings.back_off, most: settings.back_off_max.min(most) }
@@ -53,7 +53,7 @@ mod tests {
 
     #[test]
     fn pauses_double_up_to_the_longest() {
-        let mut pauses = Pauses::new(&Settings::new("node", "iqn.x:y", 0));
+        let mut pauses = Backoff::new(&Settings::new("node", "iqn.x:y", 0));
         for expected in [100, 200, 400, 800, 1600, 3200, 5000, 5000] {
             let ms = pauses.next().as_millis();
             assert!((expected..=expected * 5 / 4).contains(&ms), "{ms} for {expected}");
@@ -64,14 +64,14 @@ mod tests {
     fn who_has_a_choice_looks_again_soon() {
         let mut settings = Settings::new("node", "iqn.x:y", 0);
         settings.other_portals.push("other".into());
-        let mut pauses = Pauses::new(&settings);
+        let mut pauses = Backoff::new(&settings);
         let longest = (0..8).map(|_| pauses.next()).max();
         assert!(longest.is_some_and(|longest| longest <= Duration::from_millis(1250)));
     }
 
     #[test]
     fn no_target_makes_us_wait_for_hours() {
-        let mut pauses = Pauses::new(&Settings::new("node", "iqn.x:y", 0));
+        let mut pauses = Backoff::new(&Settings::new("node", "iqn.x:y", 0));
         assert_eq!(pauses.next_after(Duration::from_secs(3)), Duration::from_secs(3));
         assert_eq!(pauses.next_after(Duration::from_secs(65_535)), MOST_PATIENCE);
     }

@@ -14,7 +14,7 @@ use scsi::OpcodeTally;
 use tokio::sync::{Notify, watch};
 use transport::SessionCongestion;
 
-use crate::{Facts, InitiatorConnectionStats, InitiatorStatistics, claim::Claimed};
+use crate::{InitiatorConnectionStats, InitiatorStatistics, UnitDescription, claim::Claimed};
 
 /// Whether there is a session.
 #[derive(Clone, Debug)]
@@ -41,7 +41,7 @@ pub enum LinkState {
 pub(crate) struct RemoteSessionState {
     pub(crate) state: watch::Sender<LinkState>,
     /// As of the last login.
-    pub(crate) facts: Mutex<Option<Arc<Facts>>>,
+    pub(crate) facts: Mutex<Option<Arc<UnitDescription>>>,
     /// Since when the target of the current session has not answered pings; `None` if it answers.
     pub(crate) silent_since: Mutex<Option<Instant>>,
     /// Where the session is, or was last.
@@ -55,7 +55,7 @@ pub(crate) struct RemoteSessionState {
     generation: AtomicU64,
     /// How many blocks the unit has; 0 before that is known.
     blocks: AtomicU64,
-    /// Somebody wants to know whether it has as many as before, see [`crate::size::follow`].
+    /// Somebody wants to know whether it has as many as before, see [`crate::capacity_refresh::follow`].
     pub(crate) look_at_size: Notify,
     /// The unit told that it has not.
     pub(crate) size_changed: AtomicBool,
@@ -84,7 +84,7 @@ impl RemoteSessionState {
     }
 
     /// What the unit says of itself from now on.
-    pub(crate) fn set_facts(&self, facts: Facts) {
+    pub(crate) fn set_facts(&self, facts: UnitDescription) {
         self.blocks.store(facts.geometry.blocks, Ordering::Release);
         *self.facts.lock() = Some(Arc::new(facts));
     }

@@ -15,7 +15,8 @@ use tracing::info;
 use volume::Geometry;
 
 use crate::{
-    CommandError, Facts, driver::Message, facts::Capacity, pending::Job, shared::RemoteSessionState,
+    CommandError, UnitDescription, driver::Message, pending_commands::Job,
+    session_state::RemoteSessionState, unit_description::Capacity,
 };
 
 /// Asks for the size whenever somebody wants to know, until the session ends. A unit that is
@@ -39,7 +40,7 @@ pub(crate) async fn follow(messages: mpsc::WeakSender<Message>, shared: Arc<Remo
             Some(found) if found.block_size == block_size && found.blocks > blocks => {
                 info!(unit = known.identity, blocks = found.blocks, "the remote unit has grown");
                 let geometry = Geometry { blocks: found.blocks, ..known.geometry };
-                shared.set_facts(Facts { geometry, ..known });
+                shared.set_facts(UnitDescription { geometry, ..known });
             }
             Some(found) if (found.block_size, found.blocks) == (block_size, blocks) => {}
             // A unit that cannot be asked so may tell a new session.

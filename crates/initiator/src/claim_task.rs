@@ -9,7 +9,7 @@ use volume::{Claim, Data, Holding};
 use crate::{
     CommandError, LinkState, PerformedCommand, RemoteSession,
     claim::{self, ClaimOutReply, LOST, knows_no_confirmed},
-    reserve::{NextReservationCommand, Reserving, ScsiCommandEnd},
+    reservation::{NextReservationCommand, Reserving, ScsiCommandEnd},
 };
 
 impl RemoteSession {
