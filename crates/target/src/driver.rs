@@ -24,18 +24,18 @@ use transport::{CongestionControl, SessionCongestion};
 use unit::Nexus;
 
 use crate::{
-    deferred::Deferred,
-    end::ConnectionEndReason,
+    busy_polling::BusyPolling,
+    command_times::StopWatch,
+    connection_io::{Socket, TargetConnectionIo},
+    deferred_commands::Deferred,
+    end_reason::ConnectionEndReason,
     execution::Executions,
-    line::{Socket, TargetConnectionIo},
-    polling::Polling,
-    pool::Lease,
+    nexus_handle::NexusHandle,
     portal::PortalGroup,
-    presence::Presence,
-    registry::{DriverMessage, JoiningConnection, RefusedJoin, SessionRegistration},
+    server_context::ServerContext,
+    session_registry::{DriverMessage, JoiningConnection, RefusedJoin, SessionRegistration},
     statistics::TargetConnectionStats,
-    surroundings::ServerContext,
-    times::StopWatch,
+    write_data_pool::Lease,
 };
 
 /// Runs a session until it ends; `socket` is that of its leading connection.
@@ -54,7 +54,7 @@ pub(crate) async fn run(
     let port = initiator_port(&session);
     let target_port = seat.tpgt.unwrap_or(PortalGroup::default().tag);
     let nexus = Nexus { number: seat.number, initiator_port: port, target_port };
-    let presence = device.map(|device| Presence::open(device, nexus));
+    let presence = device.map(|device| NexusHandle::open(device, nexus));
     let congestion = match session.is_discovery() {
         true => CongestionControl::default().session(),
         false => surroundings.settings.congestion.session(),
@@ -65,7 +65,7 @@ pub(crate) async fn run(
         session.connections().next().map(|leading| TargetConnectionIo::new(socket, leading));
     lines.iter().for_each(|line| line.take_into(&congestion));
     let threads = Handle::current().metrics().num_workers();
-    let polling = Polling::new(surroundings.settings.busy_poll, &surroundings.pollers, threads);
+    let polling = BusyPolling::new(surroundings.settings.busy_poll, &surroundings.pollers, threads);
     let watch = StopWatch::new(Arc::clone(&seat.times));
     let mut driver = TargetSessionDriver {
         surroundings,
@@ -97,7 +97,7 @@ pub(crate) struct TargetSessionDriver<'a> {
     pub(crate) deferred: Deferred,
     /// `None` in a discovery session, and after a logout. Dropped after the executions: a unit never hears of a nexus
     /// again after `nexus_closed`.
-    pub(crate) presence: Option<Presence>,
+    pub(crate) presence: Option<NexusHandle>,
     /// Logins that wait until this driver has looked at its connections. Dropped after the presence: they go on
     /// when the nexus of a session that has ended by that is gone.
     looks: Vec<mpsc::Sender<()>>,
@@ -112,7 +112,7 @@ pub(crate) struct TargetSessionDriver<'a> {
     congestion: Arc<SessionCongestion>,
     /// Memory for waiting writes beyond the kept share.
     pub(crate) lease: Lease,
-    polling: Polling,
+    polling: BusyPolling,
     /// The time of the last text request of a discovery session, or of its beginning.
     pub(crate) last_request: Instant,
     /// One for each connection of `session`. None for a while, if its tasks may be reassigned.

@@ -18,7 +18,7 @@ use futures_util::{
 use iscsi::{Itt, pdu::TaskFunction};
 use unit::{Completion, LogicalUnit, Task, UnitReply};
 
-use crate::times::{Started, StopWatch};
+use crate::command_times::{Started, StopWatch};
 
 /// What came of one of them.
 pub(crate) enum FinishedExecution {

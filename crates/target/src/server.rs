@@ -12,18 +12,18 @@ use tracing::warn;
 use transport::Reports;
 
 use crate::{
-    access::{LoginAccess, Security},
-    entrance,
-    gauge::Permit,
-    guard::ChapFailureGuard,
-    names::{ServedTargetEntry, Target, TargetError},
-    pool::WriteDataPool,
+    chap_delay::ChapFailureDelay,
+    counted_limit::Permit,
+    login_access::{LoginAccess, Security},
+    login_io,
     portal::{Listener, Portal},
-    registry::DriverMessage,
-    repeats::Repeats,
+    repeated_refusals::RepeatedRefusals,
+    server_context::ServerContext,
+    session_registry::DriverMessage,
     settings::Settings,
     statistics::{TargetStatistics, count},
-    surroundings::ServerContext,
+    target_table::{ServedTargetEntry, Target, TargetError},
+    write_data_pool::WriteDataPool,
 };
 
 /// Serves targets on any number of portals. Needs a tokio runtime around it.
@@ -66,9 +66,9 @@ impl TargetServer {
             discoveries: Arc::default(),
             pool,
             pollers: Arc::default(),
-            guard: ChapFailureGuard::default(),
+            guard: ChapFailureDelay::default(),
             login_reports: Reports::new(LOGIN_REPORTS, LOGIN_REPORTS_IN_ALL),
-            repeats: Repeats::default(),
+            repeats: RepeatedRefusals::default(),
             discovery_reports: Reports::new(DISCOVERY_REPORTS, DISCOVERY_REPORTS_IN_ALL),
             session_reports: Reports::new(SESSION_REPORTS, SESSION_REPORTS_IN_ALL),
             names: Arc::default(),
@@ -293,7 +293,7 @@ fn admit(surroundings: &Arc<ServerContext>, stream: TcpStream, address: SocketAd
     };
     let surroundings = surroundings.clone();
     tokio::spawn(async move {
-        entrance::serve(&surroundings, stream, address, place, connection).await;
+        login_io::serve(&surroundings, stream, address, place, connection).await;
     });
 }
 

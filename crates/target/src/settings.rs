@@ -5,7 +5,7 @@ use std::time::Duration;
 use iscsi::{keys::NegotiationOffer, session::target};
 use transport::{CongestionControl, SocketOptions};
 
-use crate::access::Security;
+use crate::login_access::Security;
 
 /// Part of `waiting_bytes` that is not divided into shares: twice `session.max_transfer_bytes`, the longest
 /// write whose data is requested with R2Ts, so that such a write can always be done.

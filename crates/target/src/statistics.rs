@@ -13,7 +13,7 @@ use iscsi::session::target::TargetPduCounters;
 use transport::{CongestionStatistics, LinkBytes, SessionCongestion};
 use volume::TimeHistogramSnapshot;
 
-use crate::times::CommandKind;
+use crate::command_times::CommandKind;
 
 /// A server at one moment.
 #[derive(Clone, Debug, Default, PartialEq)]

@@ -15,12 +15,12 @@ use tokio::sync::mpsc;
 use unit::{AttentionChange, Completion, Task, TaskAttribute, TaskManagement};
 
 use crate::{
-    device,
     driver::TargetSessionDriver,
-    end::ConnectionEndReason,
+    end_reason::ConnectionEndReason,
     execution::{Execution, FinishedExecution, InFlightBytes},
-    presence::Presence,
-    registry::DriverMessage,
+    nexus_handle::NexusHandle,
+    session_registry::DriverMessage,
+    unitless_commands,
 };
 
 impl TargetSessionDriver<'_> {
@@ -42,7 +42,7 @@ impl TargetSessionDriver<'_> {
                     self.executions.abort(itt, context);
                 }
                 TargetEvent::Terminated(lun) => {
-                    if let Some(Presence { device, nexus }) = &self.presence
+                    if let Some(NexusHandle { device, nexus }) = &self.presence
                         && let Some(unit) = device.unit(lun)
                     {
                         let condition = Sense::SOME_COMMANDS_CLEARED_BY_ISCSI_PROTOCOL_EVENT;
@@ -94,7 +94,7 @@ impl TargetSessionDriver<'_> {
 
     fn execute(&mut self, command: ReceivedCommand, context: &mut Context<'_>) {
         let ReceivedCommand { itt, lun, cdb, attribute, data_out, data_in_capacity } = command;
-        let Some(Presence { device, nexus }) = &self.presence else { return };
+        let Some(NexusHandle { device, nexus }) = &self.presence else { return };
         let opcode = cdb.first().copied().unwrap_or_default();
         self.seat.tally.count(opcode);
         let task = Task {
@@ -105,10 +105,10 @@ impl TargetSessionDriver<'_> {
             data_out: data_out.into(),
             data_in_capacity,
         };
-        let unit = if device::is_meant(&task.cdb) { None } else { device.unit(lun) };
+        let unit = if unitless_commands::is_meant(&task.cdb) { None } else { device.unit(lun) };
         let Some(unit) = unit else {
-            let completion = device::execute(&task, &device.luns);
-            if device::is_meant(&task.cdb) && completion.status == ScsiStatus::Good {
+            let completion = unitless_commands::execute(&task, &device.luns);
+            if unitless_commands::is_meant(&task.cdb) && completion.status == ScsiStatus::Good {
                 // Who has the list needs not be told that it is another (SPC-4, 6.33).
                 device.withdraw_attention(nexus, Sense::REPORTED_LUNS_DATA_HAS_CHANGED);
             }
@@ -131,7 +131,7 @@ impl TargetSessionDriver<'_> {
         self.unsent += 1;
         if let Some(sense) = completion.sense
             && sense.is_same_condition(Sense::REPORTED_LUNS_DATA_HAS_CHANGED)
-            && let Some(Presence { device, nexus }) = &self.presence
+            && let Some(NexusHandle { device, nexus }) = &self.presence
         {
             // It is one list, whichever unit told of it.
             device.withdraw_attention(nexus, Sense::REPORTED_LUNS_DATA_HAS_CHANGED);
@@ -158,14 +158,14 @@ impl TargetSessionDriver<'_> {
         let Some(presence) = &mut self.presence else { return };
         presence.change(device);
         if has_new || !gone.is_empty() {
-            let Presence { device, nexus } = presence;
+            let NexusHandle { device, nexus } = presence;
             device.raise_attention(nexus, Sense::REPORTED_LUNS_DATA_HAS_CHANGED);
         }
     }
 
     fn admit(&mut self, admission: WriteAdmission) {
         let WriteAdmission { itt, lun, cdb, data_out_length } = admission;
-        let Some(Presence { device, nexus }) = &self.presence else { return };
+        let Some(NexusHandle { device, nexus }) = &self.presence else { return };
         let unit = device.unit(lun);
         match unit.and_then(|unit| unit.admit(nexus, &cdb, data_out_length)) {
             Some(refusal) => self.complete(itt, refusal),
@@ -180,7 +180,7 @@ impl TargetSessionDriver<'_> {
     /// Own tasks first, then those of other sessions, then the units are told, then the answer.
     fn manage(&mut self, request: ManagementRequest, context: &mut Context<'_>) {
         let ManagementRequest { itt, function, lun } = request;
-        let Some(Presence { device, nexus }) = &self.presence else { return };
+        let Some(NexusHandle { device, nexus }) = &self.presence else { return };
         let (device, nexus) = (Arc::clone(device), nexus.clone());
         let is_for_target =
             matches!(function, TaskFunction::TargetWarmReset | TaskFunction::TargetColdReset);

@@ -17,8 +17,8 @@ use unit::{BlockUnit, LogicalUnit, UnitIdentity};
 use volume::{Geometry, MemVolume};
 
 use crate::client::{Client, LOOPBACK, TARGET, memory, refused, server, soon, until};
-use crate::doors::closed;
 use crate::events::Log;
+use crate::login_limits::closed;
 
 /// A login request with this text.
 fn login(text: impl Into<bytes::Bytes>) -> Pdu {

@@ -4,7 +4,9 @@ use std::task::Context;
 
 use iscsi::Itt;
 
-use crate::{deferred::Deferred, driver::TargetSessionDriver, end::ConnectionEndReason};
+use crate::{
+    deferred_commands::Deferred, driver::TargetSessionDriver, end_reason::ConnectionEndReason,
+};
 
 impl TargetSessionDriver<'_> {
     /// Returns whether the connection of this command has so many unread answers that no more are prepared.

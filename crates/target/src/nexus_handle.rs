@@ -4,16 +4,16 @@ use std::sync::Arc;
 
 use unit::{Neighbours, Nexus};
 
-use crate::names::ServedTargetEntry;
+use crate::target_table::ServedTargetEntry;
 
 /// A nexus, and the target as its units know the nexus from.
-pub(crate) struct Presence {
+pub(crate) struct NexusHandle {
     /// The target as it was when the nexus began, or was last told of a change.
     pub(crate) device: Arc<ServedTargetEntry>,
     pub(crate) nexus: Nexus,
 }
 
-impl Presence {
+impl NexusHandle {
     /// A nexus begins.
     pub(crate) fn open(device: Arc<ServedTargetEntry>, nexus: Nexus) -> Self {
         device.units().for_each(|unit| unit.nexus_opened(&nexus));
@@ -39,7 +39,7 @@ impl Presence {
     }
 }
 
-impl Drop for Presence {
+impl Drop for NexusHandle {
     fn drop(&mut self) {
         self.device.units().for_each(|unit| unit.nexus_closed(&self.nexus));
     }

@@ -17,12 +17,12 @@ use scsi::{Lun, OpcodeTally};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::{
-    gauge::OpenCountGauge,
-    line::Socket,
+    command_times::CommandTimes,
+    connection_io::Socket,
+    counted_limit::CountedLimit,
     statistics::{
         ServerEventCounters, SessionSnapshot, SessionStatistics, TargetStatistics, count,
     },
-    times::CommandTimes,
 };
 
 /// What one driver is told by another, or by the server.
@@ -66,13 +66,13 @@ const ORDERS: usize = 16;
 /// All sessions. One short lock; no other is taken while it is held, but for a session's
 /// counters.
 #[derive(Default)]
-pub(crate) struct Registry {
+pub(crate) struct SessionRegistry {
     inner: Mutex<RegistryState>,
     pub(crate) events: ServerEventCounters,
     /// Open connections, logged in or not.
-    pub(crate) connections: Arc<OpenCountGauge>,
+    pub(crate) connections: Arc<CountedLimit>,
     /// Open connections of normal sessions.
-    pub(crate) members: Arc<OpenCountGauge>,
+    pub(crate) members: Arc<CountedLimit>,
     times: Arc<CommandTimes>,
 }
 
@@ -111,7 +111,7 @@ struct SessionEntry {
 
 /// A session's place in the registry; dropping it takes the session out.
 pub(crate) struct SessionRegistration {
-    registry: Arc<Registry>,
+    registry: Arc<SessionRegistry>,
     /// Unique while the process lives.
     pub(crate) number: u64,
     pub(crate) tsih: Tsih,
@@ -135,7 +135,7 @@ pub(crate) struct Predecessor {
     gone: watch::Receiver<()>,
 }
 
-impl Registry {
+impl SessionRegistry {
     /// Returns the session that a new one of the same name replaces (RFC 7143, 6.3.5).
     ///
     /// # Errors

@@ -9,13 +9,13 @@ use tokio::sync::Notify;
 
 /// How many of something there are now.
 #[derive(Default)]
-pub(crate) struct OpenCountGauge {
+pub(crate) struct CountedLimit {
     count: AtomicUsize,
     given_back: AtomicU64,
     closed: Notify,
 }
 
-impl OpenCountGauge {
+impl CountedLimit {
     pub(crate) fn get(&self) -> usize {
         self.count.load(Ordering::SeqCst)
     }
@@ -39,11 +39,11 @@ impl OpenCountGauge {
 }
 
 /// One of a bounded number; dropping it gives it back.
-pub(crate) struct Permit(Arc<OpenCountGauge>);
+pub(crate) struct Permit(Arc<CountedLimit>);
 
 impl Permit {
     /// `None` if there are `limit` of them already.
-    pub(crate) fn take(gauge: &Arc<OpenCountGauge>, limit: usize) -> Option<Self> {
+    pub(crate) fn take(gauge: &Arc<CountedLimit>, limit: usize) -> Option<Self> {
         let one_more = |count: usize| (count < limit).then_some(count + 1);
         gauge.count.fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_more).ok()?;
         Some(Self(gauge.clone()))

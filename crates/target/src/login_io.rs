@@ -26,14 +26,14 @@ use tracing::{debug, info, warn};
 use transport::{ConnectionPermit, ConnectionStream, Received, SendProgress, receive, send};
 
 use crate::{
-    door::Door,
+    connection_io::Socket,
+    counted_limit::Permit,
     driver,
-    end::ConnectionEndReason,
-    gauge::Permit,
-    line::Socket,
-    registry::{DriverMessage, JoiningConnection, RefusedJoin, SessionRegistration},
+    end_reason::ConnectionEndReason,
+    portal_view::PortalView,
+    server_context::ServerContext,
+    session_registry::{DriverMessage, JoiningConnection, RefusedJoin, SessionRegistration},
     statistics::count,
-    surroundings::ServerContext,
 };
 
 /// What an unauthenticated connection keeps for input: the longest login PDU (8192 bytes of
@@ -259,7 +259,7 @@ type Turned = (LoginAttemptError, Option<(Socket, LoginPhase)>);
 /// Lets a connection in: with a new session, or to the one that it names.
 async fn enter(
     surroundings: &ServerContext,
-    door: &Door,
+    door: &PortalView,
     login: &EstablishedLogin,
     socket: Socket,
     mut phase: LoginPhase,
@@ -343,7 +343,7 @@ fn challenge() -> Option<Challenge> {
 fn told(
     surroundings: &ServerContext,
     address: SocketAddr,
-    door: &Door,
+    door: &PortalView,
     phase: &LoginPhase,
     failure: LoginAttemptError,
 ) -> LoginAttemptError {
@@ -453,7 +453,7 @@ async fn flush(stream: &mut ConnectionStream, phase: &mut LoginPhase) -> io::Res
 /// that it had in progress: a write of the old session must not land after one of the new.
 async fn take_seat(
     surroundings: &ServerContext,
-    door: &Door,
+    door: &PortalView,
     login: &EstablishedLogin,
     socket: &Socket,
 ) -> Result<(SessionRegistration, Option<Permit>), LoginStatus> {

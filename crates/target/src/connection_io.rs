@@ -16,7 +16,7 @@ use transport::{
     poll_send, receive_now,
 };
 
-use crate::{end::ConnectionEndReason, gauge::Permit};
+use crate::{counted_limit::Permit, end_reason::ConnectionEndReason};
 
 /// A socket and its decoder. Its machine is in the session, under the same CID.
 pub(crate) struct TargetConnectionIo {

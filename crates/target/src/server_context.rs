@@ -11,16 +11,17 @@ use tokio::sync::watch;
 use transport::{ConnectionQuota, Reports};
 
 use crate::{
-    access::Security, door::Door, gauge::OpenCountGauge, guard::ChapFailureGuard,
-    names::TargetTable, pool::WriteDataPool, portal::Portals, registry::Registry, repeats::Repeats,
-    settings::Settings,
+    chap_delay::ChapFailureDelay, counted_limit::CountedLimit, login_access::Security,
+    portal::Portals, portal_view::PortalView, repeated_refusals::RepeatedRefusals,
+    session_registry::SessionRegistry, settings::Settings, target_table::TargetTable,
+    write_data_pool::WriteDataPool,
 };
 
 /// Shared by the server, its portals and its connections.
 pub(crate) struct ServerContext {
     pub(crate) settings: Settings,
     pub(crate) names: Arc<TargetTable>,
-    pub(crate) registry: Arc<Registry>,
+    pub(crate) registry: Arc<SessionRegistry>,
     pub(crate) portals: Arc<Portals>,
     pub(crate) security: RwLock<Arc<Security>>,
     /// Places of connections that have not logged in.
@@ -30,12 +31,12 @@ pub(crate) struct ServerContext {
     /// Memory for waiting writes beyond the shares of the connections.
     pub(crate) pool: Arc<WriteDataPool>,
     /// Counts the sessions that poll now.
-    pub(crate) pollers: Arc<OpenCountGauge>,
-    pub(crate) guard: ChapFailureGuard,
+    pub(crate) pollers: Arc<CountedLimit>,
+    pub(crate) guard: ChapFailureDelay,
     /// Limits the events about failed logins and refused connections.
     pub(crate) login_reports: Reports,
     /// Refused logins that were reported lately.
-    pub(crate) repeats: Repeats,
+    pub(crate) repeats: RepeatedRefusals,
     /// Limits the events about discovery sessions.
     pub(crate) discovery_reports: Reports,
     /// Limits the events about normal sessions and their connections.
@@ -46,9 +47,9 @@ pub(crate) struct ServerContext {
 
 impl ServerContext {
     /// What one sees who came from `peer` in at this address of ours.
-    pub(crate) fn door(&self, local: SocketAddr, peer: IpAddr) -> Door {
+    pub(crate) fn door(&self, local: SocketAddr, peer: IpAddr) -> PortalView {
         let (names, portals) = (self.names.clone(), self.portals.clone());
-        Door { names, portals, security: self.security.read().clone(), local, peer }
+        PortalView { names, portals, security: self.security.read().clone(), local, peer }
     }
 
     /// Returns `None` if an event about a session of this address must not be reported now. Otherwise returns how

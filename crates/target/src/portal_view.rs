@@ -12,9 +12,9 @@ use iscsi::{
 };
 
 use crate::{
-    access::{LoginAccess, LoginCandidate, Security},
-    names::{ServedTargetEntry, TargetTable},
+    login_access::{LoginAccess, LoginCandidate, Security},
     portal::{PortalGroup, Portals, Redirect},
+    target_table::{ServedTargetEntry, TargetTable},
 };
 
 /// The view from one connection.
@@ -24,7 +24,7 @@ use crate::{
 /// it was. Otherwise both ask for a proof, as a target does that wants one: without the right
 /// proof of some user both end in 0201, with it in 0203.
 #[derive(Clone)]
-pub(crate) struct Door {
+pub(crate) struct PortalView {
     pub(crate) names: Arc<TargetTable>,
     pub(crate) portals: Arc<Portals>,
     pub(crate) security: Arc<Security>,
@@ -34,7 +34,7 @@ pub(crate) struct Door {
     pub(crate) peer: IpAddr,
 }
 
-impl Door {
+impl PortalView {
     /// The group it belongs to; `None` if the portal was closed meanwhile.
     pub(crate) fn group(&self) -> Option<PortalGroup> {
         self.portals.entered(self.local).map(|portal| portal.group)
@@ -99,7 +99,7 @@ impl Door {
     }
 }
 
-impl Directory for Door {
+impl Directory for PortalView {
     fn admit(&self, initiator: &str, target: Option<&str>) -> Result<u16, Denial> {
         let portal = self.portals.entered(self.local).ok_or(LoginStatus::ServiceUnavailable)?;
         let access = self.access(initiator, target);

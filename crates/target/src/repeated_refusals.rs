@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 
 /// Refusals that were reported lately.
 #[derive(Debug, Default)]
-pub(crate) struct Repeats {
+pub(crate) struct RepeatedRefusals {
     /// Strangers choose the keys, so only a hash with a random seed is stored of each.
     hasher: RandomState,
     told: Mutex<HashMap<u64, ReportedRefusal>>,
@@ -37,7 +37,7 @@ const ENTRIES: usize = 1024;
 /// The address, initiator name and target name of a refused login.
 pub(crate) type RefusedLoginKey<'a> = (IpAddr, &'a str, &'a str);
 
-impl Repeats {
+impl RepeatedRefusals {
     /// Returns how often this failure has come since it was last reported; `None` if it must not be reported now.
     pub(crate) fn note(
         &self,
@@ -79,7 +79,7 @@ mod tests {
 
     #[test]
     fn a_refusal_that_goes_on_is_told_once_in_ten_minutes_with_a_count() {
-        let (repeats, now) = (Repeats::default(), Instant::now());
+        let (repeats, now) = (RepeatedRefusals::default(), Instant::now());
         let gateway = (HERE, "gateway", "vol0");
         let wrong = "AuthenticationFailure";
         assert_eq!(repeats.note(gateway, wrong, now), Some(0));
@@ -101,7 +101,7 @@ mod tests {
 
     #[test]
     fn strangers_cannot_fill_the_table() {
-        let (repeats, now) = (Repeats::default(), Instant::now());
+        let (repeats, now) = (RepeatedRefusals::default(), Instant::now());
         for number in 0..2 * ENTRIES {
             let name = number.to_string();
             assert_eq!(repeats.note((HERE, &name, "vol0"), "NotFound", now), Some(0));

@@ -13,12 +13,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::gauge::{OpenCountGauge, Permit};
+use crate::counted_limit::{CountedLimit, Permit};
 
 /// The polling of one session.
-pub(crate) struct Polling {
+pub(crate) struct BusyPolling {
     limit: Duration,
-    places: Arc<OpenCountGauge>,
+    places: Arc<CountedLimit>,
     most: usize,
     permit: Option<Permit>,
     /// The number of times the sockets were checked since the session began to poll.
@@ -59,10 +59,10 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(1600);
 /// After so many stints in a row without contention, the next pause is the first one again.
 const UNDISTURBED_STINTS: u32 = 10;
 
-impl Polling {
+impl BusyPolling {
     /// A session that polls for `limit` after its last input (not at all if that is zero), while at most `most` of
     /// those that share `places` do.
-    pub(crate) fn new(limit: Duration, places: &Arc<OpenCountGauge>, most: usize) -> Self {
+    pub(crate) fn new(limit: Duration, places: &Arc<CountedLimit>, most: usize) -> Self {
         Self {
             limit,
             places: Arc::clone(places),
@@ -210,7 +210,7 @@ mod tests {
     fn no_more_sessions_poll_than_there_are_threads() {
         let places = Arc::default();
         let now = Instant::now();
-        let mut sessions = [0; 3].map(|_| Polling::new(MS, &places, 2));
+        let mut sessions = [0; 3].map(|_| BusyPolling::new(MS, &places, 2));
         assert_eq!(sessions.each_mut().map(|session| session.goes_on(now)), [true, true, false]);
         sessions[0].stop();
         assert_eq!(sessions.each_mut().map(|session| session.goes_on(now)), [true, true, false]);
@@ -239,7 +239,7 @@ mod tests {
             });
             let paused = scope.spawn(|| {
                 confined();
-                let mut polling = Polling::new(MS, &Arc::default(), 1);
+                let mut polling = BusyPolling::new(MS, &Arc::default(), 1);
                 let begin = Instant::now();
                 while polling.goes_on(Instant::now()) {
                     assert!(begin.elapsed() < Duration::from_secs(10), "it polls on");

@@ -7,7 +7,7 @@ use scsi::{Lun, Sense};
 use unit::{AttentionChange, LogicalUnit, Neighbours, Nexus};
 
 use crate::{
-    access::LoginAccess,
+    login_access::LoginAccess,
     portal::{PortalGroup, Redirect},
 };
 

@@ -2,7 +2,7 @@
 
 use std::task::Context;
 
-use crate::{driver::TargetSessionDriver, execution::InFlightBytes, pool::Lease};
+use crate::{driver::TargetSessionDriver, execution::InFlightBytes, write_data_pool::Lease};
 
 impl TargetSessionDriver<'_> {
     /// Borrows memory for the data of a PDU that may have to wait, and for the first burst of the next command,

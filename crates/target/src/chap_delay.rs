@@ -13,7 +13,7 @@ use transport::party;
 /// Answers the wrong proofs of each address and of each user name one after the other, however many
 /// connections they come on. Each proof is judged at once, so that a right one never waits for wrong ones.
 #[derive(Default)]
-pub(crate) struct ChapFailureGuard<S = RandomState> {
+pub(crate) struct ChapFailureDelay<S = RandomState> {
     addresses: Lines<S>,
     users: Lines<S>,
 }
@@ -52,7 +52,7 @@ const LONGEST_LINE: Duration = Duration::from_secs(15);
 /// A line without a wrong proof for so long starts again with the first delay.
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(600);
 
-impl<S: BuildHasher> ChapFailureGuard<S> {
+impl<S: BuildHasher> ChapFailureDelay<S> {
     /// Notes a wrong proof of `user` from `address`. Returns when it may be answered.
     pub(crate) fn failed(&self, address: IpAddr, user: &str, now: Instant) -> Instant {
         let of_address = self.addresses.append(party(address), now);
@@ -91,13 +91,13 @@ mod tests {
     use super::*;
 
     /// A guard whose lines are the same in each run, so that no test meets two keys of one line by chance.
-    type ChapFailureGuard = super::ChapFailureGuard<BuildHasherDefault<DefaultHasher>>;
+    type ChapFailureDelay = super::ChapFailureDelay<BuildHasherDefault<DefaultHasher>>;
 
     const HERE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 1));
 
     #[test]
     fn each_wrong_proof_doubles_the_pause_up_to_a_bound() {
-        let guard = ChapFailureGuard::default();
+        let guard = ChapFailureDelay::default();
         let mut now = Instant::now();
         let mut pauses = Vec::new();
         for _ in 0..7 {
@@ -115,7 +115,7 @@ mod tests {
         let now = Instant::now();
         // All proofs have the same address and different names, or the other way round.
         for (begin, end) in [(1, 1), (1, 40)] {
-            let guard = ChapFailureGuard::default();
+            let guard = ChapFailureDelay::default();
             let last = |number: u8| if end == 1 { begin } else { number };
             let user = |number: u8| if end == 1 { format!("user{number}") } else { "alice".into() };
             let answered = (1..=40).map(|number| {
@@ -130,7 +130,7 @@ mod tests {
 
     #[test]
     fn a_line_is_that_of_one_address_or_one_network_of_ipv6() {
-        let guard = ChapFailureGuard::default();
+        let guard = ChapFailureDelay::default();
         let now = Instant::now();
         let waits = |address: &str, user: &str| {
             (guard.failed(address.parse().unwrap(), user, now) - now).as_millis()
@@ -143,7 +143,7 @@ mod tests {
 
     #[test]
     fn the_table_stays_small_and_no_flood_empties_a_line() {
-        let guard = ChapFailureGuard::default();
+        let guard = ChapFailureDelay::default();
         let now = Instant::now();
         guard.failed(HERE, "alice", now);
         for number in 0..3 * LINES as u32 {
@@ -161,7 +161,7 @@ mod tests {
         let address = line(hasher.hash_one(party(HERE)));
         let mut names = (0..).map(|number: u32| number.to_string());
         let user = names.find(|name| line(hasher.hash_one(name)) == address).unwrap();
-        let guard = ChapFailureGuard::default();
+        let guard = ChapFailureDelay::default();
         let now = Instant::now();
         assert_eq!(guard.failed(HERE, &user, now), now + PAUSE);
     }
