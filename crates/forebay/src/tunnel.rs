@@ -17,7 +17,7 @@ use tokio::{
 };
 use tokio_rustls::{TlsAcceptor, TlsConnector, rustls::pki_types::ServerName, server::TlsStream};
 use tracing::{debug, warn};
-use transport::{ConnectionQuota, Reports, SocketOptions};
+use transport::{ConnectionQuota, ReportLimiter, SocketOptions};
 
 use crate::{
     cli::{Relay, Tunnel, TunnelEnd},
@@ -58,7 +58,7 @@ struct TunnelEndpoint {
     places: Arc<Semaphore>,
     /// Places for connections whose handshake at the near side is in progress.
     handshakes: Arc<ConnectionQuota>,
-    reports: Reports,
+    reports: ReportLimiter,
 }
 
 /// Relays until SIGTERM or SIGINT.
@@ -81,7 +81,7 @@ pub async fn run(args: Tunnel) -> Result<(), Failure> {
         listener.map_err(|error| Failure::new(format!("cannot listen on {listen}: {error}")))?;
     print_line(format_args!("ready {}", listener.local_addr().map_err(Failure::new)?))?;
     let places = Arc::new(Semaphore::new(max_connections.into()));
-    let reports = Reports::new(REPORTS, REPORTS_IN_ALL);
+    let reports = ReportLimiter::new(REPORTS, REPORTS_IN_ALL);
     let end = Arc::new(TunnelEndpoint { side, to, places, handshakes: Arc::default(), reports });
     let mut terminate = signal(SignalKind::terminate()).map_err(Failure::new)?;
     tokio::select! {

@@ -31,7 +31,7 @@ struct ReportedRefusal {
 const AGAIN_AFTER: Duration = Duration::from_secs(600);
 
 /// Maximum number of refusals that are remembered: 1,024 entries of some 50 bytes. Beyond it, the one that was
-/// reported first is forgotten, and reported when it comes again, within the limits of [`transport::Reports`].
+/// reported first is forgotten, and reported when it comes again, within the limits of [`transport::ReportLimiter`].
 const ENTRIES: usize = 1024;
 
 /// The address, initiator name and target name of a refused login.

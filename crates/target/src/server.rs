@@ -9,7 +9,7 @@ use tokio::{
     time::{Instant, timeout_at},
 };
 use tracing::warn;
-use transport::Reports;
+use transport::ReportLimiter;
 
 use crate::{
     chap_delay::ChapFailureDelay,
@@ -67,10 +67,10 @@ impl TargetServer {
             pool,
             pollers: Arc::default(),
             guard: ChapFailureDelay::default(),
-            login_reports: Reports::new(LOGIN_REPORTS, LOGIN_REPORTS_IN_ALL),
+            login_reports: ReportLimiter::new(LOGIN_REPORTS, LOGIN_REPORTS_IN_ALL),
             repeats: RepeatedRefusals::default(),
-            discovery_reports: Reports::new(DISCOVERY_REPORTS, DISCOVERY_REPORTS_IN_ALL),
-            session_reports: Reports::new(SESSION_REPORTS, SESSION_REPORTS_IN_ALL),
+            discovery_reports: ReportLimiter::new(DISCOVERY_REPORTS, DISCOVERY_REPORTS_IN_ALL),
+            session_reports: ReportLimiter::new(SESSION_REPORTS, SESSION_REPORTS_IN_ALL),
             names: Arc::default(),
             registry: Arc::default(),
             portals: Arc::default(),

@@ -8,7 +8,7 @@ use std::{
 
 use parking_lot::RwLock;
 use tokio::sync::watch;
-use transport::{ConnectionQuota, Reports};
+use transport::{ConnectionQuota, ReportLimiter};
 
 use crate::{
     chap_delay::ChapFailureDelay, counted_limit::CountedLimit, login_access::Security,
@@ -34,13 +34,13 @@ pub(crate) struct ServerContext {
     pub(crate) pollers: Arc<CountedLimit>,
     pub(crate) guard: ChapFailureDelay,
     /// Limits the events about failed logins and refused connections.
-    pub(crate) login_reports: Reports,
+    pub(crate) login_reports: ReportLimiter,
     /// Refused logins that were reported lately.
     pub(crate) repeats: RepeatedRefusals,
     /// Limits the events about discovery sessions.
-    pub(crate) discovery_reports: Reports,
+    pub(crate) discovery_reports: ReportLimiter,
     /// Limits the events about normal sessions and their connections.
-    pub(crate) session_reports: Reports,
+    pub(crate) session_reports: ReportLimiter,
     /// True when the server stops: nobody is let in any more.
     pub(crate) stopping: watch::Sender<bool>,
 }

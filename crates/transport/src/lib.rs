@@ -5,41 +5,41 @@
 //! [`poll_receive`] and [`poll_send`], which arrange for its waking. [`receive_now`] is for busy
 //! polling.
 //!
-//! [`ConnectionQuota`] and [`Reports`] limit what peers can cause before they have proved who they are.
+//! [`ConnectionQuota`] and [`ReportLimiter`] limit what peers can cause before they have proved who they are.
 
 #[cfg(test)]
 #[path = "../tests/certificates/mod.rs"]
 mod certificates;
-mod options;
-mod progress;
+mod socket_options;
+mod io_progress;
 mod low_water;
 mod pacing;
 mod tcp;
-mod unsent;
-mod secured;
-pub mod parcel;
-mod compressed;
+mod unsent_bytes;
+mod tls_stream;
+pub mod compressed_frame;
+mod compressed_stream;
 mod stream;
 mod congestion;
-mod choice;
-mod distrust;
-mod tls;
+mod congestion_choice;
+mod handshake_failure;
+mod tls_config;
 mod reader;
 mod writer;
-mod places;
-mod reports;
+mod connection_quota;
+mod report_limiter;
 
-pub use choice::{CongestionChoice, NoCongestion};
-pub use compressed::{Compressed, LinkBytes};
+pub use compressed_stream::{Compressed, LinkBytes};
 pub use congestion::{CongestionControl, CongestionStatistics, SessionCongestion};
-pub use distrust::{Distrust, DistrustCause, distrust};
-pub use options::SocketOptions;
-pub use places::{ConnectionPermit, ConnectionQuota, party};
-pub use progress::{MAX_SLICES, Received, SendProgress};
+pub use congestion_choice::{CongestionChoice, NoCongestion};
+pub use connection_quota::{ConnectionPermit, ConnectionQuota, party};
+pub use handshake_failure::{Distrust, DistrustCause, distrust};
+pub use io_progress::{MAX_SLICES, Received, SendProgress};
 pub use reader::{poll_receive, receive, receive_now};
-pub use reports::Reports;
-pub use secured::Secured;
+pub use report_limiter::ReportLimiter;
+pub use socket_options::SocketOptions;
 pub use stream::ConnectionStream;
 pub use tcp::Tcp;
-pub use tls::{TlsClient, TlsIdentity, TlsMaterial, TlsMaterialError, TlsServer};
+pub use tls_config::{TlsClient, TlsIdentity, TlsMaterial, TlsMaterialError, TlsServer};
+pub use tls_stream::Secured;
 pub use writer::{poll_send, send};

@@ -8,7 +8,7 @@ use std::io;
 
 use tokio::net::TcpStream;
 
-use crate::options;
+use crate::socket_options;
 
 /// The low-water mark of one socket.
 #[derive(Debug)]
@@ -41,7 +41,12 @@ impl LowWater {
     pub fn wait_for(&mut self, socket: &TcpStream, missing: usize) -> io::Result<()> {
         let wanted = self.wanted(missing);
         if wanted != self.bytes {
-            options::set(socket, libc::SOL_SOCKET, libc::SO_RCVLOWAT, wanted as libc::c_uint)?;
+            socket_options::set(
+                socket,
+                libc::SOL_SOCKET,
+                libc::SO_RCVLOWAT,
+                wanted as libc::c_uint,
+            )?;
             self.bytes = wanted;
         }
         Ok(())

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use tokio::net::TcpStream;
 
-use crate::options::{self, BbrInfo};
+use crate::socket_options::{self, BbrInfo};
 
 /// The least round trip time of a connection that is paced. Connections within one site have less.
 const DISTANT: Duration = Duration::from_millis(1);
@@ -61,7 +61,7 @@ impl Pacing {
             Self::None if count <= FIRST_WINDOW => {}
             Self::None => {
                 // If the socket is broken, its next read or write reports that.
-                let trip = options::least_round_trip(socket).unwrap_or_default();
+                let trip = socket_options::least_round_trip(socket).unwrap_or_default();
                 *self = Self::begin(socket, trip, written);
             }
             Self::Near => {}
@@ -70,7 +70,7 @@ impl Pacing {
     }
 
     fn begin(socket: &TcpStream, round_trip: Duration, written: u64) -> Self {
-        if round_trip < DISTANT || options::set_max_pacing_rate(socket, FASTEST).is_err() {
+        if round_trip < DISTANT || socket_options::set_max_pacing_rate(socket, FASTEST).is_err() {
             return Self::Near;
         }
         Self::Bounded(PacingBound::new(written))
@@ -111,14 +111,14 @@ impl PacingBound {
         if written < self.next_look {
             return;
         }
-        let Ok(Some(bbr)) = options::bbr_info(socket) else {
+        let Ok(Some(bbr)) = socket_options::bbr_info(socket) else {
             self.next_look = u64::MAX;
             return;
         };
-        let sent_again = options::bytes_sent_again(socket).unwrap_or(self.sent_again);
+        let sent_again = socket_options::bytes_sent_again(socket).unwrap_or(self.sent_again);
         let rate = self.look(bbr, written, sent_again);
         if rate != self.rate
-            && options::set_max_pacing_rate(socket, rate.unwrap_or(FASTEST)).is_ok()
+            && socket_options::set_max_pacing_rate(socket, rate.unwrap_or(FASTEST)).is_ok()
         {
             self.rate = rate;
         }
@@ -153,7 +153,7 @@ mod tests {
     }
 
     fn highest_rate(socket: &TcpStream) -> libc::c_uint {
-        options::get(socket, libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE).unwrap()
+        socket_options::get(socket, libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE).unwrap()
     }
 
     #[tokio::test]

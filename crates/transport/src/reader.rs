@@ -14,7 +14,7 @@ use tokio::{
     net::TcpStream,
 };
 
-use crate::{progress::Received, stream::ConnectionStream};
+use crate::{io_progress::Received, stream::ConnectionStream};
 
 /// Reads once, as much as the decoder has room for.
 ///

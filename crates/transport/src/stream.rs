@@ -12,9 +12,9 @@ use socket2::SockRef;
 use tokio::net::TcpStream;
 
 use crate::{
-    compressed::{Compressed, LinkBytes, Lower},
-    secured::Secured,
+    compressed_stream::{Compressed, LinkBytes, Lower},
     tcp::Tcp,
+    tls_stream::Secured,
 };
 
 /// One connection. Plain TCP costs one branch more than a bare socket.

@@ -10,9 +10,9 @@ use iscsi::codec::PduOutput;
 use tokio::{io::AsyncWrite, net::TcpStream};
 
 use crate::{
-    progress::SendProgress,
+    io_progress::SendProgress,
     stream::ConnectionStream,
-    unsent::{try_write, write_all},
+    unsent_bytes::{try_write, write_all},
 };
 
 /// Writes until the queue is empty or the kernel takes no more.

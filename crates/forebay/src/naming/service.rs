@@ -12,7 +12,7 @@ use tokio::{
     time::{MissedTickBehavior, interval},
 };
 
-use transport::{ConnectionQuota, Reports};
+use transport::{ConnectionQuota, ReportLimiter};
 
 use super::{Naming, talk, talk::NamingTalkError};
 use crate::failure::Failure;
@@ -53,7 +53,7 @@ pub fn cannot_listen(address: SocketAddr, error: &std::io::Error) -> Failure {
 
 async fn accept(naming: Arc<Naming>, listener: TcpListener) {
     let callers = Arc::new(ConnectionQuota::default());
-    let reports = Arc::new(Reports::new(REPORTS, REPORTS_IN_ALL));
+    let reports = Arc::new(ReportLimiter::new(REPORTS, REPORTS_IN_ALL));
     let mut conversations = JoinSet::new();
     loop {
         let Ok((stream, address)) = listener.accept().await else {

@@ -17,11 +17,11 @@ use iscsi::{codec::PduOutput, keys::Compression};
 use tokio::net::TcpStream;
 
 use crate::{
-    parcel::{HEAD, Made, Packer, RAW_MAX, Unpacker},
-    progress::{Received, SendProgress},
-    secured::Secured,
+    compressed_frame::{HEAD, Made, Packer, RAW_MAX, Unpacker},
+    io_progress::{Received, SendProgress},
     tcp::Tcp,
-    unsent::{Unsent, write_all},
+    tls_stream::Secured,
+    unsent_bytes::{UnsentBytes, write_all},
 };
 
 /// A stream that compresses from the end of the login on.
@@ -284,7 +284,7 @@ struct Parcels<'a> {
     output: &'a mut PduOutput,
 }
 
-impl Unsent for Parcels<'_> {
+impl UnsentBytes for Parcels<'_> {
     fn is_empty(&self) -> bool {
         self.begun.parts.is_empty()
     }

@@ -9,12 +9,12 @@ use iscsi::codec::PduOutput;
 use tokio::net::TcpStream;
 
 use crate::{
-    progress::{MAX_SLICES, SendProgress},
+    io_progress::{MAX_SLICES, SendProgress},
     tcp::Tcp,
 };
 
 /// A queue of bytes.
-pub(crate) trait Unsent {
+pub(crate) trait UnsentBytes {
     /// True if all was written.
     fn is_empty(&self) -> bool;
 
@@ -25,7 +25,7 @@ pub(crate) trait Unsent {
     fn advance(&mut self, count: usize);
 }
 
-impl Unsent for PduOutput {
+impl UnsentBytes for PduOutput {
     fn is_empty(&self) -> bool {
         self.is_empty()
     }
@@ -42,7 +42,7 @@ impl Unsent for PduOutput {
 /// Writes until the queue is empty or the kernel takes no more.
 pub(crate) fn write_all(
     tcp: &mut Tcp,
-    output: &mut impl Unsent,
+    output: &mut impl UnsentBytes,
     mut write: impl FnMut(&mut TcpStream, &[IoSlice<'_>]) -> Poll<io::Result<usize>>,
 ) -> io::Result<SendProgress> {
     while !output.is_empty() {

@@ -5,7 +5,7 @@
 use bytes::{BufMut, BytesMut};
 use iscsi::keys::Compression;
 use libfuzzer_sys::fuzz_target;
-use transport::parcel::{HEAD, Made, Packer, RAW_MAX, Unpacker};
+use transport::compressed_frame::{HEAD, Made, Packer, RAW_MAX, Unpacker};
 
 fuzz_target!(|input: &[u8]| {
     let Some((&how, stream)) = input.split_first() else { return };

@@ -8,11 +8,11 @@ use std::{
 
 use parking_lot::Mutex;
 
-use crate::places::party;
+use crate::connection_quota::party;
 
 /// Limits the number of events that peers cause, for each address and for all addresses together.
 #[derive(Debug)]
-pub struct Reports {
+pub struct ReportLimiter {
     per_party: u32,
     in_all: u32,
     inner: Mutex<ReportLimiterState>,
@@ -45,7 +45,7 @@ const PERIOD: Duration = Duration::from_secs(10);
 /// period began first is forgotten with its count of unreported events.
 const RECORDS: usize = 4096;
 
-impl Reports {
+impl ReportLimiter {
     /// Allows `per_party` events of one address (one /64 network of IPv6) and `in_all` events of all addresses
     /// in ten seconds.
     #[must_use]
@@ -93,7 +93,7 @@ mod tests {
 
     #[test]
     fn an_address_cannot_fill_the_events() {
-        let reports = Reports::new(10, 1000);
+        let reports = ReportLimiter::new(10, 1000);
         let now = Instant::now();
         for _ in 0..10 {
             assert_eq!(reports.report(HERE, now), Some(0));
@@ -107,7 +107,7 @@ mod tests {
 
     #[test]
     fn many_addresses_cannot_fill_the_events_or_the_table() {
-        let reports = Reports::new(10, 1000);
+        let reports = ReportLimiter::new(10, 1000);
         let now = Instant::now();
         let address = |number: usize| IpAddr::V4((number as u32).into());
         let told = (0..2 * RECORDS).filter(|n| reports.report(address(*n), now).is_some());

@@ -16,9 +16,9 @@ use socket2::SockRef;
 use tokio::net::TcpStream;
 
 use crate::{
-    progress::{MAX_SLICES, Received, SendProgress},
+    io_progress::{MAX_SLICES, Received, SendProgress},
     tcp::Tcp,
-    unsent::{Unsent, try_write},
+    unsent_bytes::{UnsentBytes, try_write},
 };
 
 /// A TCP stream after its TLS handshake.
@@ -191,7 +191,7 @@ impl Secured {
     /// Writes until the queue is empty or the socket takes no more.
     pub(crate) fn send(
         &mut self,
-        output: &mut impl Unsent,
+        output: &mut impl UnsentBytes,
         mut write: impl FnMut(&mut TcpStream, &[IoSlice<'_>]) -> Poll<io::Result<usize>>,
     ) -> io::Result<SendProgress> {
         loop {

@@ -18,7 +18,7 @@ use rustls::{
 };
 use tokio::net::TcpStream;
 
-use crate::{secured::Secured, stream::ConnectionStream};
+use crate::{stream::ConnectionStream, tls_stream::Secured};
 
 /// A certificate, those above it, and its key: PEM texts.
 #[derive(Clone, Copy)]
