@@ -2,10 +2,10 @@
 //! how the telling is protected. No socket and no clock: `docs/protocols.md` has the bytes.
 
 mod gln;
-mod record;
-mod other;
-mod trouble;
-mod table;
+mod node_record;
+mod peer_node;
+mod naming_problem;
+mod names_table;
 mod channel;
 mod message;
 
@@ -14,9 +14,9 @@ pub use channel::{
 };
 pub use gln::{Gln, NotAGln};
 pub use message::{NamesRequest, NamesResponse, answer, begin, finish};
-pub use record::{
+pub use names_table::{ListedNode, NamesTable, NodeExpiryTimes, Unresolved, VolumeLocation};
+pub use naming_problem::NamingProblem;
+pub use node_record::{
     MOST_ADDRESSES, MOST_COUNT, MOST_VOLUMES, NodeName, NodeRecord, NodeRecordRefusal,
     NodeRecordStamp, NodeVolumeEntry, PortalAddress, VolumeName, is_address,
 };
-pub use table::{ListedNode, NamesTable, NodeExpiryTimes, Unresolved, VolumeLocation};
-pub use trouble::NamingProblem;

@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 use crate::{
     channel::{FIRST_BYTES, FRAME_BYTES},
     gln::Gln,
-    record::{NodeName, NodeRecord, NodeRecordRefusal, NodeRecordStamp},
-    table::{ListedNode, NamesTable},
+    names_table::{ListedNode, NamesTable},
+    node_record::{NodeName, NodeRecord, NodeRecordRefusal, NodeRecordStamp},
 };
 
 /// What the node that connected says.
@@ -148,8 +148,8 @@ mod tests {
     use super::*;
     use crate::{
         NamingProblem,
-        record::tests::record,
-        table::tests::{TIMES, table},
+        names_table::tests::{TIMES, table},
+        node_record::tests::record,
     };
 
     /// `a` calls `b`, by way of the text that goes over the wire.

@@ -9,12 +9,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     gln::Gln,
-    other::Other,
-    record::{
+    naming_problem::NamingProblem,
+    node_record::{
         MOST_COUNT, NodeName, NodeRecord, NodeRecordRefusal, NodeRecordStamp, NodeVolumeEntry,
         PortalAddress, VolumeName,
     },
-    trouble::NamingProblem,
+    peer_node::PeerNode,
 };
 
 /// Nodes that are known beside ourselves.
@@ -33,7 +33,7 @@ pub struct NamesTable {
     /// What our own record says is so: before that nobody hears of it, since a node that has begun
     /// to start would tell that it has no volumes.
     has_told: bool,
-    others: BTreeMap<Gln, Other>,
+    others: BTreeMap<Gln, PeerNode>,
     times: NodeExpiryTimes,
     /// How often others knew something newer of us than we, since the start.
     outbids: u64,
@@ -256,7 +256,7 @@ impl NamesTable {
         let heard = now.checked_sub(age).unwrap_or(now);
         match self.others.get_mut(&gln) {
             Some(other) => other.renew(record, heard),
-            None => _ = self.others.insert(gln, Other::new(record, heard)),
+            None => _ = self.others.insert(gln, PeerNode::new(record, heard)),
         }
         Ok(())
     }
@@ -264,7 +264,7 @@ impl NamesTable {
     /// Whether it has, for this record in place of the one before.
     fn has_room(
         &self,
-        before: Option<&Other>,
+        before: Option<&PeerNode>,
         record: &NodeRecord,
     ) -> Result<(), NodeRecordRefusal> {
         if before.is_none() && self.others.len() >= MOST_NODES {
@@ -284,7 +284,7 @@ impl NamesTable {
     /// Drops those who gave no sign of life for too long.
     fn forget(&mut self, now: Instant) {
         let times = self.times;
-        let age = |other: &Other| now.saturating_duration_since(other.heard);
+        let age = |other: &PeerNode| now.saturating_duration_since(other.heard);
         self.others.retain(|_, other| age(other) < times.forget_after);
     }
 
@@ -366,7 +366,7 @@ fn place(record: &NodeRecord, entry: &NodeVolumeEntry) -> VolumeLocation {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use crate::record::tests::record;
+    use crate::node_record::tests::record;
 
     pub(crate) const TIMES: NodeExpiryTimes = NodeExpiryTimes {
         stale_after: Duration::from_secs(30),

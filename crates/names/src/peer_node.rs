@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use crate::record::{NodeRecord, NodeRecordStamp};
+use crate::node_record::{NodeRecord, NodeRecordStamp};
 
 /// Processes of a node that are remembered beside the present one: a twin is the one before it, or with
 /// more copies of one node one of a few before.
@@ -10,7 +10,7 @@ const MOST_FORMER: usize = 8;
 
 /// What is known of it.
 #[derive(Debug)]
-pub(crate) struct Other {
+pub(crate) struct PeerNode {
     /// What it told last.
     pub record: NodeRecord,
     /// When it gave its last sign of life, as far as we know.
@@ -31,7 +31,7 @@ struct Life {
     last: Instant,
 }
 
-impl Other {
+impl PeerNode {
     /// Its first record.
     pub fn new(record: NodeRecord, heard: Instant) -> Self {
         let life = Life { instance: record.instance, first: heard, last: heard };
