@@ -4,22 +4,22 @@
 //! and fails again with it.
 
 mod rng;
-mod link;
-mod yielding;
-mod power;
-mod image;
-mod fate;
-mod crash;
-mod restarting;
-mod folder;
+mod simulated_link;
+mod yield_now;
+mod power_supply;
+mod disk_image;
+mod crash_fate;
+mod crash_volume;
+mod restarting_volume;
+mod folder_openings;
 mod ability_probe;
 
 pub use ability_probe::AbilityProbe;
-pub use crash::{CrashVolume, FlushGuarantee, Outage};
-pub use folder::openings_of;
-pub use image::StableDiskImage;
-pub use link::SimulatedLink;
-pub use power::Power;
-pub use restarting::Restarting;
+pub use crash_volume::{CrashVolume, FlushGuarantee, Outage};
+pub use disk_image::StableDiskImage;
+pub use folder_openings::openings_of;
+pub use power_supply::Power;
+pub use restarting_volume::Restarting;
 pub use rng::Rng;
-pub use yielding::yield_now;
+pub use simulated_link::SimulatedLink;
+pub use yield_now::yield_now;

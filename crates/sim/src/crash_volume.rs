@@ -15,9 +15,9 @@ use volume::{Data, Durability, Error, Extensions, Extent, Geometry, Io, Lba, Vol
 
 use crate::{
     Power, Rng, StableDiskImage,
-    fate::CrashFate,
-    image::pieces,
-    yielding::{never, yield_now},
+    crash_fate::CrashFate,
+    disk_image::pieces,
+    yield_now::{never, yield_now},
 };
 
 /// Whether the disk keeps its promises about stable storage.
