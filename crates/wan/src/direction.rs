@@ -6,10 +6,10 @@ use sim::Rng;
 
 use crate::{
     DirectionCounters, DirectionSettings, LinkSettingsError,
-    background::Background,
-    dice::Dice,
-    loss::LossProcess,
-    queue::{PacketQueue, PacketQueueLimits},
+    background_traffic::Background,
+    packet_loss::LossProcess,
+    packet_queue::{PacketQueue, PacketQueueLimits},
+    random_stream::RandomStream,
 };
 
 /// One direction of a link. Holds no packets: it says what is to be done with them.
@@ -22,10 +22,10 @@ use crate::{
 pub struct LinkDirection {
     settings: DirectionSettings,
     loss: LossProcess,
-    jitter: Dice,
-    order: Dice,
-    copies: Dice,
-    changes: Dice,
+    jitter: RandomStream,
+    order: RandomStream,
+    copies: RandomStream,
+    changes: RandomStream,
     background: Background,
     queue: PacketQueue,
     /// When the last packet arrives of those that keep their order.
@@ -80,7 +80,7 @@ impl LinkDirection {
     ) -> Result<Self, LinkSettingsError> {
         settings.check()?;
         let mut rng = Rng::new(seed);
-        let mut row = || Dice::of(&mut rng);
+        let mut row = || RandomStream::of(&mut rng);
         Ok(Self {
             settings,
             loss: LossProcess::new(row()),

@@ -20,13 +20,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     DirectionCounters, DirectionSettings, LinkDirection, PacketFate,
-    awake::Awake,
-    capture::Capture,
-    flight::{Arriving, Flight},
-    health::{Health, Lateness},
+    cpu_latency::CpuLatencyRequest,
     oversleep::Oversleep,
     packet::{LONGEST, OFFLOAD_HEADER, Packet},
-    system,
+    packet_capture::Capture,
+    packets_in_flight::{Arriving, PacketsInFlight},
+    system_calls,
+    timeliness::{Lateness, Timeliness},
 };
 
 /// Carries packets between two devices.
@@ -39,11 +39,11 @@ pub(crate) struct Emulator {
     pub orders: Receiver<EmulatorCommand>,
     /// Readable when there are orders.
     pub wake: Arc<OwnedFd>,
-    pub health: Health,
+    pub health: Timeliness,
     pub capture: Option<Capture>,
     pub is_real_time: bool,
     /// None before it runs, and where the host does not allow it.
-    pub awake: Option<Awake>,
+    pub awake: Option<CpuLatencyRequest>,
     pub oversleep: Oversleep,
 }
 
@@ -64,7 +64,7 @@ pub(crate) enum EmulatorCommand {
 #[derive(Debug)]
 pub(crate) struct Lane {
     direction: LinkDirection,
-    flight: Flight,
+    flight: PacketsInFlight,
     no_room: u64,
     malformed: u64,
     refused: u64,
@@ -118,7 +118,7 @@ const SLEEP: Duration = Duration::from_millis(100);
 
 impl Lane {
     pub fn new(direction: LinkDirection) -> Self {
-        Self { direction, flight: Flight::default(), no_room: 0, malformed: 0, refused: 0 }
+        Self { direction, flight: PacketsInFlight::default(), no_room: 0, malformed: 0, refused: 0 }
     }
 
     /// Decides what becomes of all segments of what a device gave.
@@ -193,8 +193,8 @@ impl Emulator {
     pub fn run(mut self) -> io::Result<()> {
         // Timers as exact as the machine can have them, not 50 us later; without it they are only later.
         let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
-        self.is_real_time = system::run_first().is_ok();
-        self.awake = Awake::ask().ok();
+        self.is_real_time = system_calls::run_first().is_ok();
+        self.awake = CpuLatencyRequest::ask().ok();
         let mut buffer = vec![0; LONGEST];
         let mut head = Vec::new();
         loop {
@@ -223,7 +223,9 @@ impl Emulator {
                         debug_assert_eq!(changed, Ok(()), "they were checked");
                     }
                 }
-                Ok(EmulatorCommand::JudgeFromNow) => self.health = Health::since(self.no_room()),
+                Ok(EmulatorCommand::JudgeFromNow) => {
+                    self.health = Timeliness::since(self.no_room())
+                }
                 Ok(EmulatorCommand::Report(answer)) => {
                     // Who asked may have given up.
                     let _ = answer.try_send(self.report());

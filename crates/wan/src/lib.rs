@@ -7,22 +7,22 @@
 //! [`Link`] carries real packets by that model, between two network namespaces that it makes, each
 //! with a TUN device. Linux only, and for who may make them.
 
-mod problem;
+mod settings_error;
 mod settings;
-mod dice;
-mod loss;
-mod queue;
+mod random_stream;
+mod packet_loss;
+mod packet_queue;
 mod counters;
-mod background;
+mod background_traffic;
 mod direction;
 mod error;
 mod packet;
-mod flight;
-mod health;
-mod capture;
+mod packets_in_flight;
+mod timeliness;
+mod packet_capture;
 mod oversleep;
-mod awake;
-mod system;
+mod cpu_latency;
+mod system_calls;
 mod emulator;
 mod namespace;
 mod link;
@@ -32,8 +32,8 @@ pub use counters::{DirectionCounters, Lengths};
 pub use direction::{LinkDirection, PacketDelivery, PacketDropCause, PacketFate};
 pub use emulator::{LaneReport, LinkReport};
 pub use error::Error;
-pub use health::Lateness;
 pub use link::{DEVICE, Link, LinkOptions, WanLinkEnd, check, check_name, clear};
 pub use netem::Netem;
-pub use problem::LinkSettingsError;
 pub use settings::{BurstLossModel, DirectionSettings, PacketLossModel};
+pub use settings_error::LinkSettingsError;
+pub use timeliness::Lateness;

@@ -16,12 +16,12 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use crate::{
     DirectionSettings, Error, LinkDirection, LinkReport, LinkSettingsError,
-    capture::Capture,
     emulator::{Emulator, EmulatorCommand, Lane},
-    health::Health,
     namespace::{self, LinkNamespace},
     oversleep::Oversleep,
-    system,
+    packet_capture::Capture,
+    system_calls,
+    timeliness::Timeliness,
 };
 
 /// A link that is there. Removed, with its namespaces, when dropped.
@@ -132,7 +132,7 @@ pub fn check(options: &LinkOptions) -> Result<(), Error> {
     options.settings.iter().try_for_each(DirectionSettings::check)?;
     check_name(&options.name)?;
     check_privilege()?;
-    system::open_tun().map_err(Error::NoTun)?;
+    system_calls::open_tun().map_err(Error::NoTun)?;
     vacant(options)
 }
 
@@ -198,7 +198,7 @@ impl Link {
             lanes,
             orders: receiver,
             wake: Arc::clone(&wake),
-            health: Health::since(0),
+            health: Timeliness::since(0),
             capture,
             is_real_time: false,
             awake: None,
@@ -337,8 +337,8 @@ fn make_device(
     let made = std::thread::scope(|scope| {
         let thread = scope.spawn(|| {
             namespace.enter()?;
-            let tun = system::open_tun().map_err(Error::NoTun)?;
-            system::make_tun(tun, DEVICE).map_err(Error::system("make a TUN device"))
+            let tun = system_calls::open_tun().map_err(Error::NoTun)?;
+            system_calls::make_tun(tun, DEVICE).map_err(Error::system("make a TUN device"))
         });
         thread.join().expect("making a device does not panic")
     })?;

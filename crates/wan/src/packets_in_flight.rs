@@ -11,7 +11,7 @@ use crate::packet::Packet;
 
 /// Packets on their way in one direction.
 #[derive(Debug, Default)]
-pub(crate) struct Flight {
+pub(crate) struct PacketsInFlight {
     heap: BinaryHeap<Reverse<Arriving>>,
     /// Of all that is in the heap.
     bytes: u64,
@@ -34,7 +34,7 @@ pub(crate) struct Arriving {
 /// what is to be measured.
 const MOST_BYTES: u64 = 256 << 20;
 
-impl Flight {
+impl PacketsInFlight {
     /// Takes segments until they arrive; false, and nothing is taken, if there is no room.
     pub fn begin(
         &mut self,
@@ -114,7 +114,7 @@ mod tests {
     fn packets_arrive_by_time_and_then_as_they_came() {
         let now = Instant::now();
         let later = now + Duration::from_millis(1);
-        let mut flight = Flight::default();
+        let mut flight = PacketsInFlight::default();
         for (at, bytes) in [(later, 100), (now, 101), (now, 102)] {
             assert!(flight.begin(at, &packet(bytes), 0..1, None));
         }
@@ -128,7 +128,7 @@ mod tests {
     fn what_is_on_its_way_is_bounded() {
         let now = Instant::now();
         let packet = packet(60_000);
-        let mut flight = Flight::default();
+        let mut flight = PacketsInFlight::default();
         let taken = (0..10_000).filter(|_| flight.begin(now, &packet, 0..1, None)).count() as u64;
         assert_eq!(taken, MOST_BYTES / 60_000);
         flight.arrive(now).unwrap();

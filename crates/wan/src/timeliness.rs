@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 /// Lateness, stolen time and packets lost here since it was made.
 #[derive(Debug)]
-pub(crate) struct Health {
+pub(crate) struct Timeliness {
     late: Histogram<u64>,
     begun: Option<Ticks>,
     /// Packets without room before.
@@ -39,7 +39,7 @@ const STOLEN: f64 = 0.01;
 /// Nothing is later than it could be on its way.
 const LATEST: Duration = Duration::from_secs(20);
 
-impl Health {
+impl Timeliness {
     /// From now on; `no_room` packets had none before.
     pub fn since(no_room: u64) -> Self {
         // Two digits: a percent is exact enough, in 20 KiB.
@@ -137,7 +137,7 @@ mod tests {
 
     #[test]
     fn a_machine_that_is_busy_elsewhere_taints_a_run() {
-        let mut health = Health::since(2);
+        let mut health = Timeliness::since(2);
         (0..1000).for_each(|_| health.late(Duration::from_micros(30)));
         let good = health.lateness();
         assert!((29.0..31.0).contains(&good.median_us), "{good:?}");

@@ -8,14 +8,14 @@ use std::time::{Duration, Instant};
 
 use crate::{
     DirectionCounters, DirectionSettings,
-    dice::Dice,
-    queue::{PacketQueue, PacketQueueLimits},
+    packet_queue::{PacketQueue, PacketQueueLimits},
+    random_stream::RandomStream,
 };
 
 /// Where background traffic comes from.
 #[derive(Clone, Debug)]
 pub(crate) struct Background {
-    dice: Dice,
+    dice: RandomStream,
     /// When its next packet comes; `None` without background traffic.
     next: Option<Instant>,
     /// The share of the rate that it has at present.
@@ -42,7 +42,7 @@ const STEP: Duration = Duration::from_millis(100);
 const HORIZON: Duration = Duration::from_secs(1);
 
 impl Background {
-    pub fn new(dice: Dice, now: Instant) -> Self {
+    pub fn new(dice: RandomStream, now: Instant) -> Self {
         Self { dice, next: None, share: 0.0, until: now }
     }
 
@@ -120,7 +120,7 @@ mod tests {
 
     fn background() -> (Background, Instant) {
         let now = Instant::now();
-        (Background::new(Dice::of(&mut Rng::new(5)), now), now)
+        (Background::new(RandomStream::of(&mut Rng::new(5)), now), now)
     }
 
     #[test]

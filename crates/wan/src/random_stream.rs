@@ -6,9 +6,9 @@ use sim::Rng;
 /// as many of it for every packet: so what one setting does to packet n of a run does not depend on
 /// the others.
 #[derive(Clone, Debug)]
-pub(crate) struct Dice(Rng);
+pub(crate) struct RandomStream(Rng);
 
-impl Dice {
+impl RandomStream {
     /// A row that is independent of what `rng` gives later.
     pub fn of(rng: &mut Rng) -> Self {
         Self(rng.fork())
@@ -47,7 +47,7 @@ mod tests {
 
     #[test]
     fn means_and_deviations_are_those_asked_for() {
-        let mut dice = Dice::of(&mut Rng::new(3));
+        let mut dice = RandomStream::of(&mut Rng::new(3));
         const COUNT: usize = 100_000;
         let mean = |numbers: &[f64]| numbers.iter().sum::<f64>() / numbers.len() as f64;
         let gaps: Vec<f64> = (0..COUNT).map(|_| dice.exponential(7.0)).collect();

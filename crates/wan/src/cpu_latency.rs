@@ -12,11 +12,11 @@ const LATENCY: &str = "/dev/cpu_dma_latency";
 
 /// Has idle processors wait awake until it is dropped, or the process ends.
 #[derive(Debug)]
-pub(crate) struct Awake {
+pub(crate) struct CpuLatencyRequest {
     _request: File,
 }
 
-impl Awake {
+impl CpuLatencyRequest {
     /// # Errors
     /// If this host does not allow it, or has no such request. Nothing is changed then.
     pub fn ask() -> io::Result<Self> {

@@ -1,17 +1,17 @@
 //! Which packets are lost at random: each by itself, or in bursts.
 
-use crate::{BurstLossModel, PacketLossModel, dice::Dice};
+use crate::{BurstLossModel, PacketLossModel, random_stream::RandomStream};
 
 /// Decides packet by packet. Takes two numbers for each, whatever the settings: packet n is lost or
 /// not by the seed and the settings, not by what was set for earlier ones.
 #[derive(Clone, Debug)]
 pub(crate) struct LossProcess {
-    dice: Dice,
+    dice: RandomStream,
     is_bad: bool,
 }
 
 impl LossProcess {
-    pub fn new(dice: Dice) -> Self {
+    pub fn new(dice: RandomStream) -> Self {
         Self { dice, is_bad: false }
     }
 
@@ -36,7 +36,7 @@ mod tests {
     const PACKETS: usize = 1_000_000;
 
     fn lost(loss: PacketLossModel, seed: u64) -> Vec<bool> {
-        let mut process = LossProcess::new(Dice::of(&mut Rng::new(seed)));
+        let mut process = LossProcess::new(RandomStream::of(&mut Rng::new(seed)));
         (0..PACKETS).map(|_| process.loses(&loss)).collect()
     }
 
