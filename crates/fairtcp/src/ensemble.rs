@@ -9,8 +9,8 @@ use std::{
 use rustix::net::{AddressFamily, SocketType, sockopt};
 
 use crate::{
-    Error, block::EnsembleControlBlock, load::LoadedCongestionControl, program::EnsembleAlgorithm,
-    timer,
+    Error, control_block::EnsembleControlBlock, loader::LoadedCongestionControl,
+    program::EnsembleAlgorithm, retransmit_timer,
 };
 
 /// So many ensembles at a time. A node has as many sessions at most; a block has 80 bytes, or 344 with a model
@@ -179,7 +179,7 @@ impl Ensemble {
             return joined;
         }
         // A kernel that knows no other timer than its own: it is a member all the same.
-        let _ = timer::shorten(socket);
+        let _ = retransmit_timer::shorten(socket);
         Ok(())
     }
 

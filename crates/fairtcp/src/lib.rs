@@ -13,20 +13,20 @@
 //! # Ok(()) }
 //! ```
 //!
-//! What the program does is in [`program`], instruction by instruction; `tests/support/twin.rs` says the
+//! What the program does is in [`program`], instruction by instruction; `tests/support/reference_window.rs` says the
 //! same in Rust, and tests run the one against the other, and both over a path in virtual time.
 
 mod error;
 mod btf;
 pub mod asm;
 mod bpf;
-mod block;
+mod control_block;
 pub mod program;
-mod load;
-mod timer;
+mod loader;
+mod retransmit_timer;
 mod ensemble;
 
-pub use block::{BLOCK_BYTES, EnsembleControlBlock, MODEL_BLOCK_BYTES, PathModel};
 pub use btf::{Btf, Field, MalformedBtf};
+pub use control_block::{BLOCK_BYTES, EnsembleControlBlock, MODEL_BLOCK_BYTES, PathModel};
 pub use ensemble::{Ensemble, EnsembleOptions, Fair, Growth, MAX_ENSEMBLES, WindowSharing};
 pub use error::Error;

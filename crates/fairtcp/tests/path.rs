@@ -6,8 +6,8 @@
 mod support;
 
 use support::{
-    model::{Measure, Models},
     path::{Load, MILLISECOND, Path, Plan, SECOND, Shown, Time, deviation, mean, play},
+    reference_model::{Measure, Models},
 };
 
 const MEMBERS: usize = 4;

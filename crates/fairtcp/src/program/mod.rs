@@ -1,11 +1,11 @@
 //! The congestion control itself: six BPF programs, one for each operation of the kernel's
 //! `tcp_congestion_ops` that it has.
 //!
-//! There are two: members share a window, or a model of the path (`model`). Of the first:
+//! There are two: members share a window, or a model of the path (`shared_model`). Of the first:
 //!
-//! Read `parts` (what several operations do: finding the block, the share, the cut), then
-//! `window` (what happens with each acknowledgment), then `operations`. Next to the instructions stands
-//! what they compute; `tests/support/twin.rs` has the same as a plain state machine.
+//! Read `common_code` (what several operations do: finding the block, the share, the cut), then
+//! `shared_window` (what happens with each acknowledgment), then `operations`. Next to the instructions stands
+//! what they compute; `tests/support/reference_window.rs` has the same as a plain state machine.
 //!
 //! ```text
 //! paper, Table 1     cwnd of a connection     = cwnd of the ensemble / members
@@ -22,12 +22,12 @@
 //! never used: the kernel leaves a call of a program out where it would interrupt the same program on
 //! the same processor, and takes whatever lies in a register for the answer.
 
-mod kernel;
-mod parts;
-mod window;
-mod model;
+mod kernel_layout;
+mod common_code;
+mod shared_window;
+mod shared_model;
 mod operations;
 
-pub use kernel::{Bits, Fields, Kernel};
+pub use common_code::{EnsembleAlgorithm, Maps, private};
+pub use kernel_layout::{Bits, Fields, Kernel};
 pub use operations::{CongestionOperation, assemble};
-pub use parts::{EnsembleAlgorithm, Maps, private};

@@ -1,13 +1,13 @@
 //! The six operations.
 
 use super::{
-    kernel::Kernel,
-    model,
-    parts::{
+    common_code::{
         BLOCK, Code, EnsembleAlgorithm, LEAST_SEGMENTS, Maps, SK, private, private_double,
         private_word,
     },
-    window::{self, STATE_LOSS},
+    kernel_layout::Kernel,
+    shared_model,
+    shared_window::{self, STATE_LOSS},
 };
 use crate::{
     asm::{
@@ -15,7 +15,7 @@ use crate::{
         Register::{R0, R1, R2, R3, R4, R8, R9},
         Unassembled,
     },
-    block::{FRACTION_BITS, at},
+    control_block::{FRACTION_BITS, at},
 };
 
 /// A member of the kernel's `struct tcp_congestion_ops`.
@@ -74,8 +74,8 @@ pub fn assemble(
         CongestionOperation::Init => init(algorithm, kernel, maps),
         CongestionOperation::Release => release(algorithm, kernel, maps),
         CongestionOperation::CongControl => match algorithm {
-            EnsembleAlgorithm::Model => model::cong_control(kernel, maps),
-            EnsembleAlgorithm::Window => window::cong_control(kernel, maps),
+            EnsembleAlgorithm::Model => shared_model::cong_control(kernel, maps),
+            EnsembleAlgorithm::Window => shared_window::cong_control(kernel, maps),
         },
         CongestionOperation::Ssthresh => ssthresh(algorithm, kernel, maps),
         CongestionOperation::UndoCwnd => undo_cwnd(algorithm, kernel, maps),
@@ -119,7 +119,7 @@ fn init(
     code.a.store(BLOCK.double(at::THRESHOLD), R2);
     code.a.place(in_it);
     if algorithm == EnsembleAlgorithm::Model {
-        model::init(&mut code);
+        shared_model::init(&mut code);
     }
     code.a.place(end);
     code.a.exit();
@@ -137,7 +137,7 @@ fn release(
     let (end, last) = (code.a.label(), code.a.label());
     code.find_block(end);
     if algorithm == EnsembleAlgorithm::Model {
-        model::release(&mut code);
+        shared_model::release(&mut code);
     }
     code.members(R9);
     code.a.jump_if(R9, If::AtMost, 1, last);
@@ -164,7 +164,7 @@ fn ssthresh(
     let plain = code.a.label();
     code.find_block(plain);
     match algorithm {
-        EnsembleAlgorithm::Model => model::ssthresh(&mut code),
+        EnsembleAlgorithm::Model => shared_model::ssthresh(&mut code),
         EnsembleAlgorithm::Window => {
             code.cut();
             code.a.alu(Alu::Div, R0, R9);
@@ -193,7 +193,7 @@ fn undo_cwnd(
     let plain = code.a.label();
     code.find_block(plain);
     match algorithm {
-        EnsembleAlgorithm::Model => model::undo_cwnd(&mut code),
+        EnsembleAlgorithm::Model => shared_model::undo_cwnd(&mut code),
         EnsembleAlgorithm::Window => give_back(&mut code),
     }
     code.a.place(plain);
@@ -234,8 +234,8 @@ fn set_state(
     code.a.jump_if(R8, If::Differs, STATE_LOSS, end);
     code.count(at::TIMEOUTS, R1);
     match algorithm {
-        EnsembleAlgorithm::Model => model::timed_out(&mut code),
-        EnsembleAlgorithm::Window => window::timed_out(&mut code, end),
+        EnsembleAlgorithm::Model => shared_model::timed_out(&mut code),
+        EnsembleAlgorithm::Window => shared_window::timed_out(&mut code, end),
     }
     code.a.place(end);
     code.a.exit();

@@ -4,9 +4,9 @@
 #![allow(dead_code)]
 
 pub mod sock;
-pub mod twin;
-pub mod machine;
+pub mod reference_window;
+pub mod bpf_interpreter;
 pub mod sender;
 pub mod path;
 pub mod reno;
-pub mod model;
+pub mod reference_model;

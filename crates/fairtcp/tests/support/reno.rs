@@ -1,8 +1,8 @@
 //! The kernel's Reno, for who is not in an ensemble: net/ipv4/tcp_cong.c and tcp_input.c of Linux.
 
 use super::{
+    reference_window,
     sock::{CWR, Control, DATA_ACKED, RECOVERY, Sample, Sock},
-    twin,
 };
 
 pub struct Reno;
@@ -14,7 +14,7 @@ impl Control for Reno {
 
     fn cong_control(&mut self, sock: &mut Sock, sample: &Sample) {
         if matches!(sock.state, CWR | RECOVERY) {
-            twin::reduce(sock, sample, sock.snd_ssthresh);
+            reference_window::reduce(sock, sample, sock.snd_ssthresh);
         } else if sample.flags & DATA_ACKED != 0 && sock.is_limited() {
             cong_avoid(sock, sample.acked_sacked);
         }

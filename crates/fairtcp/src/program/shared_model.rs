@@ -13,9 +13,9 @@
 //! their queue is gone would leave them the path. Without what BBR has against policers.
 
 use super::{
-    kernel::Kernel,
-    parts::{BLOCK, Code, Maps, SK, private, private_double, private_word},
-    window::{self, INFINITE_SSTHRESH, LOSSES, STATE, STATE_LOSS, STATE_RECOVERY},
+    common_code::{BLOCK, Code, Maps, SK, private, private_double, private_word},
+    kernel_layout::Kernel,
+    shared_window::{self, INFINITE_SSTHRESH, LOSSES, STATE, STATE_LOSS, STATE_RECOVERY},
 };
 use crate::{
     asm::{
@@ -23,10 +23,10 @@ use crate::{
         Register::{R0, R1, R2, R3, R4, R5, R8, R9, R10},
         Unassembled,
     },
-    block::{FRACTION_BITS, RATE_BITS, RATES, at},
+    control_block::{FRACTION_BITS, RATE_BITS, RATES, at},
 };
 
-// Beside those of `window` on the stack.
+// Beside those of `shared_window` on the stack.
 /// Microseconds: now, when the newest of what arrived was preceded by a delivery, the newest round trip
 /// (negative if there is none), and in what time something was delivered.
 const NOW: BpfMemoryOperand = R10.double(-56);
@@ -181,7 +181,7 @@ pub(super) fn cong_control(kernel: &Kernel, maps: Maps) -> Result<Vec<Instructio
     code.a.place(end);
     code.a.exit();
     code.a.place(plain);
-    window::plain(&mut code);
+    shared_window::plain(&mut code);
     code.a.finish()
 }
 
@@ -217,7 +217,7 @@ impl Code<'_> {
         self.a.load(R3, BLOCK.double(at::ALL_IN_FLIGHT));
         self.a.alu(Alu::Sub, R3, R2);
         self.signed_at_least(R3, 0);
-        self.a.load(R4, window::IN_FLIGHT);
+        self.a.load(R4, shared_window::IN_FLIGHT);
         self.a.alu(Alu::Add, R3, R4);
         self.a.store(BEFORE, R3);
         self.a.alu(Alu::Sub, R1, R2);

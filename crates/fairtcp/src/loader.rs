@@ -7,9 +7,9 @@ use std::{
 
 use crate::{
     Error,
-    block::{BLOCK_BYTES, EnsembleControlBlock, MODEL_BLOCK_BYTES, Mapped},
     bpf::{self, Map},
     btf::Btf,
+    control_block::{BLOCK_BYTES, EnsembleControlBlock, MODEL_BLOCK_BYTES, Mapped},
     program::{CongestionOperation, EnsembleAlgorithm, Kernel, Maps, assemble},
 };
 

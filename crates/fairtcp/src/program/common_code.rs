@@ -1,12 +1,12 @@
 //! What several operations do.
 
-use super::kernel::{Bits, Kernel};
+use super::kernel_layout::{Bits, Kernel};
 use crate::{
     asm::{
         Alu, Assembler, BpfJumpLabel, BpfMemoryOperand, If,
         Register::{self, R0, R1, R2, R3, R4, R5, R6, R7, R9, R10},
     },
-    block::{FRACTION_BITS, at},
+    control_block::{FRACTION_BITS, at},
 };
 
 /// What members share.

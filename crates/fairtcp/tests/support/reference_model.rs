@@ -1,14 +1,14 @@
 //! A model of the path, bandwidth and least round trip time, and pace and windows by it, as BBR has them
 //! (draft-cardwell-iccrg-bbr-congestion-control-00). Shared by the members of an ensemble it gives the same
-//! numbers as the programs of `src/program/model.rs`, and is easier to read. For one connection, with the
+//! numbers as the programs of `src/program/shared_model.rs`, and is easier to read. For one connection, with the
 //! rates that the kernel measures of it, it is BBR, to be compared with; without what BBR has against
 //! policers and for aggregated acknowledgments, of which there are none on the path here.
 
 use fairtcp::MODEL_BLOCK_BYTES;
 
 use super::{
+    reference_window,
     sock::{Control, Follower, INFINITE_SSTHRESH, LOSS, RECOVERY, Sample, Sock},
-    twin,
 };
 
 /// Segments a microsecond, with 24 bits of fraction.
@@ -478,7 +478,7 @@ impl Control for Models {
             // In the place that the other algorithm has for it.
             sock.member = super::sock::Member::default();
             sock.member.delivered = sock.follower.saved;
-            twin::control_plain(sock, sample);
+            reference_window::control_plain(sock, sample);
             sock.follower.saved = sock.member.delivered;
             sock.member.delivered = 0;
             return;
@@ -496,7 +496,7 @@ impl Control for Models {
     fn ssthresh(&mut self, sock: &mut Sock) -> u32 {
         let Some(model) = self.of(sock) else {
             sock.follower.saved = 0;
-            return twin::reno_ssthresh(sock);
+            return reference_window::reno_ssthresh(sock);
         };
         let probes = model.mode == Mode::ProbeRtt;
         save(sock, probes);

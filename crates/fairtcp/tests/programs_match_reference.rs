@@ -6,11 +6,11 @@ mod support;
 use fairtcp::program::EnsembleAlgorithm;
 use sim::Rng;
 use support::{
-    machine::Machine,
-    model::{Measure, Mode, Model, Models},
+    bpf_interpreter::Machine,
     path::{Path, run},
+    reference_model::{Measure, Mode, Model, Models},
+    reference_window::{Block, Twin},
     sock::{Control, Follower, INFINITE_SSTHRESH, LOSS, Member, Sample, Sock},
-    twin::{Block, Twin},
 };
 
 const BLOCKS: usize = 3;

@@ -2,8 +2,8 @@
 //! program ever sets it while acknowledgments come.
 
 use super::{
-    kernel::Kernel,
-    parts::{BLOCK, Code, LEAST_SEGMENTS, Maps, SK, private, private_word},
+    common_code::{BLOCK, Code, LEAST_SEGMENTS, Maps, SK, private, private_word},
+    kernel_layout::Kernel,
 };
 use crate::{
     asm::{
@@ -11,7 +11,7 @@ use crate::{
         Register::{R0, R1, R2, R3, R4, R5, R8, R9, R10},
         Unassembled,
     },
-    block::{FRACTION_BITS, at},
+    control_block::{FRACTION_BITS, at},
 };
 
 // Kept on the stack; in R8, from the first instruction to the last, the segments acknowledged or

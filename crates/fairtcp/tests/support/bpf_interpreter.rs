@@ -11,8 +11,8 @@ use fairtcp::{
 };
 
 use super::{
+    reference_window,
     sock::{Control, Follower, Sample, Sock},
-    twin,
 };
 
 const MAPS: Maps = Maps { blocks: 11, members: 12 };
@@ -451,7 +451,7 @@ impl Run {
             (2, RENO_SSTHRESH) => {
                 assert_eq!(self.reads(1), SOCK);
                 let snd_cwnd = self.word(SOCK + self.fields.snd_cwnd as u64);
-                twin::reno_ssthresh(&Sock { snd_cwnd, ..Sock::default() }).into()
+                reference_window::reno_ssthresh(&Sock { snd_cwnd, ..Sock::default() }).into()
             }
             (2, RENO_CONG_AVOID) => {
                 assert_eq!(self.reads(1), SOCK);

@@ -7,9 +7,9 @@ mod support;
 
 use support::{
     path::{Load, MILLISECOND, Path, Plan, SECOND, Shown, deviation, mean, play, run},
+    reference_window::{Block, Twin},
     reno::Reno,
     sock::{Control, OPEN, RECOVERY, Sample, Sock},
-    twin::{Block, Twin},
 };
 
 const MEMBERS: usize = 4;
