@@ -6,22 +6,22 @@
 //! file but the loop device.
 
 mod error;
-mod content;
-mod losses;
-mod requests;
-mod process;
-mod name;
-mod file;
-mod apart;
+mod volume_content;
+mod lost_writes;
+mod fuse_requests;
+mod host_process;
+mod file_name;
+mod fuse_file;
+mod unshared_files;
 mod loop_device;
 mod mounts;
-mod users;
+mod device_users;
 
-pub use content::{VolumeContent, content};
+pub use device_users::{DeviceUser, Leftover, backing, busy_with, is_hidden, leftovers, users};
 pub use error::{AttachStep, Error};
-pub use file::{ServedFile, ServedFileOptions, VolumeFile};
+pub use file_name::FileName;
+pub use fuse_file::{ServedFile, ServedFileOptions, VolumeFile};
+pub use host_process::HostProcess;
 pub use loop_device::{LoopDevice, LoopOptions, sync, unmount};
-pub use losses::LostWrites;
-pub use name::FileName;
-pub use process::HostProcess;
-pub use users::{DeviceUser, Leftover, backing, busy_with, is_hidden, leftovers, users};
+pub use lost_writes::LostWrites;
+pub use volume_content::{VolumeContent, content};

@@ -12,7 +12,7 @@ use std::{
 
 use rustix::mount::UnmountFlags;
 
-use crate::{AttachStep, Error, apart::apart, requests::REQUEST_BYTES};
+use crate::{AttachStep, Error, fuse_requests::REQUEST_BYTES, unshared_files::apart};
 
 /// How a loop device is set up.
 #[derive(Clone, Debug)]

@@ -28,9 +28,9 @@ use volume::{Data, Stack};
 
 use crate::{
     AttachStep, Error,
-    losses::LostWrites,
-    name::FileName,
-    requests::{REQUEST_BYTES, Requests, SIDE_BY_SIDE},
+    file_name::FileName,
+    fuse_requests::{REQUEST_BYTES, Requests, SIDE_BY_SIDE},
+    lost_writes::LostWrites,
 };
 
 /// How a file is served.

@@ -11,7 +11,7 @@ use tokio::{
 };
 use volume::{Data, Durability, Error, Extent, Geometry, Io, Lba, Stack};
 
-use crate::losses::{Losses, LostWrites};
+use crate::lost_writes::{Losses, LostWrites};
 
 /// Requests that are served side by side: as many as a loop device has under way
 /// (`hw_queue_depth`, 128 unless the module is told otherwise).
