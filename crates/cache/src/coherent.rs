@@ -1,15 +1,15 @@
 //! A cache of a volume that other gateways write, too: each call first has the tokens of the ranges that it
-//! touches (crate `tokens`, decision 0016). Before a range is given back, what is dirty goes down and what
+//! touches (crate `coherence`, decision 0016). Before a range is given back, what is dirty goes down and what
 //! may not be kept is dropped.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use parking_lot::Mutex;
-use tokens::{
-    Begin, Cleaning, CoherenceRange, CoherenceToken, Holder, Millis, TokenReply, TokenRequest,
-    TokenUseTicket, read_answers, write_requests,
+use coherence::{
+    Begin, Cleaning, CoherenceRange, CoherenceReply, CoherenceRequest, CoherenceTicket,
+    CoherenceToken, Holder, Millis, read_answers, write_requests,
 };
+use parking_lot::Mutex;
 use tokio::{
     sync::{Notify, oneshot},
     time::{Instant, sleep, timeout, timeout_at},
@@ -67,8 +67,8 @@ struct CoherentState {
     /// Blocks of a range.
     grain: u32,
     lease: Millis,
-    waiting: HashMap<TokenUseTicket, oneshot::Sender<()>>,
-    requests: Vec<TokenRequest>,
+    waiting: HashMap<CoherenceTicket, oneshot::Sender<()>>,
+    requests: Vec<CoherenceRequest>,
     /// What has to go down first, and what has not.
     cleaning: [Vec<Cleaning>; 2],
     given_back: u64,
@@ -86,7 +86,7 @@ struct CoherentRangeUse<'a> {
 struct WaitingRangeUse<'a> {
     shared: &'a CoherentCore,
     range: CoherenceRange,
-    ticket: Option<TokenUseTicket>,
+    ticket: Option<CoherenceTicket>,
 }
 
 impl Coherent {
@@ -321,7 +321,7 @@ impl CoherentCore {
         self.step(Holder::handle_reconnected);
     }
 
-    fn take_requests(&self) -> Vec<TokenRequest> {
+    fn take_requests(&self) -> Vec<CoherenceRequest> {
         std::mem::take(&mut self.state.lock().requests)
     }
 
@@ -386,7 +386,7 @@ async fn hear(shared: &CoherentCore, cache: &Cache) {
         }
         wait = LISTEN;
         for answer in answers {
-            if let TokenReply::Recall { .. } = answer {
+            if let CoherenceReply::Recall { .. } = answer {
                 shared.state.lock().given_back += 1;
             }
             shared.step(|holder, now| holder.handle(answer, now));
@@ -412,7 +412,7 @@ fn begin(shared: &CoherentCore, cache: &Cache, lease: Millis, grain: u32) -> Res
         ));
     }
     let dirty = cache.dirty_parts(u64::from(grain) * u64::from(block_size));
-    if dirty.len() > tokens::MOST_TOKENS * 2 {
+    if dirty.len() > coherence::MOST_TOKENS * 2 {
         let reason = "the log has data of more ranges than a gateway may hold: drain it before the volume is shared";
         return Err(Error::Device(reason.into()));
     }

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
+use coherence::{CoherenceRequest, MOST_LIST_BYTES, read_requests};
 use scsi::Sense;
-use tokens::{MOST_LIST_BYTES, TokenRequest, read_requests};
 use volume::{Data, Extent, Geometry};
 
 use super::{BlockCommandInput, BlockUnit};
@@ -55,19 +55,19 @@ impl BlockUnit {
         &self,
         sharing: &UnitSharing,
         nexus: u64,
-        request: TokenRequest,
+        request: CoherenceRequest,
     ) -> Result<(), Sense> {
         let Geometry { blocks, block_size, .. } = self.volume.geometry();
         match request {
-            TokenRequest::Join { .. } => {
+            CoherenceRequest::Join { .. } => {
                 let _nothing_else = self.when_all_has_ended().await;
                 sharing.ask(nexus, request, blocks)
             }
-            TokenRequest::Release { range, .. } => {
+            CoherenceRequest::Release { range, .. } => {
                 let _nobody_else = self.claims.alone(sharing.extent(range), block_size).await;
                 sharing.ask(nexus, request, blocks)
             }
-            TokenRequest::Acquire { .. } | TokenRequest::Renew { .. } => {
+            CoherenceRequest::Acquire { .. } | CoherenceRequest::Renew { .. } => {
                 sharing.ask(nexus, request, blocks)
             }
         }

@@ -8,9 +8,11 @@ use std::{
     time::Duration,
 };
 
+use coherence::{
+    CoherenceRange, CoherenceRequest, Grantor, Millis, SharingMember, Terms, write_answers,
+};
 use parking_lot::Mutex;
 use scsi::{BlockCommand, ClaimParameters, ClaimReport, Command, Sense};
-use tokens::{CoherenceRange, Grantor, Millis, SharingMember, Terms, TokenRequest, write_answers};
 use tokio::{
     sync::Notify,
     time::{Instant, timeout},
@@ -312,7 +314,12 @@ impl UnitSharing {
     }
 
     /// TOKEN OUT, one of its requests. The unit has so many blocks: it may have grown.
-    pub(crate) fn ask(&self, nexus: u64, request: TokenRequest, blocks: u64) -> Result<(), Sense> {
+    pub(crate) fn ask(
+        &self,
+        nexus: u64,
+        request: CoherenceRequest,
+        blocks: u64,
+    ) -> Result<(), Sense> {
         let now = self.now();
         let mut state = self.state.lock();
         // Of too many ranges the first are shared still.

@@ -5,8 +5,8 @@ use std::{
     task::{Context, Poll, Waker},
 };
 
+use coherence::{CoherenceRange, CoherenceReply, CoherenceRequest, CoherenceToken, read_answers};
 use scsi::{ClaimAction, ClaimParameters, Command, Sense, VendorCommand};
-use tokens::{CoherenceRange, CoherenceToken, TokenReply, TokenRequest, read_answers};
 use unit::{ClaimedUnit, LogicalUnit, Nexus, Settings, Share};
 use volume::{FaultCallKind, FaultRule, Symptom};
 
@@ -46,8 +46,8 @@ fn claim(log: u8, shares: bool) -> ClaimParameters {
     }
 }
 
-fn list(requests: &[TokenRequest]) -> Vec<u8> {
-    tokens::write_requests(requests).0
+fn list(requests: &[CoherenceRequest]) -> Vec<u8> {
+    coherence::write_requests(requests).0
 }
 
 fn claims(host: &Host, from: &Nexus, asked: &ClaimParameters) -> Option<Sense> {
@@ -62,7 +62,7 @@ fn asks(host: &Host, from: &Nexus, list: &[u8]) -> Option<Sense> {
     host.send_as(from, &command.encode(), list).sense
 }
 
-fn hears(host: &Host, from: &Nexus) -> Vec<TokenReply> {
+fn hears(host: &Host, from: &Nexus) -> Vec<CoherenceReply> {
     let command = VendorCommand::TokenIn { wait_ms: 0, allocation_length: 1 << 20 };
     let done = host.send_as(from, &command.encode(), &[]);
     assert_eq!(done.sense, None);
@@ -75,13 +75,13 @@ fn writes(host: &Host, from: &Nexus, lba: u64) -> Option<Sense> {
 
 /// Joins, and gets a token for the first range.
 fn has_token(host: &Host, from: &Nexus) {
-    let join = TokenRequest::Join { number: 1, exclusive: Vec::new() };
+    let join = CoherenceRequest::Join { number: 1, exclusive: Vec::new() };
     assert_eq!(asks(host, from, &list(&[join])), None);
-    let Some(TokenReply::Joined { life, .. }) = hears(host, from).pop() else {
+    let Some(CoherenceReply::Joined { life, .. }) = hears(host, from).pop() else {
         panic!("no answer")
     };
     let (range, token, number) = (CoherenceRange(0), CoherenceToken::ExclusiveWrite, 7);
-    let acquire = TokenRequest::Acquire { life, range, token, number };
+    let acquire = CoherenceRequest::Acquire { life, range, token, number };
     assert_eq!(asks(host, from, &list(&[acquire])), None);
 }
 
@@ -94,7 +94,7 @@ fn who_has_the_token_writes_and_nobody_else() {
     assert_eq!(claims(&host, &a, &claim(1, true)), None);
     assert_eq!(claims(&host, &b, &claim(2, true)), None);
     has_token(&host, &a);
-    assert!(matches!(hears(&host, &a)[..], [TokenReply::Granted { .. }]));
+    assert!(matches!(hears(&host, &a)[..], [CoherenceReply::Granted { .. }]));
     let protected = Some(Sense::LOGICAL_UNIT_SOFTWARE_WRITE_PROTECTED);
     assert_eq!(writes(&host, &a, 0), None);
     assert_eq!(writes(&host, &a, 128), protected, "another range");
@@ -102,14 +102,14 @@ fn who_has_the_token_writes_and_nobody_else() {
     has_token(&host, &b);
     assert!(hears(&host, &b).is_empty(), "the other has it");
     assert_eq!(writes(&host, &b, 0), protected);
-    assert!(matches!(hears(&host, &a)[..], [TokenReply::Recall { .. }]));
+    assert!(matches!(hears(&host, &a)[..], [CoherenceReply::Recall { .. }]));
 }
 
 #[test]
 fn strangers_and_their_lists_are_refused() {
     let store = Arc::new(MemoryStore::default());
     let host = shared(&store);
-    let renew = list(&[TokenRequest::Renew { life: 1, sent: 1 }]);
+    let renew = list(&[CoherenceRequest::Renew { life: 1, sent: 1 }]);
     assert_eq!(asks(&host, &host.nexus, &renew), Some(Sense::CLAIM_FENCED));
     assert_eq!(claims(&host, &host.nexus, &claim(1, false)), Some(Sense::CLAIM_NOT_SHARED));
     assert_eq!(claims(&host, &host.nexus, &claim(1, true)), None);
@@ -156,7 +156,7 @@ fn one_initiator_cannot_take_all_places() {
 fn a_unit_that_is_not_shared_knows_no_tokens() {
     let host = Host::with_store(geometry(), &Arc::new(MemoryStore::default()));
     assert_eq!(claims(&host, &host.nexus, &claim(1, true)), Some(Sense::CLAIM_NOT_SHARED));
-    let renew = list(&[TokenRequest::Renew { life: 1, sent: 1 }]);
+    let renew = list(&[CoherenceRequest::Renew { life: 1, sent: 1 }]);
     assert_eq!(asks(&host, &host.nexus, &renew), Some(Sense::INVALID_COMMAND_OPERATION_CODE));
 }
 
@@ -173,9 +173,11 @@ fn after_a_restart_nothing_is_granted_until_all_have_come() {
     has_token(&host, &a);
     assert!(hears(&host, &a).is_empty(), "the other may have it");
     assert_eq!(claims(&host, &b, &claim(2, true)), None);
-    let join = TokenRequest::Join { number: 1, exclusive: vec![CoherenceRange(0)] };
+    let join = CoherenceRequest::Join { number: 1, exclusive: vec![CoherenceRange(0)] };
     assert_eq!(asks(&host, &b, &list(&[join])), None);
-    assert!(matches!(&hears(&host, &b)[0], TokenReply::Joined { grants, .. } if grants.len() == 1));
+    assert!(
+        matches!(&hears(&host, &b)[0], CoherenceReply::Joined { grants, .. } if grants.len() == 1)
+    );
     assert_eq!(writes(&host, &b, 0), None);
 }
 
@@ -208,7 +210,7 @@ fn a_range_is_given_on_when_the_last_write_of_who_had_it_has_ended() {
     assert_eq!(claims(&host, &a, &claim(1, true)), None);
     assert_eq!(claims(&host, &b, &claim(2, true)), None);
     has_token(&host, &a);
-    let [TokenReply::Granted { life, range, grant, .. }] = hears(&host, &a)[..] else {
+    let [CoherenceReply::Granted { life, range, grant, .. }] = hears(&host, &a)[..] else {
         panic!("it is granted")
     };
     has_token(&host, &b);
@@ -220,7 +222,7 @@ fn a_range_is_given_on_when_the_last_write_of_who_had_it_has_ended() {
     let mut under_way = write(&a);
     assert!(std::pin::Pin::new(&mut under_way).poll(&mut context).is_pending());
 
-    let requests = list(&[TokenRequest::Release { life, range, grant, keeps: false }]);
+    let requests = list(&[CoherenceRequest::Release { life, range, grant, keeps: false }]);
     let command = VendorCommand::TokenOut { parameter_list_length: requests.len() as u32 };
     let mut released = host.unit.execute(host.task(&a, &command.encode(), &requests));
     assert!(
@@ -240,7 +242,7 @@ fn a_range_is_given_on_when_the_last_write_of_who_had_it_has_ended() {
         panic!("it has its turn")
     };
     assert_eq!(later.sense, Some(Sense::LOGICAL_UNIT_SOFTWARE_WRITE_PROTECTED));
-    assert!(matches!(hears(&host, &b)[..], [TokenReply::Granted { .. }]));
+    assert!(matches!(hears(&host, &b)[..], [CoherenceReply::Granted { .. }]));
     assert_eq!(writes(&host, &b, 0), None);
 }
 
@@ -258,7 +260,7 @@ fn who_joins_waits_for_what_it_had_begun() {
     let write = Command::write(0, 1, false).encode();
     let mut under_way = host.unit.execute(host.task(&a, &write, &pattern(1, 1)));
     assert!(std::pin::Pin::new(&mut under_way).poll(&mut context).is_pending());
-    let join = list(&[TokenRequest::Join { number: 2, exclusive: Vec::new() }]);
+    let join = list(&[CoherenceRequest::Join { number: 2, exclusive: Vec::new() }]);
     let command = VendorCommand::TokenOut { parameter_list_length: join.len() as u32 };
     let mut joined = host.unit.execute(host.task(&a, &command.encode(), &join));
     assert!(
@@ -267,5 +269,5 @@ fn who_joins_waits_for_what_it_had_begun() {
     );
     drop(under_way);
     assert!(std::pin::Pin::new(&mut joined).poll(&mut context).is_ready());
-    assert!(matches!(hears(&host, &b)[..], [TokenReply::Granted { .. }]));
+    assert!(matches!(hears(&host, &b)[..], [CoherenceReply::Granted { .. }]));
 }

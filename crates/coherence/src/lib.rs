@@ -6,13 +6,13 @@
 mod token;
 mod message;
 mod grantor;
-mod list;
+mod list_encoding;
 mod holder;
 
 pub use grantor::{Grantor, SharingMember, SharingMemberStatus, Terms};
-pub use holder::{Begin, Cleaning, Holder, TokenUseTicket};
-pub use list::{
+pub use holder::{Begin, Cleaning, CoherenceTicket, Holder};
+pub use list_encoding::{
     ListError, MOST_LIST_BYTES, read_answers, read_requests, write_answers, write_requests,
 };
-pub use message::{TokenReply, TokenRequest};
+pub use message::{CoherenceReply, CoherenceRequest};
 pub use token::{CoherenceRange, CoherenceToken, Grant, MOST_TOKENS, Millis};

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use stateright::{Model, Property};
-use tokens::{
-    Begin, Cleaning, CoherenceRange, CoherenceToken, Grantor, Holder, Millis, SharingMember, Terms,
-    TokenReply, TokenRequest, TokenUseTicket,
+use coherence::{
+    Begin, Cleaning, CoherenceRange, CoherenceReply, CoherenceRequest, CoherenceTicket,
+    CoherenceToken, Grantor, Holder, Millis, SharingMember, Terms,
 };
+use stateright::{Model, Property};
 
 /// What is searched.
 #[derive(Clone, Debug)]
@@ -86,7 +86,7 @@ struct Use {
     range: CoherenceRange,
     token: CoherenceToken,
     /// `None`: it is under way.
-    waits: Option<TokenUseTicket>,
+    waits: Option<CoherenceTicket>,
     /// A read that sees an older one is stale.
     at_least: u8,
 }
@@ -94,8 +94,8 @@ struct Use {
 /// Something on its way; in one session, what was sent in an earlier one does not arrive.
 #[derive(Clone, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 enum Letter {
-    Up(u8, u8, TokenRequest),
-    Down(u8, u8, TokenReply),
+    Up(u8, u8, CoherenceRequest),
+    Down(u8, u8, CoherenceReply),
     /// A write to the home: gateway, session, range, which.
     Write(u8, u8, CoherenceRange, u8),
 }
@@ -147,8 +147,10 @@ impl Scene {
                 }
                 let Some(holder) = &mut gateway.holder else { return };
                 let answer = match answer {
-                    TokenReply::Renewed { life, .. } if self.fault == Fault::LeaseFromTheAnswer => {
-                        TokenReply::Renewed { life, sent: now }
+                    CoherenceReply::Renewed { life, .. }
+                        if self.fault == Fault::LeaseFromTheAnswer =>
+                    {
+                        CoherenceReply::Renewed { life, sent: now }
                     }
                     answer => answer,
                 };

@@ -2,10 +2,10 @@
 
 use crate::token::{CoherenceRange, CoherenceToken, Grant, Millis};
 
-/// From a gateway. `life` is what [`TokenReply::Joined`] said: what was asked in an earlier one counts for
+/// From a gateway. `life` is what [`CoherenceReply::Joined`] said: what was asked in an earlier one counts for
 /// nothing.
 #[derive(Clone, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
-pub enum TokenRequest {
+pub enum CoherenceRequest {
     /// It begins here, or goes on at a node that started anew: of what it was ever granted it has
     /// these, for writing, and nothing else.
     Join {
@@ -47,8 +47,8 @@ pub enum TokenRequest {
 
 /// From the node. `life` is whose it is for: a gateway takes no notice of an earlier one's.
 #[derive(Clone, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
-pub enum TokenReply {
-    /// To [`TokenRequest::Join`].
+pub enum CoherenceReply {
+    /// To [`CoherenceRequest::Join`].
     Joined {
         /// Which.
         number: u64,
@@ -59,7 +59,7 @@ pub enum TokenReply {
         /// What it named and has no more: the operator of the node has given it to others.
         lost: Vec<CoherenceRange>,
     },
-    /// To [`TokenRequest::Acquire`].
+    /// To [`CoherenceRequest::Acquire`].
     Granted {
         /// Whose.
         life: u64,
@@ -83,7 +83,7 @@ pub enum TokenReply {
         /// It may be kept for reading.
         keeps: bool,
     },
-    /// To [`TokenRequest::Release`].
+    /// To [`CoherenceRequest::Release`].
     Released {
         /// Whose.
         life: u64,
@@ -95,7 +95,7 @@ pub enum TokenReply {
         /// and gives it back altogether later must not take an answer to the one for that to the other.
         keeps: bool,
     },
-    /// To [`TokenRequest::Renew`].
+    /// To [`CoherenceRequest::Renew`].
     Renewed {
         /// Whose.
         life: u64,

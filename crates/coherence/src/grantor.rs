@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use crate::{
-    message::{TokenReply, TokenRequest},
+    message::{CoherenceReply, CoherenceRequest},
     token::{CoherenceRange, CoherenceToken, Grant, MOST_TOKENS, Millis},
 };
 
@@ -49,7 +49,7 @@ pub struct Grantor {
     terms: Terms,
     members: BTreeMap<SharingMember, MemberState>,
     /// Those that have tokens or wait for some.
-    ranges: BTreeMap<CoherenceRange, RangeTokens>,
+    ranges: BTreeMap<CoherenceRange, RangeGrants>,
     /// Members of before the node started. Each may have dirty data of any range: nothing is granted
     /// until all have said what they have.
     awaited: BTreeSet<SharingMember>,
@@ -64,9 +64,9 @@ pub struct Grantor {
 /// What a member has not been told yet, in this order.
 #[derive(Clone, Debug, Default, Eq, Hash, PartialEq)]
 struct MemberOutbox {
-    said: VecDeque<TokenReply>,
-    recalls: BTreeMap<CoherenceRange, TokenReply>,
-    renewed: Option<TokenReply>,
+    said: VecDeque<CoherenceReply>,
+    recalls: BTreeMap<CoherenceRange, CoherenceReply>,
+    renewed: Option<CoherenceReply>,
 }
 
 #[derive(Clone, Debug, Eq, Hash, PartialEq)]
@@ -84,7 +84,7 @@ struct MemberState {
 }
 
 #[derive(Clone, Debug, Default, Eq, Hash, PartialEq)]
-struct RangeTokens {
+struct RangeGrants {
     /// One `ExclusiveWrite`, or any number of `SharedRead`.
     held: Vec<HeldToken>,
     /// The oldest first; of each member one.
@@ -170,20 +170,20 @@ impl Grantor {
     }
 
     /// A member has said something.
-    pub fn handle(&mut self, member: SharingMember, request: TokenRequest, now: Millis) {
+    pub fn handle(&mut self, member: SharingMember, request: CoherenceRequest, now: Millis) {
         let Some(known) = self.members.get_mut(&member) else { return };
         let (life, known_life) = match &request {
-            TokenRequest::Join { .. } => (None, known.life),
-            TokenRequest::Acquire { life, .. }
-            | TokenRequest::Release { life, .. }
-            | TokenRequest::Renew { life, .. } => (Some(*life), known.life),
+            CoherenceRequest::Join { .. } => (None, known.life),
+            CoherenceRequest::Acquire { life, .. }
+            | CoherenceRequest::Release { life, .. }
+            | CoherenceRequest::Renew { life, .. } => (Some(*life), known.life),
         };
         if let Some(life) = life
             && known_life != Some(life)
         {
             // An earlier one of a member that goes on here: what it asked then counts for nothing.
             if known_life.is_none() {
-                self.say(member, TokenReply::Rejoin { life });
+                self.say(member, CoherenceReply::Rejoin { life });
             }
             return;
         }
@@ -191,8 +191,10 @@ impl Grantor {
             known.heard = known.heard.max(now);
         }
         match request {
-            TokenRequest::Join { number, exclusive } => self.join(member, number, &exclusive, now),
-            TokenRequest::Acquire { life, range, token, number } => {
+            CoherenceRequest::Join { number, exclusive } => {
+                self.join(member, number, &exclusive, now)
+            }
+            CoherenceRequest::Acquire { life, range, token, number } => {
                 self.acquire(
                     member,
                     life,
@@ -201,15 +203,15 @@ impl Grantor {
                     now,
                 );
             }
-            TokenRequest::Release { life, range, grant, keeps } => {
+            CoherenceRequest::Release { life, range, grant, keeps } => {
                 // Of what was given on meanwhile nothing is kept.
                 let keeps = self.release(member, range, grant, keeps, now) && keeps;
-                self.say(member, TokenReply::Released { life, range, grant, keeps });
+                self.say(member, CoherenceReply::Released { life, range, grant, keeps });
             }
-            TokenRequest::Renew { life, sent } => {
+            CoherenceRequest::Renew { life, sent } => {
                 let renewed = &mut self.outboxes.entry(member).or_default().renewed;
                 // What was recalled again with one that it has not fetched is there still.
-                if renewed.replace(TokenReply::Renewed { life, sent }).is_none() {
+                if renewed.replace(CoherenceReply::Renewed { life, sent }).is_none() {
                     self.recall_again(member, life);
                 }
             }
@@ -223,13 +225,13 @@ impl Grantor {
     }
 
     /// The next answer, and whom it is for.
-    pub fn poll_answer(&mut self) -> Option<(SharingMember, TokenReply)> {
+    pub fn poll_answer(&mut self) -> Option<(SharingMember, CoherenceReply)> {
         let mut outboxes = self.outboxes.iter_mut();
         outboxes.find_map(|(to, outbox)| Some((*to, outbox.pop()?)))
     }
 
     /// What a member has not been told yet.
-    pub fn answers(&self, member: SharingMember) -> impl Iterator<Item = &TokenReply> {
+    pub fn answers(&self, member: SharingMember) -> impl Iterator<Item = &CoherenceReply> {
         self.outboxes.get(&member).into_iter().flat_map(MemberOutbox::iter)
     }
 
@@ -344,7 +346,7 @@ impl Grantor {
                 }
             }
         }
-        self.say(member, TokenReply::Joined { number, life, grants, lost });
+        self.say(member, CoherenceReply::Joined { number, life, grants, lost });
         self.give_up_all(member, &kept, now);
         self.handle_timeout(now);
     }
@@ -366,7 +368,7 @@ impl Grantor {
             // The grant was lost on its way; or what it has is enough.
             let HeldToken { token, grant, .. } = *held;
             let number = wanted.number;
-            self.say(member, TokenReply::Granted { life, range, token, number, grant });
+            self.say(member, CoherenceReply::Granted { life, range, token, number, grant });
             return;
         }
         let known = self.members.get_mut(&member).expect("it was looked up before");
@@ -457,7 +459,7 @@ impl Grantor {
         known.waits -= 1;
         known.tokens += usize::from(had.is_none());
         if let Some(life) = known.life {
-            self.say(member, TokenReply::Granted { life, range, token, number, grant });
+            self.say(member, CoherenceReply::Granted { life, range, token, number, grant });
         }
     }
 
@@ -476,7 +478,7 @@ impl Grantor {
         let (member, grant, keeps) = (held.member, held.grant, recall == Recall::Lessened);
         if let Some(life) = self.members.get(&member).and_then(|known| known.life) {
             let recalls = &mut self.outboxes.entry(member).or_default().recalls;
-            recalls.insert(range, TokenReply::Recall { life, range, grant, keeps });
+            recalls.insert(range, CoherenceReply::Recall { life, range, grant, keeps });
         }
     }
 
@@ -492,7 +494,7 @@ impl Grantor {
                 Recall::Lessened => true,
                 Recall::Whole => false,
             };
-            let recall = TokenReply::Recall { life, range, grant: held.grant, keeps };
+            let recall = CoherenceReply::Recall { life, range, grant: held.grant, keeps };
             recalls.insert(range, recall);
         }
     }
@@ -523,7 +525,7 @@ impl Grantor {
     }
 
     /// What it does not fetch is lost, the oldest first: it asks again.
-    fn say(&mut self, member: SharingMember, answer: TokenReply) {
+    fn say(&mut self, member: SharingMember, answer: CoherenceReply) {
         let said = &mut self.outboxes.entry(member).or_default().said;
         if said.len() >= MOST_ANSWERS {
             said.pop_front();
@@ -532,7 +534,7 @@ impl Grantor {
     }
 
     fn forget_if_free(&mut self, range: CoherenceRange) {
-        let is_free = |tokens: &RangeTokens| tokens.held.is_empty() && tokens.queue.is_empty();
+        let is_free = |tokens: &RangeGrants| tokens.held.is_empty() && tokens.queue.is_empty();
         if self.ranges.get(&range).is_some_and(is_free) {
             self.ranges.remove(&range);
         }
@@ -554,18 +556,18 @@ impl Grantor {
 }
 
 impl MemberOutbox {
-    fn iter(&self) -> impl Iterator<Item = &TokenReply> {
+    fn iter(&self) -> impl Iterator<Item = &CoherenceReply> {
         self.said.iter().chain(self.recalls.values()).chain(&self.renewed)
     }
 
-    fn pop(&mut self) -> Option<TokenReply> {
+    fn pop(&mut self) -> Option<CoherenceReply> {
         let next = self.said.pop_front();
         let next = next.or_else(|| Some(self.recalls.pop_first()?.1));
         next.or_else(|| self.renewed.take())
     }
 }
 
-impl RangeTokens {
+impl RangeGrants {
     fn writer_mut(&mut self, member: SharingMember) -> Option<&mut HeldToken> {
         let is_it = |held: &&mut HeldToken| {
             held.member == member && held.token == CoherenceToken::ExclusiveWrite

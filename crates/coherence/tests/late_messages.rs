@@ -1,8 +1,8 @@
 //! Single ways on which a message that is late, lost or said too often has done harm.
 
-use tokens::{
-    Begin, Cleaning, CoherenceRange, CoherenceToken, Grantor, Holder, MOST_TOKENS, Millis,
-    SharingMember, Terms, TokenReply, TokenRequest,
+use coherence::{
+    Begin, Cleaning, CoherenceRange, CoherenceReply, CoherenceRequest, CoherenceToken, Grantor,
+    Holder, MOST_TOKENS, Millis, SharingMember, Terms,
 };
 
 const A: SharingMember = SharingMember(0);
@@ -17,11 +17,11 @@ fn node() -> Grantor {
 }
 
 /// All answers that wait for a member; those of others are lost.
-fn answers(node: &mut Grantor, to: SharingMember) -> Vec<TokenReply> {
+fn answers(node: &mut Grantor, to: SharingMember) -> Vec<CoherenceReply> {
     std::iter::from_fn(|| node.poll_answer()).filter(|(of, _)| *of == to).map(|(_, a)| a).collect()
 }
 
-fn requests(holder: &mut Holder) -> Vec<TokenRequest> {
+fn requests(holder: &mut Holder) -> Vec<CoherenceRequest> {
     std::iter::from_fn(|| holder.poll_request()).collect()
 }
 
@@ -35,9 +35,9 @@ fn talk(holder: &mut Holder, node: &mut Grantor, member: SharingMember, now: Mil
 
 /// A member whose messages are written by hand joins; its life.
 fn join(node: &mut Grantor, member: SharingMember, named: &[CoherenceRange], now: Millis) -> u64 {
-    node.handle(member, TokenRequest::Join { number: 1, exclusive: named.to_vec() }, now);
+    node.handle(member, CoherenceRequest::Join { number: 1, exclusive: named.to_vec() }, now);
     let joined = answers(node, member);
-    let Some(TokenReply::Joined { life, .. }) = joined.last() else { panic!("{joined:?}") };
+    let Some(CoherenceReply::Joined { life, .. }) = joined.last() else { panic!("{joined:?}") };
     *life
 }
 
@@ -48,7 +48,7 @@ fn acquire(
     token: CoherenceToken,
     now: Millis,
 ) {
-    node.handle(member, TokenRequest::Acquire { life, range: X, token, number: 1 }, now);
+    node.handle(member, CoherenceRequest::Acquire { life, range: X, token, number: 1 }, now);
 }
 
 /// A gateway that has written the first range and used it; it has joined.
@@ -69,7 +69,7 @@ fn a_token_that_was_given_on_does_not_come_back_for_reading() {
     let life = join(&mut node, B, &[], 0);
     acquire(&mut node, B, life, CoherenceToken::SharedRead, 0);
     let recall = answers(&mut node, A);
-    assert!(matches!(recall[..], [TokenReply::Recall { keeps: true, .. }]), "{recall:?}");
+    assert!(matches!(recall[..], [CoherenceReply::Recall { keeps: true, .. }]), "{recall:?}");
     recall.into_iter().for_each(|answer| a.handle(answer, 0));
     assert_eq!(a.poll_cleaning(), Some(Cleaning { range: X, writes_back: true, keeps: true }));
     a.cleaned(X, 0);
@@ -106,11 +106,11 @@ fn the_node_lets_nobody_keep_what_it_has_given_on() {
     let release = requests(&mut a).pop().expect("a release");
     node.handle(A, release.clone(), 0);
     let kept = answers(&mut node, A);
-    assert!(matches!(kept[..], [TokenReply::Released { keeps: true, .. }]), "{kept:?}");
+    assert!(matches!(kept[..], [CoherenceReply::Released { keeps: true, .. }]), "{kept:?}");
     acquire(&mut node, B, life, CoherenceToken::ExclusiveWrite, LEASE);
     node.handle(A, release, LEASE);
     let gone = answers(&mut node, A);
-    assert!(matches!(gone[..], [TokenReply::Released { keeps: false, .. }]), "{gone:?}");
+    assert!(matches!(gone[..], [CoherenceReply::Released { keeps: false, .. }]), "{gone:?}");
     // One that has not looked at its clock takes it for what it is, and does not wait for ever.
     gone.into_iter().for_each(|answer| a.handle(answer, 1));
     assert_eq!(a.usable(X, 1), None);
@@ -134,10 +134,10 @@ fn a_grant_from_before_the_lease_is_not_taken_in_it() {
     assert!(!a.is_leased(late));
     let (renewals, others): (Vec<_>, Vec<_>) = requests(&mut a)
         .into_iter()
-        .partition(|request| matches!(request, TokenRequest::Renew { .. }));
+        .partition(|request| matches!(request, CoherenceRequest::Renew { .. }));
     others.into_iter().for_each(|request| node.handle(A, request, late));
     let old = answers(&mut node, A);
-    assert!(matches!(old[..], [TokenReply::Granted { .. }]), "{old:?}");
+    assert!(matches!(old[..], [CoherenceReply::Granted { .. }]), "{old:?}");
     // It is given on, since nothing is heard for a lease.
     let life = join(&mut node, B, &[], late);
     let later = late + LEASE;
@@ -145,7 +145,8 @@ fn a_grant_from_before_the_lease_is_not_taken_in_it() {
     assert!(node.may_write(B, X));
     // A renewal is answered, and overtakes the grant.
     a.handle_timeout(later);
-    let renewal = requests(&mut a).into_iter().find(|r| matches!(r, TokenRequest::Renew { .. }));
+    let renewal =
+        requests(&mut a).into_iter().find(|r| matches!(r, CoherenceRequest::Renew { .. }));
     assert!(renewals.len() == 1 && renewal.is_some());
     node.handle(A, renewal.expect("looked at"), later);
     answers(&mut node, A).into_iter().for_each(|answer| a.handle(answer, later));
@@ -155,7 +156,7 @@ fn a_grant_from_before_the_lease_is_not_taken_in_it() {
     // What it asks now is in the new lease.
     let asked = requests(&mut a);
     assert!(
-        asked.iter().any(|request| matches!(request, TokenRequest::Acquire { .. })),
+        asked.iter().any(|request| matches!(request, CoherenceRequest::Acquire { .. })),
         "{asked:?}"
     );
 }
@@ -168,15 +169,18 @@ fn renewals_that_are_not_fetched_do_not_pile_up() {
     acquire(&mut node, B, b, CoherenceToken::ExclusiveWrite, 0);
     answers(&mut node, A);
     for sent in 0..1000 {
-        node.handle(A, TokenRequest::Renew { life: a, sent }, 0);
+        node.handle(A, CoherenceRequest::Renew { life: a, sent }, 0);
     }
     assert_eq!(node.answers(A).count(), 2);
     let told = answers(&mut node, A);
-    assert!(matches!(told[..], [TokenReply::Recall { .. }, TokenReply::Renewed { sent: 999, .. }]));
+    assert!(matches!(
+        told[..],
+        [CoherenceReply::Recall { .. }, CoherenceReply::Renewed { sent: 999, .. }]
+    ));
     // Nor does anything else, and what is told is as many as were fetched.
     for number in 0..5 * MOST_TOKENS as u64 {
         let (range, token) = (X, CoherenceToken::SharedRead);
-        node.handle(A, TokenRequest::Acquire { life: a, range, token, number }, 0);
+        node.handle(A, CoherenceRequest::Acquire { life: a, range, token, number }, 0);
     }
     assert_eq!(node.answers(A).count(), 4 * MOST_TOKENS);
     node.told(A, 4 * MOST_TOKENS - 1);
@@ -192,7 +196,7 @@ fn who_was_expelled_keeps_nothing_by_renewing() {
     node.expel(A, 0);
     assert!(!node.may_write(A, X) && !node.may_write(B, X), "it may read until its lease ends");
     for now in [LEASE / 2, LEASE - 1] {
-        node.handle(A, TokenRequest::Renew { life: a, sent: now }, now);
+        node.handle(A, CoherenceRequest::Renew { life: a, sent: now }, now);
         node.attach(A, now);
     }
     node.handle_timeout(LEASE);
@@ -211,7 +215,7 @@ fn what_one_has_and_waits_for_is_bounded_together() {
     let life = join(&mut node, A, &of_a, 0);
     for range in of_b {
         let (token, number) = (CoherenceToken::SharedRead, 1);
-        node.handle(A, TokenRequest::Acquire { life, range, token, number }, 0);
+        node.handle(A, CoherenceRequest::Acquire { life, range, token, number }, 0);
     }
     assert_eq!(node.standing(B, 0).recalled, 10);
 }
@@ -220,16 +224,17 @@ fn what_one_has_and_waits_for_is_bounded_together() {
 fn what_the_node_does_not_mention_is_lost() {
     let mut a = Holder::new(LEASE, [X, CoherenceRange(1)], 0);
     let (number, life) = (1, 5);
-    assert!(matches!(requests(&mut a)[..], [TokenRequest::Join { number: 1, .. }]));
-    let grants = vec![(X, tokens::Grant(7))];
-    a.handle(TokenReply::Joined { number, life, grants, lost: Vec::new() }, 0);
+    assert!(matches!(requests(&mut a)[..], [CoherenceRequest::Join { number: 1, .. }]));
+    let grants = vec![(X, coherence::Grant(7))];
+    a.handle(CoherenceReply::Joined { number, life, grants, lost: Vec::new() }, 0);
     assert_eq!(a.lost(), Some(CoherenceRange(1)));
 }
 
 #[test]
 fn a_lease_ends_an_eighth_early_also_where_that_is_no_whole_number() {
     let mut a = Holder::new(15, [], 0);
-    let joined = TokenReply::Joined { number: 1, life: 5, grants: Vec::new(), lost: Vec::new() };
+    let joined =
+        CoherenceReply::Joined { number: 1, life: 5, grants: Vec::new(), lost: Vec::new() };
     a.handle(joined, 0);
     assert!(a.is_leased(12) && !a.is_leased(13));
 }

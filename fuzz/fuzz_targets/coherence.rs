@@ -4,7 +4,7 @@
 
 use fuzz::Choices;
 use libfuzzer_sys::fuzz_target;
-use tokens::{
+use coherence::{
     Grantor, Holder, SharingMember, CoherenceRange, Terms, read_answers, read_requests, write_answers,
     write_requests,
 };

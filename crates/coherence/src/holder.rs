@@ -9,13 +9,13 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use crate::{
-    message::{TokenReply, TokenRequest},
+    message::{CoherenceReply, CoherenceRequest},
     token::{CoherenceRange, CoherenceToken, Grant, MOST_TOKENS, Millis},
 };
 
 /// A use that waits, or has begun after it waited.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
-pub struct TokenUseTicket(pub u64);
+pub struct CoherenceTicket(pub u64);
 
 /// Whether a use may begin.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -23,7 +23,7 @@ pub enum Begin {
     /// It has begun.
     Now,
     /// It begins when [`Holder::poll_begun`] says so.
-    Waits(TokenUseTicket),
+    Waits(CoherenceTicket),
 }
 
 /// What is to be done with a range before it is released: what is dirty goes down and is flushed there, and
@@ -47,7 +47,7 @@ pub struct Cleaning {
 pub struct Holder {
     lease: Millis,
     standing: HolderMembership,
-    /// Of the last [`TokenRequest::Join`].
+    /// Of the last [`CoherenceRequest::Join`].
     join: u64,
     /// When that was sent.
     join_sent: Millis,
@@ -58,8 +58,8 @@ pub struct Holder {
     renewed: Millis,
     ranges: BTreeMap<CoherenceRange, HolderRangeState>,
     next: u64,
-    requests: VecDeque<TokenRequest>,
-    begun: VecDeque<TokenUseTicket>,
+    requests: VecDeque<CoherenceRequest>,
+    begun: VecDeque<CoherenceTicket>,
     cleaning: VecDeque<Cleaning>,
 }
 
@@ -83,18 +83,18 @@ struct HolderRangeState {
     held: Option<(CoherenceToken, Grant)>,
     /// Under way.
     uses: u32,
-    stop: TokenReleaseStep,
+    stop: CoherenceReleaseStep,
     /// What is asked for, and the number that it was asked with.
     wanted: Option<(CoherenceToken, u64)>,
     /// Recalled before it came, and given back: this grant and those before it are not taken.
     refused: Grant,
-    waiting: VecDeque<(TokenUseTicket, CoherenceToken)>,
+    waiting: VecDeque<(CoherenceTicket, CoherenceToken)>,
     used: Millis,
 }
 
 /// How far the giving back of a token has come.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
-enum TokenReleaseStep {
+enum CoherenceReleaseStep {
     /// It may be used.
     No,
     /// Uses end.
@@ -149,7 +149,7 @@ impl Holder {
             return Begin::Now;
         }
         self.next += 1;
-        let ticket = TokenUseTicket(self.next);
+        let ticket = CoherenceTicket(self.next);
         part.waiting.push_back((ticket, token));
         self.go_on(range, now);
         if !is_known && self.ranges.len() > MOST_TOKENS {
@@ -167,7 +167,7 @@ impl Holder {
     }
 
     /// A use that waits is not wanted any more; or it has begun, and ends.
-    pub fn cancel(&mut self, range: CoherenceRange, ticket: TokenUseTicket, now: Millis) {
+    pub fn cancel(&mut self, range: CoherenceRange, ticket: CoherenceTicket, now: Millis) {
         let Some(part) = self.ranges.get_mut(&range) else { return };
         let before = part.waiting.len();
         part.waiting.retain(|(waits, _)| *waits != ticket);
@@ -182,12 +182,12 @@ impl Holder {
     /// What [`Holder::poll_cleaning`] asked for is done.
     pub fn cleaned(&mut self, range: CoherenceRange, now: Millis) {
         let Some(part) = self.ranges.get_mut(&range) else { return };
-        let TokenReleaseStep::Cleaning { keeps } = part.stop else { return };
+        let CoherenceReleaseStep::Cleaning { keeps } = part.stop else { return };
         let Some((_, grant)) = part.held else { return };
-        part.stop = TokenReleaseStep::Releasing { keeps };
+        part.stop = CoherenceReleaseStep::Releasing { keeps };
         match self.standing {
             HolderMembership::Joined { life } => {
-                self.requests.push_back(TokenRequest::Release { life, range, grant, keeps });
+                self.requests.push_back(CoherenceRequest::Release { life, range, grant, keeps });
             }
             // Who does not name it when it joins has given it back.
             HolderMembership::Leaving
@@ -200,26 +200,26 @@ impl Holder {
     }
 
     /// The node has said something.
-    pub fn handle(&mut self, answer: TokenReply, now: Millis) {
+    pub fn handle(&mut self, answer: CoherenceReply, now: Millis) {
         self.expire(now);
-        if let TokenReply::Joined { number, life, grants, lost } = answer {
+        if let CoherenceReply::Joined { number, life, grants, lost } = answer {
             return self.joined(number, life, &grants, &lost, now);
         }
         let HolderMembership::Joined { life: ours } = self.standing else { return };
         match answer {
-            TokenReply::Granted { life, range, token, number, grant } if life == ours => {
+            CoherenceReply::Granted { life, range, token, number, grant } if life == ours => {
                 self.granted(range, token, number, grant, now);
             }
-            TokenReply::Recall { life, range, grant, keeps } if life == ours => {
+            CoherenceReply::Recall { life, range, grant, keeps } if life == ours => {
                 self.recalled(range, grant, keeps, now);
             }
-            TokenReply::Released { life, range, grant, keeps } if life == ours => {
+            CoherenceReply::Released { life, range, grant, keeps } if life == ours => {
                 self.released(range, grant, keeps, now);
             }
-            TokenReply::Renewed { life, sent } if life == ours => {
+            CoherenceReply::Renewed { life, sent } if life == ours => {
                 self.extend(sent, now);
             }
-            TokenReply::Rejoin { life } if life == ours => self.leave(now),
+            CoherenceReply::Rejoin { life } if life == ours => self.leave(now),
             _ => {}
         }
     }
@@ -248,12 +248,12 @@ impl Holder {
     }
 
     /// What is to be sent to the node.
-    pub fn poll_request(&mut self) -> Option<TokenRequest> {
+    pub fn poll_request(&mut self) -> Option<CoherenceRequest> {
         self.requests.pop_front()
     }
 
     /// A use that waited has begun.
-    pub fn poll_begun(&mut self) -> Option<TokenUseTicket> {
+    pub fn poll_begun(&mut self) -> Option<CoherenceTicket> {
         self.begun.pop_front()
     }
 
@@ -331,11 +331,11 @@ impl Holder {
                 asked.push(range);
             }
             // It is clean: what is cached of it goes as well, and then all of it is given back.
-            if let (TokenReleaseStep::Releasing { keeps: true }, Some((_, grant))) =
+            if let (CoherenceReleaseStep::Releasing { keeps: true }, Some((_, grant))) =
                 (part.stop, part.held)
             {
                 part.held = Some((CoherenceToken::SharedRead, grant));
-                part.stop = TokenReleaseStep::Ending { keeps: false };
+                part.stop = CoherenceReleaseStep::Ending { keeps: false };
                 kept.push(range);
             }
         }
@@ -367,8 +367,9 @@ impl Holder {
         self.renumber_reads();
         let is_read =
             |part: &HolderRangeState| matches!(part.held, Some((CoherenceToken::SharedRead, _)));
-        let keeps =
-            |stop| matches!(stop, TokenReleaseStep::No | TokenReleaseStep::Ending { keeps: true });
+        let keeps = |stop| {
+            matches!(stop, CoherenceReleaseStep::No | CoherenceReleaseStep::Ending { keeps: true })
+        };
         let read = self.ranges.iter().filter(|(_, part)| is_read(part) && keeps(part.stop));
         let read: Vec<_> = read.map(|(range, _)| *range).collect();
         read.into_iter().for_each(|range| self.stop(range, false, now));
@@ -384,7 +385,7 @@ impl Holder {
         (self.until, self.was_leased) = (now, false);
         self.stop_reading(now);
         let releasing =
-            |part: &HolderRangeState| matches!(part.stop, TokenReleaseStep::Releasing { .. });
+            |part: &HolderRangeState| matches!(part.stop, CoherenceReleaseStep::Releasing { .. });
         let released = self.ranges.iter().filter(|(_, part)| releasing(part));
         let released: Vec<_> = released.map(|(range, _)| *range).collect();
         released.into_iter().for_each(|range| self.let_go(range, now));
@@ -406,7 +407,7 @@ impl Holder {
         let exclusive =
             self.ranges.iter().filter(|(_, part)| part.has(CoherenceToken::ExclusiveWrite));
         let exclusive = exclusive.map(|(range, _)| *range).collect();
-        self.requests.push_back(TokenRequest::Join { number: self.join, exclusive });
+        self.requests.push_back(CoherenceRequest::Join { number: self.join, exclusive });
     }
 
     fn joined(
@@ -459,16 +460,21 @@ impl Holder {
             return;
         }
         // What is cached of it may be older: that goes first, and then it is asked for again.
-        if matches!(part.stop, TokenReleaseStep::Ending { .. } | TokenReleaseStep::Cleaning { .. })
-        {
+        if matches!(
+            part.stop,
+            CoherenceReleaseStep::Ending { .. } | CoherenceReleaseStep::Cleaning { .. }
+        ) {
             return;
         }
         part.wanted = None;
         part.held = Some((token, grant));
         // A lease that begins later says nothing of it.
         let is_late = token == CoherenceToken::SharedRead && !is_leased;
-        part.stop =
-            if is_late { TokenReleaseStep::Ending { keeps: false } } else { TokenReleaseStep::No };
+        part.stop = if is_late {
+            CoherenceReleaseStep::Ending { keeps: false }
+        } else {
+            CoherenceReleaseStep::No
+        };
         self.go_on(range, now);
     }
 
@@ -495,19 +501,19 @@ impl Holder {
         let part = self.ranges.entry(range).or_insert_with(|| HolderRangeState::new(now));
         part.refused = part.refused.max(grant);
         let (grant, keeps) = (part.refused, false);
-        self.requests.push_back(TokenRequest::Release { life, range, grant, keeps });
+        self.requests.push_back(CoherenceRequest::Release { life, range, grant, keeps });
     }
 
     /// Begins to give back what is held of a range.
     fn stop(&mut self, range: CoherenceRange, keeps: bool, now: Millis) {
         let Some(part) = self.ranges.get_mut(&range) else { return };
         match part.stop {
-            TokenReleaseStep::No | TokenReleaseStep::Ending { keeps: true } => {
-                part.stop = TokenReleaseStep::Ending { keeps }
+            CoherenceReleaseStep::No | CoherenceReleaseStep::Ending { keeps: true } => {
+                part.stop = CoherenceReleaseStep::Ending { keeps }
             }
-            TokenReleaseStep::Ending { .. }
-            | TokenReleaseStep::Cleaning { .. }
-            | TokenReleaseStep::Releasing { .. } => {}
+            CoherenceReleaseStep::Ending { .. }
+            | CoherenceReleaseStep::Cleaning { .. }
+            | CoherenceReleaseStep::Releasing { .. } => {}
         }
         self.go_on(range, now);
     }
@@ -524,12 +530,12 @@ impl Holder {
             }
             self.acquire_again(range);
             self.go_on(range, now);
-        } else if is_it && part.stop == (TokenReleaseStep::Releasing { keeps }) {
+        } else if is_it && part.stop == (CoherenceReleaseStep::Releasing { keeps }) {
             self.let_go(range, now);
-        } else if is_it && part.stop == (TokenReleaseStep::Releasing { keeps: true }) {
+        } else if is_it && part.stop == (CoherenceReleaseStep::Releasing { keeps: true }) {
             // The node did not have it any more: others may have written what is cached here.
             part.held = Some((CoherenceToken::SharedRead, grant));
-            part.stop = TokenReleaseStep::Ending { keeps: false };
+            part.stop = CoherenceReleaseStep::Ending { keeps: false };
             self.go_on(range, now);
         }
     }
@@ -539,15 +545,15 @@ impl Holder {
         let is_leased = self.is_leased(now) && self.is_joined();
         let Some(part) = self.ranges.get_mut(&range) else { return };
         match (part.stop, part.held) {
-            (TokenReleaseStep::Releasing { keeps: true }, Some((_, grant))) => {
+            (CoherenceReleaseStep::Releasing { keeps: true }, Some((_, grant))) => {
                 part.held = Some((CoherenceToken::SharedRead, grant));
                 part.stop = if is_leased {
-                    TokenReleaseStep::No
+                    CoherenceReleaseStep::No
                 } else {
-                    TokenReleaseStep::Ending { keeps: false }
+                    CoherenceReleaseStep::Ending { keeps: false }
                 };
             }
-            _ => (part.held, part.stop) = (None, TokenReleaseStep::No),
+            _ => (part.held, part.stop) = (None, CoherenceReleaseStep::No),
         }
         // What was granted meanwhile was not taken.
         self.acquire_again(range);
@@ -559,7 +565,7 @@ impl Holder {
         if let (&HolderMembership::Joined { life }, Some((token, number))) =
             (&self.standing, wanted)
         {
-            self.requests.push_back(TokenRequest::Acquire { life, range, token, number });
+            self.requests.push_back(CoherenceRequest::Acquire { life, range, token, number });
         }
     }
 
@@ -569,10 +575,10 @@ impl Holder {
         let is_leased = self.is_leased(now) && self.is_joined();
         let is_lost = self.lost().is_some();
         let Some(part) = self.ranges.get_mut(&range) else { return };
-        if let TokenReleaseStep::Ending { keeps } = part.stop
+        if let CoherenceReleaseStep::Ending { keeps } = part.stop
             && part.uses == 0
         {
-            part.stop = TokenReleaseStep::Cleaning { keeps };
+            part.stop = CoherenceReleaseStep::Cleaning { keeps };
             let writes_back = part.has(CoherenceToken::ExclusiveWrite);
             self.cleaning.push_back(Cleaning { range, writes_back, keeps });
         }
@@ -589,7 +595,7 @@ impl Holder {
         let greatest = part.waiting.iter().map(|(_, token)| *token).max();
         if let Some(token) = greatest
             && let HolderMembership::Joined { life } = self.standing
-            && part.stop == TokenReleaseStep::No
+            && part.stop == CoherenceReleaseStep::No
             && !part.has(token)
             && part.wanted.is_none_or(|(wanted, _)| wanted < token)
             // What is granted for reading without a lease is of no use.
@@ -598,7 +604,7 @@ impl Holder {
             self.next += 1;
             let number = self.next;
             part.wanted = Some((token, number));
-            self.requests.push_back(TokenRequest::Acquire { life, range, token, number });
+            self.requests.push_back(CoherenceRequest::Acquire { life, range, token, number });
         }
         if part.is_idle() {
             self.ranges.remove(&range);
@@ -613,19 +619,19 @@ impl Holder {
             HolderMembership::Joined { life } => life,
             HolderMembership::Leaving | HolderMembership::Lost { .. } => return,
         };
-        self.requests.push_back(TokenRequest::Renew { life, sent: now });
+        self.requests.push_back(CoherenceRequest::Renew { life, sent: now });
         for (&range, part) in &mut self.ranges {
-            if let (TokenReleaseStep::Releasing { keeps }, Some((_, grant))) =
+            if let (CoherenceReleaseStep::Releasing { keeps }, Some((_, grant))) =
                 (part.stop, part.held)
             {
-                self.requests.push_back(TokenRequest::Release { life, range, grant, keeps });
+                self.requests.push_back(CoherenceRequest::Release { life, range, grant, keeps });
             }
             if part.refused != UNCONFIRMED {
                 let (grant, keeps) = (part.refused, false);
-                self.requests.push_back(TokenRequest::Release { life, range, grant, keeps });
+                self.requests.push_back(CoherenceRequest::Release { life, range, grant, keeps });
             }
             if let Some((token, number)) = part.wanted {
-                self.requests.push_back(TokenRequest::Acquire { life, range, token, number });
+                self.requests.push_back(CoherenceRequest::Acquire { life, range, token, number });
             }
         }
     }
@@ -634,7 +640,7 @@ impl Holder {
     fn give_back_idle(&mut self, now: Millis) {
         let before = now.saturating_sub(self.lease.saturating_mul(IDLE_LEASES));
         let is_idle = |part: &HolderRangeState| {
-            part.stop == TokenReleaseStep::No
+            part.stop == CoherenceReleaseStep::No
                 && part.uses == 0
                 && part.has(CoherenceToken::ExclusiveWrite)
                 && part.used < before
@@ -650,7 +656,7 @@ impl Holder {
     /// Makes room for another range.
     fn give_back_oldest(&mut self, now: Millis) {
         let is_free = |part: &HolderRangeState| {
-            part.stop == TokenReleaseStep::No && part.uses == 0 && part.held.is_some()
+            part.stop == CoherenceReleaseStep::No && part.uses == 0 && part.held.is_some()
         };
         let free = self.ranges.iter().filter(|(_, part)| is_free(part) && part.waiting.is_empty());
         let oldest = free.min_by_key(|(_, part)| part.used).map(|(range, _)| *range);
@@ -665,7 +671,7 @@ impl HolderRangeState {
         Self {
             held: None,
             uses: 0,
-            stop: TokenReleaseStep::No,
+            stop: CoherenceReleaseStep::No,
             wanted: None,
             refused: UNCONFIRMED,
             waiting: VecDeque::new(),
@@ -676,7 +682,7 @@ impl HolderRangeState {
     /// Confirmed by the node, and not to be given back.
     fn may_use(&self, token: CoherenceToken) -> bool {
         let is_confirmed = self.held.is_some_and(|(_, grant)| grant != UNCONFIRMED);
-        self.stop == TokenReleaseStep::No && is_confirmed && self.has(token)
+        self.stop == CoherenceReleaseStep::No && is_confirmed && self.has(token)
     }
 
     fn has(&self, token: CoherenceToken) -> bool {
@@ -686,7 +692,7 @@ impl HolderRangeState {
     fn is_idle(&self) -> bool {
         self.held.is_none()
             && self.uses == 0
-            && self.stop == TokenReleaseStep::No
+            && self.stop == CoherenceReleaseStep::No
             && self.wanted.is_none()
             && self.refused == UNCONFIRMED
             && self.waiting.is_empty()

@@ -6,7 +6,7 @@ use crc_fast::{CrcAlgorithm, checksum};
 
 use crate::{
     grantor::Terms,
-    message::{TokenReply, TokenRequest},
+    message::{CoherenceReply, CoherenceRequest},
     token::{CoherenceRange, CoherenceToken, Grant, MOST_TOKENS},
 };
 
@@ -38,7 +38,7 @@ pub type SharedVolumeTerms = Option<(Terms, u32)>;
 
 /// As many requests as fit into a list, from the front; how many did.
 #[must_use]
-pub fn write_requests(requests: &[TokenRequest]) -> (Vec<u8>, usize) {
+pub fn write_requests(requests: &[CoherenceRequest]) -> (Vec<u8>, usize) {
     write(begin(None), requests, MOST_LIST_BYTES, write_request)
 }
 
@@ -46,7 +46,7 @@ pub fn write_requests(requests: &[TokenRequest]) -> (Vec<u8>, usize) {
 ///
 /// # Errors
 /// They are not what `write_requests` gives.
-pub fn read_requests(bytes: &[u8]) -> Result<Vec<TokenRequest>, ListError> {
+pub fn read_requests(bytes: &[u8]) -> Result<Vec<CoherenceRequest>, ListError> {
     let (_, mut entries) = open(bytes)?;
     let mut all = Vec::new();
     while !entries.0.is_empty() {
@@ -60,7 +60,7 @@ pub fn read_requests(bytes: &[u8]) -> Result<Vec<TokenRequest>, ListError> {
 pub fn write_answers<'a>(
     terms: Terms,
     grain: u32,
-    answers: impl IntoIterator<Item = &'a TokenReply>,
+    answers: impl IntoIterator<Item = &'a CoherenceReply>,
     most: usize,
 ) -> (Vec<u8>, usize) {
     write(begin(Some((terms, grain))), answers, most.min(MOST_LIST_BYTES), write_answer)
@@ -89,7 +89,7 @@ fn write<'a, T: 'a>(
 ///
 /// # Errors
 /// They are not what `write_answers` gives.
-pub fn read_answers(bytes: &[u8]) -> Result<(Terms, u32, Vec<TokenReply>), ListError> {
+pub fn read_answers(bytes: &[u8]) -> Result<(Terms, u32, Vec<CoherenceReply>), ListError> {
     let (volume, mut entries) = open(bytes)?;
     let (terms, grain) = volume.ok_or(ListError::Entry)?;
     let mut all = Vec::new();
@@ -150,62 +150,62 @@ fn open(bytes: &[u8]) -> Result<(SharedVolumeTerms, Entries<'_>), ListError> {
     Ok((volume, head))
 }
 
-fn write_request(list: &mut Vec<u8>, request: &TokenRequest) {
+fn write_request(list: &mut Vec<u8>, request: &CoherenceRequest) {
     match request {
-        TokenRequest::Join { number, exclusive } => {
+        CoherenceRequest::Join { number, exclusive } => {
             list.push(0x01);
             put(list, &[*number]);
             list.extend_from_slice(&(exclusive.len() as u32).to_be_bytes());
             exclusive.iter().for_each(|range| list.extend_from_slice(&range.0.to_be_bytes()));
         }
-        TokenRequest::Acquire { life, range, token, number } => {
+        CoherenceRequest::Acquire { life, range, token, number } => {
             list.push(0x02);
             put(list, &[*life]);
             list.extend_from_slice(&range.0.to_be_bytes());
             list.push(*token as u8);
             put(list, &[*number]);
         }
-        TokenRequest::Release { life, range, grant, keeps } => {
+        CoherenceRequest::Release { life, range, grant, keeps } => {
             list.push(0x03);
             put(list, &[*life]);
             list.extend_from_slice(&range.0.to_be_bytes());
             put(list, &[grant.0]);
             list.push((*keeps).into());
         }
-        TokenRequest::Renew { life, sent } => {
+        CoherenceRequest::Renew { life, sent } => {
             list.push(0x04);
             put(list, &[*life, *sent]);
         }
     }
 }
 
-fn read_request(entries: &mut Entries<'_>) -> Option<TokenRequest> {
+fn read_request(entries: &mut Entries<'_>) -> Option<CoherenceRequest> {
     Some(match entries.u8()? {
         0x01 => {
             let number = entries.u64()?;
             let exclusive = entries.many(Entries::range)?;
-            TokenRequest::Join { number, exclusive }
+            CoherenceRequest::Join { number, exclusive }
         }
-        0x02 => TokenRequest::Acquire {
+        0x02 => CoherenceRequest::Acquire {
             life: entries.u64()?,
             range: entries.range()?,
             token: entries.token()?,
             number: entries.u64()?,
         },
-        0x03 => TokenRequest::Release {
+        0x03 => CoherenceRequest::Release {
             life: entries.u64()?,
             range: entries.range()?,
             grant: entries.grant()?,
             keeps: entries.flag()?,
         },
-        0x04 => TokenRequest::Renew { life: entries.u64()?, sent: entries.u64()? },
+        0x04 => CoherenceRequest::Renew { life: entries.u64()?, sent: entries.u64()? },
         _ => return None,
     })
 }
 
-fn write_answer(list: &mut Vec<u8>, answer: &TokenReply) {
+fn write_answer(list: &mut Vec<u8>, answer: &CoherenceReply) {
     match answer {
-        TokenReply::Joined { number, life, grants, lost } => {
+        CoherenceReply::Joined { number, life, grants, lost } => {
             list.push(0x81);
             put(list, &[*number, *life]);
             list.extend_from_slice(&(grants.len() as u32).to_be_bytes());
@@ -216,67 +216,67 @@ fn write_answer(list: &mut Vec<u8>, answer: &TokenReply) {
             list.extend_from_slice(&(lost.len() as u32).to_be_bytes());
             lost.iter().for_each(|range| list.extend_from_slice(&range.0.to_be_bytes()));
         }
-        TokenReply::Granted { life, range, token, number, grant } => {
+        CoherenceReply::Granted { life, range, token, number, grant } => {
             list.push(0x82);
             put(list, &[*life]);
             list.extend_from_slice(&range.0.to_be_bytes());
             list.push(*token as u8);
             put(list, &[*number, grant.0]);
         }
-        TokenReply::Recall { life, range, grant, keeps } => {
+        CoherenceReply::Recall { life, range, grant, keeps } => {
             list.push(0x83);
             put(list, &[*life]);
             list.extend_from_slice(&range.0.to_be_bytes());
             put(list, &[grant.0]);
             list.push((*keeps).into());
         }
-        TokenReply::Released { life, range, grant, keeps } => {
+        CoherenceReply::Released { life, range, grant, keeps } => {
             list.push(0x84);
             put(list, &[*life]);
             list.extend_from_slice(&range.0.to_be_bytes());
             put(list, &[grant.0]);
             list.push((*keeps).into());
         }
-        TokenReply::Renewed { life, sent } => {
+        CoherenceReply::Renewed { life, sent } => {
             list.push(0x85);
             put(list, &[*life, *sent]);
         }
-        TokenReply::Rejoin { life } => {
+        CoherenceReply::Rejoin { life } => {
             list.push(0x86);
             put(list, &[*life]);
         }
     }
 }
 
-fn read_answer(entries: &mut Entries<'_>) -> Option<TokenReply> {
+fn read_answer(entries: &mut Entries<'_>) -> Option<CoherenceReply> {
     Some(match entries.u8()? {
         0x81 => {
             let (number, life) = (entries.u64()?, entries.u64()?);
             let grants = entries.many(|entries| Some((entries.range()?, entries.grant()?)))?;
             let lost = entries.many(Entries::range)?;
-            TokenReply::Joined { number, life, grants, lost }
+            CoherenceReply::Joined { number, life, grants, lost }
         }
-        0x82 => TokenReply::Granted {
+        0x82 => CoherenceReply::Granted {
             life: entries.u64()?,
             range: entries.range()?,
             token: entries.token()?,
             number: entries.u64()?,
             grant: entries.grant()?,
         },
-        0x83 => TokenReply::Recall {
+        0x83 => CoherenceReply::Recall {
             life: entries.u64()?,
             range: entries.range()?,
             grant: entries.grant()?,
             keeps: entries.flag()?,
         },
-        0x84 => TokenReply::Released {
+        0x84 => CoherenceReply::Released {
             life: entries.u64()?,
             range: entries.range()?,
             grant: entries.grant()?,
             keeps: entries.flag()?,
         },
-        0x85 => TokenReply::Renewed { life: entries.u64()?, sent: entries.u64()? },
-        0x86 => TokenReply::Rejoin { life: entries.u64()? },
+        0x85 => CoherenceReply::Renewed { life: entries.u64()?, sent: entries.u64()? },
+        0x86 => CoherenceReply::Rejoin { life: entries.u64()? },
         _ => return None,
     })
 }
@@ -359,45 +359,48 @@ const CHECKSUM: usize = 4;
 mod tests {
     use super::*;
 
-    fn requests() -> Vec<TokenRequest> {
+    fn requests() -> Vec<CoherenceRequest> {
         vec![
-            TokenRequest::Join { number: 3, exclusive: vec![CoherenceRange(7), CoherenceRange(9)] },
-            TokenRequest::Acquire {
+            CoherenceRequest::Join {
+                number: 3,
+                exclusive: vec![CoherenceRange(7), CoherenceRange(9)],
+            },
+            CoherenceRequest::Acquire {
                 life: 1,
                 range: CoherenceRange(2),
                 token: CoherenceToken::ExclusiveWrite,
                 number: 4,
             },
-            TokenRequest::Release {
+            CoherenceRequest::Release {
                 life: 1,
                 range: CoherenceRange(2),
                 grant: Grant(5),
                 keeps: true,
             },
-            TokenRequest::Renew { life: 1, sent: 6 },
+            CoherenceRequest::Renew { life: 1, sent: 6 },
         ]
     }
 
-    fn answers() -> Vec<TokenReply> {
+    fn answers() -> Vec<CoherenceReply> {
         let (life, range, grant) = (1, CoherenceRange(2), Grant(5));
         vec![
-            TokenReply::Joined {
+            CoherenceReply::Joined {
                 number: 3,
                 life,
                 grants: vec![(range, grant)],
                 lost: vec![CoherenceRange(9)],
             },
-            TokenReply::Granted {
+            CoherenceReply::Granted {
                 life,
                 range,
                 token: CoherenceToken::SharedRead,
                 number: 4,
                 grant,
             },
-            TokenReply::Recall { life, range, grant, keeps: false },
-            TokenReply::Released { life, range, grant, keeps: true },
-            TokenReply::Renewed { life, sent: 6 },
-            TokenReply::Rejoin { life },
+            CoherenceReply::Recall { life, range, grant, keeps: false },
+            CoherenceReply::Released { life, range, grant, keeps: true },
+            CoherenceReply::Renewed { life, sent: 6 },
+            CoherenceReply::Rejoin { life },
         ]
     }
 
@@ -430,7 +433,7 @@ mod tests {
 
     #[test]
     fn requests_that_do_not_fit_stay() {
-        let renewals = vec![TokenRequest::Renew { life: 1, sent: 6 }; MOST_LIST_BYTES / 17 + 1];
+        let renewals = vec![CoherenceRequest::Renew { life: 1, sent: 6 }; MOST_LIST_BYTES / 17 + 1];
         let (list, count) = write_requests(&renewals);
         assert!(list.len() <= MOST_LIST_BYTES && count < renewals.len(), "{count}");
         assert_eq!(read_requests(&list).map(|all| all.len()), Ok(count));
