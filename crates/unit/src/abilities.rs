@@ -3,8 +3,8 @@
 
 use std::{error::Error, fmt, future::Future, pin::Pin, sync::Arc};
 
+use coherence::SharingMemberStatus;
 use scsi::{ClaimReport, Sense, copy::TOKEN_BYTES};
-use tokens::SharingMemberStatus;
 
 use crate::{Rod, UnitIdentity};
 

@@ -7,10 +7,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     Error, Tool, Workload, WorkloadResult, WorkloadRun,
-    at_once::{at_once, check_processes},
-    child,
-    own::OwnedFolder,
-    witness::WitnessFiles,
+    concurrent_runs::{at_once, check_processes},
+    owned_folder::OwnedFolder,
+    run_program,
+    witness_files::WitnessFiles,
 };
 
 const TOOL: Tool = Tool { program: "bonnie++", package: "bonnie++" };
@@ -112,8 +112,8 @@ impl Bonnie {
         if together {
             command.arg("-ys");
         }
-        let (said, _) = child::run(&mut command, LIMIT)?;
-        BonnieResults::read(&said).ok_or_else(|| unreadable(child::tail(&said)))
+        let (said, _) = run_program::run(&mut command, LIMIT)?;
+        BonnieResults::read(&said).ok_or_else(|| unreadable(run_program::tail(&said)))
     }
 }
 
@@ -123,12 +123,13 @@ struct Together;
 
 impl Together {
     fn make(processes: u32) -> Result<Self, Error> {
-        child::run(bonnie()?.args(["-p", &processes.to_string()]), AT_ONCE)?;
+        run_program::run(bonnie()?.args(["-p", &processes.to_string()]), AT_ONCE)?;
         Ok(Self)
     }
 
     fn remove(&self) {
-        let _ = bonnie().and_then(|mut command| child::run(command.args(["-p", "-1"]), AT_ONCE));
+        let _ =
+            bonnie().and_then(|mut command| run_program::run(command.args(["-p", "-1"]), AT_ONCE));
     }
 }
 
@@ -196,7 +197,7 @@ fn unreadable(what: String) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::trial::TrialFolders;
+    use crate::test_folders::TrialFolders;
 
     #[test]
     fn a_line_of_values_is_read() {

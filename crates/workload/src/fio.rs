@@ -6,8 +6,8 @@ use std::{ffi::OsString, fs, path::Path, process::Command, time::Duration};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Error, Tool, Workload, WorkloadLocation, WorkloadResult, WorkloadRun, at_once::check_processes,
-    child, own::OwnedFolder,
+    Error, Tool, Workload, WorkloadLocation, WorkloadResult, WorkloadRun,
+    concurrent_runs::check_processes, owned_folder::OwnedFolder, run_program,
 };
 
 const TOOL: Tool = Tool { program: "fio", package: "fio" };
@@ -235,7 +235,7 @@ impl FioCalls<'_> {
             command.arg(place("directory", self.place));
         }
         command.args(arguments.concat());
-        let ran = child::run(&mut command, LIMIT + Duration::from_secs(task.seconds.into()));
+        let ran = run_program::run(&mut command, LIMIT + Duration::from_secs(task.seconds.into()));
         match ran {
             Err(Error::Program { said, .. }) if said.contains("verify:") => Err(Error::Wrong(said)),
             ran => ran.map(drop),
@@ -334,7 +334,7 @@ impl Processors {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::trial::TrialFolders;
+    use crate::test_folders::TrialFolders;
 
     #[test]
     fn the_share_of_time_that_processors_work() {

@@ -6,10 +6,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     Error, Tool, Workload, WorkloadResult, WorkloadRun,
-    at_once::{at_once, check_processes},
-    child,
-    own::OwnedFolder,
-    witness::WitnessFiles,
+    concurrent_runs::{at_once, check_processes},
+    owned_folder::OwnedFolder,
+    run_program,
+    witness_files::WitnessFiles,
 };
 
 const TOOL: Tool = Tool { program: "postmark", package: "postmark" };
@@ -131,10 +131,10 @@ impl Postmark {
     ) -> Result<PostmarkRun, Error> {
         let tool = TOOL.find()?;
         fs::write(script, self.script(folder, seed)).map_err(Error::system("write a script"))?;
-        let (said, took) = child::run(Command::new(&tool).arg(script), limit)?;
+        let (said, took) = run_program::run(Command::new(&tool).arg(script), limit)?;
         let moved = data(&said).ok_or_else(|| Error::Unreadable {
             program: TOOL.program.to_owned(),
-            what: child::tail(&said),
+            what: run_program::tail(&said),
         })?;
         Ok(PostmarkRun { took, moved })
     }
@@ -172,7 +172,7 @@ fn data(said: &str) -> Option<[f64; 2]> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::trial::TrialFolders;
+    use crate::test_folders::TrialFolders;
 
     #[test]
     fn a_report_is_read() {

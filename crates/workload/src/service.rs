@@ -5,7 +5,7 @@ use std::{process::Command, time::Duration};
 use program::{RunningProgram, Said, ending};
 use rustix::process::Signal;
 
-use crate::{Error, child::tail};
+use crate::{Error, run_program::tail};
 
 /// For a server that is told to drop everything.
 const LAST_LIMIT: Duration = Duration::from_secs(10);

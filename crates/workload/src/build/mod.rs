@@ -16,9 +16,10 @@ use rustix::fs::syncfs;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Error, Tool, Workload, WorkloadResult, WorkloadRun, child,
-    cold::{self, Sum},
-    own::OwnedFolder,
+    Error, Tool, Workload, WorkloadResult, WorkloadRun,
+    owned_folder::OwnedFolder,
+    run_program,
+    uncached_sums::{self, Sum},
 };
 pub use source::{Fetched, fetch};
 
@@ -108,7 +109,7 @@ impl Workload for Build {
         let source = source::find(self.source.as_deref())?;
         let unpacked = OwnedFolder::make(run.scratch, "unpacked", 0)?;
         self.unpack(&source, unpacked.path())?;
-        let original = cold::sums(unpacked.path())?;
+        let original = uncached_sums::sums(unpacked.path())?;
         let reference = self.reference.then(|| self.reference(&source, run)).transpose()?;
         let mut taken = Phases::default();
         for iteration in 0..self.iterations {
@@ -167,11 +168,11 @@ impl Build {
         let options = self.configure.split_whitespace();
         let mut command = Command::new("./configure");
         let (_, configure) =
-            child::run(command.arg("--quiet").args(options).current_dir(&tree), LIMIT)?;
+            run_program::run(command.arg("--quiet").args(options).current_dir(&tree), LIMIT)?;
         done(2.0);
         let mut command = Command::new("make");
         command.arg(format!("-j{}", self.jobs)).args(&self.goal).current_dir(&tree);
-        let (_, make) = child::run(&mut command, LIMIT)?;
+        let (_, make) = run_program::run(&mut command, LIMIT)?;
         done(3.0);
         let begun = Instant::now();
         let failed = || Error::system(format!("write out {}", folder.display()));
@@ -184,7 +185,7 @@ impl Build {
         let mut command = Command::new("tar");
         // What an archive says of owners is nothing to this machine.
         command.arg("--no-same-owner").arg("-xf").arg(source).arg("-C").arg(folder);
-        Ok(child::run(&mut command, LIMIT)?.1)
+        Ok(run_program::run(&mut command, LIMIT)?.1)
     }
 
     /// Objects and programs of a build that did not use the storage.
@@ -204,10 +205,10 @@ impl Build {
         original: &BTreeMap<PathBuf, Sum>,
         reference: Option<&BTreeMap<PathBuf, Sum>>,
     ) -> Result<(), Error> {
-        let in_memory = cold::sums(folder)?;
-        cold::forget(folder)?;
-        let stored = cold::sums(folder)?;
-        if let Some(path) = cold::difference(&in_memory, &stored) {
+        let in_memory = uncached_sums::sums(folder)?;
+        uncached_sums::forget(folder)?;
+        let stored = uncached_sums::sums(folder)?;
+        if let Some(path) = uncached_sums::difference(&in_memory, &stored) {
             let what = format!("{} is another when it is read from storage", path.display());
             return Err(Error::Wrong(what));
         }
@@ -217,14 +218,14 @@ impl Build {
         }
         if let Some(reference) = reference {
             let built = built(folder)?;
-            if let Some(path) = cold::difference(reference, &built) {
+            if let Some(path) = uncached_sums::difference(reference, &built) {
                 let what = format!("{} is not what was built elsewhere", path.display());
                 return Err(Error::Wrong(what));
             }
         }
         let tree = tree(folder)?;
         let mut command = Command::new("sh");
-        child::run(command.args(["-c", &self.proof]).current_dir(tree), LIMIT)?;
+        run_program::run(command.args(["-c", &self.proof]).current_dir(tree), LIMIT)?;
         Ok(())
     }
 }
@@ -244,7 +245,7 @@ fn altered<'a>(
 
 /// Objects, archives of them and programs; other files of a build tell where and when it was.
 fn built(folder: &Path) -> Result<BTreeMap<PathBuf, Sum>, Error> {
-    let mut sums = cold::sums(folder)?;
+    let mut sums = uncached_sums::sums(folder)?;
     sums.retain(|path, _| {
         use std::io::Read;
         let mut magic = [0; 8];
@@ -266,7 +267,7 @@ fn tree(folder: &Path) -> Result<PathBuf, Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::trial::TrialFolders;
+    use crate::test_folders::TrialFolders;
 
     /// A package of one program, with a configure and a Makefile.
     fn package(folder: &Path) -> PathBuf {
@@ -280,7 +281,8 @@ mod tests {
             "tiny: tiny.o\n\tcc -o tiny tiny.o\ntiny.o: tiny.c config.h\n\tcc -c tiny.c\n",
         );
         let script = "chmod +x tiny-1/configure && tar -czf tiny.tar.gz tiny-1";
-        child::run(Command::new("sh").args(["-c", script]).current_dir(folder), LIMIT).unwrap();
+        run_program::run(Command::new("sh").args(["-c", script]).current_dir(folder), LIMIT)
+            .unwrap();
         folder.join("tiny.tar.gz")
     }
 
@@ -320,7 +322,7 @@ mod tests {
         let (folder, given) = (trial.folder(), tempfile::tempdir().unwrap());
         let task = Build { proof: "./tiny".to_owned(), ..Build::default() };
         task.build(&package(given.path()), folder, &|_| ()).unwrap();
-        let original = cold::sums(folder).unwrap();
+        let original = uncached_sums::sums(folder).unwrap();
         task.verify(folder, &original, Some(&built(folder).unwrap())).unwrap();
         let damage = |name: &str| {
             let path = folder.join("tiny-1").join(name);

@@ -11,7 +11,7 @@ use std::{
 
 use rustix::fs::{FlockOperation, flock};
 
-use crate::{Error, Tool, child, own::OwnedFolder};
+use crate::{Error, Tool, owned_folder::OwnedFolder, run_program};
 
 const APT: Tool = Tool { program: "apt-get", package: "apt" };
 const PACKAGE: &str = "dropbear";
@@ -64,7 +64,7 @@ pub fn fetch(into: Option<&Path>, stop: &AtomicBool) -> Result<Fetched, Error> {
     let get = |words: &[&str]| {
         let mut command = Command::new(&apt);
         command.arg("-q").args(options.iter().flat_map(|option| ["-o", option])).args(words);
-        child::run_unless(command.current_dir(own.path().join("got")), LIMIT, stop)
+        run_program::run_unless(command.current_dir(own.path().join("got")), LIMIT, stop)
     };
     get(&["update"])?;
     get(&["source", "--download-only", PACKAGE])?;
@@ -110,7 +110,7 @@ fn lines(stop: &AtomicBool) -> Result<String, Error> {
     let mut command = Command::new("apt-get");
     let format = "$(REPO_URI) $(RELEASE) $(COMPONENT)";
     command.args(["indextargets", "--format", format, "Created-By: Packages"]);
-    let (said, _) = child::run_unless(&mut command, LIMIT, stop)?;
+    let (said, _) = run_program::run_unless(&mut command, LIMIT, stop)?;
     let lines = sources(&said);
     if lines.is_empty() {
         let what =

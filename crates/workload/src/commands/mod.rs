@@ -2,10 +2,10 @@
 //! link, without a file system and without the kernel's block layer ("Performance Evaluation of Multiple
 //! TCP connections in iSCSI", 4.1: a sequential write in requests of 128 KB).
 
-mod content;
-mod measured;
+mod block_pattern;
+mod measurement;
 mod session;
-mod slots;
+mod command_blocks;
 
 use std::{
     cell::{Cell, RefCell},
@@ -17,10 +17,13 @@ use serde::{Deserialize, Serialize};
 use transport::CongestionChoice;
 use volume::Volume;
 
-use self::{content::CommandBlockPattern, measured::CommandMeasurement, slots::CommandBlocks};
+use self::{
+    block_pattern::CommandBlockPattern, command_blocks::CommandBlocks,
+    measurement::CommandMeasurement,
+};
 use crate::{
     Error, Tool, Workload, WorkloadLocation, WorkloadResult, WorkloadRun,
-    remote::{self, failed},
+    remote_unit::{self, failed},
 };
 
 /// Settings of a run. Sizes are in bytes.
@@ -120,7 +123,7 @@ impl Workload for CommandsWorkload {
             return Err(Error::Place { workload, wanted, place: run.place.to_string() });
         };
         // The thread that fills the queue drives the session, too.
-        remote::runtime()?.block_on(self.drive(url, run))
+        remote_unit::runtime()?.block_on(self.drive(url, run))
     }
 }
 
@@ -287,7 +290,7 @@ mod tests {
         let slots =
             CommandBlocks::new(&held, 4096, task.slots(), CommandBlockPattern::new(3, 4096))
                 .unwrap();
-        let runtime = remote::runtime().unwrap();
+        let runtime = remote_unit::runtime().unwrap();
         let (_, sent) = runtime.block_on(task.measure(&slots, &run)).unwrap();
         assert_eq!(runtime.block_on(slots.read_back(4)).unwrap(), 4);
         assert_eq!((sent, held.writes.into_inner(), held.met.into_inner()), (40, 40, 0));

@@ -8,7 +8,7 @@ use initiator::{
 use transport::{CongestionChoice, SocketOptions};
 
 use super::CommandsWorkload;
-use crate::{Error, remote};
+use crate::{Error, remote_unit};
 
 /// For further connections of the session to be there: as long as a login may take.
 const JOIN_LIMIT: Duration = Duration::from_secs(15);
@@ -18,7 +18,7 @@ const JOIN_LOOK: Duration = Duration::from_millis(10);
 /// A session with all its connections and the congestion control that is wanted: another one would be
 /// measured under a false name.
 pub(super) async fn open(commands: &CommandsWorkload, url: &str) -> Result<RemoteVolume, Error> {
-    let settings = remote::settings(url)?;
+    let settings = remote_unit::settings(url)?;
     let congestion = commands.congestion.load().map_err(|error| {
         let remedy = error.remedy().map(|it| format!(" ({it})")).unwrap_or_default();
         Error::Settings(format!("no {}: {error}{remedy}", commands.congestion))
@@ -35,7 +35,7 @@ pub(super) async fn open(commands: &CommandsWorkload, url: &str) -> Result<Remot
         congestion,
         ..settings
     };
-    let volume = remote::log_in(settings).await?;
+    let volume = remote_unit::log_in(settings).await?;
     let wanted = usize::from(commands.connections);
     let all_there = async {
         while volume.session().connections().len() < wanted {

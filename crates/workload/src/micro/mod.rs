@@ -1,9 +1,9 @@
 //! Reads or writes of one size from one thread, one at a time: the microbenchmarks of the paper on
 //! storage outsourcing (section 4.1, Table 1).
 
-mod sector;
-mod store;
-mod set;
+mod sector_pattern;
+mod block_store;
+mod working_set;
 
 use std::{
     collections::BTreeMap,
@@ -17,8 +17,8 @@ use serde::{Deserialize, Serialize};
 use sim::Rng;
 
 use self::{
-    set::{Set, version_of},
-    store::{Aligned, MicroStore},
+    block_store::{Aligned, MicroStore},
+    working_set::{Set, version_of},
 };
 use crate::{Error, Tool, Workload, WorkloadLocation, WorkloadResult, WorkloadRun};
 

@@ -16,8 +16,8 @@ use std::{
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Error, Tool, Workload, WorkloadResult, WorkloadRun, at_once::at_once, child, cold,
-    own::OwnedFolder,
+    Error, Tool, Workload, WorkloadResult, WorkloadRun, concurrent_runs::at_once,
+    owned_folder::OwnedFolder, run_program, uncached_sums,
 };
 
 const TOOLS: [Tool; 9] = [
@@ -86,9 +86,10 @@ impl Workload for Sdet {
         let there = OwnedFolder::make(folder, "forebay-lab-sdet", self.space())?;
         let (said, took) = run_all(&scripts, there.path(), &one_done)?;
         compare(&expected, &said)?;
-        cold::forget(there.path())?;
-        let (expected, kept) = (cold::sums(here.path())?, cold::sums(there.path())?);
-        if let Some(path) = cold::difference(&expected, &kept) {
+        uncached_sums::forget(there.path())?;
+        let (expected, kept) =
+            (uncached_sums::sums(here.path())?, uncached_sums::sums(there.path())?);
+        if let Some(path) = uncached_sums::difference(&expected, &kept) {
             let what = format!("{} is not what the script left elsewhere", path.display());
             return Err(Error::Wrong(what));
         }
@@ -120,7 +121,7 @@ fn run_all(
     let said = at_once(scripts.len() as u32, |number| {
         let (script, own) = (&scripts[number as usize], &folders[number as usize]);
         let mut command = Command::new("sh");
-        let said = child::run(command.args(["-c", script]).current_dir(own), LIMIT);
+        let said = run_program::run(command.args(["-c", script]).current_dir(own), LIMIT);
         done();
         Ok(said?.0)
     })?;
@@ -150,7 +151,7 @@ fn compare(expected: &[String], said: &[String]) -> Result<(), Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::trial::TrialFolders;
+    use crate::test_folders::TrialFolders;
 
     #[test]
     fn it_runs_compares_and_leaves_nothing() {

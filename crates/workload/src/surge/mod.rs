@@ -24,11 +24,12 @@ use self::{
     site::SurgeSite,
 };
 use crate::{
-    Error, Tool, Workload, WorkloadResult, WorkloadRun, cold,
-    own::OwnedFolder,
+    Error, Tool, Workload, WorkloadResult, WorkloadRun,
+    owned_folder::OwnedFolder,
     service::Service,
-    user::UnprivilegedUser,
-    watch::{RunWatch, within},
+    timed_run::{RunWatch, within},
+    uncached_sums,
+    unprivileged_user::UnprivilegedUser,
 };
 
 const TOOL: Tool = Tool { program: "nginx", package: "nginx-light" };
@@ -110,7 +111,7 @@ impl Workload for Surge {
         user.take(&own.path().join("log"))?;
         user.take(local.path())?;
         // The server has seen none of it yet.
-        cold::forget(own.path())?;
+        uncached_sums::forget(own.path())?;
         let (mut server, clients) = self.start(&user, local.path())?;
         let sequence = site.sequence();
         let load = SurgeLoad { site: &site, sequence: &sequence, next: AtomicUsize::new(0) };
@@ -127,7 +128,7 @@ impl Workload for Surge {
         let mut all = SurgeMeasurement::default();
         found.into_iter().for_each(|one| all.add(one));
         let log = own.path().join("log/access.log");
-        cold::forget(own.path())?;
+        uncached_sums::forget(own.path())?;
         compare(&log, all.answered)?;
         let logged = log.metadata().map_err(Error::system("look at the log"))?.len();
         own.remove()?;
@@ -298,7 +299,7 @@ fn compare(log: &Path, answered: u64) -> Result<(), Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::trial::{TrialFolders, left};
+    use crate::test_folders::{TrialFolders, left};
 
     #[test]
     fn it_runs_compares_and_leaves_nothing() {

@@ -11,7 +11,10 @@ use postgres::{Client, Config, NoTls};
 use rustix::process::Signal;
 
 use super::{STATEMENT_LIMIT, Tpcc, failed};
-use crate::{Error, Tool, child, cold, own::OwnedFolder, service::Service, user::UnprivilegedUser};
+use crate::{
+    Error, Tool, owned_folder::OwnedFolder, run_program, service::Service, uncached_sums,
+    unprivileged_user::UnprivilegedUser,
+};
 
 pub(super) const INITDB: Tool = Tool { program: "initdb", package: "postgresql" };
 /// initdb, a start after a stop, a stop with all that is to be written: on far disks with a slow line.
@@ -66,7 +69,10 @@ impl Cluster {
         let cluster = Self { server: None, data, sockets, user, programs, settings };
         let mut command = cluster.program("initdb");
         command.args(["--data-checksums", "--encoding=UTF8", "--locale=C", "--auth=trust"]);
-        child::run(command.args(["--username=postgres", "--pgdata"]).arg(cluster.data()), LIMIT)?;
+        run_program::run(
+            command.args(["--username=postgres", "--pgdata"]).arg(cluster.data()),
+            LIMIT,
+        )?;
         Ok(cluster)
     }
 
@@ -97,13 +103,14 @@ impl Cluster {
         if let Some(server) = self.server.take() {
             server.stop(Signal::INT, LIMIT)?;
         }
-        cold::forget(&self.data())
+        uncached_sums::forget(&self.data())
     }
 
     /// Compares every page of the stopped cluster with its checksum.
     pub(super) fn check_pages(&self) -> Result<(), Error> {
         let mut command = self.program("pg_checksums");
-        let checked = child::run(command.args(["--check", "--pgdata"]).arg(self.data()), LIMIT);
+        let checked =
+            run_program::run(command.args(["--check", "--pgdata"]).arg(self.data()), LIMIT);
         match checked {
             Ok(_) => Ok(()),
             Err(Error::Program { said, .. }) if said.contains("checksum verification failed") => {
@@ -156,7 +163,7 @@ mod tests {
     };
 
     use super::*;
-    use crate::trial::{TrialFolders, left};
+    use crate::test_folders::{TrialFolders, left};
 
     #[test]
     fn a_page_that_changed_is_wrong() {

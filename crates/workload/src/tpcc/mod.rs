@@ -199,7 +199,7 @@ const STATEMENT_LIMIT: Duration = Duration::from_secs(3600);
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::trial::{TrialFolders, left};
+    use crate::test_folders::{TrialFolders, left};
 
     #[test]
     fn it_runs_compares_and_leaves_nothing() {

@@ -12,7 +12,7 @@ use super::{
         Home, Statements, TransactionEnding, TransactionInputSource, TransactionKind, perform,
     },
 };
-use crate::watch::{RunWatch, within};
+use crate::timed_run::{RunWatch, within};
 
 /// How often a transaction is tried again that the database has put off for others: with hundreds of
 /// clients at one row some are; this many times is no chance.

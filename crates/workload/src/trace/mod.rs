@@ -13,7 +13,7 @@ use volume::{FileVolume, FileVolumeOptions, Stack};
 
 use crate::{
     Error, Tool, Workload, WorkloadLocation, WorkloadResult, WorkloadRun, WorkloadSeries,
-    place::open_device, remote,
+    location::open_device, remote_unit,
 };
 use replay::{TraceReplay, TraceReplayResult};
 
@@ -69,7 +69,7 @@ impl Workload for TraceWorkload {
     fn run(&self, run: &WorkloadRun<'_>) -> Result<WorkloadResult, Error> {
         self.check()?;
         // The thread that replays drives the session, too.
-        remote::runtime()?.block_on(async {
+        remote_unit::runtime()?.block_on(async {
             let opened = OpenedTraceVolume::open(run.place).await?;
             let answered = self.replay(&opened.stack, run).await;
             opened.close().await;
@@ -156,7 +156,7 @@ impl OpenedTraceVolume {
         match place {
             WorkloadLocation::Device(path) => Ok(Self { stack: device(path)?, remote: None }),
             WorkloadLocation::Url(url) => {
-                let remote = Arc::new(remote::log_in(remote::settings(url)?).await?);
+                let remote = Arc::new(remote_unit::log_in(remote_unit::settings(url)?).await?);
                 Ok(Self { stack: remote.clone(), remote: Some(remote) })
             }
             WorkloadLocation::Folder(_) => {
@@ -204,7 +204,7 @@ mod tests {
     fn replay(stack: &Stack, trace: &TraceWorkload) -> Result<TraceReplayResult, Error> {
         let (place, scratch) = (WorkloadLocation::Url(String::new()), std::path::Path::new("/"));
         let run = WorkloadRun { place: &place, scratch, seed: 3, progress: &|_| () };
-        remote::runtime().unwrap().block_on(trace.replay(stack, &run))
+        remote_unit::runtime().unwrap().block_on(trace.replay(stack, &run))
     }
 
     #[test]

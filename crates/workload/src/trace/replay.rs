@@ -20,7 +20,7 @@ use super::{
     events::{TraceEvent, TraceEvents},
     queue::TraceQueue,
 };
-use crate::{Error, remote::failed};
+use crate::{Error, remote_unit::failed};
 
 /// A replay on a volume.
 pub(super) struct TraceReplay<'a> {

@@ -5,8 +5,8 @@ use std::cell::{Cell, RefCell};
 use futures_util::future::try_join_all;
 use volume::{Data, Durability, Extent, Lba, Volume};
 
-use super::content::CommandBlockPattern;
-use crate::{Error, WorkloadRun, remote::failed};
+use super::block_pattern::CommandBlockPattern;
+use crate::{Error, WorkloadRun, remote_unit::failed};
 
 /// The part of the volume that is used, in blocks of a command, and what was last written to each.
 pub(super) struct CommandBlocks<'a> {

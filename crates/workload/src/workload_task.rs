@@ -74,7 +74,7 @@ impl WorkloadTask {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::trial::{TrialFolders, left};
+    use crate::test_folders::{TrialFolders, left};
 
     #[test]
     fn settings_without_measure_are_refused_before_anything_is_reckoned_with_them() {

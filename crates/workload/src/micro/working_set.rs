@@ -6,8 +6,8 @@ use std::io::ErrorKind;
 use sim::Rng;
 
 use super::{
-    sector::{self, ExpectedSectorVersion, SECTOR},
-    store::{Aligned, MicroStore},
+    block_store::{Aligned, MicroStore},
+    sector_pattern::{self, ExpectedSectorVersion, SECTOR},
 };
 use crate::Error;
 
@@ -72,7 +72,7 @@ impl<'a> Set<'a> {
         let mut piece = Aligned::zeros(PIECE);
         for at in (0..self.bytes).step_by(PIECE) {
             let length = (self.bytes - at).min(PIECE as u64) as usize;
-            sector::fill(&mut piece[..length], number(at), self.seed, 0);
+            sector_pattern::fill(&mut piece[..length], number(at), self.seed, 0);
             self.store.write(START + at, &piece[..length])?;
             progress(at as f64 / self.bytes as f64);
         }
@@ -98,7 +98,7 @@ impl<'a> Set<'a> {
 
     /// What a block is to hold as of this write.
     pub(super) fn content(&self, at: u64, version: u64, into: &mut [u8]) {
-        sector::fill(into, number(at), self.seed, version);
+        sector_pattern::fill(into, number(at), self.seed, version);
     }
 
     /// Writes a block.
@@ -114,7 +114,7 @@ impl<'a> Set<'a> {
         let last = version_of(self.runs, u32::MAX);
         let expected =
             version.map_or(ExpectedSectorVersion::UpTo(last), ExpectedSectorVersion::Exactly);
-        let checked = sector::check(bytes, number(at), self.seed, expected);
+        let checked = sector_pattern::check(bytes, number(at), self.seed, expected);
         checked.map_err(|what| Error::Wrong(format!("in the working set, {what}")))
     }
 

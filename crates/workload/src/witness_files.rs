@@ -10,7 +10,7 @@ use std::{
 use rustix::fs::{Advice, fadvise};
 use sim::Rng;
 
-use crate::{Error, own::OwnedFolder};
+use crate::{Error, owned_folder::OwnedFolder};
 
 /// The sizes of the files in bytes: around a page, across pages, and some of many requests.
 const SIZES: [usize; 6] = [1, 4095, 4096, 65_537, 1 << 20, 3 << 20];

@@ -17,7 +17,7 @@ use rustix::{
 use tokio::runtime::Runtime;
 use volume::{Data, Durability, Extent, Lba, Volume};
 
-use crate::{Error, place::open_device, remote};
+use crate::{Error, location::open_device, remote_unit};
 
 /// Bytes that are read and written at places that are multiples of a disk's blocks.
 pub(super) enum MicroStore {
@@ -75,8 +75,8 @@ impl MicroStore {
 
     /// A unit, with a session of one connection.
     pub(super) fn remote(url: &str, stable: bool) -> Result<Self, Error> {
-        let runtime = remote::runtime()?;
-        let volume = runtime.block_on(remote::log_in(remote::settings(url)?))?;
+        let runtime = remote_unit::runtime()?;
+        let volume = runtime.block_on(remote_unit::log_in(remote_unit::settings(url)?))?;
         let durability = if stable { Durability::Stable } else { Durability::Volatile };
         Ok(Self::Remote { runtime, volume: Box::new(volume), durability })
     }
