@@ -1,22 +1,22 @@
 //! The laboratory: nodes, gateways and hosts with distance between them on one machine, workloads run
 //! there, and a report that sets what a paper says beside what was found.
 
-mod maker;
-mod record;
+mod provenance;
+mod point_record;
 mod report;
-mod markup;
+mod html_escape;
 mod draw;
 mod page;
 mod csv;
 pub mod paper;
-mod judged;
-pub mod model;
+mod paper_comparison;
+pub mod latency_model;
 mod site;
-mod measured;
+mod measured_points;
 mod point;
-mod windows;
+mod congestion_windows;
 mod error;
-mod beside;
+mod external_figures;
 mod stage;
 pub mod outsourcing;
 pub mod stics;
@@ -24,19 +24,20 @@ pub mod fair_tcp;
 mod experiment;
 mod results;
 pub mod engine;
-mod before;
+mod preflight;
 
-pub use before::{Lack, Means, MeasurementPlan};
-pub use beside::beside;
+pub use congestion_windows::{Sampler, SamplerScope, Windows};
 pub use csv::csv;
 pub use error::Error;
 pub use experiment::Experiment;
-pub use judged::{NO_REASON, TOLERANCE, because, contradiction, deviation};
-pub use maker::maker;
-pub use measured::MeasuredPoints;
+pub use external_figures::beside;
+pub use measured_points::MeasuredPoints;
 pub use page::page;
+pub use paper_comparison::{NO_REASON, TOLERANCE, because, contradiction, deviation};
 pub use point::{ExperimentPoint, ExperimentScale};
-pub use record::PointRecord;
+pub use point_record::PointRecord;
+pub use preflight::{Lack, Means, MeasurementPlan};
+pub use provenance::maker;
 pub use report::{
     Axis, Cell, CellBound, Curve, CurveSource, Drawn, LabReport, NOT_MEASURED, Plot, Printed,
     ReportColumn, ReportRow, ReportTable, Section, SectionPart, factor, number,
@@ -47,4 +48,3 @@ pub use site::{
     SiteSession,
 };
 pub use stage::{LabStage, PointRunResult, Scene, Setting};
-pub use windows::{Sampler, SamplerScope, Windows};

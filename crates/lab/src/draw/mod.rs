@@ -1,18 +1,18 @@
 //! A plot as SVG inside a page: lines with markers, dots, bars, ticks and a legend. Colours are classes that
 //! the page gives a colour in light and in dark, so that a drawing fits both.
 
-mod look;
+mod curve_style;
 mod marker;
-mod scale;
-mod thin;
+mod axis_scale;
+mod downsampling;
 
 use std::fmt::Write;
 
-use crate::{Curve, CurveSource, Drawn, Plot, markup::escaped, number};
+use crate::{Curve, CurveSource, Drawn, Plot, html_escape::escaped, number};
 
-use look::{CurveStyle, legend};
-use scale::AxisScale;
-use thin::Dots;
+use axis_scale::AxisScale;
+use curve_style::{CurveStyle, legend};
+use downsampling::Dots;
 
 /// A plot as a `figure`: heading, drawing, legend, and notes of what is not in it.
 pub fn figure(plot: &Plot) -> String {
@@ -168,7 +168,7 @@ impl<'a> Canvas<'a> {
 
     fn line(&self, out: &mut String, curve: &Curve, places: Vec<[f64; 2]>, look: CurveStyle) {
         let is_marked = places.len() <= MOST_MARKED && curve.source != CurveSource::Model;
-        let thin = thin::line(places);
+        let thin = downsampling::line(places);
         let mut to = 'M';
         out.push_str("<path class=\"line\" d=\"");
         for [x, y] in &thin {
@@ -234,7 +234,7 @@ impl<'a> Canvas<'a> {
             }
             match curve.drawn {
                 Drawn::Dots => {
-                    if let Dots::Squares(..) = thin::dots(places) {
+                    if let Dots::Squares(..) = downsampling::dots(places) {
                         notes.push(format!(
                             "{}: {} points; each square stands for those in it: the fuller its colour, the more.",
                             curve.name,
@@ -243,7 +243,7 @@ impl<'a> Canvas<'a> {
                     }
                 }
                 Drawn::Line => {
-                    let drawn = thin::line(places).len();
+                    let drawn = downsampling::line(places).len();
                     if drawn < shown {
                         notes.push(format!(
                             "{}: {} of {} points are drawn; others lie between them.",
@@ -277,7 +277,7 @@ fn least_gap(values: impl Iterator<Item = f64>) -> Option<f64> {
 }
 
 fn dots(out: &mut String, places: Vec<[f64; 2]>, look: CurveStyle) {
-    match thin::dots(places) {
+    match downsampling::dots(places) {
         Dots::Single(places) if places.len() <= MOST_MARKED => {
             for place in places {
                 let _ = write!(out, "<path d=\"{}\"/>", look.marker.path(place));

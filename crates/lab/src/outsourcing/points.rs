@@ -21,8 +21,8 @@
 //!   nbdkit (under the same).
 
 mod applications;
-mod lines;
-mod raw;
+mod testbeds;
+mod raw_device;
 
 use crate::{ExperimentPoint, ExperimentScale};
 
@@ -30,20 +30,20 @@ use crate::{ExperimentPoint, ExperimentScale};
 #[must_use]
 pub fn points(scale: ExperimentScale) -> Vec<ExperimentPoint> {
     [
-        raw::table_1(scale),
-        raw::sweep(scale),
-        raw::figure_2(scale),
+        raw_device::table_1(scale),
+        raw_device::sweep(scale),
+        raw_device::figure_2(scale),
         applications::table_2(scale),
         applications::table_3(scale),
         applications::figure_4(scale),
         applications::figure_5(scale),
         applications::figure_6(scale),
         applications::figure_7(scale),
-        raw::mtu(scale),
+        raw_device::mtu(scale),
         applications::mtu(scale),
-        raw::window(scale),
+        raw_device::window(scale),
         applications::window(scale),
-        raw::peers(scale),
+        raw_device::peers(scale),
     ]
     .concat()
 }

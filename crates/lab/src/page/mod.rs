@@ -4,7 +4,7 @@ mod table;
 
 use std::fmt::{self, Write};
 
-use crate::{LabReport, Section, SectionPart, draw, markup::escaped, number};
+use crate::{LabReport, Section, SectionPart, draw, html_escape::escaped, number};
 
 /// The page of a report.
 #[must_use]

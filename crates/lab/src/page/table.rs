@@ -3,7 +3,7 @@
 use std::fmt::{self, Write};
 
 use crate::{
-    Cell, CellBound, NOT_MEASURED, ReportColumn, ReportTable, factor, markup::escaped, number,
+    Cell, CellBound, NOT_MEASURED, ReportColumn, ReportTable, factor, html_escape::escaped, number,
 };
 
 /// Writes a table; `id` makes the names of its footnotes its own.

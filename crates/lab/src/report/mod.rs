@@ -1,13 +1,13 @@
 //! A report as data: what is in it, not how it looks.
 
-mod number;
+mod number_format;
 mod plot;
-mod printed;
+mod paper_value;
 mod table;
 
-pub use number::{factor, number};
+pub use number_format::{factor, number};
+pub use paper_value::Printed;
 pub use plot::{Axis, Curve, CurveSource, Drawn, Plot};
-pub use printed::Printed;
 pub use table::{Cell, CellBound, NOT_MEASURED, ReportColumn, ReportRow, ReportTable};
 
 /// A whole report.

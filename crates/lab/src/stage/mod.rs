@@ -1,17 +1,17 @@
 //! From a site to processes: a link in this process, nodes at its far end, a gateway and the attached
 //! volumes at its near end, and workloads there.
 
-mod folder;
+mod run_folder;
 mod process;
 mod orphans;
 mod mounts;
 mod settings;
-mod counted;
-mod memory;
-mod served;
-mod attached;
+mod stage_counters;
+mod memory_cgroup;
+mod forebay_server;
+mod attachment;
 pub(crate) mod peer;
-mod standing;
+mod running_site;
 
 use std::{
     collections::BTreeMap,
@@ -28,16 +28,16 @@ use rustix::process::Signal;
 use workload::{WorkloadFigure, WorkloadLocation, WorkloadResult, WorkloadTask};
 
 use self::{
-    counted::{MachineCpuTime, processor_here},
-    folder::LabRunFolder,
-    memory::LabMemoryCgroup,
+    memory_cgroup::LabMemoryCgroup,
     orphans::Orphans,
+    run_folder::LabRunFolder,
+    running_site::RunningSite,
     settings::Folders,
-    standing::RunningSite,
+    stage_counters::{MachineCpuTime, processor_here},
 };
 pub(crate) use self::{
-    memory::can_be_limited,
-    standing::{available, check},
+    memory_cgroup::can_be_limited,
+    running_site::{available, check},
 };
 use crate::{Error, ExperimentPoint, LabSite, Sampler};
 

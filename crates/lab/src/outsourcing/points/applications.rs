@@ -3,7 +3,7 @@
 
 use workload::{Build, Postmark, Sdet, Surge, Tpcc, WorkloadTask};
 
-use super::lines::{FEW, FEWER, JUMBO, StorageDistance, WAYS, backbone, disk, gigabit};
+use super::testbeds::{FEW, FEWER, JUMBO, StorageDistance, WAYS, backbone, disk, gigabit};
 use crate::{
     ExperimentPoint, ExperimentScale, GatewayPlacement, Host, LabSite, SiteGateway, SiteLink,
 };

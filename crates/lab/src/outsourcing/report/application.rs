@@ -1,9 +1,9 @@
 //! Table 2 and Figure 4: applications over a distance.
 
 use super::{
-    delays, far_side, noted,
-    reason::{self, NearFarRates},
-    share, way,
+    delays,
+    explanations::{self, NearFarRates},
+    far_side, noted, share, way,
 };
 use crate::{
     Cell, Curve, MeasuredPoints, Plot, ReportTable, Section, because, contradiction, number,
@@ -197,7 +197,7 @@ fn at_8_ms(
         _ => 1.0,
     };
     let local = local / seconds;
-    reason::waits(
+    explanations::waits(
         &format!("One of {name}'s"),
         ours,
         NearFarRates { near: local * shares[1], far: local * shares[5] },
@@ -258,7 +258,7 @@ pub fn figure_4(measured: &MeasuredPoints<'_>) -> Section {
         let (local, shares) = paper("sdet", "soft")?;
         let paper = |share: f64| local / 3600.0 * share;
         let paper = NearFarRates { near: paper(shares[1]), far: paper(shares[5]) };
-        reason::waits("A script on the array", rates("array")?, paper, ROUND_TRIP_MS)
+        explanations::waits("A script on the array", rates("array")?, paper, ROUND_TRIP_MS)
     };
     let mut section = Section::new("Figure 4: a slow disk bears distance better")
         .text(

@@ -1,6 +1,8 @@
 //! Figures 5 to 7: caches that hide the network's delay.
 
-use super::{congestion::BACKBONE_MBIT_S, delays, far_side, farthest, noted, reason, share, way};
+use super::{
+    congestion::BACKBONE_MBIT_S, delays, explanations, far_side, farthest, noted, share, way,
+};
 use crate::{
     Cell, Curve, MeasuredPoints, Plot, ReportTable, Section, TOLERANCE, contradiction, deviation,
     number,
@@ -29,7 +31,7 @@ pub fn figure_5(measured: &MeasuredPoints<'_>) -> Section {
         let what = format!("{}, at {}", FIGURE_5_NODE.what, way(at));
         words = words.row(&what, [noted(ratio.clone(), &FIGURE_5_NODE)]);
         let [none, cached] = ["none", "node"].map(|place| point(place, at));
-        let reason = reason::writes_at_node(
+        let reason = explanations::writes_at_node(
             measured,
             [(&none, "without a cache"), (&cached, "with one before its disk")],
         );
@@ -83,11 +85,11 @@ pub fn figure_6(measured: &MeasuredPoints<'_>) -> Section {
         let Ok(load) = load.parse::<u32>() else { return vec![] };
         let own = measured.value(&point("none", 0), "", "1/s").zip(soft(&CONGESTION[0]));
         vec![
-            reason::sent(measured, &point("none", load), BACKBONE_MBIT_S, load),
-            own.and_then(|(ours, paper)| reason::own_time(ours, paper)),
+            explanations::sent(measured, &point("none", load), BACKBONE_MBIT_S, load),
+            own.and_then(|(ours, paper)| explanations::own_time(ours, paper)),
         ]
     });
-    let filtered = reason::filtered(measured, &point("large", 0));
+    let filtered = explanations::filtered(measured, &point("large", 0));
     let filtered = filtered.map_or_else(
         || Cell::words(&measured.why_not(&point("large", 0))),
         |share| {
@@ -166,7 +168,10 @@ pub fn figure_7(measured: &MeasuredPoints<'_>) -> Section {
             what,
             &kept,
             said,
-            [reason::reads_at_gateway(measured, cached), of_its_own(measured, whole, bare, cached)],
+            [
+                explanations::reads_at_gateway(measured, cached),
+                of_its_own(measured, whole, bare, cached),
+            ],
         );
         deviations.extend(held);
         words = words.row(what, [rate(bare), rate(cached), noted(kept, said)]);

@@ -1,6 +1,6 @@
 //! Table 3: background traffic on a backbone of 155 Mbit/s.
 
-use super::{far_side, farthest, reason, share};
+use super::{explanations, far_side, farthest, share};
 use crate::{
     Cell, Curve, MeasuredPoints, Plot, ReportTable, Section,
     paper::outsourcing::{CONGESTION, PaperCongestion},
@@ -77,8 +77,8 @@ fn why(measured: &MeasuredPoints<'_>, n: usize, load: &str) -> Vec<Option<String
     let own = measured.value(&point(0), "", unit).zip(paper(&CONGESTION[0]));
     let seconds = if *unit == "1/min" { 60.0 } else { 1.0 };
     vec![
-        reason::sent(measured, &point(load), BACKBONE_MBIT_S, load),
-        own.and_then(|(ours, paper)| reason::own_time(ours / seconds, paper / seconds)),
+        explanations::sent(measured, &point(load), BACKBONE_MBIT_S, load),
+        own.and_then(|(ours, paper)| explanations::own_time(ours / seconds, paper / seconds)),
     ]
 }
 

@@ -3,7 +3,7 @@
 use super::{delays, table_1_point, way};
 use crate::{
     Cell, MeasuredPoints, ReportTable, Section,
-    model::{Fit, LatencyRule, ModelRequest, TOLERANCE, protocol_time},
+    latency_model::{Fit, LatencyRule, ModelRequest, TOLERANCE, protocol_time},
     number,
     paper::outsourcing::{ACCESSES, ANSWER_MS, DISKS, DISKS_SHOWN, ISCSI_MS, RESPONSE_MS, WAYS},
 };

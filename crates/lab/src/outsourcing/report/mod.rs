@@ -1,13 +1,13 @@
 //! What was found, beside what the paper says.
 
-mod reason;
+mod explanations;
 mod application;
 mod cache;
-mod component;
+mod latency_breakdown;
 mod congestion;
 mod equation;
-mod line;
-mod micro;
+mod mtu_and_window;
+mod microbenchmark;
 mod peer;
 
 use crate::{
@@ -31,17 +31,17 @@ pub fn report(records: &[PointRecord], left_out: &[(String, String)]) -> LabRepo
              device stand in network namespaces of one machine; the far disks of the tables are simulated where a section says so. \
              Absolute figures of programs are those of this machine: what compares is how they change with distance and load.",
         )
-        .section(micro::table_1(&measured))
+        .section(microbenchmark::table_1(&measured))
         .section(equation::section(&measured))
-        .section(micro::sweep(&measured))
-        .section(component::figure_2(&measured))
+        .section(microbenchmark::sweep(&measured))
+        .section(latency_breakdown::figure_2(&measured))
         .section(application::table_2(&measured))
         .section(congestion::table_3(&measured))
         .section(application::figure_4(&measured))
         .section(cache::figure_5(&measured))
         .section(cache::figure_6(&measured))
         .section(cache::figure_7(&measured))
-        .section(line::section(&measured))
+        .section(mtu_and_window::section(&measured))
         .section(peer::section(&measured))
 }
 

@@ -1,13 +1,13 @@
 //! What was found, beside what the paper says.
 
-mod why;
+mod explanations;
 mod device;
 mod postmark;
 mod traffic;
 mod trace;
 
 use crate::{Cell, LabReport, MeasuredPoints, PointRecord, Section, deviation, paper::PaperFigure};
-use why::GatewayComparison;
+use explanations::GatewayComparison;
 
 /// The report of these records, and of the points that were left out: name and reason.
 #[must_use]

@@ -1,6 +1,6 @@
 //! Figures 6 and 7 and Table 8: PostMark.
 
-use super::{Ratio, claimed, farthest, why::GatewayComparison};
+use super::{Ratio, claimed, explanations::GatewayComparison, farthest};
 use crate::{
     Cell, MeasuredPoints, Plot, ReportTable, Section, deviation,
     paper::{

@@ -112,7 +112,7 @@ fn slopes(measured: &MeasuredPoints<'_>, n: usize, disk: &str) -> Vec<String> {
         let time = |at: &str| measured.value(&point(disk, access, at), "", "ms");
         let ours = time("8ms")? - time("0ms")?;
         let paper = RESPONSE_MS[6][n][column] - RESPONSE_MS[2][n][column];
-        if (ours - paper).abs() <= (paper / 10.0).max(crate::model::TOLERANCE) {
+        if (ours - paper).abs() <= (paper / 10.0).max(crate::latency_model::TOLERANCE) {
             return None;
         }
         let alone = time("local").map_or_else(String::new, |local| {

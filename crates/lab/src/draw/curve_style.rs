@@ -3,7 +3,7 @@
 use std::{collections::BTreeSet, fmt::Write};
 
 use super::marker::Marker;
-use crate::{Curve, CurveSource, Drawn, Plot, markup::escaped};
+use crate::{Curve, CurveSource, Drawn, Plot, html_escape::escaped};
 
 /// Colours that the page has, and that the human eye tells apart also where it sees fewer of them (Okabe and Ito,
 /// "Color universal design", 2008). A ninth curve begins again with other markers.

@@ -2,7 +2,7 @@
 
 use workload::{Micro, MicroAccess, MicroAccessPattern, WorkloadTask};
 
-use super::lines::{JUMBO, StorageDistance, WAYS, device, disk, gigabit};
+use super::testbeds::{JUMBO, StorageDistance, WAYS, device, disk, gigabit};
 use crate::{ExperimentPoint, ExperimentScale, Host, LabSite, SiteDisk, SiteServer};
 
 /// What is done, by the names of points.

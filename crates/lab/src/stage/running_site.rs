@@ -17,12 +17,12 @@ use workload::WorkloadLocation;
 
 use super::{
     Setting,
-    attached::LabAttachment,
-    counted::{StageCounters, processor_of},
+    attachment::LabAttachment,
+    forebay_server::LabForebayServer,
     peer::{Nbdkit, QemuVolumeExport, start_tgt},
     process::{self, StageNamespace},
-    served::LabForebayServer,
     settings::{self, TARGET, gateway_target},
+    stage_counters::{StageCounters, processor_of},
 };
 use crate::{
     Error, LabSite, SamplerScope,
