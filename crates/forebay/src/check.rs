@@ -1,7 +1,7 @@
 //! `forebay check`: reads settings and looks at what they name, without changing anything.
 
-mod kept;
-mod room;
+mod state_checks;
+mod free_space;
 
 use std::{io::ErrorKind, path::Path, sync::Arc};
 
@@ -22,7 +22,7 @@ use crate::{
     quantity::about,
     records::{Recorder, Records},
     settings::{self, FarVolumeAddress, IscsiTargetSettings, Layer, Settings, Unit},
-    stack, state,
+    stack, unit_state,
 };
 
 /// Prints a line for each thing looked at; fails if one of them would stop `serve`, or a reload of
@@ -38,11 +38,11 @@ pub async fn run(config: &Path) -> Result<(), Failure> {
         report.say("control", free.map(|path| format!("{} is free", path.display())))?;
     }
     portals(&settings, running.as_ref(), &mut report)?;
-    kept::folders(&settings, &mut report)?;
-    kept::names(&settings, running.as_ref(), &mut report)?;
-    kept::moves(&mut settings, &mut report)?;
+    state_checks::folders(&settings, &mut report)?;
+    state_checks::names(&settings, running.as_ref(), &mut report)?;
+    state_checks::moves(&mut settings, &mut report)?;
     let settings = settings;
-    room::room(&settings, &mut report)?;
+    free_space::room(&settings, &mut report)?;
     for target in &settings.target {
         if let Some(address) = open_to_all(&settings, target) {
             print_line(format_args!(
@@ -55,7 +55,7 @@ pub async fn run(config: &Path) -> Result<(), Failure> {
             let place = format!("{} LUN {}", target.name, unit.lun);
             if let Some(state) = &settings.state {
                 let identity = UnitIdentity::new(&node::serial(target, unit));
-                if let Err(failure) = state::check(state, &identity) {
+                if let Err(failure) = unit_state::check(state, &identity) {
                     report.say(&place, Err(failure))?;
                 }
             }

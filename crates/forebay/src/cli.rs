@@ -1,9 +1,9 @@
 //! The command line.
 
-mod whom;
+mod control_call;
 mod gateway;
 mod volume;
-mod session;
+mod initiator;
 mod tools;
 
 use std::path::PathBuf;
@@ -11,13 +11,13 @@ use std::path::PathBuf;
 use clap::{ArgAction, Args, Parser, Subcommand};
 use clap_complete::Shell;
 
+pub use control_call::{ControlCallArgs, Whom};
 pub use gateway::{
     Adopt, ClaimAct, ClaimArgs, Export, GatewayAct, GatewayArgs, GiveUp, OfCache, OfLog, SendDown,
 };
-pub use session::{Attach, Credentials, Detach, Ls};
+pub use initiator::{Attach, Credentials, Detach, Ls};
 pub use tools::{KeyArgs, LinkArgs, Quickstart, Relay, SecretArgs, Tunnel, TunnelEnd};
 pub use volume::{NamesArgs, VolumeAct, VolumeArgs};
-pub use whom::{ControlCallArgs, Whom};
 
 use crate::{
     lab::Lab,

@@ -5,9 +5,9 @@ use initiator::chap::InitiatorChap;
 use transport::TlsClient;
 
 use crate::{
-    admission,
     cli::Credentials,
     failure::Failure,
+    login_rules,
     settings::{self, ChapCredentialSettings, RemoteLayerSettings, RemoteTls},
     tls::{self, FarSettingsOrigin},
 };
@@ -15,7 +15,7 @@ use crate::{
 /// By CHAP.
 pub fn chap(args: &Credentials) -> Result<Option<InitiatorChap>, Failure> {
     let Some(user) = user(args)? else { return Ok(None) };
-    Ok(Some(admission::prove(&user, mutual(args)?.as_ref(), &settings::ChapHashSetting::ALL)))
+    Ok(Some(login_rules::prove(&user, mutual(args)?.as_ref(), &settings::ChapHashSetting::ALL)))
 }
 
 /// By TLS.

@@ -12,7 +12,7 @@ use crate::{
     cli::{ControlCallArgs, GatewayAct, OfCache, SendDown},
     control_socket,
     failure::Failure,
-    given_up, handover,
+    give_up, handover,
     output::{self, print, print_line},
     quantity::{TimeSpan, about},
     status::pair_in_words,
@@ -37,8 +37,8 @@ pub async fn run(act: GatewayAct) -> Result<(), Failure> {
         }
         GatewayAct::Export(args) => handover::export(args).await,
         GatewayAct::Adopt(args) => handover::adopt(args).await,
-        GatewayAct::GiveUp(args) => given_up::give_up(args).await,
-        GatewayAct::TakeIn(args) => given_up::take_in(args).await,
+        GatewayAct::GiveUp(args) => give_up::give_up(args).await,
+        GatewayAct::TakeIn(args) => give_up::take_in(args).await,
         GatewayAct::Takeover(OfCache { unit, told }) => take_over(&unit, &told),
         GatewayAct::Rate { unit, rate, told } => {
             tell(&unit, &told, CacheControlCommand::Rate(rate))

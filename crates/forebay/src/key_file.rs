@@ -16,10 +16,10 @@ use volume::{Error, Io, Keyring, Renewed, VolumeKey};
 use zeroize::Zeroizing;
 
 use crate::{
+    atomic_file,
     failure::Failure,
     private_file::{self, PrivateFileRule},
     settings::{EncryptLayerSettings, SecretWithSource, read_secret},
-    whole_file,
 };
 
 /// A file with a volume's key, and what unlocks it.
@@ -45,7 +45,7 @@ pub fn make(
         file.write_all(&bytes)?;
         file.sync_all()?;
         // Sync the name: if a power cut took the key file, the encrypted data would be lost.
-        whole_file::settle_names(path)
+        atomic_file::settle_names(path)
     });
     written.map_err(|error| {
         let failure = Failure::new(format!("cannot make {}: {error}", path.display()));
@@ -161,12 +161,12 @@ impl LockedKeyFile {
         self.end_renewal()?;
         let key = random()?;
         // Its second name keeps the old file within reach until its bytes are gone.
-        fs::hard_link(&self.path, whole_file::beside(&self.path, OLD))?;
-        whole_file::prepare(&self.path, &self.lock(&key)?)?;
-        whole_file::settle_names(&self.path)?;
-        fs::rename(whole_file::beside(&self.path, "new"), &self.path)?;
+        fs::hard_link(&self.path, atomic_file::beside(&self.path, OLD))?;
+        atomic_file::prepare(&self.path, &self.lock(&key)?)?;
+        atomic_file::settle_names(&self.path)?;
+        fs::rename(atomic_file::beside(&self.path, "new"), &self.path)?;
         // From here on the new key counts, whatever happens.
-        let settled = whole_file::settle_names(&self.path).and_then(|()| self.end_renewal());
+        let settled = atomic_file::settle_names(&self.path).and_then(|()| self.end_renewal());
         let settled = settled.map_err(|error| {
             self.tell(&error);
             Error::Device(error.to_string().into())
@@ -177,7 +177,7 @@ impl LockedKeyFile {
     /// Overwrites what a renewal has left of the old file. It has no name any more then. That its
     /// bytes are gone, too, is known where the file system and the drive write in place.
     fn end_renewal(&self) -> io::Result<()> {
-        let old = whole_file::beside(&self.path, OLD);
+        let old = atomic_file::beside(&self.path, OLD);
         let found = match fs::symlink_metadata(&old) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
             found => found?,
@@ -190,7 +190,7 @@ impl LockedKeyFile {
             file.sync_all()?;
         }
         fs::remove_file(&old)?;
-        whole_file::settle_names(&self.path)
+        atomic_file::settle_names(&self.path)
     }
 
     fn tell(&self, error: &io::Error) {
@@ -288,7 +288,7 @@ mod tests {
         let path = folder.path().join("key");
         let file = locked(&path, &[7; 32]);
         let key = random().unwrap();
-        whole_file::replace(&path, &file.lock(&key).unwrap()).unwrap();
+        atomic_file::replace(&path, &file.lock(&key).unwrap()).unwrap();
         let link = folder.path().join("what it was");
         fs::hard_link(&path, &link).unwrap();
         let new = file.renew().unwrap();
@@ -306,9 +306,9 @@ mod tests {
         let path = folder.path().join("key");
         let file = locked(&path, &[7; 32]);
         let (key, other) = (random().unwrap(), random().unwrap());
-        whole_file::replace(&path, &file.lock(&key).unwrap()).unwrap();
+        atomic_file::replace(&path, &file.lock(&key).unwrap()).unwrap();
         // Before the new file has its name: the old key is the one that counts.
-        let old = whole_file::beside(&path, OLD);
+        let old = atomic_file::beside(&path, OLD);
         fs::hard_link(&path, &old).unwrap();
         file.end_renewal().unwrap();
         assert!(!old.exists());
@@ -317,7 +317,7 @@ mod tests {
         fs::hard_link(&path, &old).unwrap();
         let third = folder.path().join("third name");
         fs::hard_link(&path, &third).unwrap();
-        whole_file::replace(&path, &file.lock(&other).unwrap()).unwrap();
+        atomic_file::replace(&path, &file.lock(&other).unwrap()).unwrap();
         file.end_renewal().unwrap();
         assert!(!old.exists());
         assert!(fs::read(&third).unwrap().iter().all(|byte| *byte == 0));

@@ -11,37 +11,37 @@ mod settings;
 mod congestion;
 mod event_queue;
 mod events;
-mod memory;
-mod open_files;
+mod memory_release;
+mod open_file_limit;
 mod plan;
-mod whole_file;
+mod atomic_file;
 mod state_folder;
-mod confirmed;
+mod confirmed_writes;
 mod naming;
-mod state;
+mod unit_state;
 mod records;
 mod moves;
 mod linked;
 mod control_socket;
-mod admission;
+mod login_rules;
 mod key_file;
 mod stack;
 mod node;
 mod serve;
 mod check;
-mod link;
+mod relay_link;
 mod lab;
 mod cli;
 mod status;
 mod handover;
-mod given_up;
+mod give_up;
 mod forget;
 mod gateway;
 mod claim;
 mod credentials;
 mod ls;
-mod known;
-mod volumes;
+mod names_command;
+mod volume_command;
 mod secret;
 mod tunnel;
 mod attachment;
@@ -94,8 +94,8 @@ fn run(cli: Cli) -> Result<ExitCode, Failure> {
         ForebayCommand::Claim(args) => claim::run(args.act),
         ForebayCommand::Forget(args) => forget::run(&args),
         ForebayCommand::Ls(args) => in_runtime(ls::run(&args)),
-        ForebayCommand::Names(args) => known::run(&args),
-        ForebayCommand::Volume(args) => volumes::run(args.act),
+        ForebayCommand::Names(args) => names_command::run(&args),
+        ForebayCommand::Volume(args) => volume_command::run(args.act),
         ForebayCommand::Attach(args) => attachment::run(args),
         ForebayCommand::Detach(args) => attachment::detach(&args),
         ForebayCommand::Quickstart(args) => in_runtime(quickstart::run(&args)),
@@ -150,8 +150,10 @@ fn resize(args: &cli::Resize) -> Result<(), Failure> {
 }
 
 async fn link(args: cli::LinkArgs) -> Result<(), Failure> {
-    let line = link::RelayLinkSettings { delay: args.delay.0, rate: args.rate.max(1) * 1_000_000 };
-    let link = link::RelayLink::open(args.listen, args.to, line).await.map_err(Failure::new)?;
+    let line =
+        relay_link::RelayLinkSettings { delay: args.delay.0, rate: args.rate.max(1) * 1_000_000 };
+    let link =
+        relay_link::RelayLink::open(args.listen, args.to, line).await.map_err(Failure::new)?;
     print_line(format_args!("ready {}", link.address()))?;
     let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())
         .map_err(Failure::new)?;

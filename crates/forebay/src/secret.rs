@@ -8,7 +8,7 @@ use std::{
 
 use zeroize::Zeroizing;
 
-use crate::{cli::SecretArgs, failure::Failure, whole_file};
+use crate::{atomic_file, cli::SecretArgs, failure::Failure};
 
 /// Six bits each: base64's, so that every initiator's settings take them.
 const CHARACTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
@@ -26,7 +26,7 @@ pub fn make(args: &SecretArgs) -> Result<(), Failure> {
         file.write_all(&text)?;
         file.sync_all()?;
         // Sync the name: if a power cut took the secret, a key that is locked with it could not be used.
-        whole_file::settle_names(&args.file)
+        atomic_file::settle_names(&args.file)
     });
     written.map_err(|error| {
         let failure = Failure::new(format!("cannot make {shown}: {error}"));

@@ -15,9 +15,9 @@ use crate::{
     control_socket::{self, ControlSocket},
     events::EventFilter,
     failure::Failure,
-    memory,
+    memory_release,
     node::Node,
-    open_files,
+    open_file_limit,
     quantity::Size,
     settings::{Iscsi, Settings},
     stack,
@@ -29,7 +29,7 @@ pub fn run(config: &Path, ready_fd: Option<i32>, events: EventFilter) -> Result<
     // file's folder, and a reload must arrive at the same paths or it would see every file as changed.
     let config = std::path::absolute(config).map_err(Failure::new)?;
     let settings = Settings::load(&config)?;
-    open_files::raise(server_settings(&settings.iscsi).open_connections());
+    open_file_limit::raise(server_settings(&settings.iscsi).open_connections());
     let runtime = runtime(settings.threads, !settings.iscsi.busy_poll.0.is_zero())?;
     let result = runtime.block_on(serve(&config, settings, ready_fd, events));
     // What still runs holds nothing that a kill would harm.
@@ -92,7 +92,7 @@ async fn serve(
     announce(&node.addresses(), ready_fd)?;
     tracing::info!(control = %path.display(), "serving");
     let counted = Arc::clone(&node);
-    tokio::spawn(memory::give_back(move || counted.ended_connections()));
+    tokio::spawn(memory_release::give_back(move || counted.ended_connections()));
     let name = loop {
         match signals.next().await {
             Some(end) => break end,

@@ -10,7 +10,7 @@ use std::{
 use rustix::fs::Access;
 use volume::is_ours;
 
-use crate::{failure::Failure, whole_file};
+use crate::{atomic_file, failure::Failure};
 
 /// Makes a folder of records if it is not there, with mode 0700, and refuses it as [`check`] does. Folders
 /// above it that are missing are made, too. All their names are stable when this returns: a record in a
@@ -19,7 +19,7 @@ use crate::{failure::Failure, whole_file};
 /// # Errors
 /// The system's; [`io::ErrorKind::PermissionDenied`] if it belongs to another user or others may write to it.
 pub fn make(folder: &Path) -> io::Result<()> {
-    whole_file::make_folder(folder, 0o700)?;
+    atomic_file::make_folder(folder, 0o700)?;
     match refusal(folder)? {
         Some(refusal) => Err(io::Error::new(io::ErrorKind::PermissionDenied, refusal.to_string())),
         None => Ok(()),

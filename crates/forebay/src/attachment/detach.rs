@@ -7,7 +7,7 @@ use control::{AttachedVolumeStatus, ControlRequest, ControlResponse, Detached, L
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 
-use super::{device::shell_word, place};
+use super::{attachment_lock, device::shell_word};
 use crate::{
     cli::Detach,
     control_socket,
@@ -20,7 +20,7 @@ use crate::{
 /// Does what the command line says.
 pub fn run(args: &Detach) -> Result<(), Failure> {
     let wanted = args.device.canonicalize().unwrap_or_else(|_| args.device.clone());
-    let all = place::all()?;
+    let all = attachment_lock::all()?;
     let is_meant = |attached: &AttachedVolumeStatus| {
         attached.device == wanted
             || attached.mount.as_ref() == Some(&wanted)
@@ -223,7 +223,7 @@ fn clear(device: &Path, as_json: bool) -> Result<(), Failure> {
     };
     let number = device.to_str().and_then(|path| path.strip_prefix("/dev/loop")?.parse().ok());
     let name = number.and_then(attach::backing).ok_or_else(nothing)?;
-    place::clear_leftovers(&name.volume)?;
+    attachment_lock::clear_leftovers(&name.volume)?;
     if as_json {
         // Of what it had, nobody knows more.
         return print_line(json!({ "device": device, "stable": false }));

@@ -10,7 +10,10 @@ use control::{AttachedVolumeStatus, CacheControlCommand, CacheControlStatus, Uni
 use tokio::{task::spawn_blocking, time::timeout};
 use volume::Stack;
 
-use super::{answers::Manner, file_system, host::refusal, place::list, source::AttachmentSource};
+use super::{
+    attachment_lock::list, control_answers::Manner, file_system, host::refusal,
+    source::AttachmentSource,
+};
 use crate::{cli::Attach, failure::Failure, stack::OpenedStack};
 
 /// A loop device on a file over a volume, perhaps with a file system that we have mounted.

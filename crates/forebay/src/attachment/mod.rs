@@ -6,8 +6,8 @@
 mod host;
 mod source;
 mod file_system;
-mod place;
-mod answers;
+mod attachment_lock;
+mod control_answers;
 mod device;
 mod background;
 mod detach;
@@ -21,10 +21,10 @@ use tokio::{
 };
 
 use crate::{cli::Attach, control_socket::ControlSocket, failure::Failure, output::print_line};
-use answers::{AttachmentResponder, DetachAnswer, DetachRequest, Manner};
+use attachment_lock::AttachmentLock;
+use control_answers::{AttachmentResponder, DetachAnswer, DetachRequest, Manner};
 pub use detach::run as detach;
 use device::AttachedDevice;
-use place::AttachmentLock;
 use source::AttachmentSource;
 
 /// Attaches a volume and serves it until it is detached.

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 use control::{Rate, UnitName};
 
-use super::whom::{ControlCallArgs, Whom};
+use super::control_call::{ControlCallArgs, Whom};
 use crate::{
     quantity::{REMEDY, Size, TimeSpan},
     stack,

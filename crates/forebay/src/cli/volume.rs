@@ -2,7 +2,7 @@
 
 use clap::{Args, Subcommand};
 
-use super::whom::{ControlCallArgs, Whom};
+use super::control_call::{ControlCallArgs, Whom};
 use crate::quantity::{Size, TimeSpan};
 
 /// Arguments of `names`.

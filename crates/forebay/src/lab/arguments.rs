@@ -7,7 +7,7 @@ use lab::Experiment;
 use wan::{DirectionSettings, WanLinkEnd};
 use workload::{WorkloadLocation, WorkloadTask};
 
-use super::words::LabLinkSetting;
+use super::link_settings::LabLinkSetting;
 use crate::failure::Failure;
 
 /// Arguments of `lab`.

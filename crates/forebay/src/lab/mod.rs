@@ -1,15 +1,15 @@
 //! The laboratory: distance, loss and load between real programs on one machine.
 
-mod words;
+mod link_settings;
 mod arguments;
-mod failed;
+mod link_failure;
 mod wan;
-mod enter;
+mod exec;
 mod signals;
-mod stop;
-mod work;
+mod workload_stop;
+mod run_workload;
 mod install;
-mod experiment;
+mod run_experiment;
 
 use crate::failure::Failure;
 pub use arguments::Lab;
@@ -19,15 +19,15 @@ use arguments::{Act, LabSubcommand};
 pub fn run(lab: &Lab) -> Result<(), Failure> {
     let link = match &lab.part {
         LabSubcommand::Wan(link) => link,
-        LabSubcommand::Workload(args) => return work::run(args),
-        LabSubcommand::Fetch(args) => return work::fetch(args),
-        LabSubcommand::Run(args) => return experiment::run(args),
+        LabSubcommand::Workload(args) => return run_workload::run(args),
+        LabSubcommand::Fetch(args) => return run_workload::fetch(args),
+        LabSubcommand::Run(args) => return run_experiment::run(args),
     };
     match &link.act {
         Act::Run(args) => wan::run(args),
         Act::Change(args) => wan::change(args),
         Act::Status(args) => wan::status(args),
-        Act::Exec(args) => enter::exec(args),
+        Act::Exec(args) => exec::exec(args),
         Act::Remove(args) => wan::remove(args),
     }
 }

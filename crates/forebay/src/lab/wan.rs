@@ -16,8 +16,8 @@ use wan::{DirectionSettings, Error, Link, LinkOptions, LinkReport, Netem, WanLin
 
 use super::{
     arguments::{LabWanChangeArgs, LabWanRunArgs, LabWanStatusArgs, WanLinkNameArgs},
-    failed::failed,
-    words::{LabLinkSetting, words},
+    link_failure::failed,
+    link_settings::{LabLinkSetting, words},
 };
 use crate::{
     control_socket::{self, ControlSocket},

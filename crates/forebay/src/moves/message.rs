@@ -4,7 +4,7 @@ use ::names::{Gln, NodeName, VolumeName};
 use bytes::{Buf, BufMut, Bytes};
 use serde::{Deserialize, Serialize};
 
-use super::{describe::Described, record::MoveId};
+use super::{record::MoveId, volume_description::Described};
 use crate::failure::Failure;
 
 /// One thing that is said.

@@ -1,16 +1,16 @@
 //! Volumes that move from node to node: what a node keeps of them over restarts, what two nodes say to each
 //! other, and how blocks are copied while they change. Decision 0018 says which node is right when.
 
-mod access;
-mod describe;
+mod access_rules;
+mod volume_description;
 mod record;
 mod message;
-mod line;
-mod pass;
+mod channel;
+mod copy_pass;
 
-pub use access::TargetAccessRules;
-pub use describe::Described;
-pub use line::{HELLO_BYTES, Hears, MoveChannelError, Says, call, respond};
+pub use access_rules::TargetAccessRules;
+pub use channel::{HELLO_BYTES, Hears, MoveChannelError, Says, call, respond};
+pub use copy_pass::{MoveCopyPace, MovePassError, pass};
 pub use message::{MoveFrame, MoveOutcome, MoveRequest, MoveResponse};
-pub use pass::{MoveCopyPace, MovePassError, pass};
 pub use record::{Blocked, Come, CopyStage, MoveId, MoveOutRecord, Moves, VolumeMoveRecord};
+pub use volume_description::Described;

@@ -13,11 +13,12 @@ use ::names::{Gln, NodeName, VolumeName};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
-use super::describe::Described;
+use super::volume_description::Described;
 use crate::{
+    atomic_file,
     failure::Failure,
     settings::{HostPort, IscsiName, IscsiTargetSettings, Settings, Unit},
-    state, state_folder, whole_file,
+    state_folder, unit_state,
 };
 
 /// One move, and no other: random.
@@ -135,14 +136,14 @@ impl Moves {
         let mut kept = BTreeMap::new();
         if let Some(folder) = folder.as_ref().filter(|folder| folder.exists()) {
             // What can be read here may not be stable yet, and others act by it.
-            whole_file::settle_names(&folder.join("x"))
+            atomic_file::settle_names(&folder.join("x"))
                 .map_err(|error| cannot("settle", folder, &error))?;
             for path in files(folder).map_err(|error| cannot("look for", folder, &error))? {
                 let Some(volume) = volume_of(&path) else { continue };
                 let bytes =
-                    whole_file::read(&path).map_err(|error| cannot("read", &path, &error))?;
+                    atomic_file::read(&path).map_err(|error| cannot("read", &path, &error))?;
                 let found =
-                    state::unframed(&bytes).and_then(|json| serde_json::from_slice(json).ok());
+                    unit_state::unframed(&bytes).and_then(|json| serde_json::from_slice(json).ok());
                 kept.insert(volume, found.ok_or_else(|| damaged(&path))?);
             }
         }
@@ -169,13 +170,13 @@ impl Moves {
             true => match fs::remove_file(&path) {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
                 Err(error) => Err(error),
-                Ok(()) => whole_file::settle_names(&path),
+                Ok(()) => atomic_file::settle_names(&path),
             },
             false => {
                 let json = serde_json::to_vec(&kept).map_err(io::Error::other)?;
                 state_folder::make(folder)?;
-                whole_file::settle_names(folder)?;
-                whole_file::replace(&path, &state::framed(&json))
+                atomic_file::settle_names(folder)?;
+                atomic_file::replace(&path, &unit_state::framed(&json))
             }
         };
         write().map_err(|error| cannot("write", &path, &error))?;
@@ -193,7 +194,7 @@ impl Moves {
         let path = folder.join(format!("{volume}{ENDING}"));
         let write = || {
             state_folder::make(folder)?;
-            whole_file::prepare(&path, &state::framed(&serde_json::to_vec(kept)?))
+            atomic_file::prepare(&path, &unit_state::framed(&serde_json::to_vec(kept)?))
         };
         write().map_err(|error| cannot("write", &path, &error))
     }
@@ -347,7 +348,7 @@ fn damaged(path: &Path) -> Failure {
 
 #[cfg(test)]
 mod tests {
-    use super::{super::access::TargetAccessRules, *};
+    use super::{super::access_rules::TargetAccessRules, *};
 
     const SETTINGS: &str = "state = 'state'\n[names]\nlisten = ['127.0.0.1:0']\nsecret_file = 's'\n\
         [[target]]\nname = 'iqn.a:b'\nalias = 'ours'\n[[target.unit]]\nvolume = 'payroll'\nlun = 3\n\

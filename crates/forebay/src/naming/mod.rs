@@ -1,10 +1,10 @@
 //! The naming service as one process takes part in it: what it knows, whom it asks, and the place of a
 //! volume whenever somebody connects to it.
 
-mod number;
-mod talk;
+mod node_number;
+mod conversation;
 mod service;
-mod finder;
+mod volume_finder;
 
 use std::{
     collections::BTreeSet,
@@ -23,8 +23,8 @@ use parking_lot::Mutex;
 use tokio::{net::TcpStream, sync::Notify, time::timeout};
 use zeroize::Zeroizing;
 
-pub use finder::{Finder, usable};
 pub use service::{cannot_listen, serve};
+pub use volume_finder::{Finder, usable};
 
 use crate::{
     failure::Failure,
@@ -67,8 +67,8 @@ impl Naming {
         let (Some(names), Some(state)) = (&settings.names, &settings.state) else {
             return Ok(None);
         };
-        let kept = number::path(state);
-        let (gln, version) = number::load_or_make(&kept)?;
+        let kept = node_number::path(state);
+        let (gln, version) = node_number::load_or_make(&kept)?;
         // What is told from now on is newer than all that was told before.
         let naming = Self::new(names, gln, version + 1, Some(kept))?;
         naming.keep()?;
@@ -81,7 +81,7 @@ impl Naming {
         secret(names)?;
         Ok(match &settings.state {
             None => "this process asks others, and tells nothing".to_owned(),
-            Some(state) => match number::load(&number::path(state))? {
+            Some(state) => match node_number::load(&node_number::path(state))? {
                 Some((gln, _)) => format!("this node has the number {gln}"),
                 None => "this node would take part with a new number".to_owned(),
             },
@@ -91,7 +91,7 @@ impl Naming {
     /// The same for a command that asks others, those of `listen` among them, and tells nothing.
     pub fn guest(settings: &Settings) -> Result<Option<Self>, Failure> {
         let Some(names) = &settings.names else { return Ok(None) };
-        let mut naming = Self::new(names, number::random()?, 0, None)?;
+        let mut naming = Self::new(names, node_number::random()?, 0, None)?;
         naming.seeds.extend(names.listen.iter().map(|address| address.0.to_string()));
         Ok(Some(naming))
     }
@@ -170,7 +170,7 @@ impl Naming {
         let mut written = self.written.lock();
         let NodeRecordStamp { gln, version, .. } = self.table.lock().own().stamp;
         if *written != Some(version) {
-            number::keep(path, gln, version)?;
+            node_number::keep(path, gln, version)?;
             *written = Some(version);
         }
         Ok(())
@@ -227,7 +227,7 @@ impl Naming {
 
     /// One conversation; true if it went well. Failures are told once for each address.
     async fn call(&self, address: &str) -> bool {
-        match talk::call(self, address).await {
+        match conversation::call(self, address).await {
             Ok(()) => {
                 if self.silent.lock().remove(address) {
                     tracing::info!(address, "the naming service there answers again");
@@ -325,7 +325,7 @@ mod tests {
     /// Returns the settings of a process whose seed answers at this address.
     fn settings(folder: &std::path::Path, seed: SocketAddr) -> Settings {
         let secret = folder.join("secret");
-        crate::whole_file::replace(&secret, b"a secret of all who take part\n").unwrap();
+        crate::atomic_file::replace(&secret, b"a secret of all who take part\n").unwrap();
         let text = format!(
             "state = \"{}\"\n[names]\nseeds = [\"{}\"]\nsecret_file = \"{}\"\n\
             [[target]]\nname = \"iqn.2026-11.test:a\"\n[[target.unit]]\n\

@@ -14,7 +14,7 @@ use tokio::{
 
 use transport::{ConnectionQuota, ReportLimiter};
 
-use super::{Naming, talk, talk::NamingTalkError};
+use super::{Naming, conversation, conversation::NamingTalkError};
 use crate::failure::Failure;
 
 /// The interval of the signs of life. By default a node is stale after fifteen lost ones.
@@ -68,7 +68,7 @@ async fn accept(naming: Arc<Naming>, listener: TcpListener) {
         let (naming, reports) = (Arc::clone(&naming), Arc::clone(&reports));
         conversations.spawn(async move {
             let responded = tokio::select! {
-                responded = talk::respond(&naming, stream, &place) => responded,
+                responded = conversation::respond(&naming, stream, &place) => responded,
                 () = place.lost() => Err(NamingTalkError::Displaced),
             };
             if let Err(error) = responded

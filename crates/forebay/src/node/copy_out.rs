@@ -6,7 +6,7 @@ use volume::{ChangedRegions, Extent, Lba, Stack};
 
 use super::{
     Node,
-    leaving::{Leaving, Move},
+    outgoing_move::{Leaving, Move},
 };
 use crate::{
     failure::Failure,

@@ -1,24 +1,24 @@
 //! Everything that one process serves: targets with their units, on portals.
 
-mod orders;
+mod cache_commands;
 mod claims;
-mod names;
+mod announcements;
 mod reload;
 mod partner_link;
 mod pair;
 mod copy_in;
-mod admit;
-mod fate;
-mod arrive;
-mod leaving;
-mod movable;
+mod move_accept;
+mod move_outcome;
+mod move_in;
+mod outgoing_move;
+mod move_checks;
 mod copy_out;
-mod switch;
-mod leave;
-mod newer;
-mod refused;
+mod move_switchover;
+mod move_out;
+mod stale_copy;
+mod refused_units;
 mod start;
-mod show;
+mod node_status;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -37,9 +37,9 @@ use tokio::task::JoinSet;
 use unit::{LogicalUnit, MovableUnit, UnitIdentity};
 
 use crate::{
-    admission,
     events::EventFilter,
     failure::{Failure, NotOpened},
+    login_rules,
     moves::Moves,
     naming::Naming,
     records::Records,
@@ -48,7 +48,7 @@ use crate::{
         PortalGroupSettings, PortalSettings, PortalTls, Settings, Unit,
     },
     stack::{self, OpenedStack, SlicedFiles, StackInput},
-    state,
+    unit_state,
 };
 
 /// The part of a stop in which initiators may log out.
@@ -80,7 +80,7 @@ pub struct Node {
 #[derive(Default)]
 struct Moving {
     /// Moves from here since the start, the last of each volume.
-    leaving: BTreeMap<VolumeName, Arc<leaving::Leaving>>,
+    leaving: BTreeMap<VolumeName, Arc<outgoing_move::Leaving>>,
     /// Those that are being taken.
     arriving: BTreeSet<VolumeName>,
     /// Whole copies of which the node that they come from knows nothing, and what to do.
@@ -95,7 +95,7 @@ struct NodeLockedState {
     settings: Arc<Settings>,
     targets: Vec<ServedTarget>,
     /// Units that are not served because of their storage, with the reasons.
-    refused: Vec<refused::RefusedUnit>,
+    refused: Vec<refused_units::RefusedUnit>,
     /// Units that were opened with others of their common cache, and are not served yet.
     waiting: Vec<(UnitName, OpenedStack)>,
     /// The pairs that units are of.
@@ -156,7 +156,7 @@ impl Node {
         iscsi: impl Fn(&Iscsi) -> target::Settings,
         events: EventFilter,
     ) -> Result<Self, Failure> {
-        let security = admission::security(&settings);
+        let security = login_rules::security(&settings);
         let server = target::Settings { security, ..iscsi(&settings.iscsi) };
         let server = TargetServer::new(server, Vec::new());
         let naming = Naming::open(&settings)?.map(Arc::new);
@@ -216,7 +216,7 @@ impl Node {
         let reached = groups.iter().filter(|group| target.is_reached_through(group));
         target::Target {
             alias: target.alias.clone(),
-            access: admission::access(target),
+            access: login_rules::access(target),
             groups: reached.map(|group| inner.group(group)).collect(),
             redirect: redirect(target.redirect.as_ref(), target.redirect_permanently),
             is_unavailable: units.is_empty() && (is_paired || is_coming || is_refused),
@@ -284,7 +284,7 @@ fn shown_unit(
     let mut identity = UnitIdentity::new(&serial).with_target(&target.name.0);
     identity.product.clone_from(&unit.product);
     let top = Arc::clone(&opened.top);
-    let shown = state::open_unit(unit, top, identity, settings.state.as_deref())?;
+    let shown = unit_state::open_unit(unit, top, identity, settings.state.as_deref())?;
     Ok(ServedUnit { lun: unit.lun, serial, opened: Arc::new(opened), unit: shown })
 }
 
@@ -301,7 +301,7 @@ fn shown_half(
     let serial = format!("{:016X}", u64::from_le_bytes(drawn));
     let mut identity = UnitIdentity::new(&serial).with_target(&target.name.0);
     identity.product.clone_from(&unit.product);
-    let shown = state::open_unit(unit, Arc::clone(&opened.top), identity, None)?;
+    let shown = unit_state::open_unit(unit, Arc::clone(&opened.top), identity, None)?;
     Ok(ServedUnit { lun: unit.lun, serial, opened, unit: shown })
 }
 

@@ -7,12 +7,12 @@ use target::Listener;
 
 use super::{
     LOGOUT_WITHIN, Listening, Node, ServedTarget, ServedUnit, cannot_listen, open_unit,
-    refused::{RefusedUnit, leave_out},
+    refused_units::{RefusedUnit, leave_out},
     stop_units,
 };
 use crate::{
-    admission,
     failure::{Failure, NotOpened},
+    login_rules,
     moves::Blocked,
     plan::{self, ReloadPlan},
     settings::{Address, File, IscsiTargetSettings, Layer, Settings, Unit},
@@ -198,7 +198,7 @@ impl Node {
         let removed = self.exchange(plan, new, prepared);
         // Secrets and certificates may be others in the same files.
         new.renew_certificates();
-        self.server.change_security(admission::security(new));
+        self.server.change_security(login_rules::security(new));
         for target in &plan.targets_added {
             if let Err(error) = self.server.add(self.shown(new, target)) {
                 tracing::error!(%error, "a target that the settings let pass");

@@ -3,7 +3,7 @@
 mod folder;
 mod ledger;
 mod load;
-mod outcome;
+mod quickstart_report;
 mod page;
 mod process;
 
@@ -24,14 +24,14 @@ use crate::{
     cli::Quickstart,
     control_socket,
     failure::Failure,
-    link::{RelayLink, RelayLinkSettings, RelayTraffic},
     output::print_line,
+    relay_link::{RelayLink, RelayLinkSettings, RelayTraffic},
 };
 use folder::QuickstartFolder;
 use ledger::{BLOCK, QuickstartLedger};
 use load::{QuickstartLoadKind, QuickstartLoadResult, Subject};
-use outcome::{Crash, PartOutcome, QuickstartMachine, QuickstartReport};
 use process::QuickstartProcess;
+use quickstart_report::{Crash, PartOutcome, QuickstartMachine, QuickstartReport};
 
 /// The line: 4 ms one way, 1 Gbit/s.
 const LINE: RelayLinkSettings =

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::outcome::{PartOutcome, QuickstartReport, time};
+use super::quickstart_report::{PartOutcome, QuickstartReport, time};
 use crate::quantity::about;
 
 /// Colours of the two ways.

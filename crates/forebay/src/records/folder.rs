@@ -8,11 +8,12 @@ use std::{
 
 use sha2::{Digest as _, Sha256};
 
-use super::record::{Storage, StorageRecord, now};
+use super::storage_record::{Storage, StorageRecord, now};
 use crate::{
+    atomic_file,
     failure::{Failure, NotOpened},
     settings::{self, Layer, Settings},
-    state, state_folder, whole_file,
+    state_folder, unit_state,
 };
 
 /// Access to the records of storage of one settings file.
@@ -109,7 +110,7 @@ impl Records {
         let write = || {
             state_folder::make(&self.folder)?;
             let json = serde_json::to_vec(record).map_err(io::Error::other)?;
-            whole_file::replace(&file, &state::framed(&json))
+            atomic_file::replace(&file, &unit_state::framed(&json))
         };
         write().map_err(|error| self.cannot("write", &file, &error))
     }
@@ -120,7 +121,7 @@ impl Records {
         let removed = match fs::remove_file(&file) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
             Err(error) => Err(error),
-            Ok(()) => whole_file::settle_names(&file),
+            Ok(()) => atomic_file::settle_names(&file),
         };
         removed.map(|()| true).map_err(|error| self.cannot("remove", &file, &error))
     }
@@ -259,7 +260,7 @@ fn read_file(file: &Path) -> io::Result<Vec<u8>> {
 }
 
 fn read(bytes: &[u8]) -> Option<StorageRecord> {
-    serde_json::from_slice(state::unframed(bytes)?).ok()
+    serde_json::from_slice(unit_state::unframed(bytes)?).ok()
 }
 
 /// More than a record needs: two to four paths of 4096 bytes (PATH_MAX), each byte at most six in JSON, and
@@ -272,7 +273,7 @@ const EXTENSION: &str = "storage";
 mod tests {
     use std::os::unix::fs::PermissionsExt;
 
-    use super::{super::record::VolumeIdentity, *};
+    use super::{super::storage_record::VolumeIdentity, *};
 
     fn records(folder: &Path) -> Records {
         Records::of(&Settings { file: folder.join("node.toml"), ..Settings::default() })

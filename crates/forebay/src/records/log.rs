@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 
 use super::{
     folder::{Recorder, Renewal, absolute, is_absent},
-    record::{LogIdentity, Storage, StorageRecord, now},
+    storage_record::{LogIdentity, Storage, StorageRecord, now},
 };
 use crate::{
     failure::{Failure, NotOpened},

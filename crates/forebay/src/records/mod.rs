@@ -4,13 +4,13 @@
 //! record lies elsewhere and tells the two apart, so that acknowledged data is never replaced by an
 //! empty file. `docs/formats/state.md` has the bytes.
 
-mod record;
+mod storage_record;
 mod folder;
-mod mark;
+mod file_id;
 mod volume_file;
 mod log;
 
 pub use folder::{Recorder, Records, absolute};
 pub use log::{KeptLog, LogRecords};
-pub use record::StorageRecord;
+pub use storage_record::StorageRecord;
 pub use volume_file::KeptVolume;

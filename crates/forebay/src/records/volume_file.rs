@@ -16,9 +16,9 @@ use parking_lot::Mutex;
 use volume::FileVolume;
 
 use super::{
+    file_id,
     folder::{Recorder, Renewal, absolute, is_absent},
-    mark,
-    record::{Storage, StorageRecord, VolumeIdentity},
+    storage_record::{Storage, StorageRecord, VolumeIdentity},
 };
 use crate::{
     failure::{Failure, NotOpened},
@@ -191,13 +191,13 @@ fn own_id(
         let mut others = others.iter().filter(|record| record.path != path);
         others.any(|other| {
             matches!(&other.storage, Storage::Volume(volume) if volume.id.as_ref() == Some(id))
-                && mark::at(&other.path).as_ref() == Some(id)
+                && file_id::at(&other.path).as_ref() == Some(id)
         })
     };
     match found {
         Some(id) if !is_copy(&id) => Ok(Some(id)),
-        Some(_) => mark::put(file, path, mark::random()?),
-        None => mark::put(file, path, recorded.map_or_else(mark::random, Ok)?),
+        Some(_) => file_id::put(file, path, file_id::random()?),
+        None => file_id::put(file, path, recorded.map_or_else(file_id::random, Ok)?),
     }
 }
 
@@ -272,7 +272,7 @@ impl ObservedVolumeFile {
         if found.file_type().is_block_device() {
             return File::open(path).and_then(|device| Self::device(&device)).map(Some);
         }
-        Ok(Some(Self::file(&found, mark::at(path))))
+        Ok(Some(Self::file(&found, file_id::at(path))))
     }
 
     /// Examines an open file or device.
@@ -282,7 +282,7 @@ impl ObservedVolumeFile {
         if found.file_type().is_block_device() {
             return Self::device(&file);
         }
-        Ok(Self::file(&found, mark::of(&file)))
+        Ok(Self::file(&found, file_id::of(&file)))
     }
 
     fn device(mut device: &File) -> io::Result<Self> {

@@ -10,7 +10,7 @@ use super::{
     Settings,
     problem::KeyPath,
     secret::{self, SecretWithSource},
-    words::ParsedTextVisitor,
+    value_types::ParsedTextVisitor,
 };
 use crate::{failure::Failure, quantity::REMEDY};
 

@@ -9,7 +9,9 @@ use super::{
     rule::{SettingsRuleResult, range, whole, wrong},
     schedule::Hours,
     used_files::{UsedFiles, path},
-    words::{DestageOrderSetting, LogErrorPolicySetting, NvramSurvivalSetting, WriteModeSetting},
+    value_types::{
+        DestageOrderSetting, LogErrorPolicySetting, NvramSurvivalSetting, WriteModeSetting,
+    },
 };
 use crate::quantity::{Size, TimeSpan};
 

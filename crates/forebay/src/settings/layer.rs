@@ -9,7 +9,7 @@ use super::{
     access::{ChapCredentialSettings, ChapHashSetting},
     schedule::{Hours, Schedule},
     tls::RemoteTls,
-    words::{
+    value_types::{
         CongestionSetting, DestageOrderSetting, Digest, FaultError, FaultOperationSetting,
         FileEngineSetting, IscsiName, LinkCompressionSetting, LogErrorPolicySetting,
         NvramSurvivalSetting, OversizedEpochSetting, WriteModeSetting,

@@ -1,7 +1,7 @@
 //! Settings: one TOML file as data, with every default in the `Default` of the table it belongs to.
 //! Turning them into parts is the work of `stack` and `serve`.
 
-mod words;
+mod value_types;
 mod secret;
 mod access;
 mod tls;
@@ -39,7 +39,7 @@ pub use remote_rules::SOCKET_BUFFER;
 pub use schedule::{Schedule, TimeOfDay};
 pub use secret::{SecretWithSource, read as read_secret};
 pub use tls::{PortalTls, RemoteTls};
-pub use words::{
+pub use value_types::{
     Address, CongestionSetting, DestageOrderSetting, Digest, FaultError, FaultOperationSetting,
     FileEngineSetting, IscsiName, LinkCompressionSetting, LogErrorPolicySetting, LogLevel,
     NvramSurvivalSetting, OversizedEpochSetting, WriteModeSetting,

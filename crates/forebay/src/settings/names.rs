@@ -5,7 +5,7 @@ use std::{fmt, net::SocketAddr, path::PathBuf, str::FromStr};
 use names::{NodeName, VolumeName};
 use serde::{Deserialize, Deserializer};
 
-use super::{portal::HostPort, words::ParsedTextVisitor};
+use super::{portal::HostPort, value_types::ParsedTextVisitor};
 use crate::quantity::{REMEDY, TimeSpan};
 
 /// The port of the naming service, if none is said: no number is assigned to it.

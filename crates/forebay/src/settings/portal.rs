@@ -7,7 +7,7 @@ use serde::{Deserialize, Deserializer};
 use super::{
     IscsiTargetSettings, Settings,
     tls::PortalTls,
-    words::{Address, ParsedTextVisitor},
+    value_types::{Address, ParsedTextVisitor},
 };
 use crate::quantity::REMEDY;
 

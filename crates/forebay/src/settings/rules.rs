@@ -19,7 +19,7 @@ use super::{
     },
     tls::PortalTls,
     used_files::{UsedFiles, path},
-    words::WriteModeSetting,
+    value_types::WriteModeSetting,
 };
 use crate::quantity::{Size, TimeSpan};
 

@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Deserializer};
 
-use super::words::ParsedTextVisitor;
+use super::value_types::ParsedTextVisitor;
 use crate::quantity::{REMEDY, Size};
 
 /// A part of the day with a rate of its own.

@@ -30,7 +30,7 @@ use super::{
     watch,
 };
 use crate::{
-    confirmed,
+    confirmed_writes,
     failure::{Failure, NotOpened},
     key_file,
     quantity::{Size, about},
@@ -603,8 +603,8 @@ fn behaviour(
         takes_over: settings.takes_over,
         accept_loss: settings.accept_loss,
         log_key: key.map(|(key, _)| LogKey::new(key.bytes())),
-        confirmed_in: settings.state.as_deref().map(confirmed::store),
-        boot: confirmed::boot_id(),
+        confirmed_in: settings.state.as_deref().map(confirmed_writes::store),
+        boot: confirmed_writes::boot_id(),
         ..cache::Settings::default()
     })
 }
@@ -700,11 +700,11 @@ fn check_older(
 ) -> Result<(), CacheOpenError> {
     let Some(folder) = &settings.state else { return Ok(()) };
     let confirmed =
-        confirmed::recorded(folder, info.instance).map_err(CacheOpenError::Confirmed)?;
+        confirmed_writes::recorded(folder, info.instance).map_err(CacheOpenError::Confirmed)?;
     let Some(confirmed) = confirmed else { return Ok(()) };
     let nvram = nvram::existing(settings);
     let nvram = nvram.as_ref().map(|nvram| nvram as &dyn StableMemory);
-    cache::check_older(info, nvram, confirmed, confirmed::boot_id())
+    cache::check_older(info, nvram, confirmed, confirmed_writes::boot_id())
 }
 
 /// Fails if `serve` would refuse the NVRAM beside this log, or the log beside it. `log` is `None` if the log is

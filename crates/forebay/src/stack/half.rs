@@ -6,7 +6,7 @@ use ::cache::{BufferError, FoundBuffer, LogBuffer, NvramPromise, needs_buffer};
 use volume::{MirrorError, Stack};
 
 use super::{file, nvram, watch};
-use crate::{confirmed, failure::Failure, output::quoted, settings::CacheLayerSettings};
+use crate::{confirmed_writes, failure::Failure, output::quoted, settings::CacheLayerSettings};
 
 /// The half of a pair's log that is open at this gateway.
 #[derive(Clone)]
@@ -33,7 +33,7 @@ impl LocalHalf {
             return Ok(Self { volume: disk, buffer: None });
         };
         let promise =
-            NvramPromise { survives: nvram::survives(settings), boot: confirmed::boot_id() };
+            NvramPromise { survives: nvram::survives(settings), boot: confirmed_writes::boot_id() };
         let refused = |error| refusal(settings, &error);
         let found = FoundBuffer::open(disk as Stack, memory, promise).await.map_err(refused)?;
         if let Some(loss) = found.loss() {

@@ -15,9 +15,9 @@ use transport::SocketOptions;
 use volume::Geometry;
 
 use crate::{
-    admission,
     congestion::congestion,
     failure::Failure,
+    login_rules,
     naming::{self, Finder, Naming},
     settings::{
         ChapCredentialSettings, Digest, FarVolumeAddress, IscsiName, RemoteLayerSettings, RemoteTls,
@@ -78,7 +78,7 @@ pub fn session(
     if let Some(lasting) = &us.lasting {
         session.isid = initiator::Settings::lasting_isid(lasting);
     }
-    session.chap = admission::chap(remote);
+    session.chap = login_rules::chap(remote);
     session.tls = remote.tls.as_deref().map(RemoteTls::client);
     session.offer = NegotiationOffer {
         header_digest: digest(remote.header_digest),

@@ -14,7 +14,7 @@ use std::{
 use cache::{Cache, NvramWatch};
 use volume::{FileVolume, Holding, OpenFileChange};
 
-use crate::{output::quoted, whole_file};
+use crate::{atomic_file, output::quoted};
 
 /// Two checks a second: a file that is lost must be noticed within one second.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
@@ -199,7 +199,7 @@ async fn next(file: &Weak<FileVolume>) -> Option<(Arc<FileVolume>, Option<OpenFi
 /// copy, like the file itself.
 fn copy_remedy(file: &FileVolume) -> String {
     let (process, descriptor) = (std::process::id(), file.descriptor());
-    let copy = whole_file::beside(file.path(), "saved");
+    let copy = atomic_file::beside(file.path(), "saved");
     format!(
         "stop its hosts, copy it (`(umask 077; cp --sparse=always /proc/{process}/fd/{descriptor} {})`), stop this \
          process, and put the copy in its place; or give it its own name back",

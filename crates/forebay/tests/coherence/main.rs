@@ -5,7 +5,7 @@
 
 mod clock;
 mod faults;
-mod history;
+mod linearizability;
 #[path = "../support/mod.rs"]
 mod support;
 
@@ -18,8 +18,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use history::{Call, fault};
 use initiator::RemoteVolume;
+use linearizability::{Call, fault};
 use rustix::process::Signal;
 use support::{
     Place, Running, Serving, connect, content, eventually, forebay, gateway, node, read, stderr,

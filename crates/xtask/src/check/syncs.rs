@@ -39,17 +39,17 @@ pub const PLACES: &[SyncCallSite] = &[
     place(12, "cache/src/nvram/memory.rs", "size and zeros of an NVRAM, at every opening"),
     place(13, "cache/src/nvram/memory.rs", "all pages of an NVRAM at a start"),
     place(14, "cache/src/nvram/memory.rs", "each write to an NVRAM"),
-    place(15, "forebay/src/whole_file.rs", "content of a file that is replaced"),
-    place(16, "forebay/src/whole_file.rs", "names in a state folder"),
+    place(15, "forebay/src/atomic_file.rs", "content of a file that is replaced"),
+    place(16, "forebay/src/atomic_file.rs", "names in a state folder"),
     place(17, "forebay/src/key_file.rs", "content of a new key file"),
     place(18, "forebay/src/key_file.rs", "zeros over the file of an erased key"),
     place(19, "forebay/src/secret.rs", "content of a new secret"),
     place(20, "attach/src/loop_device.rs", "a loop device that is detached"),
     place(21, "attach/src/loop_device.rs", "a file system that is unmounted"),
     place(22, "cache/src/mapping.rs", "pages of a mapped file, for places 13 and 14"),
-    place(23, "forebay/src/records/mark.rs", "id in the attributes of a volume file"),
-    place(24, "forebay/src/confirmed.rs", "a new file of confirmed writes"),
-    place(25, "forebay/src/confirmed.rs", "confirmed writes, once a second"),
+    place(23, "forebay/src/records/file_id.rs", "id in the attributes of a volume file"),
+    place(24, "forebay/src/confirmed_writes.rs", "a new file of confirmed writes"),
+    place(25, "forebay/src/confirmed_writes.rs", "confirmed writes, once a second"),
 ];
 
 /// Identifiers that occur only in calls that make something stable.

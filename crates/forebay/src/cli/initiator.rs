@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::whom::Whom;
+use super::control_call::Whom;
 use crate::{
     quantity::{Size, TimeSpan},
     settings::{CongestionSetting, LinkCompressionSetting, SOCKET_BUFFER},

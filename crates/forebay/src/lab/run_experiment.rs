@@ -60,7 +60,7 @@ fn begin(args: &Measure) -> Result<PreparedLabRun, Failure> {
     let all = experiment.points(scale);
     let chosen = chosen(args, &all)?;
     // It is in the names of folders, too.
-    wan::check_name(&args.name).map_err(super::failed::failed)?;
+    wan::check_name(&args.name).map_err(super::link_failure::failed)?;
     let beside = args.beside.as_deref().map(beside).transpose()?;
     let out = args.out.clone().unwrap_or_else(|| default_folder(experiment, scale));
     let mut results = Results::open(&out).map_err(|error| match error {
@@ -134,7 +134,7 @@ fn link(name: &str) -> Result<(), Lack> {
             Lack { why: error.to_string(), remedy: Some("be root".to_owned()) }
         }
         error => {
-            let Failure { message: why, remedy, .. } = super::failed::failed(error);
+            let Failure { message: why, remedy, .. } = super::link_failure::failed(error);
             Lack { why, remedy }
         }
     })
@@ -426,7 +426,7 @@ fn finish(
 
 fn failed(error: lab::Error) -> Failure {
     match error {
-        lab::Error::Link(error) => super::failed::failed(error),
+        lab::Error::Link(error) => super::link_failure::failed(error),
         lab::Error::Settings(_) => Failure::settings(error),
         lab::Error::Folder(_) => {
             Failure::settings(error).remedy("choose another --out, or another --name")

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use ::names::MOST_COUNT;
 use volume::Watched;
 
-use super::{Node, ServedUnit, leaving::Move};
+use super::{Node, ServedUnit, outgoing_move::Move};
 use crate::{
     failure::Failure,
     settings::{IscsiTargetSettings, Layer, Unit},

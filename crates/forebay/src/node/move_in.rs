@@ -8,7 +8,7 @@ use tokio::{net::TcpStream, time::timeout};
 use transport::ConnectionPermit;
 use volume::Data;
 
-use super::{Node, admit::MoveOffer, copy_in::Copy};
+use super::{Node, copy_in::Copy, move_accept::MoveOffer};
 use crate::{
     failure::Failure,
     moves::{
@@ -16,7 +16,7 @@ use crate::{
         MoveRequest, MoveResponse, Says, VolumeMoveRecord,
     },
     records::Records,
-    state,
+    unit_state,
 };
 
 /// For the first word of who connects, who may be a stranger and has one of the places of all who do.
@@ -197,7 +197,7 @@ impl Node {
         let state = self.settings().state.clone().ok_or_else(|| Failure::new("no state folder"))?;
         let identity = come.volume.identity();
         let kept = tokio::task::spawn_blocking(move || {
-            state::replace_records(&state, &identity, &records)
+            unit_state::replace_records(&state, &identity, &records)
         });
         kept.await.map_err(Failure::new)?.map_err(Failure::new)?;
         let ready = Come { stage: CopyStage::Ready, ..come.clone() };

@@ -16,7 +16,7 @@ use parking_lot::Mutex;
 use unit::{BlockUnit, LogicalUnit, MovableUnit, Saving, UnitIdentity, UnitRecordKind, UnitStore};
 use volume::Stack;
 
-use crate::{failure::Failure, settings::Unit, state_folder, whole_file};
+use crate::{atomic_file, failure::Failure, settings::Unit, state_folder};
 
 /// Opens the unit over an opened stack. With a folder, it goes on with the records in it.
 pub fn open_unit(
@@ -94,7 +94,7 @@ pub fn replace_records(
             },
         }
     }
-    whole_file::settle_names(&files.shared.path(UnitRecordKind::Claim))
+    atomic_file::settle_names(&files.shared.path(UnitRecordKind::Claim))
 }
 
 /// What the names of a unit's files begin with.
@@ -104,7 +104,7 @@ fn file_name(identity: &UnitIdentity) -> String {
 
 /// The record in a file, if there is one.
 fn read(path: &Path) -> io::Result<Option<Vec<u8>>> {
-    match whole_file::read(path) {
+    match atomic_file::read(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(named(path, &error)),
         Ok(bytes) => match unframed(&bytes) {
@@ -188,7 +188,7 @@ impl UnitStateStore {
 
     fn replace(&self, record: UnitRecordKind, bytes: &[u8]) -> io::Result<()> {
         let path = self.path(record);
-        whole_file::replace(&path, &framed(bytes)).map_err(|error| named(&path, &error))
+        atomic_file::replace(&path, &framed(bytes)).map_err(|error| named(&path, &error))
     }
 }
 

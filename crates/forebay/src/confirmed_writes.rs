@@ -16,7 +16,7 @@ use cache::{BootId, ConfirmedIn, ConfirmedStore, ConfirmedWrites, InstanceId};
 use crc_fast::{CrcAlgorithm, checksum};
 use parking_lot::Mutex;
 
-use crate::{state_folder, whole_file};
+use crate::{atomic_file, state_folder};
 
 /// Returns the store of confirmed writes in a state folder.
 pub fn store(folder: &Path) -> ConfirmedIn {
@@ -153,7 +153,7 @@ fn open(path: &Path) -> io::Result<(File, Option<(u64, ConfirmedWrites)>)> {
         // and NVRAM is not recognized; no data depends on the file.
         file.write_all_at(&[0; FILE_BYTES], 0)?;
         file.sync_all()?;
-        whole_file::settle_names(path)?;
+        atomic_file::settle_names(path)?;
         return Ok((file, None));
     }
     let found = newest(&bytes)?;

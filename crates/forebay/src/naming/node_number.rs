@@ -8,7 +8,7 @@ use std::{
 
 use ::names::{Gln, MOST_COUNT};
 
-use crate::{failure::Failure, state_folder, whole_file};
+use crate::{atomic_file, failure::Failure, state_folder};
 
 /// The file in a state folder.
 pub fn path(state: &Path) -> PathBuf {
@@ -28,7 +28,7 @@ pub fn load_or_make(path: &Path) -> Result<(Gln, u64), Failure> {
 /// Reads the number from the file; `None` if there is no file and no record of a move beside it. Changes
 /// nothing.
 pub fn load(path: &Path) -> Result<Option<(Gln, u64)>, Failure> {
-    match whole_file::read(path) {
+    match atomic_file::read(path) {
         Ok(text) => {
             let found = std::str::from_utf8(&text).ok().and_then(parse);
             found.map(Some).ok_or_else(|| {
@@ -68,7 +68,7 @@ fn cannot(what: &str, path: &Path, error: &std::io::Error) -> Failure {
 
 /// Puts the count into the file; it is stable when this returns.
 pub fn keep(path: &Path, gln: Gln, version: u64) -> Result<(), Failure> {
-    whole_file::replace(path, format!("{gln} {version}\n").as_bytes()).map_err(|error| {
+    atomic_file::replace(path, format!("{gln} {version}\n").as_bytes()).map_err(|error| {
         Failure::new(format!("cannot keep this node's number in {}: {error}", path.display()))
             .remedy("let the user who serves write the `state` folder, and have room there")
     })

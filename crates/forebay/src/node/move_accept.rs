@@ -7,12 +7,13 @@ use futures_util::stream::FuturesUnordered;
 
 use super::{Node, copy_in::Copy};
 use crate::{
+    atomic_file,
     failure::Failure,
     moves::{Come, CopyStage, Described, MoveId, MoveOutcome, TargetAccessRules, VolumeMoveRecord},
     quantity::{Size, about},
     records::Records,
     settings::{Accept, File, IscsiTargetSettings, Layer, Settings, Unit},
-    stack, state, whole_file,
+    stack, unit_state,
 };
 
 /// What is known of a volume that is asked to be taken.
@@ -126,7 +127,7 @@ impl Node {
         self.has_room(accept.size, &accept.folder, &volume)?;
         self.redirect_for(&volume)?;
         // Another unit of this serial number would have its files.
-        state::StateFiles::open(state, &volume.identity()).map_err(Failure::new)?;
+        unit_state::StateFiles::open(state, &volume.identity()).map_err(Failure::new)?;
         // What was left of it here, before it came back.
         let is_left = kept.gone.as_ref().is_some_and(|gone| gone.left.as_ref() == Some(&file));
         if file.exists() && !is_left {
@@ -215,7 +216,7 @@ impl Node {
         }
         // The old node removes the volume once it has arrived: after that, a power cut must not lose the
         // folder.
-        whole_file::make_folder(folder, 0o777).map_err(|error| no_file(folder, &error))?;
+        atomic_file::make_folder(folder, 0o777).map_err(|error| no_file(folder, &error))?;
         let free = rustix::fs::statvfs(folder).map_err(|error| no_file(folder, &error.into()))?;
         let free = free.f_bavail.saturating_mul(free.f_frsize);
         if free < volume.used_bytes {

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use volume::{ChangedRegions, Data, Error, Extent, Lba, Stack};
 
 use super::{
-    line::{MoveChannelError, Says},
+    channel::{MoveChannelError, Says},
     message::MoveFrame,
 };
 

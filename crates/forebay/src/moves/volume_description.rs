@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use unit::UnitIdentity;
 use volume::Volume;
 
-use super::access::TargetAccessRules;
+use super::access_rules::TargetAccessRules;
 use crate::{
     failure::Failure,
     quantity::{Size, TimeSpan},

@@ -4,7 +4,7 @@ use comfy_table::{Cell, CellAlignment};
 use serde::Serialize;
 
 use super::load::{QuickstartLoadKind, QuickstartLoadResult};
-use crate::{link::RelayTraffic, quantity::about, table::table};
+use crate::{quantity::about, relay_link::RelayTraffic, table::table};
 
 /// Everything that was measured and verified.
 #[derive(Clone, Debug, Serialize)]

@@ -11,7 +11,7 @@ use workload::{Error, Missing, WorkloadResult, WorkloadRun, WorkloadTask};
 
 use super::{
     arguments::{LabFetchArgs, LabWorkloadArgs},
-    stop::WorkloadStopSignal,
+    workload_stop::WorkloadStopSignal,
 };
 use crate::{failure::Failure, output::print_line};
 

@@ -13,9 +13,9 @@ use tokio::time::{sleep, timeout};
 use super::{
     Node,
     copy_out::{MoveOutChannel, mark_used},
-    leaving::{Leaving, Move, cancelled},
-    movable::{movable, not_sanitizing, unnamed},
-    switch::{HOLD_WITHIN, Switch, busy},
+    move_checks::{movable, not_sanitizing, unnamed},
+    move_switchover::{HOLD_WITHIN, Switch, busy},
+    outgoing_move::{Leaving, Move, cancelled},
 };
 use crate::{
     failure::Failure,

@@ -15,15 +15,15 @@ use volume::ChangedRegions;
 use super::{
     Node, ServedUnit,
     copy_out::{MoveOutChannel, broken},
-    leaving::{Leaving, Move},
-    movable::not_sanitizing,
+    move_checks::not_sanitizing,
+    outgoing_move::{Leaving, Move},
     reload::put_away,
 };
 use crate::{
     failure::Failure,
     moves::{MoveCopyPace, MoveFrame, MoveOutRecord, MoveRequest, MoveResponse, VolumeMoveRecord},
     records::Records,
-    state,
+    unit_state,
 };
 
 /// For commands that have begun to end: hosts give a command 30 s.
@@ -135,7 +135,7 @@ impl Node {
     ) -> Result<String, Failure> {
         let unit = moved.served.movable()?;
         if let Some(state) = &moved.settings.state {
-            let mut records = state::records(state, unit.identity()).map_err(Failure::new)?;
+            let mut records = unit_state::records(state, unit.identity()).map_err(Failure::new)?;
             records.retain(|(name, _)| *name != unit::UnitRecordKind::Reservations.name());
             records.push((unit::UnitRecordKind::Reservations.name(), unit.reservations_to_move()));
             for (name, bytes) in records {

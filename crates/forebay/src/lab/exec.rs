@@ -5,7 +5,7 @@ use std::os::unix::process::CommandExt;
 use wan::WanLinkEnd;
 
 use super::arguments::Exec;
-use super::failed::failed;
+use super::link_failure::failed;
 use crate::failure::Failure;
 
 /// Becomes that program. Comes back only with an error.
