@@ -26,9 +26,9 @@ struct Lines<S> {
     hasher: S,
 }
 
-/// The wrong proofs of one address or user name that wait for their answers.
+/// The wrong proofs of one address or user name whose answers are delayed.
 struct ChapFailureQueue {
-    /// Wrong proofs, until none came for a while.
+    /// The number of wrong proofs. It starts again after [`FORGOTTEN_AFTER`] without one.
     failures: u32,
     /// When the last of them is answered.
     end: Instant,

@@ -1,10 +1,10 @@
-//! How long commands take at their units, by kind.
+//! The time that commands take at their units, by kind of command.
 
 use std::{sync::Arc, time::Instant};
 
 use volume::{TimeHistogram, TimeHistogramSnapshot};
 
-/// What a command does, as far as its time tells something.
+/// A class of commands with similar times.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum CommandKind {
     /// READ of any form.
@@ -13,12 +13,12 @@ pub enum CommandKind {
     Write,
     /// SYNCHRONIZE CACHE.
     Flush,
-    /// All others.
+    /// All other commands.
     Other,
 }
 
 impl CommandKind {
-    /// All of them.
+    /// All kinds, in the order of their declaration.
     pub const ALL: [Self; 4] = [Self::Read, Self::Write, Self::Flush, Self::Other];
 
     fn of(opcode: u8) -> Self {
@@ -41,20 +41,20 @@ impl CommandTimes {
     }
 }
 
-/// Looks at the clock for one session: for one in [`SAMPLED_WAITING`] of the commands that have to wait,
-/// and for one in [`SAMPLED`] of those that are done at once. Each stands for as many.
+/// Measures a sample of one session's commands: one of [`SAMPLED_WAITING`] of the commands that have to wait, and one
+/// of [`SAMPLED`] of those that complete at once. Each sample counts for as many commands.
 pub(crate) struct StopWatch {
     times: Arc<CommandTimes>,
     commands: u64,
 }
 
-/// A command that is at its unit.
+/// A command that was given to its unit.
 #[derive(Clone, Copy)]
 pub(crate) struct Started {
     kind: CommandKind,
-    /// It is timed if it waits.
+    /// The command is in the sample of commands that have to wait.
     is_timed: bool,
-    /// `None`: nobody looked.
+    /// When the command began; `None` if it is not measured.
     at: Option<Instant>,
 }
 
@@ -70,14 +70,14 @@ impl StopWatch {
         Started { kind: CommandKind::of(opcode), is_timed, at }
     }
 
-    /// It was done at once.
+    /// Records a command that completed at once.
     pub(crate) fn done_at_once(&self, started: Started) {
         if let Some(at) = started.at {
             self.times.0[started.kind as usize].add(at.elapsed(), SAMPLED);
         }
     }
 
-    /// It has had to wait, and is done.
+    /// Records a command that had to wait, at its completion.
     pub(crate) fn done(&self, started: Started) {
         if let Some(at) = started.at {
             self.times.0[started.kind as usize].add(at.elapsed(), SAMPLED_WAITING);
@@ -86,15 +86,18 @@ impl StopWatch {
 }
 
 impl Started {
-    /// It has to wait. What it took until now is little beside what comes.
+    /// Notes that the command has to wait. The time until now is negligible for such a command, so the clock may be
+    /// read only now.
     pub(crate) fn waits(self) -> Self {
         Self { at: self.at.or_else(|| self.is_timed.then(Instant::now)), ..self }
     }
 }
 
-/// Looking at the clock twice takes 70 ns: four for each command.
+/// One of 16 commands that complete at once is measured. Reading the clock twice takes 70 ns, which is 4 ns for each
+/// command.
 const SAMPLED: u64 = 16;
-/// And 18 for each command that waits, which takes some microseconds in any case. A divisor of the other.
+/// One of four commands that wait is measured: 18 ns for each of them, which take some microseconds in any case. This
+/// must be a divisor of `SAMPLED`.
 const SAMPLED_WAITING: u64 = 4;
 
 #[cfg(test)]

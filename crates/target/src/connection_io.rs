@@ -1,4 +1,4 @@
-//! The socket of one connection in full feature phase, with what its driver knows of it.
+//! Socket I/O of one connection in full feature phase.
 
 use std::{
     net::SocketAddr,
@@ -18,32 +18,34 @@ use transport::{
 
 use crate::{counted_limit::Permit, end_reason::ConnectionEndReason};
 
-/// A socket and its decoder. Its machine is in the session, under the same CID.
+/// One connection: its socket, its decoder, and what the driver has to remember about it. Its protocol state is in
+/// the session, under the same CID.
 pub(crate) struct TargetConnectionIo {
     pub(crate) cid: Cid,
     stream: ConnectionStream,
     pub(crate) decoder: Decoder,
-    /// Where the initiator comes from.
+    /// The initiator's address.
     pub(crate) address: SocketAddr,
-    /// Where it came to.
+    /// Our address of the connection.
     pub(crate) local: SocketAddr,
-    /// The socket takes no output since then.
+    /// Since when the socket has accepted no output; `None` if it is not blocked.
     pub(crate) blocked_since: Option<Instant>,
-    /// Output was blocked at the last look at this connection. When it no longer is, the silence is excused.
+    /// Output was blocked when the driver last handled this connection. As soon as it is not, the initiator's silence
+    /// is excused.
     pub(crate) is_held_up: bool,
-    /// Input is not read now, because too much output or too much data waits.
+    /// The socket is not read at present, because too much output or too much data waits.
     pub(crate) is_unread: bool,
-    /// How much output there was when it became too much, in bytes.
+    /// The length of the queued output in bytes when it exceeded the limit.
     pub(crate) held_at: Option<usize>,
     pub(crate) last_input: Instant,
     _permit: Permit,
     _membership: Option<Permit>,
 }
 
-/// A connection that has been let in, before its CID is known to the driver.
+/// The socket of a connection that has logged in, until its driver has taken it over.
 pub(crate) struct Socket {
     pub(crate) stream: ConnectionStream,
-    /// May hold bytes that came with the login.
+    /// The decoder may hold bytes that arrived together with the last login request.
     pub(crate) decoder: Decoder,
     pub(crate) address: SocketAddr,
     pub(crate) local: SocketAddr,
@@ -54,11 +56,11 @@ pub(crate) struct Socket {
     pub(crate) membership: Option<Permit>,
 }
 
-/// What a full feature phase connection keeps for small PDUs: measured best for 4 KiB writes, as
-/// both ends work at once; 256 KiB make them take turns.
+/// Size of a connection's receive buffer for small PDUs in full feature phase. 64 KiB measured best for writes of 4
+/// KiB, because both ends then work at the same time; with 256 KiB they take turns.
 const RECEIVE_BUFFER: usize = 64 * 1024;
 
-/// A connection without input for so long gives its buffers back when the timer runs out next.
+/// A connection without input for this time releases its buffers when the driver's timer next expires.
 const REST: Duration = Duration::from_secs(10);
 
 impl TargetConnectionIo {
@@ -86,14 +88,14 @@ impl TargetConnectionIo {
         }
     }
 
-    /// Gives it the congestion control of its session.
+    /// Sets the congestion control of the session on this socket.
     pub(crate) fn take_into(&self, congestion: &SessionCongestion) {
         if let Some(reason) = congestion.take_in(&self.stream) {
-            tracing::warn!(%reason, "going on with the kernel's own congestion control");
+            tracing::warn!(%reason, "using the kernel's default congestion control instead");
         }
     }
 
-    /// Reads once. False if there was nothing.
+    /// Reads once. Returns false if no input was available.
     pub(crate) fn receive(
         &mut self,
         context: &mut Context<'_>,
@@ -106,7 +108,7 @@ impl TargetConnectionIo {
         }
     }
 
-    /// Looks past the runtime whether something has come.
+    /// Reads the socket directly, without waiting for the runtime to report input. Returns true if input was read.
     pub(crate) fn look(&mut self) -> Result<bool, ConnectionEndReason> {
         match receive_now(&mut self.stream, &mut self.decoder)? {
             Received::Bytes(_) => Ok(true),
@@ -115,7 +117,7 @@ impl TargetConnectionIo {
         }
     }
 
-    /// Writes what the socket takes, and notes since when it takes nothing.
+    /// Writes as much as the socket accepts, and records since when it accepts nothing.
     pub(crate) fn send(
         &mut self,
         output: &mut PduOutput,
@@ -137,12 +139,12 @@ impl TargetConnectionIo {
         Ok(())
     }
 
-    /// What has passed compressed; `None` if it does not.
+    /// Returns the byte counts of compression; `None` if the connection is not compressed.
     pub(crate) fn link_bytes(&self) -> Option<LinkBytes> {
         self.stream.link_bytes()
     }
 
-    /// Gives buffers back if nothing has come for long.
+    /// Releases the buffers of a connection that has had no input for [`REST`].
     pub(crate) fn rest(&mut self, now: Instant) {
         if now.duration_since(self.last_input) >= REST {
             self.decoder.rest();

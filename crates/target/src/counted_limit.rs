@@ -1,4 +1,4 @@
-//! Places that are counted: connections, logins.
+//! A counter with a limit, for open connections and logins. A permit counts one of them while it is held.
 
 use std::sync::{
     Arc,
@@ -7,7 +7,7 @@ use std::sync::{
 
 use tokio::sync::Notify;
 
-/// How many of something there are now.
+/// The number of permits that are held now.
 #[derive(Default)]
 pub(crate) struct CountedLimit {
     count: AtomicUsize,
@@ -25,11 +25,11 @@ impl CountedLimit {
         self.given_back.load(Ordering::Relaxed)
     }
 
-    /// Returns when there are none.
+    /// Waits until no permit is held.
     pub(crate) async fn empty(&self) {
         loop {
             let mut closed = std::pin::pin!(self.closed.notified());
-            closed.as_mut().enable(); // before the look, so that none is missed after it
+            closed.as_mut().enable(); // before the check, so that no release is missed
             if self.get() == 0 {
                 return;
             }
@@ -38,11 +38,11 @@ impl CountedLimit {
     }
 }
 
-/// One of a bounded number; dropping it gives it back.
+/// One unit of the count. Dropping the permit gives it back.
 pub(crate) struct Permit(Arc<CountedLimit>);
 
 impl Permit {
-    /// `None` if there are `limit` of them already.
+    /// Takes a permit. Returns `None` if `limit` permits are held.
     pub(crate) fn take(gauge: &Arc<CountedLimit>, limit: usize) -> Option<Self> {
         let one_more = |count: usize| (count < limit).then_some(count + 1);
         gauge.count.fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_more).ok()?;

@@ -1,11 +1,11 @@
-//! Commands of connections whose initiator does not read: they have come in their turn, and begin
-//! when there is room for their answers again.
+//! Commands that wait because the initiator does not read the responses on their connection. They have arrived in
+//! order, and start as soon as their responses can be queued again.
 
 use std::collections::VecDeque;
 
 use iscsi::{Itt, session::target::ReceivedCommand};
 
-/// Bounded by the command window of the session, and the data with them by `Settings::held_bytes`.
+/// The number of commands is bounded by the session's command window, their data by `Settings::held_bytes`.
 #[derive(Default)]
 pub(crate) struct Deferred {
     commands: VecDeque<ReceivedCommand>,
@@ -17,7 +17,7 @@ impl Deferred {
         self.commands.len()
     }
 
-    /// Data-Out that came with them.
+    /// Returns the length of the Data-Out of the waiting commands.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }
@@ -33,7 +33,7 @@ impl Deferred {
         Some(command)
     }
 
-    /// Forgets a command, if it is here.
+    /// Removes a command, if it waits here.
     pub(crate) fn abort(&mut self, itt: Itt) {
         if let Some(at) = self.commands.iter().position(|command| command.itt == itt) {
             let command = self.commands.remove(at);

@@ -1,10 +1,9 @@
-//! One session in full feature phase: the task that owns its sockets, its machine and what its
-//! commands do at the units.
+//! The driver of one session in full feature phase: the task that owns its sockets, its protocol state and its
+//! commands in progress.
 //!
-//! Reads all that is there, runs every complete PDU inline, polls each command once (what is not
-//! done then is held), and writes the answers of a batch at once. A connection may come and go; a
-//! command outlives the one it came on if the machine says so. What a command does is in
-//! `tasks.rs`.
+//! The driver reads all available input, processes every complete PDU inline, polls each command once (and keeps
+//! those that do not complete), and writes the responses of a batch together. Connections may come and go. A command
+//! may outlive its connection if the protocol allows it. `tasks.rs` has what commands do.
 
 use std::{
     future::poll_fn,
@@ -38,7 +37,7 @@ use crate::{
     write_data_pool::Lease,
 };
 
-/// Runs a session until it ends; `socket` is that of its leading connection.
+/// Runs a session until it ends. `socket` is its leading connection.
 pub(crate) async fn run(
     surroundings: &ServerContext,
     socket: Socket,
@@ -46,7 +45,7 @@ pub(crate) async fn run(
     seat: SessionRegistration,
 ) -> ConnectionEndReason {
     if session.is_discovery() {
-        // Nothing that a discovery session may send has to wait, and its initiator may have proved nothing.
+        // Nothing that a discovery session may send has to wait, and its initiator may not have authenticated.
         session.limit_waiting(0);
     }
     let target = session.target_name().filter(|_| !session.is_discovery());
@@ -95,38 +94,39 @@ pub(crate) struct TargetSessionDriver<'a> {
     pub(crate) session: Session,
     pub(crate) executions: Executions,
     pub(crate) deferred: Deferred,
-    /// `None` in a discovery session, and after a logout. Dropped after the executions: a unit never hears of a nexus
-    /// again after `nexus_closed`.
+    /// `None` in a discovery session, and after a logout. Dropped after the executions: a unit must not be called for
+    /// a nexus after `nexus_closed`.
     pub(crate) presence: Option<NexusHandle>,
-    /// Logins that wait until this driver has looked at its connections. Dropped after the presence: they go on
-    /// when the nexus of a session that has ended by that is gone.
+    /// Logins that wait until this driver has checked its connections. Dropped after the nexus: if this session has
+    /// ended, they continue when its nexus is closed.
     looks: Vec<mpsc::Sender<()>>,
     timer: Pin<Box<Sleep>>,
-    /// Commands answered since the last write.
+    /// Number of commands answered since the last write.
     pub(crate) unsent: usize,
-    /// TARGET COLD RESET: this session, too, ends when the answer is written.
+    /// A TARGET COLD RESET was received: this session, too, ends when the response has been written.
     pub(crate) closing_all: bool,
     /// Why the last connection ended.
     last_end: ConnectionEndReason,
-    /// What the connections share of TCP's.
+    /// The congestion state that the connections share.
     congestion: Arc<SessionCongestion>,
-    /// Memory for waiting writes beyond the kept share.
+    /// Memory for waiting writes beyond the reserved share.
     pub(crate) lease: Lease,
     polling: BusyPolling,
-    /// The time of the last text request of a discovery session, or of its beginning.
+    /// The time of the last text request of a discovery session, or of its start.
     pub(crate) last_request: Instant,
-    /// One for each connection of `session`. None for a while, if its tasks may be reassigned.
-    /// Dropped after the commands: a caller that waits for the connections to end waits for the commands, too.
+    /// The open connections of `session`. The list is empty while the session waits for its initiator to reassign its
+    /// tasks. Dropped after the commands: a caller that waits for the connections to end thereby waits for the
+    /// commands.
     pub(crate) lines: Vec<TargetConnectionIo>,
-    /// Dropped last: a session that replaces this one waits for the seat, and must then find the places of this
-    /// session's connections free.
+    /// Dropped last: a session that replaces this one waits until the registration is dropped, and must then find the
+    /// permits of this session's connections released.
     pub(crate) seat: SessionRegistration,
 }
 
-/// When the clock is looked at next if nothing is waited for.
+/// The timer's period while nothing is due.
 const IDLE: Duration = Duration::from_secs(1);
 
-/// How often a task looks at a socket before it gives way to others: about two microseconds if nothing comes.
+/// Maximum number of reads of a socket before the task yields to others: about two microseconds if no input arrives.
 const LOOKS: usize = 8;
 
 impl TargetSessionDriver<'_> {
@@ -138,7 +138,7 @@ impl TargetSessionDriver<'_> {
                 Poll::Pending
             }
             Err(end) => {
-                // What is queued may say why; what a socket does not take now is lost.
+                // Queued output may tell the initiator the reason. What the socket does not accept now is lost.
                 for line in &mut self.lines {
                     if let Some(connection) = self.session.connection_mut(line.cid) {
                         let _ = line.send(connection.output_mut(), context);
@@ -149,7 +149,7 @@ impl TargetSessionDriver<'_> {
         }
     }
 
-    /// Everything that can be done now. When it returns, the task will be woken.
+    /// Does everything that can be done now. On return, the wake-up of the task is arranged.
     fn advance(&mut self, context: &mut Context<'_>) -> Result<(), ConnectionEndReason> {
         loop {
             self.advance_until_idle(context)?;
@@ -193,7 +193,7 @@ impl TargetSessionDriver<'_> {
                     drop(done);
                 }
                 DriverMessage::LookAtUnits { done } => {
-                    // What is done is answered as it ended.
+                    // Answer commands that have completed before their unit is removed.
                     self.take_finished(context)?;
                     self.change_units(context);
                     drop(done);
@@ -235,7 +235,7 @@ impl TargetSessionDriver<'_> {
         Ok(())
     }
 
-    /// A connection that has logged in is added, or takes the place of one with its CID.
+    /// Adds a connection that has logged in. It replaces a connection with the same CID.
     fn join(&mut self, joining: JoiningConnection, context: &mut Context<'_>) {
         let JoiningConnection { socket, phase, reply } = joining;
         match phase.join(&mut self.session, Instant::now()) {
@@ -258,7 +258,7 @@ impl TargetSessionDriver<'_> {
                     line.take_into(&self.congestion);
                     self.lines.push(line);
                 }
-                let _ = reply.send(None); // whether anybody listens changes nothing
+                let _ = reply.send(None); // the login may have timed out
             }
             Err(refused) => {
                 let _ = reply.send(Some(RefusedJoin { socket, refused }));
@@ -267,8 +267,8 @@ impl TargetSessionDriver<'_> {
         self.take_events(context);
     }
 
-    /// Runs what was received on each connection, then reads each once. False if there was nothing
-    /// to read, or if the initiator must read first.
+    /// Processes the received PDUs of each connection, then reads each once. Returns false if there was no input, or
+    /// if the initiator has to read responses first.
     fn receive(&mut self, context: &mut Context<'_>) -> Result<bool, ConnectionEndReason> {
         let mut progress = false;
         let mut at = 0;
@@ -297,8 +297,8 @@ impl TargetSessionDriver<'_> {
             && self.run_frames(at, context)?)
     }
 
-    /// Runs every PDU that is there. False if some are left since too much output waits, or too
-    /// much data.
+    /// Processes all complete PDUs of a connection. Returns false if PDUs are left because too much output or too
+    /// much data waits.
     fn run_frames(
         &mut self,
         at: usize,
@@ -322,9 +322,9 @@ impl TargetSessionDriver<'_> {
             let queued = self.session.connection(cid).map_or(0, |c| c.output().len());
             if queued > limit {
                 self.send_on(at, context)?;
-                // Commands that are not read here would stop those after them that come on other
-                // connections; so they are read, and wait in `deferred`. What is not a command
-                // must not pile up either.
+                // An unread command would block later commands that arrive on other connections of the session,
+                // because CmdSN order is kept. So commands are still read here, and wait in `deferred`. Other PDUs
+                // must not pile up either, hence the limit.
                 let is_shared = self.lines.len() > 1;
                 let line = &mut self.lines[at];
                 if line.blocked_since.is_some() {
@@ -358,7 +358,7 @@ impl TargetSessionDriver<'_> {
         }
     }
 
-    /// Writes what can be written; a connection whose socket fails is dropped.
+    /// Writes as much output as the sockets accept. A connection whose socket fails is dropped.
     fn send(&mut self, context: &mut Context<'_>) -> Result<(), ConnectionEndReason> {
         self.unsent = 0;
         let mut at = 0;
@@ -372,7 +372,7 @@ impl TargetSessionDriver<'_> {
         Ok(())
     }
 
-    /// Closes what is logged out, and the session if nothing is left of it.
+    /// Drops connections that have logged out, and ends the session if none is left.
     fn close_lines(&mut self, context: &mut Context<'_>) -> Result<bool, ConnectionEndReason> {
         if self.closing_all && self.lines.iter().all(|line| line.blocked_since.is_none()) {
             return Err(ConnectionEndReason::Ordered("target cold reset"));
@@ -387,7 +387,7 @@ impl TargetSessionDriver<'_> {
         }
     }
 
-    /// A connection ends, and perhaps the session with it.
+    /// Ends a connection, and the session if the reason or the protocol requires it.
     fn drop_line(
         &mut self,
         cid: Cid,
@@ -399,7 +399,7 @@ impl TargetSessionDriver<'_> {
         }
         let line = self.lines.iter().position(|line| line.cid == cid);
         let address = line.map(|at| {
-            // What is queued may say why; what the socket does not take now is lost.
+            // Queued output may tell the initiator the reason. What the socket does not accept now is lost.
             let _ = self.send_on(at, context);
             self.lines.remove(at).address
         });
@@ -413,7 +413,7 @@ impl TargetSessionDriver<'_> {
         }
         let (initiator, tsih, cid) = (self.session.initiator_name(), self.seat.tsih.0, cid.0);
         let left = self.lines.len();
-        // Without an address, the connection was replaced, and its line is gone already.
+        // Without an address the connection was replaced, and is not in `lines` any more.
         let report = address.map_or(Some(None), |it| self.surroundings.session_report(it.ip()));
         match report {
             Some(unreported) if end.is_expected() => {
@@ -428,10 +428,10 @@ impl TargetSessionDriver<'_> {
         Ok(())
     }
 
-    /// True if a time had come and something was done.
+    /// Handles everything that is due. Returns true if the timer had expired.
     fn poll_timer(&mut self, context: &mut Context<'_>) -> Result<bool, ConnectionEndReason> {
         let due = self.due();
-        // The timer is not moved with every PDU, only when it has run out or is too late.
+        // The timer is not reset for every PDU, but only when it has expired or is set too late.
         let set = self.timer.deadline().into_std();
         if due < set {
             self.timer.as_mut().reset(due.into());
@@ -450,8 +450,8 @@ impl TargetSessionDriver<'_> {
         if self.idle_at().is_some_and(|idle| idle <= now) {
             return Err(ConnectionEndReason::Idle);
         }
-        // An initiator that is not read for now, or still reads what was sent before our ping, cannot
-        // be blamed for its silence: how long it may take to read is judged above.
+        // Excuse the silence of an initiator whose input we do not read, or that still has to read output which was
+        // queued before our ping. The limit for slow readers is checked above.
         for line in &self.lines {
             if line.is_unread {
                 self.session.excuse_unread(line.cid, now);
@@ -473,7 +473,7 @@ impl TargetSessionDriver<'_> {
         Ok(true)
     }
 
-    /// When the clock has to be looked at next.
+    /// Returns when the timer has to expire next.
     fn due(&self) -> Instant {
         let slow = self.surroundings.settings.slow_reader;
         let blocked = self.lines.iter().filter_map(|line| line.blocked_since);
@@ -540,7 +540,7 @@ impl TargetSessionDriver<'_> {
     }
 }
 
-/// The name of an initiator port (RFC 7143, 3.4.3).
+/// Returns the name of the initiator port (RFC 7143, 3.4.3).
 fn initiator_port(session: &Session) -> Arc<str> {
     let isid: String = session.isid().0.iter().map(|byte| format!("{byte:02x}")).collect();
     format!("{},i,0x{isid}", session.initiator_name()).into()

@@ -1,4 +1,4 @@
-//! Why a connection, or a session with all of them, ended.
+//! The reasons for the end of a connection or of a session.
 
 use std::io;
 
@@ -12,27 +12,27 @@ pub(crate) enum ConnectionEndReason {
     ClosedByPeer,
     #[error("{0}")]
     Ordered(&'static str),
-    #[error("no connection has come back")]
+    #[error("the initiator did not reconnect")]
     NotRecovered,
     #[error(transparent)]
     Protocol(#[from] TargetSessionError),
-    #[error("the discovery session asked for nothing")]
+    #[error("the discovery session sent no request")]
     Idle,
-    #[error("the discovery session gave its place to a newer one")]
+    #[error("the discovery session was closed to make room for a newer one")]
     Displaced,
-    #[error("the initiator reads nothing of what was sent")]
+    #[error("the initiator does not read its responses")]
     SlowReader,
     #[error(transparent)]
     Socket(#[from] io::Error),
 }
 
 impl ConnectionEndReason {
-    /// Nothing to be worried about.
+    /// Returns true for an end that belongs to normal operation.
     pub(crate) fn is_expected(&self) -> bool {
         matches!(self, Self::LoggedOut | Self::ClosedByPeer | Self::Ordered(_))
     }
 
-    /// The whole session must end, not only the connection where it happened.
+    /// Returns true if the reason ends the whole session and not only this connection.
     pub(crate) fn ends_session(&self) -> bool {
         matches!(self, Self::Protocol(error) if error.ends_session())
     }

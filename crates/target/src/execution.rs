@@ -1,5 +1,4 @@
-//! Commands that could not finish at once, and the effects of task management: futures that a
-//! driver holds.
+//! Commands that did not complete at once, and task management functions in progress: futures that a driver polls.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -20,22 +19,22 @@ use unit::{Completion, LogicalUnit, Task, UnitReply};
 
 use crate::command_times::{Started, StopWatch};
 
-/// What came of one of them.
+/// Something that has completed.
 pub(crate) enum FinishedExecution {
     Command(Itt, Completion),
     /// A task management function has taken effect.
     Management(Itt, TaskFunction),
 }
 
-/// A command at a unit, with the unit: a target may let go of a unit while sessions use it.
+/// A command in progress, together with its unit: the target may drop the unit while sessions still use it.
 pub(crate) struct Execution {
-    /// Borrows from `_unit`, and goes before it: fields are dropped in their order.
+    /// Borrows from `_unit`. Fields are dropped in the order of their declaration, so the future is dropped first.
     future: UnitReply<'static>,
     _unit: Arc<dyn LogicalUnit>,
 }
 
 impl Execution {
-    /// Begins a command. `Err`: it is not done at once.
+    /// Starts a command. Returns its completion, or an execution if it does not complete at once.
     pub(crate) fn begin(
         unit: &Arc<dyn LogicalUnit>,
         task: Task,
@@ -48,29 +47,29 @@ impl Execution {
         if let Poll::Ready(completion) = answer.poll_unpin(context) {
             return Ok(completion);
         }
-        // SAFETY: the future borrows nothing but the unit, which is behind an `Arc` that is kept
-        // beside it: the unit does not move, cannot be borrowed mutably, and is dropped after it.
+        // SAFETY: the future borrows only the unit. The `Arc` beside it keeps the unit alive until the future is
+        // dropped; the unit does not move and cannot be borrowed mutably meanwhile.
         let future = unsafe { transmute::<UnitReply<'_>, UnitReply<'static>>(answer) };
         Err(Self { future, _unit: Arc::clone(unit) })
     }
 }
 
-/// Memory that commands in progress take, in bytes.
+/// Memory of commands in progress, in bytes.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct InFlightBytes {
-    /// Data-Out that came with them.
+    /// Data-Out that was received with the commands.
     pub(crate) data_out: usize,
-    /// What they may return.
+    /// Data-In that the commands may return.
     pub(crate) data_in: usize,
 }
 
-/// As many as the session has tasks in progress, hence bounded by its command window.
+/// The commands and functions in progress of one session. Their number is bounded by its command window.
 pub(crate) struct Executions {
     running: FuturesUnordered<Abortable<RunningExecution>>,
     commands: HashMap<Itt, (AbortHandle, InFlightBytes, Started)>,
-    /// Of all `commands` together.
+    /// The sum over `commands`.
     held: InFlightBytes,
-    /// Finished, and not yet taken.
+    /// Completed, but not yet taken by the driver.
     finished: VecDeque<FinishedExecution>,
     pub(crate) watch: StopWatch,
 }
@@ -86,7 +85,7 @@ impl Executions {
         }
     }
 
-    /// Holds a command that was polled and is not done.
+    /// Keeps a command that was polled and has not completed.
     pub(crate) fn hold(
         &mut self,
         itt: Itt,
@@ -101,19 +100,19 @@ impl Executions {
         self.running.push(Abortable::new(RunningExecution::Command(itt, execution), registration));
     }
 
-    /// Holds the effects of a task management function until they are there.
+    /// Keeps the effects of a task management function until they have completed.
     pub(crate) fn hold_management(
         &mut self,
         itt: Itt,
         function: TaskFunction,
         effects: impl Future<Output = ()> + Send + 'static,
     ) {
-        let (_, registration) = AbortHandle::new_pair(); // nobody aborts these
+        let (_, registration) = AbortHandle::new_pair(); // task management is never aborted
         let effects = RunningExecution::Management(itt, function, Box::pin(effects));
         self.running.push(Abortable::new(effects, registration));
     }
 
-    /// What the commands that are not done take.
+    /// Returns the memory that commands in progress hold.
     pub(crate) fn held(&self) -> InFlightBytes {
         self.held
     }
@@ -125,23 +124,23 @@ impl Executions {
         Some((handle, started))
     }
 
-    /// Drops a command, if it is here: when this returns, its future is gone.
+    /// Aborts a command if it is in progress: when this returns, its future has been dropped.
     pub(crate) fn abort(&mut self, itt: Itt, context: &mut Context<'_>) {
         let is_other = |done: &FinishedExecution| !matches!(done, FinishedExecution::Command(done, _) if *done == itt);
         self.finished.retain(is_other);
         let Some((handle, _)) = self.forget(itt) else { return };
         handle.abort();
-        // `abort` has woken it, so it comes up here; whatever comes before is kept.
+        // `abort` wakes the future, so polling returns it as aborted. Keep what completes before it.
         loop {
             match self.running.poll_next_unpin(context) {
                 Poll::Ready(Some(Err(Aborted)) | None) => return,
                 Poll::Ready(Some(Ok(finished))) => self.note(finished),
-                Poll::Pending => {} // it yields after a while though more of them are woken
+                Poll::Pending => {} // the set yields now and then although more futures are ready
             }
         }
     }
 
-    /// Drops everything that is in progress, and what has finished but was not taken.
+    /// Drops everything that is in progress, and the completions that were not taken.
     pub(crate) fn clear(&mut self) {
         self.running.clear();
         self.commands.clear();
@@ -149,7 +148,7 @@ impl Executions {
         self.finished.clear();
     }
 
-    /// One that has finished.
+    /// Returns the next completion, if there is one.
     pub(crate) fn poll(&mut self, context: &mut Context<'_>) -> Option<FinishedExecution> {
         if self.finished.is_empty()
             && let Poll::Ready(Some(Ok(finished))) = self.running.poll_next_unpin(context)

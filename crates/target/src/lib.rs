@@ -1,7 +1,7 @@
 //! iSCSI targets on real TCP: a [`TargetServer`] listens on portals and serves the units of its targets.
 //!
-//! One task for each session owns its sockets and its protocol machine, runs every complete PDU
-//! inline and answers in batches. Which storage is behind a unit is not known here.
+//! Each session is run by one task, its driver, which owns the session's sockets and protocol state, processes every
+//! complete PDU inline and responds in batches. This crate does not know which storage is behind a unit.
 
 mod login_access;
 mod settings;

@@ -1,38 +1,39 @@
-//! Who may log in: rules over initiator names, networks and CHAP users.
+//! Rules about who may log in: by initiator name, network and CHAP user.
 
 use std::{fmt, net::IpAddr, str::FromStr, sync::Arc};
 
 use iscsi::login::chap::{ChapAlgorithm, Credential};
 
-/// Who may log in to a target, or ask for targets.
+/// Access rules of one target, or of discovery sessions.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct LoginAccess {
-    /// One of them must fit. `None` lets everybody in.
+    /// An initiator is admitted if it matches one of these rules; `None` admits every initiator.
     pub rules: Option<Vec<LoginAccessRule>>,
-    /// What the target proves itself with, if an initiator asks (mutual CHAP).
+    /// The credential with which the target authenticates itself if an initiator requests mutual CHAP.
     pub mutual: Option<Credential>,
 }
 
-/// Somebody who fits all that is said in here. Nothing said: everybody.
+/// A rule matches an initiator that meets all conditions that are set. A rule without conditions matches every
+/// initiator.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct LoginAccessRule {
-    /// An initiator's iSCSI name; with a `*` at its end, all names that begin so.
+    /// The initiator's iSCSI name. A `*` at the end matches every name that begins with the text before it.
     pub initiator: Option<String>,
-    /// Where it comes from.
+    /// The network of the initiator's address.
     pub network: Option<NetworkPrefix>,
-    /// The CHAP user that it has to prove to be.
+    /// The CHAP user as which the initiator has to authenticate.
     pub user: Option<String>,
 }
 
-/// What a server knows of those who prove who they are.
+/// The CHAP users and algorithms of a server, and its rules for discovery.
 #[derive(Clone, Debug)]
 pub struct Security {
-    /// CHAP users, of all targets.
+    /// The CHAP users of all targets.
     pub users: Arc<[Credential]>,
-    /// What is accepted from initiators, most wanted first.
+    /// The hash algorithms that initiators may use, in the order of our preference.
     pub algorithms: Arc<[ChapAlgorithm]>,
-    /// Who may ask which targets there are. Each is told those that it may log in to as who it
-    /// has proved to be.
+    /// Rules for discovery sessions. SendTargets lists only the targets that the initiator may log in to with the
+    /// identity that it has proved.
     pub discovery: LoginAccess,
 }
 
@@ -43,17 +44,17 @@ impl Default for Security {
     }
 }
 
-/// Somebody at the door.
+/// An initiator that asks to log in.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LoginCandidate<'a> {
     pub(crate) initiator: &'a str,
     pub(crate) address: IpAddr,
-    /// As was proved.
+    /// The CHAP user as which the initiator has authenticated; `None` before or without CHAP.
     pub(crate) user: Option<&'a str>,
 }
 
 impl LoginAccess {
-    /// May it come in?
+    /// Returns true if the initiator may log in.
     pub(crate) fn permits(&self, visitor: LoginCandidate<'_>) -> bool {
         self.any(|rule| {
             let is_user = rule.user.is_none() || rule.user.as_deref() == visitor.user;
@@ -61,7 +62,7 @@ impl LoginAccess {
         })
     }
 
-    /// May it come in if it proves to be the right user?
+    /// Returns true if the initiator may log in once it has authenticated as a suitable CHAP user.
     pub(crate) fn might_permit(&self, visitor: LoginCandidate<'_>) -> bool {
         self.any(|rule| rule.fits(visitor))
     }
@@ -72,7 +73,7 @@ impl LoginAccess {
 }
 
 impl LoginAccessRule {
-    /// All but the user.
+    /// Checks all conditions of the rule except the user.
     fn fits(&self, visitor: LoginCandidate<'_>) -> bool {
         let is_name = |pattern: &String| matches(pattern, visitor.initiator);
         self.initiator.as_ref().is_none_or(is_name)
@@ -80,7 +81,7 @@ impl LoginAccessRule {
     }
 }
 
-/// iSCSI names are the same in either case (RFC 3722).
+/// Compares names without case: iSCSI names are case-insensitive (RFC 3722).
 fn matches(pattern: &str, name: &str) -> bool {
     match pattern.strip_suffix('*') {
         Some(begin) => {
@@ -91,16 +92,16 @@ fn matches(pattern: &str, name: &str) -> bool {
     }
 }
 
-/// All addresses that begin with the same bits.
+/// An IP network: all addresses with the same leading bits.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct NetworkPrefix {
     address: IpAddr,
-    /// How many bits.
+    /// The length of the prefix in bits.
     prefix: u8,
 }
 
 impl NetworkPrefix {
-    /// Does the address belong to it? IPv4 in IPv6 counts as IPv4.
+    /// Returns true if the network contains the address. An IPv4-mapped IPv6 address is treated as IPv4.
     #[must_use]
     pub fn contains(self, address: IpAddr) -> bool {
         match (self.address, address.to_canonical()) {
@@ -114,7 +115,7 @@ impl NetworkPrefix {
         }
     }
 
-    /// Are all addresses of the other one its own, too?
+    /// Returns true if this network contains every address of the other one.
     #[must_use]
     pub fn covers(self, other: Self) -> bool {
         self.prefix <= other.prefix
@@ -130,7 +131,7 @@ fn same(a: u128, b: u128, prefix: u8, bits: u8) -> bool {
 impl FromStr for NetworkPrefix {
     type Err = String;
 
-    /// `10.0.0.0/8`, `fd00::/8`, or one address.
+    /// Parses `10.0.0.0/8`, `fd00::/8`, or one address.
     fn from_str(text: &str) -> Result<Self, String> {
         let wrong = |what: &str| format!("`{text}` is not a network: {what}");
         let (address, prefix) = match text.split_once('/') {

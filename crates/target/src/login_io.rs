@@ -1,4 +1,4 @@
-//! A connection before it is let in: login within a time, in little memory.
+//! A connection until the end of its login: bounded in time and in memory.
 
 use std::{
     io,
@@ -36,24 +36,24 @@ use crate::{
     statistics::count,
 };
 
-/// What an unauthenticated connection keeps for input: the longest login PDU (8192 bytes of
-/// text, RFC 7143 6.2) and its headers, and as much again so that it need not be moved.
+/// Size of the receive buffer of a connection that has not logged in: the longest login PDU (8192 bytes of text, RFC
+/// 7143, 6.2) with its headers, twice, so that its bytes need not be moved.
 const RECEIVE_BUFFER: usize = 16 * 1024;
-/// The longest data segment before login ends (RFC 7143, 6.2).
+/// The longest data segment before the end of the login (RFC 7143, 6.2).
 const DATA_SEGMENT: u32 = 8192;
-/// How long a session is waited for that is to be replaced. Its driver closes at once unless a
-/// unit holds its thread.
+/// How long a login waits for the session that it replaces to end. The driver of that session closes at once unless a
+/// unit blocks its thread.
 const REPLACEMENT: Duration = Duration::from_secs(5);
-/// How long a login waits for the other sessions of its initiator to look at their connections. A driver does so
-/// within microseconds unless a unit holds its thread.
+/// How long a login waits for the other sessions of its initiator to check their connections. Their drivers do so
+/// within microseconds unless a unit blocks their threads.
 const SETTLING: Duration = Duration::from_secs(1);
 
-/// Why a login came to nothing.
+/// The reason why a login failed.
 #[derive(Debug, thiserror::Error)]
 enum LoginAttemptError {
     #[error("login status {0:?}")]
     Refused(LoginStatus),
-    #[error("the first PDU is no login request")]
+    #[error("the first PDU is not a login request")]
     NoLogin,
     #[error(
         "login status {:?}: the session of this initiator belongs to another CHAP user",
@@ -64,9 +64,9 @@ enum LoginAttemptError {
     Protocol(#[from] TargetSessionError),
     #[error("closed by the initiator")]
     Closed,
-    #[error("the session ended meanwhile")]
+    #[error("the session has ended meanwhile")]
     SessionGone,
-    #[error("the server stops")]
+    #[error("the server is stopping")]
     Stopping,
     #[error(transparent)]
     Socket(#[from] io::Error),
@@ -74,19 +74,19 @@ enum LoginAttemptError {
     Tls(io::Error),
     #[error("the portal was closed")]
     NoPortal,
-    #[error("newer connections took its place before it had logged in")]
+    #[error("closed before its login to make room for newer connections")]
     Displaced,
 }
 
-/// What has become of a connection that was let in.
+/// The result of a successful login.
 enum Entered {
-    /// It leads a new session.
+    /// The connection leads a new session.
     Leading(Box<(Socket, Session, SessionRegistration)>),
-    /// The driver of an older session has it.
+    /// The connection has joined an existing session, and its driver has taken it over.
     Joined,
 }
 
-/// Serves a connection from its first byte, and its session to the end if it is a new one.
+/// Serves a connection from its first byte. If it leads a new session, serves that session until it ends.
 pub(crate) async fn serve(
     surroundings: &ServerContext,
     stream: TcpStream,
@@ -143,7 +143,7 @@ pub(crate) async fn serve(
     }
 }
 
-/// Serves a discovery session. It loses its place to newer sessions when there are too many.
+/// Serves a discovery session. If there are too many, it is closed in favour of a newer one.
 async fn discover(
     surroundings: &ServerContext,
     socket: Socket,
@@ -202,7 +202,7 @@ async fn log_in(
     let mut socket = Socket { stream, decoder, address, local, permit, membership: None };
     let conversation = converse(&mut socket, &mut phase);
     let failure = match timeout_at(deadline, conversation).await {
-        // Keep the place before entering: a login that has succeeded may wait for an older session to end.
+        // Keep the permit before entering: a login that has succeeded may have to wait for an older session to end.
         Ok(Ok(_)) if !place.keep() => return Err(LoginAttemptError::Displaced),
         Ok(Ok(login)) => {
             let entering = enter(surroundings, &door, &login, socket, phase);
@@ -221,7 +221,7 @@ async fn log_in(
         Ok(Err(LoginAttemptError::Refused(LoginStatus::AuthenticationFailure))) => {
             let failure = LoginAttemptError::Refused(LoginStatus::AuthenticationFailure);
             let until = phase.claims().user.map_or_else(Instant::now, |user| {
-                // A login without a user name was no guess of a secret.
+                // A login without a user name did not guess a secret.
                 surroundings.guard.failed(address.ip(), &user, Instant::now())
             });
             let failure = told(surroundings, address, &door, &phase, failure);
@@ -239,7 +239,7 @@ async fn log_in(
     Err(told(surroundings, address, &door, &phase, failure))
 }
 
-/// Does the handshake, if the connection came in by a portal with TLS.
+/// Performs the TLS handshake if the portal requires TLS.
 async fn secure(
     surroundings: &ServerContext,
     stream: TcpStream,
@@ -253,10 +253,10 @@ async fn secure(
     })
 }
 
-/// Why a login came to nothing, and what is left to tell the initiator so.
+/// A login that failed after its negotiation: the reason, and the connection if a response is still to be sent.
 type Turned = (LoginAttemptError, Option<(Socket, LoginPhase)>);
 
-/// Lets a connection in: with a new session, or to the one that it names.
+/// Registers the connection: as a new session, or as a connection of the session that its TSIH names.
 async fn enter(
     surroundings: &ServerContext,
     door: &PortalView,
@@ -271,7 +271,7 @@ async fn enter(
     match take_seat(surroundings, door, login, &socket).await {
         Ok((seat, membership)) => {
             socket.membership = membership;
-            // A session is made of every login that is established, as this one is.
+            // An established login always makes a session; the error below cannot occur.
             let session = phase.accept(seat.tsih, Instant::now());
             let session =
                 session.ok_or((LoginAttemptError::Refused(LoginStatus::TargetError), None))?;
@@ -284,7 +284,7 @@ async fn enter(
     }
 }
 
-/// Hands a connection to the driver of the session that it names.
+/// Passes a connection to the driver of the session that its TSIH names.
 async fn join(
     surroundings: &ServerContext,
     login: &EstablishedLogin,
@@ -318,7 +318,7 @@ async fn join(
     }
 }
 
-/// Returns why a login is refused although its proof was right.
+/// Returns the error for a login that is refused although its authentication succeeded.
 fn turned_away(status: LoginStatus) -> LoginAttemptError {
     match status {
         LoginStatus::AuthenticationFailure => LoginAttemptError::OtherUser,
@@ -326,8 +326,8 @@ fn turned_away(status: LoginStatus) -> LoginAttemptError {
     }
 }
 
-/// Random bytes of the operating system: nothing else may ask for a proof (CVE-2024-45751).
-/// Without them, who has to prove something is refused.
+/// Returns random bytes of the operating system. A weaker source must not be used for a CHAP challenge
+/// (CVE-2024-45751): if there are none, logins that require authentication are refused.
 fn challenge() -> Option<Challenge> {
     let mut random = [0; 1 + CHALLENGE_BYTES];
     if let Err(error) = getrandom::fill(&mut random) {
@@ -351,7 +351,7 @@ fn told(
     if matches!(failure, LoginAttemptError::Closed | LoginAttemptError::NoPortal)
         && claims.initiator.is_none()
     {
-        // Somebody who only looks whether the port is open, as monitors do.
+        // A monitor may connect only to check that the port is open.
         debug!(%address, "closed without a login");
         return failure;
     }
@@ -382,7 +382,7 @@ fn told(
     let unreported = repeated.and_then(|_| surroundings.report(address));
     let Some(unreported) = unreported else {
         if repeated.is_some() {
-            // This failure was not reported after all, so the next one may be.
+            // This failure was not reported, so the next one may be.
             surroundings.repeats.end(refused);
         }
         debug!(%address, %initiator, %target, user, %failure, reason, "login failed");
@@ -400,24 +400,24 @@ fn told(
 fn usual(failure: &LoginAttemptError) -> Option<&'static str> {
     match failure {
         LoginAttemptError::Refused(LoginStatus::SessionDoesNotExist) => Some(
-            "the initiator comes back to a session that has ended, as after a restart; it will open a new one",
+            "the initiator tried to reinstate a session that has ended, as after a restart; it will open a new one",
         ),
         LoginAttemptError::Refused(LoginStatus::ServiceUnavailable) => {
-            Some("the target is not served here at present, as at the other gateway of a pair")
+            Some("the target is not served here at present, as at the standby gateway of a pair")
         }
         _ => None,
     }
 }
 
-/// A name that somebody chose, fit for a line of events: escaped, and cut off.
+/// Makes a name that a stranger has chosen safe for a line of the event log: escaped and truncated.
 fn printable(name: &str) -> String {
-    /// More than people choose.
+    /// More characters than names have in practice.
     const CHARACTERS: usize = 64;
     let cut: String = name.chars().take(CHARACTERS).collect();
     cut.escape_debug().to_string()
 }
 
-/// Exchanges login PDUs until the initiator may be let in.
+/// Exchanges login PDUs until the login is established or has failed.
 async fn converse(
     socket: &mut Socket,
     phase: &mut LoginPhase,
@@ -431,7 +431,8 @@ async fn converse(
                 LoginProgress::Close(status) => return Err(LoginAttemptError::Refused(status)),
                 LoginProgress::NoLogin => return Err(LoginAttemptError::NoLogin),
             }
-            // An answer for each request: a peer that does not read cannot pile them up.
+            // Send the response before the next request is handled, so that a peer that does not read cannot make
+            // responses pile up.
             flush(stream, phase).await?;
         }
         match receive(stream, decoder)? {
@@ -449,8 +450,8 @@ async fn flush(stream: &mut ConnectionStream, phase: &mut LoginPhase) -> io::Res
     Ok(())
 }
 
-/// Makes room for a new session. An older one of the same name ends first, and with it everything
-/// that it had in progress: a write of the old session must not land after one of the new.
+/// Registers a new session. An older session of the same name, with all of its commands, ends first: a write of the
+/// old session must not be performed after one of the new session.
 async fn take_seat(
     surroundings: &ServerContext,
     door: &PortalView,
@@ -465,7 +466,7 @@ async fn take_seat(
         }
     }
     if login.session_type == SessionType::Normal {
-        // The login goes on in any case: what it waits for concerns sessions that have ended.
+        // Continue after the timeout as well: the wait concerns only sessions that have already ended.
         let _ = tokio::time::timeout(SETTLING, registry.settle(login)).await;
     }
     let membership = match login.session_type {
@@ -473,13 +474,15 @@ async fn take_seat(
         SessionType::Discovery => None,
     };
     let seat = registry.enter(login, socket.address).ok_or(LoginStatus::OutOfResources)?;
-    // Whoever stops the server, or takes a target away, looks at the seats after it has said so.
+    // Check after registering: a caller that stops the server, or removes a target, sets this first and then closes
+    // the registered sessions.
     if *surroundings.stopping.borrow() {
         return Err(LoginStatus::ServiceUnavailable);
     }
     match login.target_name.as_deref().map(|name| door.find(name)) {
         Some(None) => return Err(LoginStatus::NotFound),
-        // It has come to be elsewhere since the login began, which learns where if it is tried again.
+        // The target was moved while the login was in progress. The initiator learns the new location when it tries
+        // again.
         Some(Some(device)) if device.is_unavailable || device.redirect.is_some() => {
             return Err(LoginStatus::ServiceUnavailable);
         }
@@ -489,11 +492,11 @@ async fn take_seat(
 }
 
 impl ServerContext {
-    /// Takes a place for one more connection of a normal session.
+    /// Takes a permit for one more connection of a normal session.
     fn membership(&self, login: &EstablishedLogin, is_tls: bool) -> Result<Permit, LoginStatus> {
         let Self { settings, registry, .. } = self;
-        // A portal with TLS requires a certificate. Without CHAP users an initiator cannot prove anything, so no
-        // places are kept.
+        // A portal with TLS requires a client certificate. Without CHAP users no initiator can authenticate, so no
+        // permits are reserved.
         let has_proved = is_tls || login.user.is_some() || self.security.read().users.is_empty();
         let limit =
             if has_proved { settings.max_connections } else { settings.unproved_connections() };

@@ -1,4 +1,4 @@
-//! A nexus at the units of its target, as long as it lasts.
+//! The I_T nexus of a session at the units of its target.
 
 use std::sync::Arc;
 
@@ -6,15 +6,15 @@ use unit::{Neighbours, Nexus};
 
 use crate::target_table::ServedTargetEntry;
 
-/// A nexus, and the target as its units know the nexus from.
+/// A nexus that is open at the units of a target. Dropping the handle closes it there.
 pub(crate) struct NexusHandle {
-    /// The target as it was when the nexus began, or was last told of a change.
+    /// The target with the units at which the nexus is open.
     pub(crate) device: Arc<ServedTargetEntry>,
     pub(crate) nexus: Nexus,
 }
 
 impl NexusHandle {
-    /// A nexus begins.
+    /// Opens the nexus at all units of the target.
     pub(crate) fn open(device: Arc<ServedTargetEntry>, nexus: Nexus) -> Self {
         device.units().for_each(|unit| unit.nexus_opened(&nexus));
         let presence = Self { device, nexus };
@@ -22,8 +22,8 @@ impl NexusHandle {
         presence
     }
 
-    /// The target is `device` from now on: the nexus ends at the units that are gone, and begins
-    /// at those that are new. Commands at the former have ended.
+    /// Changes to `device`: closes the nexus at units that were removed, and opens it at units that were added.
+    /// Commands at removed units must have ended before.
     pub(crate) fn change(&mut self, device: Arc<ServedTargetEntry>) {
         let before = std::mem::replace(&mut self.device, device);
         before.units_beyond(&self.device).for_each(|(_, unit)| unit.nexus_closed(&self.nexus));
@@ -31,7 +31,7 @@ impl NexusHandle {
         self.tell_reach();
     }
 
-    /// For copies: what this session could log in to, and nothing else of the server.
+    /// Gives each unit the units that third-party copies of this session may reach: those of its own target only.
     fn tell_reach(&self) {
         for unit in self.device.units() {
             unit.nexus_reaches(&self.nexus, Arc::clone(&self.device) as Arc<dyn Neighbours>);

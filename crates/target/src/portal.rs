@@ -1,4 +1,4 @@
-//! Portals: where a server listens, in which groups, and what it says of them.
+//! Portals: the addresses on which a server listens, their groups, and the addresses that discovery reports.
 
 use std::{
     io,
@@ -10,25 +10,24 @@ use socket2::{Domain, Protocol, Socket, Type};
 use tokio::{net::TcpListener, task::JoinHandle};
 use transport::{SocketOptions, TlsServer};
 
-/// An address to listen on, and what it is for.
+/// An address on which a server listens, and how it is used.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Portal {
-    /// IP address and port; port 0 takes any that is free. An IPv6 portal takes IPv6 only.
+    /// IP address and port. Port 0 takes any free port. An IPv6 portal accepts IPv6 only.
     pub address: SocketAddr,
-    /// Its group: targets of this group are reached through it.
+    /// The portal group. Targets of this group can be reached through this portal.
     pub group: PortalGroup,
-    /// `host[:port]` that discovery tells in place of the address: what initiators on the other
-    /// side of an address translation connect to.
+    /// `host[:port]` that discovery reports instead of the address, for initiators behind address translation (NAT).
     pub advertise: Option<String>,
-    /// Everybody who logs in here is sent there.
+    /// If set, every login at this portal is redirected to this address.
     pub redirect: Option<Redirect>,
-    /// Whoever connects does a TLS handshake first. It proves no initiator's name: who may log in
-    /// is for [`Access`](crate::LoginAccess) to say, as everywhere.
+    /// If set, a connection starts with a TLS handshake. The handshake does not prove the initiator's iSCSI name:
+    /// [`LoginAccess`](crate::LoginAccess) decides who may log in, with and without TLS.
     pub tls: Option<TlsServer>,
 }
 
 impl From<SocketAddr> for Portal {
-    /// A portal of the default group that says of itself what it is.
+    /// A portal of the default group without TLS, whose own address discovery reports.
     fn from(address: SocketAddr) -> Self {
         Self { address, group: PortalGroup::default(), advertise: None, redirect: None, tls: None }
     }
@@ -37,9 +36,9 @@ impl From<SocketAddr> for Portal {
 /// Portals that lead to the same target ports (RFC 7143, 4.4.1).
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub struct PortalGroup {
-    /// Which of the server's groups: tags are unique within a target only.
+    /// The number of the group in this server. Tags are unique within one target only.
     pub number: u32,
-    /// The tag that initiators are told.
+    /// The target portal group tag (TPGT) that initiators see.
     pub tag: u16,
 }
 
@@ -49,16 +48,16 @@ impl Default for PortalGroup {
     }
 }
 
-/// Where logins are sent (RFC 7143, 11.13.5).
+/// A redirect of logins (RFC 7143, 11.13.5).
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Redirect {
     /// `host[:port]`.
     pub address: String,
-    /// Whether initiators need not come here again.
+    /// True if the target has moved permanently: the initiator should use the new address from now on.
     pub permanent: bool,
 }
 
-/// The portals that are open.
+/// The open portals of a server.
 #[derive(Default)]
 pub(crate) struct Portals {
     open: RwLock<Vec<OpenPortal>>,
@@ -66,32 +65,32 @@ pub(crate) struct Portals {
 
 struct OpenPortal {
     portal: Portal,
-    /// Owns the listening socket.
+    /// The task that owns the listening socket.
     accepting: JoinHandle<()>,
 }
 
-/// Connections that the kernel completes before we accept them.
+/// The number of connections that the kernel completes and queues until we accept them.
 const BACKLOG: i32 = 256;
 
-/// A portal that is bound: connections wait in the kernel until a server accepts them.
+/// A bound portal. The kernel queues its connections until a server accepts them.
 pub struct Listener {
     pub(crate) portal: Portal,
     pub(crate) socket: TcpListener,
 }
 
 impl Listener {
-    /// Takes the address; port 0 takes any that is free. Connections that come in have these options from their
-    /// first packet on. Needs a tokio runtime around it.
+    /// Binds the address; port 0 takes any free port. Accepted connections have the socket options from their first
+    /// packet on. Call this within a tokio runtime.
     ///
     /// # Errors
-    /// Those of the system.
+    /// Those of the system calls.
     pub fn bind(mut portal: Portal, options: &SocketOptions) -> io::Result<Self> {
         let address = portal.address;
         let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
-        // A restarted node takes its port back though old connections linger in TIME_WAIT.
+        // A restarted node can bind its port although connections of its predecessor are in TIME_WAIT.
         socket.set_reuse_address(true)?;
         if address.is_ipv6() {
-            // So `[::]` and `0.0.0.0` can be portals side by side.
+            // With this option, `[::]` and `0.0.0.0` can be bound at the same time.
             socket.set_only_v6(true)?;
         }
         options.apply(&socket)?;
@@ -105,26 +104,26 @@ impl Listener {
 }
 
 impl Portals {
-    /// Starts to accept: who comes in finds the portal here.
+    /// Adds the portal, then starts to accept: each accepted connection finds its portal in this list.
     pub(crate) fn add(&self, portal: Portal, accept: impl FnOnce() -> JoinHandle<()>) {
         let mut open = self.open.write();
         open.push(OpenPortal { portal, accepting: accept() });
     }
 
-    /// Another portal with the same address takes its place. False if there is none.
+    /// Replaces the portal with the same address. Returns false if there is none.
     pub(crate) fn replace(&self, portal: Portal) -> bool {
         let mut open = self.open.write();
         let found = open.iter_mut().find(|open| open.portal.address == portal.address);
         found.map(|open| open.portal = portal).is_some()
     }
 
-    /// Closes those that are meant; their sockets are closed when this returns.
+    /// Closes the portals that `is_meant` selects. Their sockets are closed when this returns.
     pub(crate) async fn close(&self, is_meant: impl Fn(&Portal) -> bool) {
         let closing: Vec<OpenPortal> =
             self.open.write().extract_if(.., |o| is_meant(&o.portal)).collect();
         for open in closing {
             open.accepting.abort();
-            // It ends between two connections, and takes the socket with it.
+            // The task ends between two calls of accept, and closes the socket.
             let _ = open.accepting.await;
         }
     }
@@ -133,7 +132,7 @@ impl Portals {
         self.open.read().iter().map(|open| open.portal.clone()).collect()
     }
 
-    /// The portal that a connection with this address at our end came in by.
+    /// Returns the portal through which a connection was accepted that has this local address.
     pub(crate) fn entered(&self, local: SocketAddr) -> Option<Portal> {
         let open = self.open.read();
         let is_it = |portal: &Portal| {
@@ -169,13 +168,15 @@ impl Portals {
     }
 }
 
-/// How an initiator that came in at `local` reaches a portal; `None` if it hardly can.
+/// Returns the address at which an initiator can reach the portal, given the local address of its connection; `None`
+/// if it probably cannot.
 fn told(portal: &Portal, local: SocketAddr) -> Option<String> {
     if let Some(address) = &portal.advertise {
         return Some(address.clone());
     }
     let (ours, its) = (portal.address, local.ip());
-    // Nobody outside comes in by loopback, and who speaks one family may not speak the other.
+    // A remote initiator cannot connect to a loopback address, and an initiator that uses one IP family may not use
+    // the other.
     if ours.is_ipv4() != its.is_ipv4() || ours.ip().is_loopback() && !its.is_loopback() {
         return None;
     }
@@ -183,7 +184,7 @@ fn told(portal: &Portal, local: SocketAddr) -> Option<String> {
     Some(plain(ip, ours.port()).to_string())
 }
 
-/// Without an IPv6 scope: that is a matter of this machine.
+/// Drops the scope of an IPv6 address: it has a meaning on this machine only.
 fn plain(ip: IpAddr, port: u16) -> SocketAddr {
     match ip {
         IpAddr::V4(_) => SocketAddr::new(ip, port),
@@ -195,7 +196,7 @@ fn plain(ip: IpAddr, port: u16) -> SocketAddr {
 mod tests {
     use super::*;
 
-    /// What one who came in at `local` is told of these portals of one group.
+    /// Returns what discovery reports about these portals of one group to an initiator that is connected to `local`.
     fn addresses(portals: &[(&str, Option<&str>)], local: &str) -> Vec<String> {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         let _inside = runtime.enter();

@@ -1,5 +1,5 @@
-//! What somebody who came in by one portal sees: targets of its group that are for it, and their
-//! addresses.
+//! The targets and addresses that an initiator sees through one portal: targets of its portal group that it may log
+//! in to.
 
 use std::{
     net::{IpAddr, SocketAddr},
@@ -17,30 +17,30 @@ use crate::{
     target_table::{ServedTargetEntry, TargetTable},
 };
 
-/// The view from one connection.
+/// The view of one connection.
 ///
-/// Whoever may not log in to a target cannot tell it from one that does not exist. Where nobody
-/// can prove anything, both are refused at once with 0203 (not found), and the events say which
-/// it was. Otherwise both ask for a proof, as a target does that wants one: without the right
-/// proof of some user both end in 0201, with it in 0203.
+/// An initiator that may not log in to a target must not be able to tell it from a target that does not exist.
+/// Without CHAP users, both logins are refused at once with status 0203 (not found), and the events say which case it
+/// was. With CHAP users, both logins require authentication, as a target does that requires it: they end with 0201 if
+/// no user is authenticated, and with 0203 otherwise.
 #[derive(Clone)]
 pub(crate) struct PortalView {
     pub(crate) names: Arc<TargetTable>,
     pub(crate) portals: Arc<Portals>,
     pub(crate) security: Arc<Security>,
-    /// The address at our end of the connection.
+    /// Our address of the connection.
     pub(crate) local: SocketAddr,
-    /// The one at the other end.
+    /// The initiator's address.
     pub(crate) peer: IpAddr,
 }
 
 impl PortalView {
-    /// The group it belongs to; `None` if the portal was closed meanwhile.
+    /// Returns the group of the portal; `None` if the portal was closed meanwhile.
     pub(crate) fn group(&self) -> Option<PortalGroup> {
         self.portals.entered(self.local).map(|portal| portal.group)
     }
 
-    /// The names of the targets that `initiator`, having proved to be `user`, may log in to, each
+    /// Returns the names of the targets that `initiator` may log in to after it has authenticated as `user`, each
     /// with its addresses.
     pub(crate) fn targets(
         &self,
@@ -56,20 +56,20 @@ impl PortalView {
         devices.into_iter().map(|device| (device.name.clone(), addresses.clone())).collect()
     }
 
-    /// The target of that name, if it is reached from here.
+    /// Returns the target with this name if it can be reached through this portal.
     pub(crate) fn find(&self, name: &str) -> Option<Arc<ServedTargetEntry>> {
         let group = self.group()?;
         self.names.find(name).filter(|device| device.groups.contains(&group))
     }
 
-    /// Why a login came to nothing that was told that there is no such target: for the events.
+    /// Returns, for the events, the reason of a login that was refused with "not found".
     pub(crate) fn explain(&self, initiator: &str, target: &str) -> &'static str {
         match self.find(target) {
-            None => "no such target here",
+            None => "no such target at this portal",
             Some(device) if device.access().might_permit(self.visitor(initiator, None)) => {
-                "the target is not for this CHAP user"
+                "the target does not admit this CHAP user"
             }
-            Some(_) => "the target is not for this initiator or network",
+            Some(_) => "the target does not admit this initiator or network",
         }
     }
 
@@ -77,7 +77,7 @@ impl PortalView {
         LoginCandidate { initiator, address: self.peer, user }
     }
 
-    /// The rules that `initiator` meets; `None` if there is no target for it.
+    /// Returns the access rules that apply to `initiator`; `None` if no rule can admit it.
     fn access(&self, initiator: &str, target: Option<&str>) -> Option<Arc<LoginAccess>> {
         let access = match target {
             Some(name) => self.find(name)?.access(),
@@ -86,7 +86,7 @@ impl PortalView {
         access.might_permit(self.visitor(initiator, None)).then_some(access)
     }
 
-    /// Where who may log in is sent.
+    /// Returns the redirect of the target as an error, for an initiator that may log in.
     fn redirect(&self, target: Option<&str>) -> Result<(), Denial> {
         let device = target.and_then(|name| self.find(name));
         if device.as_ref().is_some_and(|device| device.is_unavailable) {
@@ -112,7 +112,7 @@ impl Directory for PortalView {
         }
         match access {
             Some(_) => {}
-            // Whether there are targets is no secret.
+            // Discovery may be refused as unauthorized: the existence of targets is not a secret.
             None if target.is_none() => return Err(LoginStatus::AuthorizationFailure.into()),
             None if self.security.users.is_empty() => return Err(LoginStatus::NotFound.into()),
             None => {}
@@ -127,7 +127,7 @@ impl Directory for PortalView {
             users: users.clone(),
             algorithms: algorithms.clone(),
             mutual: access.as_ref().and_then(|access| access.mutual.clone()),
-            // Who proves more is told of more.
+            // Always offer CHAP: an initiator that authenticates may see more targets.
             preferred: target.is_none(),
         };
         Authentication {

@@ -1,4 +1,4 @@
-//! Answers on their way to the connections of a session.
+//! Writing responses to the connections of a session.
 
 use std::task::Context;
 
@@ -9,7 +9,7 @@ use crate::{
 };
 
 impl TargetSessionDriver<'_> {
-    /// Returns whether the connection of this command has so many unread answers that no more are prepared.
+    /// Returns true if so much output of the command's connection is unread that no further responses are prepared.
     pub(crate) fn is_held_back(&self, itt: Itt) -> bool {
         let Some(connection) = self.session.allegiance(itt) else { return false };
         let line = self.lines.iter().find(|line| line.cid == connection.cid());

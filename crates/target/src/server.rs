@@ -1,4 +1,4 @@
-//! A server: its portals, and its end.
+//! A server: opening and closing its targets and portals.
 
 use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
@@ -26,15 +26,15 @@ use crate::{
     write_data_pool::WriteDataPool,
 };
 
-/// Serves targets on any number of portals. Needs a tokio runtime around it.
+/// Serves targets on any number of portals. Has to be used within a tokio runtime.
 pub struct TargetServer {
     surroundings: Arc<ServerContext>,
 }
 
-/// After an error of `accept` (out of file descriptors, say) the next try waits so long.
+/// The pause after an error of `accept`, such as no free file descriptor.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// How long sessions may take to end once they are told to; they do at once unless a unit holds
-/// a thread.
+/// How long the sessions have for their end once they are told to close. They close at once unless a unit blocks a
+/// thread.
 const CLOSING: Duration = Duration::from_secs(2);
 
 /// Events about failed logins in ten seconds, of one address and of all addresses: enough for a person who sets
@@ -51,9 +51,9 @@ const SESSION_REPORTS: u32 = 100;
 const SESSION_REPORTS_IN_ALL: u32 = 500;
 
 impl TargetServer {
-    /// A server that listens nowhere yet.
+    /// Returns a server without portals.
     pub fn new(mut settings: Settings, targets: Vec<Target>) -> Result<Self, TargetError> {
-        // A longer write would wait for more room than the pool can ever have.
+        // A longer write would need more memory than the pool can ever have.
         let most = u32::try_from(settings.borrowed_bytes()).unwrap_or(u32::MAX);
         settings.session.max_transfer_bytes = settings.session.max_transfer_bytes.min(most);
         settings.session.excused_time = settings.slow_reader;
@@ -81,34 +81,33 @@ impl TargetServer {
         Ok(server)
     }
 
-    /// Serves one more target.
+    /// Adds a target.
     ///
     /// # Errors
-    /// If it cannot be served beside the others.
+    /// If the target is invalid or a target with its name is served.
     pub fn add(&self, target: Target) -> Result<(), TargetError> {
         self.surroundings.names.add(target)
     }
 
-    /// Who may log in to this target, from the next login on; sessions that are open stay. False
-    /// if there is no such target.
+    /// Changes the access rules of a target for later logins. Open sessions stay. Returns false if there is no such
+    /// target.
     pub fn change_access(&self, name: &str, access: LoginAccess) -> bool {
         let device = self.surroundings.names.find(name);
         device.map(|device| device.change_access(access)).is_some()
     }
 
-    /// Who proves what, from the next connection on; sessions that are open stay.
+    /// Changes the CHAP users and discovery rules for later connections. Open sessions stay.
     pub fn change_security(&self, security: Security) {
         *self.surroundings.security.write() = Arc::new(security);
     }
 
-    /// Another target of the same name takes the place of the one that is served. Sessions stay:
-    /// where a unit is gone, their commands end with LOGICAL UNIT NOT SUPPORTED, and they are told
-    /// of other units with REPORTED LUNS DATA HAS CHANGED. When this returns, no session uses a
-    /// unit that is gone; at most two seconds later if one does not come to it. False if no target
-    /// of this name is served.
+    /// Replaces the target with the same name. Sessions stay open: commands at removed units end with LOGICAL UNIT
+    /// NOT SUPPORTED, and the initiators learn about added units by the unit attention REPORTED LUNS DATA HAS
+    /// CHANGED. On return, no session uses a removed unit, except for a session whose driver did not respond within
+    /// two seconds. Returns false if no target of this name is served.
     ///
     /// # Errors
-    /// If it cannot be served.
+    /// If the target is invalid.
     pub async fn change(&self, target: Target) -> Result<bool, TargetError> {
         let new = Arc::new(ServedTargetEntry::new(target)?);
         let ServerContext { names, registry, .. } = &*self.surroundings;
@@ -123,25 +122,24 @@ impl TargetServer {
             while all_done.recv().await.is_some() {}
         };
         if tokio::time::timeout(CLOSING, told).await.is_err() {
-            warn!(target = new.name, "a session has not let go of units that are gone");
+            warn!(target = new.name, "a session still uses units that were removed");
         }
         Ok(true)
     }
 
-    /// Lets nobody log in to this target any more, asks those who are to log out, closes what is
-    /// left after `deadline`, and returns when no session to it is open, at most two seconds after
-    /// that.
+    /// Removes a target: refuses further logins, asks initiators to log out, and after `deadline` closes the
+    /// remaining sessions. Returns when no session to it is open, at most two seconds after `deadline`.
     pub async fn remove(&self, name: &str, deadline: Duration) {
         self.surroundings.names.remove(name);
         self.close_sessions(Some(name), deadline, "the target is no longer served").await;
     }
 
-    /// Another target of the same name takes the place of the one that is served, and its sessions end without
-    /// another answer, so that initiators log in again and learn where to. True if none is left, which they
-    /// have two seconds for; false also if no target of this name is served.
+    /// Replaces the target with the same name, and ends its sessions without completing their commands, so that
+    /// initiators log in again and learn the new location. Returns true if all of them have ended within two
+    /// seconds. Returns false if some have not, or if no target of this name is served.
     ///
     /// # Errors
-    /// If it cannot be served.
+    /// If the target is invalid.
     pub async fn turn_away(&self, target: Target) -> Result<bool, TargetError> {
         let new = Arc::new(ServedTargetEntry::new(target)?);
         let ServerContext { names, registry, .. } = &*self.surroundings;
@@ -153,32 +151,31 @@ impl TargetServer {
         Ok(registry.drivers(Some(&new.name), 0).is_empty())
     }
 
-    /// Opens a portal of the default group; port 0 takes any that is free. Returns where it
-    /// listens.
+    /// Opens a portal of the default group; port 0 takes any free port. Returns its address.
     ///
     /// # Errors
-    /// Those of the system.
+    /// Those of the system calls.
     pub async fn listen(&self, address: SocketAddr) -> io::Result<SocketAddr> {
         self.open_portal(address.into()).await
     }
 
-    /// Opens a portal. Returns where it listens.
+    /// Opens a portal. Returns its address.
     ///
     /// # Errors
-    /// Those of the system.
+    /// Those of the system calls.
     pub async fn open_portal(&self, portal: Portal) -> io::Result<SocketAddr> {
         Ok(self.accept(self.bind(portal)?))
     }
 
-    /// Takes a portal's address with this server's socket options, for [`TargetServer::accept`].
+    /// Binds a portal's address with this server's socket options, for [`TargetServer::accept`].
     ///
     /// # Errors
-    /// Those of the system.
+    /// Those of the system calls.
     pub fn bind(&self, portal: Portal) -> io::Result<Listener> {
         Listener::bind(portal, &self.surroundings.settings.socket)
     }
 
-    /// Opens a portal that is bound already. Returns where it listens.
+    /// Opens a portal that is already bound. Returns its address.
     pub fn accept(&self, listener: Listener) -> SocketAddr {
         let Listener { portal, socket } = listener;
         let bound = portal.address;
@@ -187,25 +184,23 @@ impl TargetServer {
         bound
     }
 
-    /// Says something else of the portal with this address, from the next login on. False if it
-    /// is not open.
+    /// Replaces the settings of the portal with the same address, for later logins. Returns false if it is not open.
     pub fn change_portal(&self, portal: Portal) -> bool {
         self.surroundings.portals.replace(portal)
     }
 
-    /// Closes a portal: nobody is listening there any more when this returns. Connections that
-    /// have come in by it stay.
+    /// Closes a portal: on return, its address is not listened on. Connections that it has accepted stay open.
     pub async fn close_portal(&self, address: SocketAddr) {
         self.surroundings.portals.close(|portal| portal.address == address).await;
     }
 
-    /// The portals that are open.
+    /// Returns the open portals.
     #[must_use]
     pub fn portals(&self) -> Vec<Portal> {
         self.surroundings.portals.all()
     }
 
-    /// What it has seen.
+    /// Returns the state and the counters of the server.
     #[must_use]
     pub fn statistics(&self) -> TargetStatistics {
         TargetStatistics {
@@ -221,20 +216,21 @@ impl TargetServer {
         self.surroundings.registry.members.given_back()
     }
 
-    /// Closes the portals, asks initiators to log out, closes what is left after `deadline`, and
-    /// returns when nothing is open, at most two seconds after that.
+    /// Closes the portals, asks initiators to log out, and after `deadline` closes the remaining sessions. Returns
+    /// when nothing is open, at most two seconds after `deadline`.
     pub async fn shutdown(&self, deadline: Duration) {
         self.surroundings.stopping.send_replace(true);
         self.surroundings.portals.close(|_| true).await;
-        self.close_sessions(None, deadline, "the server stops").await;
+        self.close_sessions(None, deadline, "the server is stopping").await;
     }
 
-    /// Asks for logout and waits for it, then closes; of one target, or everything.
+    /// Asks initiators to log out, waits until `deadline`, then closes the remaining sessions: those of one target,
+    /// or all.
     async fn close_sessions(&self, target: Option<&str>, deadline: Duration, why: &'static str) {
         let registry = &self.surroundings.registry;
         let gone = || async {
-            // A session may be there without a connection for a while, and a connection without
-            // a session.
+            // Wait for both: a session may be without a connection for a while, and a connection that logs in has no
+            // session yet.
             registry.empty(target).await;
             if target.is_none() {
                 registry.connections.empty().await;
@@ -251,19 +247,19 @@ impl TargetServer {
         let drivers = registry.drivers(target, 0);
         let _ = timeout_at(end, tell(&drivers, || DriverMessage::Stop(why))).await;
         if timeout_at(end, gone()).await.is_err() {
-            warn!(target, open = registry.connections.get(), "connections did not close");
+            warn!(target, open = registry.connections.get(), "connections did not close in time");
         }
     }
 }
 
 async fn tell(drivers: &[mpsc::Sender<DriverMessage>], order: impl Fn() -> DriverMessage) {
     for driver in drivers {
-        // A driver that has gone needs no telling.
+        // A driver that has ended needs no message.
         let _ = driver.send(order()).await;
     }
 }
 
-/// Until the portal is closed: then dropped between two connections.
+/// Accepts connections until the portal is closed, which drops this future between two connections.
 async fn accept(surroundings: Arc<ServerContext>, listener: TcpListener) {
     loop {
         match listener.accept().await {
@@ -276,7 +272,7 @@ async fn accept(surroundings: Arc<ServerContext>, listener: TcpListener) {
     }
 }
 
-/// Starts to serve a connection. Closes it if no other connection gives way to it.
+/// Starts to serve a connection. Closes it if the limits leave no place for it.
 fn admit(surroundings: &Arc<ServerContext>, stream: TcpStream, address: SocketAddr) {
     let ServerContext { settings, registry, logins, login_reports, .. } = &**surroundings;
     let connection = Permit::take(&registry.connections, settings.open_connections());
@@ -287,7 +283,7 @@ fn admit(surroundings: &Arc<ServerContext>, stream: TcpStream, address: SocketAd
     let Some((connection, place)) = place else {
         count(&registry.events.refused_connections);
         if let Some(unreported) = login_reports.report(address.ip(), std::time::Instant::now()) {
-            warn!(%address, unreported, "connection refused: too many connections log in");
+            warn!(%address, unreported, "connection refused: too many connections are logging in");
         }
         return;
     };
@@ -304,7 +300,7 @@ mod tests {
 
     use super::*;
 
-    /// They were set on what came in, too late for the scale of its window.
+    /// A regression test: the options were set on accepted sockets, too late for the window scale.
     #[tokio::test]
     async fn a_portal_listens_with_the_servers_socket_options() {
         let socket = SocketOptions::buffers(Some(65_536));
@@ -312,7 +308,7 @@ mod tests {
         let address: SocketAddr = "127.0.0.1:0".parse().unwrap();
         let listener = server.bind(address.into()).unwrap();
         let socket = SockRef::from(&listener.socket);
-        // The kernel takes as much again for its own records.
+        // The kernel reports twice the size, because it adds as much for its own records.
         assert_eq!(socket.recv_buffer_size().unwrap(), 2 * 65_536);
         assert_eq!(socket.send_buffer_size().unwrap(), 2 * 65_536);
         assert!(socket.tcp_nodelay().unwrap());

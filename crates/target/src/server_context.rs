@@ -1,4 +1,4 @@
-//! What all connections of a server share.
+//! The state that all connections of a server share.
 
 use std::{
     net::{IpAddr, SocketAddr},
@@ -24,9 +24,9 @@ pub(crate) struct ServerContext {
     pub(crate) registry: Arc<SessionRegistry>,
     pub(crate) portals: Arc<Portals>,
     pub(crate) security: RwLock<Arc<Security>>,
-    /// Places of connections that have not logged in.
+    /// Quota of connections that have not logged in.
     pub(crate) logins: Arc<ConnectionQuota>,
-    /// Places of discovery sessions.
+    /// Quota of discovery sessions.
     pub(crate) discoveries: Arc<ConnectionQuota>,
     /// Memory for waiting writes beyond the shares of the connections.
     pub(crate) pool: Arc<WriteDataPool>,
@@ -35,18 +35,18 @@ pub(crate) struct ServerContext {
     pub(crate) guard: ChapFailureDelay,
     /// Limits the events about failed logins and refused connections.
     pub(crate) login_reports: ReportLimiter,
-    /// Refused logins that were reported lately.
+    /// Refused logins that were reported recently.
     pub(crate) repeats: RepeatedRefusals,
     /// Limits the events about discovery sessions.
     pub(crate) discovery_reports: ReportLimiter,
     /// Limits the events about normal sessions and their connections.
     pub(crate) session_reports: ReportLimiter,
-    /// True when the server stops: nobody is let in any more.
+    /// True when the server stops. Logins are refused from then on.
     pub(crate) stopping: watch::Sender<bool>,
 }
 
 impl ServerContext {
-    /// What one sees who came from `peer` in at this address of ours.
+    /// Returns the view of an initiator at address `peer` that is connected to our address `local`.
     pub(crate) fn door(&self, local: SocketAddr, peer: IpAddr) -> PortalView {
         let (names, portals) = (self.names.clone(), self.portals.clone());
         PortalView { names, portals, security: self.security.read().clone(), local, peer }

@@ -1,4 +1,4 @@
-//! The sessions of a server: who is there, and how to reach their drivers.
+//! The registry of a server's sessions, and the channels to their drivers.
 
 use std::{
     collections::{HashMap, HashSet, VecDeque},
@@ -25,46 +25,46 @@ use crate::{
     },
 };
 
-/// What one driver is told by another, or by the server.
+/// A message to the driver of a session, from the server or from another driver.
 pub(crate) enum DriverMessage {
-    /// Close now.
+    /// Close the session now, for this reason.
     Close(&'static str),
-    /// Say that the session is dropped, and close.
+    /// Announce to the initiator that the session is dropped, and close it, for this reason.
     Stop(&'static str),
-    /// A connection wants to join the session.
+    /// Add a connection to the session.
     Join(Box<JoiningConnection>),
-    /// Ask the initiator to log out within so many seconds.
+    /// Ask the initiator to log out within this number of seconds.
     AskForLogout(u16),
-    /// Another session has cleared or reset a unit, or all of them: abort what is in progress
-    /// there. Done when the sender in it is dropped.
+    /// Another session has cleared or reset a unit, or all units: abort the commands in progress there. The driver
+    /// drops `done` when it has finished.
     Clear { lun: Option<Lun>, done: mpsc::Sender<()> },
-    /// The target may have other units than before. Done when the sender in it is dropped.
+    /// Check which units the target has now. The driver drops `done` when it has finished.
     LookAtUnits { done: mpsc::Sender<()> },
-    /// The same initiator logs in with another session: find out which connections it has closed. Done when the
-    /// sender in it is dropped.
+    /// The initiator logs in with another session: check which connections of this session are closed. The driver
+    /// drops `done` when it has finished.
     LookAtConnections { done: mpsc::Sender<()> },
 }
 
-/// A connection that has logged in to a session that is there.
+/// A connection that has logged in and asks to join an existing session.
 pub(crate) struct JoiningConnection {
     pub(crate) socket: Socket,
     pub(crate) phase: LoginPhase,
-    /// `None`: it has joined.
+    /// Receives `None` when the connection has joined.
     pub(crate) reply: oneshot::Sender<Option<RefusedJoin>>,
 }
 
-/// A connection that a session did not take.
+/// A connection that a session has refused to add.
 pub(crate) struct RefusedJoin {
     pub(crate) socket: Socket,
     pub(crate) refused: Box<NotJoined>,
 }
 
-/// Orders that wait for one driver. They come from task management functions and the server's
-/// end; who sends more waits.
+/// Capacity of a driver's message queue. Messages come from task management functions and from the server when it
+/// stops; a sender waits while the queue is full.
 const ORDERS: usize = 16;
 
-/// All sessions. One short lock; no other is taken while it is held, but for a session's
-/// counters.
+/// The sessions of a server. Lock order: while the registry's lock is held, no other lock is taken except that of a
+/// session's published counters.
 #[derive(Default)]
 pub(crate) struct SessionRegistry {
     inner: Mutex<RegistryState>,
@@ -79,18 +79,18 @@ pub(crate) struct SessionRegistry {
 #[derive(Default)]
 struct RegistryState {
     sessions: HashMap<u64, SessionEntry>,
-    /// Those of `sessions`.
+    /// The TSIHs of `sessions`.
     tsihs: HashSet<Tsih>,
-    /// Sessions without a connection, whose initiators may come back; who has waited longest first.
+    /// Sessions without a connection that wait for their initiators, the longest waiting first.
     waiting: VecDeque<u64>,
     last_number: u64,
     last_tsih: u16,
-    /// What closed sessions had counted.
+    /// Sums of the counters of closed sessions.
     past: TargetPduCounters,
-    /// `past` by target name. Only targets that were logged in to have an entry, and only settings and moved
-    /// volumes add targets.
+    /// The same sums by target name. A target gets an entry with the first login to it, so their number is bounded by
+    /// the targets in the settings and the volumes that were moved here.
     past_of: HashMap<String, TargetPduCounters>,
-    /// What their commands were.
+    /// The commands of closed sessions by operation code.
     past_commands: OpcodeTally,
 }
 
@@ -105,31 +105,31 @@ struct SessionEntry {
     orders: mpsc::Sender<DriverMessage>,
     published: Arc<Mutex<SessionSnapshot>>,
     tally: Arc<OpcodeTally>,
-    /// Closed when the driver is gone with everything that it had in progress.
+    /// Closed when the driver has ended and nothing of the session is in progress.
     gone: watch::Receiver<()>,
 }
 
-/// A session's place in the registry; dropping it takes the session out.
+/// A session's entry in the registry. Dropping it removes the entry and adds the session's counters to the sums.
 pub(crate) struct SessionRegistration {
     registry: Arc<SessionRegistry>,
-    /// Unique while the process lives.
+    /// Unique during the lifetime of the process.
     pub(crate) number: u64,
     pub(crate) tsih: Tsih,
-    /// The CHAP user that the initiator proved to be.
+    /// The CHAP user as which the initiator has authenticated.
     pub(crate) user: Option<String>,
-    /// The tag of the portal group that it logged in to; `None` for discovery.
+    /// The tag of the portal group through which the initiator logged in; `None` for a discovery session.
     pub(crate) tpgt: Option<u16>,
     pub(crate) orders: mpsc::Receiver<DriverMessage>,
-    /// What `TargetStatistics` shows.
+    /// The session's part of `TargetStatistics`.
     pub(crate) published: Arc<Mutex<SessionSnapshot>>,
-    /// Commands of the session by operation code. Its driver counts.
+    /// Commands of the session by operation code, counted by its driver.
     pub(crate) tally: Arc<OpcodeTally>,
-    /// Of all sessions.
+    /// The times of the commands of all sessions.
     pub(crate) times: Arc<CommandTimes>,
     _alive: watch::Sender<()>,
 }
 
-/// An older session with the same name, to be closed before the new one begins.
+/// An older session with the same name, which has to be closed before the new one begins.
 pub(crate) struct Predecessor {
     orders: mpsc::Sender<DriverMessage>,
     gone: watch::Receiver<()>,
@@ -180,8 +180,8 @@ impl SessionRegistry {
         while all_done.recv().await.is_some() {}
     }
 
-    /// The driver of the session with this TSIH for the same initiator and target. Another user
-    /// than the session's has no part in it (RFC 7143, 9.2).
+    /// Returns the driver of the session with this TSIH, if it is between the same initiator port and target port. A
+    /// login as another user than the session's is refused (RFC 7143, 9.2).
     pub(crate) fn find(
         &self,
         login: &EstablishedLogin,
@@ -197,8 +197,8 @@ impl SessionRegistry {
         }
     }
 
-    /// Takes a seat for a new session. `None` if all 65,535 TSIHs are taken, or another session
-    /// of this name has come first.
+    /// Registers a new session. Returns `None` if all 65,535 TSIHs are in use, or if another login has registered a
+    /// session with this name first.
     pub(crate) fn enter(
         self: &Arc<Self>,
         login: &EstablishedLogin,
@@ -249,7 +249,8 @@ impl SessionRegistry {
         })
     }
 
-    /// The drivers of all sessions to a target (or of all there are), but for one.
+    /// Returns the drivers of all sessions of a target, or of all sessions if `target` is `None`, except session
+    /// number `but`.
     pub(crate) fn drivers(
         &self,
         target: Option<&str>,
@@ -262,7 +263,7 @@ impl SessionRegistry {
         inner.sessions.iter().filter(is_meant).map(|(_, entry)| entry.orders.clone()).collect()
     }
 
-    /// Returns when no session to this target is open, or none at all.
+    /// Waits until no session of this target is open, or no session at all if `target` is `None`.
     pub(crate) async fn empty(&self, target: Option<&str>) {
         loop {
             let open = {
@@ -335,8 +336,8 @@ impl RegistryState {
 }
 
 impl SessionEntry {
-    /// One initiator port and one target port, that is a target's portal group, have one session
-    /// (RFC 7143, 4.4.2).
+    /// Returns true if the login has the name of this session. An initiator port and a target port (a target's portal
+    /// group) have one session at most (RFC 7143, 4.4.2).
     fn is_named_like(&self, login: &EstablishedLogin) -> bool {
         self.isid == login.isid
             && self.initiator_name == login.initiator_name
@@ -346,9 +347,9 @@ impl SessionEntry {
 }
 
 impl Predecessor {
-    /// Closes it and waits until nothing of it is in progress any more.
+    /// Closes the session and waits until nothing of it is in progress.
     pub(crate) async fn close(mut self) {
-        // A full queue of orders is drained by the driver; a closed one means that it has gone.
+        // If the queue is full, the driver will make room; if it is closed, the driver has ended.
         let _ =
             self.orders.send(DriverMessage::Close("replaced by a new session of its name")).await;
         while self.gone.changed().await.is_ok() {}
@@ -356,8 +357,8 @@ impl Predecessor {
 }
 
 impl SessionRegistration {
-    /// The last connection of this session is gone, and its initiator may come back. If more than
-    /// `limit` sessions wait like this, those that have waited longest end.
+    /// Notes that the session has lost its last connection and waits for its initiator. If more than `limit` sessions
+    /// wait, those that have waited longest are closed.
     pub(crate) fn begin_to_wait(&self, limit: usize) {
         let mut inner = self.registry.inner.lock();
         inner.waiting.push_back(self.number);
@@ -366,14 +367,14 @@ impl SessionRegistration {
             let entry = inner.sessions.get(&oldest);
             let order = DriverMessage::Close("too many sessions wait for their initiators");
             if entry.is_some_and(|entry| entry.orders.try_send(order).is_err()) {
-                // It has orders to work off, and ends the next time if it still waits then.
+                // Its message queue is full. It is closed the next time, if it still waits then.
                 inner.waiting.push_front(oldest);
                 return;
             }
         }
     }
 
-    /// It has a connection again.
+    /// Notes that the session has a connection again.
     pub(crate) fn end_to_wait(&self) {
         self.registry.inner.lock().waiting.retain(|number| *number != self.number);
     }

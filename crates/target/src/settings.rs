@@ -11,17 +11,17 @@ use crate::login_access::Security;
 /// write whose data is requested with R2Ts, so that such a write can always be done.
 pub(crate) const BORROWED_BYTES: usize = 64 << 20;
 
-/// How a [`Server`](crate::TargetServer) treats its initiators.
+/// Limits, times and sizes with which a [`Server`](crate::TargetServer) serves its initiators.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// What is negotiated at login.
+    /// The parameters that are negotiated at login.
     pub offer: NegotiationOffer,
     /// The command window and the other limits of one session, keepalive and login times.
     pub session: target::Settings,
     /// Socket options of every connection.
     pub socket: SocketOptions,
-    /// The congestion control of a session's connections, from the end of their login on; discovery
-    /// sessions have the kernel's. Default: the kernel's for all.
+    /// The congestion control of the connections of normal sessions, from the end of the login on. Discovery sessions
+    /// keep the kernel's default. Default: the kernel's default for all connections.
     pub congestion: CongestionControl,
     /// Maximum number of connections of normal sessions. A login beyond it is refused with status 0302 (out
     /// of resources). Where CHAP users are configured, a quarter of the places is kept for initiators that
@@ -42,24 +42,24 @@ pub struct Settings {
     /// Maximum number of discovery sessions of one address (one /64 network of IPv6). Beyond it, the oldest one
     /// of that address is closed. Default 16: the hosts behind one NAT router share one address.
     pub max_discovery_sessions_per_address: usize,
-    /// A discovery session that sends no text request for so long is closed. Default 10 s: initiators send
-    /// one at once, and some log in to targets before they close the session.
+    /// Maximum time between the text requests of a discovery session; then the session is closed. Default 10 s:
+    /// initiators send a request at once, and some log in to targets before they close the session.
     pub discovery_idle: Duration,
-    /// Who proves what to be let in, at the start.
+    /// CHAP users, algorithms and discovery rules at the start;
+    /// [`Server::change_security`](crate::TargetServer::change_security) replaces them.
     pub security: Security,
-    /// Commands whose answers leave with one write, unless the input is drained before: so the
-    /// initiator works on one batch while we make the next. Each write may have to wake the
-    /// initiator, which costs as much as some ten commands: of 8, 16, 32 and 64, at depth 32,
-    /// 16 and 32 needed least CPU (two thirds of what 8 did) and served most. 1 to 1024;
-    /// default 16.
+    /// Number of commands whose responses leave with one write, unless the input is used up before: the initiator can
+    /// then work on one batch while the target prepares the next. Each write may have to wake the initiator, which
+    /// costs as much as some ten commands. Measured at queue depth 32 with batches of 8, 16, 32 and 64: 16 and 32
+    /// needed least CPU (two thirds of what 8 needed) and gave the highest rate. Range 1 to 1024; default 16.
     pub batch_commands: u32,
-    /// How long a connection asks the kernel for input again and again after its last one instead
-    /// of sleeping; takes a processor while connections are busy and no other thread wants it. Default zero: off.
+    /// How long a connection polls the kernel for input after its last input, instead of sleeping. Polling occupies a
+    /// processor while connections are busy and no other thread wants it. Default zero: no polling.
     pub busy_poll: Duration,
-    /// Data-Out of commands that are not done, of all connections together, in bytes: each may hold
-    /// an equal share and at least one command; then its socket is not read until one is done. The
-    /// same share is what a connection may have asked for with R2Ts. Default 24 MiB: six times what
-    /// 32 writes of 128 KiB hold, so that 64 sessions of a gateway stay within 64 MiB.
+    /// Memory for the Data-Out of commands in progress, of all connections together, in bytes. Each connection may
+    /// hold an equal share, and at least one command; above that its socket is not read until a command completes.
+    /// The same share bounds the data that a connection has requested with R2Ts. Default 24 MiB: six times what 32
+    /// writes of 128 KiB hold, so that 64 sessions of a gateway stay within 64 MiB.
     pub held_bytes: usize,
     /// Data of waiting writes, of all sessions together, in bytes. A write waits for commands before it, for
     /// the rest of its data, or for data requested with R2Ts. Each of `max_connections` connections has its
@@ -69,13 +69,13 @@ pub struct Settings {
     /// 384 MiB: first bursts of 256 KiB for 1,024 connections, and 128 MiB, which is 8 MiB for each of 16
     /// gateways with 32 outstanding writes and their first bursts.
     pub waiting_bytes: usize,
-    /// Data that commands in progress may return, in bytes, divided among connections like `held_bytes`.
-    /// Default 256 MiB: what ten gigabits a second bring in 200 ms from far storage.
+    /// Data that commands in progress may return, in bytes, divided among the connections like `held_bytes`. Default
+    /// 256 MiB: the data that far storage sends in 200 ms at 10 Gbit/s.
     pub returned_bytes: usize,
-    /// Output that waits for the initiator to read it, in bytes: above that no further PDU is
-    /// looked at. Default 4 MiB.
+    /// Limit of queued output of one connection, in bytes: above it, no further PDU of this connection is processed.
+    /// Default 4 MiB.
     pub output_bytes: usize,
-    /// After so long without taking any of its output an initiator counts as gone. Default 60 s.
+    /// A connection is closed if its initiator takes none of its output for this time. Default 60 s.
     pub slow_reader: Duration,
 }
 
@@ -105,14 +105,14 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// Bytes of `waiting_bytes` that each connection has for itself, whatever other connections hold.
+    /// Returns the bytes of `waiting_bytes` that are reserved for each connection, whatever other connections hold.
     pub(crate) fn kept_share(&self) -> usize {
         let shares = self.waiting_bytes.saturating_sub(BORROWED_BYTES);
         let even = shares / self.max_connections.max(1);
         even.min(self.offer.first_burst_length as usize)
     }
 
-    /// Bytes of `waiting_bytes` that are left beside the shares of the connections.
+    /// Returns the bytes of `waiting_bytes` that are left after the shares of the connections.
     pub(crate) fn borrowed_bytes(&self) -> usize {
         self.waiting_bytes - self.kept_share() * self.max_connections
     }
@@ -131,9 +131,9 @@ impl Settings {
         self.max_connections - self.max_connections / 4
     }
 
-    /// Sessions without a connection that may wait for their initiators: a quarter of what there
-    /// is room for. They hold tasks and answers for up to two hours, and few initiators of the
-    /// field know level 2; one that comes back too late logs in anew and repeats its commands.
+    /// Returns how many sessions without a connection may wait for their initiators: a quarter of `max_connections`.
+    /// Such a session holds tasks and responses for up to two hours, and few initiators in the field support recovery
+    /// level 2. An initiator that returns too late logs in again and repeats its commands.
     pub(crate) fn waiting_sessions(&self) -> usize {
         (self.max_connections / 4).max(1)
     }

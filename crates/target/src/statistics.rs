@@ -1,4 +1,4 @@
-//! What a server has seen.
+//! Counters and state of a server, for its status.
 
 use std::{
     collections::HashMap,
@@ -15,82 +15,83 @@ use volume::TimeHistogramSnapshot;
 
 use crate::command_times::CommandKind;
 
-/// A server at one moment.
+/// The state and the counters of a server at one moment.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct TargetStatistics {
-    /// Sessions that are open.
+    /// Open sessions, discovery sessions included.
     pub sessions: Vec<SessionStatistics>,
-    /// Connections that are open, logged in or not.
+    /// Open connections, logged in or not.
     pub connections: usize,
-    /// Connections that have not logged in.
+    /// Connections whose login has not ended.
     pub logins_in_progress: usize,
-    /// Discovery sessions that are open.
+    /// Open discovery sessions.
     pub discovery_sessions: usize,
     /// Connections that were refused because there were too many: closed at once, or answered with login
     /// status 0302.
     pub refused_connections: u64,
-    /// Logins and discovery sessions that were closed because newcomers got their places.
+    /// Logins and discovery sessions that were closed to make room for newer connections.
     pub displaced_connections: u64,
-    /// Logins that were refused, broken off or took too long.
+    /// Logins that were refused, were broken off or timed out.
     pub failed_logins: u64,
     /// Sessions opened since the start, discovery sessions included.
     pub opened_sessions: u64,
-    /// Everything counted since the start, in sessions open and closed.
+    /// Sums over all sessions since the start, open and closed.
     pub total: TargetPduCounters,
-    /// `total` for each target that a session was ever open to.
+    /// `total` for each target to which a session was ever open.
     pub by_target: HashMap<String, TargetPduCounters>,
-    /// Commands since the start by operation code, those that occurred.
+    /// Commands since the start by operation code, without those that never occurred.
     pub commands: Vec<(u8, u64)>,
-    /// What they took at their units.
+    /// The time that commands took at their units, by kind.
     pub times: Vec<(CommandKind, TimeHistogramSnapshot)>,
 }
 
-/// One session.
+/// One open session.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SessionStatistics {
     /// The initiator's iSCSI name.
     pub initiator_name: String,
-    /// Where its first connection came from.
+    /// The address from which its first connection came.
     pub address: SocketAddr,
-    /// Where it is logged in; `None` for discovery.
+    /// The target's name; `None` for a discovery session.
     pub target_name: Option<String>,
-    /// The tag of the portal group through which it came.
+    /// The tag of the portal group through which the initiator logged in.
     pub portal_group: Option<u16>,
-    /// Our half of the session's name.
+    /// The session's TSIH (target session identifying handle).
     pub tsih: u16,
-    /// What was counted, on all connections that there were.
+    /// Sums over all connections that the session has had.
     pub counters: TargetPduCounters,
-    /// The congestion control of the connections, and what they share.
+    /// The congestion control of the connections and the state that they share.
     pub congestion: Option<CongestionStatistics>,
-    /// The connections that are open; none for a while, if their tasks may be taken over.
+    /// The open connections. The list is empty while the session waits for its initiator to reconnect and take over
+    /// its tasks.
     pub connections: Vec<TargetConnectionStats>,
 }
 
-/// One connection of a session.
+/// One open connection of a session.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct TargetConnectionStats {
-    /// The initiator's number for it.
+    /// The connection's CID, chosen by the initiator.
     pub cid: u16,
-    /// Where it comes from.
+    /// The initiator's address.
     pub address: Option<SocketAddr>,
-    /// The address at our end: the portal, or what it listens on.
+    /// Our address: that of the portal, or one of the addresses on which the portal listens.
     pub local: Option<SocketAddr>,
-    /// What was counted.
+    /// Counters of this connection.
     pub counters: TargetPduCounters,
-    /// What has passed compressed; `None` if it does not.
+    /// Bytes before and after compression; `None` without compression.
     pub link_bytes: Option<LinkBytes>,
 }
 
-/// What a driver shows of its session.
+/// The state of a session that its driver publishes.
 #[derive(Default)]
 pub(crate) struct SessionSnapshot {
-    /// From when its driver runs.
+    /// When its driver began to run.
     pub(crate) congestion: Option<Arc<SessionCongestion>>,
     pub(crate) counters: TargetPduCounters,
     pub(crate) connections: Vec<TargetConnectionStats>,
 }
 
-/// Counters that belong to no session.
+/// Counters of a server that belong to no session.
 #[derive(Default)]
 pub(crate) struct ServerEventCounters {
     pub(crate) refused_connections: AtomicU64,
@@ -99,7 +100,7 @@ pub(crate) struct ServerEventCounters {
     pub(crate) opened_sessions: AtomicU64,
 }
 
-/// One more.
+/// Adds one.
 pub(crate) fn count(counter: &AtomicU64) {
     counter.fetch_add(1, Ordering::Relaxed);
 }

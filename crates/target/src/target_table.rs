@@ -1,4 +1,4 @@
-//! Which targets there are, which units they have, and through which portal groups they are reached.
+//! The targets of a server, their logical units, and the portal groups through which they are reached.
 
 use std::sync::Arc;
 
@@ -11,28 +11,28 @@ use crate::{
     portal::{PortalGroup, Redirect},
 };
 
-/// A target: a name, and units by number.
+/// A target: its name and its logical units.
 #[derive(Clone)]
 pub struct Target {
-    /// The iSCSI name, `iqn.`, `eui.` or `naa.`: what initiators log in to.
+    /// The iSCSI name to which initiators log in: `iqn.`, `eui.` or `naa.`.
     pub name: String,
-    /// A name for humans.
+    /// A name for people (TargetAlias).
     pub alias: Option<String>,
-    /// Units by LUN, 0 to 16,383.
+    /// The units with their LUNs, 0 to 16,383.
     pub units: Vec<(u16, Arc<dyn LogicalUnit>)>,
-    /// The portal groups through which it is reached, each with a tag of its own.
+    /// The portal groups through which the target is reached. Each has a tag of its own.
     pub groups: Vec<PortalGroup>,
-    /// Everybody who logs in to it is sent there.
+    /// If set, every login to this target is redirected to this address.
     pub redirect: Option<Redirect>,
-    /// It is served elsewhere for now: a login ends with "service unavailable" (RFC 7143, 11.13.5), after
-    /// which initiators try again, here or by another portal.
+    /// The target is temporarily served elsewhere. A login ends with "service unavailable" (RFC 7143, 11.13.5);
+    /// initiators then try again, here or at another portal.
     pub is_unavailable: bool,
-    /// Who may log in to it.
+    /// The access rules for logins.
     pub access: LoginAccess,
 }
 
 impl Target {
-    /// A target in the default portal group, for everybody.
+    /// A target in the default portal group that admits every initiator.
     #[must_use]
     pub fn new(name: impl Into<String>, units: Vec<(u16, Arc<dyn LogicalUnit>)>) -> Self {
         let groups = vec![PortalGroup::default()];
@@ -41,7 +41,7 @@ impl Target {
     }
 }
 
-/// Targets that cannot be served together.
+/// The reason why a server cannot serve a set of targets.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum TargetError {
     /// The name is not one of RFC 7143, 4.2.7: `iqn.`, `eui.` or `naa.` and up to 223 bytes of
@@ -51,23 +51,23 @@ pub enum TargetError {
     /// Two targets with one name.
     #[error("there are two targets `{0}`")]
     Twice(String),
-    /// Two units with one number, or a number above 16,383.
-    #[error("target `{name}`: LUN {lun} is there twice or above 16,383")]
+    /// Two units with the same LUN, or a LUN above 16,383.
+    #[error("target `{name}`: LUN {lun} is used twice or above 16,383")]
     Unit {
-        /// The target.
+        /// The target's name.
         name: String,
-        /// The unit's number.
+        /// The LUN.
         lun: u16,
     },
 }
 
-/// The targets of a server.
+/// The targets of a server by name.
 #[derive(Default)]
 pub(crate) struct TargetTable {
     targets: RwLock<Vec<Arc<ServedTargetEntry>>>,
 }
 
-/// A target as its sessions see it.
+/// A target as its sessions use it.
 pub(crate) struct ServedTargetEntry {
     pub(crate) name: String,
     pub(crate) alias: Option<String>,
@@ -75,19 +75,19 @@ pub(crate) struct ServedTargetEntry {
     pub(crate) redirect: Option<Redirect>,
     pub(crate) is_unavailable: bool,
     access: RwLock<Arc<LoginAccess>>,
-    /// Sorted by number.
+    /// Sorted by LUN.
     units: Vec<(u16, Arc<dyn LogicalUnit>)>,
-    /// Their LUNs as REPORT LUNS lists them.
+    /// The LUNs in the form in which REPORT LUNS returns them.
     pub(crate) luns: Vec<Lun>,
-    /// The tags of `groups`, ascending: each group is one port (RFC 7143, 4.4.1).
+    /// The tags of `groups` in ascending order. Each group is one target port (RFC 7143, 4.4.1).
     ports: Vec<u16>,
 }
 
 impl ServedTargetEntry {
-    /// The unit that `lun` names.
+    /// Returns the unit with this LUN.
     pub(crate) fn unit(&self, lun: Lun) -> Option<&Arc<dyn LogicalUnit>> {
         let number = lun.number()?;
-        // Most targets have one unit, number 0.
+        // Most targets have one unit, LUN 0.
         let at = match self.units.first() {
             Some((first, _)) if *first == number => 0,
             _ => self.units.binary_search_by_key(&number, |(number, _)| *number).ok()?,
@@ -95,7 +95,7 @@ impl ServedTargetEntry {
         Some(&self.units[at].1)
     }
 
-    /// Who may log in.
+    /// Returns the current access rules.
     pub(crate) fn access(&self) -> Arc<LoginAccess> {
         self.access.read().clone()
     }
@@ -104,12 +104,11 @@ impl ServedTargetEntry {
         *self.access.write() = Arc::new(access);
     }
 
-    /// All units.
     pub(crate) fn units(&self) -> impl Iterator<Item = &dyn LogicalUnit> {
         self.units.iter().map(|(_, unit)| &**unit)
     }
 
-    /// The units that `other` has not, or not by this number.
+    /// Returns the units that `other` does not have under the same LUN.
     pub(crate) fn units_beyond<'a>(
         &'a self,
         other: &'a Self,
@@ -120,13 +119,14 @@ impl ServedTargetEntry {
         beyond.map(|(lun, (_, unit))| (*lun, &**unit))
     }
 
-    /// Tells a nexus something at every unit.
+    /// Raises a unit attention condition for a nexus at every unit.
     pub(crate) fn raise_attention(&self, nexus: &Nexus, condition: Sense) {
         self.units()
             .for_each(|unit| unit.change_attention(nexus, condition, AttentionChange::Raise));
     }
 
-    /// A nexus has been told of this at one of the units, or has asked.
+    /// Withdraws a unit attention condition of a nexus at every unit: one unit has reported it, or the initiator has
+    /// read what it announced.
     pub(crate) fn withdraw_attention(&self, nexus: &Nexus, condition: Sense) {
         self.units()
             .for_each(|unit| unit.change_attention(nexus, condition, AttentionChange::Withdraw));
@@ -165,7 +165,7 @@ impl TargetTable {
         Ok(())
     }
 
-    /// Takes the place of the target of this name; false if there is none.
+    /// Replaces the target with the same name. Returns false if there is none.
     pub(crate) fn replace(&self, device: Arc<ServedTargetEntry>) -> bool {
         let mut targets = self.targets.write();
         let found = targets.iter_mut().find(|other| other.name == device.name);

@@ -1,4 +1,4 @@
-//! What the commands of a session do at its units, and what other sessions are told of it.
+//! The commands and task management functions of a session at its units.
 
 use std::{sync::Arc, task::Context};
 
@@ -77,7 +77,7 @@ impl TargetSessionDriver<'_> {
         Ok(progress)
     }
 
-    /// Begins what had to wait for room for its answer. True if there was any.
+    /// Starts deferred commands whose responses can be queued again. Returns true if there was one.
     pub(crate) fn run_deferred(&mut self, context: &mut Context<'_>) -> bool {
         let mut progress = false;
         for _ in 0..self.deferred.len() {
@@ -109,7 +109,8 @@ impl TargetSessionDriver<'_> {
         let Some(unit) = unit else {
             let completion = unitless_commands::execute(&task, &device.luns);
             if unitless_commands::is_meant(&task.cdb) && completion.status == ScsiStatus::Good {
-                // Who has the list needs not be told that it is another (SPC-4, 6.33).
+                // The initiator has just received the new list, so it needs no attention about the change (SPC-4,
+                // 6.33).
                 device.withdraw_attention(nexus, Sense::REPORTED_LUNS_DATA_HAS_CHANGED);
             }
             self.complete(itt, completion);
@@ -133,17 +134,18 @@ impl TargetSessionDriver<'_> {
             && sense.is_same_condition(Sense::REPORTED_LUNS_DATA_HAS_CHANGED)
             && let Some(NexusHandle { device, nexus }) = &self.presence
         {
-            // It is one list, whichever unit told of it.
+            // The list of LUNs belongs to the target: an attention that one unit has reported need not be reported by
+            // the others.
             device.withdraw_attention(nexus, Sense::REPORTED_LUNS_DATA_HAS_CHANGED);
         }
         self.session.complete(itt, outcome(completion));
     }
 
-    /// The target may have other units: commands at those that are gone end, and the initiator
-    /// will be told.
+    /// Adopts the target's current units. Commands at removed units are aborted, and the initiator is informed by a
+    /// unit attention.
     pub(crate) fn change_units(&mut self, context: &mut Context<'_>) {
         let Some(presence) = &self.presence else { return };
-        // If it is no target any more, this session is about to end.
+        // If the target was removed, this session is about to end.
         let Some(device) = self.surroundings.names.find(&presence.device.name) else { return };
         let gone: Vec<Lun> = presence.device.units_beyond(&device).map(|(lun, _)| lun).collect();
         let has_new = device.units_beyond(&presence.device).next().is_some();
@@ -177,7 +179,8 @@ impl TargetSessionDriver<'_> {
         }
     }
 
-    /// Own tasks first, then those of other sessions, then the units are told, then the answer.
+    /// Performs a task management function in this order: abort the tasks of this session, then those of other
+    /// sessions, then inform the units, then respond.
     fn manage(&mut self, request: ManagementRequest, context: &mut Context<'_>) {
         let ManagementRequest { itt, function, lun } = request;
         let Some(NexusHandle { device, nexus }) = &self.presence else { return };
@@ -209,7 +212,7 @@ impl TargetSessionDriver<'_> {
                 }
             }
             if function == TaskFunction::TargetColdReset {
-                // All sessions of the target end (RFC 7143, 11.5.1); ours after the answer.
+                // All sessions of the target end (RFC 7143, 11.5.1). This one ends after the response.
                 for other in &others {
                     let _ = other.send(DriverMessage::Close("target cold reset")).await;
                 }
@@ -234,11 +237,11 @@ impl TargetSessionDriver<'_> {
     }
 }
 
-/// Has other drivers abort what they have in progress at a unit, or at all; returns when they did.
+/// Lets other drivers abort their commands at a unit, or at all units if `lun` is `None`, and waits until they have.
 async fn clear(drivers: &[mpsc::Sender<DriverMessage>], lun: Option<Lun>) {
     let (done, mut all_done) = mpsc::channel(1);
     for driver in drivers {
-        // A driver that has gone has nothing in progress.
+        // A driver that has ended has no commands in progress.
         let _ = driver.send(DriverMessage::Clear { lun, done: done.clone() }).await;
     }
     drop(done);
@@ -254,12 +257,12 @@ fn outcome(completion: Completion) -> TargetCommandOutcome {
     }
 }
 
-/// Returns true for a SYNCHRONIZE CACHE. Its answer returns no data.
+/// Returns true for SYNCHRONIZE CACHE, whose response has no Data-In.
 fn is_flush(command: &ReceivedCommand) -> bool {
     matches!(command.cdb.first(), Some(0x35 | 0x91))
 }
 
-/// RFC 7143, 11.3.1; reserved values count as untagged.
+/// Task attributes of RFC 7143, 11.3.1. Reserved values are treated as untagged.
 fn task_attribute(attribute: u8) -> TaskAttribute {
     match attribute {
         1 => TaskAttribute::Simple,

@@ -1,20 +1,19 @@
-//! What a target answers itself, whichever units it has: REPORT LUNS, and commands for units that
-//! are not there (SPC-4, 6.4.2, 6.33; SAM-5, 5.11).
+//! Commands that the target answers without a logical unit: REPORT LUNS, and commands for a LUN that does not exist
+//! (SPC-4, 6.4.2, 6.33; SAM-5, 5.11).
 
 use scsi::{Command, Lun, PrimaryCommand, Sense, inquiry};
 use unit::{Completion, Task};
 
-/// The well-known unit REPORT LUNS in extended addressing (SAM-5, 4.7.5.1).
+/// The LUN of the REPORT LUNS well-known logical unit, in extended addressing (SAM-5, 4.7.5.1).
 const REPORT_LUNS_UNIT: Lun = Lun(0xc101_0000_0000_0000);
-/// Opcode of REPORT LUNS.
 const REPORT_LUNS: u8 = 0xa0;
 
-/// Is this a command that the target answers rather than the unit?
+/// Returns true for a command that the target answers in place of the unit.
 pub(crate) fn is_meant(cdb: &[u8]) -> bool {
     cdb.first() == Some(&REPORT_LUNS)
 }
 
-/// Answers REPORT LUNS, and any command to a unit that is not there.
+/// Answers REPORT LUNS, and any command for a LUN that does not exist.
 pub(crate) fn execute(task: &Task, luns: &[Lun]) -> Completion {
     match Command::parse(&task.cdb) {
         Ok(Command::Primary(PrimaryCommand::ReportLuns { select_report, allocation_length })) => {
@@ -29,7 +28,7 @@ pub(crate) fn execute(task: &Task, luns: &[Lun]) -> Completion {
             good(sense, usize::from(allocation_length))
         }
         Err(sense) if is_meant(&task.cdb) => Completion::check_condition(sense),
-        // An unknown operation code cannot tell more than that there is no unit to know it.
+        // Any other command, known or unknown, fails because the unit does not exist.
         Ok(_) | Err(_) if task.lun != REPORT_LUNS_UNIT => {
             Completion::check_condition(Sense::LOGICAL_UNIT_NOT_SUPPORTED)
         }
@@ -41,7 +40,7 @@ pub(crate) fn execute(task: &Task, luns: &[Lun]) -> Completion {
 
 fn report_luns(luns: &[Lun], select_report: u8, allocation_length: u32) -> Completion {
     let list = match select_report {
-        // 02h adds well-known units; ours need not be listed (it answers, and that is all).
+        // 02h asks for well-known units too. Listing ours is optional.
         0x00 | 0x02 => scsi::lun_list(luns),
         0x01 => scsi::lun_list(&[]),
         _ => return Completion::check_condition(Sense::invalid_field_in_cdb(2)),
