@@ -204,7 +204,7 @@ async fn a_log_that_became_dirty_while_its_claim_waited_does_not_go_over_newer_d
     far = place.serve("node", &keeping(&place, address.port()));
     eventually("an answer", || cache_figure(&near, "claim") != "waiting").await;
     let holding = cache_figure(&near, "claim");
-    assert!(holding.contains("what is in this one may be older"), "{holding}");
+    assert!(holding.contains("the data in this log may be older"), "{holding}");
     let raw = connect(far.address, NODE).await;
     assert_eq!(read(&*raw, 1).await.expect("read"), content(1, 7));
 }

@@ -1,4 +1,4 @@
-//! How long to wait before a connection is tried again.
+//! The pauses between attempts to connect.
 
 use std::{
     hash::{BuildHasher, RandomState},
@@ -9,18 +9,18 @@ use iscsi::session::initiator::MOST_PATIENCE;
 
 use crate::Settings;
 
-/// The pauses before attempts to connect: doubling, and of random length so that many initiators
-/// do not come back all at once.
+/// The pauses before attempts to connect. They double, and each is lengthened at random, so that many initiators do
+/// not reconnect at the same moment.
 pub(crate) struct Backoff {
     next: Duration,
     most: Duration,
 }
 
-/// The longest pause where another portal may serve the unit at any moment: a gateway of a pair takes
-/// over within a few seconds.
+/// The longest pause if another portal may serve the unit at any moment: a gateway of a pair takes over within a few
+/// seconds.
 const MOST_BESIDE_OTHERS: Duration = Duration::from_secs(1);
 
-/// A connection that held for so long was a good one: the next pause is the first again.
+/// After a connection that lasted this long, the pauses start again with the first one.
 pub(crate) const GOOD_CONNECTION: Duration = Duration::from_secs(5);
 
 impl Backoff {
@@ -29,12 +29,12 @@ impl Backoff {
         Self { next: settings.back_off, most: settings.back_off_max.min(most) }
     }
 
-    /// From now on they are as long as they get.
+    /// Makes all further pauses the longest one.
     pub(crate) fn longest(&mut self) {
         self.next = self.most;
     }
 
-    /// The next, but what the target asked for if that is longer, within reason.
+    /// Returns the next pause, or the pause that the target asked for if that is longer. The latter is bounded.
     pub(crate) fn next_after(&mut self, asked: Duration) -> Duration {
         self.next().max(asked.min(MOST_PATIENCE))
     }

@@ -1,4 +1,4 @@
-//! A unit that grows while the session lasts: it is asked for its size, and goes on being used.
+//! Asks a unit for its capacity during a session. A unit that has grown stays in use.
 
 use std::{
     sync::{Arc, atomic::Ordering},
@@ -19,8 +19,8 @@ use crate::{
     session_state::RemoteSessionState, unit_description::Capacity,
 };
 
-/// Asks for the size whenever somebody wants to know, until the session ends. A unit that is
-/// larger than it was is taken as it is; any other change is judged by way of a new session.
+/// Asks for the capacity whenever a caller requests it, until the session ends. A unit that has grown is accepted.
+/// After any other change a new session has to verify the unit.
 pub(crate) async fn follow(messages: mpsc::WeakSender<Message>, shared: Arc<RemoteSessionState>) {
     loop {
         shared.look_at_size.notified().await;
@@ -28,7 +28,7 @@ pub(crate) async fn follow(messages: mpsc::WeakSender<Message>, shared: Arc<Remo
         let told = shared.size_changed.swap(false, Ordering::AcqRel);
         let found = match ask(&messages).await {
             Some(Ok(found)) => found,
-            // A new session asks anyway.
+            // The next session asks for the capacity anyway.
             Some(Err(CommandError::Away(_) | CommandError::Unreachable(_))) => continue,
             Some(Err(_)) => None,
             None => return,
@@ -43,20 +43,19 @@ pub(crate) async fn follow(messages: mpsc::WeakSender<Message>, shared: Arc<Remo
                 shared.set_facts(UnitDescription { geometry, ..known });
             }
             Some(found) if (found.block_size, found.blocks) == (block_size, blocks) => {}
-            // A unit that cannot be asked so may tell a new session.
+            // The capacity cannot be read. A new session has to verify the unit only if it has reported a change.
             None if !told => {}
             _ => {
                 let _ = messages.send(Message::Judge).await;
             }
         }
         drop(messages);
-        // Whoever asks often gets an answer that is so old.
+        // Callers that ask often get an answer that is at most this old.
         sleep(PAUSE).await;
     }
 }
 
-/// READ CAPACITY (16); `None` in its place: the unit says nothing that makes sense. `None`: the
-/// session has ended.
+/// Sends READ CAPACITY (16). Returns `None` if the session has ended; the inner `None` is an invalid answer.
 async fn ask(messages: &mpsc::Sender<Message>) -> Option<Result<Option<Capacity>, CommandError>> {
     let cdb = BlockCommand::ReadCapacity16 { allocation_length: CAPACITY_BYTES }.encode();
     let (reply, answer) = oneshot::channel();
@@ -68,7 +67,7 @@ async fn ask(messages: &mpsc::Sender<Message>) -> Option<Result<Option<Capacity>
     }))
 }
 
-/// The whole answer (SBC-3, 5.16.2).
+/// The length of the READ CAPACITY (16) parameter data in bytes (SBC-3, 5.16.2).
 const CAPACITY_BYTES: u32 = 32;
-/// Path checkers of hosts ask every few seconds, all of them.
+/// The shortest time between two requests: path checkers of several hosts each ask every few seconds.
 const PAUSE: Duration = Duration::from_millis(500);

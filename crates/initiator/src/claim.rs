@@ -1,5 +1,5 @@
-//! The claim of a cache on its unit (CLAIM OUT, `docs/protocols.md`): what is sent, and what becomes of
-//! the answer.
+//! The claim of a cache on its unit (CLAIM OUT, `docs/protocols.md`): its parameters, and the handling of the
+//! answers.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ use crate::{
     session_io::SessionIo,
 };
 
-/// The claim of a volume, from when it is asked for.
+/// The claim of a volume and its state, from the moment it is requested.
 #[derive(Default)]
 pub(crate) struct Claimed {
     inner: Mutex<RemoteClaimState>,
@@ -30,7 +30,7 @@ pub(crate) struct Claimed {
 struct RemoteClaimState {
     claim: Option<Arc<Claim>>,
     holding: Holding,
-    /// It was granted in one session at least.
+    /// The claim was granted in at least one session.
     was_held: bool,
     /// The unit is of an older node, which keeps no confirmed numbers.
     is_old: bool,
@@ -41,7 +41,7 @@ struct RemoteClaimState {
 }
 
 impl Claimed {
-    /// To be presented from now on, in place of any other; not by one that was refused before.
+    /// Presents this claim from now on, instead of any other one. Has no effect after a refusal.
     pub(crate) fn set(&self, claim: Arc<Claim>) {
         let mut inner = self.inner.lock();
         if !matches!(inner.holding, Holding::Refused(_)) {
@@ -57,8 +57,8 @@ impl Claimed {
         self.inner.lock().claim.clone()
     }
 
-    /// A claim as it is presented now: one that was granted says so, or a unit that was put back to a day before
-    /// that would take it for the next one.
+    /// Returns the claim with the field `granted` up to date. A claim that was granted says so; otherwise a unit that
+    /// was restored from a backup of before that moment would treat it as the next owner's.
     pub(crate) fn asked(&self, claim: &Arc<Claim>) -> Claim {
         let inner = self.inner.lock();
         let is_current = inner.claim.as_ref().is_some_and(|current| Arc::ptr_eq(current, claim));
@@ -113,7 +113,7 @@ impl Claimed {
         inner.advanced = inner.advanced.max(confirmed);
     }
 
-    /// Given back: nothing is presented any more.
+    /// Forgets the claim after it was released: no later session presents it.
     pub(crate) fn clear(&self) {
         *self.inner.lock() = RemoteClaimState::default();
     }
@@ -122,10 +122,10 @@ impl Claimed {
         self.inner.lock().holding.clone()
     }
 
-    /// What became of a claim, unless another one has taken its place: what was granted then says
-    /// nothing of that one. False if so.
+    /// Records the result of a claim. Returns false if another claim has replaced it meanwhile: then the result says
+    /// nothing about the new one.
     ///
-    /// A refusal is for good: whoever was shut out has data that is older than the unit's.
+    /// A refusal is final: the data of an initiator that was fenced is older than the unit's.
     pub(crate) fn note(&self, claim: &Arc<Claim>, holding: Holding) -> bool {
         let mut inner = self.inner.lock();
         let is_current = inner.claim.as_ref().is_some_and(|current| Arc::ptr_eq(current, claim));
@@ -136,8 +136,8 @@ impl Claimed {
         is_current
     }
 
-    /// Fails once it was refused. Asked again, the unit might grant it, when whoever had it has
-    /// gone, and shut him out for good when he comes back.
+    /// Fails if the claim was refused. It must not be presented again: after the owner has disconnected, the unit
+    /// might grant it, and would fence the rightful owner when that returns.
     pub(crate) fn check(&self) -> Result<(), Error> {
         match self.holding() {
             Holding::Refused(reason) => Err(Error::Fenced(reason)),
@@ -145,8 +145,8 @@ impl Claimed {
         }
     }
 
-    /// Presents the claim, if there is one, in a session that is new: nothing comes before it. If
-    /// another one takes its place meanwhile, that one too.
+    /// Presents the claim, if there is one, in a new session before any other command. Repeats this if another claim
+    /// replaces it meanwhile.
     pub(crate) async fn present(
         &self,
         wires: &mut SessionIo,
@@ -212,19 +212,19 @@ async fn present(
     })
 }
 
-/// What the unit says to a claim.
+/// The answer of the unit to a claim.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum ClaimOutReply {
     Granted,
-    /// It knows no claims.
+    /// The unit does not support claims.
     Unsupported,
-    /// It knows none any more.
+    /// The unit has granted a claim of this log before, but does not support claims now.
     Lost,
     Refused(Sense),
 }
 
 impl ClaimOutReply {
-    /// `None`: it is no answer to the claim.
+    /// Returns `None` if the sense data is not an answer to the claim.
     pub(crate) fn of(sense: Sense, claim: &Claim) -> Option<Self> {
         if is_refusal(&sense) {
             return Some(Self::Refused(sense));
@@ -239,7 +239,7 @@ impl ClaimOutReply {
 }
 
 pub(crate) const LOST: &str =
-    "the unit granted a claim of this log once, and keeps no claims any more";
+    "the unit has granted a claim of this log before, but no longer supports claims";
 
 /// The version of the CLAIM OUT parameter list that a unit is sent.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -256,7 +256,7 @@ pub(crate) fn knows_no_confirmed(sense: &Sense) -> bool {
     sense.key == SenseKey::IllegalRequest && matches!(sense.asc, 0x1a | 0x26)
 }
 
-/// CLAIM OUT.
+/// Builds a CLAIM OUT command.
 pub(crate) fn out(action: ClaimAction, claim: &Claim, list: List) -> (Cdb, DataPhase) {
     let owner = printable_owner(claim);
     let most = claim.predecessors.len().min(Claim::MOST_PREDECESSORS);
@@ -305,14 +305,14 @@ pub async fn claim_of(settings: &Settings) -> Result<Option<ClaimReport>, Error>
     Ok(ClaimReport::from_bytes(&told.into_bytes()).filter(|_| is_told))
 }
 
-/// CLAIM IN.
+/// Builds a CLAIM IN command.
 pub(crate) fn r#in() -> (Cdb, DataPhase) {
     let length = ClaimReport::MOST_BYTES as u16;
     let command = VendorCommand::ClaimIn { allocation_length: length };
     (command.encode(), DataPhase::In(length.into()))
 }
 
-/// In words, with what the unit knows of its owner.
+/// Describes a refusal in words, with what the unit reports about its owner.
 pub(crate) fn reason(sense: Sense, claim: &Claim, report: Option<&ClaimReport>) -> Arc<str> {
     let ours = format!("this one is generation {}", claim.generation);
     if sense.ascq == Sense::CLAIM_BEHIND.ascq {
@@ -357,18 +357,18 @@ pub(crate) fn reason(sense: Sense, claim: &Claim, report: Option<&ClaimReport>) 
              others may have written there since; {ours}"
         ),
         0x85 => format!(
-            "{owner} is at work with a copy of this log (generation {generation}), and {ours}"
+            "{owner} uses a copy of this log at present (generation {generation}), and {ours}"
         ),
-        0x86 if claim.shares => "the unit is not shared: say so in its settings".to_owned(),
-        0x86 => "the unit is shared with other gateways: this one has to share it, too".to_owned(),
+        0x86 if claim.shares => "the unit is not shared: set this in its settings".to_owned(),
+        0x86 => "the unit is shared with other gateways: this gateway has to share it as well".to_owned(),
         _ => format!(
-            "{owner} had the volume with another log ({log}) since: what is in this one may be older"
+            "{owner} has used the volume with another log ({log}) since: the data in this log may be older"
         ),
     }
     .into()
 }
 
-/// A command in a new session, past the news that it gets.
+/// Performs a command in a new session, and repeats it after the unit attentions of a new nexus.
 async fn ask(
     wires: &mut SessionIo,
     settings: &Settings,

@@ -1,4 +1,5 @@
-//! A remote unit that a cache has claimed: asking, keeping an eye on it, and who has it if we do not.
+//! Claiming a remote unit: presenting the claim, checking it from time to time, and finding out the owner if it is
+//! refused.
 
 use std::{sync::Arc, time::Duration};
 
@@ -13,8 +14,7 @@ use crate::{
 };
 
 impl RemoteSession {
-    /// Claims the unit: in this session if there is one, and in every later one before anything
-    /// else.
+    /// Claims the unit: in the current session if there is one, and in every later session before any other command.
     pub(crate) async fn claim(
         &self,
         claim: Claim,
@@ -29,8 +29,8 @@ impl RemoteSession {
         self.present(claim, reserves).await
     }
 
-    /// Presents the claim in the session that there is. What became of it; nothing is known of one
-    /// that another one has replaced meanwhile.
+    /// Presents the claim in the current session. Returns the result; `Holding::Waiting` if another claim has
+    /// replaced this one meanwhile.
     async fn present(&self, claim: Arc<Claim>, reserves: bool) -> Result<Holding, CommandError> {
         let asked = self.claimed().asked(&claim);
         let told = asked.confirmed.get();
@@ -55,7 +55,7 @@ impl RemoteSession {
                 Some(_) => Holding::Refused(self.who_has_it(sense, &claim).await),
                 None => return Err(CommandError::Check(sense)),
             },
-            // The next session presents it, or the watch in this one.
+            // The next session presents the claim, or the watch task in this session.
             Err(CommandError::Away(_) | CommandError::Unreachable(_) | CommandError::Busy) => {
                 Holding::Waiting
             }
@@ -77,7 +77,7 @@ impl RemoteSession {
         }
     }
 
-    /// Why the unit is not ours, which is noted.
+    /// Returns the reason why the unit is not ours, and records it.
     pub(crate) async fn who_has_it(&self, sense: Sense, claim: &Arc<Claim>) -> Arc<str> {
         if let Holding::Refused(reason) = self.claimed().holding() {
             return reason;
@@ -103,18 +103,20 @@ impl RemoteSession {
         match self.execute(cdb, transfer).await {
             Ok(_) => self.claimed().note_advance(confirmed),
             Err(CommandError::Check(sense)) => {
-                tracing::debug!(%sense, "the node is not told how far the log is");
+                tracing::debug!(%sense, "cannot send the confirmed number of the log to the node");
                 self.claimed().note_refused_advance(&sense);
             }
-            Err(error) => tracing::debug!(%error, "the node is not told how far the log is"),
+            Err(error) => {
+                tracing::debug!(%error, "cannot send the confirmed number of the log to the node")
+            }
         }
     }
 
-    /// Looks from time to time whether the unit has another owner: a cache that answers from memory
-    /// alone would not hear of it.
+    /// Checks from time to time whether the unit has another owner: a cache that answers from memory alone would not
+    /// notice.
     ///
-    /// One that still waits though the session is up is presented: the unit was busy, or it was asked
-    /// for when the session was past that and not up yet.
+    /// Presents a claim that still waits although the session is up: the unit was busy, or the claim was requested
+    /// after the session had passed the point where claims are presented.
     async fn watch_claim(self, reserves: bool) {
         let mut is_told = false;
         loop {
@@ -139,7 +141,7 @@ impl RemoteSession {
                         tracing::debug!(%error, "the claim is still not answered");
                     }
                     Err(error) => tracing::warn!(
-                        %error, "the claim is not answered: it is presented again until it is"
+                        %error, "the claim is not answered: presenting it again until it is"
                     ),
                 }
                 continue;
@@ -159,7 +161,7 @@ impl RemoteSession {
     }
 }
 
-/// A status of whatever kind is an answer here.
+/// Converts the result of a command: every status is an answer here.
 fn ended(answer: Result<PerformedCommand, CommandError>) -> Result<ScsiCommandEnd, CommandError> {
     let ended = |status, sense, data| Ok(ScsiCommandEnd { status, sense, data });
     match answer {
@@ -172,7 +174,7 @@ fn ended(answer: Result<PerformedCommand, CommandError>) -> Result<ScsiCommandEn
     }
 }
 
-/// Looks at the claim of a session until it is dropped.
+/// Checks the claim of a session periodically until it is dropped.
 pub(crate) struct ClaimWatchTask(AbortHandle);
 
 impl ClaimWatchTask {
@@ -187,5 +189,5 @@ impl Drop for ClaimWatchTask {
     }
 }
 
-/// Shorter than an operator needs to take up a log elsewhere; a command of 10 bytes.
+/// Shorter than the time in which an operator can adopt a log elsewhere. The check is one command of 10 bytes.
 const LOOK_EVERY: Duration = Duration::from_secs(1);

@@ -1,8 +1,8 @@
-//! The time.
+//! The clock of this crate.
 
 use std::time::Instant;
 
-/// The time, from the clock that a test can pause.
+/// Returns the time of tokio's clock, which a test can pause.
 pub(crate) fn now() -> Instant {
     tokio::time::Instant::now().into_std()
 }

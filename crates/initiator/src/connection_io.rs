@@ -1,4 +1,4 @@
-//! One TCP connection: a socket and what it takes to read it.
+//! One TCP connection: its socket and its decoder.
 
 use std::{
     ops::AddAssign,
@@ -21,7 +21,7 @@ use crate::{
     ping_progress::{ConnectionProgress, PingProgress},
 };
 
-/// A socket in full feature phase. Its machine is a part of the [`InitiatorSession`].
+/// The socket of a connection in full feature phase. Its protocol state is part of the [`InitiatorSession`].
 pub(crate) struct InitiatorConnectionIo {
     stream: ConnectionStream,
     decoder: Decoder,
@@ -31,7 +31,7 @@ pub(crate) struct InitiatorConnectionIo {
     carriage: PingProgress,
 }
 
-/// What has passed a connection since its login, in bytes of PDUs, and as it crossed the link.
+/// Bytes of a connection since its login: as PDUs, and as they crossed the link (compressed, perhaps).
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(crate) struct ConnectionTraffic {
     pub(crate) bytes_in: u64,
@@ -49,19 +49,18 @@ impl AddAssign for ConnectionTraffic {
     }
 }
 
-/// Receive buffer for small PDUs in full feature phase, as the decoder recommends.
+/// Size of the receive buffer for small PDUs in full feature phase, as the decoder recommends.
 const BUFFER_BYTES: usize = 64 * 1024;
 
-/// Reads of the socket in one turn, so that a fast target cannot keep timers from running, nor one
-/// connection the others.
+/// Maximum number of reads in one turn, so that a fast target cannot delay timers or other connections.
 const READS_PER_TURN: usize = 16;
 
-/// With more output than this, nothing is read: a target that sends pings and takes no answers
-/// would make us hold them all. Above what the machine queues by itself.
+/// Above this length of the queued output, in bytes, nothing is read: otherwise a target that sends pings and does
+/// not read the answers would make us hold all of them. It is more than the state machine queues by itself.
 const OUTPUT_STUCK: usize = 4 << 20;
 
 impl InitiatorConnectionIo {
-    /// After a login; `decoder` may hold what came with its end.
+    /// Takes over a connection after its login. `decoder` may hold bytes that arrived with the last login response.
     pub(crate) fn new(
         mut stream: ConnectionStream,
         mut decoder: Decoder,
@@ -78,25 +77,25 @@ impl InitiatorConnectionIo {
         Self { stream, decoder, cid: login.cid, bytes_in: 0, bytes_out: 0, carriage }
     }
 
-    /// Gives it the congestion control of its session.
+    /// Sets the congestion control of the session on this socket.
     pub(crate) fn take_into(&self, congestion: &SessionCongestion) {
         if let Some(reason) = congestion.take_in(&self.stream) {
-            tracing::warn!(%reason, "going on with the kernel's own congestion control");
+            tracing::warn!(%reason, "using the kernel's default congestion control instead");
         }
     }
 
-    /// The kernel holds no more than so many bytes that it has not sent.
+    /// Limits the bytes that the kernel holds without having sent them.
     pub(crate) fn limit_unsent(&self, bytes: u32) {
-        // Without it, commands wait longer than they need to. A socket that fails here fails where it is written, too.
+        // If this fails, commands may wait longer. If the socket is broken, its next write reports that.
         let _ = self.stream.limit_unsent(bytes);
     }
 
-    /// How it is compressed.
+    /// Returns the compression method; `None` if the connection is not compressed.
     pub(crate) fn compression(&self) -> Option<Compression> {
         self.stream.link_bytes().map(|bytes| bytes.method)
     }
 
-    /// What has passed.
+    /// Returns the bytes that this connection has carried.
     pub(crate) fn traffic(&self) -> ConnectionTraffic {
         let (bytes_in, bytes_out) = (self.bytes_in, self.bytes_out);
         let (link_in, link_out) = match self.stream.link_bytes() {
@@ -106,26 +105,27 @@ impl InitiatorConnectionIo {
         ConnectionTraffic { bytes_in, bytes_out, link_in, link_out }
     }
 
-    /// With a ping that is not answered, and ends at `asked`: since when bytes may have got through, if any did since
-    /// the last look.
+    /// Checks the progress of the connection while a ping that ends at `asked` in the output is unanswered. If bytes
+    /// got through since the last check, returns the earliest time at which that may have happened.
     pub(crate) fn look(&mut self, asked: u64, now: Instant, every: Duration) -> Option<Instant> {
-        // One that fails here fails where it is read or written, too.
+        // If the socket is broken, its next read or write reports that.
         let acknowledged = self.stream.acknowledged().unwrap_or(0);
         let passed = ConnectionProgress { read: self.stream.arrived().unwrap_or(0), acknowledged };
         self.carriage.look(asked, passed, now, every)
     }
 
-    /// When the next is due.
+    /// Returns when the next check is due.
     pub(crate) fn next_look(&self, every: Duration) -> Instant {
         self.carriage.next_look(every)
     }
 
-    /// So much of the output is written; `asked` is where a ping ends in it that is not answered.
+    /// Notes that `output` bytes of the output are written. `asked` is the end in the output of a ping that is not
+    /// answered.
     pub(crate) fn note_written(&mut self, asked: Option<u64>, output: u64) {
         self.carriage.note_written(asked, output, self.stream.written());
     }
 
-    /// Writes what the socket takes. True if that was all.
+    /// Writes as much as the socket accepts. Returns true if that was everything.
     pub(crate) fn send(&mut self, output: &mut PduOutput) -> Result<bool, Error> {
         let before = output.len();
         let sent = send(&mut self.stream, output)?;

@@ -1,4 +1,4 @@
-//! Which targets a portal has, and which units a target.
+//! Discovery: the targets of a portal, and the units of a target.
 
 use scsi::{Lun, PrimaryCommand, ScsiStatus};
 
@@ -10,26 +10,26 @@ use crate::{
 };
 use iscsi::session::initiator::DataPhase;
 
-/// A target that a portal names.
+/// A target that a portal has reported.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct DiscoveredTarget {
     /// Its iSCSI name.
     pub name: String,
-    /// Where it can be reached: `host:port`, IPv6 in brackets. The portal asked, if the answer
-    /// does not say.
+    /// The addresses at which it can be reached: `host:port`, IPv6 in brackets. The address of the portal itself if
+    /// the answer has none.
     pub portals: Vec<String>,
 }
 
 /// A unit of a target.
 #[derive(Clone, Debug)]
 pub struct ListedUnit {
-    /// Its number.
+    /// The LUN.
     pub lun: u16,
-    /// What it says of itself, or why that is of no use.
+    /// The description of the unit, or the reason why it cannot be used.
     pub facts: Result<UnitDescription, Error>,
 }
 
-/// Asks the settings' portal for all targets that are for us (SendTargets=All). Target and LUN of
+/// Asks the portal of the settings for the targets that this initiator may use (SendTargets=All). Target and LUN of
 /// the settings do not matter.
 pub async fn discover(settings: &Settings) -> Result<Vec<DiscoveredTarget>, Error> {
     let mut wire = SessionIo::open(settings, true).await?;
@@ -38,7 +38,7 @@ pub async fn discover(settings: &Settings) -> Result<Vec<DiscoveredTarget>, Erro
     parse_targets(&answer, &settings.portal)
 }
 
-/// Asks a target for its units and each of those what it is. `settings.lun` does not matter.
+/// Asks a target for its units, and each unit for its description. `settings.lun` does not matter.
 pub async fn list_units(settings: &Settings) -> Result<Vec<ListedUnit>, Error> {
     let mut settings = Settings { lun: 0, ..settings.clone() };
     let mut wire = SessionIo::open(&settings, false).await?;
@@ -47,7 +47,7 @@ pub async fn list_units(settings: &Settings) -> Result<Vec<ListedUnit>, Error> {
     for lun in luns {
         settings.lun = lun;
         let facts = match probe(&mut wire, &settings).await {
-            // the connection still stands, so the others can be asked
+            // The connection is intact, so the other units can be asked.
             Err(Error::Unit(reason)) => Err(Error::Unit(reason)),
             other => Ok(other?),
         };
@@ -57,7 +57,7 @@ pub async fn list_units(settings: &Settings) -> Result<Vec<ListedUnit>, Error> {
     Ok(units)
 }
 
-/// Room for 2,047 units: more than anyone reads in a list.
+/// Size of the list in bytes: room for 2,047 units.
 const REPORT_LUNS_BYTES: u32 = 16 * 1024;
 
 async fn report_luns(wire: &mut SessionIo, settings: &Settings) -> Result<Vec<u16>, Error> {
@@ -73,7 +73,7 @@ async fn report_luns(wire: &mut SessionIo, settings: &Settings) -> Result<Vec<u1
     Err(Error::unit("the target refuses REPORT LUNS"))
 }
 
-/// REPORT LUNS parameter data (SPC-4, 6.33.2).
+/// Parses REPORT LUNS parameter data (SPC-4, 6.33.2).
 fn parse_luns(data: &[u8]) -> Vec<u16> {
     let Some((length, rest)) = data.split_first_chunk::<4>() else { return Vec::new() };
     let rest = rest.get(4..).unwrap_or_default();
@@ -82,7 +82,7 @@ fn parse_luns(data: &[u8]) -> Vec<u16> {
     luns.filter_map(|&lun| Lun(u64::from_be_bytes(lun)).number()).collect()
 }
 
-/// The answer to SendTargets (RFC 7143, appendix C): each TargetName is followed by its addresses.
+/// Parses the answer to SendTargets (RFC 7143, appendix C): the addresses of a target follow its TargetName.
 fn parse_targets(text: &[u8], asked: &str) -> Result<Vec<DiscoveredTarget>, Error> {
     let wrong = |what: &'static str| {
         Error::Dropped(iscsi::session::initiator::InitiatorSessionError::Protocol(what))
@@ -96,13 +96,13 @@ fn parse_targets(text: &[u8], asked: &str) -> Result<Vec<DiscoveredTarget>, Erro
             }
             Some(("TargetName", _)) => return Err(wrong("a name that no target can have")),
             Some(("TargetAddress", address)) => {
-                // "host:port,tag": the tag of the portal group is of no use here
+                // The address ends with the portal group tag, which is not needed here: `host:port,tag`.
                 let address = address.split_once(',').map_or(address, |(address, _)| address);
                 parse_portal(address).map_err(|_| wrong("an address that no portal can have"))?;
                 let target = targets.last_mut().ok_or(wrong("an address before any target"))?;
                 target.portals.push(address.to_owned());
             }
-            // RFC 7143 lets a target say more
+            // RFC 7143 allows further keys.
             Some(_) => {}
             None => return Err(wrong("text that is not key=value")),
         }

@@ -29,13 +29,13 @@ use crate::{
     verified_session::{ExpectedUnit, VerifiedSession, attempt},
 };
 
-/// What callers send.
+/// A message from a handle to the driver.
 pub(crate) enum Message {
-    /// Perform this.
+    /// Perform this command.
     Job(Job),
-    /// The unit may have become another one: look at it by way of a new session.
+    /// The unit may have been replaced by another one: verify it in a new session.
     Judge,
-    /// Answer what is under way, log out, end.
+    /// Complete the commands in progress, log out, and end.
     Close,
 }
 
@@ -46,21 +46,21 @@ pub(crate) struct InitiatorDriver {
     expected: ExpectedUnit,
     pending: PendingTable,
     statistics: InitiatorStatistics,
-    /// The portal group of the last session, if that was at one of several portals of the settings.
+    /// The portal group of the last session; `None` if the settings have one portal only.
     group: Option<u16>,
-    /// The unit may have become another one.
+    /// The unit may have been replaced by another one.
     suspicious: bool,
-    /// It was said that the target does not compress what was wanted.
+    /// It was reported that the target does not support the compression that the settings want.
     told_uncompressed: bool,
-    /// No more jobs come.
+    /// A close was requested: no further jobs are accepted.
     closing: bool,
 }
 
-/// How a connection ended.
+/// The reason why a session has ended.
 enum ConnectionEnd {
-    /// We wanted it.
+    /// We have logged out.
     Closed,
-    /// It was lost; not to be made again before so long.
+    /// The session was lost. Do not connect again before `wait` has passed.
     Lost { reason: Arc<str>, wait: Duration },
 }
 
@@ -83,7 +83,7 @@ fn is_refused(error: &Error) -> bool {
         if !matches!(status, OutOfResources | ServiceUnavailable))
 }
 
-/// As good as never, for a timer.
+/// The timer's period when nothing is due.
 const IDLE: Duration = Duration::from_secs(3600);
 
 impl InitiatorDriver {
@@ -112,7 +112,7 @@ impl InitiatorDriver {
         }
     }
 
-    /// Runs until every handle is gone or one of them says so.
+    /// Runs until the last handle is dropped, or one requests the close.
     pub(crate) async fn run(mut self, first: Option<VerifiedSession>) {
         let mut pauses = Backoff::new(&self.settings);
         let mut wait = Duration::ZERO;
@@ -149,16 +149,17 @@ impl InitiatorDriver {
         let closed = CommandError::Unreachable("the session was closed".into());
         self.pending.fail_all(&closed, &mut self.statistics);
         self.publish();
-        // Who follows the size learns that there is nothing more to follow.
+        // Wake the task that refreshes the capacity, so that it ends.
         self.messages.close();
         self.shared.look_at_size.notify_one();
     }
 
-    /// Runs a session until it ends.
+    /// Serves one session until it ends.
     async fn serve(&mut self, live: VerifiedSession) -> ConnectionEnd {
         let VerifiedSession { settings, mut wires, facts } = live;
         self.pending.lun = Lun::from_number(settings.lun).unwrap_or_default();
-        // A target with one portal may have another tag when it is started again.
+        // Compare groups only if there are several portals: a target with one portal may use another tag after a
+        // restart.
         if settings.locate.is_none() && settings.has_choice() {
             self.group = wires.tpgt;
         }
@@ -176,12 +177,13 @@ impl InitiatorDriver {
 
         let mut counted = StatisticsBaseline::default();
         let ended = self.serve_until_it_ends(&mut wires, &mut counted).await;
-        // Whatever ended it: what was answered before is answered.
+        // Whatever the reason of the end, answers that were received before it count.
         let _ = self.handle_events(&mut wires, &mut counted);
         counted.add_to(&mut self.statistics, &wires);
         self.pending.replay(wires.session.take_unanswered(), &mut self.statistics);
         if matches!(ended, Err(Error::NotServed(_))) {
-            // What it still has of ours must have ended before it is sent elsewhere.
+            // Commands of ours that are still in progress there must have ended before they are sent to another
+            // portal.
             wires.log_out().await;
         } else {
             drop(wires);
@@ -210,8 +212,8 @@ impl InitiatorDriver {
         tokio::pin!(timer);
         let mut deadline = now();
         loop {
-            // Every turn looks at the time: sockets that always have something would keep a timer
-            // of lesser rank from ever being looked at.
+            // Check the time in every turn: sockets that are always ready would otherwise keep the timer from being
+            // polled, because it comes last in `select!`.
             if deadline <= now() {
                 self.pending.wake(now());
                 wires.handle_timeout(now());
@@ -221,7 +223,7 @@ impl InitiatorDriver {
             }
             self.take_messages();
             if self.suspicious {
-                return Err(Error::unit("it has another size than before"));
+                return Err(Error::unit("its capacity has changed"));
             }
             self.submit(wires);
             if self.closing && self.pending.len() == 0 {
@@ -239,8 +241,8 @@ impl InitiatorDriver {
             self.publish_connections(wires);
             *self.shared.silent_since.lock() = wires.session.silent_since();
 
-            // The machine's deadline moves with every PDU: the timer is left to fire too early
-            // rather than set again each time.
+            // The deadline of the state machine moves with every PDU. Let the timer expire too early rather than
+            // reset it each time.
             let deadlines =
                 [wires.deadline(), self.pending.deadline(), crew.deadline(), give_up_at];
             let earliest = deadlines.into_iter().flatten().min();
@@ -252,7 +254,7 @@ impl InitiatorDriver {
             tokio::select! {
                 biased;
                 () = wires.exchange() => {
-                    // what was answered before an error was answered
+                    // Answers that were received before an error count.
                     if let Some(end) = self.handle_events(wires, counted)? {
                         return Ok(end);
                     }
@@ -268,7 +270,7 @@ impl InitiatorDriver {
         }
     }
 
-    /// Tells once who wanted compression that there is none: it is worth nobody's waiting.
+    /// Reports once if the target does not support the compression that the settings want.
     fn note_compression(&mut self, wires: &SessionIo) {
         let compression = wires.compression();
         self.statistics.compression = compression;
@@ -276,11 +278,14 @@ impl InitiatorDriver {
         if is_wanted && compression.is_none() && !self.told_uncompressed {
             self.told_uncompressed = true;
             let (target, portal) = (&self.settings.target, &self.settings.portal);
-            warn!(target, portal, "the target does not compress: going on without");
+            warn!(
+                target,
+                portal, "the target does not support the wanted compression: continuing without"
+            );
         }
     }
 
-    /// Another connection is there, or not.
+    /// Handles the end of a login for a further connection. Returns an error if the session must end.
     fn handle_join(
         &mut self,
         wires: &mut SessionIo,
@@ -294,9 +299,9 @@ impl InitiatorDriver {
                 wires.join(logged_in);
                 None
             }
-            // The target knows no such session any more: only a new one helps.
+            // The target does not know the session any more; only a new session helps.
             Err(error @ Error::Login(_)) if wires.len() == 0 => Some(error),
-            // It may be elsewhere by now, and is looked for by way of a new session.
+            // The unit may have moved to another portal, which a new session finds.
             Err(error) if wires.len() == 0 && self.settings.has_choice() => Some(error),
             Err(error) => {
                 debug!(%error, "cannot add a connection");
@@ -306,8 +311,8 @@ impl InitiatorDriver {
         }
     }
 
-    /// Without a connection a session of level 2 goes on at the target, but not for callers: they
-    /// wait until the returned time at most.
+    /// Updates the link state. A session at recovery level 2 continues at the target without a connection, but
+    /// callers have no link meanwhile: they wait until the returned time at most.
     fn note_link(&mut self, wires: &SessionIo) -> Option<Instant> {
         let is_up = wires.len() > 0;
         self.shared.state.send_if_modified(|state| match (&state, is_up) {
@@ -332,7 +337,7 @@ impl InitiatorDriver {
         !self.closing && self.pending.len() < self.settings.queue_depth
     }
 
-    /// Takes all jobs that there is room for, so that they leave in one write.
+    /// Takes as many jobs as fit, so that they leave in one write.
     fn take_messages(&mut self) {
         while self.has_room() {
             match self.messages.try_recv() {
@@ -371,7 +376,7 @@ impl InitiatorDriver {
         counted: &mut StatisticsBaseline,
     ) -> Result<Option<ConnectionEnd>, Error> {
         let (mut changed, mut not_served, mut end) = (None, None, None);
-        // before it forgets the connections that ended
+        // Do this before the events below remove the connections that have ended.
         counted.add_to(&mut self.statistics, wires);
         while let Some(event) = wires.poll_event() {
             match event {
@@ -405,17 +410,17 @@ impl InitiatorDriver {
         }
         match changed {
             _ if end.is_some() => Ok(end),
-            // asked again, and judged, by way of a new session
-            Some(sense) => Err(Error::unit(format!("it tells of a change: {sense}"))),
+            // A new session reads the description again and verifies the unit.
+            Some(sense) => Err(Error::unit(format!("it reports a change: {sense}"))),
             None => not_served.map_or(Ok(None), |sense| Err(Error::NotServed(sense))),
         }
     }
 
-    /// Takes notice of a unit attention or a deferred error; returned, if it makes what we know of
-    /// the unit void.
+    /// Handles a unit attention or a deferred error. Returns the sense data if the unit's description has to be read
+    /// again.
     fn attend(&mut self, sense: Sense) -> Option<Sense> {
         debug!(%sense, "unit attention");
-        // A deferred error is about a write that was answered: the next flush must not speak for it.
+        // A deferred error concerns a write that was answered: the next flush must not confirm it.
         if tells_of_reset(&sense) || sense.deferred {
             self.shared.next_generation();
         }
@@ -426,20 +431,17 @@ impl InitiatorDriver {
         tells_of_change(&sense).then_some(sense)
     }
 
-    /// Connects again until it succeeds; `None` if nobody wants it any more.
+    /// Connects repeatedly until it succeeds. Returns `None` when the session is closed.
     async fn reconnect(
         &mut self,
         mut wait: Duration,
         pauses: &mut Backoff,
     ) -> Option<VerifiedSession> {
-        let give_up_at = match &*self.shared.state.borrow() {
-            LinkState::Down { since, .. } => *since + self.settings.give_up_after,
-            _ => now(),
-        };
+        let give_up_at = self.give_up_at();
         if let Some(blocks) = self.shared.blocks() {
             self.expected.blocks = blocks;
         }
-        // what calls are told instead of waiting
+        // The error with which calls fail instead of waiting.
         let mut verdict: Option<CommandError> = None;
         let mut is_told = false;
         loop {
@@ -475,13 +477,12 @@ impl InitiatorDriver {
                     warn!(target = self.settings.target, %reason, "the claim is refused");
                     self.shared.state.send_replace(LinkState::Fenced(reason.clone()));
                     verdict = Some(CommandError::Fenced(reason));
-                    // It was the last word.
+                    // A refusal of the claim is final.
                     wait = IDLE;
                     continue;
                 }
                 Err(error) if needs_somebody(&error) => {
-                    // Somebody has to change a certificate, a secret or a permission first. Commands do not wait
-                    // for that, and the next logins are tried at the longest pause.
+                    // Commands do not wait until somebody changes a certificate, a secret or a permission.
                     self.note_reason(&error);
                     let reason = self.give_up();
                     self.tell_of_refusal(&mut is_told, &reason);
@@ -495,7 +496,7 @@ impl InitiatorDriver {
                     if is_refused(&error) && (!self.settings.has_choice() || verdict.is_some()) {
                         self.tell_of_refusal(&mut is_told, &error.to_string());
                     }
-                    // it was another one, and now it does not answer: still not the right one
+                    // If the unit was another one before, calls still fail, now with this error.
                     if let Some(CommandError::Unreachable(reason)) = &mut verdict {
                         *reason = error.to_string().into();
                     }
@@ -505,16 +506,24 @@ impl InitiatorDriver {
         }
     }
 
+    /// Returns when calls fail if the unit has not been reached until then.
+    fn give_up_at(&self) -> Instant {
+        match &*self.shared.state.borrow() {
+            LinkState::Down { since, .. } => *since + self.settings.give_up_after,
+            _ => now(),
+        }
+    }
+
     fn tell_of_refusal(&self, is_told: &mut bool, reason: &str) {
         if !std::mem::replace(is_told, true) {
             warn!(
                 target = self.settings.target, %reason,
-                "the target lets this initiator in no more: it is tried again until it does"
+                "the target refuses the login of this initiator: retrying until it accepts one"
             );
         }
     }
 
-    /// The reason of the last failure replaces the one before.
+    /// Records the error as the reason why the link is down.
     fn note_reason(&self, error: &Error) {
         self.shared.state.send_if_modified(|state| match state {
             LinkState::Down { reason, .. } => {
@@ -525,7 +534,7 @@ impl InitiatorDriver {
         });
     }
 
-    /// Calls have waited long enough.
+    /// Ends the waiting of calls: from now on they fail at once. Returns the reason.
     fn give_up(&mut self) -> Arc<str> {
         let mut why: Arc<str> = "not connected".into();
         self.shared.state.send_if_modified(|state| match state {

@@ -1,5 +1,4 @@
-//! What goes wrong: with a connection, with a command; and the one place where a command's failure
-//! becomes a volume's.
+//! The errors of connections and commands, and the only place where the error of a command becomes that of a volume.
 
 use std::{io, sync::Arc};
 
@@ -7,83 +6,83 @@ use iscsi::{codec, login::LoginFailure, session::initiator, session::initiator::
 use scsi::{ScsiStatus, Sense, SenseKey};
 use volume::Extent;
 
-/// Our claim on the unit is refused, or was taken over since: DATA PROTECT with codes of our own
-/// (`docs/protocols.md`).
+/// Returns true if the unit has refused our claim, or another owner has taken it over since: DATA PROTECT with codes
+/// of our own (`docs/protocols.md`).
 pub(crate) fn is_refusal(sense: &Sense) -> bool {
     (sense.key, sense.asc) == (SenseKey::DataProtect, 0x27) && (0x80..=0x87).contains(&sense.ascq)
 }
 
-/// Why there is no connection, or no more.
+/// The reason why a connection or session failed.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum Error {
-    /// Nobody knows where the volume is.
+    /// The location of the volume is unknown.
     #[error("cannot find it: {0}")]
     NotLocated(Arc<str>),
-    /// TCP does not connect.
+    /// TCP cannot connect.
     #[error("cannot connect to {portal}: {reason}")]
     Connect {
-        /// Where to.
+        /// The address.
         portal: Arc<str>,
-        /// What the system says.
+        /// The error of the system.
         reason: Arc<str>,
     },
-    /// The ends do not trust each other's certificates, or one has no TLS. Trying again is of no use
-    /// until somebody changes that.
+    /// The ends do not accept each other's certificates, or one of them does not use TLS. A retry fails until
+    /// somebody changes that.
     #[error("TLS: {0}")]
     Tls(transport::Distrust),
-    /// The target does not let us in.
+    /// The login failed.
     #[error("cannot log in: {0}")]
     Login(#[from] LoginFailure),
-    /// The target sends us elsewhere, again and again.
-    #[error("the target redirects the login in circles, last to {0}")]
+    /// The target redirects the login again and again.
+    #[error("the target redirects the login again and again, last to {0}")]
     Redirected(Arc<str>),
-    /// Something took longer than the settings allow.
+    /// A time-out of the settings has expired.
     #[error("no answer in time: {0}")]
     TimedOut(&'static str),
     /// The peer closed the connection.
     #[error("the target closed the connection")]
     Closed,
-    /// The system says that the connection is broken.
+    /// The system reports that the connection is broken.
     #[error("the connection broke: {0}")]
     Io(Arc<str>),
-    /// The session's machine had to drop it.
+    /// The protocol state machine had to drop the session or connection.
     #[error("the connection was dropped: {0}")]
     Dropped(#[from] initiator::InitiatorSessionError),
-    /// The target answered a command in a way that makes its unit of no use here.
+    /// The unit answered a command in a way that makes it unusable.
     #[error("the unit cannot be used: {0}")]
     Unit(Arc<str>),
-    /// The unit is there and is not served there: NOT READY, manual intervention required.
+    /// The unit exists, but is not served at this portal: NOT READY, manual intervention required.
     #[error("the unit is not served there: {0}")]
     NotServed(Sense),
-    /// There is a unit, but not the one that was here before.
+    /// Another unit is found in place of the expected one.
     #[error("{0}")]
     Changed(Arc<str>),
-    /// The unit is somebody else's: our claim is refused.
+    /// The unit has another owner: our claim is refused.
     #[error("{0}")]
     Fenced(Arc<str>),
-    /// A session at this portal would not end the one that was lost: nothing is sent through it.
+    /// A session at this portal would not end the session that was lost, so no command is sent through it.
     #[error(
         "{portal} belongs to portal group {tag}, and the session was lost with group {before}: a late \
          write of that one could come after newer ones"
     )]
     OtherGroup {
-        /// Where we logged in.
+        /// The address of the portal.
         portal: Arc<str>,
-        /// The tag that it told.
+        /// Its portal group tag.
         tag: u16,
-        /// The one of the session before.
+        /// The tag of the session before.
         before: u16,
     },
 }
 
-/// The unit has to be served by somebody else first: a gateway says so that was shut out, or has
-/// handed its log on.
+/// Returns true if the unit must be served elsewhere: the answer of a gateway that was fenced, or whose log was
+/// handed over.
 pub(crate) fn is_not_served(sense: &Sense) -> bool {
     (sense.key, sense.asc, sense.ascq) == (SenseKey::NotReady, 0x04, 0x03) && !sense.deferred
 }
 
 impl Error {
-    /// Seconds before connecting again, if the target named them.
+    /// Returns the seconds to wait before connecting again, if the target has specified them.
     pub(crate) fn time2wait(&self) -> Option<u16> {
         match self {
             Self::Dropped(error) => error.time2wait(),
@@ -111,51 +110,51 @@ impl From<codec::CodecError> for Error {
     }
 }
 
-/// Why a command was not performed, after all retries.
+/// The reason why a command failed, after all retries.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum CommandError {
-    /// There is no connection. The command was never sent.
+    /// There is no connection, and the command was never sent.
     #[error("{0}")]
     Away(Arc<str>),
     /// The command was sent and not answered. It may have been performed.
     #[error("{0}")]
     Unreachable(Arc<str>),
-    /// The far side has become another one: nothing is sent to it.
+    /// Another unit is found in place of the expected one. No command is sent to it.
     #[error("{0}")]
     Changed(Arc<str>),
-    /// The unit is somebody else's: nothing is sent to it.
+    /// The unit has another owner. No command is sent to it.
     #[error("{0}")]
     Fenced(Arc<str>),
-    /// The target was busy all the time. Nothing was done.
+    /// The target was busy until the time-out. The command was not performed.
     #[error("the target is busy")]
     Busy,
     /// The command may be sent only once, and it is not known to have been performed.
     #[error("the command cannot be sent again: {0}")]
     NotRepeated(Arc<str>),
-    /// The target ended it with sense data.
+    /// The command ended with sense data.
     #[error("{0}")]
     Check(Sense),
-    /// The target ended it with a status that is not GOOD, and no sense data.
+    /// The command ended with another status than GOOD and without sense data.
     #[error("the target ended the command with {0:?}")]
     Status(ScsiStatus),
-    /// It ended without a status.
+    /// The command ended without a status.
     #[error("{0}")]
     Failed(#[from] CommandFailure),
 }
 
-/// The error of a read on a unit whose claim's owner is away (7/27/88, `docs/protocols.md`).
+/// The error of a read on a unit whose claim's owner is disconnected (7/27/88, `docs/protocols.md`).
 const HALF_AN_EPOCH: &str = "the gateway that has claimed the unit was lost in the middle of a destage \
      round, so the unit holds no consistent prefix; start the gateway again, or give up what its log has \
      with `forebay claim drop` at the node";
 
 impl CommandError {
-    /// True if the target does not know such a command, or not with these fields.
+    /// Returns true if the target does not support the command, or its fields.
     pub(crate) fn is_not_supported(&self) -> bool {
         matches!(self, Self::Check(sense) if sense.key == SenseKey::IllegalRequest && !sense.deferred
             && matches!(sense.asc, 0x20 | 0x24 | 0x26))
     }
 
-    /// Returns true for an answer that says that the command was not performed.
+    /// Returns true for an answer which guarantees that the command was not performed.
     pub(crate) fn is_not_performed(&self) -> bool {
         match self {
             Self::Busy => true,
@@ -166,7 +165,7 @@ impl CommandError {
         }
     }
 
-    /// What a volume says of it; `extent` is what the command was about.
+    /// Converts the error to that of a volume. `extent` is the range of the command.
     pub(crate) fn into_volume_error(self, extent: Extent) -> volume::Error {
         let reason: Arc<str> = self.to_string().into();
         match self {
@@ -183,7 +182,7 @@ impl CommandError {
                 (SenseKey::DataProtect, 0x27, 0x88) => volume::Error::Device(HALF_AN_EPOCH.into()),
                 (SenseKey::DataProtect, ..) => volume::Error::ReadOnly,
                 (SenseKey::IllegalRequest, 0x21, 0x00) => volume::Error::OutOfRange(extent),
-                // the storage behind the target does not answer, which may pass
+                // The storage behind the target does not answer at present.
                 (SenseKey::NotReady | SenseKey::UnitAttention, ..) => volume::Error::Away(reason),
                 // The storage stopped answering in the middle of the command.
                 (SenseKey::AbortedCommand, ..) => volume::Error::Unreachable(reason),

@@ -1,7 +1,7 @@
 //! Forebay's own iSCSI initiator: sessions on real TCP, and remote units as volumes.
 //!
-//! The protocol is the `iscsi` crate's machine; here are the socket, the reconnecting, the
-//! commands of a disk, and what becomes of their failures.
+//! The `iscsi` crate has the protocol's state machine. This crate has the sockets, reconnecting, the commands of a
+//! disk, and the handling of their failures.
 
 mod url;
 mod error;

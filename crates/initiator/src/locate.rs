@@ -1,18 +1,18 @@
-//! Where a volume is that is named and not addressed: asked before every connect, since it may have
-//! moved.
+//! Finds the location of a volume that is given by its name. It is asked before every connect, because the volume may
+//! have moved.
 
 use std::{fmt, future::Future, pin::Pin, sync::Arc};
 
-/// Who knows where a volume is.
+/// A service that knows the locations of volumes.
 pub trait Locate: fmt::Debug + Send + Sync {
-    /// Where it is now. Bounded in time by who answers.
+    /// Returns the present location. The implementation bounds the time.
     fn locate(&self) -> Locating<'_>;
 }
 
-/// A place on its way, or why there is none.
+/// The future of a location, or of the reason why there is none.
 pub type Locating<'a> = Pin<Box<dyn Future<Output = Result<IscsiLocation, Arc<str>>> + Send + 'a>>;
 
-/// Where a volume is.
+/// The location of a volume.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct IscsiLocation {
     /// `host:port` of each portal, to be tried in this order.

@@ -1,4 +1,4 @@
-//! From a portal's address to a logged-in connection.
+//! Login: from the address of a portal to a connection in full feature phase.
 
 use iscsi::{
     Cid, Pdu, Serial, Tsih,
@@ -15,20 +15,20 @@ use transport::{ConnectionStream, Received, receive, send};
 
 use crate::{Error, Settings, connection_io::InitiatorConnectionIo, url::parse_portal};
 
-/// Which session a connection is for.
+/// The session for which a connection logs in.
 #[derive(Clone, Debug)]
 pub(crate) enum LoginPurpose {
-    /// One to look for targets.
+    /// A discovery session.
     Discovery,
-    /// A new one.
+    /// A new session.
     Session,
-    /// One that there is already: at this portal, under this TSIH, with this CmdSN next.
+    /// An existing session.
     Join {
-        /// `host:port`.
+        /// The portal's address, `host:port`.
         portal: String,
-        /// The target's half of its name.
+        /// The session's TSIH.
         tsih: Tsih,
-        /// The new connection's number.
+        /// The CID of the new connection.
         cid: Cid,
         /// The session's next CmdSN.
         cmd_sn: Serial,
@@ -39,18 +39,18 @@ pub(crate) enum LoginPurpose {
 pub(crate) struct LoggedIn {
     pub(crate) wire: InitiatorConnectionIo,
     pub(crate) established: EstablishedLogin,
-    /// Where: redirections are followed.
+    /// The portal's address, after redirects.
     pub(crate) portal: String,
 }
 
-/// The same during login, when RFC 7143 (13.12) lets a data segment have 8192 bytes.
+/// Size of the receive buffer during the login. RFC 7143 (13.12) allows data segments of 8192 bytes then.
 const LOGIN_BUFFER_BYTES: usize = 16 * 1024;
 const LOGIN_DATA_SEGMENT: u32 = 8192;
 
-/// A target may send a login elsewhere (RFC 7143, 11.13.5); circles end here.
+/// Maximum number of redirects of a login (RFC 7143, 11.13.5); a redirect loop ends here.
 const REDIRECTIONS: usize = 4;
 
-/// Connects and logs in to the settings' target. Bounded by the settings.
+/// Connects and logs in to the target of the settings, within the time-outs of the settings.
 pub(crate) async fn log_in(settings: &Settings, purpose: LoginPurpose) -> Result<LoggedIn, Error> {
     let mut portal = match &purpose {
         LoginPurpose::Join { portal, .. } => portal.clone(),
@@ -78,7 +78,7 @@ enum LoginOrRedirect {
     Elsewhere(String),
 }
 
-/// A connection, and the host of its portal.
+/// A connection, and the host name of its portal.
 async fn connect(portal: &str, settings: &Settings) -> Result<(TcpStream, String), Error> {
     let failed = |reason: String| Error::Connect { portal: portal.into(), reason: reason.into() };
     let (host, port) = parse_portal(portal).map_err(|reason| failed(reason.to_owned()))?;
@@ -91,7 +91,7 @@ async fn connect(portal: &str, settings: &Settings) -> Result<(TcpStream, String
     Ok((stream, host))
 }
 
-/// Does the TLS handshake, if the settings want one.
+/// Performs the TLS handshake if the settings require TLS.
 async fn secure(
     stream: TcpStream,
     host: &str,
@@ -171,7 +171,7 @@ async fn receive_response(
     }
 }
 
-/// Random bytes of the operating system, for a target that has to prove who it is.
+/// Returns random bytes of the operating system, for a target that has to authenticate itself.
 fn challenge() -> Result<Challenge, Error> {
     let mut random = [0; 1 + CHALLENGE_BYTES];
     let filled = getrandom::fill(&mut random);

@@ -1,4 +1,4 @@
-//! The connections of a session that are wanted and not there.
+//! Adds connections to a session until it has as many as wanted.
 
 use std::{future::Future, pin::Pin, sync::Arc, time::Instant};
 
@@ -10,25 +10,25 @@ use crate::{
     session_io::SessionIo,
 };
 
-/// The connections that are wanted and not there.
+/// The connections of a session that are wanted and missing.
 pub(crate) struct MissingConnections {
     settings: Arc<Settings>,
-    /// So many are wanted.
+    /// The number of wanted connections.
     wanted: usize,
-    /// So many there were at most: what is added beyond is no replacement.
+    /// The largest number of connections so far. A connection beyond it is not a replacement.
     most: usize,
     joining: Option<ConnectionJoinFuture>,
     pauses: Backoff,
-    /// When the last one was added.
+    /// When the last connection was added.
     added: Instant,
-    /// Not before then.
+    /// The next attempt must not begin before this time.
     next: Instant,
     present: usize,
-    /// No more are wanted.
+    /// The session is closing: no connections are added.
     closing: bool,
 }
 
-/// A connection on its way.
+/// The login of a further connection.
 type ConnectionJoinFuture = Pin<Box<dyn Future<Output = Result<LoggedIn, Error>> + Send>>;
 
 impl MissingConnections {
@@ -47,11 +47,11 @@ impl MissingConnections {
         }
     }
 
-    /// Begins to add a connection if one is missing and it is time.
+    /// Begins to add a connection if one is missing and the pause is over.
     pub(crate) fn look(&mut self, wires: &SessionIo, closing: bool) {
         self.closing = closing;
         if wires.len() < self.present {
-            // One that did not last is not made again at once.
+            // A connection that was lost soon after it was added is replaced only after a longer pause.
             if now().saturating_duration_since(self.added) >= GOOD_CONNECTION {
                 self.pauses = Backoff::new(&self.settings);
             }
@@ -75,7 +75,7 @@ impl MissingConnections {
         wants.then_some(self.next)
     }
 
-    /// Waits for the connection that is being added; for ever if there is none.
+    /// Waits for the connection that is being added. Never returns if there is none.
     pub(crate) async fn joined(&mut self) -> Result<LoggedIn, Error> {
         match &mut self.joining {
             Some(joining) => {
@@ -92,7 +92,7 @@ impl MissingConnections {
         self.added = now();
     }
 
-    /// Whether the one that was just added takes the place of another.
+    /// Returns true if the connection that was just added replaces a lost one.
     pub(crate) fn replaces(&mut self) -> bool {
         let replaces = self.present <= self.most;
         self.most = self.most.max(self.present);

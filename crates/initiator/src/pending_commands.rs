@@ -1,5 +1,5 @@
-//! Commands between a caller and its answer: those to be sent, those to be sent again later, those
-//! on their way.
+//! The commands of callers that are not answered: those to be sent, those to be sent again later, and those in
+//! flight.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -20,18 +20,18 @@ use crate::{CommandError, InitiatorStatistics, error::is_not_served, probe::MOST
 /// A command that the target performed.
 #[derive(Clone, Debug)]
 pub struct PerformedCommand {
-    /// What came back. Shares memory with the receive buffer.
+    /// Data-In. It shares memory with the receive buffer.
     pub data_in: DataSegment,
-    /// What was announced and not moved, or the reverse.
+    /// The residual count: the difference between the expected and the actual length of the data.
     pub residual: Residual,
-    /// The incarnation of the far side that answered: see [`crate::RemoteSession::generation`].
+    /// The generation of the session that answered: see [`crate::RemoteSession::generation`].
     pub generation: u64,
-    /// Whether the unit had a volatile write cache in that session. It may have had none when the
-    /// command was first sent.
+    /// Whether the unit had a volatile write cache in that session. It may have had none when the command was first
+    /// sent.
     pub volatile_cache: bool,
 }
 
-/// A command on its way from a caller to the driver.
+/// A command that a caller passes to the driver.
 pub(crate) struct Job {
     pub(crate) cdb: Cdb,
     pub(crate) transfer: DataPhase,
@@ -49,62 +49,61 @@ impl Job {
 
 struct PendingCommand {
     job: Job,
-    /// What it changes.
+    /// The blocks that the command changes.
     reach: ChangedBlocks,
-    /// With the session.
+    /// The command has been passed to the session.
     sent: bool,
-    /// Sent once at least: it may have been performed.
+    /// The command was sent at least once, so it may have been performed.
     begun: bool,
-    /// When it was last handed to the session.
+    /// When the command was last passed to the session.
     submitted: Instant,
-    /// When the target was first too busy for it.
+    /// When the target first answered that it was busy.
     busy_since: Option<Instant>,
     attentions: u32,
     aborts: u32,
     replays: u32,
 }
 
-/// All commands that the driver has taken and not answered.
+/// All commands that the driver has accepted and that are not answered.
 pub(crate) struct PendingTable {
     jobs: HashMap<u64, PendingCommand>,
     next_tag: u64,
-    /// To be sent, in order.
+    /// Commands to be sent, in order.
     backlog: VecDeque<u64>,
-    /// To be sent later.
+    /// Commands to be sent later, each with its time.
     delayed: Vec<(Instant, u64)>,
-    /// Writes that wait for others to the same blocks, in order.
+    /// Writes that wait for earlier writes to the same blocks, in order.
     held: VecDeque<u64>,
-    /// What begun writes change: see [`PendingTable::next`].
+    /// The blocks of the writes that have begun: see [`PendingTable::next`].
     begun: Vec<(u64, ChangedBlocks)>,
     pub(crate) lun: Lun,
-    /// There are other places where it may be served.
+    /// The unit may be served at other portals.
     pub(crate) has_choice: bool,
     command_time_out: Duration,
     busy_time_out: Duration,
     /// Commands answered, by operation code.
     pub(crate) answered: Arc<OpcodeTally>,
-    /// Of the unit, as the session that there is found it.
+    /// Whether the unit has a volatile cache, as found by the current session.
     pub(crate) volatile_cache: bool,
     /// The generation of the session to which commands are sent.
     pub(crate) generation: u64,
 }
 
-/// What the end of a command means for others.
+/// The consequences of a completed command for other commands.
 #[derive(Debug, Default, Eq, PartialEq)]
 pub(crate) struct CompletionNotice {
-    /// What came with it and is not about it: a unit attention, or a deferred error.
+    /// Sense data that is not about this command: a unit attention or a deferred error.
     pub(crate) attention: Option<Sense>,
-    /// The unit is not served here. The command waits for the place where it is.
+    /// The unit is not served at this portal. The command waits until its location is found.
     pub(crate) not_served: Option<Sense>,
 }
 
-/// How often a command is sent again after it was aborted for a reason of the target's, as with a
-/// CRC error (Linux: 5), and after its connection was lost (a target that a command kills would
-/// be killed for ever).
+/// How often a command is sent again: after the target aborted it, as after a CRC error (Linux: 5); and after its
+/// connection was lost. The second bound protects a target that a command crashes.
 const MOST_ABORTS: u32 = 5;
 const MOST_REPLAYS: u32 = 10;
 
-/// The first pause before a busy target is asked again, and the longest; it doubles between.
+/// The first and the longest pause before a busy target is asked again; the pause doubles in between.
 const BUSY_PAUSE: Duration = Duration::from_millis(10);
 const BUSY_PAUSE_MAX: Duration = Duration::from_millis(500);
 
@@ -131,7 +130,7 @@ impl PendingTable {
         self.jobs.len()
     }
 
-    /// Takes a command; it goes behind all others.
+    /// Adds a command behind all others.
     pub(crate) fn add(&mut self, job: Job, now: Instant) {
         let tag = self.next_tag;
         self.next_tag += 1;
@@ -152,11 +151,11 @@ impl PendingTable {
         self.backlog.push_back(tag);
     }
 
-    /// The next command to send. Those whose caller has gone are left out.
+    /// Returns the next command to send. Commands whose callers have gone are left out.
     ///
-    /// No write is sent while another one to some of its blocks may still be performed: one that
-    /// was begun and has no answer yet. Whatever of that has to be sent again then undoes nothing
-    /// that came after it (decision 0006). That holds for one whose caller has gone, too.
+    /// A write is not sent while another write to some of its blocks may still be performed, that is, while that has
+    /// begun and is not answered, even if its caller has gone. So a write that has to be sent again can never
+    /// overwrite newer data (decision 0006).
     pub(crate) fn next(
         &mut self,
         now: Instant,
@@ -175,7 +174,7 @@ impl PendingTable {
             if !job.reply.is_closed() {
                 break tag;
             }
-            // It never was with the target, or is no more.
+            // The target never had this command, or does not have it any more.
             self.remove(tag);
         };
         let pending = self.jobs.get_mut(&tag)?;
@@ -192,7 +191,7 @@ impl PendingTable {
         })
     }
 
-    /// The first of those that waited and need to no more.
+    /// Takes the first waiting write that need not wait any more.
     fn next_held(&mut self) -> Option<u64> {
         let is_free = |at: &usize| {
             let tag = self.held[*at];
@@ -213,8 +212,7 @@ impl PendingTable {
         }
     }
 
-    /// Does a write have to wait for one that was begun, or for one of the first `held` of those
-    /// that wait?
+    /// Returns true if a write has to wait for one that has begun, or for one of the first `held` waiting writes.
     fn must_wait(&self, tag: u64, reach: ChangedBlocks, held: usize) -> bool {
         if reach == ChangedBlocks::Nothing {
             return false;
@@ -224,7 +222,7 @@ impl PendingTable {
             || self.held.iter().take(held).any(|other| self.jobs[other].reach.meets(reach))
     }
 
-    /// Writes on their way whose callers have gone, and for which others wait: their time is up.
+    /// Returns the writes in flight whose callers have gone and for which others wait. They are to be aborted now.
     pub(crate) fn in_the_way(&self) -> Vec<u64> {
         if self.held.is_empty() {
             return Vec::new();
@@ -235,12 +233,12 @@ impl PendingTable {
         self.begun.iter().map(|&(tag, _)| tag).filter(is_abandoned).collect()
     }
 
-    /// When a delayed command is due.
+    /// Returns when the next delayed command is due.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         self.delayed.iter().map(|&(due, _)| due).min()
     }
 
-    /// Moves the delayed commands that are due to those to be sent.
+    /// Moves the delayed commands that are due to the commands to be sent.
     pub(crate) fn wake(&mut self, now: Instant) {
         let Self { delayed, backlog, .. } = self;
         delayed.retain(|&(due, tag)| {
@@ -251,18 +249,18 @@ impl PendingTable {
         });
     }
 
-    /// The session was lost: what was on its way is sent again, in order and before the rest.
+    /// After the loss of a session: the commands in flight are sent again, in order and before the others.
     pub(crate) fn replay(
         &mut self,
         unanswered: Vec<CommandRequest>,
         statistics: &mut InitiatorStatistics,
     ) {
         self.take_back(unanswered, statistics);
-        // a new connection may find the target less busy
+        // A new connection may find the target less busy.
         self.backlog.extend(self.delayed.drain(..).map(|(_, tag)| tag));
     }
 
-    /// Commands ended without an answer; the target can do them no more.
+    /// Takes back commands that ended without an answer and that the target can no longer perform.
     pub(crate) fn take_back(
         &mut self,
         unanswered: Vec<CommandRequest>,
@@ -273,7 +271,7 @@ impl PendingTable {
             pending.replays += 1;
             pending.sent = false;
             if pending.job.reply.is_closed() {
-                // Nobody wants it, and nobody does it any more.
+                // The caller has gone, and the target will not perform the command.
                 let gone = CommandError::Unreachable("the caller has gone".into());
                 self.finish(request.tag, Err(gone), statistics);
             } else if pending.job.is_once() {
@@ -289,7 +287,7 @@ impl PendingTable {
         }
     }
 
-    /// Nothing will be answered.
+    /// Fails all commands with this error.
     pub(crate) fn fail_all(&mut self, error: &CommandError, statistics: &mut InitiatorStatistics) {
         self.backlog.clear();
         self.delayed.clear();
@@ -304,7 +302,7 @@ impl PendingTable {
         }
     }
 
-    /// The session ended a command: it is answered, or sent again.
+    /// Handles a command that the session has completed: answers it, or sends it again.
     pub(crate) fn complete(
         &mut self,
         tag: u64,
@@ -329,14 +327,14 @@ impl PendingTable {
                 (ScsiStatus::Good, _)
                 | (
                     ScsiStatus::CheckCondition,
-                    // performed, with something to tell
+                    // The command was performed; the sense data is additional information.
                     Some(SenseKey::NoSense | SenseKey::RecoveredError),
                 ) => {
                     let InitiatorCommandOutcome { data_in, residual, .. } = outcome;
                     let volatile_cache = self.volatile_cache;
                     Ok(PerformedCommand { data_in, residual, generation, volatile_cache })
                 }
-                // not performed, and nothing against it
+                // The command was not performed, and may be sent again.
                 (ScsiStatus::CheckCondition, Some(SenseKey::UnitAttention)) => {
                     news.attention = outcome.sense;
                     pending.attentions += 1;
@@ -386,7 +384,7 @@ impl PendingTable {
                     let since = *pending.busy_since.get_or_insert(now);
                     let waited = now.saturating_duration_since(since);
                     if waited < self.busy_time_out {
-                        // as long as it was waited so far: the pauses double
+                        // Pause for as long as the command has waited so far: so the pauses double.
                         let pause = waited.clamp(BUSY_PAUSE, BUSY_PAUSE_MAX);
                         statistics.retries += 1;
                         self.delayed.push((now + pause, tag));
@@ -417,14 +415,14 @@ impl PendingTable {
     ) {
         let Some(pending) = self.remove(tag) else { return };
         let answer = answer.map_err(|error| match error {
-            // An earlier try was not answered, and may have been performed.
+            // An earlier attempt was not answered, and may have been performed.
             error if error.is_not_performed() && pending.replays + pending.aborts > 0 => {
                 CommandError::Unreachable(error.to_string().into())
             }
             error => error,
         });
         statistics.failures += u64::from(answer.is_err());
-        // a caller that has gone does not mind
+        // If the caller has gone, nobody receives the answer.
         let _ = pending.job.reply.send(answer);
     }
 }
@@ -433,9 +431,9 @@ impl PendingTable {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum ChangedBlocks {
     Nothing,
-    /// From the first up to before the second.
+    /// From the first block up to, but without, the second.
     Blocks(u64, u64),
-    /// Perhaps all.
+    /// Possibly all blocks.
     Everything,
 }
 
@@ -467,13 +465,13 @@ impl ChangedBlocks {
     }
 }
 
-/// What the sense says of the command that ended with it. A deferred error says the same as a unit
-/// attention, whatever its key is: this command was not begun, and can be sent again.
+/// Returns the key of the sense data as it concerns the command that ended with it. A deferred error is treated like
+/// a unit attention, whatever its key: this command was not begun and can be sent again.
 fn key_of(sense: Sense) -> SenseKey {
     if sense.deferred { SenseKey::UnitAttention } else { sense.key }
 }
 
-/// Returns the error of a command that may be sent only once, and of which no good status has come.
+/// Returns the error of a command that may be sent only once and has not ended with GOOD.
 fn not_repeated(why: &str) -> CommandError {
     CommandError::NotRepeated(why.into())
 }

@@ -1,34 +1,36 @@
-//! Whether bytes get through on a connection that was asked whether the target is there, and has not answered.
+//! Detects whether bytes get through on a connection whose target has not answered a ping.
 
 use std::time::{Duration, Instant};
 
-/// What has got through, as far as an answer has to wait for it, and when that was looked at.
+/// The bytes that have got through and prove that an unanswered ping may still be on its way, and the time of the
+/// last check.
 ///
-/// - What came counts: the answer is behind it.
-/// - What the target's host has acknowledged counts up to the end of the ping, which waits behind it. What was sent
-///   after the ping does not: the host takes it also for a process that has stopped, as long as it has room.
+/// - Received bytes count: the answer may be behind them.
+/// - Sent bytes that the target's host has acknowledged count up to the end of the ping, which waits behind them.
+///   Bytes sent after the ping do not count: the host acknowledges them even if the target's process has stopped, as
+///   long as its socket buffer has room.
 pub(crate) struct PingProgress {
     looked: Instant,
-    /// So many bytes counted then.
+    /// The number of bytes that counted at the last check.
     bytes: u64,
-    /// The last ping that the kernel has been given whole.
+    /// The last ping that was passed to the kernel completely.
     given: Option<LastSentPing>,
 }
 
 #[derive(Clone, Copy)]
 struct LastSentPing {
-    /// Where it ends in the output.
+    /// The end of the ping, as an offset in the output.
     end: u64,
-    /// With its end, and what the same write had after it, the kernel had been given so many bytes.
+    /// The number of bytes that had been passed to the kernel by the write that contained the end of the ping.
     written: u64,
 }
 
-/// A connection as it is now, in bytes.
+/// The progress of a connection at one moment, in bytes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ConnectionProgress {
-    /// Came.
+    /// Bytes received.
     pub(crate) read: u64,
-    /// The other host has acknowledged.
+    /// Bytes sent that the other host has acknowledged.
     pub(crate) acknowledged: u64,
 }
 
@@ -37,8 +39,8 @@ impl PingProgress {
         Self { looked: now, bytes: 0, given: None }
     }
 
-    /// Of the output so much is written, and the kernel was given `written` bytes for it; `asked` is where the ping
-    /// ends that is not answered.
+    /// Notes that `output` bytes of the output are written, for which the kernel was given `written` bytes. `asked`
+    /// is the end in the output of a ping that is not answered.
     pub(crate) fn note_written(&mut self, asked: Option<u64>, output: u64, written: u64) {
         let Some(end) = asked.filter(|end| *end <= output) else { return };
         if self.given.is_none_or(|given| given.end != end) {
@@ -46,9 +48,10 @@ impl PingProgress {
         }
     }
 
-    /// Looks while the ping that ends at `asked` is not answered. If more has got through than at the look before: the
-    /// moment before which that was not. With a look every `every`, that is the look before; one that comes late, since
-    /// this process had no time, does not blame the connection for it.
+    /// Checks the progress while the ping that ends at `asked` is unanswered. If more bytes got through since the
+    /// last check, returns the earliest time at which that may have happened. With a check every `every`, this is the
+    /// time of the last check; if this process was delayed and the check is late, it is `every` before now, so that
+    /// the connection is not blamed for the delay.
     pub(crate) fn look(
         &mut self,
         asked: u64,
@@ -66,7 +69,7 @@ impl PingProgress {
         more.then_some(since)
     }
 
-    /// When it should be looked at again.
+    /// Returns when the next check is due.
     pub(crate) fn next_look(&self, every: Duration) -> Instant {
         self.looked + every
     }
@@ -78,7 +81,7 @@ mod tests {
 
     const EVERY: Duration = Duration::from_millis(20);
 
-    /// A connection whose ping ends at 1000 in the output, and at 2000 as it crosses the link.
+    /// A connection whose ping ends at 1000 in the output, and at 2000 on the link.
     struct Scene {
         carriage: PingProgress,
         now: Instant,
@@ -96,7 +99,8 @@ mod tests {
             self.carriage.note_written(Some(1000), 1000, 2000);
         }
 
-        /// After so many milliseconds; how long ago it was at most that bytes got through.
+        /// Checks after this number of milliseconds. Returns for how long, at most, no bytes have got through, in
+        /// milliseconds.
         fn look(&mut self, after_ms: u64, read: u64, acknowledged: u64) -> Option<u128> {
             self.now += Duration::from_millis(after_ms);
             let since = self.carriage.look(

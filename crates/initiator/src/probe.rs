@@ -1,5 +1,5 @@
-//! Asks a unit what it is, after every login: nothing is replayed to a unit that has become
-//! another one.
+//! Reads the description of a unit after every login, because no command may be sent again to a unit that has been
+//! replaced by another one.
 
 use std::time::Duration;
 
@@ -17,14 +17,14 @@ use crate::{
     unit_description::{self, CachingPageFlags, Capacity, Inquiry, RemoteBlockLimits},
 };
 
-/// Unit attentions in a row that are taken for the usual news of a new nexus (open-iscsi's and
-/// libiscsi's number).
+/// Number of unit attentions in a row that are accepted as usual for a new nexus (the number of open-iscsi and
+/// libiscsi).
 pub(crate) const MOST_UNIT_ATTENTIONS: u32 = 10;
 
 /// The pause before a unit that is busy or not ready is asked again.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Everything there is to know about the unit of `settings`.
+/// Reads the description of the unit of `settings`.
 pub(crate) async fn probe(
     wire: &mut SessionIo,
     settings: &Settings,
@@ -45,7 +45,7 @@ pub(crate) async fn probe(
     if identity.is_none() && has(0x80) {
         identity = Some(unit_description::serial_identity(&inquiry, &ask.vpd(0x80).await?));
     }
-    // A unit without any name is known by its place.
+    // Without a designator, a unit is identified by its target and LUN.
     let identity = identity.unwrap_or_else(|| format!("{}/{}", settings.target, settings.lun));
 
     let capacity = ask.capacity().await?;
@@ -63,8 +63,8 @@ pub(crate) async fn probe(
         ours = ForebayVolume::from_bytes(&page).unwrap_or_default();
     }
     let caching = ask.caching().await?;
-    // Without LBPRZ what was unmapped may read as anything; with it, WRITE SAME with UNMAP and a
-    // block of zeros always leaves zeros. (UNMAP is a hint that a unit may ignore.)
+    // Without LBPRZ, unmapped blocks may read as anything. With LBPRZ, WRITE SAME with UNMAP and a block of zeros
+    // always leaves zeros. (UNMAP is a hint, which a unit may ignore.)
     let write_same = write_same && capacity.thin && capacity.reads_zeros;
     let max_same = limits.max_write_same_blocks.unwrap_or(WRITE_SAME_BLOCKS.into());
     Ok(UnitDescription {
@@ -79,10 +79,10 @@ pub(crate) async fn probe(
             thin: write_same,
             volatile_cache: caching.volatile_cache,
             atomic_blocks: 0,
-            // Where every write is stable, every write is an epoch.
+            // If every write is stable, every write is an epoch.
             epoch_blocks: if caching.volatile_cache { ours.epoch_blocks } else { 0 },
             key_erasable: false,
-            // What the far side keeps beside its blocks is not known here.
+            // It is not known whether the remote storage keeps metadata beside its blocks.
             in_place: false,
         },
         fua: caching.fua,
@@ -92,13 +92,13 @@ pub(crate) async fn probe(
     })
 }
 
-/// Something about the unit, and nothing about the command that ended with it. What was written
-/// in the session before is given up by the new one, whatever a deferred error says of it.
+/// Returns true for sense data that is about the unit and not about the command. A deferred error about a write of
+/// the session before is ignored, because the new session treats all writes that were not flushed as lost.
 pub(crate) fn is_news(sense: &Sense) -> bool {
     sense.deferred || sense.key == SenseKey::UnitAttention
 }
 
-/// Linux's limit where a unit tells none (and where it tells more): what WRITE SAME (10) can say.
+/// Linux's limit of WRITE SAME, used if a unit reports none or a larger one: the most blocks of WRITE SAME (10).
 const WRITE_SAME_BLOCKS: u32 = 0xffff;
 
 struct Ask<'a> {
@@ -107,7 +107,7 @@ struct Ask<'a> {
 }
 
 impl Ask<'_> {
-    /// TEST UNIT READY, until the unit is, within the time for a busy one.
+    /// Sends TEST UNIT READY until the unit is ready, within the time-out for a busy target.
     async fn until_ready(&mut self) -> Result<(), Error> {
         let time_out = self.settings.busy_time_out;
         let asking = async {
@@ -143,7 +143,7 @@ impl Ask<'_> {
         waited.map_err(|_| Error::TimedOut("a unit that becomes ready"))?
     }
 
-    /// A command's data; `None` if the unit does not know the command.
+    /// Returns the data of a command; `None` if the unit does not support the command.
     async fn data(&mut self, command: &Command, length: u32) -> Result<Option<Vec<u8>>, Error> {
         let mut attempts = 0;
         loop {
@@ -171,13 +171,13 @@ impl Ask<'_> {
         self.wire.execute(self.settings, cdb, transfer).await
     }
 
-    /// The body of a vital product data page; empty if there is none.
+    /// Returns the body of a vital product data page; empty if the unit does not have the page.
     async fn vpd(&mut self, page: u8) -> Result<Vec<u8>, Error> {
         let data = self.vpd_page(page).await?;
         Ok(unit_description::vpd_body(page, &data).unwrap_or_default().to_vec())
     }
 
-    /// The same with its header.
+    /// Returns a vital product data page with its header.
     async fn vpd_page(&mut self, page: u8) -> Result<Vec<u8>, Error> {
         let command =
             Command::Primary(PrimaryCommand::Inquiry { page: Some(page), allocation_length: 512 });

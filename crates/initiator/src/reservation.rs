@@ -1,8 +1,8 @@
-//! What a target without claims has in their place: a persistent reservation, write exclusive for
-//! registrants (SPC-4, 5.13), under a key that says which opening of which log it is.
+//! The replacement of a claim at a target without claims: a persistent reservation, write exclusive for registrants
+//! only (SPC-4, 5.13), whose key identifies the log and its opening.
 //!
-//! It keeps others from writing, and the next opening of a log preempts the one before. It does not
-//! tell two copies of a log apart that were opened equally often: the first of them has it then.
+//! It keeps other initiators from writing, and a later opening of a log preempts an earlier one. It cannot
+//! distinguish two copies of a log that were opened equally often: the first of them gets the reservation.
 
 use std::sync::Arc;
 
@@ -14,28 +14,28 @@ use scsi::{
 };
 use volume::{Claim, Data, Holding};
 
-/// How a command ended.
+/// The result of a command.
 pub(crate) struct ScsiCommandEnd {
     pub(crate) status: ScsiStatus,
     pub(crate) sense: Option<Sense>,
     pub(crate) data: Data,
 }
 
-/// The key of an opening: half of it says which log.
+/// Returns the key of an opening. Its upper half identifies the log.
 pub(crate) fn key(claim: &Claim) -> u64 {
-    // FNV-1a, so that it is the same with every compiler.
+    // FNV-1a, because it does not depend on the compiler.
     let hash = claim.instance.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
     });
     hash & 0xffff_ffff_0000_0000 | u64::from(claim.generation as u32).max(1)
 }
 
-/// Registers a session and takes the reservation, from earlier openings of the log if need be: a
-/// machine that says which command comes next, and hears how it ended.
+/// Registers a session and takes the reservation, from earlier openings of the log if necessary. A state machine: it
+/// returns the next command, and is given the result.
 pub(crate) struct Reserving {
     ours: u64,
     step: ReservingStep,
-    /// Keys of earlier openings, which are shut out whether they hold the reservation or not.
+    /// Keys of earlier openings. They are preempted whether they hold the reservation or not.
     earlier: Vec<u64>,
 }
 
@@ -47,12 +47,12 @@ enum ReservingStep {
     Reservation {
         reserved: String,
     },
-    /// A later opening is there: what was registered goes, and then this is the end.
+    /// A later opening is registered: remove our registration, then end with this reason.
     Withdraw(Arc<str>),
     Done(Holding),
 }
 
-/// What is to be done.
+/// The next step.
 pub(crate) enum NextReservationCommand {
     Send(Cdb, DataPhase),
     Done(Holding),
@@ -89,7 +89,7 @@ impl Reserving {
         self.step = match std::mem::replace(&mut self.step, ReservingStep::Register) {
             ReservingStep::Register if ended.status == ScsiStatus::Good => ReservingStep::Keys,
             ReservingStep::Register => refused(format!(
-                "the target keeps no reservation over a loss of power ({})",
+                "the target does not support reservations that persist over a loss of power ({})",
                 told(&ended)
             )),
             ReservingStep::Keys => self.judge(&ended.data.into_bytes()),
@@ -108,7 +108,7 @@ impl Reserving {
                     Some(key) => refused(format!(
                         "somebody else has reserved the unit, with the key {key:016x}"
                     )),
-                    None => refused(format!("the target reserves nothing ({reserved})")),
+                    None => refused(format!("the target did not reserve the unit ({reserved})")),
                 }
             }
             ReservingStep::Withdraw(reason) => ReservingStep::Done(Holding::Refused(reason)),
@@ -116,7 +116,7 @@ impl Reserving {
         };
     }
 
-    /// By the keys that are registered.
+    /// Decides by the registered keys.
     fn judge(&mut self, report: &[u8]) -> ReservingStep {
         let ours = self.ours;
         let of_this_log = body(report).chunks_exact(8).map(be64).filter(|k| k >> 32 == ours >> 32);
@@ -140,7 +140,7 @@ impl Reserving {
     }
 }
 
-/// Gives reservation and registration back: what is unregistered holds nothing.
+/// Removes the registration, and with it the reservation.
 pub(crate) fn give_back(claim: &Claim) -> (Cdb, DataPhase) {
     out(ReserveAction::Register, &OutParameters { key: key(claim), ..OutParameters::default() })
 }
@@ -160,7 +160,7 @@ fn ask(report: ReserveReport) -> (Cdb, DataPhase) {
     (PrimaryCommand::PersistentReserveIn(asked).encode(), DataPhase::In(REPORT_BYTES.into()))
 }
 
-/// What follows PRGENERATION and ADDITIONAL LENGTH, as far as it came.
+/// Returns the data after PRGENERATION and ADDITIONAL LENGTH, as far as it was received.
 fn body(report: &[u8]) -> &[u8] {
     let length =
         report.get(4..).and_then(<[u8]>::first_chunk).map_or(0, |b| u32::from_be_bytes(*b));
@@ -177,5 +177,5 @@ fn told(ended: &ScsiCommandEnd) -> String {
 }
 
 const KIND: ReservationType = ReservationType::WriteExclusiveRegistrantsOnly;
-/// 511 keys: more hosts than write to one unit.
+/// Room for 511 keys, which is more than the hosts that write to one unit.
 const REPORT_BYTES: u16 = 4096;

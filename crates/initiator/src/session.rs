@@ -1,4 +1,4 @@
-//! A session that heals itself: the handle that callers hold.
+//! A session that reconnects by itself: the handle for callers.
 
 use std::{sync::Arc, time::Duration};
 
@@ -24,11 +24,11 @@ use crate::{
     verified_session::{ExpectedUnit, VerifiedSession, connect},
 };
 
-/// A session with one unit. Clones are handles on the same one; when the last is gone it logs out.
+/// A session with one unit. Clones are handles of the same session; when the last one is dropped, it logs out.
 ///
-/// A driver, a tokio task, keeps it alive: a connection that is lost is made again, with pauses,
-/// and what was not answered is sent again, in order. Until `give_up_after` of the settings calls
-/// wait for that; from then on they fail at once, until there is a connection again.
+/// A driver (a tokio task) keeps the session up: it replaces a lost connection, with pauses between its attempts, and
+/// sends unanswered commands again in order. Calls wait for that until `give_up_after` of the settings; then they
+/// fail at once until there is a connection again.
 #[derive(Clone)]
 pub struct RemoteSession {
     messages: mpsc::Sender<Message>,
@@ -36,31 +36,31 @@ pub struct RemoteSession {
     driver: Arc<Mutex<Option<JoinHandle<()>>>>,
 }
 
-/// The reason of calls that fail after the end of the session.
+/// The reason of calls that fail after the close.
 const CLOSED: &str = "the session was closed";
 
-/// How long a polite end may take: ABORT TASK's and logout's time-outs are as long.
+/// Time limit of an orderly end: the time-outs of ABORT TASK and logout are as long.
 const CLOSE_TIME_OUT: Duration = Duration::from_secs(5);
 
 impl RemoteSession {
-    /// Logs in and asks the unit what it is. Fails at once if that cannot be done; from then on
-    /// the session expects that very unit.
+    /// Logs in and reads the unit's description. Fails at once if that is not possible. Later logins accept this unit
+    /// only.
     pub async fn open(mut settings: Settings) -> Result<Self, Error> {
         settings.queue_depth = settings.queue_depth.max(1);
         let live = connect(&settings).await?;
         let expected = ExpectedUnit::new(live.facts.identity.clone(), &live.facts.geometry);
         let session = Self::start(settings, expected, Some(live));
-        // the driver says the same, but only when it runs
+        // The driver sets the same state, but only when it runs.
         let mut state = session.watch();
         let _ = state.wait_for(|state| matches!(state, LinkState::Up)).await;
         Ok(session)
     }
 
-    /// Returns at once and connects in the background, for as long as it takes. Any other unit
-    /// than the one with this identity and this size, or a larger one, is refused.
+    /// Returns at once and connects in the background, for as long as necessary. Accepts only the unit with this
+    /// identity, and with this size or a larger one.
     ///
     /// # Panics
-    /// Outside a tokio runtime.
+    /// Outside of a tokio runtime.
     #[must_use]
     pub fn open_lazy(settings: Settings, identity: String, geometry: &Geometry) -> Self {
         Self::start(settings, ExpectedUnit::new(identity, geometry), None)
@@ -73,7 +73,7 @@ impl RemoteSession {
     ) -> Self {
         settings.queue_depth = settings.queue_depth.max(1);
         let shared = Arc::new(RemoteSessionState::new(now()));
-        // the table of the driver holds as many again
+        // The driver's table holds as many commands again.
         let (messages, receiver) = mpsc::channel(settings.queue_depth);
         tokio::spawn(capacity_refresh::follow(messages.downgrade(), Arc::clone(&shared)));
         let driver = InitiatorDriver::new(Arc::new(settings), receiver, shared.clone(), expected);
@@ -81,8 +81,8 @@ impl RemoteSession {
         Self { messages, shared, driver: Arc::new(Mutex::new(Some(driver))) }
     }
 
-    /// Performs a command, with all the retries that may help. The answer is a GOOD status.
-    /// Only commands that may be performed twice: reads, writes, and the like.
+    /// Performs a command, with all retries that may help, until it ends with GOOD. Use it only for commands that may
+    /// be performed twice, such as reads and writes.
     pub async fn execute(
         &self,
         cdb: Cdb,
@@ -95,8 +95,8 @@ impl RemoteSession {
         answer.await.map_err(|_| CommandError::Unreachable(CLOSED.into()))?
     }
 
-    /// Performs a command at most once, and only in the session of this generation. Calls `queued` when the command is in
-    /// the queue: commands that are executed from then on are sent after it.
+    /// Performs a command at most once, and only in the session of this generation. Calls `queued` when the command
+    /// is in the queue: commands that are executed from then on are sent after it.
     pub(crate) async fn execute_once(
         &self,
         cdb: Cdb,
@@ -112,48 +112,48 @@ impl RemoteSession {
         answer.await.map_err(|_| CommandError::Unreachable(CLOSED.into()))?
     }
 
-    /// What the unit said of itself at the last login; `None` if there was none.
+    /// Returns the unit's description as of the last login; `None` before the first.
     #[must_use]
     pub fn facts(&self) -> Option<Arc<UnitDescription>> {
         self.shared.facts.lock().clone()
     }
 
-    /// `host:port` where it is logged in, or was last; redirections were followed.
+    /// Returns the address of the current or the last session, `host:port`, after redirects.
     #[must_use]
     pub fn portal(&self) -> Option<Arc<str>> {
         self.shared.portal.lock().clone()
     }
 
-    /// Returns the most commands that are in flight at once.
+    /// Returns the maximum number of commands in flight.
     #[must_use]
     pub fn queue_depth(&self) -> usize {
         self.messages.max_capacity()
     }
 
-    /// How many blocks the unit has, if that is known. More from one moment to the next, if it grows.
+    /// Returns the number of blocks of the unit; `None` if it is not known. It changes if the unit grows.
     #[must_use]
     pub fn blocks(&self) -> Option<u64> {
         self.shared.blocks()
     }
 
-    /// Looks in the background whether the unit has grown.
+    /// Requests a check in the background of whether the unit has grown.
     pub fn look_at_size(&self) {
         self.shared.look_at_size.notify_one();
     }
 
-    /// The claim that is presented after every login.
+    /// Returns the claim that is presented after every login.
     pub(crate) fn claimed(&self) -> &Claimed {
         &self.shared.claimed
     }
 
-    /// The state of the link.
+    /// Returns the state of the link.
     #[must_use]
     pub fn state(&self) -> LinkState {
         self.shared.state.borrow().clone()
     }
 
-    /// Returns for how long nothing has come from the far side, and why: there is no session, or pings are not
-    /// answered. `None` while it answers. A command that takes long does not count.
+    /// Returns for how long the target has not answered, and why: there is no session, or pings are not answered.
+    /// `None` while it answers. A command that takes long does not count.
     #[must_use]
     pub fn away(&self) -> Option<(Duration, Arc<str>)> {
         match &*self.shared.state.borrow() {
@@ -167,44 +167,44 @@ impl RemoteSession {
         Some((now().saturating_duration_since(since), "pings are not answered".into()))
     }
 
-    /// The state of the link, to be waited for.
+    /// Returns a receiver with which to wait for changes of the link state.
     #[must_use]
     pub fn watch(&self) -> watch::Receiver<LinkState> {
         self.shared.state.subscribe()
     }
 
-    /// Counts what may have cost the target its volatile cache: logins, unit attentions that
-    /// tell of a reset, and deferred errors. What was written, but not flushed, under an earlier number may be lost.
+    /// Returns the number of events that may have cost the target the content of its volatile cache: logins, unit
+    /// attentions about a reset, and deferred errors. Writes of an earlier number that were not flushed may be lost.
     #[must_use]
     pub fn generation(&self) -> u64 {
         self.shared.generation()
     }
 
-    /// What each connection that there is now carries.
+    /// Returns the load of each open connection.
     #[must_use]
     pub fn connections(&self) -> Vec<InitiatorConnectionStats> {
         self.shared.connections.lock().clone()
     }
 
-    /// The congestion control of its connections, and what they share; `None` without a session.
+    /// Returns the congestion control of the connections and the state that they share; `None` without a session.
     #[must_use]
     pub fn congestion(&self) -> Option<CongestionStatistics> {
         self.shared.congestion.lock().as_ref().map(|it| it.statistics())
     }
 
-    /// What was counted so far.
+    /// Returns the counters so far.
     #[must_use]
     pub fn statistics(&self) -> InitiatorStatistics {
         *self.shared.statistics.lock()
     }
 
-    /// Commands that the unit answered so far, by operation code; those of logins are not counted.
+    /// Returns the number of answered commands by operation code, without those of logins.
     #[must_use]
     pub fn answered(&self) -> Vec<(u8, u64)> {
         self.shared.answered.counted().collect()
     }
 
-    /// Answers what is under way, logs out and ends the driver; at most 5 s. Later calls fail.
+    /// Completes the commands in progress, logs out and ends the driver, within 5 s. Later calls fail.
     pub async fn close(&self) {
         let _ = timeout(CLOSE_TIME_OUT, self.messages.send(Message::Close)).await;
         let driver = self.driver.lock().take();

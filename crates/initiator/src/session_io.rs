@@ -1,4 +1,4 @@
-//! A session's machine with its sockets.
+//! The protocol state of a session together with the sockets of its connections.
 
 use std::{
     future::poll_fn,
@@ -28,42 +28,43 @@ use crate::{
     login::{LoggedIn, LoginPurpose, log_in},
 };
 
-/// A session in full feature phase with its connections. Whoever holds it runs it:
-/// [`SessionIo::pump`], then wait for [`SessionIo::readiness`] or [`SessionIo::deadline`], then
-/// [`SessionIo::exchange`] or [`SessionIo::handle_timeout`]; events come from [`SessionIo::poll_event`].
+/// A session in full feature phase with its connections. Its owner runs it: [`SessionIo::pump`], then wait for
+/// [`SessionIo::readiness`] or [`SessionIo::deadline`], then [`SessionIo::exchange`] or
+/// [`SessionIo::handle_timeout`]. Events come from [`SessionIo::poll_event`].
 pub(crate) struct SessionIo {
     pub(crate) session: InitiatorSession,
     wires: Vec<InitiatorConnectionIo>,
     tsih: Tsih,
-    /// Where it is: redirections were followed.
+    /// The address of the portal, after redirects.
     pub(crate) portal: String,
-    /// The tag of the portal group there, if the target told it.
+    /// The tag of the portal group, if the target has reported it.
     pub(crate) tpgt: Option<u16>,
-    /// What the connections share of TCP's.
+    /// The congestion state that the connections share.
     pub(crate) congestion: Arc<SessionCongestion>,
-    /// Why a connection was lost last; more exact than the machine knows.
+    /// The reason why a connection was lost last. It is more exact than that of the state machine.
     reason: Option<Error>,
-    /// What passed connections that are no more.
+    /// Bytes of connections that have ended.
     gone: ConnectionTraffic,
-    /// Connections that failed.
+    /// Number of connections that have failed.
     pub(crate) lost: u64,
-    /// What the kernel may hold of each that it has not sent, in bytes.
+    /// The bytes that the kernel may hold of each connection without having sent them.
     unsent: u32,
-    /// How often one that was asked and does not answer is looked at.
+    /// The time between two checks of a connection whose ping is not answered.
     look_every: Duration,
 }
 
-/// So many looks in the shortest time after which a connection may be given up: one that pauses is then given a
-/// sixteenth less of it at most.
+/// Number of checks in the shortest time after which a connection may be given up. A connection that pauses then has
+/// at most a sixteenth less than that time.
 const LOOKS: u32 = 16;
 
-/// What the kernel may hold of a session and has not sent yet, shared by its connections. So late a command is given to
-/// a connection, that none is without data while another has seconds of it; over loopback, 23 Gbit/s
-/// in megabytes, 128 KiB for the only connection cost 14 % of the throughput, half a megabyte 2 %.
+/// Maximum number of bytes of a session that the kernel holds without having sent them, shared by its connections.
+/// Commands are assigned to connections so late that no connection is idle while another has seconds of data queued.
+/// Over loopback (23 Gbit/s in megabytes), 128 KiB for a single connection cost 14 % of the throughput, half a
+/// megabyte 2 %.
 const UNSENT_BYTES: u32 = 512 << 10;
 
 impl SessionIo {
-    /// Connects and logs in. Bounded by the settings.
+    /// Connects and logs in, within the time-outs of the settings.
     pub(crate) async fn open(settings: &Settings, discovery: bool) -> Result<Self, Error> {
         let purpose = if discovery { LoginPurpose::Discovery } else { LoginPurpose::Session };
         let LoggedIn { wire, established, portal } = log_in(settings, purpose).await?;
@@ -95,13 +96,13 @@ impl SessionIo {
         })
     }
 
-    /// What a login for another connection needs to know.
+    /// Returns the parameters of a login for a further connection.
     pub(crate) fn next_join(&self) -> LoginPurpose {
         let (cid, cmd_sn) = (self.session.next_cid(), self.session.cmd_sn());
         LoginPurpose::Join { portal: self.portal.clone(), tsih: self.tsih, cid, cmd_sn }
     }
 
-    /// Takes another connection in.
+    /// Adds a connection that has logged in.
     pub(crate) fn join(&mut self, logged_in: LoggedIn) {
         self.session.join(joined(&logged_in.established), now());
         logged_in.wire.take_into(&self.congestion);
@@ -109,29 +110,29 @@ impl SessionIo {
         self.wires.push(logged_in.wire);
     }
 
-    /// How many connections there are.
+    /// Returns the number of connections.
     pub(crate) fn len(&self) -> usize {
         self.wires.len()
     }
 
-    /// The connections with what passed.
+    /// Returns the connections with the bytes that they have carried.
     pub(crate) fn traffic(&self) -> impl Iterator<Item = (Cid, ConnectionTraffic)> {
         self.wires.iter().map(|wire| (wire.cid, wire.traffic()))
     }
 
-    /// What passed all connections there were.
+    /// Returns the bytes that all connections of the session have carried, including those that have ended.
     pub(crate) fn passed(&self) -> ConnectionTraffic {
         let mut passed = self.gone;
         self.traffic().for_each(|(_, traffic)| passed += traffic);
         passed
     }
 
-    /// How the connections are compressed, as far as it is known by the oldest of them.
+    /// Returns the compression method of the oldest connection.
     pub(crate) fn compression(&self) -> Option<Compression> {
         self.wires.first()?.compression()
     }
 
-    /// The session is over, and why; `None` while it goes on.
+    /// Returns an error if the session is over.
     pub(crate) fn check(&mut self) -> Result<(), Error> {
         match self.session.error() {
             None => Ok(()),
@@ -142,11 +143,11 @@ impl SessionIo {
         }
     }
 
-    /// Makes output and writes what the sockets take.
+    /// Produces output and writes as much as the sockets accept.
     pub(crate) fn pump(&mut self) {
         loop {
             self.session.transmit();
-            // Whoever has written all may have more to write.
+            // After all output is written, the state machine may produce more.
             let mut again = false;
             let mut broken = None;
             for wire in &mut self.wires {
@@ -191,14 +192,14 @@ impl SessionIo {
         has_news
     }
 
-    /// When [`SessionIo::handle_timeout`] is due.
+    /// Returns when [`SessionIo::handle_timeout`] is due.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         let is_asked = |wire: &&InitiatorConnectionIo| self.session.asked(wire.cid).is_some();
         let looks = self.wires.iter().filter(is_asked).map(|wire| wire.next_look(self.look_every));
         self.session.poll_timeout().map(|deadline| looks.fold(deadline, Instant::min))
     }
 
-    /// Time passed.
+    /// Checks the progress of connections and lets the state machine handle time-outs.
     pub(crate) fn handle_timeout(&mut self, now: Instant) {
         for wire in &mut self.wires {
             let Some(asked) = self.session.asked(wire.cid) else { continue };
@@ -209,7 +210,7 @@ impl SessionIo {
         self.session.handle_timeout(now);
     }
 
-    /// The next event; those of connections that ended are seen to.
+    /// Returns the next event. Before it returns the end of a connection, it removes the connection's socket.
     pub(crate) fn poll_event(&mut self) -> Option<InitiatorEvent> {
         let event = self.session.poll_event()?;
         if let InitiatorEvent::Closed { cid, error } = &event {
@@ -218,7 +219,7 @@ impl SessionIo {
         Some(event)
     }
 
-    /// A connection is of no use any more.
+    /// Removes a connection that has failed.
     fn fail(&mut self, cid: Cid, error: Error) {
         let Some(at) = self.wires.iter().position(|wire| wire.cid == cid) else { return };
         let wire = self.wires.remove(at);
@@ -233,7 +234,7 @@ impl SessionIo {
         self.session.close(cid, told, now());
     }
 
-    /// Performs one command while nothing else is under way; what its status says is the caller's.
+    /// Performs one command while no other is in progress. The caller judges its status.
     pub(crate) async fn execute(
         &mut self,
         settings: &Settings,
@@ -241,7 +242,7 @@ impl SessionIo {
         transfer: DataPhase,
     ) -> Result<InitiatorCommandOutcome, Error> {
         let lun = Lun::from_number(settings.lun);
-        let lun = lun.ok_or_else(|| Error::unit("LUNs end at 16383"))?;
+        let lun = lun.ok_or_else(|| Error::unit("the LUN is above 16383"))?;
         let time_out = settings.command_time_out;
         let request = CommandRequest { tag: 0, lun, cdb, transfer, time_out };
         let submitted = self.session.submit(request, now());
@@ -261,11 +262,11 @@ impl SessionIo {
         }
     }
 
-    /// Exchanges text while nothing else is under way.
+    /// Exchanges text requests and responses while no command is in progress.
     pub(crate) async fn text(&mut self, text: Bytes) -> Result<Bytes, Error> {
         if !self.session.text(text, now()) {
             let wrong = initiator::InitiatorSessionError::Protocol(
-                "a wish to negotiate, in the middle of things",
+                "a request for negotiation while commands are in progress",
             );
             return Err(wrong.into());
         }
@@ -276,8 +277,8 @@ impl SessionIo {
         }
     }
 
-    /// Leaves politely while nothing else is under way; bounded by the machine. Whether the
-    /// target answers is of no interest any more.
+    /// Logs out while no command is in progress. The state machine bounds the time. The target's answer does not
+    /// matter.
     pub(crate) async fn log_out(mut self) {
         self.session.log_out(now());
         while let Ok(event) = self.turn().await {
@@ -287,10 +288,10 @@ impl SessionIo {
         }
     }
 
-    /// Runs the session until there is an event. One without connections is not waited for.
+    /// Runs the session until there is an event. Fails if the session has no connection.
     async fn turn(&mut self) -> Result<InitiatorEvent, Error> {
         loop {
-            // in every turn, however much the target has to say
+            // Check the time in every turn, however much input there is.
             if self.deadline().is_some_and(|deadline| deadline <= now()) {
                 self.handle_timeout(now());
             }

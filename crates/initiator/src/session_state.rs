@@ -1,5 +1,4 @@
-//! What the driver tells its callers without being asked: the state of the link, what the unit is,
-//! what was counted.
+//! The state that the driver publishes to its callers: the link, the unit's description and the counters.
 
 use std::{
     sync::{
@@ -16,50 +15,50 @@ use transport::SessionCongestion;
 
 use crate::{InitiatorConnectionStats, InitiatorStatistics, UnitDescription, claim::Claimed};
 
-/// Whether there is a session.
+/// The state of the link between initiator and target.
 #[derive(Clone, Debug)]
 pub enum LinkState {
-    /// There is none, and attempts to connect go on.
+    /// There is no session. Attempts to connect continue.
     Down {
         /// Since when.
         since: Instant,
-        /// Why.
+        /// The reason of the last failure.
         reason: Arc<str>,
-        /// Calls are not held back any more, they fail at once.
+        /// True if calls fail at once instead of waiting.
         given_up: bool,
     },
-    /// There is one.
+    /// There is a session.
     Up,
-    /// The far side has become another one: calls fail at once, and attempts go on.
+    /// Another unit is found in place of the expected one: calls fail at once. Attempts continue.
     Changed(Arc<str>),
-    /// The unit is somebody else's: calls fail at once, and so do attempts, as far as can be seen.
+    /// The unit has another owner: calls fail at once. No login is attempted.
     Fenced(Arc<str>),
-    /// The session was closed from here.
+    /// The session was closed by its owner.
     Closed,
 }
 
 pub(crate) struct RemoteSessionState {
     pub(crate) state: watch::Sender<LinkState>,
-    /// As of the last login.
+    /// The unit's description as of the last login.
     pub(crate) facts: Mutex<Option<Arc<UnitDescription>>>,
     /// Since when the target of the current session has not answered pings; `None` if it answers.
     pub(crate) silent_since: Mutex<Option<Instant>>,
-    /// Where the session is, or was last.
+    /// The address of the current or the last portal.
     pub(crate) portal: Mutex<Option<Arc<str>>>,
     pub(crate) statistics: Mutex<InitiatorStatistics>,
-    /// Commands answered, by operation code. The driver counts.
+    /// Answered commands by operation code, counted by the driver.
     pub(crate) answered: Arc<OpcodeTally>,
     pub(crate) connections: Mutex<Vec<InitiatorConnectionStats>>,
-    /// That of the session that there is.
+    /// The congestion control of the current session.
     pub(crate) congestion: Mutex<Option<Arc<SessionCongestion>>>,
     generation: AtomicU64,
-    /// How many blocks the unit has; 0 before that is known.
+    /// Number of blocks of the unit; 0 if it is not known.
     blocks: AtomicU64,
-    /// Somebody wants to know whether it has as many as before, see [`crate::capacity_refresh::follow`].
+    /// A caller requests a check of the unit's capacity, see [`crate::capacity_refresh::follow`].
     pub(crate) look_at_size: Notify,
-    /// The unit told that it has not.
+    /// The unit has reported a change of its capacity.
     pub(crate) size_changed: AtomicBool,
-    /// What is presented after every login.
+    /// The claim that is presented after every login.
     pub(crate) claimed: Claimed,
 }
 
@@ -83,19 +82,19 @@ impl RemoteSessionState {
         }
     }
 
-    /// What the unit says of itself from now on.
+    /// Sets the unit's description.
     pub(crate) fn set_facts(&self, facts: UnitDescription) {
         self.blocks.store(facts.geometry.blocks, Ordering::Release);
         *self.facts.lock() = Some(Arc::new(facts));
     }
 
-    /// How many blocks the unit has, if that is known.
+    /// Returns the number of blocks of the unit; `None` if it is not known.
     pub(crate) fn blocks(&self) -> Option<u64> {
         Some(self.blocks.load(Ordering::Acquire)).filter(|blocks| *blocks > 0)
     }
 
-    /// Counts what may have cost the target its volatile cache: new sessions, resets
-    /// and deferred errors.
+    /// Counts an event that may have cost the target the content of its volatile cache: a new session, a reset or a
+    /// deferred error.
     pub(crate) fn generation(&self) -> u64 {
         self.generation.load(Ordering::Acquire)
     }

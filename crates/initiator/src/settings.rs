@@ -1,4 +1,4 @@
-//! What an initiator is told: where to log in as whom, sizes, and how long to wait.
+//! The settings of an initiator: the target and the identity for the login, sizes and time-outs.
 
 use std::{
     hash::{BuildHasher, RandomState},
@@ -21,88 +21,85 @@ use crate::{
     url::Url,
 };
 
-/// One session with one unit of one target.
+/// The settings of one session with one unit of one target.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// `host:port`, IPv6 in brackets.
+    /// The portal's address, `host:port`, IPv6 in brackets.
     pub portal: String,
-    /// Further portals of the same target, to be tried in this order where that one does not let us
-    /// in. They belong to its portal group, so that a login at one ends the session that was lost
-    /// at another before anything is sent again, or to gateways of which one alone takes writes.
-    /// Default: none.
+    /// Further portals of the same target, tried in this order if a login at the first one fails. They must belong to
+    /// the same portal group, so that a login at one of them ends a session that was lost at another before commands
+    /// are sent again; or to gateways of which only one at a time takes writes. Default: none.
     pub other_portals: Vec<String>,
     /// The target's iSCSI name.
     pub target: String,
     /// The logical unit, 0 to 16383.
     pub lun: u16,
-    /// Who is asked before every connect where the unit is; then `portal`, `other_portals`, `target`
-    /// and `lun` do not matter. Default: nobody.
+    /// The service that is asked for the location of the unit before every connect. It replaces `portal`,
+    /// `other_portals`, `target` and `lun`. Default: none.
     pub locate: Option<Arc<dyn Locate>>,
-    /// Who we are. Default `iqn.2026-11.io.forebay:initiator`; the caller appends what makes its
-    /// host unique.
+    /// Our iSCSI name. Default `iqn.2026-11.io.forebay:initiator`; the caller appends a part that is unique to its
+    /// host.
     pub initiator_name: String,
-    /// What we call ourselves for humans.
+    /// Our alias, for people.
     pub initiator_alias: Option<String>,
-    /// Our half of the session's name. A login with the same name, ISID and target ends the
-    /// session that was there before (RFC 7143, 6.3.5), so that no late command of it is
-    /// performed after ours. Default: random, so that two processes do not end each other's;
-    /// who starts again and wants its former session ended sets a lasting one
-    /// ([`Settings::lasting_isid`]).
+    /// Our part of the session's name. A login with the same name, ISID and target ends the session that was there
+    /// before (RFC 7143, 6.3.5), so that no late command of it is performed after ours. Default: random, so that two
+    /// processes do not end each other's sessions. A process that wants its former session to end after a restart
+    /// sets a lasting one ([`Settings::lasting_isid`]).
     pub isid: Isid,
-    /// How we prove who we are, and whether the target has to. Default: not at all.
+    /// The CHAP credentials, and whether the target has to authenticate itself. Default: no CHAP.
     pub chap: Option<InitiatorChap>,
-    /// With what every connection begins, those to where a target sends us included: nothing is
-    /// said without it. Default: TCP as it is.
+    /// TLS for every connection, including those after redirects: the login begins only after the handshake. Default:
+    /// no TLS.
     pub tls: Option<TlsClient>,
-    /// Digests, burst lengths and so on, as proposed at login; connections and error recovery level
-    /// are taken from the fields below.
+    /// The parameters that are offered at login. The number of connections and the error recovery level are taken
+    /// from the fields below.
     pub offer: NegotiationOffer,
-    /// Connections of the session, 1 to 8, as many as the target takes. Default 1.
+    /// Number of connections of the session, 1 to 8. The target may allow fewer. Default 1.
     pub connections: u16,
-    /// Which of them a command goes to. Default: the one with the least to do; where one stalls, the
-    /// others go on.
+    /// How commands are distributed among the connections. Default: to the connection with the least load; if one
+    /// stalls, the others continue.
     pub spread: CommandDistribution,
-    /// The most of error recovery that is asked for (RFC 7143, 7.1.5): 0, the session is made anew
-    /// and commands are sent again; 1, what is lost or damaged is asked for again; 2, commands of a
-    /// connection that fails go on where they were on another one. Default 2; the target may have
-    /// less.
+    /// The highest error recovery level that is offered (RFC 7143, 7.1.5). 0: a new session is made and commands are
+    /// sent again. 1: also, lost or damaged PDUs are requested again. 2: also, commands of a failed connection
+    /// continue on another one. Default 2; the target may support less.
     pub error_recovery_level: u8,
-    /// A unit that knows no claims is reserved in place of being claimed: write exclusive, for
-    /// registrants only, over a loss of power. Default false.
+    /// Whether a unit that does not support claims is reserved instead: write exclusive, registrants only, persistent
+    /// over a power loss. Default false.
     pub reserve: bool,
-    /// Commands on their way at once, at least 1. Default 128, as many as a node of ours takes by default: 128
-    /// writes of 64 KiB are what 1 Gbit/s holds over 67 ms of round trip.
+    /// Maximum number of commands in flight, at least 1. Default 128, as many as our node takes by default: 128
+    /// writes of 64 KiB fill 1 Gbit/s over a round trip of 67 ms.
     pub queue_depth: usize,
     /// Longer reads and writes are split into commands of this many bytes, a multiple of 4096.
     /// Default 1 MiB, one burst.
     pub piece_bytes: u32,
-    /// For TCP to connect. Default 5 s.
+    /// Time-out of the TCP connect. Default 5 s.
     pub connect_time_out: Duration,
-    /// For the login to end, a TLS handshake included. Default 15 s.
+    /// Time-out of the login, including the TLS handshake. Default 15 s.
     pub login_time_out: Duration,
-    /// For a command to be answered before it is aborted. Default 30 s.
+    /// Time after which an unanswered command is aborted. Default 30 s.
     pub command_time_out: Duration,
-    /// For a target that answers BUSY or TASK SET FULL to take a command. Default 5 s.
+    /// How long a command is repeated while the target answers BUSY or TASK SET FULL. Default 5 s.
     pub busy_time_out: Duration,
-    /// How long calls wait for a connection that was lost; after that they fail at once until it
-    /// is there again. Default 15 s.
+    /// How long calls wait after a connection was lost; after that, they fail at once until there is a connection
+    /// again. Default 15 s.
     pub give_up_after: Duration,
-    /// The first pause before connecting again. It doubles up to `back_off_max`, and each is
-    /// lengthened by up to a quarter at random. Default 100 ms.
+    /// The first pause before connecting again. It doubles up to `back_off_max`, and each pause is lengthened by up
+    /// to a quarter at random. Default 100 ms.
     pub back_off: Duration,
     /// The longest pause. Default 5 s.
     pub back_off_max: Duration,
-    /// Pings.
+    /// Times of pings (NOP-Out).
     pub timing: ConnectionTiming,
-    /// Buffer sizes of the socket.
+    /// Buffer sizes and other options of the socket.
     pub socket: SocketOptions,
-    /// The congestion control of the session's connections, from the end of their login on. Default:
-    /// the kernel's.
+    /// The congestion control of the connections of normal sessions, from the end of the login on. Default: the
+    /// kernel's default.
     pub congestion: CongestionControl,
 }
 
 impl Settings {
-    /// The defaults for a unit.
+    /// Returns the default settings for a unit.
     #[must_use]
     pub fn new(portal: impl Into<String>, target: impl Into<String>, lun: u16) -> Self {
         Self {
@@ -116,7 +113,7 @@ impl Settings {
             isid: random_isid(),
             chap: None,
             tls: None,
-            // The target says how long it needs; what it needs not is waited for by nobody.
+            // The larger of both proposals is the result, so the target decides how long it needs.
             offer: NegotiationOffer { default_time2wait: 0, ..NegotiationOffer::initiator() },
             connections: 1,
             spread: CommandDistribution::default(),
@@ -137,7 +134,7 @@ impl Settings {
         }
     }
 
-    /// What is proposed at login.
+    /// Returns the parameters that are offered at login.
     pub(crate) fn offer(&self) -> NegotiationOffer {
         NegotiationOffer {
             max_connections: self.connections.clamp(1, MOST_CONNECTIONS),
@@ -146,7 +143,7 @@ impl Settings {
         }
     }
 
-    /// The defaults for the unit of a URL; without a unit in it, LUN 0. `None` without a target.
+    /// Returns the default settings for the unit of a URL, LUN 0 if it names none. `None` if the URL has no target.
     #[must_use]
     pub fn from_url(url: &Url) -> Option<Self> {
         let target = url.target.clone()?;
@@ -155,10 +152,10 @@ impl Settings {
         Some(Self { other_portals: other_portals.to_vec(), ..one })
     }
 
-    /// An ISID that is the same whenever `seed` is: for example a cache's instance id.
+    /// Returns an ISID that depends on `seed` only, such as a cache's instance id.
     #[must_use]
     pub fn lasting_isid(seed: &str) -> Isid {
-        // FNV-1a: the value must not change with the compiler, as std's hashers may
+        // FNV-1a: the value must not change with the compiler, as those of std's hashers may.
         let hash = seed.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
             (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
         });
@@ -166,22 +163,22 @@ impl Settings {
     }
 }
 
-/// One process fills a link of 100 Gbit/s with fewer.
+/// One process can fill a link of 100 Gbit/s with fewer.
 const MOST_CONNECTIONS: u16 = 8;
 
 fn random_isid() -> Isid {
     isid_of(RandomState::new().hash_one(0))
 }
 
-/// The format "random" (RFC 7143, 11.12.5): 24 bits that are, and a qualifier of 16.
+/// Builds an ISID of the format "random" (RFC 7143, 11.12.5): 24 random bits, and a qualifier of 16 bits.
 fn isid_of(bits: u64) -> Isid {
     let [a, b, c, d, e, ..] = bits.to_be_bytes();
     Isid([0x80, a, b, c, d, e])
 }
 
 impl Settings {
-    /// These, once for each place where the unit may be reached now; at least one. To be tried in
-    /// this order.
+    /// Returns these settings once for each location where the unit may be at present, in the order in which they are
+    /// to be tried; at least one.
     pub async fn places(&self) -> Result<Vec<Self>, Error> {
         let Some(locate) = &self.locate else {
             let following = |place: &Self| Some(place.clone().at_the_next_portal());
@@ -198,7 +195,7 @@ impl Settings {
         }
     }
 
-    /// The portal after this one is the first to be tried, and this one the last.
+    /// Rotates the portals: the next one becomes the first to be tried, and this one the last.
     pub(crate) fn at_the_next_portal(mut self) -> Self {
         if let Some(next) = self.other_portals.first_mut() {
             std::mem::swap(&mut self.portal, next);
@@ -207,7 +204,7 @@ impl Settings {
         self
     }
 
-    /// The unit may be served at another place than the one where it was.
+    /// Returns true if the unit may be served at another location than the last one.
     pub(crate) fn has_choice(&self) -> bool {
         self.locate.is_some() || !self.other_portals.is_empty()
     }
@@ -225,7 +222,7 @@ mod tests {
             places.into_iter().map(|place| place.portal).collect::<Vec<_>>().join(" ")
         };
         assert_eq!(order(settings.places().await.unwrap()), "a:3260 b:3260 c:3260");
-        // The last that was used.
+        // The second portal was used last.
         let place = settings.places().await.unwrap().swap_remove(1);
         assert_eq!(order(place.places().await.unwrap()), "b:3260 c:3260 a:3260");
         let next = place.at_the_next_portal();

@@ -1,10 +1,10 @@
-//! What a session counted.
+//! Counters of a session.
 
 use std::time::Duration;
 
 use iscsi::{PduSizes, keys::Compression, session::initiator::InitiatorPduCounters};
 
-/// Counters since the session was opened, over all its connections.
+/// Counters since the session was opened, summed over all its connections and reconnects.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct InitiatorStatistics {
     /// READs answered.
@@ -17,7 +17,7 @@ pub struct InitiatorStatistics {
     pub discards: u64,
     /// Other commands answered.
     pub others: u64,
-    /// Commands that failed in the end.
+    /// Commands that failed after all retries.
     pub failures: u64,
     /// PDUs sent.
     pub pdus_out: u64,
@@ -31,46 +31,46 @@ pub struct InitiatorStatistics {
     pub bytes_out: u64,
     /// Bytes received, headers included.
     pub bytes_in: u64,
-    /// The same as they crossed the link: fewer with compression.
+    /// Bytes sent as they crossed the link: fewer than `bytes_out` with compression.
     pub link_bytes_out: u64,
-    /// The same as they crossed the link: fewer with compression.
+    /// Bytes received as they crossed the link: fewer than `bytes_in` with compression.
     pub link_bytes_in: u64,
-    /// How the session that is up, or was last, is compressed.
+    /// The compression of the current or the last session.
     pub compression: Option<Compression>,
-    /// R2Ts served: each of them is a round trip that a write waited for.
+    /// R2Ts answered: a write waits for one round trip for each of them.
     pub r2ts: u64,
-    /// Connections that failed.
+    /// Connections that have failed.
     pub connections_lost: u64,
-    /// Connections made in the place of one that failed, with the session or within it.
+    /// Connections that replaced a failed one, in the same or in a new session.
     pub reconnects: u64,
-    /// Commands that went on where they were on another connection (level 2).
+    /// Commands that were continued on another connection (error recovery level 2).
     pub reassigned: u64,
-    /// Commands sent again because the target had not got them.
+    /// Commands sent again because the target had not received them.
     pub resent: u64,
-    /// Requests for what was lost or damaged on its way (level 1).
+    /// Requests for lost or damaged PDUs (error recovery level 1).
     pub snacks: u64,
-    /// Data that came damaged.
+    /// Data PDUs that arrived with a wrong digest.
     pub digest_errors: u64,
     /// Commands sent again because their connection was lost.
     pub replays: u64,
     /// Commands sent again because of a unit attention.
     pub unit_attentions: u64,
-    /// Commands sent again because the target was busy or aborted them.
+    /// Commands sent again because the target was busy or had aborted them.
     pub retries: u64,
-    /// Commands that the target did not answer in time.
+    /// Commands that the target did not answer within the time-out.
     pub time_outs: u64,
-    /// From the moment a command is submitted to its answer.
+    /// Times from the submission of a command to its answer.
     pub round_trips: RoundTrips,
 }
 
-/// One connection of a session.
+/// The load and the counters of one connection.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct InitiatorConnectionStats {
-    /// Its number.
+    /// The connection's CID.
     pub cid: u16,
-    /// Commands on it that are not answered.
+    /// Number of commands in flight on it.
     pub commands: u32,
-    /// What they move, in bytes.
+    /// The data of these commands, in bytes.
     pub bytes: u64,
     /// Bytes sent, headers included.
     pub bytes_out: u64,
@@ -78,16 +78,17 @@ pub struct InitiatorConnectionStats {
     pub bytes_in: u64,
 }
 
-/// How long commands took: as a sum, and in classes that double.
+/// The duration of commands: their sum, and a histogram whose classes double.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct RoundTrips {
-    /// How many.
+    /// Number of commands.
     pub count: u64,
-    /// All together, in microseconds.
+    /// Sum of the durations in microseconds.
     pub sum_us: u64,
-    /// The longest, in microseconds.
+    /// The longest duration in microseconds.
     pub max_us: u64,
-    /// `classes[i]`: from 2^(i-1) up to below 2^i microseconds; the last holds all that is longer.
+    /// `classes[i]` counts the durations from 2^(i-1) up to less than 2^i microseconds; the last class has no upper
+    /// bound.
     pub classes: [u64; 32],
 }
 
@@ -101,14 +102,14 @@ impl RoundTrips {
         self.classes[class.min(self.classes.len() - 1)] += 1;
     }
 
-    /// The mean in microseconds; 0 if there was none.
+    /// Returns the mean in microseconds; 0 without commands.
     #[must_use]
     pub fn mean_us(&self) -> u64 {
         self.sum_us.checked_div(self.count).unwrap_or(0)
     }
 
-    /// An upper bound, in microseconds and good to a factor of two, of what `share` (0 to 1) of
-    /// all commands took; 0 if there was none.
+    /// Returns an upper bound, in microseconds and within a factor of two, of the duration of `share` (0 to 1) of all
+    /// commands; 0 without commands.
     #[must_use]
     pub fn quantile_us(&self, share: f64) -> u64 {
         let wanted = (self.count as f64 * share).ceil() as u64;
@@ -124,7 +125,7 @@ impl RoundTrips {
 }
 
 impl InitiatorStatistics {
-    /// Adds what a connection counted since `before`.
+    /// Adds the difference of a connection's counters since `before`.
     pub(crate) fn add_counters(
         &mut self,
         before: &InitiatorPduCounters,

@@ -1,10 +1,10 @@
-//! From the counts of a session's connections to the statistics of all sessions there were.
+//! Adds the counters of a session's connections to statistics that outlast the session.
 
 use iscsi::{Cid, session::initiator::InitiatorPduCounters};
 
 use crate::{InitiatorStatistics, connection_io::ConnectionTraffic, session_io::SessionIo};
 
-/// How much of each connection's counts has been added to the statistics.
+/// The part of each connection's counters that has been added to the statistics already.
 #[derive(Default)]
 pub(crate) struct StatisticsBaseline {
     connections: Vec<(Cid, InitiatorPduCounters)>,

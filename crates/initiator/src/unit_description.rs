@@ -1,30 +1,30 @@
-//! What a unit says of itself: INQUIRY data, vital product data, capacity, mode pages (SPC-4,
-//! SBC-3). Every byte comes from the target and may lie.
+//! The description of a unit: INQUIRY data, vital product data, capacity and mode pages (SPC-4, SBC-3). All of it
+//! comes from the target and may be wrong.
 
 use scsi::Sense;
 use volume::Geometry;
 
 use crate::Error;
 
-/// What the initiator needs to know of a unit.
+/// The properties of a unit that the initiator needs.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct UnitDescription {
-    /// Names the unit and no other: `naa.…`, `eui.…`, `t10.…` (from VPD page 83h), or `serial.…`
-    /// (80h) where there is no such name.
+    /// The unique identity of the unit: `naa.…`, `eui.…` or `t10.…` from VPD page 83h, or `serial.…` from page 80h if
+    /// there is none of them.
     pub identity: String,
     /// T10 VENDOR IDENTIFICATION.
     pub vendor: String,
     /// PRODUCT IDENTIFICATION.
     pub product: String,
-    /// Size and abilities.
+    /// Size and capabilities of the unit.
     pub geometry: Geometry,
-    /// The unit knows FUA.
+    /// The unit supports FUA.
     pub fua: bool,
-    /// At most so many blocks in one command; `None`: no limit told.
+    /// Maximum number of blocks in one command; `None` if the unit reports no limit.
     pub max_transfer_blocks: Option<u32>,
-    /// The unit performs changes by its claim's owner after a SYNCHRONIZE CACHE that was sent before them.
+    /// The unit performs writes of its claim's owner after a SYNCHRONIZE CACHE that was sent before them.
     pub orders_flushes: bool,
-    /// WRITE SAME (16) with UNMAP works: so many blocks at most in one command.
+    /// Maximum number of blocks of a WRITE SAME (16) with UNMAP; `None` if the unit does not support it.
     pub write_same_unmap_blocks: Option<u32>,
 }
 
@@ -36,12 +36,14 @@ pub(crate) struct Inquiry {
 }
 
 impl Inquiry {
-    /// Reads it, and refuses what is no disk.
+    /// Parses INQUIRY data. Fails if the unit is not a disk.
     pub(crate) fn parse(data: &[u8]) -> Result<Self, Error> {
         let first = *data.first().ok_or_else(|| Error::unit("INQUIRY returned nothing"))?;
         match (first >> 5, first & 0x1f) {
             (0, 0x00) => {}
-            (0, kind) => return Err(Error::unit(format!("it is no disk but device type {kind}"))),
+            (0, kind) => {
+                return Err(Error::unit(format!("it is not a disk but has device type {kind}")));
+            }
             _ => return Err(Error::unit("there is no such logical unit")),
         }
         let text = |range: std::ops::Range<usize>| text(data.get(range).unwrap_or_default());
@@ -49,8 +51,8 @@ impl Inquiry {
     }
 }
 
-/// The pages that a unit lists in VPD page 00h, or the body of another page: what follows the
-/// four bytes of the header. `None` if it is another page than asked for.
+/// Returns the body of a VPD page, which follows the four bytes of the header; for page 00h, the list of pages.
+/// `None` if the data is that of another page.
 pub(crate) fn vpd_body(page: u8, data: &[u8]) -> Option<&[u8]> {
     let header = data.first_chunk::<4>()?;
     let length = usize::from(u16::from_be_bytes([header[2], header[3]]));
@@ -58,7 +60,7 @@ pub(crate) fn vpd_body(page: u8, data: &[u8]) -> Option<&[u8]> {
     (header[1] == page).then(|| &body[..length.min(body.len())])
 }
 
-/// The best name among the designators of VPD page 83h (SPC-4, 7.8.6) that belong to the unit.
+/// Returns the best identity among the designators of VPD page 83h (SPC-4, 7.8.6) that belong to the logical unit.
 pub(crate) fn designator(mut body: &[u8]) -> Option<String> {
     let mut best: Option<(u8, String)> = None;
     while let Some(header) = body.first_chunk::<4>() {
@@ -82,25 +84,25 @@ pub(crate) fn designator(mut body: &[u8]) -> Option<String> {
     best.map(|(_, name)| name)
 }
 
-/// The name made of VPD page 80h, for units that have no better one.
+/// Returns the identity made of VPD page 80h, for units without a better one.
 pub(crate) fn serial_identity(inquiry: &Inquiry, body: &[u8]) -> String {
     format!("serial.{}.{}.{}", inquiry.vendor, inquiry.product, text(body))
 }
 
-/// READ CAPACITY (10) or (16).
+/// Capacity data of READ CAPACITY (10) or (16).
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Capacity {
     pub(crate) blocks: u64,
     pub(crate) block_size: u32,
     pub(crate) physical_block_size: u32,
-    /// LBPME.
+    /// LBPME: the unit supports provisioning management.
     pub(crate) thin: bool,
-    /// LBPRZ: what is not mapped reads as zeros.
+    /// LBPRZ: unmapped blocks read as zeros.
     pub(crate) reads_zeros: bool,
 }
 
 impl Capacity {
-    /// The data of READ CAPACITY (16) (SBC-3, 5.16.2).
+    /// Parses READ CAPACITY (16) parameter data (SBC-3, 5.16.2).
     pub(crate) fn parse16(data: &[u8]) -> Result<Self, Error> {
         let short = || Error::unit("READ CAPACITY (16) returned too little");
         let last = u64::from_be_bytes(*data.first_chunk().ok_or_else(short)?);
@@ -109,14 +111,14 @@ impl Capacity {
         Self::new(last, size, byte(13) & 0x0f, byte(14) & 0x80 != 0, byte(14) & 0x40 != 0)
     }
 
-    /// The data of READ CAPACITY (10) (SBC-3, 5.15.2).
+    /// Parses READ CAPACITY (10) parameter data (SBC-3, 5.15.2).
     pub(crate) fn parse10(data: &[u8]) -> Result<Self, Error> {
         let short = || Error::unit("READ CAPACITY (10) returned too little");
         let last = u32::from_be_bytes(*data.first_chunk().ok_or_else(short)?);
         let size = u32::from_be_bytes(*data[4..].first_chunk().ok_or_else(short)?);
         if last == u32::MAX {
             return Err(Error::unit(
-                "READ CAPACITY (10) cannot tell its size, and there is no (16)",
+                "READ CAPACITY (10) cannot report its size, and it does not support READ CAPACITY (16)",
             ));
         }
         Self::new(last.into(), size, 0, false, false)
@@ -134,17 +136,19 @@ impl Capacity {
                 "its blocks have {block_size} bytes, not 512 or 4096"
             )));
         }
-        // 2^60 blocks: the size in bytes has to fit 64 bits, with room for sums
+        // At most 2^50 blocks, so that the size in bytes fits into 64 bits, with room for sums.
         let Some(blocks) = last.checked_add(1).filter(|&blocks| blocks <= 1 << 50) else {
-            return Err(Error::unit(format!("it claims to have {last} blocks and one more")));
+            return Err(Error::unit(format!(
+                "it reports more than 2^50 blocks (last block {last})"
+            )));
         };
-        // 4096 << 15 fits; nobody has such blocks, and more than 1 MiB is not believed
+        // 4096 << 15 fits. No disk has such blocks, and more than 1 MiB is treated as an error.
         let physical_block_size = (block_size << physical_exponent).min(1 << 20);
         Ok(Self { blocks, block_size, physical_block_size, thin, reads_zeros })
     }
 }
 
-/// Block limits, VPD page B0h (SBC-3, 6.6.4): the body after the header.
+/// The Block Limits VPD page (B0h; SBC-3, 6.6.4), without its header.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(crate) struct RemoteBlockLimits {
     pub(crate) max_transfer_blocks: Option<u32>,
@@ -164,12 +168,12 @@ impl RemoteBlockLimits {
     }
 }
 
-/// LBPWS of VPD page B2h (SBC-3, 6.6.6): WRITE SAME (16) with UNMAP works.
+/// Returns LBPWS of VPD page B2h (SBC-3, 6.6.6): the unit supports WRITE SAME (16) with UNMAP.
 pub(crate) fn provisioning_has_write_same(body: &[u8]) -> bool {
     body.get(1).is_some_and(|flags| flags & 0x40 != 0)
 }
 
-/// What MODE SENSE (6) for the caching page tells.
+/// The flags of the Caching mode page, read by MODE SENSE (6).
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct CachingPageFlags {
     pub(crate) read_only: bool,
@@ -178,7 +182,7 @@ pub(crate) struct CachingPageFlags {
 }
 
 impl CachingPageFlags {
-    /// What is assumed of a unit that does not tell: a cache that needs to be flushed, and no FUA.
+    /// The assumption about a unit that does not report the page: a volatile cache, and no FUA.
     pub(crate) const UNKNOWN: Self = Self { read_only: false, fua: false, volatile_cache: true };
 
     pub(crate) fn parse(data: &[u8]) -> Self {
@@ -194,19 +198,19 @@ impl CachingPageFlags {
     }
 }
 
-/// A unit attention that tells of a reset: what was written and not flushed may be lost. Not so
-/// 29h/07h, a nexus that was lost: that is a connection's end.
+/// Returns true for a unit attention about a reset: writes that were not flushed may be lost. 29h/07h (nexus lost) is
+/// not one of them, because it reports the end of a connection.
 pub(crate) fn tells_of_reset(sense: &Sense) -> bool {
     sense.asc == 0x29 && sense.ascq != 0x07
 }
 
-/// A unit attention after which what we know of the unit has to be asked again: mode parameters,
-/// INQUIRY data, identity.
+/// Returns true for a unit attention after which the description has to be read again: mode parameters, INQUIRY data
+/// or identity have changed.
 pub(crate) fn tells_of_change(sense: &Sense) -> bool {
     matches!((sense.asc, sense.ascq), (0x2a, 0x01) | (0x3f, 0x03 | 0x05))
 }
 
-/// CAPACITY DATA HAS CHANGED.
+/// Returns true for CAPACITY DATA HAS CHANGED.
 pub(crate) fn tells_of_size(sense: &Sense) -> bool {
     (sense.asc, sense.ascq) == (0x2a, 0x09)
 }
@@ -215,8 +219,8 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Printable ASCII without blanks at the ends; anything else becomes a full stop, since it goes
-/// into messages.
+/// Returns the printable ASCII of a field without blanks at its ends. Other characters become full stops, because the
+/// text is shown in messages.
 fn text(bytes: &[u8]) -> String {
     let printable = |&byte: &u8| if (0x20..0x7f).contains(&byte) { byte as char } else { '.' };
     let end = bytes.iter().rposition(|&byte| byte != 0).map_or(0, |last| last + 1);

@@ -1,23 +1,23 @@
-//! `iscsi://host[:port][/target[/lun]]`, as libiscsi and QEMU write it; of a target with several
-//! portals `iscsi://host[:port],host[:port]…/target[/lun]`, which is ours.
+//! iSCSI URLs: `iscsi://host[:port][/target[/lun]]` as libiscsi and QEMU write them, and, as our extension,
+//! `iscsi://host[:port],host[:port]…/target[/lun]` for a target with several portals.
 
 use std::{fmt, str::FromStr};
 
 use scsi::is_plain;
 
-/// Where portals, a target or a unit are.
+/// The location of portals, a target or a unit.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Url {
-    /// `host:port` as the system's resolver takes it, IPv6 in brackets; port 3260 unless said
-    /// otherwise. In the order in which they are to be tried, 1 to 8.
+    /// Portals as `host:port` for the system's resolver, IPv6 in brackets; the default port is 3260. 1 to 8 portals
+    /// in the order in which they are to be tried.
     pub portals: Vec<String>,
     /// The target's iSCSI name.
     pub target: Option<String>,
-    /// The logical unit, 0 to 16383. Only with a target.
+    /// The LUN, 0 to 16383. Only with a target.
     pub lun: Option<u16>,
 }
 
-/// Why a text is not such a URL.
+/// The reason why a text is not an iSCSI URL.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[error("{url:?} is not iscsi://host[:port][,host[:port]…][/target[/lun]]: {reason}")]
 pub struct UrlError {
@@ -25,10 +25,10 @@ pub struct UrlError {
     reason: &'static str,
 }
 
-/// The port that IANA assigned (RFC 7143, 15).
+/// The iSCSI port that IANA has assigned (RFC 7143, 15).
 pub(crate) const PORT: u16 = 3260;
 
-/// Two networks to each gateway of a pair are four; each that is silent costs a `connect_time_out`.
+/// Two networks to each gateway of a pair make four portals. Each that does not answer costs a `connect_time_out`.
 const MOST_PORTALS: usize = 8;
 
 impl FromStr for Url {
@@ -75,13 +75,13 @@ fn parse(url: &str) -> Result<Url, &'static str> {
     Ok(Url { portals, target: target.map(str::to_owned), lun })
 }
 
-/// A portal, written out.
+/// Parses a portal and adds the default port.
 fn portal(written: &str) -> Result<String, &'static str> {
     let (host, port) = parse_portal(written)?;
     Ok(if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") })
 }
 
-/// Splits `host`, `host:port`, `[v6]` or `[v6]:port`.
+/// Splits `host`, `host:port`, `[v6]` or `[v6]:port` into host and port.
 pub(crate) fn parse_portal(portal: &str) -> Result<(String, u16), &'static str> {
     let (host, port) = match portal.strip_prefix('[') {
         Some(rest) => {
@@ -118,8 +118,8 @@ pub(crate) fn parse_portal(portal: &str) -> Result<(String, u16), &'static str> 
     Ok((host, port))
 }
 
-/// Returns true for a name that RFC 7143, 4.2.7 allows. Strangers choose such names, and messages show them: a
-/// line break or a change of the writing direction would forge what people read.
+/// Returns true for a name that RFC 7143, 4.2.7 allows. Strangers choose such names, and messages show them: a line
+/// break or a change of the writing direction would forge what people read.
 pub(crate) fn is_iscsi_name(name: &str) -> bool {
     let known = ["iqn.", "eui.", "naa."].iter().any(|kind| name.starts_with(kind));
     let allowed = |c: char| {

@@ -1,4 +1,4 @@
-//! A session with the unit that is expected, and the way to one: data must never go to another unit.
+//! Sessions with the expected unit. Commands must never be sent to another unit.
 
 use std::{sync::Arc, time::Duration};
 
@@ -10,7 +10,7 @@ use crate::{
     session_state::RemoteSessionState,
 };
 
-/// The unit that is expected behind the link.
+/// The identity and size of the expected unit.
 #[derive(Clone, Debug)]
 pub(crate) struct ExpectedUnit {
     pub(crate) identity: String,
@@ -18,9 +18,9 @@ pub(crate) struct ExpectedUnit {
     pub(crate) blocks: u64,
 }
 
-/// A session with the unit that is expected.
+/// A session with the expected unit.
 pub(crate) struct VerifiedSession {
-    /// Where it was found.
+    /// The settings with the location at which the unit was found.
     pub(crate) settings: Arc<Settings>,
     pub(crate) wires: SessionIo,
     pub(crate) facts: UnitDescription,
@@ -31,7 +31,7 @@ impl ExpectedUnit {
         Self { identity, block_size: geometry.block_size, blocks: geometry.blocks }
     }
 
-    /// Is this the unit? Data must never go to another one.
+    /// Fails if this is another unit. Data must never be sent to it.
     fn check(&self, facts: &UnitDescription) -> Result<(), Error> {
         let found = Self::new(facts.identity.clone(), &facts.geometry);
         if found.identity != self.identity {
@@ -39,7 +39,7 @@ impl ExpectedUnit {
             let reason = format!("the remote unit is {found}, and {expected} is expected");
             return Err(Error::Changed(reason.into()));
         }
-        // One that has grown still has all that was there.
+        // A unit that has grown still has all of its old blocks.
         if found.block_size != self.block_size || found.blocks < self.blocks {
             let reason = format!(
                 "the remote unit {} has {} blocks of {} bytes, and {} of {} or more are expected",
@@ -52,8 +52,9 @@ impl ExpectedUnit {
 }
 
 impl VerifiedSession {
-    /// A login ends the session that was lost only in the same portal group (RFC 7143, 6.3.5): at
-    /// another one that may still perform what was sent again here, after newer writes.
+    /// Fails if the portal belongs to another portal group than the lost session. A login ends the lost session only
+    /// in the same portal group (RFC 7143, 6.3.5). Otherwise that session may still perform old commands after newer
+    /// writes.
     fn check_group(&self, before: Option<u16>) -> Result<(), Error> {
         match (self.wires.tpgt, before) {
             (Some(tag), Some(before)) if tag != before => {
@@ -64,7 +65,7 @@ impl VerifiedSession {
     }
 }
 
-/// Connects where the unit is, logs in, asks it what it is. Of several places the first that answers.
+/// Connects, logs in and reads the unit's description. Of several locations the first one that answers is used.
 pub(crate) async fn connect(settings: &Settings) -> Result<VerifiedSession, Error> {
     let mut failed = Error::Closed;
     for place in settings.places().await? {
@@ -83,8 +84,8 @@ async fn connect_to(settings: Settings) -> Result<VerifiedSession, Error> {
     Ok(VerifiedSession { settings: Arc::new(settings), wires, facts })
 }
 
-/// After a pause connects and takes the session up, if it is with the unit that is expected, in the portal group of the
-/// last one if there is a choice, and if what we claim of it is granted.
+/// After a pause, connects and returns the session if it is with the expected unit, in the portal group of the last
+/// session (if there are several portals), and if our claim is granted.
 pub(crate) async fn attempt(
     wait: Duration,
     settings: Arc<Settings>,
@@ -92,15 +93,16 @@ pub(crate) async fn attempt(
     shared: Arc<RemoteSessionState>,
 ) -> Result<VerifiedSession, Error> {
     sleep(wait).await;
-    // Not even a login: it would end the session of a rightful owner of the same name.
+    // Do not even log in after a refused claim: the login could end a session of the rightful owner that has the same
+    // name.
     shared.claimed.check()?;
     let mut failed = Error::Closed;
     for place in settings.places().await? {
         match attempt_at(place, &expected, group, &shared).await {
             Ok(live) => return Ok(live),
-            // It was the last word, wherever it was said.
+            // A refused claim is final, at every location.
             Err(error @ Error::Fenced(_)) => return Err(error),
-            // Another unit is worth more words than a place where there is none.
+            // The finding of another unit tells more than a location without an answer, so it is kept.
             Err(error) if !matches!(failed, Error::Changed(_)) => failed = error,
             Err(_) => {}
         }
@@ -116,13 +118,13 @@ async fn attempt_at(
 ) -> Result<VerifiedSession, Error> {
     let mut live = connect_to(settings).await?;
     let mut taken = expected.check(&live.facts);
-    // Nothing is claimed of another unit.
+    // Present the claim only to the expected unit.
     if taken.is_ok() {
         let presenting = shared.claimed.present(&mut live.wires, &live.settings);
         let presented = timeout(live.settings.login_time_out, presenting).await;
         taken = presented.unwrap_or(Err(Error::TimedOut("the claim")));
     }
-    // A claim that is granted shuts the sessions before this one out, whichever group they are at.
+    // A granted claim fences the former sessions, whatever their portal group.
     if taken.is_ok() && shared.claimed.holding() != Holding::Held {
         taken = live.check_group(group);
     }

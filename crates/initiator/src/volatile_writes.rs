@@ -1,21 +1,21 @@
-//! Which answered writes a flush can still speak for.
+//! The acknowledged writes that a flush can still make stable.
 //!
-//! A write that was answered may sit in the target's volatile cache. If the target then loses its
-//! power, it is gone, and a SYNCHRONIZE CACHE after the reconnect succeeds all the same. So a
-//! flush is only as good as the incarnation of the far side that answered the writes before it.
+//! An acknowledged write may be in the target's volatile cache. If the target then loses its power, the write is
+//! lost, although a SYNCHRONIZE CACHE after the reconnect succeeds. So a flush confirms only writes that were
+//! acknowledged in the same generation of the session.
 
-/// The volatile writes that were answered and not flushed, counted in the order of their answers.
+/// The volatile writes that were acknowledged and not flushed, numbered in the order of their acknowledgments.
 #[derive(Debug, Default)]
 pub(crate) struct VolatileWrites {
     answered: u64,
     generation: u64,
-    /// Answered by this generation.
+    /// Acknowledged in this generation.
     current: Option<WriteNumberRange>,
-    /// Answered by earlier ones.
+    /// Acknowledged in earlier generations.
     lost: Option<WriteNumberRange>,
 }
 
-/// Writes `first..=last`, and perhaps not all of those between.
+/// Writes `first..=last`, or some of them.
 #[derive(Clone, Copy, Debug)]
 struct WriteNumberRange {
     first: u64,
@@ -23,7 +23,7 @@ struct WriteNumberRange {
 }
 
 impl VolatileWrites {
-    /// A volatile write (or discard) was answered.
+    /// Notes the acknowledgment of a volatile write or discard.
     pub(crate) fn note_write(&mut self, generation: u64) {
         self.advance(generation);
         self.answered += 1;
@@ -32,24 +32,24 @@ impl VolatileWrites {
         *span = Some(join(*span, write));
     }
 
-    /// What was answered is given up, whoever has it.
+    /// Forgets all writes, because they are given up.
     pub(crate) fn forget(&mut self) {
         (self.current, self.lost) = (None, None);
     }
 
-    /// No answered write waits for a flush, nor for the news that it is lost.
+    /// Returns true if no write waits for a flush or for the report of its loss.
     pub(crate) fn is_clean(&self) -> bool {
         self.current.is_none() && self.lost.is_none()
     }
 
-    /// A flush begins: the number to end it with.
+    /// Begins a flush. Returns the number with which to end it.
     pub(crate) fn begin_flush(&self) -> u64 {
         self.answered
     }
 
-    /// Whether writes before the flush `begun` are known to be lost, which is told once. The flush need
-    /// not be sent then, and must not where what is between two flushes counts as a whole: it would
-    /// count half of it.
+    /// Returns true if writes before the flush `begun` may be lost; each loss is reported once. The flush need not be
+    /// sent then, and must not be sent to a unit with epochs: it would end an epoch that has only a part of its
+    /// writes.
     pub(crate) fn take_lost(&mut self, begun: u64) -> bool {
         let lost = self.lost.is_some_and(|lost| lost.first <= begun);
         if lost {
@@ -58,8 +58,8 @@ impl VolatileWrites {
         lost
     }
 
-    /// A flush was answered. True if all writes answered before it began are stable. If not, that
-    /// is told once: whoever flushes then sends again what it wrote since its last good flush.
+    /// Ends a flush that was answered. Returns true if all writes that were acknowledged before its begin are stable.
+    /// A loss is reported once: the caller then sends again what it has written since its last successful flush.
     pub(crate) fn end_flush(&mut self, begun: u64, generation: u64) -> bool {
         self.advance(generation);
         let lost = self.take_lost(begun);
@@ -86,7 +86,7 @@ fn join(span: Option<WriteNumberRange>, other: WriteNumberRange) -> WriteNumberR
     })
 }
 
-/// What of the span comes after the write `number`.
+/// Returns the part of the range after the write `number`.
 fn after(span: Option<WriteNumberRange>, number: u64) -> Option<WriteNumberRange> {
     let span = span.filter(|span| span.last > number)?;
     Some(WriteNumberRange { first: span.first.max(number + 1), ..span })
@@ -104,7 +104,7 @@ mod tests {
         assert!(!stability.is_clean());
         assert!(stability.end_flush(begun, 1));
         assert!(stability.is_clean());
-        // and covers: a later generation finds nothing lost
+        // The flush also covers these writes for later: a later generation finds none of them lost.
         let begun = stability.begin_flush();
         assert!(stability.end_flush(begun, 2));
     }

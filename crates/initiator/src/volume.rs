@@ -1,4 +1,4 @@
-//! A remote unit as a volume.
+//! A unit of an iSCSI target as a volume.
 
 mod extensions;
 
@@ -27,38 +27,37 @@ use crate::{
 
 /// A [`Volume`] whose blocks are those of a unit of an iSCSI target.
 ///
-/// Calls survive a lost connection, as long as it comes back within `give_up_after`: a call that
-/// was not answered is performed again. One thing does not survive: a write that was answered with
-/// [`Durability::Volatile`] and not flushed, when the target then starts anew. Since it cannot be
-/// told from a mere lost connection, the next [`Volume::flush`] fails with
-/// [`volume::Error::Device`] whenever writes before it were answered in an earlier session (or
-/// before a reset). The caller then sends again what it wrote since its last good flush. That is
-/// told once: volatile writes of several independent callers need one of them to flush for all.
+/// Calls survive the loss of a connection if it is restored within `give_up_after`: a call that was not answered is
+/// performed again. One thing does not survive: a write that was acknowledged with [`Durability::Volatile`] and not
+/// flushed, if the target is then restarted. A restart cannot be distinguished from the loss of a connection. So the
+/// next [`Volume::flush`] fails with [`volume::Error::Device`] whenever writes before it were acknowledged in an
+/// earlier session (or before a reset). The caller then sends again what it has written since its last successful
+/// flush. The loss is reported once: if several independent callers write, one of them has to flush for all.
 pub struct RemoteVolume {
     session: RemoteSession,
-    /// As it was when it was opened; it may have grown since.
+    /// The geometry at opening. The unit may have grown since.
     geometry: Geometry,
     identity: String,
     piece_bytes: u32,
     stability: Mutex<VolatileWrites>,
-    /// The unit announces WRITE SAME with UNMAP, and refuses it.
+    /// The unit reports support of WRITE SAME with UNMAP, but refuses it.
     no_write_same: AtomicBool,
-    /// The unit knows no GET LBA STATUS.
+    /// The unit does not support GET LBA STATUS.
     no_lba_status: AtomicBool,
-    /// What it said of its epochs when it was asked last.
+    /// The number of blocks of an epoch, as the unit has last reported it.
     epoch_blocks: AtomicU64,
     /// See [`Settings::reserve`].
     reserves: bool,
-    /// From when a claim was asked for.
+    /// Checks the claim, from the first claim on.
     watch: Mutex<Option<ClaimWatchTask>>,
 }
 
-/// Pieces of one call that are on their way at once: 16 MiB in pieces of 1 MiB, sixteen times what
-/// a gigabit carries in a round trip of 8 ms.
+/// Maximum number of pieces of one call in flight: 16 MiB in pieces of 1 MiB, sixteen times what a gigabit link
+/// carries in a round trip of 8 ms.
 const PIECES_IN_FLIGHT: usize = 16;
 
 impl RemoteVolume {
-    /// Logs in and asks the unit what it is. Fails at once if that cannot be done.
+    /// Logs in and reads the unit's description. Fails at once if that is not possible.
     pub async fn connect(settings: Settings) -> Result<Self, Error> {
         let (piece_bytes, reserves) = (settings.piece_bytes, settings.reserve);
         let session = RemoteSession::open(settings).await?;
@@ -67,12 +66,11 @@ impl RemoteVolume {
         Ok(Self { reserves, ..Self::new(session, identity, geometry, piece_bytes) })
     }
 
-    /// The unit that was here before, to be connected to in the background: for who starts while
-    /// the far side is away. Should another unit, or a smaller one, be there, every call
-    /// fails with [`volume::Error::Device`] and names both.
+    /// Returns the unit with this identity, and connects in the background: for a start while the target cannot be
+    /// reached. If another unit or a smaller one is found, all calls fail with a [`volume::Error::Device`] naming both.
     ///
     /// # Panics
-    /// Outside a tokio runtime.
+    /// Outside of a tokio runtime.
     #[must_use]
     pub fn open_lazy(settings: Settings, geometry: Geometry, identity: String) -> Self {
         let (piece_bytes, reserves) = (settings.piece_bytes, settings.reserve);
@@ -95,19 +93,19 @@ impl RemoteVolume {
         }
     }
 
-    /// Names the unit and no other: `naa.…`, `eui.…`, `t10.…` or `serial.…`.
+    /// Returns the unique identity of the unit: `naa.…`, `eui.…`, `t10.…` or `serial.…`.
     #[must_use]
     pub fn identity(&self) -> &str {
         &self.identity
     }
 
-    /// The session below.
+    /// Returns the session with the unit.
     #[must_use]
     pub fn session(&self) -> &RemoteSession {
         &self.session
     }
 
-    /// What was counted so far.
+    /// Returns the counters so far.
     #[must_use]
     pub fn statistics(&self) -> InitiatorStatistics {
         self.session.statistics()
@@ -119,17 +117,16 @@ impl RemoteVolume {
         self.session.generation()
     }
 
-    /// Ends the session politely; at most 10 s. Flushes nothing. Later calls fail.
+    /// Logs out; takes at most 10 s. Does not flush. Later calls fail.
     pub async fn close(&self) {
         self.watch.lock().take();
         self.session.close().await;
     }
 
-    /// What the unit can do. Known after the first login, which is waited for as long as any call
-    /// would wait.
+    /// Returns the unit's description, after the first login. It waits for that as long as any call.
     async fn facts(&self) -> Result<Arc<UnitDescription>, volume::Error> {
         if let Some(facts) = self.session.facts() {
-            // Who was opened while the unit was away hears of its epochs with the first call.
+            // A volume that was opened without a connection learns the size of the unit's epochs with the first call.
             self.epoch_blocks.store(facts.geometry.epoch_blocks, Ordering::Relaxed);
             return Ok(facts);
         }
@@ -155,7 +152,7 @@ impl RemoteVolume {
         }
     }
 
-    /// What a call is told; who has the unit now, if it is that.
+    /// Converts the error of a command. If the unit has another owner, the error says who that is.
     async fn failed(&self, error: CommandError, extent: Extent) -> volume::Error {
         if let CommandError::Check(sense) = error
             && is_refusal(&sense)
@@ -201,7 +198,7 @@ impl RemoteVolume {
             let reason = format!("a write was not taken whole: {:?}", answer.residual);
             return Err(volume::Error::Device(reason.into()));
         }
-        // The writer of a stable one sees to that itself.
+        // A stable write handles a restart of the unit by itself.
         if durability == Durability::Volatile && answer.volatile_cache {
             self.stability.lock().note_write(answer.generation);
         }
@@ -224,8 +221,8 @@ impl RemoteVolume {
         writing.try_for_each(|_| async { Ok(()) }).await
     }
 
-    /// WRITE SAME (16) with UNMAP and a block of zeros: gives space back where the unit can, and
-    /// reads as zeros in any case. False if the unit does not know how.
+    /// Sends WRITE SAME (16) with UNMAP and a block of zeros: it frees space if the unit can, and the blocks read as
+    /// zeros in any case. Returns false if the unit does not support the command.
     async fn write_same(&self, extent: Extent, most: u32) -> Result<bool, volume::Error> {
         let zeros = Bytes::from(vec![0; self.block_size() as usize]);
         for piece in pieces(extent, most) {
@@ -283,7 +280,7 @@ impl RemoteVolume {
         };
         let begun = {
             let mut stability = self.stability.lock();
-            // Writes may have been answered when it had one.
+            // Writes may have been acknowledged while the unit had a volatile cache.
             if !facts.geometry.volatile_cache && stability.is_clean() {
                 return Ok(());
             }
@@ -308,7 +305,7 @@ impl RemoteVolume {
         self.geometry.block_size
     }
 
-    /// How many blocks one command may move.
+    /// Returns the maximum number of blocks of one command.
     fn piece_blocks(&self, facts: &UnitDescription) -> u32 {
         let ours = (self.piece_bytes / self.block_size()).max(1);
         facts.max_transfer_blocks.map_or(ours, |theirs| theirs.min(ours))
@@ -366,14 +363,14 @@ impl Volume for RemoteVolume {
                 if durability == Durability::Volatile || written.stable {
                     return Ok(());
                 }
-                // Not `flush_all`: what that may have to tell concerns other writers too.
+                // Not `flush_all`: it would consume the report of a loss that other writers need as well.
                 let flushed = self.synchronize_cache().await;
                 let flushed =
                     flushed.map_err(|error| error.into_volume_error(extent).after_a_part())?;
                 if flushed.generation == written.generation {
                     return Ok(());
                 }
-                // The unit started anew between the write and the flush: it goes again.
+                // The unit was restarted between the write and the flush: write again.
             }
             Err(volume::Error::Device("the remote unit starts anew again and again".into()))
         })
@@ -427,12 +424,12 @@ impl Volume for RemoteVolume {
     }
 }
 
-/// How a write was answered.
+/// The acknowledgment of a write, or of several.
 #[derive(Clone, Copy)]
 struct WriteStability {
-    /// By the earliest of these.
+    /// The earliest generation of the acknowledgments.
     generation: u64,
-    /// It needs no flush.
+    /// The write is stable without a flush.
     stable: bool,
 }
 
@@ -447,8 +444,8 @@ impl WriteStability {
     }
 }
 
-/// What a unit told, as far as it makes sense: descriptors that follow each other from the first
-/// block on. A block of which it says nothing to rely on is mapped.
+/// Converts the status descriptors of a unit as far as they are consistent: each has to continue where the one before
+/// ended. Blocks without a reliable status count as mapped.
 fn allocation(extent: Extent, told: impl Iterator<Item = LbaStatus>) -> Allocation {
     let mut allocation = Allocation::default();
     let mut next = extent.lba.0;
@@ -471,7 +468,7 @@ fn allocation(extent: Extent, told: impl Iterator<Item = LbaStatus>) -> Allocati
 /// How often a stable write that needs a flush is sent while the unit keeps starting anew.
 const STABLE_ATTEMPTS: usize = 3;
 
-/// What a call is told at once in this state.
+/// Returns the error with which calls fail at once in this state.
 fn refusal(state: &LinkState) -> Option<volume::Error> {
     match state {
         LinkState::Up | LinkState::Down { given_up: false, .. } => None,
@@ -482,7 +479,7 @@ fn refusal(state: &LinkState) -> Option<volume::Error> {
     }
 }
 
-/// The extent in pieces of at most `most` blocks.
+/// Splits an extent into pieces of at most `most` blocks.
 fn pieces(extent: Extent, most: u32) -> impl Iterator<Item = Extent> {
     (0..extent.blocks).step_by(most as usize).map(move |at| Extent {
         lba: Lba(extent.lba.0 + u64::from(at)),

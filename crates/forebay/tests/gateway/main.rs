@@ -329,7 +329,7 @@ async fn a_target_that_lets_the_gateway_in_no_more_is_told_once_at_both_ends() {
     let (far, refusals) = serve_with_events(&place, "node", &settings);
     let refused = || far.status()["counters"]["failed_logins"].as_u64().expect("a number");
     eventually("refused logins", || refused() > 2).await;
-    assert_eq!(told(&events, "the target lets this initiator in no more"), 1);
+    assert_eq!(told(&events, "the target refuses the login of this initiator"), 1);
     assert_eq!(told(&refusals, "login failed"), 1);
 }
 

@@ -389,7 +389,7 @@ async fn a_target_without_claims_is_written_to_as_it_is_unless_it_had_them() {
     let volume = RemoteVolume::connect(settings("b")).await.expect("a session");
     let knows_better = Claim { granted: 1, ..claim(2, &[10]) };
     let holding = volume.claim(knows_better).await.expect("asked");
-    assert!(matches!(&holding, Holding::Refused(why) if why.contains("any more")), "{holding:?}");
+    assert!(matches!(&holding, Holding::Refused(why) if why.contains("no longer")), "{holding:?}");
 }
 
 #[tokio::test]
