@@ -97,17 +97,17 @@ mod tests {
 
     #[test]
     fn each_wrong_proof_doubles_the_pause_up_to_a_bound() {
-        let guard = ChapFailureDelay::default();
+        let chap_delay = ChapFailureDelay::default();
         let mut now = Instant::now();
         let mut pauses = Vec::new();
         for _ in 0..7 {
-            let until = guard.failed(HERE, "alice", now);
+            let until = chap_delay.failed(HERE, "alice", now);
             pauses.push((until - now).as_millis());
             now = until;
         }
         assert_eq!(pauses, [250, 500, 1000, 2000, 4000, 5000, 5000]);
         now += FORGOTTEN_AFTER;
-        assert_eq!(guard.failed(HERE, "alice", now), now + PAUSE);
+        assert_eq!(chap_delay.failed(HERE, "alice", now), now + PAUSE);
     }
 
     #[test]
@@ -115,12 +115,12 @@ mod tests {
         let now = Instant::now();
         // All proofs have the same address and different names, or the other way round.
         for (begin, end) in [(1, 1), (1, 40)] {
-            let guard = ChapFailureDelay::default();
+            let chap_delay = ChapFailureDelay::default();
             let last = |number: u8| if end == 1 { begin } else { number };
             let user = |number: u8| if end == 1 { format!("user{number}") } else { "alice".into() };
             let answered = (1..=40).map(|number| {
                 let address = IpAddr::from([192, 0, 2, last(number)]);
-                guard.failed(address, &user(number), now) - now
+                chap_delay.failed(address, &user(number), now) - now
             });
             let answered: Vec<_> = answered.map(|wait| wait.as_millis()).collect();
             assert_eq!(answered[..6], [250, 750, 1750, 3750, 7750, 12_750]);
@@ -130,10 +130,10 @@ mod tests {
 
     #[test]
     fn a_line_is_that_of_one_address_or_one_network_of_ipv6() {
-        let guard = ChapFailureDelay::default();
+        let chap_delay = ChapFailureDelay::default();
         let now = Instant::now();
         let waits = |address: &str, user: &str| {
-            (guard.failed(address.parse().unwrap(), user, now) - now).as_millis()
+            (chap_delay.failed(address.parse().unwrap(), user, now) - now).as_millis()
         };
         assert_eq!(waits("2001:db8::1", "a"), 250);
         assert_eq!(waits("2001:db8::ffff:1", "b"), 750);
@@ -143,15 +143,15 @@ mod tests {
 
     #[test]
     fn the_table_stays_small_and_no_flood_empties_a_line() {
-        let guard = ChapFailureDelay::default();
+        let chap_delay = ChapFailureDelay::default();
         let now = Instant::now();
-        guard.failed(HERE, "alice", now);
+        chap_delay.failed(HERE, "alice", now);
         for number in 0..3 * LINES as u32 {
-            guard.failed(IpAddr::V4(number.into()), &number.to_string(), now);
+            chap_delay.failed(IpAddr::V4(number.into()), &number.to_string(), now);
         }
-        assert!(guard.addresses.lines.lock().len() <= LINES as usize);
-        assert!(guard.users.lines.lock().len() <= LINES as usize);
-        assert!(guard.failed(HERE, "bob", now) >= now + 3 * PAUSE);
+        assert!(chap_delay.addresses.lines.lock().len() <= LINES as usize);
+        assert!(chap_delay.users.lines.lock().len() <= LINES as usize);
+        assert!(chap_delay.failed(HERE, "bob", now) >= now + 3 * PAUSE);
     }
 
     #[test]
@@ -161,8 +161,8 @@ mod tests {
         let address = line(hasher.hash_one(party(HERE)));
         let mut names = (0..).map(|number: u32| number.to_string());
         let user = names.find(|name| line(hasher.hash_one(name)) == address).unwrap();
-        let guard = ChapFailureDelay::default();
+        let chap_delay = ChapFailureDelay::default();
         let now = Instant::now();
-        assert_eq!(guard.failed(HERE, &user, now), now + PAUSE);
+        assert_eq!(chap_delay.failed(HERE, &user, now), now + PAUSE);
     }
 }

@@ -39,7 +39,7 @@ use crate::{
 
 /// Runs a session until it ends. `socket` is its leading connection.
 pub(crate) async fn run(
-    surroundings: &ServerContext,
+    server: &ServerContext,
     socket: Socket,
     mut session: Session,
     seat: SessionRegistration,
@@ -49,14 +49,14 @@ pub(crate) async fn run(
         session.limit_waiting(0);
     }
     let target = session.target_name().filter(|_| !session.is_discovery());
-    let device = target.and_then(|name| surroundings.names.find(name));
+    let device = target.and_then(|name| server.names.find(name));
     let port = initiator_port(&session);
     let target_port = seat.tpgt.unwrap_or(PortalGroup::default().tag);
     let nexus = Nexus { number: seat.number, initiator_port: port, target_port };
-    let presence = device.map(|device| NexusHandle::open(device, nexus));
+    let nexus_handle = device.map(|device| NexusHandle::open(device, nexus));
     let congestion = match session.is_discovery() {
         true => CongestionControl::default().session(),
-        false => surroundings.settings.congestion.session(),
+        false => server.settings.congestion.session(),
     };
     let congestion = Arc::new(congestion);
     seat.published.lock().congestion = Some(Arc::clone(&congestion));
@@ -64,14 +64,14 @@ pub(crate) async fn run(
         session.connections().next().map(|leading| TargetConnectionIo::new(socket, leading));
     lines.iter().for_each(|line| line.take_into(&congestion));
     let threads = Handle::current().metrics().num_workers();
-    let polling = BusyPolling::new(surroundings.settings.busy_poll, &surroundings.pollers, threads);
+    let polling = BusyPolling::new(server.settings.busy_poll, &server.pollers, threads);
     let watch = StopWatch::new(Arc::clone(&seat.times));
     let mut driver = TargetSessionDriver {
-        surroundings,
+        server,
         session,
         executions: Executions::new(watch),
         deferred: Deferred::default(),
-        presence,
+        nexus_handle,
         looks: Vec::new(),
         seat,
         timer: Box::pin(tokio::time::sleep(Duration::ZERO)),
@@ -79,7 +79,7 @@ pub(crate) async fn run(
         closing_all: false,
         last_end: ConnectionEndReason::NotRecovered,
         congestion,
-        lease: surroundings.pool.lease(),
+        lease: server.pool.lease(),
         polling,
         last_request: Instant::now(),
         lines: lines.into_iter().collect(),
@@ -90,13 +90,13 @@ pub(crate) async fn run(
 }
 
 pub(crate) struct TargetSessionDriver<'a> {
-    pub(crate) surroundings: &'a ServerContext,
+    pub(crate) server: &'a ServerContext,
     pub(crate) session: Session,
     pub(crate) executions: Executions,
     pub(crate) deferred: Deferred,
     /// `None` in a discovery session, and after a logout. Dropped after the executions: a unit must not be called for
     /// a nexus after `nexus_closed`.
-    pub(crate) presence: Option<NexusHandle>,
+    pub(crate) nexus_handle: Option<NexusHandle>,
     /// Logins that wait until this driver has checked its connections. Dropped after the nexus: if this session has
     /// ended, they continue when its nexus is closed.
     looks: Vec<mpsc::Sender<()>>,
@@ -248,7 +248,7 @@ impl TargetSessionDriver<'_> {
                     let (initiator, address) = (self.session.initiator_name(), socket.address);
                     let tsih = self.seat.tsih.0;
                     let cid = cid.0;
-                    match self.surroundings.session_report(address.ip()) {
+                    match self.server.session_report(address.ip()) {
                         Some(unreported) => {
                             info!(%address, %initiator, tsih, cid, unreported, "connection added");
                         }
@@ -318,7 +318,7 @@ impl TargetSessionDriver<'_> {
                 self.lines[at].is_unread = true;
                 return Ok(false);
             }
-            let limit = self.surroundings.settings.output_bytes;
+            let limit = self.server.settings.output_bytes;
             let queued = self.session.connection(cid).map_or(0, |c| c.output().len());
             if queued > limit {
                 self.send_on(at, context)?;
@@ -409,12 +409,12 @@ impl TargetSessionDriver<'_> {
             return Err(end);
         }
         if line.is_some() && self.lines.is_empty() {
-            self.seat.begin_to_wait(self.surroundings.settings.waiting_sessions());
+            self.seat.begin_to_wait(self.server.settings.waiting_sessions());
         }
         let (initiator, tsih, cid) = (self.session.initiator_name(), self.seat.tsih.0, cid.0);
         let left = self.lines.len();
         // Without an address the connection was replaced, and is not in `lines` any more.
-        let report = address.map_or(Some(None), |it| self.surroundings.session_report(it.ip()));
+        let report = address.map_or(Some(None), |it| self.server.session_report(it.ip()));
         match report {
             Some(unreported) if end.is_expected() => {
                 info!(?address, %initiator, tsih, cid, left, %end, unreported, "connection closed");
@@ -440,7 +440,7 @@ impl TargetSessionDriver<'_> {
             return Ok(false);
         }
         let now = Instant::now();
-        let slow = self.surroundings.settings.slow_reader;
+        let slow = self.server.settings.slow_reader;
         let is_slow = |line: &&TargetConnectionIo| {
             line.blocked_since.is_some_and(|since| now >= since + slow)
         };
@@ -459,7 +459,7 @@ impl TargetSessionDriver<'_> {
                 self.session.excuse_silence(line.cid, now);
             }
         }
-        self.session.note_contention(self.surroundings.pool.is_contended(now), now);
+        self.session.note_contention(self.server.pool.is_contended(now), now);
         for (cid, error) in self.session.handle_timeout(now) {
             self.drop_line(cid, error.into(), context)?;
         }
@@ -475,7 +475,7 @@ impl TargetSessionDriver<'_> {
 
     /// Returns when the timer has to expire next.
     fn due(&self) -> Instant {
-        let slow = self.surroundings.settings.slow_reader;
+        let slow = self.server.settings.slow_reader;
         let blocked = self.lines.iter().filter_map(|line| line.blocked_since);
         let due = blocked.map(|since| since + slow).chain(self.session.poll_timeout());
         let due = due.chain(self.idle_at()).min();
@@ -484,7 +484,7 @@ impl TargetSessionDriver<'_> {
 
     /// Returns when a discovery session ends unless it sends a text request. Answers to our pings do not count.
     fn idle_at(&self) -> Option<Instant> {
-        let idle = self.surroundings.settings.discovery_idle;
+        let idle = self.server.settings.discovery_idle;
         self.session.is_discovery().then(|| self.last_request + idle)
     }
 

@@ -88,16 +88,16 @@ enum Entered {
 
 /// Serves a connection from its first byte. If it leads a new session, serves that session until it ends.
 pub(crate) async fn serve(
-    surroundings: &ServerContext,
+    server: &ServerContext,
     stream: TcpStream,
     address: SocketAddr,
     login: ConnectionPermit,
     connection: Permit,
 ) {
-    let events = &surroundings.registry.events;
-    let mut stopping = surroundings.stopping.subscribe();
+    let events = &server.registry.events;
+    let mut stopping = server.stopping.subscribe();
     let entered = tokio::select! {
-        entered = log_in(surroundings, stream, address, connection, &login) => entered,
+        entered = log_in(server, stream, address, connection, &login) => entered,
         () = login.lost() => Err(LoginAttemptError::Displaced),
         _ = stopping.wait_for(|stopping| *stopping) => Err(LoginAttemptError::Stopping),
     };
@@ -109,7 +109,7 @@ pub(crate) async fn serve(
             count(&events.failed_logins);
             if matches!(failure, LoginAttemptError::Displaced) {
                 count(&events.displaced_connections);
-                if let Some(unreported) = surroundings.report(address) {
+                if let Some(unreported) = server.report(address) {
                     warn!(%address, %failure, unreported, "login failed");
                 }
             }
@@ -118,21 +118,21 @@ pub(crate) async fn serve(
         }
     };
     if session.is_discovery() {
-        return discover(surroundings, socket, session, seat).await;
+        return discover(server, socket, session, seat).await;
     }
     let initiator = session.initiator_name().to_owned();
     let target = session.target_name().unwrap_or("(discovery)").to_owned();
     let user = seat.user.as_deref().map(printable);
-    surroundings.repeats.end((address.ip(), &initiator, &target));
+    server.repeated_refusals.end((address.ip(), &initiator, &target));
     let tsih = seat.tsih.0;
-    match surroundings.session_report(address.ip()) {
+    match server.session_report(address.ip()) {
         Some(unreported) => {
             info!(%address, %initiator, %target, user, tsih, unreported, "session opened");
         }
         None => debug!(%address, %initiator, %target, user, tsih, "session opened"),
     }
-    let end = driver::run(surroundings, socket, session, seat).await;
-    match surroundings.session_report(address.ip()) {
+    let end = driver::run(server, socket, session, seat).await;
+    match server.session_report(address.ip()) {
         Some(unreported) if end.is_expected() => {
             info!(%address, %initiator, %target, %end, unreported, "session closed");
         }
@@ -145,12 +145,12 @@ pub(crate) async fn serve(
 
 /// Serves a discovery session. If there are too many, it is closed in favour of a newer one.
 async fn discover(
-    surroundings: &ServerContext,
+    server: &ServerContext,
     socket: Socket,
     session: Session,
     seat: SessionRegistration,
 ) {
-    let ServerContext { settings, discoveries, discovery_reports, registry, .. } = surroundings;
+    let ServerContext { settings, discoveries, discovery_reports, registry, .. } = server;
     let address = socket.address;
     let initiator = session.initiator_name().to_owned();
     let user = seat.user.as_deref().map(printable);
@@ -161,7 +161,7 @@ async fn discover(
         info!(%address, %initiator, user, unreported, "discovery session");
     }
     let end = tokio::select! {
-        end = driver::run(surroundings, socket, session, seat) => end,
+        end = driver::run(server, socket, session, seat) => end,
         () = place.lost() => {
             count(&registry.events.displaced_connections);
             ConnectionEndReason::Displaced
@@ -171,18 +171,18 @@ async fn discover(
 }
 
 async fn log_in(
-    surroundings: &ServerContext,
+    server: &ServerContext,
     stream: TcpStream,
     address: SocketAddr,
     permit: Permit,
     place: &ConnectionPermit,
 ) -> Result<Entered, LoginAttemptError> {
-    let settings = &surroundings.settings;
+    let settings = &server.settings;
     let local = stream.local_addr()?;
-    let door = surroundings.door(local, address.ip());
+    let view = server.view(local, address.ip());
     let mut phase = LoginPhase::new(
         settings.offer.clone(),
-        Arc::new(door.clone()),
+        Arc::new(view.clone()),
         settings.session.clone(),
         Instant::now(),
     );
@@ -190,12 +190,12 @@ async fn log_in(
         phase = phase.with_challenge(challenge);
     }
     let deadline = phase.poll_timeout().into();
-    let stream = match timeout_at(deadline, secure(surroundings, stream, local)).await {
+    let stream = match timeout_at(deadline, secure(server, stream, local)).await {
         Ok(Ok(stream)) => stream,
-        Ok(Err(failure)) => return Err(told(surroundings, address, &door, &phase, failure)),
+        Ok(Err(failure)) => return Err(told(server, address, &view, &phase, failure)),
         Err(_) => {
             let failure = LoginAttemptError::Protocol(TargetSessionError::LoginTimeout);
-            return Err(told(surroundings, address, &door, &phase, failure));
+            return Err(told(server, address, &view, &phase, failure));
         }
     };
     let decoder = Decoder::new(RECEIVE_BUFFER, DATA_SEGMENT);
@@ -205,7 +205,7 @@ async fn log_in(
         // Keep the permit before entering: a login that has succeeded may have to wait for an older session to end.
         Ok(Ok(_)) if !place.keep() => return Err(LoginAttemptError::Displaced),
         Ok(Ok(login)) => {
-            let entering = enter(surroundings, &door, &login, socket, phase);
+            let entering = enter(server, &view, &login, socket, phase);
             match timeout_at(deadline, entering).await {
                 Ok(Ok(entered)) => return Ok(entered),
                 Ok(Err((failure, refused))) => {
@@ -222,9 +222,9 @@ async fn log_in(
             let failure = LoginAttemptError::Refused(LoginStatus::AuthenticationFailure);
             let until = phase.claims().user.map_or_else(Instant::now, |user| {
                 // A login without a user name did not guess a secret.
-                surroundings.guard.failed(address.ip(), &user, Instant::now())
+                server.chap_delay.failed(address.ip(), &user, Instant::now())
             });
-            let failure = told(surroundings, address, &door, &phase, failure);
+            let failure = told(server, address, &view, &phase, failure);
             place.fail();
             let is_answered = timeout_at(deadline, sleep_until(until.into())).await.is_ok();
             if is_answered {
@@ -236,16 +236,16 @@ async fn log_in(
         Err(_) => LoginAttemptError::Protocol(TargetSessionError::LoginTimeout),
     };
     let _ = timeout_at(deadline, flush(&mut socket.stream, &mut phase)).await;
-    Err(told(surroundings, address, &door, &phase, failure))
+    Err(told(server, address, &view, &phase, failure))
 }
 
 /// Performs the TLS handshake if the portal requires TLS.
 async fn secure(
-    surroundings: &ServerContext,
+    server: &ServerContext,
     stream: TcpStream,
     local: SocketAddr,
 ) -> Result<ConnectionStream, LoginAttemptError> {
-    let portal = surroundings.portals.entered(local).ok_or(LoginAttemptError::NoPortal)?;
+    let portal = server.portals.entered(local).ok_or(LoginAttemptError::NoPortal)?;
     let Some(tls) = portal.tls else { return Ok(stream.into()) };
     tls.accept(stream).await.map_err(|error| match error.kind() {
         io::ErrorKind::UnexpectedEof => LoginAttemptError::Closed,
@@ -258,17 +258,17 @@ type Turned = (LoginAttemptError, Option<(Socket, LoginPhase)>);
 
 /// Registers the connection: as a new session, or as a connection of the session that its TSIH names.
 async fn enter(
-    surroundings: &ServerContext,
-    door: &PortalView,
+    server: &ServerContext,
+    view: &PortalView,
     login: &EstablishedLogin,
     socket: Socket,
     mut phase: LoginPhase,
 ) -> Result<Entered, Turned> {
     if login.tsih != Tsih(0) {
-        return join(surroundings, login, socket, phase).await;
+        return join(server, login, socket, phase).await;
     }
     let mut socket = socket;
-    match take_seat(surroundings, door, login, &socket).await {
+    match take_seat(server, view, login, &socket).await {
         Ok((seat, membership)) => {
             socket.membership = membership;
             // An established login always makes a session; the error below cannot occur.
@@ -286,15 +286,15 @@ async fn enter(
 
 /// Passes a connection to the driver of the session that its TSIH names.
 async fn join(
-    surroundings: &ServerContext,
+    server: &ServerContext,
     login: &EstablishedLogin,
     mut socket: Socket,
     mut phase: LoginPhase,
 ) -> Result<Entered, Turned> {
-    let found = surroundings
+    let found = server
         .registry
         .find(login)
-        .and_then(|driver| Ok((driver, surroundings.membership(login, socket.stream.is_tls())?)));
+        .and_then(|driver| Ok((driver, server.membership(login, socket.stream.is_tls())?)));
     let driver = match found {
         Ok((driver, membership)) => {
             socket.membership = Some(membership);
@@ -341,9 +341,9 @@ fn challenge() -> Option<Challenge> {
 /// Reports a failed login as one event, with the names that the initiator has given. Does not report it if
 /// its address has too many events, or if the same failure was reported lately.
 fn told(
-    surroundings: &ServerContext,
+    server: &ServerContext,
     address: SocketAddr,
-    door: &PortalView,
+    view: &PortalView,
     phase: &LoginPhase,
     failure: LoginAttemptError,
 ) -> LoginAttemptError {
@@ -359,7 +359,7 @@ fn told(
     let target = claims.target.as_deref().unwrap_or("(discovery)");
     let reason = match (&failure, &claims.target) {
         (LoginAttemptError::Refused(LoginStatus::NotFound), Some(target)) => {
-            door.explain(initiator, target)
+            view.explain(initiator, target)
         }
         (LoginAttemptError::Refused(_), _) => phase.reason().unwrap_or_default(),
         _ => "",
@@ -375,15 +375,15 @@ fn told(
         | LoginAttemptError::OtherUser
         | LoginAttemptError::Tls(_) => {
             let words = format!("{failure} {reason} {user:?}");
-            surroundings.repeats.note(refused, &words, Instant::now())
+            server.repeated_refusals.note(refused, &words, Instant::now())
         }
         _ => Some(0),
     };
-    let unreported = repeated.and_then(|_| surroundings.report(address));
+    let unreported = repeated.and_then(|_| server.report(address));
     let Some(unreported) = unreported else {
         if repeated.is_some() {
             // This failure was not reported, so the next one may be.
-            surroundings.repeats.end(refused);
+            server.repeated_refusals.end(refused);
         }
         debug!(%address, %initiator, %target, user, %failure, reason, "login failed");
         return failure;
@@ -453,13 +453,13 @@ async fn flush(stream: &mut ConnectionStream, phase: &mut LoginPhase) -> io::Res
 /// Registers a new session. An older session of the same name, with all of its commands, ends first: a write of the
 /// old session must not be performed after one of the new session.
 async fn take_seat(
-    surroundings: &ServerContext,
-    door: &PortalView,
+    server: &ServerContext,
+    view: &PortalView,
     login: &EstablishedLogin,
     socket: &Socket,
 ) -> Result<(SessionRegistration, Option<Permit>), LoginStatus> {
-    let registry = &surroundings.registry;
-    let is_user = |name: &str| door.security.users.iter().any(|user| user.name == name);
+    let registry = &server.registry;
+    let is_user = |name: &str| view.security.users.iter().any(|user| user.name == name);
     while let Some(predecessor) = registry.predecessor(login, is_user)? {
         if tokio::time::timeout(REPLACEMENT, predecessor.close()).await.is_err() {
             return Err(LoginStatus::OutOfResources);
@@ -470,16 +470,16 @@ async fn take_seat(
         let _ = tokio::time::timeout(SETTLING, registry.settle(login)).await;
     }
     let membership = match login.session_type {
-        SessionType::Normal => Some(surroundings.membership(login, socket.stream.is_tls())?),
+        SessionType::Normal => Some(server.membership(login, socket.stream.is_tls())?),
         SessionType::Discovery => None,
     };
     let seat = registry.enter(login, socket.address).ok_or(LoginStatus::OutOfResources)?;
     // Check after registering: a caller that stops the server, or removes a target, sets this first and then closes
     // the registered sessions.
-    if *surroundings.stopping.borrow() {
+    if *server.stopping.borrow() {
         return Err(LoginStatus::ServiceUnavailable);
     }
-    match login.target_name.as_deref().map(|name| door.find(name)) {
+    match login.target_name.as_deref().map(|name| view.find(name)) {
         Some(None) => return Err(LoginStatus::NotFound),
         // The target was moved while the login was in progress. The initiator learns the new location when it tries
         // again.

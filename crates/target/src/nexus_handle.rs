@@ -17,9 +17,9 @@ impl NexusHandle {
     /// Opens the nexus at all units of the target.
     pub(crate) fn open(device: Arc<ServedTargetEntry>, nexus: Nexus) -> Self {
         device.units().for_each(|unit| unit.nexus_opened(&nexus));
-        let presence = Self { device, nexus };
-        presence.tell_reach();
-        presence
+        let nexus_handle = Self { device, nexus };
+        nexus_handle.tell_reach();
+        nexus_handle
     }
 
     /// Changes to `device`: closes the nexus at units that were removed, and opens it at units that were added.

@@ -79,33 +79,33 @@ mod tests {
 
     #[test]
     fn a_refusal_that_goes_on_is_told_once_in_ten_minutes_with_a_count() {
-        let (repeats, now) = (RepeatedRefusals::default(), Instant::now());
+        let (repeated_refusals, now) = (RepeatedRefusals::default(), Instant::now());
         let gateway = (HERE, "gateway", "vol0");
         let wrong = "AuthenticationFailure";
-        assert_eq!(repeats.note(gateway, wrong, now), Some(0));
+        assert_eq!(repeated_refusals.note(gateway, wrong, now), Some(0));
         for seconds in (5..600).step_by(5) {
             let later = now + Duration::from_secs(seconds);
-            assert_eq!(repeats.note(gateway, wrong, later), None);
+            assert_eq!(repeated_refusals.note(gateway, wrong, later), None);
         }
-        assert_eq!(repeats.note((HERE, "other", "vol0"), wrong, now), Some(0));
-        assert_eq!(repeats.note(gateway, wrong, now + AGAIN_AFTER), Some(119));
+        assert_eq!(repeated_refusals.note((HERE, "other", "vol0"), wrong, now), Some(0));
+        assert_eq!(repeated_refusals.note(gateway, wrong, now + AGAIN_AFTER), Some(119));
         assert_eq!(
-            repeats.note(gateway, "NotFound", now + AGAIN_AFTER),
+            repeated_refusals.note(gateway, "NotFound", now + AGAIN_AFTER),
             Some(0),
             "another failure"
         );
-        repeats.end(gateway);
-        let told = repeats.note(gateway, "NotFound", now + AGAIN_AFTER);
+        repeated_refusals.end(gateway);
+        let told = repeated_refusals.note(gateway, "NotFound", now + AGAIN_AFTER);
         assert_eq!(told, Some(0), "it was let in meanwhile");
     }
 
     #[test]
     fn strangers_cannot_fill_the_table() {
-        let (repeats, now) = (RepeatedRefusals::default(), Instant::now());
+        let (repeated_refusals, now) = (RepeatedRefusals::default(), Instant::now());
         for number in 0..2 * ENTRIES {
             let name = number.to_string();
-            assert_eq!(repeats.note((HERE, &name, "vol0"), "NotFound", now), Some(0));
+            assert_eq!(repeated_refusals.note((HERE, &name, "vol0"), "NotFound", now), Some(0));
         }
-        assert_eq!(repeats.told.lock().len(), ENTRIES);
+        assert_eq!(repeated_refusals.told.lock().len(), ENTRIES);
     }
 }

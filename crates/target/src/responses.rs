@@ -14,12 +14,12 @@ impl TargetSessionDriver<'_> {
         let Some(connection) = self.session.allegiance(itt) else { return false };
         let line = self.lines.iter().find(|line| line.cid == connection.cid());
         line.is_some_and(|line| line.blocked_since.is_some())
-            && connection.output().len() > self.surroundings.settings.output_bytes
+            && connection.output().len() > self.server.settings.output_bytes
     }
 
     /// Returns whether enough commands were answered since the last write to be worth one write for each connection.
     pub(crate) fn is_batch(&self) -> bool {
-        self.unsent >= self.surroundings.settings.batch_commands as usize * self.lines.len().max(1)
+        self.unsent >= self.server.settings.batch_commands as usize * self.lines.len().max(1)
     }
 
     /// Writes answers while a batch of commands is still being performed. A socket that fails is noticed by the next read or
@@ -51,6 +51,6 @@ impl TargetSessionDriver<'_> {
     fn leave_units(&mut self) {
         self.executions.clear();
         self.deferred = Deferred::default();
-        self.presence = None;
+        self.nexus_handle = None;
     }
 }

@@ -28,7 +28,7 @@ use crate::{
 
 /// Serves targets on any number of portals. Has to be used within a tokio runtime.
 pub struct TargetServer {
-    surroundings: Arc<ServerContext>,
+    context: Arc<ServerContext>,
 }
 
 /// The pause after an error of `accept`, such as no free file descriptor.
@@ -59,16 +59,16 @@ impl TargetServer {
         settings.session.excused_time = settings.slow_reader;
         let pool = Arc::new(WriteDataPool::new(settings.borrowed_bytes()));
         let security = RwLock::new(Arc::new(settings.security.clone()));
-        let surroundings = Arc::new(ServerContext {
+        let context = Arc::new(ServerContext {
             settings,
             security,
             logins: Arc::default(),
             discoveries: Arc::default(),
             pool,
             pollers: Arc::default(),
-            guard: ChapFailureDelay::default(),
+            chap_delay: ChapFailureDelay::default(),
             login_reports: ReportLimiter::new(LOGIN_REPORTS, LOGIN_REPORTS_IN_ALL),
-            repeats: RepeatedRefusals::default(),
+            repeated_refusals: RepeatedRefusals::default(),
             discovery_reports: ReportLimiter::new(DISCOVERY_REPORTS, DISCOVERY_REPORTS_IN_ALL),
             session_reports: ReportLimiter::new(SESSION_REPORTS, SESSION_REPORTS_IN_ALL),
             names: Arc::default(),
@@ -76,7 +76,7 @@ impl TargetServer {
             portals: Arc::default(),
             stopping: watch::Sender::new(false),
         });
-        let server = Self { surroundings };
+        let server = Self { context };
         targets.into_iter().try_for_each(|target| server.add(target))?;
         Ok(server)
     }
@@ -86,19 +86,19 @@ impl TargetServer {
     /// # Errors
     /// If the target is invalid or a target with its name is served.
     pub fn add(&self, target: Target) -> Result<(), TargetError> {
-        self.surroundings.names.add(target)
+        self.context.names.add(target)
     }
 
     /// Changes the access rules of a target for later logins. Open sessions stay. Returns false if there is no such
     /// target.
     pub fn change_access(&self, name: &str, access: LoginAccess) -> bool {
-        let device = self.surroundings.names.find(name);
+        let device = self.context.names.find(name);
         device.map(|device| device.change_access(access)).is_some()
     }
 
     /// Changes the CHAP users and discovery rules for later connections. Open sessions stay.
     pub fn change_security(&self, security: Security) {
-        *self.surroundings.security.write() = Arc::new(security);
+        *self.context.security.write() = Arc::new(security);
     }
 
     /// Replaces the target with the same name. Sessions stay open: commands at removed units end with LOGICAL UNIT
@@ -110,7 +110,7 @@ impl TargetServer {
     /// If the target is invalid.
     pub async fn change(&self, target: Target) -> Result<bool, TargetError> {
         let new = Arc::new(ServedTargetEntry::new(target)?);
-        let ServerContext { names, registry, .. } = &*self.surroundings;
+        let ServerContext { names, registry, .. } = &*self.context;
         if !names.replace(Arc::clone(&new)) {
             return Ok(false);
         }
@@ -130,7 +130,7 @@ impl TargetServer {
     /// Removes a target: refuses further logins, asks initiators to log out, and after `deadline` closes the
     /// remaining sessions. Returns when no session to it is open, at most two seconds after `deadline`.
     pub async fn remove(&self, name: &str, deadline: Duration) {
-        self.surroundings.names.remove(name);
+        self.context.names.remove(name);
         self.close_sessions(Some(name), deadline, "the target is no longer served").await;
     }
 
@@ -142,7 +142,7 @@ impl TargetServer {
     /// If the target is invalid.
     pub async fn turn_away(&self, target: Target) -> Result<bool, TargetError> {
         let new = Arc::new(ServedTargetEntry::new(target)?);
-        let ServerContext { names, registry, .. } = &*self.surroundings;
+        let ServerContext { names, registry, .. } = &*self.context;
         if !names.replace(Arc::clone(&new)) {
             return Ok(false);
         }
@@ -172,62 +172,62 @@ impl TargetServer {
     /// # Errors
     /// Those of the system calls.
     pub fn bind(&self, portal: Portal) -> io::Result<Listener> {
-        Listener::bind(portal, &self.surroundings.settings.socket)
+        Listener::bind(portal, &self.context.settings.socket)
     }
 
     /// Opens a portal that is already bound. Returns its address.
     pub fn accept(&self, listener: Listener) -> SocketAddr {
         let Listener { portal, socket } = listener;
         let bound = portal.address;
-        let accepting = accept(self.surroundings.clone(), socket);
-        self.surroundings.portals.add(portal, || tokio::spawn(accepting));
+        let accepting = accept(self.context.clone(), socket);
+        self.context.portals.add(portal, || tokio::spawn(accepting));
         bound
     }
 
     /// Replaces the settings of the portal with the same address, for later logins. Returns false if it is not open.
     pub fn change_portal(&self, portal: Portal) -> bool {
-        self.surroundings.portals.replace(portal)
+        self.context.portals.replace(portal)
     }
 
     /// Closes a portal: on return, its address is not listened on. Connections that it has accepted stay open.
     pub async fn close_portal(&self, address: SocketAddr) {
-        self.surroundings.portals.close(|portal| portal.address == address).await;
+        self.context.portals.close(|portal| portal.address == address).await;
     }
 
     /// Returns the open portals.
     #[must_use]
     pub fn portals(&self) -> Vec<Portal> {
-        self.surroundings.portals.all()
+        self.context.portals.all()
     }
 
     /// Returns the state and the counters of the server.
     #[must_use]
     pub fn statistics(&self) -> TargetStatistics {
         TargetStatistics {
-            logins_in_progress: self.surroundings.logins.taken(),
-            discovery_sessions: self.surroundings.discoveries.taken(),
-            ..self.surroundings.registry.statistics()
+            logins_in_progress: self.context.logins.taken(),
+            discovery_sessions: self.context.discoveries.taken(),
+            ..self.context.registry.statistics()
         }
     }
 
     /// Returns the number of connections of normal sessions that have ended since the start.
     #[must_use]
     pub fn ended_connections(&self) -> u64 {
-        self.surroundings.registry.members.given_back()
+        self.context.registry.members.given_back()
     }
 
     /// Closes the portals, asks initiators to log out, and after `deadline` closes the remaining sessions. Returns
     /// when nothing is open, at most two seconds after `deadline`.
     pub async fn shutdown(&self, deadline: Duration) {
-        self.surroundings.stopping.send_replace(true);
-        self.surroundings.portals.close(|_| true).await;
+        self.context.stopping.send_replace(true);
+        self.context.portals.close(|_| true).await;
         self.close_sessions(None, deadline, "the server is stopping").await;
     }
 
     /// Asks initiators to log out, waits until `deadline`, then closes the remaining sessions: those of one target,
     /// or all.
     async fn close_sessions(&self, target: Option<&str>, deadline: Duration, why: &'static str) {
-        let registry = &self.surroundings.registry;
+        let registry = &self.context.registry;
         let gone = || async {
             // Wait for both: a session may be without a connection for a while, and a connection that logs in has no
             // session yet.
@@ -260,10 +260,10 @@ async fn tell(drivers: &[mpsc::Sender<DriverMessage>], order: impl Fn() -> Drive
 }
 
 /// Accepts connections until the portal is closed, which drops this future between two connections.
-async fn accept(surroundings: Arc<ServerContext>, listener: TcpListener) {
+async fn accept(context: Arc<ServerContext>, listener: TcpListener) {
     loop {
         match listener.accept().await {
-            Ok((stream, address)) => admit(&surroundings, stream, address),
+            Ok((stream, address)) => admit(&context, stream, address),
             Err(error) => {
                 warn!(%error, "accept");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
@@ -273,8 +273,8 @@ async fn accept(surroundings: Arc<ServerContext>, listener: TcpListener) {
 }
 
 /// Starts to serve a connection. Closes it if the limits leave no place for it.
-fn admit(surroundings: &Arc<ServerContext>, stream: TcpStream, address: SocketAddr) {
-    let ServerContext { settings, registry, logins, login_reports, .. } = &**surroundings;
+fn admit(context: &Arc<ServerContext>, stream: TcpStream, address: SocketAddr) {
+    let ServerContext { settings, registry, logins, login_reports, .. } = &**context;
     let connection = Permit::take(&registry.connections, settings.open_connections());
     let place = connection.and_then(|connection| {
         let (limit, own) = (settings.max_logins, settings.max_logins_per_address);
@@ -287,9 +287,9 @@ fn admit(surroundings: &Arc<ServerContext>, stream: TcpStream, address: SocketAd
         }
         return;
     };
-    let surroundings = surroundings.clone();
+    let context = context.clone();
     tokio::spawn(async move {
-        login_io::serve(&surroundings, stream, address, place, connection).await;
+        login_io::serve(&context, stream, address, place, connection).await;
     });
 }
 

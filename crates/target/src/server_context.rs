@@ -32,11 +32,11 @@ pub(crate) struct ServerContext {
     pub(crate) pool: Arc<WriteDataPool>,
     /// Counts the sessions that poll now.
     pub(crate) pollers: Arc<CountedLimit>,
-    pub(crate) guard: ChapFailureDelay,
+    pub(crate) chap_delay: ChapFailureDelay,
     /// Limits the events about failed logins and refused connections.
     pub(crate) login_reports: ReportLimiter,
     /// Refused logins that were reported recently.
-    pub(crate) repeats: RepeatedRefusals,
+    pub(crate) repeated_refusals: RepeatedRefusals,
     /// Limits the events about discovery sessions.
     pub(crate) discovery_reports: ReportLimiter,
     /// Limits the events about normal sessions and their connections.
@@ -47,7 +47,7 @@ pub(crate) struct ServerContext {
 
 impl ServerContext {
     /// Returns the view of an initiator at address `peer` that is connected to our address `local`.
-    pub(crate) fn door(&self, local: SocketAddr, peer: IpAddr) -> PortalView {
+    pub(crate) fn view(&self, local: SocketAddr, peer: IpAddr) -> PortalView {
         let (names, portals) = (self.names.clone(), self.portals.clone());
         PortalView { names, portals, security: self.security.read().clone(), local, peer }
     }

@@ -58,7 +58,7 @@ impl TargetSessionDriver<'_> {
     }
 
     fn kept_share(&self) -> usize {
-        self.surroundings.settings.kept_share() * self.lines.len().max(1)
+        self.server.settings.kept_share() * self.lines.len().max(1)
     }
 
     /// Returns whether the unfinished commands hold all of this session's share of memory. A command that ends wakes the
@@ -66,9 +66,9 @@ impl TargetSessionDriver<'_> {
     pub(crate) fn is_full(&self) -> bool {
         let InFlightBytes { data_out, data_in } = self.executions.held();
         let data_out = data_out + self.deferred.bytes();
-        let settings = &self.surroundings.settings;
+        let settings = &self.server.settings;
         let is_over = |held: usize, all: usize| {
-            let share = || self.surroundings.share(all).saturating_mul(self.lines.len().max(1));
+            let share = || self.server.share(all).saturating_mul(self.lines.len().max(1));
             held > 0 && held >= share()
         };
         is_over(data_out, settings.held_bytes) || is_over(data_in, settings.returned_bytes)

@@ -42,7 +42,7 @@ impl TargetSessionDriver<'_> {
                     self.executions.abort(itt, context);
                 }
                 TargetEvent::Terminated(lun) => {
-                    if let Some(NexusHandle { device, nexus }) = &self.presence
+                    if let Some(NexusHandle { device, nexus }) = &self.nexus_handle
                         && let Some(unit) = device.unit(lun)
                     {
                         let condition = Sense::SOME_COMMANDS_CLEARED_BY_ISCSI_PROTOCOL_EVENT;
@@ -94,7 +94,7 @@ impl TargetSessionDriver<'_> {
 
     fn execute(&mut self, command: ReceivedCommand, context: &mut Context<'_>) {
         let ReceivedCommand { itt, lun, cdb, attribute, data_out, data_in_capacity } = command;
-        let Some(NexusHandle { device, nexus }) = &self.presence else { return };
+        let Some(NexusHandle { device, nexus }) = &self.nexus_handle else { return };
         let opcode = cdb.first().copied().unwrap_or_default();
         self.seat.tally.count(opcode);
         let task = Task {
@@ -132,7 +132,7 @@ impl TargetSessionDriver<'_> {
         self.unsent += 1;
         if let Some(sense) = completion.sense
             && sense.is_same_condition(Sense::REPORTED_LUNS_DATA_HAS_CHANGED)
-            && let Some(NexusHandle { device, nexus }) = &self.presence
+            && let Some(NexusHandle { device, nexus }) = &self.nexus_handle
         {
             // The list of LUNs belongs to the target: an attention that one unit has reported need not be reported by
             // the others.
@@ -144,11 +144,12 @@ impl TargetSessionDriver<'_> {
     /// Adopts the target's current units. Commands at removed units are aborted, and the initiator is informed by a
     /// unit attention.
     pub(crate) fn change_units(&mut self, context: &mut Context<'_>) {
-        let Some(presence) = &self.presence else { return };
+        let Some(nexus_handle) = &self.nexus_handle else { return };
         // If the target was removed, this session is about to end.
-        let Some(device) = self.surroundings.names.find(&presence.device.name) else { return };
-        let gone: Vec<Lun> = presence.device.units_beyond(&device).map(|(lun, _)| lun).collect();
-        let has_new = device.units_beyond(&presence.device).next().is_some();
+        let Some(device) = self.server.names.find(&nexus_handle.device.name) else { return };
+        let gone: Vec<Lun> =
+            nexus_handle.device.units_beyond(&device).map(|(lun, _)| lun).collect();
+        let has_new = device.units_beyond(&nexus_handle.device).next().is_some();
         for lun in &gone {
             for itt in self.session.commands_for(*lun) {
                 self.deferred.abort(itt);
@@ -157,22 +158,22 @@ impl TargetSessionDriver<'_> {
                 self.complete(itt, Completion::check_condition(sense));
             }
         }
-        let Some(presence) = &mut self.presence else { return };
-        presence.change(device);
+        let Some(nexus_handle) = &mut self.nexus_handle else { return };
+        nexus_handle.change(device);
         if has_new || !gone.is_empty() {
-            let NexusHandle { device, nexus } = presence;
+            let NexusHandle { device, nexus } = nexus_handle;
             device.raise_attention(nexus, Sense::REPORTED_LUNS_DATA_HAS_CHANGED);
         }
     }
 
     fn admit(&mut self, admission: WriteAdmission) {
         let WriteAdmission { itt, lun, cdb, data_out_length } = admission;
-        let Some(NexusHandle { device, nexus }) = &self.presence else { return };
+        let Some(NexusHandle { device, nexus }) = &self.nexus_handle else { return };
         let unit = device.unit(lun);
         match unit.and_then(|unit| unit.admit(nexus, &cdb, data_out_length)) {
             Some(refusal) => self.complete(itt, refusal),
             None => {
-                let share = self.surroundings.share(self.surroundings.settings.held_bytes);
+                let share = self.server.share(self.server.settings.held_bytes);
                 self.session.share_solicited(share as u64);
                 self.session.admit(itt);
             }
@@ -183,7 +184,7 @@ impl TargetSessionDriver<'_> {
     /// sessions, then inform the units, then respond.
     fn manage(&mut self, request: ManagementRequest, context: &mut Context<'_>) {
         let ManagementRequest { itt, function, lun } = request;
-        let Some(NexusHandle { device, nexus }) = &self.presence else { return };
+        let Some(NexusHandle { device, nexus }) = &self.nexus_handle else { return };
         let (device, nexus) = (Arc::clone(device), nexus.clone());
         let is_for_target =
             matches!(function, TaskFunction::TargetWarmReset | TaskFunction::TargetColdReset);
@@ -198,7 +199,7 @@ impl TargetSessionDriver<'_> {
         let others = if function == TaskFunction::AbortTaskSet {
             Vec::new()
         } else {
-            self.surroundings.registry.drivers(Some(&device.name), self.seat.number)
+            self.server.registry.drivers(Some(&device.name), self.seat.number)
         };
         let cleared = (!is_for_target).then_some(lun);
         self.executions.hold_management(itt, function, async move {
@@ -223,9 +224,9 @@ impl TargetSessionDriver<'_> {
     fn send_targets(&mut self, cid: Cid, which: &SendTargets) {
         self.last_request = std::time::Instant::now();
         let Some(line) = self.lines.iter().find(|line| line.cid == cid) else { return };
-        let door = self.surroundings.door(line.local, line.address.ip());
+        let view = self.server.view(line.local, line.address.ip());
         let user = self.seat.user.as_deref();
-        let mut targets = door.targets(self.session.initiator_name(), user);
+        let mut targets = view.targets(self.session.initiator_name(), user);
         let wanted = match which {
             SendTargets::All => None,
             SendTargets::Named(name) => Some(name.as_str()),
