@@ -53,9 +53,9 @@ mod tests {
 
     #[test]
     fn pauses_double_up_to_the_longest() {
-        let mut pauses = Backoff::new(&Settings::new("node", "iqn.x:y", 0));
+        let mut backoff = Backoff::new(&Settings::new("node", "iqn.x:y", 0));
         for expected in [100, 200, 400, 800, 1600, 3200, 5000, 5000] {
-            let ms = pauses.next().as_millis();
+            let ms = backoff.next().as_millis();
             assert!((expected..=expected * 5 / 4).contains(&ms), "{ms} for {expected}");
         }
     }
@@ -64,15 +64,15 @@ mod tests {
     fn who_has_a_choice_looks_again_soon() {
         let mut settings = Settings::new("node", "iqn.x:y", 0);
         settings.other_portals.push("other".into());
-        let mut pauses = Backoff::new(&settings);
-        let longest = (0..8).map(|_| pauses.next()).max();
+        let mut backoff = Backoff::new(&settings);
+        let longest = (0..8).map(|_| backoff.next()).max();
         assert!(longest.is_some_and(|longest| longest <= Duration::from_millis(1250)));
     }
 
     #[test]
     fn no_target_makes_us_wait_for_hours() {
-        let mut pauses = Backoff::new(&Settings::new("node", "iqn.x:y", 0));
-        assert_eq!(pauses.next_after(Duration::from_secs(3)), Duration::from_secs(3));
-        assert_eq!(pauses.next_after(Duration::from_secs(65_535)), MOST_PATIENCE);
+        let mut backoff = Backoff::new(&Settings::new("node", "iqn.x:y", 0));
+        assert_eq!(backoff.next_after(Duration::from_secs(3)), Duration::from_secs(3));
+        assert_eq!(backoff.next_after(Duration::from_secs(65_535)), MOST_PATIENCE);
     }
 }

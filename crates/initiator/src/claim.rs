@@ -149,13 +149,13 @@ impl Claimed {
     /// replaces it meanwhile.
     pub(crate) async fn present(
         &self,
-        wires: &mut SessionIo,
+        io: &mut SessionIo,
         settings: &Settings,
     ) -> Result<(), Error> {
         loop {
             self.check()?;
             let Some(claim) = self.get() else { return Ok(()) };
-            let holding = present(self, &self.asked(&claim), wires, settings).await?;
+            let holding = present(self, &self.asked(&claim), io, settings).await?;
             if self.note(&claim, holding) {
                 return self.check();
             }
@@ -166,12 +166,12 @@ impl Claimed {
 async fn present(
     claimed: &Claimed,
     claim: &Claim,
-    wires: &mut SessionIo,
+    io: &mut SessionIo,
     settings: &Settings,
 ) -> Result<Holding, Error> {
     let outcome = loop {
         let (cdb, transfer) = out(ClaimAction::Claim, claim, claimed.list());
-        let outcome = ask(wires, settings, cdb, transfer).await?;
+        let outcome = ask(io, settings, cdb, transfer).await?;
         let is_old = outcome.sense.as_ref().is_some_and(knows_no_confirmed);
         if !(is_old && claimed.note_old()) {
             break outcome;
@@ -195,7 +195,7 @@ async fn present(
                     NextReservationCommand::Done(holding) => break holding,
                 };
                 let InitiatorCommandOutcome { status, sense, data_in, .. } =
-                    ask(wires, settings, cdb, transfer).await?;
+                    ask(io, settings, cdb, transfer).await?;
                 let data = data_in.into_iter().collect();
                 reserving.handle(ScsiCommandEnd { status, sense, data });
             }
@@ -204,7 +204,7 @@ async fn present(
         ClaimOutReply::Lost => Holding::Refused(LOST.into()),
         ClaimOutReply::Refused(sense) => {
             let (cdb, transfer) = r#in();
-            let told = ask(wires, settings, cdb, transfer).await?;
+            let told = ask(io, settings, cdb, transfer).await?;
             let told: Data = told.data_in.into_iter().collect();
             let report = ClaimReport::from_bytes(&told.into_bytes());
             Holding::Refused(reason(sense, claim, report.as_ref()))
@@ -296,10 +296,10 @@ pub const NODE_IS_OLDER: &str = "the node is of an earlier day";
 /// Logs in and reads the claim on the unit of `settings.lun`. Returns `None` if the unit keeps no claims. The
 /// report of a unit that was never claimed has an empty owner.
 pub async fn claim_of(settings: &Settings) -> Result<Option<ClaimReport>, Error> {
-    let mut wires = SessionIo::open(settings, false).await?;
+    let mut io = SessionIo::open(settings, false).await?;
     let (cdb, transfer) = r#in();
-    let told = ask(&mut wires, settings, cdb, transfer).await?;
-    wires.log_out().await;
+    let told = ask(&mut io, settings, cdb, transfer).await?;
+    io.log_out().await;
     let is_told = told.status == ScsiStatus::Good;
     let told: Data = told.data_in.into_iter().collect();
     Ok(ClaimReport::from_bytes(&told.into_bytes()).filter(|_| is_told))
@@ -370,14 +370,14 @@ pub(crate) fn reason(sense: Sense, claim: &Claim, report: Option<&ClaimReport>) 
 
 /// Performs a command in a new session, and repeats it after the unit attentions of a new nexus.
 async fn ask(
-    wires: &mut SessionIo,
+    io: &mut SessionIo,
     settings: &Settings,
     cdb: Cdb,
     transfer: DataPhase,
 ) -> Result<InitiatorCommandOutcome, Error> {
     let mut attentions = 0;
     loop {
-        let outcome = wires.execute(settings, cdb.clone(), transfer.clone()).await?;
+        let outcome = io.execute(settings, cdb.clone(), transfer.clone()).await?;
         match &outcome.sense {
             Some(sense) if is_news(sense) && attentions < MOST_UNIT_ATTENTIONS => attentions += 1,
             _ => return Ok(outcome),

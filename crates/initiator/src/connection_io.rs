@@ -28,7 +28,7 @@ pub(crate) struct InitiatorConnectionIo {
     pub(crate) cid: Cid,
     bytes_in: u64,
     bytes_out: u64,
-    carriage: PingProgress,
+    progress: PingProgress,
 }
 
 /// Bytes of a connection since its login: as PDUs, and as they crossed the link (compressed, perhaps).
@@ -73,8 +73,8 @@ impl InitiatorConnectionIo {
         }
         decoder.configure(BUFFER_BYTES, limit, parameters.digests);
         stream.set_read_bytes(BUFFER_BYTES);
-        let carriage = PingProgress::new(now());
-        Self { stream, decoder, cid: login.cid, bytes_in: 0, bytes_out: 0, carriage }
+        let progress = PingProgress::new(now());
+        Self { stream, decoder, cid: login.cid, bytes_in: 0, bytes_out: 0, progress }
     }
 
     /// Sets the congestion control of the session on this socket.
@@ -111,18 +111,18 @@ impl InitiatorConnectionIo {
         // If the socket is broken, its next read or write reports that.
         let acknowledged = self.stream.acknowledged().unwrap_or(0);
         let passed = ConnectionProgress { read: self.stream.arrived().unwrap_or(0), acknowledged };
-        self.carriage.look(asked, passed, now, every)
+        self.progress.look(asked, passed, now, every)
     }
 
     /// Returns when the next check is due.
     pub(crate) fn next_look(&self, every: Duration) -> Instant {
-        self.carriage.next_look(every)
+        self.progress.next_look(every)
     }
 
     /// Notes that `output` bytes of the output are written. `asked` is the end in the output of a ping that is not
     /// answered.
     pub(crate) fn note_written(&mut self, asked: Option<u64>, output: u64) {
-        self.carriage.note_written(asked, output, self.stream.written());
+        self.progress.note_written(asked, output, self.stream.written());
     }
 
     /// Writes as much as the socket accepts. Returns true if that was everything.

@@ -32,40 +32,41 @@ pub struct ListedUnit {
 /// Asks the portal of the settings for the targets that this initiator may use (SendTargets=All). Target and LUN of
 /// the settings do not matter.
 pub async fn discover(settings: &Settings) -> Result<Vec<DiscoveredTarget>, Error> {
-    let mut wire = SessionIo::open(settings, true).await?;
-    let answer = wire.text(bytes::Bytes::from_static(b"SendTargets=All\0")).await?;
-    wire.log_out().await;
+    let mut socket = SessionIo::open(settings, true).await?;
+    let answer = socket.text(bytes::Bytes::from_static(b"SendTargets=All\0")).await?;
+    socket.log_out().await;
     parse_targets(&answer, &settings.portal)
 }
 
 /// Asks a target for its units, and each unit for its description. `settings.lun` does not matter.
 pub async fn list_units(settings: &Settings) -> Result<Vec<ListedUnit>, Error> {
     let mut settings = Settings { lun: 0, ..settings.clone() };
-    let mut wire = SessionIo::open(&settings, false).await?;
-    let luns = report_luns(&mut wire, &settings).await?;
+    let mut socket = SessionIo::open(&settings, false).await?;
+    let luns = report_luns(&mut socket, &settings).await?;
     let mut units = Vec::with_capacity(luns.len());
     for lun in luns {
         settings.lun = lun;
-        let facts = match probe(&mut wire, &settings).await {
+        let facts = match probe(&mut socket, &settings).await {
             // The connection is intact, so the other units can be asked.
             Err(Error::Unit(reason)) => Err(Error::Unit(reason)),
             other => Ok(other?),
         };
         units.push(ListedUnit { lun, facts });
     }
-    wire.log_out().await;
+    socket.log_out().await;
     Ok(units)
 }
 
 /// Size of the list in bytes: room for 2,047 units.
 const REPORT_LUNS_BYTES: u32 = 16 * 1024;
 
-async fn report_luns(wire: &mut SessionIo, settings: &Settings) -> Result<Vec<u16>, Error> {
+async fn report_luns(socket: &mut SessionIo, settings: &Settings) -> Result<Vec<u16>, Error> {
     let allocation_length = REPORT_LUNS_BYTES;
     let cdb = PrimaryCommand::ReportLuns { select_report: 0, allocation_length }.encode();
     // A unit attention may stand before the first commands of a new nexus.
     for _ in 0..crate::probe::MOST_UNIT_ATTENTIONS {
-        let outcome = wire.execute(settings, cdb.clone(), DataPhase::In(allocation_length)).await?;
+        let outcome =
+            socket.execute(settings, cdb.clone(), DataPhase::In(allocation_length)).await?;
         if outcome.status == ScsiStatus::Good {
             return Ok(parse_luns(&outcome.data_in.concat()));
         }

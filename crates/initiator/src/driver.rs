@@ -114,13 +114,13 @@ impl InitiatorDriver {
 
     /// Runs until the last handle is dropped, or one requests the close.
     pub(crate) async fn run(mut self, first: Option<VerifiedSession>) {
-        let mut pauses = Backoff::new(&self.settings);
+        let mut backoff = Backoff::new(&self.settings);
         let mut wait = Duration::ZERO;
         let mut live = first;
         loop {
             let current = match live.take() {
                 Some(live) => live,
-                None => match self.reconnect(wait, &mut pauses).await {
+                None => match self.reconnect(wait, &mut backoff).await {
                     Some(live) => live,
                     None => break,
                 },
@@ -131,9 +131,9 @@ impl InitiatorDriver {
                 ConnectionEnd::Lost { reason, wait: at_least } => {
                     warn!(target = self.settings.target, %reason, "lost the session");
                     if now().saturating_duration_since(begun) >= GOOD_CONNECTION {
-                        pauses = Backoff::new(&self.settings);
+                        backoff = Backoff::new(&self.settings);
                     }
-                    wait = pauses.next_after(at_least);
+                    wait = backoff.next_after(at_least);
                     self.settings = Arc::new((*self.settings).clone().at_the_next_portal());
                     self.statistics.reconnects += 1;
                     let since = match *self.shared.state.borrow() {
@@ -156,37 +156,37 @@ impl InitiatorDriver {
 
     /// Serves one session until it ends.
     async fn serve(&mut self, live: VerifiedSession) -> ConnectionEnd {
-        let VerifiedSession { settings, mut wires, facts } = live;
+        let VerifiedSession { settings, mut io, facts } = live;
         self.pending.lun = Lun::from_number(settings.lun).unwrap_or_default();
         // Compare groups only if there are several portals: a target with one portal may use another tag after a
         // restart.
         if settings.locate.is_none() && settings.has_choice() {
-            self.group = wires.tpgt;
+            self.group = io.tpgt;
         }
         self.settings = settings;
-        *self.shared.portal.lock() = Some(wires.portal.as_str().into());
-        let default_wait = wires.session.parameters().default_time2wait;
+        *self.shared.portal.lock() = Some(io.portal.as_str().into());
+        let default_wait = io.session.parameters().default_time2wait;
         self.pending.volatile_cache = facts.geometry.volatile_cache;
         self.shared.set_facts(facts);
         self.suspicious = false;
         self.shared.next_generation();
         self.shared.state.send_replace(LinkState::Up);
-        info!(target = self.settings.target, portal = wires.portal, "session is up");
-        self.note_compression(&wires);
-        *self.shared.congestion.lock() = Some(wires.congestion.clone());
+        info!(target = self.settings.target, portal = io.portal, "session is up");
+        self.note_compression(&io);
+        *self.shared.congestion.lock() = Some(io.congestion.clone());
 
         let mut counted = StatisticsBaseline::default();
-        let ended = self.serve_until_it_ends(&mut wires, &mut counted).await;
+        let ended = self.serve_until_it_ends(&mut io, &mut counted).await;
         // Whatever the reason of the end, answers that were received before it count.
-        let _ = self.handle_events(&mut wires, &mut counted);
-        counted.add_to(&mut self.statistics, &wires);
-        self.pending.replay(wires.session.take_unanswered(), &mut self.statistics);
+        let _ = self.handle_events(&mut io, &mut counted);
+        counted.add_to(&mut self.statistics, &io);
+        self.pending.replay(io.session.take_unanswered(), &mut self.statistics);
         if matches!(ended, Err(Error::NotServed(_))) {
             // Commands of ours that are still in progress there must have ended before they are sent to another
             // portal.
-            wires.log_out().await;
+            io.log_out().await;
         } else {
-            drop(wires);
+            drop(io);
         }
         self.shared.connections.lock().clear();
         *self.shared.silent_since.lock() = None;
@@ -204,10 +204,10 @@ impl InitiatorDriver {
 
     async fn serve_until_it_ends(
         &mut self,
-        wires: &mut SessionIo,
+        io: &mut SessionIo,
         counted: &mut StatisticsBaseline,
     ) -> Result<ConnectionEnd, Error> {
-        let mut crew = MissingConnections::new(&self.settings, wires);
+        let mut missing = MissingConnections::new(&self.settings, io);
         let timer = sleep(Duration::ZERO);
         tokio::pin!(timer);
         let mut deadline = now();
@@ -216,8 +216,8 @@ impl InitiatorDriver {
             // polled, because it comes last in `select!`.
             if deadline <= now() {
                 self.pending.wake(now());
-                wires.handle_timeout(now());
-                if let Some(end) = self.handle_events(wires, counted)? {
+                io.handle_timeout(now());
+                if let Some(end) = self.handle_events(io, counted)? {
                     return Ok(end);
                 }
             }
@@ -225,26 +225,26 @@ impl InitiatorDriver {
             if self.suspicious {
                 return Err(Error::unit("its capacity has changed"));
             }
-            self.submit(wires);
+            self.submit(io);
             if self.closing && self.pending.len() == 0 {
-                wires.session.log_out(now());
+                io.session.log_out(now());
             }
-            wires.pump();
-            wires.check()?;
-            crew.look(wires, self.closing);
-            let give_up_at = self.note_link(wires);
+            io.pump();
+            io.check()?;
+            missing.look(io, self.closing);
+            let give_up_at = self.note_link(io);
             if give_up_at.is_some_and(|at| at <= now()) {
                 return Err(Error::TimedOut("another connection of the session"));
             }
-            counted.add_to(&mut self.statistics, wires);
+            counted.add_to(&mut self.statistics, io);
             self.publish();
-            self.publish_connections(wires);
-            *self.shared.silent_since.lock() = wires.session.silent_since();
+            self.publish_connections(io);
+            *self.shared.silent_since.lock() = io.session.silent_since();
 
             // The deadline of the state machine moves with every PDU. Let the timer expire too early rather than
             // reset it each time.
             let deadlines =
-                [wires.deadline(), self.pending.deadline(), crew.deadline(), give_up_at];
+                [io.deadline(), self.pending.deadline(), missing.deadline(), give_up_at];
             let earliest = deadlines.into_iter().flatten().min();
             deadline = earliest.unwrap_or_else(|| now() + IDLE);
             if timer.is_elapsed() || deadline < timer.deadline().into_std() {
@@ -253,15 +253,15 @@ impl InitiatorDriver {
             let has_room = self.has_room();
             tokio::select! {
                 biased;
-                () = wires.exchange() => {
+                () = io.exchange() => {
                     // Answers that were received before an error count.
-                    if let Some(end) = self.handle_events(wires, counted)? {
+                    if let Some(end) = self.handle_events(io, counted)? {
                         return Ok(end);
                     }
                 }
                 message = self.messages.recv(), if has_room => self.handle_message(message),
-                joined = crew.joined() => {
-                    if let Some(error) = self.handle_join(wires, &mut crew, joined) {
+                joined = missing.joined() => {
+                    if let Some(error) = self.handle_join(io, &mut missing, joined) {
                         return Err(error);
                     }
                 }
@@ -271,8 +271,8 @@ impl InitiatorDriver {
     }
 
     /// Reports once if the target does not support the compression that the settings want.
-    fn note_compression(&mut self, wires: &SessionIo) {
-        let compression = wires.compression();
+    fn note_compression(&mut self, io: &SessionIo) {
+        let compression = io.compression();
         self.statistics.compression = compression;
         let is_wanted = !self.settings.offer.compression.is_empty();
         if is_wanted && compression.is_none() && !self.told_uncompressed {
@@ -288,24 +288,24 @@ impl InitiatorDriver {
     /// Handles the end of a login for a further connection. Returns an error if the session must end.
     fn handle_join(
         &mut self,
-        wires: &mut SessionIo,
-        crew: &mut MissingConnections,
+        io: &mut SessionIo,
+        missing: &mut MissingConnections,
         joined: Result<LoggedIn, Error>,
     ) -> Option<Error> {
         match joined {
             Ok(logged_in) => {
-                crew.succeeded();
-                self.statistics.reconnects += u64::from(crew.replaces());
-                wires.join(logged_in);
+                missing.succeeded();
+                self.statistics.reconnects += u64::from(missing.replaces());
+                io.join(logged_in);
                 None
             }
             // The target does not know the session any more; only a new session helps.
-            Err(error @ Error::Login(_)) if wires.len() == 0 => Some(error),
+            Err(error @ Error::Login(_)) if io.len() == 0 => Some(error),
             // The unit may have moved to another portal, which a new session finds.
-            Err(error) if wires.len() == 0 && self.settings.has_choice() => Some(error),
+            Err(error) if io.len() == 0 && self.settings.has_choice() => Some(error),
             Err(error) => {
                 debug!(%error, "cannot add a connection");
-                crew.failed();
+                missing.failed();
                 None
             }
         }
@@ -313,8 +313,8 @@ impl InitiatorDriver {
 
     /// Updates the link state. A session at recovery level 2 continues at the target without a connection, but
     /// callers have no link meanwhile: they wait until the returned time at most.
-    fn note_link(&mut self, wires: &SessionIo) -> Option<Instant> {
-        let is_up = wires.len() > 0;
+    fn note_link(&mut self, io: &SessionIo) -> Option<Instant> {
+        let is_up = io.len() > 0;
         self.shared.state.send_if_modified(|state| match (&state, is_up) {
             (LinkState::Up, false) => {
                 let reason = "the session has no connection".into();
@@ -358,27 +358,27 @@ impl InitiatorDriver {
         }
     }
 
-    fn submit(&mut self, wires: &mut SessionIo) {
+    fn submit(&mut self, io: &mut SessionIo) {
         self.pending.generation = self.shared.generation();
-        while wires.session.unanswered() < self.settings.queue_depth {
+        while io.session.unanswered() < self.settings.queue_depth {
             let Some(request) = self.pending.next(now(), &mut self.statistics) else { break };
-            let refused = wires.session.submit(request, now());
+            let refused = io.session.submit(request, now());
             assert!(refused.is_ok(), "the session has the queue's depth");
         }
         for tag in self.pending.in_the_way() {
-            wires.session.expire(tag, now());
+            io.session.expire(tag, now());
         }
     }
 
     fn handle_events(
         &mut self,
-        wires: &mut SessionIo,
+        io: &mut SessionIo,
         counted: &mut StatisticsBaseline,
     ) -> Result<Option<ConnectionEnd>, Error> {
         let (mut changed, mut not_served, mut end) = (None, None, None);
         // Do this before the events below remove the connections that have ended.
-        counted.add_to(&mut self.statistics, wires);
-        while let Some(event) = wires.poll_event() {
+        counted.add_to(&mut self.statistics, io);
+        while let Some(event) = io.poll_event() {
             match event {
                 InitiatorEvent::Completed { tag, result } => {
                     let generation = self.shared.generation();
@@ -435,7 +435,7 @@ impl InitiatorDriver {
     async fn reconnect(
         &mut self,
         mut wait: Duration,
-        pauses: &mut Backoff,
+        backoff: &mut Backoff,
     ) -> Option<VerifiedSession> {
         let give_up_at = self.give_up_at();
         if let Some(blocks) = self.shared.blocks() {
@@ -487,7 +487,7 @@ impl InitiatorDriver {
                     let reason = self.give_up();
                     self.tell_of_refusal(&mut is_told, &reason);
                     verdict = Some(CommandError::Unreachable(reason));
-                    pauses.longest();
+                    backoff.longest();
                 }
                 Err(error) => {
                     debug!(%error, "cannot reconnect");
@@ -502,7 +502,7 @@ impl InitiatorDriver {
                     }
                 }
             }
-            wait = pauses.next();
+            wait = backoff.next();
         }
     }
 
@@ -552,12 +552,12 @@ impl InitiatorDriver {
         *self.shared.statistics.lock() = self.statistics;
     }
 
-    fn publish_connections(&self, wires: &SessionIo) {
+    fn publish_connections(&self, io: &SessionIo) {
         let mut connections = self.shared.connections.lock();
         connections.clear();
-        connections.extend(wires.traffic().map(
+        connections.extend(io.traffic().map(
             |(cid, ConnectionTraffic { bytes_in, bytes_out, .. })| {
-                let load = wires.session.load(cid).unwrap_or_default();
+                let load = io.session.load(cid).unwrap_or_default();
                 let (commands, bytes) = (load.commands, load.bytes);
                 InitiatorConnectionStats { cid: cid.0, commands, bytes, bytes_out, bytes_in }
             },

@@ -37,7 +37,7 @@ pub(crate) enum LoginPurpose {
 
 /// A connection that has just logged in.
 pub(crate) struct LoggedIn {
-    pub(crate) wire: InitiatorConnectionIo,
+    pub(crate) socket: InitiatorConnectionIo,
     pub(crate) established: EstablishedLogin,
     /// The portal's address, after redirects.
     pub(crate) portal: String,
@@ -64,8 +64,8 @@ pub(crate) async fn log_in(settings: &Settings, purpose: LoginPurpose) -> Result
         };
         let login = timeout(settings.login_time_out, exchange).await;
         match login.map_err(|_| Error::TimedOut("login"))?? {
-            LoginOrRedirect::Done(wire, established) => {
-                return Ok(LoggedIn { wire: *wire, established: *established, portal });
+            LoginOrRedirect::Done(socket, established) => {
+                return Ok(LoggedIn { socket: *socket, established: *established, portal });
             }
             LoginOrRedirect::Elsewhere(address) => portal = address,
         }
@@ -130,8 +130,8 @@ async fn exchange(
         match login.handle_response(receive_response(&mut stream, &mut decoder).await?) {
             InitiatorStep::Send(next) => request = next,
             InitiatorStep::Established(established) => {
-                let wire = Box::new(InitiatorConnectionIo::new(stream, decoder, &established));
-                return Ok(LoginOrRedirect::Done(wire, established));
+                let socket = Box::new(InitiatorConnectionIo::new(stream, decoder, &established));
+                return Ok(LoginOrRedirect::Done(socket, established));
             }
             InitiatorStep::Redirected { address, .. } => {
                 return Ok(LoginOrRedirect::Elsewhere(address));

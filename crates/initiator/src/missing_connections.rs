@@ -18,7 +18,7 @@ pub(crate) struct MissingConnections {
     /// The largest number of connections so far. A connection beyond it is not a replacement.
     most: usize,
     joining: Option<ConnectionJoinFuture>,
-    pauses: Backoff,
+    backoff: Backoff,
     /// When the last connection was added.
     added: Instant,
     /// The next attempt must not begin before this time.
@@ -32,41 +32,41 @@ pub(crate) struct MissingConnections {
 type ConnectionJoinFuture = Pin<Box<dyn Future<Output = Result<LoggedIn, Error>> + Send>>;
 
 impl MissingConnections {
-    pub(crate) fn new(settings: &Arc<Settings>, wires: &SessionIo) -> Self {
-        let offered = wires.session.parameters().max_connections;
+    pub(crate) fn new(settings: &Arc<Settings>, io: &SessionIo) -> Self {
+        let offered = io.session.parameters().max_connections;
         Self {
             settings: settings.clone(),
             wanted: usize::from(settings.offer().max_connections.min(offered).max(1)),
-            most: wires.len(),
+            most: io.len(),
             joining: None,
-            pauses: Backoff::new(settings),
+            backoff: Backoff::new(settings),
             added: now(),
             next: now(),
-            present: wires.len(),
+            present: io.len(),
             closing: false,
         }
     }
 
     /// Begins to add a connection if one is missing and the pause is over.
-    pub(crate) fn look(&mut self, wires: &SessionIo, closing: bool) {
+    pub(crate) fn look(&mut self, io: &SessionIo, closing: bool) {
         self.closing = closing;
-        if wires.len() < self.present {
+        if io.len() < self.present {
             // A connection that was lost soon after it was added is replaced only after a longer pause.
             if now().saturating_duration_since(self.added) >= GOOD_CONNECTION {
-                self.pauses = Backoff::new(&self.settings);
+                self.backoff = Backoff::new(&self.settings);
             }
-            self.next = self.next.max(now() + self.pauses.next());
+            self.next = self.next.max(now() + self.backoff.next());
         }
-        self.present = wires.len();
-        if wires.len() == 0
-            && let Some(at) = wires.session.reinstate_at()
+        self.present = io.len();
+        if io.len() == 0
+            && let Some(at) = io.session.reinstate_at()
         {
             self.next = self.next.max(at);
         }
         if self.joining.is_some() || closing || self.present >= self.wanted || now() < self.next {
             return;
         }
-        let (settings, purpose) = (self.settings.clone(), wires.next_join());
+        let (settings, purpose) = (self.settings.clone(), io.next_join());
         self.joining = Some(Box::pin(async move { log_in(&settings, purpose).await }));
     }
 
@@ -100,6 +100,6 @@ impl MissingConnections {
     }
 
     pub(crate) fn failed(&mut self) {
-        self.next = now() + self.pauses.next();
+        self.next = now() + self.backoff.next();
     }
 }

@@ -83,27 +83,27 @@ mod tests {
 
     /// A connection whose ping ends at 1000 in the output, and at 2000 on the link.
     struct Scene {
-        carriage: PingProgress,
+        progress: PingProgress,
         now: Instant,
     }
 
     impl Scene {
         fn new() -> Self {
             let now = Instant::now() + Duration::from_secs(60);
-            let mut carriage = PingProgress::new(now);
-            carriage.note_written(Some(1000), 500, 700);
-            Self { carriage, now }
+            let mut progress = PingProgress::new(now);
+            progress.note_written(Some(1000), 500, 700);
+            Self { progress, now }
         }
 
         fn give(&mut self) {
-            self.carriage.note_written(Some(1000), 1000, 2000);
+            self.progress.note_written(Some(1000), 1000, 2000);
         }
 
         /// Checks after this number of milliseconds. Returns for how long, at most, no bytes have got through, in
         /// milliseconds.
         fn look(&mut self, after_ms: u64, read: u64, acknowledged: u64) -> Option<u128> {
             self.now += Duration::from_millis(after_ms);
-            let since = self.carriage.look(
+            let since = self.progress.look(
                 1000,
                 ConnectionProgress { read, acknowledged },
                 self.now,
@@ -132,7 +132,7 @@ mod tests {
         scene.give();
         assert_eq!(scene.look(20, 0, 700), Some(20), "the ping waits behind it");
         // More of the output is written, and its host takes it.
-        scene.carriage.note_written(Some(1000), 3000, 4000);
+        scene.progress.note_written(Some(1000), 3000, 4000);
         assert_eq!(scene.look(20, 0, 2100), Some(20), "with the ping");
         assert_eq!(scene.look(20, 0, 2200), None);
         assert_eq!(scene.look(20, 0, 4000), None);
@@ -146,7 +146,7 @@ mod tests {
         assert_eq!(scene.look(20, 0, 2500), Some(20));
         let passed = |acknowledged| ConnectionProgress { read: 0, acknowledged };
         let mut look = |acknowledged, after| {
-            scene.carriage.look(5000, passed(acknowledged), scene.now + after * EVERY, EVERY)
+            scene.progress.look(5000, passed(acknowledged), scene.now + after * EVERY, EVERY)
         };
         assert!(look(2600, 1).is_some());
         assert!(look(2700, 2).is_some());

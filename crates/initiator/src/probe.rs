@@ -26,10 +26,10 @@ const PAUSE: Duration = Duration::from_millis(100);
 
 /// Reads the description of the unit of `settings`.
 pub(crate) async fn probe(
-    wire: &mut SessionIo,
+    io: &mut SessionIo,
     settings: &Settings,
 ) -> Result<UnitDescription, Error> {
-    let mut ask = Ask { wire, settings };
+    let mut ask = Ask { io, settings };
     ask.until_ready().await?;
     let inquiry = ask
         .data(&Command::Primary(PrimaryCommand::Inquiry { page: None, allocation_length: 36 }), 36)
@@ -102,7 +102,7 @@ pub(crate) fn is_news(sense: &Sense) -> bool {
 const WRITE_SAME_BLOCKS: u32 = 0xffff;
 
 struct Ask<'a> {
-    wire: &'a mut SessionIo,
+    io: &'a mut SessionIo,
     settings: &'a Settings,
 }
 
@@ -168,7 +168,7 @@ impl Ask<'_> {
 
     async fn command(&mut self, cdb: Cdb, length: u32) -> Result<InitiatorCommandOutcome, Error> {
         let transfer = if length == 0 { DataPhase::None } else { DataPhase::In(length) };
-        self.wire.execute(self.settings, cdb, transfer).await
+        self.io.execute(self.settings, cdb, transfer).await
     }
 
     /// Returns the body of a vital product data page; empty if the unit does not have the page.

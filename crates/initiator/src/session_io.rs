@@ -33,7 +33,7 @@ use crate::{
 /// [`SessionIo::handle_timeout`]. Events come from [`SessionIo::poll_event`].
 pub(crate) struct SessionIo {
     pub(crate) session: InitiatorSession,
-    wires: Vec<InitiatorConnectionIo>,
+    sockets: Vec<InitiatorConnectionIo>,
     tsih: Tsih,
     /// The address of the portal, after redirects.
     pub(crate) portal: String,
@@ -67,7 +67,7 @@ impl SessionIo {
     /// Connects and logs in, within the time-outs of the settings.
     pub(crate) async fn open(settings: &Settings, discovery: bool) -> Result<Self, Error> {
         let purpose = if discovery { LoginPurpose::Discovery } else { LoginPurpose::Session };
-        let LoggedIn { wire, established, portal } = log_in(settings, purpose).await?;
+        let LoggedIn { socket, established, portal } = log_in(settings, purpose).await?;
         let first = joined(&established);
         let window = InitiatorCommandWindow::new(established.cmd_sn, established.max_cmd_sn);
         let (depth, timing) = (settings.queue_depth, settings.timing);
@@ -77,13 +77,13 @@ impl SessionIo {
         let mut session = InitiatorSession::new(parameters, window, depth, timing, first, now());
         session.set_spread(settings.spread);
         let congestion = Arc::new(settings.congestion.session());
-        wire.take_into(&congestion);
-        wire.limit_unsent(unsent);
-        let (wires, tsih, tpgt) = (vec![wire], established.tsih, established.tpgt);
+        socket.take_into(&congestion);
+        socket.limit_unsent(unsent);
+        let (sockets, tsih, tpgt) = (vec![socket], established.tsih, established.tpgt);
         let shortest = timing.stall_time_out.min(timing.ping_time_out);
         Ok(Self {
             session,
-            wires,
+            sockets,
             tsih,
             portal,
             tpgt,
@@ -105,19 +105,19 @@ impl SessionIo {
     /// Adds a connection that has logged in.
     pub(crate) fn join(&mut self, logged_in: LoggedIn) {
         self.session.join(joined(&logged_in.established), now());
-        logged_in.wire.take_into(&self.congestion);
-        logged_in.wire.limit_unsent(self.unsent);
-        self.wires.push(logged_in.wire);
+        logged_in.socket.take_into(&self.congestion);
+        logged_in.socket.limit_unsent(self.unsent);
+        self.sockets.push(logged_in.socket);
     }
 
     /// Returns the number of connections.
     pub(crate) fn len(&self) -> usize {
-        self.wires.len()
+        self.sockets.len()
     }
 
     /// Returns the connections with the bytes that they have carried.
     pub(crate) fn traffic(&self) -> impl Iterator<Item = (Cid, ConnectionTraffic)> {
-        self.wires.iter().map(|wire| (wire.cid, wire.traffic()))
+        self.sockets.iter().map(|socket| (socket.cid, socket.traffic()))
     }
 
     /// Returns the bytes that all connections of the session have carried, including those that have ended.
@@ -129,7 +129,7 @@ impl SessionIo {
 
     /// Returns the compression method of the oldest connection.
     pub(crate) fn compression(&self) -> Option<Compression> {
-        self.wires.first()?.compression()
+        self.sockets.first()?.compression()
     }
 
     /// Returns an error if the session is over.
@@ -150,17 +150,17 @@ impl SessionIo {
             // After all output is written, the state machine may produce more.
             let mut again = false;
             let mut broken = None;
-            for wire in &mut self.wires {
-                let Some(output) = self.session.output(wire.cid) else { continue };
+            for socket in &mut self.sockets {
+                let Some(output) = self.session.output(socket.cid) else { continue };
                 if output.is_empty() {
                     continue;
                 }
-                match wire.send(output) {
+                match socket.send(output) {
                     Ok(all) => again |= all,
-                    Err(error) => broken = Some((wire.cid, error)),
+                    Err(error) => broken = Some((socket.cid, error)),
                 }
                 let written = output.written();
-                wire.note_written(self.session.asked(wire.cid), written);
+                socket.note_written(self.session.asked(socket.cid), written);
             }
             if let Some((cid, error)) = broken {
                 self.fail(cid, error);
@@ -181,10 +181,10 @@ impl SessionIo {
     fn poll_exchange(&mut self, context: &mut Context<'_>) -> bool {
         let mut has_news = false;
         let mut failed = Vec::new();
-        for wire in &mut self.wires {
-            match wire.poll_exchange(&mut self.session, context) {
+        for socket in &mut self.sockets {
+            match socket.poll_exchange(&mut self.session, context) {
                 Ok(news) => has_news |= news,
-                Err(error) => failed.push((wire.cid, error)),
+                Err(error) => failed.push((socket.cid, error)),
             }
         }
         has_news |= !failed.is_empty();
@@ -194,17 +194,18 @@ impl SessionIo {
 
     /// Returns when [`SessionIo::handle_timeout`] is due.
     pub(crate) fn deadline(&self) -> Option<Instant> {
-        let is_asked = |wire: &&InitiatorConnectionIo| self.session.asked(wire.cid).is_some();
-        let looks = self.wires.iter().filter(is_asked).map(|wire| wire.next_look(self.look_every));
+        let is_asked = |socket: &&InitiatorConnectionIo| self.session.asked(socket.cid).is_some();
+        let looks =
+            self.sockets.iter().filter(is_asked).map(|socket| socket.next_look(self.look_every));
         self.session.poll_timeout().map(|deadline| looks.fold(deadline, Instant::min))
     }
 
     /// Checks the progress of connections and lets the state machine handle time-outs.
     pub(crate) fn handle_timeout(&mut self, now: Instant) {
-        for wire in &mut self.wires {
-            let Some(asked) = self.session.asked(wire.cid) else { continue };
-            if let Some(at) = wire.look(asked, now, self.look_every) {
-                self.session.note_carried(wire.cid, at);
+        for socket in &mut self.sockets {
+            let Some(asked) = self.session.asked(socket.cid) else { continue };
+            if let Some(at) = socket.look(asked, now, self.look_every) {
+                self.session.note_carried(socket.cid, at);
             }
         }
         self.session.handle_timeout(now);
@@ -221,9 +222,9 @@ impl SessionIo {
 
     /// Removes a connection that has failed.
     fn fail(&mut self, cid: Cid, error: Error) {
-        let Some(at) = self.wires.iter().position(|wire| wire.cid == cid) else { return };
-        let wire = self.wires.remove(at);
-        self.gone += wire.traffic();
+        let Some(at) = self.sockets.iter().position(|socket| socket.cid == cid) else { return };
+        let socket = self.sockets.remove(at);
+        self.gone += socket.traffic();
         self.lost += u64::from(error.time2wait().is_none());
         let told = match &error {
             Error::Dropped(error) => error.clone(),
@@ -299,7 +300,7 @@ impl SessionIo {
                 return Ok(event);
             }
             self.check()?;
-            if self.wires.is_empty() {
+            if self.sockets.is_empty() {
                 return Err(self.reason.take().unwrap_or(Error::Closed));
             }
             self.pump();

@@ -13,10 +13,10 @@ pub(crate) struct StatisticsBaseline {
 }
 
 impl StatisticsBaseline {
-    pub(crate) fn add_to(&mut self, statistics: &mut InitiatorStatistics, wires: &SessionIo) {
-        self.connections.retain(|&(cid, _)| wires.session.counters(cid).is_some());
-        for cid in wires.session.cids() {
-            let counters = wires.session.counters(cid).unwrap_or_default();
+    pub(crate) fn add_to(&mut self, statistics: &mut InitiatorStatistics, io: &SessionIo) {
+        self.connections.retain(|&(cid, _)| io.session.counters(cid).is_some());
+        for cid in io.session.cids() {
+            let counters = io.session.counters(cid).unwrap_or_default();
             let at = self.connections.iter().position(|&(known, _)| known == cid);
             let at = at.unwrap_or_else(|| {
                 self.connections.push((cid, InitiatorPduCounters::default()));
@@ -25,13 +25,13 @@ impl StatisticsBaseline {
             statistics.add_counters(&self.connections[at].1, &counters);
             self.connections[at].1 = counters;
         }
-        let passed = wires.passed();
+        let passed = io.passed();
         statistics.bytes_in += passed.bytes_in - self.passed.bytes_in;
         statistics.bytes_out += passed.bytes_out - self.passed.bytes_out;
         statistics.link_bytes_in += passed.link_in - self.passed.link_in;
         statistics.link_bytes_out += passed.link_out - self.passed.link_out;
         self.passed = passed;
-        statistics.connections_lost += wires.lost - self.lost;
-        self.lost = wires.lost;
+        statistics.connections_lost += io.lost - self.lost;
+        self.lost = io.lost;
     }
 }

@@ -22,7 +22,7 @@ pub(crate) struct ExpectedUnit {
 pub(crate) struct VerifiedSession {
     /// The settings with the location at which the unit was found.
     pub(crate) settings: Arc<Settings>,
-    pub(crate) wires: SessionIo,
+    pub(crate) io: SessionIo,
     pub(crate) facts: UnitDescription,
 }
 
@@ -56,9 +56,9 @@ impl VerifiedSession {
     /// in the same portal group (RFC 7143, 6.3.5). Otherwise that session may still perform old commands after newer
     /// writes.
     fn check_group(&self, before: Option<u16>) -> Result<(), Error> {
-        match (self.wires.tpgt, before) {
+        match (self.io.tpgt, before) {
             (Some(tag), Some(before)) if tag != before => {
-                Err(Error::OtherGroup { portal: self.wires.portal.as_str().into(), tag, before })
+                Err(Error::OtherGroup { portal: self.io.portal.as_str().into(), tag, before })
             }
             _ => Ok(()),
         }
@@ -78,10 +78,10 @@ pub(crate) async fn connect(settings: &Settings) -> Result<VerifiedSession, Erro
 }
 
 async fn connect_to(settings: Settings) -> Result<VerifiedSession, Error> {
-    let mut wires = SessionIo::open(&settings, false).await?;
-    let probing = timeout(settings.login_time_out, probe(&mut wires, &settings)).await;
+    let mut io = SessionIo::open(&settings, false).await?;
+    let probing = timeout(settings.login_time_out, probe(&mut io, &settings)).await;
     let facts = probing.map_err(|_| Error::TimedOut("what the unit is"))??;
-    Ok(VerifiedSession { settings: Arc::new(settings), wires, facts })
+    Ok(VerifiedSession { settings: Arc::new(settings), io, facts })
 }
 
 /// After a pause, connects and returns the session if it is with the expected unit, in the portal group of the last
@@ -120,7 +120,7 @@ async fn attempt_at(
     let mut taken = expected.check(&live.facts);
     // Present the claim only to the expected unit.
     if taken.is_ok() {
-        let presenting = shared.claimed.present(&mut live.wires, &live.settings);
+        let presenting = shared.claimed.present(&mut live.io, &live.settings);
         let presented = timeout(live.settings.login_time_out, presenting).await;
         taken = presented.unwrap_or(Err(Error::TimedOut("the claim")));
     }
@@ -131,7 +131,7 @@ async fn attempt_at(
     match taken {
         Ok(()) => Ok(live),
         Err(error) => {
-            live.wires.log_out().await;
+            live.io.log_out().await;
             Err(error)
         }
     }
