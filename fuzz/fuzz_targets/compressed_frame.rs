@@ -32,7 +32,7 @@ fn hostile(method: Compression, stream: &[u8], step: usize) {
         }
         assert!(waiting.len() < HEAD + 65_536, "what is whole is taken");
     }
-    // Each parcel has a head, and holds 64 KiB at most.
+    // Each frame has a header, and content of 64 KiB at most.
     assert!(total <= stream.len() / HEAD * 65_536 + stream.len());
 }
 

@@ -1,84 +1,85 @@
-//! Parcels: how compressed bytes stand on a link (docs/protocols.md, "Compression").
+//! Compressed frames: the format of compressed bytes on a link (docs/protocols.md, "Compression").
 //!
 //! ```text
 //! 0       2         4
 //! | raw   | packed  | packed bytes; if packed is 0, raw bytes as they are |
 //! ```
 //!
-//! Both lengths are big-endian. `raw`, at least 1, is what the parcel holds; what does not shrink is
-//! stored, so `packed` is below it. Each parcel is compressed by itself: neither length can make
-//! anybody hold more than 64 KiB, and nothing has to be remembered from one to the next.
+//! Both lengths are big-endian. `raw`, at least 1, is the length of the content of the frame. Content that does not
+//! shrink is stored, so `packed` is below `raw`. Each frame is compressed independently: neither length can make a
+//! receiver hold more than 64 KiB, and no state is carried from one frame to the next.
 
 use bytes::{Buf, BufMut, BytesMut};
 use iscsi::keys::Compression;
 use lz4_flex::block::{CompressTable, compress_into_with_table, get_maximum_output_size};
 use zstd::bulk::{Compressor, Decompressor};
 
-/// A parcel begins with two lengths.
+/// Length of the header of a frame in bytes: two lengths.
 pub const HEAD: usize = 4;
 
-/// What a parcel holds at most, in bytes. A field of 16 bits could say one more, and LZ4 would need
+/// Maximum length of the content of a frame in bytes. A field of 16 bits could hold one more, but LZ4 would then need
 /// a table of twice the size.
 pub const RAW_MAX: usize = 65_534;
 
-/// Less than this is stored untried: the answer to one command, which leaves in one packet anyway.
+/// Shorter content is stored without an attempt to compress it: the response to one command, which fits into one
+/// packet anyway.
 const TRIED: usize = 256;
 
-/// After data that does not shrink so much is stored untried, and twice as much each time after, up
-/// to [`UNTRIED_MAX`]: then what is encrypted or compressed already costs one try in a mebibyte.
+/// After content that did not shrink enough, this many bytes are stored without an attempt. The number doubles each
+/// time, up to [`UNTRIED_MAX`]: data that is encrypted or compressed already then costs one attempt in a mebibyte.
 const UNTRIED: usize = 64 << 10;
 const UNTRIED_MAX: usize = 1 << 20;
 
-/// A parcel is worth unpacking if this part of it is saved.
+/// A frame is compressed only if this part of its length is saved.
 const WORTH: usize = 16;
 
-/// Zstandard's level: the fastest of its ordinary ones, since every byte of a session passes here.
+/// The level of Zstandard: the fastest ordinary one, because every byte of a session passes here.
 const LEVEL: i32 = 1;
 
-/// What a peer cannot have packed.
+/// Bytes that no valid sender produces.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum Damaged {
-    /// An empty parcel, or one that grew.
-    #[error("a parcel of {raw} bytes packed into {packed}")]
+    /// A frame without content, or one that is not shorter than its content.
+    #[error("a compressed frame of {raw} bytes packed into {packed}")]
     Lengths {
-        /// As in its head.
+        /// The length of the content according to the header.
         raw: usize,
-        /// As in its head.
+        /// The compressed length according to the header.
         packed: usize,
     },
-    /// What is in it cannot be unpacked, or is not as long as its head says.
-    #[error("a parcel that does not unpack to its length")]
+    /// The content cannot be decompressed, or has another length than the header says.
+    #[error("a compressed frame that does not unpack to its length")]
     Content,
 }
 
-/// How a parcel was made.
+/// How a frame was made.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Made {
-    /// Its head and so many packed bytes were appended.
+    /// The header and this number of compressed bytes were appended.
     Packed(usize),
-    /// Only its head was appended: the bytes follow as they are.
+    /// Only the header was appended. The content follows uncompressed.
     Stored,
 }
 
-/// Makes parcels.
+/// Makes frames.
 pub struct Packer {
     squeezer: Squeezer,
-    /// The bytes of one parcel, gathered.
+    /// The content of one frame, copied together.
     raw: Vec<u8>,
-    /// So many bytes go untried.
+    /// The number of bytes that are still to be stored without an attempt.
     untried: usize,
-    /// What `untried` was set to last; 0 after data that shrank.
+    /// The last value to which `untried` was set; 0 after content that shrank.
     pause: usize,
 }
 
-/// A compressor with the memory that it uses again; none before it is first needed.
+/// A compressor with the memory that it reuses, which is allocated when it is first needed.
 enum Squeezer {
     Lz4(Option<CompressTable>),
     Zstd(Option<Compressor<'static>>),
 }
 
 impl Packer {
-    /// One that has packed nothing yet.
+    /// Returns a packer for a new connection.
     #[must_use]
     pub fn new(method: Compression) -> Self {
         let squeezer = match method {
@@ -88,7 +89,7 @@ impl Packer {
         Self { squeezer, raw: Vec::new(), untried: 0, pause: 0 }
     }
 
-    /// Makes a parcel of the first `length` bytes of `pieces`, which have so many: 1 to [`RAW_MAX`].
+    /// Makes a frame of the first `length` bytes of `pieces`: 1 to [`RAW_MAX`], and not more than `pieces` have.
     ///
     /// # Panics
     /// If `length` is out of this range.
@@ -98,7 +99,7 @@ impl Packer {
         length: usize,
         to: &mut Vec<u8>,
     ) -> Made {
-        assert!((1..=RAW_MAX).contains(&length), "a parcel of {length} bytes");
+        assert!((1..=RAW_MAX).contains(&length), "a frame of {length} bytes");
         if length >= TRIED && self.untried == 0 {
             self.raw.clear();
             for piece in pieces {
@@ -128,7 +129,7 @@ impl Packer {
         Made::Stored
     }
 
-    /// Gives memory back.
+    /// Releases the memory of an idle connection.
     pub fn rest(&mut self) {
         self.raw = Vec::new();
         match &mut self.squeezer {
@@ -144,8 +145,8 @@ fn head(raw: usize, packed: usize, to: &mut Vec<u8>) {
 }
 
 impl Squeezer {
-    /// Appends what `raw` becomes, with anything after it, and says how long it is. `None` if it
-    /// could not be compressed into about its own length.
+    /// Appends the compressed form of `raw`, and perhaps further bytes, and returns its length. `None` if it does not
+    /// become shorter than about its own length.
     fn squeeze(&mut self, raw: &[u8], to: &mut Vec<u8>) -> Option<usize> {
         let start = to.len();
         match self {
@@ -165,13 +166,13 @@ impl Squeezer {
     }
 }
 
-/// Takes parcels apart.
+/// Decodes frames.
 pub struct Unpacker {
     unsqueezer: Unsqueezer,
-    /// The last parcel that was packed; before `at` it has been taken.
+    /// The content of the last compressed frame. The bytes before `at` have been taken.
     plain: Vec<u8>,
     at: usize,
-    /// So many bytes of a stored parcel are still to come.
+    /// The number of bytes of a stored frame that are still to come.
     stored: usize,
 }
 
@@ -180,14 +181,14 @@ enum Unsqueezer {
     Zstd(Option<Decompressor<'static>>),
 }
 
-/// What the head of a parcel says.
+/// The header of a frame.
 enum Head {
     Stored(usize),
     Packed { raw: usize, packed: usize },
 }
 
 impl Head {
-    /// Nothing if it is not all there.
+    /// Returns `None` if `bytes` has less than a header.
     fn parse(input: &[u8]) -> Result<Option<Self>, Damaged> {
         let Some(&[a, b, c, d]) = input.first_chunk::<HEAD>() else { return Ok(None) };
         let (raw, packed) = (u16::from_be_bytes([a, b]).into(), u16::from_be_bytes([c, d]).into());
@@ -200,7 +201,7 @@ impl Head {
 }
 
 impl Unpacker {
-    /// One that has seen nothing yet.
+    /// Returns an unpacker for a new connection.
     #[must_use]
     pub fn new(method: Compression) -> Self {
         let unsqueezer = match method {
@@ -210,11 +211,11 @@ impl Unpacker {
         Self { unsqueezer, plain: Vec::new(), at: 0, stored: 0 }
     }
 
-    /// Takes from the front of `input` what can be unpacked, and puts it where there is room, until
-    /// there is none. Returns how much that was, in bytes; 0 means that `input` has no whole parcel.
+    /// Decodes frames from the front of `input` into `room` until it is full. Returns the number of decoded bytes; 0
+    /// means that `input` does not have a complete frame.
     ///
     /// # Errors
-    /// What a peer cannot have packed; the connection is of no use then.
+    /// If no valid sender produces these bytes. The connection is unusable then.
     pub fn unpack(
         &mut self,
         input: &mut BytesMut,
@@ -258,7 +259,7 @@ impl Unpacker {
 
     fn open(&mut self, packed: &[u8], raw: usize) -> Result<(), Damaged> {
         self.at = 0;
-        // No more is unpacked than there is room for.
+        // Decode at most as much as there is room for.
         self.plain.resize(raw, 0);
         let unpacked = match &mut self.unsqueezer {
             Unsqueezer::Lz4 => lz4_flex::block::decompress_into(packed, &mut self.plain).ok(),
@@ -277,7 +278,7 @@ impl Unpacker {
         Err(Damaged::Content)
     }
 
-    /// Whether [`Unpacker::unpack`] has something to give, or to complain of.
+    /// Returns true if [`Unpacker::unpack`] would return bytes or an error.
     #[must_use]
     pub fn has_output(&self, input: &[u8]) -> bool {
         if self.at < self.plain.len() || self.stored > 0 {
@@ -291,7 +292,7 @@ impl Unpacker {
         }
     }
 
-    /// Gives memory back.
+    /// Releases the memory of an idle connection.
     pub fn rest(&mut self) {
         if self.at == self.plain.len() {
             (self.plain, self.at) = (Vec::new(), 0);
@@ -308,7 +309,7 @@ mod tests {
 
     const METHODS: [Compression; 2] = [Compression::Lz4, Compression::Zstd];
 
-    /// Bytes that do not shrink, always the same.
+    /// Returns bytes that do not shrink, always the same ones.
     fn noise(length: usize) -> Vec<u8> {
         let mut state = 0x9e37_79b9_7f4a_7c15_u64;
         let next = |_| {
@@ -324,11 +325,11 @@ mod tests {
         (0..length).map(|at| (at / 7 % 11) as u8).collect()
     }
 
-    /// All in parcels of this length.
+    /// Packs all bytes into frames of this length.
     fn packed(packer: &mut Packer, bytes: &[u8], length: usize) -> Vec<u8> {
         let mut all = Vec::new();
         for part in bytes.chunks(length) {
-            // In two pieces, the second longer than what is asked for.
+            // Use two pieces, and let the second have more than is asked for.
             let (a, b) = bytes[part.as_ptr() as usize - bytes.as_ptr() as usize..].split_at(1);
             if packer.pack([a, b].into_iter(), part.len(), &mut all) == Made::Stored {
                 all.extend_from_slice(part);
@@ -381,10 +382,10 @@ mod tests {
             }
             assert!((5..12).contains(&tries), "{tries} tries in 4 MiB");
             let text = text(4096);
-            let parcels = (1..1000).find(|_| {
+            let frames = (1..1000).find(|_| {
                 packer.pack([&text[..]].into_iter(), text.len(), &mut Vec::new()) != Made::Stored
             });
-            assert!(parcels.unwrap() <= UNTRIED_MAX / 4096 + 1);
+            assert!(frames.unwrap() <= UNTRIED_MAX / 4096 + 1);
             let made = packer.pack([&text[..]].into_iter(), text.len(), &mut Vec::new());
             assert!(matches!(made, Made::Packed(..400)), "{made:?}");
         }
@@ -401,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bomb_unpacks_to_no_more_than_a_parcel_may_hold() {
+    fn a_bomb_unpacks_to_no_more_than_a_frame_may_hold() {
         let zeros = vec![0; 8 << 20];
         let bomb = lz4_flex::block::compress(&zeros);
         for packed in [&bomb[..], &bomb[..300]] {
@@ -413,18 +414,18 @@ mod tests {
         let (result, held) = unpack(Compression::Zstd, 0xffff, &bomb);
         assert_eq!(result, Err(Damaged::Content));
         assert!(held <= 65_536);
-        // Frames one after the other are one bomb.
+        // A sequence of highly compressible frames is a decompression bomb.
         let one = zstd::bulk::compress(&zeros[..60_000], 1).unwrap();
         assert_eq!(unpack(Compression::Zstd, 0xffff, &one.repeat(100)).0, Err(Damaged::Content));
     }
 
     #[test]
-    fn a_parcel_that_lies_is_refused() {
+    fn a_frame_that_lies_is_refused() {
         let bytes = text(5000);
         for method in METHODS {
-            let mut parcel = Vec::new();
-            Packer::new(method).pack([&bytes[..]].into_iter(), bytes.len(), &mut parcel);
-            let content = &parcel[HEAD..];
+            let mut frame = Vec::new();
+            Packer::new(method).pack([&bytes[..]].into_iter(), bytes.len(), &mut frame);
+            let content = &frame[HEAD..];
             assert_eq!(unpack(method, 5000, content).0, Ok(5000));
             for raw in [content.len() + 1, 4999, 5001, 0xffff] {
                 assert_eq!(unpack(method, raw, content).0, Err(Damaged::Content), "{raw}");

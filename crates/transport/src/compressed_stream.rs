@@ -1,8 +1,8 @@
-//! Compression over a stream: parcels from below into the decoder, queued output into parcels.
+//! Compression over a stream: received frames are unpacked for the decoder, queued output is packed into frames.
 //!
 //! ```text
 //! TCP or TLS ─▶ input ─▶ unpacker ─▶ decoder
-//! output ─▶ begun (parcels of at most 132 KiB of it) ─▶ TCP or TLS
+//! output ─▶ begun (frames of at most 132 KiB of it) ─▶ TCP or TLS
 //! ```
 
 use std::{
@@ -24,51 +24,52 @@ use crate::{
     unsent_bytes::{UnsentBytes, write_all},
 };
 
-/// A stream that compresses from the end of the login on.
+/// A stream that is compressed from the end of the login on.
 ///
-/// - A parcel never waits for more output: it holds what is queued when the stream below takes it.
-/// - What the caller's queue holds is what is unsent: it leaves that when its parcel is written.
-/// - What is in `input` or unpacked no readiness of the socket tells of.
+/// - A frame never waits for more output: it has the output that is queued when the stream below accepts it.
+/// - Output stays in the caller's queue until the frame that contains it has been written, so the queue has all
+///   unsent bytes.
+/// - The socket's readiness does not report bytes that are in `input` or already decoded.
 pub struct Compressed {
     lower: Lower,
     method: Compression,
     packer: Packer,
     unpacker: Unpacker,
-    /// Came from below and is not unpacked.
+    /// Bytes received from below that are not decoded.
     input: BytesMut,
-    /// What one read asks for.
+    /// The number of bytes that one read requests.
     read_bytes: usize,
     begun: UnwrittenFrames,
     bytes: LinkBytes,
 }
 
-/// What has passed through compression, in bytes: as the session sees it, and as it crosses the link,
-/// TLS and TCP left out.
+/// Byte counts of a compressed connection: before and after compression, without TLS and TCP.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct LinkBytes {
-    /// How it is compressed.
+    /// The compression method.
     pub method: Compression,
-    /// Sent, before compression.
+    /// Bytes sent, before compression.
     pub out: u64,
-    /// Sent, after it.
+    /// Bytes sent, after compression.
     pub out_packed: u64,
-    /// Received, after it was unpacked.
+    /// Bytes received, after decompression.
     pub in_: u64,
-    /// Received, as it came.
+    /// Bytes received, before decompression.
     pub in_packed: u64,
 }
 
-/// What it lies on.
+/// The stream below.
 pub(crate) enum Lower {
     Tcp(Tcp),
     Tls(Box<Secured>),
 }
 
-/// What is packed ahead of the stream below, of the caller's output: a write of 128 KiB with its header
-/// leaves in one system call, and of what is longer one end unpacks the first while the other packs.
+/// How many bytes of the caller's output are packed ahead of the stream below. A write of 128 KiB with its header
+/// leaves in one system call; of longer output, the peer decodes the first part while we pack the next.
 const BEGUN_BYTES: usize = 132 << 10;
 
-/// Reads in one call. A packed parcel comes in two; a peer that sends less must not keep us here.
+/// Maximum number of reads in one call. A compressed frame arrives in two reads; a peer that sends less must not keep
+/// this thread busy.
 const READS: usize = 8;
 
 impl Compressed {
@@ -103,7 +104,7 @@ impl Compressed {
         self.bytes
     }
 
-    /// What one read asks for from now on, in bytes.
+    /// Sets the number of bytes that one read requests.
     pub(crate) fn set_read_bytes(&mut self, bytes: usize) {
         self.read_bytes = bytes;
         if let Lower::Tls(stream) = &mut self.lower {
@@ -111,7 +112,7 @@ impl Compressed {
         }
     }
 
-    /// Gives back what is not needed while nothing comes.
+    /// Releases the memory that an idle connection does not need.
     pub(crate) fn rest(&mut self) {
         if self.input.is_empty() {
             self.input = BytesMut::new();
@@ -124,7 +125,7 @@ impl Compressed {
         }
     }
 
-    /// Whether there is input that the socket does not tell of.
+    /// Returns true if there is input that the socket's readiness does not report.
     pub(crate) fn has_input(&self) -> bool {
         let below = match &self.lower {
             Lower::Tcp(_) => false,
@@ -133,7 +134,7 @@ impl Compressed {
         below || self.unpacker.has_output(&self.input)
     }
 
-    /// Whether the socket has something, for who has asked [`Compressed::has_input`].
+    /// Polls the readiness of the socket. Call [`Compressed::has_input`] first.
     pub(crate) fn poll_read_ready(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         if self.has_input() {
             Poll::Ready(Ok(()))
@@ -142,8 +143,8 @@ impl Compressed {
         }
     }
 
-    /// Fills the room, as far as it goes, with what is there or, if that is nothing, with what
-    /// `read` brings. [`Received::Nothing`] if it brought no whole parcel in many reads.
+    /// Decodes what was received into the room. If nothing was, calls `read` first. Returns [`Received::Nothing`] if
+    /// many reads brought no complete frame.
     pub(crate) fn receive(
         &mut self,
         room: &mut impl BufMut,
@@ -156,7 +157,7 @@ impl Compressed {
                 self.bytes.in_ += count as u64;
                 return Poll::Ready(Ok(Received::Bytes(count)));
             }
-            // A parcel that is not whole is below 64 KiB: with this, 128 KiB at most.
+            // An incomplete frame is shorter than 64 KiB, so the buffer has at most 128 KiB with this read.
             self.input.reserve(self.read_bytes);
             let received = match &mut self.lower {
                 Lower::Tcp(tcp) => {
@@ -178,17 +179,17 @@ impl Compressed {
         Poll::Ready(Ok(Received::Nothing))
     }
 
-    /// Writes until the queue is empty or the socket takes no more.
+    /// Writes until the queue is empty or the socket accepts no more.
     pub(crate) fn send(
         &mut self,
         output: &mut PduOutput,
         mut write: impl FnMut(&mut TcpStream, &[IoSlice<'_>]) -> Poll<io::Result<usize>>,
     ) -> io::Result<SendProgress> {
         loop {
-            let mut parcels = Parcels { begun: &mut self.begun, output };
+            let mut frames = QueuedFrames { begun: &mut self.begun, output };
             let sent = match &mut self.lower {
-                Lower::Tcp(tcp) => write_all(tcp, &mut parcels, &mut write)?,
-                Lower::Tls(stream) => stream.send(&mut parcels, &mut write)?,
+                Lower::Tcp(tcp) => write_all(tcp, &mut frames, &mut write)?,
+                Lower::Tls(stream) => stream.send(&mut frames, &mut write)?,
             };
             if sent == SendProgress::Blocked || output.is_empty() {
                 return Ok(sent);
@@ -206,36 +207,36 @@ impl fmt::Debug for Compressed {
     }
 }
 
-/// Parcels that are made and not all written.
+/// Frames that were made and are not completely written.
 #[derive(Default)]
 struct UnwrittenFrames {
-    /// Heads and packed bytes, in the order of `parts`.
+    /// The headers and compressed bytes in the order of `parts`.
     made: Vec<u8>,
-    /// The part of `made` before this is written.
+    /// The offset in `made` up to which it has been written.
     at: usize,
-    /// What is to be written; none is without bytes to write.
+    /// The runs that are to be written. None of them is empty.
     parts: VecDeque<CompressedRun>,
 }
 
-/// A run of bytes that are to be written.
+/// A run of bytes to be written.
 #[derive(Clone, Copy)]
 struct CompressedRun {
-    /// So many of `made`.
+    /// Number of bytes of `made`.
     made: usize,
-    /// They stand for so many of the caller's queue, which leave it with the last of them. If none
-    /// are made, so many of the queue itself are written.
+    /// Number of bytes of the caller's queue that this run stands for. They are removed from the queue when the run
+    /// has been written. If `made` is 0, these bytes of the queue are written themselves.
     raw: usize,
 }
 
 impl UnwrittenFrames {
-    /// Only so many bytes that go as they are.
+    /// Returns a run of uncompressed bytes only.
     fn with_plain(length: usize) -> Self {
         let parts = (length > 0).then_some(CompressedRun { made: 0, raw: length });
         Self { parts: parts.into_iter().collect(), ..Self::default() }
     }
 
-    /// Makes parcels of what is queued; all before is written. Returns what they hold, and how long
-    /// they are.
+    /// Makes frames of the queued output. All former frames must have been written. Returns the length of their
+    /// content and of the frames.
     fn fill(&mut self, packer: &mut Packer, output: &PduOutput) -> (usize, usize) {
         debug_assert!(self.parts.is_empty(), "what was begun comes first");
         self.made.clear();
@@ -269,7 +270,7 @@ impl UnwrittenFrames {
     }
 }
 
-/// The pieces of a queue from this byte on.
+/// Returns the pieces of a queue from this offset on.
 fn from(output: &PduOutput, mut skipped: usize) -> impl Iterator<Item = &[u8]> {
     output.pieces().filter_map(move |piece| {
         let skip = skipped.min(piece.len());
@@ -278,13 +279,13 @@ fn from(output: &PduOutput, mut skipped: usize) -> impl Iterator<Item = &[u8]> {
     })
 }
 
-/// What was begun, with the queue that it was made of.
-struct Parcels<'a> {
+/// The frames to be written, together with the queue of which they were made.
+struct QueuedFrames<'a> {
     begun: &'a mut UnwrittenFrames,
     output: &'a mut PduOutput,
 }
 
-impl UnsentBytes for Parcels<'_> {
+impl UnsentBytes for QueuedFrames<'_> {
     fn is_empty(&self) -> bool {
         self.begun.parts.is_empty()
     }

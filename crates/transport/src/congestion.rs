@@ -1,4 +1,4 @@
-//! Which congestion control the connections of a session have, and what they share.
+//! The congestion control of a session's connections, and the state that they share.
 
 use std::{
     fmt, io,
@@ -14,18 +14,18 @@ use socket2::SockRef;
 
 use crate::stream::ConnectionStream;
 
-/// What sessions are given. Default: what the kernel gives every connection.
+/// The congestion control for new sessions. The default leaves the kernel's default.
 #[derive(Clone, Debug, Default)]
 pub struct CongestionControl(Option<Arc<WantedCongestion>>);
 
 struct WantedCongestion {
     how: CongestionMethod,
-    /// That it could not be had has been told.
+    /// It was reported that this congestion control is not available.
     is_told: AtomicBool,
 }
 
 enum CongestionMethod {
-    /// By this name in the kernel.
+    /// A congestion control of the kernel, by name.
     Named(String),
     /// One congestion window for all connections of a session.
     Ensemble(Arc<Fair>),
@@ -41,13 +41,13 @@ impl fmt::Debug for WantedCongestion {
 }
 
 impl CongestionControl {
-    /// The one of this name, as in `tcp_available_congestion_control`.
+    /// Uses the kernel's congestion control of this name, as listed in `tcp_available_congestion_control`.
     #[must_use]
     pub fn named(name: impl Into<String>) -> Self {
         Self::wanted(CongestionMethod::Named(name.into()))
     }
 
-    /// An ensemble for each session.
+    /// Makes an ensemble for each session.
     #[must_use]
     pub fn ensemble(fair: Arc<Fair>) -> Self {
         Self::wanted(CongestionMethod::Ensemble(fair))
@@ -57,7 +57,7 @@ impl CongestionControl {
         Self(Some(Arc::new(WantedCongestion { how, is_told: AtomicBool::new(false) })))
     }
 
-    /// For the connections of one new session.
+    /// Returns the congestion control of one new session.
     #[must_use]
     pub fn session(&self) -> SessionCongestion {
         let ensemble = self.0.as_ref().and_then(|wanted| match &wanted.how {
@@ -75,32 +75,32 @@ pub struct SessionCongestion {
     newest: Mutex<Newest>,
 }
 
-/// The connection that was taken in last.
+/// Properties of the connection that was added last.
 #[derive(Default)]
 struct Newest {
     name: String,
     segment_bytes: u32,
 }
 
-/// What a session has, and how it does.
+/// The congestion control of a session and its state.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct CongestionStatistics {
-    /// The name in the kernel, of the connection that was made last.
+    /// The kernel's name of the congestion control of the newest connection.
     pub name: String,
-    /// Bytes that a full segment of that connection carries, as of when it was made: what turns an ensemble's
-    /// segments into bytes. Zero: the kernel did not say.
+    /// Payload of a full segment of the newest connection in bytes, as of its start: the factor that converts an
+    /// ensemble's segments into bytes. Zero if the kernel does not report it.
     pub segment_bytes: u32,
-    /// What its connections share, if they share anything.
+    /// The state that the connections share; `None` if they share none.
     pub ensemble: Option<EnsembleControlBlock>,
 }
 
 impl SessionCongestion {
-    /// Gives a connection of the session what it is to have. One that cannot have it stays as it is. Why
-    /// is answered once, whichever of all sessions meets it first.
+    /// Sets the congestion control of a connection of this session. If that fails, the connection keeps the kernel's
+    /// default, and the reason is returned, once only for all sessions.
     pub fn take_in(&self, stream: &ConnectionStream) -> Option<String> {
         let socket = SockRef::from(stream.tcp());
         let failed = self.select(stream).err();
-        // Before Linux 2.6.13 there was no such option.
+        // Linux before 2.6.13 does not have this option.
         let name = socket.tcp_congestion().unwrap_or_default();
         let end = name.iter().position(|&byte| byte == 0).unwrap_or(name.len());
         *self.newest.lock() = Newest {
@@ -129,7 +129,7 @@ impl SessionCongestion {
         }
     }
 
-    /// As it is now.
+    /// Returns the current state.
     #[must_use]
     pub fn statistics(&self) -> CongestionStatistics {
         let ensemble = self.ensemble.as_ref().and_then(|it| it.as_ref().ok());
@@ -161,7 +161,7 @@ mod tests {
         assert_eq!(default.take_in(&stream), None);
         let before = default.statistics();
         assert!(!before.name.is_empty() && before.ensemble.is_none(), "{before:?}");
-        // The least that an IPv4 host has to take (RFC 9293, 3.7.1).
+        // The minimum that an IPv4 host has to accept (RFC 9293, 3.7.1).
         assert!(before.segment_bytes >= 536, "{before:?}");
         let wanted = CongestionControl::named("no_such_thing");
         let told = wanted.session().take_in(&stream).expect("told");
@@ -174,13 +174,13 @@ mod tests {
     #[tokio::test]
     async fn a_name_is_selected() {
         let (stream, _far) = connection().await;
-        // Every kernel has it, and allows it.
+        // Every kernel has Reno, and allows it for all users.
         let session = CongestionControl::named("reno").session();
         assert_eq!(session.take_in(&stream), None);
         assert_eq!(session.statistics().name, "reno");
     }
 
-    /// Needs the right to load BPF programs; where it is missing the test says so and ends.
+    /// Needs the right to load BPF programs. Without it, the test says so and ends.
     #[tokio::test]
     async fn connections_of_a_session_share_an_ensemble() {
         let options = fairtcp::EnsembleOptions { name: "fairtest_t".into(), ..Default::default() };

@@ -1,4 +1,4 @@
-//! A congestion control as people name it.
+//! The names of congestion controls in settings.
 
 use std::{fmt, str::FromStr, sync::Arc};
 
@@ -7,41 +7,41 @@ use serde::{Deserialize, Serialize};
 
 use crate::CongestionControl;
 
-/// A congestion control as settings name it: `kernel default`; `ensemble`, with `per connection` and `per
-/// ack` or `by model` after it or not; or a name that the kernel knows.
+/// A congestion control as settings name it: `kernel default`; `ensemble`, optionally followed by `per connection` and
+/// then by `per ack` or `by model`; or a name of the kernel.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum CongestionChoice {
-    /// What the kernel gives every connection.
+    /// The kernel's default.
     #[default]
     KernelDefault,
-    /// A congestion window or a model of the path in an ensemble.
+    /// An ensemble that shares a congestion window or a model of the path.
     Ensemble {
-        /// Who shares it.
+        /// What is shared by whom.
         sharing: WindowSharing,
-        /// How it grows.
+        /// How the window grows.
         growth: Growth,
     },
-    /// The kernel's of this name.
+    /// The kernel's congestion control with this name.
     Named(String),
 }
 
-/// Not a congestion control.
+/// A text that does not name a congestion control.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[error("`{0}` is no congestion control")]
 pub struct NoCongestion(pub String);
 
 impl CongestionChoice {
-    /// What can be written, for messages.
+    /// The accepted texts, for messages.
     pub const WORDS: &str = "\"kernel default\", \"ensemble\", \"ensemble per connection\", \"ensemble per ack\", \"ensemble by model\" or a name such as \"cubic\"";
 
-    /// An ensemble for each session.
+    /// The default ensemble.
     #[must_use]
     pub const fn ensemble() -> Self {
         Self::Ensemble { sharing: WindowSharing::Session, growth: Growth::PerSegment }
     }
 
-    /// What a program is loaded with for it, if it needs one.
+    /// Returns the options of the ensemble's program; `None` if no program is needed.
     #[must_use]
     pub fn options(&self) -> Option<EnsembleOptions> {
         match *self {
@@ -52,10 +52,10 @@ impl CongestionChoice {
         }
     }
 
-    /// What sessions are to be given, with a program of its own for an ensemble.
+    /// Returns the congestion control for sessions. Loads the program of an ensemble.
     ///
     /// # Errors
-    /// What keeps the program from being loaded.
+    /// If the program cannot be loaded.
     pub fn load(&self) -> Result<CongestionControl, fairtcp::Error> {
         Ok(match (self, self.options()) {
             (_, Some(options)) => CongestionControl::ensemble(Arc::new(Fair::load(&options)?)),
@@ -89,7 +89,7 @@ impl FromStr for CongestionChoice {
                 _ => {}
             }
         }
-        // TCP_CA_NAME_MAX, with the end of the name.
+        // TCP_CA_NAME_MAX includes the terminating zero byte.
         let is_name = (1..16).contains(&text.len())
             && text.bytes().all(|it| it.is_ascii_alphanumeric() || b"-_.".contains(&it));
         match is_name {

@@ -1,25 +1,25 @@
-//! How far one look at a socket got.
+//! The results of one read or write of a socket.
 
-/// What one look at the socket brought.
+/// The result of one read.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Received {
-    /// So many bytes; there may be more.
+    /// This number of bytes was read. There may be more.
     Bytes(usize),
-    /// Nothing for now: await readiness.
+    /// No input at present: wait for readiness.
     Nothing,
-    /// The peer has closed its half.
+    /// The peer has closed its sending side.
     Closed,
 }
 
-/// How far a write of queued output got.
+/// The result of writing queued output.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum SendProgress {
-    /// Everything queued is with the kernel.
+    /// The kernel has accepted all queued output.
     All,
-    /// The kernel takes no more for now: await writability.
+    /// The kernel accepts no more at present: wait until the socket is writable.
     Blocked,
 }
 
-/// Slices in one system call: a batch of eight reads of 4 KiB takes sixteen, a read of 128 KiB from
-/// cache slots thirty-three.
+/// Maximum number of slices in one system call: a batch of eight reads of 4 KiB needs 16, a read of 128 KiB from
+/// cache slots needs 33.
 pub const MAX_SLICES: usize = 64;

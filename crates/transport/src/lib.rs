@@ -1,11 +1,10 @@
-//! Bytes meet sockets: a stream's bytes into a decoder, queued output into vectored writes. The
-//! stream is TCP, or TLS over TCP, and either may be compressed.
+//! Socket I/O: bytes from a stream into a decoder, queued output into vectored writes. The stream is TCP, or TLS over
+//! TCP, and either may be compressed.
 //!
-//! A driver that awaits readiness itself calls [`receive`] and [`send`]; one that is polled calls
-//! [`poll_receive`] and [`poll_send`], which arrange for its waking. [`receive_now`] is for busy
-//! polling.
+//! A driver that waits for readiness itself calls [`receive`] and [`send`]. A driver that is polled calls
+//! [`poll_receive`] and [`poll_send`], which arrange its wake-up. [`receive_now`] is for busy polling.
 //!
-//! [`ConnectionQuota`] and [`ReportLimiter`] limit what peers can cause before they have proved who they are.
+//! [`ConnectionQuota`] and [`ReportLimiter`] limit what peers can cause before they have authenticated.
 
 #[cfg(test)]
 #[path = "../tests/certificates/mod.rs"]

@@ -1,4 +1,4 @@
-//! A stream's bytes into the decoder's buffer.
+//! Reading from a stream into the decoder's buffer.
 
 use std::{
     io,
@@ -19,7 +19,7 @@ use crate::{io_progress::Received, stream::ConnectionStream};
 /// Reads once, as much as the decoder has room for.
 ///
 /// # Errors
-/// What the socket says, save that it would block; what is wrong with TLS.
+/// Those of the socket, except that it would block, and those of TLS.
 pub fn receive(stream: &mut ConnectionStream, decoder: &mut Decoder) -> io::Result<Received> {
     let received = match stream {
         ConnectionStream::Plain(tcp) => tcp.read_pdus(decoder, try_read).map(received),
@@ -29,8 +29,8 @@ pub fn receive(stream: &mut ConnectionStream, decoder: &mut Decoder) -> io::Resu
     or_nothing(received)
 }
 
-/// Reads once, as much as the decoder has room for. A read that brought less than that is known to
-/// have emptied the socket, which saves the system call that would say so.
+/// Reads once, as much as the decoder has room for. A read that returned less has emptied the socket, which saves the
+/// system call that would report this.
 ///
 /// # Errors
 /// As [`receive`].
@@ -57,7 +57,7 @@ pub fn poll_receive(
     }
 }
 
-/// Where many reads brought nothing whole, the socket has more, and so it wakes nobody.
+/// Many reads brought nothing complete, so the socket has more input and will not wake the task: wake it here.
 fn looked_again(
     looked: Poll<io::Result<Received>>,
     context: &Context<'_>,
@@ -68,7 +68,7 @@ fn looked_again(
     looked
 }
 
-/// Asks the kernel directly, past the runtime's notion of readiness.
+/// Reads the socket directly, without waiting for the runtime to report input.
 ///
 /// # Errors
 /// As [`receive`].

@@ -11,37 +11,37 @@ use rustix::net::sockopt;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::net::{TcpSocket, TcpStream, lookup_host};
 
-/// What is set on every connection. TCP_NODELAY always is: a PDU must not wait for the
-/// acknowledgment of the one before it.
+/// The options of every connection. TCP_NODELAY is always set: a PDU must not wait for the acknowledgment of the one
+/// before it.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct SocketOptions {
-    /// SO_SNDBUF in bytes; `None` leaves it to the kernel's autotuning, which is usually better. The
-    /// kernel takes as much again for its own records. Above net.core.wmem_max only with CAP_NET_ADMIN;
-    /// without, it is that much.
+    /// SO_SNDBUF in bytes; `None` leaves it to the kernel's autotuning, which is usually better. The kernel allocates
+    /// twice as much, for its own records. A value above net.core.wmem_max needs CAP_NET_ADMIN; without it,
+    /// net.core.wmem_max is used.
     pub send_buffer_bytes: Option<usize>,
-    /// SO_RCVBUF in bytes; as above, with net.core.rmem_max.
+    /// SO_RCVBUF in bytes, with net.core.rmem_max as limit in the same way.
     pub receive_buffer_bytes: Option<usize>,
 }
 
-/// A peer whose host vanished is noticed by the kernel after this idle time, even where iSCSI's
-/// own pings are off.
+/// TCP keepalive: after this idle time the kernel probes a peer whose host may have vanished, even if iSCSI pings are
+/// off.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(30);
-/// Probes go out this far apart, so that with the kernel's nine a dead peer costs two minutes.
+/// The time between two probes. With the kernel's nine probes, a dead peer is noticed after two minutes.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 
 impl SocketOptions {
-    /// Buffers of so many bytes in both directions.
+    /// Returns options with buffers of this size in both directions.
     #[must_use]
     pub fn buffers(bytes: Option<usize>) -> Self {
         Self { send_buffer_bytes: bytes, receive_buffer_bytes: bytes }
     }
 
-    /// Applies the options to a socket that is not connected yet, or does not listen yet: how far the window
-    /// can be scaled goes with the first packet (RFC 7323, 2.2), and follows from the receive buffer. What a listening
-    /// socket accepts has its options.
+    /// Applies the options to a socket before it connects or listens: the window scale is fixed by the first packet
+    /// (RFC 7323, 2.2), and depends on the receive buffer. Accepted sockets inherit the options of the listening
+    /// socket.
     ///
     /// # Errors
-    /// What the system says.
+    /// Those of the system calls.
     pub fn apply(&self, to: impl AsFd) -> io::Result<()> {
         let socket = SockRef::from(&to);
         socket.set_tcp_nodelay(true)?;
@@ -59,11 +59,11 @@ impl SocketOptions {
         Ok(())
     }
 
-    /// Connects to a host by name or address, with the first of its addresses that lets us. Takes as long as the kernel
-    /// tries: the caller bounds it.
+    /// Connects to a host by name or address: to the first of its addresses that accepts. It takes as long as the
+    /// kernel tries, so the caller has to bound the time.
     ///
     /// # Errors
-    /// What the system says, of the last address if there are several.
+    /// The system's error; for several addresses, that of the last one.
     pub async fn connect(&self, host: &str, port: u16) -> io::Result<TcpStream> {
         let mut failed = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
         for address in lookup_host((host, port)).await? {
@@ -82,7 +82,7 @@ impl SocketOptions {
     }
 }
 
-/// Returns the shortest round trip time lately of a connection (TCP_INFO).
+/// Returns the shortest recent round trip time of a connection (TCP_INFO).
 pub(crate) fn least_round_trip(socket: &TcpStream) -> io::Result<Duration> {
     Ok(Duration::from_micros(tcp_info(socket)?.tcpi_min_rtt.into()))
 }
@@ -105,18 +105,18 @@ fn tcp_info(socket: &TcpStream) -> io::Result<libc::tcp_info> {
     if result == 0 { Ok(info) } else { Err(io::Error::last_os_error()) }
 }
 
-/// What BBR knows of a connection.
+/// BBR's state of a connection.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct BbrInfo {
-    /// The highest rate lately at which data were delivered, in bytes per second.
+    /// The highest recent delivery rate in bytes per second.
     pub rate: u64,
-    /// The shortest round trip time lately.
+    /// The shortest recent round trip time.
     pub least_round_trip: Duration,
     /// The rate at which BBR sends, as a multiple of `rate`.
     pub pacing_gain: f64,
 }
 
-/// Returns what BBR knows of a connection, or `None` if the connection has another congestion control (TCP_CC_INFO).
+/// Returns BBR's state of a connection (TCP_CC_INFO); `None` if it uses another congestion control.
 pub(crate) fn bbr_info(socket: &TcpStream) -> io::Result<Option<BbrInfo>> {
     // `struct tcp_bbr_info` of linux/inet_diag.h: rate (low, high), least round trip time, pacing gain, window gain.
     let mut info = [0u32; 5];
@@ -188,8 +188,8 @@ pub(crate) fn get(
 mod tests {
     use super::*;
 
-    /// By how much our window, and the peer's, is shifted: that of tcp_info(7), whose seventh byte has the peer's below and
-    /// ours above.
+    /// Returns the window scales of our end and of the peer: the seventh byte of tcp_info(7) has the peer's in its
+    /// lower and ours in its upper half.
     fn shifts(stream: &TcpStream) -> (u8, u8) {
         let mut info = [0u8; 8];
         let mut length = info.len() as libc::socklen_t;
@@ -219,7 +219,7 @@ mod tests {
         socket.listen(8).unwrap()
     }
 
-    /// The two ends of a connection, with these options at the one that connects and at the one that listens.
+    /// Makes a connection whose connecting and listening ends have these options.
     async fn pair(near: &SocketOptions, far: &SocketOptions) -> [TcpStream; 2] {
         let listener = listen(far);
         let port = listener.local_addr().unwrap().port();
@@ -227,7 +227,8 @@ mod tests {
         [near, listener.accept().await.unwrap().0]
     }
 
-    /// They were set when the window's scale was settled: a larger one stayed without effect beyond that.
+    /// A regression test: the options were set after the window scale had been fixed, so that a larger window had no
+    /// effect.
     #[tokio::test]
     async fn the_windows_scale_is_that_of_the_buffer_at_either_end() {
         let default = SocketOptions::default();
@@ -285,13 +286,13 @@ mod tests {
     #[tokio::test]
     async fn the_address_that_lets_us_in_is_found() {
         let options = SocketOptions::default();
-        // Bound, so that nobody else gets the port, and nobody listens there.
+        // Bind the port without listening, so that no other process gets it.
         let bound = TcpSocket::new_v4().unwrap();
         bound.bind("127.0.0.1:0".parse().unwrap()).unwrap();
         let port = bound.local_addr().unwrap().port();
         let error = options.connect("127.0.0.1", port).await.unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::ConnectionRefused);
-        // It may have ::1 as well, where nobody listens.
+        // The host name may resolve to ::1 as well, where nothing listens.
         let listener = listen(&options);
         let port = listener.local_addr().unwrap().port();
         assert!(options.connect("localhost", port).await.is_ok());

@@ -1,4 +1,4 @@
-//! A connection's bytes: TCP as it is, TLS over it, or either compressed.
+//! The byte stream of a connection: TCP, TLS over TCP, or either with compression.
 
 use std::{
     io,
@@ -17,14 +17,14 @@ use crate::{
     tls_stream::Secured,
 };
 
-/// One connection. Plain TCP costs one branch more than a bare socket.
+/// The stream of one connection. Plain TCP costs one branch more than a bare socket.
 #[derive(Debug)]
 pub enum ConnectionStream {
     /// TCP.
     Plain(Tcp),
-    /// TLS over TCP, the handshake done.
+    /// TLS over TCP, after the handshake.
     Tls(Box<Secured>),
-    /// One of these, and what passes is compressed.
+    /// A compressed TCP or TLS stream.
     Compressed(Box<Compressed>),
 }
 
@@ -53,25 +53,25 @@ impl ConnectionStream {
         matches!(self, Self::Tls(_))
     }
 
-    /// The address at our end.
+    /// Returns our address.
     ///
     /// # Errors
-    /// What the system says.
+    /// Those of the system calls.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         self.tcp().local_addr()
     }
 
-    /// Bytes that the kernel was given of ours, since the connection was made and as they cross the link: what waits
-    /// here to be encrypted or compressed, or is and was not taken yet, does not count.
+    /// Returns the number of bytes that the kernel has accepted since the connection was made, as they cross the
+    /// link. Bytes that still have to be encrypted or compressed, or written, do not count.
     #[must_use]
     pub fn written(&self) -> u64 {
         self.counted().written()
     }
 
-    /// Of these, how many the peer's host has acknowledged. Whether its process has read them it does not say.
+    /// Returns how many of these bytes the peer's host has acknowledged. The peer's process may not have read them.
     ///
     /// # Errors
-    /// What the socket says.
+    /// Those of the socket.
     pub fn acknowledged(&self) -> io::Result<u64> {
         self.counted().acknowledged()
     }
@@ -84,20 +84,19 @@ impl ConnectionStream {
         self.counted().arrived()
     }
 
-    /// From now on the kernel takes no more output while it holds so many bytes that it has not sent yet
-    /// (TCP_NOTSENT_LOWAT; what it takes in one write may exceed it). What is sent and not acknowledged
-    /// does not count: the send buffer bounds it.
+    /// Limits the bytes that the kernel holds without having sent them (TCP_NOTSENT_LOWAT). One write may exceed the
+    /// limit. Bytes that were sent and not acknowledged do not count: the send buffer bounds them.
     ///
     /// # Errors
-    /// What the socket says.
+    /// Those of the socket.
     pub fn limit_unsent(&self, bytes: u32) -> io::Result<()> {
         SockRef::from(self.tcp()).set_tcp_notsent_lowat(bytes)
     }
 
-    /// Waits until there is input, or nothing more will come.
+    /// Waits until there is input, or the input has ended.
     ///
     /// # Errors
-    /// What the socket says.
+    /// Those of the socket.
     pub async fn readable(&self) -> io::Result<()> {
         match self {
             Self::Tls(stream) if stream.has_input() => Ok(()),
@@ -106,10 +105,10 @@ impl ConnectionStream {
         }
     }
 
-    /// Waits until the socket takes output.
+    /// Waits until the socket accepts output.
     ///
     /// # Errors
-    /// What the socket says.
+    /// Those of the socket.
     pub async fn writable(&self) -> io::Result<()> {
         self.tcp().writable().await
     }
@@ -128,8 +127,8 @@ impl ConnectionStream {
         self.tcp().poll_write_ready(context)
     }
 
-    /// After login: so many bytes are asked for in one read where the decoder's room does not say.
-    /// Before that it is 4 KiB.
+    /// Sets the number of bytes that one read requests if the decoder's room does not decide it. Call this after the
+    /// login; before, it is 4 KiB.
     pub fn set_read_bytes(&mut self, bytes: usize) {
         match self {
             Self::Plain(_) => {}
@@ -138,7 +137,7 @@ impl ConnectionStream {
         }
     }
 
-    /// Gives memory back that a connection does not need while nothing comes.
+    /// Releases the memory that an idle connection does not need.
     pub fn rest(&mut self) {
         match self {
             Self::Plain(_) => {}
@@ -147,11 +146,11 @@ impl ConnectionStream {
         }
     }
 
-    /// After login: from here on what passes is compressed, both ways. `rest` came after the last PDU
-    /// of the login; the next `login_bytes` of output are its end, and still go as they are.
+    /// Compresses both directions after the login. `rest` was received after the last PDU of the login. The next
+    /// `login_bytes` of output are the end of the login, and are not compressed.
     ///
     /// # Panics
-    /// If it is compressed already.
+    /// If the stream is compressed already.
     #[must_use]
     pub fn compress(self, method: Compression, rest: BytesMut, login_bytes: usize) -> Self {
         let lower = match self {
@@ -162,7 +161,7 @@ impl ConnectionStream {
         Self::Compressed(Box::new(Compressed::new(lower, method, rest, login_bytes)))
     }
 
-    /// What has passed compressed; `None` if it does not.
+    /// Returns the byte counts of compression; `None` if the stream is not compressed.
     #[must_use]
     pub fn link_bytes(&self) -> Option<LinkBytes> {
         match self {

@@ -1,4 +1,4 @@
-//! A TCP socket that counts what passes it, whatever is made of that above it.
+//! A TCP socket that counts its bytes.
 
 use std::{
     io::{self, IoSlice},
@@ -12,11 +12,11 @@ use tokio::net::TcpStream;
 
 use crate::{low_water::LowWater, pacing::Pacing};
 
-/// linux/sockios.h; the same number as TIOCOUTQ.
+/// The value in linux/sockios.h, which is the same as that of TIOCOUTQ.
 const SIOCOUTQ: ioctl::Opcode = 0x5411;
 
-/// A connected socket with its counts. They count records and parcels as they are on the link, and from the
-/// first byte of a handshake on.
+/// A connected socket and its byte counts. They count TLS records and compressed frames as they cross the link, from
+/// the first byte of a handshake on.
 #[derive(Debug)]
 pub struct Tcp {
     stream: TcpStream,
@@ -34,17 +34,17 @@ impl From<TcpStream> for Tcp {
 }
 
 impl Tcp {
-    /// The socket.
+    /// Returns the socket.
     pub(crate) fn stream(&self) -> &TcpStream {
         &self.stream
     }
 
-    /// The socket, for what is not to be counted.
+    /// Returns the socket for I/O that is not to be counted.
     pub fn stream_mut(&mut self) -> &mut TcpStream {
         &mut self.stream
     }
 
-    /// Bytes that the kernel was given.
+    /// Returns the number of bytes that the kernel has accepted.
     pub(crate) fn written(&self) -> u64 {
         self.written
     }
@@ -79,10 +79,10 @@ impl Tcp {
         }
     }
 
-    /// Bytes that the peer's host has acknowledged: of what the kernel was given all that it does not keep to send it
-    /// again.
+    /// Returns the number of bytes that the peer's host has acknowledged: all that the kernel has accepted, without
+    /// those that it keeps for retransmission.
     pub(crate) fn acknowledged(&self) -> io::Result<u64> {
-        // SAFETY: SIOCOUTQ (tcp(7)) writes one int, and is what this getter was made for.
+        // SAFETY: SIOCOUTQ (tcp(7)) writes one int.
         let kept = unsafe {
             let ask = ioctl::Getter::<SIOCOUTQ, i32>::new();
             ioctl::ioctl(&self.stream, ask)?
@@ -90,7 +90,7 @@ impl Tcp {
         Ok(self.written.saturating_sub(u64::try_from(kept).unwrap_or(0)))
     }
 
-    /// One write, in the way of the caller.
+    /// Performs one write with the caller's function, and counts it.
     pub(crate) fn write_by(
         &mut self,
         slices: &[IoSlice<'_>],
@@ -104,7 +104,7 @@ impl Tcp {
         written
     }
 
-    /// One read, in the way of the caller.
+    /// Performs one read with the caller's function, and counts it.
     pub(crate) fn read_by<B>(
         &mut self,
         room: &mut B,
@@ -117,7 +117,7 @@ impl Tcp {
         came
     }
 
-    /// The same for who waits for nothing.
+    /// Performs one read that does not arrange a wake-up.
     pub(crate) fn read_now(
         &mut self,
         read: impl FnOnce(&TcpStream) -> io::Result<usize>,
@@ -147,12 +147,12 @@ mod tests {
         certificates::Authority, receive, send,
     };
 
-    /// Bytes of one PDU, and how many there are: more than is encrypted or packed ahead.
+    /// The length of one PDU and the number of PDUs: more than is encrypted or packed ahead.
     const LENGTH: usize = 16 << 10;
     const COUNT: u32 = 24;
 
     async fn pair(secured: bool, compression: Option<Compression>) -> [ConnectionStream; 2] {
-        // So that a record or parcel goes to the kernel in parts.
+        // A small buffer, so that the kernel accepts a record or frame in parts.
         let options = SocketOptions::buffers(Some(16 << 10));
         let socket = TcpSocket::new_v4().unwrap();
         options.apply(&socket).unwrap();
@@ -179,7 +179,7 @@ mod tests {
         })
     }
 
-    /// Nothing that packing makes shorter.
+    /// Returns bytes that do not shrink when they are packed.
     fn noise(seed: u32) -> Bytes {
         let mut state = seed.wrapping_mul(0x9e37_79b9) | 1;
         let byte = |_| {
@@ -191,8 +191,8 @@ mod tests {
         (0..LENGTH).map(byte).collect::<Vec<_>>().into()
     }
 
-    /// What was encrypted or packed and not with the kernel yet counted as sent, or what was there did not: a connection
-    /// over a slow link seemed to stand still.
+    /// A regression test: bytes that were encrypted or packed but not written counted as sent, and bytes that had
+    /// arrived did not count. A connection over a slow link seemed to stand still.
     #[tokio::test]
     async fn what_the_peers_host_has_is_counted_to_the_byte_whatever_lies_above() {
         let [lz4, zstd] = [Some(Compression::Lz4), Some(Compression::Zstd)];
@@ -223,7 +223,7 @@ mod tests {
                         if near.acknowledged().unwrap() == far.arrived().unwrap() {
                             return;
                         }
-                        // The kernel may take its time to acknowledge.
+                        // The kernel may delay its acknowledgment.
                         tokio::time::sleep(Duration::from_millis(1)).await;
                     }
                 };

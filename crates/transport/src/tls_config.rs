@@ -1,7 +1,7 @@
-//! Who proves what by certificates: TLS 1.3 at either end, from PEM texts to configurations.
+//! The TLS 1.3 configuration of either end, made from PEM texts.
 //!
-//! iSCSI over TLS is ours: no standard says how they go together. Both ends do a handshake first,
-//! and what follows are the bytes of an ordinary iSCSI connection.
+//! No standard defines iSCSI over TLS; this way is our own. Both ends perform a handshake first, and then exchange
+//! the bytes of an ordinary iSCSI connection.
 
 use std::{
     io,
@@ -20,47 +20,47 @@ use tokio::net::TcpStream;
 
 use crate::{stream::ConnectionStream, tls_stream::Secured};
 
-/// A certificate, those above it, and its key: PEM texts.
+/// A certificate chain and its key as PEM texts.
 #[derive(Clone, Copy)]
 pub struct TlsIdentity<'a> {
-    /// The own certificate first.
+    /// The certificate of this end first, then those of its issuers.
     pub certificate: &'a [u8],
-    /// PKCS #8, PKCS #1 or SEC 1, not encrypted.
+    /// The private key: PKCS #8, PKCS #1 or SEC 1, not encrypted.
     pub key: &'a [u8],
 }
 
-/// Which of the texts cannot be used.
+/// The text that cannot be used.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum TlsMaterial {
-    /// The own certificate, or it does not belong to the key.
+    /// The certificate of this end cannot be used, or does not belong to the key.
     Certificate,
-    /// The own key.
+    /// The key of this end.
     Key,
-    /// Those whose certificates are trusted.
+    /// The trusted authorities.
     Authorities,
     /// The name that the server has to prove.
     Name,
 }
 
-/// Why no TLS can be made of these texts.
+/// The reason why no TLS configuration can be made.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("{reason}")]
 pub struct TlsMaterialError {
-    /// Where the fault is.
+    /// The text that is wrong.
     pub part: TlsMaterial,
     /// What is wrong with it.
     pub reason: String,
 }
 
-/// The end that is connected to: it has a certificate, and whoever connects must have one, too.
+/// The accepting end. It has a certificate, and requires one of the connecting end.
 #[derive(Clone, Debug)]
 pub struct TlsServer {
     config: Arc<ServerConfig>,
-    /// Certificate and authorities as they were given: two with the same are the same.
+    /// The certificate and authorities as they were given. Two servers with the same texts are equal.
     texts: Arc<[Vec<u8>; 2]>,
 }
 
-/// The end that connects. Clones share what [`TlsClient::renew`] changes.
+/// The connecting end. Clones share the configuration that [`TlsClient::renew`] changes.
 #[derive(Clone, Debug)]
 pub struct TlsClient {
     /// Read once for each connection.
@@ -69,11 +69,11 @@ pub struct TlsClient {
 }
 
 impl TlsServer {
-    /// Takes in who has a certificate of one of the `authorities` (PEM), directly or through those
-    /// that it brings.
+    /// Makes a server that accepts clients whose certificates one of the `authorities` (PEM) has issued, directly or
+    /// through intermediate certificates that the client sends.
     ///
     /// # Errors
-    /// If one of the texts holds something else, or if certificate and key do not belong together.
+    /// If a text cannot be used, or if certificate and key do not belong together.
     pub fn new(own: TlsIdentity<'_>, authorities: &[u8]) -> Result<Self, TlsMaterialError> {
         let (chain, key) = own.parse()?;
         let wrong = |error: &dyn std::fmt::Display| TlsMaterial::Authorities.unusable(error);
@@ -85,25 +85,25 @@ impl TlsServer {
             .with_client_cert_verifier(verifier.map_err(|error| wrong(&error))?)
             .with_single_cert(chain, key)
             .map_err(|error| TlsMaterial::Certificate.unusable(&error))?;
-        // Who comes back proves himself anew: an authority that is no longer trusted lets nobody
-        // in, and nothing is kept for those who are away.
+        // Disable session resumption: every client authenticates again, so that an authority which is no longer
+        // trusted admits nobody, and no state is kept for absent clients.
         config.send_tls13_tickets = 0;
         let texts = Arc::new([own.certificate.to_vec(), authorities.to_vec()]);
         Ok(Self { config: Arc::new(config), texts })
     }
 
-    /// As rustls takes it.
+    /// Returns the configuration for rustls.
     #[must_use]
     pub fn config(&self) -> Arc<ServerConfig> {
         self.config.clone()
     }
 
-    /// The handshake on a connection that was accepted. Takes as long as the peer does: the caller
-    /// bounds it. A stranger makes us hold at most about 40 KiB.
+    /// Performs the handshake of an accepted connection. It takes as long as the peer takes, so the caller has to
+    /// bound the time. A stranger can make us hold at most about 40 KiB.
     ///
     /// # Errors
-    /// What the socket says; [`io::ErrorKind::UnexpectedEof`] if the peer closes;
-    /// [`io::ErrorKind::InvalidData`] if it does not get through, after it was told why.
+    /// Those of the socket; [`io::ErrorKind::UnexpectedEof`] if the peer closes; [`io::ErrorKind::InvalidData`] if
+    /// the handshake fails, after the peer was sent the reason.
     pub async fn accept(&self, stream: TcpStream) -> io::Result<ConnectionStream> {
         let session = ServerConnection::new(self.config.clone()).map_err(io::Error::other)?;
         Ok(ConnectionStream::Tls(Box::new(Secured::handshake(stream, session.into()).await?)))
@@ -119,12 +119,12 @@ impl PartialEq for TlsServer {
 impl Eq for TlsServer {}
 
 impl TlsClient {
-    /// Connects to who has a certificate of one of the `authorities` (PEM) for `name`, a host name
-    /// or an IP address; without it, for the host that is connected to. `own` is shown to those
-    /// who ask for it, as our portals do.
+    /// Makes a client that accepts servers whose certificates one of the `authorities` (PEM) has issued for `name`, a
+    /// host name or an IP address; without `name`, for the host to which it connects. `own` is sent to servers that
+    /// request a certificate, as our portals do.
     ///
     /// # Errors
-    /// If one of the texts holds something else, or if certificate and key do not belong together.
+    /// If a text cannot be used, or if certificate and key do not belong together.
     pub fn new(
         own: Option<TlsIdentity<'_>>,
         authorities: &[u8],
@@ -148,18 +148,18 @@ impl TlsClient {
         Ok(Self { config: Arc::new(RwLock::new(Arc::new(config))), name })
     }
 
-    /// As rustls takes it.
+    /// Returns the configuration for rustls.
     #[must_use]
     pub fn config(&self) -> Arc<ClientConfig> {
         self.config.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// From the next connection on, this one and its clones show and trust what `other` does.
+    /// Makes this client and its clones use the configuration of `other` from the next connection on.
     pub fn renew(&self, other: &Self) {
         *self.config.write().unwrap_or_else(PoisonError::into_inner) = other.config();
     }
 
-    /// The name that a server at this host has to prove.
+    /// Returns the name that a server at this host has to prove.
     ///
     /// # Errors
     /// If the host is neither a name nor an IP address.
@@ -171,9 +171,9 @@ impl TlsClient {
         }
     }
 
-    /// The handshake on a connection to `host` (IPv6 without brackets). Takes as long as the peer
-    /// does: the caller bounds it. Whether the server takes our certificate is known only when it
-    /// answers what is sent then.
+    /// Performs the handshake of a connection to `host` (IPv6 without brackets). It takes as long as the peer takes,
+    /// so the caller has to bound the time. Whether the server accepts our certificate is known only with its answer
+    /// to the first data.
     ///
     /// # Errors
     /// As [`TlsServer::accept`].
@@ -184,7 +184,7 @@ impl TlsClient {
     }
 }
 
-/// AES with 128 bits first, which is enough for anybody and costs a fifth less than with 256.
+/// AES-128 is preferred: it is strong enough and costs a fifth less than AES-256.
 fn provider() -> Arc<CryptoProvider> {
     let mut provider = ring::default_provider();
     let rank = |suite: CipherSuite| suite != CipherSuite::TLS13_AES_128_GCM_SHA256;

@@ -1,4 +1,5 @@
-//! TLS over a TCP stream: records from the socket into the decoder, queued output into records.
+//! TLS over a TCP stream: records from the socket are decrypted for the decoder, queued output is encrypted into
+//! records.
 //!
 //! ```text
 //! socket ─▶ input ─▶ session (one record, decrypted in place) ─▶ decoder
@@ -23,27 +24,27 @@ use crate::{
 
 /// A TCP stream after its TLS handshake.
 ///
-/// - What is in `input`, or decrypted in `session`, no readiness of the socket tells of: who waits
-///   for input asks [`Secured::has_input`] first.
-/// - Output is encrypted only when all that was encrypted before is with the kernel, and taken from
-///   the caller's queue only when it is there, too: what the queue holds is what is unsent.
+/// - The socket's readiness does not report bytes that are in `input` or decrypted in `session`: a caller that waits
+///   for input checks [`Secured::has_input`] first.
+/// - Output is encrypted only when the kernel has accepted all records before, and is removed from the caller's queue
+///   only when the kernel has accepted its record: so the queue has all unsent bytes.
 #[derive(Debug)]
 pub struct Secured {
     tcp: Tcp,
     session: Connection,
-    /// Came from the socket and not to the session yet.
+    /// Bytes received from the socket that the session has not processed.
     input: BytesMut,
-    /// What one read of the socket asks for.
+    /// The number of bytes that one read of the socket requests.
     read_bytes: usize,
-    /// Decrypted, and not with the decoder yet, in bytes.
+    /// Number of decrypted bytes that the decoder has not taken.
     plaintext: usize,
-    /// The first so many bytes of the caller's output are encrypted, and not all of them written.
+    /// The first bytes of the caller's output, this number, are encrypted and not completely written.
     sealed: usize,
-    /// The peer has said that no more comes than what is here.
+    /// The peer has ended its output in an orderly way (close_notify).
     closed: bool,
 }
 
-/// What a read asks for before login: a login PDU, and in five reads a record of any size.
+/// The number of bytes that a read requests before the login: a login PDU, and in five reads a record of any size.
 const READ_BYTES: usize = 4096;
 
 /// The most bytes that the handshake of one end may have. A chain of four certificates has 8 KiB;
@@ -54,12 +55,12 @@ const HANDSHAKE_BYTES: usize = 16 * 1024;
 /// two system calls.
 const SEALED_BYTES: usize = 64 * 1024;
 
-/// Reads of the socket in one call. A record of any size comes in five; a peer that sends records
-/// without content must not keep us here.
+/// Maximum number of reads of the socket in one call. A record of any size arrives in five reads; a peer that sends
+/// records without content must not keep this thread busy.
 const READS: usize = 8;
 
 impl Secured {
-    /// Runs the handshake. What came after it stays for [`Secured::receive`].
+    /// Performs the handshake. Bytes received after it stay for [`Secured::receive`].
     pub(crate) async fn handshake(tcp: TcpStream, mut session: Connection) -> io::Result<Self> {
         session.set_buffer_limit(Some(SEALED_BYTES));
         let mut stream = Self {
@@ -97,30 +98,30 @@ impl Secured {
         }
     }
 
-    /// The socket below.
+    /// Returns the socket below.
     pub(crate) fn tcp(&self) -> &Tcp {
         &self.tcp
     }
 
-    /// What one read of the socket asks for from now on, in bytes.
+    /// Sets the number of bytes that one read of the socket requests.
     pub(crate) fn set_read_bytes(&mut self, bytes: usize) {
         self.read_bytes = bytes;
     }
 
-    /// Gives back what is not needed while nothing comes.
+    /// Releases the memory that an idle connection does not need.
     pub(crate) fn rest(&mut self) {
         if self.input.is_empty() {
             self.input = BytesMut::new();
         }
     }
 
-    /// Whether there is input that the socket does not tell of.
+    /// Returns true if there is input that the socket's readiness does not report.
     pub(crate) fn has_input(&self) -> bool {
         self.plaintext > 0 || !self.input.is_empty() || self.closed
     }
 
-    /// Fills the room, as far as it goes, with what is there or, if that is nothing, with what
-    /// `read` brings. [`Received::Nothing`] if it brought no whole record in many reads.
+    /// Decrypts what was received into the room. If nothing was, calls `read` first. Returns [`Received::Nothing`] if
+    /// many reads brought no complete record.
     pub(crate) fn receive(
         &mut self,
         room: &mut impl BufMut,
@@ -134,7 +135,7 @@ impl Secured {
             if self.closed {
                 return Poll::Ready(Ok(Received::Closed));
             }
-            // There is nothing in it: it is all room.
+            // The buffer is empty, so all of it is room.
             self.input.reserve(self.read_bytes);
             if std::task::ready!(self.tcp.read_by(&mut self.input, &mut read))? == 0 {
                 self.closed = true;
@@ -144,7 +145,7 @@ impl Secured {
         Poll::Ready(Ok(Received::Nothing))
     }
 
-    /// From `input` through the session to the room, until that is full or nothing is left.
+    /// Moves bytes from `input` through the session into the room, until that is full or no input is left.
     fn decrypt(&mut self, buffer: &mut impl BufMut) -> io::Result<usize> {
         let mut count = 0;
         loop {
@@ -172,8 +173,8 @@ impl Secured {
         }
     }
 
-    /// Has the session look at what it was given. What it objects to the peer is told, if the
-    /// socket takes it.
+    /// Lets the session process its input. If it reports an error, its alert is sent to the peer, if the socket
+    /// accepts it.
     fn process(&mut self) -> io::Result<()> {
         match self.session.process_new_packets() {
             Ok(state) => {
@@ -188,7 +189,7 @@ impl Secured {
         }
     }
 
-    /// Writes until the queue is empty or the socket takes no more.
+    /// Writes until the queue is empty or the socket accepts no more.
     pub(crate) fn send(
         &mut self,
         output: &mut impl UnsentBytes,
@@ -212,7 +213,7 @@ impl Secured {
         }
     }
 
-    /// Writes the records that the session has made. False if the socket does not take all.
+    /// Writes the records that the session has made. Returns false if the socket does not accept all of them.
     fn write_records(
         &mut self,
         write: &mut impl FnMut(&mut TcpStream, &[IoSlice<'_>]) -> Poll<io::Result<usize>>,
@@ -229,7 +230,7 @@ impl Secured {
         Ok(true)
     }
 
-    /// What the peer has said before it closed, which tells more than that it has.
+    /// Prefers the alert that the peer sent before it closed: it says more than the close.
     fn alert(&mut self) -> Option<io::Error> {
         while self.plaintext == 0 {
             match self.session.read_tls(&mut Recv(&mut self.tcp)) {
@@ -243,7 +244,7 @@ impl Secured {
         None
     }
 
-    /// Whether the socket has something, for who has asked [`Secured::has_input`].
+    /// Polls the readiness of the socket. Call [`Secured::has_input`] first.
     pub(crate) fn poll_read_ready(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         if self.has_input() {
             Poll::Ready(Ok(()))
@@ -254,7 +255,7 @@ impl Secured {
 }
 
 impl Drop for Secured {
-    /// Says that no more comes, so that the peer can tell it from a cut; if the socket takes it.
+    /// Sends close_notify if the socket accepts it, so that the peer can distinguish the end from a cut connection.
     fn drop(&mut self) {
         self.session.send_close_notify();
         let _ = self.write_records(&mut try_write);
@@ -265,7 +266,7 @@ fn is_nothing(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
 }
 
-/// The socket as the runtime sees it.
+/// Reads the socket through the runtime.
 struct TryRead<'a>(&'a mut Tcp);
 
 impl Read for TryRead<'_> {
@@ -274,7 +275,7 @@ impl Read for TryRead<'_> {
     }
 }
 
-/// The socket past the runtime.
+/// Reads the socket directly.
 struct Recv<'a>(&'a mut Tcp);
 
 impl Read for Recv<'_> {
@@ -283,7 +284,7 @@ impl Read for Recv<'_> {
     }
 }
 
-/// The socket as rustls writes to it.
+/// Writes to the socket for rustls.
 struct Writing<'a, W> {
     tcp: &'a mut Tcp,
     write: &'a mut W,

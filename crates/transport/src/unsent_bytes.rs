@@ -1,4 +1,4 @@
-//! Bytes that wait for a socket, and their way to it.
+//! Bytes that are to be written to a socket.
 
 use std::{
     io::{self, IoSlice},
@@ -13,15 +13,15 @@ use crate::{
     tcp::Tcp,
 };
 
-/// A queue of bytes.
+/// A queue of bytes to be written.
 pub(crate) trait UnsentBytes {
-    /// True if all was written.
+    /// Returns true if everything was written.
     fn is_empty(&self) -> bool;
 
     /// Fills `slices` from the front and returns how many were used: at least one, unless it is empty.
     fn slices<'a>(&'a self, slices: &mut [IoSlice<'a>]) -> usize;
 
-    /// The first `count` bytes were written, no more than the slices had.
+    /// Removes the first `count` bytes, which were written. They are not more than the slices had.
     fn advance(&mut self, count: usize);
 }
 
@@ -39,7 +39,7 @@ impl UnsentBytes for PduOutput {
     }
 }
 
-/// Writes until the queue is empty or the kernel takes no more.
+/// Writes until the queue is empty or the kernel accepts no more.
 pub(crate) fn write_all(
     tcp: &mut Tcp,
     output: &mut impl UnsentBytes,
@@ -59,7 +59,7 @@ pub(crate) fn write_all(
     Ok(SendProgress::All)
 }
 
-/// As much as the socket takes at once.
+/// Writes as much as the socket accepts at once.
 pub(crate) fn try_write(tcp: &mut TcpStream, slices: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
     match tcp.try_write_vectored(slices) {
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => Poll::Pending,

@@ -1,4 +1,4 @@
-//! Queued output into vectored writes.
+//! Writing queued output with vectored writes.
 
 use std::{
     io::{self, IoSlice},
@@ -15,10 +15,10 @@ use crate::{
     unsent_bytes::{try_write, write_all},
 };
 
-/// Writes until the queue is empty or the kernel takes no more.
+/// Writes until the queue is empty or the kernel accepts no more.
 ///
 /// # Errors
-/// What the socket says, save that it would block; what the peer says of TLS.
+/// Those of the socket, except that it would block, and the alerts of TLS.
 pub fn send(stream: &mut ConnectionStream, output: &mut PduOutput) -> io::Result<SendProgress> {
     match stream {
         ConnectionStream::Plain(tcp) => write_all(tcp, output, try_write),
@@ -27,7 +27,7 @@ pub fn send(stream: &mut ConnectionStream, output: &mut PduOutput) -> io::Result
     }
 }
 
-/// As [`send`], and when it is [`SendProgress::Blocked`] the task is woken once the socket takes more.
+/// As [`send`]. If the result is [`SendProgress::Blocked`], the task is woken when the socket accepts more.
 ///
 /// # Errors
 /// As [`send`].
@@ -69,7 +69,7 @@ mod tests {
         SocketOptions::default().apply(&near).expect("plain options");
         let (mut near, mut far) = (ConnectionStream::from(near), ConnectionStream::from(far));
 
-        // More slices and more bytes than one call takes.
+        // More slices and more bytes than one call accepts.
         let mut output = PduOutput::default();
         let piece = Bytes::from(vec![7; 4096]);
         for data_sn in 0..200 {
@@ -90,7 +90,7 @@ mod tests {
         let mut decoder = Decoder::new(65536, 65536);
         let mut frames = 0;
         while frames < 200 {
-            // Where this blocks, the other end must read first, as it does below.
+            // If this write blocks, the other end has to read first, as it does below.
             send(&mut near, &mut output).expect("sends");
             if receive(&mut far, &mut decoder).expect("receives") == Received::Nothing {
                 far.readable().await.expect("readable");

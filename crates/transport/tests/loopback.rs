@@ -1,4 +1,4 @@
-//! Frames through a real socket, plain, through TLS and compressed, and all ways of reading it.
+//! Frames through a real socket: plain, through TLS and compressed, with every way of reading.
 
 mod certificates;
 
@@ -33,7 +33,7 @@ fn nop(itt: u32, length: usize) -> Pdu {
     })
 }
 
-/// What a pair of streams is over TCP: TLS or not, compressed or not.
+/// The layers of a pair of streams over TCP: with or without TLS and compression.
 type Form = (bool, Option<Compression>);
 
 const FORMS: [Form; 5] = [
@@ -131,7 +131,7 @@ async fn what_is_written_is_read_though_the_socket_takes_little_at_once() {
     }
 }
 
-/// Who reads a few times and then waits must be told of what TLS has read ahead of him.
+/// A regression test: a reader that reads a few times and then waits must be woken for what TLS has read ahead.
 #[tokio::test]
 async fn what_was_read_ahead_is_waited_for_in_vain_by_nobody() {
     for form in FORMS {
@@ -209,7 +209,7 @@ async fn reading_now_needs_no_readiness() {
     }
 }
 
-/// The end of a login goes as it is, and what follows it in the same packet does not.
+/// The end of a login is not compressed, although bytes that follow in the same packet are.
 #[tokio::test]
 async fn compression_begins_behind_the_login() {
     let (near, mut far) = connect(false).await;
@@ -262,7 +262,7 @@ async fn what_cannot_be_packed_ends_the_connection() {
     }
 }
 
-/// What a socket takes of a peer that reads nothing.
+/// Returns the number of bytes that a socket accepts whose peer does not read.
 async fn taken(limit: Option<u32>) -> usize {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let near = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
@@ -282,7 +282,7 @@ async fn taken(limit: Option<u32>) -> usize {
     let mut taken = 0;
     loop {
         socket.writable().await.unwrap();
-        // Acknowledgments of what was taken may make room for more: until there is none.
+        // Acknowledgments may make room for more, so write until there is none.
         match socket.try_write(&[0; 16 << 10]) {
             Ok(bytes) => taken += bytes,
             Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return taken,
@@ -298,6 +298,6 @@ async fn a_limit_of_what_is_not_sent_yet_holds_for_a_large_buffer() {
         println!("not run: without CAP_NET_ADMIN the send buffer is small ({without})");
         return;
     }
-    // The peer's buffer, what the limit says, and one write beyond it.
+    // The peer's receive buffer, the limit, and one write that may exceed it.
     assert!(with < 512 << 10, "{with} of {without}");
 }

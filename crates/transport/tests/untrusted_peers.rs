@@ -1,4 +1,4 @@
-//! Handshakes that must not get through, and what each end hears of it.
+//! Handshakes that have to fail, and the errors that each end gets.
 
 mod certificates;
 
@@ -30,12 +30,12 @@ async fn sockets() -> (TcpStream, TcpStream) {
     (near, listener.accept().await.unwrap().0)
 }
 
-/// What is bound to come.
+/// Awaits an event that has to come soon.
 async fn soon<T>(future: impl Future<Output = T>) -> T {
     timeout(Duration::from_secs(20), future).await.expect("this hangs")
 }
 
-/// The handshake, and then what the client hears to a login; what each end says of it.
+/// Performs the handshake and, at the client, reads the answer to a login. Returns the errors of both ends.
 async fn meet(client: TlsClient, server: TlsServer) -> (Option<String>, Option<String>) {
     let (near, far) = sockets().await;
     let far = tokio::spawn(async move { server.accept(far).await.map(drop) });
@@ -84,7 +84,7 @@ async fn both_ends_say_why_they_do_not_trust_each_other() {
             }
         }
     }
-    // Here nothing is wrong: the server closes what it has accepted.
+    // Nothing is wrong in this case: the server closes the accepted connection.
     check(meet(client(Some(&host), None), server(&node)).await, (Some("Closed"), None));
     check(
         meet(client(Some(&stranger), None), server(&node)).await,
@@ -102,7 +102,7 @@ async fn both_ends_say_why_they_do_not_trust_each_other() {
         meet(client(Some(&host), None), server(&elsewhere)).await,
         (Some("not valid for name"), Some("does not take our certificate (BadCertificate)")),
     );
-    // An authority that was made anew under its old name.
+    // The authority was replaced by a new one with the same name.
     let [old, new] = ["storage CA"; 2].map(Authority::named);
     let (old_node, new_host) = (old.issue("127.0.0.1"), new.issue("host"));
     let old_server = TlsServer::new(identity(&old_node), old.certificate.as_bytes()).unwrap();
@@ -127,7 +127,7 @@ async fn who_has_no_tls_is_told_from_who_is_away() {
     let server = TlsServer::new(identity(&node), ours.certificate.as_bytes()).unwrap();
     let client = TlsClient::new(Some(identity(&node)), ours.certificate.as_bytes(), None).unwrap();
 
-    // A login without a handshake before it, and noise.
+    // A login without a handshake, and random bytes.
     for said in [&[0x43, 0x87, 0, 0, 0, 0, 1, 0][..], &[0xff; 300], b"GET / HTTP/1.1\r\n\r\n"] {
         let (mut near, far) = sockets().await;
         near.write_all(said).await.unwrap();
@@ -156,7 +156,7 @@ async fn a_handshake_without_end_is_not_held() {
     let node = ours.issue("127.0.0.1");
     let server = TlsServer::new(identity(&node), ours.certificate.as_bytes()).unwrap();
     let (mut near, far) = sockets().await;
-    // A ClientHello of 65,000 bytes, in records of 4 KiB.
+    // A ClientHello of 65,000 bytes in records of 4 KiB.
     let mut hello = vec![1, 0, 0xfd, 0xe8, 3, 3];
     hello.resize(65_004, 0);
     for record in hello.chunks(4096) {

@@ -1,4 +1,4 @@
-//! Certificates for tests, of this crate and of those above.
+//! Certificates for the tests of this crate and of the crates above.
 
 #![allow(dead_code, reason = "each test program uses its part")]
 
@@ -6,21 +6,21 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 
-/// Who issues certificates.
+/// An issuer of certificates.
 pub struct Authority {
     issuer: Issuer<'static, KeyPair>,
-    /// Its own certificate, PEM.
+    /// The authority's own certificate as PEM.
     pub certificate: String,
 }
 
-/// A certificate with its key, PEM.
+/// A certificate with its key as PEM.
 pub struct Issued {
     pub certificate: String,
     pub key: String,
 }
 
 impl Authority {
-    /// One with a name of its own.
+    /// Makes an authority with this name.
     pub fn new() -> Self {
         static MADE: AtomicU32 = AtomicU32::new(0);
         Self::named(&format!("authority {}", MADE.fetch_add(1, Ordering::Relaxed)))
@@ -35,7 +35,7 @@ impl Authority {
         Self { issuer: Issuer::new(params, key), certificate }
     }
 
-    /// For this host.
+    /// Issues a certificate for this host.
     pub fn issue(&self, name: &str) -> Issued {
         let key = KeyPair::generate().expect("a key");
         let params = CertificateParams::new(vec![name.to_owned()]).expect("a name");
