@@ -1,8 +1,10 @@
-//! The node's machine: who has which ranges of one volume, who waits for them, who is still there.
+//! The node's state machine: which gateway holds a token for which range of one volume, which gateways wait, and
+//! which are alive.
 //!
-//! Two rules carry it. A *shared* token of a gateway that was silent for a lease is given on: the
-//! gateway has stopped using it by then, by its own clock. An *exclusive* one is never given on without
-//! the gateway, or the operator: its log may have acknowledged writes that nobody else has.
+//! Two rules matter. A *shared* token of a gateway that has sent nothing for a lease is granted to others: by its own
+//! clock, the gateway has stopped using it by then. An *exclusive* token is never granted to others without a release
+//! by the gateway or an order of the operator: the gateway's log may have acknowledged writes that exist nowhere
+//! else.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -11,57 +13,59 @@ use crate::{
     token::{CoherenceRange, CoherenceToken, Grant, MOST_TOKENS, Millis},
 };
 
-/// A gateway, as the node numbers them.
+/// A gateway that shares the volume; the node assigns the number.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct SharingMember(pub u32);
 
-/// What holds for a shared volume as a whole.
+/// Parameters of a shared volume.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub struct Terms {
-    /// After so long without a word a gateway's shared tokens are given on. At least 8.
+    /// Shared tokens of a gateway that has sent nothing for this time are granted to others. At least 8 ms.
     pub lease: Millis,
-    /// Ranges that the volume has; others are asked for in vain.
+    /// Number of ranges of the volume. Requests for other ranges are ignored.
     pub ranges: u32,
 }
 
-/// How a member stands, for people.
+/// The state of one member, for the status.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct SharingMemberStatus {
-    /// Nothing was heard of it for a lease.
+    /// Nothing was received from it for a lease.
     pub is_silent: bool,
-    /// It has not joined since the node started: until then nobody is granted anything.
+    /// It held tokens before the node started, and has not joined since: until it does, no tokens are granted to
+    /// anybody.
     pub is_awaited: bool,
-    /// Ranges that it has for reading.
+    /// Number of ranges for which it holds a shared token.
     pub shared: usize,
-    /// Ranges that it has for writing: it may have data of them that nobody else has.
+    /// Number of ranges for which it holds an exclusive token: it may have data of them that exists nowhere else.
     pub exclusive: usize,
-    /// Ranges of which others wait for it.
+    /// Number of its tokens that other members wait for.
     pub recalled: usize,
 }
 
-/// The node's machine for one volume.
+/// The node's state machine for one volume.
 ///
-/// Bounds: a member has and waits for at most twice [`MOST_TOKENS`] tokens, so that it can ask for others
-/// while it gives some back, and waits for at most [`MOST_TOKENS`], once each. Of what it does not fetch it is
-/// kept the newest Joined and Renewed, one Recall for each range, and [`MOST_ANSWERS`] others.
+/// Bounds: a member holds and waits for at most twice [`MOST_TOKENS`] tokens together, so that it can request new
+/// ones while it releases others. It waits for at most [`MOST_TOKENS`] of them, once for each range. Of the answers
+/// that it does not fetch, the node keeps the newest Joined and Renewed, one Recall for each range, and
+/// [`MOST_ANSWERS`] others.
 #[derive(Clone, Debug, Eq, Hash, PartialEq)]
 pub struct Grantor {
     terms: Terms,
     members: BTreeMap<SharingMember, MemberState>,
-    /// Those that have tokens or wait for some.
+    /// The ranges for which a token is held or requested.
     ranges: BTreeMap<CoherenceRange, RangeGrants>,
-    /// Members of before the node started. Each may have dirty data of any range: nothing is granted
-    /// until all have said what they have.
+    /// Members from before the start of the node. Each may have dirty data of any range: no token is granted until
+    /// all of them have told which tokens they hold.
     awaited: BTreeSet<SharingMember>,
     started: Millis,
-    /// Nothing is granted before: who was awaited and expelled may read until then.
+    /// No token is granted before this time: a member that was awaited and was expelled may still read until then.
     quiet_until: Millis,
     next_grant: u64,
     next_life: u64,
     outboxes: BTreeMap<SharingMember, MemberOutbox>,
 }
 
-/// What a member has not been told yet, in this order.
+/// Answers that a member has not fetched, in the order in which it gets them.
 #[derive(Clone, Debug, Default, Eq, Hash, PartialEq)]
 struct MemberOutbox {
     said: VecDeque<CoherenceReply>,
@@ -71,13 +75,14 @@ struct MemberOutbox {
 
 #[derive(Clone, Debug, Eq, Hash, PartialEq)]
 struct MemberState {
-    /// `None`: it has not joined since its session began, or the node did.
+    /// `None`: it has not joined since its session began, or since the node was started.
     life: Option<u64>,
-    /// The highest number that it has joined with in this session.
+    /// The highest number of a Join in this session.
     joined: u64,
-    /// When it was heard of last.
+    /// When the last message was received from it.
     heard: Millis,
-    /// Until it joins again: that it comes back makes what it had last no longer.
+    /// True until it joins again. A new session of an expelled member does not extend the time for which its tokens
+    /// count.
     is_expelled: bool,
     tokens: usize,
     waits: usize,
@@ -87,7 +92,7 @@ struct MemberState {
 struct RangeGrants {
     /// One `ExclusiveWrite`, or any number of `SharedRead`.
     held: Vec<HeldToken>,
-    /// The oldest first; of each member one.
+    /// Requests that wait, the oldest first; at most one for each member.
     queue: VecDeque<QueuedTokenRequest>,
 }
 
@@ -96,7 +101,7 @@ struct HeldToken {
     member: SharingMember,
     token: CoherenceToken,
     grant: Grant,
-    /// The number it was asked with.
+    /// The number of the request.
     number: u64,
     recall: Recall,
 }
@@ -104,7 +109,7 @@ struct HeldToken {
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 enum Recall {
     No,
-    /// For reading it may be kept.
+    /// The member may keep a shared token.
     Lessened,
     Whole,
 }
@@ -117,8 +122,9 @@ struct QueuedTokenRequest {
 }
 
 impl Grantor {
-    /// A node that has just started. `awaited`: who may have dirty data of the volume from before.
-    /// Lives and grants are numbered from `first` on, which is near no number of an earlier start.
+    /// Returns the machine of a node that has just started. `awaited`: the members that may have dirty data of the
+    /// volume from before the start. Lives and grants are numbered from `first` on, which must not be near the
+    /// numbers of an earlier start.
     #[must_use]
     pub fn new(
         terms: Terms,
@@ -139,19 +145,19 @@ impl Grantor {
         }
     }
 
-    /// What holds for the volume.
+    /// Returns the parameters of the volume.
     #[must_use]
     pub fn terms(&self) -> Terms {
         self.terms
     }
 
-    /// The volume has become larger: this many ranges from now on. Fewer than before change nothing.
+    /// Notes that the volume has grown to this number of ranges. A smaller number than before is ignored.
     pub fn grow(&mut self, ranges: u32) {
         self.terms.ranges = self.terms.ranges.max(ranges);
     }
 
-    /// A member's session begins: what it says from now on comes in this one, and what was said in its
-    /// last one must not come here any more. Its tokens stay.
+    /// Begins a new session of a member. From now on, all messages of this member must be of this session; the caller
+    /// drops late messages of the last one. Its tokens are kept.
     pub fn attach(&mut self, member: SharingMember, now: Millis) {
         let known = self.members.entry(member).or_insert(MemberState {
             life: None,
@@ -165,11 +171,11 @@ impl Grantor {
         if !known.is_expelled {
             known.heard = now;
         }
-        // What was on its way to the last session may be lost.
+        // Answers that were sent in the last session may be lost.
         self.outboxes.remove(&member);
     }
 
-    /// A member has said something.
+    /// Handles a request of a member.
     pub fn handle(&mut self, member: SharingMember, request: CoherenceRequest, now: Millis) {
         let Some(known) = self.members.get_mut(&member) else { return };
         let (life, known_life) = match &request {
@@ -181,7 +187,7 @@ impl Grantor {
         if let Some(life) = life
             && known_life != Some(life)
         {
-            // An earlier one of a member that goes on here: what it asked then counts for nothing.
+            // A request of an earlier life is ignored if the member has begun a new one.
             if known_life.is_none() {
                 self.say(member, CoherenceReply::Rejoin { life });
             }
@@ -204,13 +210,13 @@ impl Grantor {
                 );
             }
             CoherenceRequest::Release { life, range, grant, keeps } => {
-                // Of what was given on meanwhile nothing is kept.
+                // A grant that was given to another member meanwhile cannot be kept.
                 let keeps = self.release(member, range, grant, keeps, now) && keeps;
                 self.say(member, CoherenceReply::Released { life, range, grant, keeps });
             }
             CoherenceRequest::Renew { life, sent } => {
                 let renewed = &mut self.outboxes.entry(member).or_default().renewed;
-                // What was recalled again with one that it has not fetched is there still.
+                // If an earlier Renewed is still to be fetched, the recalls that were repeated with it are, too.
                 if renewed.replace(CoherenceReply::Renewed { life, sent }).is_none() {
                     self.recall_again(member, life);
                 }
@@ -218,45 +224,46 @@ impl Grantor {
         }
     }
 
-    /// Time has passed: what is waited for may be free now.
+    /// Grants what has become free with the passage of time.
     pub fn handle_timeout(&mut self, now: Millis) {
         let waited: Vec<_> = self.waited().collect();
         waited.into_iter().for_each(|range| self.advance(range, now));
     }
 
-    /// The next answer, and whom it is for.
+    /// Returns the next answer and its receiver.
     pub fn poll_answer(&mut self) -> Option<(SharingMember, CoherenceReply)> {
         let mut outboxes = self.outboxes.iter_mut();
         outboxes.find_map(|(to, outbox)| Some((*to, outbox.pop()?)))
     }
 
-    /// What a member has not been told yet.
+    /// Returns the answers that a member has not fetched.
     pub fn answers(&self, member: SharingMember) -> impl Iterator<Item = &CoherenceReply> {
         self.outboxes.get(&member).into_iter().flat_map(MemberOutbox::iter)
     }
 
-    /// The first so many of [`Grantor::answers`] have been told.
+    /// Removes the first `count` of [`Grantor::answers`], which were sent.
     pub fn told(&mut self, member: SharingMember, count: usize) {
         if let Some(outbox) = self.outboxes.get_mut(&member) {
             (0..count).for_each(|_| drop(outbox.pop()));
         }
     }
 
-    /// Whether a member may change a range now. Of its present session only: the caller takes nothing of an
-    /// earlier one, asks while it holds up `Release` and `Join` of the member for these blocks, and calls
-    /// [`Grantor::remove`] and [`Grantor::expel`] when no write of the member is under way.
+    /// Returns true if a member may change a range now, as far as its present session is concerned. The caller must
+    /// drop writes of an earlier session, must hold back `Release` and `Join` of the member for these blocks while a
+    /// write is in progress, and must call [`Grantor::remove`] and [`Grantor::expel`] only while no write of the
+    /// member is in progress.
     #[must_use]
     pub fn may_write(&self, member: SharingMember, range: CoherenceRange) -> bool {
         self.held(member, range).is_some_and(|held| held.token == CoherenceToken::ExclusiveWrite)
     }
 
-    /// Whether a member has said what it has, since the node started.
+    /// Returns true if a member has told, since the node started, which tokens it holds.
     #[must_use]
     pub fn is_joined(&self, member: SharingMember) -> bool {
         self.members.get(&member).is_some_and(|known| known.life.is_some())
     }
 
-    /// A member has gone, and has nothing any more.
+    /// Removes a member that has left and holds no tokens any more.
     pub fn remove(&mut self, member: SharingMember, now: Millis) {
         self.members.remove(&member);
         self.awaited.remove(&member);
@@ -265,10 +272,11 @@ impl Grantor {
         self.handle_timeout(now);
     }
 
-    /// The operator takes everything from a member, whatever it has. Nothing that it writes is taken from now
-    /// on; what it had is given on when nothing was heard of it for a lease, or it has joined again, which
-    /// ends what it reads. What it has for writing it goes on using while it is cut off: its hosts read there what others may
-    /// have changed since, and what they write is acknowledged and lost. It hears of it with its next session.
+    /// Takes all tokens from a member, by order of the operator. Its writes are refused from now on. Its tokens are
+    /// granted to others when nothing was received from it for a lease, or when it has joined again, because its
+    /// reads have ended by then. While the member cannot reach the node, it goes on using its exclusive tokens: its
+    /// hosts may read outdated data there, and what they write is acknowledged and lost. It learns of the expulsion
+    /// with its next session.
     pub fn expel(&mut self, member: SharingMember, now: Millis) {
         if self.awaited.remove(&member) {
             self.quiet_until = self.started.saturating_add(self.terms.lease);
@@ -285,7 +293,7 @@ impl Grantor {
         self.handle_timeout(now);
     }
 
-    /// How a member stands.
+    /// Returns the state of a member.
     #[must_use]
     pub fn standing(&self, member: SharingMember, now: Millis) -> SharingMemberStatus {
         let held = self.ranges.values().flat_map(|tokens| &tokens.held);
@@ -308,7 +316,7 @@ impl Grantor {
         known.joined = number;
         known.heard = known.heard.max(now);
         known.is_expelled = false;
-        // Of an earlier life nothing is told any more.
+        // Answers to an earlier life are not sent any more.
         self.outboxes.remove(&member);
         let life = self.next_life;
         self.next_life += 1;
@@ -320,8 +328,8 @@ impl Grantor {
             if !kept.insert(*range) {
                 continue;
             }
-            // Who joins for the first time since the start has the word: nobody was granted anything
-            // before.
+            // At its first Join since the start, the member's word decides: until then nothing was granted to
+            // anybody.
             if was_awaited && range.0 < self.terms.ranges {
                 let held = &mut self.ranges.entry(*range).or_default().held;
                 if held.is_empty() {
@@ -365,7 +373,7 @@ impl Grantor {
         if let Some(held) = self.held(member, range)
             && held.token >= wanted.token
         {
-            // The grant was lost on its way; or what it has is enough.
+            // The grant was lost on its way, or the token that the member holds is sufficient.
             let HeldToken { token, grant, .. } = *held;
             let number = wanted.number;
             self.say(member, CoherenceReply::Granted { life, range, token, number, grant });
@@ -390,7 +398,7 @@ impl Grantor {
         self.advance(range, now);
     }
 
-    /// Whether the member had that grant.
+    /// Handles a release. Returns true if the member held this grant.
     fn release(
         &mut self,
         member: SharingMember,
@@ -403,7 +411,7 @@ impl Grantor {
         let is_it = |held: &&mut HeldToken| held.member == member && held.grant == grant;
         let Some(held) = tokens.held.iter_mut().find(is_it) else { return false };
         if keeps {
-            // Should more be recalled by now, that is said again.
+            // If a complete release is wanted by now, it is recalled again.
             (held.token, held.recall) = (CoherenceToken::SharedRead, Recall::No);
         } else {
             tokens.held.retain(|held| (held.member, held.grant) != (member, grant));
@@ -415,7 +423,7 @@ impl Grantor {
         true
     }
 
-    /// Grants what can be granted of a range, and recalls what is in the way of the first that waits.
+    /// Grants a range to the waiting members, as far as possible, and recalls the tokens that block the first one.
     fn advance(&mut self, range: CoherenceRange, now: Millis) {
         if !self.awaited.is_empty() || now < self.quiet_until {
             return;
@@ -482,7 +490,7 @@ impl Grantor {
         }
     }
 
-    /// What is recalled of a member and was not given back yet: the recall may have been lost.
+    /// Sends again the recalls of a member whose tokens were not released: the first ones may have been lost.
     fn recall_again(&mut self, member: SharingMember, life: u64) {
         let recalls = &mut self.outboxes.entry(member).or_default().recalls;
         for (&range, tokens) in &self.ranges {
@@ -499,7 +507,7 @@ impl Grantor {
         }
     }
 
-    /// Takes everything from a member but these ranges; it waits for nothing any more.
+    /// Takes all tokens from a member except those for the ranges `kept`, and removes its requests.
     fn give_up_all(&mut self, member: SharingMember, kept: &BTreeSet<CoherenceRange>, now: Millis) {
         let mut freed = Vec::new();
         for (range, tokens) in &mut self.ranges {
@@ -524,7 +532,7 @@ impl Grantor {
         }
     }
 
-    /// What it does not fetch is lost, the oldest first: it asks again.
+    /// Queues an answer. If the member does not fetch its answers, the oldest one is dropped: the member asks again.
     fn say(&mut self, member: SharingMember, answer: CoherenceReply) {
         let said = &mut self.outboxes.entry(member).or_default().said;
         if said.len() >= MOST_ANSWERS {
@@ -576,6 +584,6 @@ impl RangeGrants {
     }
 }
 
-/// Answers that a member has not fetched, but for renewals and recalls: a grant and a release of all that it
-/// may have and wait for.
+/// Maximum number of answers that a member has not fetched, besides Renewed and Recall: a grant and a release of each
+/// token that it may hold and request.
 const MOST_ANSWERS: usize = 4 * MOST_TOKENS;

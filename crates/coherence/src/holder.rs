@@ -1,10 +1,10 @@
-//! The gateway's machine: which ranges it may use, what it asks for, what it has to give back.
+//! The gateway's state machine: which ranges it may use, what it requests, and what it has to release.
 //!
-//! A token stays after its last use, until somebody else wants it (local consistency, lazy release). Then
-//! new uses wait, those under way end, what is dirty goes down, what may not be kept is dropped,
-//! and the token is released. Shared tokens end with the lease, by this machine's own clock, counted from
-//! when the last renewal that was answered was *sent*; exclusive ones do not, since the node does not
-//! give them to others (see `grantor`): a link that is down does not stop who writes here.
+//! A token is kept after its last use until another gateway wants it (local consistency, lazy release). Then new uses
+//! wait, uses in progress end, dirty data is destaged, cached data that may not be kept is dropped, and the token is
+//! released. Shared tokens end with the lease. It is measured by this machine's clock from the moment when the last
+//! answered renewal was *sent*. Exclusive tokens do not end with the lease, because the node does not grant them to
+//! others (see `grantor`): a lost link does not stop a writer.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -13,47 +13,47 @@ use crate::{
     token::{CoherenceRange, CoherenceToken, Grant, MOST_TOKENS, Millis},
 };
 
-/// A use that waits, or has begun after it waited.
+/// Identifies a use that waits, or that has begun after a wait.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct CoherenceTicket(pub u64);
 
 /// Whether a use may begin.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Begin {
-    /// It has begun.
+    /// The use has begun.
     Now,
-    /// It begins when [`Holder::poll_begun`] says so.
+    /// The use begins when [`Holder::poll_begun`] returns this ticket.
     Waits(CoherenceTicket),
 }
 
-/// What is to be done with a range before it is released: what is dirty goes down and is flushed there, and
-/// the log can give none of it back after a crash any more (that is stable, too: else it would go down over
-/// what others have written since); then, unless it is kept, what is cached of it is dropped.
+/// The work that is necessary before a range is released. Dirty data is destaged and flushed at the node, and the log
+/// no longer replays any of it after a crash. (The latter has to be stable as well: otherwise a replay would
+/// overwrite what others have written since.) Then, unless it is kept, cached data of the range is dropped.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct Cleaning {
-    /// Which range.
+    /// The range to be cleaned.
     pub range: CoherenceRange,
-    /// There may be dirty data.
+    /// There may be dirty data of the range.
     pub writes_back: bool,
-    /// Clean data of it stays right.
+    /// Clean cached data of the range stays valid.
     pub keeps: bool,
 }
 
-/// A gateway's machine for one volume.
+/// A gateway's state machine for one volume.
 ///
-/// After any call that is not a getter: `poll_request`, `poll_begun` and `poll_cleaning` until each
-/// has nothing, and `handle_timeout` at the time that `poll_timeout` says.
+/// After each call that is not a getter, call `poll_request`, `poll_begun` and `poll_cleaning` until they return
+/// nothing, and `handle_timeout` at the time that `poll_timeout` returns.
 #[derive(Clone, Debug, Eq, Hash, PartialEq)]
 pub struct Holder {
     lease: Millis,
     standing: HolderMembership,
-    /// Of the last [`CoherenceRequest::Join`].
+    /// The number of the last [`CoherenceRequest::Join`].
     join: u64,
-    /// When that was sent.
+    /// When the last Join was sent.
     join_sent: Millis,
-    /// Until when shared tokens hold.
+    /// The end of the lease: shared tokens are valid until then.
     until: Millis,
-    /// They did when somebody last looked.
+    /// The lease was valid at the last check.
     was_leased: bool,
     renewed: Millis,
     ranges: BTreeMap<CoherenceRange, HolderRangeState>,
@@ -65,14 +65,15 @@ pub struct Holder {
 
 #[derive(Clone, Debug, Eq, Hash, PartialEq)]
 enum HolderMembership {
-    /// Before it can join, what is held for reading is given up.
+    /// Before it joins, the machine gives up the ranges that it holds for reading.
     Leaving,
     Joining,
     Joined {
         life: u64,
     },
-    /// The node knows nothing of what was dirty here: it has given it up, or was put back to a time before.
-    /// Others may have it, so it may not be used, nor sent down.
+    /// The node does not know a range of which this gateway has dirty data: it has given the range up, or was
+    /// restored from an older backup. Other gateways may hold the range, so the data may neither be used nor
+    /// destaged.
     Lost {
         range: CoherenceRange,
     },
@@ -81,33 +82,34 @@ enum HolderMembership {
 #[derive(Clone, Debug, Eq, Hash, PartialEq)]
 struct HolderRangeState {
     held: Option<(CoherenceToken, Grant)>,
-    /// Under way.
+    /// Number of uses in progress.
     uses: u32,
     stop: CoherenceReleaseStep,
-    /// What is asked for, and the number that it was asked with.
+    /// The token that is requested, with the number of the request.
     wanted: Option<(CoherenceToken, u64)>,
-    /// Recalled before it came, and given back: this grant and those before it are not taken.
+    /// A grant that was recalled before it arrived and was released. This grant and earlier ones are not accepted any
+    /// more.
     refused: Grant,
     waiting: VecDeque<(CoherenceTicket, CoherenceToken)>,
     used: Millis,
 }
 
-/// How far the giving back of a token has come.
+/// The progress of a release.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 enum CoherenceReleaseStep {
-    /// It may be used.
+    /// The range may be used.
     No,
-    /// Uses end.
+    /// Uses in progress have to end.
     Ending { keeps: bool },
-    /// The caller cleans up.
+    /// The caller cleans the range.
     Cleaning { keeps: bool },
-    /// The node has to answer.
+    /// The node has to answer the release.
     Releasing { keeps: bool },
 }
 
 impl Holder {
-    /// A gateway that begins, and asks to join at once. `dirty`: ranges of which its log has data
-    /// that may not have gone down.
+    /// Returns the machine of a gateway that starts, and requests to join at once. `dirty`: the ranges of which its
+    /// log has data that may not have been destaged.
     #[must_use]
     pub fn new(
         lease: Millis,
@@ -136,13 +138,13 @@ impl Holder {
         holder
     }
 
-    /// A use of a range, which [`Holder::end`] ends.
+    /// Begins a use of a range. The caller ends it with [`Holder::end`].
     pub fn begin(&mut self, range: CoherenceRange, token: CoherenceToken, now: Millis) -> Begin {
         self.expire(now);
         let is_known = self.ranges.contains_key(&range);
         let part = self.ranges.entry(range).or_insert_with(|| HolderRangeState::new(now));
         part.used = now;
-        // Who waits is not overtaken.
+        // A new use does not overtake uses that wait.
         let may_use = part.may_use(token) && part.waiting.is_empty();
         if may_use && !matches!(self.standing, HolderMembership::Lost { .. }) {
             part.uses += 1;
@@ -158,7 +160,7 @@ impl Holder {
         Begin::Waits(ticket)
     }
 
-    /// A use has ended.
+    /// Ends a use.
     pub fn end(&mut self, range: CoherenceRange, now: Millis) {
         let Some(part) = self.ranges.get_mut(&range) else { return };
         part.uses = part.uses.saturating_sub(1);
@@ -166,7 +168,7 @@ impl Holder {
         self.go_on(range, now);
     }
 
-    /// A use that waits is not wanted any more; or it has begun, and ends.
+    /// Cancels a use that waits; ends it if it has begun.
     pub fn cancel(&mut self, range: CoherenceRange, ticket: CoherenceTicket, now: Millis) {
         let Some(part) = self.ranges.get_mut(&range) else { return };
         let before = part.waiting.len();
@@ -179,7 +181,7 @@ impl Holder {
         }
     }
 
-    /// What [`Holder::poll_cleaning`] asked for is done.
+    /// Notes that the work that [`Holder::poll_cleaning`] returned is done.
     pub fn cleaned(&mut self, range: CoherenceRange, now: Millis) {
         let Some(part) = self.ranges.get_mut(&range) else { return };
         let CoherenceReleaseStep::Cleaning { keeps } = part.stop else { return };
@@ -189,7 +191,7 @@ impl Holder {
             HolderMembership::Joined { life } => {
                 self.requests.push_back(CoherenceRequest::Release { life, range, grant, keeps });
             }
-            // Who does not name it when it joins has given it back.
+            // A range that the next Join does not name is thereby released.
             HolderMembership::Leaving
             | HolderMembership::Joining
             | HolderMembership::Lost { .. } => {
@@ -199,7 +201,7 @@ impl Holder {
         }
     }
 
-    /// The node has said something.
+    /// Handles an answer of the node.
     pub fn handle(&mut self, answer: CoherenceReply, now: Millis) {
         self.expire(now);
         if let CoherenceReply::Joined { number, life, grants, lost } = answer {
@@ -224,14 +226,14 @@ impl Holder {
         }
     }
 
-    /// A new session to the node: what was on its way may be lost.
+    /// Handles a new session with the node: messages of the last one may be lost.
     pub fn handle_reconnected(&mut self, now: Millis) {
         self.expire(now);
         self.requests.clear();
         self.ask_again(now);
     }
 
-    /// Time has passed.
+    /// Handles the passage of time.
     pub fn handle_timeout(&mut self, now: Millis) {
         self.expire(now);
         if now < self.poll_timeout() {
@@ -241,28 +243,28 @@ impl Holder {
         self.give_back_idle(now);
     }
 
-    /// When to call [`Holder::handle_timeout`] at the latest.
+    /// Returns the latest time for the next call of [`Holder::handle_timeout`].
     #[must_use]
     pub fn poll_timeout(&self) -> Millis {
         self.renewed.saturating_add(self.lease / 4)
     }
 
-    /// What is to be sent to the node.
+    /// Returns the next message to the node.
     pub fn poll_request(&mut self) -> Option<CoherenceRequest> {
         self.requests.pop_front()
     }
 
-    /// A use that waited has begun.
+    /// Returns the next waiting use that has begun.
     pub fn poll_begun(&mut self) -> Option<CoherenceTicket> {
         self.begun.pop_front()
     }
 
-    /// What is to be cleaned up.
+    /// Returns the next range to be cleaned.
     pub fn poll_cleaning(&mut self) -> Option<Cleaning> {
         self.cleaning.pop_front()
     }
 
-    /// A range whose dirty data was given up at the node, for good: nothing may be used any more.
+    /// Returns a range whose dirty data the node has given up for good. No range may be used any more then.
     #[must_use]
     pub fn lost(&self) -> Option<CoherenceRange> {
         match self.standing {
@@ -271,19 +273,19 @@ impl Holder {
         }
     }
 
-    /// Whether the node knows it.
+    /// Returns true if the gateway has joined at the node.
     #[must_use]
     pub fn is_joined(&self) -> bool {
         matches!(self.standing, HolderMembership::Joined { .. })
     }
 
-    /// Whether shared tokens hold now.
+    /// Returns true if the lease is valid now.
     #[must_use]
     pub fn is_leased(&self, now: Millis) -> bool {
         now < self.until
     }
 
-    /// Ranges held for reading and for writing.
+    /// Returns the number of ranges that are held for reading and for writing.
     #[must_use]
     pub fn count(&self) -> (usize, usize) {
         let held = self.ranges.values().filter_map(|part| part.held);
@@ -293,7 +295,7 @@ impl Holder {
         })
     }
 
-    /// What may be used of a range now, without asking.
+    /// Returns the token with which a range may be used now, without a request.
     #[must_use]
     pub fn usable(&self, range: CoherenceRange, now: Millis) -> Option<CoherenceToken> {
         let part = self.ranges.get(&range)?;
@@ -303,12 +305,12 @@ impl Holder {
         is_good.then_some(token)
     }
 
-    /// Clocks may differ by so much of a lease.
+    /// Returns the part of a lease by which clocks may differ.
     fn margin(&self) -> Millis {
         self.lease.div_ceil(8)
     }
 
-    /// The node has answered what was sent then.
+    /// Extends the lease after the answer to a message that was sent at `sent`.
     fn extend(&mut self, sent: Millis, now: Millis) {
         self.until = self.until.max(sent.saturating_add(self.lease - self.margin()));
         let is_leased = self.is_leased(now);
@@ -321,8 +323,9 @@ impl Holder {
         }
     }
 
-    /// Between the last lease and this one the node may have given on what it had granted for reading,
-    /// also what has not come yet: an answer to anything from before does not count as a token.
+    /// Begins a new lease after a gap. In the gap the node may have granted the shared tokens of this gateway to
+    /// others, including those whose grants have not arrived: an answer to an earlier request does not count as a
+    /// token.
     fn begin_lease(&mut self, now: Millis) {
         self.renumber_reads();
         let (mut asked, mut kept) = (Vec::new(), Vec::new());
@@ -330,7 +333,7 @@ impl Holder {
             if matches!(part.wanted, Some((CoherenceToken::SharedRead, _))) {
                 asked.push(range);
             }
-            // It is clean: what is cached of it goes as well, and then all of it is given back.
+            // The range is clean: drop its cached data as well, then release it completely.
             if let (CoherenceReleaseStep::Releasing { keeps: true }, Some((_, grant))) =
                 (part.stop, part.held)
             {
@@ -343,7 +346,7 @@ impl Holder {
         kept.into_iter().for_each(|range| self.go_on(range, now));
     }
 
-    /// What is granted for reading and has not come is not taken when it comes.
+    /// Gives requests for reading new numbers, so that grants which have not arrived are ignored.
     fn renumber_reads(&mut self) {
         for part in self.ranges.values_mut() {
             if let Some((CoherenceToken::SharedRead, number)) = &mut part.wanted {
@@ -353,8 +356,8 @@ impl Holder {
         }
     }
 
-    /// Nothing that was granted for reading is used after the lease, also if there is another by now:
-    /// the node may have given it to others in between.
+    /// Stops all reading when the lease has ended, even if a new one has begun: the node may have granted the ranges
+    /// to others in between.
     fn expire(&mut self, now: Millis) {
         if self.was_leased && !self.is_leased(now) {
             self.was_leased = false;
@@ -363,7 +366,8 @@ impl Holder {
     }
 
     fn stop_reading(&mut self, now: Millis) {
-        // What is granted and has not come may have been given on as well: it is not taken.
+        // The node may have granted to others what it has granted to this gateway and has not arrived: ignore such
+        // grants.
         self.renumber_reads();
         let is_read =
             |part: &HolderRangeState| matches!(part.held, Some((CoherenceToken::SharedRead, _)));
@@ -375,12 +379,12 @@ impl Holder {
         read.into_iter().for_each(|range| self.stop(range, false, now));
     }
 
-    /// The node has started anew: what was held for reading ends, what is held for writing is named
-    /// when joining.
+    /// Leaves after a restart of the node: releases what is held for reading. What is held for writing is named in
+    /// the next Join.
     fn leave(&mut self, now: Millis) {
         self.standing = HolderMembership::Leaving;
         self.requests.clear();
-        // Grants of an earlier life do not come any more.
+        // Grants of an earlier life do not arrive any more.
         self.ranges.values_mut().for_each(|part| part.refused = UNCONFIRMED);
         (self.until, self.was_leased) = (now, false);
         self.stop_reading(now);
@@ -424,11 +428,11 @@ impl Holder {
         for (range, grant) in grants {
             match self.ranges.get_mut(range).and_then(|part| part.held.as_mut()) {
                 Some((_, known)) => *known = *grant,
-                // Let go since it was named.
+                // The range was given up after the Join had named it.
                 None => self.refuse(life, *range, *grant, now),
             }
         }
-        // Also what the node says nothing of: it was named, and it is not granted.
+        // A named range that the answer does not mention is lost, too: the node has not granted it.
         let granted: BTreeSet<CoherenceRange> = grants.iter().map(|(range, _)| *range).collect();
         let named_lost: BTreeSet<CoherenceRange> = lost.iter().copied().collect();
         let is_lost = |range: &CoherenceRange, part: &HolderRangeState| {
@@ -459,7 +463,7 @@ impl Holder {
         if part.wanted.is_none_or(|(_, wanted)| wanted != number) || grant <= part.refused {
             return;
         }
-        // What is cached of it may be older: that goes first, and then it is asked for again.
+        // Cached data of the range may be outdated. Clean it first; then the token is requested again.
         if matches!(
             part.stop,
             CoherenceReleaseStep::Ending { .. } | CoherenceReleaseStep::Cleaning { .. }
@@ -468,7 +472,7 @@ impl Holder {
         }
         part.wanted = None;
         part.held = Some((token, grant));
-        // A lease that begins later says nothing of it.
+        // A lease that begins later does not cover this grant.
         let is_late = token == CoherenceToken::SharedRead && !is_leased;
         part.stop = if is_late {
             CoherenceReleaseStep::Ending { keeps: false }
@@ -487,16 +491,16 @@ impl Holder {
                     self.stop(range, keeps, now);
                 }
             }
-            // The grant is on its way, in place of what is held: it is recalled again.
+            // A new grant for this range is on its way and will be recalled again.
             (Some(_), Some(_)) => {}
-            // What is held here is not what the node takes it for.
+            // This gateway holds another grant than the node assumes.
             (Some(_), None) => self.stop(range, false, now),
-            // The grant has not come.
+            // The recalled grant has not arrived.
             (None, _) => self.refuse(life, range, grant, now),
         }
     }
 
-    /// Gives a grant back that is not used, and is not to be taken any more should it still come.
+    /// Releases a grant that has not arrived and must not be accepted any more.
     fn refuse(&mut self, life: u64, range: CoherenceRange, grant: Grant, now: Millis) {
         let part = self.ranges.entry(range).or_insert_with(|| HolderRangeState::new(now));
         part.refused = part.refused.max(grant);
@@ -504,7 +508,7 @@ impl Holder {
         self.requests.push_back(CoherenceRequest::Release { life, range, grant, keeps });
     }
 
-    /// Begins to give back what is held of a range.
+    /// Begins to release a range.
     fn stop(&mut self, range: CoherenceRange, keeps: bool, now: Millis) {
         let Some(part) = self.ranges.get_mut(&range) else { return };
         match part.stop {
@@ -523,7 +527,7 @@ impl Holder {
         let is_it = part.held.is_some_and(|(_, held)| held == grant);
         if part.refused == grant && !keeps {
             part.refused = UNCONFIRMED;
-            // It may still come as an answer to what was asked before.
+            // The grant may still arrive as an answer to the former request: give the request a new number.
             if let Some((_, number)) = &mut part.wanted {
                 self.next += 1;
                 *number = self.next;
@@ -533,14 +537,14 @@ impl Holder {
         } else if is_it && part.stop == (CoherenceReleaseStep::Releasing { keeps }) {
             self.let_go(range, now);
         } else if is_it && part.stop == (CoherenceReleaseStep::Releasing { keeps: true }) {
-            // The node did not have it any more: others may have written what is cached here.
+            // The node had already taken this grant away, so others may have written what is cached here: drop it.
             part.held = Some((CoherenceToken::SharedRead, grant));
             part.stop = CoherenceReleaseStep::Ending { keeps: false };
             self.go_on(range, now);
         }
     }
 
-    /// A token that was given back is no longer here, or is there for reading.
+    /// Ends a release: the range is no longer held, or is held for reading.
     fn let_go(&mut self, range: CoherenceRange, now: Millis) {
         let is_leased = self.is_leased(now) && self.is_joined();
         let Some(part) = self.ranges.get_mut(&range) else { return };
@@ -555,7 +559,7 @@ impl Holder {
             }
             _ => (part.held, part.stop) = (None, CoherenceReleaseStep::No),
         }
-        // What was granted meanwhile was not taken.
+        // A grant that arrived during the release was ignored: request it again.
         self.acquire_again(range);
         self.go_on(range, now);
     }
@@ -569,8 +573,8 @@ impl Holder {
         }
     }
 
-    /// Takes a range as far as it can go: begins what waits, asks for what that needs, cleans what is to
-    /// be given back.
+    /// Advances a range as far as possible: starts uses that wait, requests the token that they need, and starts the
+    /// cleaning of a range that has to be released.
     fn go_on(&mut self, range: CoherenceRange, now: Millis) {
         let is_leased = self.is_leased(now) && self.is_joined();
         let is_lost = self.lost().is_some();
@@ -598,7 +602,7 @@ impl Holder {
             && part.stop == CoherenceReleaseStep::No
             && !part.has(token)
             && part.wanted.is_none_or(|(wanted, _)| wanted < token)
-            // What is granted for reading without a lease is of no use.
+            // A shared token without a lease would be useless.
             && (is_leased || token == CoherenceToken::ExclusiveWrite)
         {
             self.next += 1;
@@ -611,7 +615,7 @@ impl Holder {
         }
     }
 
-    /// Sends everything again that was not answered.
+    /// Sends again all requests that are not answered.
     fn ask_again(&mut self, now: Millis) {
         self.renewed = now;
         let life = match self.standing {
@@ -636,7 +640,8 @@ impl Holder {
         }
     }
 
-    /// What was written a while ago is given back for reading: should this gateway die, it is in nobody's way.
+    /// Downgrades ranges that were not written for a while to reading: should this gateway fail, they do not block
+    /// others.
     fn give_back_idle(&mut self, now: Millis) {
         let before = now.saturating_sub(self.lease.saturating_mul(IDLE_LEASES));
         let is_idle = |part: &HolderRangeState| {
@@ -653,7 +658,7 @@ impl Holder {
         idle.into_iter().for_each(|range| self.stop(range, true, now));
     }
 
-    /// Makes room for another range.
+    /// Releases the range that was not used for the longest time, to make room for another one.
     fn give_back_oldest(&mut self, now: Millis) {
         let is_free = |part: &HolderRangeState| {
             part.stop == CoherenceReleaseStep::No && part.uses == 0 && part.held.is_some()
@@ -679,7 +684,7 @@ impl HolderRangeState {
         }
     }
 
-    /// Confirmed by the node, and not to be given back.
+    /// Returns true if the node has confirmed such a token and it is not being released.
     fn may_use(&self, token: CoherenceToken) -> bool {
         let is_confirmed = self.held.is_some_and(|(_, grant)| grant != UNCONFIRMED);
         self.stop == CoherenceReleaseStep::No && is_confirmed && self.has(token)
@@ -699,7 +704,7 @@ impl HolderRangeState {
     }
 }
 
-/// Leases that a range may be held for writing without being used.
+/// Number of leases for which an exclusive token is kept without being used.
 const IDLE_LEASES: Millis = 2;
-/// Of what a gateway held before it started: the node has to say that it still does.
+/// The grant of a range that the gateway held before it started: the node has to confirm it.
 const UNCONFIRMED: Grant = Grant(0);

@@ -1,7 +1,7 @@
-//! Who of several gateways may keep what of one volume: the machines of the local consistency model of
-//! W. T. Ng et al., "Obtaining high performance for storage outsourcing" (FAST 2002), 4.4. A `Grantor`
-//! at the node, a `Holder` at each gateway, messages between them that may be lost, come twice and
-//! overtake each other. No I/O, and no clock: time comes in as an argument.
+//! Cache coherence of several gateways on one volume: the state machines of the local consistency model of W. T. Ng
+//! et al., "Obtaining high performance for storage outsourcing" (FAST 2002), 4.4. The node has a `Grantor`, each
+//! gateway has a `Holder`. Their messages may be lost, duplicated or reordered. No I/O, and no clock: time comes in
+//! as an argument.
 
 mod token;
 mod message;

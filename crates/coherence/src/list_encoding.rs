@@ -1,6 +1,7 @@
-//! Requests and answers as bytes, in lists; `docs/protocols.md` has them. All numbers are big-endian.
+//! Encodes requests and answers as lists of bytes, as `docs/protocols.md` describes. All numbers are big-endian.
 //!
-//! A list is a magic, a version, its length, what holds for the volume, its entries, and a CRC32C. An entry begins with what it is.
+//! A list consists of a magic number, a version, its length, the parameters of the volume, its entries and a CRC32C.
+//! An entry begins with its type.
 
 use crc_fast::{CrcAlgorithm, checksum};
 
@@ -10,42 +11,42 @@ use crate::{
     token::{CoherenceRange, CoherenceToken, Grant, MOST_TOKENS},
 };
 
-/// Bytes of the longest list: a Joined with all that a gateway can name fits.
+/// Length of the longest list in bytes: a Joined with all ranges that a gateway can name.
 pub const MOST_LIST_BYTES: usize = 1 << 20;
 
-/// Why bytes are no list.
+/// The reason why bytes are not a valid list.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum ListError {
-    /// They begin otherwise.
-    #[error("no list of tokens")]
+    /// The magic number is wrong.
+    #[error("not a list of coherence tokens")]
     Magic,
-    /// A version that is not known here.
-    #[error("a list of tokens of another version")]
+    /// The version is unknown.
+    #[error("a list of coherence tokens of an unknown version")]
     Version,
-    /// Cut, too long, or not as long as it says.
-    #[error("a list of tokens of another length than it says")]
+    /// The list is truncated, too long, or has another length than its header says.
+    #[error("a list of coherence tokens with a wrong length")]
     Length,
-    /// Not what was sent.
-    #[error("a list of tokens with a wrong checksum")]
+    /// The checksum is wrong.
+    #[error("a list of coherence tokens with a wrong checksum")]
     Checksum,
-    /// What is in it makes no sense.
-    #[error("a list of tokens with an entry that makes no sense")]
+    /// An entry is invalid.
+    #[error("a list of coherence tokens with an invalid entry")]
     Entry,
 }
 
-/// What holds for the volume, and how large its ranges are; `None` in lists of a gateway.
+/// The parameters of the volume and the number of blocks of a range; `None` in lists of a gateway.
 pub type SharedVolumeTerms = Option<(Terms, u32)>;
 
-/// As many requests as fit into a list, from the front; how many did.
+/// Encodes as many requests as fit into a list, from the front. Returns the list and their number.
 #[must_use]
 pub fn write_requests(requests: &[CoherenceRequest]) -> (Vec<u8>, usize) {
     write(begin(None), requests, MOST_LIST_BYTES, write_request)
 }
 
-/// Requests from bytes.
+/// Decodes a list of requests.
 ///
 /// # Errors
-/// They are not what `write_requests` gives.
+/// If the bytes are not a list that `write_requests` can produce.
 pub fn read_requests(bytes: &[u8]) -> Result<Vec<CoherenceRequest>, ListError> {
     let (_, mut entries) = open(bytes)?;
     let mut all = Vec::new();
@@ -55,7 +56,8 @@ pub fn read_requests(bytes: &[u8]) -> Result<Vec<CoherenceRequest>, ListError> {
     Ok(all)
 }
 
-/// As many answers as fit into so many bytes, from the front; how many did. `grain`: blocks of a range.
+/// Encodes as many answers as fit into `room` bytes, from the front. Returns the list and their number. `grain`:
+/// blocks of a range.
 #[must_use]
 pub fn write_answers<'a>(
     terms: Terms,
@@ -85,10 +87,10 @@ fn write<'a, T: 'a>(
     (end(list), count)
 }
 
-/// Answers from bytes, and what holds for the volume: its terms, and the blocks of a range.
+/// Decodes a list of answers. Returns the parameters of the volume and the number of blocks of a range, too.
 ///
 /// # Errors
-/// They are not what `write_answers` gives.
+/// If the bytes are not a list that `write_answers` can produce.
 pub fn read_answers(bytes: &[u8]) -> Result<(Terms, u32, Vec<CoherenceReply>), ListError> {
     let (volume, mut entries) = open(bytes)?;
     let (terms, grain) = volume.ok_or(ListError::Entry)?;
@@ -285,7 +287,7 @@ fn put(list: &mut Vec<u8>, numbers: &[u64]) {
     numbers.iter().for_each(|number| list.extend_from_slice(&number.to_be_bytes()));
 }
 
-/// What is left of a list.
+/// The part of a list that is not decoded yet.
 struct Entries<'a>(&'a [u8]);
 
 impl Entries<'_> {
@@ -335,7 +337,7 @@ impl Entries<'_> {
         }
     }
 
-    /// No more than a gateway can name: what a peer says is not believed before it is counted.
+    /// Decodes a counted sequence. The peer's count does not allocate memory, and is bounded by what a gateway can name.
     fn many<T>(&mut self, mut one: impl FnMut(&mut Self) -> Option<T>) -> Option<Vec<T>> {
         let count = self.u32()? as usize;
         if count > 2 * MOST_TOKENS {
@@ -351,7 +353,7 @@ impl Entries<'_> {
 
 const MAGIC: &[u8; 8] = b"FBTOKENS";
 const VERSION: u16 = 1;
-/// Bytes before the first entry.
+/// Length of the header of a list in bytes.
 const FIXED: usize = 32;
 const CHECKSUM: usize = 4;
 
@@ -452,7 +454,7 @@ mod tests {
                 assert!(read_requests(&bytes).is_err(), "{at}");
             }
         }
-        // A list that is right on the outside, with an entry that names more than there is.
+        // A list with a valid frame and an entry that names more ranges than it has.
         for entry in
             [&[0x01, 0, 0, 0, 0, 0, 0, 0, 1, 0xff, 0xff, 0xff, 0xff][..], &[0x07], &[0x02, 0]]
         {

@@ -1,110 +1,111 @@
-//! What gateway and node tell each other. Each may be lost, come twice, and overtake another.
+//! The messages between gateway and node. Each may be lost, duplicated or reordered.
 
 use crate::token::{CoherenceRange, CoherenceToken, Grant, Millis};
 
-/// From a gateway. `life` is what [`CoherenceReply::Joined`] said: what was asked in an earlier one counts for
-/// nothing.
+/// A message of a gateway. `life` is the number of [`CoherenceReply::Joined`]; the node ignores requests of an
+/// earlier life.
 #[derive(Clone, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub enum CoherenceRequest {
-    /// It begins here, or goes on at a node that started anew: of what it was ever granted it has
-    /// these, for writing, and nothing else.
+    /// The gateway starts, or continues after a restart of the node. Of all tokens that it was ever granted it holds
+    /// exclusive ones for these ranges, and no others.
     Join {
-        /// Higher with each one of its session.
+        /// Increases with each Join of the session.
         number: u64,
-        /// Ascending.
+        /// The ranges in ascending order.
         exclusive: Vec<CoherenceRange>,
     },
-    /// Asks for a token; again until it is granted.
+    /// Requests a token; repeated until it is granted.
     Acquire {
-        /// The life it is asked in.
+        /// The life of the gateway.
         life: u64,
-        /// Of which range.
+        /// The requested range.
         range: CoherenceRange,
-        /// For what.
+        /// The requested token.
         token: CoherenceToken,
-        /// Comes back with the grant.
+        /// The number of the request, which the grant repeats.
         number: u64,
     },
-    /// Gives a grant back; again until it is answered.
+    /// Releases a grant; repeated until it is answered.
     Release {
-        /// The life it was granted in.
+        /// The life in which it was granted.
         life: u64,
-        /// Of which range.
+        /// The range of the grant.
         range: CoherenceRange,
-        /// Which one.
+        /// The grant to be released.
         grant: Grant,
-        /// Keeps it for reading.
+        /// The gateway keeps a shared token.
         keeps: bool,
     },
-    /// It is there.
+    /// Renews the lease.
     Renew {
-        /// Its life.
+        /// The life of the gateway.
         life: u64,
-        /// When this was sent, by its own clock; comes back.
+        /// The time of sending by the gateway's clock, which the answer repeats.
         sent: Millis,
     },
 }
 
-/// From the node. `life` is whose it is for: a gateway takes no notice of an earlier one's.
+/// A message of the node. `life` is the life of the receiver: a gateway ignores messages for an earlier life.
 #[derive(Clone, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub enum CoherenceReply {
-    /// To [`CoherenceRequest::Join`].
+    /// Answers [`CoherenceRequest::Join`].
     Joined {
-        /// Which.
+        /// The number of the Join.
         number: u64,
         /// The life that begins.
         life: u64,
-        /// What it goes on with: its grants, in the order of the ranges it named.
+        /// The grants with which the gateway continues, in the order of the ranges that it has named.
         grants: Vec<(CoherenceRange, Grant)>,
-        /// What it named and has no more: the operator of the node has given it to others.
+        /// The ranges that it has named and holds no more: the operator of the node has given them to others.
         lost: Vec<CoherenceRange>,
     },
-    /// To [`CoherenceRequest::Acquire`].
+    /// Answers [`CoherenceRequest::Acquire`].
     Granted {
-        /// Whose.
+        /// The life of the gateway.
         life: u64,
-        /// Of which range.
+        /// The granted range.
         range: CoherenceRange,
-        /// At least what was asked for.
+        /// The granted token: at least the requested one.
         token: CoherenceToken,
-        /// The number it was asked with.
+        /// The number of the request.
         number: u64,
-        /// Its own.
+        /// The number of the grant.
         grant: Grant,
     },
-    /// Somebody else wants it; again until it is given back.
+    /// Another gateway wants the range; repeated until it is released.
     Recall {
-        /// Whose.
+        /// The life of the gateway.
         life: u64,
-        /// Of which range.
+        /// The range of the grant.
         range: CoherenceRange,
-        /// Which one.
+        /// The grant to be released.
         grant: Grant,
-        /// It may be kept for reading.
+        /// The gateway may keep a shared token.
         keeps: bool,
     },
-    /// To [`CoherenceRequest::Release`].
+    /// Answers [`CoherenceRequest::Release`].
     Released {
-        /// Whose.
+        /// The life of the gateway.
         life: u64,
-        /// Of which range.
+        /// The range of the grant.
         range: CoherenceRange,
-        /// Which one.
+        /// The released grant.
         grant: Grant,
-        /// It is kept for reading: it was asked so, and the node had the grant still. Who keeps one first
-        /// and gives it back altogether later must not take an answer to the one for that to the other.
+        /// The gateway keeps a shared token: it has asked for that, and the node still had the grant. A gateway that
+        /// first keeps a shared token and later releases the same grant completely must not mistake the answer to the
+        /// first release for that to the second.
         keeps: bool,
     },
-    /// To [`CoherenceRequest::Renew`].
+    /// Answers [`CoherenceRequest::Renew`].
     Renewed {
-        /// Whose.
+        /// The life of the gateway.
         life: u64,
-        /// When that was sent, by the gateway's clock.
+        /// When the renewal was sent, by the gateway's clock.
         sent: Millis,
     },
-    /// The node does not know this life: it has started anew.
+    /// The node does not know this life, because it has been restarted.
     Rejoin {
-        /// Which life it does not know.
+        /// The unknown life.
         life: u64,
     },
 }

@@ -1,27 +1,27 @@
-//! What is granted, of what, until when.
+//! Ranges, tokens, grants and time.
 
-/// A part of a volume that is granted as one, numbered from 0; how many blocks it has is the same for
-/// all ranges of a volume.
+/// A part of a volume for which tokens are granted, numbered from 0. All ranges of a volume have the same number of
+/// blocks.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct CoherenceRange(pub u32);
 
-/// What a gateway may do with a range. The greater permits what the lesser does.
+/// The permission of a gateway to use a range. The greater one includes the lesser.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub enum CoherenceToken {
-    /// Read it and keep what was read; others may, too.
+    /// Read the range and cache what was read. Other gateways may do the same.
     SharedRead,
-    /// Read and write it, and keep both; nobody else may do either.
+    /// Read and write the range, and cache both. No other gateway may do either.
     ExclusiveWrite,
 }
 
-/// The number of one grant: no two grants of a volume have the same, whatever the node has forgotten.
+/// The number of a grant. It is unique for the volume, even over restarts of the node.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct Grant(pub u64);
 
-/// Milliseconds of a clock that only goes forward. Those of two hosts have nothing to do with each
-/// other, but for running at the same speed within an eighth.
+/// Milliseconds of a monotonic clock. The clocks of two hosts are not related, except that their speeds differ by
+/// less than an eighth.
 pub type Millis = u64;
 
-/// Tokens that a gateway has at most; it gives others back before it asks for more. At a grain of
-/// 1 MiB 16 GiB: more than most caches have, in a list of 64 KiB.
+/// Maximum number of tokens of a gateway; it releases others before it requests more. With ranges of 1 MiB this is 16
+/// GiB: more than most caches have, in a list of 64 KiB.
 pub const MOST_TOKENS: usize = 16_384;

@@ -1,4 +1,4 @@
-//! Single ways on which a message that is late, lost or said too often has done harm.
+//! Sequences in which a late, lost or duplicated message once did harm.
 
 use coherence::{
     Begin, Cleaning, CoherenceRange, CoherenceReply, CoherenceRequest, CoherenceToken, Grantor,
@@ -16,7 +16,7 @@ fn node() -> Grantor {
     node
 }
 
-/// All answers that wait for a member; those of others are lost.
+/// Returns all answers for a member, and drops those of others.
 fn answers(node: &mut Grantor, to: SharingMember) -> Vec<CoherenceReply> {
     std::iter::from_fn(|| node.poll_answer()).filter(|(of, _)| *of == to).map(|(_, a)| a).collect()
 }
@@ -25,7 +25,7 @@ fn requests(holder: &mut Holder) -> Vec<CoherenceRequest> {
     std::iter::from_fn(|| holder.poll_request()).collect()
 }
 
-/// What the holder has to say arrives, and what is answered to it.
+/// Delivers the holder's requests to the node, and the answers to the holder.
 fn talk(holder: &mut Holder, node: &mut Grantor, member: SharingMember, now: Millis) {
     for _ in 0..8 {
         requests(holder).into_iter().for_each(|request| node.handle(member, request, now));
@@ -33,7 +33,7 @@ fn talk(holder: &mut Holder, node: &mut Grantor, member: SharingMember, now: Mil
     }
 }
 
-/// A member whose messages are written by hand joins; its life.
+/// Joins as a member whose messages the test writes itself. Returns its life.
 fn join(node: &mut Grantor, member: SharingMember, named: &[CoherenceRange], now: Millis) -> u64 {
     node.handle(member, CoherenceRequest::Join { number: 1, exclusive: named.to_vec() }, now);
     let joined = answers(node, member);
@@ -51,7 +51,7 @@ fn acquire(
     node.handle(member, CoherenceRequest::Acquire { life, range: X, token, number: 1 }, now);
 }
 
-/// A gateway that has written the first range and used it; it has joined.
+/// Makes a gateway that has joined, and has written and used the first range.
 fn writer(node: &mut Grantor) -> Holder {
     let mut holder = Holder::new(LEASE, [], 0);
     talk(&mut holder, node, A, 0);
@@ -73,13 +73,13 @@ fn a_token_that_was_given_on_does_not_come_back_for_reading() {
     recall.into_iter().for_each(|answer| a.handle(answer, 0));
     assert_eq!(a.poll_cleaning(), Some(Cleaning { range: X, writes_back: true, keeps: true }));
     a.cleaned(X, 0);
-    // The node hears that it is kept for reading; that it did is lost.
+    // The node learns that the gateway keeps the range for reading; the answer is lost.
     requests(&mut a).into_iter().for_each(|request| node.handle(A, request, 0));
     answers(&mut node, A);
-    // A lease passes, and the other writes.
+    // A lease passes, and the other gateway writes.
     acquire(&mut node, B, life, CoherenceToken::ExclusiveWrite, LEASE);
     assert!(node.may_write(B, X));
-    // The link is there again. The renewal is answered first.
+    // The link is restored. The renewal is answered first.
     let now = LEASE + 1;
     a.handle_timeout(now);
     talk(&mut a, &mut node, A, now);
@@ -111,7 +111,7 @@ fn the_node_lets_nobody_keep_what_it_has_given_on() {
     node.handle(A, release, LEASE);
     let gone = answers(&mut node, A);
     assert!(matches!(gone[..], [CoherenceReply::Released { keeps: false, .. }]), "{gone:?}");
-    // One that has not looked at its clock takes it for what it is, and does not wait for ever.
+    // A gateway that has not checked its clock accepts the answer, and does not wait for ever.
     gone.into_iter().for_each(|answer| a.handle(answer, 1));
     assert_eq!(a.usable(X, 1), None);
     let cleaning = a.poll_cleaning().expect("what is cached is dropped");
@@ -126,7 +126,7 @@ fn a_grant_from_before_the_lease_is_not_taken_in_it() {
     let mut node = node();
     let mut a = Holder::new(LEASE, [], 0);
     talk(&mut a, &mut node, A, 0);
-    // It asks within the lease; the request is lost, and what is asked again later has another number.
+    // The gateway requests within the lease. The request is lost, and the repeated one has another number.
     a.begin(X, CoherenceToken::SharedRead, 0);
     requests(&mut a);
     let late = LEASE + 1;
@@ -138,12 +138,12 @@ fn a_grant_from_before_the_lease_is_not_taken_in_it() {
     others.into_iter().for_each(|request| node.handle(A, request, late));
     let old = answers(&mut node, A);
     assert!(matches!(old[..], [CoherenceReply::Granted { .. }]), "{old:?}");
-    // It is given on, since nothing is heard for a lease.
+    // The range is granted to another gateway, because nothing was received for a lease.
     let life = join(&mut node, B, &[], late);
     let later = late + LEASE;
     acquire(&mut node, B, life, CoherenceToken::ExclusiveWrite, later);
     assert!(node.may_write(B, X));
-    // A renewal is answered, and overtakes the grant.
+    // The answer to a renewal overtakes the grant.
     a.handle_timeout(later);
     let renewal =
         requests(&mut a).into_iter().find(|r| matches!(r, CoherenceRequest::Renew { .. }));
@@ -153,7 +153,7 @@ fn a_grant_from_before_the_lease_is_not_taken_in_it() {
     assert!(a.is_leased(later));
     old.into_iter().for_each(|answer| a.handle(answer, later));
     assert_eq!((a.usable(X, later), a.poll_begun()), (None, None));
-    // What it asks now is in the new lease.
+    // A request from now on is of the new lease.
     let asked = requests(&mut a);
     assert!(
         asked.iter().any(|request| matches!(request, CoherenceRequest::Acquire { .. })),
@@ -177,7 +177,7 @@ fn renewals_that_are_not_fetched_do_not_pile_up() {
         told[..],
         [CoherenceReply::Recall { .. }, CoherenceReply::Renewed { sent: 999, .. }]
     ));
-    // Nor does anything else, and what is told is as many as were fetched.
+    // Other requests do not add answers either, and exactly the fetched answers are removed.
     for number in 0..5 * MOST_TOKENS as u64 {
         let (range, token) = (X, CoherenceToken::SharedRead);
         node.handle(A, CoherenceRequest::Acquire { life: a, range, token, number }, 0);

@@ -1,11 +1,11 @@
-//! What gateways and a node can come to, as far as a few requests and a few faults lead: the
-//! transition function is the machines themselves. Messages are lost, come twice and overtake each
-//! other, gateways and the node crash, time passes for each at its own moment.
+//! A model check of the gateways and the node with few requests and few faults; the transition function is that of
+//! the state machines themselves. Messages are lost, duplicated and reordered, gateways and the node crash, and time
+//! passes at any moment.
 //!
-//! The first 200,000 or so states are looked at breadth first, which is not all of them, and then many long ways at
-//! random, whose seed is fixed. All clocks run alike and in steps that are longer than the margin of a lease: what
-//! that is for is not looked at here. Single ways that were missed are in `late.rs`.
-//! `cargo test --release -p tokens --test model -- --ignored --nocapture` goes further.
+//! About the first 200,000 states are searched breadth first, which is not all of them. Then follow many long random
+//! paths with a fixed seed. All clocks run at the same speed and in steps that are longer than the margin of a lease,
+//! so the purpose of the margin is not tested here. `late_messages.rs` has single sequences that this search missed.
+//! `cargo test --release -p coherence --test model -- --ignored --nocapture` searches further.
 
 mod world;
 
@@ -21,7 +21,7 @@ fn scene(gateways: usize, ranges: u32, budget: Budget) -> Scene {
     Scene { gateways, ranges, budget, fault: Fault::None }
 }
 
-/// Searches about so many states breadth first, and so many on ways at random. What is violated first.
+/// Searches about `near` states breadth first and `far` states on random paths. Returns the first violation.
 fn search(scene: &Scene, near: usize, far: usize) -> Option<String> {
     let breadth = scene.clone().checker().threads(2).target_state_count(near);
     report("breadth first", &breadth.spawn_bfs().join()).or_else(|| {
@@ -125,9 +125,10 @@ fn late_writes_are_noticed() {
     is_found(Fault::LateWritesAreTaken, budget);
 }
 
-/// Breadth first at length: a state that waits to be looked at takes up to 2 KB, and most of them wait.
+/// Number of states of a long breadth-first search. A state that waits for its search takes up to 2 KB, and most
+/// states wait.
 const MANY: usize = 3_000_000;
-/// Acts of a way at random: more than all that is asked for needs.
+/// Length of a random path: more steps than all of the requests need.
 const LONGEST: usize = 300;
-/// Of the ways at random: any will do.
+/// Seed of the random paths; any value will do.
 const SEED: u64 = 20_240_406;

@@ -1,4 +1,4 @@
-//! Gateways, a node and what is between them, as one state.
+//! The state of the model: the gateways, the node and the messages between them.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +8,7 @@ use coherence::{
 };
 use stateright::{Model, Property};
 
-/// What is searched.
+/// The parameters of a search.
 #[derive(Clone, Debug)]
 pub struct Scene {
     pub gateways: usize,
@@ -17,7 +17,7 @@ pub struct Scene {
     pub fault: Fault,
 }
 
-/// How often things may happen.
+/// How often each event may happen.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub struct Budget {
     pub uses: u8,
@@ -25,7 +25,7 @@ pub struct Budget {
     pub node_crashes: u8,
     pub losses: u8,
     pub repeats: u8,
-    /// Quarters of a lease that pass.
+    /// Quarters of a lease that may pass.
     pub ticks: u8,
 }
 
@@ -34,21 +34,21 @@ impl Budget {
         Self { uses: 0, gateway_crashes: 0, node_crashes: 0, losses: 0, repeats: 0, ticks: 0 };
 }
 
-/// What is done wrong on purpose.
+/// A deliberate mistake that the search has to find.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Fault {
     None,
-    /// The node gives a silent gateway's exclusive tokens on.
+    /// The node grants exclusive tokens of a silent gateway to others.
     ExclusiveEndsWithLease,
-    /// A node that has started anew waits for nobody.
+    /// A restarted node does not wait for its former members.
     NobodyIsAwaited,
-    /// A gateway counts its lease from when it hears of it.
+    /// A gateway measures its lease from the arrival of the answer.
     LeaseFromTheAnswer,
-    /// A gateway releases before it has sent down what is dirty.
+    /// A gateway releases a range before its dirty data is destaged.
     ReleaseBeforeDestage,
-    /// What is cached is kept when a range is given up.
+    /// A gateway keeps its cached data when it releases a range.
     CachedIsKept,
-    /// The node takes whatever write comes.
+    /// The node accepts every write.
     LateWritesAreTaken,
 }
 
@@ -58,13 +58,13 @@ pub struct World {
     budget: Budget,
     node: Grantor,
     starts: u64,
-    /// What the node keeps on stable storage: who may have dirty data.
+    /// The members that may have dirty data, as the node has it on stable storage.
     members: BTreeSet<SharingMember>,
-    /// The home of each range: the number of the write that it has.
+    /// The node's content of each range: the number of its last write.
     home: Vec<u8>,
     gateways: Vec<Gateway>,
     wire: BTreeSet<Letter>,
-    /// The newest write of each range that was acknowledged.
+    /// The newest acknowledged write of each range.
     acknowledged: Vec<u8>,
     pub violated: Option<&'static str>,
 }
@@ -72,10 +72,10 @@ pub struct World {
 #[derive(Clone, Debug, Eq, Hash, PartialEq)]
 struct Gateway {
     session: u8,
-    /// `None`: it is down.
+    /// `None` while the gateway is down.
     holder: Option<Holder>,
     cached: Vec<Option<u8>>,
-    /// In its log: a crash leaves it.
+    /// The writes in its log, which survive a crash.
     dirty: Vec<Option<u8>>,
     cleaning: BTreeSet<Cleaning>,
     uses: Vec<Use>,
@@ -85,18 +85,18 @@ struct Gateway {
 struct Use {
     range: CoherenceRange,
     token: CoherenceToken,
-    /// `None`: it is under way.
+    /// `None` while the use is in progress.
     waits: Option<CoherenceTicket>,
-    /// A read that sees an older one is stale.
+    /// A read that returns an older write is stale.
     at_least: u8,
 }
 
-/// Something on its way; in one session, what was sent in an earlier one does not arrive.
+/// A message in flight. A message of an earlier session does not arrive.
 #[derive(Clone, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 enum Letter {
     Up(u8, u8, CoherenceRequest),
     Down(u8, u8, CoherenceReply),
-    /// A write to the home: gateway, session, range, which.
+    /// A write to the node: gateway, session, range, number.
     Write(u8, u8, CoherenceRange, u8),
 }
 
@@ -169,7 +169,7 @@ impl Scene {
                 *home = write;
                 let gateway = &mut world.gateways[from as usize];
                 let dirty = &mut gateway.dirty[range.0 as usize];
-                // Nobody hears of it whose session is another by now.
+                // Only a gateway in the same session receives the answer.
                 if gateway.session == session && gateway.holder.is_some() && *dirty == Some(write) {
                     *dirty = None;
                     gateway.cached[range.0 as usize] = Some(write);
@@ -221,7 +221,7 @@ impl Scene {
         world.node.attach(member, now);
     }
 
-    /// Whatever the machines have to say goes on its way.
+    /// Sends all messages that the state machines have produced.
     fn collect(&self, world: &mut World) {
         while let Some((to, answer)) = world.node.poll_answer() {
             let to = to.0 as u8;
@@ -245,13 +245,13 @@ impl Scene {
             Letter::Up(of, session, _) | Letter::Down(of, session, _) => {
                 sessions[*of as usize] == *session
             }
-            // Late writes are what the node has to refuse.
+            // The node has to refuse late writes.
             Letter::Write(..) => true,
         });
         self.look(world);
     }
 
-    /// What must hold at every moment, and is not a step's own.
+    /// Checks the invariants that hold in every state, and records a violation.
     fn look(&self, world: &mut World) {
         for range in (0..self.ranges).map(CoherenceRange) {
             let usable: Vec<_> = world
@@ -297,7 +297,7 @@ impl Scene {
         world.wire.insert(Letter::Write(name as u8, here.session, range, write));
     }
 
-    /// From here on nothing goes wrong: whether everybody gets what he waits for.
+    /// Continues without further faults. Returns true if every waiting use begins.
     fn settles(&self, world: &World) -> bool {
         let mut world = world.clone();
         for name in 0..self.gateways {
@@ -321,7 +321,7 @@ impl Scene {
                         self.use_ends(&mut world, name, at);
                         moved = true;
                     }
-                    // What needs the node does not hold up what does not.
+                    // Work that needs the node must not delay work that does not.
                     for cleaning in world.gateways[name].cleaning.clone() {
                         if self.is_clean(&world.gateways[name], cleaning.range) {
                             self.clean(&mut world, name, cleaning);
@@ -377,7 +377,7 @@ impl Model for Scene {
             acknowledged: vec![0; self.ranges as usize],
             violated: None,
         };
-        // All have joined: what goes wrong before that goes wrong after a restart, too.
+        // All gateways have joined: faults before that are covered by restarts.
         (0..self.gateways).for_each(|name| self.restart(&mut world, name));
         self.collect(&mut world);
         while let Some(letter) = world.wire.pop_first() {
@@ -397,7 +397,7 @@ impl Model for Scene {
             if budget.losses > 0 {
                 acts.push(Act::IsLost(String::new(), at));
             }
-            // A command is not carried out twice: a write is not, what it carries may be.
+            // A write command is not performed twice; the messages about tokens may be.
             if budget.repeats > 0 && !matches!(letter, Letter::Write(..)) {
                 acts.push(Act::ArrivesAndComesAgain(String::new(), at));
             }
