@@ -1,65 +1,64 @@
-//! A conversation between two that know a secret: frames that nobody else can make, change, leave out,
-//! put in another order or play again. Nothing is hidden: names and addresses can be read on the way.
+//! An authenticated channel between two nodes that share a secret: no one else can make, change, drop, reorder or
+//! replay its frames. Nothing is encrypted: names and addresses can be read on the way.
 //!
-//! Both ends say hello with 32 random bytes. The key of the conversation is
-//! HMAC-SHA-256(secret, label, both random values); every frame ends with
-//! HMAC-SHA-256(key, end, number, length, payload). There is no other proof: who cannot make a frame is
-//! not answered.
+//! Each end sends a hello with 32 random bytes. The key of the channel is HMAC-SHA-256(secret, label, both random
+//! values); every frame ends with HMAC-SHA-256(key, end, number, length, payload). There is no other authentication:
+//! a peer that cannot make a frame gets no answer.
 
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 use zeroize::Zeroizing;
 
-/// The most bytes of a frame's payload: one record at its longest, and the stamps of all nodes.
+/// Maximum payload of a frame in bytes: the longest record, and the stamps of all nodes.
 pub const FRAME_BYTES: usize = 1 << 20;
-/// The same before the other end has made a frame: the stamps of all nodes. More is not held for a
-/// stranger.
+/// The same before the other end has authenticated itself with a frame: the stamps of all nodes. A stranger cannot
+/// make us hold more.
 pub const FIRST_BYTES: usize = 64 << 10;
-/// Bytes of a random value.
+/// Length of a random value in bytes.
 pub const NONCE_BYTES: usize = 32;
-/// Bytes of a hello: what follows, the version, the random value.
+/// Length of a hello in bytes: magic, version, random value.
 pub const HELLO_BYTES: usize = MAGIC.len() + 4 + NONCE_BYTES;
-/// Bytes of the length before a payload.
+/// Length in bytes of the length field before a payload.
 pub const LENGTH_BYTES: usize = 4;
-/// Bytes of the proof behind it.
+/// Length in bytes of the HMAC after a payload.
 pub const TAG_BYTES: usize = 32;
 
 const MAGIC: &[u8; 8] = b"FBYNAMES";
 const VERSION: u32 = 1;
 const LABEL: &[u8] = b"forebay names 1\0";
 
-/// Which end of a conversation.
+/// The end of a channel.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum ChannelEnd {
-    /// Who connected.
+    /// The end that has connected.
     Caller = 1,
-    /// Who was called.
+    /// The end that has accepted.
     Called = 2,
 }
 
-/// What each end says first.
+/// The first message of each end.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Hello(pub [u8; NONCE_BYTES]);
 
-/// What ends a conversation.
+/// The reason why a channel ends.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum ChannelError {
-    /// Not this protocol, or another version of it.
+    /// The other end uses another protocol, or another version.
     #[error("the other end speaks another protocol")]
     Hello,
-    /// A frame longer than there can be.
+    /// A frame exceeds the maximum length.
     #[error("a frame is longer than it may be")]
     Length,
-    /// The other end does not know the secret, or somebody between has changed something.
+    /// The other end has another secret, or the frame was changed on the way.
     #[error("the other end has another secret, or somebody changed what it said")]
     Tag,
-    /// Made by who knows the secret, but not to be understood.
+    /// The frame is authentic, but cannot be parsed.
     #[error("the other end says what cannot be understood")]
     Payload,
 }
 
 impl Hello {
-    /// As it is sent.
+    /// Encodes a hello.
     #[must_use]
     pub fn encode(&self) -> [u8; HELLO_BYTES] {
         let mut bytes = [0; HELLO_BYTES];
@@ -69,7 +68,7 @@ impl Hello {
         bytes
     }
 
-    /// As it is received.
+    /// Decodes a hello.
     pub fn parse(bytes: &[u8; HELLO_BYTES]) -> Result<Self, ChannelError> {
         let (head, nonce) = bytes.split_at(12);
         if head[..8] != *MAGIC || head[8..] != VERSION.to_be_bytes() {
@@ -79,7 +78,7 @@ impl Hello {
     }
 }
 
-/// One end's frames.
+/// One end of a channel.
 pub struct Channel {
     key: Zeroizing<[u8; TAG_BYTES]>,
     end: ChannelEnd,
@@ -88,7 +87,8 @@ pub struct Channel {
 }
 
 impl Channel {
-    /// After both hellos. They need to differ: who is sent his own back is talking to a mirror.
+    /// Makes a channel after both hellos. They have to differ: an end that receives its own hello is connected to
+    /// itself or to an attacker who reflects it.
     pub fn new(
         secret: &[u8],
         end: ChannelEnd,
@@ -106,10 +106,10 @@ impl Channel {
         Ok(Self { key: Zeroizing::new(key.into()), end, sent: 0, received: 0 })
     }
 
-    /// A frame to send.
+    /// Makes the next frame to send.
     ///
     /// # Panics
-    /// If there are more bytes than a frame takes.
+    /// If the payload is longer than [`FRAME_BYTES`].
     pub fn seal(&mut self, payload: &[u8]) -> Vec<u8> {
         assert!(payload.len() <= FRAME_BYTES, "a message is as long as messages get");
         let length = (payload.len() as u32).to_be_bytes();
@@ -118,11 +118,12 @@ impl Channel {
         [&length[..], payload, &tag].concat()
     }
 
-    /// How many bytes follow the length of a frame that is being received, with its proof.
+    /// Returns how many bytes follow the length field of a frame that is being received, including its HMAC.
     pub fn rest(&self, length: [u8; LENGTH_BYTES]) -> Result<usize, ChannelError> {
         let most = if self.received == 0 { FIRST_BYTES } else { FRAME_BYTES };
         let is_caller = self.end == ChannelEnd::Caller;
-        // Who called has chosen whom to believe, and the first answer carries records.
+        // The connecting end has chosen its peer, and the first answer already has records, so it accepts long frames
+        // at once.
         let most = if is_caller { FRAME_BYTES } else { most };
         match u32::from_be_bytes(length) as usize {
             length if length <= most => Ok(length + TAG_BYTES),
@@ -130,7 +131,7 @@ impl Channel {
         }
     }
 
-    /// The payload of a frame, if the other end made it as the next one.
+    /// Returns the payload of a frame, if the other end has made it as its next one.
     pub fn open<'a>(&mut self, rest: &'a [u8]) -> Result<&'a [u8], ChannelError> {
         let (payload, tag) = rest.split_last_chunk::<TAG_BYTES>().ok_or(ChannelError::Length)?;
         let length = (payload.len() as u32).to_be_bytes();
@@ -139,7 +140,7 @@ impl Channel {
             ChannelEnd::Called => ChannelEnd::Caller,
         };
         let expected = self.tag(other, self.received, &length, payload);
-        // In constant time.
+        // This compares in constant time.
         expected.verify_slice(tag).map_err(|_| ChannelError::Tag)?;
         self.received += 1;
         Ok(payload)
@@ -168,7 +169,7 @@ mod tests {
         (caller, Channel::new(other, ChannelEnd::Called, b, a).unwrap())
     }
 
-    /// As the socket does it.
+    /// Splits a frame as the socket code does.
     fn receive<'a>(channel: &mut Channel, frame: &'a [u8]) -> Result<&'a [u8], ChannelError> {
         let (length, rest) = frame.split_first_chunk().ok_or(ChannelError::Length)?;
         if channel.rest(*length)? != rest.len() {

@@ -1,21 +1,21 @@
-//! The global location number: which node something belongs to.
+//! The global location number, which identifies the node of a volume.
 
 use std::{fmt, str::FromStr};
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-/// A node's name for ever: 128 random bits, written as 32 hexadecimal digits. The paper takes the
-/// IP address for it (STICS, section 4.1); ours outlives that.
+/// The permanent identity of a node: 128 random bits, written as 32 hexadecimal digits. The paper uses the IP address
+/// (STICS, section 4.1); our number stays the same when that changes.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct Gln([u8; 16]);
 
-/// A text that is none.
+/// A text that is not a global location number.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 #[error("not a global location number, which has 32 hexadecimal digits")]
 pub struct NotAGln;
 
 impl Gln {
-    /// Of random bytes.
+    /// Makes a number of random bytes.
     #[must_use]
     pub fn new(random: [u8; 16]) -> Self {
         Self(random)

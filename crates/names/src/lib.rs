@@ -1,5 +1,5 @@
-//! Which volume is where: what nodes tell each other of their volumes, how a name is resolved, and
-//! how the telling is protected. No socket and no clock: `docs/protocols.md` has the bytes.
+//! The naming service: which node has which volume, how nodes exchange this, how a name is resolved, and how the
+//! exchange is authenticated. No socket and no clock: `docs/protocols.md` has the bytes.
 
 mod gln;
 mod node_record;

@@ -1,5 +1,5 @@
-//! What two nodes say to each other: how new is what I know, here is what you do not have, and here is
-//! what you do not have.
+//! The messages of an exchange between two nodes: each sends the stamps of the records that it has, and the records
+//! that the other lacks.
 
 use std::time::{Duration, Instant};
 
@@ -12,76 +12,79 @@ use crate::{
     node_record::{NodeName, NodeRecord, NodeRecordRefusal, NodeRecordStamp},
 };
 
-/// What the node that connected says.
+/// A request of the node that has connected.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum NamesRequest {
-    /// The first: how new is what I know.
+    /// The first request: the stamps of our records.
     Exchange {
-        /// Who asks.
+        /// The number of the sender.
         from: Gln,
-        /// Its process, so that who calls himself is told from who has the same number.
+        /// The process of the sender. It distinguishes a node that calls itself from another one with the same
+        /// number.
         instance: u64,
-        /// How new.
+        /// The stamps.
         known: Vec<NodeRecordStamp>,
     },
-    /// The second, if there is something to tell.
+    /// The second request, if there are records to send.
     Tell {
-        /// Records that the other does not have.
+        /// Records that the receiver does not have.
         told: Vec<RelayedNodeRecord>,
     },
 }
 
-/// What is answered.
+/// A response.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum NamesResponse {
-    /// To the first.
+    /// Answers the first request.
     Exchanged {
-        /// How new is what I know.
+        /// The stamps of the responder's records.
         known: Vec<NodeRecordStamp>,
-        /// Records that you do not have.
+        /// Records that the caller does not have.
         told: Vec<RelayedNodeRecord>,
     },
-    /// To the second.
+    /// Answers the second request.
     Taken,
-    /// You are me.
+    /// The caller is this process itself.
     Yourself,
-    /// You have my number, and are not me: one of us was made as a copy of the other.
+    /// The caller has the same number as this node but is another process: one of them was made as a copy of the
+    /// other.
     Twin {
-        /// Who I am.
+        /// The process of the responder.
         node: NodeName,
     },
-    /// You have said something that cannot be.
+    /// The request was invalid.
     Refused {
-        /// What.
+        /// The reason.
         reason: String,
     },
 }
 
-/// A record on its way.
+/// A record that is sent by any node.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct RelayedNodeRecord {
     /// The record.
     record: NodeRecord,
-    /// Milliseconds since its owner's last sign of life.
+    /// Milliseconds since the last sign of life of the record's owner.
     age_ms: u64,
-    /// The same since two processes with its owner's number both gave signs of life, if that is known.
+    /// Milliseconds since two processes with its owner's number both gave signs of life; `None` if that never
+    /// happened.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     twins_ms: Option<u64>,
 }
 
-/// Records in one message: the rest of a frame is room for stamps.
+/// Maximum number of records in one message. The rest of a frame is for stamps.
 const NEWS_BYTES: usize = FRAME_BYTES - FIRST_BYTES;
 
-/// The first thing to say.
+/// Returns the first request of an exchange.
 #[must_use]
 pub fn begin(table: &NamesTable) -> NamesRequest {
     let own = table.own();
     NamesRequest::Exchange { from: own.stamp.gln, instance: own.instance, known: table.stamps() }
 }
 
-/// What to say to a request.
+/// Handles a request and returns the response.
 pub fn answer(table: &mut NamesTable, request: NamesRequest, now: Instant) -> NamesResponse {
     let answered = match request {
         NamesRequest::Exchange { from, instance, .. } if from == table.own().stamp.gln => {
@@ -100,7 +103,7 @@ pub fn answer(table: &mut NamesTable, request: NamesRequest, now: Instant) -> Na
     answered.unwrap_or_else(|refusal| NamesResponse::Refused { reason: refusal.to_string() })
 }
 
-/// Takes the answer to the first request; what is still to be told, if anything is.
+/// Handles the response to the first request. Returns the second request, if there are records to send.
 pub fn finish(
     table: &mut NamesTable,
     known: &[NodeRecordStamp],
@@ -124,7 +127,8 @@ fn news(table: &NamesTable, known: &[NodeRecordStamp], now: Instant) -> Vec<Rela
     told.collect()
 }
 
-/// What there is no room for is passed over: what follows may be of nodes that we know.
+/// Accepts all records for which there is room. Those without room are skipped, because later ones may be of nodes
+/// that are already known.
 fn take(
     table: &mut NamesTable,
     told: Vec<RelayedNodeRecord>,
@@ -152,7 +156,7 @@ mod tests {
         node_record::tests::record,
     };
 
-    /// `a` calls `b`, by way of the text that goes over the wire.
+    /// Lets `a` call `b`; the messages pass through their text form.
     fn exchange(a: &mut NamesTable, b: &mut NamesTable, now: Instant) {
         let pass = |request: NamesRequest| {
             serde_json::from_str(&serde_json::to_string(&request).unwrap()).unwrap()
@@ -194,7 +198,7 @@ mod tests {
         assert!(b.resolve(&"old".parse().unwrap(), now).is_err());
     }
 
-    /// Otherwise a gateway finds an older copy of the volume elsewhere, or none.
+    /// Otherwise a gateway would find an older copy of the volume at another node, or none.
     #[test]
     fn a_node_that_starts_takes_nothing_back_before_it_tells() {
         let now = Instant::now();
@@ -265,7 +269,7 @@ mod tests {
         for table in [&one, &two] {
             assert_eq!(table.troubles(at(12)).collect::<Vec<_>>(), [NamingProblem::Twin]);
         }
-        // One is stopped: the other goes on as if nothing had been.
+        // One process is stopped: the other continues normally.
         for seconds in (12..60).step_by(2) {
             one.beat();
             exchange(&mut one, &mut seed, at(seconds));

@@ -1,4 +1,4 @@
-//! What one node knows of all: its own record and the newest of each other that it has heard of.
+//! The table of one node: its own record, and the newest record of each other node.
 
 use std::{
     collections::BTreeMap,
@@ -17,85 +17,87 @@ use crate::{
     peer_node::PeerNode,
 };
 
-/// Nodes that are known beside ourselves.
+/// Maximum number of other nodes.
 const MOST_NODES: usize = 256;
-/// Volumes of all of them: what is known takes 22 MB with all that is said at its longest.
+/// Maximum number of volumes of all other nodes: the table takes 22 MB if every field has its maximum length.
 const MOST_VOLUMES_IN_ALL: usize = 8192;
-/// What we have counted and forgotten, at most: a change each millisecond for seven weeks.
+/// The largest gap that a restart from an older copy can leave in our own version: one change each millisecond for
+/// seven weeks.
 const MOST_FORGOTTEN: u64 = 1 << 32;
-/// We never count beyond this because of what others say: as much is left for changes of our own.
+/// We never raise our version beyond this because of other nodes: as much is left for changes of our own.
 const MOST_BELIEVED: u64 = MOST_COUNT / 2;
 
-/// What is known.
+/// The records of all nodes.
 #[derive(Debug)]
 pub struct NamesTable {
     own: NodeRecord,
-    /// What our own record says is so: before that nobody hears of it, since a node that has begun
-    /// to start would tell that it has no volumes.
+    /// Our own record is complete. Before that it is not sent to other nodes, because it would say that this node has
+    /// no volumes.
     has_told: bool,
     others: BTreeMap<Gln, PeerNode>,
     times: NodeExpiryTimes,
-    /// How often others knew something newer of us than we, since the start.
+    /// How often, since the start, another node had a newer record of us than we.
     outbids: u64,
-    /// When each was last seen.
+    /// When each problem was last seen.
     troubles: BTreeMap<NamingProblem, Instant>,
 }
 
-/// When a node that gives no sign of life is what.
+/// The times after which a node without signs of life is stale or forgotten.
 #[derive(Clone, Copy, Debug)]
 pub struct NodeExpiryTimes {
-    /// Its volumes are shown as stale.
+    /// Its volumes are shown as stale after this time.
     pub stale_after: Duration,
-    /// It is forgotten.
+    /// Its record is removed after this time.
     pub forget_after: Duration,
 }
 
-/// Where a volume is.
+/// The location of a volume.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct VolumeLocation {
-    /// The node that it belongs to.
+    /// The name of its node.
     pub node: NodeName,
-    /// That node's number.
+    /// The number of its node.
     pub gln: Gln,
-    /// The target that it is a unit of.
+    /// The target of the volume.
     pub target: String,
-    /// The unit's number.
+    /// The LUN of the volume.
     pub lun: u16,
-    /// Where that target is reached.
+    /// The addresses of the target.
     pub portals: Vec<PortalAddress>,
 }
 
-/// Why nobody can say where a volume is.
+/// The reason why a volume has no location.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum Unresolved {
-    /// No node has told of it.
+    /// No known node has the volume.
     #[error("no node tells of a volume {0}")]
     Unknown(VolumeName),
-    /// Which one is meant cannot be guessed: writes would go to one of them.
+    /// Several nodes have the volume. None of them is chosen, because writes would go to only one of them.
     #[error("several nodes tell of a volume {volume}: {nodes}")]
     Ambiguous {
-        /// The name.
+        /// The volume.
         volume: VolumeName,
-        /// Who they are.
+        /// The nodes.
         nodes: String,
     },
 }
 
-/// A node as it is shown.
+/// A node for the status.
 #[derive(Clone, Debug)]
 pub struct ListedNode<'a> {
-    /// What it told last.
+    /// Its record.
     pub record: &'a NodeRecord,
-    /// How long ago it gave its last sign of life; zero for ourselves.
+    /// The time since its last sign of life; zero for this node.
     pub age: Duration,
-    /// Too long ago.
+    /// That was too long ago.
     pub is_stale: bool,
-    /// How long ago two processes with its number were last known to live, if that may be so still.
+    /// The time since two processes with its number were last known to live; `None` if that was never so, or is
+    /// outdated.
     pub twins: Option<Duration>,
 }
 
 impl NamesTable {
-    /// Knows our own record only, which nobody is told of before [`Self::tell`].
+    /// Makes a table with our own record only. It is not sent to other nodes before [`Self::tell`].
     #[must_use]
     pub fn new(own: NodeRecord, times: NodeExpiryTimes) -> Self {
         Self {
@@ -108,13 +110,13 @@ impl NamesTable {
         }
     }
 
-    /// Our own record.
+    /// Returns our own record.
     #[must_use]
     pub fn own(&self) -> &NodeRecord {
         &self.own
     }
 
-    /// From now on we tell this. True if it is something else than before.
+    /// Sets the content of our record, and from now on sends it to other nodes. Returns true if it has changed.
     pub fn tell(&mut self, addresses: Vec<String>, volumes: Vec<NodeVolumeEntry>) -> bool {
         let is_the_same = (&self.own.addresses, &self.own.volumes) == (&addresses, &volumes);
         if self.has_told && is_the_same {
@@ -126,25 +128,25 @@ impl NamesTable {
         true
     }
 
-    /// A sign of our life.
+    /// Counts a sign of life of this node.
     pub fn beat(&mut self) {
         self.own.stamp.beat += 1;
     }
 
-    /// Our own record becomes newer than this one of the same owner.
+    /// Makes our record newer than another record of this node.
     fn outbid(&mut self, other: NodeRecordStamp) {
         self.own.stamp.version = other.version + 1;
         self.own.stamp.beat = 0;
     }
 
-    /// How new what we know and tell is.
+    /// Returns the stamps of all records that may be sent.
     #[must_use]
     pub fn stamps(&self) -> Vec<NodeRecordStamp> {
         let own = self.has_told.then_some(self.own.stamp);
         own.into_iter().chain(self.others.values().map(|other| other.record.stamp)).collect()
     }
 
-    /// Takes notice of how new others know the records, which tells who lives.
+    /// Handles the stamps of another node: newer beats are signs of life.
     pub fn heed(
         &mut self,
         stamps: &[NodeRecordStamp],
@@ -166,9 +168,9 @@ impl NamesTable {
         Ok(())
     }
 
-    /// Of our own record nobody knows a newer one than we. If it seems so, our memory was restored from
-    /// an older copy, and what we tell has to become newer than that; if it seems so again, there are two
-    /// of us. A member that says anything must not count for us until no number is left.
+    /// Handles a newer stamp of our own record that another node has. The first time, our state was restored from an
+    /// older copy, and our record has to become newer than the lost one. If it happens again, a second process uses
+    /// our number. The version is bounded, so that no member can use up all numbers.
     fn answer(&mut self, newer: NodeRecordStamp, now: Instant) {
         if newer.version > MOST_BELIEVED.min(self.own.stamp.version + MOST_FORGOTTEN) {
             self.troubles.insert(NamingProblem::Forged, now);
@@ -181,19 +183,19 @@ impl NamesTable {
         }
     }
 
-    /// There is another process with our number.
+    /// Notes that another process uses our number.
     pub fn meet_twin(&mut self, now: Instant) {
         self.troubles.insert(NamingProblem::Twin, now);
     }
 
-    /// Somebody has found two processes with this number, which both lived so long ago.
+    /// Notes that another node has found two processes with this number, both of which lived `age` ago.
     pub fn hear_of_twins(&mut self, gln: Gln, age: Duration, now: Instant) {
         if let (Some(other), Some(at)) = (self.others.get_mut(&gln), now.checked_sub(age)) {
             other.hear_of_twins(at);
         }
     }
 
-    /// What is to be put right, as far as it was seen lately.
+    /// Returns the problems that were seen recently.
     pub fn troubles(&self, now: Instant) -> impl Iterator<Item = NamingProblem> {
         self.troubles
             .iter()
@@ -201,13 +203,13 @@ impl NamesTable {
             .map(|(t, _)| *t)
     }
 
-    /// How long ago it was, unless that has no meaning any more.
+    /// Returns the time since `at`, unless it is too long ago to matter.
     fn lately(&self, at: Instant, now: Instant) -> Option<Duration> {
         Some(now.saturating_duration_since(at)).filter(|age| *age < self.times.stale_after)
     }
 
-    /// Records that are newer than what others know: ours first, and no more than so many bytes of JSON,
-    /// but for one. What is left out comes the next time.
+    /// Returns the records that are newer than `theirs`, our own first: as many as fit into `most_bytes` of JSON, but
+    /// at least one. The others are sent the next time.
     #[must_use]
     pub fn news_for(
         &self,
@@ -228,8 +230,8 @@ impl NamesTable {
         self.nodes(now).skip(untold).filter(|one| !has(one.record.stamp)).take_while(fits).collect()
     }
 
-    /// Takes a record of somebody's, which gave its last sign of life so long ago, if it is newer than
-    /// what we have and there is room for it.
+    /// Accepts a record whose owner gave its last sign of life `age` ago, if it is newer than ours and there is room
+    /// for it.
     pub fn take(
         &mut self,
         record: NodeRecord,
@@ -261,7 +263,7 @@ impl NamesTable {
         Ok(())
     }
 
-    /// Whether it has, for this record in place of the one before.
+    /// Fails if there is no room for this record in place of the former one.
     fn has_room(
         &self,
         before: Option<&PeerNode>,
@@ -281,14 +283,14 @@ impl NamesTable {
         }
     }
 
-    /// Drops those who gave no sign of life for too long.
+    /// Removes nodes that gave no sign of life for too long.
     fn forget(&mut self, now: Instant) {
         let times = self.times;
         let age = |other: &PeerNode| now.saturating_duration_since(other.heard);
         self.others.retain(|_, other| age(other) < times.forget_after);
     }
 
-    /// All nodes, ourselves first.
+    /// Returns all nodes, this one first.
     pub fn nodes(&self, now: Instant) -> impl Iterator<Item = ListedNode<'_>> {
         let met = self.troubles.get(&NamingProblem::Twin);
         let twins = met.and_then(|at| self.lately(*at, now));
@@ -307,8 +309,8 @@ impl NamesTable {
         std::iter::once(own).chain(others.filter(move |one| one.age < times.forget_after))
     }
 
-    /// Where a unit of ours is now and how often it has moved, if another node tells of it under the same name, target and
-    /// number with a higher generation than ours: what we have is older.
+    /// Returns the location and the generation of one of our units if another node has it with the same name, target
+    /// and LUN and a higher generation than ours: then our copy is outdated.
     #[must_use]
     pub fn moved_on(&self, ours: &NodeVolumeEntry, now: Instant) -> Option<(u64, VolumeLocation)> {
         let others = self.nodes(now).skip(1);
@@ -323,16 +325,16 @@ impl NamesTable {
         newest.map(|(record, entry)| (entry.generation, place(record, entry)))
     }
 
-    /// Where a volume is: where it was moved to last. Of those a node that gives signs of life goes before one
-    /// that does not, since a volume may have been taken up elsewhere; between two of the same kind nothing is
-    /// guessed, nor between two with one number.
+    /// Returns the location of a volume: the node with the highest generation. Among several, a node with signs of
+    /// life is preferred to one without, since the volume may have been taken up elsewhere. If several nodes remain,
+    /// or two processes have the node's number, the result is ambiguous.
     pub fn resolve(&self, volume: &VolumeName, now: Instant) -> Result<VolumeLocation, Unresolved> {
         let mut found: Vec<(ListedNode<'_>, &NodeVolumeEntry)> = Vec::new();
         for listed in self.nodes(now) {
             let entry = listed.record.volumes.iter().find(|entry| entry.volume == *volume);
             found.extend(entry.map(|entry| (listed, entry)));
         }
-        // Whoever has it of an earlier time has an older copy, however lively.
+        // A lower generation is an older copy, even if its node is alive.
         let newest = found.iter().map(|(_, entry)| entry.generation).max();
         found.retain(|(_, entry)| Some(entry.generation) == newest);
         if found.iter().any(|(listed, _)| !listed.is_stale) {
@@ -396,18 +398,18 @@ pub(crate) mod tests {
         table.take(record(2, 1, &["a"]), Duration::ZERO, now).unwrap();
         assert_eq!(node_of(&table, "a", now).unwrap(), "node-2");
         assert_eq!(node_of(&table, "own", now).unwrap(), "node-1");
-        // It moved: the order in which that is heard does not matter.
+        // The volume has moved: the order in which the records arrive does not matter.
         table.take(record(3, 1, &["a"]), Duration::ZERO, now).unwrap();
         let both = node_of(&table, "a", now).unwrap_err().to_string();
         assert!(both.contains("node-2") && both.contains("node-3"), "{both}");
         table.take(record(2, 2, &[]), Duration::ZERO, now).unwrap();
         assert_eq!(node_of(&table, "a", now).unwrap(), "node-3");
-        // What is older is not believed any more.
+        // Older records are not accepted any more.
         table.take(record(2, 1, &["a"]), Duration::ZERO, now).unwrap();
         assert_eq!(node_of(&table, "a", now).unwrap(), "node-3");
     }
 
-    /// The node that it came from may have been restored from a copy, or its record may be on its way still.
+    /// The source node may have been restored from a copy, or its newer record may not have arrived yet.
     #[test]
     fn a_volume_is_where_it_was_moved_to_last_also_when_that_node_is_silent() {
         let (mut table, start) = (table(1, &[]), Instant::now());
@@ -428,7 +430,7 @@ pub(crate) mod tests {
         assert_eq!(node_of(&table, "a", later).unwrap(), "node-2");
     }
 
-    /// A node that was put back from a copy does not know that its volume has moved.
+    /// A node that was restored from a copy does not know that its volume has moved.
     #[test]
     fn an_older_unit_learns_where_the_newer_one_is() {
         let (mut table, now) = (table(1, &["a"]), Instant::now());
@@ -463,11 +465,11 @@ pub(crate) mod tests {
         let is_stale =
             |table: &NamesTable, seconds| table.nodes(at(seconds)).last().unwrap().is_stale;
         assert!(!is_stale(&table, 29) && is_stale(&table, 30));
-        // A sign of life that others have heard of is one.
+        // A sign of life that another node has received counts.
         let stamp = NodeRecordStamp { beat: 5, ..record(2, 1, &[]).stamp };
         table.heed(&[stamp], at(40)).unwrap();
         assert!(!is_stale(&table, 69) && is_stale(&table, 70));
-        // The same one again is none.
+        // The same sign of life again does not count.
         table.heed(&[stamp], at(90)).unwrap();
         assert!(is_stale(&table, 90));
         assert_eq!(
@@ -482,7 +484,7 @@ pub(crate) mod tests {
         assert_eq!(table.nodes(at(8000)).count(), 1);
     }
 
-    /// Otherwise two nodes tell each other of a dead one for ever.
+    /// A regression test: two nodes sent each other the record of a dead node for ever.
     #[test]
     fn what_is_told_again_does_not_become_younger() {
         let (mut a, mut b, start) = (table(1, &[]), table(2, &[]), Instant::now());
@@ -523,18 +525,18 @@ pub(crate) mod tests {
             table.take(told(instance, version), age, at(seconds)).unwrap();
             assert_eq!(node_of(&table, "a", at(seconds)).unwrap(), "node-2");
         };
-        // Several, one soon after the other; and what the first told is heard again.
+        // Several changes in a row, and then the first record again.
         for (instance, version) in [(1, 1), (2, 2), (3, 3), (1, 1), (4, 4)] {
             take(instance, version, 0, version);
         }
-        // With memory from an older copy, and what it told before comes from somebody else who has not
-        // heard of it since.
+        // This node was restored from an older copy, and another node that does not know of it yet still has the
+        // newer record.
         take(5, 11, 0, 100);
         take(4, 50, 60, 101);
         take(5, 51, 0, 102);
     }
 
-    /// Not to be believed, or soon there is no number left to count with, or a file nobody reads.
+    /// The version is not accepted: otherwise no numbers would be left to count with, or the file could not be read.
     #[test]
     fn nobody_counts_for_us_until_no_number_is_left() {
         let (mut table, now) = (table(1, &["a"]), Instant::now());

@@ -1,5 +1,5 @@
-//! What a node tells of itself: one record, replaced as a whole by a newer one. All of it but our own
-//! comes from others, and is looked at before it is taken.
+//! The record that a node publishes about itself. A newer record replaces it as a whole. Records of other nodes are
+//! checked before they are accepted.
 
 use std::{collections::HashSet, fmt, str::FromStr};
 
@@ -7,99 +7,100 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 use crate::gln::Gln;
 
-/// Volumes of one node: with all that is said of each at its longest, a record is below 700 KB.
+/// Maximum number of volumes of a node: a record is below 700 KB if every field has its maximum length.
 pub const MOST_VOLUMES: usize = 256;
-/// Portals of a volume, and naming addresses of a node: networks that a machine is in.
+/// Maximum number of portals of a volume, and of naming addresses of a node: one for each network of a machine.
 pub const MOST_ADDRESSES: usize = 8;
-/// No counter gets there: below it they are exact in every JSON reader, and a change every microsecond
-/// takes a century.
+/// Upper bound of the counters. Below it they are exact in every JSON reader, and a change every microsecond takes a
+/// century to reach it.
 pub const MOST_COUNT: u64 = 1 << 52;
 
-/// What one node tells.
+/// The record of one node.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct NodeRecord {
-    /// Whose it is, and how new.
+    /// The owner and the version.
     #[serde(flatten)]
     pub stamp: NodeRecordStamp,
-    /// The owner's process: random. It changes with a restart; two that take turns are twins.
+    /// A random number of the owner's process. It changes with a restart. Two numbers that alternate belong to two
+    /// processes.
     pub instance: u64,
-    /// What people call the node.
+    /// The node's name for people.
     pub node: NodeName,
-    /// Where it answers questions about names: `host:port`.
+    /// The addresses of its naming service: `host:port`.
     pub addresses: Vec<String>,
-    /// The volumes that are its own.
+    /// The volumes of the node.
     pub volumes: Vec<NodeVolumeEntry>,
 }
 
-/// Whose a record is, and how new. Only its owner counts it up.
+/// The owner and the version of a record. Only the owner increases it.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
 pub struct NodeRecordStamp {
-    /// The owner.
+    /// The owner's number.
     pub gln: Gln,
-    /// Counts changes of what is told, over restarts.
+    /// Number of changes of the content, counted over restarts.
     pub version: u64,
-    /// Counts signs of life since the last change.
+    /// Number of signs of life since the last change.
     pub beat: u64,
 }
 
-/// Where one volume is.
+/// The location of one volume.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct NodeVolumeEntry {
-    /// Its name.
+    /// The name of the volume.
     pub volume: VolumeName,
-    /// The iSCSI name of the target that it is a unit of.
+    /// The iSCSI name of its target.
     pub target: String,
-    /// The unit's number.
+    /// Its LUN.
     pub lun: u16,
-    /// Where that target is reached.
+    /// The addresses of the target.
     pub portals: Vec<PortalAddress>,
-    /// How often it has moved from node to node: of two that tell of it, the one with the higher number
-    /// is right.
+    /// The generation: how often the volume has moved from node to node. If two nodes have the volume, the higher
+    /// number is right.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub generation: u64,
 }
 
-/// A volume that never moved is told of as before there were moves.
+/// The field is left out for a volume that never moved, so that such a record is the same as before moves existed.
 #[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
 fn is_zero(generation: &u64) -> bool {
     *generation == 0
 }
 
-/// An address that an initiator connects to.
+/// An address for initiators.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct PortalAddress {
     /// `host:port`, IPv6 in brackets.
     pub address: String,
-    /// Whether connections begin with TLS.
+    /// Whether connections begin with a TLS handshake.
     pub tls: bool,
 }
 
-/// Why a record is not taken.
+/// The reason why a record is not accepted.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum NodeRecordRefusal {
-    /// More of something than there may be.
+    /// The record has too many of something.
     #[error("more than {most} {what}")]
     TooMany {
-        /// Of what.
+        /// What there are too many of.
         what: &'static str,
-        /// How many there may be.
+        /// The maximum number.
         most: usize,
     },
-    /// It may be right, but so much is known already.
+    /// The record may be valid, but the table is full.
     #[error("there is no room for more than {most} {what}")]
     Full {
-        /// Of what.
+        /// What the table is full of.
         what: &'static str,
-        /// How many there is room for.
+        /// The maximum number.
         most: usize,
     },
-    /// Something that cannot be.
+    /// The record is invalid.
     #[error("{0}")]
     Wrong(&'static str),
 }
 
 impl NodeRecord {
-    /// Whether it can be believed at all.
+    /// Checks a record of another node.
     pub fn check(&self) -> Result<(), NodeRecordRefusal> {
         self.stamp.check()?;
         at_most(self.addresses.len(), MOST_ADDRESSES, "naming addresses of a node")?;
@@ -117,7 +118,7 @@ impl NodeRecord {
 }
 
 impl NodeRecordStamp {
-    /// Whether it can be believed.
+    /// Checks a stamp of another node.
     pub(crate) fn check(&self) -> Result<(), NodeRecordRefusal> {
         match self.version < MOST_COUNT && self.beat < MOST_COUNT {
             true => Ok(()),
@@ -149,14 +150,15 @@ fn at_most(count: usize, most: usize, what: &'static str) -> Result<(), NodeReco
     if count > most { Err(NodeRecordRefusal::TooMany { what, most }) } else { Ok(()) }
 }
 
-/// RFC 7143, 4.2.7; without line breaks and what else is not to be in a message.
+/// Checks an iSCSI name (RFC 7143, 4.2.7). It must not have line breaks or other characters that do not belong into a
+/// message.
 fn is_target(name: &str) -> bool {
     let known = ["iqn.", "eui.", "naa."].iter().any(|kind| name.starts_with(kind));
     let allowed = |c: u8| c.is_ascii_alphanumeric() || b".-:_".contains(&c);
     known && name.len() <= 223 && name.bytes().all(allowed)
 }
 
-/// `host:port`, the host a name, an IPv4 address or an IPv6 address in brackets.
+/// Checks `host:port`, where the host is a name, an IPv4 address or an IPv6 address in brackets.
 #[must_use]
 pub fn is_address(text: &str) -> bool {
     let Some((host, port)) = text.rsplit_once(':') else { return false };
@@ -165,7 +167,7 @@ pub fn is_address(text: &str) -> bool {
         Some(six) => six.parse::<std::net::Ipv6Addr>().is_ok(),
         None => {
             let known = |c: u8| c.is_ascii_alphanumeric() || b".-".contains(&c);
-            // RFC 1035, 2.3.4
+            // The maximum length of a name (RFC 1035, 2.3.4).
             !host.is_empty() && host.len() <= 253 && host.bytes().all(known)
         }
     };
@@ -173,16 +175,16 @@ pub fn is_address(text: &str) -> bool {
     host_is_right && digits && port.parse::<u16>().is_ok_and(|port| port > 0)
 }
 
-/// What a volume is called wherever it is.
+/// The name of a volume, which is the same at every node.
 #[derive(Clone, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct VolumeName(String);
 
-/// What people call a node.
+/// The name of a node, for people.
 #[derive(Clone, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct NodeName(String);
 
-/// 1 to 64 of `a`-`z`, `0`-`9`, `.`, `-` and `_`, the first a letter or a digit: it stands in addresses,
-/// on command lines and in messages.
+/// A label: 1 to 64 of `a`-`z`, `0`-`9`, `.`, `-` and `_`, the first of them a letter or a digit. It is used in
+/// addresses, on command lines and in messages.
 fn is_label(text: &str) -> bool {
     let alone = |c: u8| c.is_ascii_lowercase() || c.is_ascii_digit();
     let known = |c: u8| alone(c) || b".-_".contains(&c);
@@ -190,11 +192,11 @@ fn is_label(text: &str) -> bool {
     begins && text.len() <= 64 && text.bytes().all(known)
 }
 
-/// Both kinds of names are such labels.
+/// Volume names and node names are labels.
 macro_rules! label {
     ($name:ident, $what:literal) => {
         impl $name {
-            /// The name.
+            /// Returns the name.
             #[must_use]
             pub fn as_str(&self) -> &str {
                 &self.0
@@ -239,7 +241,7 @@ label!(NodeName, "not the name of a node: 1 to 64 of a-z, 0-9, `.`, `-` and `_`"
 pub(crate) mod tests {
     use super::*;
 
-    /// A record of node `number` with these volumes.
+    /// Makes a record of node `number` with these volumes.
     pub(crate) fn record(number: u8, version: u64, volumes: &[&str]) -> NodeRecord {
         let entry = |name: &&str| NodeVolumeEntry {
             volume: name.parse().unwrap(),

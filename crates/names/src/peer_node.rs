@@ -1,29 +1,29 @@
-//! Another node as it is known: what it told last, when it lived, and whether there are two of it.
+//! Another node: its record, its signs of life, and whether two processes use its number.
 
 use std::time::Instant;
 
 use crate::node_record::{NodeRecord, NodeRecordStamp};
 
-/// Processes of a node that are remembered beside the present one: a twin is the one before it, or with
-/// more copies of one node one of a few before.
+/// How many former processes of a node are remembered. If a second process uses its number, that is usually the one
+/// before the current one; with several copies of a node it is one of the last few.
 const MOST_FORMER: usize = 8;
 
-/// What is known of it.
+/// The state of another node.
 #[derive(Debug)]
 pub(crate) struct PeerNode {
-    /// What it told last.
+    /// Its newest record.
     pub record: NodeRecord,
-    /// When it gave its last sign of life, as far as we know.
+    /// The time of its last known sign of life.
     pub heard: Instant,
-    /// When two processes with its number were last known to live, both.
+    /// When two processes with its number were last known to live at the same time.
     pub twins: Option<Instant>,
-    /// The process that told.
+    /// The process that has sent the newest record.
     life: Life,
-    /// Those that told before it, the last at the end.
+    /// The processes that sent records before, the latest one at the end.
     former: Vec<Life>,
 }
 
-/// A process of a node, between the first and the last of its signs of life that we know of.
+/// A process of a node, from its first to its last known sign of life.
 #[derive(Clone, Copy, Debug)]
 struct Life {
     instance: u64,
@@ -32,13 +32,13 @@ struct Life {
 }
 
 impl PeerNode {
-    /// Its first record.
+    /// Makes a node of its first record.
     pub fn new(record: NodeRecord, heard: Instant) -> Self {
         let life = Life { instance: record.instance, first: heard, last: heard };
         Self { record, heard, twins: None, life, former: Vec::new() }
     }
 
-    /// Takes notice of a sign of life, if it is one.
+    /// Handles a stamp. A higher beat of the same version is a sign of life.
     pub fn heed(&mut self, stamp: NodeRecordStamp, now: Instant) {
         let own = &mut self.record.stamp;
         if stamp.version == own.version && stamp.beat > own.beat {
@@ -47,9 +47,9 @@ impl PeerNode {
         }
     }
 
-    /// Takes a newer record. Another process is a restart, as long as the former ones are silent: each
-    /// counts on from where the former ended. A former one that goes on counting while the other lives
-    /// is a twin, and no restart explains it.
+    /// Accepts a newer record. If it is of another process, the node was restarted, as long as the former processes
+    /// are silent: each continues the counters of the one before. But if a former process continues to count while
+    /// the other lives, two processes use the number, which no restart can explain.
     pub fn renew(&mut self, record: NodeRecord, heard: Instant) {
         if record.instance != self.life.instance {
             let before = self.former.iter().position(|life| life.instance == record.instance);
@@ -70,7 +70,7 @@ impl PeerNode {
         self.record = record;
     }
 
-    /// Somebody else has found two of it, which both lived then.
+    /// Notes that another node has found two processes with this number that both lived at this time.
     pub fn hear_of_twins(&mut self, at: Instant) {
         self.twins = self.twins.max(Some(at));
     }
