@@ -1,4 +1,4 @@
-//! Who uses a loop device, as the kernel tells it: mounts, devices built on it, swap, processes.
+//! The users of a loop device, as the kernel reports them: mounts, devices built on it, swap, processes.
 
 use std::{
     fmt, fs,
@@ -10,12 +10,13 @@ use crate::{
     mounts::{self, MountLine},
 };
 
-/// Somebody who uses a block device or a mount.
+/// A user of a block device or a mount.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum DeviceUser {
-    /// A file system on it is mounted there.
+    /// A file system on the device is mounted there.
     Mount(PathBuf),
-    /// A file system on it is mounted there in another mount namespace. Unmounting it here does not unmount it there.
+    /// A file system on the device is mounted there in another mount namespace. Unmounting it here does not unmount
+    /// it there.
     MountElsewhere {
         /// The mount point, as the processes of that namespace see it.
         place: PathBuf,
@@ -24,15 +25,15 @@ pub enum DeviceUser {
         /// The name of that process.
         name: String,
     },
-    /// A device is built on it (device mapper, RAID).
+    /// Another device is built on it (device mapper, RAID).
     Device(String),
-    /// The kernel swaps to it.
+    /// The kernel uses it as swap.
     Swap,
-    /// A process has it open, or works in it.
+    /// A process has it open, or has its working folder on it.
     Process {
-        /// Its number.
+        /// The process number.
         id: u32,
-        /// What it is called.
+        /// The name of the process.
         name: String,
     },
 }
@@ -53,8 +54,8 @@ impl fmt::Display for DeviceUser {
     }
 }
 
-/// Who uses `/dev/loopN` or a partition of it, this process apart. What this process may not look
-/// at is left out.
+/// Returns the users of `/dev/loopN` and its partitions, except this process. Users that this process is not allowed
+/// to see are left out.
 #[must_use]
 pub fn users(number: u32) -> Vec<DeviceUser> {
     let devices = devices(number);
@@ -92,7 +93,7 @@ pub fn is_hidden(number: u32) -> bool {
     session.is_some_and(|session| !session.iter().any(|line| is_on(line, &devices)))
 }
 
-/// Who keeps a mount from being unmounted: processes that have files of it open or work in it, and
+/// Returns the users that keep a mount from being unmounted: processes with open files or working folders on it, and
 /// mounts below it.
 #[must_use]
 pub fn busy_with(mount: &Path) -> Vec<DeviceUser> {
@@ -108,15 +109,15 @@ pub fn busy_with(mount: &Path) -> Vec<DeviceUser> {
 pub struct Leftover {
     /// N of `/dev/loopN`.
     pub number: u32,
-    /// Where it is mounted.
+    /// Its mount points.
     pub mounts: Vec<PathBuf>,
-    /// Who serves it, or did.
+    /// The process that serves it, or has served it.
     pub process: HostProcess,
-    /// Somebody serves it still, whether the volume answers or not.
+    /// The file is still served, whether the volume answers or not.
     pub is_alive: bool,
 }
 
-/// The loop devices on files of that volume ([`FileName::volume`]).
+/// Returns the loop devices on files of that volume ([`FileName::volume`]).
 #[must_use]
 pub fn leftovers(volume: &str) -> Vec<Leftover> {
     let blocks = fs::read_dir("/sys/block").into_iter().flatten().flatten();
@@ -131,20 +132,20 @@ pub fn leftovers(volume: &str) -> Vec<Leftover> {
         number,
         mounts: mounts(&devices(number)),
         process,
-        // A process in another container is not seen; the kernel knows whether it has gone.
+        // A process in another container cannot be seen, but the kernel knows whether it has ended.
         is_alive: process.is_running() || LoopDevice { number }.is_served(),
     });
     found.collect()
 }
 
-/// The name of the file below `/dev/loopN`, if it is one of ours.
+/// Returns the name of the file below `/dev/loopN`, if it is a file of ours.
 #[must_use]
 pub fn backing(number: u32) -> Option<FileName> {
     let file = format!("/sys/block/loop{number}/loop/backing_file");
     FileName::parse(&fs::read_to_string(file).ok()?)
 }
 
-/// A block device as the kernel lists it.
+/// A block device as listed by the kernel.
 struct HostBlockDevice {
     path: PathBuf,
     /// Its folder in /sys.
@@ -153,7 +154,7 @@ struct HostBlockDevice {
     id: String,
 }
 
-/// The loop device and its partitions.
+/// Returns the loop device and its partitions.
 fn devices(number: u32) -> Vec<HostBlockDevice> {
     let name = format!("loop{number}");
     let folder = Path::new("/sys/block").join(&name);
@@ -172,7 +173,8 @@ fn devices(number: u32) -> Vec<HostBlockDevice> {
     found.into_iter().map(device).collect()
 }
 
-/// Where file systems on these devices are mounted, the last first, as they can be unmounted.
+/// Returns the mount points of file systems on these devices in the order in which they can be unmounted, the last
+/// mount first.
 fn mounts(devices: &[HostBlockDevice]) -> Vec<PathBuf> {
     let all = MountLine::all().into_iter();
     let mut found: Vec<PathBuf> =
@@ -186,7 +188,7 @@ fn is_on(line: &MountLine, devices: &[HostBlockDevice]) -> bool {
     devices.iter().any(|device| device.id == line.device || device.path == line.source)
 }
 
-/// The processes of which an open file, or the folder they work in, is meant.
+/// Returns the processes with an open file or a working folder that `is_meant` accepts.
 fn processes(is_meant: impl Fn(&Path) -> bool) -> Vec<DeviceUser> {
     let all = fs::read_dir("/proc").into_iter().flatten().flatten();
     let ids = all.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());

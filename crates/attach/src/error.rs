@@ -1,54 +1,54 @@
-//! What this host does not give us.
+//! Errors of the host's FUSE and loop drivers.
 
 use std::{io, path::PathBuf};
 
-/// A part of the host that an attachment needs, and what it said.
+/// The step of an attachment that has failed, and the error of the system.
 #[derive(Debug, thiserror::Error)]
 #[error("{part}: {error}")]
 pub struct Error {
-    /// Which part.
+    /// The step.
     pub part: AttachStep,
-    /// What the system says.
+    /// The error of the system.
     pub error: io::Error,
 }
 
-/// What can fail.
+/// The steps that can fail.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum AttachStep {
-    /// `/dev/fuse` does not open.
+    /// Opening `/dev/fuse`.
     #[error("cannot open /dev/fuse")]
     Fuse,
-    /// The kernel refuses a FUSE file system.
+    /// Making a FUSE file system.
     #[error("cannot make a FUSE file system")]
     FuseMount,
-    /// The FUSE file system is there, and its file does not open.
+    /// Opening the file of the FUSE file system.
     #[error("cannot open the file over the volume")]
     File,
-    /// `/dev/loop-control` does not open, or gives no number.
+    /// Opening `/dev/loop-control`, or getting a free number from it.
     #[error("cannot ask /dev/loop-control for a loop device")]
     LoopControl,
-    /// The loop device does not open.
+    /// Opening the loop device.
     #[error("cannot open /dev/loop{0}")]
     LoopDevice(u32),
-    /// It does not take the file.
+    /// Setting up the loop device on the file.
     #[error("cannot set up /dev/loop{0}")]
     LoopSetUp(u32),
-    /// What was written to the device does not become stable.
+    /// Writing back the data of the loop device.
     #[error("cannot flush /dev/loop{0}")]
     LoopFlush(u32),
-    /// What was written to a file system does not become stable.
+    /// Writing back the data of a file system.
     #[error("cannot write back {}", .0.display())]
     Sync(PathBuf),
-    /// A file system does not let itself be unmounted.
+    /// Unmounting a file system.
     #[error("cannot unmount {}", .0.display())]
     Unmount(PathBuf),
-    /// A thread does not start.
+    /// Starting a thread.
     #[error("cannot start a thread")]
     Thread,
 }
 
 impl AttachStep {
-    /// An error of this part.
+    /// Makes an error of this step.
     pub(crate) fn failed(&self, error: impl Into<io::Error>) -> Error {
         Error { part: self.clone(), error: error.into() }
     }

@@ -1,5 +1,5 @@
-//! What the file below a loop device is called: whose it is, and which process serves it. That is all
-//! that is left of a process that was killed.
+//! The name of the file below a loop device: it names the volume and the process that serves it. It is the only trace
+//! of a process that was killed.
 
 use std::fmt;
 
@@ -8,32 +8,32 @@ use crate::HostProcess;
 /// The name of a file over a volume: `forebay-VOLUME-PID.START-ABOUT`.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct FileName {
-    /// Letters and digits that are the volume's alone.
+    /// The key of the volume: letters and digits.
     pub volume: String,
-    /// Who serves it.
+    /// The process that serves the file.
     pub process: HostProcess,
-    /// Something for people.
+    /// A text for people.
     about: String,
 }
 
 impl FileName {
-    /// A name for a volume; of `about` what a name may hold.
+    /// Makes a name. Characters of `about` that a name may not have are replaced.
     ///
     /// # Panics
-    /// `volume` is not letters and digits, at most 64.
+    /// If `volume` does not consist of at most 64 letters and digits.
     #[must_use]
     pub fn new(volume: &str, process: HostProcess, about: &str) -> Self {
         let is_key = volume.chars().all(|c| c.is_ascii_alphanumeric()) && volume.len() <= 64;
         assert!(is_key, "{volume}");
         let known = |c: char| c.is_ascii_alphanumeric() || "-.:".contains(c);
-        // With all the rest less than the 255 bytes that a name may have.
+        // The whole name is shorter than the 255 bytes that a name may have.
         let about = about.chars().map(|c| if known(c) { c } else { '_' }).take(128).collect();
         Self { volume: volume.into(), process, about }
     }
 
-    /// As the kernel shows it; `None` if it is not ours.
+    /// Parses the name as the kernel shows it. Returns `None` if it is not a name of ours.
     pub(crate) fn parse(text: &str) -> Option<Self> {
-        // Of a file without a place the kernel shows the name, perhaps with a word after it.
+        // For a file that is mounted nowhere, the kernel shows the name, perhaps followed by a word.
         let name = text.trim().trim_start_matches('/').split(' ').next()?;
         let (volume, rest) = name.strip_prefix(PREFIX)?.split_once('-')?;
         let (process, about) = rest.split_once('-')?;

@@ -1,8 +1,7 @@
-//! A FUSE file system with one file: the bytes of a volume.
+//! A FUSE file system with one file, whose content is that of a volume.
 //!
-//! A request's bytes are copied out of the buffer that it was read into before the next request is
-//! read, and belong to the call of the volume alone until it ends. Requests are answered in any
-//! order.
+//! The data of a request is copied out of the buffer into which it was read before the next request is read. It is
+//! used only by the call of the volume until that ends. Requests are answered in any order.
 
 use std::{
     ffi::OsStr,
@@ -33,17 +32,16 @@ use crate::{
     lost_writes::LostWrites,
 };
 
-/// How a file is served.
+/// Options of a served file.
 #[derive(Clone, Debug)]
 pub struct ServedFileOptions {
-    /// What the file is called. The kernel shows it as the file below the loop device.
+    /// The name of the file. The kernel shows it as the file below the loop device.
     pub name: FileName,
-    /// How long a call that a busy volume refuses is tried again.
+    /// How long a call that a busy volume refuses is repeated.
     pub patience: Duration,
 }
 
-/// A file over a volume, open. It is served as long as it is open somewhere, a loop device
-/// included.
+/// An open file over a volume. It is served as long as it is open anywhere, for example by a loop device.
 pub struct VolumeFile {
     file: File,
     requests: Arc<Requests>,
@@ -51,11 +49,11 @@ pub struct VolumeFile {
 }
 
 impl VolumeFile {
-    /// Serves `volume` as a file and opens that. Blocks until it is open; call it in a runtime, on a
-    /// thread that may block.
+    /// Serves `volume` as a file and opens it. Blocks until it is open: call it within a runtime, on a thread that
+    /// may block.
     ///
     /// # Errors
-    /// What of FUSE is missing.
+    /// If FUSE cannot be used.
     pub fn open(volume: Stack, options: ServedFileOptions) -> Result<Self, Error> {
         let read_only = volume.geometry().read_only;
         let requests = Requests::new(volume, options.patience);
@@ -71,12 +69,12 @@ impl VolumeFile {
         };
         let mut config = Config::default();
         config.n_threads = Some(THREADS);
-        // Nobody finds the file but who is given it open.
+        // The file system is mounted nowhere, so only receivers of the open file can use it.
         let session = Session::from_fd(system, device.into(), SessionACL::All, config);
         let session = session.map_err(|error| AttachStep::FuseMount.failed(error))?;
         let (end, ended) = oneshot::channel();
         let serve = move || {
-            // Nobody listens when the process is about to end.
+            // The receiver may be gone if the process is about to end.
             let _ = end.send(session.run());
         };
         let thread = std::thread::Builder::new().name("fuse".into()).spawn(serve);
@@ -87,28 +85,28 @@ impl VolumeFile {
         Ok(Self { file: file.into(), requests, ended })
     }
 
-    /// The open file, for a loop device.
+    /// Returns the open file, for a loop device.
     #[must_use]
     pub fn file(&self) -> &File {
         &self.file
     }
 
-    /// Closes it here, and gives what is left to do with it.
+    /// Closes the file here. Returns the handle with which to wait for its end.
     #[must_use]
     pub fn into_served(self) -> ServedFile {
         ServedFile { requests: self.requests, ended: Some(self.ended) }
     }
 }
 
-/// A file that somebody else has open.
+/// A file that is open elsewhere.
 pub struct ServedFile {
     requests: Arc<Requests>,
-    /// Until it has ended.
+    /// Becomes true when the serving has ended.
     ended: Option<oneshot::Receiver<io::Result<()>>>,
 }
 
 impl ServedFile {
-    /// Waits until nobody has the file open any more, or the kernel has cut the connection.
+    /// Waits until nobody has the file open, or the kernel has cut the connection.
     pub async fn ended(&mut self) {
         let Some(ended) = &mut self.ended else { return };
         let how = ended.await;
@@ -118,25 +116,23 @@ impl ServedFile {
         }
     }
 
-    /// What was answered with an error since the file was opened, unless nothing was. However often
-    /// the kernel is asked to write back later, that is not at the volume.
+    /// Returns the changes that failed since the file was opened; `None` if there are none. These are not on the
+    /// volume, even if later write-backs succeed.
     #[must_use]
     pub fn lost(&self) -> Option<LostWrites> {
         self.requests.lost()
     }
 
-    /// Serves nothing more, so that every request from now on is an I/O error, and waits for those
-    /// that are being served.
+    /// Ends the serving: every further request gets an I/O error. Waits for the requests in progress.
     pub async fn refuse(&self) {
         self.requests.close().await;
     }
 }
 
-/// Threads that take requests from the kernel. What they do is one copy of what is written; the
-/// rest is the work of the runtime.
+/// Number of threads that take requests from the kernel. They only copy the written data; the runtime does the rest.
 const THREADS: usize = 2;
 
-/// A mounted file system without a place in the tree of files.
+/// Makes a FUSE file system without a mount point.
 fn mount(device: &File) -> io::Result<OwnedFd> {
     use rustix::mount::{fsconfig_create, fsconfig_set_string, fsmount, fsopen};
     let context = fsopen("fuse", FsOpenFlags::FSOPEN_CLOEXEC)?;
@@ -153,7 +149,7 @@ fn mount(device: &File) -> io::Result<OwnedFd> {
     Ok(fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, attributes)?)
 }
 
-/// What the kernel asks.
+/// The file system that answers the kernel's requests.
 struct OneFile {
     requests: Arc<Requests>,
     name: String,
@@ -161,10 +157,10 @@ struct OneFile {
     since: SystemTime,
 }
 
-/// The root has the number that FUSE wants, the file the next.
+/// The inode numbers: FUSE requires 1 for the root; the file has the next one.
 const FILE: INodeNo = INodeNo(2);
 
-/// What the kernel may keep: nothing changes but the size, which is asked for when it matters.
+/// How long the kernel may cache attributes. Only the size changes, and it is asked for when it matters.
 const KEPT: Duration = Duration::ZERO;
 
 impl OneFile {
@@ -202,7 +198,7 @@ impl OneFile {
 
 impl Filesystem for OneFile {
     fn init(&mut self, _: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        // What the kernel does not know it does without: each is about speed only.
+        // The capabilities are about speed only, so a kernel that does not have one is served without it.
         let _ = config.add_capabilities(InitFlags::FUSE_ASYNC_DIO);
         let _ = config.set_max_write(REQUEST_BYTES);
         let _ = config.set_max_background(SIDE_BY_SIDE);
@@ -230,8 +226,8 @@ impl Filesystem for OneFile {
         if inode != FILE {
             return reply.error(Errno::EISDIR);
         }
-        // The loop device and whoever uses it have pages of their own. Other pages would answer for a
-        // process that is gone.
+        // Bypass the page cache: the loop device and its users have pages of their own. Other pages would still
+        // answer after this process has ended.
         let pages = FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES;
         reply.opened(FileHandle(0), pages | FopenFlags::FOPEN_NOFLUSH);
     }
@@ -269,7 +265,7 @@ impl Filesystem for OneFile {
         reply: ReplyWrite,
     ) {
         let length = data.len() as u32;
-        // The buffer that it lies in takes the next request as soon as this returns.
+        // Copy the data: the buffer takes the next request as soon as this function returns.
         let data = Data::from(Bytes::copy_from_slice(data));
         let requests = Arc::clone(&self.requests);
         self.spawn(async move {
@@ -287,7 +283,7 @@ impl Filesystem for OneFile {
 
     fn statfs(&self, _: &Request, _: INodeNo, reply: ReplyStatfs) {
         let geometry = self.requests.geometry();
-        // The loop device takes it for what a discard gives back at least.
+        // The loop device uses this value as its discard granularity.
         let unit = geometry.physical_block_size.max(geometry.block_size);
         reply.statfs(geometry.bytes() / u64::from(unit), 0, 0, 1, 0, unit, 255, unit);
     }

@@ -1,5 +1,5 @@
-//! The calls of a file turned into calls of a volume: whole blocks, at most so many at once, and
-//! patience with a volume that is busy.
+//! Converts the calls of a file to calls of a volume: whole blocks, a bounded number at once, and retries while the
+//! volume is busy.
 
 use std::{sync::Arc, time::Duration};
 
@@ -13,42 +13,41 @@ use volume::{Data, Durability, Error, Extent, Geometry, Io, Lba, Stack};
 
 use crate::lost_writes::{Losses, LostWrites};
 
-/// Requests that are served side by side: as many as a loop device has under way
-/// (`hw_queue_depth`, 128 unless the module is told otherwise).
+/// Maximum number of concurrent requests: as many as a loop device has in flight (`hw_queue_depth`, 128 unless the
+/// module is configured otherwise).
 pub(crate) const SIDE_BY_SIDE: u16 = 128;
 
-/// Bytes of one request: the most that the kernel sends unless an administrator allows more
+/// Maximum length of a request in bytes: the kernel's limit, unless an administrator allows more
 /// (`fs.fuse.max_pages_limit`, 256 pages), and one burst of the initiator.
 pub(crate) const REQUEST_BYTES: u32 = 1 << 20;
 
-/// Between two tries of a call that a busy volume did not take: a log that is full needs the time
-/// of a round of destage.
+/// The pause before a busy volume is called again: a full log has room again after a round of destage.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// What serves the requests of one file.
+/// Serves the requests of one file.
 pub(crate) struct Requests {
     volume: Stack,
     patience: Duration,
-    /// Held by a request while it is served; closed when no more are.
+    /// A permit for each request in progress. Closed when no more requests are accepted.
     places: Semaphore,
-    /// The kinds of calls that fail now. Reads may succeed while writes fail.
+    /// The kinds of calls that fail at present. Reads may succeed while writes fail.
     failing: Mutex<Failing>,
     losses: Losses,
 }
 
-/// Why a request is not served: a number of errno.
+/// An error number (errno) for a request.
 pub(crate) type FuseErrno = c_int;
 
 impl Requests {
-    /// Serves the requests of a file over `volume`. What it does not take because it is busy is
-    /// tried again for so long.
+    /// Makes the request handler of a file over `volume`. Calls that fail because it is busy are repeated for
+    /// `patience`.
     pub(crate) fn new(volume: Stack, patience: Duration) -> Arc<Self> {
         let places = Semaphore::new(SIDE_BY_SIDE.into());
         let failing = Mutex::default();
         Arc::new(Self { volume, patience, places, failing, losses: Losses::default() })
     }
 
-    /// The changes that were answered with an error.
+    /// Returns the changes that have failed.
     pub(crate) fn lost(&self) -> Option<LostWrites> {
         self.losses.lost()
     }
@@ -57,7 +56,7 @@ impl Requests {
         self.volume.geometry()
     }
 
-    /// The bytes of the file; less than `length` at its end.
+    /// Reads bytes of the file; fewer than `length` at its end.
     pub(crate) async fn read(&self, offset: u64, length: u32) -> Result<Data, FuseErrno> {
         let _place = self.place().await?;
         let geometry = self.geometry();
@@ -65,7 +64,7 @@ impl Requests {
         if length == 0 {
             return Ok(Data::new());
         }
-        // The kernel asks for whole blocks, but nothing makes it.
+        // The kernel asks for whole blocks, but it need not.
         let block = u64::from(geometry.block_size);
         let (first, end) = (offset / block, (offset + length).div_ceil(block));
         let extent = Extent { lba: Lba(first), blocks: (end - first) as u32 };
@@ -84,14 +83,14 @@ impl Requests {
         .await
     }
 
-    /// Makes what was written stable.
+    /// Makes all acknowledged writes stable.
     pub(crate) async fn flush(&self) -> Result<(), FuseErrno> {
         let _place = self.place().await?;
         self.call("flush", || self.volume.flush()).await
     }
 
-    /// Gives the space of whole blocks back: they read as zeros. Where there is none to give back it
-    /// is refused: it would only write zeros, and who makes a file system discards all there is.
+    /// Frees the space of whole blocks, which then read as zeros. Refused if the volume is not thin: the discard
+    /// would only write zeros, and a tool that makes a file system discards the whole device.
     pub(crate) async fn discard(&self, offset: u64, length: u64) -> Result<(), FuseErrno> {
         if !self.geometry().thin {
             return Err(libc::EOPNOTSUPP);
@@ -124,7 +123,7 @@ impl Requests {
         .await
     }
 
-    /// Makes a change; if it is not made, that is not forgotten.
+    /// Performs a change. A failure is recorded.
     async fn change(
         &self,
         change: impl Future<Output = Result<(), FuseErrno>>,
@@ -136,9 +135,9 @@ impl Requests {
         done
     }
 
-    /// Serves nothing more, and waits for what is served.
+    /// Accepts no more requests, and waits for those in progress.
     pub(crate) async fn close(&self) {
-        // It fails only if it was closed before.
+        // This fails only if the semaphore was closed before.
         let all = self.places.acquire_many(SIDE_BY_SIDE.into()).await;
         self.places.close();
         drop(all);
@@ -148,7 +147,7 @@ impl Requests {
         self.places.acquire().await.map_err(|_| libc::EIO)
     }
 
-    /// Parts of a range, none longer than `most`.
+    /// Splits a range into parts of at most `most` bytes.
     fn pieces(&self, offset: u64, length: u64, most: u64) -> impl Iterator<Item = (u64, u64)> {
         let end = offset.saturating_add(length).min(self.geometry().bytes());
         let starts = (offset..end).step_by(most as usize);
@@ -322,7 +321,7 @@ mod tests {
         requests.write(0, block.clone()).await.unwrap_err();
         requests.zero(0, 512).await.unwrap_err();
         requests.discard(0, 512).await.unwrap_err();
-        // All is well again: what was lost stays lost.
+        // The volume works again, but the lost writes stay recorded.
         requests.write(0, block.clone()).await.unwrap();
         requests.flush().await.unwrap();
         let lost = requests.lost().unwrap();

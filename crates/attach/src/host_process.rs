@@ -1,21 +1,21 @@
-//! A process, told from a later one that has its number.
+//! Identifies a process, as distinct from a later one with the same number.
 
 use std::{fmt, fs, io};
 
-/// A process of this host, as this process sees it.
+/// A process of this host, as seen by this process.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct HostProcess {
-    /// Its number.
+    /// The process number.
     pub id: u32,
-    /// When it was started: ticks since the host was (proc(5), `starttime`).
+    /// Its start time in ticks since the boot of the host (proc(5), `starttime`).
     pub started: u64,
 }
 
 impl HostProcess {
-    /// This one.
+    /// Returns this process.
     ///
     /// # Errors
-    /// `/proc` is not there.
+    /// If `/proc` is not available.
     pub fn this() -> io::Result<Self> {
         let text = fs::read_to_string("/proc/self/stat")?;
         let started = Stat::parse(&text).map(|stat| stat.started);
@@ -24,14 +24,14 @@ impl HostProcess {
         Ok(Self { id: std::process::id(), started })
     }
 
-    /// Whether it runs still. One in another container may not be seen from here.
+    /// Returns true if the process still runs. A process in another container may not be visible.
     #[must_use]
     pub fn is_running(self) -> bool {
         let text = fs::read_to_string(format!("/proc/{}/stat", self.id)).unwrap_or_default();
         Stat::parse(&text).is_some_and(|stat| stat.started == self.started && !stat.has_ended)
     }
 
-    /// As [`Display`](fmt::Display) writes it.
+    /// Parses the text that [`Display`](fmt::Display) writes.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let (id, started) = text.split_once('.')?;
         Some(Self { id: id.parse().ok()?, started: started.parse().ok()? })
@@ -44,20 +44,20 @@ impl fmt::Display for HostProcess {
     }
 }
 
-/// What is used here of a line of `/proc/PID/stat`.
+/// The fields of `/proc/PID/stat` that are used here.
 struct Stat {
-    /// Nobody has asked yet how it ended.
+    /// True for a zombie: it has ended, but its parent has not asked for its exit status.
     has_ended: bool,
     started: u64,
 }
 
 impl Stat {
-    /// `PID (NAME) STATE …`; in the name there may be anything.
+    /// Parses `PID (NAME) STATE …`. The name may contain any character.
     fn parse(line: &str) -> Option<Self> {
         let (_, fields) = line.rsplit_once(')')?;
         let mut fields = fields.split_ascii_whitespace();
         let has_ended = matches!(fields.next()?, "Z" | "X" | "x");
-        // The state is field 3, the start field 22.
+        // The state is field 3, the start time is field 22.
         Some(Self { has_ended, started: fields.nth(18)?.parse().ok()? })
     }
 }
@@ -82,7 +82,7 @@ mod tests {
         let process = HostProcess { id: child.id(), started: Stat::parse(&text).unwrap().started };
         assert!(process.is_running());
         child.kill().unwrap();
-        // It has ended when it is a zombie: waited for without taking it.
+        // Wait until the process is a zombie, without collecting it.
         let id = rustix::process::Pid::from_child(&child);
         let ended = rustix::process::WaitIdOptions::EXITED | rustix::process::WaitIdOptions::NOWAIT;
         rustix::process::waitid(rustix::process::WaitId::Pid(id), ended).unwrap();

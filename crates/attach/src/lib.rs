@@ -1,9 +1,8 @@
-//! A volume as a block device of this host: a FUSE file over the volume, and a loop device on that
-//! file. Linux only, and for who may mount.
+//! A volume as a block device of this host: a FUSE file over the volume, and a loop device on that file. Linux only;
+//! needs the right to mount.
 //!
-//! The file system that holds the file is mounted nowhere: the loop device has the file open, and
-//! that alone keeps it. So nothing is left behind by a process that is killed, and nobody meets the
-//! file but the loop device.
+//! The file system of the file is mounted nowhere: only the loop device keeps the file open. So a killed process
+//! leaves nothing behind, and no other program can open the file.
 
 mod error;
 mod volume_content;

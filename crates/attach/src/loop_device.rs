@@ -1,4 +1,4 @@
-//! A loop device on an open file, set up and taken down by ioctl (loop(4)).
+//! A loop device on an open file, set up and cleared by ioctl (loop(4)).
 
 use std::{
     fs::{File, OpenOptions},
@@ -14,36 +14,34 @@ use rustix::mount::UnmountFlags;
 
 use crate::{AttachStep, Error, fuse_requests::REQUEST_BYTES, unshared_files::apart};
 
-/// How a loop device is set up.
+/// Options of a loop device.
 #[derive(Clone, Debug)]
 pub struct LoopOptions {
-    /// Bytes of a logical block: 512 or 4096.
+    /// Logical block size in bytes: 512 or 4096.
     pub block_size: u32,
     /// Whether writes are refused.
     pub read_only: bool,
-    /// Whether requests go to the file side by side, and not one after the other.
+    /// Whether requests are passed to the file concurrently (direct I/O) instead of one after the other.
     pub direct: bool,
-    /// Whether partitions on it become devices, too.
+    /// Whether partitions on it become devices.
     pub partitions: bool,
 }
 
-/// A loop device that was set up. It stays until it is cleared, also when the process ends: then all
-/// that is asked of it is an I/O error.
+/// A loop device that was set up. It exists until it is cleared, even if the process ends: then all of its I/O fails.
 ///
-/// No descriptor of it is kept. The last one to be closed writes back what the kernel keeps of the
-/// device; if that were ours, a process that is killed would wait for what only it could serve.
+/// No descriptor of it is kept open. When the last descriptor is closed, the kernel writes back its data for the
+/// device. If that were ours, a killed process would wait for requests that only it could serve.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct LoopDevice {
-    /// N of `/dev/loopN`.
+    /// The number N of `/dev/loopN`.
     pub number: u32,
 }
 
 impl LoopDevice {
-    /// Takes a free loop device and sets it up on `file`. Blocks while the kernel looks for
-    /// partitions.
+    /// Sets up a free loop device on `file`. Blocks while the kernel looks for partitions.
     ///
     /// # Errors
-    /// What of the loop driver is missing.
+    /// If the loop driver cannot be used.
     pub fn set_up(file: &File, options: &LoopOptions) -> Result<Self, Error> {
         apart(Some(file.as_raw_fd()), || {
             let control = OpenOptions::new().read(true).write(true).open("/dev/loop-control");
@@ -57,7 +55,7 @@ impl LoopDevice {
                 left -= 1;
                 let device = Self { number };
                 match device.configure(file, options) {
-                    // Somebody else was faster.
+                    // Another process has taken the device first.
                     Err(error) if error.error.raw_os_error() == Some(libc::EBUSY) && left > 0 => {}
                     Err(error) => return Err(error),
                     Ok(()) => return Ok(device),
@@ -94,7 +92,7 @@ impl LoopDevice {
         let problem = if told < 0 {
             Some(failed())
         } else if options.direct && info.flags & LO_FLAGS_DIRECT_IO == 0 {
-            // The kernel drops the flag in silence where it cannot do it.
+            // The kernel drops the flag silently if it does not support it.
             let error = io::Error::other("the kernel cannot do direct I/O on the file");
             Some(AttachStep::LoopSetUp(self.number).failed(error))
         } else {
@@ -113,16 +111,16 @@ impl LoopDevice {
         Err(problem)
     }
 
-    /// `/dev/loopN`.
+    /// Returns `/dev/loopN`.
     #[must_use]
     pub fn path(self) -> PathBuf {
         format!("/dev/loop{}", self.number).into()
     }
 
-    /// Takes the size that the file has by now.
+    /// Adopts the present size of the file.
     ///
     /// # Errors
-    /// It is not set up any more.
+    /// If the device is not set up any more.
     pub fn resize(self) -> Result<(), Error> {
         apart(None, || {
             let device = self.open(false)?;
@@ -134,19 +132,19 @@ impl LoopDevice {
         })
     }
 
-    /// Writes back what the kernel keeps of it, and makes it stable. Blocks.
+    /// Writes back the kernel's data for the device and makes it stable. Blocks.
     ///
     /// # Errors
-    /// The volume failed.
+    /// If the volume has failed.
     pub fn flush(self) -> Result<(), Error> {
         apart(None, || self.sync(&self.open(false)?))
     }
 
-    /// Takes it away if nobody has mounted it or built on it, and nobody does meanwhile, when all
-    /// that was written is stable. Who has it open otherwise keeps it until they close it. Blocks.
+    /// Writes back all data, and clears the device if it is not mounted and no other device is built on it at that
+    /// time. Other processes that have it open keep it until they close it. Blocks.
     ///
     /// # Errors
-    /// [`AttachStep::LoopDevice`] with `EBUSY`: it is used; [`AttachStep::LoopFlush`]: the volume failed.
+    /// [`AttachStep::LoopDevice`] with `EBUSY` if it is used; [`AttachStep::LoopFlush`] if the volume has failed.
     /// Nothing has changed then.
     pub fn take_down(self) -> Result<(), Error> {
         apart(None, || {
@@ -158,38 +156,37 @@ impl LoopDevice {
         })
     }
 
-    /// Takes it away as soon as nobody uses it any more, which may be at once. Blocks while the
-    /// kernel writes back.
+    /// Clears the device as soon as it is not used any more, perhaps at once. Blocks while the kernel writes back.
     ///
     /// # Errors
-    /// It is not set up any more.
+    /// If the device is not set up any more.
     pub fn clear(self) -> Result<(), Error> {
         apart(None, || self.let_go(&self.open(false)?))
     }
 
-    /// Whether somebody serves the file below it: false only if the kernel says that nobody does any more.
-    /// The volume is not asked.
+    /// Returns false only if the kernel reports that the file below is not served any more. Does not ask the volume.
     #[must_use]
     pub fn is_served(self) -> bool {
         let (tell, told) = mpsc::channel();
-        // A process that was stopped does not answer, and who asks it cannot go on. Nobody may listen.
+        // A stopped process does not answer, and the thread that asks it hangs. So ask on a thread of its own; its
+        // result may come too late.
         thread::spawn(move || tell.send(self.file_answers()));
         told.recv_timeout(PATIENCE).unwrap_or(true)
     }
 
-    /// The kernel asks the file for its attributes, which the process tells without the volume.
+    /// Makes the kernel ask for the attributes of the file, which the process answers without the volume.
     fn file_answers(self) -> bool {
         let Ok(device) = self.open(false) else { return true };
         let mut info = LoopInfo64::default();
         // SAFETY: the structure is laid out as the kernel's `struct loop_info64`, which it fills.
         let told = unsafe { libc::ioctl(device.as_raw_fd(), LOOP_GET_STATUS64, &mut info) };
         let error = io::Error::last_os_error().raw_os_error();
-        // ENOTCONN: /dev/fuse is closed; ENXIO: the device is no more.
+        // ENOTCONN: /dev/fuse is closed. ENXIO: the device does not exist any more.
         told >= 0 || !matches!(error, Some(libc::ENOTCONN | libc::ENXIO))
     }
 
     /// Makes the kernel write its dirty pages of the device, so that an error of the volume is reported before the
-    /// device is gone. Whether the volume then has the data on stable storage is its own matter.
+    /// device is cleared. Whether the volume then has the data on stable storage is not checked here.
     fn sync(self, device: &File) -> Result<(), Error> {
         device.sync_all().map_err(|error| AttachStep::LoopFlush(self.number).failed(error))
     }
@@ -208,11 +205,11 @@ impl LoopDevice {
     }
 }
 
-/// Writes back what the kernel keeps of the file system mounted on a folder, and makes it stable. Blocks.
-/// `umount(2)` does that, too, and does not tell whether it succeeded.
+/// Writes back the data of the file system mounted on a folder, and makes it stable. Blocks. `umount(2)` does this as
+/// well, but does not report whether it succeeded.
 ///
 /// # Errors
-/// [`AttachStep::Sync`]: the volume failed, now or since this was asked last.
+/// [`AttachStep::Sync`] if the volume has failed, now or since the last call.
 pub fn sync(place: &Path) -> Result<(), Error> {
     let failed = |error| AttachStep::Sync(place.to_owned()).failed(error);
     apart(None, || {
@@ -221,25 +218,25 @@ pub fn sync(place: &Path) -> Result<(), Error> {
     })
 }
 
-/// Unmounts what is mounted on a folder, which may wait for a device that this process serves. Blocks
-/// while the kernel writes back; with `detach` it does not, and is done when nobody uses it any more.
+/// Unmounts the file system on a folder. This may wait for a device that this process serves. Blocks while the kernel
+/// writes back; with `detach` it does not block, and the unmount completes when the file system is not used any more.
 ///
 /// # Errors
-/// [`AttachStep::Unmount`]; with `EBUSY`, somebody uses it ([`busy_with`](crate::busy_with)).
+/// [`AttachStep::Unmount`]; with `EBUSY`, it is used ([`busy_with`](crate::busy_with)).
 pub fn unmount(place: &Path, detach: bool) -> Result<(), Error> {
     let flags = if detach { UnmountFlags::DETACH } else { UnmountFlags::empty() };
     let failed = |error| AttachStep::Unmount(place.to_owned()).failed(error);
     apart(None, || rustix::mount::unmount(place, flags).map_err(failed))
 }
 
-/// For a process on this host to answer that has nothing else to do for it.
+/// Time for the answer of a process on this host that has nothing else to do for it.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// So many others may be faster in a row.
+/// Maximum number of times in a row that another process takes the free device first.
 const ATTEMPTS: u32 = 16;
 
-/// What the kernel reads ahead of who reads in order: two of the largest requests, so that one is on
-/// its way while the other is used.
+/// Read-ahead of sequential readers in bytes: two of the largest requests, so that one is in flight while the other
+/// is used.
 const READ_AHEAD_SECTORS: libc::c_ulong = 2 * (REQUEST_BYTES as libc::c_ulong) / 512;
 
 // linux/loop.h, linux/fs.h

@@ -1,5 +1,5 @@
-//! Writes that were answered with an error. The kernel drops the pages of such a write and tells of it
-//! once; who asks later whether everything is at the volume is told by this.
+//! Counts writes that have failed. The kernel drops the pages of such a write and reports it once. This count tells
+//! later callers that not all data is on the volume.
 
 use std::{
     sync::{
@@ -9,31 +9,32 @@ use std::{
     time::SystemTime,
 };
 
-/// What is not at the volume.
+/// Changes that are not on the volume.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct LostWrites {
-    /// Writes, zeroes and discards that were answered with an error.
+    /// Number of failed writes, zeroings and discards.
     pub writes: u64,
-    /// When the first was.
+    /// When the first one failed.
     pub since: SystemTime,
 }
 
-/// Counts them, and forgets none.
+/// The count, which never decreases.
 #[derive(Debug, Default)]
 pub(crate) struct Losses {
     writes: AtomicU64,
-    /// Set before the first is counted.
+    /// Set before the first failure is counted.
     first: OnceLock<SystemTime>,
 }
 
 impl Losses {
-    /// One more. Called before the kernel hears of it, so that who has heard of it finds it here.
+    /// Counts a failure. Call this before the kernel gets the error, so that a caller that has seen the error finds
+    /// it here.
     pub(crate) fn note(&self) {
         self.first.get_or_init(SystemTime::now);
         self.writes.fetch_add(1, Ordering::Release);
     }
 
-    /// What there was so far.
+    /// Returns the failures so far.
     pub(crate) fn lost(&self) -> Option<LostWrites> {
         let writes = self.writes.load(Ordering::Acquire);
         self.first.get().filter(|_| writes > 0).map(|since| LostWrites { writes, since: *since })

@@ -161,7 +161,7 @@ mod tests {
         let all: Vec<&MountLine> = here.iter().chain(&copies).collect();
         assert_eq!(followed(&here, &all), BTreeSet::from([1, 2]));
         assert!(followed(&[line("")], &all).is_empty());
-        // A copy of a copy that has a peer group of its own.
+        // A slave of the first group that has a peer group of its own.
         let copies = [line("shared:3 master:2 "), line("shared:2 master:1 "), line("master:3 ")];
         let all: Vec<&MountLine> = here.iter().chain(&copies).collect();
         assert_eq!(followed(&here, &all), BTreeSet::from([1, 2, 3]));

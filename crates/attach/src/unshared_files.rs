@@ -1,16 +1,16 @@
-//! Work on the device that this process itself serves.
+//! Calls on the device that this process itself serves.
 //!
-//! A thread that waits for such a device cannot be killed until it is served. If the process is
-//! killed meanwhile, nobody serves it; the kernel notices that when `/dev/fuse` is closed, and closes
-//! it when nobody shares the process's table of open files any more. So such a thread has a table of
-//! its own, without `/dev/fuse`: then the rest of the process ends, and the wait with an I/O error.
+//! A thread that waits for such a device cannot be killed before it is served. If the process is killed meanwhile,
+//! nobody serves the device. The kernel notices this when `/dev/fuse` is closed, and closes it when no thread shares
+//! the process's table of open files any more. So such a thread has its own table, without `/dev/fuse`: then the rest
+//! of the process can end, and the wait ends with an I/O error.
 
 use std::{io, os::fd::RawFd, thread};
 
 use crate::{AttachStep, Error};
 
-/// Does `work` on a thread of its own, where no file is open but the standard ones and `keep`.
-/// `work` opens what else it needs, and closes it.
+/// Runs `work` on a thread of its own, in which only the standard files and `keep` are open. `work` opens other files
+/// by itself, and closes them.
 pub(crate) fn apart<T: Send>(
     keep: Option<RawFd>,
     work: impl FnOnce() -> Result<T, Error> + Send,
@@ -25,7 +25,7 @@ pub(crate) fn apart<T: Send>(
     })
 }
 
-/// Leaves the table of open files of the process.
+/// Unshares the table of open files, and closes all but the standard files and `keep`.
 fn leave(keep: Option<RawFd>) -> io::Result<()> {
     let ranges = match keep.map(|keep| keep as u32) {
         None => [3..=u32::MAX, 0..=0],
@@ -53,7 +53,7 @@ mod tests {
 
     use super::*;
 
-    /// By the kernel's list, of the thread.
+    /// Lists the open files of this thread, as the kernel reports them.
     fn is_open(descriptor: RawFd) -> bool {
         std::fs::read_link(format!("/proc/thread-self/fd/{descriptor}")).is_ok()
     }

@@ -1,24 +1,24 @@
-//! What a volume holds, as far as its first bytes tell: nothing is made on a volume that holds
-//! something.
+//! Recognises the content of a volume by its first bytes, so that no file system is made on a volume that is not
+//! empty.
 
-/// What was found.
+/// The content of a volume.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum VolumeContent {
-    /// Zeros only.
+    /// Only zeros.
     Nothing,
-    /// A file system, by the name that `mount` has for it.
+    /// A file system, with the name that `mount` uses.
     FileSystem(&'static str),
-    /// Something else that has a name.
+    /// Another known kind of content, with its name.
     Other(&'static str),
-    /// Bytes that are not zero, of no kind that is known here.
+    /// Unknown bytes that are not all zero.
     Unknown,
 }
 
-/// Judges by the first bytes of a volume, [`CONTENT_BYTES`](Self) of them or all there are, and by
-/// its last.
+/// Recognises the content of a volume by its first bytes ([`CONTENT_BYTES`](Self), or all of a smaller volume) and by
+/// its last bytes.
 ///
-/// Magic numbers as libblkid has them; where several fit, the file system that a kernel would mount
-/// comes last, since a tool that makes one wipes what was there before.
+/// The magic numbers are those of libblkid. If several match, the file system that a kernel would mount comes last,
+/// because the tool that makes one wipes what was there before.
 #[must_use]
 pub fn content(first: &[u8], last: &[u8]) -> VolumeContent {
     let found = MAGIC.iter().find(|(at, magic, _)| {
@@ -34,7 +34,7 @@ pub fn content(first: &[u8], last: &[u8]) -> VolumeContent {
     }
 }
 
-/// Where, what, and whose.
+/// Offset, magic number and content.
 const MAGIC: &[(usize, &[u8], VolumeContent)] = &[
     (0, b"LUKS\xba\xbe", VolumeContent::Other("an encrypted volume (LUKS)")),
     (0, b"XFSB", VolumeContent::FileSystem("xfs")),
@@ -79,7 +79,7 @@ mod tests {
         for (at, magic, expected) in MAGIC {
             assert_eq!(content(&with(*at, magic), &[]), *expected);
         }
-        // A boot sector ends as a partition table does.
+        // A boot sector ends like a partition table.
         let mut fat = with(0x52, b"FAT32");
         fat[510..512].copy_from_slice(b"\x55\xaa");
         assert_eq!(content(&fat, &[]), VolumeContent::FileSystem("vfat"));
