@@ -1,27 +1,28 @@
-//! Which unstable writes of a simulated disk survive a crash.
+//! Decides which unstable writes of a simulated disk survive a crash.
 
 use crate::Rng;
 
-/// How a crash treats unstable writes. Pure chance per atom would almost never give the cases
-/// that find most bugs (all lost, all kept, all up to one), so those are chosen on purpose.
+/// How a crash treats unstable writes. Independent chances for each atom would hardly ever produce the cases that
+/// find most bugs (all lost, all kept, all up to one), so these are chosen on purpose.
 pub(crate) enum CrashFate {
-    /// Nothing survives.
+    /// No unstable write survives.
     Lost,
-    /// Everything survives.
+    /// All unstable writes survive.
     Kept,
-    /// Operations before the number survive; that one is torn; later ones are lost.
+    /// Operations before this number survive, the operation with the number is torn, later ones are lost.
     InOrder(u64),
-    /// The reverse: operations before the number are lost; that one is torn; later ones survive.
+    /// The reverse: operations before this number are lost, the operation with the number is torn, later ones
+    /// survive.
     Reordered(u64),
-    /// Each operation survives whole or not at all, by this seed.
+    /// Each operation survives completely or not at all, depending on this seed.
     Whole(u64),
-    /// Each atom of each operation for itself, with this chance in per cent.
+    /// Each atom of each operation survives with this chance in per cent.
     Torn(u32),
 }
 
 impl CrashFate {
     pub(crate) fn choose(operations: u64, rng: &mut Rng) -> Self {
-        // In the last few operations, mostly: older ones tend to be stable already.
+        // Choose mostly among the last operations, because older ones tend to be stable already.
         let recent = |rng: &mut Rng| {
             let window = [4, 16, operations + 1][rng.below(3) as usize];
             operations.saturating_sub(rng.below(window))

@@ -1,7 +1,7 @@
-//! A disk in memory that forgets unflushed writes when the power fails, and tears the last one.
+//! A disk in memory that loses unflushed writes in a power failure, and tears the last one.
 //!
-//! Beside the stable bytes it keeps, for every atom (sector), all versions written since that
-//! atom was last made stable. What a crash leaves is one of them, chosen anew for each atom.
+//! For every atom (sector) it keeps the stable bytes and all versions written since the atom was last made stable.
+//! After a crash the atom has one of them, chosen for each atom separately.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -20,45 +20,45 @@ use crate::{
     yield_now::{never, yield_now},
 };
 
-/// Whether the disk keeps its promises about stable storage.
+/// Whether the disk honours its guarantees about stable storage.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum FlushGuarantee {
     /// Flushed and stable writes survive a crash.
     Honoured,
-    /// A flush and a stable write change nothing: only luck keeps data. A crash test that passes
-    /// on such a disk tests nothing.
+    /// Flushes and stable writes have no effect: data survives only by chance. A crash test that passes on such a
+    /// disk tests nothing.
     Ignored,
 }
 
-/// What a call gets once the power is gone.
+/// The result of a call after the power failure.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Outage {
     /// [`Error::Device`].
     Fails,
-    /// No answer, ever.
+    /// The call never returns.
     Hangs,
 }
 
-/// A simulated disk with a volatile write cache. Deterministic: the same seed and the same calls
-/// give the same yields and the same crashes.
+/// A simulated disk with a volatile write cache. It is deterministic: the same seed and the same calls give the same
+/// yields and the same crashes.
 pub struct CrashVolume {
     geometry: Geometry,
     power: Arc<Power>,
     outage: Outage,
     sync: FlushGuarantee,
-    /// Per cent; see [`CrashVolume::with_yields`].
+    /// In per cent; see [`CrashVolume::with_yields`].
     yields: u32,
     state: Mutex<CrashVolumeState>,
 }
 
 struct CrashVolumeState {
     stable: StableDiskImage,
-    /// Versions of each atom that are newer than the stable one, oldest first; never empty.
-    /// Reads see the last.
+    /// The versions of each atom that are newer than the stable one, oldest first; never empty. Reads return the last
+    /// one.
     unstable: BTreeMap<u64, Vec<UnstableVersion>>,
-    /// Writes and discards so far; the number of the next.
+    /// Number of writes and discards so far, which is the number of the next one.
     operations: u64,
-    /// Those whose caller does not know yet that they are done. No flush has to make them stable.
+    /// Operations whose callers do not know yet that they are done. A flush need not make these stable.
     in_flight: BTreeSet<u64>,
     rng: Rng,
 }
@@ -66,24 +66,24 @@ struct CrashVolumeState {
 #[derive(Clone)]
 struct UnstableVersion {
     operation: u64,
-    /// `None` is all zeros.
+    /// The bytes; `None` is all zeros.
     bytes: Option<Bytes>,
 }
 
-/// What was answered at one moment.
+/// The operations that have been answered at one moment.
 struct AnsweredOperations {
     before: u64,
     except: BTreeSet<u64>,
 }
 
 impl CrashVolume {
-    /// A disk of zeros with atoms of 512 bytes and a power supply of its own.
+    /// Returns a disk of zeros with atoms of 512 bytes and a power supply of its own.
     #[must_use]
     pub fn new(geometry: Geometry, seed: u64) -> Self {
         Self::reopen(StableDiskImage::new(geometry, SECTOR), seed)
     }
 
-    /// A disk with what a crash has left.
+    /// Returns a disk with the content that a crash has left.
     #[must_use]
     pub fn reopen(image: StableDiskImage, seed: u64) -> Self {
         Self {
@@ -102,8 +102,8 @@ impl CrashVolume {
         }
     }
 
-    /// The disk as the next process finds it when the one before was killed and the power stayed on:
-    /// what was not stable still is not. On a power supply of its own.
+    /// Returns the disk as the next process finds it after the former one was killed while the power stayed on:
+    /// unstable writes are still unstable. It has a power supply of its own.
     #[must_use]
     pub fn goes_on(&self, seed: u64) -> Self {
         let left = self.state.lock();
@@ -111,24 +111,23 @@ impl CrashVolume {
         {
             let mut state = next.state.lock();
             state.unstable.clone_from(&left.unstable);
-            // Nobody waits for what was under way: a flush is about all that is there.
+            // Nobody waits for the operations that were in progress, so the next flush has to cover them all.
             state.operations = left.operations;
         }
         next
     }
 
-    /// The same on a supply that it shares with other disks.
+    /// Uses a supply that other disks share.
     #[must_use]
     pub fn powered_by(mut self, power: &Arc<Power>) -> Self {
         self.power = Arc::clone(power);
         self
     }
 
-    /// The same with atoms of `bytes` bytes: 512, or 4096 for a disk that never tears a physical
-    /// block.
+    /// Uses atoms of `bytes` bytes: 512, or 4096 for a disk that never tears a physical block.
     ///
     /// # Panics
-    /// If anything was written already, or the size is no power of two of at least 512.
+    /// If something was written already, or if the size is not a power of two of at least 512.
     #[must_use]
     pub fn with_atoms(mut self, bytes: u32) -> Self {
         assert!(bytes.is_power_of_two() && bytes >= SECTOR);
@@ -138,44 +137,42 @@ impl CrashVolume {
         self
     }
 
-    /// The same, keeping its promises or not.
+    /// Sets whether the disk honours its guarantees.
     #[must_use]
     pub fn with_sync(mut self, sync: FlushGuarantee) -> Self {
         self.sync = sync;
         self
     }
 
-    /// The same, answering so when the power is gone.
+    /// Sets the result of calls after the power failure.
     #[must_use]
     pub fn with_outage(mut self, outage: Outage) -> Self {
         self.outage = outage;
         self
     }
 
-    /// The same, but a call waits for up to three more polls before it starts and again before it
-    /// is answered, each with this chance in per cent, so that tasks interleave. At 0, as without
-    /// this, every call is ready at its first poll.
+    /// Lets each call wait for up to three more polls before it starts, and again before it is answered, each with
+    /// this chance in per cent, so that tasks interleave. With 0, the default, every call is ready at its first poll.
     #[must_use]
     pub fn with_yields(mut self, percent: u32) -> Self {
         self.yields = percent;
         self
     }
 
-    /// The power supply: counts operations, fails on demand.
+    /// Returns the power supply.
     #[must_use]
     pub fn power(&self) -> &Arc<Power> {
         &self.power
     }
 
-    /// Lets the power fail during the operation after `operations` complete ones. See
-    /// [`Power::fail_after`].
+    /// Makes the power fail during the operation after `operations` complete ones. See [`Power::fail_after`].
     pub fn crash_after(&self, operations: u64) {
         self.power.fail_after(operations);
     }
 
-    /// Lets the power fail, if it has not yet, and gives what is then on the medium. Every
-    /// unstable write may have survived or not, whole or in part; called again it may decide
-    /// otherwise, so one crash point can be tried with many outcomes.
+    /// Makes the power fail, if it has not failed yet, and returns the content of the medium. Every unstable write
+    /// may have survived completely, in part, or not at all. Further calls may decide otherwise, so one crash can be
+    /// tried with many outcomes.
     #[must_use]
     pub fn crash(&self, rng: &mut Rng) -> StableDiskImage {
         self.power.fail();
@@ -183,7 +180,7 @@ impl CrashVolume {
         let mut image = state.stable.clone();
         let fate = CrashFate::choose(state.operations, rng);
         for (&atom, versions) in &state.unstable {
-            // Writes reach the medium in order per atom, so the last survivor is what is there.
+            // Writes to one atom reach the medium in order, so the last survivor is its content.
             if let Some(last) = versions.iter().rev().find(|v| fate.survives(v.operation, rng)) {
                 put(&mut image, atom, last.bytes.clone());
             }
@@ -191,7 +188,7 @@ impl CrashVolume {
         image
     }
 
-    /// What would be on the medium if everything had been flushed: what a read sees.
+    /// Returns the content of the medium as if everything had been flushed, which is what reads see.
     #[must_use]
     pub fn contents(&self) -> StableDiskImage {
         let state = self.state.lock();
@@ -202,10 +199,10 @@ impl CrashVolume {
         image
     }
 
-    /// Makes everything stable, then flips one random bit among the bytes of `range`.
+    /// Makes everything stable, then flips one random bit of the bytes in `range`.
     ///
     /// # Panics
-    /// If the range is empty or reaches beyond the end.
+    /// If the range is empty or exceeds the disk.
     pub fn corrupt(&self, range: Range<u64>) {
         assert!(range.end <= self.geometry.bytes());
         let mut state = self.state.lock();
@@ -236,7 +233,7 @@ impl CrashVolume {
         self.pause().await;
         self.powered().await?;
         let operation = {
-            // Counted under the lock: in the order of their effects.
+            // Count under the lock, so that operations are counted in the order of their effects.
             let mut state = self.state.lock();
             self.power.begin_operation();
             state.change(&self.bytes_of(extent), data.map(Data::into_bytes))
@@ -334,7 +331,7 @@ impl CrashVolumeState {
         bytes.freeze().into()
     }
 
-    /// Adds a version to every atom of `range`; zeros if there are no bytes.
+    /// Adds a version to every atom of `range`; zeros if `bytes` is `None`.
     fn change(&mut self, range: &Range<u64>, bytes: Option<Bytes>) -> u64 {
         let operation = self.operations;
         self.operations += 1;
@@ -372,7 +369,7 @@ impl CrashVolumeState {
         AnsweredOperations { before: self.operations, except: self.in_flight.clone() }
     }
 
-    /// Makes what `operation` wrote to `range` stable, and with it all that it replaced.
+    /// Makes what `operation` wrote to `range` stable, and all versions that it replaced.
     fn settle(&mut self, range: &Range<u64>, operation: u64) {
         for (atom, _, _) in pieces(range, self.stable.atom_size) {
             if let Some(versions) = self.unstable.get_mut(&atom) {
@@ -385,7 +382,7 @@ impl CrashVolumeState {
         }
     }
 
-    /// Makes stable what was `answered` when a flush was called. What was not may still be.
+    /// Makes the operations stable that had been `answered` when a flush was called. Others may be lost.
     fn settle_all(&mut self, answered: &AnsweredOperations) {
         let Self { stable, unstable, rng, .. } = self;
         unstable.retain(|&atom, versions| {
@@ -406,7 +403,7 @@ impl AnsweredOperations {
     }
 }
 
-/// Makes the first `upto` versions of an atom stable: the last of them stays.
+/// Makes the first `upto` versions of an atom stable; the last of them is its content.
 fn settle_atom(
     stable: &mut StableDiskImage,
     atom: u64,
@@ -425,9 +422,9 @@ fn put(image: &mut StableDiskImage, atom: u64, bytes: Option<Bytes>) {
     };
 }
 
-/// The least that any disk writes as a whole.
+/// The smallest unit that any disk writes atomically, in bytes.
 const SECTOR: u32 = 512;
-/// Enough for any two of a handful of tasks to overtake each other.
+/// Enough polls for any two of a few tasks to overtake each other.
 const MAX_YIELDS: u32 = 3;
 
 #[cfg(test)]

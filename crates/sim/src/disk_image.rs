@@ -1,4 +1,4 @@
-//! What is on the medium of a simulated disk once the power is gone.
+//! The content of the medium of a simulated disk after a power failure.
 
 use std::{collections::BTreeMap, ops::Range};
 
@@ -7,28 +7,28 @@ use volume::Geometry;
 
 use crate::Rng;
 
-/// The stable bytes of a disk, in *atoms*: what the medium writes as a whole or not at all.
+/// The stable bytes of a disk in *atoms*, which the medium writes completely or not at all.
 #[derive(Clone, Debug)]
 pub struct StableDiskImage {
     pub(crate) geometry: Geometry,
     pub(crate) atom_size: u32,
-    /// An atom that is absent is all zeros.
+    /// An absent atom is all zeros.
     pub(crate) atoms: BTreeMap<u64, Bytes>,
 }
 
 impl StableDiskImage {
-    /// A medium of zeros with atoms of `atom_size` bytes.
+    /// Returns a medium of zeros with atoms of `atom_size` bytes.
     pub(crate) fn new(geometry: Geometry, atom_size: u32) -> Self {
         Self { geometry, atom_size, atoms: BTreeMap::new() }
     }
 
-    /// Size and abilities of the disk it was taken from.
+    /// Returns the geometry of the disk from which the image was taken.
     #[must_use]
     pub fn geometry(&self) -> Geometry {
         self.geometry
     }
 
-    /// The bytes of `range`.
+    /// Returns the bytes of `range`.
     #[must_use]
     pub fn read(&self, range: Range<u64>) -> Vec<u8> {
         let mut bytes = vec![0; (range.end - range.start) as usize];
@@ -49,7 +49,7 @@ impl StableDiskImage {
         }
     }
 
-    /// Flips one random bit among the bytes of `range`.
+    /// Flips one random bit of the bytes in `range`.
     ///
     /// # Panics
     /// If the range is empty.
@@ -69,7 +69,8 @@ impl StableDiskImage {
     }
 }
 
-/// Cuts a range of bytes at atoms: which atom, which of its bytes, and how far into the range.
+/// Splits a range of bytes into atoms. Returns for each the number of the atom, the bytes in it, and their offset in
+/// the range.
 pub(crate) fn pieces(
     range: &Range<u64>,
     atom_size: u32,

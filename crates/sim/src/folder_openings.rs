@@ -1,4 +1,4 @@
-//! Counts the openings of a folder: a program that makes names stable must open their folder to sync it.
+//! Counts how often a folder is opened: a program that makes names stable must open their folder to sync it.
 
 use std::{io, mem::MaybeUninit, path::Path};
 

@@ -1,7 +1,7 @@
-//! Time, links and disks that a test holds in its hand.
+//! Simulated time, links and disks under the control of a test.
 //!
-//! Nothing here sleeps, and nothing is random beyond a seed: a test that fails prints its seed
-//! and fails again with it.
+//! Nothing here sleeps, and all randomness comes from a seed: a test that fails prints its seed, and fails again with
+//! it.
 
 mod rng;
 mod simulated_link;

@@ -1,15 +1,15 @@
-//! The power supply of simulated disks: counts what they do, and fails at the chosen moment.
+//! The power supply of simulated disks. It counts their operations, and fails at a chosen one.
 
 use std::sync::{
     Arc,
     atomic::{AtomicBool, AtomicU64, Ordering},
 };
 
-/// Electricity for one or more disks, which lose it together.
+/// The power supply of one or more disks, which fail together.
 ///
-/// Every write, flush and discard of a disk on this supply is one *operation*. A test runs a
-/// script once, asks [`Power::operations`] how many there were, and then runs it again for every
-/// smaller number with [`Power::fail_after`].
+/// Every write, flush and discard of a disk on this supply is one *operation*. A test runs a script once, reads the
+/// number of its operations from [`Power::operations`], and then runs it again for every smaller number with
+/// [`Power::fail_after`].
 #[derive(Debug)]
 pub struct Power {
     operations: AtomicU64,
@@ -18,7 +18,7 @@ pub struct Power {
 }
 
 impl Power {
-    /// A supply that does not fail.
+    /// Returns a supply that does not fail.
     #[must_use]
     pub fn new() -> Arc<Self> {
         Arc::new(Self {
@@ -28,8 +28,8 @@ impl Power {
         })
     }
 
-    /// Fails during the operation that follows `operations` complete ones, counted from the
-    /// start: with 0 the first does not complete.
+    /// Fails during the operation that follows `operations` complete ones since the start: with 0, the first one does
+    /// not complete.
     pub fn fail_after(&self, operations: u64) {
         self.last.store(operations, Ordering::SeqCst);
     }
@@ -39,19 +39,19 @@ impl Power {
         self.off.store(true, Ordering::SeqCst);
     }
 
-    /// Whether it has failed.
+    /// Returns true if it has failed.
     #[must_use]
     pub fn is_off(&self) -> bool {
         self.off.load(Ordering::SeqCst)
     }
 
-    /// How many operations have begun.
+    /// Returns the number of operations that have begun.
     #[must_use]
     pub fn operations(&self) -> u64 {
         self.operations.load(Ordering::SeqCst)
     }
 
-    /// Counts one operation; fails if it is the chosen one.
+    /// Counts one operation, and fails if it is the chosen one.
     pub(crate) fn begin_operation(&self) {
         if self.operations.fetch_add(1, Ordering::SeqCst) >= self.last.load(Ordering::SeqCst) {
             self.fail();

@@ -1,5 +1,5 @@
-//! A far volume that starts anew now and then: it loses what it was not asked to keep, and can tell
-//! one caller of that (decision 0004).
+//! A remote volume that is restarted now and then: it loses writes that were not made stable, and reports this to one
+//! caller (decision 0004).
 
 use std::sync::Arc;
 
@@ -8,24 +8,24 @@ use volume::{Data, Durability, Error, Extensions, Extent, Geometry, Io, Lba, Vol
 
 use crate::{CrashVolume, Rng, StableDiskImage, yield_now};
 
-/// A [`CrashVolume`] behind an initiator. Calls that were not answered when it starts anew are made
-/// again. A flush fails with [`Error::Device`] if it cannot speak for all writes that were answered before
-/// it, once for each of them; nothing else tells of the loss.
+/// A [`CrashVolume`] behind an initiator. Calls that were not answered before a restart are repeated. A flush fails
+/// with [`Error::Device`] if it cannot confirm all writes that were acknowledged before it, once for each write;
+/// nothing else reports the loss.
 pub struct Restarting {
     state: Mutex<RestartingState>,
 }
 
 struct RestartingState {
     disk: Arc<CrashVolume>,
-    /// How often it has started anew.
+    /// Number of restarts.
     incarnation: u64,
-    /// Volatile writes and discards that were answered and not flushed: by which incarnation.
+    /// The generations of the volatile writes and discards that were acknowledged and not flushed.
     unflushed: Vec<u64>,
     rng: Rng,
 }
 
 impl Restarting {
-    /// A volume of zeros.
+    /// Returns a volume of zeros.
     #[must_use]
     pub fn new(geometry: Geometry, seed: u64) -> Self {
         let disk = wired(CrashVolume::new(geometry, seed));
@@ -35,7 +35,7 @@ impl Restarting {
         }
     }
 
-    /// It loses its power and comes back with what it has left.
+    /// Restarts the volume after a power failure, with the content that has survived.
     pub fn restart(&self) {
         let mut state = self.state.lock();
         let state = &mut *state;
@@ -44,24 +44,24 @@ impl Restarting {
         state.incarnation += 1;
     }
 
-    /// What it would have left, if it lost its power now.
+    /// Returns the content that would survive a power failure now.
     #[must_use]
     pub fn left(&self) -> StableDiskImage {
         let mut state = self.state.lock();
         let state = &mut *state;
-        // What is crashed is a disk that is left behind. Calls that are under way go to the next one.
+        // The crashed disk is a copy. Calls in progress continue on the other one.
         let goes_on = wired(state.disk.goes_on(state.rng.next_u64()));
         let left = std::mem::replace(&mut state.disk, goes_on);
         left.crash(&mut state.rng)
     }
 
-    /// The disk as it is now, and which incarnation that is.
+    /// Returns the present disk and its generation.
     fn now(&self) -> (Arc<CrashVolume>, u64) {
         let state = self.state.lock();
         (Arc::clone(&state.disk), state.incarnation)
     }
 
-    /// Writes, or discards if there is no data; again, if a start came between.
+    /// Performs a write, or a discard if there is no data. Repeats it if the volume is restarted meanwhile.
     async fn change(
         &self,
         extent: Extent,
@@ -81,7 +81,7 @@ impl Restarting {
         if answer.is_ok() && durability == Durability::Volatile {
             self.state.lock().unflushed.push(incarnation);
         }
-        // The caller hears of it later.
+        // The caller gets the acknowledgment later.
         yield_now().await;
         answer
     }

@@ -1,29 +1,29 @@
-//! Random numbers that a seed repeats: SplitMix64 (Steele, Lea, Flood, OOPSLA 2014).
+//! Reproducible random numbers: SplitMix64 (Steele, Lea, Flood, OOPSLA 2014).
 //!
-//! Good enough for tests, small enough to read, and the same on every machine for ever.
+//! Good enough for tests, short enough to read, and the same on every machine.
 
 use std::ops::Range;
 
-/// A source of random numbers. The same seed gives the same numbers.
+/// A random number generator. The same seed gives the same numbers.
 #[derive(Clone, Debug)]
 pub struct Rng {
     state: u64,
 }
 
 impl Rng {
-    /// A source that starts from `seed`; every seed is as good as another.
+    /// Returns a generator for a seed. All seeds are equally good.
     #[must_use]
     pub const fn new(seed: u64) -> Self {
         Self { state: seed }
     }
 
-    /// A second source, independent of what this one gives later.
+    /// Returns a second generator, whose numbers are independent of those that this one returns later.
     #[must_use]
     pub fn fork(&mut self) -> Self {
         Self::new(self.next_u64())
     }
 
-    /// Any number.
+    /// Returns any number.
     pub fn next_u64(&mut self) -> u64 {
         self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.state;
@@ -32,17 +32,17 @@ impl Rng {
         z ^ (z >> 31)
     }
 
-    /// A number in `0 .. bound`.
+    /// Returns a number in `0 .. bound`.
     ///
     /// # Panics
     /// If `bound` is zero.
     pub fn below(&mut self, bound: u64) -> u64 {
         assert!(bound > 0, "there is no number below zero");
-        // The high half of the product: no division, and a bias that no test can see.
+        // Take the high half of the product: this needs no division, and its bias is too small for any test.
         ((u128::from(self.next_u64()) * u128::from(bound)) >> 64) as u64
     }
 
-    /// A number in `range`.
+    /// Returns a number in `range`.
     ///
     /// # Panics
     /// If the range is empty.
@@ -50,35 +50,35 @@ impl Rng {
         range.start + self.below(range.end - range.start)
     }
 
-    /// A number from 0 to below 1, with as many bits as it has.
+    /// Returns a number of at least 0 and less than 1, with the precision of `f64`.
     pub fn share(&mut self) -> f64 {
         (self.next_u64() >> 11) as f64 / (1_u64 << 53) as f64
     }
 
-    /// A number of the exponential distribution with this mean: the time to the next of events that come
-    /// whenever they like.
+    /// Returns a number of the exponential distribution with this mean: the time until the next of independent
+    /// events.
     pub fn exponential(&mut self, mean: f64) -> f64 {
         -mean * (1.0 - self.share()).ln()
     }
 
-    /// True in `percent` of a hundred cases.
+    /// Returns true with a chance of `percent` in a hundred.
     pub fn chance(&mut self, percent: u32) -> bool {
         self.below(100) < u64::from(percent)
     }
 
-    /// One of `items`; none if there are none.
+    /// Returns one of `items`; `None` if there are none.
     pub fn pick<'a, T>(&mut self, items: &'a [T]) -> Option<&'a T> {
         (!items.is_empty()).then(|| &items[self.below(items.len() as u64) as usize])
     }
 
-    /// Puts `items` into a random order.
+    /// Shuffles `items`.
     pub fn shuffle<T>(&mut self, items: &mut [T]) {
         for last in (1..items.len()).rev() {
             items.swap(last, self.below(last as u64 + 1) as usize);
         }
     }
 
-    /// Fills `bytes` at random.
+    /// Fills `bytes` with random bytes.
     pub fn fill(&mut self, bytes: &mut [u8]) {
         for part in bytes.chunks_mut(8) {
             part.copy_from_slice(&self.next_u64().to_le_bytes()[..part.len()]);

@@ -1,5 +1,5 @@
-//! One direction of a byte stream in virtual time: delay, rate, and two faults: a byte that
-//! changes on the way, and an end before the end.
+//! One direction of a byte stream in virtual time, with a delay and a rate, and with two faults: a changed byte and a
+//! cut.
 
 use std::{
     collections::VecDeque,
@@ -8,15 +8,15 @@ use std::{
 
 use bytes::{Bytes, BytesMut};
 
-/// Bytes on their way. They come out in order, each `delay` after it went in, and no faster than
-/// the rate; nothing is lost unless the link is told to.
+/// Bytes in flight. They arrive in order, each `delay` after it was sent, and no faster than the rate. Nothing is
+/// lost unless a fault is set.
 #[derive(Debug)]
 pub struct SimulatedLink {
     delay: Duration,
     bytes_per_second: Option<u64>,
-    /// Bytes with the time of their arrival, in order.
+    /// The bytes with their arrival times, in order.
     flight: VecDeque<(Instant, Bytes)>,
-    /// When the last byte put in has left the sender.
+    /// When the last byte has left the sender.
     free: Option<Instant>,
     sent: u64,
     cut_after: Option<u64>,
@@ -24,7 +24,7 @@ pub struct SimulatedLink {
 }
 
 impl SimulatedLink {
-    /// A link with a one-way delay and no limit to its rate.
+    /// Returns a link with this one-way delay and unlimited rate.
     #[must_use]
     pub fn new(delay: Duration) -> Self {
         Self {
@@ -49,17 +49,17 @@ impl SimulatedLink {
         self
     }
 
-    /// Only the first `bytes` arrive, counted from the first ever sent.
+    /// Cuts the link: only the first `bytes` bytes since the start arrive.
     pub fn cut_after(&mut self, bytes: u64) {
         self.cut_after = Some(bytes);
     }
 
-    /// The byte at `offset`, counted from the first ever sent, arrives with `flips` flipped.
+    /// Flips the bits `flips` of the byte at `offset`, counted from the start.
     pub fn corrupt(&mut self, offset: u64, flips: u8) {
         self.corrupted = Some((offset, flips));
     }
 
-    /// Puts bytes in.
+    /// Sends bytes.
     pub fn send(&mut self, bytes: &[u8], now: Instant) {
         if bytes.is_empty() {
             return;
@@ -83,13 +83,13 @@ impl SimulatedLink {
         }
     }
 
-    /// When the next bytes arrive.
+    /// Returns when the next bytes arrive.
     #[must_use]
     pub fn arrival(&self) -> Option<Instant> {
         self.flight.front().map(|&(arrival, _)| arrival)
     }
 
-    /// The next bytes, at most `limit` of them, if some have arrived.
+    /// Returns the next bytes, at most `limit` of them, if some have arrived.
     pub fn receive(&mut self, limit: usize, now: Instant) -> Option<Bytes> {
         let (arrival, bytes) = self.flight.front_mut()?;
         if *arrival > now {
@@ -101,13 +101,13 @@ impl SimulatedLink {
         self.flight.pop_front().map(|(_, bytes)| bytes)
     }
 
-    /// True once everything that will ever arrive has been received, because the link was cut.
+    /// Returns true when the link was cut and everything before the cut has been received.
     #[must_use]
     pub fn is_cut(&self) -> bool {
         self.cut_after.is_some_and(|end| self.sent >= end) && self.flight.is_empty()
     }
 
-    /// Bytes put in so far.
+    /// Returns the number of bytes sent so far.
     #[must_use]
     pub fn sent(&self) -> u64 {
         self.sent

@@ -1,8 +1,8 @@
-//! Futures that wait for nothing: once, and for ever.
+//! Futures for the scheduling of tests.
 
 use std::{future::poll_fn, task::Poll};
 
-/// Ready at the second poll, and asks for that poll at once.
+/// A future that is ready at its second poll and requests that poll at once.
 pub async fn yield_now() {
     let mut yielded = false;
     poll_fn(|context| {
@@ -16,7 +16,7 @@ pub async fn yield_now() {
     .await;
 }
 
-/// Never ready.
+/// A future that is never ready.
 pub(crate) async fn never<T>() -> T {
     std::future::pending().await
 }

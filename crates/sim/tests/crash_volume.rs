@@ -1,5 +1,5 @@
-//! The simulated disk against a plain record of what each block may hold: random scripts, yields,
-//! crashes at every point.
+//! Compares the simulated disk with a plain record of the values that each block may have: random scripts, yields,
+//! and crashes at every point.
 
 use std::{
     collections::BTreeSet,
@@ -10,8 +10,7 @@ use std::{
 use sim::{CrashVolume, FlushGuarantee, Rng, StableDiskImage};
 use volume::{Data, Durability, Error, Extent, Geometry, Lba, Volume};
 
-/// What a block may hold after a crash, by the first byte: the last value that is stable, and all
-/// that came after it.
+/// The values that a block may have after a crash, as first bytes: the last stable value and all later ones.
 struct Block {
     now: u8,
     possible: BTreeSet<u8>,
@@ -39,7 +38,7 @@ impl Truth {
         }
     }
 
-    /// The first block that holds what it must not.
+    /// Returns the first block with a value that it must not have.
     fn broken(&self, image: &StableDiskImage) -> Option<usize> {
         self.0.iter().enumerate().position(|(n, block)| {
             let bytes = image.read(n as u64 * 512..(n as u64 + 1) * 512);
@@ -83,13 +82,13 @@ async fn script(disk: &CrashVolume, truth: &mut Truth, rng: &mut Rng) -> Result<
     Ok(())
 }
 
-/// Runs a script on a disk up to the crash; gives how many operations it had, and whether some
-/// outcome of the crash broke a promise.
+/// Runs a script on a disk up to the crash. Returns the number of its operations, and whether an outcome of the crash
+/// violates a guarantee.
 fn crash(seed: u64, after: u64, sync: FlushGuarantee) -> (u64, bool) {
     let mut rng = Rng::new(seed);
     let mut image = None;
     let mut operations = 0;
-    // The second life starts from what the first has left.
+    // The second run starts from the content that the first one has left.
     for life in 0..2 {
         let mut truth = Truth::of(image.as_ref());
         let disk = match image.take() {
@@ -136,7 +135,7 @@ fn a_disk_that_ignores_flushes_is_found_out() {
 fn run<T>(future: impl Future<Output = T>) -> T {
     let mut future = pin!(future);
     loop {
-        // No need for wakers: what yields is ready soon.
+        // No waker is needed: a future that yields is ready soon.
         if let Poll::Ready(value) = future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
             return value;
         }

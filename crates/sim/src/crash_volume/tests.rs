@@ -1,4 +1,4 @@
-//! Tests of the volume that forgets.
+//! Tests of the simulated disk.
 
 use std::{
     pin::pin,
@@ -10,7 +10,7 @@ use super::*;
 fn run<T>(future: impl Future<Output = T>) -> T {
     let mut future = pin!(future);
     loop {
-        // No need for wakers: what yields is ready soon.
+        // No waker is needed: a future that yields is ready soon.
         if let Poll::Ready(value) = future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
             return value;
         }
@@ -26,7 +26,7 @@ fn disk() -> CrashVolume {
     CrashVolume::new(Geometry::with_blocks(64), 1)
 }
 
-/// What `blocks` blocks hold after each of many crashes: their first bytes.
+/// Returns the first bytes of `blocks` blocks after each of many crashes.
 fn outcomes(disk: &CrashVolume, blocks: u64) -> BTreeSet<Vec<u8>> {
     let mut rng = Rng::new(99);
     (0..500)
@@ -77,7 +77,7 @@ fn unflushed_writes_survive_in_every_combination() {
     write(&disk, 0, 1, 2, Durability::Volatile);
     write(&disk, 1, 2, 2, Durability::Volatile);
     let all = outcomes(&disk, 3);
-    // The first block old or new, the second old, first or second, the third old or new.
+    // The first block is old or new, the second one old, first or second, the third one old or new.
     assert_eq!(all.len(), 2 * 3 * 2, "{all:?}");
 }
 
