@@ -1,8 +1,8 @@
-//! Traffic of others on the same wire, of the profile in section 3.1 of the storage-outsourcing paper (paper 000): TCP 95 %,
-//! UDP 5 %; packet lengths 50 % below 44, 75 % below 576, 99 % below 1500 bytes.
+//! Background traffic on the link, with the profile in section 3.1 of the storage-outsourcing paper (paper 000): TCP
+//! 95 %, UDP 5 %; packet lengths 50 % below 44, 75 % below 576, 99 % below 1500 bytes.
 //!
-//! These packets exist only in the queue: they take room and time there. As with the hardware
-//! generators of the paper, they do not slow down when packets are lost.
+//! These packets exist only in the queue, where they take space and time. Like the hardware generators of the paper,
+//! they do not slow down when packets are lost.
 
 use std::time::{Duration, Instant};
 
@@ -12,33 +12,33 @@ use crate::{
     random_stream::RandomStream,
 };
 
-/// Where background traffic comes from.
+/// The generator of the background traffic of one direction.
 #[derive(Clone, Debug)]
 pub(crate) struct Background {
     dice: RandomStream,
-    /// When its next packet comes; `None` without background traffic.
+    /// When its next packet arrives at the queue; `None` without background traffic.
     next: Option<Instant>,
-    /// The share of the rate that it has at present.
+    /// Its present load as a share of the link's rate.
     share: f64,
-    /// Until when.
+    /// Until when this load lasts.
     until: Instant,
 }
 
-/// Kinds of length: the share of packets up to and with it, the shortest, and one more than the
-/// longest. From 40 bytes, a TCP acknowledgement, to 1500, what Ethernet carries.
+/// Classes of packet lengths: the cumulative share of packets, the shortest length, and the longest length plus one.
+/// From 40 bytes, a TCP acknowledgment, to 1500, the maximum of Ethernet.
 const LENGTHS: [(f64, u64, u64); 4] =
     [(0.50, 40, 44), (0.75, 44, 576), (0.99, 576, 1500), (1.00, 1500, 1501)];
-/// Of the packets.
+/// The share of TCP in the packets.
 const TCP: f64 = 0.95;
-/// The standard deviation of the load as a share of the rate: 12.8 of 155 Mbit/s (paper 000, Table 3).
+/// Standard deviation of the load as a share of the rate: 12.8 of 155 Mbit/s (paper 000, Table 3).
 const DEVIATION: f64 = 0.08;
-/// And at most this part of the mean, so that a load below zero is rare; gives the 9.8 Mbit/s of
-/// the same table for a load of 20 %.
+/// Upper bound of the standard deviation as a share of the mean load, so that a load below zero is rare. It gives the
+/// 9.8 Mbit/s of the same table for a load of 20 %.
 const DEVIATION_OF_MEAN: f64 = 1.0 / 3.0;
-/// How long a load lasts. The paper does not say; with this the losses of its table come out to
-/// the order of magnitude.
+/// How long a load lasts. The paper does not say. With this value the losses of its table have the right order of
+/// magnitude.
 const STEP: Duration = Duration::from_millis(100);
-/// How much of the past is made up for when nobody asked for longer: by then the queue has forgotten what was before.
+/// Maximum time that is caught up after a pause: the state of the queue does not depend on longer ago.
 const HORIZON: Duration = Duration::from_secs(1);
 
 impl Background {
@@ -46,7 +46,7 @@ impl Background {
         Self { dice, next: None, share: 0.0, until: now }
     }
 
-    /// Puts into the queue what has come until now.
+    /// Adds the packets that have arrived until `now` to the queue.
     pub fn advance(
         &mut self,
         now: Instant,
@@ -90,7 +90,7 @@ impl Background {
 
     fn draw_share(&mut self, mean: f64) -> f64 {
         let deviation = DEVIATION.min(mean * DEVIATION_OF_MEAN);
-        // Not zero: packets have to come again.
+        // The load must not become zero: the generator would stop.
         (mean + deviation * self.dice.normal()).clamp(mean * 0.05, 1.0)
     }
 
@@ -102,7 +102,7 @@ impl Background {
     }
 }
 
-/// Bytes of an IP packet of background traffic in the mean: 362.
+/// Mean length of an IP packet of background traffic: 362 bytes.
 fn mean_length() -> f64 {
     let mut before = 0.0;
     let mut mean = 0.0;

@@ -1,48 +1,48 @@
-//! What happened in one direction so far.
+//! Counters of one direction of a link.
 
 use serde::{Deserialize, Serialize};
 
-/// Counts since the direction was made. Bytes are those of IP packets, without overhead.
+/// Counters since the direction was made. Lengths are those of IP packets, without overhead.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 pub struct DirectionCounters {
-    /// Packets that came.
+    /// Packets received from the sender.
     pub packets: u64,
-    /// Their bytes.
+    /// Bytes of these packets.
     pub bytes: u64,
-    /// Packets that passed, duplicates not counted.
+    /// Packets that passed, without duplicates.
     pub passed_packets: u64,
-    /// Their bytes.
+    /// Bytes of these packets.
     pub passed_bytes: u64,
     /// Packets lost at random.
     pub lost: u64,
-    /// Packets for which the queue had no room.
+    /// Packets dropped because the queue was full.
     pub queue_full: u64,
-    /// Packets longer than the MTU.
+    /// Packets dropped because they exceed the MTU.
     pub too_long: u64,
-    /// Packets that came during an outage.
+    /// Packets dropped during an outage.
     pub outage: u64,
-    /// Packets that passed and were held back.
+    /// Packets that passed and were held back (reordered).
     pub reordered: u64,
-    /// Packets that passed twice.
+    /// Packets that passed and were duplicated.
     pub duplicated: u64,
     /// Packets that passed with a changed bit.
     pub corrupted: u64,
-    /// Most bytes on the wire and before it, with overhead.
+    /// Maximum number of bytes on the wire and in the queue, with overhead.
     pub queue_most_bytes: u64,
-    /// Packets of background TCP traffic that came.
+    /// Packets of background TCP traffic.
     pub background_tcp: u64,
-    /// Packets of background UDP traffic that came.
+    /// Packets of background UDP traffic.
     pub background_udp: u64,
     /// Bytes of both, with overhead.
     pub background_bytes: u64,
-    /// Packets of both for which the queue had no room.
+    /// Packets of both that were dropped because the queue was full.
     pub background_dropped: u64,
-    /// Packets that came, by how long they are.
+    /// Packets received from the sender, by length.
     pub packets_by_length: Lengths,
 }
 
-/// Packets by the length of their Ethernet frame without its check sequence, as a capture has it: 14 bytes more than
-/// the IP packet. The classes are those of STICS, Table 3.
+/// Number of packets by the length of their Ethernet frame without its check sequence, as in a capture: 14 bytes more
+/// than the IP packet. The classes are those of STICS, Table 3.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 pub struct Lengths {
     /// Up to 64 bytes.
@@ -59,11 +59,11 @@ pub struct Lengths {
     pub from_1024: u64,
 }
 
-/// The header of an Ethernet frame (IEEE 802.3).
+/// Length of the header of an Ethernet frame (IEEE 802.3) in bytes.
 const FRAME_HEADER: u64 = 14;
 
 impl Lengths {
-    /// A packet of so many bytes, IP header and all.
+    /// Counts a packet with this length, including its IP header.
     pub(crate) fn count(&mut self, bytes: u64) {
         let class = match bytes + FRAME_HEADER {
             0..=64 => &mut self.to_64,
@@ -76,7 +76,7 @@ impl Lengths {
         *class += 1;
     }
 
-    /// The counts with what people call them, shortest first.
+    /// Returns the counts with labels for people, the shortest class first.
     #[must_use]
     pub fn classes(&self) -> [(&'static str, u64); 6] {
         [
@@ -97,7 +97,7 @@ mod tests {
     #[test]
     fn packets_are_counted_by_the_length_of_their_frame() {
         let mut lengths = Lengths::default();
-        // An acknowledgment alone has 52 bytes with its timestamps, and a full packet 1500.
+        // A TCP acknowledgment without data has 52 bytes with its timestamps, and a full packet has 1500.
         for bytes in [40, 50, 51, 52, 113, 114, 241, 242, 497, 498, 1009, 1010, 1500, 65_535] {
             lengths.count(bytes);
         }

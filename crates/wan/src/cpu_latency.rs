@@ -1,28 +1,31 @@
-//! Idle processors that stay awake. One that sleeps for long takes longer to be there again, on a virtual
-//! machine 0.2 ms after 50 ms: nobody can get up early for a packet that another program is about to send.
+//! Keeps idle processors from deep sleep states. A processor that has slept for long takes longer to wake, on a
+//! virtual machine 0.2 ms after 50 ms. The emulator cannot wake earlier for a packet that another program is about to
+//! send.
 
 use std::{
     fs::{File, OpenOptions},
     io::{self, Write},
 };
 
-/// The kernel's "PM QoS" (its Documentation/power/pm_qos_interface.rst): as long as this is open, no
-/// processor takes longer than was written to wake.
+/// The kernel's PM QoS interface (Documentation/power/pm_qos_interface.rst): while this file is open, no processor
+/// takes longer to wake than the value written to it.
 const LATENCY: &str = "/dev/cpu_dma_latency";
 
-/// Has idle processors wait awake until it is dropped, or the process ends.
+/// A request that idle processors stay awake, until it is dropped or the process ends.
 #[derive(Debug)]
 pub(crate) struct CpuLatencyRequest {
     _request: File,
 }
 
 impl CpuLatencyRequest {
+    /// Requests that idle processors stay awake.
+    ///
     /// # Errors
-    /// If this host does not allow it, or has no such request. Nothing is changed then.
+    /// If this host does not allow it or has no such interface. Nothing is changed then.
     pub fn ask() -> io::Result<Self> {
         let mut request = OpenOptions::new().write(true).open(LATENCY)?;
-        // Microseconds, as the processor has them in memory. No other than zero keeps a virtual
-        // machine's processor from its host.
+        // The value is in microseconds, in native byte order. Only zero keeps a virtual machine's processor from
+        // being given back to its host.
         request.write_all(&0_i32.to_ne_bytes())?;
         Ok(Self { _request: request })
     }

@@ -1,4 +1,4 @@
-//! One direction of a link: what happens to each packet, and when it arrives.
+//! The model of one direction of a link: it decides for each packet whether and when it arrives.
 
 use std::time::{Duration, Instant};
 
@@ -12,12 +12,11 @@ use crate::{
     random_stream::RandomStream,
 };
 
-/// One direction of a link. Holds no packets: it says what is to be done with them.
+/// One direction of a link. It holds no packets, but decides what is done with them.
 ///
-/// A packet meets, in this order, an outage, the MTU, random loss, the queue and the wire, the
-/// delay; on its way it may be held back, changed or doubled. With one seed and the same settings
-/// the same packets of a sequence are lost, held back, changed and doubled, whenever they come;
-/// only the queue goes by time.
+/// A packet is subject, in this order, to an outage, the MTU, random loss, the queue and the wire, and the delay;
+/// then it may be held back, changed or duplicated. With the same seed and settings, the same packets of a sequence
+/// are lost, held back, changed and duplicated, whatever their timing; only the queue depends on time.
 #[derive(Clone, Debug)]
 pub struct LinkDirection {
     settings: DirectionSettings,
@@ -28,48 +27,48 @@ pub struct LinkDirection {
     changes: RandomStream,
     background: Background,
     queue: PacketQueue,
-    /// When the last packet arrives of those that keep their order.
+    /// The latest arrival of a packet that keeps its order.
     last_arrival: Instant,
     counters: DirectionCounters,
 }
 
-/// What becomes of a packet.
+/// The decision about a packet.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum PacketFate {
-    /// It does not arrive.
+    /// The packet is lost.
     Lost(PacketDropCause),
-    /// It arrives.
+    /// The packet arrives.
     Passes(PacketDelivery),
 }
 
 /// How a packet arrives.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct PacketDelivery {
-    /// When.
+    /// The time of its arrival.
     pub at: Instant,
-    /// Whether others may have overtaken it: it was held back.
+    /// The packet was held back, so others may overtake it.
     pub is_held_back: bool,
-    /// Whether it arrives twice.
+    /// The packet arrives twice.
     pub is_doubled: bool,
-    /// That a bit changed: any number, which says which bit, modulo how many there are.
+    /// A bit of the packet is changed: this number modulo the number of its bits says which one.
     pub changed_bit: Option<u64>,
 }
 
-/// Why a packet does not arrive.
+/// The reason why a packet is lost.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum PacketDropCause {
-    /// It is longer than the MTU.
+    /// It exceeds the MTU.
     Mtu,
-    /// The link is out.
+    /// The link has an outage.
     Outage,
     /// The queue is full.
     Queue,
-    /// It is lost at random.
+    /// Random loss.
     Random,
 }
 
 impl LinkDirection {
-    /// A direction that begins now.
+    /// Returns a direction without traffic.
     ///
     /// # Errors
     /// As [`DirectionSettings::check`].
@@ -95,20 +94,19 @@ impl LinkDirection {
         })
     }
 
-    /// What it is like at present.
+    /// Returns the present settings.
     #[must_use]
     pub fn settings(&self) -> &DirectionSettings {
         &self.settings
     }
 
-    /// What happened so far.
+    /// Returns the counters.
     #[must_use]
     pub fn counters(&self) -> DirectionCounters {
         self.counters
     }
 
-    /// Changes what it is like, for packets that come from now on. What is on its way or in the
-    /// queue arrives when it would have.
+    /// Changes the settings for packets that arrive from now on. Packets in flight or in the queue are not affected.
     ///
     /// # Errors
     /// As [`DirectionSettings::check`]; then nothing is changed.
@@ -123,13 +121,13 @@ impl LinkDirection {
         Ok(())
     }
 
-    /// A packet of so many bytes comes, IP header and all. Time must not go back between calls.
+    /// Decides about a packet of this length, including its IP header. Time must not go back between calls.
     pub fn admit(&mut self, now: Instant, bytes: u64) -> PacketFate {
         self.counters.packets += 1;
         self.counters.bytes += bytes;
         self.counters.packets_by_length.count(bytes);
         let settings = &self.settings;
-        // All is drawn for every packet, so that no row depends on what happens to it.
+        // Draw all random numbers for every packet, so that no random stream depends on the fate of packets.
         let is_lost = self.loss.loses(&settings.loss);
         let jitter = settings.jitter.mul_f64(self.jitter.unit());
         let is_held_back = self.order.hits(settings.reorder);
@@ -162,13 +160,13 @@ impl LinkDirection {
         PacketFate::Passes(PacketDelivery { at, is_held_back, is_doubled, changed_bit })
     }
 
-    /// Lets background traffic come until now. To be called at least once a second for its
-    /// counters to be right; packets are admitted as if it had been.
+    /// Adds the background traffic until now. Call this at least once a second for correct counters; decisions about
+    /// packets do not depend on it.
     pub fn advance(&mut self, now: Instant) {
         self.background.advance(now, &self.settings, &mut self.queue, &mut self.counters);
     }
 
-    /// When a packet has left the sender, if the queue takes it.
+    /// Returns when a packet has left the sender; `None` if the queue drops it.
     fn send(&mut self, now: Instant, bytes: u64) -> Option<Instant> {
         let Some(rate) = self.settings.rate else { return Some(now) };
         self.advance(now);
@@ -215,7 +213,7 @@ mod tests {
         DirectionSettings::default()
     }
 
-    /// What becomes of packets that come evenly spaced.
+    /// Returns the decisions about evenly spaced packets.
     fn fates(
         direction: &mut LinkDirection,
         start: Instant,
@@ -234,7 +232,7 @@ mod tests {
 
     #[test]
     fn the_rate_is_that_of_the_wire() {
-        // 1462 bytes and 38 of Ethernet are 12,000 bits: 1 ms at 12 Mbit/s.
+        // 1462 bytes and 38 bytes of Ethernet overhead are 12,000 bits: 1 ms at 12 Mbit/s.
         let (mut direction, now) =
             direction(DirectionSettings { rate: Some(12_000_000), delay: 4 * MS, ..usual() });
         for n in 1..=100 {
@@ -247,7 +245,7 @@ mod tests {
     fn the_queue_drops_what_comes_last() {
         let settings = DirectionSettings { rate: Some(12_000_000), queue_bytes: 15_000, ..usual() };
         let (mut direction, now) = direction(settings);
-        // Twice what the wire takes: half of it is dropped, and the queue is never longer.
+        // Twice the rate of the wire: half of the packets are dropped, and the queue never exceeds its limit.
         let mut passed = 0;
         for n in 0..10_000 {
             match direction.admit(now + n * MS / 2, 1462) {
@@ -372,7 +370,7 @@ mod tests {
         };
         let gap = MS / 20;
         assert_eq!(run(1, gap), run(1, gap));
-        // Whenever they come.
+        // Independent of their timing.
         assert_eq!(run(1, gap).0, run(1, 2 * gap).0);
         assert_ne!(run(1, gap).0, run(2, gap).0);
     }
@@ -400,7 +398,8 @@ mod tests {
     fn background_traffic_takes_its_part_of_the_wire() {
         let settings = DirectionSettings { rate: Some(155_000_000), background: 0.75, ..usual() };
         let (mut direction, now) = direction(settings);
-        // As much as the whole wire takes: with the others 1.75 times as much, and both lose alike.
+        // Our traffic fills the wire. With the background traffic the load is 1.75 times the rate, and both lose the
+        // same share.
         let gap = Duration::from_nanos(1538 * 8_000 / 155);
         let all = fates(&mut direction, now, gap, 100_000);
         let passed = all.iter().filter(|fate| matches!(fate, PacketFate::Passes(_))).count();

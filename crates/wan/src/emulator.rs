@@ -1,5 +1,5 @@
-//! The thread that carries packets: one loop over two devices, which sleeps until a packet comes or
-//! one on its way arrives.
+//! The thread that carries packets: one loop over two devices. It sleeps until a packet is received or a packet in
+//! flight arrives.
 
 use std::{
     io,
@@ -32,35 +32,35 @@ use crate::{
 /// Carries packets between two devices.
 #[derive(Debug)]
 pub(crate) struct Emulator {
-    /// Near, far.
+    /// The device at the near end and the one at the far end.
     pub devices: [OwnedFd; 2],
-    /// From near to far, from far to near.
+    /// From the near end to the far one, and from the far end to the near one.
     pub lanes: [Lane; 2],
     pub orders: Receiver<EmulatorCommand>,
-    /// Readable when there are orders.
+    /// Readable when there are commands.
     pub wake: Arc<OwnedFd>,
     pub health: Timeliness,
     pub capture: Option<Capture>,
     pub is_real_time: bool,
-    /// None before it runs, and where the host does not allow it.
+    /// `None` before the thread runs, and if the host does not allow it.
     pub awake: Option<CpuLatencyRequest>,
     pub oversleep: Oversleep,
 }
 
-/// What the thread is told.
+/// A command to the thread.
 #[derive(Debug)]
 pub(crate) enum EmulatorCommand {
-    /// Be like this from now on, settings that were checked.
+    /// Use these settings, which were checked.
     Change(Box<[DirectionSettings; 2]>),
-    /// Judge the machine by what happens from now on.
+    /// Start the judgment of the machine again from now on.
     JudgeFromNow,
-    /// Say how it is.
+    /// Report the state of the link.
     Report(SyncSender<LinkReport>),
-    /// End.
+    /// End the thread.
     End,
 }
 
-/// One direction with the packets in it.
+/// One direction with its packets in flight.
 #[derive(Debug)]
 pub(crate) struct Lane {
     direction: LinkDirection,
@@ -70,50 +70,51 @@ pub(crate) struct Lane {
     refused: u64,
 }
 
-/// How a link is.
+/// The state of a link.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub struct LinkReport {
-    /// From the near end to the far one.
+    /// From the near end to the far end.
     pub near_to_far: LaneReport,
-    /// And back.
+    /// From the far end to the near end.
     pub far_to_near: LaneReport,
-    /// How late packets were given.
+    /// How late packets were delivered.
     pub lateness: Lateness,
-    /// The share of the machine's time that was stolen from it; none if it does not say.
+    /// The share of steal time of the processors; `None` if the machine does not report it.
     pub stolen: Option<f64>,
-    /// Whether the thread runs before others (SCHED_FIFO).
+    /// Whether the thread has real-time priority (SCHED_FIFO).
     pub real_time: bool,
-    /// Whether idle processors stay awake.
+    /// Whether idle processors are kept awake.
     pub awake: bool,
-    /// Why figures of this run cannot be trusted; empty if they can.
+    /// Reasons why the results of this run cannot be trusted; empty if there are none.
     pub tainted: Vec<String>,
-    /// Packets that are not in the capture; none without one.
+    /// Packets missing in the capture; `None` without a capture.
     pub capture_missed: Option<u64>,
 }
 
-/// How one direction is.
+/// The state of one direction.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
 pub struct LaneReport {
-    /// What happened to packets.
+    /// Counters of the packets.
     #[serde(flatten)]
     pub counters: DirectionCounters,
-    /// Packets for which there was no memory; by netem, beyond its limit.
+    /// Packets dropped for lack of memory; with netem, those beyond its limit.
     pub no_room: u64,
-    /// What the device gave that is no IP packet.
+    /// Data of the device that is not an IP packet.
     pub malformed: u64,
-    /// What the other device did not take.
+    /// Packets that the other device did not accept.
     pub refused: u64,
-    /// Bytes on their way.
+    /// Bytes in flight.
     pub in_flight_bytes: u64,
 }
 
-/// Segments that came together and arrive this close to each other are given as one, at the time
-/// of the last: that costs half of what a delay may be off (100 us), and saves most of the writes.
+/// Segments that were received together and arrive within this time are delivered together, at the time of the last
+/// one. This uses half of the tolerance of the delay (100 us), and saves most of the writes.
 const TOGETHER: Duration = Duration::from_micros(50);
-/// Packets given, and taken, before the other direction has its turn: some 100 us of work.
+/// Maximum number of packets that are delivered, and received, before the other direction has its turn: some 100 us
+/// of work.
 const GIVEN_AT_ONCE: usize = 64;
 const TAKEN_AT_ONCE: usize = 32;
-/// The longest sleep: background traffic wants to be looked at once a second.
+/// Maximum sleep: background traffic has to be updated once a second.
 const SLEEP: Duration = Duration::from_millis(100);
 
 impl Lane {
@@ -121,13 +122,13 @@ impl Lane {
         Self { direction, flight: PacketsInFlight::default(), no_room: 0, malformed: 0, refused: 0 }
     }
 
-    /// Decides what becomes of all segments of what a device gave.
+    /// Decides about all segments of a packet from the device.
     fn take(&mut self, now: Instant, bytes: &[u8]) {
         let Ok(packet) = Packet::parse(bytes) else {
             self.malformed += 1;
             return;
         };
-        // Neighbours that stay together: the first, when it arrives, and when the last so far does.
+        // A run of segments that stay together: the first one, its arrival, and the arrival of the last one so far.
         let mut together: Option<(usize, Instant, Instant)> = None;
         for segment in 0..packet.segments() {
             let fate = self.direction.admit(now, packet.segment_bytes(segment));
@@ -186,12 +187,12 @@ impl Lane {
 }
 
 impl Emulator {
-    /// Carries packets until it is told to end.
+    /// Carries packets until a command ends the thread.
     ///
     /// # Errors
-    /// If a device is gone.
+    /// If a device has been removed.
     pub fn run(mut self) -> io::Result<()> {
-        // Timers as exact as the machine can have them, not 50 us later; without it they are only later.
+        // Make timers as exact as possible instead of 50 us late. If this fails, packets are only later.
         let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
         self.is_real_time = system_calls::run_first().is_ok();
         self.awake = CpuLatencyRequest::ask().ok();
@@ -212,7 +213,7 @@ impl Emulator {
         }
     }
 
-    /// Does what it is told; true at the end.
+    /// Executes commands. Returns true if the thread has to end.
     fn obey(&mut self) -> bool {
         loop {
             match self.orders.try_recv() {
@@ -227,7 +228,7 @@ impl Emulator {
                     self.health = Timeliness::since(self.no_room())
                 }
                 Ok(EmulatorCommand::Report(answer)) => {
-                    // Who asked may have given up.
+                    // The caller may have stopped waiting.
                     let _ = answer.try_send(self.report());
                 }
                 Ok(EmulatorCommand::End) | Err(TryRecvError::Disconnected) => return true,
@@ -236,7 +237,7 @@ impl Emulator {
         }
     }
 
-    /// Gives to a device what has arrived.
+    /// Delivers packets that have arrived to a device.
     fn give(&mut self, lane: usize, head: &mut Vec<u8>) -> io::Result<bool> {
         for given in 0..GIVEN_AT_ONCE {
             let now = Instant::now();
@@ -255,14 +256,14 @@ impl Emulator {
             match rustix::io::writev(&self.devices[1 - lane], &slices) {
                 Ok(_) => {}
                 Err(Errno::BADFD) => return Err(Errno::BADFD.into()),
-                // A device that is down, or out of memory; a changed packet that is none any more.
+                // The device is down, or has no memory, or the changed packet is not valid any more.
                 Err(_) => self.lanes[lane].refused += 1,
             }
         }
         Ok(true)
     }
 
-    /// Takes from a device what was sent.
+    /// Receives packets from a device.
     fn take(&mut self, lane: usize, buffer: &mut [u8]) -> io::Result<bool> {
         for taken in 0..TAKEN_AT_ONCE {
             match rustix::io::read(&self.devices[lane], &mut *buffer) {
@@ -281,7 +282,7 @@ impl Emulator {
         self.lanes.iter_mut().for_each(|lane| lane.direction.advance(now));
         let next = self.lanes.iter().filter_map(|lane| lane.flight.next()).min();
         let left = next.map_or(SLEEP, |next| next.saturating_duration_since(now).min(SLEEP));
-        // The devices are looked at while it stays awake, too.
+        // Check the devices while staying awake, too.
         let Some(sleep) = left.checked_sub(self.oversleep.estimate()).filter(|s| !s.is_zero())
         else {
             return Ok(());
@@ -295,13 +296,13 @@ impl Emulator {
             Err(error) => return Err(error.into()),
         }
         if waited[2].revents().contains(PollFlags::IN) {
-            // Empties it; whoever writes to it does not wait.
+            // Drain the pipe; writers to it do not block.
             let _ = rustix::io::read(&*self.wake, &mut [0; 8]);
         }
         Ok(())
     }
 
-    /// Packets for which there was no memory, since the beginning.
+    /// Returns the number of packets dropped for lack of memory since the start.
     fn no_room(&self) -> u64 {
         self.lanes.iter().map(|lane| lane.no_room).sum()
     }
@@ -374,7 +375,7 @@ mod tests {
         };
         let usual = DirectionSettings::default;
         assert_eq!(runs(usual()), vec![0..4]);
-        // 1110 bytes are 22 us on this wire, so three are 44 us apart.
+        // 1110 bytes take 22 us on this wire, so the first and the third packet are 44 us apart.
         assert_eq!(
             runs(DirectionSettings { rate: Some(400_000_000), ..usual() }),
             vec![0..3, 3..4]

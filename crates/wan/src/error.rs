@@ -1,36 +1,36 @@
-//! What this host does not give us, or what we were asked for and cannot do.
+//! Errors of making and changing a link.
 
 use std::io;
 
 use crate::LinkSettingsError;
 
-/// Why there is no link, or why it was not changed.
+/// The reason why a link cannot be made or changed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// A setting is wrong; nothing was touched.
+    /// A setting is wrong. Nothing was changed.
     #[error(transparent)]
     Settings(#[from] LinkSettingsError),
-    /// The name cannot be part of a namespace's.
+    /// The name cannot be part of the name of a namespace.
     #[error("`{0}` is no name for a link: 1 to 32 letters, digits, `-` and `_`")]
     Name(String),
     /// This process may not make network namespaces and devices.
     #[error("network namespaces and devices are for root (CAP_NET_ADMIN and CAP_SYS_ADMIN)")]
     Privilege,
-    /// The device that makes TUN devices does not open.
+    /// `/dev/net/tun` cannot be opened.
     #[error("cannot open /dev/net/tun: {0}")]
     NoTun(io::Error),
-    /// The program that makes namespaces is not there.
+    /// The program `ip` is missing.
     #[error("the program `ip` (iproute2) is not installed")]
     NoIp,
-    /// A link of this name is running.
+    /// A link with this name is running.
     #[error("the network namespace {namespace} is in use by process {process}")]
     InUse {
         /// Its namespace.
         namespace: String,
-        /// Who made it.
+        /// The process that made it.
         process: u32,
     },
-    /// Somebody else made a namespace of this name.
+    /// A namespace with this name exists that was not made by a link.
     #[error("there is a network namespace {namespace} already, and it was not made by a link")]
     Foreign {
         /// Its name.
@@ -39,31 +39,31 @@ pub enum Error {
     /// `ip` failed.
     #[error("`ip {arguments}` failed: {said}")]
     Ip {
-        /// What it was told to do.
+        /// The arguments of `ip`.
         arguments: String,
-        /// What it said.
+        /// Its output.
         said: String,
     },
-    /// The program that gives devices to netem is not there.
+    /// The program `tc` is missing.
     #[error("the program `tc` (iproute2) is not installed")]
     NoTc,
     /// `tc` failed.
     #[error("`tc {arguments}` failed: {said}")]
     Tc {
-        /// What it was told to do.
+        /// The arguments of `tc`.
         arguments: String,
-        /// What it said.
+        /// Its output.
         said: String,
     },
-    /// The kernel has no netem, or no tbf for the rate.
+    /// The kernel does not have netem, or not tbf for the rate.
     #[error("this kernel has no netem: {0}")]
     NoNetem(String),
-    /// Something else of the system failed.
+    /// Another system call failed.
     #[error("cannot {act}: {error}")]
     System {
-        /// What was tried.
+        /// What was attempted.
         act: String,
-        /// What the system says.
+        /// The error of the system.
         error: io::Error,
     },
     /// The thread that carries packets has ended.
@@ -72,7 +72,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// A failure of the system in an act.
+    /// Makes an error of a system call.
     pub(crate) fn system(act: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
         let act = act.into();
         move |error| Self::System { act, error }

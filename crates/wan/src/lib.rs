@@ -1,11 +1,11 @@
-//! A long link on one machine.
+//! An emulated long link on one machine.
 //!
-//! The model of one direction of a link ([`LinkDirection`]) has no clock and no packets: it is told when
-//! a packet of which length comes, and says whether it passes and when it arrives. Loss, jitter,
-//! duplicates and changed bits come from a seed, so that a run can be had again.
+//! The model of one direction of a link ([`LinkDirection`]) has no clock and holds no packets: it is called with the
+//! time and the length of each packet, and decides whether it passes and when it arrives. Loss, jitter, duplicates
+//! and changed bits depend on a seed, so that a run can be repeated.
 //!
-//! [`Link`] carries real packets by that model, between two network namespaces that it makes, each
-//! with a TUN device. Linux only, and for who may make them.
+//! [`Link`] carries real packets according to the model between two network namespaces that it makes, each with a TUN
+//! device. Linux only; needs the right to make them.
 
 mod settings_error;
 mod settings;

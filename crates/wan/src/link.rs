@@ -1,4 +1,4 @@
-//! A link between two network namespaces, from its making to its removal.
+//! A link between two network namespaces: making, changing and removing it.
 
 use std::{
     os::fd::OwnedFd,
@@ -24,51 +24,51 @@ use crate::{
     timeliness::Timeliness,
 };
 
-/// A link that is there. Removed, with its namespaces, when dropped.
+/// A running link. Dropping it removes it and its namespaces.
 #[derive(Debug)]
 pub struct Link {
     settings: [DirectionSettings; 2],
     orders: Sender<EmulatorCommand>,
     wake: Arc<OwnedFd>,
     thread: Option<JoinHandle<std::io::Result<()>>>,
-    /// Dropped after the thread has ended, and its devices with it.
+    /// Dropped after the thread, and with it the devices, has ended.
     namespaces: [LinkNamespace; 2],
 }
 
-/// What a link is to be.
+/// Options of a link.
 #[derive(Clone, Debug)]
 pub struct LinkOptions {
-    /// 1 to 32 letters, digits, `-` and `_`. The namespaces are `NAME-near` and `NAME-far`.
+    /// The name: 1 to 32 letters, digits, `-` and `_`. The namespaces are `NAME-near` and `NAME-far`.
     pub name: String,
-    /// From the near end to the far one, and back.
+    /// The settings from the near end to the far end, and back.
     pub settings: [DirectionSettings; 2],
-    /// What loss and other chance come from: the same for the same packets again.
+    /// The seed of loss and other random events. The same packets have the same events again.
     pub seed: u64,
-    /// A file for what arrives at either end (pcap).
+    /// A capture file (pcap) for the packets that arrive at either end.
     pub capture: Option<PathBuf>,
 }
 
 /// An end of a link.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum WanLinkEnd {
-    /// The first.
+    /// The near end, where hosts or gateways are.
     Near,
-    /// The other.
+    /// The far end, where storage nodes are.
     Far,
 }
 
 /// The name of the device in both namespaces.
 pub const DEVICE: &str = "wan0";
-/// How long the thread may take to answer: it looks for orders after each turn.
+/// Time-out of an answer of the thread, which reads commands in each turn of its loop.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Packets that may wait in a device for this thread: 60 ms of packets of 1500 bytes at 1 Gbit/s, so that
-/// only the queue of the link drops any.
+/// Queue length of a device in packets: 60 ms of packets of 1500 bytes at 1 Gbit/s, so that only the link's own queue
+/// drops packets.
 const DEVICE_QUEUE: usize = 5000;
-/// Below this there is no IPv6 (RFC 8200, 5).
+/// The smallest MTU of IPv6 (RFC 8200, 5).
 const IPV6_MTU: u16 = 1280;
 
 impl WanLinkEnd {
-    /// Its address.
+    /// Returns its IPv4 address.
     #[must_use]
     pub fn address(self) -> &'static str {
         match self {
@@ -77,7 +77,7 @@ impl WanLinkEnd {
         }
     }
 
-    /// Its IPv6 address, there with an MTU of 1280 and more.
+    /// Returns its IPv6 address, which it has with an MTU of 1280 or more.
     #[must_use]
     pub fn address6(self) -> &'static str {
         match self {
@@ -86,7 +86,7 @@ impl WanLinkEnd {
         }
     }
 
-    /// The name of its namespace.
+    /// Returns the name of its namespace.
     #[must_use]
     pub fn namespace(self, link: &str) -> String {
         match self {
@@ -95,17 +95,17 @@ impl WanLinkEnd {
         }
     }
 
-    /// Where its namespace is, for a process that wants to enter it.
+    /// Returns the path of its namespace, for a process that enters it.
     #[must_use]
     pub fn path(self, link: &str) -> PathBuf {
         namespace::path(&self.namespace(link))
     }
 
-    /// What runs a program in its namespace; the program and its arguments are to be added. `None`
-    /// if there is no such namespace.
+    /// Returns a command to which a program and its arguments are added to run in the namespace. `None` if there is
+    /// no such namespace.
     ///
     /// # Errors
-    /// If the name is none, or `ip` is not installed.
+    /// If the name is invalid, or `ip` is not installed.
     pub fn command(self, link: &str) -> Result<Option<Command>, Error> {
         check_name(link)?;
         let namespace = self.namespace(link);
@@ -121,13 +121,13 @@ impl WanLinkEnd {
     }
 }
 
-/// Both, in the order of everything that there is two of.
+/// Both ends, in the order of all pairs.
 pub(crate) const ENDS: [WanLinkEnd; 2] = [WanLinkEnd::Near, WanLinkEnd::Far];
 
-/// Whether a link with these options can be made here. Changes nothing.
+/// Checks whether a link with these options can be made here. Changes nothing.
 ///
 /// # Errors
-/// What is in the way: settings, privilege, `/dev/net/tun`, `ip`, a namespace of the same name.
+/// The obstacle: settings, privileges, `/dev/net/tun`, `ip`, or a namespace with the same name.
 pub fn check(options: &LinkOptions) -> Result<(), Error> {
     options.settings.iter().try_for_each(DirectionSettings::check)?;
     check_name(&options.name)?;
@@ -136,7 +136,7 @@ pub fn check(options: &LinkOptions) -> Result<(), Error> {
     vacant(options)
 }
 
-/// That there can be namespaces of this name, and nobody has them.
+/// Checks that the namespaces of this name are valid and unused.
 pub(crate) fn vacant(options: &LinkOptions) -> Result<(), Error> {
     check_name(&options.name)?;
     check_privilege()?;
@@ -154,10 +154,10 @@ pub(crate) fn vacant(options: &LinkOptions) -> Result<(), Error> {
     Ok(())
 }
 
-/// Removes what a link of this name left when it was killed. True if there was something.
+/// Removes what a killed link with this name has left. Returns true if there was something.
 ///
 /// # Errors
-/// If it is in use, or not of a link.
+/// If the link is in use, or the namespace was not made by a link.
 pub fn clear(name: &str) -> Result<bool, Error> {
     check_name(name)?;
     check_privilege()?;
@@ -169,10 +169,10 @@ pub fn clear(name: &str) -> Result<bool, Error> {
 }
 
 impl Link {
-    /// Makes namespaces and devices, and begins to carry packets.
+    /// Makes the namespaces and devices, and starts to carry packets.
     ///
     /// # Errors
-    /// As [`check`], or what the system says; then nothing is left behind.
+    /// As [`check`], or those of the system; then nothing is left behind.
     pub fn open(options: &LinkOptions) -> Result<Self, Error> {
         check(options)?;
         let capture = options.capture.as_deref().map(open_capture).transpose()?;
@@ -184,7 +184,7 @@ impl Link {
         ];
         let now = Instant::now();
         let [forth, back] = options.settings.clone();
-        // Each direction has chances of its own.
+        // Each direction has its own random events.
         let lanes = [
             Lane::new(LinkDirection::new(forth, options.seed, now)?),
             Lane::new(LinkDirection::new(back, !options.seed, now)?),
@@ -210,17 +210,17 @@ impl Link {
         Ok(Self { settings, orders, wake, thread: Some(thread), namespaces })
     }
 
-    /// What it is like at present: from the near end to the far one, and back.
+    /// Returns the present settings from the near end to the far end, and back.
     #[must_use]
     pub fn settings(&self) -> &[DirectionSettings; 2] {
         &self.settings
     }
 
-    /// Changes what it is like, for packets that come from now on.
+    /// Changes the settings for packets that are sent from now on.
     ///
     /// # Errors
-    /// If a setting is wrong; then nothing was changed. Or if the link is broken, or a device does not take
-    /// the new MTU.
+    /// If a setting is wrong; then nothing is changed. If the link is broken, or a device does not accept the new
+    /// MTU.
     pub fn change(&mut self, settings: [DirectionSettings; 2]) -> Result<(), Error> {
         settings.iter().try_for_each(DirectionSettings::check)?;
         crosses_ipv6(&self.settings, &settings)?;
@@ -234,8 +234,8 @@ impl Link {
         Ok(())
     }
 
-    /// Judges the machine by what happens from now on: lateness, stolen time and what taints a report are
-    /// those since this call. Counters go on.
+    /// Starts the judgment of the machine again: lateness, steal time and the reasons of a tainted report count from
+    /// now on. The counters continue.
     ///
     /// # Errors
     /// If the link is broken.
@@ -243,7 +243,7 @@ impl Link {
         self.tell(EmulatorCommand::JudgeFromNow)
     }
 
-    /// How it is.
+    /// Returns the state of the link.
     ///
     /// # Errors
     /// If the link is broken.
@@ -254,7 +254,7 @@ impl Link {
         answered.recv_timeout(PATIENCE).map_err(no_answer)
     }
 
-    /// Whether packets are carried; not when somebody took its devices away.
+    /// Returns true if packets are carried; false if the devices were removed.
     #[must_use]
     pub fn is_there(&self) -> bool {
         self.thread.as_ref().is_some_and(|thread| !thread.is_finished())
@@ -270,7 +270,7 @@ impl Link {
 
 impl Drop for Link {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // The thread may have ended by itself.
         let _ = self.tell(EmulatorCommand::End);
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
@@ -278,8 +278,8 @@ impl Drop for Link {
     }
 }
 
-/// That no MTU passes the one where IPv6 begins: the kernel takes IPv6 away from the device there, and gives it back in
-/// another way.
+/// Fails if a change of the MTU crosses the limit of IPv6: the kernel then removes IPv6 from the device, and adds it
+/// later in another way.
 pub(crate) fn crosses_ipv6(
     old: &[DirectionSettings; 2],
     new: &[DirectionSettings; 2],
@@ -296,19 +296,19 @@ pub(crate) fn crosses_ipv6(
     Ok(())
 }
 
-/// Whether a link can have this name, whoever has one of it.
+/// Checks whether a link can have this name, whether it is used or not.
 ///
 /// # Errors
 /// [`Error::Name`].
 pub fn check_name(name: &str) -> Result<(), Error> {
     let is_sound = |c: u8| c.is_ascii_alphanumeric() || c == b'-' || c == b'_';
-    // An option of `ip` begins with a dash.
+    // A name that begins with a dash would be an option of `ip`.
     let is_name =
         (1..=32).contains(&name.len()) && name.bytes().all(is_sound) && !name.starts_with('-');
     if is_name { Ok(()) } else { Err(Error::Name(name.to_owned())) }
 }
 
-/// Bits of the capabilities that `ip` needs (capabilities(7)): CAP_NET_ADMIN, CAP_SYS_ADMIN.
+/// The bits of the capabilities that `ip` needs (capabilities(7)): CAP_NET_ADMIN, CAP_SYS_ADMIN.
 const NEEDED: u64 = 1 << 12 | 1 << 21;
 
 fn check_privilege() -> Result<(), Error> {
@@ -327,13 +327,13 @@ fn open_capture(path: &Path) -> Result<Capture, Error> {
     Capture::create(path).map_err(Error::system(format!("make {}", path.display())))
 }
 
-/// The device at an end, with its addresses.
+/// Makes the device at an end, with its addresses.
 fn make_device(
     namespace: &LinkNamespace,
     end: WanLinkEnd,
     settings: &DirectionSettings,
 ) -> Result<OwnedFd, Error> {
-    // A device is made in the namespace of the thread that asks.
+    // A device is made in the namespace of the calling thread.
     let made = std::thread::scope(|scope| {
         let thread = scope.spawn(|| {
             namespace.enter()?;
@@ -346,10 +346,10 @@ fn make_device(
     Ok(made)
 }
 
-/// What `ip -batch` is told of the device at an end: up, with its addresses.
+/// Returns the input of `ip -batch` that brings up the device at an end with its addresses.
 pub(crate) fn addresses(end: WanLinkEnd, mtu: u16) -> String {
     let (own, other) = (end.address(), end.other().address());
-    // Without link-local addresses nobody but the programs at the ends sends anything.
+    // Without link-local addresses, only the programs at the ends send packets.
     let mut lines = format!(
         "link set lo up\n\
          link set {DEVICE} addrgenmode none\n\

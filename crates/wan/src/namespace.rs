@@ -1,5 +1,5 @@
-//! Network namespaces with a name: made, marked as ours, found again after a crash, removed. By the
-//! program `ip`, which knows where names are kept and how.
+//! Named network namespaces: making, marking, finding after a crash, and removing them with the program `ip`, which
+//! keeps their names.
 
 use std::{
     fs::{self, File},
@@ -12,26 +12,26 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use crate::Error;
 
-/// A network namespace of ours. Removed when dropped.
+/// A network namespace of ours. Dropping it removes it.
 #[derive(Debug)]
 pub(crate) struct LinkNamespace {
     name: String,
 }
 
-/// Where `ip` keeps the names.
+/// The folder in which `ip` keeps the names.
 const NAMES: &str = "/run/netns";
-/// What `ip` may be called: not every user's PATH has the folders of the system's programs.
+/// Possible paths of `ip`: not every user's PATH has the folders of system programs.
 const PROGRAMS: [&str; 3] = ["ip", "/usr/sbin/ip", "/sbin/ip"];
-/// The mark is the alias of the loopback device in the namespace: it goes where the namespace goes.
-/// After it the number of the process that made it, and when that began.
+/// The mark is the alias of the loopback device in the namespace, because it moves and ends with the namespace. The
+/// process number and start time of the maker follow it.
 const MARK: &str = "forebay-wan";
 
-/// Whose a namespace is.
+/// The owner of a namespace.
 #[derive(Debug, Eq, PartialEq)]
 pub(crate) enum NamespaceOwner {
-    /// There is none of this name.
+    /// There is no namespace with this name.
     Nobody,
-    /// A link that is running.
+    /// A running link.
     Running(u32),
     /// A link that ended without removing it.
     Left,
@@ -40,10 +40,10 @@ pub(crate) enum NamespaceOwner {
 }
 
 impl LinkNamespace {
-    /// Makes it. What a link of the same name left is removed first.
+    /// Makes a namespace. Removes one that a link with the same name has left.
     ///
     /// # Errors
-    /// [`Error::InUse`], [`Error::Foreign`], or what `ip` says.
+    /// [`Error::InUse`], [`Error::Foreign`], or those of `ip`.
     pub fn make(name: String) -> Result<Self, Error> {
         clear(&name)?;
         ip(&["netns", "add", &name])?;
@@ -59,17 +59,17 @@ impl LinkNamespace {
         &self.name
     }
 
-    /// What stands before an act of `ip` in it, and the act.
+    /// Runs `ip` in the namespace.
     pub fn ip(&self, arguments: &[&str]) -> Result<String, Error> {
         ip(&[&["-n", &self.name], arguments].concat())
     }
 
-    /// Several acts of `ip` in it, a line each.
+    /// Runs several commands of `ip` in the namespace, one for each line.
     pub fn ip_batch(&self, lines: &str) -> Result<(), Error> {
         run(&["-n", &self.name, "-batch", "-"], lines).map(drop)
     }
 
-    /// Moves this thread into it. To be done in a thread that ends soon.
+    /// Moves this thread into the namespace. Use a thread that ends soon.
     pub fn enter(&self) -> Result<(), Error> {
         let failed = || Error::system(format!("enter the namespace {}", self.name));
         let file = File::open(path(&self.name)).map_err(failed())?;
@@ -81,12 +81,13 @@ impl LinkNamespace {
 
 impl Drop for LinkNamespace {
     fn drop(&mut self) {
-        // If it does not go, the next link of this name finds it by its mark.
+        // If the removal fails, the next link with this name finds the namespace by its mark.
         let _ = ip(&["netns", "delete", &self.name]);
     }
 }
 
-/// Makes sure that there is none of this name: removes what a link left behind. True if it did.
+/// Makes sure that there is no namespace with this name, and removes one that a link has left. Returns true if it
+/// did.
 pub(crate) fn clear(name: &str) -> Result<bool, Error> {
     let namespace = name.to_owned();
     match owner(name)? {
@@ -97,12 +98,12 @@ pub(crate) fn clear(name: &str) -> Result<bool, Error> {
     }
 }
 
-/// Whose the namespace of this name is.
+/// Returns the owner of the namespace with this name.
 pub(crate) fn owner(name: &str) -> Result<NamespaceOwner, Error> {
     if fs::symlink_metadata(path(name)).is_err() {
         return Ok(NamespaceOwner::Nobody);
     }
-    // A name without a namespace behind it is not ours either: we have no other way to know.
+    // A name without a namespace counts as foreign, because there is no way to tell who made it.
     let shown = match ip(&["-n", name, "link", "show", "dev", "lo"]) {
         Err(Error::Ip { .. }) => return Ok(NamespaceOwner::Other),
         shown => shown?,
@@ -119,7 +120,7 @@ pub(crate) fn owner(name: &str) -> Result<NamespaceOwner, Error> {
     })
 }
 
-/// Where a namespace is, for who wants to enter it.
+/// Returns the path of a namespace, for a process that enters it.
 pub(crate) fn path(name: &str) -> PathBuf {
     Path::new(NAMES).join(name)
 }
@@ -129,16 +130,16 @@ fn read_mark(mark: &str) -> Option<(u32, u64)> {
     Some((process.parse().ok()?, begun.parse().ok()?))
 }
 
-/// When a process began, in ticks since the machine did; `None` if there is none of this number. With the
-/// number it names one process for ever.
+/// Returns the start time of a process in ticks since the boot of the machine; `None` if there is no such process.
+/// Together with its number it identifies the process uniquely.
 fn began(process: u32) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
-    // The name may hold anything; after it, the third field is the state, the 22nd the time (proc(5)).
+    // The name may contain any character. After it, the third field is the state, the 22nd the start time (proc(5)).
     let (_, after) = stat.rsplit_once(") ")?;
     after.split(' ').nth(22 - 3)?.parse().ok()
 }
 
-/// The name of the program, if it is there.
+/// Returns the path of `ip`, if it is installed.
 pub(crate) fn find_ip() -> Result<&'static str, Error> {
     let is_there = |program: &&&str| {
         let mut command = Command::new(program);
@@ -148,7 +149,7 @@ pub(crate) fn find_ip() -> Result<&'static str, Error> {
     PROGRAMS.iter().find(is_there).copied().ok_or(Error::NoIp)
 }
 
-/// What runs a program in a namespace; its name and arguments are to be added.
+/// Returns a command that runs a program in a namespace. The caller adds the program and its arguments.
 pub(crate) fn command(name: &str) -> Result<Command, Error> {
     let mut command = Command::new(find_ip()?);
     command.args(["netns", "exec", name]);
@@ -170,7 +171,7 @@ fn run(arguments: &[&str], input: &str) -> Result<String, Error> {
             child => child.map_err(failed())?,
         };
         if let Some(mut stdin) = child.stdin.take() {
-            // What it does not read it says below.
+            // If `ip` does not read its whole input, its error below says why.
             let _ = stdin.write_all(input.as_bytes());
         }
         let output = child.wait_with_output().map_err(failed())?;

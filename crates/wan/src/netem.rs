@@ -1,6 +1,6 @@
-//! The same link by the kernel's own emulator (netem, with tbf for the rate), where it has them: a pair of virtual
-//! Ethernet devices, and what each end sends goes through a queueing discipline. Costs less than a program that
-//! carries packets; what it cannot do is refused.
+//! An emulated link by the kernel's own emulator (netem, with tbf for the rate): a pair of virtual Ethernet devices
+//! whose output passes through queueing disciplines. It costs less than a program that carries packets. Settings that
+//! it does not support are refused.
 
 use std::{io::ErrorKind, process::Command, time::Duration};
 
@@ -11,38 +11,38 @@ use crate::{
     namespace::LinkNamespace,
 };
 
-/// A link by netem that is there. Removed, with its namespaces, when dropped.
+/// A running link by netem. Dropping it removes it and its namespaces.
 #[derive(Debug)]
 pub struct Netem {
     settings: [DirectionSettings; 2],
     namespaces: [LinkNamespace; 2],
 }
 
-/// What `tc` may be called, as `ip`.
+/// Possible paths of `tc`, like those of `ip`.
 const PROGRAMS: [&str; 3] = ["tc", "/usr/sbin/tc", "/sbin/tc"];
-/// Of a link without a rate: more than a pair of devices carries on one machine.
+/// The rate of a link without a rate limit: more than a pair of devices carries on one machine.
 const FASTEST: u64 = 25_000_000_000;
-/// What senders may bring at once of what the wire takes: a window doubles while it is looked for (RFC 5681, 3.1), and netem
-/// stands before the wire.
+/// How much senders may send at once, relative to the rate: a window doubles during slow start (RFC 5681, 3.1), and
+/// netem stands before the wire.
 const AT_ONCE: u64 = 2;
-/// A UDP datagram without content.
+/// Length of a UDP datagram without data.
 const SMALLEST_PACKET: u64 = 28;
-/// As many as netem takes by itself.
+/// The default limit of netem.
 const FEWEST: u32 = 1000;
-/// 256 MiB of the kernel's memory in each direction, as much as our own emulator has, at 2 KiB for a packet of
-/// 1500 bytes. What senders bring beyond it is dropped.
+/// 256 MiB of kernel memory for each direction, as with our own emulator, at 2 KiB for a packet of 1500 bytes.
+/// Packets beyond it are dropped.
 const MOST: u32 = (256 << 20) / (2 << 10);
-/// What the kernel counts of an Ethernet frame beside its IP packet.
+/// Bytes of an Ethernet frame that the kernel counts in addition to the IP packet.
 const COUNTED: u64 = 14;
-/// The longest that a rate may save up, so that packets leave one by one: two of the longest.
+/// The burst of the rate limit, so that packets leave one by one: two of the longest packets.
 const SAVED_PACKETS: u64 = 2;
 
 impl Netem {
-    /// Whether a link with these options can be made here, as far as that can be told before it is: whether the
-    /// kernel has netem shows when it is asked for.
+    /// Checks whether a link with these options can be made here, as far as possible: whether the kernel has netem is
+    /// known only when it is used.
     ///
     /// # Errors
-    /// What is in the way, or which setting netem does not have.
+    /// The obstacle, or the setting that netem does not support.
     pub fn check(options: &LinkOptions) -> Result<(), Error> {
         vacant(options)?;
         find_tc()?;
@@ -52,10 +52,10 @@ impl Netem {
         options.settings.iter().try_for_each(fits).map_err(Error::from)
     }
 
-    /// Makes namespaces, devices and disciplines.
+    /// Makes the namespaces, devices and queueing disciplines.
     ///
     /// # Errors
-    /// As [`Self::check`], [`Error::NoNetem`], or what the system says; then nothing is left behind.
+    /// As [`Self::check`], [`Error::NoNetem`], or those of the system; then nothing is left behind.
     pub fn open(options: &LinkOptions) -> Result<Self, Error> {
         Self::check(options)?;
         let [near, far] = ENDS.map(|end| LinkNamespace::make(end.namespace(&options.name)));
@@ -64,7 +64,8 @@ impl Netem {
         namespaces[0]
             .ip(&["link", "add", DEVICE, "type", "veth", "peer", "name", DEVICE, "netns", peer])?;
         for ((namespace, end), settings) in namespaces.iter().zip(ENDS).zip(&options.settings) {
-            // Of several segments in one piece all would be lost together, and count as one.
+            // Disable segmentation offload: netem would lose all segments of a large packet together, and count them
+            // as one.
             let lines = format!("link set {DEVICE} gso_max_segs 1\n");
             namespace.ip_batch(&(lines + &addresses(end, settings.mtu)))?;
         }
@@ -74,17 +75,17 @@ impl Netem {
         Ok(Self { settings: options.settings.clone(), namespaces })
     }
 
-    /// What it is like at present: from the near end to the far one, and back.
+    /// Returns the present settings from the near end to the far end, and back.
     #[must_use]
     pub fn settings(&self) -> &[DirectionSettings; 2] {
         &self.settings
     }
 
-    /// Changes what it is like. Packets on their way are given up: the kernel makes its queue anew.
+    /// Changes the settings. Packets in flight are lost, because the kernel makes a new queue.
     ///
     /// # Errors
-    /// If a setting is wrong, or netem does not have it; then nothing was changed. Or what the system says: then
-    /// [`Self::settings`] tells what has been changed.
+    /// If a setting is wrong or not supported by netem; then nothing is changed. Those of the system: then
+    /// [`Self::settings`] returns what has been changed.
     pub fn change(&mut self, settings: [DirectionSettings; 2]) -> Result<(), Error> {
         settings.iter().try_for_each(fits)?;
         crosses_ipv6(&self.settings, &settings)?;
@@ -93,7 +94,7 @@ impl Netem {
             if old.mtu != new.mtu {
                 namespace.ip(&["link", "set", DEVICE, "mtu", &new.mtu.to_string()])?;
             }
-            // What netem is not told anew it keeps, and so does the queue below it.
+            // netem keeps parameters that a change does not mention, and the queue below it as well, so replace it.
             tc(&["-n", namespace.name(), "qdisc", "del", "dev", DEVICE, "root"])?;
             set(namespace, &new)?;
             *old = new;
@@ -101,7 +102,7 @@ impl Netem {
         Ok(())
     }
 
-    /// How it is, as far as the kernel counts: since the last change.
+    /// Returns the state of the link, as far as the kernel counts it, since the last change.
     ///
     /// # Errors
     /// If the link is broken.
@@ -129,17 +130,17 @@ impl Netem {
         })
     }
 
-    /// Whether its namespaces are there.
+    /// Returns true if its namespaces exist.
     #[must_use]
     pub fn is_there(&self) -> bool {
         self.namespaces.iter().all(|it| crate::namespace::path(it.name()).exists())
     }
 }
 
-/// Of every run: netem counts no more than this.
+/// The taint of every report: netem does not count more.
 const NOT_JUDGED: &str = "netem tells no lateness, no duplicates, changed or held-back packets and no lengths: their counts of 0 say nothing";
 
-/// What netem cannot do as the model has it.
+/// Checks for settings that netem does not support in the way of the model.
 fn fits(settings: &DirectionSettings) -> Result<(), LinkSettingsError> {
     settings.check()?;
     if settings.background > 0.0 {
@@ -158,7 +159,7 @@ fn cannot(act: &str) -> LinkSettingsError {
     LinkSettingsError::Together(format!("netem cannot {act}"))
 }
 
-/// Gives what an end sends this nature.
+/// Sets up the queueing disciplines of one end.
 fn set(namespace: &LinkNamespace, settings: &DirectionSettings) -> Result<(), Error> {
     for line in lines(settings) {
         let words: Vec<&str> = line.split(' ').collect();
@@ -173,13 +174,13 @@ fn set(namespace: &LinkNamespace, settings: &DirectionSettings) -> Result<(), Er
     Ok(())
 }
 
-/// What `tc qdisc` is told: netem first (loss, then the delay), below it the wire with its queue.
+/// Returns the input of `tc qdisc`: netem first (loss, then the delay), below it the wire with its queue.
 fn lines(settings: &DirectionSettings) -> Vec<String> {
     let us = |time: Duration| format!("{}us", time.as_micros());
     let percent = |share: f64| format!("{}%", (share * 1e8).round() / 1e6);
     let limit = limit(settings);
     let mut netem = format!("replace dev {DEVICE} root handle 1: netem limit {limit}");
-    // Ours adds up to the jitter, netem draws around its delay.
+    // Our jitter adds 0 to `jitter`; that of netem is distributed around its delay.
     let half = settings.jitter / 2;
     netem += &format!(" delay {}", us(settings.delay + half));
     if !half.is_zero() {
@@ -214,8 +215,8 @@ fn lines(settings: &DirectionSettings) -> Vec<String> {
     vec![netem, tbf]
 }
 
-/// Packets that netem may keep: so many of the smallest as may be on their way and wait for the wire. It drops what goes
-/// beyond, and counts that as it counts what it loses.
+/// Returns netem's limit in packets: the smallest packets that may be in flight and wait for the wire. netem drops
+/// packets beyond it, and counts them together with random losses.
 fn limit(settings: &DirectionSettings) -> u32 {
     let bytes_per_second = u128::from(settings.rate.unwrap_or(FASTEST) / 8 * AT_ONCE);
     let on_the_way =
@@ -227,7 +228,7 @@ fn limit(settings: &DirectionSettings) -> u32 {
     u32::try_from(packets).unwrap_or(MOST).clamp(FEWEST, MOST)
 }
 
-/// What cannot be told of the packets that netem dropped.
+/// Returns the reason why the packets that netem dropped cannot be attributed.
 fn doubt(settings: &DirectionSettings, lane: &LaneReport) -> Option<String> {
     let limit = limit(settings);
     if lane.no_room > 0 {
@@ -245,8 +246,8 @@ fn loses(settings: &DirectionSettings) -> bool {
     !settings.is_up || settings.loss.mean() > 0.0
 }
 
-/// What `tc -s` counts: of the whole by netem at the root, of the queue by tbf. What netem drops without being told to lose
-/// anything went beyond its limit.
+/// Parses `tc -s`: the counts of netem at the root and of tbf for the queue. Without random loss, the packets that
+/// netem drops are those beyond its limit.
 fn counted(said: &str, settings: &DirectionSettings) -> Option<LaneReport> {
     let of = |kind: &str| {
         let (_, rest) = said.split_once(&format!("qdisc {kind} "))?;
@@ -260,7 +261,7 @@ fn counted(said: &str, settings: &DirectionSettings) -> Option<LaneReport> {
     };
     let (bytes, packets, dropped) = of("netem")?;
     let queue_full = of("tbf").map_or(0, |(_, _, dropped)| dropped);
-    // The frame's header is not part of the IP packet.
+    // The header of the frame is not part of the IP packet.
     let bytes = bytes.saturating_sub(packets * COUNTED);
     let by_netem = dropped.saturating_sub(queue_full);
     let (lost, no_room) = if loses(settings) { (by_netem, 0) } else { (0, by_netem) };
@@ -371,7 +372,7 @@ mod tests {
         assert_eq!(no_room, 0);
         assert_eq!(counted("qdisc noqueue 0: root refcnt 2\n", &lossy), None);
 
-        // Nothing is to be lost: what netem dropped it had no room for.
+        // Without random loss, the packets that netem dropped exceeded its limit.
         let clean = counted(said, &DirectionSettings::default()).unwrap();
         assert_eq!((clean.counters.lost, clean.counters.queue_full, clean.no_room), (0, 3, 4));
         let told = doubt(&DirectionSettings::default(), &clean).unwrap();
@@ -393,9 +394,9 @@ mod tests {
                 ..DirectionSettings::default()
             })
         };
-        // Many small packets on a long way went beyond the 83,000 that it always had.
+        // A regression test: many small packets on a long path exceeded the former limit of 83,000.
         assert!(at(1_000_000_000, 40 * MS, 1 << 20) > 83_000);
-        // 2 times 8 Mbit/s in 33 ms, in packets of 66 bytes with their overhead, and 66 of these wait.
+        // 2 times 8 Mbit/s in 33 ms, in packets of 66 bytes with their overhead, and 66 of these in the queue.
         assert_eq!(at(8_000_000, 33 * MS, 66 * 66), 1066);
         assert_eq!(at(8_000, MS, 1538), FEWEST);
         let longest = DirectionSettings {

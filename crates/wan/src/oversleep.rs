@@ -1,5 +1,5 @@
-//! How much later than asked a sleep ends. On a virtual machine a processor that sleeps takes some
-//! 50 us to be there again; so a thread that must be in time gets up earlier, and stays awake.
+//! Estimates how much later than requested a sleep ends. On a virtual machine, a sleeping processor takes some 50 us
+//! to wake. A thread that has to be on time therefore wakes earlier, and stays awake.
 
 use std::time::Duration;
 
@@ -10,28 +10,28 @@ pub(crate) struct Oversleep {
     most: Duration,
 }
 
-/// A sleep that was longer raises the estimate by so much.
+/// A sleep above the estimate raises it by this.
 const UP: Duration = Duration::from_micros(9);
-/// One that was not lowers it by so much: a ninth, so that it stands still at nine of ten.
+/// A sleep below the estimate lowers it by this: a ninth of the raise, so that it is stable at nine of ten.
 const DOWN: Duration = Duration::from_micros(1);
-/// The longest to stay awake for one packet: more would be a machine that has no time, not one that
-/// wakes slowly, and would take it from others.
+/// The longest time to stay awake for one packet. A longer delay means that the machine is busy, not that it wakes
+/// slowly, and staying awake would take time from other programs.
 const MOST: Duration = Duration::from_micros(150);
 
 impl Oversleep {
-    /// Nothing is known yet. With one processor the estimate stays zero: staying awake would keep it from the
-    /// programs at the ends.
+    /// Starts with zero. With one processor the estimate stays zero, because staying awake would keep the processor
+    /// from the programs at the ends.
     pub fn new(processors: usize) -> Self {
         let most = if processors > 1 { MOST } else { Duration::ZERO };
         Self { estimate: Duration::ZERO, most }
     }
 
-    /// How much earlier to get up.
+    /// Returns how much earlier to wake.
     pub fn estimate(self) -> Duration {
         self.estimate
     }
 
-    /// A sleep was so much longer than asked.
+    /// Records how much longer a sleep took than requested.
     pub fn observe(&mut self, by: Duration) {
         self.estimate = if by > self.estimate {
             (self.estimate + UP).min(self.most)

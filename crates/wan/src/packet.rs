@@ -1,63 +1,63 @@
-//! A packet as a TUN device gives and takes it: a header that says what is left to do (virtio 1.2,
-//! 5.1.6), then the IP packet. With TCP that may be many segments at once, which only become packets
-//! here: each is lost, delayed and changed by itself, and those that stay together are given back as one.
+//! Packets of a TUN device: an offload header (virtio 1.2, 5.1.6), then the IP packet. A TCP packet may have many
+//! segments, which become separate packets here: each is lost, delayed and changed separately. Segments that stay
+//! together are delivered as one.
 
 use std::{ops::Range, sync::Arc};
 
-/// Bytes of the header before the IP packet, `struct virtio_net_hdr`.
+/// Length of the offload header before the IP packet, `struct virtio_net_hdr`.
 pub(crate) const OFFLOAD_HEADER: usize = 10;
-/// The longest that a device gives: this header, an IPv6 header, and as much as its length field can say.
+/// The longest packet of a device: this header, an IPv6 header, and the maximum of its length field.
 pub(crate) const LONGEST: usize = OFFLOAD_HEADER + 40 + 65_535;
 
 /// One or more packets of one read.
 #[derive(Clone, Debug)]
 pub(crate) struct Packet {
-    /// All of it, with the offload header.
+    /// The packet with its offload header.
     bytes: Arc<[u8]>,
-    /// How to part it; `None`: it is one packet.
+    /// How to split it into segments; `None` for a single packet.
     split: Option<Split>,
 }
 
-/// How TCP segments that came together are parted.
+/// How to split TCP segments that were received together.
 #[derive(Clone, Copy, Debug)]
 struct Split {
     is_v4: bool,
-    /// Bytes of the IP header.
+    /// Length of the IP header.
     transport: usize,
-    /// Bytes of IP and TCP header.
+    /// Length of the IP and TCP headers.
     headers: usize,
-    /// Bytes of data in each segment but the last.
+    /// Length of the data in each segment except the last.
     size: usize,
 }
 
-/// Not what a device gives: nothing is known of where its parts are.
+/// The device has returned an unknown or invalid packet.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct MalformedPacket;
 
-/// The checksum is to be completed, from `CHECKSUM_START` on, at `CHECKSUM_OFFSET` from there.
+/// Flag: the checksum has to be computed from `CHECKSUM_START` on, and stored at `CHECKSUM_OFFSET` from there.
 const NEEDS_CHECKSUM: u8 = 1;
 const GSO_NONE: u8 = 0;
 const GSO_TCP4: u8 = 1;
 const GSO_TCP6: u8 = 4;
-/// Marks segments with congestion notification; the kind is in the other bits.
+/// Flag of segments with congestion notification (ECN); the other bits have the kind of segments.
 const GSO_ECN: u8 = 0x80;
 const GSO_SIZE: usize = 4;
 const CHECKSUM_START: usize = 6;
 const CHECKSUM_OFFSET: usize = 8;
-/// Where the checksum is in a TCP header, and in a UDP header.
+/// Offset of the checksum in a TCP header, and in a UDP header.
 const TCP_CHECKSUM: usize = 16;
 const UDP_CHECKSUM: usize = 6;
-/// TCP flags that only the first, and only the last of segments may have.
+/// TCP flags that only the first segment, and only the last segment may have.
 const CWR: u8 = 0x80;
 const FIN_PSH: u8 = 0x09;
-/// The number of TCP among the protocols of IP.
+/// The protocol number of TCP.
 const TCP: u32 = 6;
 
 impl Packet {
-    /// What a device gave.
+    /// Parses a packet of a device.
     ///
     /// # Errors
-    /// If it is too short, or segments of a kind that was not asked for.
+    /// If it is too short, or has segments of a kind that was not requested.
     pub fn parse(bytes: &[u8]) -> Result<Self, MalformedPacket> {
         let ip = bytes.get(OFFLOAD_HEADER..).ok_or(MalformedPacket)?;
         let shortest = match ip.first().ok_or(MalformedPacket)? >> 4 {
@@ -77,12 +77,12 @@ impl Packet {
         Ok(Self { bytes: bytes.into(), split })
     }
 
-    /// How many packets it is on the wire.
+    /// Returns the number of packets on the wire.
     pub fn segments(&self) -> usize {
         self.split.map_or(1, |split| self.data(&split).div_ceil(split.size).max(1))
     }
 
-    /// Bytes of one of them, IP header and all.
+    /// Returns the length of one of them, including its IP header.
     pub fn segment_bytes(&self, segment: usize) -> u64 {
         let bytes = match &self.split {
             None => self.bytes.len() - OFFLOAD_HEADER,
@@ -91,7 +91,8 @@ impl Packet {
         bytes as u64
     }
 
-    /// Some of them as one for the device: what comes first, made in `head`, and the rest.
+    /// Returns some of the segments as one packet for the device: its headers, which are made in `head`, and its
+    /// data.
     pub fn run<'a>(&'a self, run: Range<usize>, head: &'a mut Vec<u8>) -> [&'a [u8]; 2] {
         let Some(split) = self.split.filter(|_| run != (0..self.segments())) else {
             return [&self.bytes, &[]];
@@ -109,8 +110,8 @@ impl Packet {
         [head, data]
     }
 
-    /// One of them with one bit changed behind the IP header, in the header of the transport
-    /// or its data, with the checksum that it had before.
+    /// Returns one of the packets with one bit changed after the IP header, in the transport header or the data, with
+    /// its former checksum.
     pub fn changed(&self, segment: usize, bit: u64) -> Vec<u8> {
         let mut head = Vec::new();
         let mut bytes = self.run(segment..segment + 1, &mut head).concat();
@@ -124,12 +125,12 @@ impl Packet {
         bytes
     }
 
-    /// Bytes of data behind the headers.
+    /// Returns the length of the data after the headers.
     fn data(&self, split: &Split) -> usize {
         self.bytes.len() - OFFLOAD_HEADER - split.headers
     }
 
-    /// Which of the data some segments have.
+    /// Returns the range of the data of some segments.
     fn part(&self, split: &Split, run: Range<usize>) -> Range<usize> {
         let end = self.data(split);
         (run.start * split.size).min(end)..(run.end * split.size).min(end)
@@ -156,7 +157,7 @@ impl Split {
         Ok(Self { is_v4, transport, headers, size })
     }
 
-    /// Makes the headers of all those of some segments, the first of them number `first`.
+    /// Makes the headers of a run of segments that begins with number `first`.
     fn rewrite(&self, ip: &mut [u8], first: usize, part: Range<usize>, is_last: bool) {
         let (header, tcp) = ip.split_at_mut(self.transport);
         let transport = tcp.len() + part.len();
@@ -180,12 +181,12 @@ impl Split {
         if !is_last {
             tcp[13] &= !FIN_PSH;
         }
-        // Of the pseudo header (RFC 9293, 3.1): whoever completes it adds the rest.
+        // The checksum of the pseudo header (RFC 9293, 3.1). The device adds the rest.
         put(tcp, TCP_CHECKSUM, fold(sum(addresses) + TCP + transport as u32));
     }
 }
 
-/// Does what the offload header leaves to do. Nothing if it points beyond the packet.
+/// Computes the checksum that the offload header leaves open. Does nothing if it points beyond the packet.
 fn complete_checksum(bytes: &mut [u8]) {
     let half = |at: usize| usize::from(u16::from_ne_bytes([bytes[at], bytes[at + 1]]));
     let (start, offset) = (half(CHECKSUM_START), half(CHECKSUM_OFFSET));
@@ -196,7 +197,7 @@ fn complete_checksum(bytes: &mut [u8]) {
         return;
     }
     let checksum = !fold(sum(rest));
-    // In UDP zero says that there is none (RFC 768).
+    // In UDP, zero means that there is no checksum (RFC 768).
     let is_none = checksum == 0 && offset == UDP_CHECKSUM;
     put(rest, offset, if is_none { 0xffff } else { checksum });
 }
@@ -205,7 +206,7 @@ fn put(bytes: &mut [u8], at: usize, value: u16) {
     bytes[at..at + 2].copy_from_slice(&value.to_be_bytes());
 }
 
-/// The sum of RFC 1071. A packet of 65,575 bytes does not overflow it.
+/// The Internet checksum (RFC 1071). A packet of 65,575 bytes does not overflow the sum.
 fn sum(bytes: &[u8]) -> u32 {
     let (pairs, rest) = bytes.as_chunks::<2>();
     let whole: u32 = pairs.iter().map(|pair| u32::from(u16::from_be_bytes(*pair))).sum();
@@ -223,7 +224,7 @@ pub(crate) mod tests {
 
     const SIZE: usize = 1000;
 
-    /// 3500 bytes of TCP data in four segments, as a device gives them.
+    /// 3500 bytes of TCP data in four segments, as a device returns them.
     pub fn many(is_v4: bool) -> Vec<u8> {
         let ip_header = if is_v4 { 20 } else { 40 };
         let mut bytes = vec![0; OFFLOAD_HEADER];
@@ -257,7 +258,7 @@ pub(crate) mod tests {
         bytes
     }
 
-    /// What a host looks at when the packet comes: the sum over pseudo header, transport and data.
+    /// Computes the checksum as a receiver does: over pseudo header, transport header and data.
     fn is_sound(bytes: &[u8]) -> bool {
         let mut bytes = bytes.to_vec();
         complete_checksum(&mut bytes);
@@ -343,7 +344,7 @@ pub(crate) mod tests {
         let packet = Packet::parse(&bytes).unwrap();
         assert_eq!((packet.segments(), packet.segment_bytes(0)), (1, 28));
         assert_eq!(packet.run(0..1, &mut Vec::new()).concat(), bytes);
-        // Nothing is behind the header, so nothing changes.
+        // There is nothing after the header, so nothing is changed.
         bytes.truncate(OFFLOAD_HEADER + 20);
         assert_eq!(Packet::parse(&bytes).unwrap().changed(0, 9), bytes);
     }

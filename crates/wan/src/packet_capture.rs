@@ -1,4 +1,4 @@
-//! What arrives at either end, as a file for packet analysers (pcap with nanoseconds).
+//! Captures the packets that arrive at either end in a file for packet analysers (pcap with nanoseconds).
 
 use std::{
     fs::File,
@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
-/// A file that packets are written to, by a thread of its own: a disk must not hold up the link.
+/// A capture file. A thread of its own writes it, so that the disk does not delay the link.
 #[derive(Debug)]
 pub(crate) struct Capture {
     records: Option<SyncSender<CapturedPacket>>,
@@ -20,25 +20,25 @@ pub(crate) struct Capture {
 #[derive(Debug)]
 struct CapturedPacket {
     at: Instant,
-    /// Of the IP packet.
+    /// Length of the IP packet.
     bytes: u32,
-    /// The first of them.
+    /// Its first bytes.
     begin: Vec<u8>,
 }
 
-/// Records that may wait for the disk: with `SNAP` 1 MiB, and 50 ms of packets at 1 Gbit/s.
+/// Maximum number of records that wait for the disk: 1 MiB with `SNAP`, and 50 ms of packets at 1 Gbit/s.
 const WAITING: usize = 4096;
-/// Bytes kept of a packet: IP and TCP headers with all options, and an iSCSI header behind them.
+/// Bytes kept of a packet: IP and TCP headers with all options, and an iSCSI header.
 const SNAP: usize = 256;
-/// How long a record may be in this process only.
+/// How long a record may stay in a buffer before it is written.
 const FLUSH: Duration = Duration::from_secs(1);
-/// The first word of a file whose times have nanoseconds.
+/// The magic number of a file with nanoseconds.
 const MAGIC: u32 = 0xa1b2_3c4d;
 /// LINKTYPE_RAW: a record begins with the IP header.
 const RAW_IP: u32 = 101;
 
 impl Capture {
-    /// Makes the file, or empties it.
+    /// Makes or truncates the file.
     pub fn create(path: &Path) -> io::Result<Self> {
         let mut file = BufWriter::new(File::create(path)?);
         file.write_all(&file_header())?;
@@ -52,7 +52,7 @@ impl Capture {
         Ok(Self { records: Some(records), writer: Some(writer), missed: 0 })
     }
 
-    /// An IP packet arrived; its bytes are in pieces.
+    /// Records an IP packet that has arrived. Its bytes are in pieces.
     pub fn record(&mut self, at: Instant, pieces: [&[u8]; 2]) {
         let bytes = (pieces[0].len() + pieces[1].len()) as u32;
         let mut begin = Vec::with_capacity(SNAP);
@@ -65,7 +65,7 @@ impl Capture {
         self.missed += u64::from(!taken);
     }
 
-    /// Packets that are not in the file, because the disk was too slow or full.
+    /// Returns the number of packets that are missing in the file because the disk was too slow or full.
     pub fn missed(&self) -> u64 {
         self.missed
     }
@@ -80,7 +80,7 @@ impl Drop for Capture {
     }
 }
 
-/// Writes until nobody sends any more. At an error it ends, and what comes then counts as missed.
+/// Writes records until the sender is dropped. Ends at an error; later records count as missing.
 fn write_all(
     records: &Receiver<CapturedPacket>,
     mut file: BufWriter<File>,
@@ -106,7 +106,7 @@ fn write_all(
     }
 }
 
-/// Magic, version 2.4, time zone and accuracy (zero), longest record, kind of link.
+/// The file header: magic, version 2.4, time zone and accuracy (zero), longest record, kind of link.
 fn file_header() -> Vec<u8> {
     let words = [MAGIC, 2 | 4 << 16, 0, 0, SNAP as u32, RAW_IP];
     words.iter().flat_map(|word| word.to_le_bytes()).collect()

@@ -1,9 +1,9 @@
-//! Which packets are lost at random: each by itself, or in bursts.
+//! Random loss of packets: independent, or in bursts.
 
 use crate::{BurstLossModel, PacketLossModel, random_stream::RandomStream};
 
-/// Decides packet by packet. Takes two numbers for each, whatever the settings: packet n is lost or
-/// not by the seed and the settings, not by what was set for earlier ones.
+/// Decides for each packet. It takes two random numbers for each packet, whatever the settings: the loss of packet n
+/// depends on the seed and the present settings, not on former settings.
 #[derive(Clone, Debug)]
 pub(crate) struct LossProcess {
     dice: RandomStream,
@@ -15,7 +15,7 @@ impl LossProcess {
         Self { dice, is_bad: false }
     }
 
-    /// Whether the next packet is lost.
+    /// Returns true if the next packet is lost.
     pub fn loses(&mut self, loss: &PacketLossModel) -> bool {
         let (turn, fall) = (self.dice.unit(), self.dice.unit());
         match *loss {
@@ -66,7 +66,7 @@ mod tests {
         let runs = lost.windows(2).filter(|pair| !pair[0] && pair[1]).count();
         let length = share(&lost) * PACKETS as f64 / runs as f64;
         assert!((length * burst.end - 1.0).abs() < 0.05, "bursts of {length} packets");
-        // Of packets after a lost one, as many are lost as do not end the burst.
+        // After a lost packet, the next is lost unless the burst ends.
         let follow = lost.windows(2).filter(|pair| pair[0] && pair[1]).count() as f64;
         let after = follow / (share(&lost) * PACKETS as f64);
         assert!((after - 0.8).abs() < 0.02, "{after}");

@@ -1,20 +1,20 @@
-//! The queue before the wire: the last to come is dropped when it is full.
+//! The queue before the wire. A packet that arrives while it is full is dropped.
 
 use std::{
     collections::VecDeque,
     time::{Duration, Instant},
 };
 
-/// Packets that wait for the wire, and the one on it, by when each has left: their times are known
-/// when they come, so nothing has to happen when they leave.
+/// The packets in the queue and on the wire, with the times at which they leave. These times are known when a packet
+/// arrives, so no event is needed when it leaves.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PacketQueue {
-    /// When each has left the sender, with its bytes on the wire; in order, `limits.packets` at most.
+    /// When each packet has left the sender, with its length on the wire; in order, at most `limits.packets`.
     waiting: VecDeque<(Instant, u64)>,
     bytes: u64,
 }
 
-/// How much may wait.
+/// Limits of the queue.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PacketQueueLimits {
     pub bytes: u64,
@@ -22,7 +22,7 @@ pub(crate) struct PacketQueueLimits {
 }
 
 impl PacketQueue {
-    /// Puts a packet behind the others; when it has left, if there was room for it.
+    /// Adds a packet. Returns when it has left, or `None` if there was no room.
     pub fn offer(
         &mut self,
         now: Instant,
@@ -41,7 +41,7 @@ impl PacketQueue {
         Some(left)
     }
 
-    /// Bytes that wait or are on the wire. A packet counts until all of it has left.
+    /// Returns the bytes in the queue and on the wire. A packet counts until it has left completely.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -54,7 +54,7 @@ impl PacketQueue {
     }
 }
 
-/// How long a packet occupies the wire, to the nearest nanosecond.
+/// Returns how long a packet occupies the wire, to the nearest nanosecond.
 fn on_wire(bytes: u64, bits_per_second: u64) -> Duration {
     let rate = u128::from(bits_per_second);
     let nanos = (u128::from(bytes) * 8_000_000_000 + rate / 2) / rate;
@@ -67,7 +67,7 @@ mod tests {
 
     const MS: Duration = Duration::from_millis(1);
     const LIMITS: PacketQueueLimits = PacketQueueLimits { bytes: 5000, packets: 10 };
-    /// A byte a microsecond.
+    /// One byte in a microsecond.
     const RATE: u64 = 8_000_000;
 
     #[test]
@@ -104,7 +104,7 @@ mod tests {
         let now = Instant::now();
         let mut queue = PacketQueue::default();
         assert_eq!(queue.offer(now, 4000, RATE, LIMITS), Some(now + 4 * MS));
-        // The bytes that wait are as many as before.
+        // The number of bytes in the queue has not changed.
         assert_eq!(queue.offer(now, 1000, 10 * RATE, LIMITS), Some(now + 4 * MS + MS / 10));
         assert_eq!(queue.offer(now, 1, 10 * RATE, LIMITS), None);
     }

@@ -1,4 +1,4 @@
-//! Packets on their way, by when they arrive.
+//! Packets in flight, ordered by their arrival.
 
 use std::{
     cmp::{Ordering, Reverse},
@@ -9,11 +9,11 @@ use std::{
 
 use crate::packet::Packet;
 
-/// Packets on their way in one direction.
+/// Packets in flight in one direction.
 #[derive(Debug, Default)]
 pub(crate) struct PacketsInFlight {
     heap: BinaryHeap<Reverse<Arriving>>,
-    /// Of all that is in the heap.
+    /// Sum of their lengths.
     bytes: u64,
     count: u64,
 }
@@ -24,18 +24,18 @@ pub(crate) struct Arriving {
     pub at: Instant,
     pub packet: Packet,
     pub run: Range<usize>,
-    /// With a run of one: the bit that changed on the way.
+    /// The changed bit; only with a run of one segment.
     pub changed_bit: Option<u64>,
-    /// Of those with the same time, the first to come is the first to arrive.
+    /// Among packets with the same arrival, the first one sent arrives first.
     order: u64,
 }
 
-/// Bytes on their way in one direction at most: 200 ms at 10 Gbit/s. More would take the memory of
-/// what is to be measured.
+/// Maximum number of bytes in flight in one direction: 200 ms at 10 Gbit/s. More would take memory from the programs
+/// that are measured.
 const MOST_BYTES: u64 = 256 << 20;
 
 impl PacketsInFlight {
-    /// Takes segments until they arrive; false, and nothing is taken, if there is no room.
+    /// Adds segments. Returns false and adds nothing if there is no room.
     pub fn begin(
         &mut self,
         at: Instant,
@@ -54,12 +54,12 @@ impl PacketsInFlight {
         true
     }
 
-    /// When the next ones arrive.
+    /// Returns when the next segments arrive.
     pub fn next(&self) -> Option<Instant> {
         self.heap.peek().map(|Reverse(first)| first.at)
     }
 
-    /// The next ones, if they have arrived.
+    /// Returns the next segments that have arrived.
     pub fn arrive(&mut self, now: Instant) -> Option<Arriving> {
         if self.next()? > now {
             return None;
@@ -69,7 +69,7 @@ impl PacketsInFlight {
         Some(first)
     }
 
-    /// Bytes of the packets on their way.
+    /// Returns the bytes in flight.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }

@@ -1,40 +1,39 @@
-//! Random numbers of the kinds that a link needs.
+//! Random numbers with the distributions that a link needs.
 
 use sim::Rng;
 
-/// One row of random numbers. Each thing that a link does at random has a row of its own, and takes
-/// as many of it for every packet: so what one setting does to packet n of a run does not depend on
-/// the others.
+/// A stream of random numbers. Each random feature of a link has its own stream, and takes the same number of values
+/// for every packet. So the effect of one setting on packet n of a run does not depend on the other settings.
 #[derive(Clone, Debug)]
 pub(crate) struct RandomStream(Rng);
 
 impl RandomStream {
-    /// A row that is independent of what `rng` gives later.
+    /// Returns a stream that is independent of the later values of `rng`.
     pub fn of(rng: &mut Rng) -> Self {
         Self(rng.fork())
     }
 
-    /// A number of 0 and more, below 1.
+    /// Returns a number of at least 0 and less than 1.
     pub fn unit(&mut self) -> f64 {
         self.0.share()
     }
 
-    /// True with this probability.
+    /// Returns true with this probability.
     pub fn hits(&mut self, probability: f64) -> bool {
         self.unit() < probability
     }
 
-    /// Any number.
+    /// Returns any number.
     pub fn any(&mut self) -> u64 {
         self.0.next_u64()
     }
 
-    /// The time to the next of events that come whenever they like, `mean` apart.
+    /// Returns the time to the next of independent events with this mean distance.
     pub fn exponential(&mut self, mean: f64) -> f64 {
         self.0.exponential(mean)
     }
 
-    /// A number about zero with a standard deviation of one (Box and Muller, 1958).
+    /// Returns a normally distributed number with mean 0 and standard deviation 1 (Box and Muller, 1958).
     pub fn normal(&mut self) -> f64 {
         let radius = (-2.0 * (1.0 - self.unit()).ln()).sqrt();
         radius * (std::f64::consts::TAU * self.unit()).cos()

@@ -1,4 +1,4 @@
-//! What one direction of a link is like: plain data, with the range of each setting.
+//! The settings of one direction of a link, with their ranges.
 
 use std::{fmt::Display, ops::RangeInclusive, time::Duration};
 
@@ -6,63 +6,63 @@ use serde::{Deserialize, Serialize};
 
 use crate::LinkSettingsError;
 
-/// One direction of a link.
+/// The settings of one direction.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct DirectionSettings {
-    /// One-way delay, from the last bit on the wire to its arrival; at most 10 s.
+    /// One-way delay from the last bit on the wire to its arrival; at most 10 s.
     pub delay: Duration,
-    /// What is added to the delay of each packet: anything from zero to this, evenly; at most 10 s.
+    /// Jitter: a uniformly distributed time from zero to this is added to the delay of each packet; at most 10 s.
     pub jitter: Duration,
-    /// Whether a packet may arrive before an earlier one because of the jitter.
+    /// Whether jitter may reorder packets.
     pub jitter_reorders: bool,
-    /// Bits per second, 8 kbit/s to 100 Gbit/s; `None`: as fast as the machine.
+    /// The rate in bits per second, 8 kbit/s to 100 Gbit/s; `None` for no limit.
     pub rate: Option<u64>,
-    /// Bytes that may wait for the wire, with what is on it: one packet at least, at most 1 GiB. Counts with a
-    /// rate only, like `queue_packets`.
+    /// Maximum number of bytes in the queue and on the wire: at least one packet, at most 1 GiB. Applies only with a
+    /// rate, like `queue_packets`.
     pub queue_bytes: u64,
-    /// Packets that may wait for the wire, 1 to 1,000,000.
+    /// Maximum number of packets in the queue, 1 to 1,000,000.
     pub queue_packets: usize,
-    /// Bytes on the wire beside each IP packet, at most 256.
+    /// Overhead on the wire for each IP packet in bytes, at most 256.
     pub overhead: u64,
-    /// Which packets are lost at random.
+    /// Random loss.
     pub loss: PacketLossModel,
-    /// Bytes of the longest IP packet, 576 to 65,535.
+    /// The MTU: the longest IP packet in bytes, 576 to 65,535.
     pub mtu: u16,
     /// The share of packets that are held back for `reorder_by`, so that later ones overtake them.
     pub reorder: f64,
-    /// For how long, up to 10 s.
+    /// How long these packets are held back, up to 10 s.
     pub reorder_by: Duration,
-    /// The share of packets that arrive twice.
+    /// The share of packets that are duplicated.
     pub duplicate: f64,
-    /// The share of packets of which one bit changes on the way, behind the IP header.
+    /// The share of packets in which one bit is changed, after the IP header.
     pub corrupt: f64,
-    /// Background traffic, as a share of the rate: 0 to 0.75.
+    /// Background traffic as a share of the rate: 0 to 0.75.
     pub background: f64,
-    /// False during an outage: nothing that comes passes. What is on its way arrives.
+    /// False during an outage: packets sent then are lost. Packets in flight arrive.
     pub is_up: bool,
 }
 
-/// Which packets are lost at random.
+/// A model of random loss.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum PacketLossModel {
-    /// Each with this probability, whatever happens to others (Bernoulli).
+    /// Independent losses with this probability (Bernoulli).
     Random(f64),
-    /// More in bad times than in good ones.
+    /// Losses in bursts.
     Bursts(BurstLossModel),
 }
 
-/// The chain of Gilbert and Elliott: before each packet the link may change between good and bad.
+/// The Gilbert-Elliott model: before each packet the link may change between a good and a bad state.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
 pub struct BurstLossModel {
-    /// Probability to go from good to bad, above 0.
+    /// Probability of a change from good to bad, above 0.
     pub begin: f64,
-    /// Probability to go from bad to good, above 0: a bad time lasts 1 / `end` packets in the mean.
+    /// Probability of a change from bad to good, above 0. A bad state lasts 1 / `end` packets on average.
     pub end: f64,
-    /// Probability that a packet is lost in a bad time.
+    /// Probability of a loss in the bad state.
     pub loss_bad: f64,
-    /// And in a good one.
+    /// Probability of a loss in the good state.
     pub loss_good: f64,
 }
 
@@ -75,7 +75,8 @@ impl Default for DirectionSettings {
             rate: None,
             // 2 ms at 1 Gbit/s: a small switch.
             queue_bytes: 256 << 10,
-            // Shorter than the bytes only for packets below 27 bytes: so bytes count unless told otherwise.
+            // This limits the queue before the limit in bytes only for packets below 27 bytes, so by default the
+            // bytes count.
             queue_packets: 10_000,
             // Ethernet: preamble 8, header 14, check sequence 4, gap 12 (IEEE 802.3).
             overhead: 38,
@@ -91,29 +92,29 @@ impl Default for DirectionSettings {
     }
 }
 
-/// Longer than any path on Earth by way of a satellite; and what is on its way is in memory.
+/// Longer than any path on Earth over a satellite. The packets in flight are in memory.
 const LONGEST: Duration = Duration::from_secs(10);
-/// Below, a packet of 1500 bytes takes more than 1.5 s. Above, the clock's nanosecond is too coarse:
-/// the smallest packet takes six.
+/// Below the minimum, a packet of 1500 bytes takes more than 1.5 s. Above the maximum, the nanoseconds of the clock
+/// are too coarse: the smallest packet takes six.
 const RATES: RangeInclusive<u64> = 8_000..=100_000_000_000;
-/// Each packet of background traffic is drawn: up to 235,000 a second at this rate, a few percent of a CPU.
+/// Each packet of background traffic is generated: up to 235,000 a second at this rate, a few per cent of a CPU.
 const BACKGROUND_RATE: u64 = 1_000_000_000;
-/// Beyond this the paper has no figures (paper 000, Table 3), and the queue is full most of the time.
+/// Above this load the paper has no results (paper 000, Table 3), and the queue is full most of the time.
 const MOST_BACKGROUND: f64 = 0.75;
-/// A second at 8 Gbit/s.
+/// One second at 8 Gbit/s.
 const LONGEST_QUEUE: u64 = 1 << 30;
-/// The queue's entries are in memory, 24 bytes each.
+/// The entries of the queue are in memory, 24 bytes each.
 const MOST_PACKETS: usize = 1_000_000;
 /// More than any encapsulation adds.
 const MOST_OVERHEAD: u64 = 256;
-/// What every host takes (RFC 791, 3.1).
+/// Every host has to accept this (RFC 791, 3.1).
 const SMALLEST_MTU: u16 = 576;
 
 impl DirectionSettings {
-    /// What no link can have.
+    /// Checks the ranges.
     ///
     /// # Errors
-    /// The first setting that is out of range, or does not go with another.
+    /// The first setting that is out of range, or that conflicts with another.
     pub fn check(&self) -> Result<(), LinkSettingsError> {
         let long = "at most 10 s, since what is on its way is in memory";
         for (setting, time) in
@@ -159,7 +160,7 @@ impl DirectionSettings {
 }
 
 impl PacketLossModel {
-    /// The share of packets that are lost in the long run.
+    /// Returns the share of packets that are lost on average.
     #[must_use]
     pub fn mean(&self) -> f64 {
         match *self {

@@ -1,19 +1,19 @@
-//! What is wrong with the settings of a link.
+//! Errors in the settings of a link.
 
-/// A setting that no link can have. Nothing was changed.
+/// An invalid setting. Nothing was changed.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum LinkSettingsError {
-    /// A number outside its range.
+    /// A number is out of range.
     #[error("{setting} of {value} is out of range: it must be {range}")]
     Range {
-        /// Which, as it is called for people.
+        /// The setting's name for people.
         setting: &'static str,
-        /// What was given.
+        /// The given value.
         value: String,
-        /// What would be right, and why.
+        /// The valid range, and its reason.
         range: String,
     },
-    /// Two settings that do not go together.
+    /// Two settings conflict.
     #[error("{0}")]
     Together(String),
 }

@@ -1,5 +1,5 @@
-//! The system calls for which the libraries have no safe form: what a TUN device is told, and the
-//! scheduler. All unsafe code of this crate is here.
+//! System calls without a safe form in our libraries: those for TUN devices and for the scheduler. All unsafe code of
+//! this crate is here.
 
 use std::{
     fs::{File, OpenOptions},
@@ -8,15 +8,15 @@ use std::{
     os::unix::fs::OpenOptionsExt,
 };
 
-/// Opens what makes TUN devices. Makes none yet.
+/// Opens the device that makes TUN devices.
 pub(crate) fn open_tun() -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).custom_flags(libc::O_NONBLOCK | libc::O_CLOEXEC);
     options.open("/dev/net/tun")
 }
 
-/// Makes a TUN device in the namespace of this thread: IP packets, each after an offload header,
-/// with checksums left to do and TCP segments together. It lasts as long as the descriptor.
+/// Makes a TUN device in the namespace of this thread. It passes IP packets with an offload header each, with
+/// incomplete checksums and with several TCP segments in a packet. It exists as long as the descriptor is open.
 pub(crate) fn make_tun(tun: File, name: &str) -> io::Result<OwnedFd> {
     let mut request = libc::ifreq {
         ifr_name: [0; libc::IFNAMSIZ],
@@ -37,9 +37,9 @@ pub(crate) fn make_tun(tun: File, name: &str) -> io::Result<OwnedFd> {
     Ok(tun.into())
 }
 
-/// Has this thread run before all that are not real-time threads.
+/// Gives this thread real-time priority.
 pub(crate) fn run_first() -> io::Result<()> {
-    // The lowest: nothing of ours has to come before another real-time thread.
+    // Use the lowest real-time priority: this thread need not precede other real-time threads.
     let lowest = libc::sched_param { sched_priority: 1 };
     // SAFETY: zero means this thread, and the parameter is read only.
     check(unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &raw const lowest) })

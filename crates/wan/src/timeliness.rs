@@ -1,54 +1,54 @@
-//! Whether the machine let the emulator work: how late packets were given, and how much time was
-//! stolen from the machine. A run in which it did not measures something else than the link.
+//! Judges whether the emulator could work in time: how late packets were delivered, and how much processor time was
+//! stolen from the machine. A run in which it could not has measured something else than the link.
 
 use std::{fs, time::Duration};
 
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
-/// Lateness, stolen time and packets lost here since it was made.
+/// Lateness, steal time and dropped packets since the judgment began.
 #[derive(Debug)]
 pub(crate) struct Timeliness {
     late: Histogram<u64>,
     begun: Option<Ticks>,
-    /// Packets without room before.
+    /// Packets dropped for lack of memory before.
     no_room: u64,
 }
 
-/// How late packets were given to their receiver: after the time at which they should have arrived, in microseconds.
+/// How much later packets were delivered than they should have arrived, in microseconds.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub struct Lateness {
-    /// So many times something was given.
+    /// Number of deliveries.
     pub count: u64,
-    /// Half of them came no later than this.
+    /// Median.
     pub median_us: f64,
-    /// 99 of a hundred.
+    /// 99th percentile.
     pub p99_us: f64,
-    /// 999 of a thousand.
+    /// 99.9th percentile.
     pub p999_us: f64,
-    /// All.
+    /// Maximum.
     pub max_us: f64,
 }
 
-/// What the issue of a link asks of its delay: met within this in the median.
+/// Maximum median of the lateness for a trustworthy run.
 const LATE_MEDIAN_US: f64 = 100.0;
-/// And within this for 99 of a hundred packets.
+/// Maximum of the 99th percentile for a trustworthy run.
 const LATE_P99_US: f64 = 1000.0;
-/// Share of the machine's time that somebody else had: then gaps of 5 to 50 ms were seen.
+/// Maximum share of steal time. Above it, gaps of 5 to 50 ms were seen.
 const STOLEN: f64 = 0.01;
-/// Nothing is later than it could be on its way.
+/// No packet is later than its longest time in flight.
 const LATEST: Duration = Duration::from_secs(20);
 
 impl Timeliness {
-    /// From now on; `no_room` packets had none before.
+    /// Starts a judgment. `no_room` packets were dropped for lack of memory before.
     pub fn since(no_room: u64) -> Self {
-        // Two digits: a percent is exact enough, in 20 KiB.
+        // Two digits: one per cent is exact enough, and takes 20 KiB.
         let late = Histogram::new_with_bounds(1, LATEST.as_nanos() as u64, 2)
             .expect("bounds that a histogram can have");
         Self { late, begun: Ticks::now(), no_room }
     }
 
-    /// Something was given so much too late.
+    /// Records a late delivery.
     pub fn late(&mut self, by: Duration) {
         self.late.saturating_record(u64::try_from(by.as_nanos()).unwrap_or(u64::MAX).max(1));
     }
@@ -67,15 +67,15 @@ impl Timeliness {
         }
     }
 
-    /// The share of the machine's time that was stolen from it; `None` if it does not say.
+    /// Returns the share of steal time; `None` if the machine does not report it.
     pub fn stolen(&self) -> Option<f64> {
         let (begun, now) = (self.begun?, Ticks::now()?);
         let all = now.all.checked_sub(begun.all).filter(|all| *all > 0)?;
         Some(now.stolen.saturating_sub(begun.stolen) as f64 / all as f64)
     }
 
-    /// Why a run with such figures cannot be trusted; empty if it can. `no_room` packets had none since
-    /// the link was made.
+    /// Returns the reasons why the results of this run cannot be trusted; empty if there are none. `no_room` packets
+    /// were dropped for lack of memory since the link was made.
     pub fn taints(&self, lateness: &Lateness, stolen: Option<f64>, no_room: u64) -> Vec<String> {
         let mut taints = Vec::new();
         let Lateness { median_us, p99_us, .. } = *lateness;
@@ -99,7 +99,7 @@ impl Timeliness {
     }
 }
 
-/// Of all CPUs since the machine started, in its clock ticks.
+/// Times of all CPUs since the start of the machine, in clock ticks.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 struct Ticks {
     all: u64,
@@ -111,8 +111,8 @@ impl Ticks {
         Self::parse(&fs::read_to_string("/proc/stat").ok()?)
     }
 
-    /// The first line of that file: user, nice, system, idle, iowait, irq, softirq, steal; guests
-    /// after that are in user already (proc(5)).
+    /// Parses the first line of /proc/stat: user, nice, system, idle, iowait, irq, softirq, steal. The times of
+    /// guests after these are part of user (proc(5)).
     fn parse(stat: &str) -> Option<Self> {
         let line = stat.lines().next()?.strip_prefix("cpu ")?;
         let ticks: Option<Vec<u64>> =
