@@ -1,4 +1,4 @@
-//! What others are told of the volumes of a node.
+//! What the naming service announces about the volumes of a node.
 
 use std::{net::SocketAddr, sync::Arc};
 
@@ -14,11 +14,11 @@ use crate::{
     },
 };
 
-/// The port of iSCSI (RFC 7143, 4.2.7.1).
+/// The iSCSI port (RFC 7143, 4.2.7.1).
 const PORT: u16 = 3260;
 
 impl Node {
-    /// Listens for questions about names, and tells others.
+    /// Listens for naming requests, and starts the exchange with other nodes.
     pub(super) async fn open_naming(&self, settings: &Settings) -> Result<(), Failure> {
         let (Some(naming), Some(names)) = (&self.naming, &settings.names) else { return Ok(()) };
         let listen: Vec<SocketAddr> = names.listen.iter().map(|address| address.0).collect();
@@ -29,7 +29,7 @@ impl Node {
         Ok(())
     }
 
-    /// Tells of what is served now.
+    /// Announces the volumes that are served now.
     pub(super) fn tell_names(&self) {
         let Some(naming) = &self.naming else { return };
         let (addresses, entries) = {
@@ -47,7 +47,7 @@ impl Node {
         Ok(self.naming()?.known_by_seeds().await)
     }
 
-    /// Where a volume is.
+    /// Returns the location of a volume.
     pub async fn locate(&self, volume: &VolumeName) -> Result<VolumeLocation, Failure> {
         self.naming()?
             .locate(volume)
@@ -64,9 +64,8 @@ impl Node {
 }
 
 impl NodeLockedState {
-    /// The volumes with names, as far as they are served and can be reached. As long as some are still
-    /// being opened, those are told of without portals: they are here, and an older copy elsewhere is not
-    /// to be taken for them.
+    /// Returns the named volumes that are served and can be reached. During the start, volumes that are still to be
+    /// opened are announced without portals: so an older copy at another node is not taken for the volume.
     fn entries(&self, settings: &Settings, names: &NamingServiceSettings) -> Vec<NodeVolumeEntry> {
         let mut entries = Vec::new();
         let groups = settings.groups();
@@ -78,7 +77,7 @@ impl NodeLockedState {
                     served.is_some_and(|served| served.units.iter().any(|u| u.lun == unit.lun));
                 let Some(volume) = unit.volume.clone() else { continue };
                 let portals = if is_served { portals.clone() } else { Vec::new() };
-                // That of a pair may be with the partner.
+                // The volume of a pair may be served by the partner.
                 let is_opening = self.state == ServingPhase::Starting && unit.pair().is_none();
                 if portals.is_empty() && !is_opening {
                     continue;
@@ -97,7 +96,8 @@ impl NodeLockedState {
         entries
     }
 
-    /// Where a target is reached from other machines: by what discovery tells in place of an address.
+    /// Returns the addresses at which other machines can reach a target. An address that discovery reports instead
+    /// (`host`) takes precedence.
     pub(super) fn portals_of(
         &self,
         target: &IscsiTargetSettings,
@@ -128,7 +128,7 @@ impl NodeLockedState {
     }
 }
 
-/// Loopback means another machine to whoever is told of it, and is told only if there is nothing else.
+/// Drops loopback addresses, which would mean the other machine itself, unless there are no others.
 fn elsewhere(mut addresses: Vec<String>) -> Vec<String> {
     if addresses.iter().any(|address| !is_loopback(address)) {
         addresses.retain(|address| !is_loopback(address));

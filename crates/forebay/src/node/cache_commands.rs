@@ -1,4 +1,4 @@
-//! Orders for the caches that a node serves.
+//! Commands for the caches that a node serves.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use super::Node;
 use crate::failure::Failure;
 
 impl Node {
-    /// Does what is asked of the cache of a unit.
+    /// Performs a command on the cache of a unit.
     pub async fn order(
         &self,
         name: &UnitName,
@@ -18,8 +18,8 @@ impl Node {
         opened.order(name, order).await
     }
 
-    /// Puts the log of a unit away, to be taken up elsewhere. The unit stays, and answers its hosts
-    /// that it is not ready.
+    /// Closes the log of a unit, so that it can be taken up elsewhere. The unit stays, and answers its hosts that it
+    /// is not ready.
     pub async fn export(&self, name: &UnitName) -> Result<Exported, Failure> {
         let _one_at_a_time = self.changing.lock().await;
         let (opened, serial) = {
@@ -30,7 +30,7 @@ impl Node {
             found.ok_or_else(|| Failure::new(format!("there is no {name} here")))?
         };
         let exported = opened.export(&serial).await?;
-        // Others of its common cache are put away with it.
+        // The other units of its common cache are closed with it.
         let others: Vec<_> = {
             let inner = self.inner.lock();
             let units = inner.targets.iter().flat_map(|target| &target.units);

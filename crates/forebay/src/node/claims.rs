@@ -1,4 +1,4 @@
-//! The claims on a node's units, as its operator sees them.
+//! The claims on a node's units, for its operator.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use super::Node;
 use crate::{failure::Failure, figures};
 
 impl Node {
-    /// Who claimed a unit last, or all who share it.
+    /// Returns the last owner of a unit, or all gateways that share it.
     pub fn claims(&self, name: &UnitName) -> Result<Vec<ClaimStatus>, Failure> {
         let unit = self.served_unit(name)?;
         let Some(unit) = unit.abilities().claims else { return Ok(Vec::new()) };
@@ -20,7 +20,7 @@ impl Node {
         })
     }
 
-    /// Ends a claim; what its owner still has is lost, if that was said.
+    /// Drops a claim. The data that its owner has not destaged is lost, which the caller has to confirm.
     pub async fn drop_claim(
         &self,
         name: &UnitName,
@@ -77,7 +77,7 @@ fn not_dropped(unit: &UnitName, error: &NotDropped) -> Failure {
     .remedy(format!("{first}, and ask again"))
 }
 
-/// Why a claim is not dropped without a word.
+/// Explains what is lost with a claim, if the caller has not confirmed that.
 fn would_lose(unit: &UnitName, claim: &ClaimStatus) -> Failure {
     Failure::new(format!(
         "{unit} is claimed by {}, whose log {} (generation {}) may have acknowledged writes that \

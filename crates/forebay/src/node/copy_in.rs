@@ -1,4 +1,4 @@
-//! The copy of a volume that comes, as it grows.
+//! The incoming copy of a volume.
 
 use std::sync::Arc;
 
@@ -7,24 +7,24 @@ use volume::{Data, Durability, Error, Extent, FileVolume, Lba, Volume};
 
 use crate::{failure::Failure, moves::MoveChannelError};
 
-/// Pieces that are written at once.
+/// Maximum number of writes in flight.
 const WRITES: usize = 8;
-/// Bytes that are written without a flush: what a slow disk takes within the patience of the other node.
+/// Bytes that are written without a flush: as much as a slow disk can flush within the time-out of the source node.
 const MOST_UNFLUSHED: u64 = 256 << 20;
-/// Bytes of records that a unit keeps, all together.
+/// Maximum length of all records of a unit, in bytes.
 const MOST_RECORDS: usize = 4 << 20;
 
-/// The file of a copy that grows.
+/// The file of an incoming copy.
 pub(super) struct Copy {
     pub(super) file: Arc<FileVolume>,
     pub(super) writes: FuturesUnordered<BoxFuture<'static, Result<(), Error>>>,
     pub(super) records: Vec<(String, Vec<u8>)>,
-    /// Bytes since the last flush.
+    /// Bytes written since the last flush.
     pub(super) unflushed: u64,
 }
 
 impl Copy {
-    /// Blocks that were sent. Those of one pass do not overlap, and between two there is a flush.
+    /// Writes blocks. Those of one pass do not overlap, and there is a flush between two passes.
     pub(super) async fn write(&mut self, lba: u64, data: Data) -> Result<(), Failure> {
         self.file.geometry().check_write(Lba(lba), data.len()).map_err(Failure::new)?;
         if data.is_empty() {
@@ -39,7 +39,7 @@ impl Copy {
         self.begin(Box::pin(write)).await
     }
 
-    /// Blocks that are zeros.
+    /// Writes zeros.
     pub(super) async fn discard(&mut self, lba: u64, blocks: u32) -> Result<(), Failure> {
         let extent = Extent { lba: Lba(lba), blocks };
         self.file.geometry().check_discard(extent).map_err(Failure::new)?;
@@ -63,7 +63,7 @@ impl Copy {
         }
     }
 
-    /// Makes it stable.
+    /// Makes all writes stable.
     pub(super) async fn flush(&mut self) -> Result<(), Failure> {
         while !self.writes.is_empty() {
             self.one_ends().await?;
@@ -72,7 +72,7 @@ impl Copy {
         self.file.flush().await.map_err(Failure::new)
     }
 
-    /// A record that the unit keeps.
+    /// Adds a record of the unit.
     pub(super) fn keep(&mut self, name: String, bytes: Vec<u8>) -> Result<(), Failure> {
         let kept: usize = self.records.iter().map(|(_, bytes)| bytes.len()).sum();
         let is_known = unit::UnitRecordKind::ALL.iter().any(|record| record.name() == name);

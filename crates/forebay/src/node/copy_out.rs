@@ -1,4 +1,4 @@
-//! The copy of a volume that leaves: passes over what has changed, on the line to the other node.
+//! The outgoing copy of a volume: passes that send the changed blocks to the destination node.
 
 use std::time::Duration;
 
@@ -13,27 +13,27 @@ use crate::{
     moves::{self, Hears, MoveCopyPace, MoveFrame, MoveRequest, MoveResponse, Says},
 };
 
-/// The line to the other node.
+/// The channel to the destination node.
 pub(super) struct MoveOutChannel {
     pub(super) says: Says,
     pub(super) hears: Hears,
 }
 
-/// The most that is left when hosts are made to wait, a tenth of a second of a line of 1 Gbit/s, and the least: a
-/// few changed blocks. In between it is what goes in a second.
+/// Range of the bytes that may be left when hosts are made to wait: at most those that 1 Gbit/s carries in a tenth of
+/// a second, at least a few changed blocks. Within the range, as many as are sent in one second.
 const LITTLE_BYTES: u64 = 12 << 20;
 const LEAST_BYTES: u64 = 512 << 10;
-/// Passes before writes of hosts are slowed down, since the copy does not catch up.
+/// Number of passes after which writes of hosts are slowed down, because the copy does not catch up.
 const FREE_PASSES: u32 = 4;
-/// The most that a write is slowed down.
+/// The longest delay of a write.
 const MOST_DELAY: Duration = Duration::from_millis(100);
-/// Passes after which it never will.
+/// Number of passes after which the move is given up.
 const MOST_PASSES: u32 = 64;
-/// Blocks whose allocation is asked for at once.
+/// Number of blocks whose allocation is requested at once.
 const ASK_BLOCKS: u64 = 1 << 21;
 
 impl MoveOutChannel {
-    /// Asks the other node to take it.
+    /// Connects to the destination node and asks it to accept the volume.
     pub(super) async fn agree(
         node: &Node,
         leaving: &Leaving,
@@ -64,7 +64,7 @@ impl MoveOutChannel {
         ))
     }
 
-    /// Sends what has changed, again and again, until little is left.
+    /// Sends the changed blocks in passes until little is left.
     pub(super) async fn catch_up(
         &mut self,
         leaving: &Leaving,
@@ -83,7 +83,7 @@ impl MoveOutChannel {
             if left <= rate.clamp(LEAST_BYTES, LITTLE_BYTES) {
                 return Ok(());
             }
-            // Hosts write as fast as we copy, or faster.
+            // Hosts write as fast as the copy, or faster.
             if pass >= FREE_PASSES && left > before / 2 {
                 delay = (delay * 2).clamp(Duration::from_millis(1), MOST_DELAY);
                 changes.slow_down(delay);
@@ -94,7 +94,7 @@ impl MoveOutChannel {
             .remedy("move it when they write less, or without --rate"))
     }
 
-    /// Asks for something that is done or not.
+    /// Sends a request that is answered with Done or refused.
     pub(super) async fn ask(&mut self, request: MoveRequest) -> Result<(), Failure> {
         match self.exchange(request).await? {
             MoveResponse::Done => Ok(()),
@@ -102,17 +102,17 @@ impl MoveOutChannel {
         }
     }
 
-    /// Makes stable what was sent, and what is here: a disk that has lost what it took says so at a flush only,
-    /// and the other node would never tell of it.
+    /// Makes the sent blocks stable at the destination, and flushes the volume here: a disk that has lost
+    /// acknowledged writes reports it only at a flush, and the destination could not report it later.
     pub(super) async fn flush(&mut self, volume: &Stack) -> Result<(), Failure> {
         let (here, there) = tokio::join!(volume.flush(), self.ask(MoveRequest::Flush));
         here.map_err(Failure::new)?;
         there
     }
 
-    /// Asks for something with an answer of its own.
+    /// Sends a request and returns the answer.
     pub(super) async fn exchange(&mut self, request: MoveRequest) -> Result<MoveResponse, Failure> {
-        // Who refuses may have hung up: what it said comes first.
+        // A node that refuses may have closed the connection: read its answer first.
         let said = self.says.say(&MoveFrame::Request(request)).await;
         match self.hears.hear().await {
             Ok(MoveFrame::Answer(MoveResponse::Refused(failure))) => Err(failure),
@@ -122,7 +122,7 @@ impl MoveOutChannel {
         }
     }
 
-    /// Sends what has changed, once.
+    /// Sends the changed blocks in one pass.
     pub(super) async fn pass(
         &mut self,
         volume: &Stack,
@@ -139,7 +139,7 @@ impl MoveOutChannel {
         let passed = moves::pass(volume, changes, &mut self.says, pace, sent).await;
         match passed {
             Ok(()) => Ok(()),
-            // It says why, if it can.
+            // The other node reports the reason, if it can.
             Err(moves::MovePassError::Line(lost)) => match self.hears.hear().await {
                 Ok(MoveFrame::Answer(MoveResponse::Refused(failure))) => Err(failure),
                 _ => Err(broken(&lost)),
@@ -149,7 +149,7 @@ impl MoveOutChannel {
     }
 }
 
-/// Marks what takes space: the rest is zeros at both ends.
+/// Marks the allocated blocks. All others are zeros at both nodes.
 pub(super) async fn mark_used(volume: &Stack, changes: &ChangedRegions) -> Result<(), Failure> {
     let blocks = volume.geometry().blocks;
     let mut at = 0;
@@ -170,7 +170,7 @@ pub(super) async fn mark_used(volume: &Stack, changes: &ChangedRegions) -> Resul
     Ok(())
 }
 
-/// The line, or what was said on it, is not as it should be.
+/// Reports an error of the channel, or an unexpected answer.
 pub(super) fn broken(why: &dyn std::fmt::Display) -> Failure {
     Failure::new(format!("the other node: {why}"))
         .remedy("see that it runs, and look at its events; then move the volume again")

@@ -1,4 +1,4 @@
-//! Everything that one process serves: targets with their units, on portals.
+//! A node: the targets, units and portals that one process serves.
 
 mod cache_commands;
 mod claims;
@@ -51,65 +51,66 @@ use crate::{
     unit_state,
 };
 
-/// The part of a stop in which initiators may log out.
+/// The part of the stop time in which initiators may log out.
 const LOGOUT_WITHIN: Duration = Duration::from_secs(1);
 
-/// A process at work.
+/// The node of a serving process.
 pub struct Node {
     since: Instant,
-    /// Where the settings come from.
+    /// The settings file.
     config: PathBuf,
     server: TargetServer,
     events: EventFilter,
-    /// Who is told of volumes, and asked.
+    /// The naming service, if the node takes part in one.
     naming: Option<Arc<Naming>>,
     /// Files of which several units have slices.
     files: SlicedFiles,
-    /// Volumes that have gone and come.
+    /// The records of moved volumes.
     moves: Moves,
-    /// Those that are on their way now.
+    /// The moves in progress.
     moving: Mutex<Moving>,
-    /// Held while a volume is let in: one at a time takes room and names.
+    /// Locked while a volume is admitted: room and names are assigned to one volume at a time.
     admitting: Mutex<()>,
     inner: Mutex<NodeLockedState>,
-    /// Held while settings are changed: one change at a time.
+    /// Locked while the settings are changed: one change at a time.
     changing: tokio::sync::Mutex<()>,
 }
 
-/// Volumes on their way.
+/// The moves in progress.
 #[derive(Default)]
 struct Moving {
-    /// Moves from here since the start, the last of each volume.
+    /// The moves from this node since its start, the last one of each volume.
     leaving: BTreeMap<VolumeName, Arc<outgoing_move::Leaving>>,
-    /// Those that are being taken.
+    /// Volumes that are being received, or whose copies are being decided about.
     arriving: BTreeSet<VolumeName>,
-    /// Whole copies of which the node that they come from knows nothing, and what to do.
+    /// Complete copies whose source node does not know the move, with the reason and a remedy.
     unknown: BTreeMap<VolumeName, String>,
 }
 
 struct NodeLockedState {
     state: ServingPhase,
-    /// The settings as they were read.
+    /// The settings as read from the file.
     base: Arc<Settings>,
-    /// The settings in force: without volumes that have gone, with those that have come.
+    /// The settings in force: those of the file without volumes that have moved away, and with those that have moved
+    /// here.
     settings: Arc<Settings>,
     targets: Vec<ServedTarget>,
     /// Units that are not served because of their storage, with the reasons.
     refused: Vec<refused_units::RefusedUnit>,
     /// Units that were opened with others of their common cache, and are not served yet.
     waiting: Vec<(UnitName, OpenedStack)>,
-    /// The pairs that units are of.
+    /// The pairs of this node.
     pairs: Vec<pair::Paired>,
     portals: Vec<Listening>,
-    /// Where the naming service listens.
+    /// The addresses of the naming service.
     naming: Vec<SocketAddr>,
-    /// What it does, as long as this is here.
+    /// The tasks of the naming service, which end when this is dropped.
     naming_tasks: JoinSet<()>,
-    /// The groups that there have been: a group keeps its number as long as the process lives.
+    /// All portal groups since the start: a group keeps its number during the lifetime of the process.
     groups: Vec<(u16, Option<Vec<Address>>)>,
 }
 
-/// A target and its units.
+/// A target and its open units.
 struct ServedTarget {
     name: String,
     units: Vec<ServedUnit>,
@@ -141,7 +142,7 @@ impl ServedUnit {
     }
 }
 
-/// A portal as it was asked for, and as the kernel gave it.
+/// A portal: its address in the settings and the bound one.
 #[derive(Clone, Copy)]
 struct Listening {
     wanted: Address,
@@ -149,7 +150,7 @@ struct Listening {
 }
 
 impl Node {
-    /// Serves nothing yet.
+    /// Returns a node that does not serve yet.
     pub fn new(
         config: PathBuf,
         settings: Settings,
@@ -163,7 +164,7 @@ impl Node {
         let moves = Moves::open(&settings)?;
         let base = Arc::new(settings.clone());
         let mut settings = settings;
-        // All else is served.
+        // The other units are served.
         for (volume, failure) in moves.apply(&mut settings) {
             tracing::error!(%volume, %failure, "a volume that has come is not served");
         }
@@ -195,22 +196,22 @@ impl Node {
         })
     }
 
-    /// The settings in force.
+    /// Returns the settings in force.
     fn settings(&self) -> Arc<Settings> {
         Arc::clone(&self.inner.lock().settings)
     }
 
-    /// A target as initiators see it, with the units that are open.
+    /// Returns a target with its open units, as initiators see it.
     fn shown(&self, settings: &Settings, target: &IscsiTargetSettings) -> target::Target {
         let mut inner = self.inner.lock();
         let served = inner.targets.iter().find(|served| served.name == target.name.0);
         let units = served.iter().flat_map(|served| &served.units);
         let units: Vec<_> = units.map(|unit| (unit.lun, Arc::clone(&unit.unit))).collect();
         let is_paired = target.unit.iter().any(|unit| unit.pair().is_some());
-        // Settings name none such: its volume is here, and not ours yet.
+        // The settings do not have this target: its volume is being received.
         let is_coming = target.unit.is_empty() && target.redirect.is_none();
-        // A login is for all units of a target. If all of them are refused, hosts are told to try again; if
-        // some are served, hosts log in and do not find the refused ones.
+        // A login covers all units of a target. If all units were refused, hosts are told to try again. If some are
+        // served, hosts log in and do not find the refused ones.
         let is_refused = inner.refused.iter().any(|refused| refused.unit.target == target.name.0);
         let groups = settings.groups();
         let reached = groups.iter().filter(|group| target.is_reached_through(group));
@@ -239,7 +240,7 @@ impl Node {
         }
     }
 
-    /// Where initiators connect, in the order of the settings.
+    /// Returns the portals' addresses in the order of the settings.
     pub fn addresses(&self) -> Vec<SocketAddr> {
         self.inner.lock().portals.iter().map(|portal| portal.bound).collect()
     }
@@ -270,7 +271,7 @@ async fn open_unit(
     Ok(shown_unit(settings, target, unit, opened)?)
 }
 
-/// A unit as hosts see it, over its layers.
+/// Makes the unit on top of an opened stack.
 fn shown_unit(
     settings: &Settings,
     target: &IscsiTargetSettings,
@@ -305,8 +306,8 @@ fn shown_half(
     Ok(ServedUnit { lun: unit.lun, serial, opened, unit: shown })
 }
 
-/// The layers of a unit, for a command: nobody is told of its volume. The first is what was asked for; others
-/// of its common cache are open with it. `takes_over`: its log was brought here on purpose.
+/// Opens the stack of a unit for a command; its volume is not announced. The first one returned is the requested
+/// unit, the others are those of its common cache. `takes_over`: the log was brought here on purpose.
 pub async fn open_stack(
     settings: &Settings,
     target: &IscsiTargetSettings,
@@ -332,7 +333,7 @@ pub async fn open_stack(
     ])
 }
 
-/// All units of a common cache.
+/// Returns all units of a common cache.
 async fn open_common(
     settings: &Settings,
     name: &str,
@@ -369,18 +370,18 @@ async fn open_with(
     stack::open(&target.name, unit, &initiator_name, naming, files, given, &records).await
 }
 
-/// The serial number that hosts see.
+/// Returns the serial number that hosts see.
 pub fn serial(target: &IscsiTargetSettings, unit: &Unit) -> String {
     unit.serial.clone().unwrap_or_else(|| serial_of(target, unit))
 }
 
-/// Puts away what must not be lost, all at once; the first failure is told.
+/// Closes units concurrently, so that no acknowledged write is lost. Returns the first failure.
 async fn stop_units(units: &[ServedUnit]) -> Result<(), Failure> {
     let stopped = units.iter().map(|unit| unit.opened.stop());
     futures_util::future::join_all(stopped).await.into_iter().collect()
 }
 
-/// Sixteen hexadecimal digits that last as long as the target's name and the unit's number.
+/// Derives sixteen hexadecimal digits from the target's name and the LUN. They stay the same as long as these do.
 fn serial_of(target: &IscsiTargetSettings, unit: &Unit) -> String {
     format!("{:016X}", stack::known_by(target, unit))
 }
@@ -389,7 +390,7 @@ fn redirect(to: Option<&HostPort>, permanent: bool) -> Option<Redirect> {
     to.map(|to| Redirect { address: to.0.clone(), permanent })
 }
 
-/// Says what to do about a portal that cannot be opened.
+/// Returns the remedy for a portal that cannot be opened.
 pub fn cannot_listen(address: Address, error: &std::io::Error) -> Failure {
     let remedy = match error.kind() {
         std::io::ErrorKind::AddrInUse => format!(

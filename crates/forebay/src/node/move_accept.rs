@@ -1,4 +1,4 @@
-//! Whether a volume may come, and the place that it gets.
+//! Admission of a volume that another node wants to move here.
 
 use std::{path::Path, sync::Arc};
 
@@ -16,7 +16,7 @@ use crate::{
     stack, unit_state,
 };
 
-/// What is known of a volume that is asked to be taken.
+/// A request to accept a volume.
 pub(super) struct MoveOffer {
     pub(super) from: Gln,
     pub(super) from_node: NodeName,
@@ -24,7 +24,7 @@ pub(super) struct MoveOffer {
     pub(super) volume: Described,
 }
 
-/// The volume's place among those that arrive, until it is dropped.
+/// The exclusive right to decide about a volume's copy; dropping it releases the right.
 pub(super) struct Berth<'a>(&'a Node, VolumeName);
 
 impl Drop for Berth<'_> {
@@ -34,7 +34,7 @@ impl Drop for Berth<'_> {
 }
 
 impl Node {
-    /// Whether it may come, and the file for it.
+    /// Decides whether the volume may come. Returns its record and the file for its copy.
     pub(super) async fn begin(&self, offer: MoveOffer) -> Result<(Come, Copy), Failure> {
         let MoveOffer { from, from_node, id, volume } = offer;
         volume.check()?;
@@ -46,8 +46,8 @@ impl Node {
         };
         let name = &volume.volume;
         match &self.moves.of(name).come {
-            // It decides, and has decided to begin anew; unless it said so before that copy began, and the line
-            // kept it: what is whole is thrown away on its word only.
+            // The source node decides, and has started the move again. But this request may be a late one, from before
+            // the copy: a complete copy is discarded only if the source node says that it is not the volume.
             Some(come) if come.stage != CopyStage::Here && come.from == from => {
                 if come.stage == CopyStage::Ready
                     && self.fate_of(name, come).await != MoveOutcome::Undone
@@ -74,7 +74,7 @@ impl Node {
         }
         let come = self.admit(MoveOffer { from, from_node, id, volume }, accept, state)?;
         let (name, volume) = (&come.volume.volume, &come.volume);
-        // The file is created again, so the record of a former file must go.
+        // The file is created again, so its former record must be removed.
         if let Err(failure) = Records::of(&base).forget(&come.file) {
             self.discard(name, &come.id);
             return Err(failure);
@@ -105,7 +105,7 @@ impl Node {
         }
     }
 
-    /// Gives it room and names, which no other gets from then on.
+    /// Reserves room, names and a file for the volume, which no other volume gets from then on.
     fn admit(&self, offer: MoveOffer, accept: &Accept, state: &Path) -> Result<Come, Failure> {
         let _one_at_a_time = self.admitting.lock();
         let MoveOffer { from, from_node, id, volume } = offer;
@@ -126,9 +126,9 @@ impl Node {
         self.lets_in_no_more(&volume)?;
         self.has_room(accept.size, &accept.folder, &volume)?;
         self.redirect_for(&volume)?;
-        // Another unit of this serial number would have its files.
+        // Another unit with this serial number would use its state files.
         unit_state::StateFiles::open(state, &volume.identity()).map_err(Failure::new)?;
-        // What was left of it here, before it came back.
+        // A file may be left from an earlier stay of the volume.
         let is_left = kept.gone.as_ref().is_some_and(|gone| gone.left.as_ref() == Some(&file));
         if file.exists() && !is_left {
             return Err(Failure::new(format!("{} is there already", file.display()))
@@ -140,8 +140,8 @@ impl Node {
         Ok(come)
     }
 
-    /// Returns the settings with all moves applied, including the units that are not served because of their
-    /// storage: these keep their names, files and records.
+    /// Returns the settings with all moves applied, including the units that are not served because of their storage:
+    /// these keep their names, files and records.
     fn settings_with_refused(&self) -> Settings {
         let mut settings = (*Arc::clone(&self.inner.lock().base)).clone();
         // Moves that are blocked were reported before.
@@ -149,7 +149,7 @@ impl Node {
         settings
     }
 
-    /// That settings which are to be put in force take no name from what is coming.
+    /// Fails if new settings use a name of a volume that is being received.
     pub(super) fn leaves_names_to_comers(&self, new: &Settings) -> Result<(), Failure> {
         let all = self.moves.all();
         let come = all.iter().filter_map(|(_, kept)| kept.come.as_ref());
@@ -163,7 +163,7 @@ impl Node {
         })
     }
 
-    /// That no other that comes, or has come, has its target, and that others can be told of all.
+    /// Fails if another moved volume has the same target, or if there are more volumes than can be announced.
     fn free_of_others(&self, settings: &Settings, volume: &Described) -> Result<(), Failure> {
         let all = self.moves.all();
         let come = all.iter().filter_map(|(_, kept)| kept.come.as_ref());
@@ -188,10 +188,10 @@ impl Node {
         Ok(())
     }
 
-    /// That nobody gets at it here who is kept out where it is.
+    /// Fails if the access rules here admit an initiator that the source node refuses.
     pub(super) fn lets_in_no_more(&self, volume: &Described) -> Result<(), Failure> {
         let base = Arc::clone(&self.inner.lock().base);
-        // The settings may name its target, and then they say who may log in to it.
+        // The settings may have a target with this name, whose access rules then apply.
         let is_its = |target: &&IscsiTargetSettings| target.name.0 == volume.target;
         let allow = base.accept.as_ref().and_then(|accept| accept.allow.clone());
         let new = volume.served(Default::default(), allow);
@@ -199,7 +199,7 @@ impl Node {
         volume.access.check(&volume.target, &access)
     }
 
-    /// What the settings let in, and what the disk has.
+    /// Fails if the limit of the settings is exceeded, or if the disk does not have enough space.
     fn has_room(&self, most: Size, folder: &Path, volume: &Described) -> Result<(), Failure> {
         let all = self.moves.all();
         let come = all.iter().filter_map(|(_, kept)| kept.come.as_ref());
@@ -214,8 +214,8 @@ impl Node {
             ))
             .remedy("raise `size` of its [accept] table, and reload"));
         }
-        // The old node removes the volume once it has arrived: after that, a power cut must not lose the
-        // folder.
+        // Make the folder stable now: the source node removes the volume after the move, so a power failure must not
+        // lose the folder then.
         atomic_file::make_folder(folder, 0o777).map_err(|error| no_file(folder, &error))?;
         let free = rustix::fs::statvfs(folder).map_err(|error| no_file(folder, &error.into()))?;
         let free = free.f_bavail.saturating_mul(free.f_frsize);
@@ -232,7 +232,7 @@ impl Node {
         Ok(())
     }
 
-    /// Where initiators will find it.
+    /// Returns the address to which the source node redirects initiators.
     pub(super) fn redirect_for(&self, volume: &Described) -> Result<String, Failure> {
         let inner = self.inner.lock();
         let base = Arc::clone(&inner.base);
@@ -250,13 +250,13 @@ impl Node {
         })
     }
 
-    /// Takes the volume's place, in which one at a time decides what becomes of a copy of it.
+    /// Takes the right to decide about a copy of the volume. `None` if another task has it.
     pub(super) fn berth(&self, name: &VolumeName) -> Option<Berth<'_>> {
         let is_free = self.moving.lock().arriving.insert(name.clone());
         is_free.then(|| Berth(self, name.clone()))
     }
 
-    /// Throws the copy of a move away that is not the volume.
+    /// Removes the copy of a move that has ended without being the volume.
     pub(super) fn discard(&self, name: &VolumeName, id: &MoveId) {
         let kept = self.moves.of(name);
         let come = kept.come.clone().filter(|come| come.id == *id && come.stage != CopyStage::Here);
@@ -275,7 +275,7 @@ impl Node {
     }
 }
 
-/// That no unit here has its names.
+/// Fails if a unit here has one of the volume's names.
 fn free_of(settings: &Settings, volume: &Described) -> Result<(), Failure> {
     for target in &settings.target {
         if target.unit.iter().any(|unit| unit.volume.as_ref() == Some(&volume.volume)) {

@@ -1,4 +1,4 @@
-//! Which volumes can move.
+//! Checks whether a volume can be moved.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::{
 };
 
 impl Node {
-    /// The unit with this volume.
+    /// Finds the unit with this volume.
     pub(super) async fn find_volume(
         &self,
         named: &str,
@@ -48,7 +48,7 @@ impl Node {
     }
 }
 
-/// Whether it can be moved at all; who tells of its changes.
+/// Checks whether a unit can be moved. Returns the layer that records its changes.
 pub(super) fn movable(
     target: &IscsiTargetSettings,
     unit: &Unit,
@@ -106,7 +106,8 @@ pub(super) fn movable(
     served.opened.watched.clone().ok_or_else(|| unnamed(target))
 }
 
-/// A sanitize goes on behind its command, and nothing holds it up: one that has begun since it was asked for last.
+/// Fails if a sanitize operation runs. It continues after its command has ended, and may have begun since the last
+/// check.
 pub(super) fn not_sanitizing(moved: &Move) -> Result<(), Failure> {
     match moved.served.movable()?.is_sanitizing() {
         true => Err(Failure::new(format!("{} is being sanitized", moved.described.volume))

@@ -1,5 +1,5 @@
-//! A volume comes to this node: a copy grows in a file of its own, becomes whole, and is served when the node
-//! that it comes from has decided so. Whoever is in doubt asks that node, as long as it takes.
+//! Receiving a volume from another node: its copy is written to a file of its own, becomes complete, and is served
+//! when the source node has decided so. In case of doubt this node asks the source node until it answers.
 
 use std::{sync::Arc, time::Duration};
 
@@ -19,19 +19,19 @@ use crate::{
     unit_state,
 };
 
-/// For the first word of who connects, who may be a stranger and has one of the places of all who do.
+/// Time-out of the first request. The peer may be a stranger, and uses one of the permits of all connections.
 const FIRST_WORD_WITHIN: Duration = Duration::from_secs(5);
 
-/// Volumes that come at once: each has one of the places of those who ask about names, of which there are 64, as long
-/// as it comes.
+/// Maximum number of volumes that are received at once. Each uses one of the 64 permits of naming connections as long
+/// as it lasts.
 const MOST_ARRIVING: usize = 16;
 
 /// How often the destination asks the source node for the outcome of a move.
 const ASK_EVERY: Duration = Duration::from_secs(2);
 
 impl Node {
-    /// Takes connections about moves, goes on with what was not over when the process ended, and throws away what
-    /// was not whole then.
+    /// Accepts connections about moves, continues moves that were not decided when the process ended, and discards
+    /// copies that were incomplete then.
     pub(super) fn open_moves(self: &Arc<Self>) {
         let Some(naming) = &self.naming else { return };
         for (volume, kept) in self.moves.all() {
@@ -53,7 +53,7 @@ impl Node {
         }));
     }
 
-    /// Somebody has connected who is not asking for names.
+    /// Handles a connection that is not about names.
     async fn visit(
         self: &Arc<Self>,
         stream: TcpStream,
@@ -79,7 +79,7 @@ impl Node {
                     let offer = MoveOffer { from, from_node, id, volume: *volume };
                     self.arrive(offer, &mut says, &mut hears).await
                 }
-                // Whoever had this address before has another number.
+                // The address belonged to another node before.
                 MoveFrame::Request(MoveRequest::Ask { .. } | MoveRequest::Begin { .. }) => {
                     let failure = Failure::new(format!("this is the node {}", naming.gln()))
                         .remedy("try again when its record has come round (`forebay names`)");
@@ -93,7 +93,7 @@ impl Node {
         }
     }
 
-    /// Takes a volume, if it may come.
+    /// Receives a volume, if it is admitted.
     async fn arrive(
         self: &Arc<Self>,
         offer: MoveOffer,
@@ -135,7 +135,7 @@ impl Node {
             }
         };
         drop(berth);
-        // Whatever becomes of the line: the other node decides, and is asked.
+        // The source node decides, even if the connection is lost now. Ask it then.
         let kept = says.say(&MoveFrame::Answer(MoveResponse::Kept { redirect })).await;
         let committed = match kept {
             Ok(()) => matches!(hears.hear().await, Ok(MoveFrame::Request(MoveRequest::Commit))),
@@ -152,7 +152,7 @@ impl Node {
         says.say(&MoveFrame::Answer(MoveResponse::Done)).await
     }
 
-    /// Blocks and records until all are there.
+    /// Receives blocks and records until the copy is complete.
     async fn receive(
         &self,
         copy: &mut Copy,
@@ -176,7 +176,7 @@ impl Node {
         }
     }
 
-    /// It is whole. From here on the other node decides.
+    /// Makes the complete copy stable. From here on the source node decides.
     async fn prepare_here(
         &self,
         name: &VolumeName,
@@ -185,14 +185,14 @@ impl Node {
     ) -> Result<String, Failure> {
         let Copy { file, writes, records, .. } = copy;
         drop(writes);
-        // A reload may have let others in meanwhile.
+        // A reload may have changed the access rules meanwhile.
         self.lets_in_no_more(&come.volume)?;
         let redirect = self.redirect_for(&come.volume)?;
         // From here on this may be the only copy. With its record, no start creates an empty file in its place.
         let unit = format!("{}/{}", come.volume.target, come.volume.lun);
         let recorder = Records::of(&self.settings()).recorder(unit);
         recorder.look_at_volume(&come.file).map_err(Failure::from)?.keep(&file)?;
-        // The unit opens the file again.
+        // Close the file: the unit opens it again.
         drop(file);
         let state = self.settings().state.clone().ok_or_else(|| Failure::new("no state folder"))?;
         let identity = come.volume.identity();
@@ -202,8 +202,8 @@ impl Node {
         kept.await.map_err(Failure::new)?.map_err(Failure::new)?;
         let ready = Come { stage: CopyStage::Ready, ..come.clone() };
         self.moves.keep(name, VolumeMoveRecord { come: Some(ready), ..self.moves.of(name) })?;
-        // Who is sent here before we hear of it is to try again.
-        // Whoever changes something now may be waiting for that node.
+        // Show the target now, so that an initiator which is redirected before the commit arrives here is told to try
+        // again. Do not wait for the lock: its holder may be waiting for the source node.
         if let Ok(_one_at_a_time) = self.changing.try_lock()
             && let Err(failure) = self.put_moves_in_force().await
         {

@@ -1,5 +1,6 @@
-//! A volume leaves this node: it is copied while hosts use it, then they wait, what is left is copied, and the
-//! other node has it. Until the record of that is stable here this node is right, and from then on the other.
+//! Moving a volume to another node: it is copied while hosts use it, then hosts wait, the rest is copied, and the
+//! other node takes over. This node has the volume until the record of the move is stable here; from then on the
+//! other node has it.
 
 use std::{
     sync::{Arc, atomic::Ordering},
@@ -22,15 +23,15 @@ use crate::{
     moves::{Described, MoveCopyPace, MoveId, TargetAccessRules},
 };
 
-/// How often hosts are made to wait: their commands may not end in time.
+/// How often hosts are made to wait for the switch: their commands may not end in time.
 const SWITCHES: u32 = 3;
 
-/// Moves from here at once: each reads 2 MiB ahead, and a node takes no more.
+/// Maximum number of moves from this node at once: each reads 2 MiB ahead, and a node accepts no more.
 const MOST_LEAVING: usize = 16;
 
 impl Node {
-    /// Begins to move a volume, named as `gln:NAME`, `NAME` or by its target, to the node with this number or
-    /// name; tells how far it is if that has begun already.
+    /// Starts to move a volume, given as `gln:NAME`, as `NAME` or by its target, to a node given by its number or
+    /// name. Returns the progress if that move is running already.
     pub async fn move_volume(
         self: &Arc<Self>,
         volume: &str,
@@ -49,7 +50,7 @@ impl Node {
         };
         let (target, unit, served) = self.find_volume(volume).await?;
         let name = unit.volume.clone().ok_or_else(|| unnamed(&target))?;
-        // It may be open still, if something kept the settings without it from being put in force.
+        // The volume may still be open if the settings without it could not be put in force.
         let gone = self.moves.of(&name).gone;
         if let Some(gone) = gone.filter(|gone| gone.generation >= unit.generation) {
             return Err(Failure::new(format!("{name} has gone to {}", gone.to_node))
@@ -115,7 +116,7 @@ impl Node {
         Ok(progress)
     }
 
-    /// How far the move of a volume is, or how the last one ended.
+    /// Returns the progress of a volume's move, or the result of the last one.
     pub fn move_of(&self, volume: &VolumeName) -> Result<VolumeMoveProgress, Failure> {
         let leaving = self.leaving(volume);
         leaving.map(|leaving| leaving.progress()).ok_or_else(|| {
@@ -124,7 +125,7 @@ impl Node {
         })
     }
 
-    /// Gives up a move.
+    /// Cancels a move.
     pub async fn cancel_move(&self, volume: &VolumeName) -> Result<VolumeMoveProgress, Failure> {
         let leaving = self.leaving(volume).filter(|leaving| leaving.under_way().is_some());
         let leaving = leaving.ok_or_else(|| {
@@ -145,13 +146,13 @@ impl Node {
         self.moving.lock().leaving.get(volume).cloned()
     }
 
-    /// The whole move.
+    /// Performs a move and records its result.
     async fn leave(self: Arc<Self>, leaving: &Leaving, moved: Move) {
         let volume = moved.described.volume.clone();
         tracing::info!(%volume, to = %moved.to_node, "a volume begins to move");
         let left = tokio::select! {
             left = self.leave_to(leaving, &moved) => left,
-            // Heard while copying only.
+            // A cancellation has an effect only while the volume is copied.
             () = cancelled(leaving) => Err(Failure::new("it was cancelled")),
         };
         moved.watched.unwatch();
@@ -171,13 +172,14 @@ impl Node {
         leaving.tell(|progress| progress.failure = failure);
     }
 
-    /// Up to the point from which the volume is the other's; then what is left to do, if anything.
+    /// Copies and switches over. Returns `Ok` once the other node has the volume, with a failure if work is left to
+    /// do.
     async fn leave_to(
         self: &Arc<Self>,
         leaving: &Leaving,
         moved: &Move,
     ) -> Result<Option<Failure>, Failure> {
-        // It may take long, and later ones do not.
+        // Flush now: this may take long, and makes the later flushes short.
         moved.watched.below().flush().await.map_err(Failure::new)?;
         let mut line = MoveOutChannel::agree(self, leaving, moved).await?;
         let changes = {
@@ -193,8 +195,8 @@ impl Node {
         loop {
             line.catch_up(leaving, moved, &changes, &mut pace).await?;
             if switches == 0 {
-                // From the switch on a whole copy may be there, which is thrown away only if we know that it was
-                // never the volume.
+                // From the switch on, the destination may have a complete copy. It is discarded only if this record
+                // says that it was never the volume.
                 let kept = self.moves.of(&moved.described.volume);
                 let volume = &moved.described.volume;
                 self.moves.keep(volume, kept.with_tried(leaving.id.clone()))?;
@@ -211,7 +213,7 @@ impl Node {
     }
 }
 
-/// A node as it is told.
+/// Describes a node for messages.
 fn describe(node: &NodeName, gln: Gln) -> String {
     format!("{node} ({gln})")
 }

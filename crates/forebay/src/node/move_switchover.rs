@@ -1,5 +1,5 @@
-//! The moment in which a volume is handed over. Until the record of that is stable here this node is right, and
-//! from then on the other.
+//! The switch of a volume to another node. This node has the volume until the record of the move is stable here; from
+//! then on the other node has it.
 
 use std::{
     sync::{Arc, atomic::Ordering},
@@ -26,25 +26,25 @@ use crate::{
     unit_state,
 };
 
-/// For commands that have begun to end: hosts give a command 30 s.
+/// How long commands that have begun may take to end: hosts give a command 30 s.
 pub(super) const HOLD_WITHIN: Duration = Duration::from_secs(5);
-/// For the other node to make stable what the unit keeps, while hosts find nobody. What takes longer is given up: with
-/// the last of the copy and the end of sessions it is still within the 30 s that hosts give a command.
+/// How long the other node may take to make the unit's records stable, while no host is served. With the last pass
+/// and the end of sessions, this is within the 30 s that hosts give a command.
 const PREPARE_WITHIN: Duration = Duration::from_secs(5);
-/// Between two attempts to make a record stable.
+/// The pause between two attempts to make a record stable.
 const AGAIN_AFTER: Duration = Duration::from_secs(1);
-/// How often to look whether the other node serves a volume of which something is left here.
+/// How often to check whether the other node serves a volume that has left a file here.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 
-/// Why hosts go on here.
+/// The reason why hosts continue at this node.
 pub(super) enum Switch {
-    /// It may work after another pass.
+    /// Another pass and a new attempt may succeed.
     Later(Failure),
     Never(Failure),
 }
 
 impl Node {
-    /// Hosts wait from here on, until they find the volume at the other node, or here again.
+    /// Switches over. Hosts wait from here on, until they find the volume at the other node, or here again.
     pub(super) async fn switch(
         self: &Arc<Self>,
         leaving: &Leaving,
@@ -52,7 +52,7 @@ impl Node {
         changes: &ChangedRegions,
         line: &mut MoveOutChannel,
     ) -> Result<Option<Failure>, Switch> {
-        // Nothing else changes meanwhile: no reload, no growth.
+        // The lock prevents other changes meanwhile, such as a reload or a growth.
         let one_at_a_time = self.changing.lock().await;
         if !self.is_served(moved) {
             let message = format!("{} was changed while it was copied", moved.described.volume);
@@ -70,10 +70,10 @@ impl Node {
                 .await?;
             line.flush(moved.watched.below()).await
         };
-        // Whoever has waited goes on when `held` is dropped.
+        // Commands that wait continue when `held` is dropped.
         let last = timeout(moved.pause.saturating_sub(begun.elapsed()), last).await;
         last.map_err(|_| Switch::Never(slow(moved)))?.map_err(Switch::Never)?;
-        // From here on hosts find nobody, and try again; who comes in between waits with the rest.
+        // From here on hosts cannot log in, and try again; commands that arrive before that wait with the others.
         leaving.is_decided.store(true, Ordering::Release);
         let away =
             target::Target { is_unavailable: true, ..self.shown(&moved.settings, &moved.target) };
@@ -93,14 +93,15 @@ impl Node {
         let redirect = match decided {
             Ok(redirect) => Redirect { address: redirect, permanent: false },
             Err(failure) => {
-                // Here as before.
+                // Serve the volume here again.
                 if let Err(error) = self.server.change(shown).await {
                     tracing::error!(%error, "a target that the settings let pass");
                 }
                 return Err(Switch::Never(failure));
             }
         };
-        // Nothing is served here any more before anything is there.
+        // Order: the volume must not be served here any more before it is served there. So end the sessions with a
+        // redirect first.
         let gone = target::Target { units: Vec::new(), redirect: Some(redirect), ..shown };
         if let Err(error) = self.server.turn_away(gone).await {
             tracing::error!(%error, "a target that the settings let pass");
@@ -110,9 +111,10 @@ impl Node {
             tracing::error!(%failure, "what is left of a volume that has moved");
             Vec::new()
         });
-        // The other node may be waiting for us with a volume of its own.
+        // The other node may be waiting for this lock with a volume that it moves here.
         drop(one_at_a_time);
-        // Before anything is put away here, which nobody has to wait for. If it does not hear of it, it asks.
+        // Commit before units are closed here: that may take time, and nobody needs to wait for it. If the commit is
+        // lost, the other node asks for the outcome.
         let committed = line.ask(MoveRequest::Commit).await;
         let failure = committed.err().map(|failure| {
             Failure::new(format!("the node {} does not serve it yet: {failure}", moved.to_node))
@@ -127,7 +129,7 @@ impl Node {
         Ok(failure)
     }
 
-    /// Hands over what the unit keeps beside its blocks. Where initiators will be sent.
+    /// Sends the records of the unit. Returns the address to which initiators are redirected.
     async fn prepare_other(
         &self,
         moved: &Move,
@@ -149,7 +151,7 @@ impl Node {
         }
     }
 
-    /// The point from which on the other node is right.
+    /// Makes the record of the move stable: from then on the other node has the volume.
     async fn decide(
         &self,
         leaving: &Leaving,
@@ -165,16 +167,17 @@ impl Node {
             to: moved.to,
             to_node: moved.to_node.clone(),
             redirect: redirect.clone(),
-            // One of the operator's stays.
+            // A file that the operator has created is kept; only a file that a move has made here is removed.
             left: self.moves.of(&described.volume).come.map(|come| come.file),
         };
         let VolumeMoveRecord { mut tried, .. } = self.moves.of(&described.volume);
         tried.retain(|tried| *tried != leaving.id);
         let kept = VolumeMoveRecord { gone: Some(gone), come: None, tried };
-        // A place for it before there is no way back.
+        // Make room for the record while the move can still fail.
         self.moves.try_to_keep(&described.volume, &kept)?;
         while let Err(failure) = self.moves.keep(&described.volume, kept.clone()) {
-            // After a crash it might be there or not: neither node serves until it surely is.
+            // After a crash the record might or might not be there: neither node serves the volume until the record
+            // is certainly stable.
             tracing::error!(%failure, "a volume that moves is served by nobody until this is written");
             leaving.tell(|progress| progress.failure = Some(failure));
             sleep(AGAIN_AFTER).await;
@@ -182,7 +185,7 @@ impl Node {
         Ok(redirect)
     }
 
-    /// Whether it is the unit that began to move, as large as it was.
+    /// Returns true if the unit that began to move is still served with the same size.
     fn is_served(&self, moved: &Move) -> bool {
         let inner = self.inner.lock();
         let served = inner.targets.iter().find(|served| served.name == moved.target.name.0);
@@ -192,9 +195,9 @@ impl Node {
             && moved.watched.below().geometry().blocks == moved.described.blocks
     }
 
-    /// Deletes what is left here of a volume that the other node serves.
+    /// Removes the file of a volume that the other node serves.
     fn remove_left(&self, volume: &VolumeName) {
-        // It may be coming back at this moment, into the same file.
+        // The volume may be coming back at this moment, into the same file.
         let Some(_berth) = self.berth(volume) else { return };
         let kept = self.moves.of(volume);
         let (Some(gone), None) = (&kept.gone, &kept.come) else { return };
@@ -214,7 +217,7 @@ impl Node {
         }
     }
 
-    /// The same as soon as the other node tells of it.
+    /// Removes the file as soon as the other node announces the volume.
     pub(super) fn remove_left_later(self: &Arc<Self>, volume: VolumeName) {
         let node = Arc::downgrade(self);
         tokio::spawn(async move {
@@ -236,7 +239,7 @@ impl Node {
     }
 }
 
-/// The last of the copy does not end.
+/// The error of a last pass that takes too long.
 fn slow(moved: &Move) -> Failure {
     let (volume, seconds) = (&moved.described.volume, moved.pause.as_secs_f64());
     Failure::new(format!(
@@ -248,7 +251,7 @@ fn slow(moved: &Move) -> Failure {
     )
 }
 
-/// What has begun does not end.
+/// The error of commands that do not end.
 pub(super) fn busy(volume: &VolumeName) -> Failure {
     Failure::new(format!("commands of hosts on {volume} do not end"))
         .remedy("see what its disk does (`forebay status`), and move it again")

@@ -1,4 +1,4 @@
-//! What a node says about itself.
+//! The status of a node.
 
 use std::{collections::BTreeMap, net::SocketAddr};
 
@@ -22,7 +22,7 @@ impl Node {
         self.server.ended_connections()
     }
 
-    /// A snapshot.
+    /// Returns the present status.
     pub fn status(&self) -> ServingStatus {
         let statistics = self.server.statistics();
         let inner = self.inner.lock();
@@ -70,7 +70,7 @@ impl Node {
 }
 
 impl Node {
-    /// Volumes on their way, and those that have gone and come.
+    /// Returns the volumes that are moving, and those that have moved away or here.
     pub fn listed_moves(&self) -> Vec<VolumeMoveStatus> {
         let leaving: Vec<_> = {
             let moving = self.moving.lock();

@@ -1,4 +1,4 @@
-//! How far a move from here is, and whether it may still be given up.
+//! The state of a move from this node, and its cancellation.
 
 use std::{
     sync::{
@@ -20,17 +20,17 @@ use crate::{
     settings::{IscsiTargetSettings, Settings},
 };
 
-/// A move that is under way, or the last one of its volume.
+/// A move in progress, or the last one of its volume.
 pub(super) struct Leaving {
     pub(super) id: MoveId,
     pub(super) begun: Instant,
     progress: Mutex<VolumeMoveProgress>,
     pub(super) cancel: Notify,
-    /// It is given up, or the other node may have the volume: too late to cancel.
+    /// The outcome is decided, or the other node may have the volume: too late to cancel.
     pub(super) is_decided: AtomicBool,
 }
 
-/// What moves, and where to.
+/// The parameters of a move.
 pub(super) struct Move {
     pub(super) settings: Arc<Settings>,
     pub(super) target: IscsiTargetSettings,
@@ -40,14 +40,14 @@ pub(super) struct Move {
     pub(super) to: Gln,
     pub(super) to_node: NodeName,
     pub(super) addresses: Vec<String>,
-    /// Bytes per second.
+    /// Maximum rate in bytes per second.
     pub(super) pace: Option<u64>,
-    /// How long hosts wait at most for the last of the copy.
+    /// How long hosts wait at most for the last pass.
     pub(super) pause: Duration,
 }
 
 impl Leaving {
-    /// The state of a move that begins.
+    /// Returns the state of a move that begins.
     pub(super) fn new(id: MoveId, volume: VolumeName, to: String, left_bytes: u64) -> Self {
         let progress = VolumeMoveProgress {
             volume,
@@ -69,17 +69,17 @@ impl Leaving {
         }
     }
 
-    /// How far it is.
+    /// Returns the progress.
     pub(super) fn progress(&self) -> VolumeMoveProgress {
         self.progress.lock().clone()
     }
 
-    /// The move, if it is not over.
+    /// Returns the id of the move while it is in progress.
     pub(super) fn under_way(&self) -> Option<&MoveId> {
         self.progress.lock().stage.is_under_way().then_some(&self.id)
     }
 
-    /// Changes what is told.
+    /// Changes the progress.
     pub(super) fn tell(&self, change: impl FnOnce(&mut VolumeMoveProgress)) {
         let mut progress = self.progress.lock();
         change(&mut progress);
@@ -88,7 +88,7 @@ impl Leaving {
     }
 }
 
-/// Waits for a cancellation that is not too late; one that is, is never heard.
+/// Waits for a cancellation. Ignores one that is too late.
 pub(super) async fn cancelled(leaving: &Leaving) {
     loop {
         leaving.cancel.notified().await;

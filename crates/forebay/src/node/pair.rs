@@ -1,4 +1,4 @@
-//! Units of pairs: what a member of a pair asks of the process, and what the process asks of it.
+//! The units of pairs: the interface between a member of a pair and its node.
 
 use std::{
     sync::{Arc, Weak},
@@ -20,10 +20,10 @@ use crate::{
     stack::{self, StackInput},
 };
 
-/// A pair, as far as it is here.
+/// A pair at this node.
 #[derive(Clone)]
 pub(super) struct Paired {
-    /// Of the target.
+    /// The target's name.
     name: String,
     lun: u16,
     local: stack::LocalHalf,
@@ -31,7 +31,7 @@ pub(super) struct Paired {
     member: Arc<PairMember>,
 }
 
-/// What is around a member.
+/// The node and the settings of a member, as far as it needs them.
 struct PairMemberContext {
     node: Weak<Node>,
     settings: Arc<Settings>,
@@ -43,7 +43,7 @@ struct PairMemberContext {
 }
 
 impl Node {
-    /// Opens the halves of the logs of pairs: what partners ask for is there before anything else.
+    /// Opens the halves of the logs of pairs, before anything else, because partners ask for them.
     pub(super) async fn open_halves(
         self: &Arc<Self>,
         settings: &Arc<Settings>,
@@ -76,14 +76,14 @@ impl Node {
         Ok(())
     }
 
-    /// From now on the members of pairs do their work.
+    /// Starts the tasks of the members.
     pub(super) fn start_pairs(&self) {
         for paired in &self.inner.lock().pairs {
             tokio::spawn(Arc::clone(&paired.member).run());
         }
     }
 
-    /// What the stack of a unit is given: the half that it shows to a partner.
+    /// Returns the input for the stack of a unit: the half that it shows to a partner.
     pub(super) fn given(&self, unit: &Unit) -> StackInput {
         let inner = self.inner.lock();
         let half = match unit.stack.first() {
@@ -129,13 +129,13 @@ impl Node {
         futures_util::future::join_all(halves.iter().map(stack::LocalHalf::close)).await;
     }
 
-    /// How the pair of a target stands.
+    /// Returns the state of the pair of a target.
     pub(super) fn pair_status(pairs: &[Paired], target: &str) -> Option<PairStatus> {
         let paired = pairs.iter().find(|paired| paired.name == target)?;
         Some(paired.status())
     }
 
-    /// Has the unit of a pair change places, and tells how it stands after that.
+    /// Hands the unit of a pair over to the other member. Returns the state after that.
     pub async fn take_over(&self, name: &UnitName) -> Result<PairStatus, Failure> {
         let paired = {
             let inner = self.inner.lock();
@@ -167,7 +167,7 @@ impl Node {
         Ok(paired.status())
     }
 
-    /// A unit of a pair is served from now on.
+    /// Starts to serve the unit of a pair.
     async fn show_pair(&self, settings: &Settings, target: &IscsiTargetSettings, unit: ServedUnit) {
         {
             let mut inner = self.inner.lock();
@@ -182,7 +182,7 @@ impl Node {
         self.tell_names();
     }
 
-    /// It is not any more. The unit, which no session uses when this returns.
+    /// Stops serving the unit of a pair. Returns the unit, which no session uses any more.
     async fn hide_pair(
         &self,
         settings: &Settings,
@@ -193,7 +193,7 @@ impl Node {
             let served = inner.targets.iter_mut().find(|served| served.name == target.name.0);
             served.map(|served| std::mem::take(&mut served.units)).unwrap_or_default()
         };
-        // Its sessions end, so that hosts look for the other portal.
+        // End the sessions, so that hosts look for the other portal.
         self.server.remove(&target.name.0, Duration::ZERO).await;
         if let Err(error) = self.server.add(self.shown(settings, target)) {
             tracing::error!(%error, "a target that the settings let pass");
@@ -214,7 +214,7 @@ impl PairMemberHost for PairMemberContext {
         Box::pin(async move {
             let node = self.node.upgrade().ok_or(ENDING)?;
             let within = self.pair.dead_after;
-            // What takes longer has failed, and is not to be held back for.
+            // A partner that takes longer counts as failed, and must not delay this member.
             let remote = settings::RemoteLayerSettings {
                 connect_timeout: within,
                 login_timeout: within,
@@ -319,7 +319,7 @@ fn status_of(look: &PairMemberStatus) -> PairStatus {
 }
 
 const ENDING: &str = "the process is ending";
-/// How often to look whether a unit has changed places.
+/// How often to check whether a unit has been handed over.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
-/// A clean end of a cache takes up to five seconds.
+/// A clean close of a cache takes up to five seconds.
 const CHANGE_WITHIN: Duration = Duration::from_secs(8);

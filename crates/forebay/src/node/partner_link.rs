@@ -1,4 +1,4 @@
-//! The session with the half of a log that is at the partner: one after the other.
+//! The sessions with the partner's half of a log: one after the other.
 
 use std::sync::Arc;
 
@@ -12,12 +12,13 @@ pub(super) struct PartnerLink {
 }
 
 impl PartnerLink {
-    /// A new session, after the end of the last one, whoever still holds that: left to itself it would log in
-    /// again in place of this one, and send what it had not got rid of.
+    /// Starts a new session after the last one has ended, even if that is still in use. Otherwise the last one would
+    /// log in again in place of the new one, and send commands that it has kept.
     pub async fn begin(&self, settings: Settings) -> Result<Arc<RemoteVolume>, Error> {
         let last = self.last.lock().clone();
         if let Some(last) = last {
-            // To its end, though the caller may lose patience: it logs in no more from the beginning of that.
+            // Close it completely, even if the caller gives up: from the start of the close on, it does not log in
+            // again.
             let _ = tokio::spawn(async move { last.close().await }).await;
         }
         let session = Arc::new(RemoteVolume::connect(settings).await?);
@@ -36,7 +37,7 @@ mod tests {
 
     use super::*;
 
-    /// What of the former one is still held is not heard of any more, and the new one is left alone.
+    /// Calls on the former session fail, and the new session is not disturbed.
     #[tokio::test]
     async fn a_new_session_ends_the_one_before_for_good() {
         const NAME: &str = "iqn.2026-11.test:half";
@@ -54,7 +55,7 @@ mod tests {
         let extent = Extent { lba: Lba(0), blocks: 1 };
         first.read(extent).await.expect("read");
         let second = link.begin(settings).await.expect("another one");
-        // Far longer than it takes to log in again.
+        // Far longer than a new login takes.
         for _ in 0..20 {
             assert!(first.read(extent).await.is_err(), "it has come back");
             second.read(extent).await.expect("read");

@@ -11,7 +11,7 @@ use crate::{
     settings::{IscsiTargetSettings, Settings, Unit},
 };
 
-/// A unit that is not served, and why.
+/// A unit that is not served, with the reason.
 #[derive(Clone)]
 pub(super) struct RefusedUnit {
     pub(super) unit: UnitName,
@@ -81,7 +81,7 @@ impl Node {
     }
 }
 
-/// Takes these units out of the settings.
+/// Removes these units from the settings.
 pub(super) fn leave_out(settings: &mut Settings, refused: &[RefusedUnit]) {
     for target in &mut settings.target {
         let name = &target.name.0;

@@ -1,4 +1,4 @@
-//! Settings that change while they are in force.
+//! Reload: changing the settings while they are in force.
 
 use std::{collections::HashMap, io, path::Path, sync::Arc, time::Duration};
 
@@ -19,7 +19,7 @@ use crate::{
     stack::{OpenedStack, StackInput},
 };
 
-/// What was opened for settings that are not in force yet: put away if they never are.
+/// What was opened for new settings. It is closed if they are not put in force.
 #[derive(Default)]
 struct Prepared {
     units: HashMap<String, Vec<ServedUnit>>,
@@ -27,7 +27,7 @@ struct Prepared {
 }
 
 impl Node {
-    /// What a reload of `config` would do.
+    /// Returns what a reload of `config` would change.
     pub fn compare(&self, config: &Path) -> Result<ReloadChanges, Failure> {
         let mut new = Settings::load(config)?;
         self.apply_moves(&mut new)?;
@@ -35,8 +35,7 @@ impl Node {
         Ok(ReloadPlan::between(&old, &new).changes)
     }
 
-    /// Reads the settings again and does what is different in them: all of it, or nothing. Sessions
-    /// that it does not concern notice nothing.
+    /// Reads the settings again and makes all changes, or none. Sessions that are not affected continue undisturbed.
     pub async fn reload(&self) -> Result<ReloadChanges, Failure> {
         let _one_at_a_time = self.changing.lock().await;
         if self.inner.lock().state != ServingPhase::Serving {
@@ -104,7 +103,8 @@ impl Node {
         Ok((prepared, still_refused))
     }
 
-    /// Settings as they would be in force; that they leave no volume unserved that is served now, or comes.
+    /// Returns the settings as they would be in force. Fails if they leave out a volume that is served now or is
+    /// being received.
     fn apply_moves(&self, new: &mut Settings) -> Result<(), Failure> {
         let before = self.blocked();
         let is_new = |(volume, _): &&Blocked| before.iter().all(|(known, _)| known != volume);
@@ -114,7 +114,7 @@ impl Node {
         }
     }
 
-    /// Does what a plan says, all of it or nothing. Returns what is no longer served, and is to be put away.
+    /// Makes all changes of a plan, or none. Returns the units that are no longer served, which the caller closes.
     pub(super) async fn change_to(
         &self,
         plan: &ReloadPlan<'_>,
@@ -144,7 +144,7 @@ impl Node {
         Ok(self.put_in_force(plan, new, prepared).await)
     }
 
-    /// Everything that may fail: files, far sides, addresses.
+    /// Does everything that may fail: opens files, remote volumes and portals.
     async fn prepare(
         &self,
         new: &Settings,
@@ -172,7 +172,7 @@ impl Node {
                 prepared.portals.push((*address, listener));
             }
         }
-        // Last, since it is not taken back: a larger file harms nobody.
+        // Do this last, because it is not undone: a larger file does no harm.
         for (target, unit) in &plan.units_changed {
             let (opened, _) = self.unit(&target.name.0, unit.lun)?;
             opened.follow(unit).await?;
@@ -187,7 +187,7 @@ impl Node {
         }
     }
 
-    /// Nothing of this fails.
+    /// Puts the new settings in force. This cannot fail.
     async fn put_in_force(
         &self,
         plan: &ReloadPlan<'_>,
@@ -196,7 +196,7 @@ impl Node {
     ) -> Vec<ServedUnit> {
         let portals = std::mem::take(&mut prepared.portals);
         let removed = self.exchange(plan, new, prepared);
-        // Secrets and certificates may be others in the same files.
+        // Secrets and certificates may have changed in the same files.
         new.renew_certificates();
         self.server.change_security(login_rules::security(new));
         for target in &plan.targets_added {
@@ -215,7 +215,7 @@ impl Node {
             }
         }
         self.change_portals(plan, new).await;
-        // Who has connected there meanwhile is let in now that there are targets for them.
+        // Accept connections to the new portals now that there are targets for them.
         for (wanted, listener) in portals {
             let bound = self.server.accept(listener);
             self.inner.lock().portals.push(Listening { wanted, bound });
@@ -227,7 +227,7 @@ impl Node {
         removed
     }
 
-    /// From here on the new settings are those in force. Returns the units that are not.
+    /// Makes the new settings those in force. Returns the units that are not part of them.
     fn exchange(
         &self,
         plan: &ReloadPlan<'_>,
@@ -265,8 +265,7 @@ impl Node {
         removed
     }
 
-    /// Portals that stay may say something else; others are closed. Connections that came in by
-    /// them stay.
+    /// Changes the portals that stay, and closes the others. Connections that they have accepted stay open.
     async fn change_portals(&self, plan: &ReloadPlan<'_>, new: &Settings) {
         let mut closing = Vec::new();
         for address in &plan.portals_removed {
@@ -313,7 +312,7 @@ impl Node {
     }
 }
 
-/// Puts away what nobody is served any more.
+/// Closes units that are no longer served.
 pub(super) async fn put_away(removed: &[ServedUnit]) {
     flush(removed).await;
     if let Err(failure) = stop_units(removed).await {
@@ -343,10 +342,10 @@ fn has_open_epoch(unit: &ServedUnit) -> bool {
     is_claimed && unit.opened.top.geometry().epoch_blocks > 0
 }
 
-/// As long as Linux gives a disk for a SYNCHRONIZE CACHE, by default.
+/// The time that Linux gives a disk for SYNCHRONIZE CACHE by default.
 const FLUSH_WITHIN: Duration = Duration::from_secs(60);
 
-/// Says what to do about a portal that cannot be opened.
+/// Returns the remedy for a portal that cannot be opened.
 fn refused_portal(plan: &ReloadPlan<'_>, address: Address, error: &io::Error) -> Failure {
     let same_port = |removed: &&Address| removed.0.port() == address.0.port();
     match plan.portals_removed.iter().find(same_port) {
@@ -359,7 +358,7 @@ fn refused_portal(plan: &ReloadPlan<'_>, address: Address, error: &io::Error) ->
 }
 
 impl Node {
-    /// Lets a unit grow; to what its block device has if `bytes` is `None`. Returns its size.
+    /// Lets a unit grow to `bytes`, or to the size of its block device if that is `None`. Returns its size in bytes.
     pub async fn resize(&self, target: &str, lun: u16, bytes: Option<u64>) -> Result<u64, Failure> {
         let _one_at_a_time = self.changing.lock().await;
         let (opened, unit) = self.unit(target, lun)?;

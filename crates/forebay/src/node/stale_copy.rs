@@ -1,5 +1,5 @@
-//! Volumes of which other nodes have newer ones: a node that was put back from a backup, or has lost its records, does not
-//! serve what it had before a move.
+//! Outdated volumes: a node that was restored from a backup, or has lost its records, does not serve a volume that
+//! another node has with a higher generation.
 
 use std::{sync::Arc, time::Duration};
 
@@ -11,12 +11,12 @@ use crate::{
     moves::{MoveId, MoveOutRecord, VolumeMoveRecord},
 };
 
-/// How often what was heard is looked at: as often as nodes give signs of life.
+/// How often the announcements of other nodes are checked: as often as nodes give signs of life.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
 
 impl Node {
-    /// Writes down which units of the settings in force are elsewhere by now, as if they had moved from here with our
-    /// knowledge. True if there are such. `asks`: by what others know at this moment, as far as they answer.
+    /// Records the units of the settings in force that other nodes have with a higher generation, as if they had
+    /// moved away. Returns true if there are any. `asks`: asks other nodes now, as far as they answer.
     pub(super) async fn note_newer(&self, asks: bool) -> Result<bool, Failure> {
         let Some(naming) = &self.naming else { return Ok(false) };
         let newer = naming.moved_on(&self.own_units(), asks).await;
@@ -49,16 +49,16 @@ impl Node {
         Ok(!newer.is_empty())
     }
 
-    /// Leaves these out before anything is opened.
+    /// Removes these units from the settings in force, before anything is opened.
     pub(super) fn leave_out_newer(&self) {
         let mut inner = self.inner.lock();
         let mut settings = (*inner.base).clone();
-        // What is blocked was told of already.
+        // Moves that are blocked were reported before.
         let _ = self.moves.apply(&mut settings);
         inner.settings = Arc::new(settings);
     }
 
-    /// Looks for them as long as the node serves.
+    /// Checks for such units as long as the node serves.
     pub(super) fn look_for_newer(self: &Arc<Self>) {
         let node = Arc::downgrade(self);
         tokio::spawn(async move {
@@ -78,7 +78,7 @@ impl Node {
         });
     }
 
-    /// The units in force whose volumes others are told of.
+    /// Returns the units in force whose volumes are announced.
     fn own_units(&self) -> Vec<NodeVolumeEntry> {
         let settings = self.settings();
         let units = settings.target.iter().flat_map(|target| {

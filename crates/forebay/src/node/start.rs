@@ -74,7 +74,7 @@ impl Node {
     ) -> Result<(), Failure> {
         let name = target.name.0.clone();
         self.inner.lock().targets.push(ServedTarget { name: name.clone(), units: Vec::new() });
-        // The member that is to serve the unit of a pair opens it.
+        // The member of a pair opens its unit when it is to serve it.
         for unit in target.unit.iter().filter(|unit| unit.pair().is_none()) {
             if self.is_refused(target, unit) {
                 continue;
