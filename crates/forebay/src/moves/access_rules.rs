@@ -1,4 +1,5 @@
-//! Who gets at the target of a volume: the node that it comes to lets in no more than the one that it leaves.
+//! Compares the access rules of a moved target: the destination node must not admit more initiators than the source
+//! node.
 
 use std::collections::BTreeSet;
 
@@ -9,22 +10,21 @@ use crate::{
     settings::{Allow, IscsiTargetSettings, Settings},
 };
 
-/// Who may log in to a target, and how its portals are reached.
+/// Who may log in to a target, and through which portals.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub struct TargetAccessRules {
-    /// One of these has to fit; `None`: everybody may.
+    /// An initiator has to match one of these rules; `None` admits every initiator.
     allow: Option<Vec<Allow>>,
-    /// The CHAP name that the target proves itself with, if it can.
+    /// The CHAP name with which the target authenticates itself, if it does.
     mutual: Option<String>,
-    /// By which authorities those who connect have to be certified, by one portal or another; `None`: there are portals
-    /// without TLS.
+    /// The authorities that certify connecting initiators, over all portals; `None` if a portal does not use TLS.
     tls: Option<BTreeSet<String>>,
-    /// It is reached from its own machine alone.
+    /// All portals are loopback addresses.
     is_local: bool,
 }
 
 impl TargetAccessRules {
-    /// Of a target with these settings.
+    /// Returns the access rules of a target with these settings.
     pub fn of(settings: &Settings, target: &IscsiTargetSettings) -> Result<Self, Failure> {
         let groups = settings.groups();
         let reached = groups.iter().filter(|group| target.is_reached_through(group));
@@ -44,7 +44,7 @@ impl TargetAccessRules {
         })
     }
 
-    /// That `other`, of the same target at the node that it goes to, lets in nobody who is kept out here.
+    /// Fails if `other`, the access rules on the destination node, admit an initiator that this target refuses.
     pub fn check(&self, target: &str, other: &Self) -> Result<(), Failure> {
         let wrong = |what: &str, remedy: &str| {
             let named = "or name the target in its settings, with `redirect` to where it is now";
@@ -102,7 +102,7 @@ mod tests {
 
     use super::*;
 
-    /// Of the first target of these settings, in which two groups of portals are known.
+    /// Returns the rules of the first target of these settings, which has two portal groups.
     fn access(text: &str) -> TargetAccessRules {
         let common = "state = 's'\n[names]\nlisten = ['127.0.0.1:0']\nsecret_file = 's'\n[[user]]\nname = 'alice'\n\
                       secret_file = 'a'\n[[user]]\nname = 'bob'\nsecret_file = 'b'\n";
@@ -165,7 +165,7 @@ mod tests {
         local.check("a", &local).unwrap();
         wide.check("a", &local).unwrap();
         assert!(local.check("a", &wide).is_err());
-        // Its own portals count, not those of others.
+        // Only its own portals count.
         let own = access("listen = ['0.0.0.0:0']|listen = ['127.0.0.1:1']");
         own.check("a", &local).unwrap();
         assert!(own.check("a", &wide).is_err());

@@ -1,9 +1,8 @@
-//! The line on which a volume moves: frames that only those who know the secret of the naming service can make
-//! or read. `docs/protocols.md` has their bytes.
+//! The channel on which a volume moves: encrypted frames that only nodes with the secret of the naming service can
+//! make or read. `docs/protocols.md` has their bytes.
 //!
-//! Both ends say hello with 32 random bytes, which the two keys of the line follow from (HKDF-SHA-256), one
-//! for each direction. Each frame is sealed with AES-256-GCM under its number: none can be changed, left out, put
-//! in another order or played again.
+//! Each end sends a hello with 32 random bytes. The keys of both directions are derived from them (HKDF-SHA-256).
+//! Each frame is sealed with AES-256-GCM under its number: it cannot be changed, dropped, reordered or replayed.
 
 use std::{io, time::Duration};
 
@@ -22,24 +21,24 @@ use tokio::{
 
 use super::message::MoveFrame;
 
-/// What a hello begins with.
+/// The magic number of a hello.
 const MAGIC: &[u8; 8] = b"FBYMOVES";
-/// Bytes of a hello: that, the version, the random bytes.
+/// Length of a hello in bytes: magic number, version, random bytes.
 pub const HELLO_BYTES: usize = 8 + 4 + NONCE_BYTES;
 
 const VERSION: u32 = 2;
 const NONCE_BYTES: usize = 32;
-/// The most bytes of a frame: a piece of the volume, or all registrations of a unit, and what is around them.
+/// Maximum length of a frame in bytes: a piece of the volume, or all registrations of a unit, with their headers.
 const FRAME_BYTES: usize = 2 << 20;
-/// The same before the other end has made a frame.
+/// The same before the other end has authenticated itself with a frame.
 const FIRST_BYTES: usize = 64 << 10;
 const TAG_BYTES: usize = 16;
-/// For a connection and both hellos.
+/// Time-out of the connection and both hellos.
 const CONNECT_WITHIN: Duration = Duration::from_secs(5);
-/// What a disk may take for a flush, and a line for what is on it.
+/// Time-out of an answer: a disk may need this time for a flush, or the link for the data in flight.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Why there is no more.
+/// The reason why a channel ends.
 #[derive(Debug, thiserror::Error)]
 pub enum MoveChannelError {
     #[error("{0}")]
@@ -54,21 +53,21 @@ pub enum MoveChannelError {
     Payload,
 }
 
-/// What is said.
+/// The sending half of a channel.
 pub struct Says {
     stream: OwnedWriteHalf,
     key: LessSafeKey,
     number: u64,
 }
 
-/// What is heard.
+/// The receiving half of a channel.
 pub struct Hears {
     stream: BufReader<OwnedReadHalf>,
     key: LessSafeKey,
     number: u64,
 }
 
-/// Calls whoever is at this address.
+/// Connects to the node at this address.
 pub async fn call(secret: &[u8], address: &str) -> Result<(Says, Hears), MoveChannelError> {
     let calling = async {
         let mut stream = TcpStream::connect(address).await?;
@@ -81,7 +80,7 @@ pub async fn call(secret: &[u8], address: &str) -> Result<(Says, Hears), MoveCha
     timeout(CONNECT_WITHIN, calling).await.unwrap_or(Err(MoveChannelError::TimedOut))
 }
 
-/// Answers somebody who has said this hello.
+/// Answers a node that has sent this hello.
 pub async fn respond(
     secret: &[u8],
     mut stream: TcpStream,
@@ -110,7 +109,7 @@ fn open(
     caller: &[u8; HELLO_BYTES],
     called: &[u8; HELLO_BYTES],
 ) -> Result<(Says, Hears), MoveChannelError> {
-    // Who is sent his own back is talking to a mirror.
+    // An end that receives its own hello is connected to itself, or to an attacker who reflects it.
     if theirs[..12] != ours[..12] || theirs == ours {
         return Err(MoveChannelError::Hello);
     }
@@ -129,7 +128,7 @@ fn open(
 }
 
 impl Says {
-    /// Sends a frame; waits while the other end takes nothing.
+    /// Sends a frame; waits while the other end does not read.
     pub async fn say(&mut self, frame: &MoveFrame) -> Result<(), MoveChannelError> {
         let mut bytes = frame.encode().map_err(io::Error::other)?;
         let length = ((bytes.len() + TAG_BYTES) as u32).to_be_bytes();
@@ -146,7 +145,7 @@ impl Says {
 }
 
 impl Hears {
-    /// The next frame.
+    /// Receives the next frame.
     pub async fn hear(&mut self) -> Result<MoveFrame, MoveChannelError> {
         timeout(PATIENCE, self.next()).await.unwrap_or(Err(MoveChannelError::TimedOut))
     }
@@ -170,7 +169,7 @@ impl Hears {
     }
 }
 
-/// Of the frame with this number: each has a key and a number of its own.
+/// Returns the nonce of the frame with this number: every frame has another one under its key.
 fn nonce(number: u64) -> Nonce {
     let mut bytes = [0; 12];
     bytes[4..].copy_from_slice(&number.to_be_bytes());
@@ -188,7 +187,7 @@ mod tests {
 
     const SECRET: &[u8] = b"a secret of theirs";
 
-    /// Both ends of a line, with what passes from the caller changed on its way.
+    /// Makes both ends of a channel. Changes the bytes from the caller on their way.
     async fn pair(
         other: &[u8],
         change: impl Fn(usize, &mut u8) + Send + Sync + 'static,
@@ -256,7 +255,7 @@ mod tests {
             a.0.say(&MoveFrame::Request(MoveRequest::Flush)).await.unwrap();
             assert!(matches!(b.1.hear().await, Err(MoveChannelError::Seal)), "{at}");
         }
-        // A length beyond what a stranger may send.
+        // A length above the limit for strangers.
         let (mut a, mut b) =
             pair(SECRET, |place, byte| *byte |= u8::from(place == HELLO_BYTES)).await;
         a.0.say(&MoveFrame::Request(MoveRequest::Flush)).await.unwrap();

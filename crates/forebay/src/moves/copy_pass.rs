@@ -1,4 +1,4 @@
-//! One pass over a volume that is used: what has changed since it was sent last is read and sent.
+//! One pass over a volume in use: it reads and sends the blocks that have changed since they were sent last.
 
 use std::time::Duration;
 
@@ -12,21 +12,21 @@ use super::{
     message::MoveFrame,
 };
 
-/// Bytes that are read and sent at a time.
+/// Number of bytes that are read and sent at once.
 const PIECE_BYTES: u64 = 256 << 10;
-/// Pieces that are read ahead of the line: 2 MiB.
+/// Number of pieces that are read ahead of the channel: 2 MiB.
 const AHEAD: usize = 8;
 
-/// How fast it may go.
+/// Limits the rate of a copy.
 #[derive(Clone, Copy, Debug)]
 pub struct MoveCopyPace {
     begun: Instant,
     sent: u64,
-    /// Bytes per second.
+    /// Maximum rate in bytes per second.
     rate: Option<u64>,
 }
 
-/// Why a pass ended early.
+/// The reason why a pass has failed.
 #[derive(Debug, thiserror::Error)]
 pub enum MovePassError {
     #[error("the volume cannot be read: {0}")]
@@ -36,7 +36,7 @@ pub enum MovePassError {
 }
 
 impl MoveCopyPace {
-    /// At most so many bytes per second, from now on.
+    /// Limits the rate to this number of bytes per second from now on.
     pub fn new(rate: Option<u64>) -> Self {
         Self { begun: Instant::now(), sent: 0, rate }
     }
@@ -50,7 +50,7 @@ impl MoveCopyPace {
     }
 }
 
-/// Sends all that has changed, telling of each piece.
+/// Sends all changed blocks, and calls `sent` for each piece with its length in bytes.
 pub async fn pass(
     volume: &Stack,
     changes: &ChangedRegions,
@@ -67,7 +67,7 @@ pub async fn pass(
             Some(extent)
         }
     }));
-    // Read when taken, never before: what changes after that is marked again.
+    // Order: `take` clears the mark of a piece before it is read. So blocks that change later are marked again.
     let mut read = pieces.map(|extent| read(volume, extent)).buffered(AHEAD);
     while let Some(piece) = read.next().await {
         let (extent, data) = piece?;

@@ -1,4 +1,4 @@
-//! What two nodes say to each other of a volume that moves.
+//! The messages of two nodes about a volume that moves.
 
 use ::names::{Gln, NodeName, VolumeName};
 use bytes::{Buf, BufMut, Bytes};
@@ -7,83 +7,83 @@ use serde::{Deserialize, Serialize};
 use super::{record::MoveId, volume_description::Described};
 use crate::failure::Failure;
 
-/// One thing that is said.
+/// A message.
 #[derive(Clone, Debug, PartialEq)]
 pub enum MoveFrame {
-    /// By who called.
+    /// A request of the node that has connected.
     Request(MoveRequest),
-    /// By who was called.
+    /// An answer of the other node.
     Answer(MoveResponse),
     /// Blocks of the volume.
     Write { lba: u64, data: Bytes },
-    /// Blocks that are zeros.
+    /// Blocks that are all zeros.
     Zeros { lba: u64, blocks: u32 },
-    /// A record that its unit keeps.
+    /// A record of the unit's state.
     Record { name: String, bytes: Bytes },
 }
 
-/// What the node that has the volume asks, and the last by the one that it goes to.
+/// A request: `Ask` comes from the destination node, all others from the source node.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum MoveRequest {
-    /// Take this volume. Blocks follow; nothing counts before `Prepare`.
+    /// Accept this volume. Its blocks follow; the copy is worthless before `Prepare`.
     Begin {
-        /// Whom this is for.
+        /// The number of the destination node.
         to: Gln,
-        /// Who asks.
+        /// The number of the source node.
         from: Gln,
-        /// What people call the one who asks.
+        /// The name of the source node.
         from_node: NodeName,
-        /// The move.
+        /// The id of the move.
         id: MoveId,
-        /// What comes.
+        /// The description of the volume.
         volume: Box<Described>,
     },
-    /// Make stable what was sent until now, and say when it is.
+    /// Make everything stable that was sent until now, and answer when it is.
     Flush,
-    /// This was all: keep it until you hear what becomes of it.
+    /// The copy is complete: keep it until the outcome is known.
     Prepare,
-    /// It is yours.
+    /// The volume is yours.
     Commit,
-    /// What has become of this move of yours?
+    /// What is the outcome of this move?
     Ask {
-        /// Whom this is for.
+        /// The number of the source node.
         to: Gln,
-        /// The move.
+        /// The id of the move.
         id: MoveId,
-        /// What moved.
+        /// The volume.
         volume: VolumeName,
     },
 }
 
-/// What is answered.
+/// An answer.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum MoveResponse {
-    /// It is taken; with `Prepare`, it is kept, and with `Commit` served.
+    /// The request is done: the volume is accepted, or the data is stable, or the volume is served.
     Done,
-    /// It is kept; initiators are to be sent there once it is decided.
+    /// Answers `Prepare`: the copy is kept. After the decision, initiators are to be redirected to this address.
     Kept {
-        /// `host:port`.
+        /// The address, `host:port`.
         redirect: String,
     },
-    /// It is not, and the move ends.
+    /// The request is refused, and the move ends.
     Refused(Failure),
-    /// What has become of a move.
+    /// The outcome of a move.
     Fate(MoveOutcome),
 }
 
-/// What the node that a volume leaves has decided.
+/// The decision of the source node.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum MoveOutcome {
-    /// It is not here any more: it is yours.
+    /// The volume has moved: it is the destination's.
     Yours,
-    /// It is here, and stays: throw the copy away.
+    /// The volume stays at the source: discard the copy.
     Undone,
-    /// Ask again.
+    /// Not decided yet: ask again.
     Undecided,
-    /// Nothing is known of such a move: what was kept of it is lost, or older than it.
+    /// The source node does not know the move: its record is lost, or older than the move.
     Unknown,
 }
 
@@ -94,7 +94,7 @@ const ZEROS: u8 = 4;
 const RECORD: u8 = 5;
 
 impl MoveFrame {
-    /// As it is sealed, with room for the proof behind it.
+    /// Encodes the frame for sealing, with room for the tag behind it.
     pub fn encode(&self) -> serde_json::Result<Vec<u8>> {
         let json = |kind: u8, json: Vec<u8>| [&[kind], &json[..]].concat();
         Ok(match self {
@@ -122,7 +122,7 @@ impl MoveFrame {
         })
     }
 
-    /// What was sealed; `None` if it is nothing of the kind.
+    /// Decodes a frame after it was opened. `None` if it is invalid.
     pub fn parse(bytes: Vec<u8>) -> Option<Self> {
         let mut bytes = Bytes::from(bytes);
         let kind = bytes.try_get_u8().ok()?;

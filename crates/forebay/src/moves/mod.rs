@@ -1,5 +1,5 @@
-//! Volumes that move from node to node: what a node keeps of them over restarts, what two nodes say to each
-//! other, and how blocks are copied while they change. Decision 0018 says which node is right when.
+//! Moving volumes between nodes: the records that survive restarts, the messages of two nodes, and the copying of
+//! blocks while they change. Decision 0018 says which node is right when.
 
 mod access_rules;
 mod volume_description;

@@ -1,7 +1,7 @@
-//! What a node keeps of volumes that moved: where those went that were here, and which came. A file for each, in
-//! the folder `moved` of the state folder: `docs/formats/state.md` has its bytes.
+//! The records of moved volumes: those that have moved away, and those that have moved here. Each has a file in the
+//! folder `moved` of the state folder; `docs/formats/state.md` has its bytes.
 //!
-//! Settings name the volumes that a node had once; the records are newer than they.
+//! The settings may still name volumes that have moved away: the records are newer than the settings.
 
 use std::{
     collections::BTreeMap,
@@ -21,12 +21,12 @@ use crate::{
     state_folder, unit_state,
 };
 
-/// One move, and no other: random.
+/// The random id of one move.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct MoveId(String);
 
 impl MoveId {
-    /// Another one each time.
+    /// Returns a new id.
     pub fn random() -> Result<Self, Failure> {
         let mut random = [0; 16];
         getrandom::fill(&mut random).map_err(Failure::new)?;
@@ -34,24 +34,24 @@ impl MoveId {
     }
 }
 
-/// What is kept of a volume.
+/// The record of one volume.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub struct VolumeMoveRecord {
-    /// It was here, and went: what is left of it here is never served again.
+    /// The volume has moved away: what is left of it here is never served again.
     pub gone: Option<MoveOutRecord>,
-    /// It comes, or has come.
+    /// The volume is being received, or was received.
     pub come: Option<Come>,
-    /// Moves from here that may have become whole copies elsewhere, the last at the end: of those that are not
-    /// `gone`, this node has decided that the volume stays. Of others it knows nothing.
+    /// Moves from here that may have made complete copies at other nodes, the latest at the end. The volume has
+    /// stayed here for all of them except the one in `gone`. This node does not know other moves.
     #[serde(default)]
     pub tried: Vec<MoveId>,
 }
 
-/// Of one volume. Whole copies of older ones wait for the operator.
+/// Maximum number of such moves of one volume. Complete copies of older ones wait for the operator.
 const MOST_TRIED: usize = 16;
 
 impl VolumeMoveRecord {
-    /// The same with a move that may become a whole copy elsewhere.
+    /// Returns the record with a further move that may make a complete copy at another node.
     pub fn with_tried(mut self, id: MoveId) -> Self {
         if self.tried.len() >= MOST_TRIED {
             self.tried.remove(0);
@@ -61,71 +61,72 @@ impl VolumeMoveRecord {
     }
 }
 
-/// A volume that cannot be served as records and settings are, and why.
+/// A moved volume that cannot be served with these settings, and the reason.
 pub type Blocked = (VolumeName, Failure);
 
-/// Where a volume went.
+/// A volume that has moved away.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct MoveOutRecord {
-    /// The move.
+    /// The id of the move.
     pub id: MoveId,
-    /// The target that it was a unit of, and is.
+    /// The target of the volume.
     pub target: String,
-    /// The unit's number.
+    /// The LUN.
     pub lun: u16,
-    /// How often it has moved.
+    /// The generation: how often the volume has moved.
     pub generation: u64,
-    /// The node that it went to.
+    /// The number of the destination node.
     pub to: Gln,
-    /// What people call that node.
+    /// The name of the destination node.
     pub to_node: NodeName,
-    /// Where initiators are sent.
+    /// The address to which initiators are redirected.
     pub redirect: String,
-    /// A file that was made for it when it came here, and is to be deleted once it is served there.
+    /// A file that was made for the volume when it had moved here. It is removed when the destination serves the
+    /// volume.
     pub left: Option<PathBuf>,
 }
 
-/// A volume that comes, or has come.
+/// A volume that is being received, or was received.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub struct Come {
-    /// The move.
+    /// The id of the move.
     pub id: MoveId,
-    /// How far it is.
+    /// The stage of its copy.
     pub stage: CopyStage,
-    /// The node that it comes from, which decides.
+    /// The number of the source node, which decides about the move.
     pub from: Gln,
-    /// What people call that node.
+    /// The name of the source node.
     pub from_node: NodeName,
-    /// Where its blocks are here.
+    /// The file of the copy.
     pub file: PathBuf,
-    /// What it is.
+    /// The description of the volume.
     pub volume: Described,
 }
 
-/// How far a copy is.
+/// The stage of a copy.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum CopyStage {
-    /// It is not whole: nothing, if the move ends.
+    /// Incomplete: worthless if the move ends.
     Arriving,
-    /// It is whole. The other node decides, and has said nothing yet: neither served nor thrown away.
+    /// Complete, but the source node has not decided yet: the copy must neither be served nor discarded.
     Ready,
-    /// It is the volume.
+    /// The copy is the volume.
     Here,
 }
 
-/// All that is kept.
+/// The records of all moved volumes of this node.
 pub struct Moves {
-    /// `None`: nothing is kept of anything.
+    /// The folder of the records; `None` without a state folder: then no volume can move.
     folder: Option<PathBuf>,
     kept: Mutex<BTreeMap<VolumeName, VolumeMoveRecord>>,
 }
 
-/// What file names end with.
+/// The ending of the file names.
 const ENDING: &str = ".volume";
 
 impl Moves {
-    /// Reads the moves in the state folder of these settings.
+    /// Reads the records in the state folder of these settings.
     pub fn open(settings: &Settings) -> Result<Self, Failure> {
         // Read also by a node without [names]: a volume that has moved away stays away. This is the first
         // access to the state folder at a start, so first refuse one that others may write to.
@@ -135,7 +136,7 @@ impl Moves {
         }
         let mut kept = BTreeMap::new();
         if let Some(folder) = folder.as_ref().filter(|folder| folder.exists()) {
-            // What can be read here may not be stable yet, and others act by it.
+            // Sync first: what can be read may not be stable yet, and other nodes act by it.
             atomic_file::settle_names(&folder.join("x"))
                 .map_err(|error| cannot("settle", folder, &error))?;
             for path in files(folder).map_err(|error| cannot("look for", folder, &error))? {
@@ -150,18 +151,18 @@ impl Moves {
         Ok(Self { folder, kept: Mutex::new(kept) })
     }
 
-    /// What is kept of a volume.
+    /// Returns the record of a volume.
     pub fn of(&self, volume: &VolumeName) -> VolumeMoveRecord {
         self.kept.lock().get(volume).cloned().unwrap_or_default()
     }
 
-    /// Of all.
+    /// Returns all records.
     pub fn all(&self) -> Vec<(VolumeName, VolumeMoveRecord)> {
         self.kept.lock().iter().map(|(volume, kept)| (volume.clone(), kept.clone())).collect()
     }
 
-    /// Keeps this of a volume; it is stable when this returns. Nothing has changed if it fails, as long as the
-    /// process lives: what a crash would leave is not known.
+    /// Replaces the record of a volume. It is stable on return. If this fails, nothing has changed during the
+    /// lifetime of the process; the state after a crash is unknown.
     pub fn keep(&self, volume: &VolumeName, kept: VolumeMoveRecord) -> Result<(), Failure> {
         let folder =
             self.folder.as_ref().ok_or_else(|| Failure::new("there is no state folder"))?;
@@ -187,7 +188,7 @@ impl Moves {
         Ok(())
     }
 
-    /// Whether there is room for it: nothing is kept yet.
+    /// Fails if there is no room for the record. The record is not replaced yet.
     pub fn try_to_keep(&self, volume: &VolumeName, kept: &VolumeMoveRecord) -> Result<(), Failure> {
         let folder =
             self.folder.as_ref().ok_or_else(|| Failure::new("there is no state folder"))?;
@@ -199,8 +200,9 @@ impl Moves {
         write().map_err(|error| cannot("write", &path, &error))
     }
 
-    /// Settings as they are in force: without what has gone, with what has come. What cannot be served is left
-    /// out, with all that has a claim to its name.
+    /// Applies the moves to the settings of the file: removes volumes that have moved away, and adds those that have
+    /// moved here. Volumes that cannot be served are left out, with everything that conflicts with their names, and
+    /// are returned.
     pub fn apply(&self, settings: &mut Settings) -> Vec<Blocked> {
         let all = self.all();
         let here = |(volume, kept): &(VolumeName, VolumeMoveRecord)| {
@@ -239,14 +241,14 @@ impl Moves {
     }
 }
 
-/// Whoever asks for the target is sent to where it is.
+/// Removes the unit of a volume that has moved away, and redirects logins to its target.
 fn depart(settings: &mut Settings, volume: &VolumeName, gone: &MoveOutRecord) {
     for target in &mut settings.target {
         let is_its = target.name.0 == gone.target;
         let before = target.unit.len();
         target.unit.retain(|unit| {
             let is_it = unit.volume.as_ref() == Some(volume);
-            // The operator says that this one is the newer.
+            // A higher generation in the settings: the operator says that this volume is the newer one.
             let is_newer = is_it && unit.generation > gone.generation;
             is_newer || !(is_it || is_its && unit.lun == gone.lun)
         });
@@ -265,12 +267,13 @@ fn depart(settings: &mut Settings, volume: &VolumeName, gone: &MoveOutRecord) {
     }
 }
 
-/// Where initiators are sent, if that is known: else they are to try again.
+/// Returns the redirect, if the address is known; otherwise initiators are told to try again.
 fn redirect(gone: &MoveOutRecord) -> Option<HostPort> {
     (!gone.redirect.is_empty()).then(|| HostPort(gone.redirect.clone()))
 }
 
-/// Who is sent here already is to try again: a target without units that leads nowhere.
+/// Adds the target of a volume that is not decided yet, without units and redirect: initiators that log in are told
+/// to try again.
 fn wait_for(settings: &mut Settings, come: Come) {
     let Come { volume, file, .. } = come;
     match settings.target.iter_mut().find(|target| target.name.0 == volume.target) {
@@ -281,12 +284,12 @@ fn wait_for(settings: &mut Settings, come: Come) {
     }
 }
 
-/// It is served from the file that came, also if settings name one that was here before it went.
+/// Serves a volume from the file to which it was received, also if the settings name the file of an earlier stay.
 fn arrive(settings: &mut Settings, volume: &VolumeName, come: &Come) -> Result<(), Failure> {
     let described = &come.volume;
     let is_its = |target: &IscsiTargetSettings| target.name.0 == described.target;
     let is_it = |unit: &Unit| unit.volume.as_ref() == Some(volume);
-    // The target has this unit alone, and no other has it.
+    // A target with a moved volume must have this unit only, and no other target may have the volume.
     let wrong = |target: &&IscsiTargetSettings| {
         target.unit.iter().any(|unit| is_it(unit) != is_its(target))
     };
@@ -294,13 +297,13 @@ fn arrive(settings: &mut Settings, volume: &VolumeName, come: &Come) -> Result<(
         let target = &mut settings.target[at];
         let what = if is_its(target) { "another unit" } else { "the same volume" };
         let failure = contested(volume, come, &format!("{} has {what}", target.name));
-        // Hosts would find another disk under a name that they know: none is served of the two.
+        // Serve neither of the two: hosts would find another disk under a name that they know.
         let is_its = is_its(target);
         target.unit.retain(|unit| !is_its && !is_it(unit));
         return Err(failure);
     }
     match settings.target.iter_mut().find(|target| is_its(target)) {
-        // As it says, but for what it served before the volume went and came back.
+        // Keep the settings of the target, except the units and redirect of the time before the volume moved.
         Some(target) => {
             target.unit = vec![described.unit(come.file.clone())];
             target.redirect = None;
@@ -313,7 +316,7 @@ fn arrive(settings: &mut Settings, volume: &VolumeName, come: &Come) -> Result<(
     Ok(())
 }
 
-/// Something else has a claim to its name.
+/// Reports a conflict about the names of a moved volume.
 fn contested(volume: &VolumeName, come: &Come, other: &str) -> Failure {
     Failure::settings(format!(
         "the volume {volume} was moved here from {} as the unit of {}; {other}, and neither is served",
@@ -409,7 +412,7 @@ mod tests {
         let elsewhere = SETTINGS.replace("iqn.a:b", "iqn.a:c").replace("lun = 3", "lun = 1");
         let without =
             SETTINGS.replace("'iqn.a:b'", "'iqn.a:other'").replace("'payroll'", "'wages'");
-        // The node takes part in no names any more.
+        // The node has left the naming service.
         let alone = SETTINGS
             .replace("[names]\nlisten = ['127.0.0.1:0']\nsecret_file = 's'\n", "")
             .replace("volume = 'payroll'\n", "");
@@ -426,7 +429,7 @@ mod tests {
             assert_eq!(target.redirect.as_ref().unwrap().0, "192.0.2.7:3260");
         }
         assert_eq!(applied(folder.path(), &without).target[0].unit.len(), 1);
-        // The volume comes back, and is served from where it came to.
+        // The volume comes back, and is served from the file to which it was received.
         let come = |stage| VolumeMoveRecord {
             gone: Some(gone()),
             come: Some(come(stage, described(&before))),
@@ -474,8 +477,8 @@ mod tests {
         }
     }
 
-    /// A program that let both come, or settings that were changed while the node was down, must not keep it from
-    /// serving all else.
+    /// A conflict that another program or changed settings have caused while the node was down must not keep it from
+    /// serving its other volumes.
     #[test]
     fn of_two_that_have_come_with_one_target_none_is_served_and_all_else_is() {
         let folder = tempfile::tempdir().unwrap();

@@ -1,4 +1,5 @@
-//! A volume as the node that it leaves describes it to the one that it comes to: all by which hosts know it.
+//! The description of a moved volume, which the source node sends to the destination: everything by which hosts know
+//! it.
 
 use std::path::PathBuf;
 
@@ -14,20 +15,20 @@ use crate::{
     settings::{Allow, File, IscsiName, IscsiTargetSettings, Layer, Unit},
 };
 
-/// What the unit over the volume is at any node.
+/// The properties of a volume and its unit that are the same at every node.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub struct Described {
-    /// Its name.
+    /// The name of the volume.
     pub volume: VolumeName,
-    /// How often it will have moved.
+    /// The generation after the move: how often the volume will have moved.
     pub generation: u64,
     /// The target's iSCSI name.
     pub target: String,
-    /// What people call the target.
+    /// The target's name for people.
     pub alias: Option<String>,
-    /// The unit's number.
+    /// The LUN.
     pub lun: u16,
-    /// Its serial number.
+    /// The serial number.
     pub serial: String,
     product: String,
     removable: bool,
@@ -38,19 +39,19 @@ pub struct Described {
     reads_beside_claim: bool,
     share_grain: Option<u64>,
     share_lease_ms: u64,
-    /// Bytes in a block.
+    /// Block size in bytes.
     pub block_size: u32,
-    /// How many blocks.
+    /// Number of blocks.
     pub blocks: u64,
-    /// Bytes that are to be copied, as far as that is known.
+    /// The bytes to be copied, as far as they are known.
     pub used_bytes: u64,
-    /// Who gets at it where it is.
+    /// The access rules at the source node.
     #[serde(default)]
     pub access: TargetAccessRules,
 }
 
 impl Described {
-    /// The unit of a target that these get at, with this serial number.
+    /// Describes the unit of a target with these access rules and this serial number.
     pub fn new(
         (target, access): (&IscsiTargetSettings, TargetAccessRules),
         unit: &Unit,
@@ -81,17 +82,17 @@ impl Described {
         })
     }
 
-    /// Bytes of the volume.
+    /// Returns the length of the volume in bytes.
     pub fn bytes(&self) -> u64 {
         self.blocks.saturating_mul(u64::from(self.block_size))
     }
 
-    /// By which hosts know it.
+    /// Returns the identity by which hosts know the unit.
     pub fn identity(&self) -> UnitIdentity {
         UnitIdentity::new(&self.serial).with_target(&self.target)
     }
 
-    /// Whether it can be served at all: it comes from somebody else.
+    /// Checks a description that another node has sent.
     pub fn check(&self) -> Result<(), Failure> {
         let name = serde_json::Value::String(self.target.clone());
         let printable = |text: &str| text.chars().all(|c| c == ' ' || c.is_ascii_graphic());
@@ -121,7 +122,7 @@ impl Described {
         })
     }
 
-    /// The unit over the volume in this file.
+    /// Returns the settings of the unit, with the volume in this file.
     pub fn unit(&self, file: PathBuf) -> Unit {
         let block_size = Size(u64::from(self.block_size));
         Unit {
@@ -142,7 +143,7 @@ impl Described {
         }
     }
 
-    /// The target with that unit.
+    /// Returns the settings of the target with that unit.
     pub fn served(&self, file: PathBuf, allow: Option<Vec<Allow>>) -> IscsiTargetSettings {
         IscsiTargetSettings {
             name: IscsiName(self.target.clone()),

@@ -1,4 +1,4 @@
-//! One conversation about names on a socket, from either end. Bounded in time and in bytes.
+//! One exchange of names on a socket, from either end. It is bounded in time and in bytes.
 
 use std::{io, sync::Arc, time::Duration, time::Instant};
 
@@ -16,10 +16,10 @@ use transport::ConnectionPermit;
 
 use super::Naming;
 
-/// A whole conversation: a few round trips and at most three megabytes.
+/// Time-out of an exchange: a few round trips and at most three megabytes.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Why there was none.
+/// The reason why an exchange has failed.
 #[derive(Debug, thiserror::Error)]
 pub enum NamingTalkError {
     #[error("{0}")]
@@ -41,7 +41,7 @@ pub enum NamingTalkError {
     Refusal(#[from] ::names::NodeRecordRefusal),
 }
 
-/// Exchanges what is known with the node at this address.
+/// Exchanges records with the node at this address.
 pub async fn call(naming: &Naming, address: &str) -> Result<(), NamingTalkError> {
     let calling = async {
         let stream = TcpStream::connect(address).await?;
@@ -50,7 +50,7 @@ pub async fn call(naming: &Naming, address: &str) -> Result<(), NamingTalkError>
         line.say(&first).await?;
         let (known, told) = match line.hear().await? {
             NamesResponse::Exchanged { known, told } => (known, told),
-            // Everybody may have the same seeds.
+            // Every node may have the same seeds.
             NamesResponse::Yourself => return Ok(()),
             NamesResponse::Twin { node } => {
                 naming.table.lock().meet_twin(Instant::now());
@@ -71,8 +71,8 @@ pub async fn call(naming: &Naming, address: &str) -> Result<(), NamingTalkError>
     timeout(PATIENCE, calling).await.unwrap_or(Err(NamingTalkError::TimedOut))
 }
 
-/// Answers a caller, or hands it on if its hello is not about names. The caller keeps `place` once it has
-/// shown that it knows the secret.
+/// Answers a caller, or passes the connection on if its hello is not about names. The connection keeps `place` once
+/// the caller has proved that it knows the secret.
 pub async fn respond(
     naming: &Naming,
     mut stream: TcpStream,
@@ -87,11 +87,11 @@ pub async fn respond(
     }
     let responding = async {
         let mut line = NamingConnection::answer(naming, stream, Hello::parse(&hello)?).await?;
-        // An exchange, and what the caller has to tell then.
+        // The stamps, and then perhaps the caller's records.
         for _ in 0..2 {
             let request: NamesRequest = match line.hear().await {
                 Ok(request) => request,
-                // There was nothing to tell.
+                // The caller had no records to send.
                 Err(NamingTalkError::Io(error)) if error.kind() == io::ErrorKind::UnexpectedEof => {
                     break;
                 }
@@ -116,7 +116,7 @@ pub async fn respond(
     timeout(PATIENCE, responding).await.unwrap_or(Err(NamingTalkError::TimedOut))
 }
 
-/// A socket and the conversation on it.
+/// A socket with its channel.
 struct NamingConnection {
     stream: TcpStream,
     channel: Channel,
@@ -157,7 +157,7 @@ impl NamingConnection {
     }
 }
 
-/// Says hello.
+/// Sends a hello.
 async fn greet(stream: &mut TcpStream) -> Result<Hello, NamingTalkError> {
     stream.set_nodelay(true)?;
     let mut nonce = [0; NONCE_BYTES];

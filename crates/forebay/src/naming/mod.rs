@@ -1,5 +1,5 @@
-//! The naming service as one process takes part in it: what it knows, whom it asks, and the place of a
-//! volume whenever somebody connects to it.
+//! The naming service in one process: its table of names, its seeds, and the location of a volume for each connection
+//! attempt.
 
 mod node_number;
 mod conversation;
@@ -31,45 +31,46 @@ use crate::{
     settings::{self, SecretWithSource, Settings},
 };
 
-/// One process among those who tell each other of volumes.
+/// The naming service as this process takes part in it.
 pub struct Naming {
     table: Mutex<NamesTable>,
     secret: Zeroizing<Vec<u8>>,
     seeds: Vec<String>,
-    /// Where the number is kept; `None`: we only ask, and nobody hears of us.
+    /// The file of our number and version; `None` if this process only asks other nodes and announces nothing.
     kept: Option<PathBuf>,
-    /// The version that is in there; held while another is written, and locked before the table.
+    /// The version in the file. Lock order: locked before the table, and held while another version is written.
     written: Mutex<Option<u64>>,
-    /// There is something new to tell.
+    /// Notified when there is something new to announce.
     news: Notify,
-    /// Until when the seeds are not asked again.
+    /// The seeds are not asked again before this time.
     asked: tokio::sync::Mutex<Option<tokio::time::Instant>>,
-    /// Addresses that did not answer, so that each is told once.
+    /// Addresses that did not answer: each is reported once.
     silent: Mutex<BTreeSet<String>>,
-    /// Who takes connections that are about something else than names.
+    /// Takes connections with another protocol than that of names.
     other: OnceLock<OtherProtocolHandler>,
 }
 
-/// Takes over a connection that is not about names, with the hello that came on it, and with its place. Keep
-/// the place once the caller has proved that it knows the secret.
+/// Takes over a connection whose hello is not about names, with that hello and the permit. Keep the permit once the
+/// caller has proved that it knows the secret.
 pub type OtherProtocolHandler = Box<
     dyn Fn(TcpStream, [u8; HELLO_BYTES], Arc<transport::ConnectionPermit>) -> BoxFuture<'static, ()>
         + Send
         + Sync,
 >;
 
-/// Who gave no sign of life for so long is gone for good, or tells of itself when it is back.
+/// After this time without a sign of life, the record of a node is forgotten. A node that returns announces itself.
 const FORGET_AFTER: Duration = Duration::from_secs(7 * 86_400);
 
 impl Naming {
-    /// As the settings say, with the number that is kept in the folder `state`, made if there is none.
+    /// Makes the naming service of the settings. Its number is read from the folder `state`, or made and written
+    /// there.
     pub fn open(settings: &Settings) -> Result<Option<Self>, Failure> {
         let (Some(names), Some(state)) = (&settings.names, &settings.state) else {
             return Ok(None);
         };
         let kept = node_number::path(state);
         let (gln, version) = node_number::load_or_make(&kept)?;
-        // What is told from now on is newer than all that was told before.
+        // The version is raised, so that records from now on are newer than all that were sent before.
         let naming = Self::new(names, gln, version + 1, Some(kept))?;
         naming.keep()?;
         Ok(Some(naming))
@@ -88,7 +89,8 @@ impl Naming {
         })
     }
 
-    /// The same for a command that asks others, those of `listen` among them, and tells nothing.
+    /// Makes a naming service for a command, which asks other nodes, including the process on the addresses of
+    /// `listen`, and announces nothing.
     pub fn guest(settings: &Settings) -> Result<Option<Self>, Failure> {
         let Some(names) = &settings.names else { return Ok(None) };
         let mut naming = Self::new(names, node_number::random()?, 0, None)?;
@@ -126,35 +128,35 @@ impl Naming {
         })
     }
 
-    /// From now on connections whose hello is not that of names go there.
+    /// Passes connections with other hellos to this handler.
     pub fn visited_by(&self, other: OtherProtocolHandler) {
-        // A process has one node.
+        // Set once: a process has one node.
         let _ = self.other.set(other);
     }
 
-    /// The secret of all who take part.
+    /// Returns the secret of the naming service.
     pub fn secret(&self) -> &[u8] {
         &self.secret
     }
 
-    /// What people call this node.
+    /// Returns the name of this node.
     pub fn node(&self) -> NodeName {
         self.table.lock().own().node.clone()
     }
 
-    /// The nodes with this number, or that people call so, with where they answer: as many as there are.
+    /// Returns the nodes with this number or name, with their addresses.
     pub async fn find(&self, node: &str) -> Vec<KnownNode> {
         let mut nodes = self.known_by_seeds().await.nodes;
         nodes.retain(|known| known.gln.to_string() == node || known.node.as_str() == node);
         nodes
     }
 
-    /// This node's number.
+    /// Returns the number of this node.
     pub fn gln(&self) -> Gln {
         self.table.lock().own().stamp.gln
     }
 
-    /// From now on others are told this.
+    /// Announces these volumes from now on.
     pub fn tell(&self, addresses: Vec<String>, volumes: Vec<NodeVolumeEntry>) {
         if self.table.lock().tell(addresses, volumes) {
             if let Err(failure) = self.keep() {
@@ -164,7 +166,7 @@ impl Naming {
         }
     }
 
-    /// Writes down how far we have counted, if it is not there yet.
+    /// Writes the version of our record to the file, if it is not there yet.
     fn keep(&self) -> Result<(), Failure> {
         let Some(path) = &self.kept else { return Ok(()) };
         let mut written = self.written.lock();
@@ -176,14 +178,14 @@ impl Naming {
         Ok(())
     }
 
-    /// Where the volume is by what the seeds know now, or by what was heard before if none answers.
+    /// Returns the location of a volume, as the seeds know it now; if no seed answers, as it was known before.
     pub async fn locate(&self, volume: &VolumeName) -> Result<VolumeLocation, Unresolved> {
         self.ask_seeds().await;
         self.table.lock().resolve(volume, Instant::now())
     }
 
-    /// Where units of ours are now of which others have newer ones, by what was heard; `asks`: by what the seeds
-    /// know now.
+    /// Returns the locations of our units that other nodes have with a higher generation, as known before; with
+    /// `asks`, as the seeds know now.
     pub async fn moved_on(
         &self,
         ours: &[NodeVolumeEntry],
@@ -201,7 +203,7 @@ impl Naming {
         ours.iter().filter_map(newer).collect()
     }
 
-    /// Asks all seeds, if that was not just done. Waits for the first answer, and a little for others,
+    /// Asks all seeds, unless that was done just before. Waits for the first answer, and a little for the others,
     /// which may know more.
     async fn ask_seeds(&self) {
         let mut asked = self.asked.lock().await;
@@ -225,7 +227,7 @@ impl Naming {
         *asked = Some(tokio::time::Instant::now() + again_after);
     }
 
-    /// One conversation; true if it went well. Failures are told once for each address.
+    /// Performs one exchange. Returns true if it succeeds. Failures are reported once for each address.
     async fn call(&self, address: &str) -> bool {
         match conversation::call(self, address).await {
             Ok(()) => {
@@ -236,7 +238,7 @@ impl Naming {
             }
             Err(error) => {
                 let mut silent = self.silent.lock();
-                // Addresses come from others, too.
+                // Bounded, because addresses may come from other nodes.
                 if silent.len() < MOST_SILENT && silent.insert(address.to_owned()) {
                     tracing::warn!(address, %error, "cannot exchange names");
                 }
@@ -269,21 +271,21 @@ impl Naming {
         NamingStatus { gln: table.own().stamp.gln, nodes: nodes.collect(), troubles }
     }
 
-    /// What an operator has to put right.
+    /// Returns the problems that an operator has to solve.
     pub fn troubles(&self) -> Vec<NamingProblem> {
         self.table.lock().troubles(Instant::now()).collect()
     }
 }
 
-/// What was asked so lately is not asked again: reconnects of many volumes come together.
+/// The seeds are not asked again within this time: many volumes reconnect at once.
 const FRESH: Duration = Duration::from_millis(500);
-/// The same if none answered: the first of them has waited for all.
+/// The same if no seed answered: the first caller has waited for all.
 const SILENCE: Duration = Duration::from_secs(2);
-/// For the first seed to answer. A reconnect waits for it, and a command for that.
+/// Time-out of the first answer. A reconnect waits for it, and a command waits for the reconnect.
 const ASK_WITHIN: Duration = Duration::from_secs(2);
-/// For the others, from then on.
+/// Time-out of the other answers after the first one.
 const GRACE: Duration = Duration::from_millis(200);
-/// Addresses that are told not to answer.
+/// Maximum number of addresses that are remembered as silent.
 const MOST_SILENT: usize = 256;
 
 /// The secret of all who take part.
@@ -301,7 +303,7 @@ fn secret(names: &settings::NamingServiceSettings) -> Result<Zeroizing<Vec<u8>>,
     }
 }
 
-/// This host's name, as far as an iSCSI name takes it; empty if there is nothing of the kind.
+/// Returns the host name, as far as it is valid in an iSCSI name; empty if there is none.
 pub fn host() -> String {
     let host = rustix::system::uname().nodename().to_string_lossy().to_lowercase();
     let allowed = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "-.".contains(c);
@@ -360,11 +362,11 @@ mod tests {
         assert!(known.nodes.iter().any(|node| node.volumes == [moved.clone()]), "{known:?}");
     }
 
-    /// The volumes reconnect at the same time. If each asked the seeds by itself, it would wait for all others
-    /// first.
+    /// A regression test: the volumes reconnect at the same time. If each asked the seeds separately, it would wait
+    /// for all others first.
     #[tokio::test]
     async fn reconnects_of_many_volumes_wait_once_for_seeds_that_are_silent() {
-        // This seed accepts connections and never answers.
+        // A seed that accepts connections and never answers.
         let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let folder = tempfile::tempdir().unwrap();
         let settings = settings(folder.path(), silent.local_addr().unwrap());
@@ -375,7 +377,7 @@ mod tests {
         for found in futures_util::future::join_all(reconnects).await {
             assert!(found.is_err());
         }
-        // Eight times, if each waits for itself; a crowded machine is allowed for.
+        // Eight times the time-out if each volume waits separately; the limit allows for a slow machine.
         assert!(begun.elapsed() < ASK_WITHIN * 4, "{:?}", begun.elapsed());
     }
 }

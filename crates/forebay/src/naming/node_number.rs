@@ -1,5 +1,5 @@
-//! This node's number, and how often it has told something else of itself: a file in the state folder.
-//! `docs/formats/state.md` has its bytes.
+//! The number of this node and the version of its record: a file in the state folder. `docs/formats/state.md` has its
+//! bytes.
 
 use std::{
     io::ErrorKind,
@@ -10,12 +10,12 @@ use ::names::{Gln, MOST_COUNT};
 
 use crate::{atomic_file, failure::Failure, state_folder};
 
-/// The file in a state folder.
+/// Returns the path of the file in a state folder.
 pub fn path(state: &Path) -> PathBuf {
     state.join("gln")
 }
 
-/// What is in the file; a new number, if there is none.
+/// Reads the file, or makes a new number if there is none.
 pub fn load_or_make(path: &Path) -> Result<(Gln, u64), Failure> {
     if let Some(found) = load(path)? {
         return Ok(found);
@@ -66,7 +66,7 @@ fn cannot(what: &str, path: &Path, error: &std::io::Error) -> Failure {
         .remedy("let the user who serves read and write the `state` folder, or name another")
 }
 
-/// Puts the count into the file; it is stable when this returns.
+/// Writes the version to the file. It is stable on return.
 pub fn keep(path: &Path, gln: Gln, version: u64) -> Result<(), Failure> {
     atomic_file::replace(path, format!("{gln} {version}\n").as_bytes()).map_err(|error| {
         Failure::new(format!("cannot keep this node's number in {}: {error}", path.display()))
@@ -74,7 +74,7 @@ pub fn keep(path: &Path, gln: Gln, version: u64) -> Result<(), Failure> {
     })
 }
 
-/// A number that no other node has.
+/// Returns a random number, which no other node has.
 pub fn random() -> Result<Gln, Failure> {
     let mut random = [0; 16];
     getrandom::fill(&mut random).map_err(Failure::new)?;

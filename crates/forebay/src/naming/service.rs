@@ -1,4 +1,4 @@
-//! The naming service at work: answers who connects, and tells others by itself.
+//! The tasks of the naming service: answering callers, and calling other nodes.
 
 use std::{
     net::SocketAddr,
@@ -57,7 +57,7 @@ async fn accept(naming: Arc<Naming>, listener: TcpListener) {
     let mut conversations = JoinSet::new();
     loop {
         let Ok((stream, address)) = listener.accept().await else {
-            // Out of descriptors, most likely: others need a moment to give some back.
+            // Probably there is no free file descriptor: wait until others have closed some.
             tokio::time::sleep(Duration::from_millis(100)).await;
             continue;
         };
@@ -80,7 +80,7 @@ async fn accept(naming: Arc<Naming>, listener: TcpListener) {
     }
 }
 
-/// Tells one seed and one other node with every beat, and all seeds when there is something new.
+/// Calls one seed and one other node with every beat, and all seeds when there is something new.
 async fn tell(naming: Arc<Naming>) {
     let mut beats = interval(BEAT);
     beats.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -100,7 +100,7 @@ async fn tell(naming: Arc<Naming>) {
             let callees = [pick(&naming.seeds), pick(&others)].into_iter().flatten();
             futures_util::future::join_all(callees.map(|address| naming.call(address))).await;
         }
-        // Others may have known something newer of us than we.
+        // Other nodes may have had a newer record of us.
         let kept = naming.keep();
         if let (Err(failure), true) = (&kept, is_kept) {
             tracing::error!(%failure, "the count of what is told about volumes is not kept");
@@ -115,7 +115,7 @@ async fn tell(naming: Arc<Naming>) {
 }
 
 impl Naming {
-    /// Where other nodes answer.
+    /// Returns the addresses of other nodes.
     fn others(&self) -> Vec<String> {
         let table = self.table.lock();
         let nodes = table.nodes(Instant::now()).skip(1);
@@ -123,7 +123,7 @@ impl Naming {
     }
 }
 
-/// Any of them.
+/// Returns a random one of them.
 fn pick(addresses: &[String]) -> Option<&String> {
     let mut random = [0; 8];
     getrandom::fill(&mut random).ok()?;

@@ -1,4 +1,4 @@
-//! The place of one volume, as the initiator asks for it before each connect.
+//! Finds the location of one volume for the initiator, which asks before each connect.
 
 use std::{fmt, sync::Arc};
 
@@ -11,7 +11,7 @@ use super::Naming;
 pub struct Finder {
     pub naming: Arc<Naming>,
     pub volume: VolumeName,
-    /// Whether connections begin with TLS: other portals are of no use then, and none of those else.
+    /// Whether connections use TLS: then only portals with TLS are usable, otherwise only those without.
     pub tls: bool,
 }
 
@@ -32,7 +32,7 @@ impl Locate for Finder {
     }
 }
 
-/// The portals that we can use. One without TLS is never taken where TLS is wanted.
+/// Returns the usable portals. A portal without TLS is never used if TLS is wanted.
 pub fn usable(place: VolumeLocation, tls: bool) -> Result<initiator::IscsiLocation, String> {
     let VolumeLocation { node, portals, target, lun, .. } = place;
     let fits = portals.iter().filter(|portal| portal.tls == tls);
