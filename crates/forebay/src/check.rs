@@ -1,4 +1,4 @@
-//! `forebay check`: reads settings and looks at what they name, without changing anything.
+//! `forebay check`: reads settings and checks what they name, without changing anything.
 
 mod state_checks;
 mod free_space;
@@ -25,8 +25,7 @@ use crate::{
     stack, unit_state,
 };
 
-/// Prints a line for each thing looked at; fails if one of them would stop `serve`, or a reload of
-/// the process that serves.
+/// Prints a line for each check. Fails if one of them would stop `serve`, or a reload of the running process.
 pub async fn run(config: &Path) -> Result<(), Failure> {
     let mut settings = Settings::load(config)?;
     let mut report = SettingsCheckReport::default();
@@ -73,7 +72,7 @@ pub async fn run(config: &Path) -> Result<(), Failure> {
     report.end()
 }
 
-/// What was found so far.
+/// The results so far.
 #[derive(Default)]
 struct SettingsCheckReport {
     wrong: usize,
@@ -99,7 +98,7 @@ impl SettingsCheckReport {
     }
 }
 
-/// The process that serves with the control socket of these settings.
+/// Returns the status of the process on the control socket of these settings, if there is one.
 fn running(settings: &Settings) -> Option<ServingStatus> {
     let path = control_socket::path(settings).ok()?;
     match control_socket::ask(&path, ControlRequest::Status) {
@@ -108,7 +107,7 @@ fn running(settings: &Settings) -> Option<ServingStatus> {
     }
 }
 
-/// Takes each address for a moment.
+/// Binds each address for a moment.
 fn portals(
     settings: &Settings,
     running: Option<&ServingStatus>,
@@ -155,7 +154,7 @@ fn open_to_all(settings: &Settings, target: &IscsiTargetSettings) -> Option<sett
     portals.into_iter().find(is_open).map(|(address, _)| *address)
 }
 
-/// The layers of a unit that stand on something.
+/// Checks the layers of a unit that use storage.
 async fn look_at(
     settings: &Settings,
     target: &IscsiTargetSettings,
@@ -254,7 +253,7 @@ async fn look_at_log(
     Ok(found)
 }
 
-/// The half of a pair's log.
+/// Checks the half of a pair's log.
 async fn look_at_half(cache: &settings::CacheLayerSettings) -> Result<String, Failure> {
     let name = cache.log.display();
     let mut options = stack::log_options(cache, &cache.log);
@@ -290,7 +289,7 @@ async fn look_at_tier(
     }
     options.read_only = true;
     let Some(volume) = open(&options)? else { return Ok(in_use(path)) };
-    // Of one half of a pair's log it is not known which log that is.
+    // A half of a pair's log alone does not tell which log it belongs to.
     if cache.pair.is_none() {
         let log = match stack::log_exists(cache) {
             true => stack::look_at_log(cache, open).await?,
@@ -329,7 +328,7 @@ fn would_be_made(options: &FileVolumeOptions, what: &str) -> Result<String, Fail
     }
 }
 
-/// Logs in, and compares what is there with what the log over it belongs to.
+/// Logs in, and compares the unit with the one to which the log belongs.
 async fn look_at_far_side(
     settings: &Settings,
     target: &IscsiTargetSettings,
@@ -442,7 +441,7 @@ async fn look_at_claim(
     })
 }
 
-/// Whether a far side is another target of the same settings.
+/// Returns true if a remote unit belongs to another target of the same settings.
 fn is_own(settings: &Settings, target: &IscsiTargetSettings, far: &FarVolumeAddress) -> bool {
     let others = || settings.target.iter().filter(|other| other.name != target.name);
     match far {
@@ -455,7 +454,7 @@ fn is_own(settings: &Settings, target: &IscsiTargetSettings, far: &FarVolumeAddr
     }
 }
 
-/// The units of the target where the session's unit is, and the number of that.
+/// Returns the units of the target of a session, and the LUN of the session's unit.
 async fn list(
     session: &initiator::Settings,
 ) -> Result<(u16, Vec<initiator::ListedUnit>), initiator::Error> {
@@ -469,7 +468,7 @@ async fn list(
     Err(failed)
 }
 
-/// What a reload would do in the process that serves.
+/// Reports what a reload of the running process would change.
 fn reload(
     settings: &Settings,
     config: &Path,
@@ -504,7 +503,7 @@ fn reload(
     report.say(&place, found)
 }
 
-/// The file for reading; nothing if somebody serves it.
+/// Opens a file for reading; `None` if a process serves it.
 fn open(options: &FileVolumeOptions) -> Result<Option<Stack>, Failure> {
     match FileVolume::open(options) {
         Ok(volume) => Ok(Some(Arc::new(volume))),

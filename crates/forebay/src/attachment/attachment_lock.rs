@@ -1,5 +1,5 @@
-//! That a volume is attached once on a host, and where others ask about it: a control socket of its
-//! own. What a killed process left of the same volume is cleared away here.
+//! Ensures that a volume is attached only once on a host, by a control socket for each volume, on which other
+//! processes ask about it. Also clears what a killed process has left of the volume.
 
 use std::{
     fmt::Write as _,
@@ -19,16 +19,16 @@ use crate::{
     failure::Failure,
 };
 
-/// The place of a volume, held as long as this lives.
+/// The exclusive right to attach a volume; dropping it releases the right.
 pub struct AttachmentLock {
     control: ControlSocket,
     socket: PathBuf,
-    /// Of the volume itself, by whatever name it was attached.
+    /// The socket of the volume's identity, whatever the name by which it was attached.
     locks: Vec<File>,
 }
 
 impl AttachmentLock {
-    /// Takes the place of a volume of that name, before it is opened.
+    /// Takes the right for this name of the volume, before the volume is opened.
     pub fn take(source: &AttachmentSource) -> Result<Self, Failure> {
         let socket = Path::new(FOLDER).join(format!("{}.sock", key(&source.name)));
         let control = ControlSocket::open(&socket).map_err(|failure| match ask(&socket) {
@@ -38,8 +38,8 @@ impl AttachmentLock {
         Ok(Self { control, socket, locks: Vec::new() })
     }
 
-    /// Takes the place of the volume that was found there, `identity` if it says who it is, and clears away
-    /// what is left of a process that had it before. Gives a name for its file.
+    /// Takes the right for the opened volume, by its `identity` if it has one, and clears what a former process has
+    /// left. Returns the key of the volume for its file name.
     pub async fn take_volume(
         &mut self,
         source: &AttachmentSource,
@@ -73,12 +73,12 @@ impl AttachmentLock {
         Ok(name)
     }
 
-    /// The control socket of the volume.
+    /// Returns the path of the volume's control socket.
     pub fn socket(&self) -> &Path {
         &self.socket
     }
 
-    /// Answers who asks.
+    /// Answers requests.
     pub async fn serve<F: Future<Output = ControlResponse> + Send + 'static>(
         &mut self,
         answer: impl Fn(ControlRequest) -> F + Send + Sync + 'static,
@@ -86,13 +86,13 @@ impl AttachmentLock {
         self.control.serve(answer).await.map_err(Failure::new)
     }
 
-    /// Waits until who asked has been answered.
+    /// Waits until all requests have been answered.
     pub async fn finish(&self) {
         self.control.finish().await;
     }
 }
 
-/// What is attached on this host, by whichever process of ours.
+/// Returns the volumes that all processes of this host have attached.
 pub fn all() -> Result<Vec<(PathBuf, AttachedVolumeStatus)>, Failure> {
     let found = sockets()?.filter_map(|socket| ask(&socket).map(|attached| (socket, attached)));
     Ok(found.collect())
@@ -112,7 +112,7 @@ fn sockets() -> Result<impl Iterator<Item = PathBuf>, Failure> {
     Ok(files.filter(|file| file.extension().is_some_and(|kind| kind == "sock")))
 }
 
-/// Whether a socket is that process's.
+/// Returns true if the socket belongs to that process.
 fn has(socket: &Path, process: &str) -> bool {
     fs::read_to_string(socket.with_extension("sock.lock"))
         .is_ok_and(|owner| owner.trim() == process)
@@ -131,11 +131,11 @@ fn is_attached(what: &str, attached: &AttachedVolumeStatus) -> Failure {
         .remedy(format!("detach it first: forebay detach {device}"))
 }
 
-/// Where all attachments of this host meet: the same place whoever starts them, that no service manager
-/// takes away with somebody else's.
+/// The folder of the control sockets. It is the same for all processes of this host, and no service manager removes
+/// it together with another service.
 const FOLDER: &str = "/run/forebay-attach";
 
-/// 16 digits that are this name's alone.
+/// Derives 16 digits from a name.
 fn key(name: &str) -> String {
     let digest = Sha256::digest(name.as_bytes());
     digest.iter().take(8).fold(String::new(), |mut key, byte| {
@@ -144,8 +144,8 @@ fn key(name: &str) -> String {
     })
 }
 
-/// Takes away the loop devices on files of this volume ([`FileName::volume`]) whose process has gone, and
-/// what is mounted from them. What was not written back then is lost already.
+/// Clears the loop devices on files of this volume ([`FileName::volume`]) whose processes have ended, and unmounts
+/// their file systems. Data that was not written back is lost already.
 pub fn clear_leftovers(volume: &str) -> Result<(), Failure> {
     for left in attach::leftovers(volume) {
         let device = attach::LoopDevice { number: left.number };
@@ -173,7 +173,7 @@ pub fn clear_leftovers(volume: &str) -> Result<(), Failure> {
         }
         tracing::warn!(device = %path.display(), "clearing a loop device that a process that was killed has left");
         match device.clear() {
-            // It was cleared with its last user.
+            // The device was cleared when its last user closed it.
             Err(error) if error.error.raw_os_error() == Some(libc::ENXIO) => {}
             cleared => cleared.map_err(|error| super::host::refusal(&error))?,
         }
@@ -181,7 +181,7 @@ pub fn clear_leftovers(volume: &str) -> Result<(), Failure> {
     Ok(())
 }
 
-/// For people.
+/// Describes a device for people.
 pub fn list(users: &[attach::DeviceUser]) -> String {
     users.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
 }

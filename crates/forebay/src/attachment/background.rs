@@ -1,4 +1,4 @@
-//! `--background`: the same program once more, which stays when this one returns.
+//! `--background`: starts the same program again, which continues after this one has returned.
 
 use std::{
     fs::OpenOptions,
@@ -9,7 +9,7 @@ use std::{
 
 use crate::{events, failure::Failure, output::print};
 
-/// Starts it, and waits until the device is there or it says why not.
+/// Starts the background process. Waits until the device exists, or the process has failed.
 pub fn start() -> Result<(), Failure> {
     let cannot =
         |error: std::io::Error| Failure::new(format!("cannot start in the background: {error}"));
@@ -19,7 +19,7 @@ pub fn start() -> Result<(), Failure> {
     // SAFETY: between fork and exec only setsid is called, which is async-signal-safe.
     unsafe {
         command.pre_exec(|| {
-            // Whoever ends the terminal does not mean it.
+            // Ignore SIGHUP: closing the terminal must not end the process.
             rustix::process::setsid()?;
             Ok(())
         });
@@ -30,7 +30,7 @@ pub fn start() -> Result<(), Failure> {
         BufReader::new(stdout).read_line(&mut line).map_err(cannot)?;
     }
     if line.is_empty() {
-        // It has said why.
+        // The background process has reported the reason.
         let status = child.wait().map_err(cannot)?;
         std::process::exit(status.code().unwrap_or(1));
     }
@@ -39,7 +39,7 @@ pub fn start() -> Result<(), Failure> {
 
 /// Redirects stdout and stderr to /dev/null: that frees the terminal, and a reader of our output sees its end.
 pub fn leave() -> Result<(), Failure> {
-    // Earlier events belong on the terminal.
+    // Write earlier events to the terminal first.
     events::flush();
     let nowhere =
         OpenOptions::new().read(true).write(true).open("/dev/null").map_err(Failure::new)?;

@@ -1,5 +1,4 @@
-//! `forebay detach`: asks the process that has a device to take it away, and clears what a killed
-//! one has left.
+//! `forebay detach`: asks the process of a device to detach it, and clears what a killed process has left.
 
 use std::{path::Path, sync::mpsc, time::Duration};
 
@@ -17,7 +16,7 @@ use crate::{
     quantity::{TimeSpan, about},
 };
 
-/// Does what the command line says.
+/// Detaches the volume that the command line names.
 pub fn run(args: &Detach) -> Result<(), Failure> {
     let wanted = args.device.canonicalize().unwrap_or_else(|_| args.device.clone());
     let all = attachment_lock::all()?;
@@ -214,7 +213,7 @@ fn is_name(volume: &str, word: &str) -> bool {
     unit == word || unit.strip_suffix("/0") == Some(word)
 }
 
-/// A device that nobody serves any more.
+/// A device whose process has ended.
 fn clear(device: &Path, as_json: bool) -> Result<(), Failure> {
     let nothing = || {
         Failure::new(format!("{} is not attached by forebay", device.display())).remedy(
@@ -225,7 +224,7 @@ fn clear(device: &Path, as_json: bool) -> Result<(), Failure> {
     let name = number.and_then(attach::backing).ok_or_else(nothing)?;
     attachment_lock::clear_leftovers(&name.volume)?;
     if as_json {
-        // Of what it had, nobody knows more.
+        // The state of its process is unknown.
         return print_line(json!({ "device": device, "stable": false }));
     }
     print_line(format_args!(

@@ -1,4 +1,4 @@
-//! An attached volume: set up, and taken down without losing what was written.
+//! An attached volume: making its device, and detaching it without losing written data.
 
 use std::{path::Path, sync::Arc, time::Duration};
 
@@ -16,27 +16,27 @@ use super::{
 };
 use crate::{cli::Attach, failure::Failure, stack::OpenedStack};
 
-/// A loop device on a file over a volume, perhaps with a file system that we have mounted.
+/// A loop device on a file over a volume, perhaps with a file system that this process has mounted.
 pub struct AttachedDevice {
     device: LoopDevice,
-    /// Of the file below it.
+    /// The key in the name of the file below it.
     name: FileName,
     served: ServedFile,
     volume: Stack,
     opened: Arc<OpenedStack>,
-    /// The name of the volume in orders.
+    /// The name of the volume in commands.
     unit: UnitName,
     attached: AttachedVolumeStatus,
-    /// The kernel has taken it away.
+    /// The kernel has cleared the device.
     is_gone: bool,
-    /// The file system that we have mounted has made itself read-only after an error.
+    /// The mounted file system has become read-only after an error.
     has_stopped: bool,
-    /// It was said why it cannot be taken down.
+    /// The last reported reason why the device cannot be detached.
     said: Option<String>,
 }
 
 impl AttachedDevice {
-    /// Makes the device, and the file system if that is asked for, and mounts it.
+    /// Makes the device, and the file system if requested, and mounts it.
     pub async fn open(
         args: &Attach,
         source: &AttachmentSource,
@@ -126,17 +126,17 @@ impl AttachedDevice {
         Ok(())
     }
 
-    /// What others are told.
+    /// Returns the state for other processes.
     pub fn attached(&self) -> &AttachedVolumeStatus {
         &self.attached
     }
 
-    /// Waits until nobody has the file open any more, or the kernel has cut the connection.
+    /// Waits until nobody has the file open, or the kernel has cut the connection.
     pub async fn ended(&mut self) {
         self.served.ended().await;
     }
 
-    /// Takes the size that the volume has by now, if it has grown.
+    /// Adopts the present size of the volume, if it has grown.
     pub async fn follow(&mut self) {
         self.volume.extensions().refresh();
         let (device, bytes) = (self.device, self.volume.geometry().bytes());
@@ -152,12 +152,12 @@ impl AttachedDevice {
         }
     }
 
-    /// Whether there is nothing to detach any more.
+    /// Returns true if the device is detached.
     pub fn is_gone(&self) -> bool {
         self.is_gone
     }
 
-    /// Tells of a failure, unless it is the one that was told last.
+    /// Reports a failure, unless it is the one that was reported last.
     pub fn say_once(&mut self, failure: &Failure) {
         let text = failure.to_string();
         if self.said.as_ref() != Some(&text) {
@@ -166,7 +166,7 @@ impl AttachedDevice {
         }
     }
 
-    /// Takes it away for another failure, which is the one to be told of.
+    /// Detaches the device after another failure, which is the one that is returned.
     pub async fn give_up(&mut self) {
         if let Err(failure) = self.detach(Manner::Force).await {
             tracing::warn!("{}", failure.message);
@@ -200,10 +200,10 @@ impl AttachedDevice {
                 tracing::info!(mount = %folder.display(), "writing back and unmounting");
             }
             let place = folder.clone();
-            // Once unmounted, what could not be written back is gone.
+            // Data that could not be written back is lost once the file system is unmounted.
             match apart(move || Ok(attach::sync(&place))).await? {
                 Ok(()) => {}
-                // It has stopped writing after an error, for good: it can only be unmounted.
+                // The file system has stopped writing after an error: it can only be unmounted.
                 Err(error) if error.error.raw_os_error() == Some(libc::EROFS) => {
                     self.has_stopped = true;
                 }
@@ -271,7 +271,7 @@ impl AttachedDevice {
         Ok((!standing.done).then_some(standing))
     }
 
-    /// Why it is not taken away.
+    /// Returns the reason why the device is not detached.
     async fn not_stable(&self, error: &attach::Error) -> Failure {
         // The kernel reports only an I/O error; a flush of the volume tells the cause.
         let flushed = timeout(RUSH, self.volume.flush()).await;
@@ -292,7 +292,7 @@ impl AttachedDevice {
         Failure::new(message).remedy(remedy)
     }
 
-    /// What of all that was written is not at the volume: the kernel has given it up.
+    /// Describes the writes that have failed and that the kernel has dropped, if there are any.
     fn lost(&self) -> Option<String> {
         let LostWrites { writes, since } = self.served.lost()?;
         let since = jiff::Timestamp::try_from(since).unwrap_or_default();
@@ -302,7 +302,7 @@ impl AttachedDevice {
         ))
     }
 
-    /// It is taken away: whether everything is stable.
+    /// Completes a detach. Returns an error if some data is not stable.
     fn outcome(&self, problem: Option<String>) -> Result<(), Failure> {
         let problems: Vec<String> = problem.into_iter().chain(self.lost()).collect();
         if problems.is_empty() {
@@ -314,7 +314,7 @@ impl AttachedDevice {
         ))
     }
 
-    /// Somebody may have opened it in the last moment.
+    /// Waits until no process has the device open: one may have opened it at the last moment.
     async fn last_user(&mut self) {
         let mut is_said = false;
         while timeout(LOOK_AGAIN, self.served.ended()).await.is_err() {
@@ -337,7 +337,7 @@ impl AttachedDevice {
                 let users = apart(move || Ok(attach::busy_with(&place))).await?;
                 Err(self.in_use(&users))
             }
-            // Somebody was faster.
+            // Another process has cleared it first.
             Some(libc::EINVAL) => Ok(()),
             _ => Err(refusal(&error)),
         }
@@ -349,10 +349,10 @@ impl AttachedDevice {
         Failure::new(format!("{device} is in use: {named}")).remedy(leave(users))
     }
 
-    /// Saves what can be saved in a while, and takes the device away from who uses it.
+    /// Saves the data within a time limit, and detaches the device although it is in use.
     async fn tear_off(&mut self) -> Result<(), Failure> {
         let mut is_saved = true;
-        // A detach that was cut off may have got so far; its number may be somebody else's by now.
+        // An interrupted detach may have cleared the device already; its number may belong to another process now.
         self.is_gone |= attach::backing(self.device.number).as_ref() != Some(&self.name);
         if !self.is_gone {
             let device = self.device;
@@ -374,7 +374,7 @@ impl AttachedDevice {
         self.outcome((!is_saved).then(|| "what was written last may be lost".to_owned()))
     }
 
-    /// Lets the kernel take the device away when its last user has gone.
+    /// Makes the kernel clear the device when its last user has closed it.
     pub async fn let_go(&self) {
         let device = self.device;
         let cleared = timeout(RUSH, apart(move || device.clear())).await;
@@ -428,13 +428,13 @@ pub fn shell_word(name: &str) -> String {
     }
 }
 
-/// What the kernel keeps of the file systems on it, and of itself.
+/// Writes back the kernel's data of the file systems on the device and of the device itself.
 fn write_back(device: LoopDevice) -> Result<(), attach::Error> {
     let mounts = attach::users(device.number).into_iter().filter_map(|user| match user {
         DeviceUser::Mount(place) => Some(place),
         _ => None,
     });
-    // Each as far as it goes, also behind one that failed.
+    // Try all of them, even after one has failed.
     let mut synced = Ok(());
     for place in mounts {
         synced = synced.and(attach::sync(&place));
@@ -442,7 +442,7 @@ fn write_back(device: LoopDevice) -> Result<(), attach::Error> {
     synced.and(device.flush())
 }
 
-/// Whether it succeeds before long.
+/// Returns whether the work succeeds within a time limit.
 async fn in_time<E: std::fmt::Display>(work: impl Future<Output = Result<(), E>>) -> bool {
     match timeout(RUSH, work).await {
         Ok(Ok(())) => true,
@@ -457,7 +457,7 @@ async fn in_time<E: std::fmt::Display>(work: impl Future<Output = Result<(), E>>
     }
 }
 
-/// On a thread that may block.
+/// Runs `work` on a thread that may block.
 async fn apart<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, attach::Error> + Send + 'static,
 ) -> Result<T, Failure> {
@@ -470,7 +470,7 @@ const NO_ANSWER: volume::Error = volume::Error::Busy("no answer to a flush withi
 /// The interval between two checks for users that keep a detached device open.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
-/// For each step when it has to go fast: a service manager waits 90 s before it kills.
+/// Time limit of each step of a fast end: a service manager waits 90 s before it kills.
 const RUSH: Duration = Duration::from_secs(10);
 
 #[cfg(test)]
@@ -489,7 +489,7 @@ mod tests {
             leave(&[there("/srv/data", 7)]),
             format!("run `{command} /srv/data`, and ask again; --force takes it away from them")
         );
-        // The name of a folder must not become a part of the command.
+        // The name of a folder must not become part of the command.
         let odd = leave(&[there("/a b';reboot", 7), DeviceUser::Swap]);
         assert!(
             odd.starts_with(&format!(r"run `{command} '/a b'\'';reboot'`; unmount it, or end")),

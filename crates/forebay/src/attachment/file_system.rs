@@ -1,4 +1,4 @@
-//! The file system on an attached volume: looked for, made and mounted, by the system's programs.
+//! The file system of an attached volume: detecting, making and mounting it with the programs of the system.
 
 use std::{path::Path, process::Stdio};
 
@@ -8,21 +8,20 @@ use volume::{Data, Durability, Extent, Geometry, Lba, Volume};
 
 use crate::{attachment::host::SYSTEM_FOLDERS, cli::Attach, failure::Failure};
 
-/// What is to be done with the device when it is there.
+/// What has to be done when the device exists.
 #[derive(Debug, Eq, PartialEq)]
 pub struct FileSystemPlan {
-    /// Make a file system of this type.
+    /// The type of the file system to be made.
     pub make: Option<String>,
     /// The content that was found on the volume.
     pub found: VolumeContent,
 }
 
-/// Bytes at both ends of a volume that are looked at. No file system or table that is known here
-/// has its first mark beyond; those at the end (GPT, md) lie in the last 128 KiB.
+/// Number of bytes at both ends of a volume that are examined. No known file system or table has its first mark
+/// beyond them; marks at the end (GPT, md) are in the last 128 KiB.
 const LOOKED_AT: u64 = 1 << 20;
 
-/// Looks at the volume and says what is to be done; an error if it holds something that may be
-/// somebody's.
+/// Examines the volume and plans the work. Fails if the volume has content that may be valuable.
 pub async fn plan(args: &Attach, volume: &dyn Volume) -> Result<FileSystemPlan, Failure> {
     if args.mkfs.is_none() && args.mount.is_none() {
         return Ok(FileSystemPlan { make: None, found: VolumeContent::Unknown });
@@ -53,7 +52,7 @@ pub async fn plan(args: &Attach, volume: &dyn Volume) -> Result<FileSystemPlan, 
             Err(Failure::new(format!("what is on the volume cannot be mounted: {what}"))
                 .remedy("leave out --mount, and use the device"))
         }
-        // The kernel may know it.
+        // The kernel may support it.
         (None, VolumeContent::FileSystem(_) | VolumeContent::Unknown) => Ok(FileSystemPlan { make: None, found }),
     }
 }
@@ -63,7 +62,7 @@ fn refusal(what: &str) -> Failure {
         .remedy("if nobody needs it any more, --force writes over it; else leave out --mkfs")
 }
 
-/// The three of that family have one mark.
+/// ext2, ext3 and ext4 have the same magic number.
 fn is_the_same(wanted: &str, found: &str) -> bool {
     let family = |kind: &str| if kind.starts_with("ext") { "ext".into() } else { kind.to_owned() };
     family(wanted) == family(found)
@@ -81,7 +80,7 @@ async fn look(volume: &dyn Volume) -> Result<VolumeContent, Failure> {
     Ok(attach::content(&found[0], &found[1]))
 }
 
-/// So that the program that makes the new one asks nobody.
+/// Options that keep the program from asking questions.
 async fn wipe(volume: &dyn Volume) -> Result<(), Failure> {
     let geometry = volume.geometry();
     for extent in <[Extent; 2]>::from(ends(geometry)) {

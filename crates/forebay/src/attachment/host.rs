@@ -1,5 +1,5 @@
-//! This host: what it lacks for an attachment, said before anything is done, and what it grants a
-//! process that the kernel's own memory depends on.
+//! The host of an attachment: checks for missing parts before anything is done, and settings for a process on which
+//! the kernel's memory depends.
 
 use std::{
     fs,
@@ -12,7 +12,7 @@ use rustix::mm::MlockAllFlags;
 
 use crate::{cli::Attach, failure::Failure};
 
-/// That everything is there that the command line needs of this host.
+/// Checks that the host has everything that the command line needs.
 pub fn check(args: &Attach) -> Result<(), Failure> {
     if !rustix::process::geteuid().is_root() {
         return Err(Failure::new("only root may make block devices and mount them")
@@ -49,7 +49,7 @@ pub fn check(args: &Attach) -> Result<(), Failure> {
     Ok(())
 }
 
-/// A program in the search path or where those of the system are.
+/// Finds a program in the search path or in the folders of system programs.
 fn find_program(name: &str, package: &str) -> Result<(), Failure> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let folders = std::env::split_paths(&path).chain(SYSTEM_FOLDERS.map(PathBuf::from));
@@ -60,10 +60,10 @@ fn find_program(name: &str, package: &str) -> Result<(), Failure> {
     Err(Failure::new(format!("there is no program {name}")).remedy(format!("install {package}")))
 }
 
-/// Where mkfs and mount are, which the search path of a user may lack.
+/// The folders of mkfs and mount, which may be missing in a user's search path.
 pub const SYSTEM_FOLDERS: [&str; 4] = ["/usr/sbin", "/sbin", "/usr/bin", "/bin"];
 
-/// What to do about a part of the host that fails.
+/// Returns the remedy for a failed step.
 pub fn refusal(error: &attach::Error) -> Failure {
     let kind = error.error.kind();
     let is_denied = kind == ErrorKind::PermissionDenied;
@@ -97,17 +97,17 @@ pub fn refusal(error: &attach::Error) -> Failure {
     Failure::new(error).remedy(remedy)
 }
 
-/// Asks the kernel not to wait for writes to our device when this process needs memory. For this
-/// thread and all that it will start: call it before the runtime is made.
+/// Asks the kernel not to wait for writes to our device when this process needs memory. This applies to the calling
+/// thread and the threads that it starts: call it before the runtime is made.
 ///
-/// What is not granted is said, and done without.
+/// If the kernel refuses, this is reported, and the attachment continues.
 pub fn serve_writeback() {
     // SAFETY: PR_SET_IO_FLUSHER takes numbers only.
     if unsafe { libc::prctl(PR_SET_IO_FLUSHER, 1, 0, 0, 0) } < 0 {
         let error = std::io::Error::last_os_error();
         tracing::warn!(%error, "the kernel may wait for this process when memory is short (PR_SET_IO_FLUSHER)");
     }
-    // A page that was touched stays: none of ours is written to swap, which may be on our device.
+    // Lock pages once they are touched: none of ours must be swapped out, perhaps to our own device.
     let flags = MlockAllFlags::CURRENT | MlockAllFlags::FUTURE | MlockAllFlags::ONFAULT;
     if let Err(error) = rustix::mm::mlockall(flags) {
         tracing::warn!(%error, "this process may be swapped out (mlockall)");
@@ -117,7 +117,7 @@ pub fn serve_writeback() {
 /// linux/prctl.h
 const PR_SET_IO_FLUSHER: libc::c_int = 57;
 
-/// Asks the kernel to end other processes first when memory is out.
+/// Asks the kernel to kill other processes first when memory is exhausted.
 pub fn end_last() {
     if let Err(error) = fs::write(Path::new("/proc/self/oom_score_adj"), "-1000") {
         tracing::warn!(%error, "this process may be ended when memory is out (oom_score_adj)");

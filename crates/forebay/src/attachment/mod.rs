@@ -1,7 +1,7 @@
 //! `forebay attach` and `detach`: a volume as a block device of this host.
 //!
-//! The volume's stack runs in this process, as in a gateway. On it lies a FUSE file that is mounted
-//! nowhere, on that a loop device (crate `attach`, decision 0014).
+//! The volume's stack runs in this process, as in a gateway. On top of it is a FUSE file that is mounted nowhere, and
+//! on that file a loop device (crate `attach`, decision 0014).
 
 mod host;
 mod source;
@@ -39,7 +39,7 @@ pub fn run(args: Attach) -> Result<(), Failure> {
     let mut runtime = tokio::runtime::Builder::new_multi_thread();
     let runtime = runtime.worker_threads(1).enable_all().build().map_err(Failure::new)?;
     let result = runtime.block_on(attach(&args));
-    // What still waits for the device ends with the process.
+    // Threads that still wait for the device end with the process.
     runtime.shutdown_timeout(Duration::from_millis(100));
     result
 }
@@ -79,7 +79,7 @@ async fn attach(args: &Attach) -> Result<(), Failure> {
     };
     if let Some((asker, attached)) = asker {
         let detached = || DetachAnswer::Detached(Box::new(answers.detached(attached)));
-        // The client that asked may have ended.
+        // The client may have ended.
         let _ = asker.send(result.clone().map(|()| detached()));
     }
     place.finish().await;
@@ -208,21 +208,21 @@ async fn until_second<T>(
     }
 }
 
-/// The first signal.
+/// Waits for the first signal.
 fn end(is_ending: &mut bool) {
     *is_ending = true;
     notify("STOPPING=1");
     tracing::info!("ending when nobody uses the device; a second signal takes it away");
 }
 
-/// How often the volume is asked whether it has grown: sooner than who has made it larger grows the
+/// How often the size of the volume is checked: more often than an administrator can grow the volume and then its
 /// file system.
 const FOLLOW: Duration = Duration::from_secs(2);
 
-/// How often a device that is in use is looked at again, after a signal.
+/// How often a device in use is tried again after a signal.
 const LOOK_AGAIN: Duration = Duration::from_millis(500);
 
-/// Says that the device is there: to whoever reads stdout, and to systemd.
+/// Reports that the device exists: on stdout and to systemd.
 fn announce(args: &Attach, attached: &AttachedVolumeStatus) -> Result<(), Failure> {
     let device = attached.device.display();
     if args.json {
@@ -241,7 +241,7 @@ fn announce(args: &Attach, attached: &AttachedVolumeStatus) -> Result<(), Failur
     Ok(())
 }
 
-/// Tells a service manager how we are (sd_notify(3)).
+/// Notifies a service manager (sd_notify(3)).
 fn notify(state: &str) {
     let Some(path) = std::env::var_os("NOTIFY_SOCKET") else { return };
     let sent = UnixDatagram::unbound().and_then(|socket| {
@@ -257,13 +257,13 @@ fn notify(state: &str) {
     }
 }
 
-/// SIGTERM, SIGINT, and SIGHUP: who closes the terminal does not mean that what was written is thrown away.
+/// SIGTERM, SIGINT and SIGHUP: closing the terminal must not lose data.
 struct AttachStopSignals {
     terminate: Signal,
     interrupt: Signal,
-    /// `None`: it is ignored, as nohup(1) has it.
+    /// `None` if the signal is ignored, as with nohup(1).
     hang_up: Option<Signal>,
-    /// In the background a SIGHUP means nothing.
+    /// SIGHUP has no meaning in the background.
     in_background: bool,
 }
 
@@ -294,7 +294,7 @@ impl AttachStopSignals {
     }
 }
 
-/// Who started us wants us to go on without a terminal.
+/// Returns true if the process was started to continue without a terminal (SIGHUP is ignored).
 fn is_hang_up_ignored() -> bool {
     // SAFETY: a structure of numbers, which the call fills.
     let mut now: libc::sigaction = unsafe { std::mem::zeroed() };
@@ -307,13 +307,13 @@ fn is_hang_up_ignored() -> bool {
 mod tests {
     use super::*;
 
-    /// So many signals come while something is worked at, which ends when they have been taken.
+    /// Sends signals during work that ends after they have been handled.
     async fn with_signals(number: usize, mut is_ending: bool) -> (Option<&'static str>, bool) {
         let (send, mut signals) = mpsc::channel(8);
         let work = async move {
             for _ in 0..number {
                 send.send(()).await.unwrap();
-                // The one before is taken first.
+                // Wait until the former one has been handled.
                 send.reserve_many(8).await.unwrap();
             }
             "detached"

@@ -1,4 +1,4 @@
-//! Which volume is attached: a URL or a unit of a settings file, turned into a stack.
+//! The volume to be attached: a URL or a unit of a settings file, converted to a stack.
 
 use std::{
     path::{Path, PathBuf},
@@ -23,7 +23,7 @@ use crate::{
 
 /// A volume that is not open yet.
 pub struct AttachmentSource {
-    /// What people call it: always the same for the same volume.
+    /// Its name for people, which is always the same for the same volume.
     pub name: String,
     target: IscsiName,
     unit: Unit,
@@ -48,7 +48,7 @@ struct OfSettings {
 }
 
 impl AttachmentSource {
-    /// What the command line means.
+    /// Interprets the command line.
     pub fn of(args: &Attach) -> Result<Self, Failure> {
         let mut source = match &args.config {
             Some(config) => Self::of_settings(args, config)?,
@@ -62,7 +62,7 @@ impl AttachmentSource {
 
     fn of_settings(args: &Attach, config: &Path) -> Result<Self, Failure> {
         let mut settings = Settings::load(config)?;
-        // What has gone to another node is not taken for the volume.
+        // A volume that has moved to another node must not be opened here.
         for (volume, failure) in Moves::open(&settings)?.apply(&mut settings) {
             tracing::warn!(%volume, %failure, "a volume that has come cannot be used");
         }
@@ -91,7 +91,7 @@ impl AttachmentSource {
         })
     }
 
-    /// The unit of a URL, written out.
+    /// Returns the URL with all of its parts.
     fn address(args: &Attach) -> Result<String, Failure> {
         let remedy = "write iscsi://HOST[:PORT][,HOST[:PORT]]/TARGET-NAME/LUN, or name settings with --config";
         let wrong = |error: &dyn std::fmt::Display| Failure::settings(error).remedy(remedy);
@@ -118,12 +118,12 @@ impl AttachmentSource {
             congestion: args.congestion.clone(),
             connections: args.connections,
             socket_buffer: args.socket_buffer,
-            // Whoever starts it sees at once that the far side is away.
+            // Connect at once: the user sees immediately if the remote target cannot be reached.
             start_timeout: TimeSpan::seconds(0),
             ..credentials::remote(&name, &args.credentials)?
         };
         Ok(Self {
-            // No unit of a settings file has it, so that none has our session.
+            // A session name of its own: no unit of a settings file has it.
             target: IscsiName(format!("attach:{name}")),
             unit: Unit { stack: vec![Layer::Remote(remote)], ..Unit::default() },
             of_settings: None,
@@ -135,10 +135,10 @@ impl AttachmentSource {
         })
     }
 
-    /// Opens it.
+    /// Opens the stack.
     pub async fn open(&self) -> Result<OpenedStack, Failure> {
         let naming = self.naming.as_ref();
-        // The kernel writes all that comes to the device, and flushes.
+        // The kernel is the only writer of the device, and flushes.
         let given =
             if self.is_shared { stack::StackInput::Nothing } else { stack::StackInput::OneWriter };
         let files = stack::SlicedFiles::default();
@@ -146,7 +146,7 @@ impl AttachmentSource {
         Ok(stack::open(target, &self.unit, us, naming, &files, given, &self.records).await?)
     }
 
-    /// How long a call is tried again that the volume is too busy for.
+    /// Returns how long calls are repeated while the volume is busy.
     pub fn patience(&self) -> std::time::Duration {
         let give_up = self.unit.stack.iter().find_map(|layer| match layer {
             Layer::Remote(remote) => Some(remote.give_up_after),
@@ -155,12 +155,12 @@ impl AttachmentSource {
         give_up.unwrap_or(LOCAL_PATIENCE).0
     }
 
-    /// The settings file that has the unit, if there is one.
+    /// Returns the settings file of the unit, if there is one.
     pub fn config(&self) -> Option<&Path> {
         self.of_settings.as_ref().map(|settings| &*settings.config)
     }
 
-    /// The control socket of a process with the settings that have the unit.
+    /// Returns the control socket of a process with the settings of the unit.
     pub fn control(&self) -> Option<&Path> {
         self.of_settings.as_ref().map(|settings| &*settings.control)
     }
@@ -170,7 +170,7 @@ impl AttachmentSource {
         UnitName { target: self.target.0.clone(), lun: self.unit.lun }
     }
 
-    /// The serial number of the unit; empty where only the far side has one.
+    /// Returns the serial number of the unit; empty if only the remote target knows it.
     pub fn serial(&self) -> String {
         self.of_settings.as_ref().map(|settings| settings.serial.clone()).unwrap_or_default()
     }
@@ -184,12 +184,12 @@ impl AttachmentSource {
         }
     }
 
-    /// What it is called in the name of its file, for people.
+    /// Returns the name for people in the name of the file.
     pub fn about(&self) -> &str {
         let target = self.name.strip_prefix("iscsi://").unwrap_or(&self.name);
         target.split(" of ").next().unwrap_or_default()
     }
 }
 
-/// A local volume is busy while its log is full: as long as a far side would be waited for.
+/// A local volume is busy while its log is full: repeat calls for as long as a remote target would be waited for.
 const LOCAL_PATIENCE: TimeSpan = TimeSpan::seconds(120);

@@ -1,5 +1,5 @@
-//! Checks of what the process keeps beside its storage: folders of records, the node's number and records of
-//! moves; and of the addresses on which it answers questions about names.
+//! Checks of the state beside the storage: folders of records, the node's number, records of moves, and the addresses
+//! of the naming service.
 
 use std::{io::ErrorKind, net::TcpListener};
 
