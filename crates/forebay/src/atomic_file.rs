@@ -1,4 +1,4 @@
-//! Files that are replaced as a whole: after a crash it is the old one or the new one.
+//! Atomic replacement of files: after a crash, a file has either the old or the new content.
 
 use std::{
     fs::{self, DirBuilder, File},
@@ -7,19 +7,19 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Puts `bytes` in place of what is in the file, which only its owner reads. The new file is whole
-/// and stable before it takes the old one's name, and the name is stable before this returns.
+/// Replaces the content of a file that only its owner may read. Crash order: the new file is complete and stable
+/// before it is renamed over the old one, and the name is stable on return.
 pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     prepare(path, bytes)?;
     fs::rename(beside(path, "new"), path)?;
     settle_names(path)
 }
 
-/// The first part of [`replace`]: writes the new file beside the old one, with `new` behind its name. It is
-/// stable when this returns.
+/// The first half of [`replace`]: writes the new file next to the old one, with `new` appended to its name. It is
+/// stable on return.
 ///
-/// A file of that name that a crash has left is removed first. The new file is always created and never opened,
-/// so that a link at that name cannot lead to another file.
+/// A file with that name which a crash has left is removed first. The new file is always created and never opened, so
+/// that a link with that name cannot lead to another file.
 pub fn prepare(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let new = beside(path, "new");
     match fs::remove_file(&new) {
@@ -31,7 +31,7 @@ pub fn prepare(path: &Path, bytes: &[u8]) -> io::Result<()> {
     file.sync_all()
 }
 
-/// The path with this behind its name.
+/// Returns the path with this text appended.
 pub fn beside(path: &Path, ending: &str) -> PathBuf {
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(".");
@@ -50,7 +50,7 @@ pub fn settle_names(path: &Path) -> io::Result<()> {
 pub fn make_folder(folder: &Path, mode: u32) -> io::Result<()> {
     let missing = folder.ancestors().take_while(|above| !above.exists()).count();
     DirBuilder::new().recursive(true).mode(mode).create(folder)?;
-    // A process that was killed may have made the folder and not its name stable.
+    // Sync also existing folders: a killed process may have made one without making its name stable.
     folder.ancestors().take(missing.max(1)).try_for_each(settle_names)
 }
 
@@ -67,7 +67,7 @@ mod tests {
 
     use super::*;
 
-    /// The name of a new folder is synced by opening the folder above it.
+    /// The name of a new folder is synced by opening its parent folder.
     #[test]
     fn the_names_of_new_folders_and_of_replaced_files_are_synced() {
         let folder = tempfile::tempdir().unwrap();

@@ -1,10 +1,10 @@
-//! `forebay claim`: who alone may change a unit of the node, and ending that.
+//! `forebay claim`: shows and drops the claim on a unit of the node.
 
 use control::{ClaimStatus, ControlRequest, ControlResponse};
 
 use crate::{cli::ClaimAct, control_socket, failure::Failure, output::print_line};
 
-/// Does what the command line says.
+/// Performs the command of the command line.
 pub fn run(act: ClaimAct) -> Result<(), Failure> {
     match act {
         ClaimAct::Show(args) => {

@@ -1,11 +1,11 @@
-//! The congestion control that sessions are given: what the settings say, made of what this host allows.
+//! Loads the congestion control that the settings request, as far as the host allows it.
 
 use parking_lot::Mutex;
 
 use crate::settings::CongestionSetting;
 
-/// What the settings mean. Where the kernel allows no ensemble, sessions have what it gives them, and one
-/// event says so.
+/// Returns the congestion control of the settings. If the kernel does not allow an ensemble, sessions have the
+/// kernel's default, and one event reports it.
 pub fn congestion(wanted: &CongestionSetting) -> transport::CongestionControl {
     let CongestionSetting(choice) = wanted;
     let Some(options) = choice.options() else { return load(choice).unwrap_or_default() };
@@ -18,8 +18,8 @@ pub fn congestion(wanted: &CongestionSetting) -> transport::CongestionControl {
     congestion
 }
 
-/// Loaded when it is wanted first, and as long as the process lives: it is registered in the kernel, once
-/// for whatever this process serves. Four at most: who shares a window, and how it grows.
+/// The loaded programs. Each is loaded at its first use, and stays for the lifetime of the process, because it is
+/// registered in the kernel once for all sessions. At most four: what is shared by whom, and how the window grows.
 static LOADED: Mutex<Vec<(fairtcp::EnsembleOptions, transport::CongestionControl)>> =
     Mutex::new(Vec::new());
 

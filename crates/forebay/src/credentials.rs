@@ -1,5 +1,4 @@
-//! What the command line says of who we are and who the target has to be, for commands that have no
-//! settings file.
+//! Credentials from the command line, for commands without a settings file.
 
 use initiator::chap::InitiatorChap;
 use transport::TlsClient;
@@ -12,20 +11,20 @@ use crate::{
     tls::{self, FarSettingsOrigin},
 };
 
-/// By CHAP.
+/// CHAP credentials.
 pub fn chap(args: &Credentials) -> Result<Option<InitiatorChap>, Failure> {
     let Some(user) = user(args)? else { return Ok(None) };
     Ok(Some(login_rules::prove(&user, mutual(args)?.as_ref(), &settings::ChapHashSetting::ALL)))
 }
 
-/// By TLS.
+/// TLS credentials.
 pub fn tls(args: &Credentials) -> Result<Option<TlsClient>, Failure> {
     let Some(ca) = &args.ca else { return Ok(None) };
     let own = args.certificate.as_deref().zip(args.key.as_deref());
     Ok(Some(tls::client(own, ca, args.server_name.as_deref())?))
 }
 
-/// The remote layer of a stack, with both.
+/// A remote layer with both.
 pub fn remote(url: &str, args: &Credentials) -> Result<RemoteLayerSettings, Failure> {
     let tls = args.ca.clone().map(|ca| {
         RemoteTls::of(ca, args.server_name.clone(), args.certificate.clone(), args.key.clone())

@@ -10,15 +10,15 @@ use crate::{
     settings::LogLevel,
 };
 
-/// What decides which events are shown.
+/// Decides which events are shown.
 pub struct EventFilter {
-    /// Whether the command line decides: settings do not go before it.
+    /// The command line has set the level, which takes precedence over the settings.
     fixed: bool,
     usual: &'static str,
     set: Box<dyn Fn(EnvFilter) + Send + Sync>,
 }
 
-/// Shows events as the command line asks; `usual` if it does not.
+/// Starts to show events, at the level of the command line or at the `usual` one.
 pub fn show(
     log_level: Option<&str>,
     verbose: u8,
@@ -39,21 +39,21 @@ pub fn show(
         .with_writer(|| EventWriter)
         .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
         .with_target(true)
-        // It would panic, and end the process, where nobody reads stderr any more: a closed terminal.
+        // It would panic, and end the process, if nobody reads stderr any more, as after a terminal was closed.
         .log_internal_errors(false)
         .with_filter_reloading();
     let handle = subscriber.reload_handle();
     subscriber.init();
-    // It fails only when the subscriber is gone, and ours stays as long as the process.
+    // This fails only if the subscriber is gone, and ours exists as long as the process.
     let set = Box::new(move |filter| drop(handle.reload(filter)));
     Ok(EventFilter { fixed: log_level.is_some() || verbose > 0, usual, set })
 }
 
 impl EventFilter {
-    /// Shows what the settings want, unless the command line says otherwise.
+    /// Uses the level of the settings, unless the command line has set one.
     pub fn set(&self, level: Option<&LogLevel>) {
         let level = level.map_or(self.usual, |level| level.0.as_str());
-        // Checked when the settings were read.
+        // The level was checked when the settings were read.
         if let (false, Ok(filter)) = (self.fixed, EnvFilter::try_new(level)) {
             (self.set)(filter);
         }

@@ -2,13 +2,13 @@
 
 pub use control::{FAILED, Failure, WRONG_SETTINGS};
 
-/// Why a unit's storage was not opened.
+/// The reason why a unit's storage was not opened.
 #[derive(Debug)]
 pub enum NotOpened {
-    /// The storage of this unit does not agree with what is recorded about it, or another gateway
-    /// has its claim. Other units of the process can be served.
+    /// The storage does not agree with its record, or another gateway has the claim. Other units of the process can
+    /// be served.
     Refused(Failure),
-    /// Any other failure, such as a wrong setting.
+    /// Any other reason, such as a wrong setting.
     Failed(Failure),
 }
 

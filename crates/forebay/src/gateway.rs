@@ -1,4 +1,4 @@
-//! `forebay gateway`: orders for a cache that is served, and how far it is with them.
+//! `forebay gateway`: commands for the cache of a running process, and their progress.
 
 use std::{
     path::Path,
@@ -18,7 +18,7 @@ use crate::{
     status::pair_in_words,
 };
 
-/// Does what the command line says.
+/// Performs the command of the command line.
 pub async fn run(act: GatewayAct) -> Result<(), Failure> {
     match act {
         GatewayAct::Flush(SendDown { of, timeout }) => {
@@ -71,7 +71,7 @@ fn tell(
     show(unit, told, &standing)
 }
 
-/// Asks until it is done, telling how far it is.
+/// Repeats a request until it is done, and shows the progress.
 fn send_down(
     of: &OfCache,
     timeout: Option<TimeSpan>,
@@ -90,7 +90,7 @@ fn send_down(
         if let (CacheControlCommand::Flush { mark }, Some(reached)) = (&mut order, standing.mark) {
             *mark = Some(reached);
         }
-        // The process works at it while it is asked; this only keeps a fault from spinning.
+        // The process works while it handles the request, so this pause only keeps a fault from spinning.
         std::thread::sleep(Duration::from_millis(10));
     }
 }

@@ -1,5 +1,5 @@
-//! `forebay gateway give-up` and `take-in`: what the log of a common cache has of a volume that will never take
-//! it, and that volume if it comes back all the same. Nobody serves with the log meanwhile.
+//! `forebay gateway give-up` and `take-in`: removes a volume that will never return from the log of a common cache,
+//! and accepts it again if it returns. The log must not be in use.
 
 use cache::MemberRecord;
 use control::UnitName;
@@ -14,7 +14,7 @@ use crate::{
     stack::{self, UnopenedCacheLog},
 };
 
-/// Gives it up, if that loses nothing or was asked for all the same.
+/// Removes a volume from the log. Fails if this would lose data, unless the user has confirmed it.
 pub async fn give_up(args: GiveUp) -> Result<(), Failure> {
     let OfLog { unit, config, json } = &args.of;
     let settings = Settings::load_without_secrets(config)?;
@@ -57,7 +57,7 @@ pub async fn give_up(args: GiveUp) -> Result<(), Failure> {
     }
 }
 
-/// Lets it be one of the volumes again.
+/// Accepts the volume again.
 pub async fn take_in(args: OfLog) -> Result<(), Failure> {
     let OfLog { unit, config, json } = &args;
     let settings = Settings::load_without_secrets(config)?;
@@ -82,7 +82,7 @@ pub async fn take_in(args: OfLog) -> Result<(), Failure> {
     ))
 }
 
-/// A log, and what it knows of a unit's volume.
+/// A log that is not in use, and the state of one of its volumes.
 struct OfflineCommonLog<'a> {
     cache: &'a CacheLayerSettings,
     log: UnopenedCacheLog,
@@ -90,8 +90,8 @@ struct OfflineCommonLog<'a> {
 }
 
 impl<'a> OfflineCommonLog<'a> {
-    /// That of the common cache which the settings say; if they do not have the unit any more, of the one that
-    /// knows it.
+    /// Opens the log of the common cache of the unit. If the settings do not have the unit any more, finds the common
+    /// cache that knows it.
     async fn of(settings: &'a Settings, name: &UnitName) -> Result<Self, Failure> {
         let target = settings.target.iter().find(|target| target.name.0 == name.target);
         let unit = target.and_then(|target| target.unit.iter().find(|unit| unit.lun == name.lun));
@@ -105,7 +105,7 @@ impl<'a> OfflineCommonLog<'a> {
         let key = stack::known_as_unit(name);
         for common in settings.common_cache.iter().filter(is_asked) {
             let cache = &common.cache;
-            // One that is not there would be made.
+            // Opening a missing log would make a new one.
             if !stack::log_exists(cache) {
                 continue;
             }

@@ -1,4 +1,4 @@
-//! `forebay gateway export` and `adopt`: a log leaves one host, whole, and is taken up on another.
+//! `forebay gateway export` and `adopt`: moves a log from one host to another.
 
 use std::{fmt::Write as _, path::Path};
 
@@ -16,8 +16,7 @@ use crate::{
     stack::{self, OpenedStack},
 };
 
-/// Puts the log of a unit away, in the process that serves it or without one, and tells what the
-/// other host needs.
+/// Closes the log of a unit, in the process that serves it or directly. Prints what the other host needs.
 pub async fn export(args: Export) -> Result<(), Failure> {
     let settings = Settings::load(&args.config)?;
     let (target, unit) = find(&settings, &args.unit)?;
@@ -58,7 +57,7 @@ pub async fn export(args: Export) -> Result<(), Failure> {
     }
 }
 
-/// Looks at a log that was brought here, takes its volume's claim, and leaves it ready to be served.
+/// Checks a log that was brought to this host, claims its volume, and leaves it ready to be served.
 pub async fn adopt(args: Adopt) -> Result<(), Failure> {
     let settings = Settings::load(&args.config)?;
     let (target, unit) = find(&settings, &args.unit)?;
@@ -96,7 +95,7 @@ async fn stop(opened: &[OpenedStack]) -> Result<(), Failure> {
     futures_util::future::join_all(stopped).await.into_iter().collect()
 }
 
-/// A log is taken up only if whoever had it is shut out.
+/// A log is adopted only if its former gateway is fenced.
 fn holds(holding: Holding, name: &UnitName) -> Result<(), Failure> {
     match holding {
         Holding::Held | Holding::Reserved => Ok(()),
@@ -112,7 +111,7 @@ fn holds(holding: Holding, name: &UnitName) -> Result<(), Failure> {
     }
 }
 
-/// The unit of that name.
+/// Finds the unit with this name.
 pub fn find<'a>(
     settings: &'a Settings,
     name: &UnitName,
@@ -146,7 +145,7 @@ fn cache_of<'a>(
     })
 }
 
-/// A log that is not there would be made.
+/// Opening a missing log would make a new one.
 fn must_be_there(cache: &CacheLayerSettings) -> Result<(), Failure> {
     if cache.log.exists() {
         return Ok(());
@@ -155,8 +154,8 @@ fn must_be_there(cache: &CacheLayerSettings) -> Result<(), Failure> {
         .remedy("bring the log of the other host there first, or correct `log`"))
 }
 
-/// The target with this unit as the settings have it, with the serial number that hosts know; with all units of
-/// its common cache, and that.
+/// Prints the target with this unit as settings, with the serial number that hosts know; for a common cache, with all
+/// of its units and the common cache.
 fn fragment(
     config: &Path,
     served: &Settings,

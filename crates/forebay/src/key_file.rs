@@ -1,5 +1,4 @@
-//! The key that a volume is encrypted with, in a file that a secret locks:
-//! `docs/formats/volume-key.md` has its bytes.
+//! The key of an encrypted volume, in a file that a secret wraps: `docs/formats/volume-key.md` has its bytes.
 
 use std::{
     fs::{self, File},
@@ -22,7 +21,7 @@ use crate::{
     settings::{EncryptLayerSettings, SecretWithSource, read_secret},
 };
 
-/// A file with a volume's key, and what unlocks it.
+/// A file with a volume's key, and the secret that unwraps it.
 pub struct KeyFile(Arc<LockedKeyFile>);
 
 struct LockedKeyFile {
@@ -30,7 +29,7 @@ struct LockedKeyFile {
     secret: Zeroizing<Vec<u8>>,
 }
 
-/// `forebay key`: a new key in a new file; never over one that is there.
+/// `forebay key`: makes a new key in a new file. Never replaces an existing file.
 pub fn make(
     path: &Path,
     secret_file: Option<&Path>,
@@ -58,7 +57,7 @@ pub fn make(
     })
 }
 
-/// The key that a layer's settings name, and where it is kept.
+/// Reads the key that the settings of a layer name.
 pub fn open(settings: &EncryptLayerSettings) -> Result<(VolumeKey, KeyFile), Failure> {
     let path = settings.key.clone();
     let secret = unlocking(settings.secret_file.as_deref(), settings.secret_env.as_deref())?;
@@ -87,7 +86,7 @@ pub fn open(settings: &EncryptLayerSettings) -> Result<(VolumeKey, KeyFile), Fai
         KeyUnlockError::OtherSecret => Failure::new(format!("the secret does not unlock {shown}"))
             .remedy("name the secret that it was made with, or the key file of this volume"),
     })?;
-    // What a crash has left; the key of now is at hand, so nothing has to wait for it.
+    // Remove what a crash during a renewal has left. The present key has been read, so nothing has to wait for this.
     if let Err(error) = locked.end_renewal() {
         tracing::warn!(file = %shown, %error, "what is left of an erased key cannot be removed");
     }
@@ -113,7 +112,7 @@ enum KeyUnlockError {
 }
 
 impl LockedKeyFile {
-    /// The file that holds `key`.
+    /// Encodes the file for `key`.
     fn lock(&self, key: &VolumeKey) -> io::Result<Vec<u8>> {
         let mut salt = [0; SALT_BYTES];
         getrandom::fill(&mut salt).map_err(io::Error::other)?;
@@ -146,7 +145,7 @@ impl LockedKeyFile {
         VolumeKey::new(&key).ok_or(KeyUnlockError::NoKeyFile)
     }
 
-    /// What wraps the key: the secret is long and random, so one hash makes a key of it.
+    /// Derives the wrapping key. The secret is long and random, so one hash is sufficient.
     fn wrapping(&self, salt: &[u8; SALT_BYTES]) -> KwAes256 {
         let hash = Sha256::new()
             .chain_update(b"forebay volume key 1")
@@ -156,16 +155,16 @@ impl LockedKeyFile {
         KwAes256::new(&hash)
     }
 
-    /// Another key in place of the one in the file, whose bytes are overwritten as well.
+    /// Replaces the key in the file. The bytes of the old file are overwritten as well.
     fn renew(&self) -> io::Result<Renewed> {
         self.end_renewal()?;
         let key = random()?;
-        // Its second name keeps the old file within reach until its bytes are gone.
+        // A second name keeps the old file accessible until its bytes are overwritten.
         fs::hard_link(&self.path, atomic_file::beside(&self.path, OLD))?;
         atomic_file::prepare(&self.path, &self.lock(&key)?)?;
         atomic_file::settle_names(&self.path)?;
         fs::rename(atomic_file::beside(&self.path, "new"), &self.path)?;
-        // From here on the new key counts, whatever happens.
+        // Crash order: from here on the new key is in force, whatever fails later.
         let settled = atomic_file::settle_names(&self.path).and_then(|()| self.end_renewal());
         let settled = settled.map_err(|error| {
             self.tell(&error);
@@ -174,8 +173,8 @@ impl LockedKeyFile {
         Ok(Renewed { key, settled })
     }
 
-    /// Overwrites what a renewal has left of the old file. It has no name any more then. That its
-    /// bytes are gone, too, is known where the file system and the drive write in place.
+    /// Overwrites and removes the old file that a renewal has left. Its bytes are gone for certain only if the file
+    /// system and the drive write in place.
     fn end_renewal(&self) -> io::Result<()> {
         let old = atomic_file::beside(&self.path, OLD);
         let found = match fs::symlink_metadata(&old) {
@@ -183,7 +182,7 @@ impl LockedKeyFile {
             found => found?,
         };
         let current = fs::metadata(&self.path)?;
-        // Otherwise it did not come to the renewal: it is the key of now by another name.
+        // Otherwise the crash was before the rename: the second name is that of the present key.
         if (found.dev(), found.ino()) != (current.dev(), current.ino()) {
             let mut file = volume::open_own(&old, true, false)?;
             file.write_all(&[0; FILE_BYTES])?;
@@ -202,7 +201,7 @@ impl LockedKeyFile {
 impl Keyring for KeyFile {
     fn renew(&self) -> Io<'_, Renewed> {
         let locked = Arc::clone(&self.0);
-        // Off the runtime's threads: a sync takes its time. It goes on if nobody waits any more.
+        // Run this on a blocking thread, because a sync takes time. It completes even if the caller is dropped.
         let renewed = tokio::task::spawn_blocking(move || {
             locked.renew().inspect_err(|error| locked.tell(error))
         });
@@ -223,17 +222,17 @@ fn crc32c(bytes: &[u8]) -> u32 {
     checksum(CrcAlgorithm::Crc32Iscsi, bytes) as u32
 }
 
-/// Longer files hold something else.
+/// A longer file is not a key file.
 const MOST_BYTES: u64 = 4096;
 const MAGIC: &[u8; 8] = b"FBYVLKEY";
 const VERSION: u32 = 1;
 const SALT_BYTES: usize = 32;
 const FILE_BYTES: usize = 120;
-/// Behind the name of a file that another one takes the place of.
+/// Suffix of the second name of a file that is being replaced.
 const OLD: &str = "old";
-/// RFC 3394: eight bytes more than the key.
+/// Key wrap (RFC 3394) adds eight bytes to the key.
 const WRAPPED_BYTES: usize = VolumeKey::BYTES + 8;
-/// At six bits each 192 bits: nothing is gained by a slow hash.
+/// 32 characters of six bits are 192 bits: a slow hash would gain nothing.
 const SECRET_BYTES: usize = 32;
 
 #[cfg(test)]
@@ -259,7 +258,7 @@ mod tests {
         assert!(!bytes.windows(16).any(|part| key.bytes().windows(16).any(|clear| clear == part)));
     }
 
-    /// If a power cut took the name of the key, what is encrypted with it could not be read.
+    /// If a power failure removed the name of the key file, the encrypted data could not be read.
     #[test]
     fn the_name_of_a_new_key_is_synced() {
         let (folder, secrets) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
@@ -307,13 +306,13 @@ mod tests {
         let file = locked(&path, &[7; 32]);
         let (key, other) = (random().unwrap(), random().unwrap());
         atomic_file::replace(&path, &file.lock(&key).unwrap()).unwrap();
-        // Before the new file has its name: the old key is the one that counts.
+        // Crash before the rename: the old key is in force.
         let old = atomic_file::beside(&path, OLD);
         fs::hard_link(&path, &old).unwrap();
         file.end_renewal().unwrap();
         assert!(!old.exists());
         assert!(file.unlock(&fs::read(&path).unwrap()).is_ok_and(|k| k.bytes() == key.bytes()));
-        // After that: it is to go.
+        // Crash after the rename: the old file has to be removed.
         fs::hard_link(&path, &old).unwrap();
         let third = folder.path().join("third name");
         fs::hard_link(&path, &third).unwrap();

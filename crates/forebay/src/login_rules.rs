@@ -1,5 +1,4 @@
-//! Settings to who may log in where: users, rules and proofs as the target and the initiator take
-//! them.
+//! Converts settings about logins: CHAP users, access rules and credentials for the target and the initiator.
 
 use iscsi::login::chap::{Credential, InitiatorChap};
 use target::{LoginAccess, LoginAccessRule, Security};
@@ -8,7 +7,7 @@ use crate::settings::{
     self, Allow, ChapCredentialSettings, Discovery, RemoteLayerSettings, Settings,
 };
 
-/// Who can prove what to this process.
+/// Returns the CHAP users and discovery rules of this process.
 pub fn security(settings: &Settings) -> Security {
     let users: Vec<Credential> =
         settings.user.iter().map(ChapCredentialSettings::credential).collect();
@@ -18,17 +17,17 @@ pub fn security(settings: &Settings) -> Security {
     Security { users: users.into(), algorithms: algorithms.into(), discovery }
 }
 
-/// Who may log in to a target.
+/// Returns the access rules of a target.
 pub fn access(target: &settings::IscsiTargetSettings) -> LoginAccess {
     rules(target.allow.as_deref(), target.mutual.as_ref())
 }
 
-/// What we prove to a remote target, and it to us.
+/// Returns the CHAP credentials for a remote target, in both directions.
 pub fn chap(remote: &RemoteLayerSettings) -> Option<InitiatorChap> {
     Some(prove(remote.user.as_ref()?, remote.mutual.as_ref(), &remote.chap))
 }
 
-/// Who we are, who the target has to be, and by which hashes.
+/// Combines our credentials, those that the target has to prove, and the accepted hashes.
 pub fn prove(
     user: &ChapCredentialSettings,
     mutual: Option<&ChapCredentialSettings>,

@@ -1,4 +1,4 @@
-//! `forebay ls`: what a portal or a target has.
+//! `forebay ls`: lists the targets of a portal or the units of a target.
 
 use ::names::VolumeName;
 use control::{ControlRequest, ControlResponse};
@@ -17,7 +17,7 @@ use crate::{
     tls::{self, FarSettingsOrigin},
 };
 
-/// A target and its units, or why they cannot be listed.
+/// A target and its units, or the reason why they cannot be listed.
 struct ListedTarget {
     target: String,
     portals: Vec<String>,
@@ -62,7 +62,7 @@ pub async fn run(args: &Ls) -> Result<(), Failure> {
     }
 }
 
-/// What one portal shows.
+/// Lists one portal.
 async fn list(
     settings: &initiator::Settings,
     url: &initiator::Url,
@@ -86,7 +86,7 @@ async fn list(
     Ok(listed)
 }
 
-/// Where a volume is, by the process that serves here, or by the seeds of its settings.
+/// Returns the location of a volume: from the process that serves here, or from the seeds of its settings.
 async fn place(args: &Ls, volume: VolumeName) -> Result<initiator::Url, Failure> {
     let served = args.whom.path().and_then(|path| {
         control_socket::ask(&path, ControlRequest::Locate { volume: volume.clone() })

@@ -74,7 +74,7 @@ fn main() -> ExitCode {
 fn run(cli: Cli) -> Result<ExitCode, Failure> {
     let usual = match cli.command {
         ForebayCommand::Serve(_) | ForebayCommand::Tunnel(_) | ForebayCommand::Attach(_) => "info",
-        // It kills what others talk to: their warnings are part of the plan.
+        // Quickstart kills processes that others are connected to: their warnings are expected.
         ForebayCommand::Quickstart(_) => "error",
         _ => "warn",
     };
@@ -116,7 +116,7 @@ fn run(cli: Cli) -> Result<ExitCode, Failure> {
     done.map(|()| ExitCode::SUCCESS)
 }
 
-/// On this thread and on as many others as there are CPUs.
+/// Runs on this thread and on as many others as there are CPUs.
 fn in_runtime(work: impl Future<Output = Result<(), Failure>>) -> Result<(), Failure> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let runtime = runtime.map_err(Failure::new)?;

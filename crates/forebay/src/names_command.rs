@@ -1,4 +1,4 @@
-//! `forebay names`: which volumes of which nodes are known.
+//! `forebay names`: the known volumes and their nodes.
 
 use std::fmt::Write as _;
 
@@ -13,7 +13,7 @@ use crate::{
     table::table,
 };
 
-/// Asks and prints.
+/// Asks the naming service and prints the answer.
 pub fn run(args: &NamesArgs) -> Result<(), Failure> {
     match control_socket::ask(&args.whom.path()?, ControlRequest::Names)? {
         ControlResponse::Names(known) if args.json => {

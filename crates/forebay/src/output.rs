@@ -1,4 +1,4 @@
-//! What the program prints for its caller: stdout; and what it tells who looks on meanwhile: stderr.
+//! Output: results on stdout, and progress for people on stderr.
 
 use std::{
     borrow::Cow,
@@ -8,7 +8,7 @@ use std::{
 
 use crate::failure::Failure;
 
-/// Prints. A reader that has gone away has seen enough: that is no failure.
+/// Prints to stdout. If the reader has closed the pipe, this is not a failure.
 pub fn print(bytes: impl AsRef<[u8]>) -> Result<(), Failure> {
     let mut stdout = std::io::stdout().lock();
     match stdout.write_all(bytes.as_ref()).and_then(|()| stdout.flush()) {
@@ -24,8 +24,8 @@ pub fn print_line(text: impl std::fmt::Display) -> Result<(), Failure> {
     print(format!("{text}\n"))
 }
 
-/// Tells a line to who looks on. Whether anybody does is no matter: a terminal may be gone, or the reader of a pipe, and what
-/// is under way has to end in order all the same.
+/// Prints a line to stderr. Errors are ignored: the terminal or the reader may be gone, and the work has to be
+/// completed all the same.
 pub fn tell(text: impl std::fmt::Display) {
     let _ = std::io::stderr().lock().write_all(format!("{text}\n").as_bytes());
 }

@@ -1,5 +1,4 @@
-//! From the settings in force to others: what comes, changes and goes, and what cannot change while
-//! it is served.
+//! The plan of a reload: what is added, changed and removed, and what cannot change while it is served.
 
 use control::ReloadChanges;
 
@@ -8,26 +7,26 @@ use crate::settings::{Address, IscsiTargetSettings, Layer, PortalSettings, Setti
 /// What a reload does, as data.
 #[derive(Debug, Default)]
 pub struct ReloadPlan<'a> {
-    /// Portals to open, with the tag of their group.
+    /// Portals to be opened, with the tags of their groups.
     pub portals_added: Vec<(Address, u16)>,
-    /// Portals to close, as the settings wrote them.
+    /// Portals to be closed, as written in the settings.
     pub portals_removed: Vec<Address>,
-    /// Targets to serve.
+    /// Targets to be added.
     pub targets_added: Vec<&'a IscsiTargetSettings>,
-    /// Targets to serve no more.
+    /// Targets to be removed.
     pub targets_removed: Vec<&'a IscsiTargetSettings>,
-    /// Units to add to targets that stay.
+    /// Units to be added to existing targets.
     pub units_added: Vec<(&'a IscsiTargetSettings, &'a Unit)>,
-    /// Units to take from targets that stay.
+    /// Units to be removed from existing targets.
     pub units_removed: Vec<(&'a IscsiTargetSettings, &'a Unit)>,
-    /// Units that stay as they are but for a larger file or slice, or the rate of their cache.
+    /// Units that stay, except that their file or slice is larger, or the rate of their cache has changed.
     pub units_changed: Vec<(&'a IscsiTargetSettings, &'a Unit)>,
-    /// The same in words.
+    /// The changes in words.
     pub changes: ReloadChanges,
 }
 
 impl<'a> ReloadPlan<'a> {
-    /// From `old` to `new`.
+    /// Plans the change from `old` to `new`.
     pub fn between(old: &'a Settings, new: &'a Settings) -> Self {
         let mut plan = Self::default();
         plan.process(old, new);
@@ -36,7 +35,7 @@ impl<'a> ReloadPlan<'a> {
         plan
     }
 
-    /// Units to open, those of whole targets among them.
+    /// Returns the units to be opened, including those of new targets.
     pub fn units_to_open(&self) -> Vec<(&'a IscsiTargetSettings, &'a Unit)> {
         let mut units = Vec::new();
         for target in &self.targets_added {
@@ -46,7 +45,7 @@ impl<'a> ReloadPlan<'a> {
         units
     }
 
-    /// What is read once, when the process starts.
+    /// Checks the settings that are read only when the process starts.
     fn process(&mut self, old: &Settings, new: &Settings) {
         let fixed = [
             ("threads", old.threads != new.threads),
@@ -97,7 +96,7 @@ impl<'a> ReloadPlan<'a> {
         let find = |settings: &'a Settings, target: &IscsiTargetSettings| {
             settings.target.iter().find(|other| other.name == target.name)
         };
-        // They are opened together, and their log is one.
+        // The units of a common cache are opened together, because they have one log.
         let in_common = |settings: &'a Settings| -> Vec<_> {
             let names = settings.common_cache.iter().map(|common| &common.name);
             names
@@ -109,7 +108,7 @@ impl<'a> ReloadPlan<'a> {
             let what = "common caches and their units are read at the start only; restart";
             self.changes.refused.push(what.to_owned());
         }
-        // Halves are open, and partners count on them, as long as the process lives.
+        // The halves of pairs stay open as long as the process lives, because partners use them.
         let is_paired = |target: &IscsiTargetSettings| {
             let half = |unit: &Unit| matches!(unit.stack.first(), Some(Layer::Half(_)));
             target.unit.iter().any(|unit| unit.pair().is_some() || half(unit))
@@ -178,10 +177,10 @@ impl<'a> ReloadPlan<'a> {
     }
 }
 
-/// How a unit differs from what it was.
+/// The difference between the old and the new settings of a unit.
 enum UnitReloadChange {
     Nothing,
-    /// In words: what of which of its layers.
+    /// The difference in words: the layers and keys that have changed.
     Small(String),
     Refused(String),
 }
@@ -197,7 +196,7 @@ fn change(old: &Unit, new: &Unit) -> UnitReloadChange {
     if (&old.serial, &old.product) != (&new.serial, &new.product) {
         return refused("initiators know a disk by its serial number and product; restart");
     }
-    // The same layers but for sizes, rates and the volume's name.
+    // The layers are the same except for sizes, rates and the volume's name.
     let mut same = old.clone();
     let (mut grown, mut paced) = (Vec::new(), Vec::new());
     if (&same.volume, same.generation) != (&new.volume, new.generation) {
@@ -239,13 +238,13 @@ fn change(old: &Unit, new: &Unit) -> UnitReloadChange {
 const OTHER_DATA: &str = "its layers differ, and initiators would see other data on the same disk; \
                           take the unit out with one reload and put it in with the next, or restart";
 
-/// Why a unit does not become larger with what is at its bottom.
+/// Returns the reason why a unit with this bottom layer cannot grow.
 pub fn fixed_size(unit: &Unit) -> Option<String> {
     let sized = |layer: &Layer| matches!(layer, Layer::Slice(slice) if slice.size.is_some());
     unit.stack.iter().any(sized).then(|| "the settings say how large its slice is".to_owned())
 }
 
-/// Every portal with the tag of its group.
+/// Returns all portals with the tags of their groups.
 fn portals(settings: &Settings) -> Vec<(Address, u16, PortalSettings)> {
     let groups = settings.groups().into_iter();
     let portals = groups.flat_map(|group| {
@@ -285,7 +284,7 @@ mod tests {
     #[test]
     fn what_is_the_same_changes_nothing() {
         check(&target("a", DISK), &target("a", DISK), "");
-        // Written out in another way.
+        // The same settings in another notation.
         check(&target("a", DISK), &(format!("listen = ['127.0.0.1']\n{}", target("a", DISK))), "");
     }
 

@@ -1,30 +1,29 @@
-//! Sizes, spans of time and shares as people write them in settings: one parser each.
+//! Sizes, times and percentages as people write them in settings, with one parser each.
 
 use std::{fmt, str::FromStr, time::Duration};
 
 use serde::{Deserialize, Deserializer, de};
 
-/// Between the message and the remedy in the text of an error that serde carries for us.
+/// Separates the message from the remedy in the text of an error that serde passes through.
 pub const REMEDY: &str = "; remedy: ";
 
-/// A number of bytes. Written as a whole number with `B`, `KiB`, `MiB`, `GiB` or `TiB`; a bare
-/// number means bytes.
+/// A number of bytes. Written as a whole number with `B`, `KiB`, `MiB`, `GiB` or `TiB`; a bare number is in bytes.
 #[derive(Clone, Copy, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
 pub struct Size(pub u64);
 
 impl Size {
-    /// So many mebibytes.
+    /// Returns this number of mebibytes.
     pub const fn mib(count: u64) -> Self {
         Self(count << 20)
     }
 
-    /// So many kibibytes.
+    /// Returns this number of kibibytes.
     pub const fn kib(count: u64) -> Self {
         Self(count << 10)
     }
 }
 
-/// Units of [`Size`], largest first.
+/// The units of [`Size`], largest first.
 const SIZES: [(&str, u64); 5] =
     [("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10), ("B", 1)];
 
@@ -58,7 +57,7 @@ impl fmt::Display for Size {
     }
 }
 
-/// About this many bytes, for a reader: `1.5 GiB`.
+/// Formats a number of bytes for people, rounded: `1.5 GiB`.
 pub fn about(bytes: u64) -> String {
     let (unit, factor) = SIZES.iter().find(|(_, factor)| bytes >= *factor).unwrap_or(&("B", 1));
     if *factor == 1 {
@@ -92,24 +91,23 @@ impl<'de> Deserialize<'de> for Size {
     }
 }
 
-/// A length of time. Written as a whole number with `us`, `ms`, `s`, `min` or `h`; a bare `0` is
-/// zero.
+/// A duration. Written as a whole number with `us`, `ms`, `s`, `min` or `h`; a bare `0` is zero.
 #[derive(Clone, Copy, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
 pub struct TimeSpan(pub Duration);
 
 impl TimeSpan {
-    /// So many seconds.
+    /// Returns this number of seconds.
     pub const fn seconds(count: u64) -> Self {
         Self(Duration::from_secs(count))
     }
 
-    /// So many milliseconds.
+    /// Returns this number of milliseconds.
     pub const fn millis(count: u64) -> Self {
         Self(Duration::from_millis(count))
     }
 }
 
-/// Units of [`TimeSpan`] in microseconds, largest first.
+/// The units of [`TimeSpan`] in microseconds, largest first.
 const SPANS: [(&str, u64); 5] =
     [("h", 3_600_000_000), ("min", 60_000_000), ("s", 1_000_000), ("ms", 1_000), ("us", 1)];
 
@@ -166,7 +164,7 @@ impl<'de> Deserialize<'de> for TimeSpan {
     }
 }
 
-/// Digits, then the rest without the space between them.
+/// Splits a text into digits and the rest, without the space between them.
 fn split(text: &str) -> (&str, &str) {
     let text = text.trim();
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();

@@ -1,6 +1,6 @@
-//! A long line in this process: a relay between TCP connections that delays every byte, paces it to
-//! a rate, and counts what passes. It loses nothing and reorders nothing, since TCP at either end
-//! would only see the repair; what loss does to a real line is not shown here.
+//! A simulated long link in this process: a relay between TCP connections that delays every byte, limits the rate,
+//! and counts the traffic. It does not lose or reorder data, because TCP at either end would only see the repaired
+//! stream; the effects of loss cannot be shown with it.
 
 use std::{
     collections::VecDeque,
@@ -29,54 +29,54 @@ use tokio::{
     task::JoinSet,
 };
 
-/// What the line is like; the same in both directions.
+/// The properties of the link, which are the same in both directions.
 #[derive(Clone, Copy, Debug)]
 pub struct RelayLinkSettings {
-    /// Propagation, one way.
+    /// One-way propagation delay.
     pub delay: Duration,
-    /// Bits per second.
+    /// Rate in bits per second.
     pub rate: u64,
 }
 
 impl RelayLinkSettings {
-    /// How long so many bytes occupy the line.
+    /// Returns how long this number of bytes occupies the link.
     fn occupied_by(&self, bytes: usize) -> Duration {
         Duration::from_nanos((bytes as u64 * 8).saturating_mul(1_000_000_000) / self.rate)
     }
 
-    /// Bytes that one direction of a connection may hold: what the line has under way at full rate,
-    /// and a router's buffer of 256 KiB before it. More is not read: backpressure.
+    /// Returns the bytes that one direction of a connection may hold: those in flight at full rate, and the buffer of
+    /// a router, 256 KiB. More is not read (backpressure).
     fn room(&self) -> usize {
         let under_way = self.delay.as_nanos() * u128::from(self.rate) / 8 / 1_000_000_000;
         usize::try_from(under_way).unwrap_or(usize::MAX / 2) + (256 << 10)
     }
 }
 
-/// What has passed in one direction.
+/// The traffic of one direction.
 #[derive(Debug, Default)]
 pub struct RelayCounters {
     bytes: AtomicU64,
     pdus: AtomicU64,
 }
 
-/// A snapshot of both directions.
+/// The traffic of both directions.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq, serde::Serialize)]
 pub struct RelayTraffic {
-    /// Bytes of the TCP streams, both ways together.
+    /// Bytes of the TCP streams in both directions.
     pub bytes: u64,
-    /// iSCSI PDUs, both ways together.
+    /// iSCSI PDUs in both directions.
     pub pdus: u64,
 }
 
 impl RelayTraffic {
-    /// What passed since `earlier`.
+    /// Returns the traffic since `earlier`.
     #[must_use]
     pub fn since(self, earlier: Self) -> Self {
         Self { bytes: self.bytes - earlier.bytes, pdus: self.pdus - earlier.pdus }
     }
 }
 
-/// A line under way. It ends when this is dropped.
+/// A running link. It ends when this is dropped.
 #[derive(Debug)]
 pub struct RelayLink {
     address: SocketAddr,
@@ -84,17 +84,17 @@ pub struct RelayLink {
     driver: tokio::task::JoinHandle<()>,
 }
 
-/// One way of the line, shared by its connections.
+/// One direction of the link, shared by its connections.
 #[derive(Debug)]
 struct RelayDirection {
     line: RelayLinkSettings,
-    /// When the line will have taken all that was put on it.
+    /// When the link will have sent all bytes that it has accepted.
     free_at: Mutex<Instant>,
     passed: RelayCounters,
 }
 
 impl RelayLink {
-    /// Listens on `listen`; each connection there becomes one to `to`.
+    /// Listens on `listen`. Each connection there is relayed to `to`.
     pub async fn open(
         listen: SocketAddr,
         to: SocketAddr,
@@ -111,12 +111,12 @@ impl RelayLink {
         Ok(Self { address, directions, driver })
     }
 
-    /// Where it listens.
+    /// Returns the address on which it listens.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// What has passed so far.
+    /// Returns the traffic so far.
     pub fn traffic(&self) -> RelayTraffic {
         let sum = |count: fn(&RelayCounters) -> &AtomicU64| {
             self.directions.iter().map(|way| count(&way.passed).load(Relaxed)).sum()
@@ -162,14 +162,14 @@ async fn relay(near: TcpStream, to: SocketAddr, [forth, back]: [Arc<RelayDirecti
     }
     let (near_in, near_out) = near.into_split();
     let (far_in, far_out) = far.into_split();
-    // A reset at one end takes the other with it; an orderly end passes through like the bytes.
+    // A reset at one end closes the other connection; an orderly end is relayed like the data.
     let result = tokio::try_join!(carry(near_in, far_out, &forth), carry(far_in, near_out, &back));
     if let Err(error) = result {
         tracing::debug!(%error, "a connection over the link broke");
     }
 }
 
-/// Bytes between the two ends of one direction of one connection.
+/// The bytes in flight in one direction of one connection.
 struct Pipe {
     queue: Mutex<RelayQueue>,
     changed_in: Notify,
@@ -189,8 +189,7 @@ async fn carry(from: OwnedReadHalf, to: OwnedWriteHalf, way: &RelayDirection) ->
     tokio::try_join!(put_in(from, &pipe, way), take_out(to, &pipe, way)).map(|_| ())
 }
 
-/// Bytes taken from the socket at once: about 0.13 ms of a line of 1 Gbit/s, so that bytes come
-/// evenly.
+/// Bytes read from the socket at once: about 0.13 ms at 1 Gbit/s, so that the stream is even.
 const CHUNK: usize = 16 << 10;
 
 async fn put_in(mut from: OwnedReadHalf, pipe: &Pipe, way: &RelayDirection) -> io::Result<()> {
@@ -243,15 +242,15 @@ async fn take_out(mut to: OwnedWriteHalf, pipe: &Pipe, way: &RelayDirection) -> 
     }
 }
 
-/// A timer that rings within tens of microseconds; tokio's own counts in milliseconds, too coarse
-/// for a line of a few milliseconds.
+/// A timer with an accuracy of tens of microseconds. Tokio's own timer has milliseconds, which is too coarse for a
+/// link of a few milliseconds.
 struct Alarm(AsyncFd<OwnedFd>);
 
 impl Alarm {
     fn new() -> io::Result<Self> {
         let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
         let timer = rustix::time::timerfd_create(TimerfdClockId::Monotonic, flags)?;
-        // SAFETY: an owned descriptor stays the same open file until it is dropped, with this.
+        // SAFETY: the owned descriptor stays the same open file until it is dropped together with this value.
         Ok(Self(unsafe { AsyncFd::register(timer) }?))
     }
 
@@ -278,18 +277,18 @@ impl Alarm {
     }
 }
 
-/// Finds where iSCSI PDUs begin in a stream (RFC 7143, 11.2): basic header, additional headers,
-/// data segment padded to four bytes. Streams without digests only: with them the count is a guess.
+/// Counts iSCSI PDUs in a stream (RFC 7143, 11.2): basic header, additional headers, data segment padded to four
+/// bytes. Only for streams without digests; with digests the count is a guess.
 #[derive(Default)]
 struct Framing {
-    /// The basic header as far as it has come.
+    /// The part of the basic header that has been received.
     header: [u8; 8],
     have: usize,
-    /// Bytes to pass before the next header.
+    /// Bytes to be skipped before the next header.
     skip: usize,
 }
 
-/// Of the basic header's 48 bytes, the first eight hold the lengths.
+/// The first eight of the basic header's 48 bytes hold the lengths.
 const REST_OF_HEADER: usize = 40;
 
 impl Framing {
@@ -322,7 +321,7 @@ mod tests {
     const LOOPBACK: SocketAddr =
         SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 0);
 
-    /// A link to a peer that sends everything back.
+    /// Makes a link to a peer that returns everything.
     async fn link_to_echo(line: RelayLinkSettings) -> (RelayLink, TcpStream) {
         let echo = TcpListener::bind(LOOPBACK).await.unwrap();
         let to = echo.local_addr().unwrap();
@@ -349,7 +348,7 @@ mod tests {
 
     #[tokio::test]
     async fn bytes_come_no_faster_than_the_rate_and_all_of_them_in_order() {
-        // 1 MiB at 80 Mbit/s is 105 ms on the line.
+        // 1 MiB at 80 Mbit/s takes 105 ms on the link.
         let line = RelayLinkSettings { delay: Duration::from_millis(1), rate: 80_000_000 };
         let (_link, near) = link_to_echo(line).await;
         let sent: Vec<u8> = (0..1 << 20).map(|i: u32| (i ^ (i >> 9)) as u8).collect();

@@ -10,10 +10,10 @@ use zeroize::Zeroizing;
 
 use crate::{atomic_file, cli::SecretArgs, failure::Failure};
 
-/// Six bits each: base64's, so that every initiator's settings take them.
+/// Characters of a secret with six bits each (base64), which every initiator accepts in its settings.
 const CHARACTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
-/// Makes the file; never over one that is there.
+/// Makes the file. Never replaces an existing one.
 pub fn make(args: &SecretArgs) -> Result<(), Failure> {
     let shown = args.file.display();
     let mut random = Zeroizing::new(vec![0; args.characters.into()]);

@@ -1,4 +1,4 @@
-//! `forebay serve`: opens what the settings name, listens, answers until a signal, puts away.
+//! `forebay serve`: opens everything that the settings name, serves until a signal, and closes it.
 
 use std::{fs::File, io::Write, net::SocketAddr, path::Path, sync::Arc, time::Duration};
 
@@ -23,7 +23,7 @@ use crate::{
     stack,
 };
 
-/// Serves until a signal comes.
+/// Serves until a signal ends it.
 pub fn run(config: &Path, ready_fd: Option<i32>, events: EventFilter) -> Result<(), Failure> {
     // Make the path absolute before the first load: relative paths in the settings are resolved against this
     // file's folder, and a reload must arrive at the same paths or it would see every file as changed.
@@ -32,7 +32,7 @@ pub fn run(config: &Path, ready_fd: Option<i32>, events: EventFilter) -> Result<
     open_file_limit::raise(server_settings(&settings.iscsi).open_connections());
     let runtime = runtime(settings.threads, !settings.iscsi.busy_poll.0.is_zero())?;
     let result = runtime.block_on(serve(&config, settings, ready_fd, events));
-    // What still runs holds nothing that a kill would harm.
+    // The tasks that still run can be dropped without harm, as in a kill.
     runtime.shutdown_timeout(Duration::from_millis(100));
     result
 }
@@ -41,7 +41,7 @@ pub fn run(config: &Path, ready_fd: Option<i32>, events: EventFilter) -> Result<
 /// for each, so other sessions wait at most 16 us longer. With tokio's default of 61 it would be 120 us.
 const POLLS_BETWEEN_EVENTS: u32 = 8;
 
-/// With one thread there is nobody to share work with, so no cost of sharing it.
+/// With one thread, no work is shared, and the cost of sharing can be saved.
 fn runtime(threads: u16, is_polling: bool) -> Result<Runtime, Failure> {
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
     let threads = if threads == 0 { cpus } else { threads.into() };
@@ -83,7 +83,7 @@ async fn serve(
         }
     };
     if let Err(failure) = started {
-        // The first failure is the one to tell.
+        // Report the first failure only.
         if let Err(second) = node.stop(signals.end()).await {
             tracing::error!(%second, "stopping after a failed start");
         }
@@ -105,7 +105,7 @@ async fn serve(
     Ok(())
 }
 
-/// What somebody on the control socket gets to hear.
+/// Answers a request on the control socket.
 async fn answer(node: Arc<Node>, request: ControlRequest) -> ControlResponse {
     match request {
         ControlRequest::Status => ControlResponse::Status(Box::new(node.status())),
@@ -157,7 +157,7 @@ async fn answer(node: Arc<Node>, request: ControlRequest) -> ControlResponse {
     }
 }
 
-/// Makes the response to a request from its result.
+/// Makes a response of a result.
 fn respond<T>(
     result: Result<T, Failure>,
     response: impl FnOnce(T) -> ControlResponse,
@@ -165,7 +165,7 @@ fn respond<T>(
     result.map_or_else(ControlResponse::Failure, response)
 }
 
-/// Reloads the settings and says what came of it.
+/// Reloads the settings and reports the result.
 async fn reload(node: Arc<Node>) -> Result<ReloadChanges, Failure> {
     let done = node.reload().await;
     match &done {
@@ -176,12 +176,12 @@ async fn reload(node: Arc<Node>) -> Result<ReloadChanges, Failure> {
     done
 }
 
-/// Tells whoever started us that initiators can connect.
+/// Reports to the starting process that initiators can connect.
 fn announce(addresses: &[SocketAddr], ready_fd: Option<i32>) -> Result<(), Failure> {
     let addresses: Vec<_> = addresses.iter().map(ToString::to_string).collect();
     let line = format!("ready {}\n", addresses.join(" "));
     let Some(number) = ready_fd else {
-        // Nobody reads it: no reason not to serve.
+        // The reader is gone; serve all the same.
         if let Err(error) = std::io::stdout().write_all(line.as_bytes()) {
             tracing::debug!(%error, "nobody hears that we are ready");
         }
@@ -198,7 +198,7 @@ fn announce(addresses: &[SocketAddr], ready_fd: Option<i32>) -> Result<(), Failu
     })
 }
 
-/// SIGTERM and SIGINT end, SIGHUP reloads.
+/// The signals of `serve`: SIGTERM and SIGINT end it, SIGHUP reloads.
 struct ServeSignals {
     terminate: Signal,
     interrupt: Signal,
@@ -215,7 +215,7 @@ impl ServeSignals {
         })
     }
 
-    /// The next one; `None` to reload.
+    /// Returns the next signal; `None` for a reload.
     async fn next(&mut self) -> Option<&'static str> {
         tokio::select! {
             _ = self.terminate.recv() => Some("SIGTERM"),
@@ -224,7 +224,7 @@ impl ServeSignals {
         }
     }
 
-    /// The next one that ends.
+    /// Returns the next signal that ends the process.
     async fn end(&mut self) -> &'static str {
         tokio::select! {
             _ = self.terminate.recv() => "SIGTERM",
@@ -233,7 +233,7 @@ impl ServeSignals {
     }
 }
 
-/// What `[iscsi]` means to the server.
+/// Converts `[iscsi]` to settings of the server.
 pub fn server_settings(iscsi: &Iscsi) -> target::Settings {
     let bytes = |size: Size| u32::try_from(size.0).unwrap_or(u32::MAX);
     let mut settings = target::Settings::default();
@@ -267,5 +267,5 @@ pub fn server_settings(iscsi: &Iscsi) -> target::Settings {
     settings
 }
 
-/// Longer than any session lasts.
+/// Longer than the end of any session takes.
 const NEVER: Duration = Duration::from_secs(100 * 365 * 86_400);

@@ -56,7 +56,7 @@ pub fn can_be_used(folder: &Path) -> Result<(), Failure> {
     rustix::fs::access(above, access).map_err(|error| cannot(error.into()))
 }
 
-/// A folder that somebody else may write to.
+/// A folder to which another user may write.
 struct UnsafeStateFolder {
     folder: PathBuf,
     /// The user it belongs to, if that is neither root nor the user of this process.

@@ -1,4 +1,4 @@
-//! TLS 1.3 with certificates at both ends: from files to what a handshake needs.
+//! Converts certificate files to TLS 1.3 configurations for both ends.
 
 use std::path::Path;
 
@@ -11,13 +11,13 @@ use crate::{
     private_file::{self, PrivateFileError, PrivateFileRule},
 };
 
-/// A file, or a name, that cannot be used.
+/// A file or a name that cannot be used.
 pub struct TlsInputError {
-    /// Which of them.
+    /// The file or name.
     pub part: TlsMaterial,
-    /// What is wrong.
+    /// What is wrong with it.
     pub message: String,
-    /// What to do.
+    /// The remedy.
     pub remedy: String,
 }
 
@@ -70,7 +70,7 @@ pub fn remedy(cause: DistrustCause, named: FarSettingsOrigin) -> String {
     }
 }
 
-/// The end that listens: whoever connects must have a certificate of `client_ca`.
+/// Returns the configuration of the accepting end: clients must have a certificate of `client_ca`.
 pub fn server(
     certificate: &Path,
     key: &Path,
@@ -82,7 +82,8 @@ pub fn server(
     made.map_err(|error| unusable(&error, Some((certificate, key)), client_ca))
 }
 
-/// The end that connects: the other must have a certificate of `ca` for `name`, or for its host.
+/// Returns the configuration of the connecting end: the server must have a certificate of `ca` for `name`, or for its
+/// host.
 pub fn client(
     own: Option<(&Path, &Path)>,
     ca: &Path,
@@ -94,8 +95,8 @@ pub fn client(
     made.map_err(|error| unusable(&error, own, ca))
 }
 
-/// SHA-256 of the certificates in a file, in an order of their own: the same for the same certificates, whatever
-/// else is said in there.
+/// Returns SHA-256 values of the certificates in a file, sorted: the same for the same certificates, whatever their
+/// order and the other text in the file.
 pub fn fingerprint(authorities: &Path) -> Result<String, TlsInputError> {
     let text = read(authorities, TlsMaterial::Authorities)?;
     let text = String::from_utf8_lossy(&text);
@@ -111,7 +112,7 @@ pub fn fingerprint(authorities: &Path) -> Result<String, TlsInputError> {
     Ok(digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
-/// The texts of a certificate and its key.
+/// Reads a certificate and its key.
 struct TlsOwnIdentity {
     certificate: Zeroizing<Vec<u8>>,
     key: Zeroizing<Vec<u8>>,
@@ -130,13 +131,13 @@ impl TlsOwnIdentity {
     }
 }
 
-/// All authorities that a system trusts have about 250 KiB; longer files hold something else.
+/// The authorities of a whole system have about 250 KiB; a longer file is not a list of certificates.
 const FILE_BYTES: u64 = 1 << 20;
 
-/// What PEM files should hold.
+/// The expected content of a PEM file.
 const REMEDY: &str = "name a PEM file; certificate and key must belong together";
 
-/// A key must be one that nobody else can read.
+/// No other user may be able to read a key.
 fn read(path: &Path, part: TlsMaterial) -> Result<Zeroizing<Vec<u8>>, TlsInputError> {
     let (what, guard) = match part {
         TlsMaterial::Key => ("the key", PrivateFileRule::Secret),

@@ -1,5 +1,5 @@
-//! `forebay tunnel`: relays connections through TLS, so that initiators and targets without it have
-//! the use of it. What passes is not looked at.
+//! `forebay tunnel`: relays connections through TLS for initiators and targets that do not support it. The relayed
+//! data is not examined.
 
 use std::{
     io,
@@ -26,13 +26,13 @@ use crate::{
     tls,
 };
 
-/// Bytes that one direction of a connection holds; more is not read until they are written.
+/// Bytes that one direction of a connection may hold; more is not read until they are written.
 const BUFFER: usize = 64 * 1024;
 
-/// From connection to the end of the handshake, and for the connection onwards as long again.
+/// Time-out of a handshake, and, separately, of the connection to the other end.
 const SET_UP: Duration = Duration::from_secs(10);
 
-/// After an error of `accept` (out of file descriptors, say) the next try waits so long.
+/// The pause after an error of `accept`, such as no free file descriptor.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// The most handshakes at once, in all and from one address: as many as targets take logins by default. Beyond
@@ -44,7 +44,7 @@ const HANDSHAKES_PER_ADDRESS: usize = 64;
 const REPORTS: u32 = 10;
 const REPORTS_IN_ALL: u32 = 200;
 
-/// Which side of the relay has TLS.
+/// The side of the relay that uses TLS.
 enum TunnelTlsSide {
     Near(TlsAcceptor),
     Far(TlsConnector, ServerName<'static>),
@@ -54,14 +54,14 @@ enum TunnelTlsSide {
 struct TunnelEndpoint {
     side: TunnelTlsSide,
     to: String,
-    /// Places for connections onwards, by `--max-connections`.
+    /// Permits of relayed connections, limited by `--max-connections`.
     places: Arc<Semaphore>,
-    /// Places for connections whose handshake at the near side is in progress.
+    /// Permits of connections whose handshake is in progress.
     handshakes: Arc<ConnectionQuota>,
     reports: ReportLimiter,
 }
 
-/// Relays until SIGTERM or SIGINT.
+/// Relays connections until SIGTERM or SIGINT.
 pub async fn run(args: Tunnel) -> Result<(), Failure> {
     let (relay, side) = match args.end {
         TunnelEnd::Accept { relay, client_ca } => {
@@ -92,7 +92,7 @@ pub async fn run(args: Tunnel) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The host of `host:port`, IPv6 without its brackets.
+/// Returns the host of `host:port`, IPv6 without brackets.
 fn host(to: &str) -> &str {
     to.rsplit_once(':').map_or(to, |(host, _)| host).trim_matches(['[', ']'])
 }
@@ -122,12 +122,12 @@ async fn one(end: Arc<TunnelEndpoint>, near: TcpStream, address: SocketAddr) {
 }
 
 impl TunnelEndpoint {
-    /// Relays one connection; the bytes that went there and back.
+    /// Relays one connection. Returns the bytes relayed in both directions.
     async fn relay(&self, near: TcpStream, from: IpAddr) -> io::Result<(u64, u64)> {
         let options = SocketOptions::default();
         options.apply(&near)?;
         match &self.side {
-            // A peer that has not completed its handshake causes no connection onwards, and takes no place of
+            // Before its handshake is complete, a peer causes no connection to the other end, and does not count for
             // `--max-connections`.
             TunnelTlsSide::Near(acceptor) => {
                 let near = self.shake_hands(acceptor, near, from).await?;
@@ -143,7 +143,7 @@ impl TunnelEndpoint {
         }
     }
 
-    /// Does the handshake. Fails if newer connections take its place first.
+    /// Performs the handshake. Fails if the connection loses its permit to newer ones.
     async fn shake_hands(
         &self,
         acceptor: &TlsAcceptor,
@@ -159,7 +159,7 @@ impl TunnelEndpoint {
         }
     }
 
-    /// Takes one place of `--max-connections`.
+    /// Takes a permit of `--max-connections`.
     fn place(&self) -> io::Result<OwnedSemaphorePermit> {
         let place = Arc::clone(&self.places).try_acquire_owned();
         place.map_err(|_| io::Error::other("there are too many connections (--max-connections)"))
@@ -176,7 +176,7 @@ async fn in_time<T>(work: impl Future<Output = io::Result<T>>) -> io::Result<T> 
     timeout(SET_UP, work).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
 }
 
-/// Both ways until both ends have closed: when one has, the other is told and may go on.
+/// Relays both directions until both ends have closed: after one has closed, the other may continue.
 async fn copy(
     mut near: impl AsyncRead + AsyncWrite + Unpin,
     mut far: impl AsyncRead + AsyncWrite + Unpin,

@@ -1,4 +1,4 @@
-//! What units keep over a restart, in files of the state folder: `docs/formats/state.md` has their
+//! The records of units that survive a restart, as files of the state folder: `docs/formats/state.md` has their
 //! bytes.
 
 use std::{
@@ -68,7 +68,7 @@ fn cannot_use(folder: &Path, serial: &str, error: &io::Error) -> Failure {
     Failure::new(what).remedy(remedy)
 }
 
-/// What a unit keeps, by the names of its records, for another node.
+/// Returns the records of a unit by their names, for another node.
 pub fn records(folder: &Path, identity: &UnitIdentity) -> io::Result<Vec<(&'static str, Vec<u8>)>> {
     let name = file_name(identity);
     let kept = UnitRecordKind::ALL.into_iter().map(|record| {
@@ -78,7 +78,7 @@ pub fn records(folder: &Path, identity: &UnitIdentity) -> io::Result<Vec<(&'stat
     kept.filter_map(Result::transpose).collect()
 }
 
-/// Puts these in place of all that a unit keeps, which is not served here; stable when it returns.
+/// Replaces all records of a unit that is not served here. They are stable on return.
 pub fn replace_records(
     folder: &Path,
     identity: &UnitIdentity,
@@ -97,12 +97,12 @@ pub fn replace_records(
     atomic_file::settle_names(&files.shared.path(UnitRecordKind::Claim))
 }
 
-/// What the names of a unit's files begin with.
+/// Returns the common prefix of the names of a unit's files.
 fn file_name(identity: &UnitIdentity) -> String {
     identity.naa.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// The record in a file, if there is one.
+/// Reads the record in a file, if there is one.
 fn read(path: &Path) -> io::Result<Option<Vec<u8>>> {
     match atomic_file::read(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
@@ -117,28 +117,28 @@ fn read(path: &Path) -> io::Result<Option<Vec<u8>>> {
     }
 }
 
-/// The records of one unit.
+/// The record files of one unit.
 pub struct StateFiles {
     shared: Arc<UnitStateStore>,
-    /// Numbers the saves, in the order in which they were asked for.
+    /// Numbers the saves in the order of their requests.
     asked: AtomicU64,
 }
 
 struct UnitStateStore {
     folder: PathBuf,
-    /// What the files' names begin with.
+    /// The common prefix of the file names.
     name: String,
-    /// The newest save that was done, of each record.
+    /// The number of the newest completed save of each record.
     done: Mutex<[u64; UnitRecordKind::ALL.len()]>,
-    /// Held as long as the unit is served: no other process, and no other unit that calls itself
-    /// the same, writes these files.
+    /// A lock that is held as long as the unit is served: no other process, and no other unit with the same
+    /// designator, writes these files.
     _lock: File,
 }
 
 impl StateFiles {
-    /// The files of a unit in this folder, which is made if it is not there. Their name follows
-    /// from the unit's designator, in hexadecimal digits alone: no name that anybody chose gets
-    /// into a path.
+    /// Opens the files of a unit in this folder, which is made if it is missing. The names are derived from the
+    /// unit's designator and consist of hexadecimal digits only, so no text that a user has chosen becomes part of a
+    /// path.
     pub fn open(folder: &Path, identity: &UnitIdentity) -> io::Result<Self> {
         state_folder::make(folder)?;
         let name = file_name(identity);
@@ -164,7 +164,7 @@ impl UnitStore for StateFiles {
     fn save(&self, record: UnitRecordKind, bytes: Vec<u8>) -> Saving<'_> {
         let number = self.asked.fetch_add(1, Ordering::SeqCst) + 1;
         let shared = Arc::clone(&self.shared);
-        // Off the runtime's threads: a sync takes its time. It goes on if nobody waits any more.
+        // Run this on a blocking thread, because a sync takes time. It completes even if the caller is dropped.
         let saved = tokio::task::spawn_blocking(move || {
             let mut done = shared.done.lock();
             let newest = &mut done[record as usize];
@@ -192,7 +192,7 @@ impl UnitStateStore {
     }
 }
 
-/// A record as it stands in its file.
+/// Encodes a record for its file.
 pub fn framed(record: &[u8]) -> Vec<u8> {
     let mut bytes = MAGIC.to_vec();
     bytes.extend_from_slice(&VERSION.to_le_bytes());
@@ -203,7 +203,7 @@ pub fn framed(record: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// The record in a file; `None` if the file is not just one whole record.
+/// Decodes the record of a file; `None` if the file does not consist of exactly one complete record.
 pub fn unframed(bytes: &[u8]) -> Option<&[u8]> {
     let (rest, sum) = bytes.split_last_chunk::<4>()?;
     let (magic, rest) = (rest.get(..8)?, rest.get(8..)?);
@@ -252,7 +252,7 @@ mod tests {
         assert_eq!(other.load(UnitRecordKind::Modes).unwrap(), None);
     }
 
-    /// Path traversal through a target's or unit's name, which elsewhere reached other files.
+    /// A regression test of path traversal through a target's or unit's name.
     #[test]
     fn names_that_somebody_chose_do_not_get_into_paths() {
         let folder = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! `forebay volume`: volumes that move from node to node, and how far they are.
+//! `forebay volume`: moves volumes between nodes and shows their progress.
 
 use std::{path::Path, time::Duration};
 
@@ -15,17 +15,18 @@ use crate::{
     table::table,
 };
 
-/// Slower than this the other node would take the line for lost.
+/// Lowest rate of a move. At a lower rate, the other node would assume that the connection is lost.
 const LEAST_RATE: u64 = 64 << 10;
-/// The longest that hosts wait for the last of the copy, unless it is said.
+/// The longest time that hosts wait for the last pass, by default.
 const PAUSE: Duration = Duration::from_secs(10);
-/// Shorter ones would be missed on any disk. Linux gives a command 30 s, of which some more may go for what follows.
+/// Shorter times would be missed on every disk. Linux gives a command 30 s, of which the steps after the last pass
+/// need a part.
 const LEAST_PAUSE: Duration = Duration::from_millis(100);
 const MOST_PAUSE: Duration = Duration::from_secs(20);
-/// How often to ask how far it is.
+/// How often the progress is requested.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 
-/// Does what the command line says.
+/// Performs the command of the command line.
 pub fn run(act: VolumeAct) -> Result<(), Failure> {
     match act {
         VolumeAct::Move { volume, to, rate, pause, told } => {
@@ -67,7 +68,7 @@ pub fn run(act: VolumeAct) -> Result<(), Failure> {
     }
 }
 
-/// The name of a volume, with `gln:` before it or without.
+/// Parses the name of a volume, with or without `gln:` before it.
 fn named(text: &str) -> Result<VolumeName, Failure> {
     let name = text.strip_prefix("gln:").unwrap_or(text);
     name.parse().map_err(|error| Failure::settings(format!("`{name}` is {error}")))
@@ -80,7 +81,7 @@ fn ask(path: &Path, request: ControlRequest) -> Result<VolumeMoveProgress, Failu
     }
 }
 
-/// Tells how far it is until it is over. The move goes on without us.
+/// Shows the progress of a move until it has ended. The move continues if this command is interrupted.
 fn follow(
     path: &Path,
     mut progress: VolumeMoveProgress,
