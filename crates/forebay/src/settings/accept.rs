@@ -1,4 +1,4 @@
-//! What a node takes from others that move volumes to it, as data.
+//! Settings for volumes that other nodes move to this node.
 
 use std::path::PathBuf;
 
@@ -7,14 +7,14 @@ use serde::Deserialize;
 use super::access::Allow;
 use crate::quantity::Size;
 
-/// Room for volumes that others move here.
+/// The table [accept].
 #[derive(Clone, Debug, Default, Deserialize, PartialEq)]
 #[serde(default, deny_unknown_fields)]
 pub struct Accept {
-    /// The folder in which each gets a file; required.
+    /// The folder of their files; required.
     pub folder: PathBuf,
-    /// Bytes that all of them together may have; required.
+    /// Maximum number of bytes of all of them; required.
     pub size: Size,
-    /// Who may log in to their targets; if left out, everybody.
+    /// Who may log in to their targets; if left out, every initiator.
     pub allow: Option<Vec<Allow>>,
 }

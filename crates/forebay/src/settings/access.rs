@@ -1,5 +1,5 @@
-//! Who may come in and how it is proved, as data. Secrets are read from where the settings say, and
-//! stand in no settings file.
+//! Settings of access rules and credentials. Secrets are not part of a settings file: they are read from the places
+//! that it names.
 
 use std::path::{Path, PathBuf};
 
@@ -14,43 +14,43 @@ use super::{
 };
 use crate::{failure::Failure, quantity::REMEDY};
 
-/// Somebody with a secret: a CHAP name, and where the secret is.
+/// A CHAP credential: a name, and the place of its secret.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq)]
 #[serde(default, deny_unknown_fields)]
 pub struct ChapCredentialSettings {
     /// The CHAP name; required.
     pub name: String,
-    /// The file that holds the secret, readable by its owner only.
+    /// The file of the secret, which only its owner may read.
     pub secret_file: Option<PathBuf>,
-    /// The environment variable that holds it.
+    /// The environment variable of the secret.
     pub secret_env: Option<String>,
     #[serde(skip)]
     secret: Option<ChapSecret>,
 }
 
-/// One kind of initiators that may log in: all that is said must fit.
+/// A rule that admits initiators. All conditions that are set have to hold.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Allow {
-    /// Its iSCSI name; with `*` at the end, all that begin so.
+    /// The initiator's iSCSI name; with `*` at the end, all names that begin with the text before it.
     pub initiator: Option<InitiatorNamePattern>,
-    /// Where it comes from.
+    /// The network of its address.
     pub network: Option<AccessNetworkSetting>,
-    /// The CHAP user that it has to prove to be.
+    /// The CHAP user as which it has to authenticate.
     pub user: Option<String>,
 }
 
-/// Who may ask which targets there are.
+/// Access to discovery sessions.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq)]
 #[serde(default, deny_unknown_fields)]
 pub struct Discovery {
-    /// One of these; if left out, everybody.
+    /// An initiator is admitted if one of these rules matches; if left out, every initiator is admitted.
     pub allow: Option<Vec<Allow>>,
-    /// What the portals prove themselves with, if asked.
+    /// The credential with which portals authenticate themselves, if requested.
     pub mutual: Option<ChapCredentialSettings>,
 }
 
-/// An iSCSI name, or the beginning of some with a `*` after it.
+/// An iSCSI name, or the beginning of iSCSI names followed by `*`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct InitiatorNamePattern(pub String);
 
@@ -72,7 +72,7 @@ impl<'de> Deserialize<'de> for InitiatorNamePattern {
     }
 }
 
-/// Addresses that begin alike.
+/// An IP network.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AccessNetworkSetting(pub target::NetworkPrefix);
 
@@ -93,7 +93,7 @@ impl Serialize for AccessNetworkSetting {
 }
 
 impl Allow {
-    /// Whether it lets everybody in whom the other one does.
+    /// Returns true if this rule admits every initiator that the other one admits.
     pub fn covers(&self, other: &Self) -> bool {
         let same = |ours: &Option<String>, its: &Option<String>| ours.is_none() || ours == its;
         let names = match (&self.initiator, &other.initiator) {
@@ -111,7 +111,7 @@ impl Allow {
 }
 
 impl InitiatorNamePattern {
-    /// Whether all names that fit the other one fit this.
+    /// Returns true if this pattern matches every name that the other one matches.
     fn covers(&self, other: &Self) -> bool {
         match self.0.strip_suffix('*') {
             Some(begin) => other.0.strip_suffix('*').unwrap_or(&other.0).starts_with(begin),
@@ -120,28 +120,28 @@ impl InitiatorNamePattern {
     }
 }
 
-/// A hash that CHAP may use.
+/// A hash algorithm of CHAP.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq)]
 pub enum ChapHashSetting {
-    /// Number 8.
+    /// SHA3-256, algorithm 8.
     #[serde(rename = "sha3-256")]
     Sha3,
-    /// Number 7.
+    /// SHA-256, algorithm 7.
     #[serde(rename = "sha-256")]
     Sha256,
-    /// Number 6.
+    /// SHA-1, algorithm 6.
     #[serde(rename = "sha-1")]
     Sha1,
-    /// Number 5.
+    /// MD5, algorithm 5.
     #[serde(rename = "md5")]
     Md5,
 }
 
 impl ChapHashSetting {
-    /// The strongest first.
+    /// All algorithms, the strongest first.
     pub const ALL: [Self; 4] = [Self::Sha3, Self::Sha256, Self::Sha1, Self::Md5];
 
-    /// As the protocol knows it.
+    /// Returns the algorithm of the protocol crate.
     pub fn algorithm(self) -> ChapAlgorithm {
         match self {
             Self::Sha3 => ChapAlgorithm::Sha3,
@@ -152,21 +152,21 @@ impl ChapHashSetting {
     }
 }
 
-/// A secret that cannot be used: what is wrong, and what to do.
+/// A secret that cannot be used.
 pub struct UnusableCredential {
-    /// At which table.
+    /// The table that names it.
     pub key: KeyPath,
-    /// What is wrong.
+    /// What is wrong with it.
     pub message: String,
-    /// What to do.
+    /// The remedy.
     pub remedy: String,
 }
 
 impl ChapCredentialSettings {
-    /// Name and secret.
+    /// Returns name and secret.
     ///
     /// # Panics
-    /// If the secrets of the settings were not read.
+    /// If the secrets of the settings have not been read.
     pub fn credential(&self) -> Credential {
         let secret = self.secret.clone().expect("settings are used after their secrets were read");
         Credential { name: self.name.clone(), secret }
@@ -198,7 +198,7 @@ impl ChapCredentialSettings {
 }
 
 impl Settings {
-    /// Reads all secrets that the settings name, and looks whether they may be used together.
+    /// Reads all secrets that the settings name, and checks whether they may be used together.
     pub(super) fn read_secrets(&mut self) -> Result<(), UnusableCredential> {
         for (key, proof) in self.proofs_mut() {
             let unusable = |(message, remedy)| UnusableCredential { key, message, remedy };
@@ -231,7 +231,7 @@ impl Settings {
         Ok(())
     }
 
-    /// Every secret's place.
+    /// Returns all credentials with their places in the settings.
     pub(super) fn proofs_mut(&mut self) -> Vec<(KeyPath, &mut ChapCredentialSettings)> {
         let top = KeyPath::default();
         let mut proofs = Vec::new();
@@ -259,7 +259,7 @@ impl Settings {
         proofs
     }
 
-    /// Relative paths of secrets are relative to this folder.
+    /// Makes relative paths of secrets relative to this folder.
     pub(super) fn resolve_secrets(&mut self, folder: &Path) {
         for (_, proof) in self.proofs_mut() {
             proof.secret_file = proof.secret_file.take().map(|file| folder.join(file));
@@ -308,7 +308,7 @@ mod tests {
             secret_env: Some(name.into()),
             ..ChapCredentialSettings::default()
         };
-        // Set by cargo for every test.
+        // Cargo sets this variable for every test.
         let mut path = env("CARGO_MANIFEST_DIR");
         path.read().unwrap_or_else(|(message, _)| panic!("{message}"));
         let (message, _) = env("FOREBAY_NO_SUCH_SECRET").read().unwrap_err();

@@ -1,4 +1,4 @@
-//! What must hold between the keys of a cache, alone, common to several units, or shared.
+//! Rules between the keys of a cache: a cache of its own, a common cache, or a shared one.
 
 use volume::JoinedVolume;
 
@@ -15,7 +15,7 @@ use super::{
 };
 use crate::quantity::{Size, TimeSpan};
 
-/// What goes with one order of the writes to several volumes.
+/// Checks the keys that depend on `order` in a common cache.
 pub(super) fn common_cache<'a>(
     settings: &Settings,
     common: &'a CommonCache,
@@ -179,7 +179,7 @@ pub(super) fn cache<'a>(
     Ok(())
 }
 
-/// What goes with writes that count by flush.
+/// Checks the keys that depend on writes that become stable with a flush.
 pub(super) fn at_flush(cache: &CacheLayerSettings, at: &KeyPath) -> SettingsRuleResult {
     if cache.order != DestageOrderSetting::Strict {
         return wrong(
@@ -198,7 +198,7 @@ pub(super) fn at_flush(cache: &CacheLayerSettings, at: &KeyPath) -> SettingsRule
     Ok(())
 }
 
-/// What goes with a log of which the partner has the other half.
+/// Checks the keys that depend on a pair.
 pub(super) fn paired(
     cache: &CacheLayerSettings,
     pair: &PairPartnerSettings,
@@ -236,7 +236,7 @@ pub(super) fn paired(
     range(&at, "dead_after", pair.dead_after, TimeSpan::seconds(1), TimeSpan::seconds(60))
 }
 
-/// Times of the day in which destage has another rate: none without end, none that is hardly one.
+/// Checks the times of the day with other destage rates: each has an end, and a rate that is not too small.
 pub(super) fn rates(at: &KeyPath, rates: &[Hours]) -> SettingsRuleResult {
     for (index, hours) in rates.iter().enumerate() {
         let at = at.key("destage_rates").index(index);

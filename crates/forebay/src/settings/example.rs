@@ -1,4 +1,4 @@
-//! forebay.example.toml against the code: every key is in it, and its defaults are the code's.
+//! Tests of forebay.example.toml: it has every key, with the default of the code.
 
 use std::path::Path;
 
@@ -7,8 +7,8 @@ use super::{Settings, layer};
 const EXAMPLE: &str =
     include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../forebay.example.toml"));
 
-/// The example with every default written out: `#key = value` without its #. With `##`, what it
-/// gives as examples, too.
+/// Returns the example with every default: lines `#key = value` without their `#`; for lines with `##`, also what
+/// they give as examples.
 fn uncommented(marks: &str) -> String {
     let is_meant = |rest: &str| {
         let name = rest.split(" = ").next().unwrap_or("");
@@ -83,7 +83,7 @@ fn every_key_is_in_the_example() {
     assert!(seen > 60, "{seen}");
 }
 
-/// The keys of a table, as serde names them when it meets one that it does not know.
+/// Returns the keys of a table, as serde lists them in the error for an unknown key.
 fn keys_of<T: serde::de::DeserializeOwned>() -> Vec<String> {
     let error = toml::from_str::<T>("no_such_key = 1").err().expect("keys are fixed");
     let names = error.message().split('`').skip(3).step_by(2);
@@ -106,7 +106,7 @@ fn every_layer_is_in_the_example() {
     }
 }
 
-/// What is wrong with a stack over a memory volume that begins with `before`.
+/// Returns the error for a stack over a memory volume that begins with `before`.
 fn problem(text: &str) -> String {
     match Settings::parse(Path::new("f.toml"), text) {
         Ok(_) => String::from("nothing"),

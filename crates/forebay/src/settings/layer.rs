@@ -1,4 +1,4 @@
-//! The layers of a stack as data: what stands at the bottom, and what lies on it.
+//! Settings of the layers of a stack.
 
 use std::{num::NonZeroU64, path::PathBuf};
 
@@ -20,23 +20,23 @@ use crate::{
     tls::FarSettingsOrigin,
 };
 
-/// One layer. The first three are bottoms, the others lie on what is listed before them.
+/// One layer. The first four variants are bottom layers; the others are on top of the layers listed before them.
 #[derive(Clone, Debug, Deserialize, PartialEq)]
 #[serde(rename_all = "kebab-case")]
 pub enum Layer {
-    /// Blocks in memory, gone with the process.
+    /// Blocks in memory, which are lost when the process ends.
     Memory(MemoryLayerSettings),
     /// A file or a block device.
     File(File),
     /// A logical unit of another iSCSI target.
     Remote(RemoteLayerSettings),
-    /// The half of the log of a pair that is here, for the partner.
+    /// This gateway's half of the log of a pair, for the partner.
     Half(MirrorLegLayerSettings),
     /// A part of the volume below.
     Slice(Slice),
     /// Encryption of the volume below.
     Encrypt(EncryptLayerSettings),
-    /// Slowness, for trials.
+    /// Delays of calls, for trials.
     Delay(DelayLayerSettings),
     /// The service times of a disk, for trials.
     Disk(DiskLayerSettings),
@@ -46,26 +46,26 @@ pub enum Layer {
     Fault(FaultLayerSettings),
     /// The write-back cache of a gateway.
     Cache(CacheLayerSettings),
-    /// The cache that has its log in common with other units.
+    /// The cache of a unit whose log is common to several units.
     CommonCache(InCommon),
-    /// Writes are refused.
+    /// Refuses writes.
     ReadOnly,
 }
 
 impl Layer {
-    /// Whether it is a cache of a volume that others change, too.
+    /// Returns true for a cache of a volume that other gateways change.
     pub fn is_shared(&self) -> bool {
         matches!(self, Self::Cache(cache) if cache.share)
     }
 
-    /// Whether it stands at the bottom of a stack.
+    /// Returns true for a bottom layer.
     pub fn is_bottom(&self) -> bool {
         matches!(self, Self::Memory(_) | Self::File(_) | Self::Half(_) | Self::Remote(_))
     }
 }
 
 impl Layer {
-    /// The unit of another target that it needs, with the keys that lead there.
+    /// Returns the remote unit that the layer needs, with the keys that name it.
     pub fn remote_mut(&mut self) -> Option<(&'static [&'static str], &mut RemoteLayerSettings)> {
         match self {
             Self::Remote(remote) => Some((&["remote"], remote)),
@@ -81,9 +81,9 @@ impl Layer {
 #[derive(Clone, Debug, Deserialize, PartialEq)]
 #[serde(default, deny_unknown_fields)]
 pub struct MemoryLayerSettings {
-    /// Bytes; required.
+    /// Length in bytes; required.
     pub size: Option<Size>,
-    /// Bytes in a logical block: 512 or 4096.
+    /// Logical block size in bytes: 512 or 4096.
     pub block_size: Size,
 }
 
@@ -93,17 +93,17 @@ pub struct MemoryLayerSettings {
 pub struct File {
     /// The file or block device; required.
     pub path: PathBuf,
-    /// Bytes; creates the file if it does not exist.
+    /// Length in bytes; the file is created with it if it does not exist.
     pub size: Option<Size>,
-    /// Whether a new file is written full of zeros first.
+    /// Whether a new file is filled with zeros first.
     pub preallocate: bool,
-    /// Whether the page cache is passed by (O_DIRECT).
+    /// Whether the page cache is bypassed (O_DIRECT).
     pub direct: bool,
-    /// How it is read and written.
+    /// The I/O engine.
     pub engine: FileEngineSetting,
     /// Whether writes are refused.
     pub read_only: bool,
-    /// Bytes in a logical block: 512 or 4096.
+    /// Logical block size in bytes: 512 or 4096.
     pub block_size: Size,
 }
 
@@ -113,45 +113,45 @@ pub struct File {
 pub struct RemoteLayerSettings {
     /// `iscsi://host[:port]/target-name/lun`; required.
     pub url: String,
-    /// Who we prove to be.
+    /// The CHAP credential with which we authenticate.
     pub user: Option<ChapCredentialSettings>,
-    /// Who the target has to prove to be.
+    /// The CHAP credential of the target, which it has to prove.
     pub mutual: Option<ChapCredentialSettings>,
-    /// With what every connection begins.
+    /// TLS: every connection begins with a handshake.
     pub tls: Option<Box<RemoteTls>>,
-    /// The hashes of CHAP that are proposed, most wanted first.
+    /// The CHAP algorithms that are proposed, the preferred one first.
     pub chap: Vec<ChapHashSetting>,
-    /// Whether a unit that knows no claims is reserved for the cache above.
+    /// Whether a unit that does not support claims is reserved for the cache above.
     pub reserve: bool,
-    /// Commands outstanding at once.
+    /// Maximum number of commands in flight.
     pub queue_depth: u16,
-    /// Connections of the session.
+    /// Number of connections of the session.
     pub connections: u16,
-    /// The most of error recovery that is asked for: 0, 1 or 2.
+    /// The highest error recovery level that is proposed: 0, 1 or 2.
     pub error_recovery_level: u8,
-    /// Digests of headers.
+    /// Header digests.
     pub header_digest: Digest,
-    /// Digests of data.
+    /// Data digests.
     pub data_digest: Digest,
-    /// Compression that is asked for.
+    /// The compression methods that are proposed.
     pub compression: LinkCompressionSetting,
     /// The congestion control of the session's connections.
     pub congestion: CongestionSetting,
-    /// Send and receive buffer of each connection's socket; if left out: as the kernel tunes them.
+    /// Send and receive buffer of each connection's socket; if left out, the kernel tunes them.
     pub socket_buffer: Option<Size>,
-    /// How long a TCP connection may take to open.
+    /// Time-out of a TCP connect.
     pub connect_timeout: TimeSpan,
-    /// How long a login may take.
+    /// Time-out of a login.
     pub login_timeout: TimeSpan,
-    /// How long one command may take.
+    /// Time-out of a command.
     pub command_timeout: TimeSpan,
     /// How long a command waits for a reconnect before it fails.
     pub give_up_after: TimeSpan,
-    /// Idle time before the target is asked whether it lives.
+    /// Idle time after which the target is pinged.
     pub ping_interval: TimeSpan,
-    /// How long a start waits for a far side that is away, where nothing local knows the volume.
+    /// How long a start waits for a target that cannot be reached, if no local state describes the volume.
     pub start_timeout: TimeSpan,
-    /// Where the user has given these values: on the command line or in a settings file.
+    /// Whether these values come from the command line or from a settings file.
     #[serde(skip)]
     pub named: FarSettingsOrigin,
 }
@@ -168,11 +168,11 @@ pub struct MirrorLegLayerSettings {
 #[derive(Clone, Debug, Deserialize, PartialEq)]
 #[serde(default, deny_unknown_fields)]
 pub struct PairPartnerSettings {
-    /// Its half of the log, as a remote layer names a unit; required.
+    /// The partner's half of the log, named as in a remote layer; required.
     pub partner: RemoteLayerSettings,
-    /// Without a word for so long, the other one is gone.
+    /// The partner counts as failed if it does not answer for this time.
     pub dead_after: TimeSpan,
-    /// Whether this one serves where both could.
+    /// Whether this gateway serves if both could.
     pub first: bool,
 }
 
@@ -180,9 +180,9 @@ pub struct PairPartnerSettings {
 #[derive(Clone, Debug, Default, Deserialize, PartialEq)]
 #[serde(default, deny_unknown_fields)]
 pub struct Slice {
-    /// Where it begins, in bytes.
+    /// The first byte.
     pub start: Size,
-    /// Bytes; up to the end if left out.
+    /// Length in bytes; if left out, up to the end.
     pub size: Option<Size>,
 }
 
@@ -190,11 +190,11 @@ pub struct Slice {
 #[derive(Clone, Debug, Default, Deserialize, PartialEq)]
 #[serde(default, deny_unknown_fields)]
 pub struct EncryptLayerSettings {
-    /// The file with the volume's key, which the secret locks; required.
+    /// The file with the volume's key, which a secret wraps; required.
     pub key: PathBuf,
-    /// The file that holds the secret, readable by its owner only.
+    /// The file of the secret, which only its owner may read.
     pub secret_file: Option<PathBuf>,
-    /// The environment variable that holds it.
+    /// The environment variable of the secret.
     pub secret_env: Option<String>,
 }
 
@@ -202,44 +202,44 @@ pub struct EncryptLayerSettings {
 #[derive(Clone, Debug, Default, Deserialize, PartialEq)]
 #[serde(default, deny_unknown_fields)]
 pub struct DelayLayerSettings {
-    /// Added to each read.
+    /// The delay of each read.
     pub read: TimeSpan,
-    /// Added to each write and discard.
+    /// The delay of each write and discard.
     pub write: TimeSpan,
-    /// Added to each flush.
+    /// The delay of each flush.
     pub flush: TimeSpan,
-    /// The layer delays one of this number of calls. By default it delays all.
+    /// One of this number of calls is delayed. By default all calls are.
     pub every: Option<NonZeroU64>,
 }
 
-/// Settings of a disk layer. What is left out is the model's.
+/// Settings of a disk layer. Keys that are left out have the value of the model.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq)]
 #[serde(default, deny_unknown_fields)]
 pub struct DiskLayerSettings {
-    /// Which disk; required.
+    /// The model of the disk; required.
     pub model: String,
-    /// Bytes of its cache; 0: none.
+    /// Size of its cache in bytes; 0 for none.
     pub cache: Option<Size>,
-    /// Whether the cache keeps its data without power, so that a flush does not wait for the platter.
+    /// Whether the cache keeps its data without power, so that a flush need not wait for the medium.
     pub cache_protected: Option<bool>,
-    /// Accesses side by side.
+    /// Number of concurrent accesses.
     pub arms: Option<u16>,
-    /// Seek and rotation before a read.
+    /// Time of seek and rotation before a read.
     pub read_position: Option<TimeSpan>,
-    /// Before a write.
+    /// Time of seek and rotation before a write.
     pub write_position: Option<TimeSpan>,
-    /// By which share a positioning is longer or shorter at most.
+    /// The random variation of this time, as a share of it.
     pub spread: f64,
-    /// Where that chance comes from.
+    /// The seed of the variation.
     pub seed: u64,
-    /// Bytes per second that pass under an arm.
+    /// Media rate in bytes per second.
     pub media_rate: Option<Size>,
-    /// Bytes per second between disk and host.
+    /// Interface rate in bytes per second.
     pub bus_rate: Option<Size>,
 }
 
 impl DiskLayerSettings {
-    /// What it is like; `None` if there is no such model.
+    /// Returns the properties of the disk; `None` if the model is unknown.
     pub fn profile(&self) -> Option<Profile> {
         let model = Profile::named(&self.model)?;
         Some(Profile {
@@ -261,7 +261,7 @@ impl DiskLayerSettings {
 #[derive(Clone, Debug, Default, Deserialize, PartialEq)]
 #[serde(default, deny_unknown_fields)]
 pub struct ObserveLayerSettings {
-    /// What `forebay status` calls it; required.
+    /// The name in `forebay status`; required.
     pub name: String,
 }
 
@@ -269,13 +269,13 @@ pub struct ObserveLayerSettings {
 #[derive(Clone, Debug, Default, Deserialize, PartialEq)]
 #[serde(default, deny_unknown_fields)]
 pub struct FaultLayerSettings {
-    /// Which calls fail.
+    /// The kind of calls that fail.
     pub operation: FaultOperationSetting,
-    /// How.
+    /// The error.
     pub error: FaultError,
-    /// How many such calls succeed first.
+    /// Number of such calls that succeed first.
     pub after: u64,
-    /// How many fail then; 0: all.
+    /// Number of calls that fail then; 0 for all.
     pub count: u64,
 }
 
@@ -287,11 +287,11 @@ pub struct InCommon {
     pub name: String,
 }
 
-/// A cache of several volumes with one log.
+/// A common cache: a cache of several volumes with one log.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq)]
 #[serde(default, deny_unknown_fields)]
 pub struct CommonCache {
-    /// What the layers of its units call it; required.
+    /// The name by which the layers of its units refer to it; required.
     pub name: String,
     /// The keys of a cache layer.
     pub cache: CacheLayerSettings,
@@ -303,71 +303,71 @@ pub struct CommonCache {
 pub struct CacheLayerSettings {
     /// The log disk: a file or block device; required.
     pub log: PathBuf,
-    /// Bytes of the log; creates the file if it does not exist.
+    /// Size of the log in bytes; the file is created with it if it does not exist.
     pub log_size: Option<Size>,
-    /// A second file or device, as large, that holds the same.
+    /// A second file or device of the same size for a mirror of the log.
     pub log_mirror: Option<PathBuf>,
-    /// Whether one half of a mirrored log is used though the other may be newer.
+    /// Whether one leg of a mirrored log is used although the other may be newer.
     pub log_degraded: bool,
-    /// Bytes of dirty data in the log that are read and checked in a second; 0: none.
+    /// Bytes of dirty data in the log that are read and verified each second; 0 for none.
     pub log_scrub: Size,
-    /// The file with the key that the log and the NVRAM are encrypted with, which the secret locks.
+    /// The file with the key that encrypts the log and the NVRAM, which a secret wraps.
     pub log_key: Option<PathBuf>,
-    /// The file that holds the secret, readable by its owner only.
+    /// The file of the secret, which only its owner may read.
     pub log_secret_file: Option<PathBuf>,
-    /// The gateway with the other half of the log.
+    /// The partner gateway, which has the other half of the log.
     pub pair: Option<Box<PairPartnerSettings>>,
-    /// How the log is written.
+    /// The I/O engine of the log.
     pub log_engine: FileEngineSetting,
-    /// Whether the log passes the page cache by (O_DIRECT) where the file system lets it.
+    /// Whether the log bypasses the page cache (O_DIRECT), if the file system supports it.
     pub log_direct: bool,
-    /// The NVRAM file. Where it lives decides what it survives.
+    /// The NVRAM file. Its file system decides which failures it survives.
     pub nvram: Option<PathBuf>,
-    /// What the NVRAM file survives: whether a flush may rely on it.
+    /// The failures that the NVRAM file survives: whether a flush may rely on it.
     pub nvram_survives: NvramSurvivalSetting,
-    /// Bytes of NVRAM.
+    /// Size of the NVRAM in bytes.
     pub nvram_size: Size,
-    /// Bytes of the DRAM read cache.
+    /// Size of the DRAM read cache in bytes.
     pub dram: Size,
     /// When a write is acknowledged.
     pub report: WriteModeSetting,
-    /// What may overtake the log on its way down.
+    /// Whether writes may reach the lower volume in another order than that of the log.
     pub order: DestageOrderSetting,
-    /// What becomes of more data between two flushes than the log holds.
+    /// What is done with more data between two flushes than the log can hold.
     pub epoch_too_large: OversizedEpochSetting,
-    /// What becomes of writes while the log disk fails.
+    /// What is done with writes while the log disk fails.
     pub on_log_error: LogErrorPolicySetting,
-    /// Share of the log that may fill before destage no longer gives way to requests.
+    /// The share of the log above which destage no longer gives way to requests.
     pub destage_threshold: f64,
-    /// Time without requests that counts as idle, so that destage runs.
+    /// The time without requests after which destage runs.
     pub destage_idle: TimeSpan,
-    /// Bytes that one destage write carries at most.
+    /// Maximum length of a destage write in bytes.
     pub destage_run: Size,
-    /// Destage writes of full length outstanding at once, at most.
+    /// Maximum number of destage writes of full length in flight.
     pub destage_in_flight: u16,
-    /// Bytes per second that destage sends at most; if left out, as many as the link takes.
+    /// Maximum destage rate in bytes per second; if left out, as fast as the link.
     pub destage_rate: Option<Size>,
     /// Times of the day with another rate.
     pub destage_rates: Vec<Hours>,
-    /// Age at which dirty data is destaged even if requests never pause.
+    /// The age at which dirty data is destaged even if requests never pause.
     pub dirty_age: TimeSpan,
-    /// A write that finds the log full is held for this long before it ends in BUSY; 0: it ends at once.
+    /// How long a write waits for room in a full log before it ends in BUSY; 0: it ends at once.
     pub busy_after: TimeSpan,
-    /// The second read tier: a file or block device for what leaves memory.
+    /// The second read tier: a file or block device for data that leaves memory.
     pub read_tier: Option<PathBuf>,
-    /// Bytes of the read tier; creates the file if it does not exist.
+    /// Size of the read tier in bytes; the file is created with it if it does not exist.
     pub read_tier_size: Option<Size>,
-    /// Most bytes read ahead of a sequential reader; 0: none.
+    /// Maximum read-ahead for a sequential reader in bytes; 0 for none.
     pub read_ahead: Size,
-    /// Whether other gateways change the volume, too, and all have tokens for what they read and write.
+    /// Whether other gateways change the volume as well, and all of them use coherence tokens.
     pub share: bool,
-    /// Whether a damaged log is used although acknowledged writes are missing from it.
+    /// Whether a damaged log is used although acknowledged writes are missing in it.
     pub accept_loss: bool,
-    /// The log was brought here on purpose, and whoever had it is shut out: not to be set in a file,
-    /// since it holds once.
+    /// The log was brought here on purpose, and its former gateway is fenced. This cannot be set in a file, because
+    /// it applies only once.
     #[serde(skip)]
     pub takes_over: bool,
-    /// The folder where the log's confirmed writes are noted. The program sets it, not the file.
+    /// The folder of the log's confirmed writes. The program sets it, not the file.
     #[serde(skip)]
     pub state: Option<PathBuf>,
     /// The settings file, for the commands in messages. The program sets it, not the file.
@@ -376,7 +376,7 @@ pub struct CacheLayerSettings {
 }
 
 impl CacheLayerSettings {
-    /// The key of the log, if it has one.
+    /// Returns the layer of the log's key, if the log is encrypted.
     pub fn key(&self) -> Option<EncryptLayerSettings> {
         let key = self.log_key.clone()?;
         Some(EncryptLayerSettings {
@@ -386,7 +386,7 @@ impl CacheLayerSettings {
         })
     }
 
-    /// How fast destage may go, and when.
+    /// Returns the rates of destage over the day.
     pub fn schedule(&self) -> Schedule {
         let otherwise = self.destage_rate.map(|rate| rate.0);
         Schedule { hours: self.destage_rates.clone(), otherwise }

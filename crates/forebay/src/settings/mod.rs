@@ -1,5 +1,5 @@
-//! Settings: one TOML file as data, with every default in the `Default` of the table it belongs to.
-//! Turning them into parts is the work of `stack` and `serve`.
+//! Settings: one TOML file as data. Every default is in the `Default` of its table. `stack` and `serve` convert them
+//! to objects.
 
 mod value_types;
 mod secret;
@@ -48,77 +48,77 @@ pub use value_types::{
 use crate::output::quoted;
 use crate::quantity::{Size, TimeSpan};
 
-/// Everything that one process serves.
+/// The settings of one process.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq)]
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
-    /// Addresses of portals of group 1; if left out, loopback, or none if there are `portal`s.
+    /// Addresses of the portals of group 1; if left out, loopback, or none if there are `portal` tables.
     pub listen: Option<Vec<Address>>,
-    /// Portals with more to them than an address.
+    /// Portals with more settings than an address.
     pub portal: Vec<PortalSettings>,
     /// The control socket; if left out, `forebay/control.sock` in `$XDG_RUNTIME_DIR` or `/run`.
     pub control: Option<PathBuf>,
-    /// The folder where units keep reservations and mode parameters; if left out, they forget them.
+    /// The folder for the units' reservations and mode parameters; if left out, these are lost when the process ends.
     pub state: Option<PathBuf>,
     /// Which events are shown; if left out, `info`.
     pub log_level: Option<LogLevel>,
-    /// Threads that serve; 0: one per CPU.
+    /// Number of threads; 0 for one per CPU.
     pub threads: u16,
-    /// The name under which remote volumes are logged in to; if left out, made from the host's.
+    /// The iSCSI name for logins to remote volumes; if left out, it is made of the host name.
     pub initiator_name: Option<IscsiName>,
-    /// CHAP users: initiators that can prove who they are.
+    /// CHAP users: initiators that can authenticate themselves.
     pub user: Vec<ChapCredentialSettings>,
-    /// Who tells whom which volume is where; if left out, nobody.
+    /// The naming service; if left out, this process does not take part in one.
     pub names: Option<NamingServiceSettings>,
-    /// What is taken from other nodes that move volumes here; if left out, nothing.
+    /// Room for volumes that other nodes move here; if left out, none are accepted.
     pub accept: Option<Accept>,
-    /// Who may ask which targets there are.
+    /// Access to discovery sessions.
     pub discovery: Discovery,
-    /// What every target offers and bears.
+    /// The parameters and limits of all targets.
     pub iscsi: Iscsi,
-    /// Caches of several units each.
+    /// Common caches.
     pub common_cache: Vec<CommonCache>,
     /// The targets.
     pub target: Vec<IscsiTargetSettings>,
-    /// The file that the settings were read from.
+    /// The file from which the settings were read.
     #[serde(skip)]
     pub file: PathBuf,
 }
 
-/// What targets offer to initiators, and their limits.
+/// The parameters and limits of all targets.
 #[derive(Clone, Debug, Deserialize, PartialEq)]
 #[serde(default, deny_unknown_fields)]
 pub struct Iscsi {
-    /// Connections of normal sessions at once.
+    /// Maximum number of connections of normal sessions.
     pub max_connections: u32,
-    /// Connections that have not logged in yet.
+    /// Maximum number of connections that have not logged in.
     pub max_logins: u32,
-    /// Connections from one address that have not logged in yet.
+    /// Maximum number of connections of one address that have not logged in.
     pub max_logins_per_address: u32,
-    /// Discovery sessions at once.
+    /// Maximum number of discovery sessions.
     pub max_discovery_sessions: u32,
-    /// Discovery sessions at once from one address.
+    /// Maximum number of discovery sessions of one address.
     pub max_discovery_sessions_per_address: u32,
-    /// Time without a request after which a discovery session is closed.
+    /// A discovery session is closed after this time without a request.
     pub discovery_timeout: TimeSpan,
-    /// Bytes that the data of writes may take, of all sessions together, while the writes wait for earlier
-    /// commands or for the rest of their data.
+    /// Maximum number of bytes of write data, over all sessions, that waits for earlier commands or for the rest of
+    /// its data.
     pub waiting_data: Size,
-    /// The hashes of CHAP that are accepted, most wanted first.
+    /// The accepted CHAP algorithms, the preferred one first.
     pub chap: Vec<ChapHashSetting>,
-    /// Time from connect to the end of login.
+    /// Time-out from the connect to the end of the login.
     pub login_timeout: TimeSpan,
-    /// Commands that a session may have outstanding.
+    /// Maximum number of outstanding commands of a session.
     pub queue_depth: u16,
-    /// `MaxRecvDataSegmentLength`: bytes taken in one PDU.
+    /// `MaxRecvDataSegmentLength`: maximum number of data bytes in a PDU.
     pub max_recv_data_segment_length: Size,
-    /// `MaxBurstLength`: bytes in one solicited burst.
+    /// `MaxBurstLength`: maximum number of bytes in a solicited burst.
     pub max_burst_length: Size,
-    /// `FirstBurstLength`: unsolicited bytes of one command.
+    /// `FirstBurstLength`: maximum number of unsolicited bytes of a command.
     pub first_burst_length: Size,
-    /// `MaxOutstandingR2T`: bursts asked for at once.
+    /// `MaxOutstandingR2T`: maximum number of outstanding R2Ts of a command.
     pub max_outstanding_r2t: u16,
-    /// `InitialR2T`: whether unsolicited data needs asking for.
+    /// `InitialR2T`: whether unsolicited data must wait for an R2T.
     pub initial_r2t: bool,
     /// `ImmediateData`: whether a command may carry data.
     pub immediate_data: bool,
@@ -126,21 +126,21 @@ pub struct Iscsi {
     pub header_digest: Digest,
     /// `DataDigest`.
     pub data_digest: Digest,
-    /// Compression that initiators may have.
+    /// The compression methods that are accepted.
     pub compression: Vec<LinkCompressionSetting>,
     /// The congestion control of a session's connections.
     pub congestion: CongestionSetting,
-    /// Send and receive buffer of each connection's socket; if left out: as the kernel tunes them.
+    /// Send and receive buffer of each connection's socket; if left out, the kernel tunes them.
     pub socket_buffer: Option<Size>,
-    /// Idle time before an initiator is asked whether it lives; 0: never.
+    /// Idle time after which an initiator is pinged; 0 for never.
     pub ping_interval: TimeSpan,
-    /// Commands whose answers leave with one write, unless the input is drained before.
+    /// Number of commands whose responses leave with one write, unless the input is used up before.
     pub batch_commands: u32,
-    /// How long a connection is polled after its last byte instead of slept on; 0: never.
+    /// How long a connection is polled after its last input instead of sleeping; 0 for never.
     pub busy_poll: TimeSpan,
 }
 
-/// One iSCSI target.
+/// A target.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq)]
 #[serde(default, deny_unknown_fields)]
 pub struct IscsiTargetSettings {
@@ -148,17 +148,17 @@ pub struct IscsiTargetSettings {
     pub name: IscsiName,
     /// A name for people.
     pub alias: Option<String>,
-    /// Its own portals, in place of the common ones.
+    /// Portals of its own, instead of the common ones.
     pub listen: Option<Vec<Address>>,
-    /// The tags of the portal groups through which it is reached; if left out, all of them.
+    /// The tags of the portal groups through which it can be reached; if left out, all of them.
     pub groups: Option<Vec<u16>>,
-    /// Where everybody who logs in to it is sent.
+    /// The address to which every login is redirected.
     pub redirect: Option<HostPort>,
-    /// Whether they need not come here again.
+    /// Whether the redirect is permanent.
     pub redirect_permanently: bool,
-    /// Who may log in to it; if left out, everybody.
+    /// Who may log in to it; if left out, every initiator.
     pub allow: Option<Vec<Allow>>,
-    /// What it proves itself with, if an initiator asks.
+    /// The credential with which it authenticates itself, if an initiator requests it.
     pub mutual: Option<ChapCredentialSettings>,
     /// Its logical units.
     pub unit: Vec<Unit>,
@@ -171,20 +171,20 @@ impl IscsiTargetSettings {
 }
 
 impl Settings {
-    /// Whether opening one of the target's units needs another target: its own, or those that are opened
-    /// with them.
+    /// Returns true if opening a unit of this target needs another target: for itself, or for units that are opened
+    /// together with it.
     pub fn needs_another(&self, target: &IscsiTargetSettings) -> bool {
         let common = target.unit.iter().filter_map(Unit::in_common);
         target.has_remote()
             || common.flat_map(|name| self.units_of(name)).any(|(other, _)| other.has_remote())
     }
 
-    /// A cache of several units.
+    /// Returns the common cache with this name.
     pub fn common_cache(&self, name: &str) -> Option<&CacheLayerSettings> {
         self.common_cache.iter().find(|common| common.name == name).map(|common| &common.cache)
     }
 
-    /// The units of a common cache.
+    /// Returns the units of a common cache.
     pub fn units_of(&self, name: &str) -> Vec<(&IscsiTargetSettings, &Unit)> {
         let units =
             self.target.iter().flat_map(|target| target.unit.iter().map(move |u| (target, u)));
@@ -193,7 +193,7 @@ impl Settings {
 }
 
 impl Unit {
-    /// The name of the cache that it has in common with others.
+    /// Returns the name of the unit's common cache, if it has one.
     pub fn in_common(&self) -> Option<&str> {
         self.stack.iter().find_map(|layer| match layer {
             Layer::CommonCache(common) => Some(&*common.name),
@@ -201,7 +201,7 @@ impl Unit {
         })
     }
 
-    /// The pair that its cache is of.
+    /// Returns the pair of the unit's cache, if it has one.
     pub fn pair(&self) -> Option<&PairPartnerSettings> {
         self.stack.iter().find_map(|layer| match layer {
             Layer::Cache(cache) => cache.pair.as_deref(),
@@ -214,35 +214,34 @@ impl Unit {
 #[derive(Clone, Debug, Deserialize, PartialEq)]
 #[serde(default, deny_unknown_fields)]
 pub struct Unit {
-    /// Its number.
+    /// The LUN.
     pub lun: u16,
-    /// What its volume is called wherever it is; if left out, nobody is told of it.
+    /// The name of its volume in the naming service; if left out, the volume is not announced.
     #[serde(deserialize_with = "names::volume")]
     pub volume: Option<VolumeName>,
-    /// How often that volume has moved: of two nodes that tell of it, the one with the higher number is right.
+    /// The generation: how often the volume has moved. If two nodes have the volume, the higher number is right.
     pub generation: u64,
-    /// Its serial number; if left out, made from target name and number.
+    /// Its serial number; if left out, it is made of the target's name and the LUN.
     pub serial: Option<String>,
-    /// The product name that INQUIRY tells, at most 16 characters.
+    /// The product name in INQUIRY data, at most 16 characters.
     pub product: String,
     /// Whether its medium can be ejected (RMB).
     pub removable: bool,
-    /// Share of a thin volume's space above which initiators are told; if left out, never.
+    /// The share of a thin volume's space above which initiators are notified; if left out, never.
     pub soft_threshold: Option<f64>,
-    /// Bytes of a physical block as initiators are told; if left out, as the volume has it.
+    /// The physical block size that initiators see, in bytes; if left out, that of the volume.
     pub physical_block_size: Option<Size>,
-    /// Whether a WRITE SAME of no blocks goes to the end of the unit.
+    /// Whether a WRITE SAME of 0 blocks extends to the end of the unit.
     pub write_same_to_end: bool,
-    /// The version of SPC that INQUIRY claims: 3 or 4.
+    /// The version of SPC in INQUIRY data: 3 or 4.
     pub spc: u8,
-    /// Whether others may read it while a cache elsewhere has claimed it.
+    /// Whether other initiators may read the unit while a cache elsewhere has claimed it.
     pub reads_beside_claim: bool,
-    /// Bytes that one gateway has at a time, of a volume that several gateways share; if left out, it is not shared.
+    /// Size of a coherence range in bytes, if several gateways share the volume; if left out, it is not shared.
     pub share_grain: Option<Size>,
-    /// After how long without a word a gateway that shares the volume is no longer waited for, by those who
-    /// want what it only reads.
+    /// The lease of shared coherence tokens: a gateway that does not answer for this time loses them.
     pub share_lease: TimeSpan,
-    /// Its layers, bottom first; required.
+    /// Its layers, the bottom layer first; required.
     pub stack: Vec<Layer>,
 }
 
@@ -299,7 +298,7 @@ impl Default for Unit {
 }
 
 impl Unit {
-    /// How the unit behaves.
+    /// Returns the settings of the unit for the crate `unit`.
     pub fn behavior(&self) -> unit::Settings {
         unit::Settings {
             removable: self.removable,
@@ -343,5 +342,5 @@ pub fn forget_command(config: &Path, path: &Path, loses_data: bool) -> String {
     format!("forebay forget {} --config {}{lose}", quoted(&path), quoted(&config))
 }
 
-/// The name of the folder for records if the settings name no `state`.
+/// The name of the folder of records if the settings have no `state`.
 const BESIDE_SETTINGS: &str = "forebay-state";

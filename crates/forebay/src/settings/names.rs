@@ -1,4 +1,4 @@
-//! Names as data: which nodes this one tells of its volumes, and what a remote layer may name.
+//! Settings of the naming service, and the names that a remote layer may have.
 
 use std::{fmt, net::SocketAddr, path::PathBuf, str::FromStr};
 
@@ -8,27 +8,27 @@ use serde::{Deserialize, Deserializer};
 use super::{portal::HostPort, value_types::ParsedTextVisitor};
 use crate::quantity::{REMEDY, TimeSpan};
 
-/// The port of the naming service, if none is said: no number is assigned to it.
+/// The default port of the naming service. No port is assigned to it.
 pub const NAMING_PORT: u16 = 3299;
 
-/// The naming service, and who takes part in it with us.
+/// The table [names].
 #[derive(Clone, Debug, Deserialize, PartialEq)]
 #[serde(default, deny_unknown_fields)]
 pub struct NamingServiceSettings {
-    /// What people call this node; if left out, made from the host's name.
+    /// The name of this node for people; if left out, it is made of the host name.
     #[serde(deserialize_with = "node")]
     pub node: Option<NodeName>,
-    /// Where others may ask; if left out, nowhere: this node asks only.
+    /// Addresses on which this node answers; if left out, none: it only asks other nodes.
     pub listen: Vec<NamingAddress>,
-    /// What others are told in place of an address that stands for all of this machine.
+    /// The host that is announced for an address that stands for all interfaces.
     pub host: Option<HostPort>,
-    /// Where others answer.
+    /// Addresses of other nodes.
     pub seeds: Vec<HostPort>,
-    /// The file that holds the secret of all who take part, readable by its owner only.
+    /// The file of the common secret, which only its owner may read.
     pub secret_file: Option<PathBuf>,
-    /// The environment variable that holds it.
+    /// The environment variable of the secret.
     pub secret_env: Option<String>,
-    /// Silence of a node after which its volumes are shown as stale.
+    /// The time without a sign of life after which a node's volumes are shown as stale.
     pub stale_after: TimeSpan,
 }
 
@@ -47,13 +47,12 @@ impl Default for NamingServiceSettings {
 }
 
 impl NamingServiceSettings {
-    /// `host:port` of each seed.
+    /// Returns `host:port` of each seed.
     pub fn seeds(&self) -> impl Iterator<Item = String> {
         self.seeds.iter().map(|seed| with_port(&seed.0, NAMING_PORT))
     }
 
-    /// What others are told of a socket that listens here; `None` if it means all of this machine, and
-    /// nobody said what that is called.
+    /// Returns the address that is announced for a socket; `None` if it listens on all interfaces and no host is set.
     pub fn told(&self, bound: SocketAddr) -> Option<String> {
         match (bound.ip().is_unspecified(), &self.host) {
             (false, _) => Some(bound.to_string()),
@@ -63,17 +62,17 @@ impl NamingServiceSettings {
     }
 }
 
-/// The host with its port, or with this one.
+/// Returns the host with its port, or with this default port.
 pub fn with_port(host: &str, port: u16) -> String {
     if has_port(host) { host.to_owned() } else { format!("{host}:{port}") }
 }
 
-/// Whether a host is followed by a port.
+/// Returns true if the text ends with a port.
 pub fn has_port(host: &str) -> bool {
     host.rsplit_once(':').is_some_and(|(host, _)| !host.contains(':') || host.ends_with(']'))
 }
 
-/// An IP address and a port on which the naming service listens.
+/// The address of a socket of the naming service.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct NamingAddress(pub SocketAddr);
 
@@ -102,7 +101,7 @@ fn node<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<NodeName>, 
         .map(Some)
 }
 
-/// The name of a unit's volume.
+/// Parses the name of a unit's volume.
 pub fn volume<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<VolumeName>, D::Error> {
     let expected = "the name of a volume such as \"payroll\"";
     deserializer
@@ -115,7 +114,7 @@ fn label<T: FromStr<Err: fmt::Display>>(text: &str, example: &str) -> Result<T, 
         .map_err(|error| format!("`{text}` is {error}{REMEDY}write one such as \"{example}\""))
 }
 
-/// What a remote layer or a command means: a unit at an address, or a volume wherever it is.
+/// The remote unit of a layer or command: an address, or the name of a volume.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum FarVolumeAddress {
     /// `iscsi://…`
@@ -139,7 +138,7 @@ impl FromStr for FarVolumeAddress {
     }
 }
 
-/// With what the name of a volume begins where an address may stand.
+/// The prefix of a volume's name where an address is possible.
 const GLN: &str = "gln:";
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Portals as data: where targets are reached, by whom and what is said of it.
+//! Settings of portals.
 
 use std::fmt;
 
@@ -11,21 +11,21 @@ use super::{
 };
 use crate::quantity::REMEDY;
 
-/// A portal with more to it than its address.
+/// A portal with more settings than its address.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq)]
 #[serde(default, deny_unknown_fields)]
 pub struct PortalSettings {
-    /// Where it listens; required.
+    /// The address on which it listens; required.
     pub address: Option<Address>,
     /// The tag of its portal group.
     pub group: u16,
-    /// What discovery tells in place of the address.
+    /// The address that discovery reports instead.
     pub advertise: Option<HostPort>,
-    /// Where everybody who logs in here is sent.
+    /// The address to which every login is redirected.
     pub redirect: Option<HostPort>,
-    /// Whether they need not come here again.
+    /// Whether the redirect is permanent.
     pub redirect_permanently: bool,
-    /// Whoever connects does a TLS handshake first.
+    /// TLS: every connection begins with a handshake.
     pub tls: Option<PortalTls>,
 }
 
@@ -42,10 +42,10 @@ impl Default for PortalSettings {
     }
 }
 
-/// The tag of `listen`, of portals that name none, and of a target's own portals.
+/// The default tag: that of `listen`, of portals that name none, and of a target's own portals.
 pub const COMMON_TAG: u16 = 1;
 
-/// `host[:port]`, the host a name or an IP address (RFC 7143, 13.8).
+/// `host[:port]`; the host is a name or an IP address (RFC 7143, 13.8).
 #[derive(Clone, Debug, Eq, Hash, PartialEq)]
 pub struct HostPort(pub String);
 
@@ -74,7 +74,7 @@ impl HostPort {
     }
 }
 
-/// The longest name of a host (RFC 1035, 2.3.4).
+/// The maximum length of a host name (RFC 1035, 2.3.4).
 const HOST_BYTES: usize = 253;
 
 impl<'de> Deserialize<'de> for HostPort {
@@ -90,14 +90,14 @@ impl fmt::Display for HostPort {
     }
 }
 
-/// Portals that lead to the same targets.
+/// A portal group: portals that lead to the same targets.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct PortalGroupSettings {
-    /// What initiators are told.
+    /// The tag that initiators see.
     pub tag: u16,
-    /// A list that targets have to themselves; `None` for those of the whole process.
+    /// The addresses of a target's own portals; `None` for portals of the whole process.
     pub own: Option<Vec<Address>>,
-    /// Its portals, with addresses.
+    /// Its portals with their addresses.
     pub portals: Vec<(Address, PortalSettings)>,
 }
 
@@ -124,7 +124,7 @@ impl Settings {
             add(COMMON_TAG, None, *address, PortalSettings::default());
         }
         for portal in &self.portal {
-            // One without an address is refused when the settings are read.
+            // A portal without an address is refused when the settings are read.
             if let Some(address) = portal.address {
                 add(portal.group, None, address, portal.clone());
             }
@@ -153,7 +153,7 @@ impl Settings {
             && (is_asked_for || self.target.iter().all(|target| target.listen.is_none()))
     }
 
-    /// The addresses of portals that are nothing but addresses.
+    /// Returns portals that have only an address.
     pub fn listen(&self) -> &[Address] {
         match &self.listen {
             Some(listen) => listen,
@@ -163,11 +163,11 @@ impl Settings {
     }
 }
 
-/// There is no authentication unless somebody asks for it: who wants others to connect says so.
+/// By default only this machine can connect: there is no authentication unless it is set up.
 static DEFAULT_LISTEN: [Address; 1] = [Address::LOOPBACK];
 
 impl IscsiTargetSettings {
-    /// Whether initiators come to it by this group.
+    /// Returns true if initiators can reach the target through this group.
     pub fn is_reached_through(&self, group: &PortalGroupSettings) -> bool {
         match (&self.listen, &group.own) {
             (Some(listen), Some(own)) => listen == own,

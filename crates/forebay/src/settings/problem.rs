@@ -1,5 +1,5 @@
-//! Where in the file something is wrong: from a key's path or a byte range to line, column, key and
-//! a remedy.
+//! Locates an error in a settings file: converts the path of a key, or a byte range, to line, column, key and a
+//! remedy.
 
 use std::{
     fmt,
@@ -14,28 +14,28 @@ use toml::{
 
 use crate::{failure::Failure, quantity::REMEDY};
 
-/// One step on the way to a value.
+/// One step of the path to a value.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum KeyPathStep {
-    /// Into a table.
+    /// Into a table, by a key.
     Key(String),
     /// Into an array, counted from 0.
     Index(usize),
 }
 
-/// The way from the top of the file to a value.
+/// The path from the top of the file to a value.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct KeyPath(Vec<KeyPathStep>);
 
 impl KeyPath {
-    /// One step further, into a table.
+    /// Appends a step into a table.
     pub fn key(&self, name: &str) -> Self {
         let mut path = self.clone();
         path.0.push(KeyPathStep::Key(name.to_owned()));
         path
     }
 
-    /// One step further, into an array.
+    /// Appends a step into an array.
     pub fn index(&self, index: usize) -> Self {
         let mut path = self.clone();
         path.0.push(KeyPathStep::Index(index));
@@ -56,25 +56,25 @@ impl fmt::Display for KeyPath {
     }
 }
 
-/// What is wrong in a settings file.
+/// An error in a settings file.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct SettingsFileProblem {
     /// The file.
     pub file: PathBuf,
-    /// From 1; 0 if the file could not be read at all.
+    /// The line from 1; 0 if the file could not be read.
     pub line: usize,
-    /// From 1, in characters.
+    /// The column from 1, in characters.
     pub column: usize,
-    /// Which key.
+    /// The key.
     pub key: KeyPath,
-    /// What is wrong with it.
+    /// What is wrong.
     pub message: String,
     /// What to write instead.
     pub remedy: String,
 }
 
 impl SettingsFileProblem {
-    /// A file that cannot be read.
+    /// Reports a file that cannot be read.
     pub fn unreadable(file: &Path, error: &std::io::Error) -> Self {
         Self {
             file: file.to_owned(),
@@ -88,7 +88,7 @@ impl SettingsFileProblem {
         }
     }
 
-    /// What the TOML or serde side found.
+    /// Reports an error of the TOML parser or of serde.
     pub fn from_toml(file: &Path, text: &str, error: &toml::de::Error) -> Self {
         let span = error.span().unwrap_or(0..0);
         let key = DeTable::parse(text).map(|top| key_at(&top, &span)).unwrap_or_default();
@@ -103,7 +103,7 @@ impl SettingsFileProblem {
         Self { file: file.to_owned(), line, column, key, message, remedy }
     }
 
-    /// What a rule found at the value on this path, or at the nearest table on the way to it.
+    /// Reports a broken rule at the value on this path, or at the nearest table on the way to it.
     pub fn at(file: &Path, text: &str, key: KeyPath, message: String, remedy: String) -> Self {
         let start = DeTable::parse(text).map(|top| start_of(&top, &key.0)).unwrap_or(0);
         let (line, column) = line_and_column(text, start);
@@ -140,7 +140,7 @@ fn as_list(key: &KeyPath, value: Option<&str>) -> String {
     format!("write a list: {} = [{value}]", name.unwrap_or("KEY"))
 }
 
-/// serde and TOML say what they expected; this says what to do.
+/// Returns a remedy. The messages of serde and TOML only say what they expected.
 fn remedy_for(message: &str) -> String {
     let (found, known) = names_in(message);
     if message.starts_with("unknown field") || message.starts_with("unknown variant") {
@@ -162,13 +162,13 @@ fn remedy_for(message: &str) -> String {
     "correct the line; forebay.example.toml shows every key in use".into()
 }
 
-/// The first name in backquotes, and the others.
+/// Returns the first name in backquotes, and the other ones.
 fn names_in(message: &str) -> (String, Vec<String>) {
     let mut quoted = message.split('`').skip(1).step_by(2).map(str::to_owned);
     (quoted.next().unwrap_or_default(), quoted.collect())
 }
 
-/// The known name that differs from `found` in at most two letters.
+/// Returns the known name that differs from `found` in at most two letters.
 fn closest(found: &str, known: &[String]) -> Option<String> {
     let same = |name: &str| {
         name.replace('-', "_").to_lowercase() == found.replace('-', "_").to_lowercase()
@@ -178,7 +178,7 @@ fn closest(found: &str, known: &[String]) -> Option<String> {
     exact.or((near.0 <= 2 && near.0 < found.len()).then_some(near.1)).cloned()
 }
 
-/// Levenshtein's distance in bytes.
+/// The Levenshtein distance in bytes.
 fn distance(a: &str, b: &str) -> usize {
     let mut row: Vec<usize> = (0..=b.len()).collect();
     for (i, x) in a.bytes().enumerate() {
@@ -197,7 +197,7 @@ fn one_line(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// Line and column from 1, the column in characters.
+/// Returns line and column from 1, the column in characters.
 fn line_and_column(text: &str, at: usize) -> (usize, usize) {
     let before = text.get(..at).unwrap_or(text);
     let line = before.matches('\n').count() + 1;
@@ -205,7 +205,7 @@ fn line_and_column(text: &str, at: usize) -> (usize, usize) {
     (line, column)
 }
 
-/// The deepest key whose name or value holds `span`.
+/// Returns the deepest key whose name or value contains `span`.
 fn key_at(top: &Spanned<DeTable<'_>>, span: &Range<usize>) -> KeyPath {
     let mut path = KeyPath::default();
     in_table(top.get_ref(), span, &mut path);
@@ -223,7 +223,7 @@ fn in_table(table: &DeTable<'_>, span: &Range<usize>, path: &mut KeyPath) -> boo
     false
 }
 
-/// Headers such as `[[target]]` span only themselves, so the children are asked first.
+/// Check the children first: headers such as `[[target]]` span only themselves.
 fn in_value(value: &Spanned<DeValue<'_>>, span: &Range<usize>, path: &mut KeyPath) -> bool {
     let inside = match value.get_ref() {
         DeValue::Table(table) => in_table(table, span, path),
@@ -244,7 +244,7 @@ fn holds(outer: &Range<usize>, inner: &Range<usize>) -> bool {
     outer.start <= inner.start && inner.end <= outer.end
 }
 
-/// Where the value on this path begins; where a step is missing, the table before it.
+/// Returns the start of the value on this path; if a step is missing, that of the table before it.
 fn start_of(top: &Spanned<DeTable<'_>>, path: &[KeyPathStep]) -> usize {
     let mut start = top.span().start;
     let mut table = Some(top.get_ref());

@@ -1,4 +1,4 @@
-//! What must hold between the keys of who is reached from here, and of proofs.
+//! Rules between the keys of remote units and of credentials.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ use super::{
 };
 use crate::quantity::{Size, TimeSpan};
 
-/// What leads to a unit of another target.
+/// Checks the keys of a remote unit.
 pub(super) fn remote_unit(remote: &RemoteLayerSettings, at: &KeyPath) -> SettingsRuleResult {
     required(
         at,
@@ -54,7 +54,7 @@ pub(super) fn remote_unit(remote: &RemoteLayerSettings, at: &KeyPath) -> Setting
     range(at, "ping_interval", remote.ping_interval, TimeSpan::seconds(1), most)
 }
 
-/// From what holds a PDU of 8 KiB to what 100 Gbit/s bring in 20 ms.
+/// From the size that holds a PDU of 8 KiB to the bytes that 100 Gbit/s carry in 20 ms.
 pub const SOCKET_BUFFER: (Size, Size) = (Size::kib(16), Size::mib(256));
 
 pub(super) fn socket_buffer(at: &KeyPath, size: Option<Size>) -> SettingsRuleResult {
@@ -70,7 +70,7 @@ pub(super) fn remote_tls(tls: &RemoteTls, at: &KeyPath) -> SettingsRuleResult {
 
 pub(super) fn proof(proof: &ChapCredentialSettings, at: &KeyPath) -> SettingsRuleResult {
     required(at, "name", proof.name.is_empty(), "\"alice\"")?;
-    // What targets and initiators of the field can store.
+    // The limits of common targets and initiators.
     if proof.name.len() > 255 || proof.name.chars().any(char::is_control) {
         let message = "longer than 255 bytes, or with control characters";
         return wrong(at.key("name"), message, "write another name");

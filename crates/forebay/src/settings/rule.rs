@@ -1,4 +1,4 @@
-//! What a rule is made of: what does not hold, and the shapes that many rules have.
+//! The parts of rules: a broken rule, and checks that many rules need.
 
 use std::collections::HashMap;
 
@@ -7,17 +7,17 @@ use crate::quantity::Size;
 
 /// A rule that does not hold.
 pub struct BrokenSettingsRule {
-    /// Where.
+    /// The path of the key.
     pub key: KeyPath,
-    /// How.
+    /// What is wrong.
     pub message: String,
-    /// What to do.
+    /// The remedy.
     pub remedy: String,
 }
 
 pub(super) type SettingsRuleResult = Result<(), BrokenSettingsRule>;
 
-/// At least one block, and no half one.
+/// Checks that a size is a whole number of blocks, at least one.
 pub(super) fn whole(
     at: &KeyPath,
     name: &str,
@@ -65,7 +65,7 @@ pub(super) fn wrong(
     Err(BrokenSettingsRule { key, message: message.into(), remedy: remedy.into() })
 }
 
-/// Values that may occur once, with the place where they did.
+/// Checks that values are unique, and remembers where each was used.
 #[derive(Default)]
 pub(super) struct UniqueSettingValues<'a>(HashMap<&'a str, KeyPath>);
 
@@ -85,7 +85,7 @@ impl<'a> UniqueSettingValues<'a> {
         }
     }
 
-    /// How many it has seen.
+    /// Returns the number of values so far.
     pub(super) fn count(&self) -> usize {
         self.0.len()
     }

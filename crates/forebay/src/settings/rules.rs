@@ -1,4 +1,4 @@
-//! What must hold between keys that are each right on their own.
+//! Rules between keys, each of which is valid by itself.
 
 use std::{collections::HashMap, path::Path};
 
@@ -23,7 +23,7 @@ use super::{
 };
 use crate::quantity::{Size, TimeSpan};
 
-/// The first rule that does not hold.
+/// Returns the first rule that does not hold.
 pub fn broken(settings: &Settings) -> Option<BrokenSettingsRule> {
     check(settings).err()
 }
@@ -64,7 +64,7 @@ fn check(settings: &Settings) -> SettingsRuleResult {
     portals(settings)
 }
 
-/// Each unit lies on a common cache that there is, and has no other.
+/// Checks common caches: the one of each unit exists, and the unit has no other cache.
 fn in_common(settings: &Settings) -> SettingsRuleResult {
     let top = KeyPath::default();
     for (index, target) in settings.target.iter().enumerate() {
@@ -97,7 +97,7 @@ fn in_common(settings: &Settings) -> SettingsRuleResult {
     Ok(())
 }
 
-/// Each half is that of a pair, whose unit lies on a remote volume.
+/// Checks halves: each belongs to a pair, whose unit is on a remote volume.
 fn halves(settings: &Settings) -> SettingsRuleResult {
     let top = KeyPath::default();
     for (index, target) in settings.target.iter().enumerate() {
@@ -124,7 +124,7 @@ fn halves(settings: &Settings) -> SettingsRuleResult {
     Ok(())
 }
 
-/// What each portal says by itself.
+/// Checks the keys of each portal by itself.
 fn each_portal(settings: &Settings) -> SettingsRuleResult {
     for (index, portal) in settings.portal.iter().enumerate() {
         let at = KeyPath::default().key("portal").index(index);
@@ -143,12 +143,12 @@ fn portal_tls(tls: &PortalTls, at: &KeyPath) -> SettingsRuleResult {
     required(at, "client_ca", is_missing(&tls.client_ca), "\"ca.pem\"")
 }
 
-/// Every portal has an address of its own, and targets that are reached through it.
+/// Checks that every portal has an address of its own, and a target that is reached through it.
 fn portals(settings: &Settings) -> SettingsRuleResult {
     let top = KeyPath::default();
     let mut seen: HashMap<Address, KeyPath> = HashMap::new();
     let mut once = |address: Address, at: KeyPath| match seen.insert(address, at.clone()) {
-        // Port 0 is another port each time.
+        // Port 0 is a different port each time.
         Some(first) if address.0.port() != 0 => {
             let message = format!("{address} is already used at {first}");
             wrong(at, message, "give each portal an address of its own")
@@ -184,7 +184,7 @@ fn portals(settings: &Settings) -> SettingsRuleResult {
         if settings.target[..index].iter().any(|earlier| earlier.listen.as_ref() == Some(own)) {
             continue;
         }
-        // A list that says the same as the common one, which nobody uses, is no second use.
+        // A target's list that is the same as the common one is allowed if no target uses the common one.
         let is_common = !settings.awaits_targets()
             && settings.target.iter().all(|target| target.listen.is_some());
         for (index, address) in own.iter().enumerate() {
@@ -196,7 +196,7 @@ fn portals(settings: &Settings) -> SettingsRuleResult {
     Ok(())
 }
 
-/// A target is reached by somebody.
+/// Checks that each target can be reached.
 fn listen(settings: &Settings, target: &IscsiTargetSettings, at: &KeyPath) -> SettingsRuleResult {
     redirect(at, target.redirect.is_some(), target.redirect_permanently)?;
     for (index, tag) in target.groups.iter().flatten().enumerate() {
@@ -243,7 +243,7 @@ fn iscsi(at: &KeyPath, iscsi: &Iscsi) -> SettingsRuleResult {
     chap(&iscsi.chap, at)?;
     range(at, "queue_depth", iscsi.queue_depth, 1, 1024)?;
     range(at, "max_outstanding_r2t", iscsi.max_outstanding_r2t, 1, 64)?;
-    // RFC 7143, 13.12 to 13.14: 512 to 2^24 - 1; we hold a burst in memory, so less is enough.
+    // RFC 7143, 13.12 to 13.14: 512 to 2^24 - 1. We hold a burst in memory, so the limit is lower.
     let (least, most) = (Size(512), Size::mib(8));
     range(at, "max_recv_data_segment_length", iscsi.max_recv_data_segment_length, least, most)?;
     range(at, "max_burst_length", iscsi.max_burst_length, least, most)?;
@@ -266,7 +266,7 @@ fn iscsi(at: &KeyPath, iscsi: &Iscsi) -> SettingsRuleResult {
     Ok(())
 }
 
-/// Those who can prove who they are, and who may ask for targets.
+/// Checks the CHAP users and the access to discovery.
 fn users(settings: &Settings, top: &KeyPath) -> SettingsRuleResult {
     let mut names = UniqueSettingValues::default();
     for (index, user) in settings.user.iter().enumerate() {
@@ -279,7 +279,7 @@ fn users(settings: &Settings, top: &KeyPath) -> SettingsRuleResult {
     allowed(settings, settings.discovery.allow.as_deref(), &at.key("allow"))
 }
 
-/// Who tells whom of volumes, and that somebody does if there is anything to tell or to ask.
+/// Checks the naming service: it is present if names are used.
 fn naming(settings: &Settings, top: &KeyPath) -> SettingsRuleResult {
     let Some(names) = &settings.names else { return unnamed(settings, top) };
     let at = top.key("names");
@@ -319,7 +319,7 @@ fn naming(settings: &Settings, top: &KeyPath) -> SettingsRuleResult {
     Ok(())
 }
 
-/// Where volumes are taken that others move here, and that the others can get here.
+/// Checks [accept]: the folder for volumes that other nodes move here, and a naming service that lets them connect.
 fn accepting(settings: &Settings, top: &KeyPath) -> SettingsRuleResult {
     let Some(accept) = &settings.accept else { return Ok(()) };
     let at = top.key("accept");
@@ -336,7 +336,7 @@ fn accepting(settings: &Settings, top: &KeyPath) -> SettingsRuleResult {
     allowed(settings, accept.allow.as_deref(), &at.key("allow"))
 }
 
-/// Without a naming service there are no names.
+/// Checks that no names are used without a naming service.
 fn unnamed(settings: &Settings, top: &KeyPath) -> SettingsRuleResult {
     let remedy = "add a [names] table with `seeds`, or `listen`, and a secret";
     for (index, target) in settings.target.iter().enumerate() {
@@ -415,7 +415,7 @@ fn units<'a>(
     Ok(())
 }
 
-/// What goes with a volume that several gateways change.
+/// Checks the keys of a volume that several gateways change.
 fn share(unit: &Unit, at: &KeyPath) -> SettingsRuleResult {
     if let Some(grain) = unit.share_grain {
         range(at, "share_grain", grain, Size::kib(64), Size(1 << 30))?;
@@ -438,7 +438,7 @@ fn share(unit: &Unit, at: &KeyPath) -> SettingsRuleResult {
     Ok(())
 }
 
-/// What INQUIRY tells has fixed room and is ASCII (SPC-4, 4.4.1).
+/// Checks texts for INQUIRY data, which are ASCII with a fixed length (SPC-4, 4.4.1).
 fn names_of(unit: &Unit, at: &KeyPath) -> SettingsRuleResult {
     let printable = |text: &str| text.bytes().all(|c| (0x20..0x7f).contains(&c));
     if unit.product.len() > 16 || !printable(&unit.product) {
@@ -543,14 +543,14 @@ fn disk(disk: &DiskLayerSettings, at: &KeyPath) -> SettingsRuleResult {
         let remedy = format!("write one of {}", Profile::NAMES.join(", "));
         return wrong(at.key("model"), message, &remedy);
     }
-    // More is no disk, and a time that cannot be waited for.
+    // Upper bounds: no disk has more, and no caller could wait longer.
     let longest = TimeSpan::seconds(10);
     for (key, span) in
         [("read_position", disk.read_position), ("write_position", disk.write_position)]
     {
         range(at, key, span.unwrap_or_default(), TimeSpan::default(), longest)?;
     }
-    // A frame of 16 MiB, the largest that there is, is then through within minutes.
+    // The smallest allowed rate sends a frame of 16 MiB, the largest one, within minutes.
     let slowest = Size::kib(100);
     for (key, rate) in [("media_rate", disk.media_rate), ("bus_rate", disk.bus_rate)] {
         range(at, key, rate.unwrap_or(slowest), slowest, Size(1 << 40))?;
@@ -563,7 +563,8 @@ fn disk(disk: &DiskLayerSettings, at: &KeyPath) -> SettingsRuleResult {
     Ok(())
 }
 
-/// A power of two from the logical block on, where that is known here, up to what volumes have.
+/// Checks a physical block size: a power of two, at least the logical block size if that is known here, at most the
+/// limit of volumes.
 fn physical_block_size(unit: &Unit, at: &KeyPath, size: Size) -> SettingsRuleResult {
     let least = match unit.stack.first() {
         Some(Layer::Memory(memory)) => memory.block_size,

@@ -1,4 +1,4 @@
-//! How fast destage may go at which time of the day.
+//! Destage rates that depend on the time of the day.
 
 use std::fmt;
 
@@ -7,15 +7,15 @@ use serde::{Deserialize, Deserializer};
 use super::value_types::ParsedTextVisitor;
 use crate::quantity::{REMEDY, Size};
 
-/// A part of the day with a rate of its own.
+/// A part of the day with its own rate.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq)]
 #[serde(deny_unknown_fields)]
 pub struct Hours {
-    /// When it begins.
+    /// The start.
     pub from: TimeOfDay,
-    /// When it ends; before `from`: on the next day.
+    /// The end; if it is before `from`, on the next day.
     pub to: TimeOfDay,
-    /// Bytes per second; 0: nothing goes down.
+    /// Maximum rate in bytes per second; 0 for no destage.
     pub rate: Size,
 }
 
@@ -29,24 +29,24 @@ impl Hours {
     }
 }
 
-/// The rates of a day.
+/// The rates over the day.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Schedule {
-    /// The first that fits holds.
+    /// The first part that contains the present time applies.
     pub hours: Vec<Hours>,
-    /// Bytes per second at all other times; `None`: as many as the link takes.
+    /// The rate in bytes per second at all other times; `None` for no limit.
     pub otherwise: Option<u64>,
 }
 
 impl Schedule {
-    /// Bytes per second; 0: nothing goes down, `None`: as many as the link takes.
+    /// Returns the rate in bytes per second: 0 for no destage, `None` for no limit.
     pub fn rate_at(&self, now: TimeOfDay) -> Option<u64> {
         let hours = self.hours.iter().find(|hours| hours.contains(now));
         hours.map_or(self.otherwise, |hours| Some(hours.rate.0))
     }
 }
 
-/// Minutes since midnight, 0 to 1440. Written as `08:30`; the end of a day is `24:00`.
+/// A time of the day in minutes since midnight, 0 to 1440. Written as `08:30`; the end of a day is `24:00`.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub struct TimeOfDay(pub u16);
 

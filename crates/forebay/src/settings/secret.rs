@@ -1,4 +1,4 @@
-//! Secrets: read from where the settings say, which is never a settings file.
+//! Reads secrets from a file or an environment variable. They are never part of a settings file.
 
 use std::{os::unix::ffi::OsStringExt, path::Path};
 
@@ -6,17 +6,17 @@ use zeroize::Zeroizing;
 
 use crate::private_file::{self, PrivateFileError, PrivateFileRule};
 
-/// Longer files hold something else.
+/// A longer file is not a secret.
 const FILE_BYTES: u64 = 4096;
 
-/// A secret, and what to call the place where it was.
+/// A secret, and a description of its source.
 pub struct SecretWithSource {
     pub secret: Zeroizing<Vec<u8>>,
     pub place: String,
 }
 
-/// The secret in the file or variable, whichever is named; `None` if neither is. An error is what
-/// is wrong, and what to do.
+/// Returns the secret in the given file or variable; `None` if neither is given. An error says what is wrong and what
+/// to do.
 pub fn read(
     file: Option<&Path>,
     env: Option<&str>,
@@ -34,7 +34,7 @@ pub fn read(
     Ok(Some(found))
 }
 
-/// The content of a file that nobody else can read, without the end of its line.
+/// Returns the content of a file that no other user may read, without a line end.
 fn from_file(path: &Path) -> Result<Zeroizing<Vec<u8>>, (String, String)> {
     let read = private_file::read(path, "the secret", PrivateFileRule::Secret, FILE_BYTES);
     let mut bytes = read.map_err(|refusal| match refusal {

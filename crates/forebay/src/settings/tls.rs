@@ -1,4 +1,4 @@
-//! TLS as data: which certificates an end shows, and whose it takes. The files are read with the
+//! Settings of TLS: the certificate of this end and the trusted authorities. The files are read together with the
 //! settings.
 
 use std::path::{Path, PathBuf};
@@ -12,42 +12,42 @@ use crate::{
     tls::{self, TlsInputError},
 };
 
-/// What a portal proves itself with, and who may connect to it.
+/// The certificate of a portal, and the authorities of initiators.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq)]
 #[serde(default, deny_unknown_fields)]
 pub struct PortalTls {
-    /// Its certificate, with those between it and its authority; required.
+    /// Its certificate, followed by intermediate ones; required.
     pub certificate: PathBuf,
-    /// Its key, readable by its owner only; required.
+    /// Its key, which only its owner may read; required.
     pub key: PathBuf,
-    /// The authorities that initiators' certificates come from; required.
+    /// The authorities that issue the certificates of initiators; required.
     pub client_ca: PathBuf,
     #[serde(skip)]
     loaded: Option<TlsServer>,
 }
 
-/// What we prove to a remote target, and it to us.
+/// TLS of a remote layer.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct RemoteTls {
-    /// The authorities that its certificate comes from; required.
+    /// The authorities that issue the target's certificate; required.
     pub ca: PathBuf,
-    /// The name that its certificate has; if left out, the host that is connected to.
+    /// The name in its certificate; if left out, the host to which the layer connects.
     pub server_name: Option<String>,
     /// Our certificate.
     pub certificate: Option<PathBuf>,
-    /// Its key, readable by its owner only.
+    /// Its key, which only its owner may read.
     pub key: Option<PathBuf>,
-    /// What sessions have.
+    /// The configuration of sessions.
     #[serde(skip)]
     loaded: Option<TlsClient>,
-    /// What a reload has read, where the session is older.
+    /// The configuration that a reload has read, if the sessions are older.
     #[serde(skip)]
     fresh: Option<TlsClient>,
 }
 
 impl PartialEq for RemoteTls {
-    /// Whether they name the same: for what is in the files see [`Settings::keep_certificates`].
+    /// Returns true if both name the same files; for their content see [`Settings::keep_certificates`].
     fn eq(&self, other: &Self) -> bool {
         let named = |tls: &Self| {
             (tls.ca.clone(), tls.server_name.clone(), tls.certificate.clone(), tls.key.clone())
@@ -57,15 +57,15 @@ impl PartialEq for RemoteTls {
 }
 
 impl PortalTls {
-    /// For the portal.
+    /// Returns the configuration of the portal.
     ///
     /// # Panics
-    /// If the files of the settings were not read.
+    /// If the files of the settings have not been read.
     pub fn server(&self) -> TlsServer {
         self.loaded.clone().expect("settings are used after their files were read")
     }
 
-    /// A number for the authorities in `client_ca`, the same wherever the same are.
+    /// Returns a number that identifies the set of authorities in `client_ca`, on every machine.
     pub fn authorities(&self) -> Result<String, Failure> {
         Ok(tls::fingerprint(&self.client_ca)?)
     }
@@ -77,7 +77,7 @@ impl PortalTls {
 }
 
 impl RemoteTls {
-    /// Reads what the command line names.
+    /// Reads the files that the command line names.
     pub fn of(
         ca: PathBuf,
         server_name: Option<String>,
@@ -89,10 +89,10 @@ impl RemoteTls {
         Ok(tls)
     }
 
-    /// For the session.
+    /// Returns the configuration of the session.
     ///
     /// # Panics
-    /// If the files of the settings were not read.
+    /// If the files of the settings have not been read.
     pub fn client(&self) -> TlsClient {
         self.loaded.clone().expect("settings are used after their files were read")
     }
@@ -116,7 +116,7 @@ impl Settings {
         Ok(())
     }
 
-    /// Remote layers that are the same as in `old` keep what their sessions have, until
+    /// Lets remote layers that are unchanged since `old` keep the configuration of their sessions, until
     /// [`Settings::renew_certificates`].
     pub fn keep_certificates(&mut self, old: &Self) {
         for target in &mut self.target {
@@ -136,8 +136,8 @@ impl Settings {
         }
     }
 
-    /// From their next connections on sessions of remote layers have the certificates that were
-    /// read with these settings.
+    /// Lets the sessions of remote layers use the certificates that were read with these settings, from their next
+    /// connections on.
     pub fn renew_certificates(&self) {
         let units = self.target.iter().flat_map(|target| &target.unit);
         for layer in units.flat_map(|unit| &unit.stack) {
@@ -149,7 +149,7 @@ impl Settings {
         }
     }
 
-    /// Relative paths of certificates are relative to this folder.
+    /// Makes relative paths of certificates relative to this folder.
     pub(super) fn resolve_certificates(&mut self, folder: &Path) {
         for (_, tls) in self.portal_tls_mut() {
             for path in [&mut tls.certificate, &mut tls.key, &mut tls.client_ca] {

@@ -9,13 +9,13 @@ use super::{
     rule::{SettingsRuleResult, required, wrong},
 };
 
-/// The files of one settings file, with the keys that name them.
+/// The used files of one settings file, with the keys that name them.
 #[derive(Default)]
 pub(super) struct UsedFiles<'a>(HashMap<&'a str, Vec<StorageFileUse<'a>>>);
 
 struct StorageFileUse<'a> {
     at: KeyPath,
-    /// `None`: the whole file.
+    /// The bytes of the slice; `None` for the whole file.
     part: Option<(&'a File, ByteRange)>,
 }
 

@@ -1,5 +1,5 @@
-//! Values that are more than text: names, addresses and choices, checked as they are read so that
-//! the error carries line and column.
+//! Types of values: names, addresses and choices. They are checked when they are parsed, so that an error has a line
+//! and a column.
 
 use std::{fmt, net::SocketAddr};
 
@@ -8,15 +8,15 @@ use transport::CongestionChoice;
 
 use crate::quantity::REMEDY;
 
-/// The port that IANA gave to iSCSI (RFC 7143, 4.2.7.1).
+/// The iSCSI port (RFC 7143, 4.2.7.1).
 pub const PORT: u16 = 3260;
 
-/// An IP address and a port to listen on.
+/// The address of a listening socket: IP address and port.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct Address(pub SocketAddr);
 
 impl Address {
-    /// Reached from this machine only.
+    /// Returns a loopback address.
     pub const LOOPBACK: Self =
         Self(SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), PORT));
 }
@@ -49,7 +49,7 @@ impl fmt::Display for Address {
 pub struct IscsiName(pub String);
 
 impl IscsiName {
-    /// The name, or why it is none.
+    /// Checks a name. An error says why it is invalid.
     pub fn parse(text: &str) -> Result<Self, String> {
         let remedy = "write a name such as \"iqn.2026-11.com.example:disk1\"";
         let wrong =
@@ -60,7 +60,7 @@ impl IscsiName {
             None => wrong("it begins with none of iqn. eui. naa."),
             Some("") => wrong("nothing follows the type"),
             _ if text.len() > 223 => wrong("it is longer than 223 bytes"),
-            // RFC 3722 prepares names to lower case; other scripts are left to a later day.
+            // RFC 3722 maps names to lower case. Scripts other than ASCII are not supported.
             _ if !text.bytes().all(known) => {
                 wrong("it has characters other than a-z, 0-9, `.`, `:` and `-`")
             }
@@ -82,7 +82,7 @@ impl fmt::Display for IscsiName {
     }
 }
 
-/// Reads a text and parses it there and then, so that an error points at the text itself.
+/// Parses a text while it is read, so that an error points at the text itself.
 pub struct ParsedTextVisitor<F>(pub &'static str, pub F);
 
 impl<T, F: FnOnce(&str) -> Result<T, String>> de::Visitor<'_> for ParsedTextVisitor<F> {
@@ -97,7 +97,7 @@ impl<T, F: FnOnce(&str) -> Result<T, String>> de::Visitor<'_> for ParsedTextVisi
     }
 }
 
-/// Which events are shown: a level, or a filter such as `info,cache=debug`.
+/// The events to be shown: a level, or a filter such as `info,cache=debug`.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct LogLevel(pub String);
 
@@ -118,32 +118,32 @@ impl<'de> Deserialize<'de> for LogLevel {
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq)]
 #[serde(rename_all = "kebab-case")]
 pub enum Digest {
-    /// Not used; a peer that insists on them is refused.
+    /// Not used: a peer that requires them is refused.
     Never,
-    /// Not asked for, used when the peer wants them.
+    /// Used only if the peer wants them.
     #[default]
     Accept,
-    /// Asked for, done without when the peer has none.
+    /// Wanted, but a peer without them is accepted.
     Prefer,
-    /// A peer without them is refused.
+    /// Required: a peer without them is refused.
     Require,
 }
 
-/// How what crosses the link to a far side is compressed.
+/// Compression of the link to a remote target.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum LinkCompressionSetting {
-    /// Not at all.
+    /// No compression.
     #[default]
     None,
-    /// Fast.
+    /// LZ4: fast.
     Lz4,
-    /// Smaller.
+    /// Zstandard: smaller.
     Zstd,
 }
 
 impl LinkCompressionSetting {
-    /// What is proposed at login, or taken.
+    /// Returns the methods that are proposed at login, or accepted.
     pub fn method(self) -> Option<iscsi::keys::Compression> {
         match self {
             Self::None => None,
@@ -158,7 +158,7 @@ impl LinkCompressionSetting {
 pub struct CongestionSetting(pub CongestionChoice);
 
 impl CongestionSetting {
-    /// From the words of the settings and the command line.
+    /// Parses the words of the settings or the command line.
     pub fn parse(text: &str) -> Result<Self, String> {
         let choice = text.parse().map(Self);
         choice.map_err(|error| format!("{error}{REMEDY}write {}", CongestionChoice::WORDS))
@@ -174,14 +174,14 @@ impl<'de> Deserialize<'de> for CongestionSetting {
     }
 }
 
-/// How a file is read and written.
+/// The I/O engine of a file.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq)]
 #[serde(rename_all = "kebab-case")]
 pub enum FileEngineSetting {
-    /// io_uring where the kernel lets us, threads elsewhere.
+    /// io_uring if the kernel allows it, otherwise threads.
     #[default]
     Auto,
-    /// io_uring, or an error.
+    /// io_uring; fails if the kernel does not allow it.
     Uring,
     /// Threads with preadv and pwritev.
     Threads,
@@ -196,63 +196,63 @@ pub enum WriteModeSetting {
     AfterComplete,
     /// When it is in NVRAM.
     Immediate,
-    /// When the lower volume has it stable.
+    /// When it is stable on the lower volume.
     Through,
-    /// The same, and it is not kept in memory.
+    /// When it is stable on the lower volume; it is not kept in memory.
     Around,
-    /// At once, and safe with the next flush: what is between two flushes counts as a whole.
+    /// At once. It becomes stable with the next flush, and the writes between two flushes become stable together.
     AtFlush,
 }
 
-/// What the NVRAM of a cache keeps its bytes over.
+/// The failures that the NVRAM of a cache survives.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq)]
 #[serde(rename_all = "kebab-case")]
 pub enum NvramSurvivalSetting {
     /// The end of the process.
     #[default]
     Restart,
-    /// That, and the loss of power.
+    /// The end of the process, and a power failure.
     PowerLoss,
 }
 
-/// What may overtake the log of a cache on its way down.
+/// Whether writes may reach the lower volume in another order than that of the log.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq)]
 #[serde(rename_all = "kebab-case")]
 pub enum DestageOrderSetting {
-    /// Nothing.
+    /// Never.
     #[default]
     Strict,
-    /// Writes when the log is full, and long discards.
+    /// Writes while the log is full, and long discards.
     Relaxed,
 }
 
-/// What becomes of more data between two flushes than the log holds.
+/// What is done with more data between two flushes than the log can hold.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq)]
 #[serde(rename_all = "kebab-case")]
 pub enum OversizedEpochSetting {
-    /// Writes are refused.
+    /// Further writes are refused.
     #[default]
     Refuse,
-    /// It counts in parts.
+    /// The data becomes stable in parts.
     Split,
 }
 
-/// What becomes of writes while the log disk of a cache fails.
+/// What is done with writes while the log disk of a cache fails.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq)]
 #[serde(rename_all = "kebab-case")]
 pub enum LogErrorPolicySetting {
     /// They fail.
     #[default]
     StopWrites,
-    /// They go to the lower volume, where the log has nothing of their blocks.
+    /// They go to the lower volume, if the log has no data of their blocks.
     WriteThrough,
 }
 
-/// What a fault layer breaks.
+/// The calls that a fault layer lets fail.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq)]
 #[serde(rename_all = "kebab-case")]
 pub enum FaultOperationSetting {
-    /// All of them.
+    /// All calls.
     #[default]
     Any,
     /// Reads.
@@ -265,22 +265,22 @@ pub enum FaultOperationSetting {
     Discard,
 }
 
-/// The error that a fault layer answers with.
+/// The error of a fault layer.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq)]
 #[serde(rename_all = "kebab-case")]
 pub enum FaultError {
-    /// These blocks cannot be read or written.
+    /// Medium error: these blocks cannot be read or written.
     #[default]
     Medium,
-    /// No room below.
+    /// No space on the lower volume.
     NoSpace,
-    /// Try again later.
+    /// Busy: try again later.
     Busy,
-    /// The storage below does not answer.
+    /// The lower storage does not answer.
     Unreachable,
-    /// The device failed.
+    /// Device error.
     Device,
-    /// No answer at all.
+    /// The call never returns.
     Hang,
 }
 
