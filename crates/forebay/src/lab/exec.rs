@@ -1,4 +1,4 @@
-//! A program at one end of a link.
+//! Runs a program at one end of a link.
 
 use std::os::unix::process::CommandExt;
 
@@ -8,7 +8,7 @@ use super::arguments::Exec;
 use super::link_failure::failed;
 use crate::failure::Failure;
 
-/// Becomes that program. Comes back only with an error.
+/// Replaces this process by the program. Returns only with an error.
 pub fn exec(args: &Exec) -> Result<(), Failure> {
     let (end, name) = (WanLinkEnd::from(args.end), &args.named.name);
     let mut command = end.command(name).map_err(failed)?.ok_or_else(|| {

@@ -1,4 +1,5 @@
-//! `lab run --install`: what is missing, from Debian's archive. What cannot be had is said, and the run goes on without.
+//! `lab run --install`: installs missing programs from Debian's archive. What cannot be installed is reported, and
+//! the run continues without it.
 
 use std::{
     process::{Command, Stdio},
@@ -16,20 +17,20 @@ use crate::{
     output::{print_line, tell},
 };
 
-/// Packages that come with services, and what those are: the ports are the defaults of Debian.
+/// Packages that start services, with the ports of these services (Debian's defaults).
 const SERVICES: [(&str, &str); 3] = [
     ("nginx-light", "a web server on port 80 (systemctl disable --now nginx)"),
     ("postgresql", "a database on port 5432 of localhost (systemctl disable --now postgresql)"),
     ("tgt", "an iSCSI target on port 3260 (systemctl disable --now tgt)"),
 ];
 
-/// One call of apt-get: all packages are some hundred MB, and a slow mirror needs a while.
+/// Time limit of one call of apt-get: all packages are some hundred MB, and a mirror may be slow.
 const LIMIT: Duration = Duration::from_secs(3600);
-/// What apt-get may take to end when it is to: it fetches no more, but finishes what dpkg unpacks, because a package that
-/// is there by half is in the way of all others.
+/// How long apt-get may take to end after it was told to. It stops fetching, but completes what dpkg is unpacking,
+/// because a half-installed package would block all others.
 const ENDS: Duration = Duration::from_secs(30);
 
-/// The packages that have these programs, each once.
+/// Returns the packages of these programs, each once.
 pub fn names(tools: &[Tool]) -> Vec<&'static str> {
     let mut names: Vec<&str> = tools.iter().map(|tool| tool.package).collect();
     names.sort_unstable();
@@ -37,8 +38,8 @@ pub fn names(tools: &[Tool]) -> Vec<&'static str> {
     names
 }
 
-/// Installs the packages of these programs: together; if that fails, with new lists and each by itself. When it is to
-/// stop, apt-get is ended, and nothing is begun any more.
+/// Installs the packages of these programs together. If that fails, updates the lists and installs each of them
+/// separately. If it is stopped, ends apt-get and begins nothing more.
 ///
 /// # Errors
 /// If there is no apt-get.
@@ -60,7 +61,7 @@ pub fn packages(missing: &[Tool], stop: &AtomicBool) -> Result<(), Failure> {
     if installed(&packages, stop)?.is_ok() || stops() {
         return Ok(());
     }
-    // A machine may know none of its archive, or an old one.
+    // The machine may have no package lists, or old ones.
     if apt(&["update"], stop)?.is_err() && !stops() {
         tell("apt-get update failed: packages are taken from the lists that are there");
     }
@@ -77,7 +78,7 @@ pub fn packages(missing: &[Tool], stop: &AtomicBool) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Fetches what builds build, if one of these points is a build; until it is to stop.
+/// Fetches the source of builds, if one of these points is a build; stops if requested.
 ///
 /// # Errors
 /// If nothing can be printed.
@@ -87,7 +88,7 @@ pub fn source(points: &[ExperimentPoint], stop: &AtomicBool) -> Result<(), Failu
     }
     match workload::fetch(None, stop) {
         Ok(fetched) => print_line(format_args!("to be built: {}", fetched.file.display())),
-        // Who began it tells that it was stopped.
+        // The caller reports that it was stopped.
         Err(_) if stop.load(Ordering::Relaxed) => Ok(()),
         Err(error) => {
             tell(format_args!(
@@ -98,7 +99,7 @@ pub fn source(points: &[ExperimentPoint], stop: &AtomicBool) -> Result<(), Failu
     }
 }
 
-/// Whether apt-get did what it was called for; if not, why.
+/// Runs apt-get. Returns the reason if it has failed.
 type AptInstallResult = Result<(), String>;
 
 fn installed(packages: &[&str], stop: &AtomicBool) -> Result<AptInstallResult, Failure> {
@@ -112,7 +113,7 @@ fn apt(words: &[&str], stop: &AtomicBool) -> Result<AptInstallResult, Failure> {
             .remedy("install them by hand, or run without --install: what needs them is left out")
     };
     let mut command = Command::new("apt-get");
-    // It leads a group of its own, and so may not read from our terminal.
+    // apt-get has a process group of its own, so it may not read from our terminal.
     command.args(words).env("DEBIAN_FRONTEND", "noninteractive").stdin(Stdio::null());
     let mut running = RunningProgram::start(&mut command, Signal::INT).map_err(failed)?;
     let status = running.ended_unless(stop, LIMIT).map_err(failed)?;

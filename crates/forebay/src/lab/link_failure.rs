@@ -1,10 +1,10 @@
-//! Errors of a link as failures: what happened, and what helps.
+//! Converts errors of a link to failures with a remedy.
 
 use wan::Error;
 
 use crate::failure::Failure;
 
-/// What to say of an error.
+/// Converts an error to a failure.
 pub fn failed(error: Error) -> Failure {
     let failure = match &error {
         Error::Settings(_) | Error::Name(_) => Failure::settings(&error),

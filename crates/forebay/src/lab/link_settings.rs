@@ -1,4 +1,4 @@
-//! Settings of a link as people write them: a name and a word. The one list of these names.
+//! The settings of a link as people write them: a name and a value. This is the only list of these names.
 
 use std::{str::FromStr, time::Duration};
 
@@ -15,17 +15,17 @@ pub struct LabLinkSetting {
 }
 
 impl LabLinkSetting {
-    /// A setting of that name.
+    /// Returns the setting with this name.
     ///
     /// # Errors
-    /// If there is none of that name, or the value is none.
+    /// If the name or the value is invalid.
     pub fn new(key: &str, value: &str) -> Result<Self, String> {
         let word = Self { key: key.to_owned(), value: value.to_owned() };
         word.set(&mut DirectionSettings::default())?;
         Ok(word)
     }
 
-    /// Sets it. Whether it is in its range is checked with all the others.
+    /// Applies the setting. Its range is checked together with that of all others.
     ///
     /// # Errors
     /// As [`Self::new`].
@@ -58,7 +58,7 @@ impl LabLinkSetting {
     }
 }
 
-/// `key=value`.
+/// Parses `key=value`.
 impl FromStr for LabLinkSetting {
     type Err = String;
 
@@ -75,7 +75,7 @@ impl std::fmt::Display for LabLinkSetting {
     }
 }
 
-/// All settings of a direction but those that are as usual; always the delay.
+/// Returns all settings of a direction that differ from the defaults, and always the delay.
 pub fn words(settings: &DirectionSettings) -> LinkDirectionSettings {
     let usual = all(&DirectionSettings::default());
     let different =
@@ -113,7 +113,7 @@ fn all(settings: &DirectionSettings) -> Vec<(&'static str, String)> {
     ]
 }
 
-/// Units of rates, largest first; decimal, as links are sold.
+/// Units of rates, largest first. They are decimal, as those of links are.
 const RATES: [(&str, u64); 4] =
     [("Gbit", 1_000_000_000), ("Mbit", 1_000_000), ("kbit", 1000), ("bit", 1)];
 

@@ -15,7 +15,7 @@ use crate::failure::Failure;
 pub use arguments::Lab;
 use arguments::{Act, LabSubcommand};
 
-/// Does what the command line asks.
+/// Performs the command of the command line.
 pub fn run(lab: &Lab) -> Result<(), Failure> {
     let link = match &lab.part {
         LabSubcommand::Wan(link) => link,

@@ -1,4 +1,4 @@
-//! `forebay lab run`: the tables and figures of a paper, measured here, into one page.
+//! `forebay lab run`: measures the tables and figures of a paper, and writes a report.
 
 use std::{
     collections::BTreeMap,
@@ -25,9 +25,9 @@ use crate::{
     output::{print, print_line, tell},
 };
 
-/// Measures what is not measured yet, and writes the page.
+/// Measures the points that have no result yet, and writes the report.
 pub fn run(args: &Measure) -> Result<(), Failure> {
-    // Nothing was begun, whatever it was.
+    // No measurement was begun.
     let PreparedLabRun { experiment, scale, all, plan, mut results, mut stage, stop, beside, out } =
         begin(args).map_err(|failure| Failure { code: WRONG_SETTINGS, ..failure })?;
     let ended = if plan.run.is_empty() {
@@ -40,7 +40,7 @@ pub fn run(args: &Measure) -> Result<(), Failure> {
     finish(&ended, &plan, args, &out)
 }
 
-/// A run that has said what it will do.
+/// A prepared run, whose plan was printed.
 struct PreparedLabRun {
     experiment: Experiment,
     scale: ExperimentScale,
@@ -53,13 +53,13 @@ struct PreparedLabRun {
     out: PathBuf,
 }
 
-/// Looks at what is asked for, at what is there, and at this machine, and says what will be done.
+/// Checks the request, the results so far and this machine, and prints the plan.
 fn begin(args: &Measure) -> Result<PreparedLabRun, Failure> {
     let experiment = Experiment::from(args.experiment);
     let scale = if args.quick { ExperimentScale::Quick } else { ExperimentScale::Full };
     let all = experiment.points(scale);
     let chosen = chosen(args, &all)?;
-    // It is in the names of folders, too.
+    // The name is also part of folder names.
     wan::check_name(&args.name).map_err(super::link_failure::failed)?;
     let beside = args.beside.as_deref().map(beside).transpose()?;
     let out = args.out.clone().unwrap_or_else(|| default_folder(experiment, scale));
@@ -71,7 +71,8 @@ fn begin(args: &Measure) -> Result<PreparedLabRun, Failure> {
     })?;
     let stop = Arc::new(AtomicBool::new(false));
     stop_at_signals(Arc::clone(&stop), what_stays(args, &out))?;
-    // Before anything is looked at: of two runs of one name the second says so, and leaves nothing out because of it.
+    // Lock the results first: the second of two runs with the same name then reports that, and does not leave points
+    // out because of the first.
     let stage = stage(args, &out, &stop)?;
     let wanted: Vec<ExperimentPoint> =
         chosen.iter().filter(|point| args.again || results.of(point).is_none()).cloned().collect();
@@ -79,7 +80,7 @@ fn begin(args: &Measure) -> Result<PreparedLabRun, Failure> {
     let others = wanted.iter().filter(|point| results.is_of_others(point)).count();
     let plan = || {
         let folders = [&*out, &*in_memory(&args.name)];
-        // The name is ours now, and an installation may have brought what a link needs.
+        // This run holds the name now, and the installation may have brought what a link needs.
         let (name, link) = (&*args.name, link(&args.name));
         let means = Means::of_this_machine(&wanted, name, link, folders).map_err(failed)?;
         Ok::<MeasurementPlan, Failure>(means.plan(wanted.clone()))
@@ -109,7 +110,7 @@ fn begin(args: &Measure) -> Result<PreparedLabRun, Failure> {
     Ok(PreparedLabRun { experiment, scale, all, plan: planned, results, stage, stop, beside, out })
 }
 
-/// Of all points those that are asked for.
+/// Returns the requested points.
 fn chosen(args: &Measure, all: &[ExperimentPoint]) -> Result<Vec<ExperimentPoint>, Failure> {
     let parts = || format!("its parts are {}", sections(all).join(", "));
     for word in &args.only {
@@ -124,12 +125,12 @@ fn chosen(args: &Measure, all: &[ExperimentPoint]) -> Result<Vec<ExperimentPoint
     Ok(all.iter().filter(|point| args.wants(&point.name)).cloned().collect())
 }
 
-/// Whether there can be a link of this name.
+/// Checks whether a link with this name can be made.
 fn link(name: &str) -> Result<(), Lack> {
     let name = name.to_owned();
     let options = wan::LinkOptions { name, settings: Default::default(), seed: 1, capture: None };
     wan::check(&options).map_err(|error| match error {
-        // What else can be done without it is not this.
+        // Other obstacles are reported elsewhere.
         wan::Error::Privilege => {
             Lack { why: error.to_string(), remedy: Some("be root".to_owned()) }
         }
@@ -140,8 +141,8 @@ fn link(name: &str) -> Result<(), Lack> {
     })
 }
 
-/// One list: what will be measured, what not and why, and how long it takes; so many points are there already, and
-/// so many were measured by others.
+/// Prints the plan: the points to be measured, those left out with the reasons, and the estimated time; also how many
+/// points have results, and how many of these are from other programs or machines.
 fn describe(
     args: &Measure,
     plan: &MeasurementPlan,
@@ -181,11 +182,11 @@ fn describe(
     text
 }
 
-/// What to do about all that is lacking, if anything.
+/// Returns the remedy for everything that is missing, if there is one.
 fn remedy(args: &Measure, plan: &MeasurementPlan) -> Option<String> {
     let packages = install::names(&plan.missing).join(" ");
     let install = (!packages.is_empty()).then(|| {
-        // With --install it was tried.
+        // With --install, the installation was tried already.
         let or = if args.install { "" } else { ", or --install" };
         format!("apt-get install {packages}{or}")
     });
@@ -193,7 +194,7 @@ fn remedy(args: &Measure, plan: &MeasurementPlan) -> Option<String> {
     (!all.is_empty()).then(|| all.join("; "))
 }
 
-/// How many of these names begin with which word, in their order.
+/// Counts the names by their first word, in the order of their occurrence.
 fn counted<'a>(names: impl Iterator<Item = &'a str>) -> Vec<(&'a str, usize)> {
     let mut parts: Vec<(&str, usize)> = Vec::new();
     for name in names {
@@ -217,24 +218,24 @@ fn sections(points: &[ExperimentPoint]) -> Vec<&str> {
         .collect()
 }
 
-/// For volumes and logs while a run goes on, in the folder of its results.
+/// The folder for volumes and logs during a run, in the folder of its results.
 const WORK: &str = "forebay-lab-work";
 
-/// For what a run of this name has in memory.
+/// The folder for the files of a run that are in memory.
 fn in_memory(name: &str) -> PathBuf {
     let folders = ["/dev/shm", "/tmp"].map(PathBuf::from);
     let folder = folders.into_iter().find(|folder| folder.is_dir());
     folder.unwrap_or_else(std::env::temp_dir).join(format!("forebay-lab-{name}"))
 }
 
-/// Where points are run, with nothing on it.
+/// Returns the folders of a run, empty.
 fn stage(args: &Measure, out: &Path, stop: &Arc<AtomicBool>) -> Result<LabStage, Failure> {
     let program = std::env::current_exe()
         .map_err(|error| Failure::new(format!("cannot find this program: {error}")))?;
     let out = fs::canonicalize(out)
         .map_err(|error| Failure::new(format!("{}: {error}", out.display())))?;
     if out.to_str().is_none() {
-        // It is in the settings of nodes, which are text.
+        // The path is part of node settings, which are text.
         return Err(Failure::settings(format!("the path {} is no UTF-8", out.display()))
             .remedy("choose an --out with another name"));
     }
@@ -261,8 +262,8 @@ fn measure(
     Ok(ended)
 }
 
-/// Has SIGINT, SIGTERM and SIGHUP set this, so that all is ended in order. Who sends a second one does not want
-/// to wait for that.
+/// Sets the flag on SIGINT, SIGTERM and SIGHUP, so that everything is ended in order. A second signal ends the
+/// process at once.
 fn stop_at_signals(stop: Arc<AtomicBool>, stays: String) -> Result<(), Failure> {
     let first = move || {
         stop.store(true, Ordering::Relaxed);
@@ -271,7 +272,7 @@ fn stop_at_signals(stop: Arc<AtomicBool>, stays: String) -> Result<(), Failure> 
     signals::act(first, move || tell(format_args!("left as it is: {stays}")))
 }
 
-/// What a run that leaves at once leaves, and who takes it away.
+/// Describes what a run leaves that ends at once, and how it is cleaned up.
 fn what_stays(args: &Measure, out: &Path) -> String {
     let (name, disk, memory) = (&args.name, out.join(WORK), in_memory(&args.name));
     format!(
@@ -281,7 +282,7 @@ fn what_stays(args: &Measure, out: &Path) -> String {
     )
 }
 
-/// Shows how far a run is.
+/// Shows the progress of a run.
 struct LabProgressBar {
     bar: ProgressBar,
 }
@@ -324,7 +325,7 @@ impl Watcher for LabProgressBar {
     }
 }
 
-/// About how long, for people.
+/// Formats an approximate time for people.
 fn minutes(time: Duration) -> String {
     match time.as_secs() {
         seconds @ 0..=90 => format!("{seconds} s"),
@@ -333,7 +334,7 @@ fn minutes(time: Duration) -> String {
     }
 }
 
-/// Page, CSV and settings, of all that is in the folder.
+/// Writes the page, the CSV file and the settings, from all results in the folder.
 fn write(
     experiment: Experiment,
     scale: ExperimentScale,
@@ -366,17 +367,17 @@ fn write(
     Ok(())
 }
 
-/// Where results cannot be written.
+/// Returns the failure of results that cannot be written.
 const ROOM: &str = "make room there; the same command goes on where it was";
 
-/// What was measured elsewhere.
+/// Reads the figures that were measured elsewhere.
 fn beside(file: &Path) -> Result<Section, Failure> {
     let text = fs::read_to_string(file)
         .map_err(|error| Failure::new(format!("cannot read {}: {error}", file.display())))?;
     lab::beside(&text).map_err(failed)
 }
 
-/// With what all of it was measured, and when it was written.
+/// Returns the provenance of all results, and the time of the report.
 fn facts(scale: ExperimentScale, results: &Results) -> Vec<(String, String)> {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let now = jiff::Timestamp::from_second(now.as_secs() as i64).map(|it| it.to_string());
@@ -387,13 +388,13 @@ fn facts(scale: ExperimentScale, results: &Results) -> Vec<(String, String)> {
     facts
 }
 
-/// Where a run without `--out` writes.
+/// Returns the default folder of the results.
 fn default_folder(experiment: Experiment, scale: ExperimentScale) -> PathBuf {
     let quick = if scale == ExperimentScale::Quick { "-quick" } else { "" };
     PathBuf::from(format!("forebay-lab-{}{quick}", experiment.name()))
 }
 
-/// The last words, and the exit code.
+/// Prints the result of the run, and returns the exit code.
 fn finish(
     ended: &LabRunSummary,
     plan: &MeasurementPlan,

@@ -1,4 +1,4 @@
-//! One workload, run where the user says.
+//! Runs one workload at the given location.
 
 use std::{
     io::{ErrorKind, IsTerminal},
@@ -15,10 +15,10 @@ use super::{
 };
 use crate::{failure::Failure, output::print_line};
 
-/// The progress bar goes to this.
+/// The length of the progress bar.
 const PARTS: u64 = 1000;
 
-/// Runs it and prints what it found.
+/// Runs a workload and prints its results.
 pub fn run(args: &LabWorkloadArgs) -> Result<(), Failure> {
     let task = task(args)?;
     if args.on.is_overwritten() && !args.overwrite {
@@ -38,7 +38,7 @@ pub fn run(args: &LabWorkloadArgs) -> Result<(), Failure> {
     let our_thread = std::thread::current().id();
     let progress = |share: f64| {
         bar.set_position((share * PARTS as f64) as u64);
-        // The others have their programs ended, and end with them.
+        // Only this thread checks for signals. Other threads end when their programs are ended.
         if std::thread::current().id() == our_thread {
             stop.look();
         }
@@ -53,14 +53,14 @@ pub fn run(args: &LabWorkloadArgs) -> Result<(), Failure> {
     print_line(for_people(&outcome))
 }
 
-/// Fetches what workloads need.
+/// Fetches the files that workloads need.
 pub fn fetch(args: &LabFetchArgs) -> Result<(), Failure> {
     let fetched = workload::fetch(args.into.as_deref(), &AtomicBool::new(false)).map_err(failed)?;
     let what = if fetched.was_there { "is there already" } else { "fetched" };
     print_line(format!("{}: {what}", fetched.file.display()))
 }
 
-/// The workload of the command line, or of standard input.
+/// Reads the workload from the command line or from standard input.
 fn task(args: &LabWorkloadArgs) -> Result<WorkloadTask, Failure> {
     match (&args.task, args.given) {
         (Some(task), false) => Ok(task.clone()),
@@ -76,10 +76,10 @@ fn task(args: &LabWorkloadArgs) -> Result<WorkloadTask, Failure> {
     }
 }
 
-/// A folder that is removed when it is dropped.
+/// A folder that is removed when this is dropped.
 struct Scratch(std::path::PathBuf);
 
-/// So many folders of one number may have been left by workloads that were killed.
+/// Maximum number of folders with the same number that killed workloads may have left.
 const MOST_LEFT: u32 = 1000;
 
 impl Scratch {
@@ -87,7 +87,8 @@ impl Scratch {
         Self::make_in(&std::env::temp_dir())
     }
 
-    /// Of a name that nobody has: a workload that was killed leaves its folder, and its number comes again.
+    /// Makes a folder with an unused name: a killed workload leaves its folder, and its process number may be used
+    /// again.
     fn make_in(parent: &std::path::Path) -> Result<Self, Failure> {
         let own = std::process::id();
         let mut left = 0;
@@ -122,7 +123,7 @@ fn for_people(outcome: &WorkloadResult) -> String {
     figures.chain(verified).collect::<Vec<_>>().join("\n")
 }
 
-/// What to say of an error.
+/// Converts an error to a failure.
 fn failed(error: Error) -> Failure {
     let failure = Failure::new(&error);
     match &error {
@@ -148,7 +149,7 @@ fn failed(error: Error) -> Failure {
 mod tests {
     use super::*;
 
-    /// A point of an experiment was left out for it.
+    /// A point of an experiment was left out because of this.
     #[test]
     fn what_a_killed_workload_of_this_number_left_is_in_nobodys_way() {
         let parent = tempfile::tempdir().unwrap();

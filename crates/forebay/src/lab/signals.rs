@@ -1,4 +1,4 @@
-//! SIGINT, SIGTERM and SIGHUP while something of the laboratory runs.
+//! SIGINT, SIGTERM and SIGHUP during a command of the laboratory.
 
 use std::time::{Duration, Instant};
 
@@ -6,11 +6,12 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::failure::Failure;
 
-/// What comes so soon after the first is the same wish: timeout(1) tells a program and then its group, in which it is.
+/// Signals within this time of the first one count as the same request: timeout(1) signals a program and then its
+/// process group, to which the program belongs.
 const SAME: Duration = Duration::from_millis(500);
 
-/// Has the first of them do one thing, so that all is ended in order. Who sends a second one does not want to
-/// wait for that: then another is done, and the process ends.
+/// Calls `at_first` on the first signal, so that everything is ended in order. On a second signal, calls `at_second`
+/// and ends the process.
 pub fn act(
     at_first: impl FnOnce() + Send + 'static,
     at_second: impl FnOnce() + Send + 'static,
@@ -45,7 +46,7 @@ pub fn act(
             wait();
         }
         at_second();
-        // The kernel tells every program that was started (prctl(2), PR_SET_PDEATHSIG).
+        // The kernel signals every program that was started (prctl(2), PR_SET_PDEATHSIG).
         std::process::exit(1);
     };
     let thread = std::thread::Builder::new().name("signals".to_owned()).spawn(act);

@@ -1,4 +1,4 @@
-//! A link as a role of its own: made, changed and asked through a control socket, removed.
+//! `forebay lab wan`: makes a link, changes and shows it through a control socket, and removes it.
 
 use std::{
     path::{Path, PathBuf},
@@ -26,9 +26,9 @@ use crate::{
     output::{print, print_line},
 };
 
-/// Where the control sockets of links are; their processes are root's.
+/// The folder of the control sockets of links. Their processes run as root.
 const FOLDER: &str = "/run/forebay-lab";
-/// How often is looked whether the link is there still.
+/// How often to check whether the link still exists.
 const LOOK: Duration = Duration::from_secs(1);
 
 /// Makes a link and carries its packets until the end.
@@ -50,18 +50,18 @@ pub fn run(args: &LabWanRunArgs) -> Result<(), Failure> {
     result
 }
 
-/// A link that answers.
+/// A running link that answers on its control socket.
 struct RunningWanLink {
     link: Carried,
     name: String,
     seed: u64,
 }
 
-/// A link by who carries its packets.
+/// A link by the program that carries its packets.
 enum Carried {
-    /// The emulator.
+    /// Our emulator.
     Emulated(Link),
-    /// The kernel.
+    /// The kernel (netem).
     ByNetem(Netem),
 }
 
@@ -160,7 +160,7 @@ async fn answer(running: Arc<Mutex<RunningWanLink>>, request: ControlRequest) ->
 }
 
 impl RunningWanLink {
-    /// Changes what the words name, all or nothing.
+    /// Changes the given settings: all of them, or none.
     fn change(&mut self, words: [Vec<String>; 2]) -> Result<Linked, Failure> {
         let mut settings = self.link.settings().clone();
         for (settings, words) in settings.iter_mut().zip(words) {
@@ -188,7 +188,7 @@ impl RunningWanLink {
     }
 }
 
-/// Changes a link that is running.
+/// Changes a running link.
 pub fn change(args: &LabWanChangeArgs) -> Result<(), Failure> {
     let [near_to_far, far_to_near] = args.ways.words().map(|words| {
         let words = words.iter().map(LabLinkSetting::to_string);
@@ -207,7 +207,7 @@ pub fn status(args: &LabWanStatusArgs) -> Result<(), Failure> {
     print_linked(&ask(&args.named, ControlRequest::Status)?, args.json)
 }
 
-/// Removes what is left of a link.
+/// Removes what a link has left.
 pub fn remove(args: &WanLinkNameArgs) -> Result<(), Failure> {
     let there_was = wan::clear(&args.name).map_err(failed)?;
     let name = &args.name;

@@ -1,4 +1,4 @@
-//! A workload that is stopped by a signal: its programs are ended, and what it made is removed.
+//! Stops a workload after a signal: ends its programs, and lets the workload remove its files.
 
 use std::{
     any::Any,
@@ -18,25 +18,25 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use super::signals;
 use crate::{failure::Failure, output::tell};
 
-/// How often programs are told to end: a workload that was about to start one still does.
+/// How often programs are told to end: a workload may be about to start another one.
 const AGAIN: Duration = Duration::from_millis(250);
-/// For programs to end as at Ctrl-C, after which they are told otherwise; a database writes out what it has.
+/// How long programs may take to end as after Ctrl-C; then they get SIGTERM. A database writes its data then.
 const IN_ORDER: Duration = Duration::from_secs(3);
-/// After this they are killed.
+/// After this time they are killed.
 const AT_ALL: Duration = Duration::from_secs(6);
 
-/// Whether it is to stop.
+/// Set when the workload has to stop.
 pub struct WorkloadStopSignal(Arc<AtomicBool>);
 
-/// What unwinds a workload of ours that is not in a program.
+/// The payload that unwinds a workload which is not waiting for a program.
 struct Stopped;
 
 impl WorkloadStopSignal {
-    /// Listens to signals from now on; `stays` says what a second one leaves behind.
+    /// Starts to listen for signals. `stays` describes what a second signal leaves behind.
     pub fn at_signals(stays: String) -> Result<Self, Failure> {
         let stop = Arc::new(AtomicBool::new(false));
         let set = Arc::clone(&stop);
-        // A shell that became this program by exec has left it its jobs.
+        // A shell that has become this program by exec leaves its children to it.
         let others = children();
         let first = move || {
             set.store(true, Ordering::Relaxed);
@@ -47,19 +47,19 @@ impl WorkloadStopSignal {
         Ok(Self(stop))
     }
 
-    /// To be called now and then by the thread that called [`WorkloadStopSignal::run`], when it is in `work`. Does not return
-    /// when it is to stop: what has to be removed is removed by what is dropped.
+    /// Checks for a stop. Call this now and then on the thread that has called [`WorkloadStopSignal::run`]. It does
+    /// not return after a stop: it unwinds, and dropped values remove their files.
     pub fn look(&self) {
         if self.0.load(Ordering::Relaxed) {
-            // No panic: nothing is printed.
+            // Unwind without a panic, so that nothing is printed.
             resume_unwind(Box::new(Stopped));
         }
     }
 
-    /// What comes of some work.
+    /// Runs some work.
     ///
     /// # Errors
-    /// If it was stopped: then it has no outcome, whatever it says of the programs that were ended.
+    /// If it was stopped: then it has no result, whatever the ended programs have returned.
     pub fn run<T>(&self, work: impl FnOnce() -> T) -> Result<T, Failure> {
         let done = catch_unwind(AssertUnwindSafe(work));
         if self.0.load(Ordering::Relaxed) {
@@ -69,7 +69,7 @@ impl WorkloadStopSignal {
     }
 }
 
-/// Tells all programs that this process has started to end, until it ends itself.
+/// Tells all programs that this process has started to end, repeatedly until it ends itself.
 fn end_programs(others: &BTreeSet<i32>) {
     let begun = Instant::now();
     loop {
@@ -78,7 +78,7 @@ fn end_programs(others: &BTreeSet<i32>) {
             passed if passed < AT_ALL => Signal::TERM,
             _ => Signal::KILL,
         };
-        // Each is a group of its own; one that has ended and is not yet waited for hears nothing.
+        // Each leads a process group. A program that has ended but was not waited for ignores the signal.
         for group in children().difference(others).filter_map(|child| Pid::from_raw(*child)) {
             let _ = kill_process_group(group, signal);
         }
@@ -86,7 +86,7 @@ fn end_programs(others: &BTreeSet<i32>) {
     }
 }
 
-/// The children of all threads of this process (proc(5), /proc/PID/task/TID/children).
+/// Returns the children of all threads of this process (proc(5), /proc/PID/task/TID/children).
 fn children() -> BTreeSet<i32> {
     let Ok(threads) = fs::read_dir("/proc/self/task") else { return BTreeSet::new() };
     let of = |thread: fs::DirEntry| fs::read_to_string(thread.path().join("children"));

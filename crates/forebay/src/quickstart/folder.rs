@@ -1,4 +1,4 @@
-//! The folder that quickstart plays in, and the settings that it writes there.
+//! The temporary folder of quickstart, and the settings files in it.
 
 use std::{
     net::SocketAddr,
@@ -7,11 +7,11 @@ use std::{
 
 use crate::failure::Failure;
 
-/// A folder of our own, removed with all that is in it.
+/// A folder that is removed with its content when this is dropped.
 pub struct QuickstartFolder(PathBuf);
 
 impl QuickstartFolder {
-    /// In the place for temporary files; private.
+    /// Makes a private folder in the folder for temporary files.
     pub fn make() -> Result<Self, Failure> {
         use std::os::unix::fs::DirBuilderExt;
         let path = std::env::temp_dir().join(format!("forebay-quickstart-{}", std::process::id()));
@@ -23,12 +23,12 @@ impl QuickstartFolder {
         Ok(Self(path))
     }
 
-    /// Where it is.
+    /// Returns its path.
     pub fn path(&self) -> &Path {
         &self.0
     }
 
-    /// Writes a file in it.
+    /// Writes a file in the folder.
     pub fn write(&self, name: &str, text: &str) -> Result<PathBuf, Failure> {
         let path = self.0.join(name);
         std::fs::write(&path, text)
@@ -59,7 +59,7 @@ stack = [
         )
     }
 
-    /// Settings of a gateway to that node.
+    /// Returns the settings of a gateway over that node.
     pub fn gateway_settings(&self, name: &str, node: SocketAddr, node_name: &str) -> String {
         let log = quoted(&self.0.join("gateway.log"));
         let nvram = quoted(&self.0.join("gateway.nvram"));
@@ -88,7 +88,7 @@ impl Drop for QuickstartFolder {
     }
 }
 
-/// As a TOML string.
+/// Formats a text as a TOML string.
 fn quoted(path: &Path) -> String {
     toml::Value::from(path.to_string_lossy().into_owned()).to_string()
 }

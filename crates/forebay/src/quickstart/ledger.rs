@@ -1,14 +1,14 @@
-//! What was written where: each block carries its address and a version, and the ledger knows which
-//! versions were submitted and which acknowledged. That is all it takes to say what was lost.
+//! Verifies data: each block contains its address and a version, and the ledger records which versions were submitted
+//! and acknowledged. This is sufficient to detect losses.
 
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 use bytes::{Bytes, BytesMut};
 
-/// Bytes of a block of the ledger.
+/// Length of a block of the ledger in bytes.
 pub const BLOCK: usize = 4096;
 
-/// Versions of the blocks of a volume. A block has one writer at a time.
+/// The versions of the blocks of a volume. A block has only one writer at a time.
 #[derive(Debug)]
 pub struct QuickstartLedger(Vec<Versions>);
 
@@ -18,27 +18,27 @@ struct Versions {
     acknowledged: AtomicU64,
 }
 
-/// What a block that was read back turned out to be.
+/// The verdict about a block that was read.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum LedgerBlockVerdict {
-    /// The last acknowledged version, or one that was submitted after it.
+    /// The last acknowledged version, or one that was submitted later.
     Right,
-    /// An older version, or bytes that nobody wrote.
+    /// An older version, or bytes that were never written.
     Lost,
 }
 
 impl QuickstartLedger {
-    /// For a volume of zeros.
+    /// Makes the ledger of a volume of zeros.
     pub fn new(blocks: u64) -> Self {
         Self((0..blocks).map(|_| Versions::default()).collect())
     }
 
-    /// How many blocks.
+    /// Returns the number of blocks.
     pub fn blocks(&self) -> u64 {
         self.0.len() as u64
     }
 
-    /// The next version of `count` blocks from `first` on, as bytes to write.
+    /// Returns the next version of `count` blocks from `first` on, as data to be written.
     pub fn submit(&self, first: u64, count: u64) -> Bytes {
         let mut bytes = BytesMut::with_capacity(count as usize * BLOCK);
         for block in first..first + count {
@@ -48,7 +48,7 @@ impl QuickstartLedger {
         bytes.freeze()
     }
 
-    /// The write of what was submitted last was acknowledged.
+    /// Notes that the write of the last submitted version was acknowledged.
     pub fn acknowledge(&self, first: u64, count: u64) {
         for block in first..first + count {
             let versions = self.at(block);
@@ -56,12 +56,12 @@ impl QuickstartLedger {
         }
     }
 
-    /// How many blocks have an acknowledged version.
+    /// Returns the number of blocks with an acknowledged version.
     pub fn acknowledged(&self) -> u64 {
         self.0.iter().filter(|versions| versions.acknowledged.load(SeqCst) > 0).count() as u64
     }
 
-    /// Judges what was read from `block` while nobody writes to it.
+    /// Judges data that was read from `block` while nothing was written to it.
     pub fn judge(&self, block: u64, bytes: &[u8]) -> LedgerBlockVerdict {
         let versions = self.at(block);
         let known = versions.acknowledged.load(SeqCst)..=versions.submitted.load(SeqCst);
@@ -85,7 +85,7 @@ fn fill(block: u64, version: u64, bytes: &mut BytesMut) {
     }
 }
 
-/// The version whose content for `block` this is; 0 for zeros.
+/// Returns the version of the content of `block`; 0 for zeros.
 fn version_of(block: u64, bytes: &[u8]) -> Option<u64> {
     let (version, rest) = bytes.split_first_chunk::<8>()?;
     let version = u64::from_le_bytes(*version);
@@ -98,7 +98,7 @@ fn version_of(block: u64, bytes: &[u8]) -> Option<u64> {
     right.then_some(version)
 }
 
-/// SplitMix64, seeded by address and version: every word of a block depends on both.
+/// SplitMix64 with address and version as seed: every word of a block depends on both.
 struct LedgerWordGenerator(u64);
 
 impl LedgerWordGenerator {

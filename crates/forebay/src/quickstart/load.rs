@@ -1,4 +1,4 @@
-//! The fixed mix: random reads, random writes made durable one by one, and streams, on any volume.
+//! The load of quickstart on a volume: random reads, random writes that are flushed one by one, and streams.
 
 use std::{
     ops::Range,
@@ -19,42 +19,42 @@ use volume::{Durability, Extent, Lba, Stack};
 
 use super::ledger::{BLOCK, LedgerBlockVerdict, QuickstartLedger};
 
-/// Blocks of 4 KiB in a piece of a stream: 64 KiB.
+/// Length of a piece of a stream in blocks of 4 KiB: 64 KiB.
 const PIECE: u64 = 16;
-/// Blocks in the hot set: 8 MiB.
+/// Size of the hot set in blocks: 8 MiB.
 const HOT: u64 = 2048;
-/// Writers at work when the gateway is killed: as many as durable writes have, so that the places
-/// of one serve the other.
+/// Number of concurrent writers when the gateway is killed: the same as for durable writes, so that both write to the
+/// same blocks.
 const CRASH_DEPTH: usize = 4;
 
-/// A volume under load, and the truth about it.
+/// A volume under load, with its ledger.
 #[derive(Clone)]
 pub struct Subject {
-    /// The volume.
+    /// The volume under load.
     pub volume: Stack,
-    /// What was written to it, in blocks of 4 KiB.
+    /// The versions of its blocks of 4 KiB.
     pub ledger: Arc<QuickstartLedger>,
 }
 
-/// One part of the mix.
+/// One part of the load.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum QuickstartLoadKind {
-    /// 4 KiB reads, eight at once; nineteen of twenty in a hot set of 8 MiB.
+    /// Random reads of 4 KiB, eight at once; 19 of 20 are in a hot set of 8 MiB.
     RandomReads,
-    /// 4 KiB writes, four at once, each followed by a flush.
+    /// Random writes of 4 KiB, four at once, each followed by a flush.
     DurableWrites,
-    /// Reads of 64 KiB one after the other, eight at once.
+    /// Sequential reads of 64 KiB, eight at once.
     StreamRead,
-    /// Writes of 64 KiB one after the other, eight at once, and a flush at the end.
+    /// Sequential writes of 64 KiB, eight at once, and a flush at the end.
     StreamWrite,
 }
 
 impl QuickstartLoadKind {
-    /// The parts in the order they run.
+    /// All parts in the order in which they run.
     pub const ALL: [Self; 4] =
         [Self::StreamRead, Self::RandomReads, Self::DurableWrites, Self::StreamWrite];
 
-    /// What people call it.
+    /// Returns the name for people.
     pub fn name(self) -> &'static str {
         match self {
             Self::RandomReads => "4 KiB random reads",
@@ -64,30 +64,30 @@ impl QuickstartLoadKind {
         }
     }
 
-    /// How many operations are under way at once.
+    /// Returns the number of concurrent operations.
     pub fn depth(self) -> usize {
         if self == Self::DurableWrites { 4 } else { 8 }
     }
 }
 
-/// What a part took.
+/// The result of a part.
 #[derive(Debug)]
 pub struct QuickstartLoadResult {
-    /// Completed operations.
+    /// Number of completed operations.
     pub operations: u64,
     /// Bytes read or written by them.
     pub bytes: u64,
-    /// From the first submission to the last answer.
+    /// Time from the first submission to the last answer.
     pub took: Duration,
     /// Latencies in microseconds.
     pub latency: Histogram<u64>,
-    /// Blocks that were read and were not what they must be.
+    /// Number of blocks with wrong content.
     pub wrong: u64,
 }
 
 impl QuickstartLoadResult {
     fn new() -> Self {
-        // Two significant digits; latencies beyond a minute are errors long before.
+        // Two significant digits. Latencies of more than a minute are errors before that.
         let latency = Histogram::new_with_bounds(1, 60_000_000, 2).expect("bounds are right");
         Self { operations: 0, bytes: 0, took: Duration::ZERO, latency, wrong: 0 }
     }
@@ -107,13 +107,13 @@ impl QuickstartLoadResult {
         self.latency.add(&other.latency).expect("both have the same bounds");
     }
 
-    /// Per second.
+    /// Returns the operations per second.
     pub fn rate(&self) -> f64 {
         self.operations as f64 / self.took.as_secs_f64().max(1e-9)
     }
 }
 
-/// Which blocks a part touches: random parts the first half, streams a quarter each.
+/// Returns the blocks of a part: random parts use the first half, each stream uses a quarter.
 fn area(part: QuickstartLoadKind, blocks: u64) -> Range<u64> {
     match part {
         QuickstartLoadKind::RandomReads | QuickstartLoadKind::DurableWrites => 0..blocks / 2,
@@ -123,7 +123,7 @@ fn area(part: QuickstartLoadKind, blocks: u64) -> Range<u64> {
 }
 
 impl Subject {
-    /// Runs one part. Random parts run for `time`, streams once over their area.
+    /// Runs one part. Random parts run for `time`, streams run once over their area.
     pub async fn run(
         &self,
         part: QuickstartLoadKind,
@@ -153,7 +153,7 @@ impl Subject {
         Ok(all)
     }
 
-    /// One operation: latency, wrong blocks.
+    /// Performs one operation. Returns its latency and the number of wrong blocks.
     async fn operation(
         &self,
         part: QuickstartLoadKind,
@@ -198,8 +198,8 @@ impl Subject {
         self.volume.flush().await
     }
 
-    /// Writes at random, without a flush, until a write fails. What is acknowledged counts: a
-    /// gateway that reports after complete has promised it. Returns how many were acknowledged.
+    /// Writes random blocks without flushes until a write fails. Acknowledged writes count: a gateway with
+    /// `after-complete` has made them stable. Returns their number.
     pub async fn write_until_it_fails(&self) -> u64 {
         let places =
             QuickstartAddresses::new(QuickstartLoadKind::DurableWrites, self.ledger.blocks());
@@ -221,7 +221,7 @@ impl Subject {
         join_all(workers).await.into_iter().sum()
     }
 
-    /// Reads every block and counts those that are not what they must be.
+    /// Reads every block. Returns the number of wrong blocks.
     pub async fn verify(&self) -> Result<u64, volume::Error> {
         let pieces = (0..self.ledger.blocks()).step_by(64);
         let mut reads = stream::iter(pieces)
@@ -259,11 +259,11 @@ impl Subject {
     }
 }
 
-/// Where operations go: the same places in every run.
+/// The sequence of blocks for operations, which is the same in every run.
 struct QuickstartAddresses {
     part: QuickstartLoadKind,
     area: Range<u64>,
-    /// Of a stream: what its workers take in turn.
+    /// The position of a stream, which its workers share.
     next: AtomicU64,
 }
 
@@ -277,8 +277,8 @@ impl QuickstartAddresses {
         matches!(self.part, QuickstartLoadKind::StreamRead | QuickstartLoadKind::StreamWrite)
     }
 
-    /// The places of one worker: first block and count. Random workers have each their own blocks,
-    /// so that no block has two writers.
+    /// Returns the blocks of one worker's next operation: the first block and the count. Random workers have separate
+    /// blocks, so that no block has two writers.
     fn of_worker(&self, worker: usize) -> impl Iterator<Item = (u64, u64)> {
         let mut random = QuickstartRandom(0x1234_5678_9abc_def1 + worker as u64);
         std::iter::from_fn(move || {
@@ -299,7 +299,7 @@ impl QuickstartAddresses {
     }
 }
 
-/// xorshift64*
+/// The generator xorshift64*.
 struct QuickstartRandom(u64);
 
 impl QuickstartRandom {

@@ -1,4 +1,5 @@
-//! Everything on one machine: a node, a slow link, a gateway, the fixed mix both ways, a crash.
+//! `forebay quickstart`: a node, a slow link and a gateway on one machine, the load with and without the gateway, and
+//! a crash.
 
 mod folder;
 mod ledger;
@@ -33,14 +34,14 @@ use load::{QuickstartLoadKind, QuickstartLoadResult, Subject};
 use process::QuickstartProcess;
 use quickstart_report::{Crash, PartOutcome, QuickstartMachine, QuickstartReport};
 
-/// The line: 4 ms one way, 1 Gbit/s.
+/// The link: 4 ms one-way delay, 1 Gbit/s.
 const LINE: RelayLinkSettings =
     RelayLinkSettings { delay: Duration::from_millis(4), rate: 1_000_000_000 };
-/// The volume, in blocks of 4 KiB: 256 MiB.
+/// The size of the volume in blocks of 4 KiB: 256 MiB.
 const BLOCKS: u64 = 65_536;
-/// How long the gateway is written to before it is killed, in parts of the time of a part.
+/// How long the gateway is written to before it is killed, relative to the time of a part.
 const CRASH_SHARE: f64 = 0.5;
-/// What destage gets to send everything down after the crash. 256 MiB take 2 s on the line.
+/// Time limit for destage after the crash. 256 MiB take 2 s on the link.
 const DESTAGE_WITHIN: Duration = Duration::from_secs(15);
 
 const NODE_NAME: &str = "iqn.2026-11.io.forebay:quickstart-node";
@@ -68,7 +69,7 @@ pub async fn run(args: &Quickstart) -> Result<(), Failure> {
     Err(Failure::new(format!("{how}; nothing is left running")))
 }
 
-/// `kept` tells that all is done and only kept running.
+/// Does the work. Sets `kept` when everything is done and the processes are only kept running.
 async fn work(args: &Quickstart, kept: &Cell<bool>) -> Result<(), Failure> {
     let bar = QuickstartProgressBar::new();
     let stage = QuickstartSetup::set(&bar).await?;
@@ -119,7 +120,7 @@ async fn work(args: &Quickstart, kept: &Cell<bool>) -> Result<(), Failure> {
     stage.node.stop().await
 }
 
-/// The processes and the line between them, in a folder of their own.
+/// The processes and the link between them, with their folder.
 struct QuickstartSetup {
     folder: QuickstartFolder,
     program: PathBuf,
@@ -165,7 +166,7 @@ impl QuickstartSetup {
     async fn subject(&self, address: SocketAddr, target: &str) -> Result<Connected, Failure> {
         let mut session = initiator::Settings::new(address.to_string(), target, 0);
         session.initiator_name = "iqn.2026-11.io.forebay:quickstart".into();
-        // The writers must hear soon that the gateway was killed.
+        // Use short time-outs, so that the writers notice soon that the gateway was killed.
         session.give_up_after = Duration::from_secs(2);
         let volume = RemoteVolume::connect(session).await;
         let volume =
@@ -214,8 +215,8 @@ impl QuickstartSetup {
         Ok(PartOutcome::new(part, way, &measured, after.0.since(before.0), ratio))
     }
 
-    /// Kills the gateway while it is written to, starts it again, reads every block through it, and
-    /// at the node when all is there.
+    /// Kills the gateway during writes, starts it again, and reads every block: through the gateway, and at the node
+    /// after the destage.
     async fn crash(
         &self,
         bar: &QuickstartProgressBar,
@@ -266,7 +267,7 @@ impl QuickstartSetup {
         Ok(crash)
     }
 
-    /// Whether the gateway has sent everything down in time.
+    /// Waits for the destage. Returns true if it was complete in time.
     async fn destaged(&self, control: &Path) -> Result<bool, Failure> {
         let begun = Instant::now();
         while begun.elapsed() < DESTAGE_WITHIN {
@@ -282,7 +283,7 @@ impl QuickstartSetup {
     }
 }
 
-/// A volume under load and its session.
+/// A volume under load with its session.
 struct Connected {
     subject: Subject,
     volume: Arc<RemoteVolume>,
@@ -379,7 +380,7 @@ async fn keep(stage: &QuickstartSetup, gateway: &QuickstartProcess) -> Result<()
         node = stage.node.address,
         control = stage.control("gateway").display(),
     ))?;
-    // Ctrl-C ends the whole of quickstart from outside.
+    // Ctrl-C ends the whole of quickstart elsewhere.
     std::future::pending().await
 }
 
@@ -387,7 +388,7 @@ fn failed(doing: &str, error: &dyn std::fmt::Display) -> Failure {
     Failure::new(format!("{doing}: {error}"))
 }
 
-/// Progress for a person at a terminal; nothing elsewhere.
+/// Shows the progress on a terminal, and nothing otherwise.
 struct QuickstartProgressBar(ProgressBar);
 
 impl QuickstartProgressBar {
@@ -410,5 +411,5 @@ impl QuickstartProgressBar {
     }
 }
 
-/// How often [`QuickstartProgressBar::begin`] is called.
+/// Number of calls of [`QuickstartProgressBar::begin`].
 const STEPS: u64 = 16;

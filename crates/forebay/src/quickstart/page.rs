@@ -1,19 +1,19 @@
-//! The outcome as one page that needs nothing else: tables and plots as inline SVG.
+//! The report as a self-contained HTML page: tables, and plots as inline SVG.
 
 use std::fmt::Write as _;
 
 use super::quickstart_report::{PartOutcome, QuickstartReport, time};
 use crate::quantity::about;
 
-/// Colours of the two ways.
+/// The colours of node and gateway.
 const NODE: &str = "#b4552d";
 const GATEWAY: &str = "#1f6f8b";
 
-/// Where the bars begin and where the longest may end: names before, figures after them.
+/// The start of the bars, and the end of the longest one: names are before them, numbers after them.
 const BARS_FROM: f64 = 180.0;
 const BARS_TO: f64 = 660.0;
 
-/// The whole page.
+/// Returns the page.
 pub fn page(outcome: &QuickstartReport) -> String {
     let mut page = String::from(HEAD);
     let verdict = if outcome.nothing_lost() {
@@ -56,7 +56,7 @@ td:first-child,th:first-child,td:nth-child(2),th:nth-child(2){text-align:left}\
 svg{max-width:100%;height:auto}text{font:12px system-ui,sans-serif;fill:#333}\
 </style></head><body>";
 
-/// The names of the parts, each once, in order.
+/// Returns the names of the parts in their order, each once.
 fn parts(outcomes: &[PartOutcome]) -> Vec<&'static str> {
     let mut names = Vec::new();
     for outcome in outcomes {
@@ -71,7 +71,7 @@ fn colour(way: &str) -> &'static str {
     if way == "node" { NODE } else { GATEWAY }
 }
 
-/// Positions on a logarithmic scale.
+/// Maps values to positions on a logarithmic scale.
 struct LogarithmicScale {
     least: f64,
     most: f64,
@@ -80,7 +80,7 @@ struct LogarithmicScale {
 }
 
 impl LogarithmicScale {
-    /// Whole decades around the values.
+    /// Makes a scale of whole decades that contains the values.
     fn around(values: impl Iterator<Item = f64> + Clone, from: f64, to: f64) -> Self {
         let least = values.clone().fold(f64::INFINITY, f64::min).max(1e-3).log10().floor();
         let most = values.fold(0.0, f64::max).max(1e-3).log10().ceil();

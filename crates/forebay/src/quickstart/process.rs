@@ -1,4 +1,4 @@
-//! A serving process of our own program: started, waited for, killed, and never left behind.
+//! A `forebay serve` process of quickstart: starting, waiting, killing and stopping it.
 
 use std::{
     fs::File,
@@ -15,27 +15,26 @@ use tokio::sync::oneshot;
 
 use crate::failure::Failure;
 
-/// One `forebay serve`. Killed when dropped.
+/// A running `forebay serve`. Dropping it kills the process.
 #[derive(Debug)]
 pub struct QuickstartProcess {
     name: &'static str,
     child: Child,
-    /// Where its events go.
+    /// The file of its events.
     events: PathBuf,
-    /// The first address it listens on.
+    /// The first address on which it listens.
     pub address: SocketAddr,
-    /// From start to listening.
+    /// Time from the start until it listens.
     pub ready_after: Duration,
 }
 
-/// Opening a log of a few hundred megabytes on a slow disk takes seconds; more is a fault.
+/// Opening a log of a few hundred megabytes on a slow disk takes seconds; a longer time is an error.
 const READY_WITHIN: Duration = Duration::from_secs(40);
 
 impl QuickstartProcess {
     /// Starts `program serve --config FILE` and waits until it listens.
     ///
-    /// To be called from the main thread: the kernel kills the child when the thread that started
-    /// it is gone.
+    /// Call this on the main thread: the kernel kills the child when the thread that has started it ends.
     pub async fn start(
         name: &'static str,
         program: &Path,
@@ -49,9 +48,9 @@ impl QuickstartProcess {
         let mut command = Command::new(program);
         command.args(["--log-level", "info", "serve", "--config"]).arg(config);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(stderr);
-        // Its own group: Ctrl-C reaches us, and we end it in our order.
+        // A process group of its own: Ctrl-C reaches only us, and we end the process in order.
         command.process_group(0);
-        // SAFETY: between fork and exec only one system call is made, and it is safe to make there.
+        // SAFETY: between fork and exec only one system call is made, which is async-signal-safe.
         unsafe {
             command.pre_exec(|| Ok(set_parent_process_death_signal(Some(Signal::KILL))?));
         }
@@ -65,12 +64,12 @@ impl QuickstartProcess {
         Ok(process)
     }
 
-    /// Waits for `ready ADDRESS`.
+    /// Waits for the line `ready ADDRESS`.
     async fn ready(&mut self, stdout: impl Read + Send + 'static) -> Result<SocketAddr, Failure> {
         let (tell, told) = oneshot::channel();
         std::thread::spawn(move || {
             let mut line = String::new();
-            // At an end without a line the receiver sees the sender go.
+            // If the pipe ends without a line, the sender is dropped and the receiver notices.
             if BufReader::new(stdout.take(4096)).read_line(&mut line).is_ok() {
                 let _ = tell.send(line);
             }
@@ -90,18 +89,18 @@ impl QuickstartProcess {
         Failure::new(format!("the {} process {how}; it said:\n{}", self.name, last.join("\n")))
     }
 
-    /// The process.
+    /// Returns the process number.
     pub fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// SIGKILL, now.
+    /// Kills the process with SIGKILL.
     pub fn kill(&mut self) -> io::Result<()> {
         self.child.kill()?;
         self.child.wait().map(|_| ())
     }
 
-    /// SIGTERM, and its end is waited for; SIGKILL if that takes longer than a stop may take.
+    /// Stops the process with SIGTERM and waits for its end. Kills it if it takes longer than a stop may take.
     pub async fn stop(mut self) -> Result<(), Failure> {
         let id = i32::try_from(self.id()).ok().and_then(Pid::from_raw);
         let asked = id.map(|id| kill_process(id, Signal::TERM));
@@ -119,13 +118,13 @@ impl QuickstartProcess {
     }
 }
 
-/// Until the process has said where it listens.
+/// Time limit until the process has printed its address.
 const LOOPBACK_UNKNOWN: SocketAddr =
     SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 0);
 
 impl Drop for QuickstartProcess {
     fn drop(&mut self) {
-        // An error here says that it has ended already.
+        // An error here means that it has ended already.
         let _ = self.kill();
     }
 }

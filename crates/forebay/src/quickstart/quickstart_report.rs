@@ -1,4 +1,4 @@
-//! What quickstart found: as data, as JSON and as one table.
+//! The report of quickstart: as data, as JSON and as a table.
 
 use comfy_table::{Cell, CellAlignment};
 use serde::Serialize;
@@ -6,96 +6,96 @@ use serde::Serialize;
 use super::load::{QuickstartLoadKind, QuickstartLoadResult};
 use crate::{quantity::about, relay_link::RelayTraffic, table::table};
 
-/// Everything that was measured and verified.
+/// All results.
 #[derive(Clone, Debug, Serialize)]
 pub struct QuickstartReport {
     /// The program's version.
     pub version: &'static str,
-    /// When it ran (RFC 3339).
+    /// The time of the run (RFC 3339).
     pub date: String,
-    /// Where it ran.
+    /// The machine of the run.
     pub machine: QuickstartMachine,
     /// One-way delay of the link in milliseconds.
     pub delay_one_way_ms: f64,
     /// Rate of the link in bits per second.
     pub rate_bits_per_second: u64,
-    /// The parts of the mix, straight to the node and through the gateway.
+    /// The parts of the load, directly to the node and through the gateway.
     pub parts: Vec<PartOutcome>,
-    /// The crash.
+    /// The result of the crash.
     pub crash: Crash,
 }
 
-/// Where it ran.
+/// The machine of a run.
 #[derive(Clone, Debug, Serialize)]
 pub struct QuickstartMachine {
-    /// CPUs that the process may use.
+    /// Number of CPUs that the process may use.
     pub cpus: usize,
     /// The kernel's release.
     pub kernel: String,
 }
 
-/// One part of the mix on one of the two ways.
+/// The result of one part of the load, with or without the gateway.
 #[derive(Clone, Debug, Serialize)]
 pub struct PartOutcome {
-    /// What ran.
+    /// The name of the part.
     pub part: &'static str,
-    /// Operations under way at once.
+    /// Number of concurrent operations.
     pub depth: usize,
     /// `node` (over the link) or `gateway`.
     pub way: &'static str,
-    /// Completed operations.
+    /// Number of completed operations.
     pub operations: u64,
-    /// Per second.
+    /// Operations per second.
     pub operations_per_second: f64,
     /// Bytes read or written per second.
     pub bytes_per_second: f64,
-    /// How long it ran.
+    /// Duration in seconds.
     pub seconds: f64,
     /// Latencies in microseconds.
     pub mean_us: f64,
-    /// Half of all are faster.
+    /// Median.
     pub p50_us: u64,
-    /// Ninety-nine of a hundred are faster.
+    /// 99th percentile.
     pub p99_us: u64,
-    /// The slowest.
+    /// Maximum.
     pub max_us: u64,
-    /// Latencies at these shares of all operations, in microseconds.
+    /// Latencies at these percentiles, in microseconds.
     pub percentiles_us: Vec<(f64, u64)>,
-    /// What passed over the link meanwhile, destage and read-ahead included.
+    /// Bytes that crossed the link meanwhile, including destage and read-ahead.
     pub link: RelayTraffic,
     /// Share of the reads that the gateway answered from its own memory or log.
     pub hit_ratio: Option<f64>,
-    /// Blocks that were read and were wrong.
+    /// Number of blocks with wrong content.
     pub blocks_wrong: u64,
 }
 
-/// The gateway killed while it writes, started again, and every block looked at.
+/// The result of the crash: the gateway was killed during writes, started again, and every block was read.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Crash {
-    /// Writes acknowledged by the gateway before it was killed.
+    /// Number of writes that the gateway had acknowledged before it was killed.
     pub writes_acknowledged: u64,
-    /// Bytes in its log and not yet at the node, as it said 50 ms or less before the kill.
+    /// Dirty bytes in its log, as it reported at most 50 ms before the kill.
     pub dirty_bytes_at_kill: u64,
-    /// From the start of the new process until it listens.
+    /// Time from the start of the new process until it listens.
     pub recovered_ms: u64,
-    /// Blocks of 4 KiB with an acknowledged version, all read again through the gateway.
+    /// Number of blocks of 4 KiB with an acknowledged version. All were read again through the gateway.
     pub blocks_verified: u64,
-    /// Of those, how many were not their last acknowledged or a later submitted version.
+    /// Number of them that had neither their last acknowledged nor a later submitted version.
     pub blocks_lost: u64,
     /// Whether the log was destaged completely in the time given for it.
     pub destaged: bool,
-    /// Blocks read again at the node after that.
+    /// Number of blocks that were then read at the node.
     pub blocks_verified_at_node: u64,
-    /// Of those, how many were wrong.
+    /// Number of them that were wrong.
     pub blocks_lost_at_node: u64,
 }
 
-/// Shares at which the latency curve is sampled.
+/// The percentiles of the latency curve.
 const SHARES: [f64; 15] =
     [1.0, 5.0, 10.0, 20.0, 30.0, 40.0, 50.0, 60.0, 70.0, 80.0, 90.0, 95.0, 99.0, 99.9, 100.0];
 
 impl PartOutcome {
-    /// From what was measured.
+    /// Makes the result of a measurement.
     pub fn new(
         part: QuickstartLoadKind,
         way: &'static str,
@@ -126,13 +126,13 @@ impl PartOutcome {
 }
 
 impl QuickstartReport {
-    /// Whether every block was what it must be.
+    /// Returns true if no block was wrong.
     pub fn nothing_lost(&self) -> bool {
         let wrong: u64 = self.parts.iter().map(|part| part.blocks_wrong).sum();
         wrong + self.crash.blocks_lost + self.crash.blocks_lost_at_node == 0
     }
 
-    /// The one table.
+    /// Returns the table.
     pub fn table(&self) -> String {
         let mut table = table(&[
             "part",
@@ -182,7 +182,7 @@ fn row(names: [&str; 2], cells: [String; 9]) -> Vec<Cell> {
     names.into_iter().map(Cell::new).chain(right).collect()
 }
 
-/// Microseconds for a reader.
+/// Formats microseconds for people.
 pub fn time(micros: f64) -> String {
     match micros {
         ..1000.0 => format!("{micros:.0} µs"),
