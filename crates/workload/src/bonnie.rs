@@ -1,5 +1,5 @@
-//! Bonnie++, Debian's, in its fast mode: a large file written, rewritten and read in blocks, then sought in
-//! (Coker; the Fair-TCP paper, section 4.3).
+//! Bonnie++ from Debian in its fast mode: writes, rewrites and reads a large file in blocks, then seeks in it (Coker;
+//! the Fair-TCP paper, section 4.3).
 
 use std::{path::Path, process::Command, time::Duration};
 
@@ -14,9 +14,9 @@ use crate::{
 };
 
 const TOOL: Tool = Tool { program: "bonnie++", package: "bonnie++" };
-/// The paper's slowest rewrites, 279 KB/s, took an hour for the gigabyte.
+/// Time limit: the paper's slowest rewrites, 279 KB/s, took an hour for a gigabyte.
 const LIMIT: Duration = Duration::from_secs(3 * 3600);
-/// For the call that makes or removes semaphores.
+/// Time limit of the call that makes or removes semaphores.
 const AT_ONCE: Duration = Duration::from_secs(20);
 
 /// Settings of a run; the defaults are the paper's.
@@ -87,7 +87,7 @@ impl Workload for Bonnie {
             let own = OwnedFolder::make(all.path(), &process.to_string(), 0)?;
             let ran = self.process(own.path(), run.seed, together.is_some());
             if let (Err(_), Some(together)) = (&ran, &together) {
-                // The others would wait for this one.
+                // The other processes would wait for this one at the semaphores.
                 together.remove();
             }
             ran
@@ -102,7 +102,7 @@ impl Workload for Bonnie {
 }
 
 impl Bonnie {
-    /// One process to its end; what its line of values says.
+    /// Runs one process to its end. Returns the values of its output line.
     fn process(&self, folder: &Path, seed: u64, together: bool) -> Result<BonnieResults, Error> {
         let Self { file_mib, ram_mib, block, seeks, seekers, .. } = self;
         let mut command = bonnie()?;
@@ -117,8 +117,8 @@ impl Bonnie {
     }
 }
 
-/// The semaphores that processes begin each test by. There is one set of them on a host: who finds others'
-/// is told so by Bonnie++.
+/// The semaphores by which the processes begin each test together. A host has only one set of them: if it is in use,
+/// Bonnie++ reports that.
 struct Together;
 
 impl Together {
@@ -139,7 +139,7 @@ impl Drop for Together {
     }
 }
 
-/// The program, which wants to be told that it may run as root.
+/// Returns the command, with the option that lets it run as root.
 fn bonnie() -> Result<Command, Error> {
     let mut command = Command::new(TOOL.find()?);
     if rustix::process::geteuid().is_root() {
@@ -148,10 +148,10 @@ fn bonnie() -> Result<Command, Error> {
     Ok(command)
 }
 
-/// What the line of values begins with: its version, the program's, and the name that we gave.
+/// The beginning of the line of values: its version, that of the program, and the name that we have given.
 const FORMAT: &str = "1.98";
 const NAME: &str = "forebay";
-/// What is told, and which value of the line it is.
+/// The reported values and their positions in the line.
 const VALUES: [(&str, &str, usize); 4] = [
     ("rewrite", "KiB/s", 13),
     ("seeks", "1/s", 19),
@@ -159,7 +159,7 @@ const VALUES: [(&str, &str, usize); 4] = [
     ("block read", "KiB/s", 17),
 ];
 
-/// What one process found, in the order of [`VALUES`]; none where a test was too short for it.
+/// The values of one process in the order of [`VALUES`]; `None` for a test that was too short.
 struct BonnieResults([Option<f64>; 4]);
 
 impl BonnieResults {
@@ -167,14 +167,14 @@ impl BonnieResults {
         let lines = said.lines().map(|line| line.split(',').collect::<Vec<_>>());
         let mut ours = lines.filter(|line| line.len() > 20 && line[0] == FORMAT && line[2] == NAME);
         let line = ours.next()?;
-        // "+++++" is a test of less than half a second; anything else would be another format.
+        // "+++++" stands for a test of less than half a second. Anything else would be another format.
         let is_known = |text: &str| text.starts_with('+') || text.parse::<f64>().is_ok();
         let known = VALUES.iter().all(|(.., at)| is_known(line[*at]));
         known.then(|| Self(VALUES.map(|(.., at)| line[at].parse().ok())))
     }
 }
 
-/// The sums over all processes, of what all have a value of.
+/// Returns the sums over all processes, of the values that all of them have.
 fn outcome(tables: &[BonnieResults], mut outcome: WorkloadResult) -> Result<WorkloadResult, Error> {
     for (number, (name, unit, _)) in VALUES.into_iter().enumerate() {
         let sum: Option<f64> = tables.iter().map(|table| table.0[number]).sum();
@@ -218,7 +218,7 @@ mod tests {
     fn one_and_several_run_and_leave_nothing() {
         let Some(trial) = TrialFolders::with(&[TOOL]) else { return };
         for processes in [1, 2] {
-            // Small enough for a test, which is too short for values on most machines.
+            // Small enough for a test. On most machines it is too short to give values.
             let task = Bonnie { file_mib: 16, seeks: 500, processes, ..Bonnie::default() };
             match trial.run(&task) {
                 Ok(outcome) => assert!(outcome.figures[0].value > 0.0),
@@ -228,7 +228,7 @@ mod tests {
                 Err(error) => panic!("{error}"),
             }
         }
-        // The file is not twice as large as that: one fails, and nobody waits for it.
+        // The file is not twice as large as the memory: one process fails, and the others must not wait for it.
         let task = Bonnie { file_mib: 16, ram_mib: 64, processes: 2, ..Bonnie::default() };
         let error = trial.run(&task).unwrap_err();
         assert!(matches!(error, Error::Program { .. }), "{error}");

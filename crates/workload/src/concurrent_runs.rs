@@ -1,13 +1,13 @@
-//! The same several times at once.
+//! Concurrent runs of one function.
 
 use std::thread;
 
 use crate::Error;
 
-/// Does it once for each number from 0, each in a thread of its own; what came of each, in their order.
+/// Calls the function once for each number from 0, on a thread each. Returns the results in this order.
 ///
 /// # Errors
-/// The first in this order; all have ended.
+/// The first error in this order, after all calls have ended.
 pub(crate) fn at_once<T: Send>(
     count: u32,
     one: impl Fn(u32) -> Result<T, Error> + Sync,
@@ -19,7 +19,7 @@ pub(crate) fn at_once<T: Send>(
     })
 }
 
-/// That a program may run as so many processes: the papers' most is ten.
+/// Checks that a program may run as this number of processes; the papers use ten at most.
 ///
 /// # Errors
 /// [`Error::Settings`].
@@ -38,7 +38,7 @@ mod tests {
 
     #[test]
     fn all_go_on_at_the_same_time_and_the_first_that_fails_is_told() {
-        // None passes before all are there.
+        // No thread passes before all are there.
         let all = Barrier::new(3);
         let one = |number: u32| {
             all.wait();

@@ -1,102 +1,102 @@
-//! Why a workload did not run to its end, or why what it found does not count.
+//! The reasons why a workload has no valid result.
 
 use std::{io, path::PathBuf, time::Duration};
 
 use crate::Missing;
 
-/// Why there is no outcome.
+/// The error of a workload.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A program is not installed.
     #[error(transparent)]
     Missing(#[from] Missing),
-    /// It does not run on a place of this kind.
+    /// The workload does not support this kind of location.
     #[error("{workload} runs on {wanted}, and {place} is none")]
     Place {
-        /// Its name.
+        /// The workload's name.
         workload: &'static str,
-        /// What it would run on.
+        /// The kinds of locations that it supports.
         wanted: &'static str,
-        /// What it was given.
+        /// The given location.
         place: String,
     },
-    /// The place is not there; nothing was touched.
+    /// The location does not exist. Nothing was changed.
     #[error("{0}")]
     Absent(String),
-    /// Somebody uses the device; nothing was touched.
+    /// The device is in use. Nothing was changed.
     #[error("{} is in use: mounted, or part of another device", .0.display())]
     InUse(PathBuf),
-    /// A setting is wrong; nothing was touched.
+    /// A setting is wrong. Nothing was changed.
     #[error("{0}")]
     Settings(String),
-    /// The place has too little room.
+    /// The location does not have enough space.
     #[error("{needed} bytes are needed, and {free} are free")]
     Space {
-        /// Bytes.
+        /// The required bytes.
         needed: u64,
-        /// Bytes.
+        /// The free bytes.
         free: u64,
     },
-    /// What was read is not what was written. The storage is wrong, not the workload.
+    /// The data read differs from the data written. The storage is wrong, not the workload.
     #[error("wrong data: {0}")]
     Wrong(String),
-    /// A program failed.
+    /// A program has failed.
     #[error("{program} {ending}: {said}")]
     Program {
-        /// Its name.
+        /// The program.
         program: String,
         /// How it ended.
         ending: String,
-        /// The last that it said.
+        /// The end of its output.
         said: String,
     },
-    /// A program took longer than it may, and was ended.
+    /// A program exceeded its time limit and was ended.
     #[error("{program} was not done within {} s", .limit.as_secs())]
     Late {
-        /// Its name.
+        /// The program.
         program: String,
-        /// What it had.
+        /// The time limit.
         limit: Duration,
     },
-    /// Somebody wanted it to end before it was done.
+    /// The workload was stopped.
     #[error("{program} was stopped")]
     Stopped {
-        /// Its name.
+        /// The program that was running.
         program: String,
     },
-    /// What a program printed has not the form that is known.
+    /// The output of a program has an unknown format.
     #[error("cannot read what {program} printed: {what}")]
     Unreadable {
-        /// Its name.
+        /// The program.
         program: String,
-        /// What is missing, or what stands there.
+        /// What is missing, or what was found instead.
         what: String,
     },
-    /// The far side did not do what was asked of it.
+    /// The remote target has failed.
     #[error("cannot {act}: {reason}")]
     Session {
-        /// What was asked.
+        /// The request.
         act: String,
-        /// Why it did not.
+        /// The reason.
         reason: String,
     },
-    /// The system failed.
+    /// A system call has failed.
     #[error("cannot {act}: {error}")]
     System {
-        /// What was tried.
+        /// What was attempted.
         act: String,
-        /// What the system says.
+        /// The error of the system.
         error: io::Error,
     },
 }
 
 impl Error {
-    /// A setting that makes no sense, as the answer to who asked whether all do.
+    /// Makes an error of an invalid setting.
     pub(crate) fn wrong_setting(why: &str) -> Result<(), Self> {
         Err(Self::Settings(why.to_owned()))
     }
 
-    /// A failure of the system in an act.
+    /// Makes an error of a system call.
     pub(crate) fn system(act: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
         let act = act.into();
         move |error| Self::System { act, error }

@@ -1,5 +1,5 @@
-//! fio, Debian's, in the shapes of three programs of the papers: Iometer, IOzone and vxbench (STICS, sections
-//! 5.3.2 and 5.3.3), with fio's own verification.
+//! fio from Debian, configured like three programs of the papers: Iometer, IOzone and vxbench (STICS, sections 5.3.2
+//! and 5.3.3), with the verification of fio.
 
 use std::{ffi::OsString, fs, path::Path, process::Command, time::Duration};
 
@@ -11,7 +11,7 @@ use crate::{
 };
 
 const TOOL: Tool = Tool { program: "fio", package: "fio" };
-/// For each of the three calls, beside what is to be measured: the set of the papers, 512 MB, at 100 KB/s.
+/// Time limit of each of the three calls, in addition to the measured time: the papers' set, 512 MB, at 100 KB/s.
 const LIMIT: Duration = Duration::from_secs(5400);
 
 /// Settings of a run. What is not given has the shape's default.
@@ -50,15 +50,15 @@ pub struct Fio {
     pub seconds: u32,
 }
 
-/// Like which program.
+/// The program whose load is imitated.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum FioShape {
-    /// Reads and writes past the page cache, by default its "Default": 67 % reads in any order.
+    /// Bypasses the page cache, by default with the "Default" of Iometer: 67 % random reads.
     Iometer,
-    /// Reads or writes in any order, synchronous.
+    /// Random reads or writes, synchronous.
     Iozone,
-    /// Reads and writes mixed, by the page cache.
+    /// Mixed reads and writes through the page cache.
     Vxbench,
 }
 
@@ -149,8 +149,7 @@ impl Fio {
     }
 }
 
-/// The calls of fio in one run: what is to be read is written, then comes what is measured, then what was
-/// written is compared.
+/// The calls of fio in one run: write the data that will be read, run the measurement, then verify what was written.
 struct FioCalls<'a> {
     task: &'a Fio,
     run: &'a WorkloadRun<'a>,
@@ -161,7 +160,7 @@ struct FioCalls<'a> {
 impl FioCalls<'_> {
     fn all(&self) -> Result<WorkloadResult, Error> {
         let (reads, progress) = (self.task.reads(), self.run.progress);
-        // What is there before is not what the measured writes leave: one that is lost is found.
+        // Write other data first than the measured writes will: so a lost write is detected.
         let fill = if reads == 0 { &[][..] } else { &VERIFY };
         self.call("fill", &[&["--rw=write", "--bs=1m", "--end_fsync=1", "--do_verify=0"], fill])?;
         progress(0.3);
@@ -196,7 +195,7 @@ impl FioCalls<'_> {
         ))
     }
 
-    /// The reads and writes that are measured.
+    /// The measured call.
     fn shape(&self) -> Vec<String> {
         let task = self.task;
         let random = if task.sequential { "" } else { "rand" };
@@ -216,12 +215,12 @@ impl FioCalls<'_> {
         ]
     }
 
-    /// Calls fio to its end.
+    /// Runs fio to its end.
     fn call(&self, name: &str, arguments: &[&[&str]]) -> Result<FioReport, Error> {
         let task = self.task;
         let said = self.run.scratch.join(format!("fio-{name}.json"));
         let mut command = Command::new(TOOL.find()?);
-        // One name in all calls: by it fio finds its files again, and the state of its writes.
+        // Use one job name in all calls: fio finds its files and the state of its writes by it.
         command.args(["--name=set", "--output-format=json", "--thread", "--group_reporting"]);
         command.arg(option("output", &said)).arg(option("aux-path", self.run.scratch));
         let each = task.size_mib / task.processes;
@@ -246,22 +245,22 @@ impl FioCalls<'_> {
     }
 }
 
-/// Each block carries its place and a checksum, and the first that is wrong ends it.
+/// Each block contains its position and a checksum, and the first wrong one ends the run.
 const VERIFY: [&str; 2] = ["--verify=crc32c", "--verify_fatal=1"];
 
-/// An option with a path.
+/// Returns an option with a path.
 fn option(option: &str, path: &Path) -> OsString {
     let mut text = OsString::from(format!("--{option}="));
     text.push(path);
     text
 }
 
-/// The same where fio takes several, parted by colons.
+/// Escapes a path for options in which fio separates several paths by colons.
 fn place(name: &str, path: &Path) -> OsString {
     option(name, Path::new(&path.display().to_string().replace(':', "\\:")))
 }
 
-/// What fio says of all processes together.
+/// The results of all processes together.
 struct FioReport(serde_json::Value);
 
 impl FioReport {
@@ -278,7 +277,7 @@ impl FioReport {
             Ok::<_, Error>([read?, write?])
         };
         let (bytes, operations, ms) = (sum("io_bytes")?, sum("total_ios")?, sum("runtime")?);
-        // Both kinds go on for as long as the run; a millisecond is the shortest that fio tells.
+        // Both kinds run for the same time; a millisecond is the shortest that fio reports.
         let seconds = ms[0].max(ms[1]).max(1.0) / 1e3;
         let mut outcome = WorkloadResult::default()
             .figure("throughput", "KiB/s", (bytes[0] + bytes[1]) / 1024.0 / seconds)
@@ -301,7 +300,7 @@ fn unreadable(what: String) -> Error {
     Error::Unreadable { program: TOOL.program.to_owned(), what }
 }
 
-/// What all processors of this host have done so far, in ticks.
+/// The times of all processors of this host in ticks.
 #[derive(Clone, Copy)]
 struct Processors {
     busy: f64,
@@ -317,7 +316,7 @@ impl Processors {
         })
     }
 
-    /// The first line: user, nice, system, idle, iowait, irq, softirq, steal (proc(5)).
+    /// Parses the first line: user, nice, system, idle, iowait, irq, softirq, steal (proc(5)).
     fn read(text: &str) -> Option<Self> {
         let ticks = text.lines().next()?.strip_prefix("cpu ")?.split_whitespace();
         let ticks: Vec<f64> = ticks.take(8).map(|word| word.parse().ok()).collect::<Option<_>>()?;
@@ -364,7 +363,7 @@ mod tests {
         }
     }
 
-    /// The first call is really done, the others on a file that was put back: the writes are lost.
+    /// Performs only the first call; the others find the file as it was before, so that the writes are lost.
     #[test]
     fn a_lost_write_is_found() {
         let Some(trial) = TrialFolders::with(&[TOOL]) else { return };

@@ -1,8 +1,8 @@
-//! What users do with storage, as programs that can be run on any mounted folder, block device or
-//! volume: each says what it needs, checks what it reads, and answers with figures.
+//! Workloads: programs that use storage as applications do. Each runs on any mounted folder, block device or volume,
+//! states what it needs, verifies what it reads, and returns its results.
 //!
-//! Most are the real programs from Debian's archive. A [`WorkloadTask`] is one of them with its settings; the
-//! settings are its command line, and what a report says of the run.
+//! Most are real programs from Debian's archive. A [`WorkloadTask`] is one of them with its settings, which are its
+//! command line and part of the report.
 
 mod tool;
 mod error;

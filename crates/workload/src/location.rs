@@ -1,4 +1,4 @@
-//! Where a workload runs.
+//! The location on which a workload runs.
 
 use std::{
     convert::Infallible,
@@ -15,8 +15,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::Error;
 
-/// Where a workload runs. What it makes in a folder it removes; what is on a device or volume it
-/// overwrites.
+/// The location on which a workload runs. A workload removes its files from a folder; it overwrites devices and
+/// volumes.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum WorkloadLocation {
@@ -29,17 +29,17 @@ pub enum WorkloadLocation {
 }
 
 impl WorkloadLocation {
-    /// Whether what is there would be lost: all but folders.
+    /// Returns true if the present content would be lost: for everything except folders.
     #[must_use]
     pub fn is_overwritten(&self) -> bool {
         !matches!(self, Self::Folder(_))
     }
 
-    /// That the folder or device is there and nobody uses the device, and the bytes that are free on it;
-    /// `None` where only its target knows.
+    /// Checks that the folder or device exists and the device is not in use. Returns the free bytes; `None` if only
+    /// the target knows them.
     ///
     /// # Errors
-    /// [`Error::Absent`], [`Error::InUse`], or what the system says.
+    /// [`Error::Absent`], [`Error::InUse`], or those of the system.
     pub fn room(&self) -> Result<Option<u64>, Error> {
         match self {
             Self::Folder(path) if !path.exists() => {
@@ -64,8 +64,8 @@ impl WorkloadLocation {
     }
 }
 
-/// A device for reading and writing that nobody else has opened so, mounted or built upon: the kernel
-/// refuses the others while this is open.
+/// Opens a device exclusively for reading and writing: while it is open, the kernel refuses to mount it, to build on
+/// it, or to open it exclusively again.
 pub(crate) fn open_device(path: &Path, more: OFlags) -> Result<File, Error> {
     let flags = (OFlags::EXCL | more).bits().cast_signed();
     let opened = OpenOptions::new().read(true).write(true).custom_flags(flags).open(path);

@@ -1,4 +1,4 @@
-//! A folder of a workload's own, gone when the workload is.
+//! A temporary folder of a workload.
 
 use std::{
     fs,
@@ -10,14 +10,14 @@ use rustix::fs::statvfs;
 
 use crate::Error;
 
-/// A folder that is removed with all that is in it when this is dropped.
+/// A folder that is removed with its content when this is dropped.
 pub(crate) struct OwnedFolder(PathBuf);
 
 impl OwnedFolder {
-    /// Makes the folder of this name in another that has room for so many bytes.
+    /// Makes the folder with this name in another one that has this number of bytes free.
     ///
     /// # Errors
-    /// [`Error::Space`]; or if it is there already: whose it is nobody knows, so it is left alone.
+    /// [`Error::Space`]; or if the folder exists: its owner is unknown, so it is left alone.
     pub(crate) fn make(parent: &Path, name: &str, space: u64) -> Result<Self, Error> {
         let about = statvfs(parent).map_err(|error| {
             Error::system(format!("look at {}", parent.display()))(error.into())
@@ -26,7 +26,7 @@ impl OwnedFolder {
         if free < space {
             return Err(Error::Space { needed: space, free });
         }
-        // Programs that run elsewhere are told of it.
+        // The path is passed to programs with another working folder.
         let failed = Error::system(format!("find {}", parent.display()));
         let path = parent.canonicalize().map_err(failed)?.join(name);
         match fs::create_dir(&path) {
@@ -40,7 +40,7 @@ impl OwnedFolder {
         Ok(Self(path))
     }
 
-    /// Where it is.
+    /// Returns its path.
     pub(crate) fn path(&self) -> &Path {
         &self.0
     }
@@ -48,7 +48,7 @@ impl OwnedFolder {
     /// Removes it now.
     ///
     /// # Errors
-    /// If the file system does not let it go: then something is wrong with it.
+    /// If the file system refuses it, which indicates an error of the file system.
     pub(crate) fn remove(self) -> Result<(), Error> {
         fs::remove_dir_all(&self.0).map_err(Error::system(format!("remove {}", self.0.display())))
     }

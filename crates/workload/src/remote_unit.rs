@@ -1,23 +1,24 @@
-//! A unit of a target, reached by a session of the workload's own.
+//! A unit of a target, with a session of the workload's own.
 
 use initiator::{RemoteVolume, Settings, Url};
 use tokio::runtime::{Builder, Runtime};
 
 use crate::Error;
 
-/// Who we are to targets.
+/// Our iSCSI name.
 const NAME: &str = "iqn.2026-11.io.forebay:workload";
 
-/// What drives a session: the thread that waits does all of it, so that no command waits for another processor.
+/// Returns a runtime that drives a session on the waiting thread itself, so that no command waits for another
+/// processor.
 pub(crate) fn runtime() -> Result<Runtime, Error> {
     let runtime = Builder::new_current_thread().enable_all().build();
     runtime.map_err(Error::system("start a runtime"))
 }
 
-/// How to log in to the unit of a URL, over one connection.
+/// Returns the settings for a login to the unit of a URL with one connection.
 ///
 /// # Errors
-/// [`Error::Settings`] if it names none.
+/// [`Error::Settings`] if the URL names no unit.
 pub(crate) fn settings(url: &str) -> Result<Settings, Error> {
     let read = url.parse::<Url>().map_err(|error| Error::Settings(error.to_string()))?;
     let settings = Settings::from_url(&read).ok_or_else(|| {
@@ -36,7 +37,7 @@ pub(crate) async fn log_in(settings: Settings) -> Result<RemoteVolume, Error> {
     connected.map_err(|error| Error::Session { act, reason: error.to_string() })
 }
 
-/// What a unit did not do.
+/// Makes an error of a failed request to a unit.
 pub(crate) fn failed(act: &str) -> impl Fn(volume::Error) -> Error {
     move |error| Error::Session { act: act.to_owned(), reason: error.to_string() }
 }

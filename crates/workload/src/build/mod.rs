@@ -1,6 +1,6 @@
 //! A software build like the papers' SSH benchmark: unpack, configure, make.
 //!
-//! The package is Dropbear, a small SSH server, from Debian's archive: `source` has it.
+//! The package is Dropbear, a small SSH server, from Debian's archive; see `source`.
 
 mod source;
 
@@ -29,10 +29,10 @@ const TOOLS: [Tool; 4] = [
     Tool { program: "make", package: "make" },
     Tool { program: "cc", package: "gcc" },
 ];
-/// Of one phase. The longest, make, takes half a minute of two cores, and the paper's slowest was a third
-/// slower than its fastest; what takes this long does not work.
+/// Time limit of one phase. The longest one, make, takes half a minute on two cores, and the paper's slowest build
+/// took a third longer than its fastest. A phase that takes longer than this is stuck.
 const LIMIT: Duration = Duration::from_secs(3600);
-/// Dropbear with its objects takes 18 MB; another source may be larger.
+/// Required space: Dropbear with its objects takes 18 MB; another source may be larger.
 const SPACE: u64 = 256 << 20;
 
 /// Settings of a build.
@@ -62,9 +62,9 @@ pub struct Build {
     pub reference: bool,
 }
 
-/// zlib's headers are not on every machine.
+/// Build without zlib, because its headers are not on every machine.
 const CONFIGURE: &str = "--disable-zlib";
-/// The server says its version.
+/// The proof: the server prints its version.
 const PROOF: &str = "./dropbear -V";
 
 impl Default for Build {
@@ -140,13 +140,13 @@ impl Workload for Build {
     }
 }
 
-/// How long each phase took.
+/// The times of the phases.
 #[derive(Clone, Copy, Default)]
 struct Phases {
     unpack: Duration,
     configure: Duration,
     make: Duration,
-    /// Until all was on the storage; no part of the benchmark.
+    /// The time until all data was stable; it is not part of the benchmark.
     sync: Duration,
 }
 
@@ -160,7 +160,7 @@ impl Phases {
 }
 
 impl Build {
-    /// The phases one after the other, with the file system's cache as the one before left it.
+    /// Runs the phases one after the other, without changing the file system's cache in between.
     fn build(&self, source: &Path, folder: &Path, done: &dyn Fn(f64)) -> Result<Phases, Error> {
         let unpack = self.unpack(source, folder)?;
         done(1.0);
@@ -183,12 +183,12 @@ impl Build {
 
     fn unpack(&self, source: &Path, folder: &Path) -> Result<Duration, Error> {
         let mut command = Command::new("tar");
-        // What an archive says of owners is nothing to this machine.
+        // Ignore the owners in the archive.
         command.arg("--no-same-owner").arg("-xf").arg(source).arg("-C").arg(folder);
         Ok(run_program::run(&mut command, LIMIT)?.1)
     }
 
-    /// Objects and programs of a build that did not use the storage.
+    /// Returns the objects and programs of a build that did not use the storage under test.
     fn reference(
         &self,
         source: &Path,
@@ -230,8 +230,8 @@ impl Build {
     }
 }
 
-/// The first file that is missing, or holds something else though it was not written since it was unpacked
-/// (a build may write its own sources).
+/// Returns the first file that is missing, or that has changed although it was not written since it was unpacked (a
+/// build may write its own sources).
 fn altered<'a>(
     original: &'a BTreeMap<PathBuf, Sum>,
     stored: &BTreeMap<PathBuf, Sum>,
@@ -243,7 +243,7 @@ fn altered<'a>(
     original.iter().find(wrong).map(|(path, _)| path.as_path())
 }
 
-/// Objects, archives of them and programs; other files of a build tell where and when it was.
+/// Returns true for objects, archives of objects and programs. Other files of a build contain its place and time.
 fn built(folder: &Path) -> Result<BTreeMap<PathBuf, Sum>, Error> {
     let mut sums = uncached_sums::sums(folder)?;
     sums.retain(|path, _| {
@@ -255,7 +255,7 @@ fn built(folder: &Path) -> Result<BTreeMap<PathBuf, Sum>, Error> {
     Ok(sums)
 }
 
-/// The folder in what was unpacked that has a `configure`.
+/// Returns the unpacked folder that has a `configure`.
 fn tree(folder: &Path) -> Result<PathBuf, Error> {
     let entries = fs::read_dir(folder).map_err(Error::system("look at what was unpacked"))?;
     let mut folders = entries.flatten().map(|entry| entry.path());
@@ -269,7 +269,7 @@ mod tests {
     use super::*;
     use crate::test_folders::TrialFolders;
 
-    /// A package of one program, with a configure and a Makefile.
+    /// Makes a package with one program, a configure and a Makefile.
     fn package(folder: &Path) -> PathBuf {
         let tree = folder.join("tiny-1");
         fs::create_dir(&tree).unwrap();
@@ -303,7 +303,7 @@ mod tests {
         assert!(matches!(trial.run(&broken), Err(Error::Program { .. })));
     }
 
-    /// `cargo test -p workload -- --ignored dropbear`: fetches 12 MB, and builds for a minute of two cores.
+    /// `cargo test -p workload -- --ignored dropbear`: fetches 12 MB, and builds for a minute on two cores.
     #[test]
     #[ignore = "fetches from Debian's archive and builds for a minute"]
     fn dropbear_is_fetched_and_built() {

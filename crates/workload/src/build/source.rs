@@ -1,4 +1,4 @@
-//! The package that is built: Dropbear's source, fetched once from Debian's archive.
+//! The source package of the build: Dropbear, fetched once from Debian's archive.
 
 use std::{
     fs::{self, File},
@@ -15,28 +15,28 @@ use crate::{Error, Tool, owned_folder::OwnedFolder, run_program};
 
 const APT: Tool = Tool { program: "apt-get", package: "apt" };
 const PACKAGE: &str = "dropbear";
-/// Lists of 10 MB and the source of 2 MB; a slow mirror needs a while.
+/// Time limit of a fetch: lists of 10 MB and the source of 2 MB, perhaps from a slow mirror.
 const LIMIT: Duration = Duration::from_secs(600);
-/// Where it is fetched to, in the folder where it comes to be.
+/// The folder of a fetch in progress, in the destination folder.
 const FETCHING: &str = "forebay-lab-fetching";
 
-/// What was fetched.
+/// The result of a fetch.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Fetched {
     /// The tarball.
     pub file: PathBuf,
-    /// Whether it was there already.
+    /// Whether it existed already.
     pub was_there: bool,
 }
 
-/// Has the source in this folder, or else in the user's cache; fetches it if it is not there.
+/// Returns the source in this folder, or else in the user's cache; fetches it if it is missing.
 ///
-/// It comes by apt from the archives that this machine uses, checked by apt against their signatures.
-/// The lists that apt needs for it are kept apart and removed: the machine's own stay as they are.
+/// apt fetches it from the archives that this machine uses, and verifies their signatures. The package lists for this
+/// are kept separately and removed; those of the machine do not change.
 ///
 /// # Errors
-/// If apt is missing, or cannot fetch it; then what it says. If another fetches into the folder. [`Error::Stopped`] when
-/// `stop` is set.
+/// If apt is missing, or cannot fetch it; then its output. If another fetch into the folder is running.
+/// [`Error::Stopped`] when `stop` is set.
 pub fn fetch(into: Option<&Path>, stop: &AtomicBool) -> Result<Fetched, Error> {
     let into = into.map_or_else(cache, |folder| Ok(folder.to_owned()))?;
     if let Some(file) = tarball(&into) {
@@ -58,7 +58,7 @@ pub fn fetch(into: Option<&Path>, stop: &AtomicBool) -> Result<Fetched, Error> {
         "Dir::Etc::sourceparts=-".to_owned(),
         option("Dir::State::lists", "lists"),
         option("Dir::Cache", "cache"),
-        // apt's own user may not read a user's cache.
+        // The user of apt may not read a user's cache.
         "APT::Sandbox::User=".to_owned(),
     ];
     let get = |words: &[&str]| {
@@ -77,7 +77,7 @@ pub fn fetch(into: Option<&Path>, stop: &AtomicBool) -> Result<Fetched, Error> {
     Ok(Fetched { file, was_there: false })
 }
 
-/// The folder for one fetch at a time, while this is open; without what one that was killed has left.
+/// Makes the folder of a fetch and locks it while it is open. Removes what a killed fetch has left.
 fn ours(into: &Path) -> Result<File, Error> {
     let lock = File::open(into).map_err(Error::system(format!("open {}", into.display())))?;
     flock(&lock, FlockOperation::NonBlockingLockExclusive).map_err(|_| {
@@ -92,10 +92,10 @@ fn ours(into: &Path) -> Result<File, Error> {
     }
 }
 
-/// The tarball that the user named, or that was fetched.
+/// Returns the tarball that the user has given, or the fetched one.
 pub(super) fn find(named: Option<&Path>) -> Result<PathBuf, Error> {
     if let Some(file) = named {
-        // tar runs in no other folder, but what is absolute needs no thought.
+        // Make the path absolute, so that it does not depend on tar's working folder.
         return file.canonicalize().map_err(Error::system(format!("find {}", file.display())));
     }
     let cache = cache()?;
@@ -105,7 +105,7 @@ pub(super) fn find(named: Option<&Path>) -> Result<PathBuf, Error> {
     })
 }
 
-/// Sources of the distribution's main part, by the archives that this machine has.
+/// Returns the source lists of the distribution's main component, by the archives of this machine.
 fn lines(stop: &AtomicBool) -> Result<String, Error> {
     let mut command = Command::new("apt-get");
     let format = "$(REPO_URI) $(RELEASE) $(COMPONENT)";
@@ -120,7 +120,7 @@ fn lines(stop: &AtomicBool) -> Result<String, Error> {
     Ok(lines)
 }
 
-/// Of apt's own account of its archives, those of the distribution, as lines for sources.
+/// Returns the archives of the distribution in apt's own list of archives, as source lines.
 fn sources(said: &str) -> String {
     let of_distribution = |line: &&str| {
         let mut words = line.split(' ');
@@ -134,7 +134,7 @@ fn sources(said: &str) -> String {
     lines.into_iter().map(|line| format!("deb-src {line}\n")).collect()
 }
 
-/// The newest of a folder.
+/// Returns the newest file of a folder.
 fn tarball(folder: &Path) -> Option<PathBuf> {
     let entries = fs::read_dir(folder).ok()?;
     let names = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok());

@@ -1,18 +1,18 @@
-//! What a block holds, so that it tells which it is and how often it was written.
+//! The content of a block, which identifies the block and the write.
 
 use bytes::{Bytes, BytesMut};
 use sim::Rng;
 use volume::Data;
 
-/// What a block holds: noise, the same in all, and in every 4 KiB of it which it is and how often it was
-/// written, so that a block in the wrong place, an old one and one of two halves are noticed.
+/// The content of blocks: noise, which is the same in all blocks, and in every 4 KiB the number of the block and of
+/// its write. So a block at a wrong place, an old block and a torn block are detected.
 pub(super) struct CommandBlockPattern {
     noise: Bytes,
     seed: u64,
 }
 
 const PAGE: usize = 4096;
-/// Slot, round and seed.
+/// Block number, round and seed.
 const STAMP: usize = 24;
 
 impl CommandBlockPattern {
@@ -53,7 +53,7 @@ mod tests {
         assert!(content.is(3, 2, &block));
         assert!(!content.is(4, 2, &block) && !content.is(3, 1, &block));
         assert!(!CommandBlockPattern::new(8, 8192).is(3, 2, &block));
-        // Its second half is from another round.
+        // The second half is from another round.
         let mut torn = content.make(3, 2)[..PAGE].to_vec();
         torn.extend_from_slice(&content.make(3, 1)[PAGE..]);
         assert!(!content.is(3, 2, &Data::from(torn)));

@@ -1,4 +1,4 @@
-//! The part of the volume that commands use.
+//! The blocks of the volume that the commands use.
 
 use std::cell::{Cell, RefCell};
 
@@ -8,17 +8,17 @@ use volume::{Data, Durability, Extent, Lba, Volume};
 use super::block_pattern::CommandBlockPattern;
 use crate::{Error, WorkloadRun, remote_unit::failed};
 
-/// The part of the volume that is used, in blocks of a command, and what was last written to each.
+/// The used part of the volume in blocks of one command each, with the last write of each.
 pub(super) struct CommandBlocks<'a> {
     volume: &'a dyn Volume,
     block: u32,
     count: u64,
-    /// The one after the last that was taken.
+    /// The block after the last one that was taken.
     next: Cell<u64>,
-    /// Those that a command is on its way to.
+    /// The blocks with a command in flight.
     taken: RefCell<Vec<bool>>,
     content: CommandBlockPattern,
-    /// How often each was written; 0: never.
+    /// The number of writes of each block; 0: never written.
     written: RefCell<Vec<u32>>,
 }
 
@@ -46,8 +46,8 @@ impl<'a> CommandBlocks<'a> {
         Ok(Self { volume, block, count, next: Cell::new(0), taken, content, written })
     }
 
-    /// The next in order that no command is on its way to: one that is held up on a connection would meet
-    /// another for the same block, and which of two writes is the last nobody could say.
+    /// Returns the next block without a command in flight. Otherwise a command that is delayed on one connection
+    /// could meet another one for the same block, and the result of two writes would be undefined.
     pub(super) fn take(&self) -> u64 {
         let mut taken = self.taken.borrow_mut();
         loop {
@@ -87,7 +87,7 @@ impl<'a> CommandBlocks<'a> {
         Err(Error::Wrong(format!("the {} bytes at byte {at} are not what was written", self.block)))
     }
 
-    /// Writes all of them once.
+    /// Writes all blocks once.
     pub(super) async fn fill(&self, depth: u16, run: &WorkloadRun<'_>) -> Result<(), Error> {
         let next = Cell::new(0);
         let one_after_another = async || {
@@ -101,7 +101,7 @@ impl<'a> CommandBlocks<'a> {
         self.volume.flush().await.map_err(failed("flush"))
     }
 
-    /// Compares this many of those that were written, spread evenly; how many it were.
+    /// Compares `count` of the written blocks, evenly distributed. Returns their number.
     pub(super) async fn read_back(&self, most: u32) -> Result<usize, Error> {
         let written = self.written.borrow().clone();
         let all: Vec<u64> = (0..self.count).filter(|&slot| written[slot as usize] > 0).collect();

@@ -1,4 +1,4 @@
-//! What was counted of the commands that were answered in the time of the measurement.
+//! The counters of commands that were answered during the measurement.
 
 use std::time::{Duration, Instant};
 
@@ -6,16 +6,16 @@ use hdrhistogram::Histogram;
 
 use crate::{Error, WorkloadResult};
 
-/// A command that takes longer counts as this: the session has ended it long before.
+/// A longer turnaround time counts as this one. The session aborts such a command long before.
 const LONGEST: Duration = Duration::from_secs(3600);
 
-/// What was counted of the commands that were answered in the time of the measurement.
+/// The counters of commands that were answered during the measurement.
 pub(super) struct CommandMeasurement {
     begin: Instant,
     end: Instant,
     /// When the last of them was answered.
     last: Instant,
-    /// Turnaround in microseconds, to three digits: a few hundred KiB however many there are.
+    /// Turnaround times in microseconds, with three digits: a few hundred KiB, whatever their number.
     turnaround: Histogram<u64>,
 }
 
@@ -35,10 +35,10 @@ impl CommandMeasurement {
         self.turnaround.saturating_record(us);
     }
 
-    /// `is_all`: it ended before its time, with all that was to be moved.
+    /// Returns the result. `is_all`: the measurement ended before its time, because everything was transferred.
     ///
     /// # Errors
-    /// If nothing was answered in the time of the measurement: that is no measurement.
+    /// If no command was answered during the measurement.
     pub(super) fn outcome(
         &self,
         block: u32,

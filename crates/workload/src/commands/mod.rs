@@ -1,6 +1,6 @@
-//! SCSI commands over one iSCSI session, so many at a time: what the connections of a session make of a
-//! link, without a file system and without the kernel's block layer ("Performance Evaluation of Multiple
-//! TCP connections in iSCSI", 4.1: a sequential write in requests of 128 KB).
+//! SCSI commands over one iSCSI session, a fixed number at a time: measures how the connections of a session use a
+//! link, without a file system and without the kernel's block layer ("Performance Evaluation of Multiple TCP
+//! connections in iSCSI", 4.1: a sequential write in requests of 128 KB).
 
 mod block_pattern;
 mod measurement;
@@ -104,7 +104,7 @@ impl Workload for CommandsWorkload {
             _ if times.iter().any(|time| !(0.0..=86_400.0).contains(time)) => {
                 wrong("a measurement takes from nothing to a day")
             }
-            // There is always a block that no command is on its way to.
+            // There is always a block without a command in flight.
             _ if self.slots() < 2 * u64::from(self.depth) => {
                 wrong("the span is shorter than twice what is on its way at once")
             }
@@ -122,7 +122,7 @@ impl Workload for CommandsWorkload {
             let (workload, wanted) = ("commands", "an iSCSI unit (iscsi://HOST/TARGET/LUN)");
             return Err(Error::Place { workload, wanted, place: run.place.to_string() });
         };
-        // The thread that fills the queue drives the session, too.
+        // One thread both fills the queue and drives the session.
         remote_unit::runtime()?.block_on(self.drive(url, run))
     }
 }
@@ -162,13 +162,13 @@ impl CommandsWorkload {
         Ok(outcome)
     }
 
-    /// How many commands at most.
+    /// Returns the maximum number of commands.
     fn most(&self) -> u64 {
         if self.total == 0 { u64::MAX } else { self.total.div_ceil(self.block.into()) }
     }
 
-    /// Keeps `depth` commands on their way until the time is over or all is moved; also, how many were
-    /// sent.
+    /// Keeps `depth` commands in flight until the time is over or everything is transferred. Returns also the number
+    /// of commands sent.
     async fn measure(
         &self,
         slots: &CommandBlocks<'_>,
@@ -215,8 +215,8 @@ mod tests {
 
     use super::*;
 
-    /// Memory whose first write is held up until so many others were done. It counts the writes that came
-    /// to a block while another was on its way there.
+    /// Memory that delays its first write until a number of others are done. It counts writes to a block that arrive
+    /// while another write to it is in progress.
     struct HoldingUp {
         memory: MemVolume,
         writes: AtomicU32,

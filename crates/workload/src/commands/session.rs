@@ -1,4 +1,4 @@
-//! The session that is measured, with its connections.
+//! The measured session with its connections.
 
 use std::time::Duration;
 
@@ -10,13 +10,13 @@ use transport::{CongestionChoice, SocketOptions};
 use super::CommandsWorkload;
 use crate::{Error, remote_unit};
 
-/// For further connections of the session to be there: as long as a login may take.
+/// Time limit until all connections of the session are there: that of a login.
 const JOIN_LIMIT: Duration = Duration::from_secs(15);
-/// How often it is looked whether they are.
+/// How often this is checked.
 const JOIN_LOOK: Duration = Duration::from_millis(10);
 
-/// A session with all its connections and the congestion control that is wanted: another one would be
-/// measured under a false name.
+/// Opens the session with all connections and the requested congestion control. Fails otherwise: another
+/// configuration must not be measured under this name.
 pub(super) async fn open(commands: &CommandsWorkload, url: &str) -> Result<RemoteVolume, Error> {
     let settings = remote_unit::settings(url)?;
     let congestion = commands.congestion.load().map_err(|error| {
@@ -65,7 +65,8 @@ fn check(congestion: &CongestionChoice, session: &RemoteSession) -> Result<(), E
     Err(Error::Session { act: "open the session".to_owned(), reason })
 }
 
-/// What part of the bytes each connection carried; those that were not there all the time carry none.
+/// Returns the share of the bytes that each connection has carried; zero for connections that were not there all the
+/// time.
 pub(super) fn shares(
     before: &[InitiatorConnectionStats],
     after: &[InitiatorConnectionStats],

@@ -1,4 +1,5 @@
-//! Where the blocks are: a device or file past the page cache, or a remote unit; one request at a time.
+//! The storage of the blocks: a device or file that bypasses the page cache, or a remote unit. It performs one
+//! request at a time.
 
 use std::{
     fs::{File, OpenOptions},
@@ -19,28 +20,28 @@ use volume::{Data, Durability, Extent, Lba, Volume};
 
 use crate::{Error, location::open_device, remote_unit};
 
-/// Bytes that are read and written at places that are multiples of a disk's blocks.
+/// Storage for reads and writes at multiples of the block size.
 pub(super) enum MicroStore {
     /// A device or a file.
     File {
         file: File,
         path: PathBuf,
-        /// It goes past the page cache.
+        /// The page cache is bypassed.
         direct: bool,
     },
-    /// A unit of a target, by a session of our own.
+    /// A unit of a target, with a session of our own.
     Remote { runtime: Runtime, volume: Box<RemoteVolume>, durability: Durability },
 }
 
 impl MicroStore {
-    /// A block device that nobody else uses.
+    /// Opens a block device exclusively.
     pub(super) fn device(path: &Path, stable: bool) -> Result<Self, Error> {
         let file = open_device(path, OFlags::DIRECT | sync(stable))?;
         Ok(Self::File { file, path: path.to_owned(), direct: true })
     }
 
-    /// A regular file that no other run uses, made if it is not there. Where the file system knows no direct I/O it
-    /// goes through the page cache.
+    /// Opens or makes a regular file exclusively. If the file system does not support direct I/O, the page cache is
+    /// used.
     pub(super) fn file(path: PathBuf, stable: bool) -> Result<Self, Error> {
         let open = |more: OFlags| {
             let flags = (sync(stable) | OFlags::NOFOLLOW | more).bits().cast_signed();
@@ -73,7 +74,7 @@ impl MicroStore {
         Ok(Self::File { file, path, direct })
     }
 
-    /// A unit, with a session of one connection.
+    /// Opens a unit with a session of one connection.
     pub(super) fn remote(url: &str, stable: bool) -> Result<Self, Error> {
         let runtime = remote_unit::runtime()?;
         let volume = runtime.block_on(remote_unit::log_in(remote_unit::settings(url)?))?;
@@ -81,7 +82,7 @@ impl MicroStore {
         Ok(Self::Remote { runtime, volume: Box::new(volume), durability })
     }
 
-    /// How large it is, where it does not grow.
+    /// Returns its size; `None` for a file, which grows.
     pub(super) fn bytes(&self) -> Option<u64> {
         match self {
             Self::File { .. } => None,
@@ -89,7 +90,7 @@ impl MicroStore {
         }
     }
 
-    /// Whether it is a file with nothing in it.
+    /// Returns true for an empty file.
     pub(super) fn is_empty(&self) -> Result<bool, Error> {
         match self {
             Self::File { file, .. } => {
@@ -101,12 +102,12 @@ impl MicroStore {
         }
     }
 
-    /// Whether reads and writes go past this machine's page cache.
+    /// Returns true if reads and writes bypass this machine's page cache.
     pub(super) fn is_direct(&self) -> bool {
         !matches!(self, Self::File { direct: false, .. })
     }
 
-    /// Reads all of `into`.
+    /// Reads the whole of `into`.
     pub(super) fn read(&self, at: u64, into: &mut [u8]) -> Result<(), Error> {
         match self {
             Self::File { file, .. } => file.read_exact_at(into, at),
@@ -117,7 +118,7 @@ impl MicroStore {
         .map_err(|error| self.failed("read", at, into.len(), error))
     }
 
-    /// Writes all of `bytes`.
+    /// Writes the whole of `bytes`.
     pub(super) fn write(&self, at: u64, bytes: &[u8]) -> Result<(), Error> {
         match self {
             Self::File { file, .. } => file.write_all_at(bytes, at),
@@ -131,7 +132,7 @@ impl MicroStore {
         .map_err(|error| self.failed("write", at, bytes.len(), error))
     }
 
-    /// Makes what was written stable, and forgets what this machine remembers of it.
+    /// Makes all writes stable, and drops this machine's cached data.
     pub(super) fn flush(&self) -> Result<(), Error> {
         match self {
             Self::File { file, .. } => {
@@ -144,7 +145,7 @@ impl MicroStore {
         .map_err(Error::system(format!("flush {}", self.name())))
     }
 
-    /// What it is called where something is said of it.
+    /// Returns its name for messages.
     pub(super) fn name(&self) -> String {
         match self {
             Self::File { path, .. } => path.display().to_string(),
@@ -164,8 +165,8 @@ impl MicroStore {
 impl Drop for MicroStore {
     fn drop(&mut self) {
         match self {
-            // A program that another thread starts has a copy of the descriptor for a moment: closing alone would keep
-            // the lock until the program closes its copy.
+            // A program that another thread starts has a copy of the descriptor for a moment. Unlock explicitly:
+            // closing alone would keep the lock until the program closes its copy.
             Self::File { file, .. } => drop(flock(&*file, FlockOperation::Unlock)),
             Self::Remote { runtime, volume, .. } => runtime.block_on(volume.close()),
         }
@@ -176,7 +177,7 @@ fn sync(stable: bool) -> OFlags {
     if stable { OFlags::DSYNC } else { OFlags::empty() }
 }
 
-/// The blocks of a run of bytes, if it has no part of one.
+/// Converts a range of bytes to blocks; `None` if it contains a part of a block.
 fn whole(volume: &RemoteVolume, at: u64, length: usize) -> io::Result<Extent> {
     let block = u64::from(volume.geometry().block_size);
     let length = length as u64;
@@ -187,19 +188,19 @@ fn whole(volume: &RemoteVolume, at: u64, length: usize) -> io::Result<Extent> {
     Ok(Extent { lba: Lba(at / block), blocks })
 }
 
-/// Memory at an address that every disk takes.
+/// Memory that is aligned for every disk.
 pub(super) struct Aligned {
-    /// `ALIGNMENT` longer than what is used of it. Never grows, so that it stays where it is.
+    /// `ALIGNMENT` bytes longer than its used part. It never grows, so that it does not move.
     bytes: Vec<u8>,
     start: usize,
     length: usize,
 }
 
-/// A page: no disk wants more.
+/// A page: no disk needs more.
 const ALIGNMENT: usize = 4096;
 
 impl Aligned {
-    /// Zeros.
+    /// Returns memory with zeros.
     pub(super) fn zeros(length: usize) -> Self {
         let bytes = vec![0; length + ALIGNMENT];
         let start = bytes.as_ptr().align_offset(ALIGNMENT);

@@ -1,5 +1,5 @@
-//! Reads or writes of one size from one thread, one at a time: the microbenchmarks of the paper on
-//! storage outsourcing (section 4.1, Table 1).
+//! Reads or writes of one size, one at a time on one thread: the microbenchmarks of the paper on storage outsourcing
+//! (section 4.1, Table 1).
 
 mod sector_pattern;
 mod block_store;
@@ -22,11 +22,11 @@ use self::{
 };
 use crate::{Error, Tool, Workload, WorkloadLocation, WorkloadResult, WorkloadRun};
 
-/// The working set's file in a folder.
+/// The name of the working set's file in a folder.
 const FILE: &str = "forebay-lab-micro";
-/// Blocks that are read back after writes: four seconds of a round trip of 16 ms.
+/// Number of blocks that are read back after writes: four seconds with a round trip of 16 ms.
 const SAMPLE: usize = 256;
-/// A day: no point of any experiment takes as long.
+/// Maximum time: a day. No point of an experiment takes as long.
 const MOST_SECONDS: u32 = 86_400;
 
 /// Settings of a run; the defaults are those of the paper's Table 1, but for the working set, which is
@@ -63,7 +63,7 @@ pub struct Micro {
     pub keep: bool,
 }
 
-/// What is done.
+/// The kind of requests.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum MicroAccess {
@@ -73,15 +73,15 @@ pub enum MicroAccess {
     Write,
 }
 
-/// Which block comes next.
+/// The order of the blocks.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum MicroAccessPattern {
-    /// Any of the working set.
+    /// A random block of the working set.
     Random,
-    /// The one behind the last; after the end of the working set its beginning.
+    /// The next block; after the end of the working set, the first one.
     Sequential,
-    /// Always the same.
+    /// Always the same block.
     Identical,
 }
 
@@ -145,7 +145,7 @@ impl Workload for Micro {
             WorkloadLocation::Folder(folder) if !self.keep => Some(Removed(folder.join(FILE))),
             _ => None,
         };
-        // Filling takes longer than all else where it has to be done.
+        // Filling the working set, if necessary, takes longer than everything else.
         let set =
             Set::open(&store, self.set_bytes(), run.seed, &|share| (run.progress)(share / 2.0))?;
         let mut measured = Measuring::new(self, set, run.seed)?;
@@ -197,19 +197,19 @@ impl Drop for Removed {
     }
 }
 
-/// A run under way.
+/// A run in progress.
 struct Measuring<'a> {
     task: &'a Micro,
     set: Set<'a>,
     buffer: Aligned,
     rng: Rng,
-    /// Of the next block in order.
+    /// The number of the next block in sequential order.
     next: u64,
-    /// Its number among the runs that wrote, and how many writes it has done.
+    /// The number of this run among those that have written, and of its writes.
     writes: [u32; 2],
-    /// The last version of each block that was written.
+    /// The last version of each written block.
     written: BTreeMap<u64, u64>,
-    /// How long each took, in nanoseconds.
+    /// Response times in nanoseconds.
     times: Histogram<u64>,
     total: Duration,
 }
@@ -233,7 +233,7 @@ impl<'a> Measuring<'a> {
         })
     }
 
-    /// Goes on for this long, or so many times.
+    /// Performs requests for this time, or this number of them.
     fn go(
         &mut self,
         limit: Duration,
@@ -255,8 +255,7 @@ impl<'a> Measuring<'a> {
         Ok(())
     }
 
-    /// One read or write. Only the storage is timed, neither making what is written nor comparing
-    /// what was read.
+    /// Performs one request. Only the storage is timed, not the making of the data or its comparison.
     fn one(&mut self) -> Result<(), Error> {
         let at = self.place();
         let took = match self.task.access {
@@ -288,7 +287,7 @@ impl<'a> Measuring<'a> {
         Ok(())
     }
 
-    /// Where the next block is, in bytes of the set.
+    /// Returns the offset of the next block in the set, in bytes.
     fn place(&mut self) -> u64 {
         let block = self.buffer.len() as u64;
         let blocks = self.task.set_bytes() / block;
@@ -304,18 +303,18 @@ impl<'a> Measuring<'a> {
         number * block
     }
 
-    /// Takes no account of what was done so far.
+    /// Forgets the results so far.
     fn forget(&mut self) {
         self.times.reset();
         self.total = Duration::ZERO;
     }
 
-    /// Reads a sample of what was written and compares it; what was verified in all.
+    /// Reads and compares a sample of the written blocks. Returns the total number of verified blocks.
     fn read_back(&mut self) -> Result<String, Error> {
         if self.task.access == MicroAccess::Read {
             return Ok("every block that was read: its place, and all of its content".to_owned());
         }
-        // The last write of all is always in it.
+        // The sample always contains the last write.
         let last = self.written.iter().max_by_key(|(_, version)| **version);
         let last = last.map(|(at, version)| (*at, *version));
         let every = self.written.len().div_ceil(SAMPLE).max(1);
@@ -345,10 +344,10 @@ impl<'a> Measuring<'a> {
     }
 }
 
-/// Response times above an hour count as one: nobody waits so long for a block.
+/// Longer response times than an hour count as an hour.
 const LONGEST_NANOS: u64 = 3_600_000_000_000;
 
-/// How often progress is told: often enough at 20 ms each, and without a part in what is measured.
+/// How often progress is reported: often enough for requests of 20 ms, and without an effect on the results.
 const TOLD_EVERY: u32 = 16;
 
 #[cfg(test)]
@@ -406,7 +405,7 @@ mod tests {
         assert!(begun.elapsed() >= Duration::from_secs(1));
     }
 
-    /// The second finds what the first left, whatever it was called to write.
+    /// The second run finds the set of the first one, whatever its own settings.
     #[test]
     fn a_set_that_is_kept_is_not_filled_again() {
         let folder = tempfile::tempdir().unwrap();

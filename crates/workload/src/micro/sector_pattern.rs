@@ -1,12 +1,12 @@
-//! What stands in each 512 bytes: where they belong, whose they are, which write they are of, and words
-//! that follow from these three.
+//! The content of each 512 bytes: the position, the set, the number of the write, and words that are derived from
+//! these three.
 
 use sim::Rng;
 
-/// The smallest block that a disk has: what was written tells whether it was torn at any boundary.
+/// The smallest block of a disk: so a write that is torn at any boundary is detected.
 pub(super) const SECTOR: usize = 512;
 
-/// Fills whole sectors, of which the first has this number.
+/// Fills whole sectors. The first one has this number.
 pub(super) fn fill(bytes: &mut [u8], first: u64, seed: u64, version: u64) {
     for (number, sector) in (first..).zip(bytes.chunks_exact_mut(SECTOR)) {
         for (word, bytes) in words(number, seed, version).zip(sector.chunks_exact_mut(8)) {
@@ -15,19 +15,19 @@ pub(super) fn fill(bytes: &mut [u8], first: u64, seed: u64, version: u64) {
     }
 }
 
-/// Which versions may be there.
+/// The valid versions of a block.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum ExpectedSectorVersion {
-    /// This one.
+    /// Exactly this version.
     Exactly(u64),
-    /// Any to this one.
+    /// Any version up to this one.
     UpTo(u64),
 }
 
-/// Compares whole sectors with what belongs there.
+/// Compares whole sectors with their expected content.
 ///
 /// # Errors
-/// What the first one that is wrong holds.
+/// A description of the first wrong sector.
 pub(super) fn check(
     bytes: &[u8],
     first: u64,
@@ -48,7 +48,7 @@ pub(super) fn check(
     Ok(())
 }
 
-/// The words of a sector.
+/// Returns the words of a sector.
 fn words(number: u64, seed: u64, version: u64) -> impl Iterator<Item = u64> {
     let begin = number ^ seed.rotate_left(21) ^ version.rotate_left(42);
     let mut rng = Rng::new(begin);
@@ -61,7 +61,7 @@ fn word(bytes: &[u8], number: usize) -> u64 {
     u64::from_le_bytes(bytes)
 }
 
-/// What is wrong, for people.
+/// Describes the error for people.
 fn told(sector: &[u8], number: u64, seed: u64, expected: ExpectedSectorVersion) -> String {
     let at = format!("the 512 bytes at {}", number * SECTOR as u64);
     if sector.iter().all(|byte| *byte == 0) {
@@ -93,16 +93,16 @@ mod tests {
         assert_eq!(check(&bytes, 8, 7, ExpectedSectorVersion::Exactly(3)), Ok(()));
         assert_eq!(check(&bytes, 8, 7, ExpectedSectorVersion::UpTo(5)), Ok(()));
         let wrong = |bytes: &[u8], expected| check(bytes, 8, 7, expected).unwrap_err();
-        // A lost write, a write of somebody later.
+        // A lost write, and a later write.
         assert!(wrong(&bytes, ExpectedSectorVersion::Exactly(4)).contains("of write 0x3, and 0x4"));
         assert!(wrong(&bytes, ExpectedSectorVersion::UpTo(2)).contains("of write 0x3, and 0x2"));
-        // One that went elsewhere.
+        // A misplaced write.
         let said = check(&bytes, 16, 7, ExpectedSectorVersion::Exactly(3)).unwrap_err();
         assert_eq!(said, "the 512 bytes at 8192 hold what belongs at 4096");
-        // Of another set.
+        // A block of another set.
         let said = check(&bytes, 8, 9, ExpectedSectorVersion::Exactly(3)).unwrap_err();
         assert!(said.ends_with("what was never written there"), "{said}");
-        // One bit in the last sector; a torn write; nothing at all.
+        // One flipped bit in the last sector; a torn write; no data.
         let mut bit = bytes.clone();
         bit[4 * SECTOR - 1] ^= 1;
         let said = wrong(&bit, ExpectedSectorVersion::Exactly(3));

@@ -1,5 +1,5 @@
-//! The working set: blocks that tell what belongs in them, behind a mark that says that they are there, so that
-//! several runs on one storage fill it once.
+//! The working set: blocks with verifiable content, after a label that records them. So several runs on one storage
+//! fill it only once.
 
 use std::io::ErrorKind;
 
@@ -11,35 +11,35 @@ use super::{
 };
 use crate::Error;
 
-/// Where the blocks begin: the largest block, so that blocks of all sizes lie on multiples of theirs.
+/// The offset of the first block: that of the largest block size, so that blocks of all sizes are aligned.
 const START: u64 = 64 * 1024;
-/// The mark, at the beginning: as much as the largest block of a disk.
+/// Length of the label at the beginning: the largest block size of a disk.
 const MARK: usize = 4096;
-/// "FBMICRO1".
+/// The magic number "FBMICRO1".
 const MAGIC: u64 = u64::from_le_bytes(*b"FBMICRO1");
-/// Bytes of one write while it is filled: enough for a kernel or initiator to have many on their way.
+/// Length of one write while the set is filled: enough for a kernel or initiator to have many requests in flight.
 const PIECE: usize = 4 << 20;
 
-/// Blocks that are there.
+/// A filled working set.
 pub(super) struct Set<'a> {
     store: &'a MicroStore,
-    /// Of what is in them; that of the run that filled it.
+    /// The seed of the content: that of the run which has filled the set.
     seed: u64,
     bytes: u64,
-    /// Runs that have written to it since.
+    /// Number of runs that have written to it since.
     runs: u32,
 }
 
 impl<'a> Set<'a> {
-    /// The bytes that a set of so many takes.
+    /// Returns the bytes that a set of this size takes.
     pub(super) const fn takes(bytes: u64) -> u64 {
         START + bytes
     }
 
-    /// That a file has nothing in it, or a set, whole or not: any other is not ours to fill.
+    /// Checks that a file is empty or has a set, complete or not. Other files must not be overwritten.
     ///
     /// # Errors
-    /// [`Error::Settings`]; nothing was touched.
+    /// [`Error::Settings`]; nothing was changed.
     pub(super) fn refuse_others(store: &MicroStore) -> Result<(), Error> {
         if store.is_empty()? || mark_on(store)?.is_some() {
             return Ok(());
@@ -50,7 +50,7 @@ impl<'a> Set<'a> {
         )))
     }
 
-    /// The set that is on a store, if it is large enough; otherwise it is filled anew.
+    /// Returns the set on a store if it is large enough; otherwise fills a new one.
     pub(super) fn open(
         store: &'a MicroStore,
         bytes: u64,
@@ -65,9 +65,9 @@ impl<'a> Set<'a> {
         }
     }
 
-    /// Filled with version 0.
+    /// Fills the set with version 0.
     fn filled(self, progress: &dyn Fn(f64)) -> Result<Self, Error> {
-        // Marked as one with nothing in it until it is whole, whatever stood there.
+        // Label it as empty until it is complete, whatever was there before.
         self.mark(0)?;
         let mut piece = Aligned::zeros(PIECE);
         for at in (0..self.bytes).step_by(PIECE) {
@@ -81,7 +81,7 @@ impl<'a> Set<'a> {
         Ok(self)
     }
 
-    /// Notes one more run that writes; its number.
+    /// Notes one more run that writes. Returns its number.
     pub(super) fn begin_writing(&mut self) -> Result<u32, Error> {
         let mut mark = Aligned::zeros(MARK);
         self.store.read(0, &mut mark)?;
@@ -96,7 +96,7 @@ impl<'a> Set<'a> {
         self.store.read(START + at, into)
     }
 
-    /// What a block is to hold as of this write.
+    /// Returns the content of a block after this write.
     pub(super) fn content(&self, at: u64, version: u64, into: &mut [u8]) {
         sector_pattern::fill(into, number(at), self.seed, version);
     }
@@ -106,7 +106,7 @@ impl<'a> Set<'a> {
         self.store.write(START + at, bytes)
     }
 
-    /// That a block holds this version; without one, any that was written so far.
+    /// Checks that a block has this version or, without one, any version that was written so far.
     ///
     /// # Errors
     /// [`Error::Wrong`].
@@ -130,7 +130,7 @@ impl<'a> Set<'a> {
     }
 }
 
-/// The version of a write in a run: later runs have higher ones.
+/// Returns the version of a write in a run. Later runs have higher versions.
 pub(super) fn version_of(run: u32, write: u32) -> u64 {
     u64::from(run) << 32 | u64::from(write)
 }
@@ -139,18 +139,18 @@ fn number(at: u64) -> u64 {
     at / SECTOR as u64
 }
 
-/// The mark of a store, if it has one.
+/// Reads the label of a store, if it has one.
 fn mark_on(store: &MicroStore) -> Result<Option<[u64; 3]>, Error> {
     let mut mark = Aligned::zeros(MARK);
     match store.read(0, &mut mark) {
         Ok(()) => Ok(read_mark(&mark)),
-        // A new file ends before its mark.
+        // A new file ends before its label.
         Err(Error::System { error, .. }) if error.kind() == ErrorKind::UnexpectedEof => Ok(None),
         Err(error) => Err(error),
     }
 }
 
-/// Seed, bytes and runs of a mark, if it is one.
+/// Decodes seed, size and runs of a label, if it is valid.
 fn read_mark(mark: &[u8]) -> Option<[u64; 3]> {
     let mut words =
         mark.chunks_exact(8).map(|bytes| u64::from_le_bytes(bytes.try_into().expect("eight")));
@@ -159,7 +159,7 @@ fn read_mark(mark: &[u8]) -> Option<[u64; 3]> {
     (magic == MAGIC && summed == sum(&words[..4])).then_some([seed, bytes, runs])
 }
 
-/// Against a mark of which a part was written: no more is needed, and nobody gains by a false one.
+/// A checksum against a torn label. A stronger one is not needed, because nobody gains by a forged one.
 fn sum(words: &[u64]) -> u64 {
     words.iter().fold(0, |sum, word| Rng::new(sum ^ word).next_u64())
 }

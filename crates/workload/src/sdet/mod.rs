@@ -1,7 +1,7 @@
-//! Scripts like those of SPEC's SDET: what the users of one machine do in a day of software development,
-//! as many scripts at once, each a mix of Unix commands that is known before.
+//! Scripts like those of SPEC's SDET: the work of the users of one machine during a day of software development.
+//! Several scripts run concurrently, each a known mix of Unix commands.
 //!
-//! SPEC's own scripts cannot be had; the mix is ours (`script`).
+//! SPEC's own scripts are not available; the mix is ours (`script`).
 
 mod script;
 
@@ -31,9 +31,9 @@ const TOOLS: [Tool; 9] = [
     Tool { program: "tar", package: "tar" },
     Tool { program: "cksum", package: "coreutils" },
 ];
-/// Of one script, which is a second of work: on a line so slow that this is not enough, fewer are wanted.
+/// Time limit of one script, which is a second of work. A link on which this is not sufficient needs fewer scripts.
 const LIMIT: Duration = Duration::from_secs(2 * 3600);
-/// Threads of the system that wait for as many scripts; the papers' greatest number is 32.
+/// Maximum number of scripts, each with a waiting thread. The papers use 32 at most.
 const MOST_SCRIPTS: u32 = 1024;
 
 /// Settings of a run.
@@ -68,7 +68,7 @@ impl Workload for Sdet {
     }
 
     fn space(&self) -> u64 {
-        // What a script makes at most before it removes it, rounded up.
+        // The most that a script makes before it removes it, rounded up.
         (u64::from(self.rounds) << 20).saturating_mul(self.scripts.into())
     }
 
@@ -77,7 +77,7 @@ impl Workload for Sdet {
         self.check()?;
         let scripts: Vec<String> =
             (0..self.scripts).map(|number| script::write(run.seed, number, self.rounds)).collect();
-        // First on this machine's own disk, for what is to be said, and what is to be there at the end.
+        // Run the scripts on this machine's own disk first, to know the output and the files that they must produce.
         let all = 2.0 * f64::from(self.scripts);
         let done = AtomicU32::new(0);
         let one_done = || (run.progress)(f64::from(done.fetch_add(1, Ordering::Relaxed) + 1) / all);
@@ -105,8 +105,8 @@ impl Workload for Sdet {
     }
 }
 
-/// Runs all at the same time, each in a folder of its own: what each said, and how long it took until the
-/// last was done.
+/// Runs all scripts concurrently, each in a folder of its own. Returns their output, and the time until the last one
+/// has ended.
 fn run_all(
     scripts: &[String],
     folder: &Path,

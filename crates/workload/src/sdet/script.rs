@@ -1,17 +1,17 @@
-//! One script: files that it begins with, then its tasks in an order of its own.
+//! One script: the files with which it begins, then its tasks in an order of its own.
 
 use std::fmt::Write;
 
 use sim::Rng;
 
-/// A task of a script, and how often it is in each round. `@` is its number: what a task makes has it in its
-/// name, so that tasks need not know of each other. All that a task says is the same wherever it runs.
+/// A task of a script, and how often it occurs in each round. `@` is replaced by its number: the names of its files
+/// contain it, so that tasks do not depend on each other. The output of a task is the same wherever it runs.
 struct SdetScriptTask {
     in_round: u32,
     commands: &'static str,
 }
 
-/// A round has 21: editing, looking and copying most, compiling and formatting once.
+/// A round has 21 tasks: mostly editing, viewing and copying, and one of compiling and of formatting.
 const TASKS: [SdetScriptTask; 12] = [
     SdetScriptTask {
         in_round: 1,
@@ -48,10 +48,10 @@ const TASKS: [SdetScriptTask; 12] = [
     },
 ];
 
-/// Texts in `doc`.
+/// Number of texts in `doc`.
 const TEXTS: u64 = 5;
 
-/// Six texts, three sources, and a paper to format; what is at random in them awk makes, of a seed.
+/// Makes six texts, three sources, and a paper to format; awk makes their random parts from a seed.
 const BEGIN: &str = "\
 set -eu
 export LC_ALL=C
@@ -76,10 +76,10 @@ cp src/main.c src/more.c
 cp src/main.c src/other.c
 ";
 
-/// What is left for the storage to be asked for at the end.
+/// Prints checksums of the remaining files at the end, which are read from the storage.
 const END: &str = "rm -rf tmp\ncat doc/* | cksum\ntar --format=ustar --mtime=@0 --owner=0 --group=0 --sort=name -cf kept.tar src doc\n";
 
-/// The script of this number.
+/// Returns the script with this number.
 pub(super) fn write(seed: u64, number: u32, rounds: u32) -> String {
     let mut rng = Rng::new(seed ^ u64::from(number).rotate_left(32));
     let mut script = BEGIN.replace("SEED", &rng.below(10_000).to_string());

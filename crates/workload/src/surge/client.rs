@@ -1,4 +1,4 @@
-//! One user of the site: asks for files over a connection that is kept, and compares each answer.
+//! One user of the site: requests files over a persistent connection, and verifies each response.
 
 use std::{
     io::{BufRead, BufReader, ErrorKind, Read, Write},
@@ -10,9 +10,9 @@ use std::{
 use super::site::{PIECE, SurgeSite};
 use crate::Error;
 
-/// For one answer: a storage that takes longer is stuck.
+/// Time limit of one response: a longer one means that the storage is stuck.
 const LIMIT: Duration = Duration::from_secs(600);
-/// Lines before the content, each of at most so many bytes; nginx sends some eight.
+/// Maximum number of header lines, and their maximum length; nginx sends about eight.
 const HEADER: (usize, u64) = (100, 8192);
 
 /// A connection to the server.
@@ -32,10 +32,10 @@ impl SurgeClient {
         })
     }
 
-    /// Asks for a file, and answers with the time until all of it was there and was right.
+    /// Requests a file. Returns the time until it has arrived completely and was verified.
     ///
     /// # Errors
-    /// [`Error::Wrong`] if it is not what the file holds.
+    /// [`Error::Wrong`] if the content differs from that of the file.
     pub(super) fn get(&mut self, site: &SurgeSite, file: u32) -> Result<Duration, Error> {
         let failed = || Error::system(format!("get file {file} from nginx"));
         let begun = Instant::now();
@@ -60,7 +60,7 @@ impl SurgeClient {
         Ok(begun.elapsed())
     }
 
-    /// Reads what is before the content, and answers with the content's length.
+    /// Reads the header. Returns the length of the content.
     fn length(&mut self) -> std::io::Result<u64> {
         let unreadable = |what: &str| std::io::Error::new(ErrorKind::InvalidData, what.to_owned());
         let mut length = None;
@@ -90,7 +90,7 @@ impl SurgeClient {
 mod tests {
     use super::*;
 
-    /// What a client makes of this answer.
+    /// Returns the client's result for this response.
     fn of(site: &SurgeSite, answer: Vec<u8>) -> Result<Duration, Error> {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         let mut client = SurgeClient { connection: BufReader::new(ours), piece: vec![0; PIECE] };
