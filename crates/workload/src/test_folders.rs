@@ -1,4 +1,4 @@
-//! A run as tests need it: folders of its own, and a look at what was left.
+//! Folders for the tests of workloads, and a check of what a run leaves.
 
 use std::{
     fs::{self, Permissions},
@@ -10,14 +10,14 @@ use tempfile::TempDir;
 
 use crate::{Error, Tool, Workload, WorkloadLocation, WorkloadResult, WorkloadRun};
 
-/// Two folders, to which also the users can come that servers run as.
+/// Two folders that the users of servers can reach as well.
 pub(crate) struct TrialFolders {
     folder: TempDir,
     scratch: TempDir,
 }
 
 impl TrialFolders {
-    /// Where nothing but folders is needed.
+    /// For tests that need only folders.
     pub(crate) fn new() -> Self {
         let [folder, scratch] = [0, 1].map(|_| {
             let made = tempfile::tempdir().unwrap();
@@ -27,7 +27,7 @@ impl TrialFolders {
         Self { folder, scratch }
     }
 
-    /// Where these programs are needed; `None`, which is said, if one is missing.
+    /// For tests that need these programs; `None` and a message if one is missing.
     pub(crate) fn with(tools: &[Tool]) -> Option<Self> {
         match tools.iter().find(|tool| tool.find().is_err()) {
             None => Some(Self::new()),
@@ -38,23 +38,23 @@ impl TrialFolders {
         }
     }
 
-    /// Where the workload runs.
+    /// The folder in which the workload runs.
     pub(crate) fn folder(&self) -> &Path {
         self.folder.path()
     }
 
-    /// What it has beside that.
+    /// The folder for its other files.
     pub(crate) fn scratch(&self) -> &Path {
         self.scratch.path()
     }
 
-    /// Does something with what a run is given.
+    /// Calls a function with the place of a run.
     pub(crate) fn given<T>(&self, work: impl FnOnce(&WorkloadRun<'_>) -> T) -> T {
         let place = WorkloadLocation::Folder(self.folder().to_owned());
         work(&WorkloadRun { place: &place, scratch: self.scratch(), seed: 1, progress: &|_| () })
     }
 
-    /// Runs a workload, and sees that it leaves nothing where it ran.
+    /// Runs a workload, and checks that it leaves nothing where it ran.
     pub(crate) fn run(&self, workload: &dyn Workload) -> Result<WorkloadResult, Error> {
         let outcome = self.given(|run| workload.run(run));
         assert_eq!(left(self.folder()), 0, "{outcome:?}");
@@ -62,7 +62,7 @@ impl TrialFolders {
     }
 }
 
-/// How many files and folders are in a folder.
+/// Returns the number of files and folders in a folder.
 pub(crate) fn left(folder: &Path) -> usize {
     fs::read_dir(folder).unwrap().count()
 }

@@ -1,4 +1,4 @@
-//! Many workers at once for a time: when is measured, when all is over, and what they found.
+//! Runs many workers for a given time: the measured part, the end, and the collection of their results.
 
 use std::{
     sync::{
@@ -11,20 +11,20 @@ use std::{
 
 use crate::Error;
 
-/// Between two looks how far we are; also how late a worker in a pause sees that another has failed.
+/// Time between progress reports; also how late a paused worker notices that another one has failed.
 const LOOK: Duration = Duration::from_millis(250);
 
-/// What all workers of a run keep to.
+/// The schedule that all workers of a run share.
 pub(crate) struct RunWatch {
     begun: Instant,
     measured_from: Instant,
     until: Instant,
-    /// One has failed: the others need not go on.
+    /// A worker has failed: the others need not continue.
     has_failed: AtomicBool,
 }
 
 impl RunWatch {
-    /// From now on, so many seconds that are not measured, and then so many that are.
+    /// Starts now, with this many seconds that are not measured and then this many that are.
     pub(crate) fn start(warm_up: u32, seconds: u32) -> Self {
         let [warm_up, seconds] = [warm_up, seconds].map(|s| Duration::from_secs(s.into()));
         let begun = Instant::now();
@@ -32,17 +32,17 @@ impl RunWatch {
         Self { begun, measured_from, until: measured_from + seconds, has_failed: false.into() }
     }
 
-    /// Whether nothing more is to be begun.
+    /// Returns true if no new work is to be started.
     pub(crate) fn is_over(&self) -> bool {
         Instant::now() >= self.until || self.has_failed.load(Ordering::Relaxed)
     }
 
-    /// Whether what ends now counts.
+    /// Returns true if work that ends now is measured.
     pub(crate) fn is_measured(&self, now: Instant) -> bool {
         (self.measured_from..=self.until).contains(&now)
     }
 
-    /// Waits, but not beyond the end.
+    /// Pauses, but not beyond the end.
     pub(crate) fn pause(&self, seconds: f64) {
         let longest = self.until.saturating_duration_since(self.begun);
         let pause = Duration::try_from_secs_f64(seconds).unwrap_or(longest).min(longest);
@@ -52,17 +52,17 @@ impl RunWatch {
         }
     }
 
-    /// Runs all workers, each in a thread of its own, until each has ended.
+    /// Runs each worker in a thread of its own, until all have ended.
     ///
     /// # Errors
-    /// That of the first of them that failed; the others are told, and end early.
+    /// The error of the first worker that failed; the others are told and end early.
     pub(crate) fn run<T: Send>(
         &self,
         workers: Vec<impl FnOnce(&Self) -> Result<T, Error> + Send>,
         progress: &dyn Fn(f64),
     ) -> Result<Vec<T>, Error> {
         thread::scope(|scope| {
-            // Nothing is sent: all have ended when nobody can send any more.
+            // Nothing is sent: the channel is closed when all workers have ended.
             let (running, all_ended) = mpsc::channel::<()>();
             let start = |worker| {
                 let running = running.clone();
@@ -79,7 +79,7 @@ impl RunWatch {
         })
     }
 
-    /// One worker; `running` is dropped when it has ended.
+    /// Runs a worker; `running` is dropped when it has ended.
     fn one<T>(
         &self,
         worker: impl FnOnce(&Self) -> Result<T, Error>,
@@ -94,7 +94,7 @@ impl RunWatch {
     }
 }
 
-/// The value within which this share of all is, if there are any. They are in order, the least first.
+/// Returns the value within which this share of all values is, if there are any. The values are sorted.
 pub(crate) fn within(sorted: &[f64], share: f64) -> Option<f64> {
     let rank = (share * sorted.len() as f64).ceil() as usize;
     sorted.get(rank.max(1) - 1).copied()

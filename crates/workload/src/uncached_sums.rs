@@ -1,4 +1,4 @@
-//! What files hold, read from their storage rather than from this machine's memory.
+//! Checksums of files that are read from their storage, not from the page cache.
 
 use std::{
     collections::BTreeMap,
@@ -13,40 +13,40 @@ use rustix::fs::{Advice, fadvise, syncfs};
 
 use crate::Error;
 
-/// Bytes of one read; large enough that calls do not count.
+/// Bytes of one read; large, so that the cost of calls does not matter.
 const PIECE: usize = 256 * 1024;
 
-/// What a file is and holds.
+/// Metadata and checksum of a file.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Sum {
-    /// Bytes.
+    /// Size in bytes.
     pub(crate) length: u64,
-    /// When it was last changed, in seconds since 1970.
+    /// Time of the last change, in seconds since 1970.
     pub(crate) changed: i64,
-    /// Of its content: SipHash of 64 bits, against mistakes and not against malice.
+    /// Checksum of the content: SipHash of 64 bits, against mistakes and not against attacks.
     pub(crate) hash: u64,
 }
 
-/// Writes out all files of a folder and drops them from memory, so that the next read comes from storage.
+/// Writes out all files of a folder and drops them from the page cache, so that the next read comes from storage.
 ///
 /// # Errors
-/// If the storage does not take what is written, which an application may not have waited for.
+/// If the storage fails to write data for which the application may not have waited.
 pub(crate) fn forget(folder: &Path) -> Result<(), Error> {
     let failed = || Error::system(format!("write out {}", folder.display()));
     let whole = File::open(folder).map_err(failed())?;
     syncfs(&whole).map_err(|error| failed()(error.into()))?;
     for path in files(folder)? {
         let file = File::open(&path).map_err(Error::system(format!("open {}", path.display())))?;
-        // Pages that are written back are dropped; a file system that cannot is read from memory.
+        // Only written pages are dropped. On a file system without this function reads come from memory.
         let _ = fadvise(&file, 0, None, Advice::DontNeed);
     }
     Ok(())
 }
 
-/// What every file of a folder holds, by its path in the folder.
+/// Returns the checksum of every file of a folder, by its path in the folder.
 ///
 /// # Errors
-/// If one cannot be read.
+/// If a file cannot be read.
 pub(crate) fn sums(folder: &Path) -> Result<BTreeMap<PathBuf, Sum>, Error> {
     let of = |path: PathBuf| {
         let sum = sum(&path).map_err(Error::system(format!("read {}", path.display())))?;
@@ -55,7 +55,7 @@ pub(crate) fn sums(folder: &Path) -> Result<BTreeMap<PathBuf, Sum>, Error> {
     files(folder)?.into_iter().map(of).collect()
 }
 
-/// The first path at which two folders differ, in what the files hold.
+/// Returns the first path at which the content of two folders differs.
 pub(crate) fn difference<'a>(
     one: &'a BTreeMap<PathBuf, Sum>,
     other: &'a BTreeMap<PathBuf, Sum>,
@@ -81,7 +81,7 @@ fn sum(path: &Path) -> std::io::Result<Sum> {
     }
 }
 
-/// Files in a folder and all below it; links are no files.
+/// Lists the files in a folder and its subfolders, without links.
 fn files(folder: &Path) -> Result<Vec<PathBuf>, Error> {
     let failed = |path: &Path| Error::system(format!("read {}", path.display()));
     let (mut found, mut folders) = (Vec::new(), vec![folder.to_owned()]);

@@ -1,4 +1,4 @@
-//! Whom servers run as that refuse to run as root.
+//! The user for servers that refuse to run as root.
 
 use std::{
     fs,
@@ -11,7 +11,7 @@ use rustix::process::geteuid;
 
 use crate::Error;
 
-/// A user without privilege, if we have privilege; else ourselves.
+/// A user without privileges if we are root; otherwise the current user.
 pub(crate) struct UnprivilegedUser(Option<SystemAccount>);
 
 struct SystemAccount {
@@ -21,10 +21,10 @@ struct SystemAccount {
 }
 
 impl UnprivilegedUser {
-    /// The first of these that this system has, if we are root.
+    /// Returns the first of these users that the system has, if we are root.
     ///
     /// # Errors
-    /// If it has none of them.
+    /// If the system has none of them.
     pub(crate) fn without_privilege(names: &[&str]) -> Result<Self, Error> {
         if !geteuid().is_root() {
             return Ok(Self(None));
@@ -35,7 +35,7 @@ impl UnprivilegedUser {
         Ok(Self(Some(found.ok_or_else(none)?)))
     }
 
-    /// Lets a program run as this user.
+    /// Makes a program run as this user.
     pub(crate) fn run<'a>(&self, command: &'a mut Command) -> &'a mut Command {
         match &self.0 {
             Some(user) => command.uid(user.uid).gid(user.gid),
@@ -43,10 +43,10 @@ impl UnprivilegedUser {
         }
     }
 
-    /// Makes a folder this user's own.
+    /// Makes this user the owner of a folder.
     ///
     /// # Errors
-    /// If the system does not; or if the user could not come there for the folders above it.
+    /// If the system refuses it, or if the folders above do not let the user pass.
     pub(crate) fn take(&self, folder: &Path) -> Result<(), Error> {
         let Some(user) = &self.0 else { return Ok(()) };
         let failed = Error::system(format!("give {} to {}", folder.display(), user.name));
@@ -60,7 +60,7 @@ impl UnprivilegedUser {
     }
 }
 
-/// Whether all folders above one let everybody through.
+/// Returns true if everybody may pass all folders above this one.
 fn is_open(folder: &Path) -> bool {
     use std::os::unix::fs::MetadataExt;
     let all_may = |above: &Path| above.metadata().is_ok_and(|about| about.mode() & 0o001 != 0);

@@ -1,4 +1,4 @@
-//! Files of known content beside a program that verifies nothing of what it reads: written before it,
+//! Files of known content beside a program that does not verify what it reads. They are written before it runs and
 //! compared after it, from the storage and not from memory.
 
 use std::{
@@ -12,23 +12,23 @@ use sim::Rng;
 
 use crate::{Error, owned_folder::OwnedFolder};
 
-/// The sizes of the files in bytes: around a page, across pages, and some of many requests.
+/// The sizes of the files in bytes: around a page, across pages, and some that take many requests.
 const SIZES: [usize; 6] = [1, 4095, 4096, 65_537, 1 << 20, 3 << 20];
 
-/// Files that are there while it runs; removed when this is dropped.
+/// Files that exist while the program runs; removed when this is dropped.
 pub(crate) struct WitnessFiles {
     folder: OwnedFolder,
     seed: u64,
 }
 
 impl WitnessFiles {
-    /// The bytes that they take up, with what file systems add.
+    /// The bytes that they take up, including the overhead of file systems.
     pub(crate) const SPACE: u64 = 5 << 20;
     /// What is compared, for people.
     pub(crate) const VERIFIED: &'static str =
         "4 MiB in files beside it, written before and read back after, not from the page cache";
 
-    /// Writes them below `folder`; they are stable when this returns.
+    /// Writes the files below `folder`; they are stable when this returns.
     pub(crate) fn write(folder: &Path, seed: u64) -> Result<Self, Error> {
         let witness =
             Self { folder: OwnedFolder::make(folder, "forebay-lab-witness", Self::SPACE)?, seed };
@@ -46,7 +46,7 @@ impl WitnessFiles {
         Ok(witness)
     }
 
-    /// Reads them back and compares.
+    /// Reads the files back and compares them.
     ///
     /// # Errors
     /// [`Error::Wrong`], with the file and the byte.
@@ -55,7 +55,7 @@ impl WitnessFiles {
             let path = self.path(number);
             let read = || -> io::Result<Vec<u8>> {
                 let mut file = File::open(&path)?;
-                // What is clean goes from memory, and all is clean: it was synced.
+                // Only clean pages are dropped, and all are clean: the files were synced.
                 fadvise(&file, 0, None, Advice::DontNeed)?;
                 let mut bytes = Vec::with_capacity(size);
                 file.read_to_end(&mut bytes)?;

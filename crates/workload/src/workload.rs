@@ -1,32 +1,32 @@
-//! What every workload can do.
+//! The interface of all workloads.
 
 use std::path::Path;
 
 use crate::{Error, Tool, WorkloadLocation, WorkloadResult};
 
-/// A use of storage, with its settings.
+/// A workload with its settings.
 pub trait Workload {
-    /// Programs without which it does not run.
+    /// Programs that it needs.
     fn needs(&self) -> Vec<Tool>;
 
-    /// That its settings make sense. What they need is asked only then.
+    /// Checks its settings. What they need on this machine is checked later.
     ///
     /// # Errors
     /// [`Error::Settings`].
     fn check(&self) -> Result<(), Error>;
 
-    /// That what it needs beside programs is on this machine.
+    /// Checks that what it needs besides programs is on this machine.
     ///
     /// # Errors
-    /// [`Error::Settings`], with what is missing and how it is had.
+    /// [`Error::Settings`], with what is missing and how to get it.
     fn ready(&self) -> Result<(), Error> {
         Ok(())
     }
 
-    /// Bytes that it takes up on its place, at most.
+    /// Bytes that it needs on its place at most.
     fn space(&self) -> u64;
 
-    /// Bytes of that which are there already, made by a run before that left them for the next.
+    /// Bytes of these that an earlier run has left there for the next one.
     fn left_behind(&self, _place: &WorkloadLocation) -> u64 {
         0
     }
@@ -34,26 +34,25 @@ pub trait Workload {
     /// Runs it to its end, and compares what it reads with what it wrote.
     ///
     /// # Errors
-    /// What is missing or failed; [`Error::Wrong`] if the storage gave back something else.
+    /// What is missing or failed; [`Error::Wrong`] if the storage returned other data.
     fn run(&self, run: &WorkloadRun<'_>) -> Result<WorkloadResult, Error>;
 }
 
-/// What a run is given.
+/// What a run gets.
 #[derive(Clone, Copy)]
 pub struct WorkloadRun<'a> {
-    /// Where.
+    /// The place.
     pub place: &'a WorkloadLocation,
-    /// A folder on this machine's own disk or memory for scripts and what is compared with. Its owner
-    /// removes it.
+    /// A folder on this machine's own disk or memory for scripts and expected content. The caller removes it.
     pub scratch: &'a Path,
-    /// What all chance comes from that the workload itself has.
+    /// The source of all random choices of the workload itself.
     pub seed: u64,
-    /// Told now and then which share is done, 0 to 1.
+    /// Called now and then with the share that is done, 0 to 1.
     pub progress: &'a (dyn Fn(f64) + Sync),
 }
 
 impl WorkloadRun<'_> {
-    /// The folder, for what runs only in one.
+    /// Returns the folder, for workloads that need one.
     pub(crate) fn folder(&self, workload: &'static str) -> Result<&Path, Error> {
         match self.place {
             WorkloadLocation::Folder(path) if path.is_dir() => Ok(path),

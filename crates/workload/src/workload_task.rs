@@ -34,7 +34,7 @@ pub enum WorkloadTask {
 }
 
 impl WorkloadTask {
-    /// What it does.
+    /// Returns the workload.
     #[must_use]
     pub fn workload(&self) -> &dyn Workload {
         match self {
@@ -51,10 +51,10 @@ impl WorkloadTask {
         }
     }
 
-    /// Runs it, once its settings are right and its programs, its place and room for it are there.
+    /// Runs the workload after its settings, programs, place and free space have been checked.
     ///
     /// # Errors
-    /// What is missing, before anything is touched; then those of [`Workload::run`].
+    /// What is missing, before anything is changed; then those of [`Workload::run`].
     pub fn run(&self, run: &WorkloadRun<'_>) -> Result<WorkloadResult, Error> {
         let workload = self.workload();
         workload.check()?;
@@ -93,7 +93,7 @@ mod tests {
             WorkloadTask::Bonnie(Bonnie { file_mib: most, processes: most, ..Bonnie::default() }),
             WorkloadTask::Surge(Surge { warm_up: most, ..Surge::default() }),
         ] {
-            // What a plan asks of settings that it was given.
+            // Settings as a plan requests them.
             assert!(task.workload().space() > 0);
             let ran = trial.given(|run| task.run(run));
             assert!(matches!(ran, Err(Error::Settings(_))), "{task:?}");

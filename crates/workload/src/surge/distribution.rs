@@ -1,12 +1,12 @@
-//! The distributions of Surge, each by the inverse of its function.
+//! The distributions of Surge. Each is drawn by inverting its distribution function.
 //!
-//! From Barford and Crovella, "Generating Representative Web Workloads for Network and Server Performance Evaluation",
-//! SIGMETRICS 1998, the table of models with their parameters. The page itself was not at hand; programs that took
-//! their numbers from it have these: the X-Cloud simulator, src/service/FileTransfer1998.java (sizes of files, both
-//! kinds of pauses), and a generator of file sizes in R that names the paper (both parts of the sizes, where they part
-//! and how many files are in which). [`PAGE`] and [`STACK`] were found nowhere else and are as remembered. Surge's
-//! own program of April 1998 (object.c 1.0) has pages by Pareto with k 2 and alpha 1.245, up to 150 files: a model that
-//! came after the paper's.
+//! From Barford and Crovella, "Generating Representative Web Workloads for Network and Server Performance
+//! Evaluation", SIGMETRICS 1998, the table of models with their parameters. The table itself was not available. The
+//! numbers come from programs that took them from it: the X-Cloud simulator, src/service/FileTransfer1998.java (file
+//! sizes, both kinds of pauses), and a generator of file sizes in R that names the paper (both parts of the size
+//! distribution, the threshold between them, and the share of files in each). [`PAGE`] and [`STACK`] were found
+//! nowhere else and are from memory. Surge's own program of April 1998 (object.c 1.0) draws pages from a Pareto
+//! distribution with k 2 and alpha 1.245, up to 150 files: a model that is newer than the paper's.
 
 use std::f64::consts::TAU;
 
@@ -15,41 +15,41 @@ use sim::Rng;
 /// A distribution of positive numbers.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Distribution {
-    /// Its logarithm is normal, with this mean and deviation.
+    /// Log-normal, with this mean and deviation of the logarithm.
     Lognormal { mean: f64, deviation: f64 },
-    /// `1 - (least / x)^shape`.
+    /// Pareto: `1 - (least / x)^shape`.
     Pareto { least: f64, shape: f64 },
-    /// `1 - exp(-(x / scale)^shape)`.
+    /// Weibull: `1 - exp(-(x / scale)^shape)`.
     Weibull { scale: f64, shape: f64 },
 }
 
 use Distribution::{Lognormal, Pareto, Weibull};
 
-/// Bytes of a file, for all that are smaller than [`LARGE`].
+/// Sizes in bytes of the files below [`LARGE`].
 pub(super) const BODY: Distribution = Lognormal { mean: 9.357, deviation: 1.318 };
-/// Bytes of the largest files.
+/// Sizes in bytes of the largest files.
 pub(super) const TAIL: Distribution = Pareto { least: LARGE, shape: 1.1 };
-/// Where the tail begins, in bytes.
+/// Size in bytes at which the tail begins.
 pub(super) const LARGE: f64 = 133_000.0;
-/// Of a hundred files those that are of the tail.
+/// Percentage of files in the tail.
 pub(super) const TAIL_PERCENT: u32 = 7;
-/// Files that a page is made of.
+/// Number of files of a page.
 pub(super) const PAGE: Distribution = Pareto { least: 1.0, shape: 2.43 };
-/// How many other files were asked for since one was asked for before.
+/// Stack distance: how many other files were requested since the last request for this file.
 pub(super) const STACK: Distribution = Lognormal { mean: 1.5, deviation: 0.80 };
-/// Seconds between the files of a page: the paper's alpha is the scale and its beta the shape, so that half the pauses
-/// are shorter than 0.56 s and a few are of many seconds.
+/// Seconds between the files of a page. The paper's alpha is the scale and its beta the shape, so that half the
+/// pauses are shorter than 0.56 s and a few last many seconds.
 pub(super) const ACTIVE_OFF: Distribution = Weibull { scale: 1.46, shape: 0.382 };
 /// Seconds between pages.
 pub(super) const INACTIVE_OFF: Distribution = Pareto { least: 1.0, shape: 1.5 };
 
 impl Distribution {
-    /// One number.
+    /// Draws a number.
     pub(super) fn draw(self, rng: &mut Rng) -> f64 {
-        // Above 0 and up to 1, so that it has a logarithm.
+        // Above 0 and at most 1, so that it has a logarithm.
         let mut share = || ((rng.next_u64() >> 11) + 1) as f64 / (1u64 << 53) as f64;
         match self {
-            // Box and Muller 1958.
+            // The method of Box and Muller, 1958.
             Lognormal { mean, deviation } => {
                 let normal = (-2.0 * share().ln()).sqrt() * (TAU * share()).cos();
                 (mean + deviation * normal).exp()
@@ -64,7 +64,7 @@ impl Distribution {
 mod tests {
     use super::*;
 
-    /// The quartiles of many, against those that the distribution has.
+    /// Compares the quartiles of many numbers with those of the distribution.
     fn check(distribution: Distribution, quartiles: [f64; 3]) {
         let mut rng = Rng::new(5);
         let mut drawn: Vec<f64> = (0..40_000).map(|_| distribution.draw(&mut rng)).collect();
@@ -77,7 +77,7 @@ mod tests {
 
     #[test]
     fn what_is_drawn_has_the_quartiles_of_its_distribution() {
-        // The normal distribution's quartiles are 0.67449 deviations from its mean.
+        // The quartiles of the normal distribution are 0.67449 deviations from its mean.
         let lognormal = |mean: f64, deviation: f64| {
             [-0.674_49, 0.0, 0.674_49].map(|z: f64| (mean + deviation * z).exp())
         };
@@ -89,7 +89,7 @@ mod tests {
         check(TAIL, pareto(LARGE, 1.1));
         check(PAGE, pareto(1.0, 2.43));
         check(INACTIVE_OFF, pareto(1.0, 1.5));
-        // The middle of a Weibull is scale * ln(2)^(1 / shape).
+        // The median of a Weibull distribution is scale * ln(2)^(1 / shape).
         let weibull = [0.75, 0.5, 0.25].map(|above: f64| 1.46 * (-above.ln()).powf(1.0 / 0.382));
         check(ACTIVE_OFF, weibull);
     }

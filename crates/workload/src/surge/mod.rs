@@ -1,4 +1,5 @@
-//! A web server under the load of Surge's users: nginx serves files of a folder, and logs to it.
+//! A web server under the load of Surge's users: nginx serves the files of a folder and writes its log to that
+//! folder.
 
 mod distribution;
 mod site;
@@ -33,13 +34,13 @@ use crate::{
 };
 
 const TOOL: Tool = Tool { program: "nginx", package: "nginx-light" };
-/// The file of its settings.
+/// The name of nginx's settings file.
 const SETTINGS: &str = "nginx.conf";
-/// For nginx to start, and to end when all connections are closed.
+/// Time limit for nginx to start, and to end after all connections are closed.
 const LIMIT: Duration = Duration::from_secs(300);
-/// Between two tries to connect to a server that starts.
+/// Time between attempts to connect to a starting server.
 const LOOK: Duration = Duration::from_millis(10);
-/// A line of the log, as measured, rounded up; and so many in each second at most.
+/// Bytes of a log line, as measured, rounded up; and the largest number of lines per second.
 const LOGGED: u64 = 100 * 20_000;
 
 /// Settings of a run.
@@ -90,7 +91,7 @@ impl Workload for Surge {
     }
 
     fn space(&self) -> u64 {
-        // Twice the mean, for what the seed may make of it.
+        // Twice the expected size, because it depends on the seed.
         let files = 2 * site::MEAN * u64::from(self.files) + (8 << 20);
         files + LOGGED * (u64::from(self.seconds) + u64::from(self.warm_up))
     }
@@ -106,11 +107,11 @@ impl Workload for Surge {
         }
         let site = SurgeSite::new(self.files, run.seed);
         site.write(&own.path().join("files"), &|done| (run.progress)(0.3 * done))?;
-        // Before the folder is another user's, who could put something else in its place.
+        // Written before the folder is given to the server's user, who could otherwise replace the file.
         self.write_settings(own.path(), local.path())?;
         user.take(&own.path().join("log"))?;
         user.take(local.path())?;
-        // The server has seen none of it yet.
+        // The server has not cached any of the files yet.
         uncached_sums::forget(own.path())?;
         let (mut server, clients) = self.start(&user, local.path())?;
         let sequence = site.sequence();
@@ -137,10 +138,10 @@ impl Workload for Surge {
     }
 }
 
-/// What all users share.
+/// State shared by all users.
 struct SurgeLoad<'a> {
     site: &'a SurgeSite,
-    /// Begun anew when it is over.
+    /// The request sequence; it is generated again when it ends.
     sequence: &'a [u32],
     next: AtomicUsize,
 }
@@ -151,14 +152,14 @@ impl SurgeLoad<'_> {
     }
 }
 
-/// What was found.
+/// The results of a user.
 #[derive(Default)]
 struct SurgeMeasurement {
-    /// Answers, also while nothing was measured.
+    /// Number of answers, including those outside the measured time.
     answered: u64,
-    /// Milliseconds of those that were measured.
+    /// Milliseconds of each measured answer.
     times: Vec<f64>,
-    /// Bytes of these.
+    /// Bytes of the measured answers.
     bytes: u64,
 }
 
@@ -170,7 +171,7 @@ impl SurgeMeasurement {
     }
 }
 
-/// A user: a page's files one after the other, then time to read.
+/// A user: requests the files of a page one after the other, then pauses to read.
 struct SurgeUser {
     client: SurgeClient,
     rng: Rng,
@@ -180,11 +181,11 @@ struct SurgeUser {
 impl SurgeUser {
     fn work(mut self, watch: &RunWatch, load: &SurgeLoad<'_>) -> Result<SurgeMeasurement, Error> {
         let mut found = SurgeMeasurement::default();
-        // Not all at once: each begins somewhere in a user's time to read.
+        // Users do not start at the same time: each starts at a random point of a reading pause.
         let first = self.rng.below(1000) as f64 / 1000.0;
         watch.pause(first * INACTIVE_OFF.draw(&mut self.rng) / self.pace);
         while !watch.is_over() {
-            // A page without end would be a user that never reads; a thousand files is no page.
+            // The number is bounded, because a user with a very long page would never pause.
             let files = PAGE.draw(&mut self.rng).min(1000.0) as u32;
             for number in 0..files {
                 if number > 0 {
@@ -208,7 +209,7 @@ impl SurgeUser {
 }
 
 impl Surge {
-    /// Starts the server, and connects all users.
+    /// Starts the server and connects all users.
     fn start(
         &self,
         user: &UnprivilegedUser,
@@ -238,13 +239,13 @@ impl Surge {
         written.map_err(Error::system("write nginx's settings"))
     }
 
-    /// The server has its log on the folder, in the form that every nginx has; all else is local.
+    /// Writes the server's settings: its log is in the folder, in nginx's default format; everything else is local.
     fn settings(&self, folder: &Path, local: &Path) -> String {
         let (folder, local) = (folder.display(), local.display());
         let temporary = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
             .map(|name| format!("{name}_temp_path \"{local}/{name}\";\n"))
             .concat();
-        // A worker has a connection for each user, and some files of its own.
+        // A worker has one connection for each user, and some files of its own.
         let connections = self.users + 64;
         format!(
             "daemon off;\nworker_processes 2;\npid \"{local}/pid\";\n\
@@ -281,7 +282,7 @@ impl Surge {
     }
 }
 
-/// That the log has a line for each answer.
+/// Checks that the log has a line for each answer.
 fn compare(log: &Path, answered: u64) -> Result<(), Error> {
     let failed = || Error::system(format!("read {}", log.display()));
     let mut logged = 0;

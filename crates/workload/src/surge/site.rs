@@ -1,4 +1,4 @@
-//! The files that are served: how large each is, what it holds, and in which order they are asked for.
+//! The files that are served: their sizes, their content, and the order of the requests for them.
 
 use std::{
     fs::{self, File},
@@ -11,17 +11,18 @@ use sim::Rng;
 use super::distribution::{BODY, LARGE, STACK, TAIL, TAIL_PERCENT};
 use crate::Error;
 
-/// Bytes of the largest file. Surge's tail has no end; with this one 20,000 files are 1 GB, as in the paper.
+/// Bytes of the largest file. Surge's distribution is not bounded; with this bound 20,000 files are 1 GB, as in the
+/// paper.
 const LARGEST: f64 = 4_194_304.0;
-/// Of all files the mean, as measured; for what they take up together.
+/// Mean size of all files, as measured; to estimate the space that they need.
 pub(super) const MEAN: u64 = 55_000;
-/// Files in a folder.
+/// Number of files in a folder.
 const IN_FOLDER: u32 = 1000;
-/// Bytes that are made and compared at once; a multiple of what one number fills.
+/// Bytes that are generated and compared at a time; a multiple of the size of one random number.
 pub(super) const PIECE: usize = 16 * 1024;
-/// Bytes of one write at most: where each is synchronous it should be no small one.
+/// Bytes of one write at most. It is large because each write may be synchronous.
 const BUFFER: usize = 256 * 1024;
-/// Among how many neighbours in the stack the next file is chosen, on either side.
+/// Number of neighbours on either side of the drawn stack position among which the next file is chosen.
 const WINDOW: usize = 5;
 
 /// The files of a site, by number.
@@ -31,28 +32,28 @@ pub(super) struct SurgeSite {
 }
 
 impl SurgeSite {
-    /// As the seed wants it.
+    /// Draws the sizes of the files.
     pub(super) fn new(files: u32, seed: u64) -> Self {
         let mut rng = Rng::new(seed);
         Self { seed, sizes: (0..files).map(|_| size(&mut rng)).collect() }
     }
 
-    /// Bytes of a file.
+    /// Returns the size of a file in bytes.
     pub(super) fn size(&self, file: u32) -> u64 {
         self.sizes[file as usize]
     }
 
-    /// Bytes of all.
+    /// Returns the size of all files in bytes.
     pub(super) fn total(&self) -> u64 {
         self.sizes.iter().sum()
     }
 
-    /// Where a file is in the folder that is served.
+    /// Returns the path of a file in the served folder.
     pub(super) fn path(file: u32) -> String {
         format!("{}/{file}", file / IN_FOLDER)
     }
 
-    /// What a file holds, piece by piece.
+    /// Generates the content of a file piece by piece.
     pub(super) fn content(&self, file: u32) -> SurgeFileContent {
         let seed = Rng::new(self.seed ^ (u64::from(file) + 1).rotate_left(24)).next_u64();
         SurgeFileContent { rng: Rng::new(seed), left: self.size(file), piece: vec![0; PIECE] }
@@ -81,15 +82,15 @@ impl SurgeSite {
         Ok(())
     }
 
-    /// The files that are asked for, one after the other: of the file of rank r so often as Zipf's law wants,
-    /// 1/r of the first, and of the last once; those that were asked for lately first, by Surge's stack.
+    /// Returns the sequence of requests. By Zipf's law the file of rank r is requested 1/r times as often as the
+    /// first one, and the last one once. Surge's stack model prefers files that were requested recently.
     pub(super) fn sequence(&self) -> Vec<u32> {
         let files = self.sizes.len();
         let mut rng = Rng::new(self.seed.rotate_left(7));
-        // (file, how often it still comes); the last is the one that was asked for last.
+        // (file, number of remaining requests); the last entry is the file that was requested last.
         let mut stack: Vec<(u32, u64)> =
             (0..files).map(|rank| (rank as u32, (files / (rank + 1)) as u64)).collect();
-        // Which file has which rank, and where it stands at the beginning, is no matter of its size.
+        // Ranks and initial stack positions do not depend on the size of a file.
         let mut names: Vec<u32> = (0..files as u32).collect();
         rng.shuffle(&mut names);
         stack.iter_mut().for_each(|(file, _)| *file = names[*file as usize]);
@@ -107,7 +108,7 @@ impl SurgeSite {
     }
 }
 
-/// One of those around this distance from the top, the more likely the more often it still comes.
+/// Chooses a file near this distance from the top of the stack; files with more remaining requests are more likely.
 fn choose(stack: &[(u32, u64)], distance: f64, rng: &mut Rng) -> usize {
     let depth = (distance as usize).min(stack.len() - 1);
     let centre = stack.len() - 1 - depth;
@@ -125,11 +126,11 @@ fn choose(stack: &[(u32, u64)], distance: f64, rng: &mut Rng) -> usize {
 
 fn size(rng: &mut Rng) -> u64 {
     let size = if rng.chance(TAIL_PERCENT) { TAIL.draw(rng) } else { small(rng) };
-    // An empty file would be no test of what it holds.
+    // An empty file would have no content to compare.
     size.clamp(1.0, LARGEST) as u64
 }
 
-/// The body ends where the tail begins: 97 of a hundred numbers are below.
+/// The body ends where the tail begins: 97 of a hundred drawn numbers are below.
 fn small(rng: &mut Rng) -> f64 {
     loop {
         let size = BODY.draw(rng);
@@ -139,7 +140,7 @@ fn small(rng: &mut Rng) -> f64 {
     }
 }
 
-/// What a file holds.
+/// The content of a file.
 pub(super) struct SurgeFileContent {
     rng: Rng,
     left: u64,
@@ -147,7 +148,7 @@ pub(super) struct SurgeFileContent {
 }
 
 impl SurgeFileContent {
-    /// The next bytes, if there are more.
+    /// Returns the next bytes, if there are more.
     pub(super) fn next_piece(&mut self) -> Option<&[u8]> {
         let length = self.left.min(PIECE as u64) as usize;
         self.left -= length as u64;
@@ -167,7 +168,7 @@ mod tests {
         for site in &sites {
             let total = site.total() as f64;
             assert!((0.95e9..1.25e9).contains(&total), "{total}");
-            // 7 %, and nothing of the body is as large: it would be 3 % more.
+            // The tail has 7 % of the files. No file of the body is as large; otherwise it would be 3 % more.
             let large = (0..20_000).filter(|file| site.size(*file) as f64 >= LARGE).count();
             assert!((1250..1550).contains(&large), "{large}");
         }
@@ -183,7 +184,7 @@ mod tests {
         sequence.iter().for_each(|file| counts[*file as usize] += 1);
         counts.sort_unstable_by(|a, b| b.cmp(a));
         assert_eq!([counts[0], counts[1], counts[9], counts[999]], [1000, 500, 100, 1]);
-        // In any order one request in ten would be for one of the ten before; here most are.
+        // In a random order one request in ten would be for one of the ten files before; here most are.
         let again = sequence.windows(11).filter(|ten| ten[..10].contains(&ten[10])).count();
         assert!(again * 2 > sequence.len(), "{again} of {}", sequence.len());
         assert_eq!(sequence, SurgeSite::new(1000, 2).sequence());

@@ -1,4 +1,4 @@
-//! A PostgreSQL cluster of the workload's own: made on the folder, reached by a Unix socket only.
+//! The workload's own PostgreSQL cluster: created in the folder, and reachable only by a Unix socket.
 
 use std::{
     path::{Path, PathBuf},
@@ -17,16 +17,18 @@ use crate::{
 };
 
 pub(super) const INITDB: Tool = Tool { program: "initdb", package: "postgresql" };
-/// initdb, a start after a stop, a stop with all that is to be written: on far disks with a slow line.
+/// Time limit for initdb, for a start after a stop, and for a stop that writes all dirty data to remote storage over
+/// a slow line.
 const LIMIT: Duration = Duration::from_secs(1800);
-/// Between two tries to connect to a database that starts; against a second that it takes.
+/// Time between attempts to connect to a starting database. A start takes about a second.
 const LOOK: Duration = Duration::from_millis(20);
-/// Connections beside those of the clients: ours, and those that the database keeps for its superuser.
+/// Connections in addition to those of the clients: our own one, and those that PostgreSQL reserves for its
+/// superuser.
 const SPARE: u32 = 6;
 
-/// A cluster, running or not.
+/// A cluster that may be running.
 pub(super) struct Cluster {
-    // Dropped in this order: what runs ends before its files go.
+    // Dropped in this order: the processes end before their files are removed.
     server: Option<Service>,
     data: OwnedFolder,
     sockets: OwnedFolder,
@@ -36,15 +38,15 @@ pub(super) struct Cluster {
 }
 
 impl Cluster {
-    /// Makes an empty cluster with checksums of its pages. Where we are root it is another user's:
-    /// PostgreSQL refuses to be root.
+    /// Creates an empty cluster with page checksums. If we are root, it belongs to another user, because PostgreSQL
+    /// does not run as root.
     pub(super) fn make(
         folder: &Path,
         scratch: &Path,
         tpcc: &Tpcc,
         space: u64,
     ) -> Result<Self, Error> {
-        // It may be a link; the others stand beside the program itself.
+        // The program may be a link; the other programs are beside its target.
         let initdb = INITDB.find()?.canonicalize().map_err(Error::system("find initdb"))?;
         let programs = initdb.parent().expect("a program is in a folder").to_owned();
         let user = UnprivilegedUser::without_privilege(&["postgres", "nobody"])?;
@@ -55,13 +57,13 @@ impl Cluster {
         let settings = vec![
             "listen_addresses=".to_owned(),
             format!("unix_socket_directories={}", sockets.path().display()),
-            // Whoever comes to the socket is superuser: only its owner and root do.
+            // Whoever can connect to the socket is superuser: only its owner and root can.
             "unix_socket_permissions=0700".to_owned(),
             format!("max_connections={}", tpcc.clients + SPARE),
             format!("shared_buffers={}MB", tpcc.shared_buffers),
             format!("max_wal_size={}MB", tpcc.log),
             format!("min_wal_size={}MB", tpcc.log.min(80)),
-            // PostgreSQL's defaults, said because all depends on them.
+            // PostgreSQL's defaults, given explicitly because the results depend on them.
             "fsync=on".to_owned(),
             "synchronous_commit=on".to_owned(),
             "full_page_writes=on".to_owned(),
@@ -76,7 +78,7 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// Starts it, and waits until it answers.
+    /// Starts the cluster and waits until it answers.
     pub(super) fn start(&mut self) -> Result<(), Error> {
         let mut command = self.program("postgres");
         command.arg("-D").arg(self.data());
@@ -93,12 +95,12 @@ impl Cluster {
         Ok(())
     }
 
-    /// One more connection.
+    /// Opens another connection.
     pub(super) fn connect(&self) -> Result<Client, Error> {
         connect(self.sockets.path()).map_err(failed)
     }
 
-    /// Stops it in good order, and has its files forgotten by this machine's memory.
+    /// Shuts the cluster down cleanly, and drops its files from the page cache.
     pub(super) fn stop(&mut self) -> Result<(), Error> {
         if let Some(server) = self.server.take() {
             server.stop(Signal::INT, LIMIT)?;
@@ -106,7 +108,7 @@ impl Cluster {
         uncached_sums::forget(&self.data())
     }
 
-    /// Compares every page of the stopped cluster with its checksum.
+    /// Verifies the checksum of every page of the stopped cluster.
     pub(super) fn check_pages(&self) -> Result<(), Error> {
         let mut command = self.program("pg_checksums");
         let checked =
@@ -120,7 +122,7 @@ impl Cluster {
         }
     }
 
-    /// Removes what it has left.
+    /// Removes the files of the cluster.
     pub(super) fn remove(self) -> Result<(), Error> {
         let Self { server, data, sockets, .. } = self;
         drop(server);
@@ -130,20 +132,20 @@ impl Cluster {
 
     fn program(&self, name: &str) -> Command {
         let mut command = Command::new(self.programs.join(name));
-        // What the user has set for other clusters is not for this one.
+        // Environment variables for the user's other clusters do not apply to this one.
         for (key, _) in
             std::env::vars_os().filter(|(key, _)| key.to_string_lossy().starts_with("PG"))
         {
             command.env_remove(key);
         }
-        // Its messages are read.
+        // The program parses PostgreSQL's messages.
         command.env("LC_ALL", "C").current_dir(self.data.path());
         self.user.run(&mut command);
         command
     }
 
     fn data(&self) -> PathBuf {
-        // initdb wants to make its folder's mode its own.
+        // initdb sets the mode of its folder itself.
         self.data.path().join("data")
     }
 }
@@ -189,7 +191,7 @@ mod tests {
         let error = failed(client.query_one("SELECT sum(n) FROM t", &[]).unwrap_err());
         assert!(matches!(error, Error::Wrong(_)), "{error}");
         drop(client);
-        // Dropped while it runs: nothing of it stays.
+        // A running cluster that is dropped leaves nothing.
         drop(cluster);
         assert_eq!(left(folder), 0);
     }

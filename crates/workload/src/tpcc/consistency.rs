@@ -1,10 +1,11 @@
-//! What must hold of the tables at any time (clause 3.3.2), and what must be there after a run.
+//! The consistency conditions of the tables (clause 3.3.2), and the comparison of the tables with the committed
+//! transactions after a run.
 
 use postgres::Client;
 
 use super::{Error, failed, terminal::TerminalResult};
 
-/// Conditions 1 to 4, each as the number of places where it does not hold.
+/// Conditions 1 to 4. Each query returns the number of rows that violate the condition.
 const CONDITIONS: [&str; 4] = [
     "SELECT count(*) FROM warehouse
      WHERE w_ytd IS DISTINCT FROM (SELECT sum(d_ytd) FROM district WHERE d_w_id = w_id)",
@@ -26,7 +27,7 @@ const CONDITIONS: [&str; 4] = [
      WHERE lines IS DISTINCT FROM rows",
 ];
 
-/// That the four conditions hold.
+/// Checks the four conditions.
 pub(super) fn check(client: &mut Client) -> Result<(), Error> {
     for (number, condition) in (1..).zip(CONDITIONS) {
         let places: i64 = client.query_one(condition, &[]).map_err(failed)?.get(0);
@@ -39,7 +40,7 @@ pub(super) fn check(client: &mut Client) -> Result<(), Error> {
     Ok(())
 }
 
-/// What the tables say was ever done.
+/// The totals of all committed transactions according to the tables.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) struct Count {
     orders: i64,
@@ -52,8 +53,8 @@ pub(super) fn count(client: &mut Client) -> Result<Count, Error> {
     Ok(Count { orders, payments: one("SELECT count(*) FROM history")? })
 }
 
-/// That what is there now is what was there, and what was done since: nothing that was committed is
-/// missing, and nothing is there twice.
+/// Checks that the totals now are those before plus what was committed since: no committed transaction is missing,
+/// and none is there twice.
 pub(super) fn compare(before: Count, after: Count, done: &TerminalResult) -> Result<(), Error> {
     let all = [
         ("orders", after.orders - before.orders, done.orders),

@@ -1,7 +1,8 @@
-//! TPC-C on PostgreSQL: orders of a wholesale supplier, after the TPC's standard, revision 5.11.
+//! TPC-C on PostgreSQL: orders at a wholesale supplier, after the TPC's standard, revision 5.11.
 //!
-//! The five transactions with their data and mix are the standard's; what it asks of a published result
-//! (think times, scale, hours of steady state) is a matter of settings. `docs/workloads.md` says what differs.
+//! The five transactions with their data and their mix are those of the standard. What it requires of a published
+//! result (think times, scale, hours of steady state) depends on the settings. `docs/workloads.md` lists the
+//! differences.
 
 mod random;
 mod cluster;
@@ -92,7 +93,7 @@ impl Workload for Tpcc {
             Self { shared_buffers: 0 | 1_000_000.., .. } => {
                 wrong("the database's cache has 1 to 999999 MiB")
             }
-            // PostgreSQL wants two of its segments of 16 MiB for the smaller bound of its log.
+            // PostgreSQL requires max_wal_size to be at least two segments of 16 MiB.
             Self { log: 0..32 | 1_000_000.., .. } => {
                 wrong("the database's log has 32 to 999999 MiB")
             }
@@ -103,11 +104,11 @@ impl Workload for Tpcc {
     fn space(&self) -> u64 {
         let [warehouses, customers, items] =
             [self.warehouses, self.customers, self.items].map(u64::from);
-        // As measured of a populated database, with what lies beside: a row of stock takes 400 bytes, a
-        // customer with an order of ten lines 2200, an item 120.
+        // As measured with a populated database, including indices: a row of stock takes 400 bytes, a customer with
+        // an order of ten lines 2200, an item 120.
         let warehouse = items * 400 + 10 * customers * 2200;
         let data = warehouses.saturating_mul(warehouse).saturating_add(items * 120);
-        // The log's, that of an empty cluster, and what a fast machine adds in a second.
+        // The log, an empty cluster, and what a fast machine adds in a second.
         let seconds = u64::from(self.seconds) + u64::from(self.warm_up);
         data.saturating_add((u64::from(self.log) << 20) + (64 << 20) + seconds * (4 << 20))
     }
@@ -128,7 +129,7 @@ impl Workload for Tpcc {
             .run(&mut random, &progress(0.4, 0.4))?;
         consistency::check(&mut client)?;
         drop(client);
-        // What the database says again from its files alone.
+        // The totals after a restart, which PostgreSQL reads from its files.
         cluster.stop()?;
         cluster.check_pages()?;
         cluster.start()?;
@@ -179,7 +180,7 @@ impl Tpcc {
     }
 }
 
-/// An answer of the database, that it holds wrong data among them.
+/// Maps an error of the database; messages about damaged data become [`Error::Wrong`].
 fn failed(error: postgres::Error) -> Error {
     let said = match error.as_db_error() {
         Some(db) => format!("{}: {}", db.code().code(), db.message()),
@@ -192,8 +193,8 @@ fn failed(error: postgres::Error) -> Error {
     Error::Program { program: "PostgreSQL".to_owned(), ending: "answered".to_owned(), said }
 }
 
-/// The longest that one statement may take: to look through a database of a few GB on a far disk takes
-/// minutes; what takes this long is stuck.
+/// Time limit of a statement. To read a database of a few GB from remote storage takes minutes; a statement that
+/// takes longer than this is stuck.
 const STATEMENT_LIMIT: Duration = Duration::from_secs(3600);
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! What the tables hold at the beginning (clause 4.3.3.1).
+//! The initial content of the tables (clause 4.3.3.1).
 
 use std::{fmt::Display, io::Write};
 
@@ -10,14 +10,14 @@ use super::{
     schema,
 };
 
-/// Of a hundred orders those that are not delivered yet: the last 900 of 3000.
+/// Percentage of orders that are not delivered yet: the last 900 of 3000.
 const NEW_PERCENT: u32 = 30;
-/// Last names; a district's first customers have one each.
+/// Number of last names; each of the first customers of a district has a different one.
 const NAMES: u32 = 1000;
-/// Of a warehouse, always.
+/// Districts of a warehouse, fixed by the standard.
 pub(super) const DISTRICTS: u32 = 10;
 
-/// Makes the tables, fills them, makes their keys.
+/// Creates the tables, fills them, and creates their keys.
 pub(super) fn populate(
     client: &mut Client,
     tpcc: &Tpcc,
@@ -29,13 +29,13 @@ pub(super) fn populate(
     let now: String = client.query_one("SELECT localtimestamp::text", &[]).map_err(failed)?.get(0);
     let mut fill = TpccPopulation { client, tpcc, constants, random, now };
     fill.items()?;
-    // The keys take about as long as a warehouse or two.
+    // Creating the keys takes about as long as filling a warehouse or two.
     let parts = f64::from(tpcc.warehouses) * 1.3 + 0.3;
     for warehouse in 1..=tpcc.warehouses {
         fill.warehouse(warehouse)?;
         progress(f64::from(warehouse) / parts);
     }
-    // One after the other: some cannot be in a transaction with others.
+    // Statement by statement: some cannot be in a transaction together with others.
     for statement in schema::KEYS.split(';').filter(|text| !text.trim().is_empty()) {
         fill.client.batch_execute(statement).map_err(failed)?;
     }
@@ -51,7 +51,7 @@ struct TpccPopulation<'a> {
     now: String,
 }
 
-/// Rows on their way into a table.
+/// Rows that are being copied into a table.
 struct Rows<'a>(CopyInWriter<'a>);
 
 impl<'a> Rows<'a> {
@@ -59,7 +59,7 @@ impl<'a> Rows<'a> {
         Ok(Self(client.copy_in(&format!("COPY {table} FROM STDIN")).map_err(failed)?))
     }
 
-    /// One row; `\N` is no value. Nothing that we write has a tab, a newline or a backslash in it.
+    /// Adds a row; `\N` is a null. None of our values contains a tab, a newline or a backslash.
     fn row(&mut self, values: &[&dyn Display]) -> Result<(), Error> {
         let mut write = || {
             for (number, value) in values.iter().enumerate() {
@@ -75,13 +75,13 @@ impl<'a> Rows<'a> {
     }
 }
 
-/// Hundredths or ten-thousandths as a number with so many places.
+/// Formats hundredths or ten-thousandths as a number with this many decimals.
 fn decimal(number: u32, places: usize) -> String {
     let scale = 10u32.pow(places as u32);
     format!("{}.{:0places$}", number / scale, number % scale)
 }
 
-/// Two streets, a city, a state and a zip code (clause 4.3.2.7).
+/// Returns two streets, a city, a state and a zip code (clause 4.3.2.7).
 fn address(random: &mut TpccRandom) -> [String; 5] {
     let mut street = || random.letters(10, 20);
     let [one, two, city] = [street(), street(), street()];
@@ -134,7 +134,7 @@ impl TpccPopulation<'_> {
         let mut rows = Rows::of(client, "district")?;
         let [one, two, city, state, zip] = address(random);
         let (name, tax) = (random.letters(6, 10), decimal(random.within(0, 2000), 4));
-        // Ten of them make the 300,000.00 of a warehouse (clause 3.3.2.1).
+        // The ten districts sum up to the 300,000.00 of a warehouse (clause 3.3.2.1).
         let (ytd, next) = ("30000.00", tpcc.customers + 1);
         rows.row(&[
             &district, &warehouse, &name, &one, &two, &city, &state, &zip, &tax, &ytd, &next,
@@ -198,7 +198,7 @@ impl TpccPopulation<'_> {
         rows.finish()
     }
 
-    /// An order of each customer, in any order of customers; the last of them are not delivered.
+    /// Adds an order of each customer, with the customers in random order; the last orders are not delivered.
     fn orders(&mut self, warehouse: u32, district: u32) -> Result<(), Error> {
         let Self { client, random, tpcc, now, .. } = self;
         let first_new = tpcc.customers - tpcc.customers * NEW_PERCENT / 100 + 1;

@@ -1,26 +1,26 @@
-//! What is at random in TPC-C (clauses 2.1.6 and 4.3.2).
+//! The random values of TPC-C (clauses 2.1.6 and 4.3.2).
 
 use sim::Rng;
 
-/// Numbers and words at random.
+/// A source of random numbers and words.
 #[derive(Clone, Debug)]
 pub(super) struct TpccRandom(Rng);
 
 /// The constants C of NURand (clause 2.1.6.1), chosen once for each run.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Constants {
-    /// Of last names, when the database is populated.
+    /// For last names while the database is populated.
     pub(super) last_load: u32,
-    /// Of last names, in transactions.
+    /// For last names in transactions.
     pub(super) last_run: u32,
-    /// Of customers.
+    /// For customers.
     pub(super) customer: u32,
-    /// Of items.
+    /// For items.
     pub(super) item: u32,
 }
 
 impl Constants {
-    /// Any that the standard permits: those of last names differ by 65 to 119, but not by 96 or 112.
+    /// Chooses constants that the standard permits: those of last names differ by 65 to 119, but not by 96 or 112.
     pub(super) fn choose(random: &mut TpccRandom) -> Self {
         let last_load = random.within(0, 255);
         let last_run = loop {
@@ -46,44 +46,44 @@ impl TpccRandom {
         Self(Rng::new(seed))
     }
 
-    /// Another source, for another client.
+    /// Returns an independent source for another client.
     pub(super) fn fork(&mut self) -> Self {
         Self(self.0.fork())
     }
 
-    /// Any of `x..=y`.
+    /// Returns a number of `x..=y`.
     pub(super) fn within(&mut self, x: u32, y: u32) -> u32 {
         x + self.0.below(u64::from(y - x) + 1) as u32
     }
 
-    /// True in so many of a hundred cases.
+    /// Returns true in this percentage of cases.
     pub(super) fn percent(&mut self, percent: u32) -> bool {
         self.0.chance(percent)
     }
 
-    /// Seconds of a pause, exponential about this mean.
+    /// Returns an exponentially distributed pause in seconds with this mean.
     pub(super) fn pause(&mut self, mean: f64) -> f64 {
         self.0.exponential(mean)
     }
 
-    /// NURand(A, x, y), clause 2.1.6.
+    /// The function NURand(A, x, y), clause 2.1.6.
     pub(super) fn uneven(&mut self, a: u32, c: u32, x: u32, y: u32) -> u32 {
         (((self.within(0, a) | self.within(x, y)) + c) % (y - x + 1)) + x
     }
 
-    /// Letters, as many as one of `least..=most`.
+    /// Returns `least..=most` random letters.
     pub(super) fn letters(&mut self, least: u32, most: u32) -> String {
         (0..self.within(least, most))
             .map(|_| char::from(LETTERS[self.0.below(26) as usize]))
             .collect()
     }
 
-    /// Digits.
+    /// Returns random digits.
     pub(super) fn digits(&mut self, count: u32) -> String {
         (0..count).map(|_| char::from(b'0' + self.0.below(10) as u8)).collect()
     }
 
-    /// Letters, with ORIGINAL somewhere among them in one of ten cases (clause 4.3.3.1).
+    /// Returns random letters that contain ORIGINAL in one of ten cases (clause 4.3.3.1).
     pub(super) fn data(&mut self) -> String {
         let mut data = self.letters(26, 50);
         if self.percent(10) {
@@ -93,7 +93,7 @@ impl TpccRandom {
         data
     }
 
-    /// The numbers from 1 to this in any order.
+    /// Returns the numbers from 1 to this one in random order.
     pub(super) fn permutation(&mut self, of: u32) -> Vec<u32> {
         let mut all: Vec<u32> = (1..=of).collect();
         self.0.shuffle(&mut all);
@@ -101,7 +101,7 @@ impl TpccRandom {
     }
 }
 
-/// The last name of a number below 1000 (clause 4.3.2.3).
+/// Returns the last name for a number below 1000 (clause 4.3.2.3).
 pub(super) fn last_name(number: u32) -> String {
     [number / 100, number / 10 % 10, number % 10].map(|digit| SYLLABLES[digit as usize]).concat()
 }
@@ -112,7 +112,7 @@ mod tests {
 
     #[test]
     fn last_names_are_those_of_the_standard() {
-        // The standard's own example.
+        // The example of the standard.
         assert_eq!(last_name(371), "PRICALLYOUGHT");
         assert_eq!(last_name(40), "BARPRESBAR");
     }
@@ -126,7 +126,7 @@ mod tests {
         (0..300_000).for_each(|_| drawn[random.uneven(1023, c.customer, 1, 3000) as usize] += 1);
         assert_eq!(drawn[0], 0);
         drawn.sort_unstable_by(|a, b| b.cmp(a));
-        // Even numbers would give a tenth of the customers 10 %; an OR of ten bits gives them over a third.
+        // Uniform numbers would give a tenth of the customers 10 %; NURand's OR gives them over a third.
         let most: u32 = drawn[..300].iter().sum();
         assert!((90_000..200_000).contains(&most), "{most}");
         let small: Vec<u32> = (0..1000).map(|_| random.uneven(8191, c.item, 1, 200)).collect();

@@ -1,6 +1,6 @@
-//! The nine tables (clause 1.3), and what is made over them when they are full.
+//! The nine tables (clause 1.3), and the keys and indices that are created after they are filled.
 
-/// Tables without keys, so that they fill at the storage's speed.
+/// The tables without keys, so that filling them is limited only by the storage.
 pub(super) const TABLES: &str = "
 CREATE TABLE warehouse (
     w_id integer NOT NULL, w_name varchar(10), w_street_1 varchar(20), w_street_2 varchar(20),
@@ -35,8 +35,8 @@ CREATE TABLE stock (
     s_ytd integer, s_order_cnt integer, s_remote_cnt integer, s_data varchar(50));
 ";
 
-/// Primary keys (clause 1.3), two indices for the ways in which transactions look, and the planner's
-/// statistics. Foreign keys are held by the transactions, and are not declared.
+/// Primary keys (clause 1.3), two indices for the searches of transactions, and the planner's statistics. The
+/// transactions themselves keep foreign keys valid; these are not declared.
 pub(super) const KEYS: &str = "
 ALTER TABLE warehouse ADD PRIMARY KEY (w_id);
 ALTER TABLE district ADD PRIMARY KEY (d_w_id, d_id);

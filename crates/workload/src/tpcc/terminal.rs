@@ -1,4 +1,4 @@
-//! The clients: each does one transaction after the other until the time is over.
+//! The clients: each executes one transaction after the other until the time is over.
 
 use std::time::{Duration, Instant};
 
@@ -14,8 +14,8 @@ use super::{
 };
 use crate::timed_run::{RunWatch, within};
 
-/// How often a transaction is tried again that the database has put off for others: with hundreds of
-/// clients at one row some are; this many times is no chance.
+/// How often a transaction is retried after a serialization failure or deadlock. With hundreds of clients at one row
+/// some retries are normal; this many are not.
 const TRIES: u32 = 100;
 
 /// All clients.
@@ -25,25 +25,25 @@ pub(super) struct Terminals<'a> {
     pub(super) constants: &'a Constants,
 }
 
-/// What was done.
+/// The results of a client.
 #[derive(Clone, Debug, Default)]
 pub(super) struct TerminalResult {
-    /// Orders committed, also while nothing was measured.
+    /// Orders committed, including those outside the measured time.
     pub(super) orders: u64,
-    /// Payments committed, likewise.
+    /// Payments committed, including those outside the measured time.
     pub(super) payments: u64,
-    /// Transactions of each kind that were committed in the time that is measured.
+    /// Transactions of each kind that were committed in the measured time.
     pub(super) measured: [u64; 5],
-    /// Orders of something that there is not, in that time.
+    /// New-Orders of an unknown item, rolled back in the measured time.
     pub(super) rolled_back: u64,
-    /// How often one was tried again.
+    /// Number of retries.
     pub(super) tried_again: u64,
-    /// Milliseconds of the measured orders, least first when all is over.
+    /// Milliseconds of the measured orders, sorted at the end.
     pub(super) times: Vec<f64>,
 }
 
 impl TerminalResult {
-    /// Milliseconds within which this share of the measured orders was answered, if there are any.
+    /// Returns the milliseconds within which this share of the measured orders was answered, if there are any.
     pub(super) fn within(&self, share: f64) -> Option<f64> {
         within(&self.times, share)
     }
@@ -83,10 +83,10 @@ impl TerminalResult {
 }
 
 impl Terminals<'_> {
-    /// Runs all until the time is over.
+    /// Runs all clients until the time is over.
     ///
     /// # Errors
-    /// The first that one of them met.
+    /// The first error of a client.
     pub(super) fn run(
         &self,
         random: &mut TpccRandom,
@@ -104,7 +104,7 @@ impl Terminals<'_> {
         Ok(all)
     }
 
-    /// Clients stand evenly in the warehouses, and ask for the stock of one district after the other.
+    /// Connects a client. The clients are distributed evenly over the warehouses and their districts.
     fn connect(&self, number: u32, random: &mut TpccRandom) -> Result<Terminal<'_>, Error> {
         let settings = self.settings;
         let mut client = self.cluster.connect()?;
@@ -144,7 +144,7 @@ impl Terminal<'_> {
                 return Err(Error::Wrong(what));
             }
             if self.source.tpcc.think {
-                // Exponential, and not beyond ten times its mean (clause 5.2.5.4).
+                // Exponential, but at most ten times the mean (clause 5.2.5.4).
                 let pause = self.random.pause(thinking);
                 watch.pause(pause.min(10.0 * thinking));
             }
@@ -152,7 +152,7 @@ impl Terminal<'_> {
         Ok(done)
     }
 
-    /// One transaction, tried again where the database puts it off for others.
+    /// Executes a transaction, and retries it after a conflict with others.
     fn one(
         &mut self,
         kind: TransactionKind,

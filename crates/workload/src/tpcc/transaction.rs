@@ -1,4 +1,4 @@
-//! The five transactions (clauses 2.4 to 2.8): what each is given, and its statements.
+//! The five transactions (clauses 2.4 to 2.8): their inputs and their statements.
 
 use postgres::{Client, IsolationLevel, Statement, Transaction, types::ToSql};
 
@@ -8,7 +8,7 @@ use super::{
     random::{Constants, TpccRandom, last_name},
 };
 
-/// Which.
+/// The kind of a transaction.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum TransactionKind {
     NewOrder,
@@ -19,7 +19,7 @@ pub(super) enum TransactionKind {
 }
 
 impl TransactionKind {
-    /// One by the mix of clause 5.2.3: of a hundred 45, 43, 4, 4 and 4.
+    /// Draws a kind with the mix of clause 5.2.3: 45, 43, 4, 4 and 4 of a hundred.
     pub(super) fn choose(random: &mut TpccRandom) -> Self {
         match random.within(1, 100) {
             1..=45 => Self::NewOrder,
@@ -30,7 +30,7 @@ impl TransactionKind {
         }
     }
 
-    /// Seconds to key in, and to think afterwards on average (clause 5.2.5.7).
+    /// Returns the keying time and the mean think time in seconds (clause 5.2.5.7).
     pub(super) fn pauses(self) -> [f64; 2] {
         match self {
             Self::NewOrder => [18.0, 12.0],
@@ -41,27 +41,27 @@ impl TransactionKind {
     }
 }
 
-/// A value that a statement is given.
+/// A parameter of a statement.
 type Value<'a> = &'a (dyn ToSql + Sync);
 
 /// How a transaction ended.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) enum TransactionEnding {
     Committed,
-    /// As it should be: of a hundred New-Orders one asks for what there is not.
+    /// Rolled back as intended: one New-Order of a hundred asks for an unknown item.
     RolledBack,
-    /// The database does not have what it must have.
+    /// The database lacks data that it must have.
     Wrong(String),
 }
 
-/// Where a client stands: its warehouse, and the district whose stock it asks for.
+/// The place of a client: its warehouse, and the district whose stock it asks for.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Home {
     pub(super) warehouse: i32,
     pub(super) district: i32,
 }
 
-/// What a transaction is given. It keeps it when it is tried again.
+/// The input of a transaction. It does not change when the transaction is retried.
 #[derive(Clone, Debug)]
 pub(super) enum TransactionInput {
     NewOrder { district: i32, customer: i32, lines: Vec<OrderLine> },
@@ -71,7 +71,7 @@ pub(super) enum TransactionInput {
     StockLevel { threshold: i32 },
 }
 
-/// What is ordered.
+/// A line of an order.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct OrderLine {
     item: i32,
@@ -79,7 +79,7 @@ pub(super) struct OrderLine {
     quantity: i32,
 }
 
-/// A customer, by where and who.
+/// A customer, by district and by number or name.
 #[derive(Clone, Debug)]
 pub(super) struct CustomerSelector {
     warehouse: i32,
@@ -90,11 +90,11 @@ pub(super) struct CustomerSelector {
 #[derive(Clone, Debug)]
 enum Who {
     Number(i32),
-    /// The one in the middle of all of this last name.
+    /// The middle one of all customers with this last name.
     Name(String),
 }
 
-/// What inputs are drawn from.
+/// The source of inputs.
 pub(super) struct TransactionInputSource<'a> {
     pub(super) tpcc: &'a Tpcc,
     pub(super) constants: &'a Constants,
@@ -102,7 +102,7 @@ pub(super) struct TransactionInputSource<'a> {
 }
 
 impl TransactionInputSource<'_> {
-    /// The input of one transaction.
+    /// Draws the input of a transaction.
     pub(super) fn draw(&self, kind: TransactionKind, random: &mut TpccRandom) -> TransactionInput {
         match kind {
             TransactionKind::NewOrder => self.new_order(random),
@@ -146,15 +146,16 @@ impl TransactionInputSource<'_> {
             })
             .collect();
         if random.percent(1) {
-            // An item that there is not, and so a rollback (clause 2.4.1.5).
+            // An unknown item, which causes a rollback (clause 2.4.1.5).
             lines.last_mut().expect("there are five").item = tpcc.items as i32 + 1;
         }
-        // All take stock in one order, so that no two wait for each other; that item stays the last.
+        // All transactions lock stock rows in the same order, so that there are no deadlocks. The unknown item stays
+        // last.
         lines.sort_by_key(|line| (line.item, line.supplier));
         TransactionInput::NewOrder { district, customer, lines }
     }
 
-    /// Any warehouse but the own; none if there is no other.
+    /// Returns a warehouse other than the own one, if there is another.
     fn other(&self, random: &mut TpccRandom) -> Option<i32> {
         if self.tpcc.warehouses == 1 {
             return None;
@@ -163,7 +164,7 @@ impl TransactionInputSource<'_> {
         Some(if other >= self.home.warehouse { other + 1 } else { other })
     }
 
-    /// In sixty of a hundred cases by name.
+    /// By name in sixty of a hundred cases.
     fn customer(&self, warehouse: i32, district: i32, random: &mut TpccRandom) -> CustomerSelector {
         let customers = self.tpcc.customers;
         let who = if random.percent(60) {
@@ -181,14 +182,14 @@ fn any_district(random: &mut TpccRandom) -> i32 {
     random.within(1, DISTRICTS) as i32
 }
 
-/// Names each statement once: as a field, and with its text.
+/// Declares each statement once: as a field, and with its text.
 macro_rules! statements {
     ($($name:ident = $text:literal;)*) => {
-        /// The statements of all transactions, as the database has them ready.
+        /// The prepared statements of all transactions.
         pub(super) struct Statements { $($name: Statement,)* }
 
         impl Statements {
-            /// Has the database make them ready.
+            /// Prepares the statements.
             pub(super) fn prepare(client: &mut Client) -> Result<Self, postgres::Error> {
                 Ok(Self { $($name: client.prepare($text)?,)* })
             }
@@ -247,11 +248,12 @@ statements! {
         WHERE ol_w_id = $1 AND ol_d_id = $2 AND ol_o_id < $3 AND ol_o_id >= $3 - 20 AND s_quantity < $4";
 }
 
-/// Does one transaction. The statements of those that write each change one row by what it holds, so that
-/// READ COMMITTED keeps them apart; Order-Status reads twice, and wants the same state both times.
+/// Executes a transaction. The statements of transactions that write change each row with a single UPDATE based on
+/// its current content, so that READ COMMITTED suffices. Order-Status reads twice and needs the same snapshot both
+/// times.
 ///
 /// # Errors
-/// The database's; nothing has been done then, and it may be tried again.
+/// The errors of the database. The transaction has been rolled back then and may be retried.
 pub(super) fn perform(
     client: &mut Client,
     statements: &Statements,
@@ -362,7 +364,7 @@ fn order_status(
     };
     let CustomerSelector { warehouse, district, .. } = of;
     act.query_one(&st.status_customer, &[warehouse, district, &customer])?;
-    // Each has one from the beginning.
+    // Each customer has an order from the beginning.
     let Some(order) = act.query_opt(&st.last_order, &[warehouse, district, &customer])? else {
         return Ok(TransactionEnding::Wrong(format!("customer {customer} has no order: {of:?}")));
     };
@@ -406,7 +408,7 @@ fn stock_level(
     Ok(TransactionEnding::Committed)
 }
 
-/// The number of a customer.
+/// Returns the number of a customer.
 fn find(
     act: &mut Transaction<'_>,
     st: &Statements,
@@ -417,11 +419,12 @@ fn find(
         Who::Name(name) => name,
     };
     let all = act.query(&st.by_name, &[&of.warehouse, &of.district, name])?;
-    // The one at n/2, rounded up (clause 2.5.2.2).
+    // The customer at position n/2, rounded up (clause 2.5.2.2).
     Ok((!all.is_empty()).then(|| all[(all.len() - 1) / 2].get(0)))
 }
 
-/// Every name that is asked for was given when the tables were filled.
+/// Returns the result for a missing customer, which is wrong: every name that is asked for was given when the tables
+/// were filled.
 fn nobody(of: &CustomerSelector) -> TransactionEnding {
     TransactionEnding::Wrong(format!("there is no such customer: {of:?}"))
 }
