@@ -9,13 +9,10 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use crate::{
+    holder_range_state::{CoherenceReleaseStep, CoherenceTicket, HolderRangeState, UNCONFIRMED},
     message::{CoherenceReply, CoherenceRequest},
     token::{CoherenceRange, CoherenceToken, Grant, MOST_TOKENS, Millis},
 };
-
-/// Identifies a use that waits, or that has begun after a wait.
-#[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
-pub struct CoherenceTicket(pub u64);
 
 /// Whether a use may begin.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -77,34 +74,6 @@ enum HolderMembership {
     Lost {
         range: CoherenceRange,
     },
-}
-
-#[derive(Clone, Debug, Eq, Hash, PartialEq)]
-struct HolderRangeState {
-    held: Option<(CoherenceToken, Grant)>,
-    /// Number of uses in progress.
-    uses: u32,
-    stop: CoherenceReleaseStep,
-    /// The token that is requested, with the number of the request.
-    wanted: Option<(CoherenceToken, u64)>,
-    /// A grant that was recalled before it arrived and was released. This grant and earlier ones are not accepted any
-    /// more.
-    refused: Grant,
-    waiting: VecDeque<(CoherenceTicket, CoherenceToken)>,
-    used: Millis,
-}
-
-/// The progress of a release.
-#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
-enum CoherenceReleaseStep {
-    /// The range may be used.
-    No,
-    /// Uses in progress have to end.
-    Ending { keeps: bool },
-    /// The caller cleans the range.
-    Cleaning { keeps: bool },
-    /// The node has to answer the release.
-    Releasing { keeps: bool },
 }
 
 impl Holder {
@@ -671,40 +640,5 @@ impl Holder {
     }
 }
 
-impl HolderRangeState {
-    fn new(now: Millis) -> Self {
-        Self {
-            held: None,
-            uses: 0,
-            stop: CoherenceReleaseStep::No,
-            wanted: None,
-            refused: UNCONFIRMED,
-            waiting: VecDeque::new(),
-            used: now,
-        }
-    }
-
-    /// Returns true if the node has confirmed such a token and it is not being released.
-    fn may_use(&self, token: CoherenceToken) -> bool {
-        let is_confirmed = self.held.is_some_and(|(_, grant)| grant != UNCONFIRMED);
-        self.stop == CoherenceReleaseStep::No && is_confirmed && self.has(token)
-    }
-
-    fn has(&self, token: CoherenceToken) -> bool {
-        self.held.is_some_and(|(held, _)| held >= token)
-    }
-
-    fn is_idle(&self) -> bool {
-        self.held.is_none()
-            && self.uses == 0
-            && self.stop == CoherenceReleaseStep::No
-            && self.wanted.is_none()
-            && self.refused == UNCONFIRMED
-            && self.waiting.is_empty()
-    }
-}
-
 /// Number of leases for which an exclusive token is kept without being used.
 const IDLE_LEASES: Millis = 2;
-/// The grant of a range that the gateway held before it started: the node has to confirm it.
-const UNCONFIRMED: Grant = Grant(0);

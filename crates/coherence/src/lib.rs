@@ -7,10 +7,12 @@ mod token;
 mod message;
 mod grantor;
 mod list_encoding;
+mod holder_range_state;
 mod holder;
 
 pub use grantor::{Grantor, SharingMember, SharingMemberStatus, Terms};
-pub use holder::{Begin, Cleaning, CoherenceTicket, Holder};
+pub use holder::{Begin, Cleaning, Holder};
+pub use holder_range_state::CoherenceTicket;
 pub use list_encoding::{
     ListError, MOST_LIST_BYTES, read_answers, read_requests, write_answers, write_requests,
 };
