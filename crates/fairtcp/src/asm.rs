@@ -1,15 +1,15 @@
-//! An assembler for eBPF (RFC 9669): instructions by name, operands that are a register or a number, and
-//! jumps to labels. It knows what the program of this crate uses.
+//! An assembler for eBPF (RFC 9669): named instructions whose operands are registers or numbers, and jumps to labels.
+//! It supports what the programs of this crate use.
 
 use self::Register::R0;
 
-/// One instruction, or half of the one that is two long, as the kernel takes it: little-endian.
+/// An instruction, or half of one that takes two slots, in the kernel's encoding (little-endian).
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[repr(transparent)]
 pub struct Instruction(pub u64);
 
 impl Instruction {
-    /// Operation, registers, offset and immediate (RFC 9669, 3).
+    /// Encodes operation, registers, offset and immediate (RFC 9669, 3).
     #[must_use]
     pub const fn new(opcode: u8, destination: u8, source: u8, offset: i16, immediate: i32) -> Self {
         Self(
@@ -21,39 +21,39 @@ impl Instruction {
         )
     }
 
-    /// What is done.
+    /// Returns the operation code.
     #[must_use]
     pub const fn opcode(self) -> u8 {
         self.0 as u8
     }
 
-    /// The number of the register it is done to.
+    /// Returns the number of the destination register.
     #[must_use]
     pub const fn destination(self) -> usize {
         (self.0 >> 8) as usize & 15
     }
 
-    /// The number of the other register, or what kind of immediate it is.
+    /// Returns the number of the source register, or the kind of the immediate.
     #[must_use]
     pub const fn source(self) -> usize {
         (self.0 >> 12) as usize & 15
     }
 
-    /// Bytes from the base register, or instructions to jump over.
+    /// Returns the offset: bytes from the base register, or the number of instructions to jump over.
     #[must_use]
     pub const fn offset(self) -> i16 {
         (self.0 >> 16) as i16
     }
 
-    /// The number in it.
+    /// Returns the immediate.
     #[must_use]
     pub const fn immediate(self) -> i32 {
         (self.0 >> 32) as i32
     }
 }
 
-/// The eleven registers. R1 to R5 are arguments and lost in a call, R0 is what a call gives and the
-/// program answers, R6 to R9 stay, R10 points to the end of the stack.
+/// The eleven registers. R1 to R5 are arguments and are lost in a call, R0 is the result of a call and of the
+/// program, R6 to R9 are preserved in a call, R10 points to the end of the stack.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[allow(missing_docs)]
 pub enum Register {
@@ -71,26 +71,26 @@ pub enum Register {
 }
 
 impl Register {
-    /// The byte at this distance.
+    /// The byte at this offset.
     #[must_use]
     pub const fn byte(self, offset: i16) -> BpfMemoryOperand {
         BpfMemoryOperand { width: 0x10, base: self, offset }
     }
 
-    /// The four bytes at this distance.
+    /// The four bytes at this offset.
     #[must_use]
     pub const fn word(self, offset: i16) -> BpfMemoryOperand {
         BpfMemoryOperand { width: 0x00, base: self, offset }
     }
 
-    /// The eight bytes at this distance.
+    /// The eight bytes at this offset.
     #[must_use]
     pub const fn double(self, offset: i16) -> BpfMemoryOperand {
         BpfMemoryOperand { width: 0x18, base: self, offset }
     }
 }
 
-/// Where in memory: a distance from a register, and how wide.
+/// A memory operand: base register, offset and width.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct BpfMemoryOperand {
     width: u8,
@@ -98,12 +98,12 @@ pub struct BpfMemoryOperand {
     offset: i16,
 }
 
-/// A register, or a number that is extended by its sign.
+/// A register, or a number that is sign-extended.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Operand {
-    /// What a register holds.
+    /// The content of a register.
     Register(Register),
-    /// This number.
+    /// A number.
     Immediate(i32),
 }
 
@@ -119,7 +119,7 @@ impl From<i32> for Operand {
     }
 }
 
-/// Arithmetic on 64 bits. Division is unsigned, and by zero gives zero.
+/// Arithmetic on 64 bits. Division is unsigned; division by zero results in zero.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[allow(missing_docs)]
 pub enum Alu {
@@ -133,7 +133,7 @@ pub enum Alu {
     Move = 0xb0,
 }
 
-/// When a jump is taken: how 64 bits compare with the operand.
+/// The condition of a jump: the comparison of 64 bits with the operand.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[allow(missing_docs)]
 pub enum If {
@@ -149,22 +149,22 @@ pub enum If {
     SignedAtMost = 0xd0,
 }
 
-/// A place in the program that jumps lead to.
+/// A target of jumps.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct BpfJumpLabel(usize);
 
-/// Why there is no program.
+/// Why a program cannot be assembled.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum Unassembled {
-    /// A jump leads to a label that was never placed.
+    /// A jump to a label that was never placed.
     #[error("instruction {0} jumps to nowhere")]
     NoPlace(usize),
-    /// A jump leads further than 16 bits can say.
+    /// A jump over more instructions than 16 bits can express.
     #[error("instruction {0} jumps too far")]
     TooFar(usize),
 }
 
-/// A program in the making.
+/// A program that is being assembled.
 #[derive(Debug, Default)]
 pub struct Assembler {
     instructions: Vec<Instruction>,
@@ -173,43 +173,43 @@ pub struct Assembler {
 }
 
 impl Assembler {
-    /// An empty program.
+    /// Returns an empty program.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// A label to jump to, to be placed once.
+    /// Returns a new label, to be placed once.
     pub fn label(&mut self) -> BpfJumpLabel {
         self.labels.push(None);
         BpfJumpLabel(self.labels.len() - 1)
     }
 
-    /// The next instruction is what jumps to the label lead to.
+    /// Places a label before the next instruction.
     ///
     /// # Panics
-    /// If it has a place already.
+    /// If the label has been placed already.
     pub fn place(&mut self, label: BpfJumpLabel) {
         let before = self.labels[label.0].replace(self.instructions.len());
         assert_eq!(before, None, "a label has one place");
     }
 
-    /// Arithmetic: `to` becomes what it was, with the operand.
+    /// Applies an operation to `to` and the operand; the result is in `to`.
     pub fn alu(&mut self, operation: Alu, to: Register, with: impl Into<Operand>) {
         self.operate(ALU64 | operation as u8, to, with.into(), 0);
     }
 
-    /// `to` becomes what is given.
+    /// Sets `to` to the operand.
     pub fn set(&mut self, to: Register, with: impl Into<Operand>) {
         self.alu(Alu::Move, to, with);
     }
 
-    /// `to` becomes its negative.
+    /// Negates `to`.
     pub fn negate(&mut self, to: Register) {
         self.push(Instruction::new(ALU64 | 0x80, to as u8, 0, 0, 0));
     }
 
-    /// Reads memory; what is not read of the register becomes zero.
+    /// Reads memory; the rest of the register becomes zero.
     pub fn load(&mut self, to: Register, from: BpfMemoryOperand) {
         let opcode = LDX | MEM | from.width;
         self.push(Instruction::new(opcode, to as u8, from.base as u8, from.offset, 0));
@@ -228,59 +228,59 @@ impl Assembler {
         });
     }
 
-    /// Adds to memory, whole against whatever else does so at the same time.
+    /// Adds to memory atomically.
     pub fn atomic_add(&mut self, to: BpfMemoryOperand, what: Register) {
         let opcode = STX | ATOMIC | to.width;
         self.push(Instruction::new(opcode, to.base as u8, what as u8, to.offset, 0));
     }
 
-    /// The same, and `what` becomes what was there before.
+    /// Adds to memory atomically; the previous value is in `what` afterwards.
     pub fn atomic_fetch_add(&mut self, to: BpfMemoryOperand, what: Register) {
         let opcode = STX | ATOMIC | to.width;
         self.push(Instruction::new(opcode, to.base as u8, what as u8, to.offset, FETCH));
     }
 
-    /// Goes on at the label.
+    /// Jumps to the label.
     pub fn jump(&mut self, to: BpfJumpLabel) {
         self.jumps.push((self.instructions.len(), to));
         self.push(Instruction::new(JMP, 0, 0, 0, 0));
     }
 
-    /// Goes on at the label if `left` compares so with `right`.
+    /// Jumps to the label if the comparison of `left` with `right` is true.
     pub fn jump_if(&mut self, left: Register, is: If, right: impl Into<Operand>, to: BpfJumpLabel) {
         self.jumps.push((self.instructions.len(), to));
         self.operate(JMP | is as u8, left, right.into(), 0);
     }
 
-    /// Calls a helper by its number; R0 is what it gives.
+    /// Calls a helper by its number; the result is in R0.
     pub fn call(&mut self, helper: i32) {
         self.push(Instruction::new(JMP | CALL, 0, 0, 0, helper));
     }
 
-    /// Calls a function of the kernel by its number in the kernel's BTF.
+    /// Calls a kernel function by its number in the kernel's BTF.
     pub fn call_kernel(&mut self, function: u32) {
         self.push(Instruction::new(JMP | CALL, 0, KERNEL_FUNCTION, 0, function as i32));
     }
 
-    /// `to` becomes the map with this descriptor. Two instructions long.
+    /// Sets `to` to the map with this descriptor. Takes two instructions.
     pub fn load_map(&mut self, to: Register, descriptor: i32) {
         self.push(Instruction::new(LOAD_DOUBLE, to as u8, MAP_DESCRIPTOR, 0, descriptor));
         self.push(Instruction(0));
     }
 
-    /// Ends the program; R0 is its answer.
+    /// Ends the program; its result is R0.
     pub fn exit(&mut self) {
         self.push(Instruction::new(JMP | EXIT, R0 as u8, 0, 0, 0));
     }
 
-    /// The program, its jumps aimed.
+    /// Resolves the jumps and returns the program.
     ///
     /// # Errors
-    /// A jump that cannot be aimed.
+    /// A jump that cannot be resolved.
     pub fn finish(mut self) -> Result<Vec<Instruction>, Unassembled> {
         for (at, label) in self.jumps {
             let place = self.labels[label.0].ok_or(Unassembled::NoPlace(at))?;
-            // A jump of 0 leads to the instruction after it.
+            // An offset of 0 means the instruction after the jump.
             let distance = place as i64 - at as i64 - 1;
             let distance = i16::try_from(distance).map_err(|_| Unassembled::TooFar(at))?;
             self.instructions[at].0 |= u64::from(distance as u16) << 16;
@@ -314,7 +314,7 @@ const SOURCE_REGISTER: u8 = 0x08;
 const CALL: u8 = 0x80;
 const EXIT: u8 = 0x90;
 const FETCH: i32 = 0x01;
-/// LD, IMM, DW: a constant of 64 bits in two instructions.
+/// LD, IMM, DW: a 64-bit constant in two instructions.
 const LOAD_DOUBLE: u8 = 0x18;
 const MAP_DESCRIPTOR: u8 = 1;
 const KERNEL_FUNCTION: u8 = 2;
@@ -324,7 +324,7 @@ mod tests {
     use super::Register::{R0, R1, R2, R6, R10};
     use super::*;
 
-    /// What one call of the assembler writes.
+    /// Returns the bytes that a call of the assembler emits.
     fn bytes(write: impl FnOnce(&mut Assembler)) -> Vec<u8> {
         let mut assembler = Assembler::new();
         write(&mut assembler);
@@ -332,7 +332,7 @@ mod tests {
         program.iter().flat_map(|instruction| instruction.0.to_le_bytes()).collect()
     }
 
-    /// The bytes as clang and llvm-objdump have them.
+    /// The expected bytes come from clang and llvm-objdump.
     #[test]
     fn instructions_are_as_the_standard_encodes_them() {
         assert_eq!(bytes(|a| a.set(R0, 1)), [0xb7, 0, 0, 0, 1, 0, 0, 0]);

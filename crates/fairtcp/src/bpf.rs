@@ -1,5 +1,5 @@
-//! bpf(2), without a library: the few commands that load and register a congestion control. Each
-//! attribute structure is laid out as the member of the kernel's `union bpf_attr` for its command.
+//! bpf(2) without a library: the few commands that load and register a congestion control. Each attribute structure
+//! has the layout of the member of the kernel's `union bpf_attr` for its command.
 
 use std::{
     io,
@@ -8,7 +8,7 @@ use std::{
 
 use crate::asm::Instruction;
 
-/// A map to be made.
+/// Attributes of a new map.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Map<'a> {
     /// `BPF_MAP_TYPE_…`.
@@ -17,34 +17,34 @@ pub struct Map<'a> {
     pub key_bytes: u32,
     /// Bytes of a value.
     pub value_bytes: u32,
-    /// Zero for storage that hangs on sockets.
+    /// Zero for socket storage.
     pub max_entries: u32,
     /// `BPF_F_…`.
     pub flags: u32,
     /// Up to 15 letters, digits and `_`.
     pub name: &'a str,
-    /// A BTF object with the numbers of the key's and the value's type in it.
+    /// A BTF object, and the numbers in it of the key's and the value's type.
     pub types: Option<(BorrowedFd<'a>, u32, u32)>,
-    /// The value's type in the kernel's own BTF, of a map of operations.
+    /// For a struct_ops map, the type of its value in the kernel's own BTF.
     pub kernel_value: u32,
 }
 
-/// Hands BTF to the kernel.
+/// Loads BTF into the kernel.
 ///
 /// # Errors
-/// What the kernel says.
+/// The error of the kernel.
 pub fn load_btf(btf: &[u8]) -> io::Result<OwnedFd> {
     let mut attributes =
         LoadBtf { btf: btf.as_ptr() as u64, size: btf.len() as u32, ..LoadBtf::default() };
-    // SAFETY: `LoadBtf` is the layout of this command; `btf` is as long as said and outlives the call.
+    // SAFETY: `LoadBtf` is the layout of this command; `btf` has the given length and outlives the call.
     let descriptor = unsafe { call(BTF_LOAD, &mut attributes) }?;
     Ok(owned(descriptor))
 }
 
-/// Makes a map.
+/// Creates a map.
 ///
 /// # Errors
-/// What the kernel says.
+/// The error of the kernel.
 pub fn create_map(map: &Map<'_>) -> io::Result<OwnedFd> {
     let (btf, key_type, value_type) =
         map.types.map_or((0, 0, 0), |(btf, key, value)| (btf.as_raw_fd() as u32, key, value));
@@ -61,18 +61,18 @@ pub fn create_map(map: &Map<'_>) -> io::Result<OwnedFd> {
         kernel_value: map.kernel_value,
         ..CreateMap::default()
     };
-    // SAFETY: `CreateMap` is the layout of this command, and no pointer is in it.
+    // SAFETY: `CreateMap` is the layout of this command and contains no pointer.
     let descriptor = unsafe { call(MAP_CREATE, &mut attributes) }?;
     Ok(owned(descriptor))
 }
 
-/// Sets the value of a key. Both must be as long as the map was made for.
+/// Sets the value of a key. Both must have the lengths of the map.
 ///
 /// # Errors
-/// What the kernel says.
+/// The error of the kernel.
 ///
 /// # Panics
-/// If they are not.
+/// If they have other lengths.
 pub fn update(map: BorrowedFd<'_>, of: &Map<'_>, key: u32, value: &[u8]) -> io::Result<()> {
     assert_eq!((of.key_bytes, of.value_bytes as usize), (4, value.len()), "as the map was made");
     let mut attributes = UpdateElement {
@@ -81,18 +81,18 @@ pub fn update(map: BorrowedFd<'_>, of: &Map<'_>, key: u32, value: &[u8]) -> io::
         value: value.as_ptr() as u64,
         ..UpdateElement::default()
     };
-    // SAFETY: `UpdateElement` is the layout of this command; key and value outlive the call and are as
-    // long as the map says, which was asserted.
+    // SAFETY: `UpdateElement` is the layout of this command; key and value outlive the call and have the lengths of
+    // the map, which was asserted.
     unsafe { call(MAP_UPDATE_ELEM, &mut attributes) }.map(drop)
 }
 
-/// Takes a key of four bytes out; nothing to do if it is not there.
+/// Removes a key of four bytes, if it is there.
 ///
 /// # Errors
-/// What the kernel says.
+/// The error of the kernel.
 ///
 /// # Panics
-/// If the map was made for keys of another length.
+/// If the map's keys have another length.
 pub fn remove(map: BorrowedFd<'_>, of: &Map<'_>, key: u32) -> io::Result<()> {
     assert_eq!(of.key_bytes, 4, "as the map was made");
     let mut attributes = UpdateElement {
@@ -100,21 +100,21 @@ pub fn remove(map: BorrowedFd<'_>, of: &Map<'_>, key: u32) -> io::Result<()> {
         key: (&raw const key) as u64,
         ..UpdateElement::default()
     };
-    // SAFETY: `UpdateElement` begins as this command is laid out, and the rest is zero; the key outlives the call and is
-    // as long as the map says, which was asserted.
+    // SAFETY: `UpdateElement` begins with the layout of this command, and the rest is zero; the key outlives the call
+    // and has the length of the map's keys, which was asserted.
     match unsafe { call(MAP_DELETE_ELEM, &mut attributes) } {
         Err(error) if error.raw_os_error() != Some(libc::ENOENT) => Err(error),
         _ => Ok(()),
     }
 }
 
-/// The value of a key, of four bytes each; `None` if it has none.
+/// Returns the value of a key, both of four bytes; `None` if the key is not there.
 ///
 /// # Errors
-/// What the kernel says.
+/// The error of the kernel.
 ///
 /// # Panics
-/// If the map was made for other lengths.
+/// If the map has other lengths.
 pub fn look_up(map: BorrowedFd<'_>, of: &Map<'_>, key: u32) -> io::Result<Option<u32>> {
     assert_eq!((of.key_bytes, of.value_bytes), (4, 4), "as the map was made");
     let mut value = 0u32;
@@ -124,8 +124,8 @@ pub fn look_up(map: BorrowedFd<'_>, of: &Map<'_>, key: u32) -> io::Result<Option
         value: (&raw mut value) as u64,
         ..UpdateElement::default()
     };
-    // SAFETY: `UpdateElement` is the layout of this command, too; key and value outlive the call and are
-    // as long as the map says, which was asserted.
+    // SAFETY: `UpdateElement` is also the layout of this command; key and value outlive the call and have the lengths
+    // of the map, which was asserted.
     match unsafe { call(MAP_LOOKUP_ELEM, &mut attributes) } {
         Ok(_) => Ok(Some(value)),
         Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(None),
@@ -133,10 +133,10 @@ pub fn look_up(map: BorrowedFd<'_>, of: &Map<'_>, key: u32) -> io::Result<Option
     }
 }
 
-/// Loads the program of one member of a structure of operations.
+/// Loads the program for one member of a struct_ops structure.
 ///
 /// # Errors
-/// What the kernel says, with the verifier's words if it has any.
+/// The error of the kernel, with the verifier's log if there is one.
 pub fn load_program(
     instructions: &[Instruction],
     program_name: &str,
@@ -147,7 +147,7 @@ pub fn load_program(
         kind: PROG_TYPE_STRUCT_OPS,
         count: instructions.len() as u32,
         instructions: instructions.as_ptr() as u64,
-        // The kernel takes a congestion control only from a program that says so of itself.
+        // The kernel accepts a congestion control only from a program with a GPL-compatible licence.
         license: c"GPL".as_ptr() as u64,
         name: name(program_name),
         member,
@@ -162,12 +162,12 @@ pub fn load_program(
     if matches!(first.raw_os_error(), Some(libc::EPERM | libc::ENOSYS)) {
         return Err((first, String::new()));
     }
-    // Again, for the reason: the log costs time where all goes well.
+    // Loads it again to get the log. It is not requested at first because it costs time.
     let mut log = vec![0u8; LOG_BYTES];
     attributes.log_level = 1;
     attributes.log_bytes = log.len() as u32;
     attributes.log = log.as_mut_ptr() as u64;
-    // SAFETY: as above; the log is as long as said and outlives the call.
+    // SAFETY: as above; the log has the given length and outlives the call.
     match unsafe { call(PROG_LOAD, &mut attributes) } {
         Ok(descriptor) => Ok(owned(descriptor)),
         Err(error) => {
@@ -179,33 +179,33 @@ pub fn load_program(
     }
 }
 
-/// Registers what a map of operations holds, for as long as what is given back is open.
+/// Registers the content of a struct_ops map until the returned descriptor is closed.
 ///
 /// # Errors
-/// What the kernel says; `EEXIST`: another has the name.
+/// The error of the kernel; `EEXIST`: the name is taken.
 pub fn register(operations: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     let mut attributes = CreateLink {
         map: operations.as_raw_fd() as u32,
         attach_type: ATTACH_STRUCT_OPS,
         ..CreateLink::default()
     };
-    // SAFETY: `CreateLink` is the layout of this command, and no pointer is in it.
+    // SAFETY: `CreateLink` is the layout of this command and contains no pointer.
     let descriptor = unsafe { call(LINK_CREATE, &mut attributes) }?;
     Ok(owned(descriptor))
 }
 
 /// # Safety
-/// `attributes` must be laid out as the kernel's for `command`, and whatever it points to must be valid
-/// for what the command does with it. Newer kernels write into it how long a log would have been.
+/// `attributes` must have the kernel's layout for `command`, and its pointers must be valid for what the command does
+/// with them. Newer kernels write the necessary log length into it.
 unsafe fn call<T>(command: libc::c_int, attributes: &mut T) -> io::Result<libc::c_int> {
-    // SAFETY: what the caller promises; the kernel touches `size_of::<T>()` bytes.
+    // SAFETY: guaranteed by the caller; the kernel accesses `size_of::<T>()` bytes.
     let answer =
         unsafe { libc::syscall(libc::SYS_bpf, command, &raw mut *attributes, size_of::<T>()) };
     if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(answer as libc::c_int) }
 }
 
 fn owned(descriptor: libc::c_int) -> OwnedFd {
-    // SAFETY: the kernel has just made it, for nobody else. It closes when a program is started.
+    // SAFETY: the kernel has just opened it for this process; nobody else owns it. It is closed on exec.
     unsafe { OwnedFd::from_raw_fd(descriptor) }
 }
 
@@ -216,9 +216,9 @@ fn name(text: &str) -> [u8; 16] {
     name
 }
 
-/// Enough for the longest of the programs; the end is what counts.
+/// Enough for the longest of the programs; only the end of the log is needed.
 const LOG_BYTES: usize = 1 << 20;
-/// The verifier's reason stands in the last of them.
+/// Number of the last log lines that contain the verifier's reason.
 const LOG_LINES: usize = 12;
 
 // linux/bpf.h
@@ -286,7 +286,7 @@ struct LoadProgram {
     flags: u32,
     name: [u8; 16],
     interface: u32,
-    /// `expected_attach_type`: which member of the structure.
+    /// `expected_attach_type`: the index of the member in the structure.
     member: u32,
     btf: u32,
     function_info_bytes: u32,
@@ -295,7 +295,7 @@ struct LoadProgram {
     line_info_bytes: u32,
     line_info: u64,
     line_info_count: u32,
-    /// `attach_btf_id`: the structure.
+    /// `attach_btf_id`: the type of the structure.
     structure: u32,
 }
 

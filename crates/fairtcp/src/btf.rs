@@ -1,47 +1,47 @@
-//! BTF, the kernel's description of its own types (Documentation/bpf/btf.rst), as far as needed: where a
-//! field is, which number a function has. Every offset in it is checked; what is odd is an error.
+//! BTF, the kernel's description of its own types (Documentation/bpf/btf.rst), as far as it is needed: offsets of
+//! fields and numbers of functions. All offsets in it are checked; invalid data is an error.
 
 use std::{fs, ops::Range};
 
 use crate::Error;
 
-/// Why bytes are no BTF that is understood here.
+/// Why BTF cannot be parsed.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 #[error("{0}")]
 pub struct MalformedBtf(pub &'static str);
 
-/// A parsed description.
+/// Parsed BTF.
 pub struct Btf {
     bytes: Vec<u8>,
     strings: Range<usize>,
-    /// Where each type begins; type 0, `void`, has no bytes.
+    /// Start of each type; type 0, `void`, has no bytes.
     types: Vec<usize>,
 }
 
 /// The number of a type. Zero is `void`.
 pub type TypeId = u32;
 
-/// A field of a structure.
+/// The location of a field.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Field {
-    /// Where it begins, in bits from the start of the structure.
+    /// Offset in bits from the start of the structure.
     pub offset_bits: u32,
-    /// How many bits it has.
+    /// Length in bits.
     pub length_bits: u32,
 }
 
-/// A member as its structure names it.
+/// A member of a structure.
 #[derive(Clone, Copy)]
 struct BtfMember {
     index: u32,
     type_id: TypeId,
     offset_bits: u32,
-    /// Zero if it is no bit field.
+    /// Zero if it is not a bit field.
     bit_field_bits: u32,
 }
 
 impl Btf {
-    /// The running kernel's.
+    /// Reads the BTF of the running kernel.
     ///
     /// # Errors
     /// [`Error::NoTypes`], [`Error::Types`].
@@ -50,10 +50,10 @@ impl Btf {
         Self::parse(bytes).map_err(|MalformedBtf(what)| Error::Types(what))
     }
 
-    /// Reads the header and finds where each type begins.
+    /// Parses the header and finds the start of each type.
     ///
     /// # Errors
-    /// It is not BTF of this machine's byte order, is cut off, or has a kind of type that is not known.
+    /// The bytes are not BTF in this machine's byte order, are truncated, or have an unknown kind of type.
     pub fn parse(bytes: Vec<u8>) -> Result<Self, MalformedBtf> {
         if bytes.get(..3) != Some(&MAGIC_AND_VERSION) {
             return Err(MalformedBtf("not BTF, version 1, little-endian"));
@@ -80,20 +80,20 @@ impl Btf {
         Ok(Self { bytes, strings, types })
     }
 
-    /// The structure of this name.
+    /// Returns the structure with this name.
     #[must_use]
     pub fn structure(&self, name: &str) -> Option<TypeId> {
         self.find(STRUCT, name)
     }
 
-    /// The function of this name.
+    /// Returns the function with this name.
     #[must_use]
     pub fn function(&self, name: &str) -> Option<TypeId> {
         self.find(FUNC, name)
     }
 
-    /// A field by its path from a structure, as `inet_conn.icsk_ca_priv`. Members of nameless
-    /// structures and unions are found as C finds them.
+    /// Returns a field of a structure by its path, for example `inet_conn.icsk_ca_priv`. Members of anonymous
+    /// structures and unions are found as in C.
     #[must_use]
     pub fn field(&self, structure: TypeId, path: &str) -> Option<Field> {
         let (mut id, mut offset_bits, mut length_bits) = (structure, 0u32, 0);
@@ -109,13 +109,13 @@ impl Btf {
         Some(Field { offset_bits, length_bits })
     }
 
-    /// Which member of the structure has this name, counted from zero.
+    /// Returns the index, from zero, of the member with this name.
     #[must_use]
     pub fn member_index(&self, structure: TypeId, name: &str) -> Option<u32> {
         Some(self.member(structure, name)?.index)
     }
 
-    /// How many arguments a member takes that points to a function.
+    /// Returns the number of arguments of a member that is a function pointer.
     #[must_use]
     pub fn arguments(&self, structure: TypeId, name: &str) -> Option<u32> {
         let pointer = self.resolve(self.member(structure, name)?.type_id)?;
@@ -126,7 +126,7 @@ impl Btf {
         (self.kind(function)? == FUNC_PROTO).then(|| self.count(function))?
     }
 
-    /// How many bytes a type takes.
+    /// Returns the size of a type.
     #[must_use]
     pub fn size_bytes(&self, id: TypeId) -> Option<u32> {
         let mut id = self.resolve(id)?;
@@ -158,7 +158,7 @@ impl Btf {
         self.member_within(structure, name, MAX_NESTING, &mut { MAX_MEMBERS })
     }
 
-    /// The same, as deep as `nesting` and looking at no more than `left` members.
+    /// Like `member`, with a limit to the nesting and to the number of members that are examined (`left`).
     fn member_within(
         &self,
         structure: TypeId,
@@ -196,7 +196,7 @@ impl Btf {
         None
     }
 
-    /// The type behind typedefs, `const` and the like.
+    /// Returns the type behind typedefs, qualifiers and tags.
     fn resolve(&self, mut id: TypeId) -> Option<TypeId> {
         for _ in 0..MAX_NESTING {
             match self.kind(id)? {
@@ -244,7 +244,7 @@ const fn kind(info: u32) -> u32 {
     (info >> 24) & 0x1f
 }
 
-/// How long a type is, from its second word.
+/// Returns the length of the description of a type, from its second word.
 fn type_bytes(info: u32) -> Result<usize, MalformedBtf> {
     let count = (info & 0xffff) as usize;
     let after = match kind(info) {
@@ -258,13 +258,14 @@ fn type_bytes(info: u32) -> Result<usize, MalformedBtf> {
     Ok(12 + after)
 }
 
-/// 0xeB9F as this machine would write it, and version 1.
+/// 0xeB9F in this machine's byte order, and version 1.
 const MAGIC_AND_VERSION: [u8; 3] = [0x9f, 0xeb, 1];
-/// `struct btf_header` without what later versions add.
+/// `struct btf_header` without the fields of later versions.
 const HEADER_BYTES: usize = 24;
-/// Structures in structures, or names for names: the kernel has five at most, a loop has more.
+/// Limit for nested structures and for names of names. The kernel has at most five; with more it is a loop.
 const MAX_NESTING: u32 = 16;
-/// The kernel's largest structure has some hundreds; nameless ones that hold each other have no end.
+/// Limit of examined members. The kernel's largest structure has some hundreds; without a limit anonymous structures
+/// that contain each other would not end.
 const MAX_MEMBERS: u32 = 10_000;
 
 const INT: u32 = 1;
@@ -291,7 +292,7 @@ const ENUM64: u32 = 19;
 mod tests {
     use super::*;
 
-    /// Writes BTF: names are added as types name them.
+    /// Writes BTF for tests.
     struct Writer {
         types: Vec<u8>,
         strings: Vec<u8>,
@@ -323,7 +324,7 @@ mod tests {
             self.count
         }
 
-        /// Members are name, type, offset with the bits of a bit field above.
+        /// Members are (name, type, offset); the upper bits of the offset are the length of a bit field.
         fn structure(
             &mut self,
             kind: u32,

@@ -1,5 +1,5 @@
-//! The ensemble control block: what the connections of one ensemble share. It lies in a map of the
-//! kernel, written by the program, read here through a mapping.
+//! The ensemble control block: the state that the connections of one ensemble share. It is in a BPF map; the programs
+//! write it, and this process reads it through a mapping.
 
 use std::{
     os::fd::{AsFd, OwnedFd},
@@ -10,19 +10,19 @@ use std::{
 
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
-/// Where things are in a block, in bytes. The window and the threshold are of the whole ensemble, in
-/// segments with a fraction of [`FRACTION_BITS`] bits.
+/// Offsets in a block, in bytes. The window and the threshold are those of the whole ensemble, in segments with
+/// [`FRACTION_BITS`] fractional bits.
 pub(crate) mod at {
-    /// 8 bytes, signed: for a moment members that leave and cut at the same time can take more than
-    /// there is. Who reads it takes the floor then.
+    /// 8 bytes, signed: members that leave and cut at the same time can make it negative for a moment. Readers use
+    /// the minimum then.
     pub const WINDOW: i16 = 0;
     /// 8 bytes.
     pub const THRESHOLD: i16 = 8;
     /// 4 bytes.
     pub const MEMBERS: i16 = 16;
-    /// 4 bytes; 1: grows by acknowledgment, not by what was acknowledged.
+    /// 4 bytes; 1: growth counts acknowledgments, not acknowledged segments.
     pub const PER_ACK: i16 = 20;
-    /// 4 bytes, as the kernel keeps it: eighths of a microsecond.
+    /// 4 bytes, in the kernel's unit: eighths of a microsecond.
     pub const SRTT: i16 = 24;
     /// 4 bytes: quarters of a microsecond.
     pub const RTTVAR: i16 = 28;
@@ -34,99 +34,100 @@ pub(crate) mod at {
     pub const UNDONE: i16 = 64;
     pub const TIMEOUTS: i16 = 72;
 
-    // What follows is there where the members share a model of the path. Times are in microseconds, rates in
-    // segments a microsecond with 24 bits of fraction. 4 bytes: members with something to send.
+    // The following fields exist only if the members share a path model. Times are in microseconds, rates in segments
+    // per microsecond with 24 fractional bits. 4 bytes: number of members with data to send.
     pub const ACTIVE: i16 = 80;
     /// 4 bytes: STARTUP, DRAIN, PROBE_BW, PROBE_RTT.
     pub const MODE: i16 = 84;
-    /// 8 bytes, as are all below: the rates of all, each as of its newest acknowledgment.
+    /// 8 bytes, as all fields below: the sum of the members' delivery rates, each from the member's last
+    /// acknowledgment.
     pub const RATE: i16 = 88;
-    /// Segments in flight of all, each as of its newest acknowledgment. Signed, as the window.
+    /// Segments in flight of all members, each as of its last acknowledgment. Signed, like the window.
     pub const ALL_IN_FLIGHT: i16 = 96;
-    /// How many rounds there were, and when the newest began.
+    /// The number of rounds, and the time when the last one began.
     pub const ROUND: i16 = 104;
     pub const ROUND_BEGAN: i16 = 112;
-    /// When a member had less to send than it might; zero: never.
+    /// Time when a member was last application-limited; zero: never.
     pub const LIMITED_AT: i16 = 120;
-    /// Zero: not known.
+    /// Minimum round trip time. Zero: unknown.
     pub const LEAST_RTT: i16 = 128;
     pub const LEAST_RTT_AT: i16 = 136;
-    /// The rate that the next round is to exceed by a quarter, and how many rounds did not.
+    /// The rate that the next round has to exceed by a quarter, and the number of rounds that did not.
     pub const FULL_RATE: i16 = 144;
     pub const FULL_ROUNDS: i16 = 152;
-    /// Which of the eight of PROBE_BW.
+    /// The phase of PROBE_BW's cycle, 0 to 7.
     pub const PHASE: i16 = 160;
-    /// When it began, or DRAIN did.
+    /// Time when the phase, or DRAIN, began.
     pub const PHASE_BEGAN: i16 = 168;
     pub const PROBE_ENDS: i16 = 176;
-    /// The least round trip time of the eight phases; zero: none yet.
+    /// The minimum round trip time in this cycle; zero: none yet.
     pub const CYCLE_RTT: i16 = 184;
-    /// Whether that told of a queue of others.
+    /// Whether the last cycle showed a queue of other flows.
     pub const IS_CROWDED: i16 = 192;
-    /// A counter of PROBE_RTT.
+    /// Number of times in PROBE_RTT.
     pub const PROBES: i16 = 200;
-    /// How often the eight phases were gone through.
+    /// Number of completed PROBE_BW cycles.
     pub const CYCLES: i16 = 208;
-    /// The best rates of the newest rounds, that of a round at its number.
+    /// The best rates of the last rounds, a ring indexed by the round number.
     pub const RATES: i16 = 216;
 }
 
-/// A power of two, and more than the rounds that count.
+/// A power of two that is larger than the number of rounds in the filter.
 pub(crate) const RATES: i16 = 16;
 
-/// So long is a block. A multiple of 8, so that blocks in a map follow each other without gaps.
+/// Length of a block. A multiple of 8, so that blocks in a map are adjacent.
 pub const BLOCK_BYTES: usize = 80;
-/// So long it is with a model of the path in it.
+/// Length of a block with a path model.
 pub const MODEL_BLOCK_BYTES: usize = at::RATES as usize + 8 * RATES as usize;
 
-/// Bits after the point. A segment per round trip is 1/cwnd per acknowledgment, which whole numbers
-/// would lose.
+/// Number of fractional bits. Growth of one segment per round trip is 1/cwnd per acknowledgment, which integers could
+/// not represent.
 pub(crate) const FRACTION_BITS: i32 = 16;
 
-/// The same of rates, which are in segments a microsecond.
+/// Fractional bits of rates, which are in segments per microsecond.
 pub(crate) const RATE_BITS: i32 = 24;
 
-/// What the members of an ensemble share at one moment. Each number is whole; taken together they may be
-/// a few acknowledgments apart.
+/// The shared state of an ensemble at one time. Each number is consistent; together they may be a few acknowledgments
+/// apart.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct EnsembleControlBlock {
-    /// Connections that are members.
+    /// Number of member connections.
     pub members: u32,
-    /// The congestion window of all of them, in segments.
+    /// The congestion window of the ensemble, in segments.
     pub cwnd: f64,
-    /// The slow start threshold of all of them, in segments; infinite before the first loss.
+    /// The slow start threshold of the ensemble, in segments; infinite before the first loss.
     pub ssthresh: f64,
-    /// Smoothed round trip time that a member has measured last.
+    /// The smoothed round trip time that a member has measured last.
     pub srtt: Duration,
-    /// Its variation.
+    /// The variation of the round trip time.
     pub rttvar: Duration,
     /// Acknowledgments that made the window grow.
     pub grown: u64,
-    /// Times that the window was cut after a loss or a congestion mark.
+    /// Window reductions after a loss or a congestion mark.
     pub cuts: u64,
-    /// Of these, those that took less than a half of a share, since the window was near its least.
+    /// Of these, reductions by less than half of a share, because the window was near its minimum.
     pub floored: u64,
-    /// Cuts made with the next acknowledgment, since the kernel had left a call of the program out.
+    /// Reductions at the next acknowledgment, because the kernel had omitted a call of the program.
     pub late_cuts: u64,
-    /// Cuts taken back: what seemed lost had only been late.
+    /// Reductions that were undone, because the segments were only late.
     pub undone: u64,
     /// Retransmission timeouts.
     pub timeouts: u64,
-    /// With [`Growth::ByModel`](crate::Growth::ByModel), what is known of the path. Then `cwnd` is what all may have in
-    /// flight, and nothing is cut.
+    /// With [`Growth::ByModel`](crate::Growth::ByModel), the path model. Then `cwnd` is the limit of segments in
+    /// flight of all members, and there are no reductions.
     pub path: Option<PathModel>,
 }
 
-/// A path as its ensemble knows it.
+/// The ensemble's model of its path.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct PathModel {
-    /// What it carries for the ensemble, in segments a second: the best of the last ten round trips.
+    /// The bandwidth for the ensemble in segments per second: the maximum of the last ten rounds.
     pub bandwidth: f64,
-    /// The least round trip time, as long as one that is about as short comes every ten seconds.
+    /// The minimum round trip time, valid as long as a similar one is measured every ten seconds.
     pub least_rtt: Duration,
-    /// Whether others keep a queue on it, so that the ensemble drains no more than its own part of it.
+    /// Whether other flows keep a queue on the path, so that the ensemble drains only its own part of it.
     pub is_crowded: bool,
-    /// Times that the windows were made small to measure the round trip time.
+    /// Number of times that windows were reduced to measure the round trip time (PROBE_RTT).
     pub probes: u64,
 }
 
@@ -145,7 +146,7 @@ impl PathModel {
 impl EnsembleControlBlock {
     /// Reads a block word by word.
     fn read(word: impl Fn(i16) -> u64, has_model: bool) -> Self {
-        // TCP_INFINITE_SSTHRESH of the first member.
+        // The kernel's TCP_INFINITE_SSTHRESH, from the first member.
         const INFINITE: u64 = 0x7fff_ffff << FRACTION_BITS;
         let scale = f64::from(1u32 << FRACTION_BITS);
         let threshold = word(at::THRESHOLD);
@@ -166,14 +167,14 @@ impl EnsembleControlBlock {
         }
     }
 
-    /// The value of a block that nobody has joined, as the map takes it.
+    /// Returns the initial value of a block for the map.
     pub(crate) fn fresh(per_ack: bool, block_bytes: usize) -> Vec<u8> {
         let mut value = vec![0; block_bytes];
         value[at::PER_ACK as usize] = per_ack.into();
         value
     }
 
-    /// From the first [`BLOCK_BYTES`] of one as it is in the map.
+    /// Parses the first [`BLOCK_BYTES`] of a block as in the map.
     #[must_use]
     pub fn from_bytes(bytes: &[u8; BLOCK_BYTES]) -> Self {
         let word = |offset: i16| {
@@ -184,23 +185,23 @@ impl EnsembleControlBlock {
     }
 }
 
-/// The map of all blocks, mapped to be read.
+/// The map of all blocks, mapped for reading.
 pub(crate) struct Mapped {
     start: NonNull<AtomicU64>,
     blocks: usize,
     block_bytes: usize,
 }
 
-// SAFETY: it is memory that this value alone unmaps, and all that is done to it is an atomic load.
+// SAFETY: only this value unmaps the memory, and all accesses to it are atomic loads.
 unsafe impl Send for Mapped {}
 // SAFETY: as above.
 unsafe impl Sync for Mapped {}
 
 impl Mapped {
-    /// Maps `blocks` blocks of so many bytes, of an array map that allows it.
+    /// Maps `blocks` blocks of `block_bytes` bytes; the array map must allow it.
     pub fn new(map: &OwnedFd, blocks: usize, block_bytes: usize) -> std::io::Result<Self> {
-        // SAFETY: a new mapping at an address of the kernel's choice, of a map that is as long: the
-        // kernel refuses more. Nobody truncates a map.
+        // SAFETY: a new mapping at an address that the kernel chooses, of a map of this length: the kernel refuses
+        // more. A map cannot be truncated.
         let start = unsafe {
             let bytes = blocks * block_bytes;
             mmap(ptr::null_mut(), bytes, ProtFlags::READ, MapFlags::SHARED, map.as_fd(), 0)?
@@ -209,16 +210,16 @@ impl Mapped {
         Ok(Self { start, blocks, block_bytes })
     }
 
-    /// What a block says now.
+    /// Reads the current content of a block.
     ///
     /// # Panics
-    /// If there is no such block.
+    /// If there is no block with this number.
     pub fn block(&self, number: u32) -> EnsembleControlBlock {
         assert!((number as usize) < self.blocks, "block {number} of {}", self.blocks);
         let read = |offset: i16| {
             let word = (number as usize * self.block_bytes + offset as usize) / 8;
-            // SAFETY: within the mapping, as asserted, and aligned, since a mapping begins at a page.
-            // The program writes the same words, atomically or by plain stores of whole words.
+            // SAFETY: within the mapping, as asserted, and aligned, because a mapping begins at a page boundary. The
+            // program writes the same words, atomically or by plain stores of whole words.
             unsafe { self.start.add(word).as_ref() }.load(Ordering::Relaxed)
         };
         EnsembleControlBlock::read(read, self.block_bytes == MODEL_BLOCK_BYTES)
@@ -227,7 +228,7 @@ impl Mapped {
 
 impl Drop for Mapped {
     fn drop(&mut self) {
-        // SAFETY: this mapping, as long as it was made; no reference into it is left. It cannot fail then.
+        // SAFETY: the mapping with its original length; there are no references into it. The call cannot fail then.
         let _ = unsafe { munmap(self.start.as_ptr().cast(), self.blocks * self.block_bytes) };
     }
 }
@@ -261,7 +262,7 @@ mod tests {
             at::LEAST_RTT => 4_000,
             at::IS_CROWDED => 1,
             at::PROBES => 2,
-            // 2,000 and 3,000 segments a second, in segments a microsecond.
+            // 2,000 and 3,000 segments per second, in segments per microsecond.
             at::RATES => (2 << RATE_BITS) / 1000,
             _ if offset == at::RATES + 8 * (RATES - 1) => (3 << RATE_BITS) / 1000,
             _ => 0,

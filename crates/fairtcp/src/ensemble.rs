@@ -1,4 +1,4 @@
-//! Ensembles: the connections of a session take up one congestion window.
+//! Ensembles: the connections of a session share one congestion window.
 
 use std::{
     io,
@@ -13,19 +13,19 @@ use crate::{
     program::EnsembleAlgorithm, retransmit_timer,
 };
 
-/// So many ensembles at a time. A node has as many sessions at most; a block has 80 bytes, or 344 with a model
-/// of the path.
+/// Maximum number of ensembles at a time. A node does not have more sessions. A block has 80 bytes, or 344 with a
+/// path model.
 pub const MAX_ENSEMBLES: u32 = 1024;
 
-/// What is loaded.
+/// Options of the congestion control.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct EnsembleOptions {
-    /// The name in `tcp_available_congestion_control`, 1 to 12 characters. Where another process has it,
-    /// `_2` and so on is added. Default `fairtcp`.
+    /// The name in `tcp_available_congestion_control`, 1 to 12 characters. If another process uses it, `_2` and so on
+    /// is appended. Default `fairtcp`.
     pub name: String,
-    /// How a window grows.
+    /// How the window grows.
     pub growth: Growth,
-    /// Which connections share one.
+    /// Which connections share a window.
     pub sharing: WindowSharing,
 }
 
@@ -39,34 +39,34 @@ impl Default for EnsembleOptions {
     }
 }
 
-/// What counts when a window grows.
+/// What the growth of a window is based on.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Growth {
-    /// Each acknowledgment, whatever it acknowledges, as Linux 2.4 did and with it the paper: windows are
-    /// smaller where the receiver acknowledges every other segment.
+    /// The number of acknowledgments, as in Linux 2.4 and thus in the paper: windows are smaller if the receiver
+    /// acknowledges only every other segment.
     PerAck,
-    /// The segments acknowledged (RFC 3465).
+    /// The number of acknowledged segments (RFC 3465).
     PerSegment,
-    /// By a model of the path, its bandwidth and least round trip time, that the members share: what BBR is
-    /// for one connection. A loss says nothing then, and members are paced.
+    /// A model of the path that the members share (its bandwidth and minimum round trip time), like BBR's for a
+    /// single connection. Losses do not reduce the window, and members are paced.
     ByModel,
 }
 
 /// Which connections share a window.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum WindowSharing {
-    /// Each has its own: the same program without what it is for, to measure that by.
+    /// Each connection has its own window: the same program without sharing, as a baseline for measurements.
     Connection,
-    /// Those of one ensemble.
+    /// The connections of an ensemble.
     Session,
 }
 
-/// The congestion control, loaded. When it and all its ensembles are dropped, or the process ends, the
-/// kernel offers it no more; connections that use it keep it until they are closed.
+/// The loaded congestion control. When it and all its ensembles are dropped, or the process ends, the kernel no
+/// longer offers it; connections that use it keep it until they are closed.
 pub struct Fair {
     loaded: LoadedCongestionControl,
     options: EnsembleOptions,
-    /// Which blocks belong to an ensemble of this process.
+    /// For each block, whether an ensemble of this process uses it.
     taken: Mutex<Vec<bool>>,
 }
 
@@ -74,7 +74,7 @@ impl Fair {
     /// Loads the programs and registers them. Takes tens of milliseconds.
     ///
     /// # Errors
-    /// What is missing; [`Error::remedy`] says what would help.
+    /// What is missing; [`Error::remedy`] says how to get it.
     pub fn load(options: &EnsembleOptions) -> Result<Self, Error> {
         let algorithm = match options.growth {
             Growth::ByModel => EnsembleAlgorithm::Model,
@@ -85,13 +85,13 @@ impl Fair {
         Ok(Self { loaded, options: options.clone(), taken })
     }
 
-    /// The name it has been given, as TCP_CONGESTION tells it of a connection.
+    /// Returns the registered name, as TCP_CONGESTION reports it.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.loaded.name
     }
 
-    /// A block that no ensemble has and no socket is still in.
+    /// Allocates a block that no ensemble uses and that has no members.
     fn take_block(&self) -> Result<u32, Error> {
         let mut taken = lock(&self.taken);
         let is_free = |&number: &u32| {
@@ -108,17 +108,17 @@ impl Fair {
     }
 }
 
-/// The connections of one session to one destination. Dropping it takes no connection out; the block is
-/// used again when the last has left. (A member whose leaving the kernel does not tell the program, which
-/// may happen as to any call of it, is counted for ever; that block is lost until the process ends.)
+/// The connections of one session to one destination. Dropping it does not remove connections; the block is reused
+/// when the last one has left. (The kernel may omit a call of the program. If it omits the one for a leaving member,
+/// the member is counted forever, and the block cannot be reused until the process ends.)
 pub struct Ensemble {
     fair: Arc<Fair>,
-    /// One, or with [`WindowSharing::Connection`] one for each connection.
+    /// One block; with [`WindowSharing::Connection`] one for each connection.
     blocks: Mutex<Vec<u32>>,
 }
 
 impl Ensemble {
-    /// One without members.
+    /// Returns an ensemble without members.
     ///
     /// # Errors
     /// [`Error::NoRoom`].
@@ -130,18 +130,18 @@ impl Ensemble {
         Ok(Self { fair: fair.clone(), blocks: Mutex::new(blocks) })
     }
 
-    /// Makes a connected TCP socket a member, and its retransmission timer shorter where the kernel can
-    /// (Linux 6.15; it stays so for the life of the socket). It leaves when it is closed or takes up another congestion
-    /// control. One that is a member of this ensemble already stays what it is; one that has this
-    /// congestion control otherwise, for instance by a sysctl, becomes a member.
+    /// Makes a connected TCP socket a member, and shortens its retransmission timer if the kernel supports it (since
+    /// Linux 6.15; this lasts until the socket is closed). The member leaves when it is closed or selects another
+    /// congestion control. A socket that is a member of this ensemble already is not changed. A socket that has this
+    /// congestion control for another reason, for instance a sysctl, becomes a member.
     ///
     /// # Errors
-    /// [`Error::NotConnected`]; [`Error::NoRoom`]; what the kernel says. The socket has the congestion
-    /// control that it had.
+    /// [`Error::NotConnected`]; [`Error::NoRoom`]; errors of the kernel. The socket keeps its previous congestion
+    /// control then.
     pub fn join(&self, socket: impl AsFd) -> Result<(), Error> {
         let socket = socket.as_fd();
         check_connected(socket)?;
-        // One at a time, so that the block is not taken for deserted before the socket is in it.
+        // Locked until the end, so that the block is not considered unused before the socket has joined.
         let mut blocks = lock(&self.blocks);
         let kernel = |error: rustix::io::Errno| Error::Kernel {
             step: "TCP_CONGESTION",
@@ -154,17 +154,18 @@ impl Ensemble {
             return Ok(());
         }
         let block = self.block_for_one_more(&mut blocks)?;
-        // What is assigned counts only when the name is selected: until then nothing has changed for the socket.
+        // The assignment has an effect only when the name is selected: until then nothing has changed for the socket.
         let joined = self.fair.loaded.assign(socket, block).and_then(|()| {
             if has_it {
-                // It has the name from a sysctl, and nobody's window, or that of another ensemble: selecting the same
-                // again would do nothing. Every kernel has this one, and allows it.
+                // The socket has the name from a sysctl and no window, or is in another ensemble. Selecting the same
+                // name again would have no effect, so select Reno first: every kernel has it, and permits it to
+                // everybody.
                 sockopt::set_tcp_congestion(socket, "reno").map_err(kernel)?;
             }
             sockopt::set_tcp_congestion(socket, self.fair.name()).map_err(kernel)
         });
         if joined.is_err() {
-            // Each as far as the kernel lets us; why it does not is the reason that is told.
+            // Restore what the kernel permits; report the original error.
             let _ = match before {
                 Some(block) => self.fair.loaded.assign(socket, block),
                 None => self.fair.loaded.unassign(socket),
@@ -178,12 +179,12 @@ impl Ensemble {
             }
             return joined;
         }
-        // A kernel that knows no other timer than its own: it is a member all the same.
+        // Ignore an error: the socket is a member even if the kernel does not support the option.
         let _ = retransmit_timer::shorten(socket);
         Ok(())
     }
 
-    /// The block for another member.
+    /// Returns the block for another member.
     fn block_for_one_more(&self, blocks: &mut Vec<u32>) -> Result<u32, Error> {
         match self.fair.options.sharing {
             WindowSharing::Session => Ok(blocks[0]),
@@ -198,7 +199,7 @@ impl Ensemble {
         }
     }
 
-    /// What the members share, as it is now: one block, or with [`WindowSharing::Connection`] one for each.
+    /// Returns the current shared state: one block, or with [`WindowSharing::Connection`] one for each connection.
     #[must_use]
     pub fn blocks(&self) -> Vec<EnsembleControlBlock> {
         lock(&self.blocks).iter().map(|&number| self.fair.loaded.blocks.block(number)).collect()
@@ -221,12 +222,12 @@ fn check_connected(socket: BorrowedFd<'_>) -> Result<(), Error> {
     rustix::net::getpeername(socket).map(drop).map_err(not)
 }
 
-/// Nothing that is done under the locks can leave them half done.
+/// Locks a mutex. A panic under these locks cannot leave inconsistent data.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// As the tests of the kernel: where a congestion control cannot be loaded they say so and end.
+/// Like the kernel tests: if a congestion control cannot be loaded, they print a message and end.
 #[cfg(test)]
 mod tests {
     use std::net::{Ipv4Addr, TcpListener, TcpStream};

@@ -1,4 +1,4 @@
-//! Why there is no ensemble here, and what would help.
+//! Why the congestion control cannot be used, and the remedy.
 
 use std::io;
 
@@ -8,7 +8,7 @@ pub enum Error {
     /// The kernel does not describe its types.
     #[error("the kernel does not describe its types (/sys/kernel/btf/vmlinux: {0})")]
     NoTypes(#[source] io::Error),
-    /// It describes them in a way that is not understood.
+    /// It describes its types in a way that this crate cannot parse.
     #[error("the kernel's description of its types is not understood: {0}")]
     Types(&'static str),
     /// A structure or function that the program needs is not there or is of another shape.

@@ -1,4 +1,4 @@
-//! From the programs to a congestion control that the kernel offers by its name.
+//! Loads the programs and registers the congestion control with its name.
 
 use std::{
     io,
@@ -13,24 +13,23 @@ use crate::{
     program::{CongestionOperation, EnsembleAlgorithm, Kernel, Maps, assemble},
 };
 
-/// A registered congestion control. It is there as long as this is: when the process ends, however it
-/// ends, the kernel closes what is in here. Sockets that use it go on with it until they are closed.
+/// A registered congestion control. It is registered as long as this value exists: when the process ends, for
+/// whatever reason, the kernel closes the descriptors. Sockets that use it keep it until they are closed.
 pub struct LoadedCongestionControl {
-    /// The name to select it by.
+    /// The registered name.
     pub name: String,
     /// The control blocks.
     pub blocks: Mapped,
     blocks_map: OwnedFd,
     members_map: OwnedFd,
-    /// What that is like.
+    /// The attributes of that map.
     shape: Map<'static>,
     /// Keeps the registration.
     _link: OwnedFd,
 }
 
 impl LoadedCongestionControl {
-    /// Loads the programs and registers them as `name`, or, where others have that, as `name_2` and so
-    /// on.
+    /// Loads the programs and registers them as `name`, or as `name_2` and so on if others use that name.
     pub fn load(name: &str, block_count: u32, algorithm: EnsembleAlgorithm) -> Result<Self, Error> {
         let btf = Btf::of_this_kernel()?;
         let kernel = Kernel::read(&btf)?;
@@ -46,50 +45,50 @@ impl LoadedCongestionControl {
         Ok(Self { name, blocks: mapped, blocks_map, members_map, shape, _link: link })
     }
 
-    /// Makes a block one that nobody has joined.
+    /// Resets a block to the initial state.
     pub fn clear_block(&self, number: u32, per_ack: bool) -> Result<(), Error> {
         let value = EnsembleControlBlock::fresh(per_ack, self.shape.value_bytes as usize);
         bpf::update(self.blocks_map.as_fd(), &self.shape, number, &value)
             .map_err(|error| Error::Kernel { step: "writing a control block", error })
     }
 
-    /// Writes down which ensemble a socket joins when it selects this congestion control.
+    /// Sets the ensemble that a socket joins when it selects this congestion control.
     pub fn assign(&self, socket: BorrowedFd<'_>, ensemble: u32) -> Result<(), Error> {
         let key = socket.as_raw_fd() as u32;
         bpf::update(self.members_map.as_fd(), &ASSIGNED, key, &ensemble.to_le_bytes())
             .map_err(|error| Error::Kernel { step: "assigning a socket to an ensemble", error })
     }
 
-    /// Takes back what was written down for it.
+    /// Removes the assignment of a socket.
     pub fn unassign(&self, socket: BorrowedFd<'_>) -> Result<(), Error> {
         let key = socket.as_raw_fd() as u32;
         bpf::remove(self.members_map.as_fd(), &ASSIGNED, key)
             .map_err(|error| Error::Kernel { step: "taking a socket's ensemble back", error })
     }
 
-    /// What was written down for it last.
+    /// Returns the assignment of a socket.
     pub fn assigned(&self, socket: BorrowedFd<'_>) -> Result<Option<u32>, Error> {
         let key = socket.as_raw_fd() as u32;
         bpf::look_up(self.members_map.as_fd(), &ASSIGNED, key)
             .map_err(|error| Error::Kernel { step: "looking for a socket's ensemble", error })
     }
 
-    /// From now on the kernel takes no assignment.
+    /// Makes the kernel refuse assignments from now on.
     #[cfg(test)]
     pub fn refuse_assignments(&mut self) {
-        // Of another kind: the only key that it takes is 0, which is no socket's here.
+        // A map of another kind: its only valid key is 0, which is not the descriptor of a socket here.
         let map = Map { kind: MAP_TYPE_ARRAY, max_entries: 1, flags: 0, ..ASSIGNED };
         self.members_map = bpf::create_map(&map).expect("as the others were made");
     }
 }
 
-/// The structure of operations as the kernel takes it, still without a name.
+/// The content of the struct_ops map, before its name is set.
 struct Registration {
     value: Vec<u8>,
     value_type: u32,
     name: std::ops::Range<usize>,
     types: OwnedFd,
-    /// Open until the operations have taken them over.
+    /// Open until the operations hold references to them.
     _programs: Vec<OwnedFd>,
 }
 
@@ -107,7 +106,7 @@ impl Registration {
         let value_type = find("bpf_struct_ops_tcp_congestion_ops")?;
         let length = btf.size_bytes(value_type).ok_or_else(|| other("its size"))? as usize;
         let mut value = vec![0; length];
-        // Where a member of the operations is within the value, if it is as long as it should be.
+        // Returns the offset of a member in the value if the member has the expected length.
         let place = |name: &str, bytes: usize| {
             let data = btf.field(value_type, "data")?.offset_bits as usize / 8;
             let field = btf.field(operations, name)?;
@@ -127,15 +126,15 @@ impl Registration {
             value[at].copy_from_slice(&(program.as_raw_fd() as u64).to_le_bytes());
             programs.push(program);
         }
-        // So that a process without rights selects it, too, for instance one that gave them up after
-        // it had loaded this. Whoever else does has plain Reno: they are in no ensemble.
+        // So that unprivileged processes can select it as well, for instance one that dropped its privileges after
+        // loading. All others that select it get plain Reno, because they are in no ensemble.
         let flags = place("flags", 4).ok_or_else(|| other("flags"))?;
         value[flags].copy_from_slice(&TCP_CONG_NON_RESTRICTED.to_le_bytes());
         let name = place("name", TCP_CA_NAME_MAX).ok_or_else(|| other("name"))?;
         Ok(Self { value, value_type, name, types, _programs: programs })
     }
 
-    /// Takes the first free name.
+    /// Registers it with the first free name.
     fn register_beside_others(mut self, name: &str) -> Result<(String, OwnedFd), Error> {
         if !is_name(name) {
             return Err(Error::Name(name.to_owned()));
@@ -164,7 +163,7 @@ impl Registration {
             max_entries: 1,
             flags: F_LINK,
             name: "fairtcp",
-            // The kernel wants a BTF object here, and looks at nothing in it.
+            // The kernel requires a BTF object here but does not use it.
             types: Some((self.types.as_fd(), 0, 0)),
             kernel_value: self.value_type,
         };
@@ -174,7 +173,7 @@ impl Registration {
     }
 }
 
-/// What the kernel allows in a name from BPF (`bpf_obj_name_cpy`), and room for a number after it.
+/// Checks that a name is valid for BPF (`bpf_obj_name_cpy`) and leaves room for a number after it.
 fn is_name(name: &str) -> bool {
     let is_sign = |sign: char| sign.is_ascii_alphanumeric() || matches!(sign, '_' | '.');
     (1..=MAX_NAME).contains(&name.len()) && name.chars().all(is_sign)
@@ -192,7 +191,7 @@ fn load_program(
 ) -> Result<OwnedFd, Error> {
     bpf::load_program(code, &format!("fair_{program}"), structure, member).map_err(
         |(error, log)| {
-            // Of a program that was looked at, EACCES and EINVAL are what the verifier says.
+            // If there is a log, the verifier has run, and EACCES and EINVAL are its result.
             if log.is_empty() {
                 Error::of_step("BPF_PROG_LOAD", error)
             } else {
@@ -202,7 +201,7 @@ fn load_program(
     )
 }
 
-/// An array of control blocks that a process can map.
+/// Attributes of the array of control blocks, which can be mapped.
 fn blocks(count: u32, algorithm: EnsembleAlgorithm) -> Map<'static> {
     let bytes = match algorithm {
         EnsembleAlgorithm::Model => MODEL_BLOCK_BYTES,
@@ -219,12 +218,12 @@ fn blocks(count: u32, algorithm: EnsembleAlgorithm) -> Map<'static> {
     }
 }
 
-/// A number that hangs on a socket and goes with it.
+/// Attributes of the socket storage with the number of an ensemble. It is freed with the socket.
 fn members(types: BorrowedFd<'_>) -> Map<'_> {
     Map { types: Some((types, INT, INT)), ..ASSIGNED }
 }
 
-/// What [`members`] has of a socket, for who reads and writes it.
+/// Attributes of [`members`] without its types, for reading and writing.
 const ASSIGNED: Map<'static> = Map {
     kind: MAP_TYPE_SK_STORAGE,
     key_bytes: 4,
@@ -236,10 +235,10 @@ const ASSIGNED: Map<'static> = Map {
     kernel_value: 0,
 };
 
-/// The number of `int` in [`types`].
+/// The number of the type `int` in [`types`].
 const INT: u32 = 1;
 
-/// BTF with one type in it, `int`: what storage on sockets must say its keys and values are.
+/// Returns BTF with the single type `int`: socket storage must declare the types of its keys and values.
 fn types() -> Vec<u8> {
     const NAMES: &[u8] = b"\0int\0";
     // Name at 1; kind INT; 4 bytes; signed, 32 bits.
@@ -253,9 +252,9 @@ fn types() -> Vec<u8> {
     bytes
 }
 
-/// More processes with ensembles than one host has.
+/// Maximum suffix; more than the number of processes with ensembles on one host.
 const MAX_BESIDE: u32 = 64;
-/// TCP_CA_NAME_MAX with its end, less "_64".
+/// TCP_CA_NAME_MAX without the terminating zero and "_64".
 const MAX_NAME: usize = 12;
 
 // linux/bpf.h, net/tcp.h

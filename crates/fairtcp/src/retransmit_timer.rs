@@ -1,21 +1,22 @@
-//! How soon a member takes what it hears nothing of for lost.
+//! The minimum retransmission timeout of members.
 //!
-//! The paper's block shares round trip time and variance, so that no connection waits longer than what the
-//! others have found (2.2). A program in the kernel may not write them to a socket; it need not, since what
-//! they give is less than the kernel's least of 200 ms. What can be had is that least.
+//! The paper's block shares round trip time and variance, so that no connection waits longer than the others'
+//! measurements require (2.2). A BPF program may not write these to a socket. It need not, because they result in
+//! timeouts below the kernel's minimum of 200 ms. But the minimum itself can be changed.
 
 use std::{
     io,
     os::fd::{AsRawFd, BorrowedFd},
 };
 
-/// By how much at least a member's retransmission timer exceeds its round trip time, in microseconds; where one segment
-/// alone is on its way, also the probe of RFC 8985, 7.2, waits so much longer. The kernel's own is 200 ms, which over
-/// some milliseconds of distance is what 10 to 100 commands take: ten processes of PostMark at 4 ms and 2.7 % loss
-/// took 22 to 24 s with it and 17 to 19 s with this (docs/results/laboratory.md).
+/// The minimum by which a member's retransmission timer exceeds its round trip time, in microseconds. If a single
+/// segment is in flight, the tail loss probe (RFC 8985, 7.2) is delayed by the same time. The kernel's default is 200
+/// ms, in which 10 to 100 commands complete at a distance of some milliseconds: ten processes of PostMark at 4 ms and
+/// 2.7 % loss took 22 to 24 s with the default and 17 to 19 s with this value (docs/results/laboratory.md).
 ///
-/// More than Linux delays an acknowledgment, 40 ms or a round trip time. Others delay it for up to 200 ms: to these a segment
-/// that is alone goes twice until the variance is known, and what that cut is given back by the undo.
+/// It is longer than Linux delays an acknowledgment (40 ms or a round trip time). Other systems delay it for up to
+/// 200 ms: to these a single segment is sent twice until the variance is known, and the resulting window reduction is
+/// undone.
 const LEAST_US: libc::c_int = 50_000;
 
 /// linux/tcp.h, since Linux 6.15.
@@ -24,7 +25,7 @@ const TCP_RTO_MIN_US: libc::c_int = 45;
 /// Shortens the timer of a TCP socket.
 ///
 /// # Errors
-/// What the kernel says; an older one does not know the option. The socket is as it was.
+/// The error of the kernel; older kernels do not support the option. The socket is unchanged then.
 pub(crate) fn shorten(socket: BorrowedFd<'_>) -> io::Result<()> {
     let (least, length) = (LEAST_US, size_of_val(&LEAST_US) as libc::socklen_t);
     // SAFETY: the descriptor is borrowed, and the kernel reads `length` bytes of a value of that length.

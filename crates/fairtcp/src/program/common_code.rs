@@ -1,4 +1,4 @@
-//! What several operations do.
+//! Code that several operations use.
 
 use super::kernel_layout::{Bits, Kernel};
 use crate::{
@@ -9,7 +9,7 @@ use crate::{
     control_block::{FRACTION_BITS, at},
 };
 
-/// What members share.
+/// What the members share.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum EnsembleAlgorithm {
     /// A model of the path.
@@ -21,56 +21,58 @@ pub enum EnsembleAlgorithm {
 /// Descriptors of the two maps.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Maps {
-    /// Number of an ensemble to its control block.
+    /// Map from the number of an ensemble to its control block.
     pub blocks: i32,
-    /// Socket to the number of its ensemble.
+    /// Map from a socket to the number of its ensemble.
     pub members: i32,
 }
 
-/// What a member keeps in its socket: distances in bytes within `icsk_ca_priv`.
+/// The private state of a member in its socket: offsets in bytes within `icsk_ca_priv`.
 pub mod private {
-    /// 4 bytes: the number of its ensemble and one; zero if it has none.
+    /// 4 bytes: the number of its ensemble plus one; zero if it is in none.
     pub const ENSEMBLE: i16 = 0;
-    /// 4 bytes: whether the loss that it recovers from has cut the window already, and how: not if it is zero.
+    /// 4 bytes: whether the window has been reduced for the loss that it recovers from; zero if not, else one of the
+    /// two below.
     pub const IS_CUT: i16 = 4;
-    /// It has; when the recovery ends, the member has its share.
+    /// It was reduced; when the recovery ends, the member gets its whole share.
     pub const CUT: i32 = 1;
-    /// It has, or need not; the member begins anew, after a timeout or as one that has just come.
+    /// No reduction is due: it was made, or is not needed. The member starts with slow start, after a timeout or
+    /// because it is new.
     pub const BEGINS: i32 = 2;
-    /// 8 bytes: what the last cut took, to be given back if nothing was lost.
+    /// 8 bytes: the size of the last reduction, to undo it if nothing was lost.
     pub const TAKEN: i16 = 8;
     /// 4 bytes: `prr_delivered` of RFC 6937.
     pub const DELIVERED: i16 = 16;
 
-    /// By a model, in the place of all but the first. 4 bytes: the state when the last acknowledgment came.
+    /// With a path model, instead of all but the first. 4 bytes: the state at the last acknowledgment.
     pub const STATE: i16 = 4;
-    /// 4 bytes: what it has in flight, as counted for all.
+    /// 4 bytes: its segments in flight, as added to the total.
     pub const IN_FLIGHT: i16 = 8;
-    /// 4 bytes: whether it is counted among those with something to send.
+    /// 4 bytes: whether it is counted as a member with data to send.
     pub const IS_ACTIVE: i16 = 12;
-    /// 4 bytes: the window to come back to after a recovery or PROBE_RTT.
+    /// 4 bytes: the window to restore after a recovery or PROBE_RTT.
     pub const SAVED: i16 = 16;
-    /// 4 bytes: whether its window is that of PROBE_RTT.
+    /// 4 bytes: whether it has the window of PROBE_RTT.
     pub const PROBES_RTT: i16 = 20;
-    /// 8 bytes, microseconds: until something arrives that was sent after this, no more is sent than arrives.
-    /// Zero: more is.
+    /// 8 bytes, microseconds: packet conservation (no more is sent than arrives) until data that was sent after this
+    /// time arrives. Zero: none.
     pub const CONSERVES_FROM: i16 = 24;
-    /// 8 bytes: the rate at which what it sent was delivered last.
+    /// 8 bytes: its last delivery rate.
     pub const RATE: i16 = 32;
 }
 
-/// The socket, from the first instruction to the last.
+/// The register with the socket, in the whole program.
 pub(super) const SK: Register = R6;
-/// The block of its ensemble, once found.
+/// The register with the block of the ensemble, after it was found.
 pub(super) const BLOCK: Register = R7;
 
-/// No window is less than two segments (RFC 5681, (4)): with one, a loss can be noticed by a timeout alone.
+/// The minimum window of a member, two segments (RFC 5681, (4)): with one segment only a timeout can detect a loss.
 pub(super) const LEAST_SEGMENTS: i32 = 2;
 
 // linux/bpf.h
 const MAP_LOOKUP_ELEM: i32 = 1;
 
-/// One program in the making.
+/// A program that is being assembled.
 pub(super) struct Code<'a> {
     pub a: Assembler,
     pub kernel: &'a Kernel,
@@ -78,14 +80,14 @@ pub(super) struct Code<'a> {
 }
 
 impl<'a> Code<'a> {
-    /// Begins with the socket, the first argument of every operation.
+    /// Begins with loading the socket, the first argument of every operation.
     pub fn new(kernel: &'a Kernel, maps: Maps) -> Self {
         let mut a = Assembler::new();
         a.load(SK, R1.double(0));
         Self { a, kernel, maps }
     }
 
-    /// BLOCK = the control block of the socket's ensemble, or on to `none`. Loses R0 to R5.
+    /// BLOCK = the control block of the socket's ensemble; jumps to `none` if there is none. Loses R0 to R5.
     pub fn find_block(&mut self, none: BpfJumpLabel) {
         let a = &mut self.a;
         a.load(R2, private_word(self.kernel, private::ENSEMBLE));
@@ -94,7 +96,7 @@ impl<'a> Code<'a> {
         self.look_up(none);
     }
 
-    /// The same for the ensemble whose number is in R2.
+    /// Like `find_block`, for the ensemble whose number is in R2.
     pub fn look_up(&mut self, none: BpfJumpLabel) {
         const KEY: i16 = -4;
         let a = &mut self.a;
@@ -107,32 +109,31 @@ impl<'a> Code<'a> {
         a.set(BLOCK, R0);
     }
 
-    /// to = members of the ensemble, at least 1: the count may be short of one that the kernel has just
-    /// let go.
+    /// to = number of members, at least 1: the count may not include a member that the kernel has just released.
     pub fn members(&mut self, to: Register) {
         self.a.load(to, BLOCK.word(at::MEMBERS));
         self.at_least(to, 1);
     }
 
-    /// to = the ensemble's window with its fraction, floor = the least that it may be for so many members.
-    /// The larger of them stands in `to`: between a join or a race of cuts and the next acknowledgment the
-    /// block may say less (`window::settle` mends it).
+    /// to = the ensemble's window with its fraction, floor = the minimum for this number of members. `to` is at least
+    /// the minimum: after a join or concurrent cuts the block may have less until the next acknowledgment (corrected
+    /// by `shared_window`'s `settle`).
     pub fn window(&mut self, to: Register, floor: Register, members: Register) {
         self.a.load(to, BLOCK.double(at::WINDOW));
         self.floor(floor, members);
         self.signed_at_least(to, floor);
     }
 
-    /// to = the least window of so many members, with its fraction.
+    /// to = the minimum window for this number of members, with its fraction.
     pub fn floor(&mut self, to: Register, members: Register) {
         self.a.set(to, members);
         self.a.alu(Alu::Mul, to, LEAST_SEGMENTS << FRACTION_BITS);
     }
 
-    /// The multiplicative decrease: half of one share, so with n members the ensemble loses 1/2n, and
-    /// what one member would have lost alone, all lose together (paper, 2.2); of a member that has less
-    /// on its way, half of that (RFC 5681, (4): FlightSize). Who has little to send does not make the
-    /// window grow, and would otherwise only make it smaller for who has much.
+    /// The multiplicative decrease by half of one share. With n members the ensemble loses 1/2n: the reduction of a
+    /// single connection is shared by all members (paper, 2.2). For a member with less in flight it is half of that
+    /// (RFC 5681, (4): FlightSize). Members with little to send do not make the window grow; otherwise they would
+    /// only reduce it for the others.
     ///
     /// ```text
     /// taken     = min(min(window / members, packets out) / 2, window - floor)
@@ -140,7 +141,7 @@ impl<'a> Code<'a> {
     /// threshold = window
     /// ```
     ///
-    /// R9 = members, R0 = the window after it. Loses R1 to R5.
+    /// R9 = number of members, R0 = the reduced window. Loses R1 to R5.
     pub fn cut(&mut self) {
         self.members(R9);
         self.window(R1, R2, R9);
@@ -180,7 +181,7 @@ impl<'a> Code<'a> {
         self.a.atomic_add(BLOCK.double(counter), scratch);
     }
 
-    /// to = a field of the socket that is less than a byte. Other bits are zero.
+    /// to = a bit field of the socket. Other bits are zero.
     pub fn load_bits(&mut self, to: Register, bits: Bits) {
         self.a.load(to, SK.byte(bits.byte));
         self.a.alu(Alu::ShiftRight, to, i32::from(bits.shift));
@@ -197,17 +198,17 @@ impl<'a> Code<'a> {
         self.choose(to, If::AtMost, most.into());
     }
 
-    /// to = max(to, least), with signs.
+    /// to = max(to, least), signed.
     pub fn signed_at_least(&mut self, to: Register, least: impl Into<crate::asm::Operand>) {
         self.choose(to, If::SignedAtLeast, least.into());
     }
 
-    /// to = min(to, most), with signs.
+    /// to = min(to, most), signed.
     pub fn signed_at_most(&mut self, to: Register, most: impl Into<crate::asm::Operand>) {
         self.choose(to, If::SignedAtMost, most.into());
     }
 
-    /// to = other, unless it compares so with it.
+    /// to = other, unless the comparison is true.
     fn choose(&mut self, to: Register, unless: If, other: crate::asm::Operand) {
         let stays = self.a.label();
         self.a.jump_if(to, unless, other, stays);
@@ -216,12 +217,12 @@ impl<'a> Code<'a> {
     }
 }
 
-/// Four bytes of what the member keeps.
+/// Four bytes of the member's private state.
 pub(super) fn private_word(kernel: &Kernel, offset: i16) -> BpfMemoryOperand {
     SK.word(kernel.fields.private + offset)
 }
 
-/// Eight bytes of it.
+/// Eight bytes of the member's private state.
 pub(super) fn private_double(kernel: &Kernel, offset: i16) -> BpfMemoryOperand {
     SK.double(kernel.fields.private + offset)
 }

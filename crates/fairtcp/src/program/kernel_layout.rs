@@ -1,22 +1,22 @@
-//! Where the running kernel keeps what the programs read and write.
+//! The layout of the running kernel's structures that the programs use.
 
 use crate::{
     Error,
     btf::{Btf, TypeId},
 };
 
-/// A few bits of one byte.
+/// A bit field within one byte.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Bits {
-    /// Which byte of the structure.
+    /// Offset of the byte in the structure.
     pub byte: i16,
-    /// The lowest of the bits.
+    /// Position of the lowest bit.
     pub shift: u8,
-    /// How many, as a number of ones.
+    /// Mask of the bits, before the shift.
     pub mask: u8,
 }
 
-/// Offsets in bytes: of `struct tcp_sock`, and at the end of `struct rate_sample`.
+/// Offsets in bytes in `struct tcp_sock`, and at the end in `struct rate_sample`.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[allow(missing_docs)]
 pub struct Fields {
@@ -35,16 +35,16 @@ pub struct Fields {
     pub mss_cache: i16,
     pub write_seq: i16,
     pub snd_nxt: i16,
-    /// Whether `pacing_rate` holds segments back, and who does it.
+    /// Whether the socket is paced by `pacing_rate`, and by whom.
     pub pacing_status: i16,
     /// 8 bytes, as are the next two.
     pub pacing_rate: i16,
     pub max_pacing_rate: i16,
-    /// Microseconds; the time of the newest acknowledgment.
+    /// The time of the last acknowledgment, in microseconds.
     pub tcp_mstamp: i16,
     pub is_cwnd_limited: Bits,
     pub ca_state: Bits,
-    /// What each congestion control may use as it likes.
+    /// The private state of the congestion control.
     pub private: i16,
     pub acked_sacked: i16,
     pub losses: i16,
@@ -58,24 +58,24 @@ pub struct Fields {
     pub is_app_limited: i16,
 }
 
-/// A kernel that the programs can be made for.
+/// The kernel that programs are assembled for.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Kernel {
-    /// Where things are.
+    /// The offsets of fields.
     pub fields: Fields,
-    /// Whether `cong_control` is told the acknowledgment and its flags (Linux 6.10 and later).
+    /// Whether `cong_control` gets the acknowledgment and its flags (since Linux 6.10).
     pub control_is_told_flags: bool,
-    /// The number of the kernel's own `tcp_reno_ssthresh`.
+    /// The BTF number of the kernel's `tcp_reno_ssthresh`.
     pub reno_ssthresh: u32,
-    /// The number of `tcp_reno_cong_avoid`.
+    /// The BTF number of the kernel's `tcp_reno_cong_avoid`.
     pub reno_cong_avoid: u32,
 }
 
 impl Kernel {
-    /// Asks the kernel's description of itself.
+    /// Reads the layout from the kernel's BTF.
     ///
     /// # Errors
-    /// [`Error::OtherTcp`]: something is not there or not as wide as the programs take it to be.
+    /// [`Error::OtherTcp`]: a field is missing or has another size than the programs expect.
     pub fn read(btf: &Btf) -> Result<Self, Error> {
         let function = |name: &str| btf.function(name).ok_or_else(|| other(name));
         let operations = structure(btf, "tcp_congestion_ops")?;
@@ -143,14 +143,14 @@ pub(crate) fn structure(btf: &Btf, name: &str) -> Result<TypeId, Error> {
     btf.structure(name).ok_or_else(|| other(name))
 }
 
-/// A field of whole bytes that is `length` of them long.
+/// Returns the offset of a field with whole bytes of this length.
 fn bytes(btf: &Btf, id: TypeId, path: &str, length: u32) -> Result<i16, Error> {
     let field = btf.field(id, path).filter(|it| it.length_bits == 8 * length);
     let field = field.filter(|it| it.offset_bits % 8 == 0).ok_or_else(|| other(path))?;
     i16::try_from(field.offset_bits / 8).map_err(|_| other(path))
 }
 
-/// A field that lies within one byte.
+/// Returns a field that is within one byte.
 fn bits(btf: &Btf, id: TypeId, path: &str) -> Result<Bits, Error> {
     let field = btf.field(id, path).ok_or_else(|| other(path))?;
     let shift = field.offset_bits % 8;
@@ -168,7 +168,7 @@ fn bits(btf: &Btf, id: TypeId, path: &str) -> Result<Bits, Error> {
 mod tests {
     use super::*;
 
-    /// Needs no right, only a kernel that describes itself; where it does not, the test says so.
+    /// Needs no privileges, only a kernel with BTF; without it the test prints a message.
     #[test]
     fn the_running_kernel_has_all_that_is_needed() {
         match Btf::of_this_kernel() {

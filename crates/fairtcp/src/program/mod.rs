@@ -1,11 +1,12 @@
-//! The congestion control itself: six BPF programs, one for each operation of the kernel's
-//! `tcp_congestion_ops` that it has.
+//! The congestion control: six BPF programs, one for each operation of the kernel's `tcp_congestion_ops` that it
+//! implements.
 //!
-//! There are two: members share a window, or a model of the path (`shared_model`). Of the first:
+//! There are two algorithms: members share a window, or a path model (`shared_model`). The following is about the
+//! first.
 //!
-//! Read `common_code` (what several operations do: finding the block, the share, the cut), then
-//! `shared_window` (what happens with each acknowledgment), then `operations`. Next to the instructions stands
-//! what they compute; `tests/support/reference_window.rs` has the same as a plain state machine.
+//! Read `common_code` (what several operations use: finding the block, the share, the cut), then `shared_window` (the
+//! reaction to each acknowledgment), then `operations`. Comments beside the instructions say what they compute;
+//! `tests/support/reference_window.rs` implements the same as a plain state machine.
 //!
 //! ```text
 //! paper, Table 1     cwnd of a connection     = cwnd of the ensemble / members
@@ -18,9 +19,9 @@
 //! RFC 6937, 3.1      while it recovers, a member approaches its share as it is acknowledged
 //! ```
 //!
-//! The program owns the window in every state (`cong_control`), and the answer of `ssthresh` is only told,
-//! never used: the kernel leaves a call of a program out where it would interrupt the same program on
-//! the same processor, and takes whatever lies in a register for the answer.
+//! The program sets the window in every state (`cong_control`) and does not depend on the result of `ssthresh`: the
+//! kernel omits a call that would interrupt the same program on the same processor, and then takes the undefined
+//! content of a register as the result.
 
 mod kernel_layout;
 mod common_code;

@@ -21,22 +21,22 @@ use crate::{
 /// A member of the kernel's `struct tcp_congestion_ops`.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum CongestionOperation {
-    /// A socket takes up this congestion control, at the latest when it is connected.
+    /// A socket selects this congestion control, at the latest when it is connected.
     Init,
-    /// It gives it up, or is closed.
+    /// A socket selects another one or is closed.
     Release,
-    /// An acknowledgment was worked through.
+    /// An acknowledgment was processed.
     CongControl,
-    /// A loss or a mark was noticed; the recovery from it begins.
+    /// A loss or a congestion mark was detected; the recovery begins.
     Ssthresh,
-    /// What seemed lost was not.
+    /// The segments were not lost.
     UndoCwnd,
-    /// The state changes.
+    /// The state of the socket changes.
     SetState,
 }
 
 impl CongestionOperation {
-    /// All of them.
+    /// All operations.
     pub const ALL: [Self; 6] = [
         Self::Init,
         Self::Release,
@@ -46,7 +46,7 @@ impl CongestionOperation {
         Self::SetState,
     ];
 
-    /// The name of the member.
+    /// Returns the name of the member.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -60,10 +60,10 @@ impl CongestionOperation {
     }
 }
 
-/// The program of an operation, for this kernel and these maps.
+/// Returns the program of an operation for this kernel and these maps.
 ///
 /// # Errors
-/// A jump does not reach; not with the programs as they are.
+/// A jump is too far; this does not occur with the existing programs.
 pub fn assemble(
     algorithm: EnsembleAlgorithm,
     operation: CongestionOperation,
@@ -83,8 +83,8 @@ pub fn assemble(
     }
 }
 
-/// void init(struct sock *sk): becomes a member of the ensemble that the process has written down for
-/// this socket. The first brings its window and threshold, others change nothing (paper, 2.2).
+/// void init(struct sock *sk): joins the ensemble that the process has assigned to this socket. The first member sets
+/// window and threshold from its own; later ones do not change them (paper, 2.2).
 fn init(
     algorithm: EnsembleAlgorithm,
     kernel: &Kernel,
@@ -93,7 +93,7 @@ fn init(
     let mut code = Code::new(kernel, maps);
     let (end, in_it) = (code.a.label(), code.a.label());
     code.a.store(private_word(kernel, private::ENSEMBLE), 0);
-    // A socket that comes in the middle of a recovery has been cut by whom it leaves.
+    // For a socket that selects it during a recovery, the previous congestion control has reduced the window already.
     code.a.store(private_word(kernel, private::IS_CUT), private::BEGINS);
     code.a.store(private_double(kernel, private::TAKEN), 0);
     code.a.store(private_word(kernel, private::DELIVERED), 0);
@@ -126,8 +126,8 @@ fn init(
     code.a.finish()
 }
 
-/// void release(struct sock *sk): leaves, and takes its share along, so that the others' stay what they
-/// are (RFC 9040, 7.2). The last leaves the block as it is; the next to come begins anew.
+/// void release(struct sock *sk): leaves, and takes its share along, so that the shares of the others do not change
+/// (RFC 9040, 7.2). The last member does not change the window; the next one to join initializes the block.
 fn release(
     algorithm: EnsembleAlgorithm,
     kernel: &Kernel,
@@ -154,7 +154,7 @@ fn release(
     code.a.finish()
 }
 
-/// u32 ssthresh(struct sock *sk): the cut. Answers the share after it.
+/// u32 ssthresh(struct sock *sk): reduces the window. Returns the share after it.
 fn ssthresh(
     algorithm: EnsembleAlgorithm,
     kernel: &Kernel,
@@ -174,7 +174,7 @@ fn ssthresh(
     }
     code.a.exit();
     code.a.place(plain);
-    // What is delivered in the recovery is counted for plain sockets, too.
+    // For plain sockets the program counts deliveries in the recovery as well.
     code.a.store(private_word(kernel, private::DELIVERED), 0);
     code.a.set(R1, SK);
     code.a.call_kernel(kernel.reno_ssthresh);
@@ -182,8 +182,8 @@ fn ssthresh(
     code.a.finish()
 }
 
-/// u32 undo_cwnd(struct sock *sk): gives back what this member's cut took. The threshold rises to the
-/// window, never to what it was before: other members have moved it since.
+/// u32 undo_cwnd(struct sock *sk): undoes this member's cut. The threshold is raised to the window and not restored:
+/// other members have changed it meanwhile.
 fn undo_cwnd(
     algorithm: EnsembleAlgorithm,
     kernel: &Kernel,
@@ -204,7 +204,7 @@ fn undo_cwnd(
     code.a.finish()
 }
 
-/// What the cut took.
+/// Adds the size of the cut to the window again.
 fn give_back(code: &mut Code<'_>) {
     let taken = private_double(code.kernel, private::TAKEN);
     let given = code.a.label();

@@ -1,6 +1,6 @@
-//! Members that share a model of their path, bandwidth and least round trip time, as BBR keeps one for each
-//! connection (draft-cardwell-iccrg-bbr-congestion-control-00). They learn of the path from what all of
-//! them deliver, probe it together, drain its queue together, and each paces at its part.
+//! Members share a model of their path (bandwidth and minimum round trip time), which BBR keeps for each connection
+//! (draft-cardwell-iccrg-bbr-congestion-control-00). They estimate it from the data that all of them deliver, probe
+//! the path together, drain its queue together, and each is paced at its part of the rate.
 //!
 //! ```text
 //! STARTUP    pace 2.89, window 2.89   until the rate has not grown by a quarter in three rounds
@@ -9,8 +9,8 @@
 //! PROBE_RTT  windows of 4             for 200 ms, when no round trip was about as short in 10 s
 //! ```
 //!
-//! Where others keep a queue on the path, the drain ends after one round trip, as BBR's does: who waited until
-//! their queue is gone would leave them the path. Without what BBR has against policers.
+//! If other flows keep a queue on the path, the drain ends after one round trip, as in BBR: waiting until their queue
+//! is empty would leave them the bandwidth. BBR's policer detection is not implemented.
 
 use super::{
     common_code::{BLOCK, Code, Maps, SK, private, private_double, private_word},
@@ -26,59 +26,59 @@ use crate::{
     control_block::{FRACTION_BITS, RATE_BITS, RATES, at},
 };
 
-// Beside those of `shared_window` on the stack.
-/// Microseconds: now, when the newest of what arrived was preceded by a delivery, the newest round trip
-/// (negative if there is none), and in what time something was delivered.
+// Stack slots, in addition to those of `shared_window`.
+/// In microseconds: now; the last delivery before the newest acknowledged segment was sent; the last round trip time
+/// (negative if there is none); the interval of the rate sample.
 const NOW: BpfMemoryOperand = R10.double(-56);
 const PRIOR: BpfMemoryOperand = R10.double(-64);
 const RTT: BpfMemoryOperand = R10.double(-72);
 const INTERVAL: BpfMemoryOperand = R10.double(-80);
-/// Whether there was less to send than could be.
+/// Whether the sample was application-limited.
 const LIMITED: BpfMemoryOperand = R10.double(-88);
-/// Members with something to send, at least 1.
+/// Number of members with data to send, at least 1.
 const SHARERS: BpfMemoryOperand = R10.double(-96);
-/// Segments that a member may have beyond what the path holds.
+/// Segments that a member may have in flight in addition to its part of the path's capacity.
 const QUANTA: BpfMemoryOperand = R10.double(-104);
-/// In flight of all before this acknowledgment, and of this member after it.
+/// Segments in flight of all members before this acknowledgment, and of this member after it.
 const BEFORE: BpfMemoryOperand = R10.double(-112);
 const OWN: BpfMemoryOperand = R10.double(-120);
-/// Whether no round trip was as short as the least for long.
+/// Whether the minimum round trip time has expired.
 const IS_OLD: BpfMemoryOperand = R10.double(-128);
 /// Whether a round begins.
 const BEGINS: BpfMemoryOperand = R10.double(-136);
-/// The bandwidth.
+/// The bandwidth estimate.
 const BEST: BpfMemoryOperand = R10.double(-144);
-/// The least round trip time, microseconds.
+/// The minimum round trip time, microseconds.
 const LEAST: BpfMemoryOperand = R10.double(-152);
 /// Segments delivered in `INTERVAL`.
 const DELIVERED: BpfMemoryOperand = R10.double(-160);
 
-/// Gains are in parts of 256.
+/// Gains are in units of 1/256.
 const UNIT: i32 = 256;
-/// 2/ln(2), with which the rate doubles each round trip (draft, 4.3.2.1), and what undoes it.
+/// 2/ln(2), which doubles the rate each round trip (draft, 4.3.2.1), and its inverse.
 const STARTUP_GAIN: i32 = UNIT * 2885 / 1000 + 1;
 const DRAIN_GAIN: i32 = UNIT * 1000 / 2885;
 /// Draft, 4.3.4.1.
 const UP_GAIN: i32 = UNIT * 5 / 4;
 const DOWN_GAIN: i32 = UNIT * 3 / 4;
 const WINDOW_GAIN: i32 = 2 * UNIT;
-/// The bandwidth is the best of so many rounds (draft, 4.1.2.1).
+/// The bandwidth is the maximum of this number of rounds (draft, 4.1.2.1).
 const ROUNDS: i32 = 10;
 const RTT_WINDOW_US: i32 = 10_000_000;
 const PROBE_RTT_US: i32 = 200_000;
-/// A sixteenth more is about the same round trip time.
+/// A round trip time is similar to the minimum if it exceeds it by at most a sixteenth.
 const ABOUT_BITS: i32 = 4;
 const LEAST_WINDOW: i32 = 4;
-/// So many round trips a drain may take.
+/// Maximum length of a drain in round trips.
 const MOST_DRAIN: i32 = 4;
-/// Where it is crowded, one drain of so many is whole nevertheless, to see whether it still is.
+/// On a crowded path one drain of this number is complete nevertheless, to find out whether it is still crowded.
 const LOOKS_EVERY: i32 = 4;
-/// Beyond one and a half of the least round trip time.
+/// Tolerance in addition to one and a half of the minimum round trip time.
 const CROWDED_US: i32 = 500;
-/// All of the bandwidth is used, not 99 % as by BBR: what is too much by a rounding goes with the next drain.
+/// All of the bandwidth is used, not 99 % as in BBR: the next drain removes the queue caused by rounding.
 const MICROSECONDS: i32 = 1_000_000;
 
-// As `at::MODE` has them.
+// The values of `at::MODE`.
 const STARTUP: i32 = 0;
 const DRAIN: i32 = 1;
 const PROBE_BW: i32 = 2;
@@ -87,8 +87,8 @@ const PROBE_RTT: i32 = 3;
 // enum sk_pacing
 const SK_PACING_NEEDED: i32 = 1;
 
-/// void init(struct sock *sk), once it is a member: paces from now on, until more is known by its window a
-/// round trip, twice and more.
+/// void init(struct sock *sk), after it has joined: starts pacing. The initial rate is 2.89 windows per round trip
+/// time (1 ms if it is not measured yet).
 pub(super) fn init(code: &mut Code<'_>) {
     let fields = code.kernel.fields;
     for word in [private::STATE, private::IN_FLIGHT, private::IS_ACTIVE, private::SAVED] {
@@ -128,7 +128,7 @@ pub(super) fn release(code: &mut Code<'_>) {
     code.no_rate();
 }
 
-/// u32 ssthresh(struct sock *sk): a recovery begins; the window to come back to.
+/// u32 ssthresh(struct sock *sk): a recovery begins; saves the window to restore.
 pub(super) fn ssthresh(code: &mut Code<'_>) {
     let fields = code.kernel.fields;
     code.a.load(R3, SK.word(fields.snd_cwnd));
@@ -137,7 +137,7 @@ pub(super) fn ssthresh(code: &mut Code<'_>) {
     code.a.load(R0, SK.word(fields.snd_ssthresh));
 }
 
-/// u32 undo_cwnd(struct sock *sk): it was not full for that.
+/// u32 undo_cwnd(struct sock *sk): the loss was spurious; detects again whether the path is full.
 pub(super) fn undo_cwnd(code: &mut Code<'_>) {
     let is_full = code.a.label();
     code.a.store(BLOCK.double(at::FULL_RATE), 0);
@@ -155,11 +155,11 @@ pub(super) fn timed_out(code: &mut Code<'_>) {
     code.no_rate();
 }
 
-/// So many rounds without growth, and the path is full.
+/// The path is full after this number of rounds without growth.
 const FULL: i32 = 3;
 
-/// void cong_control(struct sock *sk, u32 ack, int flag, const struct rate_sample *rs), or without the
-/// two in the middle.
+/// void cong_control(struct sock *sk, u32 ack, int flag, const struct rate_sample *rs), or without the two middle
+/// arguments.
 pub(super) fn cong_control(kernel: &Kernel, maps: Maps) -> Result<Vec<Instruction>, Unassembled> {
     let mut code = Code::new(kernel, maps);
     let (plain, end) = (code.a.label(), code.a.label());
@@ -186,7 +186,7 @@ pub(super) fn cong_control(kernel: &Kernel, maps: Maps) -> Result<Vec<Instructio
 }
 
 impl Code<'_> {
-    /// What the model wants of the arguments, while R1 still leads to them, and does.
+    /// Saves the arguments that the model needs, while R1 still points to them.
     fn rate_sample(&mut self) {
         let fields = self.kernel.fields;
         let told = self.kernel.control_is_told_flags;
@@ -205,7 +205,7 @@ impl Code<'_> {
         }
     }
 
-    /// What this member has in flight and whether it has something to send, counted for all.
+    /// Adds this member's segments in flight, and whether it has data to send, to the totals.
     fn count_in(&mut self) {
         let (kernel, fields) = (self.kernel, self.kernel.fields);
         let in_flight = private_word(kernel, private::IN_FLIGHT);
@@ -237,14 +237,14 @@ impl Code<'_> {
         self.a.alu(Alu::Sub, R1, R2);
         self.a.atomic_add(BLOCK.word(at::ACTIVE), R1);
 
-        // What a member left behind whose leaving was not told, or several at the same time, is bounded.
+        // Bounds the count, which may be wrong if a leaving member was not reported or after concurrent changes.
         self.members(R2);
         self.a.load(R1, BLOCK.word(at::ACTIVE));
         self.at_most(R1, R2);
         self.at_least(R1, 1);
         self.a.store(SHARERS, R1);
 
-        // Three times what the kernel sends at once, about a millisecond's worth (tcp_tso_autosize()).
+        // Three times what the kernel sends at a time, about a millisecond's worth (tcp_tso_autosize()).
         self.a.load(R1, SK.double(fields.pacing_rate));
         self.a.load(R2, SK.word(fields.mss_cache));
         self.a.alu(Alu::ShiftRight, R1, 10);
@@ -255,11 +255,11 @@ impl Code<'_> {
         self.a.store(QUANTA, R1);
     }
 
-    /// LEAST = the least round trip time that a member has measured lately; on to `unknown` if none has.
+    /// LEAST = the minimum round trip time of all members; jumps to `unknown` if there is none yet.
     fn least_rtt(&mut self, unknown: BpfJumpLabel) {
         let a = &mut self.a;
         let (fresh, known, shorter, measured) = (a.label(), a.label(), a.label(), a.label());
-        // R1 = least, R2 = the newest, R3 = now, R4 = whether the least is old
+        // R1 = minimum, R2 = last sample, R3 = now, R4 = whether the minimum has expired
         a.load(R1, BLOCK.double(at::LEAST_RTT));
         a.load(R3, NOW);
         a.set(R4, 0);
@@ -285,7 +285,7 @@ impl Code<'_> {
         a.place(no_less);
         a.jump_if(R1, If::Equal, 0, take);
         a.jump_if(R4, If::Differs, 0, take);
-        // About as short is as good: the drains have seen to it, and windows stay as they are.
+        // A similar round trip time confirms the minimum without PROBE_RTT, since drains empty the queue.
         a.set(R5, R1);
         a.alu(Alu::ShiftRight, R5, ABOUT_BITS);
         a.alu(Alu::Add, R5, R1);
@@ -301,7 +301,7 @@ impl Code<'_> {
         a.jump_if(R1, If::Equal, 0, unknown);
     }
 
-    /// A round of all: what was sent after the last began has arrived.
+    /// Begins a round if data that was sent after the last round began has been acknowledged.
     fn round(&mut self) {
         let a = &mut self.a;
         let same = a.label();
@@ -326,18 +326,17 @@ impl Code<'_> {
         self.a.place(same);
     }
 
-    /// round = what leads, with `at::RATES`, to its best rate.
+    /// round = the base address which, with the offset `at::RATES`, is the slot of this round.
     fn slot(&mut self, round: crate::asm::Register) {
         self.a.alu(Alu::And, round, i32::from(RATES) - 1);
         self.a.alu(Alu::ShiftLeft, round, 3);
         self.a.alu(Alu::Add, round, BLOCK);
     }
 
-    /// The rates of all that have something to send, with the newest of this member. What it says of a time in
-    /// which somebody had less to send, or the round trip time was probed, counts only if it is better than
-    /// what is known. Each rate is the kernel's, which takes the longer of the times that the segments were
-    /// sent and acknowledged in: what all had delivered in a time looks like more where acknowledgments come in
-    /// bursts.
+    /// Updates the sum of the delivery rates with the last one of this member. If a member was application-limited or
+    /// in PROBE_RTT during the sample, the sum is used only if it exceeds the estimate. The rates are those of the
+    /// kernel, which divides by the longer of the send and the acknowledgment interval: a rate computed from all
+    /// members' deliveries would be too high if acknowledgments arrive in bursts.
     fn rate(&mut self) {
         let own = private_double(self.kernel, private::RATE);
         let (unlimited, limited) = (self.a.label(), self.a.label());
@@ -383,7 +382,7 @@ impl Code<'_> {
         self.a.place(end);
     }
 
-    /// The member's rate counts no more. Loses R1.
+    /// Removes the member's rate from the sum. Loses R1.
     fn no_rate(&mut self) {
         let own = private_double(self.kernel, private::RATE);
         self.a.load(R1, own);
@@ -392,7 +391,7 @@ impl Code<'_> {
         self.a.store(own, 0);
     }
 
-    /// BEST = R0 = the best rate of the last rounds. Loses R1.
+    /// BEST = R0 = the maximum rate of the last rounds. Loses R1.
     fn best(&mut self) {
         self.a.load(R0, BLOCK.double(at::RATES));
         for slot in 1..RATES {
@@ -402,7 +401,7 @@ impl Code<'_> {
         self.a.store(BEST, R0);
     }
 
-    /// R0 = what the path holds at its bandwidth, with this gain. Loses R1.
+    /// R0 = the path's bandwidth-delay product times the gain. Loses R1.
     fn held(&mut self, gain: impl Into<crate::asm::Operand>) {
         self.a.load(R0, BEST);
         self.a.load(R1, LEAST);
@@ -413,7 +412,7 @@ impl Code<'_> {
         self.a.alu(Alu::ShiftRight, R0, RATE_BITS);
     }
 
-    /// The same, with what the members may have beyond. Loses R1 and R2.
+    /// Like `held`, plus the segments that the members may have in addition. Loses R1 and R2.
     fn flight(&mut self, gain: impl Into<crate::asm::Operand>) {
         self.held(gain);
         self.a.load(R1, QUANTA);
@@ -422,13 +421,13 @@ impl Code<'_> {
         self.a.alu(Alu::Add, R0, R1);
     }
 
-    /// The next phase of PROBE_BW, if this is over (draft, 4.3.4.3). A cycle in which no round trip came
-    /// near the least has somebody else's queue in it.
+    /// Advances the cycle of PROBE_BW when a phase is over (draft, 4.3.4.3). If no round trip time in a cycle was
+    /// near the minimum, the path is crowded: another flow has a queue on it.
     ///
     /// ```text
-    /// up    a round trip, and something was lost or the path holds what it should
-    /// down  crowded: a round trip, or no more in flight than it should be
-    ///       else:    as much in flight as the path holds without a queue, or four round trips
+    /// up    a round trip, and a loss or the intended number in flight
+    /// down  crowded: a round trip, or no more in flight than intended
+    ///       else:    no more in flight than the path holds without a queue, or four round trips
     /// other a round trip
     /// ```
     fn phase(&mut self) {
@@ -436,7 +435,7 @@ impl Code<'_> {
         let (even, up, crowded) = (self.a.label(), self.a.label(), self.a.label());
         self.a.load(R1, BLOCK.word(at::MODE));
         self.a.jump_if(R1, If::Differs, PROBE_BW, end);
-        // R3 = now, R4 = when a round trip of this phase is over, R5 = phase, R9 = in flight
+        // R3 = now, R4 = when the phase has lasted a round trip, R5 = phase, R9 = in flight
         self.a.load(R3, NOW);
         self.a.load(R4, BLOCK.double(at::PHASE_BEGAN));
         self.a.load(R1, LEAST);
@@ -497,7 +496,7 @@ impl Code<'_> {
         self.a.place(end);
     }
 
-    /// Draft, 4.3.2.2.
+    /// Detects that the path is full (draft, 4.3.2.2).
     fn look_for_full(&mut self) {
         let (end, same) = (self.a.label(), self.a.label());
         self.a.load(R1, BEGINS);
@@ -519,7 +518,7 @@ impl Code<'_> {
         self.a.place(end);
     }
 
-    /// From STARTUP to DRAIN when the path is full, and on when what is too much has left it.
+    /// Changes from STARTUP to DRAIN when the path is full, and to PROBE_BW when the queue is drained.
     fn drain(&mut self) {
         let (end, filling, drained) = (self.a.label(), self.a.label(), self.a.label());
         self.a.load(R1, BLOCK.word(at::MODE));
@@ -534,7 +533,7 @@ impl Code<'_> {
         self.flight(UNIT);
         self.a.load(R1, BLOCK.double(at::ALL_IN_FLIGHT));
         self.a.jump_if(R1, If::SignedAtMost, R0, drained);
-        // As of a drain in PROBE_BW, and more, since there is more of it.
+        // The limit is twice that of a drain in PROBE_BW, because the queue is longer.
         self.a.load(R1, LEAST);
         self.a.alu(Alu::Mul, R1, 2 * MOST_DRAIN);
         self.a.load(R2, BLOCK.double(at::PHASE_BEGAN));
@@ -546,7 +545,7 @@ impl Code<'_> {
         self.a.place(end);
     }
 
-    /// PROBE_BW, in any phase but the one that drains: those of a path should not all probe at once.
+    /// Enters PROBE_BW in any phase except the draining one, so that not all ensembles of a path probe together.
     fn probe_bandwidth(&mut self) {
         let up = self.a.label();
         self.a.store(BLOCK.word(at::MODE), PROBE_BW);
@@ -563,7 +562,7 @@ impl Code<'_> {
         self.a.store(BLOCK.double(at::CYCLE_RTT), 0);
     }
 
-    /// PROBE_RTT when the least round trip time is old, for a time and what was in flight (draft, 4.3.5).
+    /// Enters PROBE_RTT when the minimum has expired; leaves it after 200 ms and two round trips (draft, 4.3.5).
     fn probe_rtt(&mut self) {
         let (end, probing, young, startup) =
             (self.a.label(), self.a.label(), self.a.label(), self.a.label());
@@ -594,7 +593,7 @@ impl Code<'_> {
         self.a.place(end);
     }
 
-    /// R3 = the gain of the mode: of each, and of the two phases of PROBE_BW that have others. Loses R1.
+    /// R3 = the pacing gain of the mode or of the phase of PROBE_BW. Loses R1.
     fn pace_gain(&mut self) {
         let (known, draining, unit) = (self.a.label(), self.a.label(), self.a.label());
         self.a.load(R1, BLOCK.word(at::MODE));
@@ -615,7 +614,7 @@ impl Code<'_> {
         self.a.place(known);
     }
 
-    /// The member's part of the bandwidth, in bytes a second. Before the path is full, only upwards.
+    /// Sets the pacing rate: the member's part of the bandwidth in bytes/s. Until the path is full it only rises.
     fn pace_together(&mut self) {
         let fields = self.kernel.fields;
         let (end, set) = (self.a.label(), self.a.label());
@@ -641,8 +640,8 @@ impl Code<'_> {
         self.a.place(end);
     }
 
-    /// The member's saved window becomes R3, or, in a recovery or where R2 is PROBE_RTT, the larger of the two.
-    /// Loses R1.
+    /// Sets the member's saved window to R3; in a recovery, or if R2 is PROBE_RTT, to the larger of the two. Loses
+    /// R1.
     fn save(&mut self) {
         let saved = private_word(self.kernel, private::SAVED);
         let (larger, set) = (self.a.label(), self.a.label());
@@ -656,14 +655,14 @@ impl Code<'_> {
         self.a.store(saved, R3);
     }
 
-    /// The member's window: its part of twice what the path holds, approached by what is acknowledged; while it
-    /// recovers, less (draft, 4.2.3). R3 = the window, all the way.
+    /// Sets the member's window: approaches its part of twice the path's capacity by the acknowledged segments; less
+    /// in a recovery (draft, 4.2.3). R3 = the window in the whole function.
     fn window_together(&mut self) {
         let (kernel, fields) = (self.kernel, self.kernel.fields);
         let probes = private_word(kernel, private::PROBES_RTT);
         let saved = private_word(kernel, private::SAVED);
         let (same, leaves, done) = (self.a.label(), self.a.label(), self.a.label());
-        // R4 = whether the round trip time is probed
+        // R4 = whether the mode is PROBE_RTT
         let other = self.a.label();
         self.a.load(R3, SK.word(fields.snd_cwnd));
         self.a.set(R4, 0);
@@ -699,14 +698,14 @@ impl Code<'_> {
         self.a.store(SK.word(fields.snd_cwnd), R3);
     }
 
-    /// Less by what is lost; for the first round trip of a recovery no more than arrives, and on to `done`
-    /// then; after it the window of before (draft, 4.2.3.4).
+    /// Reduces the window by the lost segments. In the first round trip of a recovery packets are conserved (jumps to
+    /// `done`); after it the previous window is restored (draft, 4.2.3.4).
     fn recover(&mut self, done: BpfJumpLabel) {
         let kernel = self.kernel;
         let (state, saved) =
             (private_word(kernel, private::STATE), private_word(kernel, private::SAVED));
         let conserves = private_double(kernel, private::CONSERVES_FROM);
-        // R2 = state, R1 = state before, R4 = from when it conserves, R5 = what keeps the flight as it is
+        // R2 = state, R1 = previous state, R4 = start of packet conservation, R5 = the window that conserves packets
         let (whole, begun, leaves, known) =
             (self.a.label(), self.a.label(), self.a.label(), self.a.label());
         self.a.load(R1, LOSSES);
@@ -744,7 +743,7 @@ impl Code<'_> {
         self.a.place(free);
     }
 
-    /// R3 = the window, nearer to the member's part.
+    /// R3 = the window, moved towards the member's part.
     fn approach(&mut self) {
         let (gain, known, growing, end) =
             (self.a.label(), self.a.label(), self.a.label(), self.a.label());
@@ -757,7 +756,7 @@ impl Code<'_> {
         self.a.set(R9, UNIT);
         self.a.place(gain);
         self.flight(R9);
-        // For people.
+        // Only for the status.
         self.a.set(R1, R0);
         self.a.alu(Alu::ShiftLeft, R1, FRACTION_BITS);
         self.a.store(BLOCK.double(at::WINDOW), R1);

@@ -1,5 +1,5 @@
-//! `cong_control`: what each acknowledgment does to the window. In every state, so that nothing but this
-//! program ever sets it while acknowledgments come.
+//! `cong_control`: the reaction of the window to each acknowledgment. The program sets it in every state, so that
+//! nothing else changes it while acknowledgments arrive.
 
 use super::{
     common_code::{BLOCK, Code, LEAST_SEGMENTS, Maps, SK, private, private_word},
@@ -14,19 +14,19 @@ use crate::{
     control_block::{FRACTION_BITS, at},
 };
 
-// Kept on the stack; in R8, from the first instruction to the last, the segments acknowledged or
-// selectively acknowledged by this acknowledgment.
-/// Segments marked as lost by it.
+// Stack slots. R8 has, in the whole program, the number of segments acknowledged or selectively acknowledged by this
+// acknowledgment.
+/// Segments marked as lost by this acknowledgment.
 pub(super) const LOSSES: BpfMemoryOperand = R10.double(-16);
-/// Segments that were in flight before it.
+/// Segments in flight before this acknowledgment.
 pub(super) const IN_FLIGHT: BpfMemoryOperand = R10.double(-24);
-/// What kind it is.
+/// Flags of the acknowledgment.
 const FLAGS: BpfMemoryOperand = R10.double(-32);
-/// The number it carries.
+/// The acknowledged sequence number.
 const ACK: BpfMemoryOperand = R10.double(-40);
 /// The state of the connection.
 pub(super) const STATE: BpfMemoryOperand = R10.double(-48);
-/// What the member's mark of a cut was, if this acknowledgment finds no recovery under way.
+/// The member's `IS_CUT` before this acknowledgment, if there is no recovery now.
 const ENDED: BpfMemoryOperand = R10.double(-56);
 
 // net/ipv4/tcp_input.c
@@ -34,7 +34,7 @@ const FLAG_DATA_ACKED: i32 = 0x04;
 const FLAG_SND_UNA_ADVANCED: i32 = 0x400;
 
 // enum tcp_ca_state
-/// From here on the window is cut; below are Open and Disorder.
+/// In this state and above the window is reduced; below are Open and Disorder.
 pub(super) const STATE_CWR: i32 = 2;
 pub(super) const STATE_RECOVERY: i32 = 3;
 pub(super) const STATE_LOSS: i32 = 4;
@@ -42,8 +42,8 @@ pub(super) const STATE_LOSS: i32 = 4;
 // net/tcp.h
 pub(super) const INFINITE_SSTHRESH: i32 = 0x7fff_ffff;
 
-/// void cong_control(struct sock *sk, u32 ack, int flag, const struct rate_sample *rs), or without the
-/// two in the middle.
+/// void cong_control(struct sock *sk, u32 ack, int flag, const struct rate_sample *rs), or without the two middle
+/// arguments.
 pub(super) fn cong_control(kernel: &Kernel, maps: Maps) -> Result<Vec<Instruction>, Unassembled> {
     let mut code = Code::new(kernel, maps);
     let (alone, settle, pace) = (code.a.label(), code.a.label(), code.a.label());
@@ -66,7 +66,7 @@ pub(super) fn cong_control(kernel: &Kernel, maps: Maps) -> Result<Vec<Instructio
     code.a.finish()
 }
 
-/// The whole of it for a socket in no ensemble.
+/// The complete reaction for a socket in no ensemble.
 pub(super) fn plain(code: &mut Code<'_>) {
     let (grow, pace) = (code.a.label(), code.a.label());
     code.own_share();
@@ -80,7 +80,7 @@ pub(super) fn plain(code: &mut Code<'_>) {
     code.a.exit();
 }
 
-/// The member begins anew. One whose cut was left out still gets it with the next acknowledgment.
+/// After a timeout the member starts with slow start. If its cut was omitted, it follows at the next acknowledgment.
 pub(super) fn timed_out(code: &mut Code<'_>, end: BpfJumpLabel) {
     let is_cut = private_word(code.kernel, private::IS_CUT);
     code.a.load(R1, is_cut);
@@ -89,7 +89,7 @@ pub(super) fn timed_out(code: &mut Code<'_>, end: BpfJumpLabel) {
 }
 
 impl Code<'_> {
-    /// Takes what is needed later out of the arguments, while R1 still leads to them.
+    /// Saves the arguments that are needed later, while R1 still points to them.
     pub(super) fn arguments(&mut self) {
         let fields = self.kernel.fields;
         let told = self.kernel.control_is_told_flags;
@@ -106,7 +106,7 @@ impl Code<'_> {
             a.load(R3, R1.double(16));
             a.store(FLAGS, R3);
         } else {
-            // What was acknowledged is taken to be new data. The number is used by nothing.
+            // Assume that what was acknowledged is new data. The sequence number is not used.
             let nothing = a.label();
             a.store(ACK, 0);
             a.store(FLAGS, 0);
@@ -118,7 +118,7 @@ impl Code<'_> {
         self.a.store(STATE, R1);
     }
 
-    /// The newest values of the round trip time, of whichever member has them (paper, 2.2).
+    /// Updates the round trip time; it is the last one of any member (paper, 2.2).
     pub(super) fn round_trip_time(&mut self) {
         let fields = self.kernel.fields;
         self.a.load(R1, SK.word(fields.srtt_us));
@@ -127,7 +127,7 @@ impl Code<'_> {
         self.a.store(BLOCK.word(at::RTTVAR), R1);
     }
 
-    /// What has ended, for [`Code::settle`]; and a recovery that began without the call of `ssthresh` that belongs to it: the cut is made now.
+    /// Sets ENDED for [`Code::settle`]. If a recovery began without a call of `ssthresh`, makes the cut now.
     fn late_cut(&mut self) {
         let is_cut = private_word(self.kernel, private::IS_CUT);
         let (reduced, made) = (self.a.label(), self.a.label());
@@ -154,8 +154,8 @@ impl Code<'_> {
         self.a.set(R9, R0);
     }
 
-    /// A socket in no ensemble is on its own, as Reno: R9 = its threshold, and no more than the window
-    /// before, since the threshold may be a stray value.
+    /// For a socket in no ensemble, which uses Reno: R9 = its threshold, but at most the window before the recovery,
+    /// since the threshold may be undefined.
     pub(super) fn own_share(&mut self) {
         self.a.set(BLOCK, 0);
         self.a.load(R9, SK.word(self.kernel.fields.snd_ssthresh));
@@ -176,8 +176,8 @@ impl Code<'_> {
         self.signed_at_least(R1, 0);
     }
 
-    /// CWR and Recovery: proportional rate reduction towards the share (RFC 6937, 3.1, with the slow
-    /// start reduction bound), as the kernel's tcp_cwnd_reduction() does for others.
+    /// CWR and Recovery: proportional rate reduction towards the share (RFC 6937, 3.1, with the slow start reduction
+    /// bound), like the kernel's tcp_cwnd_reduction().
     ///
     /// ```text
     /// target     = max(share, 2)
@@ -244,29 +244,29 @@ impl Code<'_> {
         self.a.jump(pace);
     }
 
-    /// On to `not` unless the window of the member is being cut. Loses R1.
+    /// Jumps to `not` unless the member's window is being reduced. Loses R1.
     fn unless_reduced(&mut self, not: BpfJumpLabel) {
         self.a.load(R1, STATE);
         self.a.jump_if(R1, If::Below, STATE_CWR, not);
         self.a.jump_if(R1, If::Above, STATE_RECOVERY, not);
     }
 
-    /// The ensemble grows by what arrives, if the member used all it had (RFC 5681, 3.1), by a segment a
-    /// round trip for each member at most.
+    /// Lets the window of the ensemble grow if the member used all of its window (RFC 5681, 3.1), by at most a
+    /// segment per round trip for each member.
     ///
     /// ```text
     /// window < threshold:  window += min(acked, threshold - window)
     /// else:                window += acked / max(share, in flight)
     /// ```
     ///
-    /// Also by what arrives while a member recovers, and beyond a gap: the window is that of all, and has been
-    /// cut already. Reno waits until the gap is filled; with windows of eight segments and one lost of 37 that
-    /// is a fifth of its time.
+    /// It grows also by what is acknowledged during a recovery and beyond a gap: the window is that of all members,
+    /// and has been reduced already. Reno waits until the gap is filled; with windows of eight segments and a loss of
+    /// one in 37 this is a fifth of the time.
     ///
-    /// In flight, since right after a cut acknowledgments still come as fast as for the window before it:
-    /// divided by the share alone, they would bring it back at once.
+    /// The divisor includes the segments in flight, because right after a cut acknowledgments still arrive at the
+    /// rate of the previous window: divided by the share alone, they would restore it immediately.
     ///
-    /// Counted by acknowledgment, as Linux 2.4 did, none of that counts.
+    /// If growth counts acknowledgments, as in Linux 2.4, none of this applies.
     fn grow(&mut self) {
         let fields = self.kernel.fields;
         let (end, by_segment) = (self.a.label(), self.a.label());
@@ -283,7 +283,7 @@ impl Code<'_> {
         self.a.place(by_segment);
         self.a.alu(Alu::ShiftLeft, R4, FRACTION_BITS);
 
-        // R9 = members, R1 = window, R2 = share, R3 = threshold, R4 = what is added
+        // R9 = members, R1 = window, R2 = share, R3 = threshold, R4 = growth
         self.members(R9);
         self.window(R1, R2, R9);
         self.a.set(R2, R1);
@@ -303,7 +303,7 @@ impl Code<'_> {
         self.a.alu(Alu::ShiftLeft, R5, FRACTION_BITS);
         self.at_least(R2, R5);
         self.a.alu(Alu::ShiftLeft, R4, FRACTION_BITS);
-        // At least two segments, so never zero.
+        // R2 is at least two segments, so it is never zero.
         self.a.alu(Alu::Div, R4, R2);
         self.a.place(add);
         self.a.atomic_add(BLOCK.double(at::WINDOW), R4);
@@ -311,13 +311,13 @@ impl Code<'_> {
         self.a.place(end);
     }
 
-    /// R1 = other than zero if data was acknowledged.
+    /// R1 = not zero if data was acknowledged.
     pub(super) fn data_acknowledged(&mut self) {
         self.a.load(R1, FLAGS);
         self.a.alu(Alu::And, R1, FLAG_DATA_ACKED);
     }
 
-    /// What the kernel's Reno makes of it for a socket in no ensemble, and on to `pace`.
+    /// For a socket in no ensemble calls the kernel's Reno, and jumps to `pace`.
     pub(super) fn grow_plain(&mut self, pace: BpfJumpLabel) {
         self.a.jump_if(R1, If::Equal, 0, pace);
         self.a.set(R1, SK);
@@ -327,8 +327,8 @@ impl Code<'_> {
         self.a.jump(pace);
     }
 
-    /// On to `not` unless the member is held up by its window: the kernel's tcp_is_cwnd_limited(). In slow
-    /// start a window may grow to twice what was sent.
+    /// Jumps to `not` unless the member is limited by its window, like the kernel's tcp_is_cwnd_limited(). In slow
+    /// start a window may grow to twice of what was sent.
     fn unless_limited(&mut self, not: BpfJumpLabel) {
         let fields = self.kernel.fields;
         let limited = self.a.label();
@@ -343,9 +343,9 @@ impl Code<'_> {
         self.a.place(limited);
     }
 
-    /// The member takes its share (paper, Table 1). A larger share than it has it approaches by what was
-    /// acknowledged, as in slow start: at once would be a burst. But a recovery ends with all of it (RFC 6937, 3):
-    /// of who has little to send, nothing was in flight at its end, and a slow start followed upon each loss.
+    /// Sets the member's window to its share (paper, Table 1). A larger share is approached by what is acknowledged,
+    /// as in slow start, to avoid a burst. After a recovery the member gets its whole share (RFC 6937, 3): members
+    /// with little to send have nothing in flight then, and would start with slow start after each loss.
     ///
     /// ```text
     /// window   = max(window, floor)
@@ -391,14 +391,14 @@ impl Code<'_> {
         self.a.store(SK.word(fields.snd_ssthresh), R1);
     }
 
-    /// The pacing rate in bytes a second, from which the kernel takes how large its segments are to be
-    /// before the card cuts them: its tcp_update_pacing_rate(), which it leaves to a `cong_control`.
+    /// Sets the pacing rate in bytes per second, from which the kernel computes the size of its segments before
+    /// segmentation offload, like its tcp_update_pacing_rate(), which is not called if there is a `cong_control`.
     ///
     /// ```text
     /// rate = mss * max(cwnd, packets out) * (cwnd < ssthresh / 2 ? 200 % : 120 %) / srtt
     /// ```
     pub(super) fn pace(&mut self) {
-        /// Microseconds of a second, in hundredths, for a time kept in eighths.
+        /// Microseconds per second, in hundredths, for a time in eighths.
         const PERCENT_OF_SECOND: i32 = 1_000_000 / 100 * 8;
         const SLOW_START_PERCENT: i32 = 200;
         const AVOIDANCE_PERCENT: i32 = 120;
