@@ -1,7 +1,7 @@
-//! What the paper promises of Fair-TCP, in virtual time: the window of the session varies less than that
-//! of as many connections on their own, its connections get the same, and it carries more than with Reno
-//! ("Performance Evaluation of Multiple TCP connections in iSCSI", 2.1 and Table 2). Four connections,
-//! 2.7 % loss, 512 KiB of socket buffers, MTU 1500, as there.
+//! The claims of the Fair-TCP paper, in virtual time: the window of the session varies less than that of the same
+//! number of independent connections, its connections get equal parts, and its throughput is higher than with Reno
+//! ("Performance Evaluation of Multiple TCP connections in iSCSI", 2.1 and Table 2). Four connections, 2.7 % loss,
+//! 512 KiB of socket buffers, MTU 1500, as in the paper.
 
 mod support;
 
@@ -25,7 +25,7 @@ fn lossy(one_way_ms: u64) -> Path {
     }
 }
 
-/// As many connections with the kernel's Reno.
+/// The same number of connections with the kernel's Reno.
 fn reno(path: &Path) -> Vec<Shown> {
     SEEDS.map(|seed| run(path, &mut Reno, MEMBERS, |it| it as u32, SECONDS, seed)).collect()
 }
@@ -42,7 +42,7 @@ fn over(runs: &[Shown], of: impl Fn(&Shown) -> f64) -> f64 {
     mean(&runs.iter().map(of).collect::<Vec<f64>>())
 }
 
-/// Printed, so that who changes the algorithm sees what it does.
+/// Printed, to show the effect of a change of the algorithm.
 fn tell(what: &str, runs: &[Shown]) {
     println!(
         "{what}: {:.1} Mb/s, window {:.1}, spread {:.1} %, difference {:.2}, sent again {:.2} %, timeouts {}",
@@ -113,7 +113,7 @@ fn after_a_cut_growth_goes_by_what_is_in_flight() {
         sock.state = state;
         let mut grows = |prior_in_flight| {
             let before = twin.blocks[0].window;
-            // Beyond a gap.
+            // An acknowledgment beyond a gap.
             let sample = Sample { acked_sacked: 1, prior_in_flight, ..Sample::default() };
             twin.cong_control(&mut sock, &sample);
             twin.blocks[0].window - before
@@ -132,7 +132,7 @@ fn the_same_seed_is_the_same_run() {
     assert_ne!(once(7), once(8));
 }
 
-/// The kernel, leaving out one call of `ssthresh` in ten and taking what lies in a register for its answer.
+/// A kernel that omits one call of `ssthresh` in ten and uses the undefined content of a register as its result.
 struct Skipping(Twin, u64);
 
 impl Control for Skipping {
@@ -193,8 +193,8 @@ fn an_undo_gives_back_what_the_cut_took_and_no_threshold_of_before() {
     assert_eq!(twin.blocks[0].window, block.window, "once");
 }
 
-/// Ten processes with files lost 1.25 times as much time as with Reno: who sends little does not make the window
-/// grow, and each of its losses took half a share from who sends much.
+/// Regression: ten processes with files lost 1.25 times as much time as with Reno. Members with little to send do not
+/// make the window grow, but each of their losses took half a share from those with much to send.
 #[test]
 fn who_has_little_on_its_way_takes_little_from_the_others() {
     let mut twin = Twin::new(1, false);
@@ -207,7 +207,7 @@ fn who_has_little_on_its_way_takes_little_from_the_others() {
     assert_eq!(twin.blocks[0].window, (38 << 16) - (19 << 15), "half of a share of 19");
 }
 
-/// Where little was in flight at its end, each recovery was followed by a slow start.
+/// Regression: if little was in flight at the end of a recovery, a slow start followed.
 #[test]
 fn a_recovery_ends_with_the_share_and_a_timeout_does_not() {
     for (state, cwnd) in [(3, 20), (4, 2)] {
@@ -222,7 +222,7 @@ fn a_recovery_ends_with_the_share_and_a_timeout_does_not() {
         twin.init(&mut sock);
         twin.ssthresh(&mut sock);
         twin.set_state(&mut sock, state);
-        // The recovery is over; one segment was on its way to the end.
+        // The recovery is over; one segment was in flight at its end.
         sock.snd_cwnd = 1;
         let sample = Sample { acked_sacked: 1, flags: 0x404, ..Sample::default() };
         twin.cong_control(&mut sock, &sample);
@@ -232,7 +232,7 @@ fn a_recovery_ends_with_the_share_and_a_timeout_does_not() {
     }
 }
 
-/// Connections of the first four in one ensemble, others with the kernel's Reno.
+/// The connections of the first four are in one ensemble, others use the kernel's Reno.
 struct Sides(Twin, Reno);
 
 impl Sides {
@@ -262,8 +262,8 @@ impl Control for Sides {
     }
 }
 
-/// Growth while members recover makes it no bully: what a session of the kernel's Reno, with as many connections,
-/// gets beside it on a line that both fill.
+/// Growth during recoveries is not unfair to others: checks what a session with the kernel's Reno and the same number
+/// of connections gets beside it on a line that both fill.
 #[test]
 fn beside_reno_an_ensemble_gets_about_half_of_a_full_line() {
     for (one_way_ms, round_trips) in [(2, 1.0), (2, 4.0), (10, 0.5), (10, 1.0), (10, 4.0)] {

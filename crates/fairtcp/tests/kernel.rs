@@ -1,6 +1,5 @@
-//! The real thing: the programs in this kernel, real TCP over loopback. Needs a kernel that describes its
-//! types and takes a congestion control in BPF, and the right to load one; where that is missing the
-//! tests say so and end.
+//! The programs in the running kernel, with TCP over loopback. Needs a kernel with BTF and congestion control in BPF,
+//! and the privilege to load one; otherwise the tests print a message and end.
 
 use std::{
     fs,
@@ -18,7 +17,7 @@ use fairtcp::{
 };
 use rustix::net::sockopt;
 
-/// Each test has a name of its own, since tests run side by side and a name is one for the whole kernel.
+/// Each test uses its own name: tests run concurrently, and names are global in the kernel.
 fn load(name: &str, options: EnsembleOptions) -> Option<Arc<Fair>> {
     let options = EnsembleOptions { name: name.to_owned(), ..options };
     match Fair::load(&options) {
@@ -27,7 +26,7 @@ fn load(name: &str, options: EnsembleOptions) -> Option<Arc<Fair>> {
             println!("not run: {error}; {}", error.remedy().unwrap_or_default());
             None
         }
-        // An older kernel; of one that is new enough, it would be a mistake of ours.
+        // An error of an older kernel; with a recent one it would be a bug of this crate.
         Err(error @ Error::Unsupported { .. }) if kernel() < (6, 4) => {
             println!("not run: {error}; {}", error.remedy().unwrap_or_default());
             None
@@ -36,7 +35,7 @@ fn load(name: &str, options: EnsembleOptions) -> Option<Arc<Fair>> {
     }
 }
 
-/// Its version and patch level.
+/// Returns its version and patch level.
 fn kernel() -> (u32, u32) {
     let release = rustix::system::uname().release().to_string_lossy().into_owned();
     let mut numbers = release.split(['.', '-']).map(|it| it.parse().unwrap_or_default());
@@ -73,7 +72,7 @@ fn offered() -> Vec<String> {
     list.expect("IPv4").split_whitespace().map(str::to_owned).collect()
 }
 
-/// Waits for what the kernel does on its own time.
+/// Waits for something that the kernel does asynchronously.
 fn wait_for(what: &str, is_so: impl Fn() -> bool) {
     let start = Instant::now();
     while !is_so() {
@@ -82,8 +81,8 @@ fn wait_for(what: &str, is_so: impl Fn() -> bool) {
     }
 }
 
-/// By how much its retransmission timer exceeds its round trip time at least, if the kernel knows
-/// the option (TCP_RTO_MIN_US, Linux 6.15).
+/// Returns the minimum by which its retransmission timer exceeds its round trip time, if the kernel supports the
+/// option (TCP_RTO_MIN_US, Linux 6.15).
 fn least_timer_us(socket: &TcpStream) -> Option<libc::c_int> {
     let (mut value, mut length): (libc::c_int, libc::socklen_t) = (0, 4);
     let answer = &raw mut value;
@@ -115,14 +114,14 @@ fn members_share_a_window_and_leave_it_when_they_are_closed() {
     let after = block();
     assert!(after.grown > 0 && after.cwnd >= 8.0, "{after:?}");
     assert!(after.srtt > Duration::ZERO && after.srtt < Duration::from_secs(1), "{after:?}");
-    // Loopback loses nothing unless the receiver's buffer overflows, so what was cut is little.
+    // Loopback loses nothing unless the receiver's buffer overflows, so there are few cuts.
     assert!(after.ssthresh >= 8.0, "{after:?}");
 
     sockopt::set_tcp_congestion(&near[0], "reno").unwrap();
     assert_eq!(block().members, 3, "another congestion control: it has left");
     assert!(block().cwnd < after.cwnd, "and taken its share along");
     drop((near, far));
-    // The last data may still be on its way when the last user closes.
+    // The last data may still be in flight when the last socket is closed.
     wait_for("all have left", || block().members == 0);
 }
 
@@ -151,7 +150,7 @@ fn ensembles_do_not_share_and_a_block_is_not_given_away_while_somebody_is_in_it(
     let (one, two) = (Ensemble::new(&fair).unwrap(), Ensemble::new(&fair).unwrap());
     one.join(&near[0]).unwrap();
     assert_eq!((one.blocks()[0].members, two.blocks()[0].members), (1, 0));
-    // The session has ended, its connection has not.
+    // The session has ended, but its connection still exists.
     drop(one);
     let three = Ensemble::new(&fair).unwrap();
     assert_eq!(three.blocks()[0].members, 0);
@@ -167,8 +166,8 @@ fn a_socket_that_only_selects_it_is_on_its_own() {
     transfer(&near, &far, 4 << 20);
 }
 
-/// As where `net.ipv4.tcp_congestion_control` is that name: it was taken for a member then, and shared
-/// nothing.
+/// As if `net.ipv4.tcp_congestion_control` were that name. Regression: such a socket was considered a member, and
+/// shared nothing.
 #[test]
 fn a_socket_that_has_the_name_already_becomes_a_member() {
     let Some(fair) = load("fairtest_i", EnsembleOptions::default()) else { return };
@@ -206,7 +205,7 @@ fn names_that_are_none_are_refused() {
     }
 }
 
-/// A process that has loaded it and says under which name. Killed when it is dropped.
+/// A process that has loaded it and prints its name. Killed on drop.
 struct Other(Child, String);
 
 impl Other {
@@ -232,13 +231,13 @@ impl Drop for Other {
     }
 }
 
-/// No test, but what [`Other`] runs.
+/// Not a test, but the process that [`Other`] starts.
 #[test]
 #[ignore = "part of the test below"]
 fn another_process() {
     let Some(fair) = load("fairtest_x", EnsembleOptions::default()) else { return };
     println!("\nloaded as {}", fair.name());
-    // Until the test has gone, if it does not kill this before.
+    // Ends when the test has ended, if the test did not kill it.
     let _ = std::io::stdin().read(&mut [0]);
 }
 
@@ -251,7 +250,7 @@ fn two_processes_have_one_each_and_nothing_is_left_of_one_that_is_killed() {
     let (one, two) = (Other::start(), Other::start());
     assert_eq!((&*one.1, &*two.1), ("fairtest_x", "fairtest_x_2"));
     assert!(offered().contains(&one.1) && offered().contains(&two.1));
-    // A connection that uses it goes on when the process that loaded it is killed.
+    // A connection that uses it continues when the process that loaded it is killed.
     let (near, far) = connections(1);
     sockopt::set_tcp_congestion(&near[0], &one.1).unwrap();
     drop(one);
@@ -260,7 +259,7 @@ fn two_processes_have_one_each_and_nothing_is_left_of_one_that_is_killed() {
     transfer(&near, &far, 1 << 20);
     let (new, _) = connection();
     assert!(sockopt::set_tcp_congestion(&new, "fairtest_x").is_err());
-    // Who comes after a crash takes the name up again.
+    // The name can be used again after a crash.
     let again = Other::start();
     assert_eq!(again.1, "fairtest_x");
 }

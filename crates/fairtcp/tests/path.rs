@@ -1,7 +1,6 @@
-//! A model of the path for each connection, as BBR has it, and one for all connections of a session, in
-//! virtual time: what each carries, what waits for the line because of it, and who gets how much beside
-//! whom. Decision 0023 rests on this. The longer table:
-//! `cargo test -p fairtcp --test path -- --ignored --nocapture`.
+//! One path model for each connection, as in BBR, and one for all connections of a session, in virtual time: the
+//! throughput, the queue that each causes, and the distribution of the bandwidth among flows. Decision 0023 is based
+//! on this. The longer table: `cargo test -p fairtcp --test path -- --ignored --nocapture`.
 
 mod support;
 
@@ -13,12 +12,12 @@ use support::{
 const MEMBERS: usize = 4;
 const LINE: u64 = 100_000_000;
 
-/// Who has a model.
+/// What has a path model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
-    /// Each connection, and is BBR.
+    /// Each connection: BBR.
     Alone,
-    /// Each connection, by the program of ensembles: what of a difference is not from sharing.
+    /// Each connection, but by the ensemble program: shows differences that are not caused by sharing.
     Apart,
     /// The session.
     Together,
@@ -30,7 +29,7 @@ fn line(one_way_ms: u64, lost_per_million: u64, queue_segments: u64) -> Path {
     Path { one_way_us: one_way_ms * 1000, lost_per_million, bits_per_second: LINE, queue_segments }
 }
 
-/// The queue in parts of what the line carries in a round trip, with frames of 1514 bytes.
+/// The length of the queue relative to the line's capacity in a round trip, with frames of 1514 bytes.
 fn queue(one_way_ms: u64, parts: f64) -> u64 {
     (parts * 2e-3 * one_way_ms as f64 * LINE as f64 / (1514.0 * 8.0)) as u64
 }
@@ -61,7 +60,7 @@ impl Trial {
         Self { load: Load::Commands { segments: 91, outstanding: 32 }, ..self }
     }
 
-    /// Side by side, once they have found what is theirs.
+    /// Side by side, after they have converged.
     fn beside(path: Path, sessions: [(Way, usize); 2]) -> Self {
         Self {
             sessions: sessions.to_vec(),
@@ -88,7 +87,8 @@ impl Trial {
             path: self.path,
             sessions,
             load: self.load,
-            // Enough to be no limit: a sender that waits for its buffer tells BBR little of the path.
+            // Enough not to be a limit: the rate samples of a sender that waits for buffer space are
+            // application-limited.
             buffer_segments: 4096,
             before: self.before,
             counted: self.counted,
@@ -115,7 +115,7 @@ fn queueing(runs: &[Shown]) -> f64 {
     over(runs, Shown::queueing_ms)
 }
 
-/// Percent.
+/// In percent.
 fn again(runs: &[Shown]) -> f64 {
     100.0 * over(runs, |it| it.retransmitted as f64 / it.sent as f64)
 }
@@ -124,7 +124,7 @@ fn turnaround_spread(runs: &[Shown]) -> f64 {
     over(runs, |it| deviation(&it.turnaround))
 }
 
-/// A row for each way: what it gave, and its parts of what the first gave.
+/// Prints a row for each algorithm: its results, and relative to the first one.
 fn tell(what: &str, of: impl Fn(Way) -> Vec<Shown>) {
     let all = WAYS.map(|way| (way, of(way)));
     let first = &all[0].1;
@@ -174,8 +174,8 @@ fn commands_of_a_session_with_one_model_take_more_nearly_the_same_time() {
     assert!(turnaround_spread(&together) < 0.3 * turnaround_spread(&alone));
 }
 
-/// Beside sessions that have one, too, or connections with a model each where the queue is long. What it does
-/// where the queue is short is in the long table: there it gets less.
+/// Beside sessions that also have a model, or connections with a model each if the queue is long. The long table
+/// shows it with a short queue: it gets less there.
 #[test]
 fn a_session_with_one_model_gets_its_part_beside_others() {
     let path = line(4, 0, queue(4, 4.0));
@@ -187,7 +187,7 @@ fn a_session_with_one_model_gets_its_part_beside_others() {
     }
 }
 
-/// What is on its way again after an idle time is as fast as before, and one that is busy alone has all.
+/// Data that is sent after an idle time is as fast as before, and a single busy connection gets all bandwidth.
 #[test]
 fn a_member_that_is_busy_alone_has_the_whole_path() {
     let path = line(4, 0, 1000);

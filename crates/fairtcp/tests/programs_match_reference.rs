@@ -1,5 +1,4 @@
-//! The programs that the kernel gets, run by an interpreter, against the algorithm in plain Rust: the same
-//! numbers everywhere.
+//! Compares the BPF programs, run by an interpreter, with the algorithm in plain Rust: all numbers have to be equal.
 
 mod support;
 
@@ -15,7 +14,7 @@ use support::{
 
 const BLOCKS: usize = 3;
 
-/// One of the shapes a socket can have, also such as no kernel would make.
+/// A random state of a socket, including states that no kernel produces.
 fn sock(rng: &mut Rng) -> Sock {
     let mut small = |bound: u64| rng.below(bound) as u32;
     let mut sock = Sock {
@@ -60,7 +59,7 @@ fn sock(rng: &mut Rng) -> Sock {
 fn block(rng: &mut Rng) -> Block {
     let count = |rng: &mut Rng| rng.below(1 << 40);
     Block {
-        // Now and then overdrawn by members that leave at the same time.
+        // Sometimes negative, as after members have left at the same time.
         window: rng.below(80 << 16) as i64 - (8 << 16),
         threshold: match rng.below(3) {
             0 => i64::from(INFINITE_SSTHRESH) << 16,
@@ -79,7 +78,7 @@ fn block(rng: &mut Rng) -> Block {
     }
 }
 
-/// Both do one operation on the same socket and blocks.
+/// Runs an operation of both on the same socket and blocks.
 fn agree(told_flags: bool, seed: u64) {
     let rng = &mut Rng::new(seed);
     let mut twin = Twin { blocks: (0..BLOCKS).map(|_| block(rng)).collect() };
@@ -94,7 +93,7 @@ fn agree(told_flags: bool, seed: u64) {
     }
 }
 
-/// One operation by both; what it was.
+/// Runs an operation of both; returns its name.
 fn operate(
     rng: &mut Rng,
     before: Sock,
@@ -156,7 +155,7 @@ fn operate(
     what
 }
 
-/// A model of a path, also such as no path would make.
+/// A random model of a path, including models that no path causes.
 fn model(rng: &mut Rng) -> Model {
     let now = 20_000_000;
     let probes = Mode::ProbeBandwidth;
@@ -185,7 +184,7 @@ fn model(rng: &mut Rng) -> Model {
         cycles: rng.below(9),
         ..Model::default()
     };
-    // About what is crowded or not, and what the path holds about what is in flight.
+    // Near the thresholds: of a crowded path, and of the number in flight compared with the path's capacity.
     model.cycle_rtt = rng.below(4).min(1) * (model.least_rtt * 3 / 2 + rng.below(1000));
     let best = 1 << (12 + rng.below(7));
     model.rates.iter_mut().for_each(|it| *it = rng.below(best));

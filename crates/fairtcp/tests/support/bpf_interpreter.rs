@@ -1,6 +1,6 @@
-//! An interpreter for the few eBPF instructions that the programs use, over memory with bounds. It is
-//! stricter than a processor: a register that was not written is not read, one that a call may have
-//! changed neither, and nothing outside the socket, the stack, the arguments and the maps is touched.
+//! An interpreter for the few eBPF instructions that the programs use, with bounds checks for memory. It is stricter
+//! than a processor: reading a register that was not written, or that a call may have changed, is an error, as is
+//! access outside of the socket, the stack, the arguments and the maps.
 
 use fairtcp::{
     BLOCK_BYTES, MODEL_BLOCK_BYTES,
@@ -19,7 +19,7 @@ const MAPS: Maps = Maps { blocks: 11, members: 12 };
 const RENO_SSTHRESH: u32 = 1001;
 const RENO_CONG_AVOID: u32 = 1002;
 
-/// A kernel with its fields where no other has them.
+/// A kernel whose fields are at offsets that no other one uses.
 pub fn kernel(control_is_told_flags: bool) -> Kernel {
     let fields = Fields {
         snd_cwnd: 8,
@@ -61,7 +61,7 @@ pub fn kernel(control_is_told_flags: bool) -> Kernel {
     }
 }
 
-/// Memory that a program may touch: where it begins for the program, and what is there.
+/// Memory that a program may access: its address for the program, and its content.
 struct Region {
     start: u64,
     bytes: Vec<u8>,
@@ -73,9 +73,9 @@ const SAMPLE: u64 = 0x3_0000_0000;
 const STACK: u64 = 0x4_0000_0000;
 const BLOCKS: u64 = 0x5_0000_0000;
 const STORAGE: u64 = 0x6_0000_0000;
-/// As long as eBPF's.
+/// The stack size of eBPF.
 const STACK_BYTES: usize = 512;
-/// No program is longer, and none has a loop.
+/// Limit of executed instructions: no program is longer, and none has a loop.
 const MAX_STEPS: usize = 1000;
 
 /// The programs, assembled for [`kernel`], with their map of blocks.
@@ -115,13 +115,13 @@ impl Machine {
         self.blocks[number as usize * length..][..length].copy_from_slice(bytes);
     }
 
-    /// The bytes of a block as they are in the map.
+    /// Returns the bytes of a block as in the map.
     pub fn block(&self, number: u32) -> &[u8] {
         let length = self.block_bytes();
         &self.blocks[number as usize * length..][..length]
     }
 
-    /// Runs one program on the socket. `arguments` are those after the socket.
+    /// Runs a program on the socket. `arguments` are those after the socket.
     fn run(
         &mut self,
         operation: CongestionOperation,
@@ -240,7 +240,7 @@ impl Machine {
     }
 }
 
-/// Each field of four bytes and where it is.
+/// Each field of four bytes with its offset.
 fn words<'a>(f: &Fields, s: &'a mut Sock) -> [(i16, &'a mut u32); 14] {
     [
         (f.snd_cwnd, &mut s.snd_cwnd),
@@ -290,7 +290,7 @@ impl Control for Machine {
     }
 
     fn set_state(&mut self, sock: &mut Sock, state: u8) {
-        // Of an argument of one byte, the others may hold anything.
+        // The upper bytes of a one-byte argument are undefined.
         let argument = 0xabcd_ef00 | u64::from(state);
         self.run(CongestionOperation::SetState, sock, &[argument], &Sample::default());
     }
@@ -406,7 +406,7 @@ impl Run {
         }
     }
 
-    /// Replaces what is at the place of an instruction by what `change` makes of it, and gives that back.
+    /// Replaces the instruction at this position by the result of `change`, and returns the original.
     fn memory(&mut self, base: u64, at: Instruction, change: impl FnOnce(u64) -> u64) -> u64 {
         let width = match at.opcode() & 0x18 {
             0x00 => 4,

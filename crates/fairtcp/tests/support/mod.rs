@@ -1,5 +1,5 @@
-//! The algorithm in plain Rust, its programs in an interpreter, and a path for TCP senders in virtual
-//! time that takes either.
+//! The algorithm in plain Rust, its programs in an interpreter, and a path for TCP senders in virtual time that can
+//! use either.
 
 #![allow(dead_code)]
 

@@ -1,5 +1,5 @@
-//! A path in virtual time, with the sessions on it: connections that have always something to send, or
-//! commands. Nothing but the seed decides what is lost and who begins when.
+//! A path in virtual time with the sessions on it. Their connections always have data to send, or execute commands.
+//! Losses and start times depend only on the seed.
 
 use std::{
     cmp::Reverse,
@@ -16,71 +16,71 @@ pub type Time = u64;
 pub const MILLISECOND: Time = 1_000_000;
 pub const SECOND: Time = 1_000 * MILLISECOND;
 
-/// What the path does to segments.
+/// Properties of the path.
 #[derive(Clone, Copy, Debug)]
 pub struct Path {
     pub one_way_us: u64,
-    /// Lost of each million that carry data.
+    /// Losses per million segments with data.
     pub lost_per_million: u64,
     pub bits_per_second: u64,
-    /// What waits for the line; more is dropped.
+    /// Length of the queue at the line; segments beyond it are dropped.
     pub queue_segments: u64,
 }
 
-/// What the connections of a session carry.
+/// The load of a session.
 #[derive(Clone, Copy, Debug)]
 pub enum Load {
-    /// As much as they can.
+    /// As much as possible.
     Endless,
-    /// Commands that write so many segments each, so many of them at a time. Each goes to the connection with
-    /// the least to do, as our initiator has it.
+    /// Writes of this many segments each, this many at a time. Each goes to the connection with the least outstanding
+    /// data, as in our initiator.
     Commands { segments: u64, outstanding: usize },
 }
 
-/// Who sends what for how long.
+/// The plan of a run.
 #[derive(Clone, Debug)]
 pub struct Plan {
     pub path: Path,
-    /// Of each session, the ensemble of each connection.
+    /// For each session, the ensemble of each connection.
     pub sessions: Vec<Vec<u32>>,
     pub load: Load,
     /// The socket buffer of a connection.
     pub buffer_segments: u32,
-    /// Not counted.
+    /// Time at the start that is not measured.
     pub before: Time,
     pub counted: Time,
-    /// Within it the sessions begin to send, each at a time of its own.
+    /// The sessions start within this time, each at a random time.
     pub stagger: Time,
-    /// So many segments that have arrived end the run.
+    /// The run ends when this number of segments has arrived.
     pub enough: u64,
 }
 
-/// What a run showed.
+/// The result of a run.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Shown {
     pub megabits_per_second: f64,
-    /// The same of each session.
+    /// The same for each session.
     pub of_session: Vec<f64>,
-    /// Sum of the windows of all, every 10 ms.
+    /// Sum of all windows, every 10 ms.
     pub aggregate: Vec<f64>,
-    /// The first window less the last.
+    /// The first window minus the last.
     pub difference: Vec<f64>,
     pub sent: u64,
     pub retransmitted: u64,
     pub timeouts: u64,
-    /// The largest window that a member ever had, in segments.
+    /// The largest window of any member, in segments.
     pub largest: u32,
-    /// How long each segment that was not dropped waited for the line, in milliseconds, summed up.
+    /// Sum of the time in milliseconds that segments waited in the queue, without dropped ones.
     pub waited_ms: f64,
     pub waited: u64,
-    /// From each command to its response, in milliseconds.
+    /// Milliseconds from each command to its response.
     pub turnaround: Vec<f64>,
-    /// When it ended.
+    /// When the run ended.
     pub ended: Time,
 }
 
 impl Shown {
-    /// Standard deviation of the aggregate window in parts of its mean.
+    /// Standard deviation of the aggregate window relative to its mean.
     pub fn spread(&self) -> f64 {
         deviation(&self.aggregate) / mean(&self.aggregate)
     }
@@ -105,7 +105,7 @@ const PAPER_BUFFER_SEGMENTS: u32 = 512 * 1024 / 1448;
 const FRAME_BITS: u64 = 1514 * 8;
 const DATA_BITS: f64 = 1448.0 * 8.0;
 
-/// Runs `senders` of ensemble `ensemble(n)` for so many seconds; the first is not counted.
+/// Runs `senders`, sender n in ensemble `ensemble(n)`, for this many seconds; the first one is not measured.
 pub fn run(
     path: &Path,
     control: &mut dyn Control,
@@ -127,7 +127,7 @@ pub fn run(
     play(&plan, control, seed)
 }
 
-/// Does what the plan says.
+/// Executes the plan.
 pub fn play(plan: &Plan, control: &mut dyn Control, seed: u64) -> Shown {
     let mut world = World {
         path: plan.path,
@@ -253,14 +253,14 @@ pub fn play(plan: &Plan, control: &mut dyn Control, seed: u64) -> Shown {
     world.shown
 }
 
-/// The connections of an initiator with a target.
+/// The connections of an initiator to a target.
 struct Session {
     senders: std::ops::Range<usize>,
-    /// Of each connection, the commands that are not there: where their data ends, and when they were issued.
+    /// For each connection, the commands that have not arrived: the end of their data, and when they were issued.
     waiting: Vec<VecDeque<(u64, Time)>>,
 }
 
-/// The responses to all commands whose data has arrived.
+/// Returns the responses to all commands whose data has arrived.
 fn answer(number: usize, sender: &Sender, sessions: &mut [Session], world: &mut World) {
     let of = sessions.iter().position(|it| it.senders.contains(&number)).expect("its session");
     let waiting = &mut sessions[of].waiting[number - sessions[of].senders.start];
@@ -273,20 +273,20 @@ fn answer(number: usize, sender: &Sender, sessions: &mut [Session], world: &mut 
     }
 }
 
-/// What is on its way.
+/// An event on the path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum What {
     Data {
         number: u64,
         transmission: u64,
     },
-    /// All before `next` are there; `number` is what has just arrived.
+    /// All segments before `next` have arrived; `number` is the one that has just arrived.
     Ack {
         next: u64,
         number: u64,
         transmission: u64,
     },
-    /// To the command of that time, or none: the initiator sends another.
+    /// The response to a command that was issued at this time, or none; the initiator sends another command.
     Response {
         issued: Option<Time>,
     },
@@ -296,7 +296,7 @@ pub enum What {
 struct Event {
     at: Time,
     order: u64,
-    /// The sender; of a response, the session.
+    /// The number of the sender; for a response, that of the session.
     of: usize,
     what: What,
 }
@@ -318,7 +318,7 @@ impl World {
         self.events.push(Reverse(Event { at, order: self.order, of, what }));
     }
 
-    /// A segment enters the path, and may never leave it.
+    /// A segment enters the path, and may be lost.
     pub fn transmit(&mut self, sender: usize, number: u64, transmission: u64) {
         self.shown.sent += 1;
         let frame = FRAME_BITS * SECOND / self.path.bits_per_second;

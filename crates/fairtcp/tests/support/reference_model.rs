@@ -1,8 +1,8 @@
-//! A model of the path, bandwidth and least round trip time, and pace and windows by it, as BBR has them
-//! (draft-cardwell-iccrg-bbr-congestion-control-00). Shared by the members of an ensemble it gives the same
+//! A path model (bandwidth and minimum round trip time), with pacing and windows based on it, as in BBR
+//! (draft-cardwell-iccrg-bbr-congestion-control-00). If the members of an ensemble share it, it gives the same
 //! numbers as the programs of `src/program/shared_model.rs`, and is easier to read. For one connection, with the
-//! rates that the kernel measures of it, it is BBR, to be compared with; without what BBR has against
-//! policers and for aggregated acknowledgments, of which there are none on the path here.
+//! kernel's rate samples, it is BBR, for comparison. BBR's policer detection is not implemented, nor its handling of
+//! aggregated acknowledgments, which do not occur on this path.
 
 use fairtcp::MODEL_BLOCK_BYTES;
 
@@ -11,9 +11,9 @@ use super::{
     sock::{Control, Follower, INFINITE_SSTHRESH, LOSS, RECOVERY, Sample, Sock},
 };
 
-/// Segments a microsecond, with 24 bits of fraction.
+/// Segments per microsecond, with 24 fractional bits.
 const RATE_BITS: u32 = 24;
-/// Gains are in parts of 256.
+/// Gains are in units of 1/256.
 const UNIT: u64 = 256;
 const STARTUP_GAIN: u64 = UNIT * 2885 / 1000 + 1;
 const DRAIN_GAIN: u64 = UNIT * 1000 / 2885;
@@ -23,15 +23,15 @@ const ROUNDS: u64 = 10;
 const RTT_WINDOW_US: u64 = 10_000_000;
 const PROBE_RTT_US: u64 = 200_000;
 const LEAST_WINDOW: u32 = 4;
-/// So many rounds without growth, and the path is full.
+/// The path is full after this number of rounds without growth.
 const FULL: u64 = 3;
 
-/// Whose rate the bandwidth is taken from.
+/// The source of the rate samples.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Measure {
-    /// What the kernel measures on the connection: BBR.
+    /// The kernel's rate samples of the connection: BBR.
     Connection,
-    /// The newest of all members together.
+    /// The sum of the members' last rates.
     #[default]
     Ensemble,
 }
@@ -45,7 +45,7 @@ pub enum Mode {
     ProbeRtt,
 }
 
-/// An ensemble control block with a model of the path. Times are in microseconds.
+/// An ensemble control block with a path model. Times are in microseconds.
 #[derive(Clone, Debug, Default)]
 pub struct Model {
     pub measure: Measure,
@@ -58,7 +58,7 @@ pub struct Model {
     pub timeouts: u64,
     pub active: u32,
     pub mode: Mode,
-    /// The newest rates of all.
+    /// The sum of the members' last rates.
     pub rate: u64,
     pub in_flight: i64,
     pub round: u64,
@@ -78,14 +78,14 @@ pub struct Model {
     pub rates: [u64; 16],
 }
 
-/// What one acknowledgment says, with what was known before it.
+/// The data of an acknowledgment, and the state before it.
 struct Heard<'a> {
     sample: &'a Sample,
-    /// Members with something to send.
+    /// Members with data to send.
     sharers: u64,
-    /// Segments that a member may have beyond what the path holds.
+    /// Segments that a member may have in flight in addition to its part of the path's capacity.
     quanta: u64,
-    /// In flight of all before it.
+    /// Segments in flight of all members before it.
     before: u64,
     is_old: bool,
     round_begins: bool,
@@ -97,12 +97,12 @@ impl Model {
         self.rates.into_iter().max().expect("a round")
     }
 
-    /// What the path holds at its bandwidth, with this gain.
+    /// Returns the bandwidth-delay product times this gain.
     fn held(&self, gain: u64) -> u64 {
         (self.bandwidth() * self.least_rtt * gain / UNIT).div_ceil(1 << RATE_BITS)
     }
 
-    /// The same, with what the members may have beyond.
+    /// The same, plus the segments that the members may have in addition.
     fn flight(&self, gain: u64, heard: &Heard) -> u64 {
         self.held(gain) + heard.quanta * heard.sharers
     }
@@ -125,7 +125,7 @@ impl Model {
         }
     }
 
-    /// Who is in flight and who has something to send.
+    /// Updates the totals: segments in flight, and members with data to send.
     fn count_in<'a>(&mut self, sock: &mut Sock, sample: &'a Sample) -> Heard<'a> {
         let follower = &mut sock.follower;
         let others = (self.in_flight - i64::from(follower.in_flight)).max(0) as u64;
@@ -158,7 +158,7 @@ impl Model {
         self.probe_rtt(heard);
     }
 
-    /// Whether anything is known of the round trip time.
+    /// Returns true if a round trip time is known.
     fn take_rtt(&mut self, heard: &Heard) -> bool {
         if let Some(rtt) = heard.sample.rtt_us {
             let rtt = u64::from(rtt.max(1));
@@ -263,7 +263,7 @@ impl Model {
         }
     }
 
-    /// In any phase but the one that drains, so that not all of a path probe at the same time.
+    /// In any phase except the draining one, so that not all ensembles of a path probe together.
     fn probe_bandwidth(&mut self, now: u64) {
         self.mode = Mode::ProbeBandwidth;
         self.phase = match now % 7 {
@@ -298,7 +298,7 @@ impl Model {
             return;
         }
         let rate = self.bandwidth() * self.pace_gain() / UNIT / heard.sharers;
-        // Linux has 1 % less for BBR, lest the queue grow by a rounding; an ensemble drains it.
+        // Linux uses 1 % less for BBR, so that rounding does not cause a queue; an ensemble drains it.
         let microseconds = if self.measure == Measure::Connection { 990_000 } else { 1_000_000 };
         let bytes = (rate * u64::from(sock.mss_cache) * microseconds) >> RATE_BITS;
         let bytes = bytes.min(sock.max_pacing_rate);
@@ -376,15 +376,15 @@ impl Model {
     }
 }
 
-/// The window to come back to.
+/// Saves the window to restore.
 fn save(sock: &mut Sock, probes_rtt: bool) {
     let follower = &mut sock.follower;
     let is_whole = follower.state < u32::from(RECOVERY) && !probes_rtt;
     follower.saved = if is_whole { sock.snd_cwnd } else { follower.saved.max(sock.snd_cwnd) };
 }
 
-/// Draft, 4.2.3.4: less by what is lost, and for a round trip no more than arrives; afterwards the window of
-/// before. Whether that is all.
+/// Draft, 4.2.3.4: reduces the window by the lost segments, and conserves packets for a round trip; restores the
+/// previous window afterwards. Returns true if packets are conserved.
 fn recover(sock: &mut Sock, sample: &Sample) -> bool {
     const RECOVERING: u32 = RECOVERY as u32;
     let follower = &mut sock.follower;
@@ -411,7 +411,7 @@ fn recover(sock: &mut Sock, sample: &Sample) -> bool {
     true
 }
 
-/// Models, and the connections that go by them.
+/// Models, and the connections that use them.
 pub struct Models {
     pub models: Vec<Model>,
 }
@@ -422,7 +422,7 @@ impl Models {
         Self { models: measures.into_iter().map(model).collect() }
     }
 
-    /// The bytes of a block as they are in the map.
+    /// Returns the bytes of a block as in the map.
     pub fn block(&self, number: u32) -> Vec<u8> {
         self.models[number as usize].to_bytes()
     }
@@ -434,7 +434,7 @@ impl Models {
 
 impl Control for Models {
     fn init(&mut self, sock: &mut Sock) {
-        // Zero but for what the other algorithm has in the place of the state.
+        // Zero, except for the field that the other algorithm has at the offset of the state.
         let follower = &mut sock.follower;
         (follower.ensemble, follower.state, follower.saved) = (0, 2, 0);
         (follower.in_flight, follower.is_active) = (0, 0);
@@ -451,7 +451,7 @@ impl Control for Models {
         if sock.pacing_status == 0 {
             sock.pacing_status = 1;
         }
-        // As long as no round trip is known, it is taken for a millisecond.
+        // Until a round trip time is known, it is assumed to be a millisecond.
         let rtt = if sock.srtt_us < 8 { 1000 } else { u64::from(sock.srtt_us / 8) };
         let window = u64::from(sock.snd_cwnd) * u64::from(sock.mss_cache);
         sock.pacing_rate = window * (1_000_000 / UNIT) * STARTUP_GAIN / rtt;
@@ -475,7 +475,7 @@ impl Control for Models {
 
     fn cong_control(&mut self, sock: &mut Sock, sample: &Sample) {
         if self.of(sock).is_none() {
-            // In the place that the other algorithm has for it.
+            // At the offset of the other algorithm's field.
             sock.member = super::sock::Member::default();
             sock.member.delivered = sock.follower.saved;
             reference_window::control_plain(sock, sample);

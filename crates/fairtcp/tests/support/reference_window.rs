@@ -1,4 +1,4 @@
-//! Fair-TCP as a state machine in Rust: the same numbers as the programs of `src/program`, and easier to
+//! Fair-TCP as a state machine in Rust: it gives the same numbers as the programs of `src/program`, and is easier to
 //! read.
 
 use fairtcp::BLOCK_BYTES;
@@ -8,7 +8,7 @@ use super::sock::{
     Sock,
 };
 
-/// A segment, with the fraction of 16 bits that windows have.
+/// A segment in the unit of windows, with 16 fractional bits.
 const SEGMENT: i64 = 1 << 16;
 
 /// An ensemble control block.
@@ -69,7 +69,7 @@ impl Twin {
         Self { blocks: vec![Block { per_ack, ..Block::default() }; blocks] }
     }
 
-    /// The bytes of a block as they are in the map.
+    /// Returns the bytes of a block as in the map.
     pub fn block(&self, number: u32) -> [u8; BLOCK_BYTES] {
         self.blocks[number as usize].to_bytes()
     }
@@ -156,7 +156,7 @@ impl Control for Twin {
     }
 }
 
-/// A socket in no ensemble, as Reno.
+/// The reaction of a socket in no ensemble, which uses Reno.
 pub fn control_plain(sock: &mut Sock, sample: &Sample) {
     if matches!(sock.state, CWR | RECOVERY) {
         reduce(sock, sample, sock.snd_ssthresh.min(sock.prior_cwnd));
@@ -166,8 +166,8 @@ pub fn control_plain(sock: &mut Sock, sample: &Sample) {
     pace(sock);
 }
 
-/// For all, half less of what the member has on its way (RFC 5681, (4): FlightSize), half a share at most.
-/// The window after it.
+/// Reduces the window of the ensemble by half of what the member has in flight (RFC 5681, (4): FlightSize), at most
+/// by half a share. Returns the reduced window.
 fn cut(block: &mut Block, member: &mut Member, packets_out: u32) -> i64 {
     let window = block.window();
     let flight = i64::from(packets_out) * SEGMENT;
@@ -206,8 +206,7 @@ pub fn reduce(sock: &mut Sock, sample: &Sample, share: u32) {
     }
 }
 
-/// RFC 5681, 3.1; by what arrives, also while the member recovers. Counted by acknowledgment as Linux 2.4 did:
-/// not by that.
+/// RFC 5681, 3.1; also while the member recovers. Not so if growth counts acknowledgments, as in Linux 2.4.
 fn grow(block: &mut Block, sock: &Sock, sample: &Sample) {
     let share = block.share();
     let is_reduced = matches!(sock.state, CWR | RECOVERY);
@@ -224,14 +223,14 @@ fn grow(block: &mut Block, sock: &Sock, sample: &Sample) {
     block.window += if window < block.threshold {
         acked.min(block.threshold - window)
     } else {
-        // Divided by what is in flight where that is more: right after a cut acknowledgments still come
-        // as fast as for the window before it.
+        // Divided by the segments in flight if these are more: right after a cut acknowledgments still arrive at the
+        // rate of the previous window.
         acked * SEGMENT / share.max(i64::from(sample.prior_in_flight) * SEGMENT)
     };
     block.grown += 1;
 }
 
-/// Paper, Table 1; more than the member has it approaches by what was acknowledged.
+/// Paper, Table 1; a larger share is approached by what is acknowledged.
 fn settle(block: &mut Block, sock: &mut Sock, acked: u32, has_recovered: bool) {
     block.window = block.window();
     let share = (block.share() / SEGMENT) as u32;
@@ -253,7 +252,7 @@ fn pace(sock: &mut Sock) {
     sock.pacing_rate = rate.min(sock.max_pacing_rate);
 }
 
-/// The kernel's own, which plain sockets are given to; here no more than can be told from nothing.
+/// A stand-in for the kernel's function, which plain sockets use; it is just different from no call.
 pub fn reno_ssthresh(sock: &Sock) -> u32 {
     (sock.snd_cwnd / 2).max(2)
 }

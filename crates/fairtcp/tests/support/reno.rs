@@ -1,4 +1,4 @@
-//! The kernel's Reno, for who is not in an ensemble: net/ipv4/tcp_cong.c and tcp_input.c of Linux.
+//! The kernel's Reno, for sockets that are in no ensemble: net/ipv4/tcp_cong.c and tcp_input.c of Linux.
 
 use super::{
     reference_window,

@@ -1,5 +1,5 @@
-//! A TCP sender in virtual time, and its far end: selective acknowledgments, fast retransmit, loss recovery,
-//! timeouts, rate samples and pacing as Linux has them, as far as a congestion control can tell.
+//! A TCP sender in virtual time and its receiver: selective acknowledgments, fast retransmit, loss recovery,
+//! timeouts, rate samples and pacing as in Linux, as far as a congestion control can observe them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,15 +11,15 @@ use super::{
     },
 };
 
-/// A segment sent so many transmissions before one that has arrived is lost.
+/// A segment is lost if one that was sent this many transmissions later has arrived.
 const REORDERING: u64 = 3;
 const LEAST_RTO: Time = 200 * MILLISECOND;
 const MOST_RTO: Time = 120 * SECOND;
 
-/// The far end: acknowledges each segment as it comes.
+/// The receiver: acknowledges each segment when it arrives.
 #[derive(Default)]
 pub struct Receiver {
-    /// All segments before this are there.
+    /// All segments before this one have arrived.
     pub next: u64,
     beyond: BTreeSet<u64>,
 }
@@ -43,14 +43,13 @@ struct Segment {
     sent_at: Time,
     is_sacked: bool,
     is_lost: bool,
-    /// Sent again, and not known to be lost again.
+    /// It was retransmitted, and the retransmission is not known to be lost.
     is_again_out: bool,
     was_sent_again: bool,
     sent_in: Flight,
 }
 
-/// What a segment remembers of its connection when it was sent (draft-cheng-iccrg-delivery-rate-estimation,
-/// 3.1).
+/// The state of the connection when the segment was sent (draft-cheng-iccrg-delivery-rate-estimation, 3.1).
 #[derive(Clone, Copy, Default)]
 struct Flight {
     delivered: u64,
@@ -62,19 +61,19 @@ struct Flight {
 pub struct Sender {
     number: usize,
     pub sock: Sock,
-    /// All segments before this may be sent.
+    /// All segments before this one may be sent.
     pub available: u64,
-    /// So many may be out at a time.
+    /// Limit of outstanding segments.
     buffer_segments: u32,
     pub receiver: Receiver,
-    /// When an acknowledgment is missed.
+    /// When the retransmission timer expires.
     pub timer: Time,
-    /// When the next segment may be sent, if that is what it waits for.
+    /// When pacing permits the next segment, if it waits for that.
     pub wake: Time,
     segments: BTreeMap<u64, Segment>,
-    /// Transmission to number, of what is in flight.
+    /// From transmission to segment number, for those in flight.
     out: BTreeMap<u64, u64>,
-    /// Lost, and not sent again.
+    /// Lost and not retransmitted.
     lost: BTreeSet<u64>,
     next: u64,
     transmissions: u64,
@@ -83,7 +82,7 @@ pub struct Sender {
     backoff: u32,
     may_send_at: Time,
     flight: Flight,
-    /// Until so much is delivered, samples tell of who sends and not of the path; 0: they do not.
+    /// Samples are application-limited until this number of segments is delivered; 0: they are not.
     app_limited: u64,
 }
 
@@ -120,12 +119,12 @@ impl Sender {
         }
     }
 
-    /// Segments that are not there yet.
+    /// Returns the number of segments that have not arrived.
     pub fn to_do(&self) -> u64 {
         self.available - self.receiver.next
     }
 
-    /// Sends what window and pace allow: what is lost first, then what is new.
+    /// Sends what window and pacing permit: lost segments first, then new ones.
     pub fn send(&mut self, world: &mut World) {
         self.wake = Time::MAX;
         let mut has_more = true;
@@ -247,7 +246,7 @@ impl Sender {
         self.send(world);
     }
 
-    /// What a segment was counted as, it is no more.
+    /// Removes a segment from the counters.
     fn arrived(
         &mut self,
         number: u64,
@@ -276,8 +275,7 @@ impl Sender {
         }
     }
 
-    /// How fast the path delivered while the newest of what has arrived was on its way
-    /// (draft-cheng-iccrg-delivery-rate-estimation, 3.3).
+    /// Returns the rate sample of the last acknowledged segment (draft-cheng-iccrg-delivery-rate-estimation, 3.3).
     fn rate(&mut self, newest: Option<Segment>, sample: &mut Sample) {
         let Some(segment) = newest else { return };
         let Flight { delivered, delivered_at, first_sent_at, is_app_limited } = segment.sent_in;
@@ -305,7 +303,7 @@ impl Sender {
         sock.srtt_us = sock.srtt_us - sock.srtt_us / 8 + rtt;
     }
 
-    /// Marks what was sent long before what has arrived. How many.
+    /// Marks segments as lost that were sent long before one that has arrived. Returns their number.
     fn find_lost(&mut self) -> u32 {
         let mut found = 0;
         while let Some(entry) = self.out.first_entry()
@@ -353,7 +351,7 @@ impl Sender {
         }
     }
 
-    /// tcp_enter_loss(): all that has not arrived is lost.
+    /// tcp_enter_loss(): all segments that have not arrived are lost.
     pub fn time_out(&mut self, control: &mut dyn Control, world: &mut World) {
         world.shown.timeouts += 1;
         if self.sock.state < CWR {

@@ -1,4 +1,4 @@
-//! What a congestion control sees of a socket, and what the kernel asks of it.
+//! The socket as a congestion control sees it, and the operations that the kernel calls.
 
 /// Fields of `struct tcp_sock`, with the kernel's names and units.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -21,13 +21,13 @@ pub struct Sock {
     pub max_pacing_rate: u64,
     pub is_cwnd_limited: bool,
     pub state: u8,
-    /// Segments that have arrived, ever.
+    /// Total number of delivered segments.
     pub delivered: u64,
-    /// Other than 0: `pacing_rate` holds segments back.
+    /// Not 0: `pacing_rate` limits the rate.
     pub pacing_status: u32,
     /// `write_seq` is beyond `snd_nxt`.
     pub has_unsent: bool,
-    /// Which ensemble the process has written down for it.
+    /// The ensemble that the process has assigned to it.
     pub assigned: Option<u32>,
     pub member: Member,
     pub follower: Follower,
@@ -45,33 +45,33 @@ impl Sock {
     }
 }
 
-/// What the programs keep in `icsk_ca_priv`.
+/// The private state of the programs in `icsk_ca_priv`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Member {
-    /// The number of the ensemble and one.
+    /// The number of the ensemble plus one.
     pub ensemble: u32,
     pub is_cut: u32,
     pub taken: u64,
     pub delivered: u32,
 }
 
-/// What they keep there where members share a model of the path.
+/// The private state if members share a path model.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Follower {
-    /// As of [`Member`].
+    /// As in [`Member`].
     pub ensemble: u32,
-    /// The state when the last acknowledgment came.
+    /// The state at the last acknowledgment.
     pub state: u32,
-    /// In flight when it was counted last.
+    /// Segments in flight, as added to the total.
     pub in_flight: u32,
-    /// Counted among those that have something to send.
+    /// Counted as a member with data to send.
     pub is_active: u32,
-    /// The window to come back to after a recovery or a probe for the round trip time.
+    /// The window to restore after a recovery or PROBE_RTT.
     pub saved: u32,
     pub probes_rtt: u32,
-    /// Until a segment arrives that was sent after this, no more is sent than arrives; 0: more is.
+    /// Packets are conserved until a segment arrives that was sent after this time; 0: they are not.
     pub conserves_from: u64,
-    /// The rate at which what it sent was delivered last.
+    /// Its last delivery rate.
     pub rate: u64,
 }
 
@@ -84,13 +84,13 @@ pub struct Sample {
     pub ack: u32,
     pub flags: u32,
     pub now_us: u64,
-    /// What was delivered in how long; nothing is known if that is 0.
+    /// What was delivered, and the interval; invalid if it is 0.
     pub delivered: u32,
     pub interval_us: u64,
-    /// When the last had been delivered before the newest of these was sent.
+    /// The time of the last delivery before the newest of these segments was sent.
     pub prior_us: u64,
     pub rtt_us: Option<u32>,
-    /// It tells how much there was to send, not what the path carries.
+    /// The sample is application-limited.
     pub is_app_limited: bool,
 }
 
