@@ -1,4 +1,4 @@
-//! A report's tables as one CSV file (RFC 4180): a line for each figure.
+//! The tables of a report as one CSV file (RFC 4180), with a line for each figure.
 
 use crate::{Cell, CellBound, LabReport, Printed};
 
@@ -6,7 +6,8 @@ use crate::{Cell, CellBound, LabReport, Printed};
 const HEADS: [&str; 9] =
     ["section", "table", "row", "column", "ours", "paper", "ratio", "unit", "note"];
 
-/// The tables of a report. Numbers have all of their digits and a point; what was not measured is empty.
+/// Formats the tables of a report. Numbers have all digits and a decimal point; a missing measurement is an empty
+/// field.
 #[must_use]
 pub fn csv(report: &LabReport) -> String {
     let mut out = line(&HEADS.map(str::to_owned));
@@ -32,7 +33,7 @@ fn line(fields: &[String; 9]) -> String {
     format!("{}\r\n", fields.each_ref().map(|field| quoted(field)).join(","))
 }
 
-/// In quotes if it has to be.
+/// Quotes a field if necessary.
 fn quoted(field: &str) -> String {
     if field.contains([',', '"', '\r', '\n']) {
         format!("\"{}\"", field.replace('"', "\"\""))
@@ -45,7 +46,7 @@ fn figure(value: Option<f64>) -> String {
     value.filter(|value| value.is_finite()).map(|value| value.to_string()).unwrap_or_default()
 }
 
-/// All words of a cell: its note, whether its promise holds, and why it may not be trusted.
+/// Joins all text of a cell: its note, whether its promise holds, and its taints.
 fn notes(cell: &Cell) -> String {
     let mut notes = vec![];
     if !cell.note.is_empty() {
@@ -72,7 +73,7 @@ mod tests {
     use super::*;
     use crate::{ReportTable, Section};
 
-    /// Lines and fields, as RFC 4180 has them.
+    /// Parses lines and fields according to RFC 4180.
     fn read(text: &str) -> Vec<Vec<String>> {
         let mut lines = vec![vec![String::new()]];
         let (mut chars, mut is_quoted) = (text.chars().peekable(), false);

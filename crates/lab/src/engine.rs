@@ -1,5 +1,5 @@
-//! Runs points in order, each as often as it says, and keeps what was found as soon as it is known. A
-//! point that fails is left out, and the run goes on.
+//! Runs points in order, each as often as it specifies, and stores each result as soon as it is known. If a point
+//! fails, the run continues without it.
 
 use std::{
     collections::BTreeMap,
@@ -11,34 +11,34 @@ use crate::{
     Error, ExperimentPoint, PointRecord, PointRunResult, Results, Scene, results::settings,
 };
 
-/// Told how a run goes on.
+/// Gets notified about the progress of a run.
 pub trait Watcher {
-    /// A point begins; `left` is about how long it and all after it take.
+    /// A point begins; `left` is the estimated time for it and all points after it.
     fn begins(&mut self, point: &ExperimentPoint, number: usize, of: usize, left: Duration);
-    /// It is over: its record, or why it has none.
+    /// A point has ended: its record, or why it has none.
     fn ends(&mut self, point: &ExperimentPoint, result: Result<&PointRecord, &str>);
 }
 
 /// How a run ended.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct LabRunSummary {
-    /// Points that were measured in it.
+    /// Number of measured points.
     pub measured: usize,
-    /// Points that failed in it.
+    /// Number of failed points.
     pub failed: usize,
-    /// Whether somebody stopped it before it was through.
+    /// The run was stopped before its end.
     pub stopped: bool,
-    /// What did not end in order when it was all over.
+    /// An error while everything was shut down.
     pub untidy: Option<String>,
 }
 
-/// Seconds that a site takes to stand, for the estimate: processes, a file system, an empty log.
+/// Seconds to set up a site, for the estimate: processes, a file system, an empty log.
 pub const SETTING_UP: f64 = 2.0;
 
-/// Runs these points; `stop` is set by who wants it to end.
+/// Runs these points; `stop` is set to end the run early.
 ///
 /// # Errors
-/// If results cannot be written: then nothing that comes after would last.
+/// If results cannot be written: later ones would be lost as well.
 pub fn run(
     points: &[ExperimentPoint],
     scene: &mut dyn Scene,
@@ -72,7 +72,7 @@ pub fn run(
                 watcher.ends(point, Err(&reason));
                 results.left_out(&point.name, &reason)?;
                 ended.failed += 1;
-                // What a failed point leaves is nothing to measure the next one on.
+                // What a failed point leaves may not affect the next one.
                 if let Err(error) = scene.clear() {
                     ended.untidy = Some(error.to_string());
                 }
@@ -85,7 +85,7 @@ pub fn run(
     Ok(ended)
 }
 
-/// All runs of a point.
+/// Executes all runs of a point.
 fn measure(point: &ExperimentPoint, scene: &mut dyn Scene) -> Result<PointRecord, Error> {
     let (begun, began) = (Instant::now(), SystemTime::now());
     scene.set(&point.site)?;
@@ -100,7 +100,7 @@ fn measure(point: &ExperimentPoint, scene: &mut dyn Scene) -> Result<PointRecord
     if runs.iter().any(|value| !value.is_finite()) {
         return Err(Error::Settings("the workload found no figure".to_owned()));
     }
-    // What puts one run in doubt puts the median in doubt: it may be the median because of it.
+    // A taint of any run is a taint of the median: without the taint another run might be the median.
     let mut taints: Vec<String> = Vec::new();
     for (number, run) in (1..).zip(&found) {
         for taint in &run.taints {
@@ -115,7 +115,7 @@ fn measure(point: &ExperimentPoint, scene: &mut dyn Scene) -> Result<PointRecord
     Ok(PointRecord {
         point: point.name.clone(),
         settings: settings(point),
-        // Results say it.
+        // `Results` sets it.
         maker: BTreeMap::new(),
         outcome,
         runs,
@@ -127,34 +127,36 @@ fn measure(point: &ExperimentPoint, scene: &mut dyn Scene) -> Result<PointRecord
     })
 }
 
-/// Which of these is in their middle; of an even number, the lower of the two there.
+/// Returns the index of the median; of an even number of values, of the lower one in the middle.
 fn median(values: &[f64]) -> usize {
     let mut order: Vec<usize> = (0..values.len()).collect();
     order.sort_by(|a, b| values[*a].total_cmp(&values[*b]));
     order[(order.len() - 1) / 2]
 }
 
-/// Seconds that points take by what they say of themselves. A site that can become the next one is not set up again.
+/// Estimates the seconds for these points from their own estimates. A site that can be changed into the next one is
+/// not set up again.
 #[must_use]
 pub fn estimate(points: &[ExperimentPoint]) -> f64 {
     (0..points.len()).map(|number| said(&points[..=number])).sum()
 }
 
-/// What the last of these says, after those before it.
+/// Returns the estimate for the last of these points, after the others.
 fn said(points: &[ExperimentPoint]) -> f64 {
     let Some((point, before)) = points.split_last() else { return 0.0 };
     let stands = before.last().is_some_and(|it| it.site.can_become(&point.site));
     f64::from(point.runs.max(1)) * point.seconds + if stands { 0.0 } else { SETTING_UP }
 }
 
-/// How much longer points take than they say.
+/// Corrects estimates by the times that earlier points took.
 #[derive(Default)]
 struct EstimateCorrection {
     said: f64,
     took: f64,
 }
 
-/// As if points that say so many seconds had taken just these: the first few do not turn it over.
+/// Weight of the points' own estimates: as if points with this number of seconds had taken exactly these. So the
+/// first few points do not change the correction much.
 const TRUSTED: f64 = 20.0;
 
 impl EstimateCorrection {
@@ -176,7 +178,7 @@ mod tests {
     use std::sync::atomic::AtomicU32;
     use workload::WorkloadResult;
 
-    /// A scene that only keeps what was asked of it.
+    /// A scene that only records what was requested of it.
     #[derive(Default)]
     struct Fake<'a> {
         acts: Vec<String>,

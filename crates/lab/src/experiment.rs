@@ -4,7 +4,7 @@ use crate::{
     ExperimentPoint, ExperimentScale, LabReport, PointRecord, fair_tcp, outsourcing, stics,
 };
 
-/// The tables and figures of one paper.
+/// The experiments of a paper: its tables and figures.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Experiment {
     /// Storage outsourcing (FAST 2002).
@@ -16,7 +16,7 @@ pub enum Experiment {
 }
 
 impl Experiment {
-    /// Its name on the command line.
+    /// Returns its name on the command line.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -26,7 +26,7 @@ impl Experiment {
         }
     }
 
-    /// What it measures, in the order in which it is run.
+    /// Returns its points, in the order in which they are run.
     #[must_use]
     pub fn points(self, scale: ExperimentScale) -> Vec<ExperimentPoint> {
         match self {
@@ -36,7 +36,7 @@ impl Experiment {
         }
     }
 
-    /// What was found, beside the paper; `left_out` has the names and reasons of points that have no record.
+    /// Returns the report with the paper's numbers; `left_out` has the names and reasons of points without a record.
     #[must_use]
     pub fn report(self, records: &[PointRecord], left_out: &[(String, String)]) -> LabReport {
         match self {

@@ -1,14 +1,14 @@
-//! Figures that were measured elsewhere, as a section of a report: those of `cargo xtask vm-test`, whose peers need
-//! a kernel that this host does not have.
+//! Figures that were measured elsewhere, as a section of a report: those of `cargo xtask vm-test`, whose peers need a
+//! kernel that this host does not have.
 
 use serde::Deserialize;
 
 use crate::{Cell, Error, ReportTable, Section};
 
-/// So many are read from one file.
+/// Maximum number of figures in a file.
 const MOST: usize = 1000;
 
-/// One figure, as the file has it.
+/// A figure in the file.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ExternalFigure {
@@ -18,10 +18,10 @@ struct ExternalFigure {
     value: f64,
 }
 
-/// A section of what the text of such a file says.
+/// Returns a section with the figures of such a file.
 ///
 /// # Errors
-/// If it is no list of figures, or too long a one.
+/// If the text is not a list of figures, or the list is too long.
 pub fn beside(text: &str) -> Result<Section, Error> {
     let found: Vec<ExternalFigure> = serde_json::from_str(text)
         .map_err(|error| Error::Settings(format!("figures from elsewhere: {error}")))?;

@@ -1,7 +1,7 @@
-//! Text that goes into HTML and SVG, whatever it holds.
+//! Escapes arbitrary text for HTML and SVG.
 
-/// Text as content of an element or value of a quoted attribute. Control characters, which neither may hold,
-/// become U+FFFD.
+/// Escapes text for the content of an element or the value of a quoted attribute. Control characters, which are valid
+/// in neither, become U+FFFD.
 pub fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {

@@ -1,36 +1,36 @@
-//! How long a single request takes over a distance: equation (1) of the storage outsourcing paper, its
-//! masking rule, and the rule with the time of the disk's own answer added. All times are in ms.
+//! The time of a single request over a distance: equation (1) of the storage outsourcing paper, its masking rule, and
+//! the rule extended by the disk's response time. All times are in ms.
 
-/// A request at one distance.
+/// A request over a distance.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ModelRequest {
-    /// What the disk takes for it without a network (`T_disk`).
+    /// The disk's time for it without a network (`T_disk`).
     pub disk: f64,
-    /// What the disk takes to say that it has a write in its cache.
+    /// The disk's response time for a write that its cache accepts.
     pub answer: f64,
-    /// There and back (2 × `T_netDelay`).
+    /// The round trip time (2 × `T_netDelay`).
     pub round_trip: f64,
-    /// Whether it is a write that the disk's cache takes while the disk still works on those before it: the
-    /// disk works during the round trip then.
+    /// It is a write that the disk's cache accepts while the disk still executes earlier ones: then the disk works
+    /// during the round trip.
     pub is_behind: bool,
 }
 
-/// A rule that foretells the time of a request.
+/// A rule that predicts the time of a request.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum LatencyRule {
     /// Equation (1): `T_disk + 2 × T_netDelay + T_iSCSI`.
     Sum,
-    /// Section 4.1: of a write behind, the longer of disk and round trip, and `T_iSCSI`.
+    /// Section 4.1: for a write behind, the longer of disk time and round trip, plus `T_iSCSI`.
     Masked,
-    /// Beyond the paper: the same, with the disk's answer as part of the round trip.
+    /// Beyond the paper: the same, with the disk's response time as part of the round trip.
     Answered,
 }
 
 impl LatencyRule {
-    /// All, in the order of how much they take into account.
+    /// All rules; each takes more into account than the one before.
     pub const ALL: [Self; 3] = [Self::Sum, Self::Masked, Self::Answered];
 
-    /// For people.
+    /// Returns its name for people.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -40,7 +40,7 @@ impl LatencyRule {
         }
     }
 
-    /// The time of a request, with what the protocol takes (`T_iSCSI`).
+    /// Returns the predicted time of a request; the protocol takes `T_iSCSI`.
     #[must_use]
     pub fn time(self, request: &ModelRequest, iscsi: f64) -> f64 {
         let ModelRequest { disk, answer, round_trip, is_behind } = *request;
@@ -53,8 +53,8 @@ impl LatencyRule {
     }
 }
 
-/// What the protocol takes by these measurements (`T_iSCSI`): the median of what is left of their times beside
-/// disk and round trip, over those that no rule masks. `None` without such.
+/// Computes the time that the protocol takes (`T_iSCSI`): the median of the measured times less disk time and round
+/// trip, without those that a rule masks. `None` if none are left.
 #[must_use]
 pub fn protocol_time(measured: &[(ModelRequest, f64)]) -> Option<f64> {
     let open = measured.iter().filter(|(request, _)| !request.is_behind);
@@ -70,24 +70,24 @@ pub fn protocol_time(measured: &[(ModelRequest, f64)]) -> Option<f64> {
 /// How well a rule fits measurements.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Fit {
-    /// Measurements.
+    /// Number of measurements.
     pub count: usize,
-    /// Their distance from the rule in the mean, ms; 0 without any.
+    /// Their mean distance from the rule, ms; 0 without any.
     pub mean_residual: f64,
-    /// The one that is farthest: above the rule if positive.
+    /// The largest distance; positive if the measured time is longer.
     pub worst: f64,
-    /// How many differ by at most a tenth.
+    /// Number of measurements that differ by at most a tenth.
     pub within_tenth: usize,
-    /// How many differ by at most a tenth or [`TOLERANCE`].
+    /// Number of measurements that differ by at most a tenth or [`TOLERANCE`].
     pub within: usize,
 }
 
-/// What a time may differ from a rule if a tenth of it is less, ms. The paper's own unmasked times give protocol
-/// times that are 0.35 ms apart between 0 and 8 ms.
+/// Permitted difference from a rule if a tenth of the time is less, ms. The paper's own unmasked times result in
+/// protocol times that differ by 0.35 ms between 0 and 8 ms.
 pub const TOLERANCE: f64 = 0.35;
 
 impl Fit {
-    /// Of these measurements, each with what a rule says.
+    /// Computes the fit for these measurements and their predictions.
     #[must_use]
     pub fn of(pairs: impl IntoIterator<Item = (f64, f64)>) -> Self {
         let mut fit = Self::default();
@@ -112,7 +112,7 @@ impl Fit {
         fit
     }
 
-    /// The share of measurements that differ by at most a tenth or [`TOLERANCE`]; `None` without any.
+    /// Returns the share of measurements that differ by at most a tenth or [`TOLERANCE`]; `None` without any.
     #[must_use]
     pub fn share(&self) -> Option<f64> {
         (self.count > 0).then(|| self.within as f64 / self.count as f64)
@@ -124,7 +124,7 @@ mod tests {
     use super::*;
     use crate::paper::outsourcing::{ANSWER_MS, DELAYS_MS, ISCSI_MS, RESPONSE_MS};
 
-    /// The paper's Table 1 against a rule; `behind` says which disks take random writes behind.
+    /// Compares the paper's Table 1 with a rule; `behind` says which disks execute random writes behind.
     fn paper(rule: LatencyRule, behind: [bool; 4]) -> Fit {
         let mut pairs = vec![];
         for (row, delay) in RESPONSE_MS[2..].iter().zip(DELAYS_MS) {

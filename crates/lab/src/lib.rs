@@ -1,5 +1,5 @@
-//! The laboratory: nodes, gateways and hosts with distance between them on one machine, workloads run
-//! there, and a report that sets what a paper says beside what was found.
+//! The laboratory: nodes, gateways and hosts on one machine with emulated distance between them, workloads that run
+//! there, and reports that compare the results with the papers.
 
 mod provenance;
 mod point_record;

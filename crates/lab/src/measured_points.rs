@@ -1,4 +1,4 @@
-//! What was measured, asked by the name of a point: cells and curves of a report.
+//! Finds measurements by the name of their point, for cells and curves of a report.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use workload::{WorkloadFigure, WorkloadSeries};
 
 use crate::{Cell, Curve, LabSite, NOT_MEASURED, PointRecord, SiteBacking, SiteDisk, SiteServer};
 
-/// The records of an experiment by the names of their points, and why some are not there.
+/// The records of an experiment by the names of their points, and why some are missing.
 #[derive(Clone, Debug, Default)]
 pub struct MeasuredPoints<'a> {
     records: BTreeMap<&'a str, &'a PointRecord>,
@@ -14,15 +14,15 @@ pub struct MeasuredPoints<'a> {
 }
 
 impl<'a> MeasuredPoints<'a> {
-    /// Of two records of one point the later one counts.
+    /// If there are two records of a point, the later one is used.
     #[must_use]
     pub fn new(records: &'a [PointRecord]) -> Self {
         let records = records.iter().map(|record| (record.point.as_str(), record)).collect();
         Self { records, ..Self::default() }
     }
 
-    /// Says why points are not there. A name stands for all that begin with it and a `/` too, so that a whole
-    /// table can be left out in one line.
+    /// Sets the reasons of missing points. A name also applies to all names that begin with it and a `/`, so that a
+    /// single line can leave out a whole table.
     #[must_use]
     pub fn left_out<N: Into<String>, R: Into<String>>(
         mut self,
@@ -33,13 +33,13 @@ impl<'a> MeasuredPoints<'a> {
         self
     }
 
-    /// What was measured at a point.
+    /// Returns the record of a point.
     #[must_use]
     pub fn record(&self, point: &str) -> Option<&'a PointRecord> {
         self.records.get(point).copied()
     }
 
-    /// All whose names begin with `start`, in the order of their names.
+    /// Returns all records whose names begin with `start`, sorted by name.
     pub fn starting<'s>(&'s self, start: &'s str) -> impl Iterator<Item = &'a PointRecord> + 's {
         self.records
             .range(start..)
@@ -47,16 +47,16 @@ impl<'a> MeasuredPoints<'a> {
             .take_while(move |record| record.point.starts_with(start))
     }
 
-    /// A figure of a point, of what its workload found or of what was counted around it, in `unit`. An empty
-    /// name stands for the workload's first figure of this kind: "" in ms is the first that is a time. `None`
-    /// without the point, without the figure, and if its unit cannot be turned into the one asked for.
+    /// Returns a figure of a point, either of its workload or of what was counted around it, converted to `unit`. An
+    /// empty name means the workload's first figure of this kind: "" in ms is the first one that is a time. `None` if
+    /// there is no such point or figure, or if its unit cannot be converted.
     #[must_use]
     pub fn value(&self, point: &str, figure: &str, unit: &str) -> Option<f64> {
         let figure = named(self.record(point)?, figure, unit)?;
         convert(figure.value, &figure.unit, unit)
     }
 
-    /// The same as a cell of a table: with its taints, or with words that say why it is not there.
+    /// Returns the same as a cell of a table: with its taints, or with the reason why it is missing.
     #[must_use]
     pub fn cell(&self, point: &str, figure: &str, unit: &str) -> Cell {
         let Some(record) = self.record(point) else {
@@ -73,7 +73,7 @@ impl<'a> MeasuredPoints<'a> {
         }
     }
 
-    /// A curve through the points of a sweep, each with its x: those that were measured.
+    /// Returns a curve of the measured points of a sweep, each with its x.
     pub fn curve<N: AsRef<str>>(
         &self,
         name: &str,
@@ -87,8 +87,8 @@ impl<'a> MeasuredPoints<'a> {
         Curve::ours(name, points)
     }
 
-    /// What the data lay on at the points whose names begin with `start`, as words for a sentence: "a simulated
-    /// disk (dnes) over memory, or a file on this machine's disk". Empty if none was measured.
+    /// Describes the storage of the points whose names begin with `start`, as words for a sentence: "a simulated disk
+    /// (dnes) over memory, or a file on this machine's disk". Empty if none was measured.
     #[must_use]
     pub fn disks(&self, start: &str) -> String {
         let mut disks = vec![];
@@ -110,13 +110,13 @@ impl<'a> MeasuredPoints<'a> {
         }
     }
 
-    /// Values over time, or in pairs, that a point's workload found.
+    /// Returns a series that a point's workload found.
     #[must_use]
     pub fn series(&self, point: &str, name: &str) -> Option<&'a WorkloadSeries> {
         self.record(point)?.outcome.series.iter().find(|series| series.name == name)
     }
 
-    /// Why a point is not there.
+    /// Returns why a point is missing.
     #[must_use]
     pub fn why_not(&self, point: &str) -> String {
         let covers = |name: &str| {
@@ -137,7 +137,7 @@ fn described(site: &LabSite) -> String {
     };
     let disk = match model {
         Some(model) => {
-            // What its settings make of the model is told as it stands there.
+            // Settings of the model are shown unchanged.
             let more = more.iter().map(|(key, value)| format!(", {key} {value}"));
             format!("a simulated disk ({model}{}) over {data}", more.collect::<String>())
         }
@@ -161,7 +161,7 @@ fn named<'a>(record: &'a PointRecord, name: &str, unit: &str) -> Option<&'a Work
     record.outcome.figures.iter().chain(&record.counted).find(|figure| figure.name == name)
 }
 
-/// A value in another unit of the same kind.
+/// Converts a value to another unit of the same kind.
 fn convert(value: f64, from: &str, to: &str) -> Option<f64> {
     if from == to {
         return Some(value);
@@ -170,7 +170,7 @@ fn convert(value: f64, from: &str, to: &str) -> Option<f64> {
     (kind == other_kind).then(|| value * from / to)
 }
 
-/// What a unit measures, and how many of the kind's own unit it is: seconds, bytes, bytes a second, times a
+/// Returns the kind of a unit, and its size in the kind's base unit: seconds, bytes, bytes per second, times per
 /// second.
 fn unit(name: &str) -> Option<(&'static str, f64)> {
     Some(match name {

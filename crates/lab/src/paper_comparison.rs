@@ -1,20 +1,20 @@
-//! A figure of ours held against what a paper says: where it is elsewhere, a sentence with the reasons that the run itself
-//! gives for it.
+//! Compares our figures with a paper's claims. A difference results in a sentence with explanations from the
+//! measurements of the run itself.
 
 use crate::{
     Cell, factor, number,
     paper::{PaperFigure, PaperStatement},
 };
 
-/// How far from the paper a figure may be and still be the paper's, as a share of it: within so much equation (1) with masking
-/// foretells the paper's own Table 1.
+/// The largest difference from the paper that is no deviation, as a share of the paper's number: within this
+/// tolerance equation (1) with masking predicts the paper's own Table 1.
 pub const TOLERANCE: f64 = 0.1;
 
-/// What is said where nothing measured explains it.
+/// The text for a deviation without explanations.
 pub const NO_REASON: &str = "No reason for it is known.";
 
-/// A sentence if `ours` was measured and is further from the claim than [`TOLERANCE`]; `what` names it. Reasons are those that
-/// were found in what was measured, in the order of their weight.
+/// Returns a sentence if `ours` was measured and differs from the claim by more than [`TOLERANCE`]; `what` names it.
+/// The explanations are sorted by their weight.
 #[must_use]
 pub fn deviation(
     what: &str,
@@ -38,8 +38,8 @@ pub fn deviation(
     Some(format!("{}: {what}: {} instead of {range}{by}. {why}", claim.place, number(value)))
 }
 
-/// A sentence if `ours` was measured and the paper's words do not hold of it; `what` names it. The bound is ours, so it has no
-/// tolerance. Reasons are as those of [`deviation`].
+/// Returns a sentence if `ours` was measured and contradicts the paper's words; `what` names it. The bound is ours,
+/// so there is no tolerance. Explanations are as in [`deviation`].
 #[must_use]
 pub fn contradiction(
     what: &str,
@@ -58,7 +58,7 @@ pub fn contradiction(
     ))
 }
 
-/// Reasons one after the other, doubts of the runs among them; [`NO_REASON`] without any.
+/// Joins explanations, including taints of the runs; [`NO_REASON`] without any.
 #[must_use]
 pub fn because(reasons: impl IntoIterator<Item = Option<String>>, taints: &[String]) -> String {
     let doubts = (!taints.is_empty()).then(|| format!("In doubt: {}.", taints.join("; ")));

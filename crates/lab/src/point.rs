@@ -1,41 +1,41 @@
-//! One point of an experiment: what is run, where, and how often.
+//! A point of an experiment: what is run, on which site, and how often.
 
 use serde::{Deserialize, Serialize};
 use workload::WorkloadTask;
 
 use crate::LabSite;
 
-/// What is measured as one.
+/// The unit of measurement.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct ExperimentPoint {
-    /// Names it in its experiment: words parted by `/`, such as `table-1/dnes/random-read/4ms`.
+    /// Identifies it in its experiment: words separated by `/`, such as `table-1/dnes/random-read/4ms`.
     pub name: String,
-    /// Where.
+    /// The site.
     pub site: LabSite,
-    /// What.
+    /// The workload.
     pub task: WorkloadTask,
-    /// How often, 1 and more; the median of the first figure counts.
+    /// Number of runs, 1 or more; the run with the median of the first figure is used.
     pub runs: u32,
-    /// About how many seconds one run takes, for the estimate and for the bound on it.
+    /// Estimated seconds of one run, also used to bound it.
     pub seconds: f64,
-    /// Whether the windows of the connections are sampled meanwhile.
+    /// Sample the congestion windows of connections during the run.
     #[serde(default)]
     pub windows: bool,
 }
 
-/// How much of an experiment is run.
+/// The scale of an experiment.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ExperimentScale {
-    /// All of it in under ten minutes on two processors: small sets, short runs.
+    /// All points in less than ten minutes on two processors: small working sets, short runs.
     Quick,
-    /// In under three hours.
+    /// Less than three hours.
     Full,
 }
 
 impl ExperimentScale {
-    /// One of two values.
+    /// Returns one of two values, depending on the scale.
     #[must_use]
     pub fn pick<T>(self, quick: T, full: T) -> T {
         match self {

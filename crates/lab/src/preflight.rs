@@ -1,5 +1,5 @@
-//! Looks before anything is started: what this machine lacks, which points therefore cannot be
-//! measured, and how long the others take.
+//! Checks before anything is started: what this machine lacks, which points therefore cannot be measured, and how
+//! long the others take.
 
 use std::{collections::BTreeSet, fs, path::Path};
 
@@ -11,64 +11,64 @@ use crate::{
     stage::{available, can_be_limited, check, peer},
 };
 
-/// Something that a machine does not give us.
+/// Something that the machine lacks.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Lack {
-    /// What it is.
+    /// What is missing.
     pub why: String,
-    /// What to do about it, if anything.
+    /// How to get it, if possible.
     pub remedy: Option<String>,
 }
 
-/// What this machine has.
+/// The capabilities of this machine.
 pub struct Means {
-    /// Whether links can be made.
+    /// Whether network links can be created.
     pub link: Result<(), Lack>,
     /// Whether volumes can be attached.
     pub attach: Result<(), Lack>,
-    /// Whether connections can share a window.
+    /// Whether connections can share a congestion window.
     pub ensembles: Result<(), Lack>,
-    /// Whether a workload's memory can be limited.
+    /// Whether the memory of a workload can be limited.
     pub limits: Result<(), Lack>,
     /// The kernel's congestion controls.
     pub congestion: Vec<String>,
     /// Whether a program is installed.
     pub installed: Box<dyn Fn(Tool) -> bool>,
-    /// Whether there is a source to build.
+    /// Whether there is source code for the build workload.
     pub source: Result<(), Lack>,
-    /// Bytes free for volumes and logs.
+    /// Free bytes for volumes and logs.
     pub disk: u64,
-    /// Bytes of memory that programs may still have.
+    /// Available bytes of memory for programs.
     pub memory: u64,
-    /// Bytes of it that files may still have; in a container that is less.
+    /// Available bytes of memory for files; fewer in a container.
     pub files: u64,
 }
 
-/// What will be done, and what not.
+/// What will be measured.
 #[derive(Debug, Default)]
 pub struct MeasurementPlan {
-    /// What will be measured, in order.
+    /// The points that will be measured, in order.
     pub run: Vec<ExperimentPoint>,
-    /// What will not, and why.
+    /// The points that will not, and why.
     pub left_out: Vec<LeftOut>,
-    /// Programs for want of which points are left out.
+    /// Missing programs for which points are left out.
     pub missing: Vec<Tool>,
-    /// What to do about all else that is lacking, each once.
+    /// How to get everything else that is missing, each once.
     pub remedies: Vec<String>,
-    /// About how many seconds it takes.
+    /// The estimated time in seconds.
     pub seconds: f64,
 }
 
-/// A file system keeps some of its device for itself: inodes, journal, what only root may fill.
+/// The part of a device that a file system uses itself or reserves: inodes, journal, blocks for root.
 const USABLE: f64 = 0.85;
 const MKFS: Tool = Tool { program: "mkfs.ext4", package: "e2fsprogs" };
 
 impl Means {
-    /// Looks at this machine, as far as these points need it, for the run of this name. Whether there can be a link is
-    /// known to who asks for it; of the folders the first is on the disk for volumes, and the other in memory.
+    /// Checks this machine, as far as these points need it, for the run with this name. The caller knows whether
+    /// links can be created. The first folder is on the disk for volumes, the other one in memory.
     ///
     /// # Errors
-    /// If the system does not say how much room there is.
+    /// If the system does not report its free space.
     pub fn of_this_machine(
         points: &[ExperimentPoint],
         name: &str,
@@ -103,7 +103,7 @@ impl Means {
         })
     }
 
-    /// Sorts points into what can be measured and what cannot.
+    /// Sorts points into those that can be measured and those that cannot.
     #[must_use]
     pub fn plan(&self, points: Vec<ExperimentPoint>) -> MeasurementPlan {
         let mut plan = MeasurementPlan::default();
@@ -114,7 +114,7 @@ impl Means {
             let lack = self.obstacle(&point).or_else(|| {
                 let tool = lacks.first()?;
                 let why = format!("{} is not installed (package {})", tool.program, tool.package);
-                // That of all programs together is made of what is missing.
+                // A single remedy for all programs is made from `missing`.
                 Some(Lack { why, remedy: None })
             });
             for tool in lacks {
@@ -134,7 +134,7 @@ impl Means {
         plan
     }
 
-    /// What stands against a point, programs apart.
+    /// Returns why a point cannot be measured, except for missing programs.
     fn obstacle(&self, point: &ExperimentPoint) -> Option<Lack> {
         let site = &point.site;
         let only = |why: String| Some(Lack { why, remedy: None });
@@ -198,7 +198,7 @@ impl Means {
     }
 }
 
-/// Programs that are not ours and have to be there.
+/// Programs of others that have to be installed.
 fn tools(point: &ExperimentPoint) -> Vec<Tool> {
     let mut tools = point.task.workload().needs();
     if matches!(point.site.host, Host::Mounted(_)) {
@@ -223,11 +223,11 @@ fn is_with_ensembles(point: &ExperimentPoint) -> bool {
     point.site.server != SiteServer::Host && point.site.session.congestion.starts_with("ensemble")
 }
 
-/// Bytes that a site takes up.
+/// The bytes that a site needs.
 #[derive(Default)]
 struct SiteFootprint {
     disk: u64,
-    /// With that of files.
+    /// Total memory, including that of files.
     memory: u64,
     files: u64,
 }
@@ -239,7 +239,7 @@ fn room(site: &LabSite) -> SiteFootprint {
         SiteBacking::File => one.disk += site.bytes,
     }
     if site.server == SiteServer::Tgt {
-        // It knows files only.
+        // The peer supports only files.
         one.files += one.memory;
     }
     if let Some(gateway) = &site.gateway {
@@ -251,14 +251,14 @@ fn room(site: &LabSite) -> SiteFootprint {
     SiteFootprint { disk: one.disk * nodes, memory: one.memory * nodes, files: one.files * nodes }
 }
 
-/// Bytes free where a folder is.
+/// Returns the free bytes of a folder's file system.
 fn free(folder: &Path) -> Result<u64, Error> {
     let room = rustix::fs::statvfs(folder)
         .map_err(|error| Error::file("ask for the room on", folder)(error.into()))?;
     Ok(room.f_bavail * room.f_frsize)
 }
 
-/// What `forebay attach` needs of a host.
+/// Checks the requirements of `forebay attach`.
 fn attach() -> Result<(), Lack> {
     if !rustix::process::geteuid().is_root() {
         let why = "only root may attach volumes".to_owned();
@@ -276,7 +276,7 @@ fn attach() -> Result<(), Lack> {
     Ok(())
 }
 
-/// Whether there can be hosts with little memory.
+/// Checks whether hosts with little memory can be emulated.
 fn limits(name: &str) -> Result<(), Lack> {
     can_be_limited(name).map_err(|error| Lack {
         why: format!("no host with little memory: {error}"),
@@ -288,7 +288,7 @@ fn limits(name: &str) -> Result<(), Lack> {
     })
 }
 
-/// What a build builds, which no package has.
+/// Checks for the source that the build workload compiles, which no package contains.
 fn source(task: &WorkloadTask) -> Result<(), Lack> {
     task.workload().ready().map_err(|error| Lack {
         why: error.to_string(),
@@ -296,7 +296,7 @@ fn source(task: &WorkloadTask) -> Result<(), Lack> {
     })
 }
 
-/// Bytes of memory that can be had without swapping (proc(5), MemAvailable).
+/// Returns the bytes of memory that are available without swapping (proc(5), MemAvailable).
 fn memory() -> Result<u64, Error> {
     let path = Path::new("/proc/meminfo");
     let text = fs::read_to_string(path).map_err(Error::file("read", path))?;
@@ -332,7 +332,7 @@ mod tests {
         point
     }
 
-    /// Why it is left out; nothing if it is not.
+    /// Returns why it is left out; nothing if it is not.
     fn reason(means: &Means, point: ExperimentPoint) -> Option<String> {
         let plan = means.plan(vec![point]);
         assert_eq!(plan.run.len() + plan.left_out.len(), 1);

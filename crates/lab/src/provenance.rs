@@ -1,4 +1,4 @@
-//! With what something was measured: results of another program or machine are not those of this one.
+//! The program and machine of a measurement: results of others are not mixed with those of this one.
 
 use std::{
     collections::BTreeMap,
@@ -8,7 +8,7 @@ use std::{
     io::Read as _,
 };
 
-/// The program, the kernel and the processors here, for people, by their names.
+/// The program, the kernel and the processors here, by their names, for people.
 #[must_use]
 pub fn maker() -> BTreeMap<String, String> {
     let system = rustix::system::uname();
@@ -26,26 +26,26 @@ pub fn maker() -> BTreeMap<String, String> {
     .collect()
 }
 
-/// What stands after a key, on the first line that begins with it.
+/// Returns the rest of the first line that begins with a key.
 fn first(path: &str, key: &str) -> Option<String> {
     let text = fs::read_to_string(path).ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix(key))?;
     Some(line.trim_start_matches([' ', '\t', ':']).trim().to_owned())
 }
 
-/// Its version, and a sum of its file: two builds of one version may be as far apart as two versions.
+/// Returns its version and a checksum of its file: two builds of one version may differ as much as two versions.
 fn program() -> String {
     let version = env!("CARGO_PKG_VERSION");
-    // The file that runs, also if another one has its path by now.
+    // The running file, even if another one has replaced it at its path.
     match sum("/proc/self/exe") {
         Ok(sum) => format!("{version}, build {sum:016x}"),
         Err(_) => format!("{version}, of an unknown build"),
     }
 }
 
-/// SipHash of 64 bits, against mistakes and not against malice.
+/// SipHash of 64 bits, against mistakes and not against attacks.
 fn sum(path: &str) -> std::io::Result<u64> {
-    // Large enough that calls do not count.
+    // Large, so that the cost of calls does not matter.
     let (mut file, mut piece) = (File::open(path)?, vec![0; 1 << 20]);
     let mut hasher = DefaultHasher::new();
     loop {

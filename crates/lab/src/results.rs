@@ -1,6 +1,5 @@
 //! The file of results, `results.jsonl`: a line for each point that was measured or left out, written as soon as it
-//! is known. Of all lines of a point the last one counts, but for those with other settings or of another program
-//! or machine.
+//! is known. The last line of a point counts, except for lines with other settings or of another program or machine.
 
 use std::{
     collections::BTreeMap,
@@ -16,7 +15,7 @@ use serde_json::{Value, json};
 
 use crate::{Error, ExperimentPoint, PointRecord, maker};
 
-/// A line.
+/// A line of the file.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(untagged)]
 enum ResultsFileLine {
@@ -34,18 +33,19 @@ pub struct LeftOut {
     pub left_out: String,
 }
 
-/// How every line begins: both kinds have the point first.
+/// The beginning of every line: both kinds begin with the point.
 const HEAD: &[u8] = b"{\"point\":\"";
-/// A run that ends without results removes its file in the moment in which another opens it. That many in a row do not.
+/// A run that ends without results removes its file while another run may be opening it. Number of attempts to open
+/// it.
 const ATTEMPTS: usize = 8;
 
-/// The results in a folder, for one run at a time. When dropped with no line, and nothing else in the folder, it takes away
-/// what it has made.
+/// The results in a folder, for one run at a time. On drop it removes what it has created if there is no line and
+/// nothing else in the folder.
 #[derive(Debug)]
 pub struct Results {
     path: PathBuf,
     file: File,
-    /// Whether the file was not there before.
+    /// The file did not exist before.
     made_file: bool,
     lines: Vec<ResultsFileLine>,
     maker: BTreeMap<String, String>,
@@ -53,14 +53,14 @@ pub struct Results {
     _made: MadeFolders,
 }
 
-/// The folders of a path that were not there, the deepest first. When dropped it removes those that are empty.
+/// The folders of a path that did not exist, the deepest first. On drop it removes those that are empty.
 #[derive(Debug)]
 struct MadeFolders(Vec<PathBuf>);
 
 impl MadeFolders {
     fn make(folder: &Path) -> Result<Self, Error> {
         let missing = folder.ancestors().take_while(|it| *it != Path::new("") && !it.exists());
-        // Also of those of which only some can be made.
+        // So that they are removed even if only some of them can be created.
         let made = Self(missing.map(Path::to_owned).collect());
         fs::create_dir_all(folder).map_err(Error::file("make", folder))?;
         Ok(made)
@@ -70,18 +70,18 @@ impl MadeFolders {
 impl Drop for MadeFolders {
     fn drop(&mut self) {
         for folder in &self.0 {
-            // Not with anything in it.
+            // Not a folder with content.
             let _ = fs::remove_dir(folder);
         }
     }
 }
 
 impl Results {
-    /// Opens what is there, or begins.
+    /// Opens or creates the file.
     ///
     /// # Errors
-    /// If another run has them, the folder has other things and no results, or a line is none. The last line may be
-    /// half a one: its run was killed, and it is taken away.
+    /// If another run uses it, the folder has other files and no results, or a line is invalid. The last line may be
+    /// incomplete, because its run was killed; it is removed.
     pub fn open(folder: &Path) -> Result<Self, Error> {
         Self::of_maker(folder, maker())
     }
@@ -103,14 +103,14 @@ impl Results {
         Ok(results)
     }
 
-    /// What the file has. Half a line at its end is of a run that was killed, and is taken away: when all before it is
-    /// known to be ours, and it looks like it.
+    /// Reads the file. An incomplete line at its end is from a run that was killed. It is removed if all lines before
+    /// it are valid and it looks like one of ours.
     fn read(&self) -> Result<Vec<ResultsFileLine>, Error> {
         let (path, shown) = (&self.path, self.path.display());
         let foreign = |what: String| Error::Folder(format!("{what}; nothing was touched"));
         let bytes = fs::read(path).map_err(Error::file("read", path))?;
         let whole = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
-        // Half a line may end in half a letter.
+        // An incomplete line may end within a character.
         let (text, half) = bytes.split_at(whole);
         let text = std::str::from_utf8(text)
             .map_err(|_| foreign(format!("{shown} is no text, so it has no results")))?;
@@ -131,8 +131,8 @@ impl Results {
         Ok(lines)
     }
 
-    /// The record of a point, if it was measured with the same settings by this program on this machine, and was not
-    /// left out since.
+    /// Returns the record of a point, if it was measured with the same settings by this program on this machine, and
+    /// was not left out later.
     #[must_use]
     pub fn of(&self, point: &ExperimentPoint) -> Option<&PointRecord> {
         match self.last(point)? {
@@ -141,7 +141,7 @@ impl Results {
         }
     }
 
-    /// Whether a point was measured with these settings, but by another program or on another machine, and not here.
+    /// Returns true if a point was measured with these settings only by another program or on another machine.
     #[must_use]
     pub fn is_of_others(&self, point: &ExperimentPoint) -> bool {
         let wanted = settings(point);
@@ -149,7 +149,7 @@ impl Results {
         self.last(point).is_none() && self.lines.iter().any(is_it)
     }
 
-    /// The last line that says something of a point as it is measured here.
+    /// Returns the last line about a point with the current settings.
     fn last(&self, point: &ExperimentPoint) -> Option<&ResultsFileLine> {
         let wanted = settings(point);
         self.lines.iter().rev().find(|line| match line {
@@ -162,7 +162,7 @@ impl Results {
         })
     }
 
-    /// Of these points what was measured, in their order, and what was left out.
+    /// Returns which of these points were measured, in their order, and which were left out.
     #[must_use]
     pub fn of_all(&self, points: &[ExperimentPoint]) -> (Vec<PointRecord>, Vec<LeftOut>) {
         let (mut records, mut left_out) = (Vec::new(), Vec::new());
@@ -180,13 +180,13 @@ impl Results {
         (records, left_out)
     }
 
-    /// With what all that is added is measured.
+    /// The program and machine of all added records.
     #[must_use]
     pub fn maker(&self) -> &BTreeMap<String, String> {
         &self.maker
     }
 
-    /// Adds what was measured.
+    /// Adds a measured point.
     ///
     /// # Errors
     /// If it cannot be written.
@@ -197,7 +197,7 @@ impl Results {
         })))
     }
 
-    /// Adds that a point was left out.
+    /// Adds a point that was left out.
     ///
     /// # Errors
     /// If it cannot be written.
@@ -222,21 +222,21 @@ impl Results {
 
 impl Drop for Results {
     fn drop(&mut self) {
-        // A report without results would be taken for somebody else's.
+        // A report without results would look like a file of somebody else.
         if self.made_file && self.lines.is_empty() && is_alone(&self.path) {
-            // It is locked still; who waits for it looks whether it has its name.
+            // It is still locked; another run that waits for it checks whether the path still refers to it.
             let _ = fs::remove_file(&self.path);
         }
     }
 }
 
-/// Whether a file is all that its folder has.
+/// Returns true if a file is the only content of its folder.
 fn is_alone(file: &Path) -> bool {
     let there = file.parent().and_then(|folder| fs::read_dir(folder).ok());
     there.is_some_and(|mut there| there.all(|it| it.is_ok_and(|it| it.path() == file)))
 }
 
-/// The file, made if it is not there, for this run alone.
+/// Opens or creates the file, and locks it for this run.
 fn locked(path: &Path) -> Result<File, Error> {
     for _ in 0..ATTEMPTS {
         let file = File::options().create(true).append(true).open(path);
@@ -252,7 +252,7 @@ fn locked(path: &Path) -> Result<File, Error> {
     Err(Error::Folder(format!("other runs write to {}", path.display())))
 }
 
-/// What a point is measured with: the same gives the same result. How long it takes is not of it.
+/// The settings of a point, which determine its result. The estimated time is not one of them.
 #[must_use]
 pub fn settings(point: &ExperimentPoint) -> Value {
     json!({ "site": point.site, "task": point.task, "runs": point.runs, "windows": point.windows })
@@ -317,7 +317,7 @@ pub(crate) mod tests {
         let error = Results::open(folder.path()).unwrap_err().to_string();
         assert!(error.contains("other things"), "{error}");
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
-        // An interrupted run may have written nothing yet but this.
+        // An interrupted run may have written nothing but this.
         fs::write(folder.path().join("results.jsonl"), "").unwrap();
         Results::open(folder.path()).unwrap();
     }
@@ -343,7 +343,7 @@ pub(crate) mod tests {
             assert!(error.contains(said) && error.contains("nothing was touched"), "{error}");
             assert_eq!(fs::read(&path).unwrap(), theirs, "{said}");
         }
-        // Killed right at the beginning of a line, and in the middle of a letter.
+        // Killed right at the beginning of a line, and within a character.
         for half in [&b"{\"poi"[..], b"{\"point\":\"on\xc3"] {
             fs::write(&path, [ours.as_bytes(), b"\n", half].concat()).unwrap();
             assert_eq!(Results::open(folder.path()).unwrap().lines.len(), 1);
@@ -359,19 +359,19 @@ pub(crate) mod tests {
         assert!(out.join("results.jsonl").exists(), "locked by its name");
         drop(results);
         assert!(!out.exists());
-        // Also of several folders, and when only some of them, or no results, can be there.
+        // The same with several folders, and if only some of them can be created, or no results.
         drop(Results::open(&place.path().join("a/b/c")).unwrap());
         let long = "x".repeat(300);
         Results::open(&place.path().join("a/b").join(long)).unwrap_err();
         assert!(!place.path().join("a").exists());
-        // What was there before stays.
+        // What existed before stays.
         fs::create_dir(&out).unwrap();
         drop(Results::open(&out).unwrap());
         assert_eq!(fs::read_dir(&out).unwrap().count(), 0);
         fs::write(out.join("results.jsonl"), "").unwrap();
         drop(Results::open(&out).unwrap());
         assert!(out.join("results.jsonl").exists());
-        // Who has opened it before, and comes to have it after, does not write into nothing.
+        // A run that opened the file before and locks it after its removal does not use the removed file.
         Results::open(&out).unwrap().left_out("one", "no room").unwrap();
         assert!(out.join("results.jsonl").exists());
     }

@@ -1,83 +1,83 @@
-//! What stands where: a far disk, who serves it, the link, a gateway, and the host's way to it. Plain
-//! data, kept beside every result.
+//! A site: the remote disk, its target, the link, a gateway, and the host's access to it. Plain data, which is stored
+//! with every result.
 
 use std::{collections::BTreeMap, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
-/// All that a workload runs over.
+/// The site of a workload.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct LabSite {
-    /// What the data lies on.
+    /// The storage.
     pub disk: SiteDisk,
     /// Bytes of each volume: whole MiB.
     pub bytes: u64,
-    /// Who gives the disk to others.
+    /// The target that serves the disk.
     pub server: SiteServer,
-    /// Nodes with a disk each, 1 to 4. The workload runs on all of them at once.
+    /// Number of nodes with a disk each, 1 to 4. The workload runs on all of them at the same time.
     pub nodes: u8,
-    /// What is between host and nodes; `None`: nothing, both are in one network namespace.
+    /// The link between host and nodes; `None`: both are in one network namespace.
     pub link: Option<SiteLink>,
-    /// A cache on the way.
+    /// A cache between them.
     pub gateway: Option<SiteGateway>,
-    /// How the host comes to the volume.
+    /// How the host accesses the volume.
     pub host: Host,
     /// The sessions over the link.
     pub session: SiteSession,
-    /// Bytes of memory that the workload has for itself and for pages of files; `None`: this machine's. What is
-    /// larger has to be written before the workload is done.
+    /// Bytes of memory of the workload, including the page cache; `None`: this machine's. With less memory than data,
+    /// the data has to be written before the workload ends.
     pub memory: Option<u64>,
 }
 
-/// What the data of a volume lies on.
+/// The storage of a volume.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct SiteDisk {
-    /// Where the bytes are.
+    /// Where the bytes are stored.
     pub data: SiteBacking,
-    /// The service times of a simulated disk on top, by the word that the `disk` layer has for it; `None`:
-    /// those of where the bytes are. Only Forebay has these.
+    /// Service times of a simulated disk, by the name of the model in the `disk` layer; `None`: those of the storage
+    /// itself. Only Forebay supports these.
     pub model: Option<String>,
     /// More keys of the `disk` layer, with their values as text: `cache`, "2MiB".
     pub more: BTreeMap<String, String>,
 }
 
-/// Where bytes are.
+/// Where bytes are stored.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SiteBacking {
-    /// In the memory of the process; for tgt, in a file in memory.
+    /// In the memory of the process; for tgt in a file in memory.
     #[default]
     Memory,
-    /// In a file on the disk of this machine.
+    /// In a file on this machine's disk.
     File,
 }
 
-/// Who gives the disk to others.
+/// The target that serves the disk.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SiteServer {
-    /// A node of ours.
+    /// A Forebay node.
     #[default]
     Forebay,
-    /// tgt, Debian's, its settings untouched.
+    /// Debian's tgt with its default settings.
     Tgt,
-    /// nbdkit, Debian's, with its memory plugin: it speaks NBD, so qemu-storage-daemon has to be the initiator.
+    /// Debian's nbdkit with its memory plugin. It speaks NBD, so qemu-storage-daemon has to be the initiator.
     Nbdkit,
-    /// Nobody: the disk is the host's own. There is no link, and no session.
+    /// None: the disk is local to the host. There is no link and no session.
     Host,
 }
 
-/// A link between the host's end, near, and the nodes', far.
+/// A link between the host's end (near) and the nodes' end (far).
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct SiteLink {
     /// From the host to the nodes.
     pub near_to_far: wan::DirectionSettings,
-    /// And back.
+    /// From the nodes to the host.
     pub far_to_near: wan::DirectionSettings,
-    /// What its chance comes from.
+    /// The seed of its randomness.
     pub seed: u64,
 }
 
@@ -85,13 +85,13 @@ pub struct SiteLink {
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct SiteGateway {
-    /// Where it is.
+    /// The place of the gateway.
     pub beside: GatewayPlacement,
-    /// When it acknowledges writes, as `report` of a cache layer.
+    /// When it acknowledges writes: `report` of a cache layer.
     pub report: String,
-    /// Whether its NVRAM counts as stable (`nvram_survives = "power-loss"`), as in the papers.
+    /// The NVRAM counts as stable (`nvram_survives = "power-loss"`), as in the papers.
     pub stable_nvram: bool,
-    /// Bytes of the log, a file on the disk of this machine.
+    /// Bytes of the log, a file on this machine's disk.
     pub log: u64,
     /// Bytes of its memory.
     pub dram: u64,
@@ -101,43 +101,43 @@ pub struct SiteGateway {
     pub more: BTreeMap<String, String>,
 }
 
-/// Where a gateway is.
+/// The place of a gateway.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum GatewayPlacement {
     /// A process at the host's end of the link.
     #[default]
     Host,
-    /// In the node's process, over its disk.
+    /// In the node's process, above its disk.
     Node,
     /// In the process that attaches the volume.
     Attach,
 }
 
-/// How the host comes to the volume.
+/// How the host accesses the volume.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Host {
-    /// A block device (`forebay attach`), what is on it not defined.
+    /// A block device (`forebay attach`) with undefined content.
     #[default]
     Device,
-    /// An ext4 on it, made for this site, mounted with these options; "" is the defaults, and
-    /// "sync,dirsync" makes metadata synchronous.
+    /// An ext4 file system on the device, created for this site and mounted with these options; "" is the defaults,
+    /// and "sync,dirsync" makes metadata synchronous.
     Mounted(String),
     /// No device: the workload logs in itself.
     Url,
-    /// A peer: qemu-storage-daemon's initiator, of iSCSI or of NBD, which shows the volume as a file.
+    /// A peer: qemu-storage-daemon's initiator, of iSCSI or NBD, which exports the volume as a file.
     QemuStorageDaemon,
 }
 
-/// How Forebay's ends of a session are set.
+/// The settings of a session at both of Forebay's ends.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct SiteSession {
-    /// Connections.
+    /// Number of connections.
     pub connections: u8,
-    /// The congestion control at both ends, as `congestion` in the settings. A name of the kernel's is also made the
-    /// default of both namespaces.
+    /// The congestion control at both ends: `congestion` in the settings. A name that the kernel knows also becomes
+    /// the default of both namespaces.
     pub congestion: String,
     /// Bytes of each socket buffer at both ends; `None`: the kernel chooses.
     pub socket_buffer: Option<u64>,
@@ -148,7 +148,7 @@ pub struct SiteSession {
 const MIB: u64 = 1 << 20;
 
 impl Default for LabSite {
-    /// A gigabyte of memory, served by a node of ours, attached in the same namespace.
+    /// Returns a site with a gigabyte of memory, served by a Forebay node, attached in the same namespace.
     fn default() -> Self {
         Self {
             disk: SiteDisk::default(),
@@ -165,9 +165,9 @@ impl Default for LabSite {
 }
 
 impl LabSite {
-    /// Whether only that differs which can be changed while it stands: the memory of workloads, each of which has its
-    /// own, and the settings of the link, if one that runs can take the other's. Connections keep the packet size that they
-    /// began with, and chance its seed.
+    /// Returns true if the sites differ only in what can be changed in a running one: the memory of workloads, each
+    /// of which has its own, and the settings of the link, if a running one accepts the other's. Connections keep the
+    /// packet size that they began with, and the randomness keeps its seed.
     #[must_use]
     pub fn can_become(&self, other: &Self) -> bool {
         let kept = |line: &SiteLink| (line.near_to_far.mtu, line.far_to_near.mtu, line.seed);
@@ -177,7 +177,7 @@ impl LabSite {
 }
 
 impl Default for SiteGateway {
-    /// As the papers': acknowledged by an NVRAM that counts as stable.
+    /// Returns a gateway as in the papers: writes are acknowledged when they are in NVRAM that counts as stable.
     fn default() -> Self {
         Self {
             beside: GatewayPlacement::default(),
@@ -195,7 +195,7 @@ impl Default for SiteSession {
     fn default() -> Self {
         Self {
             connections: 1,
-            // What this kernel would take by itself differs from machine to machine.
+            // The kernel's default may differ between machines.
             congestion: "reno".to_owned(),
             socket_buffer: None,
             iscsi: BTreeMap::new(),
@@ -204,19 +204,19 @@ impl Default for SiteSession {
 }
 
 impl SiteLink {
-    /// Both directions alike.
+    /// Returns a link with the same settings in both directions.
     #[must_use]
     pub fn alike(settings: wan::DirectionSettings) -> Self {
         Self { near_to_far: settings.clone(), far_to_near: settings, seed: 1 }
     }
 
-    /// A line with this one-way delay and nothing else.
+    /// Returns a line with this one-way delay and nothing else.
     #[must_use]
     pub fn of_delay(delay: Duration) -> Self {
         Self::alike(wan::DirectionSettings { delay, ..wan::DirectionSettings::default() })
     }
 
-    /// Both directions, in the order of `wan`.
+    /// Returns both directions in the order of `wan`.
     #[must_use]
     pub fn settings(&self) -> [wan::DirectionSettings; 2] {
         [self.near_to_far.clone(), self.far_to_near.clone()]

@@ -1,4 +1,4 @@
-//! The thread that looks: it stands in the network namespace of the sockets and asks the kernel for each.
+//! The sampling thread: it enters the network namespace of the sockets and queries the kernel for each.
 
 use std::{
     fs::File,
@@ -28,18 +28,18 @@ use super::{
     summary::{Looks, TcpSegmentCounters, Windows},
 };
 
-/// Whose windows are looked at: those of the end that sends.
+/// The sockets whose windows are sampled: those of the sending end.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct SamplerScope {
-    /// The file of its network namespace; `None`: this thread's.
+    /// The file of their network namespace; `None`: this thread's.
     pub namespace: Option<PathBuf>,
     /// The port of the target.
     pub port: u16,
-    /// Whether it is the target's end, which sends what is read; else the initiator's.
+    /// Sample the target's end, which sends the data of reads; otherwise the initiator's.
     pub at_target: bool,
 }
 
-/// Looks at windows until it is told to stop.
+/// Samples windows until it is stopped.
 pub struct Sampler {
     stop: Arc<AtomicBool>,
     thread: JoinHandle<Windows>,
@@ -47,26 +47,26 @@ pub struct Sampler {
 
 /// The paper's "approximately every 10ms".
 const EVERY: Duration = Duration::from_millis(10);
-/// How often it is looked for further connections. The kernel walks its whole table for that.
+/// Time between searches for new connections. The kernel scans its whole table for that.
 const LIST_EVERY: Duration = Duration::from_millis(200);
-/// More connections than a session of ours has, several at once included.
+/// Limit of connections; more than several of our sessions have.
 const MOST: usize = 64;
-/// A netlink message of the kernel is 32 KiB at most.
+/// A netlink message of the kernel has at most 32 KiB.
 const BUFFER_BYTES: usize = 32 << 10;
-/// The kernel answers within the call; whoever waits longer has missed it.
+/// The kernel answers within the call; after this time the answer is lost.
 const ANSWER_LIMIT: Duration = Duration::from_secs(1);
 
 impl Sampler {
-    /// Begins. It may be before there are connections.
+    /// Starts sampling. There need not be connections yet.
     ///
     /// # Errors
-    /// The namespace cannot be entered, or the kernel tells nothing of sockets.
+    /// The namespace cannot be entered, or the kernel does not report sockets.
     pub fn start(watch: SamplerScope) -> io::Result<Self> {
         let stop = Arc::new(AtomicBool::new(false));
         let (told, started) = mpsc::channel();
         let stopped = Arc::clone(&stop);
         let look = move || {
-            // The thread ends with the sampling, so it need not come back.
+            // The thread ends with the sampling, so it need not leave the namespace.
             let looking = watch.enter().and_then(|()| Looking::new(watch));
             let mut looking = match looking {
                 Ok(looking) => looking,
@@ -85,10 +85,10 @@ impl Sampler {
         Ok(Self { stop, thread })
     }
 
-    /// Ends, and says what was seen.
+    /// Stops sampling and returns the result.
     ///
     /// # Panics
-    /// If the thread did.
+    /// If the thread panicked.
     #[must_use]
     pub fn stop(self) -> Windows {
         self.stop.store(true, Ordering::Relaxed);
@@ -115,7 +115,7 @@ struct Looking {
     missed: u64,
 }
 
-/// A socket with what it told first and last.
+/// A socket with its first and last sample.
 struct SampledSocket {
     family: AddressFamily,
     id: SocketId,
@@ -136,7 +136,7 @@ impl Looking {
         let (buffer, sockets) = (vec![0; BUFFER_BYTES], vec![]);
         let looks = Looks::default();
         let mut looking = Self { watch, socket, buffer, sockets, looks, asked: 0, missed: 0 };
-        // If this kernel tells nothing, that is said now.
+        // Reports now if the kernel does not support it.
         looking.list()?;
         Ok(looking)
     }
@@ -146,18 +146,18 @@ impl Looking {
         let (mut next, mut next_list) = (started, started + LIST_EVERY);
         while !stop.load(Ordering::Relaxed) {
             if Instant::now() >= next_list {
-                // What was not answered now is the next time.
+                // Ignore an error; the next search finds the same connections.
                 let _ = self.list();
                 next_list = Instant::now() + LIST_EVERY;
             }
             self.look(started.elapsed());
-            // A look that came late is not made up for: it would be of the same moment.
+            // Samples that were missed are not made up for: they would all be of the same time.
             next = (next + EVERY).max(Instant::now());
             thread::sleep(next.saturating_duration_since(Instant::now()));
         }
     }
 
-    /// Finds connections that were not there before.
+    /// Searches for new connections.
     fn list(&mut self) -> io::Result<()> {
         let port = Some(self.watch.port);
         let (remote, local) = if self.watch.at_target { (None, port) } else { (port, None) };
@@ -186,13 +186,13 @@ impl Looking {
         Ok(())
     }
 
-    /// Asks for each that is known.
+    /// Samples all known connections.
     fn look(&mut self, at: Duration) {
         let mut sockets = std::mem::take(&mut self.sockets);
         let missed = self.missed;
         let mut now = Vec::with_capacity(sockets.len());
         for seen in sockets.iter_mut().filter(|seen| seen.is_there) {
-            // Once more, if an answer was lost; the next look asks again in any case.
+            // Retry once, if an answer was lost; the next sample queries it again in any case.
             match self.one(seen).or_else(|_| self.one(seen)) {
                 Ok(Some(info)) => {
                     seen.last = info;
@@ -203,13 +203,13 @@ impl Looking {
             }
         }
         self.sockets = sockets;
-        // A sum that lacks one would be another sum.
+        // Without one of the connections the sum would be wrong.
         if self.missed == missed {
             self.looks.add(at, &now);
         }
     }
 
-    /// What the kernel tells of a socket; `None` if there is none any more, or it is being closed.
+    /// Returns the kernel's information about a socket; `None` if it does not exist any more or is being closed.
     fn one(&mut self, seen: &SampledSocket) -> io::Result<Option<TcpInfo>> {
         let mut told = None;
         let request = sock_diag::one(seen.family.as_raw() as u8, &seen.id);
@@ -226,7 +226,7 @@ impl Looking {
         }
     }
 
-    /// Sends a question and hands over what is answered, until that says it was all.
+    /// Sends a request and passes each answer to `take` until that returns true.
     fn ask(
         &mut self,
         mut request: Vec<u8>,
@@ -241,7 +241,7 @@ impl Looking {
             let mut is_empty = true;
             for (number, answer) in sock_diag::read(&self.buffer[..length]) {
                 is_empty = false;
-                // What comes late answers a question that was given up.
+                // A late answer belongs to an earlier request.
                 if number == self.asked && take(answer)? {
                     return Ok(());
                 }
@@ -268,7 +268,7 @@ mod tests {
 
     use super::*;
 
-    /// No right is needed for one's own sockets in one's own namespace.
+    /// Needs no privileges for own sockets in the own namespace.
     #[test]
     fn sockets_to_a_port_are_looked_at() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -304,7 +304,7 @@ mod tests {
         assert_eq!(get(&reads, "segments sent"), Some(0.0), "nothing was sent back");
     }
 
-    /// Windows are looked at from one second after the first data.
+    /// Samples count from one second after the first data.
     const SETTLED_AND_MORE: Duration = Duration::from_millis(1600);
 
     #[test]

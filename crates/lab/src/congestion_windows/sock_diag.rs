@@ -1,47 +1,45 @@
-//! What the kernel tells of TCP sockets by NETLINK_SOCK_DIAG (linux/inet_diag.h): requests as bytes, and
-//! answers read from bytes.
+//! TCP sockets as reported by NETLINK_SOCK_DIAG (linux/inet_diag.h): encodes requests and decodes answers.
 
-/// One socket, by which it is asked for again: addresses, ports and the kernel's cookie, as they stand in
-/// an answer.
+/// Identifies a socket in a request: addresses, ports and the kernel's cookie, encoded as in an answer.
 pub type SocketId = [u8; 48];
 
-/// What TCP_INFO tells of a socket (linux/tcp.h). Windows in segments.
+/// TCP_INFO of a socket (linux/tcp.h). Windows are in segments.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct TcpInfo {
     /// The congestion window.
     pub cwnd: u32,
-    /// The slow start threshold; 2^31 - 1: none yet.
+    /// The slow start threshold; 2^31 - 1: not set yet.
     pub ssthresh: u32,
     /// The smoothed round trip time, in microseconds.
     pub srtt_us: u32,
-    /// Segments on their way.
+    /// Segments in flight.
     pub unacked: u32,
-    /// Segments sent again, since the socket was made.
+    /// Retransmitted segments since the socket was opened.
     pub retransmits: u32,
-    /// Data segments sent, these included.
+    /// Data segments sent, including retransmissions.
     pub segments: u32,
-    /// Segments that the peer said it had twice: so often was sent again what was not lost.
+    /// Segments that the peer reported as received twice: the number of unnecessary retransmissions.
     pub duplicates: u32,
-    /// The newest measure of what arrives, in bytes a second.
+    /// The last measured delivery rate, in bytes per second.
     pub delivery_rate: u64,
     /// Retransmission timeouts; `None` before Linux 6.7.
     pub timeouts: Option<u16>,
 }
 
-/// One message of an answer.
+/// A message of an answer.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum SockDiagMessage {
-    /// A connection that is established.
+    /// An established connection.
     Socket(SocketId, TcpInfo),
-    /// A socket of which not enough is told: one that is being closed.
+    /// A socket without the necessary information, because it is being closed.
     Other,
-    /// No more follow.
+    /// The last message.
     Done,
-    /// The number of an error; ENOENT: there is no such socket.
+    /// An error number; ENOENT: the socket does not exist.
     Failed(i32),
 }
 
-/// Asks for all established sockets of an address family whose remote (or else local) port is this.
+/// Requests all established sockets of an address family whose remote (or else local) port is this.
 #[must_use]
 pub fn list(family: u8, remote: Option<u16>, local: Option<u16>) -> Vec<u8> {
     let mut id = [0; 48];
@@ -50,13 +48,13 @@ pub fn list(family: u8, remote: Option<u16>, local: Option<u16>) -> Vec<u8> {
     request(NLM_F_REQUEST | NLM_F_DUMP, family, 1 << TCP_ESTABLISHED, &id)
 }
 
-/// Asks for one.
+/// Requests one socket.
 #[must_use]
 pub fn one(family: u8, id: &SocketId) -> Vec<u8> {
     request(NLM_F_REQUEST, family, u32::MAX, id)
 }
 
-/// Gives a request the number that its answers have.
+/// Sets the sequence number of a request, which its answers repeat.
 pub fn number(request: &mut [u8], number: u32) {
     request[8..12].copy_from_slice(&number.to_ne_bytes());
 }
@@ -66,7 +64,7 @@ fn request(flags: u16, family: u8, states: u32, id: &SocketId) -> Vec<u8> {
     bytes.extend((REQUEST_BYTES as u32).to_ne_bytes());
     bytes.extend(SOCK_DIAG_BY_FAMILY.to_ne_bytes());
     bytes.extend(flags.to_ne_bytes());
-    // Its number, which is given when it is asked, and ours, which the kernel knows.
+    // The sequence number, which is set when the request is sent, and our port number, which the kernel knows.
     bytes.extend([0; 8]);
     bytes.extend([family, IPPROTO_TCP, 1 << (INET_DIAG_INFO - 1), 0]);
     bytes.extend(states.to_ne_bytes());
@@ -74,7 +72,8 @@ fn request(flags: u16, family: u8, states: u32, id: &SocketId) -> Vec<u8> {
     bytes
 }
 
-/// The messages that stand in what was received at once, each with the number of the request it answers. What is too short for what it says ends them.
+/// Decodes the messages in a received buffer, each with the number of its request. A message that is shorter than its
+/// length field ends them.
 pub fn read(bytes: &[u8]) -> impl Iterator<Item = (u32, SockDiagMessage)> {
     let mut rest = bytes;
     std::iter::from_fn(move || {
@@ -94,7 +93,7 @@ pub fn read(bytes: &[u8]) -> impl Iterator<Item = (u32, SockDiagMessage)> {
     })
 }
 
-/// `struct inet_diag_msg` and the attributes after it.
+/// Decodes `struct inet_diag_msg` and its attributes.
 fn socket(body: &[u8]) -> Option<SockDiagMessage> {
     let id = *body.get(4..)?.first_chunk()?;
     if body.get(1) != Some(&TCP_ESTABLISHED) {
@@ -112,7 +111,7 @@ fn socket(body: &[u8]) -> Option<SockDiagMessage> {
     }
 }
 
-/// `struct tcp_info`, which grows at its end with the kernel.
+/// Decodes `struct tcp_info`, to which newer kernels append fields.
 fn tcp_info(bytes: &[u8]) -> Option<TcpInfo> {
     Some(TcpInfo {
         cwnd: word(bytes, 80)?,
@@ -145,7 +144,7 @@ const SOCK_DIAG_BY_FAMILY: u16 = 20;
 const INET_DIAG_INFO: u8 = 2;
 /// `struct inet_diag_msg`.
 const MESSAGE_BYTES: usize = 72;
-/// The header, and `struct inet_diag_req_v2`.
+/// The netlink header and `struct inet_diag_req_v2`.
 const REQUEST_BYTES: usize = HEADER_BYTES + 56;
 const IPPROTO_TCP: u8 = 6;
 const TCP_ESTABLISHED: u8 = 1;
@@ -173,7 +172,7 @@ mod tests {
         let mut body = vec![2, TCP_ESTABLISHED, 0, 0];
         body.extend([9; 48]);
         body.extend([0; 20]);
-        // Another attribute, of a length that is no multiple of four, stands before it.
+        // Before it is another attribute with a length that is not a multiple of four.
         body.extend([7, 0, 8, 0, 1, 2, 3, 0]);
         body.extend(((4 + info_bytes) as u16).to_ne_bytes());
         body.extend([INET_DIAG_INFO, 0]);
@@ -222,7 +221,7 @@ mod tests {
                 assert!(read(&wrong).count() <= whole.len() / HEADER_BYTES);
             }
         }
-        // One that says it is shorter than its own header would be read for ever.
+        // Regression: a message that is shorter than its own header would be decoded forever.
         assert_eq!(read(&[0; 64]).count(), 0);
     }
 

@@ -1,5 +1,5 @@
-//! What windows did over time, in figures and in points for plots. Of the time since data flows, less the
-//! first second, and only of moments in which some was on its way.
+//! Summarizes sampled windows in figures and in series for plots. Only samples with data in flight count, from one
+//! second after the first data.
 
 use std::time::Duration;
 
@@ -7,33 +7,33 @@ use workload::{WorkloadFigure, WorkloadSeries};
 
 use super::sock_diag::TcpInfo;
 
-/// What the windows of some connections did.
+/// The summary of the windows of some connections.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Windows {
-    /// Figures of all of them together.
+    /// Figures of all connections together.
     pub figures: Vec<WorkloadFigure>,
-    /// Of the first two connections: their windows for 1.2 s, their difference for 50 s (the paper's
-    /// Figures 3 and 2), and the sum of all for as long.
+    /// The windows of the first two connections for 1.2 s, and their difference and the sum of all for 50 s (the
+    /// paper's Figures 3 and 2).
     pub series: Vec<WorkloadSeries>,
-    /// Looks at a connection that the kernel did not answer: that moment is missing.
+    /// Number of unanswered queries; these samples are missing.
     pub missed: u64,
 }
 
-/// So long windows open from their start; then they are looked at.
+/// Time in which windows open after the start; samples count after it.
 const SETTLED: Duration = Duration::from_secs(1);
 /// Points kept of sums and differences: 50 s.
 const LONG: usize = 5000;
 /// Points kept of two windows: 1.2 s.
 const SHORT: usize = 120;
 
-/// Looks as they come.
+/// Collects samples.
 #[derive(Default)]
 pub(super) struct Looks {
-    /// When data was first seen on its way.
+    /// When data was first seen in flight.
     begun: Option<Duration>,
     sum: Moments,
     difference: Moments,
-    /// Of each connection, in the order in which they were seen first.
+    /// For each connection, in the order of their first samples.
     each: Vec<Moments>,
     round_trip_ms: Moments,
     delivery: Moments,
@@ -43,7 +43,7 @@ pub(super) struct Looks {
 }
 
 impl Looks {
-    /// All connections at one moment.
+    /// Adds a sample of all connections.
     pub fn add(&mut self, at: Duration, sockets: &[TcpInfo]) {
         if sockets.iter().all(|it| it.unacked == 0) {
             return;
@@ -68,7 +68,7 @@ impl Looks {
         self.delivery.add(rate as f64 * 8.0 / 1e6);
     }
 
-    /// What they come to; `counted` is of all connections, from when each was seen first.
+    /// Returns the summary; `counted` is the sum of all connections, each since its first sample.
     pub fn windows(self, counted: TcpSegmentCounters) -> Windows {
         let mut figures = vec![];
         let mut figure = |name: &str, unit: &str, value: f64| {
@@ -124,7 +124,7 @@ fn keep(points: &mut Vec<[f64; 2]>, most: usize, point: [f64; 2]) {
     }
 }
 
-/// What sockets counted while they were looked at.
+/// Differences of the sockets' counters during the sampling.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(super) struct TcpSegmentCounters {
     pub segments: u64,
@@ -134,7 +134,7 @@ pub(super) struct TcpSegmentCounters {
 }
 
 impl TcpSegmentCounters {
-    /// And what one did from its first to its last look.
+    /// Adds the difference between the first and the last sample of a socket.
     pub fn add(&mut self, first: &TcpInfo, last: &TcpInfo) {
         let of = |last: u32, first: u32| u64::from(last.wrapping_sub(first));
         self.segments += of(last.segments, first.segments);
@@ -146,12 +146,12 @@ impl TcpSegmentCounters {
     }
 }
 
-/// Mean and deviation of numbers as they come (Welford 1962).
+/// Computes mean and deviation incrementally (Welford 1962).
 #[derive(Clone, Copy, Debug, Default)]
 struct Moments {
     count: u64,
     mean: f64,
-    /// The sum of squares of what differs from the mean.
+    /// The sum of the squared differences from the mean.
     squares: f64,
 }
 
@@ -185,7 +185,7 @@ mod tests {
         looks.add(at(5000), &[socket(100, 1), socket(100, 0)]);
         looks.add(at(5990), &[socket(100, 1), socket(100, 0)]);
         looks.add(at(6000), &[socket(6, 1), socket(2, 0)]);
-        // Nobody has anything on its way.
+        // No connection has data in flight.
         looks.add(at(6010), &[socket(50, 0), socket(50, 0)]);
         looks.add(at(6020), &[socket(4, 1), socket(8, 1)]);
         let mut counted = TcpSegmentCounters::default();

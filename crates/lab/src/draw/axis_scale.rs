@@ -1,26 +1,26 @@
-//! From numbers to places along an axis, and the ticks on it.
+//! Maps numbers to positions along an axis, and chooses its ticks.
 
 use crate::number;
 
-/// An axis with its ends and ticks.
+/// An axis with its range and ticks.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AxisScale {
     low: f64,
     high: f64,
     logarithmic: bool,
-    /// Where ticks are, as a share of the axis, and what is written at them.
+    /// The position of each tick, as a share of the axis, and its label.
     pub ticks: Vec<(f64, String)>,
 }
 
-/// What is farther from zero is no measurement; a range of numbers below it cannot overflow.
+/// Larger absolute values are not measurements; with this bound a range cannot overflow.
 const FARTHEST: f64 = 1e300;
 
-/// Ticks that an axis has at most.
+/// Maximum number of ticks of an axis.
 const TICKS: usize = 12;
 
 impl AxisScale {
-    /// The scale of an axis over these numbers, with about `wanted` ticks. Those that it cannot show are not
-    /// counted. Without any it goes from 0 to 1, or from 1 to 10.
+    /// Returns an axis for these numbers with about `wanted` ticks. Numbers that it cannot show are ignored. Without
+    /// any it is from 0 to 1, or from 1 to 10.
     pub fn over(values: impl IntoIterator<Item = f64>, logarithmic: bool, wanted: usize) -> Self {
         let shown = values.into_iter().filter(|value| is_shown(*value, logarithmic));
         let range = shown.fold(None, |range: Option<(f64, f64)>, value| {
@@ -34,7 +34,7 @@ impl AxisScale {
         }
     }
 
-    /// An axis of names: 0 is in the middle of the first of `labels`, 1 in that of the second.
+    /// Returns an axis of labels: 0 is in the middle of the first of `labels`, 1 in that of the second.
     pub fn named(labels: &[String]) -> Self {
         let (low, high) = (-0.5, labels.len() as f64 - 0.5);
         let place = |n: usize| (n as f64 + 0.5) / labels.len() as f64;
@@ -42,7 +42,7 @@ impl AxisScale {
         Self { low, high, logarithmic: false, ticks }
     }
 
-    /// Ticks at 1, 2 or 5 times a power of ten, and the ends at ticks.
+    /// Ticks at multiples of 1, 2 or 5 times a power of ten; the range ends at ticks.
     fn linear(low: f64, high: f64, wanted: usize) -> Self {
         let (low, high) = widened(low, high);
         let rough = (high - low) / wanted.max(1) as f64;
@@ -52,13 +52,13 @@ impl AxisScale {
         let (first, last) = ((low / step).floor(), (high / step).ceil());
         let count = ((last - first) as usize).clamp(1, TICKS);
         let (low, high) = (first * step, (first + count as f64) * step);
-        // A step's multiple may differ from what is meant in its last digit: 3 × 0.1.
+        // A multiple of the step may have a rounding error: 3 × 0.1.
         let at = |n: usize| ((first + n as f64) * step / power).round() * power;
         let ticks = (0..=count).map(|n| (n as f64 / count as f64, number(tidy(at(n))))).collect();
         Self { low, high, logarithmic: false, ticks }
     }
 
-    /// Ticks at powers of ten, also at twice and five times those where there is room.
+    /// Ticks at powers of ten, and at twice and five times those if there is room.
     fn powers(low: f64, high: f64) -> Self {
         let below = |value: f64| {
             let power = 10_f64.powf(value.log10().floor());
@@ -87,7 +87,8 @@ impl AxisScale {
         Self { low, high, logarithmic: true, ticks }
     }
 
-    /// Where a number is, as a share of the axis from its low end, between 0 and 1; `None` if it cannot be shown.
+    /// Returns the position of a number between 0 and 1, as a share of the axis from its low end; `None` if it cannot
+    /// be shown.
     pub fn place(&self, value: f64) -> Option<f64> {
         if !is_shown(value, self.logarithmic) {
             return None;
@@ -100,18 +101,18 @@ impl AxisScale {
         place.is_finite().then(|| place.clamp(0.0, 1.0))
     }
 
-    /// Where zero is, or the low end if zero is not on the axis: the foot of bars.
+    /// Returns the position of zero, or the low end if zero is not on the axis: the base of bars.
     pub fn foot(&self) -> f64 {
         if self.logarithmic { 0.0 } else { self.place(0.0).unwrap_or(0.0) }
     }
 }
 
-/// Whether an axis can show a number.
+/// Returns true if an axis can show the number.
 fn is_shown(value: f64, logarithmic: bool) -> bool {
     value.is_finite() && value.abs() < FARTHEST && (!logarithmic || value > 1.0 / FARTHEST)
 }
 
-/// A range with some width: around a single number, that and zero, or half of one to both sides of zero.
+/// Returns a range that is not empty: for a single number it includes zero; for zero, half of one on both sides.
 fn widened(low: f64, high: f64) -> (f64, f64) {
     let size = low.abs().max(high.abs());
     if high - low > size * 1e-9 {
@@ -120,7 +121,7 @@ fn widened(low: f64, high: f64) -> (f64, f64) {
     if size < 1.0 / FARTHEST { (-0.5, 0.5) } else { (low.min(0.0), high.max(0.0)) }
 }
 
-/// Without the error of the last digits that powers of ten have.
+/// Removes the rounding error of powers of ten.
 fn tidy(value: f64) -> f64 {
     format!("{value:.6e}").parse().unwrap_or(value)
 }

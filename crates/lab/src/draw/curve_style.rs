@@ -1,15 +1,15 @@
-//! How curves look, and the legend that says so.
+//! Styles of curves, and the legend.
 
 use std::{collections::BTreeSet, fmt::Write};
 
 use super::marker::Marker;
 use crate::{Curve, CurveSource, Drawn, Plot, html_escape::escaped};
 
-/// Colours that the page has, and that the human eye tells apart also where it sees fewer of them (Okabe and Ito,
-/// "Color universal design", 2008). A ninth curve begins again with other markers.
+/// Colour classes of the page, which are also distinguishable with colour vision deficiency (Okabe and Ito, "Color
+/// universal design", 2008). A ninth curve uses the first colour with another marker.
 const COLOURS: usize = 8;
 
-/// How a curve looks.
+/// The style of a curve.
 #[derive(Clone, Copy)]
 pub struct CurveStyle {
     colour: usize,
@@ -19,7 +19,7 @@ pub struct CurveStyle {
 }
 
 impl CurveStyle {
-    /// Curves of one name have one colour and marker.
+    /// Curves with the same name have the same colour and marker.
     pub fn of(curve: &Curve, plot: &Plot) -> Self {
         let mut seen = BTreeSet::new();
         let names = plot.curves.iter().map(|curve| &curve.name).filter(|name| seen.insert(*name));
@@ -32,7 +32,7 @@ impl CurveStyle {
         }
     }
 
-    /// The classes that the page colours it by.
+    /// The CSS classes that define its colour.
     pub fn classes(self) -> String {
         let source = match self.source {
             CurveSource::Ours => "ours",
@@ -43,7 +43,7 @@ impl CurveStyle {
     }
 }
 
-/// The legend of the curves of a plot that are drawn.
+/// Returns the legend of the curves that are drawn in a plot.
 pub fn legend(plot: &Plot, is_drawn: impl Fn(&Curve) -> bool) -> String {
     let mut out = String::from("<ul class=\"legend\">");
     for curve in plot.curves.iter().filter(|curve| is_drawn(curve)) {

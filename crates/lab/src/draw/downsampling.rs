@@ -1,24 +1,24 @@
-//! Fewer points that show the same: what a drawing of thousands of requests is bounded by.
+//! Reduces the number of points in a drawing of thousands of requests without a visible change.
 
 use std::collections::BTreeMap;
 
-/// Dots, or squares that stand for them, that a curve draws at most: about 100 KB of text.
+/// Maximum number of dots, or of squares that represent them, of a curve: about 100 KB of text.
 pub const MOST_DOTS: usize = 8000;
 
-/// Points of a line that are drawn at most: two for each of the 640 places along the bottom, and the ends.
+/// Maximum number of points of a line: two for each of the 640 horizontal units, and the ends.
 pub const MOST_ON_LINE: usize = 1500;
 
-/// Dots as they are, or squares with the number of dots in each.
+/// Single dots, or squares with the number of dots in each.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Dots {
-    /// Each where it is.
+    /// The position of each dot.
     Single(Vec<[f64; 2]>),
-    /// The middle of each square that any are in, with how many; and how long the squares' sides are.
+    /// The middle of each square that is not empty, with its number of dots; and the side length of squares.
     Squares(f64, Vec<([f64; 2], usize)>),
 }
 
-/// Of dots, given in units of the drawing, each if there are few, else squares: the smallest, from two units up, of
-/// which at most [`MOST_DOTS`] have any in them.
+/// Returns single dots if there are few, otherwise squares: the smallest from two units up of which at most
+/// [`MOST_DOTS`] are not empty. Coordinates are in units of the drawing.
 pub fn dots(points: Vec<[f64; 2]>) -> Dots {
     if points.len() <= MOST_DOTS {
         return Dots::Single(points);
@@ -39,8 +39,8 @@ pub fn dots(points: Vec<[f64; 2]>) -> Dots {
     }
 }
 
-/// Of a line with x in order, given in units of the drawing, the lowest and the highest of each unit of x. A
-/// line whose x goes back and forth is only cut into equal parts of its points.
+/// Returns the lowest and the highest point for each unit of x of a line that is sorted by x, in units of the
+/// drawing. A line that is not sorted is divided into parts with equal numbers of points.
 pub fn line(points: Vec<[f64; 2]>) -> Vec<[f64; 2]> {
     if points.len() <= MOST_ON_LINE {
         return points;
@@ -52,7 +52,7 @@ pub fn line(points: Vec<[f64; 2]>) -> Vec<[f64; 2]> {
     points.chunk_by(|a, b| a[0].floor() == b[0].floor()).flat_map(extremes).collect()
 }
 
-/// The lowest and the highest of some points, in their order.
+/// Returns the lowest and the highest of some points, in their order.
 fn extremes(points: &[[f64; 2]]) -> Vec<[f64; 2]> {
     let by_y = |a: &(usize, &[f64; 2]), b: &(usize, &[f64; 2])| a.1[1].total_cmp(&b.1[1]);
     let low = points.iter().enumerate().min_by(by_y);

@@ -1,8 +1,8 @@
-//! Markers of points, so that curves can be told apart without colours.
+//! Markers of points, which make curves distinguishable without colours.
 
 use std::f64::consts::TAU;
 
-/// A shape.
+/// The shape of a marker.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Marker {
     Circle,
@@ -14,7 +14,7 @@ pub enum Marker {
 }
 
 impl Marker {
-    /// One after the other.
+    /// Returns the shape for the curve with this number.
     pub fn nth(n: usize) -> Self {
         const ALL: [Marker; 6] = [
             Marker::Circle,
@@ -27,7 +27,7 @@ impl Marker {
         ALL[n % ALL.len()]
     }
 
-    /// Its outline around a place.
+    /// Returns its outline around a position.
     pub fn path(self, [x, y]: [f64; 2]) -> String {
         let corners = |count: usize, radius: &dyn Fn(usize) -> f64, turned: f64| {
             let corner = |n: usize| {

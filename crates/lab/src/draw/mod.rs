@@ -1,5 +1,5 @@
-//! A plot as SVG inside a page: lines with markers, dots, bars, ticks and a legend. Colours are classes that
-//! the page gives a colour in light and in dark, so that a drawing fits both.
+//! Draws a plot as SVG for a page: lines with markers, dots, bars, ticks and a legend. Colours are CSS classes for
+//! which the page has a light and a dark variant.
 
 mod curve_style;
 mod marker;
@@ -14,7 +14,7 @@ use axis_scale::AxisScale;
 use curve_style::{CurveStyle, legend};
 use downsampling::Dots;
 
-/// A plot as a `figure`: heading, drawing, legend, and notes of what is not in it.
+/// Returns a plot as a `figure` element: heading, drawing, legend, and notes about what is not in it.
 pub fn figure(plot: &Plot) -> String {
     let canvas = Canvas::new(plot);
     let mut out = format!("<figure><figcaption>{}</figcaption>\n", escaped(&plot.title));
@@ -39,20 +39,20 @@ pub fn figure(plot: &Plot) -> String {
     out
 }
 
-/// Units of the drawing: as wide as a page's text, at the size of its letters.
+/// Size of the drawing in units: the width of the page's text at its font size.
 const WIDTH: f64 = 720.0;
 const HEIGHT: f64 = 380.0;
 
-/// Where the axes are: room for numbers at the left and below, and for half of the last number at the right.
+/// The margins of the axes: space for numbers at the left and below, and for half of the last number at the right.
 const LEFT: f64 = 68.0;
 const RIGHT: f64 = 700.0;
 const TOP: f64 = 12.0;
 const BOTTOM: f64 = 326.0;
 
-/// Points of a line above which single ones are not marked.
+/// A line with more points than this has no markers.
 const MOST_MARKED: usize = 60;
 
-/// A single bar of few.
+/// Maximum width of a bar.
 const WIDEST_BAR: f64 = 48.0;
 
 /// A plot with the scales of its axes.
@@ -60,7 +60,7 @@ struct Canvas<'a> {
     plot: &'a Plot,
     x: AxisScale,
     y: AxisScale,
-    /// How wide all bars at one place are together.
+    /// The total width of all bars at one position.
     bars: f64,
 }
 
@@ -73,7 +73,7 @@ impl<'a> Canvas<'a> {
         } else {
             AxisScale::named(&plot.x.labels)
         };
-        // Lengths are compared: so the side begins at zero, where it can.
+        // The length of bars is compared, so the axis begins at zero if possible.
         let zero = (!plot.y.logarithmic).then_some(0.0);
         let y = AxisScale::over(points().map(|[_, y]| *y).chain(zero), plot.y.logarithmic, 6);
         let mut canvas = Self { plot, x, y, bars: 0.0 };
@@ -81,7 +81,7 @@ impl<'a> Canvas<'a> {
         canvas
     }
 
-    /// Places of a curve's points that can be shown.
+    /// Returns the positions of a curve's points that can be shown.
     fn places(&self, curve: &Curve) -> Vec<[f64; 2]> {
         let place = |[x, y]: &[f64; 2]| {
             let (x, y) = (self.x.place(*x)?, self.y.place(*y)?);
@@ -90,17 +90,17 @@ impl<'a> Canvas<'a> {
         curve.points.iter().filter_map(place).collect()
     }
 
-    /// Whether anything of a curve is to be seen.
+    /// Returns true if at least one point of a curve can be shown.
     fn draws(&self, curve: &Curve) -> bool {
         curve.points.iter().any(|point| self.shows(point))
     }
 
-    /// Whether a point can be shown.
+    /// Returns true if a point can be shown.
     fn shows(&self, [x, y]: &[f64; 2]) -> bool {
         self.x.place(*x).is_some() && self.y.place(*y).is_some()
     }
 
-    /// The room of the bars of one place: what is between the two nearest ones, less a gap.
+    /// Returns the width for the bars of one position: the distance of the two nearest positions, less a gap.
     fn bars_width(&self) -> f64 {
         let bars = || self.plot.curves.iter().filter(|curve| curve.drawn == Drawn::Bars);
         let places = bars().flat_map(|curve| self.places(curve)).map(|[x, _]| x);
@@ -190,7 +190,7 @@ impl<'a> Canvas<'a> {
         }
     }
 
-    /// The bars of one curve, which is the `n`th of `all` that share each place.
+    /// Draws the bars of a curve, which is the `n`th of `all` that share each position.
     fn bars(&self, out: &mut String, curve: &Curve, [n, all]: [usize; 2]) {
         let width = self.bars / all as f64;
         let foot = BOTTOM - self.y.foot() * (BOTTOM - TOP);
@@ -208,7 +208,7 @@ impl<'a> Canvas<'a> {
         }
     }
 
-    /// What the drawing does not show of the data.
+    /// Describes the data that the drawing does not show.
     fn notes(&self) -> Vec<String> {
         let mut notes = vec![];
         let absent = self.plot.curves.iter().filter(|curve| curve.points.is_empty());
@@ -260,7 +260,7 @@ impl<'a> Canvas<'a> {
     }
 }
 
-/// On an axis of numbers, how far the first and the last bar reach.
+/// On a numeric axis: the positions of the outer edges of the first and the last bar.
 fn sides_of_bars(plot: &Plot) -> Vec<f64> {
     let bars = plot.curves.iter().filter(|curve| curve.drawn == Drawn::Bars && !plot.x.logarithmic);
     let xs: Vec<f64> = bars.flat_map(|curve| &curve.points).map(|[x, _]| *x).collect();
@@ -268,7 +268,7 @@ fn sides_of_bars(plot: &Plot) -> Vec<f64> {
     xs.into_iter().flat_map(|x| [x - half, x + half]).collect()
 }
 
-/// What is between the two nearest of some numbers that differ.
+/// Returns the smallest distance between different numbers.
 fn least_gap(values: impl Iterator<Item = f64>) -> Option<f64> {
     let mut values: Vec<f64> = values.filter(|value| value.is_finite()).collect();
     values.sort_by(f64::total_cmp);
@@ -284,7 +284,7 @@ fn dots(out: &mut String, places: Vec<[f64; 2]>, look: CurveStyle) {
             }
         }
         Dots::Single(places) => {
-            // A line without length and with round ends is a dot, in a third of a circle's text.
+            // A line without length and with round ends is a dot; it takes a third of the text of a circle.
             out.push_str("<path class=\"cloud\" d=\"");
             for [x, y] in places {
                 let _ = write!(out, "M{x:.1} {y:.1}h0");
@@ -295,8 +295,8 @@ fn dots(out: &mut String, places: Vec<[f64; 2]>, look: CurveStyle) {
     }
 }
 
-/// Squares in four shades, each for counts up to a power of the largest one: its fourth root, its square root, and
-/// so on.
+/// Draws squares in four shades, each for counts up to a power of the largest one: its fourth root, its square root,
+/// and so on.
 fn squares(out: &mut String, side: f64, squares: &[([f64; 2], usize)]) {
     let most = squares.iter().map(|(_, count)| *count).max().unwrap_or(1) as f64;
     let up_to = |power: f64| most.powf(power).ceil() as usize;

@@ -1,4 +1,4 @@
-//! What a drawing holds, and that none of it is not a number.
+//! Tests that drawings are complete and do not contain NaN.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! The experiments of the Fair-TCP paper: connections of one iSCSI session that share their window.
+//! The experiments of the Fair-TCP paper: connections of one iSCSI session that share their congestion window.
 
 mod points;
 mod report;

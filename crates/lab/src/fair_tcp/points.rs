@@ -1,13 +1,16 @@
-//! What is measured. Names of points, by which the report finds them; WINDOWS is reno, each (our program with a window for each
-//! connection), ensemble, cubic, bbr or model (an ensemble with a model of the path); WAY is the one-way delay: 0ms to 10ms.
+//! The points that are measured. The report finds points by their names. WINDOWS is reno, each (our program with a
+//! window for each connection), ensemble, cubic, bbr or model (an ensemble with a path model); WAY is the one-way
+//! delay: 0ms to 10ms.
 //!
 //! - `writes/WINDOWS/WAY`, `reads/WINDOWS/WAY`: commands of 128 KiB, 32 at a time.
-//! - `in-turn/WINDOWS/WAY`: the same writes, given to the connections in turn, of reno and ensemble; in full at 4 ms of each, too.
-//! - `per-ack/WINDOWS/WAY`: the same writes where windows grow by acknowledgment, of each and ensemble.
-//! - `file-writes-SIZE/WINDOWS/WAY`, `file-reads-SIZE/WINDOWS/WAY`: a file on ext4 from its beginning to its end, in calls of so many
-//!   KiB: 4k, 16k, 64k. Reads in full only.
-//! - `postmark-1/WINDOWS/WAY`, `postmark-10/WINDOWS/WAY`: PostMark on ext4, so many processes.
-//! - `bonnie-1/WINDOWS/WAY`, `bonnie-4/WINDOWS/WAY`: Bonnie++ on ext4, so many processes; in full only, like the next.
+//! - `in-turn/WINDOWS/WAY`: the same writes, distributed round-robin over the connections, for reno and ensemble; in
+//!   a full run at 4 ms for each, too.
+//! - `per-ack/WINDOWS/WAY`: the same writes if windows grow by acknowledgments, for each and ensemble.
+//! - `file-writes-SIZE/WINDOWS/WAY`, `file-reads-SIZE/WINDOWS/WAY`: a file on ext4 from its beginning to its end, in
+//!   calls of this size: 4k, 16k, 64k. Reads only in a full run.
+//! - `postmark-1/WINDOWS/WAY`, `postmark-10/WINDOWS/WAY`: PostMark on ext4 with one or ten processes.
+//! - `bonnie-1/WINDOWS/WAY`, `bonnie-4/WINDOWS/WAY`: Bonnie++ on ext4 with one or four processes; only in a full run,
+//!   like the next.
 //! - `build/WINDOWS/WAY`: a software build on ext4.
 
 use std::time::Duration;
@@ -19,7 +22,7 @@ use crate::{
     ExperimentPoint, ExperimentScale, Host, LabSite, SiteLink, SiteSession, paper::fair_tcp::LOSS,
 };
 
-/// How windows are kept: the word in the points' names, and that of the settings.
+/// The kinds of windows: the word in the points' names, and that of the settings.
 pub(super) const ALL: [(&str, &str); 6] = [
     ("reno", "reno"),
     ("each", "ensemble per connection"),
@@ -29,28 +32,28 @@ pub(super) const ALL: [(&str, &str); 6] = [
     ("model", "ensemble by model"),
 ];
 
-/// Those of whole applications: what the paper compares.
+/// The kinds for whole applications: those that the paper compares.
 pub(super) const BOTH: [(&str, &str); 2] = [ALL[0], ALL[2]];
 
-/// As Linux 2.4 grew them.
+/// The kinds for growth as in Linux 2.4.
 pub(super) const PER_ACK: [(&str, &str); 2] =
     [("each", "ensemble per connection per ack"), ("ensemble", "ensemble per ack")];
 
-/// One window for each connection: what an ensemble is compared with where all else is to be alike.
+/// One window for each connection: the baseline for an ensemble with everything else equal.
 const EACH: [(&str, &str); 1] = [ALL[1]];
 
-/// Sizes of calls, KiB (Figures 7 and 8). Shorter than a page, calls on a file that is there would read each page first, which the paper's new file
-/// did not need.
+/// Sizes of calls, KiB (Figures 7 and 8). With calls shorter than a page the kernel would read each page of an
+/// existing file first, which the paper's new file did not need.
 pub(super) const CALLS_KIB: [u32; 3] = [4, 16, 64];
 
-/// The paper's, in milliseconds.
+/// The paper's delays, in milliseconds.
 pub(super) const DELAYS: [u32; 6] = [0, 2, 4, 6, 8, 10];
 /// Those of a quick run.
 const FEW: [u32; 3] = [0, 4, 10];
-/// Where a quick run takes one: that of the paper's Figures 2 and 3.
+/// The only delay of a quick run for some points: that of the paper's Figures 2 and 3.
 const ONE: [u32; 1] = [4];
 
-/// All points, in the order in which they are run: those of one site stand together.
+/// Returns all points, in the order in which they are run: points with the same site are adjacent.
 #[must_use]
 pub fn points(scale: ExperimentScale) -> Vec<ExperimentPoint> {
     let many: &[u32] = scale.pick(&FEW, &DELAYS);
@@ -76,13 +79,13 @@ pub fn points(scale: ExperimentScale) -> Vec<ExperimentPoint> {
             WorkloadTask::Commands(commands(congestion, use_ == FairTcpTraffic::Reads, length))
         }),
         runs,
-        // Logging in and settling before, and what is on its way at the end.
+        // Includes the login and settling before, and the data in flight at the end.
         seconds: length + 6.0 + extra,
         windows: use_ == FairTcpTraffic::Writes,
     };
     let (known, model) = ALL.split_at(ALL.len() - 1);
     add("writes", many, known, &send(FairTcpTraffic::Writes, scale.pick(1, 3), 0.0));
-    // Three runs of it, too, would be more than three hours in all.
+    // Three runs of these as well would take more than three hours in total.
     add("writes", many, model, &send(FairTcpTraffic::Writes, 1, 0.0));
     let in_turn = FairTcpSweep {
         task: Box::new(move |congestion| {
@@ -103,7 +106,7 @@ pub fn points(scale: ExperimentScale) -> Vec<ExperimentPoint> {
     add("reads", few, &BOTH, &send(FairTcpTraffic::Reads, 1, 6.0));
     for size in scale.pick(&[4, 64][..], &CALLS_KIB) {
         let at: &[u32] = scale.pick(&ONE, &FEW);
-        // Written, measured, and read back, at half of what a line of 4 ms carries.
+        // Written, measured, and read back, at half of the throughput of a line with 4 ms.
         let seconds = scale.pick(8.0, 22.0);
         add(
             &file_calls("writes", *size),
@@ -135,7 +138,7 @@ pub fn points(scale: ExperimentScale) -> Vec<ExperimentPoint> {
     points
 }
 
-/// What is run at several delays and with several kinds of windows.
+/// A workload that is run with several delays and kinds of windows.
 struct FairTcpSweep {
     use_: FairTcpTraffic,
     task: Box<dyn Fn(&str) -> WorkloadTask>,
@@ -144,7 +147,7 @@ struct FairTcpSweep {
     windows: bool,
 }
 
-/// Where data goes, and with it where it is lost.
+/// The direction of the data, which is also that of the losses.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum FairTcpTraffic {
     /// To the node.
@@ -153,12 +156,12 @@ enum FairTcpTraffic {
     Reads,
     /// Both ways, from a file system.
     Files,
-    /// The same, in less memory than all the files take: as in the paper, whose host had 256 MB for 4 GB.
+    /// Both ways, with less memory than all files take: as in the paper, whose host had 256 MB for 4 GB.
     Cramped,
 }
 
 impl FairTcpTraffic {
-    /// The paper's testbed (section 3.2), with this congestion control.
+    /// Returns the paper's testbed (section 3.2) with this congestion control.
     fn site(self, congestion: &str, delay_ms: u32) -> LabSite {
         let delay = Duration::from_millis(delay_ms.into());
         let clear = wan::DirectionSettings { delay, ..wan::DirectionSettings::default() };
@@ -188,14 +191,14 @@ impl FairTcpTraffic {
     }
 }
 
-/// For ten processes of PostMark and pages of their files, which take 50 MB and more.
+/// Memory for ten processes of PostMark and pages of their files, which take 50 MB and more.
 const CRAMPED: u64 = 16 << 20;
-/// As many as the paper's sessions have.
+/// The number of connections of the paper's sessions.
 const CONNECTIONS: u8 = 4;
 /// The paper's socket buffers.
 const BUFFER: u32 = 512 << 10;
 
-/// Commands of the size that the paper's kernel made of a file's writes.
+/// Commands of the size to which the paper's kernel combined a file's writes.
 fn commands(congestion: &str, read: bool, seconds: f64) -> CommandsWorkload {
     CommandsWorkload {
         read,
@@ -204,20 +207,20 @@ fn commands(congestion: &str, read: bool, seconds: f64) -> CommandsWorkload {
         socket_buffer: Some(BUFFER),
         warm: 3.0,
         seconds,
-        // Twice what is on its way, and so little that it is soon written before it is read.
+        // Twice what is in flight; small, because it has to be written before it is read.
         span: 16 << 20,
         check: 8,
         ..CommandsWorkload::default()
     }
 }
 
-/// The experiment of calls of so many KiB; `what` is writes or reads.
+/// Returns the experiment with calls of this size in KiB; `what` is writes or reads.
 pub(super) fn file_calls(what: &str, size_kib: u32) -> String {
     format!("file-{what}-{size_kib}k")
 }
 
-/// A file that is written and synced, or read, by calls of so many KiB through the page cache (sections 4.1 and 4.2). The
-/// paper's has a gigabyte.
+/// A file that is written and synced, or read, by calls of this size in KiB through the page cache (sections 4.1 and
+/// 4.2). The paper's has a gigabyte.
 fn calls(scale: ExperimentScale, reads: u8, size_kib: u32) -> WorkloadTask {
     WorkloadTask::Fio(Fio {
         shape: FioShape::Vxbench,
@@ -225,16 +228,15 @@ fn calls(scale: ExperimentScale, reads: u8, size_kib: u32) -> WorkloadTask {
         size_mib: scale.pick(8, 16),
         reads: Some(reads),
         sequential: true,
-        // It ends with the file.
+        // The run ends at the end of the file.
         seconds: 300,
         ..Fio::default()
     })
 }
 
-/// The paper's Table 6, so much of it as fits: 20,000 files and 50,000 transactions take the better part of a day
-/// over a line like this.
+/// A part of the paper's Table 6: 20,000 files and 50,000 transactions would take most of a day over such a line.
 fn postmark(scale: ExperimentScale, processes: u32) -> WorkloadTask {
-    // All files take three times the memory and more; half a minute of writing at 4 ms.
+    // More than three times the memory; half a minute of writing at 4 ms.
     let (files, transactions) = scale.pick((1000, 300), (2000, 1000));
     WorkloadTask::Postmark(Postmark {
         files: files / processes,
@@ -246,7 +248,7 @@ fn postmark(scale: ExperimentScale, processes: u32) -> WorkloadTask {
     })
 }
 
-/// Of the paper's gigabyte so much as is written, rewritten and read in two minutes at 4 ms.
+/// The part of the paper's gigabyte that is written, rewritten and read in two minutes at 4 ms.
 fn bonnie(processes: u32) -> WorkloadTask {
     let file_mib = 64 / processes;
     WorkloadTask::Bonnie(Bonnie {
@@ -265,7 +267,7 @@ fn files(use_: FairTcpTraffic, task: WorkloadTask, seconds: f64) -> FairTcpSweep
 mod tests {
     use super::*;
 
-    /// The kernel's default may be any: a point that took it would be measured under a false name.
+    /// The kernel's default may be any algorithm: a point that used it would be measured under a wrong name.
     #[test]
     fn every_point_says_which_congestion_control() {
         for point in points(ExperimentScale::Full) {

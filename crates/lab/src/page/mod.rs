@@ -1,4 +1,4 @@
-//! A report as one HTML file: nothing is fetched from anywhere, and nothing of it needs a script.
+//! Formats a report as a single HTML file, which loads nothing and needs no script.
 
 mod table;
 
@@ -6,11 +6,11 @@ use std::fmt::{self, Write};
 
 use crate::{LabReport, Section, SectionPart, draw, html_escape::escaped, number};
 
-/// The page of a report.
+/// Returns the page of a report.
 #[must_use]
 pub fn page(report: &LabReport) -> String {
     let mut out = String::new();
-    // Text in memory takes whatever is written.
+    // Writing to a string does not fail.
     let _ = write(&mut out, report);
     out
 }
@@ -35,7 +35,7 @@ fn write(out: &mut String, report: &LabReport) -> fmt::Result {
     write!(out, "<footer>\n{HOW_TO_READ}</footer>\n</main>\n</body>\n</html>\n")
 }
 
-/// Stands below every page.
+/// The footer of every page.
 const HOW_TO_READ: &str = "<p>How to read the tables: the upper number is what was measured here. Below it stands the \
     paper's number, and after it ours divided by the paper's. A figure with a promise says whether it holds. \
     A dagger stands at figures that may not be trusted, with the reason below the table. In drawings what was measured is \
@@ -60,7 +60,7 @@ fn facts(out: &mut String, facts: &[(String, String)]) -> fmt::Result {
     Ok(())
 }
 
-/// What a reader wants to know first: how many promises hold, which do not, and what is missing.
+/// The summary at the top: how many promises hold, which ones do not, and what is missing.
 fn summary(out: &mut String, report: &LabReport) -> fmt::Result {
     let [mut held, mut unmeasured, mut tainted, mut empty] = [0_u32; 4];
     let mut missed = vec![];
@@ -149,7 +149,7 @@ fn apart(out: &mut String, heading: &str, texts: &[String]) -> fmt::Result {
     Ok(())
 }
 
-/// A list of markup; nothing for none.
+/// Returns an HTML list; nothing for no items.
 fn list(out: &mut String, items: impl ExactSizeIterator<Item = String>) -> fmt::Result {
     if items.len() == 0 {
         return Ok(());

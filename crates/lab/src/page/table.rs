@@ -1,4 +1,4 @@
-//! A table of a page: ours, the paper's below it, what has to be, and footnotes.
+//! Formats a table: our number, the paper's below it, the promise, and footnotes.
 
 use std::fmt::{self, Write};
 
@@ -6,7 +6,7 @@ use crate::{
     Cell, CellBound, NOT_MEASURED, ReportColumn, ReportTable, factor, html_escape::escaped, number,
 };
 
-/// Writes a table; `id` makes the names of its footnotes its own.
+/// Writes a table; `id` makes the names of its footnotes unique in the page.
 pub fn write(out: &mut String, id: &str, table: &ReportTable) -> fmt::Result {
     if let Some(reasons) = reasons(table) {
         return writeln!(
@@ -35,7 +35,7 @@ pub fn write(out: &mut String, id: &str, table: &ReportTable) -> fmt::Result {
     notes.write(out)
 }
 
-/// Of a table without any number, why not: each reason once.
+/// Explains a table without any number: each reason once.
 fn reasons(table: &ReportTable) -> Option<Vec<&str>> {
     let mut reasons = vec![];
     for cell in table.rows.iter().flat_map(|row| &row.cells) {
@@ -52,7 +52,7 @@ fn reasons(table: &ReportTable) -> Option<Vec<&str>> {
     Some(reasons)
 }
 
-/// One line of heads, or two if neighbours have something in common.
+/// Writes one line of column heads, or two if neighbours have a common head.
 fn heads(out: &mut String, table: &ReportTable) -> fmt::Result {
     let corner = escaped(&table.corner);
     if table.columns.iter().any(|column| !column.group.is_empty()) {
@@ -95,7 +95,7 @@ fn write_cell(out: &mut String, cell: &Cell, notes: &mut Notes<'_>) -> fmt::Resu
     }
     match cell.note.as_str() {
         "" => {}
-        // What is long would make the column wide: it stands below.
+        // A long note would make the column wide, so it becomes a footnote.
         note if note.chars().count() > SHORT => {
             if cell.ours.is_none() {
                 out.push_str("<span class=\"none\">–</span>");
@@ -129,17 +129,17 @@ fn write_cell(out: &mut String, cell: &Cell, notes: &mut Notes<'_>) -> fmt::Resu
     Ok(())
 }
 
-/// Letters that a note has at most to stand in its cell: "not measured" does.
+/// Maximum number of letters of a note in its cell: "not measured" fits.
 const SHORT: usize = 14;
 
-/// Footnotes of one table, each text once.
+/// Footnotes of a table; each text occurs once.
 struct Notes<'a> {
     id: &'a str,
     texts: Vec<String>,
 }
 
 impl Notes<'_> {
-    /// The mark of a text.
+    /// Returns the mark of a text.
     fn mark(&mut self, text: &str) -> String {
         let n = self.texts.iter().position(|known| known == text).unwrap_or_else(|| {
             self.texts.push(text.to_owned());

@@ -1,22 +1,22 @@
-//! "Performance Evaluation of Multiple TCP connections in iSCSI": Fair-TCP beside TCP Reno with SACK, on
-//! Linux 2.4 and 2.6; four connections, 2.7 % loss, socket buffers of 512 KiB, frames of 1500 bytes.
+//! "Performance Evaluation of Multiple TCP connections in iSCSI": compares Fair-TCP with TCP Reno with SACK, on Linux
+//! 2.4 and 2.6; four connections, 2.7 % loss, socket buffers of 512 KiB, frames of 1500 bytes.
 
 use super::{Misprint, PaperFigure};
 
 /// One-way delays of every table and figure, ms.
 pub const DELAYS_MS: [f64; 6] = [0.0, 2.0, 4.0, 6.0, 8.0, 10.0];
 
-/// The share of packets that was lost (section 3.2).
+/// The share of lost packets (section 3.2).
 pub const LOSS: f64 = 0.027;
 
-/// A mean and the standard deviation of it.
+/// A mean with its standard deviation.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MeanDeviation {
     /// The mean.
     pub mean: f64,
     /// The standard deviation.
     pub deviation: f64,
-    /// The deviation as the paper prints it in percent of the mean.
+    /// The deviation that the paper prints in percent of the mean.
     pub percent: f64,
 }
 
@@ -24,7 +24,7 @@ const fn spread(mean: f64, deviation: f64, percent: f64) -> MeanDeviation {
     MeanDeviation { mean, deviation, percent }
 }
 
-/// A number of each of the two.
+/// A number for each of the two algorithms.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RenoFairPair<T> {
     /// TCP Reno with SACK.
@@ -77,7 +77,7 @@ pub const BONNIE_REWRITE_KB_S: [RenoFairPair<f64>; 6] = [
     both(279.0, 291.0),
 ];
 
-/// Table 5: Bonnie++, one process: seeks a second.
+/// Table 5: Bonnie++, one process: seeks per second.
 pub const BONNIE_SEEKS_S: [RenoFairPair<f64>; 6] = [
     both(65.8, 93.9),
     both(65.4, 82.7),
@@ -96,7 +96,7 @@ pub const WINDOW_DIFFERENCE_DEVIATION: f64 = 3.06;
 /// Section 2.1: turnaround of the traces of Figures 2 and 3, Reno at 4 ms: ms.
 pub const TRACE_TURNAROUND_MS: MeanDeviation = spread(453.0, 325.0, 72.0);
 
-/// Figure 10: random seeks of four Bonnie++ processes, Fair-TCP by Reno, at every delay.
+/// Figure 10: random seeks of four Bonnie++ processes, ratio Fair-TCP to Reno, at every delay.
 pub const BONNIE_4_SEEKS: PaperFigure = PaperFigure {
     place: "Figure 10, section 4.3",
     what: "seeks by those of Reno",
@@ -104,7 +104,7 @@ pub const BONNIE_4_SEEKS: PaperFigure = PaperFigure {
     most: 1.3,
 };
 
-/// Figures 11 and 13: PostMark, one process: Reno's time by Fair-TCP's, and throughput the other way round.
+/// Figures 11 and 13: PostMark, one process: ratio of times Reno to Fair-TCP, and of throughputs Fair-TCP to Reno.
 pub const POSTMARK_1: PaperFigure = PaperFigure {
     place: "Figures 11 and 13, section 4.4",
     what: "Reno's time by Fair-TCP's",
@@ -120,7 +120,7 @@ pub const POSTMARK_10: PaperFigure = PaperFigure {
     most: 1.50,
 };
 
-/// Figure 15: a kernel's unpacking, configuration and compilation: Reno's time by Fair-TCP's.
+/// Figure 15: unpacking, configuring and compiling a kernel: ratio of times Reno to Fair-TCP.
 pub const KERNEL_COMPILE: PaperFigure = PaperFigure {
     place: "Figure 15, section 4.5",
     what: "Reno's time by Fair-TCP's",
@@ -128,7 +128,7 @@ pub const KERNEL_COMPILE: PaperFigure = PaperFigure {
     most: 1.17,
 };
 
-/// What is wrong in print.
+/// Misprints.
 pub const MISPRINTS: &[Misprint] = &[
     Misprint {
         place: "Table 3, Fair-TCP at 8 ms,",
@@ -160,7 +160,7 @@ mod tests {
             for (row, delay) in table.iter().zip(DELAYS_MS) {
                 for (spread, who) in [(row.reno, "reno"), (row.fair, "fair")] {
                     let percent = spread.deviation / spread.mean * 100.0;
-                    // The paper's own numbers are rounded before and after.
+                    // The paper rounds its numbers before and after the computation.
                     if (percent - spread.percent).abs() > 1.5 {
                         off.push((number, delay, who));
                     }

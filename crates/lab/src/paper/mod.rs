@@ -1,7 +1,7 @@
-//! The numbers that the papers print, each with its place there: what ours are set beside.
+//! The numbers that the papers print, each with its place. Our numbers are compared with them.
 //!
-//! Only numbers that are printed, in a table or in the text, are here. Curves and bars of figures are
-//! not read off: where a figure's numbers are nowhere in words, a report shows ours alone.
+//! Only numbers that are printed in a table or in the text are included. Curves and bars of figures are not read off:
+//! if a figure's numbers are not in the text, a report shows only ours.
 
 pub mod outsourcing;
 pub mod stics;
@@ -9,47 +9,47 @@ pub mod fair_tcp;
 
 use crate::{Printed, number};
 
-/// What a paper prints of a figure: a number or a range of them.
+/// A number or a range of numbers that a paper prints.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PaperFigure {
-    /// Where: "Figure 12, section 4.4".
+    /// The place: "Figure 12, section 4.4".
     pub place: &'static str,
-    /// Of what.
+    /// What it measures.
     pub what: &'static str,
-    /// The smallest.
+    /// The smallest number.
     pub least: f64,
-    /// The largest; the same where the paper has one number.
+    /// The largest; the same if the paper has one number.
     pub most: f64,
 }
 
-/// What a paper says of a figure in words, without a number. It is nothing that a number of ours is set beside.
+/// A statement of a paper in words, without a number. Our numbers are not compared with it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PaperStatement {
-    /// Where: "Figure 5, section 4.4.1".
+    /// The place: "Figure 5, section 4.4.1".
     pub place: &'static str,
-    /// Of what.
+    /// What it is about.
     pub what: &'static str,
     /// The words.
     pub said: &'static str,
-    /// From where the words hold, as we read them: the bound is ours, not the paper's. Negative infinity for none.
+    /// Our lower bound for what the words mean; the paper has none. Negative infinity for no bound.
     pub least: f64,
-    /// And up to where; infinity for no bound.
+    /// Our upper bound; infinity for no bound.
     pub most: f64,
 }
 
-/// An error in print that our reading of a paper found.
+/// A misprint in a paper.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Misprint {
-    /// Where.
+    /// The place.
     pub place: &'static str,
-    /// What stands there.
+    /// What is printed there.
     pub printed: &'static str,
-    /// What it is taken to be here, and how that is known.
+    /// What we assume instead, and why.
     pub taken: &'static str,
 }
 
 impl Misprint {
-    /// As a sentence for a report.
+    /// Returns it as a sentence for a report.
     #[must_use]
     pub fn text(&self) -> String {
         format!("{} prints {}; {}.", self.place, self.printed, self.taken)
@@ -57,19 +57,19 @@ impl Misprint {
 }
 
 impl PaperStatement {
-    /// As a note of a table's cell.
+    /// Returns it as a note for a cell of a table.
     #[must_use]
     pub fn note(&self) -> String {
         format!("the paper: \"{}\"", self.said)
     }
 
-    /// Whether they hold of a number, as we read them.
+    /// Returns true if a number is in our bounds for the words.
     #[must_use]
     pub fn hold(&self, value: f64) -> bool {
         (self.least..=self.most).contains(&value)
     }
 
-    /// How we read them: "at least 0.9".
+    /// Returns our bounds as text: "at least 0.9".
     #[must_use]
     pub fn read_as(&self) -> String {
         let [least, most] = [self.least, self.most].map(number);
@@ -83,19 +83,19 @@ impl PaperStatement {
 }
 
 impl PaperFigure {
-    /// One number.
+    /// Returns a claim with a single number.
     #[must_use]
     pub const fn number(place: &'static str, what: &'static str, number: f64) -> Self {
         Self { place, what, least: number, most: number }
     }
 
-    /// The number or the range, without where it stands: what a table shows beside ours.
+    /// Returns the number or the range without its place, as a table shows it beside ours.
     #[must_use]
     pub fn printed(&self) -> Printed {
         Printed { least: self.least, most: self.most }
     }
 
-    /// Whether a number is in the range.
+    /// Returns true if a number is in the range.
     #[must_use]
     pub fn holds(&self, value: f64) -> bool {
         (self.least..=self.most).contains(&value)

@@ -1,12 +1,12 @@
-//! "Obtaining High Performance for Storage Outsourcing": SCSI over IP between two PCs with FreeBSD 3.4, at
-//! one-way delays up to 8 ms, and over routers with background traffic.
+//! "Obtaining High Performance for Storage Outsourcing": SCSI over IP between two PCs with FreeBSD 3.4, with one-way
+//! delays up to 8 ms, and over routers with background traffic.
 
 use super::{Misprint, PaperFigure, PaperStatement};
 
-/// The disks of Table 1, by the words of the points' names.
+/// The disks of Table 1, by the words in the points' names.
 pub const DISKS: [&str; 4] = ["dnes", "ddys", "array", "null"];
 
-/// The same for people.
+/// Their names for people.
 pub const DISKS_SHOWN: [&str; 4] =
     ["1 disk, IBM DNES", "1 disk, IBM DDYS", "disk array, 8 DDYS", "null device"];
 
@@ -14,8 +14,8 @@ pub const DISKS_SHOWN: [&str; 4] =
 pub const ACCESSES: [&str; 4] =
     ["random-read", "random-write", "sequential-read", "sequential-write"];
 
-/// The rows of Table 1 and Table 2: a disk of the host's, one of the gateway's without the network, and
-/// one-way delays.
+/// The rows of Table 1 and Table 2: a local disk of the host, one of the gateway without the network, and one-way
+/// delays.
 pub const WAYS: [&str; 7] = ["local", "target", "0ms", "1ms", "2ms", "4ms", "8ms"];
 
 /// The one-way delays of the last five of [`WAYS`], ms.
@@ -24,11 +24,11 @@ pub const DELAYS_MS: [f64; 5] = [0.0, 1.0, 2.0, 4.0, 8.0];
 /// Bytes of a request of Table 1.
 pub const REQUEST_BYTES: f64 = 8192.0;
 
-/// The paper's MB (numbers of its Table 1 fit no other): bytes.
+/// Bytes of the paper's MB (the only value that fits its Table 1).
 pub const MB: f64 = 1000.0 * 1024.0;
 
-/// Table 1, lower half: response time of one 8 KiB request, ms. A row for each of [`WAYS`]; in it the
-/// [`ACCESSES`] of each of [`DISKS`].
+/// Table 1, lower half: response time of an 8 KiB request, ms. A row for each of [`WAYS`]; in it the [`ACCESSES`] of
+/// each of [`DISKS`].
 #[rustfmt::skip]
 pub const RESPONSE_MS: [[[f64; 4]; 4]; 7] = [
     [[10.38, 11.44, 0.57, 0.40], [7.50, 5.10, 0.24, 0.27], [7.89, 2.37, 0.41, 0.47], [0.01, 0.00, 0.01, 0.00]],
@@ -40,7 +40,7 @@ pub const RESPONSE_MS: [[[f64; 4]; 4]; 7] = [
     [[27.18, 17.47, 17.10, 17.04], [24.46, 17.09, 16.99, 17.02], [25.32, 17.20, 17.17, 17.20], [17.20, 17.35, 17.35, 17.35]],
 ];
 
-/// Table 1, upper half: throughput, the paper's MB/s; laid out in the same way.
+/// Table 1, upper half: throughput, the paper's MB/s; with the same layout.
 #[rustfmt::skip]
 #[expect(clippy::approx_constant, reason = "3.14 MB/s is what Table 1 prints")]
 pub const THROUGHPUT_MB_S: [[[f64; 4]; 4]; 7] = [
@@ -53,17 +53,17 @@ pub const THROUGHPUT_MB_S: [[[f64; 4]; 4]; 7] = [
     [[0.29, 0.46, 0.47, 0.47], [0.33, 0.47, 0.47, 0.47], [0.32, 0.47, 0.47, 0.47], [0.47, 0.46, 0.46, 0.46]],
 ];
 
-/// Section 4.1: throughput of the null device at 0 ms with 64 KB at a time, MB/s, in words.
+/// Section 4.1, in the text: throughput of the null device at 0 ms with 64 KB at a time, MB/s.
 pub const NULL_64K_MB_S: f64 = 30.0;
 
-/// What each of [`DISKS`] takes to say that it has a write in its cache, ms: of single disks the sequential
-/// writes of the host's own, of the array 0.6, which its cache hits take without the network (0.62).
+/// The response time of each of [`DISKS`] for a write that its cache accepts, ms. For single disks it is that of
+/// sequential writes to the local disk, for the array 0.6, which its cache hits take without the network (0.62).
 pub const ANSWER_MS: [f64; 4] = [0.40, 0.27, 0.6, 0.0];
 
 /// The sum of Figure 2, which the paper's equation (1) calls `T_iSCSI`: ms.
 pub const ISCSI_MS: f64 = 0.408;
 
-/// Figure 2: what each component takes of data of 64 bytes, 1.5 KB and 8 KB, µs.
+/// Figure 2: the time of each component for data of 64 bytes, 1.5 KB and 8 KB, µs.
 pub const COMPONENTS_US: [(&str, [f64; 3]); 4] = [
     ("gateway process", [10.0, 12.0, 12.0]),
     ("SCSI", [1.0, 11.0, 52.0]),
@@ -71,22 +71,22 @@ pub const COMPONENTS_US: [(&str, [f64; 3]); 4] = [
     ("switch", [27.0, 50.0, 81.0]),
 ];
 
-/// Figure 2: the disk's part of 8 KB, ms: cache hit and random block, of the array and of a DDYS.
+/// Figure 2: the disk's part for 8 KB, ms: cache hit and random block, of the array and of a DDYS.
 pub const DISK_MS: [(&str, [f64; 2]); 2] = [("array", [0.38, 6.44]), ("DDYS", [0.29, 5.09])];
 
 /// A column of Table 2.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PaperApplication {
-    /// Workload and file system, as in the names of points: "postmark/soft". Where no word of those names
-    /// fits, the paper's own.
+    /// Workload and file system, as in the points' names: "postmark/soft". If these names have no word for it, the
+    /// paper's own.
     pub name: &'static str,
-    /// For people.
+    /// The name for people.
     pub shown: &'static str,
-    /// In what `local` is.
+    /// The unit of `local`.
     pub unit: &'static str,
-    /// With a disk array of the host's own.
+    /// With a local disk array of the host.
     pub local: f64,
-    /// As a share of `local`: a disk of the gateway's, and the [`DELAYS_MS`].
+    /// As a share of `local`: a disk of the gateway, and the [`DELAYS_MS`].
     pub shares: [f64; 6],
 }
 
@@ -121,26 +121,27 @@ pub const APPLICATIONS: [PaperApplication; 16] = [
     application("tpcc/nt-ntfs", "TPC-C, Windows NT, NTFS", "1/min", 733.5, [0.97, 0.95, 0.94, 0.93, 0.90, 0.84]),
 ];
 
-/// The application of Table 2 of this name, if it is one.
+/// Returns the application of Table 2 with this name, if there is one.
 #[must_use]
 pub fn application_named(name: &str) -> Option<&'static PaperApplication> {
     APPLICATIONS.iter().find(|one| one.name == name)
 }
 
-/// A row of Table 3: the background on a backbone of 155 Mbit/s, and what ran beside it.
+/// A row of Table 3: the background traffic on a backbone of 155 Mbit/s, and the performance beside it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PaperCongestion {
     /// Load, percent.
     pub load: u32,
-    /// Background in the mean, Mbit/s, and its deviation.
+    /// Mean background traffic, Mbit/s, and its deviation.
     pub background: [f64; 2],
     /// Round trip, ms.
     pub round_trip_ms: f64,
-    /// The share of packets lost.
+    /// The share of lost packets.
     pub loss: f64,
-    /// PostMark on FFS, on Soft Updates and on NTFS (Windows NT), transactions a second: none at 75 percent.
+    /// PostMark on FFS, on Soft Updates and on NTFS (Windows NT), transactions per second; not measured at 75
+    /// percent.
     pub postmark: Option<[f64; 3]>,
-    /// TPC-C on NTFS (Windows NT), transactions a minute.
+    /// TPC-C on NTFS (Windows NT), transactions per minute.
     pub tpcc: f64,
 }
 
@@ -169,13 +170,13 @@ pub const CONGESTION: [PaperCongestion; 10] = [
     congestion(75, [110.0, 12.8], 1.68, 7e-4, None, 668.0),
 ];
 
-/// Section 4.3.1: a random write of 8 KB with an MTU of 1.5 KB by one with 8 KB: 15 percent slower.
+/// Section 4.3.1: ratio of a random write of 8 KB with an MTU of 1.5 KB to one with 8 KB: 15 percent slower.
 pub const MTU_RANDOM_WRITE: f64 = 1.15;
 
 /// Section 4.3.1: `T_iSCSI` with an MTU of 1.5 KB, ms; that with 8 KB is [`ISCSI_MS`].
 pub const ISCSI_SMALL_MTU_MS: f64 = 0.461;
 
-/// Section 4.3.1: what an application keeps with an MTU of 1.5 KB when the delay is short.
+/// Section 4.3.1: the performance that an application keeps with an MTU of 1.5 KB and a short delay.
 pub const MTU_APPLICATIONS: PaperFigure = PaperFigure {
     place: "Section 4.3.1",
     what: "throughput with an MTU of 1.5 KB by that with 8 KB, short delays",
@@ -183,7 +184,7 @@ pub const MTU_APPLICATIONS: PaperFigure = PaperFigure {
     most: 0.99,
 };
 
-/// Section 4.3.1: a window of 64 KB beside one of 640 KB.
+/// Section 4.3.1: ratio of a window of 64 KB to one of 640 KB.
 pub const WINDOW: PaperStatement = PaperStatement {
     place: "Section 4.3.1",
     what: "64 KB by 640 KB",
@@ -192,7 +193,7 @@ pub const WINDOW: PaperStatement = PaperStatement {
     most: f64::INFINITY,
 };
 
-/// Figure 4 (section 4.3.3): the array beside one disk.
+/// Figure 4 (section 4.3.3): the array compared with one disk.
 pub const FIGURE_4: PaperStatement = PaperStatement {
     place: "Figure 4, section 4.3.3",
     what: "what SDET keeps of 0 ms at 8 ms on the array, by what it keeps on one disk",
@@ -201,7 +202,7 @@ pub const FIGURE_4: PaperStatement = PaperStatement {
     most: 0.9,
 };
 
-/// Figure 5 (section 4.4.1): what of the delay a cache at the host's side hides.
+/// Figure 5 (section 4.4.1): how much of the delay a cache at the host's side hides.
 pub const FIGURE_5_HOST: PaperStatement = PaperStatement {
     place: "Figure 5, section 4.4.1",
     what: "with a cache at the host, 8 ms by 0 ms",
@@ -210,7 +211,7 @@ pub const FIGURE_5_HOST: PaperStatement = PaperStatement {
     most: f64::INFINITY,
 };
 
-/// Figure 5: the curves of a cache at the node and of none.
+/// Figure 5: the curves of a cache at the node and of no cache.
 pub const FIGURE_5_NODE: PaperStatement = PaperStatement {
     place: "Figure 5, section 4.4.1",
     what: "with a cache at the node by none",
@@ -219,24 +220,24 @@ pub const FIGURE_5_NODE: PaperStatement = PaperStatement {
     most: 1.1,
 };
 
-/// Figure 6 (section 4.4.2), in words: the background's load, percent, above which PostMark is bound by bandwidth,
-/// for caches of these percents of its set.
+/// Figure 6 (section 4.4.2), in the text: the background load, percent, above which PostMark is limited by bandwidth,
+/// for caches of these percentages of its working set.
 pub const FIGURE_6_BOUND_AT: [(&str, f64); 3] = [("none", 55.0), ("0.1", 30.0), ("10", 55.0)];
 
-/// Figure 6: the share of writes that a cache of 10 percent keeps from the link.
+/// Figure 6: the share of writes that a cache of 10 percent absorbs.
 pub const FIGURE_6_FILTERED: PaperFigure = PaperFigure::number(
     "Figure 6, section 4.4.2",
     "share of writes that a cache of 10 % keeps from the link",
     0.40,
 );
 
-/// Figure 7 (section 4.4.3), in words: transactions a second without a cache and without background.
+/// Figure 7 (section 4.4.3), in the text: transactions per second without a cache and without background traffic.
 pub const FIGURE_7_PLAIN: f64 = 50.0;
 
-/// Figure 7: percent of the set that a cache needs to keep [`FIGURE_7_PLAIN`] at a load of 70 percent.
+/// Figure 7: percentage of the working set that a cache needs to keep [`FIGURE_7_PLAIN`] at a load of 70 percent.
 pub const FIGURE_7_CACHE_AT_70: u32 = 30;
 
-/// Figure 7: performance with such a cache, by that without cache, load and delay.
+/// Figure 7: performance with such a cache, relative to that without cache, load and delay.
 pub const FIGURE_7_TOLERATED: PaperStatement = PaperStatement {
     place: "Figure 7, section 4.4.3",
     what: "performance by that without cache, load and delay",
@@ -245,14 +246,14 @@ pub const FIGURE_7_TOLERATED: PaperStatement = PaperStatement {
     most: f64::INFINITY,
 };
 
-/// Figure 7: percent of the set that a cache needs to mask 8 ms.
+/// Figure 7: percentage of the working set that a cache needs to mask 8 ms.
 pub const FIGURE_7_CACHE_AT_8_MS: u32 = 60;
 
-/// Figure 7: performance with such a cache, by that without cache, load and delay.
+/// Figure 7: performance with such a cache, relative to that without cache, load and delay.
 pub const FIGURE_7_MASKED: PaperStatement =
     PaperStatement { said: "to mask a one-way propagation delay of 8 ms", ..FIGURE_7_TOLERATED };
 
-/// What is wrong in print.
+/// Misprints.
 pub const MISPRINTS: &[Misprint] = &[
     Misprint {
         place: "Section 4.1",
@@ -286,7 +287,7 @@ mod tests {
         let mut checked = 0;
         for (times, rates) in RESPONSE_MS.iter().flatten().zip(THROUGHPUT_MB_S.iter().flatten()) {
             for (ms, rate) in times.iter().zip(rates) {
-                // The null device of the host itself: times of a few µs are printed as 0.00 and 0.01.
+                // The null device in the host itself: times of a few µs are printed as 0.00 and 0.01.
                 if *ms < 0.1 {
                     continue;
                 }

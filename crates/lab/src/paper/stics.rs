@@ -1,14 +1,14 @@
-//! "STICS: SCSI-to-IP cache for storage area networks": a cache with a log disk beside plain iSCSI, on
-//! Linux 2.4.
+//! "STICS: SCSI-to-IP cache for storage area networks": compares a cache with a log disk with plain iSCSI, on Linux
+//! 2.4.
 
 use super::{Misprint, PaperFigure};
 
-/// A number of each of the two.
+/// A number for each of the two.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct IscsiSticsPair<T> {
     /// Plain iSCSI.
     pub iscsi: T,
-    /// STICS that reports after complete.
+    /// STICS with report after complete.
     pub stics: T,
 }
 
@@ -16,7 +16,7 @@ const fn both<T: Copy>(iscsi: T, stics: T) -> IscsiSticsPair<T> {
     IscsiSticsPair { iscsi, stics }
 }
 
-/// The lengths that Table 3 counts packets by, bytes: from the first to the second, in full.
+/// The classes of packet lengths in Table 3, bytes: from and to, inclusive.
 pub const PACKET_LENGTHS: [[u32; 2]; 6] =
     [[0, 64], [65, 127], [128, 255], [256, 511], [512, 1023], [1024, u32::MAX]];
 
@@ -33,22 +33,22 @@ pub const PACKETS: [IscsiSticsPair<u64>; 6] = [
 /// Table 4: all packets. STICS's number is the sum of Table 3: see [`MISPRINTS`].
 pub const TOTAL_PACKETS: IscsiSticsPair<f64> = both(3_353_821.0, 1_039_100.0);
 
-/// Table 4: what is printed in its place.
+/// Table 4: the number that is printed instead.
 pub const TOTAL_PACKETS_PRINTED: IscsiSticsPair<f64> = both(3_353_821.0, 839_100.0);
 
-/// Table 4: packets of 1024 bytes and more by shorter ones.
+/// Table 4: ratio of packets of 1024 bytes and more to shorter ones.
 pub const FULL_BY_PARTIAL: IscsiSticsPair<f64> = both(0.73, 1.41);
 
 /// Table 4: bytes on the wire.
 pub const BYTES: IscsiSticsPair<f64> = both(1_914_566_504.0, 980_963_821.0);
 
-/// Table 4: bytes of a packet in the mean.
+/// Table 4: mean bytes per packet.
 pub const BYTES_A_PACKET: IscsiSticsPair<f64> = both(571.0, 944.0);
 
 /// Table 5: requests that the host's file system received.
 pub const REQUESTS: IscsiSticsPair<f64> = both(3_104_257.0, 3_069_438.0);
 
-/// Table 5: requests that went on to the block layer.
+/// Table 5: requests that the file system passed to the block layer.
 pub const REQUESTS_TO_BLOCK: IscsiSticsPair<f64> = both(1_867_529.0, 1_854_554.0);
 
 /// Table 5: requests that the host's file system answered from its cache.
@@ -69,7 +69,7 @@ pub const COMMANDS: [(&str, IscsiSticsPair<f64>); 5] = [
 /// Table 8: file system block sizes, bytes.
 pub const BLOCKS: [u32; 4] = [512, 1024, 2048, 4096];
 
-/// Table 8: PostMark with four targets, transactions a second, by [`BLOCKS`].
+/// Table 8: PostMark with four targets, transactions per second, by [`BLOCKS`].
 pub const FOUR_TARGETS: [IscsiSticsPair<f64>; 4] =
     [both(318.0, 552.0), both(367.0, 589.0), both(354.0, 537.0), both(283.0, 432.0)];
 
@@ -79,10 +79,10 @@ pub const LATENCY_US: [f64; 2] = [128.99, 106.78];
 /// Section 5.2: requests of the EMC-tel trace.
 pub const TRACE_REQUESTS: u64 = 230_370;
 
-/// Section 5.2: the share of them that write.
+/// Section 5.2: the share of writes.
 pub const TRACE_WRITES: f64 = 0.89;
 
-/// Section 5.2: requests a second in the mean.
+/// Section 5.2: mean requests per second.
 pub const TRACE_RATE: f64 = 333.0;
 
 /// Figures 11 and 12 (section 5.3.4): mean response times of the trace, ms: STICS with immediate report,
@@ -90,13 +90,14 @@ pub const TRACE_RATE: f64 = 333.0;
 pub const RESPONSE_MS: [(&str, f64); 3] =
     [("immediate report", 2.7), ("report after complete", 5.71), ("iSCSI", 16.73)];
 
-/// Figure 12: where the responses of most requests lie, ms, in the same order.
+/// Figure 12: the range of most response times, ms, in the same order.
 pub const MOST_RESPONSES_MS: [[f64; 2]; 3] = [[0.0, 2.0], [2.0, 5.0], [6.0, 28.0]];
 
-/// Figure 11: the longest responses, ms: report after complete (four requests), plain iSCSI.
+/// Figure 11: the longest response times, ms: report after complete (four requests), plain iSCSI.
 pub const LONGEST_MS: IscsiSticsPair<f64> = both(400.0, 300.0);
 
-/// Figure 6: PostMark at 100 Mbit/s, report after complete by plain iSCSI, over all block sizes and both pools.
+/// Figure 6: PostMark at 100 Mbit/s, ratio of report after complete to plain iSCSI, over all block sizes and both
+/// pools.
 pub const POSTMARK_100M: PaperFigure = PaperFigure {
     place: "Figure 6, section 5.3.1",
     what: "transactions by iSCSI's",
@@ -112,7 +113,7 @@ pub const POSTMARK_100M_IMMEDIATE: PaperFigure = PaperFigure {
     most: 4.18,
 };
 
-/// Figure 7: PostMark at 1 Gbit/s, report after complete by plain iSCSI.
+/// Figure 7: PostMark at 1 Gbit/s, ratio of report after complete to plain iSCSI.
 pub const POSTMARK_1G: PaperFigure = PaperFigure {
     place: "Figure 7, section 5.3.1",
     what: "transactions by iSCSI's",
@@ -144,7 +145,7 @@ pub const VXBENCH: PaperFigure = PaperFigure {
     most: 1.9,
 };
 
-/// What is wrong in print.
+/// Misprints.
 pub const MISPRINTS: &[Misprint] = &[
     Misprint {
         place: "Table 4",

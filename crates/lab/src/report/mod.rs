@@ -1,4 +1,4 @@
-//! A report as data: what is in it, not how it looks.
+//! A report as data: its content, not its format.
 
 mod number_format;
 mod plot;
@@ -10,31 +10,31 @@ pub use paper_value::Printed;
 pub use plot::{Axis, Curve, CurveSource, Drawn, Plot};
 pub use table::{Cell, CellBound, NOT_MEASURED, ReportColumn, ReportRow, ReportTable};
 
-/// A whole report.
+/// A report.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct LabReport {
     /// Its heading.
     pub title: String,
     /// What was done, in a few paragraphs.
     pub about: Vec<String>,
-    /// What it was measured on and with: name and value.
+    /// The environment of the measurement: name and value.
     pub facts: Vec<(String, String)>,
-    /// Its parts, in their order.
+    /// Its sections, in their order.
     pub sections: Vec<Section>,
 }
 
-/// What is about one table or figure of the paper.
+/// A section about a table or figure of the paper.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Section {
     /// Its heading: "Table 1: microbenchmarks".
     pub title: String,
-    /// Paragraphs before its parts: what it shows and what differs from the paper.
+    /// Paragraphs before its tables and plots: what it shows and what differs from the paper.
     pub text: Vec<String>,
     /// Tables and plots.
     pub parts: Vec<SectionPart>,
-    /// Deviations from the paper or from a promise, each with its reason.
+    /// Deviations from the paper or from a promise, with explanations.
     pub deviations: Vec<String>,
-    /// Errors in print of the paper that its numbers here are mended by, or that are shown as they stand.
+    /// Misprints of the paper that were corrected here, or that are shown unchanged.
     pub misprints: Vec<String>,
 }
 
@@ -43,32 +43,32 @@ pub struct Section {
 pub enum SectionPart {
     /// Numbers.
     Table(ReportTable),
-    /// A drawing.
+    /// A plot.
     Plot(Plot),
 }
 
 impl LabReport {
-    /// An empty report of this heading.
+    /// Returns an empty report with this heading.
     #[must_use]
     pub fn new(title: &str) -> Self {
         Self { title: title.to_owned(), ..Self::default() }
     }
 
-    /// With one more paragraph of what was done.
+    /// Adds a paragraph about what was done.
     #[must_use]
     pub fn about(mut self, text: &str) -> Self {
         self.about.push(text.to_owned());
         self
     }
 
-    /// With one more fact of what it was measured on.
+    /// Adds a fact about the environment.
     #[must_use]
     pub fn fact(mut self, name: &str, value: &str) -> Self {
         self.facts.push((name.to_owned(), value.to_owned()));
         self
     }
 
-    /// With one more section.
+    /// Adds a section.
     #[must_use]
     pub fn section(mut self, section: Section) -> Self {
         self.sections.push(section);
@@ -77,41 +77,41 @@ impl LabReport {
 }
 
 impl Section {
-    /// An empty section of this heading.
+    /// Returns an empty section with this heading.
     #[must_use]
     pub fn new(title: &str) -> Self {
         Self { title: title.to_owned(), ..Self::default() }
     }
 
-    /// With one more paragraph.
+    /// Adds a paragraph.
     #[must_use]
     pub fn text(mut self, text: &str) -> Self {
         self.text.push(text.to_owned());
         self
     }
 
-    /// With one more table.
+    /// Adds a table.
     #[must_use]
     pub fn table(mut self, table: ReportTable) -> Self {
         self.parts.push(SectionPart::Table(table));
         self
     }
 
-    /// With one more plot.
+    /// Adds a plot.
     #[must_use]
     pub fn plot(mut self, plot: Plot) -> Self {
         self.parts.push(SectionPart::Plot(plot));
         self
     }
 
-    /// With one more deviation.
+    /// Adds a deviation.
     #[must_use]
     pub fn deviation(mut self, text: &str) -> Self {
         self.deviations.push(text.to_owned());
         self
     }
 
-    /// Every cell of every table, with its table, the name of its row, and its column.
+    /// Returns every cell of every table, with its table, the name of its row, and its column.
     pub fn cells(&self) -> impl Iterator<Item = (&ReportTable, &str, &ReportColumn, &Cell)> {
         let tables = self.parts.iter().filter_map(|part| match part {
             SectionPart::Table(table) => Some(table),
@@ -125,7 +125,7 @@ impl Section {
         })
     }
 
-    /// With one more error in print of the paper.
+    /// Adds a misprint of the paper.
     #[must_use]
     pub fn misprint(mut self, text: &str) -> Self {
         self.misprints.push(text.to_owned());

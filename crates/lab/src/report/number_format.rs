@@ -1,6 +1,6 @@
-//! Numbers for people: as many digits as a measurement is worth, and words for what is no number.
+//! Formats numbers for people, with a reasonable number of digits, and with words for infinity and NaN.
 
-/// A number in four significant digits, thousands parted; "none" for what is not finite.
+/// Returns a number with four significant digits and grouped thousands; "none" if it is not finite.
 #[must_use]
 pub fn number(value: f64) -> String {
     if !value.is_finite() {
@@ -13,17 +13,17 @@ pub fn number(value: f64) -> String {
     if !(1e-4..1e15).contains(&size) {
         return power_of_ten(value);
     }
-    // Whole numbers, such as counts, keep all of their digits.
+    // Integers, such as counts, keep all digits.
     if size.fract() == 0.0 || size >= 1000.0 {
         return grouped(value);
     }
-    // Digits before the point: 1 for 1 to 9.99, 3 for 100 to 999; none or fewer below 1.
+    // Digits before the point: 1 for 1 to 9.99, 3 for 100 to 999; zero or negative below 1.
     let before = size.log10().floor() as i32 + 1;
     let text = format!("{value:.*}", usize::try_from(4 - before).unwrap_or(0));
     trimmed(&text)
 }
 
-/// How many times: "×1.04"; "none" for what is not finite.
+/// Formats a factor: "×1.04"; "none" if it is not finite.
 #[must_use]
 pub fn factor(value: f64) -> String {
     if !value.is_finite() {
@@ -35,7 +35,7 @@ pub fn factor(value: f64) -> String {
     }
 }
 
-/// A number far from 1, such as a share of lost packets: "2×10⁻⁶".
+/// Formats a number far from 1, such as a share of lost packets: "2×10⁻⁶".
 fn power_of_ten(value: f64) -> String {
     let text = format!("{value:.2e}");
     let Some((digits, exponent)) = text.split_once('e') else { return text };
@@ -46,7 +46,7 @@ fn power_of_ten(value: f64) -> String {
     format!("{}×10{}", trimmed(digits), raised.collect::<String>())
 }
 
-/// A whole number with a thin gap at every thousand, if it has five digits or more.
+/// Formats an integer, with a thin space between thousands if it has five digits or more.
 fn grouped(value: f64) -> String {
     let digits = format!("{:.0}", value.abs());
     let sign = if value < 0.0 { "−" } else { "" };
@@ -63,7 +63,7 @@ fn grouped(value: f64) -> String {
     text
 }
 
-/// Without zeros at the end of a fraction, and with a real minus sign.
+/// Removes trailing zeros of a fraction, and uses a real minus sign.
 fn trimmed(text: &str) -> String {
     let text =
         if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.') } else { text };

@@ -1,4 +1,4 @@
-//! What a paper prints of a figure: a number, or a range of them.
+//! A number or a range of numbers that a paper prints.
 
 use super::number;
 
@@ -7,7 +7,7 @@ use super::number;
 pub struct Printed {
     /// The smallest.
     pub least: f64,
-    /// The largest; the same where one number is printed.
+    /// The largest; the same if one number is printed.
     pub most: f64,
 }
 
@@ -18,24 +18,25 @@ impl From<f64> for Printed {
 }
 
 impl Printed {
-    /// The two ends of a range, or the one number.
+    /// Returns the two ends of a range, or the single number.
     fn ends(self) -> (f64, Option<f64>) {
         (self.least, (self.least != self.most).then_some(self.most))
     }
 
-    /// Whether a number is in a range: of one number it is a matter of how far off it is.
+    /// Returns true if a number is in a range; for a single number the caller has to compare the difference.
     #[must_use]
     pub fn is_around(self, value: f64) -> bool {
         self.ends().1.is_some() && (self.least..=self.most).contains(&value)
     }
 
-    /// What of it is nearest to a number: that number itself if it is in the range, else an end of the range.
+    /// Returns the nearest value of the range: the number itself if it is in the range, otherwise an end of the
+    /// range.
     #[must_use]
     pub fn nearest(self, value: f64) -> f64 {
         value.max(self.least).min(self.most)
     }
 
-    /// For people: "0.95", or "0.91–0.99".
+    /// Formats it for people: "0.95", or "0.91–0.99".
     #[must_use]
     pub fn text(self) -> String {
         match self.ends() {
@@ -44,7 +45,7 @@ impl Printed {
         }
     }
 
-    /// For programs, with all digits: "0.95", or "0.91-0.99"; empty for what is no number.
+    /// Formats it for programs, with all digits: "0.95", or "0.91-0.99"; empty if it is not finite.
     #[must_use]
     pub fn digits(self) -> String {
         match self.ends() {

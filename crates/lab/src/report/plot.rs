@@ -1,37 +1,37 @@
 //! A plot: curves on one pair of axes.
 
-/// A drawing of curves on one pair of axes.
+/// Curves on one pair of axes.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Plot {
     /// Its heading.
     pub title: String,
-    /// Along the bottom.
+    /// The horizontal axis.
     pub x: Axis,
-    /// Along the side.
+    /// The vertical axis.
     pub y: Axis,
-    /// What is drawn.
+    /// The curves.
     pub curves: Vec<Curve>,
-    /// Words below it: what is not in it, and why.
+    /// Notes below it: what is not shown, and why.
     pub note: String,
 }
 
-/// One axis.
+/// An axis.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Axis {
-    /// What it is of, with its unit: "one-way delay, ms".
+    /// Its quantity with the unit: "one-way delay, ms".
     pub name: String,
-    /// Whether it is drawn in powers of ten. What is not above zero is left out then, and counted in words.
+    /// A logarithmic axis. Values that are not positive are left out, and their number is stated.
     pub logarithmic: bool,
-    /// Names in place of numbers: that of 0, of 1, and so on. Empty for an axis of numbers.
+    /// Labels for the values 0, 1, and so on. Empty for a numeric axis.
     pub labels: Vec<String>,
 }
 
-/// One curve. Curves of one name are drawn in one colour, whosesoever they are.
+/// A curve. Curves with the same name have the same colour, regardless of their source.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Curve {
-    /// For the legend.
+    /// The name in the legend.
     pub name: String,
-    /// Whose numbers they are.
+    /// The source of its numbers.
     pub source: CurveSource,
     /// How it is drawn.
     pub drawn: Drawn,
@@ -39,7 +39,7 @@ pub struct Curve {
     pub points: Vec<[f64; 2]>,
 }
 
-/// Whose numbers.
+/// The source of numbers.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum CurveSource {
     /// Measured here.
@@ -62,49 +62,49 @@ pub enum Drawn {
 }
 
 impl Plot {
-    /// A plot without curves; the axes are named with their units.
+    /// Returns a plot without curves; the names of the axes include their units.
     #[must_use]
     pub fn new(title: &str, x: &str, y: &str) -> Self {
         let [x, y] = [x, y].map(|name| Axis { name: name.to_owned(), ..Axis::default() });
         Self { title: title.to_owned(), x, y, ..Self::default() }
     }
 
-    /// With x in powers of ten.
+    /// Makes x logarithmic.
     #[must_use]
     pub fn x_logarithmic(mut self) -> Self {
         self.x.logarithmic = true;
         self
     }
 
-    /// With y in powers of ten.
+    /// Makes y logarithmic.
     #[must_use]
     pub fn y_logarithmic(mut self) -> Self {
         self.y.logarithmic = true;
         self
     }
 
-    /// With names along the bottom in place of numbers.
+    /// Uses labels instead of numbers on the horizontal axis.
     #[must_use]
     pub fn labels<T: ToString>(mut self, labels: impl IntoIterator<Item = T>) -> Self {
         self.x.labels = labels.into_iter().map(|label| label.to_string()).collect();
         self
     }
 
-    /// With one more curve.
+    /// Adds a curve.
     #[must_use]
     pub fn curve(mut self, curve: Curve) -> Self {
         self.curves.push(curve);
         self
     }
 
-    /// With more curves.
+    /// Adds curves.
     #[must_use]
     pub fn curves(mut self, curves: impl IntoIterator<Item = Curve>) -> Self {
         self.curves.extend(curves);
         self
     }
 
-    /// With words below it.
+    /// Adds a note.
     #[must_use]
     pub fn note(mut self, text: &str) -> Self {
         text.clone_into(&mut self.note);
@@ -113,26 +113,26 @@ impl Plot {
 }
 
 impl Curve {
-    /// A line through what was measured; [`dots`](Self::dots) and [`bars`](Self::bars) draw it otherwise.
+    /// Returns a line through measurements; [`dots`](Self::dots) and [`bars`](Self::bars) change how it is drawn.
     #[must_use]
     pub fn ours(name: &str, points: impl IntoIterator<Item = [f64; 2]>) -> Self {
         Self::of(name, CurveSource::Ours, points)
     }
 
-    /// A dashed line through the paper's numbers.
+    /// Returns a dashed line through the paper's numbers.
     #[must_use]
     pub fn paper(name: &str, points: impl IntoIterator<Item = [f64; 2]>) -> Self {
         Self::of(name, CurveSource::Paper, points)
     }
 
-    /// A dotted line through what a formula says.
+    /// Returns a dotted line through the predictions of a formula.
     #[must_use]
     pub fn model(name: &str, points: impl IntoIterator<Item = [f64; 2]>) -> Self {
         Self::of(name, CurveSource::Model, points)
     }
 
-    /// How many of `values` lie in each of `bins` equal parts of `from..to`, as bars in the middle of each.
-    /// What lies outside counts in the first or the last, so that nothing is hidden.
+    /// Returns a histogram: the number of `values` in each of `bins` equal parts of `from..to`, as bars in the middle
+    /// of each. Values outside count in the first or the last bar, so that all are included.
     #[must_use]
     pub fn histogram(
         name: &str,
@@ -143,7 +143,7 @@ impl Curve {
         let width = (to - from) / bins as f64;
         let mut counts = vec![0_u64; bins];
         for value in values.into_iter().filter(|value| value.is_finite()) {
-            // A cast of a float saturates: below the range is 0.
+            // A cast of a float saturates: values below the range become 0.
             let bin = ((value - from) / width) as usize;
             if let Some(count) = counts.get_mut(bin.min(bins.saturating_sub(1))) {
                 *count += 1;
@@ -159,14 +159,14 @@ impl Curve {
         Self { name: name.to_owned(), source, drawn: Drawn::Line, points }
     }
 
-    /// As dots that no line joins.
+    /// Draws it as dots.
     #[must_use]
     pub fn dots(mut self) -> Self {
         self.drawn = Drawn::Dots;
         self
     }
 
-    /// As bars.
+    /// Draws it as bars.
     #[must_use]
     pub fn bars(mut self) -> Self {
         self.drawn = Drawn::Bars;

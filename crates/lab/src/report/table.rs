@@ -1,58 +1,58 @@
-//! A table: ours and the paper's number in each place, and where it has to be.
+//! A table: each cell has our number, the paper's, and a promise.
 
 use std::fmt;
 
 use super::Printed;
 
-/// Numbers of ours and of the paper.
+/// Our numbers and the paper's.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ReportTable {
     /// Its heading.
     pub title: String,
-    /// What the names of the rows are: "one-way delay, ms".
+    /// The quantity of the rows' names: "one-way delay, ms".
     pub corner: String,
-    /// One for each cell of a row.
+    /// One column for each cell of a row.
     pub columns: Vec<ReportColumn>,
-    /// From the top.
+    /// The rows, from the top.
     pub rows: Vec<ReportRow>,
 }
 
 /// The head of a column.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ReportColumn {
-    /// What neighbours have in common, above their names: "IBM DNES"; empty for none.
+    /// A common head above the names of neighbours: "IBM DNES"; empty for none.
     pub group: String,
-    /// What it is of.
+    /// The quantity.
     pub name: String,
-    /// In what; empty for a count or a ratio.
+    /// The unit; empty for a count or a ratio.
     pub unit: String,
 }
 
 /// A row.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ReportRow {
-    /// What it is of.
+    /// Its name.
     pub name: String,
-    /// One for each column.
+    /// One cell for each column.
     pub cells: Vec<Cell>,
 }
 
-/// A place in a table.
+/// A cell of a table.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Cell {
-    /// What was measured here.
+    /// The measured number.
     pub ours: Option<f64>,
-    /// What the paper has.
+    /// The paper's number.
     pub paper: Option<Printed>,
-    /// A promise that it is held against.
+    /// A promise that the number has to fulfil.
     pub bar: Option<CellBound>,
-    /// Words in place of numbers, or after them: "not measured: bonnie++ is not installed".
+    /// Words instead of numbers, or after them: "not measured: bonnie++ is not installed".
     pub note: String,
-    /// Why what was measured may not be trusted; empty if nothing is known.
+    /// Why the measurement may not be trusted; empty if there is no doubt.
     pub taints: Vec<String>,
 }
 
-/// Where a figure has to be.
+/// The bound of a promise.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum CellBound {
     /// At least this.
@@ -62,7 +62,7 @@ pub enum CellBound {
 }
 
 impl fmt::Display for ReportColumn {
-    /// In one line: "Reno mean".
+    /// Returns its name in one line: "Reno mean".
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.group.is_empty() {
             return f.write_str(&self.name);
@@ -72,19 +72,19 @@ impl fmt::Display for ReportColumn {
 }
 
 impl ReportTable {
-    /// A table without columns and rows; `corner` says what the names of its rows are.
+    /// Returns a table without columns and rows; `corner` is the head above the rows' names.
     #[must_use]
     pub fn new(title: &str, corner: &str) -> Self {
         Self { title: title.to_owned(), corner: corner.to_owned(), ..Self::default() }
     }
 
-    /// With one more column.
+    /// Adds a column.
     #[must_use]
     pub fn column(self, name: &str, unit: &str) -> Self {
         self.column_of("", name, unit)
     }
 
-    /// With one more column, under a head that it has in common with its neighbours.
+    /// Adds a column under a common head.
     #[must_use]
     pub fn column_of(mut self, group: &str, name: &str, unit: &str) -> Self {
         let [group, name, unit] = [group, name, unit].map(str::to_owned);
@@ -92,7 +92,7 @@ impl ReportTable {
         self
     }
 
-    /// With one more row: one cell for each column.
+    /// Adds a row: one cell for each column.
     #[must_use]
     pub fn row(mut self, name: &str, cells: impl IntoIterator<Item = Cell>) -> Self {
         let cells = cells.into_iter().collect();
@@ -100,7 +100,7 @@ impl ReportTable {
         self
     }
 
-    /// With a row for each of `of`, such as the delays of a sweep: `name` says its name, `cells` its cells.
+    /// Adds a row for each of `of`, such as the delays of a sweep: `name` returns its name, `cells` its cells.
     #[must_use]
     pub fn rows<T, C: IntoIterator<Item = Cell>>(
         self,
@@ -111,8 +111,8 @@ impl ReportTable {
         of.into_iter().fold(self, |table, one| table.row(&name(&one), cells(&one)))
     }
 
-    /// Without rows and columns of which nothing is known, neither a number nor why there is none: what a quick
-    /// run does not ask for.
+    /// Removes rows and columns of which nothing is known, neither a number nor why there is none: a quick run does
+    /// not measure them.
     #[must_use]
     pub fn without_blanks(mut self) -> Self {
         self.rows.retain(|row| !row.cells.iter().all(Cell::is_blank));
@@ -131,7 +131,7 @@ impl ReportTable {
         self
     }
 
-    /// Whether any cell was measured.
+    /// Returns true if a cell was measured.
     #[must_use]
     pub fn is_measured(&self) -> bool {
         self.rows.iter().flat_map(|row| &row.cells).any(|cell| cell.ours.is_some())
@@ -139,60 +139,60 @@ impl ReportTable {
 }
 
 impl Cell {
-    /// What was measured.
+    /// Returns a cell with a measured number.
     #[must_use]
     pub fn ours(value: f64) -> Self {
         Self { ours: Some(value), ..Self::default() }
     }
 
-    /// The paper's alone: nothing of the kind is measured here.
+    /// Returns a cell with the paper's number only: it is not measured here.
     #[must_use]
     pub fn paper(value: f64) -> Self {
         Self { paper: Some(value.into()), ..Self::default() }
     }
 
-    /// Words alone.
+    /// Returns a cell with words only.
     #[must_use]
     pub fn words(text: &str) -> Self {
         Self { note: text.to_owned(), ..Self::default() }
     }
 
-    /// With the paper's number, if it has one.
+    /// Adds the paper's number, if there is one.
     #[must_use]
     pub fn beside(mut self, paper: impl Into<Option<f64>>) -> Self {
         self.paper = paper.into().map(Printed::from);
         self
     }
 
-    /// With what the paper prints, a number or a range.
+    /// Adds what the paper prints, a number or a range.
     #[must_use]
     pub fn beside_printed(mut self, paper: Printed) -> Self {
         self.paper = Some(paper);
         self
     }
 
-    /// Has to be at least this.
+    /// Adds the promise of at least this.
     #[must_use]
     pub fn at_least(mut self, value: f64) -> Self {
         self.bar = Some(CellBound::Least(value));
         self
     }
 
-    /// Has to be at most this.
+    /// Adds the promise of at most this.
     #[must_use]
     pub fn at_most(mut self, value: f64) -> Self {
         self.bar = Some(CellBound::Most(value));
         self
     }
 
-    /// With words after the numbers.
+    /// Adds words after the numbers.
     #[must_use]
     pub fn note(mut self, text: &str) -> Self {
         text.clone_into(&mut self.note);
         self
     }
 
-    /// With reasons why it may not be trusted.
+    /// Adds taints.
     #[must_use]
     pub fn tainted(mut self, taints: &[String]) -> Self {
         for taint in taints {
@@ -203,8 +203,8 @@ impl Cell {
         self
     }
 
-    /// This by another, both measured: how many times it is of it. Without either it says so. The taints of
-    /// both are its own. The paper's ratio is `beside`'s to add.
+    /// Returns the ratio of this cell to another, with the taints of both. If one is missing, the result says so. The
+    /// paper's ratio is added by `beside`.
     #[must_use]
     pub fn by(&self, other: &Self) -> Self {
         let ratio = match (self.ours, other.ours) {
@@ -217,20 +217,21 @@ impl Cell {
         }
     }
 
-    /// Whether nothing at all is known of it.
+    /// Returns true if nothing is known of it.
     fn is_blank(&self) -> bool {
         let has_number = self.ours.is_some() || self.paper.is_some() || self.bar.is_some();
         !has_number && (self.note.is_empty() || self.note == NOT_MEASURED)
     }
 
-    /// Ours by the paper's, if both are there and the paper's is not zero; of a range by what of it is nearest: 1 within it.
+    /// Returns the ratio of our number to the paper's, if both exist and the paper's is not zero; for a range its
+    /// nearest value is used, so the ratio is 1 within it.
     #[must_use]
     pub fn ratio(&self) -> Option<f64> {
         let ours = self.ours?;
         divided(ours, self.paper?.nearest(ours))
     }
 
-    /// Whether it is where it has to be; `None` if it has not to be anywhere or was not measured.
+    /// Returns whether the promise holds; `None` without a promise or a measurement.
     #[must_use]
     pub fn holds(&self) -> Option<bool> {
         let ours = self.ours?;
@@ -244,7 +245,7 @@ impl Cell {
 /// The words of a cell without a number and without a reason.
 pub const NOT_MEASURED: &str = "not measured";
 
-/// One by another, where that is a number.
+/// Divides two numbers, if the result is a number.
 fn divided(over: f64, under: f64) -> Option<f64> {
     Some(over / under).filter(|ratio| ratio.is_finite())
 }

@@ -1,5 +1,5 @@
-//! What is measured. Names of points, by which the report finds them; HOW is iscsi (no gateway), after-complete or
-//! immediate (a gateway beside the host that reports so):
+//! The points that are measured. The report finds points by their names. HOW is iscsi (no gateway), after-complete or
+//! immediate (a gateway beside the host with this report mode):
 //!
 //! - `figure-6/POOL/BLOCK/HOW`: PostMark at 100 Mbit/s; POOL is small or large, BLOCK 512, 1024, 2048 or 4096. What Tables 3 to 6 show was
 //!   counted around `figure-6/small/4096/HOW`.
@@ -18,7 +18,7 @@ use workload::{
 
 use crate::{ExperimentPoint, ExperimentScale, Host, LabSite, SiteDisk, SiteGateway, SiteLink};
 
-/// The ways to the storage: a name, and how a gateway reports.
+/// The kinds of access to the storage: a name, and the gateway's report mode.
 pub(super) const HOWS: [(&str, Option<&str>); 3] =
     [("iscsi", None), ("after-complete", Some("after-complete")), ("immediate", Some("immediate"))];
 
@@ -28,7 +28,7 @@ pub(super) const POOLS: [&str; 2] = ["small", "large"];
 /// Record sizes of Figure 8, KiB.
 pub(super) const SIZES_KIB: [u32; 6] = [1, 2, 4, 8, 16, 32];
 
-/// All points, in the order in which they are run: those of one site stand together.
+/// Returns all points, in the order in which they are run: points with the same site are adjacent.
 #[must_use]
 pub fn points(scale: ExperimentScale) -> Vec<ExperimentPoint> {
     [
@@ -72,8 +72,9 @@ pub(super) fn blocks(scale: ExperimentScale) -> Vec<u32> {
     scale.pick(vec![512, 4096], vec![512, 1024, 2048, 4096])
 }
 
-/// PostMark with one of the pools, scaled: the paper has 1,000 files and 50,000 transactions, and 20,000 and 100,000, on a
-/// file system that writes later. Here each write waits. And the seconds that it takes without a gateway.
+/// PostMark with one of the pools, scaled: the paper has 1,000 files and 50,000 transactions, and 20,000 and 100,000,
+/// on a file system that writes asynchronously. Here each write is synchronous. Returns also the seconds that it
+/// takes without a gateway.
 fn pool_of(pool: &str, block: u32, scale: ExperimentScale) -> (WorkloadTask, f64) {
     let (files, transactions, seconds) = match (scale, pool) {
         (ExperimentScale::Quick, "small") => (20, 60, 8.0),
@@ -87,7 +88,7 @@ fn pool_of(pool: &str, block: u32, scale: ExperimentScale) -> (WorkloadTask, f64
     )
 }
 
-/// Figures 8 and 9: records of several sizes at random places of a device.
+/// Figures 8 and 9: records of several sizes at random positions of a device.
 fn device(scale: ExperimentScale) -> Vec<ExperimentPoint> {
     let set_mib = scale.pick(32, 512);
     let seconds = scale.pick(3, 15);
@@ -96,7 +97,8 @@ fn device(scale: ExperimentScale) -> Vec<ExperimentPoint> {
     for (how, report) in HOWS.into_iter().take(2) {
         let site = LabSite { host: Host::Device, ..site(MBIT_100, report, u64::from(set_mib) * 2) };
         for (name, access) in [("write", MicroAccess::Write), ("read", MicroAccess::Read)] {
-            // What a gateway takes in a second its disk writes in many: shorter in full, and once.
+            // The disk needs many seconds for the writes that a gateway accepts in one, so these runs are shorter in
+            // a full run, and not repeated.
             let is_kept = report.is_some() && access == MicroAccess::Write;
             let measured = if is_kept { scale.pick(seconds, 5) } else { seconds };
             for block_kib in sizes.clone() {
@@ -114,14 +116,14 @@ fn device(scale: ExperimentScale) -> Vec<ExperimentPoint> {
                     site: site.clone(),
                     task: WorkloadTask::Micro(task),
                     runs: if is_kept { 1 } else { scale.pick(1, 3) },
-                    // With the set written before reads, and read back after writes.
+                    // Includes writing the set before reads, and reading it back after writes.
                     seconds: f64::from(measured) * if is_kept { 1.0 + DRAINED } else { 1.0 } + 3.0,
                     windows: false,
                 });
             }
         }
         for (name, reads) in [("write", 0), ("mixed", 50)] {
-            // In full twice what the log holds.
+            // In a full run twice the capacity of the log.
             let (size_mib, seconds) = scale.pick((16, 3), (256, 30));
             let drained = if report.is_some() { scale.pick(10.0, 120.0) } else { 0.0 };
             let task = Fio {
@@ -129,7 +131,7 @@ fn device(scale: ExperimentScale) -> Vec<ExperimentPoint> {
                 reads: Some(reads),
                 size_mib,
                 seconds,
-                // A device has no file system whose pages could be full, as those of the paper's host were.
+                // A device has no file system whose page cache could be full, as that of the paper's host was.
                 direct: Some(true),
                 ..Fio::default()
             };
@@ -147,17 +149,18 @@ fn device(scale: ExperimentScale) -> Vec<ExperimentPoint> {
     points
 }
 
-/// Seconds in which the node's disk writes what a gateway takes in one: some 2000 random blocks, of which some are the same, at 8 ms.
+/// Seconds in which the node's disk writes what a gateway accepts in one: some 2000 random blocks, of which some are
+/// the same, at 8 ms.
 const DRAINED: f64 = 9.0;
 
 /// Figures 11 and 12.
 fn trace(scale: ExperimentScale) -> Vec<ExperimentPoint> {
     let requests = scale.pick(3000, TraceWorkload::default().requests);
     let point = |(how, report)| {
-        // The trace has 900 MB; a gigabit and no more than its disk in the way.
+        // The trace has 900 MB; a gigabit link, so that only the disk limits.
         let mut site = LabSite { host: Host::Device, ..site(GBIT, report, 1024) };
-        // One arm would take all of its time for what one request in three needs, and ever more would wait: the paper's
-        // requests came through a file system that kept some away.
+        // A single arm would need all of its time for a third of the requests, and the queue would grow without
+        // bound: the paper's requests came through a file system that absorbed some.
         site.disk.more.insert("arms".to_owned(), "2".to_owned());
         ExperimentPoint {
             name: format!("figure-11/{how}"),
@@ -197,18 +200,18 @@ fn nodes(scale: ExperimentScale) -> Vec<ExperimentPoint> {
     points
 }
 
-/// A file system whose writes wait until they are at the disk or in the gateway: the host has far more memory than the paper's,
-/// and would keep all of it.
+/// A file system whose writes wait until they are at the disk or in the gateway: the host has far more memory than
+/// the paper's, and would cache all of them otherwise.
 fn mounted(rate: u64, report: Option<&str>, mib: u64) -> LabSite {
     LabSite { host: Host::Mounted("sync,dirsync".to_owned()), ..site(rate, report, mib) }
 }
 
-/// The paper's testbed (section 5.1): a switch, a node with an IBM O7N3200, and perhaps a gateway beside the host.
+/// The paper's testbed (section 5.1): a switch, a node with an IBM O7N3200, and optionally a gateway beside the host.
 fn site(rate: u64, report: Option<&str>, mib: u64) -> LabSite {
     let protected = [("cache_protected".to_owned(), "true".to_owned())];
     let disk = SiteDisk {
         model: Some("ibm-07n3200".to_owned()),
-        // The paper's ext2 sends no flush: what the disk's cache has counts as written.
+        // The paper's ext2 sends no flush: data in the disk's cache counts as written.
         more: BTreeMap::from(protected),
         ..SiteDisk::default()
     };

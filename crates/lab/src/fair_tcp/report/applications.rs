@@ -16,7 +16,7 @@ use crate::{
     },
 };
 
-/// What ten processes are promised to gain.
+/// The promised gain with ten processes.
 const PROMISED: f64 = 1.17;
 
 /// Figures 11 to 14.
@@ -44,8 +44,8 @@ pub fn postmark(measured: &MeasuredPoints<'_>) -> Section {
     section.table(one).table(ten).plot(plot)
 }
 
-/// A deviation for each gain that is not where the paper has it, with what the two runs say of themselves. The table has a row for each
-/// delay; `claims` has those of a row, each with its column.
+/// Adds a deviation for each gain that differs from the paper's, with explanations from the two runs. The table has a
+/// row for each delay; `claims` has those of a row, each with its column.
 fn elsewhere(
     measured: &MeasuredPoints<'_>,
     section: Section,
@@ -59,7 +59,7 @@ fn elsewhere(
             let Some(cell) = table.rows.get(at).and_then(|row| row.cells.get(column)) else {
                 continue;
             };
-            // What misses a promise is told as that.
+            // A missed promise is reported as such.
             if cell.holds() == Some(false) {
                 continue;
             }
@@ -147,7 +147,7 @@ fn time(measured: &MeasuredPoints<'_>, experiment: &str, windows: &str, delay: u
     measured.cell(&point(experiment, windows, delay), "time", "s")
 }
 
-/// Reno's time by the ensemble's.
+/// Reno's time divided by the ensemble's.
 fn gain(measured: &MeasuredPoints<'_>, experiment: &str, delay: u32) -> Cell {
     let [reno, ensemble] = BOTH.map(|(windows, _)| time(measured, experiment, windows, delay));
     reno.by(&ensemble)

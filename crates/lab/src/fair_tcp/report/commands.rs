@@ -7,7 +7,7 @@ use crate::{
     paper::fair_tcp::{MeanDeviation, READ_TURNAROUND_MS, RenoFairPair, WRITE_TURNAROUND_MS},
 };
 
-/// What an ensemble is promised to carry, by what Reno carries.
+/// The promised throughput of an ensemble relative to Reno's.
 fn promised(delay: u32) -> f64 {
     if (2..=6).contains(&delay) { 1.22 } else { 1.15 }
 }
@@ -126,7 +126,7 @@ fn by_calls(measured: &MeasuredPoints<'_>, section: Section, what: &str) -> Sect
         .plot(plot)
 }
 
-/// Why a promised gain may not be there.
+/// Possible explanations for a missing gain.
 const NOT_PROMISED: &str = "what is promised was found with a target that answers commands in their order, which costs Reno more \
     than an ensemble; ours answers what is complete. And a run of a few seconds is good to some 0.05";
 
@@ -202,7 +202,7 @@ fn spreads(
     })
 }
 
-/// Of an ensemble by Reno, which has to be less than one.
+/// The ensemble's value divided by Reno's, which has to be less than one.
 fn lower(measured: &MeasuredPoints<'_>, experiment: &str) -> ReportTable {
     let table = ReportTable::new("An ensemble's turnaround, by Reno's", "one-way delay")
         .column("mean", "times")
@@ -217,8 +217,8 @@ fn lower(measured: &MeasuredPoints<'_>, experiment: &str) -> ReportTable {
     })
 }
 
-/// A deviation for each cell that is not where it was promised: a cause that is known, and what that run itself says, of the
-/// points of `experiment`. The table has a row for each delay.
+/// Adds a deviation for each cell that misses its promise: a known cause, and explanations from the points of
+/// `experiment`. The table has a row for each delay.
 pub fn missed(
     measured: &MeasuredPoints<'_>,
     section: Section,
@@ -242,7 +242,7 @@ pub fn missed(
     section
 }
 
-/// What the two runs that are compared say of themselves: shares of connections, what was sent again, and doubts.
+/// Explanations from the two runs that are compared: shares of connections, retransmissions, and taints.
 pub fn said(measured: &MeasuredPoints<'_>, experiment: &str, delay: u32) -> String {
     let of = |windows: &str| {
         let record = measured.record(&point(experiment, windows, delay))?;
@@ -261,7 +261,7 @@ pub fn said(measured: &MeasuredPoints<'_>, experiment: &str, delay: u32) -> Stri
     BOTH.into_iter().filter_map(|(windows, _)| of(windows)).collect::<Vec<_>>().join(" ")
 }
 
-/// A curve of ratios.
+/// Returns a curve of ratios.
 pub fn ratio_curve(name: &str, cells: impl IntoIterator<Item = (u32, Cell)>) -> Curve {
     let points = cells.into_iter().filter_map(|(delay, cell)| Some([f64::from(delay), cell.ours?]));
     Curve::ours(name, points)

@@ -1,4 +1,4 @@
-//! What was found, beside what the paper says.
+//! The report: results beside the numbers of the paper.
 
 mod applications;
 mod commands;
@@ -6,7 +6,7 @@ mod windows;
 
 use crate::{LabReport, MeasuredPoints, PointRecord, Section, paper::fair_tcp::MISPRINTS};
 
-/// The report of these records, and of the points that were left out: name and reason.
+/// Returns the report of these records and of the points that were left out (name and reason).
 #[must_use]
 pub fn report(records: &[PointRecord], left_out: &[(String, String)]) -> LabReport {
     let measured = MeasuredPoints::new(records).left_out(left_out.iter().cloned());
@@ -38,7 +38,7 @@ pub fn report(records: &[PointRecord], left_out: &[(String, String)]) -> LabRepo
     report.section(MISPRINTS.iter().fold(errors, |section, it| section.misprint(&it.text())))
 }
 
-/// Delays of the paper: its place in the tables, and its word in the points' names.
+/// Delays of the paper: the row of its tables, and the word in the points' names.
 fn delays() -> impl Iterator<Item = (usize, u32)> {
     super::points::DELAYS.into_iter().enumerate()
 }

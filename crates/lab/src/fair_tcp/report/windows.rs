@@ -1,4 +1,4 @@
-//! Table 2 and Figures 2, 3 and 6: congestion windows, looked at every 10 ms.
+//! Table 2 and Figures 2, 3 and 6: congestion windows, sampled every 10 ms.
 
 use super::{commands::missed, delays, point, row};
 use crate::{
@@ -7,7 +7,7 @@ use crate::{
     paper::fair_tcp::{MeanDeviation, TWO_WINDOWS, WINDOW_DIFFERENCE_DEVIATION, WINDOWS},
 };
 
-/// What the spread of an ensemble's window is promised to stay below, in percent of its mean.
+/// The promised bound of the spread of an ensemble's window, in percent of its mean.
 const MOST_SPREAD: f64 = 21.0;
 
 /// Table 2.
@@ -73,7 +73,7 @@ fn table(
     })
 }
 
-/// Where the paper's traces are from.
+/// The delay of the paper's traces.
 const TRACED: u32 = 4;
 
 /// Figures 2 and 3.

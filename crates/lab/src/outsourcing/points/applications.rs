@@ -1,5 +1,5 @@
-//! Points on a file system: the paper's application benchmarks. Their far disk is the array, but where another one is
-//! said.
+//! Points on a file system: the paper's application benchmarks. Their remote disk is the array, unless stated
+//! otherwise.
 
 use workload::{Build, Postmark, Sdet, Surge, Tpcc, WorkloadTask};
 
@@ -8,12 +8,14 @@ use crate::{
     ExperimentPoint, ExperimentScale, GatewayPlacement, Host, LabSite, SiteGateway, SiteLink,
 };
 
-/// How metadata is written: by name, and as options of a mount. An attachment keeps what was not flushed, up to 64 MiB, and answers reads of
-/// it: a file system that commits every second and not every five has most of that at the far side in a run of seconds.
+/// How metadata is written: the word in names, and the mount options. An attached device caches up to 64 MiB of data
+/// that was not flushed, and answers reads of it. A file system that commits every second and not every five has
+/// written most of that to the remote side in a run of some seconds.
 const SOFT: (&str, &str) = ("soft", "commit=1");
 const SYNC: (&str, &str) = ("sync", "sync,dirsync");
 
-/// A workload by its name here, with seconds that it takes where nothing slows it, and round trips that it waits for.
+/// A workload with its name in points, the seconds that it takes without delays, and the number of round trips that
+/// it waits for.
 struct OutsourcingWorkload {
     name: &'static str,
     task: WorkloadTask,
@@ -22,7 +24,7 @@ struct OutsourcingWorkload {
 }
 
 impl OutsourcingWorkload {
-    /// Seconds over a way; a cache on it hides the far side.
+    /// Returns the seconds with this delay; a cache hides the remote side.
     fn seconds(&self, way: StorageDistance, is_cached: bool) -> f64 {
         let delay = match way {
             StorageDistance::Delay(delay) => f64::from(delay),
@@ -33,12 +35,12 @@ impl OutsourcingWorkload {
     }
 }
 
-/// A volume of so many MiB. Small ones are made faster: what mkfs discards goes through a gateway's log.
+/// A volume of this size in MiB. Small ones are created faster: what mkfs discards passes a gateway's log.
 fn volume(mib: u64) -> LabSite {
     LabSite { disk: disk("array"), bytes: mib << 20, ..LabSite::default() }
 }
 
-/// MiB for all of them.
+/// MiB for all workloads.
 fn roomy(scale: ExperimentScale) -> u64 {
     scale.pick(256, 2048)
 }
@@ -55,20 +57,19 @@ fn large() -> SiteGateway {
     SiteGateway { log: 256 << 20, dram: 128 << 20, ..SiteGateway::default() }
 }
 
-/// PostMark with so many files and transactions.
+/// PostMark with this number of files and transactions.
 fn postmark(files: u32, transactions: u32) -> OutsourcingWorkload {
     OutsourcingWorkload {
         name: "postmark",
         task: WorkloadTask::Postmark(Postmark { files, transactions, ..Postmark::default() }),
         seconds: 0.5 + f64::from(files + transactions) / 5000.0,
-        // A transaction is a creation or deletion, and a read or an append; each waits for some blocks one after the
-        // other.
+        // A transaction is a creation or deletion, and a read or an append; each waits for some blocks in sequence.
         trips: f64::from(files) * 12.0 + f64::from(transactions) * 12.0,
     }
 }
 
-/// PostMark as the paper has it: files of 512 bytes to 16 KB, in more than the memory that its host has for them, so
-/// that it waits for what it writes and for what it reads. So many files and transactions; a file takes 8 KiB.
+/// PostMark as in the paper: files of 512 bytes to 16 KB that do not fit in the memory of its host, so that it waits
+/// for writes and reads. With this number of files and transactions; a file takes 8 KiB.
 fn beyond_memory(files: u32, transactions: u32) -> OutsourcingWorkload {
     let postmark =
         Postmark { files, transactions, least: 512, most: 16 << 10, ..Postmark::default() };
@@ -76,23 +77,23 @@ fn beyond_memory(files: u32, transactions: u32) -> OutsourcingWorkload {
         name: "postmark",
         task: WorkloadTask::Postmark(postmark),
         seconds: 1.0 + f64::from(files + transactions) / 1000.0,
-        // Half of the transactions read a file, or the end of one; writes wait together.
+        // Half of the transactions read a file, or the end of one; writes are waited for together.
         trips: f64::from(transactions) + f64::from(files) / 20.0,
     }
 }
 
-/// Bytes of memory of a host that keeps few of PostMark's files (a tenth, section 4.3.1 has of Windows NT): our programs themselves
-/// take a part of it.
+/// Bytes of memory of a host that can cache few of PostMark's files (a tenth, as section 4.3.1 says of Windows NT).
+/// Our programs take a part of it.
 fn little(scale: ExperimentScale) -> Option<u64> {
     Some(scale.pick(12, 16) << 20)
 }
 
-/// Files and transactions for as much memory, and as much time.
+/// Files and transactions that fit this memory and the available time.
 fn more_than_little(scale: ExperimentScale) -> OutsourcingWorkload {
     beyond_memory(scale.pick(3000, 12_000), scale.pick(300, 3000))
 }
 
-/// TPC-C with a database as small as a run of seconds may have, or that of a warehouse.
+/// TPC-C with a database that is small enough for a run of some seconds, or with one of a whole warehouse.
 fn tpcc(scale: ExperimentScale) -> OutsourcingWorkload {
     let tpcc = Tpcc {
         customers: scale.pick(100, 3000),
@@ -104,7 +105,7 @@ fn tpcc(scale: ExperimentScale) -> OutsourcingWorkload {
         log: scale.pick(64, 1024),
         ..Tpcc::default()
     };
-    // Made, run, stopped, started and checked.
+    // The database is created, used, stopped, started and checked.
     let seconds = f64::from(tpcc.seconds + tpcc.warm_up) + scale.pick(8.0, 60.0);
     OutsourcingWorkload { name: "tpcc", task: WorkloadTask::Tpcc(tpcc), seconds, trips: 0.0 }
 }
@@ -115,8 +116,8 @@ fn surge(scale: ExperimentScale, is_sync: bool) -> OutsourcingWorkload {
         users: scale.pick(20, 100),
         seconds: scale.pick(4, 30),
         warm_up: scale.pick(1, 5),
-        // The paper's 400 users asked 3058 times a second: at Surge's own pace they would ask 30 times less often,
-        // and what is measured would be how long they read.
+        // The paper's 400 users sent 3058 requests per second. At Surge's own pace they would send 30 times fewer,
+        // and the result would be their reading time.
         pace: 30.0,
     };
     let seconds = f64::from(surge.seconds + surge.warm_up) + scale.pick(2.0, 10.0);
@@ -128,7 +129,7 @@ fn surge(scale: ExperimentScale, is_sync: bool) -> OutsourcingWorkload {
     }
 }
 
-/// The five of Table 2, each with the memory that its host has for it.
+/// The five workloads of Table 2, each with the memory of its host.
 fn all(scale: ExperimentScale, is_sync: bool) -> Vec<(OutsourcingWorkload, Option<u64>)> {
     let waits = |trips: f64| if is_sync { trips } else { 0.0 };
     let scripts = scale.pick(2, 16);
@@ -151,12 +152,13 @@ fn all(scale: ExperimentScale, is_sync: bool) -> Vec<(OutsourcingWorkload, Optio
     };
     let mut all = vec![(sdet, None), postmark];
     match (scale, is_sync) {
-        // A build takes longer than all else together; what is slow with synchronous metadata is in the full run.
+        // A build takes longer than all others together; runs that synchronous metadata slows down are only in a full
+        // run.
         (ExperimentScale::Quick, true) => {}
         (ExperimentScale::Quick, false) => {
             all.extend([(surge(scale, is_sync), None), (tpcc(scale), None)])
         }
-        // A database syncs what has to be synced itself, and is made in hours over a mount that syncs all.
+        // A database syncs what is necessary itself, and its creation would take hours over a synchronous mount.
         (ExperimentScale::Full, true) => all.extend([(build, None), (surge(scale, is_sync), None)]),
         (ExperimentScale::Full, false) => {
             all.extend([(build, None), (surge(scale, is_sync), None), (tpcc(scale), None)]);
@@ -165,13 +167,13 @@ fn all(scale: ExperimentScale, is_sync: bool) -> Vec<(OutsourcingWorkload, Optio
     all
 }
 
-/// Table 2: applications over distance, with metadata written later or at once, without and with a gateway.
+/// Table 2: applications over distance, with soft or synchronous metadata, without and with a gateway.
 pub(super) fn table_2(scale: ExperimentScale) -> Vec<ExperimentPoint> {
     let mut points = Vec::new();
     for (meta, options) in [SOFT, SYNC] {
         for how in ["plain", "gateway"] {
             let quick: &[StorageDistance] = if how == "gateway" { &FEWER } else { &FEW };
-            // A gateway is for what is far: no column is of one before a disk of the host's own.
+            // A gateway is for remote storage: no column has one before a local disk.
             let full: &[StorageDistance] = if how == "gateway" { &FEW[1..] } else { &WAYS };
             for way in scale.pick(quick, full) {
                 let plain = way.over(mounted(volume(roomy(scale)), options));
@@ -227,7 +229,7 @@ pub(super) fn figure_4(scale: ExperimentScale) -> Vec<ExperimentPoint> {
         let metas = scale.pick(&[SOFT][..], &[SOFT, SYNC]);
         for (meta, options) in metas {
             let ways: &[StorageDistance] = scale.pick(&FEW, &WAYS);
-            // The figure is over delays alone.
+            // The figure has only delays.
             for way in ways.iter().filter(|way| matches!(way, StorageDistance::Delay(_))) {
                 let site = LabSite { disk: disk(name), ..volume(TIGHT) };
                 let scripts = scale.pick(2, 16);
@@ -245,7 +247,7 @@ pub(super) fn figure_4(scale: ExperimentScale) -> Vec<ExperimentPoint> {
     points
 }
 
-/// A cache as small as ours can be made: a log of 8 MiB, and 2 MiB of memory.
+/// The smallest possible cache: a log of 8 MiB, and 2 MiB of memory.
 fn small(beside: GatewayPlacement) -> SiteGateway {
     SiteGateway { beside, log: 8 << 20, dram: 2 << 20, nvram: 1 << 20, ..SiteGateway::default() }
 }
@@ -302,9 +304,10 @@ pub(super) fn figure_6(scale: ExperimentScale) -> Vec<ExperimentPoint> {
     points
 }
 
-/// Figure 7: PostMark where the host keeps little of what it reads, with a cache at the host's side that has a share of the files.
+/// Figure 7: PostMark on a host with little page cache, with a cache at the host's side that can hold a share of the
+/// files.
 pub(super) fn figure_7(scale: ExperimentScale) -> Vec<ExperimentPoint> {
-    // What the files take.
+    // Size of the files.
     let files = scale.pick(3000, 12_000);
     let set = u64::from(files) * (8 << 10);
     let mut points = Vec::new();
@@ -312,7 +315,7 @@ pub(super) fn figure_7(scale: ExperimentScale) -> Vec<ExperimentPoint> {
         let gateway = (percent > 0).then(|| SiteGateway {
             dram: (set * percent / 100).next_multiple_of(1 << 20),
             nvram: 1 << 20,
-            // What is read from the log is no miss either: as small as it can be.
+            // Reads from the log are not misses either, so it is as small as possible.
             log: 8 << 20,
             ..SiteGateway::default()
         });
@@ -336,7 +339,7 @@ pub(super) fn figure_7(scale: ExperimentScale) -> Vec<ExperimentPoint> {
         0 => "none".to_owned(),
         percent => percent.to_string(),
     };
-    // The paper's text has two numbers of it. A quick run has what these need.
+    // The paper's text has two numbers of the figure. A quick run measures what these need.
     let delays: &[(u64, &[u32])] =
         scale.pick(&[(0, &[0, 8]), (60, &[8])], &[(0, &FAR), (10, &FAR), (30, &FAR), (60, &FAR)]);
     for (percent, delays) in delays {

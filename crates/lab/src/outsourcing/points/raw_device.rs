@@ -5,7 +5,7 @@ use workload::{Micro, MicroAccess, MicroAccessPattern, WorkloadTask};
 use super::testbeds::{JUMBO, StorageDistance, WAYS, device, disk, gigabit};
 use crate::{ExperimentPoint, ExperimentScale, Host, LabSite, SiteDisk, SiteServer};
 
-/// What is done, by the names of points.
+/// The accesses, by the words of the points' names.
 const ACCESSES: [(&str, MicroAccessPattern, MicroAccess); 6] = [
     ("random-read", MicroAccessPattern::Random, MicroAccess::Read),
     ("random-write", MicroAccessPattern::Random, MicroAccess::Write),
@@ -15,7 +15,7 @@ const ACCESSES: [(&str, MicroAccessPattern, MicroAccess); 6] = [
     ("identical-write", MicroAccessPattern::Identical, MicroAccess::Write),
 ];
 
-/// A quick run has no identical blocks in its table.
+/// A quick run does not measure identical blocks.
 const QUICK_ACCESSES: usize = 4;
 
 fn micro(
@@ -43,17 +43,17 @@ fn point(name: String, site: LabSite, micro: Micro, runs: u32) -> ExperimentPoin
     ExperimentPoint { name, site, task: WorkloadTask::Micro(micro), runs, seconds, windows: false }
 }
 
-/// A disk of Table 1 with a set of so many MiB; in a quick run its cache is smaller, so that a second of writes fills it and
-/// the disk's own time shows.
+/// A disk of Table 1 with a working set of this size in MiB. In a quick run its cache is smaller, so that a second of
+/// writes fills it and the disk's own time becomes visible.
 fn small_disk(name: &str, set_mib: u32, scale: ExperimentScale) -> SiteDisk {
     let mut disk = disk(name);
     if scale == ExperimentScale::Quick && name != "null" {
         let cache = match name {
-            // A quarter of the set, as in the paper: what is in it already joins what comes. And with less than half a
-            // megabyte sequential writes would wait for room as well: eight arms take 33 ms each for what has piled up
-            // meanwhile, at half a millisecond a block.
+            // A quarter of the set, as in the paper: blocks that are in it already are merged with new ones. With
+            // less than half a megabyte sequential writes would wait for space as well: eight arms take 33 ms each
+            // for the blocks that have accumulated meanwhile, at half a millisecond per block.
             "array" => format!("{}MiB", set_mib / 4),
-            // It parts its cache into 16 runs, which random writes fill however long each may be.
+            // The disk divides its cache into 16 runs, which random writes fill regardless of the length of a run.
             _ => "128KiB".to_owned(),
         };
         disk.more.insert("cache".to_owned(), cache);
@@ -61,13 +61,13 @@ fn small_disk(name: &str, set_mib: u32, scale: ExperimentScale) -> SiteDisk {
     disk
 }
 
-/// Table 1: four disks, with the working set four times their cache.
+/// Table 1: four disks, with a working set of four times their cache.
 pub(super) fn table_1(scale: ExperimentScale) -> Vec<ExperimentPoint> {
     let mut points = Vec::new();
     for (name, cache_mib) in [("dnes", 2), ("ddys", 4), ("array", 128), ("null", 256)] {
         let set = scale.pick(16, 4 * cache_mib);
         let base = device(small_disk(name, set, scale), u64::from(set) + 16);
-        // A node without a link says least of what distance does.
+        // A node without a link shows least about distance.
         let is_asked = |way: &StorageDistance| {
             scale == ExperimentScale::Full || *way != StorageDistance::Target
         };
@@ -78,7 +78,7 @@ pub(super) fn table_1(scale: ExperimentScale) -> Vec<ExperimentPoint> {
                 if (pattern, access) == (MicroAccessPattern::Random, MicroAccess::Write)
                     && name != "null"
                 {
-                    // Until the cache is full; the array's takes as long as a link lets it.
+                    // Until the cache is full; filling the array's takes as long as the link needs.
                     task.warm_up_seconds = scale.pick(1, if name == "array" { 25 } else { 10 });
                 }
                 let name = format!("table-1/{name}/{word}/{}", way.name());
@@ -89,7 +89,7 @@ pub(super) fn table_1(scale: ExperimentScale) -> Vec<ExperimentPoint> {
     points
 }
 
-/// Sizes from 1 to 64 KiB, on what takes no time itself.
+/// Sizes from 1 to 64 KiB, on a disk that takes no time.
 pub(super) fn sweep(scale: ExperimentScale) -> Vec<ExperimentPoint> {
     let set = scale.pick(16, 64);
     let base = device(disk("null"), u64::from(set) + 16);
@@ -111,7 +111,7 @@ pub(super) fn sweep(scale: ExperimentScale) -> Vec<ExperimentPoint> {
     points
 }
 
-/// Figure 2: where the time of one request goes.
+/// Figure 2: the parts of the time of a request.
 pub(super) fn figure_2(scale: ExperimentScale) -> Vec<ExperimentPoint> {
     let base = device(disk("null"), 80);
     let far = StorageDistance::Delay(0).over(base.clone());
@@ -162,9 +162,9 @@ pub(super) fn window(scale: ExperimentScale) -> Vec<ExperimentPoint> {
     points
 }
 
-/// Others in the place of ours, on a memory disk.
+/// Other targets and initiators in place of ours, on a memory disk.
 pub(super) fn peers(scale: ExperimentScale) -> Vec<ExperimentPoint> {
-    // tgt has no simulated disk: for all of them it is memory.
+    // tgt has no simulated disk, so all use memory.
     let base = device(SiteDisk::default(), 80);
     let peers = [
         ("forebay", base.clone()),

@@ -1,21 +1,21 @@
-//! The paper's two testbeds, and the disks at the far end.
+//! The paper's two testbeds, and the disks at the remote end.
 
 use std::time::Duration;
 
 use crate::{Host, LabSite, SiteDisk, SiteLink, SiteServer, SiteSession};
 
-/// How far the storage is.
+/// The distance to the storage.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum StorageDistance {
-    /// The disk is the host's.
+    /// The disk is local to the host.
     Local,
-    /// It is served, without a link.
+    /// The disk is served, without a link.
     Target,
-    /// It is served over the delay testbed: one way, in milliseconds.
+    /// The disk is served over the delay testbed with this one-way delay in milliseconds.
     Delay(u32),
 }
 
-/// Those of the paper's tables.
+/// The distances of the paper's tables.
 pub(super) const WAYS: [StorageDistance; 7] = [
     StorageDistance::Local,
     StorageDistance::Target,
@@ -26,11 +26,11 @@ pub(super) const WAYS: [StorageDistance; 7] = [
     StorageDistance::Delay(8),
 ];
 
-/// Those of a quick run where a workload takes seconds.
+/// Those of a quick run with workloads that take seconds.
 pub(super) const FEW: [StorageDistance; 3] =
     [StorageDistance::Local, StorageDistance::Delay(0), StorageDistance::Delay(8)];
 
-/// And where the others say enough.
+/// Those of a quick run for which fewer suffice.
 pub(super) const FEWER: [StorageDistance; 1] = [StorageDistance::Delay(8)];
 
 impl StorageDistance {
@@ -42,7 +42,7 @@ impl StorageDistance {
         }
     }
 
-    /// A site with this between.
+    /// Returns a site with this distance.
     pub fn over(self, site: LabSite) -> LabSite {
         match self {
             Self::Local => LabSite { server: SiteServer::Host, link: None, ..site },
@@ -52,15 +52,15 @@ impl StorageDistance {
     }
 }
 
-/// The paper's "8 KB" frames: an 8 KiB block with its header is two of them, and 1500-byte frames make six.
+/// The paper's "8 KB" frames: an 8 KiB block with its header takes two of them, or six 1500-byte frames.
 pub(super) const JUMBO: u16 = 8192;
 
-/// The delay testbed (section 3.1): a gigabit switch, with a delay one way in milliseconds.
+/// The delay testbed (section 3.1): a gigabit switch with this one-way delay in milliseconds.
 pub(super) fn gigabit(delay: u32, mtu: u16) -> SiteLink {
     SiteLink::alike(wan::DirectionSettings {
         delay: Duration::from_millis(delay.into()),
         rate: Some(1_000_000_000),
-        // What is on its way at 8 ms: a shorter queue would drop what TCP may rightly have sent.
+        // The data in flight at 8 ms: a shorter queue would drop segments that TCP may send.
         queue_bytes: 2 << 20,
         mtu,
         ..wan::DirectionSettings::default()
@@ -68,7 +68,7 @@ pub(super) fn gigabit(delay: u32, mtu: u16) -> SiteLink {
 }
 
 /// The congestion testbed (section 3.1): routers with a backbone of 155 Mbit/s, a round trip of 0.46 ms, and
-/// background traffic of so many percent of it, both ways.
+/// background traffic of this percentage of it in both directions.
 pub(super) fn backbone(load: u32) -> SiteLink {
     SiteLink::alike(wan::DirectionSettings {
         delay: Duration::from_micros(230),
@@ -78,7 +78,8 @@ pub(super) fn backbone(load: u32) -> SiteLink {
     })
 }
 
-/// A disk of the paper by its name here. Their write caches are on, and the paper takes what they hold for safe.
+/// A disk of the paper by its word in the points' names. Its write cache is on, and the paper considers its content
+/// stable.
 pub(super) fn disk(name: &str) -> SiteDisk {
     let model = match name {
         "dnes" => "ibm-dnes",

@@ -1,4 +1,4 @@
-//! Table 2 and Figure 4: applications over a distance.
+//! Table 2 and Figure 4: applications over distance.
 
 use super::{
     delays,
@@ -10,7 +10,7 @@ use crate::{
     paper::outsourcing::{APPLICATIONS, FIGURE_4, MISPRINTS, WAYS, application_named},
 };
 
-/// A workload of Table 2: its word in the points' names, for people, and the unit of its metric.
+/// A workload of Table 2: its word in the points' names, its name for people, and the unit of its metric.
 const WORKLOADS: [(&str, &str, &str); 5] = [
     ("build", "build", "1/h"),
     ("sdet", "SDET", "1/h"),
@@ -19,10 +19,11 @@ const WORKLOADS: [(&str, &str, &str); 5] = [
     ("tpcc", "TPC-C", "1/min"),
 ];
 
-/// File systems: the word of the points' names, and for people.
+/// File systems: the word in the points' names, and the name for people.
 const METADATA: [(&str, &str); 2] = [("soft", "ext4"), ("sync", "ext4, sync")];
 
-/// What Surge and TPC-C keep of local at 8 ms with a gateway; the paper's without one: 0.86 and 0.82 to 0.89.
+/// The shares of local performance that Surge and TPC-C keep at 8 ms with a gateway; without one the paper has 0.86
+/// and 0.82 to 0.89.
 const KEPT_AT_8_MS: f64 = 0.95;
 
 /// Table 2.
@@ -65,7 +66,7 @@ fn point(workload: &str, meta: &str, how: &str, way: &str) -> String {
     format!("table-2/{workload}/{meta}/{how}/{way}")
 }
 
-/// What the paper has for a column of ours: local, and the shares of it.
+/// The paper's numbers for one of our columns: local performance, and the shares of it.
 fn paper(workload: &str, meta: &str) -> Option<(f64, [f64; 6])> {
     if let Some(application) = application_named(&format!("{workload}/{meta}")) {
         return Some((application.local, application.shares));
@@ -83,7 +84,7 @@ fn paper(workload: &str, meta: &str) -> Option<(f64, [f64; 6])> {
     (count > 0.0).then(|| (local / count, shares.map(|sum| sum / count)))
 }
 
-/// The metric on a disk of the host's own.
+/// The metric with a local disk.
 fn local(measured: &MeasuredPoints<'_>) -> ReportTable {
     let mut table = ReportTable::new("On a disk of the host's own", "file system");
     for (_, name, unit) in WORKLOADS {
@@ -157,7 +158,7 @@ fn plot(measured: &MeasuredPoints<'_>, how: &str, title: &str) -> Plot {
     plot
 }
 
-/// Where distance costs clearly more or less than in the paper.
+/// Deviations if distance costs clearly more or less than in the paper.
 fn slower(measured: &MeasuredPoints<'_>) -> Vec<String> {
     let mut deviations = vec![];
     for (workload, name, unit) in WORKLOADS {
@@ -166,7 +167,7 @@ fn slower(measured: &MeasuredPoints<'_>) -> Vec<String> {
             let Some(ours) = kept(measured, (workload, unit), meta, "plain", "8ms").ours else {
                 continue;
             };
-            // A tenth of local is what the paper's own runs vary by at most, twice over.
+            // A tenth of local is twice the variation of the paper's own runs.
             if (ours - shares[5]).abs() > 0.1 {
                 let why = because([at_8_ms(measured, workload, meta, name)], &[]);
                 deviations.push(format!(
@@ -180,7 +181,7 @@ fn slower(measured: &MeasuredPoints<'_>) -> Vec<String> {
     deviations
 }
 
-/// What one of a workload's takes, and how often it waits, here and in the paper.
+/// Explains a deviation: the time of an operation of the workload and how often it waits, here and in the paper.
 fn at_8_ms(
     measured: &MeasuredPoints<'_>,
     workload: &str,
@@ -205,7 +206,7 @@ fn at_8_ms(
     )
 }
 
-/// There and back, 8 ms one way.
+/// The round trip time for 8 ms one way.
 const ROUND_TRIP_MS: f64 = 16.0;
 
 /// Figure 4.

@@ -51,7 +51,7 @@ pub fn figure_5(measured: &MeasuredPoints<'_>) -> Section {
     section
 }
 
-/// What is read from a paper's text where its figure is a drawing.
+/// The numbers in a paper's text about a figure that is a drawing.
 const WORDS: &str = "What the paper says in words";
 
 /// Figure 6.
@@ -194,7 +194,7 @@ pub fn figure_7(measured: &MeasuredPoints<'_>) -> Section {
     section
 }
 
-/// What a transaction takes without load and delay, with them, and with a cache too.
+/// Explains a transaction's time without load and delay, with them, and with a cache.
 fn of_its_own(
     measured: &MeasuredPoints<'_>,
     whole: &str,
@@ -210,7 +210,7 @@ fn of_its_own(
     ))
 }
 
-/// What a table or plot is of.
+/// The measurements of a table or plot.
 #[derive(Clone, Copy)]
 struct CacheFigureLabels {
     title: &'static str,
@@ -224,7 +224,7 @@ const TRANSACTIONS: CacheFigureLabels = CacheFigureLabels {
     unit: "1/s",
 };
 
-/// For each delay, a column for each cache: word of the points' names, and for people.
+/// For each cache a column: its word in the points' names, and its name for people.
 fn by_delay(
     measured: &MeasuredPoints<'_>,
     of: CacheFigureLabels,

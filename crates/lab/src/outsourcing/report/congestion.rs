@@ -6,7 +6,7 @@ use crate::{
     paper::outsourcing::{CONGESTION, PaperCongestion},
 };
 
-/// Workload, file system and unit of each column of ours; what the paper has for it.
+/// Workload, file system and unit of each of our columns, and the paper's numbers for it.
 type CongestionColumn =
     (&'static str, &'static str, &'static str, fn(&PaperCongestion) -> Option<f64>);
 
@@ -66,7 +66,7 @@ pub fn table_3(measured: &MeasuredPoints<'_>) -> Section {
     section
 }
 
-/// Why a column is where it is at a load, as far as the runs tell.
+/// Explains the result of a column at a load, as far as possible.
 fn why(measured: &MeasuredPoints<'_>, n: usize, load: &str) -> Vec<Option<String>> {
     let (Some((_, (workload, meta, unit, paper))), Ok(load)) =
         (COLUMNS.get(n), load.parse::<u32>())
@@ -85,10 +85,10 @@ fn why(measured: &MeasuredPoints<'_>, n: usize, load: &str) -> Vec<Option<String
 /// The backbone of the paper's congestion testbed.
 pub(super) const BACKBONE_MBIT_S: f64 = 155.0;
 
-/// Shares that differ by more are told of: twice what the paper's runs vary by in the mean (Table 2).
+/// Shares that differ by more are reported: twice the mean variation of the paper's runs (Table 2).
 const DIFFERENT: f64 = 0.1;
 
-/// What the paper's background did to the network itself.
+/// The effect of the paper's background traffic on the network itself.
 fn profile() -> ReportTable {
     let table = ReportTable::new("The paper's background", "load, % of 155 Mbit/s")
         .column("mean", "Mbit/s")

@@ -1,4 +1,4 @@
-//! Equation (1) and the masking rule against Table 1, ours and the paper's.
+//! Compares equation (1) and the masking rule with Table 1, ours and the paper's.
 
 use super::{delays, table_1_point, way};
 use crate::{
@@ -11,8 +11,8 @@ use crate::{
 /// The column of random writes in [`ACCESSES`].
 const RANDOM_WRITE: usize = 1;
 
-/// Whether a rule takes the random writes of a disk of [`DISKS`] as written behind. The paper's text says so of
-/// single disks; its table shows the same of the array.
+/// For each disk of [`DISKS`], whether a rule considers its random writes written behind. The paper's text says so of
+/// single disks; its table shows the same for the array.
 fn is_behind(rule: LatencyRule, disk: usize, access: usize) -> bool {
     let disks = match rule {
         LatencyRule::Sum | LatencyRule::Masked => 2,
@@ -21,13 +21,13 @@ fn is_behind(rule: LatencyRule, disk: usize, access: usize) -> bool {
     access == RANDOM_WRITE && disk < disks
 }
 
-/// Times of Table 1, wherever they come from.
+/// The times of a Table 1, ours or the paper's.
 trait ResponseTimeSource {
     fn time(&self, disk: usize, access: usize, way: &str) -> Option<f64>;
-    /// What the disk takes to say that it has a write in its cache.
+    /// The response time of a disk for a write that its cache accepts.
     fn answer(&self, disk: usize) -> Option<f64>;
 
-    /// A request at this delay, for this rule, and how long it took.
+    /// A request at this delay, for this rule, and its measured time.
     fn request(
         &self,
         rule: LatencyRule,
@@ -44,7 +44,7 @@ trait ResponseTimeSource {
         Some((request, self.time(disk, access, way)?))
     }
 
-    /// All requests over a distance that there are.
+    /// Returns all existing requests over a distance.
     fn requests(&self, rule: LatencyRule) -> Vec<(ModelRequest, f64)> {
         let cells =
             (0..DISKS.len()).flat_map(|disk| (0..ACCESSES.len()).map(move |access| (disk, access)));
@@ -91,7 +91,7 @@ pub fn protocol(measured: &MeasuredPoints<'_>) -> Option<f64> {
     protocol_time(&measured.requests(LatencyRule::Answered))
 }
 
-/// What the last rule says of a request of ours, ms; `None` if its disk was not measured alone.
+/// The prediction of the last rule for one of our requests, ms; `None` if its disk was not measured alone.
 pub fn foretold(
     measured: &MeasuredPoints<'_>,
     disk: usize,
@@ -163,7 +163,7 @@ fn fits(measured: &MeasuredPoints<'_>, iscsi: Option<f64>) -> ReportTable {
     )
 }
 
-/// Measured less foretold, of the last rule.
+/// Measured time minus the prediction of the last rule.
 fn residuals(measured: &MeasuredPoints<'_>, iscsi: f64) -> ReportTable {
     let title = format!("Measured less foretold, {}", LatencyRule::Answered.name());
     let mut table = ReportTable::new(&title, "one-way delay");
@@ -195,7 +195,7 @@ fn residuals(measured: &MeasuredPoints<'_>, iscsi: f64) -> ReportTable {
     )
 }
 
-/// Disks and accesses that the last rule misses, each with its farthest delay.
+/// Disks and accesses that the last rule does not predict, each with the delay of the largest difference.
 fn far_from_rule(measured: &MeasuredPoints<'_>, iscsi: f64) -> Vec<String> {
     let mut deviations = vec![];
     for (disk, shown) in DISKS_SHOWN.iter().enumerate() {

@@ -1,25 +1,27 @@
-//! What the runs say of themselves that may explain where their figures are.
+//! Explanations of results from the measurements themselves.
 
 use crate::{MeasuredPoints, number};
 
-/// Rates, a second, at no distance and over one; the round trip of that is between them, in ms.
+/// Rates per second, without and with a distance, and the round trip time of that distance in ms.
 #[derive(Clone, Copy, Debug)]
 pub struct NearFarRates {
-    /// Over the same link without a delay: what all the rest of the way takes is in it.
+    /// Over the same link without a delay: includes all other delays.
     pub near: f64,
     /// Over the distance.
     pub far: f64,
 }
 
 impl NearFarRates {
-    /// Milliseconds that one takes where nothing is between, and round trips that it waits for over the distance.
+    /// Returns the milliseconds of an operation without distance, and the number of round trips that it waits for
+    /// over the distance.
     fn taken_apart(self, round_trip_ms: f64) -> (f64, f64) {
         let [near, far] = [self.near, self.far].map(|rate| 1000.0 / rate);
         (near, (far - near) / round_trip_ms)
     }
 }
 
-/// Why a share is another than the paper's: what one takes by itself, and how often it waits for a round trip, make it.
+/// Explains a share that differs from the paper's by the time of an operation itself and the number of its round
+/// trips.
 pub fn waits(
     one: &str,
     ours: NearFarRates,
@@ -47,8 +49,8 @@ pub fn waits(
     Some(format!("{told}{which}."))
 }
 
-/// How long one takes where nothing slows it, by how many there are in a second here and in the paper; `None` if that is about the
-/// same.
+/// Compares the time of an undelayed operation here and in the paper, from the rates per second; `None` if they are
+/// about the same.
 pub fn own_time(ours: f64, paper: f64) -> Option<String> {
     let [here, there] = [ours, paper].map(|rate| 1000.0 / rate);
     (!alike(here, there)).then(|| {
@@ -60,14 +62,14 @@ pub fn own_time(ours: f64, paper: f64) -> Option<String> {
     })
 }
 
-/// Whether one is not more than twice the other.
+/// Returns true if neither is more than twice the other.
 fn alike(a: f64, b: f64) -> bool {
     (0.5..=2.0).contains(&(a / b))
 }
 
-/// How much of what is left of a line with background traffic a run has used at most; `None` if that says nothing, or what passed
-/// or how long it took is not known. The link counts for longer than the workload does for its own time, until all that it has
-/// written is sent: no more than what passed by then was sent in that time.
+/// Estimates the largest share of the line's free bandwidth (besides background traffic) that a run has used; `None`
+/// if it is not significant, or if bytes or time are unknown. The link counts longer than the workload measures,
+/// until all written data is sent: no more than the bytes counted by then was sent in the measured time.
 pub fn sent(
     measured: &MeasuredPoints<'_>,
     point: &str,
@@ -89,7 +91,7 @@ pub fn sent(
     })
 }
 
-/// What a write takes at the node, in the mean, at each of these points, with what is special there.
+/// Describes the mean time of a write at the node at each of these points, and what is special there.
 pub fn writes_at_node(measured: &MeasuredPoints<'_>, points: [(&str, &str); 2]) -> Option<String> {
     let [a, b] = points.map(|(point, with)| {
         let mean = measured.value(point, "node 1 time_write", "ms")?;
@@ -98,7 +100,7 @@ pub fn writes_at_node(measured: &MeasuredPoints<'_>, points: [(&str, &str); 2]) 
     Some(format!("A write takes the node {} and {}.", a?, b?))
 }
 
-/// Where a gateway's reads were answered at a point, and of how much.
+/// Describes where a gateway's reads were answered at a point, and their size.
 pub fn reads_at_gateway(measured: &MeasuredPoints<'_>, point: &str) -> Option<String> {
     let of = |figure: &str| measured.value(point, &format!("gateway cache {figure}"), "");
     let reads = of("reads").filter(|reads| *reads > 0.0)?;
@@ -110,7 +112,7 @@ pub fn reads_at_gateway(measured: &MeasuredPoints<'_>, point: &str) -> Option<St
     ))
 }
 
-/// What a gateway kept from its node: of the bytes that were written, those that it has not sent.
+/// Returns the share of the written bytes that a gateway did not send to its node.
 pub fn filtered(measured: &MeasuredPoints<'_>, point: &str) -> Option<f64> {
     let of = |figure: &str| measured.value(point, &format!("gateway cache {figure}"), "bytes");
     let written = of("written_bytes").filter(|bytes| *bytes > 0.0)?;
@@ -123,7 +125,7 @@ mod tests {
 
     #[test]
     fn a_share_is_taken_apart_into_its_own_time_and_round_trips() {
-        // TPC-C: as many round trips, and sixty times the time of its own.
+        // TPC-C: the same number of round trips, and sixty times the time without distance.
         let ours = NearFarRates { near: 700.0, far: 69.4 };
         let paper = NearFarRates { near: 12.25, far: 10.5 };
         let told = waits("A transaction", ours, paper, 16.0).unwrap();

@@ -1,4 +1,4 @@
-//! Figure 2: where the time of a single 8 KiB request goes.
+//! Figure 2: the parts of the time of a single 8 KiB request.
 
 use super::far_side;
 use crate::{
@@ -29,14 +29,14 @@ pub fn figure_2(measured: &MeasuredPoints<'_>) -> Section {
     section.table(papers())
 }
 
-/// What the sums are made of, ours and the paper's.
+/// The parts of the sum, ours and the paper's.
 fn made_of(measured: &MeasuredPoints<'_>, way: &str) -> Option<String> {
     let ours = times(measured, way)
         .into_iter()
         .map(|(part, us)| Some(format!("{part} {} µs", number(us?))))
         .collect::<Option<Vec<_>>>()?;
     let paper = COMPONENTS_US.map(|(name, [answer, _, data])| {
-        // All but the switch are passed twice each way.
+        // All except the switch are passed twice in each direction.
         let times = if name == "switch" { 1.0 } else { 2.0 };
         format!("{name} {} µs", number(times * (answer + data)))
     });
@@ -45,7 +45,7 @@ fn made_of(measured: &MeasuredPoints<'_>, way: &str) -> Option<String> {
 
 const WAYS: [&str; 2] = ["read", "write"];
 
-/// How a request is made, by the names of points, and for people.
+/// The kinds of requests: the word in the points' names, and the name for people.
 const HOWS: [(&str, &str); 3] = [
     ("device", "from an attached device"),
     ("url", "from our initiator, without the kernel's block layer"),
@@ -56,7 +56,7 @@ fn whole(measured: &MeasuredPoints<'_>) -> ReportTable {
     let table = ReportTable::new("One request of 8 KiB over 0 ms", "request")
         .column("read", "ms")
         .column("write", "ms");
-    // The paper's sum is what is added to the disk; ours is all of it, with a disk that takes no time.
+    // The paper's sum is what is added to the disk; ours is the whole time, with a disk that takes no time.
     table.rows(
         HOWS,
         |(_, shown)| (*shown).to_owned(),
@@ -67,8 +67,8 @@ fn whole(measured: &MeasuredPoints<'_>) -> ReportTable {
     )
 }
 
-/// What each part adds, µs: differences between requests that go through it and such that do not, and what the node
-/// counted itself.
+/// The time of each part, µs: differences between requests that pass it and such that do not, and the node's own
+/// counters.
 fn times(measured: &MeasuredPoints<'_>, way: &str) -> [(&'static str, Option<f64>); 4] {
     let whole = |how: &str| measured.value(&format!("figure-2/{how}/{way}"), "", "us");
     let node =

@@ -80,7 +80,7 @@ fn rates(measured: &MeasuredPoints<'_>, n: usize) -> ReportTable {
     )
 }
 
-/// The paper's MB/s of requests that take so long, one after the other.
+/// Converts a time per request to the paper's MB/s, one request at a time.
 fn throughput(bytes: f64, ms: f64) -> f64 {
     bytes / MB / (ms / 1000.0)
 }
@@ -106,7 +106,7 @@ fn plot(measured: &MeasuredPoints<'_>, n: usize, iscsi: Option<f64>) -> Plot {
     plot
 }
 
-/// Where the eight milliseconds cost something else than in the paper, with the disks' own times beside it.
+/// Deviations if the eight milliseconds cost more or less than in the paper, with the disks' own times.
 fn slopes(measured: &MeasuredPoints<'_>, n: usize, disk: &str) -> Vec<String> {
     let deviation = |(column, access): (usize, &str)| {
         let time = |at: &str| measured.value(&point(disk, access, at), "", "ms");
@@ -133,7 +133,7 @@ fn slopes(measured: &MeasuredPoints<'_>, n: usize, disk: &str) -> Vec<String> {
     ACCESSES.into_iter().enumerate().filter_map(deviation).collect()
 }
 
-/// The sizes of the sweep: bytes, and the word of the points' names.
+/// The sizes of the sweep: bytes, and the word in the points' names.
 const SIZES: [(f64, &str); 7] = [
     (1024.0, "1k"),
     (2048.0, "2k"),
@@ -153,7 +153,7 @@ pub fn sweep(measured: &MeasuredPoints<'_>) -> Section {
         )
         .text(&far_side(measured, "sweep/"));
     for access in ["random-read", "random-write", "sequential-read", "sequential-write"] {
-        // A way that no record has makes no row: the quick run has some of them only.
+        // A distance without records has no row: the quick run has only some of them.
         let start = format!("sweep/null/{access}/");
         if measured.starting(&start).next().is_none() && access != "sequential-read" {
             continue;
@@ -192,7 +192,7 @@ pub fn sweep(measured: &MeasuredPoints<'_>) -> Section {
     section
 }
 
-/// What a sequential read of 8 KiB takes, here and in the paper: what is not its data is most of that.
+/// Compares the times of a sequential read of 8 KiB here and in the paper: most of it is not data transfer.
 fn of_8_kib(measured: &MeasuredPoints<'_>) -> Option<String> {
     let ours = measured.value(&point("null", "sequential-read", "0ms"), "", "ms")?;
     Some(format!(

@@ -1,4 +1,4 @@
-//! What was found, beside what the paper says.
+//! The report: results beside the numbers of the paper.
 
 mod explanations;
 mod application;
@@ -16,7 +16,7 @@ use crate::{
     paper::{PaperStatement, outsourcing as paper},
 };
 
-/// The report of these records, and of the points that were left out: name and reason.
+/// Returns the report of these records and of the points that were left out (name and reason).
 #[must_use]
 pub fn report(records: &[PointRecord], left_out: &[(String, String)]) -> LabReport {
     let measured = MeasuredPoints::new(records).left_out(left_out.iter().cloned());
@@ -45,22 +45,22 @@ pub fn report(records: &[PointRecord], left_out: &[(String, String)]) -> LabRepo
         .section(peer::section(&measured))
 }
 
-/// A row's name as people read it: "0ms" is "0 ms".
+/// Returns a row's name for people: "0ms" is "0 ms".
 fn way(way: &str) -> String {
     way.strip_suffix("ms").map_or_else(|| way.to_owned(), |delay| format!("{delay} ms"))
 }
 
-/// The name of a point of Table 1, which equation (1) is held against, too.
+/// Returns the name of a point of Table 1, with which equation (1) is compared as well.
 fn table_1_point(disk: &str, access: &str, way: &str) -> String {
     format!("table-1/{disk}/{access}/{way}")
 }
 
-/// The ways that are delays, with these in ms.
+/// The distances that are delays, with these in ms.
 fn delays() -> impl Iterator<Item = (f64, &'static str)> {
     paper::DELAYS_MS.into_iter().zip(paper::WAYS.into_iter().skip(2))
 }
 
-/// What the far side was, as a sentence; `none` if nothing was measured.
+/// Describes the remote storage in a sentence; `none` if nothing was measured.
 fn far_side(measured: &MeasuredPoints<'_>, start: &str) -> String {
     match measured.disks(start).as_str() {
         "" => "Nothing of this section was measured.".to_owned(),
@@ -68,7 +68,7 @@ fn far_side(measured: &MeasuredPoints<'_>, start: &str) -> String {
     }
 }
 
-/// One cell by another: both of one point's kind, each with its reason if it is not there.
+/// Divides one cell by another; if one is missing, the reason is kept.
 fn share(of: &Cell, whole: &Cell) -> Cell {
     let quotient = of.by(whole);
     if quotient.ours.is_some() {
@@ -79,13 +79,14 @@ fn share(of: &Cell, whole: &Cell) -> Cell {
     Cell::words(reason)
 }
 
-/// A cell with the paper's words after its number; the reason stays where there is none.
+/// Returns a cell with the paper's words after its number; a missing cell keeps its reason.
 fn noted(cell: Cell, words: &PaperStatement) -> Cell {
     if cell.ours.is_some() { cell.note(&words.note()) } else { cell }
 }
 
-/// Of each column of a table of shares, the row where ours is farthest from the paper's, if by more than
-/// `tolerance`: with the reasons that `why` finds for this column, by its place, and this row, by its name.
+/// Returns a deviation for each column of a table of shares, at the row where the difference from the paper is
+/// largest, if it is more than `tolerance`. `why` returns the explanations for this column (by index) and row (by
+/// name).
 fn farthest(
     table: &ReportTable,
     tolerance: f64,

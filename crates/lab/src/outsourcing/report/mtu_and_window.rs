@@ -1,4 +1,4 @@
-//! What the length of packets and the size of windows do (section 4.3.1).
+//! The effect of packet length and window size (section 4.3.1).
 
 use super::{delays, far_side, farthest, noted, share, way};
 use crate::{
@@ -9,8 +9,8 @@ use crate::{
     },
 };
 
-/// A workload that is measured with two settings: its word in the points' names, for people, its figure's unit,
-/// and what the paper has for the first setting by the second: a number or a range, at one delay alone, or words.
+/// A workload that is measured with two settings: its word in the points' names, its name for people, the unit of its
+/// figure, and the paper's ratio of the two settings: a number or a range, possibly at one delay only, or words.
 struct Compared {
     word: &'static str,
     name: &'static str,
@@ -20,7 +20,7 @@ struct Compared {
 }
 
 impl Compared {
-    /// Performance with the first of two settings, with the second, and the one by the other.
+    /// Performance with the first of two settings, with the second, and the ratio.
     fn cells(
         &self,
         measured: &MeasuredPoints<'_>,
@@ -31,7 +31,7 @@ impl Compared {
         let Self { word, unit, .. } = self;
         let [first, second] = settings
             .map(|setting| measured.cell(&format!("{start}/{word}/{setting}/{at}"), "", unit));
-        // Of a time the shorter one is better.
+        // Of times the shorter one is better.
         let ratio = if *unit == "ms" { share(&second, &first) } else { share(&first, &second) };
         [first, second, ratio]
     }
@@ -75,7 +75,7 @@ pub fn section(measured: &MeasuredPoints<'_>) -> Section {
         table(measured, "MTU of 1500 bytes by 8192 bytes", "mtu", ["1500", "8192"], &frames);
     let harmed = harmed(measured, &windows);
     let windows = table(measured, "Socket buffers of 64 KB by 640 KB", "window", WINDOWS, &windows);
-    // Columns of ratios alone have a paper's number beside them.
+    // Only columns of ratios have a paper's number.
     let together = |n: usize, row: &str| {
         let longer = frames.rows.iter().find(|it| it.name == row)?.cells.get(n)?;
         (longer.ours? > longer.paper?.most).then(|| TOGETHER.to_owned())
@@ -98,7 +98,7 @@ pub fn section(measured: &MeasuredPoints<'_>) -> Section {
 
 const WINDOWS: [&str; 2] = ["64k", "640k"];
 
-/// Where the small window costs most, if the paper's words do not hold there.
+/// A deviation for the delay where the small window costs most, if it contradicts the paper's words.
 fn harmed(measured: &MeasuredPoints<'_>, windows: &[Compared]) -> Vec<String> {
     let of = |compared: &Compared| {
         let words = compared.words?;
@@ -113,14 +113,14 @@ fn harmed(measured: &MeasuredPoints<'_>, windows: &[Compared]) -> Vec<String> {
     windows.iter().filter_map(of).collect()
 }
 
-/// Why short packets cost less here than in the paper.
+/// Explains why short packets cost less here than in the paper.
 const TOGETHER: &str = "The packets of a segment cross the emulated link together (segmentation offload of its two ends), so that \
     more of them cost next to nothing; the paper's cost an interrupt each, at both ends and both gateways.";
 
-/// Ratios that differ by more are told of: a quarter of what the paper finds for packets.
+/// Ratios that differ by more are reported: a quarter of the paper's effect of packet length.
 const DIFFERENT: f64 = 0.04;
 
-/// What was measured with both settings at each delay.
+/// The measurements with both settings at each delay.
 fn table(
     measured: &MeasuredPoints<'_>,
     title: &str,

@@ -3,7 +3,7 @@
 use super::{delays, far_side, way};
 use crate::{Cell, Curve, MeasuredPoints, Plot, ReportTable, Section};
 
-/// Word of the points' names, and for people.
+/// The word in the points' names, and the name for people.
 const PEERS: [(&str, &str); 4] = [
     ("forebay", "Forebay"),
     ("tgt", "tgt"),
@@ -11,7 +11,7 @@ const PEERS: [(&str, &str); 4] = [
     ("nbdkit", "qemu-storage-daemon, nbdkit"),
 ];
 
-/// The accesses of Table 1, those of cache hits included.
+/// The accesses of Table 1, including cache hits.
 const ACCESSES: [&str; 6] = [
     "random-read",
     "random-write",

@@ -1,4 +1,4 @@
-//! The report of a small set of records, and of none.
+//! Tests the report of a small set of records, and of none.
 
 use std::collections::BTreeMap;
 
@@ -25,7 +25,7 @@ fn record(point: &str, unit: &str, value: f64) -> PointRecord {
     }
 }
 
-/// The paper's own numbers as if they had been measured: every ratio is 1.
+/// The paper's own numbers as measurements: every ratio is 1.
 fn papers() -> Vec<PointRecord> {
     let mut records = vec![];
     for (row, way) in paper::WAYS.into_iter().enumerate() {
@@ -51,10 +51,11 @@ fn the_papers_own_numbers_are_the_papers() {
     let report = report(&papers(), &[]);
     let table_1 = section(&report, "Table 1");
     let ratios: Vec<f64> = table_1.cells().filter_map(|(_, _, _, cell)| cell.ratio()).collect();
-    // 7 ways of 4 disks, 4 response times and 4 throughputs each, less what the null device prints as 0.00 ms.
+    // 7 distances of 4 disks, 4 response times and 4 throughputs each, without those that the null device prints as
+    // 0.00 ms.
     assert_eq!(ratios.len(), 7 * 4 * 8 - 4);
     let off = ratios.iter().filter(|ratio| (*ratio - 1.0).abs() > 0.03).count();
-    // What is printed as 0.01 ms is any time to 0.015 ms: the throughputs beside it are off.
+    // A printed 0.01 ms is any time up to 0.015 ms, so the throughputs beside it differ.
     assert_eq!(off, 2, "{ratios:?}");
     assert_eq!(table_1.deviations, Vec::<String>::new());
     assert!(
@@ -163,7 +164,7 @@ fn a_gateway_is_held_to_what_it_promises() {
     assert_eq!(drawn, 2);
 }
 
-/// A record with figures of every kind that a table may ask for.
+/// Returns a record with figures of every kind that a table may request.
 fn any(point: &str) -> PointRecord {
     let mut record = record(point, "ms", 5.0);
     for (unit, value) in [("1/s", 200.0), ("1/min", 300.0), ("1/h", 400.0)] {
@@ -241,7 +242,7 @@ fn a_drawing_is_held_against_what_the_paper_says_of_it_with_reasons_that_were_me
     );
     let six = told("Figure 6");
     assert!(six.contains("0.9 instead of 0.4") && six.contains("of 10 MiB it sent 1 MiB"), "{six}");
-    // Its own 80 a second are the paper's: that it is not the link's rate either is not known here.
+    // Its own 80 per second are the paper's. That this is not the link's rate either is unknown here.
     assert!(six.contains("at 70, 0.9 instead of 0.3625. No reason for it is known."), "{six}");
     let seven = told("Figure 7");
     assert!(seven.contains("60 % at 8 ms: 0.5; the paper says \"to mask a one-way"), "{seven}");
@@ -251,7 +252,7 @@ fn a_drawing_is_held_against_what_the_paper_says_of_it_with_reasons_that_were_me
 
 #[test]
 fn what_a_share_of_local_is_made_of_is_told() {
-    // A transaction of our own takes 1.4 ms, and waits as often as the paper's.
+    // Our transaction takes 1.4 ms, and waits as often as the paper's.
     let records = [
         record("table-2/tpcc/soft/plain/local", "1/min", 42_000.0),
         record("table-2/tpcc/soft/plain/0ms", "1/min", 42_000.0),
@@ -267,7 +268,7 @@ fn what_a_share_of_local_is_made_of_is_told() {
 
 #[test]
 fn what_was_sent_says_whether_a_line_is_full() {
-    // Dropped packets came as well, and are sent again.
+    // Dropped packets were counted as well, and are retransmitted.
     let told = |passed: f64| {
         let bytes = [
             ("link near_to_far bytes", "bytes", 2.0 * passed),
@@ -282,7 +283,7 @@ fn what_was_sent_says_whether_a_line_is_full() {
     assert!(told(1e6).contains(line), "{}", told(1e6));
     let line = "it sends at most 40 of the 46.5 Mbit/s that are left.";
     assert!(told(5e6).contains(line), "{}", told(5e6));
-    // 80 Mbit in a second of its own: some of that went when it was done.
+    // 80 Mbit in a second of its own: some of it was sent after its end.
     let told = told(1e7);
     assert!(told.starts_with("As a share") && !told.contains("Mbit/s"), "{told}");
 }
@@ -295,7 +296,7 @@ fn what_our_own_stack_takes_is_no_wait_for_the_distance() {
         record("table-2/surge/soft/plain/8ms", "1/s", 1000.0),
     ];
     let told = section(&report(&records, &[]), "Table 2").deviations.join("\n");
-    // Half a millisecond more over 8 ms each way; the paper's 3058 a second become 2966 over the link, and 2630.
+    // Half a millisecond more over 8 ms each way; the paper's 3058 per second become 2966 over the link, and 2630.
     assert!(
         told.contains("takes 0.5 ms without distance here and 0.3371 ms in the paper"),
         "{told}"

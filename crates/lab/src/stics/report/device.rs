@@ -1,4 +1,4 @@
-//! Figures 8 to 10: records at random places of a device.
+//! Figures 8 to 10: records at random positions of a device.
 
 use super::{Ratio, claimed, farthest};
 use crate::{
@@ -7,7 +7,7 @@ use crate::{
     stics::points::SIZES_KIB,
 };
 
-/// What the workload calls its rate.
+/// The name of the workload's rate.
 const THROUGHPUT: (&str, &str) = ("throughput", "MB/s of 1000 KiB");
 
 /// Figure 8.
@@ -52,7 +52,7 @@ pub(super) fn figure_8(measured: &MeasuredPoints<'_>) -> Section {
     farthest(measured, section, &ratios, &IOZONE)
 }
 
-/// Figures 9 and 10: random writes and a mix, with what they cost of the processors.
+/// Figures 9 and 10: random writes and a mix, with the processor time that they take.
 pub(super) fn figures_9_and_10(measured: &MeasuredPoints<'_>) -> Section {
     let mut table = ReportTable::new("Like vxbench, 100 Mbit/s", "load")
         .column_of("throughput", "iSCSI", "KiB/s")

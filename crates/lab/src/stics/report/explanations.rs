@@ -1,4 +1,4 @@
-//! What runs without and with a gateway say of themselves that may explain what it gains.
+//! Explanations of a gateway's gain from the measurements without and with it.
 
 use serde::Deserialize as _;
 
@@ -14,12 +14,12 @@ pub(super) struct GatewayComparison<'a> {
 }
 
 impl GatewayComparison<'_> {
-    /// All that is known, what weighs most first.
+    /// Returns all explanations, the most important first.
     pub(super) fn all(self) -> Vec<Option<String>> {
         vec![self.a_write(), self.reads(), self.fits_the_log(), self.busy()]
     }
 
-    /// How long a write takes in the log, and without a gateway at the node.
+    /// Compares the time of a write in the log and, without a gateway, at the node.
     pub(super) fn a_write(self) -> Option<String> {
         let of = |point: &str, figure: &str| {
             self.measured.value(point, figure, "ms").filter(|ms| *ms > 0.0)
@@ -33,12 +33,12 @@ impl GatewayComparison<'_> {
         ))
     }
 
-    /// Which share of reads the gateway answered, and how much memory it has for that.
+    /// States the share of reads that the gateway answered, and the memory that it has for that.
     fn reads(self) -> Option<String> {
         let of = |figure: &str| {
             counted(self.measured, self.cached, |name| name == format!("gateway cache {figure}"))
         };
-        // A handful of reads explains nothing.
+        // A few reads explain nothing.
         let reads = of("reads").filter(|reads| *reads >= 20.0)?;
         let share = 1.0 - of("reads_lower").unwrap_or(0.0) / reads;
         let dram = self.site()?.gateway?.dram;
@@ -50,7 +50,7 @@ impl GatewayComparison<'_> {
         ))
     }
 
-    /// Whether all that was written is less than the log holds: then nothing waited for the far disk.
+    /// Checks whether all written data fits in the log: then nothing waited for the remote disk.
     fn fits_the_log(self) -> Option<String> {
         let log = self.site()?.gateway?.log as f64;
         let written = self.measured.value(self.cached, "gateway cache written_bytes", "bytes")?;
@@ -60,7 +60,7 @@ impl GatewayComparison<'_> {
         })
     }
 
-    /// Whether the machine had hardly a processor left.
+    /// Checks whether the processors were nearly fully used.
     fn busy(self) -> Option<String> {
         let seconds = self.measured.value(self.cached, TIME_COUNTED, "s")?;
         let record = self.measured.record(self.cached)?;
@@ -81,5 +81,5 @@ impl GatewayComparison<'_> {
     }
 }
 
-/// A share of all processors above which it is they that limit.
+/// The share of all processors above which they are the bottleneck.
 const BUSY: f64 = 0.7;

@@ -1,4 +1,4 @@
-//! What was found, beside what the paper says.
+//! The report: results beside the numbers of the paper.
 
 mod explanations;
 mod device;
@@ -9,7 +9,7 @@ mod trace;
 use crate::{Cell, LabReport, MeasuredPoints, PointRecord, Section, deviation, paper::PaperFigure};
 use explanations::GatewayComparison;
 
-/// The report of these records, and of the points that were left out: name and reason.
+/// Returns the report of these records and of the points that were left out (name and reason).
 #[must_use]
 pub fn report(records: &[PointRecord], left_out: &[(String, String)]) -> LabReport {
     let measured = MeasuredPoints::new(records).left_out(left_out.iter().cloned());
@@ -41,7 +41,7 @@ pub fn report(records: &[PointRecord], left_out: &[(String, String)]) -> LabRepo
         .section(postmark::table_8(&measured))
 }
 
-/// A ratio of ours beside what the paper says of it: nothing where there is none of ours.
+/// Returns one of our ratios beside the paper's claim; nothing if there is none of ours.
 fn claimed(ratio: Cell, claim: &PaperFigure) -> Cell {
     if ratio.ours.is_none() {
         return ratio;
@@ -49,8 +49,8 @@ fn claimed(ratio: Cell, claim: &PaperFigure) -> Cell {
     ratio.beside_printed(claim.printed())
 }
 
-/// Of ratios that one claim is of, those that are elsewhere: the farthest, with its reasons, and how many there are. Each has
-/// its name, and the points that it is of.
+/// Returns a deviation for the ratios of one claim: the one with the largest difference, with its explanations, and
+/// how many differ. Each ratio has its name and its points.
 fn farthest(
     measured: &MeasuredPoints<'_>,
     section: Section,
@@ -77,7 +77,7 @@ fn farthest(
     section.deviation(&if of > 1 { format!("{text} {others}") } else { text.clone() })
 }
 
-/// What a gateway gains at a point.
+/// Returns the gain of a gateway at a point.
 struct Ratio {
     name: String,
     cell: Cell,
@@ -85,8 +85,8 @@ struct Ratio {
     cached: String,
 }
 
-/// The sum of what was counted around a point under names that `is_one` picks; `None` without the point, or if nothing of
-/// the kind was counted.
+/// Returns the sum of what was counted around a point under names that `is_one` selects; `None` without the point, or
+/// if nothing of the kind was counted.
 fn counted(
     measured: &MeasuredPoints<'_>,
     point: &str,
@@ -97,8 +97,8 @@ fn counted(
     (!values.is_empty()).then(|| values.iter().sum())
 }
 
-/// A cell of it, with the taints of its point or the reason why it is not there. What was never counted is 0, since counts
-/// that did not change are not kept.
+/// Returns it as a cell, with the taints of its point or the reason why it is missing. What was never counted is 0,
+/// because unchanged counters are not stored.
 fn counted_cell(measured: &MeasuredPoints<'_>, point: &str, is_one: impl Fn(&str) -> bool) -> Cell {
     match measured.record(point) {
         None => Cell::words(&measured.why_not(point)),

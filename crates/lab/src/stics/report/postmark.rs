@@ -130,7 +130,7 @@ pub(super) fn table_8(measured: &MeasuredPoints<'_>) -> Section {
     section
 }
 
-/// What a cell says when it has no number.
+/// The text of a cell without a number.
 pub(super) fn or_words(cell: Option<f64>, why: &str) -> Cell {
     cell.map_or_else(|| Cell::words(why), Cell::ours)
 }

@@ -1,4 +1,4 @@
-//! Reports of nothing, of all, and of what the paper's own numbers would give.
+//! Tests reports of nothing, of all points, and of the paper's own numbers.
 
 use workload::{WorkloadFigure, WorkloadResult, WorkloadSeries};
 
@@ -25,7 +25,7 @@ fn record(point: &str, outcome: WorkloadResult, counted: &[(&str, f64)]) -> Poin
     }
 }
 
-/// Every point of the experiment, with figures of the names that workloads have.
+/// Returns every point of the experiment, with figures named as those of workloads.
 fn all() -> Vec<PointRecord> {
     let responses = WorkloadSeries {
         name: "responses".to_owned(),
@@ -97,7 +97,7 @@ fn every_point_is_in_the_report() {
     let near = |cell: &Cell, value: f64| (cell.ours.unwrap() - value).abs() < 1e-9;
     assert!(near(cell(&report, "small, 4096", "by iSCSI's report after complete"), 2.0));
     assert!(near(cell(&report, "packets", "report after complete"), 200.0));
-    // 110,000 bytes in IP packets, and 14 of each frame.
+    // 110,000 bytes in IP packets, and 14 for each frame.
     assert!(near(cell(&report, "bytes", "report after complete"), 112_800.0));
     assert!(near(cell(&report, "65 to 127", "iSCSI"), 280.0));
     assert!(near(cell(&report, "READ", "iSCSI"), 60.0), "READ CAPACITY is another command");
@@ -132,7 +132,7 @@ fn what_the_paper_errs_in_is_told() {
 
 #[test]
 fn processors_are_busy_for_a_share_of_the_time_in_which_that_was_counted() {
-    // Five seconds are measured; filling and comparing are counted, too.
+    // Five seconds are measured; filling and comparing are counted as well.
     let told = |counted: &[(&str, f64)]| {
         let mut records = all();
         for record in &mut records {
@@ -187,7 +187,7 @@ fn what_is_not_where_the_paper_has_it_is_told_with_what_was_measured() {
     assert!(six[0].ends_with("It is the farthest of 4 of 4 that are elsewhere."), "{six:#?}");
     assert_eq!(told("Figure 8"), Vec::<String>::new());
     assert_eq!(told("Figures 11").len(), 3);
-    // Nothing that the records lack is made up.
+    // Nothing that is not in the records is invented.
     let bare = super::report(&all(), &[]);
     let bare = bare.sections.iter().flat_map(|section| &section.deviations);
     assert!(

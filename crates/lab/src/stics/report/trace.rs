@@ -12,7 +12,7 @@ use crate::{
 
 /// The points in the order of the paper's numbers.
 const HOWS: [&str; 3] = ["immediate", "after-complete", "iscsi"];
-/// Figure 12's axis: nearly all of the paper's responses are in it.
+/// Figure 12's axis, which includes nearly all of the paper's responses.
 const HISTOGRAM_MS: [f64; 2] = [0.0, 40.0];
 const BINS: usize = 80;
 
@@ -69,7 +69,7 @@ pub(super) fn figures_11_and_12(measured: &MeasuredPoints<'_>) -> Section {
     )
 }
 
-/// Where a write waits at a point, by what was counted there.
+/// Explains where a write waits at a point, from the counters there.
 fn waited(measured: &MeasuredPoints<'_>, point: &str) -> Option<String> {
     let mean = |figure: &str| measured.value(point, figure, "ms").filter(|ms| *ms > 0.0);
     match mean("gateway cache time_write") {
@@ -81,7 +81,7 @@ fn waited(measured: &MeasuredPoints<'_>, point: &str) -> Option<String> {
     }
 }
 
-/// What the two did their writing on.
+/// Describes the storage of the two.
 fn log_or_disk(how: &str) -> Option<String> {
     Some(match how {
         "iscsi" => {
@@ -93,7 +93,7 @@ fn log_or_disk(how: &str) -> Option<String> {
     })
 }
 
-/// The share of responses between two times.
+/// Returns the share of responses between two times.
 fn within(series: Option<&WorkloadSeries>, [from, to]: [f64; 2]) -> Cell {
     let Some(series) = series.filter(|series| !series.points.is_empty()) else {
         return Cell::words("not measured");

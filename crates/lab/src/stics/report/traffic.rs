@@ -1,4 +1,4 @@
-//! Tables 3 to 6: what PostMark made of the network, of requests and of SCSI commands.
+//! Tables 3 to 6: the network packets, requests and SCSI commands of PostMark.
 
 use super::{counted, counted_cell, postmark::or_words};
 use crate::{
@@ -9,11 +9,11 @@ use crate::{
     },
 };
 
-/// The points that the tables are of.
+/// The points of the tables.
 const ISCSI: &str = "figure-6/small/4096/iscsi";
 const STICS: &str = "figure-6/small/4096/after-complete";
 
-/// What the link calls the classes of Table 3, and what people do.
+/// The classes of Table 3: their names in the link's counters, and for people.
 const CLASSES: [(&str, &str); 6] = [
     ("to_64", "up to 64 bytes"),
     ("to_127", "65 to 127"),
@@ -23,7 +23,7 @@ const CLASSES: [(&str, &str); 6] = [
     ("from_1024", "1024 and more"),
 ];
 
-/// Bytes of a frame beside its IP packet: the paper counted at a switch.
+/// Bytes of a frame in addition to its IP packet: the paper counted at a switch.
 const FRAME_HEADER: f64 = 14.0;
 
 /// Tables 3 and 4.
@@ -85,7 +85,7 @@ pub(super) fn packets(measured: &MeasuredPoints<'_>) -> Section {
     section
 }
 
-/// A deviation of a ratio of counts that has the paper's beside it, if it is one.
+/// Returns a deviation of a ratio of counts if the paper has one and it differs.
 fn elsewhere(
     measured: &MeasuredPoints<'_>,
     place: &'static str,
@@ -98,7 +98,7 @@ fn elsewhere(
     deviation(&what, ratio, &claim, [joined(measured), read(measured)])
 }
 
-/// What the gateway makes of the writes that it is given, as numbers and lengths.
+/// Describes how the gateway combines the writes that it gets, in numbers and lengths.
 fn joined(measured: &MeasuredPoints<'_>) -> Option<String> {
     let of = |figure: &str| {
         counted(measured, STICS, |name| name == format!("gateway cache {figure}"))
@@ -117,7 +117,7 @@ fn joined(measured: &MeasuredPoints<'_>) -> Option<String> {
     ))
 }
 
-/// How much of what comes to the node without a gateway is read, here and in the paper.
+/// Compares the share of reads at the node without a gateway, here and in the paper.
 fn read(measured: &MeasuredPoints<'_>) -> Option<String> {
     let of = |command: &str| {
         counted(measured, ISCSI, |name| {
@@ -134,7 +134,7 @@ fn read(measured: &MeasuredPoints<'_>) -> Option<String> {
     ))
 }
 
-/// One count by another.
+/// Divides one count by another.
 fn by(cached: &Cell, plain: &Cell, paper: f64) -> Cell {
     if plain.ours == Some(0.0) {
         return Cell::words("iSCSI has none").beside(paper);
@@ -142,7 +142,7 @@ fn by(cached: &Cell, plain: &Cell, paper: f64) -> Cell {
     cached.by(plain).beside(paper)
 }
 
-/// Of a point's link, both ways.
+/// A counter of a point's link, in both directions.
 struct Totals {
     packets: f64,
     full: f64,
@@ -215,7 +215,8 @@ pub(super) fn commands(measured: &MeasuredPoints<'_>) -> Section {
         let at_node = |point: &str| {
             counted_cell(measured, point, |name| {
                 let kind = name.split_once("commands_by_kind ").map(|(_, kind)| kind);
-                // READ(6) to READ(16), and INQUIRY; but READ CAPACITY is another, in its long form a service action.
+                // READ(6) to READ(16), and INQUIRY; but READ CAPACITY is another command, in its long form a service
+                // action.
                 let is_one = |kind: &str| match kind.split('(').next() {
                     Some("SERVICE ACTION IN") => command == "READ CAPACITY",
                     kind => kind == Some(command),
@@ -225,7 +226,7 @@ pub(super) fn commands(measured: &MeasuredPoints<'_>) -> Section {
         };
         let (plain, cached): (Cell, Cell) = (at_node(ISCSI), at_node(STICS));
         let ratio = by(&cached, &plain, paper.stics / paper.iscsi);
-        // What does not move data is asked by other rules, as the text says.
+        // Commands without data depend on other rules, as the text says.
         if matches!(command, "READ" | "WRITE") {
             deviations.extend(elsewhere(measured, "Table 6", command, &ratio));
         }
