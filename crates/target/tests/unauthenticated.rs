@@ -1,5 +1,5 @@
-//! Connections that have not logged in hold little memory: measured, by every byte that this
-//! process allocates while 500 of them send slowly whatever takes most.
+//! Connections that have not logged in hold little memory. Measured by counting all allocated bytes of this process
+//! while 500 connections slowly send what needs most memory.
 
 #[path = "../../transport/tests/certificates/mod.rs"]
 mod certificates;
@@ -30,24 +30,24 @@ use certificates::Authority;
 use client::{Client, LOOPBACK, TARGET, memory, server, soon};
 use transport::{TlsClient, TlsIdentity, TlsServer};
 
-/// Counts the bytes in use, and remembers the most.
+/// Counts the allocated bytes and their maximum.
 struct Counting;
 
 static IN_USE: AtomicUsize = AtomicUsize::new(0);
 static MOST: AtomicUsize = AtomicUsize::new(0);
 
-// SAFETY: everything is handed on to the system's allocator as it came.
+// SAFETY: all calls are forwarded unchanged to the system's allocator.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let before = IN_USE.fetch_add(layout.size(), Relaxed);
         MOST.fetch_max(before + layout.size(), Relaxed);
-        // SAFETY: the caller's promise, unchanged.
+        // SAFETY: guaranteed by the caller.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
         IN_USE.fetch_sub(layout.size(), Relaxed);
-        // SAFETY: the caller's promise, unchanged.
+        // SAFETY: guaranteed by the caller.
         unsafe { System.dealloc(pointer, layout) }
     }
 }
@@ -79,8 +79,8 @@ fn request(text: impl Into<Bytes>) -> Vec<u8> {
     bytes
 }
 
-/// Connects, lets everybody send each piece before anybody sends the next, and gives the most
-/// bytes that were in use for each connection. Who logs in at `plain` is served after them.
+/// Connects; all connections send each piece before any sends the next. Returns the maximum number of bytes per
+/// connection. A login at `plain` is served after them.
 async fn most_held(address: SocketAddr, plain: SocketAddr, pieces: &[&[u8]]) -> usize {
     let before = IN_USE.load(Relaxed);
     MOST.store(before, Relaxed);
@@ -90,7 +90,7 @@ async fn most_held(address: SocketAddr, plain: SocketAddr, pieces: &[&[u8]]) -> 
     }
     for piece in pieces {
         for stream in &mut streams {
-            // One that was closed holds nothing.
+            // A closed connection holds nothing.
             let _ = stream.write_all(piece).await;
         }
         all_was_read(plain).await;
@@ -104,15 +104,15 @@ async fn most_held(address: SocketAddr, plain: SocketAddr, pieces: &[&[u8]]) -> 
     most
 }
 
-/// There is one thread, and a login takes several turns of its loop: each of them serves every
-/// socket that has something to read.
+/// There is one thread, and a login takes several iterations of its loop, each of which serves every socket with
+/// data.
 async fn all_was_read(address: SocketAddr) {
     for _ in 0..4 {
         Client::log_in(address, 1).await.settle().await;
     }
 }
 
-/// Settings with which none of the connections here is one too many.
+/// Settings that permit all connections of these tests.
 fn roomy() -> Settings {
     Settings {
         max_logins: 1000,
@@ -129,13 +129,13 @@ async fn a_connection_that_has_not_logged_in_holds_at_most_64_kib() {
     all_was_read(address).await;
     let idle = most_held(address, address, &[]).await;
 
-    // Byte by byte at first, then in pieces; the end never comes.
+    // Byte by byte at first, then in pieces, without an end.
     let longest = request(vec![b'x'; 8192]);
     let mut slowly: Vec<&[u8]> = longest[..4].chunks(1).collect();
     slowly.extend(longest[4..8000].chunks(1999));
     let half = most_held(address, address, &slowly).await;
 
-    // Text that goes on and on, in the longest pieces there are.
+    // Text without an end, in the longest possible pieces.
     let mut text = format!("InitiatorName=iqn.2026-11.a:b\0TargetName={TARGET}\0X-text=");
     text.push_str(&"x".repeat(8192 - text.len()));
     let first = request(text);
@@ -157,7 +157,7 @@ async fn a_connection_that_has_not_logged_in_holds_at_most_64_kib() {
     assert!(half >= 8000, "what was sent is held: {half}");
 }
 
-/// The first thing that a client says.
+/// The first message of a client.
 async fn client_hello(authority: &Authority) -> Vec<u8> {
     let listener = TcpListener::bind(LOOPBACK).await.unwrap();
     let stream = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
@@ -188,7 +188,7 @@ async fn a_connection_that_is_not_through_its_handshake_holds_at_most_64_kib() {
     let idle = most_held(address, plain, &[]).await;
     // The server has answered, and waits for a certificate.
     let greeted = most_held(address, plain, &[&hello]).await;
-    // A hello that is never whole, in pieces and in one.
+    // A ClientHello that is never complete, in pieces and in one.
     let mut endless = vec![22, 3, 1, 0x40, 0, 1, 0, 0xfd, 0xe8, 3, 3];
     endless.resize(5 + 0x4000, 0);
     let slowly: Vec<&[u8]> = endless[..16_000].chunks(1999).collect();
@@ -203,5 +203,5 @@ async fn a_connection_that_is_not_through_its_handshake_holds_at_most_64_kib() {
 
 const CONNECTIONS: usize = 500;
 
-/// All bytes of this process are counted, so one test at a time.
+/// All bytes of this process are counted, so the tests run one at a time.
 static ALONE: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());

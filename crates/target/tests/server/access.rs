@@ -1,4 +1,4 @@
-//! Who is let in: proofs, rules, discovery, guesses, places.
+//! Access: authentication, rules, discovery, guessed secrets, limited places.
 
 use std::{
     net::{Ipv4Addr, SocketAddr},
@@ -28,7 +28,7 @@ use crate::{
     events::Log,
 };
 
-/// Open to everybody, to alice, to alice from another host, to bob, to one other network.
+/// Targets for everybody, for alice, for alice from another host, for bob, and for one other network.
 const OPEN: &str = "iqn.2026-11.io.forebay:open";
 const ALICES: &str = "iqn.2026-11.io.forebay:alices";
 const HOSTS: &str = "iqn.2026-11.io.forebay:hosts";
@@ -81,7 +81,7 @@ async fn guarded() -> (TargetServer, SocketAddr) {
     serve(Settings { security: security(), ..Settings::default() }, targets()).await
 }
 
-/// A connection from one of our own addresses.
+/// Connects from one of our own addresses.
 async fn connect(from: Ipv4Addr, to: SocketAddr) -> TcpStream {
     let socket = TcpSocket::new_v4().unwrap();
     socket.bind((from, 0).into()).unwrap();
@@ -96,7 +96,7 @@ async fn log_in(
     join((from, to), target, chap, Tsih(0), Cid(1)).await
 }
 
-/// A connection of a session that is there, or with TSIH 0 of a new one.
+/// A login to an existing session, or with TSIH 0 to a new one.
 async fn join(
     (from, to): (Ipv4Addr, SocketAddr),
     target: Option<&str>,
@@ -135,13 +135,13 @@ fn wrong(name: &str) -> Option<InitiatorChap> {
     Some(InitiatorChap { user, target: None, algorithms: vec![ChapAlgorithm::Md5] })
 }
 
-/// How a login ends; `Ok` if it succeeds.
+/// Returns the result of a login; `Ok` if it succeeds.
 async fn end(to: SocketAddr, target: &str, chap: Option<InitiatorChap>) -> Result<(), LoginStatus> {
     let login = log_in((HERE, to), Some(target), chap).await;
     login.map(|_| ()).map_err(refused)
 }
 
-/// The names that discovery tells.
+/// Returns the names that discovery reports.
 async fn seen(to: SocketAddr, chap: Option<InitiatorChap>) -> Result<Vec<String>, LoginStatus> {
     let mut client = log_in((HERE, to), None, chap).await.map_err(refused)?;
     let text = client.send_targets("All").await;
@@ -164,7 +164,8 @@ async fn each_target_lets_in_who_is_meant() {
     until(|| server.statistics().failed_logins == 1).await;
 }
 
-/// RFC 7143 has 0202 for the forbidden and 0203 for the unknown, which would tell them apart.
+/// RFC 7143 has 0202 for forbidden and 0203 for unknown targets; different answers would reveal the existence of a
+/// target.
 #[tokio::test]
 async fn what_is_not_for_somebody_looks_like_what_is_not_there() {
     let (_server, address) = guarded().await;
@@ -176,7 +177,7 @@ async fn what_is_not_for_somebody_looks_like_what_is_not_there() {
         let end = end(address, target, chap("alice")).await;
         assert_eq!(end, Err(LoginStatus::NotFound), "{target}");
     }
-    // Where nobody can prove anything, both are refused at once.
+    // If nobody can authenticate, both are refused immediately.
     let open = vec![target(FAR, Some(vec![rule("", "127.0.0.2", "")]))];
     let (_server, address) = serve(Settings::default(), open).await;
     for target in [FAR, UNKNOWN] {
@@ -200,7 +201,7 @@ async fn discovery_tells_what_the_asker_may_log_in_to() {
     assert_eq!(seen(address, chap("alice")).await.unwrap(), [OPEN, ALICES]);
     assert_eq!(seen(address, chap("bob")).await.unwrap(), [OPEN, BOBS]);
     assert_eq!(seen(address, wrong("bob")).await, Err(LoginStatus::AuthenticationFailure));
-    // Only who has proved something may ask, from the next connection on.
+    // Only authenticated initiators may use discovery, from the next connection on.
     let discovery = LoginAccess { rules: Some(vec![rule("", "", "bob")]), mutual: None };
     server.change_security(Security { discovery, ..security() });
     assert_eq!(seen(address, None).await, Err(LoginStatus::AuthenticationFailure));
@@ -232,11 +233,11 @@ async fn another_user_cannot_end_a_session_by_the_name_of_its_initiator() {
     let bob = end(address, ALICES, chap("bob")).await;
     assert_eq!(bob, Err(LoginStatus::AuthenticationFailure));
     alice.settle().await;
-    // The same user may replace his own session, as after a lost connection.
+    // The same user may replace their own session, as after a lost connection.
     let mut again = log_in((HERE, address), Some(ALICES), chap("alice")).await.unwrap();
     again.settle().await;
     assert_eq!(server.statistics().sessions.len(), 1);
-    // A user who was removed from the settings keeps nobody out.
+    // A user who was removed from the settings does not block others.
     let users = [credential("bob")];
     server.change_security(Security { users: users.into(), ..security() });
     log_in((HERE, address), Some(ALICES), chap("bob")).await.unwrap();
@@ -251,11 +252,11 @@ async fn who_is_sent_elsewhere_has_proved_himself_first() {
     assert_eq!(end(address, ALICES, None).await, Err(LoginStatus::AuthenticationFailure));
     assert_eq!(end(address, ALICES, chap("bob")).await, Err(LoginStatus::NotFound));
     let sent = tokio::spawn(async move { end(address, ALICES, chap("alice")).await });
-    // The client of these tests does not follow: it gives up.
+    // The client of these tests does not follow redirections.
     assert!(sent.await.unwrap_err().is_panic());
 }
 
-/// Finding W7: 40 guesses that came together were each answered at once.
+/// Finding W7: 40 guesses that arrived together were each answered immediately.
 #[tokio::test]
 async fn wrong_proofs_wait_their_turn_and_right_ones_do_not() {
     let (_server, address) = guarded().await;
@@ -307,7 +308,7 @@ async fn one_address_cannot_take_all_places() {
     assert!(log_in((THERE, address), Some(OPEN), None).await.is_ok());
 }
 
-/// Finding W4: 64 silent connections from each of two addresses locked everybody out.
+/// Finding W4: 64 silent connections from each of two addresses blocked all others.
 #[tokio::test]
 async fn half_open_logins_of_two_addresses_keep_nobody_out() {
     let (server, address) = guarded().await;
@@ -355,7 +356,7 @@ async fn log_in_as_to(
 
 #[tokio::test]
 async fn a_quarter_of_the_places_is_kept_for_users() {
-    // The target lets this initiator choose AuthMethod None where that is enough: a rule requires alice's proof.
+    // The target permits AuthMethod None to this initiator if that suffices: a rule requires alice's authentication.
     let open = |user| {
         vec![target(OPEN, Some(vec![rule(&format!("{HOST}1*"), "", ""), rule("", "", user)]))]
     };
@@ -374,7 +375,7 @@ async fn a_quarter_of_the_places_is_kept_for_users() {
     assert_eq!(server.statistics().refused_connections, 2);
 }
 
-/// Finding W2: discovery sessions that strangers kept open took all places without a proof.
+/// Finding W2: discovery sessions without authentication took all places.
 #[tokio::test]
 async fn discovery_sessions_keep_nobody_out() {
     let settings = Settings {
@@ -389,7 +390,7 @@ async fn discovery_sessions_keep_nobody_out() {
     for (who, from) in (1..).zip([HERE, HERE, HERE, HERE, HERE, THERE, THERE, THERE]) {
         discoveries.push(log_in_as_to(who, (from, address), None, None).await.unwrap());
         if who == 5 {
-            // There is room for one more in all, but not for this address.
+            // There is one more place in total, but not for this address.
             until(|| server.statistics().displaced_connections == 1).await;
             assert_eq!(server.statistics().discovery_sessions, 4);
         }
@@ -398,7 +399,7 @@ async fn discovery_sessions_keep_nobody_out() {
     until(|| open() == 6).await;
     assert_eq!(server.statistics().discovery_sessions, 6);
     assert_eq!(server.statistics().displaced_connections, 2);
-    // The first session gave way to the fifth of its address, the second one to the third of the other address.
+    // The first session was closed for the fifth of its address, the second one for the third of the other address.
     for displaced in &mut discoveries[..2] {
         assert!(soon(displaced.receive()).await.is_none());
     }
@@ -443,7 +444,7 @@ async fn many_discovery_sessions_are_one_event() {
     assert_eq!(server.statistics().opened_sessions, 21);
 }
 
-/// Anybody who may log in to an open target could fill the log with events: two lines for each session.
+/// Finding: anybody who may log in to an open target could fill the log with events: two lines for each session.
 #[tokio::test]
 async fn sessions_that_come_and_go_without_end_do_not_fill_the_events() {
     let log = Log::start();
@@ -460,7 +461,7 @@ async fn sessions_that_come_and_go_without_end_do_not_fill_the_events() {
     assert!(lines[1].contains("session closed") && lines[99].contains("session closed"));
 }
 
-/// Groups and rules together: a target that is reached elsewhere is not there at all.
+/// Groups and rules together: a target of another portal group does not exist here.
 #[tokio::test]
 async fn a_target_of_another_group_is_unknown_to_its_own_user() {
     let group = PortalGroup { number: 1, tag: 2 };
@@ -476,8 +477,8 @@ async fn a_target_of_another_group_is_unknown_to_its_own_user() {
     assert_eq!(seen(second, chap("bob")).await.unwrap(), [BOBS]);
 }
 
-/// RFC 7143, 9.2: the identities do not vary among the connections of a session.
-/// A session ends for a newcomer of its name only when the newcomer may be there (RFC 7143, 6.3.5).
+/// RFC 7143, 9.2: the identities are the same for all connections of a session.
+/// A session is replaced by a new one of its name only when that one has been admitted (RFC 7143, 6.3.5).
 #[tokio::test]
 async fn who_is_not_let_in_replaces_no_session() {
     let (server, address) = guarded().await;

@@ -1,4 +1,4 @@
-//! Initiators that attack: nothing happens to the others, and it is told once who it was.
+//! Initiators that attack: others are not affected, and the attacker is reported once.
 
 use std::{
     sync::Arc,
@@ -20,7 +20,7 @@ use crate::client::{Client, LOOPBACK, TARGET, memory, refused, server, soon, unt
 use crate::events::Log;
 use crate::login_limits::closed;
 
-/// A login request with this text.
+/// Returns a login request with this text.
 fn login(text: impl Into<bytes::Bytes>) -> Pdu {
     Pdu::LoginRequest(LoginRequest {
         transit: true,
@@ -35,7 +35,7 @@ fn login(text: impl Into<bytes::Bytes>) -> Pdu {
     })
 }
 
-/// Waits until so many logins have failed, and sees that `good` is as well as ever.
+/// Waits until this number of logins has failed, and checks that `good` still works.
 async fn unharmed(server: &TargetServer, good: &mut Client, failed: u64) {
     until(|| server.statistics().failed_logins >= failed).await;
     assert_eq!(server.statistics().failed_logins, failed);
@@ -76,8 +76,8 @@ async fn cve_2011_0001_lengths_beyond_every_buffer_before_login_are_refused_at_t
             header[4] = ahs;
             let mut client = Client::connect(address).await;
             client.socket().write_all(&header).await.unwrap();
-            // Of what the header promises, nothing is sent; 255 words of further headers are
-            // no more than a connection may hold, so those are waited for.
+            // Nothing of what the header announces is sent; 255 words of additional headers are not more than a
+            // connection may hold, so the target waits for them.
             if data == 0 {
                 let _ = client.socket().write_all(&[0xff; 1020]).await;
             }
@@ -170,7 +170,7 @@ async fn a_segment_of_2_24_minus_1_bytes_after_login_ends_its_session_alone() {
     good.settle().await;
 }
 
-/// The write of one session, and data for it from another.
+/// A write of one session, and data for it from another.
 #[tokio::test]
 async fn data_out_with_the_tags_of_another_session_touches_nothing() {
     let (_server, address) = server(Settings::default(), memory()).await;
@@ -186,7 +186,7 @@ async fn data_out_with_the_tags_of_another_session_touches_nothing() {
     for ttt in [r2t.ttt, Ttt::NONE, Ttt(0), Ttt(r2t.ttt.0.wrapping_add(1))] {
         bad.send(Pdu::DataOut(DataOut { ttt, ..data(6) })).await;
     }
-    // Whatever the target made of those, it has looked at them when it answers or closes.
+    // The target has processed these when it answers or closes.
     let question = bad.command(&[0], 0);
     bad.send(Pdu::ScsiCommand(question)).await;
     while !matches!(bad.receive().await, None | Some(Pdu::ScsiResponse(_))) {}
@@ -196,8 +196,7 @@ async fn data_out_with_the_tags_of_another_session_touches_nothing() {
     assert_eq!(good.read(read).await, (0, vec![7; 4096]));
 }
 
-/// LIO and tcmu-runner copied from and to any unit that an initiator could name, whether it had
-/// access to it or not.
+/// LIO and tcmu-runner copied from and to any unit that an initiator could name, regardless of its access.
 #[tokio::test]
 async fn cve_2020_28374_a_copy_reaches_no_unit_of_a_target_that_was_not_logged_in_to() {
     const SECRET: &str = "iqn.2026-11.io.forebay:secret";
@@ -233,14 +232,14 @@ async fn cve_2020_28374_a_copy_reaches_no_unit_of_a_target_that_was_not_logged_i
     assert_eq!(owner.read(read).await, (0, vec![7; 512]), "nothing went over");
 }
 
-/// A unit with a name of its own.
+/// A unit with its own name.
 fn block_unit(name: &str) -> Arc<dyn LogicalUnit> {
     let volume = Arc::new(MemVolume::new(Geometry::with_blocks(2048)));
     let identity = UnitIdentity::new(name).with_target(name);
     Arc::new(BlockUnit::new(volume, identity, unit::Settings::default()))
 }
 
-/// Runs a command with data; its status.
+/// Executes a command with data and returns its status.
 async fn write(client: &mut Client, cdb: &[u8], data: &[u8]) -> u8 {
     let mut command = client.command(cdb, data.len() as u32);
     (command.read, command.write) = (false, true);
@@ -256,7 +255,7 @@ async fn write(client: &mut Client, cdb: &[u8], data: &[u8]) -> u8 {
     }
 }
 
-/// What the unit calls itself: code set, association with type, designator.
+/// A designator of the unit: code set, association with type, designator.
 async fn designators(client: &mut Client) -> Vec<(u8, u8, Vec<u8>)> {
     let inquiry = client.command(&[0x12, 1, 0x83, 2, 0, 0], 512);
     let (status, page) = client.read(inquiry).await;
@@ -305,7 +304,7 @@ async fn a_connection_reset_in_the_middle_of_data_out_leaves_nothing_behind() {
         (write.read, write.write) = (false, true);
         bad.send(Pdu::ScsiCommand(write)).await;
         let Some(Pdu::ReadyToTransfer(r2t)) = bad.receive().await else { panic!("no R2T") };
-        // The header of a Data-Out with half of what it promises.
+        // The header of a Data-Out with half of the announced data.
         let mut bytes = [6; 48 + 20_000];
         bytes[..48].fill(0);
         bytes[0] = 5;

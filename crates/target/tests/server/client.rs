@@ -1,4 +1,4 @@
-//! A small initiator that sends what a test tells it to, and units that tests can look into.
+//! A small initiator that sends what a test specifies, and units that tests can inspect.
 
 use std::{
     future::Future,
@@ -33,12 +33,12 @@ use unit::{
 use volume::{Data, Geometry, MemVolume};
 
 pub const TARGET: &str = "iqn.2026-11.io.forebay:node";
-/// Any free port of this machine.
+/// A free port of this machine.
 pub const LOOPBACK: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
-/// Nothing in these tests takes so long; what does has hung.
+/// Nothing in these tests takes this long; if it does, it hangs.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Waits for something that is bound to come.
+/// Waits for something that has to happen.
 pub async fn soon<T>(future: impl Future<Output = T>) -> T {
     timeout(PATIENCE, future).await.expect("this hangs")
 }
@@ -70,9 +70,9 @@ pub struct Client {
     decoder: Decoder,
     output: PduOutput,
     digests: Digests,
-    /// Of the next command; shared by all connections of a session.
+    /// Number of the next command; shared by all connections of a session.
     pub cmd_sn: Serial,
-    /// All statuses before this one have come.
+    /// All statuses before this one have arrived.
     pub exp_stat_sn: Serial,
     pub tsih: Tsih,
     itt: u32,
@@ -83,7 +83,7 @@ impl Client {
         Self::on(soon(TcpStream::connect(address)).await.unwrap())
     }
 
-    /// On a connection that is there.
+    /// Wraps an open connection.
     pub fn on(stream: impl Into<ConnectionStream>) -> Self {
         Self {
             stream: stream.into(),
@@ -97,7 +97,7 @@ impl Client {
         }
     }
 
-    /// The socket, for what is no PDU.
+    /// Returns the socket, for data that is not a PDU.
     pub fn socket(&mut self) -> &mut TcpStream {
         match &mut self.stream {
             ConnectionStream::Plain(tcp) => tcp.stream_mut(),
@@ -124,8 +124,7 @@ impl Client {
         client.run(login).await
     }
 
-    /// One more connection of the session of this one, with the next command's number as it is
-    /// here.
+    /// Adds a connection to the session of this one, with its current command number.
     pub async fn try_join(
         &self,
         address: SocketAddr,
@@ -169,7 +168,7 @@ impl Client {
         }
     }
 
-    /// The next PDU; `None` when the target has closed.
+    /// Returns the next PDU; `None` if the target has closed the connection.
     pub async fn receive(&mut self) -> Option<Pdu> {
         loop {
             if let Some(frame) = self.decoder.next().unwrap() {
@@ -198,7 +197,7 @@ impl Client {
         self.exp_stat_sn = numbers.stat_sn.next();
     }
 
-    /// What the target says of itself and others.
+    /// Returns the target's answer to a discovery.
     pub async fn send_targets(&mut self, which: &str) -> String {
         let request = TextRequest {
             immediate: true,
@@ -240,13 +239,13 @@ impl Client {
         }
     }
 
-    /// Runs a command that returns data; gives back its status and the data.
+    /// Executes a command that returns data; returns its status and the data.
     pub async fn read(&mut self, command: ScsiCommand) -> (u8, Vec<u8>) {
         let itt = self.begin(command).await;
         self.answer(itt).await
     }
 
-    /// The status of a command that was sent, and its data.
+    /// Returns the status of a command that was sent, and its data.
     pub async fn answer(&mut self, itt: Itt) -> (u8, Vec<u8>) {
         let mut data = Vec::new();
         loop {
@@ -265,14 +264,14 @@ impl Client {
         }
     }
 
-    /// Sends a command and does not wait for its answer.
+    /// Sends a command without waiting for its answer.
     pub async fn begin(&mut self, command: ScsiCommand) -> Itt {
         let itt = command.itt;
         self.send(Pdu::ScsiCommand(command)).await;
         itt
     }
 
-    /// Takes the unit attention that greets a new nexus.
+    /// Receives the unit attention of a new nexus.
     pub async fn settle(&mut self) {
         loop {
             let command = self.command(&[0], 0);
@@ -288,7 +287,7 @@ impl Client {
         self.begin(command).await
     }
 
-    /// Data as an R2T asks for it.
+    /// Sends data as requested by an R2T.
     pub fn data_out(&self, r2t: &ReadyToTransfer, data: impl Into<Bytes>) -> DataOut {
         DataOut {
             is_final: true,
@@ -302,7 +301,7 @@ impl Client {
         }
     }
 
-    /// What was asked for by all that was sent so far: a ping is answered after it.
+    /// Returns all R2Ts for what was sent so far: a ping is answered after them.
     pub async fn asked(&mut self) -> Vec<ReadyToTransfer> {
         let ping = NopOut {
             immediate: true,
@@ -354,7 +353,7 @@ impl Client {
         self.send(Pdu::TaskRequest(request)).await;
     }
 
-    /// The answer to a command that returns no data.
+    /// Returns the answer to a command that returns no data.
     pub async fn response(&mut self) -> ScsiResponse {
         match self.receive().await {
             Some(Pdu::ScsiResponse(response)) => response,
@@ -387,19 +386,19 @@ pub fn refused(failure: LoginFailure) -> LoginStatus {
     }
 }
 
-/// A unit whose commands go on until they are let go.
+/// A unit whose commands wait until the test releases them.
 #[derive(Default)]
 pub struct Stalling {
-    /// Futures that exist: commands that were not answered and not aborted.
+    /// Existing futures: commands that were neither answered nor aborted.
     pub alive: Arc<AtomicUsize>,
     pub go: Notify,
     pub functions: Mutex<Vec<TaskManagement>>,
-    /// What its nexuses are to be told.
+    /// Unit attentions for its nexuses.
     pub attentions: Mutex<Vec<Sense>>,
     pub nexuses: AtomicUsize,
-    /// The end of a nexus takes 200 ms while a test holds this; the test needs several threads.
+    /// While a test holds this, the end of a nexus takes 200 ms; the test needs several threads.
     pub slow_end: tokio::sync::Mutex<()>,
-    /// What every command returns.
+    /// The result of every command.
     pub data: Mutex<Data>,
 }
 

@@ -168,8 +168,8 @@ async fn data_that_commands_in_progress_may_return_is_bounded() {
     expect_twelve_in_fours(&unit, &mut client).await;
 }
 
-/// A write that waited for another of its connection made the driver borrow room, give it back and wake itself:
-/// one processor was busy until the first write was done.
+/// Regression: a write that waited for another one of its connection made the driver reserve memory, return it and
+/// wake itself, so one processor was busy until the first write was done.
 #[test]
 fn a_session_whose_write_waits_for_another_sleeps() {
     let parked = Arc::new(Notify::new());
@@ -192,13 +192,13 @@ fn a_session_whose_write_waits_for_another_sleeps() {
             () = parked.notified() => {}
             () = std::future::ready(()) => {}
         }
-        // Shorter than the 15 s after which a session ends that makes no progress: then all sleeps.
+        // Shorter than the 15 s after which a session without progress ends: then all tasks sleep.
         let sleeps = tokio::time::timeout(Duration::from_secs(5), parked.notified());
         sleeps.await.expect("nothing is to be done");
     });
 }
 
-/// Of the 256 KiB that all may hold together, each of two connections asks for half.
+/// Each of two connections requests half of the 256 KiB that all may hold together.
 #[tokio::test]
 async fn data_that_connections_ask_for_is_bounded_together() {
     let settings = Settings { held_bytes: 256 << 10, ..Settings::default() };
@@ -227,8 +227,7 @@ async fn data_that_connections_ask_for_is_bounded_together() {
     }
 }
 
-/// Twelve commands are at the unit four at a time: were more of them let in, the first release would
-/// end more than four.
+/// Twelve commands are executed by the unit four at a time: if more were, the first release would end more than four.
 async fn expect_twelve_in_fours(unit: &Stalling, client: &mut Client) {
     for _ in 0..3 {
         until(|| unit.alive() == 4).await;
@@ -265,7 +264,7 @@ async fn what_a_read_has_no_room_for_is_its_residual() {
     }
 }
 
-/// Keepalive times that are over soon.
+/// Short keepalive times.
 fn impatient(settings: Settings) -> Settings {
     let time = Duration::from_millis(250);
     let session =
@@ -273,13 +272,13 @@ fn impatient(settings: Settings) -> Settings {
     Settings { session, ..settings }
 }
 
-/// What this thread has worked so far; a test runs on one.
+/// Returns the processor time of this thread; a test runs on one.
 fn worked() -> Duration {
     let stat = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap();
     Duration::from_nanos(stat.split(' ').next().unwrap().parse().unwrap())
 }
 
-/// A time that was over while sockets were not read was looked at again and again, without a pause.
+/// Regression: a time-out that was over while sockets were not read was checked again and again without a pause.
 #[tokio::test]
 async fn a_session_that_is_full_sleeps_and_blames_nobody() {
     let unit = Arc::new(Stalling::default());
@@ -293,7 +292,7 @@ async fn a_session_that_is_full_sleeps_and_blames_nobody() {
     }
     until(|| unit.alive() == 1).await;
     let before = worked();
-    // Twice what would be silence.
+    // Twice the time that counts as silence.
     tokio::time::sleep(Duration::from_secs(1)).await;
     let worked = worked() - before;
     assert!(worked < Duration::from_millis(300), "{worked:?}");
@@ -332,7 +331,7 @@ async fn who_reads_slowly_is_not_taken_for_silent() {
             Pdu::NopIn(_) => {}
             pdu => panic!("{pdu:?}"),
         }
-        // Three times what would be silence. The rest may be on its way in the two sockets.
+        // Three times the time that counts as silence. The rest may be in the two socket buffers.
         if bytes < 24 << 20 {
             tokio::time::sleep(Duration::from_millis(15)).await;
         }
@@ -340,8 +339,7 @@ async fn who_reads_slowly_is_not_taken_for_silent() {
     assert_eq!(bytes, READS << 20);
 }
 
-/// CVE-2020-28374: a copy manager that knew all units of the server let any session read and write
-/// those of others.
+/// CVE-2020-28374: a copy manager that knew all units of the server let any session read and write those of others.
 #[tokio::test]
 async fn cve_2020_28374_a_session_copies_only_among_the_units_of_its_target() {
     let unit = |serial: &str| -> Arc<dyn LogicalUnit> {

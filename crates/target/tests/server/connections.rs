@@ -1,4 +1,4 @@
-//! Several connections of one session on real sockets: added, cut, stalled, taken over.
+//! Several connections of one session on real sockets: added, lost, stalled, reinstated.
 
 use std::{
     net::SocketAddr,
@@ -109,7 +109,7 @@ async fn two_connections_share_one_session() {
     first.tsih = Tsih(first.tsih.0 ^ 0x5555);
     let refusal = first.try_join(address, 1, offer(0), Cid(3)).await.err().unwrap();
     assert_eq!(refused(refusal), LoginStatus::SessionDoesNotExist);
-    // Who is refused holds no place.
+    // A refused connection does not occupy a place.
     until(|| server.statistics().connections == 2).await;
     second.cmd_sn = first.cmd_sn;
     second.settle().await;
@@ -155,7 +155,7 @@ async fn a_command_outlives_its_connection_and_is_answered_on_another() {
     assert_eq!(first.response().await.itt, itt);
 }
 
-/// A session whose only connection was lost in the middle of a command.
+/// A session that has lost its only connection during a command.
 struct Waiting {
     server: TargetServer,
     address: SocketAddr,
@@ -232,7 +232,7 @@ async fn what_was_on_its_way_when_a_busy_connection_was_cut_comes_on_the_other()
         asked.push((command.itt, n * u32::from(BLOCKS)));
         second.send(Pdu::ScsiCommand(command)).await;
     }
-    // Half of the answers arrive and are acknowledged, then the cable goes.
+    // Half of the answers arrive and are acknowledged, then the connection is lost.
     let mut arrived = 0;
     while arrived < READS / 2 {
         if let Some(Pdu::DataIn(data_in)) = second.receive().await {
@@ -260,12 +260,12 @@ async fn a_connection_whose_initiator_does_not_read_stops_no_other() {
     let mut first = leading(address, 0).await;
     first.settle().await;
     let mut second = join(address, &first, 0, 2).await;
-    // Far more than the socket buffers of both ends hold.
+    // Much more than the socket buffers of both ends can hold.
     for _ in 0..100 {
         let command = second.command(&read_10(0, 2048), 1 << 20);
         second.send(Pdu::ScsiCommand(command)).await;
     }
-    // The window is shared: what the other does not finish takes its places, no more.
+    // The window is shared: commands that the other one does not finish occupy its places, and nothing else.
     first.cmd_sn = second.cmd_sn;
     let mut served = 0;
     while served < 20 {
@@ -352,7 +352,7 @@ async fn a_server_that_stops_tells_every_connection() {
     }
 }
 
-/// They held their places, tasks and answers for up to two hours, as many as there are TSIHs.
+/// Regression: they occupied their places, tasks and answers for up to two hours, as many as there are TSIHs.
 #[tokio::test]
 async fn sessions_that_wait_for_their_initiators_are_bounded() {
     let unit = Arc::new(Stalling::default());
@@ -379,7 +379,7 @@ async fn sessions_that_wait_for_their_initiators_are_bounded() {
     assert_eq!(names(), ["1", "2"]);
     abandon(3).await;
     until(|| names() == ["2", "3"] && unit.alive() == 2).await;
-    // Who has come back does not wait, and is not ended.
+    // A reinstated connection does not wait, and is not closed.
     let mut again = Client::connect(address).await;
     (again.tsih, again.cmd_sn) = second;
     let _again = again.try_join(address, 2, offer(2), Cid(1)).await.unwrap();

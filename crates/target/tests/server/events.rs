@@ -1,4 +1,4 @@
-//! The events that a test's own server reports.
+//! Captures the events of a test's own server.
 
 use std::{
     cell::RefCell,
@@ -11,16 +11,16 @@ use parking_lot::Mutex;
 type Text = Arc<Mutex<Vec<u8>>>;
 
 thread_local! {
-    /// Where the events of this thread go; nowhere without a [`Log`].
+    /// The destination of this thread's events; nothing without a [`Log`].
     static TEXT: RefCell<Option<Text>> = const { RefCell::new(None) };
 }
 
-/// What an operator sees of the events of this thread. A server runs on the thread of its test unless the test
-/// asks for more threads.
+/// The events of this thread as an operator sees them. A server runs on the thread of its test unless the test uses
+/// more threads.
 pub struct Log(Text);
 
 impl Log {
-    /// Begins to keep the events of this thread.
+    /// Starts capturing the events of this thread.
     ///
     /// The process has one subscriber. With one for each test, an event that is reported for the first time by a
     /// thread without a subscriber could be switched off for all of them.

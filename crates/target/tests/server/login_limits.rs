@@ -1,4 +1,4 @@
-//! Who comes in: limits, time-outs, garbage, names.
+//! Logins: limits, time-outs, invalid data, names.
 
 use std::{io::ErrorKind, time::Duration};
 
@@ -85,7 +85,7 @@ async fn garbage_closes_its_own_connection_only() {
         &[0; 48],
     ] {
         let mut client = Client::connect(address).await;
-        // The target may close while we still write.
+        // The target may close while the test still writes.
         let _ = client.socket().write_all(garbage).await;
         closed(&mut client).await;
     }

@@ -1,4 +1,4 @@
-//! The server on real TCP: what it serves, whom it lets in, how it ends.
+//! The server on real TCP: what it serves, to whom, and how it stops.
 
 #[path = "../../../transport/tests/certificates/mod.rs"]
 mod certificates;

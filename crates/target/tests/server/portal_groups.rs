@@ -1,5 +1,5 @@
-//! Several targets, portals and portal groups in one server: who is seen and reached where, and
-//! what changes while it serves.
+//! Several targets, portals and portal groups in one server: what is visible and reachable where, and changes while
+//! it serves.
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
@@ -39,7 +39,7 @@ async fn log_in(address: SocketAddr, target: &str) -> Result<Client, LoginStatus
     login.map_err(refused)
 }
 
-/// What discovery says at this portal.
+/// Returns the answer to a discovery at this portal.
 async fn send_targets(address: SocketAddr) -> String {
     let login = Client::try_log_in(address, 9, NegotiationOffer::initiator(), Tsih(0), None).await;
     let mut client = login.unwrap();
@@ -103,7 +103,7 @@ async fn an_advertised_address_is_what_discovery_tells() {
     assert_eq!(send_targets(address).await, expected);
 }
 
-/// Where a login to `target` at this portal is sent.
+/// Returns the portal to which a login to `target` at this portal is redirected.
 async fn sent_to(address: SocketAddr, target: &str) -> (String, bool) {
     let mut client = Client::connect(address).await;
     let names = InitiatorNames {
@@ -173,8 +173,8 @@ async fn a_closed_portal_takes_nobody_and_its_sessions_stay() {
     assert_eq!(server.listen(closes).await.unwrap(), closes, "its address is free again");
 }
 
-/// A server that was shut down used to close its listening sockets some time later, so that the
-/// next one could not have their addresses.
+/// Regression: a server that was shut down closed its listening sockets some time later, so that the next one could
+/// not use their addresses.
 #[tokio::test]
 async fn when_shutdown_returns_the_portals_are_free() {
     for _ in 0..20 {

@@ -1,4 +1,4 @@
-//! Sessions that meet: replaced, reset, cleared, ended.
+//! Interactions of sessions: replaced, reset, cleared, ended.
 
 use std::{
     net::SocketAddr,

@@ -1,4 +1,4 @@
-//! Portals with TLS: who gets through the handshake, and what becomes of those who do not.
+//! TLS portals: successful and failed handshakes.
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -16,7 +16,7 @@ use crate::{
     events::Log,
 };
 
-/// Both ends with certificates of this authority; the server's is for 127.0.0.1.
+/// Certificates of this authority for both ends; the server's is for 127.0.0.1.
 fn ends(authority: &Authority) -> (TlsServer, TlsClient) {
     let (node, host) = (authority.issue("127.0.0.1"), authority.issue("host"));
     let trusted = authority.certificate.as_bytes();
@@ -47,7 +47,7 @@ async fn log_in(address: SocketAddr, tls: &TlsClient, who: u8) -> Client {
     client.run(login).await.unwrap()
 }
 
-/// Reads of 256 KiB, one after the other and some at once.
+/// Reads of 256 KiB, sequential and concurrent.
 async fn reads(client: &mut Client) {
     client.settle().await;
     let mut tags = Vec::new();
@@ -115,7 +115,7 @@ async fn who_does_not_get_through_the_handshake_is_told_once_with_his_address() 
         let _ = soon(stream.read_to_end(&mut heard)).await;
         assert!(heard.len() < 16, "an alert at most: {heard:?}");
     }
-    // It does not trust the server, and says so.
+    // It does not trust the server, and reports that.
     let stream = soon(TcpStream::connect(address)).await.unwrap();
     here.push(stream.local_addr().unwrap());
     soon(strange.connect("127.0.0.1", stream)).await.unwrap_err();
@@ -136,7 +136,7 @@ async fn a_handshake_that_stalls_ends_with_the_time_for_a_login_and_harms_nobody
     settings.session.login_time = Duration::from_secs(1);
     let (server, address) = serve(settings, &tls).await;
     let mut good = log_in(address, &ours, 1).await;
-    // One says nothing, one begins.
+    // One is silent, one starts a handshake.
     let mut silent = soon(TcpStream::connect(address)).await.unwrap();
     let mut slow = soon(TcpStream::connect(address)).await.unwrap();
     slow.write_all(&[0x16, 3, 1, 2, 0, 1]).await.unwrap();

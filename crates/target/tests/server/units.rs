@@ -1,4 +1,4 @@
-//! Units that come and go while sessions use their target.
+//! Units are added and removed while sessions use their target.
 
 use std::sync::Arc;
 
@@ -39,7 +39,7 @@ async fn change(server: &TargetServer, units: Units) {
 }
 
 impl Client {
-    /// What a command without data comes to at this unit: `None` is GOOD.
+    /// The result of a command without data at this unit: `None` is GOOD.
     async fn try_at(&mut self, number: u16, cdb: &[u8]) -> Option<Sense> {
         let mut command = self.command(cdb, 0);
         command.lun = lun(number);
@@ -62,7 +62,7 @@ impl Client {
         data[8..].chunks(8).map(|lun| lun[1]).collect()
     }
 
-    /// Takes the unit attentions that greet the nexus.
+    /// Receives the unit attentions of a new nexus.
     async fn greet(&mut self, numbers: &[u16]) {
         for number in numbers {
             assert_eq!(self.is_ready(*number).await, Err(Sense::POWER_ON_OCCURRED));
@@ -80,15 +80,15 @@ async fn sessions_stay_and_are_told_once_that_there_are_other_units() {
         client.greet(&[0, 1]).await;
     }
     change(&server, vec![(0, first.clone()), (1, second.clone()), (3, disk("third"))]).await;
-    // Told at one of the units, whichever is asked first, and at no other (SPC-4, 6.33).
+    // Reported by the first unit that is used, and by no other (SPC-4, 6.33).
     assert_eq!(asks.is_ready(1).await, Err(Sense::REPORTED_LUNS_DATA_HAS_CHANGED));
     assert_eq!(asks.is_ready(1).await, Ok(()));
     assert_eq!(asks.is_ready(0).await, Ok(()));
     assert_eq!(asks.luns().await, [0, 1, 3]);
-    // The new one greets the session as any unit does.
+    // The new one reports a unit attention to the session, like any unit.
     asks.greet(&[3]).await;
     assert_eq!(asks.is_ready(3).await, Ok(()));
-    // Who has asked for the list needs not be told.
+    // An initiator that has requested the list is not notified.
     assert_eq!(lists.luns().await, [0, 1, 3]);
     assert_eq!(lists.is_ready(0).await, Ok(()));
     assert_eq!(lists.is_ready(1).await, Ok(()));
@@ -99,7 +99,7 @@ async fn sessions_stay_and_are_told_once_that_there_are_other_units() {
     assert_eq!(asks.is_ready(0).await, Ok(()));
     assert_eq!(asks.luns().await, [0, 1]);
     assert_eq!(lists.is_ready(1).await, Err(Sense::REPORTED_LUNS_DATA_HAS_CHANGED));
-    // The same units once more are no news.
+    // The same units again are not a change.
     assert_eq!(server.statistics().opened_sessions, 2);
     let same = Target { alias: Some("other".into()), ..Target::new(TARGET, vec![(0, first)]) };
     change(&server, same.units.clone()).await;
@@ -138,7 +138,7 @@ async fn commands_at_a_unit_that_is_taken_away_end_and_others_go_on() {
     }
 }
 
-/// Otherwise a write that was meant for one disk could land on another that got its number.
+/// Otherwise a write for one disk could be executed by another one that got its number.
 #[tokio::test]
 async fn a_write_whose_data_is_on_its_way_does_not_reach_the_unit_that_comes_in_its_place() {
     let other = disk("other");
@@ -164,13 +164,13 @@ async fn a_write_whose_data_is_on_its_way_does_not_reach_the_unit_that_comes_in_
 
 const IN_SEVEN: PortalGroup = PortalGroup { number: 1, tag: 7 };
 
-/// The numbers at these places, each of two bytes.
+/// Returns the two-byte numbers at these positions.
 fn numbers(bytes: &[u8], at: impl IntoIterator<Item = usize>) -> Vec<u16> {
     at.into_iter().map(|at| u16::from_be_bytes([bytes[at], bytes[at + 1]])).collect()
 }
 
 impl Client {
-    /// The port that answers, its group, and all ports by VPD 88h and by REPORT TARGET PORT GROUPS.
+    /// Returns the port that answers, its group, and all ports by VPD 88h and by REPORT TARGET PORT GROUPS.
     async fn ports(&mut self) -> (u16, u16, Vec<u16>, Vec<u16>) {
         let command = self.command(&[0x12, 1, 0x83, 1, 0], 256);
         let (_, page) = self.read(command).await;
@@ -222,7 +222,7 @@ async fn a_unit_names_the_port_that_is_asked_and_all_ports_of_its_target() {
         client.greet(&[0]).await;
         assert_eq!(client.ports().await, (port, 1, vec![1, 7], vec![1, 7]));
     }
-    // Other groups from now on; a session that came through one that is gone still names it.
+    // The groups change now; a session through a removed group still reports that one.
     assert_eq!(server.change(target(&[IN_SEVEN])).await, Ok(true));
     assert_eq!(other.ports().await, (7, 1, vec![7], vec![7]));
     assert_eq!(first.ports().await, (1, 1, vec![1, 7], vec![1, 7]));
