@@ -1,5 +1,5 @@
-//! A cache's claim on its unit: granted, presented again after every login, taken over; and what a
-//! target of another make has in its place.
+//! A cache's claim on its unit: granted, presented again after every login, taken over; and the alternatives with
+//! targets that do not support claims.
 
 mod slow_epochs;
 
@@ -45,7 +45,7 @@ impl UnitStore for Kept {
     }
 }
 
-/// A unit that knows reservations and no claims, as those of others.
+/// A unit that supports reservations but no claims, like those of other makers.
 struct Foreign(BlockUnit);
 
 impl LogicalUnit for Foreign {
@@ -74,7 +74,7 @@ impl LogicalUnit for Foreign {
     }
 }
 
-/// A unit that is busy, for a while, when it is asked for a claim.
+/// A unit that answers a claim with BUSY for a while.
 struct Occupied {
     unit: BlockUnit,
     is_busy: AtomicBool,
@@ -106,7 +106,7 @@ impl LogicalUnit for Occupied {
     }
 }
 
-/// A unit of an older node, which knows no confirmed numbers in claims.
+/// A unit of an older node, which does not support confirmed numbers in claims.
 struct Old(BlockUnit);
 
 impl LogicalUnit for Old {
@@ -142,10 +142,10 @@ impl LogicalUnit for Old {
     }
 }
 
-/// A unit whose answer to a claim takes until that generation is let through.
+/// A unit that delays its answer to a claim until the test permits that generation.
 struct Slow {
     unit: BlockUnit,
-    /// The generations that were asked for, in order, and the highest that is answered.
+    /// The generations of the claims, in order, and the highest that is answered.
     state: watch::Sender<(Vec<u64>, u64)>,
 }
 
@@ -229,7 +229,7 @@ fn block_unit() -> BlockUnit {
         .expect("nothing was kept")
 }
 
-/// A node with this unit, and how each of its initiators connects.
+/// Returns a node with this unit, and settings for each of its initiators.
 async fn serve(unit: Arc<dyn LogicalUnit>) -> (TargetServer, impl Fn(&str) -> Settings) {
     let mut settings = target::Settings::default();
     settings.offer.default_time2wait = 0;
@@ -276,7 +276,7 @@ async fn a_claim_is_presented_in_every_session_and_lost_to_a_successor() {
     assert_eq!(first.claim(claim(1, &[])).await.expect("asked"), Holding::Held);
     let raw = RemoteVolume::connect(settings("raw")).await.expect("a session");
     assert!(matches!(write(&raw).await, Err(Error::ReadOnly)));
-    // A login with its name and ISID ends the session; the one that takes its place claims first.
+    // A login with its name and ISID ends the session; its new session presents the claim first.
     let intruder = RemoteVolume::connect(settings("a")).await.expect("a session");
     assert!(matches!(write(&intruder).await, Err(Error::ReadOnly)));
     intruder.close().await;
@@ -303,7 +303,7 @@ async fn one_who_was_refused_does_not_ask_again() {
     let holding = late.claim(other_log).await.expect("asked");
     assert!(matches!(holding, Holding::Refused(_)), "{holding:?}");
 
-    // Now it would be granted, and a login of its name has it connect again.
+    // The claim would be granted now; a login with its name makes it reconnect.
     owner.release().await.expect("given back");
     let intruder = RemoteVolume::connect(settings("late")).await.expect("a session");
     let error = write(&late).await.expect_err("refused for good");
@@ -332,8 +332,8 @@ async fn a_claim_that_waits_though_the_session_is_up_is_presented_in_it() {
     assert!(matches!(write(&raw).await, Err(Error::ReadOnly)));
 }
 
-/// What the unit says to a claim is about that one: a gateway that goes on alone acknowledges writes
-/// when its own claim is granted, not when a late answer to an earlier one comes.
+/// An answer of the unit belongs to a certain claim: a gateway that continues alone acknowledges writes when its
+/// current claim is granted, not when a late answer to an earlier one arrives.
 #[tokio::test]
 async fn a_late_answer_to_a_claim_is_not_taken_for_that_of_its_successor() {
     let unit = Slow::new();
@@ -344,7 +344,7 @@ async fn a_late_answer_to_a_claim_is_not_taken_for_that_of_its_successor() {
         _ = &mut first => panic!("it is not answered yet"),
         () = unit.until_asked(&[1]) => {}
     }
-    // From when it is asked for.
+    // It counts from the time of the request.
     let mut second = volume.claim(claim(2, &[10]));
     tokio::select! {
         biased;
@@ -367,7 +367,7 @@ async fn a_claim_that_is_made_while_its_predecessor_is_presented_is_presented_to
     unit.answer(1);
     assert_eq!(volume.claim(claim(1, &[])).await.expect("asked"), Holding::Held);
     unit.answer(0);
-    // A login with its name and ISID ends the session; the one that takes its place claims first.
+    // A login with its name and ISID ends the session; its new session presents the claim first.
     let intruder = RemoteVolume::connect(settings("a")).await.expect("a session");
     unit.until_asked(&[1, 1]).await;
     assert_eq!(volume.claim(claim(2, &[10])).await.expect("asked"), Holding::Waiting);
@@ -401,7 +401,7 @@ async fn a_target_without_claims_is_reserved_if_settings_say_so() {
     write(&first).await.expect("written");
     let raw = RemoteVolume::connect(settings("raw")).await.expect("a session");
     write(&raw).await.expect_err("a reservation conflict");
-    // Its next session has it still.
+    // Its next session still has it.
     let intruder = RemoteVolume::connect(settings("a")).await.expect("a session");
     intruder.close().await;
     write(&first).await.expect("written in a new session");
@@ -415,7 +415,7 @@ async fn a_target_without_claims_is_reserved_if_settings_say_so() {
     let holding = again.claim(claim(1, &[])).await.expect("asked");
     let Holding::Refused(why) = holding else { panic!("{holding:?}") };
     assert!(why.contains("as generation 2"), "{why}");
-    // Another log, too, finds it reserved.
+    // A gateway with another log finds it reserved as well.
     let other = RemoteVolume::connect(reserving("d")).await.expect("a session");
     let stranger = Claim { instance: [8; 16], ..claim(5, &[]) };
     let holding = other.claim(stranger).await.expect("asked");
@@ -426,7 +426,7 @@ async fn a_target_without_claims_is_reserved_if_settings_say_so() {
     server.shutdown(Duration::ZERO).await;
 }
 
-/// Far longer than a claim on the loopback takes.
+/// Much longer than a claim over loopback takes.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 async fn until_confirmed(unit: &BlockUnit, number: u64) {

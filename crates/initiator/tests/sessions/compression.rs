@@ -1,5 +1,5 @@
-//! Sessions whose bytes are compressed: data both ways with all that lies above and below, what
-//! crosses the link, cuts under load, and targets that do not want it.
+//! Compressed sessions: data in both directions with the layers above and below, the bytes on the link, lost
+//! connections under load, and targets that do not support it.
 
 use std::{
     sync::{
@@ -21,7 +21,7 @@ use iscsi::keys::{Compression, DigestPolicy};
 use tokio::time::timeout;
 use volume::{Data, Durability, Extent, Geometry, Lba, Volume};
 
-/// Far longer than anything here takes.
+/// Much longer than anything here takes.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 const BOTH: [Compression; 2] = [Compression::Lz4, Compression::Zstd];
@@ -44,7 +44,7 @@ async fn until(what: &str, holds: impl Fn() -> bool) {
     timeout(PATIENCE, waiting).await.unwrap_or_else(|_| panic!("{what} does not come"));
 }
 
-/// Bytes that do not shrink.
+/// Data that is not compressible.
 fn noise(length: usize) -> Data {
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     let next = |_| {
@@ -68,7 +68,7 @@ async fn data_passes_both_ways_with_digests_and_through_tls() {
             let volume = Arc::new(RemoteVolume::connect(settings).await.expect("a session"));
             until("connections", || volume.session().connections().len() == 2).await;
             assert_eq!(volume.statistics().compression, Some(method));
-            // Long ones and short ones over each other, in turns with what does not shrink.
+            // Long and short ones at the same time, alternating with incompressible data.
             let streams = (0..8).map(|stream| {
                 let volume = volume.clone();
                 tokio::spawn(async move {
@@ -96,7 +96,7 @@ async fn data_passes_both_ways_with_digests_and_through_tls() {
     }
 }
 
-/// Writes and reads through a relay; what was counted above the link, and what the relay saw.
+/// Writes and reads through a relay. Returns the count above the link and the relay's count.
 async fn moved(
     node: &Node,
     wanted: &[Compression],
@@ -130,7 +130,7 @@ async fn less_crosses_the_link_and_what_does_not_shrink_costs_next_to_nothing() 
         let (counted, there, back) = moved(&node, &[method], &blocks(0, 512, 1)).await;
         assert!(there < BYTES / 8 && back < BYTES / 8, "{method:?}: {there}, {back}");
         assert!(counted.bytes_out > BYTES && counted.bytes_in > BYTES, "{counted:?}");
-        // What the relay saw is that and a login and a logout.
+        // The relay's count includes a login and a logout as well.
         for (link, counted) in [(there, counted.link_bytes_out), (back, counted.link_bytes_in)] {
             assert!((counted..counted + 4096).contains(&link), "{link} is not {counted}");
         }
@@ -190,7 +190,7 @@ async fn cut_connections_under_load_lose_nothing() {
     }
 }
 
-/// Its connection ends, and the others do not notice.
+/// One connection ends, and the others are not affected.
 #[tokio::test]
 async fn a_peer_that_sends_what_cannot_be_unpacked_is_dropped() {
     let node = node(false, &BOTH).await;
@@ -203,7 +203,7 @@ async fn a_peer_that_sends_what_cannot_be_unpacked_is_dropped() {
     let other = RemoteVolume::connect(settings).await.expect("a session");
     relay.damage(0);
     let data = blocks(0, 256, 1);
-    // It is sent again on a new connection, where nothing is damaged.
+    // The data is sent again on a new connection, where nothing is damaged.
     timeout(PATIENCE, victim.write(Lba(0), data, Durability::Volatile)).await.unwrap().unwrap();
     expect(&victim, 0, 256, 1).await;
     assert!(victim.statistics().connections_lost > 0);

@@ -1,4 +1,4 @@
-//! Several connections in one session, on real sockets: some of them cut or stalled under load.
+//! Several connections in one session, on real sockets: some are lost or stalled under load.
 
 use std::{
     sync::{
@@ -22,7 +22,7 @@ async fn connect(node: &Node, relay: &Relay, connections: u16) -> Arc<RemoteVolu
     Arc::new(volume)
 }
 
-/// Waits until the session has so many connections.
+/// Waits until the session has this number of connections.
 async fn has_connections(volume: &RemoteVolume, count: usize) {
     let waiting = async {
         while volume.session().connections().len() != count {
@@ -119,8 +119,8 @@ async fn a_stalled_connection_does_not_stall_the_other() {
     has_connections(&volume, 2).await;
 }
 
-/// The host of a process that hangs acknowledges what comes, as long as it has room: that was taken for life, of the
-/// ping and of all that was sent after it.
+/// Regression: the host of a process that hangs acknowledges data as long as its buffer has room. This was taken for
+/// life, of the ping and of all data sent after it.
 #[tokio::test]
 async fn a_target_that_hangs_is_given_up_in_the_time_that_is_promised() {
     let node = Node::start(Geometry::with_blocks(65536)).await;
@@ -150,13 +150,13 @@ async fn a_target_that_hangs_is_given_up_in_the_time_that_is_promised() {
         };
         let lost = tokio::time::timeout(Duration::from_secs(10), lost).await;
         let took = lost.unwrap_or_else(|_| panic!("it is not given up, busy: {is_busy}"));
-        // It was 2.1 s and more; the rest is for a machine that has other things to do.
+        // It was 2.1 s and more; the rest is for a busy machine.
         let promised = Duration::from_millis(1100);
         let range = promised - Duration::from_millis(100)..promised + Duration::from_millis(900);
         assert!(range.contains(&took), "{took:?}, busy: {is_busy}");
         let half = Duration::from_millis(500);
         assert!(longest.is_some_and(|time| time > half), "it is away before that: {longest:?}");
-        // By way of another connection, which the relay passes.
+        // Over another connection, which the relay does not hold back.
         while let Some(read) = reads.join_next().await {
             read.unwrap();
         }

@@ -1,5 +1,5 @@
-//! A far side with a volatile cache whose write to the medium fails later: it tells so at the next
-//! command, which it does not perform (SPC-4, 4.5.7).
+//! A target with a volatile cache whose write to the medium fails later. It reports the error at the next command,
+//! which it does not perform (SPC-4, 4.5.7).
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use unit::{
 };
 use volume::{Durability, Error, Extent, Geometry, Lba, MemVolume, Volume};
 
-/// The next command of this operation code ends with this, and is not performed.
+/// The next command with this operation code ends with this error, and is not performed.
 struct Deferring {
     unit: BlockUnit,
     next: Mutex<Option<(u8, Sense)>>,

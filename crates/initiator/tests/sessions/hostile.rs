@@ -1,4 +1,4 @@
-//! Targets that lie in what they say of themselves, and targets that send us elsewhere.
+//! Targets with false information about their unit, and targets that redirect.
 
 use std::{
     io::Write as _,
@@ -25,7 +25,7 @@ use tokio::{
 use unit::{Completion, LogicalUnit, Nexus, Task, TaskManagement, UnitReply};
 use volume::{Data, Durability, Extent, Geometry, Lba, Volume};
 
-/// A unit that answers with noise: the same for the same seed, command after command.
+/// A unit that answers with random data, which depends on the seed and the command.
 struct Noise {
     seed: u64,
     answered: parking_lot::Mutex<u64>,
@@ -44,7 +44,7 @@ impl LogicalUnit for Noise {
         };
         let length = random() % (u64::from(task.data_in_capacity) + 1);
         let mut data: Vec<u8> = (0..length).map(|_| random() as u8).collect();
-        // Often enough what the initiator looks at first is right, so that it looks further.
+        // The first checks pass often enough, so that the initiator checks the rest.
         if random() % 4 != 0 && data.len() > 12 {
             match task.cdb[0] {
                 0x12 => (data[0], data[1]) = (0, task.cdb[2]),
@@ -72,7 +72,7 @@ impl LogicalUnit for Noise {
     fn nexus_closed(&self, _: &Nexus) {}
 }
 
-/// Whatever a unit says: there is a volume that one can live with, or an error.
+/// Regardless of the unit's data the result is a usable volume or an error.
 #[tokio::test]
 async fn units_that_answer_with_noise() {
     let (mut volumes, mut errors) = (0, 0);
@@ -142,8 +142,8 @@ async fn redirect_to(address: impl FnOnce(SocketAddr) -> SocketAddr) -> SocketAd
     here
 }
 
-/// Passes the first connection on until it is told to; from then on the initiator hears nothing
-/// but NOP-Ins on it, as many as it takes. Later connections are passed on.
+/// Relays the first connection until the test stops it; from then on the initiator receives only NOP-Ins on it, as
+/// many as it accepts. Later connections are relayed.
 async fn flooding_relay(to: SocketAddr, flood: oneshot::Receiver<()>) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback");
     let here = listener.local_addr().expect("bound");
@@ -176,14 +176,14 @@ async fn flooding_relay(to: SocketAddr, flood: oneshot::Receiver<()>) -> SocketA
     here
 }
 
-/// A target that talks all the time and answers no command is left in its time.
+/// A target that sends continuously but answers no command is left in time.
 #[tokio::test]
 async fn no_flood_keeps_a_command_from_its_time_out() {
     let node = Node::start(Geometry::with_blocks(1024)).await;
     let (flood, told) = oneshot::channel();
     let portal = flooding_relay(node.address, told).await;
     let mut settings = Settings { portal: portal.to_string(), ..node.settings() };
-    // at the levels above, the numbers of the NOP-Ins would have to be right
+    // At the levels above, the numbers of the NOP-Ins would have to be valid.
     settings.error_recovery_level = 0;
     settings.offer.header_digest = DigestPolicy::Off;
     settings.command_time_out = Duration::from_millis(100);
@@ -192,7 +192,7 @@ async fn no_flood_keeps_a_command_from_its_time_out() {
     flood.send(()).expect("the relay");
     let begun = Instant::now();
     let read = volume.read(Extent { lba: Lba(0), blocks: 8 });
-    // twenty times what it takes, half of what it takes where sockets go before the clock
+    // Twenty times what it takes; half of what it takes if sockets are polled before the clock.
     let read = tokio::time::timeout(Duration::from_secs(4), read).await;
     read.expect("an end").expect("by way of another connection");
     assert!(begun.elapsed() >= Duration::from_millis(200), "the flood alone ended nothing");

@@ -1,4 +1,4 @@
-//! The initiator against our own target, on real sockets.
+//! The initiator with our own target, on real sockets.
 
 use std::{
     sync::Arc,
@@ -122,7 +122,7 @@ async fn failures_below_the_target_keep_their_meaning() {
     assert!(matches!(write().await, Err(Error::NoSpace)));
     fails(FaultCallKind::Flush, Error::Device("broken".into()));
     assert!(matches!(volume.flush().await, Err(Error::Device(_))));
-    // and nothing of that lasts
+    // No lasting effect.
     write().await.unwrap();
     volume.flush().await.unwrap();
     assert_eq!(volume.statistics().reconnects, 0);
@@ -181,7 +181,7 @@ async fn a_command_that_hangs_is_aborted_and_harms_no_other() {
 async fn a_write_whose_caller_has_gone_is_not_overtaken() {
     let node = Node::start(geometry()).await;
     let volume = Arc::new(connect(&node).await);
-    // The first write hangs below the target; its caller loses patience and writes again.
+    // The first write hangs below the target; its caller times out and writes again.
     node.faults.add(FaultRule::always(FaultCallKind::Write, Symptom::Hangs).times(1));
     let first = volume.write(EXTENT.lba, blocks(64, 64, 1), Durability::Volatile);
     let given_up = tokio::time::timeout(Duration::from_millis(50), first).await;
@@ -289,7 +289,7 @@ async fn a_unit_that_became_another_is_refused() {
     let refused = volume.write(Lba(0), blocks(0, 8, 2), Durability::Stable).await;
     assert!(matches!(refused, Err(Error::Device(_))), "{refused:?}");
     assert_eq!(other.disk.allocated_bytes(), 0, "nothing was written to it");
-    // the right one comes back
+    // The right one comes back.
     other.drop_dead().await;
     node.start_again().await;
     let mut watch = volume.session().watch();
@@ -349,7 +349,7 @@ async fn digests_and_small_segments() {
     expect(&volume, 0, 3000, 4).await;
 }
 
-/// Peers that are no targets: the attempt ends in its time, with an error.
+/// Peers that are not targets: the attempt ends in time, with an error.
 #[tokio::test]
 async fn peers_that_are_no_targets_are_left() {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};

@@ -1,5 +1,5 @@
-//! A target with several portals, on real sockets: one of them closed, silent, of another group, or
-//! of a gateway that does not serve the unit.
+//! A target with several portals, on real sockets: one of them is closed, silent, of another group, or of a gateway
+//! that does not serve the unit.
 
 use std::{
     net::SocketAddr,
@@ -24,14 +24,14 @@ use volume::{
     MemVolume, Volume,
 };
 
-/// Far longer than anything here takes.
+/// Much longer than anything here takes.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 fn geometry() -> Geometry {
     Geometry::with_blocks(65536)
 }
 
-/// With these portals, in this order.
+/// Settings with these portals, in this order.
 fn settings(portals: &[SocketAddr]) -> Settings {
     let mut settings = Settings::new(portals[0].to_string(), NAME, 0);
     settings.other_portals = portals[1..].iter().map(ToString::to_string).collect();
@@ -41,7 +41,7 @@ fn settings(portals: &[SocketAddr]) -> Settings {
     settings
 }
 
-/// Nobody listens there.
+/// An address at which nobody listens.
 async fn closed() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback");
     listener.local_addr().expect("bound")
@@ -71,7 +71,7 @@ async fn more(counted: &AtomicU64, by: u64) {
 #[tokio::test]
 async fn the_first_portal_that_lets_us_in_is_used() {
     let node = Node::start(geometry()).await;
-    // One refuses connections, one takes them and says nothing, one sends us to a closed one.
+    // One refuses connections, one accepts them and is silent, one redirects to a closed one.
     let silent = TcpListener::bind("127.0.0.1:0").await.expect("loopback");
     let redirect = Redirect { address: closed().await.to_string(), permanent: false };
     let sending = Target { redirect: Some(redirect), ..Target::new(NAME, Vec::new()) };
@@ -138,7 +138,7 @@ async fn what_was_on_its_way_by_the_former_portal_does_not_come_after_newer_writ
     settings.login_time_out = Duration::from_millis(300);
     settings.error_recovery_level = 0;
     let volume = Arc::new(RemoteVolume::connect(settings).await.expect("a session"));
-    // The relay takes the write and keeps it.
+    // The relay accepts the write and holds it back.
     first.stall(0);
     let late = tokio::spawn({
         let volume = Arc::clone(&volume);
@@ -148,7 +148,7 @@ async fn what_was_on_its_way_by_the_former_portal_does_not_come_after_newer_writ
     late.await.expect("no panic").expect("written by the other portal");
     volume.write(Lba(64), blocks(64, 64, 2), Durability::Stable).await.expect("written");
     first.go_on();
-    // The node has closed what the first write would come by.
+    // The node has closed the connection that would deliver the first write.
     for _ in 0..50 {
         expect(&volume, 64, 64, 2).await;
         tokio::time::sleep(Duration::from_millis(2)).await;
@@ -156,7 +156,7 @@ async fn what_was_on_its_way_by_the_former_portal_does_not_come_after_newer_writ
     volume.close().await;
 }
 
-/// One target with a portal in each of two groups.
+/// A target with a portal in each of two groups.
 #[tokio::test]
 async fn a_portal_of_another_group_is_not_used_after_a_session_is_lost() {
     let node = Node::start(geometry()).await;
@@ -195,7 +195,7 @@ async fn a_portal_of_another_group_is_not_used_after_a_session_is_lost() {
     volume.close().await;
 }
 
-/// What a gateway shows: a volume of which it may be that another one serves it.
+/// The unit of a gateway that may be standby.
 struct Served {
     disk: Arc<MemVolume>,
     elsewhere: Arc<AtomicBool>,
@@ -293,7 +293,7 @@ async fn a_unit_that_changes_hands_is_followed_there_and_back() {
     assert_eq!(volume.statistics().failures, 0);
     volume.close().await;
 
-    // Who comes anew finds it, too; with one portal he is told.
+    // A new initiator finds it as well; with a single portal it gets the error.
     let anew = RemoteVolume::connect(settings).await.expect("at the second");
     used(&anew, nodes[1].address).await;
     anew.close().await;

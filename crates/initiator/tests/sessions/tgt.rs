@@ -1,7 +1,7 @@
-//! The initiator against Debian's tgt, a target that others wrote.
+//! The initiator with Debian's tgt, an independent target.
 //!
-//! Needs `tgtd` and `tgtadm` (package tgt). Where they are lacking the tests fail, unless
-//! `FOREBAY_NO_INTEROP=1` says to leave them out.
+//! Needs `tgtd` and `tgtadm` (package tgt). If they are missing the tests fail, unless `FOREBAY_NO_INTEROP=1` is set
+//! to skip them.
 
 use std::{sync::Arc, time::Duration};
 
@@ -22,7 +22,7 @@ fn settings(tgt: &Tgt) -> Settings {
 #[tokio::test]
 async fn what_is_written_is_read() {
     let Some(tgt) = Tgt::start() else { return };
-    // It does not understand a key of ours, and that does no harm.
+    // It does not know one of our keys, which has no effect.
     let mut settings = settings(&tgt);
     settings.offer.compression = vec![Compression::Zstd, Compression::Lz4];
     let volume = RemoteVolume::connect(settings).await.unwrap();
@@ -30,7 +30,7 @@ async fn what_is_written_is_read() {
     assert_eq!((geometry.block_size, geometry.blocks), (512, BLOCKS));
     assert!(!volume.identity().is_empty());
 
-    // one block; more than the first burst; more than one command
+    // One block; more than the first burst; more than one command.
     for (version, (lba, count)) in [(0, 1), (8, 1024), (3000, 5000)].into_iter().enumerate() {
         let data = blocks(lba, count, version as u64);
         volume.write(Lba(lba), data, Durability::Volatile).await.unwrap();
@@ -80,7 +80,7 @@ async fn targets_and_units_are_found() {
     assert_eq!(targets[0].portals, [tgt.portal()]);
 
     let units = list_units(&settings(&tgt)).await.unwrap();
-    // LUN 0 is tgt's controller, which is no disk
+    // LUN 0 is tgt's controller, which is not a disk.
     assert_eq!(units.iter().map(|unit| unit.lun).collect::<Vec<_>>(), [0, 1]);
     assert!(units[0].facts.is_err());
     assert_eq!(units[1].facts.as_ref().unwrap().geometry.blocks, BLOCKS);
@@ -102,7 +102,7 @@ async fn digests_are_used_where_required() {
 async fn a_killed_target_loses_nothing_that_was_answered() {
     let Some(mut tgt) = Tgt::start() else { return };
     let volume = Arc::new(RemoteVolume::connect(settings(&tgt)).await.unwrap());
-    // Writers that go on while the target is killed and started again; each knows what it wrote.
+    // Writers continue while the target is killed and started again; each knows what it wrote.
     let writers = (0..8).map(|writer| {
         let volume = volume.clone();
         tokio::spawn(async move {
@@ -154,12 +154,12 @@ async fn calls_give_up_on_a_target_that_stays_away() {
     let extent = Extent { lba: Lba(0), blocks: 1 };
     let given_up = volume.read(extent).await;
     assert!(matches!(given_up, Err(Error::Away(_) | Error::Unreachable(_))), "{given_up:?}");
-    // from now on at once
+    // Calls fail immediately from now on.
     assert!(matches!(volume.admit(512), Err(Error::Away(_))));
     let begun = std::time::Instant::now();
     assert!(volume.read(extent).await.is_err());
     assert!(begun.elapsed() < Duration::from_secs(1));
-    // until it is back
+    // Until it is back.
     tgt.start_again();
     let mut watch = volume.session().watch();
     watch.wait_for(|state| matches!(state, initiator::LinkState::Up)).await.unwrap();

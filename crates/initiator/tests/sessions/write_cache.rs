@@ -1,4 +1,4 @@
-//! A unit that comes back with another write cache setting than it went away with.
+//! A unit whose write cache setting changes between two sessions.
 
 use std::sync::{
     Arc,
@@ -11,7 +11,7 @@ use volume::{Data, Durability, Error, Extensions, Extent, Geometry, Io, Lba, Mem
 
 const EXTENT: Extent = Extent { lba: Lba(8), blocks: 8 };
 
-/// A disk whose write cache can be switched while nobody looks.
+/// A disk whose write cache can be switched between commands.
 struct Switched {
     disk: Arc<MemVolume>,
     volatile: AtomicBool,
@@ -80,7 +80,7 @@ async fn a_write_that_met_a_cache_on_its_way_is_flushed_or_its_loss_is_told() {
         volume.flush().await.unwrap();
         assert_eq!(volume.statistics().flushes, 0, "there is nothing to flush");
         node.drop_dead().await;
-        // The write is sent on the way of a unit without a cache, and answered by one with it.
+        // The write is sent as to a unit without a cache, and answered by one with it.
         let write = volume.write(EXTENT.lba, blocks(8, 8, 2), durability);
         let (written, ()) = tokio::join!(write, come_back(&mut node, &switched, true));
         written.unwrap();

@@ -1,4 +1,4 @@
-//! A storage node of our own: the target crate with one unit on a volume in memory.
+//! A storage node for tests: the target crate with one unit on a volume in memory.
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
@@ -13,23 +13,23 @@ use transport::{TlsClient, TlsServer};
 use unit::{BlockUnit, UnitIdentity};
 use volume::{DelayVolume, FaultVolume, Faults, Geometry, Latency, MemVolume, Volume};
 
-/// How long a node that stops waits for logouts.
+/// How long a stopping node waits for logouts.
 pub const GRACE: Duration = Duration::from_secs(6);
 
 pub const NAME: &str = "iqn.2026-11.io.forebay.test:node";
 
-/// A node that can be stopped and started again; its disk stays.
+/// A node that can be stopped and started again; its disk is kept.
 pub struct Node {
     pub disk: Arc<MemVolume>,
     pub faults: Arc<Faults>,
     unit: Arc<BlockUnit>,
     server: Option<TargetServer>,
     pub address: SocketAddr,
-    /// What the node's portal has from the next start on, and what its initiators then need.
+    /// The security of the node's portal from the next start on, and of its initiators.
     pub tls: Option<(TlsServer, TlsClient)>,
-    /// What the node allows from the next start on.
+    /// Settings of the node from the next start on.
     pub compression: Vec<Compression>,
-    /// The secret that initiators must prove from the next start on.
+    /// The secret that initiators must know from the next start on.
     pub secret: Option<&'static str>,
 }
 
@@ -39,7 +39,7 @@ fn user(secret: &str) -> Credential {
     Credential { name: "gateway".into(), secret }
 }
 
-/// Both ends with certificates of this authority, the node's for this machine's address.
+/// Certificates of this authority for both ends; the node's is for this machine's address.
 pub fn ends(authority: &Authority) -> (TlsServer, TlsClient) {
     let (node, host) = (authority.issue("127.0.0.1"), authority.issue("host"));
     let [node, host] = [&node, &host].map(|issued| transport::TlsIdentity {
@@ -56,7 +56,7 @@ impl Node {
         Self::start_named(geometry, "disk-1", "127.0.0.1:0".parse().expect("an address")).await
     }
 
-    /// Its portal has TLS.
+    /// Its portal uses TLS.
     pub async fn start_secured(geometry: Geometry, tls: (TlsServer, TlsClient)) -> Self {
         let mut node = Self::start(geometry).await;
         node.drop_dead().await;
@@ -65,7 +65,7 @@ impl Node {
         node
     }
 
-    /// Every read and write takes so long.
+    /// Every read and write takes this time.
     pub async fn start_slow(geometry: Geometry, latency: Duration) -> Self {
         let disk = Arc::new(MemVolume::new(geometry));
         let latency = Latency { read: latency, write: latency, ..Latency::default() };
@@ -94,7 +94,7 @@ impl Node {
         node
     }
 
-    /// The same unit at the same address.
+    /// Starts it with the same unit at the same address.
     pub async fn start_again(&mut self) {
         let mut target = Target::new(NAME, vec![(0, self.unit.clone() as _)]);
         let mut settings = target::Settings::default();
@@ -120,14 +120,14 @@ impl Node {
         }
     }
 
-    /// Closes every connection without a word.
+    /// Closes all connections without a logout.
     pub async fn drop_dead(&mut self) {
         if let Some(server) = self.server.take() {
             server.shutdown(Duration::ZERO).await;
         }
     }
 
-    /// For an initiator that does not wait between connections.
+    /// Settings for an initiator that does not wait between connections.
     pub fn settings(&self) -> Settings {
         let mut settings = Settings::new(self.address.to_string(), NAME, 0);
         settings.back_off = Duration::from_millis(5);

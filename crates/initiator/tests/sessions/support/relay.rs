@@ -1,4 +1,4 @@
-//! Passes bytes between an initiator and a node, until the test pulls the plug or holds them back.
+//! Relays bytes between an initiator and a node, until the test cuts or stalls the connections.
 
 use std::{
     net::SocketAddr,
@@ -22,16 +22,16 @@ use tokio::{
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum State {
     Passes,
-    /// Nothing gets through, in either direction; the sockets stay open.
+    /// Nothing is relayed in either direction; the sockets stay open.
     Stalls,
-    /// What gets through has every bit turned.
+    /// All bits of relayed data are inverted.
     Damages,
     Cut,
 }
 
 pub struct Relay {
     pub address: SocketAddr,
-    /// Bytes that passed, towards the node and from it.
+    /// Number of relayed bytes, to the node and from it.
     pub passed: [Arc<AtomicU64>; 2],
     lines: Arc<Mutex<Vec<watch::Sender<State>>>>,
     accepting: JoinHandle<()>,
@@ -55,7 +55,7 @@ impl Relay {
                     let _ = (near.set_nodelay(true), far.set_nodelay(true));
                     let ((near_in, near_out), (far_in, far_out)) =
                         (near.into_split(), far.into_split());
-                    // whichever ends first takes the other with it
+                    // Whichever ends first ends the other as well.
                     tokio::select! {
                         () = pass(near_in, far_out, state.subscribe(), there) => {}
                         () = pass(far_in, near_out, state.subscribe(), back) => {}
@@ -67,35 +67,35 @@ impl Relay {
         Self { address, passed, lines, accepting }
     }
 
-    /// Drops all connections; new ones are taken.
+    /// Closes all connections; new ones are accepted.
     pub fn cut(&self) {
         self.lines.lock().drain(..).for_each(|line| _ = line.send_replace(State::Cut));
     }
 
-    /// Drops all connections, and refuses new ones.
+    /// Closes all connections, and refuses new ones.
     pub async fn close(&mut self) {
         self.accepting.abort();
-        // Then its listener is gone.
+        // Then its listener is closed.
         let _ = (&mut self.accepting).await;
         self.cut();
     }
 
-    /// Drops one of those that stand: the `which`th, counted around.
+    /// Closes the `which`th open connection, modulo their number.
     pub fn cut_one(&self, which: usize) {
         self.standing(which).send_replace(State::Cut);
     }
 
-    /// Holds back what one of those that stand should pass.
+    /// Stalls an open connection.
     pub fn stall(&self, which: usize) {
         self.standing(which).send_replace(State::Stalls);
     }
 
-    /// Turns every bit that one of those that stand passes from now on.
+    /// Inverts all bits that an open connection relays from now on.
     pub fn damage(&self, which: usize) {
         self.standing(which).send_replace(State::Damages);
     }
 
-    /// All of them pass again.
+    /// Resumes all connections.
     pub fn go_on(&self) {
         for line in self.lines.lock().iter() {
             line.send_if_modified(|state| {
@@ -115,7 +115,7 @@ impl Relay {
     }
 }
 
-/// Until either end closes, or it is cut. What was read is written whole.
+/// Relays until either end closes or the connection is cut. What was read is written completely.
 async fn pass(
     mut from: OwnedReadHalf,
     mut to: OwnedWriteHalf,

@@ -28,7 +28,7 @@ pub struct Tgt {
 }
 
 impl Tgt {
-    /// `None` if interoperation is to be left out.
+    /// Returns `None` if interoperability tests are to be skipped.
     pub fn start() -> Option<Self> {
         static NEXT: AtomicU8 = AtomicU8::new(0);
         if std::env::var_os("FOREBAY_NO_INTEROP").is_some_and(|value| value == "1") {
