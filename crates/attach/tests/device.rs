@@ -1,5 +1,5 @@
-//! Real FUSE, a real loop device, a volume in memory. Needs root, /dev/fuse and /dev/loop-control;
-//! where they are missing the tests say so and end.
+//! FUSE, a loop device and a volume in memory. Needs root, /dev/fuse and /dev/loop-control; otherwise the tests print
+//! a message and end.
 
 use std::{
     fs::{File, OpenOptions},
@@ -68,7 +68,7 @@ fn device_file(device: LoopDevice) -> File {
         .expect("the device opens")
 }
 
-/// Aligned as direct I/O wants it.
+/// Aligned as direct I/O requires it.
 struct Aligned(Vec<u8>, usize, usize);
 
 impl Aligned {
@@ -99,7 +99,7 @@ async fn what_is_written_to_the_device_is_in_the_volume() {
         let before = counters.counts();
         spawn_blocking(move || {
             let file = device_file(device);
-            // More than one request holds, and not from a whole page on.
+            // More than one request can hold, and not aligned to a page.
             for (offset, length, fill) in
                 [(u64::from(block_size), 3 * MIB, 7), (8 * MIB, MIB, 8), (12 * MIB, 4096, 9)]
             {
@@ -182,16 +182,16 @@ async fn discards_are_taken_where_they_give_space_back() {
         volume.write(Lba(0), ones, Durability::Stable).await.expect("written");
         let name = format!("test{}thin{thin}", std::process::id());
         let (device, served) = open(volume.clone(), &name, true).await;
-        // The kernel makes zeros all the same, one way or the other.
+        // The kernel writes zeros in any case, by one method or another.
         spawn_blocking(move || {
             let range =
                 rustix::fs::FallocateFlags::ZERO_RANGE | rustix::fs::FallocateFlags::KEEP_SIZE;
             let file = device_file(device);
             rustix::fs::fallocate(&file, range, MIB, MIB).expect("zeroed");
             let range = [2 * MIB, MIB];
-            // SAFETY: BLKDISCARD takes two numbers, of a range of the device.
+            // SAFETY: BLKDISCARD reads two numbers, a range of the device.
             let discarded = unsafe { libc::ioctl(file.as_raw_fd(), BLKDISCARD, &range) };
-            // Also where it is refused: the kernel keeps that to itself.
+            // Also if it is refused: the kernel does not report that.
             assert_eq!(discarded, 0);
         })
         .await
