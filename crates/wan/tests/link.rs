@@ -1,5 +1,5 @@
-//! The link with real devices, namespaces and sockets. Needs the rights to make them; where they are
-//! missing the tests say so and end.
+//! The link with real devices, namespaces and sockets. Needs the privileges to create them; otherwise the tests print
+//! a message and end.
 
 use std::{
     fs::File,
@@ -25,10 +25,10 @@ use wan::{
 };
 
 const MS: Duration = Duration::from_millis(1);
-/// Far beyond what anything here takes.
+/// Much longer than anything here takes.
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// Options of a link whose name no other test has; `None`, and a word why, where there can be none.
+/// Options of a link with a unique name; `None` and a message if links are not possible.
 fn options(settings: DirectionSettings) -> Option<LinkOptions> {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     let count = COUNT.fetch_add(1, Ordering::Relaxed);
@@ -48,7 +48,7 @@ fn options(settings: DirectionSettings) -> Option<LinkOptions> {
     }
 }
 
-/// Does something in a namespace, in a thread of its own.
+/// Calls a function in a namespace, in a separate thread.
 fn at<'scope, T: Send + 'scope>(
     scope: &'scope thread::Scope<'scope, '_>,
     end: WanLinkEnd,
@@ -69,9 +69,8 @@ fn udp(end: WanLinkEnd) -> UdpSocket {
     socket
 }
 
-/// The times that packets take there and back, shortest first. The far kernel answers by itself, and
-/// the near program runs before others and waits awake: so this is the time of the link, and not that
-/// of programs that are waked on a machine with other work.
+/// Returns the round trip times of packets, shortest first. The far kernel answers them, and the near program has a
+/// high priority and polls, so the times are those of the link and not of waking up programs on a busy machine.
 fn round_trips(link: &str, delay: Duration, count: u8) -> Vec<Duration> {
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let one = move |number| {
@@ -97,7 +96,7 @@ fn round_trips(link: &str, delay: Duration, count: u8) -> Vec<Duration> {
     thread::scope(|scope| {
         let pinged = at(scope, WanLinkEnd::Near, link, move || {
             let own = rustix::thread::gettid().to_string();
-            // Where it is not allowed the times are only longer.
+            // Without the privilege the times are only longer.
             let _ = Command::new("chrt").args(["--fifo", "--pid", "1", &own]).status();
             let mut times: Vec<Duration> = (0..count).map(one).collect();
             times.sort_unstable();
@@ -111,7 +110,7 @@ fn round_trips(link: &str, delay: Duration, count: u8) -> Vec<Duration> {
 fn the_delay_is_what_was_set_within_100_us() {
     let Some(options) = options(DirectionSettings::default()) else { return };
     let mut link = Link::open(&options).unwrap();
-    // What others do on this machine may come between; it does not three times in a row.
+    // Other processes may disturb it, but not three times in a row.
     let mut misses = Vec::new();
     for _ in 0..3 {
         misses.clear();
@@ -121,7 +120,7 @@ fn the_delay_is_what_was_set_within_100_us() {
             link.change([settings.clone(), settings]).unwrap();
             let median = round_trips(&options.name, delay, count)[usize::from(count / 2)];
             println!("delay {delay:?}: there and back in {median:?}");
-            // Two ways of 100 us each.
+            // Two directions of 100 us each.
             if median < 2 * delay || median > 2 * delay + MS / 5 {
                 misses.push(format!("{median:?} at {delay:?}"));
             }
@@ -142,12 +141,12 @@ fn the_delay_is_met_at_all_distances_of_the_papers() {
         let delay = delay * MS;
         let settings = DirectionSettings { delay, ..DirectionSettings::default() };
         link.change([settings.clone(), settings]).unwrap();
-        // What others do on this machine may come between.
+        // Other processes may disturb it.
         let is_met = (0..3).any(|_| {
             let times = round_trips(&options.name, delay, count);
             let at = |part: usize| times[times.len() * part / 100];
             println!("delay {delay:?}: there and back {:?}, 99 % {:?}", at(50), at(99));
-            // Two ways: of each the median within 100 us, and 99 of 100 within 1 ms.
+            // Two directions: for each the median within 100 us, and 99 of 100 within 1 ms.
             times[0] >= 2 * delay && at(50) <= 2 * delay + MS / 5 && at(99) <= 2 * delay + 2 * MS
         });
         assert!(is_met, "delay {delay:?}: {:?}", link.report().unwrap());
@@ -185,7 +184,7 @@ fn two_links_with_one_seed_lose_the_same_packets_of_a_sequence() {
     assert_ne!(first, arrivals(&LinkOptions { seed: 8, ..options }, PACKETS));
 }
 
-/// The numbers of those that arrive of so many packets, sent through a link that is made for it.
+/// Returns the numbers of those of this many packets that arrive through a new link.
 fn arrivals(options: &LinkOptions, packets: u32) -> Vec<u32> {
     const AT_ONCE: u32 = 100;
     let link = Link::open(options).unwrap();
@@ -218,7 +217,7 @@ fn arrivals(options: &LinkOptions, packets: u32) -> Vec<u32> {
                 for number in first..first + AT_ONCE {
                     socket.send_to(&number.to_be_bytes(), far).expect("sent");
                 }
-                // The socket has room for so many: the next ones when these are there.
+                // The socket buffer has room for this many: send the next ones after they have arrived.
                 loop {
                     let counters = link.report().unwrap().near_to_far.counters;
                     let came = u64::from(received.load(Ordering::Relaxed));
@@ -231,14 +230,14 @@ fn arrivals(options: &LinkOptions, packets: u32) -> Vec<u32> {
                     thread::sleep(MS / 4);
                 }
             }
-            // Any of these says that it is the end.
+            // Any of these means the end.
             (0..20).for_each(|_| drop(socket.send_to(&u32::MAX.to_be_bytes(), far)));
         });
         receiver.join().unwrap()
     })
 }
 
-/// Sends so many bytes to the far end and compares what comes.
+/// Sends this many bytes to the far end and compares the answer.
 fn transfer(link: &str, address: &str, bytes: usize) {
     let address: IpAddr = address.parse().unwrap();
     let mut data = vec![0; bytes];
@@ -289,7 +288,7 @@ fn tcp_gets_its_data_through_whatever_the_link_does_to_packets() {
         link.change([both, DirectionSettings { mtu, ..DirectionSettings::default() }]).unwrap();
         transfer(&options.name, address, 2 << 20);
     }
-    // There is no IPv6 below that, and it would come back without its address.
+    // IPv6 is not possible below that MTU, and the address would not be restored.
     let short = DirectionSettings { mtu: 1200, ..DirectionSettings::default() };
     assert!(matches!(link.change([short.clone(), short]), Err(Error::Settings(_))));
     transfer(&options.name, WanLinkEnd::Far.address6(), 1 << 20);
@@ -309,9 +308,9 @@ fn tcp_gets_its_data_through_whatever_the_link_does_to_packets() {
     assert!(counters.too_long == 0, "the devices know the MTU");
 }
 
-/// Bits per second of TCP data that Reno gets through in some time, by so many connections.
+/// Returns the bits per second of TCP data with Reno in a given time over this many connections.
 fn bulk(link: &str, connections: usize, time: Duration) -> f64 {
-    /// Until the connections have found how fast they may be.
+    /// Time until the connections have reached their rate.
     const BEGINNING: Duration = Duration::from_millis(500);
     thread::scope(|scope| {
         let (tell, told) = std::sync::mpsc::channel();
@@ -411,7 +410,7 @@ fn the_machine_is_judged_from_when_it_is_asked_on() {
     let before = link.report().unwrap();
     link.judge_from_now().unwrap();
     let after = link.report().unwrap();
-    // A few packets of the kernel's own may come between.
+    // The kernel may send a few packets itself.
     assert!(before.lateness.count >= 100 && after.lateness.count < 20, "{before:?} {after:?}");
     assert!(
         after.near_to_far.counters.passed_packets >= before.near_to_far.counters.passed_packets
