@@ -1,5 +1,5 @@
-//! `forebay attach` with real parts: FUSE, a loop device, ext4. Needs root and the devices; where
-//! they are missing the tests say so and end.
+//! `forebay attach` with FUSE, a loop device and ext4. Needs root and the devices; otherwise the tests print a
+//! message and end.
 
 #[path = "support/attached.rs"]
 mod attached;
@@ -22,7 +22,7 @@ use support::{Place, connect, forebay, raw::full_pipe, start, start_with, stderr
 
 const TARGET: &str = "iqn.2026-11.com.example:attach";
 
-/// The unit has a serial number that is this test's alone: a volume is attached once on a host.
+/// The unit has a serial number that is unique to this test: a host attaches a volume only once.
 fn settings(size: &str) -> String {
     use std::hash::{DefaultHasher, Hash, Hasher};
     let mut test = DefaultHasher::new();
@@ -39,7 +39,7 @@ fn check(image: &Path) {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
 }
 
-/// Bytes that differ from block to block.
+/// Content that differs from block to block.
 fn content(seed: u64, length: usize) -> Vec<u8> {
     let mut state = seed | 1;
     let mut bytes = vec![0; length];
@@ -107,10 +107,10 @@ fn who_uses_it_keeps_it() {
     let said = stderr(&refused);
     assert!(said.contains(&format!("process {} (sleep)", child.id())), "{said}");
     assert!(said.contains(&format!("process {}", std::process::id())), "{said}");
-    // A second process would write past the first.
+    // A second process could overwrite data of the first.
     let twice = try_attach(&[&url]).map(|_| ()).expect_err("attached twice");
     assert!(twice.contains("is attached already") && twice.contains(&attached.ready), "{twice}");
-    // By another spelling of its address it is the same volume.
+    // The same volume, by another spelling of its address.
     let other = url.replace("127.0.0.1", "127.1");
     let twice = try_attach(&[&other]).map(|_| ()).expect_err("attached twice");
     assert!(twice.contains("is attached already") && twice.contains(&attached.ready), "{twice}");
@@ -158,7 +158,7 @@ fn after_a_kill_programs_get_errors_and_the_next_attach_clears_up() {
                 .spawn()
                 .expect("dd runs")
         };
-        // They write over and over what fits.
+        // They overwrite all space that is available.
         let mut writers: Vec<Child> = ["oflag=direct", "oflag=sync"]
             .iter()
             .enumerate()
@@ -196,7 +196,7 @@ fn a_device_whose_process_was_killed_is_cleared_by_detach() {
     let place = Place::new();
     let node = place.serve("node", &settings("64MiB"));
     let mut attached = attach(&[&node.url(TARGET)]);
-    // Pages that nobody has written back, and nobody can any more.
+    // Pages that were not written back, and cannot be any more.
     let device = fs::OpenOptions::new().write(true).open(&attached.ready).expect("opens");
     device.write_all_at(&content(1, 1 << 20), 0).expect("in the page cache");
     attached.child.kill().expect("it ran");
@@ -217,7 +217,7 @@ fn space_that_is_discarded_is_given_back() {
         return;
     }
     let place = Place::new();
-    // The stack runs in the process itself.
+    // The stack runs in the attaching process itself.
     let config = place.write("local", &settings("64MiB"));
     let config = config.display().to_string();
     let attached = attach(&[TARGET, "--config", &config]);
@@ -283,8 +283,8 @@ fn a_far_side_that_is_away_is_an_error_after_a_while_and_none_when_it_is_back() 
     detached(attached);
 }
 
-/// A node that is killed loses nothing, since the kernel has its pages. So what no flush has reached is taken
-/// from its disk while it is down, as a loss of power does.
+/// When a node is killed nothing is lost, because the kernel has its pages. So data that was not flushed is removed
+/// from its disk while it is down, as in a power failure.
 #[test]
 fn a_flush_speaks_for_what_the_far_side_had_lost() {
     const BYTES: usize = 8 << 20;
@@ -311,7 +311,7 @@ fn a_flush_speaks_for_what_the_far_side_had_lost() {
         let stable = place.path("stable.img");
         fs::copy(&image, &stable).expect("copied");
         for (n, bytes) in content(round, 4096 * 300).chunks(4096).enumerate() {
-            // All over it, some of them twice; now and then space is given back.
+            // Random positions, some of them twice; now and then space is discarded.
             let at = (bytes[0] as usize % 64 * 32 + bytes[1] as usize % 40) * 4096 % BYTES;
             let new = &mut model[at..at + 4096];
             if n % 10 == 0 {
@@ -342,7 +342,7 @@ fn a_flush_speaks_for_what_the_far_side_had_lost() {
     assert!(ends(&mut attached.child));
 }
 
-/// Nothing of it is kept here.
+/// Nothing of it is cached here.
 #[test]
 fn where_others_write_too_they_see_each_other() {
     const BLOCK: usize = 4096;
@@ -376,7 +376,7 @@ fn where_others_write_too_they_see_each_other() {
     detached(attached);
 }
 
-/// What tells of a live attachment may be gone, its far side, too: it is nobody's leftover.
+/// An attachment in use is not considered a leftover, even if its runtime file and its far side are gone.
 #[test]
 fn a_process_that_lives_keeps_its_device_whether_it_can_be_asked_or_not() {
     if !is_possible() {
@@ -385,7 +385,7 @@ fn a_process_that_lives_keeps_its_device_whether_it_can_be_asked_or_not() {
     let place = Place::new();
     let mut node = place.serve("node", &settings("64MiB"));
     let (url, address) = (node.url(TARGET), node.address);
-    // In an environment of its own, as a service has: all attachments meet nevertheless.
+    // With another environment, like a service: all attachments use the same folder nevertheless.
     let runtime = place.path("runtime");
     fs::create_dir(&runtime).expect("a folder");
     let mut command = forebay();
@@ -393,12 +393,12 @@ fn a_process_that_lives_keeps_its_device_whether_it_can_be_asked_or_not() {
     let mut attached = start(&mut command).expect("attached");
     let twice = try_attach(&[&url]).map(|_| ()).expect_err("attached twice");
     assert!(twice.contains("is attached already"), "{twice}");
-    // Somebody has cleaned up.
+    // Somebody has removed the files.
     let process = attached.child.id().to_string();
     for file in fs::read_dir("/run/forebay-attach").expect("the folder").map_while(Result::ok) {
         let path = file.path();
         if fs::read_to_string(&path).is_ok_and(|owner| owner.trim() == process) {
-            // The socket, if it is the lock of one.
+            // The socket, if it is the lock of an attachment.
             let _ = fs::remove_file(path.with_extension(""));
             fs::remove_file(&path).expect("removed");
         }
@@ -413,20 +413,20 @@ fn a_process_that_lives_keeps_its_device_whether_it_can_be_asked_or_not() {
     let _node = place.serve("node", &again);
     let twice = try_attach(&[&url]).map(|_| ()).expect_err("attached twice");
     assert!(twice.contains("that cannot be asked"), "{twice}");
-    // It has its far side again, or it would not let go of what may not be stable.
+    // The far side has to be back before it detaches, because of data that may not be stable.
     let begun = Instant::now();
     while let Err(error) = fs::File::open(&attached.ready).and_then(|device| device.sync_all()) {
         assert!(begun.elapsed() < LIMIT, "{error}");
         std::thread::sleep(Duration::from_millis(20));
     }
-    // Its terminal is closed, and nobody reads what it says: it detaches, as after SIGTERM.
+    // Its terminal is closed, so nobody reads its output: it detaches, as after SIGTERM.
     drop(attached.stderr());
     attached.signal(Signal::HUP);
     assert!(ends(&mut attached.child));
     assert!(!has_device(&attached));
 }
 
-/// The kernel tells once that it could not write, drops what it had, and calls the device clean after that.
+/// The kernel reports a write error once, drops the data, and considers the device clean after that.
 #[test]
 fn what_the_kernel_has_given_up_is_never_called_stable() {
     if !is_possible() {
@@ -459,7 +459,7 @@ fn what_the_kernel_has_given_up_is_never_called_stable() {
     assert!(!ends(&mut attached.child), "the process says it, too");
     assert!(!mount.is_mounted() && !has_device(&attached));
 
-    // By force it is the same.
+    // The same with force.
     let mut attached = attach(&arguments[..3]);
     let device = fs::OpenOptions::new().write(true).open(&attached.ready).expect("opens");
     device.write_all_at(&content(1, 1 << 20), 0).expect("in the page cache");
@@ -530,7 +530,7 @@ fn what_cannot_be_done_is_said_at_once() {
     let wrote = fs::OpenOptions::new().write(true).open(&attached.ready);
     assert!(wrote.is_err() || wrote.is_ok_and(|file| file.write_all_at(&[1; 512], 0).is_err()));
     detached(attached);
-    // Data of any kind is not written over.
+    // Data of any kind is not overwritten.
     let attached = attach(&[&url]);
     let mut device = fs::OpenOptions::new().write(true).open(&attached.ready).expect("opens");
     device.write_all(&content(3, 4096)).expect("written");
@@ -544,7 +544,7 @@ fn what_cannot_be_done_is_said_at_once() {
     detached(forced);
 }
 
-/// Finding A4: the refusal said that the user of the device was unknown.
+/// Finding A4: the message said that the user of the device was unknown.
 #[test]
 fn a_mount_in_another_namespace_is_named_with_the_command_that_ends_it() {
     if !is_possible() {
@@ -572,7 +572,7 @@ fn a_mount_in_another_namespace_is_named_with_the_command_that_ends_it() {
     detached(attached);
 }
 
-/// This is so on hosts with systemd: services with mounts of their own are not users of the device.
+/// Hosts with systemd: services with mount namespaces of their own are not users of the device.
 #[test]
 fn a_mount_in_another_namespace_that_goes_with_ours_stops_no_detach() {
     if !is_possible() {
@@ -609,7 +609,7 @@ fn sleep_in_namespace(propagation: &str) -> Ended {
     child
 }
 
-/// Finding S9: nothing was in the folder, and no message said why.
+/// Finding S9: nothing was in the folder, without a message that said why.
 #[test]
 fn a_mount_that_others_do_not_see_is_said() {
     if !is_possible() {
@@ -683,7 +683,7 @@ fn in_the_background_it_returns_when_the_device_is_there() {
         .stderr(Stdio::piped())
         .spawn()
         .expect("the binary runs");
-    // Both end, though the process that serves stays.
+    // Both end, although the serving process continues.
     let mut said = String::new();
     child.stdout.take().expect("piped").read_to_string(&mut said).expect("text");
     child.stderr.take().expect("piped").read_to_end(&mut Vec::new()).expect("bytes");
@@ -691,7 +691,7 @@ fn in_the_background_it_returns_when_the_device_is_there() {
     let attached: serde_json::Value = serde_json::from_str(&said).expect("JSON");
     assert_eq!(attached["bytes"], 64 << 20);
     assert_eq!(attached["direct_io"], true);
-    // No terminal is its own.
+    // It has no terminal of its own.
     let process = attached["process"].as_i64().expect("a number") as i32;
     let process = rustix::process::Pid::from_raw(process).expect("a process");
     rustix::process::kill_process(process, Signal::HUP).expect("it runs");
@@ -700,7 +700,7 @@ fn in_the_background_it_returns_when_the_device_is_there() {
     assert!(String::from_utf8_lossy(&output.stdout).contains("stable"), "it was there: {output:?}");
 }
 
-/// Finding W1: while nobody read the events, a read of the device blocked in the kernel, beyond SIGKILL.
+/// Finding W1: while nobody read the events, reads of the device blocked in the kernel, even after SIGKILL.
 #[test]
 fn a_reader_of_stderr_that_takes_nothing_stops_no_device() {
     if !is_possible() {

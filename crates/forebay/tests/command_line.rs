@@ -1,4 +1,4 @@
-//! What clap gives: completions, the manual page, help.
+//! What clap generates: completions, the manual page, help.
 
 mod support;
 
@@ -55,7 +55,7 @@ fn nobody_reading_is_no_failure() {
     assert!(child.wait().expect("it ends").success());
 }
 
-/// A process with less than it needs: what it says, and that it has begun nothing.
+/// A process without its requirements: its message, and that it has started nothing.
 fn attached_within(place: &Place, with: &[&str], script: &str, url: &str) -> String {
     let folder = place.path("folder").display().to_string();
     let output = Command::new("unshare")
@@ -70,7 +70,7 @@ fn attached_within(place: &Place, with: &[&str], script: &str, url: &str) -> Str
     stderr(&output)
 }
 
-/// Before anything is begun: nobody is asked at this address.
+/// Checked before anything is started: nobody is contacted at this address.
 const NOWHERE: &str = "iscsi://127.0.0.1:1/iqn.x:y/0";
 
 #[test]
@@ -94,7 +94,7 @@ fn a_host_that_cannot_attach_is_told_what_it_lacks_before_anything_is_done() {
     );
     let said = attached_within(&place, own, &no_loop, NOWHERE);
     assert!(said.contains("/dev/loop-control") && said.contains("modprobe loop"), "{said}");
-    // Root of a container, whom the kernel lets mount and set up nothing.
+    // Root in a container without the privileges to mount or to set up links.
     let settings = "listen = ['127.0.0.1:0']\n[[target]]\nname = 'iqn.2026-11.test:a'\n\
                     [[target.unit]]\nstack = [ { memory = { size = '8MiB' } } ]\n";
     let node = place.serve("node", settings);

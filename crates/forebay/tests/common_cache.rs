@@ -1,4 +1,4 @@
-//! Several units with one log over two nodes: a counter on one volume, what it counts on the other.
+//! Several units with one log over two nodes: a counter on one volume, and the data that it counts on the other.
 
 mod support;
 
@@ -21,7 +21,7 @@ const GATEWAY: &str = "iqn.2026-11.test:gateway";
 const COUNTER: &str = "iqn.2026-11.test:counter";
 const DATA: &str = "iqn.2026-11.test:data";
 
-/// A node with a log of its own, which keeps claims.
+/// A node with a log of its own, which supports claims.
 fn with_epochs(place: &Place, name: &str, port: u16) -> String {
     let path = |end: &str| place.path(&format!("{name}.{end}")).display().to_string();
     let cache = format!(
@@ -78,7 +78,7 @@ impl Site {
         Self { place, counter, data, near }
     }
 
-    /// Both volumes as hosts see them.
+    /// Returns both volumes as hosts see them.
     async fn hosts(&self) -> [Arc<RemoteVolume>; 2] {
         [host(self.near.address, GATEWAY, 0).await, host(self.near.address, GATEWAY, 1).await]
     }
@@ -107,7 +107,7 @@ impl Site {
     }
 }
 
-/// Data first, then the counter, until the gateway is no more. Tells the last version that was answered.
+/// Writes data, then the counter, until the gateway is gone. Returns the last version that was acknowledged.
 fn count(hosts: [Arc<RemoteVolume>; 2], from: u64) -> (JoinHandle<()>, Arc<AtomicU64>) {
     let answered = Arc::new(AtomicU64::new(0));
     let last = Arc::clone(&answered);
@@ -124,7 +124,7 @@ fn count(hosts: [Arc<RemoteVolume>; 2], from: u64) -> (JoinHandle<()>, Arc<Atomi
     (writer, answered)
 }
 
-/// What the counter says, if all that it counts is there.
+/// Returns the counter, and checks that all data that it counts is there.
 async fn counted(counter: &dyn Volume, data: &dyn Volume) -> u64 {
     let found = read(counter, 1).await.expect("read");
     let version = (1..1_000_000).find(|version| content(1, *version) == found);
@@ -132,7 +132,7 @@ async fn counted(counter: &dyn Volume, data: &dyn Volume) -> u64 {
     for earlier in version.saturating_sub(400).max(2)..=version {
         let block = earlier % 500;
         let found = read(data, block).await.expect("read");
-        // Or data that came later in its place.
+        // Or later data in its place.
         let is_there = (0..3).any(|later| found == content(block, earlier + later * 500));
         assert!(is_there, "the counter says {version}, and {earlier} is missing");
     }
@@ -152,12 +152,12 @@ async fn a_killed_gateway_has_both_and_one_link_that_is_cut_holds_up_no_host() {
     let version = counted(&*counter, &*data).await;
     assert!(version >= answered.load(Ordering::SeqCst));
 
-    // The node with the data is gone: the other one serves, and both take writes.
+    // The node with the data is gone: the other volume is served, and both accept writes.
     site.data.kill();
     for version in 1..50 {
         write(&*data, 600, version).await.expect("the log takes it");
         write(&*counter, 2000 + version, version).await.expect("the log takes it");
-        // Read at its node, since nobody has read it here.
+        // Read at its node, because it has not been read here.
         assert_eq!(read(&*counter, 8000 + version).await.expect("read"), content(0, 0));
     }
     eventually("an error", || site.figure("lower_error").is_string()).await;
@@ -187,14 +187,14 @@ async fn without_the_log_both_volumes_are_of_one_moment() {
     let mut site = Site::new();
     let (writer, answered) = count(site.hosts().await, 2);
     eventually("rounds", || site.near.figure("cache", "destage_rounds") > 3).await;
-    // No round is under way when the writer has gone on for a while.
+    // No round is in progress some time after the writer has paused.
     let paused = site.tell(&["gateway", "pause", GATEWAY]);
     assert!(paused.status.success(), "{}", stderr(&paused));
     let then = answered.load(Ordering::SeqCst);
     eventually("writes", || answered.load(Ordering::SeqCst) > then + 400).await;
     site.near.kill();
     writer.await.expect("no panic");
-    // What is half an epoch at a node does not count.
+    // Half an epoch at a node does not count.
     site.counter.kill();
     site.data.kill();
     let text = with_epochs(&site.place, "counter", site.counter.address.port());
@@ -266,7 +266,7 @@ async fn a_volume_that_is_gone_for_good_is_given_up_and_the_other_goes_on() {
     assert!(stderr(&in_use).contains("in use"), "{}", stderr(&in_use));
     site.near.kill();
 
-    // Without its unit the others are not served, nor is it given up unless that is said.
+    // Without its unit the others are not served, and it is given up only by explicit request.
     let whole = gateway(&site.place, site.counter.address, site.data.address);
     let at = whole.find("[[target.unit]]\nlun = 1").expect("the second unit");
     site.place.write("gateway", &whole[..at]);
@@ -285,7 +285,7 @@ async fn a_volume_that_is_gone_for_good_is_given_up_and_the_other_goes_on() {
     let check = String::from_utf8_lossy(&check.stdout).into_owned();
     assert!(check.contains("given up, with 8.0 KiB"), "{check}");
 
-    // The other one has all of its own, and it goes down.
+    // The other volume has all of its data, and it is destaged.
     for _ in 0..2 {
         site.near = site.place.serve("gateway", &whole[..at]);
         let counter = host(site.near.address, GATEWAY, 0).await;
@@ -301,7 +301,7 @@ async fn a_volume_that_is_gone_for_good_is_given_up_and_the_other_goes_on() {
         site.near.kill();
     }
 
-    // It comes back: it is not served as if it had everything, but taken in as it is.
+    // The volume comes back: it is not served as if it were complete, but added in its present state.
     site.serve_data();
     site.place.write("gateway", &whole);
     let serve = forebay().arg("serve").arg("--config").arg(&config).output().expect("it runs");
@@ -321,7 +321,7 @@ async fn a_volume_that_is_gone_for_good_is_given_up_and_the_other_goes_on() {
     assert_eq!(site.figure("given_up_bytes"), serde_json::json!({}));
 }
 
-/// A reload cannot open them: neither the refusal nor the reload says that it does.
+/// A reload cannot open them; neither the refusal nor the reload claims that.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_reload_says_which_units_of_a_common_cache_are_still_not_served() {
     let place = Place::new();
@@ -367,7 +367,7 @@ async fn a_reload_says_which_units_of_a_common_cache_are_still_not_served() {
     assert_eq!(read(&*volume, 1).await.expect("read"), content(1, 7));
 }
 
-/// A slice without a size reaches to the end of a file that may grow: the log knows it all the same.
+/// A slice without a size extends to the end of a file that may grow: the log knows it nevertheless.
 #[tokio::test(flavor = "multi_thread")]
 async fn slices_of_files_that_grow_are_the_same_volumes_to_their_log() {
     let place = Place::new();

@@ -1,4 +1,4 @@
-//! `forebay gateway`: what a cache is told while it serves.
+//! `forebay gateway`: commands to a running cache.
 
 mod support;
 
@@ -141,7 +141,7 @@ async fn a_half_of_a_mirrored_log_is_exchanged_and_then_is_all_there_is() {
 
     // Another disk under the name of the first.
     std::fs::remove_file(place.path("gateway.log")).expect("removed");
-    // Of the size that the other has by now, whatever the settings say.
+    // With the present size of the other one, regardless of the settings.
     let renewed = tell(&near, &["renew", GATEWAY, "1"]);
     assert!(renewed.is_ok(), "{renewed:?}");
     for block in 50..100 {
@@ -152,7 +152,7 @@ async fn a_half_of_a_mirrored_log_is_exchanged_and_then_is_all_there_is() {
     near.kill();
     drop(near);
 
-    // Only the new one is left, and does not know it.
+    // Only the new one is left, which does not know it.
     std::fs::remove_file(place.path("second.log")).expect("removed");
     let alone = |degraded: &str| {
         gateway(place.folder.path(), far.address, &format!("{mirrored}{degraded}"))
@@ -203,7 +203,7 @@ async fn a_log_grows_and_shrinks_while_it_is_in_use_and_keeps_its_size() {
     }
 }
 
-/// A log has all its room from the beginning: a file system that is full later is no matter to it.
+/// A log allocates all its space at the beginning, so a file system that becomes full later has no effect.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_full_file_system_under_a_log_is_said_at_the_start_and_harms_nothing_later() {
     if !is_mountable() {
@@ -220,7 +220,7 @@ async fn a_full_file_system_under_a_log_is_said_at_the_start_and_harms_nothing_l
     );
     let text = gateway(place.folder.path(), far.address, &nvram)
         .replace("gateway.log", "disk/gateway.log");
-    // First without room for the log, then for the log and not all of the NVRAM, then for both and nothing else.
+    // First without space for the log, then for the log and not all of the NVRAM, then for exactly both.
     let script = r#"
 disk=$1; told=$2; shift 2
 mount -t tmpfs -o size=20m tmpfs "$disk" || exit 3
@@ -245,7 +245,7 @@ exec "$@"
     }
     let refused = tell(&near, &["log-resize", GATEWAY, "64MiB"]).expect_err("there is no room");
     assert!(refused.contains("the log cannot grow"), "{refused}");
-    // What is written after the pause finds room.
+    // There is space for writes after the pause.
     tell(&near, &["drain", GATEWAY]).expect("everything goes down");
     let size = json(tell(&near, &["pause", GATEWAY, "--json"]))["log_bytes"].clone();
     assert_eq!(size, 32 << 20);
@@ -291,7 +291,7 @@ exec "$@" 2>"$told"
     assert_eq!(refused, 5);
     let told = || std::fs::read_to_string(place.path("told")).expect("told");
     eventually("the event", || told().contains("no space left for the file of a volume")).await;
-    // Writes that are refused later belong to the same condition, which is checked once a second.
+    // Later refused writes are the same condition, which is checked once a second.
     for _ in 0..20 {
         assert!(matches!(write(&*volume, 999, 1).await, Err(volume::Error::NoSpace)));
         refused += 1;

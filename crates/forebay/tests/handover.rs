@@ -1,4 +1,4 @@
-//! Who holds the dirty data of a node's volume: claims, and gateways that are shut out.
+//! The owner of the dirty data of a node's volume: claims, and gateways that are fenced.
 
 mod support;
 
@@ -19,12 +19,12 @@ use volume::Volume;
 const GATEWAY: &str = "iqn.2026-11.test:gateway";
 const NODE: &str = "iqn.2026-11.test:node";
 
-/// A node that keeps claims.
+/// A node that supports claims.
 fn keeping(place: &Place, port: u16) -> String {
     format!("state = '{}'\n{}", place.path("state").display(), node(place.folder.path(), port))
 }
 
-/// Settings of a gateway on another host: with another name, and a log and a state folder of that name.
+/// Settings of a gateway on another host: with another name, and a log and a state folder with that name.
 fn other_gateway(place: &Place, name: &str, node: SocketAddr, more: &str) -> String {
     let text = gateway(place.folder.path(), node, more)
         .replace("gateway.log", &format!("{name}.log"))
@@ -38,7 +38,7 @@ fn pair(place: &Place, more: &str) -> (Serving, Serving) {
     (far, near)
 }
 
-/// A pair, and a host at the gateway that has written these blocks.
+/// A node with a gateway, and a host at the gateway that has written these blocks.
 async fn pair_with(
     place: &Place,
     more: &str,
@@ -50,7 +50,7 @@ async fn pair_with(
     (far, near, volume)
 }
 
-/// The gateway that has taken the log up, and a host at it that finds these blocks.
+/// The gateway that uses the log now, and a host at it that reads these blocks.
 async fn taken_up(place: &Place, text: &str, blocks: Range<u64>) -> (Serving, Arc<RemoteVolume>) {
     let later = place.serve("b", text);
     let volume = connect(later.address, GATEWAY).await;
@@ -93,7 +93,7 @@ fn claim(serving: &Serving) -> serde_json::Value {
     serving.status()["targets"][0]["units"][0]["claim"].clone()
 }
 
-/// Keeps what is written from going down until it is lifted.
+/// Data is not destaged with these settings.
 const KEEPS: &str = "destage_idle = '30s'\ndirty_age = '1h'\ndestage_threshold = 0.9";
 
 #[tokio::test(flavor = "multi_thread")]
@@ -110,13 +110,13 @@ async fn nobody_writes_past_a_gateway_and_all_may_again_when_it_has_gone() {
     let raw = connect(far.address, NODE).await;
     let refused = write(&*raw, 1, 7).await.expect_err("refused");
     assert!(matches!(refused, volume::Error::ReadOnly), "{refused}");
-    // An older image, but a whole one.
+    // An older image, but a consistent one.
     assert_eq!(read(&*raw, 1).await.expect("read"), content(1, 0));
     let shown = tell(&far.control, &["claim", "show", NODE]);
     let shown = String::from_utf8_lossy(&shown.stdout).into_owned();
     assert!(shown.contains("its newest data is with iqn.2026-11.test:host-a"), "{shown}");
 
-    // A restart of the node forgets nothing; the gateway's session comes back to its claim.
+    // The claim survives a restart of the node, and the gateway's session presents it again.
     let address = far.address;
     far.kill();
     let far = place.serve("node", &keeping(&place, address.port()));
@@ -129,7 +129,7 @@ async fn nobody_writes_past_a_gateway_and_all_may_again_when_it_has_gone() {
     assert!(near.terminate().0.success());
     write(&*raw, 1, 7).await.expect("nobody has it any more");
     assert_eq!(claim(&far)["held"], false);
-    // And the same log is let in again.
+    // The same log is accepted again.
     let near = place.serve("a", &other_gateway(&place, "a", far.address, ""));
     assert_eq!(cache_figure(&near, "claim"), "held");
     let volume = connect(near.address, GATEWAY).await;
@@ -161,13 +161,13 @@ async fn a_log_copied_from_a_killed_gateway_is_taken_up_and_the_old_one_shut_out
     near.kill();
     copy(place.path("a.log"), place.path("b.log"));
     let text = other_gateway(&place, "b", far.address, KEEPS);
-    // The node keeps the session of the killed one for a while, and does not know that it is gone.
+    // The node keeps the session of the killed gateway for a while, and does not know that it is gone.
     succeeded(&adopt(&place, "b", &text));
     let (later, volume) = taken_up(&place, &text, 0..200).await;
     write(&*volume, 0, 99).await.expect("and written");
     drain(&later);
 
-    // The old one starts again, more often than the new one did: nothing gets it in.
+    // The old one starts again, more often than the new one did, but is never admitted.
     for more in ["", "accept_loss = true", ""] {
         let old = other_gateway(&place, "a", far.address, more);
         let error = place.try_serve("a", &old).err().expect("shut out");
@@ -186,12 +186,12 @@ async fn a_log_that_became_dirty_while_its_claim_waited_does_not_go_over_newer_d
     let address = far.address;
     assert!(near.terminate().0.success(), "its claim is given back");
     far.kill();
-    // It starts without a link, with a clean log, and takes writes.
+    // It starts without a link, with a clean log, and accepts writes.
     near = place.serve("a", &other_gateway(&place, "a", address, KEEPS));
     assert_eq!(cache_figure(&near, "claim"), "waiting");
     let volume = connect(near.address, GATEWAY).await;
     write(&*volume, 1, 1).await.expect("written");
-    // Meanwhile another one reaches the node, and gives back what it claimed.
+    // Meanwhile another one reaches the node, and releases its claim.
     far = place.serve("node", &keeping(&place, 0));
     let other = place.serve("b", &other_gateway(&place, "b", far.address, ""));
     let elsewhere = connect(other.address, GATEWAY).await;
@@ -218,7 +218,7 @@ async fn a_node_restored_from_an_older_backup_is_told_with_both_generations() {
     write(&*volume, 1, 1).await.expect("written");
     near.kill();
     far.kill();
-    // The backup knows the first opening only.
+    // The backup has only the first opening.
     let state: Vec<_> = std::fs::read_dir(place.path("state"))
         .expect("state")
         .map(|entry| entry.expect("an entry").path())
@@ -236,14 +236,14 @@ async fn a_node_restored_from_an_older_backup_is_told_with_both_generations() {
     let error = place.try_serve("a", &other_gateway(&place, "a", address, KEEPS));
     let error = error.err().expect("refused");
     assert!(error.contains("as generation 2") && error.contains("was generation 4"), "{error}");
-    // Its operator has the last word.
+    // The operator decides.
     let near = place.serve("a", &other_gateway(&place, "a", address, "accept_loss = true"));
     let volume = connect(near.address, GATEWAY).await;
     assert_eq!(read(&*volume, 1).await.expect("read"), content(1, 1));
     drop(far);
 }
 
-/// It is at work with what it knows of the volume as it was later.
+/// It uses the volume with knowledge of its later state.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_restored_under_a_gateway_that_goes_on_is_told_with_both_generations() {
     let place = Place::new();
@@ -284,7 +284,7 @@ async fn an_operator_who_drops_a_claim_is_warned_and_the_gateway_told() {
     assert!(output.status.success(), "{}", stderr(&output));
     let raw = connect(far.address, NODE).await;
     write(&*raw, 1, 7).await.expect("anybody may");
-    // Though it has nothing to send, it hears of it.
+    // It notices it although it has nothing to send.
     eventually("the fence", || cache_figure(&near, "claim").contains("dropped")).await;
     eventually("an error", || {
         let runtime = tokio::runtime::Handle::current();
@@ -308,7 +308,7 @@ fn export(place: &Place, name: &str) -> Output {
     command.output().expect("the binary runs")
 }
 
-/// `forebay gateway adopt` with these settings.
+/// Runs `forebay gateway adopt` with these settings.
 fn adopt(place: &Place, name: &str, text: &str) -> Output {
     let config = place.write(name, text);
     let mut command = forebay();
@@ -344,7 +344,7 @@ async fn a_log_of_a_killed_gateway_is_adopted_and_nothing_is_lost() {
     check_all(&*raw, 0..200, 1).await;
     let error = place.try_serve("a", &old).err().expect("and after");
     assert!(error.contains("taken up by iqn.2026-11.test:host-b"), "{error}");
-    // Nor is another copy adopted.
+    // Another copy is not adopted either.
     copy(place.path("a.log"), place.path("c.log"));
     let error = refused(&adopt(&place, "c", &other_gateway(&place, "c", far.address, "")));
     assert!(error.contains("taken up by iqn.2026-11.test:host-b"), "{error}");
@@ -369,7 +369,7 @@ async fn an_owner_at_work_is_shut_out_by_an_adoption_and_not_by_an_accident() {
     let volume = connect(later.address, GATEWAY).await;
     write_all(&*volume, 0..20, 2).await;
     drain(&later);
-    // The old one has dirty data still, and does not get it down.
+    // The old one still has dirty data and cannot destage it.
     assert_eq!(near.figure("cache", "dirty_bytes"), 20 * 4096);
     let error = refused(&tell(&near.control, &["gateway", "drain", GATEWAY]));
     assert!(error.contains("taken up by iqn.2026-11.test:host-b"), "{error}");
@@ -386,13 +386,13 @@ async fn an_exported_log_is_whole_without_its_nvram_and_taken_up_by_the_settings
     succeeded(&export(&place, "a"));
     let error = write(&*volume, 1, 7).await.expect_err("taken no more");
     assert!(error.to_string().contains("04/03"), "{error}");
-    // Path checkers of hosts see it, too.
+    // Path checkers of hosts see it as well.
     let anew = initiator::Settings::new(near.address.to_string(), GATEWAY, 0);
     let anew = RemoteVolume::connect(anew).await.err();
     assert!(matches!(anew, Some(initiator::Error::NotServed(_))), "{anew:?}");
     let other = connect(far.address, NODE).await;
     write(&*other, 1, 7).await.expect_err("the volume stays claimed");
-    // It may be asked again, and a stop leaves the log alone.
+    // The command may be repeated, and a stop does not change the log.
     succeeded(&export(&place, "a"));
     let moved = std::fs::read_to_string(place.path("moved.toml")).expect("settings");
     let before = std::fs::read(place.path("a.log")).expect("the log");
@@ -418,7 +418,7 @@ async fn a_stopped_gateway_is_exported_too_and_what_its_nvram_held_with_it() {
     let (far, mut near, _volume) = pair_with(&place, &nvram, 0..100).await;
     near.kill();
     copy(place.path("a.log"), place.path("c.log"));
-    // Without the NVRAM and without an export, it is told what is missing.
+    // Without the NVRAM and without an export, the message says what is missing.
     let error = refused(&adopt(&place, "c", &other_gateway(&place, "c", far.address, KEEPS)));
     assert!(error.contains("reported writes from its NVRAM, which is not configured"), "{error}");
 
@@ -447,22 +447,22 @@ async fn a_log_that_does_not_fit_or_is_not_whole_is_not_adopted() {
     let elsewhere = other_gateway(&place, "b", stranger.address, "");
     let error = refused(&adopt(&place, "b", &elsewhere));
     assert_eq!(error.matches("naa.").count(), 2, "both are named: {error}");
-    // Cut off.
+    // Truncated.
     let whole = std::fs::read(place.path("b.log")).expect("read");
     std::fs::write(place.path("b.log"), &whole[..whole.len() / 2]).expect("written");
     let error = refused(&adopt(&place, "b", &text.replace("log_size = \"32MiB\"", "")));
     assert!(error.contains("has 8192 blocks"), "{error}");
-    // Blank.
+    // Zeroed.
     std::fs::write(place.path("b.log"), vec![0; whole.len()]).expect("written");
     let error = refused(&adopt(&place, "b", &text));
     assert!(error.contains("is blank"), "{error}");
-    // And the volume still waits for the right one, whose own size is what counts.
+    // The volume still waits for the right file, whose own size is used.
     std::fs::write(place.path("b.log"), whole).expect("written");
     succeeded(&adopt(&place, "b", &text.replace("32MiB", "16MiB")));
 }
 
-/// What the settings there say decides how it goes on, and what does not go with the log is refused; either way what
-/// is in it stays.
+/// The settings there determine how it continues, and what does not fit the log is refused. In both cases the log
+/// keeps its data.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_log_that_comes_to_other_settings_loses_nothing() {
     let place = Place::new();
@@ -504,7 +504,7 @@ async fn a_log_that_comes_to_other_settings_loses_nothing() {
     let (mut later, volume) = taken_up(&place, &larger, 0..50).await;
     write_all(&*volume, 50..60, 1).await;
     later.kill();
-    // And to others again, with what its NVRAM alone may have.
+    // To others again, with data that may be only in its NVRAM.
     let relaxed = b(&format!("order = 'relaxed'\non_log_error = 'write-through'\n{nvram}"))
         .replace("nvram_size = \"1MiB\"", "nvram_size = \"2MiB\"");
     let (later, _volume) = taken_up(&place, &relaxed, 0..60).await;

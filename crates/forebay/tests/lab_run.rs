@@ -1,5 +1,5 @@
-//! `forebay lab run` as a user runs it: a look before the start, points over a real link, results that a
-//! second run goes on from. Needs root, TUN, `ip` and FUSE; where they are missing the tests say so and end.
+//! `forebay lab run` as a user runs it: the preflight check, points over a real link, and results from which a second
+//! run continues. Needs root, TUN, `ip` and FUSE; otherwise the tests print a message and end.
 
 mod support;
 
@@ -18,7 +18,7 @@ use lab::{Host, LabSite, LabStage, Scene as _, Setting};
 use serde_json::Value;
 use support::{forebay, stderr};
 
-/// Two quick points and their way there and back take some seconds; a machine that is busy, some times as many.
+/// Two quick points with setup and cleanup take some seconds; on a busy machine several times as much.
 const LIMIT: Duration = Duration::from_secs(120);
 
 fn is_possible() -> bool {
@@ -52,7 +52,7 @@ fn results(out: &Path) -> Vec<Value> {
     text.lines().map(|line| serde_json::from_str(line).expect("a line of JSON")).collect()
 }
 
-/// Nothing of a run is left: no namespace, no folder in memory, no volume.
+/// Checks that nothing is left of a run: no namespace, no folder in memory, no volume.
 fn assert_tidy(name: &str, out: &Path) {
     for end in ["near", "far"] {
         assert!(!Path::new("/run/netns").join(format!("{name}-{end}")).exists());
@@ -71,7 +71,8 @@ fn points_are_measured_over_a_link_once_and_come_into_a_page() {
     let only =
         ["--only", "table-1/null/random-write/2ms", "--only", "table-1/null/random-read/2ms"];
     let begun = Instant::now();
-    // By a shell that has a job and becomes the program: the job is its child then, and not its to end.
+    // With a shell that has a background job and then executes the program: the job is its child then, but it must
+    // not end it.
     let script = "sleep 200 & echo $! >\"$0\"; exec \"$@\"";
     let job = folder.path().join("job");
     let mut command = Command::new("sh");
@@ -92,7 +93,7 @@ fn points_are_measured_over_a_link_once_and_come_into_a_page() {
     let measured = results(&out);
     assert_eq!(measured.len(), 2);
     for record in &measured {
-        // There and back takes 4 ms at least.
+        // A round trip takes at least 4 ms.
         let figures = record["outcome"]["figures"].as_array().expect("figures");
         let time = figures.iter().find(|figure| figure["name"] == "response time").expect("a time");
         assert!(time["value"].as_f64().expect("a number") > 4000.0, "{time}");
@@ -112,7 +113,7 @@ fn points_are_measured_over_a_link_once_and_come_into_a_page() {
     assert_eq!(settings["experiment"], "outsourcing");
     assert_tidy(&name, &out);
 
-    // What is there is not measured again.
+    // Existing results are not measured again.
     let second = run(&name, &out, &only);
     assert!(second.status.success(), "{}", stderr(&second));
     assert!(text(&second).contains("there already: 2"), "{}", text(&second));
@@ -136,7 +137,7 @@ fn a_run_that_is_stopped_ends_in_order_and_says_how_to_go_on() {
         std::thread::yield_now();
     }
     let id = rustix::process::Pid::from_child(&child);
-    // As timeout(1) does: that is no second wish.
+    // Like timeout(1): this is not a second signal of the user.
     for signal in [rustix::process::Signal::INT, rustix::process::Signal::TERM] {
         rustix::process::kill_process(id, signal).expect("it runs");
     }
@@ -149,7 +150,7 @@ fn a_run_that_is_stopped_ends_in_order_and_says_how_to_go_on() {
     assert_tidy(&name, &out);
 }
 
-/// As behind `| head`, or on a terminal that is gone.
+/// As with `| head`, or with a terminal that is gone.
 #[test]
 fn a_run_that_nobody_looks_at_goes_on() {
     let (name, folder) = (name("alone"), tempfile::tempdir().expect("a folder"));
@@ -195,7 +196,7 @@ fn what_a_killed_run_leaves_is_taken_away_by_the_next() {
     }
     child.kill().expect("it runs");
     child.wait().expect("it ends");
-    // The attachment waits for its far side, which has ended, too.
+    // The attachment waits for its far side, which has ended as well.
     let next = run(&name, &out, &["--only", "figure-5/host/8ms"]);
     assert!(next.status.success(), "{}{}", text(&next), stderr(&next));
     assert_eq!(attachments(&config), Vec::<i32>::new());
@@ -204,7 +205,7 @@ fn what_a_killed_run_leaves_is_taken_away_by_the_next() {
     assert_tidy(&name, &out);
 }
 
-/// Processes that attach a volume by these settings.
+/// Returns the processes that attach a volume with these settings.
 fn attachments(config: &str) -> Vec<i32> {
     let listed = fs::read_dir("/proc").expect("processes").flatten();
     let processes = listed.filter_map(|it| it.file_name().to_str()?.parse::<i32>().ok());
@@ -222,8 +223,8 @@ fn a_site_that_does_not_stand_leaves_nothing_mounted() {
         return;
     }
     let (name, folder) = (name("raise"), tempfile::tempdir().expect("a folder"));
-    // The second attachment fails, when the first has a file system mounted. Written by another process: a file that
-    // one of ours has open for writing cannot be run.
+    // The second attachment fails, when the first has a mounted file system. The script is written by another
+    // process: a file that one of ours has open for writing cannot be executed.
     let program = folder.path().join("program");
     let real = forebay().get_program().to_owned();
     let script = format!(
@@ -252,7 +253,7 @@ fn a_site_that_does_not_stand_leaves_nothing_mounted() {
     assert!(error.contains("attachment of volume 2"), "{error}");
     let mounts = fs::read_to_string("/proc/self/mounts").expect("mounts");
     assert!(!mounts.contains(memory.to_str().expect("text")), "{mounts}");
-    // The next stands.
+    // The next process is still running.
     stage.set(&LabSite { nodes: 1, ..two }).expect("one can");
     stage.clear().expect("it ends in order");
     drop(stage);
@@ -266,7 +267,7 @@ fn folders_of_others_are_left_alone() {
     }
     let (name, folder) = (name("other"), tempfile::tempdir().expect("a folder"));
     let only = ["--only", "table-1/null/random-read/2ms"];
-    // A user's own folder, as where the results go as within it.
+    // A folder of the user, both in place of the results' folder and inside it.
     fs::create_dir(folder.path().join("work")).expect("a folder");
     let refused = run(&name, folder.path(), &only);
     assert_eq!(refused.status.code(), Some(2));
@@ -279,7 +280,7 @@ fn folders_of_others_are_left_alone() {
     let refused = run(&name, &out, &only);
     assert!(stderr(&refused).contains("not made by a run"), "{}", stderr(&refused));
     assert!(work.join("thesis").exists());
-    // What another run of the name has in memory stays, and no point counts as left out because of it.
+    // Files in memory of another run with this name stay, and no point counts as left out because of it.
     let other = Path::new("/dev/shm").join(format!("forebay-lab-{name}"));
     fs::create_dir(&other).expect("a folder");
     fs::write(other.join("node-1.toml"), "").expect("a file");
@@ -297,7 +298,7 @@ fn folders_of_others_are_left_alone() {
 fn what_cannot_be_is_said_before_anything_is_started() {
     let folder = tempfile::tempdir().expect("a folder");
     let out = folder.path().join("out");
-    // A word without a point beside one that has some, and a word that all points have.
+    // A pattern that matches no point together with one that matches some, and a pattern that matches all.
     for (only, said) in [
         (&["--only", "table-9"][..], "`table-9`"),
         (&["--only", "table-1", "--only", "tabel-2"], "`tabel-2`"),
@@ -308,7 +309,7 @@ fn what_cannot_be_is_said_before_anything_is_started() {
         assert!(stderr(&wrong).contains(said), "{}", stderr(&wrong));
         assert!(stderr(&wrong).contains("its parts are table-1"), "{}", stderr(&wrong));
     }
-    // A name is part of a folder's, also where no link is wanted.
+    // The name is part of a folder's name, even without a link.
     for wrong in ["", "a b", "../x"] {
         let wrong = run(wrong, &out, &["--only", "table-1/null/random-read/local"]);
         assert_eq!(wrong.status.code(), Some(2), "{}", text(&wrong));
@@ -325,7 +326,7 @@ fn what_cannot_be_is_said_before_anything_is_started() {
     assert!(stderr(&wrong).contains("is no UTF-8"), "{}", stderr(&wrong));
     assert!(!out.exists() && !odd.exists());
 
-    // Nobody may do what most points need.
+    // No user may do what most points need.
     let open = tempfile::tempdir().expect("a folder");
     let all = fs::Permissions::from_mode(0o777);
     fs::set_permissions(open.path(), all).expect("it is ours");
@@ -347,8 +348,8 @@ fn what_cannot_be_is_said_before_anything_is_started() {
     assert!(!out.exists(), "nothing is left where nothing was begun");
 }
 
-/// apt as it is, told that this machine's archive is at an address that takes connections and never says a word, and that
-/// nothing is installed. Its own lists, packages and locks are not touched.
+/// apt with a configuration in which this machine's archive is at an address that accepts connections and never
+/// answers, and nothing is installed. The machine's own lists, packages and locks are not touched.
 struct Mute {
     archive: TcpListener,
     config: PathBuf,
@@ -365,7 +366,7 @@ impl Mute {
         fs::write(at("status"), "").expect("a file");
         fs::write(at("list"), format!("deb http://{address}/debian/ bookworm main\n"))
             .expect("a file");
-        // An archive of which there is no list is none of the machine's.
+        // An archive without a downloaded list does not belong to this machine.
         let architecture = Command::new("dpkg").arg("--print-architecture").output().expect("dpkg");
         let binary = text(&architecture).trim().to_owned();
         let list = format!("lists/{address}_debian_dists_bookworm_main_binary-{binary}_Packages");
@@ -389,7 +390,7 @@ impl Mute {
         Self { archive, config: at("config").into() }
     }
 
-    /// Stops a run once apt waits for the archive's answer; what it has said when it has ended, which is soon.
+    /// Stops a run when apt waits for the archive's answer; returns its output after it has ended, which is soon.
     fn stops(&self, command: &mut Command) -> Output {
         command.env("APT_CONFIG", &self.config).stdout(Stdio::piped()).stderr(Stdio::piped());
         let child = command.spawn().expect("the binary runs");
@@ -406,7 +407,7 @@ impl Mute {
         rustix::process::kill_process(id, rustix::process::Signal::INT).expect("it runs");
         let (tell, told) = std::sync::mpsc::channel();
         std::thread::spawn(move || tell.send(child.wait_with_output()));
-        // apt itself gives up after 30 s, and then asks again.
+        // apt itself gives up after 30 s, and then retries.
         let Ok(ended) = told.recv_timeout(Duration::from_secs(15)) else {
             let _ = rustix::process::kill_process(id, rustix::process::Signal::KILL);
             panic!("it waits for apt");
@@ -437,7 +438,7 @@ fn who_stops_an_installation_does_not_wait_for_it() {
     let folder = tempfile::tempdir().expect("a folder");
     let (bin, out) = (folder.path().join("bin"), folder.path().join("out"));
     fs::create_dir(&bin).expect("a folder");
-    // A machine that has no programs but those of the system.
+    // A machine that has only the programs of the base system.
     std::os::unix::fs::symlink("/usr/bin/apt-get", bin.join("apt-get")).expect("a link");
     let mut command = forebay();
     command.args(["lab", "run", "outsourcing", "--quick", "--install", "--name", &name("inst")]);
@@ -454,7 +455,7 @@ fn who_stops_a_fetch_does_not_wait_for_it_and_nothing_of_it_is_left() {
     }
     let folder = tempfile::tempdir().expect("a folder");
     let (cache, out) = (folder.path().join("cache"), folder.path().join("out"));
-    // Only a run in full has builds.
+    // Only a full run has builds.
     let mut command = forebay();
     command.args(["lab", "run", "fair-tcp", "--install", "--name", &name("fetch")]);
     command.args(["--only", "build/", "--out"]).arg(&out).env("XDG_CACHE_HOME", &cache);
@@ -470,7 +471,7 @@ fn a_package_that_cannot_be_had_is_said_and_what_needs_it_left_out() {
     let bin = folder.path().join("bin");
     fs::create_dir(&bin).expect("a folder");
     let log = folder.path().join("log");
-    // An archive that has nothing, on a machine that has no programs but those of the system.
+    // An empty archive, on a machine that has only the programs of the base system.
     let script = format!("#!/bin/sh\necho \"$@\" >>{}\nexit 100\n", log.display());
     let mut writes = Command::new("sh");
     writes.args(["-c", "printf %s \"$1\" >\"$0\" && chmod 755 \"$0\""]);

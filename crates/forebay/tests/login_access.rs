@@ -1,4 +1,4 @@
-//! Who is let in, by the binary: secrets in files, proofs in both directions, what events tell.
+//! Access control of the binary: secrets in files, authentication in both directions, events.
 
 mod support;
 
@@ -28,7 +28,7 @@ fn secret(path: &Path) {
     assert!(made.status.success(), "{}", stderr(&made));
 }
 
-/// A node with a target for alice, which proves itself with a secret of its own, and an open one.
+/// A node with a target for alice, which authenticates itself with its own secret, and an open target.
 fn node(place: &Place) -> String {
     for name in ["alice", "storage", "other"] {
         secret(&place.path(name));
@@ -99,7 +99,7 @@ fn a_list_without_a_user_says_that_targets_may_be_hidden() {
     assert!(text.contains(NODE) && !text.contains("hidden"), "{text}");
 }
 
-/// A gateway's stack with these words for its remote layer.
+/// A gateway's stack with these settings of its remote layer.
 fn gateway(address: SocketAddr, more: &str) -> String {
     format!(
         r#"
@@ -146,7 +146,7 @@ async fn a_gateway_and_its_node_prove_themselves_to_each_other() {
     assert!(error.contains("remote.mutual: the secret is also that of target[0]"), "{error}");
 }
 
-/// What counts is the file's secret at the reload, and for logins from then on.
+/// The secret in the file at the time of the reload is used, and for logins from then on.
 #[tokio::test(flavor = "multi_thread")]
 async fn users_change_while_serving_and_sessions_that_are_open_stay() {
     let place = Place::new();
@@ -252,7 +252,7 @@ fn say(stream: &mut TcpStream, pairs: &[&str]) -> Option<[u8; 48]> {
     Some(header)
 }
 
-/// CVE-2026-44943 and its kind: what a stranger says ends up in one line, and says so.
+/// CVE-2026-44943 and similar: a stranger's text is shown in one line, and marked as such.
 #[test]
 fn a_name_cannot_forge_a_line_of_events() {
     let place = Place::new();
@@ -266,7 +266,7 @@ fn a_name_cannot_forge_a_line_of_events() {
         stream
     };
     let target = format!("TargetName={NODE}");
-    // An initiator name with a line break is none.
+    // An initiator name with a line break is invalid.
     let mut stream = connect();
     let forged = "InitiatorName=iqn.a\n2026-11-21T00:00:00Z  INFO forged: session opened";
     let answer = say(&mut stream, &[forged, &target, "AuthMethod=None"]).expect("an answer");

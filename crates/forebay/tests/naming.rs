@@ -1,4 +1,4 @@
-//! Nodes that tell each other of their volumes, and gateways that find them wherever they are.
+//! Nodes that tell each other about their volumes, and gateways that find the volumes.
 
 mod support;
 
@@ -16,7 +16,7 @@ use support::{
     read, run, stderr, write,
 };
 
-/// A node with the volume `payroll` in a file that several share, though not at a time.
+/// A node with the volume `payroll` in a file that several nodes use, but not at the same time.
 fn node(node: &str, seeds: &[SocketAddr], secret: &str) -> String {
     format!(
         r#"{}
@@ -46,7 +46,7 @@ async fn a_gateway_finds_its_volume_again_at_another_node() {
         write(&*volume, block, 1).await.expect("taken");
     }
     eventually("destage", || near.figure("cache", "dirty_bytes") == 0).await;
-    // The volume goes to another machine, with another address, target and LUN.
+    // The volume is moved to another machine, with another address, target and LUN.
     first.kill();
     for block in 32..96 {
         write(&*volume, block, 2).await.expect("taken by the log");
@@ -63,7 +63,7 @@ async fn a_gateway_finds_its_volume_again_at_another_node() {
         assert_eq!(read(&*volume, block).await.expect("read"), content(block, version), "{block}");
         assert_eq!(read(&there, block).await.expect("read"), content(block, version), "{block}");
     }
-    // Other commands take the name, too, with a process to ask and without one.
+    // Other commands accept the name as well, with and without a running process.
     let listed = |more: &[&str]| run(&[&["ls", "gln:payroll", "--json"], more].concat());
     let config = place.path("gateway.toml");
     let output = listed(&["--control", near.control.to_str().expect("a path")]);
@@ -98,7 +98,7 @@ async fn nodes_tell_each_other_and_who_falls_silent_is_stale() {
     assert_eq!(c.status()["gln"], gln);
     c.kill();
     eventually("silence", || known_node(&a, "c").is_some_and(|node| node["stale"] == true)).await;
-    // Stale is not forgotten; and it is the same node when it comes back.
+    // A stale node is not forgotten, and it is the same one when it comes back.
     let c = place.serve("c", &other("c", &[naming(&b)], "names"));
     assert_eq!(known(&c)["gln"], gln);
     eventually("life", || {
@@ -134,7 +134,7 @@ async fn two_nodes_with_one_volume_are_both_named_and_nobody_is_sent_to_either()
     drop((one, two));
 }
 
-/// Who answers questions about names decides where writes go.
+/// Whoever answers name queries decides where writes go.
 #[tokio::test(flavor = "multi_thread")]
 async fn without_the_secret_nobody_is_told_or_believed() {
     let place = Place::new();
@@ -146,7 +146,7 @@ async fn without_the_secret_nobody_is_told_or_believed() {
     let stranger = place.serve("stranger", &text);
     let friend = place.serve("friend", &node("friend", &seeds, "names"));
     eventually("the friend", || known_node(&seed, "friend").is_some()).await;
-    // It asks all that it knows before it answers.
+    // It asks all known nodes before it answers.
     let output =
         run(&["ls", "gln:payroll", "--control", stranger.control.to_str().expect("a path")]);
     assert!(stderr(&output).contains("no node tells of a volume payroll"), "{}", stderr(&output));
@@ -161,7 +161,7 @@ async fn garbage_and_silence_at_the_naming_port_harm_nobody() {
     secret(&place, "names");
     let seed = place.serve("seed", &other("seed", &[], "names"));
     let address = naming(&seed);
-    // More than the conversations that are held at once: the silent ones end with their time.
+    // More than the permitted number of conversations: the silent ones end by their time limit.
     let silent: Vec<_> = (0..70).map(|_| TcpStream::connect(address).expect("connected")).collect();
     for noise in [
         &b"GET / HTTP/1.1\r\n\r\n"[..],
@@ -176,7 +176,7 @@ async fn garbage_and_silence_at_the_naming_port_harm_nobody() {
     let node = place.serve("node", &node("node", &[address], "names"));
     eventually("the node", || known_node(&seed, "node").is_some()).await;
     drop(silent);
-    // A seed that is none, and says what it likes.
+    // A seed that is not a node, and sends arbitrary data.
     let liar = TcpListener::bind("127.0.0.1:0").expect("a port");
     let at = liar.local_addr().expect("an address");
     std::thread::spawn(move || {
@@ -184,7 +184,7 @@ async fn garbage_and_silence_at_the_naming_port_harm_nobody() {
             let mut stream = stream;
             let mut hello = [0; 44];
             let _ = stream.read_exact(&mut hello);
-            // Its own hello sent back to it, and a frame without end.
+            // Its own hello sent back, and a frame without an end.
             let _ = stream.write_all(&hello);
             let _ = stream.write_all(&[0xff; 1024]);
         }
@@ -194,7 +194,7 @@ async fn garbage_and_silence_at_the_naming_port_harm_nobody() {
     drop(node);
 }
 
-/// Finding W4: silent callers from three addresses, which reconnected all the time, kept members out.
+/// Finding W4: silent callers from three addresses that reconnected all the time blocked members.
 #[tokio::test(flavor = "multi_thread")]
 async fn silent_callers_at_the_naming_port_keep_no_member_out() {
     let place = Place::new();

@@ -1,5 +1,4 @@
-//! docs/protocols.md lists what is served, all of it and nothing else: its tables are compared with
-//! those of the code.
+//! Compares docs/protocols.md with the code: its tables list exactly what is served.
 
 use std::{
     collections::BTreeSet,
@@ -14,7 +13,7 @@ use volume::{FileVolume, FileVolumeOptions, Geometry, MemVolume, Stack};
 const PAGE: &str = include_str!("../../../docs/protocols.md");
 const SENSE: &str = include_str!("../../scsi/src/sense.rs");
 
-/// The cells of every row of the table below a heading, without the table's own head.
+/// Returns the cells of every row of the table below a heading, without the table's own head.
 fn table(heading: &str) -> Vec<Vec<&'static str>> {
     let (_, rest) = PAGE.split_once(&format!("\n{heading}\n")).expect(heading);
     let lines = rest.lines().skip_while(|line| !line.starts_with('|'));
@@ -26,7 +25,7 @@ fn hex(text: &str) -> u8 {
     u8::from_str_radix(text, 16).unwrap_or_else(|_| panic!("`{text}` is no code"))
 }
 
-/// `08, 28, 9E/10, 5E/00-03` as operation codes with their service actions.
+/// Parses `08, 28, 9E/10, 5E/00-03` as operation codes with their service actions.
 fn operations(cell: &str) -> Vec<(u8, Option<u16>)> {
     let one = |text: &str| {
         let Some((opcode, actions)) = text.split_once('/') else { return vec![(hex(text), None)] };
@@ -81,7 +80,7 @@ fn every_page_of_a_unit_is_on_the_page() {
     assert_eq!(told("log"), log);
 }
 
-/// What a command returns that must end in GOOD.
+/// Returns the data of a command that must end in GOOD.
 fn ask(unit: &BlockUnit, cdb: &[u8]) -> Vec<u8> {
     let nexus = Nexus {
         number: 1,
@@ -108,7 +107,7 @@ fn ask(unit: &BlockUnit, cdb: &[u8]) -> Vec<u8> {
 #[test]
 fn every_sense_code_is_on_the_page() {
     let told: BTreeSet<_> = table("### Sense data").iter().map(|row| row[0].to_owned()).collect();
-    // The constants are the only sense data there is; they have no list of their own.
+    // The constants are the only sense data there is; there is no separate list of them.
     let source: String = SENSE.split("mod tests").next().expect("before the tests").to_owned();
     let source: String = source.chars().filter(|c| !c.is_whitespace()).collect();
     let mut given = BTreeSet::new();

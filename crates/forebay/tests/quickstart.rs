@@ -1,4 +1,4 @@
-//! Quickstart, in short: it ends well, says what it found, and leaves nothing behind.
+//! A short quickstart: it succeeds, prints its results, and leaves nothing.
 
 mod support;
 
@@ -53,8 +53,8 @@ fn it_ends_well_can_be_kept_and_leaves_nothing() {
     assert!(!page.contains("http://") && !page.contains("https://"), "it needs nothing else");
 }
 
-/// What the node's own disk answers is what counts: here another process damages a block of the
-/// node's file over and over, until all is read there at the end.
+/// The answers of the node's own disk are used: here another process repeatedly damages a block of the node's file,
+/// until everything has been read at the end.
 #[test]
 fn a_block_that_is_not_what_was_written_is_told_and_ends_in_exit_code_1() {
     let place = Place::new();
@@ -76,12 +76,12 @@ fn a_block_that_is_not_what_was_written_is_told_and_ends_in_exit_code_1() {
     let mut open = None;
     while child.try_wait().expect("asked").is_none() {
         open = open.or_else(image);
-        // One block in the middle: what is read last is not yet there when the first is damaged.
+        // One block in the middle: the block that is read last is not yet written when the first is damaged.
         if let Some(image) = &open {
             std::os::unix::fs::FileExt::write_all_at(image, &[0xee; 4096], 128 << 20)
                 .expect("written");
         }
-        // Far less than reading the node takes, and leaves the processors to others.
+        // Much shorter than the time for reading, and it leaves the processors to others.
         std::thread::sleep(std::time::Duration::from_millis(1));
     }
     assert!(open.is_some(), "the node has a file");
@@ -96,7 +96,7 @@ fn a_block_that_is_not_what_was_written_is_told_and_ends_in_exit_code_1() {
     assert_eq!(std::fs::read_dir(&temporary).expect("a folder").count(), 0, "all is removed");
 }
 
-/// Quickstart, and the process number of the node that it has started.
+/// A running quickstart, and the process id of the node that it has started.
 fn started(place: &Place) -> (std::process::Child, i32) {
     let temporary = place.path("tmp");
     std::fs::create_dir(&temporary).expect("made");
@@ -119,7 +119,7 @@ fn started(place: &Place) -> (std::process::Child, i32) {
     (child, number.expect("the loop ended"))
 }
 
-/// Until a process that is not our child is gone.
+/// Waits until a process that is not our child has ended.
 fn wait_for_end(number: i32) {
     let id = rustix::process::Pid::from_raw(number).expect("a process number");
     let begun = std::time::Instant::now();

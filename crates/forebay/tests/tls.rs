@@ -1,5 +1,5 @@
-//! TLS at portals and on the far link: a gateway over it, certificates that change or do not fit,
-//! and the commands of the page that make them.
+//! TLS at portals and on the far link: a gateway with it, certificates that change or are not accepted, and the
+//! commands in the documentation that make them.
 
 mod support;
 
@@ -16,7 +16,7 @@ use volume::Volume;
 const NODE: &str = "iqn.2026-11.test:node";
 const GATEWAY: &str = "iqn.2026-11.test:gateway";
 
-/// `ca`, and of it `node` for this machine's address, and `host`.
+/// Creates `ca`, and issued by it `node` for this machine's address, and `host`.
 fn certificates() -> Place {
     let place = Place::new();
     let ours = place.authority("ca");
@@ -62,7 +62,7 @@ nvram_size = "1MiB"
 
 const TLS: &str = "tls = { ca = 'ca.pem', certificate = 'host.pem', key = 'host.key' }, ";
 
-/// `forebay ls` of the node, in the folder of the certificates.
+/// Runs `forebay ls` for the node, in the folder of the certificates.
 fn list(place: &Place, node: &Serving, options: &[&str]) -> Output {
     let mut ls = forebay();
     ls.args(["ls", "--json", &format!("iscsi://{}", node.address)]).args(options);
@@ -84,7 +84,7 @@ async fn a_gateway_reaches_its_node_through_tls() {
     eventually("destage", || near.figure("cache", "dirty_bytes") == 0).await;
     assert_eq!(near.figure("remote", "connections"), 2);
     near.terminate();
-    // Without what the first has in memory.
+    // Without the content of the first one's memory.
     fs::remove_file(place.path("gateway.log")).expect("removed");
     let near = place.serve("gateway", &gateway(far.address, TLS));
     let volume = connect(near.address, GATEWAY).await;
@@ -133,7 +133,7 @@ fn a_far_side_that_does_not_take_our_certificate_ends_the_start_at_once() {
     assert!(error.contains("remedy: show a certificate of an authority"), "{error}");
 }
 
-/// What `check` says of settings that it refuses.
+/// Returns the message of `check` for settings that it refuses.
 fn refusal(place: &Place, text: &str) -> String {
     let config = place.write("wrong", text);
     let output = forebay().args(["check", "--config"]).arg(config).output().expect("it runs");
@@ -208,8 +208,8 @@ fn a_reload_takes_new_certificates_and_leaves_sessions_alone() {
     assert!(listed.status.success(), "{}", stderr(&listed));
 }
 
-/// All certificates are made anew while a gateway and its node serve; the session between them goes
-/// on, and comes back with the new ones.
+/// All certificates are replaced while a gateway and its node serve; the session between them continues, and
+/// reconnects with the new ones.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_far_link_takes_new_certificates_with_a_reload() {
     let place = certificates();
@@ -238,7 +238,7 @@ async fn a_far_link_takes_new_certificates_with_a_reload() {
     assert_eq!(far.status()["portals"][0]["tls"], true);
 }
 
-/// docs/operation.md shows how to make certificates; it must work as it stands there.
+/// docs/operation.md shows how to make certificates; the commands must work unchanged.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_commands_of_the_page_make_certificates_that_fit() {
     if std::env::var_os("FOREBAY_NO_INTEROP").is_some_and(|value| value == "1") {
@@ -251,7 +251,7 @@ async fn the_commands_of_the_page_make_certificates_that_fit() {
     assert_eq!(commands.len(), 5, "{commands:?}");
     let place = Place::new();
     for command in commands {
-        // The page's node has another address.
+        // The node in the documentation has another address.
         let command = format!("openssl {}", command.replace("10.0.0.2", "127.0.0.1"));
         let made = Command::new("sh")
             .args(["-ec", &command])

@@ -1,4 +1,4 @@
-//! A tunnel: a volume through TLS, strangers at either end refused, ends that close one way.
+//! A tunnel: a volume over TLS, strangers refused at either end, and half-closed connections.
 
 mod support;
 
@@ -19,7 +19,7 @@ use support::{
 };
 use volume::Volume;
 
-/// `ours` and `theirs`: two authorities; `node`, `host` of the one, `stranger` of the other.
+/// Creates two authorities, `ours` and `theirs`; `node` and `host` are issued by the one, `stranger` by the other.
 fn certificates() -> Place {
     let place = Place::new();
     let ours = place.authority("ours");
@@ -41,7 +41,7 @@ fn command(folder: &Path, kind: &str, to: SocketAddr, who: &str, authority: &str
     command
 }
 
-/// One end of a tunnel, and where it listens; or why it does not start.
+/// One end of a tunnel with its address, or the reason why it does not start.
 fn try_end(
     folder: &Path,
     kind: &str,
@@ -81,7 +81,7 @@ async fn a_volume_is_reached_through_tls() {
     }
 }
 
-/// What comes back from a server that sends on what it got, reversed, when it has heard the end.
+/// Returns the answer of a server that reverses what it receives, after it has received the end.
 fn exchange(near: SocketAddr, said: &[u8]) -> std::io::Result<Vec<u8>> {
     let mut stream = TcpStream::connect(near)?;
     stream.set_read_timeout(Some(Duration::from_secs(20)))?;
@@ -113,7 +113,7 @@ fn an_end_that_has_closed_one_way_still_hears_the_other() {
     let folder = place.folder.path();
     let far = end(folder, "accept", reversing(), "node", "ours");
     let near = end(folder, "connect", far.1, "host", "ours");
-    // More than the buffers on the way hold.
+    // More than the buffers in between can hold.
     let said: Vec<u8> = (0..8_000_000u32).map(|n| (n % 251) as u8).collect();
     let mut heard = exchange(near.1, &said).expect("heard");
     heard.reverse();
@@ -146,7 +146,7 @@ fn a_key_that_others_can_read_is_refused() {
     assert!(error.contains("remedy: chmod 600 host.key"), "{error}");
 }
 
-/// Finding W4: no further connection got through.
+/// Finding W4: no more connections were possible.
 #[test]
 fn half_open_handshakes_keep_no_tunnel_closed() {
     let place = certificates();
@@ -159,7 +159,7 @@ fn half_open_handshakes_keep_no_tunnel_closed() {
     }
 }
 
-/// Finding W1: each connection that broke blocked on stderr, and with it a relay thread.
+/// Finding W1: each lost connection blocked on stderr, and thereby a relay thread.
 #[test]
 fn a_reader_of_stderr_that_takes_nothing_stops_no_tunnel() {
     let place = certificates();

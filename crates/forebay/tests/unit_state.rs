@@ -1,4 +1,4 @@
-//! What units keep in the state folder, by the binary: it is killed and started again.
+//! The state of units in the state folder, with the binary: it is killed and started again.
 
 mod support;
 
@@ -17,7 +17,7 @@ use volume::Volume;
 const NODE: &str = "iqn.2026-11.test:node";
 const KEY: u64 = 0x5ec2_e7a1;
 
-/// A node with a state folder and one file behind more layers; always on the same port.
+/// A node with a state folder and one file behind several layers; always on the same port.
 fn node(place: &Place, port: u16, layers: &str) -> Serving {
     let (state, file) = (place.path("state"), place.path("disk.img"));
     let text = format!(
@@ -85,7 +85,7 @@ async fn write(session: &RemoteSession) -> Result<(), CommandError> {
     ask(session, command, DataPhase::Out(vec![7; 512].into())).await
 }
 
-/// The holder's key, as anybody may read it.
+/// Returns the holder's key, which anybody may read.
 async fn holder(session: &RemoteSession) -> Vec<u8> {
     let asked = PersistentReserveIn { report: ReserveReport::Reservation, allocation_length: 24 };
     let command = PrimaryCommand::PersistentReserveIn(asked).encode();
@@ -111,7 +111,7 @@ async fn a_reservation_that_is_to_last_is_in_force_after_a_kill() {
         let kind = ReservationType::WriteExclusive;
         reserve(&holding, ReserveAction::Reserve(kind), &held).await;
         assert!(is_conflict(write(&session(address, "other").await).await));
-        // It would come back, and take the place of who calls itself the same.
+        // It would reconnect, and replace the session with the same name.
         holding.close().await;
         serving.kill();
         serving = node(&place, address.port(), "");
@@ -155,7 +155,7 @@ async fn a_sanitize_goes_on_after_a_kill() {
             let going = Sense::SANITIZE_IN_PROGRESS;
             assert_eq!(told, (going.key, going.asc, going.ascq));
         }
-        // Our initiator is patient with what is not ready; then it was done meanwhile.
+        // Our initiator retries while the unit is not ready; the command was performed meanwhile then.
         Err(CommandError::Busy) => {}
         Ok(()) => assert!(is_done(), "nobody reads what is half overwritten"),
         Err(other) => panic!("{other}"),
@@ -259,7 +259,7 @@ async fn a_cache_over_a_volume_of_another_size_keeps_no_other_unit_from_being_se
     assert_eq!(read(&*other, 1).await.expect("served"), content(1, 7));
 }
 
-/// A process that hangs may still have the file open, although the file has lost its name.
+/// A hung process may still have the file open, although the file has lost its name.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_record_is_not_removed_while_a_process_has_the_socket_and_does_not_answer() {
     let place = Place::new();
@@ -318,14 +318,14 @@ async fn a_volume_file_in_the_place_of_another_is_not_served() {
     std::fs::File::create(&disk).and_then(|file| file.set_len(8 << 20)).expect("blank");
     expect("was replaced by a blank file");
 
-    // A copy that was put back has the right size, and no id.
+    // A restored copy has the right size, and no id.
     std::fs::write(&disk, all()).expect("from a backup");
     let serving = place.serve("node", &settings);
     let volume = connect(serving.address, NODE).await;
     assert_eq!(read(&*volume, 1).await.expect("served"), content(1, 7));
     drop((volume, serving));
 
-    // The two files have changed names: neither is served, so no unit is left.
+    // The two files were exchanged: neither is served, so no unit is left.
     std::fs::rename(&disk, &kept).expect("moved");
     std::fs::rename(&other, &disk).expect("moved");
     std::fs::rename(&kept, &other).expect("moved");
@@ -349,7 +349,7 @@ async fn a_volume_that_has_grown_is_recorded_with_its_new_size() {
     assert!(refused(&told).contains("was cut to 8388608 bytes"));
 }
 
-/// A write behind the new end would give the file its full size again, with zeros in between.
+/// A write behind the new end would restore the file's full size, with zeros in between.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_volume_file_that_is_cut_short_in_use_takes_no_writes_and_is_refused_at_the_next_start() {
     let place = Place::new();
@@ -400,7 +400,7 @@ async fn a_volume_file_of_another_size_than_the_settings_say_keeps_no_other_unit
     assert_eq!(code, Some(0), "{text}");
     let back = connect(serving.address, NODE).await;
     assert_eq!(read(&*back, 1).await.expect("served"), content(1, 7));
-    // A size that is no whole number of blocks is a mistake in the settings.
+    // A size that is not a whole number of blocks is an error in the settings.
     drop((back, other, serving));
     let wrong = two_volumes(&place, "").replacen("'8MiB'", "'8388609'", 1);
     assert!(place.try_serve("node", &wrong).is_err());

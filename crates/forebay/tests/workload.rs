@@ -1,5 +1,5 @@
-//! `forebay lab workload` as a user runs it. Programs that are not installed and rights that are not
-//! there are named, and the test ends.
+//! `forebay lab workload` as a user runs it. If programs or privileges are missing, the tests print a message and
+//! end.
 
 mod support;
 
@@ -14,7 +14,7 @@ use std::{
 use serde_json::Value;
 use support::{forebay, stderr};
 
-/// Runs a workload on a place.
+/// Runs a workload at a place.
 fn on(place: &Path, arguments: &[&str]) -> Output {
     let mut command = forebay();
     command.args(["lab", "workload", "--json", "--on"]).arg(place).args(arguments);
@@ -31,7 +31,7 @@ fn given(place: &Path, task: &str) -> Output {
     child.wait_with_output().expect("it ends")
 }
 
-/// A figure of what was found.
+/// Returns a figure of the result.
 fn figure(output: &Output, name: &str) -> f64 {
     assert!(output.status.success(), "{}", stderr(output));
     let outcome: Value = serde_json::from_slice(&output.stdout).expect("JSON");
@@ -49,11 +49,11 @@ fn is_installed(program: &str) -> bool {
     found
 }
 
-/// A block device of some MiB; gone when dropped.
+/// A block device of some MiB; removed on drop.
 struct Loop(PathBuf);
 
 impl Loop {
-    /// On a file of `folder`; `None` without root and loop devices.
+    /// Creates it on a file in `folder`; `None` without root or loop devices.
     fn over(folder: &Path, mib: u64) -> Option<Self> {
         let file = folder.join("disk");
         fs::File::create(&file).and_then(|file| file.set_len(mib << 20)).expect("room");
@@ -104,7 +104,7 @@ fn a_workload_is_taken_as_json() {
     }
 }
 
-/// One of ours, and one that is a program.
+/// One of our own workloads, and one that runs a program.
 #[test]
 fn a_workload_that_is_stopped_leaves_nothing() {
     let ours: &[&str] = &["micro", "--seconds", "1000", "--set-mib", "4"];
@@ -140,7 +140,7 @@ fn a_device_is_not_overwritten_unasked_nor_while_it_is_in_use() {
     let output = on(&device.0, &["postmark"]);
     assert_eq!(output.status.code(), Some(2));
     assert!(stderr(&output).contains("--overwrite"), "{output:?}");
-    // As a mount does.
+    // Like a mount.
     let flags = rustix::fs::OFlags::EXCL.bits().cast_signed();
     let user = fs::OpenOptions::new().read(true).custom_flags(flags).open(&device.0).unwrap();
     let output = on(&device.0, &["--overwrite", "postmark"]);
@@ -150,7 +150,7 @@ fn a_device_is_not_overwritten_unasked_nor_while_it_is_in_use() {
     assert!(stderr(&output).contains("runs on a folder"), "{output:?}");
 }
 
-/// On a unit over our own session; what its file then holds is what was written.
+/// On a unit over our own session; compares the content of its file with what was written.
 #[test]
 fn a_unit_is_read_and_written_and_wrong_data_is_told() {
     let place = support::Place::new();
@@ -163,7 +163,7 @@ fn a_unit_is_read_and_written_and_wrong_data_is_told() {
     };
     assert_eq!(figure(&micro("write"), "operations"), 200.0);
     assert!(figure(&micro("read"), "throughput") > 0.0);
-    // Behind the unit's back, in all blocks: every read meets one.
+    // Damages all blocks behind the unit, so every read returns one.
     let file = fs::OpenOptions::new().write(true).open(place.path("node.img")).unwrap();
     for at in (65536..5 << 20).step_by(1024) {
         std::os::unix::fs::FileExt::write_all_at(&file, b"x", at).unwrap();
@@ -209,7 +209,7 @@ fn a_trace_is_replayed_on_a_device_at_its_times() {
     let output = on(&disk.0, &arguments);
     assert!(figure(&output, "requests") > 300.0);
     assert!(figure(&output, "response") > 0.0);
-    // The set has 900 MB: on less nothing is written.
+    // The data set has 900 MB: on a smaller device nothing is written.
     let small = tempfile::tempdir().expect("a folder");
     let Some(disk) = Loop::over(small.path(), 100) else { return };
     assert!(stderr(&on(&disk.0, &arguments)).contains("bytes are needed"));

@@ -1,40 +1,40 @@
-//! Whether what clients saw of registers could have happened in one order that keeps to real time
-//! (M. Herlihy and J. Wing, "Linearizability", 1990). Each write of a register has a value of its own, so
-//! that looking at pairs of values is enough (P. Gibbons and E. Korach, "Testing Shared Memories", 1997).
+//! Checks whether the history of registers is linearizable (M. Herlihy and J. Wing, "Linearizability", 1990). Each
+//! write of a register has a unique value, so that checking pairs of values suffices (P. Gibbons and E. Korach,
+//! "Testing Shared Memories", 1997).
 
 use std::collections::BTreeMap;
 
-/// One call to a register.
+/// A call to a register.
 #[derive(Clone, Copy, Debug)]
 pub struct Call {
     pub writes: bool,
-    /// What it wrote or saw; 0 is what was there first.
+    /// The value that it wrote or read; 0 is the initial value.
     pub value: u64,
     pub begun: u64,
-    /// `None`: nobody was told how it ended; it may have happened, at any time, or not.
+    /// `None`: no answer; it may have happened at any time, or not at all.
     pub ended: Option<u64>,
 }
 
-/// What holds of all calls with one value.
-// The value is there for whoever reads what the fault says.
+/// What is known about all calls with one value.
+// The value is included for the reader of the message.
 #[allow(dead_code)]
 #[derive(Clone, Copy, Debug)]
 struct Value {
     value: u64,
-    /// When the write began, if there was one.
+    /// When its write began, if there was one.
     written: Option<u64>,
     /// The earliest end and the latest begin of its calls.
     first_end: u64,
     last_begin: u64,
 }
 
-/// The first thing that cannot have been; calls in any order.
+/// Returns the first violation; the calls may be in any order.
 pub fn fault(calls: &[Call]) -> Option<String> {
     let mut values: BTreeMap<u64, Value> = BTreeMap::new();
     let initial = Value { value: 0, written: Some(0), first_end: 0, last_begin: 0 };
     values.insert(0, initial);
     for call in calls {
-        // A read that failed has seen nothing.
+        // A failed read has returned nothing.
         let Some(ended) = call.ended.or(call.writes.then_some(u64::MAX)) else { continue };
         let fresh = Value { value: call.value, written: None, first_end: u64::MAX, last_begin: 0 };
         let value = values.entry(call.value).or_insert(fresh);
@@ -54,7 +54,7 @@ pub fn fault(calls: &[Call]) -> Option<String> {
             Some(_) => {}
         }
     }
-    // Of a value whose calls do not all overlap, the register had it in between for certain.
+    // If not all calls of a value overlap, the register certainly had it in between.
     let certain = |value: &&Value| value.first_end < value.last_begin;
     let mut held: Vec<&Value> = values.values().filter(certain).collect();
     held.sort_by_key(|value| value.first_end);
@@ -63,7 +63,7 @@ pub fn fault(calls: &[Call]) -> Option<String> {
             return Some(format!("{:?} and {:?} at once", pair[0], pair[1]));
         }
     }
-    // And one whose calls all overlap must not have been only within such a time.
+    // If all calls of a value overlap, they must not be entirely within such a time of another value.
     for value in values.values().filter(|value| !certain(value) && value.first_end != u64::MAX) {
         let within =
             |held: &&&Value| held.first_end < value.last_begin && value.first_end < held.last_begin;
@@ -88,11 +88,11 @@ fn what_can_be_is_no_fault() {
         fault(&[write(1, 10, 20), read(1, 30, 40), write(2, 50, 60), read(2, 70, 80)]),
         None
     );
-    // While a write goes on, both may be seen, the newer after the older.
+    // During a write both may be read, first the older, then the newer.
     assert_eq!(fault(&[write(1, 10, 50), read(0, 15, 20), read(1, 30, 40)]), None);
-    // Two writes at once, in either order.
+    // Two concurrent writes, in either order.
     assert_eq!(fault(&[write(1, 10, 50), write(2, 10, 50), read(1, 60, 70)]), None);
-    // A write that was never answered may have been, late.
+    // A write without an answer may take effect late.
     let lost = Call { ended: None, ..write(1, 10, 0) };
     assert_eq!(fault(&[lost, read(0, 20, 30), read(1, 40, 50)]), None);
     assert_eq!(fault(&[lost, read(0, 20, 30)]), None);

@@ -1,4 +1,4 @@
-//! What is not moved: each refusal says what to do, before anything is copied, and the volume stays as it was.
+//! Refused moves: each message says what to do, nothing has been copied, and the volume is unchanged.
 
 use std::net::SocketAddr;
 
@@ -48,13 +48,14 @@ async fn what_cannot_be_moved_is_refused_with_what_to_do_and_stays() {
     for node in ["small", "closed", "taken"] {
         assert!(!place.path(&format!("{node}.moved/payroll.img")).exists());
     }
-    // It goes on as before.
+    // It is served as before.
     let volume = connect_to(attic.address).await;
     write(&*volume, 1, 1).await.expect("taken");
     drop((closed, taken));
 }
 
-/// The node with a target that asks for certificates, for a proof and for more, and one such where it may go to.
+/// A node with a target that requires certificates, authentication and more, and one with such a target as the
+/// destination.
 fn guarded(node: &str, seeds: &[SocketAddr], ca: &str, target: &str) -> String {
     let names = names(node, 0, seeds, "names").replacen("listen = [\"127.0.0.1:0\"]\n", "", 1);
     format!(
@@ -64,7 +65,7 @@ fn guarded(node: &str, seeds: &[SocketAddr], ca: &str, target: &str) -> String {
     )
 }
 
-/// A private volume must not become one that everybody reaches, or reaches without a proof or in the clear.
+/// A private volume must not become accessible to everybody, without authentication, or unencrypted.
 #[tokio::test(flavor = "multi_thread")]
 async fn nobody_gets_at_a_volume_that_has_moved_who_was_kept_out_before() {
     let (place, _seed, seeds) = place();
@@ -87,7 +88,7 @@ async fn nobody_gets_at_a_volume_that_has_moved_who_was_kept_out_before() {
     };
     let wide = allow.replace("user = \"alice\", ", "");
     let nodes = [
-        // Nothing there names the target, and the node is open.
+        // No setting there mentions the target, and the node admits everybody.
         place.serve("open", &cellar("open", &seeds, &accept("open"))),
         there("everybody", "ca", mutual),
         there("wide", "ca", &format!("{wide}{mutual}")),
@@ -189,7 +190,7 @@ async fn volumes_that_are_more_than_their_blocks_stay() {
         let text = stderr(&move_volume(&attic, volume, "open", &[]));
         assert!(text.contains(expected) && text.contains("remedy"), "{volume}: {text}");
     }
-    // A gateway that shares it has a part of what was written.
+    // A gateway that shares it has a part of the written data.
     let text = gateway(place.folder.path(), attic.address, "share = true");
     let near = place.serve("near", &text);
     eventually("the gateway shares it", || {
@@ -200,7 +201,7 @@ async fn volumes_that_are_more_than_their_blocks_stay() {
     drop((near, closed));
 }
 
-/// The node that has them both could serve one of them only, and would not start.
+/// A node that has both could serve only one of them, and would not start.
 #[tokio::test(flavor = "multi_thread")]
 async fn of_two_volumes_with_one_target_the_second_does_not_come() {
     let (place, _seed, seeds) = place();
@@ -227,12 +228,12 @@ async fn of_two_volumes_with_one_target_the_second_does_not_come() {
     };
     std::thread::scope(|scope| {
         let moving = scope.spawn(|| move_to(&attic, "cellar", &["--rate", "2MiB"]));
-        // The first is on its way.
+        // The first move is in progress.
         while json(&cellar, &["volume", "list"]) == serde_json::json!([]) {
             assert!(!moving.is_finished());
         }
         refused(&loft);
-        // Nor do settings take the name meanwhile.
+        // Settings cannot use the name meanwhile either.
         place.write("cellar", &format!("{text}{}", untold("payroll")));
         let reloaded = run(&["reload", "--control", cellar.control.to_str().expect("a path")]);
         let said = stderr(&reloaded);
@@ -244,11 +245,12 @@ async fn of_two_volumes_with_one_target_the_second_does_not_come() {
         let output = moving.join().expect("it ends");
         assert!(output.status.success(), "{}", stderr(&output));
     });
-    // And when it is there.
+    // And after its arrival.
     let text_of = |of: &Serving| stderr(&move_volume(of, "wages", "cellar", &[]));
     assert!(text_of(&loft).contains("has a target iqn.2026-11.test:payroll already"));
     assert_eq!(read(&*volume, 7).await.expect("it is there"), content(7, 1));
-    // Settings that name its target with another unit, changed while the node was down: it starts, serves all else, and says why.
+    // Settings in which another unit uses its target name, changed while the node was down: the node starts, serves
+    // everything else, and reports why.
     cellar.terminate();
     let cellar = place.serve("cellar", &format!("{text}{}", untold("payroll")));
     assert!(!serves(&cellar));
@@ -266,14 +268,14 @@ async fn of_two_volumes_with_one_target_the_second_does_not_come() {
     let reloaded = run(&["reload", "--control", control]);
     assert!(reloaded.status.success(), "{}", stderr(&reloaded));
     assert!(serves(&cellar));
-    // A reload does not bring it back to that.
+    // A reload does not serve it again.
     place.write("cellar", &format!("{text}{}", untold("payroll")));
     let reloaded = run(&["reload", "--control", control]);
     assert!(stderr(&reloaded).contains("has another unit"), "{}", stderr(&reloaded));
     assert!(serves(&cellar));
 }
 
-/// The unit is not served, but its file may come back: no other unit gets its claim, reservations or record.
+/// The unit is not served, but its file may come back: no other unit may get its claim, reservations or record.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_unit_that_is_not_served_keeps_its_name_its_target_and_its_serial_number() {
     let (place, _seed, seeds) = place();
@@ -289,7 +291,7 @@ async fn a_unit_that_is_not_served_keeps_its_name_its_target_and_its_serial_numb
     let mut serving = Vec::new();
     for (node, unit, _) in &nodes {
         let text = cellar(node, &seeds, &accept(node)) + unit;
-        // No other node learns of a second volume of that name.
+        // No other node learns of a second volume with that name.
         let untold = text.replace("volume = \"payroll\"\n", "");
         assert!(place.serve(node, &untold).terminate().0.success());
         for file in ["a.img", "b.img", "c.img", "path.moved/payroll.img"] {
@@ -307,7 +309,7 @@ async fn a_unit_that_is_not_served_keeps_its_name_its_target_and_its_serial_numb
     }
 }
 
-/// Each that comes has one of the 64 places of those who ask for names, as long as it comes.
+/// Each incoming move occupies one of the 64 places for name queries.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_seventeenth_volume_at_once_is_refused_at_both_ends() {
     let (place, _seed, seeds) = place();

@@ -1,4 +1,4 @@
-//! A node with a volume, others that may take it, and a host that writes.
+//! A node with a volume, other nodes that may take it, and a host that writes.
 
 use std::{
     net::SocketAddr,
@@ -21,7 +21,7 @@ use crate::support::{
 pub const PAYROLL: &str = "iqn.2026-11.test:payroll";
 pub const BLOCKS: u64 = 2048;
 
-/// A folder with the secret of all, and a seed in it.
+/// A folder with the shared secret, and a seed in it.
 pub fn place() -> (Place, Serving, [SocketAddr; 1]) {
     let place = Place::new();
     secret(&place, "names");
@@ -30,7 +30,7 @@ pub fn place() -> (Place, Serving, [SocketAddr; 1]) {
     (place, seed, [at])
 }
 
-/// The node that has the volume; `more` of its target.
+/// The node that has the volume; `more` is added to its target.
 pub fn attic(port: u16, seeds: &[SocketAddr], more: &str) -> String {
     format!(
         "{}[[target]]\nname = \"{PAYROLL}\"\n{more}[[target.unit]]\nvolume = \"payroll\"\nlun = 3\n\
@@ -39,12 +39,12 @@ pub fn attic(port: u16, seeds: &[SocketAddr], more: &str) -> String {
     )
 }
 
-/// One that takes volumes.
+/// A node that accepts volumes.
 pub fn cellar(node: &str, seeds: &[SocketAddr], accept: &str) -> String {
     format!("{}{accept}{}", names(node, 0, seeds, "names"), untold(node))
 }
 
-/// What one takes.
+/// The settings of a node that accepts volumes.
 pub fn accept(node: &str) -> String {
     format!("[accept]\nfolder = \"{node}.moved\"\nsize = \"1GiB\"\n")
 }
@@ -54,7 +54,7 @@ pub fn move_to(of: &Serving, to: &str, more: &[&str]) -> Output {
     move_volume(of, "gln:payroll", to, more)
 }
 
-/// The same for one of another name.
+/// The same for a volume with another name.
 pub fn move_volume(of: &Serving, volume: &str, to: &str, more: &[&str]) -> Output {
     forebay()
         .args(["volume", "move", volume, "--to", to, "--control"])
@@ -64,7 +64,7 @@ pub fn move_volume(of: &Serving, volume: &str, to: &str, more: &[&str]) -> Outpu
         .expect("the binary runs")
 }
 
-/// Whether a node serves the unit now.
+/// Returns true if a node serves the unit now.
 pub fn serves(of: &Serving) -> bool {
     let status = of.status();
     let targets = status["targets"].as_array().expect("targets").clone();
@@ -73,7 +73,7 @@ pub fn serves(of: &Serving) -> bool {
     })
 }
 
-/// Knows the nodes with these names.
+/// Waits until it knows the nodes with these names.
 pub async fn knows(of: &Serving, nodes: &[&str]) {
     eventually("names", || nodes.iter().all(|node| known_node(of, node).is_some())).await;
 }
@@ -84,7 +84,7 @@ pub async fn connect_to(address: SocketAddr) -> Arc<RemoteVolume> {
     Arc::new(RemoteVolume::connect(settings).await.expect("a login"))
 }
 
-/// A host that writes blocks of its own, one after the other, and counts what was acknowledged of each.
+/// A host that writes its own blocks in turn, and keeps the last acknowledged version of each.
 pub struct Load {
     ends: Arc<AtomicBool>,
     pub versions: Arc<Vec<AtomicU64>>,

@@ -1,4 +1,4 @@
-//! Two gateways that are a pair, and their node: settings, and what is asked of them.
+//! Two gateways that are a pair, and their node: settings and queries.
 
 use std::{
     net::{SocketAddr, TcpListener},
@@ -16,12 +16,12 @@ use crate::support::{Place, Serving, content, eventually, node, read, write};
 
 pub const GATEWAY: &str = "iqn.2026-11.test:gateway";
 
-/// A node that keeps claims.
+/// A node that supports claims.
 pub fn keeping(place: &Place, port: u16) -> String {
     format!("state = '{}'\n{}", place.path("state").display(), node(place.folder.path(), port))
 }
 
-/// One of the two, with where it listens.
+/// One of the two, with its addresses.
 #[derive(Clone, Copy)]
 pub struct Member {
     pub name: &'static str,
@@ -35,8 +35,8 @@ pub fn members() -> [Member; 2] {
     [Member { name: "a", address: a }, Member { name: "b", address: b }]
 }
 
-/// A port below those that the kernel gives by itself (ip_local_port_range): given up and listened on a moment
-/// later, it is not another test's meanwhile.
+/// A port below the kernel's ephemeral ports (ip_local_port_range): if it is closed and opened again a moment later,
+/// no other test has taken it meanwhile.
 fn free_port() -> TcpListener {
     const FROM: u32 = 12_000;
     const COUNT: u32 = 20_000;
@@ -93,7 +93,7 @@ first = {first}
     )
 }
 
-/// How the pair stands, as that gateway tells it.
+/// Returns the state of the pair according to that gateway.
 pub fn pair(serving: &Serving) -> serde_json::Value {
     let status = serving.status();
     let targets = status["targets"].as_array().expect("targets").clone();
@@ -101,7 +101,7 @@ pub fn pair(serving: &Serving) -> serde_json::Value {
     target["pair"].clone()
 }
 
-/// A node and both gateways, the first of which serves.
+/// A node and both gateways, the first of which is active.
 pub struct Scene {
     pub place: Place,
     pub node: Serving,
@@ -126,12 +126,12 @@ impl Scene {
         self.start_with(index, "");
     }
 
-    /// The same with more settings of its cache.
+    /// The same with additional settings of its cache.
     pub fn start_with(&mut self, index: usize, more: &str) {
         self.start_instead(index, &format!("{}\n{more}", self.more));
     }
 
-    /// The same with other settings of its cache than those that it had.
+    /// The same with other settings of its cache than before.
     pub fn start_instead(&mut self, index: usize, more: &str) {
         let text = settings(&self.place, self.node.address, self.members, index, more);
         self.serving[index] = self.place.serve(self.members[index].name, &text);
@@ -143,13 +143,13 @@ impl Scene {
         self.node = self.place.serve("node", &keeping(&self.place, port));
     }
 
-    /// Waits until a gateway is that.
+    /// Waits until a gateway has this state.
     pub async fn until(&self, index: usize, role: &str) {
         let name = self.members[index].name;
         eventually(&format!("{name}: {role}"), || pair(&self.serving[index])["role"] == role).await;
     }
 
-    /// Waits until a gateway that stands by says why it does not do more, in these words.
+    /// Waits until a standby gateway reports this reason for its state.
     pub async fn until_refused(&self, index: usize, words: &[&str]) {
         let is_told = || {
             let pair = pair(&self.serving[index]);
@@ -163,7 +163,7 @@ impl Scene {
         pair(&self.serving[index])["role"].as_str().unwrap_or_default().to_owned()
     }
 
-    /// A host at a gateway that serves by now.
+    /// Connects a host to a gateway that is active by now.
     pub async fn host(&self, index: usize) -> Arc<RemoteVolume> {
         loop {
             if let Ok(host) = self.log_in(index).await {
@@ -178,7 +178,7 @@ impl Scene {
         let mut settings = initiator::Settings::new(address, GATEWAY, 0);
         settings.connect_time_out = Duration::from_millis(500);
         settings.login_time_out = Duration::from_secs(1);
-        // It waits for a gateway that does not answer for a while, and for one that is gone not at all.
+        // It waits for a gateway that does not answer for a while, but not for one that is gone.
         settings.give_up_after = Duration::from_millis(300);
         settings.command_time_out = Duration::from_secs(60);
         settings.timing.ping_after = Duration::from_secs(60);
@@ -187,7 +187,7 @@ impl Scene {
         RemoteVolume::connect(settings).await.map(Arc::new)
     }
 
-    /// What a host writes until it is taken: BUSY for a moment is no error to it.
+    /// Writes as a host does, until the write is accepted: a temporary BUSY is not an error.
     pub async fn write(&self, host: &RemoteVolume, blocks: Range<u64>, version: u64) {
         for block in blocks {
             while let Err(error) = write(host, block, version).await {

@@ -13,7 +13,7 @@ use std::{
 
 use crate::support::{Place, Running, forebay, start, stderr};
 
-/// Far longer than any of these steps takes.
+/// Much longer than any of these steps takes.
 pub const LIMIT: Duration = Duration::from_secs(60);
 
 pub fn is_possible() -> bool {
@@ -27,11 +27,11 @@ pub fn is_possible() -> bool {
     possible
 }
 
-/// A folder to mount on, unmounted when a test fails.
+/// A folder to mount on, unmounted if a test fails.
 pub struct Mount(pub PathBuf, Turn);
 
-/// A program with mounts of its own keeps a copy of every mount that exists when it starts, and with it the
-/// devices of all tests that run then. So a test that starts such a program runs while no other test has a
+/// A program with a mount namespace of its own keeps a copy of every mount that exists when it starts, and thereby
+/// the devices of all tests that run then. So a test that starts such a program runs only while no other test has a
 /// mount.
 static MOUNTS: RwLock<()> = RwLock::new(());
 
@@ -108,7 +108,7 @@ pub fn detached(mut running: Running) {
     assert!(!has_device(&running), "the loop device is cleared");
 }
 
-/// Returns true if the device is still its own: another test may have that number by now.
+/// Returns true if the device is still its own: another test may have been given that number meanwhile.
 pub fn has_device(running: &Running) -> bool {
     let name = fs::read_to_string(backing(&running.ready)).unwrap_or_default();
     name.contains(&format!("-{}.", running.child.id()))

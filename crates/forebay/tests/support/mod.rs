@@ -1,4 +1,4 @@
-//! The binary from outside: started with settings of its own, asked, killed, never left behind.
+//! Starts the binary with own settings, sends requests, and kills it at the end of a test.
 
 // Each test file uses its own part of this.
 #![allow(dead_code)]
@@ -23,8 +23,7 @@ use initiator::RemoteVolume;
 use tempfile::TempDir;
 use volume::{Data, Durability, Extent, Lba, Volume};
 
-/// The program under test, with default signal dispositions: the tests send it signals, also where they run
-/// under nohup.
+/// The program under test, with default signal dispositions: the tests send it signals, even if they run under nohup.
 pub fn forebay() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_forebay"));
     program::reset_signals(&mut command);
@@ -36,12 +35,12 @@ pub fn run(arguments: &[&str]) -> Output {
     forebay().args(arguments).output().expect("the binary runs")
 }
 
-/// What it wrote to stderr.
+/// Returns what it wrote to stderr.
 pub fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// A folder with a settings file in it.
+/// A folder with a settings file.
 pub struct Place {
     pub folder: TempDir,
 }
@@ -55,14 +54,14 @@ impl Place {
         self.folder.path().join(name)
     }
 
-    /// Makes `NAME.pem` of an authority.
+    /// Creates `NAME.pem` of an authority.
     pub fn authority(&self, name: &str) -> Authority {
         let authority = Authority::new();
         std::fs::write(self.path(&format!("{name}.pem")), &authority.certificate).expect("written");
         authority
     }
 
-    /// Makes `NAME.pem` and `NAME.key`, of a certificate for `host`.
+    /// Creates `NAME.pem` and `NAME.key` with a certificate for `host`.
     pub fn certificate(&self, authority: &Authority, name: &str, host: &str) {
         let Issued { certificate, key } = authority.issue(host);
         std::fs::write(self.path(&format!("{name}.pem")), certificate).expect("written");
@@ -84,7 +83,7 @@ impl Place {
         self.try_serve(name, text).unwrap_or_else(|error| panic!("{name} does not start: {error}"))
     }
 
-    /// Starts `serve`; what it says if it ends before it listens.
+    /// Starts `serve`; returns its message if it ends before it listens.
     pub fn try_serve(&self, name: &str, text: &str) -> Result<Serving, String> {
         self.try_serve_by(forebay(), name, text)
     }
@@ -120,10 +119,10 @@ impl Place {
     fn serve_settings(&self, command: &mut Command, name: &str) -> Result<Serving, String> {
         let mut running = start(command)?;
         let stderr = running.stderr();
-        // Of several portals the last: a gateway stands below its node.
+        // The last of several portals: a gateway's are printed below those of its node.
         let last = running.ready.split_whitespace().last().expect("an address");
         let address = last.parse().expect("an address");
-        // Its events are read so that it never waits for us, and shown if the test fails.
+        // Its events are read, so that it never blocks, and printed if the test fails.
         std::thread::spawn(move || {
             for line in BufReader::new(stderr).lines().map_while(Result::ok) {
                 println!("{line}");
@@ -133,7 +132,7 @@ impl Place {
     }
 }
 
-/// Starts a program and waits until it is ready; how it ended, and with what words, if it is not.
+/// Starts a program and waits until it is ready; otherwise returns its exit status and its message.
 pub fn start(command: &mut Command) -> Result<Running, String> {
     start_with(command, Stdio::piped())
 }
@@ -162,15 +161,15 @@ pub fn start_with(command: &mut Command, stderr: Stdio) -> Result<Running, Strin
     Ok(running)
 }
 
-/// A program that is ready. Killed when dropped.
+/// A program that is ready. Killed on drop.
 pub struct Running {
     pub child: Child,
-    /// What it says after that word.
+    /// The rest of the line that reports that it is ready.
     pub ready: String,
 }
 
 impl Running {
-    /// Its events, to be taken once.
+    /// Its events, which can be taken once.
     pub fn stderr(&mut self) -> ChildStderr {
         self.child.stderr.take().expect("piped, and not taken")
     }
@@ -179,14 +178,14 @@ impl Running {
         let id = rustix::process::Pid::from_child(&self.child);
         rustix::process::kill_process(id, signal).expect("it runs");
         let begun = Instant::now();
-        // Its threads run on for a moment after it was sent.
+        // Its threads continue for a moment after the signal was sent.
         while signal == rustix::process::Signal::STOP && !self.is_stopped() {
             assert!(begun.elapsed() < Duration::from_secs(30), "it does not stop");
             std::thread::yield_now();
         }
     }
 
-    /// Whether every thread is stopped (proc(5): the state stands after the name).
+    /// Returns true if all threads are stopped (proc(5): the state is after the name).
     fn is_stopped(&self) -> bool {
         let tasks = std::fs::read_dir(format!("/proc/{}/task", self.child.id())).expect("it runs");
         tasks.flatten().all(|task| {
@@ -203,7 +202,7 @@ impl Drop for Running {
     }
 }
 
-/// A serving process. Killed when dropped.
+/// A serving process. Killed on drop.
 pub struct Serving {
     running: Running,
     pub address: SocketAddr,
@@ -225,7 +224,7 @@ impl Serving {
         self.running.child.id()
     }
 
-    /// SIGTERM; how it ended and how long that took.
+    /// Sends SIGTERM; returns the exit status and how long the process took to end.
     pub fn terminate(mut self) -> (ExitStatus, Duration) {
         let begun = Instant::now();
         self.signal(rustix::process::Signal::TERM);
@@ -236,7 +235,7 @@ impl Serving {
         self.running.signal(signal);
     }
 
-    /// `forebay status --json`.
+    /// Returns `forebay status --json`.
     pub fn status(&self) -> serde_json::Value {
         let output = forebay()
             .args(["status", "--json", "--control"])
@@ -247,7 +246,7 @@ impl Serving {
         serde_json::from_slice(&output.stdout).expect("JSON")
     }
 
-    /// A figure of the layer of that name of the only unit.
+    /// Returns a figure of the layer of that name of the only unit.
     pub fn figure(&self, layer: &str, name: &str) -> u64 {
         let status = self.status();
         let layers = status["targets"][0]["units"][0]["layers"].as_array().expect("layers").clone();
@@ -256,7 +255,7 @@ impl Serving {
     }
 }
 
-/// Asks again until it holds; the bound is far beyond what it takes.
+/// Polls a condition until it is true; the time limit is much longer than necessary.
 pub async fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     let begun = Instant::now();
     while !holds() {
@@ -272,7 +271,7 @@ pub async fn connect(address: SocketAddr, target: &str) -> Arc<RemoteVolume> {
     Arc::new(RemoteVolume::connect(settings).await.expect("a login"))
 }
 
-/// 4 KiB that depend on block and version, version 0 being zeros.
+/// 4 KiB that depend on block and version; version 0 is zeros.
 pub fn content(block: u64, version: u64) -> Vec<u8> {
     let word =
         (block << 32 | version).wrapping_mul(if version == 0 { 0 } else { 0x9e37_79b9_7f4a_7c15 });
@@ -305,7 +304,7 @@ stack = [ {{ file = {{ path = "{}", size = "64MiB" }} }} ]
     )
 }
 
-/// Settings of a gateway over that node, with more settings of its cache.
+/// Settings of a gateway over that node, with additional settings of its cache.
 pub fn gateway(folder: &Path, node: SocketAddr, more: &str) -> String {
     format!(
         r#"

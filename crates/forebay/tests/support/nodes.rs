@@ -1,4 +1,4 @@
-//! Nodes that tell each other of their volumes, and what is asked of them.
+//! Nodes that tell each other about their volumes, and queries to them.
 
 use std::{net::SocketAddr, os::unix::fs::PermissionsExt};
 
@@ -9,7 +9,7 @@ use super::{Place, Serving, forebay, stderr};
 /// The target of [`gateway`].
 pub const GATEWAY: &str = "iqn.2026-11.test:gateway";
 
-/// A secret of all who take part.
+/// The shared secret of all nodes.
 pub fn secret(place: &Place, name: &str) {
     let path = place.path(name);
     std::fs::write(&path, format!("the secret called {name}\n")).expect("written");
@@ -21,7 +21,7 @@ fn list(addresses: &[SocketAddr]) -> String {
     quoted.join(", ")
 }
 
-/// What a node serves on that port and tells its seeds, without targets.
+/// The settings of a node that serves names on that port and contacts its seeds, without targets.
 pub fn names(node: &str, port: u16, seeds: &[SocketAddr], secret: &str) -> String {
     format!(
         r#"
@@ -38,7 +38,7 @@ stale_after = "5s"
     )
 }
 
-/// A target that nobody is told of.
+/// A target that is not announced.
 pub fn untold(node: &str) -> String {
     format!(
         "[[target]]\nname = \"iqn.2026-11.test:{node}\"\n[[target.unit]]\n\
@@ -46,12 +46,12 @@ pub fn untold(node: &str) -> String {
     )
 }
 
-/// A node that serves nothing that others are told of.
+/// A node that announces no targets.
 pub fn other(node: &str, seeds: &[SocketAddr], secret: &str) -> String {
     names(node, 0, seeds, secret) + &untold(node)
 }
 
-/// A gateway over the volume `payroll`, wherever that is.
+/// A gateway over the volume `payroll`, which it finds by its name.
 pub fn gateway(seeds: &[SocketAddr]) -> String {
     format!(
         r#"
@@ -76,7 +76,7 @@ dram = "8MiB"
     )
 }
 
-/// What a command says about a process with `--json`, the last line of it.
+/// Returns the output of a command with `--json` to a process, the last line of it.
 pub fn json(of: &Serving, arguments: &[&str]) -> Value {
     let output = forebay()
         .args(arguments)
@@ -89,18 +89,18 @@ pub fn json(of: &Serving, arguments: &[&str]) -> Value {
     serde_json::from_str(text.lines().last().expect("a line")).expect("JSON")
 }
 
-/// `forebay names --json`.
+/// Returns `forebay names --json`.
 pub fn known(of: &Serving) -> Value {
     json(of, &["names"])
 }
 
-/// What it knows of the node of that name.
+/// Returns its information about the node of that name.
 pub fn known_node(of: &Serving, node: &str) -> Option<Value> {
     let known = known(of);
     known["nodes"].as_array().expect("nodes").iter().find(|found| found["node"] == node).cloned()
 }
 
-/// Where it answers questions about names.
+/// Returns the address at which it answers name queries.
 pub fn naming(of: &Serving) -> SocketAddr {
     known(of)["nodes"][0]["addresses"][0].as_str().expect("an address").parse().expect("an address")
 }
