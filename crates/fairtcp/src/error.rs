@@ -12,13 +12,13 @@ pub enum Error {
     #[error("the kernel's description of its types is not understood: {0}")]
     Types(&'static str),
     /// A structure or function that the program needs is not there or is of another shape.
-    #[error("this kernel's TCP is unlike what the program knows: {0}")]
+    #[error("this kernel's TCP is not supported: {0}")]
     OtherTcp(String),
     /// This process may not load BPF programs.
     #[error("this process may not load BPF programs ({0})")]
     NotAllowed(#[source] io::Error),
     /// The kernel has no BPF, or no congestion control in BPF.
-    #[error("this kernel takes no congestion control in BPF ({step}: {error})")]
+    #[error("this kernel does not support congestion control in BPF ({step}: {error})")]
     Unsupported {
         /// What was tried.
         step: &'static str,
@@ -36,10 +36,10 @@ pub enum Error {
         log: String,
     },
     /// The name and all the numbered ones after it belong to others.
-    #[error("congestion controls {0}, {0}_2 and so on are there already")]
+    #[error("congestion controls {0}, {0}_2 and so on exist already")]
     NameTaken(String),
     /// No name for a congestion control.
-    #[error("'{0}' is no name: 1 to 12 letters, digits, '_' or '.'")]
+    #[error("'{0}' is not a valid name: 1 to 12 letters, digits, '_' or '.'")]
     Name(String),
     /// As many ensembles as there is room for.
     #[error("there are {0} ensembles already")]

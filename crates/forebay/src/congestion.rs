@@ -36,7 +36,7 @@ fn load(choice: &transport::CongestionChoice) -> Option<transport::CongestionCon
             tracing::warn!(
                 %error,
                 remedy,
-                "no ensembles: each connection has the kernel's own congestion control"
+                "no ensembles: each connection uses the kernel's default congestion control"
             );
             None
         }

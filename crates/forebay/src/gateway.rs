@@ -211,7 +211,7 @@ fn show(
     text += &format!(", a log of {}", about(standing.log_bytes));
     match standing.rate_limit {
         None => {}
-        Some(0) => text += ", nothing may go down at this time",
+        Some(0) => text += ", destage is not permitted at this time",
         Some(rate) => text += &format!(", at most {}/s", about(rate)),
     }
     print(text + "\n")

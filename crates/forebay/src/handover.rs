@@ -100,12 +100,12 @@ fn holds(holding: Holding, name: &UnitName) -> Result<(), Failure> {
     match holding {
         Holding::Held | Holding::Reserved => Ok(()),
         Holding::Waiting => Err(Failure::new(format!(
-            "{name}: its node is away, and nothing shuts out whoever had the log"
+            "{name}: its node is away, and nothing fences the former owner of the log"
         ))
         .remedy("bring the node back, and ask again; or, if the former owner is gone for sure, serve it")),
         Holding::Refused(reason) => Err(Failure::new(format!("{name}: {reason}"))),
         Holding::Nothing | Holding::Unsupported => Err(Failure::new(format!(
-            "{name}: the volume below has no claims, and nothing shuts out whoever had the log"
+            "{name}: the volume below has no claims, and nothing fences the former owner of the log"
         ))
         .remedy("give the node a `state` folder, or the remote layer `reserve`; or see that the former owner is stopped, and serve it")),
     }

@@ -183,7 +183,7 @@ fn announce(addresses: &[SocketAddr], ready_fd: Option<i32>) -> Result<(), Failu
     let Some(number) = ready_fd else {
         // The reader is gone; serve all the same.
         if let Err(error) = std::io::stdout().write_all(line.as_bytes()) {
-            tracing::debug!(%error, "nobody hears that we are ready");
+            tracing::debug!(%error, "cannot report that the process is ready");
         }
         return Ok(());
     };

@@ -151,7 +151,8 @@ impl TunnelEndpoint {
         from: IpAddr,
     ) -> io::Result<TlsStream<TcpStream>> {
         let place = self.handshakes.enter(from, HANDSHAKES, HANDSHAKES_PER_ADDRESS);
-        let displaced = || io::Error::other("newer connections took its place in the handshake");
+        let displaced =
+            || io::Error::other("closed in the handshake to make room for newer connections");
         let place = place.ok_or_else(displaced)?;
         tokio::select! {
             done = in_time(acceptor.accept(near)) => done,

@@ -165,7 +165,7 @@ fn what_is_wrong_is_said_before_anything_is_made() {
     }
     let output = wan("run", "a/b", &[]);
     assert_eq!(output.status.code(), Some(2));
-    assert!(stderr(&output).contains("is no name for a link"), "{}", stderr(&output));
+    assert!(stderr(&output).contains("is not a valid name for a link"), "{}", stderr(&output));
     let output = wan("exec", &name, &["near", "--", "true"]);
     assert!(stderr(&output).contains("there is no link"), "{}", stderr(&output));
     let output = wan("status", &name, &[]);
@@ -179,7 +179,7 @@ fn what_is_wrong_is_said_before_anything_is_made() {
         let output = command.args(["lab", "wan", "run", "--name", &name]).output();
         let output = output.expect("setpriv runs");
         let said = stderr(&output);
-        let is_said = said.contains("are for root") && said.contains("forebay quickstart");
+        let is_said = said.contains("require root") && said.contains("forebay quickstart");
         assert!(is_said || said.contains("failed to execute"), "{said}");
         assert!(!namespaces(&name).iter().any(|path| path.exists()));
 

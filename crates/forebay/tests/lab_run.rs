@@ -313,7 +313,7 @@ fn what_cannot_be_is_said_before_anything_is_started() {
     for wrong in ["", "a b", "../x"] {
         let wrong = run(wrong, &out, &["--only", "table-1/null/random-read/local"]);
         assert_eq!(wrong.status.code(), Some(2), "{}", text(&wrong));
-        assert!(stderr(&wrong).contains("is no name for a link"), "{}", stderr(&wrong));
+        assert!(stderr(&wrong).contains("is not a valid name for a link"), "{}", stderr(&wrong));
     }
     let file = folder.path().join("file");
     fs::write(&file, "").expect("a file");

@@ -130,7 +130,7 @@ async fn two_nodes_with_one_volume_are_both_named_and_nobody_is_sent_to_either()
     let text = stderr(&output);
     assert!(text.contains("one (") && text.contains("two ("), "{text}");
     let output = run(&["ls", "gln:nothing", "--control", seed.control.to_str().expect("a path")]);
-    assert!(stderr(&output).contains("no node tells of a volume nothing"), "{}", stderr(&output));
+    assert!(stderr(&output).contains("no known node has a volume nothing"), "{}", stderr(&output));
     drop((one, two));
 }
 
@@ -149,7 +149,7 @@ async fn without_the_secret_nobody_is_told_or_believed() {
     // It asks all known nodes before it answers.
     let output =
         run(&["ls", "gln:payroll", "--control", stranger.control.to_str().expect("a path")]);
-    assert!(stderr(&output).contains("no node tells of a volume payroll"), "{}", stderr(&output));
+    assert!(stderr(&output).contains("no known node has a volume payroll"), "{}", stderr(&output));
     assert!(known_node(&seed, "stranger").is_none());
     assert_eq!(known(&stranger)["nodes"].as_array().expect("nodes").len(), 1);
     drop(friend);
@@ -222,7 +222,7 @@ fn names_that_nobody_tells_or_asks_for_are_refused_with_their_place() {
     let bare = |unit: &str| format!("[[target]]\nname = \"iqn.a:b\"\n[[target.unit]]\n{unit}\n");
     let memory = "stack = [ { memory = { size = \"1MiB\" } } ]";
     let text = check("volume", &bare(&format!("volume = \"a\"\n{memory}")));
-    assert!(text.contains("volume.toml:5:") && text.contains("nobody is told"), "{text}");
+    assert!(text.contains("volume.toml:5:") && text.contains("not announced to anybody"), "{text}");
     let text = check("remote", &bare("stack = [ { remote = { url = \"gln:a\" } } ]"));
     assert!(text.contains("nobody is asked where a is"), "{text}");
     let text = check("url", &bare("stack = [ { remote = { url = \"gln:A\" } } ]"));
@@ -233,7 +233,7 @@ fn names_that_nobody_tells_or_asks_for_are_refused_with_their_place() {
         "alone",
         &other("a", &[], "names").replace("listen = [\"127.0.0.1:0\"]\nseeds", "seeds"),
     );
-    assert!(text.contains("nobody can ask"), "{text}");
+    assert!(text.contains("neither `listen` nor `seeds`"), "{text}");
     let text = check("secret", &other("a", &[], "names").replace("secret_file", "#"));
     assert!(text.contains("there is no secret"), "{text}");
     let both = node("a", &[], "names");

@@ -248,7 +248,7 @@ async fn a_file_grows_while_initiators_use_it() {
     // With the size in the settings it changes there, and nowhere else.
     let control = serving.control.to_str().expect("plain");
     let output = run(&["resize", NODE, "0", "48MiB", "--control", control]);
-    assert!(stderr(&output).contains("the settings say how large its file is"));
+    assert!(stderr(&output).contains("the settings specify the size of its file"));
     let (status, _) = serving.terminate();
     assert!(status.success());
 

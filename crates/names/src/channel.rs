@@ -44,16 +44,16 @@ pub struct Hello(pub [u8; NONCE_BYTES]);
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum ChannelError {
     /// The other end uses another protocol, or another version.
-    #[error("the other end speaks another protocol")]
+    #[error("the peer uses another protocol")]
     Hello,
     /// A frame exceeds the maximum length.
     #[error("a frame is longer than it may be")]
     Length,
     /// The other end has another secret, or the frame was changed on the way.
-    #[error("the other end has another secret, or somebody changed what it said")]
+    #[error("the peer has another secret, or its messages were changed on the way")]
     Tag,
     /// The frame is authentic, but cannot be parsed.
-    #[error("the other end says what cannot be understood")]
+    #[error("the peer sent an invalid message")]
     Payload,
 }
 

@@ -70,10 +70,10 @@ pub struct VolumeLocation {
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum Unresolved {
     /// No known node has the volume.
-    #[error("no node tells of a volume {0}")]
+    #[error("no known node has a volume {0}")]
     Unknown(VolumeName),
     /// Several nodes have the volume. None of them is chosen, because writes would go to only one of them.
-    #[error("several nodes tell of a volume {volume}: {nodes}")]
+    #[error("several nodes have a volume {volume}: {nodes}")]
     Ambiguous {
         /// The volume.
         volume: VolumeName,

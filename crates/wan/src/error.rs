@@ -11,10 +11,10 @@ pub enum Error {
     #[error(transparent)]
     Settings(#[from] LinkSettingsError),
     /// The name cannot be part of the name of a namespace.
-    #[error("`{0}` is no name for a link: 1 to 32 letters, digits, `-` and `_`")]
+    #[error("`{0}` is not a valid name for a link: 1 to 32 letters, digits, `-` and `_`")]
     Name(String),
     /// This process may not make network namespaces and devices.
-    #[error("network namespaces and devices are for root (CAP_NET_ADMIN and CAP_SYS_ADMIN)")]
+    #[error("network namespaces and devices require root (CAP_NET_ADMIN and CAP_SYS_ADMIN)")]
     Privilege,
     /// `/dev/net/tun` cannot be opened.
     #[error("cannot open /dev/net/tun: {0}")]
@@ -31,7 +31,7 @@ pub enum Error {
         process: u32,
     },
     /// A namespace with this name exists that was not made by a link.
-    #[error("there is a network namespace {namespace} already, and it was not made by a link")]
+    #[error("the network namespace {namespace} exists already, and does not belong to a link")]
     Foreign {
         /// Its name.
         namespace: String,

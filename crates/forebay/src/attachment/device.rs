@@ -282,7 +282,7 @@ impl AttachedDevice {
             message.push_str(&more);
         }
         let again = match self.served.lost() {
-            Some(_) => "have who wrote it write it again, and ask again",
+            Some(_) => "let the application write it again, and ask again",
             None => "ask again",
         };
         let remedy = match way_out(cause.as_ref()) {
@@ -321,7 +321,7 @@ impl AttachedDevice {
             if !is_said {
                 let number = self.device.number;
                 let users = apart(move || Ok(attach::users(number))).await.unwrap_or_default();
-                tracing::warn!(users = list(&users), "waiting for who has the device open");
+                tracing::warn!(users = list(&users), "waiting for the users of the device");
                 is_said = true;
             }
         }
@@ -406,7 +406,7 @@ fn leave(users: &[DeviceUser]) -> String {
     };
     if commands.len() < users.len() {
         let joint = if first.is_empty() { "" } else { "; " };
-        first += &format!("{joint}unmount it, or end who uses it");
+        first += &format!("{joint}unmount it, or end the programs that use it");
     }
     format!("{first}, and ask again; --force takes it away from them")
 }
@@ -451,7 +451,7 @@ async fn in_time<E: std::fmt::Display>(work: impl Future<Output = Result<(), E>>
             false
         }
         Err(_) => {
-            tracing::warn!("what was written last may be lost: it takes too long");
+            tracing::warn!("what was written last may be lost: it timed out");
             false
         }
     }
@@ -496,7 +496,8 @@ mod tests {
             "{odd}"
         );
         assert!(
-            leave(&[DeviceUser::Swap]).starts_with("unmount it, or end who uses it, and ask again")
+            leave(&[DeviceUser::Swap])
+                .starts_with("unmount it, or end the programs that use it, and ask again")
         );
         assert!(leave(&[]).contains("`lsns -t mnt`"), "a mount namespace without a process");
     }

@@ -133,7 +133,7 @@ async fn serve(
         tokio::select! {
             () = device.ended() => {
                 device.let_go().await;
-                return Err(Failure::new("the kernel has ended the FUSE connection: who uses the device gets I/O errors")
+                return Err(Failure::new("the kernel has ended the FUSE connection: users of the device get I/O errors")
                     .remedy("unmount what is on it, and attach it again"));
             }
             () = signals.next() => {
@@ -212,7 +212,7 @@ async fn until_second<T>(
 fn end(is_ending: &mut bool) {
     *is_ending = true;
     notify("STOPPING=1");
-    tracing::info!("ending when nobody uses the device; a second signal takes it away");
+    tracing::info!("ending when nobody uses the device; a second signal removes it at once");
 }
 
 /// How often the size of the volume is checked: more often than an administrator can grow the volume and then its
@@ -253,7 +253,7 @@ fn notify(state: &str) {
         socket.send_to_addr(state.as_bytes(), &address)
     });
     if let Err(error) = sent {
-        tracing::warn!(%error, "the service manager does not hear from us");
+        tracing::warn!(%error, "cannot notify the service manager");
     }
 }
 

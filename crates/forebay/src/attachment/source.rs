@@ -179,7 +179,7 @@ impl AttachmentSource {
     pub fn fixed_size(&self) -> Option<String> {
         let sized = |layer: &Layer| matches!(layer, Layer::File(File { size: Some(_), .. }));
         match self.unit.stack.iter().any(sized) {
-            true => Some("the settings say how large its file is".to_owned()),
+            true => Some("the settings specify the size of its file".to_owned()),
             false => plan::fixed_size(&self.unit),
         }
     }

@@ -52,7 +52,7 @@ impl TargetAccessRules {
         };
         if self.is_local && !other.is_local {
             return wrong(
-                "it is reached from its own machine alone where it is, and would be from others at the node",
+                "it is reachable only from its own machine now, and would be from others at the node",
                 "let others reach it where it is (`listen`)",
             );
         }
@@ -60,14 +60,14 @@ impl TargetAccessRules {
         match &other.allow {
             None if self.allow.is_some() => {
                 return wrong(
-                    "only some may log in to it where it is, and everybody could at the node",
-                    "say in `allow` of the [accept] table of the node who may",
+                    "access to it is restricted now, and would not be at the node",
+                    "restrict it by `allow` in the [accept] table of the node",
                 );
             }
             Some(allow) if self.allow.is_some() && !allow.iter().all(covered) => {
                 return wrong(
-                    "more may log in to it at the node than where it is",
-                    "let `allow` of the [accept] table of the node say no more than that of the target",
+                    "the node would admit more initiators than its present one",
+                    "make `allow` in the [accept] table of the node no wider than that of the target",
                 );
             }
             _ => {}
@@ -84,11 +84,11 @@ impl TargetAccessRules {
         }
         match (&self.tls, &other.tls) {
             (Some(_), None) => wrong(
-                "it is reached with TLS alone where it is, and would be without at the node",
-                "let all portals of the node that lead to it have `tls`",
+                "it is reachable only with TLS now, and would be without TLS at the node",
+                "set `tls` for all portals of the node that lead to it",
             ),
             (Some(ours), Some(its)) if !its.is_subset(ours) => wrong(
-                "other certificates are let in at the node than where it is",
+                "the node would accept other certificates than its present one",
                 "give its portals the same `client_ca`",
             ),
             _ => Ok(()),

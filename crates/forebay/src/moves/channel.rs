@@ -43,13 +43,13 @@ const PATIENCE: Duration = Duration::from_secs(60);
 pub enum MoveChannelError {
     #[error("{0}")]
     Io(#[from] io::Error),
-    #[error("it takes too long")]
+    #[error("it timed out")]
     TimedOut,
-    #[error("the other end speaks another protocol, or a newer version of it")]
+    #[error("the peer uses another protocol, or a newer version of it")]
     Hello,
-    #[error("the other end has another secret, or somebody changed what it said")]
+    #[error("the peer has another secret, or its messages were changed on the way")]
     Seal,
-    #[error("the other end says what cannot be understood")]
+    #[error("the peer sent an invalid message")]
     Payload,
 }
 

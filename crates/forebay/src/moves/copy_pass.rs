@@ -31,7 +31,7 @@ pub struct MoveCopyPace {
 pub enum MovePassError {
     #[error("the volume cannot be read: {0}")]
     Volume(#[from] Error),
-    #[error("the line to the other node: {0}")]
+    #[error("the connection to the other node: {0}")]
     Line(#[from] MoveChannelError),
 }
 

@@ -117,7 +117,7 @@ impl Described {
                 .share_grain
                 .is_none_or(|g| (64 << 10..=1 << 30).contains(&g) && g.is_power_of_two());
         is_right.then_some(()).ok_or_else(|| {
-            Failure::new(format!("the volume {} is described as none can be", self.volume))
+            Failure::new(format!("the description of the volume {} is invalid", self.volume))
                 .remedy("use the same version of forebay on both nodes")
         })
     }

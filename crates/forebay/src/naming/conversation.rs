@@ -26,9 +26,11 @@ pub enum NamingTalkError {
     Io(#[from] io::Error),
     #[error("{0}")]
     Wrong(#[from] ChannelError),
-    #[error("it takes too long")]
+    #[error("it timed out")]
     TimedOut,
-    #[error("newer connections took its place before it had shown that it knows the secret")]
+    #[error(
+        "closed before it had proved that it knows the secret, to make room for newer connections"
+    )]
     Displaced,
     #[error("it refuses: {0}")]
     Refused(String),

@@ -81,7 +81,7 @@ impl Naming {
         let Some(names) = &settings.names else { return Ok("there are none".to_owned()) };
         secret(names)?;
         Ok(match &settings.state {
-            None => "this process asks others, and tells nothing".to_owned(),
+            None => "this process asks others, and announces nothing".to_owned(),
             Some(state) => match node_number::load(&node_number::path(state))? {
                 Some((gln, _)) => format!("this node has the number {gln}"),
                 None => "this node would take part with a new number".to_owned(),
@@ -160,7 +160,7 @@ impl Naming {
     pub fn tell(&self, addresses: Vec<String>, volumes: Vec<NodeVolumeEntry>) {
         if self.table.lock().tell(addresses, volumes) {
             if let Err(failure) = self.keep() {
-                tracing::error!(%failure, "the count of what is told about volumes is not kept");
+                tracing::error!(%failure, "cannot save the sequence number of announcements");
             }
             self.news.notify_one();
         }
@@ -296,7 +296,7 @@ fn secret(names: &settings::NamingServiceSettings) -> Result<Zeroizing<Vec<u8>>,
         Some(SecretWithSource { secret, .. }) if (12..=255).contains(&secret.len()) => Ok(secret),
         Some(SecretWithSource { secret, place }) => {
             let message =
-                format!("{place}: the secret has {} bytes; 12 to 255 are taken", secret.len());
+                format!("{place}: the secret has {} bytes; 12 to 255 are permitted", secret.len());
             Err(Failure::settings(message).remedy("make one with `forebay secret FILE`"))
         }
         None => Err(Failure::settings("[names] has no secret")),

@@ -103,7 +103,7 @@ async fn tell(naming: Arc<Naming>) {
         // Other nodes may have had a newer record of us.
         let kept = naming.keep();
         if let (Err(failure), true) = (&kept, is_kept) {
-            tracing::error!(%failure, "the count of what is told about volumes is not kept");
+            tracing::error!(%failure, "cannot save the sequence number of announcements");
         }
         is_kept = kept.is_ok();
         let troubles = naming.troubles();

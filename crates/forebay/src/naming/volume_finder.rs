@@ -39,7 +39,7 @@ pub fn usable(place: VolumeLocation, tls: bool) -> Result<initiator::IscsiLocati
     let fits: Vec<String> = fits.map(|portal| portal.address.clone()).collect();
     match (fits.is_empty(), portals.is_empty()) {
         (false, _) => Ok(initiator::IscsiLocation { portals: fits, target, lun }),
-        (true, true) => Err(format!("the node {node} tells of no portal for it")),
+        (true, true) => Err(format!("the node {node} announces no portal for it")),
         (true, false) if tls => Err(format!("the node {node} has no portal with TLS for it")),
         (true, false) => Err(format!("the node {node} serves it through TLS only")),
     }

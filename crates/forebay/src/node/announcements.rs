@@ -23,7 +23,7 @@ impl Node {
         let (Some(naming), Some(names)) = (&self.naming, &settings.names) else { return Ok(()) };
         let listen: Vec<SocketAddr> = names.listen.iter().map(|address| address.0).collect();
         let (tasks, bound) = naming::serve(naming, &listen).await?;
-        tracing::info!(gln = %naming.gln(), listening = ?bound, "names are told and asked for");
+        tracing::info!(gln = %naming.gln(), listening = ?bound, "the naming service has started");
         let mut inner = self.inner.lock();
         (inner.naming, inner.naming_tasks) = (bound, tasks);
         Ok(())
@@ -57,7 +57,7 @@ impl Node {
 
     pub(super) fn naming(&self) -> Result<&naming::Naming, Failure> {
         self.naming.as_deref().ok_or_else(|| {
-            Failure::new("this process takes part in no naming service")
+            Failure::new("this process does not use a naming service")
                 .remedy("add a [names] table to its settings, and restart it")
         })
     }

@@ -36,7 +36,7 @@ impl Node {
         if !sharers.is_empty()
             && sharers.iter().all(|sharer| sharer.claim.is_present || !sharer.claim.is_held)
         {
-            let failure = Failure::new(format!("all gateways that share {name} are there"));
+            let failure = Failure::new(format!("all gateways that share {name} are present"));
             return Err(failure.remedy(
                 "stop the one whose data is to be given up; after `share_lease` it counts as away",
             ));
@@ -68,11 +68,11 @@ impl Node {
 /// Returns the message and the remedy after a claim could not be dropped.
 fn not_dropped(unit: &UnitName, error: &NotDropped) -> Failure {
     let first = match error {
-        NotDropped::NotRolledBack(_) => "see to the log of the unit's cache",
-        NotDropped::NotSaved => "see to the `state` folder",
+        NotDropped::NotRolledBack(_) => "check the log of the unit's cache",
+        NotDropped::NotSaved => "check the `state` folder",
     };
     Failure::new(format!(
-        "the claim on {unit} cannot be dropped: {error}; it is still in force, and its owner may be shut out"
+        "the claim on {unit} cannot be dropped: {error}; it is still in force, and its owner may be fenced"
     ))
     .remedy(format!("{first}, and ask again"))
 }

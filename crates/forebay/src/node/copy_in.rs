@@ -58,7 +58,7 @@ impl Copy {
     async fn one_ends(&mut self) -> Result<(), Failure> {
         match self.writes.next().await {
             Some(Err(error)) => Err(Failure::new(format!("the copy cannot be written: {error}"))
-                .remedy("see to the disk under `folder` of [accept]")),
+                .remedy("check the disk of `folder` in [accept]")),
             Some(Ok(())) | None => Ok(()),
         }
     }
@@ -80,7 +80,7 @@ impl Copy {
             || kept + bytes.len() > MOST_RECORDS
             || self.records.len() >= unit::UnitRecordKind::ALL.len()
         {
-            return Err(Failure::new(format!("the unit keeps something unknown here ({name})"))
+            return Err(Failure::new(format!("the unit has state of an unknown kind ({name})"))
                 .remedy("use the same version of forebay on both nodes"));
         }
         self.records.push((name, bytes));

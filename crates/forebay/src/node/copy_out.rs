@@ -58,9 +58,9 @@ impl MoveOutChannel {
                 Err(error) => last = Some(format!("{address}: {error}")),
             }
         }
-        let last = last.unwrap_or_else(|| "it tells of no address".into());
+        let last = last.unwrap_or_else(|| "it announces no address".into());
         Err(Failure::new(format!("the node {} cannot be reached: {last}", moved.to_node)).remedy(
-            "see that it runs, and that nothing between refuses the port of its naming service",
+            "check that it is running, and that no firewall blocks the port of its naming service",
         ))
     }
 
@@ -98,7 +98,7 @@ impl MoveOutChannel {
     pub(super) async fn ask(&mut self, request: MoveRequest) -> Result<(), Failure> {
         match self.exchange(request).await? {
             MoveResponse::Done => Ok(()),
-            _ => Err(broken(&"it gives an answer to another question")),
+            _ => Err(broken(&"it sent an unexpected answer")),
         }
     }
 
@@ -117,7 +117,7 @@ impl MoveOutChannel {
         match self.hears.hear().await {
             Ok(MoveFrame::Answer(MoveResponse::Refused(failure))) => Err(failure),
             Ok(MoveFrame::Answer(answer)) => said.map(|()| answer).map_err(|lost| broken(&lost)),
-            Ok(_) => Err(broken(&"it gives an answer to another question")),
+            Ok(_) => Err(broken(&"it sent an unexpected answer")),
             Err(lost) => Err(broken(&lost)),
         }
     }
@@ -173,5 +173,5 @@ pub(super) async fn mark_used(volume: &Stack, changes: &ChangedRegions) -> Resul
 /// Reports an error of the channel, or an unexpected answer.
 pub(super) fn broken(why: &dyn std::fmt::Display) -> Failure {
     Failure::new(format!("the other node: {why}"))
-        .remedy("see that it runs, and look at its events; then move the volume again")
+        .remedy("check that it is running, and its events; then move the volume again")
 }

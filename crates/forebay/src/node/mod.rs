@@ -166,7 +166,7 @@ impl Node {
         let mut settings = settings;
         // The other units are served.
         for (volume, failure) in moves.apply(&mut settings) {
-            tracing::error!(%volume, %failure, "a volume that has come is not served");
+            tracing::error!(%volume, %failure, "a moved volume is not served");
         }
         let inner = NodeLockedState {
             state: ServingPhase::Starting,
@@ -394,7 +394,7 @@ fn redirect(to: Option<&HostPort>, permanent: bool) -> Option<Redirect> {
 pub fn cannot_listen(address: Address, error: &std::io::Error) -> Failure {
     let remedy = match error.kind() {
         std::io::ErrorKind::AddrInUse => format!(
-            "stop who uses it (`ss -ltnp 'sport = :{}'` names the process), or change `listen`",
+            "stop the process that uses it (`ss -ltnp 'sport = :{}'` names the process), or change `listen`",
             address.0.port()
         ),
         std::io::ErrorKind::AddrNotAvailable => {

@@ -40,7 +40,7 @@ impl Node {
         volume.check()?;
         let base = Arc::clone(&self.inner.lock().base);
         let (Some(accept), Some(state)) = (&base.accept, &base.state) else {
-            return Err(Failure::new("the node takes no volumes").remedy(
+            return Err(Failure::new("the node does not accept volumes").remedy(
                 "add an [accept] table with `folder` and `size` to its settings, and reload",
             ));
         };
@@ -53,7 +53,7 @@ impl Node {
                     && self.fate_of(name, come).await != MoveOutcome::Undone
                 {
                     return Err(Failure::new(format!(
-                        "a whole copy of {name} is on the node, and {} does not say that it is not the volume",
+                        "the node has a complete copy of {name}, and {} has not confirmed that it is obsolete",
                         come.from_node
                     ))
                     .remedy(
@@ -65,10 +65,10 @@ impl Node {
             }
             Some(come) if come.stage != CopyStage::Here => {
                 return Err(Failure::new(format!(
-                    "{name} is coming to the node from {} already",
+                    "{name} is already being moved to the node from {}",
                     come.from_node
                 ))
-                .remedy("let that node run: it decides what becomes of that"));
+                .remedy("start that node: it decides the outcome of that move"));
             }
             _ => {}
         }
@@ -114,7 +114,7 @@ impl Node {
         let kept = self.moves.of(name);
         if let Some(gone) = kept.gone.as_ref().filter(|gone| gone.generation >= volume.generation) {
             return Err(Failure::new(format!(
-                "{name} was on the node already, and went on to {} by move {}: what is to come is older",
+                "{name} was on the node before, and was moved on to {} by move {}: this copy is older",
                 gone.to_node, gone.generation
             ))
             .remedy("see on which node it is (`forebay names`); if this one is right, give it a higher `generation`"));
@@ -131,8 +131,8 @@ impl Node {
         // A file may be left from an earlier stay of the volume.
         let is_left = kept.gone.as_ref().is_some_and(|gone| gone.left.as_ref() == Some(&file));
         if file.exists() && !is_left {
-            return Err(Failure::new(format!("{} is there already", file.display()))
-                .remedy("look what it is, and put it away"));
+            return Err(Failure::new(format!("{} exists already", file.display()))
+                .remedy("check its content, and move it away"));
         }
         let come = Come { id, stage: CopyStage::Arriving, from, from_node, file, volume };
         self.moves
@@ -157,7 +157,8 @@ impl Node {
         coming.map(|come| &come.volume).try_for_each(|volume| {
             free_of(new, volume).map_err(|failure| {
                 let Failure { message, remedy, code } = failure;
-                let message = format!("{} is coming to the node, and {message}", volume.volume);
+                let message =
+                    format!("{} is being moved to the node, and {message}", volume.volume);
                 Failure { message, remedy, code }
             })
         })
@@ -171,7 +172,7 @@ impl Node {
         if let Some(other) = others.iter().find(|other| other.volume.target == volume.target) {
             let (target, other) = (&volume.target, &other.volume.volume);
             return Err(Failure::new(format!(
-                "the volume {other} comes to the node as the unit of {target}, or has come, and a moved volume has its target alone"
+                "the volume {other} was or is being moved to the node as the unit of {target}, and a moved volume needs its own target"
             ))
             .remedy("give one of the two targets another name where it is"));
         }
@@ -180,7 +181,7 @@ impl Node {
         let coming = others.iter().filter(|other| other.stage != CopyStage::Here).count();
         if named + coming >= MOST_VOLUMES {
             return Err(Failure::new(format!(
-                "the node has, or is getting, {} volumes, and {MOST_VOLUMES} is the most that others can be told of",
+                "the node has {} volumes, including incoming ones, and can announce at most {MOST_VOLUMES}",
                 named + coming
             ))
             .remedy("move it to another node"));
@@ -206,7 +207,7 @@ impl Node {
         let taken: u64 = come.map(|come| come.volume.bytes()).sum();
         if taken.saturating_add(volume.bytes()) > most.0 {
             return Err(Failure::new(format!(
-                "the node takes {} of volumes that are moved to it, {} are taken, and {} has {}",
+                "the node accepts {} of moved volumes, {} are in use, and {} has {}",
                 about(most.0),
                 about(taken),
                 volume.volume,
@@ -245,7 +246,7 @@ impl Node {
         };
         let first = portals.iter().find(|portal| !portal.tls).or(portals.first());
         first.map(|portal| portal.address.clone()).ok_or_else(|| {
-            Failure::new("the node has no portal that others could be sent to")
+            Failure::new("the node has no portal to which hosts could be redirected")
                 .remedy("add one to its `listen`, and `host` to its [names] if that is 0.0.0.0")
         })
     }
@@ -270,7 +271,7 @@ impl Node {
                 .and_then(|_| self.moves.keep(name, VolumeMoveRecord { come: None, ..kept })),
         };
         if let Err(failure) = removed {
-            tracing::warn!(volume = %name, %failure, "a copy that is not needed stays");
+            tracing::warn!(volume = %name, %failure, "cannot remove a copy that is not needed");
         }
     }
 }

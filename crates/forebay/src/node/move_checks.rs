@@ -63,19 +63,19 @@ pub(super) fn movable(
     }
     if unit.generation.saturating_add(1) >= MOST_COUNT {
         return refused(
-            "it has moved as often as can be counted (2^52)",
+            "its move counter is at its maximum (2^52)",
             "give it another name (`volume`), with a `generation` of 0",
         );
     }
     for layer in &unit.stack {
         match layer {
             Layer::File(file) if file.read_only => {
-                return refused("it is read-only", "let it be written before it moves");
+                return refused("it is read-only", "make it writable before the move");
             }
             Layer::Memory(_) | Layer::File(_) | Layer::Slice(_) | Layer::Delay(_) => {}
             Layer::Disk(_) | Layer::Observe(_) | Layer::Fault(_) => {}
             Layer::ReadOnly => {
-                return refused("it is read-only", "let it be written before it moves");
+                return refused("it is read-only", "make it writable before the move");
             }
             Layer::Encrypt(_) => {
                 return refused(
@@ -90,7 +90,7 @@ pub(super) fn movable(
                 );
             }
             Layer::Remote(_) | Layer::Half(_) => {
-                return refused("its blocks are elsewhere", "ask the node that has them");
+                return refused("its data is on another node", "move it from there");
             }
         }
     }
@@ -118,6 +118,6 @@ pub(super) fn not_sanitizing(moved: &Move) -> Result<(), Failure> {
 
 pub(super) fn unnamed(target: &IscsiTargetSettings) -> Failure {
     Failure::new(format!("the volume of {} has no name", target.name)).remedy(
-        "add `volume = \"NAME\"` to its unit, and restart: by that others find it where it goes",
+        "add `volume = \"NAME\"` to its unit, and restart: others find it by that name after the move",
     )
 }

@@ -82,14 +82,14 @@ impl Node {
                 // The address belonged to another node before.
                 MoveFrame::Request(MoveRequest::Ask { .. } | MoveRequest::Begin { .. }) => {
                     let failure = Failure::new(format!("this is the node {}", naming.gln()))
-                        .remedy("try again when its record has come round (`forebay names`)");
+                        .remedy("try again when its record has been propagated (`forebay names`)");
                     says.say(&MoveFrame::Answer(MoveResponse::Refused(failure))).await
                 }
                 _ => Err(MoveChannelError::Payload),
             }
         };
         if let Err(error) = visited.await {
-            tracing::warn!(%error, "a conversation about a volume that moves has ended");
+            tracing::warn!(%error, "the connection of a move has ended");
         }
     }
 
@@ -103,24 +103,25 @@ impl Node {
         let name = offer.volume.volume.clone();
         let refuse = |failure| MoveFrame::Answer(MoveResponse::Refused(failure));
         let Some(berth) = self.berth(&name) else {
-            let failure = Failure::new(format!("{name} is coming to this node already"))
+            let failure = Failure::new(format!("{name} is already being moved to this node"))
                 .remedy("wait until that has ended; the end of a lost connection takes a minute");
             return says.say(&refuse(failure)).await;
         };
         if self.moving.lock().arriving.len() > MOST_ARRIVING {
-            let failure =
-                Failure::new(format!("{MOST_ARRIVING} volumes are coming to the node already"))
-                    .remedy("wait until one of them has come");
+            let failure = Failure::new(format!(
+                "{MOST_ARRIVING} volumes are already being moved to the node"
+            ))
+            .remedy("wait until one of them has arrived");
             return says.say(&refuse(failure)).await;
         }
         let (come, mut copy) = match self.begin(offer).await {
             Ok(begun) => begun,
             Err(failure) => {
-                tracing::warn!(volume = %name, %failure, "a volume is not taken");
+                tracing::warn!(volume = %name, %failure, "a volume is not accepted");
                 return says.say(&refuse(failure)).await;
             }
         };
-        tracing::info!(volume = %name, from = %come.from_node, bytes = come.volume.bytes(), "a volume comes");
+        tracing::info!(volume = %name, from = %come.from_node, bytes = come.volume.bytes(), "a volume is being moved here");
         let prepared = async {
             says.say(&MoveFrame::Answer(MoveResponse::Done)).await.map_err(Failure::new)?;
             self.receive(&mut copy, says, hears).await?;
@@ -129,7 +130,7 @@ impl Node {
         let redirect = match prepared.await {
             Ok(redirect) => redirect,
             Err(failure) => {
-                tracing::warn!(volume = %name, %failure, "a volume has not come");
+                tracing::warn!(volume = %name, %failure, "the move of a volume to this node failed");
                 self.discard(&name, &come.id);
                 return says.say(&refuse(failure)).await;
             }
@@ -207,7 +208,7 @@ impl Node {
         if let Ok(_one_at_a_time) = self.changing.try_lock()
             && let Err(failure) = self.put_moves_in_force().await
         {
-            tracing::error!(volume = %name, %failure, "a volume that has come is not shown as such");
+            tracing::error!(volume = %name, %failure, "the status does not show that a volume was moved here");
         }
         Ok(redirect)
     }
@@ -228,10 +229,10 @@ impl Node {
         let taken = taken.and(blocked.map_or(Ok(()), |(_, failure)| Err(failure)));
         match &taken {
             Ok(()) => {
-                tracing::info!(volume = %name, from = %come.from_node, "a volume has come, and is served")
+                tracing::info!(volume = %name, from = %come.from_node, "a moved volume is served")
             }
             Err(failure) => {
-                tracing::error!(volume = %name, %failure, "a volume has come, and cannot be served yet")
+                tracing::error!(volume = %name, %failure, "a moved volume cannot be served yet")
             }
         }
         taken.is_ok()
@@ -252,7 +253,7 @@ impl Node {
                 match (fate, node.berth(&name)) {
                     (MoveOutcome::Yours, Some(_berth)) if node.take(&name, &come).await => return,
                     (MoveOutcome::Undone, Some(_berth)) => {
-                        tracing::info!(volume = %name, "the node that it comes from has kept it");
+                        tracing::info!(volume = %name, "the other node has kept the volume");
                         node.discard(&name, &come.id);
                         let _one_at_a_time = node.changing.lock().await;
                         if let Err(failure) = node.put_moves_in_force().await {

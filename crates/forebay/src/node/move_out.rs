@@ -53,7 +53,7 @@ impl Node {
         // The volume may still be open if the settings without it could not be put in force.
         let gone = self.moves.of(&name).gone;
         if let Some(gone) = gone.filter(|gone| gone.generation >= unit.generation) {
-            return Err(Failure::new(format!("{name} has gone to {}", gone.to_node))
+            return Err(Failure::new(format!("{name} was moved to {}", gone.to_node))
                 .remedy("move it from there"));
         }
         if let Some(leaving) = self.leaving(&name).filter(|leaving| leaving.under_way().is_some()) {
@@ -69,8 +69,7 @@ impl Node {
             return Err(Failure::new(format!("{name} is on that node already")));
         }
         if node.stale || node.twins || node.addresses.is_empty() {
-            let message =
-                format!("the node {} gives no sign of life, or cannot be asked", node.node);
+            let message = format!("the node {} is stale, or has no address for queries", node.node);
             return Err(Failure::new(message).remedy("`forebay names` shows what is known of it"));
         }
         let watched = movable(&target, &unit, &served)?;
@@ -149,7 +148,7 @@ impl Node {
     /// Performs a move and records its result.
     async fn leave(self: Arc<Self>, leaving: &Leaving, moved: Move) {
         let volume = moved.described.volume.clone();
-        tracing::info!(%volume, to = %moved.to_node, "a volume begins to move");
+        tracing::info!(%volume, to = %moved.to_node, "a volume is being moved");
         let left = tokio::select! {
             left = self.leave_to(leaving, &moved) => left,
             // A cancellation has an effect only while the volume is copied.
@@ -158,13 +157,13 @@ impl Node {
         moved.watched.unwatch();
         let failure = match left {
             Ok(failure) => {
-                tracing::info!(%volume, to = %moved.to_node, "a volume has moved");
+                tracing::info!(%volume, to = %moved.to_node, "a volume was moved");
                 leaving
                     .tell(|progress| (progress.stage, progress.left_bytes) = (MoveStage::Moved, 0));
                 failure
             }
             Err(failure) => {
-                tracing::error!(%volume, %failure, "a volume was not moved, and stays");
+                tracing::error!(%volume, %failure, "the move of a volume failed, and it stays here");
                 leaving.tell(|progress| progress.stage = MoveStage::Undone);
                 Some(failure)
             }

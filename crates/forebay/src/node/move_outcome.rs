@@ -37,7 +37,7 @@ impl Node {
         let mut waiting = self.moving.lock();
         if fate != MoveOutcome::Unknown {
             waiting.unknown.remove(name);
-            tracing::warn!(volume = %name, from = %from_node, "whose the volume is, that node decides: it is asked");
+            tracing::warn!(volume = %name, from = %from_node, "that node decides which of the two has the volume: asking it");
             return;
         }
         let why = format!(

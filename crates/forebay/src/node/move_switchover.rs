@@ -80,7 +80,7 @@ impl Node {
         let prepared = match self.server.turn_away(away).await {
             Ok(true) if changes.is_still() => {
                 let prepared = timeout(PREPARE_WITHIN, self.prepare_other(moved, line)).await;
-                prepared.unwrap_or_else(|_| Err(broken(&"it takes too long")))
+                prepared.unwrap_or_else(|_| Err(broken(&"it timed out")))
             }
             Ok(_) => Err(busy(&moved.described.volume)),
             Err(error) => Err(Failure::new(error)),
@@ -95,7 +95,7 @@ impl Node {
             Err(failure) => {
                 // Serve the volume here again.
                 if let Err(error) = self.server.change(shown).await {
-                    tracing::error!(%error, "a target that the settings let pass");
+                    tracing::error!(%error, "a target is invalid, although the settings were accepted");
                 }
                 return Err(Switch::Never(failure));
             }
@@ -104,11 +104,11 @@ impl Node {
         // redirect first.
         let gone = target::Target { units: Vec::new(), redirect: Some(redirect), ..shown };
         if let Err(error) = self.server.turn_away(gone).await {
-            tracing::error!(%error, "a target that the settings let pass");
+            tracing::error!(%error, "a target is invalid, although the settings were accepted");
         }
         drop(held);
         let removed = self.exchange_moves().await.unwrap_or_else(|failure| {
-            tracing::error!(%failure, "what is left of a volume that has moved");
+            tracing::error!(%failure, "cannot remove the remains of a moved volume");
             Vec::new()
         });
         // The other node may be waiting for this lock with a volume that it moves here.
@@ -118,7 +118,7 @@ impl Node {
         let committed = line.ask(MoveRequest::Commit).await;
         let failure = committed.err().map(|failure| {
             Failure::new(format!("the node {} does not serve it yet: {failure}", moved.to_node))
-                .remedy("it does as soon as it has asked this node what was decided: let both run")
+                .remedy("it will after asking this node for the decision: keep both running")
         });
         leaving.tell(|progress| progress.pause_seconds = Some(begun.elapsed().as_secs_f64()));
         put_away(&removed).await;
@@ -147,7 +147,7 @@ impl Node {
         }
         match line.exchange(MoveRequest::Prepare).await? {
             MoveResponse::Kept { redirect } => Ok(redirect),
-            _ => Err(broken(&"it gives an answer to another question")),
+            _ => Err(broken(&"it sent an unexpected answer")),
         }
     }
 
@@ -178,7 +178,7 @@ impl Node {
         while let Err(failure) = self.moves.keep(&described.volume, kept.clone()) {
             // After a crash the record might or might not be there: neither node serves the volume until the record
             // is certainly stable.
-            tracing::error!(%failure, "a volume that moves is served by nobody until this is written");
+            tracing::error!(%failure, "the volume is not served until the decision about its move is written");
             leaving.tell(|progress| progress.failure = Some(failure));
             sleep(AGAIN_AFTER).await;
         }
@@ -213,7 +213,7 @@ impl Node {
             }
         };
         if let Err(failure) = removed {
-            tracing::warn!(path = %file.display(), %failure, "what is left of a volume that has moved");
+            tracing::warn!(path = %file.display(), %failure, "cannot remove the remains of a moved volume");
         }
     }
 
@@ -243,7 +243,7 @@ impl Node {
 fn slow(moved: &Move) -> Failure {
     let (volume, seconds) = (&moved.described.volume, moved.pause.as_secs_f64());
     Failure::new(format!(
-        "the last of the copy of {volume} takes longer than {seconds} s, while hosts wait; they go on here"
+        "the last part of the copy of {volume} takes longer than {seconds} s, while hosts wait; it stays here"
     ))
     .remedy(
         "see what slows the disks of both nodes or the line between them, or let hosts write less, and move it again; \
@@ -253,6 +253,6 @@ fn slow(moved: &Move) -> Failure {
 
 /// The error of commands that do not end.
 pub(super) fn busy(volume: &VolumeName) -> Failure {
-    Failure::new(format!("commands of hosts on {volume} do not end"))
-        .remedy("see what its disk does (`forebay status`), and move it again")
+    Failure::new(format!("commands of hosts on {volume} did not end in time"))
+        .remedy("check its disk (`forebay status`), and move it again")
 }

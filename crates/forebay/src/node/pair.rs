@@ -149,7 +149,7 @@ impl Node {
         let member = &paired.member;
         let before = member.standing();
         let refused = |reason: Arc<str>| {
-            Failure::new(format!("{name} does not change places: {reason}"))
+            Failure::new(format!("{name} cannot be switched over: {reason}"))
                 .remedy("`forebay status` here and at the partner shows how both stand")
         };
         member.change_places().map_err(refused)?;
@@ -161,7 +161,7 @@ impl Node {
         let _ = tokio::time::timeout(CHANGE_WITHIN, changed).await;
         let now = member.standing();
         if now.role == before.role {
-            let reason = now.reason.unwrap_or_else(|| "it takes longer".into());
+            let reason = now.reason.unwrap_or_else(|| "it is still in progress".into());
             return Err(refused(reason));
         }
         Ok(paired.status())
@@ -177,7 +177,7 @@ impl Node {
             }
         }
         if let Err(error) = self.server.change(self.shown(settings, target)).await {
-            tracing::error!(%error, "a target that the settings let pass");
+            tracing::error!(%error, "a target is invalid, although the settings were accepted");
         }
         self.tell_names();
     }
@@ -196,7 +196,7 @@ impl Node {
         // End the sessions, so that hosts look for the other portal.
         self.server.remove(&target.name.0, Duration::ZERO).await;
         if let Err(error) = self.server.add(self.shown(settings, target)) {
-            tracing::error!(%error, "a target that the settings let pass");
+            tracing::error!(%error, "a target is invalid, although the settings were accepted");
         }
         self.tell_names();
         units

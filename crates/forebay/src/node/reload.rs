@@ -51,7 +51,7 @@ impl Node {
         if !plan.changes.refused.is_empty() {
             self.give_up(prepared).await;
             return Err(Failure::new(format!(
-                "nothing was changed, since some of it cannot be while serving\n{}",
+                "nothing was changed, because some of it cannot be changed while serving\n{}",
                 plan.changes.for_people()
             ))
             .remedy("take that out of the settings, or restart with them"));
@@ -183,7 +183,7 @@ impl Node {
     async fn give_up(&self, prepared: Prepared) {
         let units: Vec<_> = prepared.units.into_values().flatten().collect();
         if let Err(failure) = stop_units(&units).await {
-            tracing::error!(%failure, "putting away what was opened for new settings");
+            tracing::error!(%failure, "closing what was opened for new settings");
         }
     }
 
@@ -201,7 +201,7 @@ impl Node {
         self.server.change_security(login_rules::security(new));
         for target in &plan.targets_added {
             if let Err(error) = self.server.add(self.shown(new, target)) {
-                tracing::error!(%error, "a target that the settings let pass");
+                tracing::error!(%error, "a target is invalid, although the settings were accepted");
             }
         }
         let added = |target: &&IscsiTargetSettings| {
@@ -210,8 +210,10 @@ impl Node {
         for target in new.target.iter().filter(|target| !added(target)) {
             match self.server.change(self.shown(new, target)).await {
                 Ok(true) => {}
-                Ok(false) => tracing::error!(name = %target.name, "a target is not there"),
-                Err(error) => tracing::error!(%error, "a target that the settings let pass"),
+                Ok(false) => tracing::error!(name = %target.name, "a target does not exist"),
+                Err(error) => {
+                    tracing::error!(%error, "a target is invalid, although the settings were accepted")
+                }
             }
         }
         self.change_portals(plan, new).await;
@@ -294,7 +296,7 @@ impl Node {
         };
         let mut new = (*base).clone();
         for (volume, failure) in self.moves.apply(&mut new) {
-            tracing::error!(%volume, %failure, "a volume that has come is not served");
+            tracing::error!(%volume, %failure, "a moved volume is not served");
         }
         self.leave_out_refused(&mut new);
         let plan = ReloadPlan::between(&old, &new);
@@ -316,7 +318,7 @@ impl Node {
 pub(super) async fn put_away(removed: &[ServedUnit]) {
     flush(removed).await;
     if let Err(failure) = stop_units(removed).await {
-        tracing::error!(%failure, "putting away what is no longer served");
+        tracing::error!(%failure, "closing what is no longer served");
     }
 }
 
@@ -364,7 +366,7 @@ impl Node {
         let (opened, unit) = self.unit(target, lun)?;
         let sized = |layer: &Layer| matches!(layer, Layer::File(File { size: Some(_), .. }));
         if unit.stack.iter().any(sized) {
-            return Err(Failure::new("the settings say how large its file is")
+            return Err(Failure::new("the settings specify the size of its file")
                 .remedy("write the new `size` there, and `forebay reload`"));
         }
         if let Some(why) = plan::fixed_size(&unit) {

@@ -187,7 +187,7 @@ impl Node {
                 Ok(())
             }
             name = signal => {
-                tracing::warn!(signal = name, "ending at once");
+                tracing::warn!(signal = name, "exiting immediately");
                 events::flush();
                 exit(FAILED.into());
             }

@@ -59,7 +59,7 @@ fn cannot(path: &Path, error: &io::Error) -> Failure {
         "cannot write the extended attribute {ATTRIBUTE} of {}: {error}",
         path.display()
     ))
-    .remedy("see to its file system")
+    .remedy("check its file system")
 }
 
 const ATTRIBUTE: &str = "user.forebay.volume";

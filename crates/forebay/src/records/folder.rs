@@ -203,7 +203,7 @@ impl Renewal {
         match (self.turn(renewed.is_err()), renewed) {
             (Some(RecordRenewalChange::Fails), Err(failure)) => tracing::warn!(
                 %failure,
-                "a record of storage cannot be renewed; this is tried again, and told when it succeeds"
+                "a record of storage cannot be renewed; it is tried again, and reported when it succeeds"
             ),
             (Some(RecordRenewalChange::Succeeds), _) => {
                 tracing::info!("the record of storage is renewed again");

@@ -54,9 +54,9 @@ pub(super) fn common_cache<'a>(
         "the order of all volumes is that of the log, and all writes go there",
     )?;
     let is_strict = cache_settings.order == DestageOrderSetting::Strict;
-    only("order", is_strict, "what overtakes the log is in no order with the other volumes")?;
+    only("order", is_strict, "writes that overtake the log have no order with the other volumes")?;
     let stops = cache_settings.on_log_error == LogErrorPolicySetting::StopWrites;
-    only("on_log_error", stops, "what goes past the log is in no order with the other volumes")?;
+    only("on_log_error", stops, "writes that bypass the log have no order with the other volumes")?;
     only("share", !cache_settings.share, "the tokens of a node are for one volume alone")?;
     only("pair", cache_settings.pair.is_none(), "a pair hands over the log of one target alone")
 }
@@ -87,11 +87,13 @@ pub(super) fn shared_cache(
         return wrong(at.key("report"), message, "use \"after-complete\" or \"immediate\"");
     }
     if cache.order != DestageOrderSetting::Strict {
-        let message = "what overtakes the log could reach the volume after its token is given back";
+        let message =
+            "writes that overtake the log could reach the volume after its token is released";
         return wrong(at.key("order"), message, "leave `order` out");
     }
     if cache.on_log_error != LogErrorPolicySetting::StopWrites {
-        let message = "what goes past the log could reach the volume after its token is given back";
+        let message =
+            "writes that bypass the log could reach the volume after its token is released";
         return wrong(at.key("on_log_error"), message, "leave `on_log_error` out");
     }
     Ok(())

@@ -197,7 +197,7 @@ fn a_problem_names_line_column_key_and_remedy() {
         ),
         (
             unit("[{remote={url='iscsi://h/iqn.a:b/0',mutual={name='a',secret_env='A'}}}]"),
-            "remote.mutual: the target proves itself only to who proves himself",
+            "remote.mutual: the target authenticates itself only to authenticated initiators",
         ),
     ] {
         let found = problem(&text);

@@ -37,7 +37,7 @@ pub(super) fn remote_unit(remote: &RemoteLayerSettings, at: &KeyPath) -> Setting
     remote.user.iter().try_for_each(|user| proof(user, &at.key("user")))?;
     remote.mutual.iter().try_for_each(|mutual| proof(mutual, &at.key("mutual")))?;
     if remote.mutual.is_some() && remote.user.is_none() {
-        let message = "the target proves itself only to who proves himself";
+        let message = "the target authenticates itself only to authenticated initiators";
         return wrong(at.key("mutual"), message, "add `user`, or remove `mutual`");
     }
     remote.tls.iter().try_for_each(|tls| remote_tls(tls, &at.key("tls")))?;

@@ -288,7 +288,7 @@ fn naming(settings: &Settings, top: &KeyPath) -> SettingsRuleResult {
         return wrong(at, message, "add `state = \"FOLDER\"` at the top");
     }
     if names.listen.is_empty() && names.seeds.is_empty() {
-        let message = "nobody can ask, and nobody is asked";
+        let message = "there is neither `listen` nor `seeds`";
         return wrong(at, message, "add `listen`, or `seeds`, or both");
     }
     one_secret(names.secret_file.as_deref(), names.secret_env.as_deref(), &at)?;
@@ -344,7 +344,7 @@ fn unnamed(settings: &Settings, top: &KeyPath) -> SettingsRuleResult {
         for (index, unit) in target.unit.iter().enumerate() {
             let at = at.index(index);
             if unit.volume.is_some() {
-                return wrong(at.key("volume"), "nobody is told of it", remedy);
+                return wrong(at.key("volume"), "it is not announced to anybody", remedy);
             }
             for (index, layer) in unit.stack.iter().enumerate() {
                 let Layer::Remote(remote) = layer else { continue };

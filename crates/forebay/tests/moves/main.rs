@@ -95,7 +95,7 @@ async fn a_volume_moves_while_a_gateway_and_its_hosts_write_to_it() {
     versions[5].store(1_000_000, Ordering::Relaxed);
     // Back to the node whose settings have it: it serves the moved data, not what was left there.
     let refused = move_to(&cellar, "attic", &[]);
-    assert!(stderr(&refused).contains("takes no volumes"), "{}", stderr(&refused));
+    assert!(stderr(&refused).contains("does not accept volumes"), "{}", stderr(&refused));
     let (_, ()) = (attic.terminate(), ());
     let attic_settings =
         attic_settings.replace("[[target]]", &format!("{}[[target]]", accept("attic")));

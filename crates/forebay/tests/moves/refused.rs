@@ -30,7 +30,7 @@ async fn what_cannot_be_moved_is_refused_with_what_to_do_and_stays() {
     for (to, expected) in [
         ("nowhere", "no node is known as nowhere"),
         ("attic", "is on that node already"),
-        ("closed", "the node takes no volumes"),
+        ("closed", "the node does not accept volumes"),
         ("small", "raise `size` of its [accept] table"),
         ("taken", "has a target iqn.2026-11.test:payroll already"),
     ] {
@@ -104,12 +104,12 @@ async fn nobody_gets_at_a_volume_that_has_moved_who_was_kept_out_before() {
     ];
     knows(&attic, &["open", "everybody", "wide", "unproved", "others", "plain", "same"]).await;
     for (to, expected) in [
-        ("open", "everybody could at the node"),
-        ("everybody", "everybody could at the node"),
-        ("wide", "more may log in to it at the node"),
+        ("open", "would not be at the node"),
+        ("everybody", "would not be at the node"),
+        ("wide", "the node would admit more initiators"),
         ("unproved", "mutual CHAP"),
-        ("others", "other certificates are let in at the node"),
-        ("plain", "would be without at the node"),
+        ("others", "the node would accept other certificates"),
+        ("plain", "would be without TLS at the node"),
     ] {
         let text = stderr(&move_to(&attic, to, &[]));
         assert!(text.contains(expected) && text.contains("remedy"), "{to}: {text}");
@@ -182,8 +182,8 @@ async fn volumes_that_are_more_than_their_blocks_stay() {
         ("cached", "it has a cache"),
         ("sealed", "it is read-only"),
         ("iqn.2026-11.test:unnamed", "has no name"),
-        ("worn", "it has moved as often as can be counted"),
-        ("far", "its blocks are elsewhere"),
+        ("worn", "its move counter is at its maximum"),
+        ("far", "its data is on another node"),
         ("several", "it has several units"),
         ("nothing", "there is no volume nothing here"),
     ] {
@@ -238,7 +238,7 @@ async fn of_two_volumes_with_one_target_the_second_does_not_come() {
         let reloaded = run(&["reload", "--control", cellar.control.to_str().expect("a path")]);
         let said = stderr(&reloaded);
         assert!(
-            said.contains("payroll is coming to the node, and the node has a target"),
+            said.contains("payroll is being moved to the node, and the node has a target"),
             "{said}"
         );
         place.write("cellar", &text);
@@ -340,7 +340,7 @@ async fn a_seventeenth_volume_at_once_is_refused_at_both_ends() {
     assert!(text.contains("16 volumes are being moved from here already"), "{text}");
     eventually("all arrive", || count(&cellar, "arriving") == 16).await;
     let text = stderr(&move_to(&loft, "cellar", &[]));
-    assert!(text.contains("16 volumes are coming to the node already"), "{text}");
+    assert!(text.contains("16 volumes are already being moved to the node"), "{text}");
     for child in &mut moving {
         child.kill().expect("it was running");
         child.wait().expect("it ends");

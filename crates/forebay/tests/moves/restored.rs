@@ -110,7 +110,7 @@ async fn a_whole_copy_of_which_the_other_node_knows_nothing_is_kept_and_told_of(
     // Another move does not remove it either.
     let output = move_to(&attic, "cellar", &[]);
     assert!(
-        stderr(&output).contains("a whole copy of payroll is on the node"),
+        stderr(&output).contains("the node has a complete copy of payroll"),
         "{}",
         stderr(&output)
     );
