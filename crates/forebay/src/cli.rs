@@ -29,7 +29,7 @@ use crate::{
 #[command(name = "forebay", version, about, max_term_width = 100, arg_required_else_help = true)]
 #[command(after_help = "Exit codes: 0 done, 1 failed, 2 wrong settings or command line.")]
 pub struct Cli {
-    /// What to do.
+    /// The command.
     #[command(subcommand)]
     pub command: ForebayCommand,
 
@@ -43,61 +43,60 @@ pub struct Cli {
     pub verbose: u8,
 }
 
-/// What the program can do.
+/// The commands of the program.
 #[derive(Debug, Subcommand)]
 pub enum ForebayCommand {
     /// Serve the targets of a settings file until SIGTERM or SIGINT
     Serve(Serve),
-    /// Check settings and what they name, without changing anything
+    /// Check settings and everything they refer to, without changing anything
     ///
-    /// Reads the settings; opens files, devices and logs for reading and says what they hold; looks
-    /// at NVRAM files; takes the portals for a moment, to see whether they can be had; logs in to
-    /// far sides and says whether the volume there is the one that the log belongs to. If a process
-    /// serves with the control socket of these settings, says what `forebay reload` would do in it.
+    /// Reads the settings; opens files, devices and logs for reading and reports their content; checks NVRAM files;
+    /// opens the portals for a moment to see whether they are available; logs in to far sides and reports whether the
+    /// volume there is the one that the log belongs to. If a process serves with the control socket of these
+    /// settings, reports what `forebay reload` would change.
     Check(CheckArgs),
     /// Show the health of a serving process and of its volumes
     Status(StatusArgs),
-    /// Let a serving process read its settings again and do what is different in them
+    /// Let a serving process read its settings again and apply the changes
     ///
-    /// All of it or nothing: what cannot be changed while serving is named, and the settings in
-    /// force stay. `forebay check` says before what would be done. SIGHUP does the same.
+    /// All or nothing: if something cannot be changed during operation, it is named, and the present settings stay in
+    /// force. `forebay check` shows the changes without applying them. SIGHUP does the same.
     Reload(Reload),
-    /// Let a unit on a file or block device grow while it is served
+    /// Let a unit on a file or block device grow during operation
     ///
-    /// Initiators are told that the capacity has changed. If the settings give the file's `size`,
-    /// change it there and reload instead: a start with another size is refused.
+    /// Initiators are told that the capacity has changed. If the settings have the file's `size`, change it there and
+    /// reload instead: a start with another size is refused.
     Resize(Resize),
-    /// Tell the cache of a gateway to send its data down, to pause, or how fast to go
+    /// Control the cache of a gateway: destage its data, pause destage, or limit its rate
     Gateway(GatewayArgs),
     /// Show or end the claim of a gateway's cache on a unit of this node
     ///
-    /// While a cache has acknowledged writes that the unit does not have yet, nobody else may change
-    /// the unit.
+    /// While a cache has acknowledged writes that the unit does not have yet, nobody else may change the unit.
     Claim(ClaimArgs),
-    /// Forget which volume or log was in use at a path, so that another may take its place
+    /// Forget which volume or log was used at a path, so that another may replace it
     ///
-    /// A volume file or log that is missing, blank or replaced is not served: its record says that
-    /// there was another one. Without the record, what is at the path at the next start is taken as it
-    /// is, or made anew. The file itself is not touched.
+    /// A volume file or log that is missing, blank or replaced is not served, because its record says that there was
+    /// another one. Without the record, the next start uses what is at the path, or creates a new one. The file
+    /// itself is not changed.
     Forget(Forget),
     /// List the targets of a portal, or the units of a target
     Ls(Ls),
-    /// Show which volumes of which nodes are known by name
+    /// Show the known volumes by name, with their nodes
     Names(NamesArgs),
-    /// Move a volume to another node while it is used, or tell what moves
+    /// Move a volume to another node during operation, or show moves
     Volume(VolumeArgs),
     /// Make a block device of this host from a volume, without the kernel's initiator
     ///
-    /// Serves until SIGTERM, SIGINT or `forebay detach`, and then waits for the last write. Prints
-    /// `ready` and the device when it is there. Needs root, FUSE and the loop driver.
+    /// Serves until SIGTERM, SIGINT or `forebay detach`, and then waits for the last write. Prints `ready` and the
+    /// device when it exists. Needs root, FUSE and the loop driver.
     Attach(Attach),
-    /// Take a device of `forebay attach` away, when everything on it is written and stable
+    /// Remove a device of `forebay attach`, after everything on it is written and stable
     Detach(Detach),
-    /// Relay iSCSI connections through TLS 1.3, for initiators and targets that have none
+    /// Relay iSCSI connections through TLS 1.3, for initiators and targets without TLS
     Tunnel(Tunnel),
-    /// Make a random CHAP secret in a new file that only its owner can read
+    /// Create a random CHAP secret in a new file that only its owner can read
     Secret(SecretArgs),
-    /// Make the key of an encrypted volume in a new file, locked by a secret
+    /// Create the key of an encrypted volume in a new file, encrypted with a secret
     Key(KeyArgs),
     /// Try everything on this machine: a node, a slow link, a gateway, a crash
     Quickstart(Quickstart),
@@ -105,7 +104,7 @@ pub enum ForebayCommand {
     Lab(Box<Lab>),
     /// Print a completion script for a shell
     Completions {
-        /// Which shell
+        /// The shell
         shell: Shell,
     },
     /// Print the manual page (roff)
@@ -122,7 +121,7 @@ pub struct Serve {
     #[arg(long, short, value_name = "FILE")]
     pub config: PathBuf,
 
-    /// Write the line `ready ADDRESS…` to this open descriptor when listening, instead of stdout
+    /// Write the line `ready ADDRESS…` to this open descriptor instead of stdout, when listening
     #[arg(long, value_name = "N")]
     pub ready_fd: Option<i32>,
 }
@@ -138,7 +137,7 @@ pub struct CheckArgs {
 /// Arguments of `status`.
 #[derive(Args, Debug)]
 pub struct StatusArgs {
-    /// Whom to ask.
+    /// The addressed process.
     #[command(flatten)]
     pub whom: Whom,
 
@@ -162,7 +161,7 @@ pub struct StatusArgs {
 /// Arguments of `reload`.
 #[derive(Args, Debug)]
 pub struct Reload {
-    /// Whom to tell.
+    /// The addressed process.
     #[command(flatten)]
     pub whom: Whom,
 }
@@ -173,13 +172,13 @@ pub struct Resize {
     /// The target's iSCSI name
     pub target: String,
 
-    /// The unit's number
+    /// The LUN
     pub lun: u16,
 
-    /// The size from now on, such as 20GiB; for a block device, leave it out
+    /// The new size, such as 20GiB; leave it out for a block device
     pub size: Option<Size>,
 
-    /// Whom to tell.
+    /// The addressed process.
     #[command(flatten)]
     pub whom: Whom,
 }
@@ -187,15 +186,15 @@ pub struct Resize {
 /// Arguments of `forget`.
 #[derive(Args, Debug)]
 pub struct Forget {
-    /// The volume file, device or log, as the message names it
+    /// The volume file, device or log, as the message shows it
     #[arg(value_name = "PATH")]
     pub path: PathBuf,
 
-    /// The settings (TOML) that name it
+    /// The settings (TOML) that refer to it
     #[arg(long, short, value_name = "FILE")]
     pub config: PathBuf,
 
-    /// Though acknowledged writes may be lost with it
+    /// Proceed although acknowledged writes may be lost with it
     #[arg(long)]
     pub lose_data: bool,
 }

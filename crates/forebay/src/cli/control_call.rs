@@ -1,4 +1,4 @@
-//! Which serving process is meant, and how its answer is told.
+//! The serving process that a command addresses, and the format of its answer.
 
 use std::path::PathBuf;
 
@@ -6,20 +6,20 @@ use clap::Args;
 
 use crate::{control_socket, failure::Failure, settings::Settings};
 
-/// Which serving process is meant.
+/// The serving process that a command addresses.
 #[derive(Args, Debug)]
 pub struct Whom {
-    /// The control socket to ask
+    /// The control socket of the process
     #[arg(long, value_name = "PATH", conflicts_with = "config")]
     pub control: Option<PathBuf>,
 
-    /// Take the control socket's path from these settings
+    /// Use the control socket that these settings configure
     #[arg(long, short, value_name = "FILE")]
     pub config: Option<PathBuf>,
 }
 
 impl Whom {
-    /// The control socket.
+    /// Returns the path of the control socket.
     pub fn path(&self) -> Result<PathBuf, Failure> {
         match (&self.control, &self.config) {
             (Some(path), _) => Ok(path.clone()),
@@ -29,10 +29,10 @@ impl Whom {
     }
 }
 
-/// How something is told, and to whom.
+/// The process that a command addresses, and the output format.
 #[derive(Args, Debug)]
 pub struct ControlCallArgs {
-    /// Whom to tell.
+    /// The addressed process.
     #[command(flatten)]
     pub whom: Whom,
 

@@ -14,80 +14,80 @@ use crate::{
 /// Arguments of `gateway`.
 #[derive(Args, Debug)]
 pub struct GatewayArgs {
-    /// What to do.
+    /// The command.
     #[command(subcommand)]
     pub act: GatewayAct,
 }
 
-/// What a cache can be told.
+/// Commands to a cache.
 #[derive(Debug, Subcommand)]
 pub enum GatewayAct {
-    /// Wait until what was acknowledged by now is at the far side, stable
+    /// Wait until everything acknowledged so far is stable at the far side
     Flush(SendDown),
-    /// Wait until the far side has everything, stable
+    /// Wait until everything is stable at the far side
     ///
-    /// While hosts go on writing that may never be: `flush` ends all the same.
+    /// While hosts continue to write, this may never be the case: use `flush` then.
     Drain(SendDown),
-    /// Send nothing more to the far side until `resume`
+    /// Pause destage until `resume`
     ///
-    /// What is on its way arrives. Writes go on into the log until it is full; then hosts get BUSY, or
-    /// with `order = "relaxed"` they go past it. A pause lasts over a reload, and ends with the process.
+    /// Writes that have been sent already arrive. Hosts can write until the log is full; then they get BUSY, or with
+    /// `order = "relaxed"` their writes bypass the log. A pause lasts over a reload, and ends with the process.
     Pause(OfCache),
     /// End a pause
     Resume(OfCache),
-    /// Put the log of a unit away, whole, to be moved to another host and taken up there
+    /// Export the log of a unit, so that it can be moved to another host
     ///
-    /// The unit takes no more from its hosts; what was acknowledged and is not at the far side is in the
-    /// log, that of the NVRAM too. Prints the settings that the other host needs. Works in the
-    /// process that serves with these settings, or, if there is none, without one. The volume stays
-    /// claimed.
+    /// The unit accepts no more writes from its hosts. Acknowledged data that is not at the far side is in the log,
+    /// including that of the NVRAM. Prints the settings that the other host needs. Works in the process that serves
+    /// with these settings, or, if there is none, without one. The volume stays claimed.
     Export(Export),
-    /// Take up a log that was brought here from another host
+    /// Adopt a log that was moved here from another host
     ///
-    /// Checks that it is whole and belongs to the volume, takes the volume's claim at the node, so that
-    /// whoever had the log is shut out, and leaves it ready for `forebay serve`.
+    /// Checks that it is complete and belongs to the volume, takes over the volume's claim at the node, so that the
+    /// former owner of the log is fenced, and prepares it for `forebay serve`.
     Adopt(Adopt),
-    /// Give up what the log of a common cache has of a volume that is gone for good
+    /// Give up data of a permanently lost volume in the log of a common cache
     ///
-    /// While such a volume is away nothing that came after its data goes down, of the others either. The gateway must
-    /// be stopped; the others lose nothing, and the order of their writes stays. What is lost of this one is told
-    /// first, and done only with `--lose-dirty-data`. Take its unit out of the settings then.
+    /// While such a volume is away, no data that was written after its data is destaged, not even for other volumes.
+    /// The gateway must be stopped. The other volumes lose nothing, and the order of their writes is preserved.
+    /// Prints first what this volume loses, and discards it only with `--lose-dirty-data`. Remove its unit from the
+    /// settings afterwards.
     GiveUp(GiveUp),
-    /// Let a volume that was given up be one of its common cache again, as it is at its far side
+    /// Add a volume that was given up to its common cache again, in the state of its far side
     ///
-    /// It is taken in with the next start of a gateway whose settings name it. What was given up stays lost.
+    /// It is added at the next start of a gateway whose settings have it. Data that was given up stays lost.
     TakeIn(OfLog),
-    /// Give the log of a cache another size while it is in use
+    /// Resize the log of a cache during operation
     ///
-    /// A file grows at once, if its file system has room. To shrink, what lies beyond the new end goes to the
-    /// far side first, and the command waits for that; given up, it can be said again. The size holds
-    /// from then on, whatever `log_size` says.
+    /// A file grows immediately, if its file system has room. Before the log shrinks, data beyond the new end is
+    /// destaged, and the command waits for that; if it gives up, it can be repeated. The new size is kept from then
+    /// on, regardless of `log_size`.
     LogResize {
         /// The unit with the cache: TARGET, or TARGET/LUN
         #[arg(value_name = "VOLUME")]
         unit: UnitName,
 
-        /// The size from now on, such as 8GiB; for a block device that has grown, leave it out
+        /// The new size, such as 8GiB; leave it out for a block device that has grown
         size: Option<Size>,
 
         /// Give up after this long, such as `10min`
         #[arg(long, value_name = "TIME")]
         timeout: Option<TimeSpan>,
 
-        /// How it is told, and to whom.
+        /// The addressed process and the output format.
         #[command(flatten)]
         told: ControlCallArgs,
     },
-    /// Have the unit of a pair change places
+    /// Switch the unit of a pair over to the other gateway
     ///
-    /// Asked of the gateway that serves it: hands it over to the partner, who stands by and has everything;
-    /// nothing is drained, and hosts come back to the same unit by the partner's portal. Asked of the one
-    /// that stands by: takes the unit over at once, if the partner does not answer.
+    /// To the active gateway: hands the unit over to the standby partner, if that has all data. Nothing is drained,
+    /// and hosts reconnect to the same unit through the partner's portal. To the standby gateway: takes the unit over
+    /// immediately, if the partner does not answer.
     Takeover(OfCache),
-    /// Take a half of a mirrored log anew, and fill it from the other
+    /// Replace a half of a mirrored log, and fill it from the other half
     ///
-    /// For a device that was lost, or is to be exchanged: put the new one where the settings say,
-    /// then give this order. What it holds is written over. `status` shows how far it is.
+    /// For a device that was lost or is to be replaced: configure or insert the new one, then give this command. The
+    /// content of the new device is overwritten. `status` shows the progress.
     Renew {
         /// The unit with the cache: TARGET, or TARGET/LUN
         #[arg(value_name = "VOLUME")]
@@ -97,14 +97,14 @@ pub enum GatewayAct {
         #[arg(value_parser = stack::half)]
         half: u8,
 
-        /// How it is told, and to whom.
+        /// The addressed process and the output format.
         #[command(flatten)]
         told: ControlCallArgs,
     },
-    /// Say how many bytes per second destage may send
+    /// Limit the bytes per second of destage
     ///
-    /// It holds instead of `destage_rate` and `destage_rates` of the settings until `settings` is
-    /// said, and ends with the process.
+    /// It overrides `destage_rate` and `destage_rates` of the settings until `settings` is given, and ends with the
+    /// process.
     Rate {
         /// The unit with the cache: TARGET, or TARGET/LUN
         #[arg(value_name = "VOLUME")]
@@ -114,7 +114,7 @@ pub enum GatewayAct {
         #[arg(value_parser = parse_rate)]
         rate: Rate,
 
-        /// How it is told, and to whom.
+        /// The addressed process and the output format.
         #[command(flatten)]
         told: ControlCallArgs,
     },
@@ -127,7 +127,7 @@ pub struct Export {
     #[arg(value_name = "VOLUME")]
     pub unit: UnitName,
 
-    /// The settings (TOML) that it is served with
+    /// The settings (TOML) with which it is served
     #[arg(long, short, value_name = "FILE")]
     pub config: PathBuf,
 
@@ -143,7 +143,7 @@ pub struct Adopt {
     #[arg(value_name = "VOLUME")]
     pub unit: UnitName,
 
-    /// The settings (TOML) that it will be served with
+    /// The settings (TOML) with which it will be served
     #[arg(long, short, value_name = "FILE")]
     pub config: PathBuf,
 }
@@ -151,19 +151,19 @@ pub struct Adopt {
 /// Arguments of `gateway give-up`.
 #[derive(Args, Debug)]
 pub struct GiveUp {
-    /// Which volume.
+    /// The volume.
     #[command(flatten)]
     pub of: OfLog,
 
-    /// Though acknowledged writes to it are in the log alone
+    /// Proceed although acknowledged writes are in the log only
     #[arg(long)]
     pub lose_dirty_data: bool,
 }
 
-/// Which volume of the log of a common cache is meant.
+/// A volume in the log of a common cache.
 #[derive(Args, Debug)]
 pub struct OfLog {
-    /// The unit that the volume was served as: TARGET, or TARGET/LUN
+    /// The unit of the volume: TARGET, or TARGET/LUN
     #[arg(value_name = "VOLUME")]
     pub unit: UnitName,
 
@@ -179,23 +179,23 @@ pub struct OfLog {
 /// Arguments of `gateway flush` and `gateway drain`.
 #[derive(Args, Debug)]
 pub struct SendDown {
-    /// Which cache.
+    /// The cache.
     #[command(flatten)]
     pub of: OfCache,
 
-    /// Give up after this long, such as `10min`; what was sent until then is sent
+    /// Give up after this long, such as `10min`; data that has been sent stays sent
     #[arg(long, value_name = "TIME")]
     pub timeout: Option<TimeSpan>,
 }
 
-/// Which cache is meant.
+/// A cache.
 #[derive(Args, Debug)]
 pub struct OfCache {
     /// The unit with the cache: TARGET, or TARGET/LUN
     #[arg(value_name = "VOLUME")]
     pub unit: UnitName,
 
-    /// How it is told, and to whom.
+    /// The addressed process and the output format.
     #[command(flatten)]
     pub told: ControlCallArgs,
 }
@@ -203,30 +203,30 @@ pub struct OfCache {
 /// Arguments of `claim`.
 #[derive(Args, Debug)]
 pub struct ClaimArgs {
-    /// What to do.
+    /// The command.
     #[command(subcommand)]
     pub act: ClaimAct,
 }
 
-/// What can be done about a claim.
+/// Commands for claims.
 #[derive(Debug, Subcommand)]
 pub enum ClaimAct {
-    /// Show who claimed a unit last, and whether that is in force
+    /// Show the last owner of a claim on a unit, and whether it is in force
     Show(OfCache),
-    /// End a claim: anybody may write to the unit then
+    /// End a claim, so that everybody may write to the unit
     ///
-    /// What its owner's log still has is refused from then on. If that may be anything, it has to be
-    /// said that it may be lost. A cache that only reads ahead loses nothing.
+    /// Data that its owner's log still has is refused from then on. If there may be any, its loss has to be accepted
+    /// explicitly. A cache that only reads ahead loses nothing.
     Drop {
         /// The unit: TARGET, or TARGET/LUN
         #[arg(value_name = "VOLUME")]
         unit: UnitName,
 
-        /// Though acknowledged writes may be in its owner's log alone
+        /// Proceed although acknowledged writes may be in its owner's log only
         #[arg(long)]
         lose_dirty_data: bool,
 
-        /// Whom to tell.
+        /// The addressed process.
         #[command(flatten)]
         whom: Whom,
     },

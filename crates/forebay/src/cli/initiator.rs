@@ -1,4 +1,4 @@
-//! What logs in by itself: `forebay ls`, `attach`, `detach`.
+//! Commands that log in to targets: `forebay ls`, `attach`, `detach`.
 
 use std::path::PathBuf;
 
@@ -13,11 +13,11 @@ use crate::{
 /// Arguments of `ls`.
 #[derive(Args, Debug)]
 pub struct Ls {
-    /// iscsi://host[:port] lists targets with their units, iscsi://host[:port]/target-name the
-    /// units of one, gln:volume a unit wherever it is
+    /// iscsi://host[:port] lists targets with their units, iscsi://host[:port]/target-name the units of one target,
+    /// gln:volume a unit by the name of its volume
     pub url: String,
 
-    /// Whom to ask where a volume is.
+    /// The nodes that know where a volume is.
     #[command(flatten)]
     pub whom: Whom,
 
@@ -25,7 +25,7 @@ pub struct Ls {
     #[arg(long, value_name = "NAME", default_value = "iqn.2026-11.io.forebay:ls")]
     pub initiator_name: String,
 
-    /// How both ends prove who they are.
+    /// Authentication of both ends.
     #[command(flatten)]
     pub credentials: Credentials,
 
@@ -34,10 +34,10 @@ pub struct Ls {
     pub json: bool,
 }
 
-/// How both ends of a session prove who they are.
+/// Authentication of both ends of a session.
 #[derive(Args, Debug)]
 pub struct Credentials {
-    /// The CHAP user to be
+    /// The CHAP user name
     #[arg(long, value_name = "NAME", requires = "secret")]
     pub user: Option<String>,
 
@@ -49,7 +49,7 @@ pub struct Credentials {
     #[arg(long, value_name = "VARIABLE", group = "secret", requires = "user")]
     pub secret_env: Option<String>,
 
-    /// The CHAP name that the target has to prove
+    /// The CHAP name with which the target has to authenticate itself
     #[arg(long, value_name = "NAME", requires_all = ["user", "mutual_secret_file"])]
     pub mutual: Option<String>,
 
@@ -57,19 +57,19 @@ pub struct Credentials {
     #[arg(long, value_name = "FILE", requires = "mutual")]
     pub mutual_secret_file: Option<PathBuf>,
 
-    /// Use TLS: the certificate authority (PEM) that the portal's certificate must come from
+    /// Use TLS with this certificate authority (PEM) for the portal's certificate
     #[arg(long, value_name = "FILE")]
     pub ca: Option<PathBuf>,
 
-    /// The name that the portal's certificate must have [default: the host in the URL]
+    /// The name in the portal's certificate [default: the host in the URL]
     #[arg(long, value_name = "NAME", requires = "ca")]
     pub server_name: Option<String>,
 
-    /// Our certificate, with those between it and its authority (PEM)
+    /// Our certificate, with intermediate certificates (PEM)
     #[arg(long, value_name = "FILE", requires_all = ["ca", "key"])]
     pub certificate: Option<PathBuf>,
 
-    /// Its key (PEM), readable by its owner only
+    /// Its private key (PEM), readable by its owner only
     #[arg(long, value_name = "FILE", requires = "certificate")]
     pub key: Option<PathBuf>,
 }
@@ -81,8 +81,8 @@ pub struct Attach {
     /// (TARGET or TARGET/LUN), or gln:VOLUME
     pub volume: String,
 
-    /// Run the unit's stack of these settings (TOML) in this process, a cache included; or find the
-    /// volume with their [names]
+    /// Run the unit's stack of these settings (TOML) in this process, including a cache; or find the volume with
+    /// their [names]
     #[arg(long, short, value_name = "FILE")]
     pub config: Option<PathBuf>,
 
@@ -90,15 +90,15 @@ pub struct Attach {
     #[arg(long, value_name = "DIR")]
     pub mount: Option<PathBuf>,
 
-    /// Make a file system of this type if the volume holds nothing; one that is there stays
+    /// Make a file system of this type if the volume is empty; an existing one is kept
     #[arg(long, value_name = "TYPE", value_parser = file_system_type, conflicts_with = "read_only")]
     pub mkfs: Option<String>,
 
-    /// With --mkfs: whatever the volume holds, make a new file system
+    /// With --mkfs: make a new file system even if the volume has data
     #[arg(long, requires = "mkfs")]
     pub force: bool,
 
-    /// Options for the mount, as `mount -o` takes them
+    /// Mount options, as for `mount -o`
     #[arg(long, value_name = "OPTIONS", requires = "mount")]
     pub mount_options: Option<String>,
 
@@ -106,15 +106,15 @@ pub struct Attach {
     #[arg(long)]
     pub read_only: bool,
 
-    /// Make devices of the partitions on the volume, too
+    /// Make devices of the partitions on the volume as well
     #[arg(long, conflicts_with_all = ["mount", "mkfs"])]
     pub partitions: bool,
 
-    /// Others write to the volume, too: make each write stable there before it is answered; slower
+    /// Others write to the volume as well: make each write stable there before it is acknowledged; slower
     #[arg(long)]
     pub shared: bool,
 
-    /// Let the kernel ask for one thing at a time; slow, for kernels where direct I/O fails
+    /// Let the kernel send one request at a time; slow, for kernels where direct I/O fails
     #[arg(long)]
     pub no_direct_io: bool,
 
@@ -122,7 +122,7 @@ pub struct Attach {
     #[arg(long, value_name = "TIME", default_value = "2min")]
     pub give_up_after: TimeSpan,
 
-    /// Return when the device is there, and serve it in the background
+    /// Return when the device exists, and serve it in the background
     #[arg(long)]
     pub background: bool,
 
@@ -134,7 +134,7 @@ pub struct Attach {
     #[arg(long, value_name = "NAME", conflicts_with = "config")]
     pub initiator_name: Option<String>,
 
-    /// Compress what crosses the link, if the target allows it
+    /// Compress the data on the link, if the target supports it
     #[arg(long, value_name = "METHOD", conflicts_with = "config", default_value = "none")]
     pub compression: LinkCompressionSetting,
 
@@ -143,8 +143,7 @@ pub struct Attach {
         value_parser = clap::value_parser!(u16).range(1..=8))]
     pub connections: u16,
 
-    /// Send and receive buffer of each connection's socket, such as 512KiB [default: as the kernel
-    /// tunes them]
+    /// Send and receive buffer of each connection's socket, such as 512KiB [default: the kernel adjusts them]
     #[arg(long, value_name = "SIZE", conflicts_with = "config", value_parser = socket_buffer)]
     pub socket_buffer: Option<Size>,
 
@@ -154,16 +153,16 @@ pub struct Attach {
         value_parser = CongestionSetting::parse)]
     pub congestion: CongestionSetting,
 
-    /// How both ends prove who they are.
+    /// Authentication of both ends.
     #[command(flatten)]
     pub credentials: Credentials,
 
-    /// We are what --background has started
+    /// This process was started by --background
     #[arg(long, hide = true)]
     pub in_background: bool,
 }
 
-/// A word, so that it names a program `mkfs.WORD` and nothing else.
+/// Checks that the type is a word, so that it names a program `mkfs.WORD` and nothing else.
 fn file_system_type(text: &str) -> Result<String, String> {
     let is_word = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
     let is_type = !text.is_empty() && text.len() <= 16 && text.chars().all(is_word);
@@ -180,20 +179,20 @@ fn socket_buffer(text: &str) -> Result<Size, String> {
 /// Arguments of `detach`.
 #[derive(Args, Debug)]
 pub struct Detach {
-    /// The device (/dev/loopN), the folder that it is mounted on, or the volume as it was attached
+    /// The device (/dev/loopN), the folder where it is mounted, or the volume as it was attached
     pub device: PathBuf,
 
-    /// Though it is in use: who uses it gets I/O errors, and what is not written back is lost
+    /// Proceed although it is in use: its users get I/O errors, and data that was not written back is lost
     #[arg(long)]
     pub force: bool,
 
-    /// Before that, wait until the far side has all that the cache in the process has, stable
+    /// Before that, wait until all data in the process's cache is stable at the far side
     ///
     /// If that fails, or takes longer than --timeout, the device stays attached.
     #[arg(long, conflicts_with = "force")]
     pub drain: bool,
 
-    /// With --drain: give up after this long, such as `10min`; what was sent until then is sent
+    /// With --drain: give up after this long, such as `10min`; data that has been sent stays sent
     #[arg(long, value_name = "TIME", requires = "drain")]
     pub timeout: Option<TimeSpan>,
 

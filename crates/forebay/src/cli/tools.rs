@@ -1,4 +1,4 @@
-//! What serves no volume: `forebay tunnel`, `secret`, `key`, `quickstart` and the relay.
+//! Commands without volumes: `forebay tunnel`, `secret`, `key`, `quickstart` and the relay.
 
 use std::{net::SocketAddr, path::PathBuf};
 
@@ -9,7 +9,7 @@ use crate::quantity::TimeSpan;
 /// Arguments of `tunnel`.
 #[derive(Args, Debug)]
 pub struct Tunnel {
-    /// Which end
+    /// The end
     #[command(subcommand)]
     pub end: TunnelEnd,
 }
@@ -17,27 +17,27 @@ pub struct Tunnel {
 /// The two ends of a tunnel.
 #[derive(Debug, Subcommand)]
 pub enum TunnelEnd {
-    /// The initiator's end: listen without TLS, connect with it
+    /// The initiator's end: listen without TLS, connect with TLS
     Connect {
-        /// Both ends' arguments.
+        /// Arguments of both ends.
         #[command(flatten)]
         relay: Relay,
 
-        /// The certificate authority (PEM) that the other end's certificate must come from
+        /// The certificate authority (PEM) of the other end's certificate
         #[arg(long, value_name = "FILE")]
         ca: PathBuf,
 
-        /// The name that the other end's certificate must have [default: the host in --to]
+        /// The name in the other end's certificate [default: the host in --to]
         #[arg(long, value_name = "NAME")]
         server_name: Option<String>,
     },
-    /// The target's end: listen with TLS, connect without it
+    /// The target's end: listen with TLS, connect without TLS
     Accept {
-        /// Both ends' arguments.
+        /// Arguments of both ends.
         #[command(flatten)]
         relay: Relay,
 
-        /// The certificate authority (PEM) that clients' certificates must come from
+        /// The certificate authority (PEM) of the clients' certificates
         #[arg(long, value_name = "FILE")]
         client_ca: PathBuf,
     },
@@ -54,15 +54,15 @@ pub struct Relay {
     #[arg(long, value_name = "HOST:PORT")]
     pub to: String,
 
-    /// Our certificate, with those between it and its authority (PEM)
+    /// Our certificate, with intermediate certificates (PEM)
     #[arg(long, value_name = "FILE")]
     pub certificate: PathBuf,
 
-    /// Its key (PEM), readable by its owner only
+    /// Its private key (PEM), readable by its owner only
     #[arg(long, value_name = "FILE")]
     pub key: PathBuf,
 
-    /// Connections at once, those in the handshake aside; more are closed
+    /// Maximum number of connections, without those in the handshake; further ones are closed
     #[arg(long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u16).range(1..))]
     pub max_connections: u16,
 }
@@ -70,10 +70,10 @@ pub struct Relay {
 /// Arguments of `secret`.
 #[derive(Args, Debug)]
 pub struct SecretArgs {
-    /// The file to make
+    /// The file to create
     pub file: PathBuf,
 
-    /// Characters, each with six random bits; Windows takes 16 at most
+    /// Number of characters, each with six random bits; Windows accepts 16 at most
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u8).range(16..=255))]
     pub characters: u8,
 }
@@ -81,10 +81,10 @@ pub struct SecretArgs {
 /// Arguments of `key`.
 #[derive(Args, Debug)]
 pub struct KeyArgs {
-    /// The file to make
+    /// The file to create
     pub file: PathBuf,
 
-    /// The file with the secret that locks it, at least 32 characters
+    /// The file with the secret that encrypts the key, at least 32 characters
     #[arg(
         long,
         value_name = "FILE",
@@ -101,11 +101,11 @@ pub struct KeyArgs {
 /// Arguments of `quickstart`.
 #[derive(Args, Debug)]
 pub struct Quickstart {
-    /// Leave everything running at the end, until Ctrl-C, and say how to connect
+    /// Keep everything running at the end, until Ctrl-C, and print how to connect
     #[arg(long)]
     pub keep: bool,
 
-    /// Write the figures to this file [default: forebay-quickstart/result.json]
+    /// Write the results to this file [default: forebay-quickstart/result.json]
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
 
@@ -113,7 +113,7 @@ pub struct Quickstart {
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
 
-    /// Seconds that each timed part of the mix runs
+    /// Duration in seconds of each timed part
     #[arg(long, value_name = "N", default_value_t = 4.0, hide = true)]
     pub seconds: f64,
 }

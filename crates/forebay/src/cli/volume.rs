@@ -8,7 +8,7 @@ use crate::quantity::{Size, TimeSpan};
 /// Arguments of `names`.
 #[derive(Args, Debug)]
 pub struct NamesArgs {
-    /// Whom to ask.
+    /// The addressed process.
     #[command(flatten)]
     pub whom: Whom,
 
@@ -20,50 +20,50 @@ pub struct NamesArgs {
 /// Arguments of `volume`.
 #[derive(Args, Debug)]
 pub struct VolumeArgs {
-    /// What to do.
+    /// The command.
     #[command(subcommand)]
     pub act: VolumeAct,
 }
 
-/// What can be done with volumes of nodes.
+/// Commands for volumes of nodes.
 #[derive(Debug, Subcommand)]
 pub enum VolumeAct {
     /// Move a volume to another node
     ///
-    /// Told to the node that has it. Its blocks are copied while hosts use it; then they wait for a moment,
-    /// and find it at the other node: gateways by its name, others by a redirect from here. Target name, LUN and serial number stay.
-    /// The other node has to take volumes (`[accept]` in its settings). The move goes on when this command is ended; said
-    /// again, it shows how far it is.
+    /// Give this command to the node that has the volume. Its blocks are copied while hosts use it. Then hosts wait
+    /// for a moment, and find it at the other node: gateways by its name, others by a redirection from here. Target
+    /// name, LUN and serial number stay the same. The other node has to accept volumes (`[accept]` in its settings).
+    /// The move continues when this command is ended; the same command shows its progress then.
     Move {
         /// gln:NAME, NAME, or the name of its target
         volume: String,
 
-        /// The other node: its number (GLN), or its name if no other has that
+        /// The other node: its number (GLN), or its name if it is unique
         #[arg(long, value_name = "NODE")]
         to: String,
 
-        /// Bytes per second at most, such as 20MiB; the last of the copy goes as fast as it can
+        /// Maximum bytes per second, such as 20MiB; the last part of the copy is not limited
         #[arg(long, value_name = "RATE")]
         rate: Option<Size>,
 
-        /// The longest that hosts wait for the last of the copy, 100ms to 20s; what takes longer is given up
-        /// and they go on here [default: 10s]
+        /// Maximum time that hosts wait for the last part of the copy, 100ms to 20s; if it takes longer, the move is
+        /// cancelled [default: 10s]
         #[arg(long, value_name = "TIME")]
         pause: Option<TimeSpan>,
 
-        /// How it is told, and to whom.
+        /// The addressed process and the output format.
         #[command(flatten)]
         told: ControlCallArgs,
     },
-    /// Give up a move: the volume stays where it is
+    /// Cancel a move: the volume stays where it is
     Cancel {
         /// gln:NAME or NAME
         volume: String,
 
-        /// How it is told, and to whom.
+        /// The addressed process and the output format.
         #[command(flatten)]
         told: ControlCallArgs,
     },
-    /// Show which volumes move from or to a node, have come to it or gone from it
+    /// Show volumes that are being moved from or to a node, or have been
     List(ControlCallArgs),
 }

@@ -13,38 +13,39 @@ use crate::failure::Failure;
 /// Arguments of `lab`.
 #[derive(Args, Debug)]
 pub struct Lab {
-    /// Which part of it.
+    /// The command.
     #[command(subcommand)]
     pub part: LabSubcommand,
 }
 
-/// The parts of the laboratory.
+/// The commands of the laboratory.
 #[derive(Debug, Subcommand)]
 pub enum LabSubcommand {
-    /// A long link between two network namespaces of this host: delay, rate, loss, background traffic
+    /// Emulate a long line between two network namespaces of this host: delay, rate, loss, background traffic
     ///
-    /// Makes the namespaces NAME-near and NAME-far, joined by a link that treats each packet as a
-    /// long line does, and removes them at the end. Needs root and /dev/net/tun.
+    /// Creates the namespaces NAME-near and NAME-far, connected by a link that treats packets like a long line, and
+    /// removes them at the end. Needs root and /dev/net/tun.
     Wan(Box<LabWanArgs>),
-    /// Run one workload on a folder, device or volume: it checks what it reads and prints figures
+    /// Run a workload on a folder, device or volume: it verifies what it reads and prints figures
     Workload(LabWorkloadArgs),
-    /// Fetch what workloads need that no package installs: the source that `lab workload build` builds
+    /// Fetch the source that `lab workload build` builds, which no package installs
     ///
-    /// It is Dropbear's, some 2 MB, from the archives of Debian or Ubuntu that this machine's apt uses.
-    /// What is there already is not fetched again.
+    /// It is Dropbear's, some 2 MB, from the archives of Debian or Ubuntu that this machine's apt uses. It is not
+    /// fetched again if it is there already.
     Fetch(LabFetchArgs),
-    /// Measure the tables and figures of a paper on this machine, into one page beside the paper's numbers
+    /// Measure the tables and figures of a paper on this machine, and write a page that compares them with the
+    /// paper's numbers
     ///
-    /// Says first what it will measure, what it leaves out and why, and how long it takes. What was
-    /// measured is kept as it comes: the same command goes on where a run was stopped. Needs root, /dev/net/tun and FUSE
-    /// for most of it.
+    /// Prints first what it will measure, what it leaves out and why, and how long it takes. Results are stored
+    /// immediately: the same command continues a run that was stopped. Needs root, /dev/net/tun and FUSE for most of
+    /// it.
     Run(Measure),
 }
 
 /// Arguments of `lab fetch`.
 #[derive(Args, Debug)]
 pub struct LabFetchArgs {
-    /// Where it is kept [default: forebay-lab in the user's cache]
+    /// The folder for it [default: forebay-lab in the user's cache]
     #[arg(long, value_name = "FOLDER")]
     pub into: Option<PathBuf>,
 }
@@ -52,15 +53,15 @@ pub struct LabFetchArgs {
 /// Arguments of `lab run`.
 #[derive(Args, Debug)]
 pub struct Measure {
-    /// Which paper
+    /// The paper
     pub experiment: LabPaperChoice,
 
-    /// Smaller sets and shorter runs: all of it in under ten minutes
+    /// Smaller data sets and shorter runs: less than ten minutes in total
     #[arg(long)]
     pub quick: bool,
 
-    /// The folder for results and report, and while it runs for volumes and logs; a new or empty one, or one that has
-    /// results already [default: forebay-lab-EXPERIMENT here, with -quick after it]
+    /// The folder for results and report, and during a run for volumes and logs; a new or empty one, or one that has
+    /// results already [default: forebay-lab-EXPERIMENT here, followed by -quick]
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
 
@@ -68,26 +69,26 @@ pub struct Measure {
     #[arg(long, value_name = "WORD")]
     pub only: Vec<String>,
 
-    /// Install Debian's packages of programs that are missing (apt-get). Debian starts their services, which stay: a web
+    /// Install Debian's packages of missing programs (apt-get). Debian starts their services permanently: a web
     /// server, a database, an iSCSI target
     #[arg(long)]
     pub install: bool,
 
-    /// Measure also what is there already
+    /// Measure again what has been measured already
     #[arg(long)]
     pub again: bool,
 
-    /// Add figures from this file as a section of the report: what `cargo xtask vm-test --figures FILE` wrote
+    /// Add figures from this file as a section of the report: the output of `cargo xtask vm-test --figures FILE`
     #[arg(long, value_name = "FILE")]
     pub beside: Option<PathBuf>,
 
-    /// The name of the link's namespaces (NAME-near, NAME-far), for runs beside each other
+    /// The name of the link's namespaces (NAME-near, NAME-far), for concurrent runs
     #[arg(long, default_value = "lab")]
     pub name: String,
 }
 
 impl Measure {
-    /// Whether a point of this name is asked for.
+    /// Returns true if a point with this name is selected.
     pub fn wants(&self, point: &str) -> bool {
         self.only.is_empty() || self.only.iter().any(|word| point.contains(word.as_str()))
     }
@@ -96,9 +97,9 @@ impl Measure {
 /// A paper whose tables and figures can be measured.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub enum LabPaperChoice {
-    /// Storage outsourcing: what distance and load make of block storage (FAST 2002)
+    /// Storage outsourcing: the effect of distance and load on block storage (FAST 2002)
     Outsourcing,
-    /// STICS: a cache before the link
+    /// STICS: a cache in front of the link
     Stics,
     /// Fair-TCP: connections of a session that share a congestion window
     FairTcp,
@@ -118,16 +119,16 @@ impl From<LabPaperChoice> for Experiment {
 #[derive(Args, Debug)]
 #[command(arg_required_else_help = true)]
 pub struct LabWorkloadArgs {
-    /// Where it runs: a folder of a mounted file system, a block device (what is on it is lost), or
-    /// iscsi://HOST/TARGET/LUN (what is on it is lost)
+    /// The place: a folder of a mounted file system, a block device (its content is lost), or iscsi://HOST/TARGET/LUN
+    /// (its content is lost)
     #[arg(long, value_name = "PLACE")]
     pub on: WorkloadLocation,
 
-    /// What the chance in it comes from
+    /// The seed of all random choices
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
 
-    /// Go on although what is on the device or unit is lost
+    /// Proceed although the content of the device or unit is lost
     #[arg(long)]
     pub overwrite: bool,
 
@@ -139,7 +140,7 @@ pub struct LabWorkloadArgs {
     #[arg(long, hide = true)]
     pub given: bool,
 
-    /// Which, and its settings.
+    /// The workload and its settings.
     #[command(subcommand)]
     pub task: Option<WorkloadTask>,
 }
@@ -147,29 +148,29 @@ pub struct LabWorkloadArgs {
 /// Arguments of `lab wan`.
 #[derive(Args, Debug)]
 pub struct LabWanArgs {
-    /// What to do.
+    /// The command.
     #[command(subcommand)]
     pub act: Act,
 }
 
-/// What can be done with a link.
+/// Commands for links.
 #[derive(Debug, Subcommand)]
 pub enum Act {
-    /// Make a link and carry its packets until SIGTERM or SIGINT
+    /// Create a link and carry its packets until SIGTERM or SIGINT
     ///
-    /// Prints `ready` with the namespaces and addresses when it is there, and at the end what happened.
+    /// Prints `ready` with the namespaces and addresses when the link is up, and counters at the end.
     Run(LabWanRunArgs),
-    /// Change a link that is running, for packets that come from now on
+    /// Change a running link, for packets that are sent from now on
     Change(LabWanChangeArgs),
-    /// Show what a link is like and what happened on it
+    /// Show the settings and counters of a link
     Status(LabWanStatusArgs),
     /// Run a program at one end of a link
     Exec(Exec),
-    /// Remove what a link left behind that was killed (the next of its name does so, too)
+    /// Remove the remains of a link that was killed (the next link with its name does so as well)
     Remove(WanLinkNameArgs),
 }
 
-/// Which link.
+/// A link.
 #[derive(Args, Debug)]
 pub struct WanLinkNameArgs {
     /// The link: 1 to 32 letters, digits, `-` and `_`
@@ -180,24 +181,24 @@ pub struct WanLinkNameArgs {
 /// Arguments of `lab wan run`.
 #[derive(Args, Debug)]
 pub struct LabWanRunArgs {
-    /// Which.
+    /// The link.
     #[command(flatten)]
     pub named: WanLinkNameArgs,
 
-    /// What it is like.
+    /// Its settings.
     #[command(flatten)]
     pub ways: Ways,
 
-    /// Let the kernel's netem carry packets where it has it: less work for the processors, but no background traffic, no
-    /// capture, no --seed, and packets on their way are given up by a change
+    /// Let the kernel's netem carry packets if the kernel has it: less work for the processors, but no background
+    /// traffic, no capture, no --seed, and a change drops packets in flight
     #[arg(long)]
     pub netem: bool,
 
-    /// What loss and other chance come from: with one seed the same packets of a sequence are lost
+    /// The seed of loss and other random effects: with the same seed the same packets of a sequence are lost
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
 
-    /// Write what arrives at either end to this file, 256 bytes of each packet
+    /// Write packets that arrive at either end to this file, 256 bytes of each
     #[arg(long, value_name = "FILE")]
     pub pcap: Option<PathBuf>,
 
@@ -209,11 +210,11 @@ pub struct LabWanRunArgs {
 /// Arguments of `lab wan change`.
 #[derive(Args, Debug)]
 pub struct LabWanChangeArgs {
-    /// Which.
+    /// The link.
     #[command(flatten)]
     pub named: WanLinkNameArgs,
 
-    /// What it is like.
+    /// Its settings.
     #[command(flatten)]
     pub ways: Ways,
 }
@@ -221,7 +222,7 @@ pub struct LabWanChangeArgs {
 /// Arguments of `lab wan status`.
 #[derive(Args, Debug)]
 pub struct LabWanStatusArgs {
-    /// Which.
+    /// The link.
     #[command(flatten)]
     pub named: WanLinkNameArgs,
 
@@ -233,11 +234,11 @@ pub struct LabWanStatusArgs {
 /// Arguments of `lab wan exec`.
 #[derive(Args, Debug)]
 pub struct Exec {
-    /// Which.
+    /// The link.
     #[command(flatten)]
     pub named: WanLinkNameArgs,
 
-    /// At which end
+    /// The end
     pub end: Where,
 
     /// The program and its arguments
@@ -263,14 +264,14 @@ impl From<Where> for WanLinkEnd {
     }
 }
 
-/// Reads the value of the option of this name.
+/// Parses the value of the option with this name.
 macro_rules! word {
     ($key:literal) => {
         |text: &str| LabLinkSetting::new($key, text)
     };
 }
 
-/// What the two directions of a link are like.
+/// The settings of the two directions of a link.
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Settings of both directions")]
 pub struct Ways {
@@ -278,7 +279,7 @@ pub struct Ways {
     #[arg(long, value_name = "TIME", value_parser = word!("delay"))]
     delay: Option<LabLinkSetting>,
 
-    /// Add anything from nothing to this to the delay of each packet
+    /// Add a random time up to this to the delay of each packet
     #[arg(long, value_name = "TIME", value_parser = word!("jitter"))]
     jitter: Option<LabLinkSetting>,
 
@@ -290,56 +291,56 @@ pub struct Ways {
     #[arg(long, value_name = "RATE", value_parser = word!("rate"))]
     rate: Option<LabLinkSetting>,
 
-    /// Bytes that wait for the wire when there is a rate; what comes to a full queue is dropped [default: 256KiB]
+    /// Bytes in the queue when there is a rate; packets for a full queue are dropped [default: 256KiB]
     #[arg(long, value_name = "SIZE", value_parser = word!("queue"))]
     queue: Option<LabLinkSetting>,
 
-    /// Packets that wait for it [default: 10000]
+    /// Packets in the queue [default: 10000]
     #[arg(long, value_name = "N", value_parser = word!("queue-packets"))]
     queue_packets: Option<LabLinkSetting>,
 
-    /// Bytes on the wire beside each IP packet [default: 38B, those of Ethernet]
+    /// Bytes on the wire in addition to each IP packet [default: 38B, those of Ethernet]
     #[arg(long, value_name = "SIZE", value_parser = word!("overhead"))]
     overhead: Option<LabLinkSetting>,
 
-    /// The share of packets that is lost, each by itself, such as 2.7%
+    /// The share of packets that are lost, independently of each other, such as 2.7%
     #[arg(long, value_name = "SHARE", value_parser = word!("loss"), conflicts_with = "bursts")]
     loss: Option<LabLinkSetting>,
 
-    /// Loss in bursts (Gilbert and Elliott): that one begins before a packet, that it ends, and if wanted loss
-    /// in it [100%] and between [0%], such as 0.5%,20%
+    /// Loss in bursts (Gilbert and Elliott): the probabilities that a burst begins before a packet and that it ends,
+    /// and optionally of loss in a burst [100%] and between bursts [0%], such as 0.5%,20%
     #[arg(long, value_name = "BEGIN,END[,LOSS[,LOSS]]", value_parser = word!("bursts"))]
     bursts: Option<LabLinkSetting>,
 
-    /// Bytes of the longest IP packet, 576 to 65535 [default: 1500]
+    /// Maximum length of an IP packet in bytes, 576 to 65535 [default: 1500]
     #[arg(long, value_name = "N", value_parser = word!("mtu"))]
     mtu: Option<LabLinkSetting>,
 
-    /// The share of packets that is held back, so that later ones overtake them
+    /// The share of packets that are held back, so that later ones overtake them
     #[arg(long, value_name = "SHARE", value_parser = word!("reorder"))]
     reorder: Option<LabLinkSetting>,
 
-    /// For how long they are held back [default: 1ms]
+    /// How long they are held back [default: 1ms]
     #[arg(long, value_name = "TIME", value_parser = word!("reorder-by"))]
     reorder_by: Option<LabLinkSetting>,
 
-    /// The share of packets that arrives twice
+    /// The share of packets that arrive twice
     #[arg(long, value_name = "SHARE", value_parser = word!("duplicate"))]
     duplicate: Option<LabLinkSetting>,
 
-    /// The share of packets in which one bit changes, behind the IP header
+    /// The share of packets in which one bit is changed, after the IP header
     #[arg(long, value_name = "SHARE", value_parser = word!("corrupt"))]
     corrupt: Option<LabLinkSetting>,
 
-    /// Traffic of others, as a share of the rate, up to 75%: TCP and UDP that does not yield
+    /// Background traffic, as a share of the rate, up to 75%: TCP, and UDP that does not yield
     #[arg(long, value_name = "SHARE", value_parser = word!("background"))]
     background: Option<LabLinkSetting>,
 
-    /// Whether nothing passes: yes or no
+    /// Whether the link drops everything: yes or no
     #[arg(long, value_name = "YES", value_parser = word!("outage"))]
     outage: Option<LabLinkSetting>,
 
-    /// A setting from near to far only, such as loss=2.7%; may be given often
+    /// A setting from near to far only, such as loss=2.7%; may be given several times
     #[arg(long, value_name = "KEY=VALUE", help_heading = "Settings of one direction")]
     forth: Vec<LabLinkSetting>,
 
@@ -349,7 +350,7 @@ pub struct Ways {
 }
 
 impl Ways {
-    /// The settings with these words in them: what is for one direction after what is for both.
+    /// Returns the settings with these options: those for one direction are applied after those for both.
     pub fn set(&self, [forth, back]: &mut [DirectionSettings; 2]) -> Result<(), Failure> {
         let [forth_words, back_words] = self.words();
         for (settings, words) in [(forth, forth_words), (back, back_words)] {
@@ -358,7 +359,7 @@ impl Ways {
         Ok(())
     }
 
-    /// What is given for each direction.
+    /// The options for each direction.
     pub fn words(&self) -> [Vec<LabLinkSetting>; 2] {
         let both = [
             &self.delay,
