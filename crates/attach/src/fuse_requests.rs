@@ -179,11 +179,11 @@ impl Requests {
         };
         let is_new = self.failing.lock().turn(what, result.is_ok(), Instant::now());
         match &result {
-            Ok(_) if is_new => tracing::info!(what, "done again: the device works"),
+            Ok(_) if is_new => tracing::info!(what, "succeeded again: the device works"),
             Err(error) if is_new => {
-                tracing::error!(%error, what, "not done: the device reports an I/O error");
+                tracing::error!(%error, what, "failed: the device reports an I/O error");
             }
-            Err(error) => tracing::debug!(%error, what, "not done"),
+            Err(error) => tracing::debug!(%error, what, "failed"),
             Ok(_) => {}
         }
         result.map_err(|error| errno(&error))

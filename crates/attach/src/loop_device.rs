@@ -103,7 +103,7 @@ impl LoopDevice {
             let set = unsafe { libc::ioctl(device.as_raw_fd(), BLKRASET, READ_AHEAD_SECTORS) };
             if set < 0 {
                 let error = io::Error::last_os_error();
-                tracing::debug!(%error, "the read-ahead stays as it is");
+                tracing::debug!(%error, "cannot change the read-ahead");
             }
             return Ok(());
         };

@@ -63,14 +63,14 @@ impl LoadedCongestionControl {
     pub fn unassign(&self, socket: BorrowedFd<'_>) -> Result<(), Error> {
         let key = socket.as_raw_fd() as u32;
         bpf::remove(self.members_map.as_fd(), &ASSIGNED, key)
-            .map_err(|error| Error::Kernel { step: "taking a socket's ensemble back", error })
+            .map_err(|error| Error::Kernel { step: "removing a socket's ensemble", error })
     }
 
     /// Returns the assignment of a socket.
     pub fn assigned(&self, socket: BorrowedFd<'_>) -> Result<Option<u32>, Error> {
         let key = socket.as_raw_fd() as u32;
         bpf::look_up(self.members_map.as_fd(), &ASSIGNED, key)
-            .map_err(|error| Error::Kernel { step: "looking for a socket's ensemble", error })
+            .map_err(|error| Error::Kernel { step: "reading a socket's ensemble", error })
     }
 
     /// Makes the kernel refuse assignments from now on.

@@ -95,11 +95,11 @@ fn parse_targets(text: &[u8], asked: &str) -> Result<Vec<DiscoveredTarget>, Erro
             Some(("TargetName", name)) if is_iscsi_name(name) => {
                 targets.push(DiscoveredTarget { name: name.to_owned(), portals: Vec::new() });
             }
-            Some(("TargetName", _)) => return Err(wrong("a name that no target can have")),
+            Some(("TargetName", _)) => return Err(wrong("an invalid target name")),
             Some(("TargetAddress", address)) => {
                 // The address ends with the portal group tag, which is not needed here: `host:port,tag`.
                 let address = address.split_once(',').map_or(address, |(address, _)| address);
-                parse_portal(address).map_err(|_| wrong("an address that no portal can have"))?;
+                parse_portal(address).map_err(|_| wrong("an invalid portal address"))?;
                 let target = targets.last_mut().ok_or(wrong("an address before any target"))?;
                 target.portals.push(address.to_owned());
             }

@@ -264,7 +264,7 @@ mod tests {
         exchange(&mut late, &mut seed, at(12));
         for table in [&one, &two, &seed, &late] {
             let error = table.resolve(&v, at(12)).unwrap_err().to_string();
-            assert!(error.contains("which two processes have"), "{error}");
+            assert!(error.contains("used by two processes"), "{error}");
         }
         for table in [&one, &two] {
             assert_eq!(table.troubles(at(12)).collect::<Vec<_>>(), [NamingProblem::Twin]);

@@ -21,8 +21,7 @@ use crate::{
 const MOST_NODES: usize = 256;
 /// Maximum number of volumes of all other nodes: the table takes 22 MB if every field has its maximum length.
 const MOST_VOLUMES_IN_ALL: usize = 8192;
-/// The largest gap that a restart from an older copy can leave in our own version: one change each millisecond for
-/// seven weeks.
+/// The largest gap in our own version after a restart from an older copy: a change per millisecond for seven weeks.
 const MOST_FORGOTTEN: u64 = 1 << 32;
 /// We never raise our version beyond this because of other nodes: as much is left for changes of our own.
 const MOST_BELIEVED: u64 = MOST_COUNT / 2;
@@ -31,8 +30,7 @@ const MOST_BELIEVED: u64 = MOST_COUNT / 2;
 #[derive(Debug)]
 pub struct NamesTable {
     own: NodeRecord,
-    /// Our own record is complete. Before that it is not sent to other nodes, because it would say that this node has
-    /// no volumes.
+    /// Our own record is complete. Before that it is not sent, because it would say that we have no volumes.
     has_told: bool,
     others: BTreeMap<Gln, PeerNode>,
     times: NodeExpiryTimes,
@@ -345,7 +343,7 @@ impl NamesTable {
             [(ListedNode { record, twins: None, .. }, entry)] => Ok(place(record, entry)),
             several => {
                 let who = several.iter().map(|(ListedNode { record, twins, .. }, _)| {
-                    let both = if twins.is_some() { ", which two processes have" } else { "" };
+                    let both = if twins.is_some() { ", used by two processes" } else { "" };
                     format!("{} ({}{both})", record.node, record.stamp.gln)
                 });
                 let nodes = who.collect::<Vec<_>>().join(", ");

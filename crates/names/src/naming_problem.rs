@@ -10,21 +10,21 @@ use serde::{Deserialize, Serialize};
 pub enum NamingProblem {
     /// Another process uses our number.
     #[error(
-        "another process has the same number (GLN) as this one: one was made as a copy of the other, and nobody \
-         is sent to the volumes of either; stop the copy, delete `gln` in its `state` folder, and start it again"
+        "another process has the same number (GLN) as this one: one was made as a copy of the other, and hosts are \
+         not sent to the volumes of either; stop the copy, delete `gln` in its `state` folder, and start it again"
     )]
     Twin,
     /// Another node has a version of our record that we cannot have published.
     #[error(
-        "somebody who has the secret tells of this node under a count that is far beyond its own, which is not \
-         believed; find out who does, and give all others another secret; if they find this node's volumes no \
-         more, delete `gln` in its `state` folder and restart it: it takes part as a new one"
+        "somebody who has the secret announces this node with a number of changes far above its own, which is \
+         ignored; find out who does, and give all others another secret; if others cannot find this node's \
+         volumes any more, delete `gln` in its `state` folder and restart it: it then takes part as a new node"
     )]
     Forged,
     /// There are more nodes or volumes than the table can hold.
     #[error(
-        "more nodes or volumes are told of than there is room for (256 other nodes, 8192 volumes of theirs): \
-         those beyond are not found; give some of them seeds and a secret of their own"
+        "more nodes or volumes are announced than there is room for (256 other nodes, 8192 volumes of theirs): the \
+         rest is not found; give some of the nodes separate seeds and a separate secret"
     )]
     Full,
 }

@@ -105,14 +105,14 @@ impl NodeRecord {
         self.stamp.check()?;
         at_most(self.addresses.len(), MOST_ADDRESSES, "naming addresses of a node")?;
         if !self.addresses.iter().all(|address| is_address(address)) {
-            return Err(NodeRecordRefusal::Wrong("a naming address that is none"));
+            return Err(NodeRecordRefusal::Wrong("an invalid naming address"));
         }
         at_most(self.volumes.len(), MOST_VOLUMES, "volumes of a node")?;
         self.volumes.iter().try_for_each(NodeVolumeEntry::check)?;
         let mut seen = HashSet::new();
         match self.volumes.iter().all(|entry| seen.insert(&entry.volume)) {
             true => Ok(()),
-            false => Err(NodeRecordRefusal::Wrong("two volumes of one name on one node")),
+            false => Err(NodeRecordRefusal::Wrong("two volumes with the same name on one node")),
         }
     }
 }
@@ -122,7 +122,7 @@ impl NodeRecordStamp {
     pub(crate) fn check(&self) -> Result<(), NodeRecordRefusal> {
         match self.version < MOST_COUNT && self.beat < MOST_COUNT {
             true => Ok(()),
-            false => Err(NodeRecordRefusal::Wrong("a count beyond all changes there can be")),
+            false => Err(NodeRecordRefusal::Wrong("a number of changes that is too high")),
         }
     }
 }
@@ -130,18 +130,18 @@ impl NodeRecordStamp {
 impl NodeVolumeEntry {
     fn check(&self) -> Result<(), NodeRecordRefusal> {
         if !is_target(&self.target) {
-            return Err(NodeRecordRefusal::Wrong("a name that no target can have"));
+            return Err(NodeRecordRefusal::Wrong("an invalid target name"));
         }
         if self.lun >= 16_384 {
-            return Err(NodeRecordRefusal::Wrong("a unit beyond 16383"));
+            return Err(NodeRecordRefusal::Wrong("a LUN above 16383"));
         }
         if self.generation >= MOST_COUNT {
-            return Err(NodeRecordRefusal::Wrong("a count beyond all moves there can be"));
+            return Err(NodeRecordRefusal::Wrong("a number of moves that is too high"));
         }
         at_most(self.portals.len(), MOST_ADDRESSES, "portals of a volume")?;
         match self.portals.iter().all(|portal| is_address(&portal.address)) {
             true => Ok(()),
-            false => Err(NodeRecordRefusal::Wrong("an address that no portal can have")),
+            false => Err(NodeRecordRefusal::Wrong("an invalid portal address")),
         }
     }
 }

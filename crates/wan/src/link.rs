@@ -261,7 +261,7 @@ impl Link {
     }
 
     fn tell(&self, order: EmulatorCommand) -> Result<(), Error> {
-        let gone = || Error::Broken("its devices were taken away".to_owned());
+        let gone = || Error::Broken("its devices were removed".to_owned());
         self.orders.send(order).map_err(|_| gone())?;
         let woken = rustix::io::write(&*self.wake, &1_u64.to_ne_bytes());
         woken.map(drop).map_err(|_| gone())
@@ -289,7 +289,7 @@ pub(crate) fn crosses_ipv6(
     };
     if old.iter().zip(new).any(crosses) {
         let reason = format!(
-            "the MTU of a link cannot pass {IPV6_MTU}, where IPv6 begins, while it runs: make it anew"
+            "the MTU of a link cannot cross {IPV6_MTU}, the minimum of IPv6, while it runs: stop the link and start a new one"
         );
         return Err(LinkSettingsError::Together(reason));
     }

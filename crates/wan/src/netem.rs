@@ -138,7 +138,7 @@ impl Netem {
 }
 
 /// The taint of every report: netem does not count more.
-const NOT_JUDGED: &str = "netem tells no lateness, no duplicates, changed or held-back packets and no lengths: their counts of 0 say nothing";
+const NOT_JUDGED: &str = "netem does not report lateness, duplicates, changed or held-back packets and lengths: their counts of 0 mean nothing";
 
 /// Checks for settings that netem does not support in the way of the model.
 fn fits(settings: &DirectionSettings) -> Result<(), LinkSettingsError> {
@@ -150,7 +150,7 @@ fn fits(settings: &DirectionSettings) -> Result<(), LinkSettingsError> {
         return Err(cannot("keep the order of packets with jitter: set jitter-reorders as well"));
     }
     if settings.reorder > 0.0 && settings.delay.is_zero() {
-        return Err(cannot("reorder without a delay: what is reordered goes at once"));
+        return Err(cannot("reorder without a delay: reordered packets would have none"));
     }
     Ok(())
 }

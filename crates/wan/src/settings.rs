@@ -116,7 +116,7 @@ impl DirectionSettings {
     /// # Errors
     /// The first setting that is out of range, or that conflicts with another.
     pub fn check(&self) -> Result<(), LinkSettingsError> {
-        let long = "at most 10 s, since what is on its way is in memory";
+        let long = "at most 10 s, because packets in flight are in memory";
         for (setting, time) in
             [("delay", self.delay), ("jitter", self.jitter), ("reorder-by", self.reorder_by)]
         {
@@ -141,7 +141,8 @@ impl DirectionSettings {
         }
         if self.reorder > 0.0 && self.reorder_by.is_zero() {
             return Err(LinkSettingsError::Together(
-                "reorder needs a reorder-by above zero: nothing is overtaken else".to_owned(),
+                "reorder needs a reorder-by above zero: nothing would be overtaken otherwise"
+                    .to_owned(),
             ));
         }
         self.loss.check()?;

@@ -11,7 +11,7 @@ pub enum Error {
     #[error(transparent)]
     Missing(#[from] Missing),
     /// The workload does not support this kind of location.
-    #[error("{workload} runs on {wanted}, and {place} is none")]
+    #[error("{workload} runs on {wanted}, which {place} is not")]
     Place {
         /// The workload's name.
         workload: &'static str,

@@ -32,8 +32,8 @@ impl OwnedFolder {
         match fs::create_dir(&path) {
             Err(error) if error.kind() == ErrorKind::AlreadyExists => {
                 let path = path.display();
-                let what = "a run goes on there, or one was killed and left it: then remove it";
-                return Err(Error::Settings(format!("{path} is there already: {what}")));
+                let what = "another run uses it, or a killed run has left it: then remove it";
+                return Err(Error::Settings(format!("{path} exists already: {what}")));
             }
             made => made.map_err(Error::system(format!("make {}", path.display())))?,
         }

@@ -33,7 +33,7 @@ pub fn load(path: &Path) -> Result<Option<(Gln, u64)>, Failure> {
             let found = std::str::from_utf8(&text).ok().and_then(parse);
             found.map(Some).ok_or_else(|| {
                 Failure::new(format!("{} does not hold this node's number", path.display())).remedy(
-                    "restore it from a copy; or delete it, and this node takes part as a new one",
+                    "restore it from a copy; or delete it, and this node takes part as a new node",
                 )
             })
         }
@@ -46,7 +46,7 @@ pub fn load(path: &Path) -> Result<Option<(Gln, u64)>, Failure> {
             Err(Failure::new(what).remedy(format!(
                 "restore {path} from a copy; if there is none, see on which nodes the volumes named in {moved} are \
                  (`forebay names` at another node), take those that are elsewhere out of the settings, and move \
-                 {moved} away: this node then takes part as a new one"
+                 {moved} away: this node then takes part as a new node"
             )))
         }
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),

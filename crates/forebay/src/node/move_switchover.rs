@@ -100,8 +100,7 @@ impl Node {
                 return Err(Switch::Never(failure));
             }
         };
-        // Order: the volume must not be served here any more before it is served there. So end the sessions with a
-        // redirect first.
+        // Order: end the sessions here with a redirect before the other node serves the volume.
         let gone = target::Target { units: Vec::new(), redirect: Some(redirect), ..shown };
         if let Err(error) = self.server.turn_away(gone).await {
             tracing::error!(%error, "a target is invalid, although the settings were accepted");
@@ -113,8 +112,7 @@ impl Node {
         });
         // The other node may be waiting for this lock with a volume that it moves here.
         drop(one_at_a_time);
-        // Commit before units are closed here: that may take time, and nobody needs to wait for it. If the commit is
-        // lost, the other node asks for the outcome.
+        // Commit before the units are closed here, which may take time. If it is lost, the other node asks.
         let committed = line.ask(MoveRequest::Commit).await;
         let failure = committed.err().map(|failure| {
             Failure::new(format!("the node {} does not serve it yet: {failure}", moved.to_node))

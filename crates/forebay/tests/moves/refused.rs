@@ -235,8 +235,7 @@ async fn of_two_volumes_with_one_target_the_second_does_not_come() {
         refused(&loft);
         // Settings cannot use the name meanwhile either.
         place.write("cellar", &format!("{text}{}", untold("payroll")));
-        let reloaded = run(&["reload", "--control", cellar.control.to_str().expect("a path")]);
-        let said = stderr(&reloaded);
+        let said = stderr(&run(&["reload", "--control", cellar.control.to_str().expect("a path")]));
         assert!(
             said.contains("payroll is being moved to the node, and the node has a target"),
             "{said}"

@@ -81,7 +81,7 @@ pub fn fetch(into: Option<&Path>, stop: &AtomicBool) -> Result<Fetched, Error> {
 fn ours(into: &Path) -> Result<File, Error> {
     let lock = File::open(into).map_err(Error::system(format!("open {}", into.display())))?;
     flock(&lock, FlockOperation::NonBlockingLockExclusive).map_err(|_| {
-        Error::Settings(format!("another fetches into {}: wait for it", into.display()))
+        Error::Settings(format!("another process fetches into {}: wait for it", into.display()))
     })?;
     let left = into.join(FETCHING);
     match fs::remove_dir_all(&left) {
@@ -191,7 +191,7 @@ mod tests {
         assert!(!left.exists());
         let own = OwnedFolder::make(folder.path(), FETCHING, 0).unwrap();
         let error = ours(folder.path()).unwrap_err().to_string();
-        assert!(error.contains("another fetches") && own.path().exists(), "{error}");
+        assert!(error.contains("another process fetches") && own.path().exists(), "{error}");
         drop((own, fetching));
         ours(folder.path()).unwrap();
     }
