@@ -163,16 +163,15 @@ pub(crate) const ROWS: &[OperationRow<PrimaryCommand>] = &[
 ];
 
 type Parse = CdbParser<PrimaryCommand>;
-type Row = OperationRow<PrimaryCommand>;
 
 /// A row of PERSISTENT RESERVE IN.
-const fn reserve_in(action: u16, parse: Parse) -> Row {
+const fn reserve_in(action: u16, parse: Parse) -> OperationRow<PrimaryCommand> {
     quick(&[0x5e, 0x1f, 0, 0, 0, 0, 0, 0xff, 0xff, NACA], parse).with_service_action(action)
 }
 
 /// A row of PERSISTENT RESERVE OUT; `kind`: the bits of scope and type, if they are looked at. It
 /// may have to wait for tasks that are aborted, and for what is saved.
-const fn reserve_out(action: u16, kind: u8, parse: Parse) -> Row {
+const fn reserve_out(action: u16, kind: u8, parse: Parse) -> OperationRow<PrimaryCommand> {
     slow(&[0x5f, 0x1f, kind, 0, 0, 0xff, 0xff, 0xff, 0xff, NACA], parse).with_service_action(action)
 }
 
