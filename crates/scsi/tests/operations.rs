@@ -332,8 +332,8 @@ fn block_commands() -> impl Strategy<Value = BlockCommand> {
     let checks =
         || proptest::sample::select(&[ByteCheck::Medium, ByteCheck::Data, ByteCheck::Block][..]);
     prop_oneof![
-        forms(ALL).prop_map(|command| BlockCommand::Read(command)),
-        forms(ALL).prop_map(|command| BlockCommand::Write(command)),
+        forms(ALL).prop_map(BlockCommand::Read),
+        forms(ALL).prop_map(BlockCommand::Write),
         (forms(LONG), any::<bool>()).prop_map(move |(t, data)| BlockCommand::WriteAndVerify {
             transfer: no_fua(t),
             byte_check: if data { ByteCheck::Data } else { ByteCheck::Medium },
@@ -358,7 +358,7 @@ fn block_commands() -> impl Strategy<Value = BlockCommand> {
         }),
         (transfers(Form::Sixteen), 0u32..256)
             .prop_map(|(t, blocks)| BlockCommand::CompareAndWrite(BlockTransfer { blocks, ..t })),
-        transfers(Form::Sixteen).prop_map(|command| BlockCommand::OrWrite(command)),
+        transfers(Form::Sixteen).prop_map(BlockCommand::OrWrite),
         (transfers(Form::Sixteen), any::<u16>(), any::<u16>()).prop_map(|(t, blocks, boundary)| {
             let transfer = BlockTransfer { blocks: blocks.into(), ..t };
             BlockCommand::WriteAtomic { transfer, boundary }
