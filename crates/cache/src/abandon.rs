@@ -9,6 +9,7 @@ use std::collections::HashSet;
 use volume::Stack;
 
 use crate::{
+    core::write_copies,
     inspect::{check_size, no_superblock, note_dirty, pool},
     log::{
         members::{GivenUp, MemberRecord},
@@ -18,7 +19,6 @@ use crate::{
     nvram::{NvramBuffer, NvramContents, StableMemory},
     reach::place_of,
     refusal::CacheOpenError,
-    state::write_copies,
 };
 
 /// What a log, and its NVRAM if that is given, have of one of several volumes that it lacks, in slots of 4096

@@ -7,12 +7,13 @@ use tokio::time::Instant;
 
 use crate::{
     checksum::crc32c,
+    core::SegmentIdentity,
     log::{
         seal::{SealedBlockId, Sealer, Which},
         segment::{LogRecord, LogRecordKind, MAX_ZERO_SLOTS, NO_TAG, SegmentHeader},
     },
     slot::{LogAddress, NONE, WHOLE},
-    state::{CacheState, Queued, QueuedSlot, SegmentIdentity},
+    state::{CacheState, Queued, QueuedSlot},
 };
 
 /// A segment on its way to the log.

@@ -5,10 +5,7 @@ use std::{sync::atomic::Ordering, time::Duration};
 use tokio::time::Instant;
 use volume::{Error, FlushBegunCallback, Volume};
 
-use crate::{
-    mutant::Mutant,
-    state::{CacheCore, CacheState},
-};
+use crate::{core::CacheCore, mutant::Mutant, state::CacheState};
 
 /// The present failure of the lower volume.
 #[derive(Debug, Default)]

@@ -25,11 +25,12 @@ use tokio::{
 use volume::{Data, Durability, Error, Extent, Volume};
 
 use crate::{
+    core::CacheCore,
     log::segment::LogRecordKind,
     mutant::Mutant,
     settings::WriteMode,
     slot::{Came, SECTOR_BYTES, SECTORS, SLOT_BYTES, WHOLE, mask, runs},
-    state::{CacheCore, CacheState},
+    state::CacheState,
 };
 
 /// What is done to the lower volume.

@@ -17,7 +17,9 @@ use volume::{
 };
 
 use crate::{
-    confirm, destage,
+    confirm,
+    core::CacheCore,
+    destage,
     log::superblock::{InstanceId, LogVolumeIdentity},
     mutant::Mutant,
     nvram::NvramBuffer,
@@ -29,7 +31,6 @@ use crate::{
     scrub,
     settings::{DestageOrder, LogErrorPolicy, Settings, WriteMode},
     slot::{SECTOR_BYTES, SECTORS, SLOT_BYTES},
-    state::CacheCore,
     statistics::CacheStatistics,
     tiering::{self, TierError},
     write::{may_pass, stalled},

@@ -20,10 +20,11 @@ use volume::{Data, Durability, Error, Lba};
 
 use crate::{
     batch::Batch,
+    core::CacheCore,
     dram::scratch_block,
     nvram::NvramBuffer,
     settings::WriteMode,
-    state::{CacheCore, CacheState, Waiter},
+    state::{CacheState, Waiter},
 };
 
 impl CacheCore {

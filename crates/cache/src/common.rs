@@ -329,7 +329,7 @@ mod tests {
         Arc::new(MemVolume::new(geometry))
     }
 
-    /// [`crate::state::CacheCore::whole`] gives 0 there: what would go down of such a slot is nothing, and nothing is
+    /// [`crate::core::CacheCore::whole`] gives 0 there: what would go down of such a slot is nothing, and nothing is
     /// all that is to be sent of it, so it would count as sent.
     #[tokio::test]
     async fn a_slot_between_two_volumes_is_never_whole_and_nothing_comes_there() {

@@ -5,7 +5,7 @@ use std::{future::pending, sync::Arc, time::Duration};
 
 use tokio::{task::spawn_blocking, time::sleep};
 
-use crate::{confirmed::ConfirmedIn, state::CacheCore};
+use crate::{confirmed::ConfirmedIn, core::CacheCore};
 
 impl CacheCore {
     /// Notes the newest writes that the log and the NVRAM hold now. Call this before acknowledging a flush or a

@@ -24,12 +24,13 @@ use tokio::{
 use volume::{Error, Volume};
 
 use crate::{
+    core::CacheCore,
     epoch::{Item, limit},
     failed_round::{FailedRounds, RoundFailure, tell},
     pace::{DestagePace, refresh_superblock},
     sending::send_all,
     slot::{LogAddress, SLOT_BYTES},
-    state::{CacheCore, CacheState, DestageRound},
+    state::{CacheState, DestageRound},
 };
 
 /// Sends data down for as long as the cache lives. Ends when it is stopped.

@@ -2,7 +2,7 @@
 
 use volume::Error;
 
-use crate::{mutant::Mutant, state::CacheCore};
+use crate::{core::CacheCore, mutant::Mutant};
 
 impl CacheCore {
     /// Waits until the segments up to `number` have gone down, in a hurry. [`Error::Busy`] at once while

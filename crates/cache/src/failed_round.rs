@@ -4,7 +4,7 @@ use std::{collections::HashSet, mem::Discriminant, time::Duration};
 
 use volume::Error;
 
-use crate::{slot::LogAddress, state::CacheCore};
+use crate::{core::CacheCore, slot::LogAddress};
 
 /// The failure of a round.
 pub(crate) struct RoundFailure {

@@ -10,10 +10,11 @@ use futures_util::stream::{self, StreamExt, TryStreamExt};
 use volume::{Data, Error, Extent, Volume};
 
 use crate::{
+    core::CacheCore,
     log::segment::LogRecordKind,
     read::{bytes_of, cut},
     slot::{LogAddress, SECTOR_BYTES, SECTORS, WHOLE, mask, runs},
-    state::{CacheCore, CacheState},
+    state::CacheState,
 };
 
 /// The part of a read that lies in one slot.

@@ -2,10 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::{
-    slot::SLOT_BYTES,
-    state::{CacheCore, CacheState},
-};
+use crate::{core::CacheCore, slot::SLOT_BYTES, state::CacheState};
 
 impl CacheCore {
     /// See [`crate::Cache::forget`].

@@ -2,7 +2,7 @@
 
 use volume::{Geometry, Volume};
 
-use crate::state::CacheCore;
+use crate::core::CacheCore;
 
 impl CacheCore {
     /// Whether there is more of a volume than is used.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use volume::{Data, Durability};
 
-use crate::{log::segment::SegmentHeader, state::CacheCore};
+use crate::{core::CacheCore, log::segment::SegmentHeader};
 
 impl CacheCore {
     /// Takes note of a stable segment, which begins in block `start`.

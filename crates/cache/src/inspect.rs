@@ -5,6 +5,7 @@ use std::{collections::HashSet, sync::Arc};
 use volume::Stack;
 
 use crate::{
+    core::write_copies,
     dram::SlotPagePool,
     log::{
         BLOCK_BYTES,
@@ -20,7 +21,6 @@ use crate::{
     reach::place_of,
     refusal::CacheOpenError,
     settings::Settings,
-    state::write_copies,
 };
 
 /// What is known of a log without opening it.

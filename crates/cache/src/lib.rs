@@ -35,6 +35,7 @@ mod seals;
 mod alone;
 mod reach;
 mod state;
+mod core;
 mod below;
 mod tiering;
 mod lose;

@@ -12,9 +12,10 @@ use std::{
 use volume::{Error, Lba};
 
 use crate::{
+    core::CacheCore,
     reach::place_of,
     slot::{LogAddress, SECTORS, runs},
-    state::{CacheCore, CacheState, LostLog},
+    state::{CacheState, LostLog},
 };
 
 impl CacheCore {

@@ -8,11 +8,11 @@ use std::sync::Arc;
 use volume::{Claim, Confirmed, Dirty, Error, Holding, JoinedVolume, Stack};
 
 use crate::{
+    core::write_copies,
     dram::SlotPagePool,
     log::superblock::Superblock,
     refusal::CacheOpenError,
     settings::{Settings, WriteMode},
-    state::write_copies,
 };
 
 /// Asks the lower volume for the claim of the opening that the superblock, which is written, has

@@ -6,7 +6,7 @@ use std::{sync::atomic::Ordering, time::Duration};
 
 use tokio::time::{Instant, sleep};
 
-use crate::state::CacheCore;
+use crate::core::CacheCore;
 
 /// What destage knows of the host's activity and of what it has sent.
 pub(crate) struct DestagePace {

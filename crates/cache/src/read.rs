@@ -9,6 +9,7 @@ use volume::{Data, Error, Extent, Lba, Volume};
 
 use crate::{
     checksum::crc32c,
+    core::CacheCore,
     fetch::{FetchResult, Origin, SlotFetch},
     flow::ReadPurpose,
     mutant::Mutant,
@@ -16,7 +17,7 @@ use crate::{
         Came, LogAddress, NONE, SECTOR_BYTES, SECTORS, SLOT_BYTES, SlotEntry, WHOLE, copy_sectors,
         mask,
     },
-    state::{CacheCore, CacheState},
+    state::CacheState,
     tier,
 };
 

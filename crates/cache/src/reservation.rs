@@ -12,11 +12,8 @@ use tokio::time::{Instant, timeout_at};
 use volume::Error;
 
 use crate::{
-    line::WaitTicket,
-    nvram::NvramBuffer,
-    settings::OversizedEpoch,
-    slot::SLOT_BYTES,
-    state::{CacheCore, CacheState},
+    core::CacheCore, line::WaitTicket, nvram::NvramBuffer, settings::OversizedEpoch,
+    slot::SLOT_BYTES, state::CacheState,
 };
 
 /// The path of a write, decided once for the whole write.

@@ -17,12 +17,12 @@ use tokio::{
 use volume::Error;
 
 use crate::{
+    core::CacheCore,
     log::{
         layout::{MOST_LAYOUTS, MOST_ZONES, SegmentLayout},
         superblock::{FIRST_BLOCK, Superblock, index_shape, least_blocks},
     },
     settings::WriteMode,
-    state::CacheCore,
 };
 
 /// Why a log does not get another size. It is as it was, unless said otherwise.

@@ -7,10 +7,7 @@ use std::sync::Arc;
 
 use volume::Error;
 
-use crate::{
-    log::segment::LogRecordKind,
-    state::{CacheCore, CacheState},
-};
+use crate::{core::CacheCore, log::segment::LogRecordKind, state::CacheState};
 
 impl CacheCore {
     /// Takes the volume back to its last flush; stable when this returns.

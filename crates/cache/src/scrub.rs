@@ -6,9 +6,9 @@ use std::{sync::Arc, time::Duration};
 use tokio::time::sleep;
 
 use crate::{
+    core::CacheCore,
     log::segment::LogRecordKind,
     slot::{LogAddress, SLOT_BYTES},
-    state::CacheCore,
 };
 
 /// Scrubs for as long as the cache lives, unless its rate is 0.

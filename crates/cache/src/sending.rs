@@ -13,12 +13,12 @@ use tokio::time::{Instant, sleep};
 use volume::{Data, Durability, Error, Extent, Lba, Volume};
 
 use crate::{
+    core::CacheCore,
     epoch::Item,
     log::segment::LogRecordKind,
     mutant::Mutant,
     pace::DestagePace,
     slot::{LogAddress, SECTOR_BYTES, SECTORS, SLOT_BYTES, WHOLE, runs},
-    state::CacheCore,
     window::WindowTicket,
 };
 

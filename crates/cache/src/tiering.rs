@@ -6,11 +6,11 @@ use tokio::time::timeout;
 use volume::{Data, Durability, Error, Extent, Lba, Stack};
 
 use crate::{
+    core::CacheCore,
     dram::scratch_block,
     fetch::SlotFetch,
     log::{seal::Sealer, superblock::InstanceId},
     slot::SLOT_BYTES,
-    state::CacheCore,
     tier::{
         FIRST_BLOCK, LEAST_BLOCKS, TierDisk,
         label::{NoLabel, TierLabel},

@@ -17,10 +17,10 @@ use volume::{
 
 use crate::{
     alone::{PairWitness, Question},
+    core::CacheCore,
     log::{reached::LegProgress, superblock::Superblock},
     random::random,
     settings::WriteMode,
-    state::CacheCore,
 };
 
 impl CacheCore {

@@ -7,13 +7,14 @@ use volume::{Data, Durability, Error};
 
 use crate::{
     checksum::crc32c,
+    core::CacheCore,
     dram::PageMut,
     line::WaitTicket,
     log::segment::LogRecordKind,
     reservation::{LogReservation, MAX_STEP, WantedRoom, WritePath},
     settings::WriteMode,
     slot::{Came, LogAddress, NONE, SECTOR_BYTES, SECTORS, SLOT_BYTES, copy_sectors, mask},
-    state::{CacheCore, CacheState},
+    state::CacheState,
 };
 
 /// The result of one step of a write.
