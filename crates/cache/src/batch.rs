@@ -83,14 +83,14 @@ impl CacheState {
     /// Makes the next segment of what waits. With `by_flush` only a flush ends an epoch, otherwise
     /// every segment does.
     pub fn take_batch(&mut self, superblock: &SegmentIdentity, by_flush: bool) -> Option<Batch> {
-        if self.frozen {
+        if self.queue.is_frozen {
             return None;
         }
         let mut batch = Batch {
             header: SegmentHeader {
                 instance: superblock.instance,
                 generation: superblock.generation,
-                number: self.ring.next(),
+                number: self.log.ring.next(),
                 complete: 0,
                 ends_epoch: !by_flush,
                 voids_open: false,
@@ -105,11 +105,11 @@ impl CacheState {
             ends: 0,
         };
         while batch.ends == 0
-            && let Some(next) = self.queue.front()
+            && let Some(next) = self.queue.entries.front()
         {
             let taken = match *next {
                 Queued::Slot { index, .. } => {
-                    let content = self.content(index);
+                    let content = QueuedSlot::of(&self.table, index);
                     let taken = self.add_slot(&mut batch, index, content);
                     let entry = self.table.entry_mut(index);
                     entry.queued &= !taken;
@@ -140,18 +140,18 @@ impl CacheState {
             if !taken {
                 break;
             }
-            self.queue.pop_front();
-            self.left_queue = self.left_queue.wrapping_add(1);
+            self.queue.entries.pop_front();
+            self.queue.left = self.queue.left.wrapping_add(1);
         }
         // Writes that share a queued slot with an older one are complete no later than it.
-        batch.header.complete = match self.queue.front() {
+        batch.header.complete = match self.queue.entries.front() {
             Some(
                 Queued::Slot { since, .. }
                 | Queued::Older { since, .. }
                 | Queued::Drop { since, .. }
                 | Queued::End { since, .. },
             ) => since - 1,
-            None => self.serial,
+            None => self.commits.serial,
         };
         if batch.header.records.is_empty() && batch.ends == 0 {
             return None;
@@ -164,9 +164,9 @@ impl CacheState {
             nvram.note_begun(batch.header.number);
             batch.header.noted = nvram.is_sound();
         }
-        self.in_flight = batch.header.records.iter().map(|r| (r.slot, r.count)).collect();
-        self.in_flight_slots = batch.slots.len();
-        self.queued_slots -= batch.slots.len();
+        self.queue.in_flight = batch.header.records.iter().map(|r| (r.slot, r.count)).collect();
+        self.queue.in_flight_slots = batch.slots.len();
+        self.queue.slots -= batch.slots.len();
         Some(batch)
     }
 
@@ -176,14 +176,14 @@ impl CacheState {
         let tag = NO_TAG;
         let record = if content.page.is_none() {
             // No more than an epoch has room for; a segment of data has less.
-            let limit = self.epochs.limit().max(u64::from(self.ring.longest_data()));
+            let limit = self.epochs.limit().max(u64::from(self.log.ring.longest_data()));
             if batch.slots.len() as u64 >= limit.min(u64::from(MAX_ZERO_SLOTS)) {
                 return false;
             }
             let (kind, mask) = (LogRecordKind::Zero, WHOLE);
             LogRecord { slot, count: 1, kind, mask, checksum: 0, tag, serial }
         } else {
-            if batch.pages.len() >= self.ring.longest_data() as usize {
+            if batch.pages.len() >= self.log.ring.longest_data() as usize {
                 return false;
             }
             let (mask, checksum) = (content.valid, content.checksum);
@@ -221,7 +221,7 @@ impl CacheState {
         if !by_flush {
             self.epochs.make_room(segment, batch.slots.len());
         }
-        let start = self.ring.push(batch.pages.len() as u32 + 1);
+        let start = self.log.ring.push(batch.pages.len() as u32 + 1);
         let mut absorbed = 0;
         for slot in &batch.slots {
             let place = LogAddress {
@@ -242,33 +242,32 @@ impl CacheState {
             }
         }
         if by_flush && batch.header.ends_epoch {
-            let going_down = self.round.as_ref().map(|round| round.cut);
+            let going_down = self.destage.round.as_ref().map(|round| round.cut);
             self.epochs.seal_together(segment, going_down);
         }
-        self.in_flight.clear();
-        self.in_flight_slots = 0;
-        self.ends -= batch.ends;
-        self.tombstones -= batch.tombstones;
-        self.durable = batch.header.complete;
-        if self.log_is_buffered {
-            self.kept = self.durable;
+        self.queue.in_flight.clear();
+        self.queue.in_flight_slots = 0;
+        self.queue.ends.pending -= batch.ends;
+        self.queue.tombstones -= batch.tombstones;
+        self.commits.durable = batch.header.complete;
+        if self.commits.log_is_buffered {
+            self.commits.kept = self.commits.durable;
         } else if batch.header.ends_epoch {
-            self.logged = self.logged.max(self.durable);
+            self.commits.logged = self.commits.logged.max(self.commits.durable);
         }
-        self.failure = None;
+        self.commits.failure = None;
         // Before any write is acknowledged: from then on the segment may not be missed.
         if let Some(nvram) = &mut self.nvram {
             nvram.set_watermark(segment);
         }
-        if self.dirty_since.is_none() && self.table.dirty() > 0 {
-            self.dirty_since = Some(now());
+        if self.destage.dirty_since.is_none() && self.table.dirty() > 0 {
+            self.destage.dirty_since = Some(now());
         }
         let first_dirty = match by_flush {
             true => nothing_sealed && batch.header.ends_epoch,
-            false => self.ring.segments() == 1,
+            false => self.log.ring.segments() == 1,
         };
-        let complete = self.waiters.partition_point(|waiter| waiter.serial <= self.durable);
-        let wakers = self.waiters.drain(..complete).map(|waiter| waiter.waker).collect();
+        let wakers = self.commits.take_durable();
         PublishedSegment { start, wakers, absorbed, first_dirty }
     }
 }

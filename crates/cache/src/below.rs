@@ -2,7 +2,6 @@
 
 use std::{sync::atomic::Ordering, time::Duration};
 
-use tokio::time::Instant;
 use volume::{Error, FlushBegunCallback, Volume};
 
 use crate::{core::CacheCore, mutant::Mutant, state::CacheState};
@@ -23,20 +22,20 @@ pub(crate) struct LowerVolumeTrouble {
 impl CacheCore {
     /// Returns true if the lower volume does not answer, as far as is known.
     pub fn is_away(&self, state: &CacheState) -> bool {
-        state.lower_error.as_ref().is_some_and(Error::may_pass) || self.lower.is_silent()
+        state.lower.error.as_ref().is_some_and(Error::may_pass) || self.lower.is_silent()
     }
 
     /// Returns how the lower volume fails now.
     pub fn trouble_below(&self, state: &CacheState) -> LowerVolumeTrouble {
         let silence = self.lower.silence();
-        let failing = state.lower_fails_since.map(|since| since.elapsed());
-        let passing = state.lower_error.as_ref().filter(|error| error.may_pass());
+        let failing = state.lower.fails_since.map(|since| since.elapsed());
+        let passing = state.lower.error.as_ref().filter(|error| error.may_pass());
         let away = match (passing, failing) {
             (Some(_), Some(failing)) => Some(failing.max(silence.unwrap_or_default())),
             _ => silence,
         };
-        let refuses = state.refuses.as_ref();
-        let error = passing.or(refuses.map(|(_, error)| error)).or(state.lower_error.as_ref());
+        let refuses = state.lower.refuses.as_ref();
+        let error = passing.or(refuses.map(|(_, error)| error)).or(state.lower.error.as_ref());
         let no_answer = || away.map(|_| "no answer".to_owned());
         LowerVolumeTrouble {
             away,
@@ -50,16 +49,11 @@ impl CacheCore {
     pub fn note_lower<T>(&self, result: &Result<T, Error>) {
         match result {
             Ok(_) => {
-                let mut state = self.state.lock();
-                (state.lower_error, state.lower_fails_since) = (None, None);
+                self.state.lock().lower.note_success();
             }
             Err(error) => {
                 self.counters.lower_errors.add(1);
-                let mut state = self.state.lock();
-                let before = state.lower_error.replace(error.clone());
-                let goes_on = before.is_some_and(|before| before.may_pass() == error.may_pass());
-                let since = state.lower_fails_since.filter(|_| goes_on);
-                state.lower_fails_since = Some(since.unwrap_or_else(Instant::now));
+                self.state.lock().lower.note_error(error);
             }
         }
     }
@@ -72,9 +66,7 @@ impl CacheCore {
             && !error.may_pass()
             && !matches!(error, Error::Fenced(_))
         {
-            let mut state = self.state.lock();
-            let since = state.refuses.take().map_or_else(Instant::now, |(since, _)| since);
-            state.refuses = Some((since, error.clone()));
+            self.state.lock().lower.note_refusal(error);
         }
     }
 
@@ -154,13 +146,13 @@ impl CacheCore {
     /// Has the lower volume give up what a round has left there that did not come to its flush.
     pub async fn roll_back_lower(&self) -> Result<(), Error> {
         let _turn = self.lower_flush.lock().await;
-        if self.state.lock().unflushed_below {
+        if self.state.lock().lower.is_unflushed {
             let rolled_back = self.lower.extensions().roll_back().await;
             // Whoever has sent something since the last flush has to send it again.
             self.lower_losses.fetch_add(1, Ordering::SeqCst);
             self.note_lower(&rolled_back);
             rolled_back?;
-            self.state.lock().unflushed_below = false;
+            self.state.lock().lower.is_unflushed = false;
         }
         Ok(())
     }

@@ -63,7 +63,7 @@ type LowerVolumeTurn = Option<OwnedRwLockReadGuard<()>>;
 
 impl Drop for HeldSlots {
     fn drop(&mut self) {
-        self.shared.state.lock().claims.remove(self.id);
+        self.shared.state.lock().slot_locks.remove(self.id);
         self.shared.changed.notify_waiters();
     }
 }
@@ -116,7 +116,7 @@ impl CacheCore {
             if let Some(error) = self.refusal(state) {
                 return Some(Err(error));
             }
-            let claimed = state.claims.overlap(first, end);
+            let claimed = state.slot_locks.overlap(first, end);
             let tombstone = state.may_be_logged(first, end);
             if let Some(error) = state.log_error().filter(|_| tombstone) {
                 return Some(Err(error));
@@ -124,8 +124,8 @@ impl CacheCore {
             if claimed || (tombstone && !self.room_for_tombstone(state)) {
                 return self.is_away(state).then(|| Err(full()));
             }
-            state.tombstones += usize::from(tombstone);
-            Some(Ok((state.claims.insert(first, end), tombstone)))
+            state.queue.tombstones += usize::from(tombstone);
+            Some(Ok((state.slot_locks.insert(first, end), tombstone)))
         };
         let mut claimed = Err(full());
         for _ in 0..LOOKS {
@@ -306,17 +306,18 @@ async fn run(
     // Nothing new begins with these slots; what has begun ends.
     let settled = shared
         .wait_until(|state| {
-            let busy = state.is_pending(first, end) || state.is_being_sent(first, end);
+            let busy =
+                state.queue.holds(&state.table, first, end) || state.destage.is_sending(first, end);
             if !busy || shared.mutation.is(Mutant::BypassDoesNotWait) {
                 Some(Ok(()))
             } else {
-                state.failure.clone().map(|(_, error)| Err(error))
+                state.commits.failure.clone().map(|(_, error)| Err(error))
             }
         })
         .await;
     // The log disk fails, and something of these slots waits for it: nothing was done.
     if let Err(error) = settled {
-        shared.state.lock().tombstones -= usize::from(claim.tombstone);
+        shared.state.lock().queue.tombstones -= usize::from(claim.tombstone);
         drop(claim);
         let _ = answer.send(Err(error));
         return;
@@ -340,7 +341,7 @@ async fn run(
         // Perhaps it was done, perhaps not: dirty content stays the newest, clean content is
         // what the lower volume says.
         shared.forget(&claim, true).await;
-        shared.state.lock().tombstones -= usize::from(claim.tombstone);
+        shared.state.lock().queue.tombstones -= usize::from(claim.tombstone);
         drop(claim);
         let _ = answer.send(Err(error));
         return;
@@ -369,7 +370,7 @@ async fn record(claim: &HeldSlots, answer: &mut Option<oneshot::Sender<Result<()
         return;
     }
     if shared.mutation.is(Mutant::BypassNotRecorded) {
-        shared.state.lock().tombstones -= 1;
+        shared.state.lock().queue.tombstones -= 1;
         return;
     }
     let count = (claim.end - claim.first).min(u64::from(u32::MAX)) as u32;
@@ -385,7 +386,7 @@ async fn record(claim: &HeldSlots, answer: &mut Option<oneshot::Sender<Result<()
         if let Some(answer) = answer.take() {
             let _ = answer.send(Err(error.after_a_part()));
         }
-        shared.wait_until(|state| (state.durable >= serial).then_some(())).await;
+        shared.wait_until(|state| (state.commits.durable >= serial).then_some(())).await;
     }
 }
 

@@ -141,7 +141,7 @@ impl Cache {
     /// It takes nothing any more, from anybody, and writes nothing to its log: that is the partner's.
     pub fn abandon(&self, reason: &str) {
         self.shared.lower.fence(&Error::Fenced(reason.into()));
-        self.shared.state.lock().stopping = true;
+        self.shared.state.lock().destage.is_stopping = true;
         self.shared.wake_destage.notify_one();
         self.shared.changed.notify_waiters();
     }
@@ -190,7 +190,7 @@ impl Cache {
     /// Returns true after [`Cache::lose_log`], until [`Cache::regain_log`] succeeds.
     #[must_use]
     pub fn has_lost_log(&self) -> bool {
-        self.shared.state.lock().lost_log.is_some()
+        self.shared.state.lock().log.lost.is_some()
     }
 
     /// Ends the effect of [`Cache::lose_log`]. Call this when the same file has its name back and has lost no byte.
@@ -216,12 +216,12 @@ impl Cache {
             let mut state = shared.state.lock();
             // Blank the NVRAM only if nothing is dirty: otherwise it must go on naming the log that has the data.
             if state.table.dirty() == 0
-                && state.is_settled()
+                && state.queue.is_settled()
                 && let Some(nvram) = &mut state.nvram
             {
                 nvram.retire();
             }
-            state.table.dirty() == 0 && state.ring.segments() == 0 && state.is_settled()
+            state.table.dirty() == 0 && state.log.ring.segments() == 0 && state.queue.is_settled()
         };
         if is_empty && matches!(shared.lower.holding(), Holding::Held | Holding::Reserved) {
             // If the lower volume does not answer, the claim stays: it admits this log again, but another log
@@ -239,8 +239,9 @@ impl Cache {
             return;
         }
         let sent = self.shared.wait_until(|state| {
-            let is_sent =
-                state.reserved.live == 0 && state.is_settled() && state.table.dirty() == 0;
+            let is_sent = state.room.reserved.live == 0
+                && state.queue.is_settled()
+                && state.table.dirty() == 0;
             is_sent.then_some(())
         });
         let _ = timeout(LAST_SEND_TIME, sent).await;
@@ -272,19 +273,19 @@ impl Cache {
     /// that were under way have ended too.
     async fn come_to_rest(&self) -> Result<bool, Error> {
         let shared = &self.shared;
-        shared.state.lock().stopping = true;
+        shared.state.lock().destage.is_stopping = true;
         shared.wake_destage.notify_one();
         shared.changed.notify_waiters();
         let settled = shared.wait_until(|state| {
-            let written = state.reserved.live == 0 && state.is_settled();
-            let quiet = written && state.claims.is_empty() && state.round.is_none();
+            let written = state.room.reserved.live == 0 && state.queue.is_settled();
+            let quiet = written && state.slot_locks.is_empty() && state.destage.round.is_none();
             quiet.then_some(())
         });
         let is_quiet = timeout(STOP_TIME, settled).await.is_ok();
-        shared.state.lock().closed = true;
+        shared.state.lock().queue.is_closed = true;
         // Wake the writes that wait for room: they fail because the cache is closed.
         shared.changed.notify_waiters();
-        if !is_quiet && !shared.state.lock().is_settled() {
+        if !is_quiet && !shared.state.lock().queue.is_settled() {
             return Err(Error::Device("the log disk does not take what waits for it".into()));
         }
         Ok(is_quiet)
@@ -302,7 +303,7 @@ impl Cache {
     /// Returns true after the cache was stopped or exported. The NVRAM may be blank from then on.
     #[must_use]
     pub fn is_closed(&self) -> bool {
-        self.shared.state.lock().closed
+        self.shared.state.lock().queue.is_closed
     }
 
     /// The id of the log, and how often it was opened.
@@ -346,12 +347,12 @@ impl Cache {
     pub async fn mark(&self) -> Result<WriteOrderMark, Error> {
         let shared = &self.shared;
         if shared.is_by_flush() {
-            let flushed = shared.state.lock().last_end;
+            let flushed = shared.state.lock().queue.ends.last_serial;
             shared.committed(flushed).await?;
             return Ok(WriteOrderMark(shared.state.lock().epochs.end()));
         }
         shared.settle().await?;
-        Ok(WriteOrderMark(shared.state.lock().ring.next() - 1))
+        Ok(WriteOrderMark(shared.state.lock().log.ring.next() - 1))
     }
 
     /// Whether the lower volume has everything; where writes count with the next flush, all that was
@@ -360,9 +361,9 @@ impl Cache {
     pub fn is_drained(&self) -> bool {
         let state = self.shared.state.lock();
         if self.shared.is_by_flush() {
-            state.ends == 0 && state.epochs.oldest().is_none()
+            state.queue.ends.pending == 0 && state.epochs.oldest().is_none()
         } else {
-            state.table.dirty() + state.pending_slots() == 0
+            state.table.dirty() + state.queue.pending_slots() == 0
         }
     }
 
@@ -406,7 +407,7 @@ impl Cache {
     }
 
     fn order(&self, change: impl FnOnce(&mut Orders)) {
-        change(&mut self.shared.state.lock().orders);
+        change(&mut self.shared.state.lock().destage.orders);
         self.shared.wake_destage.notify_one();
         self.shared.changed.notify_waiters();
     }
@@ -442,21 +443,21 @@ impl Cache {
         statistics.dirty_slots = dirty;
         statistics.dirty_bytes = dirty * SLOT_BYTES as u64;
         statistics.oldest_dirty_ms =
-            state.dirty_since.map_or(0, |since| since.elapsed().as_millis() as u64);
-        statistics.destage_rate = state.destaging.rate();
-        statistics.destage_rate_limit = state.orders.rate;
+            state.destage.dirty_since.map_or(0, |since| since.elapsed().as_millis() as u64);
+        statistics.destage_rate = state.destage.meter.rate();
+        statistics.destage_rate_limit = state.destage.orders.rate;
         statistics.paused_ms =
-            state.orders.paused_since.map(|since| since.elapsed().as_millis() as u64);
-        statistics.pending_slots = state.pending_slots() as u64;
+            state.destage.orders.paused_since.map(|since| since.elapsed().as_millis() as u64);
+        statistics.pending_slots = state.queue.pending_slots() as u64;
         statistics.dram_used_bytes = (state.table.resident() * SLOT_BYTES) as u64;
         let ahead = state.table.ahead();
         statistics.read_ahead_used_slots = ahead.used;
         statistics.read_ahead_wasted_slots = ahead.wasted;
         state.tier.tell(&mut statistics);
         statistics.dram_bytes = shared.settings.dram_bytes;
-        statistics.log_used_bytes = u64::from(state.ring.used()) * SLOT_BYTES as u64;
-        statistics.log_bytes = u64::from(state.ring.blocks()) * SLOT_BYTES as u64;
-        statistics.committed_segment = state.ring.next() - 1;
+        statistics.log_used_bytes = u64::from(state.log.ring.used()) * SLOT_BYTES as u64;
+        statistics.log_bytes = u64::from(state.log.ring.blocks()) * SLOT_BYTES as u64;
+        statistics.committed_segment = state.log.ring.next() - 1;
         statistics.log_error = state.log_error().as_ref().map(ToString::to_string);
         let nvram_error = state.nvram.as_ref().and_then(NvramBuffer::error);
         statistics.nvram_error = nvram_error.map(|error| {
@@ -467,7 +468,7 @@ impl Cache {
         statistics.lower_is_silent = trouble.is_silent;
         statistics.lower_refuses_ms = trouble.refuses.map(|time| time.as_millis() as u64);
         statistics.lower_error = trouble.error;
-        let sent = state.round.as_ref().map_or(0, |round| round.sent_bytes);
+        let sent = state.destage.round.as_ref().map_or(0, |round| round.sent_bytes);
         statistics.round_sent_bytes = sent.min(statistics.dirty_bytes);
         let fill = shared.fill(&mut state);
         statistics.log_fill_percent = fill.percent;
@@ -805,8 +806,8 @@ mod tests {
         let shared = &cache.shared;
         let serial = {
             let mut state = shared.state.lock();
-            state.serial += 1;
-            state.serial
+            state.commits.serial += 1;
+            state.commits.serial
         };
         let late = timeout(Duration::from_secs(60), shared.committed(serial)).await;
         assert!(matches!(late, Ok(Err(Error::Fenced(_)))), "{late:?}");

@@ -19,19 +19,15 @@ use tokio::time::{Instant, sleep};
 use volume::{Data, Durability, Error, Lba};
 
 use crate::{
-    batch::Batch,
-    core::CacheCore,
-    dram::scratch_block,
-    nvram::NvramBuffer,
-    settings::WriteMode,
-    state::{CacheState, Waiter},
+    batch::Batch, core::CacheCore, dram::scratch_block, nvram::NvramBuffer, settings::WriteMode,
+    state::CacheState,
 };
 
 impl CacheCore {
     /// Starts the driver if something waits and none runs.
     pub fn start_commit(self: &Arc<Self>, state: &mut CacheState) {
-        if !state.committing && !state.frozen && !state.is_settled() {
-            state.committing = true;
+        if !state.queue.is_writing && !state.queue.is_frozen && !state.queue.is_settled() {
+            state.queue.is_writing = true;
             tokio::spawn(write_segments(Arc::clone(self)));
         }
     }
@@ -58,7 +54,8 @@ impl CacheCore {
 
     /// Destages to level 1 everything that waits for the log now. Where only a flush ends an epoch, ends the epoch.
     pub async fn settle(self: &Arc<Self>) -> Result<(), Error> {
-        let serial = if self.is_by_flush() { self.end_epoch() } else { self.state.lock().serial };
+        let serial =
+            if self.is_by_flush() { self.end_epoch() } else { self.state.lock().commits.serial };
         self.committed(serial).await
     }
 
@@ -71,21 +68,21 @@ impl CacheCore {
         if self.settings.log_buffer.is_none() {
             return Ok(());
         }
-        let asked = self.state.lock().durable;
+        let asked = self.state.lock().commits.durable;
         // All callers that arrive while one flush is running share the next flush.
         let _turn = self.log_flush.lock().await;
         let reached = {
             let state = self.state.lock();
-            if state.logged >= asked {
+            if state.commits.logged >= asked {
                 return Ok(());
             }
-            state.durable
+            state.commits.durable
         };
         self.log.flush().await?;
         self.vouch().await?;
         {
             let mut state = self.state.lock();
-            state.logged = state.logged.max(reached);
+            state.commits.logged = state.commits.logged.max(reached);
         }
         self.confirm();
         Ok(())
@@ -106,7 +103,7 @@ async fn write_segments(shared: Arc<CacheCore>) {
             let mut state = shared.state.lock();
             let batch = state.take_batch(&shared.identity, shared.is_by_flush());
             if batch.is_none() {
-                state.committing = false;
+                state.queue.is_writing = false;
             }
             batch
         };
@@ -164,7 +161,7 @@ async fn write_segment(shared: &Arc<CacheCore>, batch: &Batch) -> bool {
         if shared.pair.is_some()
             && let Err(fenced) = shared.lower.check()
         {
-            let wakers = shared.state.lock().fail_for_good(fenced);
+            let wakers = shared.state.lock().commits.fail_for_good(fenced);
             wakers.into_iter().for_each(Waker::wake);
             shared.changed.notify_waiters();
             return false;
@@ -185,7 +182,7 @@ async fn write_segment(shared: &Arc<CacheCore>, batch: &Batch) -> bool {
             }
             shared.counters.log_errors.add(1);
         }
-        let wakers = shared.state.lock().fail(error);
+        let wakers = shared.state.lock().commits.fail(error);
         wakers.into_iter().for_each(Waker::wake);
         shared.changed.notify_waiters();
         sleep(delay).await;
@@ -217,7 +214,7 @@ impl Reported {
 async fn try_write(shared: &Arc<CacheCore>, batch: &Batch) -> Result<(), Error> {
     let fits = {
         let state = shared.state.lock();
-        state.ring.fits(batch.pages.len() as u32 + 1).then(|| state.ring.position())
+        state.log.ring.fits(batch.pages.len() as u32 + 1).then(|| state.log.ring.position())
     };
     let Some(start) = fits else { return Err(Error::Busy("the log is full")) };
     let header = scratch_block(&shared.scratch, |block| batch.header.encode(block));
@@ -244,49 +241,24 @@ impl Future for Committed<'_> {
         if let Some(error) = state.risk() {
             return Poll::Ready(Err(error));
         }
-        if state.durable >= self.serial {
+        if state.commits.durable >= self.serial {
             return Poll::Ready(Ok(()));
         }
-        if let Some((serial, error)) = &state.failure
-            && *serial >= self.serial
-        {
+        if let Some(error) = state.commits.failure_of(self.serial) {
             return Poll::Ready(Err(error.clone()));
         }
-        let (serial, waker) = (self.serial, context.waker().clone());
-        match find(&mut state, serial, self.waiter) {
-            Some(at) => state.waiters[at].waker = waker,
-            None => {
-                let id = state.next_waiter;
-                state.next_waiter += 1;
-                let at = state.waiters.partition_point(|waiter| waiter.serial <= serial);
-                state.waiters.insert(at, Waiter { serial, id, waker });
-                self.waiter = Some(id);
-            }
-        }
+        let waker = context.waker().clone();
+        self.waiter = Some(state.commits.wait(self.serial, self.waiter, waker));
         Poll::Pending
     }
 }
 
 impl Drop for Committed<'_> {
     fn drop(&mut self) {
-        if self.waiter.is_some() {
-            let mut state = self.shared.state.lock();
-            if let Some(at) = find(&mut state, self.serial, self.waiter) {
-                state.waiters.remove(at);
-            }
+        if let Some(id) = self.waiter {
+            self.shared.state.lock().commits.stop_waiting(self.serial, id);
         }
     }
-}
-
-fn find(state: &mut CacheState, serial: u64, id: Option<u64>) -> Option<usize> {
-    let id = id?;
-    let first = state.waiters.partition_point(|waiter| waiter.serial < serial);
-    state
-        .waiters
-        .range(first..)
-        .take_while(|waiter| waiter.serial == serial)
-        .position(|waiter| waiter.id == id)
-        .map(|at| first + at)
 }
 
 /// A failing disk is asked again after this, then after twice as long, and so on.

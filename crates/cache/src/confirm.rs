@@ -13,7 +13,7 @@ impl CacheCore {
     pub fn confirm(&self) {
         let (logged, kept) = {
             let state = self.state.lock();
-            (state.logged, state.kept)
+            (state.commits.logged, state.commits.kept)
         };
         self.confirming.note(logged, kept);
     }
@@ -27,7 +27,7 @@ impl CacheCore {
         let is_needless = {
             let state = self.state.lock();
             let has_failed = state.nvram.as_ref().is_some_and(|nvram| !nvram.is_sound());
-            has_failed && state.is_settled() && state.durable >= state.kept
+            has_failed && state.queue.is_settled() && state.commits.durable >= state.commits.kept
         };
         if is_needless && self.superblock.lock().await.immediate {
             let _ = self.write_superblock(|superblock| superblock.immediate = false).await;

@@ -143,29 +143,29 @@ impl CacheCore {
 
     /// Returns the blocks that the log must keep free: those promised to calls and records, and the ring's reserve.
     pub fn promised_room(&self, state: &CacheState) -> u32 {
-        (self.blocks_promised(state) + state.tombstones) as u32 + state.ring.reserve()
+        (self.blocks_promised(state) + state.queue.tombstones) as u32 + state.log.ring.reserve()
     }
 
     /// Returns true if the log has room for one more record of a bypassing write.
     pub fn room_for_tombstone(&self, state: &CacheState) -> bool {
         // While the ring changes its layout its room is not known.
-        let taken = self.blocks_promised(state) + state.tombstones;
-        !state.frozen && state.ring.room() as usize > taken
+        let taken = self.blocks_promised(state) + state.queue.tombstones;
+        !state.queue.is_frozen && state.log.ring.room() as usize > taken
     }
 
     /// Returns the log blocks that queued and reserved slots will take: data, one header for each full
     /// segment, two for segments in flight, one for each step that a write has begun or
     /// reserved, and one for each end of an epoch.
     fn blocks_promised(&self, state: &CacheState) -> usize {
-        let slots = state.pending_slots() + state.reserved.slots;
-        let longest = state.ring.longest_data() as usize;
-        let steps = state.copying + state.reserved.headers;
-        slots + slots.div_ceil(longest) + 2 + steps + state.ends
+        let slots = state.queue.pending_slots() + state.room.reserved.slots;
+        let longest = state.log.ring.longest_data() as usize;
+        let steps = state.queue.copying + state.room.reserved.headers;
+        slots + slots.div_ceil(longest) + 2 + steps + state.queue.ends.pending
     }
 
     /// Whether memory has room for so many more entries.
     pub fn has_entries(&self, state: &CacheState, more: usize) -> bool {
-        let limit = self.entries_beside_log + state.ring.blocks() as usize;
+        let limit = self.entries_beside_log + state.log.ring.blocks() as usize;
         state.table.len() + state.epochs.kept() + more <= limit
     }
 
@@ -183,10 +183,10 @@ impl CacheCore {
     /// round has failed; and when destage is held while the log disk fails, if hosts' writes had to wait for the
     /// round's end.
     pub fn ends_round(&self, state: &CacheState) -> bool {
-        let is_held = state.round.is_some() && state.orders.hold().is_some();
-        let is_void = state.round.as_ref().is_some_and(|round| round.is_void);
+        let is_held = state.destage.round.is_some() && state.destage.orders.hold().is_some();
+        let is_void = state.destage.round.as_ref().is_some_and(|round| round.is_void);
         is_void
-            || state.stopping
+            || state.destage.is_stopping
             || (is_held && state.log_error().is_some() && self.is_atomic_below())
     }
 
@@ -262,9 +262,9 @@ impl CacheCore {
         let mut superblock = self.superblock.lock().await;
         {
             let state = self.state.lock();
-            superblock.committed = state.ring.next() - 1;
-            superblock.serial = state.serial;
-            superblock.complete = state.durable;
+            superblock.committed = state.log.ring.next() - 1;
+            superblock.serial = state.commits.serial;
+            superblock.complete = state.commits.durable;
             superblock.noted = self.settings.report.is_immediate()
                 && state.nvram.as_ref().is_some_and(NvramBuffer::is_sound);
         }
@@ -305,7 +305,8 @@ impl CacheCore {
 
     /// Reports once that the superblock cannot be written, and once that it can again.
     fn tell_of_superblock(&self, written: &Result<(), Error>) {
-        let failed = std::mem::replace(&mut self.state.lock().superblock_fails, written.is_err());
+        let failed =
+            std::mem::replace(&mut self.state.lock().log.superblock_fails, written.is_err());
         match written {
             Ok(()) if failed => tracing::info!("the superblock of the log is written again"),
             Err(error) if !failed => tracing::warn!(
@@ -318,7 +319,7 @@ impl CacheCore {
 
     /// Returns why new writes are refused now, if they are.
     pub fn refusal(&self, state: &CacheState) -> Option<Error> {
-        if state.stopping {
+        if state.destage.is_stopping {
             return Some(Error::Busy("the cache is stopping"));
         }
         // A write that bypasses an empty log does not need the log.

@@ -53,14 +53,14 @@ pub(crate) async fn run(shared: Arc<CacheCore>) {
                 tracing::warn!(%reason, "destage has ended: the volume is somebody else's");
                 refresh_superblock(&shared).await;
                 give_up_round(&shared);
-                shared.wait_until(|state| state.stopping.then_some(())).await;
+                shared.wait_until(|state| state.destage.is_stopping.then_some(())).await;
             }
             Err(failed) => {
                 let is_sent = failed.is_sent;
                 let delay = tell(&shared, &mut trouble, failed);
                 // Do this before giving up the round: export() reads "no round" as "log is idle".
                 refresh_superblock(&shared).await;
-                let last = shared.state.lock().round.as_ref().map(|round| round.cut);
+                let last = shared.state.lock().destage.round.as_ref().map(|round| round.cut);
                 let rotten = give_up_round(&shared);
                 if let Some(cut) = last.filter(|_| is_sent)
                     && has_sent_rest(&shared, cut)
@@ -69,7 +69,7 @@ pub(crate) async fn run(shared: Arc<CacheCore>) {
                     continue;
                 }
                 let unnamed = trouble.unnamed(&rotten);
-                if !unnamed.is_empty() && shared.state.lock().lost_log.is_none() {
+                if !unnamed.is_empty() && shared.state.lock().log.lost.is_none() {
                     shared.name_unreadable(&unnamed).await;
                 }
                 end_lower_epoch(&shared, !rotten.is_empty()).await;
@@ -88,13 +88,13 @@ async fn wait_for_work(shared: &CacheCore) -> bool {
         shared.follow_growth().await;
         {
             let state = shared.state.lock();
-            if state.stopping {
+            if state.destage.is_stopping {
                 return false;
             }
             let work = if shared.is_by_flush() {
                 state.epochs.oldest().is_some()
             } else {
-                state.table.dirty() > 0 || state.ring.segments() > 0
+                state.table.dirty() > 0 || state.log.ring.segments() > 0
             };
             if work {
                 return true;
@@ -106,7 +106,7 @@ async fn wait_for_work(shared: &CacheCore) -> bool {
 
 /// Sleeps, but not through a stop.
 async fn pause(shared: &CacheCore, time: Duration) {
-    let stopping = shared.wait_until(|state| state.stopping.then_some(()));
+    let stopping = shared.wait_until(|state| state.destage.is_stopping.then_some(()));
     tokio::select! {
         () = sleep(time) => {}
         () = stopping => {}
@@ -156,7 +156,7 @@ async fn round<'a>(
     if ended.is_err()
         && let Some(next) = &mut chain.next
     {
-        if let Some(round) = &mut shared.state.lock().round {
+        if let Some(round) = &mut shared.state.lock().destage.round {
             round.is_void = true;
         }
         shared.changed.notify_waiters();
@@ -166,7 +166,7 @@ async fn round<'a>(
         next.await;
         chain.next = None;
         let mut state = shared.state.lock();
-        state.round = state.flushing.take().map(DestageRound::new);
+        state.destage.round = state.destage.flushing.take().map(DestageRound::new);
     }
     if chain.next.is_none() {
         chain.turn = None;
@@ -249,7 +249,7 @@ async fn send_round(
         // those of the previous round.
         shared
             .wait_until(|state| {
-                (state.flushing.is_none() || shared.ends_round(state)).then_some(())
+                (state.destage.flushing.is_none() || shared.ends_round(state)).then_some(())
             })
             .await;
         if shared.ends_round(&shared.state.lock()) {
@@ -298,19 +298,19 @@ async fn complete(
         let mut state = shared.state.lock();
         // `follow` begins no round behind a round with unreadable slots. If the next round was begun, `state.round` is the
         // next one, and unreadable slots in it do not concern this round.
-        let is_followed = state.flushing.is_some();
-        let is_rotten = state.round.as_ref().is_some_and(|round| !round.rotten.is_empty());
+        let is_followed = state.destage.flushing.is_some();
+        let is_rotten = state.destage.round.as_ref().is_some_and(|round| !round.rotten.is_empty());
         if is_rotten && !is_followed {
             let error = Error::Device("the log does not give back all of it".into());
             return Err(RoundFailure { error, at_flush: false, is_sent: true });
         }
-        state.unflushed_below = is_followed;
+        state.lower.is_unflushed = is_followed;
     }
     if pieces > 1 {
         shared.counters.split_rounds.add(1);
         tracing::warn!(pieces, most, "a round was too large for one epoch of the lower volume");
     }
-    let tail_block = shared.state.lock().ring.start(cut + 1);
+    let tail_block = shared.state.lock().log.ring.start(cut + 1);
     shared
         .write_superblock(|superblock| {
             superblock.tail = cut + 1;
@@ -319,7 +319,7 @@ async fn complete(
         .await?;
     clean(shared, cut, started).await;
     shared.counters.rounds.add(1);
-    shared.state.lock().refuses = None;
+    shared.state.lock().lower.refuses = None;
     Ok(())
 }
 
@@ -338,7 +338,7 @@ fn learn_limit(shared: &CacheCore) -> u64 {
     if shared.is_strict() && !shared.is_by_flush() {
         let link = shared.far_writes.lock().estimate().held() / SLOT_BYTES as u64;
         let mut state = shared.state.lock();
-        let limit = limit(state.ring.blocks(), slots, link);
+        let limit = limit(state.log.ring.blocks(), slots, link);
         state.epochs.set_limit(limit);
     }
     slots
@@ -348,11 +348,11 @@ fn learn_limit(shared: &CacheCore) -> u64 {
 /// Epochs that were sealed before the link was measured are shorter than that, and the link is idle between two rounds.
 /// Joins none while a host waits for room in the log, because a short round frees room sooner.
 fn join_short(shared: &CacheCore, state: &mut CacheState, after: u64) {
-    if state.starving {
+    if state.destage.is_starving {
         return;
     }
     let link = shared.far_writes.lock().estimate().held() / SLOT_BYTES as u64;
-    let most = limit(state.ring.blocks(), shared.lower_epoch.load(Ordering::Relaxed), link);
+    let most = limit(state.log.ring.blocks(), shared.lower_epoch.load(Ordering::Relaxed), link);
     let CacheState { epochs, table, .. } = state;
     epochs.join_up_to(after, table, most);
 }
@@ -398,7 +398,7 @@ async fn send_piece(
         // Slots that a bypassed write holds: it makes them void, or fails and leaves them to us.
         // Without them the tail must not move.
         let overlaps =
-            |item: &Item, state: &CacheState| state.claims.overlap(item.slot, item.slot + 1);
+            |item: &Item, state: &CacheState| state.slot_locks.overlap(item.slot, item.slot + 1);
         shared
             .wait_until(|state| (!claimed.iter().any(|item| overlaps(item, state))).then_some(()))
             .await;
@@ -418,15 +418,15 @@ async fn begin(shared: &CacheCore, chain: &mut Chain<'_>) -> Result<BegunRound, 
     let _no_reads = shared.flushed_reads.write().await;
     let mut state = shared.state.lock();
     if state.epochs.oldest().is_none() {
-        let newest = state.ring.next() - 1;
+        let newest = state.log.ring.next() - 1;
         assert!(!shared.is_by_flush(), "a round waits for the end of an epoch");
         state.epochs.seal(newest);
     }
     join_short(shared, &mut state, 0);
     let cut = state.epochs.oldest().expect("one was sealed");
     state.table.rewind();
-    state.unflushed_below = true;
-    state.round = Some(DestageRound::new(cut));
+    state.lower.is_unflushed = true;
+    state.destage.round = Some(DestageRound::new(cut));
     Ok(BegunRound { cut, after: None, started, most })
 }
 
@@ -436,19 +436,20 @@ fn follow(shared: &CacheCore, cut: u64) -> Option<BegunRound> {
     let started = Instant::now();
     let most = learn_limit(shared);
     let mut state = shared.state.lock();
-    let is_held = state.stopping || state.orders.hold().is_some();
+    let is_held = state.destage.is_stopping || state.destage.orders.hold().is_some();
     // While the log disk fails, calls of hosts bypass the log, and wait until no round is running.
-    let goes_past = !state.claims.is_empty() || shared.waits_for_turn.load(Ordering::SeqCst) > 0;
-    let is_whole = state.round.as_ref().is_some_and(|round| round.rotten.is_empty());
+    let goes_past =
+        !state.slot_locks.is_empty() || shared.waits_for_turn.load(Ordering::SeqCst) > 0;
+    let is_whole = state.destage.round.as_ref().is_some_and(|round| round.rotten.is_empty());
     if most == 0 || is_held || goes_past || !is_whole || state.log_error().is_some() {
         return None;
     }
     join_short(shared, &mut state, cut);
     let next = state.epochs.following(cut)?;
     state.table.rewind();
-    state.unflushed_below = true;
-    state.flushing = Some(cut);
-    state.round = Some(DestageRound::new(next));
+    state.lower.is_unflushed = true;
+    state.destage.flushing = Some(cut);
+    state.destage.round = Some(DestageRound::new(next));
     Some(BegunRound { cut: next, after: Some(cut), started, most })
 }
 
@@ -456,13 +457,14 @@ fn follow(shared: &CacheCore, cut: u64) -> Option<BegunRound> {
 /// from it.
 fn has_sent_rest(shared: &CacheCore, cut: u64) -> bool {
     let state = shared.state.lock();
-    state.lost_log.is_some() && state.is_settled() && shared.newest_to_send(&state) == cut
+    state.log.lost.is_some() && state.queue.is_settled() && shared.newest_to_send(&state) == cut
 }
 
 /// Closes a round that was not completed. Its epoch stays the oldest one. Returns the slots of it that could
 /// not be read from the log.
 fn give_up_round(shared: &CacheCore) -> Vec<(u64, LogAddress)> {
-    let rotten = shared.state.lock().round.take().map_or_else(Vec::new, |round| round.rotten);
+    let rotten =
+        shared.state.lock().destage.round.take().map_or_else(Vec::new, |round| round.rotten);
     shared.changed.notify_waiters();
     if !rotten.is_empty() {
         join_rotten(shared, &rotten);
@@ -477,8 +479,8 @@ fn join_rotten(shared: &CacheCore, rotten: &[(u64, LogAddress)]) {
     let has_epochs = shared.is_strict() && shared.lower_epoch.load(Ordering::Relaxed) > 0;
     let mut state = shared.state.lock();
     let state = &mut *state;
-    let has_epochs = has_epochs && state.lost_log.is_none();
-    let newest = (!shared.is_by_flush()).then(|| state.ring.next() - 1);
+    let has_epochs = has_epochs && state.log.lost.is_none();
+    let newest = (!shared.is_by_flush()).then(|| state.log.ring.next() - 1);
     let rotten: HashMap<u64, LogAddress> = rotten.iter().copied().collect();
     let is_replaced = |item: &Item| rotten.get(&item.slot) == Some(&item.place);
     while (!has_epochs || state.epochs.older(0).iter().any(is_replaced))
@@ -573,17 +575,17 @@ impl CacheState {
     }
 
     fn end_round(&mut self, cut: u64, started: Instant) {
-        self.ring.release(cut + 1);
+        self.log.ring.release(cut + 1);
         self.epochs.complete(cut);
         // If the next round was begun during the flush, `state.round` is that one: keep it.
-        if self.flushing.take().is_none() {
-            self.round = None;
+        if self.destage.flushing.take().is_none() {
+            self.destage.round = None;
         }
-        self.starving = false;
+        self.destage.is_starving = false;
         // What is dirty now came after the cut.
-        self.dirty_since = (self.table.dirty() > 0).then_some(started);
+        self.destage.dirty_since = (self.table.dirty() > 0).then_some(started);
         if !self.is_dirty() {
-            self.dirty.clear();
+            self.destage.dirty_flags.clear();
         }
     }
 }

@@ -10,11 +10,12 @@ impl CacheCore {
     pub async fn drain_to(&self, number: u64) -> Result<(), Error> {
         let _draining = Draining::begin(self);
         self.wait_until(|state| {
-            if !state.ring.reaches_back_to(number) || self.mutation.is(Mutant::DrainDoesNotWait) {
+            if !state.log.ring.reaches_back_to(number) || self.mutation.is(Mutant::DrainDoesNotWait)
+            {
                 return Some(Ok(()));
             }
-            let stopping = state.stopping.then_some("the cache is stopping");
-            stopping.or(state.orders.hold()).map(|why| Err(Error::Busy(why)))
+            let stopping = state.destage.is_stopping.then_some("the cache is stopping");
+            stopping.or(state.destage.orders.hold()).map(|why| Err(Error::Busy(why)))
         })
         .await
     }
@@ -25,7 +26,7 @@ struct Draining<'a>(&'a CacheCore);
 
 impl<'a> Draining<'a> {
     fn begin(shared: &'a CacheCore) -> Self {
-        shared.state.lock().draining += 1;
+        shared.state.lock().destage.draining += 1;
         shared.wake_destage.notify_one();
         Self(shared)
     }
@@ -33,6 +34,6 @@ impl<'a> Draining<'a> {
 
 impl Drop for Draining<'_> {
     fn drop(&mut self) {
-        self.0.state.lock().draining -= 1;
+        self.0.state.lock().destage.draining -= 1;
     }
 }

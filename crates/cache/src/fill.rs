@@ -15,21 +15,22 @@ pub(crate) struct LogFill {
 
 impl CacheCore {
     pub fn fill(&self, state: &mut CacheState) -> LogFill {
-        let most = state.ring.most_room().saturating_sub(state.ring.reserve()).max(1);
-        let left = state.ring.room().saturating_sub(self.promised_room(state));
+        let most = state.log.ring.most_room().saturating_sub(state.log.ring.reserve()).max(1);
+        let left = state.log.ring.room().saturating_sub(self.promised_room(state));
         // Compare with the wanted room: calls in this line may also wait for the end of a resize or for entries of
         // the slot table.
-        let lacks_room = state.log_line.first().is_some_and(|wants| wants > left as usize);
+        let lacks_room = state.room.log_line.first().is_some_and(|wants| wants > left as usize);
         let is_full = left < LEAST_WRITE || lacks_room;
         let used = most.saturating_sub(left);
         let percent = match is_full {
             true => 100,
             false => (u64::from(used) * 100 / u64::from(most)).min(99),
         };
-        let rates = state.gauge.rates(used, state.ring.pushed());
+        let rates = state.log.gauge.rates(used, state.log.ring.pushed());
         // While destage is stopped, take the rate of writes: the growth of the last minute may include destage.
-        let is_stopped =
-            self.is_away(state) || state.refuses.is_some() || state.orders.hold().is_some();
+        let is_stopped = self.is_away(state)
+            || state.lower.refuses.is_some()
+            || state.destage.orders.hold().is_some();
         let growth = if is_stopped { rates.appended } else { rates.growth };
         let seconds = f64::from(left) / growth;
         let lasts = (growth * SLOT_BYTES as f64 >= 1.0 && seconds < LONGEST)

@@ -117,7 +117,7 @@ impl CacheCore {
             tokio::join!(self.read_log_blocks(&places), below.try_collect::<Vec<_>>());
         let is_live = {
             let state = self.state.lock();
-            places.iter().all(|(_, place)| state.ring.reaches_back_to(place.segment))
+            places.iter().all(|(_, place)| state.log.ring.reaches_back_to(place.segment))
         };
         if !is_live {
             return Ok(None);

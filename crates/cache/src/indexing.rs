@@ -32,7 +32,7 @@ async fn write_frames(shared: Arc<CacheCore>) {
         };
         // Stable, or all frames since the last power-on could be missing after a failure.
         let written = shared.log.write(lba, Data::from(frame.bytes), Durability::Stable).await;
-        let failed = std::mem::replace(&mut shared.state.lock().index_fails, written.is_err());
+        let failed = std::mem::replace(&mut shared.state.lock().log.index_fails, written.is_err());
         match written {
             Ok(()) => {
                 if failed {

@@ -4,10 +4,7 @@
 //! acknowledged because it is in the log. Everything else goes on: writes that were acknowledged before and wait
 //! for the log are written to the open file, and destage sends all that can be read to the lower volume.
 
-use std::{
-    collections::{HashMap, HashSet},
-    task::Waker,
-};
+use std::{collections::HashMap, task::Waker};
 
 use volume::{Error, Lba};
 
@@ -24,12 +21,12 @@ impl CacheCore {
     pub fn lose_log(&self, reason: &str) {
         let wakers: Vec<Waker> = {
             let mut state = self.state.lock();
-            if state.lost_log.is_some() {
+            if state.log.lost.is_some() {
                 return;
             }
-            state.lost_log = Some(LostLog::new(reason));
-            state.draining += 1;
-            state.waiters.drain(..).map(|waiter| waiter.waker).collect()
+            state.log.lost = Some(LostLog::new(reason));
+            state.destage.draining += 1;
+            state.commits.take_wakers()
         };
         wakers.into_iter().for_each(Waker::wake);
         self.wake_destage.notify_one();
@@ -40,11 +37,11 @@ impl CacheCore {
     /// it. Returns false if a part of the log could not be read meanwhile: then only the next start uses it again.
     pub fn regain_log(&self) -> bool {
         let mut state = self.state.lock();
-        if state.lost_log.as_ref().is_some_and(|lost| lost.all_sent) {
+        if state.log.lost.as_ref().is_some_and(|lost| lost.all_sent) {
             return false;
         }
-        if state.lost_log.take().is_some() {
-            state.draining -= 1;
+        if state.log.lost.take().is_some() {
+            state.destage.draining -= 1;
             drop(state);
             self.changed.notify_waiters();
         }
@@ -61,8 +58,8 @@ impl CacheCore {
         let is_sent = {
             let mut state = self.state.lock();
             let is_dirty = state.is_dirty();
-            let lost = state.lost_log.as_mut().filter(|lost| !is_dirty && !lost.is_told);
-            lost.map(|lost| lost.is_told = true).is_some()
+            let lost = state.log.lost.as_mut().filter(|lost| !is_dirty && !lost.is_reported);
+            lost.map(|lost| lost.is_reported = true).is_some()
         };
         if is_sent {
             tracing::warn!(
@@ -96,7 +93,7 @@ impl CacheCore {
         );
         self.clean_sent(cut, unreadable).await;
         self.wait_until(|state| {
-            let is_over = state.stopping || state.lost_log.is_none();
+            let is_over = state.destage.is_stopping || state.log.lost.is_none();
             (is_over || self.newest_to_send(state) > cut).then_some(())
         })
         .await;
@@ -108,7 +105,7 @@ impl CacheCore {
         let unreadable: HashMap<u64, LogAddress> = unreadable.iter().copied().collect();
         let indices = {
             let mut state = self.state.lock();
-            if let Some(lost) = &mut state.lost_log {
+            if let Some(lost) = &mut state.log.lost {
                 lost.all_sent = true;
             }
             state.table.indices()
@@ -120,7 +117,7 @@ impl CacheCore {
             {
                 let mut state = self.state.lock();
                 let state = &mut *state;
-                let Some(lost) = &mut state.lost_log else { return };
+                let Some(lost) = &mut state.log.lost else { return };
                 for index in step {
                     if !state.table.is_used(index) {
                         continue;
@@ -162,7 +159,7 @@ impl CacheCore {
     /// Returns the newest segment that may be destaged. Where only a flush ends an epoch, it is the segment of the
     /// last flush.
     pub fn newest_to_send(&self, state: &CacheState) -> u64 {
-        if self.is_by_flush() { state.epochs.end() } else { state.ring.next() - 1 }
+        if self.is_by_flush() { state.epochs.end() } else { state.log.ring.next() - 1 }
     }
 
     /// Returns the names of the cached volumes, indexed by their places.
@@ -211,26 +208,6 @@ struct LostRange {
     first: u64,
     last: u64,
     bytes: u64,
-}
-
-impl CacheState {
-    /// Returns the error of flushes while the log is lost and the lower volume lacks some of its data.
-    pub fn risk(&self) -> Option<Error> {
-        self.lost_log.as_ref().filter(|_| self.is_dirty()).map(LostLog::error)
-    }
-}
-
-impl LostLog {
-    fn new(reason: &str) -> Self {
-        Self { reason: reason.into(), all_sent: false, is_told: false, sent: HashSet::new() }
-    }
-
-    /// Returns the error that hosts get.
-    pub fn error(&self) -> Error {
-        let sent =
-            if self.all_sent { "; all that can be read of it is at the far volume" } else { "" };
-        Error::Device(format!("{}{sent}", self.reason).into())
-    }
 }
 
 /// The most ranges that get an event of their own, since a log that was cut short may lack thousands.

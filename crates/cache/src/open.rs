@@ -279,9 +279,9 @@ pub(crate) async fn open(
     )?;
     {
         let mut state = shared.state.lock();
-        state.dirty = dirty_flags;
-        (state.logged, state.kept) = (found.complete, kept);
-        state.log_is_buffered = shared.settings.log_buffer.is_some();
+        state.destage.dirty_flags = dirty_flags;
+        (state.commits.logged, state.commits.kept) = (found.complete, kept);
+        state.commits.log_is_buffered = shared.settings.log_buffer.is_some();
     }
     shared.confirming.begin(found.complete, kept);
     shared.start_index();
@@ -336,7 +336,7 @@ fn assemble(
         }
     }
     let mut state = CacheState::new((table, epochs), ring, nvram, serial);
-    state.dirty_since = (state.table.dirty() > 0).then(Instant::now);
+    state.destage.dirty_since = (state.table.dirty() > 0).then(Instant::now);
     let times = Arc::<AllTimes>::default();
     Ok(Arc::new(CacheCore {
         lower: Heard::new(lower, Arc::clone(&times)),
@@ -825,7 +825,7 @@ fn recover_nvram(
         }
         state.queue_slot(index, held.serial);
         // Not in the log yet, so nobody may take it for that.
-        state.durable = state.durable.min(held.serial - 1);
+        state.commits.durable = state.commits.durable.min(held.serial - 1);
         shared.counters.recovered_nvram.add(1);
     }
     shared.start_commit(state);

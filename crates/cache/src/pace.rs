@@ -56,8 +56,8 @@ impl DestagePace {
     /// Notes that so many bytes go down now.
     pub fn spend(&mut self, shared: &CacheCore, bytes: u64) {
         let mut state = shared.state.lock();
-        state.destaging.count(bytes);
-        if state.orders.rate.is_some() {
+        state.destage.meter.count(bytes);
+        if state.destage.orders.rate.is_some() {
             self.debt += bytes as f64;
         }
     }
@@ -67,19 +67,19 @@ impl DestagePace {
         if shared.ends_round(&state) {
             return None;
         }
-        if state.orders.hold().is_some() {
+        if state.destage.orders.hold().is_some() {
             return Some(Obstacle::Hold);
         }
-        let wait = self.settle(state.orders.rate);
+        let wait = self.settle(state.destage.orders.rate);
         if !wait.is_zero() {
             return Some(Obstacle::Rate(wait));
         }
-        let filled = f64::from(state.ring.used()) / f64::from(state.ring.blocks());
+        let filled = f64::from(state.log.ring.used()) / f64::from(state.log.ring.blocks());
         let age = Duration::from_millis(shared.settings.max_dirty_age_ms);
-        let is_urgent = state.draining > 0
-            || state.starving
+        let is_urgent = state.destage.draining > 0
+            || state.destage.is_starving
             || filled > shared.settings.destage_threshold
-            || state.dirty_since.is_some_and(|since| since.elapsed() > age);
+            || state.destage.dirty_since.is_some_and(|since| since.elapsed() > age);
         drop(state);
         let quiet = self.quiet(shared);
         let period = Duration::from_millis(shared.settings.idle_ms);
@@ -119,7 +119,7 @@ fn wait_for(seconds: f64) -> Duration {
 /// round while nothing goes to the lower volume.
 pub(crate) async fn refresh_superblock(shared: &CacheCore) {
     let known = shared.superblock.lock().await.committed;
-    if known + 1 < shared.state.lock().ring.next()
+    if known + 1 < shared.state.lock().log.ring.next()
         && let Err(error) = shared.write_superblock(|_| {}).await
     {
         tracing::debug!(%error, "the superblock does not note how far the log reaches");

@@ -17,7 +17,7 @@ use crate::{
         Came, LogAddress, NONE, SECTOR_BYTES, SECTORS, SLOT_BYTES, SlotEntry, WHOLE, copy_sectors,
         mask,
     },
-    state::CacheState,
+    state::{CacheState, Fetches},
     tier,
 };
 
@@ -300,7 +300,7 @@ impl CacheCore {
             (None, Some(place)) => NewerSectors::Log(place),
             (None, None) => NewerSectors::None,
         };
-        Err((state.fetches.get(&fetch).cloned(), newer))
+        Err((state.fetches.running.get(&fetch).cloned(), newer))
     }
 
     /// Makes fetches of a run of slots, one if all are in one place, and tells their entries.
@@ -308,7 +308,7 @@ impl CacheCore {
         let (Some(&first), Some(&last)) = (missing.first(), missing.last()) else { return };
         let (first, last) = (plan.pieces[first].slot, plan.pieces[last].slot);
         for run in runs_to_fetch(state, first, (last - first + 1) as u32) {
-            let fetch = new_fetch(state, run);
+            let fetch = state.fetches.begin(run);
             for at in missing.drain(..fetch.count as usize) {
                 let piece = &mut plan.pieces[at];
                 let index = state.table.find_or_insert(piece.slot);
@@ -616,7 +616,7 @@ impl CacheCore {
         passage.answered();
         self.counters.fetched_bytes.add(bytes);
         let most_piece = self.far_reads.longest_burst() / SLOT_BYTES as u64;
-        self.state.lock().streams.fetched_in(begun.elapsed(), most_piece);
+        self.state.lock().fetches.streams.fetched_in(begun.elapsed(), most_piece);
         Ok(data)
     }
 
@@ -685,11 +685,12 @@ impl CacheCore {
         if most == 0 {
             return (ReadPurpose::Random, Vec::new());
         }
-        let CacheState { streams, table, fetches, lower_error, .. } = &mut *state;
+        let CacheState { fetches: Fetches { running, streams, .. }, table, lower, .. } =
+            &mut *state;
         // Read nothing ahead while the far side cannot be read, while many fetches are under way, or while much of the
         // earlier read-ahead has not been used yet.
-        let is_vain = lower_error.is_some()
-            || fetches.len() >= MOST_FETCHES
+        let is_vain = lower.error.is_some()
+            || running.len() >= MOST_FETCHES
             || u64::from(table.ahead().unused) >= pages;
         let most = if is_vain { 0 } else { most };
         let noted = streams.note(sector..sector + sectors, waits, most, || table.ahead());
@@ -718,7 +719,7 @@ impl Drop for FetchGuard<'_> {
     fn drop(&mut self) {
         let fetch = self.fetch;
         let mut state = self.shared.state.lock();
-        state.fetches.remove(&fetch.id);
+        state.fetches.running.remove(&fetch.id);
         for slot in fetch.first..fetch.first + u64::from(fetch.count) {
             let Some(index) = state.table.find(slot) else { continue };
             let entry = state.table.entry_mut(index);
@@ -737,21 +738,12 @@ impl Drop for FetchGuard<'_> {
     }
 }
 
-fn new_fetch(state: &mut CacheState, run: tier::TierPiece) -> Arc<SlotFetch> {
-    let id = state.next_fetch;
-    // Zero means none.
-    state.next_fetch = state.next_fetch.checked_add(1).unwrap_or(1);
-    let fetch = Arc::new(SlotFetch::new(id, run.first, run.count, run.stretch));
-    state.fetches.insert(id, Arc::clone(&fetch));
-    fetch
-}
-
 /// Cuts a run of slots by where they are to be fetched from.
 fn runs_to_fetch(state: &CacheState, first: u64, count: u32) -> Vec<tier::TierPiece> {
     let slots = first..first + u64::from(count);
     // What is written past the log leaves memory before it leaves the tier: in between, what the tier has
     // would come back into memory and stay there.
-    if state.claims.overlap(slots.start, slots.end) {
+    if state.slot_locks.overlap(slots.start, slots.end) {
         return vec![tier::TierPiece::missing(slots)];
     }
     state.tier.cut(first, count)
@@ -768,7 +760,7 @@ fn missing_runs(state: &mut CacheState, first: u64, end: u64, longest: u64) -> V
         }
         if slot > start {
             for run in runs_to_fetch(state, start, (slot - start) as u32) {
-                let fetch = new_fetch(state, run);
+                let fetch = state.fetches.begin(run);
                 for slot in fetch.first..fetch.first + u64::from(fetch.count) {
                     let index = state.table.find_or_insert(slot);
                     state.table.entry_mut(index).fetch = fetch.id;

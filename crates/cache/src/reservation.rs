@@ -134,29 +134,29 @@ impl CacheCore {
     ) -> Result<RoomAnswer, Error> {
         if let Some(error) = self.refusal(state) {
             return match error {
-                Error::Busy(why) if wanted.has_begun && !state.stopping => {
+                Error::Busy(why) if wanted.has_begun && !state.destage.is_stopping => {
                     Ok(RoomAnswer::Nothing(why))
                 }
                 error => Err(self.refuse(error)),
             };
         }
-        if state.rolling_back {
+        if state.room.is_rolling_back {
             return Ok(RoomAnswer::Soon("what was not flushed is being given up"));
         }
-        if state.frozen {
+        if state.queue.is_frozen {
             return Ok(RoomAnswer::Soon("the log is being resized"));
         }
         if state.log_error().is_some() {
             return Ok(RoomAnswer::Past);
         }
         let cost = self.cost(state, wanted.slots);
-        let most = state.ring.most_room().saturating_sub(state.ring.reserve()) as usize;
+        let most = state.log.ring.most_room().saturating_sub(state.log.ring.reserve()) as usize;
         let is_too_long = cost + UNDER_WAY > most;
         if is_too_long && self.is_strict() {
             return Err(self.too_long(state, wanted.slots, most));
         }
-        let free = (state.ring.room() as usize).checked_sub(self.promised_room(state) as usize);
-        let fits = free.is_some_and(|free| state.log_line.is_due(ticket, cost, free));
+        let free = (state.log.ring.room() as usize).checked_sub(self.promised_room(state) as usize);
+        let fits = free.is_some_and(|free| state.room.log_line.is_due(ticket, cost, free));
         if fits && (!wanted.is_zeros || self.has_entries(state, wanted.slots)) {
             return Ok(RoomAnswer::Room);
         }
@@ -172,13 +172,13 @@ impl CacheCore {
 
     /// Asks for a destage round. In strict order only a round makes room, since no write may bypass the log.
     fn ask_for_round(self: &Arc<Self>, state: &mut CacheState) -> Result<RoomAnswer, Error> {
-        if let Some(why) = state.orders.hold() {
+        if let Some(why) = state.destage.orders.hold() {
             return Ok(RoomAnswer::Nothing(why));
         }
-        let open_only = state.epochs.oldest().is_none() && state.ends == 0;
+        let open_only = state.epochs.oldest().is_none() && state.queue.ends.pending == 0;
         if self.is_by_flush() && open_only {
             self.end_too_large(state)?;
-        } else if !std::mem::replace(&mut state.starving, true) {
+        } else if !std::mem::replace(&mut state.destage.is_starving, true) {
             self.wake_destage.notify_one();
         }
         Ok(RoomAnswer::Nothing(match self.is_away(state) {
@@ -205,14 +205,14 @@ impl CacheCore {
     /// Returns the log blocks that a write of `slots` slots needs: data, one header for each full segment, and one
     /// header for each step.
     fn cost(&self, state: &CacheState, slots: usize) -> usize {
-        let longest = state.ring.longest_data() as usize;
+        let longest = state.log.ring.longest_data() as usize;
         slots + slots.div_ceil(longest) + self.steps(state, slots)
     }
 
     /// Returns the error of a write of `slots` slots to a log that has room for `most` blocks when it is empty.
     fn too_long(&self, state: &CacheState, slots: usize, most: usize) -> Error {
         let per_slot = 1.0
-            + 1.0 / f64::from(state.ring.longest_data())
+            + 1.0 / f64::from(state.log.ring.longest_data())
             + 1.0 / self.longest_step(state) as f64;
         // `cost` rounds up two numbers of headers: subtract two blocks. Below, subtract one slot, since a write may
         // begin in the middle of a slot.
@@ -224,9 +224,9 @@ impl CacheCore {
 
     fn reserve(&self, state: &mut CacheState, slots: usize) -> LogReservation<'_> {
         let headers = self.steps(state, slots);
-        state.reserved.live += 1;
-        state.reserved.slots += slots;
-        state.reserved.headers += headers;
+        state.room.reserved.live += 1;
+        state.room.reserved.slots += slots;
+        state.room.reserved.headers += headers;
         LogReservation { shared: self, slots, headers, is_live: true }
     }
 
@@ -253,10 +253,10 @@ impl CacheCore {
         if wanted.has_begun {
             return true;
         }
-        let goes_on = !self.is_away(state) && state.orders.hold().is_none();
+        let goes_on = !self.is_away(state) && state.destage.orders.hold().is_none();
         let share = self.settings.dram_bytes / if goes_on { 1 } else { HELD_SHARE };
-        let held = state.held_bytes + wanted.bytes;
-        self.settings.busy_after_ms > 0 && (state.held_bytes == 0 || held as u64 <= share)
+        let held = state.room.held_bytes + wanted.bytes;
+        self.settings.busy_after_ms > 0 && (state.room.held_bytes == 0 || held as u64 <= share)
     }
 
     /// Counts the error if it is BUSY, and returns it.
@@ -278,17 +278,17 @@ struct HeldWrite<'a> {
 impl<'a> HeldWrite<'a> {
     fn begin(shared: &'a CacheCore, state: &mut CacheState, wanted: WantedRoom) -> Self {
         let cost = shared.cost(state, wanted.slots);
-        state.held_bytes += wanted.bytes;
-        Self { shared, ticket: state.log_line.join(cost), bytes: wanted.bytes }
+        state.room.held_bytes += wanted.bytes;
+        Self { shared, ticket: state.room.log_line.join(cost), bytes: wanted.bytes }
     }
 }
 
 impl Drop for HeldWrite<'_> {
     fn drop(&mut self) {
         let mut state = self.shared.state.lock();
-        state.log_line.leave(self.ticket);
-        state.held_bytes -= self.bytes;
-        let others_wait = !state.log_line.is_empty();
+        state.room.log_line.leave(self.ticket);
+        state.room.held_bytes -= self.bytes;
+        let others_wait = !state.room.log_line.is_empty();
         drop(state);
         if others_wait {
             self.shared.changed.notify_waiters();
@@ -302,13 +302,13 @@ impl LogReservation<'_> {
     pub fn step(&self, state: &CacheState, ticket: Option<WaitTicket>) -> Option<usize> {
         let shared = self.shared;
         let wants = self.next_step(state);
-        let mut free = shared.pending_limit.saturating_sub(state.pending_slots());
+        let mut free = shared.pending_limit.saturating_sub(state.queue.pending_slots());
         if shared.settings.report.is_immediate() {
             let held = state.nvram.as_ref().map_or(0, NvramBuffer::free);
-            free = free.min(held.saturating_sub(state.copying_slots));
+            free = free.min(held.saturating_sub(state.queue.copying_slots));
         }
         let has_header = self.headers > 0 || shared.room_for_tombstone(state);
-        (has_header && state.step_line.is_due(ticket, wants, free)).then_some(wants)
+        (has_header && state.room.step_line.is_due(ticket, wants, free)).then_some(wants)
     }
 
     /// Returns the number of slots that the next step wants.
@@ -319,22 +319,22 @@ impl LogReservation<'_> {
     /// Begins a step that places up to `slots` slots, as [`Self::step`] has allowed.
     pub fn begin_step(&mut self, state: &mut CacheState, slots: usize) {
         self.slots -= slots;
-        state.reserved.slots -= slots;
+        state.room.reserved.slots -= slots;
         // A step that was cut short leads to more steps than were planned. Such a step has no reserved header:
         // `step` has checked that the log has room for one.
         let planned = usize::from(self.headers > 0);
         self.headers -= planned;
-        state.reserved.headers -= planned;
-        state.copying_slots += slots;
-        state.copying += 1;
+        state.room.reserved.headers -= planned;
+        state.queue.copying_slots += slots;
+        state.queue.copying += 1;
     }
 
     /// Ends a step that was begun for `begun` slots and has placed the first `placed` of them.
     pub fn end_step(&mut self, state: &mut CacheState, begun: usize, placed: usize) {
-        state.copying_slots -= begun;
-        state.copying -= 1;
+        state.queue.copying_slots -= begun;
+        state.queue.copying -= 1;
         self.slots += begun - placed;
-        state.reserved.slots += begun - placed;
+        state.room.reserved.slots += begun - placed;
         if self.slots == 0 {
             self.give_back(state);
         }
@@ -342,9 +342,9 @@ impl LogReservation<'_> {
 
     fn give_back(&mut self, state: &mut CacheState) {
         if std::mem::take(&mut self.is_live) {
-            state.reserved.live -= 1;
-            state.reserved.slots -= self.slots;
-            state.reserved.headers -= self.headers;
+            state.room.reserved.live -= 1;
+            state.room.reserved.slots -= self.slots;
+            state.room.reserved.headers -= self.headers;
         }
     }
 }

@@ -82,7 +82,7 @@ impl CacheCore {
             return self.shrink(turn, target).await;
         }
         // One that was to shrink, and was given up, takes all of it into use again.
-        let is_cut = self.state.lock().ring.blocks() < now.ring_end() - FIRST_BLOCK;
+        let is_cut = self.state.lock().log.ring.blocks() < now.ring_end() - FIRST_BLOCK;
         if is_cut { self.grow(turn, target).await } else { Ok(()) }
     }
 
@@ -94,9 +94,11 @@ impl CacheCore {
         self.change_layout(turn, target, |shared, target, old_end| {
             let state = shared.state.lock();
             let end = target.ring_end();
-            let grown = (end > old_end).then(|| state.ring.grown(old_end, end));
+            let grown = (end > old_end).then(|| state.log.ring.grown(old_end, end));
             // Without anything new it is one zone again, or stays as it is.
-            Ok(grown.or_else(|| state.ring.straight(end)).unwrap_or_else(|| state.ring.same()))
+            Ok(grown
+                .or_else(|| state.log.ring.straight(end))
+                .unwrap_or_else(|| state.log.ring.same()))
         })
         .await
     }
@@ -113,27 +115,27 @@ impl CacheCore {
         let (asked, before) = (target.log_blocks, self.superblock.lock().await.clone());
         let mut tries = CUT_TRIES;
         // Asked again, it goes on where it was.
-        while !self.state.lock().ring.layout().is_before(end) {
+        while !self.state.lock().log.ring.layout().is_before(end) {
             let cut = self.change_layout(Arc::clone(&turn), before.clone(), move |shared, _, _| {
                 let why = || "too little of its ring would be left; drain it first".into();
-                let cut = shared.state.lock().ring.cut(end);
+                let cut = shared.state.lock().log.ring.cut(end);
                 cut.ok_or_else(|| ResizeError::Size { asked, why: why() })
             });
             match cut.await {
                 // Less room than was promised: more of it has to go down first.
                 Err(ResizeError::Volume(Error::Busy(NO_ROOM))) if tries > 0 => {
                     tries -= 1;
-                    let newest = self.state.lock().ring.next() - 1;
+                    let newest = self.state.lock().log.ring.next() - 1;
                     self.drain_to(newest).await?;
                 }
                 cut => cut?,
             }
         }
-        let first = self.state.lock().ring.layout().first;
+        let first = self.state.lock().log.ring.layout().first;
         self.drain_to(first.saturating_sub(1)).await?;
         self.change_layout(turn, target, move |shared, _, _| {
             let state = shared.state.lock();
-            Ok(state.ring.straight(end).unwrap_or_else(|| state.ring.same()))
+            Ok(state.log.ring.straight(end).unwrap_or_else(|| state.log.ring.same()))
         })
         .await
     }
@@ -153,7 +155,7 @@ impl CacheCore {
             let frozen = Frozen::begin(&shared).await?;
             let old_end = shared.superblock.lock().await.ring_end();
             let layout = make(&shared, &target, old_end)?;
-            let mut ring = shared.state.lock().ring.clone();
+            let mut ring = shared.state.lock().log.ring.clone();
             let before = ring.room();
             ring.set_layout(layout.clone());
             if ring.room() < before && ring.room() < shared.promised_room(&shared.state.lock()) {
@@ -164,7 +166,7 @@ impl CacheCore {
                 return Err(ResizeError::TooOften);
             }
             shared.write_layouts(&target, layouts).await?;
-            shared.state.lock().ring.set_layout(layout);
+            shared.state.lock().log.ring.set_layout(layout);
             drop(frozen);
             drop(turn);
             Ok(())
@@ -199,12 +201,12 @@ impl CacheCore {
             while let Err(error) = self.write_superblock(|_| ()).await {
                 tracing::debug!(%error, "the log cannot note its size; trying again");
                 // Nothing is being written to the log, so nobody else tells those who wait for that.
-                let wakers = self.state.lock().fail(error);
+                let wakers = self.state.lock().commits.fail(error);
                 wakers.into_iter().for_each(Waker::wake);
                 self.changed.notify_waiters();
                 sleep(BETWEEN_TRIES).await;
             }
-            self.state.lock().failure = None;
+            self.state.lock().commits.failure = None;
             return Err(error);
         }
         if moves {
@@ -222,14 +224,14 @@ impl Frozen {
     async fn begin(shared: &Arc<CacheCore>) -> Result<Self, Error> {
         {
             let mut state = shared.state.lock();
-            if state.stopping {
+            if state.destage.is_stopping {
                 return Err(Error::Busy("the cache is stopping"));
             }
-            state.frozen = true;
+            state.queue.is_frozen = true;
         }
         let frozen = Self(Arc::clone(shared));
         let still = shared.wait_until(|state| {
-            let writing = state.committing | shared.index.lock().hold();
+            let writing = state.queue.is_writing | shared.index.lock().hold();
             (!writing).then_some(())
         });
         match timeout(PATIENCE, still).await {
@@ -245,7 +247,7 @@ impl Drop for Frozen {
         shared.index.lock().let_go();
         shared.start_index();
         let mut state = shared.state.lock();
-        state.frozen = false;
+        state.queue.is_frozen = false;
         shared.start_commit(&mut state);
         drop(state);
         shared.changed.notify_waiters();

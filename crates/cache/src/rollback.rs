@@ -20,11 +20,12 @@ impl CacheCore {
         // be given up.
         let stopped = RollingBack::begin(self)?;
         let given_up = self.wait_until(|state| {
-            if let Some((_, error)) = &state.failure {
+            if let Some((_, error)) = &state.commits.failure {
                 return Some(Err(error.clone()));
             }
             // Give up under the lock of this check: a flush in between would acknowledge writes that are then lost.
-            (state.reserved.live == 0 && state.is_settled()).then(|| Ok(self.give_up_open(state)))
+            (state.room.reserved.live == 0 && state.queue.is_settled())
+                .then(|| Ok(self.give_up_open(state)))
         });
         let serial = given_up.await?;
         drop(stopped);
@@ -33,10 +34,10 @@ impl CacheCore {
 
     /// Gives up what is open. Nothing waits for the log. The serial is durable when it is done.
     fn give_up_open(self: &Arc<Self>, state: &mut CacheState) -> u64 {
-        state.unflushed = false;
+        state.queue.ends.is_due = false;
         state.forget_open();
-        if state.ring.next() == state.epochs.end() + 1 {
-            return state.last_end;
+        if state.log.ring.next() == state.epochs.end() + 1 {
+            return state.queue.ends.last_serial;
         }
         self.counters.rolled_back.add(1);
         let serial = state.queue_end(true);
@@ -54,14 +55,14 @@ impl<'a> RollingBack<'a> {
         if let Some(error) = shared.refusal(&state) {
             return Err(error);
         }
-        state.rolling_back = true;
+        state.room.is_rolling_back = true;
         Ok(Self(shared))
     }
 }
 
 impl Drop for RollingBack<'_> {
     fn drop(&mut self) {
-        self.0.state.lock().rolling_back = false;
+        self.0.state.lock().room.is_rolling_back = false;
         self.0.changed.notify_waiters();
     }
 }

@@ -78,7 +78,7 @@ pub(crate) async fn send_all(
         }
     }
     // If the log is lost, reading it again is useless: continue with the other pieces of the round.
-    let unreadable = unreadable.filter(|_| shared.state.lock().lost_log.is_none());
+    let unreadable = unreadable.filter(|_| shared.state.lock().log.lost.is_none());
     match failure.or(unreadable) {
         Some(error) => Err(error),
         None => Ok(cursor.claimed),
@@ -123,10 +123,10 @@ fn may_be_in_flight(shared: &CacheCore) -> u64 {
     }
     let window = shared.far_writes.lock().estimate().window;
     let state = shared.state.lock();
-    if state.starving {
+    if state.destage.is_starving {
         return most;
     }
-    let filled = f64::from(state.ring.used()) / f64::from(state.ring.blocks());
+    let filled = f64::from(state.log.ring.used()) / f64::from(state.log.ring.blocks());
     let threshold = shared.settings.destage_threshold;
     let pressure = ((filled - threshold) / (1.0 - threshold)).clamp(0.0, 1.0);
     ((most.min(window) as f64 * pressure) as u64).max(1)
@@ -214,7 +214,7 @@ impl DestageCursor<'_> {
                 continue;
             }
             // A write that bypasses the log is changing this slot. If that write fails, the whole slot is sent later.
-            if state.claims.overlap(item.slot, item.slot + 1)
+            if state.slot_locks.overlap(item.slot, item.slot + 1)
                 && !shared.mutation.is(Mutant::RoundIgnoresClaims)
             {
                 self.claimed.push(item);
@@ -261,7 +261,7 @@ impl DestageCursor<'_> {
             self.sector = first + count;
         }
         if let Some(run) = &run {
-            let round = state.round.as_mut().expect("it lasts until its runs are done");
+            let round = state.destage.round.as_mut().expect("it lasts until its runs are done");
             round.in_flight.push(run.slots);
         }
         run
@@ -273,7 +273,7 @@ async fn send(shared: &CacheCore, run: DestageRun) -> Result<(), SendStop> {
     let result = send_run(shared, &run).await;
     {
         let mut state = shared.state.lock();
-        if let Some(round) = &mut state.round
+        if let Some(round) = &mut state.destage.round
             && let Some(at) = round.in_flight.iter().position(|slots| *slots == run.slots)
         {
             round.in_flight.swap_remove(at);
@@ -306,7 +306,7 @@ async fn send_parts(shared: &CacheCore, run: &DestageRun) -> Result<(), SendStop
         match content(shared, slice::from_ref(part)).await {
             Ok(data) => write_down(shared, shared.lba(sector), data).await?,
             Err(error) => {
-                if let Some(round) = &mut shared.state.lock().round {
+                if let Some(round) = &mut shared.state.lock().destage.round {
                     round.rotten.push((part.slot, part.place));
                 }
                 unreadable = unreadable.and(Err(SendStop::Log(error)));

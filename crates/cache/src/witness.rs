@@ -82,7 +82,7 @@ impl CacheCore {
             granted: superblock.granted.min(generation - 1),
             predecessors: superblock.predecessors(),
             writes_back: self.settings.report != WriteMode::Through,
-            is_dirty: self.state.lock().dirty.first(),
+            is_dirty: self.state.lock().destage.dirty_flags.first(),
             accept_loss: false,
             takes_over: true,
             shares: self.settings.shares,

@@ -112,12 +112,11 @@ impl CacheCore {
             if let Some(lost) = state.risk() {
                 return Some(Err(lost));
             }
-            if state.durable >= serial {
+            if state.commits.durable >= serial {
                 return Some(Ok(()));
             }
-            let failure = state.failure.as_ref().filter(|(told, _)| *told >= serial);
-            let error = failure.map(|(_, error)| error.clone()).filter(|error| !may_pass(error));
-            error.map(Err)
+            let error = state.commits.failure_of(serial).filter(|error| !may_pass(error));
+            error.map(|error| Err(error.clone()))
         })
         .await
     }
@@ -271,7 +270,7 @@ impl CacheCore {
     /// Only errors that do not pass by themselves, see [`Error::may_pass`].
     fn may_go_on(&self, state: &CacheState) -> Result<(), Error> {
         self.lower.check()?;
-        if state.closed {
+        if state.queue.is_closed {
             return Err(Error::Device("the cache was stopped in the middle of the write".into()));
         }
         state.log_error().filter(|error| !may_pass(error)).map_or(Ok(()), Err)
@@ -287,8 +286,8 @@ impl CacheCore {
         let mut state = self.state.lock();
         let state = &mut *state;
         let begun = filled.len();
-        state.serial += 1;
-        let serial = state.serial;
+        state.commits.serial += 1;
+        let serial = state.commits.serial;
         let mut placed = 0;
         for (part, page, checksum) in filled {
             // What was true a moment ago, before the copies, may not be now.
@@ -337,7 +336,7 @@ impl CacheCore {
             nvram.release(newer);
             return;
         }
-        state.kept = serial;
+        state.commits.kept = serial;
         // Release the older version only after the newer one is whole.
         let older = std::mem::replace(&mut entry.nvram, newer);
         if older != NONE {
@@ -346,7 +345,7 @@ impl CacheCore {
     }
 
     fn is_claimed(&self, state: &CacheState, slot: u64) -> bool {
-        state.claims.overlap(slot, slot + 1)
+        state.slot_locks.overlap(slot, slot + 1)
     }
 
     /// Makes whole slots read as zeros, through the log, in steps. Returns false if the log has no room and the
@@ -396,19 +395,19 @@ impl CacheCore {
                 let mut state = self.state.lock();
                 self.may_go_on(&state)?;
                 let ticket = turn.as_ref().map(|turn: &WriteTurn| turn.ticket);
-                if state.claims.overlap(slot, end) {
+                if state.slot_locks.overlap(slot, end) {
                     drop(state);
                     turn = None;
                 } else if let Some(count) = reservation.step(&state, ticket) {
                     reservation.begin_step(&mut state, count);
-                    state.serial += 1;
+                    state.commits.serial += 1;
                     let step = slot..slot + count as u64;
                     slot = step.end;
                     step.for_each(|slot| place_zero(&mut state, slot, self.settings.report));
                     reservation.end_step(&mut state, count, count);
                     self.start_commit(&mut state);
                     if slot == end {
-                        return Ok(state.serial);
+                        return Ok(state.commits.serial);
                     }
                     drop(state);
                     turn = None;
@@ -435,13 +434,13 @@ impl<'a> WriteTurn<'a> {
         reservation: &LogReservation<'_>,
     ) -> Self {
         let wants = reservation.next_step(state);
-        Self { shared, ticket: state.step_line.join(wants) }
+        Self { shared, ticket: state.room.step_line.join(wants) }
     }
 }
 
 impl Drop for WriteTurn<'_> {
     fn drop(&mut self) {
-        self.shared.state.lock().step_line.leave(self.ticket);
+        self.shared.state.lock().room.step_line.leave(self.ticket);
         self.shared.changed.notify_waiters();
     }
 }
@@ -460,7 +459,7 @@ pub(crate) fn stalled(error: Error) -> Error {
 }
 
 fn place_zero(state: &mut CacheState, slot: u64, report: WriteMode) {
-    let serial = state.serial;
+    let serial = state.commits.serial;
     let index = state.table.find_or_insert(slot);
     state.keep_order(index, report);
     state.table.drop_page(index);

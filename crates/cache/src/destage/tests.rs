@@ -22,9 +22,9 @@ fn with_the_last_that_is_clean_nothing_is_left_to_roll_back_to() {
         }
     }
     let mut state = CacheState::new((table, epochs), ring, None, 2);
-    state.round = Some(DestageRound::new(1));
+    state.destage.round = Some(DestageRound::new(1));
     assert_eq!(state.epochs.replaced(index).map(|place| place.segment), Some(1));
     assert!(!state.clean_some(1, Instant::now()));
-    assert!(state.round.is_none() && !state.ring.reaches_back_to(1));
+    assert!(state.destage.round.is_none() && !state.log.ring.reaches_back_to(1));
     assert_eq!(state.epochs.replaced(index), None);
 }

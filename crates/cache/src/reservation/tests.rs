@@ -93,10 +93,13 @@ impl Site {
     #[track_caller]
     fn assert_nothing_is_reserved(&self) {
         let state = self.cache.shared().state.lock();
-        let reserved = &state.reserved;
+        let reserved = &state.room.reserved;
         assert_eq!((reserved.live, reserved.slots, reserved.headers), (0, 0, 0));
-        assert_eq!((state.held_bytes, state.copying_slots, state.copying), (0, 0, 0));
-        assert!(state.log_line.is_empty() && state.step_line.is_empty());
+        assert_eq!(
+            (state.room.held_bytes, state.queue.copying_slots, state.queue.copying),
+            (0, 0, 0)
+        );
+        assert!(state.room.log_line.is_empty() && state.room.step_line.is_empty());
     }
 }
 
@@ -299,12 +302,12 @@ async fn waiting_writes_keep_no_more_memory_than_their_share() {
 async fn a_write_that_waits_for_a_resize_does_not_make_the_log_full() {
     let site = Site::new(1500, small()).await;
     let shared = site.cache.shared();
-    shared.state.lock().frozen = true;
+    shared.state.lock().queue.is_frozen = true;
     let mut waiting = pin!(site.write(0, 1, 4096));
     assert!(timeout(Duration::from_secs(1), waiting.as_mut()).await.is_err());
-    assert!(!shared.state.lock().log_line.is_empty());
+    assert!(!shared.state.lock().room.log_line.is_empty());
     assert!(site.cache.statistics().log_fill_percent < 5);
-    shared.state.lock().frozen = false;
+    shared.state.lock().queue.is_frozen = false;
     shared.changed.notify_waiters();
     waiting.await.expect("written");
 }

@@ -1,0 +1,115 @@
+//! How far the writes have come: up to which serial they are in the log, and who waits for that.
+
+use std::{collections::VecDeque, task::Waker};
+
+use volume::Error;
+
+/// A call that waits for a serial to become durable.
+struct Waiter {
+    serial: u64,
+    id: u64,
+    waker: Waker,
+}
+
+/// Serials of writes, and the calls that wait for them.
+pub(crate) struct Commits {
+    /// The serial of the newest write.
+    pub serial: u64,
+    /// Every write up to this serial is in the log, stable.
+    pub durable: u64,
+    /// Recovery finds every write up to this serial in the log: the highest *complete* of a superblock or of a
+    /// segment that ended an epoch. It may be below `durable` after an opening.
+    pub logged: u64,
+    /// The newest write that the NVRAM holds, or held until the log had it. With NVRAMs in front of a pair's log, it
+    /// is the newest write in the log.
+    pub kept: u64,
+    /// There are NVRAMs in front of the log. Then only `CacheCore::log_on_disk` raises `logged`.
+    pub log_is_buffered: bool,
+    /// The error of a failing log disk. Writes up to this serial got the error.
+    pub failure: Option<(u64, Error)>,
+    /// In the order of their serials.
+    waiters: VecDeque<Waiter>,
+    next_waiter: u64,
+}
+
+impl Commits {
+    /// Starts with a log that ends with write `serial`.
+    pub fn new(serial: u64) -> Self {
+        Self {
+            serial,
+            durable: serial,
+            logged: 0,
+            kept: 0,
+            log_is_buffered: false,
+            failure: None,
+            waiters: VecDeque::new(),
+            next_waiter: 0,
+        }
+    }
+
+    /// Returns the serial of the next write.
+    pub fn next_serial(&mut self) -> u64 {
+        self.serial += 1;
+        self.serial
+    }
+
+    /// Notes that the log disk fails. Returns the wakers of all calls that wait; they get the error, and may come
+    /// back later.
+    pub fn fail(&mut self, error: Error) -> Vec<Waker> {
+        self.failure = Some((self.serial, error));
+        self.take_wakers()
+    }
+
+    /// Does the same, for later writes too: nothing more is written to the log.
+    pub fn fail_for_good(&mut self, error: Error) -> Vec<Waker> {
+        self.failure = Some((u64::MAX, error));
+        self.take_wakers()
+    }
+
+    /// Returns the error that a write with this serial got.
+    pub fn failure_of(&self, serial: u64) -> Option<&Error> {
+        self.failure.as_ref().filter(|(failed, _)| *failed >= serial).map(|(_, error)| error)
+    }
+
+    /// Removes all calls that wait, and returns their wakers.
+    pub fn take_wakers(&mut self) -> Vec<Waker> {
+        self.waiters.drain(..).map(|waiter| waiter.waker).collect()
+    }
+
+    /// Removes the calls that wait for durable serials, and returns their wakers.
+    pub fn take_durable(&mut self) -> Vec<Waker> {
+        let complete = self.waiters.partition_point(|waiter| waiter.serial <= self.durable);
+        self.waiters.drain(..complete).map(|waiter| waiter.waker).collect()
+    }
+
+    /// Wakes `waker` when `serial` is durable or has failed. `id` is what an earlier call for the same serial
+    /// returned. Returns the id of the call in the list.
+    pub fn wait(&mut self, serial: u64, id: Option<u64>, waker: Waker) -> u64 {
+        if let Some((at, id)) = self.find(serial, id).zip(id) {
+            self.waiters[at].waker = waker;
+            return id;
+        }
+        let id = self.next_waiter;
+        self.next_waiter += 1;
+        let at = self.waiters.partition_point(|waiter| waiter.serial <= serial);
+        self.waiters.insert(at, Waiter { serial, id, waker });
+        id
+    }
+
+    /// Removes a call from the list, if it is still there.
+    pub fn stop_waiting(&mut self, serial: u64, id: u64) {
+        if let Some(at) = self.find(serial, Some(id)) {
+            self.waiters.remove(at);
+        }
+    }
+
+    fn find(&self, serial: u64, id: Option<u64>) -> Option<usize> {
+        let id = id?;
+        let first = self.waiters.partition_point(|waiter| waiter.serial < serial);
+        self.waiters
+            .range(first..)
+            .take_while(|waiter| waiter.serial == serial)
+            .position(|waiter| waiter.id == id)
+            .map(|at| first + at)
+    }
+}

@@ -1,0 +1,72 @@
+//! What destage does now: the round under way, what operators have ordered, and how old the dirty data is.
+
+use tokio::time::Instant;
+
+use crate::{meter::Meter, orders::Orders, reach::DirtyFlags, slot::LogAddress};
+
+/// A destage round: the oldest sealed epoch is being sent to the lower volume.
+pub(crate) struct DestageRound {
+    /// Number of its last segment.
+    pub cut: u64,
+    /// Runs of slots that are being sent.
+    pub in_flight: Vec<(u64, u64)>,
+    /// Bytes that the round has sent.
+    pub sent_bytes: u64,
+    /// Slots whose content cannot be read from the log.
+    pub rotten: Vec<(u64, LogAddress)>,
+    /// The flush of the previous round has failed. This round sends no more writes, and those that it has sent are rolled
+    /// back.
+    pub is_void: bool,
+}
+
+impl DestageRound {
+    /// Makes the round of the epoch that ends with segment `cut`.
+    pub fn new(cut: u64) -> Self {
+        Self { cut, in_flight: Vec::new(), sent_bytes: 0, rotten: Vec::new(), is_void: false }
+    }
+}
+
+/// The state of destage.
+pub(crate) struct DestageState {
+    /// The round whose writes are being sent. During a flush: the next round if one has begun, otherwise the round
+    /// that is being flushed.
+    pub round: Option<DestageRound>,
+    /// The last segment of the round that is being flushed, if `round` is the next one.
+    pub flushing: Option<u64>,
+    /// Calls wait for room in the log that a round has to make.
+    pub is_starving: bool,
+    /// What operators have ordered: a pause, a rate.
+    pub orders: Orders,
+    /// Measures the rate of the data that is sent.
+    pub meter: Meter,
+    /// The number of reasons to destage without waiting for idle periods, until nothing is dirty.
+    pub draining: usize,
+    /// When the oldest dirty data became dirty, or earlier.
+    pub dirty_since: Option<Instant>,
+    /// Sent with the claim on the lower volume: the log has dirty data, or is about to have it.
+    pub dirty_flags: DirtyFlags,
+    /// The cache is being stopped: destage ends, and no new write is taken.
+    pub is_stopping: bool,
+}
+
+impl DestageState {
+    pub fn new() -> Self {
+        Self {
+            round: None,
+            flushing: None,
+            is_starving: false,
+            orders: Orders::default(),
+            meter: Meter::new(),
+            draining: 0,
+            dirty_since: None,
+            dirty_flags: DirtyFlags::of_one(),
+            is_stopping: false,
+        }
+    }
+
+    /// Returns true if a run under way touches any slot of `first .. end`.
+    pub fn is_sending(&self, first: u64, end: u64) -> bool {
+        let overlaps = |&(start, stop): &(u64, u64)| start < end && first < stop;
+        self.round.as_ref().is_some_and(|round| round.in_flight.iter().any(overlaps))
+    }
+}

@@ -1,0 +1,64 @@
+//! The state of the log: where its segments are, and what is wrong with it.
+
+use std::{collections::HashSet, sync::Arc};
+
+use volume::Error;
+
+use crate::{gauge::LogFillGauge, log::ring::SegmentRing};
+
+/// A log whose file was removed, cut short or replaced. It no longer counts as stable, although the open file may
+/// still be read and written.
+pub(crate) struct LostLog {
+    pub reason: Arc<str>,
+    /// Destage has sent everything that could be read from the log; a part of the log could not be read.
+    pub all_sent: bool,
+    /// An event has reported that the lower volume has everything that the log held.
+    pub is_reported: bool,
+    /// Slots that are clean although the log still has records of them. A write that bypasses the log would have to
+    /// void these records, which a lost log cannot store, so such a write is refused. At most one per log block.
+    pub sent: HashSet<u64>,
+}
+
+impl LostLog {
+    pub fn new(reason: &str) -> Self {
+        Self { reason: reason.into(), all_sent: false, is_reported: false, sent: HashSet::new() }
+    }
+
+    /// Returns the error that hosts get.
+    pub fn error(&self) -> Error {
+        let sent =
+            if self.all_sent { "; all that can be read of it is at the far volume" } else { "" };
+        Error::Device(format!("{}{sent}", self.reason).into())
+    }
+}
+
+/// The state of the log.
+pub(crate) struct LogState {
+    pub ring: SegmentRing,
+    /// Set while the log's file is lost.
+    pub lost: Option<LostLog>,
+    /// The last write of the superblock failed.
+    pub superblock_fails: bool,
+    /// The last write of a frame of the index failed.
+    pub index_fails: bool,
+    /// Measures the rate at which the log fills.
+    pub gauge: LogFillGauge,
+}
+
+impl LogState {
+    pub fn new(ring: SegmentRing) -> Self {
+        Self {
+            ring,
+            lost: None,
+            superblock_fails: false,
+            index_fails: false,
+            gauge: LogFillGauge::default(),
+        }
+    }
+
+    /// Returns true if the lost log still has records of any slot of `first .. end` that is clean.
+    pub fn has_lost(&self, first: u64, end: u64) -> bool {
+        let sent = self.lost.as_ref().map(|lost| &lost.sent);
+        sent.is_some_and(|sent| (first..end).any(|slot| sent.contains(&slot)))
+    }
+}

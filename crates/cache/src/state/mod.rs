@@ -1,0 +1,195 @@
+//! The state that all paths of the cache share, under one lock, grouped by noun.
+//!
+//! Everything behind the lock is changed in short steps without waiting; the paths in `commit`, `write`, `read` and
+//! `destage` do the waiting. Each group has the methods that need nothing but its own fields. Methods of
+//! [`CacheState`] are those that touch several groups.
+
+mod queue;
+mod commits;
+mod destage;
+mod fetches;
+mod log;
+mod lower;
+mod room;
+
+use volume::Error;
+
+pub(crate) use self::{
+    commits::Commits,
+    destage::{DestageRound, DestageState},
+    fetches::Fetches,
+    log::{LogState, LostLog},
+    lower::LowerState,
+    queue::{CommitQueue, Queued, QueuedSlot},
+    room::WriteRoom,
+};
+use crate::{
+    claim::SlotLocks,
+    epoch::Epochs,
+    log::ring::SegmentRing,
+    nvram::NvramBuffer,
+    settings::WriteMode,
+    slot::{SLOT_BYTES, SlotTable},
+    tier::Tiered,
+};
+
+/// The state under the lock of a cache.
+pub(crate) struct CacheState {
+    pub table: SlotTable,
+    pub log: LogState,
+    pub nvram: Option<NvramBuffer>,
+    pub queue: CommitQueue,
+    pub room: WriteRoom,
+    pub commits: Commits,
+    pub epochs: Epochs,
+    pub destage: DestageState,
+    pub lower: LowerState,
+    pub slot_locks: SlotLocks,
+    pub fetches: Fetches,
+    pub tier: Tiered,
+}
+
+impl CacheState {
+    pub fn new(
+        (table, epochs): (SlotTable, Epochs),
+        ring: SegmentRing,
+        nvram: Option<NvramBuffer>,
+        serial: u64,
+    ) -> Self {
+        Self {
+            table,
+            log: LogState::new(ring),
+            nvram,
+            queue: CommitQueue::default(),
+            room: WriteRoom::default(),
+            commits: Commits::new(serial),
+            epochs,
+            destage: DestageState::new(),
+            lower: LowerState::new(),
+            slot_locks: SlotLocks::default(),
+            fetches: Fetches::new(),
+            tier: Tiered::default(),
+        }
+    }
+
+    /// Returns true if the log has, or is about to have, data that the lower volume lacks.
+    pub fn is_dirty(&self) -> bool {
+        self.table.dirty() > 0 || !self.queue.entries.is_empty() || self.queue.in_flight_slots > 0
+    }
+
+    /// Returns true if the log has, or is about to have, content of any slot of `first .. end`. For a long run the
+    /// answer may be true without need.
+    pub fn may_be_logged(&self, first: u64, end: u64) -> bool {
+        if end - first > LOOKED_UP {
+            return self.is_dirty();
+        }
+        if self.log.has_lost(first, end) {
+            return true;
+        }
+        (first..end).filter_map(|slot| self.table.find(slot)).any(|index| {
+            let entry = self.table.entry(index);
+            entry.place.is_some() || entry.pending()
+        })
+    }
+
+    /// Queues the newest content of an entry for the log, as write `serial`. An entry that is in the queue already
+    /// keeps its turn: its newest content goes then.
+    pub fn queue_slot(&mut self, index: u32, serial: u64) {
+        self.queue.ends.is_due = true;
+        let entry = self.table.entry_mut(index);
+        self.destage.dirty_flags.set(entry.slot);
+        entry.version = serial;
+        // A fetch that is under way brings older content.
+        entry.fetch = 0;
+        self.tier.void(entry.slot);
+        if !entry.queued {
+            entry.queued = true;
+            entry.turn = self.queue.push_slot(index, serial);
+        }
+    }
+
+    /// Ends the epoch of all that was queued until now, if that is anything. Returns the serial that
+    /// is durable when it has ended.
+    pub fn end_epoch(&mut self) -> u64 {
+        if self.queue.ends.is_due { self.queue_end(false) } else { self.queue.ends.last_serial }
+    }
+
+    /// Queues the end of an epoch. Returns its serial.
+    pub fn queue_end(&mut self, voids: bool) -> u64 {
+        let serial = self.commits.next_serial();
+        self.queue.push_end(serial, voids);
+        serial
+    }
+
+    /// Call this before an entry gets newer content, in the modes that acknowledge writes before they are in the
+    /// log. If the newer content must not take the turn that the entry has in the queue, its present content takes it.
+    ///
+    /// - With immediate report: if the newer content could get into an earlier segment than entries behind it. The
+    ///   log, even without its NVRAM, then holds all writes that were acknowledged up to some moment, and none that
+    ///   was acknowledged later.
+    /// - At flush: if the end of an epoch is behind it.
+    pub fn keep_order(&mut self, index: u32, report: WriteMode) {
+        let entry = self.table.entry(index);
+        let moves_up = match report {
+            // If all entries fit into one segment, that is in the log as a whole or not at all.
+            WriteMode::Immediate => {
+                self.queue.entries.len() > self.log.ring.longest_data() as usize
+            }
+            WriteMode::AtFlush => self.queue.ends_behind(entry.turn),
+            WriteMode::AfterComplete | WriteMode::Through | WriteMode::Around => false,
+        };
+        if !entry.queued || !moves_up {
+            return;
+        }
+        let content = QueuedSlot::of(&self.table, index);
+        let entry = self.table.entry_mut(index);
+        entry.queued = false;
+        self.queue.set_older(index, entry.turn, content);
+    }
+
+    /// Queues a record that voids the older records of some slots. The caller has counted it in
+    /// `CommitQueue::tombstones`. Returns its serial.
+    pub fn queue_tombstone(&mut self, slot: u64, count: u32) -> u64 {
+        let since = self.commits.next_serial();
+        self.queue.entries.push_back(Queued::Drop { slot, count, since });
+        since
+    }
+
+    /// Removes a slot whose newest content is in the lower volume, past the log. Nothing of it waits for the log.
+    pub fn drop_slot(&mut self, index: u32) {
+        self.table.drop_page(index);
+        self.table.clear_place(index);
+        let entry = self.table.entry_mut(index);
+        entry.zero = false;
+        entry.fetch = 0;
+        self.table.remove_if_empty(index);
+    }
+
+    /// Returns the present error of the log disk, or of a lost log.
+    pub fn log_error(&self) -> Option<Error> {
+        let failure = || self.commits.failure.as_ref().map(|(_, error)| error.clone());
+        self.log.lost.as_ref().map(LostLog::error).or_else(failure)
+    }
+
+    /// Returns the error of flushes while the log is lost and the lower volume lacks some of its data.
+    pub fn risk(&self) -> Option<Error> {
+        self.log.lost.as_ref().filter(|_| self.is_dirty()).map(LostLog::error)
+    }
+}
+
+/// Slots looked up under the lock at once: some tens of microseconds.
+const LOOKED_UP: u64 = 1024;
+
+impl WriteMode {
+    /// Whether a write is acknowledged when it is in the NVRAM.
+    pub(crate) fn is_immediate(self) -> bool {
+        self == Self::Immediate
+    }
+
+    /// Whether a write may be acknowledged before it is in the log.
+    pub(crate) fn is_early(self) -> bool {
+        matches!(self, Self::Immediate | Self::AtFlush)
+    }
+}
+
+const _: () = assert!(SLOT_BYTES == crate::log::BLOCK_BYTES, "a data block holds a slot");

@@ -1,0 +1,154 @@
+//! The queue for the log: what waits for a segment, and what the segment holds that is being written.
+
+use std::collections::VecDeque;
+
+use bytes::Bytes;
+
+use crate::slot::{SlotEntry, SlotTable};
+
+/// One entry of the queue.
+pub(crate) enum Queued {
+    /// The newest content of a slot. `since` is the serial of the write that queued it.
+    Slot { index: u32, since: u64 },
+    /// Content of a slot that was overwritten before its turn, see `CacheState::keep_order`.
+    Older { index: u32, since: u64, content: Box<QueuedSlot> },
+    /// A record that voids older ones.
+    Drop { slot: u64, count: u32, since: u64 },
+    /// The end of an epoch. If `voids` is set, the open epoch is given up, and nothing of it stands behind this
+    /// entry in the queue.
+    End { since: u64, voids: bool },
+}
+
+/// One version of a slot on its way to the log.
+pub(crate) struct QueuedSlot {
+    /// Serial of the newest write in it.
+    pub version: u64,
+    /// The content; `None` stands for zeros.
+    pub page: Option<Bytes>,
+    /// A bit for each sector of the page that holds data.
+    pub valid: u8,
+    pub checksum: u32,
+}
+
+impl QueuedSlot {
+    /// Returns the newest content of an entry of the table that waits for the log.
+    pub fn of(table: &SlotTable, index: u32) -> Self {
+        let entry = table.entry(index);
+        let page = (!entry.zero)
+            .then(|| table.page(index).expect("pending content stays in memory").clone());
+        let SlotEntry { version, valid, checksum, .. } = *entry;
+        Self { version, page, valid, checksum }
+    }
+}
+
+/// The ends of epochs that flushes have put into the queue.
+#[derive(Default)]
+pub(crate) struct EpochEnds {
+    /// Ends in the queue or in flight.
+    pub pending: usize,
+    /// The turn of the newest end that was ever queued, modulo 2^32.
+    pub last_turn: u32,
+    /// The serial of the newest end that was ever queued.
+    pub last_serial: u64,
+    /// A write was queued since the newest end, so the next flush has to end an epoch.
+    pub is_due: bool,
+}
+
+/// What waits for the log, and what is being written to it.
+#[derive(Default)]
+pub(crate) struct CommitQueue {
+    /// The oldest entry comes first. They hold at most `CacheLimits::pending_slots` slots.
+    pub entries: VecDeque<Queued>,
+    /// The number of entries that have left the queue at its front, modulo 2^32. The turn of an entry minus this
+    /// number is the index of the entry in `entries`.
+    pub left: u32,
+    /// Slots in `entries`.
+    pub slots: usize,
+    /// Slots that steps of writes are about to queue. A step copies its data without the lock.
+    pub copying_slots: usize,
+    /// The number of such steps.
+    pub copying: usize,
+    /// Records of bypassing writes that are reserved, in the queue or in flight.
+    pub tombstones: usize,
+    pub ends: EpochEnds,
+    /// First slot and number of slots of each record of the segment that is being written.
+    pub in_flight: Vec<(u64, u32)>,
+    /// Slots of this segment.
+    pub in_flight_slots: usize,
+    /// A driver is writing segments.
+    pub is_writing: bool,
+    /// No segment is begun, because the ring is changing its layout.
+    pub is_frozen: bool,
+    /// The log is being closed or is closed: nothing may be queued any more.
+    pub is_closed: bool,
+}
+
+impl CommitQueue {
+    /// Returns the number of slots that wait for the log or are about to.
+    pub fn pending_slots(&self) -> usize {
+        self.slots + self.in_flight_slots + self.copying_slots
+    }
+
+    /// Returns true if nothing waits for the log.
+    pub fn is_settled(&self) -> bool {
+        self.entries.is_empty() && !self.is_writing && self.copying == 0
+    }
+
+    /// Returns true if any slot of `first .. end` is in the queue or in flight.
+    pub fn holds(&self, table: &SlotTable, first: u64, end: u64) -> bool {
+        let inside = |slot: u64, count: u32| slot < end && first < slot + u64::from(count);
+        self.in_flight.iter().any(|&(slot, count)| inside(slot, count))
+            || self.entries.iter().any(|queued| match *queued {
+                Queued::Slot { index, .. } | Queued::Older { index, .. } => {
+                    inside(table.entry(index).slot, 1)
+                }
+                Queued::Drop { slot, count, .. } => inside(slot, count),
+                Queued::End { .. } => false,
+            })
+    }
+
+    /// Returns the turn of the next entry that is queued.
+    pub fn next_turn(&self) -> u32 {
+        self.left.wrapping_add(self.entries.len() as u32)
+    }
+
+    /// Returns the index in `entries` of the entry with this turn. The index of a turn that has left the queue is
+    /// beyond its end.
+    pub fn index_of(&self, turn: u32) -> usize {
+        turn.wrapping_sub(self.left) as usize
+    }
+
+    /// Returns true if the end of an epoch stands in the queue behind the entry with this turn.
+    pub fn ends_behind(&self, turn: u32) -> bool {
+        let end = self.index_of(self.ends.last_turn);
+        end < self.entries.len() && self.index_of(turn) < end
+    }
+
+    /// Queues the newest content of an entry of the table. Returns its turn.
+    pub fn push_slot(&mut self, index: u32, since: u64) -> u32 {
+        let turn = self.next_turn();
+        self.entries.push_back(Queued::Slot { index, since });
+        self.slots += 1;
+        turn
+    }
+
+    /// Queues the end of an epoch with serial `since`.
+    pub fn push_end(&mut self, since: u64, voids: bool) {
+        (self.ends.last_serial, self.ends.last_turn) = (since, self.next_turn());
+        self.entries.push_back(Queued::End { since, voids });
+        self.ends.pending += 1;
+        self.ends.is_due = false;
+    }
+
+    /// Makes the content that the entry `index` of the table has in the queue with this turn independent of newer
+    /// content of the entry.
+    pub fn set_older(&mut self, index: u32, turn: u32, content: QueuedSlot) {
+        let place = self.index_of(turn);
+        let queued = &mut self.entries[place];
+        let Queued::Slot { index: found, since } = *queued else {
+            unreachable!("the turn of an entry is that of its newest content");
+        };
+        assert_eq!(found, index, "each entry has its own turn");
+        *queued = Queued::Older { index, since, content: Box::new(content) };
+    }
+}

@@ -1,0 +1,29 @@
+//! The room in the log that writes have reserved, and the writes that wait for room.
+
+use crate::line::WaitLine;
+
+/// Room in the log that is reserved for writes.
+#[derive(Default)]
+pub(crate) struct Reserved {
+    /// Writes with a reservation.
+    pub live: usize,
+    /// Slots that these writes have not placed yet.
+    pub slots: usize,
+    /// Segment headers for the steps that these writes have not begun yet.
+    pub headers: usize,
+}
+
+/// Who has room in the log, and who waits for it.
+#[derive(Default)]
+pub(crate) struct WriteRoom {
+    /// Room in the log that writes have reserved and have not used yet.
+    pub reserved: Reserved,
+    /// Writes that wait for room in the log, each with the blocks that it wants. They hold no reservation.
+    pub log_line: WaitLine,
+    /// Bytes of data that the writes in `log_line` keep in memory.
+    pub held_bytes: usize,
+    /// Writes with a reservation that wait for their next step, each with the slots that it wants.
+    pub step_line: WaitLine,
+    /// A rollback to the last flush is running: new writes wait.
+    pub is_rolling_back: bool,
+}
